@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The error of the specification: a code, one line of text, and details.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::Version;
+
+/// A number from the specification's table; 100 and above are a plugin's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct Code(pub u32);
+
+impl Code {
+    /// The configuration's version is not one the plugin speaks.
+    pub const INCOMPATIBLE_VERSION: Code = Code(1);
+    /// A field of the configuration is not supported.
+    pub const UNSUPPORTED_FIELD: Code = Code(2);
+    /// The container is unknown or gone.
+    pub const UNKNOWN_CONTAINER: Code = Code(3);
+    /// An environment variable is missing or malformed.
+    pub const BAD_ENVIRONMENT: Code = Code(4);
+    /// Reading or writing failed.
+    pub const IO: Code = Code(5);
+    /// Something was not the JSON it should be.
+    pub const DECODE: Code = Code(6);
+    /// The configuration contradicts itself or the plugin's rules.
+    pub const INVALID_CONFIG: Code = Code(7);
+    /// The namespace is the plugin's own; not in the specification's text, but in its library.
+    pub const INVALID_NETNS: Code = Code(8);
+    /// A passing state; the runtime should try again.
+    pub const TRY_LATER: Code = Code(11);
+    /// STATUS: the plugin cannot serve an ADD.
+    pub const NOT_AVAILABLE: Code = Code(50);
+    /// STATUS: the plugin cannot serve an ADD, and existing containers are cut off in part.
+    pub const LIMITED: Code = Code(51);
+    /// Anything else.
+    pub const INTERNAL: Code = Code(999);
+}
+
+/// What a plugin answers instead of a result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    /// What kind of failure.
+    pub code: Code,
+    /// One line for a person.
+    pub msg: String,
+    /// The chain of causes, or empty.
+    pub details: String,
+}
+
+impl Error {
+    /// An error without details.
+    pub fn new(code: Code, msg: impl Into<String>) -> Error {
+        Error { code, msg: msg.into(), details: String::new() }
+    }
+
+    /// The same with details.
+    pub fn with_details(mut self, details: impl Into<String>) -> Error {
+        self.details = details.into();
+        self
+    }
+
+    /// An error of our own doing something, with its chain of causes as details.
+    pub fn because(code: Code, doing: impl fmt::Display, cause: &dyn std::error::Error) -> Error {
+        let mut details = String::new();
+        let mut next = cause.source();
+        while let Some(deeper) = next {
+            if !details.is_empty() {
+                details.push_str(": ");
+            }
+            details.push_str(&deeper.to_string());
+            next = deeper.source();
+        }
+        Error { code, msg: format!("{doing}: {cause}"), details }
+    }
+
+    /// [`Code::INVALID_CONFIG`] with this text.
+    pub fn invalid_config(msg: impl Into<String>) -> Error {
+        Error::new(Code::INVALID_CONFIG, msg)
+    }
+
+    /// [`Code::INTERNAL`] with this text.
+    pub fn internal(msg: impl Into<String>) -> Error {
+        Error::new(Code::INTERNAL, msg)
+    }
+
+    /// Several failures as one: the first decides the code, all are told. One alone stays as it
+    /// is.
+    pub fn join(errors: Vec<Error>) -> Result<(), Error> {
+        let mut errors = errors.into_iter();
+        let Some(first) = errors.next() else { return Ok(()) };
+        let others: Vec<String> = errors.map(|error| error.to_string()).collect();
+        match others.as_slice() {
+            [] => Err(first),
+            others => Err(Error::new(first.code, format!("{first}; {}", others.join("; ")))),
+        }
+    }
+
+    /// As printed on standard output.
+    pub fn to_json(&self, version: Version) -> Value {
+        let mut object = json!({
+            "cniVersion": version.as_str(),
+            "code": self.code.0,
+            "msg": self.msg,
+        });
+        if !self.details.is_empty() {
+            object["details"] = Value::String(self.details.clone());
+        }
+        object
+    }
+
+    /// Reads what another plugin printed; `None` where it is no error object.
+    pub fn from_json(value: Value) -> Option<Error> {
+        #[derive(Deserialize)]
+        struct Wire {
+            code: Option<u32>,
+            #[serde(default)]
+            msg: String,
+            #[serde(default)]
+            details: String,
+        }
+        let wire: Wire = crate::json::decode(value).ok()?;
+        let (code, msg, details) = (wire.code?, wire.msg, wire.details);
+        Some(Error { code: Code(code), msg, details })
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.msg)?;
+        if !self.details.is_empty() {
+            write!(f, "; {}", self.details)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_back_what_it_prints() {
+        let error = Error::new(Code::TRY_LATER, "no address").with_details("all 253 are taken");
+        let printed = error.to_json(Version::V1_0_0);
+        assert_eq!(printed["cniVersion"], "1.0.0");
+        assert_eq!(Error::from_json(printed), Some(error));
+        assert_eq!(Error::from_json(json!({"ips": []})), None);
+        assert_eq!(Error::from_json(json!("text")), None);
+    }
+
+    #[test]
+    fn joined_errors_keep_the_first_code() {
+        assert_eq!(Error::join(vec![]), Ok(()));
+        let all = vec![Error::new(Code(103), "one"), Error::internal("two").with_details("deep")];
+        assert_eq!(Error::join(all[1..].to_vec()), Err(all[1].clone()));
+        let joined = Error::join(all).expect_err("two errors");
+        assert_eq!(joined.code, Code(103));
+        assert_eq!(joined.msg, "one; two; deep");
+    }
+}

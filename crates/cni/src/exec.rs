@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Running a plugin as a process: environment, standard input and output, a deadline, and what
+//! its failure means. The only place of shipped code that starts a program.
+
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::ioctl_fionread;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use serde_json::Value;
+
+use crate::error::{Code, Error};
+
+/// The specification's variables for one call.
+#[derive(Debug, Clone, Copy)]
+#[expect(missing_docs, reason = "named after the variables")]
+pub struct Variables<'a> {
+    pub command: &'a str,
+    pub container_id: &'a str,
+    pub netns: &'a str,
+    pub ifname: &'a str,
+    pub args: &'a str,
+    pub path: &'a str,
+}
+
+/// A file that is being written cannot be executed; an installer's copy takes this long at most.
+const BUSY_TRIES: u32 = 50;
+const BUSY_PAUSE: Duration = Duration::from_millis(100);
+
+/// No honest result is larger; a plugin gone mad must not take the runtime's memory with it.
+const OUTPUT_LIMIT: usize = 16 << 20;
+/// How long a killed process may take to be gone. One that hangs inside the kernel outlives it.
+const KILL_GRACE: Duration = Duration::from_secs(2);
+
+/// Runs a plugin and returns what it printed. At the deadline its whole process group is killed.
+/// Its standard error goes to ours when it succeeds and into the error when it does not. What it
+/// leaves running in the background is neither waited for nor ended.
+pub fn run(
+    program: &Path,
+    variables: &Variables,
+    stdin: &[u8],
+    timeout: Option<Duration>,
+) -> Result<Vec<u8>, Error> {
+    let failed = |doing: &str, cause: io::Error| {
+        Error::because(Code::INTERNAL, format!("{doing} plugin {}", program.display()), &cause)
+    };
+    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    let mut child = start(program, variables, deadline).map_err(|cause| failed("start", cause))?;
+    let finished = converse(&mut child, stdin, deadline);
+    let (output, status) = match finished {
+        Ok(Some(finished)) => finished,
+        Ok(None) => {
+            end(&mut child);
+            return Err(out_of_time(program, variables.command, timeout));
+        }
+        Err(cause) => {
+            end(&mut child);
+            return Err(failed("talk to", cause));
+        }
+    };
+    if !status.success() {
+        return Err(explain_failure(program, status, &output));
+    }
+    // Nobody may be listening, and that is no reason to fail.
+    let _ = io::stderr().write_all(&output.stderr);
+    Ok(output.stdout)
+}
+
+/// The JSON that a plugin printed for ADD; printing nothing is a failure, as in the reference
+/// library.
+pub fn parse_output(printed: &[u8]) -> Result<Value, Error> {
+    serde_json::from_slice(printed).map_err(|cause| {
+        let shown = match String::from_utf8_lossy(printed).trim() {
+            "" => "it printed nothing".to_owned(),
+            text => format!("it printed: {}", shorten(text)),
+        };
+        Error::because(Code::DECODE, "result of a plugin", &cause).with_details(shown)
+    })
+}
+
+#[derive(Default)]
+struct Output {
+    stdout: Vec<u8>,
+    stderr: Vec<u8>,
+}
+
+#[expect(clippy::disallowed_methods, reason = "foreign plugins are programs")]
+fn start(program: &Path, variables: &Variables, deadline: Option<Instant>) -> io::Result<Child> {
+    let mut command = Command::new(program);
+    command
+        .env("CNI_COMMAND", variables.command)
+        .env("CNI_CONTAINERID", variables.container_id)
+        .env("CNI_NETNS", variables.netns)
+        .env("CNI_IFNAME", variables.ifname)
+        .env("CNI_ARGS", variables.args)
+        .env("CNI_PATH", variables.path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0);
+    for _ in 1..BUSY_TRIES {
+        match command.spawn() {
+            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
+                // The kernel has no event for "no longer open for writing".
+                let pause = Instant::now() + BUSY_PAUSE;
+                wait(&mut [], Some(deadline.map_or(pause, |deadline| deadline.min(pause))))?;
+                if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                    return Err(error);
+                }
+            }
+            other => return other,
+        }
+    }
+    command.spawn()
+}
+
+/// Feeds the child and reads it until it has ended; `None` when the deadline came first.
+fn converse(
+    child: &mut Child,
+    stdin: &[u8],
+    deadline: Option<Instant>,
+) -> io::Result<Option<(Output, ExitStatus)>> {
+    let mut feed = child.stdin.take().map(|pipe| (pipe, stdin));
+    let mut stdout = child.stdout.take();
+    let mut stderr = child.stderr.take();
+    let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
+    let mut output = Output::default();
+    loop {
+        let mut watched = vec![PollFd::new(&pidfd, PollFlags::IN)];
+        watched.extend(stdout.as_ref().map(|pipe| PollFd::new(pipe, PollFlags::IN)));
+        watched.extend(stderr.as_ref().map(|pipe| PollFd::new(pipe, PollFlags::IN)));
+        watched.extend(feed.as_ref().map(|(pipe, _)| PollFd::new(pipe, PollFlags::OUT)));
+        if !wait(&mut watched, deadline)? {
+            return Ok(None);
+        }
+        let ready: Vec<bool> = watched.iter().map(|fd| !fd.revents().is_empty()).collect();
+        let mut ready = ready.into_iter();
+        if ready.next() == Some(true) {
+            break;
+        }
+        if stdout.is_some() && ready.next() == Some(true) {
+            read_some(&mut stdout, &mut output.stdout)?;
+        }
+        if stderr.is_some() && ready.next() == Some(true) {
+            read_some(&mut stderr, &mut output.stderr)?;
+        }
+        if feed.is_some() && ready.next() == Some(true) {
+            feed = write_some(feed)?;
+        }
+    }
+    // All that the plugin wrote lies in the pipes by now. Their end may never come: a child that
+    // it left behind holds them open.
+    drain(&mut stdout, &mut output.stdout)?;
+    drain(&mut stderr, &mut output.stderr)?;
+    child.wait().map(|status| Some((output, status)))
+}
+
+/// Waits for any of these; false at the deadline.
+fn wait(watched: &mut [PollFd], deadline: Option<Instant>) -> io::Result<bool> {
+    loop {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        match poll(watched, left.map(timespec).as_ref()) {
+            Ok(0) if left.is_some() => return Ok(false),
+            Ok(_) => return Ok(true),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(duration.subsec_nanos()),
+    }
+}
+
+fn read_some<P: Read>(pipe: &mut Option<P>, into: &mut Vec<u8>) -> io::Result<()> {
+    let mut buffer = [0; 16 * 1024];
+    let Some(open) = pipe else { return Ok(()) };
+    match open.read(&mut buffer) {
+        Ok(0) => *pipe = None,
+        Ok(_) if into.len() > OUTPUT_LIMIT => {
+            let text = format!("it printed more than {OUTPUT_LIMIT} bytes");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
+        }
+        Ok(count) => into.extend_from_slice(&buffer[..count]),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+        Err(error) => return Err(error),
+    }
+    Ok(())
+}
+
+/// Reads what lies in a pipe at this moment, and not what others go on writing into it.
+fn drain<P: Read + AsFd>(pipe: &mut Option<P>, into: &mut Vec<u8>) -> io::Result<()> {
+    let Some(open) = pipe.as_ref() else { return Ok(()) };
+    let lying = usize::try_from(ioctl_fionread(open)?).unwrap_or(OUTPUT_LIMIT);
+    let wanted = into.len() + lying;
+    while pipe.is_some() && into.len() < wanted {
+        read_some(pipe, into)?;
+    }
+    Ok(())
+}
+
+/// Writes no more than a pipe takes without blocking; `None` when all is written or the plugin
+/// has stopped reading, which is its right.
+fn write_some<P: Write>(feed: Option<(P, &[u8])>) -> io::Result<Option<(P, &[u8])>> {
+    let Some((mut pipe, rest)) = feed else { return Ok(None) };
+    let chunk = &rest[..rest.len().min(rustix::pipe::PIPE_BUF)];
+    match pipe.write(chunk) {
+        Ok(count) if count < rest.len() => Ok(Some((pipe, &rest[count..]))),
+        Ok(_) => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Some((pipe, rest))),
+        Err(error) => Err(error),
+    }
+}
+
+/// Ends the plugin with everything that it started, and reaps it.
+fn end(child: &mut Child) {
+    // Either may fail when the process is gone already, which is what is wanted.
+    let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
+    let _ = child.kill();
+    let Ok(pidfd) = pidfd_open(Pid::from_child(child), PidfdFlags::empty()) else { return };
+    let grace = Instant::now() + KILL_GRACE;
+    if let Ok(true) = wait(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(grace)) {
+        let _ = child.wait();
+    }
+}
+
+fn out_of_time(program: &Path, command: &str, timeout: Option<Duration>) -> Error {
+    let seconds = timeout.unwrap_or_default().as_secs_f64();
+    let msg = format!("plugin {} did not finish {command} in {seconds} s", program.display());
+    Error::new(Code::TRY_LATER, msg).with_details("its process was ended")
+}
+
+fn explain_failure(program: &Path, status: ExitStatus, output: &Output) -> Error {
+    // Go's skeleton prints a result and then an error when it finds fault after the work is done.
+    let printed = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
+    let told = printed.map_while(Result::ok).filter_map(Error::from_json).last();
+    if let Some(error) = told {
+        return error;
+    }
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let details = match (stdout.trim(), stderr.trim()) {
+        ("", "") => "it printed nothing".to_owned(),
+        ("", stderr) => format!("it said: {}", shorten(stderr)),
+        (stdout, _) => format!("it printed what is no CNI error: {}", shorten(stdout)),
+    };
+    Error::internal(format!("plugin {} failed: {status}", program.display())).with_details(details)
+}
+
+/// The beginning of a text that may be pages long.
+fn shorten(text: &str) -> &str {
+    text.char_indices().nth(4000).map_or(text, |(end, _)| &text[..end])
+}

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The plugin side: from environment and standard input to what is printed and the exit status.
+
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+
+use serde_json::{Map, Value, json};
+
+use crate::error::{Code, Error};
+use crate::json as go;
+use crate::request::{Command, Request};
+use crate::result::CniResult;
+use crate::validate;
+use crate::version::Version;
+
+/// A plugin: its name and one function for each verb.
+#[derive(Debug)]
+pub struct Plugin {
+    /// The name that configurations call it by.
+    pub name: &'static str,
+    /// One line for people.
+    pub about: &'static str,
+    /// The versions that it speaks.
+    pub versions: &'static [Version],
+    /// Makes the attachment, or fails and leaves nothing.
+    pub add: fn(&Request) -> Result<CniResult, Error>,
+    /// Removes the attachment; what is gone is fine.
+    pub del: fn(&Request) -> Result<(), Error>,
+    /// Says what is wrong with the attachment.
+    pub check: fn(&Request) -> Result<(), Error>,
+    /// Says why an ADD could not be served now.
+    pub status: fn(&Request) -> Result<(), Error>,
+    /// Removes every attachment that is not in the list of valid ones.
+    pub gc: fn(&Request) -> Result<(), Error>,
+}
+
+/// The program that plugins run in: what it holds, and how it finds others.
+#[derive(Debug)]
+pub struct Host {
+    /// The plugins that this program holds.
+    pub plugins: &'static [&'static Plugin],
+    /// Device and inode of this program's file; a plugin found there is called as a function.
+    pub program: Option<(u64, u64)>,
+    /// Start a process even for plugins that this program holds.
+    pub always_exec: bool,
+    /// Use a plugin that this program holds when none is found in CNI_PATH.
+    pub uninstalled: bool,
+}
+
+impl Host {
+    /// This very program, with these plugins.
+    pub fn of_this_program(plugins: &'static [&'static Plugin]) -> Host {
+        let program = std::fs::metadata("/proc/self/exe").ok();
+        let program = program.map(|meta| (meta.dev(), meta.ino()));
+        Host { plugins, program, always_exec: false, uninstalled: false }
+    }
+
+    /// One of its plugins.
+    pub fn plugin(&self, name: &str) -> Option<&'static Plugin> {
+        self.plugins.iter().copied().find(|plugin| plugin.name == name)
+    }
+}
+
+/// The variables that the specification passes; empty where one is not set.
+#[derive(Clone, Debug, Default)]
+#[expect(missing_docs, reason = "named after the variables")]
+pub struct Env {
+    pub command: String,
+    pub container_id: String,
+    pub netns: String,
+    pub ifname: String,
+    pub args: String,
+    pub path: String,
+    pub netns_override: String,
+}
+
+impl Env {
+    /// Reads them with a function such as `|name| std::env::var(name).ok()`.
+    pub fn read(var: impl Fn(&str) -> Option<String>) -> Env {
+        let read = |name| var(name).unwrap_or_default();
+        Env {
+            command: read("CNI_COMMAND"),
+            container_id: read("CNI_CONTAINERID"),
+            netns: read("CNI_NETNS"),
+            ifname: read("CNI_IFNAME"),
+            args: read("CNI_ARGS"),
+            path: read("CNI_PATH"),
+            netns_override: read("CNI_NETNS_OVERRIDE"),
+        }
+    }
+}
+
+/// What the process prints and returns.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// For standard output.
+    pub stdout: Vec<u8>,
+    /// For standard error.
+    pub stderr: Vec<u8>,
+    /// Whether the exit status is 0.
+    pub success: bool,
+}
+
+impl Reply {
+    fn success(stdout: Vec<u8>) -> Reply {
+        Reply { stdout, stderr: Vec::new(), success: true }
+    }
+
+    /// An error object on standard output.
+    pub fn failure(error: &Error, version: Version) -> Reply {
+        let stdout = go::to_pretty(&error.to_json(version));
+        Reply { stdout, stderr: Vec::new(), success: false }
+    }
+}
+
+/// Answers one invocation of a plugin. Standard input is read only where the verb has one.
+pub fn answer(plugin: &Plugin, env: &Env, stdin: &mut dyn Read, host: &Host) -> Reply {
+    match env.command.as_str() {
+        "" => introduce(plugin),
+        "VERSION" => Reply::success(version_info(plugin)),
+        _ => {
+            // Until the configuration is read, the caller's version is not known.
+            let mut version = Version::LATEST;
+            serve(plugin, env, stdin, host, &mut version)
+                .unwrap_or_else(|error| Reply::failure(&error, version))
+        }
+    }
+}
+
+fn introduce(plugin: &Plugin) -> Reply {
+    let versions: Vec<&str> = plugin.versions.iter().map(|version| version.as_str()).collect();
+    let text = format!(
+        "CNI {} plugin, podwire {}: {}\nCNI protocol versions supported: {}\n",
+        plugin.name,
+        env!("CARGO_PKG_VERSION"),
+        plugin.about,
+        versions.join(", ")
+    );
+    Reply { stdout: Vec::new(), stderr: text.into_bytes(), success: true }
+}
+
+fn version_info(plugin: &Plugin) -> Vec<u8> {
+    let versions: Vec<&str> = plugin.versions.iter().map(|version| version.as_str()).collect();
+    let info = json!({"cniVersion": Version::LATEST.as_str(), "supportedVersions": versions});
+    format!("{info}\n").into_bytes()
+}
+
+fn serve(
+    plugin: &Plugin,
+    env: &Env,
+    stdin: &mut dyn Read,
+    host: &Host,
+    version: &mut Version,
+) -> Result<Reply, Error> {
+    let command = check_env(env)?;
+    let config = read_config(stdin)?;
+    let printed = perform(plugin, command, env, config, host, version)?;
+    Ok(Reply::success(printed.map(|result| go::to_pretty(&result)).unwrap_or_default()))
+}
+
+/// Does what is asked, for a process and for a runtime in the same program alike. The result of
+/// an ADD comes in the configuration's version, and this is told also where an error comes back.
+pub(crate) fn perform(
+    plugin: &Plugin,
+    command: Command,
+    env: &Env,
+    config: Map<String, Value>,
+    host: &Host,
+    version: &mut Version,
+) -> Result<Option<Value>, Error> {
+    let request = understand(plugin, command, env, config, host, version)?;
+    if !is_true(&env.netns_override) && matches!(command, Command::Add | Command::Del) {
+        refuse_own_netns(&request.netns)?;
+    }
+    call(plugin, &request)
+}
+
+fn call(plugin: &Plugin, request: &Request) -> Result<Option<Value>, Error> {
+    match request.command {
+        Command::Add => {
+            let printed = (plugin.add)(request)?.to_json(request.version);
+            let printed = printed.inspect_err(|_| {
+                // What cannot be told must not stay. The error that matters is the first one.
+                let _ = (plugin.del)(&Request { command: Command::Del, ..request.clone() });
+            })?;
+            Ok(Some(printed))
+        }
+        Command::Del => (plugin.del)(request).map(|()| None),
+        Command::Check => (plugin.check)(request).map(|()| None),
+        Command::Gc => (plugin.gc)(request).map(|()| None),
+        Command::Status => (plugin.status)(request).map(|()| None),
+    }
+}
+
+/// Which verb is asked for, once all that it needs is there and looks as it must.
+pub(crate) fn check_env(env: &Env) -> Result<Command, Error> {
+    let command = Command::parse(&env.command).ok_or_else(|| {
+        Error::new(Code::BAD_ENVIRONMENT, format!("unknown CNI_COMMAND: {}", env.command))
+            .with_details("known are ADD, DEL, CHECK, GC, STATUS, VERSION")
+    })?;
+    let about_container = command.is_about_container();
+    let needs_netns = matches!(command, Command::Add | Command::Check);
+    let needed = [
+        ("CNI_CONTAINERID", &env.container_id, about_container),
+        ("CNI_NETNS", &env.netns, needs_netns),
+        ("CNI_IFNAME", &env.ifname, about_container),
+        ("CNI_PATH", &env.path, true),
+    ];
+    if about_container && !env.container_id.is_empty() {
+        validate::container_id(&env.container_id)?;
+    }
+    if about_container && !env.ifname.is_empty() {
+        validate::interface_name(&env.ifname)?;
+    }
+    let missing: Vec<&str> = needed
+        .iter()
+        .filter(|(_, value, is_needed)| *is_needed && value.is_empty())
+        .map(|(name, _, _)| *name)
+        .collect();
+    if !missing.is_empty() {
+        let msg = format!("required env variables [{}] missing", missing.join(","));
+        return Err(Error::new(Code::BAD_ENVIRONMENT, msg));
+    }
+    Ok(command)
+}
+
+fn read_config(stdin: &mut dyn Read) -> Result<Map<String, Value>, Error> {
+    let mut text = Vec::with_capacity(4096);
+    stdin.read_to_end(&mut text).map_err(|cause| {
+        Error::because(Code::IO, "read the configuration from standard input", &cause)
+    })?;
+    serde_json::from_slice(&text)
+        .map_err(|cause| Error::because(Code::DECODE, "configuration on standard input", &cause))
+}
+
+/// Turns environment and configuration into a request, or says what is wrong with them.
+fn understand<'host>(
+    plugin: &Plugin,
+    command: Command,
+    env: &Env,
+    config: Map<String, Value>,
+    host: &'host Host,
+    version: &mut Version,
+) -> Result<Request<'host>, Error> {
+    let text = |key: &str| match go::get(&config, key) {
+        None => Ok(String::new()),
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(other) => Err(Error::new(
+            Code::DECODE,
+            format!("configuration: key {key:?} is {other}, expected a text"),
+        )),
+    };
+    let stated = text("cniVersion")?;
+    let known = Version::parse(&stated).filter(|version| plugin.versions.contains(version));
+    if let Some(known) = known {
+        *version = known;
+    }
+    let network = text("name")?;
+    validate::network_name(&network)?;
+    let known = known.ok_or_else(|| incompatible(plugin, &stated))?;
+    if known < command.since() {
+        let msg = format!("config version {known} does not allow {command}");
+        let details = format!("{command} exists since {}", command.since());
+        return Err(Error::new(Code::INCOMPATIBLE_VERSION, msg).with_details(details));
+    }
+    Ok(Request {
+        command,
+        container_id: env.container_id.clone(),
+        netns: env.netns.clone(),
+        ifname: env.ifname.clone(),
+        raw_args: env.args.clone(),
+        path: env.path.clone(),
+        version: known,
+        network,
+        config,
+        host,
+    })
+}
+
+fn incompatible(plugin: &Plugin, stated: &str) -> Error {
+    let versions: Vec<&str> = plugin.versions.iter().map(|version| version.as_str()).collect();
+    let details = format!("config is {stated:?}, plugin supports {versions:?}");
+    Error::new(Code::INCOMPATIBLE_VERSION, "incompatible CNI versions").with_details(details)
+}
+
+/// A container in the plugin's own namespace would mean changing the host's network.
+fn refuse_own_netns(netns: &str) -> Result<(), Error> {
+    let identity = |path: &str| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+    let theirs = identity(netns);
+    if theirs.is_none() || theirs != identity("/proc/thread-self/ns/net") {
+        return Ok(());
+    }
+    let msg = "plugin's netns and netns from CNI_NETNS should not be the same";
+    Err(Error::new(Code::INVALID_NETNS, msg)
+        .with_details(format!("CNI_NETNS is {netns:?}; CNI_NETNS_OVERRIDE=1 allows it")))
+}
+
+fn is_true(text: &str) -> bool {
+    text == "1" || text.eq_ignore_ascii_case("true")
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a plugin is asked: the environment and the configuration, checked.
+
+use std::fmt;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::args::Args;
+use crate::error::{Code, Error};
+use crate::json as go;
+use crate::plugin::Host;
+use crate::result::CniResult;
+use crate::version::Version;
+
+/// The verbs that act on a network; VERSION is answered before there is a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the specification's own names")]
+pub enum Command {
+    Add,
+    Del,
+    Check,
+    Gc,
+    Status,
+}
+
+impl Command {
+    /// As CNI_COMMAND says it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Command::Add => "ADD",
+            Command::Del => "DEL",
+            Command::Check => "CHECK",
+            Command::Gc => "GC",
+            Command::Status => "STATUS",
+        }
+    }
+
+    /// Reads CNI_COMMAND; upper case only.
+    pub fn parse(text: &str) -> Option<Command> {
+        let all = [Command::Add, Command::Del, Command::Check, Command::Gc, Command::Status];
+        all.into_iter().find(|command| command.as_str() == text)
+    }
+
+    /// Whether it is about one container, and not the network as a whole.
+    pub fn is_about_container(self) -> bool {
+        matches!(self, Command::Add | Command::Del | Command::Check)
+    }
+
+    /// The first version that has it.
+    pub fn since(self) -> Version {
+        match self {
+            Command::Add | Command::Del => Version::V0_1_0,
+            Command::Check => Version::V0_4_0,
+            Command::Gc | Command::Status => Version::V1_1_0,
+        }
+    }
+}
+
+impl fmt::Display for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// One container's place on one network.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
+pub struct Attachment {
+    /// The container.
+    #[serde(rename = "containerID")]
+    pub container_id: String,
+    /// Its interface.
+    pub ifname: String,
+}
+
+/// A verb with all that comes with it.
+#[derive(Clone, Debug)]
+pub struct Request<'host> {
+    /// What to do.
+    pub command: Command,
+    /// CNI_CONTAINERID; empty for GC and STATUS.
+    pub container_id: String,
+    /// CNI_NETNS as given; empty where there is none.
+    pub netns: String,
+    /// CNI_IFNAME; empty for GC and STATUS.
+    pub ifname: String,
+    /// CNI_ARGS as given; [`Request::args`] reads it.
+    pub raw_args: String,
+    /// CNI_PATH as given.
+    pub path: String,
+    /// The configuration's version.
+    pub version: Version,
+    /// The network's name.
+    pub network: String,
+    /// The whole configuration.
+    pub config: Map<String, Value>,
+    /// The program that this runs in.
+    pub host: &'host Host,
+}
+
+impl Request<'_> {
+    /// The configuration as the plugin's own type.
+    pub fn conf<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        go::decode(Value::Object(self.config.clone())).map_err(|problem| {
+            let doing = format!("configuration of network {:?}", self.network);
+            Error::because(Code::INVALID_CONFIG, doing, &problem)
+        })
+    }
+
+    /// CNI_ARGS. Only plugins that look at it find fault with it.
+    pub fn args(&self) -> Result<Args, Error> {
+        Args::parse(&self.raw_args)
+    }
+
+    /// The result of the plugin before this one in the list, or of the ADD that this undoes.
+    pub fn prev_result(&self) -> Result<Option<CniResult>, Error> {
+        let Some(value) = go::get(&self.config, "prevResult") else { return Ok(None) };
+        CniResult::parse(value.clone(), self.version).map(Some).map_err(|error| {
+            Error::new(error.code, format!("could not parse prevResult: {}", error.msg))
+                .with_details(error.details)
+        })
+    }
+
+    /// The same for verbs that cannot do without.
+    pub fn required_prev_result(&self) -> Result<CniResult, Error> {
+        self.prev_result()?
+            .ok_or_else(|| Error::invalid_config("required prevResult missing in configuration"))
+    }
+
+    /// `ipam.type`, or `None` where the network gives no addresses.
+    pub fn ipam_type(&self) -> Option<&str> {
+        let ipam = go::get(&self.config, "ipam")?.as_object()?;
+        go::get(ipam, "type")?.as_str().filter(|kind| !kind.is_empty())
+    }
+
+    /// GC: the attachments to keep. `None` where the runtime did not say, and then nothing may
+    /// be removed.
+    pub fn valid_attachments(&self) -> Result<Option<Vec<Attachment>>, Error> {
+        let keys = ["cni.dev/valid-attachments", "cni.dev/attachments"];
+        let Some((key, value)) =
+            keys.iter().find_map(|key| Some((key, go::get(&self.config, key)?)))
+        else {
+            return Ok(None);
+        };
+        go::decode(value.clone()).map(Some).map_err(|problem| {
+            Error::because(Code::INVALID_CONFIG, format!("key {key:?}"), &problem)
+        })
+    }
+
+    /// The attachment that this request is about.
+    pub fn attachment(&self) -> Attachment {
+        Attachment { container_id: self.container_id.clone(), ifname: self.ifname.clone() }
+    }
+}

@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The result of an ADD, in one form for all versions, with readers and printers for the three
+//! shapes that stand on the wire. What a reader does not know it keeps and prints again.
+
+mod per_family;
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde_json::{Map, Value, json};
+
+use crate::error::{Code, Error};
+use crate::json::{self as go, DecodeError};
+use crate::version::{Shape, Version};
+
+/// What a network did for a container.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CniResult {
+    /// Interfaces made or changed, on the host and in the container.
+    pub interfaces: Vec<Interface>,
+    /// Addresses given.
+    pub ips: Vec<IpConfig>,
+    /// Routes made.
+    pub routes: Vec<Route>,
+    /// Name resolution for the container.
+    pub dns: Dns,
+    /// Keys that the specification does not know.
+    pub extra: Map<String, Value>,
+}
+
+/// One interface.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Its hardware address as text, or empty.
+    pub mac: String,
+    /// Its MTU, or 0 where nothing is said.
+    pub mtu: u32,
+    /// The namespace's path exactly as the runtime gave it; empty for the host.
+    pub sandbox: String,
+    /// Path of a socket in place of an interface, or empty.
+    pub socket_path: String,
+    /// PCI address of the device, or empty.
+    pub pci_id: String,
+    /// Unknown keys.
+    pub extra: Map<String, Value>,
+}
+
+/// One address.
+#[derive(Clone, Debug, PartialEq)]
+pub struct IpConfig {
+    /// Which of the result's interfaces holds it.
+    pub interface: Option<usize>,
+    /// Address and prefix length; host bits are kept.
+    pub address: IpNet,
+    /// The way out of its network.
+    pub gateway: Option<IpAddr>,
+    /// Unknown keys.
+    pub extra: Map<String, Value>,
+}
+
+impl IpConfig {
+    /// An address that is on no interface yet, as an IPAM plugin gives it.
+    pub fn new(address: IpNet, gateway: Option<IpAddr>) -> IpConfig {
+        IpConfig { interface: None, address, gateway, extra: Map::new() }
+    }
+}
+
+/// One route.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Route {
+    /// Where to.
+    pub dst: IpNet,
+    /// By which gateway; without one the address's gateway is meant.
+    pub gw: Option<IpAddr>,
+    /// Path MTU, or 0.
+    pub mtu: u32,
+    /// Largest TCP segment, or 0.
+    pub advmss: u32,
+    /// Metric, or 0.
+    pub priority: u32,
+    /// Routing table.
+    pub table: Option<u32>,
+    /// Scope number of the kernel.
+    pub scope: Option<u8>,
+    /// Unknown keys.
+    pub extra: Map<String, Value>,
+}
+
+impl Route {
+    /// A route with nothing but its destination and gateway.
+    pub fn new(dst: IpNet, gw: Option<IpAddr>) -> Route {
+        let (mtu, advmss, priority) = (0, 0, 0);
+        Route { dst, gw, mtu, advmss, priority, table: None, scope: None, extra: Map::new() }
+    }
+
+    /// Reads one route of a configuration or a result.
+    pub fn read(value: Value) -> Result<Route, DecodeError> {
+        let mut map = object(value)?;
+        let mut route = Route::new(
+            required(go::take_as::<Address>(&mut map, "dst")?, "dst")?.0,
+            take_ip(&mut map, "gw")?,
+        );
+        route.mtu = go::take_as(&mut map, "mtu")?.unwrap_or(0);
+        route.advmss = go::take_as(&mut map, "advmss")?.unwrap_or(0);
+        route.priority = go::take_as(&mut map, "priority")?.unwrap_or(0);
+        route.table = go::take_as(&mut map, "table")?;
+        route.scope = go::take_as(&mut map, "scope")?;
+        route.extra = map;
+        Ok(route)
+    }
+
+    fn print(&self) -> Value {
+        let mut map = self.extra.clone();
+        map.insert("dst".into(), json!(self.dst));
+        put(&mut map, "gw", self.gw.map(|gw| json!(gw)));
+        put_number(&mut map, "mtu", self.mtu);
+        put_number(&mut map, "advmss", self.advmss);
+        put_number(&mut map, "priority", self.priority);
+        put(&mut map, "table", self.table.map(|table| json!(table)));
+        put(&mut map, "scope", self.scope.map(|scope| json!(scope)));
+        Value::Object(map)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Route {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Route, D::Error> {
+        Route::read(Value::deserialize(from)?).map_err(serde::de::Error::custom)
+    }
+}
+
+/// Name resolution.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(default)]
+pub struct Dns {
+    /// Servers in the order to ask them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub nameservers: Vec<String>,
+    /// The local domain.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub domain: String,
+    /// Domains to try for short names.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub search: Vec<String>,
+    /// Resolver options.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<String>,
+    /// Unknown keys, of a result only.
+    #[serde(skip)]
+    pub extra: Map<String, Value>,
+}
+
+impl Dns {
+    /// Whether nothing is said.
+    pub fn is_empty(&self) -> bool {
+        *self == Dns::default()
+    }
+
+    fn take(from: &mut Map<String, Value>) -> Result<Dns, DecodeError> {
+        let Some(value) = go::take(from, "dns") else { return Ok(Dns::default()) };
+        let within = |error: DecodeError| error.within("dns");
+        let mut map = object(value).map_err(within)?;
+        let read = |map: &mut _, key| go::take_as(map, key).map_err(within);
+        Ok(Dns {
+            nameservers: read(&mut map, "nameservers")?.unwrap_or_default(),
+            search: read(&mut map, "search")?.unwrap_or_default(),
+            options: read(&mut map, "options")?.unwrap_or_default(),
+            domain: go::take_as(&mut map, "domain").map_err(within)?.unwrap_or_default(),
+            extra: map,
+        })
+    }
+
+    fn print(&self) -> Value {
+        let mut map = self.extra.clone();
+        let texts = |list: &[String]| list.iter().map(|text| text.as_str().into()).collect();
+        put_list(&mut map, "nameservers", texts(&self.nameservers));
+        put_text(&mut map, "domain", &self.domain);
+        put_list(&mut map, "search", texts(&self.search));
+        put_list(&mut map, "options", texts(&self.options));
+        Value::Object(map)
+    }
+}
+
+impl CniResult {
+    /// Reads a result. It is taken to be of the version that it names; where it names none, of
+    /// `fallback`, as the runtime library does. `null` is an empty result.
+    pub fn parse(value: Value, fallback: Version) -> Result<CniResult, Error> {
+        let undecodable =
+            |problem: DecodeError| Error::because(Code::DECODE, "result of a plugin", &problem);
+        if value.is_null() {
+            return Ok(CniResult::default());
+        }
+        let mut map = object(value).map_err(undecodable)?;
+        let version = go::take_as::<String>(&mut map, "cniVersion").map_err(undecodable)?;
+        let version = match version.as_deref() {
+            None | Some("") => fallback,
+            Some(text) => Version::parse(text).ok_or_else(|| unknown_version(text))?,
+        };
+        match version.shape() {
+            Shape::PerFamily => per_family::read(map),
+            Shape::VersionedList | Shape::List => read_lists(map),
+        }
+        .map_err(undecodable)
+    }
+
+    /// The result as this version writes it.
+    pub fn to_json(&self, version: Version) -> Result<Value, Error> {
+        let mut map = match version.shape() {
+            Shape::PerFamily => per_family::print(self)?,
+            shape => self.print_lists(shape),
+        };
+        map.insert("cniVersion".into(), version.as_str().into());
+        Ok(Value::Object(map))
+    }
+
+    fn print_lists(&self, shape: Shape) -> Map<String, Value> {
+        let mut map = self.extra.clone();
+        let interfaces = self.interfaces.iter().map(|interface| interface.print(shape)).collect();
+        put_list(&mut map, "interfaces", interfaces);
+        put_list(&mut map, "ips", self.ips.iter().map(|ip| ip.print(shape)).collect());
+        put_list(&mut map, "routes", self.routes.iter().map(Route::print).collect());
+        if shape != Shape::List || !self.dns.is_empty() {
+            map.insert("dns".into(), self.dns.print());
+        }
+        map
+    }
+}
+
+impl Interface {
+    fn read(value: Value) -> Result<Interface, DecodeError> {
+        let mut map = object(value)?;
+        Ok(Interface {
+            name: go::take_as(&mut map, "name")?.unwrap_or_default(),
+            mac: go::take_as(&mut map, "mac")?.unwrap_or_default(),
+            mtu: go::take_as(&mut map, "mtu")?.unwrap_or(0),
+            sandbox: go::take_as(&mut map, "sandbox")?.unwrap_or_default(),
+            socket_path: go::take_as(&mut map, "socketPath")?.unwrap_or_default(),
+            pci_id: go::take_as(&mut map, "pciID")?.unwrap_or_default(),
+            extra: map,
+        })
+    }
+
+    fn print(&self, shape: Shape) -> Value {
+        let mut map = self.extra.clone();
+        map.insert("name".into(), self.name.as_str().into());
+        put_text(&mut map, "mac", &self.mac);
+        put_text(&mut map, "sandbox", &self.sandbox);
+        if shape == Shape::List {
+            put_number(&mut map, "mtu", self.mtu);
+            put_text(&mut map, "socketPath", &self.socket_path);
+            put_text(&mut map, "pciID", &self.pci_id);
+        }
+        Value::Object(map)
+    }
+}
+
+impl IpConfig {
+    fn read(value: Value) -> Result<IpConfig, DecodeError> {
+        let mut map = object(value)?;
+        go::take(&mut map, "version"); // the address tells it
+        Ok(IpConfig {
+            interface: go::take_as(&mut map, "interface")?,
+            address: required(go::take_as::<Address>(&mut map, "address")?, "address")?.0,
+            gateway: take_ip(&mut map, "gateway")?,
+            extra: map,
+        })
+    }
+
+    fn print(&self, shape: Shape) -> Value {
+        let mut map = self.extra.clone();
+        if shape == Shape::VersionedList {
+            let family = if self.address.addr().is_ipv4() { "4" } else { "6" };
+            map.insert("version".into(), family.into());
+        }
+        map.insert("address".into(), json!(self.address));
+        put(&mut map, "interface", self.interface.map(|index| json!(index)));
+        put(&mut map, "gateway", self.gateway.map(|gateway| json!(gateway)));
+        Value::Object(map)
+    }
+}
+
+fn read_lists(mut map: Map<String, Value>) -> Result<CniResult, DecodeError> {
+    Ok(CniResult {
+        interfaces: read_list(&mut map, "interfaces", Interface::read)?,
+        ips: read_list(&mut map, "ips", IpConfig::read)?,
+        routes: read_list(&mut map, "routes", Route::read)?,
+        dns: Dns::take(&mut map)?,
+        extra: map,
+    })
+}
+
+fn read_list<T>(
+    map: &mut Map<String, Value>,
+    key: &str,
+    read: fn(Value) -> Result<T, DecodeError>,
+) -> Result<Vec<T>, DecodeError> {
+    let items: Vec<Value> = go::take_as(map, key)?.unwrap_or_default();
+    let numbered = items.into_iter().enumerate();
+    numbered.map(|(at, item)| read(item).map_err(|error| error.under(key, at))).collect()
+}
+
+/// An address with prefix length, where an IPv4 address may be written inside an IPv6 one.
+struct Address(IpNet);
+
+impl<'de> serde::Deserialize<'de> for Address {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Address, D::Error> {
+        let text = String::deserialize(from)?;
+        let net: IpNet = text.parse().map_err(|_| {
+            serde::de::Error::custom("expected an address with prefix length, such as 10.1.2.3/24")
+        })?;
+        let IpNet::V6(v6) = net else { return Ok(Address(net)) };
+        let Some(v4) = v6.addr().to_ipv4_mapped() else { return Ok(Address(net)) };
+        let length = v6.prefix_len().saturating_sub(96);
+        Ok(Address(ipnet::Ipv4Net::new(v4, length).map_or(net, IpNet::V4)))
+    }
+}
+
+/// An address, where an IPv4 one may be written inside an IPv6 one.
+fn take_ip(map: &mut Map<String, Value>, key: &str) -> Result<Option<IpAddr>, DecodeError> {
+    Ok(go::take_as(map, key)?.map(|ip: IpAddr| ip.to_canonical()))
+}
+
+fn object(value: Value) -> Result<Map<String, Value>, DecodeError> {
+    match value {
+        Value::Object(map) => Ok(map),
+        _ => Err(serde::de::Error::custom("expected an object")),
+    }
+}
+
+fn required<T>(value: Option<T>, key: &str) -> Result<T, DecodeError> {
+    value.ok_or_else(|| serde::de::Error::custom(format_args!("key {key:?} is missing")))
+}
+
+fn unknown_version(text: &str) -> Error {
+    let known: Vec<&str> = Version::ALL.iter().map(|version| version.as_str()).collect();
+    Error::new(Code::INCOMPATIBLE_VERSION, format!("result has cniVersion {text:?}"))
+        .with_details(format!("known are {}", known.join(", ")))
+}
+
+fn put(map: &mut Map<String, Value>, key: &str, value: Option<Value>) {
+    if let Some(value) = value {
+        map.insert(key.into(), value);
+    }
+}
+
+fn put_text(map: &mut Map<String, Value>, key: &str, text: &str) {
+    put(map, key, (!text.is_empty()).then(|| Value::from(text)));
+}
+
+fn put_number(map: &mut Map<String, Value>, key: &str, number: u32) {
+    put(map, key, (number != 0).then(|| Value::from(number)));
+}
+
+fn put_list(map: &mut Map<String, Value>, key: &str, items: Vec<Value>) {
+    put(map, key, (!items.is_empty()).then_some(Value::Array(items)));
+}

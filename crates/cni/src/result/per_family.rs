@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The first shape, 0.1.0 and 0.2.0: one object for each family, routes inside, no interfaces.
+
+use serde_json::{Map, Value, json};
+
+use super::{
+    Address, CniResult, Dns, IpConfig, Route, object, put, put_list, read_list, read_lists,
+    required, take_ip,
+};
+use crate::error::{Code, Error};
+use crate::json::{self as go, DecodeError};
+
+pub(super) fn read(mut map: Map<String, Value>) -> Result<CniResult, DecodeError> {
+    // The Go plugin loopback prints lists whatever the version, and labels them with it.
+    let has = |key| go::get(&map, key).is_some();
+    if !has("ip4") && !has("ip6") && (has("ips") || has("interfaces")) {
+        return read_lists(map);
+    }
+    let mut result = CniResult::default();
+    for family in ["ip4", "ip6"] {
+        if let Some(value) = go::take(&mut map, family) {
+            read_family(value, &mut result).map_err(|error| error.within(family))?;
+        }
+    }
+    result.dns = Dns::take(&mut map)?;
+    result.extra = map;
+    Ok(result)
+}
+
+fn read_family(value: Value, result: &mut CniResult) -> Result<(), DecodeError> {
+    let mut map = object(value)?;
+    let address = required(go::take_as::<Address>(&mut map, "ip")?, "ip")?.0;
+    let mut ip = IpConfig::new(address, take_ip(&mut map, "gateway")?);
+    result.routes.extend(read_list(&mut map, "routes", Route::read)?);
+    ip.extra = map;
+    result.ips.push(ip);
+    Ok(())
+}
+
+/// The first address of each family is all that this shape can say.
+pub(super) fn print(result: &CniResult) -> Result<Map<String, Value>, Error> {
+    let mut map = result.extra.clone();
+    for (key, is_ipv4) in [("ip4", true), ("ip6", false)] {
+        let found = result.ips.iter().find(|ip| ip.address.addr().is_ipv4() == is_ipv4);
+        if let Some(ip) = found {
+            map.insert(key.into(), print_family(ip, &result.routes));
+        }
+    }
+    if !map.contains_key("ip4") && !map.contains_key("ip6") {
+        let msg = "cannot convert: no valid IP addresses";
+        return Err(Error::new(Code::INTERNAL, msg)
+            .with_details("a result of 0.1.0 or 0.2.0 must hold an address"));
+    }
+    map.insert("dns".into(), result.dns.print());
+    Ok(map)
+}
+
+fn print_family(ip: &IpConfig, routes: &[Route]) -> Value {
+    let mut map = ip.extra.clone();
+    map.insert("ip".into(), json!(ip.address));
+    put(&mut map, "gateway", ip.gateway.map(|gateway| json!(gateway)));
+    let same_family = |route: &&Route| route.dst.addr().is_ipv4() == ip.address.addr().is_ipv4();
+    let bare = |route: &Route| {
+        Route { extra: route.extra.clone(), ..Route::new(route.dst, route.gw) }.print()
+    };
+    put_list(&mut map, "routes", routes.iter().filter(same_family).map(bare).collect());
+    Value::Object(map)
+}

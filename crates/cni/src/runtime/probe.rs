@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What plugins say about themselves: the VERSION command, and whether a list can work at all.
+
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{NetworkList, Runtime};
+use crate::delegate::{self, Target};
+use crate::error::{Code, Error};
+use crate::exec;
+use crate::json as go;
+use crate::version::Version;
+
+impl Runtime<'_> {
+    /// Checks that every plugin exists and speaks the list's version; returns the capabilities.
+    pub fn validate(&self, list: &NetworkList) -> Result<BTreeSet<String>, Error> {
+        let check = |kind: &str| {
+            let versions = self.plugin_versions(kind)?;
+            if versions.iter().any(|version| version == list.version.as_str()) {
+                return Ok(());
+            }
+            let stated = list.version.as_str();
+            let msg = format!("plugin {kind} does not support config version {stated:?}");
+            let details = format!("it supports {}", versions.join(", "));
+            Err(Error::new(Code::INCOMPATIBLE_VERSION, msg).with_details(details))
+        };
+        let checked = list.plugins.iter().map(|plugin| check(&plugin.kind));
+        Error::join(checked.filter_map(Result::err).collect())?;
+        Ok(list.capabilities())
+    }
+
+    /// The versions that a plugin says it speaks, also those that we do not know.
+    pub fn plugin_versions(&self, kind: &str) -> Result<Vec<String>, Error> {
+        let file = match delegate::find(self.host, kind, &self.path)? {
+            Target::Program(file) => file,
+            Target::Function(plugin) => {
+                return Ok(plugin.versions.iter().map(Version::to_string).collect());
+            }
+        };
+        // The oldest skeletons want these to be there for every command.
+        let variables = exec::Variables {
+            command: "VERSION",
+            container_id: "",
+            netns: "dummy",
+            ifname: "dummy",
+            args: "",
+            path: "dummy",
+        };
+        let stdin = json!({"cniVersion": Version::LATEST.as_str()}).to_string();
+        match exec::run(&file, &variables, stdin.as_bytes(), self.timeout) {
+            Ok(printed) => read_versions(kind, &printed),
+            // VERSION came with 0.2.0.
+            Err(error) if error.msg == "unknown CNI_COMMAND: VERSION" => Ok(vec!["0.1.0".into()]),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn read_versions(kind: &str, printed: &[u8]) -> Result<Vec<String>, Error> {
+    #[derive(Deserialize, Default)]
+    #[serde(rename_all = "camelCase", default)]
+    struct Wire {
+        cni_version: String,
+        supported_versions: Vec<String>,
+    }
+    let doing = format!("version of plugin {kind}");
+    let value = exec::parse_output(printed)
+        .map_err(|error| Error { msg: format!("{doing}: {}", error.msg), ..error })?;
+    let wire: Wire =
+        go::decode(value).map_err(|cause| Error::because(Code::DECODE, &doing, &cause))?;
+    let missing = |key: &str| Error::new(Code::DECODE, format!("{doing}: missing field {key}"));
+    match (&*wire.cni_version, wire.supported_versions) {
+        ("", _) => Err(missing("cniVersion")),
+        // 0.2.0 had no list.
+        ("0.2.0", versions) if versions.is_empty() => Ok(vec!["0.1.0".into(), "0.2.0".into()]),
+        (_, versions) if versions.is_empty() => Err(missing("supportedVersions")),
+        (_, versions) => Ok(versions),
+    }
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a container id, a network's name and an interface's name may look like.
+
+use crate::error::{Code, Error};
+
+/// Checks CNI_CONTAINERID: letters, digits, `_`, `.`, `-`, the first a letter or digit.
+pub fn container_id(id: &str) -> Result<(), Error> {
+    if id.is_empty() {
+        return Err(Error::new(Code::UNKNOWN_CONTAINER, "missing containerID"));
+    }
+    if is_plain_name(id) {
+        return Ok(());
+    }
+    let msg = "invalid characters in containerID: allowed are letters, digits, '_', '.', '-', \
+               the first a letter or digit";
+    Err(Error::new(Code::BAD_ENVIRONMENT, msg).with_details(shown(id)))
+}
+
+/// Checks the `name` of a network by the same rule.
+pub fn network_name(name: &str) -> Result<(), Error> {
+    if name.is_empty() {
+        return Err(Error::invalid_config("missing network name: key \"name\" must be set"));
+    }
+    if is_plain_name(name) {
+        return Ok(());
+    }
+    let msg = "invalid characters found in network name: key \"name\" takes letters, digits, \
+               '_', '.', '-', the first a letter or digit";
+    Err(Error::invalid_config(msg).with_details(shown(name)))
+}
+
+/// Checks CNI_IFNAME by the kernel's rules.
+pub fn interface_name(name: &str) -> Result<(), Error> {
+    let problem = if name.is_empty() {
+        "it is empty"
+    } else if name.len() > 15 {
+        "it is longer than 15 bytes"
+    } else if name == "." || name == ".." {
+        "it is \".\" or \"..\""
+    } else if name.contains(['/', ':']) || name.contains(char::is_whitespace) {
+        "it holds '/', ':' or white space"
+    } else {
+        return Ok(());
+    };
+    let msg = format!("interface name {:?} is invalid: {problem}", shown(name));
+    Err(Error::new(Code::BAD_ENVIRONMENT, msg))
+}
+
+fn is_plain_name(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+    text.bytes().all(plain) && text.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric)
+}
+
+/// A name as an error shows it: never pages of it.
+fn shown(text: &str) -> String {
+    match text.char_indices().nth(64) {
+        None => text.to_owned(),
+        Some((end, _)) => format!("{}… ({} bytes)", &text[..end], text.len()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_held_to_the_specification() {
+        for good in ["a", "0", "a-b_c.d", "Z9"] {
+            assert!(container_id(good).is_ok(), "{good}");
+            assert!(network_name(good).is_ok(), "{good}");
+        }
+        for bad in ["", "-a", ".a", "a/b", "a b", "a\n", "é"] {
+            assert!(container_id(bad).is_err(), "{bad:?}");
+            assert!(network_name(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn interface_names_are_held_to_the_kernel() {
+        for good in ["eth0", "a.b", "123456789012345", "é"] {
+            assert!(interface_name(good).is_ok(), "{good}");
+        }
+        let long = "x".repeat(300);
+        for bad in ["", ".", "..", "a/b", "a:b", "a b", "a\u{a0}b", "1234567890123456", &long] {
+            let error = interface_name(bad).expect_err(bad);
+            assert_eq!(error.code, Code::BAD_ENVIRONMENT);
+            assert!(error.msg.len() < 200, "{}", error.msg);
+        }
+    }
+}

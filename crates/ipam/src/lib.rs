@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Address ranges, sets of ranges and the choice of the next address, as pure functions.
+//!
+//! The rules are host-local's. Where reservations are kept, and how two processes stay out of each
+//! other's way, is the caller's business: it passes in the last address and what is taken.
+
+mod candidates;
+mod error;
+#[cfg(test)]
+mod properties;
+mod range;
+mod set;
+
+pub use candidates::{Candidates, choose};
+pub use error::Error;
+pub use range::{Range, RangeConf};
+pub use set::{RangeSet, check_disjoint};

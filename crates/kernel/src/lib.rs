@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Verbs on kernel objects, one module each. A verb that changes something only builds a
+//! [`Request`]; [`Netlink::apply`] sends any number of them in one go. A verb that reads takes
+//! the [`Netlink`] socket, which belongs to the namespace it was opened in.
+
+pub mod addr;
+mod error;
+pub mod fdb;
+pub mod link;
+pub mod neigh;
+mod net;
+pub mod netns;
+mod request;
+pub mod route;
+pub mod rule;
+pub mod sysctl;
+mod types;
+
+pub use crate::error::{Error, Result};
+pub use crate::netns::Netns;
+pub use crate::request::{Netlink, Request};
+pub use crate::types::{Family, IfIndex, IfName, IfNameError, MacAddr, MacAddrError};
+pub use ::netlink::{Errno, Monitor, Received};

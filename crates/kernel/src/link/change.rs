@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Changing links that exist.
+
+use ::netlink::Message;
+
+use super::{
+    IFF_PROMISC, IFF_UP, IFLA_ADDRESS, IFLA_ALT_IFNAME, IFLA_BR_VLAN_FILTERING,
+    IFLA_BRPORT_ISOLATED, IFLA_BRPORT_LEARNING, IFLA_BRPORT_MODE, IFLA_BRPORT_NEIGH_SUPPRESS,
+    IFLA_BRPORT_UNICAST_FLOOD, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INFO_DATA, IFLA_INFO_KIND,
+    IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU,
+    IFLA_PROP_LIST, PortOptions, RTM_NEWLINK, RTM_SETLINK, Target, message_for,
+};
+use crate::net::AF_INET;
+use crate::request::Request;
+use crate::types::{IfIndex, IfName, MacAddr};
+
+const RTM_NEWLINKPROP: u16 = 108; // linux/rtnetlink.h
+const RTM_DELLINKPROP: u16 = 109; // linux/rtnetlink.h
+const IFLA_AF_SPEC: u16 = 26; // linux/if_link.h
+const IFLA_INET_CONF: u16 = 1; // linux/if_link.h
+
+/// Answer ARP for others: `net.ipv4.conf.*.proxy_arp` (`IPV4_DEVCONF_PROXY_ARP`, linux/ip.h).
+pub const PROXY_ARP: u16 = 3;
+/// Check sources: `net.ipv4.conf.*.rp_filter` (`IPV4_DEVCONF_RP_FILTER`, linux/ip.h).
+pub const RP_FILTER: u16 = 8;
+/// Announce addresses: `net.ipv4.conf.*.arp_notify` (`IPV4_DEVCONF_ARP_NOTIFY`, linux/ip.h).
+/// It acts when the link goes up, so set it and add the addresses before.
+pub const ARP_NOTIFY: u16 = 22;
+/// Route 127/8: `net.ipv4.conf.*.route_localnet` (`IPV4_DEVCONF_ROUTE_LOCALNET`, linux/ip.h).
+pub const ROUTE_LOCALNET: u16 = 26;
+
+/// Brings a link up.
+pub fn set_up(link: impl Into<Target>) -> Request {
+    set_flags("set link up", link.into(), IFF_UP, IFF_UP)
+}
+
+/// Brings a link down.
+pub fn set_down(link: impl Into<Target>) -> Request {
+    set_flags("set link down", link.into(), 0, IFF_UP)
+}
+
+/// Makes a link take all frames, or not.
+pub fn set_promisc(link: impl Into<Target>, on: bool) -> Request {
+    set_flags("set promiscuity of", link.into(), if on { IFF_PROMISC } else { 0 }, IFF_PROMISC)
+}
+
+/// Sets the hardware address.
+pub fn set_mac(link: impl Into<Target>, mac: MacAddr) -> Request {
+    set("set MAC address of", link.into(), |m| {
+        m.bytes(IFLA_ADDRESS, &mac.0);
+    })
+}
+
+/// Sets the MTU.
+pub fn set_mtu(link: impl Into<Target>, mtu: u32) -> Request {
+    set("set MTU of", link.into(), |m| {
+        m.u32(IFLA_MTU, mtu);
+    })
+}
+
+/// Puts a link into a bridge or VRF.
+pub fn set_master(link: impl Into<Target>, master: IfIndex) -> Request {
+    set("set master of", link.into(), |m| {
+        m.u32(IFLA_MASTER, master.0);
+    })
+}
+
+/// Takes a link out of its bridge or VRF.
+pub fn set_no_master(link: impl Into<Target>) -> Request {
+    set("unset master of", link.into(), |m| {
+        m.u32(IFLA_MASTER, 0);
+    })
+}
+
+/// Renames a link: dear (an RCU grace period), so create it under its final name instead.
+pub fn set_name(index: IfIndex, name: IfName) -> Request {
+    set("rename link", index.into(), |m| {
+        m.str(IFLA_IFNAME, name.as_str());
+    })
+}
+
+/// Sets the alias, a free text of up to 255 bytes; an empty one removes it.
+pub fn set_alias(link: impl Into<Target>, alias: &str) -> Request {
+    // A NUL alone would be stored as an alias of one byte.
+    set("set alias of", link.into(), |m| {
+        m.bytes(IFLA_IFALIAS, alias.as_bytes());
+    })
+}
+
+/// Adds an alternative name of up to 127 bytes.
+pub fn add_altname(link: impl Into<Target>, altname: &str) -> Request {
+    altname_request("add alternative name to", RTM_NEWLINKPROP, link.into(), altname)
+}
+
+/// Removes an alternative name.
+pub fn remove_altname(link: impl Into<Target>, altname: &str) -> Request {
+    altname_request("remove alternative name of", RTM_DELLINKPROP, link.into(), altname)
+}
+
+/// Sets options of a bridge port. They cannot be given at birth: the kernel ignores slave data
+/// in the message that creates the link. By name it can be pipelined behind the creation.
+pub fn set_port(link: impl Into<Target>, options: &PortOptions) -> Request {
+    let options = [
+        (IFLA_BRPORT_MODE, options.hairpin),
+        (IFLA_BRPORT_ISOLATED, options.isolated),
+        (IFLA_BRPORT_LEARNING, options.learning),
+        (IFLA_BRPORT_UNICAST_FLOOD, options.flood),
+        (IFLA_BRPORT_NEIGH_SUPPRESS, options.neigh_suppress),
+    ];
+    let link = link.into();
+    // RTM_SETLINK does not look into IFLA_LINKINFO.
+    let mut message = message_for(RTM_NEWLINK, link, 0, 0);
+    message.nest(IFLA_LINKINFO, |info| {
+        info.str(IFLA_INFO_SLAVE_KIND, "bridge").nest(IFLA_INFO_SLAVE_DATA, |data| {
+            for (kind, value) in options {
+                if let Some(on) = value {
+                    data.u8(kind, u8::from(on));
+                }
+            }
+        });
+    });
+    Request::new("set bridge port options of", link.to_string(), message)
+}
+
+/// Switches a bridge's VLAN filtering.
+pub fn set_vlan_filtering(bridge: impl Into<Target>, on: bool) -> Request {
+    let bridge = bridge.into();
+    let mut message = message_for(RTM_NEWLINK, bridge, 0, 0);
+    message.nest(IFLA_LINKINFO, |info| {
+        info.str(IFLA_INFO_KIND, "bridge").nest(IFLA_INFO_DATA, |data| {
+            data.u8(IFLA_BR_VLAN_FILTERING, u8::from(on));
+        });
+    });
+    Request::new("set VLAN filtering of", bridge.to_string(), message)
+}
+
+/// Sets entries of `net.ipv4.conf.<link>` (such as [`ARP_NOTIFY`]) without procfs.
+pub fn set_inet_conf(link: impl Into<Target>, entries: &[(u16, u32)]) -> Request {
+    set("set IPv4 configuration of", link.into(), |m| {
+        m.nest(IFLA_AF_SPEC, |spec| {
+            spec.nest(u16::from(AF_INET), |inet| {
+                inet.nest(IFLA_INET_CONF, |conf| {
+                    for (id, value) in entries {
+                        conf.u32(*id, *value);
+                    }
+                });
+            });
+        });
+    })
+}
+
+fn set_flags(op: &'static str, link: Target, flags: u32, change: u32) -> Request {
+    Request::new(op, link.to_string(), message_for(RTM_SETLINK, link, flags, change))
+}
+
+fn set(op: &'static str, link: Target, fill: impl FnOnce(&mut Message)) -> Request {
+    let mut message = message_for(RTM_SETLINK, link, 0, 0);
+    fill(&mut message);
+    Request::new(op, link.to_string(), message)
+}
+
+fn altname_request(op: &'static str, kind: u16, link: Target, altname: &str) -> Request {
+    let mut message = message_for(kind, link, 0, 0);
+    message.nest(IFLA_PROP_LIST, |props| {
+        props.str(IFLA_ALT_IFNAME, altname);
+    });
+    Request::new(op, link.to_string(), message)
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Neighbours: which hardware address an IP address has on a link (ARP, NDP), and which ones
+//! we answer for. Forwarding entries of bridges and VXLAN are in [`crate::fdb`].
+
+use std::net::IpAddr;
+
+use ::netlink::{Attrs, Message, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, u16_at, u32_at};
+
+use crate::error::Result;
+use crate::net::{self, put_ip};
+use crate::request::{Netlink, Request};
+use crate::types::{Family, IfIndex, MacAddr};
+
+pub(crate) const RTM_NEWNEIGH: u16 = 28; // linux/rtnetlink.h
+pub(crate) const RTM_DELNEIGH: u16 = 29; // linux/rtnetlink.h
+pub(crate) const RTM_GETNEIGH: u16 = 30; // linux/rtnetlink.h
+
+pub(crate) const NDA_DST: u16 = 1; // linux/neighbour.h
+pub(crate) const NDA_LLADDR: u16 = 2; // linux/neighbour.h
+pub(crate) const NDA_IFINDEX: u16 = 8; // linux/neighbour.h
+
+/// Confirmed a moment ago (`NUD_REACHABLE`, linux/neighbour.h).
+pub const REACHABLE: u16 = 0x02;
+/// Valid without ARP (`NUD_NOARP`, linux/neighbour.h).
+pub const NOARP: u16 = 0x40;
+/// Valid until removed (`NUD_PERMANENT`, linux/neighbour.h).
+pub const PERMANENT: u16 = 0x80;
+/// We answer for this address (`NTF_PROXY`, linux/neighbour.h).
+pub const PROXY: u8 = 0x08;
+/// Learned by a control plane: never collected (`NTF_EXT_LEARNED`, linux/neighbour.h).
+pub const EXT_LEARNED: u8 = 0x10;
+
+/// `struct ndmsg`.
+pub(crate) const HEADER_LEN: usize = 12;
+
+/// A neighbour, to be made or as found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Neigh {
+    /// On this link.
+    pub index: IfIndex,
+    /// This address.
+    pub ip: IpAddr,
+    /// Is there; none for a proxy entry or while it is being asked for.
+    pub mac: Option<MacAddr>,
+    /// `NUD_*`.
+    pub state: u16,
+    /// `NTF_*`.
+    pub flags: u8,
+}
+
+impl Neigh {
+    /// A neighbour that stays until removed.
+    pub fn permanent(index: IfIndex, ip: IpAddr, mac: MacAddr) -> Self {
+        Self { index, ip, mac: Some(mac), state: PERMANENT, flags: 0 }
+    }
+
+    /// An address we answer for on this link.
+    pub fn proxy(index: IfIndex, ip: IpAddr) -> Self {
+        Self { index, ip, mac: None, state: 0, flags: PROXY }
+    }
+}
+
+/// Adds a neighbour; fails if it is known.
+pub fn add(neigh: &Neigh) -> Request {
+    let message = message(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_EXCL, neigh);
+    Request::new("add neighbour", object(neigh), message)
+}
+
+/// Adds a neighbour, or changes it if it is known.
+pub fn replace(neigh: &Neigh) -> Request {
+    let message = message(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, neigh);
+    Request::new("replace neighbour", object(neigh), message)
+}
+
+/// Removes a neighbour.
+pub fn remove(neigh: &Neigh) -> Request {
+    Request::new("remove neighbour", object(neigh), message(RTM_DELNEIGH, 0, neigh))
+}
+
+/// The neighbours of a family, of one link or of all. Proxy entries are a list of their own
+/// in the kernel; see [`list_proxies`].
+pub fn list(nl: &Netlink, family: Family, index: Option<IfIndex>) -> Result<Vec<Neigh>> {
+    dump(nl, family, index, 0)
+}
+
+/// The addresses we answer for.
+pub fn list_proxies(nl: &Netlink, family: Family, index: Option<IfIndex>) -> Result<Vec<Neigh>> {
+    dump(nl, family, index, PROXY)
+}
+
+fn dump(nl: &Netlink, family: Family, index: Option<IfIndex>, flags: u8) -> Result<Vec<Neigh>> {
+    let mut message = Message::new(RTM_GETNEIGH, 0);
+    message.header(&header(family.number(), 0, 0, flags));
+    if let Some(index) = index {
+        message.u32(NDA_IFINDEX, index.0);
+    }
+    let mut found = nl.dump("list neighbours", &message, |payload| parse(payload, family))?;
+    // A link that is gone, and for proxies any link, is no filter to the kernel.
+    found.retain(|neigh| index.is_none_or(|index| index == neigh.index));
+    Ok(found)
+}
+
+fn object(neigh: &Neigh) -> String {
+    format!("{} on {}", neigh.ip, neigh.index)
+}
+
+pub(crate) fn header(family: u8, index: u32, state: u16, flags: u8) -> [u8; HEADER_LEN] {
+    let mut header = [0; HEADER_LEN];
+    header[0] = family;
+    header[4..8].copy_from_slice(&index.to_ne_bytes());
+    header[8..10].copy_from_slice(&state.to_ne_bytes());
+    header[10] = flags;
+    header
+}
+
+fn message(kind: u16, nlm_flags: u16, neigh: &Neigh) -> Message {
+    let mut message = Message::new(kind, nlm_flags);
+    let family = Family::of(neigh.ip).number();
+    message.header(&header(family, neigh.index.0, neigh.state, neigh.flags));
+    put_ip(&mut message, NDA_DST, neigh.ip);
+    if let Some(mac) = neigh.mac {
+        message.bytes(NDA_LLADDR, &mac.0);
+    }
+    message
+}
+
+fn parse(payload: &[u8], family: Family) -> Option<Neigh> {
+    if *payload.first()? != family.number() {
+        return None;
+    }
+    let attrs = Attrs::after(payload, HEADER_LEN);
+    Some(Neigh {
+        index: IfIndex(u32_at(payload, 4)?),
+        ip: net::ip(attrs.find_kind(NDA_DST)?.payload)?,
+        mac: attrs.find_kind(NDA_LLADDR).and_then(|attr| attr.fixed()).map(MacAddr),
+        state: u16_at(payload, 8)?,
+        flags: *payload.get(10)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn bytes() {
+        // ip neighbour replace 10.1.2.3 lladdr 02:00:00:00:00:01 dev <index 3> nud permanent
+        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
+        let neigh = Neigh::permanent(IfIndex(3), "10.1.2.3".parse().unwrap(), mac);
+        assert_eq!(
+            replace(&neigh).message.to_bytes(),
+            [
+                48, 0, 0, 0, 28, 0, 0x01, 0x05, 0, 0, 0, 0, 0, 0, 0, 0, //
+                2, 0, 0, 0, 3, 0, 0, 0, 0x80, 0, 0, 0, // ndmsg
+                8, 0, 1, 0, 10, 1, 2, 3, // NDA_DST
+                10, 0, 2, 0, 2, 0, 0, 0, 0, 1, 0, 0, // NDA_LLADDR, padded
+            ]
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_parsed_without_panic(mut bytes: Vec<u8>) {
+            if let Some(first) = bytes.first_mut() {
+                *first = 2;
+            }
+            let _ = parse(&bytes, Family::V4);
+        }
+    }
+}

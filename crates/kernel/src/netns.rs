@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Network namespaces. A namespace belongs to a thread: every way into one here comes back on
+//! the same thread before it returns, or ends the process.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use ::netlink::Errno;
+use rustix::fs::{CWD, Mode, OFlags, fstat, fstatfs, openat, unlink};
+use rustix::mount::{UnmountFlags, mount_bind, unmount};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+
+use crate::error::{Error, Result};
+use crate::request::Netlink;
+
+const NSFS_MAGIC: u64 = 0x6e73_6673; // linux/magic.h
+const PROC_SUPER_MAGIC: u64 = 0x9fa0; // linux/magic.h, namespaces before Linux 3.19
+
+/// Of the calling thread; `/proc/self` would be the main thread's.
+const THREAD_NETNS: &str = "/proc/thread-self/ns/net";
+
+/// An open network namespace; it lives at least as long as this.
+#[derive(Debug)]
+pub struct Netns {
+    fd: OwnedFd,
+}
+
+impl Netns {
+    /// Opens a namespace file such as `/run/netns/blue` or `/proc/42/ns/net`.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        const OP: &str = "open network namespace";
+        let path = path.as_ref();
+        let object = || path.display().to_string();
+        let fail = |errno| Error::from_errno(OP, object(), errno);
+        // A path from outside may be a pipe or a device: do not wait for it.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let fd = openat(CWD, path, flags, Mode::empty()).map_err(fail)?;
+        let magic = fstatfs(&fd).map_err(fail)?.f_type.cast_unsigned();
+        if !matches!(magic, NSFS_MAGIC | PROC_SUPER_MAGIC) {
+            let ext = Some(format!("not a namespace: file system magic {magic:#x}"));
+            return Err(Error { ext, ..fail(Errno::INVAL) });
+        }
+        Ok(Self { fd })
+    }
+
+    /// The calling thread's namespace.
+    pub fn current() -> Result<Self> {
+        Self::open(THREAD_NETNS)
+    }
+
+    /// A new namespace without a name: it lives as long as someone holds it.
+    pub fn new_anonymous() -> Result<Self> {
+        in_new(Self::current)?
+    }
+
+    /// Makes a new namespace and binds it to `path`, as `ip netns add` does.
+    pub fn create_named(path: impl AsRef<Path>) -> Result<Self> {
+        const OP: &str = "create network namespace";
+        let path = path.as_ref();
+        let fail = |errno| Error::from_errno(OP, path.display().to_string(), errno);
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent)
+                .map_err(|e| Error::from_io(OP, parent.display().to_string(), &e))?;
+        }
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::CREATE | OFlags::EXCL;
+        openat(CWD, path, flags, Mode::empty()).map_err(fail)?;
+        let bound = in_new(|| {
+            mount_bind(THREAD_NETNS, path).map_err(fail)?;
+            Self::current()
+        });
+        bound.flatten().inspect_err(|_| {
+            // Best effort: the cause is more telling than what the clean-up says.
+            let _ = unlink(path);
+        })
+    }
+
+    /// Unbinds a namespace made by [`Netns::create_named`]; one already gone is success. It
+    /// ends when nobody uses it any more.
+    pub fn remove_named(path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        // EINVAL: not a mount point, a creation that stopped half-way.
+        match unmount(path, UnmountFlags::DETACH) {
+            Ok(()) | Err(Errno::INVAL) => {}
+            Err(Errno::NOENT) => return Ok(()),
+            Err(errno) => return Err(removal_error(path, errno)),
+        }
+        match unlink(path) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(removal_error(path, errno)),
+        }
+    }
+
+    /// Runs `body` with the calling thread in this namespace. Threads it starts are born there.
+    pub fn enter<T>(&self, body: impl FnOnce() -> T) -> Result<T> {
+        let home = Self::current()?;
+        let _back = self.enter_from(&home)?;
+        Ok(body())
+    }
+
+    /// A netlink socket in this namespace.
+    pub fn netlink(&self) -> Result<Netlink> {
+        self.enter(Netlink::open)?
+    }
+
+    /// The same namespace, whatever path it was opened by.
+    pub fn is_same(&self, other: &Self) -> Result<bool> {
+        Ok(self.identity()? == other.identity()?)
+    }
+
+    /// Device and inode: what tells namespaces apart while they live.
+    pub fn identity(&self) -> Result<(u64, u64)> {
+        let stat = fstat(&self.fd);
+        let stat =
+            stat.map_err(|errno| Error::from_errno("look at network namespace", "", errno))?;
+        Ok((stat.st_dev, stat.st_ino))
+    }
+
+    fn enter_from<'a>(&self, home: &'a Self) -> Result<Return<'a>> {
+        match self.set() {
+            Ok(()) => Ok(Return { home }),
+            Err(errno) => {
+                let ext = (errno == Errno::INVAL).then(|| "not a network namespace".to_owned());
+                Err(Error { ext, ..Error::from_errno("enter network namespace", "", errno) })
+            }
+        }
+    }
+
+    fn set(&self) -> std::result::Result<(), Errno> {
+        move_into_link_name_space(self.fd.as_fd(), Some(LinkNameSpaceType::Network))
+    }
+}
+
+impl AsFd for Netns {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Brings the thread back when dropped.
+struct Return<'a> {
+    home: &'a Netns,
+}
+
+impl Drop for Return<'_> {
+    fn drop(&mut self) {
+        if self.home.set().is_err() {
+            // Going on would change the network of the wrong namespace.
+            std::process::abort();
+        }
+    }
+}
+
+/// Runs `body` with the calling thread in a new namespace.
+fn in_new<T>(body: impl FnOnce() -> T) -> Result<T> {
+    let home = Netns::current()?;
+    // SAFETY: only the network namespace is unshared, not the table of descriptors.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNET) }
+        .map_err(|errno| Error::from_errno("create network namespace", "", errno))?;
+    let _back = Return { home: &home };
+    Ok(body())
+}
+
+fn removal_error(path: &Path, errno: Errno) -> Error {
+    Error::from_errno("remove network namespace", path.display().to_string(), errno)
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Reading routes, chosen by the kernel, and asking which one a packet would take.
+
+use std::net::IpAddr;
+
+use ::netlink::{Attr, Attrs, Errno, Message, u16_at, u32_at};
+
+use super::{
+    HEADER_LEN, RTA_DST, RTA_GATEWAY, RTA_METRICS, RTA_NH_ID, RTA_OIF, RTA_PREFSRC, RTA_PRIORITY,
+    RTA_TABLE, RTA_VIA, RTAX_ADVMSS, RTAX_MTU, RTM_GETROUTE, RTNH_F_ONLINK, Route, default_dst,
+};
+use crate::error::{Error, Result};
+use crate::net::{self, put_ip};
+use crate::request::Netlink;
+use crate::types::{Family, IfIndex};
+
+const RTM_F_LOOKUP_TABLE: u32 = 0x1000; // linux/rtnetlink.h
+
+/// Which routes to list; what is not given does not matter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RouteFilter {
+    /// Of this family.
+    pub family: Option<Family>,
+    /// In this table.
+    pub table: Option<u32>,
+    /// Through this link.
+    pub oif: Option<IfIndex>,
+    /// Made by this `RTPROT_*`.
+    pub protocol: Option<u8>,
+}
+
+/// The routes the filter lets through. The kernel does the filtering.
+pub fn list(nl: &Netlink, filter: RouteFilter) -> Result<Vec<Route>> {
+    let mut routes = Vec::new();
+    for family in Family::ALL {
+        if filter.family.is_some_and(|wanted| wanted != family) {
+            continue;
+        }
+        let message = question(family, filter);
+        match nl.dump("list routes", &message, |payload| parse(payload, family)) {
+            Ok(found) => routes.extend(found),
+            // A table without routes does not exist.
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(routes)
+}
+
+/// The route a packet from this namespace to `dst` would take; none if there is none.
+pub fn lookup(nl: &Netlink, dst: IpAddr) -> Result<Option<Route>> {
+    let family = Family::of(dst);
+    let mut header = [0; HEADER_LEN];
+    header[0] = family.number();
+    header[1] = if dst.is_ipv4() { 32 } else { 128 };
+    header[8..12].copy_from_slice(&RTM_F_LOOKUP_TABLE.to_ne_bytes());
+    let mut message = Message::new(RTM_GETROUTE, 0);
+    message.header(&header);
+    put_ip(&mut message, RTA_DST, dst);
+    match nl.socket().get(&message) {
+        Ok((_, payload)) => Ok(parse(&payload, family)),
+        Err(cause) if matches!(cause.errno, Errno::NETUNREACH | Errno::HOSTUNREACH) => Ok(None),
+        Err(cause) => Err(Error::new("look up route to", dst.to_string(), cause)),
+    }
+}
+
+fn question(family: Family, filter: RouteFilter) -> Message {
+    let mut header = [0; HEADER_LEN];
+    header[0] = family.number();
+    header[5] = filter.protocol.unwrap_or(0);
+    let mut message = Message::new(RTM_GETROUTE, 0);
+    message.header(&header);
+    if let Some(table) = filter.table {
+        message.u32(RTA_TABLE, table);
+    }
+    if let Some(oif) = filter.oif {
+        message.u32(RTA_OIF, oif.0);
+    }
+    message
+}
+
+fn parse(payload: &[u8], family: Family) -> Option<Route> {
+    // A kernel without IPv6 answers such a dump with all families it has.
+    if *payload.first()? != family.number() {
+        return None;
+    }
+    let mut route = Route {
+        table: u32::from(*payload.get(4)?),
+        protocol: *payload.get(5)?,
+        scope: Some(*payload.get(6)?),
+        kind: *payload.get(7)?,
+        onlink: u32_at(payload, 8)? & RTNH_F_ONLINK != 0,
+        ..Route::new(default_dst(family))
+    };
+    let dst_len = *payload.get(1)?;
+    for attr in Attrs::after(payload, HEADER_LEN) {
+        match attr.kind {
+            RTA_DST => route.dst = net::prefix(net::ip(attr.payload)?, dst_len)?,
+            _ => read_attr(&mut route, &attr),
+        }
+    }
+    Some(route)
+}
+
+fn read_attr(route: &mut Route, attr: &Attr<'_>) {
+    match attr.kind {
+        RTA_GATEWAY => route.gateway = net::ip(attr.payload),
+        RTA_VIA => route.gateway = via(attr),
+        RTA_OIF => route.oif = attr.u32().map(IfIndex),
+        RTA_PREFSRC => route.src = net::ip(attr.payload),
+        RTA_TABLE => route.table = attr.u32().unwrap_or(route.table),
+        RTA_PRIORITY => route.priority = attr.u32(),
+        RTA_NH_ID => route.nexthop = attr.u32(),
+        RTA_METRICS => {
+            let metrics = attr.nested();
+            route.mtu = metrics.find_kind(RTAX_MTU).and_then(|metric| metric.u32());
+            route.advmss = metrics.find_kind(RTAX_ADVMSS).and_then(|metric| metric.u32());
+        }
+        _ => {}
+    }
+}
+
+fn via(attr: &Attr<'_>) -> Option<IpAddr> {
+    let family = u8::try_from(u16_at(attr.payload, 0)?).ok()?;
+    Family::from_number(family)?;
+    net::ip(attr.payload.get(2..)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_parsed_without_panic(mut bytes: Vec<u8>) {
+            if let Some(first) = bytes.first_mut() {
+                *first = 2;
+            }
+            let _ = parse(&bytes, Family::V4);
+        }
+    }
+}

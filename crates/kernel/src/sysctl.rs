@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Values under `/proc/sys`. Those under `net/` are the calling thread's namespace's: use
+//! [`crate::Netns::enter`] for another. Paths are written with `/`, so that an interface name
+//! may contain dots: `net/ipv4/conf/eth0.100/arp_notify`.
+
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use ::netlink::Errno;
+
+use crate::error::{Error, Result};
+
+/// The value, without the newline.
+pub fn read(path: &str) -> Result<String> {
+    const OP: &str = "read sysctl";
+    let value = fs::read_to_string(file(OP, path)?).map_err(|e| Error::from_io(OP, path, &e))?;
+    Ok(value.trim_end().to_owned())
+}
+
+/// Writes the value.
+pub fn write(path: &str, value: &str) -> Result<()> {
+    const OP: &str = "write sysctl";
+    // Not fs::write: a missing entry must be ENOENT, not the EACCES of creating it.
+    let opened = fs::OpenOptions::new().write(true).open(file(OP, path)?);
+    let written =
+        opened.and_then(|mut file| std::io::Write::write_all(&mut file, value.as_bytes()));
+    written.map_err(|e| Error::from_io(OP, path, &e))
+}
+
+/// Writes the value only if it differs (`true`): reading is cheaper, and `/proc/sys` may be
+/// read-only where everything is as wanted already.
+pub fn ensure(path: &str, value: &str) -> Result<bool> {
+    if read(path)? == value {
+        return Ok(false);
+    }
+    write(path, value).map(|()| true)
+}
+
+fn file(op: &'static str, path: &str) -> Result<PathBuf> {
+    let mut parts = Path::new(path).components();
+    // A path from a configuration file must not lead out of /proc/sys.
+    if path.is_empty() || !parts.all(|part| matches!(part, Component::Normal(_))) {
+        let ext = Some("not a path under /proc/sys".to_owned());
+        return Err(Error { op, object: path.to_owned(), errno: Errno::INVAL, ext });
+    }
+    Ok(Path::new("/proc/sys").join(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_stay_under_proc_sys() {
+        for bad in ["", "/etc/passwd", "net/../../etc/passwd", "../x"] {
+            assert_eq!(read(bad).unwrap_err().errno, Errno::INVAL, "{bad:?}");
+        }
+        assert!(read("net/ipv4/conf/no.such.link/arp_notify").unwrap_err().is_not_found());
+        assert_eq!(read("kernel/ostype").unwrap(), "Linux");
+    }
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Addresses.
+
+use kernel::addr::{self, AddrOptions};
+use kernel::{IfIndex, Netlink};
+use serde_json::{Value, json};
+use testkit::{Ns, in_netns};
+
+use crate::{index_of, ip, ip_json};
+
+fn shown(link: &str) -> Vec<Value> {
+    let found = ip_json(&Ns::here(), &format!("addr show {link}"));
+    let infos = found["addr_info"].as_array().unwrap().iter();
+    infos.filter(|info| info["scope"] != "link").cloned().collect()
+}
+
+#[test]
+fn addresses_are_added_and_removed() {
+    in_netns(|| {
+        ip("link add a0 type veth peer name a1");
+        ip("link set a1 up");
+        ip("link set a0 up");
+        let nl = Netlink::open().unwrap();
+        let a0 = index_of(&nl, "a0");
+        let v4 = "10.1.2.3/24".parse().unwrap();
+        let v6 = "fd00::3/64".parse().unwrap();
+        let nodad = AddrOptions { nodad: true, ..AddrOptions::default() };
+        nl.apply([addr::add(a0, v4, nodad), addr::add(a0, v6, nodad)]).unwrap();
+        let found = shown("a0");
+        assert_eq!(found[0]["local"], "10.1.2.3");
+        assert_eq!(
+            (&found[0]["prefixlen"], &found[0]["broadcast"]),
+            (&json!(24), &json!("10.1.2.255"))
+        );
+        assert_eq!((&found[1]["local"], &found[1]["nodad"]), (&json!("fd00::3"), &json!(true)));
+        assert_eq!(found[1]["tentative"], Value::Null);
+
+        assert!(nl.apply([addr::add(a0, v4, nodad)]).unwrap_err().is_exists());
+        nl.apply([addr::replace(a0, v4, nodad)]).unwrap();
+        nl.apply([addr::remove(a0, v4), addr::remove(a0, v6)]).unwrap();
+        assert!(shown("a0").is_empty());
+        assert!(nl.apply([addr::remove(a0, v4)]).unwrap_err().is_not_found());
+    });
+}
+
+#[test]
+fn options_are_taken() {
+    in_netns(|| {
+        ip("link add a0 type veth peer name a1");
+        ip("link set a0 up");
+        let nl = Netlink::open().unwrap();
+        let options = AddrOptions { no_prefix_route: true, scope: 253, nodad: false };
+        let a0 = index_of(&nl, "a0");
+        nl.apply([addr::add(a0, "169.254.1.1/32".parse().unwrap(), options)]).unwrap();
+        let found = &ip_json(&Ns::here(), "addr show a0")["addr_info"][0];
+        assert_eq!((&found["scope"], &found["noprefixroute"]), (&json!("link"), &json!(true)));
+        assert_eq!(found["broadcast"], Value::Null);
+    });
+}
+
+#[test]
+fn addresses_are_read() {
+    in_netns(|| {
+        ip("link add a0 type veth peer name a1");
+        ip("addr add 10.1.2.3/24 broadcast + dev a0 label a0:1");
+        ip("addr add fd00::3/64 dev a0 nodad noprefixroute");
+        ip("addr add 10.9.9.1 peer 10.9.9.2 dev a1");
+        let nl = Netlink::open().unwrap();
+        let (a0, a1) = (index_of(&nl, "a0"), index_of(&nl, "a1"));
+        let found = addr::list(&nl, Some(a0)).unwrap();
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[0].prefix, "10.1.2.3/24".parse().unwrap());
+        assert_eq!(found[0].broadcast, Some("10.1.2.255".parse().unwrap()));
+        assert_eq!((found[0].label.as_deref(), found[0].peer), (Some("a0:1"), None));
+        assert_eq!(found[1].prefix, "fd00::3/64".parse().unwrap());
+        let flags = addr::IFA_F_NODAD | addr::IFA_F_NOPREFIXROUTE;
+        assert_eq!(found[1].flags & flags, flags);
+        let found = addr::list(&nl, Some(a1)).unwrap();
+        assert_eq!(found[0].prefix, "10.9.9.1/32".parse().unwrap());
+        assert_eq!(found[0].peer, Some("10.9.9.2".parse().unwrap()));
+        // 127.0.0.1 and ::1 besides.
+        assert_eq!(addr::list(&nl, None).unwrap().len(), 5);
+        assert!(addr::list(&nl, Some(IfIndex(9999))).unwrap().is_empty());
+    });
+}

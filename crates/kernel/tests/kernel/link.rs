@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Creating, changing and reading links.
+
+use std::os::fd::AsFd;
+
+use kernel::link::{self, Detail, IpvlanMode, Kind, MacvlanMode, NewLink, OperState, Peer};
+use kernel::{Errno, IfIndex, MacAddr, Netlink};
+use serde_json::json;
+use testkit::{Ns, in_netns};
+
+use crate::{has_flag, host_and_pod, index_of, ip, ip_json, name};
+
+const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+const POD_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+
+#[test]
+fn veth_is_born_in_its_place() {
+    in_netns(|| {
+        let (host, pod_ns, pod) = host_and_pod();
+        let peer = Peer {
+            name: name("eth0"),
+            mac: Some(POD_MAC),
+            mtu: Some(1400),
+            netns: Some(pod_ns.as_fd()),
+        };
+        let veth = NewLink {
+            mac: Some(MAC),
+            mtu: Some(1400),
+            up: true,
+            master: Some(index_of(&host, "br0")),
+            ..NewLink::new(name("veth0"), Kind::Veth(peer))
+        };
+        host.apply([link::create(&veth)]).unwrap();
+
+        let here = ip_json(&Ns::here(), "link show veth0");
+        assert_eq!(here["linkinfo"]["info_kind"], "veth");
+        assert_eq!(here["master"], "br0");
+        assert_eq!(here["address"], "02:00:00:00:00:01");
+        assert_eq!((&here["mtu"], &here["num_tx_queues"]), (&json!(1400), &json!(1)));
+        assert_eq!(here["num_rx_queues"], 1);
+        assert!(has_flag(&here, "UP"));
+        let there = ip_json(&pod, "link show eth0");
+        assert_eq!(there["address"], "02:00:00:00:00:02");
+        assert_eq!((&there["mtu"], &there["num_tx_queues"]), (&json!(1400), &json!(1)));
+        assert_eq!(there["num_rx_queues"], 1);
+        assert!(!has_flag(&there, "UP"));
+
+        let taken = host.apply([link::create(&veth)]).unwrap_err();
+        assert!(taken.is_exists());
+        assert_eq!(taken.to_string(), "create link veth0: File exists");
+    });
+}
+
+#[test]
+fn simple_kinds_are_made() {
+    in_netns(|| {
+        let nl = Netlink::open().unwrap();
+        let bridge = NewLink::new(name("br1"), Kind::Bridge { vlan_filtering: None });
+        let ifb = NewLink { txqlen: Some(77), ..NewLink::new(name("ifb1"), Kind::Ifb) };
+        nl.apply([link::create(&bridge), link::create(&ifb)]).unwrap();
+        assert_eq!(ip_json(&Ns::here(), "link show br1")["linkinfo"]["info_kind"], "bridge");
+        let ifb = ip_json(&Ns::here(), "link show ifb1");
+        assert_eq!((&ifb["linkinfo"]["info_kind"], &ifb["txqlen"]), (&json!("ifb"), &json!(77)));
+    });
+}
+
+#[test]
+fn macvlan_is_made_in_another_namespace() {
+    in_netns(|| {
+        let (host, pod_ns, pod) = host_and_pod();
+        ip("link add parent0 type veth peer name parent1");
+        let macvlan = NewLink {
+            parent: Some(index_of(&host, "parent0")),
+            netns: Some(pod_ns.as_fd()),
+            ..NewLink::new(name("eth0"), Kind::Macvlan(MacvlanMode::Bridge))
+        };
+        host.apply([link::create(&macvlan)]).unwrap();
+        assert_eq!(ip_json(&pod, "link show eth0")["linkinfo"]["info_data"]["mode"], "bridge");
+        let found = link::by_name(&pod_ns.netlink().unwrap(), name("eth0")).unwrap().unwrap();
+        assert_eq!(found.detail, Detail::Macvlan(Some(MacvlanMode::Bridge)));
+        assert_eq!(found.link, Some(index_of(&host, "parent0")));
+        assert!(found.link_netnsid.is_some());
+    });
+}
+
+/// Makes one link of a kind not every kernel has, and compares what `ip` and we read.
+fn check_kind(kind: Kind<'_>, detail: Detail, shown: &str, value: &serde_json::Value) {
+    let nl = Netlink::open().unwrap();
+    ip("link add parent0 type veth peer name parent1");
+    let needs_parent = matches!(kind, Kind::Ipvlan(_) | Kind::Vlan(_));
+    let parent = needs_parent.then(|| index_of(&nl, "parent0"));
+    nl.apply([link::create(&NewLink { parent, ..NewLink::new(name("x0"), kind) })]).unwrap();
+    let found = ip_json(&Ns::here(), "link show x0");
+    assert_eq!(found["linkinfo"]["info_kind"], kind.name());
+    assert_eq!(&found["linkinfo"]["info_data"][shown], value);
+    assert_eq!(link::by_name(&nl, name("x0")).unwrap().unwrap().detail, detail);
+}
+
+#[test]
+fn dummy_is_made() {
+    in_netns(|| {
+        testkit::not_run_unless!(Link("dummy"));
+        check_kind(Kind::Dummy, Detail::None, "none", &json!(null));
+    });
+}
+
+#[test]
+fn vlan_is_made() {
+    in_netns(|| {
+        testkit::not_run_unless!(Link("vlan"));
+        check_kind(Kind::Vlan(100), Detail::Vlan(100), "id", &json!(100));
+    });
+}
+
+#[test]
+fn ipvlan_is_made() {
+    in_netns(|| {
+        testkit::not_run_unless!(Link("ipvlan"));
+        let detail = Detail::Ipvlan(Some(IpvlanMode::L3s));
+        check_kind(Kind::Ipvlan(IpvlanMode::L3s), detail, "mode", &json!("l3s"));
+    });
+}
+
+#[test]
+fn vrf_is_made() {
+    in_netns(|| {
+        testkit::not_run_unless!(Link("vrf"));
+        check_kind(Kind::Vrf(1000), Detail::Vrf(1000), "table", &json!(1000));
+    });
+}
+
+#[test]
+fn links_are_changed() {
+    in_netns(|| {
+        ip("link add br0 type bridge");
+        ip("link add a0 type veth peer name a1");
+        let nl = Netlink::open().unwrap();
+        let (a0, br0) = (index_of(&nl, "a0"), index_of(&nl, "br0"));
+        let long = "a-name-longer-than-fifteen-bytes";
+        nl.apply([
+            link::set_mac(a0, MAC),
+            link::set_mtu(a0, 1300),
+            link::set_master(a0, br0),
+            link::set_promisc(name("a0"), true),
+            link::set_alias(a0, "podwire: test"),
+            link::add_altname(name("a0"), long),
+            link::set_up(name("a0")),
+            link::set_name(index_of(&nl, "a1"), name("b1")),
+        ])
+        .unwrap();
+        let found = ip_json(&Ns::here(), "link show a0");
+        assert_eq!(found["address"], "02:00:00:00:00:01");
+        assert_eq!(found["mtu"], 1300);
+        assert_eq!(found["master"], "br0");
+        assert_eq!(found["ifalias"], "podwire: test");
+        assert_eq!(found["altnames"], json!([long]));
+        assert!(has_flag(&found, "UP") && has_flag(&found, "PROMISC"));
+        ip_json(&Ns::here(), "link show b1");
+
+        nl.apply([
+            link::set_down(a0),
+            link::set_no_master(a0),
+            link::set_promisc(a0, false),
+            link::set_alias(a0, ""),
+            link::remove_altname(a0, long),
+        ])
+        .unwrap();
+        let found = ip_json(&Ns::here(), "link show a0");
+        assert_eq!([&found["master"], &found["ifalias"], &found["altnames"]], [&json!(null); 3]);
+        assert!(!has_flag(&found, "UP") && !has_flag(&found, "PROMISC"));
+    });
+}
+
+#[test]
+fn ipv4_conf_is_set_without_procfs() {
+    in_netns(|| {
+        ip("link add a0 type veth peer name a.1");
+        let nl = Netlink::open().unwrap();
+        nl.apply([
+            link::set_inet_conf(name("a0"), &[(link::ARP_NOTIFY, 1), (link::PROXY_ARP, 1)]),
+            link::set_inet_conf(name("a.1"), &[(link::RP_FILTER, 2), (link::ROUTE_LOCALNET, 1)]),
+        ])
+        .unwrap();
+        let read = |path: &str| testkit::run("cat", &[&format!("/proc/sys/net/ipv4/conf/{path}")]);
+        assert_eq!(read("a0/arp_notify"), "1\n");
+        assert_eq!(read("a0/proxy_arp"), "1\n");
+        assert_eq!(read("a.1/rp_filter"), "2\n");
+        assert_eq!(read("a.1/route_localnet"), "1\n");
+    });
+}
+
+#[test]
+fn links_are_read() {
+    in_netns(|| {
+        ip("link add br0 type bridge");
+        ip("link add a0 type veth peer name a1");
+        ip("link set a0 mtu 1400 address 02:00:00:00:00:01 txqueuelen 55 master br0 up");
+        ip("link set a0 alias hello");
+        ip("link set a0 promisc on");
+        ip("link property add dev a0 altname another-name-of-this-link");
+        ip("link set a0 type bridge_slave hairpin on isolated on neigh_suppress on learning off");
+        let nl = Netlink::open().unwrap();
+        let (a0, a1, br0) = (index_of(&nl, "a0"), index_of(&nl, "a1"), index_of(&nl, "br0"));
+
+        let link = link::by_name(&nl, name("a0")).unwrap().unwrap();
+        assert_eq!((link.index, link.name), (a0, name("a0")));
+        assert!(link.is_kind("veth") && link.is_up() && !link.is_loopback());
+        assert_eq!((link.mac, link.mtu, link.txqlen), (Some(MAC), 1400, 55));
+        assert_eq!((link.master, link.link, link.link_netnsid), (Some(br0), Some(a1), None));
+        assert_eq!(link.alias.as_deref(), Some("hello"));
+        assert_eq!(link.altnames, ["another-name-of-this-link"]);
+        assert_eq!(link.operstate, OperState::LowerLayerDown);
+        // Once by us, once by the bridge, whose flooding and learning are not both on.
+        assert!(link.promiscuity >= 1, "{}", link.promiscuity);
+        let port = link.port.unwrap();
+        assert_eq!((port.hairpin, port.isolated), (Some(true), Some(true)));
+        assert_eq!((port.neigh_suppress, port.learning), (Some(true), Some(false)));
+        assert_eq!(port.flood, Some(true));
+
+        assert_eq!(link::by_index(&nl, a0).unwrap().as_ref(), Some(&link));
+        assert_eq!(link::by_altname(&nl, "another-name-of-this-link").unwrap(), Some(link));
+        assert_eq!(link::by_name(&nl, name("none")).unwrap(), None);
+        assert_eq!(link::by_altname(&nl, "none").unwrap(), None);
+        assert_eq!(link::by_index(&nl, IfIndex(9999)).unwrap(), None);
+        assert_eq!(link::index_of(&nl, name("none")).unwrap_err().errno, Errno::NODEV);
+
+        let bridge = link::by_index(&nl, br0).unwrap().unwrap();
+        assert_eq!(bridge.detail, Detail::Bridge { vlan_filtering: false });
+        let names = |links: Vec<link::Link>| {
+            let mut names: Vec<_> = links.iter().map(|link| link.name.to_string()).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(link::list(&nl).unwrap()), ["a0", "a1", "br0", "lo"]);
+        assert_eq!(names(link::list_of_master(&nl, br0).unwrap()), ["a0"]);
+        assert!(link::list_of_master(&nl, IfIndex(9999)).unwrap().is_empty());
+    });
+}

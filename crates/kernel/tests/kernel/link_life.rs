@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Links in time: pipelines, errors, waiting, removal.
+
+use std::fs;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use kernel::link::{self, Kind, NewLink, OperState, Peer, PortOptions};
+use kernel::{Errno, IfIndex, Netlink, Netns};
+use testkit::{Ns, in_netns};
+
+use crate::{host_and_pod, index_of, ip, ip_json, name};
+
+const SOON: Duration = Duration::from_secs(10);
+
+fn veth<'a>(nl: &Netlink, host: &str, pod: &'a Netns) -> NewLink<'a> {
+    let netns = Some(pod.as_fd());
+    let peer = Peer { name: name("eth0"), mac: None, mtu: None, netns };
+    let master = Some(index_of(nl, "br0"));
+    NewLink { up: true, master, ..NewLink::new(name(host), Kind::Veth(peer)) }
+}
+
+#[test]
+fn port_options_are_pipelined_behind_the_creation() {
+    in_netns(|| {
+        let (host, pod_ns, _pod) = host_and_pod();
+        let options = PortOptions {
+            hairpin: Some(true),
+            isolated: Some(true),
+            learning: Some(false),
+            ..PortOptions::default()
+        };
+        let new = link::create(&veth(&host, "veth0", &pod_ns));
+        host.apply([new, link::set_port(name("veth0"), &options)]).unwrap();
+        let port = &ip_json(&Ns::here(), "link show veth0")["linkinfo"]["info_slave_data"];
+        assert_eq!(port["hairpin"], true);
+        assert_eq!(port["isolated"], true);
+        assert_eq!(port["learning"], false);
+        assert_eq!(port["flood"], true);
+    });
+}
+
+#[test]
+fn a_refused_request_does_not_stop_the_others() {
+    in_netns(|| {
+        ip("link add a0 type veth peer name a1");
+        let nl = Netlink::open().unwrap();
+        let requests = || {
+            [
+                link::set_mtu(IfIndex(9999), 1400),
+                link::set_mtu(name("a0"), 1400),
+                link::set_mtu(name("a0"), 1),
+                link::set_mtu(name("a1"), 1400),
+            ]
+        };
+        let error = nl.apply(requests()).unwrap_err();
+        assert_eq!((error.op, error.object.as_str()), ("set MTU of", "#9999"));
+        assert!(error.is_not_found());
+        let each = nl.apply_each(requests());
+        assert!(each[1].is_ok() && each[3].is_ok());
+        let refused = each[2].as_ref().unwrap_err();
+        assert_eq!(refused.errno, Errno::INVAL);
+        assert_eq!(
+            refused.to_string(),
+            "set MTU of a0: Invalid argument (kernel: mtu less than device minimum)"
+        );
+        assert_eq!(ip_json(&Ns::here(), "link show a1")["mtu"], 1400);
+    });
+}
+
+#[test]
+fn host_end_is_waited_for() {
+    in_netns(|| {
+        let (host, pod_ns, _pod) = host_and_pod();
+        host.apply([link::create(&veth(&host, "veth0", &pod_ns))]).unwrap();
+        let index = index_of(&host, "veth0");
+        let mut monitor = link::monitor().unwrap();
+        let is_up = |link: Option<&link::Link>| link.is_some_and(|l| l.operstate == OperState::Up);
+        let past = Instant::now();
+        assert!(!link::wait_until(&host, &mut monitor, index, past, is_up).unwrap());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                pod_ns.netlink().unwrap().apply([link::set_up(name("eth0"))]).unwrap();
+            });
+            let deadline = Instant::now() + SOON;
+            assert!(link::wait_until(&host, &mut monitor, index, deadline, is_up).unwrap());
+        });
+        assert_eq!(ip_json(&Ns::here(), "link show veth0")["operstate"], "UP");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                Netns::current().unwrap().netlink().unwrap().apply([link::remove(index)]).unwrap();
+            });
+            let deadline = Instant::now() + SOON;
+            let gone = |link: Option<&link::Link>| link.is_none();
+            assert!(link::wait_until(&host, &mut monitor, index, deadline, gone).unwrap());
+        });
+    });
+}
+
+#[test]
+fn link_is_removed_by_name_or_index() {
+    in_netns(|| {
+        ip("link add a0 type veth peer name a1");
+        ip("link add b0 type veth peer name b1");
+        let nl = Netlink::open().unwrap();
+        nl.apply([link::remove(name("a0")), link::remove(index_of(&nl, "b0"))]).unwrap();
+        let left = Ns::here().ip_json(&["link", "show"]);
+        assert_eq!(left.as_array().unwrap().len(), 1, "{left}");
+        assert!(nl.apply([link::remove(name("a0"))]).unwrap_err().is_not_found());
+    });
+}
+
+/// Children of this process, dead or alive, by `/proc`.
+fn children() -> String {
+    let mut all = String::new();
+    for task in fs::read_dir("/proc/self/task").unwrap() {
+        all += &fs::read_to_string(task.unwrap().path().join("children")).unwrap_or_default();
+    }
+    all
+}
+
+#[test]
+fn detached_removal_leaves_no_link_and_no_child() {
+    in_netns(|| {
+        let (host, pod_ns, pod) = host_and_pod();
+        for _ in 0..5 {
+            host.apply([link::create(&veth(&host, "veth0", &pod_ns))]).unwrap();
+            let index = index_of(&host, "veth0");
+            link::remove_detached(&host, index).unwrap();
+            // Without netlink, which would wait for the child: what /sys and procfs show now.
+            let seen = fs::read_to_string("/proc/net/dev").unwrap();
+            assert!(!seen.contains("veth0"), "{seen}");
+            assert_eq!(children(), "");
+            link::remove_detached(&host, index).unwrap();
+        }
+        assert_eq!(pod.ip_json(&["link", "show", "type", "veth"]).as_array().unwrap().len(), 0);
+        // The child's acknowledgement waits in the socket and must not be taken for ours.
+        let error = host.apply([link::set_up(name("none"))]).unwrap_err();
+        assert!(error.is_not_found());
+        assert_eq!(link::by_name(&host, name("br0")).unwrap().unwrap().name, name("br0"));
+    });
+}
+
+#[test]
+fn detached_removal_reports_the_real_error() {
+    in_netns(|| {
+        let nl = Netlink::open().unwrap();
+        let error = link::remove_detached(&nl, IfIndex(1)).unwrap_err();
+        assert_eq!(error.op, "remove link");
+        assert!(error.is_unsupported(), "{error}");
+    });
+}

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The verbs against the real kernel, each test in namespaces of its own. What we made is
+//! looked at with `ip` and `bridge`; what we read was made with `ip`.
+
+mod addr;
+mod link;
+mod link_life;
+mod neigh;
+mod netns;
+mod route;
+mod rule;
+
+use kernel::{IfIndex, IfName, Netlink, Netns};
+use serde_json::Value;
+use testkit::Ns;
+
+fn name(text: &str) -> IfName {
+    text.parse().unwrap()
+}
+
+fn ip(args: &str) -> String {
+    Ns::here().ip(&args.split_whitespace().collect::<Vec<_>>())
+}
+
+/// The one object `ip -d -j` shows.
+fn ip_json(ns: &Ns, args: &str) -> Value {
+    let found = ns.ip_json(&args.split_whitespace().collect::<Vec<_>>());
+    assert_eq!(found.as_array().map(Vec::len), Some(1), "ip {args}: {found}");
+    found[0].clone()
+}
+
+fn index_of(nl: &Netlink, link: &str) -> IfIndex {
+    kernel::link::index_of(nl, name(link)).unwrap()
+}
+
+/// A host with a bridge `br0` that is up, and a pod.
+fn host_and_pod() -> (Netlink, Netns, Ns) {
+    ip("link add br0 type bridge");
+    ip("link set br0 up");
+    let pod = Ns::new("pod");
+    (Netlink::open().unwrap(), Netns::open(pod.path()).unwrap(), pod)
+}
+
+fn has_flag(link: &Value, flag: &str) -> bool {
+    link["flags"].as_array().unwrap().iter().any(|found| found == flag)
+}

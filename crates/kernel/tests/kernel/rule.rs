@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Rules.
+
+use kernel::rule::{self, Rule};
+use kernel::{Family, Netlink};
+use serde_json::{Value, json};
+use testkit::{Ns, in_netns};
+
+use crate::{ip, name};
+
+fn shown(args: &[&str]) -> Vec<Value> {
+    Ns::here().ip_json(args).as_array().unwrap().clone()
+}
+
+#[test]
+fn rules_are_added_and_removed() {
+    in_netns(|| {
+        let nl = Netlink::open().unwrap();
+        let source = Rule {
+            from: Some("10.1.2.3/32".parse().unwrap()),
+            to: Some("10.9.0.0/16".parse().unwrap()),
+            priority: Some(50),
+            protocol: 99,
+            ..Rule::new(Family::V4, 1000)
+        };
+        let mark = Rule {
+            mark: Some((0x10, 0xf0)),
+            iif: Some(name("lo")),
+            invert: true,
+            priority: Some(60),
+            ..Rule::new(Family::V4, 100)
+        };
+        let oif =
+            Rule { oif: Some(name("eth9")), priority: Some(70), ..Rule::new(Family::V6, 100) };
+        nl.apply([&source, &mark, &oif].map(rule::add)).unwrap();
+        let found = shown(&["rule", "show"]);
+        assert_eq!(found.len(), 5, "{found:?}");
+        assert_eq!((&found[1]["priority"], &found[1]["table"]), (&json!(50), &json!("1000")));
+        assert_eq!((&found[1]["src"], &found[1]["dst"]), (&json!("10.1.2.3"), &json!("10.9.0.0")));
+        assert_eq!((&found[1]["dstlen"], &found[1]["protocol"]), (&json!(16), &json!("99")));
+        assert_eq!((&found[2]["fwmark"], &found[2]["fwmask"]), (&json!("0x10"), &json!("0xf0")));
+        assert_eq!((&found[2]["iif"], &found[2]["not"]), (&json!("lo"), &json!(null)));
+        assert!(found[2].as_object().unwrap().contains_key("not"));
+        let found = shown(&["-6", "rule", "show"]);
+        assert_eq!((&found[1]["oif"], &found[1]["table"]), (&json!("eth9"), &json!("100")));
+
+        assert!(nl.apply([rule::add(&source)]).unwrap_err().is_exists());
+        nl.apply([&source, &mark, &oif].map(rule::remove)).unwrap();
+        assert_eq!(shown(&["rule", "show"]).len(), 3);
+        assert!(nl.apply([rule::remove(&source)]).unwrap_err().is_not_found());
+    });
+}
+
+#[test]
+fn rules_are_read() {
+    in_netns(|| {
+        ip(
+            "rule add not from 10.1.2.3 to 10.9.0.0/16 fwmark 0x10/0xf0 iif lo oif x table 1000 prio 5 proto 99",
+        );
+        ip("-6 rule add from fd00::/64 lookup 7 prio 6");
+        let nl = Netlink::open().unwrap();
+        let found = rule::list(&nl, Family::V4).unwrap();
+        assert_eq!(
+            found.iter().map(|rule| rule.priority.unwrap()).collect::<Vec<_>>(),
+            [0, 5, 32766, 32767]
+        );
+        let wanted = Rule {
+            family: Family::V4,
+            priority: Some(5),
+            from: Some("10.1.2.3/32".parse().unwrap()),
+            to: Some("10.9.0.0/16".parse().unwrap()),
+            mark: Some((0x10, 0xf0)),
+            iif: Some(name("lo")),
+            oif: Some(name("x")),
+            invert: true,
+            table: 1000,
+            action: rule::ACTION_TABLE,
+            protocol: 99,
+        };
+        assert_eq!(found[1], wanted);
+        nl.apply([rule::remove(&found[1])]).unwrap();
+        let found = rule::list(&nl, Family::V6).unwrap();
+        assert_eq!((found[1].from, found[1].table), (Some("fd00::/64".parse().unwrap()), 7));
+        assert_eq!(found[1].mark, None);
+    });
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A socket that only listens: multicast groups, each wait with a deadline.
+//! Open it before looking at the state to wait for, and no change can be missed between.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use rustix::io::Errno;
+
+use crate::error::Error;
+use crate::replies::Replies;
+use crate::socket::{Protocol, open_fd, receive_whole, set_netlink_option, wait_readable};
+
+const NETLINK_ADD_MEMBERSHIP: libc::c_int = 1; // linux/netlink.h
+const BUFFER_LEN: usize = 32 * 1024;
+
+/// What became of one wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Received {
+    /// At least one event was handed over.
+    Events,
+    /// The kernel dropped events (`ENOBUFS`): look at the whole state again.
+    Overrun,
+    /// Nothing came before the deadline.
+    Deadline,
+}
+
+/// A listening netlink socket in the namespace of the thread that opened it.
+#[derive(Debug)]
+pub struct Monitor {
+    fd: OwnedFd,
+    buffer: Vec<u8>,
+}
+
+impl Monitor {
+    /// Opens a socket that has joined these multicast groups (`RTNLGRP_*` and the like).
+    pub fn open(protocol: Protocol, groups: &[u32]) -> Result<Self, Error> {
+        let fd = open_fd(protocol)?;
+        for group in groups {
+            let group = group.cast_signed();
+            set_netlink_option(fd.as_fd(), NETLINK_ADD_MEMBERSHIP, group)?;
+        }
+        Ok(Self { fd, buffer: vec![0; BUFFER_LEN] })
+    }
+
+    /// Waits for events until `deadline` (a past one: takes only what is there) and hands
+    /// kind and payload of each to `event`.
+    pub fn receive(
+        &mut self,
+        deadline: Instant,
+        mut event: impl FnMut(u16, &[u8]),
+    ) -> Result<Received, Error> {
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if wait_readable(self.fd.as_fd(), left)? {
+                break;
+            }
+            if Instant::now() >= deadline {
+                return Ok(Received::Deadline);
+            }
+        }
+        match receive_whole(self.fd.as_fd(), &mut self.buffer) {
+            Ok(len) => {
+                Replies::new(&self.buffer[..len]).for_each(|r| event(r.kind, r.payload));
+                Ok(Received::Events)
+            }
+            Err(Errno::NOBUFS) => Ok(Received::Overrun),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+impl AsFd for Monitor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

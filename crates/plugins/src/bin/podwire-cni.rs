@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Every plugin in one program: it is the plugin whose name it is started under.
+
+use std::process::ExitCode;
+
+use plugins::{install, multicall};
+
+fn main() -> ExitCode {
+    let mut words = std::env::args_os();
+    match multicall::called_as(words.next().as_deref()) {
+        Some(plugin) => multicall::run(plugin),
+        None => install::command_line(words),
+    }
+}

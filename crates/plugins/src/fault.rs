@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From errors of the kernel to errors of the specification.
+
+use cni::{Code, Error};
+
+/// Puts what we were doing in front of an error of the kernel.
+pub trait OrFault<T> {
+    /// The error as the specification has it, with [`Code::INTERNAL`].
+    fn or_fault(self, doing: &str) -> Result<T, Error>;
+}
+
+impl<T> OrFault<T> for Result<T, kernel::Error> {
+    fn or_fault(self, doing: &str) -> Result<T, Error> {
+        self.map_err(|cause| Error::because(Code::INTERNAL, doing, &cause))
+    }
+}

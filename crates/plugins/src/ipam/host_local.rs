@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `host-local`: addresses from ranges, remembered in files on this node.
+
+mod conf;
+mod resolv_conf;
+pub mod store;
+
+use std::net::IpAddr;
+
+use cni::{CniResult, Code, Dns, Error, IpConfig, Plugin, Request, Version};
+use ipnet::IpNet;
+
+use self::conf::{HostLocal, data_dir_of};
+use self::store::{Store, allocate};
+
+/// The plugin.
+pub const PLUGIN: Plugin = Plugin {
+    name: "host-local",
+    about: "gives addresses from ranges and remembers them on this node",
+    versions: Version::ALL,
+    add,
+    del,
+    check,
+    status,
+    gc,
+};
+
+fn add(request: &Request) -> Result<CniResult, Error> {
+    let conf = HostLocal::understand(request)?;
+    let dns = read_dns(&conf)?;
+    let mut store = Store::open(&conf.data_dir, &request.network).map_err(fault)?;
+    let (id, ifname) = (&request.container_id, &request.ifname);
+    let given = allocate(&mut store, &conf.sets, &conf.requested, id, ifname).map_err(fault)?;
+    let ips = given.into_iter().map(|(address, range)| {
+        let prefix = IpNet::new(address, range.subnet().prefix_len());
+        IpConfig::new(prefix.unwrap_or_else(|_| address.into()), range.gateway())
+    });
+    Ok(CniResult { ips: ips.collect(), routes: conf.routes, dns, ..CniResult::default() })
+}
+
+fn read_dns(conf: &HostLocal) -> Result<Dns, Error> {
+    let Some(file) = &conf.resolv_conf else { return Ok(Dns::default()) };
+    let text = std::fs::read_to_string(file).map_err(|cause| {
+        let doing = format!("key \"ipam.resolvConf\": read {}", file.display());
+        Error::because(Code::INVALID_CONFIG, doing, &cause)
+    })?;
+    Ok(resolv_conf::parse(&text))
+}
+
+/// Works whatever has become of the ranges since the ADD.
+fn del(request: &Request) -> Result<(), Error> {
+    let store = Store::open_existing(&data_dir_of(request)?, &request.network).map_err(fault)?;
+    let Some(mut store) = store else { return Ok(()) };
+    // Nothing depends on a result that cannot be read: the index knows the addresses.
+    let result = request.prev_result().ok().flatten().unwrap_or_default();
+    let told: Vec<IpAddr> = result.ips.iter().map(|ip| ip.address.addr()).collect();
+    store.release(&request.container_id, &request.ifname, &told).map_err(fault)?;
+    Ok(())
+}
+
+/// Each set must still hold an address for the attachment.
+fn check(request: &Request) -> Result<(), Error> {
+    let conf = HostLocal::understand(request)?;
+    let id = &request.container_id;
+    let store = Store::open_existing(&conf.data_dir, &request.network).map_err(fault)?;
+    let held = match store {
+        Some(mut store) => store.addresses_of(id, &request.ifname).map_err(fault)?,
+        None => Vec::new(),
+    };
+    if held.is_empty() {
+        let msg = format!("host-local: Failed to find address added by container {id}");
+        return Err(Error::internal(msg));
+    }
+    let result = request.prev_result()?.unwrap_or_default();
+    let lost = result.ips.iter().map(|ip| ip.address.addr()).find(|address| {
+        conf.sets.iter().any(|set| set.contains(*address)) && !held.contains(address)
+    });
+    lost.map_or(Ok(()), |address| {
+        let msg = format!("host-local: address {address} is no longer reserved for container {id}");
+        Err(Error::internal(msg))
+    })
+}
+
+fn status(request: &Request) -> Result<(), Error> {
+    let conf = HostLocal::understand(request)?;
+    let store = Store::open_existing(&conf.data_dir, &request.network).map_err(fault)?;
+    let Some(store) = store else { return Ok(()) };
+    for set in &conf.sets {
+        if store.is_exhausted(set).map_err(fault)? {
+            let msg = format!("no IP addresses available in range set: {set}");
+            let hint = "containers that are gone still hold addresses until DEL or GC frees them";
+            return Err(Error::new(Code::NOT_AVAILABLE, msg).with_details(hint));
+        }
+    }
+    Ok(())
+}
+
+fn gc(request: &Request) -> Result<(), Error> {
+    let Some(valid) = request.valid_attachments()? else { return Ok(()) };
+    let store = Store::open_existing(&data_dir_of(request)?, &request.network).map_err(fault)?;
+    let Some(mut store) = store else { return Ok(()) };
+    let is_valid = |id: &str, ifname: Option<&str>| {
+        valid.iter().any(|attachment| {
+            attachment.container_id == id && ifname.is_none_or(|ifname| attachment.ifname == ifname)
+        })
+    };
+    store.retain(is_valid).map_err(fault)?;
+    Ok(())
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn fault(cause: store::Error) -> Error {
+    let code = match cause {
+        store::Error::Exhausted { .. } => Code::TRY_LATER,
+        store::Error::Io { .. } | store::Error::Release { .. } => Code::IO,
+        _ => Code::INTERNAL,
+    };
+    match cause.set_index() {
+        Some(at) => Error::because(code, format!("failed to allocate for range {at}"), &cause),
+        None => Error::because(code, "host-local", &cause),
+    }
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The configuration of host-local: ranges from three places, requested addresses from three
+//! others, checked once.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use cni::{Code, Error, Request, Route};
+use ipam::{Range, RangeConf, RangeSet};
+use ipnet::IpNet;
+use serde::{Deserialize, Deserializer};
+
+const DEFAULT_DATA_DIR: &str = "/var/lib/cni/networks";
+
+/// host-local's part of a configuration, understood.
+#[derive(Debug)]
+pub struct HostLocal {
+    /// Each gives one address.
+    pub sets: Vec<RangeSet>,
+    /// Addresses that must be among those given.
+    pub requested: Vec<IpAddr>,
+    /// For the result.
+    pub routes: Vec<Route>,
+    /// A file to take the result's name servers from.
+    pub resolv_conf: Option<PathBuf>,
+    /// Where reservations are kept, below it a folder for each network.
+    pub data_dir: PathBuf,
+}
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(default)]
+struct NetConf {
+    ipam: Option<IpamConf>,
+    #[serde(rename = "runtimeConfig")]
+    runtime_config: RuntimeConf,
+    args: ArgsConf,
+}
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct IpamConf {
+    // One range without a set around it: how the first versions wrote it.
+    subnet: Option<IpNet>,
+    range_start: Option<IpAddr>,
+    range_end: Option<IpAddr>,
+    gateway: Option<IpAddr>,
+    ranges: Vec<Vec<WrittenRange>>,
+    routes: Vec<Route>,
+    data_dir: Option<PathBuf>,
+    resolv_conf: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WrittenRange {
+    subnet: IpNet,
+    #[serde(default)]
+    range_start: Option<IpAddr>,
+    #[serde(default)]
+    range_end: Option<IpAddr>,
+    #[serde(default)]
+    gateway: Option<IpAddr>,
+}
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct RuntimeConf {
+    ip_ranges: Vec<Vec<WrittenRange>>,
+    ips: Vec<RequestedIp>,
+}
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(default)]
+struct ArgsConf {
+    cni: CniArgsConf,
+}
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(default)]
+struct CniArgsConf {
+    ips: Vec<RequestedIp>,
+}
+
+/// An address with or without a prefix length; the length is the range's to say.
+#[derive(Debug, Clone, Copy)]
+struct RequestedIp(IpAddr);
+
+impl<'de> Deserialize<'de> for RequestedIp {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<RequestedIp, D::Error> {
+        let text = String::deserialize(from)?;
+        parse_requested(&text)
+            .map(RequestedIp)
+            .ok_or_else(|| serde::de::Error::custom("expected an address such as 10.1.2.3"))
+    }
+}
+
+fn parse_requested(text: &str) -> Option<IpAddr> {
+    let address = match text.parse::<IpNet>() {
+        Ok(net) => net.addr(),
+        Err(_) => text.parse().ok()?,
+    };
+    Some(address.to_canonical())
+}
+
+impl HostLocal {
+    /// Reads and checks everything.
+    pub fn understand(request: &Request) -> Result<HostLocal, Error> {
+        let conf: NetConf = request.conf()?;
+        let ipam = conf.ipam.ok_or_else(|| Error::invalid_config("key \"ipam\" is missing"))?;
+        let mut requested = requested_in_env(request)?;
+        requested.extend(conf.args.cni.ips.iter().map(|ip| ip.0));
+        requested.extend(conf.runtime_config.ips.iter().map(|ip| ip.0));
+        let (single, data_dir) = (ipam.single_range(), data_dir(ipam.data_dir));
+        let written = [conf.runtime_config.ip_ranges, single, ipam.ranges].concat();
+        Ok(HostLocal {
+            sets: understand_sets(request, written)?,
+            requested,
+            routes: ipam.routes,
+            resolv_conf: ipam.resolv_conf,
+            data_dir,
+        })
+    }
+}
+
+/// Where reservations are, for verbs that must work even if the ranges are no longer valid.
+pub fn data_dir_of(request: &Request) -> Result<PathBuf, Error> {
+    #[derive(Deserialize, Default)]
+    #[serde(default)]
+    struct Outer {
+        ipam: Inner,
+    }
+    #[derive(Deserialize, Default)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Inner {
+        data_dir: Option<PathBuf>,
+    }
+    request.conf::<Outer>().map(|conf| data_dir(conf.ipam.data_dir))
+}
+
+fn data_dir(configured: Option<PathBuf>) -> PathBuf {
+    configured.unwrap_or_else(|| DEFAULT_DATA_DIR.into())
+}
+
+impl IpamConf {
+    fn single_range(&self) -> Vec<Vec<WrittenRange>> {
+        let Some(subnet) = self.subnet else { return Vec::new() };
+        let (range_start, range_end, gateway) = (self.range_start, self.range_end, self.gateway);
+        vec![vec![WrittenRange { subnet, range_start, range_end, gateway }]]
+    }
+}
+
+fn requested_in_env(request: &Request) -> Result<Vec<IpAddr>, Error> {
+    if request.raw_args.is_empty() {
+        return Ok(Vec::new());
+    }
+    let args = request.args()?;
+    args.allow_only(&["IP"])?;
+    let Some(text) = args.get("IP").filter(|text| !text.is_empty()) else { return Ok(Vec::new()) };
+    let address = parse_requested(text).ok_or_else(|| {
+        let msg = format!("IP in CNI_ARGS is {text:?}, expected an address such as 10.1.2.3");
+        Error::new(Code::BAD_ENVIRONMENT, msg)
+    })?;
+    Ok(vec![address])
+}
+
+fn understand_sets(
+    request: &Request,
+    written: Vec<Vec<WrittenRange>>,
+) -> Result<Vec<RangeSet>, Error> {
+    if written.is_empty() {
+        let msg = "no IP ranges specified: key \"ipam.ranges\" or \"ipam.subnet\" must be set";
+        return Err(Error::invalid_config(msg));
+    }
+    let mut sets = Vec::with_capacity(written.len());
+    for (at, ranges) in written.into_iter().enumerate() {
+        let set = understand_set(ranges).map_err(|cause| {
+            Error::because(Code::INVALID_CONFIG, format!("invalid range set {at}"), &cause)
+        })?;
+        sets.push(set);
+    }
+    ipam::check_disjoint(&sets)
+        .map_err(|cause| Error::because(Code::INVALID_CONFIG, "key \"ipam.ranges\"", &cause))?;
+    let firsts = sets.iter().map(|set| set.ranges()[0].start());
+    super::super::one_address_per_family_before_0_3_0(request, firsts)?;
+    Ok(sets)
+}
+
+fn understand_set(ranges: Vec<WrittenRange>) -> Result<RangeSet, ipam::Error> {
+    let understand = |range: WrittenRange| {
+        let WrittenRange { subnet, range_start, range_end, gateway } = range;
+        Range::new(RangeConf { subnet, range_start, range_end, gateway })
+    };
+    RangeSet::new(ranges.into_iter().map(understand).collect::<Result<_, _>>()?)
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `last_reserved_ip.<set>`: where the round-robin of a range set stands.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::net::IpAddr;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use super::error::{Error, doing};
+use super::files::read_short;
+
+#[derive(Debug)]
+pub(super) struct Last {
+    set: usize,
+    path: PathBuf,
+    /// Missing until the first reservation.
+    file: Option<File>,
+    text: String,
+}
+
+impl Last {
+    pub(super) fn open(dir: &Path, set: usize) -> Result<Self, Error> {
+        let path = dir.join(format!("last_reserved_ip.{set}"));
+        let opened = OpenOptions::new().read(true).write(true).open(&path);
+        let read = opened.and_then(|mut file| read_short(&mut file).map(|text| (file, text)));
+        match read {
+            Ok((file, text)) => Ok(Self { set, path, file: Some(file), text }),
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                Ok(Self { set, path, file: None, text: String::new() })
+            }
+            Err(e) => Err(doing("read", &path)(e)),
+        }
+    }
+
+    pub(super) fn is_of(&self, set: usize) -> bool {
+        self.set == set
+    }
+
+    pub(super) fn ip(&self) -> Option<IpAddr> {
+        self.text.parse().ok()
+    }
+
+    pub(super) fn set(&mut self, ip: IpAddr) -> Result<(), Error> {
+        let text = ip.to_string();
+        if text == self.text {
+            return Ok(());
+        }
+        self.write(&text).map_err(doing("write", &self.path))?;
+        self.text = text;
+        Ok(())
+    }
+
+    /// Writes over what is there: truncating first makes ext4 write the file out at once, ten times
+    /// the cost. A crash half way leaves another address, and the round-robin goes on from there.
+    fn write(&mut self, text: &str) -> io::Result<()> {
+        let file = match &self.file {
+            Some(file) => file,
+            None => {
+                let mut options = OpenOptions::new();
+                options.write(true).create(true).truncate(false).mode(0o600);
+                self.file.insert(options.open(&self.path)?)
+            }
+        };
+        file.write_all_at(text.as_bytes(), 0)?;
+        if text.len() < self.text.len() {
+            file.set_len(text.len() as u64)?;
+        }
+        Ok(())
+    }
+}

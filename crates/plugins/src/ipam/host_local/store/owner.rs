@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Who holds an address: the text of its file, and the name of its entry in the index.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+
+/// Between container and interface in a file, whatever the system.
+const LINE_BREAK: &str = "\r\n";
+
+/// The longest file name Linux takes.
+const NAME_MAX: usize = 255;
+
+/// An address and who holds it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reservation {
+    pub ip: IpAddr,
+    pub id: String,
+    /// Missing in files of the Go plugin's early versions and in those made by hand.
+    pub ifname: Option<String>,
+}
+
+/// A container and its interface; old files name no interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Owner<'a> {
+    pub(super) id: &'a str,
+    pub(super) ifname: Option<&'a str>,
+}
+
+impl Reservation {
+    pub(super) fn owner(&self) -> Owner<'_> {
+        Owner { id: &self.id, ifname: self.ifname.as_deref() }
+    }
+}
+
+impl<'a> Owner<'a> {
+    pub(super) fn new(id: &'a str, ifname: &'a str) -> Self {
+        let ifname = Some(ifname).filter(|name| !name.is_empty());
+        Self { id: id.trim(), ifname }
+    }
+
+    /// The same container, as an old file names it.
+    pub(super) fn legacy(self) -> Self {
+        Self { ifname: None, ..self }
+    }
+
+    /// Reads the text of an address file.
+    pub(super) fn parse(text: &'a str) -> Self {
+        let text = text.trim();
+        match text.split_once(LINE_BREAK) {
+            Some((id, ifname)) => Self { id, ifname: Some(ifname) },
+            None => Self { id: text, ifname: None },
+        }
+    }
+
+    /// The text of an address file.
+    pub(super) fn text(self) -> String {
+        format!("{}{LINE_BREAK}{}", self.id, self.ifname.unwrap_or_default())
+    }
+
+    /// The name of the entry in the index: `id:ifname`, or `id:` for an old file. No two owners
+    /// share one, as neither part can hold a colon after escaping.
+    pub(super) fn entry_name(self) -> String {
+        let mut name = String::with_capacity(NAME_MAX);
+        escape(self.id, &mut name);
+        name.push(':');
+        escape(self.ifname.unwrap_or_default(), &mut name);
+        if name.len() <= NAME_MAX {
+            return name;
+        }
+        // no other name holds a tilde; the readable part is for people
+        let digest = fnv1a(name.as_bytes());
+        name.truncate(100);
+        let _ = write!(name, "~{digest:032x}");
+        name
+    }
+}
+
+/// Container and interface names pass unchanged; files made by others may hold anything.
+fn escape(text: &str, out: &mut String) {
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"_.-".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            let _ = write!(out, "%{byte:02x}");
+        }
+    }
+}
+
+/// FNV-1a of 128 bits. std's hasher may change with the compiler, and these names outlive it.
+fn fnv1a(bytes: &[u8]) -> u128 {
+    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    bytes.iter().fold(BASIS, |hash, byte| (hash ^ u128::from(*byte)).wrapping_mul(PRIME))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn text_is_the_go_plugins() {
+        assert_eq!(Owner::new(" abc\n", "eth0").text(), "abc\r\neth0");
+        for (text, id, ifname) in [
+            ("abc\r\neth0", "abc", Some("eth0")),
+            ("abc\r\neth0\n", "abc", Some("eth0")),
+            ("abc", "abc", None),
+            ("abc\r\n", "abc", None),
+            ("abc\neth0", "abc\neth0", None),
+            ("", "", None),
+        ] {
+            assert_eq!(Owner::parse(text), Owner { id, ifname }, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn entry_names_are_readable_and_short() {
+        assert_eq!(Owner::new("abc", "eth0").entry_name(), "abc:eth0");
+        assert_eq!(Owner::new("abc", "").entry_name(), "abc:");
+        assert_eq!(Owner::new("..", "").entry_name(), "..:");
+        assert_eq!(Owner::new("a/b:%", "x y").entry_name(), "a%2fb%3a%25:x%20y");
+        let long = "a".repeat(250);
+        assert_eq!(Owner::new(&long, "eth0").entry_name().len(), 255);
+        assert_eq!(Owner::new(&long, "eth00").entry_name().len(), 133);
+        assert_ne!(
+            Owner::new(&long, "eth01").entry_name(),
+            Owner::new(&long, "eth02").entry_name()
+        );
+    }
+
+    #[test]
+    fn hash_is_the_published_one() {
+        assert_eq!(fnv1a(b""), 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);
+        // draft-eastlake-fnv, appendix C
+        assert_eq!(fnv1a(b"foobar"), 0x343e_1662_793c_64bf_6f0d_3597_ba44_6f18);
+    }
+
+    proptest! {
+        #[test]
+        fn parse_never_panics(text in ".*", bytes in any::<Vec<u8>>()) {
+            Owner::parse(&text).entry_name();
+            Owner::parse(&String::from_utf8_lossy(&bytes)).entry_name();
+        }
+
+        #[test]
+        fn text_reads_back(id in "[a-zA-Z0-9][a-zA-Z0-9_.-]{0,80}", ifname in "[a-z0-9.@_-]{1,15}") {
+            let owner = Owner::new(&id, &ifname);
+            let text = owner.text();
+            prop_assert_eq!(Owner::parse(&text), owner);
+        }
+
+        #[test]
+        fn entry_names_tell_owners_apart(
+            a in ("[a-b:/~%]{0,300}", "[a-b:]{0,3}"),
+            b in ("[a-b:/~%]{0,300}", "[a-b:]{0,3}"),
+        ) {
+            let (x, y) = (Owner::new(&a.0, &a.1), Owner::new(&b.0, &b.1));
+            prop_assert_eq!(x == y, x.entry_name() == y.entry_name());
+            prop_assert!(x.entry_name().len() <= NAME_MAX && !x.entry_name().contains('/'));
+        }
+    }
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+//! States left by a crash, by the Go plugin, or by hand.
+
+use std::os::unix::fs::symlink;
+
+use super::*;
+
+const SUBNET: &str = "10.1.0.0/28";
+
+/// The times of both directories say that index and files agree.
+fn pretend_in_sync(bench: &Bench) {
+    let files = Dir::open(bench.path("")).unwrap();
+    let index = Dir::open(bench.entry("")).unwrap();
+    files.stamp_alike(&index).unwrap();
+}
+
+#[test]
+fn an_empty_file_is_nobodys() {
+    let bench = Bench::new();
+    bench.write("10.1.0.2", "");
+    assert_eq!(bench.add(SUBNET, "", "abc").unwrap(), "10.1.0.2");
+    assert_eq!(bench.del("abc", ""), "10.1.0.2");
+    // unnoticed by the times, it is taken over in place
+    bench.write("10.1.0.5", "");
+    pretend_in_sync(&bench);
+    assert_eq!(bench.held(), "10.1.0.5");
+    assert_eq!(bench.add(SUBNET, "10.1.0.5", "abd").unwrap(), "10.1.0.5");
+    assert_eq!(bench.read("10.1.0.5"), "abd\r\neth0");
+    assert_eq!(bench.add(SUBNET, "", "abe").unwrap(), "10.1.0.6");
+}
+
+#[test]
+fn changes_by_the_go_plugin_are_seen_at_once() {
+    let bench = Bench::new();
+    bench.add(SUBNET, "", "ours").unwrap();
+    for n in 3..9 {
+        // right after a change of ours: far less than a timer tick
+        bench.write(&format!("10.1.0.{n}"), "go\r\neth0");
+        assert_eq!(bench.addresses_of("go"), format!("10.1.0.{n}"));
+        assert!(matches!(bench.add(SUBNET, "", "go"), Err(Error::Duplicate { .. })));
+        assert_eq!(bench.addresses_of("ours"), "10.1.0.2");
+        assert_eq!(bench.del("go", ""), format!("10.1.0.{n}"));
+    }
+    fs::remove_file(bench.path("10.1.0.2")).unwrap();
+    assert_eq!(bench.addresses_of("ours"), "");
+    assert!(!bench.entry("ours:eth0").is_symlink());
+}
+
+#[test]
+fn directories_changed_in_one_tick_do_not_agree() {
+    let bench = Bench::new();
+    for n in 2..30 {
+        let _ = fs::remove_dir_all(bench.0.path().join(INDEXES));
+        bench.write(&format!("10.1.0.{n}"), &format!("c{n}"));
+        assert_eq!(bench.addresses_of(&format!("c{n}")), format!("10.1.0.{n}"));
+    }
+}
+
+#[test]
+fn a_missing_entry_comes_back() {
+    let bench = Bench::new();
+    bench.add(SUBNET, "", "abc").unwrap();
+    fs::remove_file(bench.entry("abc:eth0")).unwrap();
+    assert_eq!(bench.addresses_of("abc"), "10.1.0.2");
+    fs::remove_dir_all(bench.0.path().join(INDEXES)).unwrap();
+    assert_eq!(bench.del("abc", ""), "10.1.0.2");
+}
+
+#[test]
+fn an_entry_is_believed_only_with_its_file() {
+    let bench = Bench::new();
+    bench.add(SUBNET, "", "abc").unwrap();
+    symlink("10.1.0.2,10.1.0.9", bench.entry("abd:eth0")).unwrap();
+    pretend_in_sync(&bench);
+    assert_eq!(bench.addresses_of("abd"), "");
+    assert_eq!(bench.del("abd", "10.1.0.2"), "");
+    assert!(!bench.entry("abd:eth0").is_symlink());
+    assert_eq!(bench.addresses_of("abc"), "10.1.0.2");
+}
+
+#[test]
+fn a_stale_entry_does_not_hide_a_new_address() {
+    let bench = Bench::new();
+    bench.open();
+    symlink("10.1.0.9", bench.entry("abc:eth0")).unwrap();
+    pretend_in_sync(&bench);
+    assert_eq!(bench.add(SUBNET, "", "abc").unwrap(), "10.1.0.2");
+    assert_eq!(bench.addresses_of("abc"), "10.1.0.2");
+}
+
+#[test]
+fn a_candidate_is_freed_although_the_index_missed_it() {
+    let bench = Bench::new();
+    bench.open();
+    bench.write("10.1.0.3", "abc\r\neth0");
+    bench.write("10.1.0.4", "abc\r\neth1");
+    bench.write("10.1.0.5", "old");
+    pretend_in_sync(&bench);
+    // not found: no file is read but those the index names
+    assert_eq!(bench.addresses_of("abc"), "");
+    assert_eq!(bench.del("abc", "10.1.0.3 ::ffff:10.1.0.3 10.1.0.4 10.1.0.5 10.1.0.6"), "10.1.0.3");
+    pretend_in_sync(&bench);
+    assert_eq!(bench.del("old", "10.1.0.4 10.1.0.5"), "10.1.0.5");
+    assert_eq!(bench.held(), "10.1.0.4");
+}
+
+#[test]
+fn files_naming_only_the_container_are_honoured() {
+    let bench = Bench::new();
+    bench.write("10.1.0.2", "abc");
+    bench.write("10.1.0.3", "abc\r\n");
+    assert_eq!(bench.addresses_of("abc"), "10.1.0.2 10.1.0.3");
+    assert!(matches!(bench.add(SUBNET, "", "abc"), Err(Error::Duplicate { .. })));
+    // like the Go plugin: they go only if there is nothing better
+    bench.write("10.1.0.4", "abc\r\neth0");
+    assert_eq!(bench.del("abc", ""), "10.1.0.4");
+    assert_eq!(bench.del("abc", ""), "10.1.0.2 10.1.0.3");
+    assert_eq!(bench.del("abc", ""), "");
+}
+
+#[test]
+fn a_last_address_that_is_none_is_forgotten() {
+    let bench = Bench::new();
+    for text in ["", "nonsense", "10.9.0.1", "10.1.0.2\n"] {
+        bench.write("last_reserved_ip.0", text);
+        assert_eq!(bench.add(SUBNET, "", "abc").unwrap(), "10.1.0.2", "{text:?}");
+        assert_eq!(bench.read("last_reserved_ip.0"), "10.1.0.2");
+        bench.del("abc", "");
+    }
+}
+
+#[test]
+fn many_addresses_of_one_owner_are_found_all_the_same() {
+    let bench = Bench::in_memory();
+    let many: Vec<_> = sets_of("10.1.0.0/22")[0].candidates(None).take(600).collect();
+    for ip in &many {
+        bench.write(&ip.to_string(), "reserved");
+    }
+    assert_eq!(bench.addresses_of("reserved"), texts(many.clone()));
+    assert_eq!(fs::read_link(bench.entry("reserved:")).unwrap(), PathBuf::from("*"));
+    assert_eq!(bench.add("10.2.0.0/28", "", "reserved").unwrap(), "10.2.0.2");
+    assert_eq!(bench.del("reserved", ""), "10.2.0.2");
+    assert_eq!(bench.del("reserved", ""), texts(many));
+    assert_eq!(bench.held(), "");
+}
+
+#[test]
+fn a_failure_half_way_takes_nothing() {
+    let bench = Bench::new();
+    bench.add(SUBNET, "", "abc").unwrap();
+    let mut store = bench.open();
+    fs::create_dir(bench.entry("abd:eth0")).unwrap();
+    let failed = allocate(&mut store, &sets_of(SUBNET), &[], "abd", "eth0");
+    assert!(matches!(failed, Err(Error::Io { .. })), "{failed:?}");
+    assert!(!bench.path("10.1.0.3").exists());
+    fs::remove_dir(bench.entry("abd:eth0")).unwrap();
+    // the same store goes on
+    let found = allocate(&mut store, &sets_of(SUBNET), &[], "abd", "eth0").unwrap();
+    assert_eq!(texts(found.into_iter().map(|(ip, _)| ip)), "10.1.0.3");
+    assert_eq!(texts(store.addresses_of("abc", "eth0").unwrap()), "10.1.0.2");
+}
+
+#[test]
+fn other_files_are_left_alone() {
+    let bench = Bench::new();
+    bench.write("notes", "");
+    bench.write("FD00::2", "");
+    fs::create_dir(bench.path("10.1.0.2")).unwrap();
+    assert_eq!(bench.add(SUBNET, "", "abc").unwrap(), "10.1.0.3");
+    bench.open().retain(|_, _| false).unwrap();
+    assert!(bench.path("notes").exists() && bench.path("FD00::2").exists());
+    assert!(bench.path("10.1.0.2").is_dir());
+}

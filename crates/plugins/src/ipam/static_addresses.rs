@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `static`: the addresses that the configuration or the runtime names, and no record of them.
+
+use std::net::IpAddr;
+
+use cni::{CniResult, Code, Dns, Error, IpConfig, Plugin, Request, Route, Version};
+use ipnet::IpNet;
+use serde::Deserialize;
+
+/// The plugin.
+pub const PLUGIN: Plugin = Plugin {
+    name: "static",
+    about: "gives the addresses named in the configuration",
+    versions: Version::ALL,
+    add,
+    del: |_| Ok(()),
+    check,
+    status: |_| Ok(()),
+    gc: |_| Ok(()),
+};
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(default)]
+struct StaticConf {
+    ipam: Option<IpamConf>,
+    #[serde(rename = "runtimeConfig")]
+    runtime_config: IpsConf,
+    args: ArgsConf,
+}
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(default)]
+struct IpamConf {
+    addresses: Vec<AddressConf>,
+    routes: Vec<Route>,
+    dns: Dns,
+}
+
+#[derive(Debug, Deserialize)]
+struct AddressConf {
+    address: String,
+    gateway: Option<IpAddr>,
+}
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(default)]
+struct ArgsConf {
+    cni: IpsConf,
+}
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(default)]
+struct IpsConf {
+    ips: Vec<String>,
+}
+
+fn add(request: &Request) -> Result<CniResult, Error> {
+    let (ipam, ips) = understand(request)?;
+    Ok(CniResult { ips, routes: ipam.routes, dns: ipam.dns, ..CniResult::default() })
+}
+
+/// The addresses that are wanted: the runtime's own, else `args`, else the configuration's with
+/// those of CNI_ARGS.
+fn understand(request: &Request) -> Result<(IpamConf, Vec<IpConfig>), Error> {
+    let conf: StaticConf = request.conf()?;
+    let ipam = conf.ipam.ok_or_else(|| Error::invalid_config("key \"ipam\" is missing"))?;
+    let configured = with_env_args(&ipam, request)?;
+    let ips = match (conf.runtime_config.ips.as_slice(), conf.args.cni.ips.as_slice()) {
+        ([], []) => configured,
+        ([], from_args) => parse_all("args.cni.ips", from_args)?,
+        (from_runtime, _) => parse_all("runtimeConfig.ips", from_runtime)?,
+    };
+    super::one_address_per_family_before_0_3_0(request, ips.iter().map(|ip| ip.address.addr()))?;
+    Ok((ipam, ips))
+}
+
+fn with_env_args(ipam: &IpamConf, request: &Request) -> Result<Vec<IpConfig>, Error> {
+    let mut ips = Vec::with_capacity(ipam.addresses.len());
+    for entry in &ipam.addresses {
+        let address = parse("ipam.addresses[].address", &entry.address)?;
+        ips.push(IpConfig::new(address, entry.gateway));
+    }
+    if request.raw_args.is_empty() {
+        return Ok(ips);
+    }
+    let args = request.args()?;
+    args.allow_only(&["IP", "GATEWAY"])?;
+    for text in list(args.get("IP")) {
+        ips.push(IpConfig::new(parse("IP in CNI_ARGS", text)?, None));
+    }
+    for text in list(args.get("GATEWAY")) {
+        let gateway: IpAddr = text.parse().map_err(|_| {
+            let msg = format!("GATEWAY in CNI_ARGS is {text:?}, expected an address");
+            Error::new(Code::BAD_ENVIRONMENT, msg)
+        })?;
+        for ip in ips.iter_mut().filter(|ip| ip.address.contains(&gateway)) {
+            ip.gateway = Some(gateway);
+        }
+    }
+    Ok(ips)
+}
+
+fn list(text: Option<&str>) -> impl Iterator<Item = &str> {
+    text.unwrap_or_default().split(',').map(str::trim).filter(|item| !item.is_empty())
+}
+
+fn parse_all(key: &str, texts: &[String]) -> Result<Vec<IpConfig>, Error> {
+    texts.iter().map(|text| Ok(IpConfig::new(parse(key, text)?, None))).collect()
+}
+
+fn parse(key: &str, text: &str) -> Result<IpNet, Error> {
+    text.parse().map_err(|_| {
+        let msg = format!("{key} is {text:?}, expected CIDR notation such as 10.1.2.3/24");
+        Error::invalid_config(msg)
+    })
+}
+
+/// Every wanted address must be in the result of the ADD, with its gateway.
+fn check(request: &Request) -> Result<(), Error> {
+    let (_, wanted) = understand(request)?;
+    let result = request.required_prev_result()?;
+    for want in wanted {
+        let found = result.ips.iter().any(|ip| {
+            ip.address == want.address && (want.gateway.is_none() || ip.gateway == want.gateway)
+        });
+        if !found {
+            let address = want.address;
+            return Err(Error::internal(format!(
+                "static: address {address} is not in the result for {}",
+                request.ifname
+            )));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Every CNI plugin: a module each under `main`, `ipam` and `meta`, and [`registry`], the one table
+//! of their names. The other modules are what several of them need.
+
+pub mod delegated;
+pub mod fault;
+pub mod forwarding;
+pub mod identity;
+pub mod install;
+pub mod ipam;
+pub mod multicall;
+pub mod pod;
+pub mod registry;
+pub mod undo;
+pub mod verify;
+pub mod veth;
+
+/// Plugins that make interfaces.
+pub mod main {
+    pub mod bridge;
+    pub mod loopback;
+    pub mod ptp;
+
+    /// The error for a key whose feature is still missing: better than a network without it.
+    fn not_here_yet(key: &str) -> cni::Error {
+        let msg = format!("key {key:?} asks for what this version of podwire does not do yet");
+        cni::Error::new(cni::Code::UNSUPPORTED_FIELD, msg)
+            .with_details(format!("leave {key:?} out, or use the Go plugin for this network"))
+    }
+}
+
+/// Plugins that change what others have made.
+pub mod meta {
+    pub mod sample;
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `bridge`: containers on a bridge of the host, each by a veth pair.
+
+mod check;
+mod conf;
+mod gateway;
+mod host;
+
+use cni::{CniResult, Error, Interface, Plugin, Request, Version};
+use kernel::addr::AddrOptions;
+use kernel::link::PortOptions;
+use kernel::{IfIndex, Netlink, Netns};
+
+use self::conf::Bridge;
+use self::host::Found;
+use crate::delegated;
+use crate::fault::OrFault;
+use crate::pod::{self, Dad};
+use crate::undo::Undo;
+use crate::veth::{self, Pair, Wanted};
+
+/// The plugin.
+pub const PLUGIN: Plugin = Plugin {
+    name: "bridge",
+    about: "connects containers by a bridge on the host",
+    versions: Version::ALL,
+    add,
+    del,
+    check: check::check,
+    status,
+    gc,
+};
+
+fn add(request: &Request) -> Result<CniResult, Error> {
+    let bridge = Bridge::understand(request)?;
+    let ns = pod::open(request)?;
+    let host = Netlink::open().or_fault("open a netlink socket")?;
+    let mut undo = Undo::default();
+    let result = build(request, &bridge, &host, &ns, &mut undo);
+    if result.is_err() {
+        undo.run();
+    }
+    result
+}
+
+/// What fails most often comes first, so that little has to be taken back: the address, then the
+/// bridge and its own address, then the pair.
+fn build<'a>(
+    request: &'a Request,
+    bridge: &'a Bridge,
+    host: &'a Netlink,
+    ns: &Netns,
+    undo: &mut Undo<'a>,
+) -> Result<CniResult, Error> {
+    let given = delegated::add(request)?;
+    let has_addresses = given.is_some();
+    undo.push(move || drop(delegated::del(request)));
+    let mut result = given.unwrap_or_default();
+    let on_bridge = gateway::complete(bridge, &mut result);
+    let mut found = host::ensure_bridge(host, bridge, undo)?;
+    host::ensure_addresses(host, bridge, &found, &on_bridge, undo)?;
+    let pair = match connect(request, bridge, host, ns, &found) {
+        // Another ADD that failed has taken the empty bridge away in the meantime.
+        Err(_) if !host::exists(host, bridge)? => {
+            found = host::ensure_bridge(host, bridge, undo)?;
+            host::ensure_addresses(host, bridge, &found, &on_bridge, undo)?;
+            connect(request, bridge, host, ns, &found)?
+        }
+        other => other?,
+    };
+    undo.push(move || veth::take_back(host, pair.host));
+    configure(bridge, ns, &pair, &result)?;
+    if has_addresses && bridge.is_gateway {
+        crate::forwarding::enable(result.ips.iter().map(|ip| ip.address.addr()))?;
+    }
+    if !bridge.leave_down {
+        host::wait_for_port(host, pair.host)?;
+    }
+    result.interfaces = interfaces(request, bridge, &found, &pair);
+    if !bridge.dns.is_empty() {
+        result.dns = bridge.dns.clone();
+    }
+    Ok(result)
+}
+
+fn connect(
+    request: &Request,
+    bridge: &Bridge,
+    host: &Netlink,
+    ns: &Netns,
+    found: &Found,
+) -> Result<Pair, Error> {
+    let asked = |option: bool| option.then_some(true);
+    let port = PortOptions {
+        hairpin: asked(bridge.hairpin),
+        isolated: asked(bridge.isolated),
+        ..PortOptions::default()
+    };
+    let master = Some(found.index);
+    veth::create(host, ns, request, &Wanted { mtu: bridge.mtu, mac: bridge.mac, master, port })
+}
+
+/// The container's side.
+fn configure(bridge: &Bridge, ns: &Netns, pair: &Pair, result: &CniResult) -> Result<(), Error> {
+    if bridge.leave_down {
+        return Ok(());
+    }
+    let dad = if bridge.dad { Dad::Wait } else { Dad::Skip };
+    let inside = pod::enter(ns, pair.container, &result.ips, dad)?;
+    let index: IfIndex = pod::find(&inside, pair.container)?.index;
+    let routes = pod::routes(index, &result.ips, &result.routes);
+    inside
+        .apply(pod::requests(index, &result.ips, AddrOptions::default(), &routes))
+        .or_fault("configure the container's interface")?;
+    if bridge.dad {
+        pod::wait_for_dad(ns, &inside, index)?;
+    }
+    Ok(())
+}
+
+fn interfaces(request: &Request, bridge: &Bridge, found: &Found, pair: &Pair) -> Vec<Interface> {
+    let on_host = |name: kernel::IfName, mac: String| Interface {
+        name: name.to_string(),
+        mac,
+        ..Interface::default()
+    };
+    let mut container = on_host(pair.container, pair.container_mac.to_string());
+    container.sandbox = request.netns.clone();
+    vec![
+        on_host(bridge.name, found.mac.map(|mac| mac.to_string()).unwrap_or_default()),
+        on_host(pair.host, pair.host_mac.to_string()),
+        container,
+    ]
+}
+
+/// The address is given back only when the interface that holds it is gone.
+fn del(request: &Request) -> Result<(), Error> {
+    veth::remove(request)?;
+    delegated::del(request)
+}
+
+fn status(request: &Request) -> Result<(), Error> {
+    let bridge = Bridge::understand(request)?;
+    host::check_usable(&bridge)?;
+    delegated::status(request)
+}
+
+fn gc(request: &Request) -> Result<(), Error> {
+    let Some(valid) = request.valid_attachments()? else { return Ok(()) };
+    let removed = veth::remove_unlisted(&request.network, &valid);
+    let freed = delegated::gc(request);
+    Error::join([removed, freed].into_iter().filter_map(Result::err).collect())
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//! CHECK: bridge, port, container's interface, addresses and routes are as ADD left them.
+
+use cni::{Error, Interface, Request};
+use kernel::Netlink;
+use kernel::link::{Link, PortOptions};
+
+use super::conf::Bridge;
+use crate::fault::OrFault;
+use crate::{delegated, pod, verify};
+
+pub fn check(request: &Request) -> Result<(), Error> {
+    let bridge = Bridge::understand(request)?;
+    delegated::check(request)?;
+    let result = request.required_prev_result()?;
+    let ns = pod::open(request)?;
+    let host = Netlink::open().or_fault("open a netlink socket")?;
+    let inside = ns.netlink().or_fault("open a socket in the container's namespace")?;
+
+    let on_host = result.interfaces.iter().find(|one| is_host_bridge(one, &bridge));
+    let on_host = on_host.ok_or_else(|| {
+        Error::internal(format!("prevResult has no bridge {:?}", bridge.name.as_str()))
+    })?;
+    let bridge_link = verify::interface(&host, on_host, "bridge")?;
+    let container = verify::container_interface(&result, request)?;
+    let container = verify::interface(&inside, container, "veth")?;
+    let port = find_port(&host, &result.interfaces, &bridge, &container)?;
+    check_bridge(&bridge, &bridge_link)?;
+    check_port(&bridge, &bridge_link, &port)?;
+    if bridge.leave_down {
+        return Ok(());
+    }
+    if !container.is_up() {
+        return Err(Error::internal(format!("interface {} is down", container.name)));
+    }
+    let own = |ip: &&cni::IpConfig| is_on(ip, &result.interfaces, request);
+    let ips: Vec<cni::IpConfig> = result.ips.iter().filter(own).cloned().collect();
+    verify::addresses(&inside, container.index, &ips)?;
+    verify::routes(&inside, &result.routes)
+}
+
+fn is_host_bridge(interface: &Interface, bridge: &Bridge) -> bool {
+    interface.sandbox.is_empty() && interface.name == bridge.name.as_str()
+}
+
+/// Whether an address belongs to the interface that is checked.
+fn is_on(ip: &cni::IpConfig, interfaces: &[Interface], request: &Request) -> bool {
+    let Some(interface) = ip.interface.and_then(|at| interfaces.get(at)) else { return true };
+    interface.name == request.ifname && interface.sandbox == request.netns
+}
+
+/// The interface of the host in the result whose other end is the container's.
+fn find_port(
+    host: &Netlink,
+    interfaces: &[Interface],
+    bridge: &Bridge,
+    container: &Link,
+) -> Result<Link, Error> {
+    let candidates =
+        interfaces.iter().filter(|one| one.sandbox.is_empty() && one.name != bridge.name.as_str());
+    let mut last = Error::internal("prevResult has no host end of the container's interface");
+    for candidate in candidates {
+        match verify::interface(host, candidate, "veth") {
+            Ok(link) if link.link == Some(container.index) => return Ok(link),
+            Ok(link) => {
+                let msg =
+                    format!("{} is not the other end of the container's interface", link.name);
+                last = Error::internal(msg);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn check_bridge(bridge: &Bridge, link: &Link) -> Result<(), Error> {
+    if !link.is_up() {
+        return Err(Error::internal(format!("bridge {} is down", link.name)));
+    }
+    if bridge.promisc && link.promiscuity == 0 {
+        let msg = format!("bridge {} is not promiscuous, key \"promiscMode\" is true", link.name);
+        return Err(Error::internal(msg));
+    }
+    Ok(())
+}
+
+fn check_port(bridge: &Bridge, bridge_link: &Link, port: &Link) -> Result<(), Error> {
+    let (name, bridge_name) = (port.name, bridge_link.name);
+    if port.master != Some(bridge_link.index) {
+        return Err(Error::internal(format!("{name} is not a port of bridge {bridge_name}")));
+    }
+    if !port.is_up() {
+        return Err(Error::internal(format!("bridge port {name} is down")));
+    }
+    let options = port.port.unwrap_or_default();
+    let PortOptions { hairpin, isolated, .. } = options;
+    let switches =
+        [("hairpinMode", bridge.hairpin, hairpin), ("portIsolation", bridge.isolated, isolated)];
+    for (key, wanted, found) in switches {
+        if found.is_some_and(|found| found != wanted) {
+            let msg = format!("bridge port {name} has {key} {}, expected {wanted}", !wanted);
+            return Err(Error::internal(msg));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `loopback`: brings the container's `lo` up.
+
+use cni::{CniResult, Error, Interface, IpConfig, Plugin, Request, Version};
+use kernel::{IfName, Netlink, addr, link};
+
+use crate::fault::OrFault;
+use crate::pod;
+
+/// The plugin.
+pub const PLUGIN: Plugin = Plugin {
+    name: "loopback",
+    about: "brings the container's loopback interface up",
+    versions: Version::ALL,
+    add,
+    del,
+    check,
+    status: |_| Ok(()),
+    gc: |_| Ok(()),
+};
+
+/// Whatever CNI_IFNAME says.
+fn lo() -> IfName {
+    "lo".parse().expect("lo is a valid name")
+}
+
+fn add(request: &Request) -> Result<CniResult, Error> {
+    let prev_result = request.prev_result()?;
+    let pod = open(request)?;
+    let link = pod::find(&pod, lo())?;
+    pod.apply([link::set_up(link.index)]).or_fault("bring the loopback interface up")?;
+    let found = addr::list(&pod, Some(link.index)).or_fault("list the loopback's addresses")?;
+    let addresses: Vec<_> = found.iter().map(|address| address.prefix).collect();
+    if let Some(strange) = addresses.iter().find(|address| !address.addr().is_loopback()) {
+        let msg =
+            format!("loopback interface found with non-loopback address {:?}", strange.addr());
+        return Err(Error::internal(msg));
+    }
+    if let Some(result) = prev_result {
+        return Ok(result);
+    }
+    let first = |is_ipv4: bool| addresses.iter().find(move |a| a.addr().is_ipv4() == is_ipv4);
+    let ips = [first(true), first(false)].into_iter().flatten().map(|address| {
+        let mut ip = IpConfig::new(*address, None);
+        ip.interface = Some(0);
+        ip
+    });
+    let interface = Interface {
+        name: "lo".to_owned(),
+        mac: "00:00:00:00:00:00".to_owned(),
+        sandbox: request.netns.clone(),
+        ..Interface::default()
+    };
+    Ok(CniResult { interfaces: vec![interface], ips: ips.collect(), ..CniResult::default() })
+}
+
+fn del(request: &Request) -> Result<(), Error> {
+    let Some(ns) = pod::open_if_there(request) else { return Ok(()) };
+    ns.netlink()
+        .and_then(|pod| pod.apply([link::set_down(lo())]))
+        .or_fault("set the loopback interface down")
+}
+
+fn check(request: &Request) -> Result<(), Error> {
+    let link = pod::find(&open(request)?, lo())?;
+    if link.is_up() { Ok(()) } else { Err(Error::internal("loopback interface is down")) }
+}
+
+fn open(request: &Request) -> Result<Netlink, Error> {
+    pod::open(request)?.netlink().or_fault("open a socket in the container's namespace")
+}

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `ptp`: each container on a link of its own to the host, which routes for it.
+
+use std::net::IpAddr;
+
+use cni::{CniResult, Code, Dns, Error, Interface, IpConfig, Plugin, Request, Version};
+use ipnet::IpNet;
+use kernel::addr::{self, AddrOptions};
+use kernel::route::{self, Route};
+use kernel::{IfIndex, Netlink, Netns, link};
+use serde::Deserialize;
+
+use crate::fault::OrFault;
+use crate::pod::{self, Dad};
+use crate::undo::Undo;
+use crate::veth::{self, Pair, Wanted};
+use crate::{delegated, forwarding, verify};
+
+/// The plugin.
+pub const PLUGIN: Plugin = Plugin {
+    name: "ptp",
+    about: "connects each container to the host by a link of its own",
+    versions: Version::ALL,
+    add,
+    del,
+    check,
+    status,
+    gc,
+};
+
+/// Index of the container's interface in the result: host end, container end.
+const CONTAINER: usize = 1;
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct PtpConf {
+    ip_masq: bool,
+    mtu: u32,
+    dns: Dns,
+}
+
+fn understand(request: &Request) -> Result<PtpConf, Error> {
+    let conf: PtpConf = request.conf()?;
+    if conf.ip_masq {
+        return Err(super::not_here_yet("ipMasq"));
+    }
+    if request.ipam_type().is_none() {
+        return Err(Error::invalid_config("key \"ipam.type\" must be set: ptp routes by address"));
+    }
+    Ok(conf)
+}
+
+fn add(request: &Request) -> Result<CniResult, Error> {
+    let conf = understand(request)?;
+    let ns = pod::open(request)?;
+    let host = Netlink::open().or_fault("open a netlink socket")?;
+    let mut undo = Undo::default();
+    let result = build(request, &conf, &host, &ns, &mut undo);
+    if result.is_err() {
+        undo.run();
+    }
+    result
+}
+
+fn build<'a>(
+    request: &'a Request,
+    conf: &PtpConf,
+    host: &'a Netlink,
+    ns: &Netns,
+    undo: &mut Undo<'a>,
+) -> Result<CniResult, Error> {
+    let mut result = delegated::add(request)?.unwrap_or_default();
+    undo.push(move || drop(delegated::del(request)));
+    let gateways = gateways(&result.ips)?;
+    forwarding::enable(result.ips.iter().map(|ip| ip.address.addr()))?;
+    let mtu = Some(conf.mtu).filter(|mtu| *mtu != 0);
+    let pair = veth::create(host, ns, request, &Wanted { mtu, ..Wanted::default() })?;
+    undo.push(move || veth::take_back(host, pair.host));
+    configure_container(ns, &pair, &result, &gateways)?;
+    configure_host(host, &pair, &result.ips, &gateways)?;
+    for ip in &mut result.ips {
+        ip.interface = Some(CONTAINER);
+    }
+    result.interfaces = interfaces(request, &pair);
+    if !conf.dns.is_empty() {
+        result.dns = conf.dns.clone();
+    }
+    Ok(result)
+}
+
+/// The host answers for a gateway, so every address must have one.
+fn gateways(ips: &[IpConfig]) -> Result<Vec<IpAddr>, Error> {
+    let gateway = |ip: &IpConfig| {
+        ip.gateway.ok_or_else(|| {
+            let msg = format!("IPAM plugin gave address {} without a gateway", ip.address);
+            Error::invalid_config(msg).with_details("ptp reaches everything through the gateway")
+        })
+    };
+    ips.iter().map(gateway).collect()
+}
+
+fn single(address: IpAddr) -> IpNet {
+    IpNet::from(address)
+}
+
+/// In the container everything, its own network included, goes by the gateway: the address comes
+/// without the kernel's route to its network, and the gateway is reached straight.
+fn configure_container(
+    ns: &Netns,
+    pair: &Pair,
+    result: &CniResult,
+    gateways: &[IpAddr],
+) -> Result<(), Error> {
+    let inside = pod::enter(ns, pair.container, &result.ips, Dad::Skip)?;
+    let index = pod::find(&inside, pair.container)?.index;
+    let mut routes = own_routes(index, &result.ips, gateways);
+    routes.extend(pod::routes(index, &result.ips, &result.routes));
+    let addresses = AddrOptions { no_prefix_route: true, ..AddrOptions::default() };
+    inside
+        .apply(pod::requests(index, &result.ips, addresses, &routes))
+        .or_fault("configure the container's interface")
+}
+
+fn own_routes(index: IfIndex, ips: &[IpConfig], gateways: &[IpAddr]) -> Vec<Route> {
+    let mut routes = Vec::with_capacity(2 * ips.len());
+    for (ip, gateway) in ips.iter().zip(gateways) {
+        let mut to_gateway = Route::new(single(*gateway));
+        to_gateway.oif = Some(index);
+        to_gateway.scope = Some(route::SCOPE_LINK);
+        to_gateway.src = Some(ip.address.addr());
+        let mut to_network = Route::new(ip.address.trunc());
+        to_network.oif = Some(index);
+        to_network.gateway = Some(*gateway);
+        to_network.src = Some(ip.address.addr());
+        routes.extend([to_gateway, to_network]);
+    }
+    routes
+}
+
+/// On the host the gateway's address lies on every such link, and each container's address is
+/// routed to its own.
+fn configure_host(
+    host: &Netlink,
+    pair: &Pair,
+    ips: &[IpConfig],
+    gateways: &[IpAddr],
+) -> Result<(), Error> {
+    let index = link::index_of(host, pair.host).or_fault("look for the host's interface")?;
+    let options = AddrOptions { nodad: true, ..AddrOptions::default() };
+    let mut distinct = gateways.to_vec();
+    distinct.sort_unstable();
+    distinct.dedup();
+    let addresses = distinct.iter().map(|gateway| addr::add(index, single(*gateway), options));
+    let routes = ips.iter().map(|ip| {
+        let mut route = Route::new(single(ip.address.addr()));
+        route.oif = Some(index);
+        route.scope = Some(route::SCOPE_HOST);
+        route::create(&route)
+    });
+    let results = host.apply_each(addresses.chain(routes));
+    let failed = results.into_iter().filter_map(Result::err).find(|error| !error.is_exists());
+    failed.map_or(Ok(()), |error| {
+        Err(Error::because(Code::INTERNAL, "route to the container", &error))
+    })
+}
+
+fn interfaces(request: &Request, pair: &Pair) -> Vec<Interface> {
+    let host = Interface {
+        name: pair.host.to_string(),
+        mac: pair.host_mac.to_string(),
+        ..Interface::default()
+    };
+    let container = Interface {
+        name: pair.container.to_string(),
+        mac: pair.container_mac.to_string(),
+        sandbox: request.netns.clone(),
+        ..Interface::default()
+    };
+    vec![host, container]
+}
+
+/// The address is given back only when the interface that holds it is gone.
+fn del(request: &Request) -> Result<(), Error> {
+    veth::remove(request)?;
+    delegated::del(request)
+}
+
+fn check(request: &Request) -> Result<(), Error> {
+    understand(request)?;
+    delegated::check(request)?;
+    let result = request.required_prev_result()?;
+    let ns = pod::open(request)?;
+    let inside = ns.netlink().or_fault("open a socket in the container's namespace")?;
+    let interface = verify::container_interface(&result, request)?;
+    let container = verify::interface(&inside, interface, "veth")?;
+    if !container.is_up() {
+        return Err(Error::internal(format!("interface {} is down", container.name)));
+    }
+    verify::addresses(&inside, container.index, &result.ips)?;
+    verify::routes(&inside, &result.routes)?;
+    check_host(&result, container.index)
+}
+
+/// The host's end must be up, and every address of the container routed to it.
+fn check_host(result: &CniResult, container: IfIndex) -> Result<(), Error> {
+    let host = Netlink::open().or_fault("open a netlink socket")?;
+    let on_host = result.interfaces.iter().find(|interface| interface.sandbox.is_empty());
+    let Some(on_host) = on_host else {
+        return Err(Error::internal("prevResult has no interface on the host"));
+    };
+    let link = verify::interface(&host, on_host, "veth")?;
+    if link.link != Some(container) || !link.is_up() {
+        let name = link.name;
+        return Err(Error::internal(format!("{name} is down or not the container's other end")));
+    }
+    for ip in &result.ips {
+        let address = ip.address.addr();
+        let route = route::lookup(&host, address).or_fault("look the container's route up")?;
+        if route.and_then(|route| route.oif) != Some(link.index) {
+            let msg = format!("the host does not route {address} to {}", link.name);
+            return Err(Error::internal(msg));
+        }
+    }
+    Ok(())
+}
+
+fn status(request: &Request) -> Result<(), Error> {
+    understand(request)?;
+    let host = Netlink::open().or_fault("open a netlink socket")?;
+    if !link::is_supported(&host, "veth").or_fault("ask the kernel for its features")? {
+        return Err(Error::new(Code::NOT_AVAILABLE, "this kernel has no veth interfaces"));
+    }
+    delegated::status(request)
+}
+
+fn gc(request: &Request) -> Result<(), Error> {
+    let Some(valid) = request.valid_attachments()? else { return Ok(()) };
+    let removed = veth::remove_unlisted(&request.network, &valid);
+    let freed = delegated::gc(request);
+    Error::join([removed, freed].into_iter().filter_map(Result::err).collect())
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `sample`: the smallest chained plugin, to start a new one from. It passes the result on.
+
+use cni::{CniResult, Error, Plugin, Request, Version};
+use serde::Deserialize;
+
+use crate::delegated;
+
+/// The plugin.
+pub const PLUGIN: Plugin = Plugin {
+    name: "sample",
+    about: "passes the previous result on; a start for a plugin of your own",
+    versions: Version::ALL,
+    add,
+    del: |_| Ok(()),
+    check,
+    status,
+    gc: |_| Ok(()),
+};
+
+/// What is read; a plugin of your own puts its keys here.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SampleConf {
+    #[serde(default)]
+    another_awesome_arg: String,
+}
+
+fn understand(request: &Request) -> Result<SampleConf, Error> {
+    let conf: SampleConf = request.conf()?;
+    if conf.another_awesome_arg.is_empty() {
+        return Err(Error::invalid_config("key \"anotherAwesomeArg\" must be specified"));
+    }
+    Ok(conf)
+}
+
+fn add(request: &Request) -> Result<CniResult, Error> {
+    understand(request)?;
+    let result = request
+        .prev_result()?
+        .ok_or_else(|| Error::invalid_config("sample must be called as chained plugin"))?;
+    if result.ips.is_empty() {
+        return Err(Error::internal("sample got no container IPs"));
+    }
+    Ok(result)
+}
+
+fn check(request: &Request) -> Result<(), Error> {
+    understand(request)?;
+    request.required_prev_result().map(drop)
+}
+
+fn status(request: &Request) -> Result<(), Error> {
+    understand(request)?;
+    delegated::status(request)
+}

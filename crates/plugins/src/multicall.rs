@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Answering as the plugin whose name the program was started under: the one place where a
+//! plugin meets process, environment, standard input and output.
+
+use std::ffi::OsStr;
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use cni::plugin::{self, Env, Host, Reply};
+use cni::{Error, Plugin, Version};
+
+use crate::registry::PLUGINS;
+
+/// Set to anything, a plugin is started as a process even where a function call would do.
+pub const ALWAYS_EXEC: &str = "PODWIRE_ALWAYS_EXEC";
+
+/// The plugin that this program was started as, if any.
+pub fn called_as(program: Option<&OsStr>) -> Option<&'static Plugin> {
+    let name = Path::new(program?).file_name()?.to_str()?;
+    PLUGINS.iter().copied().find(|plugin| plugin.name == name)
+}
+
+/// Answers the invocation that environment and standard input hold.
+pub fn run(plugin: &Plugin) -> ExitCode {
+    std::panic::set_hook(Box::new(report_panic));
+    let mut host = Host::of_this_program(PLUGINS);
+    host.always_exec = std::env::var_os(ALWAYS_EXEC).is_some();
+    let env = Env::read(|name| std::env::var(name).ok());
+    print(&plugin::answer(plugin, &env, &mut io::stdin().lock(), &host))
+}
+
+fn print(reply: &Reply) -> ExitCode {
+    // A runtime that closed its end does not read errors either; the exit status remains.
+    let written = io::stdout().lock().write_all(&reply.stdout);
+    let told = io::stderr().lock().write_all(&reply.stderr);
+    let success = reply.success && written.is_ok() && told.is_ok();
+    if success { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// A runtime that reads JSON must not get silence, even for a fault of ours.
+fn report_panic(info: &std::panic::PanicHookInfo) {
+    let error = Error::internal("the plugin broke").with_details(info.to_string());
+    print(&Reply::failure(&error, Version::LATEST));
+}

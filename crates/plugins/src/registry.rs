@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The one table of plugins.
+
+use cni::Plugin;
+
+use crate::ipam::{host_local, static_addresses};
+use crate::main::{bridge, loopback, ptp};
+use crate::meta::sample;
+
+/// Every plugin of this program, by name.
+pub const PLUGINS: &[&Plugin] = &[
+    &bridge::PLUGIN,
+    &host_local::PLUGIN,
+    &loopback::PLUGIN,
+    &ptp::PLUGIN,
+    &sample::PLUGIN,
+    &static_addresses::PLUGIN,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_sorted_and_unique() {
+        let names: Vec<&str> = PLUGINS.iter().map(|plugin| plugin.name).collect();
+        assert!(names.is_sorted_by(|one, next| one < next), "{names:?}");
+    }
+}

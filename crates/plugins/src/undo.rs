@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What to take back, last first, when an ADD fails half-way. A value and not a destructor:
+//! the plugin program aborts on panic, and success must undo nothing.
+
+use std::fmt;
+
+/// Steps that take back what was done.
+#[derive(Default)]
+pub struct Undo<'a>(Vec<Box<dyn FnOnce() + 'a>>);
+
+impl<'a> Undo<'a> {
+    /// Remembers how to take back what has just been done. The step must not fail aloud: the
+    /// error that made it run is the one to tell.
+    pub fn push(&mut self, step: impl FnOnce() + 'a) {
+        self.0.push(Box::new(step));
+    }
+
+    /// Takes everything back.
+    pub fn run(self) {
+        for step in self.0.into_iter().rev() {
+            step();
+        }
+    }
+}
+
+impl fmt::Debug for Undo<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Undo({} steps)", self.0.len())
+    }
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What CHECK has in common: is what the result says still so? Later plugins of a list may have
+//! added to it; only what is missing or different is a fault.
+
+use cni::{CniResult, Error, Interface, IpConfig, Request};
+use ipnet::IpNet;
+use kernel::link::Link;
+use kernel::route::{self, RouteFilter};
+use kernel::{IfIndex, Netlink, addr, link};
+
+use crate::fault::OrFault;
+
+/// The host's and the container's interface in a result, and the indexes that must fit them.
+pub fn container_interface<'a>(
+    result: &'a CniResult,
+    request: &Request,
+) -> Result<&'a Interface, Error> {
+    result
+        .interfaces
+        .iter()
+        .find(|interface| interface.name == request.ifname && interface.sandbox == request.netns)
+        .ok_or_else(|| {
+            Error::internal(format!(
+                "prevResult has no interface {:?} in sandbox {:?}",
+                request.ifname, request.netns
+            ))
+        })
+}
+
+/// An interface must be there, of this kind, with the hardware address that the result tells.
+pub fn interface(nl: &Netlink, interface: &Interface, kind: &str) -> Result<Link, Error> {
+    let name = &interface.name;
+    let wanted = name.parse().map_err(|cause: kernel::IfNameError| {
+        Error::because(cni::Code::INVALID_CONFIG, "prevResult", &cause)
+    })?;
+    let link = link::by_name(nl, wanted)
+        .or_fault("look for an interface")?
+        .ok_or_else(|| Error::internal(format!("interface {name} does not exist")))?;
+    if !link.is_kind(kind) {
+        let found = link.kind.as_deref().unwrap_or("a device");
+        return Err(Error::internal(format!("interface {name} is {found}, expected {kind}")));
+    }
+    let found = link.mac.map(|mac| mac.to_string()).unwrap_or_default();
+    if !interface.mac.is_empty() && !interface.mac.eq_ignore_ascii_case(&found) {
+        let msg =
+            format!("interface {name} has hardware address {found}, expected {}", interface.mac);
+        return Err(Error::internal(msg));
+    }
+    Ok(link)
+}
+
+/// Every address of the result that is the container's must be on the interface, and a route to its
+/// network must be there.
+pub fn addresses(pod: &Netlink, index: IfIndex, ips: &[IpConfig]) -> Result<(), Error> {
+    let found = addr::list(pod, Some(index)).or_fault("list addresses")?;
+    let routes = main_routes(pod)?;
+    for ip in ips {
+        if !found.iter().any(|address| address.prefix == ip.address) {
+            let msg = format!("address {} is missing on the container's interface", ip.address);
+            return Err(Error::internal(msg));
+        }
+        let network = ip.address.trunc();
+        // The kernel keeps routes to single addresses of its own in another table.
+        let is_single = network.prefix_len() == network.max_prefix_len();
+        if !is_single && !routes.iter().any(|route| route.dst == network) {
+            return Err(Error::internal(format!("route to {network} is missing in the container")));
+        }
+    }
+    Ok(())
+}
+
+/// Every route of the result must be there; one that names a gateway, with that gateway.
+pub fn routes(pod: &Netlink, wanted: &[cni::Route]) -> Result<(), Error> {
+    let main = main_routes(pod)?;
+    for want in wanted {
+        let fits = |route: &&route::Route| {
+            route.dst == want.dst.trunc() && (want.gw.is_none() || route.gateway == want.gw)
+        };
+        let found = match want.table {
+            None => main.iter().find(fits).cloned(),
+            Some(table) => in_table(pod, table)?.iter().find(fits).cloned(),
+        };
+        if found.is_none() {
+            return Err(Error::internal(format!("{} is missing in the container", shown(want))));
+        }
+    }
+    Ok(())
+}
+
+fn shown(route: &cni::Route) -> String {
+    let gateway = route.gw.map(|gw| format!(" via {gw}")).unwrap_or_default();
+    format!("route to {}{gateway}", IpNet::trunc(&route.dst))
+}
+
+fn main_routes(pod: &Netlink) -> Result<Vec<route::Route>, Error> {
+    in_table(pod, route::TABLE_MAIN)
+}
+
+fn in_table(pod: &Netlink, table: u32) -> Result<Vec<route::Route>, Error> {
+    let filter = RouteFilter { table: Some(table), ..RouteFilter::default() };
+    route::list(pod, filter).or_fault("list routes")
+}

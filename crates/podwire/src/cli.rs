@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The command line: every word that it takes, with its help. The environment is read here and
+//! nowhere else.
+
+mod net;
+mod pod;
+
+use std::convert::Infallible;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+
+pub use self::net::{Attach, Collect, NetCommand, NetStatus, Wishes};
+pub use self::pod::{PodCommand, PodDown, PodReady, PodStatus, PodUp, StateDir};
+use crate::output::Format;
+
+const CONF_DIR: &str = "/etc/cni/net.d";
+const PLUGIN_PATH: &str = "/opt/cni/bin";
+
+const EXAMPLES: &str = "\
+Examples:
+  podwire demo                             see containers talk, on this machine
+  podwire net list                         the networks in /etc/cni/net.d
+  podwire net add mynet /run/netns/blue    attach a namespace to a network
+  podwire pod up default/web               what kubelet does for a pod
+  podwire completions bash > /etc/bash_completion.d/podwire
+
+podwire holds every plugin: it answers as one when it is called by its name.";
+
+/// Container networking: CNI networks, pods and a demonstration.
+#[derive(Debug, Parser)]
+#[command(name = "podwire", version, after_help = EXAMPLES)]
+pub struct Cli {
+    /// Print tables for people or JSON for programs.
+    #[arg(short, long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
+    pub output: Format,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Attach namespaces to networks, as cnitool does
+    #[command(subcommand)]
+    Net(NetCommand),
+    /// Connect pods, as kubelet's network manager does
+    #[command(subcommand)]
+    Pod(PodCommand),
+    /// Build a network with containers in private namespaces, try it out, remove it
+    Demo(Demo),
+    /// Print a completion script for a shell
+    #[command(after_help = "\
+Examples:
+  podwire completions bash > /etc/bash_completion.d/podwire
+  podwire completions zsh  > \"${fpath[1]}/_podwire\"
+  podwire completions fish > ~/.config/fish/completions/podwire.fish")]
+    Completions {
+        /// Which shell.
+        shell: Shell,
+    },
+}
+
+/// `podwire demo`.
+#[derive(Clone, Copy, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  podwire demo                 three pods, all pairs pinged, a page fetched, all removed
+  podwire demo --pods 10       more of them
+  podwire demo --keep          leave it up and look inside
+  podwire demo --clean         remove what --keep, or kill -9, has left
+
+Nothing of this machine's network is touched: the node is a namespace of its own as well.")]
+pub struct Demo {
+    /// How many pods. All pairs are neighbours, and the kernel remembers 1024 of those.
+    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=30))]
+    pub pods: u16,
+    /// Leave everything up, and say how to look inside.
+    #[arg(long)]
+    pub keep: bool,
+    /// Remove what earlier demos have left, and do nothing else.
+    #[arg(long, conflicts_with_all = ["keep", "pods"])]
+    pub clean: bool,
+}
+
+/// Where configurations, plugins and results are.
+#[derive(Clone, Debug, Args)]
+pub struct Places {
+    /// Directory of network configurations.
+    #[arg(long, env = "NETCONFPATH", default_value = CONF_DIR, value_name = "DIR",
+          value_parser = conf_dir, hide_env_values = true)]
+    pub conf_dir: PathBuf,
+    /// Directories of plugins with ':' between them; those not found there are taken from podwire.
+    #[arg(long, env = "CNI_PATH", default_value = PLUGIN_PATH, value_name = "DIRS",
+          value_parser = plugin_path, hide_env_values = true)]
+    pub path: String,
+    /// Directory for the results of earlier calls.
+    #[arg(long, default_value = cni::runtime::DEFAULT_CACHE_DIR, value_name = "DIR")]
+    pub cache_dir: PathBuf,
+    /// Allow the namespace that podwire itself runs in.
+    #[arg(long, env = "CNI_NETNS_OVERRIDE", hide = true, default_value = "")]
+    netns_override: String,
+}
+
+impl Places {
+    /// Whether a container may share the namespace of this process.
+    pub fn allows_own_netns(&self) -> bool {
+        self.netns_override == "1" || self.netns_override.eq_ignore_ascii_case("true")
+    }
+}
+
+/// A variable that is set to nothing counts as not set, as in cnitool.
+fn conf_dir(text: &str) -> Result<PathBuf, Infallible> {
+    Ok(PathBuf::from(if text.is_empty() { CONF_DIR } else { text }))
+}
+
+fn plugin_path(text: &str) -> Result<String, Infallible> {
+    Ok(if text.is_empty() { PLUGIN_PATH } else { text }.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_examples() {
+        fn check(command: &clap::Command) {
+            for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
+                check(sub);
+            }
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Example"), "podwire {} has no examples", command.get_name());
+        }
+        check(&Cli::command());
+    }
+}

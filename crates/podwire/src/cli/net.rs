@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `podwire net`: cnitool's words, and flags for what cnitool takes from the environment only.
+
+use clap::{Args, Subcommand};
+use serde_json::{Map, Value};
+
+use super::Places;
+
+/// What to do with a network.
+#[derive(Debug, Subcommand)]
+#[command(after_help = "\
+Examples:
+  ip netns add blue
+  podwire net add mynet blue
+  podwire net check mynet blue
+  podwire net del mynet blue
+
+The container's id is cnitool's, so that attachments of either are found by the other.")]
+pub enum NetCommand {
+    /// Show the networks of the configuration directory
+    #[command(after_help = "\
+Examples:
+  podwire net list
+  podwire net list --conf-dir ./networks -o json")]
+    List(Places),
+    /// Attach a namespace to a network
+    #[command(after_help = "\
+Examples:
+  podwire net add mynet blue
+  podwire net add mynet /run/netns/blue --ifname eth1 -o json
+  podwire net add mynet blue --args 'IP=10.88.0.7'
+  podwire net add mynet blue --cap-args '{\"portMappings\":[{\"hostPort\":8080,\"containerPort\":80,\"protocol\":\"tcp\"}]}'")]
+    Add(Attach),
+    /// Check that an attachment is as it was made
+    #[command(after_help = "Example:\n  podwire net check mynet blue")]
+    Check(Attach),
+    /// Detach a namespace from a network; the namespace may be gone
+    #[command(after_help = "Example:\n  podwire net del mynet blue")]
+    Del(Attach),
+    /// Remove attachments whose namespace is gone
+    #[command(after_help = "\
+Examples:
+  podwire net gc mynet          keep attachments whose namespace is alive, remove the others
+  podwire net gc mynet --all    remove every attachment, as cnitool does")]
+    Gc(Collect),
+    /// Ask whether a network can take containers
+    #[command(after_help = "Example:\n  podwire net status mynet && echo ready")]
+    Status(NetStatus),
+}
+
+/// `add`, `check` and `del`.
+#[derive(Debug, Args)]
+pub struct Attach {
+    /// The network's name.
+    pub network: String,
+    /// The namespace: a path, or a name below /run/netns.
+    pub netns: String,
+    #[command(flatten)]
+    pub wishes: Wishes,
+    #[command(flatten)]
+    pub places: Places,
+}
+
+/// What plugins are told about the container.
+#[derive(Clone, Debug, Args)]
+pub struct Wishes {
+    /// Name of the interface in the namespace.
+    #[arg(long, short = 'i', env = "CNI_IFNAME", default_value = "eth0", value_name = "NAME",
+          hide_env_values = true)]
+    pub ifname: String,
+    /// Arguments for the plugins: KEY=VALUE with ';' between them.
+    #[arg(long, env = "CNI_ARGS", default_value = "", value_name = "ARGS",
+          hide_env_values = true, hide_default_value = true)]
+    pub args: String,
+    /// Values for capabilities, as a JSON object.
+    #[arg(long, env = "CAP_ARGS", default_value = "", value_name = "JSON",
+          value_parser = json_object, hide_env_values = true, hide_default_value = true)]
+    pub cap_args: Map<String, Value>,
+}
+
+/// `gc`.
+#[derive(Debug, Args)]
+pub struct Collect {
+    /// The network's name.
+    pub network: String,
+    /// Accepted for cnitool's sake; it changes nothing.
+    #[arg(hide = true)]
+    pub netns: Option<String>,
+    /// Remove every attachment, also those whose namespace is alive.
+    #[arg(long)]
+    pub all: bool,
+    #[command(flatten)]
+    pub places: Places,
+}
+
+/// `status`.
+#[derive(Debug, Args)]
+pub struct NetStatus {
+    /// The network's name.
+    pub network: String,
+    /// Accepted for cnitool's sake; it changes nothing.
+    #[arg(hide = true)]
+    pub netns: Option<String>,
+    #[command(flatten)]
+    pub places: Places,
+}
+
+fn json_object(text: &str) -> Result<Map<String, Value>, String> {
+    if text.is_empty() {
+        return Ok(Map::new());
+    }
+    serde_json::from_str(text).map_err(|cause| format!("expected a JSON object: {cause}"))
+}

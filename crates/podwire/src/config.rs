@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Finding a network's configuration, and showing what is wrong with a broken one.
+
+use std::path::Path;
+
+use anyhow::{Context, Error, Result, anyhow};
+use cni::runtime::NetworkList;
+use cni::runtime::conf_dir::{Found, scan};
+
+use crate::report::Hint;
+
+const LOOPBACK: &str =
+    r#"{"cniVersion":"0.2.0","name":"cni-loopback","plugins":[{"type":"loopback"}]}"#;
+
+/// Shown where there is no network at all.
+const SMALLEST: &str = r#"{ "cniVersion": "1.1.0", "name": "mynet", "plugins": [ {
+    "type": "bridge", "bridge": "mynet0", "isGateway": true,
+    "ipam": { "type": "host-local", "ranges": [[ { "subnet": "10.88.0.0/24" } ]],
+              "routes": [ { "dst": "0.0.0.0/0" } ] } } ] }"#;
+
+/// The network of this name; the error says which ones there are instead.
+pub fn load(dir: &Path, name: &str) -> Result<NetworkList> {
+    let found = scan(dir)?;
+    let is_it = |found: &&Found| found.list.as_ref().is_ok_and(|list| list.name == name);
+    if let Some(Found { list: Ok(list), .. }) = found.iter().find(is_it) {
+        return Ok(list.clone());
+    }
+    let missing = format!("there is no network {name:?} in {}", dir.display());
+    let broken: Vec<String> = found.iter().filter_map(fault).collect();
+    let error = match broken.is_empty() {
+        true => anyhow!(missing),
+        false => Error::msg(broken.join("\n")).context(missing),
+    };
+    Err(error).hint(|| advice(dir, &found))
+}
+
+/// What to do about an empty directory.
+pub fn how_to_begin(dir: &Path) -> String {
+    let file = dir.join("10-mynet.conflist");
+    format!("write a network to {}, such as\n{SMALLEST}", file.display())
+}
+
+/// What is wrong with a file, with the line in question below; `None` where nothing is.
+pub fn fault(found: &Found) -> Option<String> {
+    let cni::Error { msg, details, .. } = found.list.as_ref().err()?;
+    Some(if details.is_empty() { msg.clone() } else { format!("{msg}\n  {details}") })
+}
+
+/// The loopback network, kubelet's own.
+pub fn loopback() -> Result<NetworkList> {
+    NetworkList::parse(LOOPBACK.as_bytes(), None).context("the loopback network")
+}
+
+fn advice(dir: &Path, found: &[Found]) -> String {
+    let names: Vec<&str> =
+        found.iter().filter_map(|found| Some(found.list.as_ref().ok()?.name.as_str())).collect();
+    match names.is_empty() {
+        true if found.is_empty() => how_to_begin(dir),
+        true => "no file there holds a valid network".to_owned(),
+        false => format!("the networks there are: {}", names.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn smallest_configuration_is_valid() {
+        let list = NetworkList::parse(SMALLEST.as_bytes(), None).unwrap();
+        assert_eq!(list.name, "mynet");
+        assert_eq!(loopback().unwrap().name, "cni-loopback");
+    }
+
+    #[test]
+    fn a_missing_network_is_told_with_those_there_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let failure = |name: &str| {
+            crate::report::text(&load(dir.path(), name).unwrap_err(), true)
+        };
+        assert!(failure("a").contains("10-mynet.conflist, such as\n{ \"cniVersion\""));
+        std::fs::write(dir.path().join("10-b.conflist"), SMALLEST).unwrap();
+        assert!(failure("a").ends_with("hint: the networks there are: mynet\n"));
+        std::fs::write(dir.path().join("05-c.conflist"), "{\n  \"name\": }\n").unwrap();
+        let text = failure("a");
+        assert!(text.contains("05-c.conflist:2:11: expected value\n    line 2: \"name\": }"), "{text}");
+        assert_eq!(load(dir.path(), "mynet").unwrap().name, "mynet");
+    }
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A lock on a file or directory that ends with the process, however that ends. The locked path
+//! may be removed by its holder; who waited for it meanwhile notices and starts over.
+
+use std::fs::{File, TryLockError};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Holds the lock until dropped.
+#[derive(Debug)]
+pub struct Lock {
+    _file: File,
+    removed: Option<PathBuf>,
+}
+
+impl Lock {
+    /// The same, with the locked file removed in the end.
+    pub fn with_removal(mut self, path: &Path) -> Lock {
+        self.removed = Some(path.to_owned());
+        self
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Left behind it does no harm.
+        self.removed.as_ref().map(std::fs::remove_file);
+    }
+}
+
+/// Waits for the lock. `open` opens the path, making it first where it is not there.
+pub fn wait(path: &Path, open: impl Fn(&Path) -> io::Result<File>) -> io::Result<Lock> {
+    loop {
+        let file = open(path)?;
+        file.lock()?;
+        if is_at(&file, path)? {
+            return Ok(Lock { _file: file, removed: None });
+        }
+    }
+}
+
+/// Takes the lock of something that is there; `None` where another holds it.
+pub fn attempt(path: &Path) -> io::Result<Option<Lock>> {
+    let file = File::open(path)?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(Lock { _file: file, removed: None })),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+/// Opens a directory, making it and those above it first.
+pub fn directory(path: &Path) -> io::Result<File> {
+    retried(|| {
+        std::fs::create_dir_all(path)?;
+        File::open(path)
+    })
+}
+
+/// Opens a file, making it and its directory first.
+pub fn file(path: &Path) -> io::Result<File> {
+    retried(|| {
+        path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+        File::options().read(true).write(true).create(true).truncate(false).open(path)
+    })
+}
+
+/// A directory just made may be removed by another before it is used: then once more.
+fn retried(open: impl Fn() -> io::Result<File>) -> io::Result<File> {
+    for _ in 0..100 {
+        match open() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            other => return other,
+        }
+    }
+    open()
+}
+
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let opened = file.metadata()?;
+    match std::fs::metadata(path) {
+        Ok(found) => Ok((found.dev(), found.ino()) == (opened.dev(), opened.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_holder_at_a_time_even_when_the_path_is_removed() {
+        let temporary = tempfile::tempdir().unwrap();
+        let path = temporary.path().join("a/b");
+        let held = wait(&path, directory).unwrap();
+        assert!(attempt(&path).unwrap().is_none());
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| wait(&path, directory).unwrap());
+            std::fs::remove_dir(&path).unwrap();
+            drop(held);
+            let second = waiting.join().unwrap();
+            assert!(path.is_dir());
+            assert!(attempt(&path).unwrap().is_none());
+            drop(second);
+        });
+        assert!(attempt(&path).unwrap().is_some());
+    }
+}

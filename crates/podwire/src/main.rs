@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `podwire`: networks, pods and a demonstration for people. Called by a plugin's name it is that
+//! plugin.
+
+mod cli;
+mod config;
+mod demo;
+mod id;
+mod interrupt;
+mod lock;
+mod net;
+mod output;
+mod place;
+mod pod;
+mod report;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{CommandFactory, Parser};
+
+use crate::cli::{Cli, Command};
+use crate::output::Format;
+
+fn main() -> ExitCode {
+    if let Some(plugin) = plugins::multicall::called_as(std::env::args_os().next().as_deref()) {
+        return plugins::multicall::run(plugin);
+    }
+    let cli = Cli::parse();
+    run(&cli).unwrap_or_else(|error| fail(&error, cli.output))
+}
+
+fn run(cli: &Cli) -> Result<ExitCode> {
+    match &cli.command {
+        Command::Net(command) => net::run(command, cli.output)?,
+        Command::Pod(command) => return pod::run(command, cli.output),
+        Command::Demo(asked) => demo::run(*asked, cli.output)?,
+        Command::Completions { shell } => completions(*shell)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn completions(shell: clap_complete::Shell) -> Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "podwire", &mut script);
+    output::print(&String::from_utf8_lossy(&script))
+}
+
+fn fail(error: &anyhow::Error, format: Format) -> ExitCode {
+    if format == Format::Json {
+        // Where standard output is what failed, the exit status remains.
+        let _ = output::print_json(&report::json(error));
+    }
+    let text = report::text(error, rustix::process::geteuid().is_root());
+    let _ = std::io::stderr().write_all(text.as_bytes());
+    ExitCode::FAILURE
+}

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `podwire net`: what cnitool does, with tables for people.
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use cni::runtime::cache::Entry;
+use cni::runtime::conf_dir::{Found, scan};
+use cni::runtime::{Container, NetworkList};
+use cni::{Attachment, CniResult};
+use kernel::Netns;
+use serde_json::{Value, json};
+
+use crate::cli::{Attach, Collect, NetCommand, NetStatus, Places, Wishes};
+use crate::output::{self, Format};
+use crate::{config, id, place, report};
+
+/// Does what the command line asks.
+pub fn run(command: &NetCommand, format: Format) -> Result<()> {
+    match command {
+        NetCommand::List(places) => list(places, format),
+        NetCommand::Add(attach) => add(attach, format),
+        NetCommand::Check(attach) => check(attach, format),
+        NetCommand::Del(attach) => del(attach, format),
+        NetCommand::Gc(collect) => gc(collect, format),
+        NetCommand::Status(status) => self::status(status, format),
+    }
+}
+
+fn list(places: &Places, format: Format) -> Result<()> {
+    let found = scan(&places.conf_dir)?;
+    if format == Format::Json {
+        return output::print_json(&list_json(&found));
+    }
+    if found.is_empty() {
+        let dir = &places.conf_dir;
+        let advice = config::how_to_begin(dir);
+        return output::print(&format!("no network in {}\nhint: {advice}\n", dir.display()));
+    }
+    let rows = found.iter().filter_map(|found| {
+        let list = found.list.as_ref().ok()?;
+        let version = list.version.to_string();
+        Some([list.name.clone(), version, kinds(list).join(" "), found.file.display().to_string()])
+    });
+    output::print(&output::table(["NETWORK", "VERSION", "PLUGINS", "FILE"], rows))?;
+    found.iter().filter_map(config::fault).for_each(|fault| report::warn(&fault));
+    Ok(())
+}
+
+fn kinds(list: &NetworkList) -> Vec<&str> {
+    list.plugins.iter().map(|plugin| plugin.kind.as_str()).collect()
+}
+
+fn list_json(found: &[Found]) -> Value {
+    let (mut networks, mut broken) = (Vec::new(), Vec::new());
+    for found in found {
+        match &found.list {
+            Ok(list) => networks.push(json!({
+                "name": list.name,
+                "cniVersion": list.version.as_str(),
+                "plugins": kinds(list),
+                "file": found.file,
+            })),
+            Err(error) => broken.push(json!({
+                "file": found.file,
+                "error": error.to_json(cni::Version::LATEST),
+            })),
+        }
+    }
+    json!({ "networks": networks, "broken": broken })
+}
+
+/// Whom a command is about, and how it is to be done.
+struct Asked {
+    host: cni::Host,
+    list: NetworkList,
+    container: Container,
+}
+
+impl Asked {
+    fn read(attach: &Attach) -> Result<Asked> {
+        let list = config::load(&attach.places.conf_dir, &attach.network)?;
+        let netns = place::netns_path(&attach.netns)?;
+        let container = container(&netns, &attach.wishes)?;
+        Ok(Asked { host: place::this_program(), list, container })
+    }
+
+    /// What the errors of a verb are about.
+    fn about(&self, verb: &str) -> String {
+        let Container { ifname, netns, .. } = &self.container;
+        format!("{verb} {ifname} of {netns} on network {:?}", self.list.name)
+    }
+
+    fn done(&self, what: &str, started: Instant, format: Format) -> Result<()> {
+        let took = started.elapsed();
+        if format == Format::Json {
+            return output::print_json(&json!({
+                "network": self.list.name,
+                "containerID": self.container.id,
+                "ifname": self.container.ifname,
+                "tookMicros": micros(took),
+            }));
+        }
+        let Container { ifname, netns, .. } = &self.container;
+        let (name, took) = (&self.list.name, output::duration(took));
+        output::print(&format!("{name}: {ifname} of {netns} {what} in {took}\n"))
+    }
+}
+
+fn container(netns: &Path, wishes: &Wishes) -> Result<Container> {
+    Ok(Container {
+        id: id::of_netns(netns),
+        netns: place::as_text(netns)?.to_owned(),
+        ifname: wishes.ifname.clone(),
+        args: pairs(&wishes.args)?,
+        capability_args: wishes.cap_args.clone(),
+    })
+}
+
+/// CNI_ARGS by cnitool's rule: both sides of each pair say something.
+fn pairs(text: &str) -> Result<Vec<(String, String)>> {
+    let pair = |pair: &str| match pair.split_once('=') {
+        Some((key, value)) if !key.is_empty() && !value.is_empty() && !value.contains('=') => {
+            Ok((key.to_owned(), value.to_owned()))
+        }
+        _ => bail!("CNI_ARGS: invalid pair {pair:?}: expected KEY=VALUE with ';' between pairs"),
+    };
+    if text.is_empty() { Ok(Vec::new()) } else { text.split(';').map(pair).collect() }
+}
+
+fn add(attach: &Attach, format: Format) -> Result<()> {
+    let asked = Asked::read(attach)?;
+    place::require_netns(Path::new(&asked.container.netns))?;
+    let runtime = place::runtime(&asked.host, &attach.places);
+    let started = Instant::now();
+    let raw = runtime
+        .add_raw(&asked.list, &asked.container)
+        .with_context(|| asked.about("attach"))?;
+    if format == Format::Json {
+        return output::print_json(&raw);
+    }
+    asked.done("attached", started, format)?;
+    let result = CniResult::parse(raw, asked.list.version)?;
+    output::print(&format!("\n{}", output::result(&result)))
+}
+
+fn check(attach: &Attach, format: Format) -> Result<()> {
+    let asked = Asked::read(attach)?;
+    place::require_netns(Path::new(&asked.container.netns))?;
+    let runtime = place::runtime(&asked.host, &attach.places);
+    let started = Instant::now();
+    runtime.check(&asked.list, &asked.container).with_context(|| asked.about("check"))?;
+    let done = if asked.list.disable_check { "left unchecked (disableCheck)" } else { "checked" };
+    asked.done(done, started, format)
+}
+
+fn del(attach: &Attach, format: Format) -> Result<()> {
+    let asked = Asked::read(attach)?;
+    let runtime = place::runtime(&asked.host, &attach.places);
+    let started = Instant::now();
+    runtime.del(&asked.list, &asked.container).with_context(|| asked.about("detach"))?;
+    asked.done("detached", started, format)
+}
+
+fn gc(collect: &Collect, format: Format) -> Result<()> {
+    let list = config::load(&collect.places.conf_dir, &collect.network)?;
+    let host = place::this_program();
+    let runtime = place::runtime(&host, &collect.places);
+    let is_alive = |entry: &Entry| {
+        !collect.all && Netns::open(&entry.container.netns).is_ok()
+    };
+    let (mut kept, mut removed) = (Vec::new(), Vec::new());
+    let choose = |entries: &[Entry]| -> Vec<Attachment> {
+        (kept, removed) = entries.iter().cloned().partition(is_alive);
+        kept.iter().map(Entry::attachment).collect()
+    };
+    runtime
+        .gc_with(&list, choose)
+        .with_context(|| format!("clean up network {:?}", list.name))?;
+    if list.disable_gc {
+        report::warn(&format!("network {:?} says disableGC: nothing was removed", list.name));
+        removed.clear();
+    }
+    if format == Format::Json {
+        let shown = |entries: &[Entry]| entries.iter().map(entry_json).collect::<Vec<_>>();
+        return output::print_json(&json!({"removed": shown(&removed), "kept": shown(&kept)}));
+    }
+    output::print(&gc_text(&list.name, &kept, &removed))
+}
+
+fn entry_json(entry: &Entry) -> Value {
+    let Container { id, ifname, netns, .. } = &entry.container;
+    json!({ "containerID": id, "ifname": ifname, "netns": netns })
+}
+
+fn gc_text(network: &str, kept: &[Entry], removed: &[Entry]) -> String {
+    let mut text = format!("{network}: {} removed, {} kept\n", removed.len(), kept.len());
+    if !removed.is_empty() {
+        let rows = removed.iter().map(|entry| {
+            let Container { id, ifname, netns, .. } = &entry.container;
+            [id.clone(), ifname.clone(), netns.clone()]
+        });
+        text += &format!("\n{}", output::table(["REMOVED", "INTERFACE", "NAMESPACE"], rows));
+    }
+    text
+}
+
+fn status(status: &NetStatus, format: Format) -> Result<()> {
+    let list = config::load(&status.places.conf_dir, &status.network)?;
+    let host = place::this_program();
+    place::runtime(&host, &status.places)
+        .status(&list)
+        .with_context(|| format!("network {:?} cannot take containers", list.name))?;
+    // Older versions have no STATUS; that every plugin is there is what can be said.
+    place::runtime(&host, &status.places)
+        .validate(&list)
+        .with_context(|| format!("network {:?} cannot take containers", list.name))?;
+    match format {
+        Format::Json => output::print_json(&json!({ "network": list.name, "ready": true })),
+        Format::Text => output::print(&format!("{}: ready\n", list.name)),
+    }
+}
+
+fn micros(time: std::time::Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_pairs() {
+        assert_eq!(pairs("").unwrap(), []);
+        let expected = [("A".to_owned(), "b".to_owned()), ("C".to_owned(), "d".to_owned())];
+        assert_eq!(pairs("A=b;C=d").unwrap(), expected);
+        for bad in ["A", "=b", "A=", "A=b;", "A=b=c"] {
+            assert!(pairs(bad).is_err(), "{bad}");
+        }
+    }
+}

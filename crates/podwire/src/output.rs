@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Tables and JSON on standard output.
+
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use cni::{CniResult, Route};
+use comfy_table::{Table, presets};
+use serde_json::Value;
+
+/// For whom we print.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Tables for people.
+    #[default]
+    Text,
+    /// JSON for programs.
+    Json,
+}
+
+/// Prints and flushes. Not `println!`: that panics when the reader has gone.
+pub fn print(text: &str) -> Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+        .context("write to standard output")
+}
+
+/// Prints JSON as CNI plugins do, with a newline.
+pub fn print_json(value: &Value) -> Result<()> {
+    print(&format!("{}\n", String::from_utf8_lossy(&cni::json::to_pretty(value))))
+}
+
+/// A table with a title line and no borders, so that columns can be cut out; ends in a newline.
+pub fn table<const N: usize>(titles: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(titles);
+    for row in rows {
+        table.add_row(row.map(|cell| if cell.is_empty() { "-".to_owned() } else { cell }));
+    }
+    laid_out(table)
+}
+
+/// The same without titles, and with as many columns as the rows have.
+pub fn grid(rows: Vec<Vec<String>>) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).add_rows(rows);
+    laid_out(table)
+}
+
+fn laid_out(mut table: Table) -> String {
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    format!("{}\n", table.trim_fmt())
+}
+
+/// A time as people read it.
+pub fn duration(time: Duration) -> String {
+    match time.as_secs_f64() {
+        seconds if seconds >= 1.0 => format!("{seconds:.2} s"),
+        seconds if seconds >= 0.001 => format!("{:.2} ms", seconds * 1e3),
+        seconds => format!("{:.0} µs", seconds * 1e6),
+    }
+}
+
+/// The result of an ADD: interfaces, addresses, routes, name servers.
+pub fn result(result: &CniResult) -> String {
+    let interfaces = table(
+        ["INTERFACE", "WHERE", "MAC", "MTU"],
+        result.interfaces.iter().map(|interface| {
+            let place = if interface.sandbox.is_empty() { "host" } else { &interface.sandbox };
+            let mtu = if interface.mtu == 0 { String::new() } else { interface.mtu.to_string() };
+            [interface.name.clone(), place.to_owned(), interface.mac.clone(), mtu]
+        }),
+    );
+    let addresses = table(
+        ["ADDRESS", "INTERFACE", "GATEWAY"],
+        result.ips.iter().map(|ip| {
+            let holder = ip.interface.and_then(|at| result.interfaces.get(at));
+            let holder = holder.map(|interface| interface.name.clone()).unwrap_or_default();
+            [ip.address.to_string(), holder, shown(ip.gateway)]
+        }),
+    );
+    let routes = table(
+        ["ROUTE", "GATEWAY", "MORE"],
+        result.routes.iter().map(|route| [route.dst.to_string(), shown(route.gw), more(route)]),
+    );
+    let mut text = String::new();
+    let parts = [
+        (result.interfaces.is_empty(), interfaces),
+        (result.ips.is_empty(), addresses),
+        (result.routes.is_empty(), routes),
+        (result.dns.is_empty(), dns(result)),
+    ];
+    for (_, part) in parts.iter().filter(|(empty, _)| !empty) {
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        text += part;
+    }
+    text
+}
+
+/// Attributes that most routes do not have.
+fn more(route: &Route) -> String {
+    let number = |name: &str, value: u32| (value != 0).then(|| format!("{name} {value}"));
+    let parts = [
+        number("mtu", route.mtu),
+        number("advmss", route.advmss),
+        number("priority", route.priority),
+        route.table.map(|table| format!("table {table}")),
+        route.scope.map(|scope| format!("scope {scope}")),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+fn dns(result: &CniResult) -> String {
+    let dns = &result.dns;
+    table(
+        ["NAME SERVERS", "DOMAIN", "SEARCH", "OPTIONS"],
+        [[
+            dns.nameservers.join(" "),
+            dns.domain.clone(),
+            dns.search.join(" "),
+            dns.options.join(" "),
+        ]],
+    )
+}
+
+fn shown(value: Option<impl ToString>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn result_is_laid_out_for_people() {
+        let value = json!({
+            "cniVersion": "1.0.0",
+            "interfaces": [
+                {"name": "cni0", "mac": "02:00:00:00:00:01"},
+                {"name": "eth0", "mac": "02:00:00:00:00:02", "sandbox": "/run/netns/a", "mtu": 1500},
+            ],
+            "ips": [{"address": "10.1.0.2/24", "gateway": "10.1.0.1", "interface": 1}],
+            "routes": [{"dst": "0.0.0.0/0", "table": 0, "mtu": 1400}],
+        });
+        let read = CniResult::parse(value, cni::Version::LATEST).unwrap();
+        let expected = "\
+INTERFACE  WHERE         MAC                MTU
+cni0       host          02:00:00:00:00:01  -
+eth0       /run/netns/a  02:00:00:00:00:02  1500
+
+ADDRESS      INTERFACE  GATEWAY
+10.1.0.2/24  eth0       10.1.0.1
+
+ROUTE      GATEWAY  MORE
+0.0.0.0/0  -        mtu 1400, table 0
+";
+        assert_eq!(result(&read), expected);
+        assert_eq!(result(&CniResult::default()), "");
+    }
+
+    #[test]
+    fn times_have_a_unit_that_fits() {
+        let check = |micros: u64, text: &str| {
+            assert_eq!(duration(Duration::from_micros(micros)), text);
+        };
+        check(7, "7 µs");
+        check(1_234, "1.23 ms");
+        check(2_500_000, "2.50 s");
+    }
+}

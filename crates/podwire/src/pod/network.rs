@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The two networks of every pod: loopback and the default.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use cni::Host;
+use cni::runtime::conf_dir::{self, scan};
+use cni::runtime::{Container, NetworkList, Runtime};
+use serde_json::{Value, json};
+
+use super::state::PodState;
+use crate::cli::Places;
+use crate::report::Hint;
+use crate::{config, place};
+
+/// kubelet waits two minutes for an operation of the runtime and a hundred seconds more.
+const TIMEOUT: Duration = Duration::from_secs(220);
+
+/// kubelet's words for a node without a network.
+pub const UNINITIALIZED: &str = "cni config uninitialized";
+
+/// The runtime as kubelet sets it up.
+pub fn runtime<'h>(host: &'h Host, places: &Places) -> Runtime<'h> {
+    let mut runtime = place::runtime(host, places);
+    runtime.timeout = Some(TIMEOUT);
+    runtime
+}
+
+/// The first valid network of the directory as it is now.
+pub fn default(dir: &Path, runtime: &Runtime) -> Result<NetworkList> {
+    match conf_dir::first_valid(dir, runtime) {
+        Ok(found) => Ok(found.list),
+        Err(error) => Err(error).hint(|| advice(dir)).context(UNINITIALIZED),
+    }
+}
+
+/// Broken files are shown with the line, an empty directory with what could be in it.
+fn advice(dir: &Path) -> String {
+    let found = scan(dir).unwrap_or_default();
+    if found.is_empty() {
+        return config::how_to_begin(dir);
+    }
+    let faults: Vec<String> = found.iter().filter_map(config::fault).collect();
+    match faults.is_empty() {
+        true => "install the missing plugins, or name their directory with --path".to_owned(),
+        false => format!("repair\n{}", faults.join("\n")),
+    }
+}
+
+/// A network as it is to be remembered: whole, whatever becomes of its file and folder.
+pub fn to_record(list: &NetworkList) -> Value {
+    json!({
+        "cniVersion": list.version.as_str(),
+        "name": list.name,
+        "disableCheck": list.disable_check,
+        "disableGC": list.disable_gc,
+        "loadOnlyInlinedPlugins": true,
+        "plugins": list.plugins.iter().map(|plugin| &plugin.config).collect::<Vec<_>>(),
+    })
+}
+
+/// The default network as it was when the pod came up.
+pub fn recorded(state: &PodState) -> Result<NetworkList> {
+    NetworkList::parse(state.config.to_string().as_bytes(), None)
+        .with_context(|| format!("network {:?} as recorded", state.network))
+}
+
+/// The pod as plugins of the default network see it.
+pub fn container(state: &PodState) -> Result<Container> {
+    Ok(Container {
+        id: state.sandbox_id.clone(),
+        netns: place::as_text(&state.netns)?.to_owned(),
+        ifname: state.ifname.clone(),
+        args: state.args.clone(),
+        capability_args: state.capability_args.clone(),
+    })
+}
+
+/// The same on the loopback network.
+pub fn on_loopback(container: &Container) -> Container {
+    Container { ifname: "lo".to_owned(), ..container.clone() }
+}

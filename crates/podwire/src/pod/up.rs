@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A pod coming up. What was begun is undone when a step fails.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use cni::CniResult;
+use cni::runtime::{NetworkList, Runtime};
+use kernel::Netns;
+use serde_json::{Value, json};
+
+use super::name::PodName;
+use super::state::{PodState, Store};
+use super::{capability, network, ready, teardown};
+use crate::cli::PodUp;
+use crate::output::{self, Format};
+use crate::report::{self, Hint};
+use crate::{config, id, place};
+
+pub fn run(asked: &PodUp, format: Format) -> Result<()> {
+    let host = place::this_program();
+    let runtime = network::runtime(&host, &asked.places);
+    let store = Store::new(&asked.state.state_dir, &asked.pod);
+    let _lock = store.lock()?;
+    clear_way(&asked.pod, &store, &runtime)?;
+
+    let started = Instant::now();
+    let list = network::default(&asked.places.conf_dir, &runtime)?;
+    let mut state = plan(asked, &list)?;
+    for warning in capability::unmet(&state.capability_args, &list.capabilities()) {
+        report::warn(&warning);
+    }
+    store.write(&state)?;
+    let connected = connect(&state, &list, &runtime);
+    let raw = match connected {
+        Ok(raw) => raw,
+        Err(error) => {
+            undo(&state, &store, &runtime);
+            return Err(error.context(format!("connect pod {}", asked.pod)));
+        }
+    };
+    state.is_up = true;
+    store.write(&state)?;
+    show(&asked.pod, &state, &list, raw, started.elapsed(), format)
+}
+
+/// A pod that is up stays as it is; what a crash left of one is removed.
+fn clear_way(pod: &PodName, store: &Store, runtime: &Runtime) -> Result<()> {
+    let Some(state) = store.read()? else { return Ok(()) };
+    if state.is_up {
+        let failure = Err(anyhow::anyhow!("pod {pod} is up already"));
+        return failure.hint(|| format!("take it down first: podwire pod down {pod}"));
+    }
+    teardown::take_down(&state, store, runtime)
+        .with_context(|| format!("remove what an interrupted call has left of pod {pod}"))
+}
+
+/// Everything that is decided before the first change is made.
+fn plan(asked: &PodUp, list: &NetworkList) -> Result<PodState> {
+    let capability_args =
+        capability::arguments(&asked.ports, &asked.annotations, &asked.pod_cidrs)?;
+    if let Some(reason) = ready::lacks_pod_cidr(list, &asked.pod_cidrs) {
+        bail!(reason);
+    }
+    let sandbox_id = match &asked.sandbox_id {
+        Some(id) => id.clone(),
+        None => id::fresh()?,
+    };
+    cni::validate::container_id(&sandbox_id)?;
+    let netns = match &asked.netns {
+        Some(path) => place::netns_path(place::as_text(path)?)?,
+        None => place::named_netns(&asked.pod.netns()),
+    };
+    Ok(PodState {
+        namespace: asked.pod.namespace.clone(),
+        name: asked.pod.name.clone(),
+        args: arguments(&asked.pod, &sandbox_id, asked.uid.as_deref())?,
+        sandbox_id,
+        netns,
+        owns_netns: asked.netns.is_none(),
+        ifname: "eth0".to_owned(),
+        network: list.name.clone(),
+        network_file: list.file.clone(),
+        config: network::to_record(list),
+        capability_args,
+        is_up: false,
+    })
+}
+
+/// CNI_ARGS as kubelet writes them.
+fn arguments(pod: &PodName, sandbox_id: &str, uid: Option<&str>) -> Result<Vec<(String, String)>> {
+    let uid = uid.unwrap_or_default();
+    ensure!(!uid.contains([';', '=']), "the uid {uid:?} holds ';' or '=', which CNI_ARGS cannot");
+    let all = [
+        ("IgnoreUnknown", "1"),
+        ("K8S_POD_NAMESPACE", &pod.namespace),
+        ("K8S_POD_NAME", &pod.name),
+        ("K8S_POD_INFRA_CONTAINER_ID", sandbox_id),
+        ("K8S_POD_UID", uid),
+    ];
+    let said = all.into_iter().filter(|(_, value)| !value.is_empty());
+    Ok(said.map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
+}
+
+/// Makes the namespace and attaches it to both networks.
+fn connect(state: &PodState, list: &NetworkList, runtime: &Runtime) -> Result<Value> {
+    if state.owns_netns {
+        make_netns(&state.netns)?;
+    } else {
+        place::require_netns(&state.netns)?;
+    }
+    let container = network::container(state)?;
+    runtime
+        .add_raw(&config::loopback()?, &network::on_loopback(&container))
+        .context("set up loopback")?;
+    runtime
+        .add_raw(list, &container)
+        .with_context(|| format!("attach it to network {:?}", list.name))
+}
+
+fn make_netns(path: &Path) -> Result<()> {
+    match Netns::create_named(path) {
+        Ok(_) => Ok(()),
+        Err(error) if error.is_exists() => {
+            let name = path.file_name().unwrap_or_default().display();
+            Err(error).hint(|| format!("nobody remembers it; remove it: ip netns del {name}"))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The error of the ADD is the one to tell; this one is only a warning.
+fn undo(state: &PodState, store: &Store, runtime: &Runtime) {
+    if let Err(error) = teardown::take_down(state, store, runtime) {
+        report::warn(&format!("not everything could be undone: {error:#}"));
+    }
+}
+
+fn show(
+    pod: &PodName,
+    state: &PodState,
+    list: &NetworkList,
+    raw: Value,
+    took: Duration,
+    format: Format,
+) -> Result<()> {
+    let result = CniResult::parse(raw.clone(), list.version)?;
+    let ips: Vec<String> = result.ips.iter().map(|ip| ip.address.addr().to_string()).collect();
+    if format == Format::Json {
+        return output::print_json(&json!({
+            "namespace": pod.namespace,
+            "name": pod.name,
+            "sandboxID": state.sandbox_id,
+            "netns": state.netns,
+            "network": list.name,
+            "ip": ips.first(),
+            "ips": ips,
+            "result": raw,
+        }));
+    }
+    let table = output::table(
+        ["POD", "ADDRESSES", "NETWORK", "NAMESPACE"],
+        [[
+            pod.to_string(),
+            ips.join(" "),
+            list.name.clone(),
+            state.netns.display().to_string(),
+        ]],
+    );
+    output::print(&format!("{pod}: up in {}\n\n{table}", output::duration(took)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_kubelets() {
+        let pod: PodName = "default/web".parse().unwrap();
+        let text = |uid| {
+            let pairs = arguments(&pod, "abc", uid).unwrap();
+            pairs.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(";")
+        };
+        let expected = "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web;\
+                        K8S_POD_INFRA_CONTAINER_ID=abc";
+        assert_eq!(text(None), expected);
+        assert_eq!(text(Some("1-2")), format!("{expected};K8S_POD_UID=1-2"));
+        assert!(arguments(&pod, "abc", Some("a;b")).is_err());
+    }
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Errors as people read them: what failed, why, and a hint where we know one.
+
+use std::fmt;
+use std::io::Write;
+
+use anyhow::{Error, Result};
+use serde_json::Value;
+
+/// An error with advice. It shows as the error itself.
+#[derive(Debug)]
+struct Hinted {
+    error: Error,
+    hint: String,
+}
+
+impl fmt::Display for Hinted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for Hinted {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
+}
+
+/// Adds advice to an error.
+pub trait Hint<T> {
+    fn hint(self, hint: impl FnOnce() -> String) -> Result<T>;
+}
+
+impl<T, E: Into<Error>> Hint<T> for Result<T, E> {
+    fn hint(self, hint: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|error| Error::new(Hinted { error: error.into(), hint: hint() }))
+    }
+}
+
+/// Tells of something that we could cope with.
+pub fn warn(text: &str) {
+    // Nobody may be listening, and that is no reason to fail.
+    let _ = writeln!(std::io::stderr(), "warning: {text}");
+}
+
+/// The lines for standard error.
+pub fn text(error: &Error, is_root: bool) -> String {
+    let mut said = said(error).into_iter();
+    let mut text = format!("error: {}\n", said.next().unwrap_or_default());
+    for because in said {
+        text += &format!("  because {}\n", because.replace('\n', "\n  "));
+    }
+    if let Some(hint) = hint(error, is_root) {
+        text += &format!("hint: {hint}\n");
+    }
+    text
+}
+
+/// The same for programs: the CNI error where there is one, else one like it.
+pub fn json(error: &Error) -> Value {
+    let known = error.chain().find_map(|cause| cni_error(cause));
+    let other = || {
+        let mut said = said(error).into_iter();
+        let first = cni::Error::internal(said.next().unwrap_or_default());
+        first.with_details(said.collect::<Vec<_>>().join(": "))
+    };
+    known.cloned().unwrap_or_else(other).to_json(cni::Version::LATEST)
+}
+
+/// Every cause once, the outermost first.
+fn said(error: &Error) -> Vec<String> {
+    let mut said: Vec<String> = Vec::new();
+    let mut say = |text: String| {
+        // A wrapper that shows as what it wraps says nothing of its own.
+        if !text.is_empty() && said.last() != Some(&text) {
+            said.push(text);
+        }
+    };
+    for cause in error.chain() {
+        match cni_error(cause) {
+            Some(cni::Error { msg, details, .. }) => {
+                say(msg.clone());
+                say(details.clone());
+            }
+            None => say(cause.to_string()),
+        }
+    }
+    said
+}
+
+/// The advice nearest to the outside.
+fn hint(error: &Error, is_root: bool) -> Option<String> {
+    let given = error.chain().find_map(|cause| cause.downcast_ref::<Hinted>());
+    if let Some(hinted) = given {
+        return Some(hinted.hint.clone());
+    }
+    let said = said(error);
+    let refused = |text: &String| {
+        text.contains("Operation not permitted") || text.contains("Permission denied")
+    };
+    (!is_root && said.iter().any(refused)).then(|| "this needs root: try it with sudo".to_owned())
+}
+
+/// A wrapper hides the type of what it wraps.
+fn cni_error<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a cni::Error> {
+    match cause.downcast_ref::<Hinted>() {
+        Some(hinted) => hinted.error.downcast_ref(),
+        None => cause.downcast_ref(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    fn failure() -> Error {
+        let cause = cni::Error::new(cni::Code::INVALID_CONFIG, "no such plugin")
+            .with_details("looked in /a\nand /b");
+        let result: Result<()> = Err(cause).hint(|| "install it".into());
+        result.context("attach a").unwrap_err()
+    }
+
+    #[test]
+    fn each_cause_has_a_line() {
+        let expected = "\
+error: attach a
+  because no such plugin
+  because looked in /a
+  and /b
+hint: install it
+";
+        assert_eq!(text(&failure(), true), expected);
+    }
+
+    #[test]
+    fn programs_get_the_cni_error() {
+        let printed = json(&failure());
+        assert_eq!(printed["code"], 7);
+        assert_eq!(printed["msg"], "no such plugin");
+        let printed = json(&anyhow::anyhow!("inner").context("outer"));
+        assert_eq!((&printed["msg"], &printed["details"]), (&"outer".into(), &"inner".into()));
+    }
+
+    #[test]
+    fn users_are_told_about_root() {
+        let error = anyhow::anyhow!("create namespace: Operation not permitted");
+        assert!(text(&error, false).ends_with("hint: this needs root: try it with sudo\n"));
+        assert!(!text(&error, true).contains("hint"));
+    }
+}

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Private namespaces, labs of pods and nodes, and probes with outside tools.
+//!
+//! For tests only: every function here panics when something is wrong, so that a test needs
+//! no error handling and its backtrace points at the line that failed. It uses none of our
+//! crates; what it reports is what `ip`, `nft` and `ping` say.
+
+mod command;
+mod in_netns;
+mod need;
+mod ns;
+mod place;
+mod probe;
+mod wait;
+
+pub use self::command::{Daemon, json, run, succeeds, try_run};
+pub use self::in_netns::{in_netns, is_inside};
+pub use self::need::{Need, missing, not_run, require, test_name};
+pub use self::ns::Ns;
+pub use self::place::{go_plugins, plugin_program, target_dir};
+pub use self::probe::{can_ping, ping};
+pub use self::wait::{wait_for, wait_some};

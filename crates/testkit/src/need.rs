@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a test needs of the machine. Nothing is skipped in silence: a test either fails with
+//! the reason, or is put on the list of tests not run that `cargo xtask test` prints.
+
+use std::env;
+use std::fmt;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use crate::command::{succeeds, try_run};
+use crate::in_netns::is_inside;
+use crate::place::target_dir;
+
+/// Something that not every machine has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need<'a> {
+    /// A program in `PATH`, by name.
+    Program(&'a str),
+    /// A kind of link the kernel can make, as `ip link add type` calls it.
+    Link(&'a str),
+    /// A file or directory, such as one below `/proc/sys`.
+    File(&'a str),
+}
+
+impl fmt::Display for Need<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Need::Program(name) => write!(f, "program {name}"),
+            Need::Link(kind) => write!(f, "link type {kind}"),
+            Need::File(path) => write!(f, "file {path}"),
+        }
+    }
+}
+
+/// Why `need` is not met on this machine, or `None` if it is.
+#[track_caller]
+pub fn missing(need: Need<'_>) -> Option<String> {
+    match need {
+        Need::Program(name) => find_program(name).is_none().then(|| {
+            format!("{need} is not in PATH; `cargo xtask setup` installs what tests need")
+        }),
+        Need::Link(kind) => {
+            missing_link(kind).map(|why| format!("the kernel has no {need}: {why}"))
+        }
+        Need::File(path) => (!Path::new(path).exists()).then(|| format!("{need} is not there")),
+    }
+}
+
+/// Fails the test, with the reason, if `need` is not met. See also [`require!`](crate::require!).
+#[track_caller]
+pub fn require(need: Need<'_>) {
+    if let Some(reason) = missing(need) {
+        panic!("this test cannot run here: {reason}");
+    }
+}
+
+/// Fails the test, with the reason, unless the machine has all of these:
+/// `require!(Program("nft"), Link("vxlan"))`.
+#[macro_export]
+macro_rules! require {
+    ($($kind:ident($what:expr)),+ $(,)?) => {{
+        $($crate::require($crate::Need::$kind($what));)+
+    }};
+}
+
+/// Returns from the test (or from the body of `in_netns`) unless the machine has all of
+/// these, and puts the test on the list of tests not run. For what no package can add, such
+/// as a kernel without `wireguard`: `not_run_unless!(Link("wireguard"))`.
+#[macro_export]
+macro_rules! not_run_unless {
+    ($($kind:ident($what:expr)),+ $(,)?) => {
+        $(if let Some(reason) = $crate::missing($crate::Need::$kind($what)) {
+            $crate::not_run(&$crate::test_name(), &reason);
+            return;
+        })+
+    };
+}
+
+/// Puts a test on the list of tests not run here, that `cargo xtask test` prints at its end.
+#[track_caller]
+pub fn not_run(name: &str, reason: &str) {
+    println!("not run: {name}: {reason}");
+    let list = env::var_os("PODWIRE_NOT_RUN")
+        .map_or_else(|| target_dir().join("not-run.txt"), PathBuf::from);
+    append(&list, &line(name, reason));
+}
+
+/// The name of the running test, which is the name its thread has.
+#[track_caller]
+pub fn test_name() -> String {
+    match thread::current().name() {
+        Some(name) if name != "main" => name.to_owned(),
+        _ => panic!("testkit was called outside the test's own thread"),
+    }
+}
+
+fn line(name: &str, reason: &str) -> String {
+    let reason = reason.split_whitespace().collect::<Vec<_>>().join(" ");
+    format!("{name}\t{reason}\n")
+}
+
+/// One write in append mode, so that tests of several processes do not mix their lines.
+#[track_caller]
+fn append(list: &Path, line: &str) {
+    let written = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(list)
+        .and_then(|mut file| file.write_all(line.as_bytes()));
+    if let Err(cause) = written {
+        panic!("cannot add to {}: {cause}", list.display());
+    }
+}
+
+fn find_program(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())
+}
+
+/// Tries to make one. An unknown type is told from wrong parameters (a vlan without a
+/// parent) by the words of the kernel, since only the former ends in `ip`'s own message.
+#[track_caller]
+fn missing_link(kind: &str) -> Option<String> {
+    assert!(is_inside(), "a link type is tried out: call this inside testkit::in_netns");
+    let probe = "probe0";
+    match try_run("ip", &["link", "add", probe, "type", kind]) {
+        Ok(_) => {
+            succeeds("ip", &["link", "del", probe]);
+            None
+        }
+        Err(why) if why.contains("Unknown device type") || why.contains("not supported") => {
+            why.trim().lines().last().map(str::to_owned)
+        }
+        Err(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_says_why() {
+        assert_eq!(missing(Need::Program("sh")), None);
+        assert_eq!(missing(Need::File("/proc/self")), None);
+        let why = missing(Need::Program("no-such-program")).unwrap();
+        assert!(why.contains("no-such-program") && why.contains("cargo xtask setup"), "{why}");
+        let why = missing(Need::File("/no/such/file")).unwrap();
+        assert!(why.contains("/no/such/file"), "{why}");
+    }
+
+    #[test]
+    fn list_has_one_line_for_a_test() {
+        assert_eq!(line("a::b", "no\n  such thing\n"), "a::b\tno such thing\n");
+    }
+}

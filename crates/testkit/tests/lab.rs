@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The testkit on itself: what the other crates' kernel tests rely on.
+
+use std::fs;
+use std::net::IpAddr;
+use std::panic;
+use std::time::Duration;
+
+use testkit::{Need, Ns, can_ping, in_netns, is_inside, json, missing, ping, run, wait_for};
+
+fn addr(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+fn panics(body: impl FnOnce() + panic::UnwindSafe) -> String {
+    let cause = panic::catch_unwind(body).expect_err("this should have panicked");
+    match cause.downcast::<String>() {
+        Ok(text) => *text,
+        Err(other) => (*other.downcast::<&str>().expect("a panic has a text")).to_owned(),
+    }
+}
+
+#[test]
+fn namespace_is_fresh() {
+    in_netns(|| {
+        let links = json("ip", &["-j", "link"]);
+        let names: Vec<_> = links.as_array().unwrap().iter().map(|l| &l["ifname"]).collect();
+        assert_eq!(names, ["lo"]);
+        assert!(links[0]["flags"].to_string().contains("\"UP\""), "{links}");
+        assert!(fs::exists("/sys/class/net/lo").unwrap());
+        assert_eq!(fs::read_dir("/sys/class/net").unwrap().count(), 1);
+        assert_eq!(run("ip", &["netns", "list"]), "");
+        for dir in ["/run/netns", "/run/cni", "/var/lib/cni"] {
+            // A plain user on a machine without /var/lib/cni has none.
+            assert_eq!(fs::read_dir(dir).map_or(0, Iterator::count), 0, "{dir}");
+        }
+    });
+}
+
+#[test]
+fn mounts_stay_inside() {
+    let mark = "/run/netns/testkit-mark";
+    in_netns(|| fs::write(mark, "").unwrap());
+    assert!(is_inside() || !fs::exists(mark).unwrap());
+}
+
+/// Ten of one name would meet if they were not alone.
+#[test]
+fn labs_do_not_meet() {
+    in_netns(|| {
+        let pod = Ns::new("pod");
+        assert!(pod.path().exists());
+        assert_eq!(pod.ip_json(&["link"])[0]["ifname"], "lo");
+        drop(pod);
+        assert_eq!(run("ip", &["netns", "list"]), "");
+    });
+}
+
+#[test]
+fn connected_namespaces_talk() {
+    in_netns(|| {
+        let pod = Ns::new("pod");
+        let node = Ns::here();
+        node.connect("pod0", &pod, "eth0");
+        node.ip(&["addr", "add", "10.1.0.1/24", "dev", "pod0"]);
+        node.ip(&["addr", "add", "fd00::1/64", "dev", "pod0"]);
+        pod.ip(&["addr", "add", "10.1.0.2/24", "dev", "eth0"]);
+        pod.ip(&["addr", "add", "fd00::2/64", "dev", "eth0"]);
+        for (from, to) in [(&node, "10.1.0.2"), (&pod, "10.1.0.1"), (&node, "fd00::2")] {
+            ping(from, addr(to));
+        }
+        assert!(!can_ping(&pod, addr("10.1.0.9")));
+        assert!(!can_ping(&pod, addr("10.9.0.1")));
+    });
+}
+
+#[test]
+fn program_started_in_a_pod_runs_there() {
+    in_netns(|| {
+        let pod = Ns::new("pod");
+        let daemon = pod.start("sleep", &["1000"]);
+        let file = format!("/proc/{}/ns/net", daemon.id());
+        let of_pod = pod.exec("readlink", &["/proc/self/ns/net"]);
+        wait_for("the program to enter the pod", Duration::from_secs(10), || {
+            fs::read_link(&file).is_ok_and(|link| link.to_str() == Some(of_pod.trim()))
+        });
+    });
+}
+
+#[test]
+fn link_types_are_tried_out() {
+    in_netns(|| {
+        assert_eq!(missing(Need::Link("veth")), None);
+        assert_eq!(missing(Need::Link("bridge")), None);
+        let why = missing(Need::Link("nonsense")).unwrap();
+        assert!(why.contains("nonsense"), "{why}");
+        assert_eq!(json("ip", &["-j", "link"]).as_array().unwrap().len(), 1, "probes are removed");
+    });
+}
+
+#[test]
+fn unmet_need_fails_the_test_with_the_reason() {
+    let why = panics(|| testkit::require!(Program("sh"), Program("no-such-program")));
+    assert!(why.contains("cannot run here") && why.contains("no-such-program"), "{why}");
+}
+
+#[test]
+fn labs_outside_are_refused() {
+    if !is_inside() {
+        assert!(panics(|| drop(Ns::new("stray"))).contains("in_netns"));
+    }
+}
+
+/// The harness calls a name that matches nothing "0 passed" and succeeds.
+#[test]
+fn name_of_no_test_is_not_success() {
+    let other = std::thread::Builder::new().name("no_such_test".to_owned());
+    let outcome = other.spawn(|| in_netns(|| ())).unwrap().join();
+    let why = *outcome.unwrap_err().downcast::<String>().unwrap();
+    assert!(why.contains("not found by its own program"), "{why}");
+}
+
+#[test]
+fn failure_inside_fails_outside() {
+    let failed = panic::catch_unwind(|| in_netns(run_fails)).is_err();
+    assert!(failed, "the inner panic must come through");
+    // The inner process ends here too, and must itself report the failure.
+    assert!(!is_inside(), "failed inside, as intended");
+}
+
+fn run_fails() {
+    run("sh", &["-c", "echo from the inside >&2; exit 7"]);
+}
+
+#[test]
+fn wait_names_what_it_waited_for() {
+    let why = panics(|| wait_for("the moon", Duration::from_millis(10), || false));
+    assert!(why.contains("the moon"), "{why}");
+}
+
+/// Started again with a list of its own: the real one is for tests of the product.
+#[test]
+fn tests_not_run_are_listed() {
+    let list = testkit::target_dir().join("not-run-of-testkit.txt");
+    if std::env::var_os("PODWIRE_NOT_RUN").is_some_and(|given| given == list) {
+        testkit::not_run_unless!(File("/no/such/file"));
+        panic!("the line above returns");
+    }
+    let program = std::env::current_exe().unwrap();
+    let setting = format!("PODWIRE_NOT_RUN={}", list.display());
+    let name = testkit::test_name();
+    run("env", &[&setting, program.to_str().unwrap(), "--exact", &name]);
+    let text = fs::read_to_string(&list).unwrap();
+    fs::remove_file(&list).unwrap();
+    assert_eq!(text, format!("{name}\tfile /no/such/file is not there\n"));
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `cargo xtask <command>`: the one set of commands for people and for CI.
+
+mod apt_sources;
+mod check;
+mod cmd;
+mod elf;
+mod go_plugins;
+mod invariants;
+mod setup;
+mod source;
+mod test;
+mod workspace;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::workspace::Workspace;
+
+/// Builds, checks and tests podwire.
+#[derive(Debug, Parser)]
+#[command(bin_name = "cargo xtask")]
+struct Args {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Install what the tests need, if it is missing, and fetch the Go plugins
+    Setup(setup::Args),
+    /// Set up, check, build the plugin program as shipped and run all tests
+    Test(test::Args),
+    /// Formatting, lints, documentation, and the invariants of ARCHITECTURE.md
+    Check,
+}
+
+fn main() -> ExitCode {
+    let Err(error) = run(Args::parse().task) else {
+        return ExitCode::SUCCESS;
+    };
+    eprintln!("error: {error}");
+    for cause in error.chain().skip(1) {
+        eprintln!("  because {cause}");
+    }
+    ExitCode::FAILURE
+}
+
+fn run(task: Task) -> Result<()> {
+    let workspace = Workspace::find()?;
+    match task {
+        Task::Setup(args) => setup::run(&workspace, &args).map(drop),
+        Task::Test(args) => test::run(&workspace, &args),
+        Task::Check => check::all(&workspace),
+    }
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a fresh Debian with only Rust lacks for the tests. A second run finds everything in
+//! place and does nothing.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::workspace::Workspace;
+use crate::{cmd, go_plugins};
+
+/// Programs the tests start, and the Debian packages that have them.
+const PROGRAMS: [(&str, &str); 12] = [
+    ("ip", "iproute2"),
+    ("tc", "iproute2"),
+    ("ping", "iputils-ping"),
+    ("nft", "nftables"),
+    ("iptables", "iptables"),
+    ("conntrack", "conntrack"),
+    ("socat", "socat"),
+    ("strace", "strace"),
+    ("unshare", "util-linux"),
+    ("nsenter", "util-linux"),
+    ("mount", "mount"),
+    ("timeout", "coreutils"),
+];
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Fetch the Go plugins again, though they are there
+    #[arg(long)]
+    pub refresh: bool,
+}
+
+/// Makes the machine ready and returns the directory of the Go plugins.
+pub fn run(workspace: &Workspace, args: &Args) -> Result<PathBuf> {
+    install_missing()?;
+    add_rust_target(&workspace.triple)?;
+    let plugins = go_plugins::ensure(&workspace.target_dir, args.refresh)?;
+    println!("Go plugins to compare with: {} in {}", plugins.version, plugins.dir.display());
+    Ok(plugins.dir)
+}
+
+/// Refreshes apt's lists; they are absent on a fresh machine and soon out of date.
+pub fn update_lists() -> Result<()> {
+    cmd::run(cmd::command("apt-get").args(["update", "-qq"]))
+}
+
+fn install_missing() -> Result<()> {
+    let packages = packages_of(|program| cmd::find(program).is_none());
+    if packages.is_empty() {
+        return Ok(());
+    }
+    let words = packages.join(" ");
+    if cmd::find("apt-get").is_none() {
+        bail!("the tests need these programs, and there is no apt-get to get them: {words}");
+    }
+    if !std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0) {
+        bail!("the tests need packages; as root: apt-get install {words}");
+    }
+    update_lists()?;
+    let mut install = cmd::command("apt-get");
+    install.env("DEBIAN_FRONTEND", "noninteractive");
+    install.args(["install", "-y", "-qq", "--no-install-recommends"]).args(&packages);
+    cmd::run(&mut install).with_context(|| format!("install {words}"))
+}
+
+/// Packages of the programs that are missing, each once.
+fn packages_of(is_missing: impl Fn(&str) -> bool) -> Vec<&'static str> {
+    let missing = PROGRAMS.iter().filter(|(program, _)| is_missing(program));
+    let mut packages: Vec<_> = missing.map(|(_, package)| *package).collect();
+    packages.dedup();
+    packages
+}
+
+/// rust-toolchain.toml names one architecture; this serves the others, and rustups that do
+/// not add a target to a toolchain already installed.
+fn add_rust_target(triple: &str) -> Result<()> {
+    let mut ask = cmd::command("rustc");
+    let dir = cmd::read(ask.args(["--print", "target-libdir", "--target", triple]))?;
+    if Path::new(dir.trim()).is_dir() {
+        return Ok(());
+    }
+    cmd::run(cmd::command("rustup").args(["target", "add", triple]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_missing_programs_are_installed_once() {
+        assert_eq!(packages_of(|_| false), Vec::<&str>::new());
+        assert_eq!(packages_of(|program| program == "nft"), ["nftables"]);
+        let both = packages_of(|program| ["ip", "tc", "strace"].contains(&program));
+        assert_eq!(both, ["iproute2", "strace"]);
+    }
+}

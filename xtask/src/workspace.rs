@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The directories of this workspace, as cargo knows them, and the target we ship for.
+
+use std::env::consts::ARCH;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::cmd;
+
+/// Where things are and what they are built for.
+#[derive(Debug)]
+pub struct Workspace {
+    pub root: PathBuf,
+    /// `CARGO_TARGET_DIR`, or `target` below the root.
+    pub target_dir: PathBuf,
+    /// The triple of static programs for this machine.
+    pub triple: String,
+}
+
+impl Workspace {
+    pub fn find() -> Result<Workspace> {
+        let text = cmd::read(cmd::cargo().args(["metadata", "--format-version=1", "--no-deps"]))?;
+        let metadata: Value = serde_json::from_str(&text).context("read cargo's metadata")?;
+        let dir = |key: &str| {
+            let text = metadata[key].as_str();
+            text.map(PathBuf::from).with_context(|| format!("cargo's metadata has no {key}"))
+        };
+        Ok(Workspace {
+            root: dir("workspace_root")?,
+            target_dir: dir("target_directory")?,
+            triple: format!("{ARCH}-unknown-linux-musl"),
+        })
+    }
+
+    /// Builds podwire-cni the way it is shipped, and says where it is.
+    pub fn build_plugin_program(&self) -> Result<PathBuf> {
+        let mut build = cmd::cargo();
+        build.args(["build", "--profile", "plugin", "--target", &self.triple]);
+        build.args(["-p", "podwire-plugins", "--bin", "podwire-cni"]);
+        cmd::run(build.current_dir(&self.root))?;
+        Ok(self.target_dir.join(&self.triple).join("plugin/podwire-cni"))
+    }
+}
