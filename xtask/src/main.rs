@@ -2,6 +2,8 @@
 //! `cargo xtask <command>`: the one set of commands for people and for CI.
 
 mod apt_sources;
+mod bench;
+mod build;
 mod check;
 mod cmd;
 mod elf;
@@ -35,6 +37,12 @@ enum Task {
     Test(test::Args),
     /// Formatting, lints, documentation, and the invariants of ARCHITECTURE.md
     Check,
+    /// Build the programs as they are shipped, into target/dist
+    Build,
+    /// Compare with the Go plugins and with the least that could be done; writes docs/benchmark.*
+    Bench(bench::Args),
+    #[command(hide = true)]
+    BenchInside(bench::InsideArgs),
 }
 
 fn main() -> ExitCode {
@@ -54,5 +62,8 @@ fn run(task: Task) -> Result<()> {
         Task::Setup(args) => setup::run(&workspace, &args).map(drop),
         Task::Test(args) => test::run(&workspace, &args),
         Task::Check => check::all(&workspace),
+        Task::Build => build::run(&workspace),
+        Task::Bench(args) => bench::run(&workspace, &args),
+        Task::BenchInside(args) => bench::run_inside(&args),
     }
 }

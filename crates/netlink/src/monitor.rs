@@ -6,6 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use rustix::io::Errno;
+use rustix::net::bind;
+use rustix::net::netlink::SocketAddrNetlink;
 
 use crate::error::Error;
 use crate::replies::Replies;
@@ -36,6 +38,9 @@ impl Monitor {
     /// Opens a socket that has joined these multicast groups (`RTNLGRP_*` and the like).
     pub fn open(protocol: Protocol, groups: &[u32]) -> Result<Self, Error> {
         let fd = open_fd(protocol)?;
+        // The kernel leaves out the sender itself, and takes a socket without an address (0)
+        // for the sender of its own events (0 as well): unbound, nothing ever arrives.
+        bind(&fd, &SocketAddrNetlink::new(0, 0))?;
         for group in groups {
             let group = group.cast_signed();
             set_netlink_option(fd.as_fd(), NETLINK_ADD_MEMBERSHIP, group)?;

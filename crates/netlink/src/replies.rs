@@ -35,7 +35,7 @@ impl Reply<'_> {
         if code >= 0 {
             return Ok(());
         }
-        Err(Error { errno: Errno::from_raw_os_error(code.wrapping_neg()), ext: self.ext_text() })
+        Err(Error { errno: errno(code.wrapping_neg()), ext: self.ext_text() })
     }
 
     fn ext_text(&self) -> Option<String> {
@@ -51,6 +51,14 @@ impl Reply<'_> {
         let attrs = Attrs::new(self.payload.get(attrs_at..)?);
         let text = attrs.find_kind(NLMSGERR_ATTR_MSG)?;
         Some(String::from_utf8_lossy(text.text()).into_owned())
+    }
+}
+
+/// The kernel's numbers end at 4095 (`MAX_ERRNO`); rustix panics on anything else.
+fn errno(number: i32) -> Errno {
+    match number {
+        1..=4095 => Errno::from_raw_os_error(number),
+        _ => Errno::IO,
     }
 }
 
@@ -102,5 +110,13 @@ mod tests {
         let reply = Replies::new(&bytes).next().unwrap();
         assert_eq!(reply.seq, 9);
         assert_eq!(reply.outcome(), Err(Error::explained(Errno::EXIST, "why")));
+    }
+    #[test]
+    fn strange_error_numbers_are_errors_all_the_same() {
+        for number in [i32::MIN, -4096, -100_000] {
+            let payload = number.to_ne_bytes();
+            let reply = Reply { kind: NLMSG_ERROR, flags: 0, seq: 1, payload: &payload };
+            assert_eq!(reply.outcome(), Err(Errno::IO.into()), "{number}");
+        }
     }
 }

@@ -326,3 +326,65 @@ pub(crate) fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> Result<boo
         Err(errno) => Err(errno),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::socketpair;
+
+    use super::*;
+
+    /// A socket whose kernel is the test, and the kernel's end.
+    fn scripted() -> (Socket, OwnedFd) {
+        let kind = SocketType::SEQPACKET;
+        let (ours, kernels) =
+            socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+        let buffer = RefCell::new(vec![0; 64]);
+        (Socket { fd: ours, next_seq: Cell::new(1), buffer }, kernels)
+    }
+
+    fn say(kernel: &OwnedFd, kind: u16, flags: u16, seq: u32, payload: &[u8]) {
+        let mut message = Message::new(kind, flags);
+        message.header(payload);
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes, seq, 0);
+        send(kernel, &bytes, SendFlags::empty()).unwrap();
+    }
+
+    #[test]
+    fn an_interrupted_dump_is_thrown_away_and_repeated() {
+        let (socket, kernel) = scripted();
+        say(&kernel, 16, 0, 1, b"old1");
+        say(&kernel, 16, NLM_F_DUMP_INTR, 1, b"old2");
+        say(&kernel, NLMSG_DONE, 0, 1, &[0; 4]);
+        say(&kernel, 16, 0, 7, b"late");
+        say(&kernel, 16, 0, 2, b"new1");
+        say(&kernel, NLMSG_DONE, 0, 2, &[0; 4]);
+        let items = socket.dump(&Message::new(18, 0), |_, payload| Some(payload.to_vec()));
+        assert_eq!(items.unwrap(), [b"new1"]);
+    }
+
+    #[test]
+    fn a_dump_interrupted_each_time_is_an_error() {
+        let (socket, kernel) = scripted();
+        for seq in (1..).take(MAX_DUMP_TRIES) {
+            say(&kernel, NLMSG_DONE, NLM_F_DUMP_INTR, seq, &[0; 4]);
+        }
+        let error = socket.dump(&Message::new(18, 0), |_, _| Some(())).unwrap_err();
+        assert_eq!(error.errno, Errno::AGAIN);
+    }
+
+    #[test]
+    fn a_failed_dump_is_an_error() {
+        let (socket, kernel) = scripted();
+        say(&kernel, NLMSG_DONE, 0, 1, &(-2_i32).to_ne_bytes());
+        let error = socket.dump(&Message::new(18, 0), |_, _| Some(())).unwrap_err();
+        assert_eq!(error.errno, Errno::NOENT);
+    }
+
+    #[test]
+    fn a_reply_longer_than_the_buffer_is_whole() {
+        let (socket, kernel) = scripted();
+        say(&kernel, 16, 0, 1, &[7; 5000]);
+        assert_eq!(socket.get(&Message::new(18, 0)).unwrap(), (16, vec![7; 5000]));
+    }
+}

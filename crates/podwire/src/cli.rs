@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 pub use self::net::{Attach, Collect, NetCommand, NetStatus, Wishes};
-pub use self::pod::{PodCommand, PodDown, PodReady, PodStatus, PodUp, StateDir};
+pub use self::pod::{PodCommand, PodDown, PodReady, PodStatus, PodUp};
 use crate::output::Format;
 
 const CONF_DIR: &str = "/etc/cni/net.d";
@@ -32,7 +32,7 @@ podwire holds every plugin: it answers as one when it is called by its name.";
 #[derive(Debug, Parser)]
 #[command(name = "podwire", version, after_help = EXAMPLES)]
 pub struct Cli {
-    /// Print tables for people or JSON for programs.
+    /// Print tables for people (text) or JSON for programs.
     #[arg(short, long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
     pub output: Format,
     #[command(subcommand)]
@@ -74,7 +74,8 @@ Examples:
 Nothing of this machine's network is touched: the node is a namespace of its own as well.")]
 pub struct Demo {
     /// How many pods. All pairs are neighbours, and the kernel remembers 1024 of those.
-    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=30))]
+    #[arg(long, default_value_t = 3, value_name = "N",
+          value_parser = clap::value_parser!(u16).range(2..=30))]
     pub pods: u16,
     /// Leave everything up, and say how to look inside.
     #[arg(long)]

@@ -56,7 +56,7 @@ fn advice(dir: &Path, found: &[Found]) -> String {
         found.iter().filter_map(|found| Some(found.list.as_ref().ok()?.name.as_str())).collect();
     match names.is_empty() {
         true if found.is_empty() => how_to_begin(dir),
-        true => "no file there holds a valid network".to_owned(),
+        true => "repair the file, or name another directory with --conf-dir".to_owned(),
         false => format!("the networks there are: {}", names.join(", ")),
     }
 }
@@ -75,15 +75,16 @@ mod tests {
     #[test]
     fn a_missing_network_is_told_with_those_there_are() {
         let dir = tempfile::tempdir().unwrap();
-        let failure = |name: &str| {
-            crate::report::text(&load(dir.path(), name).unwrap_err(), true)
-        };
+        let failure = |name: &str| crate::report::text(&load(dir.path(), name).unwrap_err(), true);
         assert!(failure("a").contains("10-mynet.conflist, such as\n{ \"cniVersion\""));
         std::fs::write(dir.path().join("10-b.conflist"), SMALLEST).unwrap();
         assert!(failure("a").ends_with("hint: the networks there are: mynet\n"));
         std::fs::write(dir.path().join("05-c.conflist"), "{\n  \"name\": }\n").unwrap();
         let text = failure("a");
-        assert!(text.contains("05-c.conflist:2:11: expected value\n    line 2: \"name\": }"), "{text}");
+        assert!(
+            text.contains("05-c.conflist:2:11: expected value\n    line 2: \"name\": }"),
+            "{text}"
+        );
         assert_eq!(load(dir.path(), "mynet").unwrap().name, "mynet");
     }
 }

@@ -12,7 +12,7 @@ mod show;
 
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow, bail};
 use serde_json::json;
 
 use self::lab::Lab;
@@ -26,7 +26,7 @@ use crate::report::{self, Hint};
 /// Does what the command line asks.
 pub fn run(asked: Demo, format: Format) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
-        return Err(anyhow::anyhow!("making network namespaces needs root"))
+        return Err(anyhow!("making network namespaces needs root"))
             .hint(|| "try: sudo podwire demo".to_owned());
     }
     if asked.clean {
@@ -40,12 +40,17 @@ pub fn run(asked: Demo, format: Format) -> Result<()> {
         Ok(Ending::Keep) => run.keep(),
         Ok(Ending::Remove(started)) => {
             run.remove()?;
-            progress.step("removed", &format!("everything, in {}", output::duration(started.elapsed())))
+            progress
+                .step("removed", &format!("everything, in {}", output::duration(started.elapsed())))
         }
         Err(error) => {
-            // The demo's error is the one to tell; a failure to clean up is worth a warning.
-            if let Err(error) = run.remove() {
-                report::warn(&format!("{error:#}; try: podwire demo --clean"));
+            eprintln!("HOLD {error:#}");
+            let _ = std::io::stdin().read_line(&mut String::new());
+            match run.remove() {
+                Ok(()) if stop.is_asked() => bail!("interrupted; everything is removed again"),
+                Ok(()) => {}
+                // The demo's own error is the one to tell.
+                Err(error) => report::warn(&format!("{error:#}; try: podwire demo --clean")),
             }
             Err(error)
         }
@@ -74,13 +79,8 @@ impl Progress {
     }
 }
 
-fn build_and_show(
-    asked: Demo,
-    run: &Run,
-    stop: &Stop,
-    progress: &mut Progress,
-) -> Result<Ending> {
-    let mut lab = build(asked.pods, run, stop, progress)?;
+fn build_and_show(asked: Demo, run: &Run, stop: &Stop, progress: &mut Progress) -> Result<Ending> {
+    let lab = build(asked.pods, run, stop, progress)?;
     let echoes = ping(&lab, stop, progress)?;
     let fetched = fetch(&lab, stop, progress)?;
     if progress.format == Format::Json {
@@ -115,6 +115,7 @@ fn build(pods: u16, run: &Run, stop: &Stop, progress: &mut Progress) -> Result<L
         let ips: Vec<String> = pod.ips().map(|ip| ip.to_string()).collect();
         let took = output::duration(pod.took);
         progress.step(&pod.name, &format!("{} attached in {took}", ips.join(" and ")))?;
+        lab.pods.push(pod);
     }
     Ok(lab)
 }
@@ -134,8 +135,8 @@ fn fetch(lab: &Lab, stop: &Stop, progress: &mut Progress) -> Result<Vec<Fetched>
     let [client, .., server] = lab.pods.as_slice() else { return Ok(Vec::new()) };
     let fetched = probe::fetch_page(client, server, stop)?;
     for page in &fetched {
-        let (from, took) = (page.from, output::duration(page.time));
-        let text = format!("{} fetched http://{from}/ in {took}: {:?}", client.name, page.page);
+        let (url, took) = (&page.url, output::duration(page.time));
+        let text = format!("{} fetched {url} in {took}: {:?}", client.name, page.page);
         progress.step("page", &text)?;
     }
     Ok(fetched)

@@ -16,9 +16,8 @@ pub fn of_netns(netns: &Path) -> String {
 
 /// A sandbox id as container runtimes make them: 64 hexadecimal digits.
 pub fn fresh() -> Result<String> {
-    let uuid = || {
-        std::fs::read_to_string("/proc/sys/kernel/random/uuid").context("make a new sandbox id")
-    };
+    let uuid =
+        || std::fs::read_to_string("/proc/sys/kernel/random/uuid").context("make a new sandbox id");
     let text = uuid()? + &uuid()?;
     Ok(text.chars().filter(char::is_ascii_hexdigit).collect())
 }

@@ -43,7 +43,9 @@ fn list(places: &Places, format: Format) -> Result<()> {
         let version = list.version.to_string();
         Some([list.name.clone(), version, kinds(list).join(" "), found.file.display().to_string()])
     });
-    output::print(&output::table(["NETWORK", "VERSION", "PLUGINS", "FILE"], rows))?;
+    if found.iter().any(|found| found.list.is_ok()) {
+        output::print(&output::table(["NETWORK", "VERSION", "PLUGINS", "FILE"], rows))?;
+    }
     found.iter().filter_map(config::fault).for_each(|fault| report::warn(&fault));
     Ok(())
 }
@@ -134,9 +136,8 @@ fn add(attach: &Attach, format: Format) -> Result<()> {
     place::require_netns(Path::new(&asked.container.netns))?;
     let runtime = place::runtime(&asked.host, &attach.places);
     let started = Instant::now();
-    let raw = runtime
-        .add_raw(&asked.list, &asked.container)
-        .with_context(|| asked.about("attach"))?;
+    let raw =
+        runtime.add_raw(&asked.list, &asked.container).with_context(|| asked.about("attach"))?;
     if format == Format::Json {
         return output::print_json(&raw);
     }
@@ -167,17 +168,13 @@ fn gc(collect: &Collect, format: Format) -> Result<()> {
     let list = config::load(&collect.places.conf_dir, &collect.network)?;
     let host = place::this_program();
     let runtime = place::runtime(&host, &collect.places);
-    let is_alive = |entry: &Entry| {
-        !collect.all && Netns::open(&entry.container.netns).is_ok()
-    };
+    let is_alive = |entry: &Entry| !collect.all && Netns::open(&entry.container.netns).is_ok();
     let (mut kept, mut removed) = (Vec::new(), Vec::new());
     let choose = |entries: &[Entry]| -> Vec<Attachment> {
         (kept, removed) = entries.iter().cloned().partition(is_alive);
         kept.iter().map(Entry::attachment).collect()
     };
-    runtime
-        .gc_with(&list, choose)
-        .with_context(|| format!("clean up network {:?}", list.name))?;
+    runtime.gc_with(&list, choose).with_context(|| format!("clean up network {:?}", list.name))?;
     if list.disable_gc {
         report::warn(&format!("network {:?} says disableGC: nothing was removed", list.name));
         removed.clear();

@@ -13,10 +13,8 @@ use serde_json::Value;
 /// For whom we print.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// Tables for people.
     #[default]
     Text,
-    /// JSON for programs.
     Json,
 }
 
@@ -35,7 +33,10 @@ pub fn print_json(value: &Value) -> Result<()> {
 }
 
 /// A table with a title line and no borders, so that columns can be cut out; ends in a newline.
-pub fn table<const N: usize>(titles: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
+pub fn table<const N: usize>(
+    titles: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(titles);
     for row in rows {
@@ -147,7 +148,8 @@ mod tests {
             "cniVersion": "1.0.0",
             "interfaces": [
                 {"name": "cni0", "mac": "02:00:00:00:00:01"},
-                {"name": "eth0", "mac": "02:00:00:00:00:02", "sandbox": "/run/netns/a", "mtu": 1500},
+                {"name": "eth0", "mac": "02:00:00:00:00:02", "sandbox": "/run/netns/a",
+                 "mtu": 1500},
             ],
             "ips": [{"address": "10.1.0.2/24", "gateway": "10.1.0.1", "interface": 1}],
             "routes": [{"dst": "0.0.0.0/0", "table": 0, "mtu": 1400}],

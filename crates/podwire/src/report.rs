@@ -94,11 +94,13 @@ fn hint(error: &Error, is_root: bool) -> Option<String> {
     if let Some(hinted) = given {
         return Some(hinted.hint.clone());
     }
-    let said = said(error);
-    let refused = |text: &String| {
-        text.contains("Operation not permitted") || text.contains("Permission denied")
-    };
-    (!is_root && said.iter().any(refused)).then(|| "this needs root: try it with sudo".to_owned())
+    let said = said(error).join("\n");
+    let is_refused = said.contains("Operation not permitted") || said.contains("Permission denied");
+    if is_refused && !is_root {
+        return Some("this needs root: try it with sudo".to_owned());
+    }
+    let is_missing = said.contains("failed to find plugin");
+    is_missing.then(|| "install the plugin there, or name its directory with --path".to_owned())
 }
 
 /// A wrapper hides the type of what it wraps.

@@ -62,7 +62,9 @@ impl Runtime<'_> {
             netns_override: if self.allow_own_netns { "1".into() } else { String::new() },
         };
         plugin::check_env(&env)?;
-        plugin::perform(plugin, command, &env, config, self.host, &mut Version::LATEST.clone())
+        // An error object would carry it; the error itself does not.
+        let mut version = Version::LATEST;
+        plugin::perform(plugin, command, &env, config, self.host, &mut version)
     }
 }
 

@@ -105,7 +105,7 @@ mod tests {
         thread::scope(|scope| {
             for number in 0..8 {
                 let (enter, work) = (&enter, &work);
-                scope.spawn(move || (0..200).for_each(|_| enter(number, work)));
+                scope.spawn(move || (0..50).for_each(|_| enter(number, work)));
             }
         });
         most.load(Ordering::SeqCst)

@@ -166,3 +166,68 @@ fn altname_request(op: &'static str, kind: u16, link: Target, altname: &str) -> 
     });
     Request::new(op, link.to_string(), message)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(request: &Request, kind: u16, expected: &[u8]) {
+        let bytes = request.message.to_bytes();
+        assert_eq!(u16::from_ne_bytes([bytes[4], bytes[5]]), kind);
+        assert_eq!(bytes[16..], *expected, "{}", request.op);
+    }
+
+    #[test]
+    fn bytes() {
+        let name: IfName = "eth0".parse().unwrap();
+        // ip link set eth0 up
+        check(
+            &set_up(name),
+            RTM_SETLINK,
+            &[
+                0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, // ifinfomsg
+                9, 0, 3, 0, b'e', b't', b'h', b'0', 0, 0, 0, 0, // IFLA_IFNAME
+            ],
+        );
+        // ip link set <index 7> promisc off
+        check(
+            &set_promisc(IfIndex(7), false),
+            RTM_SETLINK,
+            &[0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0],
+        );
+        // ip link set <index 7> type bridge_slave hairpin on isolated off
+        let options =
+            PortOptions { hairpin: Some(true), isolated: Some(false), ..PortOptions::default() };
+        check(
+            &set_port(IfIndex(7), &options),
+            RTM_NEWLINK,
+            &[
+                0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, //
+                36, 0, 18, 0x80, 11, 0, 4, 0, b'b', b'r', b'i', b'd', b'g', b'e', 0, 0, //
+                20, 0, 5, 0x80, 5, 0, 4, 0, 1, 0, 0, 0, 5, 0, 33, 0, 0, 0, 0, 0,
+            ],
+        );
+    }
+
+    #[test]
+    fn bytes_of_altname_and_conf() {
+        // ip link property add dev <index 7> altname long
+        check(
+            &add_altname(IfIndex(7), "long"),
+            RTM_NEWLINKPROP,
+            &[
+                0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, //
+                16, 0, 52, 0x80, 9, 0, 53, 0, b'l', b'o', b'n', b'g', 0, 0, 0, 0,
+            ],
+        );
+        // sysctl net.ipv4.conf.<index 7>.arp_notify=1
+        check(
+            &set_inet_conf(IfIndex(7), &[(ARP_NOTIFY, 1)]),
+            RTM_SETLINK,
+            &[
+                0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, //
+                20, 0, 26, 0x80, 16, 0, 2, 0x80, 12, 0, 1, 0x80, 8, 0, 22, 0, 1, 0, 0, 0,
+            ],
+        );
+    }
+}

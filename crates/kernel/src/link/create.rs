@@ -162,7 +162,8 @@ impl IpvlanMode {
     }
 }
 
-/// Creates a link; fails if the name is taken.
+/// Creates a link; fails if the name is taken. Alias, alternative names and bridge port options
+/// are verbs of their own: in this message the kernel takes no notice of them.
 pub fn create(link: &NewLink<'_>) -> Request {
     let mut message = Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL);
     let flags = if link.up { IFF_UP } else { 0 };
@@ -246,4 +247,99 @@ fn put_kind(info: &mut Message, link: &NewLink<'_>) {
             data.u32(IFLA_VRF_TABLE, table);
         }),
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    fn check(link: &NewLink<'_>, expected: &[u8]) {
+        assert_eq!(create(link).message.to_bytes()[32..], *expected, "after nlmsghdr, ifinfomsg");
+    }
+
+    #[test]
+    fn bytes_of_veth() {
+        // ip link add veth0 address 02:00:00:00:00:01 mtu 1400 numtxqueues 1 numrxqueues 1
+        //   master <index 5> up type veth peer name eth0 numtxqueues 1 numrxqueues 1
+        //   netns <descriptor 1>
+        let stdout = std::io::stdout();
+        let name = "eth0".parse().unwrap();
+        let peer = Peer { name, mac: None, mtu: None, netns: Some(stdout.as_fd()) };
+        let link = NewLink {
+            mac: Some(MacAddr([2, 0, 0, 0, 0, 1])),
+            mtu: Some(1400),
+            up: true,
+            master: Some(IfIndex(5)),
+            ..NewLink::new("veth0".parse().unwrap(), Kind::Veth(peer))
+        };
+        let bytes = create(&link).message.to_bytes();
+        assert_eq!(
+            bytes[..32],
+            [
+                164, 0, 0, 0, 16, 0, 0x01, 0x06, 0, 0, 0, 0, 0, 0, 0, 0, // nlmsghdr
+                0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, // ifinfomsg: IFF_UP
+            ]
+        );
+        check(
+            &link,
+            &[
+                10, 0, 3, 0, b'v', b'e', b't', b'h', b'0', 0, 0, 0, // IFLA_IFNAME
+                10, 0, 1, 0, 2, 0, 0, 0, 0, 1, 0, 0, // IFLA_ADDRESS
+                8, 0, 4, 0, 0x78, 5, 0, 0, // IFLA_MTU
+                8, 0, 31, 0, 1, 0, 0, 0, 8, 0, 32, 0, 1, 0, 0, 0, // one queue each way
+                8, 0, 10, 0, 5, 0, 0, 0, // IFLA_MASTER
+                76, 0, 18, 0x80, // IFLA_LINKINFO
+                9, 0, 1, 0, b'v', b'e', b't', b'h', 0, 0, 0, 0, // IFLA_INFO_KIND
+                60, 0, 2, 0x80, 56, 0, 1, 0x80, // IFLA_INFO_DATA, VETH_INFO_PEER
+                0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // ifinfomsg: not up
+                9, 0, 3, 0, b'e', b't', b'h', b'0', 0, 0, 0, 0, // IFLA_IFNAME
+                8, 0, 31, 0, 1, 0, 0, 0, 8, 0, 32, 0, 1, 0, 0, 0, // one queue each way
+                8, 0, 28, 0, 1, 0, 0, 0, // IFLA_NET_NS_FD
+            ],
+        );
+    }
+
+    #[test]
+    fn bytes_of_vlan() {
+        // ip link add link <index 3> name v0 type vlan id 100
+        let vlan = NewLink {
+            parent: Some(IfIndex(3)),
+            ..NewLink::new("v0".parse().unwrap(), Kind::Vlan(100))
+        };
+        check(
+            &vlan,
+            &[
+                7, 0, 3, 0, b'v', b'0', 0, 0, // IFLA_IFNAME
+                8, 0, 5, 0, 3, 0, 0, 0, // IFLA_LINK
+                28, 0, 18, 0x80, 9, 0, 1, 0, b'v', b'l', b'a', b'n', 0, 0, 0,
+                0, // IFLA_INFO_KIND
+                12, 0, 2, 0x80, 6, 0, 1, 0, 100, 0, 0, 0, // IFLA_VLAN_ID
+            ],
+        );
+    }
+
+    #[test]
+    fn bytes_of_the_data_of_each_kind() {
+        let check = |kind: Kind<'_>, word: &str, data: &[u8]| {
+            let bytes = create(&NewLink::new("x".parse().unwrap(), kind)).message.to_bytes();
+            assert_eq!(kind.name(), word);
+            assert!(bytes.ends_with(data), "{word}: {bytes:?}");
+        };
+        // ip link add x type bridge vlan_filtering 1
+        let filtering = Kind::Bridge { vlan_filtering: Some(true) };
+        check(filtering, "bridge", &[12, 0, 2, 0x80, 5, 0, 7, 0, 1, 0, 0, 0]);
+        check(Kind::Bridge { vlan_filtering: None }, "bridge", b"bridge\0\0");
+        // ip link add x type macvlan mode passthru
+        let passthru = Kind::Macvlan(MacvlanMode::Passthru);
+        check(passthru, "macvlan", &[12, 0, 2, 0x80, 8, 0, 1, 0, 8, 0, 0, 0]);
+        // ip link add x type ipvlan mode l3s
+        let l3s = Kind::Ipvlan(IpvlanMode::L3s);
+        check(l3s, "ipvlan", &[12, 0, 2, 0x80, 6, 0, 1, 0, 2, 0, 0, 0]);
+        // ip link add x type vrf table 1000
+        check(Kind::Vrf(1000), "vrf", &[12, 0, 2, 0x80, 8, 0, 1, 0, 0xe8, 3, 0, 0]);
+        check(Kind::Dummy, "dummy", b"dummy\0\0\0");
+        check(Kind::Ifb, "ifb", b"ifb\0");
+    }
 }

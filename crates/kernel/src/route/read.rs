@@ -53,7 +53,9 @@ pub fn lookup(nl: &Netlink, dst: IpAddr) -> Result<Option<Route>> {
     let mut header = [0; HEADER_LEN];
     header[0] = family.number();
     header[1] = if dst.is_ipv4() { 32 } else { 128 };
-    header[8..12].copy_from_slice(&RTM_F_LOOKUP_TABLE.to_ne_bytes());
+    // IPv4 shows the table only if asked; IPv6 always does, and refuses to be asked.
+    let flags = if dst.is_ipv4() { RTM_F_LOOKUP_TABLE } else { 0 };
+    header[8..12].copy_from_slice(&flags.to_ne_bytes());
     let mut message = Message::new(RTM_GETROUTE, 0);
     message.header(&header);
     put_ip(&mut message, RTA_DST, dst);

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Addresses.
 
-use kernel::addr::{self, AddrOptions};
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+use kernel::addr::{self, AddrOptions, Settled};
 use kernel::{IfIndex, Netlink};
 use serde_json::{Value, json};
 use testkit::{Ns, in_netns};
@@ -40,6 +43,28 @@ fn addresses_are_added_and_removed() {
         nl.apply([addr::remove(a0, v4), addr::remove(a0, v6)]).unwrap();
         assert!(shown("a0").is_empty());
         assert!(nl.apply([addr::remove(a0, v4)]).unwrap_err().is_not_found());
+    });
+}
+
+#[test]
+fn duplicate_detection_is_waited_for() {
+    in_netns(|| {
+        ip("link add a0 type veth peer name a1");
+        ip("link set a0 up");
+        ip("link set a1 up");
+        let nl = Netlink::open().unwrap();
+        let (a0, a1) = (index_of(&nl, "a0"), index_of(&nl, "a1"));
+        let mut monitor = addr::monitor().unwrap();
+        let address: IpNet = "fd00::7/64".parse().unwrap();
+        let nodad = AddrOptions { nodad: true, ..AddrOptions::default() };
+        nl.apply([addr::add(a0, address, nodad), addr::add(a1, address, AddrOptions::default())])
+            .unwrap();
+        let mut wait =
+            |index, deadline| addr::wait_until_settled(&nl, &mut monitor, index, deadline).unwrap();
+        assert_eq!(wait(a1, Instant::now()), Settled::NotInTime);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        assert_eq!(wait(a1, deadline), Settled::Duplicate(address.addr()));
+        assert_eq!(wait(a0, deadline), Settled::Yes);
     });
 }
 

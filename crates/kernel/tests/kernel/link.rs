@@ -97,6 +97,17 @@ fn check_kind(kind: Kind<'_>, detail: Detail, shown: &str, value: &serde_json::V
 }
 
 #[test]
+fn a_kind_is_asked_for_without_making_one() {
+    in_netns(|| {
+        let nl = Netlink::open().unwrap();
+        assert!(link::is_supported(&nl, "veth").unwrap());
+        assert!(link::is_supported(&nl, "bridge").unwrap());
+        assert!(!link::is_supported(&nl, "no-such-kind").unwrap());
+        assert_eq!(ip("-o link show").lines().count(), 1);
+    });
+}
+
+#[test]
 fn dummy_is_made() {
     in_netns(|| {
         testkit::not_run_unless!(Link("dummy"));

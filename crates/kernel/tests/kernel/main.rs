@@ -2,6 +2,8 @@
 //! The verbs against the real kernel, each test in namespaces of its own. What we made is
 //! looked at with `ip` and `bridge`; what we read was made with `ip`.
 
+#![expect(clippy::unwrap_used, reason = "a test panics where it fails")]
+
 mod addr;
 mod link;
 mod link_life;

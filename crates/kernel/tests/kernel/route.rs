@@ -48,7 +48,7 @@ fn routes_are_added_replaced_and_removed() {
             table: 1000,
             priority: Some(7),
             onlink: true,
-            protocol: 99,
+            protocol: 97,
             ..Route::new(net("10.5.0.9/16")).via(addr("192.0.2.1")).dev(a0)
         };
         let link = Route::new(net("10.6.0.0/16")).dev(a0);
@@ -64,7 +64,7 @@ fn routes_are_added_replaced_and_removed() {
         assert_eq!(shown("-6 route show default")["gateway"], "fd00::1");
         let found = shown("route show table 1000");
         assert_eq!((&found["dst"], &found["flags"]), (&json!("10.5.0.0/16"), &json!(["onlink"])));
-        assert_eq!((&found["metric"], &found["protocol"]), (&json!(7), &json!("99")));
+        assert_eq!((&found["metric"], &found["protocol"]), (&json!(7), &json!("97")));
         assert_eq!(shown("route show 10.6.0.0/16")["scope"], "link");
         assert_eq!(
             shown("route show 10.7.0.0/16")["via"],
@@ -82,7 +82,7 @@ fn routes_are_added_replaced_and_removed() {
         )
         .unwrap();
         assert_eq!(ip("route show"), "10.1.2.0/24 dev a0 proto kernel scope link src 10.1.2.3 \n");
-        assert_eq!(ip("route show table all proto 99"), "");
+        assert_eq!(ip("route show table all proto 97"), "");
     });
 }
 
@@ -106,7 +106,7 @@ fn routes_are_read_through_a_filter() {
         let nl = two_links();
         let (a0, a1) = (index_of(&nl, "a0"), index_of(&nl, "a1"));
         ip("route add default via 10.1.2.1 dev a0 src 10.1.2.3 mtu 1300 advmss 1260");
-        ip("route add 10.5.0.0/16 via 192.0.2.1 dev a0 onlink table 1000 metric 7 proto 99");
+        ip("route add 10.5.0.0/16 via 192.0.2.1 dev a0 onlink table 1000 metric 7 proto 97");
         ip("route add 10.7.0.0/16 via inet6 fd00::1 dev a0");
         ip("route add 10.6.0.0/16 dev a1");
         ip("-6 route add fd01::/64 via fd00::1 dev a0 metric 5");
@@ -117,12 +117,12 @@ fn routes_are_read_through_a_filter() {
             table: 1000,
             priority: Some(7),
             onlink: true,
-            protocol: 99,
+            protocol: 97,
             scope: Some(route::SCOPE_UNIVERSE),
             ..Route::new(net("10.5.0.0/16")).via(addr("192.0.2.1")).dev(a0)
         };
-        assert_eq!(found, [wanted.clone()]);
-        assert_eq!(list(RouteFilter { protocol: Some(99), ..RouteFilter::default() }), [wanted]);
+        assert_eq!(found, std::slice::from_ref(&wanted));
+        assert_eq!(list(RouteFilter { protocol: Some(97), ..RouteFilter::default() }), [wanted]);
         assert_eq!(list(RouteFilter { table: Some(77), ..RouteFilter::default() }), []);
 
         let v4 = Some(Family::V4);

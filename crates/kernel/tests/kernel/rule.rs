@@ -20,7 +20,7 @@ fn rules_are_added_and_removed() {
             from: Some("10.1.2.3/32".parse().unwrap()),
             to: Some("10.9.0.0/16".parse().unwrap()),
             priority: Some(50),
-            protocol: 99,
+            protocol: 97,
             ..Rule::new(Family::V4, 1000)
         };
         let mark = Rule {
@@ -37,7 +37,7 @@ fn rules_are_added_and_removed() {
         assert_eq!(found.len(), 5, "{found:?}");
         assert_eq!((&found[1]["priority"], &found[1]["table"]), (&json!(50), &json!("1000")));
         assert_eq!((&found[1]["src"], &found[1]["dst"]), (&json!("10.1.2.3"), &json!("10.9.0.0")));
-        assert_eq!((&found[1]["dstlen"], &found[1]["protocol"]), (&json!(16), &json!("99")));
+        assert_eq!((&found[1]["dstlen"], &found[1]["protocol"]), (&json!(16), &json!("97")));
         assert_eq!((&found[2]["fwmark"], &found[2]["fwmask"]), (&json!("0x10"), &json!("0xf0")));
         assert_eq!((&found[2]["iif"], &found[2]["not"]), (&json!("lo"), &json!(null)));
         assert!(found[2].as_object().unwrap().contains_key("not"));
@@ -55,7 +55,7 @@ fn rules_are_added_and_removed() {
 fn rules_are_read() {
     in_netns(|| {
         ip(
-            "rule add not from 10.1.2.3 to 10.9.0.0/16 fwmark 0x10/0xf0 iif lo oif x table 1000 prio 5 proto 99",
+            "rule add not from 10.1.2.3 to 10.9.0.0/16 fwmark 0x10/0xf0 iif lo oif x table 1000 prio 5 proto 97",
         );
         ip("-6 rule add from fd00::/64 lookup 7 prio 6");
         let nl = Netlink::open().unwrap();
@@ -75,7 +75,7 @@ fn rules_are_read() {
             invert: true,
             table: 1000,
             action: rule::ACTION_TABLE,
-            protocol: 99,
+            protocol: 97,
         };
         assert_eq!(found[1], wanted);
         nl.apply([rule::remove(&found[1])]).unwrap();

@@ -70,11 +70,12 @@ fn build<'a>(
     };
     undo.push(move || veth::take_back(host, pair.host));
     configure(bridge, ns, &pair, &result)?;
-    if has_addresses && bridge.is_gateway {
-        crate::forwarding::enable(result.ips.iter().map(|ip| ip.address.addr()))?;
-    }
     if !bridge.leave_down {
         host::wait_for_port(host, pair.host)?;
+    }
+    // Last, as it is not taken back: other networks may count on it by then.
+    if has_addresses && bridge.is_gateway {
+        crate::forwarding::enable(result.ips.iter().map(|ip| ip.address.addr()))?;
     }
     result.interfaces = interfaces(request, bridge, &found, &pair);
     if !bridge.dns.is_empty() {
@@ -109,8 +110,10 @@ fn configure(bridge: &Bridge, ns: &Netns, pair: &Pair, result: &CniResult) -> Re
     let inside = pod::enter(ns, pair.container, &result.ips, dad)?;
     let index: IfIndex = pod::find(&inside, pair.container)?.index;
     let routes = pod::routes(index, &result.ips, &result.routes);
+    // With detection off for the interface the kernel still clears "tentative" in a task of its own.
+    let addresses = AddrOptions { nodad: !bridge.dad, ..AddrOptions::default() };
     inside
-        .apply(pod::requests(index, &result.ips, AddrOptions::default(), &routes))
+        .apply(pod::requests(index, &result.ips, addresses, &routes))
         .or_fault("configure the container's interface")?;
     if bridge.dad {
         pod::wait_for_dad(ns, &inside, index)?;

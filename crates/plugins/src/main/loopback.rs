@@ -2,6 +2,8 @@
 //! `loopback`: brings the container's `lo` up.
 
 use cni::{CniResult, Error, Interface, IpConfig, Plugin, Request, Version};
+use ipnet::IpNet;
+use kernel::link::Link;
 use kernel::{IfName, Netlink, addr, link};
 
 use crate::fault::OrFault;
@@ -28,17 +30,18 @@ fn add(request: &Request) -> Result<CniResult, Error> {
     let prev_result = request.prev_result()?;
     let pod = open(request)?;
     let link = pod::find(&pod, lo())?;
-    pod.apply([link::set_up(link.index)]).or_fault("bring the loopback interface up")?;
-    let found = addr::list(&pod, Some(link.index)).or_fault("list the loopback's addresses")?;
-    let addresses: Vec<_> = found.iter().map(|address| address.prefix).collect();
-    if let Some(strange) = addresses.iter().find(|address| !address.addr().is_loopback()) {
+    // Before it is up: then the kernel gives it addresses that setting it down does not take back.
+    let strange = addresses(&pod, &link)?.into_iter().find(|net| !net.addr().is_loopback());
+    if let Some(strange) = strange {
         let msg =
             format!("loopback interface found with non-loopback address {:?}", strange.addr());
         return Err(Error::internal(msg));
     }
+    pod.apply([link::set_up(link.index)]).or_fault("bring the loopback interface up")?;
     if let Some(result) = prev_result {
         return Ok(result);
     }
+    let addresses = addresses(&pod, &link)?;
     let first = |is_ipv4: bool| addresses.iter().find(move |a| a.addr().is_ipv4() == is_ipv4);
     let ips = [first(true), first(false)].into_iter().flatten().map(|address| {
         let mut ip = IpConfig::new(*address, None);
@@ -52,6 +55,11 @@ fn add(request: &Request) -> Result<CniResult, Error> {
         ..Interface::default()
     };
     Ok(CniResult { interfaces: vec![interface], ips: ips.collect(), ..CniResult::default() })
+}
+
+fn addresses(pod: &Netlink, link: &Link) -> Result<Vec<IpNet>, Error> {
+    let found = addr::list(pod, Some(link.index)).or_fault("list the loopback's addresses")?;
+    Ok(found.iter().map(|address| address.prefix).collect())
 }
 
 fn del(request: &Request) -> Result<(), Error> {

@@ -7,7 +7,7 @@ use cni::{CniResult, Code, Dns, Error, Interface, IpConfig, Plugin, Request, Ver
 use ipnet::IpNet;
 use kernel::addr::{self, AddrOptions};
 use kernel::route::{self, Route};
-use kernel::{IfIndex, Netlink, Netns, link};
+use kernel::{IfIndex, Netlink, Netns, link, sysctl};
 use serde::Deserialize;
 
 use crate::fault::OrFault;
@@ -72,12 +72,14 @@ fn build<'a>(
     let mut result = delegated::add(request)?.unwrap_or_default();
     undo.push(move || drop(delegated::del(request)));
     let gateways = gateways(&result.ips)?;
-    forwarding::enable(result.ips.iter().map(|ip| ip.address.addr()))?;
     let mtu = Some(conf.mtu).filter(|mtu| *mtu != 0);
     let pair = veth::create(host, ns, request, &Wanted { mtu, ..Wanted::default() })?;
     undo.push(move || veth::take_back(host, pair.host));
+    ignore_routers(&pair)?;
     configure_container(ns, &pair, &result, &gateways)?;
     configure_host(host, &pair, &result.ips, &gateways)?;
+    // Last, as it is not taken back: other networks may count on it by then.
+    forwarding::enable(result.ips.iter().map(|ip| ip.address.addr()))?;
     for ip in &mut result.ips {
         ip.interface = Some(CONTAINER);
     }
@@ -99,6 +101,14 @@ fn gateways(ips: &[IpConfig]) -> Result<Vec<IpAddr>, Error> {
     ips.iter().map(gateway).collect()
 }
 
+/// A container that says it is a router must not give the host addresses and routes.
+fn ignore_routers(pair: &Pair) -> Result<(), Error> {
+    match sysctl::write(&format!("net/ipv6/conf/{}/accept_ra", pair.host), "0") {
+        Err(error) if !error.is_not_found() => Err(error).or_fault("set up the host's interface"),
+        _ => Ok(()),
+    }
+}
+
 fn single(address: IpAddr) -> IpNet {
     IpNet::from(address)
 }
@@ -115,7 +125,8 @@ fn configure_container(
     let index = pod::find(&inside, pair.container)?.index;
     let mut routes = own_routes(index, &result.ips, gateways);
     routes.extend(pod::routes(index, &result.ips, &result.routes));
-    let addresses = AddrOptions { no_prefix_route: true, ..AddrOptions::default() };
+    // A route refuses a source address that is still tentative.
+    let addresses = AddrOptions { no_prefix_route: true, nodad: true, ..AddrOptions::default() };
     inside
         .apply(pod::requests(index, &result.ips, addresses, &routes))
         .or_fault("configure the container's interface")

@@ -28,8 +28,8 @@ Examples:
 Examples:
   podwire net add mynet blue
   podwire net add mynet /run/netns/blue --ifname eth1 -o json
-  podwire net add mynet blue --args 'IP=10.88.0.7'
-  podwire net add mynet blue --cap-args '{\"portMappings\":[{\"hostPort\":8080,\"containerPort\":80,\"protocol\":\"tcp\"}]}'")]
+  podwire net add mynet blue --args 'IgnoreUnknown=1;IP=10.88.0.7'
+  podwire net add mynet blue --cap-args '{\"ips\":[\"10.88.0.9/24\"]}'")]
     Add(Attach),
     /// Check that an attachment is as it was made
     #[command(after_help = "Example:\n  podwire net check mynet blue")]
@@ -65,12 +65,24 @@ pub struct Attach {
 #[derive(Clone, Debug, Args)]
 pub struct Wishes {
     /// Name of the interface in the namespace.
-    #[arg(long, short = 'i', env = "CNI_IFNAME", default_value = "eth0", value_name = "NAME",
-          hide_env_values = true)]
+    #[arg(
+        long,
+        short = 'i',
+        env = "CNI_IFNAME",
+        default_value = "eth0",
+        value_name = "NAME",
+        hide_env_values = true
+    )]
     pub ifname: String,
     /// Arguments for the plugins: KEY=VALUE with ';' between them.
-    #[arg(long, env = "CNI_ARGS", default_value = "", value_name = "ARGS",
-          hide_env_values = true, hide_default_value = true)]
+    #[arg(
+        long,
+        env = "CNI_ARGS",
+        default_value = "",
+        value_name = "ARGS",
+        hide_env_values = true,
+        hide_default_value = true
+    )]
     pub args: String,
     /// Values for capabilities, as a JSON object.
     #[arg(long, env = "CAP_ARGS", default_value = "", value_name = "JSON",

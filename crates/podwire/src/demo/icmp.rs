@@ -32,7 +32,8 @@ impl Pinger {
             IpAddr::V6(_) => (AddressFamily::INET6, ipproto::ICMPV6),
         };
         let open = || -> rustix::io::Result<OwnedFd> {
-            let socket = socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, Some(protocol))?;
+            let socket =
+                socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, Some(protocol))?;
             // Connected, the socket hears this address only.
             connect(&socket, &SocketAddr::new(to, 0))?;
             Ok(socket)
@@ -108,9 +109,9 @@ impl Echo {
 
 /// RFC 1071.
 fn checksum(packet: &[u8]) -> u16 {
-    let words = packet.chunks(2).map(|pair| {
-        u32::from(pair[0]) << 8 | pair.get(1).copied().map_or(0, u32::from)
-    });
+    let words = packet
+        .chunks(2)
+        .map(|pair| u32::from(pair[0]) << 8 | pair.get(1).copied().map_or(0, u32::from));
     let mut sum: u32 = words.sum();
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);

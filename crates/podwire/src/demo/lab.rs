@@ -17,6 +17,7 @@ use super::run::Run;
 use crate::{config, place};
 
 const NETWORK: &str = "podwire-demo";
+const NO_PLUGINS: &str = "/dev/null";
 /// The bridge in the node's namespace.
 pub const BRIDGE: &str = "podwire0";
 
@@ -65,7 +66,7 @@ impl Lab {
     }
 
     /// Makes a container and attaches it to loopback and the network.
-    pub fn add_pod(&mut self, run: &Run, name: &str) -> Result<&Pod> {
+    pub fn add_pod(&self, run: &Run, name: &str) -> Result<Pod> {
         let (path, netns) = run.namespace(name).with_context(|| format!("make {name}"))?;
         let container = container(name, &path)?;
         let attach = || -> Result<(CniResult, Duration)> {
@@ -77,12 +78,11 @@ impl Lab {
         };
         let (result, took) =
             self.node_netns.enter(attach)?.with_context(|| format!("attach {name}"))?;
-        let pod = Pod { name: name.to_owned(), path, netns, result, took };
-        Ok(self.pods.push_mut(pod))
+        Ok(Pod { name: name.to_owned(), path, netns, result, took })
     }
 
     /// Detaches all pods; the time of each.
-    pub fn detach_pods(&mut self) -> Result<Vec<Duration>> {
+    pub fn detach_pods(&self) -> Result<Vec<Duration>> {
         let detach = |pod: &Pod| -> Result<Duration> {
             let container = container(&pod.name, &pod.path)?;
             let started = Instant::now();
@@ -94,9 +94,9 @@ impl Lab {
         self.pods.iter().map(detach).collect()
     }
 
-    /// Plugins are taken from this program only: nothing of the machine counts.
+    /// Plugins are taken from this program only: where they are looked for first, there is none.
     fn runtime(&self) -> Runtime<'_> {
-        let mut runtime = Runtime::new(&self.host, "");
+        let mut runtime = Runtime::new(&self.host, NO_PLUGINS);
         runtime.cache_dir.clone_from(&self.cache);
         runtime
     }

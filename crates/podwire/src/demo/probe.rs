@@ -29,7 +29,7 @@ pub struct Echo {
 /// A page that came over.
 #[derive(Debug)]
 pub struct Fetched {
-    pub from: SocketAddr,
+    pub url: String,
     pub page: String,
     pub time: Duration,
 }
@@ -41,8 +41,8 @@ pub fn ping_others(pods: &[Pod], from: usize, stop: &Stop) -> Result<Vec<Echo>> 
         stop.check()?;
         for address in other.ips() {
             let time = pods[from].netns.enter(|| ping(address))?;
-            let time = time
-                .with_context(|| format!("ping {} from {}", other.name, pods[from].name))?;
+            let time =
+                time.with_context(|| format!("ping {} from {}", other.name, pods[from].name))?;
             echoes.push(Echo { from, to, address, time });
         }
     }
@@ -73,9 +73,16 @@ pub fn fetch_page(client: &Pod, server: &Pod, stop: &Stop) -> Result<Vec<Fetched
         let (page, time) = fetch_once(&listener, &greeting, client, from)
             .with_context(|| format!("fetch a page of {} from {}", server.name, client.name))?;
         ensure!(page == greeting, "the page is {page:?} and not {greeting:?}");
-        fetched.push(Fetched { from, page, time });
+        fetched.push(Fetched { url: url(address), page, time });
     }
     Ok(fetched)
+}
+
+fn url(address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(address) => format!("http://{address}/"),
+        IpAddr::V6(address) => format!("http://[{address}]/"),
+    }
 }
 
 fn fetch_once(

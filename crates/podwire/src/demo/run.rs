@@ -149,7 +149,8 @@ fn dir_of(id: u32) -> PathBuf {
 }
 
 fn ids() -> Result<Vec<u32>> {
-    let mut ids: Vec<u32> = names(Path::new(HOME))?.iter().filter_map(|name| name.parse().ok()).collect();
+    let mut ids: Vec<u32> =
+        names(Path::new(HOME))?.iter().filter_map(|name| name.parse().ok()).collect();
     ids.sort_unstable();
     Ok(ids)
 }

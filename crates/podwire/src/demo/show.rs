@@ -61,9 +61,19 @@ pub fn round_trips(pods: &[Pod], echoes: &[Echo]) -> String {
         let times: Vec<String> = between.map(|echo| echo.time.as_micros().to_string()).collect();
         times.join(" / ")
     };
-    let mut rows = vec![[String::new()].into_iter().chain(pods.iter().map(|pod| format!("→ {}", pod.name))).collect::<Vec<_>>()];
+    let mut rows = vec![
+        [String::new()]
+            .into_iter()
+            .chain(pods.iter().map(|pod| format!("→ {}", pod.name)))
+            .collect::<Vec<_>>(),
+    ];
     for (from, pod) in pods.iter().enumerate() {
-        rows.push([pod.name.clone()].into_iter().chain((0..pods.len()).map(|to| cell(from, to))).collect());
+        rows.push(
+            [pod.name.clone()]
+                .into_iter()
+                .chain((0..pods.len()).map(|to| cell(from, to)))
+                .collect(),
+        );
     }
     text += &output::grid(rows);
     text
@@ -71,12 +81,15 @@ pub fn round_trips(pods: &[Pod], echoes: &[Echo]) -> String {
 
 /// One line about the echoes of one family.
 pub fn summary(echoes: &[Echo], is_v6: bool) -> String {
-    let mut times: Vec<Duration> =
-        echoes.iter().filter(|echo| echo.address.is_ipv6() == is_v6).map(|echo| echo.time).collect();
+    let mut times: Vec<Duration> = echoes
+        .iter()
+        .filter(|echo| echo.address.is_ipv6() == is_v6)
+        .map(|echo| echo.time)
+        .collect();
     times.sort_unstable();
     let family = if is_v6 { "IPv6" } else { "IPv4" };
-    let Some(median) = times.get(times.len() / 2) else { return format!("{family}: none") };
-    format!("{family}: {} of {} answered, median {}", times.len(), times.len(), output::duration(*median))
+    let median = times.get(times.len() / 2).copied().unwrap_or_default();
+    format!("{family}: all {} pairs answer, median {}", times.len(), output::duration(median))
 }
 
 /// How to look inside what was kept.
@@ -118,7 +131,7 @@ pub fn json(lab: &Lab, echoes: &[Echo], fetched: &[Fetched]) -> Value {
             "micros": micros(echo.time),
         })).collect::<Vec<_>>(),
         "pages": fetched.iter().map(|fetched| json!({
-            "from": fetched.from.to_string(),
+            "url": fetched.url,
             "page": fetched.page,
             "micros": micros(fetched.time),
         })).collect::<Vec<_>>(),

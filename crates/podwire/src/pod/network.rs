@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The two networks of every pod: loopback and the default.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use cni::Host;
-use cni::runtime::conf_dir::{self, scan};
+use cni::runtime::conf_dir::{self, Chosen};
 use cni::runtime::{Container, NetworkList, Runtime};
 use serde_json::{Value, json};
 
@@ -29,24 +29,24 @@ pub fn runtime<'h>(host: &'h Host, places: &Places) -> Runtime<'h> {
 }
 
 /// The first valid network of the directory as it is now.
-pub fn default(dir: &Path, runtime: &Runtime) -> Result<NetworkList> {
-    match conf_dir::first_valid(dir, runtime) {
-        Ok(found) => Ok(found.list),
-        Err(error) => Err(error).hint(|| advice(dir)).context(UNINITIALIZED),
-    }
+pub fn default(dir: &Path, runtime: &Runtime) -> Result<Chosen> {
+    let chosen = conf_dir::first_valid(dir, runtime);
+    // The error of a directory with files says what is wrong with each.
+    let is_empty = chosen.is_err() && conf_dir::scan(dir).is_ok_and(|found| found.is_empty());
+    let chosen = match is_empty {
+        true => chosen.hint(|| config::how_to_begin(dir)),
+        false => chosen.map_err(Into::into),
+    };
+    chosen.context(UNINITIALIZED)
 }
 
-/// Broken files are shown with the line, an empty directory with what could be in it.
-fn advice(dir: &Path) -> String {
-    let found = scan(dir).unwrap_or_default();
-    if found.is_empty() {
-        return config::how_to_begin(dir);
-    }
-    let faults: Vec<String> = found.iter().filter_map(config::fault).collect();
-    match faults.is_empty() {
-        true => "install the missing plugins, or name their directory with --path".to_owned(),
-        false => format!("repair\n{}", faults.join("\n")),
-    }
+/// What is wrong with the files that came before the chosen one.
+pub fn passed_over(chosen: &Chosen) -> Vec<String> {
+    let told = |(file, error): &(PathBuf, cni::Error)| {
+        let (file, error) = (file.display().to_string(), error.to_string());
+        if error.contains(&file) { error } else { format!("{file}: {error}") }
+    };
+    chosen.passed_over.iter().map(told).collect()
 }
 
 /// A network as it is to be remembered: whole, whatever becomes of its file and folder.

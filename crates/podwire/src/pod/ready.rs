@@ -27,7 +27,7 @@ const PERIOD: Duration = Duration::from_secs(5);
 /// The answer.
 #[derive(Debug, PartialEq, Eq)]
 enum Readiness {
-    Ready { network: String },
+    Ready { network: String, passed_over: Vec<String> },
     NotReady { reason: String },
 }
 
@@ -53,7 +53,7 @@ pub fn lacks_pod_cidr(list: &NetworkList, pod_cidrs: &[IpNet]) -> Option<String>
 
 fn find(asked: &PodReady, runtime: &Runtime) -> Readiness {
     match look(asked, runtime) {
-        Ok(network) => Readiness::Ready { network },
+        Ok(ready) => ready,
         Err(error) => {
             let text = report::text(&error, rustix::process::geteuid().is_root());
             let text = text.strip_prefix("error: ").unwrap_or(&text).trim_end();
@@ -62,8 +62,10 @@ fn find(asked: &PodReady, runtime: &Runtime) -> Readiness {
     }
 }
 
-fn look(asked: &PodReady, runtime: &Runtime) -> Result<String> {
-    let list = network::default(&asked.places.conf_dir, runtime)?;
+fn look(asked: &PodReady, runtime: &Runtime) -> Result<Readiness> {
+    let chosen = network::default(&asked.places.conf_dir, runtime)?;
+    let passed_over = network::passed_over(&chosen);
+    let list = chosen.list;
     if let Some(reason) = lacks_pod_cidr(&list, &asked.pod_cidrs) {
         anyhow::bail!(reason);
     }
@@ -82,20 +84,22 @@ fn look(asked: &PodReady, runtime: &Runtime) -> Result<String> {
             .check(&network::recorded(&state)?, &network::container(&state)?)
             .with_context(|| format!("pod {pod} is not as it was made"))?;
     }
-    Ok(list.name)
+    Ok(Readiness::Ready { network: list.name, passed_over })
 }
 
 fn tell(found: &Readiness, format: Format) -> Result<()> {
     match (found, format) {
-        (Readiness::Ready { network }, Format::Text) => {
-            output::print(&format!("ready: network {network:?}\n"))
+        (Readiness::Ready { network, passed_over }, Format::Text) => {
+            let why: String =
+                passed_over.iter().map(|why| format!("  passed over {why}\n")).collect();
+            output::print(&format!("ready: network {network:?}\n{why}"))
         }
         (Readiness::NotReady { reason }, Format::Text) => {
             output::print(&format!("not ready: {reason}\n"))
         }
-        (Readiness::Ready { network }, Format::Json) => {
-            output::print_json(&json!({ "ready": true, "network": network }))
-        }
+        (Readiness::Ready { network, passed_over }, Format::Json) => output::print_json(
+            &json!({ "ready": true, "network": network, "passedOver": passed_over }),
+        ),
         (Readiness::NotReady { reason }, Format::Json) => {
             output::print_json(&json!({ "ready": false, "reason": reason }))
         }

@@ -21,6 +21,10 @@ pub fn run(asked: &PodStatus, format: Format) -> Result<()> {
         return Err(anyhow!("pod {pod} is not up"))
             .hint(|| format!("bring it up: podwire pod up {pod}"));
     };
+    if !state.is_up {
+        return Err(anyhow!("pod {pod} came up in part only: the call was interrupted"))
+            .hint(|| format!("remove what is left: podwire pod down {pod}"));
+    }
     let ips = addresses(&state).with_context(|| format!("look into pod {pod}"))?;
     let ips: Vec<String> = ips.iter().map(IpAddr::to_string).collect();
     if ips.is_empty() {
@@ -58,9 +62,11 @@ fn addresses(state: &PodState) -> Result<Vec<IpAddr>> {
     let Some(link) = link::by_name(&netlink, ifname)? else {
         bail!("it has no interface {ifname}");
     };
-    let is_global = |addr: &Addr| addr.scope == RT_SCOPE_UNIVERSE && !addr.prefix.addr().is_loopback();
+    let is_global =
+        |addr: &Addr| addr.scope == RT_SCOPE_UNIVERSE && !addr.prefix.addr().is_loopback();
     let found = addr::list(&netlink, Some(link.index))?;
-    let mut ips: Vec<IpAddr> = found.iter().filter(|addr| is_global(addr)).map(|addr| addr.prefix.addr()).collect();
+    let mut ips: Vec<IpAddr> =
+        found.iter().filter(|addr| is_global(addr)).map(|addr| addr.prefix.addr()).collect();
     ips.sort_by_key(IpAddr::is_ipv6);
     Ok(ips)
 }

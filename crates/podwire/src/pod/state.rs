@@ -46,10 +46,7 @@ pub struct Store {
 impl Store {
     pub fn new(dir: &Path, pod: &PodName) -> Store {
         let name = pod.file();
-        Store {
-            file: dir.join(format!("{name}.json")),
-            lock: dir.join(format!("{name}.lock")),
-        }
+        Store { file: dir.join(format!("{name}.json")), lock: dir.join(format!("{name}.lock")) }
     }
 
     /// Waits until no other works on this pod.

@@ -26,7 +26,11 @@ pub fn run(asked: &PodUp, format: Format) -> Result<()> {
     clear_way(&asked.pod, &store, &runtime)?;
 
     let started = Instant::now();
-    let list = network::default(&asked.places.conf_dir, &runtime)?;
+    let chosen = network::default(&asked.places.conf_dir, &runtime)?;
+    network::passed_over(&chosen)
+        .iter()
+        .for_each(|why| report::warn(&format!("passed over {why}")));
+    let list = chosen.list;
     let mut state = plan(asked, &list)?;
     for warning in capability::unmet(&state.capability_args, &list.capabilities()) {
         report::warn(&warning);
@@ -42,7 +46,7 @@ pub fn run(asked: &PodUp, format: Format) -> Result<()> {
     };
     state.is_up = true;
     store.write(&state)?;
-    show(&asked.pod, &state, &list, raw, started.elapsed(), format)
+    show(&asked.pod, &state, &list, &raw, started.elapsed(), format)
 }
 
 /// A pod that is up stays as it is; what a crash left of one is removed.
@@ -141,7 +145,7 @@ fn show(
     pod: &PodName,
     state: &PodState,
     list: &NetworkList,
-    raw: Value,
+    raw: &Value,
     took: Duration,
     format: Format,
 ) -> Result<()> {
@@ -161,12 +165,7 @@ fn show(
     }
     let table = output::table(
         ["POD", "ADDRESSES", "NETWORK", "NAMESPACE"],
-        [[
-            pod.to_string(),
-            ips.join(" "),
-            list.name.clone(),
-            state.netns.display().to_string(),
-        ]],
+        [[pod.to_string(), ips.join(" "), list.name.clone(), state.netns.display().to_string()]],
     );
     output::print(&format!("{pod}: up in {}\n\n{table}", output::duration(took)))
 }

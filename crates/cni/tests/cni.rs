@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the specification and the reference library promise, held against this library. Foreign
+//! plugins are shell scripts, because that is what a foreign plugin is: some program.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "cni/conf_dir.rs"]
+mod conf_dir;
+#[path = "cni/delegate.rs"]
+mod delegate;
+#[path = "cni/exec.rs"]
+mod exec;
+#[path = "cni/lab.rs"]
+mod lab;
+#[path = "cni/network_list.rs"]
+mod network_list;
+#[path = "cni/plugin.rs"]
+mod plugin;
+#[path = "cni/result.rs"]
+mod result;
+#[path = "cni/result_properties.rs"]
+mod result_properties;
+#[path = "cni/runtime_add.rs"]
+mod runtime_add;
+#[path = "cni/runtime_cache.rs"]
+mod runtime_cache;
+#[path = "cni/runtime_other.rs"]
+mod runtime_other;

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The configuration directory: order, names, broken files, and the default network.
+
+use std::fs;
+
+use cni::runtime::conf_dir::{first_valid, load, scan};
+
+use crate::lab::Lab;
+
+fn conflist(name: &str, kind: &str) -> String {
+    format!(r#"{{"cniVersion": "1.0.0", "name": "{name}", "plugins": [{{"type": "{kind}"}}]}}"#)
+}
+
+fn single(name: &str, kind: &str) -> String {
+    format!(r#"{{"cniVersion": "1.0.0", "name": "{name}", "type": "{kind}"}}"#)
+}
+
+/// A directory with these files; `net.d` of a lab.
+fn directory(files: &[(&str, String)]) -> Lab {
+    let lab = Lab::new();
+    fs::create_dir(lab.path("net.d")).unwrap();
+    for (name, text) in files {
+        fs::write(lab.path("net.d").join(name), text).unwrap();
+    }
+    lab
+}
+
+#[test]
+fn lists_come_first_and_a_broken_file_hides_no_other() {
+    let lab = directory(&[
+        ("50-c.json", single("c", "x")),
+        ("40-b.conf", single("b", "x")),
+        ("90-a.conflist", conflist("a", "x")),
+        ("10-broken.conflist", "{".into()),
+        ("README.md", "text".into()),
+        ("60-old.conf.bak", single("d", "x")),
+    ]);
+    fs::create_dir(lab.path("net.d/00-folder.conflist")).unwrap();
+    std::os::unix::fs::symlink("90-a.conflist", lab.path("net.d/95-link.conflist")).unwrap();
+    let found = scan(&lab.path("net.d")).unwrap();
+    let told: Vec<(String, Option<String>)> = found
+        .into_iter()
+        .map(|found| {
+            let name = found.file.file_name().unwrap().to_string_lossy().into_owned();
+            (name, found.list.ok().map(|list| list.name))
+        })
+        .collect();
+    let expected = [
+        ("10-broken.conflist", None),
+        ("90-a.conflist", Some("a")),
+        ("95-link.conflist", Some("a")),
+        ("40-b.conf", Some("b")),
+        ("50-c.json", Some("c")),
+    ];
+    let expected = expected.map(|(file, name)| (file.to_owned(), name.map(str::to_owned)));
+    assert_eq!(told, expected);
+}
+
+#[test]
+fn a_network_is_found_by_name() {
+    let lab = directory(&[
+        ("10-broken.conflist", "{\n\"name\": \"b\"".into()),
+        ("20-b.conflist", conflist("b", "from-list")),
+        ("05-b.conf", single("b", "from-single")),
+        ("30-c.conf", single("c", "x")),
+    ]);
+    let dir = lab.path("net.d");
+    let b = load(&dir, "b").unwrap();
+    assert_eq!(b.plugins[0].kind, "from-list");
+    assert_eq!(b.file, Some(dir.join("20-b.conflist")));
+    assert_eq!(load(&dir, "c").unwrap().file, Some(dir.join("30-c.conf")));
+
+    let error = load(&dir, "z").unwrap_err();
+    let shown = dir.display();
+    assert_eq!(error.msg, format!("no net configuration with name \"z\" in {shown}"));
+    assert!(error.details.contains(&format!("{shown}/10-broken.conflist:2:11: EOF")), "{error}");
+}
+
+#[test]
+fn an_empty_or_missing_directory_holds_no_network() {
+    let lab = directory(&[]);
+    for dir in ["net.d", "nowhere"] {
+        let dir = lab.path(dir);
+        assert!(scan(&dir).unwrap().is_empty());
+        let expected = format!("no net configurations found in {}", dir.display());
+        assert_eq!(load(&dir, "a").unwrap_err().msg, expected);
+        assert_eq!(first_valid(&dir, &lab.runtime()).unwrap_err().msg, expected);
+    }
+}
+
+#[test]
+fn the_default_is_the_first_that_can_work() {
+    let lab = directory(&[
+        ("10-broken.conflist", "{".into()),
+        ("20-missing.conf", single("missing", "nowhere")),
+        ("30-old.conflist", conflist("old", "speaks-old")),
+        ("40-good.json", single("good", "speaks-new")),
+        ("50-later.conflist", conflist("later", "speaks-new")),
+    ]);
+    lab.plugin("speaks-old", r#"echo '{"cniVersion":"0.4.0","supportedVersions":["0.4.0"]}'"#);
+    lab.plugin("speaks-new", r#"echo '{"cniVersion":"1.0.0","supportedVersions":["1.0.0"]}'"#);
+    let chosen = first_valid(&lab.path("net.d"), &lab.runtime()).unwrap();
+    assert_eq!(chosen.list.name, "good");
+    let reasons: Vec<&str> = chosen.passed_over.iter().map(|(_, error)| &*error.msg).collect();
+    assert!(reasons[0].contains("EOF"), "{reasons:?}");
+    assert!(reasons[1].contains("failed to find plugin \"nowhere\""), "{reasons:?}");
+    let old = "plugin speaks-old does not support config version \"1.0.0\"";
+    assert_eq!((reasons[2], reasons.len()), (old, 3));
+
+    for later in ["40-good.json", "50-later.conflist"] {
+        fs::remove_file(lab.path("net.d").join(later)).unwrap();
+    }
+    let error = first_valid(&lab.path("net.d"), &lab.runtime()).unwrap_err();
+    assert!(error.msg.starts_with("no valid net configuration in "), "{error}");
+    assert!(error.details.contains(old), "{error}");
+}

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+//! DEL and CHECK by a runtime, and what they make of the cache, whole, broken or missing.
+
+use std::fs;
+
+use cni::Code;
+use cni::runtime::{Container, NetworkList};
+use serde_json::{Value, json};
+
+use crate::lab::{Lab, container, failing, list, list_of, printing};
+
+/// A lab with plugins `a` and `b` and one attachment.
+fn attached(version: &str) -> (Lab, NetworkList) {
+    let lab = Lab::new();
+    lab.plugin("a", &printing(&json!({"cniVersion": version})));
+    lab.plugin("b", &printing(&json!({"cniVersion": version, "x": {"y": 1}})));
+    let list = list(version, &["a", "b"]);
+    lab.runtime().add(&list, &container()).unwrap();
+    lab.calls();
+    (lab, list)
+}
+
+const CACHED: &str = "cache/results/net-c1-eth0";
+
+#[test]
+fn del_goes_backwards_and_forgets() {
+    let (lab, list) = attached("1.0.0");
+    lab.runtime().del(&list, &container()).unwrap();
+    assert_eq!(lab.calls(), ["DEL b", "DEL a"]);
+    let result = json!({"cniVersion": "1.0.0", "x": {"y": 1}});
+    assert_eq!(lab.sent("a", "DEL")["prevResult"], result);
+    assert_eq!(lab.sent("b", "DEL")["prevResult"], result);
+    assert!(!lab.path(CACHED).exists());
+
+    lab.runtime().del(&list, &Container { netns: String::new(), ..container() }).unwrap();
+    assert_eq!(lab.calls(), ["DEL b", "DEL a"], "once more, without anything to go by");
+    assert_eq!(lab.sent("a", "DEL").get("prevResult"), None);
+}
+
+#[test]
+fn del_has_no_result_before_0_4_0() {
+    let (lab, list) = attached("0.3.1");
+    lab.runtime().del(&list, &container()).unwrap();
+    assert_eq!(lab.sent("a", "DEL").get("prevResult"), None);
+    assert!(!lab.path(CACHED).exists());
+}
+
+#[test]
+fn del_goes_on_after_failures_and_can_be_repeated() {
+    let (lab, _) = attached("1.0.0");
+    lab.plugin("a", &failing("DEL", 11, "busy"));
+    lab.plugin("b", &failing("DEL", 101, "stuck"));
+    let list = list("1.0.0", &["a", "b", "nowhere"]);
+    let error = lab.runtime().del(&list, &container()).unwrap_err();
+    assert_eq!(lab.calls(), ["DEL b", "DEL a"]);
+    assert_eq!(error.code, Code::INVALID_CONFIG, "of the first that failed");
+    for part in ["failed to find plugin \"nowhere\"", "(delete): stuck", "(delete): busy"] {
+        assert!(error.msg.contains(part), "{error}");
+    }
+    assert!(lab.path(CACHED).exists());
+
+    lab.plugin("a", "");
+    lab.plugin("b", "");
+    lab.plugin("nowhere", "");
+    lab.runtime().del(&list, &container()).unwrap();
+    assert_eq!(lab.sent("a", "DEL")["prevResult"]["x"], json!({"y": 1}));
+    assert!(!lab.path(CACHED).exists());
+}
+
+#[test]
+fn a_broken_cache_does_not_keep_a_del() {
+    for broken in
+        ["", "{", "null", "[]", r#"{"kind":"other"}"#, r#"{"kind":"cniCacheV1","ifName":3}"#]
+    {
+        let (lab, list) = attached("1.0.0");
+        fs::write(lab.path(CACHED), broken).unwrap();
+        lab.runtime().del(&list, &container()).unwrap();
+        assert_eq!(lab.calls(), ["DEL b", "DEL a"], "{broken}");
+        assert_eq!(lab.sent("a", "DEL").get("prevResult"), None, "{broken}");
+        assert!(!lab.path(CACHED).exists(), "{broken}");
+    }
+    let (lab, list) = attached("1.0.0");
+    fs::remove_dir_all(lab.path("cache")).unwrap();
+    fs::write(lab.path("cache"), "no folder, so no lock").unwrap();
+    lab.runtime().del(&list, &container()).unwrap();
+    assert_eq!(lab.calls(), ["DEL b", "DEL a"]);
+}
+
+#[test]
+fn a_result_that_cannot_be_used_does_not_keep_a_del() {
+    let (lab, list) = attached("1.0.0");
+    let text = lab.read(CACHED).replace("\"cniVersion\":\"1.0.0\",\"x\"", "\"ips\":3,\"x\"");
+    fs::write(lab.path(CACHED), text).unwrap();
+    lab.runtime().del(&list, &container()).unwrap();
+    assert_eq!(lab.sent("a", "DEL").get("prevResult"), None);
+}
+
+#[test]
+fn the_cache_of_old_libraries_is_understood() {
+    let (lab, list) = attached("1.0.0");
+    let bare = json!({"cniVersion": "0.4.0", "ips": [{"version": "4", "address": "10.0.0.2/24"}]});
+    fs::write(lab.path(CACHED), bare.to_string()).unwrap();
+    lab.runtime().check(&list, &container()).unwrap();
+    let expected = json!({"cniVersion": "1.0.0", "ips": [{"address": "10.0.0.2/24"}]});
+    assert_eq!(lab.sent("b", "CHECK")["prevResult"], expected, "in the list's version");
+    assert!(lab.runtime().cached_attachments(None, None).is_empty(), "it tells no names");
+    lab.runtime().del(&list, &container()).unwrap();
+    assert!(!lab.path(CACHED).exists());
+}
+
+#[test]
+fn a_file_about_another_attachment_is_left_alone() {
+    let lab = Lab::new();
+    lab.plugin("a", &printing(&json!({"x": "of another"})));
+    let mut conf = json!({"cniVersion": "1.0.0", "name": "net-c1", "plugins": [{"type": "a"}]});
+    let other = Container { id: "x".into(), ..container() };
+    lab.runtime().add(&list_of(&conf), &other).unwrap();
+    conf["name"] = "net".into();
+    let ours = Container { id: "c1-x".into(), ..container() };
+    lab.runtime().del(&list_of(&conf), &ours).unwrap();
+    assert_eq!(lab.sent("a", "DEL").get("prevResult"), None);
+    assert!(lab.path("cache/results/net-c1-x-eth0").exists());
+}
+
+#[test]
+fn check_asks_everyone_and_stops_at_the_first_failure() {
+    let (lab, list) = attached("0.4.0");
+    lab.runtime().check(&list, &container()).unwrap();
+    assert_eq!(lab.calls(), ["CHECK a", "CHECK b"]);
+    assert_eq!(lab.sent("a", "CHECK")["prevResult"], json!({"cniVersion": "0.4.0", "x": {"y": 1}}));
+
+    lab.plugin("a", &failing("CHECK", 104, "no route"));
+    let error = lab.runtime().check(&list, &container()).unwrap_err();
+    assert_eq!(error.code, Code(104));
+    assert_eq!(error.msg, "plugin type=\"a\" failed (check): no route");
+    assert_eq!(lab.calls(), ["CHECK a"]);
+    assert!(lab.path(CACHED).exists());
+}
+
+#[test]
+fn check_needs_a_version_that_has_it_and_can_be_disabled() {
+    let (lab, mut list) = attached("0.3.1");
+    let error = lab.runtime().check(&list, &container()).unwrap_err();
+    assert_eq!(error.code, Code::INCOMPATIBLE_VERSION);
+    assert_eq!(error.msg, "configuration version \"0.3.1\" does not support the CHECK command");
+    list.version = cni::Version::V1_0_0;
+    list.disable_check = true;
+    lab.runtime().check(&list, &container()).unwrap();
+    assert!(lab.calls().is_empty());
+}
+
+#[test]
+fn check_without_cache_leaves_it_to_the_plugins_and_with_a_broken_one_fails() {
+    let (lab, list) = attached("1.0.0");
+    fs::remove_file(lab.path(CACHED)).unwrap();
+    lab.runtime().check(&list, &container()).unwrap();
+    assert_eq!(lab.sent("a", "CHECK").get("prevResult"), None);
+    lab.calls();
+    fs::write(lab.path(CACHED), "").unwrap();
+    assert_eq!(lab.runtime().check(&list, &container()).unwrap_err().code, Code::DECODE);
+    assert!(lab.calls().is_empty());
+}
+
+#[test]
+fn attachments_are_listed_by_network_and_container() {
+    let lab = Lab::new();
+    lab.plugin("a", &printing(&json!({})));
+    for (network, id, ifname) in [("n1", "c1", "eth0"), ("n1", "c2", "eth0"), ("n2", "c1", "eth1")]
+    {
+        let conf = json!({"cniVersion": "1.0.0", "name": network, "plugins": [{"type": "a"}]});
+        let container = Container { id: id.into(), ifname: ifname.into(), ..container() };
+        lab.runtime().add(&list_of(&conf), &container).unwrap();
+    }
+    fs::write(lab.path("cache/results/n1-c9-eth0"), "broken").unwrap();
+    let names = |network: Option<&str>, id: Option<&str>| {
+        let found = lab.runtime().cached_attachments(network, id);
+        let name = |entry: &cni::runtime::cache::Entry| {
+            format!("{}-{}-{}", entry.network, entry.container.id, entry.container.ifname)
+        };
+        found.iter().map(name).collect::<Vec<_>>()
+    };
+    assert_eq!(names(None, None), ["n1-c1-eth0", "n1-c2-eth0", "n2-c1-eth1"]);
+    assert_eq!(names(Some("n1"), None), ["n1-c1-eth0", "n1-c2-eth0"]);
+    assert_eq!(names(None, Some("c1")), ["n1-c1-eth0", "n2-c1-eth1"]);
+    assert_eq!(names(Some("n2"), Some("c1")), ["n2-c1-eth1"]);
+    let entry = lab.runtime().cached("n1", &container()).unwrap();
+    assert_eq!(entry.container.netns, "/run/netns/c1");
+    assert_eq!(NetworkList::parse(&entry.config, None).unwrap().name, "n1");
+    assert_eq!(entry.result, Some(json!({"cniVersion": "1.0.0"})));
+}
+
+#[test]
+fn operations_on_one_container_do_not_overlap() {
+    let lab = Lab::new();
+    lab.plugin(
+        "a",
+        &format!(
+            "mkdir $lab/inside || echo overlap >> $lab/calls\n{}\nrmdir $lab/inside",
+            printing(&Value::Null)
+        ),
+    );
+    let list = list("1.0.0", &["a"]);
+    std::thread::scope(|scope| {
+        for number in 0..6 {
+            let (lab, list) = (&lab, &list);
+            scope.spawn(move || match number % 3 {
+                0 => lab.runtime().del(list, &container()).unwrap(),
+                1 => lab.runtime().add(list, &container()).map(drop).unwrap(),
+                _ => lab.runtime().gc(list, &[container().attachment()]).unwrap(),
+            });
+        }
+    });
+    assert!(!lab.calls().contains(&"overlap".to_owned()));
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The socket against the real kernel, with messages built by hand.
+
+use std::time::{Duration, Instant};
+
+use netlink::{
+    Answer, Attrs, Errno, Message, Monitor, NLM_F_CREATE, NLM_F_EXCL, Protocol, Received, Socket,
+};
+use rustix::net::{SendFlags, send};
+use testkit::{in_netns, run};
+
+const RTM_NEWLINK: u16 = 16; // linux/rtnetlink.h
+const RTM_GETLINK: u16 = 18; // linux/rtnetlink.h
+const RTM_SETLINK: u16 = 19; // linux/rtnetlink.h
+const IFLA_IFNAME: u16 = 3; // linux/if_link.h
+const IFLA_MTU: u16 = 4; // linux/if_link.h
+const IFLA_LINKINFO: u16 = 18; // linux/if_link.h
+const RTNLGRP_LINK: u32 = 1; // linux/rtnetlink.h
+const SOON: Duration = Duration::from_secs(10);
+
+fn about(kind: u16, flags: u16, name: &str) -> Message {
+    let mut message = Message::new(kind, flags);
+    message.header(&[0; 16]).str(IFLA_IFNAME, name);
+    message
+}
+
+fn set_mtu(name: &str, mtu: u32) -> Message {
+    let mut message = about(RTM_SETLINK, 0, name);
+    message.u32(IFLA_MTU, mtu);
+    message
+}
+
+fn create(name: &str, kind: &str) -> Message {
+    let mut message = about(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, name);
+    message.nest(IFLA_LINKINFO, |info| {
+        info.str(1, kind);
+    });
+    message
+}
+
+fn all_links() -> Message {
+    let mut message = Message::new(RTM_GETLINK, 0);
+    message.header(&[0; 16]);
+    message
+}
+
+fn name_in(payload: &[u8]) -> Option<String> {
+    Attrs::after(payload, 16).find_kind(IFLA_IFNAME)?.str().map(str::to_owned)
+}
+
+#[test]
+fn refusals_are_told_with_place_and_words() {
+    in_netns(|| {
+        run("ip", &["link", "add", "a0", "type", "veth", "peer", "name", "a1"]);
+        let socket = Socket::open(Protocol::Route).unwrap();
+        let messages =
+            [set_mtu("a0", 1), set_mtu("a0", 1400), set_mtu("none", 1400), set_mtu("a1", 1401)];
+        let failures = socket.request(&messages).unwrap();
+        assert_eq!(failures.iter().map(|failure| failure.index).collect::<Vec<_>>(), [0, 2]);
+        assert_eq!(failures[0].error.errno, Errno::INVAL);
+        assert_eq!(failures[0].error.ext.as_deref(), Some("mtu less than device minimum"));
+        assert_eq!(failures[1].error.errno, Errno::NODEV);
+        assert!(run("ip", &["link", "show", "a1"]).contains("mtu 1401"));
+        assert!(socket.request(&[]).unwrap().is_empty());
+
+        let (kind, payload) = socket.get(&about(RTM_GETLINK, 0, "a0")).unwrap();
+        assert_eq!((kind, name_in(&payload).as_deref()), (RTM_NEWLINK, Some("a0")));
+        let error = socket.get(&about(RTM_GETLINK, 0, "none")).unwrap_err();
+        assert_eq!(error.errno, Errno::NODEV);
+        // Strict checking is on: an attribute that means nothing here is refused.
+        let mut wrong = all_links();
+        wrong.u32(IFLA_MTU, 1);
+        let error = socket.dump(&wrong, |_, _| Some(())).unwrap_err();
+        assert_eq!(error.errno, Errno::INVAL);
+        assert!(error.ext.is_some(), "{error}");
+    });
+}
+
+#[test]
+fn a_dump_of_several_datagrams_is_whole() {
+    in_netns(|| {
+        let socket = Socket::open(Protocol::Route).unwrap();
+        let wanted: Vec<_> = (0..200).map(|n| format!("br{n:03}")).collect();
+        let messages: Vec<_> = wanted.iter().map(|name| create(name, "bridge")).collect();
+        assert!(socket.request(&messages).unwrap().is_empty());
+        let mut found = socket.dump(&all_links(), |_, payload| name_in(payload)).unwrap();
+        found.retain(|name| name.starts_with("br"));
+        found.sort();
+        assert_eq!(found, wanted);
+        // Every one fails, in two datagrams of requests and 200 of answers.
+        let failures = socket.request(&messages).unwrap();
+        assert_eq!(failures.len(), 200);
+        assert!(failures.iter().enumerate().all(|(place, failure)| failure.index == place));
+    });
+}
+
+#[test]
+fn a_late_answer_is_not_taken_for_ours() {
+    in_netns(|| {
+        let socket = Socket::open(Protocol::Route).unwrap();
+        let (seq, bytes) = socket.prepare(&create("br0", "bridge"));
+        send(&socket, &bytes, SendFlags::empty()).unwrap();
+        // Its acknowledgement is first in the queue, then comes our refusal.
+        let failures = socket.request(&[create("br0", "bridge")]).unwrap();
+        assert_eq!(failures[0].error.errno, Errno::EXIST);
+        assert_eq!(socket.answer(seq, Duration::ZERO).unwrap(), Answer::Pending);
+
+        let (seq, bytes) = socket.prepare(&create("br1", "bridge"));
+        send(&socket, &bytes, SendFlags::empty()).unwrap();
+        assert_eq!(socket.answer(seq, SOON).unwrap(), Answer::Done);
+        let (seq, bytes) = socket.prepare(&create("br1", "bridge"));
+        send(&socket, &bytes, SendFlags::empty()).unwrap();
+        assert_eq!(socket.answer(seq, SOON).unwrap(), Answer::Failed(Errno::EXIST.into()));
+    });
+}
+
+#[test]
+fn events_come_or_the_deadline_does() {
+    in_netns(|| {
+        let mut monitor = Monitor::open(Protocol::Route, &[RTNLGRP_LINK]).unwrap();
+        let mut names = Vec::new();
+        let mut receive = |deadline| {
+            monitor.receive(deadline, |_, payload| names.extend(name_in(payload))).unwrap()
+        };
+        assert_eq!(receive(Instant::now()), Received::Deadline);
+        let soon = Instant::now() + Duration::from_millis(20);
+        assert_eq!(receive(soon), Received::Deadline);
+        assert!(Instant::now() >= soon);
+        run("ip", &["link", "add", "br0", "type", "bridge"]);
+        assert_eq!(receive(Instant::now() + SOON), Received::Events);
+        assert_eq!(names, ["br0"]);
+    });
+}
+
+#[test]
+fn too_many_events_are_told() {
+    in_netns(|| {
+        run("ip", &["link", "add", "br0", "type", "bridge"]);
+        let mut monitor = Monitor::open(Protocol::Route, &[RTNLGRP_LINK]).unwrap();
+        let socket = Socket::open(Protocol::Route).unwrap();
+        for round in 0..40 {
+            let messages: Vec<_> = (0..100).map(|n| set_mtu("br0", 1000 + n + round % 2)).collect();
+            assert!(socket.request(&messages).unwrap().is_empty());
+        }
+        let mut overrun = false;
+        loop {
+            match monitor.receive(Instant::now(), |_, _| {}).unwrap() {
+                Received::Events => {}
+                Received::Overrun => overrun = true,
+                Received::Deadline => break,
+            }
+        }
+        assert!(overrun);
+        run("ip", &["link", "set", "br0", "mtu", "1499"]);
+        let received = monitor.receive(Instant::now() + SOON, |_, _| {}).unwrap();
+        assert_eq!(received, Received::Events);
+    });
+}
+
+#[test]
+fn an_nf_tables_batch_is_all_or_nothing() {
+    in_netns(|| {
+        const NFNL_MSG_BATCH_BEGIN: u16 = 16; // linux/netfilter/nfnetlink.h
+        const NFNL_MSG_BATCH_END: u16 = 17; // linux/netfilter/nfnetlink.h
+        const NFT_MSG_NEWTABLE: u16 = 10 << 8; // linux/netfilter/nf_tables.h, NFNL_SUBSYS_NFTABLES
+        let edge = |kind| {
+            let mut message = Message::new(kind, 0);
+            message.header(&[0, 0, 0, 10]);
+            message
+        };
+        let table = |name: &str| {
+            let mut message = Message::new(NFT_MSG_NEWTABLE, NLM_F_CREATE | NLM_F_EXCL);
+            message.header(&[2, 0, 0, 0]).str(1, name);
+            message
+        };
+        let batch = |names: &[&str]| {
+            let mut batch = vec![edge(NFNL_MSG_BATCH_BEGIN)];
+            batch.extend(names.iter().map(|name| table(name)));
+            batch.push(edge(NFNL_MSG_BATCH_END));
+            batch
+        };
+        let socket = Socket::open(Protocol::Netfilter).unwrap();
+        assert_eq!(socket.transact(&batch(&["one", "two"]), 2).unwrap(), None);
+        let failure = socket.transact(&batch(&["three", "one", "four"]), 3).unwrap().unwrap();
+        assert_eq!((failure.index, failure.error.errno), (2, Errno::EXIST));
+        assert_eq!(socket.transact(&batch(&["five"]), 1).unwrap(), None);
+        assert_eq!(run("nft", &["list", "tables"]), "table ip one\ntable ip two\ntable ip five\n");
+    });
+}

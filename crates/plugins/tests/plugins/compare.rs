@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The same configurations through the Go plugins and ours, in separate namespaces: exit status,
+//! result, files and kernel must agree, but for the intended differences.
+
+mod bridge;
+mod case;
+mod host_local;
+mod intended;
+mod loopback;
+mod play;
+mod ptp;
+mod static_addresses;
+
+use std::collections::BTreeSet;
+
+use testkit::{in_netns, require};
+
+use self::case::{Case, Expected, Step};
+use self::intended::{Difference, INTENDED};
+use self::play::{Moment, play};
+use crate::world::Plugins;
+
+/// Plays every case with both sets and reports all that is wrong at once.
+fn compare(group: &str, cases: Vec<Case>) {
+    require!(Program("nsenter"), Link("bridge"), Link("veth"));
+    let (go, ours) = (Plugins::go(), Plugins::ours());
+    let mut used = BTreeSet::new();
+    let mut problems = Vec::new();
+    let count = cases.len();
+    for case in cases {
+        let (theirs, mine) = (play(&case, &go), play(&case, &ours));
+        problems.extend(unexpected(&case, &mine));
+        problems.extend(unintended(&case, &theirs, &mine, &mut used));
+    }
+    for (at, entry) in INTENDED.iter().enumerate() {
+        if entry.groups.contains(&group) && !used.contains(&at) {
+            problems.push(format!("no case of {group} needs this entry: {}", entry.reason));
+        }
+    }
+    assert!(problems.is_empty(), "{} problems:\n{}", problems.len(), problems.join("\n"));
+    println!("{group}: {count} cases compared");
+}
+
+/// What our own answer should have been, whatever Go's was.
+fn unexpected(case: &Case, mine: &[Moment]) -> Vec<String> {
+    let mut problems = Vec::new();
+    let mut first_add = true;
+    for (at, moment) in mine.iter().enumerate() {
+        let place = format!("{}: step {}, {:?}", case.name, at + 1, moment.step);
+        let is_add = matches!(moment.step, Step::Add(_));
+        match case.expected {
+            Expected::Failure(code, words) if is_add && first_add => {
+                if moment.success || !moment.message.contains(words) {
+                    problems.push(format!("{place} should fail saying {words:?}: {moment:?}"));
+                } else if moment.facts["answer/error/code"] != code.to_string() {
+                    problems.push(format!("{place} should have code {code}: {}", moment.message));
+                }
+            }
+            _ if !moment.success && !case.may_fail(at) => {
+                problems.push(format!("{place} of ours failed: {}", moment.message));
+            }
+            _ => {}
+        }
+        first_add &= !is_add;
+        if !moment.success && !moment.changes.is_empty() {
+            problems.push(format!("{place} of ours failed and left {:?}", moment.changes));
+        }
+    }
+    problems
+}
+
+fn unintended(
+    case: &Case,
+    theirs: &[Moment],
+    mine: &[Moment],
+    used: &mut BTreeSet<usize>,
+) -> Vec<String> {
+    let mut problems = Vec::new();
+    let mut failed = false;
+    for (at, (go, ours)) in theirs.iter().zip(mine).enumerate() {
+        failed |= matches!(ours.step, Step::Add(_)) && !ours.success;
+        for fact in facts_to_compare(go, ours) {
+            let (go, ours) = (go.facts.get(fact), ours.facts.get(fact));
+            if go == ours {
+                continue;
+            }
+            let (go, ours) = (go.map(String::as_str), ours.map(String::as_str));
+            let verb = verb(mine[at].step);
+            let difference = Difference { case, verb, fact, go, ours, failed };
+            match INTENDED.iter().position(|entry| (entry.fits)(&difference)) {
+                Some(entry) => drop(used.insert(entry)),
+                None => problems.push(shown(at, &difference, &theirs[at], &mine[at])),
+            }
+        }
+        if go.success != ours.success && matches!(ours.step, Step::Add(_)) {
+            // From here on the two have different things to take care of.
+            break;
+        }
+    }
+    problems
+}
+
+/// Where one has failed and the other has not, this is the difference, and all others follow.
+fn facts_to_compare<'a>(go: &'a Moment, ours: &'a Moment) -> BTreeSet<&'a str> {
+    let all = go.facts.keys().chain(ours.facts.keys()).map(String::as_str);
+    let same = go.success == ours.success;
+    all.filter(|fact| same || *fact == "answer/exit").collect()
+}
+
+fn verb(step: Step) -> &'static str {
+    match step {
+        Step::Add(_) => "ADD",
+        Step::Check(_) => "CHECK",
+        Step::Del(_) => "DEL",
+        _ => "",
+    }
+}
+
+fn shown(at: usize, difference: &Difference, go: &Moment, ours: &Moment) -> String {
+    let nothing = "nothing";
+    let mut line = format!(
+        "{}: step {}, {:?}: {} is {} by Go, {} by ours",
+        difference.case.name,
+        at + 1,
+        ours.step,
+        difference.fact,
+        difference.go.unwrap_or(nothing),
+        difference.ours.unwrap_or(nothing)
+    );
+    if difference.fact == "answer/exit" {
+        line += &format!("\n    Go says {}\n    ours says {}", go.message, ours.message);
+    }
+    line
+}
+
+#[test]
+fn bridge_does_what_gos_does() {
+    in_netns(|| compare("bridge", bridge::cases()));
+}
+
+#[test]
+fn bridge_speaks_all_versions_as_gos_does() {
+    in_netns(|| compare("versions", bridge::versions()));
+}
+
+#[test]
+fn ptp_does_what_gos_does() {
+    in_netns(|| compare("ptp", ptp::cases()));
+}
+
+#[test]
+fn loopback_does_what_gos_does() {
+    in_netns(|| compare("loopback", loopback::cases()));
+}
+
+#[test]
+fn host_local_does_what_gos_does() {
+    in_netns(|| compare("host-local", host_local::cases()));
+}
+
+#[test]
+fn static_does_what_gos_does() {
+    in_netns(|| compare("static", static_addresses::cases()));
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Every difference from the Go plugins that is meant to be, with its reason. A difference that is
+//! not here fails the comparison; so does an entry that no case needs any more.
+
+use super::case::{Case, Expected};
+
+/// One fact that the two sets of plugins do not share.
+#[derive(Debug)]
+pub struct Difference<'a> {
+    pub case: &'a Case,
+    /// `ADD`, `CHECK` or `DEL`.
+    pub verb: &'a str,
+    pub fact: &'a str,
+    pub go: Option<&'a str>,
+    pub ours: Option<&'a str>,
+    /// Our ADD has failed, in this step or before.
+    pub failed: bool,
+}
+
+/// A kind of difference, and why it is right.
+#[derive(Debug)]
+pub struct Intended {
+    pub reason: &'static str,
+    /// The groups of cases that need it.
+    pub groups: &'static [&'static str],
+    pub fits: fn(&Difference) -> bool,
+}
+
+pub const INTENDED: &[Intended] = &[
+    Intended {
+        reason: "Go wraps nearly every error as 999; ours has the specification's code",
+        groups: &["bridge", "host-local", "loopback", "ptp", "static"],
+        fits: |d| match d.case.expected {
+            Expected::Failure(code, _) => {
+                d.fact == "answer/error/code" && d.ours == Some(&code.to_string())
+            }
+            Expected::Success => false,
+        },
+    },
+    Intended {
+        reason: "the specification's error object holds cniVersion, Go's does not",
+        groups: &["bridge", "host-local", "loopback", "ptp", "static"],
+        fits: |d| d.fact == "answer/error/cniVersion" && d.go == Some("null"),
+    },
+    Intended {
+        reason: "an index beside the address files spares ADD and DEL the reading of each",
+        groups: &["bridge", "versions", "host-local", "ptp"],
+        fits: |d| d.fact.contains("disk/.podwire") && d.go.is_none(),
+    },
+    Intended {
+        reason: "the host end has a second name, by which DEL and GC find it without namespace",
+        groups: &["bridge", "versions", "ptp"],
+        fits: |d| d.fact.ends_with("/altnames") && d.go.is_none(),
+    },
+    Intended {
+        reason: "one queue in each direction: a veth has no use for one per processor",
+        groups: &["bridge", "versions", "ptp"],
+        fits: |d| d.fact.ends_with("_queues") && d.ours == Some("1"),
+    },
+    Intended {
+        reason: "Go's library makes the host end with a queue length of 0; ours has the kernel's",
+        groups: &["bridge", "versions", "ptp"],
+        fits: |d| d.fact.ends_with("/txqlen") && (d.go, d.ours) == (None, Some("1000")),
+    },
+    Intended {
+        reason: "nobody else may hold the gateway's address, so it does not wait for detection",
+        groups: &["bridge", "versions", "ptp"],
+        fits: |d| {
+            let of_address = ["/nodad", "/tentative"].iter().any(|end| d.fact.ends_with(end));
+            let of_route = d.fact.contains("route local ") && d.go.is_none();
+            d.fact.starts_with("host/") && d.fact.contains(" fd00:") && (of_address || of_route)
+        },
+    },
+    Intended {
+        reason: "frames of a bridge's port never reach the host's own IPv6, so it needs no switch",
+        groups: &["bridge", "versions"],
+        fits: |d| {
+            d.fact.starts_with("host/sysctl ipv6/conf/<veth") && d.fact.ends_with("/accept_ra")
+        },
+    },
+    Intended {
+        reason: "a failing ADD leaves nothing; Go leaves bridge, veth, address or counters",
+        groups: &["bridge", "host-local", "ptp"],
+        fits: |d| d.failed && !d.fact.starts_with("answer/"),
+    },
+    Intended {
+        reason: "DEL needs neither valid ranges nor arguments, so it cleans up what it can",
+        groups: &["bridge", "host-local", "ptp"],
+        fits: |d| {
+            d.verb == "DEL"
+                && d.fact.starts_with("answer/")
+                && d.go != Some("success")
+                && (d.ours == Some("success") || d.ours.is_none() || d.ours == Some("0"))
+        },
+    },
+    Intended {
+        reason: "CHECK and DEL create no directory where there is none",
+        groups: &["host-local"],
+        fits: |d| d.verb != "ADD" && d.fact.starts_with("disk/net") && d.ours.is_none(),
+    },
+    Intended {
+        reason: "loopback's result has the shape of its version; Go prints the newest as any",
+        groups: &["loopback"],
+        fits: |d| d.case.name.starts_with("up in 0.") && d.fact.starts_with("answer/result/"),
+    },
+    Intended {
+        reason: "GATEWAY in CNI_ARGS holds for all addresses; Go passes over those of the \
+                 configuration, which it has not read yet",
+        groups: &["static"],
+        fits: |d| d.case.name == "CNI_ARGS adds" && d.fact == "answer/result/ips/0/gateway",
+    },
+    Intended {
+        reason: "addresses we give once need no detection, so they are usable at once",
+        groups: &["bridge", "versions", "ptp"],
+        fits: |d| d.fact.starts_with("pod") && d.fact.ends_with("/nodad") && d.ours == Some("true"),
+    },
+    Intended {
+        reason: "ptp gives the address without the kernel's route instead of deleting the route",
+        groups: &["ptp"],
+        fits: |d| d.fact.ends_with("/noprefixroute"),
+    },
+    Intended {
+        reason: "in ptp too neighbours hear of a new address, and none waits for detection",
+        groups: &["ptp"],
+        fits: |d| {
+            let switches = ["ipv4/conf/eth0/arp_notify", "ipv6/conf/eth0/accept_dad"];
+            d.case.config["type"] == "ptp" && switches.iter().any(|end| d.fact.ends_with(end))
+        },
+    },
+    Intended {
+        reason: "mtu and advmss of a route are in the specification; Go passes over them",
+        groups: &["bridge", "ptp"],
+        fits: |d| d.fact.contains("unicast 203.0.114.0/24") && d.ours.is_some_and(has_metrics),
+    },
+    Intended {
+        reason: "a route in another table is looked for there; Go's CHECK fails for it",
+        groups: &["bridge", "ptp"],
+        fits: |d| {
+            d.case.name.starts_with("routes") && d.verb == "CHECK" && d.ours == Some("success")
+        },
+    },
+    Intended {
+        reason: "an address without a network round it has no route of the kernel's to delete",
+        groups: &["ptp"],
+        fits: |d| d.case.name == "static with a single address" && d.ours == Some("success"),
+    },
+    Intended {
+        reason: "CHECK looks at the host's route to the container; Go's does not",
+        groups: &["ptp"],
+        fits: |d| d.case.name == "CHECK without the host's route" && d.ours == Some("failure"),
+    },
+    Intended {
+        reason: "a default route without gateway is enough for isDefaultGateway; Go adds a second \
+                 and fails",
+        groups: &["bridge"],
+        fits: |d| d.case.name == "default gateway and a default route" && d.ours == Some("success"),
+    },
+    Intended {
+        reason: "a network without IPAM can be CHECKed; Go asks an IPAM plugin without a name",
+        groups: &["bridge"],
+        fits: |d| {
+            d.verb == "CHECK"
+                && d.case.config["ipam"]["type"].is_null()
+                && d.ours == Some("success")
+        },
+    },
+    Intended {
+        reason: "the bridge keeps its hardware address from the start, so that the containers' \
+                 neighbour entries stay true; Go's changes with its ports until it has an address",
+        groups: &["bridge"],
+        fits: |d| d.verb == "DEL" && d.fact == "host/br0/address" && d.ours == Some("\"<mac>\""),
+    },
+];
+
+fn has_metrics(route: &str) -> bool {
+    route.contains("\"mtu\":1280") && route.contains("\"advmss\":1200")
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Plays a case with one set of plugins and writes down what could be seen after each step, in
+//! words that do not depend on chance.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use serde_json::Value;
+
+use super::case::{Case, Step};
+use crate::call::{Answer, Call};
+use crate::snapshot::Snapshot;
+use crate::world::{Plugins, World};
+
+/// What could be seen after a step.
+#[derive(Debug)]
+pub struct Moment {
+    pub step: Step,
+    /// The step had an answer, and it was no error.
+    pub success: bool,
+    /// What was not so before, in kernel and on disk.
+    pub changes: Vec<String>,
+    pub message: String,
+    pub facts: BTreeMap<String, String>,
+}
+
+/// Plays all steps in a fresh world.
+pub fn play(case: &Case, plugins: &Plugins) -> Vec<Moment> {
+    let pods = case.steps.iter().map(|step| step.container()).max().unwrap_or(1);
+    let world = World::new(plugins, pods);
+    for step in &case.before {
+        prepare(&world, *step);
+    }
+    let mut results = vec![Value::Null; pods + 1];
+    let look = || if case.gives_addresses_only() { world.disk() } else { world.snapshot() };
+    let mut last = look();
+    let mut moments = Vec::new();
+    for step in case.steps.iter().copied() {
+        let Some(answer) = perform(case, &world, step, &mut results) else {
+            prepare(&world, step);
+            last = look();
+            continue;
+        };
+        let now = if matches!(step, Step::Check(_)) { last.clone() } else { look() };
+        let changes = last.without_bookkeeping().changes_to(&now.clone().without_bookkeeping());
+        let mut facts = match step {
+            Step::Check(_) => Snapshot::default(),
+            _ => now.clone(),
+        };
+        describe(&answer, &mut facts);
+        last = now;
+        let message = answer.values.last().map(|value| value["msg"].to_string());
+        moments.push(Moment {
+            step,
+            success: answer.success,
+            changes,
+            message: message.unwrap_or_default() + &answer.stderr,
+            facts: without_chance(case, facts.0, &results),
+        });
+    }
+    moments
+}
+
+impl Step {
+    fn container(self) -> usize {
+        match self {
+            Step::Add(n) | Step::Check(n) | Step::Del(n) => n,
+            _ => 1,
+        }
+    }
+}
+
+fn prepare(world: &World, step: Step) {
+    let words = |line: &'static str| line.split_whitespace().collect::<Vec<_>>();
+    match step {
+        Step::Host(line) => drop(world.host.ip(&words(line))),
+        Step::Pod(line) => drop(world.pod(1).ip(&words(line))),
+        Step::File(path, content) => {
+            let directory = std::path::Path::new(path).parent().expect("paths are absolute");
+            fs::create_dir_all(directory).expect("a directory below /run can be made");
+            fs::write(path, content).expect("a file below /run can be written");
+        }
+        other => panic!("{other:?} is not for preparing"),
+    }
+}
+
+fn perform(case: &Case, world: &World, step: Step, results: &mut [Value]) -> Option<Answer> {
+    let number = step.container();
+    let call = world.call(&case.config, number);
+    let call = Call {
+        args: case.args.to_owned(),
+        ifname: case.ifname.to_owned(),
+        netns: case.netns.map_or(call.netns.clone(), str::to_owned),
+        ..call
+    };
+    match step {
+        Step::Add(_) => {
+            let answer = call.add();
+            if answer.success {
+                results[number] = answer.result();
+            }
+            Some(answer)
+        }
+        Step::Check(_) => Some(call.check(&results[number])),
+        Step::Del(_) => Some(call.del(&results[number])),
+        _ => None,
+    }
+}
+
+/// The answer as facts. The words of a message are for people and not compared.
+fn describe(answer: &Answer, facts: &mut Snapshot) {
+    let mut fact = |name: &str, value: String| drop(facts.0.insert(name.to_owned(), value));
+    fact("answer/exit", if answer.success { "success" } else { "failure" }.to_owned());
+    fact("answer/values", answer.values.len().to_string());
+    for value in &answer.values {
+        if answer.success {
+            facts.add("answer/result", "", value);
+        } else {
+            facts.add("answer/error/code", "", &value["code"]);
+            facts.add("answer/error/cniVersion", "", &value["cniVersion"]);
+        }
+    }
+}
+
+/// Random names and hardware addresses give way to words; those that the case asks for stay.
+fn without_chance(
+    case: &Case,
+    facts: BTreeMap<String, String>,
+    results: &[Value],
+) -> BTreeMap<String, String> {
+    let asked = format!("{} {} {:?}", case.config, case.args, case.before).to_lowercase();
+    let plain = |text: &str| hide_macs(&hide_veths(text, results), &asked);
+    facts.iter().map(|(name, value)| (plain(name), plain(value))).collect()
+}
+
+/// `veth` and eight digits become `veth1` for the first container's and so on.
+fn hide_veths(text: &str, results: &[Value]) -> String {
+    let mut parts = text.split("veth");
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let is_name = part.len() >= 8 && part.bytes().take(8).all(|byte| byte.is_ascii_hexdigit());
+        if !is_name {
+            out.push_str("veth");
+            out.push_str(part);
+            continue;
+        }
+        let (digits, rest) = part.split_at(8);
+        let name = format!("\"veth{digits}\"");
+        let owner = results.iter().position(|result| result.to_string().contains(&name));
+        out.push_str(&format!("<veth{}>", owner.unwrap_or(0)));
+        out.push_str(rest);
+    }
+    out
+}
+
+fn hide_macs(text: &str, asked: &str) -> String {
+    const LENGTH: usize = "00:00:00:00:00:00".len();
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        match rest.get(..LENGTH).filter(|word| is_mac(word)) {
+            Some(mac) => {
+                let is_fixed = ["00:00:00:00:00:00", "ff:ff:ff:ff:ff:ff"].contains(&mac);
+                out.push_str(if is_fixed || asked.contains(mac) { mac } else { "<mac>" });
+                rest = &rest[LENGTH..];
+            }
+            None => {
+                out.push(first);
+                rest = &rest[first.len_utf8()..];
+            }
+        }
+    }
+    out
+}
+
+fn is_mac(word: &str) -> bool {
+    word.bytes().enumerate().all(|(at, byte)| match at % 3 {
+        2 => byte == b':',
+        _ => byte.is_ascii_hexdigit(),
+    })
+}

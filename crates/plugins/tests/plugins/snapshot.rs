@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What kernel and disk hold at one moment, as a flat list of names and values: as `ip -j -d`
+//! shows it, without what changes by itself.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+use testkit::{Ns, run, wait_some};
+
+/// Fields that count, that identify, or that follow from hardware addresses.
+const PASSING: &[&str] = &[
+    "ifindex",
+    "link_index",
+    "link",
+    "link_netnsid",
+    "bridge_id",
+    "root_id",
+    "designated_port",
+    "id",
+    "no",
+    "root_port",
+];
+
+/// The switches that plugins turn.
+const SYSCTLS: &str = "ipv4/ip_forward ipv6/conf/all/forwarding ipv4/conf/*/arp_notify \
+    ipv6/conf/*/accept_dad ipv6/conf/*/enhanced_dad ipv6/conf/*/accept_ra \
+    ipv6/conf/*/disable_ipv6 ipv6/conf/*/keep_addr_on_down";
+
+/// Names and values.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot(pub BTreeMap<String, String>);
+
+impl Snapshot {
+    /// Adds every file below a directory, with its mode and content.
+    pub fn read_directory(&mut self, directory: &Path, shown: &str) {
+        let Ok(entries) = fs::read_dir(directory) else { return };
+        for entry in entries {
+            let path = entry.expect("a directory of the test can be read").path();
+            let name = path.file_name().expect("an entry has a name").to_string_lossy();
+            let shown = format!("{shown}/{name}");
+            let meta = fs::symlink_metadata(&path).expect("a file of the test can be looked at");
+            let mode = meta.permissions().mode() & 0o7777;
+            let value = if meta.is_symlink() {
+                format!("-> {}", fs::read_link(&path).expect("a link can be read").display())
+            } else if meta.is_dir() {
+                self.read_directory(&path, &shown);
+                format!("{mode:o} directory")
+            } else {
+                let content = fs::read(&path).expect("a file of the test can be read");
+                format!("{mode:o} owner {} {:?}", meta.uid(), String::from_utf8_lossy(&content))
+            };
+            self.0.insert(shown, value);
+        }
+    }
+
+    /// Adds links, addresses, routes, rules and switches of a namespace.
+    pub fn look_into(&mut self, place: &str, ns: &Ns) {
+        let [links, routes, rules, rules6, sysctls] = settled(ns);
+        for link in entries(&links) {
+            self.add_link(place, &link);
+        }
+        for route in entries(&routes).iter().filter(|route| !is_link_local(&route["dst"])) {
+            self.add_route(place, route);
+        }
+        for (at, rule) in entries(&rules).iter().chain(&entries(&rules6)).enumerate() {
+            self.0.insert(format!("{place}/rule {at}"), rule.to_string());
+        }
+        for line in sysctls.lines() {
+            let (name, value) = line.split_once(':').expect("grep prints name and value");
+            self.0.insert(format!("{place}/sysctl {name}"), value.to_owned());
+        }
+    }
+
+    fn add_link(&mut self, place: &str, link: &Value) {
+        let name = format!("{place}/{}", text(&link["ifname"]));
+        for (key, value) in link.as_object().expect("a link is an object") {
+            if key != "addr_info" {
+                self.add(&format!("{name}/{key}"), key, value);
+            }
+        }
+        for address in entries(&link["addr_info"].to_string()) {
+            if !is_link_local(&address["local"]) {
+                let shown = format!("{name}/addr {}", text(&address["local"]));
+                self.add(&shown, "", &address);
+            }
+        }
+    }
+
+    fn add_route(&mut self, place: &str, route: &Value) {
+        let part = |key: &str| text(&route[key]);
+        let name = format!(
+            "{place}/route {} {} {} dev {} via {} metric {}",
+            part("table"),
+            part("type"),
+            part("dst"),
+            part("dev"),
+            part("gateway"),
+            part("metric")
+        );
+        self.0.insert(name, route.to_string());
+    }
+
+    /// A value with all below it; `key` is its own name.
+    pub fn add(&mut self, path: &str, key: &str, value: &Value) {
+        if PASSING.contains(&key) || key.ends_with("_timer") {
+            return;
+        }
+        match value {
+            Value::Object(fields) => {
+                for (key, value) in fields {
+                    self.add(&format!("{path}/{key}"), key, value);
+                }
+            }
+            Value::Array(items) if items.iter().any(|item| !item.is_string()) => {
+                for (at, item) in items.iter().enumerate() {
+                    self.add(&format!("{path}/{at}"), "", item);
+                }
+            }
+            other => drop(self.0.insert(path.to_owned(), other.to_string())),
+        }
+    }
+
+    /// Without what host-local keeps for itself whether or not an address is reserved: the
+    /// network's directory, its lock, where the round-robin stands, and the index, which only
+    /// repeats the address files.
+    pub fn without_bookkeeping(mut self) -> Snapshot {
+        let kept = ["/lock", "/last_reserved_ip.", "/.podwire/"];
+        self.0.retain(|name, value| {
+            let is_kept = kept.iter().any(|part| name.contains(part));
+            !name.contains("disk/") || !(is_kept || value.ends_with("directory"))
+        });
+        self
+    }
+
+    /// What differs, for people.
+    pub fn changes_to(&self, after: &Snapshot) -> Vec<String> {
+        let mut names: Vec<&String> = self.0.keys().chain(after.0.keys()).collect();
+        names.sort_unstable();
+        names.dedup();
+        let shown = |value: Option<&String>| value.map_or("nothing".to_owned(), String::clone);
+        names
+            .into_iter()
+            .map(|name| (name, self.0.get(name), after.0.get(name)))
+            .filter(|(_, before, after)| before != after)
+            .map(|(name, before, after)| format!("{name}: {} → {}", shown(before), shown(after)))
+            .collect()
+    }
+}
+
+/// Link-local addresses come a moment after their interface, and follow its hardware address.
+fn is_link_local(address: &Value) -> bool {
+    let text = address.as_str().unwrap_or_default();
+    text.starts_with("fe80:") || text.starts_with("ff00::/8")
+}
+
+pub fn text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn entries(json: &str) -> Vec<Value> {
+    serde_json::from_str(json).expect("ip -j prints JSON")
+}
+
+/// Reads all of a namespace in one visit, when every link's state agrees with its carrier: the
+/// kernel follows a change of carrier in a task of its own.
+fn settled(ns: &Ns) -> [String; 5] {
+    let script = format!(
+        "cd /proc/sys/net; ip -j -d addr; echo; echo; ip -j -d route show table all; echo; echo; \
+         ip -j rule; echo; echo; ip -6 -j rule; echo; echo; grep -s . {SYSCTLS}"
+    );
+    let net = format!("--net={}", ns.path().display());
+    let read = || {
+        let told = run("nsenter", &[&net, "sh", "-c", &script]);
+        let parts: Vec<String> = told.splitn(5, "\n\n").map(as_list).collect();
+        let parts: [String; 5] = parts.try_into().expect("five commands print five parts");
+        entries(&parts[0]).iter().all(is_settled).then_some(parts)
+    };
+    wait_some(Duration::from_secs(5), read).expect("links settle within seconds")
+}
+
+/// `ip -j` prints nothing at all for an empty list.
+fn as_list(part: &str) -> String {
+    let part = part.trim();
+    if part.is_empty() { "[]".to_owned() } else { part.to_owned() }
+}
+
+fn is_settled(link: &Value) -> bool {
+    let has = |flag: &str| {
+        link["flags"].as_array().is_some_and(|flags| flags.iter().any(|other| other == flag))
+    };
+    let is_known = link["operstate"] != "UNKNOWN" || link["linkinfo"]["info_kind"] != "veth";
+    !has("UP") || (is_known && has("LOWER_UP") != has("NO-CARRIER"))
+}

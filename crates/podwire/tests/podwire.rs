@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The `podwire` program as its users run it, each test in namespaces of its own and checked with
+//! outside tools.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+mod podwire {
+    mod demo;
+    mod net;
+    mod pod;
+    mod program;
+}

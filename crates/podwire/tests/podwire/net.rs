@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `podwire net`.
+
+use std::os::unix::fs::symlink;
+
+use serde_json::{Value, json};
+use testkit::{Ns, in_netns, run};
+
+use super::program::{Conf, PODWIRE, addresses, bridge, fails, links, list, ok, ok_json};
+
+#[test]
+fn add_check_del() {
+    in_netns(|| {
+        let conf = Conf::with_bridge("mynet", "10.1.0.0/24");
+        let blue = Ns::new("blue");
+        let printed = ok(&["net", "add", "mynet", "blue", &conf.flag()]);
+        assert!(printed.starts_with("mynet: eth0 of /run/netns/blue attached in "), "{printed}");
+        assert!(printed.contains("10.1.0.2/24  eth0       10.1.0.1"), "{printed}");
+        assert_eq!(addresses(&blue, "eth0", "-4"), ["10.1.0.2"]);
+        testkit::ping(&blue, "10.1.0.1".parse().unwrap());
+
+        ok(&["net", "check", "mynet", "blue", &conf.flag()]);
+        blue.ip(&["addr", "flush", "dev", "eth0"]);
+        let why = fails(&["net", "check", "mynet", "blue", &conf.flag()]);
+        assert!(why.contains("error: check eth0 of /run/netns/blue on network \"mynet\""), "{why}");
+
+        ok(&["net", "del", "mynet", "blue", &conf.flag()]);
+        assert_eq!(links(), ["mynet0"]);
+        assert!(conf.taken("mynet").is_empty());
+        ok(&["net", "del", "mynet", "blue", &conf.flag()]);
+        drop(blue);
+        ok(&["net", "del", "mynet", "/run/netns/blue", &conf.flag()]);
+    });
+}
+
+#[test]
+fn add_prints_the_result_as_json() {
+    in_netns(|| {
+        let conf = Conf::with_bridge("mynet", "10.1.0.0/24");
+        let blue = Ns::new("blue");
+        let result = ok_json(&["net", "add", "mynet", "blue", "--ifname", "net1", &conf.flag()]);
+        assert_eq!(result["cniVersion"], "1.1.0");
+        assert_eq!(result["ips"][0]["address"], "10.1.0.2/24");
+        let device = &result["interfaces"][2];
+        assert_eq!(
+            (&device["name"], &device["sandbox"]),
+            (&"net1".into(), &"/run/netns/blue".into())
+        );
+        let shown = blue.ip_json(&["link", "show", "dev", "net1"]);
+        assert_eq!(shown[0]["address"], device["mac"]);
+    });
+}
+
+#[test]
+fn environment_is_cnitools() {
+    in_netns(|| {
+        let conf = Conf::with_bridge("mynet", "10.1.0.0/24");
+        let blue = Ns::new("blue");
+        let directory = format!("NETCONFPATH={}", conf.net_d().display());
+        let args = "CNI_ARGS=IgnoreUnknown=1;IP=10.1.0.77";
+        let variables = [&*directory, args, "CNI_IFNAME=net7", "CNI_PATH="];
+        let command = [PODWIRE, "net", "add", "mynet", "/run/netns/blue"];
+        run("env", &[&variables[..], &command].concat());
+        assert_eq!(addresses(&blue, "net7", "-4"), ["10.1.0.77"]);
+        let cached = super::program::names("/var/lib/cni/results".as_ref());
+        let digest = run("sh", &["-c", "printf %s /run/netns/blue | sha512sum | cut -c-20"]);
+        assert_eq!(cached, [format!("mynet-cnitool-{}-net7", digest.trim())]);
+    });
+}
+
+#[test]
+fn foreign_plugins_get_capabilities_and_arguments() {
+    in_netns(|| {
+        let conf = Conf::new();
+        let recorder = super::pod::write_recorder(&conf);
+        conf.write("10-rec.conflist", &list("rec", &[recorder]).to_string());
+        let _blue = Ns::new("blue");
+        let path = format!("--path={}", conf.path().display());
+        let ports = r#"{"portMappings":[{"hostPort":80}],"other":1}"#;
+        let said = ["--args", "A=b;C=d", "--cap-args", ports];
+        ok(&[&["net", "add", "rec", "blue", &path, &conf.flag()], &said[..]].concat());
+        let stdin = super::pod::recorded(&conf, "ADD");
+        assert_eq!(stdin["runtimeConfig"], json!({"portMappings": [{"hostPort": 80}]}));
+        let args = std::fs::read_to_string(conf.path().join("args")).unwrap();
+        assert_eq!(args.trim(), "A=b;C=d");
+    });
+}
+
+#[test]
+fn list_shows_networks_and_faults() {
+    in_netns(|| {
+        let conf = Conf::with_bridge("mynet", "10.1.0.0/24");
+        conf.write("20-broken.conflist", "{\n  \"name\": }\n");
+        let printed = ok(&["net", "list", &conf.flag()]);
+        assert!(printed.starts_with("NETWORK  VERSION  PLUGINS  FILE\nmynet    1.1.0    bridge "));
+        let printed = ok_json(&["net", "list", &conf.flag()]);
+        assert_eq!(printed["networks"][0]["name"], "mynet");
+        assert_eq!(printed["broken"][0]["error"]["code"], 6);
+
+        let why = fails(&["net", "status", "broken", &conf.flag()]);
+        assert!(why.contains("error: there is no network \"broken\" in "), "{why}");
+        assert!(why.contains("20-broken.conflist:2:11: expected value"), "{why}");
+        assert!(why.contains("line 2: \"name\": }"), "{why}");
+        assert!(why.contains("hint: the networks there are: mynet"), "{why}");
+        let why = fails(&["net", "status", "a", "--conf-dir=/nowhere"]);
+        assert!(why.contains("hint: write a network to /nowhere/10-mynet.conflist"), "{why}");
+    });
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    in_netns(|| {
+        let conf = Conf::with_bridge("mynet", "10.1.0.0/24");
+        let why = fails(&["net", "add", "mynet", "missing", &conf.flag()]);
+        assert!(why.contains("error: open network namespace /run/netns/missing"), "{why}");
+        assert!(why.contains("hint: make it with: ip netns add missing"), "{why}");
+
+        let _blue = Ns::new("blue");
+        conf.write("20-x.conflist", &list("x", &[json!({"type": "nosuch"})]).to_string());
+        let why = fails(&["net", "add", "x", "blue", &conf.flag(), "-o", "json"]);
+        assert!(why.contains("failed to find plugin \"nosuch\" in path [/opt/cni/bin]\n"), "{why}");
+        assert!(why.contains("hint: install the plugin there"), "{why}");
+        let printed = &why[why.find('{').unwrap()..=why.find("\n}").unwrap() + 1];
+        let error: Value = serde_json::from_str(printed).unwrap();
+        assert_eq!(error["code"], 7, "{why}");
+        assert_eq!(links(), [""; 0]);
+    });
+}
+
+#[test]
+fn gc_keeps_what_is_alive() {
+    in_netns(|| {
+        let conf = Conf::with_bridge("mynet", "10.1.0.0/24");
+        let (blue, red) = (Ns::new("blue"), Ns::new("red"));
+        for name in ["blue", "red"] {
+            ok(&["net", "add", "mynet", name, &conf.flag()]);
+        }
+        drop(red);
+        let printed = ok(&["net", "gc", "mynet", &conf.flag()]);
+        assert!(printed.starts_with("mynet: 1 removed, 1 kept\n"), "{printed}");
+        assert!(printed.contains("/run/netns/red"), "{printed}");
+        assert_eq!(conf.taken("mynet"), ["10.1.0.2"]);
+        assert_eq!(addresses(&blue, "eth0", "-4"), ["10.1.0.2"]);
+
+        let printed = ok_json(&["net", "gc", "mynet", "--all", &conf.flag()]);
+        assert_eq!(printed["removed"][0]["netns"], "/run/netns/blue");
+        assert!(conf.taken("mynet").is_empty());
+        assert_eq!(links(), ["mynet0"]);
+    });
+}
+
+#[test]
+fn status_tells_an_exhausted_range() {
+    in_netns(|| {
+        // One address for the gateway and one for a container.
+        let conf = Conf::with_bridge("tiny", "10.1.0.0/30");
+        let _blue = Ns::new("blue");
+        assert_eq!(ok(&["net", "status", "tiny", &conf.flag()]), "tiny: ready\n");
+        ok(&["net", "add", "tiny", "blue", &conf.flag()]);
+        let why = fails(&["net", "status", "tiny", &conf.flag(), "-o", "json"]);
+        assert!(why.contains("error: network \"tiny\" cannot take containers"), "{why}");
+        assert!(why.contains("\"code\": 50"), "{why}");
+    });
+}
+
+#[test]
+fn program_answers_under_a_plugins_name() {
+    in_netns(|| {
+        let conf = Conf::new();
+        let plugin = conf.path().join("bridge");
+        symlink(PODWIRE, &plugin).unwrap();
+        let plugin = plugin.to_str().unwrap();
+        let printed = run("env", &["CNI_COMMAND=VERSION", plugin]);
+        let answer: Value = serde_json::from_str(&printed).unwrap();
+        assert!(answer["supportedVersions"].as_array().unwrap().contains(&"1.1.0".into()));
+
+        let bridge = bridge("mynet", "10.1.0.0/24", &conf.addresses());
+        conf.write("10-a.conflist", &list("mynet", &[bridge]).to_string());
+        let blue = Ns::new("blue");
+        let path = format!("--path={}", conf.path().display());
+        ok(&["net", "add", "mynet", "blue", &conf.flag(), &path]);
+        assert_eq!(addresses(&blue, "eth0", "-4"), ["10.1.0.2"]);
+    });
+}
+
+#[test]
+fn completions_and_help_are_there() {
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(ok(&["completions", shell]).contains("podwire"), "{shell}");
+    }
+    assert!(ok(&["--version"]).starts_with("podwire "));
+    for command in ["net", "pod", "demo"] {
+        assert!(ok(&[command, "--help"]).contains("Examples:"), "{command}");
+    }
+}

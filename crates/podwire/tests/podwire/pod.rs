@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `podwire pod`.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testkit::{Ns, in_netns, run, wait_for};
+
+use super::program::{Conf, PODWIRE, addresses, bridge, fails, links, list, names, ok, ok_json};
+
+/// A plugin that keeps what it was told, to be found through `--path`.
+pub fn write_recorder(conf: &Conf) -> Value {
+    let dir = conf.path().display();
+    let script = format!(
+        "#!/bin/sh\n\
+         case $CNI_COMMAND in\n\
+         VERSION) echo '{{\"cniVersion\":\"1.1.0\",\"supportedVersions\":[\"1.1.0\"]}}' ;;\n\
+         *) cat > {dir}/$CNI_COMMAND.json; echo \"$CNI_ARGS\" > {dir}/args ;;\n\
+         esac\n\
+         test ! -e {dir}/fail-$CNI_COMMAND || {{\n\
+         echo '{{\"cniVersion\":\"1.1.0\",\"code\":50,\"msg\":\"asked to fail\"}}'; exit 1; }}\n\
+         test $CNI_COMMAND != ADD || echo '{{\"cniVersion\":\"1.1.0\"}}'\n"
+    );
+    let file = conf.path().join("recorder");
+    fs::write(&file, script).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+    let capabilities = json!({"portMappings": true, "bandwidth": true, "ipRanges": true});
+    json!({"type": "recorder", "capabilities": capabilities})
+}
+
+/// What it was told on standard input.
+pub fn recorded(conf: &Conf, command: &str) -> Value {
+    let text = fs::read(conf.path().join(format!("{command}.json"))).unwrap();
+    serde_json::from_slice(&text).unwrap()
+}
+
+fn nothing_is_left() {
+    assert_eq!(names(Path::new("/run/netns")), [""; 0]);
+    assert_eq!(names(Path::new("/run/podwire/pods")), [""; 0]);
+    assert_eq!(names(Path::new("/var/lib/cni/results")), [""; 0]);
+    let links = links();
+    assert!(links.iter().all(|link| !link.starts_with("veth")), "{links:?}");
+}
+
+#[test]
+fn up_status_down() {
+    in_netns(|| {
+        let conf = Conf::with_bridge("mynet", "10.1.0.0/24");
+        let up = ok_json(&["pod", "up", "default/web", &conf.flag()]);
+        assert_eq!(up["ip"], "10.1.0.2");
+        assert_eq!(up["netns"], "/run/netns/podwire-default_web");
+        assert_eq!(names(Path::new("/run/podwire/pods")), ["default_web.json"]);
+        let inside =
+            |args: &[&str]| run("ip", &[&["netns", "exec", "podwire-default_web"], args].concat());
+        assert!(inside(&["ip", "addr", "show", "lo"]).contains("127.0.0.1/8"));
+        inside(&["ping", "-c1", "-W5", "10.1.0.1"]);
+
+        // What the kernel says counts, not what was given.
+        inside(&["ip", "addr", "add", "fd00::7/64", "dev", "eth0", "nodad"]);
+        let status = ok_json(&["pod", "status", "default/web"]);
+        assert_eq!(status["ips"], json!(["10.1.0.2", "fd00::7"]));
+        assert_eq!(status["sandboxID"], up["sandboxID"]);
+        assert!(ok(&["pod", "status", "default/web"]).contains("10.1.0.2 fd00::7"));
+
+        let why = fails(&["pod", "up", "default/web", &conf.flag()]);
+        assert!(why.contains("error: pod default/web is up already\nhint: "), "{why}");
+        // The network's file is not needed any more.
+        fs::remove_dir_all(conf.net_d()).unwrap();
+        assert_eq!(ok(&["pod", "down", "default/web"]), "default/web: down\n");
+        assert_eq!(ok(&["pod", "down", "default/web"]), "default/web: was not up\n");
+        let why = fails(&["pod", "status", "default/web"]);
+        assert!(why.contains("error: pod default/web is not up\nhint: "), "{why}");
+        nothing_is_left();
+        assert!(conf.taken("mynet").is_empty());
+    });
+}
+
+#[test]
+fn namespace_of_others_is_left_alone() {
+    in_netns(|| {
+        let conf = Conf::with_bridge("mynet", "10.1.0.0/24");
+        let blue = Ns::new("blue");
+        ok(&["pod", "up", "default/web", "--netns", "/run/netns/blue", &conf.flag()]);
+        assert_eq!(addresses(&blue, "eth0", "-4"), ["10.1.0.2"]);
+        ok(&["pod", "down", "default/web"]);
+        assert_eq!(names(Path::new("/run/netns")), ["blue"]);
+
+        ok(&["pod", "up", "default/web", "--netns", "blue", &conf.flag()]);
+        drop(blue);
+        ok(&["pod", "down", "default/web"]);
+        nothing_is_left();
+    });
+}
+
+#[test]
+fn plugins_are_told_what_kubelet_tells() {
+    in_netns(|| {
+        let conf = Conf::new();
+        let recorder = write_recorder(&conf);
+        conf.write("10-rec.conflist", &list("rec", &[recorder]).to_string());
+        let (path, flag) = (format!("--path={}", conf.path().display()), conf.flag());
+        let why = fails(&["pod", "ready", &path, &flag]);
+        assert!(why.contains("not ready: network \"rec\" needs ipRanges"), "{why}");
+
+        let wishes = [
+            ["--port", "8080:80"],
+            ["--annotation", "kubernetes.io/egress-bandwidth=1Mi"],
+            ["--pod-cidr", "10.9.0.0/24"],
+            ["--uid", "u-1"],
+            ["--sandbox-id", "abc"],
+        ];
+        ok(&[&["pod", "up", "a/b", &path, &flag], &wishes.concat()[..]].concat());
+        let expected = json!({
+            "portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}],
+            "bandwidth": {"egressRate": 1_048_576, "egressBurst": i32::MAX},
+            "ipRanges": [[{"subnet": "10.9.0.0/24"}]],
+        });
+        assert_eq!(recorded(&conf, "ADD")["runtimeConfig"], expected);
+        let args = fs::read_to_string(conf.path().join("args")).unwrap();
+        let expected = "IgnoreUnknown=1;K8S_POD_NAMESPACE=a;K8S_POD_NAME=b;\
+                        K8S_POD_INFRA_CONTAINER_ID=abc;K8S_POD_UID=u-1";
+        assert_eq!(args.trim(), expected);
+        ok(&["pod", "ready", "a/b", "--pod-cidr=10.9.0.0/24", &path, &flag]);
+        ok(&["pod", "down", "a/b", &path]);
+        assert_eq!(recorded(&conf, "DEL")["runtimeConfig"]["bandwidth"]["egressRate"], 1_048_576);
+        nothing_is_left();
+    });
+}
+
+#[test]
+fn unmet_wishes_are_warned_about() {
+    in_netns(|| {
+        let conf = Conf::with_bridge("mynet", "10.1.0.0/24");
+        let command = format!("{PODWIRE} pod up a/b --port 80:80 {} 2>&1 >/dev/null", conf.flag());
+        let warned = run("sh", &["-c", &command]);
+        assert!(warned.starts_with("warning: host ports do not lead to the pod: "), "{warned}");
+        let why = testkit::try_run(PODWIRE, &["pod", "up", "a/c", "--port", "0:80"]).unwrap_err();
+        assert!(why.contains("\"0\" is no port"), "{why}");
+    });
+}
+
+#[test]
+fn failure_leaves_nothing() {
+    in_netns(|| {
+        let conf = Conf::new();
+        let recorder = write_recorder(&conf);
+        let bridge = bridge("mynet", "10.1.0.0/24", &conf.addresses());
+        conf.write("10-a.conflist", &list("mynet", &[bridge, recorder]).to_string());
+        fs::write(conf.path().join("fail-ADD"), "").unwrap();
+        let path = format!("--path={}", conf.path().display());
+        let why = fails(&["pod", "up", "a/b", &path, &conf.flag(), "--pod-cidr=10.9.0.0/24"]);
+        assert!(why.contains("error: connect pod a/b\n  because attach it to network"), "{why}");
+        assert!(why.contains("asked to fail"), "{why}");
+        nothing_is_left();
+        assert!(conf.taken("mynet").is_empty());
+
+        // A DEL that fails is told, the pod is remembered, and the next `down` tries again.
+        fs::remove_file(conf.path().join("fail-ADD")).unwrap();
+        fs::write(conf.path().join("fail-DEL"), "").unwrap();
+        ok(&["pod", "up", "a/b", &path, &conf.flag(), "--pod-cidr=10.9.0.0/24"]);
+        fails(&["pod", "down", "a/b", &path]);
+        assert_eq!(names(Path::new("/run/podwire/pods")), ["a_b.json"]);
+        fs::remove_file(conf.path().join("fail-DEL")).unwrap();
+        ok(&["pod", "down", "a/b", &path]);
+        nothing_is_left();
+    });
+}
+
+#[test]
+fn readiness_has_a_reason() {
+    in_netns(|| {
+        let conf = Conf::new();
+        let (path, flag) = (format!("--path={}", conf.path().display()), conf.flag());
+        let ready = ["pod", "ready", &path, &flag];
+        let why = fails(&ready);
+        assert!(why.contains("not ready: cni config uninitialized\n"), "{why}");
+        assert!(why.contains("hint: write a network to "), "{why}");
+        conf.write("10-a.conflist", "{\n  \"name\": }\n");
+        let why = fails(&ready);
+        assert!(why.contains("10-a.conflist:2:11: expected value"), "{why}");
+        conf.write("10-a.conflist", &list("a", &[json!({"type": "nosuch"})]).to_string());
+        let why = fails(&ready);
+        assert!(why.contains("failed to find plugin \"nosuch\""), "{why}");
+
+        // A broken file does not keep the next one from serving.
+        let recorder = write_recorder(&conf);
+        conf.write("20-b.conflist", &list("b", &[recorder]).to_string());
+        let with_range = [&ready[..], &["--pod-cidr=10.9.0.0/24"]].concat();
+        let printed = ok(&with_range);
+        assert!(printed.starts_with("ready: network \"b\"\n  passed over "), "{printed}");
+        assert!(printed.contains("10-a.conflist: failed to find plugin \"nosuch\""), "{printed}");
+        assert_eq!(ok_json(&with_range)["network"], "b");
+        fs::write(conf.path().join("fail-STATUS"), "").unwrap();
+        let why = fails(&with_range);
+        assert!(why.contains("network \"b\" cannot take containers"), "{why}");
+        assert!(why.contains("asked to fail"), "{why}");
+    });
+}
+
+#[test]
+fn readiness_is_watched() {
+    in_netns(|| {
+        let conf = Conf::new();
+        let log = conf.path().join("log");
+        let watching =
+            format!("exec {PODWIRE} pod ready --watch {} >{}", conf.flag(), log.display());
+        let watch = testkit::Daemon::start("sh", &["-c", &watching]);
+        let said = || fs::read_to_string(&log).unwrap_or_default();
+        let patience = Duration::from_secs(4);
+        wait_for("not ready", patience, || said().contains("not ready: cni config uninitialized"));
+        let bridge = bridge("mynet", "10.1.0.0/24", &conf.addresses());
+        conf.write("new.tmp", &list("mynet", &[bridge]).to_string());
+        fs::rename(conf.net_d().join("new.tmp"), conf.net_d().join("10-a.conflist")).unwrap();
+        // Sooner than the period: the directory's event tells.
+        wait_for("ready", patience, || said().ends_with("ready: network \"mynet\"\n"));
+        drop(watch);
+    });
+}
+
+#[test]
+fn interrupted_up_is_cleaned_by_the_next() {
+    in_netns(|| {
+        let conf = Conf::new();
+        let recorder = write_recorder(&conf);
+        let script = fs::read_to_string(conf.path().join("recorder")).unwrap();
+        // The plugin never answers; `up` is killed while it waits.
+        let hang = "test $CNI_COMMAND != ADD || exec sleep 1000\n";
+        fs::write(conf.path().join("recorder"), script.replace("case ", &format!("{hang}case ")))
+            .unwrap();
+        let bridge = bridge("mynet", "10.1.0.0/24", &conf.addresses());
+        conf.write("10-a.conflist", &list("mynet", &[bridge, recorder]).to_string());
+        let path = format!("--path={}", conf.path().display());
+        let args = ["pod", "up", "a/b", &path, &conf.flag(), "--pod-cidr=10.9.0.0/24"];
+        let up = testkit::Daemon::start(PODWIRE, &args);
+        wait_for("an address", Duration::from_secs(20), || !conf.taken("mynet").is_empty());
+        drop(up);
+        assert_eq!(names(Path::new("/run/netns")), ["podwire-a_b"]);
+
+        fs::write(conf.path().join("recorder"), script).unwrap();
+        ok(&args);
+        assert_eq!(conf.taken("mynet").len(), 1);
+        ok(&["pod", "down", "a/b", &path]);
+        nothing_is_left();
+    });
+}

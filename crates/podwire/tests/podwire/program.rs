@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Starting the program, and what the tests of all commands share.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use testkit::{Ns, try_run};
+
+pub const PODWIRE: &str = env!("CARGO_BIN_EXE_podwire");
+
+/// What it printed; panics if it failed.
+#[track_caller]
+pub fn ok(args: &[&str]) -> String {
+    match try_run(PODWIRE, args) {
+        Ok(printed) => printed,
+        Err(why) => panic!("{why}"),
+    }
+}
+
+/// The JSON that it printed; panics if it failed.
+#[track_caller]
+pub fn ok_json(args: &[&str]) -> Value {
+    let printed = ok(&[args, &["-o", "json"]].concat());
+    serde_json::from_str(&printed).unwrap_or_else(|cause| panic!("{cause}: {printed}"))
+}
+
+/// What it said on both outputs; panics if it did not fail with status 1.
+#[track_caller]
+pub fn fails(args: &[&str]) -> String {
+    match try_run(PODWIRE, args) {
+        Ok(printed) => panic!("{args:?} succeeded: {printed}"),
+        Err(why) => {
+            assert!(why.contains("exit status: 1\n"), "{why}");
+            why
+        }
+    }
+}
+
+/// A configuration directory and a directory for addresses, gone with the value.
+pub struct Conf {
+    dir: TempDir,
+}
+
+impl Conf {
+    pub fn new() -> Conf {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("net.d")).unwrap();
+        Conf { dir }
+    }
+
+    /// With a bridge network of this name and range.
+    pub fn with_bridge(name: &str, subnet: &str) -> Conf {
+        let conf = Conf::new();
+        let bridge = bridge(name, subnet, &conf.addresses());
+        conf.write("10-bridge.conflist", &list(name, &[bridge]).to_string());
+        conf
+    }
+
+    pub fn write(&self, file: &str, text: &str) {
+        fs::write(self.net_d().join(file), text).unwrap();
+    }
+
+    pub fn net_d(&self) -> PathBuf {
+        self.dir.path().join("net.d")
+    }
+
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// As an argument.
+    pub fn flag(&self) -> String {
+        format!("--conf-dir={}", self.net_d().display())
+    }
+
+    pub fn addresses(&self) -> PathBuf {
+        self.dir.path().join("addresses")
+    }
+
+    /// The addresses that are taken, from the files of host-local.
+    pub fn taken(&self, network: &str) -> Vec<String> {
+        let names = names(&self.addresses().join(network)).into_iter();
+        names.filter(|name| name.parse::<std::net::IpAddr>().is_ok()).collect()
+    }
+}
+
+pub fn bridge(name: &str, subnet: &str, addresses: &Path) -> Value {
+    json!({
+        "type": "bridge", "bridge": format!("{name}0"), "isGateway": true,
+        "ipam": {
+            "type": "host-local", "dataDir": addresses,
+            "ranges": [[{"subnet": subnet}]], "routes": [{"dst": "0.0.0.0/0"}],
+        },
+    })
+}
+
+pub fn list(name: &str, plugins: &[Value]) -> Value {
+    json!({"cniVersion": "1.1.0", "name": name, "plugins": plugins})
+}
+
+/// Sorted; empty where there is no such directory.
+pub fn names(dir: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
+    let name = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name();
+    let mut names: Vec<String> =
+        entries.map(name).map(|name| name.into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// The addresses of a family on an interface, as `ip` shows them.
+pub fn addresses(ns: &Ns, device: &str, family: &str) -> Vec<String> {
+    let shown = ns.ip_json(&[family, "addr", "show", "dev", device, "scope", "global"]);
+    let infos = shown[0]["addr_info"].as_array().cloned().unwrap_or_default();
+    infos.iter().map(|info| info["local"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Links of the test's own namespace but loopback and bridges.
+pub fn links() -> Vec<String> {
+    let shown = Ns::here().ip_json(&["link"]);
+    let names = shown.as_array().unwrap().iter().map(|link| link["ifname"].as_str().unwrap());
+    names.filter(|name| *name != "lo").map(str::to_owned).collect()
+}

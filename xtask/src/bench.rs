@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `cargo xtask bench`: the Go plugins, ours, and the least that could be done, in one run and
+//! in turn, so that all suffer the same noise. The measuring is done by this program again, in
+//! network and mount namespaces of its own; this half builds before and reports after.
+
+mod call;
+mod facts;
+mod host_local;
+mod lab;
+mod latency;
+mod memory;
+mod parallel;
+mod plan;
+mod report;
+mod results;
+mod sizes;
+mod stats;
+mod svg;
+mod table;
+mod targets;
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use self::plan::{Effort, Plan};
+use self::results::Results;
+use crate::workspace::Workspace;
+use crate::{cmd, go_plugins};
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Fewer repetitions: under a minute, for tuning; docs/ stays as it is
+    #[arg(long)]
+    quick: bool,
+    /// Write all measurements to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Measure nothing: report what an earlier --json wrote
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["quick", "json"])]
+    from: Option<PathBuf>,
+    /// Measure this program instead of building podwire-cni
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct InsideArgs {
+    plan: PathBuf,
+}
+
+/// No run takes this long, in seconds; one that hangs ends.
+const DEADLINE: &str = "1800";
+
+/// `/sys` shows the network namespace it was mounted in. The empty `/run` is memory and holds
+/// everything that is measured, but for the one row about a disk.
+const PREPARE: &str = "
+mount -t sysfs sysfs /sys
+mount -t tmpfs -o mode=755 tmpfs /run
+mkdir /run/netns /run/lock
+ip link set lo up
+exec \"$@\"
+";
+
+pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+    let results = match &args.from {
+        Some(file) => read(file)?,
+        None => measure(workspace, args)?,
+    };
+    if let Some(file) = &args.json {
+        fs::write(file, serde_json::to_string_pretty(&results)?)
+            .with_context(|| format!("write {}", file.display()))?;
+    }
+    print!("{}", report::for_terminal(&results));
+    if !args.quick {
+        let docs = workspace.root.join("docs");
+        fs::create_dir_all(&docs)?;
+        fs::write(docs.join("benchmark.md"), report::markdown(&results))?;
+        fs::write(docs.join("benchmark.svg"), svg::chart(&results))?;
+        println!("\nwritten: docs/benchmark.md, docs/benchmark.svg");
+    }
+    Ok(())
+}
+
+/// The half inside the namespaces.
+pub fn run_inside(args: &InsideArgs) -> Result<()> {
+    let plan: Plan = serde_json::from_str(&fs::read_to_string(&args.plan)?)?;
+    let lab = lab::Lab::set_up(&plan)?;
+    let mut results = Results::default();
+    say("sizes and memory");
+    results.sizes = sizes::measure(&lab)?;
+    results.memory = memory::measure(&lab)?;
+    latency::measure(&lab, &plan.effort, &mut results)?;
+    host_local::measure(&lab, &plan, &mut results)?;
+    parallel::measure(&lab, &plan.effort, &mut results)?;
+    fs::write(&plan.results, serde_json::to_string(&results)?).context("write the results")
+}
+
+fn say(what: &str) {
+    eprintln!("measuring: {what}");
+}
+
+fn measure(workspace: &Workspace, args: &Args) -> Result<Results> {
+    let go = go_plugins::ensure(&workspace.target_dir, false)?;
+    let ours = match &args.program {
+        Some(program) => program.canonicalize()?,
+        None => workspace.build_plugin_program()?,
+    };
+    let floor = build_floor(workspace)?;
+    // On the disk that the target directory is on, for the row about disks.
+    let work = tempfile::tempdir_in(&workspace.target_dir)?;
+    let effort = if args.quick { Effort::quick() } else { Effort::full() };
+    let plan = Plan {
+        go: go.dir,
+        ours,
+        floor,
+        disk: work.path().join("disk"),
+        results: work.path().join("results.json"),
+        effort,
+    };
+    let file = work.path().join("plan.json");
+    fs::write(&file, serde_json::to_string(&plan)?)?;
+    let facts = facts::gather(&go.version, args.quick, may_be_real_time())?;
+    cmd::run(&mut inside(&file, facts.is_real_time)?)?;
+    Ok(Results { facts, ..read(&plan.results)? })
+}
+
+fn read(file: &Path) -> Result<Results> {
+    let text = fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("understand {}", file.display()))
+}
+
+/// On a busy machine all others' time slices (4 ms) would be measured, not the plugins.
+const REAL_TIME: [&str; 3] = ["chrt", "--rr", "1"];
+
+fn may_be_real_time() -> bool {
+    let [program, args @ ..] = REAL_TIME;
+    cmd::output(cmd::command(program).args(args).arg("true")).is_ok_and(|o| o.status.success())
+}
+
+fn inside(plan: &Path, real_time: bool) -> Result<Command> {
+    let mut command = cmd::command("timeout");
+    // In the foreground, or Ctrl-C would not reach it.
+    command.args(["--foreground", "-k", "5", DEADLINE]);
+    command.args(if real_time { &REAL_TIME[..] } else { &[] });
+    command.args(["unshare", "--net", "--mount"]);
+    command.args(["sh", "-ec", PREPARE, "sh"]).arg(env::current_exe()?);
+    command.arg("bench-inside").arg(plan);
+    Ok(command)
+}
+
+fn build_floor(workspace: &Workspace) -> Result<PathBuf> {
+    let mut build = cmd::cargo();
+    build.args(["build", "--profile", "plugin", "--target", &workspace.triple]);
+    build.args(["-p", "xtask", "--features", "floor", "--bin", "floor"]);
+    cmd::run(build.current_dir(&workspace.root))?;
+    Ok(workspace.target_dir.join(&workspace.triple).join("plugin/floor"))
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//! host-local by itself, with ever more addresses taken. The Go plugin reads every file on each
+//! call; ours must not notice.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::call::Call;
+use super::lab::{Lab, Subject, ipam, network, place, write_conf};
+use super::latency::in_turn;
+use super::plan::{Level, Plan};
+use super::results::{Results, Who, host_local};
+use super::say;
+
+/// One directory of addresses and who works on it.
+struct Filled<'a> {
+    subject: &'a Subject,
+    who: Who,
+    level: Level,
+    conf: PathBuf,
+    /// How many rounds it takes part in.
+    calls: usize,
+}
+
+pub fn measure(lab: &Lab, plan: &Plan, results: &mut Results) -> Result<()> {
+    say("host-local with addresses taken");
+    let rounds = plan.effort.ipam;
+    let pods = lab.make_pods("ipam-", 1)?;
+    let netns = pods.path(0);
+    let filled = fill_all(lab, plan)?;
+    let (go, ours): (Vec<_>, Vec<_>) = filled.iter().partition(|one| one.who == Who::Go);
+    for one in &filled {
+        // Builds the index that ours keeps; the first call of either is not measured.
+        call(one, "warm-up", &netns, &mut Results::default())?;
+    }
+    for round in 0..rounds {
+        let container = format!("bench-{round}");
+        // Ours first and together, or its call after a long one of Go would be the colder.
+        for one in in_turn(&ours, round).chain(in_turn(&go, round)) {
+            if is_due(round, rounds, one.calls) {
+                call(one, &container, &netns, results)?;
+            }
+        }
+    }
+    fs::remove_dir_all(&plan.disk).context("remove the addresses on disk")?;
+    pods.remove()
+}
+
+/// Spreads few calls evenly over many rounds.
+fn is_due(round: usize, rounds: usize, calls: usize) -> bool {
+    round * calls / rounds != (round + 1) * calls / rounds
+}
+
+fn call(one: &Filled<'_>, container: &str, netns: &str, results: &mut Results) -> Result<()> {
+    for verb in ["ADD", "DEL"] {
+        let call = Call::plugin(one.subject, "host-local", verb, &one.conf);
+        let micros = call.attachment(container, netns).time()?;
+        results.push(&host_local(verb, one.level.taken), one.who, micros);
+    }
+    Ok(())
+}
+
+fn fill_all<'a>(lab: &'a Lab, plan: &Plan) -> Result<Vec<Filled<'a>>> {
+    let rounds = plan.effort.ipam;
+    let (in_memory, on_disk) = (place("taken"), plan.disk.clone());
+    let mut filled = Vec::new();
+    for &level in &plan.effort.levels {
+        let go_calls = level.go_calls.min(rounds);
+        let who = [
+            (&lab.go, Who::Go, &in_memory, go_calls),
+            (&lab.ours, Who::Ours, &in_memory, rounds),
+            (&lab.ours, Who::OursOnDisk, &on_disk, rounds),
+        ];
+        for (subject, who, dir, calls) in who {
+            let name = format!("{}-{}", who.name().replace([' ', ','], ""), level.taken);
+            let dir = dir.join(&name);
+            fill(&dir.join(&name), subject.net, level.taken)?;
+            let conf = network(&name, "host-local", &ipam(subject.net, &dir));
+            let conf = write_conf(&name, &conf)?;
+            filled.push(Filled { subject, who, level, conf, calls });
+        }
+    }
+    Ok(filled)
+}
+
+/// The files that this many ADDs by the Go plugin leave.
+fn fill(dir: &Path, net: u8, taken: usize) -> Result<()> {
+    fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
+    for at in 0..taken {
+        let text = format!("filler-{at}\r\neth0");
+        fs::write(dir.join(address(net, at).to_string()), text)?;
+    }
+    if let Some(last) = taken.checked_sub(1) {
+        fs::write(dir.join("last_reserved_ip.0"), address(net, last).to_string())?;
+    }
+    Ok(())
+}
+
+/// After the network's own address and the gateway's.
+fn address(net: u8, at: usize) -> Ipv4Addr {
+    let first = u32::from(Ipv4Addr::new(10, net, 0, 2));
+    Ipv4Addr::from(first + u32::try_from(at).expect("a /16 has fewer addresses"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_calls_are_spread_over_the_rounds() {
+        let due = |calls| (0..10).filter(|round| is_due(*round, 10, calls)).collect::<Vec<_>>();
+        assert_eq!(due(0), Vec::<usize>::new());
+        assert_eq!(due(2), [4, 9]);
+        assert_eq!(due(10).len(), 10);
+    }
+
+    #[test]
+    fn files_are_those_of_go() {
+        let dir = tempfile::tempdir().unwrap();
+        fill(dir.path(), 1, 300).unwrap();
+        let read = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
+        assert_eq!(read("10.1.0.2"), "filler-0\r\neth0");
+        assert_eq!(read("last_reserved_ip.0"), "10.1.1.45");
+        assert_eq!(read("10.1.1.45"), "filler-299\r\neth0");
+    }
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The place of the measurements: all programs and their files side by side in memory, a bridge
+//! for each of those measured, and pod namespaces made before the clock runs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use super::call::Call;
+use super::plan::Plan;
+use super::results::Who;
+use crate::cmd;
+
+/// On the tmpfs that the bench has mounted for itself.
+const ROOT: &str = "/run/bench";
+const NETNS: &str = "/run/netns";
+const FLOOR_BRIDGE: &str = "floor0";
+const FLOOR_GATEWAY: &str = "10.3.0.1";
+const FLOOR_ADDRESS: &str = "10.3.0.2/16";
+
+/// Goes with both the newest Go plugins and those of Debian 12.
+const CNI_VERSION: &str = "1.0.0";
+
+#[derive(Debug)]
+pub struct Lab {
+    pub go: Subject,
+    pub ours: Subject,
+    /// The floor program.
+    pub floor: PathBuf,
+    /// Index of the floor's bridge.
+    floor_bridge: String,
+    pub version_conf: PathBuf,
+    pub loopback_conf: PathBuf,
+}
+
+/// A set of plugins with a bridge and a range of addresses of its own.
+#[derive(Debug)]
+pub struct Subject {
+    pub who: Who,
+    /// `CNI_PATH`.
+    pub dir: PathBuf,
+    pub bridge_conf: PathBuf,
+    /// Second byte of its addresses: 10.x.0.0/16.
+    pub net: u8,
+}
+
+impl Lab {
+    pub fn set_up(plan: &Plan) -> Result<Lab> {
+        fs::create_dir_all(NETNS)?;
+        let [go_dir, ours_dir] = ["go", "ours"].map(|name| Path::new(ROOT).join(name));
+        fs::create_dir_all(&go_dir)?;
+        let floor = Path::new(ROOT).join("floor");
+        fs::copy(&plan.floor, &floor).context("copy the floor program")?;
+        cmd::read(cmd::command(&plan.ours).arg("--install").arg(&ours_dir))?;
+        for name in plugin_names(&ours_dir)? {
+            let theirs = plan.go.join(&name);
+            if theirs.is_file() {
+                fs::copy(&theirs, go_dir.join(&name)).with_context(|| format!("copy {name}"))?;
+            }
+        }
+        let loopback = json!({"cniVersion": CNI_VERSION, "name": "lo", "type": "loopback"});
+        let lab = Lab {
+            go: subject(Who::Go, go_dir, 1)?,
+            ours: subject(Who::Ours, ours_dir, 2)?,
+            floor,
+            floor_bridge: make_floor_bridge()?,
+            version_conf: write_conf("version", &json!({"cniVersion": CNI_VERSION}))?,
+            loopback_conf: write_conf("loopback", &loopback)?,
+        };
+        Ok(lab)
+    }
+
+    pub fn subjects(&self) -> [&Subject; 2] {
+        [&self.go, &self.ours]
+    }
+
+    /// New namespaces, named by a prefix and a number.
+    pub fn make_pods(&self, prefix: &str, count: usize) -> Result<Pods<'_>> {
+        let pods = Pods { lab: self, prefix: format!("{NETNS}/{prefix}"), count };
+        self.ask_floor(&["make-pods", &pods.prefix, &count.to_string()])?;
+        Ok(pods)
+    }
+
+    /// Returns when the kernel is done with all that was asked of it.
+    pub fn settle(&self) -> Result<()> {
+        self.ask_floor(&["settle"]).map(drop)
+    }
+
+    /// The floor as a whole process: ADD, with its address file.
+    pub fn floor_add(&self, netns: &str) -> Call {
+        let file = self.floor_file();
+        let mut call = Call::program(&self.floor, &self.version_conf);
+        call.args(&["add", &self.floor_bridge, netns, FLOOR_ADDRESS, FLOOR_GATEWAY, &file]);
+        call
+    }
+
+    pub fn floor_del(&self) -> Call {
+        let mut call = Call::program(&self.floor, &self.version_conf);
+        call.args(&["del", &self.floor_file()]);
+        call
+    }
+
+    /// The floor in a loop: microseconds of each namespace's changes.
+    pub fn floor_loop(&self, namespaces: &[String]) -> Result<Vec<f64>> {
+        let mut args = vec!["loop", &self.floor_bridge, FLOOR_ADDRESS, FLOOR_GATEWAY];
+        args.extend(namespaces.iter().map(String::as_str));
+        let text = self.ask_floor(&args)?;
+        let micros = |line: &str| line.parse::<f64>().map(|nanos| nanos / 1000.0);
+        Ok(text.lines().map(micros).collect::<Result<_, _>>()?)
+    }
+
+    fn floor_file(&self) -> String {
+        format!("{ROOT}/10.3.0.2")
+    }
+
+    fn ask_floor(&self, args: &[&str]) -> Result<String> {
+        cmd::read(cmd::command(&self.floor).args(args))
+    }
+}
+
+/// Pod namespaces of one phase. Not removed by a destructor: the wait may fail.
+#[derive(Debug)]
+pub struct Pods<'a> {
+    lab: &'a Lab,
+    prefix: String,
+    count: usize,
+}
+
+impl Pods<'_> {
+    pub fn path(&self, at: usize) -> String {
+        format!("{}{at}", self.prefix)
+    }
+
+    /// Waits until they are gone: what the kernel does in the background costs the next phase.
+    pub fn remove(self) -> Result<()> {
+        let count = self.count.to_string();
+        self.lab.ask_floor(&["remove-pods", &self.prefix, &count]).map(drop)
+    }
+}
+
+/// The plugins that podwire-cni has put in place.
+pub fn plugin_names(dir: &Path) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if name != "podwire-cni" {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// A place for files of this lab, in memory.
+pub fn place(name: &str) -> PathBuf {
+    Path::new(ROOT).join(name)
+}
+
+/// Writes a network configuration.
+pub fn write_conf(name: &str, conf: &Value) -> Result<PathBuf> {
+    let file = place(&format!("{name}.json"));
+    fs::write(&file, conf.to_string())?;
+    Ok(file)
+}
+
+/// host-local for addresses 10.`net`.0.0/16.
+pub fn ipam(net: u8, data_dir: &Path) -> Value {
+    let ranges = json!([[{"subnet": format!("10.{net}.0.0/16")}]]);
+    json!({"type": "host-local", "dataDir": data_dir, "ranges": ranges})
+}
+
+pub fn network(name: &str, kind: &str, ipam: &Value) -> Value {
+    json!({"cniVersion": CNI_VERSION, "name": name, "type": kind, "ipam": ipam})
+}
+
+fn subject(who: Who, dir: PathBuf, net: u8) -> Result<Subject> {
+    let mut conf = network("bench", "bridge", &ipam(net, &place(&format!("ipam-{net}"))));
+    conf["bridge"] = json!(format!("bench{net}"));
+    conf["isGateway"] = json!(true);
+    conf["isDefaultGateway"] = json!(true);
+    let bridge_conf = write_conf(&format!("bridge-{net}"), &conf)?;
+    Ok(Subject { who, dir, bridge_conf, net })
+}
+
+/// As the plugins leave theirs.
+fn make_floor_bridge() -> Result<String> {
+    let ip = |args: &[&str]| cmd::read(cmd::command("ip").args(args));
+    ip(&["link", "add", FLOOR_BRIDGE, "address", "02:00:00:00:00:01", "type", "bridge"])?;
+    ip(&["addr", "add", &format!("{FLOOR_GATEWAY}/16"), "dev", FLOOR_BRIDGE])?;
+    ip(&["link", "set", FLOOR_BRIDGE, "up"])?;
+    let index = fs::read_to_string(format!("/sys/class/net/{FLOOR_BRIDGE}/ifindex"))?;
+    Ok(index.trim().to_owned())
+}

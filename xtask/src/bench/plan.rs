@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a run measures with what, and how often.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Handed to the half of the bench that runs inside the namespaces.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Plan {
+    /// The directory of the Go plugins.
+    pub go: PathBuf,
+    /// podwire-cni.
+    pub ours: PathBuf,
+    /// The floor program.
+    pub floor: PathBuf,
+    /// A directory to be made on a disk.
+    pub disk: PathBuf,
+    /// Where the results go.
+    pub results: PathBuf,
+    pub effort: Effort,
+}
+
+/// How often each thing is repeated.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Effort {
+    /// VERSION, loopback and bridge, each program.
+    pub calls: usize,
+    /// Attachments made at once.
+    pub pods: usize,
+    /// How often those are made and removed.
+    pub rounds: usize,
+    /// Rounds through all levels of addresses taken.
+    pub ipam: usize,
+    pub levels: Vec<Level>,
+}
+
+/// A number of addresses taken before the call that is measured.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Level {
+    pub taken: usize,
+    /// Calls of the Go plugin, which takes half a second at the highest level.
+    pub go_calls: usize,
+}
+
+impl Effort {
+    pub fn full() -> Effort {
+        let levels = [(0, 150), (1_000, 100), (10_000, 25), (50_000, 12)];
+        Effort { calls: 150, pods: 200, rounds: 3, ipam: 150, levels: levels_of(&levels) }
+    }
+
+    pub fn quick() -> Effort {
+        let levels = [(0, 30), (1_000, 20), (10_000, 6), (50_000, 2)];
+        Effort { calls: 40, pods: 64, rounds: 1, ipam: 50, levels: levels_of(&levels) }
+    }
+}
+
+fn levels_of(levels: &[(usize, usize)]) -> Vec<Level> {
+    levels.iter().map(|&(taken, go_calls)| Level { taken, go_calls }).collect()
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The results as tables: the same for the terminal and for docs/benchmark.md.
+
+use super::facts::Facts;
+use super::parallel::PARALLEL;
+use super::results::{BRIDGE_ADD, Results, Who, grouped, host_local};
+use super::table::Table;
+use super::targets::{Bound, ratio, targets};
+
+/// Times are milliseconds, medians unless a column says otherwise.
+pub fn tables(results: &Results) -> Vec<Table> {
+    vec![
+        calls(results),
+        taken(results),
+        many(results),
+        amounts(results),
+        spread(results),
+        wanted(results),
+    ]
+}
+
+pub fn for_terminal(results: &Results) -> String {
+    let tables: Vec<String> = tables(results).iter().map(Table::text).collect();
+    format!("\n{}\n\n{}", facts(&results.facts).join("\n"), tables.join("\n"))
+}
+
+pub fn markdown(results: &Results) -> String {
+    let facts: Vec<String> =
+        facts(&results.facts).iter().map(|fact| format!("- {fact}\n")).collect();
+    let tables: Vec<String> = tables(results).iter().map(Table::markdown).collect();
+    let notes: Vec<String> = NOTES.iter().map(|note| format!("- {note}\n")).collect();
+    format!(
+        "# Benchmark\n\nWritten by `{}`; times are milliseconds.\n\n\
+         ![podwire and the Go plugins](benchmark.svg)\n\n\
+         ## The machine\n\n{}\n{}\n## How it is measured\n\n{}",
+        results.facts.command,
+        facts.concat(),
+        tables.join("\n"),
+        notes.concat(),
+    )
+}
+
+const NOTES: [&str; 7] = [
+    "All run in one private network and mount namespace, in turn and in an order that changes \
+     each round, so that noise falls on all of them alike. Programs, configurations and address \
+     files are on one tmpfs.",
+    "A call lasts from before the process is started (vfork, as a runtime does) until it is \
+     reaped. Namespaces are made before; between calls the bench waits until the kernel has \
+     dropped its lock for network changes.",
+    "DEL by podwire returns when the interface can no longer be seen; a detached child waits \
+     for the kernel's grace periods. The row \"until the kernel is done\" includes them, and one \
+     start of a helper process, for all alike.",
+    "The floor is a static program built like ours that reads its input, writes one address \
+     file, makes the same pair, address and default route, prints an answer of the same length \
+     and ends. The loop makes the same changes in a process that is already running.",
+    "host-local: the addresses taken are files as the Go plugin writes them. Each directory has \
+     seen one call before; in it podwire has built its index.",
+    "Many at once: from the first start to the last end, median of the rounds.",
+    "Memory is the resident peak (VmHWM) when the program prints its answer. For Go's bridge \
+     ADD, host-local is a second process beside it; for podwire it is a function.",
+];
+
+fn facts(facts: &Facts) -> Vec<String> {
+    vec![
+        format!("Linux {}, {} CPUs ({})", facts.kernel, facts.cpus, facts.cpu),
+        format!(
+            "{} GiB of memory, load {} at the start; everything measured ran at {} priority",
+            facts.memory_kib >> 20,
+            facts.load,
+            if facts.is_real_time { "real-time" } else { "ordinary" },
+        ),
+        format!("podwire {}, {}", facts.podwire, facts.rustc),
+        format!("Go plugins {} (Debian)", facts.go_plugins),
+        format!("{}, `{}`", facts.date, facts.command),
+    ]
+}
+
+fn calls(results: &Results) -> Table {
+    let header = ["call", "Go", "podwire", "Go ÷ podwire", "floor", "podwire ÷ floor"];
+    let mut table = Table::new("One call", &header);
+    for case in cases(results).into_iter().filter(|case| !case.starts_with("host-local")) {
+        let at = |who| results.median(case, who);
+        let (go, ours, floor) = (at(Who::Go), at(Who::Ours), at(Who::Floor));
+        let ratios = [ratio(go, ours), ratio(ours, floor)].map(times);
+        let [to_go, to_floor] = ratios;
+        table.row([case.to_owned(), ms(go), ms(ours), to_go, ms(floor), to_floor]);
+    }
+    let (ours, floor) =
+        (results.median(BRIDGE_ADD, Who::Ours), results.median(BRIDGE_ADD, Who::Loop));
+    let blank = || "–".to_owned();
+    let to_floor = times(ratio(ours, floor));
+    let title = format!("{BRIDGE_ADD}, the kernel's part in a loop");
+    table.row([title, blank(), blank(), blank(), ms(floor), to_floor]);
+    table
+}
+
+fn taken(results: &Results) -> Table {
+    let header = ["addresses taken", "Go ADD", "podwire ADD", "on disk", "÷", "Go DEL"];
+    let header = [&header[..], &["podwire DEL", "on disk", "÷"]].concat();
+    let mut table = Table::new("host-local with addresses taken", &header);
+    for taken in levels(results) {
+        let mut row = vec![grouped(taken as u64)];
+        for verb in ["ADD", "DEL"] {
+            let at = |who| results.median(&host_local(verb, taken), who);
+            let (go, ours) = (at(Who::Go), at(Who::Ours));
+            row.extend([ms(go), ms(ours), ms(at(Who::OursOnDisk)), times(ratio(go, ours))]);
+        }
+        table.row(row);
+    }
+    table
+}
+
+/// The numbers of addresses that were measured.
+pub fn levels(results: &Results) -> Vec<usize> {
+    let all = [0, 1_000, 10_000, 50_000];
+    let is_measured =
+        |taken: &usize| results.median(&host_local("ADD", *taken), Who::Ours).is_some();
+    all.into_iter().filter(is_measured).collect()
+}
+
+fn many(results: &Results) -> Table {
+    let header = ["calls", "at once", "Go s", "podwire s", "Go /s", "podwire /s", "÷", "failures"];
+    let mut table = Table::new("Many at once", &header);
+    for verb in ["ADD", "DEL"] {
+        for parallel in PARALLEL {
+            let at = |who| results.bulk(verb, parallel, who);
+            let (Some(go), Some(ours)) = (at(Who::Go), at(Who::Ours)) else { continue };
+            let (theirs, mine) = (go.per_second(), ours.per_second());
+            let seconds = |rate: Option<f64>| {
+                rate.map_or("–".to_owned(), |rate| format!("{:.2}", go.count as f64 / rate))
+            };
+            let rate =
+                |rate: Option<f64>| rate.map_or("–".to_owned(), |rate| format!("{rate:.0}"));
+            table.row([
+                format!("{} {verb}", go.count),
+                parallel.to_string(),
+                seconds(theirs),
+                seconds(mine),
+                rate(theirs),
+                rate(mine),
+                times(ratio(mine, theirs)),
+                format!("{} / {}", go.failures, ours.failures),
+            ]);
+        }
+    }
+    table
+}
+
+fn amounts(results: &Results) -> Table {
+    let mut table = Table::new("Size and memory, KiB", &["of", "Go", "podwire", "÷", "floor"]);
+    let all = results.sizes.iter().chain(&results.memory);
+    let mut named: Vec<&str> = all.clone().map(|amount| amount.what.as_str()).collect();
+    named.dedup();
+    named.sort_by_key(|what| !what.starts_with("programs"));
+    let mut seen = Vec::new();
+    for what in named {
+        if seen.contains(&what) {
+            continue;
+        }
+        seen.push(what);
+        let at = |who| {
+            let found = all.clone().find(|amount| amount.what == what && amount.who == who);
+            found.map(|amount| amount.bytes as f64 / 1024.0)
+        };
+        let kib = |amount: Option<f64>| amount.map_or("–".to_owned(), |kib| format!("{kib:.0}"));
+        let (go, ours) = (at(Who::Go), at(Who::Ours));
+        let shown =
+            if what.contains("programs") { what.to_owned() } else { format!("memory, {what}") };
+        table.row([shown, kib(go), kib(ours), times(ratio(go, ours)), kib(at(Who::Floor))]);
+    }
+    table
+}
+
+fn spread(results: &Results) -> Table {
+    let mut table = Table::new("All times", &["call", "by", "n", "min", "median", "p95"]);
+    for case in cases(results) {
+        for who in [Who::Go, Who::Ours, Who::OursOnDisk, Who::Floor, Who::Loop] {
+            let Some(of) = results.summary(case, who) else { continue };
+            let times = [of.min, of.median, of.p95].map(|micros| ms(Some(micros)));
+            let [min, median, p95] = times;
+            table.row([case.to_owned(), who.name().to_owned(), of.n.to_string(), min, median, p95]);
+        }
+    }
+    table
+}
+
+fn wanted(results: &Results) -> Table {
+    let mut table = Table::new("Targets", &["target", "wanted", "measured", ""]);
+    for target in targets(results) {
+        let bound = match target.bound {
+            Bound::AtLeast(least) => format!("≥ {least}"),
+            Bound::AtMost(most) => format!("≤ {most}"),
+        };
+        let mark = if target.is_met() { "met" } else { "MISSED" };
+        let measured = target.measured.map_or("–".to_owned(), |ratio| format!("{ratio:.2}"));
+        table.row([target.what, bound, measured, mark.to_owned()]);
+    }
+    table
+}
+
+/// In the order they were measured.
+fn cases(results: &Results) -> Vec<&str> {
+    let mut cases = Vec::new();
+    for series in &results.latency {
+        if !cases.contains(&series.case.as_str()) {
+            cases.push(series.case.as_str());
+        }
+    }
+    cases
+}
+
+/// Three digits that count.
+pub fn ms(micros: Option<f64>) -> String {
+    let Some(ms) = micros.map(|micros| micros / 1000.0) else { return "–".to_owned() };
+    match ms {
+        ..1.0 => format!("{ms:.3}"),
+        ..10.0 => format!("{ms:.2}"),
+        ..100.0 => format!("{ms:.1}"),
+        _ => format!("{ms:.0}"),
+    }
+}
+
+pub fn times(ratio: Option<f64>) -> String {
+    match ratio {
+        None => "–".to_owned(),
+        Some(ratio) if ratio < 10.0 => format!("{ratio:.1}×"),
+        Some(ratio) => format!("{ratio:.0}×"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_three_digits() {
+        let check = |micros: f64, expected: &str| assert_eq!(ms(Some(micros)), expected);
+        check(151.2, "0.151");
+        check(1512.0, "1.51");
+        check(15_120.0, "15.1");
+        check(515_120.0, "515");
+        assert_eq!(ms(None), "–");
+        assert_eq!([times(Some(1.44)), times(Some(14.4))], ["1.4×", "14×"]);
+    }
+
+    #[test]
+    fn report_has_a_row_for_each_case_and_target() {
+        let mut results = Results::default();
+        results.push(BRIDGE_ADD, Who::Go, 9000.0);
+        results.push(BRIDGE_ADD, Who::Ours, 900.0);
+        results.push(BRIDGE_ADD, Who::Floor, 600.0);
+        let text = markdown(&results);
+        let row = "| bridge+host-local ADD | 9.00 | 0.900 | 10× | 0.600 | 1.5× |";
+        assert!(text.contains(row), "{text}");
+        assert!(text.contains("≥ 8 | 10.00 | met |"), "{text}");
+        assert!(text.contains("≤ 1.5 | – | MISSED |"), "{text}");
+    }
+}

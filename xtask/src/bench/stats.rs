@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is said about many measurements of one thing.
+
+/// Of samples in any unit.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Summary {
+    pub n: usize,
+    pub min: f64,
+    pub median: f64,
+    pub p95: f64,
+}
+
+/// None of no samples.
+pub fn summary(samples: &[f64]) -> Option<Summary> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    Some(Summary {
+        n: sorted.len(),
+        min: *sorted.first()?,
+        median: median(&sorted)?,
+        p95: percentile(&sorted, 95)?,
+    })
+}
+
+/// Of the two in the middle of an even number, the mean.
+fn median(sorted: &[f64]) -> Option<f64> {
+    let upper = *sorted.get(sorted.len() / 2)?;
+    let lower = *sorted.get(sorted.len().saturating_sub(1) / 2)?;
+    Some(f64::midpoint(lower, upper))
+}
+
+/// The smallest sample that this many percent do not exceed.
+fn percentile(sorted: &[f64], percent: usize) -> Option<f64> {
+    let rank = (sorted.len() * percent).div_ceil(100);
+    sorted.get(rank.saturating_sub(1)).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn order_of_samples_does_not_matter() {
+        let expected = Summary { n: 4, min: 1.0, median: 2.5, p95: 4.0 };
+        assert_eq!(summary(&[4.0, 1.0, 3.0, 2.0]), Some(expected));
+        assert_eq!(summary(&[]), None);
+        let one = Summary { n: 1, min: 7.0, median: 7.0, p95: 7.0 };
+        assert_eq!(summary(&[7.0]), Some(one));
+    }
+
+    #[test]
+    fn one_in_twenty_may_exceed_p95() {
+        let samples: Vec<f64> = (1..=100).map(f64::from).collect();
+        assert_eq!(percentile(&samples, 95), Some(95.0));
+        assert_eq!(percentile(&samples[..20], 95), Some(19.0));
+    }
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A table, for the terminal and for Markdown.
+
+use std::fmt::Write;
+
+/// The first column is text, all others are numbers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Table {
+    pub title: &'static str,
+    pub header: Vec<&'static str>,
+    pub rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub fn new(title: &'static str, header: &[&'static str]) -> Table {
+        Table { title, header: header.to_vec(), rows: Vec::new() }
+    }
+
+    pub fn row(&mut self, cells: impl Into<Vec<String>>) {
+        self.rows.push(cells.into());
+    }
+
+    pub fn text(&self) -> String {
+        let header: Vec<String> = self.header.iter().map(|&cell| cell.to_owned()).collect();
+        let lines: Vec<&Vec<String>> = std::iter::once(&header).chain(&self.rows).collect();
+        let width = |column: usize| {
+            let cells = lines.iter().filter_map(|line| line.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..header.len()).map(width).collect();
+        let mut text = format!("{}\n", self.title);
+        for line in lines {
+            text.push_str(&padded(line, &widths));
+        }
+        text
+    }
+
+    pub fn markdown(&self) -> String {
+        let mut text = format!("## {}\n\n| {} |\n| ---", self.title, self.header.join(" | "));
+        text.push_str(&" | --:".repeat(self.header.len().saturating_sub(1)));
+        text.push_str(" |\n");
+        for row in &self.rows {
+            // Writing to a String does not fail.
+            let _ = writeln!(text, "| {} |", row.join(" | "));
+        }
+        text
+    }
+}
+
+fn padded(line: &[String], widths: &[usize]) -> String {
+    let cells = line.iter().zip(widths).enumerate().map(|(column, (cell, &width))| match column {
+        0 => format!("{cell:<width$}"),
+        _ => format!("{cell:>width$}"),
+    });
+    let text = cells.collect::<Vec<_>>().join("  ");
+    format!("  {}\n", text.trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_stand_to_the_right() {
+        let mut table = Table::new("times", &["case", "ms"]);
+        table.row(["VERSION".to_owned(), "0.15".to_owned()]);
+        table.row(["ADD".to_owned(), "10.20".to_owned()]);
+        let text = "times\n  case        ms\n  VERSION   0.15\n  ADD      10.20\n";
+        assert_eq!(table.text(), text);
+        let markdown =
+            "## times\n\n| case | ms |\n| --- | --: |\n| VERSION | 0.15 |\n| ADD | 10.20 |\n";
+        assert_eq!(table.markdown(), markdown);
+    }
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the numbers must show.
+
+use super::results::{BRIDGE_ADD, Results, Who, host_local};
+
+/// A ratio with a bound on one side.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Target {
+    pub what: String,
+    pub bound: Bound,
+    /// None if it was not measured.
+    pub measured: Option<f64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Bound {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+impl Target {
+    pub fn is_met(&self) -> bool {
+        self.measured.is_some_and(|ratio| match self.bound {
+            Bound::AtLeast(least) => ratio >= least,
+            Bound::AtMost(most) => ratio <= most,
+        })
+    }
+}
+
+/// All of medians of the same run.
+pub fn targets(results: &Results) -> Vec<Target> {
+    let bridge = |who| results.median(BRIDGE_ADD, who);
+    let growth = |verb| {
+        let at = |taken| results.median(&host_local(verb, taken), Who::Ours);
+        ratio(at(50_000), at(0))
+    };
+    let target = |what: &str, bound, measured| Target { what: what.to_owned(), bound, measured };
+    vec![
+        target(
+            "bridge+host-local ADD: times faster than Go",
+            Bound::AtLeast(8.0),
+            ratio(bridge(Who::Go), bridge(Who::Ours)),
+        ),
+        target(
+            "bridge+host-local ADD: times the floor of a whole process",
+            Bound::AtMost(1.8),
+            ratio(bridge(Who::Ours), bridge(Who::Floor)),
+        ),
+        target(
+            "host-local ADD with 50 000 taken: times its cost with none",
+            Bound::AtMost(1.5),
+            growth("ADD"),
+        ),
+        target(
+            "host-local DEL with 50 000 taken: times its cost with none",
+            Bound::AtMost(1.5),
+            growth("DEL"),
+        ),
+    ]
+}
+
+pub fn ratio(above: Option<f64>, below: Option<f64>) -> Option<f64> {
+    Some(above? / below.filter(|below| *below > 0.0)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_hold_on_their_side() {
+        fn check(bound: Bound, measured: Option<f64>, expected: bool) {
+            let target = Target { what: String::new(), bound, measured };
+            assert_eq!(target.is_met(), expected, "{target:?}");
+        }
+        check(Bound::AtLeast(8.0), Some(8.0), true);
+        check(Bound::AtLeast(8.0), Some(7.9), false);
+        check(Bound::AtMost(1.8), Some(1.8), true);
+        check(Bound::AtMost(1.8), Some(1.9), false);
+        check(Bound::AtMost(1.8), None, false);
+    }
+
+    #[test]
+    fn ratios_come_from_the_same_run() {
+        let mut results = Results::default();
+        for (who, micros) in [(Who::Go, 9000.0), (Who::Ours, 900.0), (Who::Floor, 600.0)] {
+            results.push(BRIDGE_ADD, who, micros);
+        }
+        let measured: Vec<_> = targets(&results).iter().map(|target| target.measured).collect();
+        assert_eq!(measured, [Some(10.0), Some(1.5), None, None]);
+    }
+}
