@@ -90,6 +90,12 @@ fn set_switches(ifname: IfName, ips: &[IpConfig], dad: Dad) -> kernel::Result<()
     Ok(())
 }
 
+/// The index of an interface that was just made: not by netlink, which would wait for the kernel's
+/// one lock for all of this.
+pub fn index(pod: &Netlink, ifname: IfName) -> Result<IfIndex, Error> {
+    link::index_of(pod, ifname).or_fault("look for the container's interface")
+}
+
 /// Finds an interface that must be there.
 pub fn find(pod: &Netlink, ifname: IfName) -> Result<Link, Error> {
     link::by_name(pod, ifname)

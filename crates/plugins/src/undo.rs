@@ -4,6 +4,16 @@
 
 use std::fmt;
 
+/// Builds something; when that fails, what was done of it is taken back.
+pub fn or_undo<'a, T, E>(build: impl FnOnce(&mut Undo<'a>) -> Result<T, E>) -> Result<T, E> {
+    let mut undo = Undo::default();
+    let built = build(&mut undo);
+    if built.is_err() {
+        undo.run();
+    }
+    built
+}
+
 /// Steps that take back what was done.
 #[derive(Default)]
 pub struct Undo<'a>(Vec<Box<dyn FnOnce() + 'a>>);
@@ -15,8 +25,7 @@ impl<'a> Undo<'a> {
         self.0.push(Box::new(step));
     }
 
-    /// Takes everything back.
-    pub fn run(self) {
+    fn run(self) {
         for step in self.0.into_iter().rev() {
             step();
         }

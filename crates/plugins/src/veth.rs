@@ -4,12 +4,12 @@
 use std::collections::HashSet;
 use std::os::fd::AsFd;
 
-use cni::{Attachment, Code, Error, Request};
+use cni::{Attachment, Code, Error, Interface, Request};
 use kernel::link::{self, Kind, Link, NewLink, Peer, PortOptions};
 use kernel::{IfIndex, IfName, MacAddr, Netlink, Netns};
 
 use crate::fault::OrFault;
-use crate::{identity, pod};
+use crate::{delegated, identity, pod};
 
 /// How many names of the host end are tried; one is taken about once in four thousand million.
 const ATTEMPTS: u32 = 4;
@@ -38,6 +38,22 @@ pub struct Pair {
     pub container: IfName,
     /// Its hardware address.
     pub container_mac: MacAddr,
+}
+
+impl Pair {
+    /// As a result tells of them: host's end, container's end.
+    pub fn interfaces(&self, request: &Request) -> [Interface; 2] {
+        let interface = |name: IfName, mac: MacAddr, sandbox: &str| Interface {
+            name: name.to_string(),
+            mac: mac.to_string(),
+            sandbox: sandbox.to_owned(),
+            ..Interface::default()
+        };
+        [
+            interface(self.host, self.host_mac, ""),
+            interface(self.container, self.container_mac, &request.netns),
+        ]
+    }
 }
 
 /// Makes the pair: the host's end up, in its bridge and under a second name that tells whose it is;
@@ -123,9 +139,24 @@ fn find_on_host(host: &Netlink, request: &Request) -> kernel::Result<Option<Link
     link::by_altname(host, &identity::altname(&request.network, &request.attachment()))
 }
 
+/// DEL of a plugin that connects by a pair: the address is given back only when the interface that
+/// holds it is gone.
+pub fn del(request: &Request) -> Result<(), Error> {
+    remove(request)?;
+    delegated::del(request)
+}
+
+/// GC of a plugin that connects by a pair.
+pub fn gc(request: &Request) -> Result<(), Error> {
+    let Some(valid) = request.valid_attachments()? else { return Ok(()) };
+    let removed = remove_unlisted(&request.network, &valid);
+    let freed = delegated::gc(request);
+    Error::join([removed, freed].into_iter().filter_map(Result::err).collect())
+}
+
 /// Removes an attachment's interface, wherever it can be found: by its name in the namespace, or
 /// by the host end's second name where the namespace cannot be had.
-pub fn remove(request: &Request) -> Result<(), Error> {
+fn remove(request: &Request) -> Result<(), Error> {
     let ifname = pod::ifname(request)?;
     let removed = match pod::open_if_there(request) {
         Some(ns) => remove_inside(&ns, ifname),
@@ -154,7 +185,7 @@ fn remove_on_host(request: &Request) -> kernel::Result<()> {
 
 /// Removes the interfaces of a network that belong to none of these attachments. Interfaces that
 /// others made have no second name of ours and are left alone.
-pub fn remove_unlisted(network: &str, valid: &[Attachment]) -> Result<(), Error> {
+fn remove_unlisted(network: &str, valid: &[Attachment]) -> Result<(), Error> {
     let host = Netlink::open().or_fault("open a netlink socket")?;
     let links = link::list(&host).or_fault("list the host's interfaces")?;
     let prefix = identity::altname_prefix(network);

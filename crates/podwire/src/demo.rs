@@ -44,8 +44,6 @@ pub fn run(asked: Demo, format: Format) -> Result<()> {
                 .step("removed", &format!("everything, in {}", output::duration(started.elapsed())))
         }
         Err(error) => {
-            eprintln!("HOLD {error:#}");
-            let _ = std::io::stdin().read_line(&mut String::new());
             match run.remove() {
                 Ok(()) if stop.is_asked() => bail!("interrupted; everything is removed again"),
                 Ok(()) => {}

@@ -9,14 +9,14 @@ mod host;
 use cni::{CniResult, Error, Interface, Plugin, Request, Version};
 use kernel::addr::AddrOptions;
 use kernel::link::PortOptions;
-use kernel::{IfIndex, Netlink, Netns};
+use kernel::{Netlink, Netns};
 
 use self::conf::Bridge;
 use self::host::Found;
 use crate::delegated;
 use crate::fault::OrFault;
 use crate::pod::{self, Dad};
-use crate::undo::Undo;
+use crate::undo::{Undo, or_undo};
 use crate::veth::{self, Pair, Wanted};
 
 /// The plugin.
@@ -25,22 +25,17 @@ pub const PLUGIN: Plugin = Plugin {
     about: "connects containers by a bridge on the host",
     versions: Version::ALL,
     add,
-    del,
+    del: veth::del,
     check: check::check,
     status,
-    gc,
+    gc: veth::gc,
 };
 
 fn add(request: &Request) -> Result<CniResult, Error> {
     let bridge = Bridge::understand(request)?;
     let ns = pod::open(request)?;
     let host = Netlink::open().or_fault("open a netlink socket")?;
-    let mut undo = Undo::default();
-    let result = build(request, &bridge, &host, &ns, &mut undo);
-    if result.is_err() {
-        undo.run();
-    }
-    result
+    or_undo(|undo| build(request, &bridge, &host, &ns, undo))
 }
 
 /// What fails most often comes first, so that little has to be taken back: the address, then the
@@ -108,7 +103,7 @@ fn configure(bridge: &Bridge, ns: &Netns, pair: &Pair, result: &CniResult) -> Re
     }
     let dad = if bridge.dad { Dad::Wait } else { Dad::Skip };
     let inside = pod::enter(ns, pair.container, &result.ips, dad)?;
-    let index: IfIndex = pod::find(&inside, pair.container)?.index;
+    let index = pod::index(&inside, pair.container)?;
     let routes = pod::routes(index, &result.ips, &result.routes);
     // With detection off for the interface the kernel still clears "tentative" in a task of its own.
     let addresses = AddrOptions { nodad: !bridge.dad, ..AddrOptions::default() };
@@ -122,35 +117,13 @@ fn configure(bridge: &Bridge, ns: &Netns, pair: &Pair, result: &CniResult) -> Re
 }
 
 fn interfaces(request: &Request, bridge: &Bridge, found: &Found, pair: &Pair) -> Vec<Interface> {
-    let on_host = |name: kernel::IfName, mac: String| Interface {
-        name: name.to_string(),
-        mac,
-        ..Interface::default()
-    };
-    let mut container = on_host(pair.container, pair.container_mac.to_string());
-    container.sandbox = request.netns.clone();
-    vec![
-        on_host(bridge.name, found.mac.map(|mac| mac.to_string()).unwrap_or_default()),
-        on_host(pair.host, pair.host_mac.to_string()),
-        container,
-    ]
-}
-
-/// The address is given back only when the interface that holds it is gone.
-fn del(request: &Request) -> Result<(), Error> {
-    veth::remove(request)?;
-    delegated::del(request)
+    let mac = found.mac.map(|mac| mac.to_string()).unwrap_or_default();
+    let on_host = Interface { name: bridge.name.to_string(), mac, ..Interface::default() };
+    [on_host].into_iter().chain(pair.interfaces(request)).collect()
 }
 
 fn status(request: &Request) -> Result<(), Error> {
     let bridge = Bridge::understand(request)?;
     host::check_usable(&bridge)?;
     delegated::status(request)
-}
-
-fn gc(request: &Request) -> Result<(), Error> {
-    let Some(valid) = request.valid_attachments()? else { return Ok(()) };
-    let removed = veth::remove_unlisted(&request.network, &valid);
-    let freed = delegated::gc(request);
-    Error::join([removed, freed].into_iter().filter_map(Result::err).collect())
 }

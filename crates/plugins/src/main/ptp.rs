@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use cni::{CniResult, Code, Dns, Error, Interface, IpConfig, Plugin, Request, Version};
+use cni::{CniResult, Code, Dns, Error, IpConfig, Plugin, Request, Version};
 use ipnet::IpNet;
 use kernel::addr::{self, AddrOptions};
 use kernel::route::{self, Route};
@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use crate::fault::OrFault;
 use crate::pod::{self, Dad};
-use crate::undo::Undo;
+use crate::undo::{Undo, or_undo};
 use crate::veth::{self, Pair, Wanted};
 use crate::{delegated, forwarding, verify};
 
@@ -22,10 +22,10 @@ pub const PLUGIN: Plugin = Plugin {
     about: "connects each container to the host by a link of its own",
     versions: Version::ALL,
     add,
-    del,
+    del: veth::del,
     check,
     status,
-    gc,
+    gc: veth::gc,
 };
 
 /// Index of the container's interface in the result: host end, container end.
@@ -54,12 +54,7 @@ fn add(request: &Request) -> Result<CniResult, Error> {
     let conf = understand(request)?;
     let ns = pod::open(request)?;
     let host = Netlink::open().or_fault("open a netlink socket")?;
-    let mut undo = Undo::default();
-    let result = build(request, &conf, &host, &ns, &mut undo);
-    if result.is_err() {
-        undo.run();
-    }
-    result
+    or_undo(|undo| build(request, &conf, &host, &ns, undo))
 }
 
 fn build<'a>(
@@ -83,7 +78,7 @@ fn build<'a>(
     for ip in &mut result.ips {
         ip.interface = Some(CONTAINER);
     }
-    result.interfaces = interfaces(request, &pair);
+    result.interfaces = pair.interfaces(request).to_vec();
     if !conf.dns.is_empty() {
         result.dns = conf.dns.clone();
     }
@@ -122,7 +117,7 @@ fn configure_container(
     gateways: &[IpAddr],
 ) -> Result<(), Error> {
     let inside = pod::enter(ns, pair.container, &result.ips, Dad::Skip)?;
-    let index = pod::find(&inside, pair.container)?.index;
+    let index = pod::index(&inside, pair.container)?;
     let mut routes = own_routes(index, &result.ips, gateways);
     routes.extend(pod::routes(index, &result.ips, &result.routes));
     // A route refuses a source address that is still tentative.
@@ -175,27 +170,6 @@ fn configure_host(
     })
 }
 
-fn interfaces(request: &Request, pair: &Pair) -> Vec<Interface> {
-    let host = Interface {
-        name: pair.host.to_string(),
-        mac: pair.host_mac.to_string(),
-        ..Interface::default()
-    };
-    let container = Interface {
-        name: pair.container.to_string(),
-        mac: pair.container_mac.to_string(),
-        sandbox: request.netns.clone(),
-        ..Interface::default()
-    };
-    vec![host, container]
-}
-
-/// The address is given back only when the interface that holds it is gone.
-fn del(request: &Request) -> Result<(), Error> {
-    veth::remove(request)?;
-    delegated::del(request)
-}
-
 fn check(request: &Request) -> Result<(), Error> {
     understand(request)?;
     delegated::check(request)?;
@@ -242,11 +216,4 @@ fn status(request: &Request) -> Result<(), Error> {
         return Err(Error::new(Code::NOT_AVAILABLE, "this kernel has no veth interfaces"));
     }
     delegated::status(request)
-}
-
-fn gc(request: &Request) -> Result<(), Error> {
-    let Some(valid) = request.valid_attachments()? else { return Ok(()) };
-    let removed = veth::remove_unlisted(&request.network, &valid);
-    let freed = delegated::gc(request);
-    Error::join([removed, freed].into_iter().filter_map(Result::err).collect())
 }

@@ -5,5 +5,6 @@
 mod call;
 mod compare;
 mod conf;
+mod docs;
 mod snapshot;
 mod world;

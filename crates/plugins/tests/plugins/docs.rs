@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The pages under `docs`: configurations work as printed, and programs are those of the examples.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use cni::runtime::{Container, NetworkList, Runtime};
+use cni::{CniResult, Host};
+use plugins::registry::PLUGINS;
+use testkit::{Ns, in_netns};
+
+use crate::world::Plugins;
+
+#[test]
+fn bridge_works_as_printed() {
+    works_as_printed("bridge");
+}
+
+#[test]
+fn host_local_works_as_printed() {
+    works_as_printed("host-local");
+}
+
+#[test]
+fn loopback_works_as_printed() {
+    works_as_printed("loopback");
+}
+
+#[test]
+fn ptp_works_as_printed() {
+    works_as_printed("ptp");
+}
+
+#[test]
+fn sample_works_as_printed() {
+    works_as_printed("sample");
+}
+
+#[test]
+fn static_works_as_printed() {
+    works_as_printed("static");
+}
+
+#[test]
+fn every_plugin_has_a_page() {
+    let pages: BTreeSet<String> = pages_in(&workspace().join("docs/plugins"))
+        .iter()
+        .map(|page| page.file_stem().expect("a page has a name").display().to_string())
+        .collect();
+    let plugins: BTreeSet<String> = PLUGINS.iter().map(|plugin| plugin.name.to_owned()).collect();
+    assert_eq!(pages, plugins);
+}
+
+#[test]
+fn every_configuration_is_valid() {
+    let docs = workspace().join("docs");
+    let mut pages = vec![workspace().join("README.md")];
+    pages.extend(pages_in(&docs));
+    pages.extend(pages_in(&docs.join("plugins")));
+    for page in pages {
+        for config in blocks(&read(&page), "json") {
+            if let Err(error) = NetworkList::parse(config.as_bytes(), None) {
+                panic!("{}: {error}\n{config}", page.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn library_page_shows_the_examples() {
+    let shown = blocks(&read(&workspace().join("docs/library.md")), "rust");
+    let examples = ["hello.rs", "attach.rs"]
+        .map(|name| read(&workspace().join("crates/cni/examples").join(name)));
+    assert_eq!(shown, examples);
+}
+
+/// The first configuration of a plugin's page, once with functions of this program and once with
+/// the program that is shipped.
+fn works_as_printed(plugin: &str) {
+    in_netns(|| {
+        let page = workspace().join("docs/plugins").join(format!("{plugin}.md"));
+        let configs = blocks(&read(&page), "json");
+        let config = configs.first().expect("every page has a configuration");
+        assert!(config.contains(&format!("\"type\": \"{plugin}\"")), "{config}");
+        let list = NetworkList::parse(config.as_bytes(), None).expect("the list is valid");
+        let pod = Ns::new("pod");
+
+        let mut holder = Host::of_this_program(PLUGINS);
+        holder.uninstalled = true;
+        comes_and_goes(&Runtime::new(&holder, "/nowhere"), &list, &pod);
+
+        let stranger = Host::of_this_program(&[]);
+        let path = Plugins::ours().directory().display().to_string();
+        comes_and_goes(&Runtime::new(&stranger, path), &list, &pod);
+    });
+}
+
+fn comes_and_goes(runtime: &Runtime, list: &NetworkList, pod: &Ns) {
+    let container = Container {
+        id: "c1".to_owned(),
+        netns: pod.path().display().to_string(),
+        ifname: "eth0".to_owned(),
+        ..Container::default()
+    };
+    runtime.status(list).expect("STATUS");
+    let result = runtime.add(list, &container).expect("ADD");
+    runtime.check(list, &container).expect("CHECK");
+    let interface = in_sandbox(&result, &container.netns);
+    let has = addresses(pod, &interface);
+    for ip in &result.ips {
+        assert!(has.contains(&ip.address.to_string()), "{}: {has:?}", ip.address);
+    }
+    runtime.del(list, &container).expect("DEL");
+    runtime.del(list, &container).expect("DEL once more");
+    let left = addresses(pod, &interface);
+    assert!(left.is_empty() || interface == "lo", "{interface} still has {left:?}");
+}
+
+/// The container's interface as the result tells it.
+fn in_sandbox(result: &CniResult, netns: &str) -> String {
+    let found = result.interfaces.iter().find(|interface| interface.sandbox == netns);
+    found.expect("the result has an interface in the container").name.clone()
+}
+
+/// The addresses of an interface with their prefix lengths; none where it is not there.
+fn addresses(pod: &Ns, interface: &str) -> Vec<String> {
+    let links = pod.ip_json(&["addr"]);
+    let links = links.as_array().expect("ip prints a list");
+    let link = links.iter().find(|link| link["ifname"] == interface);
+    let Some(infos) = link.and_then(|link| link["addr_info"].as_array()) else { return Vec::new() };
+    let shown = |info: &serde_json::Value| {
+        format!("{}/{}", info["local"].as_str().unwrap_or_default(), info["prefixlen"])
+    };
+    infos.iter().map(shown).collect()
+}
+
+/// The fenced blocks of a language, without their fences.
+fn blocks(page: &str, language: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut lines = page.lines();
+    while let Some(line) = lines.next() {
+        let Some(named) = line.strip_prefix("```") else { continue };
+        let body = lines.by_ref().take_while(|line| *line != "```");
+        let body: String = body.map(|line| format!("{line}\n")).collect();
+        if named == language {
+            found.push(body);
+        }
+    }
+    found
+}
+
+fn pages_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("the folder of the pages can be read");
+    let files = entries.map(|entry| entry.expect("its entries can be read").path());
+    let mut pages: Vec<PathBuf> =
+        files.filter(|file| file.extension().is_some_and(|found| found == "md")).collect();
+    pages.sort();
+    pages
+}
+
+#[track_caller]
+fn read(page: &Path) -> String {
+    match fs::read_to_string(page) {
+        Ok(text) => text,
+        Err(cause) => panic!("read {}: {cause}", page.display()),
+    }
+}
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
