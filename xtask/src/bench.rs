@@ -24,7 +24,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use self::plan::{Effort, Plan};
 use self::results::Results;
@@ -124,7 +124,8 @@ fn measure(workspace: &Workspace, args: &Args) -> Result<Results> {
     let file = work.path().join("plan.json");
     fs::write(&file, serde_json::to_string(&plan)?)?;
     let facts = facts::gather(&go.version, args.quick, may_be_real_time())?;
-    cmd::run(&mut inside(&file, facts.is_real_time)?)?;
+    let status = inside(&file, facts.is_real_time)?.status()?;
+    ensure!(status.success(), "the half inside the namespaces: {status}");
     Ok(Results { facts, ..read(&plan.results)? })
 }
 

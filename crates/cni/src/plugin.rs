@@ -130,9 +130,8 @@ pub fn answer(plugin: &Plugin, env: &Env, stdin: &mut dyn Read, host: &Host) -> 
 fn introduce(plugin: &Plugin) -> Reply {
     let versions: Vec<&str> = plugin.versions.iter().map(|version| version.as_str()).collect();
     let text = format!(
-        "CNI {} plugin, podwire {}: {}\nCNI protocol versions supported: {}\n",
+        "CNI {} plugin: {}\nCNI protocol versions supported: {}\n",
         plugin.name,
-        env!("CARGO_PKG_VERSION"),
         plugin.about,
         versions.join(", ")
     );

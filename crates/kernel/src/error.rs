@@ -97,7 +97,7 @@ mod tests {
         let explained = Error { ext: Some("Unknown device type".into()), ..plain };
         assert_eq!(
             explained.to_string(),
-            "create link vethab12: File exists (kernel: Unknown device type)"
+            "create link vethab12: File exists (Unknown device type)"
         );
     }
 }

@@ -40,6 +40,7 @@ const IFLA_MASTER: u16 = 10; // linux/if_link.h
 const IFLA_TXQLEN: u16 = 13; // linux/if_link.h
 const IFLA_LINKINFO: u16 = 18; // linux/if_link.h
 const IFLA_IFALIAS: u16 = 20; // linux/if_link.h
+const IFLA_AF_SPEC: u16 = 26; // linux/if_link.h
 const IFLA_NET_NS_FD: u16 = 28; // linux/if_link.h
 const IFLA_PROP_LIST: u16 = 52; // linux/if_link.h
 const IFLA_ALT_IFNAME: u16 = 53; // linux/if_link.h
@@ -98,6 +99,8 @@ pub struct Link {
     pub txqlen: u32,
     /// Its options as a bridge port, if it is one.
     pub port: Option<PortOptions>,
+    /// IPv6: whether it takes addresses and routes from routers (`accept_ra`); none without IPv6.
+    pub accept_ra: Option<u32>,
 }
 
 impl Link {

@@ -33,7 +33,7 @@ impl fmt::Display for Error {
         let suffix = format!(" (os error {})", self.errno.raw_os_error());
         f.write_str(text.strip_suffix(&suffix).unwrap_or(&text))?;
         match &self.ext {
-            Some(ext) => write!(f, " (kernel: {ext})"),
+            Some(ext) => write!(f, " ({ext})"),
             None => Ok(()),
         }
     }
@@ -50,7 +50,7 @@ mod tests {
         assert_eq!(Error::from(Errno::EXIST).to_string(), "File exists");
         assert_eq!(
             Error::explained(Errno::INVAL, "Invalid prefix").to_string(),
-            "Invalid argument (kernel: Invalid prefix)"
+            "Invalid argument (Invalid prefix)"
         );
     }
 }

@@ -12,8 +12,8 @@ use kernel::{IfIndex, IfName, Netlink, Netns, sysctl};
 
 use crate::fault::OrFault;
 
-/// How long IPv6 duplicate detection may take where it is asked for.
-const DAD_PATIENCE: Duration = Duration::from_secs(10);
+/// How long IPv6 addresses may take; with duplicate detection it is one to two seconds.
+const IPV6_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Whether IPv6 addresses wait for duplicate detection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub fn refuse_existing(request: &Request) -> Result<(), Error> {
 }
 
 /// Sets an interface's switches and opens a socket, in one visit to the namespace.
-pub fn enter(ns: &Netns, ifname: IfName, ips: &[IpConfig], dad: Dad) -> Result<Netlink, Error> {
+fn enter(ns: &Netns, ifname: IfName, ips: &[IpConfig], dad: Dad) -> Result<Netlink, Error> {
     ns.enter(|| {
         set_switches(ifname, ips, dad)?;
         Netlink::open()
@@ -68,7 +68,11 @@ pub fn enter(ns: &Netns, ifname: IfName, ips: &[IpConfig], dad: Dad) -> Result<N
     .or_fault("prepare the container's namespace")
 }
 
+/// Without addresses of ours the container finds its own, and detects duplicates if it likes.
 fn set_switches(ifname: IfName, ips: &[IpConfig], dad: Dad) -> kernel::Result<()> {
+    if ips.is_empty() {
+        return Ok(());
+    }
     let ipv6 = |name: IfName, key: &str| format!("net/ipv6/conf/{name}/{key}");
     // A kernel without IPv6 has none of these; an IPv6 address then fails by itself.
     let dad_set = match dad {
@@ -90,12 +94,6 @@ fn set_switches(ifname: IfName, ips: &[IpConfig], dad: Dad) -> kernel::Result<()
     Ok(())
 }
 
-/// The index of an interface that was just made: not by netlink, which would wait for the kernel's
-/// one lock for all of this.
-pub fn index(pod: &Netlink, ifname: IfName) -> Result<IfIndex, Error> {
-    link::index_of(pod, ifname).or_fault("look for the container's interface")
-}
-
 /// Finds an interface that must be there.
 pub fn find(pod: &Netlink, ifname: IfName) -> Result<Link, Error> {
     link::by_name(pod, ifname)
@@ -103,20 +101,32 @@ pub fn find(pod: &Netlink, ifname: IfName) -> Result<Link, Error> {
         .ok_or_else(|| Error::internal(format!("interface {ifname} is not in the container")))
 }
 
-/// The requests that give the interface its addresses, bring it up and make its routes. The
-/// neighbours hear of its addresses by gratuitous ARP.
-pub fn requests(
-    index: IfIndex,
+/// Gives the interface its addresses, brings it up and makes its routes. The neighbours hear of its
+/// addresses by gratuitous ARP.
+pub fn configure(
+    ns: &Netns,
+    ifname: IfName,
     ips: &[IpConfig],
-    addresses: AddrOptions,
-    routes: &[Route],
-) -> Vec<kernel::Request> {
-    let mut requests = Vec::with_capacity(ips.len() + routes.len() + 2);
-    requests.extend(ips.iter().map(|ip| addr::add(index, ip.address, addresses)));
-    requests.push(link::set_inet_conf(index, &[(link::ARP_NOTIFY, 1)]));
+    (addresses, dad): (AddrOptions, Dad),
+    routes: impl FnOnce(IfIndex) -> Vec<Route>,
+) -> Result<(), Error> {
+    let doing = "configure the container's interface";
+    let inside = enter(ns, ifname, ips, dad)?;
+    // Not by netlink, which would wait for the kernel's one lock for all of this.
+    let index = link::index_of(&inside, ifname).or_fault("look for the container's interface")?;
+    let mut requests: Vec<kernel::Request> =
+        ips.iter().map(|ip| addr::add(index, ip.address, addresses)).collect();
+    if !ips.is_empty() {
+        requests.push(link::set_inet_conf(index, &[(link::ARP_NOTIFY, 1)]));
+    }
     requests.push(link::set_up(index));
-    requests.extend(routes.iter().map(route::create));
-    requests
+    if ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
+        // Before the routes, which refuse a source address that is still tentative.
+        inside.apply(std::mem::take(&mut requests)).or_fault(doing)?;
+        wait_for_ipv6(ns, &inside, index)?;
+    }
+    requests.extend(routes(index).iter().map(route::create));
+    inside.apply(requests).or_fault(doing)
 }
 
 /// The routes of a result as the kernel's: without a gateway of its own a route goes by the first
@@ -139,23 +149,26 @@ pub fn routes(index: IfIndex, ips: &[IpConfig], routes: &[cni::Route]) -> Vec<Ro
     routes.iter().map(wanted).collect()
 }
 
-/// Waits until no address of the interface is under duplicate detection any more.
-pub fn wait_for_dad(ns: &Netns, pod: &Netlink, index: IfIndex) -> Result<(), Error> {
-    let mut monitor = ns
-        .enter(addr::monitor)
-        .and_then(|monitor| monitor)
-        .or_fault("watch the container's addresses")?;
-    let deadline = Instant::now() + DAD_PATIENCE;
-    let outcome = addr::wait_until_settled(pod, &mut monitor, index, deadline)
-        .or_fault("wait for duplicate address detection")?;
-    match outcome {
+/// Waits until the interface's IPv6 addresses answer. Even without duplicate detection an address is
+/// tentative until a task of the kernel's has joined its multicast group; a neighbour that asks for it
+/// before goes unheard, and asks again only a second later.
+fn wait_for_ipv6(ns: &Netns, pod: &Netlink, index: IfIndex) -> Result<(), Error> {
+    let doing = "wait for the container's IPv6 addresses";
+    let found = addr::list(pod, Some(index)).or_fault(doing)?;
+    if found.iter().all(|address| address.flags & addr::IFA_F_TENTATIVE == 0) {
+        return Ok(());
+    }
+    let mut monitor = ns.enter(addr::monitor).and_then(|monitor| monitor).or_fault(doing)?;
+    let deadline = Instant::now() + IPV6_PATIENCE;
+    match addr::wait_until_settled(pod, &mut monitor, index, deadline).or_fault(doing)? {
         addr::Settled::Yes => Ok(()),
         addr::Settled::Duplicate(address) => Err(Error::internal(format!(
             "IPv6 address {address} is in use by another host on this network"
         ))),
-        addr::Settled::NotInTime => Err(Error::new(
-            Code::TRY_LATER,
-            format!("IPv6 addresses were still tentative after {} s", DAD_PATIENCE.as_secs()),
-        )),
+        addr::Settled::NotInTime => {
+            let seconds = IPV6_PATIENCE.as_secs();
+            let msg = format!("IPv6 addresses were still tentative after {seconds} s");
+            Err(Error::new(Code::TRY_LATER, msg))
+        }
     }
 }

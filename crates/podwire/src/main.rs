@@ -48,6 +48,10 @@ fn completions(shell: clap_complete::Shell) -> Result<()> {
 }
 
 fn fail(error: &anyhow::Error, format: Format) -> ExitCode {
+    if output::is_reader_gone(error) {
+        // `podwire net list | head -1` is done, not broken.
+        return ExitCode::FAILURE;
+    }
     if format == Format::Json {
         // Where standard output is what failed, the exit status remains.
         let _ = output::print_json(&report::json(error));

@@ -27,6 +27,14 @@ pub fn print(text: &str) -> Result<()> {
         .context("write to standard output")
 }
 
+/// Whether printing failed only because nobody reads any more.
+pub fn is_reader_gone(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
+        .any(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
 /// Prints JSON as CNI plugins do, with a newline.
 pub fn print_json(value: &Value) -> Result<()> {
     print(&format!("{}\n", String::from_utf8_lossy(&cni::json::to_pretty(value))))

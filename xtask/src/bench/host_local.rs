@@ -45,7 +45,6 @@ pub fn measure(lab: &Lab, plan: &Plan, results: &mut Results) -> Result<()> {
             }
         }
     }
-    fs::remove_dir_all(&plan.disk).context("remove the addresses on disk")?;
     pods.remove()
 }
 
@@ -64,26 +63,33 @@ fn call(one: &Filled<'_>, container: &str, netns: &str, results: &mut Results) -
 }
 
 fn fill_all<'a>(lab: &'a Lab, plan: &Plan) -> Result<Vec<Filled<'a>>> {
-    let rounds = plan.effort.ipam;
-    let (in_memory, on_disk) = (place("taken"), plan.disk.clone());
+    let (levels, rounds) = (&plan.effort.levels, plan.effort.ipam);
+    let memory = place("taken");
     let mut filled = Vec::new();
-    for &level in &plan.effort.levels {
+    for (at, &level) in levels.iter().enumerate() {
         let go_calls = level.go_calls.min(rounds);
-        let who = [
-            (&lab.go, Who::Go, &in_memory, go_calls),
-            (&lab.ours, Who::Ours, &in_memory, rounds),
-            (&lab.ours, Who::OursOnDisk, &on_disk, rounds),
-        ];
-        for (subject, who, dir, calls) in who {
-            let name = format!("{}-{}", who.name().replace([' ', ','], ""), level.taken);
-            let dir = dir.join(&name);
-            fill(&dir.join(&name), subject.net, level.taken)?;
-            let conf = network(&name, "host-local", &ipam(subject.net, &dir));
-            let conf = write_conf(&name, &conf)?;
-            filled.push(Filled { subject, who, level, conf, calls });
+        filled.push(filled_at(&lab.go, Who::Go, &memory, level, go_calls)?);
+        filled.push(filled_at(&lab.ours, Who::Ours, &memory, level, rounds)?);
+        if plan.effort.disk && (at == 0 || at + 1 == levels.len()) {
+            filled.push(filled_at(&lab.ours, Who::OursOnDisk, &plan.disk, level, rounds)?);
         }
     }
     Ok(filled)
+}
+
+fn filled_at<'a>(
+    subject: &'a Subject,
+    who: Who,
+    dir: &Path,
+    level: Level,
+    calls: usize,
+) -> Result<Filled<'a>> {
+    let name = format!("{}-{}", who.name().replace([' ', ','], ""), level.taken);
+    let dir = dir.join(&name);
+    fill(&dir.join(&name), subject.net, level.taken)?;
+    let conf = network(&name, "host-local", &ipam(subject.net, &dir));
+    let conf = write_conf(&name, &conf)?;
+    Ok(Filled { subject, who, level, conf, calls })
 }
 
 /// The files that this many ADDs by the Go plugin leave.

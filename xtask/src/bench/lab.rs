@@ -4,8 +4,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::call::Call;
@@ -15,6 +17,8 @@ use crate::cmd;
 
 /// On the tmpfs that the bench has mounted for itself.
 const ROOT: &str = "/run/bench";
+/// Longest that a child may wait for the kernel.
+const PATIENCE: Duration = Duration::from_secs(30);
 const NETNS: &str = "/run/netns";
 const FLOOR_BRIDGE: &str = "floor0";
 const FLOOR_GATEWAY: &str = "10.3.0.1";
@@ -83,9 +87,16 @@ impl Lab {
         Ok(pods)
     }
 
-    /// Returns when the kernel is done with all that was asked of it.
+    /// Returns when no program of the lab runs any more: a DEL leaves a child behind that waits
+    /// for the kernel, and would disturb whoever is measured next.
+    #[expect(clippy::disallowed_methods, reason = "the child belongs to init: nothing to wait on")]
     pub fn settle(&self) -> Result<()> {
-        self.ask_floor(&["settle"]).map(drop)
+        let deadline = Instant::now() + PATIENCE;
+        while is_anything_running()? {
+            ensure!(Instant::now() < deadline, "a plugin's child does not end");
+            thread::sleep(Duration::from_micros(500));
+        }
+        Ok(())
     }
 
     /// The floor as a whole process: ADD, with its address file.
@@ -138,6 +149,11 @@ impl Pods<'_> {
         let count = self.count.to_string();
         self.lab.ask_floor(&["remove-pods", &self.prefix, &count]).map(drop)
     }
+}
+
+fn is_anything_running() -> Result<bool> {
+    let programs = fs::read_dir("/proc")?.flatten().map(|entry| entry.path().join("exe"));
+    Ok(programs.flat_map(fs::read_link).any(|program| program.starts_with(ROOT)))
 }
 
 /// The plugins that podwire-cni has put in place.

@@ -16,10 +16,11 @@ use anyhow::{Context, Result, bail};
 use super::call::Call;
 use super::facts::kib;
 use super::lab::Lab;
-use super::results::{Amount, LOOPBACK_ADD, Who};
+use super::results::{Amount, Who};
 
 /// What Linux gives a pipe, in bytes.
 const PIPE: usize = 64 * 1024;
+const BRIDGE: &str = "memory, bridge ADD";
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub fn measure(lab: &Lab) -> Result<Vec<Amount>> {
@@ -30,9 +31,9 @@ pub fn measure(lab: &Lab) -> Result<Vec<Amount>> {
         let loopback = Call::plugin(subject, "loopback", "ADD", &lab.loopback_conf);
         let ipam = Call::plugin(subject, "host-local", "ADD", &subject.bridge_conf);
         let calls = [
-            (LOOPBACK_ADD, loopback.attachment("memory", &netns(0))),
-            ("host-local ADD", ipam.attachment("memory", &netns(0))),
-            ("bridge ADD", Call::bridge(subject, "ADD", &netns(1))),
+            ("memory, loopback ADD", loopback.attachment("memory", &netns(0))),
+            ("memory, host-local ADD", ipam.attachment("memory", &netns(0))),
+            (BRIDGE, Call::bridge(subject, "ADD", &netns(1))),
         ];
         for (what, call) in calls {
             let bytes = peak(call).with_context(|| what.to_owned())?;
@@ -45,7 +46,7 @@ pub fn measure(lab: &Lab) -> Result<Vec<Amount>> {
         lab.settle()?;
     }
     let bytes = peak(lab.floor_add(&pods.path(5)))?;
-    amounts.push(Amount { what: "bridge ADD".to_owned(), who: Who::Floor, bytes });
+    amounts.push(Amount { what: BRIDGE.to_owned(), who: Who::Floor, bytes });
     lab.floor_del().time()?;
     pods.remove()?;
     Ok(amounts)

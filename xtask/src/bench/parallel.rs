@@ -25,9 +25,11 @@ pub fn measure(lab: &Lab, effort: &Effort, results: &mut Results) -> Result<()> 
             say(&format!("{} attachments, {parallel} at once", effort.pods));
             for subject in in_turn(&lab.subjects(), round) {
                 for verb in ["ADD", "DEL"] {
-                    let made = all_at_once(subject, verb, &pods, effort.pods, parallel);
-                    record(results, made);
+                    let start = Instant::now();
+                    let mut made = all_at_once(subject, verb, &pods, effort.pods, parallel);
                     lab.settle()?;
+                    made.settled_seconds.push(start.elapsed().as_secs_f64());
+                    record(results, made);
                 }
             }
         }
@@ -75,7 +77,7 @@ fn all_at_once(
         );
     }
     let (verb, who, failures) = (verb.to_owned(), subject.who, failures.len());
-    Bulk { verb, who, count, parallel, seconds, failures }
+    Bulk { verb, who, count, parallel, seconds, settled_seconds: Vec::new(), failures }
 }
 
 fn record(results: &mut Results, made: Bulk) {
@@ -85,6 +87,7 @@ fn record(results: &mut Results, made: Bulk) {
     match results.bulk.iter_mut().find(same) {
         Some(bulk) => {
             bulk.seconds.extend(made.seconds);
+            bulk.settled_seconds.extend(made.settled_seconds);
             bulk.failures += made.failures;
         }
         None => results.bulk.push(made),

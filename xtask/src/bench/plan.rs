@@ -33,6 +33,8 @@ pub struct Effort {
     /// Rounds through all levels of addresses taken.
     pub ipam: usize,
     pub levels: Vec<Level>,
+    /// Also with files on a disk, with the fewest and the most addresses taken.
+    pub disk: bool,
 }
 
 /// A number of addresses taken before the call that is measured.
@@ -46,12 +48,14 @@ pub struct Level {
 impl Effort {
     pub fn full() -> Effort {
         let levels = [(0, 150), (1_000, 100), (10_000, 25), (50_000, 12)];
-        Effort { calls: 150, pods: 200, rounds: 3, ipam: 150, levels: levels_of(&levels) }
+        let levels = levels_of(&levels);
+        Effort { calls: 150, pods: 200, rounds: 3, ipam: 150, levels, disk: true }
     }
 
     pub fn quick() -> Effort {
         let levels = [(0, 30), (1_000, 20), (10_000, 6), (50_000, 2)];
-        Effort { calls: 40, pods: 64, rounds: 1, ipam: 50, levels: levels_of(&levels) }
+        let levels = levels_of(&levels);
+        Effort { calls: 40, pods: 64, rounds: 1, ipam: 50, levels, disk: false }
     }
 }
 

@@ -45,11 +45,11 @@ const NOTES: [&str; 7] = [
      each round, so that noise falls on all of them alike. Programs, configurations and address \
      files are on one tmpfs.",
     "A call lasts from before the process is started (vfork, as a runtime does) until it is \
-     reaped. Namespaces are made before; between calls the bench waits until the kernel has \
-     dropped its lock for network changes.",
+     reaped. Namespaces are made before; between calls the bench waits until every process of \
+     the call before has ended.",
     "DEL by podwire returns when the interface can no longer be seen; a detached child waits \
-     for the kernel's grace periods. The row \"until the kernel is done\" includes them, and one \
-     start of a helper process, for all alike.",
+     for the kernel's grace periods. \"Until the kernel is done\" and \"until done\" mean until \
+     that child has ended too, looked for twice a millisecond.",
     "The floor is a static program built like ours that reads its input, writes one address \
      file, makes the same pair, address and default route, prints an answer of the same length \
      and ends. The loop makes the same changes in a process that is already running.",
@@ -119,26 +119,25 @@ pub fn levels(results: &Results) -> Vec<usize> {
 }
 
 fn many(results: &Results) -> Table {
-    let header = ["calls", "at once", "Go s", "podwire s", "Go /s", "podwire /s", "÷", "failures"];
+    let header = ["calls", "at once", "Go s", "podwire s", "until done s", "Go /s", "podwire /s"];
+    let header = [&header[..], &["÷", "failures"]].concat();
     let mut table = Table::new("Many at once", &header);
+    let number = |number: Option<f64>, digits: usize| {
+        number.map_or("–".to_owned(), |number| format!("{number:.digits$}"))
+    };
     for verb in ["ADD", "DEL"] {
         for parallel in PARALLEL {
             let at = |who| results.bulk(verb, parallel, who);
             let (Some(go), Some(ours)) = (at(Who::Go), at(Who::Ours)) else { continue };
-            let (theirs, mine) = (go.per_second(), ours.per_second());
-            let seconds = |rate: Option<f64>| {
-                rate.map_or("–".to_owned(), |rate| format!("{:.2}", go.count as f64 / rate))
-            };
-            let rate =
-                |rate: Option<f64>| rate.map_or("–".to_owned(), |rate| format!("{rate:.0}"));
             table.row([
                 format!("{} {verb}", go.count),
                 parallel.to_string(),
-                seconds(theirs),
-                seconds(mine),
-                rate(theirs),
-                rate(mine),
-                times(ratio(mine, theirs)),
+                number(go.seconds(), 2),
+                number(ours.seconds(), 2),
+                number(ours.settled_seconds(), 2),
+                number(go.per_second(), 0),
+                number(ours.per_second(), 0),
+                times(ratio(go.seconds(), ours.seconds())),
                 format!("{} / {}", go.failures, ours.failures),
             ]);
         }
@@ -149,24 +148,20 @@ fn many(results: &Results) -> Table {
 fn amounts(results: &Results) -> Table {
     let mut table = Table::new("Size and memory, KiB", &["of", "Go", "podwire", "÷", "floor"]);
     let all = results.sizes.iter().chain(&results.memory);
-    let mut named: Vec<&str> = all.clone().map(|amount| amount.what.as_str()).collect();
-    named.dedup();
-    named.sort_by_key(|what| !what.starts_with("programs"));
-    let mut seen = Vec::new();
-    for what in named {
-        if seen.contains(&what) {
-            continue;
-        }
-        seen.push(what);
+    for what in unique(all.clone().map(|amount| amount.what.as_str())) {
         let at = |who| {
             let found = all.clone().find(|amount| amount.what == what && amount.who == who);
             found.map(|amount| amount.bytes as f64 / 1024.0)
         };
         let kib = |amount: Option<f64>| amount.map_or("–".to_owned(), |kib| format!("{kib:.0}"));
         let (go, ours) = (at(Who::Go), at(Who::Ours));
-        let shown =
-            if what.contains("programs") { what.to_owned() } else { format!("memory, {what}") };
-        table.row([shown, kib(go), kib(ours), times(ratio(go, ours)), kib(at(Who::Floor))]);
+        table.row([
+            what.to_owned(),
+            kib(go),
+            kib(ours),
+            times(ratio(go, ours)),
+            kib(at(Who::Floor)),
+        ]);
     }
     table
 }
@@ -198,15 +193,19 @@ fn wanted(results: &Results) -> Table {
     table
 }
 
-/// In the order they were measured.
 fn cases(results: &Results) -> Vec<&str> {
-    let mut cases = Vec::new();
-    for series in &results.latency {
-        if !cases.contains(&series.case.as_str()) {
-            cases.push(series.case.as_str());
+    unique(results.latency.iter().map(|series| series.case.as_str()))
+}
+
+/// Each once, in the order they come.
+fn unique<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut unique = Vec::new();
+    for name in names {
+        if !unique.contains(&name) {
+            unique.push(name);
         }
     }
-    cases
+    unique
 }
 
 /// Three digits that count.

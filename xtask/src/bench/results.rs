@@ -65,6 +65,8 @@ pub struct Bulk {
     pub count: usize,
     pub parallel: usize,
     pub seconds: Vec<f64>,
+    /// Until children left behind have ended too.
+    pub settled_seconds: Vec<f64>,
     pub failures: usize,
 }
 
@@ -108,11 +110,19 @@ impl Results {
 }
 
 impl Bulk {
-    /// Calls a second, in the median round.
+    /// Of the median round.
+    pub fn seconds(&self) -> Option<f64> {
+        Some(summary(&self.seconds)?.median)
+    }
+
+    pub fn settled_seconds(&self) -> Option<f64> {
+        Some(summary(&self.settled_seconds)?.median)
+    }
+
+    /// Calls a second.
     pub fn per_second(&self) -> Option<f64> {
-        let seconds = summary(&self.seconds)?.median;
         // Far below 2^52.
-        Some(self.count as f64 / seconds)
+        Some(self.count as f64 / self.seconds()?)
     }
 }
 

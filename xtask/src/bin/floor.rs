@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The floor that `cargo xtask bench` compares with: the kernel changes of one bridge ADD and
 //! nothing else, as a whole static process (`add`) and in a loop (`loop`). Also the bench's
-//! hands in the kernel: it makes and removes namespaces, and waits for the kernel.
+//! hands in the kernel: it makes and removes namespaces.
 
 use std::error::Error;
 use std::fs::{OpenOptions, remove_file};
@@ -38,7 +38,6 @@ fn main() -> Outcome {
         }
         ["make-pods", prefix, count] => make_pods(prefix, count.parse()?),
         ["remove-pods", prefix, count] => remove_pods(prefix, count.parse()?),
-        ["settle"] => settle(),
         _ => Err("floor is started by `cargo xtask bench` only".into()),
     }
 }
@@ -135,14 +134,7 @@ fn remove_pods(prefix: &str, count: usize) -> Outcome {
     Netns::remove_named(&last)?;
     let deadline = Instant::now() + PATIENCE;
     if link::wait_until(&host, &mut monitor, index, deadline, |link| link.is_none())? {
-        return settle();
+        return Ok(());
     }
     Err("the kernel does not get rid of namespaces".into())
-}
-
-/// Returns when nobody holds the kernel's one lock for network changes (RTNL).
-fn settle() -> Outcome {
-    let host = Netlink::open()?;
-    link::by_index(&host, IfIndex(1))?;
-    Ok(())
 }

@@ -65,7 +65,11 @@ pub fn first_valid(dir: &Path, runtime: &Runtime) -> Result<Chosen, Error> {
             Err(error) => passed_over.push((file, error)),
         }
     }
-    let told = |(file, error): &(PathBuf, Error)| format!("{}: {error}", file.display());
+    // What is wrong in a file already names it; what is wrong with a plugin does not.
+    let told = |(file, error): &(PathBuf, Error)| match file.display().to_string() {
+        name if error.msg.starts_with(&name) => error.to_string(),
+        name => format!("{name}: {error}"),
+    };
     let broken: Vec<String> = passed_over.iter().map(told).collect();
     let msg = format!("no valid net configuration in {}", dir.display());
     Err(Error::invalid_config(msg).with_details(unreadable(&broken)))

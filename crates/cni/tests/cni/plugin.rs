@@ -209,7 +209,7 @@ fn version_and_introduction_read_no_input() {
     let reply = answer(&SAMPLE, &Env::default(), &mut Unreadable, &NO_PLUGINS);
     assert!(reply.success && reply.stdout.is_empty());
     let text = String::from_utf8(reply.stderr).unwrap();
-    assert!(text.starts_with("CNI sample plugin, podwire "), "{text}");
+    assert!(text.starts_with("CNI sample plugin: "), "{text}");
     assert!(text.ends_with("CNI protocol versions supported: 0.2.0, 0.4.0, 1.0.0, 1.1.0\n"));
 
     let reply = answer(&SAMPLE, &env("ADD"), &mut Unreadable, &NO_PLUGINS);

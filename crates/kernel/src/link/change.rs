@@ -4,7 +4,7 @@
 use ::netlink::Message;
 
 use super::{
-    IFF_PROMISC, IFF_UP, IFLA_ADDRESS, IFLA_ALT_IFNAME, IFLA_BR_VLAN_FILTERING,
+    IFF_PROMISC, IFF_UP, IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_ALT_IFNAME, IFLA_BR_VLAN_FILTERING,
     IFLA_BRPORT_ISOLATED, IFLA_BRPORT_LEARNING, IFLA_BRPORT_MODE, IFLA_BRPORT_NEIGH_SUPPRESS,
     IFLA_BRPORT_UNICAST_FLOOD, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INFO_DATA, IFLA_INFO_KIND,
     IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU,
@@ -16,7 +16,6 @@ use crate::types::{IfIndex, IfName, MacAddr};
 
 const RTM_NEWLINKPROP: u16 = 108; // linux/rtnetlink.h
 const RTM_DELLINKPROP: u16 = 109; // linux/rtnetlink.h
-const IFLA_AF_SPEC: u16 = 26; // linux/if_link.h
 const IFLA_INET_CONF: u16 = 1; // linux/if_link.h
 
 /// Answer ARP for others: `net.ipv4.conf.*.proxy_arp` (`IPV4_DEVCONF_PROXY_ARP`, linux/ip.h).

@@ -5,7 +5,7 @@ use ::netlink::{Attr, Attrs, Errno, Message, u32_at};
 use rustix::net::netdevice::name_to_index;
 
 use super::{
-    Detail, IFINFO_LEN, IFLA_ADDRESS, IFLA_ALT_IFNAME, IFLA_BR_VLAN_FILTERING,
+    Detail, IFINFO_LEN, IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_ALT_IFNAME, IFLA_BR_VLAN_FILTERING,
     IFLA_BRPORT_ISOLATED, IFLA_BRPORT_LEARNING, IFLA_BRPORT_MODE, IFLA_BRPORT_NEIGH_SUPPRESS,
     IFLA_BRPORT_UNICAST_FLOOD, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INFO_DATA, IFLA_INFO_KIND,
     IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND, IFLA_LINK, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU,
@@ -13,6 +13,7 @@ use super::{
     RTM_GETLINK, ifinfo,
 };
 use crate::error::{Error, Result};
+use crate::net::AF_INET6;
 use crate::request::Netlink;
 use crate::types::{IfIndex, IfName, MacAddr};
 
@@ -21,6 +22,8 @@ const IFLA_EXT_MASK: u16 = 29; // linux/if_link.h
 const IFLA_PROMISCUITY: u16 = 30; // linux/if_link.h
 const IFLA_LINK_NETNSID: u16 = 37; // linux/if_link.h
 const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3; // linux/rtnetlink.h
+const IFLA_INET6_CONF: u16 = 2; // linux/if_link.h
+const DEVCONF_ACCEPT_RA: usize = 3; // linux/ipv6.h
 const IFLA_VLAN_ID: u16 = 1; // linux/if_link.h
 const IFLA_VRF_TABLE: u16 = 1; // linux/if_link.h
 const IFLA_MACVLAN_MODE: u16 = 1; // linux/if_link.h
@@ -106,6 +109,7 @@ pub(super) fn parse(payload: &[u8]) -> Option<Link> {
         promiscuity: 0,
         txqlen: 0,
         port: None,
+        accept_ra: None,
     };
     for attr in Attrs::after(payload, IFINFO_LEN) {
         read_attr(&mut link, &attr);
@@ -131,8 +135,16 @@ fn read_attr(link: &mut Link, attr: &Attr<'_>) {
             link.altnames.extend(names.filter_map(|prop| prop.str().map(str::to_owned)));
         }
         IFLA_LINKINFO => read_info(link, &attr.nested()),
+        IFLA_AF_SPEC => link.accept_ra = accept_ra(&attr.nested()),
         _ => {}
     }
+}
+
+/// The kernel tells an interface's IPv6 switches with it, as an array of numbers.
+fn accept_ra(families: &Attrs<'_>) -> Option<u32> {
+    let inet6 = families.find_kind(u16::from(AF_INET6))?;
+    let conf = inet6.nested().find_kind(IFLA_INET6_CONF)?;
+    u32_at(conf.payload, 4 * DEVCONF_ACCEPT_RA)
 }
 
 fn read_info(link: &mut Link, info: &Attrs<'_>) {

@@ -62,7 +62,7 @@ fn a_refused_request_does_not_stop_the_others() {
         assert_eq!(refused.errno, Errno::INVAL);
         assert_eq!(
             refused.to_string(),
-            "set MTU of a0: Invalid argument (kernel: mtu less than device minimum)"
+            "set MTU of a0: Invalid argument (mtu less than device minimum)"
         );
         assert_eq!(ip_json(&Ns::here(), "link show a1")["mtu"], 1400);
     });

@@ -99,9 +99,11 @@ fn gc(request: &Request) -> Result<(), Error> {
     let Some(valid) = request.valid_attachments()? else { return Ok(()) };
     let store = Store::open_existing(&data_dir_of(request)?, &request.network).map_err(fault)?;
     let Some(mut store) = store else { return Ok(()) };
+    // A file that names no interface was made by hand to keep an address free, or by a plugin of
+    // many years ago; only DEL or a person may free it.
     let is_valid = |id: &str, ifname: Option<&str>| {
-        valid.iter().any(|attachment| {
-            attachment.container_id == id && ifname.is_none_or(|ifname| attachment.ifname == ifname)
+        ifname.is_none_or(|ifname| {
+            valid.iter().any(|one| one.container_id == id && one.ifname == ifname)
         })
     };
     store.retain(is_valid).map_err(fault)?;

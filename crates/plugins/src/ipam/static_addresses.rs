@@ -67,8 +67,8 @@ fn understand(request: &Request) -> Result<(IpamConf, Vec<IpConfig>), Error> {
     let configured = with_env_args(&ipam, request)?;
     let ips = match (conf.runtime_config.ips.as_slice(), conf.args.cni.ips.as_slice()) {
         ([], []) => configured,
-        ([], from_args) => parse_all("args.cni.ips", from_args)?,
-        (from_runtime, _) => parse_all("runtimeConfig.ips", from_runtime)?,
+        ([], from_args) => parse_all("key \"args.cni.ips\"", from_args)?,
+        (from_runtime, _) => parse_all("key \"runtimeConfig.ips\"", from_runtime)?,
     };
     super::one_address_per_family_before_0_3_0(request, ips.iter().map(|ip| ip.address.addr()))?;
     Ok((ipam, ips))
@@ -76,8 +76,9 @@ fn understand(request: &Request) -> Result<(IpamConf, Vec<IpConfig>), Error> {
 
 fn with_env_args(ipam: &IpamConf, request: &Request) -> Result<Vec<IpConfig>, Error> {
     let mut ips = Vec::with_capacity(ipam.addresses.len());
-    for entry in &ipam.addresses {
-        let address = parse("ipam.addresses[].address", &entry.address)?;
+    for (at, entry) in ipam.addresses.iter().enumerate() {
+        let key = format!("key \"ipam.addresses[{at}].address\"");
+        let address = parse(&key, Code::INVALID_CONFIG, &entry.address)?;
         ips.push(IpConfig::new(address, entry.gateway));
     }
     if request.raw_args.is_empty() {
@@ -86,7 +87,7 @@ fn with_env_args(ipam: &IpamConf, request: &Request) -> Result<Vec<IpConfig>, Er
     let args = request.args()?;
     args.allow_only(&["IP", "GATEWAY"])?;
     for text in list(args.get("IP")) {
-        ips.push(IpConfig::new(parse("IP in CNI_ARGS", text)?, None));
+        ips.push(IpConfig::new(parse("IP in CNI_ARGS", Code::BAD_ENVIRONMENT, text)?, None));
     }
     for text in list(args.get("GATEWAY")) {
         let gateway: IpAddr = text.parse().map_err(|_| {
@@ -105,13 +106,16 @@ fn list(text: Option<&str>) -> impl Iterator<Item = &str> {
 }
 
 fn parse_all(key: &str, texts: &[String]) -> Result<Vec<IpConfig>, Error> {
-    texts.iter().map(|text| Ok(IpConfig::new(parse(key, text)?, None))).collect()
+    texts
+        .iter()
+        .map(|text| Ok(IpConfig::new(parse(key, Code::INVALID_CONFIG, text)?, None)))
+        .collect()
 }
 
-fn parse(key: &str, text: &str) -> Result<IpNet, Error> {
+fn parse(key: &str, code: Code, text: &str) -> Result<IpNet, Error> {
     text.parse().map_err(|_| {
         let msg = format!("{key} is {text:?}, expected CIDR notation such as 10.1.2.3/24");
-        Error::invalid_config(msg)
+        Error::new(code, msg)
     })
 }
 

@@ -7,12 +7,12 @@ mod gateway;
 mod host;
 
 use cni::{CniResult, Error, Interface, Plugin, Request, Version};
+use ipnet::IpNet;
 use kernel::addr::AddrOptions;
-use kernel::link::PortOptions;
+use kernel::link::{Link, PortOptions};
 use kernel::{Netlink, Netns};
 
 use self::conf::Bridge;
-use self::host::Found;
 use crate::delegated;
 use crate::fault::OrFault;
 use crate::pod::{self, Dad};
@@ -52,13 +52,11 @@ fn build<'a>(
     undo.push(move || drop(delegated::del(request)));
     let mut result = given.unwrap_or_default();
     let on_bridge = gateway::complete(bridge, &mut result);
-    let mut found = host::ensure_bridge(host, bridge, undo)?;
-    host::ensure_addresses(host, bridge, &found, &on_bridge, undo)?;
+    let found = prepare_bridge(bridge, host, &on_bridge, undo)?;
     let pair = match connect(request, bridge, host, ns, &found) {
         // Another ADD that failed has taken the empty bridge away in the meantime.
         Err(_) if !host::exists(host, bridge)? => {
-            found = host::ensure_bridge(host, bridge, undo)?;
-            host::ensure_addresses(host, bridge, &found, &on_bridge, undo)?;
+            let found = prepare_bridge(bridge, host, &on_bridge, undo)?;
             connect(request, bridge, host, ns, &found)?
         }
         other => other?,
@@ -72,11 +70,23 @@ fn build<'a>(
     if has_addresses && bridge.is_gateway {
         crate::forwarding::enable(result.ips.iter().map(|ip| ip.address.addr()))?;
     }
-    result.interfaces = interfaces(request, bridge, &found, &pair);
+    result.interfaces = interfaces(request, &host::find_made(host, bridge)?, &pair);
     if !bridge.dns.is_empty() {
         result.dns = bridge.dns.clone();
     }
     Ok(result)
+}
+
+fn prepare_bridge<'a>(
+    bridge: &'a Bridge,
+    host: &'a Netlink,
+    addresses: &[IpNet],
+    undo: &mut Undo<'a>,
+) -> Result<Link, Error> {
+    let found = host::ensure_bridge(host, bridge, undo)?;
+    host::ensure_addresses(host, bridge, &found, addresses, undo)?;
+    host::bring_up(host, bridge, &found)?;
+    Ok(found)
 }
 
 fn connect(
@@ -84,7 +94,7 @@ fn connect(
     bridge: &Bridge,
     host: &Netlink,
     ns: &Netns,
-    found: &Found,
+    found: &Link,
 ) -> Result<Pair, Error> {
     let asked = |option: bool| option.then_some(true);
     let port = PortOptions {
@@ -102,22 +112,14 @@ fn configure(bridge: &Bridge, ns: &Netns, pair: &Pair, result: &CniResult) -> Re
         return Ok(());
     }
     let dad = if bridge.dad { Dad::Wait } else { Dad::Skip };
-    let inside = pod::enter(ns, pair.container, &result.ips, dad)?;
-    let index = pod::index(&inside, pair.container)?;
-    let routes = pod::routes(index, &result.ips, &result.routes);
-    // With detection off for the interface the kernel still clears "tentative" in a task of its own.
-    let addresses = AddrOptions { nodad: !bridge.dad, ..AddrOptions::default() };
-    inside
-        .apply(pod::requests(index, &result.ips, addresses, &routes))
-        .or_fault("configure the container's interface")?;
-    if bridge.dad {
-        pod::wait_for_dad(ns, &inside, index)?;
-    }
-    Ok(())
+    let addresses = AddrOptions::default();
+    pod::configure(ns, pair.container, &result.ips, (addresses, dad), |index| {
+        pod::routes(index, &result.ips, &result.routes)
+    })
 }
 
-fn interfaces(request: &Request, bridge: &Bridge, found: &Found, pair: &Pair) -> Vec<Interface> {
-    let mac = found.mac.map(|mac| mac.to_string()).unwrap_or_default();
+fn interfaces(request: &Request, bridge: &Link, pair: &Pair) -> Vec<Interface> {
+    let mac = bridge.mac.map(|mac| mac.to_string()).unwrap_or_default();
     let on_host = Interface { name: bridge.name.to_string(), mac, ..Interface::default() };
     [on_host].into_iter().chain(pair.interfaces(request)).collect()
 }

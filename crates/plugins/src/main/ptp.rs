@@ -116,15 +116,12 @@ fn configure_container(
     result: &CniResult,
     gateways: &[IpAddr],
 ) -> Result<(), Error> {
-    let inside = pod::enter(ns, pair.container, &result.ips, Dad::Skip)?;
-    let index = pod::index(&inside, pair.container)?;
-    let mut routes = own_routes(index, &result.ips, gateways);
-    routes.extend(pod::routes(index, &result.ips, &result.routes));
-    // A route refuses a source address that is still tentative.
-    let addresses = AddrOptions { no_prefix_route: true, nodad: true, ..AddrOptions::default() };
-    inside
-        .apply(pod::requests(index, &result.ips, addresses, &routes))
-        .or_fault("configure the container's interface")
+    let addresses = AddrOptions { no_prefix_route: true, ..AddrOptions::default() };
+    pod::configure(ns, pair.container, &result.ips, (addresses, Dad::Skip), |index| {
+        let mut routes = own_routes(index, &result.ips, gateways);
+        routes.extend(pod::routes(index, &result.ips, &result.routes));
+        routes
+    })
 }
 
 fn own_routes(index: IfIndex, ips: &[IpConfig], gateways: &[IpAddr]) -> Vec<Route> {

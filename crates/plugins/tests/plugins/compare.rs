@@ -9,13 +9,14 @@ mod intended;
 mod loopback;
 mod play;
 mod ptp;
+mod refused;
 mod static_addresses;
 
 use std::collections::BTreeSet;
 
 use testkit::{in_netns, require};
 
-use self::case::{Case, Expected, Step};
+use self::case::{Case, Step};
 use self::intended::{Difference, INTENDED};
 use self::play::{Moment, play};
 use crate::world::Plugins;
@@ -44,24 +45,16 @@ fn compare(group: &str, cases: Vec<Case>) {
 /// What our own answer should have been, whatever Go's was.
 fn unexpected(case: &Case, mine: &[Moment]) -> Vec<String> {
     let mut problems = Vec::new();
-    let mut first_add = true;
     for (at, moment) in mine.iter().enumerate() {
         let place = format!("{}: step {}, {:?}", case.name, at + 1, moment.step);
-        let is_add = matches!(moment.step, Step::Add(_));
-        match case.expected {
-            Expected::Failure(code, words) if is_add && first_add => {
-                if moment.success || !moment.message.contains(words) {
-                    problems.push(format!("{place} should fail saying {words:?}: {moment:?}"));
-                } else if moment.facts["answer/error/code"] != code.to_string() {
-                    problems.push(format!("{place} should have code {code}: {}", moment.message));
-                }
-            }
-            _ if !moment.success && !case.may_fail(at) => {
-                problems.push(format!("{place} of ours failed: {}", moment.message));
-            }
-            _ => {}
+        let code = case.code(at).map(|code| code.to_string());
+        let found = moment.facts.get("answer/error/code");
+        if code.as_ref() != found {
+            let message = &moment.message;
+            problems.push(format!("{place} of ours: code {found:?}, expected {code:?}: {message}"));
+        } else if at == 0 && code.is_some() && !moment.message.contains(case.words) {
+            problems.push(format!("{place} should say {:?}: {}", case.words, moment.message));
         }
-        first_add &= !is_add;
         if !moment.success && !moment.changes.is_empty() {
             problems.push(format!("{place} of ours failed and left {:?}", moment.changes));
         }
@@ -86,7 +79,8 @@ fn unintended(
             }
             let (go, ours) = (go.map(String::as_str), ours.map(String::as_str));
             let verb = verb(mine[at].step);
-            let difference = Difference { case, verb, fact, go, ours, failed };
+            let code = case.code(at);
+            let difference = Difference { case, verb, code, fact, go, ours, failed };
             match INTENDED.iter().position(|entry| (entry.fits)(&difference)) {
                 Some(entry) => drop(used.insert(entry)),
                 None => problems.push(shown(at, &difference, &theirs[at], &mine[at])),
@@ -136,6 +130,11 @@ fn shown(at: usize, difference: &Difference, go: &Moment, ours: &Moment) -> Stri
 #[test]
 fn bridge_does_what_gos_does() {
     in_netns(|| compare("bridge", bridge::cases()));
+}
+
+#[test]
+fn bridge_refuses_what_gos_does() {
+    in_netns(|| compare("refused", refused::cases()));
 }
 
 #[test]

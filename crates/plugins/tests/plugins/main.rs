@@ -6,5 +6,6 @@ mod call;
 mod compare;
 mod conf;
 mod docs;
+mod lifecycle;
 mod snapshot;
 mod world;

@@ -77,8 +77,10 @@ impl Snapshot {
 
     fn add_link(&mut self, place: &str, link: &Value) {
         let name = format!("{place}/{}", text(&link["ifname"]));
+        // A bridge's state is UP or UNKNOWN by its history; the carrier is in the flags.
+        let is_bridge = link["linkinfo"]["info_kind"] == "bridge";
         for (key, value) in link.as_object().expect("a link is an object") {
-            if key != "addr_info" {
+            if key != "addr_info" && !(is_bridge && key == "operstate") {
                 self.add(&format!("{name}/{key}"), key, value);
             }
         }

@@ -62,6 +62,24 @@ impl World {
         &self.pods[number - 1]
     }
 
+    /// `ip` on the host, its arguments in one line.
+    #[track_caller]
+    pub fn on_host(&self, line: &str) -> String {
+        self.host.ip(&line.split_whitespace().collect::<Vec<_>>())
+    }
+
+    /// `ip` in a pod, its arguments in one line.
+    #[track_caller]
+    pub fn in_pod(&self, number: usize, line: &str) -> String {
+        self.pod(number).ip(&line.split_whitespace().collect::<Vec<_>>())
+    }
+
+    /// `ip -d -j link show` of one interface of the host.
+    #[track_caller]
+    pub fn host_link(&self, name: &str) -> Value {
+        self.host.ip_json(&["link", "show", name])[0].clone()
+    }
+
     /// A call of a plugin for a pod: container `c1` is in `pod1`.
     pub fn call(&self, config: &Value, pod: usize) -> Call {
         self.call_of(&self.plugins, config, pod)

@@ -50,9 +50,9 @@ pub fn ping_others(pods: &[Pod], from: usize, stop: &Stop) -> Result<Vec<Echo>> 
 }
 
 fn ping(address: IpAddr) -> Result<Duration> {
-    let pinger = Pinger::open(address)?;
-    let answers: Vec<Result<Duration>> =
-        (1..=ECHOES).map(|sequence| pinger.ping(sequence, TIMEOUT)).collect();
+    // A socket keeps the source address that it found first, and that may have been a tentative one.
+    let once = |sequence| Pinger::open(address)?.ping(sequence, TIMEOUT);
+    let answers: Vec<Result<Duration>> = (1..=ECHOES).map(once).collect();
     let best = answers.iter().flatten().min().copied();
     let failure = || answers.into_iter().find_map(Result::err);
     best.ok_or_else(|| failure().unwrap_or_else(|| anyhow!("no echo was sent")))

@@ -226,7 +226,12 @@ impl Store {
     /// Whether a set has no address left, by reading the directory: for STATUS.
     pub fn is_exhausted(&self, set: &RangeSet) -> Result<bool, Error> {
         let taken = self.taken()?;
-        Ok(choose(set, None, |ip| taken.contains(&ip)).is_none())
+        if choose(set, None, |ip| taken.contains(&ip)).is_some() {
+            return Ok(false);
+        }
+        // An empty file is nobody's; now that it matters, the files are read.
+        let held: HashSet<IpAddr> = self.reservations()?.iter().map(|held| held.ip).collect();
+        Ok(choose(set, None, |ip| held.contains(&ip)).is_none())
     }
 
     /// What the index lists for an owner, and whether it has an entry at all.

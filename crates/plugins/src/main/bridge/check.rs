@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! CHECK: bridge, port, container's interface, addresses and routes are as ADD left them.
 
-use cni::{Error, Interface, Request};
-use kernel::Netlink;
+use cni::{Error, Interface, IpConfig, Request};
+use ipnet::IpNet;
 use kernel::link::{Link, PortOptions};
+use kernel::{Netlink, addr};
 
 use super::conf::Bridge;
 use crate::fault::OrFault;
@@ -33,10 +34,11 @@ pub fn check(request: &Request) -> Result<(), Error> {
     if !container.is_up() {
         return Err(Error::internal(format!("interface {} is down", container.name)));
     }
-    let own = |ip: &&cni::IpConfig| is_on(ip, &result.interfaces, request);
-    let ips: Vec<cni::IpConfig> = result.ips.iter().filter(own).cloned().collect();
+    let own = |ip: &&IpConfig| is_on(ip, &result.interfaces, request);
+    let ips: Vec<IpConfig> = result.ips.iter().filter(own).cloned().collect();
     verify::addresses(&inside, container.index, &ips)?;
-    verify::routes(&inside, &result.routes)
+    verify::routes(&inside, &result.routes)?;
+    check_gateways(&host, &bridge, &bridge_link, &ips)
 }
 
 fn is_host_bridge(interface: &Interface, bridge: &Bridge) -> bool {
@@ -44,7 +46,7 @@ fn is_host_bridge(interface: &Interface, bridge: &Bridge) -> bool {
 }
 
 /// Whether an address belongs to the interface that is checked.
-fn is_on(ip: &cni::IpConfig, interfaces: &[Interface], request: &Request) -> bool {
+fn is_on(ip: &IpConfig, interfaces: &[Interface], request: &Request) -> bool {
     let Some(interface) = ip.interface.and_then(|at| interfaces.get(at)) else { return true };
     interface.name == request.ifname && interface.sandbox == request.netns
 }
@@ -80,6 +82,28 @@ fn check_bridge(bridge: &Bridge, link: &Link) -> Result<(), Error> {
     if bridge.promisc && link.promiscuity == 0 {
         let msg = format!("bridge {} is not promiscuous, key \"promiscMode\" is true", link.name);
         return Err(Error::internal(msg));
+    }
+    Ok(())
+}
+
+/// Without its address the bridge is nobody's gateway.
+fn check_gateways(
+    host: &Netlink,
+    bridge: &Bridge,
+    link: &Link,
+    ips: &[IpConfig],
+) -> Result<(), Error> {
+    if !bridge.is_gateway {
+        return Ok(());
+    }
+    let found = addr::list(host, Some(link.index)).or_fault("list the bridge's addresses")?;
+    for ip in ips {
+        let wanted = ip.gateway.and_then(|gw| IpNet::new(gw, ip.address.prefix_len()).ok());
+        let is_there = |wanted: IpNet| found.iter().any(|address| address.prefix == wanted);
+        if let Some(wanted) = wanted.filter(|wanted| !is_there(*wanted)) {
+            let name = link.name;
+            return Err(Error::internal(format!("address {wanted} is missing on bridge {name}")));
+        }
     }
     Ok(())
 }

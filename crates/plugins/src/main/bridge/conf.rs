@@ -139,13 +139,12 @@ fn wanted_mac(conf: &BridgeConf, request: &Request) -> Result<Option<MacAddr>, E
         from_env = args.get("MAC").filter(|mac| !mac.is_empty()).map(str::to_owned);
     }
     let sources = [
-        ("runtimeConfig.mac", conf.runtime_config.mac.clone()),
-        ("args.cni.mac", conf.args.cni.mac.clone()),
-        ("MAC in CNI_ARGS", from_env),
+        ("key \"runtimeConfig.mac\"", Code::INVALID_CONFIG, conf.runtime_config.mac.as_deref()),
+        ("key \"args.cni.mac\"", Code::INVALID_CONFIG, conf.args.cni.mac.as_deref()),
+        ("MAC in CNI_ARGS", Code::BAD_ENVIRONMENT, from_env.as_deref()),
     ];
-    let Some((key, text)) = sources.into_iter().find_map(|(key, mac)| Some((key, mac?))) else {
-        return Ok(None);
-    };
+    let stated = sources.into_iter().find_map(|(key, code, mac)| Some((key, code, mac?)));
+    let Some((key, code, text)) = stated else { return Ok(None) };
     let mac = text.parse::<MacAddr>();
-    mac.map(Some).map_err(|cause| Error::because(Code::INVALID_CONFIG, key, &cause))
+    mac.map(Some).map_err(|cause| Error::because(code, key, &cause))
 }

@@ -7,7 +7,7 @@ use cni::{Code, Error};
 use ipnet::IpNet;
 use kernel::addr::{self, AddrOptions};
 use kernel::link::{self, Kind, Link, NewLink, OperState};
-use kernel::{IfIndex, IfName, MacAddr, Netlink, sysctl};
+use kernel::{IfName, MacAddr, Netlink, sysctl};
 
 use super::conf::Bridge;
 use super::gateway::{self, Change};
@@ -17,19 +17,6 @@ use crate::undo::Undo;
 /// How long the kernel may take to let frames through a new port.
 const PORT_PATIENCE: Duration = Duration::from_secs(5);
 
-/// The bridge as it is now.
-#[derive(Debug, Clone, Copy)]
-pub struct Found {
-    pub index: IfIndex,
-    pub mac: Option<MacAddr>,
-}
-
-impl From<Link> for Found {
-    fn from(link: Link) -> Found {
-        Found { index: link.index, mac: link.mac }
-    }
-}
-
 pub fn exists(host: &Netlink, bridge: &Bridge) -> Result<bool, Error> {
     find(host, bridge).map(|found| found.is_some())
 }
@@ -38,17 +25,28 @@ fn find(host: &Netlink, bridge: &Bridge) -> Result<Option<Link>, Error> {
     link::by_name(host, bridge.name).or_fault("look for the bridge")
 }
 
-/// Makes the bridge where it is missing; one that is there must be a bridge and gets up.
+/// Finds the bridge, or makes it where it is missing; one that is there must be a bridge.
 pub fn ensure_bridge<'a>(
     host: &'a Netlink,
     bridge: &'a Bridge,
     undo: &mut Undo<'a>,
-) -> Result<Found, Error> {
+) -> Result<Link, Error> {
     let link = match find(host, bridge)? {
         Some(link) => link,
         None => create_bridge(host, bridge, undo)?,
     };
     refuse_other_kind(&link)?;
+    Ok(link)
+}
+
+/// Sets the bridge up. Not taken back, since others may count on it by then, and so not done
+/// before everything about the bridge is known to be right.
+pub fn bring_up(host: &Netlink, bridge: &Bridge, link: &Link) -> Result<(), Error> {
+    // A router's announcement on the bridge must not give the host addresses.
+    if link.accept_ra.is_some_and(|accepted| accepted != 0) {
+        sysctl::write(&format!("net/ipv6/conf/{}/accept_ra", bridge.name), "0")
+            .or_fault("set the bridge up")?;
+    }
     let mut changes = Vec::new();
     if !link.is_up() {
         changes.push(link::set_up(link.index));
@@ -56,10 +54,10 @@ pub fn ensure_bridge<'a>(
     if bridge.promisc && link.promiscuity == 0 {
         changes.push(link::set_promisc(link.index, true));
     }
-    if !changes.is_empty() {
-        host.apply(changes).or_fault("set the bridge up")?;
+    if changes.is_empty() {
+        return Ok(());
     }
-    Ok(link.into())
+    host.apply(changes).or_fault("set the bridge up")
 }
 
 fn refuse_other_kind(link: &Link) -> Result<(), Error> {
@@ -90,11 +88,11 @@ fn create_bridge<'a>(
         Err(error) if error.is_exists() => {}
         Err(error) => return Err(error).or_fault("create the bridge"),
     }
-    // A router's announcement on the bridge must not give the host addresses.
-    match sysctl::write(&format!("net/ipv6/conf/{}/accept_ra", bridge.name), "0") {
-        Err(error) if !error.is_not_found() => return Err(error).or_fault("set the bridge up"),
-        _ => {}
-    }
+    find_made(host, bridge)
+}
+
+/// The bridge as it is now. The hardware address of one that others made follows its ports.
+pub fn find_made(host: &Netlink, bridge: &Bridge) -> Result<Link, Error> {
     let made = find(host, bridge)?;
     made.ok_or_else(|| Error::internal(format!("bridge {} has disappeared", bridge.name)))
 }
@@ -111,7 +109,7 @@ fn remove_if_empty(host: &Netlink, name: IfName) {
 pub fn ensure_addresses<'a>(
     host: &'a Netlink,
     bridge: &Bridge,
-    found: &Found,
+    found: &Link,
     wanted: &[IpNet],
     undo: &mut Undo<'a>,
 ) -> Result<(), Error> {

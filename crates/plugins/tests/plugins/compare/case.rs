@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 /// One thing that happens; containers and pods are counted from 1.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// `ip` on the host.
     Host(&'static str),
@@ -15,14 +15,6 @@ pub enum Step {
     Add(usize),
     Check(usize),
     Del(usize),
-}
-
-/// What our plugin should answer to the first ADD.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expected {
-    Success,
-    /// The code, and words of the message.
-    Failure(u32, &'static str),
 }
 
 /// A configuration and what is done with it.
@@ -36,9 +28,10 @@ pub struct Case {
     pub netns: Option<&'static str>,
     pub before: Vec<Step>,
     pub steps: Vec<Step>,
-    pub expected: Expected,
-    /// Calls, counted from 1, that fail by design, besides the first ADD.
-    pub failing: Vec<usize>,
+    /// In our message where the first call fails.
+    pub words: &'static str,
+    /// Calls, counted from 1, that fail by design, with our code.
+    pub failing: Vec<(usize, u32)>,
 }
 
 impl Case {
@@ -57,14 +50,14 @@ impl Case {
             netns: None,
             before: Vec::new(),
             steps,
-            expected: Expected::Success,
+            words: "",
             failing: Vec::new(),
         }
     }
 
-    /// These calls, counted from 1, fail by design.
-    pub fn failing(mut self, steps: &[usize]) -> Case {
-        self.failing = steps.to_vec();
+    /// These calls, counted from 1, fail by design, with these codes of ours.
+    pub fn failing(mut self, calls: &[(usize, u32)]) -> Case {
+        self.failing = calls.to_vec();
         self
     }
 
@@ -73,9 +66,9 @@ impl Case {
         ["host-local", "static"].iter().any(|kind| self.config["type"] == **kind)
     }
 
-    /// Whether an answer of ours, counted from 0, may be an error.
-    pub fn may_fail(&self, at: usize) -> bool {
-        self.failing.contains(&(at + 1))
+    /// The code that a call of ours, counted from 0, should fail with.
+    pub fn code(&self, call: usize) -> Option<u32> {
+        self.failing.iter().find(|(other, _)| *other == call + 1).map(|(_, code)| *code)
     }
 
     /// The same in an older version.
@@ -110,10 +103,18 @@ impl Case {
         self
     }
 
-    /// The ADD fails, with this code of ours and these words in our message.
+    /// The first call fails, with this code of ours and these words in our message.
     pub fn fails(mut self, code: u32, words: &'static str) -> Case {
-        self.expected = Expected::Failure(code, words);
+        self.words = words;
+        self.failing = vec![(1, code)];
         self.steps.retain(|step| !matches!(step, Step::Check(_)));
         self
+    }
+
+    /// Every call fails, the first with these words.
+    pub fn always_fails(self, code: u32, words: &'static str) -> Case {
+        let mut case = self.fails(code, words);
+        case.failing = (1..=case.steps.len()).map(|call| (call, code)).collect();
+        case
     }
 }

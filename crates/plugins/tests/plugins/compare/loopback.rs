@@ -26,7 +26,7 @@ pub fn cases() -> Vec<Case> {
             .fails(999, "10.1.0.1"),
         Case::new("CHECK of one that is down", lo())
             .steps(&[Add(1), Pod("link set lo down"), Check(1), Del(1)])
-            .failing(&[2]),
+            .failing(&[(2, 999)]),
         Case::new("namespace is missing", lo()).netns("/run/netns/nowhere").fails(3, "nowhere"),
         Case::new("namespace is a file", lo())
             .before(&[File("/run/plain", "")])

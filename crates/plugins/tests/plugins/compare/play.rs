@@ -35,18 +35,17 @@ pub fn play(case: &Case, plugins: &Plugins) -> Vec<Moment> {
     let look = || if case.gives_addresses_only() { world.disk() } else { world.snapshot() };
     let mut last = look();
     let mut moments = Vec::new();
-    for step in case.steps.iter().copied() {
+    for (at, step) in case.steps.iter().copied().enumerate() {
         let Some(answer) = perform(case, &world, step, &mut results) else {
             prepare(&world, step);
             last = look();
             continue;
         };
-        let now = if matches!(step, Step::Check(_)) { last.clone() } else { look() };
+        // CHECK has nothing to change, and a second DEL nothing left.
+        let is_dull = matches!(step, Step::Check(_)) || (at > 0 && case.steps[at - 1] == step);
+        let now = if is_dull { last.clone() } else { look() };
         let changes = last.without_bookkeeping().changes_to(&now.clone().without_bookkeeping());
-        let mut facts = match step {
-            Step::Check(_) => Snapshot::default(),
-            _ => now.clone(),
-        };
+        let mut facts = if is_dull { Snapshot::default() } else { now.clone() };
         describe(&answer, &mut facts);
         last = now;
         let message = answer.values.last().map(|value| value["msg"].to_string());

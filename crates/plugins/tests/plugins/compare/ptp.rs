@@ -71,12 +71,12 @@ fn refused() -> Vec<Case> {
         case("gateway of a route cannot be reached", json!({"ipam": with(v4(), &route)}))
             .fails(999, "unreachable"),
         case("namespace is missing", json!({})).netns("/run/netns/nowhere").fails(3, "nowhere"),
-        case("second ADD", json!({})).steps(&[Add(1), Add(1), Del(1)]).failing(&[2]),
+        case("second ADD", json!({})).steps(&[Add(1), Add(1), Del(1)]).failing(&[(2, 999)]),
         case("CHECK without the host's route", json!({}))
             .steps(&[Add(1), Host("route del 10.1.0.2/32"), Check(1), Del(1)])
-            .failing(&[2]),
+            .failing(&[(2, 999)]),
         case("CHECK without the address", json!({}))
             .steps(&[Add(1), Pod("addr flush dev eth0"), Check(1), Del(1)])
-            .failing(&[2]),
+            .failing(&[(2, 999)]),
     ]
 }

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The life of an attachment: an ADD that fails leaves nothing, DEL works whatever is missing,
+//! CHECK notices damage, STATUS says why, GC frees what nobody claims.
+
+mod check;
+mod del;
+mod failure;
+mod gc;
+mod options;
+mod sample;
+mod status;
+mod traffic;

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+//! ADD fails at each stage, and kernel and disk are as before.
+
+use serde_json::{Value, json};
+use testkit::in_netns;
+
+use crate::conf::{bridge, dual, ptp, ranges, v4, v6, with};
+use crate::world::{Plugins, World};
+
+/// A failure: what stands in the way on the host and in the pod, and the answer.
+struct Failure {
+    name: &'static str,
+    config: Value,
+    host: &'static [&'static str],
+    pod: &'static [&'static str],
+    netns: &'static str,
+    code: u32,
+    words: &'static str,
+}
+
+fn failure(name: &'static str, config: Value, code: u32, words: &'static str) -> Failure {
+    Failure { name, config, host: &[], pod: &[], netns: "/run/netns/pod1", code, words }
+}
+
+/// In the order of an ADD: the address, the bridge, its address, the pair, the container's side.
+fn failures() -> Vec<Failure> {
+    let used_up = ranges(&json!([[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00:1::/126",
+        "rangeStart": "fd00:1::1", "rangeEnd": "fd00:1::1"}]]));
+    let clash = ranges(&json!([[{"subnet": "10.1.0.0/24"}], [{"subnet": "10.2.0.0/24"}]]));
+    let unreachable = json!({"routes": [{"dst": "192.0.2.0/24", "gw": "10.99.0.1"}]});
+    let twice = json!({"routes": [{"dst": "192.0.2.0/24"}, {"dst": "192.0.2.0/24"}]});
+    let in_the_way: &[&str] = &["link add eth0 type veth peer name other"];
+    vec![
+        Failure {
+            netns: "/run/netns/nowhere",
+            ..failure("namespace is missing", bridge(&json!({"ipam": dual()})), 3, "nowhere")
+        },
+        failure("second range is used up", bridge(&json!({"ipam": used_up})), 11, "range 1"),
+        Failure {
+            host: &["link add br0 type veth peer name br0p"],
+            ..failure("bridge is a veth", bridge(&json!({})), 7, "not a bridge")
+        },
+        failure("MTU that no bridge has", bridge(&json!({"mtu": 70000})), 999, "create"),
+        Failure {
+            host: &["link add br0 type bridge", "addr add 10.9.0.1/24 dev br0"],
+            ..failure(
+                "address of the bridge",
+                bridge(&json!({"isGateway": true})),
+                7,
+                "10.1.0.1/24",
+            )
+        },
+        failure(
+            "second gateway",
+            bridge(&json!({"isGateway": true, "ipam": clash})),
+            7,
+            "different from 10.2.0.1/24",
+        ),
+        Failure {
+            pod: in_the_way,
+            ..failure("interface is there", bridge(&json!({"ipam": dual()})), 999, "already exists")
+        },
+        failure(
+            "gateway of a route",
+            bridge(&json!({"isGateway": true, "ipam": with(dual(), &unreachable)})),
+            999,
+            "unreachable",
+        ),
+        failure("a route twice", bridge(&json!({"ipam": with(v4(), &twice)})), 999, "exists"),
+        Failure {
+            pod: in_the_way,
+            ..failure("ptp: interface is there", ptp(&json!({"ipam": v6()})), 999, "already exists")
+        },
+        failure(
+            "ptp: gateway of a route",
+            ptp(&json!({"ipam": with(dual(), &unreachable)})),
+            999,
+            "unreachable",
+        ),
+    ]
+}
+
+fn fail(plugins: &Plugins, failure: &Failure, always_exec: bool) {
+    println!("{}, always exec {always_exec}", failure.name);
+    let world = World::new(plugins, 1);
+    failure.host.iter().for_each(|line| drop(world.on_host(line)));
+    failure.pod.iter().for_each(|line| drop(world.in_pod(1, line)));
+    let before = world.snapshot().without_bookkeeping();
+    let mut call = world.call(&failure.config, 1).netns(failure.netns);
+    call.always_exec = always_exec;
+    call.add().fails_with(failure.code, failure.words);
+    let changes = before.changes_to(&world.snapshot().without_bookkeeping());
+    assert!(changes.is_empty(), "{}: {changes:#?}", failure.name);
+    // The runtime calls DEL after a failed ADD, which has nothing to do.
+    call.del(&Value::Null).ok();
+    if !failure.pod.contains(&"link add eth0 type veth peer name other") {
+        let changes = before.changes_to(&world.snapshot().without_bookkeeping());
+        assert!(changes.is_empty(), "{} and DEL: {changes:#?}", failure.name);
+    }
+}
+
+#[test]
+fn failing_add_leaves_nothing() {
+    in_netns(|| {
+        let plugins = Plugins::ours();
+        failures().iter().for_each(|one| fail(&plugins, one, false));
+    });
+}
+
+#[test]
+fn failing_add_leaves_nothing_when_every_delegate_is_a_process() {
+    in_netns(|| {
+        let plugins = Plugins::ours();
+        failures().iter().for_each(|one| fail(&plugins, one, true));
+    });
+}
+
+#[test]
+fn failing_add_keeps_the_bridge_that_others_use() {
+    in_netns(|| {
+        let world = World::new(&Plugins::ours(), 2);
+        let config = bridge(&json!({"isGateway": true, "ipam": dual()}));
+        world.call(&config, 1).add().ok();
+        world.in_pod(2, "link add eth0 type veth peer name other");
+        let before = world.snapshot().without_bookkeeping();
+        world.call(&config, 2).add().fails_with(999, "already exists");
+        let changes = before.changes_to(&world.snapshot().without_bookkeeping());
+        assert!(changes.is_empty(), "{changes:#?}");
+        world.in_pod(2, "link del eth0");
+        world.call(&config, 2).add().ok();
+    });
+}
+
+/// A duplicate on the link is found where the network asks for detection.
+#[test]
+fn duplicate_ipv6_address_fails_the_add() {
+    in_netns(|| {
+        let world = World::new(&Plugins::ours(), 2);
+        let fixed = json!({"type": "static", "addresses": [{"address": "fd00:1::5/64"}]});
+        let config = bridge(&json!({"enabledad": true, "ipam": fixed}));
+        world.call(&config, 1).add().ok();
+        let before = world.snapshot().without_bookkeeping();
+        world.call(&config, 2).add().fails_with(999, "fd00:1::5");
+        let changes = before.changes_to(&world.snapshot().without_bookkeeping());
+        assert!(changes.is_empty(), "{changes:#?}");
+    });
+}

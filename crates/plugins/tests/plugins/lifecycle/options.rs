@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Options of bridge as the kernel shows them.
+
+use serde_json::{Value, json};
+use testkit::in_netns;
+
+use crate::call::Call;
+use crate::conf::{bridge, dual, ptp, with};
+use crate::world::{Plugins, World};
+
+fn pod_link(world: &World) -> Value {
+    world.pod(1).ip_json(&["addr", "show", "eth0"])[0].clone()
+}
+
+fn host_end(result: &Value) -> String {
+    let named = result["interfaces"].as_array().expect("interfaces").iter();
+    let names = named.filter_map(|one| one["name"].as_str());
+    names.into_iter().find(|name| name.starts_with("veth")).expect("a host's end").to_owned()
+}
+
+/// Runs a call's whole life, with a look in between.
+fn live(world: &World, call: &Call, look: impl FnOnce(&World, &Value)) {
+    let result = call.add().result();
+    look(world, &result);
+    call.check(&result).ok();
+    call.del(&result).ok();
+}
+
+#[test]
+fn mac_comes_from_three_places() {
+    in_netns(|| {
+        let world = World::new(&Plugins::ours(), 1);
+        let args = json!({"args": {"cni": {"mac": "02:00:00:00:00:02"}}});
+        let runtime = json!({"runtimeConfig": {"mac": "02:00:00:00:00:03"}});
+        let plain = bridge(&json!({}));
+        let configs = [
+            (plain.clone(), "02:00:00:00:00:01"),
+            (with(plain.clone(), &args), "02:00:00:00:00:02"),
+            (with(with(plain, &args), &runtime), "02:00:00:00:00:03"),
+        ];
+        for (config, mac) in configs {
+            let call = world.call(&config, 1).args("IgnoreUnknown=1;MAC=02:00:00:00:00:01");
+            live(&world, &call, |world, result| {
+                assert_eq!(pod_link(world)["address"], mac);
+                assert_eq!(result["interfaces"][2]["mac"], mac);
+            });
+        }
+    });
+}
+
+#[test]
+fn mtu_holds_for_both_ends_and_a_new_bridge() {
+    in_netns(|| {
+        let world = World::new(&Plugins::ours(), 1);
+        live(&world, &world.call(&bridge(&json!({"mtu": 1400})), 1), |world, result| {
+            assert_eq!(pod_link(world)["mtu"], 1400);
+            assert_eq!(world.host_link(&host_end(result))["mtu"], 1400);
+            assert_eq!(world.host_link("br0")["mtu"], 1400);
+        });
+        live(&world, &world.call(&ptp(&json!({"mtu": 1300})), 1), |world, result| {
+            assert_eq!(pod_link(world)["mtu"], 1300);
+            assert_eq!(world.host_link(&host_end(result))["mtu"], 1300);
+        });
+    });
+}
+
+#[test]
+fn port_options_are_set() {
+    in_netns(|| {
+        let world = World::new(&Plugins::ours(), 1);
+        for (key, option) in [("hairpinMode", "hairpin"), ("portIsolation", "isolated")] {
+            for is_on in [true, false] {
+                let config = bridge(&json!({ key: is_on }));
+                live(&world, &world.call(&config, 1), |world, result| {
+                    let port = world.host_link(&host_end(result));
+                    let found = &port["linkinfo"]["info_slave_data"][option];
+                    assert_eq!(*found, is_on, "{key}: {port}");
+                });
+            }
+        }
+        live(&world, &world.call(&bridge(&json!({"promiscMode": true})), 1), |world, _| {
+            assert_ne!(world.host_link("br0")["promiscuity"], 0);
+        });
+    });
+}
+
+#[test]
+fn force_address_replaces_the_bridges_own() {
+    in_netns(|| {
+        let world = World::new(&Plugins::ours(), 1);
+        world.on_host("link add br0 type bridge");
+        world.on_host("addr add 10.9.0.1/24 dev br0");
+        let config = bridge(&json!({"isGateway": true, "forceAddress": true}));
+        live(&world, &world.call(&config, 1), |world, _| {
+            let shown = world.on_host("-4 -o addr show br0");
+            assert!(shown.contains("10.1.0.1/24") && !shown.contains("10.9.0.1"), "{shown}");
+        });
+    });
+}
+
+#[test]
+fn disabled_interface_stays_down() {
+    in_netns(|| {
+        let world = World::new(&Plugins::ours(), 1);
+        let config = bridge(&json!({"disableContainerInterface": true, "ipam": {}}));
+        live(&world, &world.call(&config, 1), |world, result| {
+            assert_eq!(pod_link(world)["operstate"], "DOWN");
+            assert_eq!(result["ips"], Value::Null);
+            assert_eq!(world.host_link(&host_end(result))["master"], "br0");
+        });
+    });
+}
+
+#[test]
+fn static_addresses_come_from_three_places() {
+    in_netns(|| {
+        let world = World::new(&Plugins::ours(), 1);
+        let ipam = json!({"type": "static", "addresses": [{"address": "10.1.0.5/24"}]});
+        let plain = bridge(&json!({"ipam": ipam}));
+        let args = json!({"args": {"cni": {"ips": ["10.1.0.7/24"]}}});
+        let runtime = json!({"runtimeConfig": {"ips": ["10.1.0.8/24"]}});
+        let configs = [
+            (plain.clone(), vec!["10.1.0.5", "10.1.0.6"]),
+            (with(plain.clone(), &args), vec!["10.1.0.7"]),
+            (with(with(plain, &args), &runtime), vec!["10.1.0.8"]),
+        ];
+        for (config, expected) in configs {
+            let call = world.call(&config, 1).args("IgnoreUnknown=1;IP=10.1.0.6/24");
+            live(&world, &call, |world, _| {
+                let link = pod_link(world);
+                let found = link["addr_info"].as_array().expect("addresses").iter();
+                let found = found.filter(|one| one["family"] == "inet");
+                let found: Vec<&str> = found.filter_map(|one| one["local"].as_str()).collect();
+                assert_eq!(found, expected);
+            });
+        }
+    });
+}
+
+/// What is asked for and not there yet is refused, and nothing is changed.
+#[test]
+fn features_not_here_yet_are_refused_aloud() {
+    in_netns(|| {
+        let world = World::new(&Plugins::ours(), 1);
+        let before = world.snapshot();
+        let asked = [
+            ("ipMasq", bridge(&json!({"ipMasq": true}))),
+            ("vlan", bridge(&json!({"vlan": 100}))),
+            ("vlanTrunk", bridge(&json!({"vlanTrunk": [{"id": 7}]}))),
+            ("macspoofchk", bridge(&json!({"macspoofchk": true}))),
+            ("ipMasq", ptp(&json!({"ipMasq": true, "ipam": dual()}))),
+        ];
+        for (key, config) in asked {
+            world.call(&config, 1).add().fails_with(2, &format!("\"{key}\""));
+            world.call(&config, 1).status().fails_with(2, &format!("\"{key}\""));
+        }
+        assert_eq!(before.changes_to(&world.snapshot()), Vec::<String>::new());
+    });
+}
