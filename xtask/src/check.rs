@@ -22,6 +22,8 @@ pub fn quick(workspace: &Workspace) -> Result<()> {
     let mut clippy = cmd::cargo();
     // For the target we ship: types of the C library differ between musl and glibc.
     clippy.args(["clippy", "--workspace", "--all-targets", "--target", &workspace.triple]);
+    // What only `bench` builds.
+    clippy.args(["--features", "xtask/floor"]);
     cmd::run(clippy.args(["--", "-D", "warnings"]).current_dir(root))
 }
 

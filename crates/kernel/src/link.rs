@@ -60,6 +60,7 @@ const IFLA_BRPORT_ISOLATED: u16 = 33; // linux/if_link.h
 const IFF_UP: u32 = 0x1; // linux/if.h
 const IFF_LOOPBACK: u32 = 0x8; // linux/if.h
 const IFF_PROMISC: u32 = 0x100; // linux/if.h
+const IFF_LOWER_UP: u32 = 0x1_0000; // linux/if.h
 
 /// `struct ifinfomsg`.
 const IFINFO_LEN: usize = 16;
@@ -101,12 +102,28 @@ pub struct Link {
     pub port: Option<PortOptions>,
     /// IPv6: whether it takes addresses and routes from routers (`accept_ra`); none without IPv6.
     pub accept_ra: Option<u32>,
+    /// Families whose packets are passed on when they come in here (`forwarding`).
+    pub forwards: Forwards,
+}
+
+/// Which families a link's packets are forwarded of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Forwards {
+    /// IPv4.
+    pub ipv4: bool,
+    /// IPv6.
+    pub ipv6: bool,
 }
 
 impl Link {
     /// Administratively up.
     pub fn is_up(&self) -> bool {
         self.flags & IFF_UP != 0
+    }
+
+    /// Something is plugged in: for a bridge, a port that is up.
+    pub fn has_carrier(&self) -> bool {
+        self.flags & IFF_LOWER_UP != 0
     }
 
     /// The loopback.

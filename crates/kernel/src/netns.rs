@@ -2,7 +2,7 @@
 //! Network namespaces. A namespace belongs to a thread: every way into one here comes back on
 //! the same thread before it returns, or ends the process.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use ::netlink::Errno;
@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::request::Netlink;
 
 const NSFS_MAGIC: u64 = 0x6e73_6673; // linux/magic.h
-const PROC_SUPER_MAGIC: u64 = 0x9fa0; // linux/magic.h, namespaces before Linux 3.19
+const NS_GET_NSTYPE: libc::Ioctl = 0xb703; // linux/nsfs.h
 
 /// Of the calling thread; `/proc/self` would be the main thread's.
 const THREAD_NETNS: &str = "/proc/thread-self/ns/net";
@@ -36,11 +36,12 @@ impl Netns {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let fd = openat(CWD, path, flags, Mode::empty()).map_err(fail)?;
         let magic = fstatfs(&fd).map_err(fail)?.f_type.cast_unsigned();
-        if !matches!(magic, NSFS_MAGIC | PROC_SUPER_MAGIC) {
-            let ext = Some(format!("not a namespace: file system magic {magic:#x}"));
-            return Err(Error { ext, ..fail(Errno::INVAL) });
-        }
-        Ok(Self { fd })
+        let problem = match magic {
+            NSFS_MAGIC if is_of_network(&fd) => return Ok(Self { fd }),
+            NSFS_MAGIC => "a namespace, but not a network namespace".to_owned(),
+            _ => format!("not a namespace: file system magic {magic:#x}"),
+        };
+        Err(Error { ext: Some(problem), ..fail(Errno::INVAL) })
     }
 
     /// The calling thread's namespace.
@@ -128,6 +129,13 @@ impl Netns {
     fn set(&self) -> std::result::Result<(), Errno> {
         move_into_link_name_space(self.fd.as_fd(), Some(LinkNameSpaceType::Network))
     }
+}
+
+fn is_of_network(namespace: &OwnedFd) -> bool {
+    // SAFETY: this request takes no argument and only answers with a number.
+    let kind = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_NSTYPE) };
+    // A kernel without this request lets setns tell.
+    kind == libc::CLONE_NEWNET || kind == -1
 }
 
 impl AsFd for Netns {

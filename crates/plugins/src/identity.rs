@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Names that follow from an attachment, so that DEL and GC find its interface on the host
-//! without namespace, result or any record of ours.
+//! without namespace, result or any record of ours; hardware addresses that follow from IP addresses.
+
+use std::net::IpAddr;
 
 use cni::Attachment;
-use kernel::IfName;
+use kernel::{IfName, MacAddr};
 
 /// Starts the second name of every interface of ours; the rest tells network and attachment.
 const MARK: &str = "podwire-";
@@ -12,7 +14,7 @@ const MARK: &str = "podwire-";
 pub fn host_ifname(network: &str, attachment: &Attachment, attempt: u32) -> IfName {
     let key = [network, &attachment.container_id, &attachment.ifname, &attempt.to_string()];
     let hash = digest(&key);
-    let name = format!("veth{:08x}", (hash ^ (hash >> 32)) as u32);
+    let name = format!("veth{:08x}", fold(hash));
     name.parse().expect("12 letters and digits are a valid name")
 }
 
@@ -26,6 +28,20 @@ pub fn altname(network: &str, attachment: &Attachment) -> String {
 /// What the second names of all interfaces of a network start with.
 pub fn altname_prefix(network: &str) -> String {
     format!("{MARK}{:016x}-", digest(&[network]))
+}
+
+/// The hardware address for the holder of an IP address. The next holder has the same one, so what
+/// neighbours remember stays true, and a new container need not shout to all others on its bridge.
+pub fn mac_of(address: IpAddr) -> MacAddr {
+    let [a, b, c, d] = match address {
+        IpAddr::V4(v4) => v4.octets(),
+        IpAddr::V6(v6) => fold(digest(&[&v6.to_string()])).to_be_bytes(),
+    };
+    MacAddr([0x0a, 0x58, a, b, c, d])
+}
+
+fn fold(hash: u64) -> u32 {
+    (hash ^ (hash >> 32)) as u32
 }
 
 /// FNV-1a over the words with a separator that none of them can hold. Names need no secrecy, only
@@ -63,5 +79,13 @@ mod tests {
         assert_ne!(altname("net", &one), altname("net", &attachment("c1e", "th0")));
         assert!(altname("net", &one).starts_with(&altname_prefix("net")));
         assert!(altname(&"n".repeat(500), &attachment(&"c".repeat(500), "eth0")).len() < 128);
+    }
+
+    #[test]
+    fn hardware_addresses_follow_ip_addresses() {
+        assert_eq!(mac_of("10.1.2.3".parse().unwrap()).to_string(), "0a:58:0a:01:02:03");
+        let (one, two) = ("fd00::5".parse().unwrap(), "fd00::6".parse().unwrap());
+        assert_eq!(mac_of(one), mac_of(one));
+        assert_ne!(mac_of(one), mac_of(two));
     }
 }

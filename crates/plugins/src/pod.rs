@@ -24,6 +24,29 @@ pub enum Dad {
     Wait,
 }
 
+/// Whether neighbours are told of the interface's addresses by gratuitous ARP, which on a bridge goes
+/// to every other container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Announce {
+    /// When it comes up, and whenever it does so again.
+    Now,
+    /// Only when it comes up again: its hardware address is the one that its addresses always have.
+    Later,
+    /// Never.
+    Never,
+}
+
+/// How an interface gets its addresses.
+#[derive(Debug, Clone, Copy)]
+pub struct Manner {
+    /// Options of each address.
+    pub addresses: AddrOptions,
+    /// IPv6 duplicate detection.
+    pub dad: Dad,
+    /// Gratuitous ARP.
+    pub announce: Announce,
+}
+
 /// Opens the namespace that ADD and CHECK cannot do without.
 pub fn open(request: &Request) -> Result<Netns, Error> {
     Netns::open(&request.netns).map_err(|cause| {
@@ -68,30 +91,29 @@ fn enter(ns: &Netns, ifname: IfName, ips: &[IpConfig], dad: Dad) -> Result<Netli
     .or_fault("prepare the container's namespace")
 }
 
-/// Without addresses of ours the container finds its own, and detects duplicates if it likes.
+/// Nothing for containers without IPv6 addresses of ours: the kernel looks for these files among those
+/// of all namespaces, which takes longer the more containers there are.
 fn set_switches(ifname: IfName, ips: &[IpConfig], dad: Dad) -> kernel::Result<()> {
-    if ips.is_empty() {
+    if !has_ipv6(ips) {
         return Ok(());
     }
     let ipv6 = |name: IfName, key: &str| format!("net/ipv6/conf/{name}/{key}");
-    // A kernel without IPv6 has none of these; an IPv6 address then fails by itself.
-    let dad_set = match dad {
-        Dad::Skip => sysctl::write(&ipv6(ifname, "accept_dad"), "0"),
-        Dad::Wait => sysctl::write(&ipv6(ifname, "enhanced_dad"), "1")
-            .and_then(|()| sysctl::write(&ipv6(ifname, "accept_dad"), "1")),
-    };
-    match dad_set {
-        Err(error) if !error.is_not_found() => return Err(error),
-        _ => {}
+    match dad {
+        Dad::Skip => sysctl::write(&ipv6(ifname, "accept_dad"), "0")?,
+        Dad::Wait => {
+            sysctl::write(&ipv6(ifname, "enhanced_dad"), "1")?;
+            sysctl::write(&ipv6(ifname, "accept_dad"), "1")?;
+        }
     }
-    if ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
-        let loopback = "lo".parse().expect("lo is a valid name");
-        sysctl::ensure(&ipv6(loopback, "disable_ipv6"), "0")?;
-        sysctl::ensure(&ipv6(ifname, "disable_ipv6"), "0")?;
-        // Addresses survive when the interface is set down and up again.
-        sysctl::write(&ipv6(ifname, "keep_addr_on_down"), "1")?;
-    }
-    Ok(())
+    let loopback = "lo".parse().expect("lo is a valid name");
+    sysctl::ensure(&ipv6(loopback, "disable_ipv6"), "0")?;
+    sysctl::ensure(&ipv6(ifname, "disable_ipv6"), "0")?;
+    // Addresses survive when the interface is set down and up again.
+    sysctl::write(&ipv6(ifname, "keep_addr_on_down"), "1")
+}
+
+fn has_ipv6(ips: &[IpConfig]) -> bool {
+    ips.iter().any(|ip| ip.address.addr().is_ipv6())
 }
 
 /// Finds an interface that must be there.
@@ -101,26 +123,25 @@ pub fn find(pod: &Netlink, ifname: IfName) -> Result<Link, Error> {
         .ok_or_else(|| Error::internal(format!("interface {ifname} is not in the container")))
 }
 
-/// Gives the interface its addresses, brings it up and makes its routes. The neighbours hear of its
-/// addresses by gratuitous ARP.
+/// Gives the interface its addresses, brings it up and makes its routes.
 pub fn configure(
     ns: &Netns,
     ifname: IfName,
     ips: &[IpConfig],
-    (addresses, dad): (AddrOptions, Dad),
+    manner: Manner,
     routes: impl FnOnce(IfIndex) -> Vec<Route>,
 ) -> Result<(), Error> {
     let doing = "configure the container's interface";
-    let inside = enter(ns, ifname, ips, dad)?;
+    let inside = enter(ns, ifname, ips, manner.dad)?;
     // Not by netlink, which would wait for the kernel's one lock for all of this.
     let index = link::index_of(&inside, ifname).or_fault("look for the container's interface")?;
-    let mut requests: Vec<kernel::Request> =
-        ips.iter().map(|ip| addr::add(index, ip.address, addresses)).collect();
-    if !ips.is_empty() {
-        requests.push(link::set_inet_conf(index, &[(link::ARP_NOTIFY, 1)]));
-    }
+    let notify = || link::set_inet_conf(index, &[(link::ARP_NOTIFY, 1)]);
+    let mut requests = Vec::with_capacity(8);
+    requests.extend(ips.iter().map(|ip| addr::add(index, ip.address, manner.addresses)));
+    requests.extend((manner.announce == Announce::Now).then(notify));
     requests.push(link::set_up(index));
-    if ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
+    requests.extend((manner.announce == Announce::Later).then(notify));
+    if has_ipv6(ips) {
         // Before the routes, which refuse a source address that is still tentative.
         inside.apply(std::mem::take(&mut requests)).or_fault(doing)?;
         wait_for_ipv6(ns, &inside, index)?;

@@ -70,7 +70,9 @@ pub fn create(
     let container = pod::ifname(request)?;
     let random = || MacAddr::random().or_fault("choose a hardware address");
     let container_mac = wanted.mac.map_or_else(random, Ok)?;
-    let host_mac = random()?;
+    let mut host_mac = random()?;
+    // A bridge without an address of its own takes the lowest of its ports': this is the highest.
+    host_mac.0[0] = 0xfe;
     let attachment = request.attachment();
     for attempt in 0..ATTEMPTS {
         let name = identity::host_ifname(&request.network, &attachment, attempt);

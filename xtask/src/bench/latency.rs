@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One call after the other: VERSION, loopback, bridge with host-local, and both floors.
 
+use std::ops::Range;
 use std::time::Instant;
 
 use anyhow::Result;
 
 use super::call::Call;
-use super::lab::{Lab, Pods, Subject};
+use super::lab::{Lab, Subject};
 use super::plan::Effort;
 use super::results::{
     BRIDGE_ADD, BRIDGE_DEL, BRIDGE_DEL_DONE, LOOPBACK_ADD, Results, VERSION, Who,
@@ -16,8 +17,9 @@ use super::say;
 /// Calls before those that count: they make the bridge and fill the page cache.
 const WARM_UP: usize = 3;
 
-/// The loop's turns come in groups, or its process would be as cold as all others.
-const LOOP_GROUP: usize = 10;
+/// Rounds whose namespaces exist at the same time; the loop's turns come at their end, and at
+/// once, or its process would be as cold as all others.
+const GROUP: usize = 10;
 
 pub fn measure(lab: &Lab, effort: &Effort, results: &mut Results) -> Result<()> {
     say("VERSION");
@@ -42,10 +44,10 @@ fn version(lab: &Lab, calls: usize, results: &mut Results) -> Result<()> {
 
 fn loopback(lab: &Lab, calls: usize, results: &mut Results) -> Result<()> {
     let pods = lab.make_pods("lo-", 2 * (WARM_UP + calls))?;
-    let mut fresh = 0..;
+    let mut fresh = (0..).map(|at| pods.path(at));
     for round in 0..WARM_UP + calls {
         for subject in in_turn(&lab.subjects(), round) {
-            let netns = pods.path(fresh.next().unwrap_or_default());
+            let netns = fresh.next().unwrap_or_default();
             let call = Call::plugin(subject, "loopback", "ADD", &lab.loopback_conf);
             let micros = call.attachment("bench", &netns).time()?;
             if round >= WARM_UP {
@@ -63,21 +65,29 @@ enum Turn<'a> {
     Floor,
 }
 
+/// In groups of rounds: with many namespaces about, everything in the kernel is slower.
 fn bridge(lab: &Lab, calls: usize, results: &mut Results) -> Result<()> {
-    let rounds = WARM_UP + calls;
-    let turns = [Turn::Plugin(&lab.go), Turn::Plugin(&lab.ours), Turn::Floor];
-    let pods = lab.make_pods("br-", rounds * (turns.len() + 1))?;
-    let mut fresh = 0..;
     let mut warm_up = Results::default();
-    for round in 0..rounds {
-        let kept = if round < WARM_UP { &mut warm_up } else { &mut *results };
+    bridge_rounds(lab, 0..WARM_UP, &mut warm_up)?;
+    for first in (0..calls).step_by(GROUP) {
+        bridge_rounds(lab, first..(first + GROUP).min(calls), results)?;
+    }
+    Ok(())
+}
+
+fn bridge_rounds(lab: &Lab, rounds: Range<usize>, results: &mut Results) -> Result<()> {
+    let turns = [Turn::Plugin(&lab.go), Turn::Plugin(&lab.ours), Turn::Floor];
+    let pods = lab.make_pods("br-", rounds.len() * (turns.len() + 1))?;
+    let mut fresh = (0..).map(|at| pods.path(at));
+    for round in rounds.clone() {
         for turn in in_turn(&turns, round) {
-            let netns = pods.path(fresh.next().unwrap_or_default());
-            attach_and_detach(lab, *turn, &netns, kept)?;
+            let netns = fresh.next().unwrap_or_default();
+            attach_and_detach(lab, *turn, &netns, results)?;
         }
-        if (round + 1).is_multiple_of(LOOP_GROUP) {
-            run_loop(lab, &pods, &mut fresh, results)?;
-        }
+    }
+    let rest: Vec<String> = fresh.take(rounds.len()).collect();
+    for micros in lab.floor_loop(&rest)? {
+        results.push(BRIDGE_ADD, Who::Loop, micros);
     }
     pods.remove()
 }
@@ -96,19 +106,6 @@ fn attach_and_detach(lab: &Lab, turn: Turn<'_>, netns: &str, results: &mut Resul
     results.push(BRIDGE_DEL, who, del.time()?);
     lab.settle()?;
     results.push(BRIDGE_DEL_DONE, who, start.elapsed().as_secs_f64() * 1e6);
-    Ok(())
-}
-
-fn run_loop(
-    lab: &Lab,
-    pods: &Pods<'_>,
-    fresh: &mut impl Iterator<Item = usize>,
-    results: &mut Results,
-) -> Result<()> {
-    let namespaces: Vec<String> = fresh.take(LOOP_GROUP).map(|at| pods.path(at)).collect();
-    for micros in lab.floor_loop(&namespaces)? {
-        results.push(BRIDGE_ADD, Who::Loop, micros);
-    }
     Ok(())
 }
 

@@ -6,7 +6,8 @@ use std::fmt::Write;
 use super::parallel::PARALLEL;
 use super::report::{levels, ms, times};
 use super::results::{
-    BRIDGE_ADD, BRIDGE_DEL, LOOPBACK_ADD, Results, VERSION, Who, grouped, host_local,
+    BRIDGE_ADD, BRIDGE_DEL, BRIDGE_DEL_DONE, LOOPBACK_ADD, Results, VERSION, Who, grouped,
+    host_local,
 };
 use super::targets::ratio;
 
@@ -89,8 +90,14 @@ fn groups(results: &Results) -> Vec<Group> {
         let label = format!("ADD, {parallel} at once, each");
         Some(Group { label, go: each(Who::Go)?, ours: each(Who::Ours)?, floor: None })
     };
-    let singles = [VERSION, LOOPBACK_ADD, BRIDGE_ADD, BRIDGE_DEL];
-    let singles = singles.iter().map(|case| call((*case).to_owned(), case));
+    let singles = [
+        (VERSION, VERSION),
+        (LOOPBACK_ADD, LOOPBACK_ADD),
+        (BRIDGE_ADD, BRIDGE_ADD),
+        (BRIDGE_DEL, BRIDGE_DEL),
+        ("… until the kernel is done", BRIDGE_DEL_DONE),
+    ];
+    let singles = singles.iter().map(|(label, case)| call((*label).to_owned(), case));
     let taken = levels(results).into_iter().map(|taken| {
         let label = format!("host-local ADD, {} taken", grouped(taken as u64));
         call(label, &host_local("ADD", taken))

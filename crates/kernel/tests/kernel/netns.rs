@@ -67,9 +67,9 @@ fn what_is_no_namespace_is_refused() {
         let error = Netns::open("/run/netns/file").unwrap_err();
         assert_eq!(error.errno, Errno::INVAL);
         assert!(error.to_string().contains("not a namespace: file system magic 0x1021994"));
-        let other = Netns::open("/proc/self/ns/uts").unwrap();
-        let error = other.enter(|| ()).unwrap_err();
+        let error = Netns::open("/proc/self/ns/uts").unwrap_err();
         assert!(error.to_string().contains("not a network namespace"), "{error}");
+        assert_eq!(Netns::open("/proc/self/mem").unwrap_err().errno, Errno::INVAL);
     });
 }
 

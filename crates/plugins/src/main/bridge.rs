@@ -6,18 +6,18 @@ mod conf;
 mod gateway;
 mod host;
 
-use cni::{CniResult, Error, Interface, Plugin, Request, Version};
+use cni::{CniResult, Error, Interface, IpConfig, Plugin, Request, Version};
 use ipnet::IpNet;
 use kernel::addr::AddrOptions;
 use kernel::link::{Link, PortOptions};
-use kernel::{Netlink, Netns};
+use kernel::{MacAddr, Netlink, Netns};
 
 use self::conf::Bridge;
-use crate::delegated;
 use crate::fault::OrFault;
-use crate::pod::{self, Dad};
+use crate::pod::{self, Announce, Dad, Manner};
 use crate::undo::{Undo, or_undo};
 use crate::veth::{self, Pair, Wanted};
+use crate::{delegated, forwarding, identity};
 
 /// The plugin.
 pub const PLUGIN: Plugin = Plugin {
@@ -53,11 +53,11 @@ fn build<'a>(
     let mut result = given.unwrap_or_default();
     let on_bridge = gateway::complete(bridge, &mut result);
     let found = prepare_bridge(bridge, host, &on_bridge, undo)?;
-    let pair = match connect(request, bridge, host, ns, &found) {
+    let pair = match connect(request, bridge, host, ns, &found, &result.ips) {
         // Another ADD that failed has taken the empty bridge away in the meantime.
         Err(_) if !host::exists(host, bridge)? => {
             let found = prepare_bridge(bridge, host, &on_bridge, undo)?;
-            connect(request, bridge, host, ns, &found)?
+            connect(request, bridge, host, ns, &found, &result.ips)?
         }
         other => other?,
     };
@@ -68,9 +68,10 @@ fn build<'a>(
     }
     // Last, as it is not taken back: other networks may count on it by then.
     if has_addresses && bridge.is_gateway {
-        crate::forwarding::enable(result.ips.iter().map(|ip| ip.address.addr()))?;
+        forwarding::enable(result.ips.iter().map(|ip| ip.address.addr()), found.forwards)?;
     }
-    result.interfaces = interfaces(request, &host::find_made(host, bridge)?, &pair);
+    let mac = host::mac_with_port(host, bridge, &found, pair.host_mac)?;
+    result.interfaces = interfaces(request, bridge, mac, &pair);
     if !bridge.dns.is_empty() {
         result.dns = bridge.dns.clone();
     }
@@ -95,6 +96,7 @@ fn connect(
     host: &Netlink,
     ns: &Netns,
     found: &Link,
+    ips: &[IpConfig],
 ) -> Result<Pair, Error> {
     let asked = |option: bool| option.then_some(true);
     let port = PortOptions {
@@ -102,8 +104,10 @@ fn connect(
         isolated: asked(bridge.isolated),
         ..PortOptions::default()
     };
+    let first = ips.iter().map(|ip| ip.address.addr()).min_by_key(|address| address.is_ipv6());
+    let mac = bridge.mac.or_else(|| first.map(identity::mac_of));
     let master = Some(found.index);
-    veth::create(host, ns, request, &Wanted { mtu: bridge.mtu, mac: bridge.mac, master, port })
+    veth::create(host, ns, request, &Wanted { mtu: bridge.mtu, mac, master, port })
 }
 
 /// The container's side.
@@ -112,14 +116,24 @@ fn configure(bridge: &Bridge, ns: &Netns, pair: &Pair, result: &CniResult) -> Re
         return Ok(());
     }
     let dad = if bridge.dad { Dad::Wait } else { Dad::Skip };
-    let addresses = AddrOptions::default();
-    pod::configure(ns, pair.container, &result.ips, (addresses, dad), |index| {
+    let announce = match (result.ips.is_empty(), bridge.mac) {
+        (true, _) => Announce::Never,
+        (false, Some(_)) => Announce::Now,
+        (false, None) => Announce::Later,
+    };
+    let manner = Manner { addresses: AddrOptions::default(), dad, announce };
+    pod::configure(ns, pair.container, &result.ips, manner, |index| {
         pod::routes(index, &result.ips, &result.routes)
     })
 }
 
-fn interfaces(request: &Request, bridge: &Link, pair: &Pair) -> Vec<Interface> {
-    let mac = bridge.mac.map(|mac| mac.to_string()).unwrap_or_default();
+fn interfaces(
+    request: &Request,
+    bridge: &Bridge,
+    mac: Option<MacAddr>,
+    pair: &Pair,
+) -> Vec<Interface> {
+    let mac = mac.map(|mac| mac.to_string()).unwrap_or_default();
     let on_host = Interface { name: bridge.name.to_string(), mac, ..Interface::default() };
     [on_host].into_iter().chain(pair.interfaces(request)).collect()
 }

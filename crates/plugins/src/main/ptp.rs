@@ -6,12 +6,13 @@ use std::net::IpAddr;
 use cni::{CniResult, Code, Dns, Error, IpConfig, Plugin, Request, Version};
 use ipnet::IpNet;
 use kernel::addr::{self, AddrOptions};
+use kernel::link::Forwards;
 use kernel::route::{self, Route};
 use kernel::{IfIndex, Netlink, Netns, link, sysctl};
 use serde::Deserialize;
 
 use crate::fault::OrFault;
-use crate::pod::{self, Dad};
+use crate::pod::{self, Announce, Dad, Manner};
 use crate::undo::{Undo, or_undo};
 use crate::veth::{self, Pair, Wanted};
 use crate::{delegated, forwarding, verify};
@@ -74,7 +75,7 @@ fn build<'a>(
     configure_container(ns, &pair, &result, &gateways)?;
     configure_host(host, &pair, &result.ips, &gateways)?;
     // Last, as it is not taken back: other networks may count on it by then.
-    forwarding::enable(result.ips.iter().map(|ip| ip.address.addr()))?;
+    forwarding::enable(result.ips.iter().map(|ip| ip.address.addr()), Forwards::default())?;
     for ip in &mut result.ips {
         ip.interface = Some(CONTAINER);
     }
@@ -117,7 +118,8 @@ fn configure_container(
     gateways: &[IpAddr],
 ) -> Result<(), Error> {
     let addresses = AddrOptions { no_prefix_route: true, ..AddrOptions::default() };
-    pod::configure(ns, pair.container, &result.ips, (addresses, Dad::Skip), |index| {
+    let manner = Manner { addresses, dad: Dad::Skip, announce: Announce::Never };
+    pod::configure(ns, pair.container, &result.ips, manner, |index| {
         let mut routes = own_routes(index, &result.ips, gateways);
         routes.extend(pod::routes(index, &result.ips, &result.routes));
         routes

@@ -103,6 +103,16 @@ impl Call {
 
     /// Under another program, such as `strace`, and not waited for.
     pub fn start_under(&self, wrapper: &[&str], verb: &str, stdin: &[u8]) -> Child {
+        let mut child = self.start(wrapper, verb);
+        let mut pipe = child.stdin.take().expect("stdin is piped");
+        let stdin = stdin.to_vec();
+        // A plugin that does not read its input must not block the test, nor fail it.
+        thread::spawn(move || drop(pipe.write_all(&stdin)));
+        child
+    }
+
+    /// The same, and its standard input is for the caller to write.
+    pub fn start(&self, wrapper: &[&str], verb: &str) -> Child {
         let mut command = command("nsenter");
         command.arg(format!("--net={}", self.host.display())).args(wrapper).arg(&self.plugin);
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
@@ -118,12 +128,7 @@ impl Call {
             command.env("PODWIRE_ALWAYS_EXEC", "1");
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("nsenter is there");
-        let mut pipe = child.stdin.take().expect("stdin is piped");
-        let stdin = stdin.to_vec();
-        // A plugin that does not read its input must not block the test, nor fail it.
-        thread::spawn(move || drop(pipe.write_all(&stdin)));
-        child
+        command.spawn().expect("nsenter is there")
     }
 }
 

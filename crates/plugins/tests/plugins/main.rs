@@ -2,10 +2,15 @@
 //! The plugins as a runtime meets them: real processes, each test in namespaces of its own, next
 //! to the Go plugins. What they made is looked at with `ip`, never with our own reader.
 
+mod bad_input;
 mod call;
 mod compare;
 mod conf;
+mod crash;
 mod docs;
 mod lifecycle;
+mod mixed;
+mod parallel;
+mod process;
 mod snapshot;
 mod world;

@@ -179,6 +179,7 @@ fn settled(ns: &Ns) -> [String; 5] {
         let told = run("nsenter", &[&net, "sh", "-c", &script]);
         let parts: Vec<String> = told.splitn(5, "\n\n").map(as_list).collect();
         let parts: [String; 5] = parts.try_into().expect("five commands print five parts");
+        let is_settled = |link: &Value| has_settled(link) && has_ipv6_routes(link, &parts[1]);
         entries(&parts[0]).iter().all(is_settled).then_some(parts)
     };
     wait_some(Duration::from_secs(5), read).expect("links settle within seconds")
@@ -190,10 +191,21 @@ fn as_list(part: &str) -> String {
     if part.is_empty() { "[]".to_owned() } else { part.to_owned() }
 }
 
-fn is_settled(link: &Value) -> bool {
-    let has = |flag: &str| {
-        link["flags"].as_array().is_some_and(|flags| flags.iter().any(|other| other == flag))
-    };
+fn has_flag(link: &Value, flag: &str) -> bool {
+    link["flags"].as_array().is_some_and(|flags| flags.iter().any(|other| other == flag))
+}
+
+fn has_settled(link: &Value) -> bool {
+    let has = |flag| has_flag(link, flag);
     let is_known = link["operstate"] != "UNKNOWN" || link["linkinfo"]["info_kind"] != "veth";
     !has("UP") || (is_known && has("LOWER_UP") != has("NO-CARRIER"))
+}
+
+/// The kernel makes the route to an address of its own a moment after the link is up.
+fn has_ipv6_routes(link: &Value, routes: &str) -> bool {
+    let is_waiting = |address: &Value| {
+        let route = format!("\"type\":\"local\",\"dst\":{}", address["local"]);
+        address["nodad"] == true && !routes.contains(&route)
+    };
+    !has_flag(link, "LOWER_UP") || !entries(&link["addr_info"].to_string()).iter().any(is_waiting)
 }

@@ -91,8 +91,21 @@ fn create_bridge<'a>(
     find_made(host, bridge)
 }
 
-/// The bridge as it is now. The hardware address of one that others made follows its ports.
-pub fn find_made(host: &Netlink, bridge: &Bridge) -> Result<Link, Error> {
+/// The bridge's hardware address now that it has this port. One that others made has the lowest of its
+/// ports' addresses, so it can only have changed with its first port or with a lower one.
+pub fn mac_with_port(
+    host: &Netlink,
+    bridge: &Bridge,
+    before: &Link,
+    port: MacAddr,
+) -> Result<Option<MacAddr>, Error> {
+    if before.has_carrier() && before.mac.is_some_and(|mac| mac < port) {
+        return Ok(before.mac);
+    }
+    find_made(host, bridge).map(|bridge| bridge.mac)
+}
+
+fn find_made(host: &Netlink, bridge: &Bridge) -> Result<Link, Error> {
     let made = find(host, bridge)?;
     made.ok_or_else(|| Error::internal(format!("bridge {} has disappeared", bridge.name)))
 }

@@ -76,6 +76,7 @@ fn given() -> Vec<Case> {
             json!([{"subnet": "fd00:1::/64", "rangeStart": "fd00:1::ff:1",
             "rangeEnd": "fd00:1::ff:ffff", "gateway": "fd00:1::fffe"}]),
         ),
+        set("gateway outside", json!([{"subnet": "10.1.0.0/24", "gateway": "10.2.0.9"}])),
         set("smallest range", json!([{"subnet": "10.1.0.0/30"}])),
         case("name servers", json!({"resolvConf": "/run/resolv.conf"}))
             .before(&[File("/run/resolv.conf", resolv)]),

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Whatever comes in: one error with code and words, a status that says so, and nothing changed.
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use serde_json::{Value, json};
+use testkit::in_netns;
+
+use crate::call::Call;
+use crate::conf::{bridge, host_local, ptp, static_addresses, with, without};
+use crate::world::{Plugins, World};
+
+/// A call that must fail, with our code and words of our message.
+type Bad = (Call, &'static str, Vec<u8>, u32, &'static str);
+
+fn text(world: &World, stdin: &str, code: u32, words: &'static str) -> Bad {
+    (world.call(&bridge(&json!({})), 1), "ADD", stdin.as_bytes().to_vec(), code, words)
+}
+
+fn config(world: &World, config: &Value, code: u32, words: &'static str) -> Bad {
+    (world.call(config, 1), "ADD", config.to_string().into_bytes(), code, words)
+}
+
+fn call(call: Call, code: u32, words: &'static str) -> Bad {
+    let stdin = call.config.to_string().into_bytes();
+    (call, "ADD", stdin, code, words)
+}
+
+fn not_json(world: &World) -> Vec<Bad> {
+    let whole = bridge(&json!({})).to_string();
+    vec![
+        text(world, "", 6, "standard input"),
+        text(world, " \n", 6, "standard input"),
+        text(world, &whole[..whole.len() - 1], 6, "line 1"),
+        text(world, &whole[..whole.len() / 2], 6, "line 1"),
+        text(world, "{\"name\": \"net\"} trailing", 6, "line 1"),
+        text(world, "[]", 6, "map"),
+        text(world, "null", 6, "map"),
+        text(world, "\"text\"", 6, "map"),
+        text(world, &"[".repeat(10_000), 6, "standard input"),
+        (world.call(&bridge(&json!({})), 1), "ADD", vec![0xff, 0xfe, 0], 6, "standard input"),
+    ]
+}
+
+fn wrong_types(world: &World) -> Vec<Bad> {
+    let range = |range: Value| host_local(&json!({"ranges": [[range]]}));
+    vec![
+        config(world, &bridge(&json!({"mtu": "abc"})), 7, "\"mtu\" is \"abc\""),
+        config(world, &bridge(&json!({"mtu": -1})), 7, "\"mtu\" is -1"),
+        config(world, &bridge(&json!({"mtu": 1.5})), 7, "\"mtu\" is 1.5"),
+        config(world, &bridge(&json!({"isGateway": "yes"})), 7, "\"isGateway\" is \"yes\""),
+        config(world, &bridge(&json!({"bridge": 7})), 7, "\"bridge\" is 7"),
+        config(world, &bridge(&json!({"bridge": "a/b"})), 7, "a/b"),
+        config(world, &bridge(&json!({"dns": []})), 7, "\"dns\""),
+        config(world, &bridge(&json!({"dns": {"nameservers": "x"}})), 7, "dns.nameservers"),
+        config(world, &bridge(&json!({"name": 7})), 6, "\"name\" is 7"),
+        config(world, &bridge(&json!({"cniVersion": 1.0})), 6, "\"cniVersion\" is 1.0"),
+        config(world, &ptp(&json!({"mtu": {}})), 7, "\"mtu\""),
+        config(world, &range(json!({"subnet": 7})), 7, "ipam.ranges[0][0].subnet\" is 7"),
+        config(world, &range(json!({})), 7, "subnet"),
+        config(world, &host_local(&json!({"ranges": {}})), 7, "ipam.ranges"),
+        config(world, &host_local(&json!({"routes": [{"dst": "x"}]})), 7, "\"dst\" is \"x\""),
+        config(world, &host_local(&json!({"dataDir": []})), 7, "ipam.dataDir"),
+        config(world, &static_addresses(&json!({"addresses": ["x"]})), 7, "ipam.addresses[0]"),
+    ]
+}
+
+fn wrong_values(world: &World) -> Vec<Bad> {
+    let range = |range: Value| host_local(&json!({"ranges": [[range]]}));
+    let outside = |key: &str| range(json!({"subnet": "10.1.0.0/24", key: "10.2.0.9"}));
+    vec![
+        config(world, &bridge(&json!({"cniVersion": "9.9.9"})), 1, "incompatible"),
+        config(world, &bridge(&json!({"cniVersion": "1.0"})), 1, "incompatible"),
+        config(world, &without(bridge(&json!({})), &["name"]), 7, "\"name\""),
+        config(world, &bridge(&json!({"name": "../etc"})), 7, "\"name\""),
+        config(world, &bridge(&json!({"ipam": {"type": "nowhere"}})), 7, "\"nowhere\""),
+        config(world, &bridge(&json!({"ipam": {"type": "../../bin/sh"}})), 7, "../../bin/sh"),
+        config(world, &ptp(&json!({"ipam": {"type": "nowhere"}})), 7, "\"nowhere\""),
+        config(world, &outside("rangeStart"), 7, "10.2.0.9"),
+        config(world, &outside("rangeEnd"), 7, "10.2.0.9"),
+        config(world, &range(json!({"subnet": "10.1.0.0/33"})), 7, "10.1.0.0/33"),
+        config(world, &range(json!({"subnet": "10.1.0.9/24"})), 7, "10.1.0.9/24"),
+        config(world, &range(json!({"subnet": "10.1.0.0/32"})), 7, "10.1.0.0/32"),
+    ]
+}
+
+fn wrong_environment(world: &World) -> Vec<Bad> {
+    let plain = world.call(&bridge(&json!({})), 1);
+    let long = "x".repeat(300);
+    vec![
+        call(plain.ifname(&long), 4, "300 bytes"),
+        call(plain.ifname("a/b"), 4, "\"a/b\""),
+        call(plain.ifname(""), 4, "CNI_IFNAME"),
+        call(plain.container("a b"), 4, "containerID"),
+        call(plain.container(""), 4, "CNI_CONTAINERID"),
+        call(plain.netns(""), 4, "CNI_NETNS"),
+        call(plain.netns("/nowhere"), 3, "/nowhere"),
+        call(plain.netns("/proc/self/mem"), 999, "/proc/self/mem"),
+        call(plain.netns("/proc/self/ns/mnt"), 999, "/proc/self/ns/mnt"),
+        call(plain.path(&[]), 4, "CNI_PATH"),
+        call(plain.args("junk"), 4, "\"junk\""),
+        call(plain.args("A=b;;"), 4, "\"\""),
+        call(plain.args("A=b"), 4, "A=b"),
+        call(plain.args("IgnoreUnknown=maybe"), 4, "maybe"),
+        call(plain.args("IgnoreUnknown=1;IP=10.9.0.300"), 4, "10.9.0.300"),
+        (plain.clone(), "add", b"{}".to_vec(), 4, "add"),
+        (plain.clone(), "DESTROY", b"{}".to_vec(), 4, "DESTROY"),
+    ]
+}
+
+#[test]
+fn bad_input_is_one_error_and_changes_nothing() {
+    in_netns(|| {
+        let world = World::new(&Plugins::ours(), 1);
+        let before = world.snapshot();
+        let tables = [not_json, wrong_types, wrong_values, wrong_environment];
+        for (call, verb, stdin, code, words) in tables.iter().flat_map(|table| table(&world)) {
+            let answer = call.run_raw(verb, &stdin);
+            println!("{}", answer.stdout);
+            answer.fails_with(code, words);
+            assert_eq!(answer.stderr, "", "{words}");
+            assert_eq!(answer.stdout.trim(), answer.stdout, "one value and nothing else");
+            let disk = world.disk();
+            assert!(disk.0.is_empty(), "{words}: {disk:?}");
+        }
+        let changes = before.changes_to(&world.snapshot());
+        assert!(changes.is_empty(), "{changes:#?}");
+    });
+}
+
+/// Without a verb it introduces itself on standard error, as the Go plugins do.
+#[test]
+fn without_a_verb_it_introduces_itself() {
+    in_netns(|| {
+        let (go, ours) = (Plugins::go(), Plugins::ours());
+        let world = World::new(&ours, 0);
+        for plugins in [&go, &ours] {
+            let answer = world.call_of(plugins, &bridge(&json!({})), 1).run_raw("", b"");
+            answer.ok();
+            assert_eq!(answer.stdout, "");
+            assert!(answer.stderr.starts_with("CNI bridge plugin"), "{}", answer.stderr);
+            let versions = "0.1.0, 0.2.0, 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0";
+            assert!(answer.stderr.contains(versions), "{}", answer.stderr);
+            let version = world.call_of(plugins, &bridge(&json!({})), 1).run_raw("VERSION", b"");
+            let versions: Vec<&str> = versions.split(", ").collect();
+            assert_eq!(version.result()["supportedVersions"], json!(versions));
+        }
+    });
+}
+
+/// Verbs with an environment that stops them before the kernel.
+fn answer(name: &str, verb: &str, args: &str, stdin: &[u8]) -> cni::plugin::Reply {
+    let plugins = plugins::registry::PLUGINS;
+    let host = cni::plugin::Host { plugins, program: None, always_exec: false, uninstalled: false };
+    let env = cni::plugin::Env {
+        command: verb.to_owned(),
+        container_id: "c1".to_owned(),
+        netns: "/nowhere/at/all".to_owned(),
+        ifname: "eth0".to_owned(),
+        args: args.to_owned(),
+        path: "/nowhere".to_owned(),
+        netns_override: String::new(),
+    };
+    let plugin = host.plugin(name).expect("a plugin of ours");
+    cni::plugin::answer(plugin, &env, &mut &*stdin, &host)
+}
+
+/// JSON near to a configuration: the right keys, with anything behind them.
+fn nearly_a_config() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        "[0-9a-f.:/]{0,24}".prop_map(Value::from),
+        ".{0,12}".prop_map(Value::from),
+    ];
+    let keys = "name|type|ipam|ranges|subnet|rangeStart|gateway|routes|dst|gw|mtu|vlan|dns|args|cni\
+        |ips|mac|runtimeConfig|ipRanges|prevResult|interfaces|addresses|address|bridge|cniVersion\
+        |cni.dev/valid-attachments|containerID|ifname|anotherAwesomeArg";
+    let value = leaf.prop_recursive(4, 32, 6, move |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::hash_map(keys, inner, 0..6)
+                .prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    });
+    value.prop_map(|value| match value {
+        // No dataDir: what is read here must not be looked for on this machine.
+        object @ Value::Object(_) => {
+            let dir = json!({"type": "host-local", "dataDir": "/nowhere"});
+            let ipam = match &object["ipam"] {
+                ipam @ Value::Object(_) => with(ipam.clone(), &dir),
+                _ => dir,
+            };
+            with(object, &json!({"cniVersion": "1.1.0", "name": "net", "ipam": ipam}))
+        }
+        other => other,
+    })
+}
+
+fn check_reply(stdin: &[u8], args: &str) -> Result<(), TestCaseError> {
+    for name in ["bridge", "ptp", "loopback", "sample"] {
+        let reply = answer(name, "ADD", args, stdin);
+        let printed: Value = serde_json::from_slice(&reply.stdout)
+            .map_err(|cause| TestCaseError::fail(format!("{name} printed no JSON: {cause}")))?;
+        let is_error = printed["code"].is_u64() && printed["msg"].is_string();
+        prop_assert!(is_error != reply.success, "{name}: {printed}");
+    }
+    for name in ["host-local", "static"] {
+        for verb in ["DEL", "GC"] {
+            answer(name, verb, args, stdin);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn no_input_makes_a_plugin_panic() {
+    let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::default() });
+    let bytes = (any::<Vec<u8>>(), ".{0,40}");
+    runner.run(&bytes, |(stdin, args)| check_reply(&stdin, &args)).expect("bytes");
+    let configs = (nearly_a_config(), "(IP|MAC|GATEWAY|IgnoreUnknown|;|=|,|[0-9.:/]){0,8}");
+    let check = |(config, args): (Value, String)| check_reply(config.to_string().as_bytes(), &args);
+    runner.run(&configs, check).expect("configurations");
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `kill -9` at any moment, then DEL: no interface, no address and no lock is left, and the next
+//! ADD works.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant, SystemTime};
+
+use serde_json::{Value, json};
+use testkit::{in_netns, require, succeeds, wait_for};
+
+use crate::call::Call;
+use crate::conf::{bridge, dual, ptp};
+use crate::world::{DATA, Plugins, World};
+
+/// How many kills must hit an ADD that is under way.
+const HITS: usize = 20;
+
+/// One system call: its name, and which call of that name it is, from 1.
+type Moment = (String, usize);
+
+/// The system calls of a verb from the reading of its input on, in order.
+fn moments(call: &Call, verb: &str) -> Vec<Moment> {
+    let log = "/run/strace.log";
+    let child = call.start_under(&["strace", "-qq", "-o", log], verb, &stdin(call));
+    let output = child.wait_with_output().expect("strace can be waited for");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    let text = fs::read_to_string(log).expect("strace has written its log");
+    let mut counts: HashMap<&str, usize> = HashMap::new();
+    let mut has_begun = false;
+    let mut moments = Vec::new();
+    for line in text.lines() {
+        let Some((name, _)) = line.split_once('(') else { continue };
+        let count = counts.entry(name).or_default();
+        *count += 1;
+        has_begun |= line.starts_with("read(0,");
+        if has_begun && name != "exit_group" {
+            moments.push((name.to_owned(), *count));
+        }
+    }
+    moments
+}
+
+fn stdin(call: &Call) -> Vec<u8> {
+    call.config.to_string().into_bytes()
+}
+
+/// Runs a verb that is killed when it is about to make this system call.
+fn kill_at(call: &Call, verb: &str, (name, count): &Moment) -> ExitStatus {
+    let inject = format!("inject={name}:signal=SIGKILL:when={count}");
+    let wrapper = ["strace", "-qq", "-o", "/dev/null", "-e", &inject];
+    let mut child = call.start_under(&wrapper, verb, &stdin(call));
+    child.wait().expect("strace can be waited for")
+}
+
+#[track_caller]
+fn assert_clean(world: &World, when: &str) {
+    let links = world.host.ip_json(&["link", "show", "type", "veth"]);
+    assert_eq!(links, json!([]), "{when}: an interface is left on the host");
+    let links = world.pod(1).ip_json(&["link", "show", "type", "veth"]);
+    assert_eq!(links, json!([]), "{when}: an interface is left in the pod");
+    let disk = world.disk().without_bookkeeping().0;
+    assert!(disk.is_empty(), "{when}: an address is left: {disk:?}");
+    let lock = Path::new(DATA).join("net/lock");
+    let is_free = !lock.exists() || succeeds("flock", &["-n", &lock.to_string_lossy(), "true"]);
+    assert!(is_free, "{when}: the lock is held");
+}
+
+/// Back to a host that has never seen the network.
+fn forget(world: &World) {
+    // Not there in a network without a bridge, or before the first ADD.
+    let _ = world.host.try_exec("ip", &["link", "del", "br0"]);
+    let _ = fs::remove_dir_all(DATA);
+}
+
+/// Kills an ADD before each of its system calls.
+fn sweep_add(config: &Value) {
+    require!(Program("strace"), Program("flock"));
+    let world = World::new(&Plugins::ours(), 1);
+    let call = world.call(config, 1);
+    let all = moments(&call, "ADD");
+    call.del(&Value::Null).ok();
+    assert!(all.len() > 20, "{} system calls", all.len());
+    let mut killed = 0;
+    for moment in &all {
+        forget(&world);
+        let status = kill_at(&call, "ADD", moment);
+        killed += usize::from(!status.success());
+        call.del(&Value::Null).ok();
+        assert_clean(&world, &format!("ADD killed at {moment:?}"));
+        let result = call.add().result();
+        call.check(&result).ok();
+        call.del(&result).ok();
+    }
+    println!("{killed} of {} system calls were the last", all.len());
+    // How often it waits for the kernel differs from run to run.
+    assert!(killed * 4 >= all.len() * 3, "only {killed} of {} kills hit", all.len());
+}
+
+#[test]
+fn bridge_add_may_die_at_every_system_call() {
+    in_netns(|| sweep_add(&bridge(&json!({"isDefaultGateway": true, "ipam": dual()}))));
+}
+
+#[test]
+fn ptp_add_may_die_at_every_system_call() {
+    in_netns(|| sweep_add(&ptp(&json!({"ipam": dual()}))));
+}
+
+#[test]
+fn del_may_die_at_every_system_call() {
+    in_netns(|| {
+        require!(Program("strace"), Program("flock"));
+        let world = World::new(&Plugins::ours(), 1);
+        let call = world.call(&bridge(&json!({"isGateway": true, "ipam": dual()})), 1);
+        call.add().ok();
+        for moment in moments(&call, "DEL") {
+            call.add().ok();
+            kill_at(&call, "DEL", &moment);
+            call.del(&Value::Null).ok();
+            assert_clean(&world, &format!("DEL killed at {moment:?}"));
+        }
+    });
+}
+
+/// What a kill met with.
+#[derive(Debug, PartialEq, Eq, Hash, Clone, Copy)]
+enum Hit {
+    /// It came too late.
+    Done,
+    /// Nothing had been made yet.
+    Early,
+    /// Something was there, and not all of it.
+    Midway,
+}
+
+/// Kills an ADD after some time.
+fn kill_after(world: &World, call: &Call, delay: Duration) -> Hit {
+    let mut child = call.start_under(&[], "ADD", &stdin(call));
+    let start = Instant::now();
+    // Shorter than any sleep can be.
+    while start.elapsed() < delay {
+        std::hint::spin_loop();
+    }
+    child.kill().expect("a child not waited for can be killed");
+    let output = child.wait_with_output().expect("a child can be waited for");
+    if output.status.success() {
+        return Hit::Done;
+    }
+    let has_veth = world.host.ip_json(&["link", "show", "type", "veth"]) != json!([]);
+    let has_bridge = world.host.try_exec("ip", &["link", "show", "br0"]).is_ok();
+    let has_files = !world.disk().0.is_empty();
+    if has_veth || has_bridge || has_files { Hit::Midway } else { Hit::Early }
+}
+
+/// xorshift64: numbers that only need to differ, from a seed that a person can repeat.
+fn next(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+#[test]
+fn add_may_die_at_random_moments() {
+    in_netns(|| {
+        let world = World::new(&Plugins::ours(), 1);
+        let call = world.call(&bridge(&json!({"isDefaultGateway": true, "ipam": dual()})), 1);
+        let start = Instant::now();
+        call.add().ok();
+        let usual = u64::try_from(start.elapsed().as_micros()).expect("an ADD is short");
+        call.del(&Value::Null).ok();
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
+        let mut state = u64::from(now.subsec_nanos()) | 1;
+        println!("seed {state}, an ADD takes {usual} µs");
+        let mut hits: HashMap<Hit, usize> = HashMap::new();
+        wait_for("twenty kills that hit", Duration::from_secs(60), || {
+            forget(&world);
+            let delay = Duration::from_micros(next(&mut state) % usual);
+            let hit = kill_after(&world, &call, delay);
+            *hits.entry(hit).or_default() += 1;
+            call.del(&Value::Null).ok();
+            assert_clean(&world, &format!("{hit:?} after {delay:?}"));
+            let count = |hit: Hit| hits.get(&hit).copied().unwrap_or_default();
+            count(Hit::Early) + count(Hit::Midway) >= HITS && count(Hit::Midway) > 0
+        });
+        println!("{hits:?}");
+        call.add().ok();
+    });
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The Go plugins and ours on one node: each with the other's IPAM, each cleaning up after the
+//! other, in one directory of addresses.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use testkit::in_netns;
+
+use crate::call::Call;
+use crate::conf::{bridge, dual, host_local, ptp, with};
+use crate::world::{Plugins, World};
+
+fn networks() -> [Value; 2] {
+    let routes = json!({"routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]});
+    let ipam = with(dual(), &routes);
+    [bridge(&json!({"isGateway": true, "ipam": ipam})), ptp(&json!({"ipam": ipam}))]
+}
+
+/// A directory with one plugin of a set, by a link.
+fn only(plugins: &Plugins, name: &str, directory: &str) -> Plugins {
+    std::fs::create_dir_all(directory).expect("a directory below /run");
+    let link = Path::new(directory).join(name);
+    std::os::unix::fs::symlink(plugins.directory().join(name), link).expect("a new link");
+    Plugins(directory.into())
+}
+
+#[track_caller]
+fn assert_free(world: &World) {
+    assert_eq!(world.host.ip_json(&["link", "show", "type", "veth"]), json!([]));
+    let disk = world.disk().without_bookkeeping().0;
+    assert!(disk.is_empty(), "{disk:?}");
+}
+
+/// The addresses, gateways and routes of a result.
+fn given(result: &Value) -> [Value; 3] {
+    let ips = result["ips"].as_array().expect("addresses");
+    let part = |key: &str| ips.iter().map(|ip| ip[key].clone()).collect();
+    [part("address"), part("gateway"), result["routes"].clone()]
+}
+
+fn live(world: &World, call: &Call) -> Value {
+    let result = call.add().result();
+    call.check(&result).ok();
+    call.del(&result).ok();
+    assert_free(world);
+    result
+}
+
+#[test]
+fn each_bridge_works_with_the_others_host_local() {
+    in_netns(|| {
+        let (go, ours) = (Plugins::go(), Plugins::ours());
+        let go_ipam = only(&go, "host-local", "/run/go-ipam");
+        let our_ipam = only(&ours, "host-local", "/run/our-ipam");
+        for network in networks() {
+            let mut results = Vec::new();
+            for (plugins, path) in [
+                (&go, [&go_ipam, &our_ipam]),
+                (&go, [&our_ipam, &go_ipam]),
+                (&ours, [&our_ipam, &go_ipam]),
+                (&ours, [&go_ipam, &our_ipam]),
+            ] {
+                let world = World::new(&go, 1);
+                let path = path.map(Plugins::directory);
+                let call = world.call_of(plugins, &network, 1).path(&path);
+                results.push(given(&live(&world, &call)));
+            }
+            assert!(results.iter().all(|one| *one == results[0]), "{results:?}");
+        }
+    });
+}
+
+#[test]
+fn delegation_by_function_and_by_process_give_the_same() {
+    in_netns(|| {
+        let ours = Plugins::ours();
+        for network in networks() {
+            let world = World::new(&ours, 1);
+            let call = world.call(&network, 1);
+            let by_function = live(&world, &call);
+            drop(world);
+            let world = World::new(&ours, 1);
+            let by_process = live(&world, &world.call(&network, 1).always_exec());
+            assert_eq!(given(&by_function), given(&by_process));
+        }
+    });
+}
+
+/// A node that is switched over, in either direction, with pods running.
+#[test]
+fn each_set_takes_over_the_pods_of_the_other() {
+    in_netns(|| {
+        let (go, ours) = (Plugins::go(), Plugins::ours());
+        for network in networks() {
+            for (before, after) in [(&go, &ours), (&ours, &go)] {
+                let world = World::new(before, 3);
+                let old = world.call_of(before, &network, 1).add().result();
+                let gone = world.call_of(before, &network, 2).add().result();
+                world.call_of(after, &network, 1).check(&old).ok();
+                world.call_of(after, &network, 2).del(&gone).ok();
+                let new = world.call_of(after, &network, 3).add().result();
+                assert_ne!(given(&old)[0], given(&new)[0]);
+                world.call_of(after, &network, 1).check(&old).ok();
+                world.call_of(before, &network, 3).check(&new).ok();
+                world.call_of(after, &network, 1).add();
+                world.call_of(after, &network, 1).del(&old).ok();
+                world.call_of(before, &network, 3).del(&new).ok();
+                assert_free(&world);
+            }
+        }
+    });
+}
+
+/// A failing program is asked to DEL, which must not be the live container's.
+#[test]
+fn second_add_with_a_foreign_ipam_keeps_the_address() {
+    in_netns(|| {
+        let (go, ours) = (Plugins::go(), Plugins::ours());
+        for network in networks() {
+            let world = World::new(&ours, 1);
+            let by_go = world.call(&network, 1).path(&[go.directory()]);
+            let by_process = world.call(&network, 1).always_exec();
+            for call in [by_go, by_process, world.call(&network, 1)] {
+                let result = call.add().result();
+                let before = world.snapshot();
+                call.add().fails_with(999, "");
+                assert_eq!(before.changes_to(&world.snapshot()), Vec::<String>::new());
+                call.check(&result).ok();
+                call.del(&result).ok();
+            }
+        }
+    });
+}
+
+/// Both in turn on one directory: the round-robin goes on, and no address is given twice.
+#[test]
+fn one_directory_serves_both() {
+    in_netns(|| {
+        let (go, ours) = (Plugins::go(), Plugins::ours());
+        let world = World::new(&ours, 0);
+        let config = host_local(&json!({"ranges": [[{"subnet": "10.1.0.0/28"}]]}));
+        let call = |n: usize| {
+            let plugins = if n % 2 == 0 { &go } else { &ours };
+            world.call_of(plugins, &config, 1).container(&format!("c{n}"))
+        };
+        let addresses: Vec<Value> =
+            (0..13).map(|n| call(n).add().result()["ips"][0]["address"].clone()).collect();
+        let expected: Vec<String> = (2..15).map(|n| format!("10.1.0.{n}/28")).collect();
+        assert_eq!(addresses, expected);
+        for n in [13, 14] {
+            let answer = call(n).add();
+            assert!(answer.stdout.contains("no IP addresses available"), "{}", answer.stdout);
+        }
+        // Each frees what the other has given.
+        (0..13).for_each(|n| call(n + 1).container(&format!("c{n}")).run("DEL").ok());
+        assert!(world.disk().without_bookkeeping().0.is_empty());
+    });
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Many at once: no address is given twice, and one bridge is enough.
+
+use std::collections::HashSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use serde_json::{Value, json};
+use testkit::in_netns;
+
+use crate::call::Call;
+use crate::conf::{bridge, dual, host_local};
+use crate::world::{Plugins, World};
+
+/// Runs jobs 0 to `jobs` in this many threads at once.
+fn at_once(threads: usize, jobs: usize, job: impl Fn(usize) + Sync) {
+    let next = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= jobs {
+                        return;
+                    }
+                    job(number);
+                }
+            });
+        }
+    });
+}
+
+/// 200 ADDs in 32 threads, then as many DELs.
+fn allocate(world: &World, call: impl Fn(usize) -> Call + Sync) {
+    let given = Mutex::new(Vec::new());
+    at_once(32, 200, |number| {
+        let result = call(number).add().result();
+        let ips = result["ips"].as_array().expect("addresses").clone();
+        let addresses = ips.iter().map(|ip| ip["address"].to_string());
+        given.lock().expect("no thread has panicked").extend(addresses);
+    });
+    let given = given.into_inner().expect("no thread has panicked");
+    let distinct: HashSet<&String> = given.iter().collect();
+    assert_eq!((given.len(), distinct.len()), (400, 400), "an address was given twice");
+    assert_eq!(world.disk().without_bookkeeping().0.len(), 400, "one file an address");
+    at_once(32, 200, |number| call(number).run("DEL").ok());
+    assert!(world.disk().without_bookkeeping().0.is_empty());
+}
+
+fn config() -> Value {
+    host_local(&json!({"ranges": [[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00:1::/64"}]]}))
+}
+
+#[test]
+fn host_local_gives_no_address_twice() {
+    in_netns(|| {
+        let world = World::new(&Plugins::ours(), 0);
+        let config = config();
+        allocate(&world, |number| world.call(&config, 1).container(&format!("c{number}")));
+    });
+}
+
+#[test]
+fn host_local_and_gos_give_no_address_twice() {
+    in_netns(|| {
+        let (go, ours) = (Plugins::go(), Plugins::ours());
+        let world = World::new(&ours, 0);
+        let config = config();
+        allocate(&world, |number| {
+            let plugins = if number % 4 == 0 { &go } else { &ours };
+            world.call_of(plugins, &config, 1).container(&format!("c{number}"))
+        });
+    });
+}
+
+#[test]
+fn sixty_pods_share_one_bridge() {
+    in_netns(|| {
+        const PODS: usize = 60;
+        let world = World::new(&Plugins::ours(), PODS);
+        let config = bridge(&json!({"isDefaultGateway": true, "ipam": dual()}));
+        let results = Mutex::new(vec![Value::Null; PODS]);
+        at_once(PODS, PODS, |number| {
+            let result = world.call(&config, number + 1).add().result();
+            results.lock().expect("no thread has panicked")[number] = result;
+        });
+        let results = results.into_inner().expect("no thread has panicked");
+        let count = |kind: &str| {
+            let links = world.host.ip_json(&["link", "show", "type", kind]);
+            links.as_array().map(Vec::len)
+        };
+        assert_eq!((count("bridge"), count("veth")), (Some(1), Some(PODS)));
+        let shown = world.on_host("-o addr show br0 scope global");
+        assert_eq!(shown.lines().count(), 2, "one gateway of each family: {shown}");
+        at_once(8, PODS, |number| {
+            let call = world.call(&config, number + 1);
+            call.check(&results[number]).ok();
+            call.del(&results[number]).ok();
+        });
+        assert_eq!((count("bridge"), count("veth")), (Some(1), Some(0)));
+        assert!(world.disk().without_bookkeeping().0.is_empty());
+    });
+}
