@@ -6,6 +6,7 @@ mod create;
 mod detached;
 mod read;
 mod remove;
+mod running;
 mod supported;
 mod wait;
 
@@ -24,6 +25,7 @@ pub use self::create::{IpvlanMode, Kind, MacvlanMode, NewLink, Peer, create};
 pub(crate) use self::detached::Children;
 pub use self::read::{by_altname, by_index, by_name, index_of, list, list_of_master};
 pub use self::remove::{remove, remove_detached};
+pub use self::running::is_running;
 pub use self::supported::is_supported;
 pub use self::wait::{monitor, wait_until};
 
@@ -41,6 +43,7 @@ const IFLA_TXQLEN: u16 = 13; // linux/if_link.h
 const IFLA_LINKINFO: u16 = 18; // linux/if_link.h
 const IFLA_IFALIAS: u16 = 20; // linux/if_link.h
 const IFLA_AF_SPEC: u16 = 26; // linux/if_link.h
+const IFLA_GROUP: u16 = 27; // linux/if_link.h
 const IFLA_NET_NS_FD: u16 = 28; // linux/if_link.h
 const IFLA_PROP_LIST: u16 = 52; // linux/if_link.h
 const IFLA_ALT_IFNAME: u16 = 53; // linux/if_link.h
@@ -94,6 +97,8 @@ pub struct Link {
     pub alias: Option<String>,
     /// Alternative names.
     pub altnames: Vec<String>,
+    /// The group it is in; 0 unless somebody says otherwise.
+    pub group: u32,
     /// How many want it promiscuous.
     pub promiscuity: u32,
     /// Transmit queue length.

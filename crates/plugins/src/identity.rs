@@ -7,27 +7,33 @@ use std::net::IpAddr;
 use cni::Attachment;
 use kernel::{IfName, MacAddr};
 
-/// Starts the second name of every interface of ours; the rest tells network and attachment.
-const MARK: &str = "podwire-";
+/// How many names of a host end there are: one may be held for a moment by an interface whose
+/// namespace is going away.
+const ATTEMPTS: u32 = 4;
 
-/// The host end's name. `attempt` tells names of one attachment apart should one be taken.
-pub fn host_ifname(network: &str, attachment: &Attachment, attempt: u32) -> IfName {
+/// The names of an attachment's host end, to be tried in this order.
+pub fn host_ifnames(network: &str, attachment: &Attachment) -> impl Iterator<Item = IfName> {
+    (0..ATTEMPTS).map(move |attempt| host_ifname(network, attachment, attempt))
+}
+
+/// Three digits longer than the Go plugin's names, so that the two are told apart.
+fn host_ifname(network: &str, attachment: &Attachment, attempt: u32) -> IfName {
     let key = [network, &attachment.container_id, &attachment.ifname, &attempt.to_string()];
-    let hash = digest(&key);
-    let name = format!("veth{:08x}", fold(hash));
-    name.parse().expect("12 letters and digits are a valid name")
+    let name = format!("veth{:011x}", digest(&key) >> 20);
+    name.parse().expect("15 letters and digits are a valid name")
 }
 
-/// The host end's second name: it can be looked up at once, and belongs to one attachment only.
-pub fn altname(network: &str, attachment: &Attachment) -> String {
-    let (one, two) = (&attachment.container_id, &attachment.ifname);
-    // Two digests over the same words in different order make 128 bits.
-    format!("{}{:016x}{:016x}", altname_prefix(network), digest(&[one, two]), digest(&[two, one]))
+/// Whether an interface bears a name of ours.
+pub fn is_host_ifname(name: IfName) -> bool {
+    let digits = name.as_str().strip_prefix("veth");
+    digits.is_some_and(|digits| digits.len() == 11 && digits.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
-/// What the second names of all interfaces of a network start with.
-pub fn altname_prefix(network: &str) -> String {
-    format!("{MARK}{:016x}-", digest(&[network]))
+/// The group that the host ends of a network are in: what GC looks at, and what
+/// `ip link show group` takes.
+pub fn group(network: &str) -> u32 {
+    // 0 is the group of everything else.
+    fold(digest(&[network])).max(1)
 }
 
 /// The hardware address for the holder of an IP address. The next holder has the same one, so what
@@ -64,21 +70,27 @@ mod tests {
     #[test]
     fn names_do_not_change_between_builds() {
         let one = attachment("c1", "eth0");
-        assert_eq!(host_ifname("net", &one, 0).as_str(), "veth7f504848");
-        assert_eq!(
-            altname("net", &one),
-            "podwire-e53f18baa0319ec8-a35ad96f19677b2605cbc15c927c4c4c"
-        );
+        assert_eq!(host_ifname("net", &one, 0).as_str(), "vethb18a86e3ced");
+        assert_eq!(group("net"), 0x450e8672);
     }
 
     #[test]
     fn names_tell_attachments_apart() {
         let one = attachment("c1", "eth0");
-        assert_ne!(host_ifname("net", &one, 0), host_ifname("net", &one, 1));
-        assert_ne!(host_ifname("net", &one, 0), host_ifname("tne", &one, 0));
-        assert_ne!(altname("net", &one), altname("net", &attachment("c1e", "th0")));
-        assert!(altname("net", &one).starts_with(&altname_prefix("net")));
-        assert!(altname(&"n".repeat(500), &attachment(&"c".repeat(500), "eth0")).len() < 128);
+        let names = |network, one| host_ifnames(network, one).collect::<Vec<_>>();
+        let mut all = [names("net", &one), names("tne", &one)].concat();
+        all.extend(names("net", &attachment("c1e", "th0")));
+        all.sort();
+        all.dedup();
+        assert_eq!(all.len(), 3 * ATTEMPTS as usize);
+        assert!(all.into_iter().all(is_host_ifname));
+    }
+
+    #[test]
+    fn names_of_others_are_not_ours() {
+        for name in ["veth1a2b3c4d", "vethpodwireabcd", "cni0", "eth0", "veth"] {
+            assert!(!is_host_ifname(name.parse().unwrap()), "{name}");
+        }
     }
 
     #[test]

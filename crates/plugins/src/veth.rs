@@ -11,9 +11,6 @@ use kernel::{IfIndex, IfName, MacAddr, Netlink, Netns};
 use crate::fault::OrFault;
 use crate::{delegated, identity, pod};
 
-/// How many names of the host end are tried; one is taken about once in four thousand million.
-const ATTEMPTS: u32 = 4;
-
 /// What the pair should be like.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Wanted {
@@ -56,8 +53,8 @@ impl Pair {
     }
 }
 
-/// Makes the pair: the host's end up, in its bridge and under a second name that tells whose it is;
-/// the container's end born in its namespace.
+/// Makes the pair: the host's end up, in its bridge, under a name and in a group that tell whose it
+/// is; the container's end born in its namespace.
 ///
 /// We choose the hardware addresses, so that they are known without asking, and so that no udev rule
 /// for interfaces with random ones changes them under the container.
@@ -73,19 +70,17 @@ pub fn create(
     let mut host_mac = random()?;
     // A bridge without an address of its own takes the lowest of its ports': this is the highest.
     host_mac.0[0] = 0xfe;
-    let attachment = request.attachment();
-    for attempt in 0..ATTEMPTS {
-        let name = identity::host_ifname(&request.network, &attachment, attempt);
+    for name in identity::host_ifnames(&request.network, &request.attachment()) {
         let pair = Pair { host: name, host_mac, container, container_mac };
         match try_create(host, ns, request, wanted, &pair) {
             Ok(()) => return Ok(pair),
-            Err(error) if error.is_exists() => {
-                refuse_second_attachment(host, request)?;
-            }
+            Err(error) if error.is_exists() => pod::refuse_existing(request)?,
             Err(error) => return Err(error).or_fault("create veth pair"),
         }
     }
-    Err(Error::internal(format!("all {ATTEMPTS} names for the host's interface are taken")))
+    let (id, ifname) = (&request.container_id, &request.ifname);
+    Err(Error::internal(format!("all names for the host end of {ifname:?} of {id:?} are taken"))
+        .with_details("DEL must come before a second ADD"))
 }
 
 fn try_create(
@@ -105,40 +100,22 @@ fn try_create(
     new.mtu = wanted.mtu;
     new.mac = Some(pair.host_mac);
     new.master = wanted.master;
+    new.group = Some(identity::group(&request.network));
     new.up = true;
-    // Not in one batch with what follows: the kernel goes on after a failure, and under a taken
-    // name that would change somebody else's interface.
     host.apply([link::create(&new)])?;
-    let altname = identity::altname(&request.network, &request.attachment());
-    let mut named = vec![link::add_altname(pair.host, &altname)];
-    if wanted.port != PortOptions::default() {
-        named.push(link::set_port(pair.host, &wanted.port));
+    if wanted.port == PortOptions::default() {
+        return Ok(());
     }
-    host.apply(named).inspect_err(|_| take_back(host, pair.host))
+    // Not in one batch with the creation: the kernel goes on after a failure, and under a taken name
+    // that would change somebody else's interface.
+    host.apply([link::set_port(pair.host, &wanted.port)])
+        .inspect_err(|_| take_back(host, pair.host))
 }
 
 /// Removes a pair that was just made, when what follows has failed.
 pub fn take_back(host: &Netlink, name: IfName) {
     // The failure that led here is the one to tell.
     let _ = host.apply([link::remove(name)]);
-}
-
-/// A taken name of the host's end is tried again under another one, but a second attachment of
-/// the same container and interface is the specification's error.
-fn refuse_second_attachment(host: &Netlink, request: &Request) -> Result<(), Error> {
-    pod::refuse_existing(request)?;
-    match find_on_host(host, request).or_fault("look for the host's interface")? {
-        None => Ok(()),
-        Some(link) => Err(Error::internal(format!(
-            "container {:?} already has interface {:?} on this network: its host end is {}",
-            request.container_id, request.ifname, link.name
-        ))
-        .with_details("DEL must come before a second ADD")),
-    }
-}
-
-fn find_on_host(host: &Netlink, request: &Request) -> kernel::Result<Option<Link>> {
-    link::by_altname(host, &identity::altname(&request.network, &request.attachment()))
 }
 
 /// DEL of a plugin that connects by a pair: the address is given back only when the interface that
@@ -157,7 +134,7 @@ pub fn gc(request: &Request) -> Result<(), Error> {
 }
 
 /// Removes an attachment's interface, wherever it can be found: by its name in the namespace, or
-/// by the host end's second name where the namespace cannot be had.
+/// by the host end's name where the namespace cannot be had.
 fn remove(request: &Request) -> Result<(), Error> {
     let ifname = pod::ifname(request)?;
     let removed = match pod::open_if_there(request) {
@@ -179,23 +156,29 @@ fn remove_inside(ns: &Netns, ifname: IfName) -> kernel::Result<bool> {
 
 fn remove_on_host(request: &Request) -> kernel::Result<()> {
     let host = Netlink::open()?;
-    match find_on_host(&host, request)? {
-        Some(link) => link::remove_detached(&host, link.index),
-        None => Ok(()),
+    let group = identity::group(&request.network);
+    for name in identity::host_ifnames(&request.network, &request.attachment()) {
+        let found = link::by_name(&host, name)?.filter(|link| link.group == group);
+        if let Some(link) = found {
+            link::remove_detached(&host, link.index)?;
+        }
     }
+    Ok(())
 }
 
 /// Removes the interfaces of a network that belong to none of these attachments. Interfaces that
-/// others made have no second name of ours and are left alone.
+/// others made are not in the network's group, or bear other names, and are left alone.
 fn remove_unlisted(network: &str, valid: &[Attachment]) -> Result<(), Error> {
     let host = Netlink::open().or_fault("open a netlink socket")?;
     let links = link::list(&host).or_fault("list the host's interfaces")?;
-    let prefix = identity::altname_prefix(network);
-    let kept: HashSet<String> =
-        valid.iter().map(|attachment| identity::altname(network, attachment)).collect();
-    let is_stale = |name: &String| name.starts_with(&prefix) && !kept.contains(name);
-    let stale = links.iter().filter(|link| link.altnames.iter().any(is_stale));
-    let removals: Vec<_> = stale.map(|link| link::remove(link.index)).collect();
+    let group = identity::group(network);
+    let kept: HashSet<IfName> =
+        valid.iter().flat_map(|one| identity::host_ifnames(network, one)).collect();
+    let is_stale = |link: &&Link| {
+        link.group == group && identity::is_host_ifname(link.name) && !kept.contains(&link.name)
+    };
+    let removals: Vec<_> =
+        links.iter().filter(is_stale).map(|link| link::remove(link.index)).collect();
     let failures = host.apply_each(removals).into_iter().filter_map(Result::err);
     let failures = failures
         .filter(|error| !error.is_not_found())

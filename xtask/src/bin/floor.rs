@@ -16,6 +16,10 @@ use kernel::link::{self, Kind, NewLink, Peer};
 use kernel::route::{self, Route};
 use kernel::{Family, IfIndex, IfName, Netlink, Netns};
 
+/// The one of podwire-cni: with musl's own the floor would be higher than it need be.
+#[global_allocator]
+static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
 /// As long as the namespaces of a whole phase may take to go.

@@ -7,9 +7,9 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use ::netlink::{Message, NLM_F_CREATE, NLM_F_EXCL};
 
 use super::{
-    IFF_UP, IFLA_ADDRESS, IFLA_BR_VLAN_FILTERING, IFLA_IFNAME, IFLA_INFO_DATA, IFLA_INFO_KIND,
-    IFLA_LINK, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_NET_NS_FD, IFLA_TXQLEN, RTM_NEWLINK,
-    ifinfo,
+    IFF_UP, IFLA_ADDRESS, IFLA_BR_VLAN_FILTERING, IFLA_GROUP, IFLA_IFNAME, IFLA_INFO_DATA,
+    IFLA_INFO_KIND, IFLA_LINK, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_NET_NS_FD, IFLA_TXQLEN,
+    RTM_NEWLINK, ifinfo,
 };
 use crate::request::Request;
 use crate::types::{IfIndex, IfName, MacAddr};
@@ -46,6 +46,8 @@ pub struct NewLink<'a> {
     pub queues: Option<u32>,
     /// Transmit queue length.
     pub txqlen: Option<u32>,
+    /// The group it is born into, for `ip link show group`; a veth's peer stays in the default one.
+    pub group: Option<u32>,
 }
 
 impl<'a> NewLink<'a> {
@@ -64,6 +66,7 @@ impl<'a> NewLink<'a> {
             parent: None,
             queues,
             txqlen: None,
+            group: None,
         }
     }
 }
@@ -171,6 +174,9 @@ pub fn create(link: &NewLink<'_>) -> Request {
     put_common(&mut message, link.mac, link.mtu, link.queues, link.netns);
     if let Some(txqlen) = link.txqlen {
         message.u32(IFLA_TXQLEN, txqlen);
+    }
+    if let Some(group) = link.group {
+        message.u32(IFLA_GROUP, group);
     }
     if let Some(parent) = link.parent {
         message.u32(IFLA_LINK, parent.0);

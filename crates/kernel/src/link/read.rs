@@ -7,7 +7,7 @@ use rustix::net::netdevice::name_to_index;
 use super::{
     Detail, Forwards, IFINFO_LEN, IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_ALT_IFNAME,
     IFLA_BR_VLAN_FILTERING, IFLA_BRPORT_ISOLATED, IFLA_BRPORT_LEARNING, IFLA_BRPORT_MODE,
-    IFLA_BRPORT_NEIGH_SUPPRESS, IFLA_BRPORT_UNICAST_FLOOD, IFLA_IFALIAS, IFLA_IFNAME,
+    IFLA_BRPORT_NEIGH_SUPPRESS, IFLA_BRPORT_UNICAST_FLOOD, IFLA_GROUP, IFLA_IFALIAS, IFLA_IFNAME,
     IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND, IFLA_LINK,
     IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_PROP_LIST, IFLA_TXQLEN, IpvlanMode, Link,
     MacvlanMode, OperState, PortOptions, RTM_GETLINK, ifinfo,
@@ -109,6 +109,7 @@ pub(super) fn parse(payload: &[u8]) -> Option<Link> {
         link_netnsid: None,
         alias: None,
         altnames: Vec::new(),
+        group: 0,
         promiscuity: 0,
         txqlen: 0,
         port: None,
@@ -132,6 +133,7 @@ fn read_attr(link: &mut Link, attr: &Attr<'_>) {
         IFLA_LINK => link.link = attr.u32().filter(|index| *index != 0).map(IfIndex),
         IFLA_LINK_NETNSID => link.link_netnsid = attr.i32(),
         IFLA_IFALIAS => link.alias = Some(text()).filter(|alias| !alias.is_empty()),
+        IFLA_GROUP => link.group = attr.u32().unwrap_or(0),
         IFLA_PROMISCUITY => link.promiscuity = attr.u32().unwrap_or(0),
         IFLA_TXQLEN => link.txqlen = attr.u32().unwrap_or(0),
         IFLA_PROP_LIST => {

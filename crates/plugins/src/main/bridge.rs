@@ -13,6 +13,7 @@ use kernel::link::{Link, PortOptions};
 use kernel::{MacAddr, Netlink, Netns};
 
 use self::conf::Bridge;
+use self::host::Missing;
 use crate::fault::OrFault;
 use crate::pod::{self, Announce, Dad, Manner};
 use crate::undo::{Undo, or_undo};
@@ -39,7 +40,8 @@ fn add(request: &Request) -> Result<CniResult, Error> {
 }
 
 /// What fails most often comes first, so that little has to be taken back: the address, then the
-/// bridge and its own address, then the pair.
+/// bridge, then the pair. What others may count on as soon as it is there, and so cannot be taken
+/// back, comes when nothing else can fail: the bridge's own address and forwarding.
 fn build<'a>(
     request: &'a Request,
     bridge: &'a Bridge,
@@ -52,11 +54,11 @@ fn build<'a>(
     undo.push(move || drop(delegated::del(request)));
     let mut result = given.unwrap_or_default();
     let on_bridge = gateway::complete(bridge, &mut result);
-    let found = prepare_bridge(bridge, host, &on_bridge, undo)?;
+    let (mut found, mut missing) = prepare_bridge(bridge, host, &on_bridge, undo)?;
     let pair = match connect(request, bridge, host, ns, &found, &result.ips) {
         // Another ADD that failed has taken the empty bridge away in the meantime.
-        Err(_) if !host::exists(host, bridge)? => {
-            let found = prepare_bridge(bridge, host, &on_bridge, undo)?;
+        Err(_) if !host::is_same(host, bridge, &found)? => {
+            (found, missing) = prepare_bridge(bridge, host, &on_bridge, undo)?;
             connect(request, bridge, host, ns, &found, &result.ips)?
         }
         other => other?,
@@ -64,13 +66,14 @@ fn build<'a>(
     undo.push(move || veth::take_back(host, pair.host));
     configure(bridge, ns, &pair, &result)?;
     if !bridge.leave_down {
-        host::wait_for_port(host, pair.host)?;
+        host::wait_for_port(host, &found, pair.host)?;
     }
-    // Last, as it is not taken back: other networks may count on it by then.
+    let mac = host::mac_with_port(host, bridge, &found, pair.host_mac)?;
+    found.mac = mac;
+    host::give_addresses(host, &found, &missing)?;
     if has_addresses && bridge.is_gateway {
         forwarding::enable(result.ips.iter().map(|ip| ip.address.addr()), found.forwards)?;
     }
-    let mac = host::mac_with_port(host, bridge, &found, pair.host_mac)?;
     result.interfaces = interfaces(request, bridge, mac, &pair);
     if !bridge.dns.is_empty() {
         result.dns = bridge.dns.clone();
@@ -83,11 +86,11 @@ fn prepare_bridge<'a>(
     host: &'a Netlink,
     addresses: &[IpNet],
     undo: &mut Undo<'a>,
-) -> Result<Link, Error> {
+) -> Result<(Link, Vec<Missing>), Error> {
     let found = host::ensure_bridge(host, bridge, undo)?;
-    host::ensure_addresses(host, bridge, &found, addresses, undo)?;
+    let missing = host::missing_addresses(host, bridge, &found, addresses)?;
     host::bring_up(host, bridge, &found)?;
-    Ok(found)
+    Ok((found, missing))
 }
 
 fn connect(

@@ -141,7 +141,7 @@ fn one_directory_serves_both() {
         let world = World::new(&ours, 0);
         let config = host_local(&json!({"ranges": [[{"subnet": "10.1.0.0/28"}]]}));
         let call = |n: usize| {
-            let plugins = if n % 2 == 0 { &go } else { &ours };
+            let plugins = if n.is_multiple_of(2) { &go } else { &ours };
             world.call_of(plugins, &config, 1).container(&format!("c{n}"))
         };
         let addresses: Vec<Value> =

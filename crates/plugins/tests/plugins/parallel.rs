@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use testkit::in_netns;
 
 use crate::call::Call;
-use crate::conf::{bridge, dual, host_local};
+use crate::conf::{bridge, dual, host_local, with};
 use crate::world::{Plugins, World};
 
 /// Runs jobs 0 to `jobs` in this many threads at once.
@@ -68,7 +68,7 @@ fn host_local_and_gos_give_no_address_twice() {
         let world = World::new(&ours, 0);
         let config = config();
         allocate(&world, |number| {
-            let plugins = if number % 4 == 0 { &go } else { &ours };
+            let plugins = if number.is_multiple_of(4) { &go } else { &ours };
             world.call_of(plugins, &config, 1).container(&format!("c{number}"))
         });
     });
@@ -100,5 +100,35 @@ fn sixty_pods_share_one_bridge() {
         });
         assert_eq!((count("bridge"), count("veth")), (Some(1), Some(0)));
         assert!(world.disk().without_bookkeeping().0.is_empty());
+    });
+}
+
+/// An ADD that fails takes back what it made, and nothing that another has come to use meanwhile.
+#[test]
+fn failing_adds_do_not_hurt_others() {
+    in_netns(|| {
+        const PODS: usize = 16;
+        let plugins = Plugins::ours();
+        let good = bridge(&json!({"isGateway": true, "ipam": dual()}));
+        let unreachable = json!({"routes": [{"dst": "192.0.2.0/24", "gw": "10.99.0.1"}]});
+        let bad = bridge(&json!({"isGateway": true, "ipam": with(dual(), &unreachable)}));
+        for round in 0..8 {
+            let world = World::new(&plugins, PODS);
+            let results = Mutex::new(vec![Value::Null; PODS]);
+            at_once(PODS, PODS, |number| {
+                let is_bad = !number.is_multiple_of(4);
+                let call = world.call(if is_bad { &bad } else { &good }, number + 1);
+                let answer = call.add();
+                if is_bad {
+                    return answer.fails_with(999, "unreachable");
+                }
+                results.lock().expect("no thread has panicked")[number] = answer.result();
+            });
+            let results = results.into_inner().expect("no thread has panicked");
+            for (number, result) in results.iter().enumerate().filter(|(_, one)| !one.is_null()) {
+                println!("round {round}, pod {}", number + 1);
+                world.call(&good, number + 1).check(result).ok();
+            }
+        }
     });
 }

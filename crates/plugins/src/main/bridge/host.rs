@@ -17,8 +17,9 @@ use crate::undo::Undo;
 /// How long the kernel may take to let frames through a new port.
 const PORT_PATIENCE: Duration = Duration::from_secs(5);
 
-pub fn exists(host: &Netlink, bridge: &Bridge) -> Result<bool, Error> {
-    find(host, bridge).map(|found| found.is_some())
+/// Whether the bridge is still the one that was found.
+pub fn is_same(host: &Netlink, bridge: &Bridge, found: &Link) -> Result<bool, Error> {
+    find(host, bridge).map(|now| now.is_some_and(|now| now.index == found.index))
 }
 
 fn find(host: &Netlink, bridge: &Bridge) -> Result<Option<Link>, Error> {
@@ -118,46 +119,57 @@ fn remove_if_empty(host: &Netlink, name: IfName) {
     }
 }
 
-/// Gives the bridge the containers' gateway addresses.
-pub fn ensure_addresses<'a>(
-    host: &'a Netlink,
+/// An address that the bridge lacks.
+#[derive(Debug, Clone, Copy)]
+pub struct Missing {
+    address: IpNet,
+    /// What it replaces.
+    instead_of: Option<IpNet>,
+}
+
+/// Which of the containers' gateway addresses the bridge lacks; an error where one is in the way.
+pub fn missing_addresses(
+    host: &Netlink,
     bridge: &Bridge,
     found: &Link,
     wanted: &[IpNet],
-    undo: &mut Undo<'a>,
-) -> Result<(), Error> {
+) -> Result<Vec<Missing>, Error> {
+    let mut missing = Vec::new();
     if wanted.is_empty() {
-        return Ok(());
+        return Ok(missing);
     }
-    let index = found.index;
-    let present = addr::list(host, Some(index)).or_fault("list the bridge's addresses")?;
+    let present = addr::list(host, Some(found.index)).or_fault("list the bridge's addresses")?;
     let mut present: Vec<IpNet> = present.iter().map(|address| address.prefix).collect();
     for address in wanted.iter().copied() {
-        let mut changes = Vec::new();
-        match gateway::compare(address, &present) {
+        let instead_of = match gateway::compare(address, &present) {
             Change::Nothing => continue,
-            Change::Add => {}
-            Change::Conflict(other) if bridge.force_address => {
-                changes.push(addr::remove(index, other));
-                present.retain(|one| *one != other);
-            }
+            Change::Add => None,
+            Change::Conflict(other) if bridge.force_address => Some(other),
             Change::Conflict(other) => return Err(conflict(bridge, address, other)),
-        }
+        };
+        missing.push(Missing { address, instead_of });
+        present.retain(|other| Some(*other) != instead_of);
+        present.push(address);
+    }
+    Ok(missing)
+}
+
+/// Gives the bridge the addresses that it lacks.
+pub fn give_addresses(host: &Netlink, found: &Link, missing: &[Missing]) -> Result<(), Error> {
+    let index = found.index;
+    for Missing { address, instead_of } in missing.iter().copied() {
+        let mut changes: Vec<_> =
+            instead_of.map(|other| addr::remove(index, other)).into_iter().collect();
         // Nobody else on this bridge may hold the gateway's address, so it needs no detection.
-        changes.push(addr::add(
-            index,
-            address,
-            AddrOptions { nodad: true, ..AddrOptions::default() },
-        ));
+        let options = AddrOptions { nodad: true, ..AddrOptions::default() };
+        changes.push(addr::add(index, address, options));
         // Setting the address that it has pins it; see `create_bridge`.
         changes.extend(found.mac.map(|mac| link::set_mac(index, mac)));
         match host.apply(changes) {
-            Ok(()) => undo.push(move || drop(host.apply([addr::remove(index, address)]))),
             // Another ADD was quicker.
             Err(error) if error.is_exists() => {}
-            Err(error) => return Err(error).or_fault("give the bridge its address"),
+            other => other.or_fault("give the bridge its address")?,
         }
-        present.push(address);
     }
     Ok(())
 }
@@ -169,18 +181,18 @@ fn conflict(bridge: &Bridge, wanted: IpNet, other: IpNet) -> Error {
 }
 
 /// The kernel opens a port a moment after both ends of the pair are up, in a task of its own.
-pub fn wait_for_port(host: &Netlink, name: IfName) -> Result<(), Error> {
+pub fn wait_for_port(host: &Netlink, bridge: &Link, name: IfName) -> Result<(), Error> {
+    // Most often it has done so by now. This look does not wait for the kernel's one lock.
+    if link::is_running(host, name).is_ok_and(|is_running| is_running) {
+        return Ok(());
+    }
     let is_open = |link: &Link| link.operstate == OperState::Up;
-    let find = || link::by_name(host, name).or_fault("look at the bridge's port");
-    match find()? {
-        Some(link) if is_open(&link) => return Ok(()),
-        Some(_) => {}
-        None => return Err(Error::internal(format!("interface {name} has disappeared"))),
+    let find = || find_port(host, bridge, name);
+    if is_open(&find()?) {
+        return Ok(());
     }
     let mut monitor = link::monitor().or_fault("watch the bridge's port")?;
-    let Some(link) = find()? else {
-        return Err(Error::internal(format!("interface {name} has disappeared")));
-    };
+    let link = find()?;
     let deadline = Instant::now() + PORT_PATIENCE;
     let is_up = link::wait_until(host, &mut monitor, link.index, deadline, |link| {
         link.is_some_and(is_open)
@@ -190,6 +202,18 @@ pub fn wait_for_port(host: &Netlink, name: IfName) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::internal(format!("bridge port {name} is in error state: it does not come up")))
+}
+
+fn find_port(host: &Netlink, bridge: &Link, name: IfName) -> Result<Link, Error> {
+    match link::by_name(host, name).or_fault("look at the bridge's port")? {
+        None => Err(Error::internal(format!("interface {name} has disappeared"))),
+        // It found the bridge empty a moment before this port came.
+        Some(link) if link.master != Some(bridge.index) => {
+            let msg = format!("an ADD that failed has taken bridge {} away", bridge.name);
+            Err(Error::new(Code::TRY_LATER, msg))
+        }
+        Some(link) => Ok(link),
+    }
 }
 
 /// STATUS: could an ADD make or use the bridge?

@@ -22,8 +22,8 @@ pub fn versions() -> Vec<Case> {
         .collect()
 }
 
-fn case(name: &str, more: Value) -> Case {
-    Case::new(name, bridge(&more))
+fn case(name: &str, more: &Value) -> Case {
+    Case::new(name, bridge(more))
 }
 
 fn gateways() -> Vec<Case> {
@@ -32,28 +32,28 @@ fn gateways() -> Vec<Case> {
     let default = with(v4(), &json!({"routes": [{"dst": "0.0.0.0/0"}]}));
     let default_by = with(v4(), &json!({"routes": [{"dst": "0.0.0.0/0", "gw": "10.1.0.9"}]}));
     vec![
-        case("plain", json!({})),
+        case("plain", &json!({})),
         Case::new("default name", without(bridge(&json!({})), &["bridge"])),
-        case("isGateway", json!({"isGateway": true})),
-        case("isGateway with a gateway of its own", json!({"isGateway": true, "ipam": own})),
-        case("isGateway IPv6", json!({"isGateway": true, "ipam": v6()})),
-        case("isDefaultGateway", json!({"isDefaultGateway": true})),
-        case("isDefaultGateway dual", json!({"isDefaultGateway": true, "ipam": dual()})),
-        case("default route by IPAM", json!({"isGateway": true, "ipam": default.clone()})),
+        case("isGateway", &json!({"isGateway": true})),
+        case("isGateway with a gateway of its own", &json!({"isGateway": true, "ipam": own})),
+        case("isGateway IPv6", &json!({"isGateway": true, "ipam": v6()})),
+        case("isDefaultGateway", &json!({"isDefaultGateway": true})),
+        case("isDefaultGateway dual", &json!({"isDefaultGateway": true, "ipam": dual()})),
+        case("default route by IPAM", &json!({"isGateway": true, "ipam": default.clone()})),
         case(
             "default gateway and a default route",
-            json!({"isDefaultGateway": true, "ipam": default}),
+            &json!({"isDefaultGateway": true, "ipam": default}),
         ),
         case(
             "default gateway and another's",
-            json!({"isDefaultGateway": true, "ipam": default_by}),
+            &json!({"isDefaultGateway": true, "ipam": default_by}),
         ),
-        case("two addresses of one family without gateway", json!({"ipam": two.clone()})),
-        case("forceAddress", json!({"isGateway": true, "forceAddress": true}))
+        case("two addresses of one family without gateway", &json!({"ipam": two.clone()})),
+        case("forceAddress", &json!({"isGateway": true, "forceAddress": true}))
             .before(&[Host("link add br0 type bridge"), Host("addr add 10.9.0.1/24 dev br0")]),
-        case("another IPv6 network on the bridge", json!({"isGateway": true, "ipam": v6()}))
+        case("another IPv6 network on the bridge", &json!({"isGateway": true, "ipam": v6()}))
             .before(&[Host("link add br0 type bridge"), Host("addr add fd00:9::1/64 dev br0")]),
-        case("two containers", json!({"isGateway": true})).steps(&[
+        case("two containers", &json!({"isGateway": true})).steps(&[
             Add(1),
             Add(2),
             Check(1),
@@ -67,29 +67,29 @@ fn gateways() -> Vec<Case> {
 
 fn links() -> Vec<Case> {
     vec![
-        case("mtu", json!({"mtu": 1400})),
-        case("hairpinMode", json!({"hairpinMode": true})),
-        case("promiscMode", json!({"promiscMode": true})),
-        case("portIsolation", json!({"portIsolation": true})),
-        case("enabledad", json!({"enabledad": true, "ipam": v6()})),
-        case("another interface name", json!({})).ifname("net1"),
-        case("existing bridge is used", json!({}))
+        case("mtu", &json!({"mtu": 1400})),
+        case("hairpinMode", &json!({"hairpinMode": true})),
+        case("promiscMode", &json!({"promiscMode": true})),
+        case("portIsolation", &json!({"portIsolation": true})),
+        case("enabledad", &json!({"enabledad": true, "ipam": v6()})),
+        case("another interface name", &json!({})).ifname("net1"),
+        case("existing bridge is used", &json!({}))
             .before(&[Host("link add br0 address 02:00:00:00:00:aa mtu 1300 type bridge")]),
-        case("existing bridge without a port", json!({}))
+        case("existing bridge without a port", &json!({}))
             .before(&[Host("link add br0 type bridge")]),
-        case("existing bridge without a port is the gateway", json!({"isGateway": true}))
+        case("existing bridge without a port is the gateway", &json!({"isGateway": true}))
             .before(&[Host("link add br0 type bridge")]),
-        case("keys in other cases", json!({"ISGATEWAY": true, "Mtu": 1300, "HairpinMode": true})),
-        case("null is absent", json!({"isGateway": null, "mtu": null, "dns": null, "args": null})),
-        case("unknown keys are passed over", json!({"capabilities": {"mac": true}, "x": [1]})),
+        case("keys in other cases", &json!({"ISGATEWAY": true, "Mtu": 1300, "HairpinMode": true})),
+        case("null is absent", &json!({"isGateway": null, "mtu": null, "dns": null, "args": null})),
+        case("unknown keys are passed over", &json!({"capabilities": {"mac": true}, "x": [1]})),
     ]
 }
 
 fn layer_two() -> Vec<Case> {
     vec![
-        case("no IPAM", json!({"ipam": {}})),
+        case("no IPAM", &json!({"ipam": {}})),
         Case::new("no ipam key", without(bridge(&json!({})), &["ipam"])),
-        case("disableContainerInterface", json!({"ipam": {}, "disableContainerInterface": true})),
+        case("disableContainerInterface", &json!({"ipam": {}, "disableContainerInterface": true})),
     ]
 }
 
@@ -99,10 +99,10 @@ fn macs() -> Vec<Case> {
     let args = json!({"args": {"cni": {"mac": "02:00:00:00:00:01"}}});
     let runtime = json!({"runtimeConfig": {"mac": "02:00:00:00:00:02"}});
     vec![
-        case("MAC in CNI_ARGS", json!({"ipam": {}})).args("MAC=02:00:00:00:00:03"),
-        case("MAC in CNI_ARGS among others", json!({})).args(known),
-        case("MAC in args", args.clone()).args(known),
-        case("MAC in runtimeConfig", with(args, &runtime)).args(known),
+        case("MAC in CNI_ARGS", &json!({"ipam": {}})).args("MAC=02:00:00:00:00:03"),
+        case("MAC in CNI_ARGS among others", &json!({})).args(known),
+        case("MAC in args", &args).args(known),
+        case("MAC in runtimeConfig", &with(args, &runtime)).args(known),
     ]
 }
 
@@ -120,17 +120,17 @@ fn results() -> Vec<Case> {
     let straight = json!({"type": "static", "addresses": [{"address": "10.1.0.5/24"}],
         "routes": [{"dst": "203.0.115.0/24", "scope": 253}]});
     vec![
-        case("route with a scope", json!({"ipam": straight})),
-        case("routes with every attribute", json!({"ipam": with(v4(), &routes)})),
+        case("route with a scope", &json!({"ipam": straight})),
+        case("routes with every attribute", &json!({"ipam": with(v4(), &routes)})),
         case(
             "dns",
-            json!({"dns": {"nameservers": ["10.0.0.2"], "domain": "example.org",
+            &json!({"dns": {"nameservers": ["10.0.0.2"], "domain": "example.org",
             "search": ["c"], "options": ["rotate"]}}),
         ),
-        case("dns of IPAM", json!({"ipam": resolv.clone()})).before(&[file]),
-        case("dns over that of IPAM", json!({"ipam": resolv, "dns": {"domain": "example.org"}}))
+        case("dns of IPAM", &json!({"ipam": resolv.clone()})).before(&[file]),
+        case("dns over that of IPAM", &json!({"ipam": resolv, "dns": {"domain": "example.org"}}))
             .before(&[file]),
-        case("static", json!({"ipam": fixed.clone()})),
-        case("static with gateway", json!({"isDefaultGateway": true, "ipam": fixed})),
+        case("static", &json!({"ipam": fixed.clone()})),
+        case("static with gateway", &json!({"isDefaultGateway": true, "ipam": fixed})),
     ]
 }

@@ -47,9 +47,9 @@ pub const INTENDED: &[Intended] = &[
         fits: |d| d.fact.contains("disk/.podwire") && d.go.is_none(),
     },
     Intended {
-        reason: "the host end has a second name, by which DEL and GC find it without namespace",
+        reason: "the host end is in its network's group, by which GC finds it without namespace",
         groups: &["bridge", "versions", "ptp"],
-        fits: |d| d.fact.ends_with("/altnames") && d.go.is_none(),
+        fits: |d| d.fact.ends_with("/group") && d.go == Some("\"default\""),
     },
     Intended {
         reason: "one queue in each direction: a veth has no use for one per processor",
@@ -85,12 +85,7 @@ pub const INTENDED: &[Intended] = &[
     Intended {
         reason: "DEL needs neither valid ranges nor arguments, so it cleans up what it can",
         groups: &["refused", "host-local"],
-        fits: |d| {
-            d.verb == "DEL"
-                && d.fact.starts_with("answer/")
-                && d.go != Some("success")
-                && (d.ours == Some("success") || d.ours.is_none() || d.ours == Some("0"))
-        },
+        fits: |d| d.verb == "DEL" && d.fact == "answer/exit" && d.ours == Some("success"),
     },
     Intended {
         reason: "CHECK and DEL create no directory where there is none",

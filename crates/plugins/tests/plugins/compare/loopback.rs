@@ -9,7 +9,8 @@ use crate::conf::network;
 
 pub fn cases() -> Vec<Case> {
     let lo = || network("loopback", &json!({}));
-    let before = json!({"cniVersion": "1.0.0", "interfaces": [{"name": "eth0", "mac": "02:00:00:00:00:01"}],
+    let before = json!({"cniVersion": "1.0.0",
+        "interfaces": [{"name": "eth0", "mac": "02:00:00:00:00:01"}],
         "ips": [{"address": "10.1.0.5/24", "gateway": "10.1.0.1", "interface": 0}],
         "routes": [{"dst": "0.0.0.0/0"}], "dns": {"nameservers": ["10.0.0.1"]}});
     let chained = network("loopback", &json!({"cniVersion": "1.0.0", "prevResult": before}));

@@ -54,7 +54,7 @@ pub fn play(case: &Case, plugins: &Plugins) -> Vec<Moment> {
             success: answer.success,
             changes,
             message: message.unwrap_or_default() + &answer.stderr,
-            facts: without_chance(case, facts.0, &results),
+            facts: without_chance(case, &facts.0, &results),
         });
     }
     moments
@@ -124,7 +124,7 @@ fn describe(answer: &Answer, facts: &mut Snapshot) {
 /// Random names and hardware addresses give way to words; those that the case asks for stay.
 fn without_chance(
     case: &Case,
-    facts: BTreeMap<String, String>,
+    facts: &BTreeMap<String, String>,
     results: &[Value],
 ) -> BTreeMap<String, String> {
     let asked = format!("{} {} {:?}", case.config, case.args, case.before).to_lowercase();
@@ -132,18 +132,18 @@ fn without_chance(
     facts.iter().map(|(name, value)| (plain(name), plain(value))).collect()
 }
 
-/// `veth` and eight digits become `veth1` for the first container's and so on.
+/// `veth` and its digits, eight of Go's and eleven of ours, become `veth1` for the first container's and so on.
 fn hide_veths(text: &str, results: &[Value]) -> String {
     let mut parts = text.split("veth");
     let mut out = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        let is_name = part.len() >= 8 && part.bytes().take(8).all(|byte| byte.is_ascii_hexdigit());
-        if !is_name {
+        let length = part.bytes().take_while(u8::is_ascii_hexdigit).count();
+        if !matches!(length, 8 | 11) {
             out.push_str("veth");
             out.push_str(part);
             continue;
         }
-        let (digits, rest) = part.split_at(8);
+        let (digits, rest) = part.split_at(length);
         let name = format!("\"veth{digits}\"");
         let owner = results.iter().position(|result| result.to_string().contains(&name));
         out.push_str(&format!("<veth{}>", owner.unwrap_or(0)));

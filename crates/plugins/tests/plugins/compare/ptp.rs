@@ -11,8 +11,8 @@ pub fn cases() -> Vec<Case> {
     [plain(), refused()].concat()
 }
 
-fn case(name: &str, more: Value) -> Case {
-    Case::new(name, ptp(&more))
+fn case(name: &str, more: &Value) -> Case {
+    Case::new(name, ptp(more))
 }
 
 fn plain() -> Vec<Case> {
@@ -27,18 +27,18 @@ fn plain() -> Vec<Case> {
         {"address": "10.1.0.5/32", "gateway": "10.1.0.1"}]});
     let mut cases: Vec<Case> = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"]
         .iter()
-        .map(|version| case(&format!("IPv4 in {version}"), json!({})).version(version))
+        .map(|version| case(&format!("IPv4 in {version}"), &json!({})).version(version))
         .collect();
     cases.extend([
-        case("IPv6", json!({"ipam": v6()})),
-        case("dual", json!({"ipam": dual()})),
-        case("mtu", json!({"mtu": 1400})),
-        case("dns", json!({"dns": {"nameservers": ["10.0.0.2"]}})),
-        case("routes", json!({"ipam": with(v4(), &routes)})),
-        case("static", json!({"ipam": fixed})),
-        case("static with a single address", json!({"ipam": single})),
-        case("arguments are passed over", json!({})).args("IgnoreUnknown=1;A=b"),
-        case("two containers", json!({})).steps(&[
+        case("IPv6", &json!({"ipam": v6()})),
+        case("dual", &json!({"ipam": dual()})),
+        case("mtu", &json!({"mtu": 1400})),
+        case("dns", &json!({"dns": {"nameservers": ["10.0.0.2"]}})),
+        case("routes", &json!({"ipam": with(v4(), &routes)})),
+        case("static", &json!({"ipam": fixed})),
+        case("static with a single address", &json!({"ipam": single})),
+        case("arguments are passed over", &json!({})).args("IgnoreUnknown=1;A=b"),
+        case("two containers", &json!({})).steps(&[
             Add(1),
             Add(2),
             Check(1),
@@ -49,7 +49,7 @@ fn plain() -> Vec<Case> {
         ]),
         case(
             "two addresses",
-            json!({"ipam": ranges(&json!([
+            &json!({"ipam": ranges(&json!([
             [{"subnet": "10.1.0.0/24"}], [{"subnet": "10.2.0.0/24"}]]))}),
         ),
     ]);
@@ -63,19 +63,19 @@ fn refused() -> Vec<Case> {
         Case::new("no ipam key", without(ptp(&json!({})), &["ipam"]))
             .steps(&[Add(1)])
             .fails(7, "ipam"),
-        case("no gateway", json!({"ipam": no_gateway})).fails(7, "10.1.0.5/24 without a gateway"),
-        case("mtu is a text", json!({"mtu": "abc"})).fails(7, "mtu"),
-        case("interface is there already", json!({}))
+        case("no gateway", &json!({"ipam": no_gateway})).fails(7, "10.1.0.5/24 without a gateway"),
+        case("mtu is a text", &json!({"mtu": "abc"})).fails(7, "mtu"),
+        case("interface is there already", &json!({}))
             .before(&[Pod("link add eth0 type veth peer name other")])
             .fails(999, "already exists"),
-        case("gateway of a route cannot be reached", json!({"ipam": with(v4(), &route)}))
+        case("gateway of a route cannot be reached", &json!({"ipam": with(v4(), &route)}))
             .fails(999, "unreachable"),
-        case("namespace is missing", json!({})).netns("/run/netns/nowhere").fails(3, "nowhere"),
-        case("second ADD", json!({})).steps(&[Add(1), Add(1), Del(1)]).failing(&[(2, 999)]),
-        case("CHECK without the host's route", json!({}))
+        case("namespace is missing", &json!({})).netns("/run/netns/nowhere").fails(3, "nowhere"),
+        case("second ADD", &json!({})).steps(&[Add(1), Add(1), Del(1)]).failing(&[(2, 999)]),
+        case("CHECK without the host's route", &json!({}))
             .steps(&[Add(1), Host("route del 10.1.0.2/32"), Check(1), Del(1)])
             .failing(&[(2, 999)]),
-        case("CHECK without the address", json!({}))
+        case("CHECK without the address", &json!({}))
             .steps(&[Add(1), Pod("addr flush dev eth0"), Check(1), Del(1)])
             .failing(&[(2, 999)]),
     ]
