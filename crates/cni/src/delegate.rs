@@ -5,8 +5,6 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use serde_json::{Map, Value};
-
 use crate::error::{Code, Error};
 use crate::exec;
 use crate::plugin::{Host, Plugin};
@@ -47,18 +45,17 @@ pub fn find(host: &Host, kind: &str, path: &str) -> Result<Target, Error> {
     Err(Error::invalid_config(msg))
 }
 
-/// ADD by another plugin. When a program fails at it, its DEL is run before the error is returned,
+/// ADD by another plugin, which [`find`] has found. When a program fails at it, its DEL is run before the error is returned,
 /// as the specification asks; a function of this program leaves nothing when it fails.
 ///
 /// That DEL would take away what an earlier ADD of the same attachment was given, so the caller
 /// refuses a second ADD first.
-pub fn add(request: &Request, kind: &str) -> Result<CniResult, Error> {
-    let target = find(request.host, kind, &request.path)?;
-    match &target {
+pub fn add(request: &Request, target: &Target) -> Result<CniResult, Error> {
+    match target {
         Target::Function(plugin) => (plugin.add)(&asked_to(request, Command::Add)),
-        Target::Program(_) => exec_add(&target, request).inspect_err(|_| {
+        Target::Program(_) => exec_add(target, request).inspect_err(|_| {
             // The error of the ADD is the one to tell.
-            let _ = run(&target, request, Command::Del);
+            let _ = run(target, request, Command::Del);
         }),
     }
 }
@@ -72,11 +69,6 @@ fn exec_add(target: &Target, request: &Request) -> Result<CniResult, Error> {
 pub fn forward(request: &Request, kind: &str, command: Command) -> Result<(), Error> {
     let target = find(request.host, kind, &request.path)?;
     run(&target, request, command).map(drop)
-}
-
-/// The same request with another configuration.
-pub fn with_config<'host>(request: &Request<'host>, config: Map<String, Value>) -> Request<'host> {
-    Request { config, ..request.clone() }
 }
 
 fn asked_to<'host>(request: &Request<'host>, command: Command) -> Request<'host> {
@@ -97,7 +89,7 @@ fn run(target: &Target, request: &Request, command: Command) -> Result<Vec<u8>, 
             .map(|()| Vec::new())
         }
         Target::Program(file) => {
-            let stdin = serde_json::to_vec(&request.config)
+            let stdin = serde_json::to_vec(&*request.config)
                 .map_err(|cause| Error::because(Code::INTERNAL, "print configuration", &cause))?;
             let variables = exec::Variables {
                 command: command.as_str(),

@@ -113,7 +113,7 @@ impl Error {
     }
 
     /// Reads what another plugin printed; `None` where it is no error object.
-    pub fn from_json(value: Value) -> Option<Error> {
+    pub fn from_json(value: &Value) -> Option<Error> {
         #[derive(Deserialize)]
         struct Wire {
             code: Option<u32>,
@@ -149,9 +149,9 @@ mod tests {
         let error = Error::new(Code::TRY_LATER, "no address").with_details("all 253 are taken");
         let printed = error.to_json(Version::V1_0_0);
         assert_eq!(printed["cniVersion"], "1.0.0");
-        assert_eq!(Error::from_json(printed), Some(error));
-        assert_eq!(Error::from_json(json!({"ips": []})), None);
-        assert_eq!(Error::from_json(json!("text")), None);
+        assert_eq!(Error::from_json(&printed), Some(error));
+        assert_eq!(Error::from_json(&json!({"ips": []})), None);
+        assert_eq!(Error::from_json(&json!("text")), None);
     }
 
     #[test]

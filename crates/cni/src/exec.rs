@@ -242,7 +242,7 @@ fn out_of_time(program: &Path, command: &str, timeout: Option<Duration>) -> Erro
 fn explain_failure(program: &Path, status: ExitStatus, output: &Output) -> Error {
     // Go's skeleton prints a result and then an error when it finds fault after the work is done.
     let printed = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
-    let told = printed.map_while(Result::ok).filter_map(Error::from_json).last();
+    let told = printed.map_while(Result::ok).filter_map(|value| Error::from_json(&value)).last();
     if let Some(error) = told {
         return error;
     }

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use serde::de::value::StringDeserializer;
+use serde::de::value::StrDeserializer;
 use serde::de::{
     self, DeserializeOwned, DeserializeSeed, IntoDeserializer, MapAccess, SeqAccess, Visitor,
 };
@@ -73,8 +73,13 @@ impl DecodeError {
 }
 
 /// Decodes a value into a type as Go would.
-pub fn decode<T: DeserializeOwned>(value: Value) -> Result<T, DecodeError> {
-    T::deserialize(GoValue(value))
+pub fn decode<T: DeserializeOwned>(value: &Value) -> Result<T, DecodeError> {
+    T::deserialize(GoValue::of(value))
+}
+
+/// The same for an object.
+pub fn decode_object<T: DeserializeOwned>(object: &Map<String, Value>) -> Result<T, DecodeError> {
+    T::deserialize(GoValue::Object(object))
 }
 
 /// Takes the value of a key from an object, whatever the key's case; the last of several such
@@ -93,8 +98,7 @@ pub fn take_as<T: DeserializeOwned>(
     key: &str,
 ) -> Result<Option<T>, DecodeError> {
     let Some(value) = take(object, key) else { return Ok(None) };
-    let shown = short(&value);
-    decode::<Option<T>>(value).map_err(|error| error.inside(key, shown))
+    decode::<Option<T>>(&value).map_err(|error| error.inside(key, short(&value)))
 }
 
 /// Like [`Map::get`], whatever the key's case.
@@ -123,31 +127,50 @@ fn short(value: &Value) -> Option<String> {
     }
 }
 
-struct GoValue(Value);
+/// A value to be read, borrowed: a configuration is read by several plugins of one process.
+enum GoValue<'a> {
+    Object(&'a Map<String, Value>),
+    Other(&'a Value),
+}
 
-impl<'de> de::Deserializer<'de> for GoValue {
+impl<'a> GoValue<'a> {
+    fn of(value: &'a Value) -> GoValue<'a> {
+        match value {
+            Value::Object(map) => GoValue::Object(map),
+            other => GoValue::Other(other),
+        }
+    }
+}
+
+impl<'de> de::Deserializer<'de> for GoValue<'_> {
     type Error = DecodeError;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
-        match self.0 {
-            Value::Null => visitor.visit_unit(),
-            Value::Bool(flag) => visitor.visit_bool(flag),
-            Value::String(text) => visitor.visit_string(text),
-            Value::Array(items) => visitor.visit_seq(GoItems { items: items.into_iter(), at: 0 }),
-            Value::Object(map) => visitor.visit_map(GoFields::new(map.into_iter().collect())),
+        let value = match self {
+            GoValue::Object(map) => {
+                let fields = map.iter().map(|(key, value)| (key.as_str(), value)).collect();
+                return visitor.visit_map(GoFields::new(fields));
+            }
+            GoValue::Other(value) => value,
+        };
+        match value {
+            Value::Bool(flag) => visitor.visit_bool(*flag),
+            Value::String(text) => visitor.visit_str(text),
+            Value::Array(items) => visitor.visit_seq(GoItems { items: items.iter().enumerate() }),
             Value::Number(number) => match (number.as_u64(), number.as_i64()) {
                 (Some(unsigned), _) => visitor.visit_u64(unsigned),
                 (None, Some(signed)) => visitor.visit_i64(signed),
                 (None, None) => visitor.visit_f64(number.as_f64().unwrap_or(f64::NAN)),
             },
+            Value::Null | Value::Object(_) => visitor.visit_unit(),
         }
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
-        match &self.0 {
-            Value::Null => visitor.visit_none(),
+        match self {
+            GoValue::Other(Value::Null) => visitor.visit_none(),
             // Go's addresses, and its texts, read an empty text as unset.
-            Value::String(text) if text.is_empty() => visitor.visit_none(),
+            GoValue::Other(Value::String(text)) if text.is_empty() => visitor.visit_none(),
             _ => visitor.visit_some(self),
         }
     }
@@ -166,9 +189,9 @@ impl<'de> de::Deserializer<'de> for GoValue {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, DecodeError> {
-        match self.0 {
-            Value::Object(map) => visitor.visit_map(GoFields::new(fold_keys(map, fields))),
-            _ => Err(de::Error::custom("expected an object")),
+        match self {
+            GoValue::Object(map) => visitor.visit_map(GoFields::new(fold_keys(map, fields))),
+            GoValue::Other(_) => Err(de::Error::custom("expected an object")),
         }
     }
 
@@ -178,9 +201,9 @@ impl<'de> de::Deserializer<'de> for GoValue {
         variants: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, DecodeError> {
-        match self.0 {
-            Value::String(text) if variants.contains(&&*text) => {
-                visitor.visit_enum(text.into_deserializer())
+        match self {
+            GoValue::Other(Value::String(text)) if variants.contains(&&**text) => {
+                visitor.visit_enum(text.as_str().into_deserializer())
             }
             _ => Err(de::Error::custom(format_args!("expected one of {}", variants.join(", ")))),
         }
@@ -194,17 +217,17 @@ impl<'de> de::Deserializer<'de> for GoValue {
 
 /// Gives each key the spelling of the field it means and leaves out what is `null`. Where two
 /// spellings of one field stand side by side the exact one wins.
-fn fold_keys(map: Map<String, Value>, fields: &'static [&'static str]) -> Vec<(String, Value)> {
-    let mut folded: Vec<(String, Value)> = Vec::with_capacity(map.len());
-    for (key, value) in map {
-        if value.is_null() {
-            continue;
-        }
-        let exact = fields.contains(&&*key);
-        let field = fields.iter().find(|field| field.eq_ignore_ascii_case(&key));
-        let name = field.filter(|_| !exact).map_or(key, |field| (*field).to_owned());
+fn fold_keys<'a>(
+    map: &'a Map<String, Value>,
+    fields: &'static [&'static str],
+) -> Vec<(&'a str, &'a Value)> {
+    let mut folded: Vec<(&str, &Value)> = Vec::with_capacity(map.len());
+    for (key, value) in map.iter().filter(|(_, value)| !value.is_null()) {
+        let is_exact = fields.contains(&&**key);
+        let field = fields.iter().find(|field| field.eq_ignore_ascii_case(key));
+        let name = field.filter(|_| !is_exact).map_or(key.as_str(), |field| *field);
         match folded.iter_mut().find(|(other, _)| *other == name) {
-            Some(slot) if exact => slot.1 = value,
+            Some(slot) if is_exact => slot.1 = value,
             Some(_) => {}
             None => folded.push((name, value)),
         }
@@ -212,18 +235,18 @@ fn fold_keys(map: Map<String, Value>, fields: &'static [&'static str]) -> Vec<(S
     folded
 }
 
-struct GoFields {
-    fields: std::vec::IntoIter<(String, Value)>,
-    pending: Option<(String, Value)>,
+struct GoFields<'a> {
+    fields: std::vec::IntoIter<(&'a str, &'a Value)>,
+    pending: Option<(&'a str, &'a Value)>,
 }
 
-impl GoFields {
-    fn new(fields: Vec<(String, Value)>) -> GoFields {
+impl<'a> GoFields<'a> {
+    fn new(fields: Vec<(&'a str, &'a Value)>) -> GoFields<'a> {
         GoFields { fields: fields.into_iter(), pending: None }
     }
 }
 
-impl<'de> MapAccess<'de> for GoFields {
+impl<'de> MapAccess<'de> for GoFields<'_> {
     type Error = DecodeError;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(
@@ -231,8 +254,8 @@ impl<'de> MapAccess<'de> for GoFields {
         seed: K,
     ) -> Result<Option<K::Value>, DecodeError> {
         self.pending = self.fields.next();
-        let Some((key, _)) = &self.pending else { return Ok(None) };
-        let key: StringDeserializer<DecodeError> = key.clone().into_deserializer();
+        let Some((key, _)) = self.pending else { return Ok(None) };
+        let key: StrDeserializer<'_, DecodeError> = key.into_deserializer();
         seed.deserialize(key).map(Some)
     }
 
@@ -240,29 +263,25 @@ impl<'de> MapAccess<'de> for GoFields {
         &mut self,
         seed: V,
     ) -> Result<V::Value, DecodeError> {
-        let (key, value) = self.pending.take().unwrap_or_default();
-        let shown = short(&value);
-        seed.deserialize(GoValue(value)).map_err(|error| error.inside(&key, shown))
+        let (key, value) = self.pending.take().unwrap_or(("", &Value::Null));
+        seed.deserialize(GoValue::of(value)).map_err(|error| error.inside(key, short(value)))
     }
 }
 
-struct GoItems {
-    items: std::vec::IntoIter<Value>,
-    at: usize,
+struct GoItems<'a> {
+    items: std::iter::Enumerate<std::slice::Iter<'a, Value>>,
 }
 
-impl<'de> SeqAccess<'de> for GoItems {
+impl<'de> SeqAccess<'de> for GoItems<'_> {
     type Error = DecodeError;
 
     fn next_element_seed<T: DeserializeSeed<'de>>(
         &mut self,
         seed: T,
     ) -> Result<Option<T::Value>, DecodeError> {
-        let Some(value) = self.items.next() else { return Ok(None) };
-        let step = format!("[{}]", self.at);
-        self.at += 1;
-        let shown = short(&value);
-        seed.deserialize(GoValue(value)).map(Some).map_err(|error| error.inside(&step, shown))
+        let Some((at, value)) = self.items.next() else { return Ok(None) };
+        let read = seed.deserialize(GoValue::of(value)).map(Some);
+        read.map_err(|error| error.inside(&format!("[{at}]"), short(value)))
     }
 }
 
@@ -285,20 +304,20 @@ mod tests {
     #[test]
     fn keys_match_in_any_case_and_null_is_absent() {
         let value = json!({"ISGATEWAY": true, "Mtu": 1500, "address": null, "other": 1});
-        let sample: Sample = decode(value).expect("decodes");
+        let sample: Sample = decode(&value).expect("decodes");
         assert_eq!(sample, Sample { is_gateway: true, mtu: 1500, ..Sample::default() });
     }
 
     #[test]
     fn the_exact_spelling_wins() {
-        let sample: Sample = decode(json!({"MTU": 1, "mtu": 2, "mTU": 3})).expect("decodes");
+        let sample: Sample = decode(&json!({"MTU": 1, "mtu": 2, "mTU": 3})).expect("decodes");
         assert_eq!(sample.mtu, 2);
     }
 
     #[test]
     fn errors_name_key_and_value() {
         let check = |value: Value, expected: &str| {
-            let error = decode::<Sample>(value).expect_err("must not decode");
+            let error = decode::<Sample>(&value).expect_err("must not decode");
             assert_eq!(error.to_string(), expected);
         };
         check(

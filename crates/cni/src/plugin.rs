@@ -271,7 +271,7 @@ fn understand<'host>(
         path: env.path.clone(),
         version: known,
         network,
-        config,
+        config: config.into(),
         host,
     })
 }

@@ -2,6 +2,7 @@
 //! What a plugin is asked: the environment and the configuration, checked.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -93,8 +94,8 @@ pub struct Request<'host> {
     pub version: Version,
     /// The network's name.
     pub network: String,
-    /// The whole configuration.
-    pub config: Map<String, Value>,
+    /// The whole configuration; shared, as a request is handed on with another verb.
+    pub config: Arc<Map<String, Value>>,
     /// The program that this runs in.
     pub host: &'host Host,
 }
@@ -102,7 +103,7 @@ pub struct Request<'host> {
 impl Request<'_> {
     /// The configuration as the plugin's own type.
     pub fn conf<T: DeserializeOwned>(&self) -> Result<T, Error> {
-        go::decode(Value::Object(self.config.clone())).map_err(|problem| {
+        go::decode_object(&self.config).map_err(|problem| {
             let doing = format!("configuration of network {:?}", self.network);
             Error::because(Code::INVALID_CONFIG, doing, &problem)
         })
@@ -143,7 +144,7 @@ impl Request<'_> {
         else {
             return Ok(None);
         };
-        go::decode(value.clone()).map(Some).map_err(|problem| {
+        go::decode(value).map(Some).map_err(|problem| {
             Error::because(Code::INVALID_CONFIG, format!("key {key:?}"), &problem)
         })
     }

@@ -19,7 +19,7 @@ use crate::types::{IfIndex, IfName, MacAddr};
 pub use self::change::{
     ARP_NOTIFY, PROXY_ARP, ROUTE_LOCALNET, RP_FILTER, add_altname, remove_altname, set_alias,
     set_down, set_inet_conf, set_mac, set_master, set_mtu, set_name, set_no_master, set_port,
-    set_promisc, set_up, set_vlan_filtering,
+    set_promisc, set_up, set_up_with_inet_conf, set_vlan_filtering,
 };
 pub use self::create::{IpvlanMode, Kind, MacvlanMode, NewLink, Peer, create};
 pub(crate) use self::detached::Children;

@@ -10,11 +10,12 @@ use crate::pod;
 /// Asks for addresses; `None` where the network gives none.
 pub fn add(request: &Request) -> Result<Option<CniResult>, Error> {
     let Some(kind) = request.ipam_type() else { return Ok(None) };
-    if let Target::Program(_) = delegate::find(request.host, kind, &request.path)? {
+    let target = delegate::find(request.host, kind, &request.path)?;
+    if let Target::Program(_) = target {
         // A program that fails is asked to DEL, which would free the address of a live container.
         pod::refuse_existing(request)?;
     }
-    let result = delegate::add(request, kind)?;
+    let result = delegate::add(request, &target)?;
     if result.ips.is_empty() {
         // Best effort: the missing address is the error to tell.
         let _ = del(request);

@@ -135,12 +135,16 @@ pub fn configure(
     let inside = enter(ns, ifname, ips, manner.dad)?;
     // Not by netlink, which would wait for the kernel's one lock for all of this.
     let index = link::index_of(&inside, ifname).or_fault("look for the container's interface")?;
-    let notify = || link::set_inet_conf(index, &[(link::ARP_NOTIFY, 1)]);
+    let notify = [(link::ARP_NOTIFY, 1)];
     let mut requests = Vec::with_capacity(8);
     requests.extend(ips.iter().map(|ip| addr::add(index, ip.address, manner.addresses)));
-    requests.extend((manner.announce == Announce::Now).then(notify));
-    requests.push(link::set_up(index));
-    requests.extend((manner.announce == Announce::Later).then(notify));
+    match manner.announce {
+        Announce::Now => {
+            requests.extend([link::set_inet_conf(index, &notify), link::set_up(index)])
+        }
+        Announce::Later => requests.push(link::set_up_with_inet_conf(index, &notify)),
+        Announce::Never => requests.push(link::set_up(index)),
+    }
     if has_ipv6(ips) {
         // Before the routes, which refuse a source address that is still tentative.
         inside.apply(std::mem::take(&mut requests)).or_fault(doing)?;

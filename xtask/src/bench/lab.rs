@@ -99,6 +99,19 @@ impl Lab {
         Ok(())
     }
 
+    /// Gives every bridge a port that is up, as on a node in use: otherwise each ADD would bring its
+    /// bridge up as well, and each DEL down.
+    pub fn put_bridges_in_use(&self) -> Result<()> {
+        let subjects = self.subjects().map(bridge_name);
+        for bridge in subjects.iter().map(String::as_str).chain([FLOOR_BRIDGE]) {
+            let (port, other) = (format!("{bridge}-a"), format!("{bridge}-b"));
+            ip(&["link", "add", &port, "type", "veth", "peer", "name", &other])?;
+            ip(&["link", "set", &port, "master", bridge, "up"])?;
+            ip(&["link", "set", &other, "up"])?;
+        }
+        Ok(())
+    }
+
     /// The floor as a whole process: ADD, with its address file.
     pub fn floor_add(&self, netns: &str) -> Call {
         let file = self.floor_file();
@@ -193,16 +206,24 @@ pub fn network(name: &str, kind: &str, ipam: &Value) -> Value {
 
 fn subject(who: Who, dir: PathBuf, net: u8) -> Result<Subject> {
     let mut conf = network("bench", "bridge", &ipam(net, &place(&format!("ipam-{net}"))));
-    conf["bridge"] = json!(format!("bench{net}"));
+    let mut subject = Subject { who, dir, bridge_conf: PathBuf::new(), net };
+    conf["bridge"] = json!(bridge_name(&subject));
     conf["isGateway"] = json!(true);
     conf["isDefaultGateway"] = json!(true);
-    let bridge_conf = write_conf(&format!("bridge-{net}"), &conf)?;
-    Ok(Subject { who, dir, bridge_conf, net })
+    subject.bridge_conf = write_conf(&format!("bridge-{net}"), &conf)?;
+    Ok(subject)
+}
+
+fn bridge_name(subject: &Subject) -> String {
+    format!("bench{}", subject.net)
+}
+
+fn ip(args: &[&str]) -> Result<String> {
+    cmd::read(cmd::command("ip").args(args))
 }
 
 /// As the plugins leave theirs.
 fn make_floor_bridge() -> Result<String> {
-    let ip = |args: &[&str]| cmd::read(cmd::command("ip").args(args));
     ip(&["link", "add", FLOOR_BRIDGE, "address", "02:00:00:00:00:01", "type", "bridge"])?;
     ip(&["addr", "add", &format!("{FLOOR_GATEWAY}/16"), "dev", FLOOR_BRIDGE])?;
     ip(&["link", "set", FLOOR_BRIDGE, "up"])?;

@@ -69,6 +69,7 @@ enum Turn<'a> {
 fn bridge(lab: &Lab, calls: usize, results: &mut Results) -> Result<()> {
     let mut warm_up = Results::default();
     bridge_rounds(lab, 0..WARM_UP, &mut warm_up)?;
+    lab.put_bridges_in_use()?;
     for first in (0..calls).step_by(GROUP) {
         bridge_rounds(lab, first..(first + GROUP).min(calls), results)?;
     }

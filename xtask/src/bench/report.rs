@@ -45,8 +45,8 @@ const NOTES: [&str; 7] = [
      each round, so that noise falls on all of them alike. Programs, configurations and address \
      files are on one tmpfs.",
     "A call lasts from before the process is started (vfork, as a runtime does) until it is \
-     reaped. Namespaces are made before; between calls the bench waits until every process of \
-     the call before has ended.",
+     reaped. Namespaces are made before, and every bridge has one port that is up, as on a node \
+     in use; between calls the bench waits until every process of the call before has ended.",
     "DEL by podwire returns when the interface can no longer be seen; a detached child waits \
      for the kernel's grace periods. \"Until the kernel is done\" and \"until done\" mean until \
      that child has ended too, looked for twice a millisecond.",

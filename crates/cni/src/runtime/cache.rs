@@ -164,7 +164,7 @@ fn parse(text: &[u8], file: PathBuf) -> Result<Content, Error> {
     if go::get(&object, "kind").is_none() {
         return Ok(Content::BareResult(Value::Object(object)));
     }
-    let wire: Wire = go::decode(Value::Object(object)).map_err(|cause| broken(&cause))?;
+    let wire: Wire = go::decode_object(&object).map_err(|cause| broken(&cause))?;
     if wire.kind != KIND {
         return Err(broken(&go::DecodeError::at("kind", &wire.kind, format!("expected {KIND}"))));
     }

@@ -23,9 +23,14 @@ fn request<'h>(lab: &Lab, host: &'h Host, config: &Value) -> Request<'h> {
         path: format!("/nowhere::{}", lab.path("bin").display()),
         version: Version::V1_0_0,
         network: "net".into(),
-        config: config.as_object().unwrap().clone(),
+        config: config.as_object().unwrap().clone().into(),
         host,
     }
+}
+
+fn add(request: &Request) -> Result<cni::CniResult, cni::Error> {
+    let target = delegate::find(request.host, "ipam", &request.path)?;
+    delegate::add(request, &target)
 }
 
 fn is_function(lab: &Lab, host: &Host, kind: &str) -> bool {
@@ -95,7 +100,7 @@ fn a_process_gets_the_same_request_and_its_result_is_read() {
     let host = host(None);
     let config = json!({"cniVersion": "1.0.0", "name": "net", "ipam": {"type": "ipam"}});
     let request = request(&lab, &host, &config);
-    let result = delegate::add(&request, "ipam").unwrap();
+    let result = add(&request).unwrap();
     assert_eq!(result.ips[0].address.to_string(), "10.0.0.2/24");
     assert_eq!(lab.sent("ipam", "ADD"), config);
     assert!(lab.read("ipam.ADD.env").contains("CNI_ARGS=A=b\nCNI_COMMAND=ADD\n"));
@@ -114,16 +119,16 @@ fn a_programs_failed_add_is_followed_by_del() {
     let request = request(&lab, &host, &config);
 
     lab.plugin("ipam", &failing("ADD", 11, "no address"));
-    let error = delegate::add(&request, "ipam").unwrap_err();
+    let error = add(&request).unwrap_err();
     assert_eq!((error.code, &*error.msg), (Code::TRY_LATER, "no address"));
     assert_eq!(lab.calls(), ["ADD ipam", "DEL ipam"]);
 
     // What cannot be read is as good as failed.
     lab.plugin("ipam", "[ $CNI_COMMAND = DEL ] || echo '{\"ips\": ['");
-    assert_eq!(delegate::add(&request, "ipam").unwrap_err().code, Code::DECODE);
+    assert_eq!(add(&request).unwrap_err().code, Code::DECODE);
     assert_eq!(lab.calls(), ["ADD ipam", "DEL ipam"]);
     lab.plugin("ipam", "");
-    let error = delegate::add(&request, "ipam").unwrap_err();
+    let error = add(&request).unwrap_err();
     assert_eq!((error.code, &*error.details), (Code::DECODE, "it printed nothing"));
     assert_eq!(lab.calls(), ["ADD ipam", "DEL ipam"]);
 

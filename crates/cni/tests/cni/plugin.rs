@@ -16,7 +16,7 @@ static SAMPLE: Plugin = Plugin {
     versions: &[Version::V0_2_0, Version::V0_4_0, Version::V1_0_0, Version::V1_1_0],
     add: |request| {
         if let Some(error) = request.config.get("fail") {
-            return Err(Error::from_json(error.clone()).unwrap());
+            return Err(Error::from_json(error).unwrap());
         }
         let ips = request.config.get("ips").cloned().unwrap_or(json!([]));
         CniResult::parse(json!({"ips": ips}), Version::LATEST)
@@ -55,7 +55,7 @@ fn ask(env: &Env, stdin: &str) -> Reply {
 fn error_of(reply: &Reply) -> (Value, Error) {
     assert!(!reply.success, "{reply:?}");
     let printed: Value = serde_json::from_slice(&reply.stdout).unwrap();
-    let error = Error::from_json(printed.clone()).unwrap();
+    let error = Error::from_json(&printed).unwrap();
     (printed["cniVersion"].clone(), error)
 }
 

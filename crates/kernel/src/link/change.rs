@@ -33,6 +33,15 @@ pub fn set_up(link: impl Into<Target>) -> Request {
     set_flags("set link up", link.into(), IFF_UP, IFF_UP)
 }
 
+/// Brings a link up and then sets its IPv4 switches, as [`set_inet_conf`] does, in one message: the
+/// kernel changes the flags first.
+pub fn set_up_with_inet_conf(link: impl Into<Target>, entries: &[(u16, u32)]) -> Request {
+    let link = link.into();
+    let mut message = message_for(RTM_SETLINK, link, IFF_UP, IFF_UP);
+    put_inet_conf(&mut message, entries);
+    Request::new("set link up", link.to_string(), message)
+}
+
 /// Brings a link down.
 pub fn set_down(link: impl Into<Target>) -> Request {
     set_flags("set link down", link.into(), 0, IFF_UP)
@@ -135,17 +144,19 @@ pub fn set_vlan_filtering(bridge: impl Into<Target>, on: bool) -> Request {
 
 /// Sets entries of `net.ipv4.conf.<link>` (such as [`ARP_NOTIFY`]) without procfs.
 pub fn set_inet_conf(link: impl Into<Target>, entries: &[(u16, u32)]) -> Request {
-    set("set IPv4 configuration of", link.into(), |m| {
-        m.nest(IFLA_AF_SPEC, |spec| {
-            spec.nest(u16::from(AF_INET), |inet| {
-                inet.nest(IFLA_INET_CONF, |conf| {
-                    for (id, value) in entries {
-                        conf.u32(*id, *value);
-                    }
-                });
+    set("set IPv4 configuration of", link.into(), |m| put_inet_conf(m, entries))
+}
+
+fn put_inet_conf(message: &mut Message, entries: &[(u16, u32)]) {
+    message.nest(IFLA_AF_SPEC, |spec| {
+        spec.nest(u16::from(AF_INET), |inet| {
+            inet.nest(IFLA_INET_CONF, |conf| {
+                for (id, value) in entries {
+                    conf.u32(*id, *value);
+                }
             });
         });
-    })
+    });
 }
 
 fn set_flags(op: &'static str, link: Target, flags: u32, change: u32) -> Request {
