@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The plugin side: from environment and standard input to what is printed and the exit status.
 
+use std::ffi::OsStr;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
@@ -50,8 +53,7 @@ pub struct Host {
 impl Host {
     /// This very program, with these plugins.
     pub fn of_this_program(plugins: &'static [&'static Plugin]) -> Host {
-        let program = std::fs::metadata("/proc/self/exe").ok();
-        let program = program.map(|meta| (meta.dev(), meta.ino()));
+        let program = identity(&started_as()).or_else(|| identity(Path::new("/proc/self/exe")));
         Host { plugins, program, always_exec: false, uninstalled: false }
     }
 
@@ -59,6 +61,17 @@ impl Host {
     pub fn plugin(&self, name: &str) -> Option<&'static Plugin> {
         self.plugins.iter().copied().find(|plugin| plugin.name == name)
     }
+}
+
+/// The path that this program was started by. It is asked of the kernel once; a walk through /proc
+/// takes longer than all else that happens before the configuration is read.
+fn started_as() -> PathBuf {
+    PathBuf::from(OsStr::from_bytes(rustix::param::linux_execfn().to_bytes()))
+}
+
+fn identity(file: &Path) -> Option<(u64, u64)> {
+    let meta = std::fs::metadata(file).ok()?;
+    Some((meta.dev(), meta.ino()))
 }
 
 /// The variables that the specification passes; empty where one is not set.
@@ -284,9 +297,8 @@ fn incompatible(plugin: &Plugin, stated: &str) -> Error {
 
 /// A container in the plugin's own namespace would mean changing the host's network.
 fn refuse_own_netns(netns: &str) -> Result<(), Error> {
-    let identity = |path: &str| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
-    let theirs = identity(netns);
-    if theirs.is_none() || theirs != identity("/proc/thread-self/ns/net") {
+    let theirs = identity(Path::new(netns));
+    if theirs.is_none() || theirs != identity(Path::new("/proc/thread-self/ns/net")) {
         return Ok(());
     }
     let msg = "plugin's netns and netns from CNI_NETNS should not be the same";

@@ -28,8 +28,8 @@ fn request<'h>(lab: &Lab, host: &'h Host, config: &Value) -> Request<'h> {
     }
 }
 
-fn add(request: &Request) -> Result<cni::CniResult, cni::Error> {
-    let target = delegate::find(request.host, "ipam", &request.path)?;
+fn add(request: &Request, kind: &str) -> Result<cni::CniResult, cni::Error> {
+    let target = delegate::find(request.host, kind, &request.path)?;
     delegate::add(request, &target)
 }
 
@@ -100,7 +100,7 @@ fn a_process_gets_the_same_request_and_its_result_is_read() {
     let host = host(None);
     let config = json!({"cniVersion": "1.0.0", "name": "net", "ipam": {"type": "ipam"}});
     let request = request(&lab, &host, &config);
-    let result = add(&request).unwrap();
+    let result = add(&request, "ipam").unwrap();
     assert_eq!(result.ips[0].address.to_string(), "10.0.0.2/24");
     assert_eq!(lab.sent("ipam", "ADD"), config);
     assert!(lab.read("ipam.ADD.env").contains("CNI_ARGS=A=b\nCNI_COMMAND=ADD\n"));
@@ -119,21 +119,21 @@ fn a_programs_failed_add_is_followed_by_del() {
     let request = request(&lab, &host, &config);
 
     lab.plugin("ipam", &failing("ADD", 11, "no address"));
-    let error = add(&request).unwrap_err();
+    let error = add(&request, "ipam").unwrap_err();
     assert_eq!((error.code, &*error.msg), (Code::TRY_LATER, "no address"));
     assert_eq!(lab.calls(), ["ADD ipam", "DEL ipam"]);
 
     // What cannot be read is as good as failed.
     lab.plugin("ipam", "[ $CNI_COMMAND = DEL ] || echo '{\"ips\": ['");
-    assert_eq!(add(&request).unwrap_err().code, Code::DECODE);
+    assert_eq!(add(&request, "ipam").unwrap_err().code, Code::DECODE);
     assert_eq!(lab.calls(), ["ADD ipam", "DEL ipam"]);
     lab.plugin("ipam", "");
-    let error = add(&request).unwrap_err();
+    let error = add(&request, "ipam").unwrap_err();
     assert_eq!((error.code, &*error.details), (Code::DECODE, "it printed nothing"));
     assert_eq!(lab.calls(), ["ADD ipam", "DEL ipam"]);
 
     // A function leaves nothing when it fails.
-    delegate::add(&request, "function").unwrap_err();
+    add(&request, "function").unwrap_err();
     assert_eq!(lab.calls(), ["ADD function"]);
 }
 
@@ -142,7 +142,7 @@ fn functions_are_forwarded_every_verb() {
     let lab = Lab::new();
     let host = Host { uninstalled: true, ..host(None) };
     let request = request(&lab, &host, &json!({"log": lab.path("calls"), "fail": "GC"}));
-    let result = delegate::add(&request, "function").unwrap();
+    let result = add(&request, "function").unwrap();
     assert_eq!(result.interfaces[0].name, "from-function");
     for command in [Command::Del, Command::Check, Command::Status] {
         delegate::forward(&request, "function", command).unwrap();
