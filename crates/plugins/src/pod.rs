@@ -140,7 +140,7 @@ pub fn configure(
     requests.extend(ips.iter().map(|ip| addr::add(index, ip.address, manner.addresses)));
     match manner.announce {
         Announce::Now => {
-            requests.extend([link::set_inet_conf(index, &notify), link::set_up(index)])
+            requests.extend([link::set_inet_conf(index, &notify), link::set_up(index)]);
         }
         Announce::Later => requests.push(link::set_up_with_inet_conf(index, &notify)),
         Announce::Never => requests.push(link::set_up(index)),
