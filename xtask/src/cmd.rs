@@ -3,6 +3,7 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -26,6 +27,25 @@ pub fn cargo() -> Command {
 pub fn run(command: &mut Command) -> Result<()> {
     eprintln!("+ {}", shown(command));
     let status = command.status().with_context(|| format!("start {}", shown(command)))?;
+    if !status.success() {
+        bail!("`{}`: {status}", shown(command));
+    }
+    Ok(())
+}
+
+/// Like [`run`], and lets `look` see each line that it prints.
+pub fn run_watched(command: &mut Command, mut look: impl FnMut(&str)) -> Result<()> {
+    eprintln!("+ {}", shown(command));
+    let mut child = command
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("start {}", shown(command)))?;
+    for line in child.stdout.take().map(BufReader::new).into_iter().flat_map(BufRead::lines) {
+        let line = line?;
+        println!("{line}");
+        look(&line);
+    }
+    let status = child.wait()?;
     if !status.success() {
         bail!("`{}`: {status}", shown(command));
     }

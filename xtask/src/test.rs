@@ -33,9 +33,35 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     test.env("PODWIRE_GO_PLUGINS", go_plugins);
     test.env("PODWIRE_CNI_BIN", program);
     test.env("PODWIRE_NOT_RUN", &not_run);
-    let outcome = cmd::run(&mut test);
+    let mut total = Total::default();
+    let outcome = cmd::run_watched(&mut test, |line| total.count(line));
     report(&fs::read_to_string(&not_run)?);
+    println!("\n{} passed, {} failed", total.passed, total.failed);
     outcome
+}
+
+/// The sum over all test programs.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Total {
+    passed: u32,
+    failed: u32,
+}
+
+impl Total {
+    /// Looks for the closing line of a test program: `test result: ok. 3 passed; 0 failed; …`.
+    fn count(&mut self, line: &str) {
+        let Some((_, counts)) =
+            line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". "))
+        else {
+            return;
+        };
+        let number = |what: &str| {
+            let count = counts.split("; ").find_map(|part| part.strip_suffix(what));
+            count.and_then(|count| count.trim().parse::<u32>().ok()).unwrap_or(0)
+        };
+        self.passed += number("passed");
+        self.failed += number("failed");
+    }
 }
 
 fn cargo_test(workspace: &Workspace, extra: &[String]) -> Command {
@@ -72,6 +98,19 @@ fn report(list: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn closing_lines_add_up() {
+        let mut total = Total::default();
+        for line in [
+            "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 2 filtered out",
+            "test result: FAILED. 40 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out",
+            "test a::b ... ok",
+        ] {
+            total.count(line);
+        }
+        assert_eq!(total, Total { passed: 43, failed: 2 });
+    }
 
     #[test]
     fn chosen_package_is_not_drowned_by_the_workspace() {
