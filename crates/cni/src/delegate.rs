@@ -45,8 +45,9 @@ pub fn find(host: &Host, kind: &str, path: &str) -> Result<Target, Error> {
     Err(Error::invalid_config(msg))
 }
 
-/// ADD by another plugin, which [`find`] has found. When a program fails at it, its DEL is run before the error is returned,
-/// as the specification asks; a function of this program leaves nothing when it fails.
+/// ADD by another plugin, which [`find`] has found. When a program fails at it, its DEL is run
+/// before the error is returned, as the specification asks; a function of this program leaves
+/// nothing when it fails.
 ///
 /// That DEL would take away what an earlier ADD of the same attachment was given, so the caller
 /// refuses a second ADD first.

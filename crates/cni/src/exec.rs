@@ -37,7 +37,10 @@ const OUTPUT_LIMIT: usize = 16 << 20;
 /// How long a killed process may take to be gone. One that hangs inside the kernel outlives it.
 const KILL_GRACE: Duration = Duration::from_secs(2);
 
-/// Runs a plugin and returns what it printed. At the deadline its whole process group is killed.
+/// Runs a plugin and returns what it printed. With a timeout it gets a process group of its own,
+/// all of which is killed at the deadline. Without one it stays in ours: a plugin that delegates
+/// sets no timeout, and whoever ends that plugin's group ends the delegate with it.
+///
 /// Its standard error goes to ours when it succeeds and into the error when it does not. What it
 /// leaves running in the background is neither waited for nor ended.
 pub fn run(
@@ -50,16 +53,18 @@ pub fn run(
         Error::because(Code::INTERNAL, format!("{doing} plugin {}", program.display()), &cause)
     };
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-    let mut child = start(program, variables, deadline).map_err(|cause| failed("start", cause))?;
+    let group = if timeout.is_some() { Group::Own } else { Group::Ours };
+    let mut child =
+        start(program, variables, deadline, group).map_err(|cause| failed("start", cause))?;
     let finished = converse(&mut child, stdin, deadline);
     let (output, status) = match finished {
         Ok(Some(finished)) => finished,
         Ok(None) => {
-            end(&mut child);
+            end(&mut child, group);
             return Err(out_of_time(program, variables.command, timeout));
         }
         Err(cause) => {
-            end(&mut child);
+            end(&mut child, group);
             return Err(failed("talk to", cause));
         }
     };
@@ -83,6 +88,13 @@ pub fn parse_output(printed: &[u8]) -> Result<Value, Error> {
     })
 }
 
+/// The process group that a plugin runs in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Group {
+    Own,
+    Ours,
+}
+
 #[derive(Default)]
 struct Output {
     stdout: Vec<u8>,
@@ -90,7 +102,12 @@ struct Output {
 }
 
 #[expect(clippy::disallowed_methods, reason = "foreign plugins are programs")]
-fn start(program: &Path, variables: &Variables, deadline: Option<Instant>) -> io::Result<Child> {
+fn start(
+    program: &Path,
+    variables: &Variables,
+    deadline: Option<Instant>,
+    group: Group,
+) -> io::Result<Child> {
     let mut command = Command::new(program);
     command
         .env("CNI_COMMAND", variables.command)
@@ -101,8 +118,10 @@ fn start(program: &Path, variables: &Variables, deadline: Option<Instant>) -> io
         .env("CNI_PATH", variables.path)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0);
+        .stderr(Stdio::piped());
+    if group == Group::Own {
+        command.process_group(0);
+    }
     for _ in 1..BUSY_TRIES {
         match command.spawn() {
             Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
@@ -221,10 +240,12 @@ fn write_some<P: Write>(feed: Option<(P, &[u8])>) -> io::Result<Option<(P, &[u8]
     }
 }
 
-/// Ends the plugin with everything that it started, and reaps it.
-fn end(child: &mut Child) {
+/// Ends the plugin, with everything that it started where it has a group of its own, and reaps it.
+fn end(child: &mut Child, group: Group) {
     // Either may fail when the process is gone already, which is what is wanted.
-    let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
+    if group == Group::Own {
+        let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
+    }
     let _ = child.kill();
     let Ok(pidfd) = pidfd_open(Pid::from_child(child), PidfdFlags::empty()) else { return };
     let grace = Instant::now() + KILL_GRACE;

@@ -130,9 +130,20 @@ impl Request<'_> {
     }
 
     /// `ipam.type`, or `None` where the network gives no addresses.
-    pub fn ipam_type(&self) -> Option<&str> {
-        let ipam = go::get(&self.config, "ipam")?.as_object()?;
-        go::get(ipam, "type")?.as_str().filter(|kind| !kind.is_empty())
+    pub fn ipam_type(&self) -> Result<Option<&str>, Error> {
+        let wrong = |key: &str, value: &Value, wanted: &str| {
+            Error::invalid_config(format!("key {key:?} is {value}, expected {wanted}"))
+        };
+        let kind = match go::get(&self.config, "ipam") {
+            None => None,
+            Some(Value::Object(ipam)) => go::get(ipam, "type"),
+            Some(other) => return Err(wrong("ipam", other, "an object")),
+        };
+        match kind {
+            None => Ok(None),
+            Some(Value::String(kind)) => Ok(Some(kind.as_str()).filter(|kind| !kind.is_empty())),
+            Some(other) => Err(wrong("ipam.type", other, "the name of a plugin")),
+        }
     }
 
     /// GC: the attachments to keep. `None` where the runtime did not say, and then nothing may

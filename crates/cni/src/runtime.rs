@@ -6,17 +6,17 @@
 mod base64;
 pub mod cache;
 pub mod conf_dir;
+mod gc;
 mod invoke;
 mod list;
 mod lock;
 mod probe;
 mod source;
 
-use std::collections::HashSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use self::cache::Entry;
 use self::invoke::{bare_config, config_for, failed, settle};
@@ -92,7 +92,8 @@ impl<'h> Runtime<'h> {
     }
 
     /// Attaches a container. On failure everything is undone before the error is returned, except
-    /// where an earlier ADD of the same attachment had succeeded: that one is left as it is.
+    /// where an earlier ADD of the same attachment is remembered and this one got nowhere: then the
+    /// earlier one is left as it is.
     pub fn add(&self, list: &NetworkList, container: &Container) -> Result<CniResult, Error> {
         CniResult::parse(self.add_raw(list, container)?, list.version)
     }
@@ -109,7 +110,8 @@ impl<'h> Runtime<'h> {
         let added = self.add_each(list, container, &targets, &mut last);
         match added.and_then(|result| self.remember(list, container, result)) {
             Ok(result) => Ok(result),
-            Err(error) if was_attached => {
+            // Once a plugin has begun anew, what is remembered is no longer what is there.
+            Err(error) if was_attached && last.is_none() => {
                 Err(add_details(error, "an attachment made before is left as it is"))
             }
             Err(error) => Err(self.undo(list, container, last.as_ref(), error)),
@@ -160,7 +162,10 @@ impl<'h> Runtime<'h> {
     ) -> Error {
         let last = last.filter(|_| list.version >= DEL_GETS_RESULT);
         match Error::join(self.del_each(list, container, last)) {
-            Ok(()) => error,
+            Ok(()) => {
+                cache::remove(&self.cache_dir, &list.name, container);
+                error
+            }
             Err(undoing) => add_details(error, &format!("undoing it failed as well: {undoing}")),
         }
     }
@@ -223,55 +228,6 @@ impl<'h> Runtime<'h> {
             .collect()
     }
 
-    /// Removes every attachment that is not in `valid`.
-    pub fn gc(&self, list: &NetworkList, valid: &[Attachment]) -> Result<(), Error> {
-        self.gc_with(list, |_| valid.to_vec())
-    }
-
-    /// The same, where the valid attachments are told once nothing else is under way; given are
-    /// the cached ones of this network. What was told before could miss an ADD just finished.
-    pub fn gc_with(
-        &self,
-        list: &NetworkList,
-        valid: impl FnOnce(&[Entry]) -> Vec<Attachment>,
-    ) -> Result<(), Error> {
-        validate::network_name(&list.name)?;
-        if list.disable_gc {
-            return Ok(());
-        }
-        let _alone = lock::alone(&self.cache_dir)
-            .map_err(|cause| Error::because(Code::IO, self.locking(), &cause))?;
-        let cached = self.cached_attachments(Some(&list.name), None);
-        let valid = valid(&cached);
-        let keep: HashSet<&Attachment> = valid.iter().collect();
-        let stale = cached.iter().filter(|entry| !keep.contains(&entry.attachment()));
-        let mut errors: Vec<Error> = stale
-            .filter_map(|entry| {
-                let error = self.del_locked(list, &entry.container).err()?;
-                let Container { id, ifname, .. } = &entry.container;
-                let msg = format!("failed to delete stale attachment {id} {ifname}: {}", error.msg);
-                Some(Error { msg, ..error })
-            })
-            .collect();
-        if list.version >= Command::Gc.since() {
-            errors.extend(self.gc_each(list, &valid));
-        }
-        Error::join(errors)
-    }
-
-    fn gc_each(&self, list: &NetworkList, valid: &[Attachment]) -> Vec<Error> {
-        let gc = |plugin: &PluginConf| {
-            let mut config = bare_config(list, plugin);
-            config.insert("cni.dev/valid-attachments".into(), json!(valid));
-            // The specification once called it so, and plugins may still look there.
-            config.insert("cni.dev/attachments".into(), json!(valid));
-            self.call(&self.find(plugin)?, Command::Gc, &Container::default(), config)
-        };
-        let each = list.plugins.iter();
-        each.filter_map(|plugin| gc(plugin).err().map(|error| failed(plugin, "gc", error)))
-            .collect()
-    }
-
     /// Why an ADD could not be served now: the first plugin's own error and code.
     pub fn status(&self, list: &NetworkList) -> Result<(), Error> {
         if list.version < Command::Status.since() {
@@ -296,7 +252,7 @@ impl<'h> Runtime<'h> {
         network: Option<&str>,
         container_id: Option<&str>,
     ) -> Vec<Entry> {
-        let mut entries = cache::list(&self.cache_dir, container_id);
+        let (mut entries, _) = cache::list(&self.cache_dir, container_id).unwrap_or_default();
         entries.retain(|entry| network.is_none_or(|network| entry.network == network));
         entries
     }

@@ -37,8 +37,8 @@ pub fn interface_name(name: &str) -> Result<(), Error> {
         "it is longer than 15 bytes"
     } else if name == "." || name == ".." {
         "it is \".\" or \"..\""
-    } else if name.contains(['/', ':']) || name.contains(char::is_whitespace) {
-        "it holds '/', ':' or white space"
+    } else if name.contains(['/', ':', '%']) || name.contains(char::is_whitespace) {
+        "it holds '/', ':', '%' or white space"
     } else {
         return Ok(());
     };
@@ -81,7 +81,9 @@ mod tests {
             assert!(interface_name(good).is_ok(), "{good}");
         }
         let long = "x".repeat(300);
-        for bad in ["", ".", "..", "a/b", "a:b", "a b", "a\u{a0}b", "1234567890123456", &long] {
+        for bad in
+            ["", ".", "..", "a/b", "a:b", "a%d", "a b", "a\u{a0}b", "1234567890123456", &long]
+        {
             let error = interface_name(bad).expect_err(bad);
             assert_eq!(error.code, Code::BAD_ENVIRONMENT);
             assert!(error.msg.len() < 200, "{}", error.msg);

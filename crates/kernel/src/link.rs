@@ -107,17 +107,6 @@ pub struct Link {
     pub port: Option<PortOptions>,
     /// IPv6: whether it takes addresses and routes from routers (`accept_ra`); none without IPv6.
     pub accept_ra: Option<u32>,
-    /// Families whose packets are passed on when they come in here (`forwarding`).
-    pub forwards: Forwards,
-}
-
-/// Which families a link's packets are forwarded of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Forwards {
-    /// IPv4.
-    pub ipv4: bool,
-    /// IPv6.
-    pub ipv6: bool,
 }
 
 impl Link {

@@ -7,7 +7,9 @@ use std::path::Path;
 
 use ::netlink::Errno;
 use rustix::fs::{CWD, Mode, OFlags, fstat, fstatfs, openat, unlink};
-use rustix::mount::{UnmountFlags, mount_bind, unmount};
+use rustix::mount::{
+    MountPropagationFlags, UnmountFlags, mount_bind, mount_bind_recursive, mount_change, unmount,
+};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
 use crate::error::{Error, Result};
@@ -18,6 +20,9 @@ const NS_GET_NSTYPE: libc::Ioctl = 0xb703; // linux/nsfs.h
 
 /// Of the calling thread; `/proc/self` would be the main thread's.
 const THREAD_NETNS: &str = "/proc/thread-self/ns/net";
+
+/// Where `ip netns` keeps named namespaces.
+const SHARED_DIRECTORIES: [&str; 2] = ["/run/netns", "/var/run/netns"];
 
 /// An open network namespace; it lives at least as long as this.
 #[derive(Debug)]
@@ -62,6 +67,7 @@ impl Netns {
         if let Some(parent) = path.parent() {
             std::fs::create_dir_all(parent)
                 .map_err(|e| Error::from_io(OP, parent.display().to_string(), &e))?;
+            share_directory(parent).map_err(fail)?;
         }
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::CREATE | OFlags::EXCL;
         openat(CWD, path, flags, Mode::empty()).map_err(fail)?;
@@ -129,6 +135,22 @@ impl Netns {
     fn set(&self) -> std::result::Result<(), Errno> {
         move_into_link_name_space(self.fd.as_fd(), Some(LinkNameSpaceType::Network))
     }
+}
+
+/// Makes the directory of named namespaces a mount of its own that is shared, as `ip netns add` does:
+/// otherwise the first one that does so covers those that are there, and they cannot be removed.
+fn share_directory(directory: &Path) -> std::result::Result<(), Errno> {
+    if !SHARED_DIRECTORIES.iter().any(|shared| directory == Path::new(shared)) {
+        return Ok(());
+    }
+    let shared = MountPropagationFlags::SHARED | MountPropagationFlags::REC;
+    match mount_change(directory, shared) {
+        // It is no mount yet.
+        Err(Errno::INVAL) => {}
+        other => return other,
+    }
+    mount_bind_recursive(directory, directory)?;
+    mount_change(directory, shared)
 }
 
 fn is_of_network(namespace: &OwnedFd) -> bool {

@@ -108,6 +108,7 @@ impl FromStr for IfName {
             _ if text.contains('/') => "contains a '/'",
             _ if text.contains(':') => "contains a ':'",
             _ if text.contains('\0') => "contains a NUL",
+            _ if text.contains('%') => "contains a '%', in whose place the kernel puts a number",
             _ if text.bytes().any(is_space) => "contains white space",
             _ => match Self::from_text(text) {
                 Some(name) => return Ok(name),

@@ -9,7 +9,7 @@ use crate::pod;
 
 /// Asks for addresses; `None` where the network gives none.
 pub fn add(request: &Request) -> Result<Option<CniResult>, Error> {
-    let Some(kind) = request.ipam_type() else { return Ok(None) };
+    let Some(kind) = request.ipam_type()? else { return Ok(None) };
     let target = delegate::find(request.host, kind, &request.path)?;
     if let Target::Program(_) = target {
         // A program that fails is asked to DEL, which would free the address of a live container.
@@ -45,7 +45,7 @@ pub fn gc(request: &Request) -> Result<(), Error> {
 }
 
 fn forward(request: &Request, command: Command) -> Result<(), Error> {
-    match request.ipam_type() {
+    match request.ipam_type()? {
         Some(kind) => delegate::forward(request, kind, command),
         None => Ok(()),
     }

@@ -1,28 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The host's switches for passing packets on, for plugins whose host is a gateway.
+//! The host's switches for passing packets on and for taking no orders from containers.
 
 use std::net::IpAddr;
 
 use cni::Error;
-use kernel::link::Forwards;
-use kernel::sysctl;
+use kernel::{Errno, IfName, sysctl};
 
 use crate::fault::OrFault;
 
-/// Lets the host forward packets of the families of these addresses. The host's switch sets those of
-/// all its interfaces, so what one of them already forwards needs no second look.
-pub fn enable(addresses: impl Iterator<Item = IpAddr>, already: Forwards) -> Result<(), Error> {
+/// Lets the host forward packets of the families of these addresses.
+pub fn enable(addresses: impl Iterator<Item = IpAddr>) -> Result<(), Error> {
     let (mut v4, mut v6) = (false, false);
     for address in addresses {
         v4 |= address.is_ipv4();
         v6 |= address.is_ipv6();
     }
-    let switches = [
-        ("net/ipv4/ip_forward", v4 && !already.ipv4),
-        ("net/ipv6/conf/all/forwarding", v6 && !already.ipv6),
-    ];
+    let switches = [("net/ipv4/ip_forward", v4), ("net/ipv6/conf/all/forwarding", v6)];
     for (switch, _) in switches.into_iter().filter(|(_, is_wanted)| *is_wanted) {
         sysctl::ensure(switch, "1").or_fault("enable forwarding")?;
     }
     Ok(())
+}
+
+/// A container that says it is a router must not give the host addresses and routes. Where there is no
+/// IPv6, or the switches cannot be written from within a container, there is nothing to be done.
+pub fn ignore_routers(interface: IfName) -> Result<(), Error> {
+    match sysctl::write(&format!("net/ipv6/conf/{interface}/accept_ra"), "0") {
+        Err(error) if error.is_not_found() || is_out_of_reach(&error) => Ok(()),
+        other => other.or_fault("set up the host's interface"),
+    }
+}
+
+fn is_out_of_reach(error: &kernel::Error) -> bool {
+    matches!(error.errno, Errno::ROFS | Errno::ACCESS | Errno::PERM)
 }

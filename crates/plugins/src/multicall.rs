@@ -27,7 +27,24 @@ pub fn run(plugin: &Plugin) -> ExitCode {
     let mut host = Host::of_this_program(PLUGINS);
     host.always_exec = std::env::var_os(ALWAYS_EXEC).is_some();
     let env = Env::read(|name| std::env::var(name).ok());
-    print(&plugin::answer(plugin, &env, &mut io::stdin().lock(), &host))
+    let mut reply = plugin::answer(plugin, &env, &mut io::stdin().lock(), &host);
+    if env.command.is_empty() {
+        reply
+            .stderr
+            .extend_from_slice(concat!("podwire ", env!("CARGO_PKG_VERSION"), "\n").as_bytes());
+    }
+    print(&reply)
+}
+
+/// The answer to a runtime that calls this program by a name that is no plugin's; `None` where it is
+/// a person who calls.
+pub fn refuse(name: Option<&OsStr>) -> Option<ExitCode> {
+    std::env::var_os("CNI_COMMAND")?;
+    let name = Path::new(name.unwrap_or_default()).file_name().unwrap_or_default();
+    let names: Vec<&str> = PLUGINS.iter().map(|plugin| plugin.name).collect();
+    let error = Error::invalid_config(format!("there is no plugin {name:?} in this program"))
+        .with_details(format!("it holds {}", names.join(", ")));
+    Some(print(&Reply::failure(&error, Version::LATEST)))
 }
 
 fn print(reply: &Reply) -> ExitCode {

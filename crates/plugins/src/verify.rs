@@ -10,7 +10,7 @@ use kernel::{IfIndex, Netlink, addr, link};
 
 use crate::fault::OrFault;
 
-/// The host's and the container's interface in a result, and the indexes that must fit them.
+/// The container's interface in a result.
 pub fn container_interface<'a>(
     result: &'a CniResult,
     request: &Request,

@@ -24,6 +24,19 @@ pub struct Wanted {
     pub port: PortOptions,
 }
 
+/// The `mtu` of a configuration, where 0 means the kernel's choice.
+pub fn understand_mtu(mtu: u32) -> Result<Option<u32>, Error> {
+    match mtu {
+        0 => Ok(None),
+        68..=65535 => Ok(Some(mtu)),
+        _ => {
+            let msg =
+                format!("key \"mtu\" is {mtu}, allowed are 68 to 65535, and 0 for the default");
+            Err(Error::invalid_config(msg))
+        }
+    }
+}
+
 /// A pair that was made.
 #[derive(Debug, Clone, Copy)]
 pub struct Pair {
@@ -133,37 +146,45 @@ pub fn gc(request: &Request) -> Result<(), Error> {
     Error::join([removed, freed].into_iter().filter_map(Result::err).collect())
 }
 
-/// Removes an attachment's interface, wherever it can be found: by its name in the namespace, or
-/// by the host end's name where the namespace cannot be had.
+/// Removes an attachment's interface: by the name of its host end, which no other has. Where there is
+/// none, it may be one that the Go plugin made, found by its name in the namespace.
 fn remove(request: &Request) -> Result<(), Error> {
     let ifname = pod::ifname(request)?;
-    let removed = match pod::open_if_there(request) {
-        Some(ns) => remove_inside(&ns, ifname),
-        None => Ok(false),
-    };
-    removed
-        .and_then(|is_done| if is_done { Ok(()) } else { remove_on_host(request) })
+    Netlink::open()
+        .and_then(|host| {
+            if remove_on_host(&host, request)? {
+                return Ok(());
+            }
+            let ns = pod::open_if_there(request);
+            ns.map_or(Ok(()), |ns| remove_inside(&host, &ns, ifname))
+        })
         .or_fault("remove the container's interface")
 }
 
-fn remove_inside(ns: &Netns, ifname: IfName) -> kernel::Result<bool> {
-    let inside = ns.netlink()?;
-    match link::by_name(&inside, ifname)? {
-        Some(link) => link::remove_detached(&inside, link.index).map(|()| true),
-        None => Ok(false),
-    }
-}
-
-fn remove_on_host(request: &Request) -> kernel::Result<()> {
-    let host = Netlink::open()?;
+fn remove_on_host(host: &Netlink, request: &Request) -> kernel::Result<bool> {
     let group = identity::group(&request.network);
+    let mut is_found = false;
     for name in identity::host_ifnames(&request.network, &request.attachment()) {
-        let found = link::by_name(&host, name)?.filter(|link| link.group == group);
+        let found = link::by_name(host, name)?.filter(|link| link.group == group);
         if let Some(link) = found {
-            link::remove_detached(&host, link.index)?;
+            link::remove_detached(host, link.index)?;
+            is_found = true;
         }
     }
-    Ok(())
+    Ok(is_found)
+}
+
+/// An interface whose host end is ours belongs to another attachment: its namespace has taken the
+/// path of ours, or it is on another network. That one is left alone.
+fn remove_inside(host: &Netlink, ns: &Netns, ifname: IfName) -> kernel::Result<()> {
+    let inside = ns.netlink()?;
+    let Some(link) = link::by_name(&inside, ifname)? else { return Ok(()) };
+    let peer = link.link.map(|peer| link::by_index(host, peer)).transpose()?.flatten();
+    let is_anothers = |peer: Link| peer.is_kind("veth") && identity::is_host_ifname(peer.name);
+    if link.is_kind("veth") && peer.is_some_and(is_anothers) {
+        return Ok(());
+    }
+    link::remove_detached(&inside, link.index)
 }
 
 /// Removes the interfaces of a network that belong to none of these attachments. Interfaces that

@@ -6,6 +6,7 @@ mod net;
 mod pod;
 
 use std::convert::Infallible;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -102,12 +103,20 @@ pub struct Places {
     /// Allow the namespace that podwire itself runs in.
     #[arg(long, env = "CNI_NETNS_OVERRIDE", hide = true, default_value = "")]
     netns_override: String,
+    /// Start plugins as processes even where their file is podwire itself.
+    #[arg(long, env = plugins::multicall::ALWAYS_EXEC, hide = true)]
+    always_exec: Option<OsString>,
 }
 
 impl Places {
     /// Whether a container may share the namespace of this process.
     pub fn allows_own_netns(&self) -> bool {
         self.netns_override == "1" || self.netns_override.eq_ignore_ascii_case("true")
+    }
+
+    /// Whether plugins whose file is this program are processes all the same.
+    pub fn always_exec(&self) -> bool {
+        self.always_exec.is_some()
     }
 }
 
@@ -129,6 +138,18 @@ mod tests {
     #[test]
     fn definition_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn plugins_as_processes_can_be_asked_for_by_the_plugins_variable() {
+        for path in [["net", "add"], ["net", "gc"], ["pod", "up"], ["pod", "down"]] {
+            let mut command = &Cli::command();
+            for name in path {
+                command = command.find_subcommand(name).unwrap();
+            }
+            let names: Vec<_> = command.get_arguments().filter_map(clap::Arg::get_env).collect();
+            assert!(names.contains(&"PODWIRE_ALWAYS_EXEC".as_ref()), "{path:?}");
+        }
     }
 
     #[test]

@@ -2,9 +2,9 @@
 //! A lock on a file or directory that ends with the process, however that ends. The locked path
 //! may be removed by its holder; who waited for it meanwhile notices and starts over.
 
-use std::fs::{File, TryLockError};
+use std::fs::{DirBuilder, File, TryLockError};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Holds the lock until dropped.
@@ -53,7 +53,7 @@ pub fn attempt(path: &Path) -> io::Result<Option<Lock>> {
 /// Opens a directory, making it and those above it first.
 pub fn directory(path: &Path) -> io::Result<File> {
     retried(|| {
-        std::fs::create_dir_all(path)?;
+        make_private(path)?;
         File::open(path)
     })
 }
@@ -61,9 +61,14 @@ pub fn directory(path: &Path) -> io::Result<File> {
 /// Opens a file, making it and its directory first.
 pub fn file(path: &Path) -> io::Result<File> {
     retried(|| {
-        path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+        path.parent().map_or(Ok(()), make_private)?;
         File::options().read(true).write(true).create(true).truncate(false).open(path)
     })
+}
+
+/// Root's own: who can open a lock can hold it, and keep everybody waiting.
+fn make_private(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
 /// A directory just made may be removed by another before it is used: then once more.
@@ -89,6 +94,18 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn directories_are_of_their_owner_alone() {
+        let temporary = tempfile::tempdir().unwrap();
+        let made = |name: &str| temporary.path().join(name);
+        directory(&made("a/b")).unwrap();
+        file(&made("c/d/lock")).unwrap();
+        for name in ["a", "a/b", "c", "c/d"] {
+            let mode = std::fs::metadata(made(name)).unwrap().mode();
+            assert_eq!(mode & 0o777, 0o700, "{name}");
+        }
+    }
 
     #[test]
     fn one_holder_at_a_time_even_when_the_path_is_removed() {

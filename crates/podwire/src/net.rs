@@ -10,6 +10,7 @@ use cni::runtime::conf_dir::{Found, scan};
 use cni::runtime::{Container, NetworkList};
 use cni::{Attachment, CniResult};
 use kernel::Netns;
+use rustix::io::Errno;
 use serde_json::{Value, json};
 
 use crate::cli::{Attach, Collect, NetCommand, NetStatus, Places, Wishes};
@@ -85,7 +86,7 @@ impl Asked {
         let list = config::load(&attach.places.conf_dir, &attach.network)?;
         let netns = place::netns_path(&attach.netns)?;
         let container = container(&netns, &attach.wishes)?;
-        Ok(Asked { host: place::this_program(), list, container })
+        Ok(Asked { host: place::host(&attach.places), list, container })
     }
 
     /// What the errors of a verb are about.
@@ -166,24 +167,46 @@ fn del(attach: &Attach, format: Format) -> Result<()> {
 
 fn gc(collect: &Collect, format: Format) -> Result<()> {
     let list = config::load(&collect.places.conf_dir, &collect.network)?;
-    let host = place::this_program();
+    let host = place::host(&collect.places);
     let runtime = place::runtime(&host, &collect.places);
-    let is_alive = |entry: &Entry| !collect.all && Netns::open(&entry.container.netns).is_ok();
-    let (mut kept, mut removed) = (Vec::new(), Vec::new());
+    let (mut kept, mut stale) = (Vec::new(), Vec::new());
     let choose = |entries: &[Entry]| -> Vec<Attachment> {
-        (kept, removed) = entries.iter().cloned().partition(is_alive);
+        let is_stale = |entry: &Entry| collect.all || is_gone(&entry.container.netns);
+        (stale, kept) = entries.iter().cloned().partition(is_stale);
         kept.iter().map(Entry::attachment).collect()
     };
-    runtime.gc_with(&list, choose).with_context(|| format!("clean up network {:?}", list.name))?;
+    let collected = match collect.plugins {
+        true => runtime.gc_with(&list, choose),
+        false => runtime.del_stale(&list, choose),
+    };
     if list.disable_gc {
         report::warn(&format!("network {:?} says disableGC: nothing was removed", list.name));
-        removed.clear();
+        kept = runtime.cached_attachments(Some(&list.name), None);
     }
+    // One whose DEL has failed is still remembered.
+    let is_left = |entry: &Entry| runtime.cached(&list.name, &entry.container).is_some();
+    let (left, removed): (Vec<Entry>, Vec<Entry>) = stale.into_iter().partition(is_left);
+    kept.extend(left);
+    if collected.is_ok() || (format == Format::Text && !removed.is_empty()) {
+        show_gc(&list.name, &kept, &removed, format)?;
+    }
+    collected.with_context(|| format!("clean up network {:?}", list.name))
+}
+
+/// Whether nobody can be in this namespace any more. A path that cannot be looked at may be alive,
+/// and older libraries remember none.
+fn is_gone(netns: &str) -> bool {
+    let is_told = Path::new(netns).is_absolute();
+    is_told
+        && Netns::open(netns).is_err_and(|error| matches!(error.errno, Errno::NOENT | Errno::INVAL))
+}
+
+fn show_gc(network: &str, kept: &[Entry], removed: &[Entry], format: Format) -> Result<()> {
     if format == Format::Json {
         let shown = |entries: &[Entry]| entries.iter().map(entry_json).collect::<Vec<_>>();
-        return output::print_json(&json!({"removed": shown(&removed), "kept": shown(&kept)}));
+        return output::print_json(&json!({"removed": shown(removed), "kept": shown(kept)}));
     }
-    output::print(&gc_text(&list.name, &kept, &removed))
+    output::print(&gc_text(network, kept, removed))
 }
 
 fn entry_json(entry: &Entry) -> Value {
@@ -205,7 +228,7 @@ fn gc_text(network: &str, kept: &[Entry], removed: &[Entry]) -> String {
 
 fn status(status: &NetStatus, format: Format) -> Result<()> {
     let list = config::load(&status.places.conf_dir, &status.network)?;
-    let host = place::this_program();
+    let host = place::host(&status.places);
     place::runtime(&host, &status.places)
         .status(&list)
         .with_context(|| format!("network {:?} cannot take containers", list.name))?;
@@ -226,6 +249,25 @@ fn micros(time: std::time::Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_namespace_is_gone_only_where_that_is_certain() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        std::fs::write(path("file"), "left by ip netns after a reboot").unwrap();
+        std::os::unix::fs::symlink("loop", path("loop")).unwrap();
+        let check = |netns: &Path, expected: bool| {
+            assert_eq!(is_gone(netns.to_str().unwrap()), expected, "{}", netns.display());
+        };
+        check(&path("missing"), true);
+        check(&path("file"), true);
+        check(Path::new("/proc/self/ns/uts"), true);
+        check(Path::new("/proc/self/ns/net"), false);
+        check(&path("loop"), false);
+        check(&path("file/below"), false);
+        check(Path::new(""), false);
+        check(Path::new("relative"), false);
+    }
 
     #[test]
     fn arguments_are_pairs() {

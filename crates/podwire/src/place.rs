@@ -3,6 +3,7 @@
 //! this program, and the path of a namespace.
 
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use cni::Host;
@@ -16,6 +17,14 @@ use crate::report::Hint;
 /// Where `ip netns` keeps its names.
 const NAMED: &str = "/run/netns";
 
+/// kubelet waits two minutes for an operation of the runtime and a hundred seconds more.
+const TIMEOUT: Duration = Duration::from_secs(220);
+
+/// This program as the command line wants it used.
+pub fn host(places: &Places) -> Host {
+    Host { always_exec: places.always_exec(), ..this_program() }
+}
+
 /// This program as the holder of all plugins; they need not be installed.
 pub fn this_program() -> Host {
     let mut host = Host::of_this_program(PLUGINS);
@@ -23,10 +32,11 @@ pub fn this_program() -> Host {
     host
 }
 
-/// The runtime that looks in these places.
+/// The runtime that looks in these places and has kubelet's patience.
 pub fn runtime<'h>(host: &'h Host, places: &Places) -> Runtime<'h> {
     let mut runtime = Runtime::new(host, places.path.as_str());
     runtime.cache_dir.clone_from(&places.cache_dir);
+    runtime.timeout = Some(TIMEOUT);
     runtime.allow_own_netns = places.allows_own_netns();
     runtime
 }
@@ -79,7 +89,25 @@ pub fn as_text(path: &Path) -> Result<&str> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        places: Places,
+    }
+
+    #[test]
+    fn plugins_have_a_deadline_and_can_be_processes() {
+        let places = |args: &[&str]| Line::parse_from([&["test"], args].concat()).places;
+        let plain = places(&[]);
+        assert_eq!(runtime(&host(&plain), &plain).timeout, Some(TIMEOUT));
+        assert!(host(&plain).uninstalled);
+        // Set to anything, also to nothing.
+        assert!(host(&places(&["--always-exec="])).always_exec);
+    }
 
     #[test]
     fn namespaces_are_found_by_name_and_path() {

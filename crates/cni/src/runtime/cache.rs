@@ -38,6 +38,11 @@ impl Entry {
         self.container.attachment()
     }
 
+    fn is_named(&self) -> bool {
+        let Container { id, ifname, .. } = &self.container;
+        !self.network.is_empty() && !id.is_empty() && !ifname.is_empty()
+    }
+
     fn is_of(&self, network: &str, container: &Container) -> bool {
         self.network == network
             && self.container.id == container.id
@@ -105,7 +110,6 @@ pub(super) fn read(
     };
     match parse(&text, file.clone())? {
         Content::Entry(entry) => Ok(Some(entry).filter(|entry| entry.is_of(network, container))),
-        // Before 0.8 the library wrote nothing but the result.
         Content::BareResult(result) => Ok(Some(Entry {
             network: network.to_owned(),
             container: container.clone(),
@@ -123,26 +127,42 @@ pub(super) fn remove(cache: &Path, network: &str, container: &Container) {
     }
 }
 
-/// All entries by file name; what cannot be read is left out.
-pub(super) fn list(cache: &Path, container_id: Option<&str>) -> Vec<Entry> {
-    let Ok(entries) = std::fs::read_dir(results(cache)) else { return Vec::new() };
-    let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+/// All entries by file name, and the files that do not say which attachment they are about: empty
+/// or broken ones, and those of old libraries. Where there is no cache, there is nothing in it.
+pub(super) fn list(
+    cache: &Path,
+    container_id: Option<&str>,
+) -> io::Result<(Vec<Entry>, Vec<PathBuf>)> {
+    let (mut entries, mut unreadable) = (Vec::new(), Vec::new());
+    for file in files(&results(cache), container_id)? {
+        match std::fs::read(&file) {
+            // Removed since the folder was read.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(_) => unreadable.push(file),
+            Ok(text) => match parse(&text, file.clone()) {
+                Ok(Content::Entry(entry)) if entry.is_named() => entries.push(entry),
+                _ => unreadable.push(file),
+            },
+        }
+    }
+    entries.retain(|entry| container_id.is_none_or(|id| entry.container.id == id));
+    Ok((entries, unreadable))
+}
+
+/// Sorted; those whose name cannot be of this container are left out.
+fn files(folder: &Path, container_id: Option<&str>) -> io::Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other?,
+    };
+    let mut files = entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<PathBuf>>>()?;
     files.retain(|file| {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         // Files being written begin with a dot, and no network does.
         !name.starts_with('.') && container_id.is_none_or(|id| name.contains(&format!("-{id}-")))
     });
     files.sort();
-    let read = |file: PathBuf| match parse(&std::fs::read(&file).ok()?, file) {
-        Ok(Content::Entry(entry)) => Some(entry),
-        _ => None,
-    };
-    let mut entries: Vec<Entry> = files.into_iter().filter_map(read).collect();
-    entries.retain(|entry| {
-        let is_named = !entry.network.is_empty() && !entry.container.ifname.is_empty();
-        is_named && container_id.is_none_or(|id| entry.container.id == id)
-    });
-    entries
+    Ok(files)
 }
 
 /// Where an attachment's file is.
@@ -161,13 +181,12 @@ fn parse(text: &[u8], file: PathBuf) -> Result<Content, Error> {
     };
     let object: Map<String, Value> =
         serde_json::from_slice(text).map_err(|cause| broken(&cause))?;
-    if go::get(&object, "kind").is_none() {
+    // Before 0.8 the library wrote nothing but the result; whatever is not of the present kind it
+    // takes for that.
+    if go::get(&object, "kind").and_then(Value::as_str) != Some(KIND) {
         return Ok(Content::BareResult(Value::Object(object)));
     }
     let wire: Wire = go::decode_object(&object).map_err(|cause| broken(&cause))?;
-    if wire.kind != KIND {
-        return Err(broken(&go::DecodeError::at("kind", &wire.kind, format!("expected {KIND}"))));
-    }
     Ok(Content::Entry(Entry {
         network: wire.network_name,
         container: Container {
@@ -183,7 +202,7 @@ fn parse(text: &[u8], file: PathBuf) -> Result<Content, Error> {
     }))
 }
 
-fn results(cache: &Path) -> PathBuf {
+pub(super) fn results(cache: &Path) -> PathBuf {
     cache.join("results")
 }
 

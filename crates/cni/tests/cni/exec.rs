@@ -75,6 +75,31 @@ fn the_deadline_ends_the_whole_group() {
 }
 
 #[test]
+fn only_a_plugin_with_a_deadline_has_a_group_of_its_own() {
+    let lab = Lab::new();
+    let program = lab.program("group", "#!/bin/sh\necho $$; cut -d' ' -f5 /proc/$$/stat\n");
+    let pid_and_group = |timeout: Option<Duration>| {
+        let printed = String::from_utf8(run(&program, &ADD, b"", timeout).unwrap()).unwrap();
+        let numbers: Vec<i32> = printed.lines().map(|line| line.parse().unwrap()).collect();
+        (numbers[0], numbers[1])
+    };
+    let (pid, group) = pid_and_group(Some(Duration::from_secs(60)));
+    assert_eq!(group, pid);
+    let ours = rustix::process::getpgrp().as_raw_nonzero().get();
+    assert_eq!(pid_and_group(None).1, ours, "as a delegate, which ends with its plugin's group");
+}
+
+#[test]
+fn a_plugin_without_a_deadline_is_ended_alone() {
+    let lab = Lab::new();
+    let pid = lab.path("pid");
+    // What it printed too much is what ends it; our own group lives on to tell.
+    let script = format!("#!/bin/sh\necho $$ > {}\nexec yes\n", pid.display());
+    run(&lab.program("mad", &script), &ADD, b"", None).unwrap_err();
+    assert!(!is_running(lab.read("pid").trim().parse().unwrap()));
+}
+
+#[test]
 fn output_without_end_is_cut_off() {
     let lab = Lab::new();
     let error = run_plainly(&lab.program("mad", "#!/bin/sh\nexec yes\n"), b"").unwrap_err();

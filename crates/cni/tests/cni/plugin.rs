@@ -90,7 +90,7 @@ fn a_wrong_environment_is_told() {
     check(&both, bad, id);
     let long = "interface name \"1234567890123456\" is invalid: it is longer than 15 bytes";
     check(&|env| env.ifname = "1234567890123456".into(), bad, long);
-    let slash = "interface name \"a/b\" is invalid: it holds '/', ':' or white space";
+    let slash = "interface name \"a/b\" is invalid: it holds '/', ':', '%' or white space";
     check(&|env| env.ifname = "a/b".into(), bad, slash);
 }
 

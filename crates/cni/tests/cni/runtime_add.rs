@@ -200,6 +200,22 @@ fn a_second_add_that_fails_leaves_the_first_in_place() {
 }
 
 #[test]
+fn a_stale_memory_does_not_keep_an_add_from_being_undone() {
+    let lab = Lab::new();
+    lab.plugin("a", &printing(&json!({"x": 1})));
+    lab.plugin("b", &printing(&json!({"x": 2})));
+    let list = list("1.0.0", &["a", "b"]);
+    lab.runtime().add(&list, &container()).unwrap();
+    lab.plugin("b", &failing("ADD", 103, "no room"));
+    lab.calls();
+    let error = lab.runtime().add(&list, &container()).unwrap_err();
+    assert_eq!((error.code, &*error.details), (Code(103), ""));
+    assert_eq!(lab.calls(), ["ADD a", "ADD b", "DEL b", "DEL a"]);
+    assert_eq!(lab.sent("a", "DEL")["prevResult"]["x"], 1, "of this ADD, not the one remembered");
+    assert!(lab.runtime().cached("net", &container()).is_none(), "nothing of it is there");
+}
+
+#[test]
 fn a_plugin_out_of_time_is_undone() {
     let lab = Lab::new();
     lab.plugin("a", &printing(&json!({})));

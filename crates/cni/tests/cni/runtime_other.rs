@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
+use cni::runtime::cache::Entry;
 use cni::runtime::{Container, NetworkList};
 use cni::{Attachment, Code, Host, Plugin};
 use serde_json::json;
@@ -89,10 +90,53 @@ fn gc_before_1_1_0_only_removes_and_can_be_disabled() {
 fn what_is_valid_can_be_decided_while_nothing_else_runs() {
     let list = list("1.1.0", &["a"]);
     let lab = attached(&list, &["c1", "c2"]);
-    let keep_second = |cached: &[cni::runtime::cache::Entry]| vec![cached[1].attachment()];
+    let keep_second = |cached: &[Entry]| vec![cached[1].attachment()];
     lab.runtime().gc_with(&list, keep_second).unwrap();
     assert_eq!(lab.sent("a", "GC")["cni.dev/valid-attachments"][0]["containerID"], "c2");
     assert!(lab.runtime().cached("net", &container()).is_none());
+}
+
+#[test]
+fn a_file_that_says_nothing_keeps_the_plugins_from_gc() {
+    let list = list("1.1.0", &["a"]);
+    for text in ["", "{", r#"{"cniVersion":"0.4.0"}"#, r#"{"kind":"cniCacheV1"}"#] {
+        let lab = attached(&list, &["keep", "stale"]);
+        let file = lab.path("cache/results/net-live-eth0");
+        fs::write(&file, text).unwrap();
+        let keep = |_: &[Entry]| vec![attachment("keep")];
+        let error = lab.runtime().gc_with(&list, keep).unwrap_err();
+        assert_eq!(lab.calls(), ["DEL a"], "the stale one, and no GC: {text}");
+        assert_eq!(error.code, Code::IO);
+        assert!(error.msg.contains(file.to_str().unwrap()), "{error}");
+        fs::rename(&file, lab.path("cache/results/other-live-eth0")).unwrap();
+        lab.runtime().gc_with(&list, keep).unwrap();
+        assert_eq!(lab.calls(), ["GC a"], "of another network: {text}");
+    }
+}
+
+#[test]
+fn a_cache_that_cannot_be_listed_keeps_the_plugins_from_gc() {
+    let list = list("1.1.0", &["a"]);
+    let lab = attached(&list, &["c1"]);
+    fs::remove_dir_all(lab.path("cache/results")).unwrap();
+    lab.runtime().gc_with(&list, |_| Vec::new()).unwrap();
+    assert_eq!(lab.calls(), ["GC a"], "no folder, no attachments");
+    fs::write(lab.path("cache/results"), "a file where a folder belongs").unwrap();
+    let error = lab.runtime().gc_with(&list, |_| Vec::new()).unwrap_err();
+    assert_eq!(error.code, Code::IO);
+    assert!(error.msg.contains(lab.path("cache/results").to_str().unwrap()), "{error}");
+    assert!(lab.calls().is_empty());
+    assert_eq!(lab.runtime().gc(&list, &[]).unwrap_err().code, Code::IO);
+    assert_eq!(lab.calls(), ["GC a"], "the caller's own list does not depend on the cache");
+}
+
+#[test]
+fn stale_attachments_can_be_removed_without_gc() {
+    let list = list("1.1.0", &["a", "b"]);
+    let lab = attached(&list, &["keep", "stale"]);
+    lab.runtime().del_stale(&list, |_| vec![attachment("keep")]).unwrap();
+    assert_eq!(lab.calls(), ["DEL b", "DEL a"]);
+    assert!(lab.read("a.DEL.env").contains("CNI_CONTAINERID=stale\n"));
 }
 
 #[test]

@@ -5,15 +5,15 @@ use ::netlink::{Attr, Attrs, Errno, Message, u32_at};
 use rustix::net::netdevice::name_to_index;
 
 use super::{
-    Detail, Forwards, IFINFO_LEN, IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_ALT_IFNAME,
-    IFLA_BR_VLAN_FILTERING, IFLA_BRPORT_ISOLATED, IFLA_BRPORT_LEARNING, IFLA_BRPORT_MODE,
-    IFLA_BRPORT_NEIGH_SUPPRESS, IFLA_BRPORT_UNICAST_FLOOD, IFLA_GROUP, IFLA_IFALIAS, IFLA_IFNAME,
-    IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND, IFLA_LINK,
-    IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_PROP_LIST, IFLA_TXQLEN, IpvlanMode, Link,
-    MacvlanMode, OperState, PortOptions, RTM_GETLINK, ifinfo,
+    Detail, IFINFO_LEN, IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_ALT_IFNAME, IFLA_BR_VLAN_FILTERING,
+    IFLA_BRPORT_ISOLATED, IFLA_BRPORT_LEARNING, IFLA_BRPORT_MODE, IFLA_BRPORT_NEIGH_SUPPRESS,
+    IFLA_BRPORT_UNICAST_FLOOD, IFLA_GROUP, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INFO_DATA,
+    IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND, IFLA_LINK, IFLA_LINKINFO,
+    IFLA_MASTER, IFLA_MTU, IFLA_PROP_LIST, IFLA_TXQLEN, IpvlanMode, Link, MacvlanMode, OperState,
+    PortOptions, RTM_GETLINK, ifinfo,
 };
 use crate::error::{Error, Result};
-use crate::net::{AF_INET, AF_INET6};
+use crate::net::AF_INET6;
 use crate::request::Netlink;
 use crate::types::{IfIndex, IfName, MacAddr};
 
@@ -23,10 +23,7 @@ const IFLA_PROMISCUITY: u16 = 30; // linux/if_link.h
 const IFLA_LINK_NETNSID: u16 = 37; // linux/if_link.h
 const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3; // linux/rtnetlink.h
 const IFLA_INET6_CONF: u16 = 2; // linux/if_link.h
-const DEVCONF_FORWARDING: usize = 0; // linux/ipv6.h
 const DEVCONF_ACCEPT_RA: usize = 3; // linux/ipv6.h
-const IFLA_INET_CONF: u16 = 1; // linux/if_link.h
-const IPV4_DEVCONF_FORWARDING: usize = 1; // linux/ip.h, counted from 1
 const IFLA_VLAN_ID: u16 = 1; // linux/if_link.h
 const IFLA_VRF_TABLE: u16 = 1; // linux/if_link.h
 const IFLA_MACVLAN_MODE: u16 = 1; // linux/if_link.h
@@ -114,7 +111,6 @@ pub(super) fn parse(payload: &[u8]) -> Option<Link> {
         txqlen: 0,
         port: None,
         accept_ra: None,
-        forwards: Forwards::default(),
     };
     for attr in Attrs::after(payload, IFINFO_LEN) {
         read_attr(&mut link, &attr);
@@ -141,22 +137,15 @@ fn read_attr(link: &mut Link, attr: &Attr<'_>) {
             link.altnames.extend(names.filter_map(|prop| prop.str().map(str::to_owned)));
         }
         IFLA_LINKINFO => read_info(link, &attr.nested()),
-        IFLA_AF_SPEC => read_switches(link, &attr.nested()),
+        IFLA_AF_SPEC => link.accept_ra = accept_ra(&attr.nested()),
         _ => {}
     }
 }
 
-/// The kernel tells a link's IP switches with it, for each family as an array of numbers.
-fn read_switches(link: &mut Link, families: &Attrs<'_>) {
-    let switch = |family: u8, conf: u16, at: usize| {
-        let family = families.find_kind(u16::from(family))?;
-        u32_at(family.nested().find_kind(conf)?.payload, 4 * at)
-    };
-    link.accept_ra = switch(AF_INET6, IFLA_INET6_CONF, DEVCONF_ACCEPT_RA);
-    link.forwards = Forwards {
-        ipv4: switch(AF_INET, IFLA_INET_CONF, IPV4_DEVCONF_FORWARDING - 1) == Some(1),
-        ipv6: switch(AF_INET6, IFLA_INET6_CONF, DEVCONF_FORWARDING) == Some(1),
-    };
+/// The kernel tells a link's IPv6 switches with it, as an array of numbers.
+fn accept_ra(families: &Attrs<'_>) -> Option<u32> {
+    let inet6 = families.find_kind(u16::from(AF_INET6))?;
+    u32_at(inet6.nested().find_kind(IFLA_INET6_CONF)?.payload, 4 * DEVCONF_ACCEPT_RA)
 }
 
 fn read_info(link: &mut Link, info: &Attrs<'_>) {

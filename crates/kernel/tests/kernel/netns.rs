@@ -96,6 +96,18 @@ fn a_named_namespace_is_one_of_ip_netns() {
 }
 
 #[test]
+fn a_later_ip_netns_add_does_not_cover_ours() {
+    in_netns(|| {
+        let path = Path::new("/run/netns/blue");
+        Netns::create_named(path).unwrap();
+        ip("netns add other");
+        assert_eq!(ip("-n blue -o link show").lines().count(), 1);
+        Netns::remove_named(path).unwrap();
+        assert_eq!(ip("netns list").trim(), "other");
+    });
+}
+
+#[test]
 fn sysctls_are_those_of_the_namespace() {
     in_netns(|| {
         let pod = Ns::new("pod");

@@ -12,8 +12,9 @@ static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os();
-    match multicall::called_as(words.next().as_deref()) {
+    let name = words.next();
+    match multicall::called_as(name.as_deref()) {
         Some(plugin) => multicall::run(plugin),
-        None => install::command_line(words),
+        None => multicall::refuse(name.as_deref()).unwrap_or_else(|| install::command_line(words)),
     }
 }

@@ -72,7 +72,7 @@ fn build<'a>(
     found.mac = mac;
     host::give_addresses(host, &found, &missing)?;
     if has_addresses && bridge.is_gateway {
-        forwarding::enable(result.ips.iter().map(|ip| ip.address.addr()), found.forwards)?;
+        forwarding::enable(result.ips.iter().map(|ip| ip.address.addr()))?;
     }
     result.interfaces = interfaces(request, bridge, mac, &pair);
     if !bridge.dns.is_empty() {

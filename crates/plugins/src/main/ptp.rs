@@ -6,9 +6,8 @@ use std::net::IpAddr;
 use cni::{CniResult, Code, Dns, Error, IpConfig, Plugin, Request, Version};
 use ipnet::IpNet;
 use kernel::addr::{self, AddrOptions};
-use kernel::link::Forwards;
 use kernel::route::{self, Route};
-use kernel::{IfIndex, Netlink, Netns, link, sysctl};
+use kernel::{IfIndex, Netlink, Netns, link};
 use serde::Deserialize;
 
 use crate::fault::OrFault;
@@ -45,7 +44,8 @@ fn understand(request: &Request) -> Result<PtpConf, Error> {
     if conf.ip_masq {
         return Err(super::not_here_yet("ipMasq"));
     }
-    if request.ipam_type().is_none() {
+    veth::understand_mtu(conf.mtu)?;
+    if request.ipam_type()?.is_none() {
         return Err(Error::invalid_config("key \"ipam.type\" must be set: ptp routes by address"));
     }
     Ok(conf)
@@ -68,14 +68,14 @@ fn build<'a>(
     let mut result = delegated::add(request)?.unwrap_or_default();
     undo.push(move || drop(delegated::del(request)));
     let gateways = gateways(&result.ips)?;
-    let mtu = Some(conf.mtu).filter(|mtu| *mtu != 0);
+    let mtu = veth::understand_mtu(conf.mtu)?;
     let pair = veth::create(host, ns, request, &Wanted { mtu, ..Wanted::default() })?;
     undo.push(move || veth::take_back(host, pair.host));
-    ignore_routers(&pair)?;
+    forwarding::ignore_routers(pair.host)?;
     configure_container(ns, &pair, &result, &gateways)?;
     configure_host(host, &pair, &result.ips, &gateways)?;
     // Last, as it is not taken back: other networks may count on it by then.
-    forwarding::enable(result.ips.iter().map(|ip| ip.address.addr()), Forwards::default())?;
+    forwarding::enable(result.ips.iter().map(|ip| ip.address.addr()))?;
     for ip in &mut result.ips {
         ip.interface = Some(CONTAINER);
     }
@@ -95,14 +95,6 @@ fn gateways(ips: &[IpConfig]) -> Result<Vec<IpAddr>, Error> {
         })
     };
     ips.iter().map(gateway).collect()
-}
-
-/// A container that says it is a router must not give the host addresses and routes.
-fn ignore_routers(pair: &Pair) -> Result<(), Error> {
-    match sysctl::write(&format!("net/ipv6/conf/{}/accept_ra", pair.host), "0") {
-        Err(error) if !error.is_not_found() => Err(error).or_fault("set up the host's interface"),
-        _ => Ok(()),
-    }
 }
 
 fn single(address: IpAddr) -> IpNet {

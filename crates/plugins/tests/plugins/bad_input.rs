@@ -46,6 +46,13 @@ fn wrong_types(world: &World) -> Vec<Bad> {
     let range = |range: Value| host_local(&json!({"ranges": [[range]]}));
     vec![
         config(world, &bridge(&json!({"mtu": "abc"})), 7, "\"mtu\" is \"abc\""),
+        config(world, &bridge(&json!({"mtu": 67})), 7, "\"mtu\" is 67, allowed are 68 to 65535"),
+        config(world, &ptp(&json!({"mtu": 70000})), 7, "\"mtu\" is 70000"),
+        config(world, &bridge(&json!({"ipam": "host-local"})), 7, "\"ipam\" is \"host-local\""),
+        config(world, &bridge(&json!({"ipam": []})), 7, "\"ipam\" is []"),
+        config(world, &bridge(&json!({"ipam": {"type": 5}})), 7, "\"ipam.type\" is 5"),
+        config(world, &bridge(&json!({"bridge": "br%d"})), 7, "contains a '%'"),
+        call(world.call(&bridge(&json!({})), 1).ifname("eth%d"), 4, "'%'"),
         config(world, &bridge(&json!({"mtu": -1})), 7, "\"mtu\" is -1"),
         config(world, &bridge(&json!({"mtu": 1.5})), 7, "\"mtu\" is 1.5"),
         config(world, &bridge(&json!({"isGateway": "yes"})), 7, "\"isGateway\" is \"yes\""),

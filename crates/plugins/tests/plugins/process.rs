@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use testkit::{in_netns, not_run, plugin_program, require, run, test_name, try_run, wait_for};
 
 use crate::call::{Answer, Call};
-use crate::conf::{bridge, dual, ptp};
+use crate::conf::{bridge, dual, ptp, with};
 use crate::world::{Plugins, World};
 
 const NAMES: [&str; 6] = ["bridge", "host-local", "loopback", "ptp", "sample", "static"];
@@ -143,6 +143,19 @@ fn command_line_tells_what_it_is() {
     }
     let why = try_run(&program, &["--install", "/proc/nowhere"]).expect_err("no such place");
     assert!(why.contains("/proc/nowhere"), "{why}");
+}
+
+/// A network whose type is the program's own name must not seem to work.
+#[test]
+fn under_its_own_name_it_is_no_plugin() {
+    in_netns(|| {
+        let world = World::new(&Plugins::ours(), 1);
+        let config = with(bridge(&json!({})), &json!({"type": "podwire-cni"}));
+        for verb in ["ADD", "DEL", "CHECK", "VERSION"] {
+            let answer = world.call(&config, 1).run(verb);
+            answer.fails_with(7, "there is no plugin \"podwire-cni\"");
+        }
+    });
 }
 
 /// The shipped program needs no dynamic linker, and is small.

@@ -40,8 +40,10 @@ Examples:
     /// Remove attachments whose namespace is gone
     #[command(after_help = "\
 Examples:
-  podwire net gc mynet          keep attachments whose namespace is alive, remove the others
-  podwire net gc mynet --all    remove every attachment, as cnitool does")]
+  podwire net gc mynet              detach those in the cache whose namespace is gone
+  podwire net gc mynet --all        detach all of the cache, as cnitool does
+  podwire net gc mynet --plugins    where no other runtime attaches containers: addresses and
+                                    other leftovers that the cache does not know go as well")]
     Gc(Collect),
     /// Ask whether a network can take containers
     #[command(after_help = "Example:\n  podwire net status mynet && echo ready")]
@@ -98,9 +100,13 @@ pub struct Collect {
     /// Accepted for cnitool's sake; it changes nothing.
     #[arg(hide = true)]
     pub netns: Option<String>,
-    /// Remove every attachment, also those whose namespace is alive.
+    /// Remove every attachment of this cache, also those whose namespace is alive.
     #[arg(long)]
     pub all: bool,
+    /// Also let the plugins remove what belongs to none of the attachments in this cache; only
+    /// right where this cache knows all containers of the node.
+    #[arg(long, conflicts_with = "all")]
+    pub plugins: bool,
     #[command(flatten)]
     pub places: Places,
 }

@@ -7,7 +7,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result, anyhow};
 use kernel::Netns;
 
 use crate::lock::{self, Lock};
@@ -99,19 +99,26 @@ fn lock_home() -> Result<Lock> {
 
 /// Called with the home locked.
 fn clean_up(kept_too: bool) -> Result<Vec<Cleaned>> {
-    let mut cleaned = Vec::new();
+    let (mut cleaned, mut errors) = (Vec::new(), Vec::new());
     for id in ids()? {
-        let dir = dir_of(id);
-        if dir.join(KEPT).exists() && !kept_too {
+        if dir_of(id).join(KEPT).exists() && !kept_too {
             continue;
         }
-        let lock = lock::attempt(&dir).with_context(|| format!("lock {}", dir.display()))?;
-        cleaned.push(match lock {
-            None => Cleaned::StillRunning { id },
-            Some(_lock) => Cleaned::Removed { id, namespaces: remove_run(id)? },
-        });
+        match clean_run(id) {
+            Ok(done) => cleaned.push(done),
+            Err(error) => errors.push(error.context(format!("remove demo {id}"))),
+        }
     }
-    Ok(cleaned)
+    join(errors).map(|()| cleaned)
+}
+
+fn clean_run(id: u32) -> Result<Cleaned> {
+    let dir = dir_of(id);
+    let lock = lock::attempt(&dir).with_context(|| format!("lock {}", dir.display()))?;
+    Ok(match lock {
+        None => Cleaned::StillRunning { id },
+        Some(_lock) => Cleaned::Removed { id, namespaces: remove_run(id)? },
+    })
 }
 
 /// Removes a run, and the home with the last of them.
@@ -125,12 +132,20 @@ fn remove_all(id: u32) -> Result<usize> {
 /// Called with the home locked. Namespaces first: without the directory nobody would find them.
 fn remove_run(id: u32) -> Result<usize> {
     let namespaces = namespaces(id)?;
-    for path in &namespaces {
-        Netns::remove_named(path)?;
-    }
+    let removed = namespaces.iter().map(Netns::remove_named);
+    join(removed.filter_map(|removed| removed.err().map(Error::from)).collect())?;
     let dir = dir_of(id);
     fs::remove_dir_all(&dir).with_context(|| format!("remove {}", dir.display()))?;
     Ok(namespaces.len())
+}
+
+/// One failure stays as it is; of several all are told.
+fn join(mut errors: Vec<Error>) -> Result<()> {
+    if errors.len() < 2 {
+        return errors.pop().map_or(Ok(()), Err);
+    }
+    let told: Vec<String> = errors.iter().map(|error| format!("{error:#}")).collect();
+    Err(anyhow!(told.join("; ")))
 }
 
 fn remove_home() {

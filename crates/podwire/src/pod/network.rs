@@ -2,31 +2,18 @@
 //! The two networks of every pod: loopback and the default.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result};
-use cni::Host;
 use cni::runtime::conf_dir::{self, Chosen};
 use cni::runtime::{Container, NetworkList, Runtime};
 use serde_json::{Value, json};
 
 use super::state::PodState;
-use crate::cli::Places;
 use crate::report::Hint;
 use crate::{config, place};
 
-/// kubelet waits two minutes for an operation of the runtime and a hundred seconds more.
-const TIMEOUT: Duration = Duration::from_secs(220);
-
 /// kubelet's words for a node without a network.
 pub const UNINITIALIZED: &str = "cni config uninitialized";
-
-/// The runtime as kubelet sets it up.
-pub fn runtime<'h>(host: &'h Host, places: &Places) -> Runtime<'h> {
-    let mut runtime = place::runtime(host, places);
-    runtime.timeout = Some(TIMEOUT);
-    runtime
-}
 
 /// The first valid network of the directory as it is now.
 pub fn default(dir: &Path, runtime: &Runtime) -> Result<Chosen> {

@@ -32,8 +32,8 @@ enum Readiness {
 }
 
 pub fn run(asked: &PodReady, format: Format) -> Result<ExitCode> {
-    let host = place::this_program();
-    let runtime = network::runtime(&host, &asked.places);
+    let host = place::host(&asked.places);
+    let runtime = place::runtime(&host, &asked.places);
     if asked.watch {
         return watch(asked, &runtime, format);
     }

@@ -13,8 +13,8 @@ use crate::output::{self, Format};
 use crate::{config, place};
 
 pub fn run(asked: &PodDown, format: Format) -> Result<()> {
-    let host = place::this_program();
-    let runtime = network::runtime(&host, &asked.places);
+    let host = place::host(&asked.places);
+    let runtime = place::runtime(&host, &asked.places);
     let store = Store::new(&asked.state.state_dir, &asked.pod);
     let _lock = store.lock()?;
     let state = store.read()?;

@@ -19,8 +19,8 @@ use crate::report::{self, Hint};
 use crate::{config, id, place};
 
 pub fn run(asked: &PodUp, format: Format) -> Result<()> {
-    let host = place::this_program();
-    let runtime = network::runtime(&host, &asked.places);
+    let host = place::host(&asked.places);
+    let runtime = place::runtime(&host, &asked.places);
     let store = Store::new(&asked.state.state_dir, &asked.pod);
     let _lock = store.lock()?;
     clear_way(&asked.pod, &store, &runtime)?;
@@ -36,7 +36,10 @@ pub fn run(asked: &PodUp, format: Format) -> Result<()> {
         report::warn(&warning);
     }
     store.write(&state)?;
-    let connected = connect(&state, &list, &runtime);
+    let connected = connect(&state, &list, &runtime).and_then(|raw| {
+        state.is_up = true;
+        store.write(&state).map(|()| raw)
+    });
     let raw = match connected {
         Ok(raw) => raw,
         Err(error) => {
@@ -44,8 +47,6 @@ pub fn run(asked: &PodUp, format: Format) -> Result<()> {
             return Err(error.context(format!("connect pod {}", asked.pod)));
         }
     };
-    state.is_up = true;
-    store.write(&state)?;
     show(&asked.pod, &state, &list, &raw, started.elapsed(), format)
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use testkit::{Daemon, in_netns, run, try_run, wait_for};
 
-use super::program::{PODWIRE, links, names, ok, ok_json};
+use super::program::{PODWIRE, fails, links, names, ok, ok_json};
 
 fn nothing_is_left() {
     assert_eq!(names(Path::new("/run/netns")), [""; 0]);
@@ -71,6 +71,25 @@ fn kept_stays_until_cleaned() {
         assert_eq!(names(Path::new("/run/netns")).len(), 3);
         assert_eq!(ok(&["demo", "--clean"]), "demo 1: removed with 3 namespaces\n");
         assert_eq!(ok(&["demo", "--clean"]), "nothing to remove\n");
+        nothing_is_left();
+    });
+}
+
+#[test]
+fn what_cannot_be_removed_does_not_keep_the_rest() {
+    in_netns(|| {
+        for _ in 0..2 {
+            ok(&["demo", "--keep", "--pods", "2"]);
+        }
+        // A directory is no namespace, and its name comes first.
+        let stuck = "/run/netns/podwire-demo-1-a";
+        std::fs::create_dir(stuck).unwrap();
+        let why = fails(&["demo", "--clean"]);
+        assert!(why.contains("error: remove demo 1\n") && why.contains(stuck), "{why}");
+        assert_eq!(names(Path::new("/run/netns")), ["podwire-demo-1-a"]);
+        assert_eq!(names(Path::new("/run/podwire/demo")), ["1"], "to be found the next time");
+        std::fs::remove_dir(stuck).unwrap();
+        ok(&["demo", "--clean"]);
         nothing_is_left();
     });
 }

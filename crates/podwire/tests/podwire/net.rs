@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `podwire net`.
 
+use std::fs;
 use std::os::unix::fs::symlink;
+use std::path::Path;
 
 use serde_json::{Value, json};
 use testkit::{Ns, in_netns, run};
 
-use super::program::{Conf, PODWIRE, addresses, bridge, fails, links, list, ok, ok_json};
+use super::program::{Conf, PODWIRE, addresses, bridge, fails, links, list, names, ok, ok_json};
 
 #[test]
 fn add_check_del() {
@@ -146,6 +148,78 @@ fn gc_keeps_what_is_alive() {
         assert_eq!(printed["removed"][0]["netns"], "/run/netns/blue");
         assert!(conf.taken("mynet").is_empty());
         assert_eq!(links(), ["mynet0"]);
+    });
+}
+
+#[test]
+fn gc_leaves_the_attachments_of_other_runtimes_alone() {
+    in_netns(|| {
+        let conf = Conf::with_bridge("mynet", "10.1.0.0/24");
+        let (blue, red) = (Ns::new("blue"), Ns::new("red"));
+        let add = ["net", "add", "mynet"];
+        ok(&[&add[..], &["blue", "--cache-dir=/run/other", &conf.flag()]].concat());
+        ok(&[&add[..], &["red", &conf.flag()]].concat());
+        for flags in [&[][..], &["--all"]] {
+            ok(&[&["net", "gc", "mynet", &conf.flag()], flags].concat());
+            assert!(conf.taken("mynet").contains(&"10.1.0.2".to_owned()), "{flags:?}");
+        }
+        assert_eq!(conf.taken("mynet"), ["10.1.0.2"], "--all took red");
+        testkit::ping(&blue, "10.1.0.1".parse().unwrap());
+
+        let printed = ok(&["net", "gc", "mynet", "--plugins", &conf.flag()]);
+        assert_eq!(printed, "mynet: 0 removed, 0 kept\n");
+        assert!(conf.taken("mynet").is_empty(), "this cache was said to know all");
+        drop(red);
+    });
+}
+
+#[test]
+fn gc_with_a_broken_cache_file_cuts_nobody_off() {
+    in_netns(|| {
+        let conf = Conf::with_bridge("mynet", "10.1.0.0/24");
+        let (blue, red) = (Ns::new("blue"), Ns::new("red"));
+        ok(&["net", "add", "mynet", "blue", &conf.flag()]);
+        let results = Path::new("/var/lib/cni/results");
+        let file = results.join(&names(results)[0]);
+        fs::write(&file, "").unwrap();
+        ok(&["net", "add", "mynet", "red", &conf.flag()]);
+        drop(red);
+        let why = fails(&["net", "gc", "mynet", "--plugins", &conf.flag()]);
+        assert!(why.contains(file.to_str().unwrap()), "{why}");
+        assert!(why.contains("mynet: 1 removed, 0 kept\n"), "{why}");
+        assert_eq!(conf.taken("mynet"), ["10.1.0.2"]);
+        testkit::ping(&blue, "10.1.0.1".parse().unwrap());
+    });
+}
+
+#[test]
+fn gc_counts_what_it_did() {
+    in_netns(|| {
+        let conf = Conf::new();
+        let recorder = super::pod::write_recorder(&conf);
+        let mut network = list("rec", &[recorder]);
+        conf.write("10-rec.conflist", &network.to_string());
+        let path = format!("--path={}", conf.path().display());
+        let (blue, red) = (Ns::new("blue"), Ns::new("red"));
+        for name in ["blue", "red"] {
+            ok(&["net", "add", "rec", name, &path, &conf.flag()]);
+        }
+        drop(red);
+        let gc = ["net", "gc", "rec", &path, &conf.flag()];
+        fs::write(conf.path().join("fail-DEL"), "").unwrap();
+        assert!(!fails(&gc).contains("removed, "), "nothing was");
+        fs::remove_file(conf.path().join("fail-DEL")).unwrap();
+        network["disableGC"] = true.into();
+        conf.write("10-rec.conflist", &network.to_string());
+        assert_eq!(ok(&gc), "rec: 0 removed, 2 kept\n");
+        network["disableGC"] = false.into();
+        conf.write("10-rec.conflist", &network.to_string());
+        assert!(ok(&gc).starts_with("rec: 1 removed, 1 kept\n"));
+        assert!(!conf.path().join("GC.json").exists(), "plugins are sent GC when asked only");
+        ok(&[&gc[..], &["--plugins"]].concat());
+        let valid = &super::pod::recorded(&conf, "GC")["cni.dev/valid-attachments"];
+        assert_eq!(valid.as_array().unwrap().len(), 1);
+        drop(blue);
     });
 }
 

@@ -170,6 +170,27 @@ fn failure_leaves_nothing() {
 }
 
 #[test]
+fn pod_that_cannot_be_remembered_is_undone() {
+    in_netns(|| {
+        let conf = Conf::new();
+        let recorder = write_recorder(&conf);
+        // In the way of the second write, the one after ADD.
+        let obstacle = "/run/podwire/pods/a_b.new";
+        let script = fs::read_to_string(conf.path().join("recorder")).unwrap();
+        let obstruct = format!("test $CNI_COMMAND != ADD || mkdir {obstacle}\ncase ");
+        fs::write(conf.path().join("recorder"), script.replace("case ", &obstruct)).unwrap();
+        let bridge = bridge("mynet", "10.1.0.0/24", &conf.addresses());
+        conf.write("10-a.conflist", &list("mynet", &[bridge, recorder]).to_string());
+        let path = format!("--path={}", conf.path().display());
+        let why = fails(&["pod", "up", "a/b", &path, &conf.flag(), "--pod-cidr=10.9.0.0/24"]);
+        assert!(why.contains("because write /run/podwire/pods/a_b.json"), "{why}");
+        fs::remove_dir(obstacle).unwrap();
+        nothing_is_left();
+        assert!(conf.taken("mynet").is_empty());
+    });
+}
+
+#[test]
 fn readiness_has_a_reason() {
     in_netns(|| {
         let conf = Conf::new();

@@ -3,7 +3,8 @@
 //! can serve one directory.
 //!
 //! The files are the truth, but name no address for a container. An [`index`] beside them does, and
-//! spares ADD and DEL the reading of every file; it is a cache, checked before it is believed.
+//! spares ADD and DEL the reading of every file; it is a cache, checked before it is believed, and
+//! no operation fails for want of it: a full disk is emptied by DEL.
 
 mod allocate;
 mod dir;
@@ -50,7 +51,9 @@ pub struct Pick {
 #[derive(Debug)]
 pub struct Store {
     files: Files,
-    index: Index,
+    /// Missing once it could not be opened or written. The files are read instead, and the next
+    /// store tries again.
+    index: Option<Index>,
     last: Vec<Last>,
     /// Whether the index says what the files say; a failure half way leaves it unset.
     in_sync: bool,
@@ -90,11 +93,11 @@ impl Store {
         let lock = lock.and_then(|file| file.lock().map(|()| file));
         let lock = lock.map_err(doing("lock", &path))?;
         let files = Dir::open(path)?;
-        let index = Dir::open_or_create(data_dir.join(INDEXES).join(network))?;
-        let in_sync = index.is_stamped_like(&files)?;
-        let (files, index) = (Files::new(files), Index::new(index));
+        let index = Index::open(&data_dir.join(INDEXES).join(network));
+        let in_sync = index.as_ref().is_some_and(|index| index.agrees_with(&files));
+        let files = Files::new(files);
         let mut store = Self { files, index, last: Vec::new(), in_sync, _lock: lock };
-        store.sync()?;
+        store.sync();
         Ok(store)
     }
 
@@ -111,7 +114,7 @@ impl Store {
 
     /// The addresses of an attachment, those in files that name only its container included.
     pub fn addresses_of(&mut self, id: &str, ifname: &str) -> Result<Vec<IpAddr>, Error> {
-        self.sync()?;
+        self.sync();
         let owner = Owner::new(id, ifname);
         let mut found = self.held_by(owner)?;
         found.extend(self.held_by(owner.legacy())?);
@@ -120,8 +123,19 @@ impl Store {
 
     /// Takes all of these addresses, or none: [`Error::Taken`] if somebody holds one.
     pub fn reserve(&mut self, id: &str, ifname: &str, picks: &[Pick]) -> Result<(), Error> {
-        self.sync()?;
+        self.sync();
         let owner = Owner::new(id, ifname);
+        let mut taken = self.take(owner, picks);
+        // the index may hold the last of the space
+        if taken.as_ref().is_err_and(Error::is_full) && self.discard_index() {
+            taken = self.take(owner, picks);
+        }
+        taken?;
+        self.update_index(|index| index.add(owner, picks.iter().map(|p| p.ip)));
+        Ok(())
+    }
+
+    fn take(&mut self, owner: Owner<'_>, picks: &[Pick]) -> Result<(), Error> {
         let text = owner.text();
         for (n, pick) in picks.iter().enumerate() {
             let created = self.files.create(pick.ip, &text);
@@ -133,19 +147,11 @@ impl Store {
             created?;
             return Err(Error::Taken { ip: pick.ip });
         }
-        let recorded = self.record(owner, picks);
-        if recorded.is_err() {
+        let advanced = picks.iter().try_for_each(|pick| self.last(pick.set)?.set(pick.ip));
+        if advanced.is_err() {
             self.unreserve(picks);
         }
-        recorded
-    }
-
-    fn record(&mut self, owner: Owner<'_>, picks: &[Pick]) -> Result<(), Error> {
-        self.index.add(owner, picks.iter().map(|p| p.ip))?;
-        for pick in picks {
-            self.last(pick.set)?.set(pick.ip)?;
-        }
-        self.stamp()
+        advanced
     }
 
     /// Takes back what this call has just created. An error is already on its way to the caller,
@@ -167,7 +173,7 @@ impl Store {
         ifname: &str,
         candidates: &[IpAddr],
     ) -> Result<Vec<IpAddr>, Error> {
-        self.sync()?;
+        self.sync();
         let owner = Owner::new(id, ifname);
         let freed = self.release_all_of(owner, candidates)?;
         if freed.is_empty() { self.release_all_of(owner.legacy(), candidates) } else { Ok(freed) }
@@ -190,15 +196,15 @@ impl Store {
         }
         self.in_sync = false;
         self.files.remove_all(&ips)?;
-        self.index.remove(owner)?;
-        self.stamp()?;
+        self.update_index(|index| index.remove(owner));
         Ok(ips)
     }
 
     /// Frees every address whose holder `keep` does not want kept, and says which.
     ///
     /// `keep` is asked with a container and its interface; with `None` for the interface, the file
-    /// is an old one or made by hand, and the container being known should be enough to keep it.
+    /// is an old one or made by hand, and GC keeps every such file: nothing says that the
+    /// attachment is gone.
     pub fn retain(
         &mut self,
         mut keep: impl FnMut(&str, Option<&str>) -> bool,
@@ -208,8 +214,7 @@ impl Store {
         let ips: Vec<_> = gone.iter().map(|r| r.ip).collect();
         self.in_sync = false;
         self.files.remove_all(&ips)?;
-        self.index.replace_all(&kept)?;
-        self.stamp()?;
+        self.update_index(|index| index.replace_all(&kept));
         Ok(gone)
     }
 
@@ -234,12 +239,15 @@ impl Store {
         Ok(choose(set, None, |ip| held.contains(&ip)).is_none())
     }
 
-    /// What the index lists for an owner, and whether it has an entry at all.
+    /// What the index lists for an owner, or all files say where it cannot tell; and whether the
+    /// index has an entry to remove.
     fn listed(&self, owner: Owner<'_>) -> Result<(Vec<IpAddr>, bool), Error> {
-        match self.index.get(owner)? {
-            Listed::Nothing => Ok((Vec::new(), false)),
-            Listed::Addresses(ips) => Ok((ips, true)),
-            Listed::TooMany => Ok((self.files.list()?.into_iter().collect(), true)),
+        let index = self.index.as_ref().filter(|_| self.in_sync);
+        match index.map(|index| index.get(owner)) {
+            Some(Ok(Listed::Nothing)) => Ok((Vec::new(), false)),
+            Some(Ok(Listed::Addresses(ips))) => Ok((ips, true)),
+            Some(Ok(Listed::TooMany) | Err(_)) => Ok((self.files.held_by(owner)?, true)),
+            None => Ok((self.files.held_by(owner)?, false)),
         }
     }
 
@@ -270,22 +278,32 @@ impl Store {
     }
 
     /// Rebuilds the index by one full scan if it is not in step with the files: after a change by
-    /// the Go plugin, a crash half way, or at the first use.
-    fn sync(&mut self) -> Result<(), Error> {
-        if self.in_sync {
-            return Ok(());
+    /// the Go plugin, a crash half way, or at the first use. Files that cannot be read are left to
+    /// fail where they are needed.
+    fn sync(&mut self) {
+        if self.in_sync || self.index.is_none() {
+            return;
         }
-        let scan = self.files.scan()?;
-        // we hold the lock, so nobody is about to write these
-        self.files.remove_all(&scan.empty)?;
-        self.index.replace_all(&scan.held)?;
-        self.stamp()
+        let Ok(scan) = self.files.scan() else { return };
+        // we hold the lock, so nobody is about to write these; those that stay do no harm
+        let _ = self.files.remove_all(&scan.empty);
+        self.update_index(|index| index.replace_all(&scan.held));
     }
 
-    fn stamp(&mut self) -> Result<(), Error> {
-        self.files.dir().stamp_alike(self.index.dir())?;
-        self.in_sync = true;
-        Ok(())
+    /// Lets the index follow the files, and stamps both; gives the index up if that fails.
+    fn update_index(&mut self, change: impl FnOnce(&Index) -> Result<(), Error>) {
+        let Some(index) = &self.index else { return };
+        let updated = change(index).and_then(|()| self.files.dir().stamp_alike(index.dir()));
+        self.in_sync = updated.is_ok();
+        if updated.is_err() {
+            self.discard_index();
+        }
+    }
+
+    /// Whether there was one.
+    fn discard_index(&mut self) -> bool {
+        self.in_sync = false;
+        self.index.take().map(Index::discard).is_some()
     }
 }
 

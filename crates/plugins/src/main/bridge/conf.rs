@@ -5,6 +5,8 @@ use cni::{Code, Dns, Error, Request};
 use kernel::{IfName, MacAddr};
 use serde::Deserialize;
 
+use crate::veth;
+
 /// What the network wants, free of contradictions.
 #[derive(Debug, Clone)]
 pub struct Bridge {
@@ -80,7 +82,7 @@ impl Bridge {
             is_gateway: conf.is_gateway || conf.is_default_gateway,
             is_default_gateway: conf.is_default_gateway,
             force_address: conf.force_address,
-            mtu: Some(conf.mtu).filter(|mtu| *mtu != 0),
+            mtu: veth::understand_mtu(conf.mtu)?,
             hairpin: conf.hairpin_mode,
             promisc: conf.promisc_mode,
             isolated: conf.port_isolation,
@@ -104,7 +106,7 @@ fn refuse_contradictions(conf: &BridgeConf, request: &Request) -> Result<(), Err
                    keys \"hairpinMode\" and \"promiscMode\" are both true";
         return Err(Error::invalid_config(msg));
     }
-    if conf.disable_container_interface && request.ipam_type().is_some() {
+    if conf.disable_container_interface && request.ipam_type()?.is_some() {
         let msg = "cannot use IPAM when the container interface is disabled: \
                    keys \"ipam\" and \"disableContainerInterface\" are both set";
         return Err(Error::invalid_config(msg));

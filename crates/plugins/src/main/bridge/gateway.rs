@@ -60,8 +60,8 @@ pub enum Change {
     Nothing,
     /// Nothing is in its way.
     Add,
-    /// This one stands in its way: only one IPv4 address, and no overlapping IPv6 networks.
-    Conflict(IpNet),
+    /// These stand in its way: only one IPv4 address, and no overlapping IPv6 networks.
+    Conflict(Vec<IpNet>),
 }
 
 /// Compares one wanted address with those that the bridge holds.
@@ -69,14 +69,15 @@ pub fn compare(wanted: IpNet, found: &[IpNet]) -> Change {
     if found.contains(&wanted) {
         return Change::Nothing;
     }
-    let in_the_way = found.iter().find(|other| match (wanted, other) {
+    let is_in_the_way = |other: &&IpNet| match (wanted, other) {
         (IpNet::V4(_), IpNet::V4(_)) => true,
         (IpNet::V6(_), IpNet::V6(_)) => {
             wanted.contains(&other.addr()) || other.contains(&wanted.addr())
         }
         _ => false,
-    });
-    in_the_way.map_or(Change::Add, |other| Change::Conflict(*other))
+    };
+    let in_the_way: Vec<IpNet> = found.iter().filter(is_in_the_way).copied().collect();
+    if in_the_way.is_empty() { Change::Add } else { Change::Conflict(in_the_way) }
 }
 
 #[cfg(test)]
@@ -156,10 +157,12 @@ mod tests {
         check("10.1.0.1/24", &[], Change::Add);
         check("10.1.0.1/24", &["fe80::1/64"], Change::Add);
         check("10.1.0.1/24", &["10.1.0.1/24"], Change::Nothing);
-        check("10.1.0.1/24", &["10.2.0.1/24"], Change::Conflict(net("10.2.0.1/24")));
-        check("10.1.0.1/24", &["10.1.0.1/16"], Change::Conflict(net("10.1.0.1/16")));
+        check("10.1.0.1/24", &["10.2.0.1/24"], Change::Conflict(vec![net("10.2.0.1/24")]));
+        check("10.1.0.1/24", &["10.1.0.1/16"], Change::Conflict(vec![net("10.1.0.1/16")]));
+        let both = Change::Conflict(vec![net("10.2.0.1/24"), net("10.3.0.1/24")]);
+        check("10.1.0.1/24", &["10.2.0.1/24", "fe80::1/64", "10.3.0.1/24"], both);
         check("fd00::1/64", &["fe80::1/64", "fd01::1/64"], Change::Add);
-        check("fd00::1/64", &["fd00::2/64"], Change::Conflict(net("fd00::2/64")));
-        check("fd00::1/48", &["fd00:0:0:1::2/64"], Change::Conflict(net("fd00:0:0:1::2/64")));
+        check("fd00::1/64", &["fd00::2/64"], Change::Conflict(vec![net("fd00::2/64")]));
+        check("fd00::1/48", &["fd00:0:0:1::2/64"], Change::Conflict(vec![net("fd00:0:0:1::2/64")]));
     }
 }

@@ -7,11 +7,12 @@ use cni::{Code, Error};
 use ipnet::IpNet;
 use kernel::addr::{self, AddrOptions};
 use kernel::link::{self, Kind, Link, NewLink, OperState};
-use kernel::{IfName, MacAddr, Netlink, sysctl};
+use kernel::{IfName, MacAddr, Netlink};
 
 use super::conf::Bridge;
 use super::gateway::{self, Change};
 use crate::fault::OrFault;
+use crate::forwarding;
 use crate::undo::Undo;
 
 /// How long the kernel may take to let frames through a new port.
@@ -45,8 +46,7 @@ pub fn ensure_bridge<'a>(
 pub fn bring_up(host: &Netlink, bridge: &Bridge, link: &Link) -> Result<(), Error> {
     // A router's announcement on the bridge must not give the host addresses.
     if link.accept_ra.is_some_and(|accepted| accepted != 0) {
-        sysctl::write(&format!("net/ipv6/conf/{}/accept_ra", bridge.name), "0")
-            .or_fault("set the bridge up")?;
+        forwarding::ignore_routers(bridge.name)?;
     }
     let mut changes = Vec::new();
     if !link.is_up() {
@@ -120,11 +120,11 @@ fn remove_if_empty(host: &Netlink, name: IfName) {
 }
 
 /// An address that the bridge lacks.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Missing {
     address: IpNet,
     /// What it replaces.
-    instead_of: Option<IpNet>,
+    instead_of: Vec<IpNet>,
 }
 
 /// Which of the containers' gateway addresses the bridge lacks; an error where one is in the way.
@@ -143,41 +143,41 @@ pub fn missing_addresses(
     for address in wanted.iter().copied() {
         let instead_of = match gateway::compare(address, &present) {
             Change::Nothing => continue,
-            Change::Add => None,
-            Change::Conflict(other) if bridge.force_address => Some(other),
-            Change::Conflict(other) => return Err(conflict(bridge, address, other)),
+            Change::Add => Vec::new(),
+            Change::Conflict(others) if bridge.force_address => others,
+            Change::Conflict(others) => return Err(conflict(bridge, address, &others)),
         };
-        missing.push(Missing { address, instead_of });
-        present.retain(|other| Some(*other) != instead_of);
+        present.retain(|other| !instead_of.contains(other));
         present.push(address);
+        missing.push(Missing { address, instead_of });
     }
     Ok(missing)
 }
 
 /// Gives the bridge the addresses that it lacks.
 pub fn give_addresses(host: &Netlink, found: &Link, missing: &[Missing]) -> Result<(), Error> {
-    let index = found.index;
-    for Missing { address, instead_of } in missing.iter().copied() {
+    let (index, doing) = (found.index, "give the bridge its address");
+    for Missing { address, instead_of } in missing {
         let mut changes: Vec<_> =
-            instead_of.map(|other| addr::remove(index, other)).into_iter().collect();
+            instead_of.iter().map(|other| addr::remove(index, *other)).collect();
         // Nobody else on this bridge may hold the gateway's address, so it needs no detection.
         let options = AddrOptions { nodad: true, ..AddrOptions::default() };
-        changes.push(addr::add(index, address, options));
+        changes.push(addr::add(index, *address, options));
         // Setting the address that it has pins it; see `create_bridge`.
         changes.extend(found.mac.map(|mac| link::set_mac(index, mac)));
-        match host.apply(changes) {
-            // Another ADD was quicker.
-            Err(error) if error.is_exists() => {}
-            other => other.or_fault("give the bridge its address")?,
-        }
+        // Another ADD may have been quicker with either.
+        let is_done = |error: &kernel::Error| error.is_exists() || error.is_not_found();
+        let refused = host.apply_each(changes).into_iter().filter_map(Result::err);
+        refused.filter(|error| !is_done(error)).try_for_each(Err).or_fault(doing)?;
     }
     Ok(())
 }
 
-fn conflict(bridge: &Bridge, wanted: IpNet, other: IpNet) -> Error {
+fn conflict(bridge: &Bridge, wanted: IpNet, others: &[IpNet]) -> Error {
+    let others: Vec<String> = others.iter().map(IpNet::to_string).collect();
     let name = bridge.name.as_str();
     Error::invalid_config(format!("{name:?} already has an IP address different from {wanted}"))
-        .with_details(format!("it has {other}; \"forceAddress\": true replaces it"))
+        .with_details(format!("it has {}; \"forceAddress\": true replaces it", others.join(", ")))
 }
 
 /// The kernel opens a port a moment after both ends of the pair are up, in a task of its own.

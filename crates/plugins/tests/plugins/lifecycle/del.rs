@@ -162,3 +162,25 @@ fn a_name_taken_by_others_is_left_alone() {
         assert_eq!(veths(&world).len(), 2, "the foreign pair stays");
     });
 }
+
+#[test]
+fn del_leaves_the_interface_of_another_attachment_alone() {
+    in_netns(|| {
+        for config in configs() {
+            let world = World::new(&Plugins::ours(), 1);
+            let old = world.call(&config, 1).container("old");
+            let old_result = old.add().result();
+            // As if its namespace were gone and a new one had the same path.
+            world.in_pod(1, "link del eth0");
+            let new = world.call(&config, 1).container("new");
+            let new_result = new.add().result();
+            old.del(&old_result).ok();
+            new.check(&new_result).ok();
+            let other = with(config, &json!({"name": "other"}));
+            world.call(&other, 1).container("new").run("DEL").ok();
+            new.check(&new_result).ok();
+            new.del(&new_result).ok();
+            assert_gone(&world, "own interface");
+        }
+    });
+}

@@ -41,7 +41,7 @@ fn before_the_pair() -> Vec<Failure> {
             host: &["link add br0 type veth peer name br0p"],
             ..failure("bridge is a veth", bridge(&json!({})), 7, "not a bridge")
         },
-        failure("MTU that no bridge has", bridge(&json!({"mtu": 70000})), 999, "create"),
+        failure("MTU that no bridge has", bridge(&json!({"mtu": 70000})), 7, "\"mtu\" is 70000"),
         Failure {
             host: &["link add br0 type bridge", "addr add 10.9.0.1/24 dev br0"],
             ..failure("address of the bridge", gateway, 7, "10.1.0.1/24")

@@ -28,7 +28,8 @@ impl Dir {
     /// Readable for its owner only: names in an index tell which containers there are, which the
     /// address files, of mode 0600, do not.
     pub(super) fn open_or_create(path: PathBuf) -> Result<Self, Error> {
-        match File::open(&path) {
+        // with a slash at its end: refuses a file, and does not wait for the writer of a fifo
+        match File::open(path.join("")) {
             Err(e) if e.kind() == ErrorKind::NotFound => {
                 let made = DirBuilder::new().recursive(true).mode(0o700).create(&path);
                 made.map_err(doing("create directory", &path))?;
@@ -72,6 +73,11 @@ impl Dir {
         let time = SystemTime::now().checked_sub(back).unwrap_or(SystemTime::UNIX_EPOCH);
         self.stamp(time)?;
         other.stamp(time)
+    }
+
+    /// Dates it as no stamp and no change does, so that it agrees with no other.
+    pub(super) fn unstamp(&self) -> Result<(), Error> {
+        self.stamp(SystemTime::UNIX_EPOCH)
     }
 
     fn stamp(&self, time: SystemTime) -> Result<(), Error> {

@@ -2,7 +2,7 @@
 //! What can go wrong with reservations. Texts about addresses are the Go plugin's: people search
 //! for them.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -50,6 +50,12 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether space, or inodes, ran out.
+    pub(super) fn is_full(&self) -> bool {
+        let Self::Io { cause, .. } = self else { return false };
+        matches!(cause.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+    }
+
     /// The range set an error is about: the Go plugin begins these with
     /// "failed to allocate for range N: ".
     pub fn set_index(&self) -> Option<usize> {

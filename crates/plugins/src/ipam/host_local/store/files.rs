@@ -51,13 +51,15 @@ impl Files {
     pub(super) fn create(&self, ip: IpAddr, text: &str) -> Result<bool, Error> {
         let path = self.file_of(ip);
         let mut options = OpenOptions::new();
-        options.write(true).mode(0o600);
-        let opened = match options.clone().create_new(true).open(&path) {
+        options.write(true).create_new(true).mode(0o600);
+        let opened = match options.open(&path) {
             Err(e) if e.kind() == ErrorKind::AlreadyExists => {
                 if self.is_taken(ip)? {
                     return Ok(false);
                 }
-                options.open(&path)
+                // not written in place, which would leave the directory's time, and so the index,
+                // as it was
+                fs::remove_file(&path).and_then(|()| options.open(&path))
             }
             other => other,
         };
@@ -106,6 +108,12 @@ impl Files {
             ips.extend(address(&entry.file_name()));
         }
         Ok(ips)
+    }
+
+    /// The addresses of an owner, by reading every file.
+    pub(super) fn held_by(&self, owner: Owner<'_>) -> Result<Vec<IpAddr>, Error> {
+        let held = self.scan()?.held.into_iter();
+        Ok(held.filter(|reservation| reservation.owner() == owner).map(|r| r.ip).collect())
     }
 
     /// Reads every address file; what cannot be read is nobody's, and stays.

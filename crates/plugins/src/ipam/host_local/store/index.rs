@@ -33,8 +33,31 @@ pub(super) enum Listed {
 }
 
 impl Index {
-    pub(super) fn new(dir: Dir) -> Self {
-        Self(dir)
+    /// `None` if there is none and none can be made.
+    pub(super) fn open(path: &Path) -> Option<Self> {
+        match Dir::open_or_create(path.to_owned()) {
+            Ok(dir) => Some(Self(dir)),
+            Err(_) => {
+                remove_empty_parent(path);
+                None
+            }
+        }
+    }
+
+    /// Removes what it can, as a full disk needs the space; what stays is not believed.
+    pub(super) fn discard(self) {
+        for entry in self.0.entries().into_iter().flatten().flatten() {
+            let _ = remove(&entry.path());
+        }
+        if fs::remove_dir(self.0.path()).is_err() {
+            let _ = self.0.unstamp();
+        }
+        remove_empty_parent(self.0.path());
+    }
+
+    /// Whether it says what the files say.
+    pub(super) fn agrees_with(&self, files: &Dir) -> bool {
+        self.0.is_stamped_like(files).unwrap_or(false)
     }
 
     pub(super) fn dir(&self) -> &Dir {
@@ -119,6 +142,14 @@ fn parse(target: &Path) -> Listed {
     let text = target.to_str().unwrap_or(TOO_MANY);
     let ips: Result<Vec<IpAddr>, _> = text.split(',').map(str::parse).collect();
     ips.map_or(Listed::TooMany, Listed::Addresses)
+}
+
+/// The parent is shared with other networks. One that is about to create its index in there does
+/// without it this time.
+fn remove_empty_parent(path: &Path) {
+    if let Some(parent) = path.parent() {
+        let _ = fs::remove_dir(parent);
+    }
 }
 
 fn remove(path: &Path) -> Result<(), Error> {

@@ -3,6 +3,7 @@
 //! arrange states no run of ours would leave.
 
 mod crash;
+mod no_index;
 mod properties;
 
 use std::fs;

@@ -20,7 +20,7 @@ fn an_empty_file_is_nobodys() {
     bench.write("10.1.0.2", "");
     assert_eq!(bench.add(SUBNET, "", "abc").unwrap(), "10.1.0.2");
     assert_eq!(bench.del("abc", ""), "10.1.0.2");
-    // unnoticed by the times, it is taken over in place
+    // unnoticed by the times, it is taken over
     bench.write("10.1.0.5", "");
     pretend_in_sync(&bench);
     assert_eq!(bench.held(), "10.1.0.5");
@@ -149,14 +149,15 @@ fn a_failure_half_way_takes_nothing() {
     let bench = Bench::new();
     bench.add(SUBNET, "", "abc").unwrap();
     let mut store = bench.open();
-    fs::create_dir(bench.entry("abd:eth0")).unwrap();
-    let failed = allocate(&mut store, &sets_of(SUBNET), &[], "abd", "eth0");
+    fs::create_dir(bench.path("last_reserved_ip.1")).unwrap();
+    let picks = [("10.1.0.3", 0), ("10.1.0.4", 1)].map(|(ip, set)| Pick { ip: ips(ip)[0], set });
+    let failed = store.reserve("abd", "eth0", &picks);
     assert!(matches!(failed, Err(Error::Io { .. })), "{failed:?}");
-    assert!(!bench.path("10.1.0.3").exists());
-    fs::remove_dir(bench.entry("abd:eth0")).unwrap();
+    assert!(!bench.path("10.1.0.3").exists() && !bench.path("10.1.0.4").exists());
+    fs::remove_dir(bench.path("last_reserved_ip.1")).unwrap();
     // the same store goes on
     let found = allocate(&mut store, &sets_of(SUBNET), &[], "abd", "eth0").unwrap();
-    assert_eq!(texts(found.into_iter().map(|(ip, _)| ip)), "10.1.0.3");
+    assert_eq!(texts(found.into_iter().map(|(ip, _)| ip)), "10.1.0.4");
     assert_eq!(texts(store.addresses_of("abc", "eth0").unwrap()), "10.1.0.2");
 }
 
