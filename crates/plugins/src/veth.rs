@@ -163,15 +163,15 @@ fn remove(request: &Request) -> Result<(), Error> {
 
 fn remove_on_host(host: &Netlink, request: &Request) -> kernel::Result<bool> {
     let group = identity::group(&request.network);
-    let mut is_found = false;
+    let mut found = Vec::new();
+    // All are looked for before one is removed: after that a look would wait for the removal.
     for name in identity::host_ifnames(&request.network, &request.attachment()) {
-        let found = link::by_name(host, name)?.filter(|link| link.group == group);
-        if let Some(link) = found {
-            link::remove_detached(host, link.index)?;
-            is_found = true;
-        }
+        found.extend(link::by_name(host, name)?.filter(|link| link.group == group));
     }
-    Ok(is_found)
+    for link in &found {
+        link::remove_detached(host, link.index)?;
+    }
+    Ok(!found.is_empty())
 }
 
 /// An interface whose host end is ours belongs to another attachment: its namespace has taken the
