@@ -22,7 +22,6 @@ pub use self::change::{
     set_promisc, set_up, set_up_with_inet_conf, set_vlan_filtering,
 };
 pub use self::create::{IpvlanMode, Kind, MacvlanMode, NewLink, Peer, create};
-pub(crate) use self::detached::Children;
 pub use self::read::{by_altname, by_index, by_name, index_of, list, list_of_master};
 pub use self::remove::{remove, remove_detached};
 pub use self::running::is_running;

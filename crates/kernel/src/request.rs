@@ -6,7 +6,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use ::netlink::{Message, Protocol, Socket};
 
 use crate::error::{Error, Result};
-use crate::link::Children;
 
 /// One change, ready to be sent, with the words for its failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,14 +29,13 @@ impl Request {
 #[derive(Debug)]
 pub struct Netlink {
     socket: Socket,
-    children: Children,
 }
 
 impl Netlink {
     /// Opens a socket in the calling thread's namespace; see [`crate::Netns::netlink`].
     pub fn open() -> Result<Self> {
         match Socket::open(Protocol::Route) {
-            Ok(socket) => Ok(Self { socket, children: Children::default() }),
+            Ok(socket) => Ok(Self { socket }),
             Err(cause) => Err(Error::new("open netlink socket", "", cause)),
         }
     }
@@ -67,10 +65,6 @@ impl Netlink {
 
     pub(crate) fn socket(&self) -> &Socket {
         &self.socket
-    }
-
-    pub(crate) fn children(&self) -> &Children {
-        &self.children
     }
 
     pub(crate) fn dump<T>(

@@ -2,48 +2,39 @@
 //! Sends one prepared netlink message from a child that outlives us, so that the caller need
 //! not sleep through the kernel's grace periods. The only fork in the product.
 
-use std::cell::RefCell;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::{Mutex, PoisonError};
 
 use ::netlink::Errno;
 
-/// Children that have not been reaped yet. One fork, not two: a second one costs 0.15 ms more.
-/// Init reaps what is left when this process ends; a long-lived one reaps with each removal.
-#[derive(Debug, Default)]
-pub(crate) struct Children(RefCell<Vec<libc::pid_t>>);
+/// Children of this process that have not been reaped yet; every removal reaps those that have ended,
+/// and init what is left when the process ends. One fork, not two: a second one costs 0.15 ms more.
+static CHILDREN: Mutex<Vec<libc::pid_t>> = Mutex::new(Vec::new());
 
-impl Children {
-    /// Returns once the child exists.
-    pub(super) fn send(&self, socket: impl AsFd, bytes: &[u8]) -> Result<(), Errno> {
-        self.reap();
-        let socket = socket.as_fd().as_raw_fd();
-        // SAFETY: the child makes async-signal-safe calls only and never returns.
-        match unsafe { libc::fork() } {
-            -1 => {
-                let error = std::io::Error::last_os_error();
-                Err(Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))
-            }
-            // SAFETY: we are the child of the fork, with one thread.
-            0 => unsafe { be_child(socket, bytes) },
-            child => {
-                self.0.borrow_mut().push(child);
-                Ok(())
-            }
+/// Returns once the child exists.
+pub(super) fn send(socket: impl AsFd, bytes: &[u8]) -> Result<(), Errno> {
+    // A thread that panicked here has left a list of numbers, which cannot be half-made.
+    let mut children = CHILDREN.lock().unwrap_or_else(PoisonError::into_inner);
+    children.retain(|child| is_running(*child));
+    let socket = socket.as_fd().as_raw_fd();
+    // SAFETY: the child makes async-signal-safe calls only and never returns.
+    match unsafe { libc::fork() } {
+        -1 => {
+            let error = std::io::Error::last_os_error();
+            Err(Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))
         }
-    }
-
-    fn reap(&self) {
-        self.0.borrow_mut().retain(|child| {
-            // SAFETY: no status is asked for. 0 is "still running"; anything else is final.
-            unsafe { libc::waitpid(*child, std::ptr::null_mut(), libc::WNOHANG) == 0 }
-        });
+        // SAFETY: we are the child of the fork, with one thread.
+        0 => unsafe { be_child(socket, bytes) },
+        child => {
+            children.push(child);
+            Ok(())
+        }
     }
 }
 
-impl Drop for Children {
-    fn drop(&mut self) {
-        self.reap();
-    }
+fn is_running(child: libc::pid_t) -> bool {
+    // SAFETY: no status is asked for. 0 is "still running"; anything else is final.
+    unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::WNOHANG) == 0 }
 }
 
 /// Lets go of all that others wait for: the process group, standard input and output (a runtime

@@ -9,7 +9,7 @@ use ::netlink::{Answer, Errno};
 use rustix::net::netdevice::index_to_name_inlined;
 use rustix::thread::sched_yield;
 
-use super::{RTM_DELLINK, Target, message_for};
+use super::{RTM_DELLINK, Target, detached, message_for};
 use crate::error::{Error, Result};
 use crate::request::{Netlink, Request};
 use crate::types::IfIndex;
@@ -30,14 +30,14 @@ pub fn remove(link: impl Into<Target>) -> Request {
 /// rest. A link already gone is success. The name is free again at once.
 ///
 /// For processes with little memory that end soon: a fork copies page tables (30 µs a
-/// megabyte), and the child stays a zombie until the next removal on this socket.
+/// megabyte), and the child stays a zombie until the next removal.
 pub fn remove_detached(nl: &Netlink, index: IfIndex) -> Result<()> {
     if !is_visible(nl, index)? {
         return Ok(());
     }
     let (seq, bytes) = nl.socket().prepare(&remove(index).message);
     let start = Instant::now();
-    if nl.children().send(nl.socket(), &bytes).is_err() {
+    if detached::send(nl.socket(), &bytes).is_err() {
         return remove_now(nl, index);
     }
     while start.elapsed() < PATIENCE {
