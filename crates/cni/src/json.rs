@@ -39,6 +39,36 @@ impl de::Error for DecodeError {
     fn custom<T: fmt::Display>(msg: T) -> DecodeError {
         DecodeError { path: String::new(), value: None, problem: msg.to_string() }
     }
+
+    fn invalid_type(found: de::Unexpected, wanted: &dyn de::Expected) -> DecodeError {
+        let found = match found {
+            de::Unexpected::Map => ", not an object",
+            de::Unexpected::Seq => ", not a list",
+            // A plain value stands before the problem.
+            _ => "",
+        };
+        de::Error::custom(format_args!("expected {}{found}", in_words_of_json(wanted)))
+    }
+
+    fn invalid_value(_: de::Unexpected, wanted: &dyn de::Expected) -> DecodeError {
+        de::Error::custom(format_args!("expected {}", in_words_of_json(wanted)))
+    }
+}
+
+/// What serde expects, for people who write JSON and not Rust.
+fn in_words_of_json(wanted: &dyn de::Expected) -> String {
+    match wanted.to_string().as_str() {
+        "a sequence" => "a list".to_owned(),
+        "a map" => "an object".to_owned(),
+        "a boolean" => "true or false".to_owned(),
+        "a string" => "a text".to_owned(),
+        "u8" => format!("a whole number from 0 to {}", u8::MAX),
+        "u16" => format!("a whole number from 0 to {}", u16::MAX),
+        "u32" => format!("a whole number from 0 to {}", u32::MAX),
+        "u64" | "usize" => "a whole number, 0 or more".to_owned(),
+        "i64" => "a whole number".to_owned(),
+        other => other.to_owned(),
+    }
 }
 
 impl DecodeError {
@@ -322,7 +352,7 @@ mod tests {
         };
         check(
             json!({"nested": [{"nested": [{}, {"mtu": "big"}]}]}),
-            r#"key "nested[0].nested[1].mtu" is "big": invalid type: string "big", expected u32"#,
+            r#"key "nested[0].nested[1].mtu" is "big": expected a whole number from 0 to 4294967295"#,
         );
         check(
             json!({"address": "10.0.0"}),

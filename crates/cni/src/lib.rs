@@ -24,5 +24,5 @@ pub use crate::args::Args;
 pub use crate::error::{Code, Error};
 pub use crate::plugin::{Host, Plugin};
 pub use crate::request::{Attachment, Command, Request};
-pub use crate::result::{CniResult, Dns, Interface, IpConfig, Route};
+pub use crate::result::{Cidr, CniResult, Dns, Interface, IpConfig, Route};
 pub use crate::version::Version;

@@ -99,7 +99,7 @@ impl Route {
     pub fn read(value: Value) -> Result<Route, DecodeError> {
         let mut map = object(value)?;
         let mut route = Route::new(
-            required(go::take_as::<Address>(&mut map, "dst")?, "dst")?.0,
+            required(go::take_as::<Cidr>(&mut map, "dst")?, "dst")?.0,
             take_ip(&mut map, "gw")?,
         );
         route.mtu = go::take_as(&mut map, "mtu")?.unwrap_or(0);
@@ -261,7 +261,7 @@ impl IpConfig {
         go::take(&mut map, "version"); // the address tells it
         Ok(IpConfig {
             interface: go::take_as(&mut map, "interface")?,
-            address: required(go::take_as::<Address>(&mut map, "address")?, "address")?.0,
+            address: required(go::take_as::<Cidr>(&mut map, "address")?, "address")?.0,
             gateway: take_ip(&mut map, "gateway")?,
             extra: map,
         })
@@ -301,18 +301,19 @@ fn read_list<T>(
 }
 
 /// An address with prefix length, where an IPv4 address may be written inside an IPv6 one.
-struct Address(IpNet);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cidr(pub IpNet);
 
-impl<'de> serde::Deserialize<'de> for Address {
-    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Address, D::Error> {
+impl<'de> serde::Deserialize<'de> for Cidr {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Cidr, D::Error> {
         let text = String::deserialize(from)?;
         let net: IpNet = text.parse().map_err(|_| {
             serde::de::Error::custom("expected an address with prefix length, such as 10.1.2.3/24")
         })?;
-        let IpNet::V6(v6) = net else { return Ok(Address(net)) };
-        let Some(v4) = v6.addr().to_ipv4_mapped() else { return Ok(Address(net)) };
+        let IpNet::V6(v6) = net else { return Ok(Cidr(net)) };
+        let Some(v4) = v6.addr().to_ipv4_mapped() else { return Ok(Cidr(net)) };
         let length = v6.prefix_len().saturating_sub(96);
-        Ok(Address(ipnet::Ipv4Net::new(v4, length).map_or(net, IpNet::V4)))
+        Ok(Cidr(ipnet::Ipv4Net::new(v4, length).map_or(net, IpNet::V4)))
     }
 }
 

@@ -4,8 +4,8 @@
 use serde_json::{Map, Value, json};
 
 use super::{
-    Address, CniResult, Dns, IpConfig, Route, object, put, put_list, read_list, read_lists,
-    required, take_ip,
+    Cidr, CniResult, Dns, IpConfig, Route, object, put, put_list, read_list, read_lists, required,
+    take_ip,
 };
 use crate::error::{Code, Error};
 use crate::json::{self as go, DecodeError};
@@ -29,7 +29,7 @@ pub(super) fn read(mut map: Map<String, Value>) -> Result<CniResult, DecodeError
 
 fn read_family(value: Value, result: &mut CniResult) -> Result<(), DecodeError> {
     let mut map = object(value)?;
-    let address = required(go::take_as::<Address>(&mut map, "ip")?, "ip")?.0;
+    let address = required(go::take_as::<Cidr>(&mut map, "ip")?, "ip")?.0;
     let mut ip = IpConfig::new(address, take_ip(&mut map, "gateway")?);
     result.routes.extend(read_list(&mut map, "routes", Route::read)?);
     ip.extra = map;

@@ -212,14 +212,11 @@ fn what_is_wrong_is_named() {
          prefix length, such as 10.1.2.3/24",
     );
     check(json!({"ips": [{}]}), "result of a plugin: key \"ips[0]\": key \"address\" is missing");
-    check(
-        json!({"ips": {}}),
-        "result of a plugin: key \"ips\": invalid type: map, expected a sequence",
-    );
+    check(json!({"ips": {}}), "result of a plugin: key \"ips\": expected a list, not an object");
     check(json!([]), "result of a plugin: expected an object");
     check(
         json!({"dns": {"search": "a"}}),
-        "result of a plugin: key \"dns.search\" is \"a\": invalid type: string \"a\", expected a sequence",
+        "result of a plugin: key \"dns.search\" is \"a\": expected a list",
     );
     let error = CniResult::parse(json!({"cniVersion": "9.9.9"}), Version::LATEST).unwrap_err();
     assert_eq!(error.code, Code::INCOMPATIBLE_VERSION);

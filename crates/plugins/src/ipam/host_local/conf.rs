@@ -5,7 +5,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use cni::{Code, Error, Request, Route};
+use cni::{Cidr, Code, Error, Request, Route};
 use ipam::{Range, RangeConf, RangeSet};
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
@@ -40,7 +40,7 @@ struct NetConf {
 #[serde(default, rename_all = "camelCase")]
 struct IpamConf {
     // One range without a set around it: how the first versions wrote it.
-    subnet: Option<IpNet>,
+    subnet: Option<Cidr>,
     range_start: Option<IpAddr>,
     range_end: Option<IpAddr>,
     gateway: Option<IpAddr>,
@@ -53,7 +53,7 @@ struct IpamConf {
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct WrittenRange {
-    subnet: IpNet,
+    subnet: Cidr,
     #[serde(default)]
     range_start: Option<IpAddr>,
     #[serde(default)]
@@ -187,7 +187,7 @@ fn understand_sets(
 
 fn understand_set(ranges: Vec<WrittenRange>) -> Result<RangeSet, ipam::Error> {
     let understand = |range: WrittenRange| {
-        let WrittenRange { subnet, range_start, range_end, gateway } = range;
+        let WrittenRange { subnet: Cidr(subnet), range_start, range_end, gateway } = range;
         Range::new(RangeConf { subnet, range_start, range_end, gateway })
     };
     RangeSet::new(ranges.into_iter().map(understand).collect::<Result<_, _>>()?)
