@@ -1,22 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Finding a network's configuration, and showing what is wrong with a broken one.
 
+use std::io::ErrorKind;
 use std::path::Path;
 
-use anyhow::{Context, Error, Result, anyhow};
+use anyhow::{Context, Result};
+use cni::Code;
 use cni::runtime::NetworkList;
-use cni::runtime::conf_dir::{Found, scan};
+use cni::runtime::conf_dir::{self, Found};
 
 use crate::report::Hint;
 
 const LOOPBACK: &str =
     r#"{"cniVersion":"0.2.0","name":"cni-loopback","plugins":[{"type":"loopback"}]}"#;
 
+const REPAIR: &str = "repair the file, or name another directory with --conf-dir";
+
 /// Shown where there is no network at all.
 const SMALLEST: &str = r#"{ "cniVersion": "1.1.0", "name": "mynet", "plugins": [ {
     "type": "bridge", "bridge": "mynet0", "isGateway": true,
     "ipam": { "type": "host-local", "ranges": [[ { "subnet": "10.88.0.0/24" } ]],
               "routes": [ { "dst": "0.0.0.0/0" } ] } } ] }"#;
+
+/// The files of the directory. One that is not there is empty, but a file is no directory.
+pub fn scan(dir: &Path) -> Result<Vec<Found>, cni::Error> {
+    match std::fs::read_dir(dir) {
+        Err(cause) if cause.kind() == ErrorKind::NotADirectory => {
+            let doing = format!("read folder {}", dir.display());
+            Err(cni::Error::because(Code::IO, doing, &cause))
+        }
+        _ => conf_dir::scan(dir),
+    }
+}
 
 /// The network of this name; the error says which ones there are instead.
 pub fn load(dir: &Path, name: &str) -> Result<NetworkList> {
@@ -25,13 +40,31 @@ pub fn load(dir: &Path, name: &str) -> Result<NetworkList> {
     if let Some(Found { list: Ok(list), .. }) = found.iter().find(is_it) {
         return Ok(list.clone());
     }
+    let is_its_file = |found: &&Found| found.list.is_err() && is_about(&found.file, name);
+    if let Some(Found { list: Err(error), .. }) = found.iter().find(is_its_file) {
+        return Err(error.clone())
+            .hint(|| REPAIR.to_owned())
+            .with_context(|| format!("the configuration of network {name:?} is broken"));
+    }
     let missing = format!("there is no network {name:?} in {}", dir.display());
     let broken: Vec<String> = found.iter().filter_map(fault).collect();
-    let error = match broken.is_empty() {
-        true => anyhow!(missing),
-        false => Error::msg(broken.join("\n")).context(missing),
+    Err(cni::Error::invalid_config(missing).with_details(broken.join("\n")))
+        .hint(|| advice(dir, &found))
+}
+
+/// Whether a file that cannot be read as a network seems to be the one of this name: it is called
+/// so but for a number in front, or says so.
+fn is_about(file: &Path, name: &str) -> bool {
+    let stem = file.file_stem().unwrap_or_default().to_string_lossy();
+    let unnumbered = stem.trim_start_matches(|c: char| c.is_ascii_digit());
+    let bare = unnumbered.strip_prefix('-').unwrap_or(&stem);
+    let says_so = || {
+        let bytes = std::fs::read(file).unwrap_or_default();
+        let mut text = String::from_utf8_lossy(&bytes).into_owned();
+        text.retain(|c| !c.is_whitespace());
+        text.contains(&format!("\"name\":\"{name}\""))
     };
-    Err(error).hint(|| advice(dir, &found))
+    stem == name || bare == name || says_so()
 }
 
 /// What to do about an empty directory.
@@ -56,7 +89,7 @@ fn advice(dir: &Path, found: &[Found]) -> String {
         found.iter().filter_map(|found| Some(found.list.as_ref().ok()?.name.as_str())).collect();
     match names.is_empty() {
         true if found.is_empty() => how_to_begin(dir),
-        true => "repair the file, or name another directory with --conf-dir".to_owned(),
+        true => REPAIR.to_owned(),
         false => format!("the networks there are: {}", names.join(", ")),
     }
 }
@@ -86,5 +119,23 @@ mod tests {
             "{text}"
         );
         assert_eq!(load(dir.path(), "mynet").unwrap().name, "mynet");
+    }
+
+    #[test]
+    fn failures_have_the_codes_of_the_specification() {
+        let dir = tempfile::tempdir().unwrap();
+        let check = |dir: &Path, name: &str, code: u32| {
+            let printed = crate::report::json(&load(dir, name).unwrap_err());
+            assert_eq!(printed["code"], code, "{name}: {printed}");
+        };
+        check(dir.path(), "a", 7);
+        let write = |file: &str, text: &str| std::fs::write(dir.path().join(file), text).unwrap();
+        write("10-a.conflist", "{");
+        write("20-other.conf", "{ \"name\" : \"b\", ");
+        check(dir.path(), "a", 6);
+        check(dir.path(), "b", 6);
+        check(dir.path(), "c", 7);
+        check(&dir.path().join("10-a.conflist"), "a", 5);
+        check(&dir.path().join("missing"), "a", 7);
     }
 }

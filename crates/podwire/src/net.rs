@@ -6,16 +6,20 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use cni::runtime::cache::Entry;
-use cni::runtime::conf_dir::{Found, scan};
-use cni::runtime::{Container, NetworkList};
+use cni::runtime::conf_dir::Found;
+use cni::runtime::{Container, NetworkList, Runtime};
 use cni::{Attachment, CniResult};
 use kernel::Netns;
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
-use crate::cli::{Attach, Collect, NetCommand, NetStatus, Places, Wishes};
+use crate::cli::{Attach, Collect, NetCommand, NetStatus, Places};
 use crate::output::{self, Format};
-use crate::{config, id, place, report};
+use crate::report::{self, Hint};
+use crate::{config, id, place};
+
+/// What the runtime says of an ADD that failed because of an earlier one.
+const LEFT_AS_IT_IS: &str = "an attachment made before is left as it is";
 
 /// Does what the command line asks.
 pub fn run(command: &NetCommand, format: Format) -> Result<()> {
@@ -30,7 +34,7 @@ pub fn run(command: &NetCommand, format: Format) -> Result<()> {
 }
 
 fn list(places: &Places, format: Format) -> Result<()> {
-    let found = scan(&places.conf_dir)?;
+    let found = config::scan(&places.conf_dir)?;
     if format == Format::Json {
         return output::print_json(&list_json(&found));
     }
@@ -84,9 +88,25 @@ struct Asked {
 impl Asked {
     fn read(attach: &Attach) -> Result<Asked> {
         let list = config::load(&attach.places.conf_dir, &attach.network)?;
-        let netns = place::netns_path(&attach.netns)?;
-        let container = container(&netns, &attach.wishes)?;
+        let container = container(attach)?;
         Ok(Asked { host: place::host(&attach.places), list, container })
+    }
+
+    /// The same for an attachment that may have outlived its network's file.
+    fn read_or_recall(attach: &Attach) -> Result<Asked> {
+        let container = container(attach)?;
+        let host = place::host(&attach.places);
+        let loaded = config::load(&attach.places.conf_dir, &attach.network);
+        let list = loaded.or_else(|error| {
+            let runtime = place::runtime(&host, &attach.places);
+            let Some(list) = recall(attach, &container, &runtime) else { return Err(error) };
+            let (name, dir) = (&attach.network, attach.places.conf_dir.display());
+            report::note(&format!(
+                "network {name:?} is missing or broken in {dir}: the cache's copy is used"
+            ));
+            Ok(list)
+        })?;
+        Ok(Asked { host, list, container })
     }
 
     /// What the errors of a verb are about.
@@ -111,10 +131,20 @@ impl Asked {
     }
 }
 
-fn container(netns: &Path, wishes: &Wishes) -> Result<Container> {
+/// The network as it was at the time of ADD.
+fn recall(attach: &Attach, container: &Container, runtime: &Runtime) -> Option<NetworkList> {
+    let entry = runtime.cached(&attach.network, container)?;
+    // Plugins in the network's folder are no part of what is remembered.
+    let beside = attach.places.conf_dir.join(format!("{}.conflist", attach.network));
+    let list = NetworkList::parse(&entry.config, Some(&beside)).ok()?;
+    (list.name == attach.network).then_some(list)
+}
+
+fn container(attach: &Attach) -> Result<Container> {
+    let (netns, wishes) = (place::netns_path(&attach.netns)?, &attach.wishes);
     Ok(Container {
-        id: id::of_netns(netns),
-        netns: place::as_text(netns)?.to_owned(),
+        id: id::of_netns(&netns),
+        netns: place::as_text(&netns)?.to_owned(),
         ifname: wishes.ifname.clone(),
         args: pairs(&wishes.args)?,
         capability_args: wishes.cap_args.clone(),
@@ -135,10 +165,20 @@ fn pairs(text: &str) -> Result<Vec<(String, String)>> {
 fn add(attach: &Attach, format: Format) -> Result<()> {
     let asked = Asked::read(attach)?;
     place::require_netns(Path::new(&asked.container.netns))?;
+    let enabled = asked.list.capabilities();
+    for capability in asked.container.capability_args.keys().filter(|key| !enabled.contains(*key)) {
+        let name = &asked.list.name;
+        report::warn(&format!("no plugin of network {name:?} has capability {capability:?}"));
+    }
     let runtime = place::runtime(&asked.host, &attach.places);
     let started = Instant::now();
-    let raw =
-        runtime.add_raw(&asked.list, &asked.container).with_context(|| asked.about("attach"))?;
+    let added = match runtime.add_raw(&asked.list, &asked.container) {
+        Err(error) if error.details.contains(LEFT_AS_IT_IS) => {
+            Err(error).hint(|| format!("{} comes first", del_command(attach)))
+        }
+        other => other.map_err(Into::into),
+    };
+    let raw = added.with_context(|| asked.about("attach"))?;
     if format == Format::Json {
         return output::print_json(&raw);
     }
@@ -147,8 +187,17 @@ fn add(attach: &Attach, format: Format) -> Result<()> {
     output::print(&format!("\n{}", output::result(&result)))
 }
 
+/// The call that undoes this one.
+fn del_command(attach: &Attach) -> String {
+    let Attach { network, netns, wishes, .. } = attach;
+    match wishes.ifname.as_str() {
+        "eth0" => format!("podwire net del {network} {netns}"),
+        other => format!("podwire net del {network} {netns} --ifname {other}"),
+    }
+}
+
 fn check(attach: &Attach, format: Format) -> Result<()> {
-    let asked = Asked::read(attach)?;
+    let asked = Asked::read_or_recall(attach)?;
     place::require_netns(Path::new(&asked.container.netns))?;
     let runtime = place::runtime(&asked.host, &attach.places);
     let started = Instant::now();
@@ -158,7 +207,7 @@ fn check(attach: &Attach, format: Format) -> Result<()> {
 }
 
 fn del(attach: &Attach, format: Format) -> Result<()> {
-    let asked = Asked::read(attach)?;
+    let asked = Asked::read_or_recall(attach)?;
     let runtime = place::runtime(&asked.host, &attach.places);
     let started = Instant::now();
     runtime.del(&asked.list, &asked.container).with_context(|| asked.about("detach"))?;

@@ -6,8 +6,8 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use cni::Host;
 use cni::runtime::Runtime;
+use cni::{Code, Host};
 use kernel::Netns;
 use plugins::registry::PLUGINS;
 
@@ -73,13 +73,23 @@ fn cleaned(path: &Path) -> PathBuf {
     clean
 }
 
-/// An error with advice unless this is a network namespace.
-pub fn require_netns(path: &Path) -> Result<()> {
+/// The network namespace at this path, or an error with advice.
+pub fn require_netns(path: &Path) -> Result<Netns> {
     let advice = || match path.strip_prefix(NAMED) {
         Ok(name) => format!("make it with: ip netns add {}", name.display()),
         Err(_) => "make a namespace with: ip netns add NAME".to_owned(),
     };
-    Netns::open(path).map(drop).hint(advice)
+    match Netns::open(path) {
+        Err(error) if error.is_not_found() => {
+            Err(cni::Error::new(Code::UNKNOWN_CONTAINER, error.to_string())).hint(advice)
+        }
+        other => other.hint(advice),
+    }
+}
+
+/// Whether this process runs in the namespace, by whatever path it was opened.
+pub fn is_own(netns: &Netns) -> Result<bool> {
+    Ok(netns.is_same(&Netns::current()?)?)
 }
 
 /// As plugins get it.

@@ -43,6 +43,11 @@ pub fn warn(text: &str) {
     let _ = writeln!(std::io::stderr(), "warning: {text}");
 }
 
+/// Tells of something that is good to know.
+pub fn note(text: &str) {
+    let _ = writeln!(std::io::stderr(), "note: {text}");
+}
+
 /// The lines for standard error.
 pub fn text(error: &Error, is_root: bool) -> String {
     let mut said = said(error).into_iter();

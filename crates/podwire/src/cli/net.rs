@@ -28,8 +28,7 @@ Examples:
 Examples:
   podwire net add mynet blue
   podwire net add mynet /run/netns/blue --ifname eth1 -o json
-  podwire net add mynet blue --args 'IgnoreUnknown=1;IP=10.88.0.7'
-  podwire net add mynet blue --cap-args '{\"ips\":[\"10.88.0.9/24\"]}'")]
+  podwire net add mynet blue --args 'IgnoreUnknown=1;IP=10.88.0.7'")]
     Add(Attach),
     /// Check that an attachment is as it was made
     #[command(after_help = "Example:\n  podwire net check mynet blue")]
@@ -86,7 +85,7 @@ pub struct Wishes {
         hide_default_value = true
     )]
     pub args: String,
-    /// Values for capabilities, as a JSON object.
+    /// Values for capabilities that plugins of the network enable, as a JSON object.
     #[arg(long, env = "CAP_ARGS", default_value = "", value_name = "JSON",
           value_parser = json_object, hide_env_values = true, hide_default_value = true)]
     pub cap_args: Map<String, Value>,

@@ -18,13 +18,11 @@ pub const UNINITIALIZED: &str = "cni config uninitialized";
 /// The first valid network of the directory as it is now.
 pub fn default(dir: &Path, runtime: &Runtime) -> Result<Chosen> {
     let chosen = conf_dir::first_valid(dir, runtime);
-    // The error of a directory with files says what is wrong with each.
-    let is_empty = chosen.is_err() && conf_dir::scan(dir).is_ok_and(|found| found.is_empty());
-    let chosen = match is_empty {
-        true => chosen.hint(|| config::how_to_begin(dir)),
-        false => chosen.map_err(Into::into),
-    };
-    chosen.context(UNINITIALIZED)
+    if chosen.is_ok() || !config::scan(dir).context(UNINITIALIZED)?.is_empty() {
+        // The error of a directory with files says what is wrong with each.
+        return chosen.context(UNINITIALIZED);
+    }
+    chosen.hint(|| config::how_to_begin(dir)).context(UNINITIALIZED)
 }
 
 /// What is wrong with the files that came before the chosen one.

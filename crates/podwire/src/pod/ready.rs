@@ -72,6 +72,9 @@ fn look(asked: &PodReady, runtime: &Runtime) -> Result<Readiness> {
     runtime.status(&list).map_err(|error| {
         let about = match error.code {
             Code::NOT_AVAILABLE => "cannot take containers",
+            Code::UNSUPPORTED_FIELD | Code::DECODE | Code::INVALID_CONFIG => {
+                "cannot take containers: its configuration is wrong"
+            }
             Code::LIMITED => "cannot take containers, and those it has are cut off in part",
             _ => "does not know its own state",
         };

@@ -10,6 +10,7 @@ use super::network;
 use super::state::{PodState, Store};
 use crate::cli::PodDown;
 use crate::output::{self, Format};
+use crate::report::{self, Hint};
 use crate::{config, place};
 
 pub fn run(asked: &PodDown, format: Format) -> Result<()> {
@@ -34,7 +35,7 @@ pub fn run(asked: &PodDown, format: Format) -> Result<()> {
 /// that `down` can be tried again.
 pub fn take_down(state: &PodState, store: &Store, runtime: &Runtime) -> Result<()> {
     let mut container = network::container(state)?;
-    if Netns::open(&state.netns).is_err() {
+    if !is_reachable(state, runtime)? {
         // The specification's word for a namespace that is gone.
         container.netns = String::new();
     }
@@ -47,13 +48,34 @@ pub fn take_down(state: &PodState, store: &Store, runtime: &Runtime) -> Result<(
     }
 }
 
+/// Whether plugins may work in the namespace: it is there, and it is not our own.
+fn is_reachable(state: &PodState, runtime: &Runtime) -> Result<bool> {
+    let Ok(netns) = Netns::open(&state.netns) else { return Ok(false) };
+    if runtime.allow_own_netns || !place::is_own(&netns)? {
+        return Ok(true);
+    }
+    let told = format!("{} is the namespace that podwire itself runs in", state.netns.display());
+    if state.owns_netns {
+        let failure = Err(cni::Error::new(cni::Code::INVALID_NETNS, told));
+        return failure.hint(|| "call podwire in the namespace of the host".to_owned());
+    }
+    // A path below /proc may have come to mean another process since.
+    report::warn(&format!("{told}: it is left as it is"));
+    Ok(false)
+}
+
 fn detach(state: &PodState, container: &Container, runtime: &Runtime) -> Result<()> {
     let list = network::recorded(state)?;
     let detached = runtime
         .del(&list, container)
         .with_context(|| format!("detach it from network {:?}", list.name));
+    let mut on_loopback = network::on_loopback(container);
+    if !state.owns_netns {
+        // Others may need it in a namespace of theirs; only the cache forgets it.
+        on_loopback.netns = String::new();
+    }
     // As kubelet: loopback goes with the namespace, whatever its plugin says.
-    let _ = runtime.del(&config::loopback()?, &network::on_loopback(container));
+    let _ = runtime.del(&config::loopback()?, &on_loopback);
     detached
 }
 

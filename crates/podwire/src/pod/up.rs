@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use cni::CniResult;
 use cni::runtime::{NetworkList, Runtime};
-use kernel::Netns;
+use kernel::{Netns, link};
 use serde_json::{Value, json};
 
 use super::name::PodName;
@@ -35,6 +35,11 @@ pub fn run(asked: &PodUp, format: Format) -> Result<()> {
     for warning in capability::unmet(&state.capability_args, &list.capabilities()) {
         report::warn(&warning);
     }
+    let is_possible = match state.owns_netns {
+        true => require_free(&state.netns),
+        false => require_fit(&state, &runtime),
+    };
+    is_possible.with_context(|| format!("connect pod {}", asked.pod))?;
     store.write(&state)?;
     let connected = connect(&state, &list, &runtime).and_then(|raw| {
         state.is_up = true;
@@ -93,6 +98,24 @@ fn plan(asked: &PodUp, list: &NetworkList) -> Result<PodState> {
     })
 }
 
+/// An error unless a namespace of others can become the pod's. Asked before anything is done, so that
+/// nothing of theirs is touched in undoing it.
+fn require_fit(state: &PodState, runtime: &Runtime) -> Result<()> {
+    let netns = place::require_netns(&state.netns)?;
+    let path = state.netns.display();
+    if !runtime.allow_own_netns && place::is_own(&netns)? {
+        let msg = format!("{path} is the namespace that podwire itself runs in");
+        return Err(cni::Error::new(cni::Code::INVALID_NETNS, msg)).hint(|| {
+            "name the pod's namespace, or leave out --netns and get a new one".to_owned()
+        });
+    }
+    let ifname = state.ifname.parse()?;
+    if link::by_name(&netns.netlink()?, ifname)?.is_some() {
+        bail!("there is an interface {ifname} in {path} already");
+    }
+    Ok(())
+}
+
 /// CNI_ARGS as kubelet writes them.
 fn arguments(pod: &PodName, sandbox_id: &str, uid: Option<&str>) -> Result<Vec<(String, String)>> {
     let uid = uid.unwrap_or_default();
@@ -111,9 +134,7 @@ fn arguments(pod: &PodName, sandbox_id: &str, uid: Option<&str>) -> Result<Vec<(
 /// Makes the namespace and attaches it to both networks.
 fn connect(state: &PodState, list: &NetworkList, runtime: &Runtime) -> Result<Value> {
     if state.owns_netns {
-        make_netns(&state.netns)?;
-    } else {
-        place::require_netns(&state.netns)?;
+        Netns::create_named(&state.netns)?;
     }
     let container = network::container(state)?;
     runtime
@@ -124,15 +145,14 @@ fn connect(state: &PodState, list: &NetworkList, runtime: &Runtime) -> Result<Va
         .with_context(|| format!("attach it to network {:?}", list.name))
 }
 
-fn make_netns(path: &Path) -> Result<()> {
-    match Netns::create_named(path) {
-        Ok(_) => Ok(()),
-        Err(error) if error.is_exists() => {
-            let name = path.file_name().unwrap_or_default().display();
-            Err(error).hint(|| format!("nobody remembers it; remove it: ip netns del {name}"))
-        }
-        Err(error) => Err(error.into()),
+/// Before anything is remembered: what is there under the pod's name is not ours to remove.
+fn require_free(path: &Path) -> Result<()> {
+    if !path.exists() {
+        return Ok(());
     }
+    let name = path.file_name().unwrap_or_default().display();
+    Err(anyhow::anyhow!("{} exists already", path.display()))
+        .hint(|| format!("nobody remembers it; remove it: ip netns del {name}"))
 }
 
 /// The error of the ADD is the one to tell; this one is only a warning.

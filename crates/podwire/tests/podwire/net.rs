@@ -8,7 +8,9 @@ use std::path::Path;
 use serde_json::{Value, json};
 use testkit::{Ns, in_netns, run};
 
-use super::program::{Conf, PODWIRE, addresses, bridge, fails, links, list, names, ok, ok_json};
+use super::program::{
+    Conf, PODWIRE, addresses, bridge, fails, fails_json, links, list, names, ok, ok_json, warned,
+};
 
 #[test]
 fn add_check_del() {
@@ -99,11 +101,16 @@ fn list_shows_networks_and_faults() {
         assert_eq!(printed["networks"][0]["name"], "mynet");
         assert_eq!(printed["broken"][0]["error"]["code"], 6);
 
-        let why = fails(&["net", "status", "broken", &conf.flag()]);
-        assert!(why.contains("error: there is no network \"broken\" in "), "{why}");
+        let why = fails(&["net", "status", "other", &conf.flag()]);
+        assert!(why.contains("error: there is no network \"other\" in "), "{why}");
         assert!(why.contains("20-broken.conflist:2:11: expected value"), "{why}");
         assert!(why.contains("line 2: \"name\": }"), "{why}");
         assert!(why.contains("hint: the networks there are: mynet"), "{why}");
+        let why = fails(&["net", "status", "broken", &conf.flag()]);
+        assert!(why.contains("error: the configuration of network \"broken\" is broken"), "{why}");
+        assert!(why.contains("20-broken.conflist:2:11: expected value"), "{why}");
+        let file = format!("--conf-dir={}/10-bridge.conflist", conf.net_d().display());
+        assert_eq!(fails_json(&["net", "list", &file])["code"], 5);
         let why = fails(&["net", "status", "a", "--conf-dir=/nowhere"]);
         assert!(why.contains("hint: write a network to /nowhere/10-mynet.conflist"), "{why}");
     });
@@ -126,6 +133,66 @@ fn errors_say_what_to_do() {
         let error: Value = serde_json::from_str(printed).unwrap();
         assert_eq!(error["code"], 7, "{why}");
         assert_eq!(links(), [""; 0]);
+    });
+}
+
+#[test]
+fn errors_for_programs_have_codes() {
+    in_netns(|| {
+        let conf = Conf::with_bridge("mynet", "10.1.0.0/24");
+        let _blue = Ns::new("blue");
+        conf.write("20-broken.conflist", "{");
+        let check = |network: &str, netns: &str, code: u32| {
+            let error = fails_json(&["net", "add", network, netns, &conf.flag()]);
+            assert_eq!(error["code"], code, "{error}");
+        };
+        check("mynet", "missing", 3);
+        check("broken", "blue", 6);
+        check("unknown", "blue", 7);
+    });
+}
+
+#[test]
+fn attachments_outlive_the_networks_file() {
+    in_netns(|| {
+        let conf = Conf::with_bridge("mynet", "10.1.0.0/24");
+        let _blue = Ns::new("blue");
+        ok(&["net", "add", "mynet", "blue", &conf.flag()]);
+        conf.write("10-bridge.conflist", "{");
+        let said = warned(&["net", "check", "mynet", "blue", &conf.flag()]);
+        assert!(said.starts_with("note: ") && said.lines().count() == 1, "{said}");
+        fs::remove_file(conf.net_d().join("10-bridge.conflist")).unwrap();
+        let said = warned(&["net", "del", "mynet", "blue", &conf.flag()]);
+        assert!(said.contains("the cache's copy is used"), "{said}");
+        assert!(conf.taken("mynet").is_empty());
+        assert_eq!(links(), ["mynet0"]);
+        assert_eq!(fails_json(&["net", "del", "mynet", "blue", &conf.flag()])["code"], 7);
+    });
+}
+
+#[test]
+fn second_add_is_told_what_comes_first() {
+    in_netns(|| {
+        let conf = Conf::with_bridge("mynet", "10.1.0.0/24");
+        let blue = Ns::new("blue");
+        let add = ["net", "add", "mynet", "blue", "--ifname=net1", &conf.flag()];
+        ok(&add);
+        let why = fails(&add);
+        let hint = "hint: podwire net del mynet blue --ifname net1 comes first\n";
+        assert!(why.contains(hint), "{why}");
+        assert_eq!(addresses(&blue, "net1", "-4"), ["10.1.0.2"]);
+    });
+}
+
+#[test]
+fn capability_that_nobody_has_is_warned_about() {
+    in_netns(|| {
+        let conf = Conf::with_bridge("mynet", "10.1.0.0/24");
+        let _blue = Ns::new("blue");
+        let wish = r#"--cap-args={"ips":["10.1.0.9/24"]}"#;
+        let said = warned(&["net", "add", "mynet", "blue", wish, &conf.flag()]);
+        let expected = "warning: no plugin of network \"mynet\" has capability \"ips\"\n";
+        assert_eq!(said, expected);
     });
 }
 

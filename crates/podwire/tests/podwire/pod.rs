@@ -9,7 +9,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use testkit::{Ns, in_netns, run, wait_for};
 
-use super::program::{Conf, PODWIRE, addresses, bridge, fails, links, list, names, ok, ok_json};
+use super::program::{
+    Conf, PODWIRE, addresses, bridge, fails, fails_json, links, list, names, ok, ok_json,
+};
 
 /// A plugin that keeps what it was told, to be found through `--path`.
 pub fn write_recorder(conf: &Conf) -> Value {
@@ -91,6 +93,67 @@ fn namespace_of_others_is_left_alone() {
         ok(&["pod", "up", "default/web", "--netns", "blue", &conf.flag()]);
         drop(blue);
         ok(&["pod", "down", "default/web"]);
+        nothing_is_left();
+    });
+}
+
+/// Whether `lo` is up, as `ip` shows it.
+fn has_loopback(ns: &Ns) -> bool {
+    let shown = ns.ip_json(&["link", "show", "dev", "lo"]);
+    shown[0]["flags"].as_array().unwrap().contains(&"UP".into())
+}
+
+#[test]
+fn own_namespace_is_refused_and_left_alone() {
+    in_netns(|| {
+        let conf = Conf::with_bridge("mynet", "10.1.0.0/24");
+        run("ip", &["link", "set", "lo", "up"]);
+        let up = ["pod", "up", "a/b", "--netns", "/proc/self/ns/net", &conf.flag()];
+        let error = fails_json(&up);
+        assert_eq!(error["code"], 8, "{error}");
+        assert!(has_loopback(&Ns::here()));
+        nothing_is_left();
+
+        // What was remembered of another process is about ours now.
+        let blue = Ns::new("blue");
+        ok(&["pod", "up", "a/b", "--netns", "/run/netns/blue", &conf.flag()]);
+        let file = "/run/podwire/pods/a_b.json";
+        let state = fs::read_to_string(file).unwrap();
+        fs::write(file, state.replace("/run/netns/blue", "/proc/self/ns/net")).unwrap();
+        ok(&["pod", "down", "a/b"]);
+        assert!(has_loopback(&Ns::here()));
+        assert!(conf.taken("mynet").is_empty());
+        drop(blue);
+        nothing_is_left();
+    });
+}
+
+#[test]
+fn loopback_of_others_stays_up() {
+    in_netns(|| {
+        let conf = Conf::with_bridge("mynet", "10.1.0.0/24");
+        let blue = Ns::new("blue");
+        let flag = conf.flag();
+        let up = |pod| ["pod", "up", pod, "--netns=blue", &flag];
+        ok(&up("a/first"));
+        let why = fails(&up("a/second"));
+        assert!(why.contains("there is an interface eth0 in /run/netns/blue already"), "{why}");
+        assert_eq!(names(Path::new("/run/podwire/pods")), ["a_first.json"]);
+        assert_eq!(addresses(&blue, "eth0", "-4"), ["10.1.0.2"]);
+        assert!(has_loopback(&blue));
+        ok(&["pod", "down", "a/first"]);
+        assert!(has_loopback(&blue));
+
+        // Undone after loopback was set up.
+        let recorder = write_recorder(&conf);
+        conf.write("05-rec.conflist", &list("rec", &[recorder]).to_string());
+        fs::write(conf.path().join("fail-ADD"), "").unwrap();
+        let path = format!("--path={}", conf.path().display());
+        let flags = ["--netns=blue", "--pod-cidr=10.9.0.0/24", &path, &conf.flag()];
+        let why = fails(&[&["pod", "up", "a/b"], &flags[..]].concat());
+        assert!(why.contains("asked to fail"), "{why}");
+        assert!(has_loopback(&blue));
+        drop(blue);
         nothing_is_left();
     });
 }
@@ -191,6 +254,19 @@ fn pod_that_cannot_be_remembered_is_undone() {
 }
 
 #[test]
+fn namespace_of_others_under_the_pods_name_stays() {
+    in_netns(|| {
+        let conf = Conf::new();
+        let bridge = bridge("mynet", "10.1.0.0/24", &conf.addresses());
+        conf.write("10-a.conflist", &list("mynet", &[bridge]).to_string());
+        testkit::run("ip", &["netns", "add", "podwire-a_b"]);
+        let why = fails(&["pod", "up", "a/b", &conf.flag()]);
+        assert!(why.contains("hint: nobody remembers it"), "{why}");
+        assert_eq!(testkit::run("ip", &["netns", "list"]).trim(), "podwire-a_b");
+    });
+}
+
+#[test]
 fn readiness_has_a_reason() {
     in_netns(|| {
         let conf = Conf::new();
@@ -216,8 +292,13 @@ fn readiness_has_a_reason() {
         assert_eq!(ok_json(&with_range)["network"], "b");
         fs::write(conf.path().join("fail-STATUS"), "").unwrap();
         let why = fails(&with_range);
-        assert!(why.contains("network \"b\" cannot take containers"), "{why}");
+        assert!(why.contains("network \"b\" cannot take containers\n"), "{why}");
         assert!(why.contains("asked to fail"), "{why}");
+        let wrong = json!({"type": "bridge", "bridge": "b0", "mtu": "big"});
+        conf.write("20-b.conflist", &list("b", &[wrong]).to_string());
+        let why = fails(&ready);
+        let expected = "network \"b\" cannot take containers: its configuration is wrong\n";
+        assert!(why.contains(expected), "{why}");
     });
 }
 

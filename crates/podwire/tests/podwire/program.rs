@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use testkit::{Ns, try_run};
+use testkit::{Ns, run, try_run};
 
 pub const PODWIRE: &str = env!("CARGO_BIN_EXE_podwire");
 
@@ -36,6 +36,20 @@ pub fn fails(args: &[&str]) -> String {
             why
         }
     }
+}
+
+/// The error that it printed as JSON; panics if it did not fail.
+#[track_caller]
+pub fn fails_json(args: &[&str]) -> Value {
+    let script = "\"$0\" -o json \"$@\" 2>/dev/null; test $? = 1";
+    let printed = run("sh", &[&["-c", script, PODWIRE], args].concat());
+    serde_json::from_str(&printed).unwrap_or_else(|cause| panic!("{cause}: {printed}"))
+}
+
+/// What it said on standard error; panics if it failed.
+#[track_caller]
+pub fn warned(args: &[&str]) -> String {
+    run("sh", &[&["-c", "exec \"$0\" \"$@\" 2>&1 >/dev/null", PODWIRE], args].concat())
 }
 
 /// A configuration directory and a directory for addresses, gone with the value.
