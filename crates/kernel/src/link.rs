@@ -17,12 +17,12 @@ use ::netlink::Message;
 use crate::types::{IfIndex, IfName, MacAddr};
 
 pub use self::change::{
-    ARP_NOTIFY, PROXY_ARP, ROUTE_LOCALNET, RP_FILTER, add_altname, remove_altname, set_alias,
-    set_down, set_inet_conf, set_mac, set_master, set_mtu, set_name, set_no_master, set_port,
-    set_promisc, set_up, set_up_with_inet_conf, set_vlan_filtering,
+    ARP_NOTIFY, PROXY_ARP, ROUTE_LOCALNET, RP_FILTER, set_alias, set_down, set_inet_conf, set_mac,
+    set_master, set_mtu, set_name, set_no_master, set_port, set_promisc, set_up,
+    set_up_with_inet_conf, set_vlan_filtering,
 };
 pub use self::create::{IpvlanMode, Kind, MacvlanMode, NewLink, Peer, create};
-pub use self::read::{by_altname, by_index, by_name, index_of, list, list_of_master};
+pub use self::read::{by_index, by_name, index_of, list, list_of_master};
 pub use self::remove::{remove, remove_detached};
 pub use self::running::is_running;
 pub use self::supported::is_supported;
@@ -44,8 +44,6 @@ const IFLA_IFALIAS: u16 = 20; // linux/if_link.h
 const IFLA_AF_SPEC: u16 = 26; // linux/if_link.h
 const IFLA_GROUP: u16 = 27; // linux/if_link.h
 const IFLA_NET_NS_FD: u16 = 28; // linux/if_link.h
-const IFLA_PROP_LIST: u16 = 52; // linux/if_link.h
-const IFLA_ALT_IFNAME: u16 = 53; // linux/if_link.h
 
 const IFLA_INFO_KIND: u16 = 1; // linux/if_link.h
 const IFLA_INFO_DATA: u16 = 2; // linux/if_link.h
@@ -94,8 +92,6 @@ pub struct Link {
     pub link_netnsid: Option<i32>,
     /// The text `ip link set alias` writes.
     pub alias: Option<String>,
-    /// Alternative names.
-    pub altnames: Vec<String>,
     /// The group it is in; 0 unless somebody says otherwise.
     pub group: u32,
     /// How many want it promiscuous.

@@ -4,18 +4,16 @@
 use ::netlink::Message;
 
 use super::{
-    IFF_PROMISC, IFF_UP, IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_ALT_IFNAME, IFLA_BR_VLAN_FILTERING,
-    IFLA_BRPORT_ISOLATED, IFLA_BRPORT_LEARNING, IFLA_BRPORT_MODE, IFLA_BRPORT_NEIGH_SUPPRESS,
-    IFLA_BRPORT_UNICAST_FLOOD, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INFO_DATA, IFLA_INFO_KIND,
-    IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU,
-    IFLA_PROP_LIST, PortOptions, RTM_NEWLINK, RTM_SETLINK, Target, message_for,
+    IFF_PROMISC, IFF_UP, IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_BR_VLAN_FILTERING, IFLA_BRPORT_ISOLATED,
+    IFLA_BRPORT_LEARNING, IFLA_BRPORT_MODE, IFLA_BRPORT_NEIGH_SUPPRESS, IFLA_BRPORT_UNICAST_FLOOD,
+    IFLA_IFALIAS, IFLA_IFNAME, IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA,
+    IFLA_INFO_SLAVE_KIND, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, PortOptions, RTM_NEWLINK,
+    RTM_SETLINK, Target, message_for,
 };
 use crate::net::AF_INET;
 use crate::request::Request;
 use crate::types::{IfIndex, IfName, MacAddr};
 
-const RTM_NEWLINKPROP: u16 = 108; // linux/rtnetlink.h
-const RTM_DELLINKPROP: u16 = 109; // linux/rtnetlink.h
 const IFLA_INET_CONF: u16 = 1; // linux/if_link.h
 
 /// Answer ARP for others: `net.ipv4.conf.*.proxy_arp` (`IPV4_DEVCONF_PROXY_ARP`, linux/ip.h).
@@ -95,16 +93,6 @@ pub fn set_alias(link: impl Into<Target>, alias: &str) -> Request {
     })
 }
 
-/// Adds an alternative name of up to 127 bytes.
-pub fn add_altname(link: impl Into<Target>, altname: &str) -> Request {
-    altname_request("add alternative name to", RTM_NEWLINKPROP, link.into(), altname)
-}
-
-/// Removes an alternative name.
-pub fn remove_altname(link: impl Into<Target>, altname: &str) -> Request {
-    altname_request("remove alternative name of", RTM_DELLINKPROP, link.into(), altname)
-}
-
 /// Sets options of a bridge port. They cannot be given at birth: the kernel ignores slave data
 /// in the message that creates the link. By name it can be pipelined behind the creation.
 pub fn set_port(link: impl Into<Target>, options: &PortOptions) -> Request {
@@ -169,14 +157,6 @@ fn set(op: &'static str, link: Target, fill: impl FnOnce(&mut Message)) -> Reque
     Request::new(op, link.to_string(), message)
 }
 
-fn altname_request(op: &'static str, kind: u16, link: Target, altname: &str) -> Request {
-    let mut message = message_for(kind, link, 0, 0);
-    message.nest(IFLA_PROP_LIST, |props| {
-        props.str(IFLA_ALT_IFNAME, altname);
-    });
-    Request::new(op, link.to_string(), message)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -220,22 +200,22 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_altname_and_conf() {
-        // ip link property add dev <index 7> altname long
-        check(
-            &add_altname(IfIndex(7), "long"),
-            RTM_NEWLINKPROP,
-            &[
-                0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, //
-                16, 0, 52, 0x80, 9, 0, 53, 0, b'l', b'o', b'n', b'g', 0, 0, 0, 0,
-            ],
-        );
+    fn bytes_of_conf() {
         // sysctl net.ipv4.conf.<index 7>.arp_notify=1
         check(
             &set_inet_conf(IfIndex(7), &[(ARP_NOTIFY, 1)]),
             RTM_SETLINK,
             &[
                 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, //
+                20, 0, 26, 0x80, 16, 0, 2, 0x80, 12, 0, 1, 0x80, 8, 0, 22, 0, 1, 0, 0, 0,
+            ],
+        );
+        // The same with `ip link set <index 7> up`.
+        check(
+            &set_up_with_inet_conf(IfIndex(7), &[(ARP_NOTIFY, 1)]),
+            RTM_SETLINK,
+            &[
+                0, 0, 0, 0, 7, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, //
                 20, 0, 26, 0x80, 16, 0, 2, 0x80, 12, 0, 1, 0x80, 8, 0, 22, 0, 1, 0, 0, 0,
             ],
         );

@@ -5,12 +5,11 @@ use ::netlink::{Attr, Attrs, Errno, Message, u32_at};
 use rustix::net::netdevice::name_to_index;
 
 use super::{
-    Detail, IFINFO_LEN, IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_ALT_IFNAME, IFLA_BR_VLAN_FILTERING,
-    IFLA_BRPORT_ISOLATED, IFLA_BRPORT_LEARNING, IFLA_BRPORT_MODE, IFLA_BRPORT_NEIGH_SUPPRESS,
-    IFLA_BRPORT_UNICAST_FLOOD, IFLA_GROUP, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INFO_DATA,
-    IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA, IFLA_INFO_SLAVE_KIND, IFLA_LINK, IFLA_LINKINFO,
-    IFLA_MASTER, IFLA_MTU, IFLA_PROP_LIST, IFLA_TXQLEN, IpvlanMode, Link, MacvlanMode, OperState,
-    PortOptions, RTM_GETLINK, ifinfo,
+    Detail, IFINFO_LEN, IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_BR_VLAN_FILTERING, IFLA_BRPORT_ISOLATED,
+    IFLA_BRPORT_LEARNING, IFLA_BRPORT_MODE, IFLA_BRPORT_NEIGH_SUPPRESS, IFLA_BRPORT_UNICAST_FLOOD,
+    IFLA_GROUP, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA,
+    IFLA_INFO_SLAVE_KIND, IFLA_LINK, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_TXQLEN, IpvlanMode,
+    Link, MacvlanMode, OperState, PortOptions, RTM_GETLINK, ifinfo,
 };
 use crate::error::{Error, Result};
 use crate::net::AF_INET6;
@@ -34,13 +33,6 @@ pub fn by_name(nl: &Netlink, name: IfName) -> Result<Option<Link>> {
     let mut message = question(0);
     message.str(IFLA_IFNAME, name.as_str());
     find(nl, &message, name.as_str())
-}
-
-/// The link of this alternative name, which may have up to 127 bytes.
-pub fn by_altname(nl: &Netlink, altname: &str) -> Result<Option<Link>> {
-    let mut message = question(0);
-    message.str(IFLA_ALT_IFNAME, altname);
-    find(nl, &message, altname)
 }
 
 /// The link of this index.
@@ -105,7 +97,6 @@ pub(super) fn parse(payload: &[u8]) -> Option<Link> {
         link: None,
         link_netnsid: None,
         alias: None,
-        altnames: Vec::new(),
         group: 0,
         promiscuity: 0,
         txqlen: 0,
@@ -132,10 +123,6 @@ fn read_attr(link: &mut Link, attr: &Attr<'_>) {
         IFLA_GROUP => link.group = attr.u32().unwrap_or(0),
         IFLA_PROMISCUITY => link.promiscuity = attr.u32().unwrap_or(0),
         IFLA_TXQLEN => link.txqlen = attr.u32().unwrap_or(0),
-        IFLA_PROP_LIST => {
-            let names = attr.nested().filter(|prop| prop.kind == IFLA_ALT_IFNAME);
-            link.altnames.extend(names.filter_map(|prop| prop.str().map(str::to_owned)));
-        }
         IFLA_LINKINFO => read_info(link, &attr.nested()),
         IFLA_AF_SPEC => link.accept_ra = accept_ra(&attr.nested()),
         _ => {}

@@ -147,14 +147,12 @@ fn links_are_changed() {
         ip("link add a0 type veth peer name a1");
         let nl = Netlink::open().unwrap();
         let (a0, br0) = (index_of(&nl, "a0"), index_of(&nl, "br0"));
-        let long = "a-name-longer-than-fifteen-bytes";
         nl.apply([
             link::set_mac(a0, MAC),
             link::set_mtu(a0, 1300),
             link::set_master(a0, br0),
             link::set_promisc(name("a0"), true),
             link::set_alias(a0, "podwire: test"),
-            link::add_altname(name("a0"), long),
             link::set_up(name("a0")),
             link::set_name(index_of(&nl, "a1"), name("b1")),
         ])
@@ -164,7 +162,6 @@ fn links_are_changed() {
         assert_eq!(found["mtu"], 1300);
         assert_eq!(found["master"], "br0");
         assert_eq!(found["ifalias"], "podwire: test");
-        assert_eq!(found["altnames"], json!([long]));
         assert!(has_flag(&found, "UP") && has_flag(&found, "PROMISC"));
         ip_json(&Ns::here(), "link show b1");
 
@@ -173,11 +170,10 @@ fn links_are_changed() {
             link::set_no_master(a0),
             link::set_promisc(a0, false),
             link::set_alias(a0, ""),
-            link::remove_altname(a0, long),
         ])
         .unwrap();
         let found = ip_json(&Ns::here(), "link show a0");
-        assert_eq!([&found["master"], &found["ifalias"], &found["altnames"]], [&json!(null); 3]);
+        assert_eq!([&found["master"], &found["ifalias"]], [&json!(null); 2]);
         assert!(!has_flag(&found, "UP") && !has_flag(&found, "PROMISC"));
     });
 }
@@ -201,6 +197,45 @@ fn ipv4_conf_is_set_without_procfs() {
 }
 
 #[test]
+fn a_link_is_born_into_its_group_and_told_when_it_runs() {
+    in_netns(|| {
+        let (host, pod_ns, pod) = host_and_pod();
+        let mut new = crate::link_life::veth(&host, "veth0", &pod_ns);
+        new.group = Some(0x7abc_def0);
+        host.apply([link::create(&new)]).unwrap();
+        assert_eq!(ip_json(&Ns::here(), "link show veth0")["group"], "2059198192");
+        assert_eq!(link::by_name(&host, name("veth0")).unwrap().unwrap().group, 0x7abc_def0);
+        assert!(!link::is_running(&host, name("veth0")).unwrap(), "its other end is down");
+
+        let inside = pod_ns.netlink().unwrap();
+        let notify = [(link::ARP_NOTIFY, 1)];
+        inside.apply([link::set_up_with_inet_conf(name("eth0"), &notify)]).unwrap();
+        assert!(has_flag(&ip_json(&pod, "link show eth0"), "UP"));
+        assert_eq!(pod.exec("cat", &["/proc/sys/net/ipv4/conf/eth0/arp_notify"]), "1\n");
+        // Asking by netlink makes the kernel open the port.
+        link::by_name(&host, name("veth0")).unwrap();
+        assert!(link::is_running(&host, name("veth0")).unwrap());
+        assert!(link::is_running(&host, name("none")).unwrap_err().is_not_found());
+    });
+}
+
+#[test]
+fn accept_ra_is_read() {
+    in_netns(|| {
+        ip("link add a0 type veth peer name a1");
+        let nl = Netlink::open().unwrap();
+        for value in ["0", "1", "2"] {
+            testkit::run(
+                "sh",
+                &["-c", &format!("echo {value} > /proc/sys/net/ipv6/conf/a0/accept_ra")],
+            );
+            let link = link::by_name(&nl, name("a0")).unwrap().unwrap();
+            assert_eq!(link.accept_ra, value.parse().ok());
+        }
+    });
+}
+
+#[test]
 fn links_are_read() {
     in_netns(|| {
         ip("link add br0 type bridge");
@@ -208,7 +243,6 @@ fn links_are_read() {
         ip("link set a0 mtu 1400 address 02:00:00:00:00:01 txqueuelen 55 master br0 up");
         ip("link set a0 alias hello");
         ip("link set a0 promisc on");
-        ip("link property add dev a0 altname another-name-of-this-link");
         ip("link set a0 type bridge_slave hairpin on isolated on neigh_suppress on learning off");
         let nl = Netlink::open().unwrap();
         let (a0, a1, br0) = (index_of(&nl, "a0"), index_of(&nl, "a1"), index_of(&nl, "br0"));
@@ -219,7 +253,6 @@ fn links_are_read() {
         assert_eq!((link.mac, link.mtu, link.txqlen), (Some(MAC), 1400, 55));
         assert_eq!((link.master, link.link, link.link_netnsid), (Some(br0), Some(a1), None));
         assert_eq!(link.alias.as_deref(), Some("hello"));
-        assert_eq!(link.altnames, ["another-name-of-this-link"]);
         assert_eq!(link.operstate, OperState::LowerLayerDown);
         // Once by us, once by the bridge, whose flooding and learning are not both on.
         assert!(link.promiscuity >= 1, "{}", link.promiscuity);
@@ -229,9 +262,7 @@ fn links_are_read() {
         assert_eq!(port.flood, Some(true));
 
         assert_eq!(link::by_index(&nl, a0).unwrap().as_ref(), Some(&link));
-        assert_eq!(link::by_altname(&nl, "another-name-of-this-link").unwrap(), Some(link));
         assert_eq!(link::by_name(&nl, name("none")).unwrap(), None);
-        assert_eq!(link::by_altname(&nl, "none").unwrap(), None);
         assert_eq!(link::by_index(&nl, IfIndex(9999)).unwrap(), None);
         assert_eq!(link::index_of(&nl, name("none")).unwrap_err().errno, Errno::NODEV);
 

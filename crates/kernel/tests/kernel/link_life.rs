@@ -13,7 +13,7 @@ use crate::{host_and_pod, index_of, ip, ip_json, name};
 
 const SOON: Duration = Duration::from_secs(10);
 
-fn veth<'a>(nl: &Netlink, host: &str, pod: &'a Netns) -> NewLink<'a> {
+pub fn veth<'a>(nl: &Netlink, host: &str, pod: &'a Netns) -> NewLink<'a> {
     let netns = Some(pod.as_fd());
     let peer = Peer { name: name("eth0"), mac: None, mtu: None, netns };
     let master = Some(index_of(nl, "br0"));
