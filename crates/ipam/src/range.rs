@@ -64,12 +64,6 @@ impl Range {
         Ok(Self { subnet, start, end, gateway })
     }
 
-    /// The same range with no address set aside, for pools whose addresses are routed one by one.
-    #[must_use]
-    pub fn without_gateway(self) -> Self {
-        Self { gateway: None, ..self }
-    }
-
     pub fn subnet(&self) -> IpNet {
         self.subnet
     }

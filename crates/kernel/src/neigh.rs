@@ -19,16 +19,12 @@ pub(crate) const NDA_DST: u16 = 1; // linux/neighbour.h
 pub(crate) const NDA_LLADDR: u16 = 2; // linux/neighbour.h
 pub(crate) const NDA_IFINDEX: u16 = 8; // linux/neighbour.h
 
-/// Confirmed a moment ago (`NUD_REACHABLE`, linux/neighbour.h).
-pub const REACHABLE: u16 = 0x02;
 /// Valid without ARP (`NUD_NOARP`, linux/neighbour.h).
 pub const NOARP: u16 = 0x40;
 /// Valid until removed (`NUD_PERMANENT`, linux/neighbour.h).
 pub const PERMANENT: u16 = 0x80;
 /// We answer for this address (`NTF_PROXY`, linux/neighbour.h).
 pub const PROXY: u8 = 0x08;
-/// Learned by a control plane: never collected (`NTF_EXT_LEARNED`, linux/neighbour.h).
-pub const EXT_LEARNED: u8 = 0x10;
 
 /// `struct ndmsg`.
 pub(crate) const HEADER_LEN: usize = 12;

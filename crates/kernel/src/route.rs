@@ -33,8 +33,6 @@ const RTNH_F_ONLINK: u32 = 4; // linux/rtnetlink.h
 
 /// The table looked up without a rule of its own (`RT_TABLE_MAIN`, linux/rtnetlink.h).
 pub const TABLE_MAIN: u32 = 254;
-/// The table of our own addresses (`RT_TABLE_LOCAL`, linux/rtnetlink.h).
-pub const TABLE_LOCAL: u32 = 255;
 /// Reachable anywhere (`RT_SCOPE_UNIVERSE`, linux/rtnetlink.h).
 pub const SCOPE_UNIVERSE: u8 = 0;
 /// Reachable on the link (`RT_SCOPE_LINK`, linux/rtnetlink.h).
@@ -43,8 +41,6 @@ pub const SCOPE_LINK: u8 = 253;
 pub const SCOPE_HOST: u8 = 254;
 /// Any scope, when removing (`RT_SCOPE_NOWHERE`, linux/rtnetlink.h).
 const SCOPE_NOWHERE: u8 = 255;
-/// Made by the kernel (`RTPROT_KERNEL`, linux/rtnetlink.h).
-pub const PROTOCOL_KERNEL: u8 = 2;
 /// What `ip route` and the Go plugins write (`RTPROT_BOOT`, linux/rtnetlink.h).
 pub const PROTOCOL_BOOT: u8 = 3;
 /// Packets go to the next hop (`RTN_UNICAST`, linux/rtnetlink.h).
@@ -53,8 +49,6 @@ pub const KIND_UNICAST: u8 = 1;
 pub const KIND_LOCAL: u8 = 2;
 /// Packets are dropped silently (`RTN_BLACKHOLE`, linux/rtnetlink.h).
 pub const KIND_BLACKHOLE: u8 = 6;
-/// Packets are refused with an ICMP error (`RTN_UNREACHABLE`, linux/rtnetlink.h).
-pub const KIND_UNREACHABLE: u8 = 7;
 
 /// `struct rtmsg`.
 const HEADER_LEN: usize = 12;

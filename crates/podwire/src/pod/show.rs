@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use anyhow::{Context, Result, anyhow, bail};
 use kernel::addr::{self, Addr};
+use kernel::route::SCOPE_UNIVERSE;
 use kernel::{IfName, Netns, link};
 use serde_json::json;
 
@@ -12,8 +13,6 @@ use super::state::{PodState, Store};
 use crate::cli::PodStatus;
 use crate::output::{self, Format};
 use crate::report::Hint;
-
-const RT_SCOPE_UNIVERSE: u8 = 0; // linux/rtnetlink.h
 
 pub fn run(asked: &PodStatus, format: Format) -> Result<()> {
     let pod = &asked.pod;
@@ -62,8 +61,7 @@ fn addresses(state: &PodState) -> Result<Vec<IpAddr>> {
     let Some(link) = link::by_name(&netlink, ifname)? else {
         bail!("it has no interface {ifname}");
     };
-    let is_global =
-        |addr: &Addr| addr.scope == RT_SCOPE_UNIVERSE && !addr.prefix.addr().is_loopback();
+    let is_global = |addr: &Addr| addr.scope == SCOPE_UNIVERSE && !addr.prefix.addr().is_loopback();
     let found = addr::list(&netlink, Some(link.index))?;
     let mut ips: Vec<IpAddr> =
         found.iter().filter(|addr| is_global(addr)).map(|addr| addr.prefix.addr()).collect();

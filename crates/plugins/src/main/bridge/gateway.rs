@@ -4,7 +4,9 @@
 use std::net::IpAddr;
 
 use cni::{CniResult, Route};
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::IpNet;
+use kernel::Family;
+use kernel::route::default_dst;
 
 use super::conf::Bridge;
 
@@ -32,16 +34,9 @@ pub fn complete(bridge: &Bridge, result: &mut CniResult) -> Vec<IpNet> {
 
 /// A default route that names no gateway goes by the address's own, so it counts as well.
 fn ensure_default_route(routes: &mut Vec<Route>, gateway: IpAddr) {
-    let default = default_of(gateway);
+    let default = default_dst(Family::of(gateway));
     if !routes.iter().any(|route| route.dst == default) {
         routes.push(Route::new(default, Some(gateway)));
-    }
-}
-
-fn default_of(family: IpAddr) -> IpNet {
-    match family {
-        IpAddr::V4(_) => Ipv4Net::default().into(),
-        IpAddr::V6(_) => Ipv6Net::default().into(),
     }
 }
 
