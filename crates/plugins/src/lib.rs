@@ -5,9 +5,11 @@
 pub mod delegated;
 pub mod fault;
 pub mod forwarding;
+pub mod go_names;
 pub mod identity;
 pub mod install;
 pub mod ipam;
+pub mod mac;
 pub mod multicall;
 pub mod pod;
 pub mod registry;

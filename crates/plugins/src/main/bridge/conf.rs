@@ -5,6 +5,7 @@ use cni::{Code, Dns, Error, Request};
 use kernel::{IfName, MacAddr};
 use serde::Deserialize;
 
+use crate::mac::{self, Source};
 use crate::veth;
 
 /// What the network wants, free of contradictions.
@@ -54,20 +55,6 @@ struct BridgeConf {
     disable_container_interface: bool,
     port_isolation: bool,
     dns: Dns,
-    args: ArgsConf,
-    runtime_config: MacConf,
-}
-
-#[derive(Debug, Deserialize, Default)]
-#[serde(default)]
-struct ArgsConf {
-    cni: MacConf,
-}
-
-#[derive(Debug, Deserialize, Default)]
-#[serde(default)]
-struct MacConf {
-    mac: Option<String>,
 }
 
 impl Bridge {
@@ -77,7 +64,7 @@ impl Bridge {
         refuse_contradictions(&conf, request)?;
         refuse_what_is_not_here_yet(&conf)?;
         Ok(Bridge {
-            mac: wanted_mac(&conf, request)?,
+            mac: mac::wanted(request, &[Source::RuntimeConfig, Source::Args, Source::Environment])?,
             name: understand_name(conf.bridge)?,
             is_gateway: conf.is_gateway || conf.is_default_gateway,
             is_default_gateway: conf.is_default_gateway,
@@ -130,23 +117,4 @@ fn refuse_what_is_not_here_yet(conf: &BridgeConf) -> Result<(), Error> {
         Some((key, _)) => Err(super::super::not_here_yet(key)),
         None => Ok(()),
     }
-}
-
-/// The runtime's own word counts most, then `args`, then CNI_ARGS.
-fn wanted_mac(conf: &BridgeConf, request: &Request) -> Result<Option<MacAddr>, Error> {
-    let mut from_env = None;
-    if !request.raw_args.is_empty() {
-        let args = request.args()?;
-        args.allow_only(&["MAC"])?;
-        from_env = args.get("MAC").filter(|mac| !mac.is_empty()).map(str::to_owned);
-    }
-    let sources = [
-        ("key \"runtimeConfig.mac\"", Code::INVALID_CONFIG, conf.runtime_config.mac.as_deref()),
-        ("key \"args.cni.mac\"", Code::INVALID_CONFIG, conf.args.cni.mac.as_deref()),
-        ("MAC in CNI_ARGS", Code::BAD_ENVIRONMENT, from_env.as_deref()),
-    ];
-    let stated = sources.into_iter().find_map(|(key, code, mac)| Some((key, code, mac?)));
-    let Some((key, code, text)) = stated else { return Ok(None) };
-    let mac = text.parse::<MacAddr>();
-    mac.map(Some).map_err(|cause| Error::because(code, key, &cause))
 }

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Names that the Go plugins derive from an attachment, so that what they left is found.
+
+use sha2::{Digest, Sha512};
+
+/// `prefix` and digits of the SHA-512 of the words, `len` characters in all.
+pub fn hashed(prefix: &str, words: &[&str], len: usize) -> String {
+    let mut name = prefix.to_owned();
+    let hash = words.iter().fold(Sha512::new(), |hash, word| hash.chain_update(word));
+    for byte in hash.finalize() {
+        name.push_str(&format!("{byte:02x}"));
+    }
+    name.truncate(len);
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By `printf netcid | sha512sum`.
+    #[test]
+    fn names_are_those_of_the_go_plugins() {
+        assert_eq!(hashed("CNI-", &["net", "cid"], 28), "CNI-f74d2f3ccf98e525d41d0c61");
+        assert_eq!(hashed("bwp", &["net", "cid"], 15).len(), 15);
+    }
+}
