@@ -4,12 +4,16 @@
 //! the [`Netlink`] socket, which belongs to the namespace it was opened in.
 
 pub mod addr;
+pub mod conntrack;
+mod detached;
 mod error;
 pub mod fdb;
 pub mod link;
 pub mod neigh;
 mod net;
 pub mod netns;
+pub mod nft;
+pub mod parked;
 mod request;
 pub mod route;
 pub mod rule;

@@ -3,7 +3,6 @@
 
 mod change;
 mod create;
-mod detached;
 mod read;
 mod remove;
 mod running;

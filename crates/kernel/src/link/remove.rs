@@ -9,7 +9,8 @@ use ::netlink::{Answer, Errno};
 use rustix::net::netdevice::index_to_name_inlined;
 use rustix::thread::sched_yield;
 
-use super::{RTM_DELLINK, Target, detached, message_for};
+use super::{RTM_DELLINK, Target, message_for};
+use crate::detached;
 use crate::error::{Error, Result};
 use crate::request::{Netlink, Request};
 use crate::types::IfIndex;

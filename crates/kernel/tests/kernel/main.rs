@@ -5,10 +5,12 @@
 #![expect(clippy::unwrap_used, reason = "a test panics where it fails")]
 
 mod addr;
+mod conntrack;
 mod link;
 mod link_life;
 mod neigh;
 mod netns;
+mod nft;
 mod route;
 mod rule;
 

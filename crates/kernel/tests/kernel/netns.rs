@@ -127,3 +127,22 @@ fn sysctls_are_those_of_the_namespace() {
         assert_eq!(error.to_string(), "write sysctl net/ipv4/ip_forward: Invalid argument");
     });
 }
+
+#[test]
+fn one_at_a_time_holds_the_lock() {
+    in_netns(|| {
+        let here = Netns::current().unwrap();
+        let held = here.lock().unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let other = std::thread::spawn(move || {
+            let _held = Netns::current().unwrap().lock().unwrap();
+            tell.send(()).unwrap();
+        });
+        assert!(told.recv_timeout(std::time::Duration::from_millis(100)).is_err());
+        let elsewhere = Netns::new_anonymous().unwrap();
+        drop(elsewhere.lock().unwrap());
+        drop(held);
+        told.recv_timeout(std::time::Duration::from_secs(10)).unwrap();
+        other.join().unwrap();
+    });
+}

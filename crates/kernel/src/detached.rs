@@ -1,22 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sends one prepared netlink message from a child that outlives us, so that the caller need
-//! not sleep through the kernel's grace periods. The only fork in the product.
+//! A child that outlives us, so that the caller need not sleep through the kernel's grace periods: it
+//! sends one prepared netlink message, or only holds sockets until it ends. The only fork in the
+//! product.
 
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, PoisonError};
 
 use ::netlink::Errno;
 
-/// Children of this process that have not been reaped yet; every removal reaps those that have ended,
+use crate::parked;
+
+/// Children of this process that have not been reaped yet; every new one reaps those that have ended,
 /// and init what is left when the process ends. One fork, not two: a second one costs 0.15 ms more.
 static CHILDREN: Mutex<Vec<libc::pid_t>> = Mutex::new(Vec::new());
 
-/// Returns once the child exists.
-pub(super) fn send(socket: impl AsFd, bytes: &[u8]) -> Result<(), Errno> {
+/// Sends a message from a child, which takes the parked sockets with it; returns once the child exists.
+pub(crate) fn send(socket: impl AsFd, bytes: &[u8]) -> Result<(), Errno> {
+    start(&parked::take(), Some((socket.as_fd().as_raw_fd(), bytes)))
+}
+
+/// Leaves the sockets to a child; the caller closes its own copies.
+pub(crate) fn hold(sockets: &[OwnedFd]) -> Result<(), Errno> {
+    start(sockets, None)
+}
+
+fn start(held: &[OwnedFd], message: Option<(RawFd, &[u8])>) -> Result<(), Errno> {
+    let mut kept: Vec<RawFd> = held.iter().map(AsRawFd::as_raw_fd).collect();
+    kept.extend(message.map(|(socket, _)| socket));
+    kept.sort_unstable();
     // A thread that panicked here has left a list of numbers, which cannot be half-made.
     let mut children = CHILDREN.lock().unwrap_or_else(PoisonError::into_inner);
     children.retain(|child| is_running(*child));
-    let socket = socket.as_fd().as_raw_fd();
     // SAFETY: the child makes async-signal-safe calls only and never returns.
     match unsafe { libc::fork() } {
         -1 => {
@@ -24,7 +38,7 @@ pub(super) fn send(socket: impl AsFd, bytes: &[u8]) -> Result<(), Errno> {
             Err(Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))
         }
         // SAFETY: we are the child of the fork, with one thread.
-        0 => unsafe { be_child(socket, bytes) },
+        0 => unsafe { be_child(&kept, message) },
         child => {
             children.push(child);
             Ok(())
@@ -43,8 +57,8 @@ fn is_running(child: libc::pid_t) -> bool {
 /// waits its turn behind all others.
 ///
 /// # Safety
-/// Only in a forked child: it closes all descriptors but the socket and ends the process.
-unsafe fn be_child(socket: RawFd, bytes: &[u8]) -> ! {
+/// Only in a forked child: it closes all descriptors but those kept and ends the process.
+unsafe fn be_child(kept: &[RawFd], message: Option<(RawFd, &[u8])>) -> ! {
     // SAFETY: async-signal-safe calls; all pointers are to memory that outlives them; the
     // descriptors closed are this process's own copies.
     unsafe {
@@ -57,9 +71,15 @@ unsafe fn be_child(socket: RawFd, bytes: &[u8]) -> ! {
                 libc::dup2(null, standard);
             }
         }
-        close_range(3, socket - 1);
-        close_range(socket + 1, RawFd::MAX);
-        libc::send(socket, bytes.as_ptr().cast(), bytes.len(), 0);
+        let mut first = 3;
+        for fd in kept {
+            close_range(first, fd - 1);
+            first = fd + 1;
+        }
+        close_range(first, RawFd::MAX);
+        if let Some((socket, bytes)) = message {
+            libc::send(socket, bytes.as_ptr().cast(), bytes.len(), 0);
+        }
         libc::_exit(0);
     }
 }

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Connection tracking: forgetting connections whose address translation is out of date.
+
+use std::net::IpAddr;
+
+use ::netlink::{Attr, Attrs, Errno, Message, Protocol, Socket};
+
+use crate::error::{Error, Result};
+
+const SUBSYS_CTNETLINK: u16 = 1; // linux/netfilter/nfnetlink.h
+
+// linux/netfilter/nfnetlink_conntrack.h
+const IPCTNL_MSG_CT_GET: u16 = 1;
+const IPCTNL_MSG_CT_DELETE: u16 = 2;
+const NLA_F_NESTED: u16 = 1 << 15; // linux/netlink.h
+const CTA_TUPLE_ORIG: u16 = 1;
+const CTA_ID: u16 = 12;
+const CTA_FILTER: u16 = 25;
+const CTA_FILTER_ORIG_FLAGS: u16 = 1;
+const CTA_TUPLE_IP: u16 = 1;
+const CTA_TUPLE_PROTO: u16 = 2;
+const CTA_IP_V4_DST: u16 = 2;
+const CTA_IP_V6_DST: u16 = 4;
+const CTA_PROTO_NUM: u16 = 1;
+const CTA_PROTO_DST_PORT: u16 = 3;
+// net/netfilter/nf_internals.h: what a dump is filtered by, since Linux 5.8.
+const CTA_FILTER_F_CTA_PROTO_NUM: u32 = 1 << 3;
+const CTA_FILTER_F_CTA_PROTO_DST_PORT: u32 = 1 << 5;
+
+/// `struct nfgenmsg`.
+const HEADER_LEN: usize = 4;
+
+/// Which connections: those that were first sent to this protocol and port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SentTo {
+    /// `IPPROTO_UDP` and the like.
+    pub protocol: u8,
+    /// The port before any translation.
+    pub port: u16,
+    /// The address before any translation; `None` for any of either family.
+    pub address: Option<IpAddr>,
+}
+
+/// A connection that is there, as far as it takes to remove it.
+struct Found {
+    family: u8,
+    tuple: Vec<u8>,
+    id: Option<u32>,
+}
+
+/// Forgets the connections that were sent there, and returns how many. The next packet of each is a
+/// first packet again. The kernel looks through all of its connections, but tells of these only.
+pub fn forget(sent_to: &[SentTo]) -> Result<usize> {
+    const OP: &str = "forget connections";
+    let socket = Socket::open(Protocol::Netfilter).map_err(|cause| Error::new(OP, "", cause))?;
+    let mut forgotten = 0;
+    for wanted in sent_to {
+        for family in families(wanted.address) {
+            let object = || format!("to port {}", wanted.port);
+            let found = socket.dump(&list(family, wanted), |_, payload| read(payload, wanted));
+            let found = match found {
+                // A kernel without connection tracking of this family has nothing to forget.
+                Err(cause) if cause.errno == Errno::OPNOTSUPP || cause.errno == Errno::NOENT => {
+                    continue;
+                }
+                other => other.map_err(|cause| Error::new(OP, object(), cause))?,
+            };
+            let messages: Vec<Message> = found.iter().map(remove).collect();
+            let refused = socket.request(&messages);
+            // One that has ended meanwhile is as good.
+            forgotten +=
+                messages.len() - refused.map_err(|cause| Error::new(OP, object(), cause))?.len();
+        }
+    }
+    Ok(forgotten)
+}
+
+fn families(address: Option<IpAddr>) -> impl Iterator<Item = u8> {
+    let v4 = address.is_none_or(|address| address.is_ipv4());
+    let v6 = address.is_none_or(|address| address.is_ipv6());
+    [(libc::AF_INET, v4), (libc::AF_INET6, v6)]
+        .into_iter()
+        .filter(|(_, wanted)| *wanted)
+        .map(|(family, _)| u8::try_from(family).unwrap_or_default())
+}
+
+fn message(kind: u16, family: u8) -> Message {
+    let mut message = Message::new(SUBSYS_CTNETLINK << 8 | kind, 0);
+    message.header(&[family, 0, 0, 0]);
+    message
+}
+
+fn list(family: u8, wanted: &SentTo) -> Message {
+    let mut message = message(IPCTNL_MSG_CT_GET, family);
+    message.nest(CTA_TUPLE_ORIG, |tuple| {
+        tuple.nest(CTA_TUPLE_PROTO, |proto| {
+            proto.u8(CTA_PROTO_NUM, wanted.protocol).be16(CTA_PROTO_DST_PORT, wanted.port);
+        });
+    });
+    message.nest(CTA_FILTER, |filter| {
+        filter.u32(
+            CTA_FILTER_ORIG_FLAGS,
+            CTA_FILTER_F_CTA_PROTO_NUM | CTA_FILTER_F_CTA_PROTO_DST_PORT,
+        );
+    });
+    message
+}
+
+/// The kernel may not have filtered; what does not fit is not ours to remove.
+fn read(payload: &[u8], wanted: &SentTo) -> Option<Found> {
+    let attrs = Attrs::after(payload, HEADER_LEN);
+    let tuple = attrs.find_kind(CTA_TUPLE_ORIG)?;
+    let proto = tuple.nested().find_kind(CTA_TUPLE_PROTO)?.nested();
+    let is_sent_there = proto.find_kind(CTA_PROTO_NUM)?.u8() == Some(wanted.protocol)
+        && proto.find_kind(CTA_PROTO_DST_PORT)?.be16() == Some(wanted.port)
+        && wanted.address.is_none_or(|address| destination(&tuple) == Some(address));
+    is_sent_there.then(|| Found {
+        family: payload.first().copied().unwrap_or_default(),
+        tuple: tuple.payload.to_vec(),
+        id: attrs.find_kind(CTA_ID).and_then(|id| id.be32()),
+    })
+}
+
+fn destination(tuple: &Attr<'_>) -> Option<IpAddr> {
+    let ip = tuple.nested().find_kind(CTA_TUPLE_IP)?.nested();
+    let v4 = || ip.find_kind(CTA_IP_V4_DST)?.fixed::<4>().map(IpAddr::from);
+    v4().or_else(|| ip.find_kind(CTA_IP_V6_DST)?.fixed::<16>().map(IpAddr::from))
+}
+
+fn remove(found: &Found) -> Message {
+    let mut message = message(IPCTNL_MSG_CT_DELETE, found.family);
+    message.bytes(CTA_TUPLE_ORIG | NLA_F_NESTED, &found.tuple);
+    if let Some(id) = found.id {
+        // Not a new connection with the same addresses.
+        message.be32(CTA_ID, id);
+    }
+    message
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+//! nf_tables: tables, chains, sets, maps, rules and elements, changed in batches that succeed or fail as
+//! a whole. What a rule says is a list of [`Expr`]; what it means is the caller's business.
+//!
+//! Adding costs microseconds. After a removal the *closing* of the socket waits for a grace period of
+//! 5 to 20 ms, and so does a batch that is refused: [`Nft::park`] leaves the first to a child.
+
+mod batch;
+mod expr;
+mod objects;
+mod read;
+mod userdata;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use ::netlink::{Message, Protocol, Socket};
+
+pub use self::batch::Batch;
+pub use self::expr::{CtKey, Expr, Fib, MetaKey, Op, PayloadBase, REG_VERDICT, Reg, Verdict};
+pub use self::objects::{
+    BaseChain, Chain, ChainKind, Data, DataType, Element, Hook, MapTo, Place, Rule, Set,
+};
+pub use self::read::{FoundElement, FoundRule};
+pub use self::userdata::Userdata;
+use crate::error::{Error, Result};
+
+const SUBSYS_NFTABLES: u16 = 10; // linux/netfilter/nfnetlink.h
+
+/// What kind of packets a table sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Family {
+    /// IPv4 and IPv6.
+    Inet,
+    /// IPv4.
+    Ip,
+    /// IPv6.
+    Ip6,
+    /// Frames on a bridge.
+    Bridge,
+}
+
+impl Family {
+    fn number(self) -> u8 {
+        match self {
+            // linux/netfilter.h
+            Family::Inet => 1,
+            Family::Ip => 2,
+            Family::Bridge => 7,
+            Family::Ip6 => 10,
+        }
+    }
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Family::Inet => "inet",
+            Family::Ip => "ip",
+            Family::Bridge => "bridge",
+            Family::Ip6 => "ip6",
+        }
+    }
+}
+
+/// A table by family and name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Table<'a> {
+    /// The packets that it sees.
+    pub family: Family,
+    /// Its name.
+    pub name: &'a str,
+}
+
+impl Table<'_> {
+    fn object(&self, name: &str) -> String {
+        format!("{} {} {name}", self.family.as_str(), self.name)
+    }
+}
+
+/// A netfilter socket in the namespace of the thread that opened it.
+#[derive(Debug)]
+pub struct Nft {
+    socket: Socket,
+}
+
+impl Nft {
+    /// Opens a socket in the calling thread's namespace.
+    pub fn open() -> Result<Self> {
+        match Socket::open(Protocol::Netfilter) {
+            Ok(socket) => Ok(Self { socket }),
+            Err(cause) => Err(Error::new("open netfilter socket", "", cause)),
+        }
+    }
+
+    /// Keeps the socket open after a removal until [`crate::parked::hand_over`] gives it to a child, so
+    /// that nobody waits for the grace period.
+    pub fn park(self) {
+        crate::parked::park(OwnedFd::from(self.socket));
+    }
+}
+
+impl AsFd for Nft {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// A message of the nf_tables subsystem with its fixed header.
+fn message(kind: u16, flags: u16, family: Family) -> Message {
+    let mut message = Message::new(SUBSYS_NFTABLES << 8 | kind, flags);
+    message.header(&[family.number(), 0, 0, 0]);
+    message
+}

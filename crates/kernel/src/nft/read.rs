@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is there: single look-ups that cost the same however much there is, and lists.
+
+use ::netlink::{Attr, Attrs, Message};
+
+use super::userdata::Userdata;
+use super::{Nft, Table, message};
+use crate::error::{Error, Result};
+
+// linux/netfilter/nf_tables.h
+const NFT_MSG_GETTABLE: u16 = 1;
+const NFT_MSG_GETCHAIN: u16 = 4;
+const NFT_MSG_GETRULE: u16 = 7;
+const NFT_MSG_GETSETELEM: u16 = 13;
+const NFTA_TABLE_NAME: u16 = 1;
+const NFTA_CHAIN_TABLE: u16 = 1;
+const NFTA_CHAIN_NAME: u16 = 3;
+const NFTA_RULE_TABLE: u16 = 1;
+const NFTA_RULE_CHAIN: u16 = 2;
+const NFTA_RULE_HANDLE: u16 = 3;
+const NFTA_RULE_EXPRESSIONS: u16 = 4;
+const NFTA_RULE_USERDATA: u16 = 7;
+const NFTA_EXPR_NAME: u16 = 1;
+const NFTA_EXPR_DATA: u16 = 2;
+const NFTA_IMMEDIATE_DATA: u16 = 2;
+const NFTA_SET_ELEM_LIST_TABLE: u16 = 1;
+const NFTA_SET_ELEM_LIST_SET: u16 = 2;
+const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
+const NFTA_LIST_ELEM: u16 = 1;
+const NFTA_SET_ELEM_KEY: u16 = 1;
+const NFTA_SET_ELEM_DATA: u16 = 2;
+const NFTA_SET_ELEM_USERDATA: u16 = 6;
+const NFTA_DATA_VALUE: u16 = 1;
+const NFTA_DATA_VERDICT: u16 = 2;
+const NFTA_VERDICT_CHAIN: u16 = 2;
+
+/// `struct nfgenmsg`.
+const HEADER_LEN: usize = 4;
+
+/// A rule that is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundRule {
+    /// Its number, for [`super::Batch::remove_rule`].
+    pub handle: u64,
+    /// The chain that it jumps or goes to.
+    pub target: Option<String>,
+    /// Names of its instructions with their attributes as the kernel tells them.
+    pub exprs: Vec<(String, Vec<u8>)>,
+    /// Its comment.
+    pub comment: String,
+}
+
+/// An element that is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundElement {
+    /// Its key.
+    pub key: Vec<u8>,
+    /// Its value, where it is one of bytes.
+    pub data: Vec<u8>,
+    /// The chain that a verdict names.
+    pub target: Option<String>,
+    /// What is attached to it.
+    pub userdata: Userdata,
+}
+
+impl Nft {
+    /// Whether a table is there.
+    pub fn has_table(&self, table: Table<'_>) -> Result<bool> {
+        let mut one = message(NFT_MSG_GETTABLE, 0, table.family);
+        one.str(NFTA_TABLE_NAME, table.name);
+        Ok(self.look("look for table", table.object(""), &one)?.is_some())
+    }
+
+    /// Whether a chain is there.
+    pub fn has_chain(&self, table: Table<'_>, name: &str) -> Result<bool> {
+        let mut one = message(NFT_MSG_GETCHAIN, 0, table.family);
+        one.str(NFTA_CHAIN_TABLE, table.name).str(NFTA_CHAIN_NAME, name);
+        Ok(self.look("look for chain", table.object(name), &one)?.is_some())
+    }
+
+    /// The names of a table's chains; none where the table is missing.
+    pub fn chains(&self, table: Table<'_>) -> Result<Vec<String>> {
+        let one = message(NFT_MSG_GETCHAIN, 0, table.family);
+        let found = self.socket.dump(&one, |_, payload| {
+            let attrs = Attrs::after(payload, HEADER_LEN);
+            let text = |kind| attrs.find_kind(kind).and_then(|attr| attr.str());
+            let is_in_table = text(NFTA_CHAIN_TABLE) == Some(table.name);
+            text(NFTA_CHAIN_NAME).filter(|_| is_in_table).map(str::to_owned)
+        });
+        found.map_err(|cause| Error::new("list chains", table.object(""), cause))
+    }
+
+    /// The rules of a chain in their order; none where the chain is missing.
+    pub fn rules(&self, table: Table<'_>, chain: &str) -> Result<Vec<FoundRule>> {
+        let mut one = message(NFT_MSG_GETRULE, 0, table.family);
+        one.str(NFTA_RULE_TABLE, table.name).str(NFTA_RULE_CHAIN, chain);
+        let found = self.socket.dump(&one, |_, payload| FoundRule::read(payload, table, chain));
+        none_is_empty(found.map_err(|cause| Error::new("list rules", table.object(chain), cause)))
+    }
+
+    /// An element by its key; `None` where it, its set or its table is missing.
+    pub fn element(&self, table: Table<'_>, set: &str, key: &[u8]) -> Result<Option<FoundElement>> {
+        let mut one = message(NFT_MSG_GETSETELEM, 0, table.family);
+        one.str(NFTA_SET_ELEM_LIST_TABLE, table.name).str(NFTA_SET_ELEM_LIST_SET, set);
+        one.nest(NFTA_SET_ELEM_LIST_ELEMENTS, |list| {
+            list.nest(NFTA_LIST_ELEM, |element| {
+                element.nest(NFTA_SET_ELEM_KEY, |nest| {
+                    nest.bytes(NFTA_DATA_VALUE, key);
+                });
+            });
+        });
+        let found = self.look("look for element", table.object(set), &one)?;
+        Ok(found.and_then(|payload| read_elements(&payload).next()))
+    }
+
+    /// All elements of a set; none where it is missing.
+    pub fn elements(&self, table: Table<'_>, set: &str) -> Result<Vec<FoundElement>> {
+        let mut one = message(NFT_MSG_GETSETELEM, 0, table.family);
+        one.str(NFTA_SET_ELEM_LIST_TABLE, table.name).str(NFTA_SET_ELEM_LIST_SET, set);
+        let found = self.socket.dump(&one, |_, payload| Some(read_elements(payload).collect()));
+        let found: Result<Vec<Vec<FoundElement>>> =
+            found.map_err(|cause| Error::new("list elements", table.object(set), cause));
+        Ok(none_is_empty(found)?.concat())
+    }
+
+    fn look(&self, op: &'static str, object: String, what: &Message) -> Result<Option<Vec<u8>>> {
+        match self.socket.get(what).map_err(|cause| Error::new(op, object, cause)) {
+            Ok((_, payload)) => Ok(Some(payload)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn none_is_empty<T>(found: Result<Vec<T>>) -> Result<Vec<T>> {
+    match found {
+        Err(error) if error.is_not_found() => Ok(Vec::new()),
+        other => other,
+    }
+}
+
+impl FoundRule {
+    /// Kernels that do not filter a dump by chain tell of all rules.
+    fn read(payload: &[u8], table: Table<'_>, chain: &str) -> Option<Self> {
+        let attrs = Attrs::after(payload, HEADER_LEN);
+        let is = |kind, wanted| attrs.find_kind(kind).and_then(|attr| attr.str()) == Some(wanted);
+        if !is(NFTA_RULE_TABLE, table.name) || !is(NFTA_RULE_CHAIN, chain) {
+            return None;
+        }
+        let list = attrs.find_kind(NFTA_RULE_EXPRESSIONS).map(|attr| attr.nested());
+        let exprs: Vec<_> = list.into_iter().flatten().filter_map(|one| read_expr(&one)).collect();
+        Some(Self {
+            handle: attrs.find_kind(NFTA_RULE_HANDLE)?.be64()?,
+            target: exprs.iter().find_map(|(name, data)| target_of(name, data)),
+            exprs,
+            comment: userdata(&attrs, NFTA_RULE_USERDATA).comment,
+        })
+    }
+}
+
+fn read_expr(one: &Attr<'_>) -> Option<(String, Vec<u8>)> {
+    let attrs = one.nested();
+    let data = attrs.find_kind(NFTA_EXPR_DATA).map(|data| data.payload.to_vec());
+    Some((attrs.find_kind(NFTA_EXPR_NAME)?.str()?.to_owned(), data.unwrap_or_default()))
+}
+
+fn target_of(name: &str, data: &[u8]) -> Option<String> {
+    let immediate = Attrs::new(data).find_kind(NFTA_IMMEDIATE_DATA)?;
+    if name == "immediate" { chain_of(&immediate) } else { None }
+}
+
+fn chain_of(data: &Attr<'_>) -> Option<String> {
+    let verdict = data.nested().find_kind(NFTA_DATA_VERDICT)?;
+    Some(verdict.nested().find_kind(NFTA_VERDICT_CHAIN)?.str()?.to_owned())
+}
+
+fn read_elements(payload: &[u8]) -> impl Iterator<Item = FoundElement> + '_ {
+    let list = Attrs::after(payload, HEADER_LEN).find_kind(NFTA_SET_ELEM_LIST_ELEMENTS);
+    let elements = list.map(|list| list.nested());
+    elements.into_iter().flatten().filter_map(|one| {
+        let attrs = one.nested();
+        let value =
+            |attr: Attr<'_>| Some(attr.nested().find_kind(NFTA_DATA_VALUE)?.payload.to_vec());
+        let data = attrs.find_kind(NFTA_SET_ELEM_DATA);
+        Some(FoundElement {
+            key: attrs.find_kind(NFTA_SET_ELEM_KEY).and_then(value)?,
+            target: data.as_ref().and_then(chain_of),
+            data: data.and_then(value).unwrap_or_default(),
+            userdata: userdata(&attrs, NFTA_SET_ELEM_USERDATA),
+        })
+    })
+}
+
+fn userdata(attrs: &Attrs<'_>, kind: u16) -> Userdata {
+    attrs.find_kind(kind).map(|attr| Userdata::read(attr.payload)).unwrap_or_default()
+}
