@@ -50,7 +50,7 @@ pub fn mac_of(address: IpAddr) -> MacAddr {
 
 /// FNV-1a over the words with a separator that none of them can hold. Names need no secrecy, only
 /// the same answer in every build and on every machine.
-fn digest(words: &[&str]) -> u64 {
+pub(crate) fn digest(words: &[&str]) -> u64 {
     let bytes = words.iter().flat_map(|word| word.bytes().chain([0]));
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)

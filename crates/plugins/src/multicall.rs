@@ -33,7 +33,9 @@ pub fn run(plugin: &Plugin) -> ExitCode {
             .stderr
             .extend_from_slice(concat!("podwire ", env!("CARGO_PKG_VERSION"), "\n").as_bytes());
     }
-    print(&reply)
+    let code = print(&reply);
+    kernel::parked::hand_over();
+    code
 }
 
 /// The answer to a runtime that calls this program by a name that is no plugin's; `None` where it is

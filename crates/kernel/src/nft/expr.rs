@@ -101,7 +101,8 @@ impl Verdict {
         }
     }
 
-    pub(super) fn chain(&self) -> Option<&str> {
+    /// The chain that it goes on with.
+    pub fn chain(&self) -> Option<&str> {
         match self {
             Verdict::Jump(chain) | Verdict::Goto(chain) => Some(chain),
             _ => None,

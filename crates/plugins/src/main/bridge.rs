@@ -68,6 +68,10 @@ fn build<'a>(
     if !bridge.leave_down {
         host::wait_for_port(host, &found, pair.host)?;
     }
+    if let Some(masquerade) = &bridge.masquerade {
+        masquerade.add(request, &result.ips)?;
+        undo.push(|| veth::forget_rules(request));
+    }
     let mac = host::mac_with_port(host, bridge, &found, pair.host_mac)?;
     found.mac = mac;
     host::give_addresses(host, &found, &missing)?;

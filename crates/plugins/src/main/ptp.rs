@@ -11,6 +11,7 @@ use kernel::{IfIndex, Netlink, Netns, link};
 use serde::Deserialize;
 
 use crate::fault::OrFault;
+use crate::masquerade::Masquerade;
 use crate::pod::{self, Announce, Dad, Manner};
 use crate::undo::{Undo, or_undo};
 use crate::veth::{self, Pair, Wanted};
@@ -34,33 +35,36 @@ const CONTAINER: usize = 1;
 #[derive(Debug, Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
 struct PtpConf {
-    ip_masq: bool,
     mtu: u32,
     dns: Dns,
 }
 
-fn understand(request: &Request) -> Result<PtpConf, Error> {
+/// What the network wants, free of contradictions.
+struct Ptp {
+    mtu: Option<u32>,
+    masquerade: Option<Masquerade>,
+    dns: Dns,
+}
+
+fn understand(request: &Request) -> Result<Ptp, Error> {
     let conf: PtpConf = request.conf()?;
-    if conf.ip_masq {
-        return Err(super::not_here_yet("ipMasq"));
-    }
-    veth::understand_mtu(conf.mtu)?;
+    let mtu = veth::understand_mtu(conf.mtu)?;
     if request.ipam_type()?.is_none() {
         return Err(Error::invalid_config("key \"ipam.type\" must be set: ptp routes by address"));
     }
-    Ok(conf)
+    Ok(Ptp { mtu, masquerade: Masquerade::understand(request)?, dns: conf.dns })
 }
 
 fn add(request: &Request) -> Result<CniResult, Error> {
-    let conf = understand(request)?;
+    let ptp = understand(request)?;
     let ns = pod::open(request)?;
     let host = Netlink::open().or_fault("open a netlink socket")?;
-    or_undo(|undo| build(request, &conf, &host, &ns, undo))
+    or_undo(|undo| build(request, &ptp, &host, &ns, undo))
 }
 
 fn build<'a>(
     request: &'a Request,
-    conf: &PtpConf,
+    ptp: &Ptp,
     host: &'a Netlink,
     ns: &Netns,
     undo: &mut Undo<'a>,
@@ -68,20 +72,23 @@ fn build<'a>(
     let mut result = delegated::add(request)?.unwrap_or_default();
     undo.push(move || drop(delegated::del(request)));
     let gateways = gateways(&result.ips)?;
-    let mtu = veth::understand_mtu(conf.mtu)?;
-    let pair = veth::create(host, ns, request, &Wanted { mtu, ..Wanted::default() })?;
+    let pair = veth::create(host, ns, request, &Wanted { mtu: ptp.mtu, ..Wanted::default() })?;
     undo.push(move || veth::take_back(host, pair.host));
     forwarding::ignore_routers(pair.host)?;
     configure_container(ns, &pair, &result, &gateways)?;
     configure_host(host, &pair, &result.ips, &gateways)?;
+    if let Some(masquerade) = &ptp.masquerade {
+        masquerade.add(request, &result.ips)?;
+        undo.push(|| veth::forget_rules(request));
+    }
     // Last, as it is not taken back: other networks may count on it by then.
     forwarding::enable(result.ips.iter().map(|ip| ip.address.addr()))?;
     for ip in &mut result.ips {
         ip.interface = Some(CONTAINER);
     }
     result.interfaces = pair.interfaces(request).to_vec();
-    if !conf.dns.is_empty() {
-        result.dns = conf.dns.clone();
+    if !ptp.dns.is_empty() {
+        result.dns = ptp.dns.clone();
     }
     Ok(result)
 }
@@ -162,7 +169,7 @@ fn configure_host(
 }
 
 fn check(request: &Request) -> Result<(), Error> {
-    understand(request)?;
+    let ptp = understand(request)?;
     delegated::check(request)?;
     let result = request.required_prev_result()?;
     let ns = pod::open(request)?;
@@ -174,6 +181,9 @@ fn check(request: &Request) -> Result<(), Error> {
     }
     verify::addresses(&inside, container.index, &result.ips)?;
     verify::routes(&inside, &result.routes)?;
+    if let Some(masquerade) = &ptp.masquerade {
+        masquerade.check(request, &result.ips)?;
+    }
     check_host(&result, container.index)
 }
 

@@ -38,6 +38,9 @@ pub fn check(request: &Request) -> Result<(), Error> {
     let ips: Vec<IpConfig> = result.ips.iter().filter(own).cloned().collect();
     verify::addresses(&inside, container.index, &ips)?;
     verify::routes(&inside, &result.routes)?;
+    if let Some(masquerade) = &bridge.masquerade {
+        masquerade.check(request, &ips)?;
+    }
     check_gateways(&host, &bridge, &bridge_link, &ips)
 }
 

@@ -6,6 +6,7 @@ use kernel::{IfName, MacAddr};
 use serde::Deserialize;
 
 use crate::mac::{self, Source};
+use crate::masquerade::Masquerade;
 use crate::veth;
 
 /// What the network wants, free of contradictions.
@@ -33,6 +34,8 @@ pub struct Bridge {
     pub leave_down: bool,
     /// Hardware address of the container's interface.
     pub mac: Option<MacAddr>,
+    /// How containers leave the network, if with the host's address.
+    pub masquerade: Option<Masquerade>,
     /// Overrides the IPAM plugin's.
     pub dns: Dns,
 }
@@ -44,7 +47,6 @@ struct BridgeConf {
     is_gateway: bool,
     is_default_gateway: bool,
     force_address: bool,
-    ip_masq: bool,
     mtu: u32,
     hairpin_mode: bool,
     promisc_mode: bool,
@@ -75,6 +77,7 @@ impl Bridge {
             isolated: conf.port_isolation,
             dad: conf.enabledad,
             leave_down: conf.disable_container_interface,
+            masquerade: Masquerade::understand(request)?,
             dns: conf.dns,
         })
     }
@@ -108,7 +111,6 @@ fn refuse_contradictions(conf: &BridgeConf, request: &Request) -> Result<(), Err
 /// Better no network than one that silently lacks what was asked for.
 fn refuse_what_is_not_here_yet(conf: &BridgeConf) -> Result<(), Error> {
     let asked = [
-        ("ipMasq", conf.ip_masq),
         ("macspoofchk", conf.macspoofchk),
         ("vlan", conf.vlan != 0),
         ("vlanTrunk", !conf.vlan_trunk.is_empty()),

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use testkit::in_netns;
 
 use crate::call::Call;
-use crate::conf::{bridge, dual, ptp, with};
+use crate::conf::{bridge, ptp, with};
 use crate::world::{Plugins, World};
 
 fn pod_link(world: &World) -> Value {
@@ -144,11 +144,9 @@ fn features_not_here_yet_are_refused_aloud() {
         let world = World::new(&Plugins::ours(), 1);
         let before = world.snapshot();
         let asked = [
-            ("ipMasq", bridge(&json!({"ipMasq": true}))),
             ("vlan", bridge(&json!({"vlan": 100}))),
             ("vlanTrunk", bridge(&json!({"vlanTrunk": [{"id": 7}]}))),
             ("macspoofchk", bridge(&json!({"macspoofchk": true}))),
-            ("ipMasq", ptp(&json!({"ipMasq": true, "ipam": dual()}))),
         ];
         for (key, config) in asked {
             world.call(&config, 1).add().fails_with(2, &format!("\"{key}\""));

@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Adding, removing and checking the elements of a feature. Adding is one batch that reads nothing
+//! before; only where an element is in the way, and in removals, is there a look first, and then the
+//! namespace's lock keeps others from changing what was seen.
+
+use std::collections::{HashMap, HashSet};
+
+use cni::{Attachment, Code, Error};
+use kernel::Netns;
+use kernel::netns::Lock;
+use kernel::nft::{Batch, Element, FoundElement, Nft, Table, Userdata};
+
+use super::index::{self, Located, OWNED};
+use super::map::{Entry, Map};
+use super::owner::{Digest, Owner, Tag};
+use super::{Feature, WantedChain};
+
+/// How often an ADD is tried again when others make and remove what it needs meanwhile.
+const TRIES: usize = 10;
+/// Elements that one batch of GC removes.
+const AT_ONCE: usize = 500;
+
+/// What can go wrong.
+#[derive(Debug)]
+pub enum Fault {
+    /// The kernel refused.
+    Kernel(kernel::Error),
+    /// Somebody alive holds what was asked for.
+    Taken(Conflict),
+    /// CHECK: something is not as it should be.
+    Wrong(String),
+}
+
+/// An entry that somebody else holds.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Conflict {
+    /// What was asked for.
+    pub entry: Entry,
+    /// Container, interface and network of its holder.
+    pub holder: String,
+}
+
+impl From<kernel::Error> for Fault {
+    fn from(cause: kernel::Error) -> Self {
+        Fault::Kernel(cause)
+    }
+}
+
+impl Fault {
+    /// The error of the specification, for features that nobody else can hold entries of.
+    pub fn into_error(self, doing: &str) -> Error {
+        match self {
+            Fault::Kernel(cause) => Error::because(Code::INTERNAL, doing, &cause),
+            Fault::Wrong(what) => Error::internal(format!("{doing}: {what}")),
+            Fault::Taken(conflict) => Error::internal(format!(
+                "{doing}: an element of map {:?} belongs to {}",
+                conflict.entry.map.name, conflict.holder
+            )),
+        }
+    }
+}
+
+/// The elements of one feature.
+#[derive(Debug)]
+pub struct Ledger {
+    nft: Nft,
+    feature: &'static Feature,
+    has_removed: bool,
+}
+
+impl Ledger {
+    /// Opens it in the calling thread's namespace.
+    pub fn open(feature: &'static Feature) -> kernel::Result<Self> {
+        Ok(Self { nft: Nft::open()?, feature, has_removed: false })
+    }
+
+    /// The socket, for what is not an element.
+    pub fn nft(&self) -> &Nft {
+        &self.nft
+    }
+
+    /// Leaves the wait for what was removed to a child. Every user of a ledger ends with this.
+    pub fn close(self) {
+        if self.has_removed {
+            self.nft.park();
+        }
+    }
+
+    /// Adds an attachment's elements, all or none. What the same attachment left of an earlier try is
+    /// replaced. `chains` are those that the elements jump to, made where they are missing.
+    pub fn add(
+        &mut self,
+        owner: &Owner,
+        entries: &[Entry],
+        chains: &[WantedChain],
+    ) -> Result<(), Fault> {
+        let wanted = Wanted::new(self.feature, owner, entries);
+        let mut batch = Batch::new();
+        wanted.write(&mut batch);
+        for _ in 0..TRIES {
+            match self.nft.commit(&batch) {
+                Ok(()) => return Ok(()),
+                Err(error) if error.is_not_found() => self.make_missing(chains)?,
+                Err(error) if error.is_exists() => {
+                    let _lock = lock()?;
+                    let in_the_way = self.in_the_way(owner, entries)?;
+                    batch = Batch::new();
+                    self.write_removal(&mut batch, &in_the_way);
+                    wanted.write(&mut batch);
+                    self.has_removed = true;
+                    match self.nft.commit(&batch) {
+                        Err(error) if error.is_exists() || error.is_not_found() => {}
+                        done => return Ok(done?),
+                    }
+                    batch = Batch::new();
+                    wanted.write(&mut batch);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let what = "others changed the table podwire during every try";
+        Err(Fault::Wrong(what.to_owned()))
+    }
+
+    /// Removes an attachment's elements, and tells which they were. Those that somebody else has
+    /// taken over since are left alone.
+    pub fn remove(
+        &mut self,
+        network: &str,
+        attachment: &Attachment,
+    ) -> kernel::Result<Vec<Located>> {
+        let digest = Digest::of(network, attachment);
+        if self.page(digest, 0)?.is_none() {
+            return Ok(Vec::new());
+        }
+        let _lock = lock()?;
+        let (pages, mut places) = self.listed(digest)?;
+        let mut owned = Vec::new();
+        for place in places.drain(..) {
+            if self.tag(&place)?.is_some_and(|tag| tag.digest == digest) {
+                owned.push(place);
+            }
+        }
+        self.remove_places(&pages, &owned)?;
+        Ok(owned)
+    }
+
+    /// Removes the elements of all attachments of a network but these, and tells which they were.
+    pub fn gc(&mut self, network: &str, valid: &[Attachment]) -> kernel::Result<Vec<Located>> {
+        let valid: HashSet<Digest> = valid.iter().map(|one| Digest::of(network, one)).collect();
+        let _lock = lock()?;
+        let mut pages = Vec::new();
+        let mut places: HashMap<Located, Digest> = HashMap::new();
+        for found in self.nft.elements(OWNED.table, OWNED.name)? {
+            let Some((digest, feature, _)) = index::read_page_key(&found.key) else { continue };
+            let is_ours = feature == self.feature.number && digest.is_of_network(network);
+            if !is_ours || valid.contains(&digest) {
+                continue;
+            }
+            let listed = index::read(&found.userdata.bytes, self.feature.maps);
+            places.extend(listed.into_iter().map(|place| (place, digest)));
+            pages.push(found.key);
+        }
+        let mut owned = Vec::new();
+        for map in self.feature.maps.iter().filter(|_| !pages.is_empty()) {
+            for found in self.nft.elements(map.table, map.name)? {
+                let place = Located { map: map.number, key: found.key };
+                let tag = Tag::read(&found.userdata);
+                if tag.is_some_and(|tag| places.get(&place) == Some(&tag.digest)) {
+                    owned.push(place);
+                }
+            }
+        }
+        for some in owned.chunks(AT_ONCE) {
+            self.remove_places(&[], some)?;
+        }
+        for some in pages.chunks(AT_ONCE) {
+            self.remove_places(some, &[])?;
+        }
+        Ok(owned)
+    }
+
+    /// Whether an attachment's elements are there, with the rules that look at them.
+    pub fn check(&self, owner: &Owner, entries: &[Entry]) -> Result<(), Fault> {
+        self.check_rules()?;
+        for entry in entries {
+            let (map, shown) = (entry.map.name, owner.to_string());
+            let found = self.nft.element(entry.map.table, map, &entry.key)?;
+            let Some(found) = found else {
+                return Err(Fault::Wrong(format!("map {map:?} has no element for {shown}")));
+            };
+            let tag = Tag::read(&found.userdata);
+            if tag.as_ref().is_none_or(|tag| tag.digest != owner.digest()) {
+                let holder = tag.map_or("somebody else".to_owned(), |tag| tag.shown);
+                let what = format!("map {map:?} has the element of {shown} for {holder}");
+                return Err(Fault::Wrong(what));
+            }
+            if !is_same_data(entry, &found) {
+                return Err(Fault::Wrong(format!("map {map:?} has other data for {shown}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether an attachment has elements of this feature at all.
+    pub fn has_any(&self, network: &str, attachment: &Attachment) -> kernel::Result<bool> {
+        Ok(self.page(Digest::of(network, attachment), 0)?.is_some())
+    }
+
+    /// Removes chains of the feature's table whose names begin so and that nothing jumps to.
+    pub fn remove_unused_chains(&mut self, prefix: &str) -> kernel::Result<()> {
+        let table = self.feature.table;
+        for name in self.nft.chains(table)?.iter().filter(|name| name.starts_with(prefix)) {
+            let mut batch = Batch::new();
+            batch.flush_chain(table, name);
+            batch.remove_chain(table, name);
+            match self.nft.commit(&batch) {
+                Ok(()) => self.has_removed = true,
+                Err(error) if error.is_busy() || error.is_not_found() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn check_rules(&self) -> Result<(), Fault> {
+        let table = self.feature.table;
+        for chain in (self.feature.chains)() {
+            let found = self.nft.rules(table, &chain.name)?.len();
+            if found < chain.rules.len() {
+                let what = format!(
+                    "chain {:?} of table {:?} has {found} rules, expected {}",
+                    chain.name,
+                    table.name,
+                    chain.rules.len()
+                );
+                return Err(Fault::Wrong(what));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the table and what the elements jump to. Somebody else may do so at the same time.
+    fn make_missing(&self, chains: &[WantedChain]) -> kernel::Result<()> {
+        let table = self.feature.table;
+        let known = (self.feature.chains)();
+        let is_made = match known.first() {
+            Some(first) => self.nft.has_chain(table, &first.name)?,
+            None => self.nft.has_table(table)?,
+        };
+        if !is_made {
+            exists_is_done(self.nft.commit(&self.feature.create()))?;
+        }
+        for chain in chains {
+            if !self.nft.has_chain(table, &chain.name)? {
+                let mut batch = Batch::new();
+                chain.write(table, &mut batch);
+                chain.write_rules(table, &mut batch);
+                exists_is_done(self.nft.commit(&batch))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What must go before the entries can be added: what is ours, what belongs to containers that are
+    /// gone, and what follows from an address that is ours now.
+    fn in_the_way(&self, owner: &Owner, entries: &[Entry]) -> Result<InTheWay, Fault> {
+        let (pages, listed) = self.listed(owner.digest())?;
+        let mut places: HashSet<Located> = HashSet::new();
+        for place in listed {
+            if self.tag(&place)?.is_some_and(|tag| tag.digest == owner.digest()) {
+                places.insert(place);
+            }
+        }
+        for entry in entries {
+            let found = self.nft.element(entry.map.table, entry.map.name, &entry.key)?;
+            let Some(found) = found else { continue };
+            let tag = Tag::read(&found.userdata);
+            let is_free = !entry.map.first_come
+                || tag.as_ref().is_some_and(|tag| tag.digest == owner.digest() || tag.is_dead());
+            if !is_free {
+                let holder = tag.map_or("somebody else".to_owned(), |tag| tag.shown);
+                return Err(Fault::Taken(Conflict { entry: entry.clone(), holder }));
+            }
+            places.insert(Located { map: entry.map.number, key: entry.key.clone() });
+        }
+        Ok(InTheWay { pages, places: places.into_iter().collect() })
+    }
+
+    fn page(&self, digest: Digest, page: u8) -> kernel::Result<Option<FoundElement>> {
+        let key = index::page_key(digest, self.feature.number, page);
+        self.nft.element(OWNED.table, OWNED.name, &key)
+    }
+
+    /// The keys of an attachment's pages, and the places that they list.
+    fn listed(&self, digest: Digest) -> kernel::Result<(Vec<Vec<u8>>, Vec<Located>)> {
+        let (mut pages, mut places) = (Vec::new(), Vec::new());
+        for number in 0..=u8::MAX {
+            let Some(page) = self.page(digest, number)? else { break };
+            places.extend(index::read(&page.userdata.bytes, self.feature.maps));
+            pages.push(page.key);
+        }
+        Ok((pages, places))
+    }
+
+    fn map(&self, number: u8) -> Option<&'static Map> {
+        self.feature.maps.iter().copied().find(|map| map.number == number)
+    }
+
+    fn tag(&self, place: &Located) -> kernel::Result<Option<Tag>> {
+        let Some(map) = self.map(place.map) else { return Ok(None) };
+        let found = self.nft.element(map.table, map.name, &place.key)?;
+        Ok(found.and_then(|found| Tag::read(&found.userdata)))
+    }
+
+    fn remove_places(&mut self, pages: &[Vec<u8>], places: &[Located]) -> kernel::Result<()> {
+        let mut batch = Batch::new();
+        let going = InTheWay { pages: pages.to_vec(), places: places.to_vec() };
+        self.write_removal(&mut batch, &going);
+        self.has_removed |= !batch.is_empty();
+        self.nft.commit(&batch)
+    }
+
+    fn write_removal(&self, batch: &mut Batch, going: &InTheWay) {
+        let pages: Vec<&[u8]> = going.pages.iter().map(Vec::as_slice).collect();
+        remove_keys(batch, OWNED.table, OWNED.name, &pages);
+        for map in self.feature.maps {
+            let here = going.places.iter().filter(|place| place.map == map.number);
+            let keys: Vec<&[u8]> = here.map(|place| place.key.as_slice()).collect();
+            remove_keys(batch, map.table, map.name, &keys);
+        }
+    }
+}
+
+/// Elements that must go.
+struct InTheWay {
+    pages: Vec<Vec<u8>>,
+    places: Vec<Located>,
+}
+
+/// An attachment's elements with the pages that list them.
+struct Wanted<'a> {
+    feature: &'static Feature,
+    entries: &'a [Entry],
+    tag: Userdata,
+    pages: Vec<(Vec<u8>, Userdata)>,
+}
+
+impl<'a> Wanted<'a> {
+    fn new(feature: &'static Feature, owner: &Owner, entries: &'a [Entry]) -> Self {
+        let pages = index::write(entries, &owner.to_string());
+        let numbered = (0..=u8::MAX).zip(pages);
+        let key = |page| index::page_key(owner.digest(), feature.number, page);
+        let pages = numbered.map(|(page, attached)| (key(page), attached)).collect();
+        Self { feature, entries, tag: owner.tag(), pages }
+    }
+
+    fn write(&self, batch: &mut Batch) {
+        for (key, attached) in &self.pages {
+            let page = Element { key, data: None, userdata: Some(attached) };
+            batch.create_elements(OWNED.table, OWNED.name, &[page]);
+        }
+        for map in self.feature.maps {
+            let here = self.entries.iter().filter(|entry| entry.map.number == map.number);
+            let elements: Vec<Element<'_>> = here
+                .map(|entry| Element {
+                    key: &entry.key,
+                    data: entry.data.as_ref(),
+                    userdata: Some(&self.tag),
+                })
+                .collect();
+            batch.create_elements(map.table, map.name, &elements);
+        }
+    }
+}
+
+fn remove_keys(batch: &mut Batch, table: Table<'_>, set: &str, keys: &[&[u8]]) {
+    let element = |key| Element { key, data: None, userdata: None };
+    let elements: Vec<Element<'_>> = keys.iter().copied().map(element).collect();
+    batch.remove_elements(table, set, &elements);
+}
+
+fn is_same_data(entry: &Entry, found: &FoundElement) -> bool {
+    use kernel::nft::Data;
+    match &entry.data {
+        None => true,
+        Some(Data::Value(bytes)) => *bytes == found.data,
+        Some(Data::Verdict(verdict)) => verdict.chain() == found.target.as_deref(),
+    }
+}
+
+fn lock() -> kernel::Result<Lock> {
+    Netns::current()?.lock()
+}
+
+fn exists_is_done(result: kernel::Result<()>) -> kernel::Result<()> {
+    match result {
+        Err(error) if error.is_exists() => Ok(()),
+        other => other,
+    }
+}
