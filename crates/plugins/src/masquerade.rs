@@ -2,13 +2,14 @@
 //! `ipMasq`: what a container sends out of its network leaves with the host's address. One element an
 //! address, which jumps to a chain that the containers of a network share.
 
-use cni::{Attachment, Error, IpConfig, Request};
+use cni::{Error, IpConfig, Request};
 use ipnet::IpNet;
 use kernel::nft::{
     BaseChain, ChainKind, Data, DataType, Expr, Hook, MapTo, Op, REG_VERDICT, Reg, Verdict,
 };
 use serde::Deserialize;
 
+use crate::fault::OrFault;
 use crate::identity;
 use crate::rules::phrase::{Ip, in_network, octets};
 use crate::rules::{Entry, Feature, Ledger, Map, Owner, TABLE, WantedChain};
@@ -27,8 +28,14 @@ static MASQ4: Map = Map {
 
 static MASQ6: Map = Map { number: 2, name: "masq6", key: &[DataType::Ipv6Addr], ..MASQ4 };
 
-static FEATURE: Feature =
-    Feature { number: 1, table: TABLE, maps: &[&MASQ4, &MASQ6], chains: base_chain };
+/// The elements of containers' addresses.
+pub static FEATURE: Feature = Feature {
+    number: 1,
+    table: TABLE,
+    maps: &[&MASQ4, &MASQ6],
+    chains: base_chain,
+    networks_chains: Some(chain_prefix),
+};
 
 /// The keys as written, for the configurations of bridge and ptp.
 #[derive(Debug, Deserialize, Default)]
@@ -144,30 +151,8 @@ impl Masquerade {
     }
 }
 
-/// Removes an attachment's elements.
-pub fn remove(network: &str, attachment: &Attachment) -> Result<(), Error> {
-    let mut ledger = open()?;
-    let removed = ledger.remove(network, attachment);
-    ledger.close();
-    removed.map(drop).map_err(|cause| fault("remove masquerading", &cause))
-}
-
-/// Removes the elements of a network that belong to none of these attachments, and chains that are not
-/// needed any more.
-pub fn gc(network: &str, valid: &[Attachment]) -> Result<(), Error> {
-    let mut ledger = open()?;
-    let removed =
-        ledger.gc(network, valid).and_then(|_| ledger.remove_unused_chains(&chain_prefix(network)));
-    ledger.close();
-    removed.map_err(|cause| fault("remove stale masquerading", &cause))
-}
-
 fn open() -> Result<Ledger, Error> {
-    Ledger::open(&FEATURE).map_err(|cause| fault("masquerade", &cause))
-}
-
-fn fault(doing: &str, cause: &kernel::Error) -> Error {
-    Error::because(cni::Code::INTERNAL, doing, cause)
+    Ledger::open(&FEATURE).or_fault("masquerade")
 }
 
 fn chain_prefix(network: &str) -> String {
@@ -197,5 +182,5 @@ fn base_chain() -> Vec<WantedChain> {
     }
     let base = BaseChain { kind: ChainKind::Nat, hook: Hook::Postrouting, priority: SRCNAT };
     let comment = "what leaves the containers' networks".to_owned();
-    vec![WantedChain { name: "masquerade".to_owned(), base: Some(base), comment, rules }]
+    vec![WantedChain { name: "masq_postrouting".to_owned(), base: Some(base), comment, rules }]
 }

@@ -12,7 +12,10 @@ mod map;
 mod owner;
 pub mod phrase;
 
+use cni::{Attachment, Error, Request};
 use kernel::nft::{BaseChain, Batch, Chain, Expr, Family, Place, Rule, Set, Table};
+
+use crate::fault::OrFault;
 
 pub use self::ledger::{Conflict, Fault, Ledger};
 pub use self::map::{Entry, Map, key};
@@ -32,6 +35,46 @@ pub struct Feature {
     pub maps: &'static [&'static Map],
     /// Its chains with their rules; the first one is looked for to tell whether they are there.
     pub chains: fn() -> Vec<WantedChain>,
+    /// How the names of chains begin that the containers of a network share.
+    pub networks_chains: Option<fn(&str) -> String>,
+}
+
+/// Removes the elements of the attachment that a request is about. Where there is nothing, this is one
+/// look for each feature.
+pub fn remove(request: &Request, features: &[&'static Feature]) -> Result<(), Error> {
+    each(features, "remove the container's rules", |ledger| {
+        ledger.remove(&request.network, &request.attachment()).map(drop)
+    })
+}
+
+/// Removes the elements of a network that belong to none of these attachments, and chains that nothing
+/// jumps to any more.
+pub fn gc(
+    request: &Request,
+    features: &[&'static Feature],
+    valid: &[Attachment],
+) -> Result<(), Error> {
+    each(features, "remove stale rules", |ledger| {
+        ledger.gc(&request.network, valid)?;
+        ledger.remove_unused_chains(&request.network)
+    })
+}
+
+/// Does something for each feature by one socket; the others are not held up by one that fails.
+fn each(
+    features: &[&'static Feature],
+    doing: &str,
+    mut body: impl FnMut(&mut Ledger) -> kernel::Result<()>,
+) -> Result<(), Error> {
+    let Some((first, _)) = features.split_first() else { return Ok(()) };
+    let mut ledger = Ledger::open(first).or_fault(doing)?;
+    let mut failures = Vec::new();
+    for feature in features {
+        ledger.turn_to(feature);
+        failures.extend(body(&mut ledger).or_fault(doing).err());
+    }
+    ledger.close();
+    Error::join(failures)
 }
 
 /// A chain with its rules.

@@ -9,7 +9,8 @@ use kernel::link::{self, Kind, Link, NewLink, Peer, PortOptions};
 use kernel::{IfIndex, IfName, MacAddr, Netlink, Netns};
 
 use crate::fault::OrFault;
-use crate::{delegated, identity, masquerade, pod};
+use crate::rules::{self, Feature};
+use crate::{delegated, identity, pod};
 
 /// What the pair should be like.
 #[derive(Debug, Clone, Copy, Default)]
@@ -133,23 +134,18 @@ pub fn take_back(host: &Netlink, name: IfName) {
 
 /// DEL of a plugin that connects by a pair: the address is given back only when the interface that
 /// holds it is gone.
-pub fn del(request: &Request) -> Result<(), Error> {
+pub fn del(request: &Request, features: &[&'static Feature]) -> Result<(), Error> {
     // First, so that the child that removes the interface takes over the wait for this as well.
-    let rules = masquerade::remove(&request.network, &request.attachment());
+    let rules = rules::remove(request, features);
     let freed = remove(request).and_then(|()| delegated::del(request));
     Error::join([freed, rules].into_iter().filter_map(Result::err).collect())
 }
 
-/// Takes back the rules of an ADD that failed. Its failure is the one to tell.
-pub fn forget_rules(request: &Request) {
-    let _ = masquerade::remove(&request.network, &request.attachment());
-}
-
 /// GC of a plugin that connects by a pair.
-pub fn gc(request: &Request) -> Result<(), Error> {
+pub fn gc(request: &Request, features: &[&'static Feature]) -> Result<(), Error> {
     let Some(valid) = request.valid_attachments()? else { return Ok(()) };
     let removed = remove_unlisted(&request.network, &valid);
-    let rules = masquerade::gc(&request.network, &valid);
+    let rules = rules::gc(request, features, &valid);
     let freed = delegated::gc(request);
     Error::join([removed, rules, freed].into_iter().filter_map(Result::err).collect())
 }

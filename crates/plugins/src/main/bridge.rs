@@ -5,6 +5,7 @@ mod check;
 mod conf;
 mod gateway;
 mod host;
+mod spoofing;
 
 use cni::{CniResult, Error, Interface, IpConfig, Plugin, Request, Version};
 use ipnet::IpNet;
@@ -16,9 +17,10 @@ use self::conf::Bridge;
 use self::host::Missing;
 use crate::fault::OrFault;
 use crate::pod::{self, Announce, Dad, Manner};
+use crate::rules::{self, Feature};
 use crate::undo::{Undo, or_undo};
 use crate::veth::{self, Pair, Wanted};
-use crate::{delegated, forwarding, identity};
+use crate::{delegated, forwarding, identity, masquerade};
 
 /// The plugin.
 pub const PLUGIN: Plugin = Plugin {
@@ -26,11 +28,14 @@ pub const PLUGIN: Plugin = Plugin {
     about: "connects containers by a bridge on the host",
     versions: Version::ALL,
     add,
-    del: veth::del,
+    del: |request| veth::del(request, RULES),
     check: check::check,
     status,
-    gc: veth::gc,
+    gc: |request| veth::gc(request, RULES),
 };
+
+/// What its containers may have in nf_tables.
+const RULES: &[&Feature] = &[&masquerade::FEATURE, &spoofing::FEATURE];
 
 fn add(request: &Request) -> Result<CniResult, Error> {
     let bridge = Bridge::understand(request)?;
@@ -68,10 +73,7 @@ fn build<'a>(
     if !bridge.leave_down {
         host::wait_for_port(host, &found, pair.host)?;
     }
-    if let Some(masquerade) = &bridge.masquerade {
-        masquerade.add(request, &result.ips)?;
-        undo.push(|| veth::forget_rules(request));
-    }
+    add_rules(request, bridge, &pair, &result, undo)?;
     let mac = host::mac_with_port(host, bridge, &found, pair.host_mac)?;
     found.mac = mac;
     host::give_addresses(host, &found, &missing)?;
@@ -83,6 +85,23 @@ fn build<'a>(
         result.dns = bridge.dns.clone();
     }
     Ok(result)
+}
+
+fn add_rules<'a>(
+    request: &'a Request,
+    bridge: &Bridge,
+    pair: &Pair,
+    result: &CniResult,
+    undo: &mut Undo<'a>,
+) -> Result<(), Error> {
+    undo.push(|| drop(rules::remove(request, RULES)));
+    if bridge.check_spoofing {
+        spoofing::add(request, pair.host, pair.container_mac)?;
+    }
+    if let Some(masquerade) = &bridge.masquerade {
+        masquerade.add(request, &result.ips)?;
+    }
+    Ok(())
 }
 
 fn prepare_bridge<'a>(

@@ -11,8 +11,9 @@ use kernel::{IfIndex, Netlink, Netns, link};
 use serde::Deserialize;
 
 use crate::fault::OrFault;
-use crate::masquerade::Masquerade;
+use crate::masquerade::{self, Masquerade};
 use crate::pod::{self, Announce, Dad, Manner};
+use crate::rules::{self, Feature};
 use crate::undo::{Undo, or_undo};
 use crate::veth::{self, Pair, Wanted};
 use crate::{delegated, forwarding, verify};
@@ -23,11 +24,14 @@ pub const PLUGIN: Plugin = Plugin {
     about: "connects each container to the host by a link of its own",
     versions: Version::ALL,
     add,
-    del: veth::del,
+    del: |request| veth::del(request, RULES),
     check,
     status,
-    gc: veth::gc,
+    gc: |request| veth::gc(request, RULES),
 };
+
+/// What its containers may have in nf_tables.
+const RULES: &[&Feature] = &[&masquerade::FEATURE];
 
 /// Index of the container's interface in the result: host end, container end.
 const CONTAINER: usize = 1;
@@ -78,8 +82,8 @@ fn build<'a>(
     configure_container(ns, &pair, &result, &gateways)?;
     configure_host(host, &pair, &result.ips, &gateways)?;
     if let Some(masquerade) = &ptp.masquerade {
+        undo.push(|| drop(rules::remove(request, RULES)));
         masquerade.add(request, &result.ips)?;
-        undo.push(|| veth::forget_rules(request));
     }
     // Last, as it is not taken back: other networks may count on it by then.
     forwarding::enable(result.ips.iter().map(|ip| ip.address.addr()))?;

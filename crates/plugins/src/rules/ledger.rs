@@ -74,6 +74,11 @@ impl Ledger {
         Ok(Self { nft: Nft::open()?, feature, has_removed: false })
     }
 
+    /// Goes on with another feature by the same socket.
+    pub fn turn_to(&mut self, feature: &'static Feature) {
+        self.feature = feature;
+    }
+
     /// The socket, for what is not an element.
     pub fn nft(&self) -> &Nft {
         &self.nft
@@ -207,10 +212,11 @@ impl Ledger {
         Ok(self.page(Digest::of(network, attachment), 0)?.is_some())
     }
 
-    /// Removes chains of the feature's table whose names begin so and that nothing jumps to.
-    pub fn remove_unused_chains(&mut self, prefix: &str) -> kernel::Result<()> {
-        let table = self.feature.table;
-        for name in self.nft.chains(table)?.iter().filter(|name| name.starts_with(prefix)) {
+    /// Removes the chains that containers of a network shared and that nothing jumps to any more.
+    pub fn remove_unused_chains(&mut self, network: &str) -> kernel::Result<()> {
+        let Some(prefix) = self.feature.networks_chains else { return Ok(()) };
+        let (table, prefix) = (self.feature.table, prefix(network));
+        for name in self.nft.chains(table)?.iter().filter(|name| name.starts_with(&prefix)) {
             let mut batch = Batch::new();
             batch.flush_chain(table, name);
             batch.remove_chain(table, name);

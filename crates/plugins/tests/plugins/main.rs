@@ -12,5 +12,6 @@ mod lifecycle;
 mod mixed;
 mod parallel;
 mod process;
+mod rules;
 mod snapshot;
 mod world;

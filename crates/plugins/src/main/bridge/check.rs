@@ -7,6 +7,7 @@ use kernel::link::{Link, PortOptions};
 use kernel::{Netlink, addr};
 
 use super::conf::Bridge;
+use super::spoofing;
 use crate::fault::OrFault;
 use crate::{delegated, pod, verify};
 
@@ -28,6 +29,9 @@ pub fn check(request: &Request) -> Result<(), Error> {
     let port = find_port(&host, &result.interfaces, &bridge, &container)?;
     check_bridge(&bridge, &bridge_link)?;
     check_port(&bridge, &bridge_link, &port)?;
+    if let Some(mac) = container.mac.filter(|_| bridge.check_spoofing) {
+        spoofing::check(request, port.name, mac)?;
+    }
     if bridge.leave_down {
         return Ok(());
     }

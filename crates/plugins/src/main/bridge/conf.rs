@@ -34,6 +34,8 @@ pub struct Bridge {
     pub leave_down: bool,
     /// Hardware address of the container's interface.
     pub mac: Option<MacAddr>,
+    /// Ports take frames only from their container's hardware address.
+    pub check_spoofing: bool,
     /// How containers leave the network, if with the host's address.
     pub masquerade: Option<Masquerade>,
     /// Overrides the IPAM plugin's.
@@ -77,6 +79,7 @@ impl Bridge {
             isolated: conf.port_isolation,
             dad: conf.enabledad,
             leave_down: conf.disable_container_interface,
+            check_spoofing: conf.macspoofchk,
             masquerade: Masquerade::understand(request)?,
             dns: conf.dns,
         })
@@ -110,11 +113,7 @@ fn refuse_contradictions(conf: &BridgeConf, request: &Request) -> Result<(), Err
 
 /// Better no network than one that silently lacks what was asked for.
 fn refuse_what_is_not_here_yet(conf: &BridgeConf) -> Result<(), Error> {
-    let asked = [
-        ("macspoofchk", conf.macspoofchk),
-        ("vlan", conf.vlan != 0),
-        ("vlanTrunk", !conf.vlan_trunk.is_empty()),
-    ];
+    let asked = [("vlan", conf.vlan != 0), ("vlanTrunk", !conf.vlan_trunk.is_empty())];
     match asked.iter().find(|(_, is_asked)| *is_asked) {
         Some((key, _)) => Err(super::super::not_here_yet(key)),
         None => Ok(()),

@@ -97,6 +97,7 @@ mod tests {
             isolated: false,
             dad: false,
             leave_down: false,
+            check_spoofing: false,
             masquerade: None,
             mac: None,
             dns: cni::Dns::default(),

@@ -146,7 +146,6 @@ fn features_not_here_yet_are_refused_aloud() {
         let asked = [
             ("vlan", bridge(&json!({"vlan": 100}))),
             ("vlanTrunk", bridge(&json!({"vlanTrunk": [{"id": 7}]}))),
-            ("macspoofchk", bridge(&json!({"macspoofchk": true}))),
         ];
         for (key, config) in asked {
             world.call(&config, 1).add().fails_with(2, &format!("\"{key}\""));

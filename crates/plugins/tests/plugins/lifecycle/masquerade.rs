@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `ipMasq`: packets that leave, and what is left of it.
+
+use serde_json::{Value, json};
+use testkit::{Ns, can_ping, in_netns};
+
+use crate::conf::{bridge, dual, ptp, ranges, with};
+use crate::rules::{chains, elements, is_read_back, ruleset};
+use crate::world::{Plugins, World};
+
+/// A machine outside with addresses of both families, which knows no way to the containers: it answers
+/// only what comes from the host's own address.
+fn outside(world: &World) -> Ns {
+    let outside = Ns::new("outside");
+    world.host.connect("up0", &outside, "eth0");
+    for (ns, device, end) in [(&world.host, "up0", 1), (&outside, "eth0", 2)] {
+        for address in [
+            format!("192.0.2.{end}/24"),
+            format!("198.51.100.{end}/24"),
+            format!("2001:db8::{end}/64"),
+        ] {
+            ns.ip(&["addr", "add", &address, "dev", device, "nodad"]
+                [..if address.contains(':') { 6 } else { 5 }]);
+        }
+        ns.ip(&["link", "set", device, "up"]);
+    }
+    outside
+}
+
+fn reaches(world: &World, pod: usize, address: &str) -> bool {
+    can_ping(world.pod(pod), address.parse().expect("an address"))
+}
+
+fn networks(more: &Value) -> [Value; 2] {
+    let routes = json!({"routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]});
+    let ptp_conf = ptp(&json!({"ipam": with(dual(), &routes), "ipMasq": true}));
+    let bridge_conf = bridge(&json!({"ipam": dual(), "isDefaultGateway": true, "ipMasq": true}));
+    [with(bridge_conf, more), with(ptp_conf, more)]
+}
+
+#[test]
+fn containers_leave_with_the_hosts_address() {
+    in_netns(|| {
+        let plugins = Plugins::ours();
+        for config in networks(&json!({})) {
+            let world = World::new(&plugins, 1);
+            let _outside = outside(&world);
+            let plain = with(config.clone(), &json!({"ipMasq": false}));
+            let result = world.call(&plain, 1).add().result();
+            assert!(!reaches(&world, 1, "192.0.2.2"), "it should need masquerading");
+            world.call(&plain, 1).del(&result).ok();
+            let result = world.call(&config, 1).add().result();
+            assert!(reaches(&world, 1, "192.0.2.2"), "{config}");
+            assert!(reaches(&world, 1, "2001:db8::2"), "{config}");
+            assert!(is_read_back(&world.host), "{}", ruleset(&world.host));
+            world.call(&config, 1).check(&result).ok();
+            world.call(&config, 1).del(&result).ok();
+            assert_eq!(elements(&world.host), Vec::<String>::new());
+        }
+    });
+}
+
+#[test]
+fn options_exclude_networks_and_families() {
+    in_netns(|| {
+        let world = World::new(&Plugins::ours(), 1);
+        let _outside = outside(&world);
+        let options = json!({"ipMasqOptions":
+            {"exclude": ["198.51.100.0/24"], "ipv6": false, "fullyRandom": true}});
+        let [config, _] = networks(&options);
+        let result = world.call(&config, 1).add().result();
+        assert!(reaches(&world, 1, "192.0.2.2"));
+        assert!(!reaches(&world, 1, "198.51.100.2"));
+        assert!(!reaches(&world, 1, "2001:db8::2"));
+        assert!(ruleset(&world.host).contains("masquerade fully-random"));
+        world.call(&config, 1).check(&result).ok();
+    });
+}
+
+#[test]
+fn nothing_is_left_whatever_is_missing() {
+    in_netns(|| {
+        let world = World::new(&Plugins::ours(), 3);
+        let [config, _] = networks(&json!({}));
+        let elsewhere = ranges(&json!([[{"subnet": "10.2.0.0/24"}], [{"subnet": "fd00:2::/64"}]]));
+        let more = json!({"name": "two", "bridge": "br1", "ipam": elsewhere});
+        let other = with(config.clone(), &more);
+        let add = |config: &Value, pod| world.call(config, pod).add().result();
+        let _ = (add(&config, 1), add(&config, 2), add(&other, 3));
+        // An attachment of theirs is one element for itself and one for each address.
+        assert_eq!(elements(&world.host).len(), 9);
+        world.call(&config, 1).netns("").del(&Value::Null).ok();
+        assert_eq!(elements(&world.host).len(), 6);
+        world.call(&config, 1).netns("/run/netns/gone").del(&Value::Null).ok();
+        world.call(&config, 2).gc(&[("c2", "eth0")]).ok();
+        assert_eq!(elements(&world.host).len(), 6);
+        assert_eq!(chains(&world.host, "masq-").len(), 4);
+        world.call(&config, 2).gc(&[]).ok();
+        assert_eq!(elements(&world.host).len(), 3);
+        assert_eq!(chains(&world.host, "masq-").len(), 2);
+        world.call(&other, 3).gc(&[("c3", "eth0")]).ok();
+        assert_eq!(elements(&world.host).len(), 3);
+    });
+}
+
+#[test]
+fn check_notices_what_is_missing() {
+    in_netns(|| {
+        let world = World::new(&Plugins::ours(), 1);
+        let [config, _] = networks(&json!({}));
+        let result = world.call(&config, 1).add().result();
+        let check = || world.call(&config, 1).check(&result);
+        let nft = |line: &str| world.host.exec("nft", &[line]);
+        check().ok();
+        nft("delete element inet podwire masq4 { 10.1.0.2 }");
+        check().fails_with(999, "masq4");
+        world.call(&config, 1).del(&result).ok();
+        let result = world.call(&config, 1).add().result();
+        nft("flush chain inet podwire masq_postrouting");
+        world.call(&config, 1).check(&result).fails_with(999, "masquerade");
+        nft("delete table inet podwire");
+        world.call(&config, 1).check(&result).fails_with(999, "masquerade");
+        world.call(&config, 1).del(&result).ok();
+    });
+}
+
+/// An address that comes back to a new container while the old one's element is still there.
+#[test]
+fn an_address_belongs_to_its_last_holder() {
+    in_netns(|| {
+        let world = World::new(&Plugins::ours(), 2);
+        let fixed = json!({"type": "static", "addresses": [{"address": "10.1.0.9/24"}]});
+        let config = with(networks(&json!({}))[0].clone(), &json!({"ipam": fixed}));
+        world.call(&config, 1).add().ok();
+        let result = world.call(&config, 2).add().result();
+        world.call(&config, 2).check(&result).ok();
+        world.call(&config, 1).netns("").del(&Value::Null).ok();
+        world.call(&config, 2).check(&result).ok();
+        world.call(&config, 2).del(&result).ok();
+        assert_eq!(elements(&world.host), Vec::<String>::new());
+    });
+}

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Probes of nf_tables with `nft`.
+
+use serde_json::Value;
+use testkit::Ns;
+
+/// All elements of all sets and maps of a namespace, as `table set element`.
+pub fn elements(ns: &Ns) -> Vec<String> {
+    let listed = ns.exec("nft", &["-j", "list", "ruleset"]);
+    let listed: Value = serde_json::from_str(&listed).expect("nft prints JSON");
+    let objects = listed["nftables"].as_array().expect("a list of objects");
+    let sets = objects.iter().filter_map(|one| one.get("set").or_else(|| one.get("map")));
+    let mut found = Vec::new();
+    for set in sets {
+        let name = |key: &str| set[key].as_str().unwrap_or_default().to_owned();
+        for element in set["elem"].as_array().into_iter().flatten() {
+            found.push(format!("{} {} {element}", name("table"), name("name")));
+        }
+    }
+    found
+}
+
+/// The ruleset as `nft` prints it.
+pub fn ruleset(ns: &Ns) -> String {
+    ns.exec("nft", &["list", "ruleset"])
+}
+
+/// Names of chains that begin so.
+pub fn chains(ns: &Ns, prefix: &str) -> Vec<String> {
+    let words: Vec<String> = ruleset(ns).split_whitespace().map(str::to_owned).collect();
+    let pairs = words.windows(2).filter(|pair| pair[0] == "chain");
+    pairs.map(|pair| pair[1].clone()).filter(|name| name.starts_with(prefix)).collect()
+}
+
+/// Whether `nft` reads what it prints: people save rulesets and load them again at boot.
+pub fn is_read_back(ns: &Ns) -> bool {
+    let saved = format!("/run/{}.nft", ns.name());
+    std::fs::write(&saved, ruleset(ns)).expect("a file below /run");
+    ns.try_exec("nft", &["--check", "-f", &saved]).is_ok()
+}
