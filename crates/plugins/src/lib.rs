@@ -23,6 +23,7 @@ pub mod veth;
 pub mod main {
     pub mod bridge;
     pub mod loopback;
+    pub mod podwire;
     pub mod ptp;
 
     /// The error for a key whose feature is still missing: better than a network without it.

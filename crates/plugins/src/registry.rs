@@ -4,7 +4,7 @@
 use cni::Plugin;
 
 use crate::ipam::{host_local, static_addresses};
-use crate::main::{bridge, loopback, ptp};
+use crate::main::{bridge, loopback, podwire, ptp};
 use crate::meta::sample;
 
 /// Every plugin of this program, by name.
@@ -12,6 +12,7 @@ pub const PLUGINS: &[&Plugin] = &[
     &bridge::PLUGIN,
     &host_local::PLUGIN,
     &loopback::PLUGIN,
+    &podwire::PLUGIN,
     &ptp::PLUGIN,
     &sample::PLUGIN,
     &static_addresses::PLUGIN,

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
-pub use self::net::{Attach, Collect, NetCommand, NetStatus};
+pub use self::net::{Attach, Collect, Convert, NetCommand, NetStatus};
 pub use self::pod::{PodCommand, PodDown, PodReady, PodStatus, PodUp};
 use crate::output::Format;
 

@@ -24,11 +24,20 @@ use crate::cli::{Cli, Command};
 use crate::output::Format;
 
 fn main() -> ExitCode {
-    if let Some(plugin) = plugins::multicall::called_as(std::env::args_os().next().as_deref()) {
+    if let Some(plugin) = called_as() {
         return plugins::multicall::run(plugin);
     }
     let cli = Cli::parse();
     run(&cli).unwrap_or_else(|error| fail(&error, cli.output))
+}
+
+/// The plugin that a runtime calls; `podwire` is the name of one, too, and only the environment tells
+/// a runtime from a person.
+fn called_as() -> Option<&'static cni::Plugin> {
+    let mut words = std::env::args_os();
+    let plugin = plugins::multicall::called_as(words.next().as_deref())?;
+    let is_runtime = words.next().is_none() && std::env::var_os("CNI_COMMAND").is_some();
+    (plugin.name != "podwire" || is_runtime).then_some(plugin)
 }
 
 fn run(cli: &Cli) -> Result<ExitCode> {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `podwire net`: what cnitool does, with tables for people.
 
+mod convert;
+
 use std::path::Path;
 use std::time::Instant;
 
@@ -24,6 +26,7 @@ const LEFT_AS_IT_IS: &str = "an attachment made before is left as it is";
 /// Does what the command line asks.
 pub fn run(command: &NetCommand, format: Format) -> Result<()> {
     match command {
+        NetCommand::Convert(asked) => convert::run(asked),
         NetCommand::List(places) => list(places, format),
         NetCommand::Add(attach) => add(attach, format),
         NetCommand::Check(attach) => check(attach, format),

@@ -28,6 +28,11 @@ fn loopback_works_as_printed() {
 }
 
 #[test]
+fn podwire_works_as_printed() {
+    works_as_printed("podwire");
+}
+
+#[test]
 fn ptp_works_as_printed() {
     works_as_printed("ptp");
 }

@@ -47,6 +47,15 @@ Examples:
     /// Ask whether a network can take containers
     #[command(after_help = "Example:\n  podwire net status mynet && echo ready")]
     Status(NetStatus),
+    /// Turn a list of plugins into one of the plugin `podwire`, which does all of it in one process
+    #[command(after_help = "\
+Examples:
+  podwire net convert /etc/cni/net.d/10-mynet.conflist           print the new list
+  podwire net convert --write /etc/cni/net.d/10-mynet.conflist   put it in place
+
+Containers that are there stay as they are: either list checks and removes what the other made.
+Plugins that are not podwire's stay in the list, in their place.")]
+    Convert(Convert),
 }
 
 /// `add`, `check` and `del`.
@@ -120,6 +129,16 @@ pub struct NetStatus {
     pub netns: Option<String>,
     #[command(flatten)]
     pub places: Places,
+}
+
+/// `convert`.
+#[derive(Debug, Args)]
+pub struct Convert {
+    /// The network's file.
+    pub file: std::path::PathBuf,
+    /// Replace the file, and keep the old one beside it with `.orig` at its end.
+    #[arg(long)]
+    pub write: bool,
 }
 
 fn json_object(text: &str) -> Result<Map<String, Value>, String> {

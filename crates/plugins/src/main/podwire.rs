@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `podwire`: a whole list of plugins by one process. It calls the functions that the list's plugins
+//! are, in the list's order, with what a runtime would send to each.
+
+pub mod convert;
+
+use std::sync::Arc;
+
+use cni::{CniResult, Code, Command, Error, Plugin, Request, Version};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::undo::or_undo;
+
+/// The plugin.
+pub const PLUGIN: Plugin = Plugin {
+    name: "podwire",
+    about: "does the work of a whole list of plugins in one process",
+    versions: Version::ALL,
+    add,
+    del,
+    check,
+    status,
+    gc,
+};
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct PodwireConf {
+    plugins: Vec<Map<String, Value>>,
+    args: Option<Value>,
+    runtime_config: Map<String, Value>,
+}
+
+/// A plugin of the list with its part of the configuration.
+struct Step {
+    plugin: &'static Plugin,
+    config: Map<String, Value>,
+    capabilities: Vec<String>,
+}
+
+/// The list, each plugin known and speaking the configuration's version.
+struct List {
+    steps: Vec<Step>,
+    args: Option<Value>,
+    runtime_config: Map<String, Value>,
+}
+
+impl List {
+    fn understand(request: &Request) -> Result<List, Error> {
+        let conf: PodwireConf = request.conf()?;
+        if conf.plugins.is_empty() {
+            let msg = "key \"plugins\" must be a list of the plugins to call, and it is empty";
+            return Err(Error::invalid_config(msg));
+        }
+        let numbered = conf.plugins.into_iter().enumerate();
+        let steps = numbered.map(|(at, config)| understand_step(request, at, config));
+        Ok(List {
+            steps: steps.collect::<Result<_, _>>()?,
+            args: conf.args,
+            runtime_config: conf.runtime_config,
+        })
+    }
+
+    /// What a runtime would send to this plugin.
+    fn request<'host>(
+        &self,
+        request: &Request<'host>,
+        step: &Step,
+        command: Command,
+        prev_result: Option<Value>,
+    ) -> Request<'host> {
+        let mut config = step.config.clone();
+        let mut put = |key: &str, value: Option<Value>| {
+            if let Some(value) = value {
+                config.insert(key.to_owned(), value);
+            }
+        };
+        put("name", Some(request.network.as_str().into()));
+        put("cniVersion", Some(request.version.as_str().into()));
+        put("prevResult", prev_result);
+        put("args", self.args.clone());
+        let told = self.runtime_config.iter().filter(|(name, _)| step.capabilities.contains(name));
+        let told: Map<String, Value> =
+            told.map(|(name, value)| (name.clone(), value.clone())).collect();
+        put("runtimeConfig", (!told.is_empty()).then_some(Value::Object(told)));
+        for key in ["cni.dev/valid-attachments", "cni.dev/attachments"] {
+            put(key, request.config.get(key).cloned());
+        }
+        Request { command, config: Arc::new(config), ..request.clone() }
+    }
+}
+
+fn understand_step(
+    request: &Request,
+    at: usize,
+    config: Map<String, Value>,
+) -> Result<Step, Error> {
+    #[derive(Deserialize, Default)]
+    #[serde(default)]
+    struct StepConf {
+        r#type: String,
+        capabilities: std::collections::BTreeMap<String, bool>,
+    }
+    let conf: StepConf = cni::json::decode_object(&config).map_err(|problem| {
+        Error::because(Code::INVALID_CONFIG, format!("key \"plugins[{at}]\""), &problem)
+    })?;
+    let kind = conf.r#type;
+    let plugin = request.host.plugin(&kind).filter(|plugin| plugin.name != PLUGIN.name);
+    let plugin = plugin.ok_or_else(|| {
+        let names = request.host.plugins.iter().map(|plugin| plugin.name);
+        let names: Vec<&str> = names.filter(|name| *name != PLUGIN.name).collect();
+        Error::invalid_config(format!("key \"plugins[{at}].type\" is {kind:?}"))
+            .with_details(format!("one process can do {}", names.join(", ")))
+    })?;
+    if !plugin.versions.contains(&request.version) {
+        let msg = format!("plugin {kind:?} does not speak version {}", request.version);
+        return Err(Error::new(Code::INCOMPATIBLE_VERSION, msg));
+    }
+    let enabled = conf.capabilities.into_iter().filter(|(_, enabled)| *enabled);
+    Ok(Step { plugin, config, capabilities: enabled.map(|(name, _)| name).collect() })
+}
+
+fn add(request: &Request) -> Result<CniResult, Error> {
+    let list = List::understand(request)?;
+    let mut result = request.prev_result()?;
+    or_undo(|undo| {
+        for step in &list.steps {
+            let previous = result.as_ref().map(|result| result.to_json(request.version));
+            let asked = list.request(request, step, Command::Add, previous.transpose()?);
+            result = Some((step.plugin.add)(&asked).map_err(|error| failed(step, error))?);
+            undo.push(move || {
+                // The error that led here is the one to tell.
+                let _ = (step.plugin.del)(&Request { command: Command::Del, ..asked });
+            });
+        }
+        Ok(result.take().unwrap_or_default())
+    })
+}
+
+/// Backwards, and none is held up by one that fails.
+fn del(request: &Request) -> Result<(), Error> {
+    let list = List::understand(request)?;
+    let result = request.config.get("prevResult").cloned();
+    each(list.steps.iter().rev(), |step| {
+        (step.plugin.del)(&list.request(request, step, Command::Del, result.clone()))
+    })
+}
+
+fn check(request: &Request) -> Result<(), Error> {
+    let list = List::understand(request)?;
+    let result = request.config.get("prevResult").cloned();
+    list.steps.iter().try_for_each(|step| {
+        let asked = list.request(request, step, Command::Check, result.clone());
+        (step.plugin.check)(&asked).map_err(|error| failed(step, error))
+    })
+}
+
+fn status(request: &Request) -> Result<(), Error> {
+    let list = List::understand(request)?;
+    list.steps.iter().try_for_each(|step| {
+        let asked = list.request(request, step, Command::Status, None);
+        (step.plugin.status)(&asked).map_err(|error| failed(step, error))
+    })
+}
+
+fn gc(request: &Request) -> Result<(), Error> {
+    let list = List::understand(request)?;
+    each(list.steps.iter(), |step| {
+        (step.plugin.gc)(&list.request(request, step, Command::Gc, None))
+    })
+}
+
+fn each<'a>(
+    steps: impl Iterator<Item = &'a Step>,
+    call: impl Fn(&Step) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let failures = steps.filter_map(|step| call(step).err().map(|error| failed(step, error)));
+    Error::join(failures.collect())
+}
+
+/// Which of them it was.
+fn failed(step: &Step, error: Error) -> Error {
+    Error { msg: format!("{}: {}", step.plugin.name, error.msg), ..error }
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `podwire net convert`: a network of standard plugins becomes one of the plugin `podwire`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use cni::runtime::NetworkList;
+use plugins::main::podwire::convert::convert;
+use plugins::registry::PLUGINS;
+use serde_json::Value;
+
+use crate::cli::Convert;
+use crate::output;
+
+pub fn run(asked: &Convert) -> Result<()> {
+    let converted = converted(&asked.file)?;
+    let text = format!("{converted:#}\n");
+    if !asked.write {
+        return output::print(&text);
+    }
+    let (file, saved) = (&asked.file, with_suffix(&asked.file, ".orig"));
+    if saved.exists() {
+        bail!("{} is there already: move it away first", saved.display());
+    }
+    // The new file appears by rename in one step: a runtime that watches the directory finds the old
+    // network or the new one.
+    let fresh = with_suffix(file, ".new");
+    std::fs::write(&fresh, text).with_context(|| format!("write {}", fresh.display()))?;
+    std::fs::hard_link(file, &saved).with_context(|| format!("keep {}", saved.display()))?;
+    std::fs::rename(&fresh, file).with_context(|| format!("replace {}", file.display()))?;
+    output::print(&format!("converted {}; it was kept as {}\n", file.display(), saved.display()))
+}
+
+/// The list in the file, or the list of the one plugin in it, converted.
+fn converted(file: &Path) -> Result<Value> {
+    let bytes = std::fs::read(file).with_context(|| format!("read {}", file.display()))?;
+    // What a runtime would not read is not converted either.
+    let is_list = serde_json::from_slice::<Value>(&bytes).is_ok_and(|v| v.get("plugins").is_some());
+    let list = if is_list {
+        NetworkList::parse(&bytes, None)?;
+        serde_json::from_slice(&bytes)?
+    } else {
+        let list = NetworkList::from_single(&bytes, Some(file))?;
+        let mut value: Value = serde_json::from_slice(&list.bytes)?;
+        for key in ["name", "cniVersion"] {
+            if let Some(plugin) = value["plugins"][0].as_object_mut() {
+                plugin.remove(key);
+            }
+        }
+        value
+    };
+    let held: Vec<&str> = PLUGINS.iter().map(|plugin| plugin.name).collect();
+    let (list, count) = convert(list, &held)?;
+    if count == 0 {
+        bail!("{} has no plugin that `podwire` could do", file.display());
+    }
+    Ok(list)
+}
+
+fn with_suffix(file: &Path, suffix: &str) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
