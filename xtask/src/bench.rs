@@ -4,10 +4,12 @@
 //! network and mount namespaces of its own; this half builds before and reports after.
 
 mod call;
+mod chain;
 mod facts;
 mod host_local;
 mod lab;
 mod latency;
+mod mappings;
 mod memory;
 mod parallel;
 mod plan;
@@ -96,6 +98,8 @@ pub fn run_inside(args: &InsideArgs) -> Result<()> {
     latency::measure(&lab, &plan.effort, &mut results)?;
     host_local::measure(&lab, &plan, &mut results)?;
     parallel::measure(&lab, &plan.effort, &mut results)?;
+    chain::measure(&lab, &plan.effort, &mut results)?;
+    mappings::measure(&lab, &plan.effort, &mut results)?;
     fs::write(&plan.results, serde_json::to_string(&results)?).context("write the results")
 }
 

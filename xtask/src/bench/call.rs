@@ -34,6 +34,12 @@ impl Call {
         Call { command, conf: conf.to_owned() }
     }
 
+    /// With a `PATH`: the Go plugins start iptables.
+    pub fn with_path(mut self) -> Call {
+        self.command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        self
+    }
+
     pub fn args(&mut self, args: &[&str]) {
         self.command.args(args);
     }

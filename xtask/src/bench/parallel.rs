@@ -80,7 +80,7 @@ fn all_at_once(
     Bulk { verb, who, count, parallel, seconds, settled_seconds: Vec::new(), failures }
 }
 
-fn record(results: &mut Results, made: Bulk) {
+pub fn record(results: &mut Results, made: Bulk) {
     let same = |bulk: &&mut Bulk| {
         bulk.verb == made.verb && bulk.parallel == made.parallel && bulk.who == made.who
     };

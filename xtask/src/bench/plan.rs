@@ -35,6 +35,12 @@ pub struct Effort {
     pub levels: Vec<Level>,
     /// Also with files on a disk, with the fewest and the most addresses taken.
     pub disk: bool,
+    /// The full chain, each set of plugins.
+    pub chain: usize,
+    /// Attachments of the Go plugins' full chain made at once; they take a second for five.
+    pub go_burst: usize,
+    /// Rounds through all levels of port mappings.
+    pub mappings: usize,
 }
 
 /// A number of addresses taken before the call that is measured.
@@ -49,13 +55,33 @@ impl Effort {
     pub fn full() -> Effort {
         let levels = [(0, 150), (1_000, 100), (10_000, 25), (50_000, 12)];
         let levels = levels_of(&levels);
-        Effort { calls: 150, pods: 200, rounds: 3, ipam: 150, levels, disk: true }
+        Effort {
+            calls: 150,
+            pods: 200,
+            rounds: 3,
+            ipam: 150,
+            levels,
+            disk: true,
+            chain: 40,
+            go_burst: 64,
+            mappings: 60,
+        }
     }
 
     pub fn quick() -> Effort {
         let levels = [(0, 30), (1_000, 20), (10_000, 6), (50_000, 2)];
         let levels = levels_of(&levels);
-        Effort { calls: 40, pods: 64, rounds: 1, ipam: 50, levels, disk: false }
+        Effort {
+            calls: 40,
+            pods: 64,
+            rounds: 1,
+            ipam: 50,
+            levels,
+            disk: false,
+            chain: 12,
+            go_burst: 16,
+            mappings: 20,
+        }
     }
 }
 

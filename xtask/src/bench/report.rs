@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The results as tables: the same for the terminal and for docs/benchmark.md.
 
+use super::chain::AT_ONCE;
 use super::facts::Facts;
+use super::mappings::LEVELS;
 use super::parallel::PARALLEL;
-use super::results::{BRIDGE_ADD, Results, Who, grouped, host_local};
+use super::results::{
+    BRIDGE_ADD, CHAIN_ADD, CHAIN_DEL, Results, Who, grouped, host_local, mappings,
+};
 use super::table::Table;
 use super::targets::{Bound, ratio, targets};
 
@@ -11,6 +15,8 @@ use super::targets::{Bound, ratio, targets};
 pub fn tables(results: &Results) -> Vec<Table> {
     vec![
         calls(results),
+        chain(results),
+        present(results),
         taken(results),
         many(results),
         amounts(results),
@@ -40,7 +46,7 @@ pub fn markdown(results: &Results) -> String {
     )
 }
 
-const NOTES: [&str; 7] = [
+const NOTES: [&str; 8] = [
     "All run in one private network and mount namespace, in turn and in an order that changes \
      each round, so that noise falls on all of them alike. Programs, configurations and address \
      files are on one tmpfs.",
@@ -56,6 +62,10 @@ const NOTES: [&str; 7] = [
     "host-local: the addresses taken are files as the Go plugin writes them. Each directory has \
      seen one call before; in it podwire has built its index.",
     "Many at once: from the first start to the last end, median of the rounds.",
+    "The full chain: the bench is the runtime. It starts each plugin in turn, with the result of \
+     the one before, for ADD, and backwards for DEL; the time is from the first start to the last \
+     end. The container has one port mapping and is shaped both ways. The Go plugins use iptables, \
+     as they do unless told otherwise.",
     "Memory is the resident peak (VmHWM) when the program prints its answer. For Go's bridge \
      ADD, host-local is a second process beside it; for podwire it is a function.",
 ];
@@ -78,7 +88,9 @@ fn facts(facts: &Facts) -> Vec<String> {
 fn calls(results: &Results) -> Table {
     let header = ["call", "Go", "podwire", "Go ÷ podwire", "floor", "podwire ÷ floor"];
     let mut table = Table::new("One call", &header);
-    for case in cases(results).into_iter().filter(|case| !case.starts_with("host-local")) {
+    let elsewhere = ["host-local", "portmap", "full chain"];
+    let is_elsewhere = |case: &str| elsewhere.iter().any(|word| case.starts_with(word));
+    for case in cases(results).into_iter().filter(|case| !is_elsewhere(case)) {
         let at = |who| results.median(case, who);
         let (go, ours, floor) = (at(Who::Go), at(Who::Ours), at(Who::Floor));
         let ratios = [ratio(go, ours), ratio(ours, floor)].map(times);
@@ -91,6 +103,46 @@ fn calls(results: &Results) -> Table {
     let to_floor = times(ratio(ours, floor));
     let title = format!("{BRIDGE_ADD}, the kernel's part in a loop");
     table.row([title, blank(), blank(), blank(), ms(floor), to_floor]);
+    table
+}
+
+fn chain(results: &Results) -> Table {
+    let header = ["", "Go", "podwire", "÷", "podwire as one plugin", "÷"];
+    let title = "The full chain: bridge, host-local, masquerading, portmap, bandwidth, firewall";
+    let mut table = Table::new(title, &header);
+    for case in [CHAIN_ADD, CHAIN_DEL] {
+        let at = |who| results.median(case, who);
+        let (go, ours, whole) = (at(Who::Go), at(Who::Ours), at(Who::Whole));
+        let (to_ours, to_whole) = (times(ratio(go, ours)), times(ratio(go, whole)));
+        table.row([case.to_owned(), ms(go), ms(ours), to_ours, ms(whole), to_whole]);
+    }
+    let at = |who| results.bulk(CHAIN_ADD, AT_ONCE, who);
+    let rate = |who| at(who).and_then(|bulk| bulk.per_second());
+    let shown = |who| match (rate(who), at(who)) {
+        (Some(rate), Some(bulk)) => {
+            format!("{rate:.0}/s, {} of {} failed", bulk.failures, bulk.count)
+        }
+        _ => "–".to_owned(),
+    };
+    let faster = |who| times(ratio(rate(who), rate(Who::Go)));
+    table.row([
+        format!("ADD, {AT_ONCE} at once"),
+        shown(Who::Go),
+        shown(Who::Ours),
+        faster(Who::Ours),
+        shown(Who::Whole),
+        faster(Who::Whole),
+    ]);
+    table
+}
+
+fn present(results: &Results) -> Table {
+    let header = ["mappings present", "podwire ADD", "podwire DEL"];
+    let mut table = Table::new("portmap with mappings of others present", &header);
+    for level in LEVELS {
+        let at = |verb| ms(results.median(&mappings(verb, level), Who::Ours));
+        table.row([grouped(level as u64), at("ADD"), at("DEL")]);
+    }
     table
 }
 
@@ -169,7 +221,7 @@ fn amounts(results: &Results) -> Table {
 fn spread(results: &Results) -> Table {
     let mut table = Table::new("All times", &["call", "by", "n", "min", "median", "p95"]);
     for case in cases(results) {
-        for who in [Who::Go, Who::Ours, Who::OursOnDisk, Who::Floor, Who::Loop] {
+        for who in [Who::Go, Who::Ours, Who::Whole, Who::OursOnDisk, Who::Floor, Who::Loop] {
             let Some(of) = results.summary(case, who) else { continue };
             let times = [of.min, of.median, of.p95].map(|micros| ms(Some(micros)));
             let [min, median, p95] = times;

@@ -12,6 +12,9 @@ pub const BRIDGE_ADD: &str = "bridge+host-local ADD";
 pub const BRIDGE_DEL: &str = "bridge+host-local DEL";
 pub const BRIDGE_DEL_DONE: &str = "bridge+host-local DEL, until the kernel is done";
 
+pub const CHAIN_ADD: &str = "full chain ADD";
+pub const CHAIN_DEL: &str = "full chain DEL";
+
 /// Who was measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -20,6 +23,8 @@ pub enum Who {
     Go,
     /// podwire-cni.
     Ours,
+    /// The plugin podwire, which does a list by one process.
+    Whole,
     /// podwire-cni with its files on a disk.
     OursOnDisk,
     /// A static program that makes the same changes and nothing else.
@@ -33,6 +38,7 @@ impl Who {
         match self {
             Who::Go => "Go",
             Who::Ours => "podwire",
+            Who::Whole => "podwire, one plugin",
             Who::OursOnDisk => "podwire, disk",
             Who::Floor => "floor (process)",
             Who::Loop => "floor (loop)",
@@ -129,6 +135,11 @@ impl Bulk {
 /// The case of an IPAM call with this many addresses taken.
 pub fn host_local(verb: &str, taken: usize) -> String {
     format!("host-local {verb}, {} taken", grouped(taken as u64))
+}
+
+/// The case of a portmap call with this many mappings of others present.
+pub fn mappings(verb: &str, present: usize) -> String {
+    format!("portmap {verb}, {} mappings present", grouped(present as u64))
 }
 
 /// `50 000`

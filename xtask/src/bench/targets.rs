@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the numbers must show.
 
-use super::results::{BRIDGE_ADD, Results, Who, host_local};
+use super::chain::AT_ONCE;
+use super::mappings::LEVELS;
+use super::results::{BRIDGE_ADD, CHAIN_ADD, CHAIN_DEL, Results, Who, host_local, mappings};
 
 /// A ratio with a bound on one side.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,8 +36,8 @@ pub fn targets(results: &Results) -> Vec<Target> {
         let at = |taken| results.median(&host_local(verb, taken), Who::Ours);
         ratio(at(50_000), at(0))
     };
-    let target = |what: &str, bound, measured| Target { what: what.to_owned(), bound, measured };
-    vec![
+    let mut all = chain_targets(results);
+    all.extend([
         target(
             "bridge+host-local ADD: times faster than Go",
             Bound::AtLeast(8.0),
@@ -55,6 +57,53 @@ pub fn targets(results: &Results) -> Vec<Target> {
             "host-local DEL with 50 000 taken: times its cost with none",
             Bound::AtMost(1.5),
             growth("DEL"),
+        ),
+    ]);
+    all
+}
+
+fn target(what: &str, bound: Bound, measured: Option<f64>) -> Target {
+    Target { what: what.to_owned(), bound, measured }
+}
+
+fn chain_targets(results: &Results) -> Vec<Target> {
+    let faster = |case, who| ratio(results.median(case, Who::Go), results.median(case, who));
+    let apart = |verb| {
+        let at = |level: &usize| results.median(&mappings(verb, *level), Who::Ours);
+        let all: Option<Vec<f64>> = LEVELS.iter().map(at).collect();
+        let all = all?;
+        let (least, most) =
+            (all.iter().copied().reduce(f64::min), all.iter().copied().reduce(f64::max));
+        ratio(most, least)
+    };
+    let burst = results.bulk(CHAIN_ADD, AT_ONCE, Who::Ours);
+    let burst = burst.filter(|bulk| bulk.failures == 0).and_then(|bulk| bulk.per_second());
+    vec![
+        target(
+            "full chain ADD: times faster than Go",
+            Bound::AtLeast(25.0),
+            faster(CHAIN_ADD, Who::Ours),
+        ),
+        target(
+            "full chain DEL: times faster than Go",
+            Bound::AtLeast(20.0),
+            faster(CHAIN_DEL, Who::Ours),
+        ),
+        target(
+            "full chain ADD as one plugin: times faster than Go",
+            Bound::AtLeast(50.0),
+            faster(CHAIN_ADD, Who::Whole),
+        ),
+        target("full chain ADD, 32 at once: a second", Bound::AtLeast(300.0), burst),
+        target(
+            "portmap ADD with 10, 1 000 and 10 000 mappings: times apart",
+            Bound::AtMost(1.3),
+            apart("ADD"),
+        ),
+        target(
+            "portmap DEL with 10, 1 000 and 10 000 mappings: times apart",
+            Bound::AtMost(1.3),
+            apart("DEL"),
         ),
     ]
 }
@@ -87,6 +136,6 @@ mod tests {
             results.push(BRIDGE_ADD, who, micros);
         }
         let measured: Vec<_> = targets(&results).iter().map(|target| target.measured).collect();
-        assert_eq!(measured, [Some(10.0), Some(1.5), None, None]);
+        assert_eq!(measured[6..], [Some(10.0), Some(1.5), None, None]);
     }
 }

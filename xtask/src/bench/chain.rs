@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The full chain, as a runtime runs it: bridge with host-local and masquerading, a port mapping,
+//! shaping, the firewall; a process for each plugin, each with the result of the one before. And the
+//! same by the one plugin `podwire`.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use super::call::Call;
+use super::lab::{Lab, Pods, Subject, ipam, network, place, write_conf};
+use super::latency::in_turn;
+use super::parallel::record;
+use super::plan::Effort;
+use super::results::{Bulk, CHAIN_ADD, CHAIN_DEL, Results, Who};
+use super::say;
+
+/// Calls before those that count: they make bridges, tables and chains.
+const WARM_UP: usize = 2;
+/// First host port of a series; each container has its own.
+const FIRST_PORT: usize = 20_000;
+/// Callers at once in the burst.
+pub const AT_ONCE: usize = 32;
+
+/// A chain of one of those measured.
+#[derive(Debug)]
+struct Chain<'a> {
+    subject: &'a Subject,
+    who: Who,
+    /// Names and configurations of the plugins, in the order of ADD.
+    plugins: Vec<(&'static str, Value)>,
+    /// Second byte of the addresses.
+    net: u8,
+}
+
+pub fn measure(lab: &Lab, effort: &Effort, results: &mut Results) -> Result<()> {
+    let chains = chains(lab);
+    say("the full chain, one call after the other");
+    let pods = lab.make_pods("chain-", chains.len() * (WARM_UP + effort.chain))?;
+    let mut fresh = 0..;
+    for round in 0..WARM_UP + effort.chain {
+        for chain in in_turn(&chains, round) {
+            let at = fresh.next().unwrap_or_default();
+            let mut attached = Attached::new(chain, &pods.path(at), at)?;
+            let add = attached.add()?;
+            let del = attached.del()?;
+            lab.settle()?;
+            if round >= WARM_UP {
+                results.push(CHAIN_ADD, chain.who, add);
+                results.push(CHAIN_DEL, chain.who, del);
+            }
+        }
+    }
+    pods.remove()?;
+    burst(lab, effort, &chains, results)
+}
+
+fn chains(lab: &Lab) -> Vec<Chain<'_>> {
+    let of = |subject, who, net, bridge: &str| Chain {
+        subject,
+        who,
+        plugins: plugins(bridge, net),
+        net,
+    };
+    let mut whole = of(&lab.ours, Who::Whole, 6, "chain6");
+    let inner = whole.plugins.iter().map(|(_, config)| config.clone()).collect::<Vec<_>>();
+    let capabilities = json!({"portMappings": true, "bandwidth": true});
+    let config = json!({"capabilities": capabilities, "plugins": inner});
+    whole.plugins = vec![("podwire", named("podwire", &config))];
+    vec![of(&lab.go, Who::Go, 4, "chain4"), of(&lab.ours, Who::Ours, 5, "chain5"), whole]
+}
+
+fn plugins(bridge: &str, net: u8) -> Vec<(&'static str, Value)> {
+    let addresses = ipam(net, &place(&format!("chain-ipam-{net}")));
+    let mut first = network("chain", "bridge", &addresses);
+    first["bridge"] = bridge.into();
+    first["isDefaultGateway"] = true.into();
+    first["ipMasq"] = true.into();
+    vec![
+        ("bridge", first),
+        ("portmap", named("portmap", &json!({"capabilities": {"portMappings": true}}))),
+        ("bandwidth", named("bandwidth", &json!({"capabilities": {"bandwidth": true}}))),
+        ("firewall", named("firewall", &json!({}))),
+    ]
+}
+
+fn named(kind: &str, more: &Value) -> Value {
+    let mut config = network("chain", kind, &Value::Null);
+    for (key, value) in more.as_object().into_iter().flatten() {
+        config[key] = value.clone();
+    }
+    if let Some(config) = config.as_object_mut() {
+        config.remove("ipam");
+    }
+    config
+}
+
+/// One container's way through a chain.
+struct Attached<'a> {
+    chain: &'a Chain<'a>,
+    netns: String,
+    container: String,
+    /// What is sent to each plugin, without its last brace: the result goes there as it was printed.
+    configs: Vec<String>,
+    result: String,
+    files: PathBuf,
+}
+
+impl<'a> Attached<'a> {
+    fn new(chain: &'a Chain<'a>, netns: &str, at: usize) -> Result<Self> {
+        let port = FIRST_PORT + at % 40_000;
+        let told = json!({
+            "portMappings": [{"hostPort": port, "containerPort": 80, "protocol": "tcp"}],
+            "bandwidth": {"ingressRate": 100_000_000, "ingressBurst": 1_000_000,
+                          "egressRate": 100_000_000, "egressBurst": 1_000_000},
+        });
+        let config = |(_, config): &(&str, Value)| {
+            let mut config = config.clone();
+            config["runtimeConfig"] = told.clone();
+            let text = config.to_string();
+            text.strip_suffix('}').unwrap_or(&text).to_owned()
+        };
+        let files = place(&format!("chain-{}-{at}", chain.net));
+        Ok(Self {
+            chain,
+            netns: netns.to_owned(),
+            container: format!("chain-{}-{at}", chain.net),
+            configs: chain.plugins.iter().map(config).collect(),
+            result: String::new(),
+            files,
+        })
+    }
+
+    /// Microseconds from the start of the first plugin to the end of the last.
+    fn add(&mut self) -> Result<f64> {
+        let start = Instant::now();
+        for at in 0..self.configs.len() {
+            let answer = self.call(at, "ADD")?;
+            self.result = fs::read_to_string(answer)?;
+        }
+        Ok(start.elapsed().as_secs_f64() * 1e6)
+    }
+
+    fn del(&self) -> Result<f64> {
+        let start = Instant::now();
+        for at in (0..self.configs.len()).rev() {
+            self.call(at, "DEL")?;
+        }
+        let micros = start.elapsed().as_secs_f64() * 1e6;
+        for suffix in ["conf", "answer"] {
+            fs::remove_file(self.files.with_extension(suffix)).context("clean up")?;
+        }
+        Ok(micros)
+    }
+
+    fn call(&self, at: usize, verb: &str) -> Result<PathBuf> {
+        let (conf, answer) =
+            (self.files.with_extension("conf"), self.files.with_extension("answer"));
+        let config = &self.configs[at];
+        let text = match self.result.as_str() {
+            "" => format!("{config}}}"),
+            result => format!("{config},\"prevResult\":{result}}}"),
+        };
+        fs::write(&conf, text)?;
+        let plugin = self.chain.plugins[at].0;
+        let call = Call::plugin(self.chain.subject, plugin, verb, &conf);
+        call.with_path().attachment(&self.container, &self.netns).time_into(&answer)?;
+        Ok(answer)
+    }
+}
+
+/// Many containers at once, as a node does when it starts.
+fn burst(lab: &Lab, effort: &Effort, chains: &[Chain<'_>], results: &mut Results) -> Result<()> {
+    for chain in chains {
+        let count = if chain.who == Who::Go { effort.go_burst } else { effort.pods };
+        say(&format!("{count} full chains by {}, {AT_ONCE} at once", chain.who.name()));
+        let pods = lab.make_pods("burst-", count)?;
+        let start = Instant::now();
+        let (mut made, attached) = all_at_once(chain, &pods, count);
+        lab.settle()?;
+        made.settled_seconds.push(start.elapsed().as_secs_f64());
+        record(results, made);
+        for one in attached {
+            one.del()?;
+        }
+        lab.settle()?;
+        pods.remove()?;
+    }
+    Ok(())
+}
+
+/// The first failure is shown, all are counted.
+fn all_at_once<'a>(
+    chain: &'a Chain<'a>,
+    pods: &Pods<'_>,
+    count: usize,
+) -> (Bulk, Vec<Attached<'a>>) {
+    let next = AtomicUsize::new(0);
+    let (failures, attached) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+    let work = || {
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            if at >= count {
+                return;
+            }
+            let made =
+                Attached::new(chain, &pods.path(at), at).and_then(|mut one| one.add().map(|_| one));
+            match made {
+                Ok(one) => attached.lock().expect("no worker panics").push(one),
+                Err(cause) => failures.lock().expect("no worker panics").push(cause),
+            }
+        }
+    };
+    let start = Instant::now();
+    thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(work);
+        }
+    });
+    let seconds = vec![start.elapsed().as_secs_f64()];
+    let failures = failures.into_inner().expect("no worker panics");
+    if let Some(first) = failures.first() {
+        eprintln!("{} of {count} by {} failed: {first:#}", failures.len(), chain.who.name());
+    }
+    let bulk = Bulk {
+        verb: CHAIN_ADD.to_owned(),
+        who: chain.who,
+        count,
+        parallel: AT_ONCE,
+        seconds,
+        settled_seconds: Vec::new(),
+        failures: failures.len(),
+    };
+    (bulk, attached.into_inner().expect("no worker panics"))
+}
+
+/// A container that stays, for what is measured with it: its portmap configuration and its path.
+pub fn attach_for_portmap(lab: &Lab, netns: &str) -> Result<(PathBuf, String)> {
+    let chains = chains(lab);
+    let chain = chains.iter().find(|chain| chain.who == Who::Ours).context("our chain")?;
+    let mut one = Attached::new(chain, netns, 0)?;
+    let answer = one.call(0, "ADD")?;
+    one.result = fs::read_to_string(answer)?;
+    let mut config: Value = serde_json::from_str(&format!("{}}}", one.configs[1]))?;
+    config["prevResult"] = serde_json::from_str(&one.result)?;
+    Ok((write_conf("portmap", &config)?, one.container))
+}
