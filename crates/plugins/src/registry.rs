@@ -4,17 +4,19 @@
 use cni::Plugin;
 
 use crate::ipam::{host_local, static_addresses};
-use crate::main::{bridge, loopback, ptp};
+use crate::main::{bridge, host_device, loopback, ptp, tap};
 use crate::meta::sample;
 
 /// Every plugin of this program, by name.
 pub const PLUGINS: &[&Plugin] = &[
     &bridge::PLUGIN,
+    &host_device::PLUGIN,
     &host_local::PLUGIN,
     &loopback::PLUGIN,
     &ptp::PLUGIN,
     &sample::PLUGIN,
     &static_addresses::PLUGIN,
+    &tap::PLUGIN,
 ];
 
 #[cfg(test)]
