@@ -8,7 +8,8 @@ mod select;
 use cni::{CniResult, Code, Dns, Error, Interface, Plugin, Request, Version};
 use kernel::addr::AddrOptions;
 use kernel::link::{self, Link};
-use kernel::{Netlink, Netns, rule};
+use kernel::rule::{self, Rule};
+use kernel::{IfName, Netlink, Netns};
 use serde::Deserialize;
 
 use self::carried::{Before, Carried};
@@ -93,10 +94,7 @@ fn bring<'a>(
     undo.push(move || take_back(request, host, ns, &device, &before));
     moved.or_fault("move the device into the container")?;
     configure(request, ns, &result, &carried)?;
-    if !rules.is_empty() {
-        let inside = ns.netlink().or_fault("open a socket in the container's namespace")?;
-        inside.apply(rules.iter().map(rule::add)).or_fault("copy the device's rules")?;
-    }
+    copy_rules(ns, rules, undo)?;
     result.ips.splice(..0, carried.ips());
     result.routes.splice(..0, carried.routes_told());
     result.interfaces = vec![interface];
@@ -147,6 +145,18 @@ fn configure(
     })
 }
 
+/// Rules are not the device's, so they do not go with it.
+fn copy_rules<'a>(ns: &Netns, rules: Vec<Rule>, undo: &mut Undo<'a>) -> Result<(), Error> {
+    if rules.is_empty() {
+        return Ok(());
+    }
+    let inside = ns.netlink().or_fault("open a socket in the container's namespace")?;
+    let results = inside.apply_each(rules.iter().map(rule::add));
+    undo.push(move || drop(inside.apply_each(rules.iter().map(rule::remove))));
+    let failed = results.into_iter().filter_map(Result::err).find(|error| !error.is_exists());
+    failed.map_or(Ok(()), Err).or_fault("copy the device's rules")
+}
+
 /// The address is given back when the device that holds it is home. A namespace that is gone has sent
 /// its devices home itself, if they are not made of software, but not under their names.
 fn del(request: &Request) -> Result<(), Error> {
@@ -161,8 +171,7 @@ fn del(request: &Request) -> Result<(), Error> {
 fn find_inside(request: &Request) -> Result<Option<(Netlink, Link)>, Error> {
     let Some(ns) = pod::open_if_there(request) else { return Ok(None) };
     let inside = ns.netlink().or_fault("open a socket in the container's namespace")?;
-    let link = link::by_name(&inside, pod::ifname(request)?).or_fault("look for the device")?;
-    let link = link.filter(|link| moving::is_brought(link, request));
+    let link = moving::find_brought(&inside, request)?;
     Ok(link.map(|link| (inside, link)))
 }
 
@@ -174,24 +183,33 @@ fn send_home(
 ) -> Result<(), Error> {
     // Without an alias nobody knows its name; then it keeps the one that it has.
     let name = moving::alias_name(link).unwrap_or(link.name);
+    let carried = carried_in(request);
+    if let Some(carried) = &carried {
+        let rules = carried.rules(inside)?;
+        inside.apply_each(rules.iter().map(rule::remove));
+    }
     let got = moving::give_back(inside, link, name).or_fault("move the device to the host")?;
     if got != name {
         eprintln!("host-device: name {name} is taken on the host, the device is there as {got}");
     }
-    restore(request, host, got)
+    // With an IPAM plugin nobody knows which addresses are its.
+    match carried {
+        Some(carried) if matches!(request.ipam_type(), Ok(None)) => restore(host, got, &carried),
+        _ => Ok(()),
+    }
 }
 
-/// Where the device brought its own addresses, it takes them home again: those of the result, as what
-/// the container has made of them is not the host's business.
-fn restore(request: &Request, host: &Netlink, name: kernel::IfName) -> Result<(), Error> {
-    let conf: HostDeviceConf = request.conf().unwrap_or_default();
-    let is_only_source = matches!(request.ipam_type(), Ok(None));
-    if !conf.use_interface_network || !is_only_source {
-        return Ok(());
-    }
-    let Ok(Some(result)) = request.prev_result() else { return Ok(()) };
+/// What the device brought along: what the result says, as what the container has made of it is not the
+/// host's business.
+fn carried_in(request: &Request) -> Option<Carried> {
+    let conf: HostDeviceConf = request.conf().ok()?;
+    let result = request.prev_result().ok()?.filter(|_| conf.use_interface_network)?;
+    Some(Carried::of_result(&result))
+}
+
+fn restore(host: &Netlink, name: IfName, carried: &Carried) -> Result<(), Error> {
     let index = link::index_of(host, name).or_fault("look for the device")?;
-    Carried::of_result(&result).restore(host, index, true);
+    carried.restore(host, index, true);
     Ok(())
 }
 

@@ -4,7 +4,7 @@
 
 mod bridge;
 mod case;
-mod host_device;
+pub mod host_device;
 mod host_local;
 mod intended;
 mod loopback;

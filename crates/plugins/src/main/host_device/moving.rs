@@ -3,7 +3,7 @@
 //! does it; its group tells whose it is. Both stay with it if its namespace goes and the kernel
 //! moves it home by itself, so there is no file to keep.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use cni::{Error, Request};
 use kernel::link::{self, Link, Place};
@@ -86,7 +86,7 @@ fn own(device: &Device) -> Place<'_> {
 
 /// Whether an interface in the container is a device that this attachment brought there. Those that the
 /// Go plugin moved have an alias and no mark.
-pub fn is_brought(link: &Link, request: &Request) -> bool {
+fn is_brought(link: &Link, request: &Request) -> bool {
     if link.group == identity::mark(&request.network, &request.attachment()) {
         return true;
     }
@@ -98,6 +98,19 @@ pub fn alias_name(link: &Link) -> Option<IfName> {
     link.alias.as_deref()?.parse().ok()
 }
 
+/// The device that this attachment brought into the container. One of ours is known under any name: a
+/// DEL that was killed may have renamed it already.
+pub fn find_brought(inside: &Netlink, request: &Request) -> Result<Option<Link>, Error> {
+    let doing = "look for the device in the container";
+    let found = link::by_name(inside, pod::ifname(request)?).or_fault(doing)?;
+    if let Some(link) = found.filter(|link| is_brought(link, request)) {
+        return Ok(Some(link));
+    }
+    let mark = identity::mark(&request.network, &request.attachment());
+    let links = link::list(inside).or_fault(doing)?;
+    Ok(links.into_iter().find(|link| link.group == mark && link.alias.is_some()))
+}
+
 /// Gives a device back to the namespace that we are in, down, under this name or, if that is taken, under
 /// another, which is told; then alias and mark stay with it, so that it gets its name when that is free.
 ///
@@ -105,51 +118,53 @@ pub fn alias_name(link: &Link) -> Option<IfName> {
 pub fn give_back(inside: &Netlink, link: &Link, name: IfName) -> kernel::Result<IfName> {
     let home = Netns::current()?;
     let netns = Some(home.as_fd());
-    let group = (link.group >= LOWEST_MARK).then_some(0);
+    let before = inside.apply_each([link::set_down(link.index), link::set_name(link.index, name)]);
+    let is_renamed = before.iter().all(Result::is_ok);
+    // The kernel sets the group before the name: with a name that may be refused the mark must stay.
+    let group = (is_renamed && link.group >= LOWEST_MARK).then_some(0);
     let place = Place { netns, name: Some(name), alias: Some(""), group };
-    let requests = [
-        link::set_down(link.index),
-        link::set_name(link.index, name),
-        link::put(link.index, &place),
-    ];
-    let refused = match inside.apply_each(requests).pop() {
-        Some(Err(error)) => error,
-        _ => return Ok(name),
-    };
-    if !refused.is_exists() {
-        // So that the next DEL finds it.
-        inside.apply_each([link::set_name(link.index, link.name)]);
-        return Err(refused);
-    }
+    let Err(refused) = inside.apply([link::put(link.index, &place)]) else { return Ok(name) };
     if link::by_index(inside, link.index)?.is_none() {
         // Moved, and then not renamed.
         return Ok(link.name);
     }
-    for attempt in 0..ATTEMPTS {
-        let Ok(other) = format!("dev{}", link.index.0 + attempt).parse() else { break };
-        let place = Place { netns, name: Some(other), ..Place::default() };
-        let requests = [link::set_name(link.index, other), link::put(link.index, &place)];
-        if let Some(Ok(())) = inside.apply_each(requests).pop() {
-            return Ok(other);
-        }
-    }
-    inside.apply_each([link::set_name(link.index, link.name)]);
-    Err(refused)
+    let other = give_back_as_any(inside, link, netns).filter(|_| refused.is_exists());
+    other.ok_or_else(|| {
+        // So that the next DEL finds it, whoever made it.
+        inside.apply_each([link::set_name(link.index, link.name)]);
+        refused
+    })
+}
+
+/// The names that the kernel gives to devices that it moves home.
+fn give_back_as_any(
+    inside: &Netlink,
+    link: &Link,
+    netns: Option<BorrowedFd<'_>>,
+) -> Option<IfName> {
+    let names = (0..ATTEMPTS).map(|n| format!("dev{}", link.index.0.saturating_add(n)));
+    names.filter_map(|name| name.parse().ok()).find(|name| {
+        let place = Place { netns, name: Some(*name), ..Place::default() };
+        let requests = [link::set_name(link.index, *name), link::put(link.index, &place)];
+        inside.apply_each(requests).pop().is_some_and(|moved| moved.is_ok())
+    })
 }
 
 /// Gives their names back to devices that the kernel moved home by itself when their namespaces went,
 /// and to those that came home while their name was taken. One whose name is still taken keeps all.
 pub fn rename_those_at_home(host: &Netlink, network: &str) -> Result<(), Error> {
-    let links = link::list(host).or_fault("list the host's interfaces")?;
-    let rename = |link: &Link| {
-        let name = Some(home_name(link, network)?);
-        let place = Place { netns: None, name, alias: Some(""), group: Some(0) };
-        Some(link::put(link.index, &place))
-    };
-    let results = host.apply_each(links.iter().filter(|link| !link.is_up()).filter_map(rename));
-    let failed = results.into_iter().filter_map(Result::err);
-    let failed = failed.into_iter().find(|error| !error.is_exists() && !error.is_not_found());
-    failed.map_or(Ok(()), Err).or_fault("give a device its name back")
+    let doing = "give a device its name back";
+    for link in link::list(host).or_fault("list the host's interfaces")? {
+        let Some(name) = home_name(&link, network).filter(|_| !link.is_up()) else { continue };
+        let place = Place { name: Some(name), alias: Some(""), ..Place::default() };
+        let unmarked = Place { group: Some(0), ..Place::default() };
+        match host.apply([link::put(link.index, &place)]) {
+            Ok(()) => host.apply([link::put(link.index, &unmarked)]).or_fault(doing)?,
+            Err(error) if error.is_exists() || error.is_not_found() => {}
+            Err(error) => return Err(error).or_fault(doing),
+        }
+    }
+    Ok(())
 }
 
 /// Whether the device is in a container of this network. The kernel numbers the namespaces that a device

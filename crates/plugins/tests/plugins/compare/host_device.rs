@@ -12,14 +12,15 @@ use super::case::Case;
 use super::case::Step::{Add, Check, Del, Host, Pod};
 use crate::conf::{ENS1, dual, host_device, v4, v6, with, without};
 
+const BUS: &str = "/sys/bus";
 const PCI: &str = "/sys/bus/pci";
 const DEVICES: &str = "/sys/devices/virtual";
 const UP: &str = "link set ens1 up";
 
 /// Devices with an interface, by way of virtio, with none, and with a driver in user space; a place in
-/// the tree of devices; and a bus of auxiliary devices where the kernel has one.
+/// the tree of devices; and an auxiliary device.
 pub fn make_bus() {
-    for place in [PCI, DEVICES] {
+    for place in [BUS, DEVICES] {
         run("mount", &["-t", "tmpfs", "none", place]);
     }
     let directory = |path: &str| fs::create_dir_all(path).expect("a directory on a tmpfs");
@@ -36,6 +37,7 @@ pub fn make_bus() {
         let link = format!("{PCI}/devices/{device}/driver");
         symlink(format!("../../drivers/{driver}"), link).expect("a link on a tmpfs");
     }
+    directory(&format!("{BUS}/auxiliary/devices/mlx5_core.sf.2/net/ens1"));
     directory(&format!("{DEVICES}/nic/net/ens1"));
     directory(&format!("{DEVICES}/empty/net"));
 }
@@ -87,6 +89,10 @@ fn found_by() -> Vec<Case> {
         by("pciBusID", &json!({"pciBusID": "0000:aa:00.0"})),
         by("pciBusID of virtio", &json!({"pciBusID": "0000:aa:00.1"})),
         by("deviceID", &json!({"runtimeConfig": {"deviceID": "0000:aa:00.0"}})),
+        by(
+            "deviceID on the auxiliary bus",
+            &json!({"runtimeConfig": {"deviceID": "mlx5_core.sf.2"}}),
+        ),
         by(
             "deviceID before pciBusID",
             &json!({"pciBusID": "0000:aa:00.2",
