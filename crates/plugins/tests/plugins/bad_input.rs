@@ -96,7 +96,7 @@ fn wrong_devices(world: &World) -> Vec<Bad> {
     let id = |id: &str| by(json!({"runtimeConfig": {"deviceID": id}}));
     vec![
         config(world, &host_device(&json!({"device": "a/b"})), 7, "\"a/b\""),
-        config(world, &host_device(&json!({"device": []})), 7, "\"device\" is []"),
+        config(world, &host_device(&json!({"device": []})), 7, "\"device\": expected a text"),
         config(world, &by(json!({})), 7, "\"device\", \"hwaddr\", \"kernelpath\""),
         config(world, &by(json!({"capabilities": {"deviceID": true}})), 7, "\"deviceID\""),
         config(world, &by(json!({"hwaddr": "xx"})), 7, "\"xx\""),
