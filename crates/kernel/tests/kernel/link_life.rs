@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use kernel::link::{self, Kind, NewLink, OperState, Peer, Place, PortOptions};
-use kernel::{Errno, IfIndex, Netlink, Netns};
+use kernel::{Errno, IfIndex, Netlink, Netns, netns};
 use testkit::{Ns, in_netns};
 
 use crate::{has_flag, host_and_pod, index_of, ip, ip_json, name};
@@ -178,6 +178,12 @@ fn link_is_put_in_its_place() {
         let there = ip_json(&pod, "link show eth0");
         assert_eq!((&there["ifalias"], &there["group"]), (&"ens1".into(), &"77".into()));
         assert!(!has_flag(&there, "UP"));
+
+        let peers = netns::peers(&host).unwrap();
+        let links = peers.iter().flat_map(|id| link::list_in(&host, *id).unwrap());
+        let names: Vec<String> = links.map(|link| link.name.to_string()).collect();
+        assert!(names.contains(&"eth0".to_owned()), "{peers:?} {names:?}");
+        assert_eq!(link::list_in(&host, 4711).unwrap(), []);
 
         ip("link add ens2 type veth peer name far2");
         let taken = host.apply([link::put(index_of(&host, "ens2"), &place)]).unwrap_err();
