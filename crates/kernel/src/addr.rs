@@ -31,6 +31,8 @@ pub const IFA_F_NODAD: u32 = 0x02;
 pub const IFA_F_DADFAILED: u32 = 0x08;
 /// Duplicate address detection is going on (`linux/if_addr.h`).
 pub const IFA_F_TENTATIVE: u32 = 0x40;
+/// Does not expire: not from a router or a lease (`linux/if_addr.h`).
+pub const IFA_F_PERMANENT: u32 = 0x80;
 /// Comes without the route to its network (`linux/if_addr.h`).
 pub const IFA_F_NOPREFIXROUTE: u32 = 0x200;
 

@@ -5,7 +5,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use ::netlink::Errno;
+use ::netlink::{Attrs, Errno, Message};
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, fstat, fstatfs, openat, unlink};
 use rustix::io::retry_on_intr;
 use rustix::mount::{
@@ -18,6 +18,11 @@ use crate::request::Netlink;
 
 const NSFS_MAGIC: u64 = 0x6e73_6673; // linux/magic.h
 const NS_GET_NSTYPE: libc::Ioctl = 0xb703; // linux/nsfs.h
+
+const RTM_GETNSID: u16 = 90; // linux/rtnetlink.h
+const NETNSA_NSID: u16 = 1; // linux/net_namespace.h
+/// `struct rtgenmsg`, with its padding.
+const RTGEN_LEN: usize = 4;
 
 /// Of the calling thread; `/proc/self` would be the main thread's.
 const THREAD_NETNS: &str = "/proc/thread-self/ns/net";
@@ -148,6 +153,16 @@ impl Netns {
     fn set(&self) -> std::result::Result<(), Errno> {
         move_into_link_name_space(self.fd.as_fd(), Some(LinkNameSpaceType::Network))
     }
+}
+
+/// The numbers that the socket's namespace has for others: those that links were moved to, that a veth
+/// leads to, and so on. Where one has gone, its number goes too.
+pub fn peers(nl: &Netlink) -> Result<Vec<i32>> {
+    let mut message = Message::new(RTM_GETNSID, 0);
+    message.header(&[0; RTGEN_LEN]);
+    nl.dump("list namespaces", &message, |payload| {
+        Attrs::after(payload, RTGEN_LEN).find_kind(NETNSA_NSID)?.i32()
+    })
 }
 
 /// Makes the directory of named namespaces a mount of its own that is shared, as `ip netns add` does:

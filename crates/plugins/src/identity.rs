@@ -37,6 +37,24 @@ pub fn group(network: &str) -> u32 {
     (((digest ^ (digest >> 32)) as u32) & 0x7fff_ffff).max(1)
 }
 
+/// The group of an attachment's interface that has no end on the host to tell whose it is: by its upper
+/// half the network's, by its lower half the attachment's.
+pub fn mark(network: &str, attachment: &Attachment) -> u32 {
+    let digest = digest(&[network, &attachment.container_id, &attachment.ifname]);
+    network_half(network) << 16 | u32::from(((digest >> 32) ^ digest) as u16)
+}
+
+/// Whether a group marks an attachment of this network.
+pub fn is_marked(network: &str, group: u32) -> bool {
+    group >> 16 == network_half(network)
+}
+
+/// Never 0, so that no small number that somebody chose is taken for a mark; 15 bits, as `ip link`
+/// reads the whole with a sign.
+fn network_half(network: &str) -> u32 {
+    (group(network) >> 16).max(1)
+}
+
 /// The hardware address for the holder of an IP address. The next holder has the same one, so what
 /// neighbours remember stays true, and a new container need not shout to all others on its bridge.
 pub fn mac_of(address: IpAddr) -> MacAddr {
@@ -82,6 +100,16 @@ mod tests {
         all.dedup();
         assert_eq!(all.len(), 3 * ATTEMPTS as usize);
         assert!(all.into_iter().all(is_host_ifname));
+    }
+
+    #[test]
+    fn marks_tell_networks_and_attachments_apart() {
+        let (one, two) = (attachment("c1", "eth0"), attachment("c1", "eth1"));
+        assert_eq!(mark("net", &one), 0x450e_ee46);
+        assert_ne!(mark("net", &one), mark("net", &two));
+        assert!(is_marked("net", mark("net", &one)) && is_marked("net", mark("net", &two)));
+        assert!(!is_marked("tne", mark("net", &one)));
+        assert!(!is_marked("net", 0) && !is_marked("net", 77));
     }
 
     #[test]

@@ -22,9 +22,11 @@ pub mod veth;
 /// Plugins that make interfaces.
 pub mod main {
     pub mod bridge;
+    pub mod host_device;
     pub mod loopback;
     pub mod podwire;
     pub mod ptp;
+    pub mod tap;
 
     /// The error for a key whose feature is still missing: better than a network without it.
     fn not_here_yet(key: &str) -> cni::Error {

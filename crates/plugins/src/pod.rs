@@ -190,10 +190,17 @@ fn wait_for_ipv6(ns: &Netns, pod: &Netlink, index: IfIndex) -> Result<(), Error>
         addr::Settled::Duplicate(address) => Err(Error::internal(format!(
             "IPv6 address {address} is in use by another host on this network"
         ))),
+        // Without a carrier there is nobody to ask, and the kernel asks when there is one.
+        addr::Settled::NotInTime if !has_carrier(pod, index)? => Ok(()),
         addr::Settled::NotInTime => {
             let seconds = IPV6_PATIENCE.as_secs();
             let msg = format!("IPv6 addresses were still tentative after {seconds} s");
             Err(Error::new(Code::TRY_LATER, msg))
         }
     }
+}
+
+fn has_carrier(pod: &Netlink, index: IfIndex) -> Result<bool, Error> {
+    let link = link::by_index(pod, index).or_fault("look at the container's interface")?;
+    Ok(link.is_some_and(|link| link.has_carrier()))
 }

@@ -4,18 +4,20 @@
 use cni::Plugin;
 
 use crate::ipam::{host_local, static_addresses};
-use crate::main::{bridge, loopback, podwire, ptp};
+use crate::main::{bridge, host_device, loopback, podwire, ptp, tap};
 use crate::meta::sample;
 
 /// Every plugin of this program, by name.
 pub const PLUGINS: &[&Plugin] = &[
     &bridge::PLUGIN,
+    &host_device::PLUGIN,
     &host_local::PLUGIN,
     &loopback::PLUGIN,
     &podwire::PLUGIN,
     &ptp::PLUGIN,
     &sample::PLUGIN,
     &static_addresses::PLUGIN,
+    &tap::PLUGIN,
 ];
 
 #[cfg(test)]

@@ -29,6 +29,16 @@ pub fn container_interface<'a>(
 
 /// An interface must be there, of this kind, with the hardware address that the result tells.
 pub fn interface(nl: &Netlink, interface: &Interface, kind: &str) -> Result<Link, Error> {
+    let link = any_interface(nl, interface)?;
+    if link.is_kind(kind) {
+        return Ok(link);
+    }
+    let (name, found) = (link.name, link.kind.as_deref().unwrap_or("a device"));
+    Err(Error::internal(format!("interface {name} is {found}, expected {kind}")))
+}
+
+/// The same for one of any kind.
+pub fn any_interface(nl: &Netlink, interface: &Interface) -> Result<Link, Error> {
     let name = &interface.name;
     let wanted = name.parse().map_err(|cause: kernel::IfNameError| {
         Error::because(cni::Code::INVALID_CONFIG, "prevResult", &cause)
@@ -36,10 +46,6 @@ pub fn interface(nl: &Netlink, interface: &Interface, kind: &str) -> Result<Link
     let link = link::by_name(nl, wanted)
         .or_fault("look for an interface")?
         .ok_or_else(|| Error::internal(format!("interface {name} does not exist")))?;
-    if !link.is_kind(kind) {
-        let found = link.kind.as_deref().unwrap_or("a device");
-        return Err(Error::internal(format!("interface {name} is {found}, expected {kind}")));
-    }
     let found = link.mac.map(|mac| mac.to_string()).unwrap_or_default();
     if !interface.mac.is_empty() && !interface.mac.eq_ignore_ascii_case(&found) {
         let msg =

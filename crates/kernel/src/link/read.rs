@@ -20,6 +20,7 @@ const IFLA_OPERSTATE: u16 = 16; // linux/if_link.h
 const IFLA_EXT_MASK: u16 = 29; // linux/if_link.h
 const IFLA_PROMISCUITY: u16 = 30; // linux/if_link.h
 const IFLA_LINK_NETNSID: u16 = 37; // linux/if_link.h
+const IFLA_TARGET_NETNSID: u16 = 46; // linux/if_link.h
 const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3; // linux/rtnetlink.h
 const IFLA_INET6_CONF: u16 = 2; // linux/if_link.h
 const DEVCONF_ACCEPT_RA: usize = 3; // linux/ipv6.h
@@ -50,6 +51,16 @@ pub fn index_of(nl: &Netlink, name: IfName) -> Result<IfIndex> {
 /// All links of the namespace.
 pub fn list(nl: &Netlink) -> Result<Vec<Link>> {
     nl.dump("list links", &question(0), parse)
+}
+
+/// All links of another namespace, by this one's number for it; none if it has gone.
+pub fn list_in(nl: &Netlink, netns_id: i32) -> Result<Vec<Link>> {
+    let mut message = question(0);
+    message.i32(IFLA_TARGET_NETNSID, netns_id);
+    match nl.dump("list links of another namespace", &message, parse) {
+        Err(error) if error.errno == Errno::INVAL || error.is_not_found() => Ok(Vec::new()),
+        other => other,
+    }
 }
 
 /// The ports of a bridge or VRF, chosen by the kernel.

@@ -5,11 +5,11 @@ use std::fs;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use kernel::link::{self, Kind, NewLink, OperState, Peer, PortOptions};
-use kernel::{Errno, IfIndex, Netlink, Netns};
+use kernel::link::{self, Kind, NewLink, OperState, Peer, Place, PortOptions};
+use kernel::{Errno, IfIndex, Netlink, Netns, netns};
 use testkit::{Ns, in_netns};
 
-use crate::{host_and_pod, index_of, ip, ip_json, name};
+use crate::{has_flag, host_and_pod, index_of, ip, ip_json, name};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -157,5 +157,37 @@ fn detached_removal_reports_the_real_error() {
         let error = link::remove_detached(&nl, IfIndex(1)).unwrap_err();
         assert_eq!(error.op, "remove link");
         assert!(error.is_unsupported(), "{error}");
+    });
+}
+
+/// One message moves, renames and marks; a taken name leaves the link somewhere, never nowhere.
+#[test]
+fn link_is_put_in_its_place() {
+    in_netns(|| {
+        let (host, pod_ns, pod) = host_and_pod();
+        ip("link add ens1 type veth peer name far");
+        ip("link set ens1 up");
+        let index = index_of(&host, "ens1");
+        let place = Place {
+            netns: Some(pod_ns.as_fd()),
+            name: Some(name("eth0")),
+            alias: Some("ens1"),
+            group: Some(77),
+        };
+        host.apply([link::put(index, &place)]).unwrap();
+        let there = ip_json(&pod, "link show eth0");
+        assert_eq!((&there["ifalias"], &there["group"]), (&"ens1".into(), &"77".into()));
+        assert!(!has_flag(&there, "UP"));
+
+        let peers = netns::peers(&host).unwrap();
+        let links = peers.iter().flat_map(|id| link::list_in(&host, *id).unwrap());
+        let names: Vec<String> = links.map(|link| link.name.to_string()).collect();
+        assert!(names.contains(&"eth0".to_owned()), "{peers:?} {names:?}");
+        assert_eq!(link::list_in(&host, 4711).unwrap(), []);
+
+        ip("link add ens2 type veth peer name far2");
+        let taken = host.apply([link::put(index_of(&host, "ens2"), &place)]).unwrap_err();
+        assert!(taken.is_exists());
+        assert_eq!(ip_json(&pod, "link show ens2")["ifalias"], serde_json::Value::Null);
     });
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use testkit::in_netns;
 
 use crate::call::Call;
-use crate::conf::{bridge, host_local, ptp, static_addresses, with, without};
+use crate::conf::{bridge, host_device, host_local, ptp, static_addresses, tap, with, without};
 use crate::world::{Plugins, World};
 
 /// A call that must fail, with our code and words of our message.
@@ -91,6 +91,34 @@ fn wrong_values(world: &World) -> Vec<Bad> {
     ]
 }
 
+fn wrong_devices(world: &World) -> Vec<Bad> {
+    let by = |more: Value| with(without(host_device(&json!({})), &["device"]), &more);
+    let id = |id: &str| by(json!({"runtimeConfig": {"deviceID": id}}));
+    vec![
+        config(world, &host_device(&json!({"device": "a/b"})), 7, "\"a/b\""),
+        config(world, &host_device(&json!({"device": []})), 7, "\"device\": expected a text"),
+        config(world, &by(json!({})), 7, "\"device\", \"hwaddr\", \"kernelpath\""),
+        config(world, &by(json!({"capabilities": {"deviceID": true}})), 7, "\"deviceID\""),
+        config(world, &by(json!({"hwaddr": "xx"})), 7, "\"xx\""),
+        config(world, &by(json!({"kernelpath": "/sys/class"})), 7, "\"/sys/class\""),
+        config(world, &by(json!({"pciBusID": "../x"})), 7, "\"../x\""),
+        config(world, &by(json!({"pciBusID": ".."})), 7, "\"..\""),
+        config(world, &id("nowhere"), 7, "\"nowhere\""),
+        config(world, &id("/etc"), 7, "\"/etc\""),
+        config(world, &host_device(&json!({"useInterfaceNetwork": 1})), 7, "useInterfaceNetwork"),
+        config(world, &tap(&json!({"owner": -1})), 7, "\"owner\" is -1"),
+        config(world, &tap(&json!({"owner": 4_294_967_295_u32})), 7, "\"owner\" is 4294967295"),
+        config(world, &tap(&json!({"group": "kvm"})), 7, "\"group\" is \"kvm\""),
+        config(world, &tap(&json!({"multiQueue": 2})), 7, "\"multiQueue\" is 2"),
+        config(world, &tap(&json!({"mac": "02:00"})), 7, "\"02:00\""),
+        config(world, &tap(&json!({"mtu": 67})), 7, "\"mtu\" is 67"),
+        config(world, &tap(&json!({"bridge": "a/b"})), 7, "\"a/b\""),
+        config(world, &tap(&json!({"bridge": "none0"})), 7, "\"none0\""),
+        config(world, &tap(&json!({"selinuxContext": 7})), 7, "\"selinuxContext\" is 7"),
+        call(world.call(&tap(&json!({})), 1).args("MAC=02:00"), 4, "02:00"),
+    ]
+}
+
 fn wrong_environment(world: &World) -> Vec<Bad> {
     let plain = world.call(&bridge(&json!({})), 1);
     let long = "x".repeat(300);
@@ -120,7 +148,7 @@ fn bad_input_is_one_error_and_changes_nothing() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let before = world.snapshot();
-        let tables = [not_json, wrong_types, wrong_values, wrong_environment];
+        let tables = [not_json, wrong_types, wrong_values, wrong_devices, wrong_environment];
         for (call, verb, stdin, code, words) in tables.iter().flat_map(|table| table(&world)) {
             let answer = call.run_raw(verb, &stdin);
             println!("{}", answer.stdout);

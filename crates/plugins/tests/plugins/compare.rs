@@ -4,6 +4,7 @@
 
 mod bridge;
 mod case;
+pub mod host_device;
 mod host_local;
 mod intended;
 mod loopback;
@@ -11,6 +12,7 @@ mod play;
 mod ptp;
 mod refused;
 mod static_addresses;
+mod tap;
 
 use std::collections::BTreeSet;
 
@@ -160,4 +162,20 @@ fn host_local_does_what_gos_does() {
 #[test]
 fn static_does_what_gos_does() {
     in_netns(|| compare("static", static_addresses::cases()));
+}
+
+#[test]
+fn host_device_does_what_gos_does() {
+    in_netns(|| {
+        host_device::make_bus();
+        compare("host-device", host_device::cases());
+    });
+}
+
+#[test]
+fn tap_does_what_gos_does() {
+    in_netns(|| {
+        require!(File("/dev/net/tun"));
+        compare("tap", tap::cases());
+    });
 }

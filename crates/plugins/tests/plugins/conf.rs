@@ -64,3 +64,16 @@ pub fn host_local(ipam: &Value) -> Value {
 pub fn static_addresses(ipam: &Value) -> Value {
     network("static", &json!({"ipam": with(json!({"type": "static"}), ipam)}))
 }
+
+/// host-device with `ens1` and these keys; see [`ENS1`].
+pub fn host_device(more: &Value) -> Value {
+    with(network("host-device", &json!({"device": "ens1"})), more)
+}
+
+/// What makes `ens1` on the host, to be given to pods.
+pub const ENS1: &str = "link add ens1 address 02:00:00:00:00:11 type veth peer name far1";
+
+/// tap with these keys.
+pub fn tap(more: &Value) -> Value {
+    network("tap", more)
+}

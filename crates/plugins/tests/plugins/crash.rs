@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use testkit::{in_netns, require, succeeds, wait_for};
 
 use crate::call::Call;
-use crate::conf::{bridge, dual, ptp};
+use crate::conf::{ENS1, bridge, dual, host_device, ptp, tap, v4};
 use crate::world::{DATA, Plugins, World};
 
 /// How many kills must hit an ADD that is under way.
@@ -75,21 +75,24 @@ fn forget(world: &World) {
     let _ = fs::remove_dir_all(DATA);
 }
 
-/// Kills an ADD before each of its system calls.
 fn sweep_add(config: &Value) {
+    sweep_add_in(&World::new(&Plugins::ours(), 1), config, assert_clean);
+}
+
+/// Kills an ADD before each of its system calls.
+fn sweep_add_in(world: &World, config: &Value, assert_clean: impl Fn(&World, &str)) {
     require!(Program("strace"), Program("flock"));
-    let world = World::new(&Plugins::ours(), 1);
     let call = world.call(config, 1);
     let all = moments(&call, "ADD");
     call.del(&Value::Null).ok();
     assert!(all.len() > 20, "{} system calls", all.len());
     let mut killed = 0;
     for moment in &all {
-        forget(&world);
+        forget(world);
         let status = kill_at(&call, "ADD", moment);
         killed += usize::from(!status.success());
         call.del(&Value::Null).ok();
-        assert_clean(&world, &format!("ADD killed at {moment:?}"));
+        assert_clean(world, &format!("ADD killed at {moment:?}"));
         let result = call.add().result();
         call.check(&result).ok();
         call.del(&result).ok();
@@ -110,19 +113,62 @@ fn ptp_add_may_die_at_every_system_call() {
 }
 
 #[test]
+fn tap_add_may_die_at_every_system_call() {
+    let assert_clean = |world: &World, when: &str| {
+        assert_clean(world, when);
+        let links = world.pod(1).ip_json(&["link", "show", "type", "tun"]);
+        assert_eq!(links, json!([]), "{when}: an interface is left in the pod");
+    };
+    in_netns(|| {
+        let world = World::new(&Plugins::ours(), 1);
+        sweep_add_in(&world, &tap(&json!({"ipam": dual(), "mtu": 1400})), assert_clean);
+    });
+}
+
+/// A host with a device to give away.
+fn with_device() -> World {
+    let world = World::new(&Plugins::ours(), 1);
+    world.on_host(ENS1);
+    world
+}
+
+/// The device is at home under its own name, and the addresses are free.
+#[track_caller]
+fn assert_home(world: &World, when: &str) {
+    let link = world.host_link("ens1");
+    assert_eq!((&link["ifalias"], &link["group"]), (&json!(null), &json!("default")), "{when}");
+    let disk = world.disk().without_bookkeeping().0;
+    assert!(disk.is_empty(), "{when}: an address is left: {disk:?}");
+}
+
+#[test]
+fn host_device_add_may_die_at_every_system_call() {
+    in_netns(|| sweep_add_in(&with_device(), &host_device(&json!({"ipam": v4()})), assert_home));
+}
+
+#[test]
 fn del_may_die_at_every_system_call() {
     in_netns(|| {
-        require!(Program("strace"), Program("flock"));
-        let world = World::new(&Plugins::ours(), 1);
-        let call = world.call(&bridge(&json!({"isGateway": true, "ipam": dual()})), 1);
-        call.add().ok();
-        for moment in moments(&call, "DEL") {
-            call.add().ok();
-            kill_at(&call, "DEL", &moment);
-            call.del(&Value::Null).ok();
-            assert_clean(&world, &format!("DEL killed at {moment:?}"));
-        }
+        let config = bridge(&json!({"isGateway": true, "ipam": dual()}));
+        sweep_del_in(&World::new(&Plugins::ours(), 1), &config, assert_clean);
     });
+}
+
+#[test]
+fn host_device_del_may_die_at_every_system_call() {
+    in_netns(|| sweep_del_in(&with_device(), &host_device(&json!({"ipam": v4()})), assert_home));
+}
+
+fn sweep_del_in(world: &World, config: &Value, assert_clean: impl Fn(&World, &str)) {
+    require!(Program("strace"), Program("flock"));
+    let call = world.call(config, 1);
+    call.add().ok();
+    for moment in moments(&call, "DEL") {
+        call.add().ok();
+        kill_at(&call, "DEL", &moment);
+        call.del(&Value::Null).ok();
+        assert_clean(world, &format!("DEL killed at {moment:?}"));
+    }
 }
 
 /// What a kill met with.

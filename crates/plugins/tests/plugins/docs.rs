@@ -18,6 +18,14 @@ fn bridge_works_as_printed() {
 }
 
 #[test]
+fn host_device_works_as_printed() {
+    in_netns(|| {
+        Ns::here().ip(&["link", "add", "ens1f0", "type", "veth", "peer", "name", "far"]);
+        comes_and_goes_as_printed("host-device");
+    });
+}
+
+#[test]
 fn host_local_works_as_printed() {
     works_as_printed("host-local");
 }
@@ -45,6 +53,11 @@ fn sample_works_as_printed() {
 #[test]
 fn static_works_as_printed() {
     works_as_printed("static");
+}
+
+#[test]
+fn tap_works_as_printed() {
+    works_as_printed("tap");
 }
 
 #[test]
@@ -80,25 +93,27 @@ fn library_page_shows_the_examples() {
     assert_eq!(shown, examples);
 }
 
+fn works_as_printed(plugin: &str) {
+    in_netns(|| comes_and_goes_as_printed(plugin));
+}
+
 /// The first configuration of a plugin's page, once with functions of this program and once with
 /// the program that is shipped.
-fn works_as_printed(plugin: &str) {
-    in_netns(|| {
-        let page = workspace().join("docs/plugins").join(format!("{plugin}.md"));
-        let configs = blocks(&read(&page), "json");
-        let config = configs.first().expect("every page has a configuration");
-        assert!(config.contains(&format!("\"type\": \"{plugin}\"")), "{config}");
-        let list = NetworkList::parse(config.as_bytes(), None).expect("the list is valid");
-        let pod = Ns::new("pod");
+fn comes_and_goes_as_printed(plugin: &str) {
+    let page = workspace().join("docs/plugins").join(format!("{plugin}.md"));
+    let configs = blocks(&read(&page), "json");
+    let config = configs.first().expect("every page has a configuration");
+    assert!(config.contains(&format!("\"type\": \"{plugin}\"")), "{config}");
+    let list = NetworkList::parse(config.as_bytes(), None).expect("the list is valid");
+    let pod = Ns::new("pod");
 
-        let mut holder = Host::of_this_program(PLUGINS);
-        holder.uninstalled = true;
-        comes_and_goes(&Runtime::new(&holder, "/nowhere"), &list, &pod);
+    let mut holder = Host::of_this_program(PLUGINS);
+    holder.uninstalled = true;
+    comes_and_goes(&Runtime::new(&holder, "/nowhere"), &list, &pod);
 
-        let stranger = Host::of_this_program(&[]);
-        let path = Plugins::ours().directory().display().to_string();
-        comes_and_goes(&Runtime::new(&stranger, path), &list, &pod);
-    });
+    let stranger = Host::of_this_program(&[]);
+    let path = Plugins::ours().directory().display().to_string();
+    comes_and_goes(&Runtime::new(&stranger, path), &list, &pod);
 }
 
 fn comes_and_goes(runtime: &Runtime, list: &NetworkList, pod: &Ns) {

@@ -78,9 +78,11 @@ impl Snapshot {
     fn add_link(&mut self, place: &str, link: &Value) {
         let name = format!("{place}/{}", text(&link["ifname"]));
         // A bridge's state is UP or UNKNOWN by its history; the carrier is in the flags.
-        let is_bridge = link["linkinfo"]["info_kind"] == "bridge";
+        // So is that of a veth without carrier: DOWN or LOWERLAYERDOWN.
+        let kind = &link["linkinfo"]["info_kind"];
+        let by_history = kind == "bridge" || (kind == "veth" && has_flag(link, "NO-CARRIER"));
         for (key, value) in link.as_object().expect("a link is an object") {
-            if key != "addr_info" && !(is_bridge && key == "operstate") {
+            if key != "addr_info" && !(by_history && key == "operstate") {
                 self.add(&format!("{name}/{key}"), key, value);
             }
         }

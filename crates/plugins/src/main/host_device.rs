@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `host-device`: moves an interface of the host into the container, and home again.
+
+mod carried;
+mod moving;
+mod select;
+
+use cni::{CniResult, Code, Dns, Error, Interface, Plugin, Request, Version};
+use kernel::addr::AddrOptions;
+use kernel::link::{self, Link};
+use kernel::rule::{self, Rule};
+use kernel::{IfName, Netlink, Netns};
+use serde::Deserialize;
+
+use self::carried::{Before, Carried};
+use self::moving::Device;
+use self::select::{Choice, Selector};
+use crate::fault::OrFault;
+use crate::pod::{self, Announce, Dad, Manner};
+use crate::undo::{Undo, or_undo};
+use crate::{delegated, verify};
+
+/// The plugin.
+pub const PLUGIN: Plugin = Plugin {
+    name: "host-device",
+    about: "moves an interface of the host into the container",
+    versions: Version::ALL,
+    add,
+    del,
+    check,
+    status,
+    gc,
+};
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct HostDeviceConf {
+    use_interface_network: bool,
+    dns: Dns,
+}
+
+fn add(request: &Request) -> Result<CniResult, Error> {
+    let conf: HostDeviceConf = request.conf()?;
+    let choice = select::understand(request)?;
+    let ns = pod::open(request)?;
+    let host = Netlink::open().or_fault("open a netlink socket")?;
+    let mut result = match choice {
+        Choice::Interface(selector) => {
+            or_undo(|undo| bring(request, &conf, &selector, &host, &ns, undo))?
+        }
+        _ => without_interface(request)?,
+    };
+    for ip in &mut result.ips {
+        ip.interface = Some(0);
+    }
+    if !conf.dns.is_empty() {
+        result.dns = conf.dns;
+    }
+    Ok(result)
+}
+
+/// A device that a program in user space drives: addresses are for that program.
+fn without_interface(request: &Request) -> Result<CniResult, Error> {
+    let mut result = delegated::add(request)?.unwrap_or_default();
+    result.interfaces = vec![Interface {
+        name: request.ifname.clone(),
+        sandbox: request.netns.clone(),
+        ..Interface::default()
+    }];
+    Ok(result)
+}
+
+fn bring<'a>(
+    request: &'a Request,
+    conf: &HostDeviceConf,
+    selector: &Selector,
+    host: &'a Netlink,
+    ns: &'a Netns,
+    undo: &mut Undo<'a>,
+) -> Result<CniResult, Error> {
+    pod::refuse_existing(request)?;
+    let device = find(selector, host, request)?;
+    let before = Before::read(host, &device.link)?;
+    let mut result = delegated::add(request)?.unwrap_or_default();
+    undo.push(move || drop(delegated::del(request)));
+    let carried = if conf.use_interface_network {
+        before.carried.clone().without(&result)
+    } else {
+        Carried::default()
+    };
+    let rules = carried.rules(host)?;
+    let interface = told(request, &device.link);
+    let moved = device.take_in(request, host, ns);
+    undo.push(move || take_back(request, host, ns, &device, &before));
+    moved.or_fault("move the device into the container")?;
+    configure(request, ns, &result, &carried)?;
+    copy_rules(ns, rules, undo)?;
+    result.ips.splice(..0, carried.ips());
+    result.routes.splice(..0, carried.routes_told());
+    result.interfaces = vec![interface];
+    Ok(result)
+}
+
+fn find(selector: &Selector, host: &Netlink, request: &Request) -> Result<Device, Error> {
+    match selector.find(host, &request.network)? {
+        Some(link) if link.is_loopback() => {
+            let msg = format!("device {} is the host's loopback, which cannot move", link.name);
+            Err(Error::invalid_config(msg))
+        }
+        Some(link) => Ok(Device::new(link, &request.network)),
+        None => Err(Error::internal(format!("device {selector} is not on the host"))
+            .with_details("it may be in another container, or its driver is not loaded")),
+    }
+}
+
+fn told(request: &Request, link: &Link) -> Interface {
+    Interface {
+        name: request.ifname.clone(),
+        mac: link.mac.map(|mac| mac.to_string()).unwrap_or_default(),
+        sandbox: request.netns.clone(),
+        ..Interface::default()
+    }
+}
+
+fn take_back(request: &Request, host: &Netlink, ns: &Netns, device: &Device, before: &Before) {
+    if let Some(index) = device.take_back(request, host, ns) {
+        before.restore(host, index);
+    }
+}
+
+/// The network outside is not ours, so an IPv6 address is asked for there as the kernel does.
+fn configure(
+    request: &Request,
+    ns: &Netns,
+    given: &CniResult,
+    carried: &Carried,
+) -> Result<(), Error> {
+    let manner =
+        Manner { addresses: AddrOptions::default(), dad: Dad::Wait, announce: Announce::Never };
+    let ips = [carried.ips(), given.ips.clone()].concat();
+    pod::configure(ns, pod::ifname(request)?, &ips, manner, |index| {
+        let mut routes = carried.routes_by(index);
+        routes.extend(pod::routes(index, &given.ips, &given.routes));
+        routes
+    })
+}
+
+/// Rules are not the device's, so they do not go with it.
+fn copy_rules<'a>(ns: &Netns, rules: Vec<Rule>, undo: &mut Undo<'a>) -> Result<(), Error> {
+    if rules.is_empty() {
+        return Ok(());
+    }
+    let inside = ns.netlink().or_fault("open a socket in the container's namespace")?;
+    let results = inside.apply_each(rules.iter().map(rule::add));
+    undo.push(move || drop(inside.apply_each(rules.iter().map(rule::remove))));
+    let failed = results.into_iter().filter_map(Result::err).find(|error| !error.is_exists());
+    failed.map_or(Ok(()), Err).or_fault("copy the device's rules")
+}
+
+/// The address is given back when the device that holds it is home. A namespace that is gone has sent
+/// its devices home itself, if they are not made of software, but not under their names.
+fn del(request: &Request) -> Result<(), Error> {
+    let host = Netlink::open().or_fault("open a netlink socket")?;
+    match find_inside(request)? {
+        Some((inside, link)) => send_home(request, &host, &inside, &link)?,
+        None => moving::rename_those_at_home(&host, &request.network)?,
+    }
+    delegated::del(request)
+}
+
+fn find_inside(request: &Request) -> Result<Option<(Netlink, Link)>, Error> {
+    let Some(ns) = pod::open_if_there(request) else { return Ok(None) };
+    let inside = ns.netlink().or_fault("open a socket in the container's namespace")?;
+    let link = moving::find_brought(&inside, request)?;
+    Ok(link.map(|link| (inside, link)))
+}
+
+fn send_home(
+    request: &Request,
+    host: &Netlink,
+    inside: &Netlink,
+    link: &Link,
+) -> Result<(), Error> {
+    // Without an alias nobody knows its name; then it keeps the one that it has.
+    let name = moving::alias_name(link).unwrap_or(link.name);
+    let carried = carried_in(request);
+    if let Some(carried) = &carried {
+        let rules = carried.rules(inside)?;
+        inside.apply_each(rules.iter().map(rule::remove));
+    }
+    let got = moving::give_back(inside, link, name).or_fault("move the device to the host")?;
+    if got != name {
+        eprintln!("host-device: name {name} is taken on the host, the device is there as {got}");
+    }
+    // With an IPAM plugin nobody knows which addresses are its.
+    match carried {
+        Some(carried) if matches!(request.ipam_type(), Ok(None)) => restore(host, got, &carried),
+        _ => Ok(()),
+    }
+}
+
+/// What the device brought along: what the result says, as what the container has made of it is not the
+/// host's business.
+fn carried_in(request: &Request) -> Option<Carried> {
+    let conf: HostDeviceConf = request.conf().ok()?;
+    let result = request.prev_result().ok()?.filter(|_| conf.use_interface_network)?;
+    Some(Carried::of_result(&result))
+}
+
+fn restore(host: &Netlink, name: IfName, carried: &Carried) -> Result<(), Error> {
+    let index = link::index_of(host, name).or_fault("look for the device")?;
+    carried.restore(host, index, true);
+    Ok(())
+}
+
+fn check(request: &Request) -> Result<(), Error> {
+    let choice = select::understand(request)?;
+    delegated::check(request)?;
+    let result = request.required_prev_result()?;
+    let interface = verify::container_interface(&result, request)?;
+    if choice == Choice::Userspace {
+        return Ok(());
+    }
+    let inside = pod::open(request)?;
+    let inside = inside.netlink().or_fault("open a socket in the container's namespace")?;
+    let link = verify::any_interface(&inside, interface)?;
+    if !link.is_up() {
+        return Err(Error::internal(format!("interface {} is down", link.name)));
+    }
+    if moving::alias_name(&link).is_none() {
+        let msg = format!("alias of {}, which keeps its name on the host, is missing", link.name);
+        return Err(Error::internal(msg));
+    }
+    verify::addresses(&inside, link.index, &result.ips)?;
+    verify::routes(&inside, &result.routes)
+}
+
+fn status(request: &Request) -> Result<(), Error> {
+    if let Choice::Interface(selector) = select::understand(request)? {
+        let host = Netlink::open().or_fault("open a netlink socket")?;
+        let is_there = selector.has_device() || selector.find(&host, &request.network)?.is_some();
+        if !is_there && !moving::is_in_a_container(&host, &request.network, &selector)? {
+            let msg = format!("this host has no device {selector}");
+            return Err(Error::new(Code::NOT_AVAILABLE, msg));
+        }
+    }
+    delegated::status(request)
+}
+
+fn gc(request: &Request) -> Result<(), Error> {
+    if request.valid_attachments()?.is_none() {
+        return Ok(());
+    }
+    let host = Netlink::open().or_fault("open a netlink socket")?;
+    let renamed = moving::rename_those_at_home(&host, &request.network);
+    let freed = delegated::gc(request);
+    Error::join([renamed, freed].into_iter().filter_map(Result::err).collect())
+}

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which device a configuration means: by name, hardware address, or place in `/sys`.
+
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use cni::{Code, Error, Request};
+use kernel::link::{self, Link};
+use kernel::{IfName, MacAddr, Netlink};
+use serde::Deserialize;
+
+use crate::fault::OrFault;
+use crate::identity;
+
+const PCI: &str = "/sys/bus/pci/devices";
+const AUXILIARY: &str = "/sys/bus/auxiliary/devices";
+const DEVICES: &str = "/sys/devices/";
+
+/// Drivers that give a device to a program in user space: there is no interface then.
+const USERSPACE_DRIVERS: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"];
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(default)]
+pub struct SelectorConf {
+    device: String,
+    hwaddr: String,
+    kernelpath: String,
+    #[serde(rename = "pciBusID")]
+    pci_bus_id: String,
+    #[serde(rename = "runtimeConfig")]
+    runtime_config: RuntimeConf,
+    capabilities: CapabilitiesConf,
+}
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(default)]
+struct RuntimeConf {
+    #[serde(rename = "deviceID")]
+    device_id: String,
+}
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(default)]
+struct CapabilitiesConf {
+    #[serde(rename = "deviceID")]
+    device_id: bool,
+}
+
+/// What a configuration asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Choice {
+    /// An interface.
+    Interface(Selector),
+    /// A device that a program in user space drives.
+    Userspace,
+    /// The runtime names it in each ADD.
+    ByRuntime,
+}
+
+/// How the interface is found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Selector {
+    /// By its name.
+    Name(IfName),
+    /// By its hardware address.
+    Mac(MacAddr),
+    /// By the device in `/sys` that it belongs to.
+    Device(PathBuf),
+}
+
+/// A network that leaves the device to the runtime is complete for STATUS and GC, which name none.
+pub fn understand(request: &Request) -> Result<Choice, Error> {
+    let conf: SelectorConf = request.conf()?;
+    let pci = pci_device(&conf)?;
+    if pci.as_deref().is_some_and(is_driven_from_userspace) {
+        return Ok(Choice::Userspace);
+    }
+    let given = |text: &str| !text.is_empty();
+    let invalid = |key: &str, cause: &dyn std::error::Error| {
+        Error::because(Code::INVALID_CONFIG, format!("key {key:?}"), cause)
+    };
+    if given(&conf.device) {
+        let name =
+            conf.device.parse().map_err(|cause: kernel::IfNameError| invalid("device", &cause))?;
+        return Ok(Choice::Interface(Selector::Name(name)));
+    }
+    if given(&conf.hwaddr) {
+        let mac =
+            conf.hwaddr.parse().map_err(|cause: kernel::MacAddrError| invalid("hwaddr", &cause))?;
+        return Ok(Choice::Interface(Selector::Mac(mac)));
+    }
+    if given(&conf.kernelpath) {
+        return Ok(Choice::Interface(Selector::Device(kernel_path(&conf.kernelpath)?)));
+    }
+    match pci {
+        Some(path) => Ok(Choice::Interface(Selector::Device(path))),
+        None if conf.capabilities.device_id && !request.command.is_about_container() => {
+            Ok(Choice::ByRuntime)
+        }
+        None => Err(Error::invalid_config(
+            "specify one of the keys \"device\", \"hwaddr\", \"kernelpath\" and \"pciBusID\", or let \
+             the runtime give \"deviceID\"",
+        )),
+    }
+}
+
+/// The device on the PCI or auxiliary bus; the runtime's word is before the configuration's.
+fn pci_device(conf: &SelectorConf) -> Result<Option<PathBuf>, Error> {
+    let id = conf.runtime_config.device_id.as_str();
+    if id.is_empty() {
+        let id = Some(conf.pci_bus_id.as_str()).filter(|id| !id.is_empty());
+        return id.map(|id| on_bus("pciBusID", PCI, id)).transpose();
+    }
+    for bus in [PCI, AUXILIARY] {
+        let path = on_bus("runtimeConfig.deviceID", bus, id)?;
+        if path.exists() {
+            return Ok(Some(path));
+        }
+    }
+    let msg = format!("key \"runtimeConfig.deviceID\" is {id:?}, which this host does not have");
+    Err(Error::invalid_config(msg).with_details(format!("looked in {PCI} and {AUXILIARY}")))
+}
+
+fn on_bus(key: &str, bus: &str, id: &str) -> Result<PathBuf, Error> {
+    let mut parts = Path::new(id).components();
+    match (parts.next(), parts.next()) {
+        (Some(Component::Normal(_)), None) => Ok(Path::new(bus).join(id)),
+        _ => {
+            let msg = format!("key {key:?} is {id:?}, expected an address such as 0000:00:1f.6");
+            Err(Error::invalid_config(msg))
+        }
+    }
+}
+
+fn kernel_path(text: &str) -> Result<PathBuf, Error> {
+    let path = Path::new(text);
+    let climbs = path.components().any(|part| part == Component::ParentDir);
+    if climbs || !text.starts_with(DEVICES) {
+        let msg = format!("key \"kernelpath\" is {text:?}, expected a path below {DEVICES}");
+        return Err(Error::invalid_config(msg));
+    }
+    Ok(path.to_owned())
+}
+
+fn is_driven_from_userspace(device: &Path) -> bool {
+    let driver = fs::canonicalize(device.join("driver")).ok();
+    let name = driver.as_deref().and_then(Path::file_name).and_then(|name| name.to_str());
+    name.is_some_and(|name| USERSPACE_DRIVERS.contains(&name))
+}
+
+impl Selector {
+    /// The interface, if it is on the host. One that came back by itself from a namespace that is gone
+    /// is known by the name that it had.
+    pub fn find(&self, host: &Netlink, network: &str) -> Result<Option<Link>, Error> {
+        let all = || link::list(host).or_fault("list the host's interfaces");
+        match self {
+            Self::Name(name) => {
+                let found = link::by_name(host, *name).or_fault("look for the device")?;
+                if found.is_some() {
+                    return Ok(found);
+                }
+                let is_it = |link: &Link| home_name(link, network) == Some(*name);
+                Ok(all()?.into_iter().find(is_it))
+            }
+            Self::Mac(mac) => Ok(all()?.into_iter().find(|link| link.mac == Some(*mac))),
+            Self::Device(path) => match interface_of(path) {
+                Some(name) => link::by_name(host, name).or_fault("look for the device"),
+                None => Ok(None),
+            },
+        }
+    }
+
+    /// The interface's device is there, wherever the interface is.
+    pub fn has_device(&self) -> bool {
+        matches!(self, Self::Device(path) if path.exists())
+    }
+}
+
+impl std::fmt::Display for Selector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Name(name) => write!(f, "\"{name}\""),
+            Self::Mac(mac) => write!(f, "with hardware address {mac}"),
+            Self::Device(path) => write!(f, "of {}", path.display()),
+        }
+    }
+}
+
+/// The name that a device of ours had on the host before it went into a container.
+pub fn home_name(link: &Link, network: &str) -> Option<IfName> {
+    let alias = link.alias.as_deref().filter(|_| identity::is_marked(network, link.group))?;
+    alias.parse().ok()
+}
+
+/// The first interface of a device; virtio has a device of its own in between.
+fn interface_of(device: &Path) -> Option<IfName> {
+    let own = names_in(&device.join("net"));
+    let first = own.into_iter().next().or_else(|| {
+        let children = names_in(device);
+        let virtio = children.iter().filter(|name| name.starts_with("virtio"));
+        virtio.flat_map(|name| names_in(&device.join(name).join("net"))).next()
+    });
+    first?.parse().ok()
+}
+
+fn names_in(directory: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut names: Vec<String> = names.collect();
+    names.sort_unstable();
+    names
+}

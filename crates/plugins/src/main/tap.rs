@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `tap`: an interface in the container whose other end is a file, for a virtual machine.
+
+use std::ffi::CString;
+
+use cni::{CniResult, Code, Dns, Error, Interface, IpConfig, Plugin, Request, Version};
+use kernel::addr::AddrOptions;
+use kernel::link::{self, Link, Place};
+use kernel::tun::{self, NewTap};
+use kernel::{IfIndex, IfName, MacAddr, Netlink, Netns};
+use serde::Deserialize;
+
+use crate::fault::OrFault;
+use crate::mac::{self, Source};
+use crate::pod::{self, Announce, Dad, Manner};
+use crate::undo::{Undo, or_undo};
+use crate::{delegated, identity, verify, veth};
+
+/// The plugin.
+pub const PLUGIN: Plugin = Plugin {
+    name: "tap",
+    about: "makes a tap interface in the container, for a virtual machine",
+    versions: Version::ALL,
+    add,
+    del,
+    check,
+    status,
+    gc,
+};
+
+/// The kernel's word for tun and tap interfaces.
+const KIND: &str = "tun";
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct TapConf {
+    multi_queue: bool,
+    mtu: u32,
+    mac: String,
+    owner: Option<u32>,
+    group: Option<u32>,
+    selinux_context: String,
+    bridge: String,
+    dns: Dns,
+}
+
+/// A configuration that makes sense.
+#[derive(Debug)]
+struct Tap {
+    multi_queue: bool,
+    mtu: Option<u32>,
+    mac: Option<MacAddr>,
+    owner: Option<u32>,
+    group: Option<u32>,
+    label: Option<CString>,
+    bridge: Option<IfName>,
+    dns: Dns,
+}
+
+fn understand(request: &Request) -> Result<Tap, Error> {
+    let conf: TapConf = request.conf()?;
+    let bridge = Some(conf.bridge.as_str()).filter(|name| !name.is_empty());
+    let bridge = bridge.map(str::parse).transpose().map_err(|cause: kernel::IfNameError| {
+        Error::because(Code::INVALID_CONFIG, "key \"bridge\"", &cause)
+    })?;
+    Ok(Tap {
+        multi_queue: conf.multi_queue,
+        mtu: veth::understand_mtu(conf.mtu)?,
+        mac: wanted_mac(request, &conf.mac)?,
+        owner: understand_id("owner", conf.owner)?,
+        group: understand_id("group", conf.group)?,
+        label: understand_label(&conf.selinux_context)?,
+        bridge,
+        dns: conf.dns,
+    })
+}
+
+/// The runtime's word before CNI_ARGS before the configuration's.
+fn wanted_mac(request: &Request, configured: &str) -> Result<Option<MacAddr>, Error> {
+    let from_runtime = mac::wanted(request, &[Source::RuntimeConfig, Source::Environment])?;
+    if from_runtime.is_some() || configured.is_empty() {
+        return Ok(from_runtime);
+    }
+    let mac = configured.parse::<MacAddr>();
+    mac.map(Some).map_err(|cause| Error::because(Code::INVALID_CONFIG, "key \"mac\"", &cause))
+}
+
+fn understand_id(key: &str, id: Option<u32>) -> Result<Option<u32>, Error> {
+    if id == Some(u32::MAX) {
+        let msg = format!("key {key:?} is {}, which stands for nobody", u32::MAX);
+        return Err(Error::invalid_config(msg).with_details("allowed are 0 to 4294967294"));
+    }
+    Ok(id)
+}
+
+fn understand_label(context: &str) -> Result<Option<CString>, Error> {
+    if context.is_empty() {
+        return Ok(None);
+    }
+    let label = CString::new(context);
+    label.map(Some).map_err(|_| {
+        Error::invalid_config(format!("key \"selinuxContext\" is {context:?}, which holds a NUL"))
+    })
+}
+
+fn without_selinux(tap: &Tap) -> Option<String> {
+    let label = tap.label.as_ref().filter(|_| !tun::has_labels())?;
+    Some(format!("key \"selinuxContext\" is {label:?}, but SELinux is not enabled on this host"))
+}
+
+fn add(request: &Request) -> Result<CniResult, Error> {
+    let tap = understand(request)?;
+    if let Some(msg) = without_selinux(&tap) {
+        return Err(Error::invalid_config(msg));
+    }
+    let ns = pod::open(request)?;
+    let inside = ns.netlink().or_fault("open a socket in the container's namespace")?;
+    let bridge = tap.bridge.map(|name| find_bridge(&inside, name)).transpose()?;
+    or_undo(|undo| build(request, &tap, &ns, &inside, bridge, undo))
+}
+
+fn build<'a>(
+    request: &'a Request,
+    tap: &Tap,
+    ns: &'a Netns,
+    inside: &'a Netlink,
+    bridge: Option<IfIndex>,
+    undo: &mut Undo<'a>,
+) -> Result<CniResult, Error> {
+    let given = delegated::add(request)?;
+    let has_addresses = given.is_some();
+    let mut result = given.unwrap_or_default();
+    undo.push(move || drop(delegated::del(request)));
+    let name = pod::ifname(request)?;
+    create(request, tap, ns, name)?;
+    undo.push(move || drop(inside.apply([link::remove(name)])));
+    let link = pod::find(inside, name)?;
+    dress(request, tap, inside, &link, bridge)?;
+    configure(ns, name, &result, has_addresses)?;
+    for ip in &mut result.ips {
+        ip.interface = Some(0);
+    }
+    result.interfaces = vec![Interface {
+        name: name.to_string(),
+        mac: tap.mac.or(link.mac).map(|mac| mac.to_string()).unwrap_or_default(),
+        sandbox: request.netns.clone(),
+        ..Interface::default()
+    }];
+    if !tap.dns.is_empty() {
+        result.dns = tap.dns.clone();
+    }
+    Ok(result)
+}
+
+fn find_bridge(inside: &Netlink, name: IfName) -> Result<IfIndex, Error> {
+    let found = link::by_name(inside, name).or_fault("look for the bridge")?;
+    match found {
+        Some(link) if link.is_kind("bridge") => Ok(link.index),
+        Some(_) => {
+            let msg = format!("key \"bridge\" is \"{name}\", which in the container is no bridge");
+            Err(Error::invalid_config(msg))
+        }
+        None => {
+            let msg = format!("key \"bridge\" is \"{name}\", which is not in the container");
+            Err(Error::invalid_config(msg).with_details("the bridge must be there before the tap"))
+        }
+    }
+}
+
+fn create(request: &Request, tap: &Tap, ns: &Netns, name: IfName) -> Result<(), Error> {
+    let new = NewTap {
+        name,
+        multi_queue: tap.multi_queue,
+        owner: tap.owner,
+        group: tap.group,
+        label: tap.label.as_deref(),
+    };
+    match ns.enter(|| tun::create(&new)).and_then(|made| made) {
+        Err(error) if error.is_exists() => {
+            pod::refuse_existing(request)?;
+            Err(error).or_fault("create tap interface")
+        }
+        other => other.or_fault("create tap interface"),
+    }
+}
+
+/// What the file cannot say at birth, in one batch.
+fn dress(
+    request: &Request,
+    tap: &Tap,
+    inside: &Netlink,
+    link: &Link,
+    bridge: Option<IfIndex>,
+) -> Result<(), Error> {
+    let mark = identity::mark(&request.network, &request.attachment());
+    let mut requests =
+        vec![link::put(link.index, &Place { group: Some(mark), ..Place::default() })];
+    requests.extend(tap.mtu.map(|mtu| link::set_mtu(link.index, mtu)));
+    requests.extend(tap.mac.map(|mac| link::set_mac(link.index, mac)));
+    requests.extend(bridge.map(|bridge| link::set_master(link.index, bridge)));
+    inside.apply(requests).or_fault("set the tap interface up as configured")
+}
+
+/// Nobody is at the other end yet, so there is nobody to ask whether an IPv6 address is a duplicate.
+fn configure(ns: &Netns, name: IfName, result: &CniResult, announce: bool) -> Result<(), Error> {
+    let addresses = AddrOptions { nodad: true, ..AddrOptions::default() };
+    let announce = if announce { Announce::Now } else { Announce::Never };
+    let manner = Manner { addresses, dad: Dad::Skip, announce };
+    let ips: &[IpConfig] = &result.ips;
+    pod::configure(ns, name, ips, manner, |index| pod::routes(index, ips, &result.routes))
+}
+
+/// The interface is gone with its namespace; in one that is there it is removed before its address is
+/// given back.
+fn del(request: &Request) -> Result<(), Error> {
+    if let Some(ns) = pod::open_if_there(request) {
+        remove(request, &ns)?;
+    }
+    delegated::del(request)
+}
+
+fn remove(request: &Request, ns: &Netns) -> Result<(), Error> {
+    let name = pod::ifname(request)?;
+    let mark = identity::mark(&request.network, &request.attachment());
+    ns.netlink()
+        .and_then(|inside| match link::by_name(&inside, name)? {
+            Some(link) if is_ours(&link, mark) => link::remove_detached(&inside, link.index),
+            _ => Ok(()),
+        })
+        .or_fault("remove the tap interface")
+}
+
+/// Those of the Go plugin bear no mark. What is no tap, or bears another mark, is another's.
+fn is_ours(link: &Link, mark: u32) -> bool {
+    link.is_kind(KIND) && (link.group == mark || link.group == 0)
+}
+
+fn check(request: &Request) -> Result<(), Error> {
+    let tap = understand(request)?;
+    delegated::check(request)?;
+    let result = request.required_prev_result()?;
+    let inside = pod::open(request)?;
+    let inside = inside.netlink().or_fault("open a socket in the container's namespace")?;
+    let interface = verify::container_interface(&result, request)?;
+    let link = verify::interface(&inside, interface, KIND)?;
+    let name = link.name;
+    if !link.is_up() {
+        return Err(Error::internal(format!("interface {name} is down")));
+    }
+    if let Some(mtu) = tap.mtu.filter(|mtu| *mtu != link.mtu) {
+        let msg = format!("interface {name} has MTU {}, expected {mtu}", link.mtu);
+        return Err(Error::internal(msg));
+    }
+    if let Some(bridge) = tap.bridge
+        && link.master != Some(find_bridge(&inside, bridge)?)
+    {
+        return Err(Error::internal(format!("interface {name} is not a port of bridge {bridge}")));
+    }
+    verify::addresses(&inside, link.index, &result.ips)?;
+    verify::routes(&inside, &result.routes)
+}
+
+fn status(request: &Request) -> Result<(), Error> {
+    let tap = understand(request)?;
+    if !tun::is_supported().or_fault("ask the kernel for its features")? {
+        let msg = "this kernel has no tap interfaces, or /dev/net/tun is missing";
+        return Err(Error::new(Code::NOT_AVAILABLE, msg));
+    }
+    if let Some(msg) = without_selinux(&tap) {
+        return Err(Error::new(Code::NOT_AVAILABLE, msg));
+    }
+    delegated::status(request)
+}
+
+/// The interface needs none: it goes with its namespace.
+fn gc(request: &Request) -> Result<(), Error> {
+    match request.valid_attachments()? {
+        Some(_) => delegated::gc(request),
+        None => Ok(()),
+    }
+}
