@@ -21,7 +21,7 @@ pub use self::change::{
     set_up_with_inet_conf, set_vlan_filtering,
 };
 pub use self::create::{IpvlanMode, Kind, MacvlanMode, NewLink, Peer, create};
-pub use self::read::{by_index, by_name, index_of, list, list_of_master};
+pub use self::read::{by_index, by_name, index_of, list, list_of_kind, list_of_master};
 pub use self::remove::{remove, remove_detached};
 pub use self::running::is_running;
 pub use self::supported::is_supported;
