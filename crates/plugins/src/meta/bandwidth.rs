@@ -66,7 +66,7 @@ fn build<'a>(
     let mut plan = Plan::default();
     if let Some(limit) = &bandwidth.egress {
         let made = ifb::create(host, request, end, undo)?;
-        let place = filter_place(host, link, &mut plan, undo)?;
+        let place = filter_place(host, link, made.index, &mut plan, undo)?;
         shape_ifb(&mut plan, request, made.index, limit);
         plan.make.extend(shape::filters_from(link, place, made.index, &bandwidth.subnets));
         result.interfaces.push(Interface {
@@ -98,6 +98,7 @@ fn shape_ifb(plan: &mut Plan, request: &Request, index: IfIndex, limit: &Limit) 
 fn filter_place<'a>(
     host: &'a Netlink,
     link: IfIndex,
+    ifb: IfIndex,
     plan: &mut Plan,
     undo: &mut Undo<'a>,
 ) -> Result<Handle, Error> {
@@ -113,9 +114,20 @@ fn filter_place<'a>(
     }
     let place = place_of(host, link)?.unwrap_or(place);
     // What an ADD that was killed has left.
-    plan.clear.extend(shape::removal_of_filters(link, place));
-    undo.push(move || drop(host.apply_each(shape::removal_of_filters(link, place))));
+    plan.clear.extend(our_filters(host, link, place, None));
+    undo.push(move || drop(host.apply_each(our_filters(host, link, place, Some(ifb)))));
     Ok(place)
+}
+
+/// The removal of our filters, as far as they can be seen.
+fn our_filters(
+    host: &Netlink,
+    link: IfIndex,
+    place: Handle,
+    ifb: Option<IfIndex>,
+) -> Vec<kernel::Request> {
+    let found = tc::filters_of(host, link, place).unwrap_or_default();
+    shape::removal_of_filters(link, place, ifb, &found)
 }
 
 /// Where filters of incoming packets are, if there is a place for them.

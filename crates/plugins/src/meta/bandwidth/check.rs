@@ -67,7 +67,7 @@ fn check_egress(
     }
     check_tbf(host, &found, limit)?;
     let place = place_of(host, end.index)?.unwrap_or(Handle::INGRESS_QDISC);
-    check_filters(host, end, place, &shape::from_filters(found.index, subnets))
+    check_filters(host, end, place, &shape::from_filters(place, found.index, subnets))
 }
 
 fn root_of(host: &Netlink, link: IfIndex) -> Result<Option<tc::FoundQdisc>, Error> {

@@ -19,13 +19,19 @@ pub const HTB: Handle = Handle::new(2, 0);
 pub const CLASS: Handle = Handle::new(2, 1);
 /// The queue of that class.
 const QUEUE: Handle = Handle::new(0x10, 0);
-/// Where incoming packets go that just go on; of incoming ones the kernel takes no notice.
-const PASS: Handle = Handle::new(1, 1);
+/// The class of incoming packets that just go on. The kernel takes no notice of it; it marks our filters.
+const PASS: Handle = Handle::new(0xb3d, 1);
 
 /// Filters are tried by priority, and those of one priority are of one protocol.
 const V4: u16 = 1;
 const V6: u16 = 2;
 const REST: u16 = 3;
+
+/// What comes before those numbers. In a place that others have made, ours come behind theirs: what has
+/// been through an ifb is not looked at again, and would pass by a policy.
+fn base(place: Handle) -> u16 {
+    if place == Handle::CLSACT_INGRESS { 0xb300 } else { 0 }
+}
 
 /// Requests for one batch.
 #[derive(Debug, Default)]
@@ -74,49 +80,84 @@ pub fn towards_filters(subnets: &Subnets) -> Vec<Filter> {
     match subnets {
         Subnets::All => Vec::new(),
         // The name of the discipline itself stands for passing without a class.
-        Subnets::Except(nets) => by_prefix(nets, Side::Source, Verdict::Class(HTB)),
-        Subnets::Only(nets) => by_prefix(nets, Side::Source, Verdict::Class(CLASS)),
+        Subnets::Except(nets) => by_prefix(0, nets, Side::Source, Verdict::Class(HTB)),
+        Subnets::Only(nets) => by_prefix(0, nets, Side::Source, Verdict::Class(CLASS)),
     }
 }
 
 /// The filters that send what comes from the container out of the ifb.
-pub fn from_filters(ifb: IfIndex, subnets: &Subnets) -> Vec<Filter> {
+pub fn from_filters(place: Handle, ifb: IfIndex, subnets: &Subnets) -> Vec<Filter> {
     let redirect = Verdict::Redirect(ifb);
-    let all = |priority| Filter { priority, packets: Match::All, verdict: redirect };
+    let base = base(place);
+    let all = |number| Filter { priority: base + number, packets: Match::All, verdict: redirect };
     match subnets {
-        // With the Go plugin's priority.
+        // The Go plugin's number.
         Subnets::All => vec![all(1)],
         Subnets::Except(nets) => {
-            let mut filters = by_prefix(nets, Side::Destination, Verdict::Class(PASS));
+            let mut filters = by_prefix(base, nets, Side::Destination, Verdict::Class(PASS));
             filters.push(all(REST));
             filters
         }
-        Subnets::Only(nets) => by_prefix(nets, Side::Destination, redirect),
+        Subnets::Only(nets) => by_prefix(base, nets, Side::Destination, redirect),
     }
 }
 
 /// The requests for those.
 pub fn filters_from(link: IfIndex, place: Handle, ifb: IfIndex, subnets: &Subnets) -> Vec<Request> {
-    from_filters(ifb, subnets).iter().map(|one| tc::add_filter(link, place, one)).collect()
+    let filters = from_filters(place, ifb, subnets);
+    filters.iter().map(|filter| tc::add_filter(link, place, filter)).collect()
 }
 
-/// Removes every filter that [`filters_from`] makes, whatever the subnets were.
-pub fn removal_of_filters(link: IfIndex, place: Handle) -> Vec<Request> {
-    let of = |family: &str| {
-        let net: IpNet = family.parse().expect("a prefix");
-        Match::Prefix(Side::Destination, net).protocol()
+/// Removes what [`filters_from`] made, to this ifb or to one that is gone; filters of others stay.
+pub fn removal_of_filters(
+    link: IfIndex,
+    place: Handle,
+    ifb: Option<IfIndex>,
+    found: &[Filter],
+) -> Vec<Request> {
+    let is_ours = |filter: &Filter| match filter.verdict {
+        Verdict::Redirect(to) => to == IfIndex(0) || Some(to) == ifb,
+        Verdict::Class(class) => class == PASS,
     };
-    let all = Match::All.protocol();
-    let kinds = [(V4, of("0.0.0.0/0")), (V6, of("::/0")), (REST, all), (1, all)];
+    let key = |filter: &Filter| (filter.priority, filter.packets.protocol());
+    let mut keys: Vec<(u16, u16)> = found.iter().filter(|one| is_ours(one)).map(key).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    // All of a priority go at once.
+    keys.retain(|at| found.iter().all(|one| key(one) != *at || is_ours(one)));
     let remove = |(priority, protocol)| tc::remove_filters(link, place, priority, protocol);
-    kinds.map(remove).to_vec()
+    keys.into_iter().map(remove).collect()
 }
 
-fn by_prefix(nets: &[IpNet], side: Side, verdict: Verdict) -> Vec<Filter> {
+fn by_prefix(base: u16, nets: &[IpNet], side: Side, verdict: Verdict) -> Vec<Filter> {
     let filter = |net: &IpNet| Filter {
-        priority: if net.addr().is_ipv4() { V4 } else { V6 },
+        priority: base + if net.addr().is_ipv4() { V4 } else { V6 },
         packets: Match::Prefix(side, *net),
         verdict,
     };
     nets.iter().map(filter).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_of_others_stay() {
+        let (link, ifb, place) = (IfIndex(7), IfIndex(9), Handle::INGRESS_QDISC);
+        let subnets = Subnets::Except(vec!["10.0.0.0/8".parse().unwrap()]);
+        let mut found = from_filters(place, ifb, &subnets);
+        let count = |found: &[Filter], ifb| removal_of_filters(link, place, ifb, found).len();
+        assert_eq!(count(&found, Some(ifb)), 2);
+        assert_eq!(count(&found, Some(IfIndex(8))), 1, "another's redirection");
+        assert_eq!(count(&from_filters(place, IfIndex(0), &subnets), None), 2);
+        found.push(Filter { verdict: Verdict::Class(Handle::new(1, 7)), ..found[0] });
+        assert_eq!(count(&found, Some(ifb)), 1, "another's of the same priority");
+    }
+
+    #[test]
+    fn policies_of_others_come_first() {
+        let filters = from_filters(Handle::CLSACT_INGRESS, IfIndex(9), &Subnets::All);
+        assert_eq!(filters[0].priority, 0xb301);
+    }
 }
