@@ -18,6 +18,7 @@ mod request;
 pub mod route;
 pub mod rule;
 pub mod sysctl;
+pub mod tc;
 pub mod tun;
 mod types;
 

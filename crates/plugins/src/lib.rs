@@ -38,5 +38,6 @@ pub mod main {
 
 /// Plugins that change what others have made.
 pub mod meta {
+    pub mod bandwidth;
     pub mod sample;
 }

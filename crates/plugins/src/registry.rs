@@ -5,10 +5,11 @@ use cni::Plugin;
 
 use crate::ipam::{host_local, static_addresses};
 use crate::main::{bridge, host_device, loopback, podwire, ptp, tap};
-use crate::meta::sample;
+use crate::meta::{bandwidth, sample};
 
 /// Every plugin of this program, by name.
 pub const PLUGINS: &[&Plugin] = &[
+    &bandwidth::PLUGIN,
     &bridge::PLUGIN,
     &host_device::PLUGIN,
     &host_local::PLUGIN,

@@ -73,6 +73,18 @@ pub fn list_of_master(nl: &Netlink, master: IfIndex) -> Result<Vec<Link>> {
     Ok(links)
 }
 
+/// All links of a kind, chosen by the kernel.
+pub fn list_of_kind(nl: &Netlink, kind: &str) -> Result<Vec<Link>> {
+    let mut message = question(0);
+    message.nest(IFLA_LINKINFO, |info| {
+        info.str(IFLA_INFO_KIND, kind);
+    });
+    let mut links = nl.dump("list links of kind", &message, parse)?;
+    // A kind that the kernel does not know makes it ignore the filter.
+    links.retain(|link| link.is_kind(kind));
+    Ok(links)
+}
+
 fn question(index: u32) -> Message {
     let mut message = Message::new(RTM_GETLINK, 0);
     message.header(&ifinfo(index, 0, 0)).u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);

@@ -61,6 +61,9 @@ fn simple_kinds_are_made() {
         assert_eq!(ip_json(&Ns::here(), "link show br1")["linkinfo"]["info_kind"], "bridge");
         let ifb = ip_json(&Ns::here(), "link show ifb1");
         assert_eq!((&ifb["linkinfo"]["info_kind"], &ifb["txqlen"]), (&json!("ifb"), &json!(77)));
+        let of_kind = |kind| link::list_of_kind(&nl, kind).unwrap().into_iter().map(|l| l.name);
+        assert_eq!(of_kind("ifb").collect::<Vec<_>>(), [name("ifb1")]);
+        assert_eq!(of_kind("nonsense").collect::<Vec<_>>(), []);
     });
 }
 

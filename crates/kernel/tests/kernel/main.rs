@@ -13,6 +13,7 @@ mod netns;
 mod nft;
 mod route;
 mod rule;
+mod tc;
 mod tun;
 
 use kernel::{IfIndex, IfName, Netlink, Netns};

@@ -2,6 +2,7 @@
 //! The same configurations through the Go plugins and ours, in separate namespaces: exit status,
 //! result, files and kernel must agree, but for the intended differences.
 
+mod bandwidth;
 mod bridge;
 mod case;
 pub mod host_device;
@@ -127,6 +128,11 @@ fn shown(at: usize, difference: &Difference, go: &Moment, ours: &Moment) -> Stri
         line += &format!("\n    Go says {}\n    ours says {}", go.message, ours.message);
     }
     line
+}
+
+#[test]
+fn bandwidth_does_what_gos_does() {
+    in_netns(|| compare("bandwidth", bandwidth::cases()));
 }
 
 #[test]

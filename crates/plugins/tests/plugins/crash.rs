@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use testkit::{in_netns, require, succeeds, wait_for};
 
 use crate::call::Call;
-use crate::conf::{ENS1, bridge, dual, host_device, ptp, tap, v4};
+use crate::conf::{ENS1, bridge, dual, host_device, network, ptp, tap, v4};
 use crate::world::{DATA, Plugins, World};
 
 /// How many kills must hit an ADD that is under way.
@@ -234,5 +234,35 @@ fn add_may_die_at_random_moments() {
         });
         println!("{hits:?}");
         call.add().ok();
+    });
+}
+
+/// Kills an ADD of bandwidth before each of its system calls. The next ADD works without a DEL, and a DEL
+/// leaves no interface.
+#[test]
+fn bandwidth_add_may_die_at_any_moment() {
+    in_netns(|| {
+        require!(Program("strace"));
+        let world = World::new(&Plugins::ours(), 1);
+        world.on_host("link add vhost1 type veth peer name eth0 netns pod1");
+        world.on_host("link set vhost1 up");
+        let result = json!({"cniVersion": "1.1.0", "interfaces": [{"name": "vhost1"}]});
+        let limits = json!({"ingressRate": 8_000_000, "ingressBurst": 800_000,
+            "egressRate": 8_000_000, "egressBurst": 800_000,
+            "unshapedSubnets": ["10.9.0.0/16"], "prevResult": result});
+        let call = world.call(&network("bandwidth", &limits), 1);
+        let all = moments(&call, "ADD");
+        let mut killed = 0;
+        for (at, moment) in all.iter().enumerate() {
+            killed += usize::from(!kill_at(&call, "ADD", moment).success());
+            if at % 2 == 0 {
+                let result = call.add().result();
+                call.check(&result).ok();
+            }
+            call.run("DEL").ok();
+            let left = world.host.ip_json(&["link", "show", "type", "ifb"]);
+            assert_eq!(left, json!([]), "killed at {moment:?}");
+        }
+        assert!(killed > all.len() / 2, "{killed} of {} were killed", all.len());
     });
 }

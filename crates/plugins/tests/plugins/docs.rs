@@ -13,6 +13,11 @@ use testkit::{Ns, in_netns};
 use crate::world::Plugins;
 
 #[test]
+fn bandwidth_works_as_printed() {
+    works_as_printed("bandwidth");
+}
+
+#[test]
 fn bridge_works_as_printed() {
     works_as_printed("bridge");
 }

@@ -2,6 +2,7 @@
 //! The life of an attachment: an ADD that fails leaves nothing, DEL works whatever is missing,
 //! CHECK notices damage, STATUS says why, GC frees what nobody claims.
 
+mod bandwidth;
 mod check;
 mod del;
 mod failure;

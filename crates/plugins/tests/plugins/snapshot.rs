@@ -60,8 +60,12 @@ impl Snapshot {
     /// Adds links, addresses, routes, rules and switches of a namespace.
     pub fn look_into(&mut self, place: &str, ns: &Ns) {
         let [links, routes, rules, rules6, sysctls] = settled(ns);
-        for link in entries(&links) {
-            self.add_link(place, &link);
+        let links = entries(&links);
+        for link in &links {
+            self.add_link(place, link);
+        }
+        if links.iter().any(is_shaped) {
+            self.add_shaping(place, ns, &links);
         }
         for route in entries(&routes).iter().filter(|route| !is_link_local(&route["dst"])) {
             self.add_route(place, route);
@@ -90,6 +94,25 @@ impl Snapshot {
             if !is_link_local(&address["local"]) {
                 let shown = format!("{name}/addr {}", text(&address["local"]));
                 self.add(&shown, "", &address);
+            }
+        }
+    }
+
+    /// Queueing disciplines, classes and filters as `tc` shows them, without numbers that count.
+    fn add_shaping(&mut self, place: &str, ns: &Ns, links: &[Value]) {
+        let passing = ["index ", "fh 800"];
+        for link in links {
+            let name = text(&link["ifname"]);
+            let script = format!(
+                "tc qdisc show dev {name}; tc class show dev {name}; \
+                 tc filter show dev {name}; tc filter show dev {name} ingress"
+            );
+            for (at, line) in ns.exec("sh", &["-c", &script]).lines().map(str::trim).enumerate() {
+                let is_passing = passing.iter().any(|start| line.starts_with(start));
+                let line = line.split(" refcnt ").next().unwrap_or_default();
+                if !is_passing && !line.is_empty() {
+                    self.0.insert(format!("{place}/tc {name} {at:02}"), line.to_owned());
+                }
             }
         }
     }
@@ -153,6 +176,12 @@ impl Snapshot {
             .map(|(name, before, after)| format!("{name}: {} → {}", shown(before), shown(after)))
             .collect()
     }
+}
+
+/// Whether a plugin has put a queue to a link. Most have none, and then `tc` need not be asked.
+fn is_shaped(link: &Value) -> bool {
+    let queue = link["qdisc"].as_str().unwrap_or_default();
+    link["linkinfo"]["info_kind"] == "ifb" || ["tbf", "htb"].contains(&queue)
 }
 
 /// Link-local addresses come a moment after their interface, and follow its hardware address.

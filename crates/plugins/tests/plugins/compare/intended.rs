@@ -31,14 +31,14 @@ pub struct Intended {
 pub const INTENDED: &[Intended] = &[
     Intended {
         reason: "Go wraps nearly every error as 999; ours has the specification's code",
-        groups: &["refused", "host-local", "loopback", "ptp", "static"],
+        groups: &["bandwidth", "refused", "host-local", "loopback", "ptp", "static"],
         fits: |d| {
             d.fact == "answer/error/code" && d.code.is_some_and(|c| d.ours == Some(&c.to_string()))
         },
     },
     Intended {
         reason: "the specification's error object holds cniVersion, Go's does not",
-        groups: &["refused", "host-local", "loopback", "ptp", "static"],
+        groups: &["bandwidth", "refused", "host-local", "loopback", "ptp", "static"],
         fits: |d| d.fact == "answer/error/cniVersion" && d.go == Some("null"),
     },
     Intended {
@@ -48,7 +48,7 @@ pub const INTENDED: &[Intended] = &[
     },
     Intended {
         reason: "the host end is in its network's group, by which GC finds it without namespace",
-        groups: &["bridge", "versions", "ptp"],
+        groups: &["bandwidth", "bridge", "versions", "ptp"],
         fits: |d| d.fact.ends_with("/group") && d.go == Some("\"default\""),
     },
     Intended {
@@ -185,6 +185,23 @@ pub const INTENDED: &[Intended] = &[
         reason: "a name that is taken is an error; Go leaves a second tap under a random name",
         groups: &["tap"],
         fits: |d| d.case.config["type"] == "tap" && d.verb == "ADD" && d.ours == Some("failure"),
+    },
+    Intended {
+        reason: "an ifb's alias tells whose it is, and that the Go plugin has not made it",
+        groups: &["bandwidth"],
+        fits: |d| d.fact.ends_with("/ifalias") && d.go.is_none(),
+    },
+    Intended {
+        reason: "a filter that redirects needs no class; Go names one that is not there",
+        groups: &["bandwidth"],
+        fits: |d| {
+            d.fact.starts_with("host/tc ") && d.go.is_some_and(|go| go.contains("*flowid 1:1"))
+        },
+    },
+    Intended {
+        reason: "packets are redirected once; Go's second action is never reached",
+        groups: &["bandwidth"],
+        fits: |d| d.go.is_some_and(|go| go.starts_with("action order 2: mirred")),
     },
 ];
 

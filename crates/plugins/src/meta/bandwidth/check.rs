@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+//! CHECK: both limits are there, with the numbers that were asked for, by whichever plugin.
+
+use cni::{Error, Request};
+use kernel::link::Link;
+use kernel::tc::{self, Bucket, Filter, FoundBucket, Handle};
+use kernel::{IfIndex, Netlink};
+
+use super::conf::{Bandwidth, Limit, Subnets};
+use super::{host_end, ifb, place_of, prev_result, shape};
+use crate::fault::OrFault;
+use crate::pod;
+
+pub fn check(request: &Request) -> Result<(), Error> {
+    let bandwidth = Bandwidth::understand(request)?;
+    let result = prev_result(request)?;
+    if bandwidth.limits_nothing() {
+        return Ok(());
+    }
+    let ns = pod::open(request)?;
+    let host = Netlink::open().or_fault("open a netlink socket")?;
+    let end = host_end::find(&host, &ns, request, &result)?;
+    if let Some(limit) = &bandwidth.ingress {
+        check_ingress(&host, &end, limit, &bandwidth.subnets)?;
+    }
+    if let Some(limit) = &bandwidth.egress {
+        check_egress(request, &host, &end, limit, &bandwidth.subnets)?;
+    }
+    Ok(())
+}
+
+fn check_ingress(
+    host: &Netlink,
+    end: &Link,
+    limit: &Limit,
+    subnets: &Subnets,
+) -> Result<(), Error> {
+    if *subnets == Subnets::All {
+        return check_tbf(host, end, limit);
+    }
+    let name = end.name;
+    let root = root_of(host, end.index)?;
+    if root.as_ref().and_then(|root| root.default) != Some(shape::default_class(subnets).into()) {
+        return Err(Error::internal(format!("{name} has no htb for its subnets at its root")));
+    }
+    let class = tc::class_by_handle(host, end.index, shape::CLASS).or_fault("look for a class")?;
+    check_bucket(end, class, limit.bucket)?;
+    let queue = tc::qdisc_at(host, end.index, shape::CLASS).or_fault("look for a queue")?;
+    check_queue(end, queue.and_then(|queue| queue.limit), limit)?;
+    check_filters(host, end, shape::HTB, &shape::towards_filters(subnets))
+}
+
+fn check_egress(
+    request: &Request,
+    host: &Netlink,
+    end: &Link,
+    limit: &Limit,
+    subnets: &Subnets,
+) -> Result<(), Error> {
+    let found = ifb::find(host, request).or_fault("look for an interface")?;
+    let found = found.ok_or_else(|| {
+        let name = ifb::name(&request.network, &request.attachment());
+        Error::internal(format!("interface {name} for what the container sends does not exist"))
+    })?;
+    if !found.is_up() {
+        return Err(Error::internal(format!("interface {} is down", found.name)));
+    }
+    check_tbf(host, &found, limit)?;
+    let place = place_of(host, end.index)?.unwrap_or(Handle::INGRESS_QDISC);
+    check_filters(host, end, place, &shape::from_filters(place, found.index, subnets))
+}
+
+fn root_of(host: &Netlink, link: IfIndex) -> Result<Option<tc::FoundQdisc>, Error> {
+    tc::qdisc_at(host, link, Handle::ROOT).or_fault("look for a queueing discipline")
+}
+
+fn check_tbf(host: &Netlink, link: &Link, limit: &Limit) -> Result<(), Error> {
+    let root = root_of(host, link.index)?.filter(|root| root.kind == "tbf");
+    let Some(root) = root else {
+        return Err(Error::internal(format!("{} has no tbf at its root", link.name)));
+    };
+    check_bucket(link, root.bucket, limit.bucket)?;
+    check_queue(link, root.limit, limit)
+}
+
+fn check_bucket(link: &Link, found: Option<FoundBucket>, wanted: Bucket) -> Result<(), Error> {
+    let name = link.name;
+    let Some(found) = found else {
+        return Err(Error::internal(format!("{name} has no class with the limit")));
+    };
+    if found.rate != wanted.rate {
+        let (found, wanted) = (found.rate, wanted.rate);
+        return Err(Error::internal(format!("{name} has rate {found} bytes/s, expected {wanted}")));
+    }
+    if !is_near(found, wanted) && found.ticks != go_ticks(wanted) {
+        let msg = format!("{name} has another burst than {} bytes", wanted.burst);
+        return Err(Error::internal(msg));
+    }
+    Ok(())
+}
+
+/// Whether the time to fill is what it should be, as far as the kernel's 32 bits can tell. It is counted in
+/// whole microseconds or by a multiplication with 32 bits, so it may be off a little.
+fn is_near(found: FoundBucket, wanted: Bucket) -> bool {
+    let exact = u128::from(wanted.burst) * 1_000_000_000 / 64 / u128::from(wanted.rate.max(1));
+    // A class has no more than the field can hold.
+    if exact > u128::from(u32::MAX) && found.ticks == u32::MAX {
+        return true;
+    }
+    let off = (exact as u32).wrapping_sub(found.ticks).cast_signed().unsigned_abs();
+    u128::from(off) <= 16 + exact / 100_000
+}
+
+/// What the Go plugin asks for: it lets numbers beyond 32 bits overflow, twice.
+fn go_ticks(bucket: Bucket) -> u32 {
+    let micros = f64::from(bucket.burst) * 1e6 / bucket.rate as f64;
+    let ticks = f64::from(micros as i64 as u32) * 15.625;
+    ticks as i64 as u32
+}
+
+fn check_queue(link: &Link, found: Option<u32>, limit: &Limit) -> Result<(), Error> {
+    let waiting = limit.bucket.rate as f64 * 0.025;
+    let by_go = (waiting as i64 as u32).wrapping_add(limit.bucket.burst);
+    let is_by_go = limit.queue == u32::MAX && found == Some(by_go);
+    if found == Some(limit.queue) || is_by_go {
+        return Ok(());
+    }
+    let found = found.map_or("none".to_owned(), |found| format!("of {found} bytes"));
+    let (name, wanted) = (link.name, limit.queue);
+    Err(Error::internal(format!("{name} has a queue {found}, expected {wanted} bytes")))
+}
+
+fn check_filters(
+    host: &Netlink,
+    link: &Link,
+    place: Handle,
+    wanted: &[Filter],
+) -> Result<(), Error> {
+    let found = tc::filters_of(host, link.index, place).or_fault("list filters")?;
+    let missing = wanted.iter().find(|filter| !found.contains(filter));
+    missing.map_or(Ok(()), |filter| {
+        let (name, packets) = (link.name, shown(filter));
+        Err(Error::internal(format!("{name} has no filter for {packets} at {place}")))
+    })
+}
+
+fn shown(filter: &Filter) -> String {
+    match filter.packets {
+        tc::Match::All => "all packets".to_owned(),
+        tc::Match::Prefix(tc::Side::Source, net) => format!("packets from {net}"),
+        tc::Match::Prefix(tc::Side::Destination, net) => format!("packets to {net}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bursts_are_known_again() {
+        let check = |rate, burst, ticks, wanted| {
+            let found = FoundBucket { rate, ticks };
+            let bucket = Bucket { rate, burst };
+            let is_known = is_near(found, bucket) || go_ticks(bucket) == ticks;
+            assert_eq!(is_known, wanted, "{rate} {burst} {ticks}");
+        };
+        check(2_500_000, 32_768, 204_796, true);
+        check(2_500_000, 32_768, 204_900, false);
+        // 2147 s: the kernel tells the lower 32 bits of the ticks, and the Go plugin sets others.
+        let exact = 268_435_455_u64 * 1_000_000_000 / 64 / 125_000;
+        check(125_000, 268_435_455, exact as u32, true);
+        check(125_000, 268_435_455, (exact as u32).wrapping_add(1000), true);
+        check(125_000, 268_435_455, u32::MAX, true);
+        check(125_000, 268_435_455, 0x1234_5678, false);
+        let micros = (268_435_455_u64 * 1_000_000 / 125_000) as u32;
+        check(125_000, 268_435_455, (f64::from(micros) * 15.625) as i64 as u32, true);
+    }
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The host's end of the container's interface, where it is limited.
+
+use cni::{CniResult, Error, Request};
+use kernel::link::{self, Link};
+use kernel::{Netlink, Netns};
+
+use crate::fault::OrFault;
+use crate::pod;
+
+/// Finds it by what the kernel says of the container's interface. A result that lists interfaces of the
+/// host must list this one: an index alone may also be that of something in another namespace.
+pub fn find(
+    host: &Netlink,
+    ns: &Netns,
+    request: &Request,
+    result: &CniResult,
+) -> Result<Link, Error> {
+    let inside = ns.netlink().or_fault("open a socket in the container's namespace")?;
+    let container = pod::find(&inside, pod::ifname(request)?)?;
+    let name = container.name;
+    if !container.is_kind("veth") {
+        let found = container.kind.as_deref().unwrap_or("a device");
+        let msg = format!("container interface {name} is {found}, expected veth");
+        return Err(Error::internal(msg).with_details("only a veth pair has an end on the host"));
+    }
+    let peer = container.link.map(|peer| link::by_index(host, peer)).transpose();
+    let peer = peer.or_fault("look for the host's interface")?.flatten();
+    let is_other_end = |peer: &Link| peer.is_kind("veth") && peer.link == Some(container.index);
+    let peer = peer.filter(is_other_end).ok_or_else(|| {
+        Error::internal(format!("the other end of container interface {name} is not on the host"))
+    })?;
+    let mut on_host = result.interfaces.iter().filter(|one| one.sandbox.is_empty()).peekable();
+    if on_host.peek().is_some() && on_host.all(|one| one.name != peer.name.as_str()) {
+        let msg = format!("prevResult lists interfaces of the host, but not {}", peer.name);
+        return Err(Error::internal(msg).with_details(format!(
+            "{} is the other end of container interface {name}",
+            peer.name
+        )));
+    }
+    Ok(peer)
+}
