@@ -5,17 +5,21 @@ use cni::Plugin;
 
 use crate::ipam::{host_local, static_addresses};
 use crate::main::{bridge, loopback, podwire, ptp};
-use crate::meta::sample;
+use crate::meta::{flannel, sample, sbr, tuning, vrf};
 
 /// Every plugin of this program, by name.
 pub const PLUGINS: &[&Plugin] = &[
     &bridge::PLUGIN,
+    &flannel::PLUGIN,
     &host_local::PLUGIN,
     &loopback::PLUGIN,
     &podwire::PLUGIN,
     &ptp::PLUGIN,
     &sample::PLUGIN,
+    &sbr::PLUGIN,
     &static_addresses::PLUGIN,
+    &tuning::PLUGIN,
+    &vrf::PLUGIN,
 ];
 
 #[cfg(test)]
