@@ -10,7 +10,9 @@ mod loopback;
 mod play;
 mod ptp;
 mod refused;
+mod sbr;
 mod static_addresses;
+mod tuning;
 
 use std::collections::BTreeSet;
 
@@ -160,4 +162,14 @@ fn host_local_does_what_gos_does() {
 #[test]
 fn static_does_what_gos_does() {
     in_netns(|| compare("static", static_addresses::cases()));
+}
+
+#[test]
+fn tuning_does_what_gos_does() {
+    in_netns(|| compare("tuning", tuning::cases()));
+}
+
+#[test]
+fn sbr_does_what_gos_does() {
+    in_netns(|| compare("sbr", sbr::cases()));
 }

@@ -5,10 +5,14 @@
 mod check;
 mod del;
 mod failure;
+mod flannel;
 mod gc;
 mod masquerade;
 mod options;
 mod sample;
+mod sbr;
 mod spoofing;
 mod status;
 mod traffic;
+mod tuning;
+mod vrf;

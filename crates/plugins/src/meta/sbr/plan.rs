@@ -127,7 +127,8 @@ fn by_nexthop_alone(route: Route) -> Route {
     }
 }
 
-/// Routes leave the main table for those of the addresses. With source hints those straight out of
+/// Routes leave the main table for those of the addresses; without an address of their family there
+/// is none. With source hints those straight out of
 /// the link stay, and prefer their address.
 fn leave_main(sbr: &Sbr, ips: &[IpConfig], index: IfIndex, found: &Found, change: &mut Change) {
     let mut stays: Vec<Route> =
@@ -146,8 +147,11 @@ fn leave_main(sbr: &Sbr, ips: &[IpConfig], index: IfIndex, found: &Found, change
             }
         }
     }
-    let leaves = found.main.iter().filter(|route| !stays.contains(route));
-    change.moved = leaves.cloned().collect();
+    let is_served = |route: &Route| {
+        ips.iter().any(|ip| ip.address.addr().is_ipv4() == route.dst.addr().is_ipv4())
+    };
+    let leaves = |route: &&Route| is_served(route) && !stays.contains(route);
+    change.moved = found.main.iter().filter(leaves).cloned().collect();
 }
 
 /// The kernel's own route for link-local addresses, without which the interface has no neighbours.
