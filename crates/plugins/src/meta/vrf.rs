@@ -16,7 +16,7 @@ use serde::Deserialize;
 
 use crate::fault::OrFault;
 use crate::undo::{Undo, or_undo};
-use crate::{chained, pod, verify};
+use crate::{chained, identity, pod, verify};
 
 /// The plugin.
 pub const PLUGIN: Plugin = Plugin {
@@ -67,7 +67,7 @@ fn add(request: &Request) -> Result<CniResult, Error> {
     let ns = pod::open(request)?;
     let (inside, link) = chained::interface(request, &ns)?;
     refuse_other_master(&inside, &link)?;
-    or_undo(|undo| build(&vrf, &ns, &inside, &link, undo))?;
+    or_undo(|undo| build(request, &vrf, &ns, &inside, &link, undo))?;
     Ok(result)
 }
 
@@ -79,13 +79,14 @@ fn refuse_other_master(inside: &Netlink, link: &Link) -> Result<(), Error> {
 }
 
 fn build<'a>(
+    request: &Request,
     vrf: &Vrf,
     ns: &Netns,
     inside: &'a Netlink,
     link: &'a Link,
     undo: &mut Undo<'a>,
 ) -> Result<(), Error> {
-    let (master, table) = ensure(vrf, inside, undo)?;
+    let (master, table) = ensure(request, vrf, inside, undo)?;
     let before = Before::of(inside, link)?;
     let mut monitor =
         ns.enter(route::monitor).and_then(|monitor| monitor).or_fault("listen to routes")?;
@@ -102,11 +103,12 @@ fn build<'a>(
 
 /// The VRF's index and table; it is made where it is missing.
 fn ensure<'a>(
+    request: &Request,
     vrf: &Vrf,
     inside: &'a Netlink,
     undo: &mut Undo<'a>,
 ) -> Result<(IfIndex, u32), Error> {
-    if let Some((index, table)) = find(vrf.name, inside)? {
+    if let Some((Link { index, .. }, table)) = find(vrf.name, inside)? {
         return match vrf.table.filter(|wanted| *wanted != table) {
             None => Ok((index, table)),
             Some(wanted) => Err(Error::invalid_config(format!(
@@ -116,7 +118,9 @@ fn ensure<'a>(
         };
     }
     let table = vrf.table.map_or_else(|| table::choose(inside), Ok)?;
-    let new = NewLink { up: true, ..NewLink::new(vrf.name, Kind::Vrf(table)) };
+    // By its group DEL knows one that is ours, and was left empty by a crash.
+    let group = Some(identity::group(&request.network));
+    let new = NewLink { up: true, group, ..NewLink::new(vrf.name, Kind::Vrf(table)) };
     inside.apply([link::create(&new)]).or_fault("create the VRF")?;
     let name = vrf.name;
     undo.push(move || drop(inside.apply([link::remove(name)])));
@@ -124,12 +128,12 @@ fn ensure<'a>(
     Ok((index, table))
 }
 
-fn find(name: IfName, inside: &Netlink) -> Result<Option<(IfIndex, u32)>, Error> {
+fn find(name: IfName, inside: &Netlink) -> Result<Option<(Link, u32)>, Error> {
     let Some(link) = link::by_name(inside, name).or_fault("look for the VRF")? else {
         return Ok(None);
     };
     match link.detail {
-        Detail::Vrf(table) => Ok(Some((link.index, table))),
+        Detail::Vrf(table) => Ok(Some((link, table))),
         _ => {
             let kind = link.kind.as_deref().unwrap_or("a device");
             let msg = format!("key \"vrfname\": interface {name} exists and is {kind}, not a VRF");
@@ -229,13 +233,17 @@ fn del(request: &Request) -> Result<(), Error> {
     let Ok(Some((master, _))) = find(vrf.name, &inside) else { return Ok(()) };
     let ifname = pod::ifname(request)?;
     let link = link::by_name(&inside, ifname).or_fault("look for the interface")?;
-    if let Some(link) = link.filter(|link| link.master == Some(master)) {
+    let member = link.filter(|link| link.master == Some(master.index));
+    if let Some(link) = &member {
         or_gone(inside.apply([link::set_no_master(link.index)]))
             .or_fault("take the interface out of the VRF")?;
     }
-    let members = link::list_of_master(&inside, master).or_fault("list the VRF's interfaces")?;
-    if members.is_empty() {
-        or_gone(inside.apply([link::remove(master)])).or_fault("remove the VRF")?;
+    let members =
+        link::list_of_master(&inside, master.index).or_fault("list the VRF's interfaces")?;
+    // One that never held our interface, and is not of our making, is somebody else's.
+    let is_ours = member.is_some() || master.group == identity::group(&request.network);
+    if is_ours && members.is_empty() {
+        or_gone(inside.apply([link::remove(master.index)])).or_fault("remove the VRF")?;
     }
     Ok(())
 }
@@ -260,7 +268,7 @@ fn check(request: &Request) -> Result<(), Error> {
     if vrf.table.is_some_and(|wanted| wanted != table) {
         return Err(Error::internal(format!("VRF {name} has table {table}")));
     }
-    if link.master != Some(master) {
+    if link.master != Some(master.index) {
         return Err(Error::internal(format!("interface {} is not in VRF {name}", link.name)));
     }
     let ips: Vec<_> = chained::addresses(&result, request).cloned().collect();

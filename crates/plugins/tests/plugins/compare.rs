@@ -13,10 +13,11 @@ mod refused;
 mod sbr;
 mod static_addresses;
 mod tuning;
+mod vrf;
 
 use std::collections::BTreeSet;
 
-use testkit::{in_netns, require};
+use testkit::{in_netns, not_run_unless, require};
 
 use self::case::{Case, Step};
 use self::intended::{Difference, INTENDED};
@@ -172,4 +173,12 @@ fn tuning_does_what_gos_does() {
 #[test]
 fn sbr_does_what_gos_does() {
     in_netns(|| compare("sbr", sbr::cases()));
+}
+
+#[test]
+fn vm_vrf_does_what_gos_does() {
+    in_netns(|| {
+        not_run_unless!(Link("vrf"));
+        compare("vrf", vrf::cases());
+    });
 }

@@ -8,13 +8,24 @@ use std::path::{Path, PathBuf};
 use cni::runtime::{Container, NetworkList, Runtime};
 use cni::{CniResult, Host};
 use plugins::registry::PLUGINS;
-use testkit::{Ns, in_netns};
+use testkit::{Ns, in_netns, not_run_unless};
 
 use crate::world::Plugins;
 
 #[test]
 fn bridge_works_as_printed() {
     works_as_printed("bridge");
+}
+
+#[test]
+fn flannel_works_as_printed() {
+    in_netns(|| {
+        let daemons = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\n\
+            FLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n";
+        fs::create_dir_all("/run/flannel").expect("a directory below /run");
+        fs::write("/run/flannel/subnet.env", daemons).expect("a file below /run");
+        works_here("flannel");
+    });
 }
 
 #[test]
@@ -43,8 +54,26 @@ fn sample_works_as_printed() {
 }
 
 #[test]
+fn sbr_works_as_printed() {
+    works_as_printed("sbr");
+}
+
+#[test]
 fn static_works_as_printed() {
     works_as_printed("static");
+}
+
+#[test]
+fn tuning_works_as_printed() {
+    works_as_printed("tuning");
+}
+
+#[test]
+fn vm_vrf_works_as_printed() {
+    in_netns(|| {
+        not_run_unless!(Link("vrf"));
+        works_here("vrf");
+    });
 }
 
 #[test]
@@ -83,22 +112,25 @@ fn library_page_shows_the_examples() {
 /// The first configuration of a plugin's page, once with functions of this program and once with
 /// the program that is shipped.
 fn works_as_printed(plugin: &str) {
-    in_netns(|| {
-        let page = workspace().join("docs/plugins").join(format!("{plugin}.md"));
-        let configs = blocks(&read(&page), "json");
-        let config = configs.first().expect("every page has a configuration");
-        assert!(config.contains(&format!("\"type\": \"{plugin}\"")), "{config}");
-        let list = NetworkList::parse(config.as_bytes(), None).expect("the list is valid");
-        let pod = Ns::new("pod");
+    in_netns(|| works_here(plugin));
+}
 
-        let mut holder = Host::of_this_program(PLUGINS);
-        holder.uninstalled = true;
-        comes_and_goes(&Runtime::new(&holder, "/nowhere"), &list, &pod);
+/// The same in namespaces that are there.
+fn works_here(plugin: &str) {
+    let page = workspace().join("docs/plugins").join(format!("{plugin}.md"));
+    let configs = blocks(&read(&page), "json");
+    let config = configs.first().expect("every page has a configuration");
+    assert!(config.contains(&format!("\"type\": \"{plugin}\"")), "{config}");
+    let list = NetworkList::parse(config.as_bytes(), None).expect("the list is valid");
+    let pod = Ns::new("pod");
 
-        let stranger = Host::of_this_program(&[]);
-        let path = Plugins::ours().directory().display().to_string();
-        comes_and_goes(&Runtime::new(&stranger, path), &list, &pod);
-    });
+    let mut holder = Host::of_this_program(PLUGINS);
+    holder.uninstalled = true;
+    comes_and_goes(&Runtime::new(&holder, "/nowhere"), &list, &pod);
+
+    let stranger = Host::of_this_program(&[]);
+    let path = Plugins::ours().directory().display().to_string();
+    comes_and_goes(&Runtime::new(&stranger, path), &list, &pod);
 }
 
 fn comes_and_goes(runtime: &Runtime, list: &NetworkList, pod: &Ns) {

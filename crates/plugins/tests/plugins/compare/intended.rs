@@ -31,14 +31,14 @@ pub struct Intended {
 pub const INTENDED: &[Intended] = &[
     Intended {
         reason: "Go wraps nearly every error as 999; ours has the specification's code",
-        groups: &["refused", "host-local", "loopback", "ptp", "static", "tuning", "sbr"],
+        groups: &["refused", "host-local", "loopback", "ptp", "static", "tuning", "sbr", "vrf"],
         fits: |d| {
             d.fact == "answer/error/code" && d.code.is_some_and(|c| d.ours == Some(&c.to_string()))
         },
     },
     Intended {
         reason: "the specification's error object holds cniVersion, Go's does not",
-        groups: &["refused", "host-local", "loopback", "ptp", "static", "tuning", "sbr"],
+        groups: &["refused", "host-local", "loopback", "ptp", "static", "tuning", "sbr", "vrf"],
         fits: |d| d.fact == "answer/error/cniVersion" && d.go == Some("null"),
     },
     Intended {
@@ -79,12 +79,12 @@ pub const INTENDED: &[Intended] = &[
     },
     Intended {
         reason: "a failing ADD leaves nothing; Go leaves bridge, veth, address or counters",
-        groups: &["refused", "host-local", "ptp", "tuning", "sbr"],
+        groups: &["refused", "host-local", "ptp", "tuning", "sbr", "vrf"],
         fits: |d| d.failed && !d.fact.starts_with("answer/"),
     },
     Intended {
         reason: "DEL needs neither valid ranges nor arguments, so it cleans up what it can",
-        groups: &["refused", "host-local", "tuning", "sbr"],
+        groups: &["refused", "host-local", "tuning", "sbr", "vrf"],
         fits: |d| d.verb == "DEL" && d.fact == "answer/exit" && d.ours == Some("success"),
     },
     Intended {
@@ -210,6 +210,17 @@ pub const INTENDED: &[Intended] = &[
         reason: "CHECK looks for rules and routes; Go's does nothing",
         groups: &["sbr"],
         fits: |d| d.verb == "CHECK" && d.ours == Some("failure"),
+    },
+    Intended {
+        reason: "a VRF of ours is in its network's group, by which DEL knows it",
+        groups: &["vrf"],
+        fits: |d| d.fact == "pod1/blue/group" && d.go == Some("\"default\""),
+    },
+    Intended {
+        reason: "routes straight out of the link go into the VRF's table too, so that gateways \
+                 behind them are found; Go loses them",
+        groups: &["vrf"],
+        fits: |d| d.fact.contains("unicast 198.51.100.0/24") && d.go.is_none(),
     },
 ];
 

@@ -147,7 +147,7 @@ fn del_of_flannel_needs_neither_daemon_nor_namespace_nor_result() {
             ("nothing is missing", &|| {}),
             ("daemon is away", &|| fs::remove_file("/run/flannel/subnet.env").expect("a file")),
             ("daemon has another subnet", &|| {
-                daemon_says(&SUBNET_ENV.replace("244.1.1", "244.9.1"))
+                daemon_says(&SUBNET_ENV.replace("244.1.1", "244.9.1"));
             }),
             ("file is empty", &|| lose("")),
             ("file is lost", &|| fs::remove_file(&file).expect("the file was there")),
