@@ -182,3 +182,11 @@ fn vm_vrf_does_what_gos_does() {
         compare("vrf", vrf::cases());
     });
 }
+
+#[test]
+fn vm_vrf_refuses_what_gos_does() {
+    in_netns(|| {
+        not_run_unless!(Link("vrf"));
+        compare("vrf refused", vrf::refused());
+    });
+}

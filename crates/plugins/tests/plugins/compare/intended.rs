@@ -31,14 +31,32 @@ pub struct Intended {
 pub const INTENDED: &[Intended] = &[
     Intended {
         reason: "Go wraps nearly every error as 999; ours has the specification's code",
-        groups: &["refused", "host-local", "loopback", "ptp", "static", "tuning", "sbr", "vrf"],
+        groups: &[
+            "refused",
+            "host-local",
+            "loopback",
+            "ptp",
+            "static",
+            "tuning",
+            "sbr",
+            "vrf refused",
+        ],
         fits: |d| {
             d.fact == "answer/error/code" && d.code.is_some_and(|c| d.ours == Some(&c.to_string()))
         },
     },
     Intended {
         reason: "the specification's error object holds cniVersion, Go's does not",
-        groups: &["refused", "host-local", "loopback", "ptp", "static", "tuning", "sbr", "vrf"],
+        groups: &[
+            "refused",
+            "host-local",
+            "loopback",
+            "ptp",
+            "static",
+            "tuning",
+            "sbr",
+            "vrf refused",
+        ],
         fits: |d| d.fact == "answer/error/cniVersion" && d.go == Some("null"),
     },
     Intended {
@@ -79,12 +97,12 @@ pub const INTENDED: &[Intended] = &[
     },
     Intended {
         reason: "a failing ADD leaves nothing; Go leaves bridge, veth, address or counters",
-        groups: &["refused", "host-local", "ptp", "tuning", "sbr", "vrf"],
+        groups: &["refused", "host-local", "ptp", "tuning", "sbr", "vrf refused"],
         fits: |d| d.failed && !d.fact.starts_with("answer/"),
     },
     Intended {
         reason: "DEL needs neither valid ranges nor arguments, so it cleans up what it can",
-        groups: &["refused", "host-local", "tuning", "sbr", "vrf"],
+        groups: &["refused", "host-local", "tuning", "sbr", "vrf refused"],
         fits: |d| d.verb == "DEL" && d.fact == "answer/exit" && d.ours == Some("success"),
     },
     Intended {

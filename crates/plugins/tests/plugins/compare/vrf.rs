@@ -24,6 +24,12 @@ pub fn cases() -> Vec<Case> {
     cases.extend([
         case("table", &json!({"table": 1001})),
         case("VRF is there", &json!({})).and_before(&[Pod("link add blue type vrf table 77")]),
+    ]);
+    cases
+}
+
+pub fn refused() -> Vec<Case> {
+    vec![
         case("VRF is there with another table", &json!({"table": 5}))
             .and_before(&[Pod("link add blue type vrf table 77")])
             .steps(&[Add(1)])
@@ -42,6 +48,5 @@ pub fn cases() -> Vec<Case> {
             .steps(&[Add(1), Pod("link set eth0 nomaster"), Check(1)])
             .failing(&[(2, 999)]),
         case("DEL of what never was", &json!({})).steps(&[Del(1)]),
-    ]);
-    cases
+    ]
 }
