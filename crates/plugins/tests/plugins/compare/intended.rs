@@ -97,7 +97,7 @@ pub const INTENDED: &[Intended] = &[
     },
     Intended {
         reason: "a failing ADD leaves nothing; Go leaves bridge, veth, address or counters",
-        groups: &["refused", "host-local", "ptp", "tuning", "sbr", "vrf refused"],
+        groups: &["refused", "host-local", "ptp", "tuning", "sbr"],
         fits: |d| d.failed && !d.fact.starts_with("answer/"),
     },
     Intended {
@@ -228,11 +228,6 @@ pub const INTENDED: &[Intended] = &[
         reason: "CHECK looks for rules and routes; Go's does nothing",
         groups: &["sbr"],
         fits: |d| d.verb == "CHECK" && d.ours == Some("failure"),
-    },
-    Intended {
-        reason: "a VRF of ours is in its network's group, by which DEL knows it",
-        groups: &["vrf"],
-        fits: |d| d.fact == "pod1/blue/group" && d.go == Some("\"default\""),
     },
     Intended {
         reason: "routes straight out of the link go into the VRF's table too, so that gateways \
