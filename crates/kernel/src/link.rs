@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Links (network interfaces): what one looks like; the verbs are in the files below.
 
+mod attributes;
 mod change;
 mod create;
 mod place;
@@ -16,6 +17,7 @@ use ::netlink::Message;
 
 use crate::types::{IfIndex, IfName, MacAddr};
 
+pub use self::attributes::{Attributes, set};
 pub use self::change::{
     ARP_NOTIFY, PROXY_ARP, ROUTE_LOCALNET, RP_FILTER, set_alias, set_down, set_inet_conf, set_mac,
     set_master, set_mtu, set_name, set_no_master, set_port, set_promisc, set_up,
@@ -61,6 +63,7 @@ const IFLA_BRPORT_ISOLATED: u16 = 33; // linux/if_link.h
 const IFF_UP: u32 = 0x1; // linux/if.h
 const IFF_LOOPBACK: u32 = 0x8; // linux/if.h
 const IFF_PROMISC: u32 = 0x100; // linux/if.h
+const IFF_ALLMULTI: u32 = 0x200; // linux/if.h
 const IFF_LOWER_UP: u32 = 0x1_0000; // linux/if.h
 
 /// `struct ifinfomsg`.
@@ -119,6 +122,16 @@ impl Link {
     /// The loopback.
     pub fn is_loopback(&self) -> bool {
         self.flags & IFF_LOOPBACK != 0
+    }
+
+    /// Somebody has set it promiscuous; a program that only listens does not count.
+    pub fn is_promisc(&self) -> bool {
+        self.flags & IFF_PROMISC != 0
+    }
+
+    /// Somebody has set it to take all multicast frames.
+    pub fn is_allmulti(&self) -> bool {
+        self.flags & IFF_ALLMULTI != 0
     }
 
     /// Of this kind.

@@ -2,6 +2,7 @@
 //! Routes with one next hop, by gateway, link or next hop object.
 
 mod read;
+mod wait;
 
 use std::net::IpAddr;
 
@@ -13,6 +14,7 @@ use crate::request::Request;
 use crate::types::{Family, IfIndex};
 
 pub use self::read::{RouteFilter, list, lookup};
+pub use self::wait::{monitor, wait_until};
 
 const RTM_NEWROUTE: u16 = 24; // linux/rtnetlink.h
 const RTM_DELROUTE: u16 = 25; // linux/rtnetlink.h
@@ -31,6 +33,10 @@ const RTAX_MTU: u16 = 2; // linux/rtnetlink.h
 const RTAX_ADVMSS: u16 = 8; // linux/rtnetlink.h
 const RTNH_F_ONLINK: u32 = 4; // linux/rtnetlink.h
 
+/// The table behind main, empty by habit (`RT_TABLE_DEFAULT`, linux/rtnetlink.h).
+pub const TABLE_DEFAULT: u32 = 253;
+/// The kernel's own addresses (`RT_TABLE_LOCAL`, linux/rtnetlink.h).
+pub const TABLE_LOCAL: u32 = 255;
 /// The table looked up without a rule of its own (`RT_TABLE_MAIN`, linux/rtnetlink.h).
 pub const TABLE_MAIN: u32 = 254;
 /// Reachable anywhere (`RT_SCOPE_UNIVERSE`, linux/rtnetlink.h).
@@ -41,6 +47,8 @@ pub const SCOPE_LINK: u8 = 253;
 pub const SCOPE_HOST: u8 = 254;
 /// Any scope, when removing (`RT_SCOPE_NOWHERE`, linux/rtnetlink.h).
 const SCOPE_NOWHERE: u8 = 255;
+/// The kernel itself, for an address (`RTPROT_KERNEL`, linux/rtnetlink.h).
+pub const PROTOCOL_KERNEL: u8 = 2;
 /// What `ip route` and the Go plugins write (`RTPROT_BOOT`, linux/rtnetlink.h).
 pub const PROTOCOL_BOOT: u8 = 3;
 /// Packets go to the next hop (`RTN_UNICAST`, linux/rtnetlink.h).

@@ -2,6 +2,7 @@
 //! Every CNI plugin: a module each under `main`, `ipam` and `meta`, and [`registry`], the one table
 //! of their names. The other modules are what several of them need.
 
+pub mod chained;
 pub mod delegated;
 pub mod fault;
 pub mod forwarding;
@@ -12,6 +13,7 @@ pub mod ipam;
 pub mod mac;
 pub mod masquerade;
 pub mod multicall;
+pub mod note;
 pub mod pod;
 pub mod registry;
 pub mod rules;
@@ -39,5 +41,9 @@ pub mod main {
 /// Plugins that change what others have made.
 pub mod meta {
     pub mod bandwidth;
+    pub mod flannel;
     pub mod sample;
+    pub mod sbr;
+    pub mod tuning;
+    pub mod vrf;
 }

@@ -5,20 +5,24 @@ use cni::Plugin;
 
 use crate::ipam::{host_local, static_addresses};
 use crate::main::{bridge, host_device, loopback, podwire, ptp, tap};
-use crate::meta::{bandwidth, sample};
+use crate::meta::{bandwidth, flannel, sample, sbr, tuning, vrf};
 
 /// Every plugin of this program, by name.
 pub const PLUGINS: &[&Plugin] = &[
     &bandwidth::PLUGIN,
     &bridge::PLUGIN,
+    &flannel::PLUGIN,
     &host_device::PLUGIN,
     &host_local::PLUGIN,
     &loopback::PLUGIN,
     &podwire::PLUGIN,
     &ptp::PLUGIN,
     &sample::PLUGIN,
+    &sbr::PLUGIN,
     &static_addresses::PLUGIN,
     &tap::PLUGIN,
+    &tuning::PLUGIN,
+    &vrf::PLUGIN,
 ];
 
 #[cfg(test)]

@@ -59,7 +59,7 @@ pub fn any_interface(nl: &Netlink, interface: &Interface) -> Result<Link, Error>
 /// network must be there.
 pub fn addresses(pod: &Netlink, index: IfIndex, ips: &[IpConfig]) -> Result<(), Error> {
     let found = addr::list(pod, Some(index)).or_fault("list addresses")?;
-    let routes = main_routes(pod)?;
+    let routes = all_routes(pod)?;
     for ip in ips {
         if !found.iter().any(|address| address.prefix == ip.address) {
             let msg = format!("address {} is missing on the container's interface", ip.address);
@@ -77,16 +77,14 @@ pub fn addresses(pod: &Netlink, index: IfIndex, ips: &[IpConfig]) -> Result<(), 
 
 /// Every route of the result must be there; one that names a gateway, with that gateway.
 pub fn routes(pod: &Netlink, wanted: &[cni::Route]) -> Result<(), Error> {
-    let main = main_routes(pod)?;
+    let routes = all_routes(pod)?;
     for want in wanted {
-        let fits = |route: &&route::Route| {
-            route.dst == want.dst.trunc() && (want.gw.is_none() || route.gateway == want.gw)
+        let fits = |route: &route::Route| {
+            route.dst == want.dst.trunc()
+                && (want.gw.is_none() || route.gateway == want.gw)
+                && want.table.is_none_or(|table| route.table == table)
         };
-        let found = match want.table {
-            None => main.iter().find(fits).cloned(),
-            Some(table) => in_table(pod, table)?.iter().find(fits).cloned(),
-        };
-        if found.is_none() {
+        if !routes.iter().any(fits) {
             return Err(Error::internal(format!("{} is missing in the container", shown(want))));
         }
     }
@@ -98,11 +96,9 @@ fn shown(route: &cni::Route) -> String {
     format!("route to {}{gateway}", IpNet::trunc(&route.dst))
 }
 
-fn main_routes(pod: &Netlink) -> Result<Vec<route::Route>, Error> {
-    in_table(pod, route::TABLE_MAIN)
-}
-
-fn in_table(pod: &Netlink, table: u32) -> Result<Vec<route::Route>, Error> {
-    let filter = RouteFilter { table: Some(table), ..RouteFilter::default() };
-    route::list(pod, filter).or_fault("list routes")
+/// Of every table but the kernel's own: sbr and vrf move routes out of the main one.
+fn all_routes(pod: &Netlink) -> Result<Vec<route::Route>, Error> {
+    let mut routes = route::list(pod, RouteFilter::default()).or_fault("list routes")?;
+    routes.retain(|route| route.table != route::TABLE_LOCAL);
+    Ok(routes)
 }

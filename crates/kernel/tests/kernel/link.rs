@@ -182,6 +182,37 @@ fn links_are_changed() {
 }
 
 #[test]
+fn attributes_are_set_by_one_message() {
+    in_netns(|| {
+        ip("link add a0 type veth peer name a1");
+        let nl = Netlink::open().unwrap();
+        let all = link::Attributes {
+            mac: Some(MAC),
+            mtu: Some(1300),
+            promisc: Some(true),
+            allmulti: Some(true),
+            txqlen: Some(55),
+        };
+        nl.apply([link::set(name("a0"), &all)]).unwrap();
+        let found = ip_json(&Ns::here(), "link show a0");
+        assert_eq!((&found["mtu"], &found["txqlen"]), (&json!(1300), &json!(55)));
+        assert_eq!(found["address"], "02:00:00:00:00:01");
+        assert!(has_flag(&found, "PROMISC") && has_flag(&found, "ALLMULTI"));
+        let link = link::by_name(&nl, name("a0")).unwrap().unwrap();
+        assert!(link.is_promisc() && link.is_allmulti());
+        let off = link::Attributes {
+            promisc: Some(false),
+            allmulti: Some(false),
+            ..link::Attributes::default()
+        };
+        nl.apply([link::set(link.index, &off)]).unwrap();
+        let found = ip_json(&Ns::here(), "link show a0");
+        assert!(!has_flag(&found, "PROMISC") && !has_flag(&found, "ALLMULTI"));
+        assert_eq!(found["mtu"], 1300, "what is not given stays");
+    });
+}
+
+#[test]
 fn ipv4_conf_is_set_without_procfs() {
     in_netns(|| {
         ip("link add a0 type veth peer name a.1");

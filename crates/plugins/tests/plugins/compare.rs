@@ -12,12 +12,15 @@ mod loopback;
 mod play;
 mod ptp;
 mod refused;
+mod sbr;
 mod static_addresses;
 mod tap;
+mod tuning;
+mod vrf;
 
 use std::collections::BTreeSet;
 
-use testkit::{in_netns, require};
+use testkit::{in_netns, not_run_unless, require};
 
 use self::case::{Case, Step};
 use self::intended::{Difference, INTENDED};
@@ -179,9 +182,35 @@ fn host_device_does_what_gos_does() {
 }
 
 #[test]
+fn tuning_does_what_gos_does() {
+    in_netns(|| compare("tuning", tuning::cases()));
+}
+
+#[test]
+fn sbr_does_what_gos_does() {
+    in_netns(|| compare("sbr", sbr::cases()));
+}
+
+#[test]
+fn vm_vrf_does_what_gos_does() {
+    in_netns(|| {
+        not_run_unless!(Link("vrf"));
+        compare("vrf", vrf::cases());
+    });
+}
+
+#[test]
 fn tap_does_what_gos_does() {
     in_netns(|| {
         require!(File("/dev/net/tun"));
         compare("tap", tap::cases());
+    });
+}
+
+#[test]
+fn vm_vrf_refuses_what_gos_does() {
+    in_netns(|| {
+        not_run_unless!(Link("vrf"));
+        compare("vrf refused", vrf::refused());
     });
 }

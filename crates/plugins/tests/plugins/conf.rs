@@ -77,3 +77,38 @@ pub const ENS1: &str = "link add ens1 address 02:00:00:00:00:11 type veth peer n
 pub fn tap(more: &Value) -> Value {
     network("tap", more)
 }
+/// A chained plugin with these keys, after one that has made `eth0` as [`HAVING_ETH0`] does.
+pub fn chained(kind: &str, more: &Value) -> Value {
+    with(network(kind, &json!({"prevResult": result_of_eth0("1.1.0")})), more)
+}
+
+/// The result of whoever made `eth0`, as a version writes it.
+pub fn result_of_eth0(version: &str) -> Value {
+    if ["0.1.0", "0.2.0"].contains(&version) {
+        return json!({"cniVersion": version,
+            "ip4": {"ip": "10.1.0.5/24", "gateway": "10.1.0.1", "routes": [{"dst": "0.0.0.0/0"}]},
+            "ip6": {"ip": "fd00:1::5/64", "gateway": "fd00:1::1"}});
+    }
+    let mut ips = json!([
+        {"address": "10.1.0.5/24", "gateway": "10.1.0.1", "interface": 0},
+        {"address": "fd00:1::5/64", "gateway": "fd00:1::1", "interface": 0}]);
+    if version.starts_with("0.") {
+        (ips[0]["version"], ips[1]["version"]) = (json!("4"), json!("6"));
+    }
+    json!({"cniVersion": version, "ips": ips, "routes": [{"dst": "0.0.0.0/0"}],
+        "interfaces": [
+            {"name": "eth0", "mac": "02:00:00:00:00:01", "sandbox": "/run/netns/pod1"}]})
+}
+
+/// `ip` in a pod that makes it have `eth0`, with addresses and routes of both families.
+pub const HAVING_ETH0: &[&str] = &[
+    "link add eth0 address 02:00:00:00:00:01 type veth peer name peer0",
+    "addr add 10.1.0.5/24 dev eth0",
+    "addr add fd00:1::5/64 dev eth0 nodad",
+    "link set peer0 up",
+    "link set eth0 up",
+    "route add default via 10.1.0.1",
+    "route add 192.0.2.0/24 via 10.1.0.9",
+    "route add 198.51.100.0/24 dev eth0",
+    "-6 route add default via fd00:1::1",
+];

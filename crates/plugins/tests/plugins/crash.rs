@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use testkit::{in_netns, require, succeeds, wait_for};
 
 use crate::call::Call;
-use crate::conf::{ENS1, bridge, dual, host_device, network, ptp, tap, v4};
+use crate::conf::{ENS1, HAVING_ETH0, bridge, chained, dual, host_device, network, ptp, tap, v4};
 use crate::world::{DATA, Plugins, World};
 
 /// How many kills must hit an ADD that is under way.
@@ -122,6 +122,46 @@ fn tap_add_may_die_at_every_system_call() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         sweep_add_in(&world, &tap(&json!({"ipam": dual(), "mtu": 1400})), assert_clean);
+    });
+}
+
+#[test]
+fn flannel_add_may_die_at_every_system_call() {
+    let config = network(
+        "flannel",
+        &json!({"dataDir": "/run/data/flannel", "delegate": {"bridge": "br0"},
+            "ipam": {"dataDir": DATA}}),
+    );
+    in_netns(|| {
+        let daemons = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\n\
+            FLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n";
+        fs::create_dir_all("/run/flannel").expect("a directory below /run");
+        fs::write("/run/flannel/subnet.env", daemons).expect("a file below /run");
+        sweep_add(&config);
+    });
+}
+
+#[test]
+fn tuning_add_may_die_at_every_system_call() {
+    in_netns(|| {
+        require!(Program("strace"));
+        let world = World::new(&Plugins::ours(), 1);
+        HAVING_ETH0.iter().for_each(|line| drop(world.in_pod(1, line)));
+        let config = chained(
+            "tuning",
+            &json!({"dataDir": "/run/data/tuning", "mac": "02:00:00:00:00:07", "mtu": 1400,
+                "promisc": true}),
+        );
+        let call = world.call(&config, 1);
+        let before = world.snapshot().without_bookkeeping();
+        let all = moments(&call, "ADD");
+        assert!(all.len() > 15, "{} system calls", all.len());
+        for moment in &all {
+            kill_at(&call, "ADD", moment);
+            call.del(&Value::Null).ok();
+            let changes = before.changes_to(&world.snapshot().without_bookkeeping());
+            assert!(changes.is_empty(), "ADD killed at {moment:?}: {changes:#?}");
+        }
     });
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use cni::runtime::{Container, NetworkList, Runtime};
 use cni::{CniResult, Host};
 use plugins::registry::PLUGINS;
-use testkit::{Ns, in_netns};
+use testkit::{Ns, in_netns, not_run_unless};
 
 use crate::world::Plugins;
 
@@ -27,6 +27,17 @@ fn host_device_works_as_printed() {
     in_netns(|| {
         Ns::here().ip(&["link", "add", "ens1f0", "type", "veth", "peer", "name", "far"]);
         comes_and_goes_as_printed("host-device");
+    });
+}
+
+#[test]
+fn flannel_works_as_printed() {
+    in_netns(|| {
+        let daemons = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\n\
+            FLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n";
+        fs::create_dir_all("/run/flannel").expect("a directory below /run");
+        fs::write("/run/flannel/subnet.env", daemons).expect("a file below /run");
+        comes_and_goes_as_printed("flannel");
     });
 }
 
@@ -56,6 +67,11 @@ fn sample_works_as_printed() {
 }
 
 #[test]
+fn sbr_works_as_printed() {
+    works_as_printed("sbr");
+}
+
+#[test]
 fn static_works_as_printed() {
     works_as_printed("static");
 }
@@ -63,6 +79,19 @@ fn static_works_as_printed() {
 #[test]
 fn tap_works_as_printed() {
     works_as_printed("tap");
+}
+
+#[test]
+fn tuning_works_as_printed() {
+    works_as_printed("tuning");
+}
+
+#[test]
+fn vm_vrf_works_as_printed() {
+    in_netns(|| {
+        not_run_unless!(Link("vrf"));
+        comes_and_goes_as_printed("vrf");
+    });
 }
 
 #[test]

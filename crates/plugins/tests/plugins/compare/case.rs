@@ -3,6 +3,8 @@
 
 use serde_json::Value;
 
+use crate::conf::HAVING_ETH0;
+
 /// One thing that happens; containers and pods are counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -94,6 +96,18 @@ impl Case {
 
     pub fn before(mut self, steps: &[Step]) -> Case {
         self.before = steps.to_vec();
+        self
+    }
+
+    /// After a plugin that has made `eth0`.
+    pub fn after_eth0(self) -> Case {
+        let steps: Vec<Step> = HAVING_ETH0.iter().map(|line| Step::Pod(line)).collect();
+        self.before(&steps)
+    }
+
+    /// More before the first step.
+    pub fn and_before(mut self, steps: &[Step]) -> Case {
+        self.before.extend_from_slice(steps);
         self
     }
 

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The delegate's configuration, kept from ADD to DEL in the Go plugin's file. That one is named by
+//! the container alone; interfaces but for `eth0` have one of their own here, so that two
+//! attachments of a container do not overwrite each other's.
+
+use std::path::{Path, PathBuf};
+
+use cni::{Attachment, Code, Error, Request};
+use serde_json::{Map, Value};
+
+use crate::note;
+
+/// The interface whose file bears the container's name alone.
+const USUAL: &str = "eth0";
+
+/// Neither a container's identifier nor an interface's name can hold it.
+const SEPARATOR: char = ':';
+
+/// The place of one attachment's file.
+#[derive(Debug)]
+pub struct Scratch {
+    directory: PathBuf,
+    own: String,
+    /// Where the Go plugin has put it.
+    go: String,
+}
+
+impl Scratch {
+    pub fn of(request: &Request, directory: &Path) -> Scratch {
+        let Attachment { container_id, ifname } = request.attachment();
+        let own = match ifname.as_str() {
+            USUAL => container_id.clone(),
+            _ => format!("{container_id}{SEPARATOR}{ifname}"),
+        };
+        Scratch { directory: directory.to_owned(), own, go: container_id }
+    }
+
+    pub fn put(&self, config: &Map<String, Value>) -> Result<(), Error> {
+        let text = serde_json::to_vec(config).expect("a JSON value with text keys always prints");
+        note::write(&self.directory, &self.own, &text)
+            .map_err(|cause| io_error("write", &self.directory, &self.own, &cause))
+    }
+
+    /// What was kept; `None` where there is nothing that could be understood.
+    pub fn read(&self) -> Result<Option<Map<String, Value>>, Error> {
+        for name in [&self.own, &self.go] {
+            let text = note::read(&self.directory, name)
+                .map_err(|cause| io_error("read", &self.directory, name, &cause))?;
+            let config = text.and_then(|text| serde_json::from_slice(&text).ok());
+            if config.is_some() {
+                return Ok(config);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Removes the attachment's own file. One by the container's name alone may be `eth0`'s.
+    pub fn clear(&self) -> Result<(), Error> {
+        remove(&self.directory, &self.own)
+    }
+}
+
+/// Removes a file.
+pub fn remove(directory: &Path, name: &str) -> Result<(), Error> {
+    note::remove(directory, name).map_err(|cause| io_error("remove", directory, name, &cause))
+}
+
+fn io_error(doing: &str, directory: &Path, name: &str, cause: &std::io::Error) -> Error {
+    let doing = format!("{doing} {}", directory.join(name).display());
+    Error::because(Code::IO, doing, cause)
+}
+
+/// A file of an attachment that is not valid any more.
+#[derive(Debug)]
+pub struct Stale {
+    pub attachment: Attachment,
+    pub config: Map<String, Value>,
+    pub file: String,
+}
+
+/// The files of this network that belong to none of these attachments. One by the container's name
+/// alone is the Go plugin's perhaps, and then of any interface.
+pub fn unlisted(
+    directory: &Path,
+    network: &str,
+    valid: &[Attachment],
+) -> Result<Vec<Stale>, Error> {
+    let names = note::names(directory).map_err(|cause| io_error("list", directory, "", &cause))?;
+    let mut stale = Vec::new();
+    for file in names {
+        let (container_id, ifname) = match file.split_once(SEPARATOR) {
+            Some((container_id, ifname)) => (container_id, Some(ifname)),
+            None => (file.as_str(), None),
+        };
+        let is_valid = |one: &Attachment| {
+            one.container_id == container_id && ifname.is_none_or(|name| one.ifname == name)
+        };
+        if valid.iter().any(is_valid) {
+            continue;
+        }
+        let text = note::read(directory, &file).ok().flatten().unwrap_or_default();
+        let Ok(config) = serde_json::from_slice::<Map<String, Value>>(&text) else { continue };
+        if config.get("name").is_some_and(|name| name == network) {
+            let ifname = ifname.unwrap_or(USUAL).to_owned();
+            let attachment = Attachment { container_id: container_id.to_owned(), ifname };
+            stale.push(Stale { attachment, config, file });
+        }
+    }
+    Ok(stale)
+}

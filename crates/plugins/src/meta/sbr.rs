@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `sbr`: source based routing. Packets from an address of the interface look into a table of their
+//! own, so that they leave by the interface whose address they bear.
+
+mod conf;
+mod plan;
+
+use std::net::IpAddr;
+
+use cni::{CniResult, Code, Error, IpConfig, Plugin, Request, Version};
+use kernel::link::{self, Link};
+use kernel::route::{self, Route, RouteFilter};
+use kernel::rule::{self, Rule};
+use kernel::{Family, Netlink, addr};
+
+use self::conf::Sbr;
+use self::plan::{Change, Found};
+use crate::fault::OrFault;
+use crate::{chained, pod};
+
+/// The plugin.
+pub const PLUGIN: Plugin = Plugin {
+    name: "sbr",
+    about: "routes packets by their source address",
+    versions: Version::ALL,
+    add,
+    del,
+    check,
+    status,
+    gc: |_| Ok(()),
+};
+
+fn add(request: &Request) -> Result<CniResult, Error> {
+    let sbr = Sbr::understand(request)?;
+    let result = chained::prev_result(request)?;
+    let ips = addresses(&result, request)?;
+    let ns = pod::open(request)?;
+    // Another interface of the same container may be looking for a free table.
+    let _lock = ns.lock().or_fault("lock the container's namespace")?;
+    let (inside, link) = chained::interface(request, &ns)?;
+    let found = look(&inside, &link)?;
+    let change = plan::change(&sbr, &ips, link.index, &found);
+    apply(&inside, &change)?;
+    Ok(result)
+}
+
+fn addresses(result: &CniResult, request: &Request) -> Result<Vec<IpConfig>, Error> {
+    let ips: Vec<IpConfig> = chained::addresses(result, request).cloned().collect();
+    if ips.is_empty() {
+        let msg = format!("prevResult has no address on interface {:?}", request.ifname);
+        return Err(Error::internal(msg).with_details("sbr routes by address"));
+    }
+    Ok(ips)
+}
+
+fn look(inside: &Netlink, link: &Link) -> Result<Found, Error> {
+    let routes = route::list(inside, RouteFilter::default()).or_fault("list routes")?;
+    let main = |route: &&Route| route.table == route::TABLE_MAIN && route.oif == Some(link.index);
+    Ok(Found {
+        main: routes.iter().filter(main).cloned().collect(),
+        used_tables: routes.iter().map(|route| route.table).collect(),
+        rules: rules(inside)?,
+    })
+}
+
+fn rules(inside: &Netlink) -> Result<Vec<Rule>, Error> {
+    let mut rules = Vec::new();
+    for family in Family::ALL {
+        match rule::list(inside, family) {
+            Ok(found) => rules.extend(found),
+            // A kernel without IPv6.
+            Err(error) if family == Family::V6 && error.is_unsupported() => {}
+            Err(error) => return Err(error).or_fault("list rules"),
+        }
+    }
+    Ok(rules)
+}
+
+/// Makes the change, or takes back what was made of it.
+fn apply(inside: &Netlink, change: &Change) -> Result<(), Error> {
+    let made = inside.apply(change.additions()).or_fault("make source based routes");
+    let made = made.and_then(|()| {
+        // Not before the others stand: the kernel goes on after a failure.
+        inside.apply(change.removals()).or_fault("move routes out of the main table")
+    });
+    made.inspect_err(|_| drop(inside.apply_each(change.taken_back())))
+}
+
+/// The rules are the interface's addresses'; the routes go with the interface.
+fn del(request: &Request) -> Result<(), Error> {
+    let Some(ns) = pod::open_if_there(request) else { return Ok(()) };
+    let doing = "remove source based rules";
+    let _lock = ns.lock().or_fault(doing)?;
+    let inside = ns.netlink().or_fault(doing)?;
+    let sources = sources_of(request, &inside)?;
+    let table = conf::table_of(request);
+    let is_ours = |rule: &&Rule| {
+        let is_source = rule.from.is_some_and(|from| sources.contains(&from.addr()));
+        is_source && table.is_none_or(|table| table == rule.table)
+    };
+    let rules = rules(&inside)?;
+    let removals = rules.iter().filter(is_ours).map(rule::remove);
+    let errors = inside.apply_each(removals).into_iter().filter_map(Result::err);
+    let errors = errors.filter(|error| !error.is_not_found());
+    Error::join(errors.map(|cause| Error::because(Code::INTERNAL, doing, &cause)).collect())
+}
+
+/// Those of the interface, and those that the ADD told of, for an interface that is gone.
+fn sources_of(request: &Request, inside: &Netlink) -> Result<Vec<IpAddr>, Error> {
+    let result = request.prev_result().ok().flatten().unwrap_or_default();
+    let told = chained::addresses(&result, request).map(|ip| ip.address.addr());
+    let mut sources: Vec<IpAddr> = told.collect();
+    let link = link::by_name(inside, pod::ifname(request)?).or_fault("look for the interface")?;
+    if let Some(link) = link {
+        let found = addr::list(inside, Some(link.index)).or_fault("list addresses")?;
+        sources.extend(found.iter().map(|address| address.prefix.addr()));
+    }
+    Ok(sources)
+}
+
+/// Each address must have its rule, and the table that it leads to the routes of the result.
+fn check(request: &Request) -> Result<(), Error> {
+    let sbr = Sbr::understand(request)?;
+    let result = request.required_prev_result()?;
+    let ns = pod::open(request)?;
+    let (inside, link) = chained::interface(request, &ns)?;
+    let rules = rules(&inside)?;
+    for ip in addresses(&result, request)? {
+        let source = ip.address.addr();
+        let table = plan::table_of(&sbr, source, &rules).ok_or_else(|| {
+            Error::internal(format!("rule for packets from {source} is missing in the container"))
+        })?;
+        if sbr.table.is_some() {
+            continue;
+        }
+        let filter = RouteFilter { table: Some(table), ..RouteFilter::default() };
+        let routes = route::list(&inside, filter).or_fault("list routes")?;
+        for want in plan::expected(&sbr, &ip, &result) {
+            let fits = |route: &Route| {
+                let same_gateway = want.gateway.is_none() || route.gateway == want.gateway;
+                route.dst == want.dst && same_gateway && route.oif == Some(link.index)
+            };
+            if !routes.iter().any(fits) {
+                let via = want.gateway.map(|gateway| format!(" via {gateway}")).unwrap_or_default();
+                let msg = format!("route to {}{via} is missing in table {table}", want.dst);
+                return Err(Error::internal(msg));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn status(request: &Request) -> Result<(), Error> {
+    Sbr::understand(request)?;
+    let host = Netlink::open().or_fault("open a netlink socket")?;
+    match rule::list(&host, Family::V4) {
+        Err(error) if error.is_unsupported() => {
+            Err(Error::new(Code::NOT_AVAILABLE, "this kernel has no routing rules"))
+        }
+        other => other.map(drop).or_fault("ask the kernel for its rules"),
+    }
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The configuration of sbr.
+
+use std::net::IpAddr;
+
+use cni::{Error, Request};
+use serde::Deserialize;
+
+/// As written.
+#[derive(Debug, Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct SbrConf {
+    table: Option<u32>,
+    gateways: Vec<String>,
+    add_source_hints: bool,
+}
+
+/// As understood.
+#[derive(Debug, Default)]
+pub struct Sbr {
+    /// A table that others fill: only rules are made.
+    pub table: Option<u32>,
+    /// In place of those of the result, one a family.
+    pub gateways: Vec<IpAddr>,
+    /// Routes of the link stay in the main table.
+    pub add_source_hints: bool,
+}
+
+impl Sbr {
+    pub fn understand(request: &Request) -> Result<Sbr, Error> {
+        let conf: SbrConf = request.conf()?;
+        if conf.table == Some(0) {
+            let msg = "key \"table\" is 0, allowed are 1 to 4294967295";
+            return Err(Error::invalid_config(msg));
+        }
+        let mut gateways: Vec<IpAddr> = Vec::new();
+        for text in &conf.gateways {
+            let gateway = text.parse::<IpAddr>().map(|ip| ip.to_canonical()).map_err(|_| {
+                Error::invalid_config(format!("key \"gateways\": {text:?} is not an IP address"))
+            })?;
+            if gateways.iter().any(|other| other.is_ipv4() == gateway.is_ipv4()) {
+                let msg = format!("key \"gateways\": {text:?} is the second of its family");
+                return Err(Error::invalid_config(msg)
+                    .with_details("allowed are one IPv4 and one IPv6 address"));
+            }
+            gateways.push(gateway);
+        }
+        Ok(Sbr { table: conf.table, gateways, add_source_hints: conf.add_source_hints })
+    }
+
+    /// The gateway for packets from an address.
+    pub fn gateway(&self, source: IpAddr, told: Option<IpAddr>) -> Option<IpAddr> {
+        let fits = |gateway: &&IpAddr| gateway.is_ipv4() == source.is_ipv4();
+        self.gateways.iter().find(fits).copied().or(told)
+    }
+}
+
+/// The table, if DEL can read it.
+pub fn table_of(request: &Request) -> Option<u32> {
+    request.conf::<SbrConf>().ok().and_then(|conf| conf.table)
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `tuning`: sysctls of the container's namespace, and attributes of its interface, which DEL gives
+//! back.
+
+mod allowlist;
+mod backup;
+mod conf;
+mod sysctls;
+
+use cni::{CniResult, Code, Error, Plugin, Request, Version};
+use kernel::link::{self, Link};
+use kernel::{Netlink, Netns};
+
+use self::backup::{Backup, Shelf};
+use self::conf::{Tuning, data_dir_of};
+use crate::fault::OrFault;
+use crate::undo::{Undo, or_undo};
+use crate::{chained, pod};
+
+/// The plugin.
+pub const PLUGIN: Plugin = Plugin {
+    name: "tuning",
+    about: "sets sysctls of the container, and attributes of its interface",
+    versions: Version::ALL,
+    add,
+    del,
+    check,
+    status,
+    gc,
+};
+
+fn add(request: &Request) -> Result<CniResult, Error> {
+    let tuning = Tuning::understand(request)?;
+    allowlist::check(&tuning.sysctls)?;
+    let mut result = chained::prev_result(request)?;
+    let ns = pod::open(request)?;
+    or_undo(|undo| build(request, &tuning, &ns, undo))?;
+    for interface in chained::interfaces_mut(&mut result, request) {
+        if let Some(mac) = tuning.attributes.mac {
+            interface.mac = mac.to_string();
+        }
+        if let Some(mtu) = tuning.attributes.mtu.filter(|_| interface.mtu != 0) {
+            interface.mtu = mtu;
+        }
+    }
+    Ok(result)
+}
+
+fn build<'a>(
+    request: &Request,
+    tuning: &Tuning,
+    ns: &'a Netns,
+    undo: &mut Undo<'a>,
+) -> Result<(), Error> {
+    let before = sysctls::write(ns, &tuning.sysctls)?;
+    undo.push(move || sysctls::put_back(ns, &before));
+    if tuning.attributes.is_empty() {
+        return Ok(());
+    }
+    let (inside, link) = chained::interface(request, ns)?;
+    let shelf = Shelf::of(request, &tuning.data_dir);
+    let kept = shelf.take_down()?;
+    let mut backup = Backup::of(&link, &tuning.attributes, &request.network);
+    if let Some(kept) = &kept {
+        // A second ADD: the interface holds our values now, and the backup the ones from before.
+        backup = backup.with_older(kept);
+    }
+    shelf.put(&backup)?;
+    set(&inside, &link, tuning).inspect_err(|_| match kept {
+        // Best effort: the first error is the one to tell.
+        Some(kept) => drop(shelf.put(&kept)),
+        None => drop(shelf.clear()),
+    })
+}
+
+/// Sets all attributes, or none.
+fn set(inside: &Netlink, link: &Link, tuning: &Tuning) -> Result<(), Error> {
+    let wanted = &tuning.attributes;
+    inside.apply([link::set(link.name, wanted)]).or_fault("tune the interface").inspect_err(|_| {
+        let before = Backup::of(link, wanted, "").attributes();
+        drop(inside.apply([link::set(link.index, &before)]));
+    })
+}
+
+/// Nothing here may keep the plugins before this one from their DEL: an attribute that cannot be
+/// given back is of no use to an interface that goes away.
+fn del(request: &Request) -> Result<(), Error> {
+    let data_dir = data_dir_of(request);
+    let shelf = Shelf::of(request, &data_dir);
+    // A backup that cannot be read cannot be restored.
+    let Ok(Some(backup)) = shelf.take_down() else { return shelf.clear() };
+    let is_restored = match pod::open_if_there(request) {
+        Some(ns) => restore(request, &ns, &backup),
+        None => true,
+    };
+    if is_restored { shelf.clear() } else { Ok(()) }
+}
+
+/// Whether all is as before, or no more.
+fn restore(request: &Request, ns: &Netns, backup: &Backup) -> bool {
+    let Ok((inside, link)) = chained::interface(request, ns) else { return true };
+    if inside.apply([link::set(link.index, &backup.attributes())]).is_ok() {
+        return true;
+    }
+    // One that the kernel refuses must not keep the others.
+    let each = backup.each_attribute().map(|one| link::set(link.index, &one));
+    let results = inside.apply_each(each);
+    results.iter().all(Result::is_ok)
+}
+
+fn check(request: &Request) -> Result<(), Error> {
+    let tuning = Tuning::understand(request)?;
+    request.required_prev_result()?;
+    let ns = pod::open(request)?;
+    sysctls::check(&ns, &tuning.sysctls)?;
+    let (_, link) = chained::interface(request, &ns)?;
+    let wanted = tuning.attributes;
+    let is = Backup::of(&link, &wanted, "").attributes();
+    let differ = [
+        ("mac", shown(wanted.mac), shown(is.mac)),
+        ("mtu", shown(wanted.mtu), shown(is.mtu)),
+        ("promisc", shown(wanted.promisc), shown(is.promisc)),
+        ("allmulti", shown(wanted.allmulti), shown(is.allmulti)),
+        ("txQLen", shown(wanted.txqlen), shown(is.txqlen)),
+    ];
+    match differ.into_iter().find(|(_, wanted, is)| wanted != is) {
+        None => Ok(()),
+        Some((key, wanted, is)) => {
+            let msg = format!("interface {} has {key} {is}, expected {wanted}", link.name);
+            Err(Error::internal(msg))
+        }
+    }
+}
+
+fn shown(value: Option<impl ToString>) -> String {
+    value.map_or("none".to_owned(), |value| value.to_string())
+}
+
+fn status(request: &Request) -> Result<(), Error> {
+    let tuning = Tuning::understand(request)?;
+    allowlist::check(&tuning.sysctls)
+}
+
+/// Removes the backups of this network that belong to no valid attachment. Those of the Go plugin
+/// do not name their network, and may be another's: they stay for their DEL.
+fn gc(request: &Request) -> Result<(), Error> {
+    let Some(valid) = request.valid_attachments()? else { return Ok(()) };
+    let data_dir = data_dir_of(request);
+    backup::remove_unlisted(&data_dir, &request.network, &valid)
+}
+
+/// An error of a file of ours.
+fn io_error(doing: &str, cause: &std::io::Error) -> Error {
+    Error::because(Code::IO, doing, cause)
+}

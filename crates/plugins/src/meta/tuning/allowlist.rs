@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The administrator's list of sysctls that configurations may set. Without the file all may be.
+
+use std::io::ErrorKind;
+
+use cni::Error;
+use regex_lite::Regex;
+
+use super::sysctls::Sysctl;
+
+/// One regular expression a line; a key is allowed where one of them matches a part of it.
+const FILE: &str = "/etc/cni/tuning/allowlist.conf";
+
+/// Refuses what the list does not allow.
+pub fn check(sysctls: &[Sysctl]) -> Result<(), Error> {
+    if sysctls.is_empty() {
+        return Ok(());
+    }
+    match std::fs::read_to_string(FILE) {
+        Ok(text) => check_against(&text, sysctls),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(cause) => Err(super::io_error(&format!("read {FILE}"), &cause)),
+    }
+}
+
+fn check_against(text: &str, sysctls: &[Sysctl]) -> Result<(), Error> {
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let expression = |line: &&str| {
+        Regex::new(line).map_err(|cause| {
+            let msg = format!("{FILE}: {line:?} is not a regular expression");
+            Error::invalid_config(msg).with_details(cause.to_string())
+        })
+    };
+    let allowed: Vec<Regex> = lines.iter().map(expression).collect::<Result<_, _>>()?;
+    for sysctl in sysctls {
+        if !allowed.iter().any(|expression| expression.is_match(&sysctl.key)) {
+            let msg = format!("key \"sysctl\": {:?} is not allowed on this node", sysctl.key);
+            return Err(Error::invalid_config(msg)
+                .with_details(format!("{FILE} allows {}", lines.join(", "))));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expressions_match_any_part_of_a_key() {
+        let check = |list: &str, key: &str| {
+            let sysctl = Sysctl::new(key.to_owned(), "1".to_owned(), "eth0").unwrap();
+            check_against(list, &[sysctl]).is_ok()
+        };
+        let key = "net.ipv4.conf.IFNAME.rp_filter";
+        assert!(check("rp_filter", key));
+        assert!(check("\n  ^net\\.ipv4\\.conf\\.IFNAME\\.[a-z_]*$  \r\n", key));
+        assert!(check("^net.core\n(rp|arp)_filter$", key));
+        assert!(!check("^rp_filter", key));
+        assert!(!check("", key), "an empty list allows nothing");
+        assert!(!check("(", key), "what is no expression allows nothing");
+    }
+}

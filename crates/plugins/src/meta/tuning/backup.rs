@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Attributes as they were before the first ADD, kept in a file that the Go plugin reads too.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use cni::{Attachment, Code, Error, Request};
+use kernel::link::{Attributes, Link};
+use serde::{Deserialize, Serialize};
+
+use super::io_error;
+use crate::note;
+
+/// The Go plugin's file; it passes over the network's name, by which GC knows whose it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Backup {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    mac: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    promisc: Option<bool>,
+    #[serde(skip_serializing_if = "is_zero")]
+    mtu: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allmulti: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tx_q_len: Option<u32>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    network: String,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+impl Backup {
+    /// What the link has of what is about to change.
+    pub fn of(link: &Link, changes: &Attributes, network: &str) -> Backup {
+        let mac = link.mac.filter(|_| changes.mac.is_some());
+        Backup {
+            mac: mac.map(|mac| mac.to_string()).unwrap_or_default(),
+            promisc: changes.promisc.map(|_| link.is_promisc()),
+            mtu: changes.mtu.map_or(0, |_| link.mtu),
+            allmulti: changes.allmulti.map(|_| link.is_allmulti()),
+            tx_q_len: changes.txqlen.map(|_| link.txqlen),
+            network: network.to_owned(),
+        }
+    }
+
+    /// The values of an older backup win: they are the ones from before any change.
+    pub fn with_older(self, older: &Backup) -> Backup {
+        Backup {
+            mac: if older.mac.is_empty() { self.mac } else { older.mac.clone() },
+            promisc: older.promisc.or(self.promisc),
+            mtu: if older.mtu == 0 { self.mtu } else { older.mtu },
+            allmulti: older.allmulti.or(self.allmulti),
+            tx_q_len: older.tx_q_len.or(self.tx_q_len),
+            network: self.network,
+        }
+    }
+
+    /// To be set again.
+    pub fn attributes(&self) -> Attributes {
+        Attributes {
+            mac: self.mac.parse().ok(),
+            mtu: Some(self.mtu).filter(|mtu| *mtu != 0),
+            promisc: self.promisc,
+            allmulti: self.allmulti,
+            txqlen: self.tx_q_len,
+        }
+    }
+
+    /// The same one by one.
+    pub fn each_attribute(&self) -> impl Iterator<Item = Attributes> {
+        let Attributes { mac, mtu, promisc, allmulti, txqlen } = self.attributes();
+        let nothing = Attributes::default();
+        let each = [
+            Attributes { mtu, ..nothing },
+            Attributes { mac, ..nothing },
+            Attributes { promisc, ..nothing },
+            Attributes { allmulti, ..nothing },
+            Attributes { txqlen, ..nothing },
+        ];
+        each.into_iter().filter(|one| !one.is_empty())
+    }
+
+    /// As the Go plugin writes it, to the space.
+    fn to_text(&self) -> Vec<u8> {
+        let mut text = Vec::new();
+        let formatter = serde_json::ser::PrettyFormatter::with_indent(b" ");
+        let mut serializer = serde_json::Serializer::with_formatter(&mut text, formatter);
+        self.serialize(&mut serializer).expect("texts and numbers always print into memory");
+        text
+    }
+}
+
+/// The place of one attachment's backup.
+#[derive(Debug)]
+pub struct Shelf<'a> {
+    directory: &'a Path,
+    name: String,
+}
+
+impl<'a> Shelf<'a> {
+    pub fn of(request: &Request, directory: &'a Path) -> Shelf<'a> {
+        Shelf { directory, name: file_name(&request.attachment()) }
+    }
+
+    /// The backup, if there is one that can be understood.
+    pub fn take_down(&self) -> Result<Option<Backup>, Error> {
+        let text = note::read(self.directory, &self.name);
+        let text = text.map_err(|cause| io_error(&format!("read {}", self.shown()), &cause))?;
+        Ok(text.and_then(|text| serde_json::from_slice(&text).ok()))
+    }
+
+    pub fn put(&self, backup: &Backup) -> Result<(), Error> {
+        note::write(self.directory, &self.name, &backup.to_text())
+            .map_err(|cause| Error::because(Code::IO, format!("write {}", self.shown()), &cause))
+    }
+
+    pub fn clear(&self) -> Result<(), Error> {
+        note::remove(self.directory, &self.name)
+            .map_err(|cause| io_error(&format!("remove {}", self.shown()), &cause))
+    }
+
+    fn shown(&self) -> String {
+        PathBuf::from(self.directory).join(&self.name).display().to_string()
+    }
+}
+
+fn file_name(attachment: &Attachment) -> String {
+    format!("{}_{}.json", attachment.container_id, attachment.ifname)
+}
+
+/// Removes the backups of a network that belong to none of these attachments.
+pub fn remove_unlisted(directory: &Path, network: &str, valid: &[Attachment]) -> Result<(), Error> {
+    let valid: HashSet<String> = valid.iter().map(file_name).collect();
+    let names = note::names(directory)
+        .map_err(|cause| io_error(&format!("list {}", directory.display()), &cause))?;
+    let mut errors = Vec::new();
+    for name in names.into_iter().filter(|name| !valid.contains(name)) {
+        let shelf = Shelf { directory, name };
+        match shelf.take_down() {
+            Ok(Some(backup)) if backup.network == network => errors.extend(shelf.clear().err()),
+            _ => {}
+        }
+    }
+    Error::join(errors)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Written by the Go plugin 1.9.1.
+    const GO: &str = "{\n \"mac\": \"02:00:00:00:00:01\",\n \"promisc\": false,\n \"mtu\": 1500,\n \
+                      \"allmulti\": false,\n \"txQLen\": 1000\n}";
+
+    #[test]
+    fn the_file_is_gos() {
+        let backup: Backup = serde_json::from_str(GO).unwrap();
+        assert_eq!(String::from_utf8(backup.to_text()).unwrap(), GO);
+        assert_eq!(backup.each_attribute().count(), 5);
+    }
+
+    #[test]
+    fn older_values_win() {
+        let older: Backup = serde_json::from_str("{\"mtu\": 1500, \"promisc\": false}").unwrap();
+        let now: Backup = serde_json::from_str(
+            "{\"mtu\": 1400, \"promisc\": true, \"txQLen\": 7, \"network\": \"n\"}",
+        )
+        .unwrap();
+        let both = now.with_older(&older);
+        assert_eq!((both.mtu, both.promisc, both.tx_q_len), (1500, Some(false), Some(7)));
+        assert_eq!(both.network, "n");
+    }
+}

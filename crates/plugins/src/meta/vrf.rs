@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `vrf`: puts the container's interface into a VRF, a routing table of its own within the
+//! container, and makes the VRF where it is missing.
+
+mod table;
+
+use std::time::{Duration, Instant};
+
+use cni::{CniResult, Code, Error, Plugin, Request, Version};
+use ipnet::IpNet;
+use kernel::addr::{self, Addr, AddrOptions};
+use kernel::link::{self, Detail, Kind, Link, NewLink};
+use kernel::route::{self, Route, RouteFilter};
+use kernel::{IfIndex, IfName, Netlink, Netns};
+use serde::Deserialize;
+
+use crate::fault::OrFault;
+use crate::undo::{Undo, or_undo};
+use crate::{chained, identity, pod, verify};
+
+/// The plugin.
+pub const PLUGIN: Plugin = Plugin {
+    name: "vrf",
+    about: "puts the container's interface into a VRF",
+    versions: &[Version::V0_3_1, Version::V0_4_0, Version::V1_0_0, Version::V1_1_0],
+    add,
+    del,
+    check,
+    status,
+    gc: |_| Ok(()),
+};
+
+/// How long the kernel may take for the routes to IPv6 addresses; with duplicate detection it is one
+/// to two seconds.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// As written.
+#[derive(Debug, Deserialize, Default)]
+#[serde(default)]
+struct VrfConf {
+    vrfname: String,
+    table: u32,
+}
+
+/// As understood.
+#[derive(Debug)]
+struct Vrf {
+    name: IfName,
+    /// `None`: that of the VRF that is there, or a free one.
+    table: Option<u32>,
+}
+
+fn understand(request: &Request) -> Result<Vrf, Error> {
+    let conf: VrfConf = request.conf()?;
+    if conf.vrfname.is_empty() {
+        return Err(Error::invalid_config("key \"vrfname\" must be set to the name of a VRF"));
+    }
+    let name = conf.vrfname.parse().map_err(|cause: kernel::IfNameError| {
+        Error::because(Code::INVALID_CONFIG, "key \"vrfname\"", &cause)
+    })?;
+    Ok(Vrf { name, table: Some(conf.table).filter(|table| *table != 0) })
+}
+
+fn add(request: &Request) -> Result<CniResult, Error> {
+    let vrf = understand(request)?;
+    let result = chained::prev_result(request)?;
+    let ns = pod::open(request)?;
+    let (inside, link) = chained::interface(request, &ns)?;
+    refuse_other_master(&inside, &link)?;
+    or_undo(|undo| build(request, &vrf, &ns, &inside, &link, undo))?;
+    Ok(result)
+}
+
+fn refuse_other_master(inside: &Netlink, link: &Link) -> Result<(), Error> {
+    let Some(master) = link.master else { return Ok(()) };
+    let found = link::by_index(inside, master).or_fault("look for the interface's master")?;
+    let shown = found.map_or(master.to_string(), |master| master.name.to_string());
+    Err(Error::internal(format!("interface {} is in {shown} already", link.name)))
+}
+
+fn build<'a>(
+    request: &Request,
+    vrf: &Vrf,
+    ns: &Netns,
+    inside: &'a Netlink,
+    link: &'a Link,
+    undo: &mut Undo<'a>,
+) -> Result<(), Error> {
+    let (master, table) = ensure(request, vrf, inside, undo)?;
+    let before = Before::of(inside, link)?;
+    let mut monitor =
+        ns.enter(route::monitor).and_then(|monitor| monitor).or_fault("listen to routes")?;
+    let doing = "put the interface into the VRF";
+    let kept = before.clone();
+    undo.push(move || kept.put_back(inside, link.index));
+    inside.apply([link::set_master(link.index, master)]).or_fault(doing)?;
+    before.restore_addresses(inside, link.index)?;
+    if link.is_up() && link.has_carrier() {
+        before.wait_for_addresses(inside, &mut monitor, link.index, table)?;
+    }
+    inside.apply(before.routes_in(table)).or_fault("move routes into the VRF")
+}
+
+/// The VRF's index and table; it is made where it is missing.
+fn ensure<'a>(
+    request: &Request,
+    vrf: &Vrf,
+    inside: &'a Netlink,
+    undo: &mut Undo<'a>,
+) -> Result<(IfIndex, u32), Error> {
+    if let Some((Link { index, .. }, table)) = find(vrf.name, inside)? {
+        return match vrf.table.filter(|wanted| *wanted != table) {
+            None => Ok((index, table)),
+            Some(wanted) => Err(Error::invalid_config(format!(
+                "key \"table\" is {wanted}, but VRF {} exists with table {table}",
+                vrf.name
+            ))),
+        };
+    }
+    let table = vrf.table.map_or_else(|| table::choose(inside), Ok)?;
+    // By its group DEL knows one that is ours, and was left empty by a crash.
+    let group = Some(identity::group(&request.network));
+    let new = NewLink { up: true, group, ..NewLink::new(vrf.name, Kind::Vrf(table)) };
+    inside.apply([link::create(&new)]).or_fault("create the VRF")?;
+    let name = vrf.name;
+    undo.push(move || drop(inside.apply([link::remove(name)])));
+    let index = link::index_of(inside, vrf.name).or_fault("look for the new VRF")?;
+    Ok((index, table))
+}
+
+fn find(name: IfName, inside: &Netlink) -> Result<Option<(Link, u32)>, Error> {
+    let Some(link) = link::by_name(inside, name).or_fault("look for the VRF")? else {
+        return Ok(None);
+    };
+    match link.detail {
+        Detail::Vrf(table) => Ok(Some((link, table))),
+        _ => {
+            let kind = link.kind.as_deref().unwrap_or("a device");
+            let msg = format!("key \"vrfname\": interface {name} exists and is {kind}, not a VRF");
+            Err(Error::invalid_config(msg))
+        }
+    }
+}
+
+/// What the kernel takes from an interface when it changes its VRF: it sets it down and up again.
+#[derive(Debug, Clone)]
+struct Before {
+    /// Global IPv6 addresses, which go unless `keep_addr_on_down` is set.
+    addresses: Vec<Addr>,
+    /// Routes but for those that the kernel makes for addresses.
+    routes: Vec<Route>,
+}
+
+impl Before {
+    fn of(inside: &Netlink, link: &Link) -> Result<Before, Error> {
+        let mut addresses = addr::list(inside, Some(link.index)).or_fault("list addresses")?;
+        addresses.retain(|one| one.prefix.addr().is_ipv6() && one.scope == route::SCOPE_UNIVERSE);
+        let filter = RouteFilter {
+            oif: Some(link.index),
+            table: Some(route::TABLE_MAIN),
+            ..RouteFilter::default()
+        };
+        let mut routes = route::list(inside, filter).or_fault("list routes")?;
+        routes.retain(|route| route.protocol != route::PROTOCOL_KERNEL);
+        // The gateways of the others are found by those straight out of the link.
+        routes.sort_by_key(|route| route.gateway.is_some());
+        Ok(Before { addresses, routes })
+    }
+
+    fn restore_addresses(&self, inside: &Netlink, index: IfIndex) -> Result<(), Error> {
+        if self.addresses.is_empty() {
+            return Ok(());
+        }
+        let found = addr::list(inside, Some(index)).or_fault("list addresses")?;
+        let is_lost = |one: &&Addr| !found.iter().any(|other| other.prefix == one.prefix);
+        let lost = self.addresses.iter().filter(is_lost).map(|one| {
+            let options = AddrOptions {
+                nodad: one.flags & addr::IFA_F_NODAD != 0,
+                no_prefix_route: one.flags & addr::IFA_F_NOPREFIXROUTE != 0,
+                scope: one.scope,
+            };
+            addr::add(index, one.prefix, options)
+        });
+        inside.apply(lost).or_fault("give the interface its IPv6 addresses again")
+    }
+
+    /// The kernel makes the route to an address of its own a moment later; before, it refuses routes
+    /// with that source.
+    fn wait_for_addresses(
+        &self,
+        inside: &Netlink,
+        monitor: &mut kernel::Monitor,
+        index: IfIndex,
+        table: u32,
+    ) -> Result<(), Error> {
+        let filter = RouteFilter { oif: Some(index), table: Some(table), ..RouteFilter::default() };
+        let is_there = |routes: &[Route], one: &Addr| {
+            let own = IpNet::from(one.prefix.addr());
+            routes.iter().any(|route| route.kind == route::KIND_LOCAL && route.dst == own)
+        };
+        let all = |routes: &[Route]| self.addresses.iter().all(|one| is_there(routes, one));
+        if self.addresses.is_empty() {
+            return Ok(());
+        }
+        let deadline = Instant::now() + PATIENCE;
+        let came = route::wait_until(inside, monitor, filter, deadline, all);
+        if came.or_fault("wait for routes to IPv6 addresses")? {
+            return Ok(());
+        }
+        let seconds = PATIENCE.as_secs();
+        let msg = format!("IPv6 addresses were not usable in table {table} after {seconds} s");
+        Err(Error::new(Code::TRY_LATER, msg))
+    }
+
+    fn routes_in(&self, table: u32) -> Vec<kernel::Request> {
+        let moved = self.routes.iter().map(|route| Route { table, ..route.clone() });
+        moved.map(|route| route::replace(&route)).collect()
+    }
+
+    /// As it was, as far as that can be: the first error is the one to tell.
+    fn put_back(&self, inside: &Netlink, index: IfIndex) {
+        let _ = inside.apply([link::set_no_master(index)]);
+        let _ = self.restore_addresses(inside, index);
+        drop(inside.apply_each(self.routes_in(route::TABLE_MAIN)));
+    }
+}
+
+fn del(request: &Request) -> Result<(), Error> {
+    // Without a name there was no ADD.
+    let Ok(vrf) = understand(request) else { return Ok(()) };
+    let Some(ns) = pod::open_if_there(request) else { return Ok(()) };
+    let inside = ns.netlink().or_fault("open a socket in the container's namespace")?;
+    let Ok(Some((master, _))) = find(vrf.name, &inside) else { return Ok(()) };
+    let ifname = pod::ifname(request)?;
+    let link = link::by_name(&inside, ifname).or_fault("look for the interface")?;
+    let member = link.filter(|link| link.master == Some(master.index));
+    if let Some(link) = &member {
+        or_gone(inside.apply([link::set_no_master(link.index)]))
+            .or_fault("take the interface out of the VRF")?;
+    }
+    let members =
+        link::list_of_master(&inside, master.index).or_fault("list the VRF's interfaces")?;
+    // One that never held our interface, and is not of our making, is somebody else's.
+    let is_ours = member.is_some() || master.group == identity::group(&request.network);
+    if is_ours && members.is_empty() {
+        or_gone(inside.apply([link::remove(master.index)])).or_fault("remove the VRF")?;
+    }
+    Ok(())
+}
+
+/// Another DEL of the same container may have been faster.
+fn or_gone(done: kernel::Result<()>) -> kernel::Result<()> {
+    match done {
+        Err(error) if error.is_not_found() => Ok(()),
+        other => other,
+    }
+}
+
+fn check(request: &Request) -> Result<(), Error> {
+    let vrf = understand(request)?;
+    let result = request.required_prev_result()?;
+    let ns = pod::open(request)?;
+    let (inside, link) = chained::interface(request, &ns)?;
+    let name = vrf.name;
+    let Some((master, table)) = find(name, &inside)? else {
+        return Err(Error::internal(format!("VRF {name} is not in the container")));
+    };
+    if vrf.table.is_some_and(|wanted| wanted != table) {
+        return Err(Error::internal(format!("VRF {name} has table {table}")));
+    }
+    if link.master != Some(master.index) {
+        return Err(Error::internal(format!("interface {} is not in VRF {name}", link.name)));
+    }
+    let ips: Vec<_> = chained::addresses(&result, request).cloned().collect();
+    verify::addresses(&inside, link.index, &ips)?;
+    let filter = RouteFilter { table: Some(table), ..RouteFilter::default() };
+    let routes = route::list(&inside, filter).or_fault("list routes")?;
+    for want in result.routes.iter().filter(|want| want.table.is_none()) {
+        if !routes.iter().any(|route| route.dst == want.dst.trunc()) {
+            let msg = format!("route to {} is missing in table {table}", want.dst.trunc());
+            return Err(Error::internal(msg));
+        }
+    }
+    Ok(())
+}
+
+fn status(request: &Request) -> Result<(), Error> {
+    understand(request)?;
+    let host = Netlink::open().or_fault("open a netlink socket")?;
+    if !link::is_supported(&host, "vrf").or_fault("ask the kernel for its features")? {
+        return Err(Error::new(Code::NOT_AVAILABLE, "this kernel has no VRFs"));
+    }
+    Ok(())
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A routing table for a new VRF.
+
+use std::collections::HashSet;
+
+use cni::Error;
+use kernel::link::{self, Detail};
+use kernel::route::{self, RouteFilter};
+use kernel::{Family, Netlink, rule};
+
+use crate::fault::OrFault;
+
+/// The smallest one that no VRF, no rule and no route uses.
+pub fn choose(inside: &Netlink) -> Result<u32, Error> {
+    let doing = "look for a free routing table";
+    let mut used = HashSet::new();
+    for link in link::list(inside).or_fault(doing)? {
+        if let Detail::Vrf(table) = link.detail {
+            used.insert(table);
+        }
+    }
+    let routes = route::list(inside, RouteFilter::default()).or_fault(doing)?;
+    used.extend(routes.iter().map(|route| route.table));
+    for family in Family::ALL {
+        match rule::list(inside, family) {
+            Ok(rules) => used.extend(rules.iter().map(|rule| rule.table)),
+            Err(error) if error.is_unsupported() => {}
+            Err(error) => return Err(error).or_fault(doing),
+        }
+    }
+    free(&used).ok_or_else(|| Error::internal("all routing tables are in use"))
+}
+
+fn free(used: &HashSet<u32>) -> Option<u32> {
+    let reserved = [route::TABLE_DEFAULT, route::TABLE_MAIN, route::TABLE_LOCAL];
+    (1..u32::MAX).find(|table| !used.contains(table) && !reserved.contains(table))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smallest_free_table_is_chosen() {
+        let check = |used: &[u32], wanted| {
+            assert_eq!(free(&used.iter().copied().collect()), Some(wanted), "{used:?}");
+        };
+        check(&[], 1);
+        check(&[1, 2, 4], 3);
+        check(&(1..253).collect::<Vec<_>>(), 256);
+    }
+}

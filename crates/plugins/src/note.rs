@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A file that a plugin keeps about an attachment: written as a whole or not at all, and gone
+//! without complaint. What a crash leaves half-written bears a name that the next write or removal
+//! of the same note takes.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Writes a note, for its owner's eyes only, and makes its directory.
+pub fn write(directory: &Path, name: &str, text: &[u8]) -> io::Result<()> {
+    if !directory.is_dir() {
+        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    }
+    let fresh = unfinished(directory, name);
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+    file.write_all(text)?;
+    file.sync_all()?;
+    fs::rename(fresh, directory.join(name))
+}
+
+/// What a note says; `None` where there is none.
+pub fn read(directory: &Path, name: &str) -> io::Result<Option<Vec<u8>>> {
+    match fs::read(directory.join(name)) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if is_gone(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes a note, and what a crash has left of it.
+pub fn remove(directory: &Path, name: &str) -> io::Result<()> {
+    for file in [unfinished(directory, name), directory.join(name)] {
+        match fs::remove_file(file) {
+            Err(error) if !is_gone(&error) => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The names of all notes; none where there is no directory.
+pub fn names(directory: &Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if is_gone(&error) => return Ok(Vec::new()),
+        other => other?,
+    };
+    let names = entries.map(|entry| Ok(entry?.file_name().into_string().unwrap_or_default()));
+    let mut names: Vec<String> = names.collect::<io::Result<_>>()?;
+    names.retain(|name| !name.is_empty() && !name.starts_with('.'));
+    names.sort();
+    Ok(names)
+}
+
+/// Begins with a dot, as no container's identifier does.
+fn unfinished(directory: &Path, name: &str) -> PathBuf {
+    directory.join(format!(".{name}.new"))
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_is_replaced_as_a_whole_and_removed_twice() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = root.path().join("a/b");
+        assert_eq!(read(&directory, "c1").unwrap(), None);
+        assert!(names(&directory).unwrap().is_empty());
+        write(&directory, "c1", b"a long text").unwrap();
+        write(&directory, "c1", b"short").unwrap();
+        assert_eq!(read(&directory, "c1").unwrap().unwrap(), b"short");
+        fs::write(directory.join(".c1.new"), "half").unwrap();
+        assert_eq!(names(&directory).unwrap(), ["c1"]);
+        remove(&directory, "c1").unwrap();
+        remove(&directory, "c1").unwrap();
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 0, "nothing is left");
+    }
+}

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+//! tuning: what it changes comes back, whatever happens in between.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use testkit::{in_netns, run};
+
+use crate::conf::{HAVING_ETH0, chained, with};
+use crate::world::{Plugins, World};
+
+const PLACE: &str = "/run/data/tuning";
+const FILE: &str = "/run/data/tuning/c1_eth0.json";
+
+fn tuning(more: &Value) -> Value {
+    with(chained("tuning", &json!({"dataDir": PLACE})), more)
+}
+
+fn world() -> World {
+    let world = World::new(&Plugins::ours(), 1);
+    HAVING_ETH0.iter().for_each(|line| drop(world.in_pod(1, line)));
+    world
+}
+
+fn link(world: &World) -> Value {
+    world.pod(1).ip_json(&["link", "show", "eth0"])[0].clone()
+}
+
+#[test]
+fn a_second_add_of_tuning_keeps_the_first_backup() {
+    in_netns(|| {
+        let world = world();
+        let before = world.snapshot().without_bookkeeping();
+        let first = world.call(&tuning(&json!({"mtu": 1400})), 1);
+        first.add().ok();
+        let second = world.call(&tuning(&json!({"mtu": 1300, "txQLen": 7})), 1);
+        second.add().ok();
+        assert_eq!((&link(&world)["mtu"], &link(&world)["txqlen"]), (&json!(1300), &json!(7)));
+        let refused = world.call(&tuning(&json!({"mtu": 9, "promisc": true})), 1);
+        let kept = fs::read_to_string(FILE).expect("a backup");
+        refused.add().fails_with(999, "eth0");
+        assert_eq!(fs::read_to_string(FILE).expect("a backup"), kept);
+        second.run("DEL").ok();
+        let changes = before.changes_to(&world.snapshot().without_bookkeeping());
+        assert!(changes.is_empty(), "{changes:#?}");
+    });
+}
+
+#[test]
+fn del_of_tuning_forgets_the_backup_of_a_container_that_is_gone() {
+    in_netns(|| {
+        let world = world();
+        let call = world.call(&tuning(&json!({"mtu": 1400})), 1);
+        for netns in ["", "/run/netns/gone", "/run/plain"] {
+            fs::write("/run/plain", "").expect("a file below /run");
+            call.add().ok();
+            assert!(Path::new(FILE).exists());
+            call.netns(netns).run("DEL").ok();
+            call.netns(netns).run("DEL").ok();
+            assert!(!Path::new(FILE).exists(), "{netns:?}");
+        }
+        fs::write(FILE, "{\"mtu\": 15").expect("what a crash has left");
+        call.run("DEL").ok();
+        assert!(!Path::new(FILE).exists(), "broken");
+    });
+}
+
+/// One attribute that the kernel refuses must not keep the others, nor the DEL.
+#[test]
+fn del_of_tuning_restores_what_it_can() {
+    in_netns(|| {
+        let world = world();
+        let call = world.call(&tuning(&json!({"mtu": 1400, "txQLen": 7})), 1);
+        call.add().ok();
+        let broken = fs::read_to_string(FILE).expect("a backup").replace("1500", "9");
+        fs::write(FILE, broken).expect("the file can be written");
+        call.run("DEL").ok();
+        assert_eq!((&link(&world)["mtu"], &link(&world)["txqlen"]), (&json!(1400), &json!(1000)));
+    });
+}
+
+#[test]
+fn either_plugin_undoes_the_others_tuning() {
+    in_netns(|| {
+        let world = world();
+        let before = world.snapshot().without_bookkeeping();
+        let config = tuning(&json!({"mac": "02:00:00:00:00:07", "mtu": 1400, "promisc": true,
+            "allmulti": true, "txQLen": 7}));
+        let ours = world.call(&config, 1);
+        let go = world.call_of(&Plugins::go(), &config, 1);
+        for (adds, dels) in [(&ours, &go), (&go, &ours)] {
+            let result = adds.add().result();
+            adds.check(&result).ok();
+            dels.check(&result).ok();
+            dels.del(&result).ok();
+            let changes = before.changes_to(&world.snapshot().without_bookkeeping());
+            assert!(changes.is_empty(), "{changes:#?}");
+        }
+    });
+}
+
+#[test]
+fn gc_of_tuning_removes_backups_that_are_certainly_stale() {
+    in_netns(|| {
+        let world = world();
+        let call = world.call(&tuning(&json!({"mtu": 1400})), 1);
+        call.add().ok();
+        call.container("c2").add().ok();
+        let other = world.call(&tuning(&json!({"mtu": 1400, "name": "other"})), 1);
+        other.container("c3").add().ok();
+        fs::write(format!("{PLACE}/c4_eth0.json"), "{\"mtu\": 1500}").expect("a file of Go's");
+        let files = || {
+            let entries = fs::read_dir(PLACE).expect("the directory of backups");
+            let names = entries.map(|entry| entry.expect("an entry").file_name());
+            let mut names: Vec<String> = names.map(|n| n.to_string_lossy().into()).collect();
+            names.sort();
+            names
+        };
+        call.run("GC").ok();
+        assert_eq!(files().len(), 4, "a runtime that says nothing loses nothing");
+        call.gc(&[("c1", "eth0"), ("c2", "eth1")]).ok();
+        assert_eq!(files(), ["c1_eth0.json", "c3_eth0.json", "c4_eth0.json"]);
+        call.gc(&[]).ok();
+        assert_eq!(files(), ["c3_eth0.json", "c4_eth0.json"]);
+    });
+}
+
+#[test]
+fn tuning_obeys_the_allowlist() {
+    in_netns(|| {
+        let world = world();
+        run("mount", &["-t", "tmpfs", "tmpfs", "/etc"]);
+        fs::create_dir_all("/etc/cni/tuning").expect("a directory on the tmpfs");
+        let list = |text: &str| {
+            fs::write("/etc/cni/tuning/allowlist.conf", text).expect("a file on the tmpfs");
+        };
+        let config = tuning(&json!({"mtu": 1400,
+            "sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1", "net.ipv4.ip_forward": "1"}}));
+        let call = world.call(&config, 1);
+        let before = world.snapshot();
+        list("^net\\.ipv4\\.conf\\..*\n");
+        call.add().fails_with(7, "\"net.ipv4.ip_forward\" is not allowed");
+        call.status().fails_with(7, "\"net.ipv4.ip_forward\" is not allowed");
+        list("net.ipv4.(\n");
+        call.add().fails_with(7, "not a regular expression");
+        let by_args = with(
+            tuning(&json!({})),
+            &json!({"args": {"cni": {"sysctl": {
+            "net.ipv4.ip_forward": "1"}}}}),
+        );
+        list("arp_notify\n");
+        world.call(&by_args, 1).add().fails_with(7, "not allowed");
+        assert_eq!(before.changes_to(&world.snapshot()), Vec::<String>::new());
+        list("  ^net\\.ipv4\\.ip_forward$ \n\narp_notify\n");
+        call.status().ok();
+        let result = call.add().result();
+        list("");
+        call.check(&result).ok();
+        call.del(&result).ok();
+    });
+}
+
+/// The result tells of the new values, of the container's interface only.
+#[test]
+fn the_result_of_tuning_tells_of_the_change() {
+    in_netns(|| {
+        let world = world();
+        let config = tuning(&json!({"mac": "02-00-00-00-00-0B", "mtu": 1400}));
+        let mut result = config["prevResult"].clone();
+        result["interfaces"] = json!([
+            {"name": "eth0", "mac": "02:00:00:00:00:01", "mtu": 1500},
+            {"name": "eth0", "mac": "02:00:00:00:00:01", "mtu": 1500,
+                "sandbox": "/run/netns/pod1"}]);
+        let call = world.call(&config, 1).with_prev_result(&result);
+        let told = call.add().result();
+        assert_eq!(told["interfaces"][0]["mac"], "02:00:00:00:00:01", "the host's own eth0");
+        let mac = "02:00:00:00:00:0b";
+        assert_eq!(told["interfaces"][1]["mac"], mac);
+        assert_eq!(told["interfaces"][1]["mtu"], 1400);
+        assert_eq!(link(&world)["address"], mac);
+        call.check(&told).ok();
+    });
+}
+
+#[test]
+fn check_of_tuning_notices_a_changed_sysctl() {
+    in_netns(|| {
+        let world = world();
+        let config = tuning(&json!({"sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1",
+            "net.ipv4.route.flush": "1"}}));
+        let call = world.call(&config, 1);
+        let result = call.add().result();
+        call.check(&result).ok();
+        let path = "/proc/sys/net/ipv4/conf/eth0/arp_notify";
+        run("nsenter", &["--net=/run/netns/pod1", "sh", "-c", &format!("echo 0 > {path}")]);
+        call.check(&result).fails_with(999, "arp_notify is \"0\", expected \"1\"");
+    });
+}
