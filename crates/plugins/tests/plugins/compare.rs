@@ -14,15 +14,16 @@ mod ptp;
 mod refused;
 mod static_addresses;
 mod tap;
+mod vlan;
 
 use std::collections::BTreeSet;
 
-use testkit::{in_netns, require};
+use testkit::{in_netns, not_run_unless, require};
 
 use self::case::{Case, Step};
 use self::intended::{Difference, INTENDED};
 use self::play::{Moment, play};
-use crate::world::Plugins;
+use crate::world::{Plugins, vlan_switch};
 
 /// Plays every case with both sets and reports all that is wrong at once.
 fn compare(group: &str, cases: Vec<Case>) {
@@ -143,6 +144,14 @@ fn bridge_does_what_gos_does() {
 #[test]
 fn bridge_refuses_what_gos_does() {
     in_netns(|| compare("refused", refused::cases()));
+}
+
+#[test]
+fn vm_bridge_has_vlans_as_gos_has() {
+    in_netns(|| {
+        not_run_unless!(File(vlan_switch()));
+        compare("vlan", vlan::cases());
+    });
 }
 
 #[test]

@@ -16,3 +16,5 @@ mod spoofing;
 mod status;
 mod tap;
 mod traffic;
+mod vlan;
+mod vlan_gateway;
