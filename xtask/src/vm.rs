@@ -21,7 +21,7 @@ pub fn run(workspace: &Workspace, args: Args) -> Result<()> {
     let kernel = ready.kernel.context("there is no machine for this architecture")?;
     let session = Session::new(kernel)?;
     let job = Job::new(env::current_dir()?, args.command);
-    let job = job.env("PODWIRE_GO_PLUGINS", &ready.go_plugins)?;
+    let job = job.env_path("PODWIRE_GO_PLUGINS", &ready.go_plugins)?;
     let status = session.run(&[job], |_| ())?;
     ensure!(status == 0, "the command ended with status {status}");
     Ok(())

@@ -21,9 +21,13 @@ impl Job {
         Job { dir: dir.into(), env: Vec::new(), words }
     }
 
-    pub fn env(mut self, name: &'static str, path: &Path) -> Result<Job> {
-        self.env.push((name, text(path)?.to_owned()));
-        Ok(self)
+    pub fn env(mut self, name: &'static str, value: &str) -> Job {
+        self.env.push((name, value.to_owned()));
+        self
+    }
+
+    pub fn env_path(self, name: &'static str, path: &Path) -> Result<Job> {
+        text(path).map(|path| self.env(name, path))
     }
 }
 
@@ -57,7 +61,7 @@ mod tests {
     fn words_reach_the_command_as_they_are() {
         let job = |dir: &str, words: &[&str]| {
             let words = words.iter().map(|&word| word.to_owned()).collect();
-            Job::new(dir, words).env("x", Path::new("y z")).unwrap()
+            Job::new(dir, words).env("x", "y z")
         };
         let jobs = [
             job("/", &["printf", "%s|", "a b", "it's", "$x", ""]),

@@ -15,6 +15,9 @@ use crate::machine::{Job, Kernel, Session};
 /// Tests whose names start so are meant for the machine, whatever the running kernel has.
 const PREFIX: &str = "vm_";
 
+/// In seconds, for one test: emulation is ten times slower.
+const DEADLINE: &str = "900";
+
 const NOT_RUN: &str = "not-run.txt";
 
 /// What came out of it.
@@ -79,7 +82,7 @@ pub fn run(
             continue;
         }
         expected += tests.len();
-        jobs.push(job(built, tests, env)?.env("PODWIRE_NOT_RUN", &not_run)?);
+        jobs.push(job(built, tests, env)?.env_path("PODWIRE_NOT_RUN", &not_run)?);
     }
     if jobs.is_empty() {
         return Ok(Inside::default());
@@ -106,9 +109,10 @@ fn job(built: &Built, tests: Vec<String>, env: &Env<'_>) -> Result<Job> {
     let program = built.program.to_str().context("the target directory's name is not UTF-8")?;
     let words = [program.to_owned(), "--exact".to_owned()].into_iter().chain(tests);
     Job::new(&built.dir, words.collect())
-        .env("CARGO_MANIFEST_DIR", &built.dir)?
-        .env("PODWIRE_GO_PLUGINS", env.go_plugins)?
-        .env("PODWIRE_CNI_BIN", env.program)
+        .env_path("CARGO_MANIFEST_DIR", &built.dir)?
+        .env_path("PODWIRE_GO_PLUGINS", env.go_plugins)?
+        .env("PODWIRE_TEST_DEADLINE", DEADLINE)
+        .env_path("PODWIRE_CNI_BIN", env.program)
 }
 
 #[cfg(test)]

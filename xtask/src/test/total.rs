@@ -5,35 +5,41 @@
 pub struct Total {
     pub passed: usize,
     pub failed: usize,
-    /// Programs that have started and not ended: a test that fails in its namespace shows the output
-    /// of another program, that ran for it alone.
-    running: usize,
+    /// How many tests each program that has not ended runs: a test that fails in its namespace shows
+    /// the output of another program, that ran for it alone and may have been killed.
+    running: Vec<usize>,
 }
 
 impl Total {
     /// Looks for the first line of a test program, `running 3 tests`, and for the closing one,
     /// `test result: ok. 3 passed; 0 failed; …`.
     pub fn count(&mut self, line: &str) {
-        let is_first = line.strip_prefix("running ").is_some_and(|rest| {
-            rest.strip_suffix(" tests").or(rest.strip_suffix(" test")).is_some()
-        });
-        self.running += usize::from(is_first);
+        if let Some(tests) = first_line(line) {
+            return self.running.push(tests);
+        }
         let Some((_, counts)) =
             line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". "))
         else {
             return;
         };
-        self.running = self.running.saturating_sub(1);
-        if self.running > 0 {
-            return;
-        }
         let number = |what: &str| {
             let count = counts.split("; ").find_map(|part| part.strip_suffix(what));
             count.and_then(|count| count.trim().parse::<usize>().ok()).unwrap_or(0)
         };
-        self.passed += number("passed");
-        self.failed += number("failed");
+        let (passed, failed) = (number("passed"), number("failed"));
+        // Those above have been killed.
+        let own = self.running.iter().rposition(|tests| *tests == passed + failed);
+        self.running.truncate(own.unwrap_or(0));
+        if self.running.is_empty() {
+            self.passed += passed;
+            self.failed += failed;
+        }
     }
+}
+
+fn first_line(line: &str) -> Option<usize> {
+    let rest = line.strip_prefix("running ")?;
+    rest.strip_suffix(" tests").or(rest.strip_suffix(" test"))?.parse().ok()
 }
 
 #[cfg(test)]
@@ -51,10 +57,12 @@ mod tests {
             "---- a::b stdout ----",
             "running 1 test",
             "test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 42 filtered out",
+            "---- a::c stdout ----",
+            "running 1 test",
             "test result: FAILED. 40 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out",
         ] {
             total.count(line);
         }
-        assert_eq!(total, Total { passed: 43, failed: 2, running: 0 });
+        assert_eq!(total, Total { passed: 43, failed: 2, running: Vec::new() });
     }
 }

@@ -81,6 +81,8 @@ fn build<'a>(
     let mac = host::mac_with_port(host, bridge, &found, pair.host_mac)?;
     found.mac = mac;
     let gateway = give_addresses(bridge, host, &found, &on_bridge, &missing)?;
+    // A gateway of its own has brought another port.
+    let mac = if gateway.is_some() { host::mac(host, bridge)? } else { mac };
     if has_addresses && bridge.is_gateway {
         forwarding::enable(result.ips.iter().map(|ip| ip.address.addr()))?;
     }

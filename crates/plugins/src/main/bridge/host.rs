@@ -125,6 +125,11 @@ pub fn mac_with_port(
     if before.has_carrier() && before.mac.is_some_and(|mac| mac < port) {
         return Ok(before.mac);
     }
+    mac(host, bridge)
+}
+
+/// The bridge's hardware address as it is.
+pub fn mac(host: &Netlink, bridge: &Bridge) -> Result<Option<MacAddr>, Error> {
     find_made(host, bridge).map(|bridge| bridge.mac)
 }
 

@@ -178,6 +178,7 @@ fn vm_gateway_of_the_go_plugin_is_taken_over() {
         assert!(has_gateway(&world), "it is not ours");
 
         world.on_host("link del br0.100");
+        world.on_host("link del br0");
         let by_us = world.call(&config(), 1).add().result();
         world.call_of(&go, &config(), 2).add().ok();
         world.call_of(&go, &config(), 1).check(&by_us).ok();

@@ -51,7 +51,7 @@ pub fn provide(
     let keeps_default = bridge.vlans.as_ref().is_some_and(|vlans| vlans.keeps_default);
     let link = match find(host, gateway)? {
         Some(link) => repaired(host, gateway, on, keeps_default, link)?,
-        None => create(host, gateway, on, keeps_default)?,
+        None => create(host, gateway, on, keeps_default, addresses)?,
     };
     let missing = host::missing_addresses(host, bridge, Some(&link), addresses)?;
     host::give_addresses(host, &link, &missing)?;
@@ -108,13 +108,22 @@ fn lock() -> Result<kernel::netns::Lock, Error> {
     held.or_fault("wait for others who change a VLAN's gateway")
 }
 
-/// The port's hardware address is high, so that a bridge without one of its own does not take it.
-fn create(host: &Netlink, gateway: Gateway, on: &Link, keeps_default: bool) -> Result<Link, Error> {
-    let random = || MacAddr::random().or_fault("choose a hardware address");
-    let mut port_mac = random()?;
+/// The gateway's hardware address follows from its IP address, so that what containers remember of it is
+/// true for one that is made anew. The port's is high, so that a bridge without one of its own does
+/// not take it.
+fn create(
+    host: &Netlink,
+    gateway: Gateway,
+    on: &Link,
+    keeps_default: bool,
+    addresses: &[IpNet],
+) -> Result<Link, Error> {
+    let mut port_mac = MacAddr::random().or_fault("choose a hardware address")?;
     port_mac.0[0] = 0xfe;
     let mtu = Some(on.mtu);
-    let peer = Peer { name: gateway.name, mac: Some(random()?), mtu, netns: None };
+    let first = addresses.iter().map(IpNet::addr).min_by_key(|address| address.is_ipv6());
+    let mac = first.map(identity::mac_of);
+    let peer = Peer { name: gateway.name, mac, mtu, netns: None };
     let mut new = NewLink::new(gateway.port(), Kind::Veth(peer));
     (new.mtu, new.mac, new.master, new.up) = (mtu, Some(port_mac), Some(on.index), true);
     host.apply([link::create(&new)]).or_fault("create the VLAN's gateway")?;
