@@ -150,7 +150,15 @@ fn bridge_refuses_what_gos_does() {
 fn vm_bridge_has_vlans_as_gos_has() {
     in_netns(|| {
         not_run_unless!(File(vlan_switch()));
-        compare("vlan", vlan::cases());
+        compare("vlan", vlan::ports());
+    });
+}
+
+#[test]
+fn vm_bridge_has_gateways_of_vlans_as_gos_has() {
+    in_netns(|| {
+        not_run_unless!(File(vlan_switch()));
+        compare("gateway of a vlan", vlan::gateways());
     });
 }
 

@@ -138,7 +138,7 @@ pub const INTENDED: &[Intended] = &[
     },
     Intended {
         reason: "the gateway of a VLAN goes with the last container; Go's stays for ever",
-        groups: &["vlan"],
+        groups: &["gateway of a vlan"],
         fits: |d| {
             let is_of_gateway = ["br0.100", "<veth0>"].iter().any(|name| d.fact.contains(name));
             let is_carrier = d.fact.starts_with("host/br0/") || d.fact.contains(" dev br0 ");
