@@ -34,14 +34,22 @@ pub fn run(command: &mut Command) -> Result<()> {
 }
 
 /// Like [`run`], and lets `look` see each line that it prints.
-pub fn run_watched(command: &mut Command, mut look: impl FnMut(&str)) -> Result<()> {
+pub fn run_watched(command: &mut Command, look: impl FnMut(&str)) -> Result<()> {
     eprintln!("+ {}", shown(command));
+    watch(command, look)
+}
+
+/// Like [`run_watched`], for a command that is too long to show.
+pub fn watch(command: &mut Command, mut look: impl FnMut(&str)) -> Result<()> {
     let mut child = command
         .stdout(Stdio::piped())
         .spawn()
         .with_context(|| format!("start {}", shown(command)))?;
-    for line in child.stdout.take().map(BufReader::new).into_iter().flat_map(BufRead::lines) {
+    // Not `lines()`: what a test prints need not be UTF-8.
+    for line in child.stdout.take().map(BufReader::new).into_iter().flat_map(|out| out.split(b'\n'))
+    {
         let line = line?;
+        let line = String::from_utf8_lossy(&line);
         println!("{line}");
         look(&line);
     }

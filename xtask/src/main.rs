@@ -6,12 +6,15 @@ mod bench;
 mod build;
 mod check;
 mod cmd;
+mod debian;
 mod elf;
 mod go_plugins;
 mod invariants;
+mod machine;
 mod setup;
 mod source;
 mod test;
+mod vm;
 mod workspace;
 
 use std::process::ExitCode;
@@ -31,10 +34,16 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Install what the tests need, if it is missing, and fetch the Go plugins
+    /// Install what the tests need, if it is missing; fetch the Go plugins and a kernel
     Setup(setup::Args),
     /// Set up, check, build the plugin program as shipped and run all tests
     Test(test::Args),
+    /// Run one command as root in an emulated machine with Debian's kernel, which has what the
+    /// running one may lack (vlan, ipvlan, dummy, vrf, VLANs of a bridge)
+    ///
+    /// It sees this machine's files; what it writes is lost. `cargo xtask test` runs all tests in
+    /// there that could not run here.
+    Vm(vm::Args),
     /// Formatting, lints, documentation, and the invariants of ARCHITECTURE.md
     Check,
     /// Build the programs as they are shipped, into target/dist
@@ -61,6 +70,7 @@ fn run(task: Task) -> Result<()> {
     match task {
         Task::Setup(args) => setup::run(&workspace, &args).map(drop),
         Task::Test(args) => test::run(&workspace, &args),
+        Task::Vm(args) => vm::run(&workspace, args),
         Task::Check => check::all(&workspace),
         Task::Build => build::run(&workspace),
         Task::Bench(args) => bench::run(&workspace, &args),

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+use crate::machine::{self, Kernel};
 use crate::workspace::Workspace;
 use crate::{cmd, go_plugins};
 
@@ -28,18 +29,30 @@ const PROGRAMS: [(&str, &str); 12] = [
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Fetch the Go plugins again, though they are there
+    /// Fetch the Go plugins and the kernel again, though they are there
     #[arg(long)]
     pub refresh: bool,
 }
 
-/// Makes the machine ready and returns the directory of the Go plugins.
-pub fn run(workspace: &Workspace, args: &Args) -> Result<PathBuf> {
+/// What is there afterwards.
+#[derive(Debug)]
+pub struct Ready {
+    /// To be used as `CNI_PATH`.
+    pub go_plugins: PathBuf,
+    /// For the emulated machine, where one is possible.
+    pub kernel: Option<Kernel>,
+}
+
+/// Makes the machine ready.
+pub fn run(workspace: &Workspace, args: &Args) -> Result<Ready> {
     install_missing()?;
     add_rust_target(&workspace.triple)?;
     let plugins = go_plugins::ensure(&workspace.target_dir, args.refresh)?;
     println!("Go plugins to compare with: {} in {}", plugins.version, plugins.dir.display());
-    Ok(plugins.dir)
+    let kernel = machine::is_possible()
+        .then(|| Kernel::ensure(&workspace.target_dir, args.refresh))
+        .transpose()?;
+    Ok(Ready { go_plugins: plugins.dir, kernel })
 }
 
 /// Refreshes apt's lists; they are absent on a fresh machine and soon out of date.
@@ -68,7 +81,8 @@ fn install_missing() -> Result<()> {
 
 /// Packages of the programs that are missing, each once.
 fn packages_of(is_missing: impl Fn(&str) -> bool) -> Vec<&'static str> {
-    let missing = PROGRAMS.iter().filter(|(program, _)| is_missing(program));
+    let of_machine = machine::PROGRAMS.iter().filter(|_| machine::is_possible());
+    let missing = PROGRAMS.iter().chain(of_machine).filter(|(program, _)| is_missing(program));
     let mut packages: Vec<_> = missing.map(|(_, package)| *package).collect();
     packages.dedup();
     packages

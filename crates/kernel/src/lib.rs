@@ -4,6 +4,7 @@
 //! the [`Netlink`] socket, which belongs to the namespace it was opened in.
 
 pub mod addr;
+pub mod bridge_vlan;
 pub mod conntrack;
 mod detached;
 mod error;

@@ -32,19 +32,19 @@ pub use self::supported::is_supported;
 pub use self::wait::{monitor, wait_until};
 
 const RTM_NEWLINK: u16 = 16; // linux/rtnetlink.h
-const RTM_DELLINK: u16 = 17; // linux/rtnetlink.h
-const RTM_GETLINK: u16 = 18; // linux/rtnetlink.h
-const RTM_SETLINK: u16 = 19; // linux/rtnetlink.h
+pub(crate) const RTM_DELLINK: u16 = 17; // linux/rtnetlink.h
+pub(crate) const RTM_GETLINK: u16 = 18; // linux/rtnetlink.h
+pub(crate) const RTM_SETLINK: u16 = 19; // linux/rtnetlink.h
 
 const IFLA_ADDRESS: u16 = 1; // linux/if_link.h
 const IFLA_IFNAME: u16 = 3; // linux/if_link.h
 const IFLA_MTU: u16 = 4; // linux/if_link.h
 const IFLA_LINK: u16 = 5; // linux/if_link.h
-const IFLA_MASTER: u16 = 10; // linux/if_link.h
+pub(crate) const IFLA_MASTER: u16 = 10; // linux/if_link.h
 const IFLA_TXQLEN: u16 = 13; // linux/if_link.h
 const IFLA_LINKINFO: u16 = 18; // linux/if_link.h
 const IFLA_IFALIAS: u16 = 20; // linux/if_link.h
-const IFLA_AF_SPEC: u16 = 26; // linux/if_link.h
+pub(crate) const IFLA_AF_SPEC: u16 = 26; // linux/if_link.h
 const IFLA_GROUP: u16 = 27; // linux/if_link.h
 const IFLA_NET_NS_FD: u16 = 28; // linux/if_link.h
 
@@ -67,7 +67,7 @@ const IFF_ALLMULTI: u32 = 0x200; // linux/if.h
 const IFF_LOWER_UP: u32 = 0x1_0000; // linux/if.h
 
 /// `struct ifinfomsg`.
-const IFINFO_LEN: usize = 16;
+pub(crate) const IFINFO_LEN: usize = 16;
 
 /// A link as the kernel shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -227,7 +227,7 @@ impl fmt::Display for Target {
 }
 
 /// `struct ifinfomsg`: flags are changed where `change` has a bit.
-fn ifinfo(index: u32, flags: u32, change: u32) -> [u8; IFINFO_LEN] {
+pub(crate) fn ifinfo(index: u32, flags: u32, change: u32) -> [u8; IFINFO_LEN] {
     let mut header = [0; IFINFO_LEN];
     header[4..8].copy_from_slice(&index.to_ne_bytes());
     header[8..12].copy_from_slice(&flags.to_ne_bytes());

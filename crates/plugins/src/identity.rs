@@ -23,6 +23,12 @@ fn host_ifname(network: &str, attachment: &Attachment, attempt: u32) -> IfName {
     name.parse().expect("15 letters and digits are a valid name")
 }
 
+/// The name of the port that belongs to a gateway on the host; it is in no network's group.
+pub fn gateway_port(gateway: IfName) -> IfName {
+    let name = format!("veth{:011x}", digest(&["gateway", gateway.as_str()]) >> 20);
+    name.parse().expect("15 letters and digits are a valid name")
+}
+
 /// Whether an interface bears a name of ours.
 pub fn is_host_ifname(name: IfName) -> bool {
     let digits = name.as_str().strip_prefix("veth");

@@ -29,13 +29,6 @@ pub mod main {
     pub mod podwire;
     pub mod ptp;
     pub mod tap;
-
-    /// The error for a key whose feature is still missing: better than a network without it.
-    fn not_here_yet(key: &str) -> cni::Error {
-        let msg = format!("key {key:?} asks for what this version of podwire does not do yet");
-        cni::Error::new(cni::Code::UNSUPPORTED_FIELD, msg)
-            .with_details(format!("leave {key:?} out, or use the Go plugin for this network"))
-    }
 }
 
 /// Plugins that change what others have made.

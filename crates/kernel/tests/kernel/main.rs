@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test panics where it fails")]
 
 mod addr;
+mod bridge_vlan;
 mod conntrack;
 mod link;
 mod link_life;

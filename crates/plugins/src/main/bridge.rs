@@ -6,6 +6,7 @@ mod conf;
 mod gateway;
 mod host;
 mod spoofing;
+mod vlan;
 
 use cni::{CniResult, Error, Interface, IpConfig, Plugin, Request, Version};
 use ipnet::IpNet;
@@ -28,10 +29,10 @@ pub const PLUGIN: Plugin = Plugin {
     about: "connects containers by a bridge on the host",
     versions: Version::ALL,
     add,
-    del: |request| veth::del(request, RULES),
+    del,
     check: check::check,
     status,
-    gc: |request| veth::gc(request, RULES),
+    gc,
 };
 
 /// What its containers may have in nf_tables.
@@ -68,6 +69,9 @@ fn build<'a>(
         }
         other => other?,
     };
+    if let Some(gateway) = bridge.vlan_gateway {
+        undo.push(move || drop(vlan::gateway::remove_if_unused(host, gateway)));
+    }
     undo.push(move || veth::take_back(host, pair.host));
     configure(bridge, ns, &pair, &result)?;
     if !bridge.leave_down {
@@ -76,11 +80,14 @@ fn build<'a>(
     add_rules(request, bridge, &pair, &result, undo)?;
     let mac = host::mac_with_port(host, bridge, &found, pair.host_mac)?;
     found.mac = mac;
-    host::give_addresses(host, &found, &missing)?;
+    let gateway = give_addresses(bridge, host, &found, &on_bridge, &missing)?;
+    // A gateway of its own has brought another port.
+    let mac = if gateway.is_some() { host::mac(host, bridge)? } else { mac };
     if has_addresses && bridge.is_gateway {
         forwarding::enable(result.ips.iter().map(|ip| ip.address.addr()))?;
     }
     result.interfaces = interfaces(request, bridge, mac, &pair);
+    result.interfaces.extend(gateway);
     if !bridge.dns.is_empty() {
         result.dns = bridge.dns.clone();
     }
@@ -111,7 +118,9 @@ fn prepare_bridge<'a>(
     undo: &mut Undo<'a>,
 ) -> Result<(Link, Vec<Missing>), Error> {
     let found = host::ensure_bridge(host, bridge, undo)?;
-    let missing = host::missing_addresses(host, bridge, &found, addresses)?;
+    let of_vlan = bridge.vlan_gateway.map(|gateway| vlan::gateway::find(host, gateway));
+    let holder = of_vlan.transpose()?.unwrap_or_else(|| Some(found.clone()));
+    let missing = host::missing_addresses(host, bridge, holder.as_ref(), addresses)?;
     host::bring_up(host, bridge, &found)?;
     Ok((found, missing))
 }
@@ -133,7 +142,26 @@ fn connect(
     let first = ips.iter().map(|ip| ip.address.addr()).min_by_key(|address| address.is_ipv6());
     let mac = bridge.mac.or_else(|| first.map(identity::mac_of));
     let master = Some(found.index);
-    veth::create(host, ns, request, &Wanted { mtu: bridge.mtu, mac, master, port })
+    let pair = veth::create(host, ns, request, &Wanted { mtu: bridge.mtu, mac, master, port })?;
+    if let Some(vlans) = &bridge.vlans {
+        vlan::port::enter(host, pair.host, vlans)
+            .inspect_err(|_| veth::take_back(host, pair.host))?;
+    }
+    Ok(pair)
+}
+
+/// Gives the bridge its addresses; or the gateway of the VLAN, which then is in the result too.
+fn give_addresses(
+    bridge: &Bridge,
+    host: &Netlink,
+    found: &Link,
+    wanted: &[IpNet],
+    missing: &[Missing],
+) -> Result<Option<Interface>, Error> {
+    match bridge.vlan_gateway.filter(|_| !wanted.is_empty()) {
+        Some(gateway) => vlan::gateway::provide(host, bridge, gateway, found, wanted).map(Some),
+        None => host::give_addresses(host, found, missing).map(|()| None),
+    }
 }
 
 /// The container's side.
@@ -162,6 +190,28 @@ fn interfaces(
     let mac = mac.map(|mac| mac.to_string()).unwrap_or_default();
     let on_host = Interface { name: bridge.name.to_string(), mac, ..Interface::default() };
     [on_host].into_iter().chain(pair.interfaces(request)).collect()
+}
+
+/// The gateway of a VLAN goes with the last container in it.
+fn del(request: &Request) -> Result<(), Error> {
+    let removed = veth::del(request, RULES);
+    let left = leave_vlan(request);
+    Error::join([removed, left].into_iter().filter_map(Result::err).collect())
+}
+
+fn gc(request: &Request) -> Result<(), Error> {
+    if request.valid_attachments()?.is_none() {
+        return Ok(());
+    }
+    let removed = veth::gc(request, RULES);
+    let left = leave_vlan(request);
+    Error::join([removed, left].into_iter().filter_map(Result::err).collect())
+}
+
+fn leave_vlan(request: &Request) -> Result<(), Error> {
+    let Some(gateway) = conf::vlan_gateway(request) else { return Ok(()) };
+    let host = Netlink::open().or_fault("open a netlink socket")?;
+    vlan::gateway::remove_if_unused(&host, gateway)
 }
 
 fn status(request: &Request) -> Result<(), Error> {

@@ -16,6 +16,7 @@ mod sbr;
 mod static_addresses;
 mod tap;
 mod tuning;
+mod vlan;
 mod vrf;
 
 use std::collections::BTreeSet;
@@ -25,7 +26,7 @@ use testkit::{in_netns, not_run_unless, require};
 use self::case::{Case, Step};
 use self::intended::{Difference, INTENDED};
 use self::play::{Moment, play};
-use crate::world::Plugins;
+use crate::world::{Plugins, vlan_switch};
 
 /// Plays every case with both sets and reports all that is wrong at once.
 fn compare(group: &str, cases: Vec<Case>) {
@@ -146,6 +147,22 @@ fn bridge_does_what_gos_does() {
 #[test]
 fn bridge_refuses_what_gos_does() {
     in_netns(|| compare("refused", refused::cases()));
+}
+
+#[test]
+fn vm_bridge_has_vlans_as_gos_has() {
+    in_netns(|| {
+        not_run_unless!(File(vlan_switch()));
+        compare("vlan", vlan::ports());
+    });
+}
+
+#[test]
+fn vm_bridge_has_gateways_of_vlans_as_gos_has() {
+    in_netns(|| {
+        not_run_unless!(File(vlan_switch()));
+        compare("gateway of a vlan", vlan::gateways());
+    });
 }
 
 #[test]

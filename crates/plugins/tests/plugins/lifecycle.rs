@@ -19,4 +19,6 @@ mod status;
 mod tap;
 mod traffic;
 mod tuning;
+mod vlan;
+mod vlan_gateway;
 mod vrf;

@@ -57,9 +57,9 @@ impl Snapshot {
         }
     }
 
-    /// Adds links, addresses, routes, rules and switches of a namespace.
+    /// Adds links, addresses, routes, rules, VLANs of ports and switches of a namespace.
     pub fn look_into(&mut self, place: &str, ns: &Ns) {
-        let [links, routes, rules, rules6, sysctls] = settled(ns);
+        let [links, routes, rules, rules6, vlans, sysctls] = settled(ns);
         let links = entries(&links);
         for link in &links {
             self.add_link(place, link);
@@ -72,6 +72,13 @@ impl Snapshot {
         }
         for (at, rule) in entries(&rules).iter().chain(&entries(&rules6)).enumerate() {
             self.0.insert(format!("{place}/rule {at}"), rule.to_string());
+        }
+        for port in entries(&vlans) {
+            let name = format!("{place}/{}/vlan", text(&port["ifname"]));
+            for vlan in entries(&port["vlans"].to_string()) {
+                let (first, last) = (&vlan["vlan"], &vlan["vlanEnd"]);
+                self.0.insert(format!("{name} {first} {last}"), vlan["flags"].to_string());
+            }
         }
         for line in sysctls.lines() {
             let (name, value) = line.split_once(':').expect("grep prints name and value");
@@ -200,16 +207,17 @@ fn entries(json: &str) -> Vec<Value> {
 
 /// Reads all of a namespace in one visit, when every link's state agrees with its carrier: the
 /// kernel follows a change of carrier in a task of its own.
-fn settled(ns: &Ns) -> [String; 5] {
+fn settled(ns: &Ns) -> [String; 6] {
     let script = format!(
         "cd /proc/sys/net; ip -j -d addr; echo; echo; ip -j -d route show table all; echo; echo; \
-         ip -j rule; echo; echo; ip -6 -j rule; echo; echo; grep -s . {SYSCTLS}"
+         ip -j rule; echo; echo; ip -6 -j rule; echo; echo; \
+         bridge -j -compressvlans vlan show; echo; echo; grep -s . {SYSCTLS}"
     );
     let net = format!("--net={}", ns.path().display());
     let read = || {
         let told = run("nsenter", &[&net, "sh", "-c", &script]);
-        let parts: Vec<String> = told.splitn(5, "\n\n").map(as_list).collect();
-        let parts: [String; 5] = parts.try_into().expect("five commands print five parts");
+        let parts: Vec<String> = told.splitn(6, "\n\n").map(as_list).collect();
+        let parts: [String; 6] = parts.try_into().expect("six commands print six parts");
         let is_settled = |link: &Value| has_settled(link) && has_ipv6_routes(link, &parts[1]);
         entries(&parts[0]).iter().all(is_settled).then_some(parts)
     };

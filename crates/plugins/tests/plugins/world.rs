@@ -17,6 +17,12 @@ pub const DATA: &str = "/run/data";
 /// Where it keeps them by itself; `in_netns` mounts an empty file system above it.
 const USUAL_DATA: &str = "/var/lib/cni/networks";
 
+/// A file that a kernel whose bridges filter VLANs has, once there is a bridge.
+pub fn vlan_switch() -> &'static str {
+    run("ip", &["link", "add", "probe0", "type", "bridge"]);
+    "/sys/class/net/probe0/bridge/vlan_filtering"
+}
+
 /// A directory of plugins.
 #[derive(Clone, Debug)]
 pub struct Plugins(pub PathBuf);

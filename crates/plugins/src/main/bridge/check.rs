@@ -3,11 +3,12 @@
 
 use cni::{Error, Interface, IpConfig, Request};
 use ipnet::IpNet;
-use kernel::link::{Link, PortOptions};
+use kernel::link::{Detail, Link, PortOptions};
 use kernel::{Netlink, addr};
 
 use super::conf::Bridge;
 use super::spoofing;
+use super::vlan;
 use crate::fault::OrFault;
 use crate::{delegated, pod, verify};
 
@@ -31,6 +32,9 @@ pub fn check(request: &Request) -> Result<(), Error> {
     check_port(&bridge, &bridge_link, &port)?;
     if let Some(mac) = container.mac.filter(|_| bridge.check_spoofing) {
         spoofing::check(request, port.name, mac)?;
+    }
+    if let Some(vlans) = &bridge.vlans {
+        vlan::port::check(&host, &port, vlans)?;
     }
     if bridge.leave_down {
         return Ok(());
@@ -65,8 +69,12 @@ fn find_port(
     bridge: &Bridge,
     container: &Link,
 ) -> Result<Link, Error> {
-    let candidates =
-        interfaces.iter().filter(|one| one.sandbox.is_empty() && one.name != bridge.name.as_str());
+    let gateway = bridge.vlan_gateway.map(|gateway| gateway.name);
+    let is_other = |name: &str| Some(name) == gateway.as_ref().map(|name| name.as_str());
+    let is_candidate = |one: &&Interface| {
+        one.sandbox.is_empty() && one.name != bridge.name.as_str() && !is_other(&one.name)
+    };
+    let candidates = interfaces.iter().filter(is_candidate);
     let mut last = Error::internal("prevResult has no host end of the container's interface");
     for candidate in candidates {
         match verify::interface(host, candidate, "veth") {
@@ -90,6 +98,9 @@ fn check_bridge(bridge: &Bridge, link: &Link) -> Result<(), Error> {
         let msg = format!("bridge {} is not promiscuous, key \"promiscMode\" is true", link.name);
         return Err(Error::internal(msg));
     }
+    if bridge.vlans.is_some() && link.detail != (Detail::Bridge { vlan_filtering: true }) {
+        return Err(Error::internal(format!("bridge {} does not filter VLANs", link.name)));
+    }
     Ok(())
 }
 
@@ -100,16 +111,20 @@ fn check_gateways(
     link: &Link,
     ips: &[IpConfig],
 ) -> Result<(), Error> {
-    if !bridge.is_gateway {
+    if !bridge.is_gateway || ips.is_empty() {
         return Ok(());
     }
-    let found = addr::list(host, Some(link.index)).or_fault("list the bridge's addresses")?;
+    let of_vlan = bridge.vlan_gateway.map(|gateway| vlan::gateway::check(host, gateway, link));
+    let of_vlan = of_vlan.transpose()?;
+    let link = of_vlan.as_ref().unwrap_or(link);
+    let found = addr::list(host, Some(link.index)).or_fault("list the gateway's addresses")?;
     for ip in ips {
         let wanted = ip.gateway.and_then(|gw| IpNet::new(gw, ip.address.prefix_len()).ok());
         let is_there = |wanted: IpNet| found.iter().any(|address| address.prefix == wanted);
         if let Some(wanted) = wanted.filter(|wanted| !is_there(*wanted)) {
             let name = link.name;
-            return Err(Error::internal(format!("address {wanted} is missing on bridge {name}")));
+            let kind = if of_vlan.is_some() { "interface" } else { "bridge" };
+            return Err(Error::internal(format!("address {wanted} is missing on {kind} {name}")));
         }
     }
     Ok(())

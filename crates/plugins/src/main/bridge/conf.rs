@@ -5,6 +5,8 @@ use cni::{Code, Dns, Error, Request};
 use kernel::{IfName, MacAddr};
 use serde::Deserialize;
 
+use super::vlan::gateway::Gateway;
+use super::vlan::{Vlans, VlansConf};
 use crate::mac::{self, Source};
 use crate::masquerade::Masquerade;
 use crate::veth;
@@ -32,6 +34,10 @@ pub struct Bridge {
     pub dad: bool,
     /// The container's interface is left down and without addresses.
     pub leave_down: bool,
+    /// VLANs of the container's port, where the bridge must filter them.
+    pub vlans: Option<Vlans>,
+    /// What holds the gateway address in place of the bridge, where the containers are in a VLAN.
+    pub vlan_gateway: Option<Gateway>,
     /// Hardware address of the container's interface.
     pub mac: Option<MacAddr>,
     /// Ports take frames only from their container's hardware address.
@@ -52,8 +58,6 @@ struct BridgeConf {
     mtu: u32,
     hairpin_mode: bool,
     promisc_mode: bool,
-    vlan: i64,
-    vlan_trunk: Vec<serde_json::Value>,
     macspoofchk: bool,
     enabledad: bool,
     disable_container_interface: bool,
@@ -66,11 +70,14 @@ impl Bridge {
     pub fn understand(request: &Request) -> Result<Bridge, Error> {
         let conf: BridgeConf = request.conf()?;
         refuse_contradictions(&conf, request)?;
-        refuse_what_is_not_here_yet(&conf)?;
+        let vlans = request.conf::<VlansConf>()?.understand()?;
+        let name = understand_name(conf.bridge.as_deref())?;
+        let is_gateway = conf.is_gateway || conf.is_default_gateway;
+        let vlan = vlans.as_ref().and_then(|vlans| vlans.native).filter(|_| is_gateway);
         Ok(Bridge {
             mac: mac::wanted(request, &[Source::RuntimeConfig, Source::Args, Source::Environment])?,
-            name: understand_name(conf.bridge)?,
-            is_gateway: conf.is_gateway || conf.is_default_gateway,
+            name,
+            is_gateway,
             is_default_gateway: conf.is_default_gateway,
             force_address: conf.force_address,
             mtu: veth::understand_mtu(conf.mtu)?,
@@ -81,13 +88,29 @@ impl Bridge {
             leave_down: conf.disable_container_interface,
             check_spoofing: conf.macspoofchk,
             masquerade: Masquerade::understand(request)?,
+            vlan_gateway: vlan.map(|vlan| understand_gateway(name, vlan)).transpose()?,
+            vlans,
             dns: conf.dns,
         })
     }
 }
 
-fn understand_name(written: Option<String>) -> Result<IfName, Error> {
-    let name = written.unwrap_or_else(|| "cni0".to_owned());
+/// The gateway of the VLAN that a configuration names, whatever else it says.
+pub fn vlan_gateway(request: &Request) -> Option<Gateway> {
+    let vlan = request.conf::<VlansConf>().ok()?.understand().ok()??.native?;
+    let conf: BridgeConf = request.conf().ok()?;
+    Gateway::of(understand_name(conf.bridge.as_deref()).ok()?, vlan).ok()
+}
+
+fn understand_gateway(bridge: IfName, vlan: u16) -> Result<Gateway, Error> {
+    Gateway::of(bridge, vlan).map_err(|cause| {
+        let keys = "keys \"bridge\" and \"vlan\" name the interface of the VLAN's gateway";
+        Error::because(Code::INVALID_CONFIG, keys, &cause)
+    })
+}
+
+fn understand_name(written: Option<&str>) -> Result<IfName, Error> {
+    let name = written.unwrap_or("cni0");
     name.parse().map_err(|cause: kernel::IfNameError| {
         Error::because(Code::INVALID_CONFIG, "key \"bridge\"", &cause)
     })
@@ -104,18 +127,5 @@ fn refuse_contradictions(conf: &BridgeConf, request: &Request) -> Result<(), Err
                    keys \"ipam\" and \"disableContainerInterface\" are both set";
         return Err(Error::invalid_config(msg));
     }
-    if !(0..=4094).contains(&conf.vlan) {
-        let msg = format!("key \"vlan\" is {}, allowed are 0 to 4094", conf.vlan);
-        return Err(Error::invalid_config(msg));
-    }
     Ok(())
-}
-
-/// Better no network than one that silently lacks what was asked for.
-fn refuse_what_is_not_here_yet(conf: &BridgeConf) -> Result<(), Error> {
-    let asked = [("vlan", conf.vlan != 0), ("vlanTrunk", !conf.vlan_trunk.is_empty())];
-    match asked.iter().find(|(_, is_asked)| *is_asked) {
-        Some((key, _)) => Err(super::super::not_here_yet(key)),
-        None => Ok(()),
-    }
 }

@@ -99,6 +99,8 @@ mod tests {
             leave_down: false,
             check_spoofing: false,
             masquerade: None,
+            vlans: None,
+            vlan_gateway: None,
             mac: None,
             dns: cni::Dns::default(),
         }

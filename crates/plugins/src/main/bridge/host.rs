@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use cni::{Code, Error};
 use ipnet::IpNet;
 use kernel::addr::{self, AddrOptions};
-use kernel::link::{self, Kind, Link, NewLink, OperState};
-use kernel::{IfName, MacAddr, Netlink};
+use kernel::link::{self, Detail, Kind, Link, NewLink, OperState};
+use kernel::{IfName, MacAddr, Netlink, bridge_vlan};
 
 use super::conf::Bridge;
 use super::gateway::{self, Change};
@@ -38,7 +38,21 @@ pub fn ensure_bridge<'a>(
         None => create_bridge(host, bridge, undo)?,
     };
     refuse_other_kind(&link)?;
+    if must_begin_to_filter(bridge, &link) && !can_filter(host)? {
+        return Err(Error::internal(CANNOT_FILTER));
+    }
     Ok(link)
+}
+
+const CANNOT_FILTER: &str = "bridges of this kernel cannot filter VLANs, \
+                             keys \"vlan\" and \"vlanTrunk\" need it";
+
+fn must_begin_to_filter(bridge: &Bridge, link: &Link) -> bool {
+    bridge.vlans.is_some() && link.detail != Detail::Bridge { vlan_filtering: true }
+}
+
+fn can_filter(host: &Netlink) -> Result<bool, Error> {
+    bridge_vlan::is_supported(host).or_fault("ask the kernel for its features")
 }
 
 /// Sets the bridge up. Not taken back, since others may count on it by then, and so not done
@@ -49,6 +63,10 @@ pub fn bring_up(host: &Netlink, bridge: &Bridge, link: &Link) -> Result<(), Erro
         forwarding::ignore_routers(bridge.name)?;
     }
     let mut changes = Vec::new();
+    if must_begin_to_filter(bridge, link) {
+        // Its ports are in one VLAN, the default, and go on as before.
+        changes.push(link::set_vlan_filtering(link.index, true));
+    }
     if !link.is_up() {
         changes.push(link::set_up(link.index));
     }
@@ -80,13 +98,17 @@ fn create_bridge<'a>(
     bridge: &'a Bridge,
     undo: &mut Undo<'a>,
 ) -> Result<Link, Error> {
-    let mut new = NewLink::new(bridge.name, Kind::Bridge { vlan_filtering: None });
+    let vlan_filtering = bridge.vlans.as_ref().map(|_| true);
+    let mut new = NewLink::new(bridge.name, Kind::Bridge { vlan_filtering });
     new.mtu = bridge.mtu;
     new.mac = Some(MacAddr::random().or_fault("choose a hardware address")?);
     match host.apply([link::create(&new)]) {
         Ok(()) => undo.push(move || remove_if_empty(host, bridge.name)),
         // Another ADD was quicker.
         Err(error) if error.is_exists() => {}
+        Err(error) if error.is_unsupported() && vlan_filtering.is_some() => {
+            return Err(error).or_fault(CANNOT_FILTER);
+        }
         Err(error) => return Err(error).or_fault("create the bridge"),
     }
     find_made(host, bridge)
@@ -103,6 +125,11 @@ pub fn mac_with_port(
     if before.has_carrier() && before.mac.is_some_and(|mac| mac < port) {
         return Ok(before.mac);
     }
+    mac(host, bridge)
+}
+
+/// The bridge's hardware address as it is.
+pub fn mac(host: &Netlink, bridge: &Bridge) -> Result<Option<MacAddr>, Error> {
     find_made(host, bridge).map(|bridge| bridge.mac)
 }
 
@@ -119,7 +146,7 @@ fn remove_if_empty(host: &Netlink, name: IfName) {
     }
 }
 
-/// An address that the bridge lacks.
+/// An address that the gateway lacks: the bridge, or what holds the addresses of a VLAN.
 #[derive(Debug, Clone)]
 pub struct Missing {
     address: IpNet,
@@ -127,18 +154,20 @@ pub struct Missing {
     instead_of: Vec<IpNet>,
 }
 
-/// Which of the containers' gateway addresses the bridge lacks; an error where one is in the way.
+/// Which of the containers' gateway addresses their holder lacks, if it is there at all; an error where
+/// one is in the way.
 pub fn missing_addresses(
     host: &Netlink,
     bridge: &Bridge,
-    found: &Link,
+    holder: Option<&Link>,
     wanted: &[IpNet],
 ) -> Result<Vec<Missing>, Error> {
     let mut missing = Vec::new();
     if wanted.is_empty() {
         return Ok(missing);
     }
-    let present = addr::list(host, Some(found.index)).or_fault("list the bridge's addresses")?;
+    let present = holder.map(|link| addr::list(host, Some(link.index))).transpose();
+    let present = present.or_fault("list the gateway's addresses")?.unwrap_or_default();
     let mut present: Vec<IpNet> = present.iter().map(|address| address.prefix).collect();
     for address in wanted.iter().copied() {
         let instead_of = match gateway::compare(address, &present) {
@@ -154,9 +183,9 @@ pub fn missing_addresses(
     Ok(missing)
 }
 
-/// Gives the bridge the addresses that it lacks.
+/// Gives the bridge, or the gateway of a VLAN, the addresses that it lacks.
 pub fn give_addresses(host: &Netlink, found: &Link, missing: &[Missing]) -> Result<(), Error> {
-    let (index, doing) = (found.index, "give the bridge its address");
+    let (index, doing) = (found.index, "give the gateway its address");
     for Missing { address, instead_of } in missing {
         let mut changes: Vec<_> =
             instead_of.iter().map(|other| addr::remove(index, *other)).collect();
@@ -175,7 +204,8 @@ pub fn give_addresses(host: &Netlink, found: &Link, missing: &[Missing]) -> Resu
 
 fn conflict(bridge: &Bridge, wanted: IpNet, others: &[IpNet]) -> Error {
     let others: Vec<String> = others.iter().map(IpNet::to_string).collect();
-    let name = bridge.name.as_str();
+    let holder = bridge.vlan_gateway.map_or(bridge.name, |gateway| gateway.name);
+    let name = holder.as_str();
     Error::invalid_config(format!("{name:?} already has an IP address different from {wanted}"))
         .with_details(format!("it has {}; \"forceAddress\": true replaces it", others.join(", ")))
 }
@@ -220,13 +250,20 @@ fn find_port(host: &Netlink, bridge: &Link, name: IfName) -> Result<Link, Error>
 pub fn check_usable(bridge: &Bridge) -> Result<(), Error> {
     let host = Netlink::open().or_fault("open a netlink socket")?;
     let not_available = |msg: String| Error::new(Code::NOT_AVAILABLE, msg);
-    if let Some(link) = find(&host, bridge)? {
-        return refuse_other_kind(&link).map_err(|error| not_available(error.msg));
+    let found = find(&host, bridge)?;
+    if let Some(link) = &found {
+        refuse_other_kind(link).map_err(|error| not_available(error.msg))?;
+        if !must_begin_to_filter(bridge, link) {
+            return Ok(());
+        }
     }
     for kind in ["bridge", "veth"] {
         if !link::is_supported(&host, kind).or_fault("ask the kernel for its features")? {
             return Err(not_available(format!("this kernel has no {kind} interfaces")));
         }
+    }
+    if bridge.vlans.is_some() && !can_filter(&host)? {
+        return Err(not_available(CANNOT_FILTER.to_owned()));
     }
     Ok(())
 }

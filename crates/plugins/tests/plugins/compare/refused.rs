@@ -26,6 +26,10 @@ fn contradictions() -> Vec<Case> {
         case("two gateways need forceAddress", &json!({"isGateway": true, "ipam": two}))
             .fails(7, "already has an IP address different from 10.2.0.1/24"),
         case("vlan out of range", &json!({"vlan": 5000})).fails(7, "\\\"vlan\\\" is 5000"),
+        case("trunk out of range", &json!({"vlanTrunk": [{"id": 4095}]})).fails(7, "is 4095"),
+        case("trunk without maxID", &json!({"vlanTrunk": [{"minID": 5}]})).fails(7, "maxID"),
+        case("trunk upside down", &json!({"vlanTrunk": [{"minID": 9, "maxID": 5}]}))
+            .fails(7, "above its maxID 5"),
         case("range outside subnet", &json!({"ipam": outside})).fails(7, "10.2.0.5"),
         case("no addresses from IPAM", &json!({"ipam": {"type": "static"}}))
             .fails(999, "missing IP config"),

@@ -136,21 +136,3 @@ fn static_addresses_come_from_three_places() {
         }
     });
 }
-
-/// What is asked for and not there yet is refused, and nothing is changed.
-#[test]
-fn features_not_here_yet_are_refused_aloud() {
-    in_netns(|| {
-        let world = World::new(&Plugins::ours(), 1);
-        let before = world.snapshot();
-        let asked = [
-            ("vlan", bridge(&json!({"vlan": 100}))),
-            ("vlanTrunk", bridge(&json!({"vlanTrunk": [{"id": 7}]}))),
-        ];
-        for (key, config) in asked {
-            world.call(&config, 1).add().fails_with(2, &format!("\"{key}\""));
-            world.call(&config, 1).status().fails_with(2, &format!("\"{key}\""));
-        }
-        assert_eq!(before.changes_to(&world.snapshot()), Vec::<String>::new());
-    });
-}

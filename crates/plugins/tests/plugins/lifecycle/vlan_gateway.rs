@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The gateway of a VLAN: made once, kept while a port needs it, then gone.
+
+use std::thread;
+
+use serde_json::{Value, json};
+use testkit::{can_ping, in_netns, not_run_unless};
+
+use super::vlan::on_bridge;
+use crate::conf::{bridge, dual, with};
+use crate::world::{Plugins, World, vlan_switch};
+
+fn config() -> Value {
+    bridge(&json!({"vlan": 100, "isGateway": true, "ipam": dual()}))
+}
+
+fn has_gateway(world: &World) -> bool {
+    let links = world.host.ip_json(&["link", "show"]);
+    links.as_array().expect("a list of links").iter().any(|link| link["ifname"] == "br0.100")
+}
+
+#[track_caller]
+fn reaches_gateway(world: &World, pod: usize) {
+    for gateway in ["10.1.0.1", "fd00:1::1"] {
+        assert!(can_ping(world.pod(pod), gateway.parse().expect("an address")), "{gateway}");
+    }
+}
+
+#[test]
+fn vm_gateway_is_shared_and_goes_with_the_last() {
+    in_netns(|| {
+        not_run_unless!(File(vlan_switch()));
+        let world = World::new(&Plugins::ours(), 3);
+        let other = bridge(&json!({"name": "two", "vlan": 200, "isGateway": true}));
+        let other = with(
+            other,
+            &json!({"ipam": {"type": "static", "addresses": [
+            {"address": "10.2.0.5/24", "gateway": "10.2.0.1"}]}}),
+        );
+        world.call(&other, 3).add().ok();
+        let one = world.call(&config(), 1).add().result();
+        let two = world.call(&config(), 2).add().result();
+        let interfaces = one["interfaces"].as_array().expect("interfaces");
+        assert_eq!(interfaces.len(), 4);
+        assert_eq!(interfaces[3]["name"], "br0.100");
+        assert_eq!(interfaces[3]["mac"], world.host_link("br0.100")["address"]);
+        assert_eq!(interfaces[3], two["interfaces"][3], "there is one");
+        reaches_gateway(&world, 1);
+        reaches_gateway(&world, 2);
+        // Without namespace, as after a restart.
+        world.call(&config(), 1).netns("").del(&one).ok();
+        assert!(has_gateway(&world));
+        reaches_gateway(&world, 2);
+        world.call(&config(), 2).del(&two).ok();
+        assert!(!has_gateway(&world));
+        assert_eq!(world.host_link("br0.200")["operstate"], "UP", "another VLAN's is left alone");
+        world.call(&config(), 2).del(&two).ok();
+    });
+}
+
+#[test]
+fn vm_gc_removes_the_gateway_that_nobody_needs() {
+    in_netns(|| {
+        not_run_unless!(File(vlan_switch()));
+        let world = World::new(&Plugins::ours(), 2);
+        let one = world.call(&config(), 1).add().result();
+        world.call(&config(), 2).add().ok();
+        world.call(&config(), 1).run("GC").ok();
+        world.call(&config(), 1).gc(&[("c1", "eth0")]).ok();
+        world.call(&config(), 1).check(&one).ok();
+        reaches_gateway(&world, 1);
+        world.call(&config(), 1).gc(&[]).ok();
+        assert!(!has_gateway(&world));
+        // What a DEL that was killed leaves: no container, but a gateway.
+        let one = world.call(&config(), 1).add().result();
+        let host_end = one["interfaces"][1]["name"].as_str().expect("a name");
+        world.on_host(&format!("link del {host_end}"));
+        assert!(has_gateway(&world));
+        world.call(&config(), 1).gc(&[]).ok();
+        assert!(!has_gateway(&world));
+    });
+}
+
+/// A port that is in the VLAN by whatever way keeps its gateway.
+#[test]
+fn vm_gateway_stays_while_a_foreign_port_is_in_the_vlan() {
+    in_netns(|| {
+        not_run_unless!(File(vlan_switch()));
+        let world = World::new(&Plugins::ours(), 1);
+        let result = world.call(&config(), 1).add().result();
+        world.on_host("link add up0 type veth peer name up1");
+        world.on_host("link set up0 master br0");
+        on_bridge(&world, "vlan add dev up0 vid 90-110");
+        world.call(&config(), 1).del(&result).ok();
+        assert!(has_gateway(&world));
+        on_bridge(&world, "vlan del dev up0 vid 100");
+        world.call(&config(), 1).del(&result).ok();
+        assert!(!has_gateway(&world));
+    });
+}
+
+#[test]
+fn vm_check_notices_a_damaged_gateway() {
+    in_netns(|| {
+        not_run_unless!(File(vlan_switch()));
+        let world = World::new(&Plugins::ours(), 2);
+        let call = world.call(&config(), 1);
+        let result = call.add().result();
+        let port = world.host_link("br0.100")["link"].as_str().expect("its peer").to_owned();
+        let ip = |line: &str| drop(world.on_host(line));
+        let damage: [(&dyn Fn(), &str); 5] = [
+            (
+                &|| ip("addr del 10.1.0.1/24 dev br0.100"),
+                "10.1.0.1/24 is missing on interface br0.100",
+            ),
+            (&|| ip("link set br0.100 down"), "br0.100, gateway of VLAN 100, is down"),
+            (
+                &|| ip(&format!("link set {port} nomaster")),
+                "br0.100 is not connected with bridge br0",
+            ),
+            (
+                &|| drop(on_bridge(&world, &format!("vlan del dev {port} vid 100"))),
+                "br0.100 is not in VLAN 100",
+            ),
+            (&|| ip("link del br0.100"), "br0.100, gateway of VLAN 100, is missing"),
+        ];
+        for (damage, words) in damage {
+            damage();
+            call.check(&result).fails_with(999, words);
+            // The next ADD makes it whole.
+            let other = world.call(&config(), 2).add().result();
+            reaches_gateway(&world, 2);
+            world.call(&config(), 2).del(&other).ok();
+            reaches_gateway(&world, 1);
+        }
+    });
+}
+
+/// The last one leaves while another comes: who is there has a gateway.
+#[test]
+fn vm_coming_and_going_at_once_keeps_the_gateway() {
+    in_netns(|| {
+        not_run_unless!(File(vlan_switch()));
+        let world = World::new(&Plugins::ours(), 2);
+        let mut result = world.call(&config(), 1).add().result();
+        for round in 0..10 {
+            let (old, new) = (round % 2 + 1, (round + 1) % 2 + 1);
+            let before = result.clone();
+            result = thread::scope(|scope| {
+                let leaving = scope.spawn(|| world.call(&config(), old).del(&before).ok());
+                let coming = scope.spawn(|| world.call(&config(), new).add().result());
+                leaving.join().expect("DEL succeeds");
+                coming.join().expect("ADD succeeds")
+            });
+            world.call(&config(), new).check(&result).ok();
+            reaches_gateway(&world, new);
+        }
+        world.call(&config(), 1).del(&result).ok();
+        assert!(!has_gateway(&world));
+    });
+}
+
+/// A node that is switched over: what the Go plugin made serves on, and is left as it leaves it.
+#[test]
+fn vm_gateway_of_the_go_plugin_is_taken_over() {
+    in_netns(|| {
+        not_run_unless!(File(vlan_switch()));
+        let (go, ours) = (Plugins::go(), Plugins::ours());
+        let world = World::new(&ours, 2);
+        let by_go = world.call_of(&go, &config(), 1).add().result();
+        world.call(&config(), 1).check(&by_go).ok();
+        let by_us = world.call(&config(), 2).add().result();
+        assert_eq!(by_go["interfaces"][3], by_us["interfaces"][3]);
+        reaches_gateway(&world, 2);
+        world.call_of(&go, &config(), 2).check(&by_us).ok();
+        world.call(&config(), 1).del(&by_go).ok();
+        world.call(&config(), 2).del(&by_us).ok();
+        assert!(has_gateway(&world), "it is not ours");
+
+        world.on_host("link del br0.100");
+        world.on_host("link del br0");
+        let by_us = world.call(&config(), 1).add().result();
+        world.call_of(&go, &config(), 2).add().ok();
+        world.call_of(&go, &config(), 1).check(&by_us).ok();
+        world.call_of(&go, &config(), 1).del(&by_us).ok();
+        reaches_gateway(&world, 2);
+    });
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The kernel of the machine: Debian's package, unpacked, with what booting it quickly takes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use super::vmlinux;
+use crate::{cmd, debian};
+
+/// Depends on the newest kernel of the release.
+const PACKAGE: &str = "linux-image-amd64";
+
+/// Has the one program that runs before there is a root directory.
+const SHELL: &str = "busybox-static";
+
+/// Ours, next to the unpacked files; written last.
+const VERSION: &str = "VERSION";
+
+/// An unpacked kernel.
+#[derive(Debug, Clone)]
+pub struct Kernel {
+    /// The directory of all that concerns the machine.
+    pub home: PathBuf,
+    /// `kernel` below it.
+    dir: PathBuf,
+    /// As `uname -r` says inside.
+    pub release: String,
+}
+
+impl Kernel {
+    /// Fetches the kernel unless it is there.
+    pub fn ensure(target_dir: &Path, refresh: bool) -> Result<Kernel> {
+        let home = target_dir.join("machine");
+        let dir = home.join("kernel");
+        if refresh || !dir.join(VERSION).is_file() {
+            fs::create_dir_all(&home).with_context(|| format!("make {}", home.display()))?;
+            fetch(&home, &dir).context("get a kernel for the emulated machine")?;
+        }
+        let release = fs::read_to_string(dir.join(VERSION))?;
+        Ok(Kernel { home, dir, release })
+    }
+
+    /// The uncompressed kernel: under emulation, unpacking it would take longer than the rest.
+    pub fn image(&self) -> PathBuf {
+        self.dir.join("vmlinux")
+    }
+
+    pub fn busybox(&self) -> PathBuf {
+        self.dir.join("bin/busybox")
+    }
+
+    /// Has a directory for this kernel, as `/lib/modules` does.
+    pub fn all_modules(&self) -> PathBuf {
+        self.dir.join("lib/modules")
+    }
+
+    pub fn modules(&self) -> PathBuf {
+        self.all_modules().join(&self.release)
+    }
+}
+
+fn fetch(home: &Path, place: &Path) -> Result<()> {
+    let work = tempfile::tempdir_in(home)?;
+    let dir = work.path().join("unpacked");
+    for package in [debian::stands_for(PACKAGE)?, SHELL.to_owned()] {
+        let file = debian::download(&package, work.path())?;
+        debian::unpack(&file, &dir)?;
+    }
+    join_usr(&dir)?;
+    let release = only_entry(&dir.join("lib/modules"))?;
+    // Debian makes this list when the package is installed.
+    cmd::run(cmd::command("depmod").arg("-b").arg(&dir).arg(&release))?;
+    let packed = dir.join("boot").join(format!("vmlinuz-{release}"));
+    vmlinux::unpack(&packed, &dir.join("vmlinux"))?;
+    fs::write(dir.join(VERSION), release)?;
+    debian::settle(&dir, place)
+}
+
+/// Newer packages have everything below `usr`.
+fn join_usr(dir: &Path) -> Result<()> {
+    for (name, proof) in [("lib", "modules"), ("bin", "busybox")] {
+        let below_usr = dir.join("usr").join(name);
+        if !dir.join(name).exists() && below_usr.join(proof).exists() {
+            fs::rename(&below_usr, dir.join(name))?;
+        }
+    }
+    Ok(())
+}
+
+fn only_entry(dir: &Path) -> Result<String> {
+    let entries = fs::read_dir(dir).with_context(|| format!("list {}", dir.display()))?;
+    let names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
+    ensure!(names.len() == 1, "{} has {} entries instead of one", dir.display(), names.len());
+    names[0].to_str().map(str::to_owned).context("the name of a kernel is plain")
+}
