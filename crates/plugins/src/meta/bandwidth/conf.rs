@@ -77,10 +77,10 @@ impl Entry {
 
     /// The network's rates come before the runtime's, all together; each of the other keys by itself,
     /// so that a network can say how the rates of a runtime are to be kept.
-    fn or(self, runtime: Self) -> Self {
-        let rates = if self.has_rates() { &self } else { &runtime };
+    fn or(&self, runtime: &Self) -> Self {
+        let rates = if self.has_rates() { self } else { runtime };
         let has_subnets = self.unshaped_subnets.is_some() || self.shaped_subnets.is_some();
-        let subnets = if has_subnets { &self } else { &runtime };
+        let subnets = if has_subnets { self } else { runtime };
         Self {
             unshaped_subnets: subnets.unshaped_subnets.clone(),
             shaped_subnets: subnets.shaped_subnets.clone(),
@@ -94,7 +94,7 @@ impl Bandwidth {
     pub fn understand(request: &Request) -> Result<Self, Error> {
         let network: Entry = request.conf()?;
         let runtime: RuntimeConf = request.conf()?;
-        Self::from_entry(&network.or(runtime.runtime_config.bandwidth.unwrap_or_default()))
+        Self::from_entry(&network.or(&runtime.runtime_config.bandwidth.unwrap_or_default()))
     }
 
     fn from_entry(entry: &Entry) -> Result<Self, Error> {
@@ -221,7 +221,7 @@ mod tests {
 
     fn understood(network: Value, runtime: Value) -> Result<Bandwidth, String> {
         let read = |value| serde_json::from_value::<Entry>(value).unwrap();
-        Bandwidth::from_entry(&read(network).or(read(runtime))).map_err(|error| error.msg)
+        Bandwidth::from_entry(&read(network).or(&read(runtime))).map_err(|error| error.msg)
     }
 
     #[track_caller]

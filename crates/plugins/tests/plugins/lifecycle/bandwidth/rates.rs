@@ -2,6 +2,8 @@
 //! Real traffic through the limits. What may pass is bounded whatever the machine does; what must pass is
 //! compared with far less than any machine does.
 
+#![expect(clippy::unwrap_used, reason = "a test panics where it fails")]
+
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
