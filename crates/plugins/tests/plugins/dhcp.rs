@@ -1,0 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//! dhcp and its daemon against servers of others: dnsmasq and Kea.
+
+mod lab;
+mod life;
