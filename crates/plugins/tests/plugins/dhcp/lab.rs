@@ -3,7 +3,6 @@
 //! is the rest of the world.
 
 use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -50,7 +49,8 @@ impl Lab {
         let program = program.to_str().expect("a path that is text");
         let usual = ["daemon", "-leasedir", LEASES, "-resendtimeout", "20s"];
         let daemon = Daemon::start(program, &[&usual, flags].concat());
-        wait_for("the daemon to listen", PATIENCE, || Path::new(SOCKET).exists());
+        let status = self.call(&json!({}), 1);
+        wait_for("the daemon to answer", PATIENCE, || status.status().success);
         daemon
     }
 
@@ -128,7 +128,7 @@ impl Lab {
         let shown = |info: &Value| {
             format!("{}/{}", info["local"].as_str().unwrap_or_default(), info["prefixlen"])
         };
-        infos.map(shown).collect()
+        infos.filter(|info| info["local"].is_string()).map(shown).collect()
     }
 
     /// The default route of a pod.
