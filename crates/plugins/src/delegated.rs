@@ -3,7 +3,7 @@
 //! one gives none, and then every verb here has nothing to do.
 
 use cni::delegate::{self, Target};
-use cni::{CniResult, Command, Error, Request};
+use cni::{CniResult, Code, Command, Error, Request};
 
 use crate::pod;
 
@@ -11,6 +11,19 @@ use crate::pod;
 /// connected before [`add_through_interface`], and until [`del`] and [`gc`] have returned.
 pub fn needs_interface(request: &Request) -> Result<bool, Error> {
     Ok(request.ipam_type()? == Some("dhcp"))
+}
+
+/// Refuses what [`add_through_interface`] would refuse anyway, before anything is made: a wrong
+/// configuration, a daemon that is not there. Plugins of others are asked only once.
+pub fn refuse_early(request: &Request) -> Result<(), Error> {
+    let kind = request.ipam_type()?.unwrap_or_default();
+    let Target::Function(plugin) = delegate::find(request.host, kind, &request.path)? else {
+        return Ok(());
+    };
+    (plugin.status)(request).map_err(|error| match error.code {
+        Code::NOT_AVAILABLE => Error { code: Code::TRY_LATER, ..error },
+        _ => error,
+    })
 }
 
 /// Asks for addresses before there is an interface; `None` where the network gives none.

@@ -137,6 +137,7 @@ fn connect_then_ask<'a>(
     ns: &Netns,
     undo: &mut Undo<'a>,
 ) -> Result<Made, Error> {
+    delegated::refuse_early(request)?;
     let (found, _) = prepare_bridge(bridge, host, &[], undo)?;
     let pair = connect(request, bridge, host, ns, &found, &[])?;
     undo.push(move || veth::take_back(host, pair.host));

@@ -34,7 +34,9 @@ impl Lab {
         let plugins = Plugins::ours();
         let world = World::new(&plugins, pods);
         let lan = Ns::new("lan");
+        lan.exec("sysctl", &["-q", "-w", "net.ipv6.conf.default.accept_dad=0"]);
         world.on_host("link add br0 type bridge");
+        world.host.exec("sysctl", &["-q", "-w", "net.ipv6.conf.br0.accept_ra=0"]);
         world.on_host("link set br0 up");
         lan.connect("eth0", &world.host, "lan0");
         world.on_host("link set lan0 master br0");
@@ -92,8 +94,15 @@ impl Lab {
             "loggers": [{"name": format!("kea-dhcp{family}"), "severity": "INFO",
                          "output_options": [{"output": "stderr"}]}],
         });
+        let config = match family {
+            "4" => config,
+            _ => with(config, &json!({"server-id": {"type": "LL", "persist": false}})),
+        };
         let file = format!("/run/kea{family}.json");
         fs::write(&file, json!({key: with(config, more)}).to_string()).expect("a file below /run");
+        // Kea does not look for addresses that come later.
+        let is_settled = || !self.lan.ip(&["addr"]).contains("tentative");
+        wait_for("the LAN's addresses", PATIENCE, is_settled);
         let server = self.lan.start(
             "env",
             &[

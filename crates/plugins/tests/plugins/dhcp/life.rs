@@ -76,7 +76,7 @@ fn routes_are_the_servers() {
         let asked = json!({"request": [{"skipDefault": true}, {"option": "33"}]});
         let result = lab.call(&asked, 2).add().result();
         assert_eq!(result["routes"][0], json!({"dst": "172.16.0.0/16", "gw": "10.5.0.7"}));
-        assert_eq!(result["dns"], json!({}));
+        assert_eq!(result["dns"], json!(null));
     });
 }
 
@@ -207,7 +207,7 @@ fn both_families_and_a_router() {
         let result = call.add().result();
         let address = result["ips"][1]["address"].as_str().expect("an IPv6 address");
         assert!(address.starts_with("fd05::1") && address.ends_with("/128"), "{result}");
-        assert_eq!(result["dns"]["nameservers"][1], "fd05::53", "{result}");
+        assert_eq!(result["dns"]["nameservers"], json!(["fd05::53"]), "{result}");
         assert_eq!(result["dns"]["search"], json!(["six.example.net"]));
         assert!(lab.addresses(1).contains(&address.to_owned()), "{:?}", lab.addresses(1));
         call.check(&result).ok();
