@@ -12,6 +12,7 @@ use ::netlink::Errno;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, fstat};
 use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::error::{Error, Result};
 
@@ -82,6 +83,14 @@ pub fn inherited_listener() -> Result<UnixListener> {
     fcntl_setfd(borrowed, FdFlags::CLOEXEC).map_err(fail)?;
     // SAFETY: by the agreement of sd_listen_fds(3) the descriptor is ours alone.
     Ok(unsafe { UnixListener::from_raw_fd(borrowed.as_raw_fd()) })
+}
+
+/// Lets this process have as many files and sockets open as it may.
+pub fn raise_file_limit() -> Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, ..limit };
+    setrlimit(Resource::Nofile, raised)
+        .map_err(|errno| Error::from_errno("raise limit of open files", "", errno))
 }
 
 /// Whether the process at the other end of a unix socket is root's.

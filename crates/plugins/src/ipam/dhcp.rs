@@ -5,6 +5,7 @@
 mod client;
 mod conf;
 pub mod daemon;
+mod dialog;
 mod identity;
 mod lease;
 mod machine;
@@ -20,7 +21,7 @@ use cni::{CniResult, Code, Error, Plugin, Request, Version};
 
 use self::client::Silence;
 use self::conf::Dhcp;
-use self::protocol::{AddQuestion, Key, Place, Question};
+use self::protocol::{AddQuestion, CheckQuestion, Key, Place, Question};
 
 /// The plugin.
 pub const PLUGIN: Plugin = Plugin {
@@ -36,7 +37,7 @@ pub const PLUGIN: Plugin = Plugin {
 
 /// More than any server's patience: the daemon gives up first, and says why.
 const ADD_PATIENCE: Duration = Duration::from_secs(600);
-/// A daemon that is alive answers at once; with IPv6 it waits for a server's word, for less than this.
+/// A daemon that is alive answers at once; where it waits for a server's word, for less than this.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 fn add(request: &Request) -> Result<CniResult, Error> {
@@ -48,19 +49,27 @@ fn add(request: &Request) -> Result<CniResult, Error> {
     CniResult::parse(result.unwrap_or_default(), Version::LATEST)
 }
 
-/// Where there is no daemon, the lease stays on the server until it runs out, and the next daemon
-/// forgets it: a container must not stay because of that.
+/// Where there is no daemon, we give the lease back ourselves as far as we can; a container must not
+/// stay because of that.
 fn del(request: &Request) -> Result<(), Error> {
     let socket = Dhcp::socket(request)?;
-    match client::ask(&socket, &Question::Del(place(request)?), PATIENCE) {
+    let place = place(request)?;
+    match client::ask(&socket, &Question::Del(place.clone()), PATIENCE) {
         Ok(answer) => answer.map(drop),
-        Err(_) => Ok(()),
+        Err(Silence::Absent(_)) => {
+            daemon::release_without(&place.key);
+            Ok(())
+        }
+        Err(Silence::Mute(_)) => Ok(()),
     }
 }
 
 fn check(request: &Request) -> Result<(), Error> {
     let dhcp = Dhcp::understand(request)?;
-    ask(&dhcp.socket, &Question::Check(place(request)?), Code::TRY_LATER)
+    let result = request.required_prev_result()?;
+    let addresses = result.ips.iter().map(|ip| ip.address).collect();
+    let question = CheckQuestion { place: place(request)?, asked: dhcp.asked, addresses };
+    ask(&dhcp.socket, &Question::Check(Box::new(question)), Code::TRY_LATER)
 }
 
 fn status(request: &Request) -> Result<(), Error> {

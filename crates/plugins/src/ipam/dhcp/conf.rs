@@ -182,7 +182,7 @@ fn understand_provided(written: &[ProvideConf], args: &str) -> Result<Vec<Provid
 /// the Go plugin.
 fn argument<'a>(args: &'a str, name: &str) -> Option<&'a str> {
     let pairs = args.split(';').filter_map(|pair| pair.split_once('='));
-    pairs.filter(|(key, _)| *key == name).map(|(_, value)| value).last()
+    pairs.filter(|(key, _)| *key == name).map(|(_, value)| value).next_back()
 }
 
 fn understand_requested(written: &[RequestConf]) -> Result<Vec<u8>, Error> {

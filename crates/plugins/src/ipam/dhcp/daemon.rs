@@ -17,14 +17,17 @@ mod wire;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::time::Instant;
 
 use cni::{Code, Error};
 use kernel::daemon::EndSignals;
 
 use self::flags::{Flags, Wish};
+use self::held::Held;
 use self::listen::Listening;
 use self::serve::Daemon;
 use self::store::Store;
+use super::protocol::Key;
 use crate::fault::OrFault;
 
 /// Runs the daemon with these arguments, those behind the word `daemon`.
@@ -49,7 +52,18 @@ pub fn command_line(words: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
+/// Gives leases back where no daemon runs that could: those that the last one left in the usual
+/// directory. What cannot be done is left to the next daemon, or to the server's own clock.
+pub fn release_without(key: &Key) {
+    let flags = Flags::default();
+    let store = Store::new(&flags.lease_dir);
+    let Some(record) = store.find(key) else { return };
+    Held::leaving(record, &flags).end(Instant::now());
+    store.remove(key);
+}
+
 fn run(flags: &Flags) -> Result<(), Error> {
+    kernel::daemon::raise_file_limit().or_fault("prepare")?;
     let signals = EndSignals::open().or_fault("prepare to be ended")?;
     let store = Store::new(&flags.lease_dir);
     let listening = Listening::open(&flags.socket)?;

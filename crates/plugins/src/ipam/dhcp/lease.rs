@@ -50,11 +50,11 @@ pub struct Span {
 }
 
 impl Span {
-    /// Puts the steps in order where a server confused them.
+    /// Puts the steps in order where a server confused them, and at least a second away.
     pub fn new(renew: u32, rebind: u32, valid: u32) -> Span {
         let valid = valid.max(1);
-        let rebind = rebind.min(valid);
-        Span { renew: renew.min(rebind), rebind, valid }
+        let rebind = rebind.clamp(1, valid);
+        Span { renew: renew.clamp(1, rebind), rebind, valid }
     }
 }
 

@@ -2,6 +2,7 @@
 //! What plugin and daemon say to each other: one line of JSON each way, on a socket for root alone.
 
 use cni::{Attachment, Code, Error};
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -17,11 +18,9 @@ pub enum Question {
     /// Get leases and keep them.
     Add(Box<AddQuestion>),
     /// Give them back.
-    #[serde(rename_all = "camelCase")]
     Del(Place),
-    /// Are they held?
-    #[serde(rename_all = "camelCase")]
-    Check(Place),
+    /// Are they held? Those that nobody holds are taken over.
+    Check(Box<CheckQuestion>),
     /// Is anybody there?
     Status,
     /// Give back what is not listed.
@@ -63,6 +62,18 @@ pub struct AddQuestion {
     pub place: Place,
     /// Which.
     pub asked: Asked,
+}
+
+/// Are leases of these addresses held?
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CheckQuestion {
+    /// For whom.
+    pub place: Place,
+    /// Which.
+    pub asked: Asked,
+    /// The addresses that the result of the ADD tells.
+    pub addresses: Vec<IpNet>,
 }
 
 /// What the daemon answers.

@@ -67,6 +67,24 @@ fn nothing_hangs_on_a_daemon_that_died() {
     });
 }
 
+/// What the daemon left in its usual directory is enough to give a lease back without it.
+#[test]
+fn del_gives_back_without_a_daemon() {
+    in_netns(|| {
+        let lab = Lab::new(1);
+        let _server = lab.dnsmasq(&[RANGE, "--dhcp-range=fd05::100,fd05::1ff,64,1h"]);
+        let daemon = lab.daemon(&["-leasedir", "/var/lib/cni/dhcp"]);
+        let call = lab.call(&json!({"families": ["ipv4", "ipv6"]}), 1);
+        let result = call.add().result();
+        assert_eq!(dnsmasq_leases().len(), 2);
+        drop(daemon);
+        call.del(&result).ok();
+        wait_for("the server to hear of it", PATIENCE, || dnsmasq_leases().is_empty());
+        assert!(!Path::new("/var/lib/cni/dhcp/net/c1:eth0.json").exists());
+        call.del(&result).ok();
+    });
+}
+
 #[test]
 fn a_socket_can_be_opened_for_the_daemon() {
     in_netns(|| {
@@ -125,6 +143,27 @@ fn a_container_keeps_its_address_when_the_go_plugin_is_replaced() {
         let by_us = ours.add().result();
         assert_eq!(by_us["ips"][0]["address"], by_go["ips"][0]["address"]);
         assert_eq!(dnsmasq_leases().len(), 1);
+    });
+}
+
+#[test]
+fn a_container_of_the_go_daemon_is_taken_over() {
+    in_netns(|| {
+        let lab = Lab::new(1);
+        let _server = lab.dnsmasq(&[RANGE]);
+        let go = Plugins::go();
+        let program = go.directory().join("dhcp");
+        let go_daemon = Daemon::start(program.to_str().expect("text"), &["daemon"]);
+        wait_for("the Go daemon to listen", PATIENCE, || Path::new(SOCKET).exists());
+        let by_go = lab.world.call_of(&go, &config(&json!({})), 1).add().result();
+        drop(go_daemon);
+        let _daemon = lab.daemon(&[]);
+        let ours = lab.call(&json!({}), 1);
+        ours.check(&by_go).ok();
+        assert_eq!(kept(), ["c1:eth0.json"]);
+        ours.check(&by_go).ok();
+        ours.del(&by_go).ok();
+        assert_eq!(dnsmasq_leases(), Vec::<String>::new());
     });
 }
 

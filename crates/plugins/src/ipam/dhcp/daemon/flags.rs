@@ -52,19 +52,25 @@ pub enum Wish {
     Run(Flags),
 }
 
-impl Flags {
-    /// Reads the arguments, or says what is wrong with them.
-    pub fn parse(words: &[String]) -> Result<Wish, String> {
-        let mut flags = Flags {
+impl Default for Flags {
+    fn default() -> Flags {
+        Flags {
             pidfile: None,
             host_prefix: String::new(),
-            socket: PathBuf::new(),
+            socket: DEFAULT_SOCKET.into(),
             lease_dir: DEFAULT_LEASE_DIR.into(),
             broadcast: false,
             timeout: Duration::from_secs(10),
             resend_max: Duration::from_secs(62),
             resend_timeout: Duration::from_secs(208),
-        };
+        }
+    }
+}
+
+impl Flags {
+    /// Reads the arguments, or says what is wrong with them.
+    pub fn parse(words: &[String]) -> Result<Wish, String> {
+        let mut flags = Flags::default();
         let mut socket = String::new();
         let mut words = words.iter();
         while let Some(word) = words.next() {
@@ -89,7 +95,7 @@ impl Flags {
             };
             match name {
                 "pidfile" => {
-                    flags.pidfile = Some(value()?.into()).filter(|path| *path != PathBuf::new())
+                    flags.pidfile = Some(value()?).filter(|path| !path.is_empty()).map(Into::into);
                 }
                 "hostprefix" => flags.host_prefix = value()?,
                 "socketpath" => socket = value()?,

@@ -5,8 +5,10 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use cni::{CniResult, Code, Error};
+use ipnet::IpNet;
 
 use super::super::conf::Asked;
+use super::super::dialog::Dialog;
 use super::super::identity;
 use super::super::lease::{self, Lease};
 use super::super::machine::{Machine, Pace};
@@ -16,7 +18,7 @@ use super::flags::Flags;
 use super::side::{AnySide, Outcome, Owner, Side};
 use super::spot::Spot;
 use super::store::{Clock, Kept, Record};
-use super::wire::{Wire4, Wire6};
+use super::wire::{Wire, Wire4, Wire6};
 
 /// An attachment.
 pub struct Held {
@@ -33,40 +35,46 @@ pub struct Held {
 }
 
 impl Held {
-    /// Begins to look for leases.
-    pub fn new(key: Key, spot: Spot, asked: Asked, flags: &Flags) -> (Held, Outcome) {
+    /// Begins to look for leases, preferably of these addresses.
+    pub fn new(
+        key: Key,
+        spot: Spot,
+        asked: Asked,
+        hints: &[IpNet],
+        flags: &Flags,
+    ) -> (Held, Outcome) {
         let record = Record { key, spot, asked, ipv4: None, ipv6: None };
-        Held::start(record, flags, false)
+        Held::start(record, flags, &Manner::Look(hints))
     }
 
     /// Goes on where an earlier daemon was.
     pub fn resume(record: Record, flags: &Flags) -> (Held, Outcome) {
-        Held::start(record, flags, true)
+        Held::start(record, flags, &Manner::Resume)
     }
 
-    fn start(record: Record, flags: &Flags, is_settled: bool) -> (Held, Outcome) {
+    /// What an earlier daemon had, only to be given back.
+    pub fn leaving(record: Record, flags: &Flags) -> Held {
+        Held::start(record, flags, &Manner::Leave).0
+    }
+
+    fn start(record: Record, flags: &Flags, manner: &Manner) -> (Held, Outcome) {
         let Record { key, spot, asked, ipv4: kept4, ipv6: kept6 } = record;
         let whose = key.text();
+        let is_settled = !matches!(manner, Manner::Look(_));
         let owner = Owner { whose: &whose, spot: &spot, priority: asked.priority, is_settled };
-        let clock = Clock::read();
-        let pace = Pace { timeout: flags.timeout, resend_max: flags.resend_max };
         let mut outcome = Outcome::default();
         let ipv4 = asked.ipv4.then(|| {
             let client = client4(&whose, &spot, &asked, flags.broadcast);
-            let (applied, lease) = unpack(kept4, clock);
-            let started = begin(client, pace, lease, clock.now);
-            let (side, done) = Side::<_, Wire4>::new(started, applied, owner);
+            let (side, done) = begin::<_, Wire4>(client, kept4, flags, manner, owner);
             outcome = outcome.and(done);
-            Box::new(side) as Box<dyn AnySide>
+            side
         });
         let ipv6 = asked.ipv6.then(|| {
             let (duid, association) = identity::duid(&whose);
             let client = v6::dialog::Client { duid, association };
-            let (applied, lease) = unpack(kept6, clock);
-            let started = begin(client, pace, lease, clock.now);
-            let (side, done) = Side::<_, Wire6>::new(started, applied, owner);
+            let (side, done) = begin::<_, Wire6>(client, kept6, flags, manner, owner);
             outcome = outcome.and(done);
-            Box::new(side) as Box<dyn AnySide>
+            side
         });
         (Held { key, spot, asked, whose, ipv4, ipv6, is_settled, is_ending: false }, outcome)
     }
@@ -180,20 +188,36 @@ fn client4(whose: &str, spot: &Spot, asked: &Asked, broadcast: bool) -> v4::dial
     }
 }
 
-/// What is on the interface, and the lease it comes from where that is known to be any good.
-fn unpack(kept: Option<Kept>, clock: Clock) -> (Option<lease::Terms>, Option<Lease>) {
-    let applied = kept.as_ref().map(|kept| kept.terms().clone());
-    (applied, kept.and_then(|kept| kept.lease(clock)))
+/// How a side begins.
+enum Manner<'a> {
+    /// With nothing but addresses that would be welcome.
+    Look(&'a [IpNet]),
+    /// With what an earlier daemon had.
+    Resume,
+    /// The same, and only to end.
+    Leave,
 }
 
-fn begin<D: super::super::machine::Dialog>(
+fn begin<D: Dialog + 'static, W: Wire + Default + 'static>(
     client: D,
-    pace: Pace,
-    lease: Option<Lease>,
-    now: Instant,
-) -> (Machine<D>, Vec<super::super::machine::Event>) {
-    match lease {
-        Some(lease) => Machine::resume(client, pace, lease, now),
-        None => Machine::start(client, pace, None, now),
-    }
+    kept: Option<Kept>,
+    flags: &Flags,
+    manner: &Manner,
+    owner: Owner,
+) -> (Box<dyn AnySide>, Outcome) {
+    let clock = Clock::read();
+    let pace = Pace { timeout: flags.timeout, resend_max: flags.resend_max };
+    let applied = kept.as_ref().map(|kept| kept.terms().clone());
+    let lease = kept.and_then(|kept| kept.lease(clock));
+    let started = match (manner, lease) {
+        (Manner::Leave, lease) => (Machine::resting(client, pace, lease), Vec::new()),
+        (Manner::Resume, Some(lease)) => Machine::resume(client, pace, lease, clock.now),
+        (Manner::Resume, None) => Machine::start(client, pace, None, clock.now),
+        (Manner::Look(hints), _) => {
+            let hint = hints.iter().map(IpNet::addr).find(|hint| D::speaks_of(*hint));
+            Machine::start(client, pace, hint, clock.now)
+        }
+    };
+    let (side, outcome) = Side::<D, W>::new(started, applied, owner);
+    (Box::new(side), outcome)
 }

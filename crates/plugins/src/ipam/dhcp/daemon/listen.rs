@@ -24,7 +24,8 @@ impl Listening {
     /// Takes the socket that was opened for us, or opens one here.
     pub fn open(path: &Path) -> Result<Listening, Error> {
         let var = |name| std::env::var(name).ok();
-        match inherited(var("LISTEN_FDS"), var("LISTEN_PID"), std::process::id())? {
+        let (count, pid) = (var("LISTEN_FDS"), var("LISTEN_PID"));
+        match inherited(count.as_deref(), pid.as_deref(), std::process::id())? {
             true => {
                 let listener =
                     kernel::daemon::inherited_listener().or_fault("socket activation")?;
@@ -68,11 +69,11 @@ impl AsFd for Listening {
 }
 
 /// Whether a socket was opened for this very process, and not for the one that started it.
-fn inherited(count: Option<String>, pid: Option<String>, own: u32) -> Result<bool, Error> {
-    if pid.as_deref() != Some(own.to_string().as_str()) {
+fn inherited(count: Option<&str>, pid: Option<&str>, own: u32) -> Result<bool, Error> {
+    if pid != Some(own.to_string().as_str()) {
         return Ok(false);
     }
-    match count.as_deref() {
+    match count {
         None | Some("" | "0") => Ok(false),
         Some("1") => Ok(true),
         Some(count) => Err(Error::invalid_config(format!(
@@ -114,7 +115,7 @@ mod tests {
 
     #[test]
     fn sockets_for_others_are_not_taken() {
-        let check = |count: &str, pid: &str| inherited(Some(count.into()), Some(pid.into()), 7);
+        let check = |count: &str, pid: &str| inherited(Some(count), Some(pid), 7);
         assert_eq!(inherited(None, None, 7), Ok(false));
         assert_eq!(check("1", "8"), Ok(false));
         assert_eq!(check("1", "7"), Ok(true));

@@ -4,12 +4,14 @@
 use std::collections::{BTreeMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cni::{Attachment, Code, Error, Version};
+use ipnet::IpNet;
 use kernel::daemon::{EndSignals, wait_readable};
 
-use super::super::protocol::{AddQuestion, Answer, Key, Question};
+use super::super::conf::Asked;
+use super::super::protocol::{AddQuestion, Answer, CheckQuestion, Key, Place, Question};
 use super::callers::{CallerId, Callers, Turn};
 use super::flags::Flags;
 use super::held::Held;
@@ -19,6 +21,9 @@ use super::side::Outcome;
 use super::spot::Spot;
 use super::store::Store;
 use crate::fault::OrFault;
+
+/// A CHECK does not wait for long.
+const TAKE_OVER_PATIENCE: Duration = Duration::from_secs(4);
 
 /// The daemon.
 pub struct Daemon<'a> {
@@ -33,10 +38,26 @@ pub struct Daemon<'a> {
 /// An attachment, and who waits for it.
 struct Entry {
     held: Held,
-    /// Who waits for the ADD, and until when.
-    adding: Option<(CallerId, Instant)>,
+    /// Who waits for leases.
+    adding: Option<Adding>,
     /// Who waits for the end, and with what.
     ending: Vec<(CallerId, Answer)>,
+}
+
+/// Somebody who waits for leases.
+#[derive(Debug, Clone)]
+struct Adding {
+    caller: CallerId,
+    since: Instant,
+    patience: Duration,
+    /// The addresses that they must be of, for a CHECK.
+    expected: Option<Vec<IpNet>>,
+}
+
+impl Adding {
+    fn until(&self) -> Instant {
+        self.since + self.patience
+    }
 }
 
 /// Whom a descriptor concerns.
@@ -104,7 +125,8 @@ impl<'a> Daemon<'a> {
             waited.extend(fds.map(|fd| (Concern::Held(key.clone()), fd)));
         }
         let deadlines = self.entries.values().flat_map(|entry| {
-            [entry.held.deadline(), entry.adding.map(|(_, until)| until)].into_iter().flatten()
+            let until = entry.adding.as_ref().map(Adding::until);
+            [entry.held.deadline(), until].into_iter().flatten()
         });
         let deadline = deadlines.chain(self.callers.deadline()).min();
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -125,7 +147,7 @@ impl<'a> Daemon<'a> {
         self.callers.drop_silent(now);
         let is_due = |moment: Option<Instant>| moment.is_some_and(|moment| now >= moment);
         let due = |entry: &Entry| {
-            is_due(entry.held.deadline()) || is_due(entry.adding.map(|(_, until)| until))
+            is_due(entry.held.deadline()) || is_due(entry.adding.as_ref().map(Adding::until))
         };
         let keys: Vec<Key> = self
             .entries
@@ -141,13 +163,9 @@ impl<'a> Daemon<'a> {
 
     fn give_up_if_late(&mut self, key: &Key, now: Instant) {
         let Some(entry) = self.entries.get_mut(key) else { return };
-        let Some((caller, until)) = entry.adding else { return };
-        if now >= until {
-            entry.adding = None;
-            let patience = Some(self.flags.resend_timeout);
-            let error = entry.held.missing(Code::TRY_LATER, patience);
-            self.end(key, Some((caller, Answer::failed(&error))));
-        }
+        let Some(adding) = entry.adding.take_if(|adding| now >= adding.until()) else { return };
+        let error = entry.held.missing(Code::TRY_LATER, Some(adding.patience));
+        self.end(key, Some((adding.caller, Answer::failed(&error))));
     }
 
     fn hear_caller(&mut self, id: CallerId) {
@@ -164,7 +182,8 @@ impl<'a> Daemon<'a> {
 
     /// The plugin has been killed: nobody will use what it asked for.
     fn forsake(&mut self, id: CallerId) {
-        let is_theirs = |entry: &&Entry| entry.adding.is_some_and(|(caller, _)| caller == id);
+        let is_theirs =
+            |entry: &&Entry| entry.adding.as_ref().is_some_and(|adding| adding.caller == id);
         let key = self.entries.values().find(is_theirs).map(|entry| entry.held.key.clone());
         if let Some(key) = key {
             self.end(&key, None);
@@ -176,17 +195,16 @@ impl<'a> Daemon<'a> {
         match question {
             Question::Status => Some(Answer::Done(None)),
             Question::Add(question) => {
-                self.add(id, *question).err().map(|error| Answer::failed(&error))
+                let AddQuestion { place, asked } = *question;
+                let patience = self.flags.resend_timeout;
+                self.add(id, place, asked, patience, None).err().map(|error| Answer::failed(&error))
             }
             Question::Del(place) if self.entries.contains_key(&place.key) => {
                 self.end(&place.key, Some((id, Answer::Done(None))));
                 None
             }
             Question::Del(_) => Some(Answer::Done(None)),
-            Question::Check(place) => Some(match self.check(&place.key) {
-                Ok(()) => Answer::Done(None),
-                Err(error) => Answer::failed(&error),
-            }),
+            Question::Check(question) => self.check(id, *question),
             Question::Gc { network, valid } => {
                 self.gc(&network, &valid);
                 Some(Answer::Done(None))
@@ -194,8 +212,14 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    fn add(&mut self, id: CallerId, question: AddQuestion) -> Result<(), Error> {
-        let AddQuestion { place, asked } = question;
+    fn add(
+        &mut self,
+        caller: CallerId,
+        place: Place,
+        asked: Asked,
+        patience: Duration,
+        expected: Option<Vec<IpNet>>,
+    ) -> Result<(), Error> {
         let key = place.key;
         let netns = format!("{}{}", self.flags.host_prefix, place.netns);
         let spot = Spot::find(Path::new(&netns), &key.ifname, asked.ipv6)?;
@@ -208,23 +232,27 @@ impl<'a> Daemon<'a> {
             self.forget(&key);
         }
         log::about(&key.text(), "looking for a lease");
-        let (held, outcome) = Held::new(key.clone(), spot, asked, self.flags);
-        let until = Instant::now() + self.flags.resend_timeout;
-        let entry = Entry { held, adding: Some((id, until)), ending: Vec::new() };
-        self.entries.insert(key.clone(), entry);
+        let hints = expected.as_deref().unwrap_or_default();
+        let (held, outcome) = Held::new(key.clone(), spot, asked, hints, self.flags);
+        let adding = Some(Adding { caller, since: Instant::now(), patience, expected });
+        self.entries.insert(key.clone(), Entry { held, adding, ending: Vec::new() });
         self.follow_up(&key, outcome);
         Ok(())
     }
 
-    fn check(&self, key: &Key) -> Result<(), Error> {
-        let whose = key.text();
-        let Some(entry) = self.entries.get(key).filter(|entry| !entry.held.is_ending()) else {
-            return Err(Error::internal(format!("the dhcp daemon holds no lease for {whose}")));
+    /// A container whose lease nobody holds, such as one of the Go daemon's, is taken over: servers know
+    /// it by its name, and give it the address that it has.
+    fn check(&mut self, id: CallerId, question: CheckQuestion) -> Option<Answer> {
+        let CheckQuestion { place, asked, addresses } = question;
+        let entry = self.entries.get(&place.key).filter(|entry| !entry.held.is_ending());
+        let Some(entry) = entry else {
+            let taken = self.add(id, place, asked, TAKE_OVER_PATIENCE, Some(addresses));
+            return taken.err().map(|error| Answer::failed(&error));
         };
-        match entry.held.result() {
-            Some(_) => Ok(()),
-            None => Err(entry.held.missing(Code::INTERNAL, None)),
-        }
+        Some(match entry.held.result() {
+            Some(_) => Answer::Done(None),
+            None => Answer::failed(&entry.held.missing(Code::INTERNAL, None)),
+        })
     }
 
     fn gc(&mut self, network: &str, valid: &[Attachment]) {
@@ -242,7 +270,7 @@ impl<'a> Daemon<'a> {
     /// Gives leases back; the caller is answered when that is done.
     fn end(&mut self, key: &Key, caller: Option<(CallerId, Answer)>) {
         let Some(entry) = self.entries.get_mut(key) else { return };
-        if let Some((adding, _)) = entry.adding.take() {
+        if let Some(Adding { caller: adding, .. }) = entry.adding.take() {
             let error = Error::internal(format!("{} was removed meanwhile", entry.held.whose()));
             entry.ending.push((adding, Answer::failed(&error)));
         }
@@ -270,10 +298,12 @@ impl<'a> Daemon<'a> {
         if entry.held.has_ended() {
             return self.forget(key);
         }
-        if entry.held.is_settled() && outcome.changed && !entry.held.is_ending() {
-            if let Err(cause) = self.store.save(&entry.held.record()) {
-                log::about(entry.held.whose(), format!("keep the lease: {cause}"));
-            }
+        if entry.held.is_settled()
+            && outcome.changed
+            && !entry.held.is_ending()
+            && let Err(cause) = self.store.save(&entry.held.record())
+        {
+            log::about(entry.held.whose(), format!("keep the lease: {cause}"));
         }
         self.finish_add(key);
     }
@@ -281,12 +311,19 @@ impl<'a> Daemon<'a> {
     /// The lease is on disk before it is told, so that a daemon that dies does not lose it.
     fn finish_add(&mut self, key: &Key) {
         let Some(entry) = self.entries.get_mut(key) else { return };
-        let Some((caller, result)) = entry.adding.zip(entry.held.result()) else { return };
-        let caller = caller.0;
-        let saved = self.store.save(&entry.held.record()).map_err(|cause| {
-            Error::because(Code::IO, format!("keep the lease of {}", key.text()), &cause)
-        });
-        entry.adding = None;
+        let Some(result) = entry.held.result() else { return };
+        let Some(Adding { caller, expected, .. }) = entry.adding.take() else { return };
+        let others = result.ips.iter().map(|ip| ip.address);
+        let others = others.filter(|got| expected.as_ref().is_some_and(|all| !all.contains(got)));
+        let saved = match others.into_iter().next() {
+            Some(other) => Err(Error::internal(format!(
+                "nobody held the lease of {}, and the server would now give it {other}",
+                key.text()
+            ))),
+            None => self.store.save(&entry.held.record()).map_err(|cause| {
+                Error::because(Code::IO, format!("keep the lease of {}", key.text()), &cause)
+            }),
+        };
         match saved.and_then(|()| result.to_json(Version::LATEST)) {
             Err(error) => self.end(key, Some((caller, Answer::failed(&error)))),
             Ok(result) => {
@@ -305,7 +342,7 @@ impl<'a> Daemon<'a> {
         for (caller, answer) in entry.ending {
             self.callers.answer(caller, &answer);
         }
-        if let Some((caller, _)) = entry.adding {
+        if let Some(Adding { caller, .. }) = entry.adding {
             let error = Error::internal(format!("{} is gone", entry.held.whose()));
             self.callers.answer(caller, &Answer::failed(&error));
         }

@@ -5,8 +5,9 @@
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
+use super::super::dialog::Dialog;
 use super::super::lease::{Lease, Terms};
-use super::super::machine::{Dialog, Event, Machine};
+use super::super::machine::{Event, Machine};
 use super::apply;
 use super::log;
 use super::spot::Spot;

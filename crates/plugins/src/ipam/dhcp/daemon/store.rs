@@ -118,6 +118,11 @@ impl Store {
         }
     }
 
+    /// What an earlier daemon knew of an attachment.
+    pub fn find(&self, key: &Key) -> Option<Record> {
+        load(&self.file(key)).filter(|record| record.key == *key)
+    }
+
     /// All that earlier daemons knew.
     pub fn load(&self) -> Vec<Record> {
         let list = |directory: &Path| -> Vec<PathBuf> {

@@ -10,8 +10,8 @@ use std::time::Instant;
 use kernel::packet::{self, PacketSocket};
 use kernel::{Monitor, Netns, addr};
 
+use super::super::dialog::Phase;
 use super::super::lease::Terms;
-use super::super::machine::Phase;
 use super::super::{v4, v6};
 use super::spot::Spot;
 

@@ -12,6 +12,10 @@ impl Dialog for Letters {
     const SAME_XID: bool = true;
     const ANSWERS_RELEASE: bool = true;
 
+    fn speaks_of(_: IpAddr) -> bool {
+        true
+    }
+
     fn message(&self, about: &About) -> Vec<u8> {
         let address = about.terms.map(|terms| terms.address.addr()).or(about.hint);
         let address = address.map(|address| address.to_string()).unwrap_or_default();

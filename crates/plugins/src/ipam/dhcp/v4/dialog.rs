@@ -8,8 +8,8 @@ use ipnet::Ipv4Net;
 use kernel::MacAddr;
 
 use super::super::conf::Provided;
+use super::super::dialog::{About, Dialog, Heard, Phase};
 use super::super::lease::{Span, Terms, Via};
-use super::super::machine::{About, Dialog, Heard, Phase};
 use super::super::names::names;
 use super::message::{Message, code, kind};
 use super::options;
@@ -38,6 +38,10 @@ impl Dialog for Client {
     const NAME: &'static str = "DHCP";
     const SAME_XID: bool = true;
     const ANSWERS_RELEASE: bool = false;
+
+    fn speaks_of(address: IpAddr) -> bool {
+        address.is_ipv4()
+    }
 
     fn message(&self, about: &About) -> Vec<u8> {
         let mut message = Message::from_client(about.xid, self.mac);

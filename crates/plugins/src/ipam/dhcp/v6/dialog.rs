@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use cni::Dns;
 use ipnet::{IpNet, Ipv6Net};
 
+use super::super::dialog::{About, Dialog, Heard, Phase};
 use super::super::lease::{Span, Terms};
-use super::super::machine::{About, Dialog, Heard, Phase};
 use super::super::names::names;
 use super::message::{Address, Association, Message, Options, SUCCESS, XID_MASK, code, kind};
 
@@ -24,6 +24,10 @@ impl Dialog for Client {
     const NAME: &'static str = "DHCPv6";
     const SAME_XID: bool = false;
     const ANSWERS_RELEASE: bool = true;
+
+    fn speaks_of(address: IpAddr) -> bool {
+        address.is_ipv6()
+    }
 
     fn message(&self, about: &About) -> Vec<u8> {
         let kind = match about.phase {
