@@ -5,3 +5,5 @@ mod daemon;
 mod kea;
 mod lab;
 mod life;
+
+pub use self::lab::network_here;

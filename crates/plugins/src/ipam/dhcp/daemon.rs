@@ -67,16 +67,19 @@ fn run(flags: &Flags) -> Result<(), Error> {
     let signals = EndSignals::open().or_fault("prepare to be ended")?;
     let store = Store::new(&flags.lease_dir);
     let listening = Listening::open(&flags.socket)?;
-    if let Some(pidfile) = &flags.pidfile {
-        std::fs::write(pidfile, std::process::id().to_string()).map_err(|cause| {
-            Error::because(Code::IO, format!("write pidfile {}", pidfile.display()), &cause)
-        })?;
-    }
-    let served = Daemon::new(flags, store, &listening, &signals).run();
+    let served =
+        write_pidfile(flags).and_then(|()| Daemon::new(flags, store, &listening, &signals).run());
     listening.close();
     if let Some(pidfile) = &flags.pidfile {
         // What is gone is fine, and at the end nobody is left to be told.
         let _ = std::fs::remove_file(pidfile);
     }
     served
+}
+
+fn write_pidfile(flags: &Flags) -> Result<(), Error> {
+    let Some(pidfile) = &flags.pidfile else { return Ok(()) };
+    std::fs::write(pidfile, std::process::id().to_string()).map_err(|cause| {
+        Error::because(Code::IO, format!("write pidfile {}", pidfile.display()), &cause)
+    })
 }

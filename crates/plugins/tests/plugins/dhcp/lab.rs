@@ -3,6 +3,7 @@
 //! is the rest of the world.
 
 use std::fs;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -47,36 +48,12 @@ impl Lab {
 
     /// Our daemon, with these flags and quick to give up.
     pub fn daemon(&self, flags: &[&str]) -> Daemon {
-        let program = self.plugins.directory().join("dhcp");
-        let program = program.to_str().expect("a path that is text");
-        let usual = ["daemon", "-leasedir", LEASES, "-resendtimeout", "20s"];
-        let daemon = Daemon::start(program, &[&usual, flags].concat());
-        let status = self.call(&json!({}), 1);
-        wait_for("the daemon to answer", PATIENCE, || status.status().success);
-        daemon
+        daemon(&self.plugins, flags)
     }
 
-    /// dnsmasq for IPv4, with these options.
+    /// dnsmasq with these options.
     pub fn dnsmasq(&self, options: &[&str]) -> Daemon {
-        let leases = format!("--dhcp-leasefile={DNSMASQ_LEASES}");
-        let usual = [
-            "--keep-in-foreground",
-            "--conf-file=/dev/null",
-            "--port=0",
-            "--no-resolv",
-            "--no-hosts",
-            "--no-ping",
-            "--user=root",
-            "--pid-file=",
-            "--log-facility=/run/dnsmasq.log",
-            "--log-dhcp",
-            "--interface=eth0",
-            "--dhcp-authoritative",
-            &leases,
-        ];
-        let server = self.lan.start("dnsmasq", &[&usual, options].concat());
-        self.wait_for_port(":67");
-        server
+        dnsmasq(&self.lan, options)
     }
 
     /// Kea of this family (`4` or `6`), with one subnet.
@@ -113,14 +90,8 @@ impl Lab {
                 &file,
             ],
         );
-        self.wait_for_port(if family == "4" { ":67" } else { ":547" });
+        wait_for_port(&self.lan, if family == "4" { ":67" } else { ":547" });
         server
-    }
-
-    fn wait_for_port(&self, port: &str) {
-        wait_for("the server to listen", PATIENCE, || {
-            self.lan.exec("ss", &["-H", "-u", "-l", "-n", "-a"]).contains(port)
-        });
     }
 
     /// A call of bridge with dhcp and these keys for it.
@@ -144,6 +115,61 @@ impl Lab {
     pub fn gateway(&self, pod: usize) -> Value {
         self.world.pod(pod).ip_json(&["route", "show", "default"])[0]["gateway"].clone()
     }
+}
+
+/// In the test's own namespace a bridge of this name, connected to a network with servers, and our
+/// daemon.
+pub fn network_here(bridge: &str) -> (Ns, [Daemon; 2]) {
+    let (here, lan) = (Ns::here(), Ns::new("lan"));
+    here.ip(&["link", "add", bridge, "type", "bridge"]);
+    here.ip(&["link", "set", bridge, "up"]);
+    lan.connect("eth0", &here, "lan0");
+    here.ip(&["link", "set", "lan0", "master", bridge]);
+    lan.ip(&["addr", "add", "10.5.0.1/24", "dev", "eth0"]);
+    lan.ip(&["addr", "add", "fd05::1/64", "dev", "eth0", "nodad"]);
+    let ranges = [
+        "--dhcp-range=10.5.0.100,10.5.0.120,255.255.255.0,1h",
+        "--dhcp-range=fd05::100,fd05::1ff,64,1h",
+    ];
+    let daemons = [dnsmasq(&lan, &ranges), daemon(&Plugins::ours(), &[])];
+    (lan, daemons)
+}
+
+fn daemon(plugins: &Plugins, flags: &[&str]) -> Daemon {
+    let program = plugins.directory().join("dhcp");
+    let program = program.to_str().expect("a path that is text");
+    let usual = ["daemon", "-leasedir", LEASES, "-resendtimeout", "20s"];
+    let daemon = Daemon::start(program, &[&usual, flags].concat());
+    wait_for("the daemon to listen", PATIENCE, || UnixStream::connect(SOCKET).is_ok());
+    daemon
+}
+
+fn dnsmasq(lan: &Ns, options: &[&str]) -> Daemon {
+    let leases = format!("--dhcp-leasefile={DNSMASQ_LEASES}");
+    let usual = [
+        "--keep-in-foreground",
+        "--conf-file=/dev/null",
+        "--port=0",
+        "--no-resolv",
+        "--no-hosts",
+        "--no-ping",
+        "--user=root",
+        "--pid-file=",
+        "--log-facility=/run/dnsmasq.log",
+        "--log-dhcp",
+        "--interface=eth0",
+        "--dhcp-authoritative",
+        &leases,
+    ];
+    let server = lan.start("dnsmasq", &[&usual, options].concat());
+    wait_for_port(lan, ":67");
+    server
+}
+
+fn wait_for_port(lan: &Ns, port: &str) {
+    wait_for("the server to listen", PATIENCE, || {
+        lan.exec("ss", &["-H", "-u", "-l", "-n", "-a"]).contains(port)
+    });
 }
 
 pub fn config(ipam: &Value) -> Value {
