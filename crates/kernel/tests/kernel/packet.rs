@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sockets of an interface without an address, with `socat` at the other end.
 
+use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 use kernel::daemon::{is_from_root, wait_readable};
 use kernel::packet::{self, PacketSocket};
 use kernel::{MacAddr, Netlink};
-use std::os::fd::AsFd;
 use testkit::{Ns, in_netns, wait_some};
 
 use super::{index_of, ip, ip_json, name};
@@ -17,14 +17,14 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// From the other end's address and this port, UDP with one word to a port of everybody.
 fn shout(other: &Ns, from: u16, to: u16, word: &str) {
     let target =
-        format!("UDP-DATAGRAM:255.255.255.255:{to},broadcast,sourceport={from},so-bindtodevice=b");
+        format!("UDP-DATAGRAM:255.255.255.255:{to},broadcast,sourceport={from},so-bindtodevice=v1");
     other.exec("sh", &["-c", &format!("printf {word} | socat -u - {target}")]);
 }
 
 fn connected() -> (Netlink, Ns) {
     let other = Ns::new("other");
-    Ns::here().connect("a", &other, "b");
-    other.ip(&["addr", "add", "10.9.0.2/24", "dev", "b"]);
+    Ns::here().connect("v0", &other, "v1");
+    other.ip(&["addr", "add", "10.9.0.2/24", "dev", "v1"]);
     (Netlink::open().unwrap(), other)
 }
 
@@ -32,7 +32,7 @@ fn connected() -> (Netlink, Ns) {
 fn packets_for_one_port_are_heard_without_an_address() {
     in_netns(|| {
         let (nl, other) = connected();
-        let socket = PacketSocket::open(index_of(&nl, "a"), 68).unwrap();
+        let socket = PacketSocket::open(index_of(&nl, "v0"), 68).unwrap();
         let mut buffer = [0; 2048];
         assert_eq!(socket.receive(&mut buffer).unwrap(), None);
         shout(&other, 67, 69, "other-port");
@@ -42,7 +42,7 @@ fn packets_for_one_port_are_heard_without_an_address() {
         let (length, from) = socket.receive(&mut buffer).unwrap().unwrap();
         assert!(buffer[..length].ends_with(b"mine"), "{:?}", &buffer[..length]);
         assert_eq!(buffer[0], 0x45, "it begins with the IPv4 header");
-        let mac = ip_json(&other, "link show b")["address"].as_str().unwrap().to_owned();
+        let mac = ip_json(&other, "link show v1")["address"].as_str().unwrap().to_owned();
         assert_eq!(from.to_string(), mac);
         assert_eq!(socket.receive(&mut buffer).unwrap(), None);
         assert_eq!(wait_readable(&[socket.as_fd()], Some(Duration::ZERO)).unwrap(), [false]);
@@ -53,11 +53,11 @@ fn packets_for_one_port_are_heard_without_an_address() {
 fn packets_are_sent_by_hardware_address() {
     in_netns(|| {
         let (nl, other) = connected();
-        ip("addr add 10.9.0.1/24 dev a");
-        let socket = PacketSocket::open(index_of(&nl, "a"), 68).unwrap();
-        let there = PacketSocketElsewhere::open(&other);
+        ip("addr add 10.9.0.1/24 dev v0");
+        let socket = PacketSocket::open(index_of(&nl, "v0"), 68).unwrap();
+        let there = Elsewhere::open(&other);
         let mac: MacAddr =
-            ip_json(&other, "link show b")["address"].as_str().unwrap().parse().unwrap();
+            ip_json(&other, "link show v1")["address"].as_str().unwrap().parse().unwrap();
         // 10.9.0.1:68 to 10.9.0.2:67, UDP without a checksum.
         let mut udp = vec![0, 68, 0, 67, 0, 12, 0, 0];
         udp.extend(b"word");
@@ -73,13 +73,13 @@ fn packets_are_sent_by_hardware_address() {
 }
 
 /// A UDP socket of ours, tied to the other end.
-struct PacketSocketElsewhere(std::net::UdpSocket);
+struct Elsewhere(std::net::UdpSocket);
 
-impl PacketSocketElsewhere {
+impl Elsewhere {
     fn open(ns: &Ns) -> Self {
         let ns = kernel::Netns::open(ns.path()).unwrap();
         let local = "0.0.0.0:67".parse().unwrap();
-        Self(ns.enter(|| packet::udp(name("b"), local)).unwrap().unwrap())
+        Self(ns.enter(|| packet::udp(name("v1"), local)).unwrap().unwrap())
     }
 
     fn receive(&self) -> (String, String) {
