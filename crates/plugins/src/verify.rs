@@ -80,13 +80,11 @@ pub fn routes(pod: &Netlink, wanted: &[cni::Route]) -> Result<(), Error> {
     let routes = all_routes(pod)?;
     for want in wanted {
         let fits = |route: &route::Route| {
-            route.dst == want.dst.trunc()
-                && (want.gw.is_none() || route.gateway == want.gw)
-                && want.table.is_none_or(|table| route.table == table)
-        let fits = |route: &&route::Route| {
             // The unspecified address is how some say that there is no gateway.
             let gateway = want.gw.filter(|gw| !gw.is_unspecified());
-            route.dst == want.dst.trunc() && (gateway.is_none() || route.gateway == gateway)
+            route.dst == want.dst.trunc()
+                && (gateway.is_none() || route.gateway == gateway)
+                && want.table.is_none_or(|table| route.table == table)
         };
         if !routes.iter().any(fits) {
             return Err(Error::internal(format!("{} is missing in the container", shown(want))));
