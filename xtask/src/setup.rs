@@ -12,15 +12,20 @@ use crate::workspace::Workspace;
 use crate::{cmd, go_plugins};
 
 /// Programs the tests start, and the Debian packages that have them.
-const PROGRAMS: [(&str, &str); 12] = [
+const PROGRAMS: [(&str, &str); 17] = [
     ("ip", "iproute2"),
     ("tc", "iproute2"),
+    ("ss", "iproute2"),
     ("ping", "iputils-ping"),
     ("nft", "nftables"),
     ("iptables", "iptables"),
     ("conntrack", "conntrack"),
     ("socat", "socat"),
     ("strace", "strace"),
+    ("dnsmasq", "dnsmasq-base"),
+    ("kea-dhcp4", "kea-dhcp4-server"),
+    ("kea-dhcp6", "kea-dhcp6-server"),
+    ("sysctl", "procps"),
     ("unshare", "util-linux"),
     ("nsenter", "util-linux"),
     ("mount", "mount"),

@@ -6,6 +6,7 @@
 pub mod addr;
 pub mod bridge_vlan;
 pub mod conntrack;
+pub mod daemon;
 mod detached;
 mod error;
 pub mod fdb;
@@ -14,6 +15,7 @@ pub mod neigh;
 mod net;
 pub mod netns;
 pub mod nft;
+pub mod packet;
 pub mod parked;
 mod request;
 pub mod route;

@@ -3,11 +3,30 @@
 //! one gives none, and then every verb here has nothing to do.
 
 use cni::delegate::{self, Target};
-use cni::{CniResult, Command, Error, Request};
+use cni::{CniResult, Code, Command, Error, Request};
 
 use crate::pod;
 
-/// Asks for addresses; `None` where the network gives none.
+/// Whether the addresses are asked for through the container's interface: it must be there, up and
+/// connected before [`add_through_interface`], and until [`del`] and [`gc`] have returned.
+pub fn needs_interface(request: &Request) -> Result<bool, Error> {
+    Ok(request.ipam_type()? == Some("dhcp"))
+}
+
+/// Refuses what [`add_through_interface`] would refuse anyway, before anything is made: a wrong
+/// configuration, a daemon that is not there. Plugins of others are asked only once.
+pub fn refuse_early(request: &Request) -> Result<(), Error> {
+    let kind = request.ipam_type()?.unwrap_or_default();
+    let Target::Function(plugin) = delegate::find(request.host, kind, &request.path)? else {
+        return Ok(());
+    };
+    (plugin.status)(request).map_err(|error| match error.code {
+        Code::NOT_AVAILABLE => Error { code: Code::TRY_LATER, ..error },
+        _ => error,
+    })
+}
+
+/// Asks for addresses before there is an interface; `None` where the network gives none.
 pub fn add(request: &Request) -> Result<Option<CniResult>, Error> {
     let Some(kind) = request.ipam_type()? else { return Ok(None) };
     let target = delegate::find(request.host, kind, &request.path)?;
@@ -15,13 +34,55 @@ pub fn add(request: &Request) -> Result<Option<CniResult>, Error> {
         // A program that fails is asked to DEL, which would free the address of a live container.
         pod::refuse_existing(request)?;
     }
-    let result = delegate::add(request, &target)?;
+    ask(request, kind, &target).map(Some)
+}
+
+/// Asks for addresses through the interface that was just made, which is also the proof that this is
+/// no second ADD.
+pub fn add_through_interface(request: &Request) -> Result<CniResult, Error> {
+    let kind = request.ipam_type()?.unwrap_or_default();
+    let target = delegate::find(request.host, kind, &request.path)?;
+    ask(request, kind, &target)
+}
+
+fn ask(request: &Request, kind: &str, target: &Target) -> Result<CniResult, Error> {
+    let result = delegate::add(request, target)?;
     if result.ips.is_empty() {
         // Best effort: the missing address is the error to tell.
         let _ = del(request);
         return Err(Error::internal(format!("IPAM plugin {kind:?} returned missing IP config")));
     }
-    Ok(Some(result))
+    Ok(result)
+}
+
+/// Removes the interface and gives the addresses back, in the order that both can be done in: an
+/// address must not be given to another while it is in use, but some can only be given back through
+/// the interface. That it fails does not keep the interface.
+pub fn del_with_interface(
+    request: &Request,
+    remove: impl FnOnce() -> Result<(), Error>,
+) -> Result<(), Error> {
+    if !needs_interface(request)? {
+        remove()?;
+        return del(request);
+    }
+    let given_back = del(request);
+    let removed = remove();
+    Error::join([given_back, removed].into_iter().filter_map(Result::err).collect())
+}
+
+/// The same for GC.
+pub fn gc_with_interfaces(
+    request: &Request,
+    remove: impl FnOnce() -> Result<(), Error>,
+) -> Result<(), Error> {
+    let (removed, freed) = if needs_interface(request)? {
+        let freed = gc(request);
+        (remove(), freed)
+    } else {
+        (remove(), gc(request))
+    };
+    Error::join([removed, freed].into_iter().filter_map(Result::err).collect())
 }
 
 /// Gives the addresses back.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Plugins that give addresses.
 
+pub mod dhcp;
 pub mod host_local;
 pub mod static_addresses;
 

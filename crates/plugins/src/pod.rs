@@ -123,6 +123,26 @@ pub fn find(pod: &Netlink, ifname: IfName) -> Result<Link, Error> {
         .ok_or_else(|| Error::internal(format!("interface {ifname} is not in the container")))
 }
 
+/// Brings an interface up that has no addresses yet, so that they can be asked for through it.
+pub fn bring_up(ns: &Netns, ifname: IfName, dad: Dad) -> Result<(), Error> {
+    let doing = "bring the container's interface up";
+    let switch = format!("net/ipv6/conf/{ifname}/accept_dad");
+    let inside = ns.enter(|| {
+        match dad {
+            Dad::Wait => {}
+            // The link-local address is to be there at once. Without IPv6 there is no such switch.
+            Dad::Skip => match sysctl::write(&switch, "0") {
+                Err(error) if !error.is_not_found() => return Err(error),
+                _ => {}
+            },
+        }
+        Netlink::open()
+    });
+    let inside = inside.and_then(|inside| inside).or_fault(doing)?;
+    let index = link::index_of(&inside, ifname).or_fault(doing)?;
+    inside.apply([link::set_up(index)]).or_fault(doing)
+}
+
 /// Gives the interface its addresses, brings it up and makes its routes.
 pub fn configure(
     ns: &Netns,

@@ -3,7 +3,7 @@
 
 use cni::Plugin;
 
-use crate::ipam::{host_local, static_addresses};
+use crate::ipam::{dhcp, host_local, static_addresses};
 use crate::main::{bridge, host_device, loopback, podwire, ptp, tap};
 use crate::meta::{bandwidth, flannel, sample, sbr, tuning, vrf};
 
@@ -11,6 +11,7 @@ use crate::meta::{bandwidth, flannel, sample, sbr, tuning, vrf};
 pub const PLUGINS: &[&Plugin] = &[
     &bandwidth::PLUGIN,
     &bridge::PLUGIN,
+    &dhcp::PLUGIN,
     &flannel::PLUGIN,
     &host_device::PLUGIN,
     &host_local::PLUGIN,

@@ -80,8 +80,10 @@ pub fn routes(pod: &Netlink, wanted: &[cni::Route]) -> Result<(), Error> {
     let routes = all_routes(pod)?;
     for want in wanted {
         let fits = |route: &route::Route| {
+            // The unspecified address is how some say that there is no gateway.
+            let gateway = want.gw.filter(|gw| !gw.is_unspecified());
             route.dst == want.dst.trunc()
-                && (want.gw.is_none() || route.gateway == want.gw)
+                && (gateway.is_none() || route.gateway == gateway)
                 && want.table.is_none_or(|table| route.table == table)
         };
         if !routes.iter().any(fits) {

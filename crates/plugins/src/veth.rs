@@ -132,22 +132,21 @@ pub fn take_back(host: &Netlink, name: IfName) {
     let _ = host.apply([link::remove(name)]);
 }
 
-/// DEL of a plugin that connects by a pair: the address is given back only when the interface that
-/// holds it is gone.
+/// DEL of a plugin that connects by a pair.
 pub fn del(request: &Request, features: &[&'static Feature]) -> Result<(), Error> {
     // First, so that the child that removes the interface takes over the wait for this as well.
     let rules = rules::remove(request, features);
-    let freed = remove(request).and_then(|()| delegated::del(request));
+    let freed = delegated::del_with_interface(request, || remove(request));
     Error::join([freed, rules].into_iter().filter_map(Result::err).collect())
 }
 
 /// GC of a plugin that connects by a pair.
 pub fn gc(request: &Request, features: &[&'static Feature]) -> Result<(), Error> {
     let Some(valid) = request.valid_attachments()? else { return Ok(()) };
-    let removed = remove_unlisted(&request.network, &valid);
+    let freed =
+        delegated::gc_with_interfaces(request, || remove_unlisted(&request.network, &valid));
     let rules = rules::gc(request, features, &valid);
-    let freed = delegated::gc(request);
-    Error::join([removed, rules, freed].into_iter().filter_map(Result::err).collect())
+    Error::join([freed, rules].into_iter().filter_map(Result::err).collect())
 }
 
 /// Removes an attachment's interface: by the name of its host end, which no other has. Where there is

@@ -3,6 +3,7 @@
 
 use std::process::ExitCode;
 
+use plugins::ipam::dhcp;
 use plugins::{install, multicall};
 
 /// musl's own allocator gives pages back to the kernel and fetches them again some forty times in
@@ -14,6 +15,11 @@ fn main() -> ExitCode {
     let mut words = std::env::args_os();
     let name = words.next();
     match multicall::called_as(name.as_deref()) {
+        Some(plugin)
+            if plugin.name == "dhcp" && words.next().is_some_and(|word| word == "daemon") =>
+        {
+            dhcp::daemon::command_line(words)
+        }
         Some(plugin) => multicall::run(plugin),
         None => multicall::refuse(name.as_deref()).unwrap_or_else(|| install::command_line(words)),
     }

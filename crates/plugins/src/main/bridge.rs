@@ -45,9 +45,8 @@ fn add(request: &Request) -> Result<CniResult, Error> {
     or_undo(|undo| build(request, &bridge, &host, &ns, undo))
 }
 
-/// What fails most often comes first, so that little has to be taken back: the address, then the
-/// bridge, then the pair. What others may count on as soon as it is there, and so cannot be taken
-/// back, comes when nothing else can fail: the bridge's own address and forwarding.
+/// What others may count on as soon as it is there, and so cannot be taken back, comes when nothing
+/// else can fail: the bridge's own address and forwarding.
 fn build<'a>(
     request: &'a Request,
     bridge: &'a Bridge,
@@ -55,24 +54,12 @@ fn build<'a>(
     ns: &Netns,
     undo: &mut Undo<'a>,
 ) -> Result<CniResult, Error> {
-    let given = delegated::add(request)?;
+    let asks_later = delegated::needs_interface(request)?;
+    let made = if asks_later { connect_then_ask } else { ask_then_connect };
+    let Made { mut found, on_bridge, missing, pair, given } =
+        made(request, bridge, host, ns, undo)?;
     let has_addresses = given.is_some();
-    undo.push(move || drop(delegated::del(request)));
     let mut result = given.unwrap_or_default();
-    let on_bridge = gateway::complete(bridge, &mut result);
-    let (mut found, mut missing) = prepare_bridge(bridge, host, &on_bridge, undo)?;
-    let pair = match connect(request, bridge, host, ns, &found, &result.ips) {
-        // Another ADD that failed has taken the empty bridge away in the meantime.
-        Err(_) if !host::is_same(host, bridge, &found)? => {
-            (found, missing) = prepare_bridge(bridge, host, &on_bridge, undo)?;
-            connect(request, bridge, host, ns, &found, &result.ips)?
-        }
-        other => other?,
-    };
-    if let Some(gateway) = bridge.vlan_gateway {
-        undo.push(move || drop(vlan::gateway::remove_if_unused(host, gateway)));
-    }
-    undo.push(move || veth::take_back(host, pair.host));
     configure(bridge, ns, &pair, &result)?;
     if !bridge.leave_down {
         host::wait_for_port(host, &found, pair.host)?;
@@ -92,6 +79,70 @@ fn build<'a>(
         result.dns = bridge.dns.clone();
     }
     Ok(result)
+}
+
+/// What the first half of an ADD has made.
+struct Made {
+    found: Link,
+    /// The containers' gateways, that the bridge is to have.
+    on_bridge: Vec<IpNet>,
+    missing: Vec<Missing>,
+    pair: Pair,
+    given: Option<CniResult>,
+}
+
+/// What fails most often comes first, so that little has to be taken back: the address, then the
+/// bridge, then the pair.
+fn ask_then_connect<'a>(
+    request: &'a Request,
+    bridge: &'a Bridge,
+    host: &'a Netlink,
+    ns: &Netns,
+    undo: &mut Undo<'a>,
+) -> Result<Made, Error> {
+    let mut given = delegated::add(request)?;
+    undo.push(move || drop(delegated::del(request)));
+    let on_bridge = given.as_mut().map(|given| gateway::complete(bridge, given));
+    let on_bridge = on_bridge.unwrap_or_default();
+    let (mut found, mut missing) = prepare_bridge(bridge, host, &on_bridge, undo)?;
+    let ips = given.as_ref().map(|given| given.ips.as_slice()).unwrap_or_default();
+    let pair = match connect(request, bridge, host, ns, &found, ips) {
+        // Another ADD that failed has taken the empty bridge away in the meantime.
+        Err(_) if !host::is_same(host, bridge, &found)? => {
+            (found, missing) = prepare_bridge(bridge, host, &on_bridge, undo)?;
+            connect(request, bridge, host, ns, &found, ips)?
+        }
+        other => other?,
+    };
+    if let Some(gateway) = bridge.vlan_gateway {
+        undo.push(move || drop(vlan::gateway::remove_if_unused(host, gateway)));
+    }
+    undo.push(move || veth::take_back(host, pair.host));
+    Ok(Made { found, on_bridge, missing, pair, given })
+}
+
+/// The other way round, for addresses that are asked for through the interface.
+fn connect_then_ask<'a>(
+    request: &'a Request,
+    bridge: &'a Bridge,
+    host: &'a Netlink,
+    ns: &Netns,
+    undo: &mut Undo<'a>,
+) -> Result<Made, Error> {
+    delegated::refuse_early(request)?;
+    let (found, _) = prepare_bridge(bridge, host, &[], undo)?;
+    let pair = connect(request, bridge, host, ns, &found, &[])?;
+    if let Some(gateway) = bridge.vlan_gateway {
+        undo.push(move || drop(vlan::gateway::remove_if_unused(host, gateway)));
+    }
+    undo.push(move || veth::take_back(host, pair.host));
+    pod::bring_up(ns, pair.container, if bridge.dad { Dad::Wait } else { Dad::Skip })?;
+    host::wait_for_port(host, &found, pair.host)?;
+    let mut given = delegated::add_through_interface(request)?;
+    undo.push(move || drop(delegated::del(request)));
+    let on_bridge = gateway::complete(bridge, &mut given);
+    let missing = missing_addresses(bridge, host, &found, &on_bridge)?;
+    Ok(Made { found, on_bridge, missing, pair, given: Some(given) })
 }
 
 fn add_rules<'a>(
@@ -118,11 +169,20 @@ fn prepare_bridge<'a>(
     undo: &mut Undo<'a>,
 ) -> Result<(Link, Vec<Missing>), Error> {
     let found = host::ensure_bridge(host, bridge, undo)?;
-    let of_vlan = bridge.vlan_gateway.map(|gateway| vlan::gateway::find(host, gateway));
-    let holder = of_vlan.transpose()?.unwrap_or_else(|| Some(found.clone()));
-    let missing = host::missing_addresses(host, bridge, holder.as_ref(), addresses)?;
+    let missing = missing_addresses(bridge, host, &found, addresses)?;
     host::bring_up(host, bridge, &found)?;
     Ok((found, missing))
+}
+
+fn missing_addresses(
+    bridge: &Bridge,
+    host: &Netlink,
+    found: &Link,
+    addresses: &[IpNet],
+) -> Result<Vec<Missing>, Error> {
+    let of_vlan = bridge.vlan_gateway.map(|gateway| vlan::gateway::find(host, gateway));
+    let holder = of_vlan.transpose()?.unwrap_or_else(|| Some(found.clone()));
+    host::missing_addresses(host, bridge, holder.as_ref(), addresses)
 }
 
 fn connect(

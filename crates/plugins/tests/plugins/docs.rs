@@ -23,6 +23,14 @@ fn bridge_works_as_printed() {
 }
 
 #[test]
+fn dhcp_works_as_printed() {
+    in_netns(|| {
+        let _network = crate::dhcp::network_here("br-lan");
+        comes_and_goes_as_printed("dhcp");
+    });
+}
+
+#[test]
 fn host_device_works_as_printed() {
     in_netns(|| {
         Ns::here().ip(&["link", "add", "ens1f0", "type", "veth", "peer", "name", "far"]);

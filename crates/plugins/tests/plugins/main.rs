@@ -7,6 +7,7 @@ mod call;
 mod compare;
 mod conf;
 mod crash;
+mod dhcp;
 mod docs;
 mod lifecycle;
 mod mixed;

@@ -7,6 +7,7 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 use std::time::Duration;
 
+use plugins::registry::PLUGINS;
 use serde_json::{Value, json};
 use testkit::{in_netns, not_run, plugin_program, require, run, test_name, try_run, wait_for};
 
@@ -14,7 +15,9 @@ use crate::call::{Answer, Call};
 use crate::conf::{bridge, dual, ptp, with};
 use crate::world::{Plugins, World};
 
-const NAMES: [&str; 6] = ["bridge", "host-local", "loopback", "ptp", "sample", "static"];
+fn plugin_names() -> Vec<&'static str> {
+    PLUGINS.iter().map(|plugin| plugin.name).collect()
+}
 
 fn program() -> String {
     let path = plugin_program(env!("CARGO_BIN_EXE_podwire-cni"));
@@ -67,9 +70,10 @@ fn install_replaces_what_is_there() {
         fs::write(directory.join("theirs"), "kept").expect("a file");
         for _ in 0..2 {
             let told = run(&program, &["--install", "/run/cni-bin/deep"]);
-            assert!(told.contains("6 plugins in /run/cni-bin/deep"), "{told}");
+            let count = plugin_names().len();
+            assert!(told.contains(&format!("{count} plugins in /run/cni-bin/deep")), "{told}");
             let installed = inode(&directory.join("podwire-cni"));
-            for name in NAMES {
+            for name in plugin_names() {
                 assert_eq!(inode(&directory.join(name)), installed, "{name} is a hard link");
             }
         }
@@ -78,7 +82,7 @@ fn install_replaces_what_is_there() {
             .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
             .collect();
         names.sort();
-        let mut expected = [&NAMES[..], &["podwire-cni", "theirs"]].concat();
+        let mut expected = [&plugin_names()[..], &["podwire-cni", "theirs"]].concat();
         expected.sort_unstable();
         assert_eq!(names, expected, "no temporary file is left");
         let mode = fs::metadata(directory.join("bridge")).expect("a plugin").mode();
@@ -116,7 +120,7 @@ fn symbolic_links_work_as_well() {
         let ours = Plugins::ours();
         let directory = Path::new("/run/links");
         fs::create_dir_all(directory).expect("a directory below /run");
-        for name in NAMES {
+        for name in plugin_names() {
             symlink(ours.directory().join("podwire-cni"), directory.join(name)).expect("a link");
         }
         let linked = Plugins(directory.to_owned());
@@ -132,7 +136,7 @@ fn command_line_tells_what_it_is() {
     let program = program();
     let list = run(&program, &["--list"]);
     let names: Vec<&str> = list.lines().filter_map(|line| line.split(' ').next()).collect();
-    assert_eq!(names, NAMES);
+    assert_eq!(names, plugin_names());
     let version = run(&program, &["--version"]);
     assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
     assert!(version.contains("0.1.0, 0.2.0, 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0"), "{version}");

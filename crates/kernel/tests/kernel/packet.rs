@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Sockets of an interface without an address, with `socat` at the other end.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::Duration;
+
+use kernel::daemon::{is_from_root, wait_readable};
+use kernel::packet::{self, PacketSocket};
+use kernel::{MacAddr, Netlink};
+use testkit::{Ns, in_netns, wait_some};
+
+use super::{index_of, ip, ip_json, name};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// From the other end's address and this port, UDP with one word to a port of everybody.
+fn shout(other: &Ns, from: u16, to: u16, word: &str) {
+    let target =
+        format!("UDP-DATAGRAM:255.255.255.255:{to},broadcast,sourceport={from},so-bindtodevice=v1");
+    other.exec("sh", &["-c", &format!("printf {word} | socat -u - {target}")]);
+}
+
+fn connected() -> (Netlink, Ns) {
+    let other = Ns::new("other");
+    Ns::here().connect("v0", &other, "v1");
+    other.ip(&["addr", "add", "10.9.0.2/24", "dev", "v1"]);
+    (Netlink::open().unwrap(), other)
+}
+
+#[test]
+fn packets_for_one_port_are_heard_without_an_address() {
+    in_netns(|| {
+        let (nl, other) = connected();
+        let socket = PacketSocket::open(index_of(&nl, "v0"), 68).unwrap();
+        let mut buffer = [0; 2048];
+        assert_eq!(socket.receive(&mut buffer).unwrap(), None);
+        shout(&other, 67, 69, "other-port");
+        shout(&other, 67, 68, "mine");
+        let ready = wait_readable(&[socket.as_fd()], Some(PATIENCE)).unwrap();
+        assert_eq!(ready, [true]);
+        let (length, from) = socket.receive(&mut buffer).unwrap().unwrap();
+        assert!(buffer[..length].ends_with(b"mine"), "{:?}", &buffer[..length]);
+        assert_eq!(buffer[0], 0x45, "it begins with the IPv4 header");
+        let mac = ip_json(&other, "link show v1")["address"].as_str().unwrap().to_owned();
+        assert_eq!(from.to_string(), mac);
+        assert_eq!(socket.receive(&mut buffer).unwrap(), None);
+        assert_eq!(wait_readable(&[socket.as_fd()], Some(Duration::ZERO)).unwrap(), [false]);
+    });
+}
+
+#[test]
+fn packets_are_sent_by_hardware_address() {
+    in_netns(|| {
+        let (nl, other) = connected();
+        ip("addr add 10.9.0.1/24 dev v0");
+        let socket = PacketSocket::open(index_of(&nl, "v0"), 68).unwrap();
+        let there = Elsewhere::open(&other);
+        let mac: MacAddr =
+            ip_json(&other, "link show v1")["address"].as_str().unwrap().parse().unwrap();
+        // 10.9.0.1:68 to 10.9.0.2:67, UDP without a checksum.
+        let mut udp = vec![0, 68, 0, 67, 0, 12, 0, 0];
+        udp.extend(b"word");
+        let mut packet = vec![0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2];
+        let sum: u32 = packet.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).sum();
+        let sum = !(((sum & 0xffff) + (sum >> 16)) as u16);
+        packet[10..12].copy_from_slice(&sum.to_be_bytes());
+        packet.extend(udp);
+        socket.send(mac, &packet).unwrap();
+        let (word, from) = there.receive();
+        assert_eq!((word.as_str(), from.as_str()), ("word", "10.9.0.1:68"));
+    });
+}
+
+/// A UDP socket of ours, tied to the other end.
+struct Elsewhere(std::net::UdpSocket);
+
+impl Elsewhere {
+    fn open(ns: &Ns) -> Self {
+        let ns = kernel::Netns::open(ns.path()).unwrap();
+        let local = "0.0.0.0:67".parse().unwrap();
+        Self(ns.enter(|| packet::udp(name("v1"), local)).unwrap().unwrap())
+    }
+
+    fn receive(&self) -> (String, String) {
+        let mut buffer = [0; 64];
+        let heard = wait_some(PATIENCE, || self.0.recv_from(&mut buffer).ok());
+        let (length, from) = heard.expect("a packet comes");
+        (String::from_utf8_lossy(&buffer[..length]).into_owned(), from.to_string())
+    }
+}
+
+#[test]
+fn what_is_not_there_is_told() {
+    in_netns(|| {
+        let error = PacketSocket::open(kernel::IfIndex(77), 68).unwrap_err();
+        assert!(error.is_not_found(), "{error}");
+        let error = packet::udp(name("gone"), "0.0.0.0:68".parse().unwrap()).unwrap_err();
+        assert!(error.is_not_found() && error.to_string().contains("on gone"), "{error}");
+    });
+}
+
+#[test]
+fn callers_of_root_are_known() {
+    in_netns(|| {
+        let listener = UnixListener::bind("/run/s").unwrap();
+        let _caller = UnixStream::connect("/run/s").unwrap();
+        assert!(is_from_root(listener.accept().unwrap().0).unwrap());
+    });
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The plugin's end of the socket. Every wait has an end: a daemon that hangs must not hang DEL.
+
+use std::fmt;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use cni::{Code, Error};
+use serde_json::Value;
+
+use super::protocol::{Answer, MAX_LINE, Question};
+
+/// Why there was no answer.
+#[derive(Debug)]
+pub enum Silence {
+    /// Nobody listens.
+    Absent(io::Error),
+    /// Somebody does, and says nothing, or nothing that makes sense.
+    Mute(String),
+}
+
+impl fmt::Display for Silence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Silence::Absent(cause) => write!(f, "{cause}"),
+            Silence::Mute(problem) => f.write_str(problem),
+        }
+    }
+}
+
+/// Asks the daemon; its own errors are in the inner result.
+pub fn ask(
+    socket: &Path,
+    question: &Question,
+    patience: Duration,
+) -> Result<Result<Option<Value>, Error>, Silence> {
+    let mut stream = UnixStream::connect(socket).map_err(Silence::Absent)?;
+    let mute = |cause: io::Error| {
+        let silent = matches!(cause.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
+        let seconds = patience.as_secs();
+        let waited = || format!("no answer within {seconds} s");
+        Silence::Mute(if silent { waited() } else { cause.to_string() })
+    };
+    stream.set_read_timeout(Some(patience)).map_err(mute)?;
+    stream.set_write_timeout(Some(patience)).map_err(mute)?;
+    let mut line = serde_json::to_vec(question).map_err(|cause| mute(cause.into()))?;
+    line.push(b'\n');
+    stream.write_all(&line).map_err(mute)?;
+    let mut said = Vec::new();
+    let mut reader = BufReader::new(stream).take(MAX_LINE as u64);
+    reader.read_until(b'\n', &mut said).map_err(mute)?;
+    let answer: Answer = serde_json::from_slice(&said)
+        .map_err(|_| Silence::Mute("what answers is not podwire's dhcp daemon".to_owned()))?;
+    Ok(answer.into_result())
+}
+
+/// The error for a daemon that does not answer.
+pub fn no_daemon(code: Code, socket: &Path, silence: &Silence) -> Error {
+    let msg = format!("the dhcp daemon does not answer at {}: {silence}", socket.display());
+    Error::new(code, msg).with_details("start it with `dhcp daemon`, from the directory of plugins")
+}

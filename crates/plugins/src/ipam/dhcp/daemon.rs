@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `dhcp daemon`: holds the leases of all containers of this machine. One thread waits for callers,
+//! servers and the clock; sockets are open in a container's namespace only while an answer is
+//! awaited, so that a namespace can go away without us.
+
+mod apply;
+mod callers;
+mod flags;
+mod held;
+mod listen;
+mod log;
+mod serve;
+mod side;
+mod spot;
+mod store;
+mod wire;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use cni::{Code, Error};
+use kernel::daemon::EndSignals;
+
+use self::flags::{Flags, Wish};
+use self::held::Held;
+use self::listen::Listening;
+use self::serve::Daemon;
+use self::store::Store;
+use super::protocol::Key;
+use crate::fault::OrFault;
+
+/// Runs the daemon with these arguments, those behind the word `daemon`.
+pub fn command_line(words: impl Iterator<Item = OsString>) -> ExitCode {
+    let words: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
+    match Flags::parse(&words) {
+        Ok(Wish::Help) => {
+            log::line(flags::USAGE);
+            ExitCode::SUCCESS
+        }
+        Ok(Wish::Run(flags)) => match run(&flags) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                log::line(&format!("error: {error}"));
+                ExitCode::FAILURE
+            }
+        },
+        Err(problem) => {
+            log::line(&format!("error: {problem}\n{}", flags::USAGE));
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Gives leases back where no daemon runs that could: those that the last one left in the usual
+/// directory. What cannot be done is left to the next daemon, or to the server's own clock.
+pub fn release_without(key: &Key) {
+    let flags = Flags::default();
+    let store = Store::new(&flags.lease_dir);
+    let Some(record) = store.find(key) else { return };
+    Held::leaving(record, &flags).end(Instant::now());
+    store.remove(key);
+}
+
+fn run(flags: &Flags) -> Result<(), Error> {
+    kernel::daemon::raise_file_limit().or_fault("prepare")?;
+    let signals = EndSignals::open().or_fault("prepare to be ended")?;
+    let store = Store::new(&flags.lease_dir);
+    let listening = Listening::open(&flags.socket)?;
+    let served =
+        write_pidfile(flags).and_then(|()| Daemon::new(flags, store, &listening, &signals).run());
+    listening.close();
+    if let Some(pidfile) = &flags.pidfile {
+        // What is gone is fine, and at the end nobody is left to be told.
+        let _ = std::fs::remove_file(pidfile);
+    }
+    served
+}
+
+fn write_pidfile(flags: &Flags) -> Result<(), Error> {
+    let Some(pidfile) = &flags.pidfile else { return Ok(()) };
+    std::fs::write(pidfile, std::process::id().to_string()).map_err(|cause| {
+        Error::because(Code::IO, format!("write pidfile {}", pidfile.display()), &cause)
+    })
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where a container's interface is: found once, and found again each time it is needed, as no
+//! namespace is kept open in between.
+
+use std::path::{Path, PathBuf};
+
+use cni::{Code, Error};
+use kernel::{IfIndex, IfName, MacAddr, Netlink, Netns, link, sysctl};
+use serde::{Deserialize, Serialize};
+
+use crate::fault::OrFault;
+
+/// An interface in a namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Spot {
+    /// The namespace's file.
+    pub netns: PathBuf,
+    /// Device and inode of the namespace: another may have taken its path.
+    identity: (u64, u64),
+    index: u32,
+    mac: [u8; 6],
+    ifname: String,
+}
+
+impl Spot {
+    /// Looks for an interface that must be there and brings it up.
+    pub fn find(netns: &Path, ifname: &str, with_ipv6: bool) -> Result<Spot, Error> {
+        let ns = Netns::open(netns).map_err(|cause| {
+            let code = if cause.is_not_found() { Code::UNKNOWN_CONTAINER } else { Code::INTERNAL };
+            Error::because(code, format!("failed to open netns {:?}", netns.display()), &cause)
+        })?;
+        let name: IfName = ifname.parse().map_err(|cause: kernel::IfNameError| {
+            Error::because(Code::BAD_ENVIRONMENT, "CNI_IFNAME", &cause)
+        })?;
+        let nl = ns.netlink().or_fault("open a socket in the container's namespace")?;
+        let link = link::by_name(&nl, name)
+            .or_fault("look for the container's interface")?
+            .ok_or_else(|| Error::internal(format!("interface {name} is not in the container")))?;
+        let mac = link.mac.ok_or_else(|| {
+            Error::internal(format!("interface {name} has no hardware address of six bytes"))
+        })?;
+        if with_ipv6 {
+            ns.enter(|| enable_ipv6(name)).and_then(|done| done).or_fault("enable IPv6")?;
+        }
+        if !link.is_up() {
+            nl.apply([link::set_up(link.index)]).or_fault("bring the interface up")?;
+        }
+        let identity = ns.identity().or_fault("look at the container's namespace")?;
+        let (netns, index) = (netns.to_owned(), link.index.0);
+        Ok(Spot { netns, identity, index, mac: mac.0, ifname: ifname.to_owned() })
+    }
+
+    /// The namespace, as long as it is the same one with the same interface.
+    pub fn enter(&self) -> Option<(Netns, Netlink)> {
+        let ns = Netns::open(&self.netns).ok()?;
+        if ns.identity().ok()? != self.identity {
+            return None;
+        }
+        let nl = ns.netlink().ok()?;
+        let link = link::by_index(&nl, self.index()).ok()??;
+        (link.mac == Some(self.mac())).then_some((ns, nl))
+    }
+
+    /// The same interface of the same namespace.
+    pub fn is_same(&self, other: &Spot) -> bool {
+        (self.identity, self.index, self.mac) == (other.identity, other.index, other.mac)
+    }
+
+    /// The interface's index.
+    pub fn index(&self) -> IfIndex {
+        IfIndex(self.index)
+    }
+
+    /// Its hardware address.
+    pub fn mac(&self) -> MacAddr {
+        MacAddr(self.mac)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> Option<IfName> {
+        self.ifname.parse().ok()
+    }
+}
+
+fn enable_ipv6(name: IfName) -> kernel::Result<()> {
+    sysctl::ensure("net/ipv6/conf/lo/disable_ipv6", "0")?;
+    sysctl::ensure(&format!("net/ipv6/conf/{name}/disable_ipv6"), "0").map(drop)
+}

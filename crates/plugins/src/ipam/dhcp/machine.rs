@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The life of a lease, without sockets and clocks: what is heard and what time it is goes in, what
+//! to send and what became of the lease comes out. DHCPv4 and DHCPv6 take the same steps; a
+//! [`Dialog`] knows the messages of one of them.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use super::dialog::{About, Dialog, Heard, Phase};
+use super::lease::{Lease, Terms};
+
+/// A message is sent again after this long at first.
+const FIRST_DELAY: Duration = Duration::from_secs(1);
+/// The next few times.
+const QUICK_DELAY: Duration = Duration::from_secs(2);
+const QUICK_TRIES: u32 = 4;
+/// Then twice as long each time, from here to [`Pace::resend_max`].
+const SLOW_DELAY: Duration = Duration::from_secs(4);
+/// A server that was asked to take a lease back has this long, twice, to answer.
+const RELEASE_DELAY: Duration = Duration::from_millis(300);
+const RELEASE_TRIES: u32 = 2;
+
+/// How patient we are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// How long a server may keep us waiting after its offer.
+    pub timeout: Duration,
+    /// The longest pause between two messages.
+    pub resend_max: Duration,
+}
+
+/// What comes out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// Send this.
+    Send(Phase, Vec<u8>),
+    /// There is a lease, a new one or with new terms.
+    Held,
+    /// The lease is ours no longer.
+    Lost,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Asking {
+    phase: Phase,
+    xid: u32,
+    began: Instant,
+    sent: Instant,
+    tries: u32,
+    resend: Instant,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum State {
+    Asking(Asking),
+    Bound,
+    Resting,
+}
+
+/// One lease, from the first question to its release.
+#[derive(Debug)]
+pub struct Machine<D> {
+    dialog: D,
+    pace: Pace,
+    random: Random,
+    state: State,
+    lease: Option<Lease>,
+    offer: Option<Terms>,
+    hint: Option<IpAddr>,
+}
+
+impl<D: Dialog> Machine<D> {
+    /// Looks for a lease, preferably of this address.
+    pub fn start(dialog: D, pace: Pace, hint: Option<IpAddr>, now: Instant) -> (Self, Vec<Event>) {
+        let mut machine = Machine::resting(dialog, pace, None);
+        machine.hint = hint;
+        let events = machine.ask(Phase::Discover, now);
+        (machine, events)
+    }
+
+    /// Goes on with a lease of an earlier life.
+    pub fn resume(dialog: D, pace: Pace, lease: Lease, now: Instant) -> (Self, Vec<Event>) {
+        let mut machine = Machine::resting(dialog, pace, Some(lease));
+        let expired = machine.lease.as_ref().is_some_and(|lease| lease.has_expired(now));
+        let events = if expired { machine.lose(now) } else { machine.ask(Phase::Confirm, now) };
+        (machine, events)
+    }
+
+    /// A lease of an earlier life that is only to be released.
+    pub fn resting(dialog: D, pace: Pace, lease: Option<Lease>) -> Self {
+        let state = State::Resting;
+        Machine { dialog, pace, random: Random::new(), state, lease, offer: None, hint: None }
+    }
+
+    /// The lease, where there is one.
+    pub fn lease(&self) -> Option<&Lease> {
+        self.lease.as_ref()
+    }
+
+    /// Nothing more is wanted of the servers.
+    pub fn is_resting(&self) -> bool {
+        matches!(self.state, State::Resting)
+    }
+
+    /// Whether an answer is awaited.
+    pub fn is_asking(&self) -> bool {
+        matches!(self.state, State::Asking(_))
+    }
+
+    /// Gives the lease back; [`Machine::is_resting`] tells when that is done.
+    pub fn release(&mut self, now: Instant) -> Vec<Event> {
+        if self.lease.is_none() {
+            self.state = State::Resting;
+            return Vec::new();
+        }
+        let events = self.ask(Phase::Release, now);
+        if !D::ANSWERS_RELEASE {
+            self.state = State::Resting;
+        }
+        events
+    }
+
+    /// When [`Machine::wake`] wants to be called.
+    pub fn deadline(&self) -> Option<Instant> {
+        let moments = self.lease.as_ref().and_then(Lease::moments);
+        match &self.state {
+            State::Resting => None,
+            State::Bound => moments.map(|moments| moments.renew),
+            State::Asking(asking) => {
+                let limit = self.limit(asking);
+                let expire = moments.map(|moments| moments.expire);
+                let expire = expire.filter(|_| asking.phase != Phase::Release);
+                [Some(asking.resend), limit, expire].into_iter().flatten().min()
+            }
+        }
+    }
+
+    /// When a phase ends without an answer.
+    fn limit(&self, asking: &Asking) -> Option<Instant> {
+        match asking.phase {
+            Phase::Request | Phase::Confirm => Some(asking.began + self.pace.timeout),
+            Phase::Renew => self.lease.as_ref().and_then(Lease::moments).map(|at| at.rebind),
+            Phase::Discover | Phase::Rebind | Phase::Release => None,
+        }
+    }
+
+    /// Does what is due.
+    pub fn wake(&mut self, now: Instant) -> Vec<Event> {
+        let phase = match &self.state {
+            State::Resting => return Vec::new(),
+            State::Bound => None,
+            State::Asking(asking) => Some(asking.phase),
+        };
+        if phase != Some(Phase::Release)
+            && self.lease.as_ref().is_some_and(|lease| lease.has_expired(now))
+        {
+            return self.lose(now);
+        }
+        match self.state {
+            State::Resting => Vec::new(),
+            State::Bound => self.leave_bound(now),
+            State::Asking(asking) if self.limit(&asking).is_some_and(|limit| now >= limit) => {
+                self.give_up(asking.phase, now)
+            }
+            State::Asking(asking) if now >= asking.resend => self.ask_again(asking, now),
+            State::Asking(_) => Vec::new(),
+        }
+    }
+
+    fn leave_bound(&mut self, now: Instant) -> Vec<Event> {
+        match self.lease.as_ref().and_then(Lease::moments) {
+            Some(moments) if now >= moments.rebind => self.ask(Phase::Rebind, now),
+            Some(moments) if now >= moments.renew => self.ask(Phase::Renew, now),
+            _ => Vec::new(),
+        }
+    }
+
+    fn give_up(&mut self, phase: Phase, now: Instant) -> Vec<Event> {
+        match phase {
+            Phase::Renew => self.ask(Phase::Rebind, now),
+            Phase::Confirm => {
+                // Nobody said no: the lease is good until its end.
+                self.state = State::Bound;
+                self.leave_bound(now)
+            }
+            _ => self.ask(Phase::Discover, now),
+        }
+    }
+
+    /// Takes what came from the network.
+    pub fn receive(&mut self, answer: &[u8], now: Instant) -> Vec<Event> {
+        let State::Asking(asking) = self.state else { return Vec::new() };
+        let about = self.about(&asking, now);
+        let Some(heard) = self.dialog.read(&about, answer) else { return Vec::new() };
+        match (asking.phase, heard) {
+            (Phase::Discover, Heard::Offered(terms)) => {
+                self.offer = Some(terms);
+                self.ask(Phase::Request, now)
+            }
+            (Phase::Release, Heard::Released) => {
+                self.state = State::Resting;
+                Vec::new()
+            }
+            (Phase::Discover | Phase::Release, _) | (_, Heard::Offered(_) | Heard::Released) => {
+                Vec::new()
+            }
+            (_, Heard::Granted(terms)) => self.hold(terms, asking.sent),
+            (Phase::Confirm, Heard::Kept) => {
+                self.state = State::Bound;
+                self.leave_bound(now)
+            }
+            (_, Heard::Kept) => Vec::new(),
+            (Phase::Request, Heard::Refused) => self.discover_later(now),
+            (_, Heard::Refused) => self.lose(now),
+        }
+    }
+
+    fn hold(&mut self, mut terms: Terms, granted: Instant) -> Vec<Event> {
+        if terms.server_mac.is_none() {
+            terms.server_mac = self.lease.as_ref().and_then(|lease| lease.terms.server_mac);
+        }
+        self.hint = Some(terms.address.addr());
+        self.lease = Some(Lease { terms, granted });
+        self.offer = None;
+        self.state = State::Bound;
+        vec![Event::Held]
+    }
+
+    /// Remembers which machine on the link answers.
+    pub fn heard_from(&mut self, mac: [u8; 6]) {
+        if let Some(lease) = &mut self.lease {
+            lease.terms.server_mac = Some(mac);
+        }
+    }
+
+    fn lose(&mut self, now: Instant) -> Vec<Event> {
+        let lost = self.lease.take();
+        self.hint = lost.map(|lease| lease.terms.address.addr());
+        let mut events = vec![Event::Lost];
+        events.extend(self.ask(Phase::Discover, now));
+        events
+    }
+
+    /// A server that refuses what it has just offered may go on like that.
+    fn discover_later(&mut self, now: Instant) -> Vec<Event> {
+        self.hint = None;
+        let mut asking = self.new_question(Phase::Discover, now);
+        asking.resend = now + self.random.about(FIRST_DELAY);
+        self.state = State::Asking(asking);
+        Vec::new()
+    }
+
+    fn ask(&mut self, phase: Phase, now: Instant) -> Vec<Event> {
+        let asking = self.new_question(phase, now);
+        self.ask_again(asking, now)
+    }
+
+    fn new_question(&mut self, phase: Phase, now: Instant) -> Asking {
+        let xid = match self.state {
+            State::Asking(before) if D::SAME_XID && phase == Phase::Request => before.xid,
+            _ => self.random.number() as u32,
+        };
+        Asking { phase, xid, began: now, sent: now, tries: 0, resend: now }
+    }
+
+    fn ask_again(&mut self, mut asking: Asking, now: Instant) -> Vec<Event> {
+        if asking.phase == Phase::Release && asking.tries >= RELEASE_TRIES {
+            self.state = State::Resting;
+            return Vec::new();
+        }
+        asking.tries += 1;
+        asking.sent = now;
+        asking.resend = now + self.delay(&asking, now);
+        self.state = State::Asking(asking);
+        let message = self.dialog.message(&self.about(&asking, now));
+        vec![Event::Send(asking.phase, message)]
+    }
+
+    fn about(&self, asking: &Asking, now: Instant) -> About<'_> {
+        let terms = match asking.phase {
+            Phase::Discover => None,
+            Phase::Request => self.offer.as_ref(),
+            _ => self.lease.as_ref().map(|lease| &lease.terms),
+        };
+        let elapsed = now.saturating_duration_since(asking.began);
+        About { phase: asking.phase, xid: asking.xid, elapsed, terms, hint: self.hint }
+    }
+
+    fn delay(&mut self, asking: &Asking, now: Instant) -> Duration {
+        if asking.phase == Phase::Release {
+            return RELEASE_DELAY;
+        }
+        let slow = |tries: u32| SLOW_DELAY.saturating_mul(1 << tries.min(16));
+        let base = match asking.tries {
+            0 | 1 => FIRST_DELAY,
+            tries if tries <= QUICK_TRIES => QUICK_DELAY,
+            tries => slow(tries - QUICK_TRIES - 1),
+        };
+        let base = self.random.about(base.min(self.pace.resend_max));
+        if asking.tries < QUICK_TRIES {
+            return base;
+        }
+        // A lease has hours left: half of what remains, as the protocol asks, and no more often.
+        base.max(self.time_left(asking.phase, now) / 2)
+    }
+
+    /// Until the next phase of a lease that is held.
+    fn time_left(&self, phase: Phase, now: Instant) -> Duration {
+        let moments = self.lease.as_ref().and_then(Lease::moments);
+        let end = moments.and_then(|moments| match phase {
+            Phase::Renew => Some(moments.rebind),
+            Phase::Rebind => Some(moments.expire),
+            _ => None,
+        });
+        end.map_or(Duration::ZERO, |end| end.saturating_duration_since(now))
+    }
+}
+
+/// Numbers that others cannot guess and that differ between containers; nothing secret hangs on them.
+#[derive(Debug)]
+struct Random(RandomState, u64);
+
+impl Random {
+    fn new() -> Random {
+        Random(RandomState::new(), 0)
+    }
+
+    fn number(&mut self) -> u64 {
+        self.1 += 1;
+        let mut hasher = self.0.build_hasher();
+        hasher.write_u64(self.1);
+        hasher.finish()
+    }
+
+    /// A quarter more or less.
+    fn about(&mut self, base: Duration) -> Duration {
+        let permille = 750 + (self.number() % 500) as u32;
+        base * permille / 1000
+    }
+}
+
+#[cfg(test)]
+mod tests;

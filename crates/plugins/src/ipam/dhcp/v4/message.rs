@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A DHCPv4 message and its bytes (RFC 2131, 2132, 3396).
+
+use std::net::Ipv4Addr;
+
+use kernel::MacAddr;
+
+/// Numbers of options (RFC 2132 and later).
+pub mod code {
+    pub const PAD: u8 = 0;
+    pub const SUBNET_MASK: u8 = 1;
+    pub const ROUTER: u8 = 3;
+    pub const DNS: u8 = 6;
+    pub const HOST_NAME: u8 = 12;
+    pub const DOMAIN: u8 = 15;
+    pub const STATIC_ROUTE: u8 = 33;
+    pub const REQUESTED_ADDRESS: u8 = 50;
+    pub const LEASE_TIME: u8 = 51;
+    pub const OVERLOAD: u8 = 52;
+    pub const MESSAGE_TYPE: u8 = 53;
+    pub const SERVER_ID: u8 = 54;
+    pub const PARAMETERS: u8 = 55;
+    pub const MAX_SIZE: u8 = 57;
+    pub const RENEWAL_TIME: u8 = 58;
+    pub const REBINDING_TIME: u8 = 59;
+    pub const VENDOR_CLASS: u8 = 60;
+    pub const CLIENT_ID: u8 = 61;
+    pub const USER_CLASS: u8 = 77;
+    pub const DOMAIN_SEARCH: u8 = 119;
+    pub const CLASSLESS_ROUTE: u8 = 121;
+    pub const END: u8 = 255;
+}
+
+/// Values of [`code::MESSAGE_TYPE`].
+pub mod kind {
+    pub const DISCOVER: u8 = 1;
+    pub const OFFER: u8 = 2;
+    pub const REQUEST: u8 = 3;
+    pub const ACK: u8 = 5;
+    pub const NAK: u8 = 6;
+    pub const RELEASE: u8 = 7;
+}
+
+const REQUEST: u8 = 1;
+const REPLY: u8 = 2;
+const ETHERNET: u8 = 1;
+const COOKIE: [u8; 4] = [99, 130, 83, 99];
+const BROADCAST_FLAG: u16 = 0x8000;
+
+/// Where the fields are: fixed header, server name, boot file, cookie, options.
+const CHADDR: usize = 28;
+const SNAME: usize = 44;
+const FILE: usize = 108;
+const MAGIC: usize = 236;
+const OPTIONS: usize = 240;
+
+/// The shortest message that old relays take (RFC 1542).
+const MIN_LEN: usize = 300;
+
+/// A message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// From a server.
+    pub is_reply: bool,
+    /// Tells the answers to this question from others.
+    pub xid: u32,
+    /// How long the client has been asking.
+    pub secs: u16,
+    /// Answers must go to everybody on the link.
+    pub broadcast: bool,
+    /// The address that the client has and can be reached by.
+    pub client: Ipv4Addr,
+    /// The address that the client is given.
+    pub yours: Ipv4Addr,
+    /// The client's hardware address.
+    pub mac: MacAddr,
+    /// Options in their order, each once.
+    pub options: Vec<(u8, Vec<u8>)>,
+}
+
+impl Message {
+    /// A client's message without options.
+    pub fn from_client(xid: u32, mac: MacAddr) -> Message {
+        let unset = Ipv4Addr::UNSPECIFIED;
+        let (client, yours, options) = (unset, unset, Vec::new());
+        Message { is_reply: false, xid, secs: 0, broadcast: false, client, yours, mac, options }
+    }
+
+    /// Sets an option, in place of one with this number.
+    pub fn set(&mut self, code: u8, value: &[u8]) {
+        match self.options.iter_mut().find(|(other, _)| *other == code) {
+            Some((_, old)) => *old = value.to_vec(),
+            None => self.options.push((code, value.to_vec())),
+        }
+    }
+
+    /// The value of an option.
+    pub fn option(&self, code: u8) -> Option<&[u8]> {
+        self.options.iter().find(|(other, _)| *other == code).map(|(_, value)| value.as_slice())
+    }
+
+    /// The bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![0; OPTIONS];
+        bytes[0] = if self.is_reply { REPLY } else { REQUEST };
+        bytes[1] = ETHERNET;
+        bytes[2] = 6;
+        bytes[4..8].copy_from_slice(&self.xid.to_be_bytes());
+        bytes[8..10].copy_from_slice(&self.secs.to_be_bytes());
+        let flags = if self.broadcast { BROADCAST_FLAG } else { 0 };
+        bytes[10..12].copy_from_slice(&flags.to_be_bytes());
+        bytes[12..16].copy_from_slice(&self.client.octets());
+        bytes[16..20].copy_from_slice(&self.yours.octets());
+        bytes[CHADDR..CHADDR + 6].copy_from_slice(&self.mac.0);
+        bytes[MAGIC..OPTIONS].copy_from_slice(&COOKIE);
+        for (code, value) in &self.options {
+            put(&mut bytes, *code, value);
+        }
+        bytes.push(code::END);
+        bytes.resize(bytes.len().max(MIN_LEN), code::PAD);
+        bytes
+    }
+
+    /// Reads a message; `None` where it is none, or not of Ethernet.
+    pub fn decode(bytes: &[u8]) -> Option<Message> {
+        if bytes.get(MAGIC..OPTIONS)? != COOKIE || bytes[1] != ETHERNET || bytes[2] != 6 {
+            return None;
+        }
+        let is_reply = match bytes[0] {
+            REPLY => true,
+            REQUEST => false,
+            _ => return None,
+        };
+        let address = |at: usize| Some(Ipv4Addr::from(chunk::<4>(bytes, at)?));
+        let flags = u16::from_be_bytes(chunk(bytes, 10)?);
+        let mut message = Message {
+            is_reply,
+            xid: u32::from_be_bytes(chunk(bytes, 4)?),
+            secs: u16::from_be_bytes(chunk(bytes, 8)?),
+            broadcast: flags & BROADCAST_FLAG != 0,
+            client: address(12)?,
+            yours: address(16)?,
+            mac: MacAddr(chunk(bytes, CHADDR)?),
+            options: Vec::new(),
+        };
+        take(&mut message.options, &bytes[OPTIONS..]);
+        let overload = message.option(code::OVERLOAD).and_then(|value| value.first().copied());
+        let overload = overload.unwrap_or(0);
+        if overload & 1 != 0 {
+            take(&mut message.options, &bytes[FILE..MAGIC]);
+        }
+        if overload & 2 != 0 {
+            take(&mut message.options, &bytes[SNAME..FILE]);
+        }
+        Some(message)
+    }
+}
+
+fn chunk<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..)?.first_chunk().copied()
+}
+
+/// A value that is longer than an option can be goes into several of them.
+fn put(bytes: &mut Vec<u8>, code: u8, value: &[u8]) {
+    let parts = value.chunks(usize::from(u8::MAX));
+    let parts: Vec<&[u8]> = if value.is_empty() { vec![&[]] } else { parts.collect() };
+    for part in parts {
+        bytes.extend([code, part.len() as u8]);
+        bytes.extend(part);
+    }
+}
+
+/// Parts of one option are joined, wherever they stand.
+fn take(options: &mut Vec<(u8, Vec<u8>)>, mut bytes: &[u8]) {
+    loop {
+        bytes = match bytes {
+            [] | [code::END, ..] => return,
+            [code::PAD, rest @ ..] => rest,
+            [code, length, rest @ ..] => {
+                let Some((value, rest)) = rest.split_at_checked(usize::from(*length)) else {
+                    return;
+                };
+                match options.iter_mut().find(|(other, _)| other == code) {
+                    Some((_, joined)) => joined.extend(value),
+                    None => options.push((*code, value.to_vec())),
+                }
+                rest
+            }
+            [_] => return,
+        }
+    }
+}

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+//! dhcp and its daemon against servers of others: dnsmasq and Kea.
+
+mod daemon;
+mod kea;
+mod lab;
+mod life;
+
+pub use self::lab::network_here;

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The daemon's own life: its socket, its end, its successor, and the Go daemon next to it.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use serde_json::json;
+use testkit::{Daemon, in_netns, wait_for};
+
+use super::lab::{LEASES, Lab, PATIENCE, SOCKET, config, dnsmasq_leases, kept, stop};
+use crate::call::command;
+use crate::world::Plugins;
+
+const RANGE: &str = "--dhcp-range=10.5.0.100,10.5.0.120,255.255.255.0,1h";
+
+#[test]
+fn a_new_daemon_goes_on_with_the_leases() {
+    in_netns(|| {
+        let lab = Lab::new(1);
+        let _server = lab.dnsmasq(&[RANGE, "--dhcp-range=fd05::100,fd05::1ff,64,1h"]);
+        let daemon = lab.daemon(&["-pidfile", "/run/dhcp.pid"]);
+        assert_eq!(fs::read_to_string("/run/dhcp.pid").ok(), Some(daemon.id().to_string()));
+        let call = lab.call(&json!({"families": ["ipv4", "ipv6"]}), 1);
+        let result = call.add().result();
+        let before = (dnsmasq_leases(), lab.addresses(1));
+        stop(&daemon);
+        assert!(!Path::new(SOCKET).exists() && !Path::new("/run/dhcp.pid").exists());
+        call.check(&result).fails_with(11, "the dhcp daemon does not answer at /run/cni/dhcp.sock");
+        let log = || fs::read_to_string("/run/dnsmasq.log").unwrap_or_default();
+        let earlier = log().len();
+        let _daemon = lab.daemon(&[]);
+        call.check(&result).ok();
+        let since = || log()[earlier..].to_owned();
+        wait_for("the lease to be confirmed", PATIENCE, || {
+            since().contains("DHCPACK(eth0)") && since().contains("DHCPCONFIRM(eth0)")
+        });
+        assert!(!since().contains("DHCPDISCOVER"), "{}", since());
+        assert_eq!(lab.addresses(1), before.1);
+        assert_eq!(dnsmasq_leases().len(), 2);
+        call.del(&result).ok();
+        assert_eq!(dnsmasq_leases(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn nothing_hangs_on_a_daemon_that_died() {
+    in_netns(|| {
+        let lab = Lab::new(2);
+        let _server = lab.dnsmasq(&[RANGE]);
+        let daemon = lab.daemon(&[]);
+        let call = |pod| lab.call(&json!({}), pod);
+        let result = call(1).add().result();
+        call(2).add().ok();
+        drop(daemon);
+        assert!(Path::new(SOCKET).exists(), "killed, it leaves its socket behind");
+        call(1).status().fails_with(50, "the dhcp daemon does not answer");
+        let before = lab.world.snapshot();
+        call(1).ifname("eth1").add().fails_with(11, "the dhcp daemon does not answer");
+        assert_eq!(before.changes_to(&lab.world.snapshot()), Vec::<String>::new());
+        call(1).del(&result).ok();
+        assert!(lab.addresses(1).is_empty());
+        lab.world.on_host("netns del pod2");
+        let _daemon = lab.daemon(&[]);
+        wait_for("leases of the dead to be forgotten", PATIENCE, || kept().is_empty());
+    });
+}
+
+/// What the daemon left in its usual directory is enough to give a lease back without it.
+#[test]
+fn del_gives_back_without_a_daemon() {
+    in_netns(|| {
+        let lab = Lab::new(1);
+        let _server = lab.dnsmasq(&[RANGE, "--dhcp-range=fd05::100,fd05::1ff,64,1h"]);
+        let daemon = lab.daemon(&["-leasedir", "/var/lib/cni/dhcp"]);
+        let call = lab.call(&json!({"families": ["ipv4", "ipv6"]}), 1);
+        let result = call.add().result();
+        assert_eq!(dnsmasq_leases().len(), 2);
+        drop(daemon);
+        call.del(&result).ok();
+        wait_for("the server to hear of it", PATIENCE, || dnsmasq_leases().is_empty());
+        assert!(!Path::new("/var/lib/cni/dhcp/net/c1:eth0.json").exists());
+        call.del(&result).ok();
+    });
+}
+
+#[test]
+fn a_socket_can_be_opened_for_the_daemon() {
+    in_netns(|| {
+        let lab = Lab::new(1);
+        let _server = lab.dnsmasq(&[RANGE]);
+        let listener = UnixListener::bind(SOCKET).expect("a socket below /run");
+        let program = lab.plugins.directory().join("dhcp");
+        let start = format!(
+            "exec 3<&0 0</dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec {} daemon -leasedir {LEASES}",
+            program.display()
+        );
+        let mut shell = command("sh");
+        shell.args(["-c", &start]).stdin(OwnedFd::from(listener));
+        let mut daemon = shell.spawn().expect("sh is there");
+        let result = lab.call(&json!({}), 1).add().result();
+        lab.call(&json!({}), 1).del(&result).ok();
+        testkit::run("kill", &["-TERM", &daemon.id().to_string()]);
+        assert!(daemon.wait().expect("it ends").success());
+        assert!(Path::new(SOCKET).exists(), "the socket is not the daemon's to remove");
+    });
+}
+
+#[test]
+fn a_second_daemon_is_refused() {
+    in_netns(|| {
+        let lab = Lab::new(1);
+        let _daemon = lab.daemon(&[]);
+        let program = lab.plugins.directory().join("dhcp");
+        let second = command(program).arg("daemon").output().expect("it starts");
+        let told = String::from_utf8_lossy(&second.stderr).into_owned();
+        assert!(!second.status.success() && told.contains("another daemon is listening"), "{told}");
+        lab.call(&json!({}), 1).status().ok();
+    });
+}
+
+/// The Go plugin, with the Go daemon, below our bridge; then the same container with ours.
+#[test]
+fn a_container_keeps_its_address_when_the_go_plugin_is_replaced() {
+    in_netns(|| {
+        let lab = Lab::new(1);
+        let _server = lab.dnsmasq(&[RANGE]);
+        let go = Plugins::go();
+        let program = go.directory().join("dhcp");
+        let go_daemon = Daemon::start(program.to_str().expect("text"), &["daemon"]);
+        wait_for("the Go daemon to listen", PATIENCE, || Path::new(SOCKET).exists());
+        let ours = lab.call(&json!({}), 1);
+        ours.add().fails_with(11, "what answers is not podwire's dhcp daemon");
+        let theirs = ours.path(&[go.directory()]);
+        let by_go = theirs.add().result();
+        theirs.check(&by_go).ok();
+        drop(go_daemon);
+        fs::remove_file(SOCKET).expect("the Go daemon leaves its socket behind");
+        let _daemon = lab.daemon(&[]);
+        theirs.del(&by_go).fails_with(999, "podwire's dhcp daemon");
+        assert!(lab.addresses(1).is_empty(), "the interface goes all the same");
+        let by_us = ours.add().result();
+        assert_eq!(by_us["ips"][0]["address"], by_go["ips"][0]["address"]);
+        assert_eq!(dnsmasq_leases().len(), 1);
+    });
+}
+
+#[test]
+fn a_container_of_the_go_daemon_is_taken_over() {
+    in_netns(|| {
+        let lab = Lab::new(1);
+        let _server = lab.dnsmasq(&[RANGE]);
+        let go = Plugins::go();
+        let program = go.directory().join("dhcp");
+        let go_daemon = Daemon::start(program.to_str().expect("text"), &["daemon"]);
+        wait_for("the Go daemon to listen", PATIENCE, || Path::new(SOCKET).exists());
+        let by_go = lab.world.call_of(&go, &config(&json!({})), 1).add().result();
+        drop(go_daemon);
+        let _daemon = lab.daemon(&[]);
+        let ours = lab.call(&json!({}), 1);
+        ours.check(&by_go).ok();
+        assert_eq!(kept(), ["c1:eth0.json"]);
+        ours.check(&by_go).ok();
+        ours.del(&by_go).ok();
+        assert_eq!(dnsmasq_leases(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn bad_configurations_are_named() {
+    in_netns(|| {
+        let lab = Lab::new(1);
+        let before = lab.world.snapshot();
+        let long = "x".repeat(256);
+        for (ipam, words) in [
+            (
+                json!({"families": ["ipv5"]}),
+                "key \"ipam.families[0]\" is \"ipv5\", allowed are ipv4 and ipv6",
+            ),
+            (json!({"priority": -1}), "key \"ipam.priority\" is -1, allowed are 0 to 4294967295"),
+            (
+                json!({"request": [{"option": "colour"}]}),
+                "key \"ipam.request[0].option\" is \"colour\"",
+            ),
+            (
+                json!({"provide": [{"option": "256", "value": "x"}]}),
+                "key \"ipam.provide[0].option\" is \"256\"",
+            ),
+            (json!({"provide": [{"option": "53", "value": "x"}]}), "which no client can choose"),
+            (
+                json!({"provide": [{"option": "12", "value": long}]}),
+                "gives 256 bytes, allowed are 255",
+            ),
+            (json!({"provide": 3}), "key \"ipam.provide\" is 3: expected a list"),
+        ] {
+            for verb in ["ADD", "STATUS"] {
+                lab.world.call(&config(&ipam), 1).run(verb).fails_with(7, words);
+            }
+            assert_eq!(before.changes_to(&lab.world.snapshot()), Vec::<String>::new(), "{ipam}");
+        }
+    });
+}

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The life of a lease with dnsmasq.
+
+use serde_json::json;
+use testkit::{in_netns, wait_for};
+
+use super::lab::{Lab, PATIENCE, can_reach, dnsmasq_leases, kept, stop};
+
+const RANGE: &str = "--dhcp-range=10.5.0.100,10.5.0.120,255.255.255.0,1h";
+
+#[test]
+fn a_lease_is_taken_and_given_back() {
+    in_netns(|| {
+        let lab = Lab::new(1);
+        let _server = lab.dnsmasq(&[
+            RANGE,
+            "--dhcp-option=option:router,10.5.0.1",
+            "--dhcp-option=option:dns-server,10.5.0.53,10.5.0.54",
+            "--dhcp-option=option:domain-name,example.net",
+            "--dhcp-option=option:domain-search,a.example.net,b.example.net",
+        ]);
+        let _daemon = lab.daemon(&[]);
+        let call = lab.call(&json!({}), 1);
+        call.status().ok();
+        let result = call.add().result();
+        let address = result["ips"][0]["address"].as_str().expect("an address").to_owned();
+        assert!(address.starts_with("10.5.0.1"), "{address}");
+        assert_eq!(result["ips"][0]["gateway"], "10.5.0.1");
+        assert_eq!(result["routes"], json!([{"dst": "0.0.0.0/0", "gw": "10.5.0.1"}]));
+        assert_eq!(
+            result["dns"],
+            json!({"nameservers": ["10.5.0.53", "10.5.0.54"], "domain": "example.net",
+                   "search": ["a.example.net", "b.example.net"]})
+        );
+        assert_eq!(lab.addresses(1), [address.as_str()]);
+        assert!(can_reach(lab.world.pod(1), "10.5.0.1"));
+        let lease = dnsmasq_leases().join("\n");
+        // The Go plugin's client identifier: 0, then "c1/net/eth0".
+        assert!(lease.ends_with("00:63:31:2f:6e:65:74:2f:65:74:68:30"), "{lease}");
+        assert_eq!(kept(), ["c1:eth0.json"]);
+        call.check(&result).ok();
+        call.add().fails_with(999, "already exists");
+        assert_eq!(lab.addresses(1), [address.as_str()]);
+        call.del(&result).ok();
+        assert_eq!(dnsmasq_leases(), Vec::<String>::new());
+        assert_eq!(kept(), Vec::<String>::new());
+        call.del(&result).ok();
+    });
+}
+
+#[test]
+fn routes_are_the_servers() {
+    in_netns(|| {
+        let lab = Lab::new(2);
+        let _daemon = lab.daemon(&[]);
+        let server = lab.dnsmasq(&[
+            RANGE,
+            "--dhcp-option=option:router,10.5.0.1",
+            "--dhcp-option=option:classless-static-route,0.0.0.0/0,10.5.0.9,10.77.0.0/16,0.0.0.0",
+        ]);
+        let call = lab.call(&json!({"priority": 77}), 1);
+        let result = call.add().result();
+        assert_eq!(result["ips"][0]["gateway"], "10.5.0.1");
+        assert_eq!(
+            result["routes"],
+            json!([{"dst": "0.0.0.0/0", "gw": "10.5.0.9", "priority": 77},
+                   {"dst": "10.77.0.0/16", "gw": "0.0.0.0", "priority": 77, "scope": 253}])
+        );
+        assert_eq!(lab.gateway(1), "10.5.0.9");
+        let routes = lab.world.in_pod(1, "route show");
+        assert!(routes.contains("10.77.0.0/16 dev eth0 scope link metric 77"), "{routes}");
+        call.check(&result).ok();
+        drop(server);
+        let _server = lab.dnsmasq(&[RANGE, "--dhcp-option=33,172.16.0.0,10.5.0.7"]);
+        // Without the defaults nothing is asked for but what is named.
+        let asked = json!({"request": [{"skipDefault": true}, {"option": "33"}]});
+        let result = lab.call(&asked, 2).add().result();
+        assert_eq!(result["routes"][0], json!({"dst": "172.16.0.0/16", "gw": "10.5.0.7"}));
+        assert_eq!(result["dns"], json!(null));
+    });
+}
+
+#[test]
+fn options_are_sent() {
+    in_netns(|| {
+        let lab = Lab::new(1);
+        let _server = lab.dnsmasq(&[
+            RANGE,
+            "--dhcp-vendorclass=set:known,podwire",
+            "--dhcp-option=tag:known,option:router,10.5.0.8",
+        ]);
+        let _daemon = lab.daemon(&["-broadcast"]);
+        let provide = json!({"provide": [
+            {"option": "host-name", "fromArg": "K8S_POD_NAME"},
+            {"option": "60", "value": "podwire"},
+        ]});
+        let result = lab.call(&provide, 1).args("IgnoreUnknown=1;K8S_POD_NAME=blue").add().result();
+        assert_eq!(result["ips"][0]["gateway"], "10.5.0.8", "{result}");
+        let lease = dnsmasq_leases().join("\n");
+        assert!(lease.contains(" blue "), "{lease}");
+    });
+}
+
+#[test]
+fn an_add_without_a_server_leaves_nothing() {
+    in_netns(|| {
+        let lab = Lab::new(1);
+        let _daemon = lab.daemon(&["-resendtimeout", "1500ms"]);
+        let before = lab.world.snapshot();
+        let answer = lab.call(&json!({"families": ["ipv4", "ipv6"]}), 1).add();
+        answer.fails_with(11, "no DHCP and no DHCPv6 server gave \"eth0\" an address within 1.5s");
+        assert_eq!(before.changes_to(&lab.world.snapshot()), Vec::<String>::new());
+        assert_eq!(kept(), Vec::<String>::new());
+    });
+}
+
+/// One family alone is not what was asked for, and the one that came is given back.
+#[test]
+fn an_add_with_half_of_its_servers_leaves_nothing() {
+    in_netns(|| {
+        let lab = Lab::new(1);
+        let _server = lab.dnsmasq(&[RANGE]);
+        let _daemon = lab.daemon(&["-resendtimeout", "1500ms"]);
+        let answer = lab.call(&json!({"families": ["ipv4", "ipv6"]}), 1).add();
+        answer.fails_with(11, "no DHCPv6 server gave \"eth0\" an address");
+        assert_eq!(dnsmasq_leases(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_plugin_that_is_killed_leaves_no_lease() {
+    in_netns(|| {
+        let lab = Lab::new(1);
+        let _daemon = lab.daemon(&[]);
+        let call = lab.call(&json!({}), 1);
+        let mut plugin = call.start_under(&[], "ADD", call.config.to_string().as_bytes());
+        let has_link = || lab.world.in_pod(1, "link show").contains("eth0");
+        wait_for("the interface to be made", PATIENCE, has_link);
+        plugin.kill().expect("it can be killed");
+        plugin.wait().expect("it ends");
+        call.run("DEL").ok();
+        let _server = lab.dnsmasq(&[RANGE]);
+        let other = call.add().result();
+        call.del(&other).ok();
+        assert_eq!(dnsmasq_leases(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn gc_gives_back_what_is_not_listed() {
+    in_netns(|| {
+        let lab = Lab::new(3);
+        let _server = lab.dnsmasq(&[RANGE]);
+        let _daemon = lab.daemon(&[]);
+        let call = |pod| lab.call(&json!({}), pod);
+        (1..=3).for_each(|pod| call(pod).add().ok());
+        assert_eq!(dnsmasq_leases().len(), 3);
+        call(1).run("GC").ok();
+        assert_eq!(dnsmasq_leases().len(), 3);
+        call(1).gc(&[("c2", "eth0"), ("c1", "eth1")]).ok();
+        assert_eq!(kept(), ["c2:eth0.json"]);
+        assert_eq!(dnsmasq_leases().len(), 1);
+        assert!(lab.addresses(1).is_empty() && !lab.addresses(2).is_empty());
+        let other = crate::conf::with(call(1).config, &json!({"name": "other"}));
+        lab.world.call(&other, 1).gc(&[]).ok();
+        assert_eq!(kept(), ["c2:eth0.json"]);
+    });
+}
+
+#[test]
+fn a_lease_changes_with_the_server() {
+    in_netns(|| {
+        let lab = Lab::new(1);
+        let daemon = lab.daemon(&[]);
+        let server = lab.dnsmasq(&[RANGE, "--dhcp-option=option:router,10.5.0.1"]);
+        let result = lab.call(&json!({}), 1).add().result();
+        stop(&daemon);
+        drop(server);
+        let range = "--dhcp-range=10.5.0.200,10.5.0.210,255.255.255.0,1h";
+        let _server = lab.dnsmasq(&[range, "--dhcp-option=option:router,10.5.0.2"]);
+        let _daemon = lab.daemon(&[]);
+        let has_new =
+            || matches!(lab.addresses(1).as_slice(), [one] if one.starts_with("10.5.0.20"));
+        wait_for("the new address alone", PATIENCE, has_new);
+        wait_for("the new router", PATIENCE, || lab.gateway(1) == "10.5.0.2");
+        // The result of the ADD does not hold any more, and CHECK says so.
+        lab.call(&json!({}), 1).check(&result).fails_with(999, "is missing");
+        lab.call(&json!({}), 1).del(&result).ok();
+        assert_eq!(dnsmasq_leases(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn both_families_and_a_router() {
+    in_netns(|| {
+        let lab = Lab::new(1);
+        let _server = lab.dnsmasq(&[
+            RANGE,
+            "--dhcp-range=fd05::100,fd05::1ff,64,1h",
+            "--enable-ra",
+            "--dhcp-option=option6:dns-server,[fd05::53]",
+            "--dhcp-option=option6:domain-search,six.example.net",
+        ]);
+        let _daemon = lab.daemon(&[]);
+        lab.world.pod(1).exec("sysctl", &["-q", "-w", "net.ipv6.conf.default.disable_ipv6=1"]);
+        let call = lab.call(&json!({"families": ["ipv4", "ipv6"]}), 1);
+        let result = call.add().result();
+        let address = result["ips"][1]["address"].as_str().expect("an IPv6 address");
+        assert!(address.starts_with("fd05::1") && address.ends_with("/128"), "{result}");
+        assert_eq!(result["dns"]["nameservers"], json!(["fd05::53"]), "{result}");
+        assert_eq!(result["dns"]["search"], json!(["six.example.net"]));
+        assert!(lab.addresses(1).contains(&address.to_owned()), "{:?}", lab.addresses(1));
+        call.check(&result).ok();
+        wait_for("the router's announcement", PATIENCE, || can_reach(lab.world.pod(1), "fd05::1"));
+        assert_eq!(dnsmasq_leases().len(), 2);
+        call.del(&result).ok();
+        assert_eq!(dnsmasq_leases(), Vec::<String>::new());
+    });
+}
