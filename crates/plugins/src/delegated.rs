@@ -15,13 +15,25 @@ pub fn add(request: &Request) -> Result<Option<CniResult>, Error> {
         // A program that fails is asked to DEL, which would free the address of a live container.
         pod::refuse_existing(request)?;
     }
-    let result = delegate::add(request, &target)?;
+    ask(request, kind, &target).map(Some)
+}
+
+/// The same for an interface that this very ADD has made. An IPAM plugin such as dhcp needs it; that
+/// it was made tells that this is no second ADD.
+pub fn add_to_new(request: &Request) -> Result<Option<CniResult>, Error> {
+    let Some(kind) = request.ipam_type()? else { return Ok(None) };
+    let target = delegate::find(request.host, kind, &request.path)?;
+    ask(request, kind, &target).map(Some)
+}
+
+fn ask(request: &Request, kind: &str, target: &Target) -> Result<CniResult, Error> {
+    let result = delegate::add(request, target)?;
     if result.ips.is_empty() {
         // Best effort: the missing address is the error to tell.
         let _ = del(request);
         return Err(Error::internal(format!("IPAM plugin {kind:?} returned missing IP config")));
     }
-    Ok(Some(result))
+    Ok(result)
 }
 
 /// Gives the addresses back.

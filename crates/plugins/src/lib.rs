@@ -2,6 +2,7 @@
 //! Every CNI plugin: a module each under `main`, `ipam` and `meta`, and [`registry`], the one table
 //! of their names. The other modules are what several of them need.
 
+pub mod child;
 pub mod delegated;
 pub mod fault;
 pub mod forwarding;
@@ -22,11 +23,26 @@ pub mod veth;
 /// Plugins that make interfaces.
 pub mod main {
     pub mod bridge;
+    pub mod dummy;
     pub mod host_device;
+    pub mod ipvlan;
     pub mod loopback;
+    pub mod macvlan;
     pub mod podwire;
     pub mod ptp;
     pub mod tap;
+    pub mod vlan;
+
+    /// The error for a plugin that cannot do without addresses.
+    fn require_ipam(request: &cni::Request, plugin: &str) -> Result<(), cni::Error> {
+        match request.ipam_type()? {
+            Some(_) => Ok(()),
+            None => {
+                let msg = format!("key \"ipam.type\" must be set: {plugin} needs addresses");
+                Err(cni::Error::invalid_config(msg))
+            }
+        }
+    }
 
     /// The error for a key whose feature is still missing: better than a network without it.
     fn not_here_yet(key: &str) -> cni::Error {

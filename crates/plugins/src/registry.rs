@@ -4,21 +4,25 @@
 use cni::Plugin;
 
 use crate::ipam::{host_local, static_addresses};
-use crate::main::{bridge, host_device, loopback, podwire, ptp, tap};
+use crate::main::{bridge, dummy, host_device, ipvlan, loopback, macvlan, podwire, ptp, tap, vlan};
 use crate::meta::{bandwidth, sample};
 
 /// Every plugin of this program, by name.
 pub const PLUGINS: &[&Plugin] = &[
     &bandwidth::PLUGIN,
     &bridge::PLUGIN,
+    &dummy::PLUGIN,
     &host_device::PLUGIN,
     &host_local::PLUGIN,
+    &ipvlan::PLUGIN,
     &loopback::PLUGIN,
+    &macvlan::PLUGIN,
     &podwire::PLUGIN,
     &ptp::PLUGIN,
     &sample::PLUGIN,
     &static_addresses::PLUGIN,
     &tap::PLUGIN,
+    &vlan::PLUGIN,
 ];
 
 #[cfg(test)]

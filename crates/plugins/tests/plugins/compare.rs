@@ -8,6 +8,7 @@ mod case;
 pub mod host_device;
 mod host_local;
 mod intended;
+mod links;
 mod loopback;
 mod play;
 mod ptp;
@@ -17,7 +18,7 @@ mod tap;
 
 use std::collections::BTreeSet;
 
-use testkit::{in_netns, require};
+use testkit::{in_netns, not_run_unless, require};
 
 use self::case::{Case, Step};
 use self::intended::{Difference, INTENDED};
@@ -179,9 +180,54 @@ fn host_device_does_what_gos_does() {
 }
 
 #[test]
+fn macvlan_does_what_gos_does() {
+    in_netns(|| compare("macvlan", links::macvlan_cases()));
+}
+
+#[test]
+fn vm_ipvlan_refuses_what_gos_does() {
+    in_netns(|| {
+        not_run_unless!(Link("ipvlan"));
+        compare("ipvlan refused", links::ipvlan_refused());
+    });
+}
+
+#[test]
 fn tap_does_what_gos_does() {
     in_netns(|| {
         require!(File("/dev/net/tun"));
         compare("tap", tap::cases());
+    });
+}
+
+#[test]
+fn vm_ipvlan_does_what_gos_does() {
+    in_netns(|| {
+        not_run_unless!(Link("ipvlan"));
+        compare("ipvlan", links::ipvlan_cases());
+    });
+}
+
+#[test]
+fn vm_vlan_refuses_what_gos_does() {
+    in_netns(|| {
+        not_run_unless!(Link("vlan"));
+        compare("vlan refused", links::vlan_refused());
+    });
+}
+
+#[test]
+fn vm_vlan_does_what_gos_does() {
+    in_netns(|| {
+        not_run_unless!(Link("vlan"));
+        compare("vlan", links::vlan_cases());
+    });
+}
+
+#[test]
+fn vm_dummy_does_what_gos_does() {
+    in_netns(|| {
+        not_run_unless!(Link("dummy"));
+        compare("dummy", links::dummy_cases());
     });
 }

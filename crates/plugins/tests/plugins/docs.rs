@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use cni::runtime::{Container, NetworkList, Runtime};
 use cni::{CniResult, Host};
 use plugins::registry::PLUGINS;
-use testkit::{Ns, in_netns};
+use testkit::{Ns, in_netns, not_run_unless};
 
 use crate::world::Plugins;
 
@@ -48,6 +48,48 @@ fn podwire_works_as_printed() {
 #[test]
 fn ptp_works_as_printed() {
     works_as_printed("ptp");
+}
+
+#[test]
+fn macvlan_works_as_printed() {
+    in_netns(|| {
+        plug_in();
+        comes_and_goes_as_printed("macvlan");
+    });
+}
+
+#[test]
+fn vm_ipvlan_works_as_printed() {
+    in_netns(|| {
+        not_run_unless!(Link("ipvlan"));
+        plug_in();
+        comes_and_goes_as_printed("ipvlan");
+    });
+}
+
+#[test]
+fn vm_vlan_works_as_printed() {
+    in_netns(|| {
+        not_run_unless!(Link("vlan"));
+        plug_in();
+        comes_and_goes_as_printed("vlan");
+    });
+}
+
+#[test]
+fn vm_dummy_works_as_printed() {
+    in_netns(|| {
+        not_run_unless!(Link("dummy"));
+        comes_and_goes_as_printed("dummy");
+    });
+}
+
+/// The interface that the pages call the master.
+fn plug_in() {
+    let host = Ns::here();
+    host.ip(&["link", "add", "eth1", "type", "veth", "peer", "name", "switch"]);
+    host.ip(&["link", "set", "eth1", "up"]);
+    host.ip(&["link", "set", "switch", "up"]);
 }
 
 #[test]

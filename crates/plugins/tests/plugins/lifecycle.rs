@@ -9,6 +9,8 @@ mod failure;
 mod gc;
 mod host_device;
 mod host_device_home;
+mod links;
+mod links_outside;
 mod masquerade;
 mod options;
 mod sample;

@@ -31,25 +31,52 @@ pub struct Intended {
 pub const INTENDED: &[Intended] = &[
     Intended {
         reason: "Go wraps nearly every error as 999; ours has the specification's code",
-        groups: &["bandwidth", "refused", "host-local", "loopback", "ptp", "static"],
+        groups: &[
+            "bandwidth",
+            "refused",
+            "host-local",
+            "loopback",
+            "ptp",
+            "static",
+            "macvlan",
+            "ipvlan refused",
+            "vlan refused",
+            "dummy",
+        ],
         fits: |d| {
             d.fact == "answer/error/code" && d.code.is_some_and(|c| d.ours == Some(&c.to_string()))
         },
     },
     Intended {
         reason: "the specification's error object holds cniVersion, Go's does not",
-        groups: &["bandwidth", "refused", "host-local", "loopback", "ptp", "static"],
+        groups: &[
+            "bandwidth",
+            "refused",
+            "host-local",
+            "loopback",
+            "ptp",
+            "static",
+            "macvlan",
+            "ipvlan refused",
+            "vlan refused",
+            "dummy",
+        ],
         fits: |d| d.fact == "answer/error/cniVersion" && d.go == Some("null"),
     },
     Intended {
         reason: "an index beside the address files spares ADD and DEL the reading of each",
-        groups: &["bridge", "versions", "host-local", "ptp"],
+        groups: &["bridge", "versions", "host-local", "ptp", "macvlan", "ipvlan", "vlan", "dummy"],
         fits: |d| d.fact.contains("disk/.podwire") && d.go.is_none(),
     },
     Intended {
         reason: "the host end is in its network's group, by which GC finds it without namespace",
         groups: &["bandwidth", "bridge", "versions", "ptp"],
-        fits: |d| d.fact.ends_with("/group") && d.go == Some("\"default\""),
+        fits: |d| d.fact.starts_with("host/") && is_new_group(d),
+    },
+    Intended {
+        reason: "the group of an interface in the container tells DEL whose it is",
+        groups: &["macvlan", "ipvlan", "vlan", "dummy"],
+        fits: |d| d.fact.starts_with("pod") && is_new_group(d),
     },
     Intended {
         reason: "one queue in each direction: a veth has no use for one per processor",
@@ -79,7 +106,7 @@ pub const INTENDED: &[Intended] = &[
     },
     Intended {
         reason: "a failing ADD leaves nothing; Go leaves bridge, veth, address or counters",
-        groups: &["refused", "host-local", "ptp"],
+        groups: &["refused", "host-local", "ptp", "macvlan", "ipvlan refused", "vlan refused"],
         fits: |d| d.failed && !d.fact.starts_with("answer/"),
     },
     Intended {
@@ -110,18 +137,18 @@ pub const INTENDED: &[Intended] = &[
     },
     Intended {
         reason: "IPv6 detection is switched off where we give IPv6 addresses, and nowhere else: \
-                 by Go in every bridge, and in no ptp",
-        groups: &["bridge", "refused", "ptp"],
+                 by Go in every bridge, and in no other network",
+        groups: &["bridge", "refused", "ptp", "macvlan", "ipvlan", "vlan", "dummy"],
         fits: |d| d.fact.starts_with("pod") && d.fact.ends_with("/accept_dad"),
     },
     Intended {
         reason: "mtu and advmss of a route are in the specification; Go passes over them",
-        groups: &["bridge", "ptp"],
+        groups: &["bridge", "ptp", "macvlan", "ipvlan", "vlan", "dummy"],
         fits: |d| d.fact.contains("unicast 203.0.114.0/24") && d.ours.is_some_and(has_metrics),
     },
     Intended {
         reason: "a route in another table is looked for there; Go's CHECK fails for it",
-        groups: &["bridge", "ptp"],
+        groups: &["bridge", "ptp", "macvlan", "ipvlan", "vlan"],
         fits: |d| {
             d.case.name.starts_with("routes") && d.verb == "CHECK" && d.ours == Some("success")
         },
@@ -203,7 +230,54 @@ pub const INTENDED: &[Intended] = &[
         groups: &["bandwidth"],
         fits: |d| d.go.is_some_and(|go| go.starts_with("action order 2: mirred")),
     },
+    Intended {
+        reason: "IPv6 neighbours are told of a container that has IPv6 addresses, and by Go of any",
+        groups: &["macvlan", "ipvlan"],
+        fits: |d| d.fact.starts_with("pod") && d.fact.ends_with("/ndisc_notify") && is_ipv4(d),
+    },
+    Intended {
+        reason: "name servers of the IPAM plugin are kept where the configuration has none",
+        groups: &["macvlan", "ipvlan", "vlan"],
+        fits: |d| d.case.name == "dns of IPAM" && d.fact.starts_with("answer/result/dns/"),
+    },
+    Intended {
+        reason: "vlan tells the neighbours of a container, as macvlan and ipvlan do; Go's does not",
+        groups: &["vlan"],
+        fits: |d| {
+            d.case.config["type"] == "vlan"
+                && d.fact.starts_with("pod")
+                && d.fact.ends_with("_notify")
+        },
+    },
+    Intended {
+        reason: "CHECK of an ipvlan needs no master in the configuration; Go's looks for one named \"\"",
+        groups: &["ipvlan"],
+        fits: |d| {
+            d.case.config["type"] == "ipvlan"
+                && d.case.config["master"].is_null()
+                && d.verb == "CHECK"
+                && d.ours == Some("success")
+        },
+    },
+    Intended {
+        reason: "the master of an ipvlan drops what is longer than its MTU, so it is an error",
+        groups: &["ipvlan refused"],
+        fits: |d| d.case.name == "mtu above the master's" && d.ours == Some("failure"),
+    },
+    Intended {
+        reason: "dns of the configuration is in the result of every plugin; Go's dummy has its own",
+        groups: &["dummy"],
+        fits: |d| d.case.name == "dns" && d.fact.starts_with("answer/result/dns/"),
+    },
 ];
+
+fn is_new_group(d: &Difference) -> bool {
+    d.fact.ends_with("/group") && d.go == Some("\"default\"")
+}
+
+fn is_ipv4(d: &Difference) -> bool {
+    !d.case.config.to_string().contains("fd00:")
+}
 
 fn has_metrics(route: &str) -> bool {
     route.contains("\"mtu\":1280") && route.contains("\"advmss\":1200")
