@@ -241,10 +241,10 @@ pub const INTENDED: &[Intended] = &[
         fits: |d| d.case.name == "dns of IPAM" && d.fact.starts_with("answer/result/dns/"),
     },
     Intended {
-        reason: "vlan tells the neighbours of a container, as macvlan and ipvlan do; Go's does not",
-        groups: &["vlan"],
+        reason: "vlan tells the neighbours of a container, and tap those of IPv6 too; Go's do not",
+        groups: &["tap", "vlan"],
         fits: |d| {
-            d.case.config["type"] == "vlan"
+            ["tap", "vlan"].iter().any(|kind| d.case.config["type"] == **kind)
                 && d.fact.starts_with("pod")
                 && d.fact.ends_with("_notify")
         },
