@@ -37,12 +37,12 @@ pub fn add(request: &Request) -> Result<Option<CniResult>, Error> {
     ask(request, kind, &target).map(Some)
 }
 
-/// Asks for addresses through the interface that was just made, which is also the proof that this is
-/// no second ADD.
-pub fn add_through_interface(request: &Request) -> Result<CniResult, Error> {
-    let kind = request.ipam_type()?.unwrap_or_default();
+/// Asks for addresses where the interface was just made, which is also the proof that this is no second
+/// ADD; `None` where the network gives none.
+pub fn add_through_interface(request: &Request) -> Result<Option<CniResult>, Error> {
+    let Some(kind) = request.ipam_type()? else { return Ok(None) };
     let target = delegate::find(request.host, kind, &request.path)?;
-    ask(request, kind, &target)
+    ask(request, kind, &target).map(Some)
 }
 
 fn ask(request: &Request, kind: &str, target: &Target) -> Result<CniResult, Error> {

@@ -5,7 +5,7 @@
 use std::net::IpAddr;
 
 use cni::Attachment;
-use kernel::{IfName, MacAddr};
+use kernel::{IfIndex, IfName, MacAddr};
 
 /// How many names of a host end there are: one may be held for a moment by an interface whose
 /// namespace is going away.
@@ -38,8 +38,11 @@ pub fn is_host_ifname(name: IfName) -> bool {
 /// The group that the host ends of a network are in: what GC looks at, and what
 /// `ip link show group` takes.
 pub fn group(network: &str) -> u32 {
-    let digest = digest(&[network]);
-    // `ip link` reads and prints the number with a sign; 0 is the group of everything else.
+    folded(digest(&[network]))
+}
+
+/// `ip link` reads and prints the number with a sign; 0 is the group of everything else.
+fn folded(digest: u64) -> u32 {
     (((digest ^ (digest >> 32)) as u32) & 0x7fff_ffff).max(1)
 }
 
@@ -59,6 +62,12 @@ pub fn is_marked(network: &str, group: u32) -> bool {
 /// reads the whole with a sign.
 fn network_half(network: &str) -> u32 {
     (group(network) >> 16).max(1)
+}
+
+/// An index for an attachment's interface that the kernel would come to only after a thousand million
+/// others.
+pub fn index(network: &str, attachment: &Attachment) -> IfIndex {
+    IfIndex(mark(network, attachment) | 0x4000_0000)
 }
 
 /// The hardware address for the holder of an IP address. The next holder has the same one, so what
@@ -112,6 +121,7 @@ mod tests {
     fn marks_tell_networks_and_attachments_apart() {
         let (one, two) = (attachment("c1", "eth0"), attachment("c1", "eth1"));
         assert_eq!(mark("net", &one), 0x450e_ee46);
+        assert_eq!(index("net", &one), IfIndex(0x450e_ee46));
         assert_ne!(mark("net", &one), mark("net", &two));
         assert!(is_marked("net", mark("net", &one)) && is_marked("net", mark("net", &two)));
         assert!(!is_marked("tne", mark("net", &one)));

@@ -3,6 +3,7 @@
 //! of their names. The other modules are what several of them need.
 
 pub mod chained;
+pub mod child;
 pub mod delegated;
 pub mod fault;
 pub mod forwarding;
@@ -24,11 +25,26 @@ pub mod veth;
 /// Plugins that make interfaces.
 pub mod main {
     pub mod bridge;
+    pub mod dummy;
     pub mod host_device;
+    pub mod ipvlan;
     pub mod loopback;
+    pub mod macvlan;
     pub mod podwire;
     pub mod ptp;
     pub mod tap;
+    pub mod vlan;
+
+    /// The error for a plugin that cannot do without addresses.
+    fn require_ipam(request: &cni::Request, plugin: &str) -> Result<(), cni::Error> {
+        match request.ipam_type()? {
+            Some(_) => Ok(()),
+            None => {
+                let msg = format!("key \"ipam.type\" must be set: {plugin} needs addresses");
+                Err(cni::Error::invalid_config(msg))
+            }
+        }
+    }
 }
 
 /// Plugins that change what others have made.

@@ -9,6 +9,7 @@ use serde::Deserialize;
 #[derive(Debug, Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
 struct Conf {
+    mac: Option<String>,
     args: ArgsConf,
     runtime_config: MacConf,
 }
@@ -34,6 +35,8 @@ pub enum Source {
     Args,
     /// `MAC` in CNI_ARGS.
     Environment,
+    /// `mac` of the configuration.
+    Conf,
 }
 
 /// The address by the first of these sources that names one. CNI_ARGS is read only where it is among
@@ -49,6 +52,7 @@ pub fn wanted(request: &Request, sources: &[Source]) -> Result<Option<MacAddr>, 
             Source::Args => {
                 ("key \"args.cni.mac\"", Code::INVALID_CONFIG, conf.args.cni.mac.clone())
             }
+            Source::Conf => ("key \"mac\"", Code::INVALID_CONFIG, conf.mac.clone()),
             Source::Environment => ("MAC in CNI_ARGS", Code::BAD_ENVIRONMENT, from_env(request)?),
         };
         found = stated.map(|text| (key, code, text)).or(found);

@@ -24,8 +24,8 @@ pub enum Dad {
     Wait,
 }
 
-/// Whether neighbours are told of the interface's addresses by gratuitous ARP, which on a bridge goes
-/// to every other container.
+/// Whether neighbours are told of the interface's addresses by gratuitous ARP and neighbour
+/// advertisements, which on a bridge go to every other container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Announce {
     /// When it comes up, and whenever it does so again.
@@ -43,7 +43,7 @@ pub struct Manner {
     pub addresses: AddrOptions,
     /// IPv6 duplicate detection.
     pub dad: Dad,
-    /// Gratuitous ARP.
+    /// Gratuitous ARP and neighbour advertisements.
     pub announce: Announce,
 }
 
@@ -82,9 +82,9 @@ pub fn refuse_existing(request: &Request) -> Result<(), Error> {
 }
 
 /// Sets an interface's switches and opens a socket, in one visit to the namespace.
-fn enter(ns: &Netns, ifname: IfName, ips: &[IpConfig], dad: Dad) -> Result<Netlink, Error> {
+fn enter(ns: &Netns, ifname: IfName, ips: &[IpConfig], manner: Manner) -> Result<Netlink, Error> {
     ns.enter(|| {
-        set_switches(ifname, ips, dad)?;
+        set_switches(ifname, ips, manner)?;
         Netlink::open()
     })
     .and_then(|inside| inside)
@@ -93,17 +93,20 @@ fn enter(ns: &Netns, ifname: IfName, ips: &[IpConfig], dad: Dad) -> Result<Netli
 
 /// Nothing for containers without IPv6 addresses of ours: the kernel looks for these files among those
 /// of all namespaces, which takes longer the more containers there are.
-fn set_switches(ifname: IfName, ips: &[IpConfig], dad: Dad) -> kernel::Result<()> {
+fn set_switches(ifname: IfName, ips: &[IpConfig], manner: Manner) -> kernel::Result<()> {
     if !has_ipv6(ips) {
         return Ok(());
     }
     let ipv6 = |name: IfName, key: &str| format!("net/ipv6/conf/{name}/{key}");
-    match dad {
+    match manner.dad {
         Dad::Skip => sysctl::write(&ipv6(ifname, "accept_dad"), "0")?,
         Dad::Wait => {
             sysctl::write(&ipv6(ifname, "enhanced_dad"), "1")?;
             sysctl::write(&ipv6(ifname, "accept_dad"), "1")?;
         }
+    }
+    if manner.announce == Announce::Now {
+        sysctl::write(&ipv6(ifname, "ndisc_notify"), "1")?;
     }
     let loopback = "lo".parse().expect("lo is a valid name");
     sysctl::ensure(&ipv6(loopback, "disable_ipv6"), "0")?;
@@ -152,7 +155,7 @@ pub fn configure(
     routes: impl FnOnce(IfIndex) -> Vec<Route>,
 ) -> Result<(), Error> {
     let doing = "configure the container's interface";
-    let inside = enter(ns, ifname, ips, manner.dad)?;
+    let inside = enter(ns, ifname, ips, manner)?;
     // Not by netlink, which would wait for the kernel's one lock for all of this.
     let index = link::index_of(&inside, ifname).or_fault("look for the container's interface")?;
     let notify = [(link::ARP_NOTIFY, 1)];
@@ -196,11 +199,16 @@ pub fn routes(index: IfIndex, ips: &[IpConfig], routes: &[cni::Route]) -> Vec<Ro
 
 /// Waits until the interface's IPv6 addresses answer. Even without duplicate detection an address is
 /// tentative until a task of the kernel's has joined its multicast group; a neighbour that asks for it
-/// before goes unheard, and asks again only a second later.
+/// before goes unheard, and asks again only a second later. Where nothing is plugged in there is nobody
+/// to ask or to answer: the kernel goes on by itself when that changes.
 fn wait_for_ipv6(ns: &Netns, pod: &Netlink, index: IfIndex) -> Result<(), Error> {
     let doing = "wait for the container's IPv6 addresses";
     let found = addr::list(pod, Some(index)).or_fault(doing)?;
     if found.iter().all(|address| address.flags & addr::IFA_F_TENTATIVE == 0) {
+        return Ok(());
+    }
+    let link = link::by_index(pod, index).or_fault(doing)?;
+    if link.is_some_and(|link| !link.has_carrier()) {
         return Ok(());
     }
     let mut monitor = ns.enter(addr::monitor).and_then(|monitor| monitor).or_fault(doing)?;

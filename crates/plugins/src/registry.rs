@@ -4,7 +4,7 @@
 use cni::Plugin;
 
 use crate::ipam::{dhcp, host_local, static_addresses};
-use crate::main::{bridge, host_device, loopback, podwire, ptp, tap};
+use crate::main::{bridge, dummy, host_device, ipvlan, loopback, macvlan, podwire, ptp, tap, vlan};
 use crate::meta::{bandwidth, flannel, sample, sbr, tuning, vrf};
 
 /// Every plugin of this program, by name.
@@ -12,10 +12,13 @@ pub const PLUGINS: &[&Plugin] = &[
     &bandwidth::PLUGIN,
     &bridge::PLUGIN,
     &dhcp::PLUGIN,
+    &dummy::PLUGIN,
     &flannel::PLUGIN,
     &host_device::PLUGIN,
     &host_local::PLUGIN,
+    &ipvlan::PLUGIN,
     &loopback::PLUGIN,
+    &macvlan::PLUGIN,
     &podwire::PLUGIN,
     &ptp::PLUGIN,
     &sample::PLUGIN,
@@ -23,6 +26,7 @@ pub const PLUGINS: &[&Plugin] = &[
     &static_addresses::PLUGIN,
     &tap::PLUGIN,
     &tuning::PLUGIN,
+    &vlan::PLUGIN,
     &vrf::PLUGIN,
 ];
 

@@ -18,6 +18,7 @@ const IFLA_NUM_TX_QUEUES: u16 = 31; // linux/if_link.h
 const IFLA_NUM_RX_QUEUES: u16 = 32; // linux/if_link.h
 const VETH_INFO_PEER: u16 = 1; // linux/veth.h
 const IFLA_MACVLAN_MODE: u16 = 1; // linux/if_link.h
+const IFLA_MACVLAN_BC_QUEUE_LEN: u16 = 7; // linux/if_link.h
 const IFLA_IPVLAN_MODE: u16 = 1; // linux/if_link.h
 const IFLA_VLAN_ID: u16 = 1; // linux/if_link.h
 const IFLA_VRF_TABLE: u16 = 1; // linux/if_link.h
@@ -48,6 +49,10 @@ pub struct NewLink<'a> {
     pub txqlen: Option<u32>,
     /// The group it is born into, for `ip link show group`; a veth's peer stays in the default one.
     pub group: Option<u32>,
+    /// Its index; the kernel's choice if none. With an index, kernels before 6.15 no longer take a
+    /// link of the same name in the socket's namespace for the one to be born in `netns`; they then
+    /// look for the index in both namespaces.
+    pub index: Option<IfIndex>,
 }
 
 impl<'a> NewLink<'a> {
@@ -67,6 +72,7 @@ impl<'a> NewLink<'a> {
             queues,
             txqlen: None,
             group: None,
+            index: None,
         }
     }
 }
@@ -86,7 +92,12 @@ pub enum Kind<'a> {
     /// An intermediate functional block, for shaping what comes in.
     Ifb,
     /// A macvlan on `parent`.
-    Macvlan(MacvlanMode),
+    Macvlan {
+        /// How it sees its siblings.
+        mode: MacvlanMode,
+        /// How many broadcasts may wait to be copied; the kernel's choice if none.
+        bc_queue_len: Option<u32>,
+    },
     /// An ipvlan on `parent`.
     Ipvlan(IpvlanMode),
     /// An 802.1Q VLAN on `parent`.
@@ -170,7 +181,8 @@ impl IpvlanMode {
 pub fn create(link: &NewLink<'_>) -> Request {
     let mut message = Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL);
     let flags = if link.up { IFF_UP } else { 0 };
-    message.header(&ifinfo(0, flags, flags)).str(IFLA_IFNAME, link.name.as_str());
+    let index = link.index.map_or(0, |index| index.0);
+    message.header(&ifinfo(index, flags, flags)).str(IFLA_IFNAME, link.name.as_str());
     put_common(&mut message, link.mac, link.mtu, link.queues, link.netns);
     if let Some(txqlen) = link.txqlen {
         message.u32(IFLA_TXQLEN, txqlen);
@@ -199,7 +211,7 @@ impl Kind<'_> {
             Self::Bridge { .. } => "bridge",
             Self::Dummy => "dummy",
             Self::Ifb => "ifb",
-            Self::Macvlan(_) => "macvlan",
+            Self::Macvlan { .. } => "macvlan",
             Self::Ipvlan(_) => "ipvlan",
             Self::Vlan(_) => "vlan",
             Self::Vrf(_) => "vrf",
@@ -240,8 +252,11 @@ fn put_kind(info: &mut Message, link: &NewLink<'_>) {
             data.u8(IFLA_BR_VLAN_FILTERING, u8::from(on));
         }),
         Kind::Bridge { vlan_filtering: None } | Kind::Dummy | Kind::Ifb => info,
-        Kind::Macvlan(mode) => info.nest(IFLA_INFO_DATA, |data| {
+        Kind::Macvlan { mode, bc_queue_len } => info.nest(IFLA_INFO_DATA, |data| {
             data.u32(IFLA_MACVLAN_MODE, mode.number());
+            if let Some(len) = bc_queue_len {
+                data.u32(IFLA_MACVLAN_BC_QUEUE_LEN, len);
+            }
         }),
         Kind::Ipvlan(mode) => info.nest(IFLA_INFO_DATA, |data| {
             data.u16(IFLA_IPVLAN_MODE, mode.number());
@@ -327,6 +342,15 @@ mod tests {
     }
 
     #[test]
+    fn bytes_of_a_link_with_an_index() {
+        // ip link add name x index 77 type dummy
+        let link =
+            NewLink { index: Some(IfIndex(77)), ..NewLink::new("x".parse().unwrap(), Kind::Dummy) };
+        let bytes = create(&link).message.to_bytes();
+        assert_eq!(bytes[16..32], [0, 0, 0, 0, 77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
     fn bytes_of_the_data_of_each_kind() {
         let check = |kind: Kind<'_>, word: &str, data: &[u8]| {
             let bytes = create(&NewLink::new("x".parse().unwrap(), kind)).message.to_bytes();
@@ -338,8 +362,12 @@ mod tests {
         check(filtering, "bridge", &[12, 0, 2, 0x80, 5, 0, 7, 0, 1, 0, 0, 0]);
         check(Kind::Bridge { vlan_filtering: None }, "bridge", b"bridge\0\0");
         // ip link add x type macvlan mode passthru
-        let passthru = Kind::Macvlan(MacvlanMode::Passthru);
+        let passthru = Kind::Macvlan { mode: MacvlanMode::Passthru, bc_queue_len: None };
         check(passthru, "macvlan", &[12, 0, 2, 0x80, 8, 0, 1, 0, 8, 0, 0, 0]);
+        // ip link add x type macvlan mode private bcqueuelen 500
+        let queue = Kind::Macvlan { mode: MacvlanMode::Private, bc_queue_len: Some(500) };
+        let data = [20, 0, 2, 0x80, 8, 0, 1, 0, 1, 0, 0, 0, 8, 0, 7, 0, 0xf4, 1, 0, 0];
+        check(queue, "macvlan", &data);
         // ip link add x type ipvlan mode l3s
         let l3s = Kind::Ipvlan(IpvlanMode::L3s);
         check(l3s, "ipvlan", &[12, 0, 2, 0x80, 6, 0, 1, 0, 2, 0, 0, 0]);

@@ -72,17 +72,38 @@ fn macvlan_is_made_in_another_namespace() {
     in_netns(|| {
         let (host, pod_ns, pod) = host_and_pod();
         ip("link add parent0 type veth peer name parent1");
+        let macvlan_kind = Kind::Macvlan { mode: MacvlanMode::Bridge, bc_queue_len: Some(500) };
         let macvlan = NewLink {
             parent: Some(index_of(&host, "parent0")),
             netns: Some(pod_ns.as_fd()),
-            ..NewLink::new(name("eth0"), Kind::Macvlan(MacvlanMode::Bridge))
+            ..NewLink::new(name("eth0"), macvlan_kind)
         };
         host.apply([link::create(&macvlan)]).unwrap();
-        assert_eq!(ip_json(&pod, "link show eth0")["linkinfo"]["info_data"]["mode"], "bridge");
+        let shown = ip_json(&pod, "link show eth0")["linkinfo"]["info_data"].clone();
+        assert_eq!((&shown["mode"], &shown["bcqueuelen"]), (&json!("bridge"), &json!(500)));
         let found = link::by_name(&pod_ns.netlink().unwrap(), name("eth0")).unwrap().unwrap();
         assert_eq!(found.detail, Detail::Macvlan(Some(MacvlanMode::Bridge)));
         assert_eq!(found.link, Some(index_of(&host, "parent0")));
         assert!(found.link_netnsid.is_some());
+    });
+}
+
+/// Kernels before 6.15 look for the name where the socket is, not where the link is to be born.
+#[test]
+fn vm_a_link_with_an_index_may_have_a_name_of_the_host() {
+    in_netns(|| {
+        let (host, pod_ns, pod) = host_and_pod();
+        ip("link add eth0 type veth peer name parent1");
+        let kind = Kind::Macvlan { mode: MacvlanMode::Bridge, bc_queue_len: None };
+        let macvlan = NewLink {
+            parent: Some(index_of(&host, "eth0")),
+            netns: Some(pod_ns.as_fd()),
+            index: Some(IfIndex(0x4000_0001)),
+            ..NewLink::new(name("eth0"), kind)
+        };
+        host.apply([link::create(&macvlan)]).unwrap();
+        assert_eq!(ip_json(&pod, "link show eth0")["ifindex"], 0x4000_0001);
+        assert!(host.apply([link::create(&macvlan)]).unwrap_err().is_exists());
     });
 }
 
@@ -111,7 +132,7 @@ fn a_kind_is_asked_for_without_making_one() {
 }
 
 #[test]
-fn dummy_is_made() {
+fn vm_dummy_is_made() {
     in_netns(|| {
         testkit::not_run_unless!(Link("dummy"));
         check_kind(Kind::Dummy, Detail::None, "none", &json!(null));
@@ -119,7 +140,7 @@ fn dummy_is_made() {
 }
 
 #[test]
-fn vlan_is_made() {
+fn vm_vlan_is_made() {
     in_netns(|| {
         testkit::not_run_unless!(Link("vlan"));
         check_kind(Kind::Vlan(100), Detail::Vlan(100), "id", &json!(100));
@@ -127,7 +148,7 @@ fn vlan_is_made() {
 }
 
 #[test]
-fn ipvlan_is_made() {
+fn vm_ipvlan_is_made() {
     in_netns(|| {
         testkit::not_run_unless!(Link("ipvlan"));
         let detail = Detail::Ipvlan(Some(IpvlanMode::L3s));
@@ -136,7 +157,7 @@ fn ipvlan_is_made() {
 }
 
 #[test]
-fn vrf_is_made() {
+fn vm_vrf_is_made() {
     in_netns(|| {
         testkit::not_run_unless!(Link("vrf"));
         check_kind(Kind::Vrf(1000), Detail::Vrf(1000), "table", &json!(1000));

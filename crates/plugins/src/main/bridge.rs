@@ -138,7 +138,7 @@ fn connect_then_ask<'a>(
     undo.push(move || veth::take_back(host, pair.host));
     pod::bring_up(ns, pair.container, if bridge.dad { Dad::Wait } else { Dad::Skip })?;
     host::wait_for_port(host, &found, pair.host)?;
-    let mut given = delegated::add_through_interface(request)?;
+    let mut given = delegated::add_through_interface(request)?.unwrap_or_default();
     undo.push(move || drop(delegated::del(request)));
     let on_bridge = gateway::complete(bridge, &mut given);
     let missing = missing_addresses(bridge, host, &found, &on_bridge)?;

@@ -7,7 +7,10 @@ use serde_json::{Value, json};
 use testkit::in_netns;
 
 use crate::call::Call;
-use crate::conf::{bridge, host_device, host_local, ptp, static_addresses, tap, with, without};
+use crate::conf::{
+    bridge, dummy, host_device, host_local, ipvlan, macvlan, ptp, static_addresses, tap, vlan,
+    with, without,
+};
 use crate::world::{Plugins, World};
 
 /// A call that must fail, with our code and words of our message.
@@ -132,6 +135,37 @@ fn wrong_devices(world: &World) -> Vec<Bad> {
     ]
 }
 
+/// None of these gets as far as the kernel, which need not have their kinds of interfaces.
+fn wrong_links(world: &World) -> Vec<Bad> {
+    vec![
+        config(
+            world,
+            &macvlan(&json!({"mode": "l2"})),
+            7,
+            "\"mode\" is \"l2\", allowed are bridge",
+        ),
+        config(world, &macvlan(&json!({"mode": 4})), 7, "\"mode\" is 4"),
+        config(world, &macvlan(&json!({"bcqueuelen": -1})), 7, "\"bcqueuelen\" is -1"),
+        config(world, &macvlan(&json!({"mac": "02:00"})), 7, "\"mac\": \"02:00\""),
+        config(world, &macvlan(&json!({"master": "a/b"})), 7, "\"master\""),
+        config(world, &macvlan(&json!({"master": "m9"})), 7, "\"master\" is \"m9\""),
+        config(world, &macvlan(&json!({"master": "lo", "mtu": 67})), 7, "68 to 65536"),
+        config(world, &without(macvlan(&json!({})), &["master"]), 7, "no default route"),
+        config(world, &ipvlan(&json!({"mode": "l4"})), 7, "\"mode\" is \"l4\", allowed are l2"),
+        config(world, &ipvlan(&json!({"ipam": {}})), 7, "\"ipam.type\""),
+        config(world, &ipvlan(&json!({"prevResult": 7})), 6, "prevResult"),
+        config(world, &ipvlan(&json!({"linkInContainer": 1})), 7, "\"linkInContainer\" is 1"),
+        config(world, &vlan(&json!({"vlanId": 4095})), 7, "\"vlanId\" is 4095, allowed are 0 to"),
+        config(world, &vlan(&json!({"vlanId": -1})), 7, "\"vlanId\" is -1"),
+        config(world, &vlan(&json!({"vlanId": "5"})), 7, "\"vlanId\" is \"5\""),
+        config(world, &vlan(&json!({"mtu": -1})), 7, "\"mtu\" is -1"),
+        config(world, &without(vlan(&json!({})), &["master"]), 7, "\"master\" must be set"),
+        config(world, &vlan(&json!({"ipam": {}})), 7, "\"ipam.type\" must be set"),
+        config(world, &dummy(&json!({"ipam": {}})), 7, "\"ipam.type\" must be set"),
+        config(world, &dummy(&json!({"dns": 1})), 7, "\"dns\""),
+    ]
+}
+
 fn wrong_environment(world: &World) -> Vec<Bad> {
     let plain = world.call(&bridge(&json!({})), 1);
     let long = "x".repeat(300);
@@ -161,7 +195,8 @@ fn bad_input_is_one_error_and_changes_nothing() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let before = world.snapshot();
-        let tables = [not_json, wrong_types, wrong_values, wrong_devices, wrong_environment];
+        let tables =
+            [not_json, wrong_types, wrong_values, wrong_devices, wrong_links, wrong_environment];
         for (call, verb, stdin, code, words) in tables.iter().flat_map(|table| table(&world)) {
             let answer = call.run_raw(verb, &stdin);
             println!("{}", answer.stdout);
@@ -225,7 +260,8 @@ fn nearly_a_config() -> impl Strategy<Value = Value> {
     ];
     let keys = "name|type|ipam|ranges|subnet|rangeStart|gateway|routes|dst|gw|mtu|vlan|dns|args|cni\
         |ips|mac|runtimeConfig|ipRanges|prevResult|interfaces|addresses|address|bridge|cniVersion\
-        |cni.dev/valid-attachments|containerID|ifname|anotherAwesomeArg";
+        |cni.dev/valid-attachments|containerID|ifname|anotherAwesomeArg|master|mode|vlanId|bcqueuelen\
+        |linkInContainer";
     let value = leaf.prop_recursive(4, 32, 6, move |inner| {
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
@@ -248,7 +284,7 @@ fn nearly_a_config() -> impl Strategy<Value = Value> {
 }
 
 fn check_reply(stdin: &[u8], args: &str) -> Result<(), TestCaseError> {
-    for name in ["bridge", "ptp", "loopback", "sample"] {
+    for name in ["bridge", "ptp", "macvlan", "ipvlan", "vlan", "dummy", "loopback", "sample"] {
         let reply = answer(name, "ADD", args, stdin);
         let printed: Value = serde_json::from_slice(&reply.stdout)
             .map_err(|cause| TestCaseError::fail(format!("{name} printed no JSON: {cause}")))?;

@@ -8,6 +8,7 @@ mod case;
 pub mod host_device;
 mod host_local;
 mod intended;
+mod links;
 mod loopback;
 mod play;
 mod ptp;
@@ -217,6 +218,19 @@ fn vm_vrf_does_what_gos_does() {
 }
 
 #[test]
+fn macvlan_does_what_gos_does() {
+    in_netns(|| compare("macvlan", links::macvlan_cases()));
+}
+
+#[test]
+fn vm_ipvlan_refuses_what_gos_does() {
+    in_netns(|| {
+        not_run_unless!(Link("ipvlan"));
+        compare("ipvlan refused", links::ipvlan_refused());
+    });
+}
+
+#[test]
 fn tap_does_what_gos_does() {
     in_netns(|| {
         require!(File("/dev/net/tun"));
@@ -229,5 +243,37 @@ fn vm_vrf_refuses_what_gos_does() {
     in_netns(|| {
         not_run_unless!(Link("vrf"));
         compare("vrf refused", vrf::refused());
+    });
+}
+
+#[test]
+fn vm_ipvlan_does_what_gos_does() {
+    in_netns(|| {
+        not_run_unless!(Link("ipvlan"));
+        compare("ipvlan", links::ipvlan_cases());
+    });
+}
+
+#[test]
+fn vm_vlan_refuses_what_gos_does() {
+    in_netns(|| {
+        not_run_unless!(Link("vlan"));
+        compare("vlan refused", links::vlan_refused());
+    });
+}
+
+#[test]
+fn vm_vlan_does_what_gos_does() {
+    in_netns(|| {
+        not_run_unless!(Link("vlan"));
+        compare("vlan", links::vlan_cases());
+    });
+}
+
+#[test]
+fn vm_dummy_does_what_gos_does() {
+    in_netns(|| {
+        not_run_unless!(Link("dummy"));
+        compare("dummy", links::dummy_cases());
     });
 }

@@ -55,6 +55,26 @@ pub fn ptp(more: &Value) -> Value {
     with(network("ptp", &json!({"ipam": v4()})), more)
 }
 
+/// macvlan on `m0` with one IPv4 range and these keys.
+pub fn macvlan(more: &Value) -> Value {
+    with(network("macvlan", &json!({"master": "m0", "ipam": v4()})), more)
+}
+
+/// ipvlan on `m0` with one IPv4 range and these keys.
+pub fn ipvlan(more: &Value) -> Value {
+    with(network("ipvlan", &json!({"master": "m0", "ipam": v4()})), more)
+}
+
+/// VLAN 5 on `m0` with one IPv4 range and these keys.
+pub fn vlan(more: &Value) -> Value {
+    with(network("vlan", &json!({"master": "m0", "vlanId": 5, "ipam": v4()})), more)
+}
+
+/// dummy with one IPv4 range and these keys.
+pub fn dummy(more: &Value) -> Value {
+    with(network("dummy", &json!({"ipam": v4()})), more)
+}
+
 /// host-local by itself.
 pub fn host_local(ipam: &Value) -> Value {
     network("host-local", &json!({"ipam": with(v4(), ipam)}))

@@ -12,7 +12,9 @@ use serde_json::{Value, json};
 use testkit::{in_netns, require, succeeds, wait_for};
 
 use crate::call::Call;
-use crate::conf::{ENS1, HAVING_ETH0, bridge, chained, dual, host_device, network, ptp, tap, v4};
+use crate::conf::{
+    ENS1, HAVING_ETH0, bridge, chained, dual, host_device, macvlan, network, ptp, tap, v4,
+};
 use crate::world::{DATA, Plugins, World};
 
 /// How many kills must hit an ADD that is under way.
@@ -59,8 +61,10 @@ fn kill_at(call: &Call, verb: &str, (name, count): &Moment) -> ExitStatus {
 fn assert_clean(world: &World, when: &str) {
     let links = world.host.ip_json(&["link", "show", "type", "veth"]);
     assert_eq!(links, json!([]), "{when}: an interface is left on the host");
-    let links = world.pod(1).ip_json(&["link", "show", "type", "veth"]);
-    assert_eq!(links, json!([]), "{when}: an interface is left in the pod");
+    for kind in ["veth", "macvlan"] {
+        let links = world.pod(1).ip_json(&["link", "show", "type", kind]);
+        assert_eq!(links, json!([]), "{when}: an interface is left in the pod");
+    }
     let disk = world.disk().without_bookkeeping().0;
     assert!(disk.is_empty(), "{when}: an address is left: {disk:?}");
     let lock = Path::new(DATA).join("net/lock");
@@ -184,6 +188,16 @@ fn assert_home(world: &World, when: &str) {
 #[test]
 fn host_device_add_may_die_at_every_system_call() {
     in_netns(|| sweep_add_in(&with_device(), &host_device(&json!({"ipam": v4()})), assert_home));
+}
+
+#[test]
+fn macvlan_add_may_die_at_every_system_call() {
+    in_netns(|| {
+        let world = World::new(&Plugins::ours(), 1);
+        world.on_host("link add m0 type bridge");
+        world.on_host("link set m0 up");
+        sweep_add_in(&world, &macvlan(&json!({"ipam": dual()})), assert_clean);
+    });
 }
 
 #[test]

@@ -70,6 +70,48 @@ fn ptp_works_as_printed() {
 }
 
 #[test]
+fn macvlan_works_as_printed() {
+    in_netns(|| {
+        plug_in();
+        comes_and_goes_as_printed("macvlan");
+    });
+}
+
+#[test]
+fn vm_ipvlan_works_as_printed() {
+    in_netns(|| {
+        not_run_unless!(Link("ipvlan"));
+        plug_in();
+        comes_and_goes_as_printed("ipvlan");
+    });
+}
+
+#[test]
+fn vm_vlan_works_as_printed() {
+    in_netns(|| {
+        not_run_unless!(Link("vlan"));
+        plug_in();
+        comes_and_goes_as_printed("vlan");
+    });
+}
+
+#[test]
+fn vm_dummy_works_as_printed() {
+    in_netns(|| {
+        not_run_unless!(Link("dummy"));
+        comes_and_goes_as_printed("dummy");
+    });
+}
+
+/// The interface that the pages call the master.
+fn plug_in() {
+    let host = Ns::here();
+    host.ip(&["link", "add", "eth1", "type", "veth", "peer", "name", "switch"]);
+    host.ip(&["link", "set", "eth1", "up"]);
+    host.ip(&["link", "set", "switch", "up"]);
+}
+
+#[test]
 fn sample_works_as_printed() {
     works_as_printed("sample");
 }

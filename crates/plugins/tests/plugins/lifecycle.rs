@@ -10,6 +10,8 @@ mod flannel;
 mod gc;
 mod host_device;
 mod host_device_home;
+mod links;
+mod links_outside;
 mod masquerade;
 mod options;
 mod sample;

@@ -5,10 +5,10 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use testkit::in_netns;
+use testkit::{in_netns, not_run_unless};
 
 use crate::call::Call;
-use crate::conf::{bridge, dual, host_local, ptp, with};
+use crate::conf::{bridge, dual, dummy, host_local, ipvlan, macvlan, ptp, vlan, with};
 use crate::world::{Plugins, World};
 
 fn networks() -> [Value; 2] {
@@ -155,5 +155,37 @@ fn one_directory_serves_both() {
         // Each frees what the other has given.
         (0..13).for_each(|n| call(n + 1).container(&format!("c{n}")).run("DEL").ok());
         assert!(world.disk().without_bookkeeping().0.is_empty());
+    });
+}
+
+/// What one set has made in a container the other checks and removes, and the other way round.
+fn each_takes_over_from_the_other(config: &Value) {
+    let (go, ours) = (Plugins::go(), Plugins::ours());
+    for (first, second) in [(&go, &ours), (&ours, &go)] {
+        let world = World::new(&ours, 1);
+        world.on_host("link add m0 type veth peer name m1");
+        world.on_host("link set m0 up");
+        let before = world.snapshot().without_bookkeeping();
+        let result = world.call_of(first, config, 1).add().result();
+        world.call_of(second, config, 1).check(&result).ok();
+        world.call_of(second, config, 1).del(&result).ok();
+        world.call_of(first, config, 1).del(&result).ok();
+        let changes = before.changes_to(&world.snapshot().without_bookkeeping());
+        assert!(changes.is_empty(), "{changes:#?}");
+    }
+}
+
+#[test]
+fn macvlan_of_either_is_taken_over() {
+    in_netns(|| each_takes_over_from_the_other(&macvlan(&json!({}))));
+}
+
+#[test]
+fn vm_ipvlan_vlan_and_dummy_of_either_are_taken_over() {
+    in_netns(|| {
+        not_run_unless!(Link("ipvlan"), Link("vlan"), Link("dummy"));
+        each_takes_over_from_the_other(&ipvlan(&json!({})));
+        each_takes_over_from_the_other(&vlan(&json!({})));
+        each_takes_over_from_the_other(&dummy(&json!({})));
     });
 }

@@ -28,7 +28,7 @@ const PASSING: &[&str] = &[
 /// The switches that plugins turn.
 const SYSCTLS: &str = "ipv4/ip_forward ipv6/conf/all/forwarding ipv4/conf/*/arp_notify \
     ipv6/conf/*/accept_dad ipv6/conf/*/enhanced_dad ipv6/conf/*/accept_ra \
-    ipv6/conf/*/disable_ipv6 ipv6/conf/*/keep_addr_on_down";
+    ipv6/conf/*/disable_ipv6 ipv6/conf/*/keep_addr_on_down ipv6/conf/*/ndisc_notify";
 
 /// Names and values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -236,7 +236,9 @@ fn has_flag(link: &Value, flag: &str) -> bool {
 
 fn has_settled(link: &Value) -> bool {
     let has = |flag| has_flag(link, flag);
-    let is_known = link["operstate"] != "UNKNOWN" || link["linkinfo"]["info_kind"] != "veth";
+    let follows = ["veth", "macvlan", "vlan"];
+    let is_known = link["operstate"] != "UNKNOWN"
+        || follows.iter().all(|kind| link["linkinfo"]["info_kind"] != **kind);
     !has("UP") || (is_known && has("LOWER_UP") != has("NO-CARRIER"))
 }
 

@@ -41,6 +41,10 @@ pub const INTENDED: &[Intended] = &[
             "tuning",
             "sbr",
             "vrf refused",
+            "macvlan",
+            "ipvlan refused",
+            "vlan refused",
+            "dummy",
         ],
         fits: |d| {
             d.fact == "answer/error/code" && d.code.is_some_and(|c| d.ours == Some(&c.to_string()))
@@ -58,18 +62,27 @@ pub const INTENDED: &[Intended] = &[
             "tuning",
             "sbr",
             "vrf refused",
+            "macvlan",
+            "ipvlan refused",
+            "vlan refused",
+            "dummy",
         ],
         fits: |d| d.fact == "answer/error/cniVersion" && d.go == Some("null"),
     },
     Intended {
         reason: "an index beside the address files spares ADD and DEL the reading of each",
-        groups: &["bridge", "versions", "host-local", "ptp"],
+        groups: &["bridge", "versions", "host-local", "ptp", "macvlan", "ipvlan", "vlan", "dummy"],
         fits: |d| d.fact.contains("disk/.podwire") && d.go.is_none(),
     },
     Intended {
         reason: "the host end is in its network's group, by which GC finds it without namespace",
         groups: &["bandwidth", "bridge", "versions", "ptp"],
-        fits: |d| d.fact.ends_with("/group") && d.go == Some("\"default\""),
+        fits: |d| d.fact.starts_with("host/") && is_new_group(d),
+    },
+    Intended {
+        reason: "the group of an interface in the container tells DEL whose it is",
+        groups: &["macvlan", "ipvlan", "vlan", "dummy"],
+        fits: |d| d.fact.starts_with("pod") && is_new_group(d),
     },
     Intended {
         reason: "one queue in each direction: a veth has no use for one per processor",
@@ -99,7 +112,16 @@ pub const INTENDED: &[Intended] = &[
     },
     Intended {
         reason: "a failing ADD leaves nothing; Go leaves bridge, veth, address or counters",
-        groups: &["refused", "host-local", "ptp", "tuning", "sbr"],
+        groups: &[
+            "refused",
+            "host-local",
+            "ptp",
+            "tuning",
+            "sbr",
+            "macvlan",
+            "ipvlan refused",
+            "vlan refused",
+        ],
         fits: |d| d.failed && !d.fact.starts_with("answer/"),
     },
     Intended {
@@ -130,18 +152,18 @@ pub const INTENDED: &[Intended] = &[
     },
     Intended {
         reason: "IPv6 detection is switched off where we give IPv6 addresses, and nowhere else: \
-                 by Go in every bridge, and in no ptp",
-        groups: &["bridge", "refused", "ptp"],
+                 by Go in every bridge, and in no other network",
+        groups: &["bridge", "refused", "ptp", "macvlan", "ipvlan", "vlan", "dummy"],
         fits: |d| d.fact.starts_with("pod") && d.fact.ends_with("/accept_dad"),
     },
     Intended {
         reason: "mtu and advmss of a route are in the specification; Go passes over them",
-        groups: &["bridge", "ptp"],
+        groups: &["bridge", "ptp", "macvlan", "ipvlan", "vlan", "dummy"],
         fits: |d| d.fact.contains("unicast 203.0.114.0/24") && d.ours.is_some_and(has_metrics),
     },
     Intended {
         reason: "a route in another table is looked for there; Go's CHECK fails for it",
-        groups: &["bridge", "ptp"],
+        groups: &["bridge", "ptp", "macvlan", "ipvlan", "vlan"],
         fits: |d| {
             d.case.name.starts_with("routes") && d.verb == "CHECK" && d.ours == Some("success")
         },
@@ -302,6 +324,45 @@ pub const INTENDED: &[Intended] = &[
         groups: &["vrf"],
         fits: |d| d.fact.contains("unicast 198.51.100.0/24") && d.go.is_none(),
     },
+    Intended {
+        reason: "IPv6 neighbours are told of a container that has IPv6 addresses, and by Go of any",
+        groups: &["macvlan", "ipvlan"],
+        fits: |d| d.fact.starts_with("pod") && d.fact.ends_with("/ndisc_notify") && is_ipv4(d),
+    },
+    Intended {
+        reason: "name servers of the IPAM plugin are kept where the configuration has none",
+        groups: &["macvlan", "ipvlan", "vlan"],
+        fits: |d| d.case.name == "dns of IPAM" && d.fact.starts_with("answer/result/dns/"),
+    },
+    Intended {
+        reason: "vlan tells the neighbours of a container, and tap those of IPv6 too; Go's do not",
+        groups: &["tap", "vlan"],
+        fits: |d| {
+            ["tap", "vlan"].iter().any(|kind| d.case.config["type"] == **kind)
+                && d.fact.starts_with("pod")
+                && d.fact.ends_with("_notify")
+        },
+    },
+    Intended {
+        reason: "CHECK of an ipvlan needs no master in the configuration; Go's looks for one named \"\"",
+        groups: &["ipvlan"],
+        fits: |d| {
+            d.case.config["type"] == "ipvlan"
+                && d.case.config["master"].is_null()
+                && d.verb == "CHECK"
+                && d.ours == Some("success")
+        },
+    },
+    Intended {
+        reason: "the master of an ipvlan drops what is longer than its MTU, so it is an error",
+        groups: &["ipvlan refused"],
+        fits: |d| d.case.name == "mtu above the master's" && d.ours == Some("failure"),
+    },
+    Intended {
+        reason: "dns of the configuration is in the result of every plugin; Go's dummy has its own",
+        groups: &["dummy"],
+        fits: |d| d.case.name == "dns" && d.fact.starts_with("answer/result/dns/"),
+    },
 ];
 
 fn is_ipv6(fact: &str) -> bool {
@@ -310,6 +371,14 @@ fn is_ipv6(fact: &str) -> bool {
 
 fn without_network(file: Option<&str>) -> Option<String> {
     file.map(|text| text.replace(",\\n \\\"network\\\": \\\"net\\\"", ""))
+}
+
+fn is_new_group(d: &Difference) -> bool {
+    d.fact.ends_with("/group") && d.go == Some("\"default\"")
+}
+
+fn is_ipv4(d: &Difference) -> bool {
+    !d.case.config.to_string().contains("fd00:")
 }
 
 fn has_metrics(route: &str) -> bool {

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The keys that these plugins share: as written, and as understood.
+
+use cni::{CniResult, Dns, Error, Request};
+use kernel::link::{Kind, Link};
+use kernel::{MacAddr, Netlink, Netns};
+use serde::Deserialize;
+
+use super::parent::Parent;
+use crate::fault::OrFault;
+use crate::pod::Dad;
+
+/// The smallest MTU of IPv4.
+const LEAST_MTU: u32 = 68;
+
+/// What the network wants of a container's interface.
+#[derive(Debug, Clone)]
+pub struct Child {
+    /// What it is.
+    pub kind: Kind<'static>,
+    /// What it hangs on.
+    pub parent: Parent,
+    /// That is in the container too, and not on the host.
+    pub in_container: bool,
+    /// Its MTU; the kernel's choice if none.
+    pub mtu: Option<u32>,
+    /// Its hardware address.
+    pub mac: Mac,
+    /// IPv6 duplicate detection.
+    pub dad: Dad,
+    /// Addresses by the plugin before this one, in place of an IPAM plugin's.
+    pub given: Option<CniResult>,
+    /// Overrides the IPAM plugin's.
+    pub dns: Dns,
+}
+
+/// Where the hardware address comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mac {
+    /// It is the interface's own: this one, or one of our choice.
+    Own(Option<MacAddr>),
+    /// The kernel gives it the master's.
+    OfParent,
+}
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct ChildConf {
+    master: String,
+    mtu: u32,
+    link_in_container: bool,
+    enabledad: bool,
+    dns: Dns,
+}
+
+impl Child {
+    /// Reads the shared keys. Without a `master` it is the interface of the default route.
+    pub fn understand(request: &Request, kind: Kind<'static>, mac: Mac) -> Result<Child, Error> {
+        let conf: ChildConf = request.conf()?;
+        Ok(Child {
+            kind,
+            parent: Parent::understand(&conf.master)?,
+            in_container: conf.link_in_container,
+            mtu: Some(conf.mtu).filter(|mtu| *mtu != 0),
+            mac,
+            dad: if conf.enabledad { Dad::Wait } else { Dad::Skip },
+            given: None,
+            dns: conf.dns,
+        })
+    }
+
+    /// The socket of the namespace that the master is in.
+    pub fn socket(&self, ns: &Netns) -> Result<Netlink, Error> {
+        let socket = if self.in_container { ns.netlink() } else { Netlink::open() };
+        socket.or_fault("open a netlink socket")
+    }
+
+    /// The MTU, which may not be above the master's: what is longer would be dropped there.
+    pub fn mtu_on(&self, parent: &Link) -> Result<Option<u32>, Error> {
+        let Some(mtu) = self.mtu else { return Ok(None) };
+        if (LEAST_MTU..=parent.mtu).contains(&mtu) {
+            return Ok(Some(mtu));
+        }
+        let (most, name) = (parent.mtu, parent.name);
+        let msg = format!(
+            "key \"mtu\" is {mtu}, allowed are {LEAST_MTU} to {most}, which is the MTU of {name}, \
+             and 0 for the default"
+        );
+        Err(Error::invalid_config(msg))
+    }
+}

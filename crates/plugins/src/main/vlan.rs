@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `vlan`: a container on a VLAN of one of the host's interfaces.
+
+use cni::{CniResult, Error, Plugin, Request, Version};
+use kernel::link::Kind;
+use serde::Deserialize;
+
+use crate::child::{self, Child, Mac, Parent};
+
+/// The plugin.
+pub const PLUGIN: Plugin = Plugin {
+    name: "vlan",
+    about: "puts a container on a VLAN of a host's interface",
+    versions: Version::ALL,
+    add,
+    del: |request| child::del(request, "vlan"),
+    check: |request| child::check(request, &understand(request)?),
+    status: |request| child::status(request, &understand(request)?),
+    gc: child::gc,
+};
+
+/// The highest VLAN that IEEE 802.1Q lets one use; 0 means a priority and no VLAN.
+const LAST_VLAN: u16 = 4094;
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct VlanConf {
+    vlan_id: i64,
+}
+
+fn understand(request: &Request) -> Result<Child, Error> {
+    let conf: VlanConf = request.conf()?;
+    let id = u16::try_from(conf.vlan_id).ok().filter(|id| *id <= LAST_VLAN).ok_or_else(|| {
+        let msg = format!("key \"vlanId\" is {}, allowed are 0 to {LAST_VLAN}", conf.vlan_id);
+        Error::invalid_config(msg)
+    })?;
+    let child = Child::understand(request, Kind::Vlan(id), Mac::OfParent)?;
+    if child.parent == Parent::OfDefaultRoute {
+        let msg = "key \"master\" must be set: it names the interface that the VLAN is on";
+        return Err(Error::invalid_config(msg));
+    }
+    super::require_ipam(request, "vlan")?;
+    Ok(child)
+}
+
+fn add(request: &Request) -> Result<CniResult, Error> {
+    child::add(request, &understand(request)?)
+}
