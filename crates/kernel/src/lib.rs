@@ -14,6 +14,7 @@ pub mod neigh;
 mod net;
 pub mod netns;
 pub mod nft;
+pub mod old_iptables;
 pub mod parked;
 mod request;
 pub mod route;
