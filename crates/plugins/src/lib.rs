@@ -7,6 +7,7 @@ pub mod delegated;
 pub mod fault;
 pub mod forwarding;
 pub mod go_names;
+pub mod go_rules;
 pub mod identity;
 pub mod install;
 pub mod ipam;

@@ -2,17 +2,19 @@
 //! `ipMasq`: what a container sends out of its network leaves with the host's address. One element an
 //! address, which jumps to a chain that the containers of a network share.
 
+use std::net::IpAddr;
+
 use cni::{Error, IpConfig, Request};
 use ipnet::IpNet;
 use kernel::nft::{
-    BaseChain, ChainKind, Data, DataType, Expr, Hook, MapTo, Op, REG_VERDICT, Reg, Verdict,
+    BaseChain, ChainKind, Data, DataType, Expr, Hook, MapTo, Nft, Op, REG_VERDICT, Reg, Verdict,
 };
 use serde::Deserialize;
 
 use crate::fault::OrFault;
-use crate::identity;
 use crate::rules::phrase::{Ip, in_network, octets};
 use crate::rules::{Entry, Feature, Ledger, Map, Owner, TABLE, WantedChain};
+use crate::{go_rules, identity};
 
 const SRCNAT: i32 = 100; // NF_IP_PRI_NAT_SRC, linux/netfilter_ipv4.h
 
@@ -101,8 +103,29 @@ impl Masquerade {
     /// Whether they are there.
     pub fn check(&self, request: &Request, ips: &[IpConfig]) -> Result<(), Error> {
         let (entries, _) = self.plan(&request.network, ips);
-        let found = open()?.check(&Owner::of(request), &entries);
-        found.map_err(|fault| fault.into_error("masquerade"))
+        let ledger = open()?;
+        let Err(found) = ledger.check(&Owner::of(request), &entries) else { return Ok(()) };
+        if self.is_by_go(ledger.nft(), request, ips).or_fault("masquerade")? {
+            return Ok(());
+        }
+        Err(found.into_error("masquerade"))
+    }
+
+    /// Whether the Go plugin masquerades these addresses, where it made the attachment.
+    fn is_by_go(&self, nft: &Nft, request: &Request, ips: &[IpConfig]) -> kernel::Result<bool> {
+        let mut is_any = false;
+        for address in ips.iter().map(|ip| ip.address.addr()).filter(|ip| self.is_for(*ip)) {
+            is_any = true;
+            let (network, attachment) = (&request.network, request.attachment());
+            if !go_rules::has_masquerade(nft, network, &attachment, address)? {
+                return Ok(false);
+            }
+        }
+        Ok(is_any)
+    }
+
+    fn is_for(&self, address: IpAddr) -> bool {
+        if address.is_ipv4() { self.ipv4 } else { self.ipv6 }
     }
 
     /// An element for each address, and the chains that they jump to.
@@ -110,13 +133,10 @@ impl Masquerade {
         let (mut entries, mut chains) = (Vec::new(), Vec::<WantedChain>::new());
         for ip in ips {
             let family = Ip::of(ip.address.addr());
-            let (map, is_wanted) = match family {
-                Ip::V4 => (&MASQ4, self.ipv4),
-                Ip::V6 => (&MASQ6, self.ipv6),
-            };
-            if !is_wanted {
+            if !self.is_for(ip.address.addr()) {
                 continue;
             }
+            let map = if family == Ip::V4 { &MASQ4 } else { &MASQ6 };
             let chain = self.chain(network, family, ip.address.trunc());
             let data = Some(Data::Verdict(Verdict::Jump(chain.name.clone())));
             entries.push(Entry { map, key: octets(ip.address.addr()), data });

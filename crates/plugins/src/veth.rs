@@ -2,6 +2,7 @@
 //! A veth pair between host and container, for the plugins that use one.
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 
 use cni::{Attachment, Code, Error, Interface, Request};
@@ -10,7 +11,7 @@ use kernel::{IfIndex, IfName, MacAddr, Netlink, Netns};
 
 use crate::fault::OrFault;
 use crate::rules::{self, Feature};
-use crate::{delegated, identity, pod};
+use crate::{delegated, go_rules, identity, pod};
 
 /// What the pair should be like.
 #[derive(Debug, Clone, Copy, Default)]
@@ -137,8 +138,23 @@ pub fn take_back(host: &Netlink, name: IfName) {
 pub fn del(request: &Request, features: &[&'static Feature]) -> Result<(), Error> {
     // First, so that the child that removes the interface takes over the wait for this as well.
     let rules = rules::remove(request, features);
+    let by_go = remove_rules_of_go(request);
     let freed = remove(request).and_then(|()| delegated::del(request));
-    Error::join([freed, rules].into_iter().filter_map(Result::err).collect())
+    Error::join([freed, rules, by_go].into_iter().filter_map(Result::err).collect())
+}
+
+/// What the Go plugins made for the same attachment.
+fn remove_rules_of_go(request: &Request) -> Result<(), Error> {
+    // A result that cannot be read tells nothing, and that is no reason to leave anything.
+    let result = request.prev_result().ok().flatten().unwrap_or_default();
+    let addresses: Vec<IpAddr> = result.ips.iter().map(|ip| ip.address.addr()).collect();
+    let (network, attachment) = (&request.network, request.attachment());
+    go_rules::remove_with(|nft| {
+        let spoof_check = go_rules::remove_spoof_check(nft, &attachment);
+        let masquerade = go_rules::remove_masquerade(nft, network, &attachment, &addresses);
+        Ok(spoof_check? | masquerade?)
+    })
+    .or_fault("remove rules of the Go plugin")
 }
 
 /// GC of a plugin that connects by a pair.

@@ -54,17 +54,19 @@ impl FoundRule {
         })
     }
 
-    /// Whether it compares something with this value, or loads it, as NAT does with addresses.
-    pub fn mentions(&self, value: &[u8]) -> bool {
-        self.exprs.iter().any(|(name, data)| {
-            let kind = match name.as_str() {
-                "cmp" => NFTA_CMP_DATA,
-                "immediate" => NFTA_IMMEDIATE_DATA,
-                _ => return false,
-            };
-            let attr = Attrs::new(data).find_kind(kind);
-            attr.and_then(|attr| value_of(&attr)).is_some_and(|found| found == value)
-        })
+    /// The values that it compares something with.
+    pub fn compared(&self) -> impl Iterator<Item = &[u8]> {
+        self.values("cmp", NFTA_CMP_DATA)
+    }
+
+    /// The values that it loads, as a change of addresses does.
+    pub fn loaded(&self) -> impl Iterator<Item = &[u8]> {
+        self.values("immediate", NFTA_IMMEDIATE_DATA)
+    }
+
+    fn values(&self, expr: &'static str, kind: u16) -> impl Iterator<Item = &[u8]> {
+        let exprs = self.exprs.iter().filter(move |(name, _)| name == expr);
+        exprs.filter_map(move |(_, data)| value_of(&Attrs::new(data).find_kind(kind)?))
     }
 
     /// Whether it lets packets pass.

@@ -9,8 +9,7 @@ use testkit::{in_netns, not_run_unless, run, try_run};
 fn policy_of_forward_is_read_and_nothing_is_made() {
     in_netns(|| {
         not_run_unless!(Program("iptables-legacy"));
-        for (family, program) in
-            [(Family::V4, "iptables-legacy"), (Family::V6, "ip6tables-legacy")]
+        for (family, program) in [(Family::V4, "iptables-legacy"), (Family::V6, "ip6tables-legacy")]
         {
             assert!(!is_in_use(family, "filter") && !drops_forwarded(family).unwrap());
             if try_run(program, &["-S"]).is_err() {

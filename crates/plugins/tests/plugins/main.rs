@@ -10,6 +10,7 @@ mod crash;
 mod docs;
 mod lifecycle;
 mod mixed;
+mod mixed_rules;
 mod parallel;
 mod process;
 mod rules;
