@@ -3,6 +3,7 @@
 //! of their names. The other modules are what several of them need.
 
 pub mod chained;
+pub mod dbus;
 pub mod delegated;
 pub mod fault;
 pub mod forwarding;
@@ -11,6 +12,7 @@ pub mod go_rules;
 pub mod identity;
 pub mod install;
 pub mod ipam;
+pub mod iptables;
 pub mod mac;
 pub mod masquerade;
 pub mod multicall;
@@ -35,6 +37,7 @@ pub mod main {
 /// Plugins that change what others have made.
 pub mod meta {
     pub mod bandwidth;
+    pub mod firewall;
     pub mod flannel;
     pub mod sample;
     pub mod sbr;

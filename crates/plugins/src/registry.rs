@@ -5,12 +5,13 @@ use cni::Plugin;
 
 use crate::ipam::{host_local, static_addresses};
 use crate::main::{bridge, host_device, loopback, podwire, ptp, tap};
-use crate::meta::{bandwidth, flannel, sample, sbr, tuning, vrf};
+use crate::meta::{bandwidth, firewall, flannel, sample, sbr, tuning, vrf};
 
 /// Every plugin of this program, by name.
 pub const PLUGINS: &[&Plugin] = &[
     &bandwidth::PLUGIN,
     &bridge::PLUGIN,
+    &firewall::PLUGIN,
     &flannel::PLUGIN,
     &host_device::PLUGIN,
     &host_local::PLUGIN,

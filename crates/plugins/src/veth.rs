@@ -11,7 +11,7 @@ use kernel::{IfIndex, IfName, MacAddr, Netlink, Netns};
 
 use crate::fault::OrFault;
 use crate::rules::{self, Feature};
-use crate::{delegated, go_rules, identity, pod};
+use crate::{delegated, go_rules, identity, masquerade, pod};
 
 /// What the pair should be like.
 #[derive(Debug, Clone, Copy, Default)]
@@ -143,18 +143,19 @@ pub fn del(request: &Request, features: &[&'static Feature]) -> Result<(), Error
     Error::join([freed, rules, by_go].into_iter().filter_map(Result::err).collect())
 }
 
-/// What the Go plugins made for the same attachment.
-fn remove_rules_of_go(request: &Request) -> Result<(), Error> {
+/// What the Go plugins made for the same attachment, or ours as they do it.
+pub fn remove_rules_of_go(request: &Request) -> Result<(), Error> {
     // A result that cannot be read tells nothing, and that is no reason to leave anything.
     let result = request.prev_result().ok().flatten().unwrap_or_default();
     let addresses: Vec<IpAddr> = result.ips.iter().map(|ip| ip.address.addr()).collect();
     let (network, attachment) = (&request.network, request.attachment());
-    go_rules::remove_with(|nft| {
+    let by_netlink = go_rules::remove_with(|nft| {
         let spoof_check = go_rules::remove_spoof_check(nft, &attachment);
         let masquerade = go_rules::remove_masquerade(nft, network, &attachment, &addresses);
         Ok(spoof_check? | masquerade?)
-    })
-    .or_fault("remove rules of the Go plugin")
+    });
+    let by_iptables = masquerade::remove_by_iptables(request, &addresses);
+    by_netlink.or_fault("remove rules of the Go plugin").and(by_iptables)
 }
 
 /// GC of a plugin that connects by a pair.
@@ -162,8 +163,9 @@ pub fn gc(request: &Request, features: &[&'static Feature]) -> Result<(), Error>
     let Some(valid) = request.valid_attachments()? else { return Ok(()) };
     let removed = remove_unlisted(&request.network, &valid);
     let rules = rules::gc(request, features, &valid);
+    let by_iptables = masquerade::gc_by_iptables(request, &valid);
     let freed = delegated::gc(request);
-    Error::join([removed, rules, freed].into_iter().filter_map(Result::err).collect())
+    Error::join([removed, rules, by_iptables, freed].into_iter().filter_map(Result::err).collect())
 }
 
 /// Removes an attachment's interface: by the name of its host end, which no other has. Where there is

@@ -96,7 +96,7 @@ fn build<'a>(
 
 fn add_rules<'a>(
     request: &'a Request,
-    bridge: &Bridge,
+    bridge: &'a Bridge,
     pair: &Pair,
     result: &CniResult,
     undo: &mut Undo<'a>,
@@ -107,6 +107,7 @@ fn add_rules<'a>(
     }
     if let Some(masquerade) = &bridge.masquerade {
         masquerade.add(request, &result.ips)?;
+        undo.push(|| masquerade.forget_iptables(request));
     }
     Ok(())
 }

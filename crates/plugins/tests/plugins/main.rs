@@ -8,6 +8,7 @@ mod compare;
 mod conf;
 mod crash;
 mod docs;
+mod firewall;
 mod lifecycle;
 mod mixed;
 mod mixed_rules;
