@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Running a plugin as a process: environment, standard input and output, a deadline, and what
-//! its failure means. The only place of shipped code that starts a program.
+//! its failure means; and the tools that a configuration asks for by name. The only place of
+//! shipped code that starts a program.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -74,6 +75,63 @@ pub fn run(
     // Nobody may be listening, and that is no reason to fail.
     let _ = io::stderr().write_all(&output.stderr);
     Ok(output.stdout)
+}
+
+/// Runs a tool of the system, found in PATH and where administrators' tools are, and returns what it
+/// printed. At the deadline it is ended, with all that it started.
+pub fn run_tool(
+    name: &str,
+    args: &[&str],
+    stdin: &[u8],
+    timeout: Duration,
+) -> Result<Vec<u8>, Error> {
+    let failed = |doing: &str, cause: io::Error| {
+        Error::because(Code::INTERNAL, format!("{doing} {name}"), &cause)
+    };
+    let program = find_tool(name).ok_or_else(|| {
+        Error::internal(format!("there is no program {name}"))
+            .with_details("it was looked for in PATH, /usr/sbin and /sbin")
+    })?;
+    let deadline = Instant::now().checked_add(timeout);
+    let mut child = start_tool(&program, args).map_err(|cause| failed("start", cause))?;
+    match converse(&mut child, stdin, deadline) {
+        Ok(Some((output, status))) if status.success() => Ok(output.stdout),
+        Ok(Some((output, status))) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            Err(Error::internal(format!("{name} failed: {status}"))
+                .with_details(shorten(said.trim())))
+        }
+        Ok(None) => {
+            end(&mut child, Group::Own);
+            let seconds = timeout.as_secs_f64();
+            let msg = format!("{name} did not finish in {seconds} s");
+            Err(Error::new(Code::TRY_LATER, msg).with_details("its process was ended"))
+        }
+        Err(cause) => {
+            end(&mut child, Group::Own);
+            Err(failed("talk to", cause))
+        }
+    }
+}
+
+/// Whether there is such a tool.
+pub fn has_tool(name: &str) -> bool {
+    find_tool(name).is_some()
+}
+
+fn find_tool(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let usual = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    let directories = std::env::split_paths(&path).chain(usual);
+    let mut files = directories.filter(|one| one.is_absolute()).map(|one| one.join(name));
+    files.find(|file| file.is_file())
+}
+
+#[expect(clippy::disallowed_methods, reason = "iptables is a program")]
+fn start_tool(program: &Path, args: &[&str]) -> io::Result<Child> {
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.process_group(0).spawn()
 }
 
 /// The JSON that a plugin printed for ADD; printing nothing is a failure, as in the reference

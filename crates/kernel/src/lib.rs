@@ -15,6 +15,7 @@ pub mod neigh;
 mod net;
 pub mod netns;
 pub mod nft;
+pub mod old_iptables;
 pub mod packet;
 pub mod parked;
 mod request;

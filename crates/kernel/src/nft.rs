@@ -7,6 +7,7 @@
 
 mod batch;
 mod expr;
+mod found_rule;
 mod objects;
 mod read;
 mod userdata;
@@ -17,10 +18,11 @@ use ::netlink::{Message, Protocol, Socket};
 
 pub use self::batch::Batch;
 pub use self::expr::{CtKey, Expr, Fib, MetaKey, Op, PayloadBase, REG_VERDICT, Reg, Verdict};
+pub use self::found_rule::FoundRule;
 pub use self::objects::{
     BaseChain, Chain, ChainKind, Data, DataType, Element, Hook, MapTo, Place, Rule, Set,
 };
-pub use self::read::{FoundElement, FoundRule};
+pub use self::read::FoundElement;
 pub use self::userdata::Userdata;
 use crate::error::{Error, Result};
 

@@ -4,13 +4,16 @@
 
 pub mod chained;
 pub mod child;
+pub mod dbus;
 pub mod delegated;
 pub mod fault;
 pub mod forwarding;
 pub mod go_names;
+pub mod go_rules;
 pub mod identity;
 pub mod install;
 pub mod ipam;
+pub mod iptables;
 pub mod mac;
 pub mod masquerade;
 pub mod multicall;
@@ -50,6 +53,7 @@ pub mod main {
 /// Plugins that change what others have made.
 pub mod meta {
     pub mod bandwidth;
+    pub mod firewall;
     pub mod flannel;
     pub mod sample;
     pub mod sbr;

@@ -2,17 +2,22 @@
 //! `ipMasq`: what a container sends out of its network leaves with the host's address. One element an
 //! address, which jumps to a chain that the containers of a network share.
 
-use cni::{Error, IpConfig, Request};
+use std::net::IpAddr;
+
+use cni::{Attachment, Error, IpConfig, Request};
 use ipnet::IpNet;
+use kernel::Family;
 use kernel::nft::{
-    BaseChain, ChainKind, Data, DataType, Expr, Hook, MapTo, Op, REG_VERDICT, Reg, Verdict,
+    BaseChain, ChainKind, Data, DataType, Expr, Hook, MapTo, Nft, Op, REG_VERDICT, Reg, Verdict,
 };
+use kernel::old_iptables::is_in_use;
 use serde::Deserialize;
 
 use crate::fault::OrFault;
-use crate::identity;
+use crate::iptables::masquerade as by_iptables;
 use crate::rules::phrase::{Ip, in_network, octets};
 use crate::rules::{Entry, Feature, Ledger, Map, Owner, TABLE, WantedChain};
+use crate::{go_rules, identity};
 
 const SRCNAT: i32 = 100; // NF_IP_PRI_NAT_SRC, linux/netfilter_ipv4.h
 
@@ -69,28 +74,34 @@ pub struct Masquerade {
     /// Where they show their own address.
     exclude: Vec<IpNet>,
     fully_random: bool,
+    /// By the program iptables-restore.
+    by_iptables: bool,
 }
 
 impl Masquerade {
     /// What the configuration asks for, if anything.
     pub fn understand(request: &Request) -> Result<Option<Self>, Error> {
         let conf: MasqueradeConf = request.conf()?;
-        match conf.ip_masq_backend.as_deref() {
-            None | Some("" | "nftables") => {}
+        let by_iptables = match conf.ip_masq_backend.as_deref() {
+            None | Some("" | "nftables") => false,
+            Some("iptables") => true,
             Some(other) => {
                 let msg = format!(
                     "key \"ipMasqBackend\" is {other:?}, allowed are \"nftables\" and \"iptables\""
                 );
                 return Err(Error::invalid_config(msg));
             }
-        }
+        };
         let OptionsConf { ipv4, ipv6, exclude, fully_random } = conf.ip_masq_options;
         let exclude = exclude.iter().map(|net| net.0.trunc()).collect();
-        Ok(conf.ip_masq.then_some(Self { ipv4, ipv6, exclude, fully_random }))
+        Ok(conf.ip_masq.then_some(Self { ipv4, ipv6, exclude, fully_random, by_iptables }))
     }
 
     /// Makes the elements of a container's addresses.
     pub fn add(&self, request: &Request, ips: &[IpConfig]) -> Result<(), Error> {
+        if self.by_iptables {
+            return by_iptables::add(&self.for_iptables(request, ips));
+        }
         let (entries, chains) = self.plan(&request.network, ips);
         let mut ledger = open()?;
         let added = ledger.add(&Owner::of(request), &entries, &chains);
@@ -100,9 +111,58 @@ impl Masquerade {
 
     /// Whether they are there.
     pub fn check(&self, request: &Request, ips: &[IpConfig]) -> Result<(), Error> {
+        if self.by_iptables {
+            let missing = by_iptables::missing(&self.for_iptables(request, ips))?;
+            return missing.map_or(Ok(()), |rule| {
+                Err(Error::internal(format!("masquerade: iptables has no rule {rule:?}")))
+            });
+        }
         let (entries, _) = self.plan(&request.network, ips);
-        let found = open()?.check(&Owner::of(request), &entries);
-        found.map_err(|fault| fault.into_error("masquerade"))
+        let ledger = open()?;
+        let Err(found) = ledger.check(&Owner::of(request), &entries) else { return Ok(()) };
+        if self.is_by_go(ledger.nft(), request, ips).or_fault("masquerade")? {
+            return Ok(());
+        }
+        Err(found.into_error("masquerade"))
+    }
+
+    /// Whether the Go plugin masquerades these addresses, where it made the attachment.
+    fn is_by_go(&self, nft: &Nft, request: &Request, ips: &[IpConfig]) -> kernel::Result<bool> {
+        let mut is_any = false;
+        for address in ips.iter().map(|ip| ip.address.addr()).filter(|ip| self.is_for(*ip)) {
+            is_any = true;
+            let (network, attachment) = (&request.network, request.attachment());
+            if !go_rules::has_masquerade(nft, network, &attachment, address)? {
+                return Ok(false);
+            }
+        }
+        Ok(is_any)
+    }
+
+    /// Takes back what an ADD that failed did by iptables. Its failure is the one to tell.
+    pub fn forget_iptables(&self, request: &Request) {
+        if self.by_iptables {
+            let _ = by_iptables::remove(&request.network, &request.container_id, &[]);
+        }
+    }
+
+    fn for_iptables<'a>(
+        &'a self,
+        request: &'a Request,
+        ips: &[IpConfig],
+    ) -> by_iptables::Wanted<'a> {
+        let own = ips.iter().map(|ip| ip.address).filter(|net| self.is_for(net.addr())).collect();
+        by_iptables::Wanted {
+            network: &request.network,
+            container: &request.container_id,
+            own,
+            exclude: &self.exclude,
+            fully_random: self.fully_random,
+        }
+    }
+
+    fn is_for(&self, address: IpAddr) -> bool {
+        if address.is_ipv4() { self.ipv4 } else { self.ipv6 }
     }
 
     /// An element for each address, and the chains that they jump to.
@@ -110,13 +170,10 @@ impl Masquerade {
         let (mut entries, mut chains) = (Vec::new(), Vec::<WantedChain>::new());
         for ip in ips {
             let family = Ip::of(ip.address.addr());
-            let (map, is_wanted) = match family {
-                Ip::V4 => (&MASQ4, self.ipv4),
-                Ip::V6 => (&MASQ6, self.ipv6),
-            };
-            if !is_wanted {
+            if !self.is_for(ip.address.addr()) {
                 continue;
             }
+            let map = if family == Ip::V4 { &MASQ4 } else { &MASQ6 };
             let chain = self.chain(network, family, ip.address.trunc());
             let data = Some(Data::Verdict(Verdict::Jump(chain.name.clone())));
             entries.push(Entry { map, key: octets(ip.address.addr()), data });
@@ -149,6 +206,25 @@ impl Masquerade {
             rules,
         }
     }
+}
+
+/// DEL: what was made by the older iptables, which netlink does not reach.
+pub fn remove_by_iptables(request: &Request, addresses: &[IpAddr]) -> Result<(), Error> {
+    let families = [Family::V4, Family::V6];
+    if !is_by_iptables(request) || !families.iter().any(|one| is_in_use(*one, "nat")) {
+        return Ok(());
+    }
+    by_iptables::remove(&request.network, &request.container_id, addresses)
+}
+
+/// GC of what iptables made.
+pub fn gc_by_iptables(request: &Request, valid: &[Attachment]) -> Result<(), Error> {
+    if is_by_iptables(request) { by_iptables::gc(&request.network, valid) } else { Ok(()) }
+}
+
+fn is_by_iptables(request: &Request) -> bool {
+    let understood = Masquerade::understand(request).ok().flatten();
+    understood.is_some_and(|masquerade| masquerade.by_iptables)
 }
 
 fn open() -> Result<Ledger, Error> {

@@ -5,7 +5,7 @@ use cni::Plugin;
 
 use crate::ipam::{dhcp, host_local, static_addresses};
 use crate::main::{bridge, dummy, host_device, ipvlan, loopback, macvlan, podwire, ptp, tap, vlan};
-use crate::meta::{bandwidth, flannel, sample, sbr, tuning, vrf};
+use crate::meta::{bandwidth, firewall, flannel, sample, sbr, tuning, vrf};
 
 /// Every plugin of this program, by name.
 pub const PLUGINS: &[&Plugin] = &[
@@ -13,6 +13,7 @@ pub const PLUGINS: &[&Plugin] = &[
     &bridge::PLUGIN,
     &dhcp::PLUGIN,
     &dummy::PLUGIN,
+    &firewall::PLUGIN,
     &flannel::PLUGIN,
     &host_device::PLUGIN,
     &host_local::PLUGIN,

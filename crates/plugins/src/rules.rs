@@ -6,6 +6,7 @@
 //! attachment's elements are listed in the set `owned` under a key that follows from the attachment, so
 //! that DEL finds them without result or namespace, and GC without looking at other networks'.
 
+mod fault;
 mod index;
 mod ledger;
 mod map;
@@ -17,7 +18,8 @@ use kernel::nft::{BaseChain, Batch, Chain, Expr, Family, Place, Rule, Set, Table
 
 use crate::fault::OrFault;
 
-pub use self::ledger::{Conflict, Fault, Ledger};
+pub use self::fault::{Conflict, Fault};
+pub use self::ledger::Ledger;
 pub use self::map::{Entry, Map, key};
 pub use self::owner::Owner;
 

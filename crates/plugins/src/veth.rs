@@ -2,6 +2,7 @@
 //! A veth pair between host and container, for the plugins that use one.
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 
 use cni::{Attachment, Code, Error, Interface, Request};
@@ -10,7 +11,7 @@ use kernel::{IfIndex, IfName, MacAddr, Netlink, Netns};
 
 use crate::fault::OrFault;
 use crate::rules::{self, Feature};
-use crate::{delegated, identity, pod};
+use crate::{delegated, go_rules, identity, masquerade, pod};
 
 /// What the pair should be like.
 #[derive(Debug, Clone, Copy, Default)]
@@ -136,8 +137,24 @@ pub fn take_back(host: &Netlink, name: IfName) {
 pub fn del(request: &Request, features: &[&'static Feature]) -> Result<(), Error> {
     // First, so that the child that removes the interface takes over the wait for this as well.
     let rules = rules::remove(request, features);
+    let by_go = remove_rules_of_go(request);
     let freed = delegated::del_with_interface(request, || remove(request));
-    Error::join([freed, rules].into_iter().filter_map(Result::err).collect())
+    Error::join([freed, rules, by_go].into_iter().filter_map(Result::err).collect())
+}
+
+/// What the Go plugins made for the same attachment, or ours as they do it.
+pub fn remove_rules_of_go(request: &Request) -> Result<(), Error> {
+    // A result that cannot be read tells nothing, and that is no reason to leave anything.
+    let result = request.prev_result().ok().flatten().unwrap_or_default();
+    let addresses: Vec<IpAddr> = result.ips.iter().map(|ip| ip.address.addr()).collect();
+    let (network, attachment) = (&request.network, request.attachment());
+    let by_netlink = go_rules::remove_with(|nft| {
+        let spoof_check = go_rules::remove_spoof_check(nft, &attachment);
+        let masquerade = go_rules::remove_masquerade(nft, network, &attachment, &addresses);
+        Ok(spoof_check? | masquerade?)
+    });
+    let by_iptables = masquerade::remove_by_iptables(request, &addresses);
+    by_netlink.or_fault("remove rules of the Go plugin").and(by_iptables)
 }
 
 /// GC of a plugin that connects by a pair.
@@ -146,7 +163,8 @@ pub fn gc(request: &Request, features: &[&'static Feature]) -> Result<(), Error>
     let freed =
         delegated::gc_with_interfaces(request, || remove_unlisted(&request.network, &valid));
     let rules = rules::gc(request, features, &valid);
-    Error::join([freed, rules].into_iter().filter_map(Result::err).collect())
+    let by_iptables = masquerade::gc_by_iptables(request, &valid);
+    Error::join([freed, rules, by_iptables].into_iter().filter_map(Result::err).collect())
 }
 
 /// Removes an attachment's interface: by the name of its host end, which no other has. Where there is

@@ -106,7 +106,7 @@ impl Batch {
     /// Adds a rule.
     pub fn add_rule(&mut self, rule: &Rule<'_>) {
         let flags = match rule.place {
-            Place::Last => NLM_F_CREATE | NLM_F_APPEND,
+            Place::Last | Place::After(_) => NLM_F_CREATE | NLM_F_APPEND,
             Place::First => NLM_F_CREATE,
         };
         let mut one = message(NFT_MSG_NEWRULE, flags, rule.table.family);

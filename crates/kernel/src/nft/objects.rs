@@ -18,6 +18,7 @@ const NFTA_HOOK_PRIORITY: u16 = 2;
 const NFTA_RULE_TABLE: u16 = 1;
 const NFTA_RULE_CHAIN: u16 = 2;
 const NFTA_RULE_EXPRESSIONS: u16 = 4;
+const NFTA_RULE_POSITION: u16 = 6;
 const NFTA_RULE_USERDATA: u16 = 7;
 const NFTA_SET_TABLE: u16 = 1;
 const NFTA_SET_NAME: u16 = 2;
@@ -108,6 +109,8 @@ pub enum Place {
     Last,
     /// Before all others.
     First,
+    /// Behind the rule of this number.
+    After(u64),
 }
 
 /// A rule to add.
@@ -133,6 +136,9 @@ impl Rule<'_> {
                 expr.write(list);
             }
         });
+        if let Place::After(handle) = self.place {
+            to.be64(NFTA_RULE_POSITION, handle);
+        }
         write_comment(to, NFTA_RULE_USERDATA, self.comment);
     }
 }

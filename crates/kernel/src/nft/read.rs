@@ -3,6 +3,7 @@
 
 use ::netlink::{Attr, Attrs, Message};
 
+use super::found_rule::FoundRule;
 use super::userdata::Userdata;
 use super::{Nft, Table, message};
 use crate::error::{Error, Result};
@@ -15,14 +16,8 @@ const NFT_MSG_GETSETELEM: u16 = 13;
 const NFTA_TABLE_NAME: u16 = 1;
 const NFTA_CHAIN_TABLE: u16 = 1;
 const NFTA_CHAIN_NAME: u16 = 3;
-const NFTA_RULE_TABLE: u16 = 1;
-const NFTA_RULE_CHAIN: u16 = 2;
-const NFTA_RULE_HANDLE: u16 = 3;
-const NFTA_RULE_EXPRESSIONS: u16 = 4;
-const NFTA_RULE_USERDATA: u16 = 7;
-const NFTA_EXPR_NAME: u16 = 1;
-const NFTA_EXPR_DATA: u16 = 2;
-const NFTA_IMMEDIATE_DATA: u16 = 2;
+pub(super) const NFTA_RULE_TABLE: u16 = 1;
+pub(super) const NFTA_RULE_CHAIN: u16 = 2;
 const NFTA_SET_ELEM_LIST_TABLE: u16 = 1;
 const NFTA_SET_ELEM_LIST_SET: u16 = 2;
 const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
@@ -30,25 +25,12 @@ const NFTA_LIST_ELEM: u16 = 1;
 const NFTA_SET_ELEM_KEY: u16 = 1;
 const NFTA_SET_ELEM_DATA: u16 = 2;
 const NFTA_SET_ELEM_USERDATA: u16 = 6;
-const NFTA_DATA_VALUE: u16 = 1;
-const NFTA_DATA_VERDICT: u16 = 2;
+pub(super) const NFTA_DATA_VALUE: u16 = 1;
+pub(super) const NFTA_DATA_VERDICT: u16 = 2;
 const NFTA_VERDICT_CHAIN: u16 = 2;
 
 /// `struct nfgenmsg`.
-const HEADER_LEN: usize = 4;
-
-/// A rule that is there.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FoundRule {
-    /// Its number, for [`super::Batch::remove_rule`].
-    pub handle: u64,
-    /// The chain that it jumps or goes to.
-    pub target: Option<String>,
-    /// Names of its instructions with their attributes as the kernel tells them.
-    pub exprs: Vec<(String, Vec<u8>)>,
-    /// Its comment.
-    pub comment: String,
-}
+pub(super) const HEADER_LEN: usize = 4;
 
 /// An element that is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -139,37 +121,7 @@ fn none_is_empty<T>(found: Result<Vec<T>>) -> Result<Vec<T>> {
     }
 }
 
-impl FoundRule {
-    /// Kernels that do not filter a dump by chain tell of all rules.
-    fn read(payload: &[u8], table: Table<'_>, chain: &str) -> Option<Self> {
-        let attrs = Attrs::after(payload, HEADER_LEN);
-        let is = |kind, wanted| attrs.find_kind(kind).and_then(|attr| attr.str()) == Some(wanted);
-        if !is(NFTA_RULE_TABLE, table.name) || !is(NFTA_RULE_CHAIN, chain) {
-            return None;
-        }
-        let list = attrs.find_kind(NFTA_RULE_EXPRESSIONS).map(|attr| attr.nested());
-        let exprs: Vec<_> = list.into_iter().flatten().filter_map(|one| read_expr(&one)).collect();
-        Some(Self {
-            handle: attrs.find_kind(NFTA_RULE_HANDLE)?.be64()?,
-            target: exprs.iter().find_map(|(name, data)| target_of(name, data)),
-            exprs,
-            comment: userdata(&attrs, NFTA_RULE_USERDATA).comment,
-        })
-    }
-}
-
-fn read_expr(one: &Attr<'_>) -> Option<(String, Vec<u8>)> {
-    let attrs = one.nested();
-    let data = attrs.find_kind(NFTA_EXPR_DATA).map(|data| data.payload.to_vec());
-    Some((attrs.find_kind(NFTA_EXPR_NAME)?.str()?.to_owned(), data.unwrap_or_default()))
-}
-
-fn target_of(name: &str, data: &[u8]) -> Option<String> {
-    let immediate = Attrs::new(data).find_kind(NFTA_IMMEDIATE_DATA)?;
-    if name == "immediate" { chain_of(&immediate) } else { None }
-}
-
-fn chain_of(data: &Attr<'_>) -> Option<String> {
+pub(super) fn chain_of(data: &Attr<'_>) -> Option<String> {
     let verdict = data.nested().find_kind(NFTA_DATA_VERDICT)?;
     Some(verdict.nested().find_kind(NFTA_VERDICT_CHAIN)?.str()?.to_owned())
 }
@@ -191,6 +143,6 @@ fn read_elements(payload: &[u8]) -> impl Iterator<Item = FoundElement> + '_ {
     })
 }
 
-fn userdata(attrs: &Attrs<'_>, kind: u16) -> Userdata {
+pub(super) fn userdata(attrs: &Attrs<'_>, kind: u16) -> Userdata {
     attrs.find_kind(kind).map(|attr| Userdata::read(attr.payload)).unwrap_or_default()
 }

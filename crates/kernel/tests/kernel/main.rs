@@ -12,6 +12,7 @@ mod link_life;
 mod neigh;
 mod netns;
 mod nft;
+mod old_iptables;
 mod packet;
 mod route;
 mod rule;

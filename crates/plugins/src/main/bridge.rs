@@ -147,7 +147,7 @@ fn connect_then_ask<'a>(
 
 fn add_rules<'a>(
     request: &'a Request,
-    bridge: &Bridge,
+    bridge: &'a Bridge,
     pair: &Pair,
     result: &CniResult,
     undo: &mut Undo<'a>,
@@ -158,6 +158,7 @@ fn add_rules<'a>(
     }
     if let Some(masquerade) = &bridge.masquerade {
         masquerade.add(request, &result.ips)?;
+        undo.push(|| masquerade.forget_iptables(request));
     }
     Ok(())
 }

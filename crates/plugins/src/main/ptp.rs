@@ -68,7 +68,7 @@ fn add(request: &Request) -> Result<CniResult, Error> {
 
 fn build<'a>(
     request: &'a Request,
-    ptp: &Ptp,
+    ptp: &'a Ptp,
     host: &'a Netlink,
     ns: &Netns,
     undo: &mut Undo<'a>,
@@ -84,6 +84,7 @@ fn build<'a>(
     if let Some(masquerade) = &ptp.masquerade {
         undo.push(|| drop(rules::remove(request, RULES)));
         masquerade.add(request, &result.ips)?;
+        undo.push(|| masquerade.forget_iptables(request));
     }
     // Last, as it is not taken back: other networks may count on it by then.
     forwarding::enable(result.ips.iter().map(|ip| ip.address.addr()))?;

@@ -5,11 +5,12 @@
 
 use std::collections::{HashMap, HashSet};
 
-use cni::{Attachment, Code, Error};
+use cni::Attachment;
 use kernel::Netns;
 use kernel::netns::Lock;
 use kernel::nft::{Batch, Element, FoundElement, Nft, Table, Userdata};
 
+use super::fault::{Conflict, Fault};
 use super::index::{self, Located, OWNED};
 use super::map::{Entry, Map};
 use super::owner::{Digest, Owner, Tag};
@@ -19,46 +20,6 @@ use super::{Feature, WantedChain};
 const TRIES: usize = 10;
 /// Elements that one batch of GC removes.
 const AT_ONCE: usize = 500;
-
-/// What can go wrong.
-#[derive(Debug)]
-pub enum Fault {
-    /// The kernel refused.
-    Kernel(kernel::Error),
-    /// Somebody alive holds what was asked for.
-    Taken(Conflict),
-    /// CHECK: something is not as it should be.
-    Wrong(String),
-}
-
-/// An entry that somebody else holds.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Conflict {
-    /// What was asked for.
-    pub entry: Entry,
-    /// Container, interface and network of its holder.
-    pub holder: String,
-}
-
-impl From<kernel::Error> for Fault {
-    fn from(cause: kernel::Error) -> Self {
-        Fault::Kernel(cause)
-    }
-}
-
-impl Fault {
-    /// The error of the specification, for features that nobody else can hold entries of.
-    pub fn into_error(self, doing: &str) -> Error {
-        match self {
-            Fault::Kernel(cause) => Error::because(Code::INTERNAL, doing, &cause),
-            Fault::Wrong(what) => Error::internal(format!("{doing}: {what}")),
-            Fault::Taken(conflict) => Error::internal(format!(
-                "{doing}: an element of map {:?} belongs to {}",
-                conflict.entry.map.name, conflict.holder
-            )),
-        }
-    }
-}
 
 /// The elements of one feature.
 #[derive(Debug)]
@@ -82,6 +43,15 @@ impl Ledger {
     /// The socket, for what is not an element.
     pub fn nft(&self) -> &Nft {
         &self.nft
+    }
+
+    /// Does with the socket what is not about elements; `what` tells whether it removed anything.
+    pub fn beside(
+        &mut self,
+        what: impl FnOnce(&Nft) -> kernel::Result<bool>,
+    ) -> kernel::Result<()> {
+        self.has_removed |= what(&self.nft)?;
+        Ok(())
     }
 
     /// Leaves the wait for what was removed to a child. Every user of a ledger ends with this.

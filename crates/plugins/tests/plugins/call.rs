@@ -21,6 +21,8 @@ pub struct Call {
     pub path: String,
     /// Start delegates as processes, even those that could be called as functions.
     pub always_exec: bool,
+    /// In place of PATH.
+    pub search: Option<String>,
     pub config: Value,
 }
 
@@ -43,6 +45,11 @@ impl Call {
 
     pub fn container(&self, id: &str) -> Call {
         Call { container_id: id.to_owned(), ..self.clone() }
+    }
+
+    /// The same with another PATH to find tools in.
+    pub fn search(&self, path: &str) -> Call {
+        Call { search: Some(path.to_owned()), ..self.clone() }
     }
 
     pub fn always_exec(&self) -> Call {
@@ -116,6 +123,9 @@ impl Call {
         let mut command = command("nsenter");
         command.arg(format!("--net={}", self.host.display())).args(wrapper).arg(&self.plugin);
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        if let Some(path) = &self.search {
+            command.env("PATH", path);
+        }
         command.env("CNI_COMMAND", verb).env("CNI_PATH", &self.path);
         let about = [
             ("CNI_CONTAINERID", &self.container_id),

@@ -39,6 +39,11 @@ fn host_device_works_as_printed() {
 }
 
 #[test]
+fn firewall_works_as_printed() {
+    works_as_printed("firewall");
+}
+
+#[test]
 fn flannel_works_as_printed() {
     in_netns(|| {
         let daemons = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\n\

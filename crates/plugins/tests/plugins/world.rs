@@ -102,6 +102,7 @@ impl World {
             args: String::new(),
             path: plugins.0.display().to_string(),
             always_exec: false,
+            search: None,
             config: config.clone(),
         }
     }

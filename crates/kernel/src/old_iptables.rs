@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The kernel's older packet filter, that of `iptables-legacy`, which nf_tables neither sees nor can
+//! overrule: whether it is in use, and whether it drops what is forwarded. Nothing is changed here.
+
+use std::fs;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use ::netlink::Errno;
+
+use crate::error::{Error, Result};
+use crate::types::Family;
+
+// linux/netfilter_ipv4/ip_tables.h and linux/netfilter_ipv6/ip6_tables.h, which agree on these.
+const SO_GET_INFO: libc::c_int = 64;
+const SO_GET_ENTRIES: libc::c_int = 65;
+const XT_TABLE_MAXNAMELEN: usize = 32; // linux/netfilter/x_tables.h
+/// `name`, `size` and padding of `struct ipt_get_entries`.
+const ENTRIES_HEADER: usize = 40;
+/// `struct xt_entry_target`, which a standard target's verdict follows.
+const TARGET_HEADER: usize = 32;
+const FORWARD: usize = 2; // NF_INET_FORWARD, linux/netfilter.h
+const DROP: i32 = -1; // -NF_DROP - 1
+
+/// No honest table is larger; the size comes from the kernel, and memory is reserved by it.
+const MAX_SIZE: usize = 256 << 20;
+
+/// `struct ipt_getinfo`: name, valid_hooks, hook_entry[5], underflow[5], num_entries, size.
+const INFO_LEN: usize = XT_TABLE_MAXNAMELEN + 13 * 4;
+const INFO_UNDERFLOW: usize = XT_TABLE_MAXNAMELEN + 6 * 4;
+
+/// Whether a table is in use in the calling thread's namespace. A table that nobody has asked for is
+/// not there, and asking the kernel for it would make it.
+pub fn is_in_use(family: Family, table: &str) -> bool {
+    let file = match family {
+        Family::V4 => "/proc/thread-self/net/ip_tables_names",
+        Family::V6 => "/proc/thread-self/net/ip6_tables_names",
+    };
+    fs::read_to_string(file).is_ok_and(|names| names.lines().any(|name| name == table))
+}
+
+/// Whether what no rule of `FORWARD` has let pass is dropped.
+pub fn drops_forwarded(family: Family) -> Result<bool> {
+    if !is_in_use(family, "filter") {
+        return Ok(false);
+    }
+    policy(family)
+        .map(|verdict| verdict == Some(DROP))
+        .map_err(|errno| Error::from_errno("read iptables-legacy", "filter", errno))
+}
+
+fn policy(family: Family) -> std::result::Result<Option<i32>, Errno> {
+    // The last is where target_offset stands in struct ipt_entry and struct ip6t_entry.
+    let (domain, level, at) = match family {
+        Family::V4 => (libc::AF_INET, libc::SOL_IP, 88),
+        Family::V6 => (libc::AF_INET6, libc::SOL_IPV6, 140),
+    };
+    let socket = raw_socket(domain)?;
+    let mut info = [0; INFO_LEN];
+    info[..6].copy_from_slice(b"filter");
+    get(&socket, level, SO_GET_INFO, &mut info)?;
+    let word = |at: usize| u32_at(&info, at).map(|word| word as usize);
+    let (Some(underflow), Some(size)) = (word(INFO_UNDERFLOW + 4 * FORWARD), word(INFO_LEN - 4))
+    else {
+        return Ok(None);
+    };
+    if size > MAX_SIZE {
+        return Err(Errno::TOOBIG);
+    }
+    let mut table = vec![0; ENTRIES_HEADER + size];
+    table[..6].copy_from_slice(b"filter");
+    let shown = u32::try_from(size).unwrap_or(u32::MAX);
+    table[XT_TABLE_MAXNAMELEN..XT_TABLE_MAXNAMELEN + 4].copy_from_slice(&shown.to_ne_bytes());
+    get(&socket, level, SO_GET_ENTRIES, &mut table)?;
+    Ok(verdict(&table[ENTRIES_HEADER..], underflow, at))
+}
+
+/// The verdict of the entry at the end of a chain, which is the chain's policy.
+fn verdict(table: &[u8], entry: usize, at: usize) -> Option<i32> {
+    let offset = table.get(entry + at..)?.first_chunk::<2>()?;
+    let target = entry + usize::from(u16::from_ne_bytes(*offset));
+    u32_at(table, target + TARGET_HEADER).map(u32::cast_signed)
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn raw_socket(domain: libc::c_int) -> std::result::Result<OwnedFd, Errno> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+    // SAFETY: plain numbers; the descriptor that comes back is nobody else's.
+    let fd = unsafe { libc::socket(domain, kind, libc::IPPROTO_RAW) };
+    if fd < 0 {
+        return Err(last_error());
+    }
+    // SAFETY: just opened, and owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn get(
+    socket: &OwnedFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    bytes: &mut [u8],
+) -> std::result::Result<(), Errno> {
+    let mut len = libc::socklen_t::try_from(bytes.len()).map_err(|_| Errno::TOOBIG)?;
+    let pointer = bytes.as_mut_ptr().cast();
+    // SAFETY: the kernel reads and writes at most `len` bytes, which is what the slice has.
+    match unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, pointer, &raw mut len) } {
+        0 => Ok(()),
+        _ => Err(last_error()),
+    }
+}
+
+fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Rules that the Go plugins made for containers that are still there: looked for by CHECK and removed
+//! by DEL. Those of `iptables` are rules of nf_tables too, and are reached without that program; where
+//! it is the older `iptables-legacy`, they are not.
+//!
+//! Every look begins with the name of a chain, and costs next to nothing where there is none.
+
+mod firewall;
+mod masquerade;
+mod portmap;
+mod spoof;
+
+use std::net::IpAddr;
+
+use kernel::nft::{Batch, Family, FoundRule, Nft, Table};
+
+pub use self::firewall::{has_firewall, remove_firewall};
+pub use self::masquerade::{has_masquerade, remove_masquerade};
+pub use self::portmap::{Mapped, has_port_mappings, remove_port_mappings};
+pub use self::spoof::remove_spoof_check;
+use crate::rules::phrase::octets;
+
+/// How often a removal is tried again when others change the same chains.
+const TRIES: usize = 5;
+
+/// The families that iptables has tables for.
+const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
+
+fn family_of(address: IpAddr) -> Family {
+    if address.is_ipv4() { Family::Ip } else { Family::Ip6 }
+}
+
+fn table(family: Family, name: &str) -> Table<'_> {
+    Table { family, name }
+}
+
+/// Removes something in the calling thread's namespace, and leaves the wait for it to a child.
+pub fn remove_with(what: impl FnOnce(&Nft) -> kernel::Result<bool>) -> kernel::Result<()> {
+    let nft = Nft::open()?;
+    if what(&nft)? {
+        nft.park();
+    }
+    Ok(())
+}
+
+/// Whether a rule compares a packet's address with this one.
+fn is_about(rule: &FoundRule, address: IpAddr) -> bool {
+    let wanted = octets(address);
+    rule.compared().any(|value| value == wanted)
+}
+
+/// Whether a rule compares a packet's address with one that is none of these.
+fn is_about_another(rule: &FoundRule, addresses: &[IpAddr]) -> bool {
+    let is_address = |value: &[u8]| matches!(value.len(), 4 | 16);
+    let is_ours = |value: &[u8]| addresses.iter().any(|address| octets(*address) == value);
+    rule.compared().any(|value| is_address(value) && !is_ours(value))
+}
+
+/// Carries a removal out, planned anew where others were faster. Tells whether there was anything.
+fn remove(nft: &Nft, plan: impl Fn() -> kernel::Result<Batch>) -> kernel::Result<bool> {
+    for _ in 1..TRIES {
+        let batch = plan()?;
+        match nft.commit(&batch) {
+            Ok(()) => return Ok(!batch.is_empty()),
+            Err(error) if error.is_not_found() || error.is_busy() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let batch = plan()?;
+    nft.commit(&batch).map(|()| !batch.is_empty())
+}
+
+/// A chain of a container, and the rules elsewhere that jump to it.
+fn write_removal(batch: &mut Batch, table: Table<'_>, chain: &str, jumps: &[(&str, FoundRule)]) {
+    for (from, rule) in jumps {
+        batch.remove_rule(table, from, rule.handle);
+    }
+    batch.flush_chain(table, chain);
+    batch.remove_chain(table, chain);
+}
+
+fn jumps<'a>(
+    nft: &Nft,
+    table: Table<'_>,
+    from: &'a str,
+    to: &str,
+) -> kernel::Result<Vec<(&'a str, FoundRule)>> {
+    let rules = nft.rules(table, from)?.into_iter();
+    Ok(rules.filter(|rule| rule.target.as_deref() == Some(to)).map(|rule| (from, rule)).collect())
+}

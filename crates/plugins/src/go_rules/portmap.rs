@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Ports of the host that lead to a container.
+
+use std::net::IpAddr;
+
+use kernel::nft::{Batch, FoundRule, Nft, Table};
+
+use super::{FAMILIES, family_of, is_about, jumps, remove, table, write_removal};
+use crate::go_names::hashed;
+use crate::rules::phrase::octets;
+
+/// Chains that hold a container's rules, by the beginning of their names, and the chains that jump there.
+const CHAINS: [(&str, &str); 2] =
+    [("CNI-DN-", "CNI-HOSTPORT-DNAT"), ("CNI-SN-", "CNI-HOSTPORT-SNAT")];
+
+const NFT_TABLE: &str = "cni_hostport";
+const NFT_PORTS: [&str; 2] = ["hostports", "hostip_hostports"];
+const NFT_MASQUERADE: &str = "masquerading";
+
+/// What is known of an attachment's mappings. The rules of nft name the container alone, which may have
+/// mappings on other networks: these tell which are meant.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Mapped<'a> {
+    /// The container's addresses on this network.
+    pub addresses: &'a [IpAddr],
+    /// Ports of the host, where the addresses are not known.
+    pub host_ports: &'a [u16],
+}
+
+/// Removes the rules of a container on a network.
+pub fn remove_port_mappings(
+    nft: &Nft,
+    network: &str,
+    container: &str,
+    mapped: Mapped<'_>,
+) -> kernel::Result<bool> {
+    let mut removed = false;
+    for family in FAMILIES {
+        let nat = table(family, "nat");
+        for (prefix, from) in CHAINS {
+            let chain = hashed(prefix, &[network, container], 28);
+            if nft.has_chain(nat, &chain)? {
+                removed |= remove(nft, || plan_iptables(nft, nat, &chain, from))?;
+            }
+        }
+        let ports = table(family, NFT_TABLE);
+        if nft.has_chain(ports, NFT_PORTS[0])? {
+            removed |= remove(nft, || plan_nft(nft, ports, container, mapped))?;
+        }
+    }
+    Ok(removed)
+}
+
+/// Whether there are rules for as many mappings of a container to this address.
+pub fn has_port_mappings(
+    nft: &Nft,
+    network: &str,
+    container: &str,
+    address: IpAddr,
+    count: usize,
+) -> kernel::Result<bool> {
+    let family = family_of(address);
+    let (prefix, from) = CHAINS[0];
+    let (nat, chain) = (table(family, "nat"), hashed(prefix, &[network, container], 28));
+    if nft.has_chain(nat, &chain)? && !jumps(nft, nat, from, &chain)?.is_empty() {
+        return Ok(true);
+    }
+    let ports = table(family, NFT_TABLE);
+    let mut found = 0;
+    for chain in NFT_PORTS {
+        let rules = nft.rules(ports, chain)?;
+        found += rules
+            .iter()
+            .filter(|rule| rule.comment == container && leads_to(rule, address))
+            .count();
+    }
+    Ok(count > 0 && found >= count)
+}
+
+fn plan_iptables(nft: &Nft, nat: Table<'_>, chain: &str, from: &str) -> kernel::Result<Batch> {
+    let mut batch = Batch::new();
+    if nft.has_chain(nat, chain)? {
+        write_removal(&mut batch, nat, chain, &jumps(nft, nat, from, chain)?);
+    }
+    Ok(batch)
+}
+
+fn plan_nft(
+    nft: &Nft,
+    table: Table<'_>,
+    container: &str,
+    mapped: Mapped<'_>,
+) -> kernel::Result<Batch> {
+    let mut batch = Batch::new();
+    let mut addresses: Vec<Vec<u8>> = mapped.addresses.iter().map(|one| octets(*one)).collect();
+    let by_port = addresses.is_empty() && !mapped.host_ports.is_empty();
+    let is_known = by_port || !addresses.is_empty();
+    for chain in NFT_PORTS {
+        for rule in nft.rules(table, chain)?.iter().filter(|rule| rule.comment == container) {
+            let is_meant = match (is_known, by_port) {
+                (false, _) => true,
+                (true, false) => {
+                    rule.loaded().any(|value| addresses.iter().any(|one| one == value))
+                }
+                (true, true) => has_port(rule, mapped.host_ports),
+            };
+            if is_meant {
+                batch.remove_rule(table, chain, rule.handle);
+            }
+            if by_port && is_meant {
+                let is_address = |value: &&[u8]| matches!(value.len(), 4 | 16);
+                addresses.extend(rule.loaded().filter(is_address).map(<[u8]>::to_vec));
+            }
+        }
+    }
+    for rule in nft.rules(table, NFT_MASQUERADE)?.iter().filter(|rule| rule.comment == container) {
+        if !is_known || rule.compared().any(|value| addresses.iter().any(|one| one == value)) {
+            batch.remove_rule(table, NFT_MASQUERADE, rule.handle);
+        }
+    }
+    Ok(batch)
+}
+
+fn leads_to(rule: &FoundRule, address: IpAddr) -> bool {
+    let wanted = octets(address);
+    is_about(rule, address) || rule.loaded().any(|value| value == wanted)
+}
+
+fn has_port(rule: &FoundRule, ports: &[u16]) -> bool {
+    rule.compared().any(|value| ports.iter().any(|port| port.to_be_bytes() == value))
+}

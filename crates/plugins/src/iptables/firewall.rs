@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The rules of the Go plugin firewall: a chain for all containers, with two rules an address, and
+//! chains that keep bridges apart.
+
+use std::net::IpAddr;
+
+use cni::Error;
+
+use super::{Family, Rule, Saved, change, family_of, host, read};
+
+const ALL: &str = "CNI-FORWARD";
+const STAGES: [&str; 2] = ["CNI-ISOLATION-STAGE-1", "CNI-ISOLATION-STAGE-2"];
+
+/// A bridge that has an ingress policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policed<'a> {
+    pub bridge: &'a str,
+    pub isolated: bool,
+}
+
+/// Lets packets of these addresses pass.
+pub fn add(addresses: &[IpAddr], admin: &str, policed: Option<Policed>) -> Result<(), Error> {
+    each_family(addresses, |family, own| {
+        change(family, "filter", |saved| additions(saved, own, admin, policed))
+    })
+}
+
+/// Removes the rules of these addresses.
+pub fn remove(addresses: &[IpAddr]) -> Result<(), Error> {
+    each_family(addresses, |family, own| change(family, "filter", |saved| removals(saved, own)))
+}
+
+/// The first rule that is missing.
+pub fn missing(addresses: &[IpAddr], admin: &str) -> Result<Option<String>, Error> {
+    let mut missing = None;
+    each_family(addresses, |family, own| {
+        let saved = read(family, "filter")?;
+        let rules = [jump_to_all(), jump_to_admin(admin)].into_iter();
+        let found =
+            rules.chain(own.iter().flat_map(|one| rules_of(*one))).find(|rule| !saved.has(rule));
+        missing =
+            missing.take().or(found.map(|rule| format!("{} {}", rule.chain, rule.words.join(" "))));
+        Ok(())
+    })?;
+    Ok(missing)
+}
+
+fn each_family(
+    addresses: &[IpAddr],
+    mut body: impl FnMut(Family, &[IpAddr]) -> Result<(), Error>,
+) -> Result<(), Error> {
+    for family in [Family::V4, Family::V6] {
+        let own: Vec<IpAddr> =
+            addresses.iter().copied().filter(|one| family_of(*one) == family).collect();
+        if !own.is_empty() {
+            body(family, &own)?;
+        }
+    }
+    Ok(())
+}
+
+/// Later insertions come before earlier ones, and the policy must come before all else.
+fn additions(saved: &Saved, own: &[IpAddr], admin: &str, policed: Option<Policed>) -> String {
+    let mut lines = saved.add_chains(&[ALL, admin]);
+    lines += &saved.insert(&jump_to_all());
+    lines += &saved.insert(&jump_to_admin(admin));
+    for rule in own.iter().flat_map(|one| rules_of(*one)) {
+        lines += &saved.append(&rule);
+    }
+    lines + &policed.map(|policed| isolation(saved, policed)).unwrap_or_default()
+}
+
+fn removals(saved: &Saved, own: &[IpAddr]) -> String {
+    let going: Vec<Rule> = own.iter().flat_map(|one| rules_of(*one)).collect();
+    let own = Saved { rules: going, ..Saved::default() };
+    saved.remove_rules(|rule| own.has(rule))
+}
+
+fn jump_to_all() -> Rule {
+    Rule::new("FORWARD", "", "CNI firewall plugin rules", ALL)
+}
+
+fn jump_to_admin(admin: &str) -> Rule {
+    Rule::new(ALL, "", "CNI firewall plugin admin overrides", admin)
+}
+
+fn rules_of(address: IpAddr) -> [Rule; 2] {
+    let answers = format!("-d {} -m conntrack --ctstate RELATED,ESTABLISHED", host(address));
+    let all = format!("-s {}", host(address));
+    [Rule::new(ALL, &answers, "", "ACCEPT"), Rule::new(ALL, &all, "", "ACCEPT")]
+}
+
+fn isolation(saved: &Saved, Policed { bridge, isolated }: Policed) -> String {
+    let shown = if isolated { "isolated" } else { "same-bridge" };
+    let comment = |policy: &str| format!("CNI firewall plugin rules (ingressPolicy: {policy})");
+    let (own, both) = (comment(shown), comment("same-bridge|isolated"));
+    let [first, second] = STAGES;
+    let mut lines = saved.add_chains(&STAGES);
+    lines += &saved.insert(&Rule::new("FORWARD", "", &both, first));
+    lines += &saved.insert(&Rule::new(first, &format!("-i {bridge} ! -o {bridge}"), &own, second));
+    if isolated {
+        let within = format!("-i {bridge} -o {bridge}");
+        lines += &saved.insert(&Rule::new(first, &within, &own, "DROP"));
+    }
+    lines += &saved.append(&Rule::new(first, "", &both, "RETURN"));
+    lines += &saved.insert(&Rule::new(second, &format!("-o {bridge}"), &both, "DROP"));
+    lines + &saved.append(&Rule::new(second, "", &both, "RETURN"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn additions_are_those_of_the_go_plugin() {
+        let own = ["10.1.0.2".parse().unwrap()];
+        let policed = Some(Policed { bridge: "br0", isolated: true });
+        let expected = "-N CNI-FORWARD
+-N CNI-ADMIN
+-I FORWARD -m comment --comment \"CNI firewall plugin rules\" -j CNI-FORWARD
+-I CNI-FORWARD -m comment --comment \"CNI firewall plugin admin overrides\" -j CNI-ADMIN
+-A CNI-FORWARD -d 10.1.0.2/32 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+-A CNI-FORWARD -s 10.1.0.2/32 -j ACCEPT
+-N CNI-ISOLATION-STAGE-1
+-N CNI-ISOLATION-STAGE-2
+-I FORWARD -m comment --comment \"CNI firewall plugin rules (ingressPolicy: same-bridge|isolated)\" -j CNI-ISOLATION-STAGE-1
+-I CNI-ISOLATION-STAGE-1 -i br0 ! -o br0 -m comment --comment \"CNI firewall plugin rules (ingressPolicy: isolated)\" -j CNI-ISOLATION-STAGE-2
+-I CNI-ISOLATION-STAGE-1 -i br0 -o br0 -m comment --comment \"CNI firewall plugin rules (ingressPolicy: isolated)\" -j DROP
+-A CNI-ISOLATION-STAGE-1 -m comment --comment \"CNI firewall plugin rules (ingressPolicy: same-bridge|isolated)\" -j RETURN
+-I CNI-ISOLATION-STAGE-2 -o br0 -m comment --comment \"CNI firewall plugin rules (ingressPolicy: same-bridge|isolated)\" -j DROP
+-A CNI-ISOLATION-STAGE-2 -m comment --comment \"CNI firewall plugin rules (ingressPolicy: same-bridge|isolated)\" -j RETURN
+";
+        assert_eq!(additions(&Saved::default(), &own, "CNI-ADMIN", policed), expected);
+    }
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The configuration.
+
+use cni::{Error, Request};
+use serde::Deserialize;
+
+/// The bit of a packet's mark that says: let pass. kube-proxy has 14 and 15, portmap 13, Cilium 8 to 11,
+/// Calico 16 to 31.
+const MARK_BIT: u8 = 12;
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct FirewallConf {
+    backend: String,
+    iptables_admin_chain_name: String,
+    firewalld_zone: String,
+    ingress_policy: String,
+    mark_bit: Option<u8>,
+}
+
+/// What the packets of a network's containers are let pass by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backend {
+    /// firewalld where it runs, otherwise nf_tables.
+    Found,
+    /// nf_tables, by netlink.
+    Nftables,
+    /// The program iptables-restore.
+    Iptables,
+    /// firewalld, by D-Bus.
+    Firewalld,
+}
+
+/// Which containers may be reached from others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ingress {
+    /// From all.
+    Open,
+    /// Not from other networks that have a policy.
+    SameBridge,
+    /// Neither from those of the same network.
+    Isolated,
+}
+
+/// What a network wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Firewall {
+    pub backend: Backend,
+    pub ingress: Ingress,
+    /// The chain for rules of the administrator's.
+    pub admin_chain: String,
+    /// firewalld's zone.
+    pub zone: String,
+    /// The bit of the mark.
+    pub mark_bit: u8,
+}
+
+impl Firewall {
+    pub fn understand(request: &Request) -> Result<Self, Error> {
+        let conf: FirewallConf = request.conf()?;
+        let backend = match conf.backend.as_str() {
+            "" => Backend::Found,
+            "nftables" => Backend::Nftables,
+            "iptables" => Backend::Iptables,
+            "firewalld" => Backend::Firewalld,
+            other => {
+                let allowed = "\"nftables\", \"iptables\" and \"firewalld\"";
+                return Err(not_allowed("backend", other, allowed));
+            }
+        };
+        let ingress = match conf.ingress_policy.as_str() {
+            "" | "open" => Ingress::Open,
+            "same-bridge" => Ingress::SameBridge,
+            "isolated" => Ingress::Isolated,
+            other => {
+                let allowed = "\"open\", \"same-bridge\" and \"isolated\"";
+                return Err(not_allowed("ingressPolicy", other, allowed));
+            }
+        };
+        let mark_bit = conf.mark_bit.unwrap_or(MARK_BIT);
+        if mark_bit > 31 {
+            let msg = format!("key \"markBit\" is {mark_bit}, allowed are 0 to 31");
+            return Err(Error::invalid_config(msg));
+        }
+        let zone = or_default(conf.firewalld_zone, "trusted");
+        let admin_chain = or_default(conf.iptables_admin_chain_name, "CNI-ADMIN");
+        if !is_chain_name(&admin_chain) {
+            let allowed = "1 to 28 letters, digits, dots, dashes and underscores, a letter first";
+            return Err(not_allowed("iptablesAdminChainName", &admin_chain, allowed));
+        }
+        Ok(Self { backend, ingress, admin_chain, zone, mark_bit })
+    }
+}
+
+fn or_default(text: String, default: &str) -> String {
+    if text.is_empty() { default.to_owned() } else { text }
+}
+
+fn not_allowed(key: &str, value: &str, allowed: &str) -> Error {
+    Error::invalid_config(format!("key {key:?} is {value:?}, allowed are {allowed}"))
+}
+
+/// A name that both iptables and `nft` can print and read again.
+fn is_chain_name(name: &str) -> bool {
+    let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    name.len() <= 28
+        && name.bytes().all(is_fine)
+        && name.bytes().next().is_some_and(|first| first.is_ascii_alphabetic())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_chains() {
+        for good in ["CNI-ADMIN", "a", "my_chain.1"] {
+            assert!(is_chain_name(good), "{good}");
+        }
+        let long = "x".repeat(29);
+        for bad in ["", "-x", "1x", "a b", "a\"b", "a;b", &long] {
+            assert!(!is_chain_name(bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What our own table lets pass, chains of iptables may drop all the same: Docker makes that the policy
+//! of FORWARD. So there is one rule for all containers in that chain, which lets marked packets pass,
+//! in the form that iptables itself writes, for every version of it to read.
+
+use kernel::nft::{
+    BaseChain, Batch, Chain, ChainKind, Expr, Family, FoundRule, Hook, MetaKey, Nft, Op, Place,
+    Reg, Rule, Table, Verdict,
+};
+
+use crate::rules::phrase::Ip;
+
+const COMMENT: &str = "podwire: what the firewall plugin has marked";
+
+/// Chains of the Go plugin: behind its jumps, so that rules of administrators in there come first.
+const OF_GO: [&str; 2] = ["CNI-ISOLATION-STAGE-1", "CNI-FORWARD"];
+
+/// Makes sure that packets with this bit pass.
+pub fn ensure(nft: &Nft, family: Ip, mark_bit: u8) -> kernel::Result<()> {
+    let rules = nft.rules(filter(family), "FORWARD")?;
+    let bit = 1 << mark_bit;
+    if rules.iter().any(|rule| is_pass(rule, bit)) {
+        return Ok(());
+    }
+    let is_of_go =
+        |rule: &&FoundRule| rule.target.as_deref().is_some_and(|target| OF_GO.contains(&target));
+    let behind = rules.iter().rfind(is_of_go);
+    let place = behind.map_or(Place::First, |rule| Place::After(rule.handle));
+    let has_chain = !rules.is_empty() || nft.has_chain(filter(family), "FORWARD")?;
+    let written = nft.commit(&batch(family, has_chain, place, as_iptables(bit), ""));
+    // A kernel without the matches of iptables has no iptables that could not read this.
+    written.or_else(|_| nft.commit(&batch(family, has_chain, place, as_nft(bit), COMMENT)))
+}
+
+/// Whether they do.
+pub fn is_there(nft: &Nft, family: Ip, mark_bit: u8) -> kernel::Result<bool> {
+    let rules = nft.rules(filter(family), "FORWARD")?;
+    Ok(rules.iter().any(|rule| is_pass(rule, 1 << mark_bit)))
+}
+
+fn filter(family: Ip) -> Table<'static> {
+    let family = if family == Ip::V4 { Family::Ip } else { Family::Ip6 };
+    Table { family, name: "filter" }
+}
+
+/// The chain as iptables makes it, where it is missing: what comes later finds our rule in it.
+fn batch(
+    family: Ip,
+    has_chain: bool,
+    place: Place,
+    exprs: Vec<Expr>,
+    comment: &'static str,
+) -> Batch {
+    let table = filter(family);
+    let mut batch = Batch::new();
+    if !has_chain {
+        let base = BaseChain { kind: ChainKind::Filter, hook: Hook::Forward, priority: 0 };
+        batch.add_table(table, "");
+        batch.add_chain(&Chain { table, name: "FORWARD", base: Some(base), comment: "" });
+    }
+    batch.add_rule(&Rule { table, chain: "FORWARD", place, exprs, comment });
+    batch
+}
+
+/// `-m mark --mark 0x1000/0x1000 -m comment --comment "…" -j ACCEPT`
+fn as_iptables(bit: u32) -> Vec<Expr> {
+    // struct xt_mark_mtinfo1: mark, mask, invert.
+    let mut mark = [bit.to_ne_bytes(), bit.to_ne_bytes()].concat();
+    mark.resize(16, 0);
+    // struct xt_comment_info.
+    let mut comment = COMMENT.as_bytes().to_vec();
+    comment.resize(256, 0);
+    vec![
+        Expr::XtMatch { name: "mark", revision: 1, info: mark },
+        Expr::XtMatch { name: "comment", revision: 0, info: comment },
+        Expr::Counter,
+        Expr::Verdict(Verdict::Accept),
+    ]
+}
+
+/// `meta mark & 0x1000 == 0x1000 counter accept`, which iptables writes since 1.8.8.
+fn as_nft(bit: u32) -> Vec<Expr> {
+    let mask = bit.to_ne_bytes().to_vec();
+    vec![
+        Expr::Meta(MetaKey::Mark, Reg(0)),
+        Expr::Bitwise { reg: Reg(0), mask: mask.clone(), xor: vec![0; 4] },
+        Expr::Cmp(Reg(0), Op::Eq, mask),
+        Expr::Counter,
+        Expr::Verdict(Verdict::Accept),
+    ]
+}
+
+/// Whether a rule lets packets with this bit pass and asks for nothing else, in either form: a chain that
+/// was saved and restored by another iptables has the other one.
+fn is_pass(rule: &FoundRule, bit: u32) -> bool {
+    const KNOWN: [&str; 6] = ["match", "meta", "bitwise", "cmp", "counter", "immediate"];
+    let bits = bit.to_ne_bytes();
+    let count = |kind: &str| rule.exprs.iter().filter(|(name, _)| name == kind).count();
+    let has_comment = usize::from(rule.xt_match("comment").is_some());
+    if !rule.accepts() || rule.exprs.iter().any(|(name, _)| !KNOWN.contains(&name.as_str())) {
+        return false;
+    }
+    match rule.xt_match("mark") {
+        Some(info) => {
+            let wanted = [bits, bits].concat();
+            let is_plain = info.starts_with(&wanted) && info.get(8) == Some(&0);
+            is_plain && count("cmp") == 0 && count("match") == 1 + has_comment
+        }
+        None => {
+            let is_mark = rule.looks_at(MetaKey::Mark) && count("meta") == 1;
+            let is_alone = count("cmp") == 1 && count("match") == has_comment;
+            is_mark && is_alone && rule.compared().any(|value| value == bits)
+        }
+    }
+}

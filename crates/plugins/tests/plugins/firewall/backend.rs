@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The backend iptables, next to the Go plugin: the same rules, removed by either.
+
+use serde_json::{Value, json};
+use testkit::{in_netns, not_run_unless, require};
+
+use super::{Chain, OUTSIDE, firewall, outside, reached};
+use crate::conf::{bridge, dual, ptp, with};
+use crate::mixed_rules::rules_of_containers;
+use crate::world::{Plugins, World};
+
+/// All rules as iptables prints them, without counters and times.
+fn saved(world: &World) -> Vec<String> {
+    let mut told = String::new();
+    for program in ["iptables-save", "ip6tables-save"] {
+        told += &world.host.exec(program, &[]);
+    }
+    let lines = told.lines().filter(|line| line.starts_with("-A") || line.starts_with(":CNI"));
+    let mut lines: Vec<String> = lines.map(str::to_owned).collect();
+    // The order of chains is of no consequence.
+    lines.sort();
+    lines
+}
+
+fn prev() -> Value {
+    json!({"cniVersion": "1.1.0", "interfaces": [{"name": "br0"}],
+           "ips": [{"address": "10.1.0.2/24"}, {"address": "fd00:1::2/64"}]})
+}
+
+#[test]
+fn firewall_writes_and_removes_what_gos_does() {
+    in_netns(|| {
+        require!(Program("iptables"));
+        let (go, ours) = (Plugins::go(), Plugins::ours());
+        for policy in ["open", "same-bridge", "isolated"] {
+            let keys = json!({"backend": "iptables", "ingressPolicy": policy});
+            let config = firewall("net", &keys);
+            let made = |plugins: &Plugins| {
+                let world = World::new(plugins, 1);
+                world.call(&config, 1).with_prev_result(&prev()).add().ok();
+                let once = saved(&world);
+                world.call(&config, 1).with_prev_result(&prev()).add().ok();
+                assert_eq!(saved(&world), once, "a second time");
+                once
+            };
+            assert_eq!(made(&ours), made(&go), "{policy}");
+            for (first, second) in [(&ours, &go), (&go, &ours)] {
+                let world = World::new(first, 1);
+                world.call(&config, 1).with_prev_result(&prev()).add().ok();
+                world.call_of(second, &config, 1).check(&prev()).ok();
+                world.call_of(second, &config, 1).del(&prev()).ok();
+                assert_eq!(rules_of_containers(&world), Vec::<String>::new());
+                let by_ours = world.call_of(&ours, &config, 1).check(&prev());
+                by_ours.fails_with(999, "iptables has no rule");
+            }
+        }
+    });
+}
+
+/// A node that is switched over to nf_tables with pods running.
+#[test]
+fn firewall_rules_by_go_are_checked_and_removed() {
+    in_netns(|| {
+        let (go, ours) = (Plugins::go(), Plugins::ours());
+        let config = firewall("net", &json!({}));
+        let world = World::new(&go, 1);
+        world.call(&config, 1).with_prev_result(&prev()).add().ok();
+        world.call_of(&ours, &config, 1).check(&prev()).ok();
+        world.call_of(&ours, &config, 1).del(&prev()).ok();
+        assert_eq!(rules_of_containers(&world), Vec::<String>::new());
+        world.call_of(&ours, &config, 1).check(&prev()).fails_with(999, "");
+    });
+}
+
+#[test]
+fn masquerading_writes_and_removes_what_gos_does() {
+    in_netns(|| {
+        let (go, ours) = (Plugins::go(), Plugins::ours());
+        let keys = json!({"ipMasq": true, "ipMasqBackend": "iptables", "ipam": dual()});
+        for config in [bridge(&with(keys.clone(), &json!({"isGateway": true}))), ptp(&keys)] {
+            let mut made = Vec::new();
+            for (first, second) in [(&ours, &go), (&go, &ours), (&ours, &ours)] {
+                let world = World::new(first, 2);
+                let result = world.call(&config, 1).add().result();
+                made.push(saved(&world));
+                world.call_of(second, &config, 1).check(&result).ok();
+                world.call_of(second, &config, 1).del(&result).ok();
+                assert_eq!(rules_of_containers(&world), Vec::<String>::new());
+                world.call_of(&ours, &config, 2).add().ok();
+                world.call_of(&ours, &config, 2).gc(&[("c2", "eth0")]).ok();
+                assert_ne!(rules_of_containers(&world), Vec::<String>::new());
+                world.call_of(&ours, &config, 2).gc(&[]).ok();
+                assert_eq!(rules_of_containers(&world), Vec::<String>::new());
+            }
+            assert_eq!(made[0], made[1]);
+        }
+    });
+}
+
+/// With the older program in place of the other one.
+#[test]
+fn iptables_legacy_is_served_by_its_program() {
+    in_netns(|| {
+        not_run_unless!(Program("iptables-legacy"));
+        let world = super::ours(1);
+        std::fs::create_dir_all("/run/bin").expect("a directory below /run");
+        for name in ["iptables", "ip6tables"] {
+            for what in ["save", "restore"] {
+                let program = world.host.exec("which", &[&format!("{name}-legacy-{what}")]);
+                std::os::unix::fs::symlink(program.trim(), format!("/run/bin/{name}-{what}"))
+                    .expect("a link below /run");
+            }
+        }
+        let path = format!("/run/bin:{}", std::env::var("PATH").unwrap_or_default());
+        let _outside = outside(&world);
+        world.host.exec("iptables-legacy", &["-P", "FORWARD", "DROP"]);
+        world.host.exec("ip6tables-legacy", &["-P", "FORWARD", "DROP"]);
+        let chain = Chain::new(&world, 1, &json!({"backend": "iptables"}));
+        let result = world.call(&chain.bridge, 1).add().result();
+        let call = chain.call(1).with_prev_result(&result).search(&path);
+        assert_eq!(reached(&world, 1, &OUTSIDE), [false, false]);
+        call.add().ok();
+        assert_eq!(reached(&world, 1, &OUTSIDE), [true, true]);
+        call.run("CHECK").ok();
+        call.run("DEL").ok();
+        assert_eq!(reached(&world, 1, &OUTSIDE), [false, false]);
+        call.run("CHECK").fails_with(999, "iptables has no rule");
+    });
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+//! firewalld itself, on a bus of its own.
+
+use std::time::Duration;
+
+use serde_json::json;
+use testkit::{Daemon, in_netns, not_run_unless, wait_for};
+
+use super::{Chain, OUTSIDE, address, ours, outside, reached};
+use crate::world::{Plugins, World};
+
+const BUS: &str = r#"<busconfig>
+  <type>system</type>
+  <listen>unix:path=/run/dbus/system_bus_socket</listen>
+  <auth>EXTERNAL</auth>
+  <policy context="default">
+    <allow send_destination="*" eavesdrop="true"/>
+    <allow eavesdrop="true"/>
+    <allow own="*"/>
+    <allow user="*"/>
+  </policy>
+</busconfig>"#;
+
+fn start(world: &World) -> [Daemon; 2] {
+    std::fs::create_dir_all("/run/dbus").expect("a directory below /run");
+    std::fs::write("/run/bus.conf", BUS).expect("a file below /run");
+    let bus = world.host.start("dbus-daemon", &["--nofork", "--config-file=/run/bus.conf"]);
+    wait_for("a bus", Duration::from_secs(10), || {
+        std::path::Path::new("/run/dbus/system_bus_socket").exists()
+    });
+    let firewalld = world.host.start("firewalld", &["--nofork", "--nopid"]);
+    wait_for("firewalld", Duration::from_secs(60), || {
+        world.host.try_exec("firewall-cmd", &["--state"]).is_ok()
+    });
+    [bus, firewalld]
+}
+
+fn sources(world: &World, zone: &str) -> String {
+    let zone = format!("--zone={zone}");
+    world.host.exec("firewall-cmd", &[&zone, "--list-sources"]).trim().to_owned()
+}
+
+#[test]
+fn addresses_are_sources_of_a_zone() {
+    in_netns(|| {
+        not_run_unless!(Program("firewalld"), Program("dbus-daemon"));
+        let world = ours(2);
+        let _outside = outside(&world);
+        let [bus, firewalld] = start(&world);
+        for keys in [json!({}), json!({"backend": "firewalld", "firewalldZone": "internal"})] {
+            let zone = keys["firewalldZone"].as_str().unwrap_or("trusted").to_owned();
+            let chain = Chain::new(&world, 1, &keys);
+            let (first, second) = (chain.add(1), chain.add(2));
+            let shown = sources(&world, &zone);
+            for at in [0, 1] {
+                assert!(shown.contains(&address(&first, at)), "{shown}");
+            }
+            chain.call(1).with_prev_result(&first).add().ok();
+            chain.call(1).check(&first).ok();
+            chain.call(1).status().ok();
+            if zone == "trusted" {
+                assert_eq!(reached(&world, 1, &OUTSIDE), [true, true]);
+            }
+            let removed = format!("--remove-source={}", address(&first, 0) + "/32");
+            world.host.exec("firewall-cmd", &[&format!("--zone={zone}"), &removed]);
+            chain.call(1).check(&first).fails_with(999, "is no source");
+            // Without the result: the addresses are remembered.
+            chain.call(1).run("DEL").ok();
+            assert!(!sources(&world, &zone).contains(&address(&first, 1)));
+            chain.call(2).check(&second).ok();
+            chain.call(2).gc(&[]).ok();
+            assert_eq!(sources(&world, &zone), "");
+            chain.del(1, &first);
+            chain.del(2, &second);
+        }
+        by_go(&world);
+        drop((firewalld, bus));
+        let chain = Chain::new(&world, 1, &json!({"backend": "firewalld"}));
+        chain.call(1).run("DEL").ok();
+        chain.call(1).status().fails_with(50, "firewalld");
+    });
+}
+
+/// What the Go plugin has told firewalld of, ours takes back, and the other way round.
+fn by_go(world: &World) {
+    let (go, ours) = (Plugins::go(), Plugins::ours());
+    let chain = Chain::new(world, 1, &json!({}));
+    let result = json!({"cniVersion": "1.1.0", "ips": [{"address": "10.1.0.9/24"}]});
+    for (first, second) in [(&go, &ours), (&ours, &go)] {
+        let call = |plugins| world.call_of(plugins, &chain.firewall, 1).with_prev_result(&result);
+        call(first).add().ok();
+        assert_eq!(sources(world, "trusted"), "10.1.0.9/32");
+        call(second).run("CHECK").ok();
+        call(second).run("DEL").ok();
+        assert_eq!(sources(world, "trusted"), "");
+    }
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//! DEL, CHECK, STATUS, GC and bad input.
+
+use serde_json::{Value, json};
+use testkit::in_netns;
+
+use super::{Chain, firewall, ours};
+use crate::rules::elements;
+
+fn count(chain: &Chain) -> usize {
+    elements(&chain.world.host).iter().filter(|one| one.contains("firewall4")).count()
+}
+
+#[test]
+fn del_needs_neither_namespace_nor_result() {
+    in_netns(|| {
+        let world = ours(3);
+        let chain = Chain::new(&world, 1, &json!({}));
+        let results: Vec<Value> = (1..=3).map(|pod| chain.add(pod)).collect();
+        assert_eq!(count(&chain), 3);
+        chain.call(1).netns("").run("DEL").ok();
+        assert_eq!(count(&chain), 2);
+        chain.call(2).netns("/run/netns/gone").del(&results[1]).ok();
+        chain.call(2).del(&results[1]).ok();
+        chain.call(3).check(&results[2]).ok();
+        chain.call(1).check(&results[0]).fails_with(999, "");
+        let bad = firewall("net1", &json!({"ingressPolicy": "nonsense", "backend": "nonsense"}));
+        world.call(&bad, 3).run("DEL").ok();
+        assert_eq!(elements(&world.host), Vec::<String>::new());
+        chain.call(3).run("DEL").ok();
+    });
+}
+
+/// An address that has a new holder is not taken away with the old one.
+#[test]
+fn late_del_leaves_the_new_holder_alone() {
+    in_netns(|| {
+        let world = ours(2);
+        let chain = Chain::new(&world, 1, &json!({}));
+        let result = json!({"cniVersion": "1.1.0", "ips": [{"address": "10.1.0.2/24"}]});
+        chain.call(1).with_prev_result(&result).add().ok();
+        chain.call(2).with_prev_result(&result).add().ok();
+        chain.call(1).del(&result).ok();
+        chain.call(2).check(&result).ok();
+        chain.call(2).del(&result).ok();
+        assert_eq!(count(&chain), 0);
+    });
+}
+
+#[test]
+fn gc_frees_what_is_not_listed() {
+    in_netns(|| {
+        let world = ours(3);
+        let (one, two) = (Chain::new(&world, 1, &json!({})), Chain::new(&world, 2, &json!({})));
+        let results = [one.add(1), one.add(2), two.add(3)];
+        one.call(1).run("GC").ok();
+        assert_eq!(count(&one), 3);
+        one.call(1).gc(&[("c2", "eth0")]).ok();
+        assert_eq!(count(&one), 2);
+        one.call(2).check(&results[1]).ok();
+        two.call(3).check(&results[2]).ok();
+    });
+}
+
+#[test]
+fn flushed_rules_are_noticed_and_made_again() {
+    in_netns(|| {
+        let world = ours(1);
+        let chain = Chain::new(&world, 1, &json!({}));
+        let result = chain.add(1);
+        world.host.exec("nft", &["flush", "ruleset"]);
+        chain.call(1).check(&result).fails_with(999, "");
+        chain.call(1).with_prev_result(&result).add().ok();
+        chain.call(1).check(&result).ok();
+        assert!(crate::rules::is_read_back(&world.host));
+    });
+}
+
+#[test]
+fn bad_input_is_told_and_changes_nothing() {
+    in_netns(|| {
+        let world = ours(1);
+        let result = json!({"cniVersion": "1.1.0", "ips": [{"address": "10.1.0.2/24"}]});
+        for (keys, words) in [
+            (json!({"backend": "ipfw"}), "\"backend\" is \"ipfw\""),
+            (json!({"ingressPolicy": "closed"}), "\"ingressPolicy\" is \"closed\""),
+            (json!({"markBit": 32}), "\"markBit\" is 32"),
+            (json!({"iptablesAdminChainName": "a b"}), "\"iptablesAdminChainName\" is \"a b\""),
+        ] {
+            let call = world.call(&firewall("net", &keys), 1);
+            call.with_prev_result(&result).add().fails_with(7, words);
+            call.status().fails_with(7, words);
+        }
+        world.call(&firewall("net", &json!({})), 1).add().fails_with(7, "prevResult");
+        let named = firewall("net", &json!({"backend": "firewalld"}));
+        world.call(&named, 1).status().fails_with(50, "firewalld does not run");
+        world.call(&named, 1).with_prev_result(&result).add().fails_with(11, "firewalld");
+        world.call(&named, 1).del(&result).ok();
+        assert_eq!(crate::rules::ruleset(&world.host), "");
+    });
+}

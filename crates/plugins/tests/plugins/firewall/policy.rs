@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Ingress policies, by packets.
+
+use serde_json::json;
+use testkit::in_netns;
+
+use super::{Chain, OUTSIDE, address, ours, outside, reached};
+use crate::rules::{chains, elements};
+
+/// Pods 1 and 2 on one bridge, pod 3 on another, pod 4 on a third without a policy.
+fn policy(first: &str, second: &str, expected: [[bool; 2]; 4]) {
+    let world = ours(4);
+    let _outside = outside(&world);
+    let one = Chain::new(&world, 1, &json!({"ingressPolicy": first}));
+    let two = Chain::new(&world, 2, &json!({"ingressPolicy": second}));
+    let open = Chain::new(&world, 3, &json!({}));
+    let results = [one.add(1), one.add(2), two.add(3), open.add(4)];
+    let seen: Vec<Vec<bool>> = results[1..]
+        .iter()
+        .map(|result| reached(&world, 1, &[&address(result, 0), &address(result, 1)]))
+        .chain([reached(&world, 1, &OUTSIDE)])
+        .collect();
+    assert_eq!(seen, expected, "{first} {second}");
+    assert_eq!(reached(&world, 1, &["10.1.0.1", "fd00:1::1"]), [true, true], "the host");
+    one.call(1).check(&results[0]).ok();
+    one.call(2).check(&results[1]).ok();
+    for (chain, pod) in [(&one, 1), (&one, 2), (&two, 3), (&open, 4)] {
+        chain.del(pod, &results[pod - 1]);
+    }
+    one.call(1).gc(&[]).ok();
+    assert_eq!(elements(&world.host), Vec::<String>::new());
+    let left = [chains(&world.host, "firewall_same"), chains(&world.host, "firewall_isolated")];
+    assert_eq!(left.concat(), Vec::<String>::new());
+}
+
+#[test]
+fn policies_keep_networks_apart() {
+    in_netns(|| {
+        let (yes, no) = ([true, true], [false, false]);
+        policy("open", "open", [yes, yes, yes, yes]);
+        policy("same-bridge", "same-bridge", [yes, no, yes, yes]);
+        policy("isolated", "same-bridge", [no, no, yes, yes]);
+        policy("open", "isolated", [yes, yes, yes, yes]);
+    });
+}
+
+/// The bridge is remembered as long as one of its containers is there, and GC of any network forgets it.
+#[test]
+fn gc_forgets_bridges_without_containers() {
+    in_netns(|| {
+        let world = ours(2);
+        let chain = Chain::new(&world, 1, &json!({"ingressPolicy": "isolated"}));
+        let results = [chain.add(1), chain.add(2)];
+        chain.call(1).gc(&[("c1", "eth0")]).ok();
+        chain.call(1).check(&results[0]).ok();
+        chain.call(2).check(&results[1]).fails_with(999, "");
+        world.on_host(&format!(
+            "link set {} type bridge_slave isolated off",
+            results[0]["interfaces"][1]["name"].as_str().unwrap()
+        ));
+        chain.call(1).check(&results[0]).fails_with(999, "is not isolated");
+        chain.call(1).gc(&[]).ok();
+        assert_eq!(elements(&world.host), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_policy_needs_an_interface() {
+    in_netns(|| {
+        let world = ours(1);
+        let chain = Chain::new(&world, 1, &json!({"ingressPolicy": "same-bridge"}));
+        let result = json!({"cniVersion": "1.1.0", "ips": [{"address": "10.1.0.2/24"}]});
+        chain.call(1).with_prev_result(&result).add().fails_with(7, "ingressPolicy");
+        assert_eq!(elements(&world.host), Vec::<String>::new());
+    });
+}

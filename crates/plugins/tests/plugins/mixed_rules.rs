@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Rules of the packet filter on a node that is switched over with pods running: what one set of
+//! plugins has made, the other checks and removes.
+
+use serde_json::{Value, json};
+use testkit::{in_netns, require};
+
+use crate::conf::{bridge, dual, ptp, with, without};
+use crate::world::{Plugins, World};
+
+/// Words that only rules of containers `c1`, `c2` … have: shared chains stay when they are empty.
+const OWN: [&str; 6] = ["10.1.0.", "fd00:1:", "id: ", "CNI-DN-", "cni-br-iface", "macspoofchk"];
+
+/// The lines of all rules that are about containers, as iptables and nft show them.
+pub fn rules_of_containers(world: &World) -> Vec<String> {
+    let mut told = String::new();
+    for program in ["iptables-save", "ip6tables-save"] {
+        told += &world.host.exec(program, &[]);
+    }
+    told += &world.host.exec("nft", &["list", "ruleset"]);
+    let is_own = |line: &&str| OWN.iter().any(|word| line.contains(word));
+    told.lines().filter(is_own).map(str::to_owned).collect()
+}
+
+#[track_caller]
+fn assert_no_rules(world: &World) {
+    assert_eq!(rules_of_containers(world), Vec::<String>::new());
+}
+
+fn masquerading(backend: &str) -> [Value; 2] {
+    let routes = json!({"routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]});
+    let keys = json!({"ipMasq": true, "ipMasqBackend": backend, "ipam": with(dual(), &routes)});
+    [bridge(&with(keys.clone(), &json!({"isGateway": true}))), ptp(&keys)]
+}
+
+#[test]
+fn masquerading_by_go_is_checked_and_removed() {
+    in_netns(|| {
+        require!(Program("iptables"), Program("nft"));
+        let (go, ours) = (Plugins::go(), Plugins::ours());
+        for network in ["iptables", "nftables"].iter().flat_map(|backend| masquerading(backend)) {
+            let world = World::new(&go, 3);
+            let results: Vec<Value> =
+                (1..=3).map(|pod| world.call(&network, pod).add().result()).collect();
+            let plain = without(network.clone(), &["ipMasqBackend"]);
+            let by_ours = |pod| world.call_of(&ours, &plain, pod);
+            by_ours(1).check(&results[0]).ok();
+            by_ours(1).del(&results[0]).ok();
+            by_ours(1).check(&results[0]).fails_with(999, "");
+            let left = rules_of_containers(&world).join("\n");
+            assert!(!left.contains("10.1.0.2") && left.contains("10.1.0.3"), "{left}");
+            by_ours(2).check(&results[1]).ok();
+            // As some runtimes do it: neither result nor namespace.
+            by_ours(2).netns("").run("DEL").ok();
+            world.call(&network, 3).check(&results[2]).ok();
+            by_ours(3).del(&results[2]).ok();
+            assert_no_rules(&world);
+        }
+    });
+}
+
+/// Both attachments of a container to a network share a chain with the Go plugin.
+#[test]
+fn the_other_interface_keeps_its_masquerading() {
+    in_netns(|| {
+        let (go, ours) = (Plugins::go(), Plugins::ours());
+        let [network, _] = masquerading("iptables");
+        let world = World::new(&go, 1);
+        let first = world.call(&network, 1).add().result();
+        let second = world.call(&network, 1).ifname("eth1").add().result();
+        let by_ours = world.call_of(&ours, &without(network, &["ipMasqBackend"]), 1);
+        by_ours.ifname("eth1").del(&second).ok();
+        by_ours.check(&first).ok();
+        by_ours.del(&first).ok();
+        assert_no_rules(&world);
+    });
+}
+
+#[test]
+fn spoof_checks_by_go_are_removed() {
+    in_netns(|| {
+        let (go, ours) = (Plugins::go(), Plugins::ours());
+        let network = bridge(&json!({"macspoofchk": true}));
+        let world = World::new(&go, 2);
+        let first = world.call(&network, 1).add().result();
+        let second = world.call(&network, 2).add().result();
+        assert!(
+            rules_of_containers(&world).iter().any(|line| line.contains("macspoofchk-c1-eth0"))
+        );
+        world.call_of(&ours, &network, 1).del(&first).ok();
+        let left = rules_of_containers(&world).join("\n");
+        assert!(!left.contains("c1-eth0") && left.contains("c2-eth0"), "{left}");
+        world.call_of(&ours, &network, 2).del(&second).ok();
+        assert_no_rules(&world);
+    });
+}
