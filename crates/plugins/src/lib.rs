@@ -35,6 +35,7 @@ pub mod main {
 pub mod meta {
     pub mod bandwidth;
     pub mod flannel;
+    pub mod portmap;
     pub mod sample;
     pub mod sbr;
     pub mod tuning;

@@ -5,7 +5,7 @@ use cni::Plugin;
 
 use crate::ipam::{dhcp, host_local, static_addresses};
 use crate::main::{bridge, host_device, loopback, podwire, ptp, tap};
-use crate::meta::{bandwidth, flannel, sample, sbr, tuning, vrf};
+use crate::meta::{bandwidth, flannel, portmap, sample, sbr, tuning, vrf};
 
 /// Every plugin of this program, by name.
 pub const PLUGINS: &[&Plugin] = &[
@@ -17,6 +17,7 @@ pub const PLUGINS: &[&Plugin] = &[
     &host_local::PLUGIN,
     &loopback::PLUGIN,
     &podwire::PLUGIN,
+    &portmap::PLUGIN,
     &ptp::PLUGIN,
     &sample::PLUGIN,
     &sbr::PLUGIN,
