@@ -12,6 +12,7 @@ mod docs;
 mod lifecycle;
 mod mixed;
 mod parallel;
+mod portmap;
 mod process;
 mod rules;
 mod snapshot;

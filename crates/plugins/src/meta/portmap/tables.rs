@@ -2,9 +2,9 @@
 //! The maps and chains of portmap. A packet's way through them costs the same however many ports are
 //! mapped, and only the first packet of a connection goes it.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 use kernel::nft::{BaseChain, ChainKind, DataType, Expr, Hook, MapTo, MetaKey, Op, Reg, Verdict};
 
 use crate::rules::phrase::{
@@ -193,7 +193,7 @@ fn chains() -> Vec<WantedChain> {
             "portmap_output",
             base(Hook::Output, DSTNAT),
             "from this host to itself",
-            vec![to_hostports()],
+            vec![nothing_from_localhost6(), to_hostports()],
         ),
         chain(
             "portmap_postrouting",
@@ -218,16 +218,18 @@ fn no_strangers_on_localhost() -> (Vec<Expr>, &'static str) {
     (exprs, "as without route_localnet")
 }
 
-fn localhost4() -> IpNet {
-    let net = ipnet::Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8);
-    IpNet::V4(net)
+/// Packets from ::1 never leave the host. Left alone, a connection is refused at once, and whoever tries
+/// `localhost` goes on to 127.0.0.1.
+fn nothing_from_localhost6() -> (Vec<Expr>, &'static str) {
+    let mut exprs = Ip::V6.only().to_vec();
+    exprs.push(Ip::V6.destination(Reg(0)));
+    exprs.extend(in_network(Reg(0), Op::Eq, IpAddr::from(Ipv6Addr::LOCALHOST).into()));
+    exprs.push(Expr::Verdict(Verdict::Return));
+    (exprs, "cannot be sent on")
 }
 
-fn localhost(family: Ip) -> IpNet {
-    match family {
-        Ip::V4 => localhost4(),
-        Ip::V6 => IpNet::from(std::net::IpAddr::from(std::net::Ipv6Addr::LOCALHOST)),
-    }
+fn localhost4() -> IpNet {
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8))
 }
 
 fn hostports() -> Rules {
@@ -268,10 +270,7 @@ fn masquerading() -> Rules {
     let mut rules: Rules = Vec::new();
     for family in [Ip::V4, Ip::V6] {
         let maps = Maps::of(family);
-        let from_localhost =
-            [&[family.source(Reg(0))], &in_network(Reg(0), Op::Eq, localhost(family))[..]].concat();
         let in_by = [Expr::Meta(MetaKey::IifName, Reg(0)), family.destination(Reg(4))];
-        let out_by = [Expr::Meta(MetaKey::OifName, Reg(0)), family.destination(Reg(4))];
         let own = [family.source(Reg(0)), family.destination(Reg(family.registers()))];
         let mut rule = |exprs: Vec<Expr>, map: &Map, comment| {
             let set = map.name.to_owned();
@@ -286,7 +285,12 @@ fn masquerading() -> Rules {
         rule(in_by.to_vec(), maps.hairpin, "a neighbour");
         // A bridge that passes frames through these rules does not tell where they came in.
         rule(own.to_vec(), maps.own, "the container itself");
-        rule([from_localhost, out_by.to_vec()].concat(), maps.hairpin, "localhost");
+        if family == Ip::V4 {
+            let mut exprs = vec![family.source(Reg(0))];
+            exprs.extend(in_network(Reg(0), Op::Eq, localhost4()));
+            exprs.extend([Expr::Meta(MetaKey::OifName, Reg(0)), family.destination(Reg(4))]);
+            rule(exprs, maps.hairpin, "localhost");
+        }
         rule(vec![family.destination(Reg(0))], maps.masq_all, "everybody");
     }
     rules
