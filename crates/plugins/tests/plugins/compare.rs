@@ -10,6 +10,7 @@ mod host_local;
 mod intended;
 mod loopback;
 mod play;
+mod portmap;
 mod ptp;
 mod refused;
 mod sbr;
@@ -230,4 +231,9 @@ fn vm_vrf_refuses_what_gos_does() {
         not_run_unless!(Link("vrf"));
         compare("vrf refused", vrf::refused());
     });
+}
+
+#[test]
+fn portmap_answers_as_gos_does() {
+    in_netns(|| compare("portmap", portmap::cases()));
 }
