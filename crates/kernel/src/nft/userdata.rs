@@ -10,15 +10,16 @@ pub(super) const SET_COMMENT: u8 = 7;
 const OURS: u8 = 200;
 /// The longest comment that `nft` reads back from a saved file.
 const MAX_COMMENT: usize = 127;
-/// `NFT_USERDATA_MAXLEN` (linux/netfilter/nf_tables.h).
-const MAX_LEN: usize = 256;
+/// One less than `NFT_USERDATA_MAXLEN` (linux/netfilter/nf_tables.h): of an element's 256 bytes the kernel
+/// keeps none, as it counts them in one byte.
+const MAX_LEN: usize = 255;
 
 /// A comment and bytes of the caller's.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Userdata {
     /// For people; cut off where it is too long.
     pub comment: String,
-    /// For the caller, at most 254 bytes; the comment gives way to it.
+    /// For the caller, at most 253 bytes; the comment gives way to it.
     pub bytes: Vec<u8>,
 }
 
