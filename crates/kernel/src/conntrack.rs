@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Connection tracking: forgetting connections whose address translation is out of date.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ::netlink::{Attr, Attrs, Errno, Message, Protocol, Socket};
@@ -49,39 +50,42 @@ struct Found {
 }
 
 /// Forgets the connections that were sent there, and returns how many. The next packet of each is a
-/// first packet again. The kernel looks through all of its connections, but tells of these only.
+/// first packet again. The kernel looks through all of its connections, once for each protocol, but tells
+/// of a few only.
 pub fn forget(sent_to: &[SentTo]) -> Result<usize> {
     const OP: &str = "forget connections";
-    let socket = Socket::open(Protocol::Netfilter).map_err(|cause| Error::new(OP, "", cause))?;
+    let fail = |cause| Error::new(OP, "", cause);
+    let socket = Socket::open(Protocol::Netfilter).map_err(fail)?;
+    let protocols: BTreeSet<u8> = sent_to.iter().map(|one| one.protocol).collect();
     let mut forgotten = 0;
-    for wanted in sent_to {
-        for family in families(wanted.address) {
-            let object = || format!("to port {}", wanted.port);
-            let found = socket.dump(&list(family, wanted), |_, payload| read(payload, wanted));
-            let found = match found {
-                // A kernel without connection tracking of this family has nothing to forget.
-                Err(cause) if cause.errno == Errno::OPNOTSUPP || cause.errno == Errno::NOENT => {
-                    continue;
-                }
-                other => other.map_err(|cause| Error::new(OP, object(), cause))?,
-            };
-            let messages: Vec<Message> = found.iter().map(remove).collect();
-            let refused = socket.request(&messages);
-            // One that has ended meanwhile is as good.
-            forgotten +=
-                messages.len() - refused.map_err(|cause| Error::new(OP, object(), cause))?.len();
-        }
+    for protocol in protocols {
+        let wanted: Vec<SentTo> =
+            sent_to.iter().copied().filter(|one| one.protocol == protocol).collect();
+        let found = socket.dump(&list(protocol, &wanted), |_, payload| read(payload, &wanted));
+        let found = match found {
+            // A kernel without connection tracking has nothing to forget.
+            Err(cause) if cause.errno == Errno::OPNOTSUPP || cause.errno == Errno::NOENT => {
+                continue;
+            }
+            other => other.map_err(fail)?,
+        };
+        let messages: Vec<Message> = found.iter().map(remove).collect();
+        // One that has ended meanwhile is as good.
+        forgotten += messages.len() - socket.request(&messages).map_err(fail)?.len();
     }
     Ok(forgotten)
 }
 
-fn families(address: Option<IpAddr>) -> impl Iterator<Item = u8> {
-    let v4 = address.is_none_or(|address| address.is_ipv4());
-    let v6 = address.is_none_or(|address| address.is_ipv6());
-    [(libc::AF_INET, v4), (libc::AF_INET6, v6)]
-        .into_iter()
-        .filter(|(_, wanted)| *wanted)
-        .map(|(family, _)| u8::try_from(family).unwrap_or_default())
+/// The family that all of them are of, or 0 for either.
+fn family(wanted: &[SentTo]) -> u8 {
+    let is =
+        |of: fn(&IpAddr) -> bool| wanted.iter().all(|one| one.address.as_ref().is_some_and(of));
+    let family = match (is(IpAddr::is_ipv4), is(IpAddr::is_ipv6)) {
+        (true, _) => libc::AF_INET,
+        (_, true) => libc::AF_INET6,
+        _ => libc::AF_UNSPEC,
+    };
+    u8::try_from(family).unwrap_or_default()
 }
 
 fn message(kind: u16, family: u8) -> Message {
@@ -90,30 +94,37 @@ fn message(kind: u16, family: u8) -> Message {
     message
 }
 
-fn list(family: u8, wanted: &SentTo) -> Message {
-    let mut message = message(IPCTNL_MSG_CT_GET, family);
+/// Asks for one port where it is one, and for all of the protocol else.
+fn list(protocol: u8, wanted: &[SentTo]) -> Message {
+    let port = match wanted {
+        [one] => Some(one.port),
+        _ => None,
+    };
+    let mut message = message(IPCTNL_MSG_CT_GET, family(wanted));
     message.nest(CTA_TUPLE_ORIG, |tuple| {
         tuple.nest(CTA_TUPLE_PROTO, |proto| {
-            proto.u8(CTA_PROTO_NUM, wanted.protocol).be16(CTA_PROTO_DST_PORT, wanted.port);
+            proto.u8(CTA_PROTO_NUM, protocol).be16(CTA_PROTO_DST_PORT, port.unwrap_or_default());
         });
     });
+    let by_port = port.map_or(0, |_| CTA_FILTER_F_CTA_PROTO_DST_PORT);
     message.nest(CTA_FILTER, |filter| {
-        filter.u32(
-            CTA_FILTER_ORIG_FLAGS,
-            CTA_FILTER_F_CTA_PROTO_NUM | CTA_FILTER_F_CTA_PROTO_DST_PORT,
-        );
+        filter.u32(CTA_FILTER_ORIG_FLAGS, CTA_FILTER_F_CTA_PROTO_NUM | by_port);
     });
     message
 }
 
 /// The kernel may not have filtered; what does not fit is not ours to remove.
-fn read(payload: &[u8], wanted: &SentTo) -> Option<Found> {
+fn read(payload: &[u8], wanted: &[SentTo]) -> Option<Found> {
     let attrs = Attrs::after(payload, HEADER_LEN);
     let tuple = attrs.find_kind(CTA_TUPLE_ORIG)?;
     let proto = tuple.nested().find_kind(CTA_TUPLE_PROTO)?.nested();
-    let is_sent_there = proto.find_kind(CTA_PROTO_NUM)?.u8() == Some(wanted.protocol)
-        && proto.find_kind(CTA_PROTO_DST_PORT)?.be16() == Some(wanted.port)
-        && wanted.address.is_none_or(|address| destination(&tuple) == Some(address));
+    let protocol = proto.find_kind(CTA_PROTO_NUM)?.u8()?;
+    let port = proto.find_kind(CTA_PROTO_DST_PORT)?.be16()?;
+    let to = destination(&tuple);
+    let is_sent_there = wanted.iter().any(|one| {
+        let is_address = one.address.is_none_or(|address| to == Some(address));
+        one.protocol == protocol && one.port == port && is_address
+    });
     is_sent_there.then(|| Found {
         family: payload.first().copied().unwrap_or_default(),
         tuple: tuple.payload.to_vec(),

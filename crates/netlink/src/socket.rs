@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, retry_on_intr};
+use rustix::net::sockopt::set_socket_send_buffer_size_force;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
 };
@@ -31,6 +32,8 @@ const LONG_DUMP: usize = 3;
 // buffer; 500 do not, and the kernel then drops the one we wait for (ENOBUFS).
 const MAX_MESSAGES: usize = 128;
 const MAX_BYTES: usize = 64 * 1024;
+/// What every kernel lets a socket send at once; a long batch of nf_tables needs more.
+const USUAL_SEND_BUFFER: usize = 64 * 1024;
 
 const MAX_DUMP_TRIES: usize = 10;
 
@@ -246,6 +249,10 @@ impl Socket {
             let flags = if marked == index { flags } else { 0 };
             let offset = u32::try_from(index).unwrap_or(u32::MAX);
             message.encode(&mut bytes, first.wrapping_add(offset), flags);
+        }
+        if bytes.len() > USUAL_SEND_BUFFER {
+            // Best effort: without the right to do so, the send is refused and says why.
+            let _ = set_socket_send_buffer_size_force(&self.fd, 2 * bytes.len());
         }
         retry_on_intr(|| send(&self.fd, &bytes, SendFlags::empty()))?;
         Ok(first)

@@ -55,6 +55,7 @@ pub mod meta {
     pub mod bandwidth;
     pub mod firewall;
     pub mod flannel;
+    pub mod portmap;
     pub mod sample;
     pub mod sbr;
     pub mod tuning;

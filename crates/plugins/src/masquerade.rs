@@ -204,6 +204,7 @@ impl Masquerade {
             base: None,
             comment: network.to_owned(),
             rules,
+            entrances: Vec::new(),
         }
     }
 }
@@ -258,5 +259,6 @@ fn base_chain() -> Vec<WantedChain> {
     }
     let base = BaseChain { kind: ChainKind::Nat, hook: Hook::Postrouting, priority: SRCNAT };
     let comment = "what leaves the containers' networks".to_owned();
-    vec![WantedChain { name: "masq_postrouting".to_owned(), base: Some(base), comment, rules }]
+    let (name, entrances) = ("masq_postrouting".to_owned(), Vec::new());
+    vec![WantedChain { name, base: Some(base), comment, rules, entrances }]
 }

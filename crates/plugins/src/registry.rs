@@ -5,7 +5,7 @@ use cni::Plugin;
 
 use crate::ipam::{dhcp, host_local, static_addresses};
 use crate::main::{bridge, dummy, host_device, ipvlan, loopback, macvlan, podwire, ptp, tap, vlan};
-use crate::meta::{bandwidth, firewall, flannel, sample, sbr, tuning, vrf};
+use crate::meta::{bandwidth, firewall, flannel, portmap, sample, sbr, tuning, vrf};
 
 /// Every plugin of this program, by name.
 pub const PLUGINS: &[&Plugin] = &[
@@ -21,6 +21,7 @@ pub const PLUGINS: &[&Plugin] = &[
     &loopback::PLUGIN,
     &macvlan::PLUGIN,
     &podwire::PLUGIN,
+    &portmap::PLUGIN,
     &ptp::PLUGIN,
     &sample::PLUGIN,
     &sbr::PLUGIN,

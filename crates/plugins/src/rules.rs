@@ -6,22 +6,25 @@
 //! attachment's elements are listed in the set `owned` under a key that follows from the attachment, so
 //! that DEL finds them without result or namespace, and GC without looking at other networks'.
 
+mod entrance;
 mod fault;
 mod index;
 mod ledger;
 mod map;
 mod owner;
 pub mod phrase;
+mod rehearsal;
 
 use cni::{Attachment, Error, Request};
 use kernel::nft::{BaseChain, Batch, Chain, Expr, Family, Place, Rule, Set, Table};
 
-use crate::fault::OrFault;
-
+pub use self::entrance::Entrance;
 pub use self::fault::{Conflict, Fault};
+pub use self::index::Located;
 pub use self::ledger::Ledger;
 pub use self::map::{Entry, Map, key};
 pub use self::owner::Owner;
+use crate::fault::OrFault;
 
 /// The table of everything that sees IP packets.
 pub const TABLE: Table<'static> = Table { family: Family::Inet, name: "podwire" };
@@ -90,6 +93,8 @@ pub struct WantedChain {
     pub comment: String,
     /// Its rules in order, each with a comment that may be empty.
     pub rules: Vec<(Vec<Expr>, &'static str)>,
+    /// Rules of another chain that lead here, made and removed with this one.
+    pub entrances: Vec<Entrance>,
 }
 
 impl WantedChain {
@@ -102,6 +107,9 @@ impl WantedChain {
         for (exprs, comment) in &self.rules {
             let exprs = exprs.clone();
             batch.add_rule(&Rule { table, chain: &self.name, place: Place::Last, exprs, comment });
+        }
+        for entrance in &self.entrances {
+            entrance.write(table, &self.name, batch);
         }
     }
 }

@@ -14,6 +14,7 @@ const NFTA_EXPR_DATA: u16 = 2;
 const NFT_REG32_00: u32 = 8;
 const NFT_LOOKUP_F_INV: u32 = 1;
 const NFT_NAT_DNAT: u32 = 1;
+const NFT_FIB_RESULT_ADDRTYPE: u32 = 3;
 const NF_NAT_RANGE_PROTO_RANDOM_FULLY: u32 = 1 << 4; // linux/netfilter/nf_nat.h
 
 /// A register of four bytes, by its number from 0 to 15.
@@ -64,6 +65,8 @@ pub enum CtKey {
 pub enum Fib {
     /// The kind of the destination address, an `RTN_*` number.
     DestinationType,
+    /// The kind of the source address.
+    SourceType,
 }
 
 /// How values are compared (`NFT_CMP_*`).
@@ -232,8 +235,12 @@ impl Expr {
             Expr::Ct(key, reg) => {
                 to.be32(1, reg.number()).be32(2, *key as u32);
             }
-            Expr::Fib(Fib::DestinationType, reg) => {
-                to.be32(1, reg.number()).be32(2, 3).be32(3, 2);
+            Expr::Fib(of, reg) => {
+                let flags = match of {
+                    Fib::SourceType => 1,
+                    Fib::DestinationType => 2,
+                };
+                to.be32(1, reg.number()).be32(2, NFT_FIB_RESULT_ADDRTYPE).be32(3, flags);
             }
             Expr::Bitwise { reg, mask, xor } => {
                 let len = u32::try_from(mask.len()).unwrap_or(u32::MAX);

@@ -10,15 +10,16 @@ pub(super) const SET_COMMENT: u8 = 7;
 const OURS: u8 = 200;
 /// The longest comment that `nft` reads back from a saved file.
 const MAX_COMMENT: usize = 127;
-/// `NFT_USERDATA_MAXLEN` (linux/netfilter/nf_tables.h).
-const MAX_LEN: usize = 256;
+/// Two less than `NFT_USERDATA_MAXLEN` (linux/netfilter/nf_tables.h): the kernel counts an element's bytes,
+/// and one more, in a single byte. Of 256 it keeps none, and 255 are EINVAL.
+const MAX_LEN: usize = 254;
 
 /// A comment and bytes of the caller's.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Userdata {
     /// For people; cut off where it is too long.
     pub comment: String,
-    /// For the caller, at most 254 bytes; the comment gives way to it.
+    /// For the caller, at most 252 bytes; the comment gives way to it.
     pub bytes: Vec<u8>,
 }
 
@@ -86,7 +87,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_never_outgrows_the_kernel(comment: String, bytes in prop::collection::vec(any::<u8>(), 0..254)) {
+        fn it_never_outgrows_the_kernel(comment: String, bytes in prop::collection::vec(any::<u8>(), 0..253)) {
             let written = Userdata { comment: comment.clone(), bytes: bytes.clone() }.write(COMMENT);
             prop_assert!(written.len() <= MAX_LEN);
             let read = Userdata::read(&written);

@@ -22,6 +22,9 @@ pub const OWNED: Map = Map {
 /// What the kernel lets us attach to one element, less a length that nobody needs.
 const PAGE: usize = 250;
 
+/// Pages are numbered by one byte.
+pub const MAX_PAGES: usize = 256;
+
 /// The place of an element.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Located {

@@ -24,9 +24,9 @@ const AT_ONCE: usize = 500;
 /// The elements of one feature.
 #[derive(Debug)]
 pub struct Ledger {
-    nft: Nft,
-    feature: &'static Feature,
-    has_removed: bool,
+    pub(super) nft: Nft,
+    pub(super) feature: &'static Feature,
+    pub(super) has_removed: bool,
 }
 
 impl Ledger {
@@ -69,7 +69,7 @@ impl Ledger {
         entries: &[Entry],
         chains: &[WantedChain],
     ) -> Result<(), Fault> {
-        let wanted = Wanted::new(self.feature, owner, entries);
+        let wanted = Wanted::new(self.feature, owner, entries)?;
         let mut batch = Batch::new();
         wanted.write(&mut batch);
         for _ in 0..TRIES {
@@ -323,12 +323,16 @@ struct Wanted<'a> {
 }
 
 impl<'a> Wanted<'a> {
-    fn new(feature: &'static Feature, owner: &Owner, entries: &'a [Entry]) -> Self {
+    fn new(feature: &'static Feature, owner: &Owner, entries: &'a [Entry]) -> Result<Self, Fault> {
         let pages = index::write(entries, &owner.to_string());
+        if pages.len() > index::MAX_PAGES {
+            let what = format!("{} elements are more than can be listed", entries.len());
+            return Err(Fault::Wrong(what));
+        }
         let numbered = (0..=u8::MAX).zip(pages);
         let key = |page| index::page_key(owner.digest(), feature.number, page);
         let pages = numbered.map(|(page, attached)| (key(page), attached)).collect();
-        Self { feature, entries, tag: owner.tag(), pages }
+        Ok(Self { feature, entries, tag: owner.tag(), pages })
     }
 
     fn write(&self, batch: &mut Batch) {

@@ -11,6 +11,7 @@ mod intended;
 mod links;
 mod loopback;
 mod play;
+mod portmap;
 mod ptp;
 mod refused;
 mod sbr;
@@ -276,4 +277,9 @@ fn vm_dummy_does_what_gos_does() {
         not_run_unless!(Link("dummy"));
         compare("dummy", links::dummy_cases());
     });
+}
+
+#[test]
+fn portmap_answers_as_gos_does() {
+    in_netns(|| compare("portmap", portmap::cases()));
 }

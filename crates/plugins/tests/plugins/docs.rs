@@ -70,6 +70,11 @@ fn podwire_works_as_printed() {
 }
 
 #[test]
+fn portmap_works_as_printed() {
+    works_as_printed("portmap");
+}
+
+#[test]
 fn ptp_works_as_printed() {
     works_as_printed("ptp");
 }

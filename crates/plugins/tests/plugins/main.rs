@@ -14,6 +14,7 @@ mod lifecycle;
 mod mixed;
 mod mixed_rules;
 mod parallel;
+mod portmap;
 mod process;
 mod rules;
 mod snapshot;

@@ -27,6 +27,7 @@ const PASSING: &[&str] = &[
 
 /// The switches that plugins turn.
 const SYSCTLS: &str = "ipv4/ip_forward ipv6/conf/all/forwarding ipv4/conf/*/arp_notify \
+    ipv4/conf/*/route_localnet \
     ipv6/conf/*/accept_dad ipv6/conf/*/enhanced_dad ipv6/conf/*/accept_ra \
     ipv6/conf/*/disable_ipv6 ipv6/conf/*/keep_addr_on_down ipv6/conf/*/ndisc_notify";
 

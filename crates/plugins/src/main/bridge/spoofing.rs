@@ -82,5 +82,6 @@ fn base_chain() -> Vec<WantedChain> {
         base: Some(base),
         comment: "containers send from their own hardware address".to_owned(),
         rules: vec![(own, ""), (others, "")],
+        entrances: Vec::new(),
     }]
 }

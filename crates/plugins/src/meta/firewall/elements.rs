@@ -82,7 +82,8 @@ pub fn pass(firewall: &Firewall, address: IpAddr) -> (Entry, WantedChain) {
         Expr::SetMeta(MetaKey::Mark, Reg(0)),
     ];
     let comment = "what passes, also by iptables".to_owned();
-    let chain = WantedChain { name, base: None, comment, rules: vec![(set, "")] };
+    let chain =
+        WantedChain { name, base: None, comment, rules: vec![(set, "")], entrances: Vec::new() };
     (jump(address, [&PASS4, &PASS6], &chain), chain)
 }
 
@@ -100,6 +101,7 @@ pub fn ingress(policy: Ingress, bridge: &str, address: IpAddr) -> (Entry, Wanted
             (vec![from.clone(), own, Expr::Verdict(of_own)], ""),
             (vec![from, is_bridge, Expr::Verdict(Verdict::Drop)], ""),
         ],
+        entrances: Vec::new(),
     };
     (jump(address, [&INGRESS4, &INGRESS6], &chain), chain)
 }
@@ -152,9 +154,20 @@ fn chains() -> Vec<WantedChain> {
     }
     let base = BaseChain { kind: ChainKind::Filter, hook: Hook::Forward, priority: PRIORITY };
     let comment = "what containers send, and who reaches them".to_owned();
-    let forward =
-        WantedChain { name: "firewall_forward".to_owned(), base: Some(base), comment, rules };
+    let forward = WantedChain {
+        name: "firewall_forward".to_owned(),
+        base: Some(base),
+        comment,
+        rules,
+        entrances: Vec::new(),
+    };
     let comment = "jumps to the chains of administrators".to_owned();
-    let admin = WantedChain { name: ADMIN.to_owned(), base: None, comment, rules: Vec::new() };
+    let admin = WantedChain {
+        name: ADMIN.to_owned(),
+        base: None,
+        comment,
+        rules: Vec::new(),
+        entrances: Vec::new(),
+    };
     vec![forward, admin]
 }

@@ -36,6 +36,7 @@ pub const INTENDED: &[Intended] = &[
             "refused",
             "host-local",
             "loopback",
+            "portmap",
             "ptp",
             "static",
             "tuning",
@@ -57,6 +58,7 @@ pub const INTENDED: &[Intended] = &[
             "refused",
             "host-local",
             "loopback",
+            "portmap",
             "ptp",
             "static",
             "tuning",
@@ -126,7 +128,7 @@ pub const INTENDED: &[Intended] = &[
     },
     Intended {
         reason: "DEL needs neither valid ranges nor arguments, so it cleans up what it can",
-        groups: &["refused", "host-local", "tuning", "sbr", "vrf refused"],
+        groups: &["refused", "host-local", "portmap", "tuning", "sbr", "vrf refused"],
         fits: |d| d.verb == "DEL" && d.fact == "answer/exit" && d.ours == Some("success"),
     },
     Intended {

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Conditions in the words of iptables: `-s 10.0.0.0/8 ! -i eth0`.
+
+use super::{Condition, Match, Name, Problem, address_type, network, protocol};
+use crate::rules::phrase::Ip;
+
+const OPTIONS: &str = "-s, -d, -i, -p, -m addrtype with --src-type or --dst-type, -m comment";
+
+pub(super) fn parse(words: &[String], family: Ip) -> Result<Vec<Condition>, Problem> {
+    let mut words = words.iter().map(|word| word.trim()).filter(|word| !word.is_empty());
+    let mut all = Vec::new();
+    let mut negated = false;
+    let mut last = "";
+    while let Some(word) = words.next() {
+        last = word;
+        if word == "!" {
+            negated = true;
+            continue;
+        }
+        let missing = || Problem::new(word, "must be followed by a value");
+        let value = words.next().ok_or_else(missing)?;
+        if let Some(alternatives) = option(word, value, family)? {
+            all.push(Condition { negated, alternatives });
+        }
+        negated = false;
+    }
+    if negated {
+        return Err(Problem::new(last, "must be followed by an option"));
+    }
+    Ok(all)
+}
+
+/// What an option asks for; `None` where it asks for nothing by itself.
+fn option(word: &str, value: &str, family: Ip) -> Result<Option<Vec<Match>>, Problem> {
+    let asked = match word {
+        "-s" | "--source" | "--src" => networks(value, family, Match::Source)?,
+        "-d" | "--destination" | "--dst" => networks(value, family, Match::Destination)?,
+        "-i" | "--in-interface" => vec![Match::Interface(Name::parse(value, '+')?)],
+        "-p" | "--protocol" | "--proto" => vec![Match::Protocol(protocol(value)?)],
+        "--src-type" => each(value, |word| address_type(word).map(Match::SourceType))?,
+        "--dst-type" => each(value, |word| address_type(word).map(Match::DestinationType))?,
+        "--comment" => return Ok(None),
+        "-m" | "--match" => return module(value).map(|()| None),
+        other => {
+            let problem = format!("is not understood here; allowed are {OPTIONS}");
+            return Err(Problem::new(other, problem));
+        }
+    };
+    Ok(Some(asked))
+}
+
+fn networks(
+    value: &str,
+    family: Ip,
+    to_match: fn(ipnet::IpNet) -> Match,
+) -> Result<Vec<Match>, Problem> {
+    each(value, |word| network(word, family).map(to_match))
+}
+
+fn each(value: &str, read: impl Fn(&str) -> Result<Match, Problem>) -> Result<Vec<Match>, Problem> {
+    value.split(',').map(read).collect()
+}
+
+/// Modules only say where the words that follow come from.
+fn module(name: &str) -> Result<(), Problem> {
+    const MODULES: [&str; 5] = ["addrtype", "comment", "tcp", "udp", "sctp"];
+    if MODULES.contains(&name) {
+        return Ok(());
+    }
+    let problem = format!("is not understood here; allowed are {}", MODULES.join(", "));
+    Err(Problem::new(name, problem))
+}

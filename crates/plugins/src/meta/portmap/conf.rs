@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The configuration of portmap: as written, and as understood. Pure.
+
+use std::net::IpAddr;
+
+use cni::{Code, Error, Request};
+use serde::Deserialize;
+
+use super::conditions::Conditions;
+use crate::rules::phrase::Ip;
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct PortmapConf {
+    backend: Option<String>,
+    snat: Option<bool>,
+    masq_all: bool,
+    mark_masq_bit: Option<i64>,
+    external_set_mark_chain: Option<String>,
+    conditions_v4: Vec<String>,
+    conditions_v6: Vec<String>,
+    runtime_config: RuntimeConf,
+}
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct RuntimeConf {
+    port_mappings: Vec<MappingConf>,
+}
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct MappingConf {
+    host_port: i64,
+    container_port: i64,
+    protocol: String,
+    #[serde(rename = "hostIP")]
+    host_ip: String,
+}
+
+/// How the rules are kept in the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backend {
+    /// Elements of maps in the table `podwire`.
+    Nftables,
+}
+
+/// Protocols that have ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Protocol {
+    Tcp,
+    Udp,
+    Sctp,
+}
+
+impl Protocol {
+    const ALL: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
+
+    /// By name, in any case.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|one| one.as_str().eq_ignore_ascii_case(name))
+    }
+
+    pub fn of_number(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|one| one.number() == number)
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Protocol::Tcp => "tcp",
+            Protocol::Udp => "udp",
+            Protocol::Sctp => "sctp",
+        }
+    }
+
+    /// `IPPROTO_*` of linux/in.h.
+    pub fn number(self) -> u8 {
+        match self {
+            Protocol::Tcp => 6,
+            Protocol::Udp => 17,
+            Protocol::Sctp => 132,
+        }
+    }
+}
+
+/// A port of the host, on one address or on all of a family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HostPort {
+    pub family: Ip,
+    pub address: Option<IpAddr>,
+    pub protocol: Protocol,
+    pub port: u16,
+}
+
+impl std::fmt::Display for HostPort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} port {} of ", self.protocol.as_str(), self.port)?;
+        match (self.address, self.family) {
+            (Some(address), _) => write!(f, "{address}"),
+            (None, Ip::V4) => f.write_str("every IPv4 address"),
+            (None, Ip::V6) => f.write_str("every IPv6 address"),
+        }
+    }
+}
+
+/// A port of the host that leads to one of the container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mapping {
+    pub from: HostPort,
+    pub to: u16,
+}
+
+/// What the configuration asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Portmap {
+    pub backend: Backend,
+    /// Containers of the same network and this host itself can use the ports too.
+    pub snat: bool,
+    /// The container sees everybody with this host's address.
+    pub masq_all: bool,
+    pub conditions_v4: Option<Conditions>,
+    pub conditions_v6: Option<Conditions>,
+    /// Each port of the host once for each family.
+    pub mappings: Vec<Mapping>,
+}
+
+impl Portmap {
+    pub fn understand(request: &Request) -> Result<Self, Error> {
+        let conf: PortmapConf = request.conf()?;
+        check_mark(&conf)?;
+        let conditions = |key: &str, words: &[String], family| {
+            let problem = |problem| Error::invalid_config(format!("key {key:?}: {problem}"));
+            Conditions::understand(words, family).map_err(problem)
+        };
+        Ok(Self {
+            backend: backend(conf.backend.as_deref())?,
+            snat: conf.snat.unwrap_or(true),
+            masq_all: conf.masq_all,
+            conditions_v4: conditions("conditionsV4", &conf.conditions_v4, Ip::V4)?,
+            conditions_v6: conditions("conditionsV6", &conf.conditions_v6, Ip::V6)?,
+            mappings: mappings(&conf.runtime_config.port_mappings)?,
+        })
+    }
+
+    pub fn conditions(&self, family: Ip) -> Option<&Conditions> {
+        match family {
+            Ip::V4 => self.conditions_v4.as_ref(),
+            Ip::V6 => self.conditions_v6.as_ref(),
+        }
+    }
+}
+
+fn backend(name: Option<&str>) -> Result<Backend, Error> {
+    match name {
+        None | Some("" | "nftables") => Ok(Backend::Nftables),
+        Some("iptables") => {
+            let msg =
+                "key \"backend\" is \"iptables\", which this version of podwire does not do yet";
+            let cure = "leave \"backend\" out, or use the Go plugin for this network";
+            Err(Error::new(Code::UNSUPPORTED_FIELD, msg).with_details(cure))
+        }
+        Some(other) => {
+            let msg =
+                format!("key \"backend\" is {other:?}, allowed are \"nftables\" and \"iptables\"");
+            Err(Error::invalid_config(msg))
+        }
+    }
+}
+
+/// No packet is marked here; what would be wrong elsewhere is wrong here too.
+fn check_mark(conf: &PortmapConf) -> Result<(), Error> {
+    match (conf.mark_masq_bit, &conf.external_set_mark_chain) {
+        (Some(_), Some(_)) => {
+            let msg = "keys \"markMasqBit\" and \"externalSetMarkChain\" exclude each other";
+            Err(Error::invalid_config(msg))
+        }
+        (Some(bit), _) if !(0..=31).contains(&bit) => {
+            let msg = format!("key \"markMasqBit\" is {bit}, allowed are 0 to 31");
+            Err(Error::invalid_config(msg))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn mappings(confs: &[MappingConf]) -> Result<Vec<Mapping>, Error> {
+    let mut all: Vec<Mapping> = Vec::new();
+    let mut known = std::collections::HashMap::new();
+    for (at, conf) in confs.iter().enumerate() {
+        for mapping in conf.understand(at)? {
+            let HostPort { family, address, protocol, port } = mapping.from;
+            let key = (family == Ip::V4, address, protocol.number(), port);
+            match known.insert(key, mapping.to) {
+                None => all.push(mapping),
+                Some(to) if to == mapping.to => {}
+                Some(to) => {
+                    let msg = format!(
+                        "key \"runtimeConfig.portMappings\" maps {} to container ports {to} and {}",
+                        mapping.from, mapping.to
+                    );
+                    return Err(Error::invalid_config(msg));
+                }
+            }
+        }
+    }
+    Ok(all)
+}
+
+impl MappingConf {
+    /// One for each family that it is for.
+    fn understand(&self, at: usize) -> Result<Vec<Mapping>, Error> {
+        let key = |name: &str| format!("runtimeConfig.portMappings[{at}].{name}");
+        let port = |name, value: i64| {
+            u16::try_from(value).ok().filter(|port| *port != 0).ok_or_else(|| {
+                let msg = format!("key {:?} is {value}, allowed are 1 to 65535", key(name));
+                Error::invalid_config(msg)
+            })
+        };
+        let from = port("hostPort", self.host_port)?;
+        let to = port("containerPort", self.container_port)?;
+        let protocol = match self.protocol.as_str() {
+            "" => Protocol::Tcp,
+            name => Protocol::parse(name).ok_or_else(|| {
+                let key = key("protocol");
+                let msg = format!("key {key:?} is {name:?}, allowed are tcp, udp and sctp");
+                Error::invalid_config(msg)
+            })?,
+        };
+        let mapping = |(family, address)| Mapping {
+            from: HostPort { family, address, protocol, port: from },
+            to,
+        };
+        Ok(self.places(&key("hostIP"))?.into_iter().map(mapping).collect())
+    }
+
+    /// On which addresses of the host.
+    fn places(&self, key: &str) -> Result<Vec<(Ip, Option<IpAddr>)>, Error> {
+        if self.host_ip.is_empty() {
+            return Ok(vec![(Ip::V4, None), (Ip::V6, None)]);
+        }
+        let address: IpAddr = self.host_ip.parse().map_err(|_| {
+            Error::invalid_config(format!("key {key:?} is {:?}, expected an address", self.host_ip))
+        })?;
+        let address = address.to_canonical();
+        let one = Some(address).filter(|address| !address.is_unspecified());
+        Ok(vec![(Ip::of(address), one)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(mappings_as_written: serde_json::Value) -> Result<Vec<Mapping>, String> {
+        let confs: Vec<MappingConf> =
+            cni::json::decode(&mappings_as_written).expect("the types are right");
+        mappings(&confs).map_err(|error| error.msg)
+    }
+
+    fn shown(mappings: &[Mapping]) -> Vec<String> {
+        mappings.iter().map(|one| format!("{} to {}", one.from, one.to)).collect()
+    }
+
+    #[test]
+    fn each_port_is_mapped_once_for_each_family() {
+        let check = |written, expected: &[&str]| {
+            assert_eq!(shown(&read(written).unwrap()), expected);
+        };
+        let four = "tcp port 8080 of every IPv4 address to 80";
+        let six = "tcp port 8080 of every IPv6 address to 80";
+        let plain = json!({"hostPort": 8080, "containerPort": 80});
+        check(json!([plain]), &[four, six]);
+        check(
+            json!([plain, {"hostPort": 8080, "containerPort": 80, "protocol": "TCP"}]),
+            &[four, six],
+        );
+        let at = |ip: &str| json!({"hostPort": 8080, "containerPort": 80, "hostIP": ip});
+        check(json!([at("0.0.0.0"), plain]), &[four, six]);
+        check(json!([at("::")]), &[six]);
+        check(json!([at("192.0.2.1")]), &["tcp port 8080 of 192.0.2.1 to 80"]);
+        check(json!([at("::ffff:192.0.2.1")]), &["tcp port 8080 of 192.0.2.1 to 80"]);
+        check(json!([at("fd00:0::1")]), &["tcp port 8080 of fd00::1 to 80"]);
+        check(
+            json!([{"hostPort": 53, "containerPort": 53, "protocol": "UDP", "hostIP": "0.0.0.0"},
+                {"hostPort": 53, "containerPort": 54, "protocol": "sctp", "hostIP": "0.0.0.0"}]),
+            &[
+                "udp port 53 of every IPv4 address to 53",
+                "sctp port 53 of every IPv4 address to 54",
+            ],
+        );
+    }
+
+    #[test]
+    fn problems_name_key_and_value() {
+        let check = |written, words: &str| {
+            let problem = read(written).unwrap_err();
+            assert!(problem.contains(words), "{problem}");
+        };
+        check(json!([{"containerPort": 80}]), "portMappings[0].hostPort\" is 0, allowed are 1");
+        check(json!([{"hostPort": 80}]), "portMappings[0].containerPort\" is 0");
+        check(json!([{"hostPort": 65536, "containerPort": 1}]), "hostPort\" is 65536");
+        check(json!([{"hostPort": -1, "containerPort": 1}]), "hostPort\" is -1");
+        let icmp = json!({"hostPort": 1, "containerPort": 1, "protocol": "icmp"});
+        check(json!([icmp]), "protocol\" is \"icmp\", allowed are tcp, udp and sctp");
+        let host = json!({"hostPort": 1, "containerPort": 1, "hostIP": "10.1"});
+        check(json!([host]), "hostIP\" is \"10.1\", expected an address");
+        check(
+            json!([{"hostPort": 1, "containerPort": 1}, {"hostPort": 1, "containerPort": 2,
+                "hostIP": "::"}]),
+            "maps tcp port 1 of every IPv6 address to container ports 1 and 2",
+        );
+    }
+}

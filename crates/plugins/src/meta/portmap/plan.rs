@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From a configuration and a container's addresses to elements of maps, and back from elements to
+//! ports. Pure.
+
+use std::net::IpAddr;
+
+use cni::CniResult;
+use kernel::IfName;
+use kernel::conntrack::SentTo;
+use kernel::nft::{Data, Place, Verdict};
+
+use super::conditions::Conditions;
+use super::conf::{HostPort, Mapping, Portmap, Protocol};
+use super::tables::{self, CONDITIONS, FEATURE, Maps};
+use crate::identity;
+use crate::rules::phrase::{Ip, ifname, in_network, octets};
+use crate::rules::{Entrance, Entry, Located, WantedChain, key};
+
+/// An address of the container, with the host's interface that leads to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pod {
+    pub address: IpAddr,
+    pub reached_by: Option<IfName>,
+}
+
+/// What an attachment needs.
+#[derive(Debug, Default)]
+pub struct Plan {
+    pub entries: Vec<Entry>,
+    pub chains: Vec<WantedChain>,
+}
+
+/// The first address of each family on the container's interface, as far as the result says.
+pub fn addresses(result: &CniResult, interface: &str) -> Vec<IpAddr> {
+    let mut found: Vec<IpAddr> = Vec::new();
+    for ip in &result.ips {
+        let named = ip.interface.and_then(|at| result.interfaces.get(at));
+        let is_elsewhere =
+            named.is_some_and(|named| named.name != interface || named.sandbox.is_empty());
+        let address = ip.address.addr();
+        if !is_elsewhere && found.iter().all(|other| Ip::of(*other) != Ip::of(address)) {
+            found.push(address);
+        }
+    }
+    found
+}
+
+impl Plan {
+    pub fn new(portmap: &Portmap, network: &str, pods: &[Pod]) -> Self {
+        let mut plan = Self::default();
+        for pod in pods {
+            let family = Ip::of(pod.address);
+            let mine = portmap.mappings.iter().filter(|mapping| mapping.from.family == family);
+            let before = plan.entries.len();
+            for mapping in mine {
+                plan.map(portmap.conditions(family), network, mapping, pod.address);
+            }
+            if portmap.snat && plan.entries.len() > before {
+                plan.masquerade(portmap.masq_all, pod);
+            }
+        }
+        plan
+    }
+
+    fn map(
+        &mut self,
+        conditions: Option<&Conditions>,
+        network: &str,
+        mapping: &Mapping,
+        pod: IpAddr,
+    ) {
+        let HostPort { family, address, protocol, port } = mapping.from;
+        let maps = Maps::of(family);
+        let host = address.map(octets);
+        let (protocol, port) = ([protocol.number()], port.to_be_bytes());
+        let data = Some(Data::Value(key(&[&octets(pod), &mapping.to.to_be_bytes()])));
+        let (map, key) = match (conditions, host) {
+            (None, None) => (maps.ports, key(&[&protocol, &port])),
+            (None, Some(host)) => (maps.ports_at, key(&[&host, &protocol, &port])),
+            (Some(conditions), _) => {
+                let number = self.meet(conditions, network, address, pod).to_ne_bytes();
+                (maps.ports_if, key(&[&number, &protocol, &port]))
+            }
+        };
+        self.entries.push(Entry { map, key, data });
+    }
+
+    /// The number of a network's conditions, to which the host's address belongs where there is one.
+    fn meet(
+        &mut self,
+        conditions: &Conditions,
+        network: &str,
+        host: Option<IpAddr>,
+        pod: IpAddr,
+    ) -> u32 {
+        let family = Ip::of(pod);
+        let shown = host.map(|host| host.to_string()).unwrap_or_default();
+        let twin = if family == Ip::V4 { "4" } else { "6" };
+        let number = identity::digest(&[network, twin, &shown, &conditions.text]) as u32;
+        let name = format!("{}{number:08x}", chain_prefix(network));
+        if self.chains.iter().any(|chain| chain.name == name) {
+            return number;
+        }
+        let data = Some(Data::Verdict(Verdict::Jump(name.clone())));
+        let key = key(&[&octets(pod), &number.to_ne_bytes()]);
+        self.entries.push(Entry { map: Maps::of(family).conditional, key, data });
+        // What is for one address of the host comes before what is for all.
+        let place = if host.is_some() { Place::First } else { Place::Last };
+        let to_host = host.map(|host| {
+            let mut exprs = vec![family.destination(kernel::nft::Reg(0))];
+            exprs.extend(in_network(kernel::nft::Reg(0), kernel::nft::Op::Eq, host.into()));
+            exprs
+        });
+        let entrance = |exprs: Vec<_>| Entrance {
+            from: CONDITIONS,
+            place,
+            exprs: [exprs, to_host.clone().unwrap_or_default()].concat(),
+        };
+        self.chains.push(WantedChain {
+            name,
+            base: None,
+            comment: network.to_owned(),
+            rules: vec![(tables::condition_rule(family, number), "")],
+            entrances: conditions.exprs().into_iter().map(entrance).collect(),
+        });
+        number
+    }
+
+    /// Whoever must see the host's address in place of another.
+    fn masquerade(&mut self, everybody: bool, pod: &Pod) {
+        let maps = Maps::of(Ip::of(pod.address));
+        let own = octets(pod.address);
+        let mut add = |map, key| self.entries.push(Entry { map, key, data: None });
+        if everybody {
+            add(maps.masq_all, own);
+            return;
+        }
+        add(maps.own, key(&[&own, &own]));
+        if let Some(name) = pod.reached_by {
+            add(maps.hairpin, key(&[&ifname(name.as_str()), &own]));
+        }
+    }
+}
+
+/// How the names of a network's chains of conditions begin.
+pub fn chain_prefix(network: &str) -> String {
+    format!("ports-{:016x}-", identity::digest(&[network]))
+}
+
+/// The port of the host that an element is about; `None` for elements about other things. Of one under
+/// conditions the address is not known.
+pub fn host_port(place: &Located) -> Option<HostPort> {
+    let map = FEATURE.maps.iter().find(|map| map.number == place.map)?;
+    for family in [Ip::V4, Ip::V6] {
+        let maps = Maps::of(family);
+        let len = usize::try_from(family.registers() * 4).ok()?;
+        let (address, rest) = match *map {
+            map if *map == *maps.ports => (None, &place.key[..]),
+            map if *map == *maps.ports_at => {
+                let (address, rest) = place.key.split_at_checked(len)?;
+                (address_of(address), rest)
+            }
+            map if *map == *maps.ports_if => (None, place.key.get(4..)?),
+            _ => continue,
+        };
+        let [protocol, _, _, _, high, low, ..] = *rest else { return None };
+        let protocol = Protocol::of_number(protocol)?;
+        return Some(HostPort { family, address, protocol, port: u16::from_be_bytes([high, low]) });
+    }
+    None
+}
+
+fn address_of(octets: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(octets).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(octets).map(IpAddr::from)).ok()
+}
+
+/// The connections that follow from these ports and do not end by themselves: those of UDP go on as long
+/// as somebody sends.
+pub fn lasting(ports: impl Iterator<Item = HostPort>) -> Vec<SentTo> {
+    let mut all: Vec<SentTo> = Vec::new();
+    for HostPort { address, protocol, port, .. } in ports {
+        let one = SentTo { protocol: protocol.number(), port, address };
+        if protocol == Protocol::Udp && !all.contains(&one) {
+            all.push(one);
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mapping(family: Ip, address: Option<&str>) -> Mapping {
+        let address = address.map(|text| text.parse().expect("an address"));
+        let from = HostPort { family, address, protocol: Protocol::Udp, port: 5353 };
+        Mapping { from, to: 53 }
+    }
+
+    fn portmap(conditions: &str) -> Portmap {
+        let words = [conditions.to_owned()];
+        Portmap {
+            backend: super::super::conf::Backend::Nftables,
+            snat: true,
+            masq_all: false,
+            conditions_v4: Conditions::understand(&words, Ip::V4).unwrap(),
+            conditions_v6: None,
+            mappings: vec![
+                mapping(Ip::V4, None),
+                mapping(Ip::V6, None),
+                mapping(Ip::V4, Some("192.0.2.1")),
+                mapping(Ip::V6, Some("fd00::1")),
+            ],
+        }
+    }
+
+    fn pods() -> Vec<Pod> {
+        let pod = |address: &str| Pod {
+            address: address.parse().expect("an address"),
+            reached_by: Some("br0".parse().expect("a name")),
+        };
+        vec![pod("10.1.0.2"), pod("fd00:1::2")]
+    }
+
+    #[test]
+    fn ports_are_read_back_from_elements() {
+        let read = |conditions: &str| -> Vec<HostPort> {
+            let plan = Plan::new(&portmap(conditions), "net", &pods());
+            let place = |entry: &Entry| Located { map: entry.map.number, key: entry.key.clone() };
+            plan.entries.iter().filter_map(|entry| host_port(&place(entry))).collect()
+        };
+        let all = |of: &[Mapping]| of.iter().map(|one| one.from).collect::<Vec<_>>();
+        let mut found = read("");
+        found.sort_by_key(|one| (one.address.is_some(), one.family == Ip::V6));
+        assert_eq!(found, all(&portmap("").mappings));
+        // The address is among the conditions.
+        assert_eq!(
+            read("ip saddr 10.0.0.0/8").iter().filter(|one| one.address.is_none()).count(),
+            3
+        );
+    }
+
+    #[test]
+    fn conditions_have_a_chain_for_each_network_and_address() {
+        let names = |network: &str, conditions: &str| -> Vec<String> {
+            let plan = Plan::new(&portmap(conditions), network, &pods());
+            plan.chains.into_iter().map(|chain| chain.name).collect()
+        };
+        let all = [names("one", "iif a"), names("two", "iif a"), names("one", "iif b")].concat();
+        let distinct: std::collections::BTreeSet<&String> = all.iter().collect();
+        assert_eq!((all.len(), distinct.len()), (6, 6));
+        assert!(names("one", "").is_empty());
+    }
+
+    #[test]
+    fn lasting_connections_are_those_of_udp() {
+        let tcp = HostPort { protocol: Protocol::Tcp, ..mapping(Ip::V4, None).from };
+        let ports = [tcp, mapping(Ip::V4, None).from, mapping(Ip::V6, None).from];
+        let found = lasting(ports.into_iter());
+        assert_eq!(found, [SentTo { protocol: 17, port: 5353, address: None }]);
+    }
+}

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The maps and chains of portmap. A packet's way through them costs the same however many ports are
+//! mapped, and only the first packet of a connection goes it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::{IpNet, Ipv4Net};
+use kernel::nft::{BaseChain, ChainKind, DataType, Expr, Hook, MapTo, MetaKey, Op, Reg, Verdict};
+
+use crate::rules::phrase::{
+    Ip, destination_port, destination_was_changed, ifname, in_network, to_this_host,
+};
+use crate::rules::{Feature, Map, TABLE, WantedChain};
+
+const DSTNAT: i32 = -100; // NF_IP_PRI_NAT_DST, linux/netfilter_ipv4.h
+const SRCNAT: i32 = 100; // NF_IP_PRI_NAT_SRC, the same header
+
+/// The chain whose rules lead to the chains of conditions.
+pub const CONDITIONS: &str = "conditions";
+
+const TO4: MapTo<'static> = MapTo::Values(&[DataType::Ipv4Addr, DataType::InetService]);
+const TO6: MapTo<'static> = MapTo::Values(&[DataType::Ipv6Addr, DataType::InetService]);
+
+pub static PORTS4: Map = Map {
+    number: 1,
+    table: TABLE,
+    name: "ports4",
+    key: &[DataType::InetProto, DataType::InetService],
+    data: TO4,
+    first_come: true,
+    comment: "port of every address: container",
+};
+pub static PORTS6: Map = Map { number: 2, name: "ports6", data: TO6, ..PORTS4 };
+
+pub static PORTS_AT4: Map = Map {
+    number: 3,
+    name: "ports_at4",
+    key: &[DataType::Ipv4Addr, DataType::InetProto, DataType::InetService],
+    comment: "port of one address: container",
+    ..PORTS4
+};
+pub static PORTS_AT6: Map = Map {
+    number: 4,
+    name: "ports_at6",
+    key: &[DataType::Ipv6Addr, DataType::InetProto, DataType::InetService],
+    data: TO6,
+    ..PORTS_AT4
+};
+
+/// The first part of a key is a number for network and conditions, see [`condition_rule`].
+pub static PORTS_IF4: Map = Map {
+    number: 5,
+    name: "ports_if4",
+    key: &[DataType::Mark, DataType::InetProto, DataType::InetService],
+    comment: "port under a network's conditions: container",
+    ..PORTS4
+};
+pub static PORTS_IF6: Map = Map { number: 6, name: "ports_if6", data: TO6, ..PORTS_IF4 };
+
+/// Keeps a chain of conditions as long as a container needs it; no packet is looked up in it.
+pub static CONDITIONAL4: Map = Map {
+    number: 7,
+    name: "conditional4",
+    key: &[DataType::Ipv4Addr, DataType::Mark],
+    data: MapTo::Verdicts,
+    first_come: false,
+    comment: "container . conditions: their chain, kept for it",
+    ..PORTS4
+};
+pub static CONDITIONAL6: Map = Map {
+    number: 8,
+    name: "conditional6",
+    key: &[DataType::Ipv6Addr, DataType::Mark],
+    ..CONDITIONAL4
+};
+
+pub static HAIRPIN4: Map = Map {
+    number: 9,
+    name: "hairpin4",
+    key: &[DataType::IfName, DataType::Ipv4Addr],
+    data: MapTo::Nothing,
+    first_come: false,
+    comment: "way to a container that goes back where it came from",
+    ..PORTS4
+};
+pub static HAIRPIN6: Map =
+    Map { number: 10, name: "hairpin6", key: &[DataType::IfName, DataType::Ipv6Addr], ..HAIRPIN4 };
+
+pub static SELF4: Map = Map {
+    number: 11,
+    name: "self4",
+    key: &[DataType::Ipv4Addr, DataType::Ipv4Addr],
+    comment: "container that reaches itself",
+    ..HAIRPIN4
+};
+pub static SELF6: Map =
+    Map { number: 12, name: "self6", key: &[DataType::Ipv6Addr, DataType::Ipv6Addr], ..SELF4 };
+
+pub static MASQ_ALL4: Map = Map {
+    number: 13,
+    name: "masq_all4",
+    key: &[DataType::Ipv4Addr],
+    comment: "container that sees this host in place of everybody",
+    ..HAIRPIN4
+};
+pub static MASQ_ALL6: Map =
+    Map { number: 14, name: "masq_all6", key: &[DataType::Ipv6Addr], ..MASQ_ALL4 };
+
+pub static FEATURE: Feature = Feature {
+    number: 2,
+    table: TABLE,
+    maps: &[
+        &PORTS4,
+        &PORTS6,
+        &PORTS_AT4,
+        &PORTS_AT6,
+        &PORTS_IF4,
+        &PORTS_IF6,
+        &CONDITIONAL4,
+        &CONDITIONAL6,
+        &HAIRPIN4,
+        &HAIRPIN6,
+        &SELF4,
+        &SELF6,
+        &MASQ_ALL4,
+        &MASQ_ALL6,
+    ],
+    chains,
+    // They have entrances, see `Ledger::remove_unused_entered`.
+    networks_chains: None,
+};
+
+/// The maps of a family.
+#[derive(Debug)]
+pub struct Maps {
+    pub ports: &'static Map,
+    pub ports_at: &'static Map,
+    pub ports_if: &'static Map,
+    pub conditional: &'static Map,
+    pub hairpin: &'static Map,
+    pub own: &'static Map,
+    pub masq_all: &'static Map,
+}
+
+impl Maps {
+    pub fn of(family: Ip) -> Self {
+        match family {
+            Ip::V4 => Self {
+                ports: &PORTS4,
+                ports_at: &PORTS_AT4,
+                ports_if: &PORTS_IF4,
+                conditional: &CONDITIONAL4,
+                hairpin: &HAIRPIN4,
+                own: &SELF4,
+                masq_all: &MASQ_ALL4,
+            },
+            Ip::V6 => Self {
+                ports: &PORTS6,
+                ports_at: &PORTS_AT6,
+                ports_if: &PORTS_IF6,
+                conditional: &CONDITIONAL6,
+                hairpin: &HAIRPIN6,
+                own: &SELF6,
+                masq_all: &MASQ_ALL6,
+            },
+        }
+    }
+}
+
+type Rules = Vec<(Vec<Expr>, &'static str)>;
+
+fn chains() -> Vec<WantedChain> {
+    let base = |hook, priority| Some(BaseChain { kind: ChainKind::Nat, hook, priority });
+    let to_hostports = || {
+        let jump = Expr::Verdict(Verdict::Jump("hostports".to_owned()));
+        ([&to_this_host()[..], &[jump]].concat(), "")
+    };
+    let chain = |name: &str, base, comment: &str, rules: Rules| WantedChain {
+        name: name.to_owned(),
+        base,
+        comment: comment.to_owned(),
+        rules,
+        entrances: Vec::new(),
+    };
+    vec![
+        chain(
+            "portmap_prerouting",
+            base(Hook::Prerouting, DSTNAT),
+            "from elsewhere to this host",
+            vec![no_strangers_on_localhost(), to_hostports()],
+        ),
+        chain(
+            "portmap_output",
+            base(Hook::Output, DSTNAT),
+            "from this host to itself",
+            vec![nothing_from_localhost6(), to_hostports()],
+        ),
+        chain(
+            "portmap_postrouting",
+            base(Hook::Postrouting, SRCNAT),
+            "where the answer must come back by this host",
+            masquerading(),
+        ),
+        chain("hostports", None, "to mapped ports", hostports()),
+        chain(CONDITIONS, None, "mapped ports of networks with conditions", Vec::new()),
+    ]
+}
+
+/// `route_localnet` lets answers come back to 127.0.0.1, but others could then knock at the host's own
+/// services there.
+fn no_strangers_on_localhost() -> (Vec<Expr>, &'static str) {
+    let mut exprs = Ip::V4.only().to_vec();
+    exprs.push(Ip::V4.destination(Reg(0)));
+    exprs.extend(in_network(Reg(0), Op::Eq, localhost4()));
+    exprs.push(Expr::Meta(MetaKey::IifName, Reg(0)));
+    exprs.push(Expr::Cmp(Reg(0), Op::Neq, ifname("lo").to_vec()));
+    exprs.push(Expr::Verdict(Verdict::Drop));
+    (exprs, "as without route_localnet")
+}
+
+/// Packets from ::1 never leave the host. Left alone, a connection is refused at once, and whoever tries
+/// `localhost` goes on to 127.0.0.1.
+fn nothing_from_localhost6() -> (Vec<Expr>, &'static str) {
+    let mut exprs = Ip::V6.only().to_vec();
+    exprs.push(Ip::V6.destination(Reg(0)));
+    exprs.extend(in_network(Reg(0), Op::Eq, IpAddr::from(Ipv6Addr::LOCALHOST).into()));
+    exprs.push(Expr::Verdict(Verdict::Return));
+    (exprs, "cannot be sent on")
+}
+
+fn localhost4() -> IpNet {
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8))
+}
+
+fn hostports() -> Rules {
+    let mut rules: Rules = vec![(vec![Expr::Verdict(Verdict::Jump(CONDITIONS.to_owned()))], "")];
+    for family in [Ip::V4, Ip::V6] {
+        let key = [family.destination(Reg(0))];
+        rules.push((dnat(family, &key, family.registers(), Maps::of(family).ports_at), ""));
+    }
+    for family in [Ip::V4, Ip::V6] {
+        rules.push((dnat(family, &[], 0, Maps::of(family).ports), ""));
+    }
+    rules
+}
+
+/// `dnat ip to … . meta l4proto . th dport map @…`, with the first part of the key in `filled`
+/// registers.
+fn dnat(family: Ip, first: &[Expr], filled: u32, map: &Map) -> Vec<Expr> {
+    let mut exprs = family.only().to_vec();
+    exprs.extend_from_slice(first);
+    exprs.push(Expr::Meta(MetaKey::L4Proto, Reg(filled)));
+    exprs.push(destination_port(Reg(filled + 1)));
+    exprs.push(Expr::Map { set: map.name.to_owned(), key: Reg(0), to: Reg(0) });
+    let port = Reg(family.registers());
+    exprs.push(Expr::Dnat { family: family.family(), address: Reg(0), port });
+    exprs
+}
+
+/// The rule of a chain of conditions. The number is what is left of the packet's mark with all bits
+/// masked and the number's turned over: `nft` can print that, and reads it back, unlike a number alone.
+pub fn condition_rule(family: Ip, number: u32) -> Vec<Expr> {
+    let xor = number.to_ne_bytes().to_vec();
+    let load =
+        [Expr::Meta(MetaKey::Mark, Reg(0)), Expr::Bitwise { reg: Reg(0), mask: vec![0; 4], xor }];
+    dnat(family, &load, 1, Maps::of(family).ports_if)
+}
+
+fn masquerading() -> Rules {
+    let mut rules: Rules = Vec::new();
+    for family in [Ip::V4, Ip::V6] {
+        let maps = Maps::of(family);
+        let in_by = [Expr::Meta(MetaKey::IifName, Reg(0)), family.destination(Reg(4))];
+        let own = [family.source(Reg(0)), family.destination(Reg(family.registers()))];
+        let mut rule = |exprs: Vec<Expr>, map: &Map, comment| {
+            let set = map.name.to_owned();
+            let lookup = Expr::Lookup { set, key: Reg(0), inverted: false };
+            let masquerade = Expr::Masquerade { fully_random: false };
+            let mut all = family.only().to_vec();
+            all.extend(destination_was_changed());
+            all.extend(exprs);
+            all.extend([lookup, masquerade]);
+            rules.push((all, comment));
+        };
+        rule(in_by.to_vec(), maps.hairpin, "a neighbour");
+        // A bridge that passes frames through these rules does not tell where they came in.
+        rule(own.to_vec(), maps.own, "the container itself");
+        if family == Ip::V4 {
+            let mut exprs = vec![family.source(Reg(0))];
+            exprs.extend(in_network(Reg(0), Op::Eq, localhost4()));
+            exprs.extend([Expr::Meta(MetaKey::OifName, Reg(0)), family.destination(Reg(4))]);
+            rule(exprs, maps.hairpin, "localhost");
+        }
+        rule(vec![family.destination(Reg(0))], maps.masq_all, "everybody");
+    }
+    rules
+}

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Whether the kernel can do what a feature needs, without changing anything: a batch that makes all of
+//! it and ends with a change that cannot be made, so that the whole is taken back.
+
+use kernel::nft::Batch;
+
+use super::ledger::Ledger;
+
+const NO_SUCH_CHAIN: &str = "no-such-chain";
+
+impl Ledger {
+    /// The kernel's complaint, if it has one. Where the feature is in use already it has none.
+    pub fn rehearse(&self) -> kernel::Result<()> {
+        let table = self.feature.table;
+        let chains = (self.feature.chains)();
+        if let Some(first) = chains.first() {
+            if self.nft.has_chain(table, &first.name)? {
+                return Ok(());
+            }
+        }
+        let mut batch: Batch = self.feature.create();
+        batch.remove_chain(table, NO_SUCH_CHAIN);
+        match self.nft.commit(&batch) {
+            Err(error) if error.object.ends_with(NO_SUCH_CHAIN) || error.is_exists() => Ok(()),
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A host with a client outside, and two pods on a bridge; the first pod tells everybody who connects
+//! with which address it sees them.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testkit::{Daemon, Ns, wait_for};
+
+use crate::call::Call;
+use crate::conf::{bridge, dual, network, with};
+use crate::world::{Plugins, World};
+
+/// The host's address towards the client, of either family.
+pub const HOST4: &str = "192.0.2.1";
+pub const HOST6: &str = "fd00:2::1";
+
+pub struct Lab {
+    pub world: World,
+    pub client: Ns,
+    /// What the bridge told of each pod.
+    pub results: Vec<Value>,
+    _servers: Vec<Daemon>,
+}
+
+/// A mapping, as a runtime hands it over.
+pub fn port(host: u16, container: u16, protocol: &str) -> Value {
+    json!({"hostPort": host, "containerPort": container, "protocol": protocol})
+}
+
+/// portmap with these mappings.
+pub fn portmap(mappings: &[Value]) -> Value {
+    network("portmap", &json!({"runtimeConfig": {"portMappings": mappings}}))
+}
+
+impl Lab {
+    /// With portmap of this set; the bridge is always ours.
+    pub fn new(plugins: &Plugins) -> Lab {
+        let world = World::new(plugins, 3);
+        let client = Ns::new("client");
+        world.host.connect("eth0", &client, "eth0");
+        for (ns, host) in [(&world.host, 1), (&client, 9)] {
+            ns.ip(&["addr", "add", &format!("192.0.2.{host}/24"), "dev", "eth0"]);
+            ns.ip(&["addr", "add", &format!("fd00:2::{host}/64"), "dev", "eth0", "nodad"]);
+        }
+        client.ip(&["link", "set", "lo", "up"]);
+        let ours = Plugins::ours();
+        let ipam = with(dual(), &json!({"routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}));
+        let config = bridge(&json!({"isGateway": true, "hairpinMode": true, "ipam": ipam}));
+        let result = |pod| world.call_of(&ours, &config, pod).add().result();
+        let results = (1..=2).map(result).collect();
+        let servers = serve(world.pod(1));
+        let lab = Lab { world, client, results, _servers: servers };
+        lab.wait_for_servers();
+        lab
+    }
+
+    /// A call of portmap for a pod, with the bridge's result.
+    pub fn call(&self, config: &Value, pod: usize) -> Call {
+        self.world.call(config, pod).with_prev_result(&self.results[pod - 1])
+    }
+
+    /// Whether frames between ports of a bridge pass the rules for IP packets.
+    pub fn bridge_calls_rules(&self, yes: bool) {
+        let line = format!(
+            "for f in iptables ip6tables; do echo {} > /proc/sys/net/bridge/bridge-nf-call-$f; done",
+            u8::from(yes)
+        );
+        self.world.host.exec("sh", &["-c", &line]);
+    }
+
+    /// `nft list ruleset` of the host.
+    pub fn ruleset(&self) -> String {
+        self.world.host.exec("nft", &["list", "ruleset"])
+    }
+
+    /// The elements of a map or set of the table `podwire`, as `nft` prints them.
+    pub fn elements(&self, set: &str) -> Vec<String> {
+        let kind = if set.starts_with("ports") || set.starts_with("cond") { "map" } else { "set" };
+        let list = ["list", kind, "inet", "podwire", set];
+        let Ok(text) = self.world.host.try_exec("nft", &list) else { return Vec::new() };
+        let Some((_, rest)) = text.split_once("elements = {") else { return Vec::new() };
+        let (all, _) = rest.split_once('}').expect("the list ends");
+        let mut found: Vec<String> = all.split(',').map(|one| one.trim().to_owned()).collect();
+        found.sort();
+        found
+    }
+
+    /// All elements of portmap.
+    pub fn all_elements(&self) -> Vec<String> {
+        let names = ["ports", "ports_at", "ports_if", "conditional", "hairpin", "self", "masq_all"];
+        let both = names.iter().flat_map(|name| [format!("{name}4"), format!("{name}6")]);
+        both.flat_map(|name| {
+            let found = self.elements(&name);
+            found.into_iter().map(move |one| format!("{name}: {one}")).collect::<Vec<_>>()
+        })
+        .collect()
+    }
+
+    fn wait_for_servers(&self) {
+        for target in ["TCP4:10.1.0.2:80", "TCP6:[fd00:1::2]:80", "UDP4:10.1.0.2:53"] {
+            wait_for(target, Duration::from_secs(10), || seen_by(&self.world.host, target) != "");
+        }
+    }
+}
+
+/// Servers that answer with the address they see.
+fn serve(pod: &Ns) -> Vec<Daemon> {
+    let listeners = [
+        "TCP4-LISTEN:80,reuseaddr,fork",
+        "TCP6-LISTEN:80,reuseaddr,fork,ipv6only=1",
+        "UDP4-RECVFROM:53,fork",
+    ];
+    listeners.iter().map(|listener| answer(pod, listener, "$SOCAT_PEERADDR")).collect()
+}
+
+/// A server that answers with this text.
+pub fn answer(pod: &Ns, listener: &str, text: &str) -> Daemon {
+    // What comes by UDP must be read before the answer.
+    let read = if listener.starts_with("UDP") { "read line; " } else { "" };
+    pod.start("socat", &[listener, &format!("SYSTEM:{read}echo {text}")])
+}
+
+/// The address that a server sees of us; nothing where none answers.
+pub fn seen_by(from: &Ns, target: &str) -> String {
+    let heard = if target.starts_with("UDP") {
+        let line = format!("echo hello | socat -t0.7 - {target}");
+        from.try_exec("sh", &["-c", &line])
+    } else {
+        from.try_exec("socat", &["-u", &format!("{target},connect-timeout=0.7"), "-"])
+    };
+    let heard = heard.unwrap_or_default();
+    let address = heard.trim().trim_matches(['[', ']']);
+    address.parse::<std::net::IpAddr>().map(|ip| ip.to_string()).unwrap_or_default()
+}

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The life of an attachment's ports: nothing is left of a failed ADD, DEL needs nothing, CHECK notices
+//! damage, STATUS says why, and `nft` can print and read all of it.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use testkit::{in_netns, require};
+
+use super::lab::{Lab, port, portmap};
+use crate::conf::{network, with, without};
+use crate::world::{Plugins, World};
+
+/// A result of some plugin before ours, without a host that it is true of.
+fn some_result() -> Value {
+    json!({"cniVersion": "1.1.0", "interfaces": [{"name": "eth0", "sandbox": "/run/netns/pod1"}],
+        "ips": [{"address": "10.1.0.2/24", "interface": 0, "strange": 7}]})
+}
+
+fn listed(world: &World) -> String {
+    world.host.exec("nft", &["list", "ruleset"])
+}
+
+#[test]
+fn without_mappings_nothing_is_made() {
+    in_netns(|| {
+        let world = World::new(&Plugins::ours(), 1);
+        let before = world.snapshot();
+        for mappings in [json!({}), json!({"runtimeConfig": {"portMappings": []}})] {
+            let call = world.call(&network("portmap", &mappings), 1);
+            let passed_on = call.with_prev_result(&some_result()).add().result();
+            assert_eq!(passed_on["ips"], some_result()["ips"], "unknown keys are kept");
+            call.check(&some_result()).ok();
+            call.del(&some_result()).ok();
+            call.gc(&[]).ok();
+            call.status().ok();
+        }
+        let config = portmap(&[port(1, 1, "tcp")]);
+        let no_address = json!({"cniVersion": "1.1.0", "ips": []});
+        world.call(&config, 1).with_prev_result(&no_address).add().ok();
+        world.call(&config, 1).check(&no_address).ok();
+        assert_eq!(listed(&world), "");
+        assert_eq!(before.changes_to(&world.snapshot()), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn bad_input_is_refused_and_changes_nothing() {
+    in_netns(|| {
+        let world = World::new(&Plugins::ours(), 1);
+        let good = portmap(&[port(8080, 80, "tcp")]);
+        let mapping = |more: Value| portmap(&[with(port(8080, 80, "tcp"), &more)]);
+        let key = |more: Value| with(good.clone(), &more);
+        let first = "\"runtimeConfig.portMappings[0]";
+        let bad = [
+            (
+                mapping(json!({"hostPort": 0})),
+                7,
+                format!("{first}.hostPort\" is 0, allowed are 1 to 65535"),
+            ),
+            (mapping(json!({"hostPort": 70000})), 7, format!("{first}.hostPort\" is 70000")),
+            (mapping(json!({"hostPort": "8000-8010"})), 7, "\"8000-8010\"".to_owned()),
+            (mapping(json!({"containerPort": -5})), 7, format!("{first}.containerPort\" is -5")),
+            (mapping(json!({"protocol": "icmp"})), 7, format!("{first}.protocol\" is \"icmp\"")),
+            (
+                mapping(json!({"hostIP": "localhost"})),
+                7,
+                format!("{first}.hostIP\" is \"localhost\""),
+            ),
+            (
+                portmap(&[port(1, 2, "tcp"), port(1, 3, "TCP")]),
+                7,
+                "maps tcp port 1 of every IPv4 address to container ports 2 and 3".to_owned(),
+            ),
+            (
+                key(json!({"markMasqBit": 32})),
+                7,
+                "\"markMasqBit\" is 32, allowed are 0 to 31".to_owned(),
+            ),
+            (
+                key(json!({"markMasqBit": 1, "externalSetMarkChain": "X"})),
+                7,
+                "exclude each other".to_owned(),
+            ),
+            (key(json!({"snat": "yes"})), 7, "\"snat\" is \"yes\"".to_owned()),
+            (key(json!({"backend": "ipfw"})), 7, "\"backend\" is \"ipfw\", allowed are".to_owned()),
+            (key(json!({"conditionsV4": "-s"})), 7, "\"conditionsV4\" is \"-s\"".to_owned()),
+        ];
+        for (config, code, words) in &bad {
+            let call = world.call(config, 1).with_prev_result(&some_result());
+            call.add().fails_with(*code, words);
+            call.run("CHECK").fails_with(*code, words);
+            call.run("DEL").ok();
+        }
+        world.call(&good, 1).add().fails_with(7, "portmap must be called as chained plugin");
+        world.call(&good, 1).run("CHECK").fails_with(7, "prevResult");
+        assert_eq!(listed(&world), "");
+        let accepted = key(json!({"markMasqBit": 5, "snat": null, "backend": "nftables"}));
+        world.call(&accepted, 1).with_prev_result(&some_result()).add().ok();
+        let accepted = key(json!({"externalSetMarkChain": "X"}));
+        world.call(&accepted, 1).with_prev_result(&some_result()).add().ok();
+    });
+}
+
+#[test]
+fn del_needs_nothing_but_the_name() {
+    in_netns(|| {
+        let lab = Lab::new(&Plugins::ours());
+        let config = portmap(&[port(8080, 80, "tcp"), port(53, 53, "udp")]);
+        let call = lab.call(&config, 1);
+        let bare =
+            call.config(&without(config.clone(), &["runtimeConfig", "prevResult"])).netns("");
+        bare.run("DEL").ok();
+        call.add().ok();
+        assert_eq!(lab.all_elements().len(), 8);
+        bare.run("DEL").ok();
+        assert_eq!(lab.all_elements(), Vec::<String>::new());
+        assert_eq!(lab.elements("owned"), Vec::<String>::new());
+        bare.run("DEL").ok();
+        call.add().ok();
+        call.run("DEL").ok();
+        let broken = call.config(&with(config, &json!({"backend": 7, "prevResult": "x"})));
+        broken.run("DEL").ok();
+    });
+}
+
+/// What an ADD that was killed, or whose DEL never came, left of the same attachment.
+#[test]
+fn add_replaces_what_it_left_before() {
+    in_netns(|| {
+        let lab = Lab::new(&Plugins::ours());
+        lab.call(&portmap(&[port(1, 1, "tcp"), port(2, 2, "tcp")]), 1).add().ok();
+        let call = lab.call(&portmap(&[port(2, 22, "tcp"), port(3, 33, "udp")]), 1);
+        call.add().ok();
+        let mine = [
+            "tcp . 2 comment \"c1/eth0 net\" : 10.1.0.2 . 22",
+            "udp . 3 comment \"c1/eth0 net\" : 10.1.0.2 . 33",
+        ];
+        assert_eq!(lab.elements("ports4"), mine);
+        call.run("CHECK").ok();
+        call.run("DEL").ok();
+        assert_eq!(lab.all_elements(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn check_notices_damage() {
+    in_netns(|| {
+        require!(Program("nft"));
+        let lab = Lab::new(&Plugins::ours());
+        let call = lab.call(&portmap(&[port(8080, 80, "tcp")]), 1);
+        let damage = [
+            ("delete element inet podwire ports4 { tcp . 8080 }", "\"ports4\" has no element"),
+            ("delete element inet podwire hairpin6 { \"br0\" . fd00:1::2 }", "hairpin6"),
+            ("delete element inet podwire self4 { 10.1.0.2 . 10.1.0.2 }", "self4"),
+            ("flush chain inet podwire hostports", "chain \"hostports\""),
+            ("flush chain inet podwire portmap_output", "portmap_output"),
+            ("delete table inet podwire", "portmap_prerouting"),
+        ];
+        for (line, words) in damage {
+            call.add().ok();
+            call.run("CHECK").ok();
+            lab.world.host.exec("nft", &[line]);
+            call.run("CHECK").fails_with(999, words);
+            call.run("DEL").ok();
+            let _ = lab.world.host.try_exec("nft", &["delete table inet podwire"]);
+        }
+        call.add().ok();
+        lab.world.host.exec("sysctl", &["-w", "net.ipv4.conf.br0.route_localnet=0"]);
+        call.run("CHECK").fails_with(999, "net/ipv4/conf/br0/route_localnet is not 1");
+        let other = lab.call(&portmap(&[port(8080, 81, "tcp")]), 1);
+        other.run("CHECK").fails_with(999, "other data");
+    });
+}
+
+/// A saved ruleset brings everything back, as after a restart of the service that loads it.
+#[test]
+fn nft_prints_and_reads_everything() {
+    in_netns(|| {
+        require!(Program("nft"));
+        let lab = Lab::new(&Plugins::ours());
+        let at = |ip: &str| with(port(8080, 80, "sctp"), &json!({"hostIP": ip}));
+        let plain = [port(8080, 80, "tcp"), port(53, 53, "udp"), at("192.0.2.1"), at("fd00:2::1")];
+        lab.call(&portmap(&plain), 1).add().ok();
+        let keys = json!({"name": "two", "conditionsV4": ["-i", "eth+", "!", "-s", "10.0.0.0/8"],
+            "conditionsV6": ["ip6 saddr { fd00::/8, fc00::1 } fib daddr type local"]});
+        lab.call(&with(portmap(&plain), &keys), 2).add().ok();
+        let all = with(portmap(&[port(9, 9, "udp")]), &json!({"name": "three", "masqAll": true}));
+        lab.call(&all, 1).add().ok();
+        let printed = lab.ruleset();
+        for words in
+            ["192.0.2.1 . sctp . 8080 comment \"c1/eth0 net\" : 10.1.0.2 . 80", "jump ports-"]
+        {
+            assert!(printed.contains(words), "{words}\n{printed}");
+        }
+        fs::write("/run/saved.nft", format!("flush ruleset\n{printed}"))
+            .expect("a file below /run");
+        lab.world.host.exec("nft", &["-f", "/run/saved.nft"]);
+        assert_eq!(lab.ruleset(), printed);
+        let json = lab.world.host.exec("nft", &["-j", "list", "ruleset"]);
+        assert!(serde_json::from_str::<Value>(&json).is_ok(), "{json}");
+    });
+}
+
+#[test]
+fn a_container_may_have_a_thousand_ports() {
+    in_netns(|| {
+        let lab = Lab::new(&Plugins::ours());
+        let many: Vec<Value> = (1..=500)
+            .flat_map(|n| {
+                [port(n, n + 1000, "tcp"), with(port(n, n, "udp"), &json!({"hostIP": "fd00:2::1"}))]
+            })
+            .collect();
+        let call = lab.call(&portmap(&many), 1);
+        call.add().ok();
+        call.run("CHECK").ok();
+        assert_eq!((lab.elements("ports4").len(), lab.elements("ports_at6").len()), (500, 500));
+        lab.call(&portmap(&[port(1, 1, "tcp")]), 2).add().fails_with(11, "tcp port 1 of every");
+        call.add().ok();
+        call.run("DEL").ok();
+        assert_eq!(lab.all_elements(), Vec::<String>::new());
+        assert_eq!(lab.elements("owned"), Vec::<String>::new());
+        let too_many: Vec<Value> = (1..=65000).map(|n| port(n, 1, "tcp")).collect();
+        lab.call(&portmap(&too_many), 1).add().fails_with(999, "more than can be listed");
+        assert_eq!(lab.all_elements(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn status_tells_of_the_configuration() {
+    in_netns(|| {
+        let world = World::new(&Plugins::ours(), 1);
+        let call = world.call(&network("portmap", &json!({})), 1);
+        call.status().ok();
+        assert_eq!(listed(&world), "", "STATUS changes nothing");
+        let bad = call.config(&network("portmap", &json!({"conditionsV4": ["--ttl", "5"]})));
+        bad.status().fails_with(7, "--ttl");
+        call.with_prev_result(&some_result())
+            .config(&with(portmap(&[port(1, 1, "tcp")]), &json!({"prevResult": some_result()})))
+            .add()
+            .ok();
+        call.status().ok();
+    });
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Whose a port is: a live container keeps it, a dead one loses it, and whoever leaves late takes nothing
+//! with him that has become somebody else's.
+
+use serde_json::json;
+use testkit::in_netns;
+
+use super::lab::{HOST4, Lab, port, portmap};
+use crate::conf::with;
+use crate::world::Plugins;
+
+fn mapped(lab: &Lab) -> Vec<String> {
+    lab.elements("ports4")
+}
+
+#[test]
+fn a_port_of_a_live_container_is_refused() {
+    in_netns(|| {
+        let lab = Lab::new(&Plugins::ours());
+        let at = |host| with(port(host, 80, "udp"), &json!({"hostIP": HOST4}));
+        let config = portmap(&[port(8080, 80, "tcp"), at(53)]);
+        lab.call(&config, 1).add().ok();
+        let before = lab.ruleset();
+        let words = "tcp port 8080 of every IPv4 address is mapped to c1/eth0 net already";
+        lab.call(&portmap(&[port(9000, 1, "tcp"), port(8080, 1, "tcp")]), 2)
+            .add()
+            .fails_with(11, words);
+        let words = "udp port 53 of 192.0.2.1 is mapped to c1/eth0 net already";
+        lab.call(&portmap(&[at(53)]), 2).add().fails_with(11, words);
+        assert_eq!(lab.ruleset(), before, "a refused ADD leaves nothing");
+        let others = portmap(&[port(8080, 80, "udp"), port(53, 53, "udp"), at(54)]);
+        lab.call(&others, 2).add().ok();
+        lab.call(&config, 1).run("DEL").ok();
+        lab.call(&config, 2).container("c5").add().ok();
+    });
+}
+
+#[test]
+fn a_port_of_a_dead_container_is_taken_over() {
+    in_netns(|| {
+        let lab = Lab::new(&Plugins::ours());
+        let config = portmap(&[port(8080, 80, "tcp"), port(5353, 53, "udp")]);
+        let dead = lab.world.call(&config, 3).with_prev_result(&lab.results[1]);
+        dead.add().ok();
+        lab.call(&config, 1).add().fails_with(11, "c3/eth0 net");
+        lab.world.host.exec("ip", &["netns", "del", "pod3"]);
+        lab.call(&config, 1).add().ok();
+        let mine = [
+            "tcp . 8080 comment \"c1/eth0 net\" : 10.1.0.2 . 80",
+            "udp . 5353 comment \"c1/eth0 net\" : 10.1.0.2 . 53",
+        ];
+        assert_eq!(mapped(&lab), mine);
+        dead.run("DEL").ok();
+        dead.run("DEL").ok();
+        assert_eq!(mapped(&lab), mine, "a late DEL takes nothing away");
+        lab.call(&config, 1).run("CHECK").ok();
+        lab.call(&config, 1).run("DEL").ok();
+        assert_eq!(lab.all_elements(), Vec::<String>::new());
+    });
+}
+
+/// Container A had an address that B has now; A's DEL comes last.
+#[test]
+fn an_address_that_moved_keeps_its_elements() {
+    in_netns(|| {
+        let lab = Lab::new(&Plugins::ours());
+        let first = lab.world.call(&portmap(&[port(8080, 80, "tcp")]), 1).container("a");
+        let first = first.with_prev_result(&lab.results[0]);
+        let second = lab.world.call(&portmap(&[port(8081, 80, "tcp")]), 1).container("b");
+        let second = second.with_prev_result(&lab.results[0]);
+        first.add().ok();
+        second.add().ok();
+        first.run("DEL").ok();
+        second.run("CHECK").ok();
+        assert_eq!(lab.elements("hairpin4"), ["\"br0\" . 10.1.0.2 comment \"b/eth0 net\""]);
+        second.run("DEL").ok();
+        assert_eq!(lab.all_elements(), Vec::<String>::new());
+    });
+}
+
+/// The Go plugin removes by the container's name alone.
+#[test]
+fn networks_and_interfaces_of_a_container_are_apart() {
+    in_netns(|| {
+        let lab = Lab::new(&Plugins::ours());
+        let one = lab.call(&portmap(&[port(8080, 80, "tcp")]), 1);
+        let two = lab.call(&with(portmap(&[port(8081, 80, "tcp")]), &json!({"name": "two"})), 1);
+        let third = lab.call(&portmap(&[port(8082, 80, "tcp")]), 2).container("c1").ifname("eth1");
+        let third = third.with_prev_result(&json!({"cniVersion": "1.1.0", "ips": [
+            {"address": "10.1.0.9/24", "interface": 0}],
+            "interfaces": [{"name": "eth1", "sandbox": "/run/netns/pod1"}]}));
+        for call in [&one, &two, &third] {
+            call.add().ok();
+        }
+        assert_eq!(mapped(&lab).len(), 3);
+        two.run("DEL").ok();
+        assert_eq!(mapped(&lab).len(), 2);
+        one.run("DEL").ok();
+        assert_eq!(mapped(&lab), ["tcp . 8082 comment \"c1/eth1 net\" : 10.1.0.9 . 80"]);
+        third.run("CHECK").ok();
+    });
+}
+
+#[test]
+fn gc_removes_what_is_not_listed() {
+    in_netns(|| {
+        let lab = Lab::new(&Plugins::ours());
+        let config = |host| portmap(&[port(host, 80, "tcp")]);
+        let elsewhere = json!({"cniVersion": "1.1.0", "ips": [{"address": "10.1.0.9/24"}]});
+        let other = lab.call(&with(config(8083), &json!({"name": "two"})), 1);
+        let other = other.with_prev_result(&elsewhere);
+        lab.call(&config(8081), 1).add().ok();
+        lab.call(&config(8082), 2).add().ok();
+        other.add().ok();
+        let call = lab.call(&config(8081), 1);
+        call.run("GC").ok();
+        assert_eq!(mapped(&lab).len(), 3, "without a list nothing is done");
+        call.gc(&[("c1", "eth0"), ("c2", "eth0")]).ok();
+        assert_eq!(mapped(&lab).len(), 3, "all are listed");
+        call.gc(&[("c1", "eth0"), ("c2", "eth1")]).ok();
+        assert_eq!(mapped(&lab).len(), 2, "one is listed");
+        call.run("CHECK").ok();
+        call.gc(&[]).ok();
+        assert_eq!(mapped(&lab), ["tcp . 8083 comment \"c1/eth0 two\" : 10.1.0.9 . 80"]);
+    });
+}
