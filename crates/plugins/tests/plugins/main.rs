@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod call;
+mod chain;
 mod compare;
 mod conf;
 mod crash;

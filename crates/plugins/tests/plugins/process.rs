@@ -46,7 +46,7 @@ fn no_program_is_started() {
 }
 
 /// How many programs a verb starts, itself included.
-fn started(call: &Call, verb: &str) -> usize {
+pub fn started(call: &Call, verb: &str) -> usize {
     let wrapper = ["strace", "-f", "-qq", "-e", "trace=execve,execveat", "-o", "/run/exec.log"];
     let child = call.start_under(&wrapper, verb, call.config.to_string().as_bytes());
     let output = child.wait_with_output().expect("strace can be waited for");
