@@ -22,7 +22,7 @@ pub const BACK: &str = "back";
 const START: &str = include_str!("start.sh");
 
 /// In seconds, for all jobs.
-const DEADLINE: &str = "1200";
+const DEADLINE: &str = "3000";
 
 /// In mebibytes: what tests write is kept in memory.
 const MEMORY: &str = "1536";
