@@ -9,7 +9,7 @@ use std::path::Path;
 use serde_json::json;
 use testkit::{Daemon, in_netns, wait_for};
 
-use super::lab::{LEASES, Lab, PATIENCE, SOCKET, config, dnsmasq_leases, kept, stop};
+use super::lab::{LEASES, Lab, PATIENCE, SOCKET, config, dnsmasq_comes_to, kept, stop};
 use crate::call::command;
 use crate::world::Plugins;
 
@@ -24,7 +24,7 @@ fn a_new_daemon_goes_on_with_the_leases() {
         assert_eq!(fs::read_to_string("/run/dhcp.pid").ok(), Some(daemon.id().to_string()));
         let call = lab.call(&json!({"families": ["ipv4", "ipv6"]}), 1);
         let result = call.add().result();
-        let before = (dnsmasq_leases(), lab.addresses(1));
+        let before = lab.addresses(1);
         stop(&daemon);
         assert!(!Path::new(SOCKET).exists() && !Path::new("/run/dhcp.pid").exists());
         call.check(&result).fails_with(11, "the dhcp daemon does not answer at /run/cni/dhcp.sock");
@@ -37,10 +37,10 @@ fn a_new_daemon_goes_on_with_the_leases() {
             since().contains("DHCPACK(eth0)") && since().contains("DHCPCONFIRM(eth0)")
         });
         assert!(!since().contains("DHCPDISCOVER"), "{}", since());
-        assert_eq!(lab.addresses(1), before.1);
-        assert_eq!(dnsmasq_leases().len(), 2);
+        assert_eq!(lab.addresses(1), before);
+        dnsmasq_comes_to(2);
         call.del(&result).ok();
-        assert_eq!(dnsmasq_leases(), Vec::<String>::new());
+        dnsmasq_comes_to(0);
     });
 }
 
@@ -76,10 +76,10 @@ fn del_gives_back_without_a_daemon() {
         let daemon = lab.daemon(&["-leasedir", "/var/lib/cni/dhcp"]);
         let call = lab.call(&json!({"families": ["ipv4", "ipv6"]}), 1);
         let result = call.add().result();
-        assert_eq!(dnsmasq_leases().len(), 2);
+        dnsmasq_comes_to(2);
         drop(daemon);
         call.del(&result).ok();
-        wait_for("the server to hear of it", PATIENCE, || dnsmasq_leases().is_empty());
+        dnsmasq_comes_to(0);
         assert!(!Path::new("/var/lib/cni/dhcp/net/c1:eth0.json").exists());
         call.del(&result).ok();
     });
@@ -142,7 +142,7 @@ fn a_container_keeps_its_address_when_the_go_plugin_is_replaced() {
         assert!(lab.addresses(1).is_empty(), "the interface goes all the same");
         let by_us = ours.add().result();
         assert_eq!(by_us["ips"][0]["address"], by_go["ips"][0]["address"]);
-        assert_eq!(dnsmasq_leases().len(), 1);
+        dnsmasq_comes_to(1);
     });
 }
 
@@ -163,7 +163,7 @@ fn a_container_of_the_go_daemon_is_taken_over() {
         assert_eq!(kept(), ["c1:eth0.json"]);
         ours.check(&by_go).ok();
         ours.del(&by_go).ok();
-        assert_eq!(dnsmasq_leases(), Vec::<String>::new());
+        dnsmasq_comes_to(0);
     });
 }
 

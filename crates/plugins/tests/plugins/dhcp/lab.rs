@@ -183,6 +183,13 @@ pub fn dnsmasq_leases() -> Vec<String> {
     text.lines().filter(|line| !line.starts_with("duid")).map(str::to_owned).collect()
 }
 
+/// Waits until dnsmasq holds as many leases: nobody tells when it has heard that one is given back.
+#[track_caller]
+pub fn dnsmasq_comes_to(count: usize) {
+    let what = format!("dnsmasq to hold {count} leases");
+    wait_for(&what, PATIENCE, || dnsmasq_leases().len() == count);
+}
+
 fn kea_leases(family: &str) -> String {
     format!("/run/kea-leases{family}.csv")
 }

@@ -4,7 +4,7 @@
 use serde_json::json;
 use testkit::{in_netns, wait_for};
 
-use super::lab::{Lab, PATIENCE, can_reach, dnsmasq_leases, kept, stop};
+use super::lab::{Lab, PATIENCE, can_reach, dnsmasq_comes_to, dnsmasq_leases, kept, stop};
 
 const RANGE: &str = "--dhcp-range=10.5.0.100,10.5.0.120,255.255.255.0,1h";
 
@@ -42,7 +42,7 @@ fn a_lease_is_taken_and_given_back() {
         call.add().fails_with(999, "already exists");
         assert_eq!(lab.addresses(1), [address.as_str()]);
         call.del(&result).ok();
-        assert_eq!(dnsmasq_leases(), Vec::<String>::new());
+        dnsmasq_comes_to(0);
         assert_eq!(kept(), Vec::<String>::new());
         call.del(&result).ok();
     });
@@ -123,7 +123,7 @@ fn an_add_with_half_of_its_servers_leaves_nothing() {
         let _daemon = lab.daemon(&["-resendtimeout", "1500ms"]);
         let answer = lab.call(&json!({"families": ["ipv4", "ipv6"]}), 1).add();
         answer.fails_with(11, "no DHCPv6 server gave \"eth0\" an address");
-        assert_eq!(dnsmasq_leases(), Vec::<String>::new());
+        dnsmasq_comes_to(0);
     });
 }
 
@@ -142,7 +142,7 @@ fn a_plugin_that_is_killed_leaves_no_lease() {
         let _server = lab.dnsmasq(&[RANGE]);
         let other = call.add().result();
         call.del(&other).ok();
-        assert_eq!(dnsmasq_leases(), Vec::<String>::new());
+        dnsmasq_comes_to(0);
     });
 }
 
@@ -154,12 +154,12 @@ fn gc_gives_back_what_is_not_listed() {
         let _daemon = lab.daemon(&[]);
         let call = |pod| lab.call(&json!({}), pod);
         (1..=3).for_each(|pod| call(pod).add().ok());
-        assert_eq!(dnsmasq_leases().len(), 3);
+        dnsmasq_comes_to(3);
         call(1).run("GC").ok();
-        assert_eq!(dnsmasq_leases().len(), 3);
+        dnsmasq_comes_to(3);
         call(1).gc(&[("c2", "eth0"), ("c1", "eth1")]).ok();
         assert_eq!(kept(), ["c2:eth0.json"]);
-        assert_eq!(dnsmasq_leases().len(), 1);
+        dnsmasq_comes_to(1);
         assert!(lab.addresses(1).is_empty() && !lab.addresses(2).is_empty());
         let other = crate::conf::with(call(1).config, &json!({"name": "other"}));
         lab.world.call(&other, 1).gc(&[]).ok();
@@ -186,7 +186,7 @@ fn a_lease_changes_with_the_server() {
         // The result of the ADD does not hold any more, and CHECK says so.
         lab.call(&json!({}), 1).check(&result).fails_with(999, "is missing");
         lab.call(&json!({}), 1).del(&result).ok();
-        assert_eq!(dnsmasq_leases(), Vec::<String>::new());
+        dnsmasq_comes_to(0);
     });
 }
 
@@ -212,8 +212,8 @@ fn both_families_and_a_router() {
         assert!(lab.addresses(1).contains(&address.to_owned()), "{:?}", lab.addresses(1));
         call.check(&result).ok();
         wait_for("the router's announcement", PATIENCE, || can_reach(lab.world.pod(1), "fd05::1"));
-        assert_eq!(dnsmasq_leases().len(), 2);
+        dnsmasq_comes_to(2);
         call.del(&result).ok();
-        assert_eq!(dnsmasq_leases(), Vec::<String>::new());
+        dnsmasq_comes_to(0);
     });
 }
