@@ -50,7 +50,7 @@ struct Found {
 }
 
 /// Forgets the connections that were sent there, and returns how many. The next packet of each is a
-/// first packet again. The kernel looks through all of its connections, once for each protocol, but tells
+/// first packet again. The kernel looks through all of its connections, once for each protocol and family, but tells
 /// of a few only.
 pub fn forget(sent_to: &[SentTo]) -> Result<usize> {
     const OP: &str = "forget connections";
@@ -58,12 +58,17 @@ pub fn forget(sent_to: &[SentTo]) -> Result<usize> {
     let socket = Socket::open(Protocol::Netfilter).map_err(fail)?;
     let protocols: BTreeSet<u8> = sent_to.iter().map(|one| one.protocol).collect();
     let mut forgotten = 0;
-    for protocol in protocols {
-        let wanted: Vec<SentTo> =
-            sent_to.iter().copied().filter(|one| one.protocol == protocol).collect();
-        let found = socket.dump(&list(protocol, &wanted), |_, payload| read(payload, &wanted));
+    let families = [libc::AF_INET, libc::AF_INET6];
+    let all = protocols.iter().flat_map(|one| families.map(|family| (*one, family)));
+    for (protocol, family) in all {
+        let wanted = of_family(sent_to, protocol, family);
+        if wanted.is_empty() {
+            continue;
+        }
+        let message = list(family, protocol, &wanted);
+        let found = socket.dump(&message, |_, payload| read(payload, &wanted));
         let found = match found {
-            // A kernel without connection tracking has nothing to forget.
+            // A kernel without connection tracking of this family has nothing to forget.
             Err(cause) if cause.errno == Errno::OPNOTSUPP || cause.errno == Errno::NOENT => {
                 continue;
             }
@@ -76,16 +81,11 @@ pub fn forget(sent_to: &[SentTo]) -> Result<usize> {
     Ok(forgotten)
 }
 
-/// The family that all of them are of, or 0 for either.
-fn family(wanted: &[SentTo]) -> u8 {
-    let is =
-        |of: fn(&IpAddr) -> bool| wanted.iter().all(|one| one.address.as_ref().is_some_and(of));
-    let family = match (is(IpAddr::is_ipv4), is(IpAddr::is_ipv6)) {
-        (true, _) => libc::AF_INET,
-        (_, true) => libc::AF_INET6,
-        _ => libc::AF_UNSPEC,
-    };
-    u8::try_from(family).unwrap_or_default()
+/// Those of this protocol that connections of the family can be sent to.
+fn of_family(sent_to: &[SentTo], protocol: u8, family: libc::c_int) -> Vec<SentTo> {
+    let is_family = |address: IpAddr| address.is_ipv4() == (family == libc::AF_INET);
+    let fits = |one: &SentTo| one.protocol == protocol && one.address.is_none_or(is_family);
+    sent_to.iter().copied().filter(fits).collect()
 }
 
 fn message(kind: u16, family: u8) -> Message {
@@ -95,12 +95,13 @@ fn message(kind: u16, family: u8) -> Message {
 }
 
 /// Asks for one port where it is one, and for all of the protocol else.
-fn list(protocol: u8, wanted: &[SentTo]) -> Message {
+fn list(family: libc::c_int, protocol: u8, wanted: &[SentTo]) -> Message {
     let port = match wanted {
         [one] => Some(one.port),
         _ => None,
     };
-    let mut message = message(IPCTNL_MSG_CT_GET, family(wanted));
+    let family = u8::try_from(family).unwrap_or_default();
+    let mut message = message(IPCTNL_MSG_CT_GET, family);
     message.nest(CTA_TUPLE_ORIG, |tuple| {
         tuple.nest(CTA_TUPLE_PROTO, |proto| {
             proto.u8(CTA_PROTO_NUM, protocol).be16(CTA_PROTO_DST_PORT, port.unwrap_or_default());
