@@ -13,10 +13,10 @@ impl Ledger {
     pub fn rehearse(&self) -> kernel::Result<()> {
         let table = self.feature.table;
         let chains = (self.feature.chains)();
-        if let Some(first) = chains.first() {
-            if self.nft.has_chain(table, &first.name)? {
-                return Ok(());
-            }
+        if let Some(first) = chains.first()
+            && self.nft.has_chain(table, &first.name)?
+        {
+            return Ok(());
         }
         let mut batch: Batch = self.feature.create();
         batch.remove_chain(table, NO_SUCH_CHAIN);

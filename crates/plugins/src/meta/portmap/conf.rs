@@ -252,9 +252,8 @@ mod tests {
 
     use super::*;
 
-    fn read(mappings_as_written: serde_json::Value) -> Result<Vec<Mapping>, String> {
-        let confs: Vec<MappingConf> =
-            cni::json::decode(&mappings_as_written).expect("the types are right");
+    fn read(written: &serde_json::Value) -> Result<Vec<Mapping>, String> {
+        let confs: Vec<MappingConf> = cni::json::decode(written).expect("the types are right");
         mappings(&confs).map_err(|error| error.msg)
     }
 
@@ -264,8 +263,8 @@ mod tests {
 
     #[test]
     fn each_port_is_mapped_once_for_each_family() {
-        let check = |written, expected: &[&str]| {
-            assert_eq!(shown(&read(written).unwrap()), expected);
+        let check = |written: serde_json::Value, expected: &[&str]| {
+            assert_eq!(shown(&read(&written).unwrap()), expected);
         };
         let four = "tcp port 8080 of every IPv4 address to 80";
         let six = "tcp port 8080 of every IPv6 address to 80";
@@ -293,8 +292,8 @@ mod tests {
 
     #[test]
     fn problems_name_key_and_value() {
-        let check = |written, words: &str| {
-            let problem = read(written).unwrap_err();
+        let check = |written: serde_json::Value, words: &str| {
+            let problem = read(&written).unwrap_err();
             assert!(problem.contains(words), "{problem}");
         };
         check(json!([{"containerPort": 80}]), "portMappings[0].hostPort\" is 0, allowed are 1");

@@ -23,7 +23,7 @@ fn ports_are_open_under_conditions_only() {
             let call = lab.call(&network("net", v4, v6), 1);
             call.add().ok();
             call.run("CHECK").ok();
-            let found = [four, six].map(|target| seen_by(&lab.client, target) != "");
+            let found = [four, six].map(|target| !seen_by(&lab.client, target).is_empty());
             assert_eq!(found, reached, "{v4:?} {v6:?}\n{}", lab.ruleset());
             call.run("DEL").ok();
         };

@@ -99,7 +99,9 @@ impl Lab {
 
     fn wait_for_servers(&self) {
         for target in ["TCP4:10.1.0.2:80", "TCP6:[fd00:1::2]:80", "UDP4:10.1.0.2:53"] {
-            wait_for(target, Duration::from_secs(10), || seen_by(&self.world.host, target) != "");
+            wait_for(target, Duration::from_secs(10), || {
+                !seen_by(&self.world.host, target).is_empty()
+            });
         }
     }
 }
