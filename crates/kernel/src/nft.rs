@@ -3,7 +3,8 @@
 //! a whole. What a rule says is a list of [`Expr`]; what it means is the caller's business.
 //!
 //! Adding costs microseconds. After a removal the *closing* of the socket waits for a grace period of
-//! 5 to 20 ms, and so does a batch that is refused: [`Nft::park`] leaves the first to a child.
+//! 5 to 20 ms, and so does that of every other netfilter socket meanwhile: they are parked, and a
+//! child closes them ([`crate::parked`]). A batch that is refused waits as well.
 
 mod batch;
 mod expr;
@@ -12,7 +13,7 @@ mod objects;
 mod read;
 mod userdata;
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use ::netlink::{Message, Protocol, Socket};
 
@@ -91,11 +92,11 @@ impl Nft {
             Err(cause) => Err(Error::new("open netfilter socket", "", cause)),
         }
     }
+}
 
-    /// Keeps the socket open after a removal until [`crate::parked::hand_over`] gives it to a child, so
-    /// that nobody waits for the grace period.
-    pub fn park(self) {
-        crate::parked::park(OwnedFd::from(self.socket));
+impl Drop for Nft {
+    fn drop(&mut self) {
+        crate::parked::park_after_removal(&self.socket);
     }
 }
 

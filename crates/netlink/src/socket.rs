@@ -266,12 +266,6 @@ impl Socket {
     }
 }
 
-impl From<Socket> for OwnedFd {
-    fn from(socket: Socket) -> OwnedFd {
-        socket.fd
-    }
-}
-
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()

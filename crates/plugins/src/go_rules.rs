@@ -36,11 +36,7 @@ fn table(family: Family, name: &str) -> Table<'_> {
 
 /// Removes something in the calling thread's namespace, and leaves the wait for it to a child.
 pub fn remove_with(what: impl FnOnce(&Nft) -> kernel::Result<bool>) -> kernel::Result<()> {
-    let nft = Nft::open()?;
-    if what(&nft)? {
-        nft.park();
-    }
-    Ok(())
+    what(&Nft::open()?).map(drop)
 }
 
 /// Whether a rule compares a packet's address with this one.

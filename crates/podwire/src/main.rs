@@ -28,7 +28,9 @@ fn main() -> ExitCode {
         return plugins::multicall::run(plugin);
     }
     let cli = Cli::parse();
-    run(&cli).unwrap_or_else(|error| fail(&error, cli.output))
+    let code = run(&cli).unwrap_or_else(|error| fail(&error, cli.output));
+    kernel::parked::hand_over();
+    code
 }
 
 /// The plugin that a runtime calls; `podwire` is the name of one, too, and only the environment tells

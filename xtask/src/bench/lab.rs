@@ -35,6 +35,8 @@ pub struct Lab {
     pub floor: PathBuf,
     /// Index of the floor's bridge.
     floor_bridge: String,
+    /// What processes of the lab are called.
+    names: Vec<String>,
     pub version_conf: PathBuf,
     pub loopback_conf: PathBuf,
 }
@@ -64,12 +66,15 @@ impl Lab {
                 fs::copy(&theirs, go_dir.join(&name)).with_context(|| format!("copy {name}"))?;
             }
         }
+        let mut names = plugin_names(&ours_dir)?;
+        names.push("floor".to_owned());
         let loopback = json!({"cniVersion": CNI_VERSION, "name": "lo", "type": "loopback"});
         let lab = Lab {
             go: subject(Who::Go, go_dir, 1)?,
             ours: subject(Who::Ours, ours_dir, 2)?,
             floor,
             floor_bridge: make_floor_bridge()?,
+            names,
             version_conf: write_conf("version", &json!({"cniVersion": CNI_VERSION}))?,
             loopback_conf: write_conf("loopback", &loopback)?,
         };
@@ -92,7 +97,7 @@ impl Lab {
     #[expect(clippy::disallowed_methods, reason = "the child belongs to init: nothing to wait on")]
     pub fn settle(&self) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
-        while is_anything_running()? {
+        while is_anything_running(&self.names)? {
             ensure!(Instant::now() < deadline, "a plugin's child does not end");
             thread::sleep(Duration::from_micros(500));
         }
@@ -164,9 +169,15 @@ impl Pods<'_> {
     }
 }
 
-fn is_anything_running() -> Result<bool> {
-    let programs = fs::read_dir("/proc")?.flatten().map(|entry| entry.path().join("exe"));
-    Ok(programs.flat_map(fs::read_link).any(|program| program.starts_with(ROOT)))
+/// A process that ends has let go of its program before the kernel closes its sockets, which is what
+/// takes long: only its name is still there then.
+fn is_anything_running(names: &[String]) -> Result<bool> {
+    let stats = fs::read_dir("/proc")?.flatten().map(|entry| entry.path().join("stat"));
+    Ok(stats.flat_map(fs::read_to_string).any(|stat| {
+        let Some((front, rest)) = stat.rsplit_once(") ") else { return false };
+        let name = front.split_once(" (").map_or("", |(_, name)| name);
+        !rest.starts_with('Z') && names.iter().any(|known| known == name)
+    }))
 }
 
 /// The plugins that podwire-cni has put in place.

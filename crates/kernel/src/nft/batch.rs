@@ -45,6 +45,7 @@ const ELEMENTS_IN_MESSAGE: usize = 200;
 pub struct Batch {
     messages: Vec<Message>,
     names: Vec<(&'static str, String)>,
+    removes: bool,
 }
 
 impl Batch {
@@ -182,6 +183,7 @@ impl Batch {
     }
 
     fn push(&mut self, op: &'static str, object: String, message: Message) {
+        self.removes |= op.starts_with("remove") || op.starts_with("flush");
         self.messages.push(message);
         self.names.push((op, object));
     }
@@ -197,6 +199,9 @@ impl Nft {
         messages.push(bracket(NFNL_MSG_BATCH_BEGIN));
         messages.extend_from_slice(&batch.messages);
         messages.push(bracket(NFNL_MSG_BATCH_END));
+        if batch.removes {
+            crate::parked::note_removal();
+        }
         let failure = self.socket.transact(&messages, batch.messages.len());
         match failure.map_err(|cause| Error::new("change nf_tables", "", cause))? {
             None => Ok(()),

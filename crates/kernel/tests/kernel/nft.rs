@@ -202,7 +202,7 @@ fn elements_are_found_by_key_and_removed() {
         nft.commit(&batch).unwrap();
         assert!(!run("nft", &["list", "ruleset"]).contains("8080"));
         assert!(nft.commit(&batch).unwrap_err().is_not_found());
-        nft.park();
+        drop(nft);
         kernel::parked::hand_over();
     });
 }

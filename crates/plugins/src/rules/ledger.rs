@@ -56,9 +56,7 @@ impl Ledger {
 
     /// Leaves the wait for what was removed to a child. Every user of a ledger ends with this.
     pub fn close(self) {
-        if self.has_removed {
-            self.nft.park();
-        }
+        drop(self.nft);
     }
 
     /// Adds an attachment's elements, all or none. What the same attachment left of an earlier try is
