@@ -48,13 +48,27 @@ exec \"$@\"
 /// twice. Do not combine it with `#[should_panic]`.
 #[track_caller]
 pub fn in_netns(body: impl FnOnce()) {
+    in_place(&LAB, &[], body);
+}
+
+/// Which namespaces, and the shell script that furnishes them and then runs `"$@"`.
+pub(crate) struct Place {
+    pub unshare: &'static [&'static str],
+    pub prepare: &'static str,
+}
+
+const LAB: Place = Place { unshare: &["--net", "--mount"], prepare: PREPARE };
+
+/// Runs `body` in a process of its own in `place`, with these variables.
+#[track_caller]
+pub(crate) fn in_place(place: &Place, variables: &[(&str, &str)], body: impl FnOnce()) {
     if is_inside() {
         body();
         println!("{DONE}");
         return;
     }
     let name = test_name();
-    let output = again(&name);
+    let output = again(&name, place, variables);
     let stdout = String::from_utf8_lossy(&output.stdout);
     let stderr = String::from_utf8_lossy(&output.stderr);
     // The test harness shows this if the test fails, or with --nocapture.
@@ -77,15 +91,16 @@ pub fn is_inside() -> bool {
 }
 
 /// This program again, in namespaces, for the one test.
-fn again(name: &str) -> Output {
+fn again(name: &str, place: &Place, variables: &[(&str, &str)]) -> Output {
     let program = env::current_exe().expect("the test's own program has a path");
     let mut child = command("timeout");
-    child.args(["-k", "5", &deadline(), "unshare", "--net", "--mount"]);
+    child.args(["-k", "5", &deadline(), "unshare"]).args(place.unshare);
     if !is_root() {
         child.arg("--map-root-user");
     }
-    child.args(["sh", "-ec", PREPARE, "sh"]).arg(program);
-    child.args(["--exact", name, "--nocapture"]).env(INSIDE, "1");
+    child.args(["sh", "-ec", place.prepare, "sh"]).arg(program);
+    child.args(["--exact", name, "--nocapture"]);
+    child.env(INSIDE, "1").envs(variables.iter().copied());
     match child.output() {
         Ok(output) => output,
         Err(cause) => panic!("cannot start `timeout` (run `cargo xtask setup`): {cause}"),
@@ -96,6 +111,6 @@ fn deadline() -> String {
     env::var(OTHER_DEADLINE).unwrap_or_else(|_| DEADLINE.to_owned())
 }
 
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
 }

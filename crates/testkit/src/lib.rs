@@ -7,6 +7,7 @@
 
 mod command;
 mod in_netns;
+mod in_node;
 mod need;
 mod ns;
 mod place;
@@ -15,6 +16,7 @@ mod wait;
 
 pub use self::command::{Daemon, json, run, succeeds, try_run};
 pub use self::in_netns::{in_netns, is_inside};
+pub use self::in_node::{cgroup_parent, in_node};
 pub use self::need::{Need, missing, not_run, require, test_name};
 pub use self::ns::Ns;
 pub use self::place::{go_plugins, plugin_program, target_dir};

@@ -6,7 +6,10 @@ use std::net::IpAddr;
 use std::panic;
 use std::time::Duration;
 
-use testkit::{Need, Ns, can_ping, in_netns, is_inside, json, missing, ping, run, wait_for};
+use testkit::{
+    Need, Ns, can_ping, cgroup_parent, in_netns, in_node, is_inside, json, missing, ping, run,
+    wait_for,
+};
 
 fn addr(text: &str) -> IpAddr {
     text.parse().expect("an address")
@@ -42,6 +45,49 @@ fn mounts_stay_inside() {
     let mark = "/run/netns/testkit-mark";
     in_netns(|| fs::write(mark, "").unwrap());
     assert!(is_inside() || !fs::exists(mark).unwrap());
+}
+
+#[test]
+fn node_is_empty_and_writes_stay_inside() {
+    let files = ["/etc", "/opt", "/usr/lib", "/var/lib", "/var/log"]
+        .map(|dir| format!("{dir}/testkit-mark"));
+    in_node(|| {
+        for dir in ["/etc/cni", "/opt/cni", "/usr/lib/cni", "/var/lib/cni", "/var/lib/containers"] {
+            assert_eq!(fs::read_dir(dir).unwrap().count(), 0, "{dir}");
+        }
+        assert!(fs::exists("/etc/passwd").unwrap(), "what the machine has is still there");
+        assert_eq!(fs::read_dir("/sys/class/net").unwrap().count(), 1);
+        assert!(fs::read_dir("/sys/fs/cgroup").unwrap().count() > 0);
+        for file in &files {
+            fs::write(file, "").unwrap();
+        }
+    });
+    for file in &files {
+        assert!(is_inside() || !fs::exists(file).unwrap(), "{file}");
+    }
+}
+
+/// As a runtime leaves its containers when a test fails: orphans in control groups. A control group
+/// that somebody is in cannot be removed.
+#[test]
+fn orphans_and_control_groups_end_with_the_node() {
+    let failed = panic::catch_unwind(|| in_node(leave_an_orphan)).is_err();
+    assert!(failed, "the inner panic must come through");
+    // The inner process ends here too, and must itself report the failure.
+    assert!(!is_inside(), "failed inside, as intended");
+    let of_ours = format!("podwire-{}-orphans", std::process::id());
+    let left = run("find", &["/sys/fs/cgroup", "-maxdepth", "2", "-name", &format!("{of_ours}*")]);
+    assert_eq!(left, "");
+}
+
+fn leave_an_orphan() {
+    let script = format!(
+        "top=/sys/fs/cgroup; test ! -d $top/pids || top=$top/pids; group=$top{}/inner; mkdir -p $group
+        setsid sleep 1000 >/dev/null 2>&1 & echo $! > $group/cgroup.procs; cat $group/cgroup.procs",
+        cgroup_parent()
+    );
+    assert_ne!(run("sh", &["-c", &script]), "", "the orphan is in the group");
+    panic!("as intended");
 }
 
 /// Ten of one name would meet if they were not alone.
