@@ -9,10 +9,10 @@ use anyhow::{Context, Result, bail};
 
 use crate::machine::{self, Kernel};
 use crate::workspace::Workspace;
-use crate::{cmd, go_plugins};
+use crate::{cmd, elf, go_plugins};
 
 /// Programs the tests start, and the Debian packages that have them.
-const PROGRAMS: [(&str, &str); 17] = [
+const PROGRAMS: [(&str, &str); 23] = [
     ("ip", "iproute2"),
     ("tc", "iproute2"),
     ("ss", "iproute2"),
@@ -30,7 +30,18 @@ const PROGRAMS: [(&str, &str); 17] = [
     ("nsenter", "util-linux"),
     ("mount", "mount"),
     ("timeout", "coreutils"),
+    // Runtimes. Where docker's own packages are, which cannot stand next to Debian's, they have the
+    // last three of these, and nothing is installed.
+    ("podman", "podman"),
+    ("conmon", "conmon"),
+    (BUSYBOX, "busybox-static"),
+    ("containerd", "containerd"),
+    ("ctr", "containerd"),
+    ("runc", "runc"),
 ];
+
+/// All that the containers of tests have, so it must be static.
+const BUSYBOX: &str = "busybox";
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -66,7 +77,7 @@ pub fn update_lists() -> Result<()> {
 }
 
 fn install_missing() -> Result<()> {
-    let packages = packages_of(|program| cmd::find(program).is_none());
+    let packages = packages_of(is_missing);
     if packages.is_empty() {
         return Ok(());
     }
@@ -82,6 +93,15 @@ fn install_missing() -> Result<()> {
     install.env("DEBIAN_FRONTEND", "noninteractive");
     install.args(["install", "-y", "-qq", "--no-install-recommends"]).args(&packages);
     cmd::run(&mut install).with_context(|| format!("install {words}"))
+}
+
+fn is_missing(program: &str) -> bool {
+    match cmd::find(program) {
+        Some(found) if program == BUSYBOX => {
+            !std::fs::read(found).is_ok_and(|file| elf::is_static(&file).unwrap_or_default())
+        }
+        found => found.is_none(),
+    }
 }
 
 /// Packages of the programs that are missing, each once.
@@ -114,5 +134,8 @@ mod tests {
         assert_eq!(packages_of(|program| program == "nft"), ["nftables"]);
         let both = packages_of(|program| ["ip", "tc", "strace"].contains(&program));
         assert_eq!(both, ["iproute2", "strace"]);
+        let dockers = ["containerd", "ctr", "runc"];
+        let runtimes = packages_of(|program| program == "podman" || dockers.contains(&program));
+        assert_eq!(runtimes, ["podman", "containerd", "runc"]);
     }
 }
