@@ -273,6 +273,13 @@ fn pages_in(folder: &Path) -> Vec<PathBuf> {
     pages
 }
 
+/// A block of the page about container runtimes, by how it begins.
+pub fn of_clients(language: &str, beginning: &str) -> String {
+    let page = read(&workspace().join("docs/clients.md"));
+    let found = blocks(&page, language).into_iter().find(|block| block.starts_with(beginning));
+    found.unwrap_or_else(|| panic!("no block of docs/clients.md begins with {beginning:?}"))
+}
+
 #[track_caller]
 fn read(page: &Path) -> String {
     match fs::read_to_string(page) {

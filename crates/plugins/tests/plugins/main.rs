@@ -5,6 +5,7 @@
 mod bad_input;
 mod call;
 mod chain;
+mod clients;
 mod compare;
 mod conf;
 mod crash;

@@ -35,8 +35,12 @@ impl Plugins {
 
     /// Ours, put in place the way a user does it.
     pub fn ours() -> Plugins {
+        Plugins::ours_in("/run/podwire-bin")
+    }
+
+    /// The same, where a runtime looks for them.
+    pub fn ours_in(directory: &str) -> Plugins {
         let program = plugin_program(env!("CARGO_BIN_EXE_podwire-cni"));
-        let directory = "/run/podwire-bin";
         run(program.to_str().expect("the program's path is text"), &["--install", directory]);
         Plugins(directory.into())
     }
