@@ -6,4 +6,5 @@ mod containerd;
 mod cri;
 mod image;
 mod node;
+mod nomad;
 mod podman;

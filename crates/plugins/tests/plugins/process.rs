@@ -150,6 +150,25 @@ fn command_line_tells_what_it_is() {
     assert!(why.contains("/proc/nowhere"), "{why}");
 }
 
+/// Nomad starts plugins without arguments, takes the first word of what they print that is a version
+/// as theirs, and places jobs by it: those with `bridge` need 0.4.0, and newer Nomads 1.0.0.
+#[test]
+fn nomad_finds_a_version_that_is_high_enough() {
+    in_netns(|| {
+        let plugins = Plugins::ours();
+        for name in ["bridge", "firewall", "host-local", "loopback", "portmap"] {
+            let script = format!("exec {}/{name} </dev/null 2>&1", plugins.directory().display());
+            let printed = run("env", &["-u", "CNI_COMMAND", "sh", "-c", &script]);
+            let is_version = |word: &&str| {
+                let parts: Vec<&str> = word.split('.').collect();
+                parts.len() == 3 && parts.iter().all(|part| part.parse::<u32>().is_ok())
+            };
+            let version = printed.split_whitespace().find(is_version);
+            assert_eq!(version, Some("1.1.0"), "{printed}");
+        }
+    });
+}
+
 /// A network whose type is the program's own name must not seem to work.
 #[test]
 fn under_its_own_name_it_is_no_plugin() {

@@ -61,7 +61,9 @@ impl Firewall {
         let backend = match conf.backend.as_str() {
             "" => Backend::Found,
             "nftables" => Backend::Nftables,
-            "iptables" => Backend::Iptables,
+            // Nomad has a second firewall in its list, by this name, for IPv6. The Go plugin takes an
+            // unknown name for none and does both families; so do we with this one.
+            "iptables" | "ip6tables" => Backend::Iptables,
             "firewalld" => Backend::Firewalld,
             other => {
                 let allowed = "\"nftables\", \"iptables\" and \"firewalld\"";
