@@ -51,6 +51,22 @@ impl Node {
         Node { outside, _server: server }
     }
 
+    /// Puts the Go plugins in the place of ours, until ours are installed again.
+    pub fn install_go_plugins(&self) {
+        let ours = fs::read_dir(PLUGINS[0]).expect("plugins are installed").flatten();
+        for file in ours {
+            fs::remove_file(file.path()).expect("a file of the node's own");
+        }
+        for file in fs::read_dir(Plugins::go().directory()).expect("they are there").flatten() {
+            let place = Path::new(PLUGINS[0]).join(file.file_name());
+            fs::copy(file.path(), place).expect("a file of the node's own");
+        }
+    }
+
+    pub fn install_ours(&self) {
+        Plugins::ours_in(PLUGINS[0]);
+    }
+
     /// Panics unless the machine outside gets the page.
     #[track_caller]
     pub fn gets_outside(&self, url: &str, page: &str) {

@@ -6,11 +6,12 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
-use testkit::{cgroup_parent, in_node, require, run, try_run};
+use testkit::{Ns, cgroup_parent, in_node, require, run, try_run};
 
 use super::image::{self, IMAGE, PAGE, SERVER};
 use super::node::{ADDRESS, NETWORKS, Node, PAGE_OUTSIDE, gets, wget_here};
 use crate::docs;
+use crate::rules::{chains, elements};
 
 /// What a node of a test needs beyond docs/clients.md: no systemd, no registry, and limits that a
 /// container may have without the right to raise them.
@@ -158,6 +159,32 @@ fn second_network_comes_and_goes_while_a_container_runs() {
         assert!(links.contains("eth0@") && !links.contains("eth1@"), "{links}");
         podman.run("rm -f -t 0 server client");
         podman.run("network rm blue red");
+        node.is_clean_but(&[]);
+    });
+}
+
+/// Containers that the Go plugins have connected keep their ports and their neighbours, and ours
+/// remove all of it, in iptables too.
+#[test]
+fn node_changes_over_while_containers_run() {
+    in_node(|| {
+        let (node, podman) = (Node::new(), Podman::new());
+        node.install_go_plugins();
+        podman.run("network create --subnet 10.90.0.0/24 blue");
+        podman.start("old", "--network blue --ip 10.90.0.7 --publish 8080:80", SERVER);
+        let here = Ns::here();
+        assert_eq!(elements(&here), Vec::<String>::new(), "it is the work of the Go plugins");
+        assert_eq!(chains(&here, "CNI-DN-").len(), 1);
+        node.install_ours();
+        podman.start("new", "--network blue --publish 8081:80", SERVER);
+        podman.gets("new", "http://10.90.0.7/", PAGE);
+        for port in ["8080", "8081"] {
+            node.gets_outside(&format!("http://{ADDRESS}:{port}/"), PAGE);
+        }
+        podman.run("rm -f -t 0 old new");
+        node.is_clean_but(&["cni-podman1"]);
+        assert_eq!(chains(&here, "CNI-DN-"), Vec::<String>::new());
+        podman.run("network rm blue");
         node.is_clean_but(&[]);
     });
 }
