@@ -69,6 +69,7 @@ fn what_was_done_before_a_failure_is_taken_back() {
         let mut config = with(one.configs[0].clone(), &json!({"runtimeConfig": told(1)}));
         let second = world.call(&config, 2);
         second.add().fails_with(11, "c1/eth0");
+        config["runtimeConfig"] = told(2);
         config["plugins"][3]["ingressPolicy"] = "none".into();
         world.call(&config, 2).add().fails_with(7, "ingressPolicy");
         assert_eq!(left(&world), before);
