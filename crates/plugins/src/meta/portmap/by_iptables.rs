@@ -90,12 +90,12 @@ fn chain(network: &str, container: &str) -> String {
 }
 
 fn comment(network: &str, container: &str) -> String {
-    let mut comment = format!("dnat name: \"{network}\" id: \"{container}\"");
-    if comment.len() > COMMENT_LEN {
-        comment.truncate(comment.floor_char_boundary(COMMENT_LEN - 3));
-        comment += "...";
+    let comment = format!("dnat name: \"{network}\" id: \"{container}\"");
+    if comment.len() <= COMMENT_LEN {
+        return comment;
     }
-    comment
+    let beginning: String = comment.chars().take(COMMENT_LEN - 3).collect();
+    beginning + "..."
 }
 
 /// Where a rule of the shared chains goes.
