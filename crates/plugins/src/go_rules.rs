@@ -17,7 +17,7 @@ use kernel::nft::{Batch, Family, FoundRule, Nft, Table};
 pub use self::firewall::{has_firewall, remove_firewall};
 pub use self::masquerade::{has_masquerade, remove_masquerade};
 pub use self::portmap::{Mapped, has_port_mappings, remove_port_mappings};
-pub use self::spoof::remove_spoof_check;
+pub use self::spoof::{has_spoof_check, remove_spoof_check};
 use crate::rules::phrase::octets;
 
 /// How often a removal is tried again when others change the same chains.

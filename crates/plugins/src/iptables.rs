@@ -73,3 +73,31 @@ pub fn is_installed(family: Family) -> bool {
 pub fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
+
+/// What a name of a chain consists of, in words.
+pub const CHAIN_NAME: &str =
+    "1 to 28 letters, digits, dots, dashes and underscores, a letter first";
+
+/// A name that both iptables and `nft` can print and read again.
+pub fn is_chain_name(name: &str) -> bool {
+    let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    name.len() <= 28
+        && name.bytes().all(is_fine)
+        && name.bytes().next().is_some_and(|first| first.is_ascii_alphabetic())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_chains() {
+        for good in ["CNI-ADMIN", "a", "my_chain.1"] {
+            assert!(is_chain_name(good), "{good}");
+        }
+        let long = "x".repeat(29);
+        for bad in ["", "-x", "1x", "a b", "a\"b", "a;b", &long] {
+            assert!(!is_chain_name(bad), "{bad}");
+        }
+    }
+}

@@ -63,7 +63,7 @@ pub fn has_port_mappings(
     let (prefix, from) = CHAINS[0];
     let (nat, chain) = (table(family, "nat"), hashed(prefix, &[network, container], 28));
     if nft.has_chain(nat, &chain)? && !jumps(nft, nat, from, &chain)?.is_empty() {
-        return Ok(true);
+        return Ok(nft.rules(nat, &chain)?.len() >= count);
     }
     let ports = table(family, NFT_TABLE);
     let mut found = 0;

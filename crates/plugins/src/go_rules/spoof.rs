@@ -2,20 +2,36 @@
 //! `macspoofchk`: chains that drop what does not bear the container's hardware address.
 
 use cni::Attachment;
+use kernel::MacAddr;
 use kernel::nft::{Batch, Family, Nft, Table};
 
-use super::remove;
+use super::{jumps, remove};
 
 const NAT: Table<'static> = Table { family: Family::Bridge, name: "nat" };
 
+/// Whether an attachment's chains are there, and are jumped to.
+pub fn has_spoof_check(nft: &Nft, attachment: &Attachment, mac: MacAddr) -> kernel::Result<bool> {
+    let chain = chain(attachment);
+    if !nft.has_chain(NAT, &chain)? || jumps(nft, NAT, "PREROUTING", &chain)?.is_empty() {
+        return Ok(false);
+    }
+    let rules = nft.rules(NAT, &format!("{chain}-mac"))?;
+    let is_let_pass = rules.iter().any(|rule| rule.compared().any(|value| value == mac.0));
+    // Another one drops the rest.
+    Ok(is_let_pass && rules.len() > 1)
+}
+
+fn chain(attachment: &Attachment) -> String {
+    format!("cni-br-iface-{}-{}", attachment.container_id, attachment.ifname)
+}
+
 /// Removes an attachment's chains, and the rules that jump to them.
 pub fn remove_spoof_check(nft: &Nft, attachment: &Attachment) -> kernel::Result<bool> {
-    let id = format!("{}-{}", attachment.container_id, attachment.ifname);
-    let chain = format!("cni-br-iface-{id}");
+    let chain = chain(attachment);
     if !nft.has_chain(NAT, &chain)? {
         return Ok(false);
     }
-    let comment = format!("macspoofchk-{id}");
+    let comment = format!("macspoofchk-{}-{}", attachment.container_id, attachment.ifname);
     remove(nft, || {
         let mut batch = Batch::new();
         for rule in nft.rules(NAT, "PREROUTING")? {

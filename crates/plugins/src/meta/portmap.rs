@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `portmap`: ports of the host that lead to ports of a container. Each is an element of a map in
-//! nf_tables, see [`tables`]; whose it is stands on the element, so that DEL needs nothing but the
+//! nf_tables, see `tables`; whose it is stands on the element, so that DEL needs nothing but the
 //! attachment's name, and never takes away what somebody else has by now.
 
+mod by_iptables;
 mod conditions;
 mod conf;
 mod plan;
@@ -11,13 +12,18 @@ mod tables;
 use std::net::IpAddr;
 
 use cni::{CniResult, Code, Error, Plugin, Request, Version};
-use kernel::{IfName, Netlink, conntrack, link, route, sysctl};
+use ipnet::IpNet;
+use kernel::nft::Nft;
+use kernel::{Family, IfName, Netlink, conntrack, link, old_iptables, route, sysctl};
 
-use self::conf::{Backend, HostPort, Portmap};
+use self::by_iptables::Wanted;
+use self::conf::{Backend, HostPort, Portmap, Verbatim};
 use self::plan::{Plan, Pod, addresses, host_port, lasting};
 use self::tables::{CONDITIONS, FEATURE};
 use crate::fault::OrFault;
+use crate::rules::phrase::Ip;
 use crate::rules::{Conflict, Fault, Ledger, Located, Owner};
+use crate::{go_rules, iptables};
 
 /// The plugin.
 pub const PLUGIN: Plugin = Plugin {
@@ -37,15 +43,18 @@ fn add(request: &Request) -> Result<CniResult, Error> {
         .prev_result()?
         .ok_or_else(|| Error::invalid_config("portmap must be called as chained plugin"))?;
     if !portmap.mappings.is_empty() {
-        match portmap.backend {
+        match &portmap.backend {
             Backend::Nftables => map(&portmap, request, &result)?,
+            Backend::Iptables(verbatim) => {
+                map_by_iptables(&portmap, verbatim, request, &result)?;
+            }
         }
     }
     Ok(result)
 }
 
 fn map(portmap: &Portmap, request: &Request, result: &CniResult) -> Result<(), Error> {
-    let pods = pods(portmap, result, &request.ifname)?;
+    let pods = pods(portmap, &addresses(result, &request.ifname))?;
     let plan = Plan::new(portmap, &request.network, &pods);
     if plan.entries.is_empty() {
         return Ok(());
@@ -66,20 +75,36 @@ fn map(portmap: &Portmap, request: &Request, result: &CniResult) -> Result<(), E
         plan.entries.iter().map(|entry| Located { map: entry.map.number, key: entry.key.clone() });
     // Without connection tracking by netlink the ports work, but for a client that has been sending all
     // the time.
-    let _ = forget(places);
+    let _ = forget(places.filter_map(|place| host_port(&place)));
+    Ok(())
+}
+
+fn map_by_iptables(
+    portmap: &Portmap,
+    verbatim: &Verbatim,
+    request: &Request,
+    result: &CniResult,
+) -> Result<(), Error> {
+    let own = addresses(result, &request.ifname);
+    let (network, container) = (&request.network[..], &request.container_id[..]);
+    by_iptables::add(&Wanted { network, container, portmap, verbatim, own: &own })?;
+    let let_in = pods(portmap, &own).and_then(|pods| let_localhost_in(portmap, &pods));
+    let_in.inspect_err(|_| drop(by_iptables::remove(network, container)))?;
+    // As above.
+    let _ = forget(portmap.mappings.iter().map(|mapping| mapping.from));
     Ok(())
 }
 
 /// The container's addresses, and how the host reaches them.
-fn pods(portmap: &Portmap, result: &CniResult, interface: &str) -> Result<Vec<Pod>, Error> {
-    let addresses = addresses(result, interface);
-    if !portmap.snat || addresses.is_empty() {
+fn pods(portmap: &Portmap, addresses: &[IpNet]) -> Result<Vec<Pod>, Error> {
+    let addresses = addresses.iter().map(IpNet::addr);
+    if !portmap.snat || addresses.len() == 0 {
         let pod = |address| Pod { address, reached_by: None };
-        return Ok(addresses.into_iter().map(pod).collect());
+        return Ok(addresses.map(pod).collect());
     }
     let host = Netlink::open().or_fault("look at the host's routes")?;
     let pod = |address| Ok(Pod { address, reached_by: interface_to(&host, address)? });
-    addresses.into_iter().map(pod).collect()
+    addresses.map(pod).collect()
 }
 
 /// The interface that the host reaches an address by; a look at the route to it costs the same however
@@ -105,10 +130,9 @@ fn localhost_switches(portmap: &Portmap, pods: &[Pod]) -> Vec<String> {
     names.map(|name| format!("net/ipv4/conf/{name}/route_localnet")).collect()
 }
 
-/// Ends what connection tracking remembers of these elements' ports, so that the next packet finds its
-/// way anew.
-fn forget(places: impl Iterator<Item = Located>) -> Result<(), Error> {
-    let sent_to = lasting(places.filter_map(|place| host_port(&place)));
+/// Ends what connection tracking remembers of these ports, so that the next packet finds its way anew.
+fn forget(ports: impl Iterator<Item = HostPort>) -> Result<(), Error> {
+    let sent_to = lasting(ports);
     if sent_to.is_empty() {
         return Ok(());
     }
@@ -116,10 +140,43 @@ fn forget(places: impl Iterator<Item = Located>) -> Result<(), Error> {
 }
 
 fn del(request: &Request) -> Result<(), Error> {
+    let portmap = Portmap::understand(request).ok();
     let mut ledger = open()?;
     let removed = ledger.remove(&request.network, &request.attachment());
+    let mut was_by_go = false;
+    let by_go = ledger.beside(|nft| {
+        was_by_go = remove_by_go(nft, request, portmap.as_ref())?;
+        Ok(was_by_go)
+    });
     ledger.close();
-    forget(removed.or_fault("remove mapped ports")?.into_iter())
+    if let Some(Backend::Iptables(_)) = portmap.as_ref().map(|portmap| &portmap.backend) {
+        remove_by_old_iptables(request)?;
+    }
+    let ports = removed.as_deref().unwrap_or_default().iter().filter_map(host_port);
+    let ports_by_go = portmap.iter().filter(|_| was_by_go).flat_map(|portmap| &portmap.mappings);
+    let forgotten = forget(ports.chain(ports_by_go.map(|mapping| mapping.from)));
+    removed.and(by_go).or_fault("remove mapped ports")?;
+    forgotten
+}
+
+/// Rules of the Go plugin, and of our own backend `iptables`.
+fn remove_by_go(nft: &Nft, request: &Request, portmap: Option<&Portmap>) -> kernel::Result<bool> {
+    let result = request.prev_result().ok().flatten().unwrap_or_default();
+    let addresses: Vec<IpAddr> =
+        addresses(&result, &request.ifname).iter().map(IpNet::addr).collect();
+    let mappings = portmap.iter().flat_map(|portmap| &portmap.mappings);
+    let host_ports: Vec<u16> = mappings.map(|mapping| mapping.from.port).collect();
+    let mapped = go_rules::Mapped { addresses: &addresses, host_ports: &host_ports };
+    go_rules::remove_port_mappings(nft, &request.network, &request.container_id, mapped)
+}
+
+/// What was made by the older iptables, which netlink does not reach.
+fn remove_by_old_iptables(request: &Request) -> Result<(), Error> {
+    let mut families = [Family::V4, Family::V6].into_iter();
+    if families.any(|family| old_iptables::is_in_use(family, "nat")) {
+        return by_iptables::remove(&request.network, &request.container_id);
+    }
+    Ok(())
 }
 
 fn gc(request: &Request) -> Result<(), Error> {
@@ -129,8 +186,13 @@ fn gc(request: &Request) -> Result<(), Error> {
     let removed = ledger.gc(network, &valid);
     let swept = ledger.remove_unused_entered(CONDITIONS, &plan::chain_prefix(network));
     ledger.close();
-    forget(removed.or_fault("remove stale mapped ports")?.into_iter())?;
-    swept.or_fault("remove conditions of mapped ports")
+    let removed = removed.or_fault("remove stale mapped ports")?;
+    forget(removed.iter().filter_map(host_port))?;
+    swept.or_fault("remove conditions of mapped ports")?;
+    match Portmap::understand(request).map(|portmap| portmap.backend) {
+        Ok(Backend::Iptables(_)) => by_iptables::gc(request, &valid),
+        _ => Ok(()),
+    }
 }
 
 fn check(request: &Request) -> Result<(), Error> {
@@ -139,8 +201,29 @@ fn check(request: &Request) -> Result<(), Error> {
     if portmap.mappings.is_empty() {
         return Ok(());
     }
-    let pods = pods(&portmap, &result, &request.ifname)?;
-    let plan = Plan::new(&portmap, &request.network, &pods);
+    let own = addresses(&result, &request.ifname);
+    let pods = pods(&portmap, &own)?;
+    match &portmap.backend {
+        Backend::Nftables => check_elements(&portmap, request, &pods)?,
+        Backend::Iptables(verbatim) => {
+            let (network, container) = (&request.network[..], &request.container_id[..]);
+            let wanted = Wanted { network, container, portmap: &portmap, verbatim, own: &own };
+            if let Some(rule) = by_iptables::missing(&wanted)? {
+                let msg = format!("mapped ports: iptables has no rule {rule:?}");
+                return Err(Error::internal(msg));
+            }
+        }
+    }
+    for switch in localhost_switches(&portmap, &pods) {
+        if sysctl::read(&switch).or_fault("mapped ports")? != "1" {
+            return Err(Error::internal(format!("mapped ports: {switch} is not 1")));
+        }
+    }
+    Ok(())
+}
+
+fn check_elements(portmap: &Portmap, request: &Request, pods: &[Pod]) -> Result<(), Error> {
+    let plan = Plan::new(portmap, &request.network, pods);
     if plan.entries.is_empty() {
         return Ok(());
     }
@@ -151,18 +234,34 @@ fn check(request: &Request) -> Result<(), Error> {
         };
         plan.chains.iter().try_for_each(entered)
     });
-    found.map_err(|fault| fault.into_error("mapped ports"))?;
-    for switch in localhost_switches(&portmap, &pods) {
-        if sysctl::read(&switch).or_fault("mapped ports")? != "1" {
-            return Err(Error::internal(format!("mapped ports: {switch} is not 1")));
+    let Err(fault) = found else { return Ok(()) };
+    if is_by_go(ledger.nft(), portmap, request, pods).or_fault("mapped ports")? {
+        return Ok(());
+    }
+    Err(fault.into_error("mapped ports"))
+}
+
+/// Whether the Go plugin has mapped these ports, where it made the attachment.
+fn is_by_go(nft: &Nft, portmap: &Portmap, request: &Request, pods: &[Pod]) -> kernel::Result<bool> {
+    let (network, container) = (&request.network, &request.container_id);
+    for address in pods.iter().map(|pod| pod.address) {
+        let is_mapped = |mapping: &&conf::Mapping| mapping.from.family == Ip::of(address);
+        let count = portmap.mappings.iter().filter(is_mapped).count();
+        if count > 0 && !go_rules::has_port_mappings(nft, network, container, address, count)? {
+            return Ok(false);
         }
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Whether the kernel could do it.
 fn status(request: &Request) -> Result<(), Error> {
-    Portmap::understand(request)?;
+    if let Backend::Iptables(_) = Portmap::understand(request)?.backend {
+        return match iptables::is_installed(Family::V4) {
+            true => Ok(()),
+            false => Err(Error::new(Code::NOT_AVAILABLE, "there is no program iptables-restore")),
+        };
+    }
     let ready = Ledger::open(&FEATURE).and_then(|ledger| ledger.rehearse());
     let doing = "nf_tables cannot map ports";
     ready.map_err(|cause| Error::because(Code::NOT_AVAILABLE, doing, &cause))

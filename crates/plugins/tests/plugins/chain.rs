@@ -4,6 +4,7 @@
 
 mod crash;
 mod gc;
+mod mixed;
 mod program;
 mod whole;
 

@@ -10,6 +10,7 @@ use kernel::nft::{
 use kernel::{IfName, MacAddr};
 
 use crate::fault::OrFault;
+use crate::go_rules;
 use crate::rules::phrase::ifname;
 use crate::rules::{Entry, Feature, Ledger, Map, Owner, WantedChain, key};
 
@@ -56,7 +57,12 @@ pub fn add(request: &Request, port: IfName, mac: MacAddr) -> Result<(), Error> {
 pub fn check(request: &Request, port: IfName, mac: MacAddr) -> Result<(), Error> {
     let ledger = Ledger::open(&FEATURE).or_fault(DOING)?;
     let found = ledger.check(&Owner::of(request), &entries(port, mac));
-    found.map_err(|fault| fault.into_error("macspoofchk"))
+    let Err(fault) = found else { return Ok(()) };
+    let by_go = go_rules::has_spoof_check(ledger.nft(), &request.attachment(), mac);
+    if by_go.or_fault("macspoofchk")? {
+        return Ok(());
+    }
+    Err(fault.into_error("macspoofchk"))
 }
 
 const DOING: &str = "check the hardware address that the container sends from";

@@ -4,6 +4,8 @@
 use cni::{Error, Request};
 use serde::Deserialize;
 
+use crate::iptables::{CHAIN_NAME, is_chain_name};
+
 /// The bit of a packet's mark that says: let pass. kube-proxy has 14 and 15, portmap 13, Cilium 8 to 11,
 /// Calico 16 to 31.
 const MARK_BIT: u8 = 12;
@@ -87,8 +89,7 @@ impl Firewall {
         let zone = or_default(conf.firewalld_zone, "trusted");
         let admin_chain = or_default(conf.iptables_admin_chain_name, "CNI-ADMIN");
         if !is_chain_name(&admin_chain) {
-            let allowed = "1 to 28 letters, digits, dots, dashes and underscores, a letter first";
-            return Err(not_allowed("iptablesAdminChainName", &admin_chain, allowed));
+            return Err(not_allowed("iptablesAdminChainName", &admin_chain, CHAIN_NAME));
         }
         Ok(Self { backend, ingress, admin_chain, zone, mark_bit })
     }
@@ -100,28 +101,4 @@ fn or_default(text: String, default: &str) -> String {
 
 fn not_allowed(key: &str, value: &str, allowed: &str) -> Error {
     Error::invalid_config(format!("key {key:?} is {value:?}, allowed are {allowed}"))
-}
-
-/// A name that both iptables and `nft` can print and read again.
-fn is_chain_name(name: &str) -> bool {
-    let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    name.len() <= 28
-        && name.bytes().all(is_fine)
-        && name.bytes().next().is_some_and(|first| first.is_ascii_alphabetic())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_of_chains() {
-        for good in ["CNI-ADMIN", "a", "my_chain.1"] {
-            assert!(is_chain_name(good), "{good}");
-        }
-        let long = "x".repeat(29);
-        for bad in ["", "-x", "1x", "a b", "a\"b", "a;b", &long] {
-            assert!(!is_chain_name(bad), "{bad}");
-        }
-    }
 }

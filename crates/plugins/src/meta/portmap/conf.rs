@@ -3,11 +3,15 @@
 
 use std::net::IpAddr;
 
-use cni::{Code, Error, Request};
+use cni::{Error, Request};
 use serde::Deserialize;
 
 use super::conditions::Conditions;
+use crate::iptables::{CHAIN_NAME, is_chain_name};
 use crate::rules::phrase::Ip;
+
+/// As the Go plugin; Kubernetes uses 14 and 15.
+const MARK_BIT: i64 = 13;
 
 #[derive(Debug, Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
@@ -39,10 +43,39 @@ struct MappingConf {
 }
 
 /// How the rules are kept in the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Backend {
     /// Elements of maps in the table `podwire`.
     Nftables,
+    /// Rules that the program iptables-restore makes.
+    Iptables(Verbatim),
+}
+
+/// What goes into rules of iptables as it was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verbatim {
+    pub mark: Mark,
+    pub conditions_v4: Vec<String>,
+    pub conditions_v6: Vec<String>,
+    /// The port of each mapping, also where one is listed twice.
+    pub listed: Vec<(Protocol, u16)>,
+}
+
+/// What tells that a connection is to be masqueraded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Mark {
+    Bit(u8),
+    /// Somebody else's chain.
+    By(String),
+}
+
+impl Verbatim {
+    pub fn conditions(&self, family: Ip) -> &[String] {
+        match family {
+            Ip::V4 => &self.conditions_v4,
+            Ip::V6 => &self.conditions_v6,
+        }
+    }
 }
 
 /// Protocols that have ports.
@@ -127,18 +160,22 @@ pub struct Portmap {
 impl Portmap {
     pub fn understand(request: &Request) -> Result<Self, Error> {
         let conf: PortmapConf = request.conf()?;
-        check_mark(&conf)?;
+        let mark = mark(&conf)?;
+        let backend = backend(&conf, mark)?;
         let conditions = |key: &str, words: &[String], family| {
             let problem = |problem| Error::invalid_config(format!("key {key:?}: {problem}"));
+            if matches!(backend, Backend::Iptables(_)) {
+                return Ok(None);
+            }
             Conditions::understand(words, family).map_err(problem)
         };
         Ok(Self {
-            backend: backend(conf.backend.as_deref())?,
             snat: conf.snat.unwrap_or(true),
             masq_all: conf.masq_all,
             conditions_v4: conditions("conditionsV4", &conf.conditions_v4, Ip::V4)?,
             conditions_v6: conditions("conditionsV6", &conf.conditions_v6, Ip::V6)?,
             mappings: mappings(&conf.runtime_config.port_mappings)?,
+            backend,
         })
     }
 
@@ -150,14 +187,17 @@ impl Portmap {
     }
 }
 
-fn backend(name: Option<&str>) -> Result<Backend, Error> {
-    match name {
+fn backend(conf: &PortmapConf, mark: Mark) -> Result<Backend, Error> {
+    match conf.backend.as_deref() {
         None | Some("" | "nftables") => Ok(Backend::Nftables),
         Some("iptables") => {
-            let msg =
-                "key \"backend\" is \"iptables\", which this version of podwire does not do yet";
-            let cure = "leave \"backend\" out, or use the Go plugin for this network";
-            Err(Error::new(Code::UNSUPPORTED_FIELD, msg).with_details(cure))
+            let listed = conf.runtime_config.port_mappings.iter().enumerate();
+            Ok(Backend::Iptables(Verbatim {
+                mark,
+                conditions_v4: verbatim("conditionsV4", &conf.conditions_v4)?,
+                conditions_v6: verbatim("conditionsV6", &conf.conditions_v6)?,
+                listed: listed.map(|(at, one)| one.listed(at)).collect::<Result<_, _>>()?,
+            }))
         }
         Some(other) => {
             let msg =
@@ -167,18 +207,44 @@ fn backend(name: Option<&str>) -> Result<Backend, Error> {
     }
 }
 
-/// No packet is marked here; what would be wrong elsewhere is wrong here too.
-fn check_mark(conf: &PortmapConf) -> Result<(), Error> {
+/// Each word is one for iptables-restore, which reads lines.
+fn verbatim(key: &str, words: &[String]) -> Result<Vec<String>, Error> {
+    let refused = |word: &str, problem: &str| {
+        Err(Error::invalid_config(format!("key {key:?}: {word:?} {problem}")))
+    };
+    match words.first() {
+        Some(first) if !first.starts_with(['-', '!']) => {
+            return refused(first, "is no option of iptables, which \"backend\" asks for");
+        }
+        _ => {}
+    }
+    match words.iter().find(|word| word.is_empty() || word.contains(char::is_control)) {
+        Some(word) => refused(word, "is no word for iptables"),
+        None => Ok(words.to_vec()),
+    }
+}
+
+/// With nf_tables no packet is marked; what would be wrong elsewhere is wrong there too.
+fn mark(conf: &PortmapConf) -> Result<Mark, Error> {
     match (conf.mark_masq_bit, &conf.external_set_mark_chain) {
         (Some(_), Some(_)) => {
             let msg = "keys \"markMasqBit\" and \"externalSetMarkChain\" exclude each other";
             Err(Error::invalid_config(msg))
         }
-        (Some(bit), _) if !(0..=31).contains(&bit) => {
-            let msg = format!("key \"markMasqBit\" is {bit}, allowed are 0 to 31");
+        (_, Some(chain)) if !is_chain_name(chain) => {
+            let msg =
+                format!("key \"externalSetMarkChain\" is {chain:?}, allowed are {CHAIN_NAME}");
             Err(Error::invalid_config(msg))
         }
-        _ => Ok(()),
+        (_, Some(chain)) => Ok(Mark::By(chain.clone())),
+        (bit, None) => {
+            let bit = bit.unwrap_or(MARK_BIT);
+            let found = u8::try_from(bit).ok().filter(|bit| *bit <= 31).map(Mark::Bit);
+            found.ok_or_else(|| {
+                let msg = format!("key \"markMasqBit\" is {bit}, allowed are 0 to 31");
+                Error::invalid_config(msg)
+            })
+        }
     }
 }
 
@@ -205,31 +271,39 @@ fn mappings(confs: &[MappingConf]) -> Result<Vec<Mapping>, Error> {
     Ok(all)
 }
 
+fn key(at: usize, name: &str) -> String {
+    format!("runtimeConfig.portMappings[{at}].{name}")
+}
+
+fn port(key: &str, value: i64) -> Result<u16, Error> {
+    u16::try_from(value).ok().filter(|port| *port != 0).ok_or_else(|| {
+        Error::invalid_config(format!("key {key:?} is {value}, allowed are 1 to 65535"))
+    })
+}
+
 impl MappingConf {
     /// One for each family that it is for.
     fn understand(&self, at: usize) -> Result<Vec<Mapping>, Error> {
-        let key = |name: &str| format!("runtimeConfig.portMappings[{at}].{name}");
-        let port = |name, value: i64| {
-            u16::try_from(value).ok().filter(|port| *port != 0).ok_or_else(|| {
-                let msg = format!("key {:?} is {value}, allowed are 1 to 65535", key(name));
-                Error::invalid_config(msg)
-            })
-        };
-        let from = port("hostPort", self.host_port)?;
-        let to = port("containerPort", self.container_port)?;
-        let protocol = match self.protocol.as_str() {
-            "" => Protocol::Tcp,
-            name => Protocol::parse(name).ok_or_else(|| {
-                let key = key("protocol");
-                let msg = format!("key {key:?} is {name:?}, allowed are tcp, udp and sctp");
-                Error::invalid_config(msg)
-            })?,
-        };
+        let (protocol, from) = self.listed(at)?;
+        let to = port(&key(at, "containerPort"), self.container_port)?;
         let mapping = |(family, address)| Mapping {
             from: HostPort { family, address, protocol, port: from },
             to,
         };
-        Ok(self.places(&key("hostIP"))?.into_iter().map(mapping).collect())
+        Ok(self.places(&key(at, "hostIP"))?.into_iter().map(mapping).collect())
+    }
+
+    fn listed(&self, at: usize) -> Result<(Protocol, u16), Error> {
+        let port = port(&key(at, "hostPort"), self.host_port)?;
+        let protocol = match self.protocol.as_str() {
+            "" => Protocol::Tcp,
+            name => Protocol::parse(name).ok_or_else(|| {
+                let key = key(at, "protocol");
+                let msg = format!("key {key:?} is {name:?}, allowed are tcp, udp and sctp");
+                Error::invalid_config(msg)
+            })?,
+        };
+        Ok((protocol, port))
     }
 
     /// On which addresses of the host.

@@ -5,6 +5,7 @@
 use std::net::IpAddr;
 
 use cni::CniResult;
+use ipnet::IpNet;
 use kernel::IfName;
 use kernel::conntrack::SentTo;
 use kernel::nft::{Data, Place, Verdict};
@@ -31,15 +32,15 @@ pub struct Plan {
 }
 
 /// The first address of each family on the container's interface, as far as the result says.
-pub fn addresses(result: &CniResult, interface: &str) -> Vec<IpAddr> {
-    let mut found: Vec<IpAddr> = Vec::new();
+pub fn addresses(result: &CniResult, interface: &str) -> Vec<IpNet> {
+    let mut found: Vec<IpNet> = Vec::new();
     for ip in &result.ips {
         let named = ip.interface.and_then(|at| result.interfaces.get(at));
         let is_elsewhere =
             named.is_some_and(|named| named.name != interface || named.sandbox.is_empty());
-        let address = ip.address.addr();
-        if !is_elsewhere && found.iter().all(|other| Ip::of(*other) != Ip::of(address)) {
-            found.push(address);
+        let family = Ip::of(ip.address.addr());
+        if !is_elsewhere && found.iter().all(|other| Ip::of(other.addr()) != family) {
+            found.push(ip.address);
         }
     }
     found

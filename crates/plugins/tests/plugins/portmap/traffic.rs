@@ -145,6 +145,18 @@ fn gos_ports_are_reached_as_ours() {
     });
 }
 
+/// The same rules, and so the same ways.
+#[test]
+fn ports_by_iptables_are_reached_as_gos() {
+    in_netns(|| {
+        require!(Program("socat"), Program("iptables"));
+        for plugins in [Plugins::go(), Plugins::ours()] {
+            let lab = Lab::new(&plugins);
+            check(&lab, &config(&json!({"backend": "iptables"})), |way, _| way.2);
+        }
+    });
+}
+
 #[test]
 fn a_port_of_one_address_is_not_on_others() {
     in_netns(|| {

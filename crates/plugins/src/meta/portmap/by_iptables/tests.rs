@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The rules as text.
+
+use super::super::conf::Backend;
+use super::*;
+
+fn mapping(family: Ip, address: Option<&str>, protocol: Protocol, ports: (u16, u16)) -> Mapping {
+    let address = address.map(|text| text.parse().expect("an address"));
+    Mapping { from: HostPort { family, address, protocol, port: ports.0 }, to: ports.1 }
+}
+
+fn verbatim() -> Verbatim {
+    Verbatim {
+        mark: Mark::Bit(13),
+        conditions_v4: ["!", "-s", "192.0.2.0/24"].map(str::to_owned).to_vec(),
+        conditions_v6: Vec::new(),
+        listed: vec![(Protocol::Udp, 53), (Protocol::Tcp, 8080), (Protocol::Tcp, 9)],
+    }
+}
+
+fn portmap() -> Portmap {
+    Portmap {
+        backend: Backend::Nftables,
+        snat: true,
+        masq_all: false,
+        conditions_v4: None,
+        conditions_v6: None,
+        mappings: vec![
+            mapping(Ip::V4, Some("192.0.2.1"), Protocol::Udp, (53, 5353)),
+            mapping(Ip::V4, None, Protocol::Tcp, (8080, 80)),
+            mapping(Ip::V6, None, Protocol::Tcp, (8080, 80)),
+            mapping(Ip::V6, Some("fd00:2::1"), Protocol::Tcp, (9, 9)),
+        ],
+    }
+}
+
+fn with<T>(portmap: &Portmap, verbatim: &Verbatim, what: impl FnOnce(&Wanted) -> T) -> T {
+    what(&Wanted { network: "net", container: "cid", portmap, verbatim, own: &[] })
+}
+
+fn own4() -> IpNet {
+    "10.1.0.2/24".parse().expect("an address")
+}
+
+/// What `iptables-save` prints of rules that were added so.
+fn saved(lines: &str) -> Saved {
+    Saved::read(&lines.replace("-N ", ":").replace("-I ", "-A "))
+}
+
+const SHARED: &str = "-N CNI-HOSTPORT-SETMARK
+-A CNI-HOSTPORT-SETMARK -m comment --comment \"CNI portfwd masquerade mark\" -j MARK --set-xmark 0x2000/0x2000
+-N CNI-HOSTPORT-MASQ
+-A CNI-HOSTPORT-MASQ -m mark --mark 0x2000/0x2000 -j MASQUERADE
+-I POSTROUTING -m comment --comment \"CNI portfwd requiring masquerade\" -j CNI-HOSTPORT-MASQ
+-N CNI-HOSTPORT-DNAT
+-A PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT
+-A OUTPUT -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT
+";
+
+const OWN4: &str = "-N CNI-DN-f74d2f3ccf98e525d41d0
+-A CNI-DN-f74d2f3ccf98e525d41d0 -s 10.1.0.0/24 -d 192.0.2.1/32 -p udp -m udp --dport 53 -j CNI-HOSTPORT-SETMARK
+-A CNI-DN-f74d2f3ccf98e525d41d0 -s 127.0.0.1/32 -d 192.0.2.1/32 -p udp -m udp --dport 53 -j CNI-HOSTPORT-SETMARK
+-A CNI-DN-f74d2f3ccf98e525d41d0 -d 192.0.2.1/32 -p udp -m udp --dport 53 -j DNAT --to-destination 10.1.0.2:5353
+-A CNI-DN-f74d2f3ccf98e525d41d0 -s 10.1.0.0/24 -p tcp -m tcp --dport 8080 -j CNI-HOSTPORT-SETMARK
+-A CNI-DN-f74d2f3ccf98e525d41d0 -s 127.0.0.1/32 -p tcp -m tcp --dport 8080 -j CNI-HOSTPORT-SETMARK
+-A CNI-DN-f74d2f3ccf98e525d41d0 -p tcp -m tcp --dport 8080 -j DNAT --to-destination 10.1.0.2:80
+-A CNI-HOSTPORT-DNAT -p tcp -m comment --comment \"dnat name: \\\"net\\\" id: \\\"cid\\\"\" -m multiport --dports 8080,9 ! -s 192.0.2.0/24 -j CNI-DN-f74d2f3ccf98e525d41d0
+-A CNI-HOSTPORT-DNAT -p udp -m comment --comment \"dnat name: \\\"net\\\" id: \\\"cid\\\"\" -m multiport --dports 53 ! -s 192.0.2.0/24 -j CNI-DN-f74d2f3ccf98e525d41d0
+";
+
+const MAPPED6: &str = "-A CNI-DN-f74d2f3ccf98e525d41d0 -p tcp -m tcp --dport 8080 -j OTHER-MARK
+-A CNI-DN-f74d2f3ccf98e525d41d0 -p tcp -m tcp --dport 8080 -j DNAT --to-destination [fd00:1::2]:80
+-A CNI-DN-f74d2f3ccf98e525d41d0 -d fd00:2::1/128 -p tcp -m tcp --dport 9 -j OTHER-MARK
+-A CNI-DN-f74d2f3ccf98e525d41d0 -d fd00:2::1/128 -p tcp -m tcp --dport 9 -j DNAT --to-destination [fd00:1::2]:9
+";
+
+#[test]
+fn additions_are_those_of_the_go_plugin() {
+    let (portmap, verbatim) = (portmap(), verbatim());
+    let lines = |saved: &Saved| with(&portmap, &verbatim, |all| additions(saved, all, own4()));
+    assert_eq!(lines(&Saved::default()), format!("{SHARED}{OWN4}"));
+    assert_eq!(lines(&saved(SHARED)), OWN4);
+}
+
+#[test]
+fn another_chain_marks() {
+    let own = "fd00:1::2/64".parse().expect("an address");
+    let portmap = Portmap { masq_all: true, ..portmap() };
+    let verbatim = Verbatim { mark: Mark::By("OTHER-MARK".to_owned()), ..verbatim() };
+    let lines = with(&portmap, &verbatim, |all| additions(&Saved::default(), all, own));
+    assert!(!lines.contains("CNI-HOSTPORT-MASQ") && lines.contains(MAPPED6), "{lines}");
+    let portmap = Portmap { snat: false, ..portmap };
+    let lines = with(&portmap, &verbatim, |all| additions(&Saved::default(), all, own));
+    assert!(!lines.contains("MARK"), "{lines}");
+}
+
+/// What was left before is replaced, unless the container has two interfaces on the network.
+#[test]
+fn a_chain_that_is_there_is_replaced_or_shared() {
+    let (portmap, verbatim) = (portmap(), verbatim());
+    let there = saved(&format!("{SHARED}{OWN4}"));
+    let add = |own: IpNet| with(&portmap, &verbatim, |all| additions(&there, all, own));
+    let again = add(own4());
+    let (before, after) = again.split_once("-F CNI-DN-f74d2f3ccf98e525d41d0\n").expect("flushed");
+    assert!(before.lines().all(|line| line.starts_with("-D CNI-HOSTPORT-DNAT -p")), "{before}");
+    assert_eq!(OWN4.split_once('\n').map(|(_, rules)| rules), Some(after));
+    let second = add("10.1.0.20/24".parse().expect("an address"));
+    assert!(second.lines().all(|line| line.starts_with("-A ")), "{second}");
+    assert!(second.contains("--to-destination 10.1.0.20:80"), "{second}");
+}
+
+#[test]
+fn ports_are_listed_by_fifteen() {
+    let listed = (1..=31).map(|port| (Protocol::Tcp, port)).collect();
+    let verbatim = Verbatim { listed, ..verbatim() };
+    let rules = with(&portmap(), &verbatim, |all| entries(all, own4()));
+    let lists: Vec<&str> = rules.iter().filter_map(|rule| rule.after("--dports")).collect();
+    assert_eq!(lists.len(), 3);
+    assert_eq!(lists[0], "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15");
+    assert_eq!(lists[2], "31");
+}
+
+#[test]
+fn chains_are_found_by_their_network() {
+    let there = saved(&format!("{SHARED}{OWN4}"));
+    let chain = chain("net", "cid");
+    let stale = |network: &str, valid: &[&String]| {
+        stale_chains(&there, network, &valid.iter().map(|one| (*one).clone()).collect())
+    };
+    assert_eq!(stale("net", &[]), BTreeSet::from([chain.clone()]));
+    assert_eq!(stale("ne", &[]).len(), 0);
+    assert_eq!(stale("net", &[&chain]).len(), 0);
+    let removal = removals(&there, &chain);
+    assert!(removal.ends_with(&format!("-F {chain}\n-X {chain}\n")), "{removal}");
+    assert_eq!(removal.lines().count(), 4);
+}
+
+#[test]
+fn long_comments_are_cut() {
+    let long = comment("net", &"x".repeat(300));
+    assert_eq!(long.len(), 255);
+    assert!(long.ends_with("x..."));
+    assert_eq!(comment("net", "cid"), "dnat name: \"net\" id: \"cid\"");
+}

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The backend iptables, next to the Go plugin: the same rules, removed by either; and what the Go plugin
+//! left of both its backends, under ours.
+
+use serde_json::{Value, json};
+use testkit::{in_netns, not_run_unless, require};
+
+use super::lab::{HOST4, HOST6, Lab, port, portmap, seen_by};
+use crate::conf::{with, without};
+use crate::mixed_rules::rules_of_containers;
+use crate::world::{Plugins, World};
+
+/// All rules as iptables prints them, without counters and times. The order of chains is of no
+/// consequence, that of a chain's rules is.
+fn saved(world: &World) -> Vec<String> {
+    let mut all = Vec::new();
+    for program in ["iptables-save", "ip6tables-save"] {
+        let told = world.host.exec(program, &["-t", "nat"]);
+        let lines = told.lines().filter(|line| line.starts_with("-A") || line.starts_with(":CNI"));
+        let mut lines: Vec<String> = lines.map(|line| format!("{program} {line}")).collect();
+        lines.sort_by_key(|line| line.split(' ').nth(2).map(str::to_owned));
+        all.extend(lines);
+    }
+    all
+}
+
+fn prev() -> Value {
+    json!({"cniVersion": "1.1.0", "interfaces": [{"name": "eth0", "sandbox": "/run/netns/pod1"}],
+        "ips": [{"address": "10.1.0.2/24", "interface": 0},
+            {"address": "fd00:1::2/64", "interface": 0}]})
+}
+
+fn by_iptables(mappings: &[Value], more: &Value) -> Value {
+    with(with(portmap(mappings), &json!({"backend": "iptables"})), more)
+}
+
+fn configs() -> Vec<Value> {
+    let at = |ip: &str, host: u16| with(port(host, 80, "tcp"), &json!({"hostIP": ip}));
+    let plain = [port(8080, 80, "tcp"), port(53, 53, "udp"), port(9, 9, "sctp")];
+    let placed = [
+        at(HOST4, 8080),
+        at("192.0.2.2", 8080),
+        at(HOST6, 8081),
+        at("0.0.0.0", 8082),
+        at("::", 8083),
+    ];
+    let many: Vec<Value> = (1..=17).map(|host| port(8000 + host, host, "tcp")).collect();
+    let conditions = json!({"conditionsV4": ["!", "-s", "192.0.2.77", "-i", "eth+"],
+        "conditionsV6": ["-m", "addrtype", "!", "--src-type", "LOCAL"]});
+    vec![
+        by_iptables(&plain, &json!({})),
+        by_iptables(&placed, &json!({})),
+        by_iptables(&[at(HOST4, 8080)], &json!({})),
+        by_iptables(&many, &json!({"snat": false})),
+        by_iptables(&plain, &json!({"masqAll": true, "markMasqBit": 31})),
+        by_iptables(&plain, &json!({"externalSetMarkChain": "OTHER-MARK"})),
+        by_iptables(&plain, &conditions),
+    ]
+}
+
+/// A host that has the chain which one of the configurations names.
+fn world(plugins: &Plugins) -> World {
+    let world = World::new(plugins, 1);
+    for program in ["iptables", "ip6tables"] {
+        world.host.exec(program, &["-t", "nat", "-N", "OTHER-MARK"]);
+    }
+    world
+}
+
+#[test]
+fn rules_are_those_of_the_go_plugin() {
+    in_netns(|| {
+        require!(Program("iptables"));
+        let (go, ours) = (Plugins::go(), Plugins::ours());
+        for config in configs() {
+            let made = |plugins: &Plugins| {
+                let world = world(plugins);
+                let call = world.call(&config, 1).with_prev_result(&prev());
+                call.add().ok();
+                let once = saved(&world);
+                call.add().ok();
+                assert_eq!(saved(&world), once, "a second time");
+                once
+            };
+            assert_eq!(made(&ours), made(&go), "{config}");
+        }
+    });
+}
+
+#[test]
+fn either_checks_and_removes_what_the_other_made() {
+    in_netns(|| {
+        require!(Program("iptables"));
+        let (go, ours) = (Plugins::go(), Plugins::ours());
+        for config in configs() {
+            for (first, second) in [(&ours, &go), (&go, &ours), (&ours, &ours)] {
+                let world = world(first);
+                world.call(&config, 1).with_prev_result(&prev()).add().ok();
+                assert_ne!(rules_of_containers(&world), Vec::<String>::new());
+                world.call_of(second, &config, 1).check(&prev()).ok();
+                world.call_of(second, &config, 1).del(&prev()).ok();
+                assert_eq!(rules_of_containers(&world), Vec::<String>::new(), "{config}");
+                let by_ours = world.call_of(&ours, &config, 1).check(&prev());
+                by_ours.fails_with(999, "iptables has no rule");
+                world.call_of(&ours, &config, 1).del(&prev()).ok();
+            }
+        }
+    });
+}
+
+/// A node that is switched over to nf_tables with pods running.
+#[test]
+fn what_the_go_plugin_mapped_is_checked_and_removed() {
+    in_netns(|| {
+        let (go, ours) = (Plugins::go(), Plugins::ours());
+        let config = portmap(&[port(8080, 80, "tcp"), port(53, 53, "udp")]);
+        let bare = ["runtimeConfig", "prevResult"];
+        for backend in ["iptables", "nftables"] {
+            for forgotten in [&[][..], &bare[..1], &bare[1..], &bare[..]] {
+                let lab = Lab::new(&ours);
+                let by_go = with(config.clone(), &json!({"backend": backend}));
+                let by_go = |pod| {
+                    let result = &lab.results[pod - 1];
+                    lab.world.call_of(&go, &by_go, pod).with_prev_result(result)
+                };
+                by_go(1).add().ok();
+                by_go(2)
+                    .config(&with(
+                        by_go(2).config,
+                        &json!({"runtimeConfig": {
+                    "portMappings": [port(8082, 80, "tcp")]}}),
+                    ))
+                    .add()
+                    .ok();
+                let call = lab.call(&config, 1);
+                call.run("CHECK").ok();
+                call.config(&without(call.config.clone(), forgotten)).netns("").run("DEL").ok();
+                let left = rules_of_containers(&lab.world).join("\n");
+                let is_about = |address: &str| left.contains(address);
+                let hidden = ["10.1.0.2:", "fd00:1::2]", "8080"].map(is_about);
+                assert_eq!(hidden, [false; 3], "{backend} {forgotten:?}\n{left}");
+                assert!(is_about("10.1.0.3:80") && is_about("[fd00:1::3]:80"), "{left}");
+                call.run("CHECK").fails_with(999, "mapped ports");
+                call.run("DEL").ok();
+            }
+        }
+    });
+}
+
+/// The Go plugin's nft rules name the container alone: another network's mappings stay.
+#[test]
+fn mappings_of_another_network_stay() {
+    in_netns(|| {
+        let (go, ours) = (Plugins::go(), Plugins::ours());
+        let world = World::new(&go, 1);
+        let elsewhere = json!({"cniVersion": "1.1.0", "ips": [{"address": "10.2.0.2/24"}]});
+        let config = with(portmap(&[port(8080, 80, "tcp")]), &json!({"backend": "nftables"}));
+        let other = json!({"name": "other", "runtimeConfig": {
+            "portMappings": [port(8081, 80, "tcp")]}});
+        let other = with(config.clone(), &other);
+        world.call(&config, 1).with_prev_result(&prev()).add().ok();
+        world.call(&other, 1).with_prev_result(&elsewhere).add().ok();
+        world.call_of(&ours, &config, 1).del(&prev()).ok();
+        world.call_of(&ours, &other, 1).check(&elsewhere).ok();
+        let left = world.host.exec("nft", &["list", "ruleset"]);
+        assert!(left.contains("10.2.0.2:80") && !left.contains("10.1.0.2"), "{left}");
+        world.call_of(&ours, &other, 1).run("DEL").ok();
+        let left = world.host.exec("nft", &["list", "ruleset"]);
+        assert!(!left.contains("10.2.0.2"), "{left}");
+    });
+}
+
+#[test]
+fn check_notices_damage() {
+    in_netns(|| {
+        require!(Program("iptables"));
+        let lab = Lab::new(&Plugins::ours());
+        let call = lab.call(&by_iptables(&[port(8080, 80, "tcp")], &json!({})), 1);
+        for line in [
+            "iptables -t nat -F CNI-HOSTPORT-DNAT",
+            "ip6tables -t nat -F CNI-HOSTPORT-SETMARK",
+            "iptables -t nat -F POSTROUTING",
+            "iptables -t nat -F OUTPUT",
+            "iptables -t nat -D PREROUTING 1",
+        ] {
+            call.add().ok();
+            call.run("CHECK").ok();
+            let words: Vec<&str> = line.split(' ').collect();
+            lab.world.host.exec(words[0], &words[1..]);
+            call.run("CHECK").fails_with(999, "iptables has no rule");
+            call.run("DEL").ok();
+        }
+    });
+}
+
+#[test]
+fn gc_removes_chains_that_are_not_listed() {
+    in_netns(|| {
+        require!(Program("iptables"));
+        let lab = Lab::new(&Plugins::ours());
+        let config = |host| by_iptables(&[port(host, 80, "tcp")], &json!({}));
+        lab.call(&config(8081), 1).add().ok();
+        lab.call(&config(8082), 2).add().ok();
+        let other = with(config(8083), &json!({"name": "two"}));
+        lab.call(&other, 1).add().ok();
+        lab.call(&config(8081), 1).gc(&[("c1", "eth0")]).ok();
+        lab.call(&config(8081), 1).run("CHECK").ok();
+        lab.call(&config(8082), 2).run("CHECK").fails_with(999, "iptables has no rule");
+        lab.call(&config(8081), 1).gc(&[]).ok();
+        lab.call(&config(8081), 1).run("CHECK").fails_with(999, "iptables has no rule");
+        lab.call(&other, 1).run("CHECK").ok();
+        lab.call(&other, 1).run("STATUS").ok();
+    });
+}
+
+#[test]
+fn bad_words_are_refused() {
+    in_netns(|| {
+        let world = World::new(&Plugins::ours(), 1);
+        let mappings = [port(8080, 80, "tcp")];
+        for (more, words) in [
+            (json!({"conditionsV4": ["ip", "saddr", "10.0.0.1"]}), "\"conditionsV4\": \"ip\""),
+            (json!({"conditionsV6": ["-s", "::1\nCOMMIT"]}), "is no word for iptables"),
+            (json!({"conditionsV4": ["-s", ""]}), "is no word for iptables"),
+            (json!({"externalSetMarkChain": "a b"}), "\"externalSetMarkChain\" is \"a b\""),
+        ] {
+            let call = world.call(&by_iptables(&mappings, &more), 1).with_prev_result(&prev());
+            call.add().fails_with(7, words);
+            call.run("DEL").ok();
+        }
+        // What only the program can find out.
+        let nonsense = by_iptables(&mappings, &json!({"conditionsV6": ["--nonsense"]}));
+        let answer = world.call(&nonsense, 1).with_prev_result(&prev()).add();
+        assert!(!answer.success && answer.stdout.contains("ip6tables-restore"), "{answer:?}");
+        assert_eq!(rules_of_containers(&world), Vec::<String>::new(), "all or none");
+    });
+}
+
+/// With the older program in place of the other one.
+#[test]
+fn iptables_legacy_is_served_by_its_program() {
+    in_netns(|| {
+        not_run_unless!(Program("iptables-legacy"));
+        let lab = Lab::new(&Plugins::ours());
+        std::fs::create_dir_all("/run/bin").expect("a directory below /run");
+        for name in ["iptables", "ip6tables"] {
+            for what in ["save", "restore"] {
+                let program = lab.world.host.exec("which", &[&format!("{name}-legacy-{what}")]);
+                std::os::unix::fs::symlink(program.trim(), format!("/run/bin/{name}-{what}"))
+                    .expect("a link below /run");
+            }
+        }
+        let path = format!("/run/bin:{}", std::env::var("PATH").unwrap_or_default());
+        let config = by_iptables(&[port(8080, 80, "tcp")], &json!({}));
+        let call = lab.call(&config, 1).search(&path);
+        call.add().ok();
+        call.run("CHECK").ok();
+        assert_eq!(seen_by(&lab.client, "TCP4:192.0.2.1:8080"), "192.0.2.9");
+        call.run("DEL").ok();
+        let left = lab.world.host.exec("iptables-legacy-save", &[]);
+        assert!(!left.contains("CNI-DN-"), "{left}");
+    });
+}
