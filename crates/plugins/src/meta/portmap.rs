@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `portmap`: ports of the host that lead to ports of a container. Each is an element of a map in
-//! nf_tables, see [`tables`]; whose it is stands on the element, so that DEL needs nothing but the
+//! nf_tables, see `tables`; whose it is stands on the element, so that DEL needs nothing but the
 //! attachment's name, and never takes away what somebody else has by now.
 
 mod conditions;
