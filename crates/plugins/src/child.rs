@@ -9,7 +9,7 @@ mod parent;
 
 use std::os::fd::AsFd;
 
-use cni::{CniResult, Code, Error, Interface, Request};
+use cni::{CniResult, Code, Error, Request};
 use kernel::addr::AddrOptions;
 use kernel::link::{self, Link, NewLink};
 use kernel::{IfName, MacAddr, Netlink, Netns};
@@ -58,12 +58,7 @@ fn build<'a>(
     for ip in &mut result.ips {
         ip.interface = Some(0);
     }
-    result.interfaces = vec![Interface {
-        name: name.to_string(),
-        mac: mac.to_string(),
-        sandbox: request.netns.clone(),
-        ..Interface::default()
-    }];
+    result.interfaces = vec![pod::told(request, Some(mac))];
     if !child.dns.is_empty() {
         result.dns = child.dns.clone();
     }

@@ -102,7 +102,7 @@ pub fn del_with_interface(
     }
     let given_back = del(request);
     let removed = remove();
-    Error::join([given_back, removed].into_iter().filter_map(Result::err).collect())
+    Error::all([given_back, removed])
 }
 
 /// The same for GC.
@@ -116,7 +116,7 @@ pub fn gc_with_interfaces(
     } else {
         (remove(), gc(request))
     };
-    Error::join([removed, freed].into_iter().filter_map(Result::err).collect())
+    Error::all([removed, freed])
 }
 
 /// Gives the addresses back.

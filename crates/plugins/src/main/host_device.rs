@@ -5,7 +5,7 @@ mod carried;
 mod moving;
 mod select;
 
-use cni::{CniResult, Code, Dns, Error, Interface, Plugin, Request, Version};
+use cni::{CniResult, Code, Dns, Error, Plugin, Request, Version};
 use kernel::addr::AddrOptions;
 use kernel::link::{self, Link};
 use kernel::rule::{self, Rule};
@@ -63,11 +63,7 @@ fn add(request: &Request) -> Result<CniResult, Error> {
 fn without_interface(request: &Request) -> Result<CniResult, Error> {
     delegated::refuse_through_interface(request, "a program in user space has it")?;
     let mut result = delegated::add(request)?.unwrap_or_default();
-    result.interfaces = vec![Interface {
-        name: request.ifname.clone(),
-        sandbox: request.netns.clone(),
-        ..Interface::default()
-    }];
+    result.interfaces = vec![pod::told(request, None)];
     Ok(result)
 }
 
@@ -84,7 +80,7 @@ fn bring<'a>(
     let before = Before::read(host, &device.link)?;
     let carried =
         if conf.use_interface_network { before.carried.clone() } else { Carried::default() };
-    let interface = told(request, &device.link);
+    let interface = pod::told(request, device.link.mac);
     let take_in = move |undo: &mut Undo<'a>| {
         let moved = device.take_in(request, host, ns);
         undo.push(move || take_back(request, host, ns, &device, &before));
@@ -113,15 +109,6 @@ fn find(selector: &Selector, host: &Netlink, request: &Request) -> Result<Device
         Some(link) => Ok(Device::new(link, &request.network)),
         None => Err(Error::internal(format!("device {selector} is not on the host"))
             .with_details("it may be in another container, or its driver is not loaded")),
-    }
-}
-
-fn told(request: &Request, link: &Link) -> Interface {
-    Interface {
-        name: request.ifname.clone(),
-        mac: link.mac.map(|mac| mac.to_string()).unwrap_or_default(),
-        sandbox: request.netns.clone(),
-        ..Interface::default()
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::ffi::CString;
 
-use cni::{CniResult, Code, Dns, Error, Interface, IpConfig, Plugin, Request, Version};
+use cni::{CniResult, Code, Dns, Error, IpConfig, Plugin, Request, Version};
 use kernel::addr::AddrOptions;
 use kernel::link::{self, Link, Place};
 use kernel::tun::{self, NewTap};
@@ -143,12 +143,7 @@ fn build<'a>(
     for ip in &mut result.ips {
         ip.interface = Some(0);
     }
-    result.interfaces = vec![Interface {
-        name: name.to_string(),
-        mac: tap.mac.or(link.mac).map(|mac| mac.to_string()).unwrap_or_default(),
-        sandbox: request.netns.clone(),
-        ..Interface::default()
-    }];
+    result.interfaces = vec![pod::told(request, tap.mac.or(link.mac))];
     if !tap.dns.is_empty() {
         result.dns = tap.dns.clone();
     }
