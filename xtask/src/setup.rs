@@ -12,7 +12,7 @@ use crate::workspace::Workspace;
 use crate::{cmd, elf, go_plugins};
 
 /// Programs the tests start, and the Debian packages that have them.
-const PROGRAMS: [(&str, &str); 23] = [
+const PROGRAMS: &[(&str, &str)] = &[
     ("ip", "iproute2"),
     ("tc", "iproute2"),
     ("ss", "iproute2"),
@@ -20,6 +20,8 @@ const PROGRAMS: [(&str, &str); 23] = [
     ("nft", "nftables"),
     ("iptables", "iptables"),
     ("conntrack", "conntrack"),
+    ("firewalld", "firewalld"),
+    ("dbus-daemon", "dbus-daemon"),
     ("socat", "socat"),
     ("strace", "strace"),
     ("dnsmasq", "dnsmasq-base"),
@@ -42,6 +44,14 @@ const PROGRAMS: [(&str, &str); 23] = [
 
 /// All that the containers of tests have, so it must be static.
 const BUSYBOX: &str = "busybox";
+
+/// Services that come with these packages and would be started where systemd runs: a firewall and DHCP
+/// servers on the machine of somebody who only wants to run tests, which start their own.
+const SERVICES: [(&str, &str); 3] = [
+    ("firewalld", "firewalld.service"),
+    ("kea-dhcp4-server", "kea-dhcp4-server.service"),
+    ("kea-dhcp6-server", "kea-dhcp6-server.service"),
+];
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -89,6 +99,7 @@ fn install_missing() -> Result<()> {
         bail!("the tests need packages; as root: apt-get install {words}");
     }
     update_lists()?;
+    keep_services_down(&packages)?;
     let mut install = cmd::command("apt-get");
     install.env("DEBIAN_FRONTEND", "noninteractive");
     install.args(["install", "-y", "-qq", "--no-install-recommends"]).args(&packages);
@@ -102,6 +113,20 @@ fn is_missing(program: &str) -> bool {
         }
         found => found.is_none(),
     }
+}
+
+fn keep_services_down(packages: &[&str]) -> Result<()> {
+    let units = services_of(packages);
+    if units.is_empty() || !Path::new("/run/systemd/system").is_dir() {
+        return Ok(());
+    }
+    println!("masked, so that installing does not start them: {}", units.join(" "));
+    cmd::run(cmd::command("systemctl").arg("mask").args(units))
+}
+
+fn services_of(packages: &[&str]) -> Vec<&'static str> {
+    let of_these = SERVICES.iter().filter(|(package, _)| packages.contains(package));
+    of_these.map(|(_, unit)| *unit).collect()
 }
 
 /// Packages of the programs that are missing, each once.
@@ -137,5 +162,8 @@ mod tests {
         let dockers = ["containerd", "ctr", "runc"];
         let runtimes = packages_of(|program| program == "podman" || dockers.contains(&program));
         assert_eq!(runtimes, ["podman", "containerd", "runc"]);
+        let firewalld = packages_of(|program| ["firewalld", "nft"].contains(&program));
+        assert_eq!(firewalld, ["nftables", "firewalld"]);
+        assert_eq!(services_of(&firewalld), ["firewalld.service"]);
     }
 }

@@ -99,6 +99,12 @@ impl Error {
         }
     }
 
+    /// What became of several things that were each tried, whatever became of the others: success
+    /// if nothing failed, else the failures as one.
+    pub fn all(results: impl IntoIterator<Item = Result<(), Error>>) -> Result<(), Error> {
+        Error::join(results.into_iter().filter_map(Result::err).collect())
+    }
+
     /// As printed on standard output.
     pub fn to_json(&self, version: Version) -> Value {
         let mut object = json!({

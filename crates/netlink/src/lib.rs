@@ -4,6 +4,7 @@
 
 mod attrs;
 mod error;
+mod fd;
 mod message;
 mod monitor;
 mod replies;

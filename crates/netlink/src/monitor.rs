@@ -10,8 +10,9 @@ use rustix::net::bind;
 use rustix::net::netlink::SocketAddrNetlink;
 
 use crate::error::Error;
+use crate::fd::{open_fd, receive_whole, set_netlink_option, wait_readable};
 use crate::replies::Replies;
-use crate::socket::{Protocol, open_fd, receive_whole, set_netlink_option, wait_readable};
+use crate::socket::Protocol;
 
 const NETLINK_ADD_MEMBERSHIP: libc::c_int = 1; // linux/netlink.h
 const BUFFER_LEN: usize = 32 * 1024;

@@ -4,23 +4,17 @@
 //! It belongs to the network namespace of the thread that opened it.
 
 use std::cell::{Cell, RefCell};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::sockopt::set_socket_send_buffer_size_force;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
-};
+use rustix::net::{SendFlags, send};
 
 use crate::error::Error;
+use crate::fd::{open_fd, receive_whole, wait_readable};
 use crate::message::{Message, NLM_F_ACK, NLM_F_DUMP};
 use crate::replies::{NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR, Replies, Reply};
-
-const NETLINK_CAP_ACK: libc::c_int = 10; // linux/netlink.h
-const NETLINK_EXT_ACK: libc::c_int = 11; // linux/netlink.h
-const NETLINK_GET_STRICT_CHK: libc::c_int = 12; // linux/netlink.h
 
 /// The kernel fills dump replies up to the largest buffer it was offered, at most 32 KiB. Most
 /// sockets never see a reply of more than a page, and clearing eight would cost them 20 µs.
@@ -49,7 +43,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    fn number(self) -> Option<rustix::net::Protocol> {
+    pub(crate) fn number(self) -> Option<rustix::net::Protocol> {
         match self {
             // NETLINK_ROUTE is 0, which rustix calls "no protocol".
             Self::Route => None,
@@ -282,69 +276,9 @@ fn chunk_len(messages: &[Message]) -> usize {
     fitting.count().max(1)
 }
 
-pub(crate) fn open_fd(protocol: Protocol) -> Result<OwnedFd, Error> {
-    let flags = SocketFlags::CLOEXEC;
-    let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol.number())?;
-    for option in [NETLINK_CAP_ACK, NETLINK_EXT_ACK, NETLINK_GET_STRICT_CHK] {
-        set_netlink_option(fd.as_fd(), option, 1)?;
-    }
-    Ok(fd)
-}
-
-pub(crate) fn set_netlink_option(
-    fd: BorrowedFd<'_>,
-    option: libc::c_int,
-    value: libc::c_int,
-) -> Result<(), Errno> {
-    const LEN: libc::socklen_t = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the descriptor is open for the borrow, the pointer is to an int of that length.
-    let status = unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_NETLINK,
-            option,
-            std::ptr::from_ref(&value).cast(),
-            LEN,
-        )
-    };
-    if status == 0 {
-        return Ok(());
-    }
-    let error = std::io::Error::last_os_error();
-    Err(Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
-}
-
-/// Receives one datagram, growing the buffer first if it would be cut off: looking at the
-/// length costs one syscall of 0.1 µs, a cut-off reply would be lost.
-pub(crate) fn receive_whole(fd: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result<usize, Errno> {
-    let mut nothing = [0_u8; 0];
-    let look = RecvFlags::PEEK | RecvFlags::TRUNC;
-    let (_, len) = retry_on_intr(|| recv(fd, &mut nothing, look))?;
-    if len > buffer.len() {
-        buffer.resize(len, 0);
-    }
-    let (len, _) = retry_on_intr(|| recv(fd, buffer.as_mut_slice(), RecvFlags::empty()))?;
-    Ok(len)
-}
-
-/// Waits until there is something to receive; `false` when the time is over.
-pub(crate) fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> Result<bool, Errno> {
-    let timeout = Timespec {
-        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(timeout.subsec_nanos()),
-    };
-    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-    match poll(&mut fds, Some(&timeout)) {
-        Ok(ready) => Ok(ready > 0),
-        // The caller has the deadline and comes back.
-        Err(Errno::INTR) => Ok(false),
-        Err(errno) => Err(errno),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use rustix::net::socketpair;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     use super::*;
 

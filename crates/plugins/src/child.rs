@@ -9,7 +9,7 @@ mod parent;
 
 use std::os::fd::AsFd;
 
-use cni::{CniResult, Code, Error, Interface, Request};
+use cni::{CniResult, Code, Error, Request};
 use kernel::addr::AddrOptions;
 use kernel::link::{self, Link, NewLink};
 use kernel::{IfName, MacAddr, Netlink, Netns};
@@ -26,18 +26,26 @@ pub use self::parent::Parent;
 /// ADD of such a plugin. The interface comes first: dhcp asks through it, and that its name is free
 /// tells that this is no second ADD, before anybody is asked for an address.
 pub fn add(request: &Request, child: &Child) -> Result<CniResult, Error> {
+    let asks_through_it = child.given.is_none() && delegated::needs_interface(request)?;
+    if asks_through_it {
+        delegated::refuse_early(request)?;
+    }
     let ns = pod::open(request)?;
-    or_undo(|undo| build(request, child, &ns, undo))
+    or_undo(|undo| build(request, child, &ns, asks_through_it, undo))
 }
 
 fn build<'a>(
     request: &'a Request,
     child: &Child,
     ns: &'a Netns,
+    asks_through_it: bool,
     undo: &mut Undo<'a>,
 ) -> Result<CniResult, Error> {
     let (name, mac) = create(request, child, ns)?;
     undo.push(move || take_back(ns, name));
+    if asks_through_it {
+        pod::bring_up(ns, name, child.dad)?;
+    }
     let mut result = match &child.given {
         Some(given) => given.clone(),
         None => {
@@ -50,12 +58,7 @@ fn build<'a>(
     for ip in &mut result.ips {
         ip.interface = Some(0);
     }
-    result.interfaces = vec![Interface {
-        name: name.to_string(),
-        mac: mac.to_string(),
-        sandbox: request.netns.clone(),
-        ..Interface::default()
-    }];
+    result.interfaces = vec![pod::told(request, Some(mac))];
     if !child.dns.is_empty() {
         result.dns = child.dns.clone();
     }

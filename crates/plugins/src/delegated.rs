@@ -6,6 +6,7 @@ use cni::delegate::{self, Target};
 use cni::{CniResult, Code, Command, Error, Request};
 
 use crate::pod;
+use crate::undo::Undo;
 
 /// Whether the addresses are asked for through the container's interface: it must be there, up and
 /// connected before [`add_through_interface`], and until [`del`] and [`gc`] have returned.
@@ -24,6 +25,16 @@ pub fn refuse_early(request: &Request) -> Result<(), Error> {
         Code::NOT_AVAILABLE => Error { code: Code::TRY_LATER, ..error },
         _ => error,
     })
+}
+
+/// The error for a plugin whose interface, for this reason, nobody can be asked through.
+pub fn refuse_through_interface(request: &Request, reason: &str) -> Result<(), Error> {
+    if !needs_interface(request)? {
+        return Ok(());
+    }
+    let kind = request.ipam_type()?.unwrap_or_default();
+    let msg = format!("key \"ipam.type\" is {kind:?}, which asks through the interface: {reason}");
+    Err(Error::invalid_config(msg).with_details("host-local and static give addresses without it"))
 }
 
 /// Asks for addresses before there is an interface; `None` where the network gives none.
@@ -55,6 +66,29 @@ fn ask(request: &Request, kind: &str, target: &Target) -> Result<CniResult, Erro
     Ok(result)
 }
 
+/// Makes the interface and asks for addresses, in the order that both can be done in: what fails most
+/// often comes first, so that little has to be taken back, but some are asked for through the interface,
+/// which then is brought up before.
+pub fn add_with_interface<'a, T>(
+    request: &'a Request,
+    make: impl FnOnce(&mut Undo<'a>) -> Result<T, Error>,
+    bring_up: impl FnOnce() -> Result<(), Error>,
+    undo: &mut Undo<'a>,
+) -> Result<(Option<CniResult>, T), Error> {
+    let give_back = move || drop(del(request));
+    if !needs_interface(request)? {
+        let given = add(request)?;
+        undo.push(give_back);
+        return Ok((given, make(undo)?));
+    }
+    refuse_early(request)?;
+    let made = make(undo)?;
+    bring_up()?;
+    let given = add_through_interface(request)?;
+    undo.push(give_back);
+    Ok((given, made))
+}
+
 /// Removes the interface and gives the addresses back, in the order that both can be done in: an
 /// address must not be given to another while it is in use, but some can only be given back through
 /// the interface. That it fails does not keep the interface.
@@ -68,7 +102,7 @@ pub fn del_with_interface(
     }
     let given_back = del(request);
     let removed = remove();
-    Error::join([given_back, removed].into_iter().filter_map(Result::err).collect())
+    Error::all([given_back, removed])
 }
 
 /// The same for GC.
@@ -82,7 +116,7 @@ pub fn gc_with_interfaces(
     } else {
         (remove(), gc(request))
     };
-    Error::join([removed, freed].into_iter().filter_map(Result::err).collect())
+    Error::all([removed, freed])
 }
 
 /// Gives the addresses back.

@@ -4,11 +4,11 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use cni::{Code, Error, IpConfig, Request};
+use cni::{Code, Error, Interface, IpConfig, Request};
 use kernel::addr::{self, AddrOptions};
 use kernel::link::{self, Link};
 use kernel::route::{self, Route};
-use kernel::{IfIndex, IfName, Netlink, Netns, sysctl};
+use kernel::{IfIndex, IfName, MacAddr, Netlink, Netns, sysctl};
 
 use crate::fault::OrFault;
 
@@ -68,6 +68,16 @@ pub fn ifname(request: &Request) -> Result<IfName, Error> {
     request.ifname.parse().map_err(|cause| {
         Error::because(Code::BAD_ENVIRONMENT, "CNI_IFNAME", &cause as &kernel::IfNameError)
     })
+}
+
+/// The container's interface as a result tells it.
+pub fn told(request: &Request, mac: Option<MacAddr>) -> Interface {
+    Interface {
+        name: request.ifname.clone(),
+        mac: mac.map(|mac| mac.to_string()).unwrap_or_default(),
+        sandbox: request.netns.clone(),
+        ..Interface::default()
+    }
 }
 
 /// The specification's error for a second ADD.

@@ -139,7 +139,7 @@ pub fn del(request: &Request, features: &[&'static Feature]) -> Result<(), Error
     let rules = rules::remove(request, features);
     let by_go = remove_rules_of_go(request);
     let freed = delegated::del_with_interface(request, || remove(request));
-    Error::join([freed, rules, by_go].into_iter().filter_map(Result::err).collect())
+    Error::all([freed, rules, by_go])
 }
 
 /// What the Go plugins made for the same attachment, or ours as they do it.
@@ -164,7 +164,7 @@ pub fn gc(request: &Request, features: &[&'static Feature]) -> Result<(), Error>
         delegated::gc_with_interfaces(request, || remove_unlisted(&request.network, &valid));
     let rules = rules::gc(request, features, &valid);
     let by_iptables = masquerade::gc_by_iptables(request, &valid);
-    Error::join([freed, rules, by_iptables].into_iter().filter_map(Result::err).collect())
+    Error::all([freed, rules, by_iptables])
 }
 
 /// Removes an attachment's interface: by the name of its host end, which no other has. Where there is

@@ -27,7 +27,7 @@ impl Runtime<'_> {
             Err(Error::new(Code::INCOMPATIBLE_VERSION, msg).with_details(details))
         };
         let checked = list.plugins.iter().map(|plugin| check(&plugin.kind));
-        Error::join(checked.filter_map(Result::err).collect())?;
+        Error::all(checked)?;
         Ok(list.capabilities())
     }
 

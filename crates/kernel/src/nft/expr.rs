@@ -226,21 +226,8 @@ impl Expr {
             Expr::Payload { base, offset, len, to: reg } => {
                 to.be32(1, reg.number()).be32(2, *base as u32).be32(3, *offset).be32(4, *len);
             }
-            Expr::Meta(key, reg) => {
-                to.be32(1, reg.number()).be32(2, *key as u32);
-            }
-            Expr::SetMeta(key, reg) => {
-                to.be32(2, *key as u32).be32(3, reg.number());
-            }
-            Expr::Ct(key, reg) => {
-                to.be32(1, reg.number()).be32(2, *key as u32);
-            }
-            Expr::Fib(of, reg) => {
-                let flags = match of {
-                    Fib::SourceType => 1,
-                    Fib::DestinationType => 2,
-                };
-                to.be32(1, reg.number()).be32(2, NFT_FIB_RESULT_ADDRTYPE).be32(3, flags);
+            Expr::Meta(..) | Expr::SetMeta(..) | Expr::Ct(..) | Expr::Fib(..) => {
+                self.write_known(to);
             }
             Expr::Bitwise { reg, mask, xor } => {
                 let len = u32::try_from(mask.len()).unwrap_or(u32::MAX);
@@ -276,6 +263,29 @@ impl Expr {
             Expr::XtMatch { name, revision, info } => {
                 to.str(1, name).be32(2, *revision).bytes(3, info);
             }
+        }
+    }
+
+    /// What the kernel knows of a packet besides its bytes.
+    fn write_known(&self, to: &mut Message) {
+        match self {
+            Expr::Meta(key, reg) => {
+                to.be32(1, reg.number()).be32(2, *key as u32);
+            }
+            Expr::SetMeta(key, reg) => {
+                to.be32(2, *key as u32).be32(3, reg.number());
+            }
+            Expr::Ct(key, reg) => {
+                to.be32(1, reg.number()).be32(2, *key as u32);
+            }
+            Expr::Fib(of, reg) => {
+                let flags = match of {
+                    Fib::SourceType => 1,
+                    Fib::DestinationType => 2,
+                };
+                to.be32(1, reg.number()).be32(2, NFT_FIB_RESULT_ADDRTYPE).be32(3, flags);
+            }
+            _ => {}
         }
     }
 

@@ -31,6 +31,20 @@ fn set<'a>(name: &'a str, key: &'a [DataType], data: MapTo<'a>) -> Set<'a> {
     Set { table: TABLE, name, key, data, comment: "by test" }
 }
 
+/// Counts a packet and marks it.
+fn mark() -> Vec<Expr> {
+    vec![
+        Expr::Counter,
+        Expr::Meta(MetaKey::Mark, Reg(0)),
+        Expr::Bitwise {
+            reg: Reg(0),
+            mask: (!0x1000_u32).to_ne_bytes().to_vec(),
+            xor: 0x1000_u32.to_ne_bytes().to_vec(),
+        },
+        Expr::SetMeta(MetaKey::Mark, Reg(0)),
+    ]
+}
+
 /// Every kind of object and instruction that we write.
 fn everything() -> Batch {
     use DataType::{IfName, InetProto, InetService, Ipv4Addr};
@@ -73,19 +87,9 @@ fn everything() -> Batch {
     ];
     batch.add_rule(&rule("postrouting", "", [&v4[..], &verdicts].concat()));
     batch.add_rule(&rule("masq", "", vec![Expr::Masquerade { fully_random: false }]));
-    let mark = [
-        Expr::Counter,
-        Expr::Meta(MetaKey::Mark, Reg(0)),
-        Expr::Bitwise {
-            reg: Reg(0),
-            mask: (!0x1000_u32).to_ne_bytes().to_vec(),
-            xor: 0x1000_u32.to_ne_bytes().to_vec(),
-        },
-        Expr::SetMeta(MetaKey::Mark, Reg(0)),
-        Expr::Verdict(Verdict::Jump("masq".into())),
-    ];
-    batch.add_rule(&rule("forward", "", mark[..4].to_vec()));
-    batch.add_rule(&rule("postrouting", "to masq", vec![mark[4].clone()]));
+    batch.add_rule(&rule("forward", "", mark()));
+    let jump = Expr::Verdict(Verdict::Jump("masq".into()));
+    batch.add_rule(&rule("postrouting", "to masq", vec![jump]));
     batch
 }
 

@@ -32,6 +32,23 @@ fn shown(args: &str) -> Value {
     ip_json(&Ns::here(), args)
 }
 
+fn each_is_shown_as_asked() {
+    let found = shown("route show default");
+    assert_eq!((&found["gateway"], &found["dev"]), (&json!("10.1.2.1"), &json!("a0")));
+    assert_eq!((&found["prefsrc"], &found["type"]), (&json!("10.1.2.3"), &json!("unicast")));
+    assert_eq!(found["metrics"][0], json!({"mtu": 1300, "advmss": 1260}));
+    assert_eq!(shown("-6 route show default")["gateway"], "fd00::1");
+    let found = shown("route show table 1000");
+    assert_eq!((&found["dst"], &found["flags"]), (&json!("10.5.0.0/16"), &json!(["onlink"])));
+    assert_eq!((&found["metric"], &found["protocol"]), (&json!(7), &json!("97")));
+    assert_eq!(shown("route show 10.6.0.0/16")["scope"], "link");
+    assert_eq!(
+        shown("route show 10.7.0.0/16")["via"],
+        json!({"family": "inet6", "host": "fd00::1"})
+    );
+    assert_eq!(shown("route show 10.8.0.0/16")["type"], "blackhole");
+}
+
 #[test]
 fn routes_are_added_replaced_and_removed() {
     in_netns(|| {
@@ -56,22 +73,7 @@ fn routes_are_added_replaced_and_removed() {
         let hole = Route { kind: route::KIND_BLACKHOLE, ..Route::new(net("10.8.0.0/16")) };
         let all = [&default, &six, &table, &link, &via6, &hole];
         nl.apply(all.map(route::add)).unwrap();
-
-        let found = shown("route show default");
-        assert_eq!((&found["gateway"], &found["dev"]), (&json!("10.1.2.1"), &json!("a0")));
-        assert_eq!((&found["prefsrc"], &found["type"]), (&json!("10.1.2.3"), &json!("unicast")));
-        assert_eq!(found["metrics"][0], json!({"mtu": 1300, "advmss": 1260}));
-        assert_eq!(shown("-6 route show default")["gateway"], "fd00::1");
-        let found = shown("route show table 1000");
-        assert_eq!((&found["dst"], &found["flags"]), (&json!("10.5.0.0/16"), &json!(["onlink"])));
-        assert_eq!((&found["metric"], &found["protocol"]), (&json!(7), &json!("97")));
-        assert_eq!(shown("route show 10.6.0.0/16")["scope"], "link");
-        assert_eq!(
-            shown("route show 10.7.0.0/16")["via"],
-            json!({"family": "inet6", "host": "fd00::1"})
-        );
-        assert_eq!(shown("route show 10.8.0.0/16")["type"], "blackhole");
-
+        each_is_shown_as_asked();
         assert!(nl.apply([route::add(&default)]).unwrap_err().is_exists());
         nl.apply([route::replace(&default.clone().via(addr("10.1.2.2")))]).unwrap();
         assert_eq!(shown("route show default")["gateway"], "10.1.2.2");

@@ -39,7 +39,7 @@ pub fn remove(network: &str, container: &str, addresses: &[IpAddr]) -> Result<()
     let removed = [Family::V4, Family::V6].map(|family| {
         change(family, "nat", |saved| removals(saved, &chain(network, container), addresses))
     });
-    Error::join(removed.into_iter().filter_map(Result::err).collect())
+    Error::all(removed)
 }
 
 /// Removes the chains of a network's containers that are not in the list.
@@ -52,7 +52,7 @@ pub fn gc(network: &str, valid: &[Attachment]) -> Result<(), Error> {
             stale.iter().map(|chain| removals(saved, chain, &[])).collect()
         })
     });
-    Error::join(removed.into_iter().filter_map(Result::err).collect())
+    Error::all(removed)
 }
 
 /// The first rule that is missing.

@@ -257,7 +257,7 @@ fn interfaces(
 fn del(request: &Request) -> Result<(), Error> {
     let removed = veth::del(request, RULES);
     let left = leave_vlan(request);
-    Error::join([removed, left].into_iter().filter_map(Result::err).collect())
+    Error::all([removed, left])
 }
 
 fn gc(request: &Request) -> Result<(), Error> {
@@ -266,7 +266,7 @@ fn gc(request: &Request) -> Result<(), Error> {
     }
     let removed = veth::gc(request, RULES);
     let left = leave_vlan(request);
-    Error::join([removed, left].into_iter().filter_map(Result::err).collect())
+    Error::all([removed, left])
 }
 
 fn leave_vlan(request: &Request) -> Result<(), Error> {

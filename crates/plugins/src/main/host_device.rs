@@ -5,7 +5,7 @@ mod carried;
 mod moving;
 mod select;
 
-use cni::{CniResult, Code, Dns, Error, Interface, Plugin, Request, Version};
+use cni::{CniResult, Code, Dns, Error, Plugin, Request, Version};
 use kernel::addr::AddrOptions;
 use kernel::link::{self, Link};
 use kernel::rule::{self, Rule};
@@ -61,12 +61,9 @@ fn add(request: &Request) -> Result<CniResult, Error> {
 
 /// A device that a program in user space drives: addresses are for that program.
 fn without_interface(request: &Request) -> Result<CniResult, Error> {
+    delegated::refuse_through_interface(request, "a program in user space has it")?;
     let mut result = delegated::add(request)?.unwrap_or_default();
-    result.interfaces = vec![Interface {
-        name: request.ifname.clone(),
-        sandbox: request.netns.clone(),
-        ..Interface::default()
-    }];
+    result.interfaces = vec![pod::told(request, None)];
     Ok(result)
 }
 
@@ -81,18 +78,20 @@ fn bring<'a>(
     pod::refuse_existing(request)?;
     let device = find(selector, host, request)?;
     let before = Before::read(host, &device.link)?;
-    let mut result = delegated::add(request)?.unwrap_or_default();
-    undo.push(move || drop(delegated::del(request)));
-    let carried = if conf.use_interface_network {
-        before.carried.clone().without(&result)
-    } else {
-        Carried::default()
+    let carried =
+        if conf.use_interface_network { before.carried.clone() } else { Carried::default() };
+    let interface = pod::told(request, device.link.mac);
+    let take_in = move |undo: &mut Undo<'a>| {
+        let moved = device.take_in(request, host, ns);
+        undo.push(move || take_back(request, host, ns, &device, &before));
+        moved.or_fault("move the device into the container")
     };
+    let bring_up = || pod::bring_up(ns, pod::ifname(request)?, Dad::Wait);
+    let (given, ()) = delegated::add_with_interface(request, take_in, bring_up, undo)?;
+    let mut result = given.unwrap_or_default();
+    let carried = carried.without(&result);
+    // They are not the device's, so they are still there.
     let rules = carried.rules(host)?;
-    let interface = told(request, &device.link);
-    let moved = device.take_in(request, host, ns);
-    undo.push(move || take_back(request, host, ns, &device, &before));
-    moved.or_fault("move the device into the container")?;
     configure(request, ns, &result, &carried)?;
     copy_rules(ns, rules, undo)?;
     result.ips.splice(..0, carried.ips());
@@ -110,15 +109,6 @@ fn find(selector: &Selector, host: &Netlink, request: &Request) -> Result<Device
         Some(link) => Ok(Device::new(link, &request.network)),
         None => Err(Error::internal(format!("device {selector} is not on the host"))
             .with_details("it may be in another container, or its driver is not loaded")),
-    }
-}
-
-fn told(request: &Request, link: &Link) -> Interface {
-    Interface {
-        name: request.ifname.clone(),
-        mac: link.mac.map(|mac| mac.to_string()).unwrap_or_default(),
-        sandbox: request.netns.clone(),
-        ..Interface::default()
     }
 }
 
@@ -157,15 +147,19 @@ fn copy_rules<'a>(ns: &Netns, rules: Vec<Rule>, undo: &mut Undo<'a>) -> Result<(
     failed.map_or(Ok(()), Err).or_fault("copy the device's rules")
 }
 
-/// The address is given back when the device that holds it is home. A namespace that is gone has sent
-/// its devices home itself, if they are not made of software, but not under their names.
+/// The address is given back when the device that holds it is home, but by dhcp before.
 fn del(request: &Request) -> Result<(), Error> {
+    delegated::del_with_interface(request, || remove(request))
+}
+
+/// A namespace that is gone has sent its devices home itself, if they are not made of software, but not
+/// under their names.
+fn remove(request: &Request) -> Result<(), Error> {
     let host = Netlink::open().or_fault("open a netlink socket")?;
     match find_inside(request)? {
-        Some((inside, link)) => send_home(request, &host, &inside, &link)?,
-        None => moving::rename_those_at_home(&host, &request.network)?,
+        Some((inside, link)) => send_home(request, &host, &inside, &link),
+        None => moving::rename_those_at_home(&host, &request.network),
     }
-    delegated::del(request)
 }
 
 fn find_inside(request: &Request) -> Result<Option<(Netlink, Link)>, Error> {
@@ -252,7 +246,5 @@ fn gc(request: &Request) -> Result<(), Error> {
         return Ok(());
     }
     let host = Netlink::open().or_fault("open a netlink socket")?;
-    let renamed = moving::rename_those_at_home(&host, &request.network);
-    let freed = delegated::gc(request);
-    Error::join([renamed, freed].into_iter().filter_map(Result::err).collect())
+    delegated::gc_with_interfaces(request, || moving::rename_those_at_home(&host, &request.network))
 }

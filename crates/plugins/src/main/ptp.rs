@@ -56,6 +56,7 @@ fn understand(request: &Request) -> Result<Ptp, Error> {
     if request.ipam_type()?.is_none() {
         return Err(Error::invalid_config("key \"ipam.type\" must be set: ptp routes by address"));
     }
+    delegated::refuse_through_interface(request, "ptp's leads to this host alone")?;
     Ok(Ptp { mtu, masquerade: Masquerade::understand(request)?, dns: conf.dns })
 }
 

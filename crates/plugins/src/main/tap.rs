@@ -3,7 +3,7 @@
 
 use std::ffi::CString;
 
-use cni::{CniResult, Code, Dns, Error, Interface, IpConfig, Plugin, Request, Version};
+use cni::{CniResult, Code, Dns, Error, IpConfig, Plugin, Request, Version};
 use kernel::addr::AddrOptions;
 use kernel::link::{self, Link, Place};
 use kernel::tun::{self, NewTap};
@@ -127,25 +127,23 @@ fn build<'a>(
     bridge: Option<IfIndex>,
     undo: &mut Undo<'a>,
 ) -> Result<CniResult, Error> {
-    let given = delegated::add(request)?;
+    let name = pod::ifname(request)?;
+    let make = move |undo: &mut Undo<'a>| {
+        create(request, tap, ns, name)?;
+        undo.push(move || drop(inside.apply([link::remove(name)])));
+        let link = pod::find(inside, name)?;
+        dress(request, tap, inside, &link, bridge)?;
+        Ok(link)
+    };
+    let bring_up = || pod::bring_up(ns, name, Dad::Skip);
+    let (given, link) = delegated::add_with_interface(request, make, bring_up, undo)?;
     let has_addresses = given.is_some();
     let mut result = given.unwrap_or_default();
-    undo.push(move || drop(delegated::del(request)));
-    let name = pod::ifname(request)?;
-    create(request, tap, ns, name)?;
-    undo.push(move || drop(inside.apply([link::remove(name)])));
-    let link = pod::find(inside, name)?;
-    dress(request, tap, inside, &link, bridge)?;
     configure(ns, name, &result, has_addresses)?;
     for ip in &mut result.ips {
         ip.interface = Some(0);
     }
-    result.interfaces = vec![Interface {
-        name: name.to_string(),
-        mac: tap.mac.or(link.mac).map(|mac| mac.to_string()).unwrap_or_default(),
-        sandbox: request.netns.clone(),
-        ..Interface::default()
-    }];
+    result.interfaces = vec![pod::told(request, tap.mac.or(link.mac))];
     if !tap.dns.is_empty() {
         result.dns = tap.dns.clone();
     }
@@ -211,12 +209,11 @@ fn configure(ns: &Netns, name: IfName, result: &CniResult, announce: bool) -> Re
 }
 
 /// The interface is gone with its namespace; in one that is there it is removed before its address is
-/// given back.
+/// given back; with dhcp after.
 fn del(request: &Request) -> Result<(), Error> {
-    if let Some(ns) = pod::open_if_there(request) {
-        remove(request, &ns)?;
-    }
-    delegated::del(request)
+    delegated::del_with_interface(request, || {
+        pod::open_if_there(request).map_or(Ok(()), |ns| remove(request, &ns))
+    })
 }
 
 fn remove(request: &Request, ns: &Netns) -> Result<(), Error> {

@@ -2,6 +2,7 @@
 //! dhcp and its daemon against servers of others: dnsmasq and Kea.
 
 mod daemon;
+mod interfaces;
 mod kea;
 mod lab;
 mod life;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use cni::runtime::{Container, NetworkList, Runtime};
 use cni::{CniResult, Host};
 use plugins::registry::PLUGINS;
-use testkit::{Ns, in_netns, not_run_unless};
+use testkit::{Ns, in_netns, not_run_unless, run};
 
 use crate::world::Plugins;
 
@@ -177,6 +177,43 @@ fn every_configuration_is_valid() {
             }
         }
     }
+}
+
+/// Also that the first page and the one about errors lead to every plugin's.
+#[test]
+fn every_link_leads_to_a_file() {
+    let root = workspace();
+    let pages = ["", "docs", "docs/plugins"].map(|folder| pages_in(&root.join(folder)));
+    for page in pages.concat() {
+        let folder = page.parent().expect("a page lies in a folder");
+        for link in links(&read(&page)) {
+            let is_there = link.contains("://") || folder.join(&link).exists();
+            assert!(is_there, "{} leads to {link}, which is not there", page.display());
+        }
+    }
+    for (page, folder) in [("README.md", "docs/plugins"), ("docs/errors.md", "plugins")] {
+        let links = links(&read(&root.join(page)));
+        for plugin in PLUGINS {
+            let wanted = format!("{folder}/{}.md", plugin.name);
+            assert!(links.contains(&wanted), "{page} does not lead to {wanted}");
+        }
+    }
+}
+
+/// Where a page's links lead, without the heading.
+fn links(page: &str) -> Vec<String> {
+    let ends = page.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    let files = ends.filter_map(|link| link.split('#').next());
+    files.filter(|file| !file.is_empty()).map(str::to_owned).collect()
+}
+
+#[test]
+fn commands_page_shows_the_list_of_plugins() {
+    let page = read(&workspace().join("docs/commands.md"));
+    let listed = run(env!("CARGO_BIN_EXE_podwire-cni"), &["--list"]);
+    assert!(page.contains(&format!("$ podwire-cni --list\n{listed}\n$")), "{listed}");
+    let installed = format!("installed podwire-cni and {} plugins in", PLUGINS.len());
+    assert!(page.contains(&installed), "{installed}");
 }
 
 #[test]

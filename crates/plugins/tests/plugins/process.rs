@@ -169,6 +169,18 @@ fn nomad_finds_a_version_that_is_high_enough() {
     });
 }
 
+/// A node that changes over misses none.
+#[test]
+fn every_go_plugin_is_here() {
+    let programs = fs::read_dir(Plugins::go().directory()).expect("the Go plugins' directory");
+    let names = programs.map(|entry| entry.expect("an entry").file_name());
+    let names: Vec<String> = names.map(|name| name.to_string_lossy().into_owned()).collect();
+    assert!(names.len() >= 17, "{names:?}");
+    let missing: Vec<_> =
+        names.iter().filter(|name| !plugin_names().contains(&name.as_str())).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
 /// A network whose type is the program's own name must not seem to work.
 #[test]
 fn under_its_own_name_it_is_no_plugin() {

@@ -64,8 +64,12 @@ pub struct PodUp {
     /// Use this namespace, and leave making and removing it to others.
     #[arg(long, value_name = "PATH")]
     pub netns: Option<PathBuf>,
-    /// Lead a port of the host to the pod: [HOSTIP:]HOSTPORT:PORT[/tcp|udp|sctp].
-    #[arg(long = "port", value_name = "PORTS")]
+    /// Lead a port of the host to the pod.
+    #[arg(
+        long = "port",
+        value_name = "PORTS",
+        help = "Lead a port of the host to the pod: [HOSTIP:]HOSTPORT:PORT[/tcp|udp|sctp]"
+    )]
     pub ports: Vec<PortMapping>,
     /// An annotation of the pod; kubernetes.io/ingress-bandwidth and egress-bandwidth count.
     #[arg(long = "annotation", value_name = "KEY=VALUE", value_parser = annotation)]

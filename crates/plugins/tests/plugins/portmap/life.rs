@@ -44,52 +44,47 @@ fn without_mappings_nothing_is_made() {
     });
 }
 
+/// Configurations that are refused, and words of the error.
+fn refused() -> [(Value, String); 12] {
+    let good = portmap(&[port(8080, 80, "tcp")]);
+    let mapping = |more: Value| portmap(&[with(port(8080, 80, "tcp"), &more)]);
+    let key = |more: Value| with(good.clone(), &more);
+    let first = "\"runtimeConfig.portMappings[0]";
+    [
+        (
+            mapping(json!({"hostPort": 0})),
+            format!("{first}.hostPort\" is 0, allowed are 1 to 65535"),
+        ),
+        (mapping(json!({"hostPort": 70000})), format!("{first}.hostPort\" is 70000")),
+        (mapping(json!({"hostPort": "8000-8010"})), "\"8000-8010\"".to_owned()),
+        (mapping(json!({"containerPort": -5})), format!("{first}.containerPort\" is -5")),
+        (mapping(json!({"protocol": "icmp"})), format!("{first}.protocol\" is \"icmp\"")),
+        (mapping(json!({"hostIP": "localhost"})), format!("{first}.hostIP\" is \"localhost\"")),
+        (
+            portmap(&[port(1, 2, "tcp"), port(1, 3, "TCP")]),
+            "maps tcp port 1 of every IPv4 address to container ports 2 and 3".to_owned(),
+        ),
+        (key(json!({"markMasqBit": 32})), "\"markMasqBit\" is 32, allowed are 0 to 31".to_owned()),
+        (
+            key(json!({"markMasqBit": 1, "externalSetMarkChain": "X"})),
+            "exclude each other".to_owned(),
+        ),
+        (key(json!({"snat": "yes"})), "\"snat\" is \"yes\"".to_owned()),
+        (key(json!({"backend": "ipfw"})), "\"backend\" is \"ipfw\", allowed are".to_owned()),
+        (key(json!({"conditionsV4": "-s"})), "\"conditionsV4\" is \"-s\"".to_owned()),
+    ]
+}
+
 #[test]
 fn bad_input_is_refused_and_changes_nothing() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let good = portmap(&[port(8080, 80, "tcp")]);
-        let mapping = |more: Value| portmap(&[with(port(8080, 80, "tcp"), &more)]);
         let key = |more: Value| with(good.clone(), &more);
-        let first = "\"runtimeConfig.portMappings[0]";
-        let bad = [
-            (
-                mapping(json!({"hostPort": 0})),
-                7,
-                format!("{first}.hostPort\" is 0, allowed are 1 to 65535"),
-            ),
-            (mapping(json!({"hostPort": 70000})), 7, format!("{first}.hostPort\" is 70000")),
-            (mapping(json!({"hostPort": "8000-8010"})), 7, "\"8000-8010\"".to_owned()),
-            (mapping(json!({"containerPort": -5})), 7, format!("{first}.containerPort\" is -5")),
-            (mapping(json!({"protocol": "icmp"})), 7, format!("{first}.protocol\" is \"icmp\"")),
-            (
-                mapping(json!({"hostIP": "localhost"})),
-                7,
-                format!("{first}.hostIP\" is \"localhost\""),
-            ),
-            (
-                portmap(&[port(1, 2, "tcp"), port(1, 3, "TCP")]),
-                7,
-                "maps tcp port 1 of every IPv4 address to container ports 2 and 3".to_owned(),
-            ),
-            (
-                key(json!({"markMasqBit": 32})),
-                7,
-                "\"markMasqBit\" is 32, allowed are 0 to 31".to_owned(),
-            ),
-            (
-                key(json!({"markMasqBit": 1, "externalSetMarkChain": "X"})),
-                7,
-                "exclude each other".to_owned(),
-            ),
-            (key(json!({"snat": "yes"})), 7, "\"snat\" is \"yes\"".to_owned()),
-            (key(json!({"backend": "ipfw"})), 7, "\"backend\" is \"ipfw\", allowed are".to_owned()),
-            (key(json!({"conditionsV4": "-s"})), 7, "\"conditionsV4\" is \"-s\"".to_owned()),
-        ];
-        for (config, code, words) in &bad {
-            let call = world.call(config, 1).with_prev_result(&some_result());
-            call.add().fails_with(*code, words);
-            call.run("CHECK").fails_with(*code, words);
+        for (config, words) in refused() {
+            let call = world.call(&config, 1).with_prev_result(&some_result());
+            call.add().fails_with(7, &words);
+            call.run("CHECK").fails_with(7, &words);
             call.run("DEL").ok();
         }
         world.call(&good, 1).add().fails_with(7, "portmap must be called as chained plugin");
