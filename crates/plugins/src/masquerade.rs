@@ -105,7 +105,6 @@ impl Masquerade {
         let (entries, chains) = self.plan(&request.network, ips);
         let mut ledger = open()?;
         let added = ledger.add(&Owner::of(request), &entries, &chains);
-        ledger.close();
         added.map_err(|fault| fault.into_error("masquerade the container's addresses"))
     }
 

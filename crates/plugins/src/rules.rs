@@ -78,7 +78,6 @@ fn each(
         ledger.turn_to(feature);
         failures.extend(body(&mut ledger).or_fault(doing).err());
     }
-    ledger.close();
     Error::join(failures)
 }
 

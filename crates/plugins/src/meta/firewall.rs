@@ -144,7 +144,7 @@ fn del(request: &Request) -> Result<(), Error> {
     let removed = ledger.remove(&request.network, &request.attachment());
     let result = request.prev_result().ok().flatten().unwrap_or_default();
     let addresses = native::addresses(&result);
-    let by_go = ledger.beside(|nft| go_rules::remove_firewall(nft, &addresses));
+    let by_go = go_rules::remove_firewall(ledger.nft(), &addresses).map(drop);
     let firewall = Firewall::understand(request).ok();
     let remembered = removed.as_deref().unwrap_or_default();
     let mut zoned: Vec<IpAddr> =
@@ -157,7 +157,6 @@ fn del(request: &Request) -> Result<(), Error> {
         leave_zone(ledger.nft(), firewall, zoned);
         remove_by_iptables(firewall, &addresses)?;
     }
-    ledger.close();
     removed.and(by_go).or_fault(REMOVING)
 }
 
@@ -201,8 +200,7 @@ fn gc(request: &Request) -> Result<(), Error> {
     if let Ok(firewall) = Firewall::understand(request) {
         leave_zone(ledger.nft(), &firewall, zoned);
     }
-    let unused = ledger.beside(native::remove_unused_bridges);
-    ledger.close();
+    let unused = native::remove_unused_bridges(ledger.nft()).map(drop);
     removed.and(unused).or_fault(REMOVING)
 }
 

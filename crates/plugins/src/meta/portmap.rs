@@ -69,7 +69,6 @@ fn map(portmap: &Portmap, request: &Request, result: &CniResult) -> Result<(), E
         }
         let_in
     });
-    ledger.close();
     added?;
     let places =
         plan.entries.iter().map(|entry| Located { map: entry.map.number, key: entry.key.clone() });
@@ -143,16 +142,12 @@ fn del(request: &Request) -> Result<(), Error> {
     let portmap = Portmap::understand(request).ok();
     let mut ledger = open()?;
     let removed = ledger.remove(&request.network, &request.attachment());
-    let mut was_by_go = false;
-    let by_go = ledger.beside(|nft| {
-        was_by_go = remove_by_go(nft, request, portmap.as_ref())?;
-        Ok(was_by_go)
-    });
-    ledger.close();
+    let by_go = remove_by_go(ledger.nft(), request, portmap.as_ref());
     if let Some(Backend::Iptables(_)) = portmap.as_ref().map(|portmap| &portmap.backend) {
         remove_by_old_iptables(request)?;
     }
     let ports = removed.as_deref().unwrap_or_default().iter().filter_map(host_port);
+    let was_by_go = by_go.as_ref().is_ok_and(|was| *was);
     let ports_by_go = portmap.iter().filter(|_| was_by_go).flat_map(|portmap| &portmap.mappings);
     let forgotten = forget(ports.chain(ports_by_go.map(|mapping| mapping.from)));
     removed.and(by_go).or_fault("remove mapped ports")?;
@@ -185,7 +180,6 @@ fn gc(request: &Request) -> Result<(), Error> {
     let network = &request.network;
     let removed = ledger.gc(network, &valid);
     let swept = ledger.remove_unused_entered(CONDITIONS, &plan::chain_prefix(network));
-    ledger.close();
     let removed = removed.or_fault("remove stale mapped ports")?;
     forget(removed.iter().filter_map(host_port))?;
     swept.or_fault("remove conditions of mapped ports")?;

@@ -48,7 +48,7 @@ impl Ledger {
             batch.flush_chain(table, name);
             batch.remove_chain(table, name);
             match self.nft.commit(&batch) {
-                Ok(()) => self.has_removed = true,
+                Ok(()) => {}
                 Err(error) if error.is_busy() || error.is_not_found() => {}
                 Err(error) => return Err(error),
             }

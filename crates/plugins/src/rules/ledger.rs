@@ -26,13 +26,12 @@ const AT_ONCE: usize = 500;
 pub struct Ledger {
     pub(super) nft: Nft,
     pub(super) feature: &'static Feature,
-    pub(super) has_removed: bool,
 }
 
 impl Ledger {
     /// Opens it in the calling thread's namespace.
     pub fn open(feature: &'static Feature) -> kernel::Result<Self> {
-        Ok(Self { nft: Nft::open()?, feature, has_removed: false })
+        Ok(Self { nft: Nft::open()?, feature })
     }
 
     /// Goes on with another feature by the same socket.
@@ -43,20 +42,6 @@ impl Ledger {
     /// The socket, for what is not an element.
     pub fn nft(&self) -> &Nft {
         &self.nft
-    }
-
-    /// Does with the socket what is not about elements; `what` tells whether it removed anything.
-    pub fn beside(
-        &mut self,
-        what: impl FnOnce(&Nft) -> kernel::Result<bool>,
-    ) -> kernel::Result<()> {
-        self.has_removed |= what(&self.nft)?;
-        Ok(())
-    }
-
-    /// Leaves the wait for what was removed to a child. Every user of a ledger ends with this.
-    pub fn close(self) {
-        drop(self.nft);
     }
 
     /// Adds an attachment's elements, all or none. What the same attachment left of an earlier try is
@@ -80,7 +65,6 @@ impl Ledger {
                     batch = Batch::new();
                     self.write_removal(&mut batch, &in_the_way);
                     wanted.write(&mut batch);
-                    self.has_removed = true;
                     match self.nft.commit(&batch) {
                         Err(error) if error.is_exists() || error.is_not_found() => {}
                         done => return Ok(done?),
@@ -189,7 +173,7 @@ impl Ledger {
             batch.flush_chain(table, name);
             batch.remove_chain(table, name);
             match self.nft.commit(&batch) {
-                Ok(()) => self.has_removed = true,
+                Ok(()) => {}
                 Err(error) if error.is_busy() || error.is_not_found() => {}
                 Err(error) => return Err(error),
             }
@@ -291,7 +275,6 @@ impl Ledger {
         let mut batch = Batch::new();
         let going = InTheWay { pages: pages.to_vec(), places: places.to_vec() };
         self.write_removal(&mut batch, &going);
-        self.has_removed |= !batch.is_empty();
         self.nft.commit(&batch)
     }
 

@@ -2,7 +2,6 @@
 //! Who holds which address of a network, in the Go plugin's files and under its lock, so that both
 //! can serve one directory.
 //!
-//! The files are the truth, but name no address for a container. An index beside them does, and
 //! The files are the truth, but name no address for a container. An `index` beside them does, and
 //! spares ADD and DEL the reading of every file; it is a cache, checked before it is believed, and
 //! no operation fails for want of it: a full disk is emptied by DEL.

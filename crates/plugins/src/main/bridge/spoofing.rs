@@ -49,7 +49,6 @@ pub static FEATURE: Feature = Feature {
 pub fn add(request: &Request, port: IfName, mac: MacAddr) -> Result<(), Error> {
     let mut ledger = Ledger::open(&FEATURE).or_fault(DOING)?;
     let added = ledger.add(&Owner::of(request), &entries(port, mac), &[]);
-    ledger.close();
     added.map_err(|fault| fault.into_error(DOING))
 }
 

@@ -48,7 +48,6 @@ pub fn add(
         // The failure is the one to tell.
         let _ = ledger.remove(&request.network, &request.attachment());
     }
-    ledger.close();
     rest
 }
 
