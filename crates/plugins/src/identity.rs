@@ -120,8 +120,8 @@ mod tests {
     #[test]
     fn marks_tell_networks_and_attachments_apart() {
         let (one, two) = (attachment("c1", "eth0"), attachment("c1", "eth1"));
-        assert_eq!(mark("net", &one), 0x450e_ee46);
-        assert_eq!(index("net", &one), IfIndex(0x450e_ee46));
+        assert_eq!(mark("net", &one), 0x450e_8d04);
+        assert_eq!(index("net", &one), IfIndex(0x450e_8d04));
         assert_ne!(mark("net", &one), mark("net", &two));
         assert!(is_marked("net", mark("net", &one)) && is_marked("net", mark("net", &two)));
         assert!(!is_marked("tne", mark("net", &one)));
