@@ -155,7 +155,7 @@ fn bridge_refuses_what_gos_does() {
 fn vm_bridge_has_vlans_as_gos_has() {
     in_netns(|| {
         not_run_unless!(File(vlan_switch()));
-        compare("vlan", vlan::ports());
+        compare("ports of vlans", vlan::ports());
     });
 }
 

@@ -191,12 +191,12 @@ pub const INTENDED: &[Intended] = &[
     },
     Intended {
         reason: "a bridge that is there comes to filter VLANs; by Go it stays open",
-        groups: &["vlan"],
+        groups: &["ports of vlans"],
         fits: |d| d.fact.ends_with("/vlan_filtering") && (d.go, d.ours) == (Some("0"), Some("1")),
     },
     Intended {
         reason: "a VLAN that is native and in the trunk is native; Go's port loses it as such",
-        groups: &["vlan"],
+        groups: &["ports of vlans"],
         fits: |d| d.case.name == "native VLAN within the trunk" && d.fact.contains("<veth1>/vlan "),
     },
     Intended {
