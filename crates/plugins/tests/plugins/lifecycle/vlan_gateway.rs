@@ -2,9 +2,10 @@
 //! The gateway of a VLAN: made once, kept while a port needs it, then gone.
 
 use std::thread;
+use std::time::Duration;
 
 use serde_json::{Value, json};
-use testkit::{can_ping, in_netns, not_run_unless};
+use testkit::{can_ping, in_netns, not_run_unless, wait_for};
 
 use super::vlan::on_bridge;
 use crate::conf::{bridge, dual, with};
@@ -171,6 +172,9 @@ fn vm_gateway_of_the_go_plugin_is_taken_over() {
         world.call(&config(), 1).check(&by_go).ok();
         let by_us = world.call(&config(), 2).add().result();
         assert_eq!(by_go["interfaces"][3], by_us["interfaces"][3]);
+        // Go's address is under duplicate detection for a while.
+        let answers = || can_ping(world.pod(2), "fd00:1::1".parse().expect("an address"));
+        wait_for("the Go plugin's gateway", Duration::from_secs(30), answers);
         reaches_gateway(&world, 2);
         world.call_of(&go, &config(), 2).check(&by_us).ok();
         world.call(&config(), 1).del(&by_go).ok();
