@@ -34,9 +34,9 @@ fn table(family: Family, name: &str) -> Table<'_> {
     Table { family, name }
 }
 
-/// Removes something in the calling thread's namespace, and leaves the wait for it to a child.
-pub fn remove_with(what: impl FnOnce(&Nft) -> kernel::Result<bool>) -> kernel::Result<()> {
-    what(&Nft::open()?).map(drop)
+/// Removes something in the calling thread's namespace.
+pub fn remove_with(what: impl FnOnce(&Nft) -> kernel::Result<()>) -> kernel::Result<()> {
+    what(&Nft::open()?)
 }
 
 /// Whether a rule compares a packet's address with this one.

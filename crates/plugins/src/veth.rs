@@ -151,7 +151,7 @@ pub fn remove_rules_of_go(request: &Request) -> Result<(), Error> {
     let by_netlink = go_rules::remove_with(|nft| {
         let spoof_check = go_rules::remove_spoof_check(nft, &attachment);
         let masquerade = go_rules::remove_masquerade(nft, network, &attachment, &addresses);
-        Ok(spoof_check? | masquerade?)
+        spoof_check.and(masquerade).map(drop)
     });
     let by_iptables = masquerade::remove_by_iptables(request, &addresses);
     by_netlink.or_fault("remove rules of the Go plugin").and(by_iptables)

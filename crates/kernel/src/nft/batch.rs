@@ -12,13 +12,11 @@ const NFNL_MSG_BATCH_END: u16 = 0x11; // linux/netfilter/nfnetlink.h
 
 // linux/netfilter/nf_tables.h
 const NFT_MSG_NEWTABLE: u16 = 0;
-const NFT_MSG_DELTABLE: u16 = 2;
 const NFT_MSG_NEWCHAIN: u16 = 3;
 const NFT_MSG_DELCHAIN: u16 = 5;
 const NFT_MSG_NEWRULE: u16 = 6;
 const NFT_MSG_DELRULE: u16 = 8;
 const NFT_MSG_NEWSET: u16 = 9;
-const NFT_MSG_DELSET: u16 = 11;
 const NFT_MSG_NEWSETELEM: u16 = 12;
 const NFT_MSG_DELSETELEM: u16 = 14;
 
@@ -29,8 +27,6 @@ const NFTA_CHAIN_NAME: u16 = 3;
 const NFTA_RULE_TABLE: u16 = 1;
 const NFTA_RULE_CHAIN: u16 = 2;
 const NFTA_RULE_HANDLE: u16 = 3;
-const NFTA_SET_TABLE: u16 = 1;
-const NFTA_SET_NAME: u16 = 2;
 const NFTA_SET_ELEM_LIST_TABLE: u16 = 1;
 const NFTA_SET_ELEM_LIST_SET: u16 = 2;
 const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
@@ -61,19 +57,10 @@ impl Batch {
 
     /// Adds a table; one that is there stays as it is.
     pub fn add_table(&mut self, table: Table<'_>, comment: &str) {
-        self.table("add table", NLM_F_CREATE, table, comment);
-    }
-
-    /// Adds a table, or fails where it is there.
-    pub fn create_table(&mut self, table: Table<'_>, comment: &str) {
-        self.table("create table", NLM_F_CREATE | NLM_F_EXCL, table, comment);
-    }
-
-    /// Removes a table with all in it.
-    pub fn remove_table(&mut self, table: Table<'_>) {
-        let mut one = message(NFT_MSG_DELTABLE, 0, table.family);
+        let mut one = message(NFT_MSG_NEWTABLE, NLM_F_CREATE, table.family);
         one.str(NFTA_TABLE_NAME, table.name);
-        self.push("remove table", table.object(""), one);
+        write_comment(&mut one, NFTA_TABLE_USERDATA, comment);
+        self.push("add table", table.object(""), one);
     }
 
     /// Adds a chain; one that is there stays as it is.
@@ -131,13 +118,6 @@ impl Batch {
         self.push("add set", set.table.object(set.name), one);
     }
 
-    /// Removes a set, which no rule may use.
-    pub fn remove_set(&mut self, table: Table<'_>, name: &str) {
-        let mut one = message(NFT_MSG_DELSET, 0, table.family);
-        one.str(NFTA_SET_TABLE, table.name).str(NFTA_SET_NAME, name);
-        self.push("remove set", table.object(name), one);
-    }
-
     /// Adds elements; one that is there with the same data stays, with other data it is an error.
     pub fn add_elements(&mut self, table: Table<'_>, set: &str, elements: &[Element<'_>]) {
         self.elements("add elements", NFT_MSG_NEWSETELEM, NLM_F_CREATE, table, set, elements);
@@ -152,13 +132,6 @@ impl Batch {
     /// Removes elements, by key; all of them must be there.
     pub fn remove_elements(&mut self, table: Table<'_>, set: &str, elements: &[Element<'_>]) {
         self.elements("remove elements", NFT_MSG_DELSETELEM, 0, table, set, elements);
-    }
-
-    fn table(&mut self, op: &'static str, flags: u16, table: Table<'_>, comment: &str) {
-        let mut one = message(NFT_MSG_NEWTABLE, flags, table.family);
-        one.str(NFTA_TABLE_NAME, table.name);
-        write_comment(&mut one, NFTA_TABLE_USERDATA, comment);
-        self.push(op, table.object(""), one);
     }
 
     fn elements(
@@ -190,6 +163,14 @@ impl Batch {
 }
 
 impl Nft {
+    /// Carries out a removal unless some of it is in use, or gone already; then all of it stays.
+    pub fn commit_unless_in_use(&self, batch: &Batch) -> Result<()> {
+        match self.commit(batch) {
+            Err(error) if error.is_busy() || error.is_not_found() => Ok(()),
+            other => other,
+        }
+    }
+
     /// Carries out a batch, as a whole or not at all.
     pub fn commit(&self, batch: &Batch) -> Result<()> {
         if batch.is_empty() {

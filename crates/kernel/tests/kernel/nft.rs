@@ -49,7 +49,7 @@ fn mark() -> Vec<Expr> {
 fn everything() -> Batch {
     use DataType::{IfName, InetProto, InetService, Ipv4Addr};
     let mut batch = Batch::new();
-    batch.create_table(TABLE, "made by a test");
+    batch.add_table(TABLE, "made by a test");
     batch.add_set(&set(
         "ports",
         &[InetProto, InetService],
@@ -57,7 +57,7 @@ fn everything() -> Batch {
     ));
     batch.add_set(&set("pods", &[IfName, Ipv4Addr], MapTo::Nothing));
     batch.add_set(&set("verdicts", &[Ipv4Addr], MapTo::Verdicts));
-    batch.add_chain(&Chain { table: TABLE, name: "masq", base: None, comment: "a comment" });
+    batch.create_chain(&Chain { table: TABLE, name: "masq", base: None, comment: "a comment" });
     batch.add_chain(&base("prerouting", ChainKind::Nat, Hook::Prerouting, -100));
     batch.add_chain(&base("postrouting", ChainKind::Nat, Hook::Postrouting, 100));
     batch.add_chain(&base("forward", ChainKind::Filter, Hook::Forward, -10));

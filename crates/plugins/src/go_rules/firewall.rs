@@ -10,8 +10,7 @@ use super::{FAMILIES, family_of, is_about, remove, table};
 const CHAIN: &str = "CNI-FORWARD";
 
 /// Removes the rules for these addresses.
-pub fn remove_firewall(nft: &Nft, addresses: &[IpAddr]) -> kernel::Result<bool> {
-    let mut removed = false;
+pub fn remove_firewall(nft: &Nft, addresses: &[IpAddr]) -> kernel::Result<()> {
     for family in FAMILIES {
         let own: Vec<IpAddr> =
             addresses.iter().copied().filter(|one| family_of(*one) == family).collect();
@@ -19,7 +18,7 @@ pub fn remove_firewall(nft: &Nft, addresses: &[IpAddr]) -> kernel::Result<bool> 
         if own.is_empty() || !nft.has_chain(filter, CHAIN)? {
             continue;
         }
-        removed |= remove(nft, || {
+        remove(nft, || {
             let mut batch = Batch::new();
             for rule in nft.rules(filter, CHAIN)? {
                 if rule.accepts() && own.iter().any(|address| is_about(&rule, *address)) {
@@ -29,7 +28,7 @@ pub fn remove_firewall(nft: &Nft, addresses: &[IpAddr]) -> kernel::Result<bool> 
             Ok(batch)
         })?;
     }
-    Ok(removed)
+    Ok(())
 }
 
 /// Whether there are rules for an address, one for each direction, that packets come to.

@@ -144,20 +144,20 @@ fn del(request: &Request) -> Result<(), Error> {
     let removed = ledger.remove(&request.network, &request.attachment());
     let result = request.prev_result().ok().flatten().unwrap_or_default();
     let addresses = native::addresses(&result);
-    let by_go = go_rules::remove_firewall(ledger.nft(), &addresses).map(drop);
-    let firewall = Firewall::understand(request).ok();
+    let by_go = go_rules::remove_firewall(ledger.nft(), &addresses);
+    let mut by_iptables = Ok(());
     let remembered = removed.as_deref().unwrap_or_default();
     let mut zoned: Vec<IpAddr> =
         remembered.iter().filter_map(|one| elements::zoned_address(one.map, &one.key)).collect();
-    if let Some(firewall) = &firewall {
+    if let Ok(firewall) = &Firewall::understand(request) {
         // What the Go plugin has told firewalld of is not remembered.
         if matches!(firewall.backend, Backend::Firewalld | Backend::Found) {
             zoned.extend(&addresses);
         }
         leave_zone(ledger.nft(), firewall, zoned);
-        remove_by_iptables(firewall, &addresses)?;
+        by_iptables = remove_by_iptables(firewall, &addresses);
     }
-    removed.and(by_go).or_fault(REMOVING)
+    Error::all([removed.map(drop).or_fault(REMOVING), by_go.or_fault(REMOVING), by_iptables])
 }
 
 const REMOVING: &str = "remove the container's rules";
@@ -200,8 +200,8 @@ fn gc(request: &Request) -> Result<(), Error> {
     if let Ok(firewall) = Firewall::understand(request) {
         leave_zone(ledger.nft(), &firewall, zoned);
     }
-    let unused = native::remove_unused_bridges(ledger.nft()).map(drop);
-    removed.and(unused).or_fault(REMOVING)
+    let unused = native::remove_unused_bridges(ledger.nft());
+    Error::all([removed.map(drop), unused].map(|one| one.or_fault(REMOVING)))
 }
 
 fn status(request: &Request) -> Result<(), Error> {

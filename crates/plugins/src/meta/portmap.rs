@@ -72,9 +72,7 @@ fn map(portmap: &Portmap, request: &Request, result: &CniResult) -> Result<(), E
     added?;
     let places =
         plan.entries.iter().map(|entry| Located { map: entry.map.number, key: entry.key.clone() });
-    // Without connection tracking by netlink the ports work, but for a client that has been sending all
-    // the time.
-    let _ = forget(places.filter_map(|place| host_port(&place)));
+    forget(places.filter_map(|place| host_port(&place)));
     Ok(())
 }
 
@@ -89,8 +87,7 @@ fn map_by_iptables(
     by_iptables::add(&Wanted { network, container, portmap, verbatim, own: &own })?;
     let let_in = pods(portmap, &own).and_then(|pods| let_localhost_in(portmap, &pods));
     let_in.inspect_err(|_| drop(by_iptables::remove(network, container)))?;
-    // As above.
-    let _ = forget(portmap.mappings.iter().map(|mapping| mapping.from));
+    forget(portmap.mappings.iter().map(|mapping| mapping.from));
     Ok(())
 }
 
@@ -130,12 +127,13 @@ fn localhost_switches(portmap: &Portmap, pods: &[Pod]) -> Vec<String> {
 }
 
 /// Ends what connection tracking remembers of these ports, so that the next packet finds its way anew.
-fn forget(ports: impl Iterator<Item = HostPort>) -> Result<(), Error> {
+/// Best effort: without connection tracking by netlink all works but for a client that has been
+/// sending all the time.
+fn forget(ports: impl Iterator<Item = HostPort>) {
     let sent_to = lasting(ports);
-    if sent_to.is_empty() {
-        return Ok(());
+    if !sent_to.is_empty() {
+        let _ = conntrack::forget(&sent_to);
     }
-    conntrack::forget(&sent_to).map(drop).or_fault("forget connections to mapped ports")
 }
 
 fn del(request: &Request) -> Result<(), Error> {
@@ -143,15 +141,17 @@ fn del(request: &Request) -> Result<(), Error> {
     let mut ledger = open()?;
     let removed = ledger.remove(&request.network, &request.attachment());
     let by_go = remove_by_go(ledger.nft(), request, portmap.as_ref());
-    if let Some(Backend::Iptables(_)) = portmap.as_ref().map(|portmap| &portmap.backend) {
-        remove_by_old_iptables(request)?;
-    }
+    let by_iptables = match portmap.as_ref().map(|portmap| &portmap.backend) {
+        Some(Backend::Iptables(_)) => remove_by_old_iptables(request),
+        _ => Ok(()),
+    };
     let ports = removed.as_deref().unwrap_or_default().iter().filter_map(host_port);
     let was_by_go = by_go.as_ref().is_ok_and(|was| *was);
     let ports_by_go = portmap.iter().filter(|_| was_by_go).flat_map(|portmap| &portmap.mappings);
-    let forgotten = forget(ports.chain(ports_by_go.map(|mapping| mapping.from)));
-    removed.and(by_go).or_fault("remove mapped ports")?;
-    forgotten
+    forget(ports.chain(ports_by_go.map(|mapping| mapping.from)));
+    let by_netlink = [removed.map(drop), by_go.map(drop)];
+    let by_netlink = by_netlink.map(|one| one.or_fault("remove mapped ports"));
+    Error::all(by_netlink.into_iter().chain([by_iptables]))
 }
 
 /// Rules of the Go plugin, and of our own backend `iptables`.
@@ -180,13 +180,14 @@ fn gc(request: &Request) -> Result<(), Error> {
     let network = &request.network;
     let removed = ledger.gc(network, &valid);
     let swept = ledger.remove_unused_entered(CONDITIONS, &plan::chain_prefix(network));
-    let removed = removed.or_fault("remove stale mapped ports")?;
-    forget(removed.iter().filter_map(host_port))?;
-    swept.or_fault("remove conditions of mapped ports")?;
-    match Portmap::understand(request).map(|portmap| portmap.backend) {
+    forget(removed.as_deref().unwrap_or_default().iter().filter_map(host_port));
+    let by_netlink = [removed.map(drop), swept];
+    let by_netlink = by_netlink.map(|one| one.or_fault("remove stale mapped ports"));
+    let by_iptables = match Portmap::understand(request).map(|portmap| portmap.backend) {
         Ok(Backend::Iptables(_)) => by_iptables::gc(request, &valid),
         _ => Ok(()),
-    }
+    };
+    Error::all(by_netlink.into_iter().chain([by_iptables]))
 }
 
 fn check(request: &Request) -> Result<(), Error> {

@@ -47,11 +47,7 @@ impl Ledger {
             }
             batch.flush_chain(table, name);
             batch.remove_chain(table, name);
-            match self.nft.commit(&batch) {
-                Ok(()) => {}
-                Err(error) if error.is_busy() || error.is_not_found() => {}
-                Err(error) => return Err(error),
-            }
+            self.nft.commit_unless_in_use(&batch)?;
         }
         Ok(())
     }

@@ -159,11 +159,6 @@ impl Ledger {
         Ok(())
     }
 
-    /// Whether an attachment has elements of this feature at all.
-    pub fn has_any(&self, network: &str, attachment: &Attachment) -> kernel::Result<bool> {
-        Ok(self.page(Digest::of(network, attachment), 0)?.is_some())
-    }
-
     /// Removes the chains that containers of a network shared and that nothing jumps to any more.
     pub fn remove_unused_chains(&mut self, network: &str) -> kernel::Result<()> {
         let Some(prefix) = self.feature.networks_chains else { return Ok(()) };
@@ -172,11 +167,7 @@ impl Ledger {
             let mut batch = Batch::new();
             batch.flush_chain(table, name);
             batch.remove_chain(table, name);
-            match self.nft.commit(&batch) {
-                Ok(()) => {}
-                Err(error) if error.is_busy() || error.is_not_found() => {}
-                Err(error) => return Err(error),
-            }
+            self.nft.commit_unless_in_use(&batch)?;
         }
         Ok(())
     }

@@ -144,8 +144,7 @@ fn check_shared(
 
 /// Removes chains of bridges whose containers are all gone, with what remembers the bridge. The kernel
 /// refuses this as a whole as long as an element jumps to one of the chains.
-pub fn remove_unused_bridges(nft: &Nft) -> kernel::Result<bool> {
-    let mut removed = false;
+pub fn remove_unused_bridges(nft: &Nft) -> kernel::Result<()> {
     for found in nft.elements(TABLE, BRIDGES.name)? {
         let name: Vec<u8> = found.key.iter().copied().take_while(|byte| *byte != 0).collect();
         let bridge = String::from_utf8_lossy(&name);
@@ -159,13 +158,9 @@ pub fn remove_unused_bridges(nft: &Nft) -> kernel::Result<bool> {
         }
         let element = Element { key: &found.key, data: None, userdata: None };
         batch.remove_elements(TABLE, BRIDGES.name, &[element]);
-        match nft.commit(&batch) {
-            Ok(()) => removed = true,
-            Err(error) if error.is_busy() || error.is_not_found() => {}
-            Err(error) => return Err(error),
-        }
+        nft.commit_unless_in_use(&batch)?;
     }
-    Ok(removed)
+    Ok(())
 }
 
 fn plan(

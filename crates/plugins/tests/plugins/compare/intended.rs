@@ -28,47 +28,35 @@ pub struct Intended {
     pub fits: fn(&Difference) -> bool,
 }
 
+/// The groups with cases in which both refuse.
+const REFUSING: &[&str] = &[
+    "bandwidth",
+    "refused",
+    "host-local",
+    "loopback",
+    "portmap",
+    "ptp",
+    "static",
+    "tuning",
+    "sbr",
+    "vrf refused",
+    "macvlan",
+    "ipvlan refused",
+    "vlan refused",
+    "dummy",
+];
+
 pub const INTENDED: &[Intended] = &[
     Intended {
         reason: "Go wraps nearly every error as 999; ours has the specification's code",
-        groups: &[
-            "bandwidth",
-            "refused",
-            "host-local",
-            "loopback",
-            "portmap",
-            "ptp",
-            "static",
-            "tuning",
-            "sbr",
-            "vrf refused",
-            "macvlan",
-            "ipvlan refused",
-            "vlan refused",
-            "dummy",
-        ],
+        groups: REFUSING,
         fits: |d| {
             d.fact == "answer/error/code" && d.code.is_some_and(|c| d.ours == Some(&c.to_string()))
         },
     },
     Intended {
         reason: "the specification's error object holds cniVersion, Go's does not",
-        groups: &[
-            "bandwidth",
-            "refused",
-            "host-local",
-            "loopback",
-            "portmap",
-            "ptp",
-            "static",
-            "tuning",
-            "sbr",
-            "vrf refused",
-            "macvlan",
-            "ipvlan refused",
-            "vlan refused",
-            "dummy",
-        ],
+        groups: REFUSING,
         fits: |d| d.fact == "answer/error/cniVersion" && d.go == Some("null"),
     },
     Intended {
