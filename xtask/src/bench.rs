@@ -58,7 +58,7 @@ pub struct InsideArgs {
 const DEADLINE: &str = "1800";
 
 /// `/sys` shows the network namespace it was mounted in. The empty `/run` is memory and holds
-/// everything that is measured, but for the one row about a disk.
+/// all files that are written, but for the one row about a disk.
 const PREPARE: &str = "
 mount -t sysfs sysfs /sys
 mount -t tmpfs -o mode=755 tmpfs /run
@@ -114,13 +114,14 @@ fn measure(workspace: &Workspace, args: &Args) -> Result<Results> {
         None => workspace.build_plugin_program()?,
     };
     let floor = build_floor(workspace)?;
-    // On the disk that the target directory is on, for the row about disks.
+    // On the disk that the target directory is on.
     let work = tempfile::tempdir_in(&workspace.target_dir)?;
     let effort = if args.quick { Effort::quick() } else { Effort::full() };
     let plan = Plan {
         go: go.dir,
         ours,
         floor,
+        programs: work.path().join("programs"),
         disk: work.path().join("disk"),
         results: work.path().join("results.json"),
         effort,

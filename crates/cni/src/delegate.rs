@@ -5,7 +5,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use crate::error::{Code, Error};
+use crate::error::Error;
 use crate::exec;
 use crate::plugin::{Host, Plugin};
 use crate::request::{Command, Request};
@@ -90,8 +90,7 @@ fn run(target: &Target, request: &Request, command: Command) -> Result<Vec<u8>, 
             .map(|()| Vec::new())
         }
         Target::Program(file) => {
-            let stdin = serde_json::to_vec(&*request.config)
-                .map_err(|cause| Error::because(Code::INTERNAL, "print configuration", &cause))?;
+            let stdin = request.to_stdin()?;
             let variables = exec::Variables {
                 command: command.as_str(),
                 container_id: &request.container_id,

@@ -285,6 +285,7 @@ fn understand<'host>(
         version: known,
         network,
         config: config.into(),
+        result_before: None,
         host,
     })
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a plugin is asked: the environment and the configuration, checked.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -96,6 +97,9 @@ pub struct Request<'host> {
     pub network: String,
     /// The whole configuration; shared, as a request is handed on with another verb.
     pub config: Arc<Map<String, Value>>,
+    /// The result of the plugin before this one, where that ran in this process: it need not be
+    /// printed and read again. It counts in place of the configuration's `prevResult`.
+    pub result_before: Option<Arc<CniResult>>,
     /// The program that this runs in.
     pub host: &'host Host,
 }
@@ -116,6 +120,9 @@ impl Request<'_> {
 
     /// The result of the plugin before this one in the list, or of the ADD that this undoes.
     pub fn prev_result(&self) -> Result<Option<CniResult>, Error> {
+        if let Some(known) = &self.result_before {
+            return Ok(Some(CniResult::clone(known)));
+        }
         let Some(value) = go::get(&self.config, "prevResult") else { return Ok(None) };
         CniResult::parse(value.clone(), self.version).map(Some).map_err(|error| {
             Error::new(error.code, format!("could not parse prevResult: {}", error.msg))
@@ -127,6 +134,16 @@ impl Request<'_> {
     pub fn required_prev_result(&self) -> Result<CniResult, Error> {
         self.prev_result()?
             .ok_or_else(|| Error::invalid_config("required prevResult missing in configuration"))
+    }
+
+    /// The configuration as a program gets it.
+    pub(crate) fn to_stdin(&self) -> Result<Vec<u8>, Error> {
+        let mut config = Cow::Borrowed(&*self.config);
+        if let Some(known) = &self.result_before {
+            config.to_mut().insert("prevResult".into(), known.to_json(self.version)?);
+        }
+        serde_json::to_vec(&*config)
+            .map_err(|cause| Error::because(Code::INTERNAL, "print configuration", &cause))
     }
 
     /// `ipam.type`, or `None` where the network gives no addresses.

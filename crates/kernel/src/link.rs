@@ -25,7 +25,9 @@ pub use self::change::{
 };
 pub use self::create::{IpvlanMode, Kind, MacvlanMode, NewLink, Peer, create};
 pub use self::place::{Place, put};
-pub use self::read::{by_index, by_name, index_of, list, list_in, list_of_kind, list_of_master};
+pub use self::read::{
+    by_index, by_name, by_name_in, index_of, list, list_in, list_of_kind, list_of_master, name_of,
+};
 pub use self::remove::{remove, remove_detached};
 pub use self::running::is_running;
 pub use self::supported::is_supported;

@@ -21,6 +21,7 @@ const NS_GET_NSTYPE: libc::Ioctl = 0xb703; // linux/nsfs.h
 
 const RTM_GETNSID: u16 = 90; // linux/rtnetlink.h
 const NETNSA_NSID: u16 = 1; // linux/net_namespace.h
+const NETNSA_FD: u16 = 3; // linux/net_namespace.h
 /// `struct rtgenmsg`, with its padding.
 const RTGEN_LEN: usize = 4;
 
@@ -163,6 +164,18 @@ pub fn peers(nl: &Netlink) -> Result<Vec<i32>> {
     nl.dump("list namespaces", &message, |payload| {
         Attrs::after(payload, RTGEN_LEN).find_kind(NETNSA_NSID)?.i32()
     })
+}
+
+/// The number that the socket's namespace has for another, if any.
+pub fn number_of(nl: &Netlink, other: &Netns) -> Result<Option<i32>> {
+    let mut message = Message::new(RTM_GETNSID, 0);
+    message.header(&[0; RTGEN_LEN]).i32(NETNSA_FD, other.fd.as_raw_fd());
+    let (_, payload) = nl
+        .socket()
+        .get(&message)
+        .map_err(|cause| Error::new("find the number of a namespace", "", cause))?;
+    let number = Attrs::after(&payload, RTGEN_LEN).find_kind(NETNSA_NSID).and_then(|it| it.i32());
+    Ok(number.filter(|number| *number >= 0))
 }
 
 /// Makes the directory of named namespaces a mount of its own that is shared, as `ip netns add` does:

@@ -5,13 +5,10 @@ use sha2::{Digest, Sha512};
 
 /// `prefix` and digits of the SHA-512 of the words, `len` characters in all.
 pub fn hashed(prefix: &str, words: &[&str], len: usize) -> String {
-    let mut name = prefix.to_owned();
     let hash = words.iter().fold(Sha512::new(), |hash, word| hash.chain_update(word));
-    for byte in hash.finalize() {
-        name.push_str(&format!("{byte:02x}"));
-    }
-    name.truncate(len);
-    name
+    let digits = hash.finalize().into_iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    let digits = digits.filter_map(|digit| char::from_digit(digit.into(), 16));
+    prefix.chars().chain(digits).take(len).collect()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use cni::{Code, Error, Interface, IpConfig, Request};
 use kernel::addr::{self, AddrOptions};
 use kernel::link::{self, Link};
 use kernel::route::{self, Route};
-use kernel::{IfIndex, IfName, MacAddr, Netlink, Netns, sysctl};
+use kernel::{IfIndex, IfName, MacAddr, Netlink, Netns, netns, sysctl};
 
 use crate::fault::OrFault;
 
@@ -131,7 +131,21 @@ fn has_ipv6(ips: &[IpConfig]) -> bool {
 
 /// Finds an interface that must be there.
 pub fn find(pod: &Netlink, ifname: IfName) -> Result<Link, Error> {
-    link::by_name(pod, ifname)
+    or_missing(link::by_name(pod, ifname), ifname)
+}
+
+/// The same from outside. The host has a number for a namespace that it has a veth pair with, and to
+/// ask by that is quicker than to go there.
+pub fn find_from(host: &Netlink, ns: &Netns, ifname: IfName) -> Result<Link, Error> {
+    let number = netns::number_of(host, ns).or_fault("look for the container's interface")?;
+    match number {
+        Some(number) => or_missing(link::by_name_in(host, number, ifname), ifname),
+        None => find(&ns.netlink().or_fault("open a socket in the container's namespace")?, ifname),
+    }
+}
+
+fn or_missing(found: kernel::Result<Option<Link>>, ifname: IfName) -> Result<Link, Error> {
+    found
         .or_fault("look for the container's interface")?
         .ok_or_else(|| Error::internal(format!("interface {ifname} is not in the container")))
 }

@@ -21,8 +21,10 @@ use super::plan::Effort;
 use super::results::{Bulk, CHAIN_ADD, CHAIN_DEL, Results, Who};
 use super::say;
 
-/// Calls before those that count: they make bridges, tables and chains.
-const WARM_UP: usize = 2;
+/// Containers of one chain that come one after the other, and go again before the next chain's turn.
+const IN_A_ROW: usize = 4;
+/// Rounds before those that count: they make bridges, tables and chains.
+const WARM_UP: usize = 1;
 /// First host port of a series; each container has its own.
 const FIRST_PORT: usize = 20_000;
 /// Callers at once in the burst.
@@ -42,17 +44,14 @@ struct Chain<'a> {
 pub fn measure(lab: &Lab, effort: &Effort, results: &mut Results) -> Result<()> {
     let chains = chains(lab);
     say("the full chain, one call after the other");
-    let pods = lab.make_pods("chain-", chains.len() * (1 + WARM_UP + effort.chain))?;
+    let rounds = WARM_UP + effort.chain;
+    let pods = lab.make_pods("chain-", chains.len() * (1 + rounds * IN_A_ROW))?;
     let mut fresh = 0..;
     let staying = in_use(&chains, &pods, &mut fresh)?;
-    for round in 0..WARM_UP + effort.chain {
+    for round in 0..rounds {
         for chain in in_turn(&chains, round) {
-            let at = fresh.next().unwrap_or_default();
-            let mut attached = Attached::new(chain, &pods.path(at), at)?;
-            let add = attached.add()?;
-            let del = attached.del()?;
-            lab.settle()?;
-            if round >= WARM_UP {
+            let (adds, dels) = come_and_go(lab, chain, &pods, &mut fresh)?;
+            for (add, del) in adds.into_iter().zip(dels).filter(|_| round >= WARM_UP) {
                 results.push(CHAIN_ADD, chain.who, add);
                 results.push(CHAIN_DEL, chain.who, del);
             }
@@ -64,6 +63,27 @@ pub fn measure(lab: &Lab, effort: &Effort, results: &mut Results) -> Result<()> 
     lab.settle()?;
     pods.remove()?;
     burst(lab, effort, &chains, results)
+}
+
+/// Microseconds of each ADD and each DEL.
+fn come_and_go(
+    lab: &Lab,
+    chain: &Chain<'_>,
+    pods: &Pods<'_>,
+    fresh: &mut impl Iterator<Item = usize>,
+) -> Result<(Vec<f64>, Vec<f64>)> {
+    let mut row = Vec::new();
+    for at in fresh.take(IN_A_ROW) {
+        row.push(Attached::new(chain, &pods.path(at), at)?);
+    }
+    let adds = row.iter_mut().map(Attached::add).collect::<Result<_>>()?;
+    lab.settle()?;
+    let mut dels = Vec::new();
+    for one in row {
+        dels.push(one.del()?);
+        lab.settle()?;
+    }
+    Ok((adds, dels))
 }
 
 /// A container of each chain that stays, as on a node in use: otherwise each ADD would bring its bridge

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The place of the measurements: all programs and their files side by side in memory, a bridge
-//! for each of those measured, and pod namespaces made before the clock runs.
+//! The place of the measurements: all programs side by side on one disk and their files in memory, a
+//! bridge for each of those measured, and pod namespaces made before the clock runs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -55,9 +55,10 @@ pub struct Subject {
 impl Lab {
     pub fn set_up(plan: &Plan) -> Result<Lab> {
         fs::create_dir_all(NETNS)?;
-        let [go_dir, ours_dir] = ["go", "ours"].map(|name| Path::new(ROOT).join(name));
+        fs::create_dir_all(ROOT)?;
+        let [go_dir, ours_dir, floor] =
+            ["go", "ours", "floor"].map(|name| plan.programs.join(name));
         fs::create_dir_all(&go_dir)?;
-        let floor = Path::new(ROOT).join("floor");
         fs::copy(&plan.floor, &floor).context("copy the floor program")?;
         cmd::read(cmd::command(&plan.ours).arg("--install").arg(&ours_dir))?;
         for name in plugin_names(&ours_dir)? {

@@ -48,8 +48,8 @@ pub fn markdown(results: &Results) -> String {
 
 const NOTES: [&str; 8] = [
     "All run in one private network and mount namespace, in turn and in an order that changes \
-     each round, so that noise falls on all of them alike. Programs, configurations and address \
-     files are on one tmpfs.",
+     each round, so that noise falls on all of them alike. Programs are on one disk, and in its \
+     cache; configurations and address files are on one tmpfs.",
     "A call lasts from before the process is started (vfork, as a runtime does) until it is \
      reaped. Namespaces are made before, and every bridge has one port that is up, as on a node \
      in use; between calls the bench waits until every process of the call before has ended.",

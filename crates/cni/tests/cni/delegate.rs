@@ -24,6 +24,7 @@ fn request<'h>(lab: &Lab, host: &'h Host, config: &Value) -> Request<'h> {
         version: Version::V1_0_0,
         network: "net".into(),
         config: config.as_object().unwrap().clone().into(),
+        result_before: None,
         host,
     }
 }
@@ -108,6 +109,23 @@ fn a_process_gets_the_same_request_and_its_result_is_read() {
         delegate::forward(&request, "ipam", command).unwrap();
     }
     assert_eq!(lab.calls(), ["ADD ipam", "DEL ipam", "CHECK ipam", "GC ipam", "STATUS ipam"]);
+}
+
+#[test]
+fn a_process_gets_the_result_that_was_never_printed() {
+    let lab = Lab::new();
+    lab.plugin("ipam", &printing(&json!({})));
+    let host = host(None);
+    let config = json!({"cniVersion": "1.0.0", "name": "net", "prevResult": {"ips": []}});
+    let mut request = request(&lab, &host, &config);
+    let ip = cni::IpConfig::new("10.0.0.9/24".parse().unwrap(), None);
+    let before = cni::CniResult { ips: vec![ip], ..cni::CniResult::default() };
+    request.result_before = Some(before.clone().into());
+    assert_eq!(request.prev_result().unwrap(), Some(before));
+    add(&request, "ipam").unwrap();
+    let sent = lab.sent("ipam", "ADD");
+    assert_eq!(sent["prevResult"]["ips"][0]["address"], "10.0.0.9/24");
+    assert_eq!(sent["prevResult"]["cniVersion"], "1.0.0");
 }
 
 #[test]

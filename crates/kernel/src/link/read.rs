@@ -2,7 +2,7 @@
 //! Finding links. Statistics are left out of the replies: they are most of the bytes.
 
 use ::netlink::{Attr, Attrs, Errno, Message, u32_at};
-use rustix::net::netdevice::name_to_index;
+use rustix::net::netdevice::{index_to_name, name_to_index};
 
 use super::{
     Detail, IFINFO_LEN, IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_BR_VLAN_FILTERING, IFLA_BRPORT_ISOLATED,
@@ -36,6 +36,13 @@ pub fn by_name(nl: &Netlink, name: IfName) -> Result<Option<Link>> {
     find(nl, &message, name.as_str())
 }
 
+/// The link of this name in another namespace, by this one's number for it.
+pub fn by_name_in(nl: &Netlink, netns_id: i32, name: IfName) -> Result<Option<Link>> {
+    let mut message = question(0);
+    message.i32(IFLA_TARGET_NETNSID, netns_id).str(IFLA_IFNAME, name.as_str());
+    find(nl, &message, name.as_str())
+}
+
 /// The link of this index.
 pub fn by_index(nl: &Netlink, index: IfIndex) -> Result<Option<Link>> {
     find(nl, &question(index.0), &index.to_string())
@@ -46,6 +53,15 @@ pub fn by_index(nl: &Netlink, index: IfIndex) -> Result<Option<Link>> {
 pub fn index_of(nl: &Netlink, name: IfName) -> Result<IfIndex> {
     let index = name_to_index(nl, name.as_str());
     index.map(IfIndex).map_err(|errno| Error::from_errno("find link", name.as_str(), errno))
+}
+
+/// The name of a link, in the same way; `None` if there is none of this index.
+pub fn name_of(nl: &Netlink, index: IfIndex) -> Result<Option<IfName>> {
+    match index_to_name(nl, index.0) {
+        Ok(name) => Ok(IfName::from_kernel(name.as_bytes())),
+        Err(Errno::NODEV) => Ok(None),
+        Err(errno) => Err(Error::from_errno("find link", index.to_string(), errno)),
+    }
 }
 
 /// All links of the namespace.

@@ -163,11 +163,14 @@ fn detached_removal_reports_the_real_error() {
 /// One message moves, renames and marks; a taken name leaves the link somewhere, never nowhere.
 #[test]
 fn link_is_put_in_its_place() {
+    let index_in = |told: &serde_json::Value| told["ifindex"].as_u64().unwrap() as u32;
     in_netns(|| {
         let (host, pod_ns, pod) = host_and_pod();
         ip("link add ens1 type veth peer name far");
         ip("link set ens1 up");
         let index = index_of(&host, "ens1");
+        assert_eq!(link::name_of(&host, index).unwrap(), Some(name("ens1")));
+        assert_eq!(link::name_of(&host, IfIndex(4711)).unwrap(), None);
         let place = Place {
             netns: Some(pod_ns.as_fd()),
             name: Some(name("eth0")),
@@ -184,6 +187,12 @@ fn link_is_put_in_its_place() {
         let names: Vec<String> = links.map(|link| link.name.to_string()).collect();
         assert!(names.contains(&"eth0".to_owned()), "{peers:?} {names:?}");
         assert_eq!(link::list_in(&host, 4711).unwrap(), []);
+        let number = netns::number_of(&host, &pod_ns).unwrap().unwrap();
+        let inside = link::by_name_in(&host, number, name("eth0")).unwrap().unwrap();
+        assert_eq!((inside.index.0, inside.group), (index_in(&there), 77));
+        assert_eq!(link::by_name_in(&host, number, name("eth1")).unwrap(), None);
+        let unknown = Netns::new_anonymous().unwrap();
+        assert_eq!(netns::number_of(&host, &unknown).unwrap(), None);
 
         ip("link add ens2 type veth peer name far2");
         let taken = host.apply([link::put(index_of(&host, "ens2"), &place)]).unwrap_err();

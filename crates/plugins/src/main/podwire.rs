@@ -68,7 +68,7 @@ impl List {
         request: &Request<'host>,
         step: &Step,
         command: Command,
-        prev_result: Option<Value>,
+        prev_result: Option<&Value>,
     ) -> Request<'host> {
         let mut config = step.config.clone();
         let mut put = |key: &str, value: Option<Value>| {
@@ -78,7 +78,7 @@ impl List {
         };
         put("name", Some(request.network.as_str().into()));
         put("cniVersion", Some(request.version.as_str().into()));
-        put("prevResult", prev_result);
+        put("prevResult", prev_result.cloned());
         put("args", self.args.clone());
         let told = self.runtime_config.iter().filter(|(name, _)| step.capabilities.contains(name));
         let told: Map<String, Value> =
@@ -123,35 +123,36 @@ fn understand_step(
 
 fn add(request: &Request) -> Result<CniResult, Error> {
     let list = List::understand(request)?;
-    let mut result = request.prev_result()?;
+    let mut result = request.prev_result()?.map(Arc::new);
     or_undo(|undo| {
         for step in &list.steps {
-            let previous = result.as_ref().map(|result| result.to_json(request.version));
-            let asked = list.request(request, step, Command::Add, previous.transpose()?);
-            result = Some((step.plugin.add)(&asked).map_err(|error| failed(step, error))?);
+            let mut asked = list.request(request, step, Command::Add, None);
+            asked.result_before = result;
+            let made = (step.plugin.add)(&asked).map_err(|error| failed(step, error))?;
+            result = Some(Arc::new(made));
             undo.push(move || {
                 // The error that led here is the one to tell.
                 let _ = (step.plugin.del)(&Request { command: Command::Del, ..asked });
             });
         }
-        Ok(result.take().unwrap_or_default())
+        Ok(result.map(Arc::unwrap_or_clone).unwrap_or_default())
     })
 }
 
 /// Backwards, and none is held up by one that fails.
 fn del(request: &Request) -> Result<(), Error> {
     let list = List::understand(request)?;
-    let result = request.config.get("prevResult").cloned();
+    let result = request.config.get("prevResult");
     each(list.steps.iter().rev(), |step| {
-        (step.plugin.del)(&list.request(request, step, Command::Del, result.clone()))
+        (step.plugin.del)(&list.request(request, step, Command::Del, result))
     })
 }
 
 fn check(request: &Request) -> Result<(), Error> {
     let list = List::understand(request)?;
-    let result = request.config.get("prevResult").cloned();
+    let result = request.config.get("prevResult");
     list.steps.iter().try_for_each(|step| {
-        let asked = list.request(request, step, Command::Check, result.clone());
+        let asked = list.request(request, step, Command::Check, result);
         (step.plugin.check)(&asked).map_err(|error| failed(step, error))
     })
 }

@@ -8,7 +8,7 @@ mod ifb;
 mod shape;
 
 use cni::{CniResult, Code, Error, Interface, Plugin, Request, Version};
-use kernel::link::{self, Link};
+use kernel::link;
 use kernel::tc::{self, Handle, Qdisc};
 use kernel::{IfIndex, Netlink, Netns};
 
@@ -45,7 +45,7 @@ fn add(request: &Request) -> Result<CniResult, Error> {
     let ns = pod::open(request)?;
     let host = Netlink::open().or_fault("open a netlink socket")?;
     let end = host_end::find(&host, &ns, request, &result)?;
-    or_undo(|undo| build(request, &bandwidth, &host, &end, result, undo))
+    or_undo(|undo| build(request, &bandwidth, &host, end.index, result, undo))
 }
 
 fn prev_result(request: &Request) -> Result<CniResult, Error> {
@@ -58,14 +58,13 @@ fn build<'a>(
     request: &Request,
     bandwidth: &Bandwidth,
     host: &'a Netlink,
-    end: &Link,
+    link: IfIndex,
     mut result: CniResult,
     undo: &mut Undo<'a>,
 ) -> Result<CniResult, Error> {
-    let link = end.index;
     let mut plan = Plan::default();
     if let Some(limit) = &bandwidth.egress {
-        let made = ifb::create(host, request, end, undo)?;
+        let made = ifb::create(host, request, undo)?;
         let place = filter_place(host, link, made.index, &mut plan, undo)?;
         shape_ifb(&mut plan, request, made.index, limit);
         plan.make.extend(shape::filters_from(link, place, made.index, &bandwidth.subnets));
@@ -154,7 +153,7 @@ fn try_out(bandwidth: &Bandwidth) -> kernel::Result<()> {
     let nl = Netns::new_anonymous()?.netlink()?;
     let (name, loopback) = (ifb::probe_name(), IfIndex(1));
     nl.apply([
-        ifb::creation(name, 1500, None),
+        ifb::creation(name, None),
         tc::add_qdisc(loopback, Handle::INGRESS, Handle::INGRESS_QDISC, &Qdisc::Ingress),
     ])?;
     let index = link::index_of(&nl, name)?;

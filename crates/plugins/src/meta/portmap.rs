@@ -108,8 +108,7 @@ fn pods(portmap: &Portmap, addresses: &[IpNet]) -> Result<Vec<Pod>, Error> {
 fn interface_to(host: &Netlink, address: IpAddr) -> Result<Option<IfName>, Error> {
     let route = route::lookup(host, address).or_fault("look for the way to the container")?;
     let Some(index) = route.and_then(|route| route.oif) else { return Ok(None) };
-    let found = link::by_index(host, index).or_fault("look for the way to the container")?;
-    Ok(found.map(|link| link.name))
+    link::name_of(host, index).or_fault("look for the way to the container")
 }
 
 /// Packets from 127.0.0.1 may cross the interface to the container, and their answers come back.

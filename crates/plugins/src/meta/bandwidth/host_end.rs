@@ -16,8 +16,7 @@ pub fn find(
     request: &Request,
     result: &CniResult,
 ) -> Result<Link, Error> {
-    let inside = ns.netlink().or_fault("open a socket in the container's namespace")?;
-    let container = pod::find(&inside, pod::ifname(request)?)?;
+    let container = pod::find_from(host, ns, pod::ifname(request)?)?;
     let name = container.name;
     if !container.is_kind("veth") {
         let found = container.kind.as_deref().unwrap_or("a device");

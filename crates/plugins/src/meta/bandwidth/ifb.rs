@@ -19,6 +19,11 @@ const PREFIX: &str = "bwp";
 /// The longest alias (`IFALIASZ` of linux/if.h, with its NUL).
 const MAX_ALIAS: usize = 255;
 
+/// One below the least that IPv6 works with: the kernel then makes no IPv6 of an interface's own, with
+/// its addresses, routes and groups, which would take as long as the interface itself. What is redirected
+/// to an interface is not held against its MTU.
+const MTU: u32 = 1279;
+
 /// One that was made.
 #[derive(Debug, Clone, Copy)]
 pub struct Made {
@@ -76,9 +81,9 @@ fn is_gos(link: &Link) -> bool {
 }
 
 /// One queue each way: the packets of one container. The queue that counts is the token bucket's.
-pub fn creation(name: IfName, mtu: u32, owner: Option<(MacAddr, u32)>) -> kernel::Request {
+pub fn creation(name: IfName, owner: Option<(MacAddr, u32)>) -> kernel::Request {
     let mut new = NewLink::new(name, Kind::Ifb);
-    new.mtu = Some(mtu);
+    new.mtu = Some(MTU);
     new.queues = Some(1);
     new.txqlen = Some(0);
     new.mac = owner.map(|(mac, _)| mac);
@@ -90,14 +95,13 @@ pub fn creation(name: IfName, mtu: u32, owner: Option<(MacAddr, u32)>) -> kernel
 pub fn create<'a>(
     host: &'a Netlink,
     request: &Request,
-    end: &Link,
     undo: &mut Undo<'a>,
 ) -> Result<Made, Error> {
     let attachment = request.attachment();
     let name = name(&request.network, &attachment);
     let mac = MacAddr::random().or_fault("choose a hardware address")?;
     let owner = Some((mac, identity::group(&request.network)));
-    let try_create = || host.apply([creation(name, end.mtu, owner)]);
+    let try_create = || host.apply([creation(name, owner)]);
     let made = match try_create() {
         Err(error) if error.is_exists() => {
             make_way(host, request, name)?;

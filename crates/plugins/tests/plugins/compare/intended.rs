@@ -244,6 +244,15 @@ pub const INTENDED: &[Intended] = &[
         fits: |d| d.fact.ends_with("/ifalias") && d.go.is_none(),
     },
     Intended {
+        reason: "an ifb carries no traffic of its own: its MTU is too small for IPv6, so it has none",
+        groups: &["bandwidth"],
+        fits: |d| {
+            let is_mtu = d.fact.ends_with("/mtu") && d.ours == Some("1279");
+            let is_ipv6 = d.fact.contains("ipv6/conf/bwp") && d.ours.is_none();
+            d.fact.contains("/bwp") && (is_mtu || is_ipv6)
+        },
+    },
+    Intended {
         reason: "a filter that redirects needs no class; Go names one that is not there",
         groups: &["bandwidth"],
         fits: |d| {
