@@ -178,7 +178,33 @@ pub fn configure(
     manner: Manner,
     routes: impl FnOnce(IfIndex) -> Vec<Route>,
 ) -> Result<(), Error> {
-    let doing = "configure the container's interface";
+    let up = give_addresses(ns, ifname, ips, manner)?;
+    up.add_routes(&routes(up.index))
+}
+
+/// A container's interface that is up, with its addresses.
+#[derive(Debug)]
+pub struct Up {
+    inside: Netlink,
+    pub index: IfIndex,
+}
+
+impl Up {
+    pub fn add_routes(&self, routes: &[Route]) -> Result<(), Error> {
+        self.inside.apply(routes.iter().map(route::create)).or_fault(CONFIGURING)
+    }
+}
+
+const CONFIGURING: &str = "configure the container's interface";
+
+/// The first half of [`configure`]. The kernel then sees to the new carrier in the background, and holds
+/// its one lock for that; routes wait for it, so that other work is best done in between.
+pub fn give_addresses(
+    ns: &Netns,
+    ifname: IfName,
+    ips: &[IpConfig],
+    manner: Manner,
+) -> Result<Up, Error> {
     let inside = enter(ns, ifname, ips, manner)?;
     // Not by netlink, which would wait for the kernel's one lock for all of this.
     let index = link::index_of(&inside, ifname).or_fault("look for the container's interface")?;
@@ -192,13 +218,12 @@ pub fn configure(
         Announce::Later => requests.push(link::set_up_with_inet_conf(index, &notify)),
         Announce::Never => requests.push(link::set_up(index)),
     }
+    inside.apply(requests).or_fault(CONFIGURING)?;
     if has_ipv6(ips) {
         // Before the routes, which refuse a source address that is still tentative.
-        inside.apply(std::mem::take(&mut requests)).or_fault(doing)?;
         wait_for_ipv6(ns, &inside, index)?;
     }
-    requests.extend(routes(index).iter().map(route::create));
-    inside.apply(requests).or_fault(doing)
+    Ok(Up { inside, index })
 }
 
 /// The routes of a result as the kernel's: without a gateway of its own a route goes by the first

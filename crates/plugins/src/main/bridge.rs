@@ -17,7 +17,7 @@ use kernel::{MacAddr, Netlink, Netns};
 use self::conf::Bridge;
 use self::host::Missing;
 use crate::fault::OrFault;
-use crate::pod::{self, Announce, Dad, Manner};
+use crate::pod::{self, Announce, Dad, Manner, Up};
 use crate::rules::{self, Feature};
 use crate::undo::{Undo, or_undo};
 use crate::veth::{self, Pair, Wanted};
@@ -60,11 +60,12 @@ fn build<'a>(
         made(request, bridge, host, ns, undo)?;
     let has_addresses = given.is_some();
     let mut result = given.unwrap_or_default();
-    configure(bridge, ns, &pair, &result)?;
-    if !bridge.leave_down {
+    let up = bring_up(bridge, ns, &pair, &result)?;
+    add_rules(request, bridge, &pair, &result, undo)?;
+    if let Some(up) = up {
+        up.add_routes(&pod::routes(up.index, &result.ips, &result.routes))?;
         host::wait_for_port(host, &found, pair.host)?;
     }
-    add_rules(request, bridge, &pair, &result, undo)?;
     let mac = host::mac_with_port(host, bridge, &found, pair.host_mac)?;
     found.mac = mac;
     let gateway = give_addresses(bridge, host, &found, &on_bridge, &missing)?;
@@ -225,10 +226,15 @@ fn give_addresses(
     }
 }
 
-/// The container's side.
-fn configure(bridge: &Bridge, ns: &Netns, pair: &Pair, result: &CniResult) -> Result<(), Error> {
+/// The container's side, unless it is to stay down.
+fn bring_up(
+    bridge: &Bridge,
+    ns: &Netns,
+    pair: &Pair,
+    result: &CniResult,
+) -> Result<Option<Up>, Error> {
     if bridge.leave_down {
-        return Ok(());
+        return Ok(None);
     }
     let dad = if bridge.dad { Dad::Wait } else { Dad::Skip };
     let announce = match (result.ips.is_empty(), bridge.mac) {
@@ -237,9 +243,7 @@ fn configure(bridge: &Bridge, ns: &Netns, pair: &Pair, result: &CniResult) -> Re
         (false, None) => Announce::Later,
     };
     let manner = Manner { addresses: AddrOptions::default(), dad, announce };
-    pod::configure(ns, pair.container, &result.ips, manner, |index| {
-        pod::routes(index, &result.ips, &result.routes)
-    })
+    pod::give_addresses(ns, pair.container, &result.ips, manner).map(Some)
 }
 
 fn interfaces(
