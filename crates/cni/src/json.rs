@@ -239,9 +239,14 @@ impl<'de> de::Deserializer<'de> for GoValue<'_> {
         }
     }
 
+    /// Without a look inside: most of a configuration is another plugin's.
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        visitor.visit_unit()
+    }
+
     forward_to_deserialize_any! {
         bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf
-        unit unit_struct seq tuple tuple_struct map identifier ignored_any
+        unit unit_struct seq tuple tuple_struct map identifier
     }
 }
 
