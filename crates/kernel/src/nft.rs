@@ -13,9 +13,7 @@ mod objects;
 mod read;
 mod userdata;
 
-use std::os::fd::{AsFd, BorrowedFd};
-
-use ::netlink::{Message, Protocol, Socket};
+use ::netlink::{Errno, Message, Protocol, Socket};
 
 pub use self::batch::Batch;
 pub use self::expr::{CtKey, Expr, Fib, MetaKey, Op, PayloadBase, REG_VERDICT, Reg, Verdict};
@@ -81,14 +79,16 @@ impl Table<'_> {
 /// A netfilter socket in the namespace of the thread that opened it.
 #[derive(Debug)]
 pub struct Nft {
-    socket: Socket,
+    /// `None` where the kernel was built without: nothing is there, and nothing can be made.
+    socket: Option<Socket>,
 }
 
 impl Nft {
     /// Opens a socket in the calling thread's namespace.
     pub fn open() -> Result<Self> {
         match Socket::open(Protocol::Netfilter) {
-            Ok(socket) => Ok(Self { socket }),
+            Ok(socket) => Ok(Self { socket: Some(socket) }),
+            Err(cause) if cause.errno == Errno::PROTONOSUPPORT => Ok(Self { socket: None }),
             Err(cause) => Err(Error::new("open netfilter socket", "", cause)),
         }
     }
@@ -96,13 +96,9 @@ impl Nft {
 
 impl Drop for Nft {
     fn drop(&mut self) {
-        crate::parked::park_after_removal(&self.socket);
-    }
-}
-
-impl AsFd for Nft {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        if let Some(socket) = &self.socket {
+            crate::parked::park_after_removal(socket);
+        }
     }
 }
 

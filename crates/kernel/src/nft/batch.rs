@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A list of changes that the kernel carries out as a whole or not at all.
 
-use ::netlink::{Message, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL};
+use ::netlink::{Errno, Message, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL};
 
 use super::objects::{Chain, Element, Place, Rule, Set, write_comment};
 use super::{Nft, SUBSYS_NFTABLES, Table, message};
@@ -176,6 +176,9 @@ impl Nft {
         if batch.is_empty() {
             return Ok(());
         }
+        let Some(socket) = &self.socket else {
+            return Err(Error::from_errno("change nf_tables", "", Errno::PROTONOSUPPORT));
+        };
         let mut messages = Vec::with_capacity(batch.messages.len() + 2);
         messages.push(bracket(NFNL_MSG_BATCH_BEGIN));
         messages.extend_from_slice(&batch.messages);
@@ -183,7 +186,7 @@ impl Nft {
         if batch.removes {
             crate::parked::note_removal();
         }
-        let failure = self.socket.transact(&messages, batch.messages.len());
+        let failure = socket.transact(&messages, batch.messages.len());
         match failure.map_err(|cause| Error::new("change nf_tables", "", cause))? {
             None => Ok(()),
             Some(failure) => {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is there: single look-ups that cost the same however much there is, and lists.
+//! What is there: single look-ups that cost the same however much there is, and lists. On a kernel without
+//! nf_tables nothing is there.
 
-use ::netlink::{Attr, Attrs, Message};
+use ::netlink::{Attr, Attrs, Errno, Message, Socket};
 
 use super::found_rule::FoundRule;
 use super::userdata::Userdata;
-use super::{Nft, Table, message};
+use super::{Family, Nft, Table, message};
 use crate::error::{Error, Result};
 
 // linux/netfilter/nf_tables.h
@@ -13,6 +14,7 @@ const NFT_MSG_GETTABLE: u16 = 1;
 const NFT_MSG_GETCHAIN: u16 = 4;
 const NFT_MSG_GETRULE: u16 = 7;
 const NFT_MSG_GETSETELEM: u16 = 13;
+const NFT_MSG_GETGEN: u16 = 16;
 const NFTA_TABLE_NAME: u16 = 1;
 const NFTA_CHAIN_TABLE: u16 = 1;
 const NFTA_CHAIN_NAME: u16 = 3;
@@ -63,21 +65,20 @@ impl Nft {
     /// The names of a table's chains; none where the table is missing.
     pub fn chains(&self, table: Table<'_>) -> Result<Vec<String>> {
         let one = message(NFT_MSG_GETCHAIN, 0, table.family);
-        let found = self.socket.dump(&one, |_, payload| {
+        self.list("list chains", table.object(""), &one, |payload| {
             let attrs = Attrs::after(payload, HEADER_LEN);
             let text = |kind| attrs.find_kind(kind).and_then(|attr| attr.str());
             let is_in_table = text(NFTA_CHAIN_TABLE) == Some(table.name);
             text(NFTA_CHAIN_NAME).filter(|_| is_in_table).map(str::to_owned)
-        });
-        found.map_err(|cause| Error::new("list chains", table.object(""), cause))
+        })
     }
 
     /// The rules of a chain in their order; none where the chain is missing.
     pub fn rules(&self, table: Table<'_>, chain: &str) -> Result<Vec<FoundRule>> {
         let mut one = message(NFT_MSG_GETRULE, 0, table.family);
         one.str(NFTA_RULE_TABLE, table.name).str(NFTA_RULE_CHAIN, chain);
-        let found = self.socket.dump(&one, |_, payload| FoundRule::read(payload, table, chain));
-        none_is_empty(found.map_err(|cause| Error::new("list rules", table.object(chain), cause)))
+        let read = |payload: &[u8]| FoundRule::read(payload, table, chain);
+        self.list("list rules", table.object(chain), &one, read)
     }
 
     /// An element by its key; `None` where it, its set or its table is missing.
@@ -99,26 +100,45 @@ impl Nft {
     pub fn elements(&self, table: Table<'_>, set: &str) -> Result<Vec<FoundElement>> {
         let mut one = message(NFT_MSG_GETSETELEM, 0, table.family);
         one.str(NFTA_SET_ELEM_LIST_TABLE, table.name).str(NFTA_SET_ELEM_LIST_SET, set);
-        let found = self.socket.dump(&one, |_, payload| Some(read_elements(payload).collect()));
-        let found: Result<Vec<Vec<FoundElement>>> =
-            found.map_err(|cause| Error::new("list elements", table.object(set), cause));
-        Ok(none_is_empty(found)?.concat())
+        let read = |payload: &[u8]| Some(read_elements(payload).collect());
+        let found: Vec<Vec<FoundElement>> =
+            self.list("list elements", table.object(set), &one, read)?;
+        Ok(found.concat())
     }
 
     fn look(&self, op: &'static str, object: String, what: &Message) -> Result<Option<Vec<u8>>> {
-        match self.socket.get(what).map_err(|cause| Error::new(op, object, cause)) {
+        let Some(socket) = &self.socket else { return Ok(None) };
+        match socket.get(what).map_err(|cause| Error::new(op, object, cause)) {
             Ok((_, payload)) => Ok(Some(payload)),
-            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) if is_absent(socket, &error) => Ok(None),
             Err(error) => Err(error),
+        }
+    }
+
+    fn list<T>(
+        &self,
+        op: &'static str,
+        object: String,
+        what: &Message,
+        mut read: impl FnMut(&[u8]) -> Option<T>,
+    ) -> Result<Vec<T>> {
+        let Some(socket) = &self.socket else { return Ok(Vec::new()) };
+        let found = socket.dump(what, |_, payload| read(payload));
+        match found.map_err(|cause| Error::new(op, object, cause)) {
+            Err(error) if is_absent(socket, &error) => Ok(Vec::new()),
+            other => other,
         }
     }
 }
 
-fn none_is_empty<T>(found: Result<Vec<T>>) -> Result<Vec<T>> {
-    match found {
-        Err(error) if error.is_not_found() => Ok(Vec::new()),
-        other => other,
-    }
+/// Whether an error says that there is no such thing, or no nf_tables: a kernel that can talk about
+/// netfilter and lacks this part of it finds every message about it invalid, also one that asks for a
+/// number only.
+fn is_absent(socket: &Socket, error: &Error) -> bool {
+    let is_invalid = |errno: Errno| errno == Errno::INVAL;
+    let number = || socket.get(&message(NFT_MSG_GETGEN, 0, Family::Inet));
+    error.is_not_found()
+        || (is_invalid(error.errno) && number().is_err_and(|cause| is_invalid(cause.errno)))
 }
 
 pub(super) fn chain_of(data: &Attr<'_>) -> Option<String> {

@@ -13,6 +13,7 @@ mod host_device_home;
 mod links;
 mod links_outside;
 mod masquerade;
+mod no_nf_tables;
 mod options;
 mod sample;
 mod sbr;

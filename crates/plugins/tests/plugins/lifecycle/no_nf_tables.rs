@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A kernel without nf_tables: what does not need them works, and a container can always leave. `strace`
+//! answers in the kernel's place as one does that was built without all of it or without a part.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use testkit::{in_netns, require};
+
+use crate::call::{Answer, Call};
+use crate::conf::{bridge, network, ptp, with};
+use crate::snapshot::Snapshot;
+use crate::world::{Plugins, World};
+
+/// Runs a verb, with these arguments of `strace`.
+fn under(call: &Call, options: &[&str], verb: &str) -> Answer {
+    let wrapper = [&["strace", "-qq"], options].concat();
+    let child = call.start_under(&wrapper, verb, call.config.to_string().as_bytes());
+    Answer::of(&child.wait_with_output().expect("strace can be waited for"))
+}
+
+/// Runs a verb on a kernel that knows no netfilter sockets, and tells of the second run: the first one is
+/// for finding out which of its sockets those are, and `between` is done before the second.
+fn without_netfilter(call: &Call, verb: &str, between: impl FnOnce()) -> Answer {
+    let log = "/run/sockets.log";
+    under(call, &["-o", log, "-e", "trace=socket"], verb).ok();
+    let log = fs::read_to_string(log).expect("strace has written its log");
+    let sockets: Vec<&str> = log.lines().filter(|line| line.starts_with("socket(")).collect();
+    let is_netfilter = |line: &&str| line.contains("NETLINK_NETFILTER");
+    let first = sockets.iter().position(is_netfilter).expect("a netfilter socket");
+    let last = sockets.iter().rposition(is_netfilter).expect("a netfilter socket");
+    assert!(sockets[first..=last].iter().all(is_netfilter), "they are in a row: {sockets:?}");
+    between();
+    let inject = format!("inject=socket:error=EPROTONOSUPPORT:when={}..{}", first + 1, last + 1);
+    under(call, &["-o", "/dev/null", "-e", &inject], verb)
+}
+
+/// Runs a verb on a kernel that has netfilter sockets, and finds every message invalid.
+fn without_nf_tables(call: &Call, verb: &str) -> Answer {
+    under(call, &["-o", "/dev/null", "-e", "inject=recvfrom,recvmsg:error=EINVAL"], verb)
+}
+
+#[test]
+fn containers_leave_without_netfilter() {
+    in_netns(|| {
+        require!(Program("strace"));
+        let world = World::new(&Plugins::ours(), 1);
+        for config in [bridge(&json!({})), ptp(&json!({}))] {
+            let call = world.call(&config, 1);
+            let add = || call.add().ok();
+            without_netfilter(&call, "DEL", add).ok();
+            let none = with(config.clone(), &json!({"cni.dev/valid-attachments": []}));
+            without_netfilter(&call.config(&none), "GC", add).ok();
+            assert_eq!(world.host.ip_json(&["link", "show", "type", "veth"]), json!([]));
+            assert_eq!(world.disk().without_bookkeeping(), Snapshot::default());
+        }
+    });
+}
+
+#[test]
+fn meta_plugins_remove_nothing_where_nothing_can_be() {
+    in_netns(|| {
+        require!(Program("strace"));
+        let world = World::new(&Plugins::ours(), 1);
+        let valid = json!({"cni.dev/valid-attachments": []});
+        for (plugin, keys) in [
+            ("portmap", json!({})),
+            ("firewall", json!({})),
+            ("firewall", json!({"backend": "iptables"})),
+        ] {
+            let call = world.call(&with(network(plugin, &keys), &valid), 1);
+            for verb in ["DEL", "GC"] {
+                without_netfilter(&call, verb, || ()).ok();
+                without_nf_tables(&call, verb).ok();
+            }
+        }
+        let call = world.call(&network("portmap", &json!({})), 1);
+        without_nf_tables(&call, "STATUS").fails_with(50, "nf_tables cannot map ports");
+        call.del(&Value::Null).ok();
+    });
+}
