@@ -64,6 +64,11 @@ impl Error {
         matches!(self.errno, Errno::OPNOTSUPP | Errno::AFNOSUPPORT)
     }
 
+    /// Others had the object for too long.
+    pub fn is_timed_out(&self) -> bool {
+        self.errno == Errno::TIMEDOUT
+    }
+
     /// The same request may succeed a moment later.
     pub fn can_retry(&self) -> bool {
         matches!(

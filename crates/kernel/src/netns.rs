@@ -2,17 +2,19 @@
 //! Network namespaces. A namespace belongs to a thread: every way into one here comes back on
 //! the same thread before it returns, or ends the process.
 
+mod lock;
+
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use ::netlink::{Attrs, Errno, Message};
-use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, fstat, fstatfs, openat, unlink};
-use rustix::io::retry_on_intr;
+use rustix::fs::{CWD, Mode, OFlags, fstat, fstatfs, openat, unlink};
 use rustix::mount::{
     MountPropagationFlags, UnmountFlags, mount_bind, mount_bind_recursive, mount_change, unmount,
 };
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
+pub use self::lock::Lock;
 use crate::error::{Error, Result};
 use crate::request::Netlink;
 
@@ -116,18 +118,6 @@ impl Netns {
         self.enter(Netlink::open)?
     }
 
-    /// Waits until nobody else holds this namespace's lock, and holds it until the value that comes
-    /// back is dropped. For changes that depend on what was read before: no file has to be there,
-    /// and namespaces do not wait for each other.
-    pub fn lock(&self) -> Result<Lock> {
-        // Locks belong to an opening of the file: one of its own for each holder.
-        let own = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
-        let locked = Self::open(&own)?;
-        retry_on_intr(|| flock(&locked.fd, FlockOperation::LockExclusive))
-            .map_err(|errno| Error::from_errno("lock network namespace", "", errno))?;
-        Ok(Lock { _file: locked })
-    }
-
     /// The same namespace, whatever path it was opened by.
     pub fn is_same(&self, other: &Self) -> Result<bool> {
         Ok(self.identity()? == other.identity()?)
@@ -205,12 +195,6 @@ impl AsFd for Netns {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
-}
-
-/// A namespace's lock; closing the file lets go of it.
-#[derive(Debug)]
-pub struct Lock {
-    _file: Netns,
 }
 
 /// Brings the thread back when dropped.

@@ -5,12 +5,18 @@ use cni::{Code, Error};
 
 /// Puts what we were doing in front of an error of the kernel.
 pub trait OrFault<T> {
-    /// The error as the specification has it, with [`Code::INTERNAL`].
+    /// The error as the specification has it.
     fn or_fault(self, doing: &str) -> Result<T, Error>;
 }
 
 impl<T> OrFault<T> for Result<T, kernel::Error> {
     fn or_fault(self, doing: &str) -> Result<T, Error> {
-        self.map_err(|cause| Error::because(Code::INTERNAL, doing, &cause))
+        self.map_err(|cause| because(doing, &cause))
     }
+}
+
+/// [`Code::INTERNAL`], or [`Code::TRY_LATER`] where others had what we need.
+pub fn because(doing: &str, cause: &kernel::Error) -> Error {
+    let code = if cause.is_timed_out() { Code::TRY_LATER } else { Code::INTERNAL };
+    Error::because(code, doing, cause)
 }

@@ -48,7 +48,7 @@ pub fn change(
     change: impl FnOnce(&Saved) -> String,
 ) -> Result<(), Error> {
     let namespace = Netns::current().or_fault("look for the host's namespace")?;
-    let _lock = namespace.lock().or_fault("wait for others that change rules")?;
+    let _lock = namespace.lock("iptables").or_fault("wait for others that change rules")?;
     let lines = change(&read(family, table)?);
     if lines.is_empty() {
         return Ok(());

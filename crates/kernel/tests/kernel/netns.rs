@@ -132,15 +132,14 @@ fn sysctls_are_those_of_the_namespace() {
 fn one_at_a_time_holds_the_lock() {
     in_netns(|| {
         let here = Netns::current().unwrap();
-        let held = here.lock().unwrap();
+        let held = here.lock("test").unwrap();
         let (tell, told) = std::sync::mpsc::channel();
         let other = std::thread::spawn(move || {
-            let _held = Netns::current().unwrap().lock().unwrap();
+            let _held = Netns::current().unwrap().lock("test").unwrap();
             tell.send(()).unwrap();
         });
         assert!(told.recv_timeout(std::time::Duration::from_millis(100)).is_err());
-        let elsewhere = Netns::new_anonymous().unwrap();
-        drop(elsewhere.lock().unwrap());
+        drop(here.lock("other").unwrap());
         drop(held);
         told.recv_timeout(std::time::Duration::from_secs(10)).unwrap();
         other.join().unwrap();

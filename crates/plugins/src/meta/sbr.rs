@@ -36,7 +36,7 @@ fn add(request: &Request) -> Result<CniResult, Error> {
     let ips = addresses(&result, request)?;
     let ns = pod::open(request)?;
     // Another interface of the same container may be looking for a free table.
-    let _lock = ns.lock().or_fault("lock the container's namespace")?;
+    let _lock = ns.lock("sbr").or_fault("lock the container's namespace")?;
     let (inside, link) = chained::interface(request, &ns)?;
     let found = look(&inside, &link)?;
     let change = plan::change(&sbr, &ips, link.index, &found);
@@ -90,7 +90,7 @@ fn apply(inside: &Netlink, change: &Change) -> Result<(), Error> {
 fn del(request: &Request) -> Result<(), Error> {
     let Some(ns) = pod::open_if_there(request) else { return Ok(()) };
     let doing = "remove source based rules";
-    let _lock = ns.lock().or_fault(doing)?;
+    let _lock = ns.lock("sbr").or_fault(doing)?;
     let inside = ns.netlink().or_fault(doing)?;
     let sources = sources_of(request, &inside)?;
     let table = conf::table_of(request);

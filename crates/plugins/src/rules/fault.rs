@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What can go wrong with elements.
 
-use cni::{Code, Error};
+use cni::Error;
 
 use super::map::Entry;
+use crate::fault::because;
 
 /// What can go wrong.
 #[derive(Debug)]
@@ -35,7 +36,7 @@ impl Fault {
     /// The error of the specification, for features that nobody else can hold entries of.
     pub fn into_error(self, doing: &str) -> Error {
         match self {
-            Fault::Kernel(cause) => Error::because(Code::INTERNAL, doing, &cause),
+            Fault::Kernel(cause) => because(doing, &cause),
             Fault::Wrong(what) => Error::internal(format!("{doing}: {what}")),
             Fault::Taken(conflict) => Error::internal(format!(
                 "{doing}: an element of map {:?} belongs to {}",

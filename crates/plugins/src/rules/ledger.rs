@@ -342,7 +342,7 @@ fn is_same_data(entry: &Entry, found: &FoundElement) -> bool {
 }
 
 fn lock() -> kernel::Result<Lock> {
-    Netns::current()?.lock()
+    Netns::current()?.lock("rules")
 }
 
 fn exists_is_done(result: kernel::Result<()>) -> kernel::Result<()> {

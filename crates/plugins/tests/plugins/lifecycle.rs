@@ -12,6 +12,7 @@ mod host_device;
 mod host_device_home;
 mod links;
 mod links_outside;
+mod locks;
 mod masquerade;
 mod no_nf_tables;
 mod options;

@@ -234,7 +234,7 @@ fn ensure_admin_chain(nft: &Nft, name: &str) -> kernel::Result<()> {
     if has_admin_chain(nft, name)? {
         return Ok(());
     }
-    let _lock = Netns::current()?.lock()?;
+    let _lock = Netns::current()?.lock("rules")?;
     if has_admin_chain(nft, name)? {
         return Ok(());
     }

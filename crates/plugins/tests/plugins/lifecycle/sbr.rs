@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use testkit::{in_netns, wait_for};
 
+use super::locks::lock_file;
 use crate::conf::{HAVING_ETH0, chained};
 use crate::world::{Plugins, World};
 
@@ -174,15 +175,14 @@ fn sbr_waits_for_whoever_holds_the_namespace() {
     in_netns(|| {
         let world = world();
         let call = world.call(&chained("sbr", &json!({})), 1);
-        let file = std::fs::File::open("/run/netns/pod1").expect("the namespace's file");
+        let file = lock_file("sbr", world.pod(1));
         file.lock().expect("nobody else holds it");
         let mut child = call.start_under(&[], "ADD", call.config.to_string().as_bytes());
+        let pid = child.id().to_string();
         let waits = || {
-            let stack = std::fs::read_to_string(format!("/proc/{}/wchan", child.id()));
-            let syscall = std::fs::read_to_string(format!("/proc/{}/syscall", child.id()));
-            // flock(2) is number 73 on x86-64; another machine has the name in wchan.
-            stack.is_ok_and(|stack| stack.contains("lock"))
-                || syscall.is_ok_and(|line| line.starts_with("73 "))
+            let locks = std::fs::read_to_string("/proc/locks").expect("the kernel's list of locks");
+            let of_child = |line: &str| line.split(' ').any(|word| word == pid);
+            locks.lines().any(|line| line.contains("-> FLOCK") && of_child(line))
         };
         wait_for("sbr to wait", Duration::from_secs(5), waits);
         assert!(child.try_wait().expect("a child").is_none());

@@ -104,7 +104,7 @@ pub fn check(host: &Netlink, gateway: Gateway, bridge: &Link) -> Result<Link, Er
 }
 
 fn lock() -> Result<kernel::netns::Lock, Error> {
-    let held = Netns::current().and_then(|ns| ns.lock());
+    let held = Netns::current().and_then(|ns| ns.lock("gateways"));
     held.or_fault("wait for others who change a VLAN's gateway")
 }
 
