@@ -10,6 +10,7 @@ mod entrance;
 mod fault;
 mod index;
 mod ledger;
+mod making;
 mod map;
 mod owner;
 pub mod phrase;
@@ -117,16 +118,8 @@ impl Feature {
     /// The batch that makes all that the feature needs; refused as a whole where it is there already.
     fn create(&self) -> Batch {
         let mut batch = Batch::new();
-        let comment = "container network: made and emptied by CNI plugins";
-        for table in [TABLE, self.table] {
-            batch.add_table(table, comment);
-        }
+        self.write_maps(&mut batch);
         let chains = (self.chains)();
-        let maps = [&[&index::OWNED], self.maps].concat();
-        for map in maps {
-            let Map { table, name, key, data, .. } = *map;
-            batch.add_set(&Set { table, name, key, data, comment: map.comment });
-        }
         for chain in &chains {
             chain.write(self.table, &mut batch);
         }
@@ -134,5 +127,17 @@ impl Feature {
             chain.write_rules(self.table, &mut batch);
         }
         batch
+    }
+
+    /// Its tables and maps; those that are there stay as they are.
+    fn write_maps(&self, batch: &mut Batch) {
+        let comment = "container network: made and emptied by CNI plugins";
+        for table in [TABLE, self.table] {
+            batch.add_table(table, comment);
+        }
+        for map in [&[&index::OWNED], self.maps].concat() {
+            let Map { table, name, key, data, .. } = *map;
+            batch.add_set(&Set { table, name, key, data, comment: map.comment });
+        }
     }
 }

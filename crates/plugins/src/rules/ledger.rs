@@ -3,7 +3,7 @@
 //! before; only where an element is in the way, and in removals, is there a look first, and then the
 //! namespace's lock keeps others from changing what was seen.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use cni::Attachment;
 use kernel::Netns;
@@ -55,10 +55,16 @@ impl Ledger {
         let wanted = Wanted::new(self.feature, owner, entries)?;
         let mut batch = Batch::new();
         wanted.write(&mut batch);
-        for _ in 0..TRIES {
+        for attempt in 0..TRIES {
             match self.nft.commit(&batch) {
                 Ok(()) => return Ok(()),
-                Err(error) if error.is_not_found() => self.make_missing(chains)?,
+                Err(error) if error.is_not_found() => {
+                    if attempt > 0 {
+                        let _lock = lock()?;
+                        self.mend()?;
+                    }
+                    self.make(chains)?;
+                }
                 Err(error) if error.is_exists() => {
                     let _lock = lock()?;
                     let in_the_way = self.in_the_way(owner, entries)?;
@@ -102,29 +108,26 @@ impl Ledger {
         Ok(owned)
     }
 
-    /// Removes the elements of all attachments of a network but these, and tells which they were.
+    /// Removes the elements of all attachments of a network but these, and tells which they were. Rules
+    /// that somebody has removed are made again: they are for those that stay.
     pub fn gc(&mut self, network: &str, valid: &[Attachment]) -> kernel::Result<Vec<Located>> {
         let valid: HashSet<Digest> = valid.iter().map(|one| Digest::of(network, one)).collect();
+        let is_stale = |digest: &Digest| digest.is_of_network(network) && !valid.contains(digest);
         let _lock = lock()?;
+        self.mend_rules()?;
         let mut pages = Vec::new();
-        let mut places: HashMap<Located, Digest> = HashMap::new();
         for found in self.nft.elements(OWNED.table, OWNED.name)? {
             let Some((digest, feature, _)) = index::read_page_key(&found.key) else { continue };
-            let is_ours = feature == self.feature.number && digest.is_of_network(network);
-            if !is_ours || valid.contains(&digest) {
-                continue;
+            if feature == self.feature.number && is_stale(&digest) {
+                pages.push(found.key);
             }
-            let listed = index::read(&found.userdata.bytes, self.feature.maps);
-            places.extend(listed.into_iter().map(|place| (place, digest)));
-            pages.push(found.key);
         }
+        // Not by the lists: one whose list is lost goes as well.
         let mut owned = Vec::new();
-        for map in self.feature.maps.iter().filter(|_| !pages.is_empty()) {
+        for map in self.feature.maps {
             for found in self.nft.elements(map.table, map.name)? {
-                let place = Located { map: map.number, key: found.key };
-                let tag = Tag::read(&found.userdata);
-                if tag.is_some_and(|tag| places.get(&place) == Some(&tag.digest)) {
-                    owned.push(place);
+                if Tag::read(&found.userdata).is_some_and(|tag| is_stale(&tag.digest)) {
+                    owned.push(Located { map: map.number, key: found.key });
                 }
             }
         }
@@ -184,28 +187,6 @@ impl Ledger {
                     chain.rules.len()
                 );
                 return Err(Fault::Wrong(what));
-            }
-        }
-        Ok(())
-    }
-
-    /// Makes the table and what the elements jump to. Somebody else may do so at the same time.
-    fn make_missing(&self, chains: &[WantedChain]) -> kernel::Result<()> {
-        let table = self.feature.table;
-        let known = (self.feature.chains)();
-        let is_made = match known.first() {
-            Some(first) => self.nft.has_chain(table, &first.name)?,
-            None => self.nft.has_table(table)?,
-        };
-        if !is_made {
-            exists_is_done(self.nft.commit(&self.feature.create()))?;
-        }
-        for chain in chains {
-            if !self.nft.has_chain(table, &chain.name)? {
-                let mut batch = Batch::new();
-                chain.write(table, &mut batch);
-                chain.write_rules(table, &mut batch);
-                exists_is_done(self.nft.commit(&batch))?;
             }
         }
         Ok(())
@@ -343,11 +324,4 @@ fn is_same_data(entry: &Entry, found: &FoundElement) -> bool {
 
 fn lock() -> kernel::Result<Lock> {
     Netns::current()?.lock("rules")
-}
-
-fn exists_is_done(result: kernel::Result<()>) -> kernel::Result<()> {
-    match result {
-        Err(error) if error.is_exists() => Ok(()),
-        other => other,
-    }
 }

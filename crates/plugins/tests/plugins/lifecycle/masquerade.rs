@@ -124,6 +124,30 @@ fn check_notices_what_is_missing() {
     });
 }
 
+/// Rules are for all containers of the host: GC, which runtimes call now and then, puts them back.
+#[test]
+fn gc_makes_rules_again() {
+    in_netns(|| {
+        let world = World::new(&Plugins::ours(), 1);
+        let [config, _] = networks(&json!({}));
+        let call = world.call(&config, 1);
+        call.gc(&[("c1", "eth0")]).ok();
+        assert_eq!(ruleset(&world.host), "", "what nobody uses is not made");
+        let result = call.add().result();
+        let before = ruleset(&world.host);
+        let nft = |line: &str| world.host.exec("nft", &[line]);
+        nft("flush chain inet podwire masq_postrouting");
+        call.check(&result).fails_with(999, "masq_postrouting");
+        call.gc(&[("c1", "eth0")]).ok();
+        call.check(&result).ok();
+        assert_eq!(ruleset(&world.host), before);
+        nft("add rule inet podwire masq_postrouting counter");
+        let more = ruleset(&world.host);
+        call.gc(&[("c1", "eth0")]).ok();
+        assert_eq!(ruleset(&world.host), more, "GC leaves what is whole alone");
+    });
+}
+
 /// An address that comes back to a new container while the old one's element is still there.
 #[test]
 fn an_address_belongs_to_its_last_holder() {

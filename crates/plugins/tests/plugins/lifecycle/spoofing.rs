@@ -62,3 +62,19 @@ fn check_notices_that_it_is_missing() {
         world.call(&config(), 1).check(&result).fails_with(999, "macspoofchk");
     });
 }
+
+/// One of the two tables is gone, with the list of what is in the other.
+#[test]
+fn half_of_it_is_made_again() {
+    in_netns(|| {
+        let world = World::new(&Plugins::ours(), 2);
+        world.call(&config(), 2).add().ok();
+        world.host.exec("nft", &["delete table inet podwire"]);
+        let result = world.call(&config(), 1).add().result();
+        world.call(&config(), 1).check(&result).ok();
+        world.call(&config(), 1).gc(&[("c1", "eth0")]).ok();
+        assert_eq!(elements(&world.host).len(), 3, "what is not listed has gone as well");
+        world.call(&config(), 1).del(&result).ok();
+        assert_eq!(elements(&world.host), Vec::<String>::new());
+    });
+}
