@@ -116,9 +116,10 @@ impl Masquerade {
                 Err(Error::internal(format!("masquerade: iptables has no rule {rule:?}")))
             });
         }
-        let (entries, _) = self.plan(&request.network, ips);
+        let (entries, chains) = self.plan(&request.network, ips);
         let ledger = open()?;
-        let Err(found) = ledger.check(&Owner::of(request), &entries) else { return Ok(()) };
+        let found = ledger.check(&Owner::of(request), &entries, &chains);
+        let Err(found) = found else { return Ok(()) };
         if self.is_by_go(ledger.nft(), request, ips).or_fault("masquerade")? {
             return Ok(());
         }

@@ -222,7 +222,7 @@ fn check_elements(portmap: &Portmap, request: &Request, pods: &[Pod]) -> Result<
         return Ok(());
     }
     let ledger = open()?;
-    let found = ledger.check(&Owner::of(request), &plan.entries).and_then(|()| {
+    let found = ledger.check(&Owner::of(request), &plan.entries, &plan.chains).and_then(|()| {
         let entered = |chain: &crate::rules::WantedChain| {
             ledger.check_entered(CONDITIONS, &chain.name, chain.entrances.len())
         };

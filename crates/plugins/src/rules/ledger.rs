@@ -140,9 +140,16 @@ impl Ledger {
         Ok(owned)
     }
 
-    /// Whether an attachment's elements are there, with the rules that look at them.
-    pub fn check(&self, owner: &Owner, entries: &[Entry]) -> Result<(), Fault> {
-        self.check_rules()?;
+    /// Whether an attachment's elements are there, with the rules that look at them and those of the
+    /// chains that they jump to.
+    pub fn check(
+        &self,
+        owner: &Owner,
+        entries: &[Entry],
+        chains: &[WantedChain],
+    ) -> Result<(), Fault> {
+        self.check_rules(&(self.feature.chains)())?;
+        self.check_rules(chains)?;
         for entry in entries {
             let (map, shown) = (entry.map.name, owner.to_string());
             let found = self.nft.element(entry.map.table, map, &entry.key)?;
@@ -175,9 +182,9 @@ impl Ledger {
         Ok(())
     }
 
-    fn check_rules(&self) -> Result<(), Fault> {
+    fn check_rules(&self, chains: &[WantedChain]) -> Result<(), Fault> {
         let table = self.feature.table;
-        for chain in (self.feature.chains)() {
+        for chain in chains {
             let found = self.nft.rules(table, &chain.name)?.len();
             if found < chain.rules.len() {
                 let what = format!(
@@ -207,7 +214,9 @@ impl Ledger {
             let Some(found) = found else { continue };
             let tag = Tag::read(&found.userdata);
             let is_free = !entry.map.first_come
-                || tag.as_ref().is_some_and(|tag| tag.digest == owner.digest() || tag.is_dead());
+                || tag
+                    .as_ref()
+                    .is_some_and(|tag| tag.digest == owner.digest() || tag.is_dead(owner));
             if !is_free {
                 let holder = tag.map_or("somebody else".to_owned(), |tag| tag.shown);
                 return Err(Fault::Taken(Conflict { entry: entry.clone(), holder }));

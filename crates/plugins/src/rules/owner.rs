@@ -93,9 +93,19 @@ impl Tag {
         })
     }
 
-    /// Whether the container's namespace is gone. In doubt it is there.
-    pub fn is_dead(&self) -> bool {
-        !self.netns.is_empty() && Path::new(&self.netns).try_exists().is_ok_and(|there| !there)
+    /// Whether the container is gone, for one that asks for the same: its namespace is, or is the other
+    /// container's by now. In doubt it is there.
+    pub fn is_dead(&self, claimant: &Owner) -> bool {
+        let is_gone = || Path::new(&self.netns).try_exists().is_ok_and(|there| !there);
+        let is_inherited = || self.netns == claimant.netns && !self.is_of(claimant);
+        !self.netns.is_empty() && (is_inherited() || is_gone())
+    }
+
+    /// Whether it is of the same container, maybe of another interface. No name of a container has a
+    /// slash; where there is none the text was cut off.
+    fn is_of(&self, owner: &Owner) -> bool {
+        let named = self.shown.split_once('/');
+        named.is_none_or(|(container, _)| container == owner.attachment.container_id)
     }
 }
 
@@ -103,23 +113,42 @@ impl Tag {
 mod tests {
     use super::*;
 
-    fn owner(netns: &str) -> Owner {
-        let attachment = Attachment { container_id: "c1".into(), ifname: "eth0".into() };
+    fn owner_of(container: &str, netns: &str) -> Owner {
+        let attachment = Attachment { container_id: container.into(), ifname: "eth0".into() };
         Owner { network: "net".into(), attachment, netns: netns.into() }
+    }
+
+    fn owner(netns: &str) -> Owner {
+        owner_of("c1", netns)
     }
 
     #[test]
     fn a_tag_tells_owner_and_life() {
+        let other = owner_of("c2", "/run/netns/other");
         let check = |netns: &str, dead: bool| {
             let tag = Tag::read(&owner(netns).tag()).unwrap();
             assert_eq!(tag.digest, owner("").digest());
-            assert_eq!((tag.shown.as_str(), tag.is_dead()), ("c1/eth0 net", dead), "{netns}");
+            assert_eq!((tag.shown.as_str(), tag.is_dead(&other)), ("c1/eth0 net", dead), "{netns}");
         };
         check("/proc/self/ns/net", false);
         check("/run/netns/no-such-namespace", true);
         check("", false);
         check(&format!("/run/{}", "x".repeat(200)), false);
         assert_eq!(Tag::read(&Userdata::default()), None);
+    }
+
+    #[test]
+    fn a_namespace_is_of_one_container() {
+        let here = "/proc/self/ns/net";
+        let tag = Tag::read(&owner(here).tag()).unwrap();
+        let check = |container: &str, netns: &str, dead: bool| {
+            assert_eq!(tag.is_dead(&owner_of(container, netns)), dead, "{container} {netns}");
+        };
+        check("c2", here, true);
+        check("c1", here, false);
+        check("c2", "/proc/1/ns/net", false);
+        let nowhere = Tag::read(&owner("").tag()).unwrap();
+        assert!(!nowhere.is_dead(&owner_of("c2", "")));
     }
 
     #[test]

@@ -55,7 +55,7 @@ pub fn add(request: &Request, port: IfName, mac: MacAddr) -> Result<(), Error> {
 /// Whether it may.
 pub fn check(request: &Request, port: IfName, mac: MacAddr) -> Result<(), Error> {
     let ledger = Ledger::open(&FEATURE).or_fault(DOING)?;
-    let found = ledger.check(&Owner::of(request), &entries(port, mac));
+    let found = ledger.check(&Owner::of(request), &entries(port, mac), &[]);
     let Err(fault) = found else { return Ok(()) };
     let by_go = go_rules::has_spoof_check(ledger.nft(), &request.attachment(), mac);
     if by_go.or_fault("macspoofchk")? {

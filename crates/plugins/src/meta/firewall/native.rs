@@ -91,12 +91,12 @@ pub fn check(
     purpose: Purpose,
 ) -> Result<(), Error> {
     let bridge = bridge(firewall, result)?;
-    let (entries, _) = plan(firewall, result, bridge, purpose);
+    let (entries, chains) = plan(firewall, result, bridge, purpose);
     if entries.is_empty() {
         return Ok(());
     }
     let ledger = Ledger::open(&FEATURE).or_fault(DOING)?;
-    if let Err(fault) = ledger.check(&Owner::of(request), &entries) {
+    if let Err(fault) = ledger.check(&Owner::of(request), &entries, &chains) {
         return if is_by_go(ledger.nft(), result).or_fault(DOING)? {
             Ok(())
         } else {

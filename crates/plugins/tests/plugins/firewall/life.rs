@@ -77,6 +77,29 @@ fn flushed_rules_are_noticed_and_made_again() {
 }
 
 #[test]
+fn check_notices_chains_without_rules() {
+    in_netns(|| {
+        let world = ours(1);
+        for policy in ["same-bridge", "isolated"] {
+            let chain = Chain::new(&world, 1, &json!({"ingressPolicy": policy}));
+            let result = chain.add(1);
+            chain.call(1).check(&result).ok();
+            let shown = if policy == "isolated" { "isolated" } else { "same" };
+            for prefix in ["firewall_mark_", &format!("firewall_{shown}_")] {
+                let names = crate::rules::chains(&world.host, prefix);
+                let [name] = names.as_slice() else { panic!("{prefix}: {names:?}") };
+                world.host.exec("nft", &["flush", "chain", "inet", "podwire", name]);
+                chain.call(1).check(&result).fails_with(999, name);
+                world.host.exec("nft", &["delete", "table", "inet", "podwire"]);
+                chain.call(1).with_prev_result(&result).add().ok();
+                chain.call(1).check(&result).ok();
+            }
+            chain.del(1, &result);
+        }
+    });
+}
+
+#[test]
 fn bad_input_is_told_and_changes_nothing() {
     in_netns(|| {
         let world = ours(1);

@@ -115,6 +115,15 @@ fn check_notices_what_is_missing() {
         nft("delete element inet podwire masq4 { 10.1.0.2 }");
         check().fails_with(999, "masq4");
         world.call(&config, 1).del(&result).ok();
+        for number in 0..2 {
+            let result = world.call(&config, 1).add().result();
+            world.call(&config, 1).check(&result).ok();
+            let chain = &chains(&world.host, "masq-")[number];
+            nft(&format!("flush chain inet podwire {chain}"));
+            world.call(&config, 1).check(&result).fails_with(999, chain);
+            nft("delete table inet podwire");
+            world.call(&config, 1).del(&result).ok();
+        }
         let result = world.call(&config, 1).add().result();
         nft("flush chain inet podwire masq_postrouting");
         world.call(&config, 1).check(&result).fails_with(999, "masquerade");

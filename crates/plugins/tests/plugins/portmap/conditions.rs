@@ -65,7 +65,7 @@ fn networks_have_conditions_of_their_own() {
         three.with_prev_result(&only_v4).add().ok();
         assert_ne!(seen_by(&lab.client, at_two), "", "of network three");
         // The same network and conditions: the port has an owner.
-        let again = three.with_prev_result(&only_v4).container("c7");
+        let again = three.with_prev_result(&only_v4).container("c7").netns("/run/netns/pod2");
         again
             .add()
             .fails_with(11, "tcp port 8080 of every IPv4 address is mapped to c1/eth0 three");

@@ -59,6 +59,26 @@ fn a_port_of_a_dead_container_is_taken_over() {
     });
 }
 
+/// A namespace was made anew under the name of the dead container's, for the one that asks.
+#[test]
+fn a_port_of_a_namespaces_last_container_is_taken_over() {
+    in_netns(|| {
+        let lab = Lab::new(&Plugins::ours());
+        let config = portmap(&[port(8080, 80, "tcp")]);
+        let dead = lab.world.call(&config, 3).with_prev_result(&lab.results[1]);
+        dead.add().ok();
+        lab.world.host.exec("ip", &["netns", "del", "pod3"]);
+        lab.world.host.exec("ip", &["netns", "add", "pod3"]);
+        lab.call(&config, 1).add().fails_with(11, "c3/eth0 net");
+        let heir = dead.container("c4");
+        heir.add().ok();
+        dead.run("DEL").ok();
+        assert_eq!(mapped(&lab), ["tcp . 8080 comment \"c4/eth0 net\" : 10.1.0.3 . 80"]);
+        heir.run("DEL").ok();
+        assert_eq!(lab.all_elements(), Vec::<String>::new());
+    });
+}
+
 /// Container A had an address that B has now; A's DEL comes last.
 #[test]
 fn an_address_that_moved_keeps_its_elements() {
