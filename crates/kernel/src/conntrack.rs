@@ -32,7 +32,7 @@ const CTA_FILTER_F_CTA_PROTO_DST_PORT: u32 = 1 << 5;
 const HEADER_LEN: usize = 4;
 
 /// Which connections: those that were first sent to this protocol and port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SentTo {
     /// `IPPROTO_UDP` and the like.
     pub protocol: u8,

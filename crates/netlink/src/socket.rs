@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::io::{Errno, retry_on_intr};
-use rustix::net::sockopt::set_socket_send_buffer_size_force;
+use rustix::net::sockopt::{set_socket_recv_buffer_size_force, set_socket_send_buffer_size_force};
 use rustix::net::{SendFlags, send};
 
 use crate::error::Error;
@@ -28,6 +28,9 @@ const MAX_MESSAGES: usize = 128;
 const MAX_BYTES: usize = 64 * 1024;
 /// What every kernel lets a socket send at once; a long batch of nf_tables needs more.
 const USUAL_SEND_BUFFER: usize = 64 * 1024;
+
+/// What the kernel counts for an answer in the receive buffer, and some more.
+const ANSWER_LEN: usize = 2048;
 
 const MAX_DUMP_TRIES: usize = 10;
 
@@ -247,6 +250,10 @@ impl Socket {
         if bytes.len() > USUAL_SEND_BUFFER {
             // Best effort: without the right to do so, the send is refused and says why.
             let _ = set_socket_send_buffer_size_force(&self.fd, 2 * bytes.len());
+        }
+        if messages.len() > MAX_MESSAGES {
+            // As far as we may: each message of a batch may be refused, and each refusal is told.
+            let _ = set_socket_recv_buffer_size_force(&self.fd, messages.len() * ANSWER_LEN);
         }
         retry_on_intr(|| send(&self.fd, &bytes, SendFlags::empty()))?;
         Ok(first)

@@ -33,7 +33,7 @@ pub const TABLE: Table<'static> = Table { family: Family::Inet, name: "podwire" 
 /// A use of nf_tables, with maps and chains of its own.
 #[derive(Debug)]
 pub struct Feature {
-    /// Tells its elements from those of others that the same attachment has; never changes.
+    /// Tells its elements from those of others that the same attachment has; 1 to 15, and never changes.
     pub number: u8,
     /// The table that its maps and chains are in.
     pub table: Table<'static>,

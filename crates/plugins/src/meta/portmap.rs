@@ -60,7 +60,7 @@ fn map(portmap: &Portmap, request: &Request, result: &CniResult) -> Result<(), E
         return Ok(());
     }
     let mut ledger = open()?;
-    let added = ledger.add(&Owner::of(request), &plan.entries, &plan.chains).map_err(taken);
+    let added = ledger.add(&Owner::of(request), &plan.entries, &plan.chains).map_err(refused);
     let added = added.and_then(|()| {
         let let_in = let_localhost_in(portmap, &pods);
         if let_in.is_err() {
@@ -266,7 +266,7 @@ fn open() -> Result<Ledger, Error> {
 }
 
 /// Another container may end, so that a later try finds the port free.
-fn taken(fault: Fault) -> Error {
+fn refused(fault: Fault) -> Error {
     match fault {
         Fault::Taken(Conflict { entry, holder }) => {
             let place = Located { map: entry.map.number, key: entry.key };
@@ -274,6 +274,10 @@ fn taken(fault: Fault) -> Error {
             let msg = format!("{port} is mapped to {holder} already");
             Error::new(Code::TRY_LATER, msg).with_details("container/interface network")
         }
+        Fault::TooMany(count) => Error::invalid_config(format!(
+            "key \"runtimeConfig.portMappings\" asks for {count} ports of both families, \
+             allowed are about 100000"
+        )),
         other => other.into_error("map ports"),
     }
 }

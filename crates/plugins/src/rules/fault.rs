@@ -13,6 +13,8 @@ pub enum Fault {
     Kernel(kernel::Error),
     /// Somebody alive holds what was asked for.
     Taken(Conflict),
+    /// So many elements are more than can be listed.
+    TooMany(usize),
     /// CHECK: something is not as it should be.
     Wrong(String),
 }
@@ -37,6 +39,9 @@ impl Fault {
     pub fn into_error(self, doing: &str) -> Error {
         match self {
             Fault::Kernel(cause) => because(doing, &cause),
+            Fault::TooMany(count) => {
+                Error::internal(format!("{doing}: {count} elements are more than can be listed"))
+            }
             Fault::Wrong(what) => Error::internal(format!("{doing}: {what}")),
             Fault::Taken(conflict) => Error::internal(format!(
                 "{doing}: an element of map {:?} belongs to {}",

@@ -22,8 +22,8 @@ pub const OWNED: Map = Map {
 /// What the kernel lets us attach to one element, less a length that nobody needs.
 const PAGE: usize = 250;
 
-/// Pages are numbered by one byte.
-pub const MAX_PAGES: usize = 256;
+/// Feature and page share two bytes, see [`page_key`].
+pub const MAX_PAGES: u16 = 1 << 12;
 
 /// The place of an element.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -32,15 +32,16 @@ pub struct Located {
     pub key: Vec<u8>,
 }
 
-/// The key of a page.
-pub fn page_key(digest: Digest, feature: u8, page: u8) -> Vec<u8> {
-    map::key(&[&digest.0, &[feature, page]])
+/// The key of a page. Four bits are the feature's and twelve the page's, the upper ones of it in front.
+pub fn page_key(digest: Digest, feature: u8, page: u16) -> Vec<u8> {
+    let [upper, lower] = page.to_be_bytes();
+    map::key(&[&digest.0, &[upper << 4 | feature, lower]])
 }
 
-/// Attachment, feature and page of a key.
-pub fn read_page_key(key: &[u8]) -> Option<(Digest, u8, u8)> {
+/// Attachment and feature of a page's key.
+pub fn read_page_key(key: &[u8]) -> Option<(Digest, u8)> {
     let (digest, rest) = key.split_first_chunk()?;
-    Some((Digest(*digest), *rest.first()?, *rest.get(1)?))
+    Some((Digest(*digest), rest.first()? & 0xf))
 }
 
 /// What to attach to the pages that list these entries.
@@ -101,6 +102,14 @@ mod tests {
             let wanted: Vec<Located> =
                 entries.into_iter().map(|entry| Located { map: 3, key: entry.key }).collect();
             prop_assert_eq!(found, wanted);
+        }
+
+        #[test]
+        fn pages_have_keys_of_their_own(feature in 1..16_u8, page in 0..MAX_PAGES, other in 0..MAX_PAGES) {
+            let digest = Digest([7; 16]);
+            let key = page_key(digest, feature, page);
+            prop_assert_eq!(read_page_key(&key), Some((digest, feature)));
+            prop_assert_eq!(key == page_key(digest, feature, other), page == other);
         }
 
         #[test]

@@ -117,7 +117,7 @@ impl Ledger {
         self.mend_rules()?;
         let mut pages = Vec::new();
         for found in self.nft.elements(OWNED.table, OWNED.name)? {
-            let Some((digest, feature, _)) = index::read_page_key(&found.key) else { continue };
+            let Some((digest, feature)) = index::read_page_key(&found.key) else { continue };
             if feature == self.feature.number && is_stale(&digest) {
                 pages.push(found.key);
             }
@@ -226,7 +226,7 @@ impl Ledger {
         Ok(InTheWay { pages, places: places.into_iter().collect() })
     }
 
-    fn page(&self, digest: Digest, page: u8) -> kernel::Result<Option<FoundElement>> {
+    fn page(&self, digest: Digest, page: u16) -> kernel::Result<Option<FoundElement>> {
         let key = index::page_key(digest, self.feature.number, page);
         self.nft.element(OWNED.table, OWNED.name, &key)
     }
@@ -234,7 +234,7 @@ impl Ledger {
     /// The keys of an attachment's pages, and the places that they list.
     fn listed(&self, digest: Digest) -> kernel::Result<(Vec<Vec<u8>>, Vec<Located>)> {
         let (mut pages, mut places) = (Vec::new(), Vec::new());
-        for number in 0..=u8::MAX {
+        for number in 0..index::MAX_PAGES {
             let Some(page) = self.page(digest, number)? else { break };
             places.extend(index::read(&page.userdata.bytes, self.feature.maps));
             pages.push(page.key);
@@ -287,21 +287,21 @@ struct Wanted<'a> {
 impl<'a> Wanted<'a> {
     fn new(feature: &'static Feature, owner: &Owner, entries: &'a [Entry]) -> Result<Self, Fault> {
         let pages = index::write(entries, &owner.to_string());
-        if pages.len() > index::MAX_PAGES {
-            let what = format!("{} elements are more than can be listed", entries.len());
-            return Err(Fault::Wrong(what));
+        if pages.len() > usize::from(index::MAX_PAGES) {
+            return Err(Fault::TooMany(entries.len()));
         }
-        let numbered = (0..=u8::MAX).zip(pages);
+        let numbered = (0..index::MAX_PAGES).zip(pages);
         let key = |page| index::page_key(owner.digest(), feature.number, page);
         let pages = numbered.map(|(page, attached)| (key(page), attached)).collect();
         Ok(Self { feature, entries, tag: owner.tag(), pages })
     }
 
     fn write(&self, batch: &mut Batch) {
-        for (key, attached) in &self.pages {
-            let page = Element { key, data: None, userdata: Some(attached) };
-            batch.create_elements(OWNED.table, OWNED.name, &[page]);
-        }
+        let pages = self.pages.iter();
+        let pages: Vec<Element<'_>> = pages
+            .map(|(key, attached)| Element { key, data: None, userdata: Some(attached) })
+            .collect();
+        batch.create_elements(OWNED.table, OWNED.name, &pages);
         for map in self.feature.maps {
             let here = self.entries.iter().filter(|entry| entry.map.number == map.number);
             let elements: Vec<Element<'_>> = here

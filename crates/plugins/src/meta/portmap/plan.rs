@@ -2,6 +2,7 @@
 //! From a configuration and a container's addresses to elements of maps, and back from elements to
 //! ports. Pure.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 
 use cni::CniResult;
@@ -179,14 +180,14 @@ fn address_of(octets: &[u8]) -> Option<IpAddr> {
 /// The connections that follow from these ports and do not end by themselves: those of UDP go on as long
 /// as somebody sends.
 pub fn lasting(ports: impl Iterator<Item = HostPort>) -> Vec<SentTo> {
-    let mut all: Vec<SentTo> = Vec::new();
-    for HostPort { address, protocol, port, .. } in ports {
-        let one = SentTo { protocol: protocol.number(), port, address };
-        if protocol == Protocol::Udp && !all.contains(&one) {
-            all.push(one);
-        }
-    }
-    all
+    let ports = ports.filter(|one| one.protocol == Protocol::Udp);
+    let sent_to = |HostPort { address, protocol, port, .. }: HostPort| SentTo {
+        protocol: protocol.number(),
+        port,
+        address,
+    };
+    let mut known = HashSet::new();
+    ports.map(sent_to).filter(|one| known.insert(*one)).collect()
 }
 
 #[cfg(test)]

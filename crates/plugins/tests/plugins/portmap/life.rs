@@ -216,8 +216,27 @@ fn a_container_may_have_a_thousand_ports() {
         assert_eq!(lab.all_elements(), Vec::<String>::new());
         assert_eq!(lab.elements("owned"), Vec::<String>::new());
         let too_many: Vec<Value> = (1..=65000).map(|n| port(n, 1, "tcp")).collect();
-        lab.call(&portmap(&too_many), 1).add().fails_with(999, "more than can be listed");
+        let words =
+            "\"runtimeConfig.portMappings\" asks for 130004 ports of both families, allowed";
+        lab.call(&portmap(&too_many), 1).add().fails_with(7, words);
         assert_eq!(lab.all_elements(), Vec::<String>::new());
+    });
+}
+
+/// What `podman run -p 10000-20000:10000-20000/udp` asks for.
+#[test]
+fn a_container_may_have_ten_thousand_ports() {
+    in_netns(|| {
+        let lab = Lab::new(&Plugins::ours());
+        let many: Vec<Value> = (10_000..=20_000).map(|n| port(n, n, "udp")).collect();
+        let call = lab.call(&portmap(&many), 1);
+        call.add().ok();
+        assert_eq!((lab.elements("ports4").len(), lab.elements("ports6").len()), (10_001, 10_001));
+        let one = portmap(&[port(20_000, 1, "udp")]);
+        lab.call(&one, 2).add().fails_with(11, "udp port 20000 of every IPv4 address");
+        call.run("DEL").ok();
+        assert_eq!(lab.all_elements(), Vec::<String>::new());
+        assert_eq!(lab.elements("owned"), Vec::<String>::new());
     });
 }
 
