@@ -16,7 +16,7 @@ use serde::Deserialize;
 use crate::fault::OrFault;
 use crate::iptables::masquerade as by_iptables;
 use crate::rules::phrase::{Ip, in_network, octets};
-use crate::rules::{Entry, Feature, Ledger, Map, Owner, TABLE, WantedChain};
+use crate::rules::{Claim, Entry, Feature, Ledger, Map, Owner, TABLE, WantedChain};
 use crate::{go_rules, identity};
 
 const SRCNAT: i32 = 100; // NF_IP_PRI_NAT_SRC, linux/netfilter_ipv4.h
@@ -27,7 +27,7 @@ static MASQ4: Map = Map {
     name: "masq4",
     key: &[DataType::Ipv4Addr],
     data: MapTo::Verdicts,
-    first_come: false,
+    claim: Claim::Last,
     comment: "container: its network's rules for leaving",
 };
 

@@ -23,7 +23,7 @@ pub use self::entrance::Entrance;
 pub use self::fault::{Conflict, Fault};
 pub use self::index::Located;
 pub use self::ledger::Ledger;
-pub use self::map::{Entry, Map, key};
+pub use self::map::{Claim, Entry, Map, key};
 pub use self::owner::Owner;
 use crate::fault::OrFault;
 

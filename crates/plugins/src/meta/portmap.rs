@@ -18,7 +18,7 @@ use kernel::{Family, IfName, Netlink, conntrack, link, old_iptables, route, sysc
 
 use self::by_iptables::Wanted;
 use self::conf::{Backend, HostPort, Portmap, Verbatim};
-use self::plan::{Plan, Pod, addresses, host_port, lasting};
+use self::plan::{Plan, Pod, addresses, host_port, lasting, overlap};
 use self::tables::{CONDITIONS, FEATURE};
 use crate::fault::OrFault;
 use crate::rules::phrase::Ip;
@@ -269,14 +269,16 @@ fn open() -> Result<Ledger, Error> {
 fn refused(fault: Fault) -> Error {
     match fault {
         Fault::Taken(Conflict { entry, holder }) => {
+            let overlapped = overlap(&entry);
             let place = Located { map: entry.map.number, key: entry.key };
-            let port = host_port(&place).as_ref().map(HostPort::to_string).unwrap_or_default();
+            let port = host_port(&place).as_ref().map(HostPort::to_string).or(overlapped);
+            let port = port.unwrap_or_default();
             let msg = format!("{port} is mapped to {holder} already");
             Error::new(Code::TRY_LATER, msg).with_details("container/interface network")
         }
         Fault::TooMany(count) => Error::invalid_config(format!(
-            "key \"runtimeConfig.portMappings\" asks for {count} ports of both families, \
-             allowed are about 100000"
+            "key \"runtimeConfig.portMappings\" is {count} elements of nf_tables long, \
+             allowed are about 100000: 50000 ports of one family, or 25000 of both"
         )),
         other => other.into_error("map ports"),
     }

@@ -4,7 +4,7 @@
 
 use kernel::nft::{DataType, MapTo, Userdata};
 
-use super::map::{Entry, Map};
+use super::map::{Claim, Entry, Map};
 use super::owner::Digest;
 use super::{TABLE, map};
 
@@ -15,7 +15,7 @@ pub const OWNED: Map = Map {
     name: "owned",
     key: &[DataType::Ipv6Addr, DataType::InetService],
     data: MapTo::Nothing,
-    first_come: false,
+    claim: Claim::Last,
     comment: "attachment . feature and page: whose elements are where",
 };
 

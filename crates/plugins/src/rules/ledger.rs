@@ -67,10 +67,10 @@ impl Ledger {
                 }
                 Err(error) if error.is_exists() => {
                     let _lock = lock()?;
-                    let in_the_way = self.in_the_way(owner, entries)?;
+                    let going = self.in_the_way(owner, entries)?;
                     batch = Batch::new();
-                    self.write_removal(&mut batch, &in_the_way);
-                    wanted.write(&mut batch);
+                    self.write_removal(&mut batch, going.pages.iter(), going.places.iter());
+                    Wanted::new(self.feature, owner, &going.wanted)?.write(&mut batch);
                     match self.nft.commit(&batch) {
                         Err(error) if error.is_exists() || error.is_not_found() => {}
                         done => return Ok(done?),
@@ -150,7 +150,7 @@ impl Ledger {
     ) -> Result<(), Fault> {
         self.check_rules(&(self.feature.chains)())?;
         self.check_rules(chains)?;
-        for entry in entries {
+        for entry in entries.iter().filter(|entry| !entry.map.is_guard()) {
             let (map, shown) = (entry.map.name, owner.to_string());
             let found = self.nft.element(entry.map.table, map, &entry.key)?;
             let Some(found) = found else {
@@ -199,31 +199,43 @@ impl Ledger {
         Ok(())
     }
 
-    /// What must go before the entries can be added: what is ours, what belongs to containers that are
-    /// gone, and what follows from an address that is ours now.
+    /// What must go before the entries can be added: what is ours, all that containers have which are
+    /// gone and are in the way, and what follows from an address that is ours now.
     fn in_the_way(&self, owner: &Owner, entries: &[Entry]) -> Result<InTheWay, Fault> {
-        let (pages, listed) = self.listed(owner.digest())?;
-        let mut places: HashSet<Located> = HashSet::new();
-        for place in listed {
-            if self.tag(&place)?.is_some_and(|tag| tag.digest == owner.digest()) {
-                places.insert(place);
-            }
-        }
+        let mut going = InTheWay::default();
+        self.take_all(owner.digest(), &mut going)?;
         for entry in entries {
             let found = self.nft.element(entry.map.table, entry.map.name, &entry.key)?;
-            let Some(found) = found else { continue };
-            let tag = Tag::read(&found.userdata);
-            let is_free = !entry.map.first_come
-                || tag
-                    .as_ref()
-                    .is_some_and(|tag| tag.digest == owner.digest() || tag.is_dead(owner));
-            if !is_free {
-                let holder = tag.map_or("somebody else".to_owned(), |tag| tag.shown);
-                return Err(Fault::Taken(Conflict { entry: entry.clone(), holder }));
+            let tag = found.as_ref().map(|found| Tag::read(&found.userdata));
+            match (found, tag.flatten()) {
+                (None, _) => {}
+                (Some(_), Some(tag)) if tag.digest == owner.digest() => going.place(entry),
+                (Some(_), Some(tag)) if entry.map.is_kept() && tag.is_dead(owner) => {
+                    going.place(entry);
+                    self.take_all(tag.digest, &mut going)?;
+                }
+                (Some(found), _) if entry.map.is_shared(&found.data, entry) => continue,
+                (Some(_), tag) if entry.map.is_kept() => {
+                    let holder = tag.map_or("somebody else".to_owned(), |tag| tag.shown);
+                    return Err(Fault::Taken(Conflict { entry: entry.clone(), holder }));
+                }
+                (Some(_), _) => going.place(entry),
             }
-            places.insert(Located { map: entry.map.number, key: entry.key.clone() });
+            going.wanted.push(entry.clone());
         }
-        Ok(InTheWay { pages, places: places.into_iter().collect() })
+        Ok(going)
+    }
+
+    /// Adds all that an attachment has to what must go.
+    fn take_all(&self, digest: Digest, going: &mut InTheWay) -> kernel::Result<()> {
+        let (pages, listed) = self.listed(digest)?;
+        for place in listed {
+            if self.tag(&place)?.is_some_and(|tag| tag.digest == digest) {
+                going.places.insert(place);
+            }
+        }
+        going.pages.extend(pages);
+        Ok(())
     }
 
     fn page(&self, digest: Digest, page: u16) -> kernel::Result<Option<FoundElement>> {
@@ -254,26 +266,38 @@ impl Ledger {
 
     fn remove_places(&mut self, pages: &[Vec<u8>], places: &[Located]) -> kernel::Result<()> {
         let mut batch = Batch::new();
-        let going = InTheWay { pages: pages.to_vec(), places: places.to_vec() };
-        self.write_removal(&mut batch, &going);
+        self.write_removal(&mut batch, pages.iter(), places.iter());
         self.nft.commit(&batch)
     }
 
-    fn write_removal(&self, batch: &mut Batch, going: &InTheWay) {
-        let pages: Vec<&[u8]> = going.pages.iter().map(Vec::as_slice).collect();
+    fn write_removal<'a>(
+        &self,
+        batch: &mut Batch,
+        pages: impl Iterator<Item = &'a Vec<u8>>,
+        places: impl Iterator<Item = &'a Located> + Clone,
+    ) {
+        let pages: Vec<&[u8]> = pages.map(Vec::as_slice).collect();
         remove_keys(batch, OWNED.table, OWNED.name, &pages);
         for map in self.feature.maps {
-            let here = going.places.iter().filter(|place| place.map == map.number);
+            let here = places.clone().filter(|place| place.map == map.number);
             let keys: Vec<&[u8]> = here.map(|place| place.key.as_slice()).collect();
             remove_keys(batch, map.table, map.name, &keys);
         }
     }
 }
 
-/// Elements that must go.
+/// Elements that must go, and what is left to be added.
+#[derive(Default)]
 struct InTheWay {
-    pages: Vec<Vec<u8>>,
-    places: Vec<Located>,
+    pages: HashSet<Vec<u8>>,
+    places: HashSet<Located>,
+    wanted: Vec<Entry>,
+}
+
+impl InTheWay {
+    fn place(&mut self, entry: &Entry) {
+        self.places.insert(Located { map: entry.map.number, key: entry.key.clone() });
+    }
 }
 
 /// An attachment's elements with the pages that list them.

@@ -16,14 +16,41 @@ pub struct Map {
     pub key: &'static [DataType],
     /// The parts of a value.
     pub data: MapTo<'static>,
-    /// An element belongs to whoever came first, as long as its container lives. Otherwise it follows
-    /// from an address, and whoever was given the address last has it.
-    pub first_come: bool,
+    /// Whose an element is that two ask for.
+    pub claim: Claim,
     /// For people.
     pub comment: &'static str,
 }
 
+/// Whose an element is that two ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claim {
+    /// It follows from an address: whoever was given the address last has it.
+    Last,
+    /// Whoever came first has it, as long as its container lives.
+    First,
+    /// The same, but several may ask for an element with this value, and the first has it for all of
+    /// them. No rule looks at it: it is in the way of what would overlap in other maps.
+    Guard(&'static [u8]),
+}
+
 impl Map {
+    /// Whether a container that lives keeps its elements.
+    pub(super) fn is_kept(&self) -> bool {
+        self.claim != Claim::Last
+    }
+
+    /// Whether its elements are there for others to run into only.
+    pub(super) fn is_guard(&self) -> bool {
+        matches!(self.claim, Claim::Guard(_))
+    }
+
+    /// Whether the one that has the element has it for this one as well.
+    pub(super) fn is_shared(&self, found: &[u8], wanted: &Entry) -> bool {
+        let Claim::Guard(shared) = self.claim else { return false };
+        found == shared && wanted.data == Some(Data::Value(shared.to_vec()))
+    }
+
     /// Length of a key in bytes.
     pub fn key_len(&self) -> usize {
         match self.key {

@@ -12,7 +12,7 @@ use kernel::{IfName, MacAddr};
 use crate::fault::OrFault;
 use crate::go_rules;
 use crate::rules::phrase::ifname;
-use crate::rules::{Entry, Feature, Ledger, Map, Owner, WantedChain, key};
+use crate::rules::{Claim, Entry, Feature, Ledger, Map, Owner, WantedChain, key};
 
 const BRIDGE: Table<'static> = Table { family: Family::Bridge, name: "podwire" };
 /// Before anything else looks at the frame: NF_BR_PRI_NAT_DST_BRIDGED, linux/netfilter_bridge.h.
@@ -24,7 +24,7 @@ static PORTS: Map = Map {
     name: "ports",
     key: &[DataType::IfName],
     data: MapTo::Nothing,
-    first_come: false,
+    claim: Claim::Last,
     comment: "ports whose hardware address is checked",
 };
 

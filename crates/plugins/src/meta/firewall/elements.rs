@@ -11,7 +11,7 @@ use kernel::nft::{
 use super::conf::{Firewall, Ingress};
 use crate::identity;
 use crate::rules::phrase::{Ip, ifname, is_answer, octets};
-use crate::rules::{Entry, Feature, Map, TABLE, WantedChain};
+use crate::rules::{Claim, Entry, Feature, Map, TABLE, WantedChain};
 
 /// Before the chains of iptables, whose FORWARD has 0.
 const PRIORITY: i32 = -10;
@@ -25,7 +25,7 @@ static PASS4: Map = Map {
     name: "firewall4",
     key: &[DataType::Ipv4Addr],
     data: MapTo::Verdicts,
-    first_come: false,
+    claim: Claim::Last,
     comment: "container: its packets are marked, and pass",
 };
 static PASS6: Map = Map { number: 2, name: "firewall6", key: &[DataType::Ipv6Addr], ..PASS4 };

@@ -2,7 +2,7 @@
 //! From a configuration and a container's addresses to elements of maps, and back from elements to
 //! ports. Pure.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 
 use cni::CniResult;
@@ -54,9 +54,15 @@ impl Plan {
             let family = Ip::of(pod.address);
             let mine = portmap.mappings.iter().filter(|mapping| mapping.from.family == family);
             let before = plan.entries.len();
+            let mut held: BTreeMap<Vec<u8>, bool> = BTreeMap::new();
             for mapping in mine {
-                plan.map(portmap.conditions(family), network, mapping, pod.address);
+                let conditions = portmap.conditions(family);
+                plan.map(conditions, network, mapping, pod.address);
+                let HostPort { protocol, port, address, .. } = mapping.from;
+                let key = key(&[&[protocol.number()], &port.to_be_bytes()]);
+                *held.entry(key).or_default() |= conditions.is_none() && address.is_none();
             }
+            plan.hold(family, held);
             if portmap.snat && plan.entries.len() > before {
                 plan.masquerade(portmap.masq_all, pod);
             }
@@ -85,6 +91,16 @@ impl Plan {
             }
         };
         self.entries.push(Entry { map, key, data });
+    }
+
+    /// Ports, and whether each is mapped for everything that is sent to it. They come last, so that one
+    /// who asks for exactly what another has is told so.
+    fn hold(&mut self, family: Ip, ports: BTreeMap<Vec<u8>, bool>) {
+        let map = Maps::of(family).held;
+        self.entries.extend(ports.into_iter().map(|(key, is_whole)| {
+            let value = if is_whole { tables::WHOLE } else { tables::PART };
+            Entry { map, key, data: Some(Data::Value(value.to_vec())) }
+        }));
     }
 
     /// The number of a network's conditions, to which the host's address belongs where there is one.
@@ -142,6 +158,18 @@ impl Plan {
             add(maps.hairpin, key(&[&ifname(name.as_str()), &own]));
         }
     }
+}
+
+/// What another has of a port, where one of them asks for all of it and the other for a part.
+pub fn overlap(entry: &Entry) -> Option<String> {
+    let family = [Ip::V4, Ip::V6].into_iter().find(|one| entry.map == Maps::of(*one).held)?;
+    let whole = Located { map: Maps::of(family).ports.number, key: entry.key.clone() };
+    let port = host_port(&whole)?;
+    if entry.data == Some(Data::Value(tables::PART.to_vec())) {
+        return Some(port.to_string());
+    }
+    let HostPort { protocol, port, .. } = port;
+    Some(format!("{} port {port} of one address, or under conditions,", protocol.as_str()))
 }
 
 /// How the names of a network's chains of conditions begin.

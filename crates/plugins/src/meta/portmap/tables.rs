@@ -10,7 +10,7 @@ use kernel::nft::{BaseChain, ChainKind, DataType, Expr, Hook, MapTo, MetaKey, Op
 use crate::rules::phrase::{
     Ip, destination_port, destination_was_changed, ifname, in_network, to_this_host,
 };
-use crate::rules::{Feature, Map, TABLE, WantedChain};
+use crate::rules::{Claim, Feature, Map, TABLE, WantedChain};
 
 const DSTNAT: i32 = -100; // NF_IP_PRI_NAT_DST, linux/netfilter_ipv4.h
 const SRCNAT: i32 = 100; // NF_IP_PRI_NAT_SRC, the same header
@@ -27,7 +27,7 @@ pub static PORTS4: Map = Map {
     name: "ports4",
     key: &[DataType::InetProto, DataType::InetService],
     data: TO4,
-    first_come: true,
+    claim: Claim::First,
     comment: "port of every address: container",
 };
 pub static PORTS6: Map = Map { number: 2, name: "ports6", data: TO6, ..PORTS4 };
@@ -63,7 +63,7 @@ pub static CONDITIONAL4: Map = Map {
     name: "conditional4",
     key: &[DataType::Ipv4Addr, DataType::Mark],
     data: MapTo::Verdicts,
-    first_come: false,
+    claim: Claim::Last,
     comment: "container . conditions: their chain, kept for it",
     ..PORTS4
 };
@@ -79,7 +79,7 @@ pub static HAIRPIN4: Map = Map {
     name: "hairpin4",
     key: &[DataType::IfName, DataType::Ipv4Addr],
     data: MapTo::Nothing,
-    first_come: false,
+    claim: Claim::Last,
     comment: "way to a container that goes back where it came from",
     ..PORTS4
 };
@@ -106,6 +106,22 @@ pub static MASQ_ALL4: Map = Map {
 pub static MASQ_ALL6: Map =
     Map { number: 14, name: "masq_all6", key: &[DataType::Ipv6Addr], ..MASQ_ALL4 };
 
+/// The value of a port that is mapped for all that is sent to it.
+pub const WHOLE: [u8; 4] = 0_u32.to_ne_bytes();
+/// The value of a port that is mapped for one address or under conditions.
+pub const PART: [u8; 4] = 1_u32.to_ne_bytes();
+
+/// Who has a port for one address and who has it for all would not meet otherwise.
+pub static HELD4: Map = Map {
+    number: 15,
+    name: "held4",
+    data: MapTo::Values(&[DataType::Mark]),
+    claim: Claim::Guard(&PART),
+    comment: "port that is mapped, 0 for everything or 1 for a part",
+    ..PORTS4
+};
+pub static HELD6: Map = Map { number: 16, name: "held6", ..HELD4 };
+
 pub static FEATURE: Feature = Feature {
     number: 2,
     table: TABLE,
@@ -124,6 +140,8 @@ pub static FEATURE: Feature = Feature {
         &SELF6,
         &MASQ_ALL4,
         &MASQ_ALL6,
+        &HELD4,
+        &HELD6,
     ],
     chains,
     // They have entrances, see `Ledger::remove_unused_entered`.
@@ -140,6 +158,7 @@ pub struct Maps {
     pub hairpin: &'static Map,
     pub own: &'static Map,
     pub masq_all: &'static Map,
+    pub held: &'static Map,
 }
 
 impl Maps {
@@ -153,6 +172,7 @@ impl Maps {
                 hairpin: &HAIRPIN4,
                 own: &SELF4,
                 masq_all: &MASQ_ALL4,
+                held: &HELD4,
             },
             Ip::V6 => Self {
                 ports: &PORTS6,
@@ -162,6 +182,7 @@ impl Maps {
                 hairpin: &HAIRPIN6,
                 own: &SELF6,
                 masq_all: &MASQ_ALL6,
+                held: &HELD6,
             },
         }
     }

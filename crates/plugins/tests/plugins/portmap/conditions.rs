@@ -52,7 +52,7 @@ fn networks_have_conditions_of_their_own() {
         require!(Program("socat"), Program("nft"));
         let lab = Lab::new(&Plugins::ours());
         lab.world.on_host("addr add 192.0.2.2/24 dev eth0");
-        let one = lab.call(&network("one", &["-d", "192.0.2.1"], &[]), 1);
+        let one = lab.call(&network("one", &["-d", "192.0.2.1"], &["-d", "fd00::8"]), 1);
         let two = lab.call(&network("two", &["-d", "192.0.2.2"], &["-d", "fd00::9"]), 2);
         let three = lab.call(&network("three", &["-d", "192.0.2.2"], &[]), 1);
         one.add().ok();

@@ -76,7 +76,8 @@ impl Lab {
 
     /// The elements of a map or set of the table `podwire`, as `nft` prints them.
     pub fn elements(&self, set: &str) -> Vec<String> {
-        let kind = if set.starts_with("ports") || set.starts_with("cond") { "map" } else { "set" };
+        let is_map = ["ports", "cond", "held"].iter().any(|start| set.starts_with(start));
+        let kind = if is_map { "map" } else { "set" };
         let list = ["list", kind, "inet", "podwire", set];
         let Ok(text) = self.world.host.try_exec("nft", &list) else { return Vec::new() };
         let Some((_, rest)) = text.split_once("elements = {") else { return Vec::new() };
@@ -88,7 +89,8 @@ impl Lab {
 
     /// All elements of portmap.
     pub fn all_elements(&self) -> Vec<String> {
-        let names = ["ports", "ports_at", "ports_if", "conditional", "hairpin", "self", "masq_all"];
+        let names =
+            ["ports", "ports_at", "ports_if", "conditional", "hairpin", "self", "masq_all", "held"];
         let both = names.iter().flat_map(|name| [format!("{name}4"), format!("{name}6")]);
         both.flat_map(|name| {
             let found = self.elements(&name);

@@ -107,7 +107,7 @@ fn del_needs_nothing_but_the_name() {
             call.config(&without(config.clone(), &["runtimeConfig", "prevResult"])).netns("");
         bare.run("DEL").ok();
         call.add().ok();
-        assert_eq!(lab.all_elements().len(), 8);
+        assert_eq!(lab.all_elements().len(), 12);
         bare.run("DEL").ok();
         assert_eq!(lab.all_elements(), Vec::<String>::new());
         assert_eq!(lab.elements("owned"), Vec::<String>::new());
@@ -174,12 +174,15 @@ fn nft_prints_and_reads_everything() {
     in_netns(|| {
         require!(Program("nft"));
         let lab = Lab::new(&Plugins::ours());
-        let at = |ip: &str| with(port(8080, 80, "sctp"), &json!({"hostIP": ip}));
-        let plain = [port(8080, 80, "tcp"), port(53, 53, "udp"), at("192.0.2.1"), at("fd00:2::1")];
-        lab.call(&portmap(&plain), 1).add().ok();
+        let at = |host, ip: &str| with(port(host, 80, "sctp"), &json!({"hostIP": ip}));
+        let ports = |host| {
+            let tcp = port(host, 80, "tcp");
+            portmap(&[tcp, port(host, 53, "udp"), at(host, "192.0.2.1"), at(host, "fd00:2::1")])
+        };
+        lab.call(&ports(8080), 1).add().ok();
         let keys = json!({"name": "two", "conditionsV4": ["-i", "eth+", "!", "-s", "10.0.0.0/8"],
             "conditionsV6": ["ip6 saddr { fd00::/8, fc00::1 } fib daddr type local"]});
-        lab.call(&with(portmap(&plain), &keys), 2).add().ok();
+        lab.call(&with(ports(8081), &keys), 2).add().ok();
         let all = with(portmap(&[port(9, 9, "udp")]), &json!({"name": "three", "masqAll": true}));
         lab.call(&all, 1).add().ok();
         let printed = lab.ruleset();
@@ -216,8 +219,7 @@ fn a_container_may_have_a_thousand_ports() {
         assert_eq!(lab.all_elements(), Vec::<String>::new());
         assert_eq!(lab.elements("owned"), Vec::<String>::new());
         let too_many: Vec<Value> = (1..=65000).map(|n| port(n, 1, "tcp")).collect();
-        let words =
-            "\"runtimeConfig.portMappings\" asks for 130004 ports of both families, allowed";
+        let words = "\"runtimeConfig.portMappings\" is 260004 elements of nf_tables long, allowed";
         lab.call(&portmap(&too_many), 1).add().fails_with(7, words);
         assert_eq!(lab.all_elements(), Vec::<String>::new());
     });

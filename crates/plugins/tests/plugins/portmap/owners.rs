@@ -28,10 +28,55 @@ fn a_port_of_a_live_container_is_refused() {
         let words = "udp port 53 of 192.0.2.1 is mapped to c1/eth0 net already";
         lab.call(&portmap(&[at(53)]), 2).add().fails_with(11, words);
         assert_eq!(lab.ruleset(), before, "a refused ADD leaves nothing");
-        let others = portmap(&[port(8080, 80, "udp"), port(53, 53, "udp"), at(54)]);
+        let others = portmap(&[port(8080, 80, "udp"), port(53, 53, "tcp"), at(54)]);
         lab.call(&others, 2).add().ok();
         lab.call(&config, 1).run("DEL").ok();
         lab.call(&config, 2).container("c5").add().ok();
+    });
+}
+
+/// A port of one address, or under conditions, is a part of the port of all addresses.
+#[test]
+fn a_part_of_a_port_is_refused_as_well() {
+    in_netns(|| {
+        let lab = Lab::new(&Plugins::ours());
+        lab.world.on_host("addr add 192.0.2.2/24 dev eth0");
+        let whole = portmap(&[port(8080, 80, "tcp")]);
+        let at = |ip: &str| portmap(&[with(port(8080, 80, "tcp"), &json!({"hostIP": ip}))]);
+        let (one, two) = (at(HOST4), at("192.0.2.2"));
+        let conditions = with(whole.clone(), &json!({"conditionsV4": ["-d", "192.0.2.9"]}));
+        lab.call(&whole, 1).add().ok();
+        let before = lab.ruleset();
+        for part in [&one, &conditions] {
+            let words = "tcp port 8080 of every IPv4 address is mapped to c1/eth0 net already";
+            lab.call(part, 2).add().fails_with(11, words);
+        }
+        assert_eq!(lab.ruleset().replace("ports-", ""), before.replace("ports-", ""));
+        lab.call(&whole, 1).run("DEL").ok();
+        lab.call(&one, 1).add().ok();
+        lab.call(&two, 2).add().ok();
+        lab.call(&two, 2).run("CHECK").ok();
+        let words = "tcp port 8080 of one address, or under conditions, is mapped to c1/eth0 net";
+        let third = lab.call(&whole, 2).container("c3").netns("/run/netns/pod3");
+        third.add().fails_with(11, words);
+        lab.call(&two, 2).run("DEL").ok();
+        third.add().fails_with(11, words);
+        lab.call(&one, 1).run("DEL").ok();
+        third.add().ok();
+        lab.call(&one, 1).add().fails_with(11, "every IPv4 address is mapped to c3/eth0 net");
+        // All that a dead container has goes, also what is not asked for by the same words.
+        lab.world.host.exec("ip", &["netns", "del", "pod3"]);
+        lab.call(&one, 1).add().ok();
+        assert_eq!(mapped(&lab), Vec::<String>::new());
+        lab.call(&one, 1).run("DEL").ok();
+        assert_eq!(lab.all_elements(), Vec::<String>::new());
+        assert_eq!(lab.elements("owned"), Vec::<String>::new());
+        // One container may have both.
+        let both =
+            portmap(&[port(8080, 80, "tcp"), one["runtimeConfig"]["portMappings"][0].clone()]);
+        lab.call(&both, 1).add().ok();
+        lab.call(&both, 1).add().ok();
+        lab.call(&both, 1).run("CHECK").ok();
     });
 }
 
