@@ -69,7 +69,8 @@ impl Ledger {
                     let _lock = lock()?;
                     let going = self.in_the_way(owner, entries)?;
                     batch = Batch::new();
-                    self.write_removal(&mut batch, going.pages.iter(), going.places.iter());
+                    let places: Vec<Located> = going.places.into_iter().collect();
+                    self.write_removal(&mut batch, &going.pages, &places);
                     Wanted::new(self.feature, owner, &going.wanted)?.write(&mut batch);
                     match self.nft.commit(&batch) {
                         Err(error) if error.is_exists() || error.is_not_found() => {}
@@ -228,6 +229,9 @@ impl Ledger {
 
     /// Adds all that an attachment has to what must go.
     fn take_all(&self, digest: Digest, going: &mut InTheWay) -> kernel::Result<()> {
+        if !going.owners.insert(digest) {
+            return Ok(());
+        }
         let (pages, listed) = self.listed(digest)?;
         for place in listed {
             if self.tag(&place)?.is_some_and(|tag| tag.digest == digest) {
@@ -266,20 +270,15 @@ impl Ledger {
 
     fn remove_places(&mut self, pages: &[Vec<u8>], places: &[Located]) -> kernel::Result<()> {
         let mut batch = Batch::new();
-        self.write_removal(&mut batch, pages.iter(), places.iter());
+        self.write_removal(&mut batch, pages, places);
         self.nft.commit(&batch)
     }
 
-    fn write_removal<'a>(
-        &self,
-        batch: &mut Batch,
-        pages: impl Iterator<Item = &'a Vec<u8>>,
-        places: impl Iterator<Item = &'a Located> + Clone,
-    ) {
-        let pages: Vec<&[u8]> = pages.map(Vec::as_slice).collect();
+    fn write_removal(&self, batch: &mut Batch, pages: &[Vec<u8>], places: &[Located]) {
+        let pages: Vec<&[u8]> = pages.iter().map(Vec::as_slice).collect();
         remove_keys(batch, OWNED.table, OWNED.name, &pages);
         for map in self.feature.maps {
-            let here = places.clone().filter(|place| place.map == map.number);
+            let here = places.iter().filter(|place| place.map == map.number);
             let keys: Vec<&[u8]> = here.map(|place| place.key.as_slice()).collect();
             remove_keys(batch, map.table, map.name, &keys);
         }
@@ -289,7 +288,8 @@ impl Ledger {
 /// Elements that must go, and what is left to be added.
 #[derive(Default)]
 struct InTheWay {
-    pages: HashSet<Vec<u8>>,
+    owners: HashSet<Digest>,
+    pages: Vec<Vec<u8>>,
     places: HashSet<Located>,
     wanted: Vec<Entry>,
 }
