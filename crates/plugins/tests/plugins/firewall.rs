@@ -4,6 +4,7 @@
 
 mod backend;
 mod firewalld;
+mod forward;
 mod life;
 mod policy;
 mod traffic;

@@ -14,7 +14,7 @@ use crate::conf::{bridge, dual, host_local, with};
 use crate::world::{Plugins, World};
 
 /// Runs jobs 0 to `jobs` in this many threads at once.
-fn at_once(threads: usize, jobs: usize, job: impl Fn(usize) + Sync) {
+pub fn at_once(threads: usize, jobs: usize, job: impl Fn(usize) + Sync) {
     let next = AtomicUsize::new(0);
     thread::scope(|scope| {
         for _ in 0..threads {

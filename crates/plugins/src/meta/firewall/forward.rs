@@ -3,6 +3,7 @@
 //! of FORWARD. So there is one rule for all containers in that chain, which lets marked packets pass,
 //! in the form that iptables itself writes, for every version of it to read.
 
+use kernel::Netns;
 use kernel::nft::{
     BaseChain, Batch, Chain, ChainKind, Expr, Family, FoundRule, Hook, MetaKey, Nft, Op, Place,
     Reg, Rule, Table, Verdict,
@@ -15,10 +16,28 @@ const COMMENT: &str = "podwire: what the firewall plugin has marked";
 /// Chains of the Go plugin: behind its jumps, so that rules of administrators in there come first.
 const OF_GO: [&str; 2] = ["CNI-ISOLATION-STAGE-1", "CNI-FORWARD"];
 
+/// How often the rule is tried again when others rewrite the chain meanwhile.
+const TRIES: usize = 20;
+
 /// Makes sure that packets with this bit pass.
 pub fn ensure(nft: &Nft, family: Ip, mark_bit: u8) -> kernel::Result<()> {
+    if is_there(nft, family, mark_bit)? {
+        return Ok(());
+    }
+    // Others of ours may have seen the same, and each would insert a rule.
+    let _lock = Netns::current()?.lock("rules")?;
+    for _ in 1..TRIES {
+        match insert(nft, family, 1 << mark_bit) {
+            // The rule that it was to stand behind is gone, or the chain.
+            Err(error) if error.is_not_found() => {}
+            done => return done,
+        }
+    }
+    insert(nft, family, 1 << mark_bit)
+}
+
+fn insert(nft: &Nft, family: Ip, bit: u32) -> kernel::Result<()> {
     let rules = nft.rules(filter(family), "FORWARD")?;
-    let bit = 1 << mark_bit;
     if rules.iter().any(|rule| is_pass(rule, bit)) {
         return Ok(());
     }
@@ -27,9 +46,14 @@ pub fn ensure(nft: &Nft, family: Ip, mark_bit: u8) -> kernel::Result<()> {
     let behind = rules.iter().rfind(is_of_go);
     let place = behind.map_or(Place::First, |rule| Place::After(rule.handle));
     let has_chain = !rules.is_empty() || nft.has_chain(filter(family), "FORWARD")?;
-    let written = nft.commit(&batch(family, has_chain, place, as_iptables(bit), ""));
-    // A kernel without the matches of iptables has no iptables that could not read this.
-    written.or_else(|_| nft.commit(&batch(family, has_chain, place, as_nft(bit), COMMENT)))
+    match nft.commit(&batch(family, has_chain, place, as_iptables(bit), "")) {
+        // The kernel's word also for a match that it lacks; such a kernel has no iptables that could not
+        // read the other form.
+        Err(error) if error.is_not_found() || error.is_unsupported() => {
+            nft.commit(&batch(family, has_chain, place, as_nft(bit), COMMENT))
+        }
+        done => done,
+    }
 }
 
 /// Whether they do.
