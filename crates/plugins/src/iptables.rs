@@ -10,7 +10,7 @@ mod saved;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use cni::{Error, exec};
+use cni::{Code, Error, exec};
 use kernel::Netns;
 
 pub use self::saved::{Rule, Saved};
@@ -65,8 +65,16 @@ pub fn read(family: Family, table: &str) -> Result<Saved, Error> {
 }
 
 /// Whether the programs are there.
-pub fn is_installed(family: Family) -> bool {
+fn is_installed(family: Family) -> bool {
     exec::has_tool(&program(family, "save")) && exec::has_tool(&program(family, "restore"))
+}
+
+/// STATUS of those who need the programs.
+pub fn status() -> Result<(), Error> {
+    if is_installed(Family::V4) {
+        return Ok(());
+    }
+    Err(Error::new(Code::NOT_AVAILABLE, "there is no program iptables-restore"))
 }
 
 /// Go's `%q` of a text that holds nothing special.

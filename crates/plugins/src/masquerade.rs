@@ -17,7 +17,7 @@ use crate::fault::OrFault;
 use crate::iptables::masquerade as by_iptables;
 use crate::rules::phrase::{Ip, in_network, octets};
 use crate::rules::{Claim, Entry, Feature, Ledger, Map, Owner, TABLE, WantedChain};
-use crate::{go_rules, identity};
+use crate::{go_rules, identity, iptables, rules};
 
 const SRCNAT: i32 = 100; // NF_IP_PRI_NAT_SRC, linux/netfilter_ipv4.h
 
@@ -124,6 +124,11 @@ impl Masquerade {
             return Ok(());
         }
         Err(found.into_error("masquerade"))
+    }
+
+    /// Whether an ADD could do it.
+    pub fn status(&self) -> Result<(), Error> {
+        if self.by_iptables { iptables::status() } else { rules::status(&FEATURE, "masquerade") }
     }
 
     /// Whether the Go plugin masquerades these addresses, where it made the attachment.

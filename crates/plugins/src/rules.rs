@@ -25,6 +25,7 @@ pub use self::index::Located;
 pub use self::ledger::Ledger;
 pub use self::map::{Claim, Entry, Map, key};
 pub use self::owner::Owner;
+pub use self::rehearsal::status;
 use crate::fault::OrFault;
 
 /// The table of everything that sees IP packets.

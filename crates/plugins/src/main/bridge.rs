@@ -17,11 +17,12 @@ use kernel::{MacAddr, Netlink, Netns};
 use self::conf::Bridge;
 use self::host::Missing;
 use crate::fault::OrFault;
+use crate::masquerade::{self, Masquerade};
 use crate::pod::{self, Announce, Dad, Manner, Up};
 use crate::rules::{self, Feature};
 use crate::undo::{Undo, or_undo};
 use crate::veth::{self, Pair, Wanted};
-use crate::{delegated, forwarding, identity, masquerade};
+use crate::{delegated, forwarding, identity};
 
 /// The plugin.
 pub const PLUGIN: Plugin = Plugin {
@@ -282,5 +283,9 @@ fn leave_vlan(request: &Request) -> Result<(), Error> {
 fn status(request: &Request) -> Result<(), Error> {
     let bridge = Bridge::understand(request)?;
     host::check_usable(&bridge)?;
+    if bridge.check_spoofing {
+        spoofing::status()?;
+    }
+    bridge.masquerade.as_ref().map_or(Ok(()), Masquerade::status)?;
     delegated::status(request)
 }

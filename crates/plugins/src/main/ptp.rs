@@ -217,10 +217,11 @@ fn check_host(result: &CniResult, container: IfIndex) -> Result<(), Error> {
 }
 
 fn status(request: &Request) -> Result<(), Error> {
-    understand(request)?;
+    let ptp = understand(request)?;
     let host = Netlink::open().or_fault("open a netlink socket")?;
     if !link::is_supported(&host, "veth").or_fault("ask the kernel for its features")? {
         return Err(Error::new(Code::NOT_AVAILABLE, "this kernel has no veth interfaces"));
     }
+    ptp.masquerade.as_ref().map_or(Ok(()), Masquerade::status)?;
     delegated::status(request)
 }

@@ -21,7 +21,7 @@ use crate::fault::OrFault;
 use crate::iptables::firewall::{self as by_iptables, Policed};
 use crate::rules::{Ledger, TABLE};
 use crate::undo::or_undo;
-use crate::{go_rules, iptables};
+use crate::{go_rules, iptables, rules};
 
 /// The plugin.
 pub const PLUGIN: Plugin = Plugin {
@@ -206,19 +206,17 @@ fn gc(request: &Request) -> Result<(), Error> {
 
 fn status(request: &Request) -> Result<(), Error> {
     let firewall = Firewall::understand(request)?;
-    let not_available = |words: String| Error::new(Code::NOT_AVAILABLE, words);
+    let by_nf_tables = || rules::status(&elements::FEATURE, "let packets pass");
     match firewall.backend {
-        Backend::Iptables if !iptables::is_installed(Family::V4) => {
-            Err(not_available("there is no program iptables-restore".to_owned()))
-        }
-        Backend::Iptables => Ok(()),
+        Backend::Iptables => iptables::status(),
         Backend::Firewalld => {
-            Firewalld::required().map(drop).map_err(|error| not_available(error.to_string()))
+            let not_available = |error: Error| Error::new(Code::NOT_AVAILABLE, error.to_string());
+            Firewalld::required().map(drop).map_err(not_available)?;
+            by_nf_tables()
         }
-        Backend::Found if Firewalld::find().is_some() => Ok(()),
+        Backend::Found if Firewalld::find().is_some() => by_nf_tables(),
         Backend::Found | Backend::Nftables => {
-            let looked = Nft::open().and_then(|nft| nft.has_table(TABLE));
-            looked.map_err(|cause| not_available(format!("nf_tables: {cause}")))?;
+            by_nf_tables()?;
             let dropped = drops_forwarded([Family::V4, Family::V6].into_iter())?;
             match dropped.filter(|_| firewall.backend == Backend::Found) {
                 Some(words) => Err(Error::new(Code::LIMITED, words).with_details(HINT)),

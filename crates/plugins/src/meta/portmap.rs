@@ -23,7 +23,7 @@ use self::tables::{CONDITIONS, FEATURE};
 use crate::fault::OrFault;
 use crate::rules::phrase::Ip;
 use crate::rules::{Conflict, Fault, Ledger, Located, Owner};
-use crate::{go_rules, iptables};
+use crate::{go_rules, iptables, rules};
 
 /// The plugin.
 pub const PLUGIN: Plugin = Plugin {
@@ -251,14 +251,9 @@ fn is_by_go(nft: &Nft, portmap: &Portmap, request: &Request, pods: &[Pod]) -> ke
 /// Whether the kernel could do it.
 fn status(request: &Request) -> Result<(), Error> {
     if let Backend::Iptables(_) = Portmap::understand(request)?.backend {
-        return match iptables::is_installed(Family::V4) {
-            true => Ok(()),
-            false => Err(Error::new(Code::NOT_AVAILABLE, "there is no program iptables-restore")),
-        };
+        return iptables::status();
     }
-    let ready = Ledger::open(&FEATURE).and_then(|ledger| ledger.rehearse());
-    let doing = "nf_tables cannot map ports";
-    ready.map_err(|cause| Error::because(Code::NOT_AVAILABLE, doing, &cause))
+    rules::status(&FEATURE, "map ports")
 }
 
 fn open() -> Result<Ledger, Error> {

@@ -10,9 +10,9 @@ use kernel::nft::{
 use kernel::{IfName, MacAddr};
 
 use crate::fault::OrFault;
-use crate::go_rules;
 use crate::rules::phrase::ifname;
 use crate::rules::{Claim, Entry, Feature, Ledger, Map, Owner, WantedChain, key};
+use crate::{go_rules, rules};
 
 const BRIDGE: Table<'static> = Table { family: Family::Bridge, name: "podwire" };
 /// Before anything else looks at the frame: NF_BR_PRI_NAT_DST_BRIDGED, linux/netfilter_bridge.h.
@@ -62,6 +62,11 @@ pub fn check(request: &Request, port: IfName, mac: MacAddr) -> Result<(), Error>
         return Ok(());
     }
     Err(fault.into_error("macspoofchk"))
+}
+
+/// Whether the kernel could.
+pub fn status() -> Result<(), Error> {
+    rules::status(&FEATURE, "check hardware addresses")
 }
 
 const DOING: &str = "check the hardware address that the container sends from";

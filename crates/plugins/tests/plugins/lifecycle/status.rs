@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! STATUS says whether an ADD could be served, and why not.
 
+use std::time::Duration;
+
 use serde_json::json;
-use testkit::in_netns;
+use testkit::{Daemon, in_netns, require, run, wait_for};
 
 use crate::conf::{bridge, host_local, network, ptp, ranges, with};
 use crate::world::{Plugins, World};
@@ -55,5 +57,61 @@ fn status_tells_what_is_wrong_with_the_network() {
         let old = with(elsewhere, &json!({"cniVersion": "1.0.0"}));
         world.call(&old, 1).status().fails_with(1, "does not allow STATUS");
         world.call(&old, 1).gc(&[]).fails_with(1, "does not allow GC");
+    });
+}
+
+/// A table that another program has reserved for itself: the kernel refuses every change of it.
+fn reserve(world: &World, family: &str) -> Daemon {
+    let line = format!("add table {family} podwire {{ flags owner; }}");
+    let hold = format!(
+        "mkfifo /run/{family}; nft -i </run/{family} >/dev/null & exec 3>/run/{family}; echo '{line}' >&3; wait"
+    );
+    let held = world.host.start("sh", &["-c", &hold]);
+    wait_for("a table", Duration::from_secs(10), || {
+        world.host.exec("nft", &["list", "tables"]).contains(&format!("table {family} podwire"))
+    });
+    held
+}
+
+/// What an ADD would fail by later.
+#[test]
+fn status_tells_that_rules_cannot_be_made() {
+    in_netns(|| {
+        require!(Program("nft"));
+        let masq = json!({"ipMasq": true});
+        let spoof = json!({"macspoofchk": true});
+        let firewall = network("firewall", &json!({}));
+        for (family, configs) in
+            [("inet", vec![bridge(&masq), ptp(&masq), firewall]), ("bridge", vec![bridge(&spoof)])]
+        {
+            let world = World::new(&Plugins::ours(), 1);
+            for config in &configs {
+                world.call(config, 1).status().ok();
+            }
+            assert_eq!(crate::rules::ruleset(&world.host), "", "STATUS changes nothing");
+            let _held = reserve(&world, family);
+            for config in &configs {
+                world.call(config, 1).status().fails_with(50, "nf_tables cannot");
+            }
+            world.call(&ptp(&json!({})), 1).status().ok();
+        }
+    });
+}
+
+#[test]
+fn status_tells_that_iptables_is_missing() {
+    in_netns(|| {
+        require!(Program("iptables"));
+        let world = World::new(&Plugins::ours(), 1);
+        let masq = json!({"ipMasq": true, "ipMasqBackend": "iptables"});
+        let firewall = network("firewall", &json!({"backend": "iptables"}));
+        let configs = [bridge(&masq), ptp(&masq), firewall];
+        for config in &configs {
+            world.call(config, 1).status().ok();
+        }
+        run("mount", &["-t", "tmpfs", "none", "/usr/sbin"]);
+        for config in &configs {
+            world.call(config, 1).status().fails_with(50, "no program iptables-restore");
+        }
     });
 }
