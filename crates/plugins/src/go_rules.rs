@@ -14,7 +14,7 @@ use std::net::IpAddr;
 
 use kernel::nft::{Batch, Family, FoundRule, Nft, Table};
 
-pub use self::firewall::{has_firewall, remove_firewall};
+pub use self::firewall::{has_firewall, has_isolation, remove_firewall};
 pub use self::masquerade::{has_masquerade, remove_masquerade};
 pub use self::portmap::{Mapped, has_port_mappings, remove_port_mappings};
 pub use self::spoof::{has_spoof_check, remove_spoof_check};

@@ -3,21 +3,28 @@
 
 use std::net::IpAddr;
 
-use kernel::nft::{Batch, Nft};
+use kernel::nft::{Batch, FoundRule, Nft};
 
 use super::{FAMILIES, family_of, is_about, remove, table};
 
 const CHAIN: &str = "CNI-FORWARD";
+/// They keep bridges apart.
+const STAGES: [&str; 2] = ["CNI-ISOLATION-STAGE-1", "CNI-ISOLATION-STAGE-2"];
 
-/// Removes the rules for these addresses.
-pub fn remove_firewall(nft: &Nft, addresses: &[IpAddr]) -> kernel::Result<()> {
+/// Removes the rules for those of the addresses that nobody has by now.
+pub fn remove_firewall(
+    nft: &Nft,
+    addresses: &[IpAddr],
+    is_free: impl Fn(&IpAddr) -> bool,
+) -> kernel::Result<()> {
     for family in FAMILIES {
-        let own: Vec<IpAddr> =
+        let mut own: Vec<IpAddr> =
             addresses.iter().copied().filter(|one| family_of(*one) == family).collect();
         let filter = table(family, "filter");
         if own.is_empty() || !nft.has_chain(filter, CHAIN)? {
             continue;
         }
+        own.retain(&is_free);
         remove(nft, || {
             let mut batch = Batch::new();
             for rule in nft.rules(filter, CHAIN)? {
@@ -41,4 +48,22 @@ pub fn has_firewall(nft: &Nft, address: IpAddr) -> kernel::Result<bool> {
     }
     let forward = nft.rules(filter, "FORWARD")?;
     Ok(forward.iter().any(|rule| rule.target.as_deref() == Some(CHAIN)))
+}
+
+/// Whether a bridge is kept apart from others, for packets of this address's family.
+pub fn has_isolation(nft: &Nft, address: IpAddr, bridge: &str) -> kernel::Result<bool> {
+    let filter = table(family_of(address), "filter");
+    let is_jump = |rule: &FoundRule, to| rule.target.as_deref() == Some(to);
+    let is_about = |rule: &FoundRule| {
+        rule.compared().any(|name| name.strip_prefix(bridge.as_bytes()).is_some_and(is_padding))
+    };
+    let [forward, first, second] =
+        ["FORWARD", STAGES[0], STAGES[1]].map(|chain| nft.rules(filter, chain));
+    Ok(forward?.iter().any(|rule| is_jump(rule, STAGES[0]))
+        && first?.iter().any(|rule| is_jump(rule, STAGES[1]) && is_about(rule))
+        && second?.iter().any(is_about))
+}
+
+fn is_padding(rest: &[u8]) -> bool {
+    rest.iter().all(|byte| *byte == 0)
 }

@@ -31,13 +31,18 @@ pub fn remove(addresses: &[IpAddr]) -> Result<(), Error> {
 }
 
 /// The first rule that is missing.
-pub fn missing(addresses: &[IpAddr], admin: &str) -> Result<Option<String>, Error> {
+pub fn missing(
+    addresses: &[IpAddr],
+    admin: &str,
+    policed: Option<Policed>,
+) -> Result<Option<String>, Error> {
     let mut missing = None;
     each_family(addresses, |family, own| {
         let saved = read(family, "filter")?;
         let rules = [jump_to_all(), jump_to_admin(admin)].into_iter();
-        let found =
-            rules.chain(own.iter().flat_map(|one| rules_of(*one))).find(|rule| !saved.has(rule));
+        let rules = rules.chain(own.iter().flat_map(|one| rules_of(*one)));
+        let kept_apart = policed.map(isolation).into_iter().flatten().flatten();
+        let found = rules.chain(kept_apart).find(|rule| !saved.has(rule));
         missing =
             missing.take().or(found.map(|rule| format!("{} {}", rule.chain, rule.words.join(" "))));
         Ok(())
@@ -67,7 +72,11 @@ fn additions(saved: &Saved, own: &[IpAddr], admin: &str, policed: Option<Policed
     for rule in own.iter().flat_map(|one| rules_of(*one)) {
         lines += &saved.append(&rule);
     }
-    lines + &policed.map(|policed| isolation(saved, policed)).unwrap_or_default()
+    let Some(policed) = policed else { return lines };
+    let [at_head, at_end] = isolation(policed);
+    lines += &saved.add_chains(&STAGES);
+    lines += &at_head.iter().map(|rule| saved.insert(rule)).collect::<String>();
+    lines + &at_end.iter().map(|rule| saved.append(rule)).collect::<String>()
 }
 
 fn removals(saved: &Saved, own: &[IpAddr]) -> String {
@@ -90,21 +99,22 @@ fn rules_of(address: IpAddr) -> [Rule; 2] {
     [Rule::new(ALL, &answers, "", "ACCEPT"), Rule::new(ALL, &all, "", "ACCEPT")]
 }
 
-fn isolation(saved: &Saved, Policed { bridge, isolated }: Policed) -> String {
+/// What keeps a bridge apart: rules for the heads of their chains, and for the ends.
+fn isolation(Policed { bridge, isolated }: Policed) -> [Vec<Rule>; 2] {
     let shown = if isolated { "isolated" } else { "same-bridge" };
     let comment = |policy: &str| format!("CNI firewall plugin rules (ingressPolicy: {policy})");
     let (own, both) = (comment(shown), comment("same-bridge|isolated"));
     let [first, second] = STAGES;
-    let mut lines = saved.add_chains(&STAGES);
-    lines += &saved.insert(&Rule::new("FORWARD", "", &both, first));
-    lines += &saved.insert(&Rule::new(first, &format!("-i {bridge} ! -o {bridge}"), &own, second));
+    let mut at_head = vec![
+        Rule::new("FORWARD", "", &both, first),
+        Rule::new(first, &format!("-i {bridge} ! -o {bridge}"), &own, second),
+    ];
     if isolated {
-        let within = format!("-i {bridge} -o {bridge}");
-        lines += &saved.insert(&Rule::new(first, &within, &own, "DROP"));
+        at_head.push(Rule::new(first, &format!("-i {bridge} -o {bridge}"), &own, "DROP"));
     }
-    lines += &saved.append(&Rule::new(first, "", &both, "RETURN"));
-    lines += &saved.insert(&Rule::new(second, &format!("-o {bridge}"), &both, "DROP"));
-    lines + &saved.append(&Rule::new(second, "", &both, "RETURN"))
+    at_head.push(Rule::new(second, &format!("-o {bridge}"), &both, "DROP"));
+    let at_end = STAGES.map(|stage| Rule::new(stage, "", &both, "RETURN"));
+    [at_head, at_end.to_vec()]
 }
 
 #[cfg(test)]
@@ -126,8 +136,8 @@ mod tests {
 -I FORWARD -m comment --comment \"CNI firewall plugin rules (ingressPolicy: same-bridge|isolated)\" -j CNI-ISOLATION-STAGE-1
 -I CNI-ISOLATION-STAGE-1 -i br0 ! -o br0 -m comment --comment \"CNI firewall plugin rules (ingressPolicy: isolated)\" -j CNI-ISOLATION-STAGE-2
 -I CNI-ISOLATION-STAGE-1 -i br0 -o br0 -m comment --comment \"CNI firewall plugin rules (ingressPolicy: isolated)\" -j DROP
--A CNI-ISOLATION-STAGE-1 -m comment --comment \"CNI firewall plugin rules (ingressPolicy: same-bridge|isolated)\" -j RETURN
 -I CNI-ISOLATION-STAGE-2 -o br0 -m comment --comment \"CNI firewall plugin rules (ingressPolicy: same-bridge|isolated)\" -j DROP
+-A CNI-ISOLATION-STAGE-1 -m comment --comment \"CNI firewall plugin rules (ingressPolicy: same-bridge|isolated)\" -j RETURN
 -A CNI-ISOLATION-STAGE-2 -m comment --comment \"CNI firewall plugin rules (ingressPolicy: same-bridge|isolated)\" -j RETURN
 ";
         assert_eq!(additions(&Saved::default(), &own, "CNI-ADMIN", policed), expected);

@@ -19,7 +19,7 @@ use self::firewalld::Firewalld;
 use self::native::Purpose;
 use crate::fault::OrFault;
 use crate::iptables::firewall::{self as by_iptables, Policed};
-use crate::rules::{Ledger, TABLE};
+use crate::rules::Ledger;
 use crate::undo::or_undo;
 use crate::{go_rules, iptables, rules};
 
@@ -46,17 +46,26 @@ fn add(request: &Request) -> Result<CniResult, Error> {
             native::add(request, &firewall, &result, Purpose::Pass)?;
         }
         Chosen::Firewalld(mut firewalld) => or_undo(|undo| {
-            native::add(request, &firewall, &result, Purpose::Remember)?;
+            native::add(request, &firewall, &result, Purpose::RememberZone)?;
             undo.push(|| drop(del(request)));
             addresses.iter().try_for_each(|one| firewalld.add(&firewall.zone, *one))
         })?,
-        Chosen::Iptables => {
-            let policed = policed(&firewall, &result)?;
-            let added = by_iptables::add(&addresses, &firewall.admin_chain, policed);
-            added.inspect_err(|_| drop(by_iptables::remove(&addresses)))?;
-        }
+        Chosen::Iptables => or_undo(|undo| {
+            remember_rules(request, &firewall, &result)?;
+            undo.push(|| drop(del(request)));
+            by_iptables::add(&addresses, &firewall.admin_chain, policed(&firewall, &result)?)
+        })?,
     }
     Ok(result)
+}
+
+/// The older iptables works also on a kernel that has no nf_tables to remember anything in.
+fn remember_rules(request: &Request, firewall: &Firewall, result: &CniResult) -> Result<(), Error> {
+    let remembered = native::add(request, firewall, result, Purpose::RememberRules);
+    remembered.or_else(|error| match rules::status(&elements::FEATURE, "remember") {
+        Ok(()) => Err(error),
+        Err(_) => Ok(()),
+    })
 }
 
 fn prev_result(request: &Request) -> Result<CniResult, Error> {
@@ -123,18 +132,23 @@ fn check(request: &Request) -> Result<(), Error> {
     let addresses = native::addresses(&result);
     match choose(&firewall)? {
         Chosen::Nftables => native::check(request, &firewall, &result, Purpose::Pass),
-        Chosen::Firewalld(mut firewalld) => addresses.iter().try_for_each(|address| {
-            if firewalld.has(&firewall.zone, *address)? {
-                return Ok(());
-            }
+        Chosen::Firewalld(mut firewalld) => {
             let zone = &firewall.zone;
-            let msg = format!("{address} is no source of firewalld's zone {zone:?}");
-            Err(Error::internal(msg))
-        }),
-        Chosen::Iptables => match by_iptables::missing(&addresses, &firewall.admin_chain)? {
-            Some(rule) => Err(Error::internal(format!("iptables has no rule {rule:?}"))),
-            None => Ok(()),
-        },
+            for address in addresses {
+                if !firewalld.has(zone, address)? {
+                    let msg = format!("{address} is no source of firewalld's zone {zone:?}");
+                    return Err(Error::internal(msg));
+                }
+            }
+            native::check(request, &firewall, &result, Purpose::RememberZone)
+        }
+        Chosen::Iptables => {
+            let policed = policed(&firewall, &result)?;
+            match by_iptables::missing(&addresses, &firewall.admin_chain, policed)? {
+                Some(rule) => Err(Error::internal(format!("iptables has no rule {rule:?}"))),
+                None => Ok(()),
+            }
+        }
     }
 }
 
@@ -142,35 +156,38 @@ fn check(request: &Request) -> Result<(), Error> {
 fn del(request: &Request) -> Result<(), Error> {
     let mut ledger = Ledger::open(&elements::FEATURE).or_fault(REMOVING)?;
     let removed = ledger.remove(&request.network, &request.attachment());
+    let remembered = elements::told_addresses(removed.as_deref().unwrap_or_default());
     let result = request.prev_result().ok().flatten().unwrap_or_default();
-    let addresses = native::addresses(&result);
-    let by_go = go_rules::remove_firewall(ledger.nft(), &addresses);
-    let mut by_iptables = Ok(());
-    let remembered = removed.as_deref().unwrap_or_default();
-    let mut zoned: Vec<IpAddr> =
-        remembered.iter().filter_map(|one| elements::zoned_address(one.map, &one.key)).collect();
-    if let Ok(firewall) = &Firewall::understand(request) {
-        // What the Go plugin has told firewalld of is not remembered.
-        if matches!(firewall.backend, Backend::Firewalld | Backend::Found) {
-            zoned.extend(&addresses);
-        }
-        leave_zone(ledger.nft(), firewall, zoned);
-        by_iptables = remove_by_iptables(firewall, &addresses);
-    }
-    Error::all([removed.map(drop).or_fault(REMOVING), by_go.or_fault(REMOVING), by_iptables])
+    let others = tell_others(ledger.nft(), request, &remembered, &native::addresses(&result));
+    Error::all([removed.map(drop).or_fault(REMOVING), others])
 }
 
 const REMOVING: &str = "remove the container's rules";
 
+/// Takes back what others were told: of the addresses that were remembered, and of those that the result
+/// has, as what the Go plugin told is not remembered. Whoever was given one since is remembered for it.
+fn tell_others(
+    nft: &Nft,
+    request: &Request,
+    remembered: &[IpAddr],
+    known: &[IpAddr],
+) -> Result<(), Error> {
+    let is_free = |address: &IpAddr| !native::is_remembered(nft, *address);
+    let mut all = [remembered, known].concat();
+    all.sort_unstable();
+    all.dedup();
+    let by_netlink = go_rules::remove_firewall(nft, &all, is_free).or_fault(REMOVING);
+    let Ok(firewall) = Firewall::understand(request) else { return by_netlink };
+    let in_zone = match firewall.backend {
+        Backend::Firewalld | Backend::Found => &all,
+        Backend::Nftables | Backend::Iptables => remembered,
+    };
+    leave_zone(&firewall, in_zone.iter().copied().filter(is_free).collect());
+    Error::all([by_netlink, remove_by_iptables(&firewall, &all, is_free)])
+}
+
 /// A bus that is gone has no zones any more; one that does not answer must not hold the container up.
-fn leave_zone(nft: &Nft, firewall: &Firewall, mut addresses: Vec<IpAddr>) {
-    addresses.sort_unstable();
-    addresses.dedup();
-    // Whoever was given an address since is remembered for it.
-    addresses.retain(|address| {
-        let entry = elements::zoned(*address);
-        !matches!(nft.element(TABLE, entry.map.name, &entry.key), Ok(Some(_)))
-    });
+fn leave_zone(firewall: &Firewall, addresses: Vec<IpAddr>) {
     if addresses.is_empty() {
         return;
     }
@@ -181,27 +198,28 @@ fn leave_zone(nft: &Nft, firewall: &Firewall, mut addresses: Vec<IpAddr>) {
 }
 
 /// Rules of the program that is not the older one have gone by netlink.
-fn remove_by_iptables(firewall: &Firewall, addresses: &[IpAddr]) -> Result<(), Error> {
+fn remove_by_iptables(
+    firewall: &Firewall,
+    addresses: &[IpAddr],
+    is_free: impl Fn(&IpAddr) -> bool,
+) -> Result<(), Error> {
     let families = [Family::V4, Family::V6];
     let is_old = families.into_iter().any(|family| old_iptables::is_in_use(family, "filter"));
     if firewall.backend != Backend::Iptables || !is_old {
         return Ok(());
     }
-    by_iptables::remove(addresses)
+    let free: Vec<IpAddr> = addresses.iter().copied().filter(is_free).collect();
+    by_iptables::remove(&free)
 }
 
 fn gc(request: &Request) -> Result<(), Error> {
     let Some(valid) = request.valid_attachments()? else { return Ok(()) };
     let mut ledger = Ledger::open(&elements::FEATURE).or_fault(REMOVING)?;
     let removed = ledger.gc(&request.network, &valid);
-    let places = removed.as_deref().unwrap_or_default();
-    let zoned =
-        places.iter().filter_map(|one| elements::zoned_address(one.map, &one.key)).collect();
-    if let Ok(firewall) = Firewall::understand(request) {
-        leave_zone(ledger.nft(), &firewall, zoned);
-    }
-    let unused = native::remove_unused_bridges(ledger.nft());
-    Error::all([removed.map(drop), unused].map(|one| one.or_fault(REMOVING)))
+    let remembered = elements::told_addresses(removed.as_deref().unwrap_or_default());
+    let others = tell_others(ledger.nft(), request, &remembered, &[]);
+    let unused = native::remove_unused_bridges(ledger.nft()).or_fault(REMOVING);
+    Error::all([removed.map(drop).or_fault(REMOVING), others, unused])
 }
 
 fn status(request: &Request) -> Result<(), Error> {

@@ -11,7 +11,7 @@ use kernel::nft::{
 use super::conf::{Firewall, Ingress};
 use crate::identity;
 use crate::rules::phrase::{Ip, ifname, is_answer, octets};
-use crate::rules::{Claim, Entry, Feature, Map, TABLE, WantedChain};
+use crate::rules::{Claim, Entry, Feature, Located, Map, TABLE, WantedChain};
 
 /// Before the chains of iptables, whose FORWARD has 0.
 const PRIORITY: i32 = -10;
@@ -39,16 +39,15 @@ static INGRESS4: Map = Map {
 static INGRESS6: Map =
     Map { number: 4, name: "firewall_ingress6", key: &[DataType::Ipv6Addr], ..INGRESS4 };
 
-/// No rule looks at these: they remember what firewalld was told.
-static ZONED4: Map = Map {
+/// No rule looks at these: they remember what others were told, who do not remember whose it is.
+static TOLD4: Map = Map {
     number: 5,
-    name: "firewall_zoned4",
+    name: "firewall_told4",
     data: MapTo::Nothing,
-    comment: "container: in a zone of firewalld",
+    comment: "container: firewalld or iptables was told of it",
     ..PASS4
 };
-static ZONED6: Map =
-    Map { number: 6, name: "firewall_zoned6", key: &[DataType::Ipv6Addr], ..ZONED4 };
+static TOLD6: Map = Map { number: 6, name: "firewall_told6", key: &[DataType::Ipv6Addr], ..TOLD4 };
 
 /// Its elements belong to no container: they stay as long as a chain of the bridge does.
 pub static BRIDGES: Map = Map {
@@ -63,7 +62,7 @@ pub static BRIDGES: Map = Map {
 pub static FEATURE: Feature = Feature {
     number: 3,
     table: TABLE,
-    maps: &[&PASS4, &PASS6, &INGRESS4, &INGRESS6, &ZONED4, &ZONED6, &BRIDGES],
+    maps: &[&PASS4, &PASS6, &INGRESS4, &INGRESS6, &TOLD4, &TOLD6, &BRIDGES],
     chains,
     networks_chains: None,
 };
@@ -113,18 +112,19 @@ pub fn ingress_chain(policy: Ingress, bridge: &str) -> String {
     format!("firewall_{shown}_{digest:016x}")
 }
 
-/// The element that remembers an address in firewalld's zone.
-pub fn zoned(address: IpAddr) -> Entry {
-    Entry { map: of_family(address, [&ZONED4, &ZONED6]), key: octets(address), data: None }
+/// The element that remembers an address that others were told of.
+pub fn told(address: IpAddr) -> Entry {
+    Entry { map: of_family(address, [&TOLD4, &TOLD6]), key: octets(address), data: None }
 }
 
-/// The address of an element that remembers one in firewalld's zone.
-pub fn zoned_address(map: u8, key: &[u8]) -> Option<IpAddr> {
-    match map {
+/// The addresses that elements at these places remember.
+pub fn told_addresses(places: &[Located]) -> Vec<IpAddr> {
+    let address = |Located { map, key }: &Located| match *map {
         5 => Some(IpAddr::from(*key.first_chunk::<4>()?)),
         6 => Some(IpAddr::from(*key.first_chunk::<16>()?)),
         _ => None,
-    }
+    };
+    places.iter().filter_map(address).collect()
 }
 
 fn jump(address: IpAddr, maps: [&'static Map; 2], chain: &WantedChain) -> Entry {

@@ -24,8 +24,10 @@ const DOING: &str = "let the container's packets pass";
 pub enum Purpose {
     /// They let its packets pass.
     Pass,
-    /// They remember that firewalld does.
-    Remember,
+    /// They remember that firewalld does; who may reach it is for us to see to.
+    RememberZone,
+    /// They remember that iptables sees to everything.
+    RememberRules,
 }
 
 /// Adds the container's elements and what they need.
@@ -35,7 +37,7 @@ pub fn add(
     result: &CniResult,
     purpose: Purpose,
 ) -> Result<(), Error> {
-    let bridge = bridge(firewall, result)?;
+    let bridge = bridge(firewall, result)?.filter(|_| purpose != Purpose::RememberRules);
     let (entries, chains) = plan(firewall, result, bridge, purpose);
     if entries.is_empty() {
         return Ok(());
@@ -83,7 +85,7 @@ fn finish(
     Ok(())
 }
 
-/// Whether all of it is there.
+/// Whether all of it is there that packets meet. What the Go plugin made is not remembered.
 pub fn check(
     request: &Request,
     firewall: &Firewall,
@@ -91,13 +93,14 @@ pub fn check(
     purpose: Purpose,
 ) -> Result<(), Error> {
     let bridge = bridge(firewall, result)?;
-    let (entries, chains) = plan(firewall, result, bridge, purpose);
+    let (mut entries, chains) = plan(firewall, result, bridge, purpose);
+    entries.retain(|entry| entry.data.is_some());
     if entries.is_empty() {
         return Ok(());
     }
     let ledger = Ledger::open(&FEATURE).or_fault(DOING)?;
     if let Err(fault) = ledger.check(&Owner::of(request), &entries, &chains) {
-        return if is_by_go(ledger.nft(), result).or_fault(DOING)? {
+        return if is_by_go(ledger.nft(), result, bridge, purpose).or_fault(DOING)? {
             Ok(())
         } else {
             Err(fault.into_error("firewall"))
@@ -174,7 +177,7 @@ fn plan(
         let mut both = Vec::new();
         match purpose {
             Purpose::Pass => both.push(elements::pass(firewall, address)),
-            Purpose::Remember => entries.push(elements::zoned(address)),
+            Purpose::RememberZone | Purpose::RememberRules => entries.push(elements::told(address)),
         }
         both.extend(bridge.map(|bridge| elements::ingress(firewall.ingress, bridge, address)));
         for (entry, chain) in both {
@@ -251,12 +254,26 @@ fn has_admin_chain(nft: &Nft, name: &str) -> kernel::Result<bool> {
     Ok(nft.rules(TABLE, ADMIN)?.iter().any(|rule| rule.target.as_deref() == Some(name)))
 }
 
-/// Whether the Go plugin lets the packets pass, where it made the attachment.
-fn is_by_go(nft: &Nft, result: &CniResult) -> kernel::Result<bool> {
+/// Whether the Go plugin has seen to it, where it made the attachment.
+fn is_by_go(
+    nft: &Nft,
+    result: &CniResult,
+    bridge: Option<&str>,
+    purpose: Purpose,
+) -> kernel::Result<bool> {
     for address in addresses(result) {
-        if !go_rules::has_firewall(nft, address)? {
+        let is_isolated = |bridge| go_rules::has_isolation(nft, address, bridge);
+        if !bridge.map_or(Ok(true), is_isolated)?
+            || (purpose == Purpose::Pass && !go_rules::has_firewall(nft, address)?)
+        {
             return Ok(false);
         }
     }
     Ok(true)
+}
+
+/// Whether an address has an owner among those that others were told of.
+pub fn is_remembered(nft: &Nft, address: IpAddr) -> bool {
+    let entry = elements::told(address);
+    matches!(nft.element(TABLE, entry.map.name, &entry.key), Ok(Some(_)))
 }

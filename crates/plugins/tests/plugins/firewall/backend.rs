@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use testkit::{in_netns, not_run_unless, require};
 
 use super::{Chain, OUTSIDE, firewall, outside, reached};
+use crate::call::Answer;
 use crate::conf::{bridge, dual, ptp, with};
 use crate::mixed_rules::rules_of_containers;
 use crate::world::{Plugins, World};
@@ -49,6 +50,9 @@ fn firewall_writes_and_removes_what_gos_does() {
                 world.call(&config, 1).with_prev_result(&prev()).add().ok();
                 world.call_of(second, &config, 1).check(&prev()).ok();
                 world.call_of(second, &config, 1).del(&prev()).ok();
+                assert!(!saved(&world).iter().any(|rule| rule.contains("10.1.0.2")), "{policy}");
+                // The Go plugin knows nothing of what ours remembers.
+                world.call_of(&ours, &config, 1).gc(&[]).ok();
                 assert_eq!(rules_of_containers(&world), Vec::<String>::new());
                 let by_ours = world.call_of(&ours, &config, 1).check(&prev());
                 by_ours.fails_with(999, "iptables has no rule");
@@ -69,6 +73,86 @@ fn firewall_rules_by_go_are_checked_and_removed() {
         world.call_of(&ours, &config, 1).del(&prev()).ok();
         assert_eq!(rules_of_containers(&world), Vec::<String>::new());
         world.call_of(&ours, &config, 1).check(&prev()).fails_with(999, "");
+    });
+}
+
+/// Rules of iptables name no owner: it is remembered in nf_tables.
+#[test]
+fn rules_go_with_their_container_only() {
+    in_netns(|| {
+        require!(Program("iptables"));
+        let world = super::ours(4);
+        let config = firewall("net", &json!({"backend": "iptables"}));
+        let other = firewall("other", &json!({"backend": "iptables"}));
+        let result = |last: usize| {
+            json!({"cniVersion": "1.1.0", "ips": [
+                {"address": format!("10.1.0.{last}/24")}, {"address": format!("fd00:1::{last}/64")}]})
+        };
+        let add = |config, pod, address| {
+            world.call(config, pod).with_prev_result(&result(address)).add().ok();
+        };
+        let has = |address: usize| {
+            let rules = rules_of_containers(&world).join("\n");
+            [format!("-s 10.1.0.{address}/32"), format!("-s fd00:1::{address}/128")]
+                .map(|words| rules.contains(&words))
+        };
+        add(&config, 1, 2);
+        add(&config, 2, 3);
+        add(&other, 3, 4);
+        world.call(&config, 1).netns("").run("DEL").ok();
+        assert_eq!([has(2), has(3), has(4)], [[false; 2], [true; 2], [true; 2]], "without result");
+        add(&config, 1, 2);
+        world.call(&config, 1).gc(&[("c2", "eth0")]).ok();
+        assert_eq!([has(2), has(3), has(4)], [[false; 2], [true; 2], [true; 2]], "by GC");
+        add(&config, 4, 3);
+        world.call(&config, 2).del(&result(3)).ok();
+        assert_eq!(has(3), [true; 2], "a late DEL leaves the new holder alone");
+        world.call(&config, 4).check(&result(3)).ok();
+        world.call(&config, 4).gc(&[]).ok();
+        world.call(&other, 3).gc(&[]).ok();
+        assert_eq!(rules_of_containers(&world), Vec::<String>::new());
+    });
+}
+
+/// The older iptables needs no nf_tables: a kernel without has no place to remember anything.
+#[test]
+fn iptables_is_served_without_nf_tables() {
+    in_netns(|| {
+        require!(Program("iptables"), Program("strace"));
+        let world = super::ours(1);
+        let config = firewall("net", &json!({"backend": "iptables"}));
+        let call = world.call(&config, 1).with_prev_result(&prev());
+        let refuse = "inject=sendto,sendmsg:error=EINVAL";
+        let wrapper = ["strace", "-qq", "-o", "/dev/null", "-e", refuse];
+        let child = call.start_under(&wrapper, "ADD", call.config.to_string().as_bytes());
+        Answer::of(&child.wait_with_output().expect("strace can be waited for")).ok();
+        call.run("CHECK").ok();
+        assert_eq!(crate::rules::elements(&world.host), Vec::<String>::new());
+        call.run("DEL").ok();
+        assert_eq!(rules_of_containers(&world), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn check_notices_that_bridges_are_not_kept_apart() {
+    in_netns(|| {
+        require!(Program("iptables"));
+        let world = super::ours(1);
+        for policy in ["same-bridge", "isolated"] {
+            let config = firewall("net", &json!({"backend": "iptables", "ingressPolicy": policy}));
+            let call = world.call(&config, 1).with_prev_result(&prev());
+            for line in [
+                "iptables -F CNI-ISOLATION-STAGE-1",
+                "ip6tables -F CNI-ISOLATION-STAGE-2",
+                "iptables -D FORWARD 1",
+            ] {
+                call.add().ok();
+                call.run("CHECK").ok();
+                let words: Vec<&str> = line.split(' ').collect();
+                world.host.exec(words[0], &words[1..]);
+                call.run("CHECK").fails_with(999, "CNI-ISOLATION-STAGE");
+            }
+        }
     });
 }
 

@@ -74,6 +74,7 @@ fn addresses_are_sources_of_a_zone() {
             chain.del(2, &second);
         }
         by_go(&world);
+        policy(&world);
         drop((firewalld, bus));
         let chain = Chain::new(&world, 1, &json!({"backend": "firewalld"}));
         chain.call(1).run("DEL").ok();
@@ -94,4 +95,30 @@ fn by_go(world: &World) {
         call(second).run("DEL").ok();
         assert_eq!(sources(world, "trusted"), "");
     }
+}
+
+/// Who may reach the container is not firewalld's business.
+fn policy(world: &World) {
+    let go = Plugins::go();
+    let chain = Chain::new(world, 2, &json!({"ingressPolicy": "isolated"}));
+    let result = chain.add(1);
+    let check = || chain.call(1).check(&result);
+    check().ok();
+    let port = result["interfaces"][1]["name"].as_str().expect("a name");
+    let isolate =
+        |word| world.on_host(&format!("link set {port} type bridge_slave isolated {word}"));
+    isolate("off");
+    check().fails_with(999, "is not isolated");
+    isolate("on");
+    check().ok();
+    world.host.exec("nft", &["flush map inet podwire firewall_ingress4"]);
+    check().fails_with(999, "firewall_ingress4");
+    chain.del(1, &result);
+    let by_go = world.call_of(&go, &chain.firewall, 2);
+    let result = world.call(&chain.bridge, 2).add().result();
+    by_go.with_prev_result(&result).add().ok();
+    chain.call(2).check(&result).ok();
+    world.host.exec("iptables", &["-F", "CNI-ISOLATION-STAGE-1"]);
+    chain.call(2).check(&result).fails_with(999, "firewall");
+    chain.del(2, &result);
 }
