@@ -11,31 +11,41 @@ const CHAIN: &str = "CNI-FORWARD";
 /// They keep bridges apart.
 const STAGES: [&str; 2] = ["CNI-ISOLATION-STAGE-1", "CNI-ISOLATION-STAGE-2"];
 
-/// Removes the rules for those of the addresses that nobody has by now.
+/// Removes the rules for those of the addresses that are to go, which may depend on whether the rules are
+/// ours.
 pub fn remove_firewall(
     nft: &Nft,
     addresses: &[IpAddr],
-    is_free: impl Fn(&IpAddr) -> bool,
+    is_going: impl Fn(IpAddr, bool) -> bool,
 ) -> kernel::Result<()> {
     for family in FAMILIES {
-        let mut own: Vec<IpAddr> =
+        let own: Vec<IpAddr> =
             addresses.iter().copied().filter(|one| family_of(*one) == family).collect();
         let filter = table(family, "filter");
         if own.is_empty() || !nft.has_chain(filter, CHAIN)? {
             continue;
         }
-        own.retain(&is_free);
         remove(nft, || {
             let mut batch = Batch::new();
-            for rule in nft.rules(filter, CHAIN)? {
-                if rule.accepts() && own.iter().any(|address| is_about(&rule, *address)) {
-                    batch.remove_rule(filter, CHAIN, rule.handle);
+            let mut rules = nft.rules(filter, CHAIN)?;
+            rules.retain(FoundRule::accepts);
+            for address in &own {
+                let about: Vec<&FoundRule> =
+                    rules.iter().filter(|rule| is_about(rule, *address)).collect();
+                let Some(first) = about.first() else { continue };
+                if is_going(*address, !is_for_answers(first)) {
+                    about.iter().for_each(|rule| batch.remove_rule(filter, CHAIN, rule.handle));
                 }
             }
             Ok(batch)
         })?;
     }
     Ok(())
+}
+
+/// The Go plugin has the one for answers first, and our backend `iptables` the other one.
+fn is_for_answers(rule: &FoundRule) -> bool {
+    rule.exprs.iter().any(|(name, _)| matches!(name.as_str(), "match" | "ct"))
 }
 
 /// Whether there are rules for an address, one for each direction, that packets come to.

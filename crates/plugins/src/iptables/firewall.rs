@@ -25,9 +25,12 @@ pub fn add(addresses: &[IpAddr], admin: &str, policed: Option<Policed>) -> Resul
     })
 }
 
-/// Removes the rules of these addresses.
-pub fn remove(addresses: &[IpAddr]) -> Result<(), Error> {
-    each_family(addresses, |family, own| change(family, "filter", |saved| removals(saved, own)))
+/// Removes the rules of those of the addresses that are to go, which may depend on whether the rules are
+/// ours.
+pub fn remove(addresses: &[IpAddr], is_going: impl Fn(IpAddr, bool) -> bool) -> Result<(), Error> {
+    each_family(addresses, |family, own| {
+        change(family, "filter", |saved| removals(saved, own, &is_going))
+    })
 }
 
 /// The first rule that is missing.
@@ -79,8 +82,9 @@ fn additions(saved: &Saved, own: &[IpAddr], admin: &str, policed: Option<Policed
     lines + &at_end.iter().map(|rule| saved.append(rule)).collect::<String>()
 }
 
-fn removals(saved: &Saved, own: &[IpAddr]) -> String {
-    let going: Vec<Rule> = own.iter().flat_map(|one| rules_of(*one)).collect();
+fn removals(saved: &Saved, own: &[IpAddr], is_going: impl Fn(IpAddr, bool) -> bool) -> String {
+    let going = own.iter().filter(|one| is_going(**one, is_ours(saved, **one)));
+    let going: Vec<Rule> = going.flat_map(|one| rules_of(*one)).collect();
     let own = Saved { rules: going, ..Saved::default() };
     saved.remove_rules(|rule| own.has(rule))
 }
@@ -93,10 +97,17 @@ fn jump_to_admin(admin: &str) -> Rule {
     Rule::new(ALL, "", "CNI firewall plugin admin overrides", admin)
 }
 
+/// The Go plugin has the one for answers first. The order is of no consequence for packets, and tells whose
+/// rules they are: nothing else does.
 fn rules_of(address: IpAddr) -> [Rule; 2] {
-    let answers = format!("-d {} -m conntrack --ctstate RELATED,ESTABLISHED", host(address));
     let all = format!("-s {}", host(address));
-    [Rule::new(ALL, &answers, "", "ACCEPT"), Rule::new(ALL, &all, "", "ACCEPT")]
+    let answers = format!("-d {} -m conntrack --ctstate RELATED,ESTABLISHED", host(address));
+    [Rule::new(ALL, &all, "", "ACCEPT"), Rule::new(ALL, &answers, "", "ACCEPT")]
+}
+
+fn is_ours(saved: &Saved, address: IpAddr) -> bool {
+    let [all, answers] = rules_of(address).map(|rule| saved.position(&rule));
+    all.is_some() && (answers.is_none() || all < answers)
 }
 
 /// What keeps a bridge apart: rules for the heads of their chains, and for the ends.
@@ -129,8 +140,8 @@ mod tests {
 -N CNI-ADMIN
 -I FORWARD -m comment --comment \"CNI firewall plugin rules\" -j CNI-FORWARD
 -I CNI-FORWARD -m comment --comment \"CNI firewall plugin admin overrides\" -j CNI-ADMIN
--A CNI-FORWARD -d 10.1.0.2/32 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
 -A CNI-FORWARD -s 10.1.0.2/32 -j ACCEPT
+-A CNI-FORWARD -d 10.1.0.2/32 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
 -N CNI-ISOLATION-STAGE-1
 -N CNI-ISOLATION-STAGE-2
 -I FORWARD -m comment --comment \"CNI firewall plugin rules (ingressPolicy: same-bridge|isolated)\" -j CNI-ISOLATION-STAGE-1
@@ -141,5 +152,22 @@ mod tests {
 -A CNI-ISOLATION-STAGE-2 -m comment --comment \"CNI firewall plugin rules (ingressPolicy: same-bridge|isolated)\" -j RETURN
 ";
         assert_eq!(additions(&Saved::default(), &own, "CNI-ADMIN", policed), expected);
+    }
+
+    #[test]
+    fn rules_tell_whose_they_are() {
+        let address: IpAddr = "10.1.0.2".parse().unwrap();
+        let [all, answers] = rules_of(address);
+        let there = |rules: &[&Rule]| Saved {
+            rules: rules.iter().map(|rule| (*rule).clone()).collect(),
+            ..Saved::default()
+        };
+        for (rules, ours) in [(vec![&all, &answers], true), (vec![&answers, &all], false)] {
+            let saved = there(&rules);
+            assert_eq!(is_ours(&saved, address), ours);
+            let removal = removals(&saved, &[address], |_, is_ours| is_ours);
+            assert_eq!(removal.lines().count(), if ours { 2 } else { 0 }, "{removal}");
+        }
+        assert!(!is_ours(&Saved::default(), address));
     }
 }

@@ -73,7 +73,12 @@ impl Saved {
     }
 
     pub fn has(&self, rule: &Rule) -> bool {
-        self.rules.iter().any(|other| other.is_same(rule))
+        self.position(rule).is_some()
+    }
+
+    /// Where a rule stands among all of the table.
+    pub fn position(&self, rule: &Rule) -> Option<usize> {
+        self.rules.iter().position(|other| other.is_same(rule))
     }
 
     /// A line for each of these chains that is missing.

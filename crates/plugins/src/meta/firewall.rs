@@ -165,7 +165,8 @@ fn del(request: &Request) -> Result<(), Error> {
 const REMOVING: &str = "remove the container's rules";
 
 /// Takes back what others were told: of the addresses that were remembered, and of those that the result
-/// has, as what the Go plugin told is not remembered. Whoever was given one since is remembered for it.
+/// has, as what the Go plugin told is not remembered. Whoever was given one since is remembered for it, or
+/// has rules of the Go plugin's.
 fn tell_others(
     nft: &Nft,
     request: &Request,
@@ -173,17 +174,20 @@ fn tell_others(
     known: &[IpAddr],
 ) -> Result<(), Error> {
     let is_free = |address: &IpAddr| !native::is_remembered(nft, *address);
+    let is_going = |address: IpAddr, is_ours: bool| {
+        if is_ours { is_free(&address) } else { known.contains(&address) }
+    };
     let mut all = [remembered, known].concat();
     all.sort_unstable();
     all.dedup();
-    let by_netlink = go_rules::remove_firewall(nft, &all, is_free).or_fault(REMOVING);
+    let by_netlink = go_rules::remove_firewall(nft, &all, is_going).or_fault(REMOVING);
     let Ok(firewall) = Firewall::understand(request) else { return by_netlink };
     let in_zone = match firewall.backend {
         Backend::Firewalld | Backend::Found => &all,
         Backend::Nftables | Backend::Iptables => remembered,
     };
     leave_zone(&firewall, in_zone.iter().copied().filter(is_free).collect());
-    Error::all([by_netlink, remove_by_iptables(&firewall, &all, is_free)])
+    Error::all([by_netlink, remove_by_iptables(&firewall, &all, is_going)])
 }
 
 /// A bus that is gone has no zones any more; one that does not answer must not hold the container up.
@@ -201,15 +205,14 @@ fn leave_zone(firewall: &Firewall, addresses: Vec<IpAddr>) {
 fn remove_by_iptables(
     firewall: &Firewall,
     addresses: &[IpAddr],
-    is_free: impl Fn(&IpAddr) -> bool,
+    is_going: impl Fn(IpAddr, bool) -> bool,
 ) -> Result<(), Error> {
     let families = [Family::V4, Family::V6];
     let is_old = families.into_iter().any(|family| old_iptables::is_in_use(family, "filter"));
     if firewall.backend != Backend::Iptables || !is_old {
         return Ok(());
     }
-    let free: Vec<IpAddr> = addresses.iter().copied().filter(is_free).collect();
-    by_iptables::remove(&free)
+    by_iptables::remove(addresses, is_going)
 }
 
 fn gc(request: &Request) -> Result<(), Error> {

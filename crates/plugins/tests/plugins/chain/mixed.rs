@@ -140,6 +140,11 @@ fn with_iptables_named_either_is_replaced_by_the_other() {
                 second.check(pod, result);
                 second.del(pod, result);
             }
+            // Whose the rules of firewall were.
+            let remembered = ["podwire owned ", "podwire firewall_told"];
+            let is_remembered = |one: &String| remembered.iter().any(|set| one.starts_with(set));
+            assert!(elements(&world.host).iter().all(is_remembered));
+            by_ours.gc(&[]);
             assert_nothing_left(&world);
         }
     });

@@ -114,6 +114,28 @@ fn rules_go_with_their_container_only() {
     });
 }
 
+/// On a node that goes back and forth, an address of ours comes to a container of the Go plugin's.
+#[test]
+fn rules_of_the_go_plugin_are_not_taken_for_ours() {
+    in_netns(|| {
+        let (go, ours) = (Plugins::go(), Plugins::ours());
+        let world = World::new(&ours, 2);
+        let config = firewall("net", &json!({"backend": "iptables"}));
+        let call = |plugins, pod| world.call_of(plugins, &config, pod).with_prev_result(&prev());
+        for is_by_gc in [true, false] {
+            call(&ours, 1).add().ok();
+            call(&go, 1).run("DEL").ok();
+            call(&go, 2).add().ok();
+            if is_by_gc {
+                call(&ours, 2).gc(&[("c2", "eth0")]).ok();
+                call(&go, 2).run("CHECK").ok();
+            }
+            call(&ours, 2).run("DEL").ok();
+            assert!(!saved(&world).iter().any(|rule| rule.contains("10.1.0.2")));
+        }
+    });
+}
+
 /// The older iptables needs no nf_tables: a kernel without has no place to remember anything.
 #[test]
 fn iptables_is_served_without_nf_tables() {
