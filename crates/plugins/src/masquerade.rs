@@ -144,11 +144,14 @@ impl Masquerade {
         Ok(is_any)
     }
 
-    /// Takes back what an ADD that failed did by iptables. Its failure is the one to tell.
-    pub fn forget_iptables(&self, request: &Request) {
-        if self.by_iptables {
-            let _ = by_iptables::remove(&request.network, &request.container_id, &[]);
-        }
+    /// What takes back what an ADD did by iptables, should it fail later.
+    pub fn undo_iptables<'a>(
+        &'a self,
+        request: &'a Request,
+        ips: &[IpConfig],
+    ) -> Option<impl FnOnce() + use<'a>> {
+        let wanted = self.by_iptables.then(|| self.for_iptables(request, ips))?;
+        Some(move || by_iptables::take_back(&wanted))
     }
 
     fn for_iptables<'a>(

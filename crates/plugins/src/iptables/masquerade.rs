@@ -26,12 +26,18 @@ pub struct Wanted<'a> {
 pub fn add(wanted: &Wanted) -> Result<(), Error> {
     for family in families(wanted) {
         let added = change(family, "nat", |saved| additions(saved, wanted, family));
-        added.inspect_err(|_| {
-            // The failure is the one to tell.
-            let _ = remove(wanted.network, wanted.container, &[]);
-        })?;
+        added.inspect_err(|_| take_back(wanted))?;
     }
     Ok(())
+}
+
+/// Removes what an ADD made that failed; another interface of the container keeps its own.
+pub fn take_back(wanted: &Wanted) {
+    let own: Vec<IpAddr> = wanted.own.iter().map(IpNet::addr).collect();
+    if !own.is_empty() {
+        // The failure is the one to tell.
+        let _ = remove(wanted.network, wanted.container, &own);
+    }
 }
 
 /// Removes a container's chain, or only what is for these addresses, where others need the chain.

@@ -160,7 +160,9 @@ fn add_rules<'a>(
     }
     if let Some(masquerade) = &bridge.masquerade {
         masquerade.add(request, &result.ips)?;
-        undo.push(|| masquerade.forget_iptables(request));
+        if let Some(step) = masquerade.undo_iptables(request, &result.ips) {
+            undo.push(step);
+        }
     }
     Ok(())
 }

@@ -85,7 +85,9 @@ fn build<'a>(
     if let Some(masquerade) = &ptp.masquerade {
         undo.push(|| drop(rules::remove(request, RULES)));
         masquerade.add(request, &result.ips)?;
-        undo.push(|| masquerade.forget_iptables(request));
+        if let Some(step) = masquerade.undo_iptables(request, &result.ips) {
+            undo.push(step);
+        }
     }
     // Last, as it is not taken back: other networks may count on it by then.
     forwarding::enable(result.ips.iter().map(|ip| ip.address.addr()))?;

@@ -84,9 +84,10 @@ fn map_by_iptables(
 ) -> Result<(), Error> {
     let own = addresses(result, &request.ifname);
     let (network, container) = (&request.network[..], &request.container_id[..]);
-    by_iptables::add(&Wanted { network, container, portmap, verbatim, own: &own })?;
+    let wanted = Wanted { network, container, portmap, verbatim, own: &own };
+    by_iptables::add(&wanted)?;
     let let_in = pods(portmap, &own).and_then(|pods| let_localhost_in(portmap, &pods));
-    let_in.inspect_err(|_| drop(by_iptables::remove(network, container)))?;
+    let_in.inspect_err(|_| by_iptables::take_back(&wanted))?;
     forget(portmap.mappings.iter().map(|mapping| mapping.from));
     Ok(())
 }

@@ -42,12 +42,17 @@ pub struct Wanted<'a> {
 pub fn add(wanted: &Wanted) -> Result<(), Error> {
     for own in wanted.own {
         let added = change(family_of(own.addr()), TABLE, |saved| additions(saved, wanted, *own));
-        added.inspect_err(|_| {
-            // The failure is the one to tell.
-            let _ = remove(wanted.network, wanted.container);
-        })?;
+        added.inspect_err(|_| take_back(wanted))?;
     }
     Ok(())
+}
+
+/// Removes what an ADD made that failed; another interface of the container keeps its own.
+pub fn take_back(wanted: &Wanted) {
+    for own in wanted.own {
+        // The failure is the one to tell.
+        let _ = change(family_of(own.addr()), TABLE, |saved| own_removals(saved, wanted, *own));
+    }
 }
 
 /// Removes a container's chain.
@@ -216,15 +221,9 @@ fn additions(saved: &Saved, wanted: &Wanted, own: IpNet) -> String {
 /// What an ADD left that was killed is replaced, but not what is for another interface of the container.
 fn of_container(saved: &Saved, wanted: &Wanted, own: IpNet) -> String {
     let chain = chain(wanted.network, wanted.container);
-    let own_end = std::net::SocketAddr::new(own.addr(), 0).to_string();
-    let own_end = own_end.trim_end_matches('0');
-    let is_of_another = |rule: &Rule| {
-        let to = rule.after("--to-destination").filter(|_| rule.chain == chain);
-        to.is_some_and(|to| !to.starts_with(own_end))
-    };
     let mut lines = saved.add_chains(&[&chain]);
     let mut kept = saved.clone();
-    if !saved.rules.iter().any(is_of_another) {
+    if of_others(saved, &chain, own).is_empty() {
         let is_going = |rule: &Rule| rule.target() == Some(chain.as_str());
         lines += &saved.remove_rules(is_going);
         if saved.chains.contains(&chain) {
@@ -239,6 +238,47 @@ fn of_container(saved: &Saved, wanted: &Wanted, own: IpNet) -> String {
         lines += &Saved::default().append(rule);
     }
     lines
+}
+
+/// The rules of a container's chain that lead to other addresses of it.
+fn of_others<'a>(saved: &'a Saved, chain: &str, own: IpNet) -> Vec<&'a Rule> {
+    let own_end = std::net::SocketAddr::new(own.addr(), 0).to_string();
+    let own_end = own_end.trim_end_matches('0');
+    let leads_elsewhere = |rule: &&Rule| {
+        let to = rule.after("--to-destination").filter(|_| rule.chain == chain);
+        to.is_some_and(|to| !to.starts_with(own_end))
+    };
+    saved.rules.iter().filter(leads_elsewhere).collect()
+}
+
+/// Marks and jumps that the ports of another interface need stay with them.
+fn own_removals(saved: &Saved, wanted: &Wanted, own: IpNet) -> String {
+    let chain = chain(wanted.network, wanted.container);
+    let others = of_others(saved, &chain, own);
+    if others.is_empty() {
+        return removals(saved, &chain);
+    }
+    let is_same_port = |rule: &Rule| {
+        let about =
+            |rule: &Rule| ["-d", "-p", "--dport"].map(|word| rule.after(word).map(str::to_owned));
+        rule.after("--to-destination").is_none()
+            && others.iter().any(|other| about(other) == about(rule))
+    };
+    let is_listed = |rule: &Rule| {
+        let ports: Vec<&str> =
+            rule.after("--dports").into_iter().flat_map(|list| list.split(',')).collect();
+        others.iter().any(|other| {
+            other.after("-p") == rule.after("-p")
+                && other.after("--dport").is_some_and(|port| ports.contains(&port))
+        })
+    };
+    let mut mapped = mappings(wanted, own);
+    mapped.retain(|rule| !is_same_port(rule));
+    let mapped = Saved { rules: mapped, ..Saved::default() };
+    let mut entered = entries(wanted, own);
+    entered.retain(|rule| !is_listed(rule));
+    let entered = Saved { rules: entered, ..Saved::default() };
+    saved.remove_rules(|rule| mapped.has(rule) || has_entry(&entered, rule))
 }
 
 fn removals(saved: &Saved, chain: &str) -> String {

@@ -2,7 +2,7 @@
 //! `ipMasq`: packets that leave, and what is left of it.
 
 use serde_json::{Value, json};
-use testkit::{Ns, can_ping, in_netns};
+use testkit::{Ns, can_ping, in_netns, require};
 
 use crate::conf::{bridge, dual, ptp, ranges, with};
 use crate::rules::{chains, elements, is_read_back, ruleset};
@@ -171,5 +171,27 @@ fn an_address_belongs_to_its_last_holder() {
         world.call(&config, 2).check(&result).ok();
         world.call(&config, 2).del(&result).ok();
         assert_eq!(elements(&world.host), Vec::<String>::new());
+    });
+}
+
+/// By iptables all interfaces of a container on a network share a chain.
+#[test]
+fn a_failed_add_leaves_the_other_interface_its_rules() {
+    in_netns(|| {
+        require!(Program("iptables"));
+        for config in networks(&json!({"ipMasqBackend": "iptables"})) {
+            let world = World::new(&Plugins::ours(), 1);
+            let result = world.call(&config, 1).add().result();
+            let path = format!("/run/bin:{}", std::env::var("PATH").unwrap_or_default());
+            let broken = world.call(&config, 1).ifname("eth1").search(&path);
+            std::fs::create_dir_all("/run/bin").expect("a directory below /run");
+            let _ = std::os::unix::fs::symlink("/bin/false", "/run/bin/ip6tables-restore");
+            let answer = broken.add();
+            assert!(!answer.success && answer.stdout.contains("ip6tables-restore"), "{answer:?}");
+            world.call(&config, 1).check(&result).ok();
+            let left = world.host.exec("iptables-save", &["-t", "nat"]);
+            assert!(left.contains("10.1.0.2") && !left.contains("10.1.0.3"), "{left}");
+            world.call(&config, 1).del(&result).ok();
+        }
     });
 }

@@ -213,6 +213,33 @@ fn gc_removes_chains_that_are_not_listed() {
     });
 }
 
+/// All interfaces of a container on a network share a chain.
+#[test]
+fn a_failed_add_leaves_the_other_interface_its_ports() {
+    in_netns(|| {
+        require!(Program("iptables"));
+        let world = World::new(&Plugins::ours(), 1);
+        let config = by_iptables(&[port(8080, 80, "tcp")], &json!({}));
+        world.call(&config, 1).with_prev_result(&prev()).add().ok();
+        let before = saved(&world);
+        std::fs::create_dir_all("/run/bin").expect("a directory below /run");
+        std::os::unix::fs::symlink("/bin/false", "/run/bin/ip6tables-restore").expect("a link");
+        let path = format!("/run/bin:{}", std::env::var("PATH").unwrap_or_default());
+        let second = json!({"cniVersion": "1.1.0",
+            "interfaces": [{"name": "eth1", "sandbox": "/run/netns/pod1"}],
+            "ips": [{"address": "10.1.0.3/24", "interface": 0},
+                {"address": "fd00:1::3/64", "interface": 0}]});
+        for host in [8080, 8081] {
+            let config = by_iptables(&[port(host, 81, "tcp")], &json!({}));
+            let call = world.call(&config, 1).ifname("eth1").with_prev_result(&second);
+            let answer = call.search(&path).add();
+            assert!(!answer.success && answer.stdout.contains("ip6tables-restore"), "{answer:?}");
+            assert_eq!(saved(&world), before, "{host}");
+        }
+        world.call(&config, 1).check(&prev()).ok();
+    });
+}
+
 #[test]
 fn bad_words_are_refused() {
     in_netns(|| {

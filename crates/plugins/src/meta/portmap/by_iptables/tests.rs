@@ -109,6 +109,28 @@ fn a_chain_that_is_there_is_replaced_or_shared() {
     assert!(second.contains("--to-destination 10.1.0.20:80"), "{second}");
 }
 
+/// An ADD that fails takes nothing away that another interface has.
+#[test]
+fn the_ports_of_another_interface_stay() {
+    let (portmap, verbatim) = (portmap(), verbatim());
+    let there = saved(&format!("{SHARED}{OWN4}"));
+    let second: IpNet = "10.1.0.20/24".parse().expect("an address");
+    let both = with(&portmap, &verbatim, |all| additions(&there, all, second));
+    let both = saved(&format!("{SHARED}{OWN4}{both}"));
+    let taken_back = with(&portmap, &verbatim, |all| own_removals(&both, all, second));
+    assert_eq!(taken_back.matches("--to-destination 10.1.0.20:").count(), 2, "{taken_back}");
+    assert_eq!(taken_back.lines().count(), 2, "the rest is shared: {taken_back}");
+    // Ports of its own.
+    let own = Verbatim { listed: vec![(Protocol::Tcp, 8081)], ..verbatim };
+    let mapped = vec![mapping(Ip::V4, None, Protocol::Tcp, (8081, 80))];
+    let portmap = Portmap { mappings: mapped, ..portmap };
+    let added = with(&portmap, &own, |all| additions(&there, all, second));
+    let both = saved(&format!("{SHARED}{OWN4}{added}"));
+    let taken_back = with(&portmap, &own, |all| own_removals(&both, all, second));
+    assert_eq!(taken_back.lines().count(), added.lines().count(), "{added}");
+    assert!(taken_back.lines().all(|line| line.contains("8081")), "{taken_back}");
+}
+
 #[test]
 fn ports_are_listed_by_fifteen() {
     let listed = (1..=31).map(|port| (Protocol::Tcp, port)).collect();
