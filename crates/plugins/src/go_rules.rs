@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Rules that the Go plugins made for containers that are still there: looked for by CHECK and removed
-//! by DEL. Those of `iptables` are rules of nf_tables too, and are reached without that program; where
+//! by DEL and GC. Those of `iptables` are rules of nf_tables too, and are reached without that program; where
 //! it is the older `iptables-legacy`, they are not.
 //!
 //! Every look begins with the name of a chain, and costs next to nothing where there is none.
@@ -10,13 +10,14 @@ mod masquerade;
 mod portmap;
 mod spoof;
 
+use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 
 use kernel::nft::{Batch, Family, FoundRule, Nft, Table};
 
 pub use self::firewall::{has_firewall, has_isolation, remove_firewall};
-pub use self::masquerade::{has_masquerade, remove_masquerade};
-pub use self::portmap::{Mapped, has_port_mappings, remove_port_mappings};
+pub use self::masquerade::{gc_masquerade, has_masquerade, remove_masquerade};
+pub use self::portmap::{Mapped, gc_port_mappings, has_port_mappings, remove_port_mappings};
 pub use self::spoof::{has_spoof_check, remove_spoof_check};
 use crate::rules::phrase::octets;
 
@@ -73,6 +74,46 @@ fn write_removal(batch: &mut Batch, table: Table<'_>, chain: &str, jumps: &[(&st
     }
     batch.flush_chain(table, chain);
     batch.remove_chain(table, chain);
+}
+
+fn plan_chain(nft: &Nft, table: Table<'_>, chain: &str, from: &str) -> kernel::Result<Batch> {
+    let mut batch = Batch::new();
+    if nft.has_chain(table, chain)? {
+        write_removal(&mut batch, table, chain, &jumps(nft, table, from, chain)?);
+    }
+    Ok(batch)
+}
+
+/// Chains of containers by what their names begin with, the chain that leads to them, and what the comment
+/// there begins with for those of a network.
+struct Chains<'a> {
+    prefix: &'a str,
+    from: &'a str,
+    comment: &'a str,
+}
+
+/// Removes the chains of a network's containers but these.
+fn remove_chains(
+    nft: &Nft,
+    table: Table<'_>,
+    Chains { prefix, from, comment }: Chains<'_>,
+    kept: &HashSet<String>,
+) -> kernel::Result<()> {
+    let mut stale = BTreeSet::new();
+    for rule in nft.rules(table, from)? {
+        let is_of_network = xt_comment(&rule).starts_with(comment.as_bytes());
+        let target = rule.target.filter(|name| is_of_network && name.starts_with(prefix));
+        stale.extend(target.filter(|name| !kept.contains(name)));
+    }
+    for chain in stale {
+        remove(nft, || plan_chain(nft, table, &chain, from))?;
+    }
+    Ok(())
+}
+
+/// The text is followed by zeros.
+fn xt_comment(rule: &FoundRule) -> Vec<u8> {
+    rule.xt_match("comment").unwrap_or_default()
 }
 
 fn jumps<'a>(

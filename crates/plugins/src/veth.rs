@@ -163,8 +163,10 @@ pub fn gc(request: &Request, features: &[&'static Feature]) -> Result<(), Error>
     let freed =
         delegated::gc_with_interfaces(request, || remove_unlisted(&request.network, &valid));
     let rules = rules::gc(request, features, &valid);
+    let by_go = go_rules::remove_with(|nft| go_rules::gc_masquerade(nft, &request.network, &valid));
+    let by_go = by_go.or_fault("remove stale rules of the Go plugin");
     let by_iptables = masquerade::gc_by_iptables(request, &valid);
-    Error::all([freed, rules, by_iptables])
+    Error::all([freed, rules, by_go, by_iptables])
 }
 
 /// Removes an attachment's interface: by the name of its host end, which no other has. Where there is

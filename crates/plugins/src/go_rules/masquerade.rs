@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Masquerading, by chains of iptables or rules of nft.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 
 use cni::Attachment;
 use kernel::nft::{Batch, Family, Nft, Table};
 
-use super::{FAMILIES, family_of, is_about, is_about_another, jumps, remove, table, write_removal};
+use super::{
+    Chains, FAMILIES, family_of, is_about, is_about_another, jumps, remove, remove_chains, table,
+    write_removal,
+};
 use crate::go_names::hashed;
+use crate::iptables::quoted;
 
 const NFT: Table<'static> = Table { family: Family::Inet, name: "cni_plugins_masquerade" };
 const NFT_CHAIN: &str = "masq_checks";
@@ -29,9 +34,27 @@ pub fn remove_masquerade(
         }
     }
     if nft.has_chain(NFT, NFT_CHAIN)? {
-        removed |= remove(nft, || plan_nft(nft, &mark(network, attachment)))?;
+        let mark = mark(network, attachment);
+        removed |= remove(nft, || plan_nft(nft, |comment| comment.starts_with(&mark)))?;
     }
     Ok(removed)
+}
+
+/// Removes the rules of a network's attachments that are not in the list.
+pub fn gc_masquerade(nft: &Nft, network: &str, valid: &[Attachment]) -> kernel::Result<()> {
+    let kept = valid.iter().map(|one| chain(network, one)).collect();
+    let comment = &format!("name: {} id: ", quoted(network));
+    for family in FAMILIES {
+        let chains = Chains { prefix: "CNI-", from: "POSTROUTING", comment };
+        remove_chains(nft, table(family, "nat"), chains, &kept)?;
+    }
+    let marks: HashSet<String> = valid.iter().map(|one| mark(network, one)).collect();
+    let beginning = network_mark(network);
+    let is_stale = |comment: &str| {
+        let own = comment.split(',').next().unwrap_or_default();
+        comment.starts_with(&beginning) && !marks.contains(own)
+    };
+    remove(nft, || plan_nft(nft, is_stale)).map(drop)
 }
 
 /// Whether one of an attachment's addresses is masqueraded.
@@ -60,7 +83,11 @@ fn chain(network: &str, attachment: &Attachment) -> String {
 /// What the comment of an attachment's rules begins with.
 fn mark(network: &str, attachment: &Attachment) -> String {
     let Attachment { container_id, ifname } = attachment;
-    hashed("", &[network], 16) + "-" + &hashed("", &[ifname, ":", container_id], 16)
+    network_mark(network) + &hashed("", &[ifname, ":", container_id], 16)
+}
+
+fn network_mark(network: &str) -> String {
+    hashed("", &[network], 16) + "-"
 }
 
 fn plan_iptables(
@@ -87,9 +114,9 @@ fn plan_iptables(
     Ok(batch)
 }
 
-fn plan_nft(nft: &Nft, mark: &str) -> kernel::Result<Batch> {
+fn plan_nft(nft: &Nft, is_going: impl Fn(&str) -> bool) -> kernel::Result<Batch> {
     let mut batch = Batch::new();
-    for rule in nft.rules(NFT, NFT_CHAIN)?.iter().filter(|rule| rule.comment.starts_with(mark)) {
+    for rule in nft.rules(NFT, NFT_CHAIN)?.iter().filter(|rule| is_going(&rule.comment)) {
         batch.remove_rule(NFT, NFT_CHAIN, rule.handle);
     }
     Ok(batch)

@@ -3,9 +3,12 @@
 
 use std::net::IpAddr;
 
+use cni::Attachment;
 use kernel::nft::{Batch, FoundRule, Nft, Table};
 
-use super::{FAMILIES, family_of, is_about, jumps, remove, table, write_removal};
+use super::{
+    Chains, FAMILIES, family_of, is_about, jumps, plan_chain, remove, remove_chains, table,
+};
 use crate::go_names::hashed;
 use crate::rules::phrase::octets;
 
@@ -40,7 +43,7 @@ pub fn remove_port_mappings(
         for (prefix, from) in CHAINS {
             let chain = hashed(prefix, &[network, container], 28);
             if nft.has_chain(nat, &chain)? {
-                removed |= remove(nft, || plan_iptables(nft, nat, &chain, from))?;
+                removed |= remove(nft, || plan_chain(nft, nat, &chain, from))?;
             }
         }
         let ports = table(family, NFT_TABLE);
@@ -49,6 +52,19 @@ pub fn remove_port_mappings(
         }
     }
     Ok(removed)
+}
+
+/// Removes the chains of a network's containers that are not in the list. Rules of nft name the container
+/// alone, which may be another network's.
+pub fn gc_port_mappings(nft: &Nft, network: &str, valid: &[Attachment]) -> kernel::Result<()> {
+    let (prefix, from) = CHAINS[0];
+    let chain = |one: &Attachment| hashed(prefix, &[network, &one.container_id], 28);
+    let kept = valid.iter().map(chain).collect();
+    let comment = &format!("dnat name: \"{network}\" id: \"");
+    for family in FAMILIES {
+        remove_chains(nft, table(family, "nat"), Chains { prefix, from, comment }, &kept)?;
+    }
+    Ok(())
 }
 
 /// Whether there are rules for as many mappings of a container to this address.
@@ -75,14 +91,6 @@ pub fn has_port_mappings(
             .count();
     }
     Ok(count > 0 && found >= count)
-}
-
-fn plan_iptables(nft: &Nft, nat: Table<'_>, chain: &str, from: &str) -> kernel::Result<Batch> {
-    let mut batch = Batch::new();
-    if nft.has_chain(nat, chain)? {
-        write_removal(&mut batch, nat, chain, &jumps(nft, nat, from, chain)?);
-    }
-    Ok(batch)
 }
 
 fn plan_nft(

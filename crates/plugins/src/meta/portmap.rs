@@ -181,7 +181,8 @@ fn gc(request: &Request) -> Result<(), Error> {
     let removed = ledger.gc(network, &valid);
     let swept = ledger.remove_unused_entered(CONDITIONS, &plan::chain_prefix(network));
     forget(removed.as_deref().unwrap_or_default().iter().filter_map(host_port));
-    let by_netlink = [removed.map(drop), swept];
+    let by_go = go_rules::gc_port_mappings(ledger.nft(), network, &valid);
+    let by_netlink = [removed.map(drop), swept, by_go];
     let by_netlink = by_netlink.map(|one| one.or_fault("remove stale mapped ports"));
     let by_iptables = match Portmap::understand(request).map(|portmap| portmap.backend) {
         Ok(Backend::Iptables(_)) => by_iptables::gc(request, &valid),

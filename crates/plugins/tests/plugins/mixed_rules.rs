@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 use testkit::{in_netns, require};
 
-use crate::conf::{bridge, dual, ptp, with, without};
+use crate::conf::{bridge, dual, ptp, ranges, with, without};
 use crate::world::{Plugins, World};
 
 /// Words that only rules of containers `c1`, `c2` … have: shared chains stay when they are empty.
@@ -54,6 +54,37 @@ fn masquerading_by_go_is_checked_and_removed() {
             by_ours(2).netns("").run("DEL").ok();
             world.call(&network, 3).check(&results[2]).ok();
             by_ours(3).del(&results[2]).ok();
+            assert_no_rules(&world);
+        }
+    });
+}
+
+/// Pods whose DEL was lost, before or after the switch.
+#[test]
+fn masquerading_by_go_is_collected() {
+    in_netns(|| {
+        require!(Program("iptables"), Program("nft"));
+        let (go, ours) = (Plugins::go(), Plugins::ours());
+        for network in ["iptables", "nftables"].iter().flat_map(|backend| masquerading(backend)) {
+            let world = World::new(&go, 3);
+            let results: Vec<Value> =
+                (1..=2).map(|pod| world.call(&network, pod).add().result()).collect();
+            let apart = ranges(&json!([
+                [{"subnet": "10.1.0.0/24", "rangeStart": "10.1.0.200"}],
+                [{"subnet": "fd00:1::/64", "rangeStart": "fd00:1::c8"}]
+            ]));
+            let other = with(network.clone(), &json!({"name": "other", "ipam": apart}));
+            let third = world.call(&other, 3).add().result();
+            let by_ours = |network: &Value, pod| {
+                world.call_of(&ours, &without(network.clone(), &["ipMasqBackend"]), pod)
+            };
+            by_ours(&network, 1).gc(&[("c2", "eth0")]).ok();
+            by_ours(&network, 1).check(&results[0]).fails_with(999, "");
+            by_ours(&network, 2).check(&results[1]).ok();
+            world.call(&network, 2).check(&results[1]).ok();
+            by_ours(&network, 1).gc(&[]).ok();
+            by_ours(&other, 3).check(&third).ok();
+            by_ours(&other, 3).gc(&[]).ok();
             assert_no_rules(&world);
         }
     });

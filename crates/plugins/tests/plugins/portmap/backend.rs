@@ -147,6 +147,29 @@ fn what_the_go_plugin_mapped_is_checked_and_removed() {
     });
 }
 
+/// Pods whose DEL was lost, before or after the switch.
+#[test]
+fn what_the_go_plugin_mapped_is_collected() {
+    in_netns(|| {
+        let (go, ours) = (Plugins::go(), Plugins::ours());
+        let world = World::new(&go, 2);
+        let config = portmap(&[port(8080, 80, "tcp"), port(53, 53, "udp")]);
+        let by_go = with(config.clone(), &json!({"backend": "iptables"}));
+        let other = json!({"name": "other", "runtimeConfig": {
+            "portMappings": [port(8081, 80, "tcp")]}});
+        let other = with(by_go.clone(), &other);
+        world.call(&by_go, 1).with_prev_result(&prev()).add().ok();
+        world.call(&other, 2).with_prev_result(&prev()).add().ok();
+        let collect = |valid| world.call_of(&ours, &config, 1).gc(valid).ok();
+        collect(&[("c1", "eth0"), ("c3", "eth0")]);
+        world.call(&by_go, 1).check(&prev()).ok();
+        collect(&[("c3", "eth0")]);
+        let left = rules_of_containers(&world).join("\n");
+        assert!(!left.contains("8080") && left.contains("8081"), "{left}");
+        world.call(&other, 2).check(&prev()).ok();
+    });
+}
+
 /// The Go plugin's nft rules name the container alone: another network's mappings stay.
 #[test]
 fn mappings_of_another_network_stay() {
