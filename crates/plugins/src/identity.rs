@@ -73,25 +73,35 @@ pub fn index(network: &str, attachment: &Attachment) -> IfIndex {
 /// The hardware address for the holder of an IP address. The next holder has the same one, so what
 /// neighbours remember stays true, and a new container need not shout to all others on its bridge.
 pub fn mac_of(address: IpAddr) -> MacAddr {
-    let [a, b, c, d] = match address {
-        IpAddr::V4(v4) => v4.octets(),
-        // What tells the addresses of one network apart is at their end.
-        IpAddr::V6(v6) => v6.octets().last_chunk().copied().unwrap_or_default(),
-    };
-    MacAddr([0x0a, 0x58, a, b, c, d])
+    match address {
+        IpAddr::V4(v4) => {
+            let [a, b, c, d] = v4.octets();
+            MacAddr([0x0a, 0x58, a, b, c, d])
+        }
+        // Networks that share a bridge may differ at any place, so no part of an address would do.
+        IpAddr::V6(v6) => {
+            let [a, b, c, d, e, ..] = digest_of(v6.octets()).to_be_bytes();
+            MacAddr([0x0e, a, b, c, d, e])
+        }
+    }
 }
 
 /// FNV-1a over the words with a separator that none of them can hold. Names need no secrecy, only
 /// the same answer in every build and on every machine.
 pub(crate) fn digest(words: &[&str]) -> u64 {
-    let bytes = words.iter().flat_map(|word| word.bytes().chain([0]));
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+    digest_of(words.iter().flat_map(|word| word.bytes().chain([0])))
+}
+
+fn digest_of(bytes: impl IntoIterator<Item = u8>) -> u64 {
+    bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv6Addr;
+
     use super::*;
 
     fn attachment(container_id: &str, ifname: &str) -> Attachment {
@@ -138,8 +148,20 @@ mod tests {
     #[test]
     fn hardware_addresses_follow_ip_addresses() {
         assert_eq!(mac_of("10.1.2.3".parse().unwrap()).to_string(), "0a:58:0a:01:02:03");
-        let (one, two) = ("fd00::5".parse().unwrap(), "fd00::6".parse().unwrap());
-        assert_eq!(mac_of(one).to_string(), "0a:58:00:00:00:05");
-        assert_ne!(mac_of(one), mac_of(two));
+        assert_eq!(mac_of("fd00::5".parse().unwrap()).to_string(), "0e:c3:c9:5f:9e:b8");
+    }
+
+    #[test]
+    fn hardware_addresses_tell_ipv6_addresses_apart() {
+        let prefixes = ["fd00:a::", "fd00:b::", "fd00:b:0:1::", "2001:db8::", "fd00:a::1:0:0:0"];
+        let mut all: Vec<MacAddr> = prefixes
+            .iter()
+            .map(|prefix| u128::from(prefix.parse::<Ipv6Addr>().unwrap()))
+            .flat_map(|prefix| (0..=0xffff).map(move |n| mac_of(Ipv6Addr::from(prefix | n).into())))
+            .collect();
+        assert!(all.iter().all(|mac| mac.0[0] == 0x0e), "none meets an IPv4 address's");
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), prefixes.len() << 16);
     }
 }

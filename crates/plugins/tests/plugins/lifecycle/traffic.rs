@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use testkit::{Ns, can_ping, in_netns, require, wait_for};
 
-use crate::conf::{bridge, dual, ptp, v6, with};
+use crate::conf::{bridge, dual, ptp, ranges, v6, with};
 use crate::world::{Plugins, World};
 
 fn address(result: &Value, at: usize) -> IpAddr {
@@ -112,5 +112,21 @@ fn pods_of_one_bridge_reach_each_other() {
         let second = world.call(&config, 2).add().result();
         assert!(can_ping(world.pod(1), address(&second, 0)));
         assert!(can_ping(world.pod(1), address(&second, 1)));
+    });
+}
+
+/// The first address of each network ends alike; on a bridge that they share, the containers must not.
+#[test]
+fn networks_of_one_bridge_share_no_hardware_address() {
+    in_netns(|| {
+        let world = World::new(&Plugins::ours(), 2);
+        let other = ranges(&json!([[{"subnet": "fd00:2::/64"}]]));
+        let configs =
+            [bridge(&json!({"ipam": v6()})), bridge(&json!({"name": "other", "ipam": other}))];
+        let macs = [1, 2].map(|pod| {
+            let result = world.call(&configs[pod - 1], pod).add().result();
+            result["interfaces"][2]["mac"].as_str().expect("a hardware address").to_owned()
+        });
+        assert_ne!(macs[0], macs[1]);
     });
 }
