@@ -91,12 +91,13 @@ pub fn add_with_interface<'a, T>(
 
 /// Removes the interface and gives the addresses back, in the order that both can be done in: an
 /// address must not be given to another while it is in use, but some can only be given back through
-/// the interface. That it fails does not keep the interface.
+/// the interface. That it fails, or that nobody knows whom to give them back to, does not keep the
+/// interface.
 pub fn del_with_interface(
     request: &Request,
     remove: impl FnOnce() -> Result<(), Error>,
 ) -> Result<(), Error> {
-    if !needs_interface(request)? {
+    if !matches!(needs_interface(request), Ok(true)) {
         remove()?;
         return del(request);
     }
@@ -110,7 +111,7 @@ pub fn gc_with_interfaces(
     request: &Request,
     remove: impl FnOnce() -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let (removed, freed) = if needs_interface(request)? {
+    let (removed, freed) = if matches!(needs_interface(request), Ok(true)) {
         let freed = gc(request);
         (remove(), freed)
     } else {

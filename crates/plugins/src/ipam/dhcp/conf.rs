@@ -80,11 +80,23 @@ struct Conf {
 #[derive(Debug, Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
 struct IpamConf {
-    daemon_socket_path: Option<PathBuf>,
     families: Option<Vec<String>>,
     provide: Vec<ProvideConf>,
     request: Vec<RequestConf>,
     priority: i64,
+}
+
+/// Apart from the rest, so that DEL finds the daemon whatever has become of the other keys.
+#[derive(Debug, Deserialize, Default)]
+#[serde(default)]
+struct SocketConf {
+    ipam: SocketIpamConf,
+}
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct SocketIpamConf {
+    daemon_socket_path: Option<PathBuf>,
 }
 
 #[derive(Debug, Deserialize, Default)]
@@ -118,18 +130,14 @@ impl Dhcp {
             requested: understand_requested(&ipam.request)?,
             priority,
         };
-        Ok(Dhcp { socket: socket(ipam.daemon_socket_path), asked })
+        Ok(Dhcp { socket: Dhcp::socket(request)?, asked })
     }
 
     /// Where the daemon listens, for verbs that must work whatever else is wrong.
     pub fn socket(request: &Request) -> Result<PathBuf, Error> {
-        let Conf { ipam } = request.conf()?;
-        Ok(socket(ipam.daemon_socket_path))
+        let SocketConf { ipam } = request.conf()?;
+        Ok(ipam.daemon_socket_path.unwrap_or_else(|| DEFAULT_SOCKET.into()))
     }
-}
-
-fn socket(written: Option<PathBuf>) -> PathBuf {
-    written.unwrap_or_else(|| DEFAULT_SOCKET.into())
 }
 
 fn understand_families(written: Option<&[String]>) -> Result<(bool, bool), Error> {

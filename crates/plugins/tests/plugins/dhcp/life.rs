@@ -48,6 +48,24 @@ fn a_lease_is_taken_and_given_back() {
     });
 }
 
+/// Keys that only an ADD needs may have become anything by then.
+#[test]
+fn del_and_gc_need_no_key_but_the_socket() {
+    in_netns(|| {
+        let lab = Lab::new(1);
+        let _server = lab.dnsmasq(&[RANGE]);
+        let _daemon = lab.daemon(&[]);
+        let junk = json!({"priority": "1", "provide": {}, "request": 7, "families": "ipv4"});
+        let (call, edited) = (lab.call(&json!({}), 1), lab.call(&junk, 1));
+        call.add().ok();
+        edited.run("DEL").ok();
+        dnsmasq_comes_to(0);
+        call.add().ok();
+        edited.gc(&[]).ok();
+        dnsmasq_comes_to(0);
+    });
+}
+
 #[test]
 fn routes_are_the_servers() {
     in_netns(|| {

@@ -129,6 +129,25 @@ fn del_works_when_the_configuration_has_changed() {
     });
 }
 
+/// Nobody knows then whom to give the address back to, which is told; but the interface goes.
+#[test]
+fn an_ipam_that_cannot_be_read_keeps_no_interface() {
+    in_netns(|| {
+        let plugins = Plugins::ours();
+        for config in configs() {
+            for verb in ["DEL", "GC"] {
+                let world = World::new(&plugins, 1);
+                world.call(&config, 1).add().ok();
+                let edited = with(config.clone(), &json!({"ipam": "host-local"}));
+                let call = world.call(&edited, 1);
+                let answer = if verb == "GC" { call.gc(&[]) } else { call.run(verb) };
+                answer.fails_with(7, "key \"ipam\" is \"host-local\", expected an object");
+                assert_eq!(veths(&world), Vec::<String>::new(), "{verb}");
+            }
+        }
+    });
+}
+
 #[test]
 fn del_takes_one_interface_of_several() {
     in_netns(|| {
