@@ -195,7 +195,7 @@ fn check(request: &Request) -> Result<(), Error> {
     check_host(&result, container.index)
 }
 
-/// The host's end must be up, and every address of the container routed to it.
+/// The host's end must be up and hold the gateways, and every address of the container be routed to it.
 fn check_host(result: &CniResult, container: IfIndex) -> Result<(), Error> {
     let host = Netlink::open().or_fault("open a netlink socket")?;
     let on_host = result.interfaces.iter().find(|interface| interface.sandbox.is_empty());
@@ -207,7 +207,16 @@ fn check_host(result: &CniResult, container: IfIndex) -> Result<(), Error> {
         let name = link.name;
         return Err(Error::internal(format!("{name} is down or not the container's other end")));
     }
+    let found = addr::list(&host, Some(link.index)).or_fault("list the host end's addresses")?;
     for ip in &result.ips {
+        let gateway = ip.gateway.filter(|gateway| {
+            let wanted = single(*gateway);
+            !found.iter().any(|address| address.prefix == wanted)
+        });
+        if let Some(gateway) = gateway {
+            let msg = format!("gateway {gateway} is missing on the host's {}", link.name);
+            return Err(Error::internal(msg));
+        }
         let address = ip.address.addr();
         let route = route::lookup(&host, address).or_fault("look the container's route up")?;
         if route.and_then(|route| route.oif) != Some(link.index) {

@@ -96,6 +96,8 @@ fn check_of_ptp_notices_damage() {
         (Pod("link set eth0 down"), "eth0 is down"),
         (Host("route del 10.1.0.2"), "does not route 10.1.0.2"),
         (Host("-6 route del fd00:1::2"), "does not route fd00:1::2"),
+        (Host("addr del 10.1.0.1/32 dev @"), "gateway 10.1.0.1 is missing on the host"),
+        (Host("addr del fd00:1::1/128 dev @"), "gateway fd00:1::1 is missing on the host"),
         (Host("link set @ down"), "is down"),
         (Gone("/run/data/net/fd00:1::2"), "fd00:1::2"),
     ];
