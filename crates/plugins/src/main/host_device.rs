@@ -18,7 +18,7 @@ use self::select::{Choice, Selector};
 use crate::fault::OrFault;
 use crate::pod::{self, Announce, Dad, Manner};
 use crate::undo::{Undo, or_undo};
-use crate::{delegated, verify};
+use crate::{delegated, identity, verify};
 
 /// The plugin.
 pub const PLUGIN: Plugin = Plugin {
@@ -158,7 +158,10 @@ fn remove(request: &Request) -> Result<(), Error> {
     let host = Netlink::open().or_fault("open a netlink socket")?;
     match find_inside(request)? {
         Some((inside, link)) => send_home(request, &host, &inside, &link),
-        None => moving::rename_those_at_home(&host, &request.network),
+        None => {
+            let own = identity::mark(&request.network, &request.attachment());
+            moving::rename_those_at_home(&host, &request.network, |link| link.group == own)
+        }
     }
 }
 
@@ -246,5 +249,7 @@ fn gc(request: &Request) -> Result<(), Error> {
         return Ok(());
     }
     let host = Netlink::open().or_fault("open a netlink socket")?;
-    delegated::gc_with_interfaces(request, || moving::rename_those_at_home(&host, &request.network))
+    delegated::gc_with_interfaces(request, || {
+        moving::rename_those_at_home(&host, &request.network, |_| true)
+    })
 }

@@ -151,20 +151,32 @@ fn give_back_as_any(
 }
 
 /// Gives their names back to devices that the kernel moved home by itself when their namespaces went,
-/// and to those that came home while their name was taken. One whose name is still taken keeps all.
-pub fn rename_those_at_home(host: &Netlink, network: &str) -> Result<(), Error> {
-    let doing = "give a device its name back";
-    for link in link::list(host).or_fault("list the host's interfaces")? {
-        let Some(name) = home_name(&link, network).filter(|_| !link.is_up()) else { continue };
-        let place = Place { name: Some(name), alias: Some(""), ..Place::default() };
-        let unmarked = Place { group: Some(0), ..Place::default() };
-        match host.apply([link::put(link.index, &place)]) {
-            Ok(()) => host.apply([link::put(link.index, &unmarked)]).or_fault(doing)?,
-            Err(error) if error.is_exists() || error.is_not_found() => {}
-            Err(error) => return Err(error).or_fault(doing),
+/// and to those that came home while their name was taken. Failures are told of those that `matter`.
+pub fn rename_those_at_home(
+    host: &Netlink,
+    network: &str,
+    matters: impl Fn(&Link) -> bool,
+) -> Result<(), Error> {
+    let links = link::list(host).or_fault("list the host's interfaces")?;
+    let down = links.iter().filter(|link| !link.is_up());
+    let ours = down.filter_map(|link| Some((link, home_name(link, network)?)));
+    Error::all(ours.map(|(link, name)| match rename(host, link, name) {
+        Err(error) if matters(link) => {
+            Err(error).or_fault(&format!("give device {} its name {name} back", link.name))
         }
+        _ => Ok(()),
+    }))
+}
+
+/// One whose name is still taken keeps all.
+fn rename(host: &Netlink, link: &Link, name: IfName) -> kernel::Result<()> {
+    let place = Place { name: Some(name), alias: Some(""), ..Place::default() };
+    let unmarked = Place { group: Some(0), ..Place::default() };
+    match host.apply([link::put(link.index, &place)]) {
+        Ok(()) => host.apply([link::put(link.index, &unmarked)]),
+        Err(error) if error.is_exists() || error.is_not_found() => Ok(()),
+        Err(error) => Err(error),
     }
-    Ok(())
 }
 
 /// Whether the device is in a container of this network. The kernel numbers the namespaces that a device

@@ -3,9 +3,10 @@
 //! by itself when a namespace goes; here `ip` does the same with a veth end.
 
 use serde_json::{Value, json};
-use testkit::{in_netns, run};
+use testkit::{in_netns, require, run};
 
 use super::host_device::{assert_untouched, at_home, world};
+use crate::call::Answer;
 use crate::conf::{host_device, v4, with, without};
 use crate::world::{Plugins, World};
 
@@ -90,6 +91,38 @@ fn device_gets_its_name_back_after_its_namespace_has_gone() {
                 call.del(&result).ok();
                 assert_untouched(&world);
             }
+        }
+    });
+}
+
+/// Where the kernel refuses a device its name, this is told to whoever it concerns, and the others get
+/// theirs.
+#[test]
+fn one_that_cannot_be_renamed_keeps_no_other_from_it() {
+    in_netns(|| {
+        require!(Program("strace"));
+        for (verb, container, fails) in
+            [("DEL", "c9", false), ("DEL", "c1", true), ("DEL", "c2", false), ("GC", "c9", true)]
+        {
+            let world = world(2);
+            world.on_host("link add ens2 address 02:00:00:00:00:12 type veth peer name far2");
+            for (pod, name) in [(1, "dev7"), (2, "dev8")] {
+                let config = host_device(&json!({"device": format!("ens{pod}")}));
+                world.call(&config, pod).add().ok();
+                world.in_pod(pod, &format!("link set eth0 down name {name} netns host"));
+            }
+            let nobody = json!({"cni.dev/valid-attachments": []});
+            let call = world.call(&host_device(&nobody), 1).container(container).netns("");
+            // The first message lists the interfaces, and the next renames the first of them.
+            let wrapper = ["strace", "-qq", "-o", "/dev/null", "-e"];
+            let wrapper = [&wrapper[..], &["inject=sendto:error=EBUSY:when=2"]].concat();
+            let stdin = call.config.to_string();
+            let plugin = call.start_under(&wrapper, verb, stdin.as_bytes());
+            let answer = Answer::of(&plugin.wait_with_output().expect("strace can be waited for"));
+            assert_eq!(answer.success, !fails, "{verb} of {container}: {}", answer.stdout);
+            let has = |name: &str| at_home(&world, name).is_some();
+            let names = ["ens1", "ens2", "dev7", "dev8"].map(has);
+            assert_eq!(names, [false, true, true, false], "{verb} of {container}");
         }
     });
 }
