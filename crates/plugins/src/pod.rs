@@ -227,14 +227,17 @@ pub fn give_addresses(
 }
 
 /// The routes of a result as the kernel's: without a gateway of its own a route goes by the first
-/// gateway of its family, and without one of those straight out of the interface.
+/// gateway of its family, and without one of those, or by its scope, straight out of the interface.
 pub fn routes(index: IfIndex, ips: &[IpConfig], routes: &[cni::Route]) -> Vec<Route> {
     let wanted = |route: &cni::Route| {
         let same_family = |ip: &IpAddr| ip.is_ipv4() == route.dst.addr().is_ipv4();
         let first = ips.iter().filter_map(|ip| ip.gateway).find(|gateway| same_family(gateway));
         let number = |value: u32| Some(value).filter(|value| *value != 0);
         let mut made = Route::new(route.dst.trunc());
-        made.gateway = route.gw.or(first);
+        // The kernel refuses it a gateway. IPv6 has no scopes.
+        let is_direct = route.dst.addr().is_ipv4()
+            && route.scope.is_some_and(|scope| scope >= route::SCOPE_LINK);
+        made.gateway = route.gw.or(first.filter(|_| !is_direct));
         made.oif = Some(index);
         made.scope = Some(route.scope.unwrap_or(route::SCOPE_UNIVERSE));
         made.table = route.table.unwrap_or(made.table);

@@ -119,8 +119,10 @@ fn results() -> Vec<Case> {
         {"address": "10.1.0.5/24", "gateway": "10.1.0.1"}, {"address": "fd00:1::5/64"}]});
     let straight = json!({"type": "static", "addresses": [{"address": "10.1.0.5/24"}],
         "routes": [{"dst": "203.0.115.0/24", "scope": 253}]});
+    let scoped = json!({"routes": [{"dst": "203.0.115.0/24", "scope": 253}]});
     vec![
         case("route with a scope", &json!({"ipam": straight})),
+        case("route with a scope beside a gateway", &json!({"ipam": with(v4(), &scoped)})),
         case("routes with every attribute", &json!({"ipam": with(v4(), &routes)})),
         case(
             "dns",
