@@ -5,6 +5,7 @@ mod conf;
 mod resolv_conf;
 pub mod store;
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 
 use cni::{CniResult, Code, Dns, Error, IpConfig, Plugin, Request, Version};
@@ -58,7 +59,7 @@ fn del(request: &Request) -> Result<(), Error> {
     Ok(())
 }
 
-/// Each set must still hold an address for the attachment.
+/// The attachment must hold an address, and each that the result tells of out of the ranges.
 fn check(request: &Request) -> Result<(), Error> {
     let conf = HostLocal::understand(request)?;
     let id = &request.container_id;
@@ -99,13 +100,12 @@ fn gc(request: &Request) -> Result<(), Error> {
     let Some(valid) = request.valid_attachments()? else { return Ok(()) };
     let store = Store::open_existing(&data_dir_of(request)?, &request.network).map_err(fault)?;
     let Some(mut store) = store else { return Ok(()) };
+    let valid: HashSet<(&str, &str)> =
+        valid.iter().map(|one| (one.container_id.as_str(), one.ifname.as_str())).collect();
     // A file that names no interface was made by hand to keep an address free, or by a plugin of
     // many years ago; only DEL or a person may free it.
-    let is_valid = |id: &str, ifname: Option<&str>| {
-        ifname.is_none_or(|ifname| {
-            valid.iter().any(|one| one.container_id == id && one.ifname == ifname)
-        })
-    };
+    let is_valid =
+        |id: &str, ifname: Option<&str>| ifname.is_none_or(|ifname| valid.contains(&(id, ifname)));
     store.retain(is_valid).map_err(fault)?;
     Ok(())
 }

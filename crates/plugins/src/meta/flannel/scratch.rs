@@ -3,6 +3,7 @@
 //! the container alone; interfaces but for `eth0` have one of their own here, so that two
 //! attachments of a container do not overwrite each other's.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use cni::{Attachment, Code, Error, Request};
@@ -86,16 +87,17 @@ pub fn unlisted(
     valid: &[Attachment],
 ) -> Result<Vec<Stale>, Error> {
     let names = note::names(directory).map_err(|cause| io_error("list", directory, "", &cause))?;
+    let valid: HashSet<(&str, Option<&str>)> = valid
+        .iter()
+        .flat_map(|one| [None, Some(one.ifname.as_str())].map(|name| (&*one.container_id, name)))
+        .collect();
     let mut stale = Vec::new();
     for file in names {
         let (container_id, ifname) = match file.split_once(SEPARATOR) {
             Some((container_id, ifname)) => (container_id, Some(ifname)),
             None => (file.as_str(), None),
         };
-        let is_valid = |one: &Attachment| {
-            one.container_id == container_id && ifname.is_none_or(|name| one.ifname == name)
-        };
-        if valid.iter().any(is_valid) {
+        if valid.contains(&(container_id, ifname)) {
             continue;
         }
         let text = note::read(directory, &file).ok().flatten().unwrap_or_default();
