@@ -15,7 +15,7 @@ pub const PLUGIN: Plugin = Plugin {
     add,
     del: |_| Ok(()),
     check,
-    status: |_| Ok(()),
+    status: |request| understand(request).map(drop),
     gc: |_| Ok(()),
 };
 

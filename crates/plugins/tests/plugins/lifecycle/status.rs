@@ -50,6 +50,9 @@ fn status_tells_what_is_wrong_with_the_network() {
         let world = World::new(&Plugins::ours(), 1);
         world.on_host("link add br0 type veth peer name br0p");
         world.call(&bridge(&json!({})), 1).status().fails_with(50, "\"br0\"");
+        let fixed = json!({"type": "static", "addresses": [{"address": "10.3.0.5"}]});
+        let fixed = bridge(&json!({"bridge": "br1", "ipam": fixed}));
+        world.call(&fixed, 1).status().fails_with(7, "\"ipam.addresses[0].address\" is");
         let elsewhere = bridge(&json!({"bridge": "br1"}));
         world.call(&elsewhere, 1).status().ok();
         let nowhere = with(elsewhere.clone(), &json!({"ipam": {"type": "nowhere"}}));
