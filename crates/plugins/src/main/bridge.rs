@@ -108,18 +108,14 @@ fn ask_then_connect<'a>(
     let on_bridge = on_bridge.unwrap_or_default();
     let (mut found, mut missing) = prepare_bridge(bridge, host, &on_bridge, undo)?;
     let ips = given.as_ref().map(|given| given.ips.as_slice()).unwrap_or_default();
-    let pair = match connect(request, bridge, host, ns, &found, ips) {
+    let pair = match connect(request, bridge, host, ns, &found, ips, undo) {
         // Another ADD that failed has taken the empty bridge away in the meantime.
         Err(_) if !host::is_same(host, bridge, &found)? => {
             (found, missing) = prepare_bridge(bridge, host, &on_bridge, undo)?;
-            connect(request, bridge, host, ns, &found, ips)?
+            connect(request, bridge, host, ns, &found, ips, undo)?
         }
         other => other?,
     };
-    if let Some(gateway) = bridge.vlan_gateway {
-        undo.push(move || drop(vlan::gateway::remove_if_unused(host, gateway)));
-    }
-    undo.push(move || veth::take_back(host, pair.host));
     Ok(Made { found, on_bridge, missing, pair, given })
 }
 
@@ -133,11 +129,7 @@ fn connect_then_ask<'a>(
 ) -> Result<Made, Error> {
     delegated::refuse_early(request)?;
     let (found, _) = prepare_bridge(bridge, host, &[], undo)?;
-    let pair = connect(request, bridge, host, ns, &found, &[])?;
-    if let Some(gateway) = bridge.vlan_gateway {
-        undo.push(move || drop(vlan::gateway::remove_if_unused(host, gateway)));
-    }
-    undo.push(move || veth::take_back(host, pair.host));
+    let pair = connect(request, bridge, host, ns, &found, &[], undo)?;
     pod::bring_up(ns, pair.container, if bridge.dad { Dad::Wait } else { Dad::Skip })?;
     host::wait_for_port(host, &found, pair.host)?;
     let mut given = delegated::add_through_interface(request)?.unwrap_or_default();
@@ -190,13 +182,14 @@ fn missing_addresses(
     host::missing_addresses(host, bridge, holder.as_ref(), addresses)
 }
 
-fn connect(
+fn connect<'a>(
     request: &Request,
     bridge: &Bridge,
-    host: &Netlink,
+    host: &'a Netlink,
     ns: &Netns,
     found: &Link,
     ips: &[IpConfig],
+    undo: &mut Undo<'a>,
 ) -> Result<Pair, Error> {
     let asked = |option: bool| option.then_some(true);
     let port = PortOptions {
@@ -212,6 +205,10 @@ fn connect(
         vlan::port::enter(host, pair.host, vlans)
             .inspect_err(|_| veth::take_back(host, pair.host))?;
     }
+    if let Some(gateway) = bridge.vlan_gateway {
+        undo.push(move || drop(vlan::gateway::remove_if_unused(host, gateway)));
+    }
+    undo.push(move || veth::take_back(host, pair.host));
     Ok(pair)
 }
 

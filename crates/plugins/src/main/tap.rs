@@ -14,7 +14,7 @@ use crate::fault::OrFault;
 use crate::mac::{self, Source};
 use crate::pod::{self, Announce, Dad, Manner};
 use crate::undo::{Undo, or_undo};
-use crate::{delegated, identity, verify, veth};
+use crate::{child, delegated, identity, verify, veth};
 
 /// The plugin.
 pub const PLUGIN: Plugin = Plugin {
@@ -25,7 +25,7 @@ pub const PLUGIN: Plugin = Plugin {
     del,
     check,
     status,
-    gc,
+    gc: child::gc,
 };
 
 /// The kernel's word for tun and tap interfaces.
@@ -36,7 +36,6 @@ const KIND: &str = "tun";
 struct TapConf {
     multi_queue: bool,
     mtu: u32,
-    mac: String,
     owner: Option<u32>,
     group: Option<u32>,
     selinux_context: String,
@@ -66,23 +65,13 @@ fn understand(request: &Request) -> Result<Tap, Error> {
     Ok(Tap {
         multi_queue: conf.multi_queue,
         mtu: veth::understand_mtu(conf.mtu)?,
-        mac: wanted_mac(request, &conf.mac)?,
+        mac: mac::wanted(request, &[Source::RuntimeConfig, Source::Environment, Source::Conf])?,
         owner: understand_id("owner", conf.owner)?,
         group: understand_id("group", conf.group)?,
         label: understand_label(&conf.selinux_context)?,
         bridge,
         dns: conf.dns,
     })
-}
-
-/// The runtime's word before CNI_ARGS before the configuration's.
-fn wanted_mac(request: &Request, configured: &str) -> Result<Option<MacAddr>, Error> {
-    let from_runtime = mac::wanted(request, &[Source::RuntimeConfig, Source::Environment])?;
-    if from_runtime.is_some() || configured.is_empty() {
-        return Ok(from_runtime);
-    }
-    let mac = configured.parse::<MacAddr>();
-    mac.map(Some).map_err(|cause| Error::because(Code::INVALID_CONFIG, "key \"mac\"", &cause))
 }
 
 fn understand_id(key: &str, id: Option<u32>) -> Result<Option<u32>, Error> {
@@ -267,12 +256,4 @@ fn status(request: &Request) -> Result<(), Error> {
         return Err(Error::new(Code::NOT_AVAILABLE, msg));
     }
     delegated::status(request)
-}
-
-/// The interface needs none: it goes with its namespace.
-fn gc(request: &Request) -> Result<(), Error> {
-    match request.valid_attachments()? {
-        Some(_) => delegated::gc(request),
-        None => Ok(()),
-    }
 }

@@ -2,6 +2,7 @@
 //! `vlan`: a container on a VLAN of one of the host's interfaces.
 
 use cni::{CniResult, Error, Plugin, Request, Version};
+use kernel::bridge_vlan;
 use kernel::link::Kind;
 use serde::Deserialize;
 
@@ -19,9 +20,6 @@ pub const PLUGIN: Plugin = Plugin {
     gc: child::gc,
 };
 
-/// The highest VLAN that IEEE 802.1Q lets one use; 0 means a priority and no VLAN.
-const LAST_VLAN: u16 = 4094;
-
 #[derive(Debug, Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
 struct VlanConf {
@@ -30,10 +28,12 @@ struct VlanConf {
 
 fn understand(request: &Request) -> Result<Child, Error> {
     let conf: VlanConf = request.conf()?;
-    let id = u16::try_from(conf.vlan_id).ok().filter(|id| *id <= LAST_VLAN).ok_or_else(|| {
-        let msg = format!("key \"vlanId\" is {}, allowed are 0 to {LAST_VLAN}", conf.vlan_id);
-        Error::invalid_config(msg)
-    })?;
+    let id =
+        u16::try_from(conf.vlan_id).ok().filter(|id| *id <= bridge_vlan::MAX).ok_or_else(|| {
+            let (found, last) = (conf.vlan_id, bridge_vlan::MAX);
+            let msg = format!("key \"vlanId\" is {found}, allowed are 0 to {last}");
+            Error::invalid_config(msg)
+        })?;
     let child = Child::understand(request, Kind::Vlan(id), Mac::OfParent)?;
     if child.parent == Parent::OfDefaultRoute {
         let msg = "key \"master\" must be set: it names the interface that the VLAN is on";

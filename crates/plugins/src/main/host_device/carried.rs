@@ -13,8 +13,6 @@ use kernel::{Family, IfIndex, Netlink};
 use crate::fault::OrFault;
 use crate::pod;
 
-const TABLE_LOCAL: u32 = 255; // RT_TABLE_LOCAL, linux/rtnetlink.h
-const PROTOCOL_KERNEL: u8 = 2; // RTPROT_KERNEL, linux/rtnetlink.h
 const PROTOCOL_RA: u8 = 9; // RTPROT_RA, linux/rtnetlink.h
 
 /// Addresses and routes of a device, to be made again elsewhere.
@@ -132,8 +130,8 @@ fn is_made_by_hand(route: &Route) -> bool {
         IpNet::V6(dst) => dst.addr().is_unicast_link_local() && dst.prefix_len() != 0,
     };
     route.kind == route::KIND_UNICAST
-        && route.table != TABLE_LOCAL
-        && ![PROTOCOL_KERNEL, PROTOCOL_RA].contains(&route.protocol)
+        && route.table != route::TABLE_LOCAL
+        && ![route::PROTOCOL_KERNEL, PROTOCOL_RA].contains(&route.protocol)
         && !is_link_local
 }
 

@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use cni::{Code, Error, Request};
-use kernel::MacAddr;
+use cni::{Error, Request};
 use kernel::link::Attributes;
 use serde::Deserialize;
 
@@ -19,7 +18,6 @@ const DATA_DIR: &str = "/run/cni/tuning";
 #[serde(default, rename_all = "camelCase")]
 struct TuningConf {
     sysctl: BTreeMap<String, String>,
-    mac: Option<String>,
     mtu: u32,
     promisc: bool,
     allmulti: Option<bool>,
@@ -62,6 +60,7 @@ pub struct Tuning {
 impl Tuning {
     pub fn understand(request: &Request) -> Result<Tuning, Error> {
         let conf: TuningConf = request.conf()?;
+        let sources = [Source::Args, Source::RuntimeConfig, Source::Environment, Source::Conf];
         let data: DataDirConf = request.conf()?;
         let args = conf.args.cni;
         let mut sysctls = conf.sysctl;
@@ -73,7 +72,7 @@ impl Tuning {
         Ok(Tuning {
             sysctls: sysctls.collect::<Result<_, _>>()?,
             attributes: Attributes {
-                mac: wanted_mac(request, conf.mac.as_deref())?,
+                mac: mac::wanted(request, &sources)?,
                 mtu: Some(args.mtu.unwrap_or(conf.mtu)).filter(|mtu| *mtu != 0),
                 promisc: promisc.then_some(true),
                 allmulti: args.allmulti.or(conf.allmulti),
@@ -82,17 +81,6 @@ impl Tuning {
             data_dir: data.data_dir.unwrap_or_else(|| DATA_DIR.into()),
         })
     }
-}
-
-fn wanted_mac(request: &Request, stated: Option<&str>) -> Result<Option<MacAddr>, Error> {
-    let sources = [Source::Args, Source::RuntimeConfig, Source::Environment];
-    if let Some(mac) = mac::wanted(request, &sources)? {
-        return Ok(Some(mac));
-    }
-    let mac = stated.map(str::parse).transpose();
-    mac.map_err(|cause: kernel::MacAddrError| {
-        Error::because(Code::INVALID_CONFIG, "key \"mac\"", &cause)
-    })
 }
 
 /// Where the backups are; a key that cannot be read is nothing that DEL could act on.

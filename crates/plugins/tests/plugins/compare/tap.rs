@@ -49,6 +49,7 @@ fn options() -> Vec<Case> {
         case("multiQueue with owner and group", &with(tap(&ids), &json!({"multiQueue": true}))),
         case("mtu", &json!({"mtu": 1400})),
         case("mac", &json!({"mac": "02:00:00:00:00:21"})),
+        case("empty mac", &json!({"mac": ""})),
         case("mac with owner and group", &with(tap(&ids), &json!({"mac": "02:00:00:00:00:21"}))),
         case("MAC in CNI_ARGS", &json!({"mac": "02:00:00:00:00:21"})).args("MAC=02:00:00:00:00:22"),
         case("mac of the runtime", &json!({"runtimeConfig": {"mac": "02:00:00:00:00:23"}}))

@@ -35,6 +35,7 @@ fn plain() -> Vec<Case> {
     cases.extend([
         case("nothing to do", &json!({})),
         case("hardware address", &json!({"mac": "02:00:00:00:00:07"})),
+        case("empty hardware address", &json!({"mac": "", "mtu": 1300})),
         case("mtu", &json!({"mtu": 1300})),
         case("promisc", &json!({"promisc": true})),
         case("promisc off", &json!({"promisc": false})),
