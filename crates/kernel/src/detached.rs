@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A child that outlives us, so that the caller need not sleep through the kernel's grace periods: it
-//! sends one prepared netlink message, or only holds sockets until it ends. The only fork in the
-//! product.
+//! sends one prepared netlink message, or only holds sockets until it ends. The only other fork in the
+//! product is for a tap with a label of its own, and is waited for ([`crate::tun`]).
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, PoisonError};

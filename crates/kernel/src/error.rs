@@ -68,14 +68,6 @@ impl Error {
     pub fn is_timed_out(&self) -> bool {
         self.errno == Errno::TIMEDOUT
     }
-
-    /// The same request may succeed a moment later.
-    pub fn can_retry(&self) -> bool {
-        matches!(
-            self.errno,
-            Errno::AGAIN | Errno::INTR | Errno::BUSY | Errno::NOBUFS | Errno::NOMEM
-        )
-    }
 }
 
 impl fmt::Display for Error {

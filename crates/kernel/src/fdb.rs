@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Forwarding entries: behind which bridge port, or which VXLAN peer, a hardware address is.
+//! Forwarding entries: behind which bridge port, or which VXLAN peer, a hardware address is. For the
+//! overlay between nodes; no plugin needs them.
 
 use std::net::IpAddr;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Neighbours: which hardware address an IP address has on a link (ARP, NDP), and which ones
-//! we answer for. Forwarding entries of bridges and VXLAN are in [`crate::fdb`].
+//! we answer for. Forwarding entries of bridges and VXLAN are in [`crate::fdb`]. Both are for the
+//! overlay between nodes; no plugin needs them.
 
 use std::net::IpAddr;
 
