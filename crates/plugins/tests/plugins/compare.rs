@@ -224,10 +224,15 @@ fn macvlan_does_what_gos_does() {
 }
 
 #[test]
-fn vm_ipvlan_refuses_what_gos_does() {
+fn ipvlan_refuses_what_gos_does() {
+    in_netns(|| compare("ipvlan refused", links::ipvlan_refused()));
+}
+
+#[test]
+fn vm_ipvlan_fails_as_gos_does() {
     in_netns(|| {
         not_run_unless!(Link("ipvlan"));
-        compare("ipvlan refused", links::ipvlan_refused());
+        compare("ipvlan failing", links::ipvlan_failing());
     });
 }
 
@@ -240,10 +245,15 @@ fn tap_does_what_gos_does() {
 }
 
 #[test]
-fn vm_vrf_refuses_what_gos_does() {
+fn vrf_refuses_what_gos_does() {
+    in_netns(|| compare("vrf refused", vrf::refused()));
+}
+
+#[test]
+fn vm_vrf_fails_as_gos_does() {
     in_netns(|| {
         not_run_unless!(Link("vrf"));
-        compare("vrf refused", vrf::refused());
+        compare("vrf failing", vrf::failing());
     });
 }
 
@@ -256,10 +266,15 @@ fn vm_ipvlan_does_what_gos_does() {
 }
 
 #[test]
-fn vm_vlan_refuses_what_gos_does() {
+fn vlan_refuses_what_gos_does() {
+    in_netns(|| compare("vlan refused", links::vlan_refused()));
+}
+
+#[test]
+fn vm_vlan_fails_as_gos_does() {
     in_netns(|| {
         not_run_unless!(Link("vlan"));
-        compare("vlan refused", links::vlan_refused());
+        compare("vlan failing", links::vlan_failing());
     });
 }
 
@@ -269,6 +284,11 @@ fn vm_vlan_does_what_gos_does() {
         not_run_unless!(Link("vlan"));
         compare("vlan", links::vlan_cases());
     });
+}
+
+#[test]
+fn dummy_refuses_what_gos_does() {
+    in_netns(|| compare("dummy refused", links::dummy_refused()));
 }
 
 #[test]

@@ -43,7 +43,7 @@ const REFUSING: &[&str] = &[
     "macvlan",
     "ipvlan refused",
     "vlan refused",
-    "dummy",
+    "dummy refused",
 ];
 
 pub const INTENDED: &[Intended] = &[
@@ -109,8 +109,8 @@ pub const INTENDED: &[Intended] = &[
             "tuning",
             "sbr",
             "macvlan",
-            "ipvlan refused",
-            "vlan refused",
+            "ipvlan failing",
+            "vlan failing",
         ],
         fits: |d| d.failed && !d.fact.starts_with("answer/"),
     },
@@ -359,7 +359,7 @@ pub const INTENDED: &[Intended] = &[
     },
     Intended {
         reason: "the master of an ipvlan drops what is longer than its MTU, so it is an error",
-        groups: &["ipvlan refused"],
+        groups: &["ipvlan failing"],
         fits: |d| d.case.name == "mtu above the master's" && d.ours == Some("failure"),
     },
     Intended {

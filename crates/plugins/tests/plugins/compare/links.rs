@@ -122,12 +122,16 @@ fn with_master(conf: Conf) -> Vec<Case> {
     ]
 }
 
-/// What those refuse alike that have a master.
-fn refused_with_master(conf: Conf) -> Vec<Case> {
-    vec![
-        case(conf, "master is missing", &json!({"master": "m9"})).fails(7, "m9"),
-        case(conf, "mtu above the master's", &json!({"mtu": 1501})).fails(7, "1500"),
-    ]
+fn missing_master(conf: Conf) -> Case {
+    case(conf, "master is missing", &json!({"master": "m9"})).fails(7, "m9")
+}
+
+fn long_mtu(conf: Conf) -> Case {
+    case(conf, "mtu above the master's", &json!({"mtu": 1501})).fails(7, "1500")
+}
+
+fn without_ipam(conf: Conf) -> Case {
+    Case::new("no ipam key", without(conf(&json!({})), &["ipam"])).before(&LAN).fails(7, "ipam")
 }
 
 /// The default route leads through `m0`.
@@ -164,7 +168,7 @@ pub fn macvlan_cases() -> Vec<Case> {
         with_master(macvlan),
         default_route(macvlan),
         refused(macvlan),
-        refused_with_master(macvlan),
+        vec![missing_master(macvlan), long_mtu(macvlan)],
     ];
     let mac = json!({"mac": "02:00:00:00:00:05"});
     let both = with(mac.clone(), &json!({"runtimeConfig": {"mac": "02:00:00:00:00:06"}}));
@@ -212,23 +216,30 @@ pub fn ipvlan_cases() -> Vec<Case> {
     plain.into_iter().flatten().chain(own).collect()
 }
 
+/// What is refused before the kernel is asked, so that any will do.
 pub fn ipvlan_refused() -> Vec<Case> {
     let no_interface = ipvlan(&after_another(&json!([])));
-    let own = vec![
+    vec![
+        missing_master(ipvlan),
         no_default_route(ipvlan),
         Case::new("chained without interface", without(no_interface, &["master"]))
             .before(&LAN)
             .steps(&[Add(1)])
             .fails(7, "single named interface"),
-        Case::new("no ipam key", without(ipvlan(&json!({})), &["ipam"]))
-            .before(&LAN)
-            .fails(7, "ipam"),
+        without_ipam(ipvlan),
         case(ipvlan, "unknown mode", &json!({"mode": "bridge"})).fails(7, "mode"),
+    ]
+}
+
+pub fn ipvlan_failing() -> Vec<Case> {
+    vec![
+        fails_late(ipvlan),
+        // The Go plugin does not refuse it.
+        long_mtu(ipvlan),
         case(ipvlan, "CHECK of another mode", &json!({}))
             .steps(&[Add(1), Pod("link set eth0 type ipvlan mode l3"), Check(1), Del(1)])
             .failing(&[(2, 999)]),
-    ];
-    [vec![fails_late(ipvlan)], refused_with_master(ipvlan), own].concat()
+    ]
 }
 
 pub fn vlan_cases() -> Vec<Case> {
@@ -236,15 +247,22 @@ pub fn vlan_cases() -> Vec<Case> {
     [essential(vlan), with_master(vlan), own].concat()
 }
 
+/// What is refused before the kernel is asked, so that any will do.
 pub fn vlan_refused() -> Vec<Case> {
-    let own = vec![
+    vec![
+        missing_master(vlan),
+        long_mtu(vlan),
         case(vlan, "VLAN 4095", &json!({"vlanId": 4095})).fails(7, "4095"),
         Case::new("no master", without(vlan(&json!({})), &["master"]))
             .before(&LAN)
             .fails(7, "master"),
-        Case::new("no ipam key", without(vlan(&json!({})), &["ipam"]))
-            .before(&LAN)
-            .fails(7, "ipam"),
+        without_ipam(vlan),
+    ]
+}
+
+pub fn vlan_failing() -> Vec<Case> {
+    vec![
+        fails_late(vlan),
         case(vlan, "master is down", &json!({}))
             .before(&lan_and(&[Host("link set m0 down")]))
             .fails(999, "down"),
@@ -254,14 +272,16 @@ pub fn vlan_refused() -> Vec<Case> {
         case(vlan, "CHECK of another MTU", &json!({"mtu": 1400}))
             .steps(&[Add(1), Pod("link set eth0 mtu 1300"), Check(1), Del(1)])
             .failing(&[(2, 999)]),
-    ];
-    [vec![fails_late(vlan)], refused_with_master(vlan), own].concat()
+    ]
+}
+
+pub fn dummy_refused() -> Vec<Case> {
+    vec![without_ipam(dummy)]
 }
 
 pub fn dummy_cases() -> Vec<Case> {
     let own = vec![
         case(dummy, "dns", &json!({"dns": {"nameservers": ["10.0.0.2"]}})),
-        Case::new("no ipam key", without(dummy(&json!({})), &["ipam"])).fails(7, "ipam"),
         case(dummy, "CHECK of an interface that is down", &json!({}))
             .steps(&[Add(1), Pod("link set eth0 down"), Check(1), Del(1)])
             .failing(&[(2, 999)]),
