@@ -32,7 +32,7 @@ use crate::world::{Plugins, vlan_switch};
 
 /// Plays every case with both sets and reports all that is wrong at once.
 fn compare(group: &str, cases: Vec<Case>) {
-    require!(Program("nsenter"), Link("bridge"), Link("veth"));
+    require!(Link("bridge"), Link("veth"));
     let (go, ours) = (Plugins::go(), Plugins::ours());
     let mut used = BTreeSet::new();
     let mut problems = Vec::new();

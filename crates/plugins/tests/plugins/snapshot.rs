@@ -8,7 +8,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::Value;
+use kernel::Netns;
+use serde_json::{Deserializer, Value};
 use testkit::{Ns, run, wait_some};
 
 /// Fields that count, that identify, or that follow from hardware addresses.
@@ -25,11 +26,24 @@ const PASSING: &[&str] = &[
     "root_port",
 ];
 
-/// The switches that plugins turn.
-const SYSCTLS: &str = "ipv4/ip_forward ipv6/conf/all/forwarding ipv4/conf/*/arp_notify \
-    ipv4/conf/*/route_localnet \
-    ipv6/conf/*/accept_dad ipv6/conf/*/enhanced_dad ipv6/conf/*/accept_ra \
-    ipv6/conf/*/disable_ipv6 ipv6/conf/*/keep_addr_on_down ipv6/conf/*/ndisc_notify";
+/// The switches that plugins turn, below `/proc/sys/net`.
+const SYSCTLS: [&str; 2] = ["ipv4/ip_forward", "ipv6/conf/all/forwarding"];
+
+/// The same for each interface.
+const SYSCTLS_OF_LINKS: [(&str, &[&str]); 2] = [
+    ("ipv4/conf", &["arp_notify", "route_localnet"]),
+    (
+        "ipv6/conf",
+        &[
+            "accept_dad",
+            "enhanced_dad",
+            "accept_ra",
+            "disable_ipv6",
+            "keep_addr_on_down",
+            "ndisc_notify",
+        ],
+    ),
+];
 
 /// Names and values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,30 +74,28 @@ impl Snapshot {
 
     /// Adds links, addresses, routes, rules, VLANs of ports and switches of a namespace.
     pub fn look_into(&mut self, place: &str, ns: &Ns) {
-        let [links, routes, rules, rules6, vlans, sysctls] = settled(ns);
-        let links = entries(&links);
+        let Seen { links, routes, rules, vlans, sysctls } = settled(ns);
         for link in &links {
             self.add_link(place, link);
         }
         if links.iter().any(is_shaped) {
             self.add_shaping(place, ns, &links);
         }
-        for route in entries(&routes).iter().filter(|route| !is_link_local(&route["dst"])) {
+        for route in routes.iter().filter(|route| !is_link_local(&route["dst"])) {
             self.add_route(place, route);
         }
-        for (at, rule) in entries(&rules).iter().chain(&entries(&rules6)).enumerate() {
+        for (at, rule) in rules.iter().enumerate() {
             self.0.insert(format!("{place}/rule {at}"), rule.to_string());
         }
-        for port in entries(&vlans) {
+        for port in &vlans {
             let name = format!("{place}/{}/vlan", text(&port["ifname"]));
-            for vlan in entries(&port["vlans"].to_string()) {
+            for vlan in items(&port["vlans"]) {
                 let (first, last) = (&vlan["vlan"], &vlan["vlanEnd"]);
                 self.0.insert(format!("{name} {first} {last}"), vlan["flags"].to_string());
             }
         }
-        for line in sysctls.lines() {
-            let (name, value) = line.split_once(':').expect("grep prints name and value");
-            self.0.insert(format!("{place}/sysctl {name}"), value.to_owned());
+        for (name, value) in sysctls {
+            self.0.insert(format!("{place}/sysctl {name}"), value);
         }
     }
 
@@ -98,10 +110,10 @@ impl Snapshot {
                 self.add(&format!("{name}/{key}"), key, value);
             }
         }
-        for address in entries(&link["addr_info"].to_string()) {
+        for address in items(&link["addr_info"]) {
             if !is_link_local(&address["local"]) {
                 let shown = format!("{name}/addr {}", text(&address["local"]));
-                self.add(&shown, "", &address);
+                self.add(&shown, "", address);
             }
         }
     }
@@ -202,33 +214,78 @@ pub fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-fn entries(json: &str) -> Vec<Value> {
-    serde_json::from_str(json).expect("ip -j prints JSON")
+fn items(list: &Value) -> &[Value] {
+    list.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+/// What a namespace holds.
+struct Seen {
+    links: Vec<Value>,
+    routes: Vec<Value>,
+    rules: Vec<Value>,
+    vlans: Vec<Value>,
+    sysctls: Vec<(String, String)>,
 }
 
 /// Reads all of a namespace in one visit, when every link's state agrees with its carrier: the
 /// kernel follows a change of carrier in a task of its own.
-fn settled(ns: &Ns) -> [String; 6] {
-    let script = format!(
-        "cd /proc/sys/net; ip -j -d addr; echo; echo; ip -j -d route show table all; echo; echo; \
-         ip -j rule; echo; echo; ip -6 -j rule; echo; echo; \
-         bridge -j -compressvlans vlan show; echo; echo; grep -s . {SYSCTLS}"
-    );
-    let net = format!("--net={}", ns.path().display());
+fn settled(ns: &Ns) -> Seen {
+    let netns = Netns::open(ns.path()).expect("a namespace of the test can be opened");
     let read = || {
-        let told = run("nsenter", &[&net, "sh", "-c", &script]);
-        let parts: Vec<String> = told.splitn(6, "\n\n").map(as_list).collect();
-        let parts: [String; 6] = parts.try_into().expect("six commands print six parts");
-        let is_settled = |link: &Value| has_settled(link) && has_ipv6_routes(link, &parts[1]);
-        entries(&parts[0]).iter().all(is_settled).then_some(parts)
+        let seen = netns.enter(look).expect("a namespace of the test can be entered");
+        let is_settled = |link: &Value| has_settled(link) && has_ipv6_routes(link, &seen.routes);
+        seen.links.iter().all(is_settled).then_some(seen)
     };
     wait_some(Duration::from_secs(5), read).expect("links settle within seconds")
 }
 
-/// `ip -j` prints nothing at all for an empty list.
-fn as_list(part: &str) -> String {
-    let part = part.trim();
-    if part.is_empty() { "[]".to_owned() } else { part.to_owned() }
+/// By few programs: where the machine is emulated, to start one takes a tenth of a second.
+fn look() -> Seen {
+    const BATCH: &str = "/run/look";
+    fs::write(BATCH, "addr\nroute show table all\nrule\n").expect("/run can be written to");
+    let mut lists = lists(&run("ip", &["-j", "-d", "-batch", BATCH])).into_iter();
+    // An empty list may be printed as nothing; links and rules there always are.
+    let (links, rules) = (lists.next().unwrap_or_default(), lists.next_back().unwrap_or_default());
+    let of_ipv6 = self::lists(&run("ip", &["-6", "-j", "-d", "rule"]));
+    let is_bridge = |link: &Value| link["linkinfo"]["info_kind"] == "bridge";
+    let vlans = match links.iter().any(is_bridge) {
+        true => self::lists(&run("bridge", &["-j", "-compressvlans", "vlan", "show"])),
+        false => Vec::new(),
+    };
+    Seen {
+        links,
+        routes: lists.next().unwrap_or_default(),
+        rules: rules.into_iter().chain(of_ipv6.into_iter().flatten()).map(without_maker).collect(),
+        vlans: vlans.into_iter().flatten().collect(),
+        sysctls: sysctls(),
+    }
+}
+
+/// Who made a rule is not what it does.
+fn without_maker(mut rule: Value) -> Value {
+    rule.as_object_mut().expect("a rule is an object").remove("protocol");
+    rule
+}
+
+fn lists(told: &str) -> Vec<Vec<Value>> {
+    let lists = Deserializer::from_str(told).into_iter();
+    lists.map(|list| list.expect("ip -j prints lists")).collect()
+}
+
+/// The switches of the namespace that we are in, as far as the kernel has them.
+fn sysctls() -> Vec<(String, String)> {
+    let mut names: Vec<String> = SYSCTLS.map(str::to_owned).to_vec();
+    for (directory, keys) in SYSCTLS_OF_LINKS {
+        let links = fs::read_dir(Path::new("/proc/sys/net").join(directory)).into_iter().flatten();
+        for link in links.filter_map(|link| link.ok()?.file_name().into_string().ok()) {
+            names.extend(keys.iter().map(|key| format!("{directory}/{link}/{key}")));
+        }
+    }
+    let read = |name: String| {
+        let value = fs::read_to_string(Path::new("/proc/sys/net").join(&name)).ok()?;
+        Some((name, value.trim_end().to_owned()))
+    };
+    names.into_iter().filter_map(read).collect()
 }
 
 fn has_flag(link: &Value, flag: &str) -> bool {
@@ -244,10 +301,10 @@ fn has_settled(link: &Value) -> bool {
 }
 
 /// The kernel makes the route to an address of its own a moment after the link is up.
-fn has_ipv6_routes(link: &Value, routes: &str) -> bool {
+fn has_ipv6_routes(link: &Value, routes: &[Value]) -> bool {
     let is_waiting = |address: &Value| {
-        let route = format!("\"type\":\"local\",\"dst\":{}", address["local"]);
-        address["nodad"] == true && !routes.contains(&route)
+        let is_its = |route: &Value| route["type"] == "local" && route["dst"] == address["local"];
+        address["nodad"] == true && !routes.iter().any(is_its)
     };
-    !has_flag(link, "LOWER_UP") || !entries(&link["addr_info"].to_string()).iter().any(is_waiting)
+    !has_flag(link, "LOWER_UP") || !items(&link["addr_info"]).iter().any(is_waiting)
 }

@@ -28,9 +28,7 @@ pub struct Moment {
 pub fn play(case: &Case, plugins: &Plugins) -> Vec<Moment> {
     let pods = case.steps.iter().map(|step| step.container()).max().unwrap_or(1);
     let world = World::new(plugins, pods);
-    for step in &case.before {
-        prepare(&world, *step);
-    }
+    prepare_all(&world, &case.before);
     let mut results = vec![Value::Null; pods + 1];
     let look = || if case.gives_addresses_only() { world.disk() } else { world.snapshot() };
     let mut last = look();
@@ -65,6 +63,28 @@ impl Step {
         match self {
             Step::Add(n) | Step::Check(n) | Step::Del(n) => n,
             _ => 1,
+        }
+    }
+}
+
+/// Lines of `ip` for one place by one process; see `snapshot::look`.
+fn prepare_all(world: &World, steps: &[Step]) {
+    const BATCH: &str = "/run/before";
+    // What has an option of its own cannot be in a batch.
+    let batched = |step: &Step| match *step {
+        Step::Host(line) if !line.starts_with('-') => Some((&world.host, line)),
+        Step::Pod(line) if !line.starts_with('-') => Some((world.pod(1), line)),
+        _ => None,
+    };
+    let place = |step: &Step| batched(step).map(|(place, _)| place.name());
+    for group in steps.chunk_by(|one, next| place(one).is_some() && place(one) == place(next)) {
+        let lines: Vec<&str> = group.iter().filter_map(batched).map(|(_, line)| line).collect();
+        match group.first().and_then(batched) {
+            Some((place, _)) => {
+                fs::write(BATCH, lines.join("\n")).expect("a file below /run can be written");
+                place.ip(&["-batch", BATCH]);
+            }
+            None => group.iter().for_each(|step| prepare(world, *step)),
         }
     }
 }
