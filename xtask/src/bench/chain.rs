@@ -179,31 +179,32 @@ impl<'a> Attached<'a> {
         })
     }
 
-    /// Microseconds from the start of the first plugin to the end of the last.
+    /// Microseconds of all its plugins together.
     fn add(&mut self) -> Result<f64> {
-        let start = Instant::now();
+        let mut micros = 0.0;
         for at in 0..self.configs.len() {
-            let answer = self.call(at, "ADD")?;
-            self.result = fs::read_to_string(answer)?;
+            micros += self.call(at, "ADD")?;
+            self.result = fs::read_to_string(self.answer())?;
         }
-        Ok(start.elapsed().as_secs_f64() * 1e6)
+        Ok(micros)
     }
 
     fn del(&self) -> Result<f64> {
-        let start = Instant::now();
-        for at in (0..self.configs.len()).rev() {
-            self.call(at, "DEL")?;
-        }
-        let micros = start.elapsed().as_secs_f64() * 1e6;
+        let backwards = (0..self.configs.len()).rev();
+        let micros = backwards.map(|at| self.call(at, "DEL")).sum::<Result<f64>>()?;
         for suffix in ["conf", "answer"] {
             fs::remove_file(self.files.with_extension(suffix)).context("clean up")?;
         }
         Ok(micros)
     }
 
-    fn call(&self, at: usize, verb: &str) -> Result<PathBuf> {
-        let (conf, answer) =
-            (self.files.with_extension("conf"), self.files.with_extension("answer"));
+    /// Where the last answer is.
+    fn answer(&self) -> PathBuf {
+        self.files.with_extension("answer")
+    }
+
+    fn call(&self, at: usize, verb: &str) -> Result<f64> {
+        let conf = self.files.with_extension("conf");
         let config = &self.configs[at];
         let text = match self.result.as_str() {
             "" => format!("{config}}}"),
@@ -212,8 +213,7 @@ impl<'a> Attached<'a> {
         fs::write(&conf, text)?;
         let plugin = self.chain.plugins[at].0;
         let call = Call::plugin(self.chain.subject, plugin, verb, &conf);
-        call.with_path().attachment(&self.container, &self.netns).time_into(&answer)?;
-        Ok(answer)
+        call.with_path().attachment(&self.container, &self.netns).time_into(&self.answer())
     }
 }
 
@@ -287,8 +287,8 @@ pub fn attach_for_portmap(lab: &Lab, netns: &str) -> Result<(PathBuf, String)> {
     let chains = chains(lab);
     let chain = chains.iter().find(|chain| chain.who == Who::Ours).context("our chain")?;
     let mut one = Attached::new(chain, netns, 0)?;
-    let answer = one.call(0, "ADD")?;
-    one.result = fs::read_to_string(answer)?;
+    one.call(0, "ADD")?;
+    one.result = fs::read_to_string(one.answer())?;
     let mut config: Value = serde_json::from_str(&format!("{}}}", one.configs[1]))?;
     config["prevResult"] = serde_json::from_str(&one.result)?;
     Ok((write_conf("portmap", &config)?, one.container))
