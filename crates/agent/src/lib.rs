@@ -1,0 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The node daemon. What decides anything is pure and in modules of its own; the rest orders and
+//! repeats.
+
+pub mod options;
+pub mod underlay;

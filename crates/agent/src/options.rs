@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a node agent is told: by flags, by the environment, by a file, in this order. Flags and
+//! variables of flanneld mean here what they mean there.
+
+mod file;
+mod flags;
+mod settings;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+pub use self::settings::{Etcd, Kubernetes, Masquerade, Settings, StoreChoice, Tls};
+pub use self::table::{Kind, OPTIONS, Spec};
+
+/// What is wrong with what was told: by whom, about which option, and what is allowed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {problem}")]
+pub struct Error {
+    /// Such as `flag --iptables-resync` or `key "store" of /etc/podwire/agent.toml`.
+    pub place: String,
+    /// What is wrong there, with the value and what is allowed.
+    pub problem: String,
+}
+
+impl Error {
+    fn new(place: impl Into<String>, problem: impl Into<String>) -> Error {
+        Error { place: place.into(), problem: problem.into() }
+    }
+}
+
+/// A value as it was written, and where, for errors.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Told {
+    place: String,
+    words: Vec<String>,
+}
+
+/// Values by option.
+type Values = BTreeMap<&'static str, Told>;
+
+/// What the command line asks for.
+#[derive(Debug, Clone)]
+pub enum Asked {
+    /// To run with these settings.
+    Run(Box<Settings>),
+    /// To print the options and end.
+    Help,
+    /// To print the version and end.
+    Version,
+}
+
+/// Reads all three. `var` looks up a variable of the environment, `read` reads a file.
+pub fn understand(
+    args: &[String],
+    var: impl Fn(&str) -> Option<String>,
+    read: impl Fn(&str) -> std::io::Result<String>,
+) -> Result<Asked, Error> {
+    let mut values = match flags::parse(args)? {
+        flags::Parsed::Help => return Ok(Asked::Help),
+        flags::Parsed::Version => return Ok(Asked::Version),
+        flags::Parsed::Values(values) => values,
+    };
+    for spec in OPTIONS {
+        let name = spec.variable();
+        if let Some(text) = var(&name).filter(|_| !values.contains_key(spec.name)) {
+            values.insert(spec.name, Told { place: format!("variable {name}"), words: vec![text] });
+        }
+    }
+    if let Some(config) = values.get("config") {
+        let path = config.words.last().cloned().unwrap_or_default();
+        let text = read(&path)
+            .map_err(|cause| Error::new(&config.place, format!("cannot read {path:?}: {cause}")))?;
+        for (name, told) in file::parse(&path, &text)? {
+            values.entry(name).or_insert(told);
+        }
+    }
+    Settings::understand(&values).map(|settings| Asked::Run(Box::new(settings)))
+}
+
+/// All options as `--help` shows them.
+pub fn help() -> String {
+    let width = OPTIONS.iter().map(|spec| spec.name.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for spec in OPTIONS {
+        let default = match (spec.kind, spec.default) {
+            (Kind::Switch, default) => format!(" [default: {default}]"),
+            (_, "") => String::new(),
+            (_, default) => format!(" [default: {default}]"),
+        };
+        text.push_str(&format!("  --{:width$}  {}{default}\n", spec.name, spec.about));
+    }
+    text
+}

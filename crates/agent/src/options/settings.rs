@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Options as understood: every default settled, every contradiction refused.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use regex_lite::Regex;
+
+use super::table::{Kind, Spec};
+use super::{Error, Told, Values};
+
+/// All that an agent was told.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// This node's name, where it was told.
+    pub node_name: Option<String>,
+    /// Where nodes learn of each other.
+    pub store: StoreChoice,
+    /// net-conf.json, to be stored where there is none.
+    pub net_config: Option<String>,
+    /// Time before its end that a lease is renewed.
+    pub renew_margin: Duration,
+    /// Interfaces by name or address, in order.
+    pub interfaces: Vec<String>,
+    /// Patterns for addresses or names.
+    pub interface_patterns: Vec<Regex>,
+    /// An address that the interface must reach.
+    pub can_reach: Option<IpAddr>,
+    /// The address that others use.
+    pub public_ipv4: Option<Ipv4Addr>,
+    /// Its sister.
+    pub public_ipv6: Option<Ipv6Addr>,
+    /// subnet.env.
+    pub subnet_file: PathBuf,
+    /// What is done to what leaves the network, if anything.
+    pub masquerade: Option<Masquerade>,
+    /// Whether the network's packets are let through.
+    pub forwards: bool,
+    /// Whether addresses that no pod has are dropped.
+    pub blackhole: bool,
+    /// The CNI configuration to keep, if any.
+    pub cni_conf: Option<PathBuf>,
+    /// What survives a reboot.
+    pub state_dir: PathBuf,
+    /// Sockets.
+    pub run_dir: PathBuf,
+    /// Multicast between nodes.
+    pub multicast: bool,
+    /// Full packets to peers.
+    pub path_check: bool,
+    /// Between full comparisons.
+    pub compare_every: Duration,
+    /// Where health and metrics listen.
+    pub health: Option<(IpAddr, u16)>,
+    /// Logs as JSON.
+    pub logs_json: bool,
+    /// How much is logged.
+    pub verbosity: u64,
+    /// Nothing is changed.
+    pub dry_run: bool,
+}
+
+/// Where nodes learn of each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreChoice {
+    /// A file of this machine.
+    Embedded(PathBuf),
+    /// etcd.
+    Etcd(Etcd),
+    /// Kubernetes' nodes.
+    Kubernetes(Kubernetes),
+}
+
+/// How etcd is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Etcd {
+    /// Its servers.
+    pub endpoints: Vec<String>,
+    /// Where the network is.
+    pub prefix: String,
+    /// Keys and certificates.
+    pub tls: Tls,
+    /// User and password.
+    pub user: Option<(String, String)>,
+}
+
+/// Files of keys and certificates.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tls {
+    /// Who signs the servers' certificates.
+    pub authority: Option<PathBuf>,
+    /// The client's certificate and key.
+    pub identity: Option<(PathBuf, PathBuf)>,
+}
+
+/// How Kubernetes is reached, and what it is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kubernetes {
+    /// Its API's address.
+    pub api_url: Option<String>,
+    /// A kubeconfig.
+    pub kubeconfig: Option<PathBuf>,
+    /// Prefix of annotations, with its slash and, where there is more, its dash.
+    pub annotation_prefix: String,
+    /// net-conf.json.
+    pub net_config: PathBuf,
+    /// Whether the node's condition is set.
+    pub sets_condition: bool,
+}
+
+/// How what leaves the network is masqueraded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Masquerade {
+    /// Source ports at random.
+    pub fully_random: bool,
+    /// What pods reach under their own addresses.
+    pub except: Vec<IpNet>,
+}
+
+impl Settings {
+    pub(super) fn understand(values: &Values) -> Result<Settings, Error> {
+        let told = Words { values };
+        Ok(Settings {
+            node_name: told.text("node-name"),
+            store: store(&told)?,
+            net_config: told.text("net-config"),
+            renew_margin: Duration::from_secs(60 * told.number("subnet-lease-renew-margin")?),
+            interfaces: told.list("iface"),
+            interface_patterns: patterns(&told)?,
+            can_reach: told.one("iface-can-reach", "an IP address")?,
+            public_ipv4: told.one("public-ip", "an IPv4 address")?,
+            public_ipv6: told.one("public-ipv6", "an IPv6 address")?,
+            subnet_file: told.path("subnet-file"),
+            masquerade: masquerade(&told)?,
+            forwards: told.switch("iptables-forward-rules")?,
+            blackhole: told.switch("ip-blackhole-route")?,
+            cni_conf: told
+                .text("cni-conf-dir")
+                .map(|directory| PathBuf::from(directory).join(told.path("cni-conf-name"))),
+            state_dir: told.path("state-dir"),
+            run_dir: told.path("run-dir"),
+            multicast: told.switch("multicast")?,
+            path_check: told.switch("path-check")?,
+            compare_every: Duration::from_secs(told.number("compare-every")?),
+            health: health(&told)?,
+            logs_json: told.choice("log-format", &["text", "json"])? == "json",
+            verbosity: told.number("v")?,
+            dry_run: told.switch("dry-run")?,
+        })
+    }
+}
+
+/// Not separated by commas, which a pattern may have.
+fn patterns(told: &Words<'_>) -> Result<Vec<Regex>, Error> {
+    let words = told.values.get("iface-regex").map(|told| told.words.as_slice());
+    let pattern = |text: &String| {
+        Regex::new(text).map_err(|cause| {
+            let problem = format!("is {text:?}, expected a regular expression: {cause}");
+            Error::new(told.place("iface-regex"), problem)
+        })
+    };
+    words.unwrap_or_default().iter().map(pattern).collect()
+}
+
+fn masquerade(told: &Words<'_>) -> Result<Option<Masquerade>, Error> {
+    let except = told.parsed("non-masquerade-cidrs", "a network such as 10.0.0.0/8")?;
+    let fully_random = !told.switch("ip-masq-fully-random-disable")?;
+    Ok(told.switch("ip-masq")?.then_some(Masquerade { fully_random, except }))
+}
+
+fn health(told: &Words<'_>) -> Result<Option<(IpAddr, u16)>, Error> {
+    let port = u16::try_from(told.number("healthz-port")?).unwrap_or(0);
+    let address = told.one("healthz-ip", "an IP address")?;
+    Ok(address.map(|address| (address, port)).filter(|_| port != 0))
+}
+
+/// What is said by name, else what other options imply, else this machine alone.
+fn store(told: &Words<'_>) -> Result<StoreChoice, Error> {
+    let by_name = told.choice("store", &["", "embedded", "etcd", "kubernetes"])?;
+    let is_kubernetes = told.switch("kube-subnet-mgr")?;
+    if is_kubernetes && !["", "kubernetes"].contains(&by_name.as_str()) {
+        let place = told.place("store");
+        let problem = format!("is {by_name:?}, but kube-subnet-mgr asks for kubernetes");
+        return Err(Error::new(place, problem));
+    }
+    let says_etcd = ["etcd-endpoints", "etcd-prefix", "etcd-cafile", "etcd-certfile"];
+    let chosen = match by_name.as_str() {
+        "" if is_kubernetes => "kubernetes",
+        "" if says_etcd.iter().any(|name| told.is_told(name)) => "etcd",
+        "" => "embedded",
+        other => other,
+    };
+    Ok(match chosen {
+        "kubernetes" => StoreChoice::Kubernetes(kubernetes(told)?),
+        "etcd" => StoreChoice::Etcd(etcd(told)?),
+        _ => StoreChoice::Embedded(told.path("store-file")),
+    })
+}
+
+fn etcd(told: &Words<'_>) -> Result<Etcd, Error> {
+    let together = |one: &str, other: &str| match (told.text(one), told.text(other)) {
+        (Some(one), Some(other)) => Ok(Some((one, other))),
+        (None, None) => Ok(None),
+        (Some(_), None) => Err(Error::new(told.place(one), format!("needs {other} as well"))),
+        (None, Some(_)) => Err(Error::new(told.place(other), format!("needs {one} as well"))),
+    };
+    let identity = together("etcd-certfile", "etcd-keyfile")?;
+    Ok(Etcd {
+        endpoints: told.list("etcd-endpoints"),
+        prefix: told.text("etcd-prefix").unwrap_or_default().trim_end_matches('/').to_owned(),
+        tls: Tls {
+            authority: told.text("etcd-cafile").map(PathBuf::from),
+            identity: identity.map(|(cert, key)| (cert.into(), key.into())),
+        },
+        user: together("etcd-username", "etcd-password")?,
+    })
+}
+
+fn kubernetes(told: &Words<'_>) -> Result<Kubernetes, Error> {
+    let prefix = told.text("kube-annotation-prefix").unwrap_or_default();
+    let annotation_prefix = match prefix.split_once('/') {
+        None => format!("{prefix}/"),
+        Some((_, rest)) if rest.contains('/') => {
+            let problem = format!("is {prefix:?}, allowed is at most one slash");
+            return Err(Error::new(told.place("kube-annotation-prefix"), problem));
+        }
+        Some((_, rest)) if rest.is_empty() || rest.ends_with('-') => prefix,
+        Some(_) => format!("{prefix}-"),
+    };
+    Ok(Kubernetes {
+        api_url: told.text("kube-api-url"),
+        kubeconfig: told.text("kubeconfig-file").map(PathBuf::from),
+        annotation_prefix,
+        net_config: told.path("net-config-path"),
+        sets_condition: told.switch("set-node-network-unavailable")?,
+    })
+}
+
+/// Words by option, with defaults where nothing was said.
+struct Words<'a> {
+    values: &'a Values,
+}
+
+impl Words<'_> {
+    fn is_told(&self, name: &str) -> bool {
+        self.values.contains_key(name)
+    }
+
+    fn place(&self, name: &str) -> String {
+        self.values.get(name).map_or(format!("option {name}"), |told: &Told| told.place.clone())
+    }
+
+    fn last(&self, name: &str) -> String {
+        let told = self.values.get(name).and_then(|told| told.words.last().cloned());
+        told.unwrap_or_else(|| spec(name).default.to_owned())
+    }
+
+    fn text(&self, name: &str) -> Option<String> {
+        Some(self.last(name)).filter(|text| !text.is_empty())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        PathBuf::from(self.last(name))
+    }
+
+    fn list(&self, name: &str) -> Vec<String> {
+        let default = [spec(name).default.to_owned()];
+        let words = self.values.get(name).map_or(&default[..], |told| &told.words);
+        let parts = words.iter().flat_map(|word| word.split(',')).map(str::trim);
+        parts.filter(|part| !part.is_empty()).map(str::to_owned).collect()
+    }
+
+    fn parsed<T: std::str::FromStr>(&self, name: &str, wanted: &str) -> Result<Vec<T>, Error> {
+        let parse = |text: &String| {
+            text.parse().map_err(|_| {
+                Error::new(self.place(name), format!("is {text:?}, expected {wanted}"))
+            })
+        };
+        self.list(name).iter().map(parse).collect()
+    }
+
+    fn one<T: std::str::FromStr>(&self, name: &str, wanted: &str) -> Result<Option<T>, Error> {
+        let parse = |text: String| {
+            text.parse().map_err(|_| {
+                Error::new(self.place(name), format!("is {text:?}, expected {wanted}"))
+            })
+        };
+        self.text(name).map(parse).transpose()
+    }
+
+    fn switch(&self, name: &str) -> Result<bool, Error> {
+        // What Go's library takes for a boolean.
+        match self.last(name).as_str() {
+            "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+            "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+            other => Err(Error::new(
+                self.place(name),
+                format!("is {other:?}, allowed are true and false"),
+            )),
+        }
+    }
+
+    fn number(&self, name: &str) -> Result<u64, Error> {
+        let Kind::Number(least, most) = spec(name).kind else { return Ok(0) };
+        let text = self.last(name);
+        text.parse().ok().filter(|number| (least..=most).contains(number)).ok_or_else(|| {
+            let problem = format!("is {text:?}, allowed are whole numbers from {least} to {most}");
+            Error::new(self.place(name), problem)
+        })
+    }
+
+    fn choice(&self, name: &str, allowed: &[&str]) -> Result<String, Error> {
+        let text = self.last(name);
+        if allowed.contains(&text.as_str()) {
+            return Ok(text);
+        }
+        let shown: Vec<&str> = allowed.iter().copied().filter(|one| !one.is_empty()).collect();
+        let problem = format!("is {text:?}, allowed are {}", shown.join(", "));
+        Err(Error::new(self.place(name), problem))
+    }
+}
+
+fn spec(name: &str) -> &'static Spec {
+    Spec::by_name(name).expect("every option that is asked for is in the table")
+}

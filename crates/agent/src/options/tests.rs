@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Flags, variables and file together.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::*;
+
+fn asked(args: &str, vars: &[(&str, &str)], file: &str) -> Result<Settings, String> {
+    let args: Vec<String> = args.split_whitespace().map(str::to_owned).collect();
+    let var = |name: &str| {
+        vars.iter().find(|(other, _)| *other == name).map(|(_, value)| (*value).to_owned())
+    };
+    let read = |path: &str| match path {
+        "agent.toml" => Ok(file.to_owned()),
+        _ => Err(io::Error::from(io::ErrorKind::NotFound)),
+    };
+    match understand(&args, var, read) {
+        Ok(Asked::Run(settings)) => Ok(*settings),
+        Ok(other) => panic!("{other:?}"),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn flags(args: &str) -> Settings {
+    asked(args, &[], "").unwrap()
+}
+
+#[test]
+fn flags_win_over_variables_and_these_over_the_file() {
+    let file = "public-ip = \"192.0.2.3\"\nhealthz-port = 3\nsubnet-file = \"/three\"\n";
+    let vars = [("FLANNELD_PUBLIC_IP", "192.0.2.2"), ("FLANNELD_HEALTHZ_PORT", "2")];
+    let settings = asked("--config agent.toml --public-ip 192.0.2.1", &vars, file).unwrap();
+    assert_eq!(settings.public_ipv4, Some("192.0.2.1".parse().unwrap()));
+    assert_eq!(settings.health, Some(("0.0.0.0".parse().unwrap(), 2)));
+    assert_eq!(settings.subnet_file, PathBuf::from("/three"));
+}
+
+#[test]
+fn the_store_follows_from_what_is_said() {
+    let embedded = PathBuf::from("/var/lib/podwire/store.db");
+    assert_eq!(flags("").store, StoreChoice::Embedded(embedded));
+    let StoreChoice::Etcd(etcd) = flags("--etcd-endpoints http://a:1,http://b:2").store else {
+        panic!("etcd")
+    };
+    assert_eq!(etcd.endpoints, ["http://a:1", "http://b:2"]);
+    assert_eq!((etcd.prefix.as_str(), etcd.user), ("/coreos.com/network", None));
+    let StoreChoice::Etcd(etcd) = flags("--store etcd --etcd-cafile ca.pem").store else {
+        panic!("etcd")
+    };
+    assert_eq!(etcd.endpoints, ["http://127.0.0.1:4001", "http://127.0.0.1:2379"]);
+    assert_eq!(etcd.tls, Tls { authority: Some("ca.pem".into()), identity: None });
+    assert!(matches!(flags("--kube-subnet-mgr").store, StoreChoice::Kubernetes(_)));
+}
+
+#[test]
+fn annotations_prefixes_are_completed_as_flannel_does() {
+    let prefix = |text: &str| match flags(&format!("--kube-subnet-mgr {text}")).store {
+        StoreChoice::Kubernetes(kubernetes) => kubernetes.annotation_prefix,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(prefix(""), "flannel.alpha.coreos.com/");
+    assert_eq!(prefix("--kube-annotation-prefix a.org"), "a.org/");
+    assert_eq!(prefix("--kube-annotation-prefix a.org/"), "a.org/");
+    assert_eq!(prefix("--kube-annotation-prefix a.org/net"), "a.org/net-");
+    assert_eq!(prefix("--kube-annotation-prefix a.org/net-"), "a.org/net-");
+}
+
+#[test]
+fn a_daemon_sets_arguments_are_understood() {
+    let settings = flags("--ip-masq --kube-subnet-mgr --healthz-port=8081");
+    let masquerade = Masquerade { fully_random: true, except: Vec::new() };
+    assert_eq!(settings.masquerade, Some(masquerade));
+    assert!(settings.forwards && !settings.blackhole && !settings.dry_run);
+    assert_eq!(settings.health, Some(("0.0.0.0".parse().unwrap(), 8081)));
+    assert_eq!(settings.renew_margin.as_secs(), 3600);
+}
+
+#[test]
+fn patterns_may_hold_commas_and_interfaces_not() {
+    let settings = flags("--iface=eth0,eth1 --iface=eth2 --iface-regex=^en.{2,3}$");
+    assert_eq!(settings.interfaces, ["eth0", "eth1", "eth2"]);
+    assert_eq!(settings.interface_patterns.len(), 1);
+    assert!(settings.interface_patterns[0].is_match("ens3"));
+}
+
+#[test]
+fn what_is_wrong_is_named_with_what_is_allowed() {
+    let refused = |args: &str, wanted: &str| {
+        let said = asked(args, &[], "store = \"etcd\"").unwrap_err();
+        assert_eq!(said, wanted, "{args}");
+    };
+    refused(
+        "--subnet-lease-renew-margin 1440",
+        "flag --subnet-lease-renew-margin: is \"1440\", allowed are whole numbers from 1 to 1439",
+    );
+    refused("--ip-masq=maybe", "flag --ip-masq: is \"maybe\", allowed are true and false");
+    refused("--public-ip fd00::1", "flag --public-ip: is \"fd00::1\", expected an IPv4 address");
+    refused("--store redis", "flag --store: is \"redis\", allowed are embedded, etcd, kubernetes");
+    refused("--store etcd --etcd-certfile c", "flag --etcd-certfile: needs etcd-keyfile as well");
+    refused("--store etcd --etcd-password p", "flag --etcd-password: needs etcd-username as well");
+    refused(
+        "--config agent.toml --kube-subnet-mgr",
+        "key \"store\" of agent.toml: is \"etcd\", but kube-subnet-mgr asks for kubernetes",
+    );
+    refused(
+        "--non-masquerade-cidrs 10.0.0.1",
+        "flag --non-masquerade-cidrs: is \"10.0.0.1\", expected a network such as 10.0.0.0/8",
+    );
+    let missing = asked("--config no.toml", &[], "").unwrap_err();
+    assert!(missing.starts_with("flag --config: cannot read \"no.toml\": "), "{missing}");
+}
+
+#[test]
+fn help_names_every_option() {
+    let text = help();
+    assert!(OPTIONS.iter().all(|spec| text.contains(&format!("--{} ", spec.name))));
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A node with a management network, a fast one and both families.
+
+use super::*;
+
+fn address(text: &str) -> Address {
+    Address {
+        ip: text.parse().unwrap(),
+        is_deprecated: false,
+        is_temporary: false,
+        is_permanent: true,
+    }
+}
+
+fn interface(index: u32, name: &str, addresses: &[&str]) -> Interface {
+    let addresses = addresses.iter().map(|text| address(text)).collect();
+    Interface { index: IfIndex(index), name: name.parse().unwrap(), mtu: 1500, addresses }
+}
+
+fn facts() -> Facts {
+    Facts {
+        interfaces: vec![
+            interface(1, "lo", &["127.0.0.1", "::1"]),
+            interface(2, "eth0", &["fe80::2", "192.0.2.2", "192.0.2.3", "2001:db8::2"]),
+            interface(3, "ens3", &["10.9.0.3", "fe80::3", "fd00:9::3"]),
+            interface(4, "empty", &[]),
+        ],
+        default_v4: Some(IfIndex(2)),
+        default_v6: Some(IfIndex(2)),
+        reaching: Some((IfIndex(3), Some("10.9.0.3".parse().unwrap()))),
+        internal: Vec::new(),
+    }
+}
+
+fn v4() -> Wish<'static> {
+    Wish { ipv4: true, ..Wish::default() }
+}
+
+fn name_of(wish: &Wish<'_>, facts: &Facts) -> String {
+    choose(wish, facts).unwrap().name.to_string()
+}
+
+#[test]
+fn without_a_wish_the_default_route_decides() {
+    let chosen = choose(&Wish { ipv6: true, ..v4() }, &facts()).unwrap();
+    assert_eq!(chosen.name.as_str(), "eth0");
+    assert_eq!(chosen.local_v4, Some("192.0.2.2".parse().unwrap()));
+    assert_eq!(chosen.local_v6, Some("2001:db8::2".parse().unwrap()), "global before link-local");
+    assert_eq!((chosen.public_v4, chosen.public_v6), (chosen.local_v4, chosen.local_v6));
+}
+
+#[test]
+fn kubernetes_address_comes_before_the_default_route() {
+    let facts = Facts { internal: vec!["10.9.0.3".parse().unwrap()], ..facts() };
+    assert_eq!(name_of(&v4(), &facts), "ens3");
+    let gone = Facts { internal: vec!["10.9.0.9".parse().unwrap()], ..facts };
+    assert_eq!(name_of(&v4(), &gone), "eth0");
+}
+
+#[test]
+fn interfaces_are_tried_in_order_by_name_and_address() {
+    let names = ["nowhere".to_owned(), "192.0.2.3".to_owned(), "ens3".to_owned()];
+    let chosen = choose(&Wish { interfaces: &names, ..v4() }, &facts()).unwrap();
+    assert_eq!(chosen.name.as_str(), "eth0");
+    assert_eq!(chosen.local_v4, Some("192.0.2.3".parse().unwrap()), "the address that was named");
+}
+
+#[test]
+fn patterns_match_addresses_before_names() {
+    let by = |text: &str| {
+        let patterns = [Regex::new(text).unwrap()];
+        choose(&Wish { patterns: &patterns, ..v4() }, &facts()).map(|one| one.name.to_string())
+    };
+    assert_eq!(by(r"^10\.9\."), Ok("ens3".to_owned()));
+    assert_eq!(by("^ens"), Ok("ens3".to_owned()));
+    assert_eq!(by("^wl"), Err("no interface's address or name matches \"^wl\"".to_owned()));
+}
+
+#[test]
+fn a_route_tells_interface_and_address() {
+    let wish = Wish { can_reach: Some("198.51.100.1".parse().unwrap()), ..v4() };
+    assert_eq!(name_of(&wish, &facts()), "ens3");
+    let reason = choose(&wish, &Facts { reaching: None, ..facts() }).unwrap_err();
+    assert_eq!(reason, "no route leads to 198.51.100.1");
+}
+
+#[test]
+fn a_public_address_alone_must_be_on_the_host() {
+    let wish = Wish { public_v4: Some("10.9.0.3".parse().unwrap()), ..v4() };
+    assert_eq!(name_of(&wish, &facts()), "ens3");
+    let wish = Wish { public_v4: Some("203.0.113.1".parse().unwrap()), ..v4() };
+    assert_eq!(choose(&wish, &facts()).unwrap_err(), "no interface has 203.0.113.1");
+    let names = ["ens3".to_owned()];
+    let chosen = choose(&Wish { interfaces: &names, ..wish }, &facts()).unwrap();
+    assert_eq!(chosen.local_v4, Some("10.9.0.3".parse().unwrap()));
+    assert_eq!(chosen.public_v4, Some("203.0.113.1".parse().unwrap()), "behind a translator");
+}
+
+#[test]
+fn what_is_missing_is_told() {
+    let names = ["empty".to_owned(), "nowhere".to_owned()];
+    let reason = choose(&Wish { interfaces: &names, ..v4() }, &facts()).unwrap_err();
+    assert_eq!(
+        reason,
+        "interface empty has no usable IPv4 address; there is no interface \"nowhere\""
+    );
+    let split = Facts { default_v6: Some(IfIndex(3)), ..facts() };
+    let reason = choose(&Wish { ipv6: true, ..v4() }, &split).unwrap_err();
+    assert!(reason.starts_with("the default routes of IPv4 and IPv6"), "{reason}");
+    let none = Facts { default_v4: None, ..facts() };
+    assert_eq!(choose(&v4(), &none).unwrap_err(), "there is no default route");
+}
+
+#[test]
+fn addresses_that_last_are_preferred() {
+    let mut facts = facts();
+    facts.interfaces[1].addresses = vec![
+        Address { is_deprecated: true, ..address("192.0.2.9") },
+        Address { is_permanent: false, ..address("192.0.2.8") },
+        address("192.0.2.7"),
+    ];
+    let chosen = choose(&v4(), &facts).unwrap();
+    assert_eq!(chosen.local_v4, Some("192.0.2.7".parse().unwrap()));
+}
