@@ -21,8 +21,9 @@ use super::plan::Effort;
 use super::results::{Bulk, CHAIN_ADD, CHAIN_DEL, Results, Who};
 use super::say;
 
-/// Containers of one chain that come one after the other, and go again before the next chain's turn.
-const IN_A_ROW: usize = 4;
+/// Containers of one chain that come one after the other, as when a node is given work, and go again
+/// before the next chain's turn.
+const IN_A_ROW: usize = 10;
 /// Rounds before those that count: they make bridges, tables and chains.
 const WARM_UP: usize = 1;
 /// First host port of a series; each container has its own.

@@ -65,7 +65,7 @@ impl Effort {
             ipam: 150,
             levels,
             disk: true,
-            chain: 12,
+            chain: 6,
             go_burst: 64,
             mappings: 60,
         }
@@ -81,7 +81,7 @@ impl Effort {
             ipam: 50,
             levels,
             disk: false,
-            chain: 4,
+            chain: 3,
             go_burst: 16,
             mappings: 20,
         }

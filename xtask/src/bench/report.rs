@@ -63,9 +63,11 @@ const NOTES: [&str; 8] = [
      seen one call before; in it podwire has built its index.",
     "Many at once: from the first start to the last end, median of the rounds.",
     "The full chain: the bench is the runtime. It starts each plugin in turn, with the result of \
-     the one before, for ADD, and backwards for DEL; the time is from the first start to the last \
-     end. The container has one port mapping and is shaped both ways. The Go plugins use iptables, \
-     as they do unless told otherwise.",
+     the one before, for ADD, and backwards for DEL; the times of the calls are added up. The \
+     container has one port mapping and is shaped both ways. Ten containers come one after the \
+     other and then go; podwire's ADD of the first, when others have just had the processor, takes \
+     a quarter longer than those that follow. The Go plugins use iptables, as they do unless told \
+     otherwise.",
     "Memory is the resident peak (VmHWM) when the program prints its answer. For Go's bridge \
      ADD, host-local is a second process beside it; for podwire it is a function.",
 ];
