@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use cni::runtime::cache::Entry;
 use cni::runtime::conf_dir::Found;
 use cni::runtime::{Container, NetworkList, Runtime};
-use cni::{Attachment, CniResult};
+use cni::{Attachment, CniResult, Command};
 use kernel::Netns;
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -288,9 +288,19 @@ fn status(status: &NetStatus, format: Format) -> Result<()> {
     place::runtime(&host, &status.places)
         .validate(&list)
         .with_context(|| format!("network {:?} cannot take containers", list.name))?;
+    let is_asked = list.version >= Command::Status.since();
     match format {
-        Format::Json => output::print_json(&json!({ "network": list.name, "ready": true })),
-        Format::Text => output::print(&format!("{}: ready\n", list.name)),
+        Format::Json => output::print_json(
+            &json!({ "network": list.name, "ready": true, "pluginsAsked": is_asked }),
+        ),
+        Format::Text if is_asked => output::print(&format!("{}: ready\n", list.name)),
+        Format::Text => output::print(&format!(
+            "{}: ready as far as can be seen: its plugins are installed, but cannot be asked before \
+             cniVersion {}, and this is {}\n",
+            list.name,
+            Command::Status.since(),
+            list.version
+        )),
     }
 }
 

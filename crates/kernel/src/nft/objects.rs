@@ -224,10 +224,24 @@ impl Set<'_> {
             }
         }
         to.be32(NFTA_SET_ID, id);
+        let mut told = userdata::of_set(is_of_host(self.key), self.data_is_of_host());
         if !self.comment.is_empty() {
-            to.bytes(NFTA_SET_USERDATA, &userdata::comment(self.comment, SET_COMMENT));
+            told.extend(userdata::comment(self.comment, SET_COMMENT));
+        }
+        if !told.is_empty() {
+            to.bytes(NFTA_SET_USERDATA, &told);
         }
     }
+
+    fn data_is_of_host(&self) -> bool {
+        matches!(self.data, MapTo::Values(types) if is_of_host(types))
+    }
+}
+
+/// Whether `nft` has to be told that a value is in the host's byte order. Of the parts of a
+/// concatenation it knows that by itself.
+fn is_of_host(types: &[DataType]) -> bool {
+    matches!(types, [DataType::Mark | DataType::IfName])
 }
 
 /// A concatenation's number holds six bits of each part.

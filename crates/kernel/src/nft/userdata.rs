@@ -6,6 +6,10 @@
 const COMMENT: u8 = 0;
 /// Sets number their comment differently.
 pub(super) const SET_COMMENT: u8 = 7;
+/// `NFTNL_UDATA_SET_KEYBYTEORDER`, `NFTNL_UDATA_SET_DATABYTEORDER` and `nft`'s number for the host's order.
+const SET_KEY_ORDER: u8 = 0;
+const SET_DATA_ORDER: u8 = 1;
+const HOST_ENDIAN: u32 = 1;
 /// Bytes of ours; far from the numbers that libnftnl gives out.
 const OURS: u8 = 200;
 /// The longest comment that `nft` reads back from a saved file.
@@ -54,6 +58,19 @@ impl Userdata {
         }
         found
     }
+}
+
+/// What `nft` asks of a set, where keys or values are in the host's byte order: without it names of
+/// interfaces are printed as nothing, and a saved file cannot be loaded.
+pub(super) fn of_set(key_is_of_host: bool, data_is_of_host: bool) -> Vec<u8> {
+    let mut written = Vec::new();
+    for (kind, _) in [(SET_KEY_ORDER, key_is_of_host), (SET_DATA_ORDER, data_is_of_host)]
+        .into_iter()
+        .filter(|(_, is_of_host)| *is_of_host)
+    {
+        put(&mut written, kind, &HOST_ENDIAN.to_ne_bytes());
+    }
+    written
 }
 
 /// A comment alone, as the bytes of most objects.

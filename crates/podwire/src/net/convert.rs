@@ -19,16 +19,24 @@ pub fn run(asked: &Convert) -> Result<()> {
         return output::print(&text);
     }
     let (file, saved) = (&asked.file, with_suffix(&asked.file, ".orig"));
-    if saved.exists() {
-        bail!("{} is there already: move it away first", saved.display());
+    // A list is read from files of this name alone.
+    let list = file.with_extension("conflist");
+    for taken in [Some(&saved), (list != *file).then_some(&list)].into_iter().flatten() {
+        if taken.exists() {
+            bail!("{} is there already: move it away first", taken.display());
+        }
     }
     // The new file appears by rename in one step: a runtime that watches the directory finds the old
     // network or the new one.
     let fresh = with_suffix(file, ".new");
     std::fs::write(&fresh, text).with_context(|| format!("write {}", fresh.display()))?;
     std::fs::hard_link(file, &saved).with_context(|| format!("keep {}", saved.display()))?;
-    std::fs::rename(&fresh, file).with_context(|| format!("replace {}", file.display()))?;
-    output::print(&format!("converted {}; it was kept as {}\n", file.display(), saved.display()))
+    std::fs::rename(&fresh, &list).with_context(|| format!("write {}", list.display()))?;
+    if list != *file {
+        std::fs::remove_file(file).with_context(|| format!("remove {}", file.display()))?;
+    }
+    let (list, saved) = (list.display(), saved.display());
+    output::print(&format!("converted {list}; the original was kept as {saved}\n"))
 }
 
 /// The list in the file, or the list of the one plugin in it, converted.

@@ -37,6 +37,26 @@ fn add_check_del() {
     });
 }
 
+/// Lists are read from files of one name, single plugins from those of another.
+#[test]
+fn a_converted_plugin_is_found_again() {
+    in_netns(|| {
+        let conf = Conf::new();
+        let mut single = bridge("mynet", "10.1.0.0/24", &conf.addresses());
+        single["name"] = "mynet".into();
+        single["cniVersion"] = "1.0.0".into();
+        conf.write("10-mynet.conf", &single.to_string());
+        let file = conf.net_d().join("10-mynet.conf");
+        let said = ok(&["net", "convert", "--write", &file.display().to_string()]);
+        let made = conf.net_d().join("10-mynet.conflist");
+        assert!(said.starts_with(&format!("converted {}; ", made.display())), "{said}");
+        assert!(!file.exists() && conf.net_d().join("10-mynet.conf.orig").exists());
+        let _blue = Ns::new("blue");
+        ok(&["net", "add", "mynet", "blue", &conf.flag()]);
+        ok(&["net", "del", "mynet", "blue", &conf.flag()]);
+    });
+}
+
 #[test]
 fn add_prints_the_result_as_json() {
     in_netns(|| {
@@ -287,6 +307,22 @@ fn gc_counts_what_it_did() {
         let valid = &super::pod::recorded(&conf, "GC")["cni.dev/valid-attachments"];
         assert_eq!(valid.as_array().unwrap().len(), 1);
         drop(blue);
+    });
+}
+
+/// That nobody was asked is not the same as that all is well.
+#[test]
+fn status_says_that_older_plugins_cannot_be_asked() {
+    in_netns(|| {
+        let conf = Conf::new();
+        let bridge = bridge("old", "10.1.0.0/24", &conf.addresses());
+        let mut network = list("old", &[bridge]);
+        network["cniVersion"] = "1.0.0".into();
+        conf.write("10-old.conflist", &network.to_string());
+        let said = ok(&["net", "status", "old", &conf.flag()]);
+        assert!(said.contains("cannot be asked before cniVersion 1.1.0"), "{said}");
+        let told = ok_json(&["net", "status", "old", &conf.flag()]);
+        assert_eq!((&told["ready"], &told["pluginsAsked"]), (&true.into(), &false.into()));
     });
 }
 

@@ -138,8 +138,9 @@ fn check_port(bridge: &Bridge, bridge_link: &Link, port: &Link) -> Result<(), Er
     if !port.is_up() {
         return Err(Error::internal(format!("bridge port {name} is down")));
     }
-    let options = port.port.unwrap_or_default();
-    let PortOptions { hairpin, isolated, .. } = options;
+    let PortOptions { hairpin, isolated, .. } = port.port.unwrap_or_default();
+    // That it is isolated although nobody asked us for it is firewall's doing.
+    let isolated = isolated.filter(|_| bridge.isolated);
     let switches =
         [("hairpinMode", bridge.hairpin, hairpin), ("portIsolation", bridge.isolated, isolated)];
     for (key, wanted, found) in switches {

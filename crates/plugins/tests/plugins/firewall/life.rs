@@ -84,6 +84,10 @@ fn check_notices_chains_without_rules() {
             let chain = Chain::new(&world, 1, &json!({"ingressPolicy": policy}));
             let result = chain.add(1);
             chain.call(1).check(&result).ok();
+            // A port that firewall has isolated is no fault of bridge's.
+            world.call(&chain.bridge, 1).check(&result).ok();
+            assert!(crate::rules::is_read_back(&world.host));
+            assert!(crate::rules::ruleset(&world.host).contains("elements = { \"br1\" }"));
             let shown = if policy == "isolated" { "isolated" } else { "same" };
             for prefix in ["firewall_mark_", &format!("firewall_{shown}_")] {
                 let names = crate::rules::chains(&world.host, prefix);
