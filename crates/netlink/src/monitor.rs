@@ -6,8 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use rustix::io::Errno;
-use rustix::net::bind;
 use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_recv_buffer_size_force};
+use rustix::net::{RecvFlags, bind, recv};
 
 use crate::error::Error;
 use crate::fd::{open_fd, receive_whole, set_netlink_option, wait_readable};
@@ -22,7 +23,8 @@ const BUFFER_LEN: usize = 32 * 1024;
 pub enum Received {
     /// At least one event was handed over.
     Events,
-    /// The kernel dropped events (`ENOBUFS`): look at the whole state again.
+    /// The kernel dropped events (`ENOBUFS`): look at the whole state again. What was still there has
+    /// been thrown away, and what happens from now on will be told.
     Overrun,
     /// Nothing came before the deadline.
     Deadline,
@@ -49,6 +51,14 @@ impl Monitor {
         Ok(Self { fd, buffer: vec![0; BUFFER_LEN] })
     }
 
+    /// Lets the kernel keep this many bytes of events before it drops any; without the right to more,
+    /// as many as it grants everybody. It counts about a kilobyte for an event.
+    pub fn set_receive_buffer(&self, bytes: usize) -> Result<(), Error> {
+        set_socket_recv_buffer_size_force(&self.fd, bytes)
+            .or_else(|_| set_socket_recv_buffer_size(&self.fd, bytes))
+            .map_err(Error::from)
+    }
+
     /// Waits for events until `deadline` (a past one: takes only what is there) and hands
     /// kind and payload of each to `event`.
     pub fn receive(
@@ -70,8 +80,21 @@ impl Monitor {
                 Replies::new(&self.buffer[..len]).for_each(|r| event(r.kind, r.payload));
                 Ok(Received::Events)
             }
-            Err(Errno::NOBUFS) => Ok(Received::Overrun),
+            Err(Errno::NOBUFS) => self.drain().map(|()| Received::Overrun),
             Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// The kernel drops events, and says so only once, until the queue has been empty: a state read
+    /// before that would grow old unnoticed.
+    fn drain(&self) -> Result<(), Error> {
+        let mut nothing = [0_u8; 0];
+        loop {
+            match recv(&self.fd, &mut nothing, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
+                Ok(_) | Err(Errno::INTR | Errno::NOBUFS) => {}
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(errno) => return Err(errno.into()),
+            }
         }
     }
 }
