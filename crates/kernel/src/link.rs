@@ -9,6 +9,7 @@ mod read;
 mod remove;
 mod running;
 mod supported;
+mod tunnel;
 mod wait;
 
 use std::fmt;
@@ -25,15 +26,17 @@ pub use self::change::{
 };
 pub use self::create::{IpvlanMode, Kind, MacvlanMode, NewLink, Peer, create};
 pub use self::place::{Place, put};
+pub(crate) use self::read::parse;
 pub use self::read::{
     by_index, by_name, by_name_in, index_of, list, list_in, list_of_kind, list_of_master, name_of,
 };
 pub use self::remove::{remove, remove_detached};
 pub use self::running::is_running;
 pub use self::supported::is_supported;
+pub use self::tunnel::{Ipip, VXLAN_PORT, Vxlan};
 pub use self::wait::{monitor, wait_until};
 
-const RTM_NEWLINK: u16 = 16; // linux/rtnetlink.h
+pub(crate) const RTM_NEWLINK: u16 = 16; // linux/rtnetlink.h
 pub(crate) const RTM_DELLINK: u16 = 17; // linux/rtnetlink.h
 pub(crate) const RTM_GETLINK: u16 = 18; // linux/rtnetlink.h
 pub(crate) const RTM_SETLINK: u16 = 19; // linux/rtnetlink.h
@@ -161,6 +164,10 @@ pub enum Detail {
     Vlan(u16),
     /// A VRF and its routing table.
     Vrf(u32),
+    /// A VXLAN.
+    Vxlan(Vxlan),
+    /// An IPIP tunnel.
+    Ipip(Ipip),
 }
 
 /// `IF_OPER_*` (`linux/if.h`), after RFC 2863.

@@ -9,7 +9,7 @@ use ::netlink::{Message, NLM_F_CREATE, NLM_F_EXCL};
 use super::{
     IFF_UP, IFLA_ADDRESS, IFLA_BR_VLAN_FILTERING, IFLA_GROUP, IFLA_IFNAME, IFLA_INFO_DATA,
     IFLA_INFO_KIND, IFLA_LINK, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_NET_NS_FD, IFLA_TXQLEN,
-    RTM_NEWLINK, ifinfo,
+    Ipip, RTM_NEWLINK, Vxlan, ifinfo,
 };
 use crate::request::Request;
 use crate::types::{IfIndex, IfName, MacAddr};
@@ -104,6 +104,12 @@ pub enum Kind<'a> {
     Vlan(u16),
     /// A VRF with this routing table.
     Vrf(u32),
+    /// A VXLAN.
+    Vxlan(Vxlan),
+    /// An IPIP tunnel.
+    Ipip(Ipip),
+    /// A WireGuard tunnel; keys and peers are told by a socket of their own.
+    Wireguard,
 }
 
 /// The other end of a veth pair. It cannot be born up: `veth_open` of an end whose peer is not
@@ -215,6 +221,9 @@ impl Kind<'_> {
             Self::Ipvlan(_) => "ipvlan",
             Self::Vlan(_) => "vlan",
             Self::Vrf(_) => "vrf",
+            Self::Vxlan(_) => "vxlan",
+            Self::Ipip(_) => "ipip",
+            Self::Wireguard => "wireguard",
         }
     }
 }
@@ -251,7 +260,7 @@ fn put_kind(info: &mut Message, link: &NewLink<'_>) {
         Kind::Bridge { vlan_filtering: Some(on) } => info.nest(IFLA_INFO_DATA, |data| {
             data.u8(IFLA_BR_VLAN_FILTERING, u8::from(on));
         }),
-        Kind::Bridge { vlan_filtering: None } | Kind::Dummy | Kind::Ifb => info,
+        Kind::Bridge { vlan_filtering: None } | Kind::Dummy | Kind::Ifb | Kind::Wireguard => info,
         Kind::Macvlan { mode, bc_queue_len } => info.nest(IFLA_INFO_DATA, |data| {
             data.u32(IFLA_MACVLAN_MODE, mode.number());
             if let Some(len) = bc_queue_len {
@@ -267,6 +276,8 @@ fn put_kind(info: &mut Message, link: &NewLink<'_>) {
         Kind::Vrf(table) => info.nest(IFLA_INFO_DATA, |data| {
             data.u32(IFLA_VRF_TABLE, table);
         }),
+        Kind::Vxlan(vxlan) => info.nest(IFLA_INFO_DATA, |data| vxlan.put(data)),
+        Kind::Ipip(ipip) => info.nest(IFLA_INFO_DATA, |data| ipip.put(data)),
     };
 }
 

@@ -8,8 +8,8 @@ use super::{
     Detail, IFINFO_LEN, IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_BR_VLAN_FILTERING, IFLA_BRPORT_ISOLATED,
     IFLA_BRPORT_LEARNING, IFLA_BRPORT_MODE, IFLA_BRPORT_NEIGH_SUPPRESS, IFLA_BRPORT_UNICAST_FLOOD,
     IFLA_GROUP, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA,
-    IFLA_INFO_SLAVE_KIND, IFLA_LINK, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_TXQLEN, IpvlanMode,
-    Link, MacvlanMode, OperState, PortOptions, RTM_GETLINK, ifinfo,
+    IFLA_INFO_SLAVE_KIND, IFLA_LINK, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_TXQLEN, Ipip,
+    IpvlanMode, Link, MacvlanMode, OperState, PortOptions, RTM_GETLINK, Vxlan, ifinfo,
 };
 use crate::error::{Error, Result};
 use crate::net::AF_INET6;
@@ -120,7 +120,7 @@ pub(super) fn index_in(payload: &[u8]) -> Option<IfIndex> {
     u32_at(payload, 4).map(IfIndex)
 }
 
-pub(super) fn parse(payload: &[u8]) -> Option<Link> {
+pub(crate) fn parse(payload: &[u8]) -> Option<Link> {
     let mut link = Link {
         index: index_in(payload)?,
         name: IfName::from_kernel(
@@ -198,6 +198,8 @@ fn detail(kind: &str, data: &Attrs<'_>) -> Detail {
         "ipvlan" => Detail::Ipvlan(short(IFLA_IPVLAN_MODE).and_then(IpvlanMode::from_number)),
         "vlan" => short(IFLA_VLAN_ID).map_or(Detail::None, Detail::Vlan),
         "vrf" => number(IFLA_VRF_TABLE).map_or(Detail::None, Detail::Vrf),
+        "vxlan" => Vxlan::read(data).map_or(Detail::None, Detail::Vxlan),
+        "ipip" => Detail::Ipip(Ipip::read(data)),
         _ => Detail::None,
     }
 }

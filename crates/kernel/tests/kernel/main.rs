@@ -18,6 +18,7 @@ mod route;
 mod rule;
 mod tc;
 mod tun;
+mod tunnel;
 
 use kernel::{IfIndex, IfName, Netlink, Netns};
 use serde_json::Value;
