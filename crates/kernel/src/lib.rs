@@ -14,6 +14,7 @@ pub mod link;
 pub mod neigh;
 mod net;
 pub mod netns;
+pub mod nexthop;
 pub mod nft;
 pub mod old_iptables;
 pub mod packet;

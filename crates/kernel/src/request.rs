@@ -7,6 +7,9 @@ use ::netlink::{Message, Protocol, Socket};
 
 use crate::error::{Error, Result};
 
+/// How many requests are built before they are sent; a node has four for each of its peers.
+const AT_ONCE: usize = 1024;
+
 /// One change, ready to be sent, with the words for its failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
@@ -46,10 +49,24 @@ impl Netlink {
         self.apply_each(requests).into_iter().collect()
     }
 
-    /// Sends all requests in one go and returns what became of each.
+    /// Sends all requests in one go and returns what became of each. Of very many, only some thousand
+    /// are in memory at a time.
     pub fn apply_each(&self, requests: impl IntoIterator<Item = Request>) -> Vec<Result<()>> {
+        let mut requests = requests.into_iter();
+        let mut results = Vec::new();
+        loop {
+            let mut some = self.apply_some(requests.by_ref().take(AT_ONCE));
+            let is_last = some.len() < AT_ONCE;
+            results.append(&mut some);
+            if is_last {
+                return results;
+            }
+        }
+    }
+
+    fn apply_some(&self, requests: impl Iterator<Item = Request>) -> Vec<Result<()>> {
         let (names, messages): (Vec<_>, Vec<_>) =
-            requests.into_iter().map(|r| ((r.op, r.object), r.message)).unzip();
+            requests.map(|r| ((r.op, r.object), r.message)).unzip();
         let mut results = vec![Ok(()); messages.len()];
         match self.socket.request(&messages) {
             Ok(failures) => {

@@ -13,11 +13,12 @@ use crate::net::put_ip;
 use crate::request::Request;
 use crate::types::{Family, IfIndex};
 
+pub(crate) use self::read::parse;
 pub use self::read::{RouteFilter, list, lookup};
 pub use self::wait::{monitor, wait_until};
 
-const RTM_NEWROUTE: u16 = 24; // linux/rtnetlink.h
-const RTM_DELROUTE: u16 = 25; // linux/rtnetlink.h
+pub(crate) const RTM_NEWROUTE: u16 = 24; // linux/rtnetlink.h
+pub(crate) const RTM_DELROUTE: u16 = 25; // linux/rtnetlink.h
 const RTM_GETROUTE: u16 = 26; // linux/rtnetlink.h
 
 const RTA_DST: u16 = 1; // linux/rtnetlink.h
@@ -31,7 +32,7 @@ const RTA_VIA: u16 = 18; // linux/rtnetlink.h
 const RTA_NH_ID: u16 = 30; // linux/rtnetlink.h
 const RTAX_MTU: u16 = 2; // linux/rtnetlink.h
 const RTAX_ADVMSS: u16 = 8; // linux/rtnetlink.h
-const RTNH_F_ONLINK: u32 = 4; // linux/rtnetlink.h
+pub(crate) const RTNH_F_ONLINK: u32 = 4; // linux/rtnetlink.h
 
 /// The table behind main, empty by habit (`RT_TABLE_DEFAULT`, linux/rtnetlink.h).
 pub const TABLE_DEFAULT: u32 = 253;
@@ -88,7 +89,7 @@ pub struct Route {
     pub advmss: Option<u32>,
     /// The gateway is on the link although no route says so.
     pub onlink: bool,
-    /// A next hop object instead of gateway and link.
+    /// A next hop object instead of gateway and link; when found, its own are shown as well.
     pub nexthop: Option<u32>,
 }
 
@@ -122,6 +123,12 @@ impl Route {
     #[must_use]
     pub fn dev(self, oif: IfIndex) -> Self {
         Self { oif: Some(oif), ..self }
+    }
+
+    /// By a next hop object: [`crate::nexthop`].
+    #[must_use]
+    pub fn by(self, nexthop: u32) -> Self {
+        Self { nexthop: Some(nexthop), ..self }
     }
 
     fn default_scope(&self) -> u8 {
@@ -235,6 +242,9 @@ fn object(route: &Route) -> String {
     if let Some(oif) = route.oif {
         text += &format!(" dev {oif}");
     }
+    if let Some(nexthop) = route.nexthop {
+        text += &format!(" by next hop {nexthop}");
+    }
     if route.table != TABLE_MAIN {
         text += &format!(" table {}", route.table);
     }
@@ -284,6 +294,22 @@ mod tests {
                 20, 0, 8, 0x80, 8, 0, 2, 0, 0x78, 5, 0, 0, 8, 0, 8, 0, 0x50, 5, 0, 0,
             ]
         );
+    }
+
+    #[test]
+    fn bytes_of_a_route_by_next_hop() {
+        // ip route replace 10.5.94.0/24 nhid 7 proto 97
+        let route = Route { protocol: 97, ..Route::new("10.5.94.0/24".parse().unwrap()).by(7) };
+        let request = replace(&route);
+        assert_eq!(
+            request.message.to_bytes()[16..],
+            [
+                2, 24, 0, 0, 254, 97, 0, 1, 0, 0, 0, 0, // rtmsg
+                8, 0, 1, 0, 10, 5, 94, 0, // RTA_DST
+                8, 0, 30, 0, 7, 0, 0, 0, // RTA_NH_ID
+            ]
+        );
+        assert_eq!(request.object, "10.5.94.0/24 by next hop 7");
     }
 
     #[test]

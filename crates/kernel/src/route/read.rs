@@ -81,7 +81,7 @@ fn question(family: Family, filter: RouteFilter) -> Message {
     message
 }
 
-fn parse(payload: &[u8], family: Family) -> Option<Route> {
+pub(crate) fn parse(payload: &[u8], family: Family) -> Option<Route> {
     // A kernel without IPv6 answers such a dump with all families it has.
     if *payload.first()? != family.number() {
         return None;

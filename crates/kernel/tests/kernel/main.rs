@@ -11,6 +11,7 @@ mod link;
 mod link_life;
 mod neigh;
 mod netns;
+mod nexthop;
 mod nft;
 mod old_iptables;
 mod packet;
