@@ -15,8 +15,8 @@ use crate::types::{Family, IfIndex};
 
 pub use self::settle::{Settled, monitor, wait_until_settled};
 
-const RTM_NEWADDR: u16 = 20; // linux/rtnetlink.h
-const RTM_DELADDR: u16 = 21; // linux/rtnetlink.h
+pub(crate) const RTM_NEWADDR: u16 = 20; // linux/rtnetlink.h
+pub(crate) const RTM_DELADDR: u16 = 21; // linux/rtnetlink.h
 const RTM_GETADDR: u16 = 22; // linux/rtnetlink.h
 
 const IFA_ADDRESS: u16 = 1; // linux/if_addr.h
@@ -133,7 +133,7 @@ fn message(
     message
 }
 
-fn parse(payload: &[u8]) -> Option<Addr> {
+pub(crate) fn parse(payload: &[u8]) -> Option<Addr> {
     let attrs = Attrs::after(payload, HEADER_LEN);
     let ip_of = |kind| attrs.find_kind(kind).and_then(|attr| net::ip(attr.payload));
     let address = ip_of(IFA_ADDRESS);

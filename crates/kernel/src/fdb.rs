@@ -130,7 +130,7 @@ fn request(op: &'static str, kind: u16, nlm_flags: u16, entry: &Fdb) -> Request 
     Request::new(op, format!("{}{dst} on {}", entry.mac, entry.index), message)
 }
 
-fn parse(payload: &[u8]) -> Option<Fdb> {
+pub(crate) fn parse(payload: &[u8]) -> Option<Fdb> {
     if *payload.first()? != AF_BRIDGE {
         return None;
     }

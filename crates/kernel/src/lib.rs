@@ -9,6 +9,7 @@ pub mod conntrack;
 pub mod daemon;
 mod detached;
 mod error;
+pub mod events;
 pub mod fdb;
 pub mod link;
 pub mod neigh;

@@ -121,7 +121,7 @@ fn message(kind: u16, nlm_flags: u16, neigh: &Neigh) -> Message {
     message
 }
 
-fn parse(payload: &[u8], family: Family) -> Option<Neigh> {
+pub(crate) fn parse(payload: &[u8], family: Family) -> Option<Neigh> {
     if *payload.first()? != family.number() {
         return None;
     }
