@@ -20,6 +20,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("nft", "nftables"),
     ("iptables", "iptables"),
     ("conntrack", "conntrack"),
+    ("wg", "wireguard-tools"),
     ("firewalld", "firewalld"),
     ("dbus-daemon", "dbus-daemon"),
     ("socat", "socat"),

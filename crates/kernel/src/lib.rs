@@ -11,6 +11,7 @@ mod detached;
 mod error;
 pub mod events;
 pub mod fdb;
+mod genl;
 pub mod link;
 pub mod neigh;
 mod net;
@@ -27,6 +28,7 @@ pub mod sysctl;
 pub mod tc;
 pub mod tun;
 mod types;
+pub mod wireguard;
 
 pub use crate::error::{Error, Result};
 pub use crate::netns::Netns;

@@ -108,7 +108,7 @@ pub enum Kind<'a> {
     Vxlan(Vxlan),
     /// An IPIP tunnel.
     Ipip(Ipip),
-    /// A WireGuard tunnel; keys and peers are told by a socket of their own.
+    /// A WireGuard tunnel; keys and peers are told by [`crate::wireguard`].
     Wireguard,
 }
 

@@ -21,6 +21,7 @@ mod rule;
 mod tc;
 mod tun;
 mod tunnel;
+mod wireguard;
 
 use kernel::{IfIndex, IfName, Netlink, Netns};
 use serde_json::Value;
