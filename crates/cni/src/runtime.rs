@@ -3,7 +3,7 @@
 //! [`NetworkList`] is a configuration, [`conf_dir`] finds it, [`Runtime`] runs its plugins and
 //! keeps [`cache`], in the format and the place of the reference library.
 
-mod base64;
+pub mod base64;
 pub mod cache;
 pub mod conf_dir;
 mod gc;

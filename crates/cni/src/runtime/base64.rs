@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Base64 with padding (RFC 4648 section 4), which the cache's format asks for.
+//! Base64 with padding (RFC 4648 section 4), which the cache's format and WireGuard's keys ask for.
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-pub(super) fn encode(bytes: &[u8]) -> String {
+/// The text of some bytes.
+pub fn encode(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for chunk in bytes.chunks(3) {
         let group = (0..3)
@@ -16,7 +17,8 @@ pub(super) fn encode(bytes: &[u8]) -> String {
     text
 }
 
-pub(super) fn decode(text: &str) -> Option<Vec<u8>> {
+/// The bytes of a text; none where it is no base64.
+pub fn decode(text: &str) -> Option<Vec<u8>> {
     let digits = text.trim_end_matches('=').as_bytes();
     if !text.len().is_multiple_of(4) || text.len() - digits.len() > 2 {
         return None;
