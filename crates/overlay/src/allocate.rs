@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which subnets a node takes: those it has, else those it had, else free ones.
+//!
+//! Nodes choose at the same time, so whoever creates a key that is there by then has lost a race
+//! and asks again with the newer list; the random number makes that rare. A cost of n log n in the
+//! number of leases.
+
+use ipnet::IpNet;
+use kernel::Family;
+
+use crate::family::{Addresses, PerFamily, Prefixes};
+use crate::netconf::Pool;
+
+/// A key of the store. Its subnets are taken even if its value cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    pub subnets: Prefixes,
+    pub public: Addresses,
+    /// It never expires: an administrator has set it aside for the node with this address.
+    pub is_reservation: bool,
+}
+
+/// Who asks.
+#[derive(Debug, Clone, Copy)]
+pub struct Asker {
+    /// Under which it is reached.
+    pub public: Addresses,
+    /// What it had when it last ran.
+    pub previous: Option<Prefixes>,
+    /// Anything.
+    pub random: u64,
+}
+
+/// What to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Choice {
+    /// The node has these; a reservation has to stay one, without an end.
+    Keep { subnets: Prefixes, is_reservation: bool },
+    /// Create these, after the node's own that no longer fit the configuration are removed.
+    Create { subnets: Prefixes, obsolete: Vec<Prefixes> },
+}
+
+/// Why there is nothing to take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    #[error(
+        "all {} subnets from {} to {} are taken: widen {} or make subnets smaller",
+        .0.count(), .0.min(), .0.max(), .0.network()
+    )]
+    Full(Pool),
+    #[error("the network has no family")]
+    NoPool,
+}
+
+/// Free subnets that the choice is among: enough to keep nodes that start together apart.
+const CHOICES: usize = 100;
+
+/// Chooses.
+pub fn choose(pools: &PerFamily<Pool>, entries: &[Entry], asker: &Asker) -> Result<Choice, Error> {
+    let (own, others): (Vec<&Entry>, Vec<&Entry>) =
+        entries.iter().partition(|entry| is_of(entry, asker));
+    let fitting = own.iter().filter(|entry| fits(pools, &entry.subnets));
+    // A reservation is what an administrator wants; among others any order that all agree on will
+    // do.
+    if let Some(kept) = fitting.min_by_key(|entry| (!entry.is_reservation, entry.subnets)) {
+        let Entry { subnets, is_reservation, .. } = **kept;
+        return Ok(Choice::Keep { subnets, is_reservation });
+    }
+    let (kept, obsolete): (Vec<&Entry>, Vec<&Entry>) =
+        own.into_iter().partition(|entry| entry.is_reservation);
+    let taken = || others.iter().chain(&kept).map(|entry| &entry.subnets);
+    let wishes = obsolete.iter().map(|entry| entry.subnets).chain(asker.previous);
+    let wishes: Vec<Prefixes> = wishes.collect();
+    let mut chosen = Vec::new();
+    for (family, pool) in pools.iter() {
+        let of_family = |prefixes: &Prefixes| prefixes.get(family);
+        let taken = Taken::new(pool, taken().filter_map(of_family));
+        let wish = wishes.iter().filter_map(of_family).find(|subnet| taken.is_free(*subnet));
+        let subnet = wish.or_else(|| taken.pick(mixed(asker.random, family)));
+        chosen.push(subnet.ok_or(Error::Full(*pool))?);
+    }
+    let obsolete = obsolete.iter().map(|entry| entry.subnets).collect();
+    let subnets = Prefixes::of(chosen).ok_or(Error::NoPool)?;
+    Ok(Choice::Create { subnets, obsolete })
+}
+
+fn is_of(entry: &Entry, asker: &Asker) -> bool {
+    // Nodes of a network are told apart by IPv4 where they have it.
+    match (asker.public.v4, entry.public.v4) {
+        (Some(ours), theirs) => theirs == Some(ours),
+        (None, _) => asker.public.v6.is_some() && asker.public.v6 == entry.public.v6,
+    }
+}
+
+/// Both families, or neither, and each one of the pool's.
+fn fits(pools: &PerFamily<Pool>, subnets: &Prefixes) -> bool {
+    Family::ALL.into_iter().all(|family| match (pools.get(family), subnets.get(family)) {
+        (Some(pool), Some(subnet)) => pool.has(subnet),
+        (None, None) => true,
+        _ => false,
+    })
+}
+
+/// The two families are chosen independently.
+fn mixed(random: u64, family: Family) -> u64 {
+    match family {
+        Family::V4 => random,
+        Family::V6 => random.rotate_left(32),
+    }
+}
+
+/// What of a pool is taken: numbers of first and last subnets, sorted, which may overlap.
+struct Taken<'a> {
+    pool: &'a Pool,
+    runs: Vec<(u128, u128)>,
+}
+
+impl<'a> Taken<'a> {
+    fn new(pool: &'a Pool, prefixes: impl Iterator<Item = IpNet>) -> Self {
+        let mut runs: Vec<(u128, u128)> = prefixes.filter_map(|net| pool.touched(net)).collect();
+        runs.sort_unstable();
+        Self { pool, runs }
+    }
+
+    fn is_free(&self, subnet: IpNet) -> bool {
+        let number = self.pool.touched(subnet).filter(|_| self.pool.has(subnet));
+        number.is_some_and(|(number, _)| {
+            !self.runs.iter().any(|(first, last)| (*first..=*last).contains(&number))
+        })
+    }
+
+    /// One of the first free ones.
+    fn pick(&self, random: u64) -> Option<IpNet> {
+        let mut free: Vec<u128> = Vec::with_capacity(CHOICES);
+        let mut next = 0;
+        let end = (self.pool.count(), self.pool.count());
+        for (first, last) in self.runs.iter().copied().chain([end]) {
+            let room = CHOICES - free.len();
+            free.extend((next..first).take(room));
+            next = next.max(last.saturating_add(1));
+        }
+        let at = random.checked_rem(free.len() as u64)?;
+        self.pool.subnet(*free.get(usize::try_from(at).ok()?)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::time::Instant;
+
+    use proptest::collection::vec;
+    use proptest::option;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::lease::parse_key;
+    use crate::netconf::NetConfConf;
+
+    fn pools(text: &str) -> PerFamily<Pool> {
+        NetConfConf::read(text).unwrap().pools().unwrap()
+    }
+
+    fn entry(key: &str, public: &str) -> Entry {
+        let public = Addresses { v4: public.parse().ok(), v6: public.parse().ok() };
+        Entry { subnets: parse_key(key).unwrap(), public, is_reservation: false }
+    }
+
+    fn asker(public: &str, previous: Option<&str>, random: u64) -> Asker {
+        let public = Addresses { v4: public.parse().ok(), v6: public.parse().ok() };
+        Asker { public, previous: previous.map(|key| parse_key(key).unwrap()), random }
+    }
+
+    fn check(conf: &str, entries: &[Entry], asker: &Asker, wanted: &str) {
+        let shown = match choose(&pools(conf), entries, asker) {
+            Ok(Choice::Keep { subnets, is_reservation }) => {
+                let kind = if is_reservation { "reserved" } else { "keep" };
+                format!("{kind} {}", crate::lease::print_key(&subnets))
+            }
+            Ok(Choice::Create { subnets, obsolete }) => {
+                let gone = obsolete.iter().map(|old| format!(" -{}", crate::lease::print_key(old)));
+                let gone: String = gone.collect();
+                format!("create {}{gone}", crate::lease::print_key(&subnets))
+            }
+            Err(error) => error.to_string(),
+        };
+        assert_eq!(shown, wanted);
+    }
+
+    const NET: &str = r#"{"Network": "10.5.0.0/16"}"#;
+    const SMALL: &str = r#"{"Network": "10.5.0.0/22"}"#;
+    const DUAL: &str =
+        r#"{"Network": "10.5.0.0/16", "EnableIPv6": true, "IPv6Network": "fd00:5::/48"}"#;
+
+    #[test]
+    fn own_then_previous_then_free() {
+        let entries = [entry("10.5.37.0-24", "192.0.2.1"), entry("10.5.1.0-24", "192.0.2.2")];
+        check(NET, &entries, &asker("192.0.2.1", Some("10.5.9.0-24"), 7), "keep 10.5.37.0-24");
+        check(NET, &entries, &asker("192.0.2.3", Some("10.5.9.0-24"), 7), "create 10.5.9.0-24");
+        // Taken, of another length, or not in the network.
+        for previous in ["10.5.37.0-24", "10.5.9.0-25", "10.6.9.0-24", "10.5.0.0-24"] {
+            check(NET, &entries, &asker("192.0.2.3", Some(previous), 0), "create 10.5.2.0-24");
+        }
+        // The first hundred free ones: 2 to 36, and 38 to 102.
+        check(NET, &entries, &asker("192.0.2.3", None, 99), "create 10.5.102.0-24");
+        check(NET, &entries, &asker("192.0.2.3", None, 100), "create 10.5.2.0-24");
+    }
+
+    #[test]
+    fn what_no_longer_fits_is_replaced() {
+        let entries = [entry("10.6.37.0-24", "192.0.2.1")];
+        let wanted = "create 10.5.1.0-24 -10.6.37.0-24";
+        check(NET, &entries, &asker("192.0.2.1", None, 0), wanted);
+        // A family more: pods keep their addresses.
+        let entries = [entry("10.5.37.0-24", "192.0.2.1")];
+        let wanted = "create 10.5.37.0-24&fd00:5:0:1::-64 -10.5.37.0-24";
+        check(DUAL, &entries, &asker("192.0.2.1", None, 0), wanted);
+        let entries = [entry("10.5.37.0-24&fd00:5:0:9::-64", "192.0.2.1")];
+        let wanted = "create 10.5.37.0-24 -10.5.37.0-24&fd00:5:0:9::-64";
+        check(NET, &entries, &asker("192.0.2.1", None, 0), wanted);
+    }
+
+    #[test]
+    fn reservations_stay_and_are_never_removed() {
+        let reserved = Entry { is_reservation: true, ..entry("10.5.8.0-24", "192.0.2.1") };
+        let entries = [entry("10.5.1.0-24", "192.0.2.1"), reserved.clone()];
+        check(NET, &entries, &asker("192.0.2.1", None, 0), "reserved 10.5.8.0-24");
+        check(NET, &entries, &asker("192.0.2.9", Some("10.5.8.0-24"), 0), "create 10.5.2.0-24");
+        let wrong = Entry { subnets: parse_key("10.5.0.0-22").unwrap(), ..reserved };
+        check(NET, &[wrong], &asker("192.0.2.1", None, 0), "create 10.5.4.0-24");
+    }
+
+    #[test]
+    fn subnets_of_another_size_are_in_the_way() {
+        let entries = [entry("10.5.0.0-17", "192.0.2.2"), entry("10.5.128.64-26", "192.0.2.3")];
+        check(NET, &entries, &asker("192.0.2.1", None, 0), "create 10.5.129.0-24");
+    }
+
+    #[test]
+    fn a_full_network_says_so() {
+        let entries: Vec<Entry> =
+            (1..4).map(|n| entry(&format!("10.5.{n}.0-24"), "192.0.2.2")).collect();
+        let full = "all 3 subnets from 10.5.1.0 to 10.5.3.0 are taken: widen 10.5.0.0/22 or make \
+            subnets smaller";
+        check(SMALL, &entries, &asker("192.0.2.1", Some("10.5.2.0-24"), 5), full);
+        check(SMALL, &entries[1..], &asker("192.0.2.1", None, 5), "create 10.5.1.0-24");
+    }
+
+    #[test]
+    fn nodes_without_ipv4_are_told_apart_by_ipv6() {
+        let conf = r#"{"EnableIPv4": false, "EnableIPv6": true, "IPv6Network": "fd00:5::/48"}"#;
+        let entries = [entry("fd00:5:0:7::-64", "fd00::1"), entry("fd00:5:0:1::-64", "fd00::2")];
+        check(conf, &entries, &asker("fd00::1", None, 0), "keep fd00:5:0:7::-64");
+        check(conf, &entries, &asker("fd00::3", None, 0), "create fd00:5:0:2::-64");
+    }
+
+    #[test]
+    fn a_large_network_is_filled_in_no_time() {
+        let pools = pools(r#"{"Network": "10.0.0.0/8"}"#);
+        let pool = pools.v4.unwrap();
+        assert_eq!(pool.count(), 65_535);
+        let all = (0..pool.count()).rev().filter(|number| *number != 40_000);
+        let entries: Vec<Entry> = all
+            .map(|number| Entry {
+                subnets: Prefixes::of(pool.subnet(number)).unwrap(),
+                public: Addresses { v4: Some(Ipv4Addr::from_bits(number as u32 + 1)), v6: None },
+                is_reservation: false,
+            })
+            .collect();
+        let start = Instant::now();
+        let found = choose(&pools, &entries, &asker("192.0.2.1", None, 3)).unwrap();
+        let subnets = Prefixes::of(pool.subnet(40_000)).unwrap();
+        assert_eq!(found, Choice::Create { subnets, obsolete: Vec::new() });
+        // Quadratic would be minutes.
+        assert!(start.elapsed().as_secs() < 2, "{:?}", start.elapsed());
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_taken_is_given(
+            taken in vec((0u32..1 << 12, 20u8..=30), 0..80),
+            previous in option::of((0u32..1 << 12, 24u8..=26)),
+            random: u64,
+        ) {
+            let pools = pools(r#"{"Network": "10.5.0.0/20", "SubnetLen": 26}"#);
+            let key = |(bits, len): (u32, u8)| {
+                let address = Ipv4Addr::from_bits(u32::from(Ipv4Addr::new(10, 5, 0, 0)) | bits);
+                let net = ipnet::Ipv4Net::new(address, len).unwrap();
+                Prefixes::new(Some(net), None).unwrap()
+            };
+            let public = Addresses { v4: Some(Ipv4Addr::new(192, 0, 2, 2)), v6: None };
+            let entry = |at| Entry { subnets: key(at), public, is_reservation: false };
+            let entries: Vec<Entry> = taken.into_iter().map(entry).collect();
+            let asker = Asker { previous: previous.map(key), ..asker("192.0.2.1", None, random) };
+            let is_free = |subnet: IpNet| {
+                !entries.iter().flat_map(|entry| entry.subnets.iter())
+                    .any(|other| crate::family::overlap(other, subnet))
+            };
+            match choose(&pools, &entries, &asker) {
+                Ok(Choice::Create { subnets, .. }) => {
+                    let subnet = subnets.get(Family::V4).unwrap();
+                    prop_assert!(pools.v4.unwrap().has(subnet));
+                    prop_assert!(is_free(subnet), "{subnet} is taken");
+                }
+                Ok(kept) => prop_assert!(false, "{kept:?}"),
+                Err(_) => {
+                    let pool = pools.v4.unwrap();
+                    let mut all = (0..pool.count()).filter_map(|number| pool.subnet(number));
+                    prop_assert!(!all.any(is_free), "there was a free one");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A kernel made of values, in which changes do what they do in the real one.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::Ipv4Addr;
+
+use kernel::{Family, IfIndex, MacAddr};
+
+use super::super::*;
+use crate::key::Key;
+use crate::lease::Lease;
+use crate::mac;
+use crate::netconf::NetConf;
+use crate::plan::{Address, DeviceKind, Node, Peer, Route, Underlay, plan};
+use crate::publish::{self, Identity};
+use crate::{Addresses, Prefixes};
+
+pub(super) struct World {
+    pub(super) wanted: Wanted,
+    pub(super) found: Found,
+    pub(super) scope: Scope,
+}
+
+fn conf(backend: &str) -> NetConf {
+    let text = format!(r#"{{"Network": "10.5.0.0/16", "Backend": {{"Type": "{backend}"}}}}"#);
+    NetConf::parse(&text).unwrap()
+}
+
+fn address(n: u32) -> Ipv4Addr {
+    Ipv4Addr::from_bits(u32::from(Ipv4Addr::new(192, 0, 2, 0)) + n)
+}
+
+fn lease(conf: &NetConf, n: u32, subnet: &str) -> Lease {
+    let addresses = Addresses { v4: Some(address(n)), v6: None };
+    let mut key = [0; 32];
+    key[..4].copy_from_slice(&n.to_be_bytes());
+    let identity = Identity {
+        seed: &n.to_be_bytes(),
+        addresses,
+        public: addresses,
+        wireguard_key: Some(Key(key)),
+        extension_output: None,
+    };
+    let attributes = publish::attributes(conf, &identity).unwrap();
+    Lease { subnets: Prefixes::of([subnet.parse().unwrap()]).unwrap(), attributes }
+}
+
+/// What node 1 wants with these peers.
+pub(super) fn wanted(backend: &str, peers: &[u32]) -> Wanted {
+    let subnets = peers.iter().map(|n| (*n, format!("10.5.{n}.0/24")));
+    planned(&conf(backend), "10.5.1.0/24", &subnets.collect::<Vec<_>>())
+}
+
+fn planned(conf: &NetConf, own: &str, peers: &[(u32, String)]) -> Wanted {
+    let eth0 = "eth0".parse().unwrap();
+    let underlay = Underlay {
+        name: eth0,
+        index: IfIndex(2),
+        mtu: 1500,
+        addresses: Addresses { v4: Some(address(1)), v6: None },
+        on_link: peers.iter().map(|(n, _)| (address(*n).into(), eth0)).collect::<HashMap<_, _>>(),
+    };
+    let own = lease(conf, 1, own);
+    let leases: Vec<Lease> = peers.iter().map(|(n, subnet)| lease(conf, *n, subnet)).collect();
+    let peers: Vec<Peer<'_>> =
+        leases.iter().map(|lease| Peer { name: "peer", since: 0, lease }).collect();
+    let plan = plan(&Node { conf, lease: &own, underlay: &underlay }, &peers).unwrap();
+    assert_eq!(plan.refused, []);
+    plan.wanted
+}
+
+impl World {
+    pub(super) fn new(backend: &str, peers: &[u32]) -> Self {
+        let scope = Scope::new(&conf(backend), "podwire");
+        Self { wanted: wanted(backend, peers), found: Found::default(), scope }
+    }
+
+    pub(super) fn many(peers: u32) -> Self {
+        let conf = r#"{"Network": "10.0.0.0/8", "Backend": {"Type": "vxlan"}}"#;
+        let conf = NetConf::parse(conf).unwrap();
+        let subnet = |n: u32| format!("{}/24", Ipv4Addr::from_bits((10 << 24) + (n << 8)));
+        let list: Vec<(u32, String)> = (2..peers + 2).map(|n| (n, subnet(n))).collect();
+        let wanted = planned(&conf, &subnet(1), &list);
+        Self { wanted, found: Found::default(), scope: Scope::new(&conf, "podwire") }
+    }
+
+    pub(super) fn mac_of(&self, n: u32) -> MacAddr {
+        mac::of_node(&n.to_be_bytes(), 1, Family::V4)
+    }
+
+    pub(super) fn difference(&self) -> Difference {
+        difference(&self.wanted, &self.found, &self.scope)
+    }
+
+    pub(super) fn settled(mut self) -> Self {
+        self.settle();
+        self
+    }
+
+    /// Does all that has to change; then nothing has.
+    pub(super) fn settle(&mut self) {
+        for change in self.difference().changes {
+            self.apply(&change);
+        }
+        let rest = self.difference();
+        assert_eq!(rest.changes, [], "nothing should be left to change");
+    }
+
+    /// Things of others, some of them on our devices or in our network.
+    pub(super) fn add_foreign(&mut self) {
+        let found = &mut self.found;
+        let device = |name: &str, kind: &str| FoundDevice {
+            name: name.parse().unwrap(),
+            alias: None,
+            is_up: true,
+            mtu: 1500,
+            kind: FoundKind::Other(kind.to_owned()),
+        };
+        found.devices.push(device("cni0", "bridge"));
+        found.devices.push(device("flannel.9", "vxlan"));
+        let route = |dst: &str, device: &str, protocol| FoundRoute {
+            route: Route {
+                dst: dst.parse().unwrap(),
+                gateway: None,
+                device: device.parse().unwrap(),
+                onlink: false,
+                is_link_scope: true,
+            },
+            metric: 0,
+            protocol,
+            nexthop: None,
+        };
+        found.routes.push(route("10.5.1.0/24", "cni0", 2));
+        found.routes.push(route("10.5.77.0/24", "eth0", 3));
+        found.routes.push(route("10.5.78.0/24", "eth0", 4));
+        // An agent of another network.
+        found.routes.push(route("10.9.1.0/24", "eth0", PROTOCOL));
+        for (id, protocol) in [(7, PROTOCOL), (*NEXTHOPS.start() + 9, 4)] {
+            let device = "eth0".parse().unwrap();
+            let gateway = Gateway { address: address(9).into(), device, onlink: false };
+            found.nexthops.insert(id, FoundNexthop { gateway: Some(gateway), protocol });
+        }
+        let name: IfName = "flannel.1".parse().unwrap();
+        let prefix = "172.16.0.1/24".parse().unwrap();
+        if self.wanted.devices.contains_key(&name) {
+            found.addresses.insert(Address { device: name, prefix });
+        }
+        let device = "cni0".parse().unwrap();
+        found.addresses.insert(Address { device, prefix: "10.5.1.1/24".parse().unwrap() });
+        let mac = MacAddr([2, 0, 0, 0, 0, 9]);
+        found.neighbours.insert((device, address(200).into()), mac);
+        found.forwarding.insert((device, mac, address(200).into()));
+    }
+
+    pub(super) fn apply(&mut self, change: &Change) {
+        let found = &mut self.found;
+        match change.clone() {
+            Change::CreateDevice(device) => {
+                assert!(found.devices.iter().all(|other| other.name != device.name), "it is there");
+                found.devices.push(FoundDevice {
+                    name: device.name,
+                    alias: Some(self.scope.mark.clone()),
+                    is_up: true,
+                    mtu: device.mtu,
+                    kind: FoundKind::Known(device.kind),
+                });
+            }
+            Change::ChangeDevice { name, to } => self.change_device(name, to),
+            Change::RemoveDevice(name) => self.remove_device(name),
+            Change::AddAddress(address) => drop(found.addresses.insert(address)),
+            Change::RemoveAddress(address) => drop(found.addresses.remove(&address)),
+            Change::SetNeighbour { device, ip, mac } => {
+                found.neighbours.insert((device, ip), mac);
+            }
+            Change::RemoveNeighbour { device, ip } => drop(found.neighbours.remove(&(device, ip))),
+            Change::SetForwarding { device, mac, dst } => {
+                found.forwarding.retain(|entry| (entry.0, entry.1) != (device, mac));
+                found.forwarding.insert((device, mac, dst));
+            }
+            Change::RemoveForwarding { device, mac, dst } => {
+                found.forwarding.remove(&(device, mac, dst));
+            }
+            Change::AddNexthop { id, gateway } => {
+                let nexthop = FoundNexthop { gateway: Some(gateway), protocol: PROTOCOL };
+                assert_eq!(found.nexthops.insert(id, nexthop), None, "next hop {id} was there");
+            }
+            Change::RemoveNexthop { id } => {
+                found.nexthops.remove(&id);
+                found.routes.retain(|route| route.nexthop != Some(id));
+            }
+            Change::SetRoute { route, nexthop } => self.set_route(route, nexthop),
+            Change::RemoveRoute(route) => found.routes.retain(|other| *other != route),
+            Change::SetPeer { device, key, peer, keeps_endpoint } => {
+                self.set_peer((device, key), peer, keeps_endpoint);
+            }
+            Change::RemovePeer { device, key } => drop(found.wireguard.remove(&(device, key))),
+            Change::CallAdded(peer) => drop(found.extension.insert(peer.subnet, peer)),
+            Change::CallRemoved(peer) => drop(found.extension.remove(&peer.subnet)),
+        }
+    }
+
+    /// A subnet has one peer: giving it to another takes it away.
+    fn set_peer(&mut self, key: (IfName, Key), peer: WireguardPeer, keeps_endpoint: bool) {
+        let found = &mut self.found;
+        for (other, entry) in &mut found.wireguard {
+            if other.0 == key.0 {
+                entry.allowed.retain(|net| !peer.allowed.contains(net));
+            }
+        }
+        let old = found.wireguard.get(&key).and_then(|old| old.endpoint);
+        let endpoint = if keeps_endpoint { old } else { Some(peer.endpoint) };
+        let WireguardPeer { allowed, psk, keepalive, .. } = peer;
+        let entry = FoundPeer { endpoint, allowed, psk, keepalive, is_alive: false };
+        found.wireguard.insert(key, entry);
+    }
+
+    fn change_device(&mut self, name: IfName, to: DeviceChange) {
+        let found = &mut self.found;
+        let device = found.devices.iter_mut().find(|device| device.name == name).unwrap();
+        match (to, &mut device.kind) {
+            (DeviceChange::Mark, _) => device.alias = Some(self.scope.mark.clone()),
+            (DeviceChange::Mtu(mtu), _) => device.mtu = mtu,
+            (DeviceChange::Up, _) => device.is_up = true,
+            (DeviceChange::Mac(mac), FoundKind::Known(DeviceKind::Vxlan(vxlan))) => {
+                vxlan.mac = mac;
+                found.neighbours.retain(|key, _| key.0 != name);
+            }
+            (DeviceChange::Vxlan(to), FoundKind::Known(DeviceKind::Vxlan(vxlan))) => {
+                (vxlan.local, vxlan.lower, vxlan.learning) = (to.local, to.lower, to.learning);
+            }
+            (DeviceChange::Wireguard { public_key, listen_port }, kind) => {
+                *kind = FoundKind::Known(DeviceKind::Wireguard { public_key, listen_port });
+            }
+            (DeviceChange::Ipip { local }, kind) => {
+                *kind = FoundKind::Known(DeviceKind::Ipip { local });
+            }
+            (to, kind) => panic!("{to} cannot be done to {kind:?}"),
+        }
+    }
+
+    fn remove_device(&mut self, name: IfName) {
+        let found = &mut self.found;
+        found.devices.retain(|device| device.name != name);
+        found.addresses.retain(|address| address.device != name);
+        found.routes.retain(|route| route.route.device != name);
+        found.nexthops.retain(|_, nexthop| nexthop.gateway.is_none_or(|via| via.device != name));
+        found.neighbours.retain(|key, _| key.0 != name);
+        found.forwarding.retain(|entry| entry.0 != name);
+        found.wireguard.retain(|key, _| key.0 != name);
+    }
+
+    /// In place of the first to this destination with this metric, whoever made it.
+    fn set_route(&mut self, route: Route, nexthop: Option<u32>) {
+        let found = &mut self.found;
+        let devices: BTreeSet<IfName> = found.devices.iter().map(|device| device.name).collect();
+        let is_there = devices.contains(&route.device) || route.device.as_str() == "eth0";
+        assert!(is_there, "{route}: there is no such device");
+        if let Some(id) = nexthop {
+            let gateway = found.nexthops[&id].gateway.unwrap();
+            assert_eq!(Some(gateway.address), route.gateway, "{route}: another's next hop");
+        }
+        let metric = default_metric(route.dst);
+        let new = FoundRoute { route, metric, protocol: PROTOCOL, nexthop };
+        let is_same = |other: &FoundRoute| other.route.dst == route.dst && other.metric == metric;
+        match found.routes.iter_mut().find(|other| is_same(other)) {
+            Some(old) => {
+                assert!(matches!(old.protocol, PROTOCOL | 3), "{route}: replaces another's");
+                *old = new;
+            }
+            None => found.routes.push(new),
+        }
+    }
+}

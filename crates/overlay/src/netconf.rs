@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+//! flannel's `net-conf.json`: which network there is, how it is cut into subnets, and which backend
+//! carries it.
+//!
+//! [`NetConfConf`] is the file as written; [`NetConfConf::understand`] settles what every node
+//! needs, and [`NetConfConf::pools`] the keys that only matter where nodes choose their subnets
+//! themselves: in Kubernetes the node's podCIDR is its subnet.
+
+mod backend;
+mod pool;
+
+use cni::json::{self, DecodeError};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use kernel::Family;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+pub use self::backend::{Backend, Extension, Ipip, Mode, Udp, Vxlan, Wireguard};
+pub use self::pool::Pool;
+use crate::family::{self, PerFamily, Prefixes};
+
+/// The kernel's VXLAN port where none is given: older than the one IANA has assigned, 4789.
+pub const VXLAN_PORT: u16 = 8472;
+
+/// The file as written. Keys match in any case, as in Go, and unknown ones are passed over.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct NetConfConf {
+    keys: Keys,
+    /// Empty where the file has none.
+    backend: Option<Map<String, Value>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize, Default)]
+#[serde(default, rename_all = "PascalCase")]
+struct Keys {
+    #[serde(rename = "EnableIPv4")]
+    enable_ipv4: Option<bool>,
+    #[serde(rename = "EnableIPv6")]
+    enable_ipv6: Option<bool>,
+    #[serde(rename = "EnableNFTables")]
+    enable_nftables: Option<bool>,
+    network: Option<String>,
+    subnet_len: Option<i64>,
+    subnet_min: Option<String>,
+    subnet_max: Option<String>,
+    #[serde(rename = "IPv6Network")]
+    ipv6_network: Option<String>,
+    #[serde(rename = "IPv6SubnetLen")]
+    ipv6_subnet_len: Option<i64>,
+    #[serde(rename = "IPv6SubnetMin")]
+    ipv6_subnet_min: Option<String>,
+    #[serde(rename = "IPv6SubnetMax")]
+    ipv6_subnet_max: Option<String>,
+}
+
+/// The file as understood.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NetConf {
+    /// Where all pods are; a family that is switched off has none.
+    pub networks: Prefixes,
+    /// Rules in nf_tables were asked for. Ours always are.
+    pub nftables: bool,
+    /// How packets get to other nodes.
+    pub backend: Backend,
+}
+
+impl NetConf {
+    /// Reads and understands a file.
+    pub fn parse(text: &str) -> Result<Self, DecodeError> {
+        NetConfConf::read(text)?.understand()
+    }
+}
+
+impl NetConfConf {
+    /// Reads a file's text.
+    pub fn read(text: &str) -> Result<Self, DecodeError> {
+        let whole = |problem: String| DecodeError { path: String::new(), value: None, problem };
+        let value: Value = serde_json::from_str(text)
+            .map_err(|cause| whole(format!("the network's configuration is no JSON: {cause}")))?;
+        let Value::Object(object) = value else {
+            return Err(whole("the network's configuration is no JSON object".to_owned()));
+        };
+        let backend = match json::get(&object, "Backend") {
+            None => None,
+            Some(Value::Object(backend)) => Some(backend.clone()),
+            Some(other) => {
+                return Err(DecodeError::at("Backend", other, "expected an object with a Type"));
+            }
+        };
+        Ok(Self { keys: json::decode_object(&object)?, backend })
+    }
+
+    /// Settles what every node needs.
+    pub fn understand(&self) -> Result<NetConf, DecodeError> {
+        let (v4, v6) = (self.network(Family::V4)?, self.network(Family::V6)?);
+        let networks = Prefixes::of([v4, v6].into_iter().flatten()).ok_or_else(|| {
+            let problem = "expected true where EnableIPv6 is not true: the network has no family";
+            DecodeError::at("EnableIPv4", false, problem)
+        })?;
+        let backend =
+            Backend::understand(self.backend.as_ref()).map_err(|error| error.within("Backend"))?;
+        Ok(NetConf { networks, nftables: self.keys.enable_nftables.unwrap_or(false), backend })
+    }
+
+    /// Settles which subnets nodes may choose.
+    pub fn pools(&self) -> Result<PerFamily<Pool>, DecodeError> {
+        let mut pools = PerFamily::default();
+        for family in Family::ALL {
+            if let Some(network) = self.network(family)? {
+                pools = pools.with(family, Pool::understand(network, &self.cut(family)?)?);
+            }
+        }
+        Ok(pools)
+    }
+
+    /// The network of a family; none where the family is switched off.
+    fn network(&self, family: Family) -> Result<Option<IpNet>, DecodeError> {
+        let (key, text, is_on) = match family {
+            Family::V4 => ("Network", &self.keys.network, self.keys.enable_ipv4.unwrap_or(true)),
+            Family::V6 => {
+                ("IPv6Network", &self.keys.ipv6_network, self.keys.enable_ipv6.unwrap_or(false))
+            }
+        };
+        if !is_on {
+            return Ok(None);
+        }
+        let (wanted, net) = match family {
+            Family::V4 => (
+                "expected an IPv4 network such as \"10.244.0.0/16\"",
+                text.as_deref().and_then(|text| text.parse::<Ipv4Net>().ok()).map(IpNet::V4),
+            ),
+            Family::V6 => (
+                "expected an IPv6 network such as \"fd00:244::/48\"",
+                text.as_deref().and_then(|text| text.parse::<Ipv6Net>().ok()).map(IpNet::V6),
+            ),
+        };
+        match net.filter(|net| net.prefix_len() > 0) {
+            Some(net) => Ok(Some(net.trunc())),
+            None => Err(DecodeError::at(key, shown(text.as_deref()), wanted)),
+        }
+    }
+
+    fn cut(&self, family: Family) -> Result<pool::Cut, DecodeError> {
+        let keys = &self.keys;
+        let (names, len, min, max) = match family {
+            Family::V4 => (&pool::V4, keys.subnet_len, &keys.subnet_min, &keys.subnet_max),
+            Family::V6 => {
+                (&pool::V6, keys.ipv6_subnet_len, &keys.ipv6_subnet_min, &keys.ipv6_subnet_max)
+            }
+        };
+        let address = |key: &str, text: &Option<String>| match text {
+            None => Ok(None),
+            Some(text) => match text.parse() {
+                Ok(address) if Family::of(address) == family => Ok(Some(address)),
+                _ => {
+                    let problem = format!("expected an {} address", family::name(family));
+                    Err(DecodeError::at(key, shown(Some(text)), problem))
+                }
+            },
+        };
+        // Go's zero values mean that the key is not there.
+        let given = |address: std::net::IpAddr| !address.is_unspecified();
+        Ok(pool::Cut {
+            names,
+            len: len.filter(|len| *len != 0),
+            min: address(names.min, min)?.filter(|min| given(*min)),
+            max: address(names.max, max)?.filter(|max| given(*max)),
+        })
+    }
+}
+
+fn shown(text: Option<&str>) -> String {
+    text.map_or_else(|| "missing".to_owned(), |text| format!("{text:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn defaults_are_flannels() {
+        let conf = NetConfConf::read(r#"{"Network": "10.5.3.0/16"}"#).unwrap();
+        let understood = conf.understand().unwrap();
+        assert_eq!(understood.networks.v4(), Some("10.5.0.0/16".parse().unwrap()));
+        assert_eq!(understood.networks.v6(), None);
+        // Its documents say vxlan; its code does this.
+        assert_eq!(understood.backend, Backend::Udp(Udp { port: 8285 }));
+        assert!(!understood.nftables);
+        let pools = conf.pools().unwrap();
+        let pool = pools.v4.unwrap();
+        assert_eq!(pool.min().to_string(), "10.5.1.0");
+        assert_eq!(pool.max().to_string(), "10.5.255.0");
+        assert_eq!(pool.subnet_len(), 24);
+        assert!(pools.v6.is_none());
+    }
+
+    #[test]
+    fn keys_match_in_any_case() {
+        let text = r#"{"network": "10.5.0.0/16", "ENABLEIPV6": true, "ipv6network": "fd00:5::/48",
+            "enableNfTables": true, "subnetlen": 26, "backend": {"type": "VXLAN", "vni": 7}, "x": 1}"#;
+        let conf = NetConfConf::read(text).unwrap();
+        let understood = conf.understand().unwrap();
+        assert_eq!(understood.networks.v6(), Some("fd00:5::/48".parse().unwrap()));
+        assert!(understood.nftables);
+        assert!(matches!(understood.backend, Backend::Vxlan(Vxlan { vni: 7, .. })));
+        let pools = conf.pools().unwrap();
+        assert_eq!(pools.v4.unwrap().subnet_len(), 26);
+        assert_eq!(pools.v6.unwrap().min().to_string(), "fd00:5:0:1::");
+    }
+
+    #[test]
+    fn ipv6_alone_needs_no_ipv4_network() {
+        let text = r#"{"EnableIPv4": false, "EnableIPv6": true, "IPv6Network": "fd00:5::/48",
+            "Network": "nonsense", "Backend": {"Type": "host-gw"}}"#;
+        let conf = NetConf::parse(text).unwrap();
+        assert_eq!((conf.networks.v4(), conf.backend), (None, Backend::HostGw));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let check = |text: &str, words: &str| {
+            let conf = NetConfConf::read(text);
+            let error = conf.and_then(|conf| conf.understand()).unwrap_err().to_string();
+            assert!(error.contains(words), "{error:?} should say {words:?}");
+        };
+        check("{", "is no JSON: EOF");
+        check("[]", "no JSON object");
+        check("{}", "key \"Network\" is missing: expected an IPv4 network");
+        check(r#"{"Network": "10.5.0.0"}"#, r#"key "Network" is "10.5.0.0": expected an IPv4"#);
+        check(r#"{"Network": "fd00::/48"}"#, "expected an IPv4 network");
+        check(r#"{"Network": "0.0.0.0/0"}"#, "expected an IPv4 network");
+        check(r#"{"Network": 10}"#, r#"key "Network" is 10: expected a text"#);
+        check(r#"{"EnableIPv4": false}"#, "key \"EnableIPv4\" is false: expected true where");
+        check(r#"{"EnableIPv4": "no"}"#, "expected true or false");
+        check(
+            r#"{"EnableIPv4": false, "EnableIPv6": true}"#,
+            "key \"IPv6Network\" is missing: expected an IPv6 network",
+        );
+        check(
+            r#"{"Network": "10.5.0.0/16", "Backend": "vxlan"}"#,
+            "expected an object with a Type",
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text: String, network: String, len: i64, min: String) {
+            let _ = NetConf::parse(&text);
+            let text = serde_json::json!({
+                "Network": network, "SubnetLen": len, "SubnetMin": min, "Backend": {"Type": min},
+            });
+            if let Ok(conf) = NetConfConf::read(&text.to_string()) {
+                let _ = (conf.understand(), conf.pools());
+            }
+        }
+    }
+}

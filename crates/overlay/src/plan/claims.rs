@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Who has which subnet, so that nobody gets another's. A look-up costs the logarithm of how many
+//! there are.
+
+use std::collections::BTreeMap;
+
+use ipnet::IpNet;
+use kernel::Family;
+
+use super::refusal::Reason;
+use crate::family;
+
+/// Subnets that do not overlap, by their first address.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Claims {
+    v4: BTreeMap<u128, (IpNet, Option<String>)>,
+    v6: BTreeMap<u128, (IpNet, Option<String>)>,
+}
+
+impl Claims {
+    /// With this node's own.
+    pub(super) fn new(own: impl Iterator<Item = IpNet>) -> Self {
+        let mut claims = Self::default();
+        for subnet in own {
+            claims.insert(subnet, None);
+        }
+        claims
+    }
+
+    /// Whether nobody has any of it.
+    pub(super) fn check(&self, subnet: IpNet) -> Result<(), Reason> {
+        let map = match family::of(subnet) {
+            Family::V4 => &self.v4,
+            Family::V6 => &self.v6,
+        };
+        let (_, last) = family::span(subnet);
+        // The last one that begins before the end of this one: any other ends before it.
+        match map.range(..=last).next_back() {
+            Some((_, (other, owner))) if family::overlap(*other, subnet) => Err(match owner {
+                None => Reason::OwnSubnet(*other),
+                Some(peer) => Reason::Overlap { subnet: *other, peer: peer.clone() },
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives it to a peer.
+    pub(super) fn add(&mut self, subnet: IpNet, peer: &str) {
+        self.insert(subnet, Some(peer.to_owned()));
+    }
+
+    /// Takes it back from whoever has it.
+    pub(super) fn remove(&mut self, subnet: IpNet) {
+        let map = match family::of(subnet) {
+            Family::V4 => &mut self.v4,
+            Family::V6 => &mut self.v6,
+        };
+        map.remove(&family::span(subnet).0);
+    }
+
+    fn insert(&mut self, subnet: IpNet, owner: Option<String>) {
+        let map = match family::of(subnet) {
+            Family::V4 => &mut self.v4,
+            Family::V6 => &mut self.v6,
+        };
+        map.insert(family::span(subnet).0, (subnet, owner));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn it_agrees_with_comparing_each_with_each(nets in vec((any::<u16>(), 16u8..=32), 0..60)) {
+            let mut claims = Claims::new(std::iter::empty());
+            let mut given: Vec<IpNet> = Vec::new();
+            for (bits, len) in nets {
+                let address = Ipv4Addr::from_bits(u32::from(bits));
+                let net = IpNet::new(address.into(), len).unwrap().trunc();
+                let is_free = !given.iter().any(|other| family::overlap(*other, net));
+                prop_assert_eq!(claims.check(net).is_ok(), is_free);
+                if is_free {
+                    claims.add(net, "peer");
+                    given.push(net);
+                }
+            }
+        }
+    }
+}

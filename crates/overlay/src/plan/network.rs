@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A plan that is kept up to date. A peer that comes, changes or goes costs what it is itself,
+//! however many there are; only where peers are in each other's way is all planned anew.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::claims::Claims;
+use super::wanted::Wanted;
+use super::{Error, Node, Peer, Plan, Underlay, check_networks, devices, fill, serve};
+use crate::family;
+use crate::lease::Lease;
+use crate::netconf::NetConf;
+
+/// The network as one node sees it.
+#[derive(Debug)]
+pub struct Network {
+    conf: NetConf,
+    lease: Lease,
+    underlay: Underlay,
+    peers: BTreeMap<String, (u64, Lease)>,
+    /// How many peers say that they are reached there: two leases of one node share entries.
+    publics: HashMap<IpAddr, usize>,
+    /// What there is without any peer.
+    base: Wanted,
+    claims: Claims,
+    plan: Plan,
+}
+
+/// What a peer's change has done to the plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Update {
+    Nothing,
+    /// Nothing but this.
+    Part(Box<Part>),
+    /// Anything may have changed.
+    Whole,
+}
+
+/// What was wanted for a peer, and what is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Part {
+    pub before: Wanted,
+    pub after: Wanted,
+}
+
+impl Network {
+    /// Plans for these peers: by name, since when, and with which lease.
+    pub fn new(
+        conf: NetConf,
+        lease: Lease,
+        underlay: Underlay,
+        peers: BTreeMap<String, (u64, Lease)>,
+    ) -> Result<Self, Error> {
+        let node = Node { conf: &conf, lease: &lease, underlay: &underlay };
+        check_networks(&node)?;
+        let base = devices(&node)?;
+        let pod_mtu = underlay.mtu;
+        let plan = Plan { wanted: base.clone(), pod_mtu, refused: Vec::new() };
+        let (publics, claims) = (HashMap::new(), Claims::default());
+        let mut network = Self { conf, lease, underlay, peers, publics, base, claims, plan };
+        network.plan_anew();
+        Ok(network)
+    }
+
+    /// What follows from all leases.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// A peer has come or changed.
+    pub fn set(&mut self, name: &str, since: u64, lease: Lease) -> Update {
+        if self.peers.get(name).is_some_and(|known| *known == (since, lease.clone())) {
+            return Update::Nothing;
+        }
+        let before = self.take_out(name);
+        self.peers.insert(name.to_owned(), (since, lease));
+        let after = before.as_ref().and_then(|_| self.put_in(name));
+        self.updated(before, after)
+    }
+
+    /// A peer has gone.
+    pub fn remove(&mut self, name: &str) -> Update {
+        if !self.peers.contains_key(name) {
+            return Update::Nothing;
+        }
+        let before = self.take_out(name);
+        self.peers.remove(name);
+        self.updated(before, Some(Wanted::default()))
+    }
+
+    fn updated(&mut self, before: Option<Wanted>, after: Option<Wanted>) -> Update {
+        match (before, after) {
+            (Some(before), Some(after)) if before == after => Update::Nothing,
+            (Some(before), Some(after)) => Update::Part(Box::new(Part { before, after })),
+            _ => {
+                self.plan_anew();
+                Update::Whole
+            }
+        }
+    }
+
+    fn node(&self) -> Node<'_> {
+        Node { conf: &self.conf, lease: &self.lease, underlay: &self.underlay }
+    }
+
+    fn plan_anew(&mut self) {
+        let peers: Vec<Peer<'_>> = self
+            .peers
+            .iter()
+            .map(|(name, (since, lease))| Peer { name, since: *since, lease })
+            .collect();
+        let mut claims = Claims::new(self.node().subnets());
+        let plan = fill(&self.node(), self.base.clone(), &peers, &mut claims);
+        let mut publics = HashMap::new();
+        for address in peers.iter().flat_map(|peer| peer.lease.attributes.public.iter()) {
+            *publics.entry(address).or_insert(0) += 1;
+        }
+        (self.plan, self.claims, self.publics) = (plan, claims, publics);
+    }
+
+    /// Takes a peer's part out of the plan; nothing for one that is not there. None where others
+    /// may have a share in it, or wait for it to go.
+    fn take_out(&mut self, name: &str) -> Option<Wanted> {
+        let Some((since, lease)) = self.peers.get(name) else { return Some(Wanted::default()) };
+        let peer = Peer { name, since: *since, lease };
+        let publics: Vec<IpAddr> = lease.attributes.public.iter().collect();
+        let is_shared = publics.iter().any(|address| self.publics.get(address) != Some(&1));
+        if is_shared || !self.plan.refused.is_empty() {
+            return None;
+        }
+        let mut part = Wanted::default();
+        let refused = serve(&self.node(), &peer, &mut Claims::default(), &mut part);
+        if !refused.is_empty() {
+            return None;
+        }
+        for subnet in lease.subnets.iter() {
+            self.claims.remove(subnet);
+        }
+        for address in publics {
+            self.publics.remove(&address);
+        }
+        self.plan.wanted.subtract(&part);
+        Some(part)
+    }
+
+    /// Puts a peer's part into the plan; none where it meets another's.
+    fn put_in(&mut self, name: &str) -> Option<Wanted> {
+        let (since, lease) = self.peers.get(name)?;
+        let peer = Peer { name, since: *since, lease };
+        let publics: Vec<IpAddr> = lease.attributes.public.iter().collect();
+        if publics.iter().any(|address| self.publics.contains_key(address)) {
+            return None;
+        }
+        if lease.subnets.iter().any(|subnet| self.claims.check(subnet).is_err()) {
+            return None;
+        }
+        let mut part = Wanted::default();
+        let refused = serve(&self.node(), &peer, &mut Claims::default(), &mut part);
+        if !refused.is_empty() || self.plan.wanted.meets(&part) {
+            return None;
+        }
+        let subnets: Vec<IpNet> = lease.subnets.iter().collect();
+        for subnet in subnets {
+            if self.conf.networks.get(family::of(subnet)).is_some() {
+                self.claims.add(subnet, name);
+            }
+        }
+        for address in publics {
+            self.publics.insert(address, 1);
+        }
+        self.plan.wanted.add(part.clone());
+        Some(part)
+    }
+}

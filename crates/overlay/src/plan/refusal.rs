@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Why a peer, or one of its subnets, is not served. It stops nobody else's.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use kernel::MacAddr;
+
+/// A peer or a subnet of it that is not served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The peer's name.
+    pub peer: String,
+    /// None where it is about all of them.
+    pub subnet: Option<IpNet>,
+    pub reason: Reason,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.subnet {
+            Some(subnet) => write!(f, "{subnet} of {} is not served: {}", self.peer, self.reason),
+            None => write!(f, "{} is not served: {}", self.peer, self.reason),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Reason {
+    #[error("it overlaps this node's own subnet {0}")]
+    OwnSubnet(IpNet),
+    #[error("it overlaps {subnet} of {peer}, which was there before")]
+    Overlap { subnet: IpNet, peer: String },
+    #[error("it is not inside the network {0}")]
+    OutsideNetwork(IpNet),
+    #[error("its public address {0} is this node's own")]
+    OwnAddress(IpAddr),
+    #[error("it publishes BackendType {theirs:?}, and this node's backend is {ours}")]
+    Backend { theirs: String, ours: &'static str },
+    #[error("it publishes VNI {theirs}, and this node's is {ours}")]
+    Vni { theirs: u32, ours: u32 },
+    #[error("it publishes the hardware address {0}, which is this node's own")]
+    OwnMac(MacAddr),
+    #[error("it publishes the hardware address {0}, which another peer has")]
+    MacTaken(MacAddr),
+    #[error("it publishes this node's own public key")]
+    OwnKey,
+    #[error("it publishes the public key of a peer with another address")]
+    KeyTaken,
+    #[error("the two nodes have no address family in common")]
+    NoCommonUnderlay,
+    #[error("{0} is not on this node's link, which host-gw needs")]
+    NotOnLink(IpAddr),
+    #[error("{backend} carries IPv4 only")]
+    Ipv4Only { backend: &'static str },
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A plan that is kept up to date is the plan of all peers at every moment.
+
+use std::collections::BTreeMap;
+
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use super::*;
+
+/// Peers of which some are in each other's way.
+fn lease_of(conf: &NetConf, n: u8, subnet: u8, has: &str) -> Lease {
+    let (_, _, mut lease) = node(conf, n, has);
+    let nets = [format!("10.5.{subnet}.0/24"), format!("fd00:5:0:{subnet}::/64")];
+    lease.subnets = Prefixes::of(nets.iter().map(|net| net.parse().unwrap())).unwrap();
+    lease
+}
+
+#[test]
+fn one_peer_costs_its_own_part() {
+    let lab = Lab::new(V4, r#"{"Type": "vxlan"}"#, &["4", "4", "4"]);
+    let (_, underlay, lease) = lab.nodes[0].clone();
+    let peers = lab.nodes[1..].iter().map(|(name, _, lease)| (name.clone(), (0, lease.clone())));
+    let mut network = Network::new(lab.conf.clone(), lease, underlay, peers.collect()).unwrap();
+    assert_eq!(*network.plan(), lab.plan());
+    let (name, _, lease) = node(&lab.conf, 9, "4");
+    let Update::Part(part) = network.set(&name, 0, lease.clone()) else { panic!() };
+    let Part { before, after } = *part;
+    assert_eq!(before, Wanted::default());
+    assert_eq!((after.routes.len(), after.neighbours.len(), after.forwarding.len()), (1, 1, 1));
+    assert_eq!(network.set(&name, 0, lease), Update::Nothing);
+    assert!(matches!(network.remove(&name), Update::Part(_)));
+    assert_eq!(network.remove(&name), Update::Nothing);
+    assert_eq!(*network.plan(), lab.plan());
+}
+
+proptest! {
+    #[test]
+    fn it_is_the_plan_of_all_at_every_moment(
+        backend in select(&["vxlan", "host-gw", "wireguard", "ipip", "udp", "extension"][..]),
+        events in vec((0usize..6, 0u64..3, option::of((2u8..9, 1u8..9, 0usize..3))), 1..25),
+    ) {
+        let text = format!(r#"{{"Type": "{backend}"}}"#);
+        let mut lab = Lab::new(DUAL, &text, &["46"]);
+        let near = (2..5).map(|n| format!("192.0.2.{n}").parse().unwrap());
+        let eth0 = lab.nodes[0].1.name;
+        lab.nodes[0].1.on_link = near.map(|address| (address, eth0)).collect();
+        let (_, underlay, lease) = lab.nodes[0].clone();
+        let mut network =
+            Network::new(lab.conf.clone(), lease.clone(), underlay.clone(), BTreeMap::new())
+                .unwrap();
+        let mut known: BTreeMap<String, (u64, Lease)> = BTreeMap::new();
+        for (name, since, set) in events {
+            let name = format!("peer-{name}");
+            match set {
+                Some((n, subnet, has)) => {
+                    let lease = lease_of(&lab.conf, n, subnet, ["46", "4", "46"][has]);
+                    network.set(&name, since, lease.clone());
+                    known.insert(name, (since, lease));
+                }
+                None => {
+                    network.remove(&name);
+                    known.remove(&name);
+                }
+            }
+            let peers = known.iter();
+            let peers: Vec<Peer<'_>> = peers
+                .map(|(name, (since, lease))| Peer { name, since: *since, lease })
+                .collect();
+            let node = Node { conf: &lab.conf, lease: &lease, underlay: &underlay };
+            prop_assert_eq!(network.plan(), &plan(&node, &peers).unwrap());
+        }
+    }
+}

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Fed with the keys and values of real flannel nodes, a plan is what flannel had made of them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use kernel::{IfIndex, IfName};
+use overlay::Addresses;
+use overlay::difference::{
+    Change, DeviceChange, Found, FoundDevice, FoundKind, FoundRoute, Scope, default_metric,
+    difference,
+};
+use overlay::lease::Lease;
+use overlay::netconf::{NetConf, NetConfConf};
+use overlay::plan::{DeviceKind, Node, Peer, Plan, Route, Underlay, VxlanDevice, plan};
+use overlay::subnet_env::SubnetEnv;
+
+/// One file: the lines of each section.
+struct Recorded {
+    sections: BTreeMap<String, Vec<String>>,
+}
+
+impl Recorded {
+    fn read(text: &str) -> Self {
+        let mut sections: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let mut section = "head".to_owned();
+        for line in text.lines() {
+            match line.strip_prefix("--- ") {
+                Some(name) => section = name.to_owned(),
+                None => sections.entry(section.clone()).or_default().push(line.to_owned()),
+            }
+        }
+        Self { sections }
+    }
+
+    fn lines(&self, section: &str) -> &[String] {
+        self.sections.get(section).map_or(&[], Vec::as_slice)
+    }
+
+    fn conf(&self) -> NetConf {
+        let conf = self.lines("head")[0].strip_prefix("conf: ").unwrap();
+        NetConfConf::read(conf).unwrap().pools().unwrap();
+        NetConf::parse(conf).unwrap()
+    }
+
+    fn env(&self) -> String {
+        self.lines("head")[1..].iter().map(|line| format!("{line}\n")).collect()
+    }
+
+    /// Keys and leases; values are written as they were read.
+    fn leases(&self) -> Vec<(String, Lease)> {
+        let pairs = self.lines("keys").chunks(2);
+        pairs
+            .map(|pair| {
+                let lease = Lease::parse(&pair[0], pair[1].as_bytes()).unwrap();
+                assert_eq!(lease.attributes.print(), pair[1]);
+                assert!(pair[0].ends_with(&format!("/{}", lease.key())), "{}", pair[0]);
+                (pair[0].clone(), lease)
+            })
+            .collect()
+    }
+
+    fn underlay(&self) -> Underlay {
+        let line = self.lines("addr").iter().find(|line| line.starts_with("eth0")).unwrap();
+        let nets: Vec<IpNet> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
+        let name: IfName = "eth0".parse().unwrap();
+        let near = (1..=3).flat_map(|n| [format!("192.168.90.{n}"), format!("fd00:90::{n}")]);
+        let on_link: HashMap<IpAddr, IfName> =
+            near.map(|address| (address.parse().unwrap(), name)).collect();
+        let mut addresses = Addresses::default();
+        for net in nets.iter().rev() {
+            match net.addr() {
+                IpAddr::V4(address) => addresses.v4 = Some(address),
+                IpAddr::V6(address) => addresses.v6 = Some(address),
+            }
+        }
+        Underlay { name, index: IfIndex(2), mtu: 1500, addresses, on_link }
+    }
+
+    /// The plan of the node that the file was recorded on, and its own lease.
+    fn plan(&self) -> (Plan, Lease) {
+        let (conf, leases, underlay) = (self.conf(), self.leases(), self.underlay());
+        let is_own =
+            |lease: &&(String, Lease)| lease.1.attributes.public.v4 == underlay.addresses.v4;
+        let own = leases.iter().find(is_own).unwrap();
+        let peers: Vec<Peer<'_>> = leases
+            .iter()
+            .filter(|lease| lease.0 != own.0)
+            .map(|(name, lease)| Peer { name, since: 0, lease })
+            .collect();
+        assert!(!peers.is_empty());
+        let node = Node { conf: &conf, lease: &own.1, underlay: &underlay };
+        let plan = plan(&node, &peers).unwrap();
+        assert_eq!(plan.refused, []);
+        (plan, own.1.clone())
+    }
+
+    /// Routes of the network, but not the kernel's own.
+    fn routes(&self) -> BTreeSet<String> {
+        let lines = self.lines("route").iter().chain(self.lines("route6"));
+        let ours = lines.filter(|line| line.starts_with("10.5.") || line.starts_with("fd00:5:"));
+        ours.filter(|line| !line.contains("proto kernel")).cloned().collect()
+    }
+
+    fn on_flannel(&self, section: &str, word: &str) -> BTreeSet<String> {
+        let lines = self.lines(section).iter().filter(|line| line.contains("dev flannel"));
+        let lines = lines.filter(|line| line.to_lowercase().ends_with(word));
+        lines.map(|line| line.to_lowercase()).collect()
+    }
+
+    /// Name and address, without those that the kernel gives by itself.
+    fn addresses(&self) -> BTreeSet<String> {
+        let lines = self.lines("addr").iter().filter(|line| line.starts_with("flannel"));
+        lines
+            .flat_map(|line| {
+                let mut words = line.split(' ');
+                let name = words.next().unwrap().to_owned();
+                words.skip(1).map(move |word| format!("{name} {word}"))
+            })
+            .filter(|line| !line.contains(" fe80:"))
+            .collect()
+    }
+}
+
+fn shown_route(route: &Route) -> String {
+    let metric = if route.dst.addr().is_ipv6() { " metric 1024" } else { "" };
+    let rest = if route.dst.addr().is_ipv6() { " pref medium" } else { "" };
+    let plain = route.to_string();
+    match plain.strip_suffix(" onlink") {
+        Some(plain) => format!("{plain}{metric} onlink{rest}"),
+        None => format!("{plain}{metric}{rest}"),
+    }
+}
+
+/// A device in the words of `ip -d link`.
+fn shown_device(device: &overlay::plan::Device) -> Vec<String> {
+    let flags = match device.kind {
+        DeviceKind::Tun => "<POINTOPOINT,MULTICAST,NOARP,UP,LOWER_UP>",
+        _ => "<BROADCAST,MULTICAST,UP,LOWER_UP>",
+    };
+    let head = format!("{}: {flags} mtu {}", device.name, device.mtu);
+    let DeviceKind::Vxlan(vxlan) = device.kind else { return vec![head] };
+    let VxlanDevice { vni, mac, lower, local, port, learning, gbp } = vxlan;
+    assert_eq!(lower, IfIndex(2));
+    let learning = if learning { "" } else { " nolearning" };
+    let gbp = if gbp { " gbp" } else { "" };
+    let rest = format!(
+        "    vxlan id {vni} local {local} dev eth0 srcport 0 0 dstport {port}{learning} ttl auto \
+         ageing 300 udpcsum noudp6zerocsumtx noudp6zerocsumrx{gbp}"
+    );
+    vec![head, format!("    link/ether {mac}"), rest]
+}
+
+fn check(text: &str) -> (Recorded, Plan, Lease) {
+    let recorded = Recorded::read(text);
+    let (plan, own) = recorded.plan();
+    let wanted = &plan.wanted;
+    let routes: BTreeSet<String> = wanted.routes.values().map(shown_route).collect();
+    assert_eq!(routes, recorded.routes());
+    let neighbours = wanted.neighbours.iter();
+    let neighbours: BTreeSet<String> = neighbours
+        .map(|((device, ip), mac)| format!("{ip} dev {device} lladdr {mac} permanent"))
+        .collect();
+    assert_eq!(neighbours, recorded.on_flannel("neigh", "permanent"));
+    let forwarding = wanted.forwarding.iter();
+    let forwarding: BTreeSet<String> = forwarding
+        .map(|((device, mac), dst)| format!("{mac} dev {device} dst {dst} self permanent"))
+        .collect();
+    assert_eq!(forwarding, recorded.on_flannel("fdb", "self permanent"));
+    // `ip` leaves the length of an IPv4 host address there, too.
+    let addresses: BTreeSet<String> =
+        wanted.addresses.iter().map(|one| format!("{} {}", one.device, one.prefix)).collect();
+    assert_eq!(addresses, recorded.addresses());
+    let devices: Vec<String> = wanted.devices.values().flat_map(shown_device).collect();
+    for line in &devices {
+        assert!(recorded.lines("link").contains(line), "{line:?} was not recorded");
+    }
+    let there = recorded.lines("link").iter().filter(|line| !line.starts_with(' ')).count();
+    assert_eq!(wanted.devices.len(), there);
+    (recorded, plan, own)
+}
+
+fn shown_env(recorded: &Recorded, plan: &Plan, own: &Lease) -> String {
+    let networks = recorded.conf().networks.iter().collect();
+    let (subnets, mtu) = (own.subnets, plan.pod_mtu);
+    SubnetEnv { networks, subnets, mtu, ip_masq: true }.to_string()
+}
+
+#[test]
+fn vxlan_on_both_nodes() {
+    check(include_str!("recorded/vxlan-n1.txt"));
+    check(include_str!("recorded/vxlan-n2.txt"));
+}
+
+#[test]
+fn vxlan_with_direct_routing_and_all_options() {
+    let (recorded, plan, own) = check(include_str!("recorded/vxlan-direct.txt"));
+    assert_eq!(shown_env(&recorded, &plan, &own), recorded.env());
+}
+
+#[test]
+fn vxlan_with_both_families() {
+    for text in [include_str!("recorded/vxlan-dual.txt"), include_str!("recorded/vxlan-nft.txt")] {
+        let (recorded, plan, own) = check(text);
+        // flannel tells pods 1450, which does not fit into its tunnel over IPv6 of 1430.
+        let right = recorded.env().replace("FLANNEL_MTU=1450", "FLANNEL_MTU=1430");
+        assert_eq!(shown_env(&recorded, &plan, &own), right);
+    }
+}
+
+#[test]
+fn host_gw() {
+    let (recorded, plan, own) = check(include_str!("recorded/hostgw.txt"));
+    assert_eq!(shown_env(&recorded, &plan, &own), recorded.env());
+}
+
+#[test]
+fn udp() {
+    let (recorded, plan, own) = check(include_str!("recorded/udp.txt"));
+    assert_eq!(shown_env(&recorded, &plan, &own), recorded.env());
+    let peers: Vec<String> =
+        plan.wanted.udp.iter().map(|(subnet, to)| format!("{subnet} {to}")).collect();
+    assert_eq!(peers, ["10.5.1.0/24 192.168.90.2:8285"]);
+}
+
+/// What flannel has left, which is all there is but our mark and our protocol.
+fn left_by_flannel(plan: &Plan) -> Found {
+    let wanted = &plan.wanted;
+    let devices = wanted.devices.values().map(|device| FoundDevice {
+        name: device.name,
+        alias: None,
+        is_up: true,
+        mtu: device.mtu,
+        kind: FoundKind::Known(device.kind),
+    });
+    let routes = wanted.routes.values().map(|route| FoundRoute {
+        route: *route,
+        metric: default_metric(route.dst),
+        protocol: kernel::route::PROTOCOL_BOOT,
+        nexthop: None,
+    });
+    let forwarding = wanted.forwarding.iter().map(|((device, mac), dst)| (*device, *mac, *dst));
+    Found {
+        devices: devices.collect(),
+        routes: routes.collect(),
+        addresses: wanted.addresses.clone(),
+        neighbours: wanted.neighbours.clone(),
+        forwarding: forwarding.collect(),
+        ..Found::default()
+    }
+}
+
+#[test]
+fn taking_over_from_flannel_only_marks_what_is_there() {
+    for text in [
+        include_str!("recorded/vxlan-n1.txt"),
+        include_str!("recorded/vxlan-dual.txt"),
+        include_str!("recorded/vxlan-direct.txt"),
+        include_str!("recorded/hostgw.txt"),
+        include_str!("recorded/udp.txt"),
+    ] {
+        let (recorded, plan, _) = check(text);
+        let scope = Scope::new(&recorded.conf(), "podwire");
+        let changes = difference(&plan.wanted, &left_by_flannel(&plan), &scope).changes;
+        assert!(!changes.is_empty());
+        for change in changes {
+            let is_mark = matches!(
+                change,
+                Change::ChangeDevice { to: DeviceChange::Mark, .. }
+                    | Change::AddNexthop { .. }
+                    | Change::SetRoute { .. }
+            );
+            assert!(is_mark, "{change}");
+        }
+    }
+}
