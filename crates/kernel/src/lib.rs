@@ -7,6 +7,7 @@ pub mod addr;
 pub mod bridge_vlan;
 pub mod conntrack;
 pub mod daemon;
+pub mod datagram;
 mod detached;
 mod error;
 pub mod events;

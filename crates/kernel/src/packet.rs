@@ -1,19 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sockets of an interface that may have no address yet: whole IPv4 packets by link-layer address,
-//! and UDP that is tied to the interface. Each belongs to the namespace of the thread that opened it.
+//! and UDP that is tied to the interface. Also one that only sends ICMP. Each belongs to the namespace of
+//! the thread that opened it.
 
 use std::io;
 use std::mem::{size_of, zeroed};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use rustix::net::SendFlags;
+
 use crate::error::{Error, Result};
-use crate::types::{IfIndex, IfName, MacAddr};
+use crate::types::{Family, IfIndex, IfName, MacAddr};
 
 /// Everybody on the link.
 pub const BROADCAST: MacAddr = MacAddr([0xff; 6]);
 
 const IPPROTO_UDP: u32 = 17; // linux/in.h
+const SOL_RAW: libc::c_int = 255; // linux/socket.h
+const ICMP_FILTER: libc::c_int = 1; // linux/icmp.h
+const ICMPV6_FILTER: libc::c_int = 1; // linux/icmpv6.h
 /// Offset of the next packet's part, and flags, in the IPv4 header.
 const FRAGMENT_OFFSET: u32 = 0x1fff;
 
@@ -113,10 +119,52 @@ pub fn udp(interface: IfName, local: SocketAddr) -> Result<UdpSocket> {
     Ok(fd.into())
 }
 
+/// Sends ICMP messages and hears none: one for each family.
+#[derive(Debug)]
+pub struct IcmpSender {
+    fd: OwnedFd,
+}
+
+impl IcmpSender {
+    /// Opens a sender in the calling thread's namespace.
+    pub fn open(family: Family) -> Result<IcmpSender> {
+        let (domain, protocol) = match family {
+            Family::V4 => (libc::AF_INET, libc::IPPROTO_ICMP),
+            Family::V6 => (libc::AF_INET6, libc::IPPROTO_ICMPV6),
+        };
+        let object = if family == Family::V4 { "IPv4" } else { "IPv6" };
+        let fail = |cause: io::Error| Error::from_io("open ICMP socket", object, &cause);
+        let flags = libc::SOCK_RAW | libc::SOCK_NONBLOCK;
+        let fd = socket(domain, flags, protocol).map_err(fail)?;
+        // A bit for each type that is not wanted; without it every ping of the host would be queued here.
+        match family {
+            Family::V4 => set_option(fd.as_fd(), SOL_RAW, ICMP_FILTER, &[0xff; 4]),
+            Family::V6 => set_option(fd.as_fd(), libc::SOL_ICMPV6, ICMPV6_FILTER, &[0xff; 32]),
+        }
+        .map_err(fail)?;
+        Ok(IcmpSender { fd })
+    }
+
+    /// Sends a message, ICMP header first. The kernel chooses the source and, for IPv6, fills in the
+    /// checksum.
+    pub fn send(&self, to: IpAddr, message: &[u8]) -> Result<()> {
+        rustix::net::sendto(&self.fd, message, SendFlags::empty(), &SocketAddr::new(to, 0))
+            .map(drop)
+            .map_err(|errno| Error::from_errno("send ICMP to", to.to_string(), errno))
+    }
+}
+
 fn new_socket(family: libc::c_int, kind: libc::c_int) -> io::Result<OwnedFd> {
-    let flags = kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    socket(family, kind | libc::SOCK_NONBLOCK, 0)
+}
+
+pub(crate) fn new_blocking_socket(family: libc::c_int, kind: libc::c_int) -> io::Result<OwnedFd> {
+    socket(family, kind, 0)
+}
+
+fn socket(family: libc::c_int, kind: libc::c_int, protocol: libc::c_int) -> io::Result<OwnedFd> {
     // SAFETY: no memory is passed.
-    let fd = check(unsafe { libc::socket(family, flags, 0) })?;
+    let fd = check(unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC, protocol) })?;
     // SAFETY: the kernel has just given us this descriptor.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
@@ -162,7 +210,7 @@ fn attach_filter(fd: BorrowedFd<'_>, port: u16) -> io::Result<()> {
     check(set).map(drop)
 }
 
-fn set_option(
+pub(crate) fn set_option(
     fd: BorrowedFd<'_>,
     level: libc::c_int,
     option: libc::c_int,
@@ -181,6 +229,6 @@ fn set_option(
     check(set).map(drop)
 }
 
-fn check<T: PartialOrd + Default>(answer: T) -> io::Result<T> {
+pub(crate) fn check<T: PartialOrd + Default>(answer: T) -> io::Result<T> {
     if answer < T::default() { Err(io::Error::last_os_error()) } else { Ok(answer) }
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tap interfaces: the host's end is a file, for a virtual machine or a program in user space. They
-//! cannot be made by netlink, only by `/dev/net/tun`.
+//! Tap and TUN interfaces: the host's end is a file, for a virtual machine or a program in user space.
+//! They cannot be made by netlink, only by `/dev/net/tun`.
 
+mod carried;
 mod labelled;
 
 use std::ffi::CStr;
@@ -10,6 +11,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use ::netlink::Errno;
 use rustix::fs::{CWD, Mode, OFlags, openat, statfs};
 
+pub use self::carried::{NewTun, carry};
 use crate::error::{Error, Result};
 use crate::types::IfName;
 
@@ -78,17 +80,9 @@ fn open() -> std::result::Result<OwnedFd, Errno> {
 /// is not made to stay goes when its file is closed.
 fn make(tap: &NewTap<'_>) -> std::result::Result<(), Errno> {
     let file = open()?;
-    // SAFETY: zero is a valid value for this plain structure.
-    let mut wanted: libc::ifreq = unsafe { std::mem::zeroed() };
-    for (to, from) in wanted.ifr_name.iter_mut().zip(tap.name.as_str().bytes()) {
-        *to = from.cast_signed() as libc::c_char;
-    }
     let multi_queue = if tap.multi_queue { libc::IFF_MULTI_QUEUE } else { 0 };
     let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_TUN_EXCL;
-    // The kernel reads the field as unsigned: IFF_TUN_EXCL is its highest bit.
-    wanted.ifr_ifru.ifru_flags = (flags | multi_queue) as libc::c_short;
-    // SAFETY: the kernel reads and writes one ifreq, which `wanted` is.
-    told(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut wanted) })?;
+    attach(&file, tap.name, flags | multi_queue)?;
     if let Some(owner) = tap.owner {
         set(&file, libc::TUNSETOWNER, owner)?;
     }
@@ -96,6 +90,18 @@ fn make(tap: &NewTap<'_>) -> std::result::Result<(), Errno> {
         set(&file, libc::TUNSETGROUP, group)?;
     }
     set(&file, libc::TUNSETPERSIST, 1)
+}
+
+fn attach(file: &OwnedFd, name: IfName, flags: libc::c_int) -> std::result::Result<(), Errno> {
+    // SAFETY: zero is a valid value for this plain structure.
+    let mut wanted: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in wanted.ifr_name.iter_mut().zip(name.as_str().bytes()) {
+        *to = from.cast_signed() as libc::c_char;
+    }
+    // The kernel reads the field as unsigned: IFF_TUN_EXCL is its highest bit.
+    wanted.ifr_ifru.ifru_flags = flags as libc::c_short;
+    // SAFETY: the kernel reads and writes one ifreq, which `wanted` is.
+    told(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut wanted) })
 }
 
 fn set(file: &OwnedFd, request: libc::Ioctl, value: u32) -> std::result::Result<(), Errno> {

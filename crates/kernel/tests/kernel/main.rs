@@ -7,6 +7,7 @@
 mod addr;
 mod bridge_vlan;
 mod conntrack;
+mod datagram;
 mod events;
 mod link;
 mod link_life;

@@ -6,9 +6,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 use kernel::daemon::{is_from_root, wait_readable};
-use kernel::packet::{self, PacketSocket};
-use kernel::{MacAddr, Netlink};
-use testkit::{Ns, in_netns, wait_some};
+use kernel::packet::{self, IcmpSender, PacketSocket};
+use kernel::{Family, MacAddr, Netlink};
+use testkit::{Ns, in_netns, run, wait_for, wait_some};
 
 use super::{index_of, ip, ip_json, name};
 
@@ -106,5 +106,26 @@ fn callers_of_root_are_known() {
         let listener = UnixListener::bind("/run/s").unwrap();
         let _caller = UnixStream::connect("/run/s").unwrap();
         assert!(is_from_root(listener.accept().unwrap().0).unwrap());
+    });
+}
+
+/// The kernel counts an answer that nobody asked for.
+#[test]
+fn icmp_is_sent() {
+    fn counted(key: &str) -> u32 {
+        let text = run("nstat", &["-asz", key]);
+        let line = text.lines().find(|line| line.contains(key)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+    in_netns(|| {
+        for (family, to, reply, key) in [
+            (Family::V4, "127.0.0.1", [0, 0, 0xff, 0xfe, 0, 0, 0, 1], "IcmpInEchoReps"),
+            (Family::V6, "::1", [129, 0, 0, 0, 0, 0, 0, 1], "Icmp6InEchoReplies"),
+        ] {
+            let sender = IcmpSender::open(family).unwrap();
+            let before = counted(key);
+            sender.send(to.parse().unwrap(), &reply).unwrap();
+            wait_for("the reply", PATIENCE, || counted(key) == before + 1);
+        }
     });
 }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tap interfaces.
+//! Tap and TUN interfaces.
 
-use kernel::tun::{self, NewTap};
+use std::io::{ErrorKind, Read, Write};
+
+use kernel::tun::{self, NewTap, NewTun};
 use kernel::{Errno, Netns};
 use serde_json::json;
 use testkit::{Ns, in_netns, require};
@@ -73,5 +75,57 @@ fn label_is_refused_without_selinux() {
         let refused = tun::create(&NewTap { label: Some(c"a:b:c:s0"), ..plain() }).unwrap_err();
         assert_eq!(refused.op, "take the SELinux label for tap", "{refused}");
         assert!(!ip("link").contains("tap0"));
+    });
+}
+
+/// Packets as on a wire: an echo request is read, turned round and written.
+#[test]
+fn tun_hands_packets_over_and_takes_them() {
+    in_netns(|| {
+        let new = NewTun { name: name("tun0"), queues: 1, offload: false };
+        let mut queue = tun::carry(&new).unwrap().remove(0);
+        // It would announce itself.
+        std::fs::write("/proc/sys/net/ipv6/conf/tun0/disable_ipv6", "1").unwrap();
+        ip("link set tun0 up");
+        ip("addr add 10.0.0.1/24 dev tun0");
+        let nothing = queue.read(&mut [0; 100]).unwrap_err();
+        assert_eq!(nothing.kind(), ErrorKind::WouldBlock);
+        std::thread::scope(|scope| {
+            let ping = scope.spawn(|| testkit::can_ping(&Ns::here(), [10, 0, 0, 2].into()));
+            let mut packet = [0; 2000];
+            let deadline = std::time::Duration::from_secs(5);
+            let len = testkit::wait_some(deadline, || queue.read(&mut packet).ok()).unwrap();
+            assert_eq!((packet[0], packet[9], packet[20]), (0x45, 1, 8));
+            // The sum of a header does not depend on the order of the addresses.
+            let (from, to) = packet[12..20].split_at_mut(4);
+            from.swap_with_slice(to);
+            packet[20] = 0;
+            let sum = u32::from(u16::from_be_bytes([packet[22], packet[23]])) + 0x800;
+            let sum = (sum + (sum >> 16)) as u16;
+            packet[22..24].copy_from_slice(&sum.to_be_bytes());
+            queue.write_all(&packet[..len]).unwrap();
+            assert!(ping.join().unwrap());
+        });
+        drop(queue);
+        assert!(!ip("link").contains("tun0"), "it goes with its last queue");
+    });
+}
+
+#[test]
+fn tun_has_queues_and_offloads_as_asked_and_a_name_of_its_own() {
+    in_netns(|| {
+        let new = NewTun { name: name("tun0"), queues: 3, offload: true };
+        let queues = tun::carry(&new).unwrap();
+        assert_eq!(queues.len(), 3);
+        let made = ip_json(&Ns::here(), "link show tun0")["linkinfo"]["info_data"].clone();
+        assert_eq!((&made["type"], &made["persist"]), (&json!("tun"), &json!(false)));
+        assert_eq!((&made["vnet_hdr"], &made["multi_queue"]), (&json!(true), &json!(true)));
+        assert_eq!(made["numqueues"], 3, "{made}");
+        let twice = tun::carry(&new).unwrap_err();
+        assert!(twice.is_exists(), "{twice}");
+        drop(queues);
+        ip("link add tun0 type veth peer name other");
+        let other = tun::carry(&new).unwrap_err();
+        assert!(other.is_exists(), "{other}");
     });
 }
