@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Beginning and end of a tunnel.
+
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use testkit::{in_netns, wait_for};
+use tunnel::Tunnel;
+
+use crate::lab::{DEVICE, nodes, ping, two};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[test]
+fn interface_goes_with_its_tunnel() {
+    in_netns(|| {
+        let [a, _b] = nodes();
+        let tunnel = a.start();
+        let link = &a.ns.ip_json(&["link", "show", DEVICE])[0];
+        assert_eq!(link["linkinfo"]["info_data"]["vnet_hdr"], true, "{link}");
+        assert_eq!(link["linkinfo"]["info_data"]["multi_queue"], true, "{link}");
+        tunnel.stop();
+        a.ns.try_exec("ip", &["link", "show", DEVICE]).unwrap_err();
+        drop(a.start());
+        a.ns.try_exec("ip", &["link", "show", DEVICE]).unwrap_err();
+    });
+}
+
+#[test]
+fn taken_name_and_port_are_errors_and_leave_nothing() {
+    in_netns(|| {
+        let [a, _b] = nodes();
+        let start = || a.netns().enter(|| Tunnel::start(&a.config())).unwrap();
+        let first = a.start();
+        let refused = start().unwrap_err();
+        let tunnel::Error::Open { cause, .. } = &refused else { panic!("{refused}") };
+        assert!(cause.is_exists(), "{cause}");
+        first.stop();
+        let other = a.netns().enter(|| UdpSocket::bind(a.config().listen)).unwrap().unwrap();
+        let refused = start().unwrap_err();
+        let tunnel::Error::Open { cause, .. } = &refused else { panic!("{refused}") };
+        assert!(cause.to_string().contains("192.0.2.1:8285"), "{cause}");
+        a.ns.try_exec("ip", &["link", "show", DEVICE]).unwrap_err();
+        drop(other);
+        start().unwrap();
+    });
+}
+
+#[test]
+fn tunnel_says_that_its_interface_is_gone() {
+    in_netns(|| {
+        let ([a, b], [tunnel, _other]) = two();
+        ping(&a.pod, &b.pod_v4()).unwrap();
+        assert_eq!(tunnel.failure(), None);
+        a.ip(&format!("link del {DEVICE}"));
+        wait_for("the failure", PATIENCE, || tunnel.failure().is_some());
+        tunnel.stop();
+        let again = a.start();
+        assert_eq!(again.set_peers(&b.peers()), []);
+        ping(&a.pod, &b.pod_v4()).unwrap();
+    });
+}
+
+/// Nothing is lost that comes while the interface is down for a moment, but what came then.
+#[test]
+fn interface_that_was_down_carries_again() {
+    in_netns(|| {
+        let ([a, b], tunnels) = two();
+        b.ip(&format!("link set {DEVICE} down"));
+        ping(&a.pod, &b.pod_v4()).unwrap_err();
+        assert_eq!(tunnels[1].counts().dropped.not_taken, 1);
+        b.ip(&format!("link set {DEVICE} up"));
+        b.ip(&format!("route replace 10.244.0.0/16 dev {DEVICE}"));
+        ping(&a.pod, &b.pod_v4()).unwrap();
+        assert_eq!(tunnels.map(|tunnel| tunnel.failure()), [None, None]);
+    });
+}

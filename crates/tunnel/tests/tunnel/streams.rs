@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+//! TCP both ways, and UDP in large sends: what arrives is what was sent.
+
+use std::io::{IoSlice, Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::num::NonZeroU16;
+use std::thread;
+use std::time::Duration;
+
+use kernel::datagram::{Message, Socket};
+use testkit::in_netns;
+
+use crate::lab::{Node, two};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const MEGABYTE: usize = 1 << 20;
+
+/// Sends so much both ways at once over one connection, and compares.
+pub fn exchange(from: &Node, to: &Node, address: &str, len: usize) {
+    let at = SocketAddr::new(address.parse::<IpAddr>().unwrap(), 7000);
+    let listener = to.pod_netns().enter(|| TcpListener::bind(at)).unwrap().unwrap();
+    let client = from.pod_netns().enter(|| TcpStream::connect_timeout(&at, PATIENCE));
+    let client = client.unwrap().unwrap();
+    let (server, _) = listener.accept().unwrap();
+    thread::scope(|scope| {
+        for (stream, seed) in [(&client, 1), (&server, 2)] {
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.set_write_timeout(Some(PATIENCE)).unwrap();
+            scope.spawn(move || send(stream, len, seed));
+            scope.spawn(move || expect(stream, len, 3 - seed));
+        }
+    });
+}
+
+fn block(at: usize, seed: u8) -> Vec<u8> {
+    (0..64_000_usize).map(|n| (n * 7 + (n >> 8) + at) as u8 ^ seed).collect()
+}
+
+fn send(mut stream: &TcpStream, len: usize, seed: u8) {
+    for at in 0..len.div_ceil(64_000) {
+        stream.write_all(&block(at, seed)).unwrap();
+    }
+    stream.shutdown(Shutdown::Write).unwrap();
+}
+
+fn expect(mut stream: &TcpStream, len: usize, seed: u8) {
+    let mut found = vec![0; 64_000];
+    for at in 0..len.div_ceil(64_000) {
+        stream.read_exact(&mut found).unwrap();
+        assert!(found == block(at, seed), "block {at} is another");
+    }
+    assert_eq!(stream.read(&mut found).unwrap(), 0, "more than was sent");
+}
+
+#[test]
+fn streams_pass_unchanged_and_in_large_packets() {
+    in_netns(|| {
+        let ([a, b], tunnels) = two();
+        exchange(&a, &b, &b.pod_v4(), 16 * MEGABYTE);
+        exchange(&b, &a, &a.pod_v6(), 16 * MEGABYTE);
+        for tunnel in &tunnels {
+            let counts = tunnel.counts();
+            for flow in [counts.sent, counts.received] {
+                assert!(flow.large > 500, "{counts:?}");
+                assert!(flow.bytes > 32 * MEGABYTE as u64, "{counts:?}");
+                assert!(flow.packets > flow.large * 4, "{counts:?}");
+            }
+            let multicast = counts.dropped.multicast;
+            assert_eq!(counts.dropped, tunnel::Dropped { multicast, ..Default::default() });
+        }
+    });
+}
+
+/// Datagrams of the tunnel no longer fit the wire: the kernel cuts them, one by one.
+#[test]
+fn streams_pass_where_the_wire_has_become_narrow() {
+    in_netns(|| {
+        let ([a, b], tunnels) = two();
+        for node in [&a, &b] {
+            node.ip("link set eth0 mtu 1300");
+        }
+        exchange(&a, &b, &b.pod_v4(), MEGABYTE);
+        for tunnel in &tunnels {
+            assert_eq!(tunnel.counts().dropped.not_sent, 0, "{:?}", tunnel.counts());
+        }
+    });
+}
+
+#[test]
+fn datagrams_of_all_sizes_pass() {
+    in_netns(|| {
+        let ([a, b], _tunnels) = two();
+        for (from, to) in [(a.pod_v4(), b.pod_v4()), (a.pod_v6(), b.pod_v6())] {
+            let at = |address: &str| SocketAddr::new(address.parse().unwrap(), 7001);
+            let receiver = b.pod_netns().enter(|| UdpSocket::bind(at(&to))).unwrap().unwrap();
+            let sender = a.pod_netns().enter(|| UdpSocket::bind(at(&from))).unwrap().unwrap();
+            receiver.set_read_timeout(Some(PATIENCE)).unwrap();
+            let mut found = vec![0; 65_536];
+            for size in (0..3000).step_by(97).chain([1424, 1425, 1444, 1445, 9000, 60_000]) {
+                let bytes = &block(size, 5)[..size];
+                sender.send_to(bytes, at(&to)).unwrap();
+                let len = receiver.recv(&mut found).unwrap();
+                assert!(&found[..len] == bytes, "{size} bytes from {from}");
+            }
+        }
+    });
+}
+
+/// The kernel hands these over as one packet each, where it can.
+#[test]
+fn many_datagrams_in_one_send_arrive_one_by_one() {
+    in_netns(|| {
+        let ([a, b], _tunnels) = two();
+        for (from, to) in [(a.pod_v4(), b.pod_v4()), (a.pod_v6(), b.pod_v6())] {
+            let at = |address: &str| SocketAddr::new(address.parse().unwrap(), 7002);
+            let receiver = b.pod_netns().enter(|| UdpSocket::bind(at(&to))).unwrap().unwrap();
+            let sender = a.pod_netns().enter(|| Socket::open(at(&from))).unwrap().unwrap();
+            receiver.set_read_timeout(Some(PATIENCE)).unwrap();
+            let bytes = block(0, 9);
+            let parts = [IoSlice::new(&bytes[..12_345]), IoSlice::new(&bytes[12_345..30_500])];
+            let message = Message { to: at(&to), size: NonZeroU16::new(1000), parts: &parts };
+            assert_eq!(sender.send(&[message]).unwrap(), 1);
+            let mut found = vec![0; 65_536];
+            for expected in bytes[..30_500].chunks(1000) {
+                let len = receiver.recv(&mut found).unwrap();
+                assert_eq!(&found[..len], expected);
+            }
+        }
+    });
+}
