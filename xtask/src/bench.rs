@@ -20,6 +20,7 @@ mod stats;
 mod svg;
 mod table;
 mod targets;
+mod udp;
 
 use std::env;
 use std::fs;
@@ -100,6 +101,7 @@ pub fn run_inside(args: &InsideArgs) -> Result<()> {
     parallel::measure(&lab, &plan.effort, &mut results)?;
     chain::measure(&lab, &plan.effort, &mut results)?;
     mappings::measure(&lab, &plan.effort, &mut results)?;
+    udp::measure(&plan, &mut results)?;
     fs::write(&plan.results, serde_json::to_string(&results)?).context("write the results")
 }
 
@@ -114,6 +116,7 @@ fn measure(workspace: &Workspace, args: &Args) -> Result<Results> {
         None => workspace.build_plugin_program()?,
     };
     let floor = build_floor(workspace)?;
+    let udp_path = build_udp_path(workspace)?;
     // On the disk that the target directory is on.
     let work = tempfile::tempdir_in(&workspace.target_dir)?;
     let effort = if args.quick { Effort::quick() } else { Effort::full() };
@@ -121,6 +124,7 @@ fn measure(workspace: &Workspace, args: &Args) -> Result<Results> {
         go: go.dir,
         ours,
         floor,
+        udp_path,
         programs: work.path().join("programs"),
         disk: work.path().join("disk"),
         results: work.path().join("results.json"),
@@ -159,9 +163,18 @@ fn inside(plan: &Path, real_time: bool) -> Result<Command> {
 }
 
 fn build_floor(workspace: &Workspace) -> Result<PathBuf> {
+    build(workspace, "plugin", "floor")
+}
+
+/// As fast as the agent that it stands for.
+fn build_udp_path(workspace: &Workspace) -> Result<PathBuf> {
+    build(workspace, "release", "udp-path")
+}
+
+fn build(workspace: &Workspace, profile: &str, program: &str) -> Result<PathBuf> {
     let mut build = cmd::cargo();
-    build.args(["build", "--profile", "plugin", "--target", &workspace.triple]);
-    build.args(["-p", "xtask", "--features", "floor", "--bin", "floor"]);
+    build.args(["build", "--profile", profile, "--target", &workspace.triple]);
+    build.args(["-p", "xtask", "--features", "floor", "--bin", program]);
     cmd::run(build.current_dir(&workspace.root))?;
-    Ok(workspace.target_dir.join(&workspace.triple).join("plugin/floor"))
+    Ok(workspace.target_dir.join(&workspace.triple).join(profile).join(program))
 }

@@ -14,6 +14,8 @@ pub struct Plan {
     pub ours: PathBuf,
     /// The floor program.
     pub floor: PathBuf,
+    /// The program that measures UDP tunnels.
+    pub udp_path: PathBuf,
     /// A directory to be made on a disk, for the programs. They are mapped from there as on a node: from
     /// memory (tmpfs) the kernel maps them page by page, which takes each process 80 µs longer.
     pub programs: PathBuf,
@@ -44,6 +46,8 @@ pub struct Effort {
     pub go_burst: usize,
     /// Rounds through all levels of port mappings.
     pub mappings: usize,
+    /// Connections through each UDP tunnel.
+    pub udp: usize,
 }
 
 /// A number of addresses taken before the call that is measured.
@@ -68,6 +72,7 @@ impl Effort {
             chain: 6,
             go_burst: 64,
             mappings: 60,
+            udp: 7,
         }
     }
 
@@ -84,6 +89,7 @@ impl Effort {
             chain: 3,
             go_burst: 16,
             mappings: 20,
+            udp: 2,
         }
     }
 }

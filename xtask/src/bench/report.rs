@@ -19,6 +19,7 @@ pub fn tables(results: &Results) -> Vec<Table> {
         present(results),
         taken(results),
         many(results),
+        udp(results),
         amounts(results),
         spread(results),
         wanted(results),
@@ -46,7 +47,7 @@ pub fn markdown(results: &Results) -> String {
     )
 }
 
-const NOTES: [&str; 8] = [
+const NOTES: [&str; 9] = [
     "All run in one private network and mount namespace, in turn and in an order that changes \
      each round, so that noise falls on all of them alike. Programs are on one disk, and in its \
      cache; configurations and address files are on one tmpfs.",
@@ -68,6 +69,9 @@ const NOTES: [&str; 8] = [
      other and then go; podwire's ADD of the first, when others have just had the processor, takes \
      a quarter longer than those that follow. The Go plugins use iptables, as they do unless told \
      otherwise.",
+    "The UDP tunnel: flannel's form of packets, between two namespaces joined by a veth pair; one \
+     TCP connection of two seconds at a time, in turn. The naive loop carries one packet a system \
+     call, as flannel does.",
     "Memory is the resident peak (VmHWM) when the program prints its answer. For Go's bridge \
      ADD, host-local is a second process beside it; for podwire it is a function.",
 ];
@@ -195,6 +199,19 @@ fn many(results: &Results) -> Table {
                 format!("{} / {}", go.failures, ours.failures),
             ]);
         }
+    }
+    table
+}
+
+fn udp(results: &Results) -> Table {
+    let header = ["", "least", "median", "most", "÷ naive loop"];
+    let mut table = Table::new("TCP through a UDP tunnel, Gbit/s", &header);
+    let naive = results.udp(Who::Naive).map(|[_, median, _]| median);
+    for who in [Who::Naive, Who::Ours] {
+        let Some(of @ [_, median, _]) = results.udp(who) else { continue };
+        let [least, middle, most] = of.map(|gbit| format!("{gbit:.2}"));
+        let to_naive = times(ratio(Some(median), naive));
+        table.row([who.name().to_owned(), least, middle, most, to_naive]);
     }
     table
 }

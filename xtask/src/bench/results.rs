@@ -31,6 +31,8 @@ pub enum Who {
     Floor,
     /// The same changes in a loop, without any start of a process.
     Loop,
+    /// A loop that carries one packet a call.
+    Naive,
 }
 
 impl Who {
@@ -42,6 +44,7 @@ impl Who {
             Who::OursOnDisk => "podwire, disk",
             Who::Floor => "floor (process)",
             Who::Loop => "floor (loop)",
+            Who::Naive => "naive loop",
         }
     }
 }
@@ -53,6 +56,15 @@ pub struct Results {
     pub bulk: Vec<Bulk>,
     pub sizes: Vec<Amount>,
     pub memory: Vec<Amount>,
+    #[serde(default)]
+    pub udp: Vec<Throughput>,
+}
+
+/// TCP through a UDP tunnel, in bits a second, one number a connection.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Throughput {
+    pub who: Who,
+    pub bits: Vec<f64>,
 }
 
 /// All calls of one kind by one of those measured, in microseconds.
@@ -105,6 +117,14 @@ impl Results {
 
     pub fn median(&self, case: &str, who: Who) -> Option<f64> {
         Some(self.summary(case, who)?.median)
+    }
+
+    /// Gigabits a second through a UDP tunnel: least, median and most of all connections.
+    pub fn udp(&self, who: Who) -> Option<[f64; 3]> {
+        let bits = &self.udp.iter().find(|through| through.who == who)?.bits;
+        let most = bits.iter().copied().reduce(f64::max)?;
+        let of = summary(bits)?;
+        Some([of.min, of.median, most].map(|bits| bits / 1e9))
     }
 
     /// Calls of a kind, many at once.

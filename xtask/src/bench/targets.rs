@@ -36,6 +36,7 @@ pub fn targets(results: &Results) -> Vec<Target> {
         let at = |taken| results.median(&host_local(verb, taken), Who::Ours);
         ratio(at(50_000), at(0))
     };
+    let udp = |who| results.udp(who).map(|[_, median, _]| median);
     let mut all = chain_targets(results);
     all.extend([
         target(
@@ -57,6 +58,11 @@ pub fn targets(results: &Results) -> Vec<Target> {
             "host-local DEL with 50 000 taken: times its cost with none",
             Bound::AtMost(1.5),
             growth("DEL"),
+        ),
+        target(
+            "TCP through the UDP tunnel: times a loop of one packet a call",
+            Bound::AtLeast(4.0),
+            ratio(udp(Who::Ours), udp(Who::Naive)),
         ),
     ]);
     all
@@ -136,6 +142,6 @@ mod tests {
             results.push(BRIDGE_ADD, who, micros);
         }
         let measured: Vec<_> = targets(&results).iter().map(|target| target.measured).collect();
-        assert_eq!(measured[6..], [Some(10.0), Some(1.5), None, None]);
+        assert_eq!(measured[6..], [Some(10.0), Some(1.5), None, None, None]);
     }
 }
