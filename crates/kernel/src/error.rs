@@ -59,6 +59,11 @@ impl Error {
         self.errno == Errno::BUSY
     }
 
+    /// Others have changed what it was to be done to.
+    pub fn is_outdated(&self) -> bool {
+        self.errno == Errno::RESTART
+    }
+
     /// This kernel does not have it.
     pub fn is_unsupported(&self) -> bool {
         matches!(self.errno, Errno::OPNOTSUPP | Errno::AFNOSUPPORT)

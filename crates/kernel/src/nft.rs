@@ -21,7 +21,7 @@ pub use self::found_rule::FoundRule;
 pub use self::objects::{
     BaseChain, Chain, ChainKind, Data, DataType, Element, Hook, MapTo, Place, Rule, Set,
 };
-pub use self::read::FoundElement;
+pub use self::read::{FoundElement, Generation};
 pub use self::userdata::Userdata;
 use crate::error::{Error, Result};
 

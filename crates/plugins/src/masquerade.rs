@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `ipMasq`: what a container sends out of its network leaves with the host's address. One element an
-//! address, which jumps to a chain that the containers of a network share.
+//! `ipMasq`: what a container sends out of its network leaves with the host's address. Each of its addresses
+//! is in the set of a chain that the containers of a network share.
 
 use std::net::IpAddr;
 
@@ -8,27 +8,34 @@ use cni::{Attachment, Error, IpConfig, Request};
 use ipnet::IpNet;
 use kernel::Family;
 use kernel::nft::{
-    BaseChain, ChainKind, Data, DataType, Expr, Hook, MapTo, Nft, Op, REG_VERDICT, Reg, Verdict,
+    BaseChain, ChainKind, DataType, Expr, Hook, MapTo, Nft, Op, Place, Reg, Verdict,
 };
 use kernel::old_iptables::is_in_use;
 use serde::Deserialize;
 
 use crate::fault::OrFault;
 use crate::iptables::masquerade as by_iptables;
-use crate::rules::phrase::{Ip, in_network, octets};
-use crate::rules::{Claim, Entry, Feature, Ledger, Map, Owner, TABLE, WantedChain};
+use crate::rules::phrase::{Ip, in_network, is_in, octets};
+use crate::rules::{
+    Claim, Entrance, Entry, Feature, Ledger, Map, Number, Owner, Rules, Spread, TABLE, WantedChain,
+    key,
+};
 use crate::{go_rules, identity, iptables, rules};
 
 const SRCNAT: i32 = 100; // NF_IP_PRI_NAT_SRC, linux/netfilter_ipv4.h
+
+/// The chain whose rules lead to the networks' chains.
+const NETWORKS: &str = "masq_networks";
 
 static MASQ4: Map = Map {
     number: 1,
     table: TABLE,
     name: "masq4",
     key: &[DataType::Ipv4Addr],
-    data: MapTo::Verdicts,
+    data: MapTo::Nothing,
     claim: Claim::Last,
-    comment: "container: its network's rules for leaving",
+    spread: Spread::PartsAndWhole,
+    comment: "containers whose packets leave with this host's address",
 };
 
 static MASQ6: Map = Map { number: 2, name: "masq6", key: &[DataType::Ipv6Addr], ..MASQ4 };
@@ -38,7 +45,7 @@ pub static FEATURE: Feature = Feature {
     number: 1,
     table: TABLE,
     maps: &[&MASQ4, &MASQ6],
-    chains: base_chain,
+    chains,
     networks_chains: Some(chain_prefix),
 };
 
@@ -173,18 +180,17 @@ impl Masquerade {
         if address.is_ipv4() { self.ipv4 } else { self.ipv6 }
     }
 
-    /// An element for each address, and the chains that they jump to.
+    /// An entry for each address, and the chains for them.
     fn plan(&self, network: &str, ips: &[IpConfig]) -> (Vec<Entry>, Vec<WantedChain>) {
         let (mut entries, mut chains) = (Vec::new(), Vec::<WantedChain>::new());
-        for ip in ips {
+        for ip in ips.iter().filter(|ip| self.is_for(ip.address.addr())) {
             let family = Ip::of(ip.address.addr());
-            if !self.is_for(ip.address.addr()) {
-                continue;
-            }
             let map = if family == Ip::V4 { &MASQ4 } else { &MASQ6 };
-            let chain = self.chain(network, family, ip.address.trunc());
-            let data = Some(Data::Verdict(Verdict::Jump(chain.name.clone())));
-            entries.push(Entry { map, key: octets(ip.address.addr()), data });
+            let kept = self.kept(family, ip.address.trunc());
+            let number = self.number(network, &kept);
+            let key = key(&[&number.to_be_bytes(), &octets(ip.address.addr())]);
+            entries.push(Entry { map, key, data: None });
+            let chain = self.chain(network, (map, number), family, &kept);
             if chains.iter().all(|other| other.name != chain.name) {
                 chains.push(chain);
             }
@@ -192,27 +198,37 @@ impl Masquerade {
         (entries, chains)
     }
 
-    /// The chain for addresses of one network: its name follows from what it does, so that another
-    /// configuration makes another one and containers that are there keep theirs.
-    fn chain(&self, network: &str, family: Ip, own: IpNet) -> WantedChain {
+    /// Where containers of one network show their own address.
+    fn kept(&self, family: Ip, own: IpNet) -> Vec<IpNet> {
         let is_of_family = |net: &&IpNet| Ip::of(net.addr()) == family;
-        let kept: Vec<IpNet> =
-            [own].iter().chain(self.exclude.iter().filter(is_of_family)).copied().collect();
-        let words: Vec<String> = kept.iter().map(ToString::to_string).collect();
+        [own].iter().chain(self.exclude.iter().filter(is_of_family)).copied().collect()
+    }
+
+    /// It follows from what the chain does, so that another configuration makes another one and containers
+    /// that are there keep theirs.
+    fn number(&self, network: &str, kept: &[IpNet]) -> Number {
+        let kept: Vec<String> = kept.iter().map(ToString::to_string).collect();
         let random = if self.fully_random { "random" } else { "" };
-        let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
-        words.push(random);
-        let mut rules: Vec<(Vec<Expr>, &'static str)> = Vec::new();
-        for net in &kept {
-            rules.push((returning(family, *net), ""));
-        }
+        let words = [network].into_iter().chain(kept.iter().map(String::as_str)).chain([random]);
+        identity::digest(&words.collect::<Vec<_>>()) as Number
+    }
+
+    /// The chain for addresses of one network.
+    fn chain(
+        &self,
+        network: &str,
+        (map, number): (&'static Map, Number),
+        family: Ip,
+        kept: &[IpNet],
+    ) -> WantedChain {
+        let mut rules: Rules = kept.iter().map(|net| (returning(family, *net), "")).collect();
         rules.push((vec![Expr::Masquerade { fully_random: self.fully_random }], ""));
+        let exprs = is_in(family, family.source(Reg(0)), &map.part(number));
+        let name = format!("{}{number:08x}", chain_prefix(network));
         WantedChain {
-            name: format!("{}{:08x}", chain_prefix(network), identity::digest(&words) as u32),
-            base: None,
-            comment: network.to_owned(),
-            rules,
-            entrances: Vec::new(),
+            parts: vec![(map, number)],
+            entrances: vec![Entrance { from: NETWORKS, place: Place::Last, exprs }],
+            ..WantedChain::new(name, network, rules)
         }
     }
 }
@@ -253,20 +269,21 @@ fn returning(family: Ip, to: IpNet) -> Vec<Expr> {
 }
 
 /// Multicast keeps its source: answers to it do not come back by the same way.
-fn base_chain() -> Vec<WantedChain> {
+fn chains() -> Vec<WantedChain> {
     let multicast = [(Ip::V4, "224.0.0.0/4"), (Ip::V6, "ff00::/8")];
-    let mut rules: Vec<(Vec<Expr>, &'static str)> = Vec::new();
+    let mut rules = Rules::new();
     for (family, net) in multicast {
         rules.push((returning(family, net.parse().expect("a network")), ""));
     }
     for (family, map) in [(Ip::V4, &MASQ4), (Ip::V6, &MASQ6)] {
-        let mut exprs = family.only().to_vec();
-        exprs.push(family.source(Reg(0)));
-        exprs.push(Expr::Map { set: map.name.to_owned(), key: Reg(0), to: REG_VERDICT });
+        let mut exprs = is_in(family, family.source(Reg(0)), map.name);
+        exprs.push(Expr::Verdict(Verdict::Jump(NETWORKS.to_owned())));
         rules.push((exprs, ""));
     }
     let base = BaseChain { kind: ChainKind::Nat, hook: Hook::Postrouting, priority: SRCNAT };
-    let comment = "what leaves the containers' networks".to_owned();
-    let (name, entrances) = ("masq_postrouting".to_owned(), Vec::new());
-    vec![WantedChain { name, base: Some(base), comment, rules, entrances }]
+    let comment = "what leaves the containers' networks";
+    let first = WantedChain::new("masq_postrouting", comment, rules);
+    let comment = "to the chain of a container's network";
+    let networks = WantedChain::new(NETWORKS, comment, Rules::new());
+    vec![WantedChain { base: Some(base), ..first }, networks]
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What plugins keep in nf_tables: elements of maps in one table, `podwire`, each with a tag that says
-//! whose it is. A packet's way through them, an ADD and a DEL cost the same however many there are.
+//! What plugins keep in nf_tables: elements of sets and maps in one table, `podwire`, each with a tag that
+//! says whose it is. A packet's way through them, an ADD and a DEL cost the same however many there are:
+//! none of them jumps, see [`Spread`].
 //!
 //! Each [`Feature`] has maps, chains and rules of its own in the table, made when it is first needed. An
 //! attachment's elements are listed in the set `owned` under a key that follows from the attachment, so
@@ -15,15 +16,16 @@ mod map;
 mod owner;
 pub mod phrase;
 mod rehearsal;
+mod unused;
 
 use cni::{Attachment, Error, Request};
-use kernel::nft::{BaseChain, Batch, Chain, Expr, Family, Place, Rule, Set, Table};
+use kernel::nft::{BaseChain, Batch, Chain, Expr, Family, Place, Rule, Table};
 
 pub use self::entrance::Entrance;
 pub use self::fault::{Conflict, Fault};
 pub use self::index::Located;
 pub use self::ledger::Ledger;
-pub use self::map::{Claim, Entry, Map, key};
+pub use self::map::{Claim, Entry, Map, Number, Spread, key};
 pub use self::owner::Owner;
 pub use self::rehearsal::status;
 use crate::fault::OrFault;
@@ -42,7 +44,8 @@ pub struct Feature {
     pub maps: &'static [&'static Map],
     /// Its chains with their rules; the first one is looked for to tell whether they are there.
     pub chains: fn() -> Vec<WantedChain>,
-    /// How the names of chains begin that the containers of a network share.
+    /// How the names of chains begin that the containers of a network share; they end with the number of
+    /// their parts of maps, in eight digits.
     pub networks_chains: Option<fn(&str) -> String>,
 }
 
@@ -54,8 +57,8 @@ pub fn remove(request: &Request, features: &[&'static Feature]) -> Result<(), Er
     })
 }
 
-/// Removes the elements of a network that belong to none of these attachments, and chains that nothing
-/// jumps to any more.
+/// Removes the elements of a network that belong to none of these attachments, and chains that have none
+/// to look at any more.
 pub fn gc(
     request: &Request,
     features: &[&'static Feature],
@@ -92,16 +95,41 @@ pub struct WantedChain {
     pub base: Option<BaseChain>,
     /// For people.
     pub comment: String,
-    /// Its rules in order, each with a comment that may be empty.
-    pub rules: Vec<(Vec<Expr>, &'static str)>,
+    /// Its rules.
+    pub rules: Rules,
+    /// Parts of maps that are its own, made and removed with it.
+    pub parts: Vec<(&'static Map, Number)>,
     /// Rules of another chain that lead here, made and removed with this one.
     pub entrances: Vec<Entrance>,
 }
 
+/// The rules of a chain in order, each with a comment that may be empty.
+pub type Rules = Vec<(Vec<Expr>, &'static str)>;
+
 impl WantedChain {
+    /// A chain that others lead to, or nobody yet.
+    pub fn new(name: impl Into<String>, comment: &str, rules: Rules) -> Self {
+        Self {
+            name: name.into(),
+            base: None,
+            comment: comment.to_owned(),
+            rules,
+            parts: Vec::new(),
+            entrances: Vec::new(),
+        }
+    }
+
     fn write(&self, table: Table<'_>, batch: &mut Batch) {
         let (name, comment) = (self.name.as_str(), self.comment.as_str());
         batch.create_chain(&Chain { table, name, base: self.base, comment });
+        self.write_parts(batch);
+    }
+
+    /// Those that are there stay as they are.
+    fn write_parts(&self, batch: &mut Batch) {
+        for (map, number) in &self.parts {
+            batch.add_set(&map.set(&map.part(*number), &self.comment));
+        }
     }
 
     fn write_rules(&self, table: Table<'_>, batch: &mut Batch) {
@@ -109,6 +137,10 @@ impl WantedChain {
             let exprs = exprs.clone();
             batch.add_rule(&Rule { table, chain: &self.name, place: Place::Last, exprs, comment });
         }
+        self.write_entrances(table, batch);
+    }
+
+    fn write_entrances(&self, table: Table<'_>, batch: &mut Batch) {
         for entrance in &self.entrances {
             entrance.write(table, &self.name, batch);
         }
@@ -136,9 +168,8 @@ impl Feature {
         for table in [TABLE, self.table] {
             batch.add_table(table, comment);
         }
-        for map in [&[&index::OWNED], self.maps].concat() {
-            let Map { table, name, key, data, .. } = *map;
-            batch.add_set(&Set { table, name, key, data, comment: map.comment });
+        for map in [&[&index::OWNED], self.maps].concat().iter().filter(|map| map.has_whole()) {
+            batch.add_set(&map.set(map.name, map.comment));
         }
     }
 }

@@ -4,11 +4,12 @@
 use ::netlink::{Errno, Message, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL};
 
 use super::objects::{Chain, Element, Place, Rule, Set, write_comment};
-use super::{Nft, SUBSYS_NFTABLES, Table, message};
+use super::{Generation, Nft, SUBSYS_NFTABLES, Table, message};
 use crate::error::{Error, Result};
 
 const NFNL_MSG_BATCH_BEGIN: u16 = 0x10; // linux/netfilter/nfnetlink.h
 const NFNL_MSG_BATCH_END: u16 = 0x11; // linux/netfilter/nfnetlink.h
+const NFNL_BATCH_GENID: u16 = 1; // linux/netfilter/nfnetlink.h
 
 // linux/netfilter/nf_tables.h
 const NFT_MSG_NEWTABLE: u16 = 0;
@@ -17,6 +18,7 @@ const NFT_MSG_DELCHAIN: u16 = 5;
 const NFT_MSG_NEWRULE: u16 = 6;
 const NFT_MSG_DELRULE: u16 = 8;
 const NFT_MSG_NEWSET: u16 = 9;
+const NFT_MSG_DELSET: u16 = 11;
 const NFT_MSG_NEWSETELEM: u16 = 12;
 const NFT_MSG_DELSETELEM: u16 = 14;
 
@@ -27,6 +29,8 @@ const NFTA_CHAIN_NAME: u16 = 3;
 const NFTA_RULE_TABLE: u16 = 1;
 const NFTA_RULE_CHAIN: u16 = 2;
 const NFTA_RULE_HANDLE: u16 = 3;
+const NFTA_SET_TABLE: u16 = 1;
+const NFTA_SET_NAME: u16 = 2;
 const NFTA_SET_ELEM_LIST_TABLE: u16 = 1;
 const NFTA_SET_ELEM_LIST_SET: u16 = 2;
 const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
@@ -118,6 +122,13 @@ impl Batch {
         self.push("add set", set.table.object(set.name), one);
     }
 
+    /// Removes a set or map with all its elements; no rule may look at it any more.
+    pub fn remove_set(&mut self, table: Table<'_>, name: &str) {
+        let mut one = message(NFT_MSG_DELSET, 0, table.family);
+        one.str(NFTA_SET_TABLE, table.name).str(NFTA_SET_NAME, name);
+        self.push("remove set", table.object(name), one);
+    }
+
     /// Adds elements; one that is there with the same data stays, with other data it is an error.
     pub fn add_elements(&mut self, table: Table<'_>, set: &str, elements: &[Element<'_>]) {
         self.elements("add elements", NFT_MSG_NEWSETELEM, NLM_F_CREATE, table, set, elements);
@@ -163,16 +174,19 @@ impl Batch {
 }
 
 impl Nft {
-    /// Carries out a removal unless some of it is in use, or gone already; then all of it stays.
-    pub fn commit_unless_in_use(&self, batch: &Batch) -> Result<()> {
-        match self.commit(batch) {
-            Err(error) if error.is_busy() || error.is_not_found() => Ok(()),
-            other => other,
-        }
-    }
-
     /// Carries out a batch, as a whole or not at all.
     pub fn commit(&self, batch: &Batch) -> Result<()> {
+        self.send(batch, bracket(NFNL_MSG_BATCH_BEGIN))
+    }
+
+    /// The same, unless anybody has changed nf_tables of this namespace since: [`Error::is_outdated`].
+    pub fn commit_at(&self, generation: Generation, batch: &Batch) -> Result<()> {
+        let mut begin = bracket(NFNL_MSG_BATCH_BEGIN);
+        begin.be32(NFNL_BATCH_GENID, generation.0);
+        self.send(batch, begin)
+    }
+
+    fn send(&self, batch: &Batch, begin: Message) -> Result<()> {
         if batch.is_empty() {
             return Ok(());
         }
@@ -180,7 +194,7 @@ impl Nft {
             return Err(Error::from_errno("change nf_tables", "", Errno::PROTONOSUPPORT));
         };
         let mut messages = Vec::with_capacity(batch.messages.len() + 2);
-        messages.push(bracket(NFNL_MSG_BATCH_BEGIN));
+        messages.push(begin);
         messages.extend_from_slice(&batch.messages);
         messages.push(bracket(NFNL_MSG_BATCH_END));
         if batch.removes {

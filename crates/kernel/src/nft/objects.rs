@@ -188,7 +188,8 @@ pub enum MapTo<'a> {
     Nothing,
     /// Values.
     Values(&'a [DataType]),
-    /// What becomes of the packet.
+    /// What becomes of the packet. Whenever an element that jumps is added to one, the kernel goes through
+    /// all elements of all such maps of the table that rules look at.
     Verdicts,
 }
 

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 const NFT_MSG_GETTABLE: u16 = 1;
 const NFT_MSG_GETCHAIN: u16 = 4;
 const NFT_MSG_GETRULE: u16 = 7;
+const NFT_MSG_GETSET: u16 = 10;
 const NFT_MSG_GETSETELEM: u16 = 13;
 const NFT_MSG_GETGEN: u16 = 16;
 const NFTA_TABLE_NAME: u16 = 1;
@@ -20,6 +21,8 @@ const NFTA_CHAIN_TABLE: u16 = 1;
 const NFTA_CHAIN_NAME: u16 = 3;
 pub(super) const NFTA_RULE_TABLE: u16 = 1;
 pub(super) const NFTA_RULE_CHAIN: u16 = 2;
+const NFTA_SET_TABLE: u16 = 1;
+const NFTA_SET_NAME: u16 = 2;
 const NFTA_SET_ELEM_LIST_TABLE: u16 = 1;
 const NFTA_SET_ELEM_LIST_SET: u16 = 2;
 const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
@@ -30,6 +33,7 @@ const NFTA_SET_ELEM_USERDATA: u16 = 6;
 pub(super) const NFTA_DATA_VALUE: u16 = 1;
 pub(super) const NFTA_DATA_VERDICT: u16 = 2;
 const NFTA_VERDICT_CHAIN: u16 = 2;
+const NFTA_GEN_ID: u16 = 1;
 
 /// `struct nfgenmsg`.
 pub(super) const HEADER_LEN: usize = 4;
@@ -47,7 +51,20 @@ pub struct FoundElement {
     pub userdata: Userdata,
 }
 
+/// A number that is another one after every change of a namespace's nf_tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Generation(pub(super) u32);
+
 impl Nft {
+    /// The present one, for [`Nft::commit_at`].
+    pub fn generation(&self) -> Result<Generation> {
+        let one = message(NFT_MSG_GETGEN, 0, Family::Inet);
+        let payload = self.look("look for", "generation".to_owned(), &one)?.unwrap_or_default();
+        let number = Attrs::after(&payload, HEADER_LEN).find_kind(NFTA_GEN_ID);
+        // 0 is none: the kernel takes it for any.
+        Ok(Generation(number.and_then(|number| number.be32()).unwrap_or_default()))
+    }
+
     /// Whether a table is there.
     pub fn has_table(&self, table: Table<'_>) -> Result<bool> {
         let mut one = message(NFT_MSG_GETTABLE, 0, table.family);
@@ -65,12 +82,16 @@ impl Nft {
     /// The names of a table's chains; none where the table is missing.
     pub fn chains(&self, table: Table<'_>) -> Result<Vec<String>> {
         let one = message(NFT_MSG_GETCHAIN, 0, table.family);
-        self.list("list chains", table.object(""), &one, |payload| {
-            let attrs = Attrs::after(payload, HEADER_LEN);
-            let text = |kind| attrs.find_kind(kind).and_then(|attr| attr.str());
-            let is_in_table = text(NFTA_CHAIN_TABLE) == Some(table.name);
-            text(NFTA_CHAIN_NAME).filter(|_| is_in_table).map(str::to_owned)
-        })
+        let read = |payload: &[u8]| name_in(table, payload, NFTA_CHAIN_TABLE, NFTA_CHAIN_NAME);
+        self.list("list chains", table.object(""), &one, read)
+    }
+
+    /// The names of a table's sets and maps; none where the table is missing.
+    pub fn sets(&self, table: Table<'_>) -> Result<Vec<String>> {
+        let mut one = message(NFT_MSG_GETSET, 0, table.family);
+        one.str(NFTA_SET_TABLE, table.name);
+        let read = |payload: &[u8]| name_in(table, payload, NFTA_SET_TABLE, NFTA_SET_NAME);
+        self.list("list sets", table.object(""), &one, read)
     }
 
     /// The rules of a chain in their order; none where the chain is missing.
@@ -129,6 +150,13 @@ impl Nft {
             other => other,
         }
     }
+}
+
+/// The name of an object of this table.
+fn name_in(table: Table<'_>, payload: &[u8], of_table: u16, of_object: u16) -> Option<String> {
+    let attrs = Attrs::after(payload, HEADER_LEN);
+    let text = |kind| attrs.find_kind(kind).and_then(|attr| attr.str());
+    text(of_object).filter(|_| text(of_table) == Some(table.name)).map(str::to_owned)
 }
 
 /// Whether an error says that there is no such thing, or no nf_tables: a kernel that can talk about

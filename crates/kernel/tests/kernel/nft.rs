@@ -236,6 +236,34 @@ fn rules_are_listed_with_targets_and_removed_by_number() {
     });
 }
 
+/// A removal that depends on a look is refused where anybody has changed something since.
+#[test]
+fn sets_are_listed_and_removed_as_they_were_seen() {
+    in_netns(|| {
+        let nft = Nft::open().unwrap();
+        assert!(nft.sets(TABLE).unwrap().is_empty());
+        nft.commit(&everything()).unwrap();
+        run("nft", &["add", "table", "ip", "t"]);
+        run("nft", &["add", "set", "ip", "t", "theirs", "{ type mark; }"]);
+        assert_eq!(nft.sets(TABLE).unwrap(), ["ports", "pods", "verdicts"]);
+        let mut batch = Batch::new();
+        batch.remove_set(TABLE, "verdicts");
+        let seen = nft.generation().unwrap();
+        assert!(nft.commit_at(seen, &batch).unwrap_err().is_busy());
+        let mut batch = Batch::new();
+        batch.remove_rule(TABLE, "postrouting", nft.rules(TABLE, "postrouting").unwrap()[1].handle);
+        batch.remove_set(TABLE, "verdicts");
+        run("nft", &["add element inet t pods { eth0 . 10.1.0.9 }"]);
+        assert!(nft.commit_at(seen, &batch).unwrap_err().is_outdated());
+        let seen = nft.generation().unwrap();
+        nft.commit_at(seen, &batch).unwrap();
+        assert_eq!(nft.sets(TABLE).unwrap(), ["ports", "pods"]);
+        assert!(!run("nft", &["list", "ruleset"]).contains("verdicts"));
+        drop(nft);
+        kernel::parked::hand_over();
+    });
+}
+
 #[test]
 fn thousands_of_elements_fit() {
     in_netns(|| {

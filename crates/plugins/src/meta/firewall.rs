@@ -221,7 +221,7 @@ fn gc(request: &Request) -> Result<(), Error> {
     let removed = ledger.gc(&request.network, &valid);
     let remembered = elements::told_addresses(removed.as_deref().unwrap_or_default());
     let others = tell_others(ledger.nft(), request, &remembered, &[]);
-    let unused = native::remove_unused_bridges(ledger.nft()).or_fault(REMOVING);
+    let unused = native::forget_unused_bridges(&ledger).or_fault(REMOVING);
     Error::all([removed.map(drop).or_fault(REMOVING), others, unused])
 }
 

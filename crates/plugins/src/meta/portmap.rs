@@ -19,7 +19,7 @@ use kernel::{Family, IfName, Netlink, conntrack, link, old_iptables, route, sysc
 use self::by_iptables::Wanted;
 use self::conf::{Backend, HostPort, Portmap, Verbatim};
 use self::plan::{Plan, Pod, addresses, host_port, lasting, overlap};
-use self::tables::{CONDITIONS, FEATURE};
+use self::tables::FEATURE;
 use crate::fault::OrFault;
 use crate::rules::phrase::Ip;
 use crate::rules::{Conflict, Fault, Ledger, Located, Owner};
@@ -179,7 +179,7 @@ fn gc(request: &Request) -> Result<(), Error> {
     let mut ledger = open()?;
     let network = &request.network;
     let removed = ledger.gc(network, &valid);
-    let swept = ledger.remove_unused_entered(CONDITIONS, &plan::chain_prefix(network));
+    let swept = ledger.remove_unused_chains(network);
     forget(removed.as_deref().unwrap_or_default().iter().filter_map(host_port));
     let by_go = go_rules::gc_port_mappings(ledger.nft(), network, &valid);
     let by_netlink = [removed.map(drop), swept, by_go];
@@ -224,12 +224,7 @@ fn check_elements(portmap: &Portmap, request: &Request, pods: &[Pod]) -> Result<
         return Ok(());
     }
     let ledger = open()?;
-    let found = ledger.check(&Owner::of(request), &plan.entries, &plan.chains).and_then(|()| {
-        let entered = |chain: &crate::rules::WantedChain| {
-            ledger.check_entered(CONDITIONS, &chain.name, chain.entrances.len())
-        };
-        plan.chains.iter().try_for_each(entered)
-    });
+    let found = ledger.check(&Owner::of(request), &plan.entries, &plan.chains);
     let Err(fault) = found else { return Ok(()) };
     if is_by_go(ledger.nft(), portmap, request, pods).or_fault("mapped ports")? {
         return Ok(());

@@ -4,7 +4,7 @@
 
 use kernel::nft::{DataType, MapTo, Userdata};
 
-use super::map::{Claim, Entry, Map};
+use super::map::{Claim, Entry, Map, Spread};
 use super::owner::Digest;
 use super::{TABLE, map};
 
@@ -16,6 +16,7 @@ pub const OWNED: Map = Map {
     key: &[DataType::Ipv6Addr, DataType::InetService],
     data: MapTo::Nothing,
     claim: Claim::Last,
+    spread: Spread::Whole,
     comment: "attachment . feature and page: whose elements are where",
 };
 

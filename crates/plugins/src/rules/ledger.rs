@@ -3,23 +3,22 @@
 //! before; only where an element is in the way, and in removals, is there a look first, and then the
 //! namespace's lock keeps others from changing what was seen.
 
-use std::collections::HashSet;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashSet};
 
 use cni::Attachment;
 use kernel::Netns;
 use kernel::netns::Lock;
-use kernel::nft::{Batch, Element, FoundElement, Nft, Table, Userdata};
+use kernel::nft::{Batch, Data, Element, FoundElement, Nft, Table, Userdata};
 
 use super::fault::{Conflict, Fault};
 use super::index::{self, Located, OWNED};
-use super::map::{Entry, Map};
+use super::map::{Claim, Entry, Map, Spot};
 use super::owner::{Digest, Owner, Tag};
 use super::{Feature, WantedChain};
 
-/// How often an ADD is tried again when others make and remove what it needs meanwhile.
-const TRIES: usize = 10;
-/// Elements that one batch of GC removes.
-const AT_ONCE: usize = 500;
+/// How often something is tried again when others make and remove what it needs meanwhile.
+pub(super) const TRIES: usize = 10;
 
 /// The elements of one feature.
 #[derive(Debug)]
@@ -45,7 +44,7 @@ impl Ledger {
     }
 
     /// Adds an attachment's elements, all or none. What the same attachment left of an earlier try is
-    /// replaced. `chains` are those that the elements jump to, made where they are missing.
+    /// replaced. `chains` are those that look at the elements, made where they are missing.
     pub fn add(
         &mut self,
         owner: &Owner,
@@ -61,7 +60,7 @@ impl Ledger {
                 Err(error) if error.is_not_found() => {
                     if attempt > 0 {
                         let _lock = lock()?;
-                        self.mend()?;
+                        self.mend(chains)?;
                     }
                     self.make(chains)?;
                 }
@@ -69,11 +68,12 @@ impl Ledger {
                     let _lock = lock()?;
                     let going = self.in_the_way(owner, entries)?;
                     batch = Batch::new();
-                    let places: Vec<Located> = going.places.into_iter().collect();
-                    self.write_removal(&mut batch, &going.pages, &places);
+                    let spots: Vec<Spot> = going.spots.into_iter().collect();
+                    self.write_removal(&mut batch, &going.pages, &spots);
                     Wanted::new(self.feature, owner, &going.wanted)?.write(&mut batch);
                     match self.nft.commit(&batch) {
-                        Err(error) if error.is_exists() || error.is_not_found() => {}
+                        Err(error) if error.is_exists() => {}
+                        Err(error) if error.is_not_found() => self.make(chains)?,
                         done => return Ok(done?),
                     }
                     batch = Batch::new();
@@ -99,50 +99,28 @@ impl Ledger {
         }
         let _lock = lock()?;
         let (pages, mut places) = self.listed(digest)?;
-        let mut owned = Vec::new();
+        let (mut spots, mut owned) = (Vec::new(), Vec::new());
         for place in places.drain(..) {
-            if self.tag(&place)?.is_some_and(|tag| tag.digest == digest) {
+            let all = self.spots(&place);
+            // They come and go together: the first speaks for the others.
+            let is_whole = all.first().map_or(Ok(false), |first| self.is_of(first, digest))?;
+            let own = if is_whole { all } else { self.only_of(all, digest)? };
+            if !own.is_empty() {
+                spots.extend(own);
                 owned.push(place);
             }
         }
-        self.remove_places(&pages, &owned)?;
-        Ok(owned)
-    }
-
-    /// Removes the elements of all attachments of a network but these, and tells which they were. Rules
-    /// that somebody has removed are made again: they are for those that stay.
-    pub fn gc(&mut self, network: &str, valid: &[Attachment]) -> kernel::Result<Vec<Located>> {
-        let valid: HashSet<Digest> = valid.iter().map(|one| Digest::of(network, one)).collect();
-        let is_stale = |digest: &Digest| digest.is_of_network(network) && !valid.contains(digest);
-        let _lock = lock()?;
-        self.mend_rules()?;
-        let mut pages = Vec::new();
-        for found in self.nft.elements(OWNED.table, OWNED.name)? {
-            let Some((digest, feature)) = index::read_page_key(&found.key) else { continue };
-            if feature == self.feature.number && is_stale(&digest) {
-                pages.push(found.key);
+        match self.remove_spots(&pages, &spots) {
+            Err(error) if error.is_not_found() => {
+                self.remove_spots(&pages, &self.only_of(spots, digest)?)?;
             }
-        }
-        // Not by the lists: one whose list is lost goes as well.
-        let mut owned = Vec::new();
-        for map in self.feature.maps {
-            for found in self.nft.elements(map.table, map.name)? {
-                if Tag::read(&found.userdata).is_some_and(|tag| is_stale(&tag.digest)) {
-                    owned.push(Located { map: map.number, key: found.key });
-                }
-            }
-        }
-        for some in owned.chunks(AT_ONCE) {
-            self.remove_places(&[], some)?;
-        }
-        for some in pages.chunks(AT_ONCE) {
-            self.remove_places(some, &[])?;
+            done => done?,
         }
         Ok(owned)
     }
 
-    /// Whether an attachment's elements are there, with the rules that look at them and those of the
-    /// chains that they jump to.
+    /// Whether an attachment's elements are there, with the feature's rules, the chains that look at the
+    /// elements and the rules that lead there.
     pub fn check(
         &self,
         owner: &Owner,
@@ -151,10 +129,12 @@ impl Ledger {
     ) -> Result<(), Fault> {
         self.check_rules(&(self.feature.chains)())?;
         self.check_rules(chains)?;
-        for entry in entries.iter().filter(|entry| !entry.map.is_guard()) {
-            let (map, shown) = (entry.map.name, owner.to_string());
-            let found = self.nft.element(entry.map.table, map, &entry.key)?;
-            let Some(found) = found else {
+        let looked_at = entries.iter().filter(|entry| !entry.map.is_guard());
+        let homes = looked_at
+            .flat_map(|entry| entry.map.homes(&entry.key).map(move |(set, key)| (entry, set, key)));
+        for (entry, map, key) in homes {
+            let shown = owner.to_string();
+            let Some(found) = self.nft.element(self.feature.table, &map, key)? else {
                 return Err(Fault::Wrong(format!("map {map:?} has no element for {shown}")));
             };
             let tag = Tag::read(&found.userdata);
@@ -166,19 +146,6 @@ impl Ledger {
             if !is_same_data(entry, &found) {
                 return Err(Fault::Wrong(format!("map {map:?} has other data for {shown}")));
             }
-        }
-        Ok(())
-    }
-
-    /// Removes the chains that containers of a network shared and that nothing jumps to any more.
-    pub fn remove_unused_chains(&mut self, network: &str) -> kernel::Result<()> {
-        let Some(prefix) = self.feature.networks_chains else { return Ok(()) };
-        let (table, prefix) = (self.feature.table, prefix(network));
-        for name in self.nft.chains(table)?.iter().filter(|name| name.starts_with(&prefix)) {
-            let mut batch = Batch::new();
-            batch.flush_chain(table, name);
-            batch.remove_chain(table, name);
-            self.nft.commit_unless_in_use(&batch)?;
         }
         Ok(())
     }
@@ -196,6 +163,7 @@ impl Ledger {
                 );
                 return Err(Fault::Wrong(what));
             }
+            self.check_entrances(chain)?;
         }
         Ok(())
     }
@@ -206,23 +174,33 @@ impl Ledger {
         let mut going = InTheWay::default();
         self.take_all(owner.digest(), &mut going)?;
         for entry in entries {
-            let found = self.nft.element(entry.map.table, entry.map.name, &entry.key)?;
-            let tag = found.as_ref().map(|found| Tag::read(&found.userdata));
-            match (found, tag.flatten()) {
-                (None, _) => {}
-                (Some(_), Some(tag)) if tag.digest == owner.digest() => going.place(entry),
-                (Some(_), Some(tag)) if entry.map.is_kept() && tag.is_dead(owner) => {
-                    going.place(entry);
-                    self.take_all(tag.digest, &mut going)?;
+            let mut is_shared = false;
+            for spot in entry.map.spots(&entry.key) {
+                let found = self.find(&spot)?;
+                let tag = found.as_ref().map(|found| Tag::read(&found.userdata));
+                match (found, tag.flatten()) {
+                    (None, _) => {}
+                    (Some(_), Some(tag)) if tag.digest == owner.digest() => {
+                        going.spots.insert(spot);
+                    }
+                    (Some(_), Some(tag)) if entry.map.is_kept() && tag.is_dead(owner) => {
+                        going.spots.insert(spot);
+                        self.take_all(tag.digest, &mut going)?;
+                    }
+                    (Some(found), _) if entry.map.is_shared(&found.data, entry) => is_shared = true,
+                    (Some(_), tag) if entry.map.is_kept() => {
+                        let holder = tag.map_or("somebody else".to_owned(), |tag| tag.shown);
+                        return Err(Fault::Taken(Conflict { entry: entry.clone(), holder }));
+                    }
+                    (Some(_), tag) => {
+                        going.spots.insert(spot);
+                        tag.map_or(Ok(()), |tag| self.take(tag.digest, entry, &mut going))?;
+                    }
                 }
-                (Some(found), _) if entry.map.is_shared(&found.data, entry) => continue,
-                (Some(_), tag) if entry.map.is_kept() => {
-                    let holder = tag.map_or("somebody else".to_owned(), |tag| tag.shown);
-                    return Err(Fault::Taken(Conflict { entry: entry.clone(), holder }));
-                }
-                (Some(_), _) => going.place(entry),
             }
-            going.wanted.push(entry.clone());
+            if !is_shared {
+                going.wanted.push(entry.clone());
+            }
         }
         Ok(going)
     }
@@ -233,12 +211,25 @@ impl Ledger {
             return Ok(());
         }
         let (pages, listed) = self.listed(digest)?;
-        for place in listed {
-            if self.tag(&place)?.is_some_and(|tag| tag.digest == digest) {
-                going.places.insert(place);
-            }
-        }
+        let spots = listed.iter().flat_map(|place| self.spots(place)).collect();
+        going.spots.extend(self.only_of(spots, digest)?);
         going.pages.extend(pages);
+        Ok(())
+    }
+
+    /// Adds what an attachment loses with an entry that another has now: the same key in another part of the
+    /// map, and what follows from it.
+    fn take(&self, digest: Digest, entry: &Entry, going: &mut InTheWay) -> kernel::Result<()> {
+        let own = entry.map.own_key(&entry.key);
+        let is_lost = |place: &Located| match self.map(place.map) {
+            Some(map) if map == entry.map => map.own_key(&place.key) == own,
+            Some(map) => map.claim == Claim::With(entry.map) && place.key.starts_with(own),
+            None => false,
+        };
+        let (_, listed) = self.listed(digest)?;
+        let lost = listed.iter().filter(|place| is_lost(place));
+        let spots = lost.flat_map(|place| self.spots(place)).collect();
+        going.spots.extend(self.only_of(spots, digest)?);
         Ok(())
     }
 
@@ -262,25 +253,44 @@ impl Ledger {
         self.feature.maps.iter().copied().find(|map| map.number == number)
     }
 
-    fn tag(&self, place: &Located) -> kernel::Result<Option<Tag>> {
-        let Some(map) = self.map(place.map) else { return Ok(None) };
-        let found = self.nft.element(map.table, map.name, &place.key)?;
-        Ok(found.and_then(|found| Tag::read(&found.userdata)))
+    fn spots(&self, place: &Located) -> Vec<Spot> {
+        self.map(place.map).map_or(Vec::new(), |map| map.spots(&place.key))
     }
 
-    fn remove_places(&mut self, pages: &[Vec<u8>], places: &[Located]) -> kernel::Result<()> {
+    fn find(&self, spot: &Spot) -> kernel::Result<Option<FoundElement>> {
+        self.nft.element(self.feature.table, &spot.set, &spot.key)
+    }
+
+    fn is_of(&self, spot: &Spot, digest: Digest) -> kernel::Result<bool> {
+        let tag = self.find(spot)?.and_then(|found| Tag::read(&found.userdata));
+        Ok(tag.is_some_and(|tag| tag.digest == digest))
+    }
+
+    fn only_of(&self, spots: Vec<Spot>, digest: Digest) -> kernel::Result<Vec<Spot>> {
+        let mut own = Vec::new();
+        for spot in spots {
+            if self.is_of(&spot, digest)? {
+                own.push(spot);
+            }
+        }
+        Ok(own)
+    }
+
+    pub(super) fn remove_spots(&self, pages: &[Vec<u8>], spots: &[Spot]) -> kernel::Result<()> {
         let mut batch = Batch::new();
-        self.write_removal(&mut batch, pages, places);
+        self.write_removal(&mut batch, pages, spots);
         self.nft.commit(&batch)
     }
 
-    fn write_removal(&self, batch: &mut Batch, pages: &[Vec<u8>], places: &[Located]) {
+    pub(super) fn write_removal(&self, batch: &mut Batch, pages: &[Vec<u8>], spots: &[Spot]) {
         let pages: Vec<&[u8]> = pages.iter().map(Vec::as_slice).collect();
         remove_keys(batch, OWNED.table, OWNED.name, &pages);
-        for map in self.feature.maps {
-            let here = places.iter().filter(|place| place.map == map.number);
-            let keys: Vec<&[u8]> = here.map(|place| place.key.as_slice()).collect();
-            remove_keys(batch, map.table, map.name, &keys);
+        let mut sets: BTreeMap<&str, Vec<&[u8]>> = BTreeMap::new();
+        for Spot { set, key } in spots {
+            sets.entry(set).or_default().push(key);
+        }
+        for (set, keys) in sets {
+            remove_keys(batch, self.feature.table, set, &keys);
         }
     }
 }
@@ -290,14 +300,8 @@ impl Ledger {
 struct InTheWay {
     owners: HashSet<Digest>,
     pages: Vec<Vec<u8>>,
-    places: HashSet<Located>,
+    spots: HashSet<Spot>,
     wanted: Vec<Entry>,
-}
-
-impl InTheWay {
-    fn place(&mut self, entry: &Entry) {
-        self.places.insert(Located { map: entry.map.number, key: entry.key.clone() });
-    }
 }
 
 /// An attachment's elements with the pages that list them.
@@ -326,16 +330,15 @@ impl<'a> Wanted<'a> {
             .map(|(key, attached)| Element { key, data: None, userdata: Some(attached) })
             .collect();
         batch.create_elements(OWNED.table, OWNED.name, &pages);
-        for map in self.feature.maps {
-            let here = self.entries.iter().filter(|entry| entry.map.number == map.number);
-            let elements: Vec<Element<'_>> = here
-                .map(|entry| Element {
-                    key: &entry.key,
-                    data: entry.data.as_ref(),
-                    userdata: Some(&self.tag),
-                })
-                .collect();
-            batch.create_elements(map.table, map.name, &elements);
+        let mut sets: BTreeMap<Cow<'static, str>, Vec<Element<'_>>> = BTreeMap::new();
+        for entry in self.entries {
+            for (set, key) in entry.map.homes(&entry.key) {
+                let (data, userdata) = (entry.data.as_ref(), Some(&self.tag));
+                sets.entry(set).or_default().push(Element { key, data, userdata });
+            }
+        }
+        for (set, elements) in sets {
+            batch.create_elements(self.feature.table, &set, &elements);
         }
     }
 }
@@ -347,14 +350,9 @@ fn remove_keys(batch: &mut Batch, table: Table<'_>, set: &str, keys: &[&[u8]]) {
 }
 
 fn is_same_data(entry: &Entry, found: &FoundElement) -> bool {
-    use kernel::nft::Data;
-    match &entry.data {
-        None => true,
-        Some(Data::Value(bytes)) => *bytes == found.data,
-        Some(Data::Verdict(verdict)) => verdict.chain() == found.target.as_deref(),
-    }
+    entry.data.as_ref().is_none_or(|data| *data == Data::Value(found.data.clone()))
 }
 
-fn lock() -> kernel::Result<Lock> {
+pub(super) fn lock() -> kernel::Result<Lock> {
     Netns::current()?.lock("rules")
 }

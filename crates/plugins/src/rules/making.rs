@@ -8,8 +8,8 @@ use super::WantedChain;
 use super::ledger::Ledger;
 
 impl Ledger {
-    /// Makes the feature where it is not there, and what the elements jump to. Somebody else may do so
-    /// at the same time.
+    /// Makes the feature where it is not there, and the chains that look at elements. Somebody else may do
+    /// so at the same time.
     pub(super) fn make(&self, chains: &[WantedChain]) -> kernel::Result<()> {
         let table = self.feature.table;
         let known = (self.feature.chains)();
@@ -31,11 +31,21 @@ impl Ledger {
         Ok(())
     }
 
-    /// Makes what is missing of a feature that is there in part. Under the lock.
-    pub(super) fn mend(&self) -> kernel::Result<()> {
+    /// Makes what is missing of a feature that is there in part, and of these chains where they are there.
+    /// Under the lock.
+    pub(super) fn mend(&self, chains: &[WantedChain]) -> kernel::Result<()> {
+        let table = self.feature.table;
         let mut batch = Batch::new();
         self.feature.write_maps(&mut batch);
         self.write_missing(&mut batch)?;
+        for chain in chains {
+            if self.nft.has_chain(table, &chain.name)? {
+                chain.write_parts(&mut batch);
+                if self.check_entrances(chain).is_err() {
+                    chain.write_entrances(table, &mut batch);
+                }
+            }
+        }
         self.nft.commit(&batch)
     }
 
@@ -48,7 +58,7 @@ impl Ledger {
         if is_used {
             self.write_missing(&mut missing)?;
         }
-        if missing.is_empty() { Ok(()) } else { self.mend() }
+        if missing.is_empty() { Ok(()) } else { self.mend(&[]) }
     }
 
     /// Rules of others that were put into our chains stay, unless some of ours are gone.

@@ -85,6 +85,12 @@ pub fn in_network(reg: Reg, op: Op, network: IpNet) -> Vec<Expr> {
     vec![Expr::Bitwise { reg, mask: octets(network.netmask()), xor }, compare]
 }
 
+/// `ip saddr @set`: an address that is loaded into the first register is in a set.
+pub fn is_in(family: Ip, load: Expr, set: &str) -> Vec<Expr> {
+    let lookup = Expr::Lookup { set: set.to_owned(), key: Reg(0), inverted: false };
+    [&family.only()[..], &[load, lookup]].concat()
+}
+
 /// An address as it is on the wire.
 pub fn octets(address: IpAddr) -> Vec<u8> {
     match address {

@@ -3,6 +3,7 @@
 //! shaping, the firewall; each plugin a process of its own.
 
 mod crash;
+mod flat;
 mod gc;
 mod mixed;
 mod program;

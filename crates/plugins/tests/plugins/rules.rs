@@ -4,20 +4,38 @@
 use serde_json::Value;
 use testkit::Ns;
 
-/// All elements of all sets and maps of a namespace, as `table set element`.
-pub fn elements(ns: &Ns) -> Vec<String> {
+/// What `nft` tells of all sets and maps of a namespace.
+pub fn sets(ns: &Ns) -> Vec<Value> {
     let listed = ns.exec("nft", &["-j", "list", "ruleset"]);
     let listed: Value = serde_json::from_str(&listed).expect("nft prints JSON");
     let objects = listed["nftables"].as_array().expect("a list of objects");
     let sets = objects.iter().filter_map(|one| one.get("set").or_else(|| one.get("map")));
+    sets.cloned().collect()
+}
+
+/// All elements of all sets and maps of a namespace, as `table set element`, sorted.
+pub fn elements(ns: &Ns) -> Vec<String> {
     let mut found = Vec::new();
-    for set in sets {
+    for set in sets(ns) {
         let name = |key: &str| set[key].as_str().unwrap_or_default().to_owned();
         for element in set["elem"].as_array().into_iter().flatten() {
             found.push(format!("{} {} {element}", name("table"), name("name")));
         }
     }
+    found.sort();
     found
+}
+
+/// Those of sets and maps whose names begin so.
+pub fn elements_of(ns: &Ns, prefix: &str) -> Vec<String> {
+    let mut found = elements(ns);
+    found.retain(|one| one.split(' ').nth(1).is_some_and(|set| set.starts_with(prefix)));
+    found
+}
+
+/// The ruleset without elements and counters.
+pub fn frame(ns: &Ns) -> String {
+    ns.exec("nft", &["--terse", "--stateless", "list", "ruleset"])
 }
 
 /// The ruleset as `nft` prints it.

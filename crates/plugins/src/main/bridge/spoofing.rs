@@ -11,7 +11,7 @@ use kernel::{IfName, MacAddr};
 
 use crate::fault::OrFault;
 use crate::rules::phrase::ifname;
-use crate::rules::{Claim, Entry, Feature, Ledger, Map, Owner, WantedChain, key};
+use crate::rules::{Claim, Entry, Feature, Ledger, Map, Owner, Spread, WantedChain, key};
 use crate::{go_rules, rules};
 
 const BRIDGE: Table<'static> = Table { family: Family::Bridge, name: "podwire" };
@@ -25,6 +25,7 @@ static PORTS: Map = Map {
     key: &[DataType::IfName],
     data: MapTo::Nothing,
     claim: Claim::Last,
+    spread: Spread::Whole,
     comment: "ports whose hardware address is checked",
 };
 
@@ -87,11 +88,7 @@ fn base_chain() -> Vec<WantedChain> {
     let own = vec![from_port.clone(), source, is_in(&ADDRESSES), Expr::Verdict(Verdict::Accept)];
     let others = vec![from_port, is_in(&PORTS), Expr::Verdict(Verdict::Drop)];
     let base = BaseChain { kind: ChainKind::Filter, hook: Hook::Prerouting, priority: FIRST };
-    vec![WantedChain {
-        name: "spoofing".to_owned(),
-        base: Some(base),
-        comment: "containers send from their own hardware address".to_owned(),
-        rules: vec![(own, ""), (others, "")],
-        entrances: Vec::new(),
-    }]
+    let comment = "containers send from their own hardware address";
+    let rules = vec![(own, ""), (others, "")];
+    vec![WantedChain { base: Some(base), ..WantedChain::new("spoofing", comment, rules) }]
 }

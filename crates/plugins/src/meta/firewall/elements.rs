@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugin's maps and chains in table `inet podwire`: an element for each address says that its
-//! packets pass, another who may reach it.
+//! The plugin's sets and chains in table `inet podwire`: of an address that is in some of them, packets are
+//! marked, so that they pass; by others it is known who may reach it.
 
 use std::net::IpAddr;
 
 use kernel::nft::{
-    BaseChain, ChainKind, Data, DataType, Expr, Hook, MapTo, MetaKey, Op, REG_VERDICT, Reg, Verdict,
+    BaseChain, ChainKind, DataType, Expr, Hook, MapTo, MetaKey, Place, Reg, Verdict,
 };
 
 use super::conf::{Firewall, Ingress};
-use crate::identity;
-use crate::rules::phrase::{Ip, ifname, is_answer, octets};
-use crate::rules::{Claim, Entry, Feature, Located, Map, TABLE, WantedChain};
+use crate::rules::phrase::{Ip, ifname, is_answer, is_in, octets};
+use crate::rules::{
+    Claim, Entrance, Entry, Feature, Located, Map, Number, Rules, Spread, TABLE, WantedChain, key,
+};
 
 /// Before the chains of iptables, whose FORWARD has 0.
 const PRIORITY: i32 = -10;
@@ -19,57 +20,99 @@ const PRIORITY: i32 = -10;
 /// Jumps to the chains of administrators.
 pub const ADMIN: &str = "firewall_admin";
 
+/// The chain whose rules lead to those that mark packets.
+const MARKS: &str = "firewall_marks";
+
 static PASS4: Map = Map {
     number: 1,
     table: TABLE,
     name: "firewall4",
     key: &[DataType::Ipv4Addr],
-    data: MapTo::Verdicts,
+    data: MapTo::Nothing,
     claim: Claim::Last,
-    comment: "container: its packets are marked, and pass",
+    spread: Spread::PartsAndWhole,
+    comment: "containers whose packets are marked, and pass",
 };
 static PASS6: Map = Map { number: 2, name: "firewall6", key: &[DataType::Ipv6Addr], ..PASS4 };
 
 static INGRESS4: Map = Map {
     number: 3,
     name: "firewall_ingress4",
-    comment: "container: who may not reach it",
+    spread: Spread::Whole,
+    comment: "containers that not everybody may reach",
     ..PASS4
 };
 static INGRESS6: Map =
     Map { number: 4, name: "firewall_ingress6", key: &[DataType::Ipv6Addr], ..INGRESS4 };
 
+/// Whom a container on the same bridge may reach.
+static SAME4: Map = Map {
+    number: 8,
+    name: "firewall_same4",
+    key: &[DataType::Ipv4Addr, DataType::IfName],
+    claim: Claim::With(&INGRESS4),
+    comment: "container . bridge that reaches it",
+    ..INGRESS4
+};
+static SAME6: Map = Map {
+    number: 9,
+    name: "firewall_same6",
+    key: &[DataType::Ipv6Addr, DataType::IfName],
+    claim: Claim::With(&INGRESS6),
+    ..SAME4
+};
+
+/// No rule looks at these: they remember which bridge the containers are on.
+static ISOLATED4: Map = Map {
+    number: 10,
+    name: "firewall_isolated4",
+    comment: "container . bridge that does not reach it",
+    ..SAME4
+};
+static ISOLATED6: Map =
+    Map { number: 11, name: "firewall_isolated6", comment: ISOLATED4.comment, ..SAME6 };
+
+/// Those whose keys end with a bridge.
+pub static ON_BRIDGES: [&Map; 4] = [&SAME4, &SAME6, &ISOLATED4, &ISOLATED6];
+
 /// No rule looks at these: they remember what others were told, who do not remember whose it is.
 static TOLD4: Map = Map {
     number: 5,
     name: "firewall_told4",
-    data: MapTo::Nothing,
-    comment: "container: firewalld or iptables was told of it",
-    ..PASS4
+    comment: "containers that firewalld or iptables was told of",
+    ..INGRESS4
 };
 static TOLD6: Map = Map { number: 6, name: "firewall_told6", key: &[DataType::Ipv6Addr], ..TOLD4 };
 
-/// Its elements belong to no container: they stay as long as a chain of the bridge does.
+/// Its elements belong to no container: they stay as long as a container with a policy is on the bridge.
 pub static BRIDGES: Map = Map {
     number: 7,
     name: "firewall_bridges",
     key: &[DataType::IfName],
-    data: MapTo::Nothing,
     comment: "bridges of containers that have an ingress policy",
-    ..PASS4
+    ..TOLD4
 };
 
 pub static FEATURE: Feature = Feature {
     number: 3,
     table: TABLE,
-    maps: &[&PASS4, &PASS6, &INGRESS4, &INGRESS6, &TOLD4, &TOLD6, &BRIDGES],
+    maps: &[
+        &PASS4, &PASS6, &INGRESS4, &INGRESS6, &TOLD4, &TOLD6, &BRIDGES, &SAME4, &SAME6, &ISOLATED4,
+        &ISOLATED6,
+    ],
     chains,
     networks_chains: None,
 };
 
-/// The element that marks an address's packets, and the chain that does it.
-pub fn pass(firewall: &Firewall, address: IpAddr) -> (Entry, WantedChain) {
-    let name = format!("firewall_mark_{}", firewall.mark_bit);
+/// The entry that has an address's packets marked.
+pub fn pass(firewall: &Firewall, address: IpAddr) -> Entry {
+    let number = Number::from(firewall.mark_bit);
+    let key = key(&[&number.to_be_bytes(), &octets(address)]);
+    Entry { map: of_family(address, [&PASS4, &PASS6]), key, data: None }
+}
+
+/// The chain that marks them: all that containers send, and the answers to it.
+pub fn mark_chain(firewall: &Firewall) -> WantedChain {
     let bit = 1_u32 << firewall.mark_bit;
     let set = vec![
         Expr::Meta(MetaKey::Mark, Reg(0)),
@@ -80,41 +123,59 @@ pub fn pass(firewall: &Firewall, address: IpAddr) -> (Entry, WantedChain) {
         },
         Expr::SetMeta(MetaKey::Mark, Reg(0)),
     ];
-    let comment = "what passes, also by iptables".to_owned();
-    let chain =
-        WantedChain { name, base: None, comment, rules: vec![(set, "")], entrances: Vec::new() };
-    (jump(address, [&PASS4, &PASS6], &chain), chain)
+    let number = Number::from(firewall.mark_bit);
+    let mut entrances = Vec::new();
+    for (family, map) in [(Ip::V4, &PASS4), (Ip::V6, &PASS6)] {
+        let sent = is_in(family, family.source(Reg(0)), &map.part(number));
+        let answers = is_in(family, family.destination(Reg(0)), &map.part(number));
+        for exprs in [sent, [&is_answer()[..], &answers].concat()] {
+            entrances.push(Entrance { from: MARKS, place: Place::Last, exprs });
+        }
+    }
+    let name = format!("firewall_mark_{}", firewall.mark_bit);
+    WantedChain {
+        parts: vec![(&PASS4, number), (&PASS6, number)],
+        entrances,
+        ..WantedChain::new(name, "what passes, also by iptables", vec![(set, "")])
+    }
 }
 
-/// The element that says who may not reach an address, and the chain for its bridge.
-pub fn ingress(policy: Ingress, bridge: &str, address: IpAddr) -> (Entry, WantedChain) {
-    let from = Expr::Meta(MetaKey::IifName, Reg(0));
-    let own = Expr::Cmp(Reg(0), Op::Eq, ifname(bridge).to_vec());
-    let of_own = if policy == Ingress::Isolated { Verdict::Drop } else { Verdict::Return };
-    let is_bridge = Expr::Lookup { set: BRIDGES.name.to_owned(), key: Reg(0), inverted: false };
-    let chain = WantedChain {
-        name: ingress_chain(policy, bridge),
-        base: None,
-        comment: bridge.to_owned(),
-        rules: vec![
-            (vec![from.clone(), own, Expr::Verdict(of_own)], ""),
-            (vec![from, is_bridge, Expr::Verdict(Verdict::Drop)], ""),
-        ],
-        entrances: Vec::new(),
+/// The entries that say who may not reach an address on a bridge.
+pub fn ingress(policy: Ingress, bridge: &str, address: IpAddr) -> [Entry; 2] {
+    let (own, bridge) = (octets(address), ifname(bridge));
+    let on_bridge = match policy {
+        Ingress::Isolated => [&ISOLATED4, &ISOLATED6],
+        Ingress::SameBridge | Ingress::Open => [&SAME4, &SAME6],
     };
-    (jump(address, [&INGRESS4, &INGRESS6], &chain), chain)
+    let key = key(&[&own, &bridge]);
+    [
+        Entry { map: of_family(address, [&INGRESS4, &INGRESS6]), key: own, data: None },
+        Entry { map: of_family(address, on_bridge), key, data: None },
+    ]
 }
 
-/// The chain of a bridge and policy.
-pub fn ingress_chain(policy: Ingress, bridge: &str) -> String {
-    let digest = identity::digest(&[bridge]);
-    let shown = if policy == Ingress::Isolated { "isolated" } else { "same" };
-    format!("firewall_{shown}_{digest:016x}")
+/// `iifname @firewall_bridges ip daddr @firewall_ingress4 ip daddr . iifname != @firewall_same4 drop`
+fn drop_others(family: Ip, policed: &Map, same: &Map) -> Vec<Expr> {
+    let lookup = |map: &Map, inverted| {
+        let (set, key) = (map.name.to_owned(), Reg(0));
+        Expr::Lookup { set, key, inverted }
+    };
+    let mut exprs = vec![Expr::Meta(MetaKey::IifName, Reg(0)), lookup(&BRIDGES, false)];
+    exprs.extend(is_in(family, family.destination(Reg(0)), policed.name));
+    exprs.push(family.destination(Reg(0)));
+    exprs.push(Expr::Meta(MetaKey::IifName, Reg(family.registers())));
+    exprs.extend([lookup(same, true), Expr::Verdict(Verdict::Drop)]);
+    exprs
 }
 
 /// The element that remembers an address that others were told of.
 pub fn told(address: IpAddr) -> Entry {
     Entry { map: of_family(address, [&TOLD4, &TOLD6]), key: octets(address), data: None }
+}
+
+/// Whether an entry is for remembering only.
+pub fn is_told(entry: &Entry) -> bool {
+    [&TOLD4, &TOLD6].contains(&entry.map)
 }
 
 /// The addresses that elements at these places remember.
@@ -127,47 +188,26 @@ pub fn told_addresses(places: &[Located]) -> Vec<IpAddr> {
     places.iter().filter_map(address).collect()
 }
 
-fn jump(address: IpAddr, maps: [&'static Map; 2], chain: &WantedChain) -> Entry {
-    let data = Some(Data::Verdict(Verdict::Jump(chain.name.clone())));
-    Entry { map: of_family(address, maps), key: octets(address), data }
-}
-
 fn of_family(address: IpAddr, [v4, v6]: [&'static Map; 2]) -> &'static Map {
     if address.is_ipv4() { v4 } else { v6 }
 }
 
-/// Administrators have the first word, then the ingress policies; what is left is marked: all that
-/// containers send, and the answers to it.
+/// Administrators have the first word, then the ingress policies; what is left is marked.
 fn chains() -> Vec<WantedChain> {
-    let look = |family: Ip, load: Expr, map: &Map| {
-        let map = Expr::Map { set: map.name.to_owned(), key: Reg(0), to: REG_VERDICT };
-        [&family.only()[..], &[load, map]].concat()
-    };
-    let mut rules = vec![(vec![Expr::Verdict(Verdict::Jump(ADMIN.to_owned()))], "")];
-    for (family, map) in [(Ip::V4, &INGRESS4), (Ip::V6, &INGRESS6)] {
-        rules.push((look(family, family.destination(Reg(0)), map), ""));
-    }
-    for (family, map) in [(Ip::V4, &PASS4), (Ip::V6, &PASS6)] {
-        rules.push((look(family, family.source(Reg(0)), map), ""));
-        let answers = look(family, family.destination(Reg(0)), map);
-        rules.push(([&is_answer()[..], &answers].concat(), ""));
-    }
+    let jump = |to: &str| vec![Expr::Verdict(Verdict::Jump(to.to_owned()))];
+    let rules: Rules = vec![
+        (jump(ADMIN), ""),
+        (drop_others(Ip::V4, &INGRESS4, &SAME4), ""),
+        (drop_others(Ip::V6, &INGRESS6, &SAME6), ""),
+        (jump(MARKS), ""),
+    ];
     let base = BaseChain { kind: ChainKind::Filter, hook: Hook::Forward, priority: PRIORITY };
-    let comment = "what containers send, and who reaches them".to_owned();
-    let forward = WantedChain {
-        name: "firewall_forward".to_owned(),
-        base: Some(base),
-        comment,
-        rules,
-        entrances: Vec::new(),
-    };
-    let comment = "jumps to the chains of administrators".to_owned();
-    let admin = WantedChain {
-        name: ADMIN.to_owned(),
-        base: None,
-        comment,
-        rules: Vec::new(),
-        entrances: Vec::new(),
-    };
-    vec![forward, admin]
+    let comment = "what containers send, and who reaches them";
+    let forward = WantedChain::new("firewall_forward", comment, rules);
+    let empty = |name: &str, comment| WantedChain::new(name, comment, Rules::new());
+    vec![
+        WantedChain { base: Some(base), ..forward },
+        empty(ADMIN, "jumps to the chains of administrators"),
+        empty(MARKS, "from containers, and back to them"),
+    ]
 }

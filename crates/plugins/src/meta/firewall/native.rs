@@ -10,7 +10,7 @@ use kernel::nft::{Batch, Chain, Element, Expr, Nft, Place, Rule, Verdict};
 use kernel::{IfName, Netlink, Netns};
 
 use super::conf::{Firewall, Ingress};
-use super::elements::{self, ADMIN, BRIDGES, FEATURE};
+use super::elements::{self, ADMIN, BRIDGES, FEATURE, ON_BRIDGES};
 use super::forward;
 use crate::fault::OrFault;
 use crate::go_rules;
@@ -94,7 +94,7 @@ pub fn check(
 ) -> Result<(), Error> {
     let bridge = bridge(firewall, result)?;
     let (mut entries, chains) = plan(firewall, result, bridge, purpose);
-    entries.retain(|entry| entry.data.is_some());
+    entries.retain(|entry| !elements::is_told(entry));
     if entries.is_empty() {
         return Ok(());
     }
@@ -145,25 +145,21 @@ fn check_shared(
     Ok(())
 }
 
-/// Removes chains of bridges whose containers are all gone, with what remembers the bridge. The kernel
-/// refuses this as a whole as long as an element jumps to one of the chains.
-pub fn remove_unused_bridges(nft: &Nft) -> kernel::Result<()> {
-    for found in nft.elements(TABLE, BRIDGES.name)? {
-        let name: Vec<u8> = found.key.iter().copied().take_while(|byte| *byte != 0).collect();
-        let bridge = String::from_utf8_lossy(&name);
-        let mut batch = Batch::new();
-        for policy in [Ingress::SameBridge, Ingress::Isolated] {
-            let chain = elements::ingress_chain(policy, &bridge);
-            if nft.has_chain(TABLE, &chain)? {
-                batch.flush_chain(TABLE, &chain);
-                batch.remove_chain(TABLE, &chain);
+/// Forgets bridges whose containers are all gone.
+pub fn forget_unused_bridges(ledger: &Ledger) -> kernel::Result<()> {
+    ledger.remove_unused(|| {
+        let mut unused = ledger.nft().elements(TABLE, BRIDGES.name)?;
+        for map in ON_BRIDGES {
+            for found in ledger.nft().elements(TABLE, map.name)? {
+                unused.retain(|bridge| !found.key.ends_with(&bridge.key));
             }
         }
-        let element = Element { key: &found.key, data: None, userdata: None };
-        batch.remove_elements(TABLE, BRIDGES.name, &[element]);
-        nft.commit_unless_in_use(&batch)?;
-    }
-    Ok(())
+        let element = |bridge| Element { key: bridge, data: None, userdata: None };
+        let unused: Vec<Element<'_>> = unused.iter().map(|one| element(&one.key)).collect();
+        let mut batch = Batch::new();
+        batch.remove_elements(TABLE, BRIDGES.name, &unused);
+        Ok(batch)
+    })
 }
 
 fn plan(
@@ -172,22 +168,17 @@ fn plan(
     bridge: Option<&str>,
     purpose: Purpose,
 ) -> (Vec<Entry>, Vec<WantedChain>) {
-    let (mut entries, mut chains) = (Vec::<Entry>::new(), Vec::<WantedChain>::new());
+    let mut entries = Vec::new();
     for address in addresses(result) {
-        let mut both = Vec::new();
-        match purpose {
-            Purpose::Pass => both.push(elements::pass(firewall, address)),
-            Purpose::RememberZone | Purpose::RememberRules => entries.push(elements::told(address)),
-        }
-        both.extend(bridge.map(|bridge| elements::ingress(firewall.ingress, bridge, address)));
-        for (entry, chain) in both {
-            entries.push(entry);
-            if chains.iter().all(|other| other.name != chain.name) {
-                chains.push(chain);
-            }
-        }
+        entries.push(match purpose {
+            Purpose::Pass => elements::pass(firewall, address),
+            Purpose::RememberZone | Purpose::RememberRules => elements::told(address),
+        });
+        let policy = |bridge| elements::ingress(firewall.ingress, bridge, address);
+        entries.extend(bridge.map(policy).into_iter().flatten());
     }
-    (entries, chains)
+    let is_passing = purpose == Purpose::Pass;
+    (entries, is_passing.then(|| elements::mark_chain(firewall)).into_iter().collect())
 }
 
 /// The result's addresses, each once.

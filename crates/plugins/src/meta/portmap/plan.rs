@@ -9,14 +9,14 @@ use cni::CniResult;
 use ipnet::IpNet;
 use kernel::IfName;
 use kernel::conntrack::SentTo;
-use kernel::nft::{Data, Place, Verdict};
+use kernel::nft::{Data, Op, Place, Reg};
 
 use super::conditions::Conditions;
 use super::conf::{HostPort, Mapping, Portmap, Protocol};
-use super::tables::{self, CONDITIONS, FEATURE, Maps};
+use super::tables::{self, CONDITIONS, FEATURE, Maps, chain_prefix};
 use crate::identity;
 use crate::rules::phrase::{Ip, ifname, in_network, octets};
-use crate::rules::{Entrance, Entry, Located, WantedChain, key};
+use crate::rules::{Entrance, Entry, Located, Number, WantedChain, key};
 
 /// An address of the container, with the host's interface that leads to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl Plan {
             (None, None) => (maps.ports, key(&[&protocol, &port])),
             (None, Some(host)) => (maps.ports_at, key(&[&host, &protocol, &port])),
             (Some(conditions), _) => {
-                let number = self.meet(conditions, network, address, pod).to_ne_bytes();
+                let number = self.meet(conditions, network, family, address).to_be_bytes();
                 (maps.ports_if, key(&[&number, &protocol, &port]))
             }
         };
@@ -108,25 +108,21 @@ impl Plan {
         &mut self,
         conditions: &Conditions,
         network: &str,
+        family: Ip,
         host: Option<IpAddr>,
-        pod: IpAddr,
-    ) -> u32 {
-        let family = Ip::of(pod);
+    ) -> Number {
         let shown = host.map(|host| host.to_string()).unwrap_or_default();
         let twin = if family == Ip::V4 { "4" } else { "6" };
-        let number = identity::digest(&[network, twin, &shown, &conditions.text]) as u32;
+        let number = identity::digest(&[network, twin, &shown, &conditions.text]) as Number;
         let name = format!("{}{number:08x}", chain_prefix(network));
         if self.chains.iter().any(|chain| chain.name == name) {
             return number;
         }
-        let data = Some(Data::Verdict(Verdict::Jump(name.clone())));
-        let key = key(&[&octets(pod), &number.to_ne_bytes()]);
-        self.entries.push(Entry { map: Maps::of(family).conditional, key, data });
         // What is for one address of the host comes before what is for all.
         let place = if host.is_some() { Place::First } else { Place::Last };
         let to_host = host.map(|host| {
-            let mut exprs = vec![family.destination(kernel::nft::Reg(0))];
-            exprs.extend(in_network(kernel::nft::Reg(0), kernel::nft::Op::Eq, host.into()));
+            let mut exprs = vec![family.destination(Reg(0))];
+            exprs.extend(in_network(Reg(0), Op::Eq, host.into()));
             exprs
         });
         let entrance = |exprs: Vec<_>| Entrance {
@@ -134,12 +130,11 @@ impl Plan {
             place,
             exprs: [exprs, to_host.clone().unwrap_or_default()].concat(),
         };
+        let rules = vec![(tables::condition_rule(family, number), "")];
         self.chains.push(WantedChain {
-            name,
-            base: None,
-            comment: network.to_owned(),
-            rules: vec![(tables::condition_rule(family, number), "")],
+            parts: vec![(Maps::of(family).ports_if, number)],
             entrances: conditions.exprs().into_iter().map(entrance).collect(),
+            ..WantedChain::new(name, network, rules)
         });
         number
     }
@@ -170,11 +165,6 @@ pub fn overlap(entry: &Entry) -> Option<String> {
     }
     let HostPort { protocol, port, .. } = port;
     Some(format!("{} port {port} of one address, or under conditions,", protocol.as_str()))
-}
-
-/// How the names of a network's chains of conditions begin.
-pub fn chain_prefix(network: &str) -> String {
-    format!("ports-{:016x}-", identity::digest(&[network]))
 }
 
 /// The port of the host that an element is about; `None` for elements about other things. Of one under

@@ -7,10 +7,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::{IpNet, Ipv4Net};
 use kernel::nft::{BaseChain, ChainKind, DataType, Expr, Hook, MapTo, MetaKey, Op, Reg, Verdict};
 
+use crate::identity;
 use crate::rules::phrase::{
     Ip, destination_port, destination_was_changed, ifname, in_network, to_this_host,
 };
-use crate::rules::{Claim, Feature, Map, TABLE, WantedChain};
+use crate::rules::{Claim, Feature, Map, Number, Rules, Spread, TABLE, WantedChain};
 
 const DSTNAT: i32 = -100; // NF_IP_PRI_NAT_DST, linux/netfilter_ipv4.h
 const SRCNAT: i32 = 100; // NF_IP_PRI_NAT_SRC, the same header
@@ -28,6 +29,7 @@ pub static PORTS4: Map = Map {
     key: &[DataType::InetProto, DataType::InetService],
     data: TO4,
     claim: Claim::First,
+    spread: Spread::Whole,
     comment: "port of every address: container",
 };
 pub static PORTS6: Map = Map { number: 2, name: "ports6", data: TO6, ..PORTS4 };
@@ -47,32 +49,9 @@ pub static PORTS_AT6: Map = Map {
     ..PORTS_AT4
 };
 
-/// The first part of a key is a number for network and conditions, see [`condition_rule`].
-pub static PORTS_IF4: Map = Map {
-    number: 5,
-    name: "ports_if4",
-    key: &[DataType::Mark, DataType::InetProto, DataType::InetService],
-    comment: "port under a network's conditions: container",
-    ..PORTS4
-};
+/// Each network has a chain and a map for each of its conditions.
+pub static PORTS_IF4: Map = Map { number: 5, name: "ports_if4", spread: Spread::Parts, ..PORTS4 };
 pub static PORTS_IF6: Map = Map { number: 6, name: "ports_if6", data: TO6, ..PORTS_IF4 };
-
-/// Keeps a chain of conditions as long as a container needs it; no packet is looked up in it.
-pub static CONDITIONAL4: Map = Map {
-    number: 7,
-    name: "conditional4",
-    key: &[DataType::Ipv4Addr, DataType::Mark],
-    data: MapTo::Verdicts,
-    claim: Claim::Last,
-    comment: "container . conditions: their chain, kept for it",
-    ..PORTS4
-};
-pub static CONDITIONAL6: Map = Map {
-    number: 8,
-    name: "conditional6",
-    key: &[DataType::Ipv6Addr, DataType::Mark],
-    ..CONDITIONAL4
-};
 
 pub static HAIRPIN4: Map = Map {
     number: 9,
@@ -126,26 +105,11 @@ pub static FEATURE: Feature = Feature {
     number: 2,
     table: TABLE,
     maps: &[
-        &PORTS4,
-        &PORTS6,
-        &PORTS_AT4,
-        &PORTS_AT6,
-        &PORTS_IF4,
-        &PORTS_IF6,
-        &CONDITIONAL4,
-        &CONDITIONAL6,
-        &HAIRPIN4,
-        &HAIRPIN6,
-        &SELF4,
-        &SELF6,
-        &MASQ_ALL4,
-        &MASQ_ALL6,
-        &HELD4,
-        &HELD6,
+        &PORTS4, &PORTS6, &PORTS_AT4, &PORTS_AT6, &PORTS_IF4, &PORTS_IF6, &HAIRPIN4, &HAIRPIN6,
+        &SELF4, &SELF6, &MASQ_ALL4, &MASQ_ALL6, &HELD4, &HELD6,
     ],
     chains,
-    // They have entrances, see `Ledger::remove_unused_entered`.
-    networks_chains: None,
+    networks_chains: Some(chain_prefix),
 };
 
 /// The maps of a family.
@@ -154,7 +118,6 @@ pub struct Maps {
     pub ports: &'static Map,
     pub ports_at: &'static Map,
     pub ports_if: &'static Map,
-    pub conditional: &'static Map,
     pub hairpin: &'static Map,
     pub own: &'static Map,
     pub masq_all: &'static Map,
@@ -168,7 +131,6 @@ impl Maps {
                 ports: &PORTS4,
                 ports_at: &PORTS_AT4,
                 ports_if: &PORTS_IF4,
-                conditional: &CONDITIONAL4,
                 hairpin: &HAIRPIN4,
                 own: &SELF4,
                 masq_all: &MASQ_ALL4,
@@ -178,7 +140,6 @@ impl Maps {
                 ports: &PORTS6,
                 ports_at: &PORTS_AT6,
                 ports_if: &PORTS_IF6,
-                conditional: &CONDITIONAL6,
                 hairpin: &HAIRPIN6,
                 own: &SELF6,
                 masq_all: &MASQ_ALL6,
@@ -188,7 +149,10 @@ impl Maps {
     }
 }
 
-type Rules = Vec<(Vec<Expr>, &'static str)>;
+/// How the names of a network's chains of conditions begin.
+pub fn chain_prefix(network: &str) -> String {
+    format!("ports-{:016x}-", identity::digest(&[network]))
+}
 
 fn chains() -> Vec<WantedChain> {
     let base = |hook, priority| Some(BaseChain { kind: ChainKind::Nat, hook, priority });
@@ -197,11 +161,8 @@ fn chains() -> Vec<WantedChain> {
         ([&to_this_host()[..], &[jump]].concat(), "")
     };
     let chain = |name: &str, base, comment: &str, rules: Rules| WantedChain {
-        name: name.to_owned(),
         base,
-        comment: comment.to_owned(),
-        rules,
-        entrances: Vec::new(),
+        ..WantedChain::new(name, comment, rules)
     };
     vec![
         chain(
@@ -257,34 +218,31 @@ fn hostports() -> Rules {
     let mut rules: Rules = vec![(vec![Expr::Verdict(Verdict::Jump(CONDITIONS.to_owned()))], "")];
     for family in [Ip::V4, Ip::V6] {
         let key = [family.destination(Reg(0))];
-        rules.push((dnat(family, &key, family.registers(), Maps::of(family).ports_at), ""));
+        let map = Maps::of(family).ports_at.name;
+        rules.push((dnat(family, &key, family.registers(), map), ""));
     }
     for family in [Ip::V4, Ip::V6] {
-        rules.push((dnat(family, &[], 0, Maps::of(family).ports), ""));
+        rules.push((dnat(family, &[], 0, Maps::of(family).ports.name), ""));
     }
     rules
 }
 
 /// `dnat ip to … . meta l4proto . th dport map @…`, with the first part of the key in `filled`
 /// registers.
-fn dnat(family: Ip, first: &[Expr], filled: u32, map: &Map) -> Vec<Expr> {
+fn dnat(family: Ip, first: &[Expr], filled: u32, map: &str) -> Vec<Expr> {
     let mut exprs = family.only().to_vec();
     exprs.extend_from_slice(first);
     exprs.push(Expr::Meta(MetaKey::L4Proto, Reg(filled)));
     exprs.push(destination_port(Reg(filled + 1)));
-    exprs.push(Expr::Map { set: map.name.to_owned(), key: Reg(0), to: Reg(0) });
+    exprs.push(Expr::Map { set: map.to_owned(), key: Reg(0), to: Reg(0) });
     let port = Reg(family.registers());
     exprs.push(Expr::Dnat { family: family.family(), address: Reg(0), port });
     exprs
 }
 
-/// The rule of a chain of conditions. The number is what is left of the packet's mark with all bits
-/// masked and the number's turned over: `nft` can print that, and reads it back, unlike a number alone.
-pub fn condition_rule(family: Ip, number: u32) -> Vec<Expr> {
-    let xor = number.to_ne_bytes().to_vec();
-    let load =
-        [Expr::Meta(MetaKey::Mark, Reg(0)), Expr::Bitwise { reg: Reg(0), mask: vec![0; 4], xor }];
-    dnat(family, &load, 1, Maps::of(family).ports_if)
+/// The rule of a chain of conditions.
+pub fn condition_rule(family: Ip, number: Number) -> Vec<Expr> {
+    dnat(family, &[], 0, &Maps::of(family).ports_if.part(number))
 }
 
 fn masquerading() -> Rules {

@@ -111,7 +111,7 @@ fn policy(world: &World) {
     check().fails_with(999, "is not isolated");
     isolate("on");
     check().ok();
-    world.host.exec("nft", &["flush map inet podwire firewall_ingress4"]);
+    world.host.exec("nft", &["flush set inet podwire firewall_ingress4"]);
     check().fails_with(999, "firewall_ingress4");
     chain.del(1, &result);
     let by_go = world.call_of(&go, &chain.firewall, 2);

@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 use testkit::in_netns;
 
 use super::{Chain, firewall, ours};
-use crate::rules::elements;
+use crate::rules::{elements, elements_of};
 
 fn count(chain: &Chain) -> usize {
-    elements(&chain.world.host).iter().filter(|one| one.contains("firewall4")).count()
+    elements_of(&chain.world.host, "firewall4-").len()
 }
 
 #[test]
@@ -44,6 +44,35 @@ fn late_del_leaves_the_new_holder_alone() {
         chain.call(2).check(&result).ok();
         chain.call(2).del(&result).ok();
         assert_eq!(count(&chain), 0);
+    });
+}
+
+/// Neither the old network's mark nor its policy is left for an address that another network gave away.
+#[test]
+fn an_address_is_of_the_network_that_gave_it_last() {
+    in_netns(|| {
+        let world = ours(2);
+        let old = Chain::new(&world, 1, &json!({"ingressPolicy": "same-bridge", "markBit": 3}));
+        let new = Chain::new(&world, 2, &json!({"ingressPolicy": "isolated"}));
+        let result = |bridge: &str| {
+            let interfaces = json!([{"name": bridge}]);
+            let ips = json!([{"address": "10.1.0.2/24"}, {"address": "fd00:1::2/64"}]);
+            json!({"cniVersion": "1.1.0", "interfaces": interfaces, "ips": ips})
+        };
+        old.call(1).with_prev_result(&result("br1")).add().ok();
+        old.call(1).check(&result("br1")).ok();
+        new.call(2).with_prev_result(&result("br2")).add().ok();
+        let sets = ["firewall4-00000003", "firewall6-00000003", "firewall_same"];
+        for set in sets {
+            assert_eq!(elements_of(&world.host, set), Vec::<String>::new(), "{set}");
+        }
+        new.call(2).check(&result("br2")).ok();
+        old.call(1).check(&result("br1")).fails_with(999, "c2/eth0 net2");
+        old.call(1).del(&result("br1")).ok();
+        new.call(2).check(&result("br2")).ok();
+        new.call(2).del(&result("br2")).ok();
+        new.call(2).gc(&[]).ok();
+        assert_eq!(elements(&world.host), Vec::<String>::new());
     });
 }
 
@@ -88,10 +117,7 @@ fn check_notices_chains_without_rules() {
             world.call(&chain.bridge, 1).check(&result).ok();
             assert!(crate::rules::is_read_back(&world.host));
             assert!(crate::rules::ruleset(&world.host).contains("elements = { \"br1\" }"));
-            let shown = if policy == "isolated" { "isolated" } else { "same" };
-            for prefix in ["firewall_mark_", &format!("firewall_{shown}_")] {
-                let names = crate::rules::chains(&world.host, prefix);
-                let [name] = names.as_slice() else { panic!("{prefix}: {names:?}") };
+            for name in ["firewall_mark_12", "firewall_marks", "firewall_forward"] {
                 world.host.exec("nft", &["flush", "chain", "inet", "podwire", name]);
                 chain.call(1).check(&result).fails_with(999, name);
                 world.host.exec("nft", &["delete", "table", "inet", "podwire"]);

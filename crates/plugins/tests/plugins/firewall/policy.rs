@@ -5,7 +5,7 @@ use serde_json::json;
 use testkit::in_netns;
 
 use super::{Chain, OUTSIDE, address, ours, outside, reached};
-use crate::rules::{chains, elements};
+use crate::rules::elements;
 
 /// Pods 1 and 2 on one bridge, pod 3 on another, pod 4 on a third without a policy.
 fn policy(first: &str, second: &str, expected: [[bool; 2]; 4]) {
@@ -29,8 +29,6 @@ fn policy(first: &str, second: &str, expected: [[bool; 2]; 4]) {
     }
     one.call(1).gc(&[]).ok();
     assert_eq!(elements(&world.host), Vec::<String>::new());
-    let left = [chains(&world.host, "firewall_same"), chains(&world.host, "firewall_isolated")];
-    assert_eq!(left.concat(), Vec::<String>::new());
 }
 
 #[test]

@@ -87,19 +87,19 @@ fn nothing_is_left_whatever_is_missing() {
         let other = with(config.clone(), &more);
         let add = |config: &Value, pod| world.call(config, pod).add().result();
         let _ = (add(&config, 1), add(&config, 2), add(&other, 3));
-        // An attachment of theirs is one element for itself and one for each address.
-        assert_eq!(elements(&world.host).len(), 9);
+        // An attachment of theirs is one element for itself and two for each address.
+        assert_eq!(elements(&world.host).len(), 15);
         world.call(&config, 1).netns("").del(&Value::Null).ok();
-        assert_eq!(elements(&world.host).len(), 6);
+        assert_eq!(elements(&world.host).len(), 10);
         world.call(&config, 1).netns("/run/netns/gone").del(&Value::Null).ok();
         world.call(&config, 2).gc(&[("c2", "eth0")]).ok();
-        assert_eq!(elements(&world.host).len(), 6);
+        assert_eq!(elements(&world.host).len(), 10);
         assert_eq!(chains(&world.host, "masq-").len(), 4);
         world.call(&config, 2).gc(&[]).ok();
-        assert_eq!(elements(&world.host).len(), 3);
+        assert_eq!(elements(&world.host).len(), 5);
         assert_eq!(chains(&world.host, "masq-").len(), 2);
         world.call(&other, 3).gc(&[("c3", "eth0")]).ok();
-        assert_eq!(elements(&world.host).len(), 3);
+        assert_eq!(elements(&world.host).len(), 5);
     });
 }
 
@@ -115,6 +115,7 @@ fn check_notices_what_is_missing() {
         nft("delete element inet podwire masq4 { 10.1.0.2 }");
         check().fails_with(999, "masq4");
         world.call(&config, 1).del(&result).ok();
+        assert_eq!(elements(&world.host), Vec::<String>::new());
         for number in 0..2 {
             let result = world.call(&config, 1).add().result();
             world.call(&config, 1).check(&result).ok();
@@ -125,6 +126,8 @@ fn check_notices_what_is_missing() {
             world.call(&config, 1).del(&result).ok();
         }
         let result = world.call(&config, 1).add().result();
+        nft("flush chain inet podwire masq_networks");
+        world.call(&config, 1).check(&result).fails_with(999, "0 rules of chain \"masq_networks\"");
         nft("flush chain inet podwire masq_postrouting");
         world.call(&config, 1).check(&result).fails_with(999, "masquerade");
         nft("delete table inet podwire");
@@ -170,6 +173,32 @@ fn an_address_belongs_to_its_last_holder() {
         world.call(&config, 1).netns("").del(&Value::Null).ok();
         world.call(&config, 2).check(&result).ok();
         world.call(&config, 2).del(&result).ok();
+        assert_eq!(elements(&world.host), Vec::<String>::new());
+    });
+}
+
+/// An address that another network gave away since: the first container is dead, and its element is there.
+#[test]
+fn an_address_leaves_by_the_network_that_gave_it_last() {
+    in_netns(|| {
+        let world = World::new(&Plugins::ours(), 2);
+        let _outside = outside(&world);
+        let fixed = json!({"type": "static", "addresses": [{"address": "10.1.0.9/24"}]});
+        let old = with(networks(&json!({}))[0].clone(), &json!({"ipam": fixed, "name": "old"}));
+        let exclude = json!({"exclude": ["198.51.100.0/24"]});
+        let new = with(old.clone(), &json!({"name": "new", "ipMasqOptions": exclude}));
+        world.call(&old, 1).add().ok();
+        world.pod(1).ip(&["link", "del", "eth0"]);
+        let result = world.call(&new, 2).add().result();
+        assert!(reaches(&world, 2, "192.0.2.2"));
+        assert!(!reaches(&world, 2, "198.51.100.2"), "{}", ruleset(&world.host));
+        world.call(&old, 1).netns("").del(&Value::Null).ok();
+        world.call(&new, 2).check(&result).ok();
+        assert!(reaches(&world, 2, "192.0.2.2"));
+        world.call(&old, 1).gc(&[]).ok();
+        assert_eq!(chains(&world.host, "masq-").len(), 1);
+        world.call(&new, 2).check(&result).ok();
+        world.call(&new, 2).del(&result).ok();
         assert_eq!(elements(&world.host), Vec::<String>::new());
     });
 }

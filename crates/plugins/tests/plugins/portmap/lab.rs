@@ -76,7 +76,7 @@ impl Lab {
 
     /// The elements of a map or set of the table `podwire`, as `nft` prints them.
     pub fn elements(&self, set: &str) -> Vec<String> {
-        let is_map = ["ports", "cond", "held"].iter().any(|start| set.starts_with(start));
+        let is_map = ["ports", "held"].iter().any(|start| set.starts_with(start));
         let kind = if is_map { "map" } else { "set" };
         let list = ["list", kind, "inet", "podwire", set];
         let Ok(text) = self.world.host.try_exec("nft", &list) else { return Vec::new() };
@@ -89,14 +89,9 @@ impl Lab {
 
     /// All elements of portmap.
     pub fn all_elements(&self) -> Vec<String> {
-        let names =
-            ["ports", "ports_at", "ports_if", "conditional", "hairpin", "self", "masq_all", "held"];
-        let both = names.iter().flat_map(|name| [format!("{name}4"), format!("{name}6")]);
-        both.flat_map(|name| {
-            let found = self.elements(&name);
-            found.into_iter().map(move |one| format!("{name}: {one}")).collect::<Vec<_>>()
-        })
-        .collect()
+        let mut found = crate::rules::elements(&self.world.host);
+        found.retain(|one| !one.starts_with("podwire owned "));
+        found
     }
 
     fn wait_for_servers(&self) {
