@@ -168,6 +168,28 @@ fn nft_reads_what_we_write_and_writes_it_back() {
     });
 }
 
+/// Names and marks are in this host's byte order, which `nft` must be told.
+#[test]
+fn nft_prints_names_and_marks() {
+    in_netns(|| {
+        let nft = Nft::open().unwrap();
+        let mut batch = Batch::new();
+        batch.add_table(TABLE, "");
+        batch.add_set(&set("ports", &[DataType::IfName], MapTo::Nothing));
+        batch.add_set(&set("marks", &[DataType::Mark], MapTo::Values(&[DataType::Mark])));
+        let port = Element { key: b"cni0\0\0\0\0\0\0\0\0\0\0\0\0", data: None, userdata: None };
+        batch.create_elements(TABLE, "ports", &[port]);
+        let (mark, one) = (0x1000_u32.to_ne_bytes(), Data::Value(1_u32.to_ne_bytes().to_vec()));
+        let element = Element { key: &mark, data: Some(&one), userdata: None };
+        batch.create_elements(TABLE, "marks", &[element]);
+        nft.commit(&batch).unwrap();
+        let listed = run("nft", &["list", "ruleset"]);
+        for element in ["{ \"cni0\" }", "{ 0x00001000 : 0x00000001 }"] {
+            assert!(listed.contains(element), "{listed}");
+        }
+    });
+}
+
 #[test]
 fn a_batch_is_carried_out_as_a_whole_or_not_at_all() {
     in_netns(|| {
