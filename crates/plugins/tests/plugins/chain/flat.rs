@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a container costs in nf_tables does not grow with the number of containers.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
 use serde_json::{Value, json};
 use testkit::in_netns;
 
@@ -92,5 +96,31 @@ fn gc_leaves_nothing_of_a_network() {
         two.gc(&[]);
         assert_eq!((frame(&world.host), elements(&world.host)), before);
         one.check(1, &result);
+    });
+}
+
+/// GC finds chains that no container needs, and the next container needs them.
+#[test]
+fn gc_takes_nothing_from_a_container_that_comes() {
+    in_netns(|| {
+        let ours = Plugins::ours();
+        let world = World::new(&ours, 1);
+        let chain = Chain::new(&world, &ours, everything(1));
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    chain.gc(&[("c1", "eth0")]);
+                }
+            });
+            let comes_and_goes = || {
+                let result = chain.add(1);
+                chain.check(1, &result);
+                chain.del(1, &result);
+            };
+            let ended = catch_unwind(AssertUnwindSafe(|| (0..10).for_each(|_| comes_and_goes())));
+            is_over.store(true, Ordering::Relaxed);
+            ended.unwrap_or_else(|panic| resume_unwind(panic));
+        });
     });
 }
