@@ -33,6 +33,13 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("nsenter", "util-linux"),
     ("mount", "mount"),
     ("timeout", "coreutils"),
+    // Stores, and what looks at them from outside.
+    ("etcd", "etcd-server"),
+    ("etcdctl", "etcd-client"),
+    ("openssl", "openssl"),
+    ("sqlite3", "sqlite3"),
+    // SQLite and ring are C in part, and what we ship is for musl.
+    ("musl-gcc", "musl-tools"),
     // Runtimes. Where docker's own packages are, which cannot stand next to Debian's, they have the
     // last three of these, and nothing is installed.
     ("podman", "podman"),
@@ -46,9 +53,10 @@ const PROGRAMS: &[(&str, &str)] = &[
 /// All that the containers of tests have, so it must be static.
 const BUSYBOX: &str = "busybox";
 
-/// Services that come with these packages and would be started where systemd runs: a firewall and DHCP
-/// servers on the machine of somebody who only wants to run tests, which start their own.
-const SERVICES: [(&str, &str); 3] = [
+/// Services that come with these packages and would be started where systemd runs: a firewall, DHCP
+/// servers and a database on the machine of somebody who only wants to run tests, which start their own.
+const SERVICES: [(&str, &str); 4] = [
+    ("etcd-server", "etcd.service"),
     ("firewalld", "firewalld.service"),
     ("kea-dhcp4-server", "kea-dhcp4-server.service"),
     ("kea-dhcp6-server", "kea-dhcp6-server.service"),

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A store in one file, for the processes of one machine.
+//!
+//! The file is SQLite's, in write-ahead mode, and every write is on disk before it is acknowledged:
+//! a process can be killed at any moment, and the machine lose its power. Any number of processes may
+//! have it open. Nobody serves it: entries whose time is over are removed by whoever looks next, and
+//! old changes are forgotten by whoever writes. Who watches is woken through a second file beside
+//! it, `<file>-wake`.
+//!
+//! Time to live is counted while the machine runs (also asleep) and does not depend on the wall clock;
+//! a boot of the machine starts it anew. The file must lie on a disk of this machine: SQLite's
+//! write-ahead mode does not work over a network.
+
+mod change;
+mod clock;
+mod database;
+mod schema;
+mod wake;
+mod watch;
+mod worker;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::watch::Watcher;
+use self::worker::Worker;
+use crate::{Answer, Entry, Result, Revision, Snapshot, Store, Watch, Written};
+
+/// An open file. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Embedded {
+    worker: Arc<Worker>,
+    path: PathBuf,
+}
+
+impl Embedded {
+    /// Opens the store in this file, or makes it, with its directory.
+    pub async fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref().to_path_buf();
+        let worker = Arc::new(Worker::start(path.clone()).await?);
+        Ok(Self { worker, path })
+    }
+
+    /// Forgets all changes up to now, so that a watch from an earlier revision ends as
+    /// [`Compacted`](crate::Watched::Compacted). Old ones are forgotten without this, too.
+    pub async fn compact(&self) -> Result<Revision> {
+        self.worker.ask(|database| database.compact()).await
+    }
+}
+
+impl Store for Embedded {
+    fn get<'a>(&'a self, key: &'a str) -> Answer<'a, Option<Entry>> {
+        let key = key.to_owned();
+        Box::pin(self.worker.ask(move |database| database.get(&key)))
+    }
+
+    fn list<'a>(&'a self, prefix: &'a str) -> Answer<'a, Snapshot> {
+        let prefix = prefix.to_owned();
+        Box::pin(self.worker.ask(move |database| database.list(&prefix)))
+    }
+
+    fn watch(&self, prefix: &str, after: Revision) -> Box<dyn Watch> {
+        let worker = Arc::clone(&self.worker);
+        Box::new(Watcher::new(worker, &self.path, prefix.to_owned(), after))
+    }
+
+    fn create<'a>(
+        &'a self,
+        key: &'a str,
+        value: &'a [u8],
+        ttl: Option<Duration>,
+    ) -> Answer<'a, Written> {
+        let (key, value) = (key.to_owned(), value.to_owned());
+        Box::pin(self.worker.ask(move |database| database.create(&key, &value, ttl)))
+    }
+
+    fn swap<'a>(
+        &'a self,
+        key: &'a str,
+        value: &'a [u8],
+        expected: Revision,
+        ttl: Option<Duration>,
+    ) -> Answer<'a, Written> {
+        let (key, value) = (key.to_owned(), value.to_owned());
+        Box::pin(self.worker.ask(move |database| database.swap(&key, &value, expected, ttl)))
+    }
+
+    fn keep<'a>(&'a self, key: &'a str, expected: Revision) -> Answer<'a, Written> {
+        let key = key.to_owned();
+        Box::pin(self.worker.ask(move |database| database.keep(&key, expected)))
+    }
+
+    fn delete<'a>(&'a self, key: &'a str, expected: Option<Revision>) -> Answer<'a, Written> {
+        let key = key.to_owned();
+        Box::pin(self.worker.ask(move |database| database.delete(&key, expected)))
+    }
+}

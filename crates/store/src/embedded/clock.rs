@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Time that all processes of the machine agree on, and that nobody sets.
+
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Milliseconds since the machine was booted, asleep or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(pub i64);
+
+impl Moment {
+    pub fn now() -> Self {
+        let time = clock_gettime(ClockId::Boottime);
+        // Rounded down, as what is due at a moment is then never removed before it.
+        Self(time.tv_sec.saturating_mul(1000).saturating_add(time.tv_nsec / 1_000_000))
+    }
+
+    /// `ttl` later, and never sooner.
+    pub fn after(self, ttl: i64) -> i64 {
+        self.0.saturating_add(ttl).saturating_add(1)
+    }
+
+    pub fn until(self, due: i64) -> Duration {
+        Duration::from_millis(u64::try_from(due.saturating_sub(self.0)).unwrap_or(0))
+    }
+}
+
+/// Which run of the machine moments belong to.
+pub fn boot() -> io::Result<String> {
+    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+/// A time to live as it is kept: rounded up.
+pub fn millis(ttl: Duration) -> i64 {
+    i64::try_from(ttl.as_micros().div_ceil(1000)).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_to_live_are_rounded_up_and_never_overflow() {
+        assert_eq!(millis(Duration::ZERO), 0);
+        assert_eq!(millis(Duration::from_micros(1)), 1);
+        assert_eq!(millis(Duration::from_secs(2)), 2000);
+        assert_eq!(millis(Duration::MAX), i64::MAX);
+        assert_eq!(Moment(5).after(i64::MAX), i64::MAX);
+        assert_eq!(Moment(5).after(10), 16);
+    }
+
+    #[test]
+    fn what_is_overdue_is_due_at_once() {
+        assert_eq!(Moment(5).until(7), Duration::from_millis(2));
+        assert_eq!(Moment(5).until(3), Duration::ZERO);
+        assert_eq!(Moment(i64::MAX).until(i64::MIN), Duration::ZERO);
+    }
+}

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The store's verbs as transactions. What they change goes through [`Change`], which numbers it.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, OptionalExtension, Row, ToSql, Transaction, TransactionBehavior};
+
+use super::change::Change;
+use super::clock::Moment;
+use super::schema;
+use super::wake::Bell;
+use super::watch::Look;
+use crate::error::Cause;
+use crate::{Entry, Error, Event, Result, Revision, Snapshot, Watched, Written, key};
+
+/// Of events, in one answer to a watch.
+const BATCH: usize = 1000;
+
+/// From a key up to another, or without end: a blob is greater than any text.
+const IN_RANGE: &str = "key >= ?1 AND key < coalesce(?2, x'')";
+
+const ENTRY: &str = "SELECT key, value, revision, due IS NOT NULL FROM entry";
+
+#[derive(Debug)]
+pub struct Database {
+    connection: Connection,
+    bell: Bell,
+    path: PathBuf,
+    /// Device and inode.
+    identity: (u64, u64),
+}
+
+impl Database {
+    pub fn open(path: &Path) -> Result<Self> {
+        let open = || -> std::result::Result<Self, Cause> {
+            if let Some(dir) = path.parent() {
+                fs::create_dir_all(dir)?;
+            }
+            let bell = Bell::open(path)?;
+            bell.lock()?;
+            let connection = schema::open(path);
+            bell.unlock()?;
+            let identity = identity(path)?;
+            Ok(Self { connection: connection?, bell, path: path.to_path_buf(), identity })
+        };
+        open().map_err(|cause| {
+            let store = path.display().to_string();
+            match cause.downcast_ref::<rusqlite::Error>() {
+                Some(error) if may_pass(error) => Error::Unavailable { store, cause },
+                _ => Error::Refused { store, cause },
+            }
+        })
+    }
+
+    pub fn get(&mut self, key: &str) -> Result<Option<Entry>> {
+        key::check(key)?;
+        self.expire()?;
+        let found = entry(&self.connection, key);
+        self.explain(found)
+    }
+
+    pub fn list(&mut self, prefix: &str) -> Result<Snapshot> {
+        self.expire()?;
+        let snapshot = snapshot(&mut self.connection, prefix);
+        self.explain(snapshot)
+    }
+
+    /// What a watch sees that has seen everything up to `after`.
+    pub fn look(&mut self, prefix: &str, after: Revision) -> Result<Look> {
+        self.check_place()?;
+        self.expire()?;
+        let look = look(&mut self.connection, prefix, after);
+        self.explain(look)
+    }
+
+    pub fn create(&mut self, key: &str, value: &[u8], ttl: Option<Duration>) -> Result<Written> {
+        key::check(key)?;
+        self.write(|change| match entry(change.tx(), key)? {
+            Some(present) => Ok(Written::Conflict(Some(present))),
+            None => change.put(key, value, ttl),
+        })
+    }
+
+    pub fn swap(
+        &mut self,
+        key: &str,
+        value: &[u8],
+        expected: Revision,
+        ttl: Option<Duration>,
+    ) -> Result<Written> {
+        key::check(key)?;
+        self.write(|change| match entry(change.tx(), key)? {
+            Some(present) if present.revision == expected => change.put(key, value, ttl),
+            other => Ok(Written::Conflict(other)),
+        })
+    }
+
+    pub fn keep(&mut self, key: &str, expected: Revision) -> Result<Written> {
+        key::check(key)?;
+        self.write(|change| match entry(change.tx(), key)? {
+            Some(present) if present.revision == expected => change.keep(&present),
+            other => Ok(Written::Conflict(other)),
+        })
+    }
+
+    pub fn delete(&mut self, key: &str, expected: Option<Revision>) -> Result<Written> {
+        key::check(key)?;
+        self.write(|change| match entry(change.tx(), key)? {
+            None => Ok(Written::Done(change.revision())),
+            Some(present) if expected.is_none_or(|expected| expected == present.revision) => {
+                change.remove(key)
+            }
+            other => Ok(Written::Conflict(other)),
+        })
+    }
+
+    /// Forgets all events.
+    pub fn compact(&mut self) -> Result<Revision> {
+        self.write(|change| {
+            let revision = change.revision();
+            change.forget(revision)?;
+            Ok(revision)
+        })
+    }
+
+    /// Removes what is due. Looks before it takes the lock: mostly nothing is.
+    fn expire(&mut self) -> Result<()> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM entry WHERE due <= ?1)";
+        let is_due = self.connection.query_row(sql, [Moment::now().0], |row| row.get(0));
+        if self.explain(is_due)? { self.write(|_| Ok(())) } else { Ok(()) }
+    }
+
+    /// A transaction. What is due is removed first, so that no condition is met, or not met, because
+    /// of what should be gone.
+    fn write<T>(&mut self, body: impl FnOnce(&mut Change<'_>) -> rusqlite::Result<T>) -> Result<T> {
+        self.check_place()?;
+        let work = || -> rusqlite::Result<(T, bool)> {
+            let tx = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let mut change = Change::begin(&tx, Moment::now())?;
+            let value = body(&mut change)?;
+            let has_events = change.finish()?;
+            tx.commit()?;
+            Ok((value, has_events))
+        };
+        let done = work();
+        let (value, has_events) = self.explain(done)?;
+        if has_events {
+            self.bell.ring();
+        }
+        Ok(value)
+    }
+
+    /// Who goes on with a file that was removed shares a store with nobody, and would not know.
+    fn check_place(&self) -> Result<()> {
+        match identity(&self.path) {
+            Ok(identity) if identity == self.identity => Ok(()),
+            _ => Err(self.refused("the file was removed or replaced while it was open".into())),
+        }
+    }
+
+    fn explain<T>(&self, result: rusqlite::Result<T>) -> Result<T> {
+        result.map_err(|cause| {
+            if may_pass(&cause) {
+                let store = self.path.display().to_string();
+                return Error::Unavailable { store, cause: cause.into() };
+            }
+            self.refused(cause.into())
+        })
+    }
+
+    fn refused(&self, cause: Cause) -> Error {
+        Error::Refused { store: self.path.display().to_string(), cause }
+    }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    fs::metadata(path).map(|file| (file.dev(), file.ino()))
+}
+
+/// Whether the same may succeed later.
+fn may_pass(error: &rusqlite::Error) -> bool {
+    use rusqlite::ErrorCode::{
+        DatabaseBusy, DatabaseLocked, DiskFull, OutOfMemory, SystemIoFailure,
+    };
+    let passing = [DatabaseBusy, DatabaseLocked, DiskFull, OutOfMemory, SystemIoFailure];
+    error.sqlite_error_code().is_some_and(|code| passing.contains(&code))
+}
+
+fn entry(connection: &Connection, key: &str) -> rusqlite::Result<Option<Entry>> {
+    connection.query_row(&format!("{ENTRY} WHERE key = ?1"), [key], read_entry).optional()
+}
+
+fn snapshot(connection: &mut Connection, prefix: &str) -> rusqlite::Result<Snapshot> {
+    let tx = connection.transaction()?;
+    let (revision, _) = head(&tx)?;
+    let sql = format!("{ENTRY} WHERE {IN_RANGE} ORDER BY key");
+    let entries = collect(&tx, &sql, &[&prefix, &key::end_of(prefix)], read_entry)?;
+    Ok(Snapshot { entries, revision })
+}
+
+fn look(connection: &mut Connection, prefix: &str, after: Revision) -> rusqlite::Result<Look> {
+    let tx = connection.transaction()?;
+    let (head, compacted) = head(&tx)?;
+    let next: Option<i64> = tx.query_row("SELECT min(due) FROM entry", (), |row| row.get(0))?;
+    let due = next.map(|due| Moment::now().until(due));
+    // A revision that is yet to come is one of another database.
+    if after < compacted || after > head {
+        return Ok(Look { watched: Watched::Compacted, due });
+    }
+    let sql = format!(
+        "SELECT key, value, revision, expires FROM event
+         WHERE revision > ?3 AND {IN_RANGE} ORDER BY revision LIMIT {BATCH}"
+    );
+    let events = collect(&tx, &sql, &[&prefix, &key::end_of(prefix), &signed(after)], read_event)?;
+    let revision = match events.last() {
+        Some(last) if events.len() == BATCH => last.revision(),
+        _ => head,
+    };
+    Ok(Look { watched: Watched::Changes { events, revision }, due })
+}
+
+/// The newest revision, and the newest whose events are forgotten.
+pub fn head(tx: &Transaction<'_>) -> rusqlite::Result<(Revision, Revision)> {
+    let read = |row: &Row<'_>| Ok((unsigned(row.get(0)?), unsigned(row.get(1)?)));
+    tx.query_row("SELECT revision, compacted FROM head", (), read)
+}
+
+fn collect<T>(
+    tx: &Transaction<'_>,
+    sql: &str,
+    parameters: &[&dyn ToSql],
+    read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+) -> rusqlite::Result<Vec<T>> {
+    tx.prepare(sql)?.query_map(parameters, read)?.collect()
+}
+
+fn read_entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
+    Ok(Entry {
+        key: row.get(0)?,
+        value: row.get(1)?,
+        revision: unsigned(row.get(2)?),
+        expires: row.get(3)?,
+    })
+}
+
+fn read_event(row: &Row<'_>) -> rusqlite::Result<Event> {
+    let is_deleted = matches!(row.get_ref(1)?, rusqlite::types::ValueRef::Null);
+    if is_deleted {
+        return Ok(Event::Deleted { key: row.get(0)?, revision: unsigned(row.get(2)?) });
+    }
+    read_entry(row).map(Event::Put)
+}
+
+/// SQLite's integers have a sign, and it counts from 1.
+fn unsigned(revision: i64) -> Revision {
+    Revision(u64::try_from(revision).unwrap_or_default())
+}
+
+pub fn signed(revision: Revision) -> i64 {
+    i64::try_from(revision.0).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A watch: look, and if there is nothing, wait to be woken.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::wake::Ear;
+use super::worker::Worker;
+use crate::{Answer, Result, Revision, Watch, Watched, backoff};
+
+#[derive(Debug)]
+pub struct Watcher {
+    worker: Arc<Worker>,
+    database: PathBuf,
+    prefix: String,
+    /// All changes up to here have been reported, or concern others.
+    after: Revision,
+    /// Since the first wait, as only an asynchronous runtime has one.
+    ear: Option<Ear>,
+    is_over: bool,
+    failures: u32,
+}
+
+/// What one look found.
+#[derive(Debug)]
+pub struct Look {
+    pub watched: Watched,
+    /// When the next entry's time to live is over.
+    pub due: Option<std::time::Duration>,
+}
+
+impl Watcher {
+    pub fn new(worker: Arc<Worker>, database: &Path, prefix: String, after: Revision) -> Self {
+        let database = database.to_path_buf();
+        Self { worker, database, prefix, after, ear: None, is_over: false, failures: 0 }
+    }
+
+    async fn changes(&mut self) -> Result<Watched> {
+        if self.failures > 0 {
+            tokio::time::sleep(backoff::pause(self.failures, backoff::noise())).await;
+        }
+        loop {
+            if self.is_over {
+                return Ok(Watched::Compacted);
+            }
+            // Before the first look, or what happens right after that would go unheard.
+            self.ear.get_or_insert_with(|| Ear::open(&self.database));
+            let look = self.look().await?;
+            match look.watched {
+                Watched::Changes { events, revision } if events.is_empty() => self.after = revision,
+                Watched::Changes { events, revision } => {
+                    self.after = revision;
+                    return Ok(Watched::Changes { events, revision });
+                }
+                Watched::Compacted => {
+                    self.is_over = true;
+                    continue;
+                }
+            }
+            if let Some(ear) = &self.ear {
+                ear.wait(look.due).await;
+            }
+        }
+    }
+
+    async fn look(&mut self) -> Result<Look> {
+        let (prefix, after) = (self.prefix.clone(), self.after);
+        let look = self.worker.ask(move |database| database.look(&prefix, after)).await;
+        self.failures = if look.is_err() { self.failures.saturating_add(1) } else { 0 };
+        look
+    }
+}
+
+impl Watch for Watcher {
+    fn next(&mut self) -> Answer<'_, Watched> {
+        Box::pin(self.changes())
+    }
+}

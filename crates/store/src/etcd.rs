@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A store in etcd, by its v3 API.
+//!
+//! All requests share one connection, to one of the endpoints. When it breaks, or its server has no
+//! leader, the next endpoint is tried. Reads are repeated; a write that may have been carried out is only
+//! where that can do no harm and it can be told afterwards. A list is one request however many entries there are, and so is a watch.
+//!
+//! An entry with a time to live has a lease of etcd's of its own. A lease that a swap leaves behind
+//! runs out by itself. Keys that are not UTF-8 are passed over.
+
+mod client;
+mod conf;
+mod endpoints;
+mod proto;
+mod verdict;
+mod watch;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::client::{Client, Effect};
+pub use self::conf::{Credentials, EtcdConf, Identity, Tls};
+use self::proto::{
+    Compare, CompareResult, CompareTarget, CompareWith, DeleteRange, KeyValue, LeaseGrant,
+    LeaseRevoke, Put, Range, RangeAnswer, Request, Response, Txn, TxnAnswer,
+};
+use self::watch::Watcher;
+use crate::{Answer, Entry, Result, Revision, Snapshot, Store, Watch, Written, key};
+
+/// The longest that etcd grants, in seconds.
+const LONGEST_TTL: i64 = 9_000_000_000;
+
+/// A cluster. Clones share the connection.
+#[derive(Clone, Debug)]
+pub struct Etcd(Arc<Client>);
+
+impl Etcd {
+    /// Checks what it can without a server, and connects to none before there is something to ask.
+    pub fn new(conf: &EtcdConf) -> Result<Self> {
+        Client::new(conf).map(|client| Self(Arc::new(client)))
+    }
+
+    async fn find(&self, key: &str) -> Result<Option<KeyValue>> {
+        key::check(key)?;
+        let answer = self.0.call(Range::of_key(key), Effect::None).await?;
+        Ok(answer.kvs.into_iter().next())
+    }
+
+    /// Puts under a condition. The lease, if there is to be one, comes first, and is given back where
+    /// it turns out that it is of no use.
+    async fn put(
+        &self,
+        key: &str,
+        condition: Compare,
+        value: &[u8],
+        ttl: Option<Duration>,
+    ) -> Result<Written> {
+        key::check(key)?;
+        let lease = match ttl {
+            Some(ttl) => self.0.call(LeaseGrant { ttl: seconds(ttl) }, Effect::None).await?.id,
+            None => 0,
+        };
+        let put = Put { key: key.into(), value: value.to_owned(), lease };
+        // An entry for ever that came to be too late nobody would ever remove.
+        let effect = match lease == 0 && condition.target == i32::from(CompareTarget::Version) {
+            true => Effect::Any { key },
+            false => Effect::Once { key },
+        };
+        let txn = Txn::new(key, Some(condition), Request::Put(put));
+        let (answer, is_doubtful) = self.0.call_twice(txn, effect).await?;
+        let written = match outcome(answer, value, lease, is_doubtful) {
+            Some(written) => written,
+            None => return Err(self.0.uncertain(key, "it was written, by us or another".into())),
+        };
+        if lease != 0 && !written.is_done() {
+            // It would run out in any case.
+            let _ = self.0.call(LeaseRevoke { id: lease }, Effect::None).await;
+        }
+        Ok(written)
+    }
+
+    async fn remove(&self, key: &str, expected: Option<Revision>) -> Result<Written> {
+        key::check(key)?;
+        let condition = expected.map(|expected| is_unchanged(key, expected));
+        let effect = match expected {
+            Some(_) => Effect::Once { key },
+            None => Effect::Any { key },
+        };
+        let delete = Request::DeleteRange(DeleteRange { key: key.into() });
+        let answer = self.0.call(Txn::new(key, condition, delete), effect).await?;
+        let now = revision(answer.header.clone().unwrap_or_default().revision);
+        match written(answer).0 {
+            Written::Conflict(None) => Ok(Written::Done(now)),
+            written => Ok(written),
+        }
+    }
+
+    async fn keep_alive(&self, key: &str, expected: Revision) -> Result<Written> {
+        let Some(found) = self.find(key).await? else {
+            return Ok(Written::Conflict(None));
+        };
+        if revision(found.mod_revision) != expected {
+            return Ok(Written::Conflict(entry(found)));
+        }
+        if found.lease == 0 || self.0.keep_alive(found.lease).await? {
+            return Ok(Written::Done(expected));
+        }
+        // Its time was over between the two requests.
+        Ok(Written::Conflict(self.find(key).await?.and_then(entry)))
+    }
+}
+
+impl Store for Etcd {
+    fn get<'a>(&'a self, key: &'a str) -> Answer<'a, Option<Entry>> {
+        Box::pin(async move { Ok(self.find(key).await?.and_then(entry)) })
+    }
+
+    fn list<'a>(&'a self, prefix: &'a str) -> Answer<'a, Snapshot> {
+        Box::pin(async move {
+            let answer = self.0.call(Range::of_prefix(prefix), Effect::None).await?;
+            Ok(snapshot(answer))
+        })
+    }
+
+    fn watch(&self, prefix: &str, after: Revision) -> Box<dyn Watch> {
+        Box::new(Watcher::new(Arc::clone(&self.0), prefix.to_owned(), after))
+    }
+
+    fn create<'a>(
+        &'a self,
+        key: &'a str,
+        value: &'a [u8],
+        ttl: Option<Duration>,
+    ) -> Answer<'a, Written> {
+        Box::pin(self.put(key, is_absent(key), value, ttl))
+    }
+
+    fn swap<'a>(
+        &'a self,
+        key: &'a str,
+        value: &'a [u8],
+        expected: Revision,
+        ttl: Option<Duration>,
+    ) -> Answer<'a, Written> {
+        Box::pin(self.put(key, is_unchanged(key, expected), value, ttl))
+    }
+
+    fn keep<'a>(&'a self, key: &'a str, expected: Revision) -> Answer<'a, Written> {
+        Box::pin(self.keep_alive(key, expected))
+    }
+
+    fn delete<'a>(&'a self, key: &'a str, expected: Option<Revision>) -> Answer<'a, Written> {
+        Box::pin(self.remove(key, expected))
+    }
+}
+
+fn is_absent(key: &str) -> Compare {
+    compare(key, CompareTarget::Version, CompareWith::Version(0))
+}
+
+fn is_unchanged(key: &str, since: Revision) -> Compare {
+    // No key has revision 0, but etcd says of a key that is not there that it has.
+    let since = i64::try_from(since.0).ok().filter(|since| *since > 0).unwrap_or(-1);
+    compare(key, CompareTarget::ModRevision, CompareWith::ModRevision(since))
+}
+
+fn compare(key: &str, target: CompareTarget, with: CompareWith) -> Compare {
+    let result = CompareResult::Equal.into();
+    Compare { result, target: target.into(), key: key.into(), with: Some(with) }
+}
+
+/// What has become of a put. It may have been carried out before it was repeated: then what is in the
+/// way may be our own, which its lease tells. `None` if nothing tells.
+fn outcome(answer: TxnAnswer, value: &[u8], lease: i64, is_doubtful: bool) -> Option<Written> {
+    let (written, found) = written(answer);
+    let Some(Entry { revision, value: present, .. }) = written.in_the_way().filter(|_| is_doubtful)
+    else {
+        return Some(written);
+    };
+    match lease {
+        0 if present == value => None,
+        0 => Some(written),
+        _ if found == lease => Some(Written::Done(*revision)),
+        _ => Some(written),
+    }
+}
+
+/// And the lease of what was in the way.
+fn written(answer: TxnAnswer) -> (Written, i64) {
+    if answer.succeeded {
+        return (Written::Done(revision(answer.header.unwrap_or_default().revision)), 0);
+    }
+    let found = answer.responses.into_iter().find_map(|op| op.response);
+    let kvs = found.map(|Response::Range(range)| range.kvs).unwrap_or_default();
+    let lease = kvs.first().map_or(0, |kv| kv.lease);
+    (Written::Conflict(kvs.into_iter().find_map(entry)), lease)
+}
+
+fn snapshot(answer: RangeAnswer) -> Snapshot {
+    let revision = revision(answer.header.unwrap_or_default().revision);
+    Snapshot { entries: answer.kvs.into_iter().filter_map(entry).collect(), revision }
+}
+
+fn entry(kv: KeyValue) -> Option<Entry> {
+    Some(Entry {
+        key: text(kv.key)?,
+        value: kv.value,
+        revision: revision(kv.mod_revision),
+        expires: kv.lease != 0,
+    })
+}
+
+fn text(key: Vec<u8>) -> Option<String> {
+    let text = String::from_utf8(key);
+    if let Err(error) = &text {
+        tracing::debug!(key = ?error.as_bytes(), "passed over: not UTF-8");
+    }
+    text.ok()
+}
+
+fn revision(revision: i64) -> Revision {
+    Revision(u64::try_from(revision).unwrap_or_default())
+}
+
+/// Whole seconds, and not less than was asked for.
+fn seconds(ttl: Duration) -> i64 {
+    let whole = ttl.as_secs().saturating_add(u64::from(ttl.subsec_nanos() > 0));
+    i64::try_from(whole).unwrap_or(LONGEST_TTL).clamp(1, LONGEST_TTL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_are_rounded_up_within_what_etcd_grants() {
+        assert_eq!(seconds(Duration::ZERO), 1);
+        assert_eq!(seconds(Duration::from_secs(86_400)), 86_400);
+        assert_eq!(seconds(Duration::from_millis(1001)), 2);
+        assert_eq!(seconds(Duration::MAX), LONGEST_TTL);
+    }
+
+    #[test]
+    fn no_revision_is_that_of_an_absent_key() {
+        let with = |revision| is_unchanged("k", Revision(revision)).with;
+        assert_eq!(with(0), Some(CompareWith::ModRevision(-1)));
+        assert_eq!(with(u64::MAX), Some(CompareWith::ModRevision(-1)));
+        assert_eq!(with(7), Some(CompareWith::ModRevision(7)));
+    }
+
+    #[test]
+    fn own_writes_are_known_again_by_their_lease() {
+        fn check(found: Option<(&str, i64)>, ours: i64, is_doubtful: bool, expected: Option<bool>) {
+            let kvs = found.map(|(value, lease)| KeyValue {
+                key: b"k".to_vec(),
+                value: value.into(),
+                lease,
+                mod_revision: 7,
+            });
+            let range = RangeAnswer { kvs: kvs.into_iter().collect(), ..RangeAnswer::default() };
+            let responses = vec![proto::ResponseOp { response: Some(Response::Range(range)) }];
+            let answer = TxnAnswer { responses, ..TxnAnswer::default() };
+            let outcome = outcome(answer, b"ours", ours, is_doubtful);
+            assert_eq!(outcome.map(|written| written.is_done()), expected, "{found:?} {ours}");
+        }
+        check(Some(("ours", 5)), 5, true, Some(true));
+        check(Some(("ours", 6)), 5, true, Some(false));
+        check(Some(("ours", 5)), 5, false, Some(false));
+        check(Some(("ours", 0)), 0, true, None);
+        check(Some(("ours", 0)), 0, false, Some(false));
+        check(Some(("theirs", 0)), 0, true, Some(false));
+        check(None, 5, true, Some(false));
+    }
+
+    #[test]
+    fn keys_that_are_no_text_are_passed_over() {
+        let kv = |key: &[u8], lease| KeyValue { key: key.into(), lease, ..KeyValue::default() };
+        assert_eq!(entry(kv(&[0xff], 0)), None);
+        assert!(!entry(kv(b"reserved", 0)).unwrap().expires);
+        assert!(entry(kv(b"leased", 1)).unwrap().expires);
+    }
+}

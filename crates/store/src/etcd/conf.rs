@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What has to be known of a cluster.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tonic::transport::{Certificate, ClientTlsConfig};
+
+use crate::error::Cause;
+
+/// A cluster, and how to be let in.
+#[derive(Clone, Debug, Default)]
+pub struct EtcdConf {
+    /// Such as `https://10.0.0.1:2379`. Without a scheme it is `https` where there is `tls`, else `http`.
+    pub endpoints: Vec<String>,
+    /// Needed for `https`.
+    pub tls: Option<Tls>,
+    pub credentials: Option<Credentials>,
+}
+
+/// Files in PEM format. They are read anew for each connection, so they may be renewed in place.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    /// The certificate authority, or several, of the servers.
+    pub ca: PathBuf,
+    /// What we show to the servers, if they want to see something.
+    pub identity: Option<Identity>,
+}
+
+/// A certificate, with its chain, and its key.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+}
+
+/// A user of etcd's own.
+#[derive(Clone)]
+pub struct Credentials {
+    pub user: String,
+    pub password: String,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
+impl Tls {
+    /// Reads the files, for a server of this name or address.
+    pub(super) fn read(&self, server: &str) -> Result<ClientTlsConfig, Cause> {
+        let ca = Certificate::from_pem(read(&self.ca)?);
+        let config = ClientTlsConfig::new().domain_name(server).ca_certificate(ca);
+        let Some(identity) = &self.identity else {
+            return Ok(config);
+        };
+        let (certificate, key) = (read(&identity.certificate)?, read(&identity.key)?);
+        Ok(config.identity(tonic::transport::Identity::from_pem(certificate, key)))
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Cause> {
+    fs::read(path).map_err(|cause| format!("cannot read {}: {cause}", path.display()).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_are_not_printed() {
+        let credentials = Credentials { user: "root".into(), password: "secret".into() };
+        let shown = format!("{credentials:?}");
+        assert!(shown.contains("root") && !shown.contains("secret"), "{shown}");
+    }
+
+    #[test]
+    fn missing_file_is_named() {
+        let tls = Tls { ca: "/no/such/ca.pem".into(), identity: None };
+        let why = tls.read("localhost").unwrap_err().to_string();
+        assert!(why.contains("/no/such/ca.pem"), "{why}");
+    }
+}

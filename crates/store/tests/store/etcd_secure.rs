@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The store in an etcd that does not let everybody in: TLS, client certificates, users.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use store::etcd::{Credentials, Etcd, EtcdConf, Identity, Tls};
+use store::{Error, Revision, Store, Watched};
+use tempfile::TempDir;
+use testkit::{in_netns, require, run};
+use tokio::time::timeout;
+
+use crate::lab::{LONG, block_on, done, events};
+use crate::server::{EtcdLab, Server};
+
+/// A certificate authority and what it has signed.
+struct Authority(TempDir);
+
+const REQUEST: &str = "
+[req]
+distinguished_name = name
+x509_extensions = authority
+prompt = no
+[name]
+CN = test
+[authority]
+basicConstraints = critical, CA:TRUE
+";
+
+const SIGNED: &str = "
+basicConstraints = CA:FALSE
+subjectAltName = IP:127.0.0.1
+extendedKeyUsage = serverAuth, clientAuth
+";
+
+impl Authority {
+    fn new() -> Self {
+        require!(Program("openssl"), Program("etcd"), Program("etcdctl"));
+        let authority = Self(tempfile::tempdir().unwrap());
+        fs::write(authority.file("request.cnf"), REQUEST).unwrap();
+        fs::write(authority.file("signed.cnf"), SIGNED).unwrap();
+        authority.openssl(&format!("req -x509 {NEW_KEY} -keyout ca.key -out ca.pem -days 2"));
+        authority
+    }
+
+    fn sign(&self, name: &str) {
+        self.openssl(&format!("req -new {NEW_KEY} -keyout {name}.key -out {name}.csr"));
+        self.openssl(&format!(
+            "x509 -req -in {name}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2
+             -extfile signed.cnf -out {name}.pem"
+        ));
+    }
+
+    fn openssl(&self, words: &str) {
+        let dir = self.0.path().to_str().unwrap();
+        let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
+        run("sh", &["-ec", &format!("cd {dir}; openssl {words} 2>&1")]);
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn flag(&self, flag: &str, file: &str) -> [String; 2] {
+        [flag.to_owned(), self.file(file).to_str().unwrap().to_owned()]
+    }
+
+    /// A server with a certificate, which may want to see ours.
+    fn server(&self, dir: &Path, wants_certificates: bool) -> Server {
+        self.sign("server");
+        let mut flags =
+            [self.flag("--cert-file", "server.pem"), self.flag("--key-file", "server.key")]
+                .concat();
+        if wants_certificates {
+            flags.extend(self.flag("--trusted-ca-file", "ca.pem"));
+            flags.push("--client-cert-auth".to_owned());
+        }
+        let mut server = Server::secure(dir, &flags);
+        let ctl = [("--cacert", "ca.pem"), ("--cert", "server.pem"), ("--key", "server.key")];
+        server.ctl_flags = ctl.iter().flat_map(|(flag, file)| self.flag(flag, file)).collect();
+        server.start();
+        server.wait();
+        server
+    }
+
+    fn tls(&self, identity: Option<&str>) -> Tls {
+        let identity = identity.map(|name| Identity {
+            certificate: self.file(&format!("{name}.pem")),
+            key: self.file(&format!("{name}.key")),
+        });
+        Tls { ca: self.file("ca.pem"), identity }
+    }
+}
+
+const NEW_KEY: &str = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -config request.cnf";
+
+fn secure(server: &Server, tls: Tls) -> Etcd {
+    let endpoints = vec![server.endpoint()];
+    Etcd::new(&EtcdConf { endpoints, tls: Some(tls), credentials: None }).unwrap()
+}
+
+async fn works(store: &Etcd, server: &Server) {
+    let from = store.list("").await.unwrap().revision;
+    let mut watch = store.watch("k", from);
+    let first = done(store.create("k", b"secret", Some(LONG)).await);
+    assert_eq!(events(&mut *watch, 1).await[0].revision(), first);
+    assert_eq!(server.ctl(&["get", "k", "--print-value-only"]), "secret\n");
+    done(store.keep("k", first).await);
+    done(store.delete("k", Some(first)).await);
+}
+
+#[test]
+fn tls_with_the_authority_alone() {
+    in_netns(|| {
+        let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
+        let server = authority.server(dir.path(), false);
+        block_on(async {
+            works(&secure(&server, authority.tls(None)), &server).await;
+            // A server that another authority has signed is not talked to.
+            let error = secure(&server, Authority::new().tls(None)).list("").await.unwrap_err();
+            let why = std::error::Error::source(&error).unwrap().to_string();
+            assert!(why.contains("invalid peer certificate"), "{why}");
+        });
+    });
+}
+
+#[test]
+fn tls_with_client_certificates() {
+    in_netns(|| {
+        let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
+        let server = authority.server(dir.path(), true);
+        authority.sign("node");
+        block_on(async {
+            let store = secure(&server, authority.tls(Some("node")));
+            works(&store, &server).await;
+            let without = secure(&server, authority.tls(None));
+            let error = without.list("").await.unwrap_err();
+            assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+            let missing = secure(&server, authority.tls(Some("nobody")));
+            let error = missing.list("").await.unwrap_err();
+            let why = std::error::Error::source(&error).unwrap().to_string();
+            assert!(why.contains("nobody.pem"), "{why}");
+        });
+    });
+}
+
+/// Certificates are renewed in place, and the next connection uses the new ones.
+#[test]
+fn certificates_may_be_renewed() {
+    in_netns(|| {
+        let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
+        let mut server = authority.server(dir.path(), true);
+        block_on(async {
+            let store = secure(&server, authority.tls(Some("node")));
+            assert!(store.list("").await.is_err(), "there is no certificate yet");
+            authority.sign("node");
+            works(&store, &server).await;
+            server.kill();
+            authority.sign("node");
+            server.start();
+            server.wait();
+            works(&store, &server).await;
+        });
+    });
+}
+
+fn as_user(server: &Server, user: &str, password: &str) -> Etcd {
+    let credentials = Credentials { user: user.into(), password: password.into() };
+    let endpoints = vec![server.endpoint()];
+    Etcd::new(&EtcdConf { endpoints, tls: None, credentials: Some(credentials) }).unwrap()
+}
+
+/// From now on there is a user `node` who may read and write below `/n/`, and nobody else but root.
+fn enable_users(server: &mut Server) {
+    let commands = [
+        "user add root:master",
+        "user add node:secret",
+        "role add nodes",
+        "role grant-permission nodes --prefix=true readwrite /n/",
+        "user grant-role node nodes",
+        "auth enable",
+    ];
+    for command in commands {
+        server.ctl(&command.split(' ').collect::<Vec<_>>());
+    }
+    server.ctl_flags = vec!["--user".to_owned(), "root:master".to_owned()];
+}
+
+#[track_caller]
+fn assert_refused<T: std::fmt::Debug>(result: store::Result<T>, words: &str) {
+    let error = result.unwrap_err();
+    assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+    let why = std::error::Error::source(&error).unwrap().to_string();
+    assert!(why.contains(words), "{why}");
+}
+
+#[test]
+fn users_get_what_they_may_have() {
+    in_netns(|| {
+        let mut lab = EtcdLab::start();
+        enable_users(&mut lab.server);
+        let server = &lab.server;
+        block_on(async {
+            let store = as_user(server, "node", "secret");
+            let from = store.list("/n/").await.unwrap().revision;
+            let mut watch = store.watch("/n/", from);
+            let first = done(store.create("/n/a", b"x", Some(LONG)).await);
+            assert_eq!(events(&mut *watch, 1).await[0].revision(), first);
+            done(store.keep("/n/a", first).await);
+
+            assert_refused(store.list("/m/").await, "permission denied");
+            assert_refused(store.create("/m/a", b"", None).await, "permission denied");
+            let mut watch = store.watch("/m/", from);
+            let denied = timeout(LONG, watch.next()).await.unwrap();
+            assert_refused(denied, "permission denied");
+
+            let wrong = as_user(server, "node", "guess");
+            assert_refused(wrong.list("/n/").await, "invalid user ID or password");
+            let nobody = server.client();
+            assert_refused(nobody.list("/n/").await, "user name is empty");
+            assert_refused(nobody.create("/n/b", b"", None).await, "user name is empty");
+        });
+    });
+}
+
+/// Tokens live in a server's memory, and for five minutes.
+#[test]
+fn lost_tokens_are_renewed() {
+    in_netns(|| {
+        let mut lab = EtcdLab::start();
+        let server = &mut lab.server;
+        block_on(async {
+            // Users are turned on under our feet.
+            let store = as_user(server, "node", "secret");
+            let first = done(store.create("/n/a", b"1", None).await);
+            let mut watch = store.watch("/n/", first);
+            enable_users(server);
+            let second = done(store.swap("/n/a", b"2", first, None).await);
+            let next = |watched: store::Result<Watched>| match watched {
+                Ok(Watched::Changes { revision, .. }) => revision,
+                Err(error) if error.can_retry() => Revision(0),
+                other => panic!("{other:?}"),
+            };
+            while next(timeout(LONG, watch.next()).await.unwrap()) < second {}
+
+            server.kill();
+            server.start();
+            server.wait();
+            let third = done(store.swap("/n/a", b"3", second, None).await);
+            while next(timeout(LONG, watch.next()).await.unwrap()) < third {}
+
+            // The token is no longer good although the connection stands.
+            for command in
+                ["user delete node", "user add node:secret", "user grant-role node nodes"]
+            {
+                server.ctl(&command.split(' ').collect::<Vec<_>>());
+            }
+            done(store.swap("/n/a", b"4", third, None).await);
+        });
+    });
+}
+
+#[test]
+fn user_where_there_are_none_is_let_in() {
+    in_netns(|| {
+        let lab = EtcdLab::start();
+        block_on(async {
+            let store = as_user(&lab.server, "node", "secret");
+            timeout(Duration::from_secs(5), works(&store, &lab.server)).await.unwrap();
+        });
+    });
+}
