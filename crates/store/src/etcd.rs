@@ -206,6 +206,7 @@ fn entry(kv: KeyValue) -> Option<Entry> {
         key: text(kv.key)?,
         value: kv.value,
         revision: revision(kv.mod_revision),
+        created: revision(kv.create_revision),
         expires: kv.lease != 0,
     })
 }
@@ -256,6 +257,7 @@ mod tests {
                 value: value.into(),
                 lease,
                 mod_revision: 7,
+                create_revision: 7,
             });
             let range = RangeAnswer { kvs: kvs.into_iter().collect(), ..RangeAnswer::default() };
             let responses = vec![proto::ResponseOp { response: Some(Response::Range(range)) }];

@@ -32,6 +32,9 @@ pub struct Entry {
     pub value: Vec<u8>,
     /// Of its last change: what a compare-and-swap compares with.
     pub revision: Revision,
+    /// Of its creation: what everybody agrees on who came first by. A Kubernetes node's is the
+    /// second it was made in.
+    pub created: Revision,
     /// Whether it has a time to live and goes away unless it is kept. How much of it is left is
     /// not said, as etcd would have to be asked for each key.
     pub expires: bool,

@@ -40,22 +40,32 @@ impl<'a> Change<'a> {
         self.revision
     }
 
+    /// In place of `present`, which is all there is under the key.
     pub fn put(
         &mut self,
+        present: Option<&Entry>,
         key: &str,
         value: &[u8],
         ttl: Option<Duration>,
     ) -> rusqlite::Result<Written> {
         let ttl = ttl.map(clock::millis);
         let due = ttl.map(|ttl| self.now.after(ttl));
-        let revision = self.event(key, Some(value), due.is_some())?;
-        let sql = "REPLACE INTO entry (key, value, revision, ttl, due) VALUES (?1, ?2, ?3, ?4, ?5)";
-        self.tx.execute(sql, (key, value, signed(revision), ttl, due))?;
+        let revision = self.next();
+        let created = present.map_or(revision, |entry| entry.created);
+        let (number, created) = (signed(revision), signed(created));
+        let sql = "INSERT INTO event (revision, key, value, created, expires)
+                   VALUES (?1, ?2, ?3, ?4, ?5)";
+        self.tx.execute(sql, (number, key, value, created, due.is_some()))?;
+        let sql = "REPLACE INTO entry (key, value, revision, created, ttl, due)
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+        self.tx.execute(sql, (key, value, number, created, ttl, due))?;
         Ok(Written::Done(revision))
     }
 
     pub fn remove(&mut self, key: &str) -> rusqlite::Result<Written> {
-        let revision = self.event(key, None, false)?;
+        let revision = self.next();
+        let sql = "INSERT INTO event (revision, key, expires) VALUES (?1, ?2, FALSE)";
+        self.tx.execute(sql, (signed(revision), key))?;
         self.tx.execute("DELETE FROM entry WHERE key = ?1", [key])?;
         Ok(Written::Done(revision))
     }
@@ -91,16 +101,9 @@ impl<'a> Change<'a> {
         Ok(true)
     }
 
-    fn event(
-        &mut self,
-        key: &str,
-        value: Option<&[u8]>,
-        expires: bool,
-    ) -> rusqlite::Result<Revision> {
+    fn next(&mut self) -> Revision {
         self.revision.0 += 1;
-        let sql = "INSERT INTO event (revision, key, value, expires) VALUES (?1, ?2, ?3, ?4)";
-        self.tx.execute(sql, (signed(self.revision), key, value, expires))?;
-        Ok(self.revision)
+        self.revision
     }
 
     fn due(&self) -> rusqlite::Result<Vec<String>> {

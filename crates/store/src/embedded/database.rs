@@ -23,7 +23,7 @@ const BATCH: usize = 1000;
 /// From a key up to another, or without end: a blob is greater than any text.
 const IN_RANGE: &str = "key >= ?1 AND key < coalesce(?2, x'')";
 
-const ENTRY: &str = "SELECT key, value, revision, due IS NOT NULL FROM entry";
+const ENTRY: &str = "SELECT key, value, revision, created, due IS NOT NULL FROM entry";
 
 #[derive(Debug)]
 pub struct Database {
@@ -81,7 +81,7 @@ impl Database {
         key::check(key)?;
         self.write(|change| match entry(change.tx(), key)? {
             Some(present) => Ok(Written::Conflict(Some(present))),
-            None => change.put(key, value, ttl),
+            None => change.put(None, key, value, ttl),
         })
     }
 
@@ -94,7 +94,9 @@ impl Database {
     ) -> Result<Written> {
         key::check(key)?;
         self.write(|change| match entry(change.tx(), key)? {
-            Some(present) if present.revision == expected => change.put(key, value, ttl),
+            Some(present) if present.revision == expected => {
+                change.put(Some(&present), key, value, ttl)
+            }
             other => Ok(Written::Conflict(other)),
         })
     }
@@ -212,7 +214,7 @@ fn look(connection: &mut Connection, prefix: &str, after: Revision) -> rusqlite:
         return Ok(Look { watched: Watched::Compacted, due });
     }
     let sql = format!(
-        "SELECT key, value, revision, expires FROM event
+        "SELECT key, value, revision, created, expires FROM event
          WHERE revision > ?3 AND {IN_RANGE} ORDER BY revision LIMIT {BATCH}"
     );
     let events = collect(&tx, &sql, &[&prefix, &key::end_of(prefix), &signed(after)], read_event)?;
@@ -243,7 +245,8 @@ fn read_entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
         key: row.get(0)?,
         value: row.get(1)?,
         revision: unsigned(row.get(2)?),
-        expires: row.get(3)?,
+        created: unsigned(row.get(3)?),
+        expires: row.get(4)?,
     })
 }
 

@@ -34,6 +34,7 @@ CREATE TABLE entry (
     key TEXT PRIMARY KEY NOT NULL,
     value BLOB NOT NULL,
     revision INTEGER NOT NULL,
+    created INTEGER NOT NULL,
     ttl INTEGER,
     due INTEGER
 ) WITHOUT ROWID;
@@ -42,6 +43,7 @@ CREATE TABLE event (
     revision INTEGER PRIMARY KEY,
     key TEXT NOT NULL,
     value BLOB,
+    created INTEGER,
     expires INTEGER NOT NULL
 );
 ";
@@ -150,7 +152,7 @@ mod tests {
     fn boot_starts_times_to_live_anew() {
         let dir = tempfile::tempdir().unwrap();
         let mut connection = open(&dir.path().join("db")).unwrap();
-        let add = "INSERT INTO entry VALUES (?1, x'00', 1, ?2, ?3)";
+        let add = "INSERT INTO entry VALUES (?1, x'00', 1, 1, ?2, ?3)";
         connection.execute(add, ("lease", 60_000, 1)).unwrap();
         connection.execute(add, ("long", i64::MAX, 1)).unwrap();
         connection.execute(add, ("for ever", None::<i64>, None::<i64>)).unwrap();

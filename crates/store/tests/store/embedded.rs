@@ -125,7 +125,8 @@ fn change_that_woke_nobody_is_seen() {
         sqlite(
             &lab.path(),
             "BEGIN; UPDATE head SET revision = revision + 1;
-             INSERT INTO event SELECT revision, 'k', NULL, 0 FROM head; DELETE FROM entry; COMMIT",
+             INSERT INTO event (revision, key, expires) SELECT revision, 'k', 0 FROM head;
+             DELETE FROM entry; COMMIT",
         );
         let start = Instant::now();
         assert_eq!(events(&mut *watch, 1).await[0].key(), "k");

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use store::{Error, Revision, Store, Written};
+use store::{Error, Event, Revision, Store, Written};
 
-use crate::lab::{Lab, View, conflict, done};
+use crate::lab::{Lab, View, conflict, done, events};
 
 /// All tests that every store has to pass, run by `$run`, which makes a lab for each.
 macro_rules! suite {
@@ -18,6 +18,7 @@ macro_rules! suite {
             list_is_exactly_the_prefix,
             list_may_be_large,
             swap_needs_the_newest_revision,
+            who_came_first_stays_so,
             nothing_can_be_swapped_for_something,
             delete_is_quiet_about_what_is_gone,
             delete_respects_a_change,
@@ -129,6 +130,23 @@ pub async fn swap_needs_the_newest_revision(lab: &dyn Lab) {
     let third = done(store.swap("k", b"2", second, None).await);
     assert_eq!(store.get("k").await.unwrap().unwrap().revision, third);
     assert_eq!(lab.witness("k"), [("k".to_owned(), "2".to_owned())]);
+}
+
+pub async fn who_came_first_stays_so(lab: &dyn Lab) {
+    let store = lab.open().await;
+    let before = store.list("").await.unwrap().revision;
+    let older = done(store.create("older", b"1", None).await);
+    done(store.create("younger", b"1", None).await);
+    done(store.swap("older", b"2", older, None).await);
+    let entry = async |key| store.get(key).await.unwrap().unwrap();
+    let (first, second) = (entry("older").await.created, entry("younger").await.created);
+    assert!(first <= second, "{first} {second}");
+    let seen = events(&mut *store.watch("older", before), 2).await;
+    let told = |event: &Event| matches!(event, Event::Put(entry) if entry.created == first);
+    assert!(seen.iter().all(told), "{seen:?}");
+    done(store.delete("older", None).await);
+    done(store.create("older", b"3", None).await);
+    assert!(entry("older").await.created >= second, "it is another one");
 }
 
 pub async fn nothing_can_be_swapped_for_something(lab: &dyn Lab) {
