@@ -2,5 +2,6 @@
 //! The node daemon. What decides anything is pure and in modules of its own; the rest orders and
 //! repeats.
 
+pub mod leases;
 pub mod options;
 pub mod underlay;

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How a node comes to its lease, and keeps it: by writes that fail where somebody was quicker.
+
+use std::time::Duration;
+
+use ipnet::IpNet;
+use overlay::allocate::{self, Asker, Choice};
+use overlay::lease::{Attributes, Lease, print_key};
+use overlay::netconf::Pool;
+use overlay::{PerFamily, Prefixes};
+use store::{Entry, Error, Revision, Snapshot, Written};
+
+use super::Leases;
+
+/// flannel's. A node that is away for longer has lost its subnet.
+pub const TIME_TO_LIVE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// So many races are lost in a row by nobody.
+const TRIES: usize = 100;
+
+/// What a node wants.
+#[derive(Debug, Clone, Copy)]
+pub struct Want<'a> {
+    pub pools: &'a PerFamily<Pool>,
+    pub attributes: &'a Attributes,
+    /// What it had when it last ran.
+    pub previous: Option<Prefixes>,
+    /// Anything.
+    pub random: u64,
+}
+
+/// A lease that is held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    pub name: String,
+    pub lease: Lease,
+    pub revision: Revision,
+    /// It has no end.
+    pub is_reservation: bool,
+}
+
+/// Why there is none.
+#[derive(Debug, thiserror::Error)]
+pub enum AcquireError {
+    #[error(transparent)]
+    Store(#[from] Error),
+    #[error(transparent)]
+    Choice(#[from] allocate::Error),
+    #[error("other nodes took every subnet that this one chose, {TRIES} times in a row")]
+    Races,
+}
+
+/// What has become of a renewal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Renewal {
+    Done,
+    /// Somebody has deleted or changed it.
+    Lost,
+}
+
+fn overlap(one: &Prefixes, other: &Prefixes) -> bool {
+    let meets = |a: IpNet, b: IpNet| a.contains(&b) || b.contains(&a);
+    one.iter().any(|a| other.iter().any(|b| meets(a, b)))
+}
+
+impl Leases {
+    /// Takes a lease: the node's own, what it had before, or a free one. `snapshot` is what the
+    /// first choice is made from.
+    pub async fn acquire(
+        &self,
+        mut snapshot: Snapshot,
+        want: &Want<'_>,
+    ) -> Result<Held, AcquireError> {
+        for try_number in 0..TRIES {
+            match self.try_once(&snapshot, want, try_number).await {
+                Ok(Some(held)) if self.is_undisputed(&held).await? => return Ok(held),
+                Ok(Some(held)) => self.release(&held).await?,
+                // Perhaps it was written: the next list tells.
+                Ok(None) | Err(AcquireError::Store(Error::Uncertain { .. })) => {}
+                Err(error) => return Err(error),
+            }
+            snapshot = self.list().await?;
+        }
+        Err(AcquireError::Races)
+    }
+
+    /// None where somebody was quicker.
+    async fn try_once(
+        &self,
+        snapshot: &Snapshot,
+        want: &Want<'_>,
+        try_number: usize,
+    ) -> Result<Option<Held>, AcquireError> {
+        let taken: Vec<allocate::Entry> =
+            snapshot.entries.iter().filter_map(|entry| self.keys.taken(entry)).collect();
+        let random = want.random.wrapping_add(try_number as u64);
+        let asker = Asker { public: want.attributes.public, previous: want.previous, random };
+        let (subnets, is_reservation, written) = match allocate::choose(want.pools, &taken, &asker)?
+        {
+            Choice::Keep { subnets, is_reservation } => {
+                let Some(entry) = self.entry(snapshot, &subnets) else { return Ok(None) };
+                (subnets, is_reservation, self.write_over(entry, want.attributes).await?)
+            }
+            Choice::Create { subnets, obsolete } => {
+                for old in obsolete {
+                    if let Some(entry) = self.entry(snapshot, &old) {
+                        self.store.delete(&entry.key, Some(entry.revision)).await?;
+                    }
+                }
+                let key = self.keys.lease(&print_key(&subnets));
+                let value = want.attributes.print();
+                let created = self.store.create(&key, value.as_bytes(), Some(TIME_TO_LIVE)).await?;
+                (subnets, false, created)
+            }
+        };
+        let lease = Lease { subnets, attributes: want.attributes.clone() };
+        Ok(match written {
+            Written::Done(revision) => {
+                Some(Held { name: lease.key(), lease, revision, is_reservation })
+            }
+            Written::Conflict(_) => None,
+        })
+    }
+
+    /// Two keys of both families may differ in one of them and have the other in common, and the
+    /// store takes both. The older one stays.
+    async fn is_undisputed(&self, held: &Held) -> Result<bool, Error> {
+        if held.lease.subnets.iter().count() < 2 {
+            return Ok(true);
+        }
+        let snapshot = self.list().await?;
+        let own = self.entry(&snapshot, &held.lease.subnets).map(|entry| entry.created);
+        let is_older = |entry: &&Entry| own.is_none_or(|own| entry.created < own);
+        let mut older = snapshot.entries.iter().filter(is_older);
+        Ok(!older.any(|entry| {
+            let taken = self.keys.taken(entry);
+            taken.is_some_and(|taken| overlap(&taken.subnets, &held.lease.subnets))
+        }))
+    }
+
+    fn entry<'a>(&self, snapshot: &'a Snapshot, subnets: &Prefixes) -> Option<&'a Entry> {
+        let key = self.keys.lease(&print_key(subnets));
+        snapshot.entries.iter().find(|entry| entry.key == key)
+    }
+
+    /// The node's own entry, with a whole time to live; a reservation stays without an end.
+    async fn write_over(&self, entry: &Entry, attributes: &Attributes) -> Result<Written, Error> {
+        let value = attributes.print();
+        if entry.value == value.as_bytes() {
+            return self.store.keep(&entry.key, entry.revision).await;
+        }
+        let ttl = entry.expires.then_some(TIME_TO_LIVE);
+        self.store.swap(&entry.key, value.as_bytes(), entry.revision, ttl).await
+    }
+
+    /// Starts the time to live anew. A lease that somebody has written over is written again if it
+    /// is still this node's.
+    pub async fn renew(&self, held: &mut Held) -> Result<Renewal, Error> {
+        let key = self.keys.lease(&held.name);
+        let mut written = self.store.keep(&key, held.revision).await?;
+        if let Written::Conflict(Some(entry)) = &written {
+            let public = Attributes::parse(&entry.value).map(|attributes| attributes.public);
+            if public.ok() != Some(held.lease.attributes.public) {
+                return Ok(Renewal::Lost);
+            }
+            written = self.write_over(&entry.clone(), &held.lease.attributes).await?;
+        }
+        match written {
+            Written::Done(revision) => {
+                held.revision = revision;
+                Ok(Renewal::Done)
+            }
+            Written::Conflict(_) => Ok(Renewal::Lost),
+        }
+    }
+
+    /// Gives the lease back; a reservation stays.
+    pub async fn release(&self, held: &Held) -> Result<(), Error> {
+        if held.is_reservation {
+            return Ok(());
+        }
+        self.store.delete(&self.keys.lease(&held.name), Some(held.revision)).await.map(drop)
+    }
+}
