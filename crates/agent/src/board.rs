@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where the agent's parts post what they know, and whence health, status and metrics are read. To
+//! post is cheap, and costs the same however many peers there are.
+
+mod status;
+#[cfg(test)]
+mod tests;
+mod verdict;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use overlay::difference::Change;
+use tokio::sync::watch;
+
+pub use self::status::{
+    Compare, Kind, Lease, Part, Path, Peer, PeerCounts, Problem, Refused, Repair, Repairs, Session,
+    Status, Store, Time, Underlay, Watch, Way,
+};
+pub use self::verdict::{BEAT_EVERY, Health, Readiness};
+
+/// So many repairs are shown.
+const LAST_REPAIRS: usize = 32;
+
+/// A handle on what is known; its clones are of the same board.
+#[derive(Debug, Clone)]
+pub struct Board {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    changes: watch::Sender<()>,
+}
+
+/// What is known.
+#[derive(Debug)]
+struct State {
+    node: String,
+    started: Time,
+    beat: Instant,
+    session: Option<Session>,
+    lease_until: Option<Instant>,
+    store: Store,
+    watch: Option<Watch>,
+    peers: HashMap<String, Peer>,
+    refused: Vec<Refused>,
+    conflicts: Vec<String>,
+    counts: BTreeMap<Kind, u64>,
+    repairs: VecDeque<Repair>,
+    compare: Option<Compare>,
+    problems: BTreeMap<Part, Standing>,
+}
+
+/// A problem that is not solved.
+#[derive(Debug)]
+struct Standing {
+    problem: Problem,
+    /// Clocks are set, this one is not.
+    start: Instant,
+}
+
+/// Tells that something is different that makes a node ready or not. Peers and repairs do not.
+#[derive(Debug)]
+pub struct Changes {
+    receiver: watch::Receiver<()>,
+}
+
+impl Changes {
+    /// Waits for the next one; one that came since the last call counts.
+    pub async fn next(&mut self) {
+        if self.receiver.changed().await.is_err() {
+            // The board is gone: nothing will ever be different.
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+impl Board {
+    /// Of a node with this name, and this kind of store, which counts as reachable.
+    pub fn new(node: impl Into<String>, store: impl Into<String>) -> Board {
+        let started = Time::now();
+        let state = State {
+            node: node.into(),
+            started,
+            beat: Instant::now(),
+            session: None,
+            lease_until: None,
+            store: Store { kind: store.into(), reachable: true, since: started },
+            watch: None,
+            peers: HashMap::new(),
+            refused: Vec::new(),
+            conflicts: Vec::new(),
+            counts: Kind::ALL.map(|kind| (kind, 0)).into(),
+            repairs: VecDeque::new(),
+            compare: None,
+            problems: BTreeMap::new(),
+        };
+        let changes = watch::Sender::new(());
+        Board { shared: Arc::new(Shared { state: Mutex::new(state), changes }) }
+    }
+
+    /// Whatever comes from now on.
+    pub fn changes(&self) -> Changes {
+        Changes { receiver: self.shared.changes.subscribe() }
+    }
+
+    /// The loop is alive; to be said every [`BEAT_EVERY`].
+    pub fn beat(&self) {
+        self.lock().beat = Instant::now();
+    }
+
+    /// The node is part of the network, as this says; or no longer.
+    pub fn set_session(&self, session: Option<Session>) {
+        self.post(|state| state.session = session);
+    }
+
+    /// The lease is good for so long; none where it has no end.
+    pub fn set_lease_left(&self, left: Option<Duration>) {
+        self.post(|state| state.lease_until = left.map(|left| Instant::now() + left));
+    }
+
+    /// Something is wrong with a part. Saying it again may change the words, not the beginning.
+    pub fn problem(&self, part: Part, text: impl Into<String>) {
+        let text = text.into();
+        self.post(|state| {
+            if part == Part::Store && state.store.reachable {
+                state.store = Store { reachable: false, since: Time::now(), ..state.store.clone() };
+            }
+            let fresh = || Standing {
+                problem: Problem { text: String::new(), since: Time::now() },
+                start: Instant::now(),
+            };
+            state.problems.entry(part).or_insert_with(fresh).problem.text = text;
+        });
+    }
+
+    /// Nothing is wrong with a part any more.
+    pub fn solved(&self, part: Part) {
+        if !self.lock().problems.contains_key(&part) {
+            return;
+        }
+        self.post(|state| {
+            state.problems.remove(&part);
+            if part == Part::Store {
+                state.store = Store { reachable: true, since: Time::now(), ..state.store.clone() };
+            }
+        });
+    }
+
+    /// Either of the two.
+    pub fn report<E: std::fmt::Display>(&self, part: Part, result: Result<(), E>) {
+        match result {
+            Ok(()) => self.solved(part),
+            Err(error) => self.problem(part, error.to_string()),
+        }
+    }
+
+    /// All is known that the store had at this revision, and it has come to that one.
+    pub fn watched(&self, revision: u64, head: u64) {
+        self.lock().watch = Some(Watch { revision, behind: head.saturating_sub(revision) });
+    }
+
+    /// A peer has come or is different. What is known of the way to it stays unless its addresses
+    /// are others.
+    pub fn set_peer(&self, peer: Peer) {
+        let mut state = self.lock();
+        let before = state.peers.remove(&peer.name);
+        state.peers.insert(peer.name.clone(), peer.with_path_of(before));
+    }
+
+    /// A peer has left.
+    pub fn remove_peer(&self, name: &str) {
+        self.lock().peers.remove(name);
+    }
+
+    /// These are all peers there are.
+    pub fn set_peers(&self, peers: Vec<Peer>) {
+        let mut state = self.lock();
+        let mut known = std::mem::take(&mut state.peers);
+        for peer in peers {
+            let before = known.remove(&peer.name);
+            state.peers.insert(peer.name.clone(), peer.with_path_of(before));
+        }
+    }
+
+    /// What trying the way to a peer has shown. One that has left is passed over.
+    pub fn set_path(&self, peer: &str, path: Path) {
+        if let Some(known) = self.lock().peers.get_mut(peer) {
+            known.path = path;
+        }
+    }
+
+    /// These are all that are not served.
+    pub fn set_refused(&self, refused: Vec<Refused>) {
+        self.lock().refused = refused;
+    }
+
+    /// These are all things of others that are in the way.
+    pub fn set_conflicts(&self, conflicts: Vec<String>) {
+        self.lock().conflicts = conflicts;
+    }
+
+    /// Something that others broke was put right.
+    pub fn repaired(&self, kind: Kind, text: impl Into<String>) {
+        let mut state = self.lock();
+        *state.counts.entry(kind).or_default() += 1;
+        if state.repairs.len() == LAST_REPAIRS {
+            state.repairs.pop_front();
+        }
+        state.repairs.push_back(Repair { kind, text: text.into(), at: Time::now() });
+    }
+
+    /// All of the kernel was compared with what is wanted.
+    pub fn compared(&self, took: Duration, changes: usize) {
+        let compare = Compare { at: Time::now(), seconds: took.as_secs_f64(), changes };
+        self.lock().compare = Some(compare);
+    }
+
+    /// Whether pods can be connected.
+    pub fn readiness(&self) -> Readiness {
+        verdict::readiness(&self.lock(), Instant::now())
+    }
+
+    /// Whether the agent works.
+    pub fn health(&self) -> Health {
+        verdict::health(&self.lock(), Instant::now())
+    }
+
+    /// The network as it is.
+    pub fn session(&self) -> Option<Session> {
+        self.lock().session.clone()
+    }
+
+    /// All peers, by name.
+    pub fn peers(&self) -> Vec<Peer> {
+        let mut peers: Vec<Peer> = self.lock().peers.values().cloned().collect();
+        peers.sort_by(|one, two| one.name.cmp(&two.name));
+        peers
+    }
+
+    /// Everything.
+    pub fn status(&self) -> Status {
+        Status { peers: self.peers(), ..self.summary() }
+    }
+
+    /// Everything but the list of peers.
+    pub fn summary(&self) -> Status {
+        let state = self.lock();
+        let now = Instant::now();
+        let (readiness, health) = (verdict::readiness(&state, now), verdict::health(&state, now));
+        let until = |until: Instant| {
+            let left = until.saturating_duration_since(now);
+            Time(Time::now().0 + left)
+        };
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            node: state.node.clone(),
+            started: state.started,
+            ready: readiness.is_ready,
+            healthy: health.is_healthy,
+            reasons: [readiness.reasons, health.reasons].concat(),
+            warnings: readiness.warnings,
+            session: state.session.clone(),
+            lease_until: state.lease_until.map(until),
+            store: state.store.clone(),
+            watch: state.watch,
+            peer_counts: state.peer_counts(),
+            peers: Vec::new(),
+            refused: state.refused.clone(),
+            conflicts: state.conflicts.clone(),
+            repairs: Repairs {
+                counts: state.counts.clone(),
+                last: state.repairs.iter().cloned().collect(),
+            },
+            compare: state.compare,
+            problems: state
+                .problems
+                .iter()
+                .map(|(part, standing)| (*part, standing.problem.clone()))
+                .collect(),
+        }
+    }
+
+    /// Changes what decides on readiness, and tells.
+    fn post(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.lock());
+        self.shared.changes.send_replace(());
+    }
+
+    /// A part that panicked while it posted has not left anything half done.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn peer_counts(&self) -> PeerCounts {
+        let mut counts = PeerCounts { total: self.peers.len(), ..PeerCounts::default() };
+        for peer in self.peers.values() {
+            counts.direct += usize::from(peer.way == Way::Direct);
+            counts.tunnel += usize::from(peer.way == Way::Tunnel);
+            counts.with_problem += usize::from(peer.path.problem.is_some());
+        }
+        counts
+    }
+}
+
+impl Peer {
+    /// With what is known of the way to it, unless its addresses are others by now.
+    fn with_path_of(mut self, before: Option<Peer>) -> Peer {
+        let is_known = |before: &Peer| before.public == self.public;
+        if let Some(before) = before.filter(is_known).filter(|_| self.path == Path::default()) {
+            self.path = before.path;
+        }
+        self
+    }
+}
+
+impl From<&Change> for Kind {
+    fn from(change: &Change) -> Kind {
+        match change {
+            Change::CreateDevice(_) | Change::ChangeDevice { .. } | Change::RemoveDevice(_) => {
+                Kind::Device
+            }
+            Change::AddAddress(_) | Change::RemoveAddress(_) => Kind::Address,
+            Change::SetNeighbour { .. } | Change::RemoveNeighbour { .. } => Kind::Neighbour,
+            Change::SetForwarding { .. } | Change::RemoveForwarding { .. } => Kind::Forwarding,
+            Change::AddNexthop { .. } | Change::RemoveNexthop { .. } => Kind::Nexthop,
+            Change::SetRoute { .. } | Change::RemoveRoute(_) => Kind::Route,
+            Change::SetPeer { .. } | Change::RemovePeer { .. } => Kind::Peer,
+            Change::CallAdded(_) | Change::CallRemoved(_) => Kind::Route,
+        }
+    }
+}

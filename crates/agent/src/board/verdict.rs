@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Whether a node is ready and an agent healthy: a function of what is on the board and of the time.
+//!
+//! Ready is about pods: a new one would be connected, and reach all others. That does not end with
+//! the store, which only tells of changes; it ends when the lease does, as then the subnet may be
+//! another node's. Healthy is about the agent: if it is not, starting it again may help.
+
+use std::time::{Duration, Instant};
+
+use super::State;
+use super::status::Part;
+
+/// The loop gives a sign of life at least this often.
+pub const BEAT_EVERY: Duration = Duration::from_secs(10);
+
+/// Without one for that long it counts as stuck.
+const SILENCE: Duration = Duration::from_secs(45);
+
+/// What fails for longer is not going to heal by being tried again.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// With these, new pods would not work.
+const UNFIT: [Part; 4] = [Part::Lease, Part::Underlay, Part::Kernel, Part::Rules];
+
+/// What an agent repairs for as long as it lives.
+const REPAIRED: [Part; 2] = [Part::Kernel, Part::Rules];
+
+/// Whether pods can be connected.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Readiness {
+    pub is_ready: bool,
+    /// Why not.
+    pub reasons: Vec<String>,
+    /// What is wrong and does not make the node unfit.
+    pub warnings: Vec<String>,
+    /// It may end then though nothing happens.
+    pub holds_for: Option<Duration>,
+}
+
+/// Whether the agent works.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Health {
+    pub is_healthy: bool,
+    /// Why not.
+    pub reasons: Vec<String>,
+}
+
+pub(super) fn readiness(state: &State, now: Instant) -> Readiness {
+    let has_ended = |until: Instant| until <= now;
+    let mut reasons = Vec::new();
+    if state.session.is_none() {
+        reasons.push("this node is not part of the network yet".to_owned());
+    } else if state.lease_until.is_some_and(has_ended) {
+        reasons.push("the lease has run out, and could not be renewed".to_owned());
+    }
+    let mut warnings = Vec::new();
+    for (part, standing) in &state.problems {
+        // Before there is a network, whatever is wrong is what keeps it from being there.
+        let is_reason = UNFIT.contains(part) || state.session.is_none();
+        let texts = if is_reason { &mut reasons } else { &mut warnings };
+        texts.push(format!("{}: {}", part.name(), standing.problem.text));
+    }
+    warnings.extend(state.conflicts.iter().cloned());
+    warnings.extend(state.refused.iter().map(|refused| match refused.subnet {
+        Some(subnet) => format!("{subnet} of {} is not served: {}", refused.peer, refused.reason),
+        None => format!("{} is not served: {}", refused.peer, refused.reason),
+    }));
+    let is_ready = reasons.is_empty();
+    let left = state.lease_until.map(|until| until.saturating_duration_since(now));
+    Readiness { is_ready, reasons, warnings, holds_for: left.filter(|_| is_ready) }
+}
+
+pub(super) fn health(state: &State, now: Instant) -> Health {
+    let mut reasons = Vec::new();
+    let silence = now.saturating_duration_since(state.beat);
+    if silence > SILENCE {
+        reasons.push(format!("no sign of life of the agent's loop for {} s", silence.as_secs()));
+    }
+    for part in REPAIRED {
+        let Some(standing) = state.problems.get(&part) else { continue };
+        let lasted = now.saturating_duration_since(standing.start);
+        if lasted > PATIENCE {
+            let (text, seconds) = (&standing.problem.text, lasted.as_secs());
+            reasons.push(format!("{}: not repaired for {seconds} s: {text}", part.name()));
+        }
+    }
+    Health { is_healthy: reasons.is_empty(), reasons }
+}
