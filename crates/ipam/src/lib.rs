@@ -3,6 +3,7 @@
 //!
 //! The rules are host-local's. Where reservations are kept, and how two processes stay out of each
 //! other's way, is the caller's business: it passes in the last address and what is taken.
+//! [`subnet_env`] is how a node's daemon tells the plugins which ranges are theirs.
 
 mod candidates;
 mod error;
@@ -10,6 +11,7 @@ mod error;
 mod properties;
 mod range;
 mod set;
+pub mod subnet_env;
 
 pub use candidates::{Candidates, choose};
 pub use error::Error;

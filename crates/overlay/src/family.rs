@@ -148,14 +148,6 @@ pub(crate) fn host(address: IpAddr) -> IpNet {
     IpNet::from(address)
 }
 
-/// The first address that a host can have: of a node's subnet its bridge's.
-pub(crate) fn first_host(prefix: IpNet) -> IpAddr {
-    match prefix.network() {
-        IpAddr::V4(address) => Ipv4Addr::from_bits(address.to_bits().saturating_add(1)).into(),
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits().saturating_add(1)).into(),
-    }
-}
-
 /// First and last address of a prefix as numbers. Only those of one family may be compared.
 pub(crate) fn span(prefix: IpNet) -> (u128, u128) {
     let number = |address| match address {

@@ -13,7 +13,6 @@ pub mod mac;
 pub mod netconf;
 pub mod plan;
 pub mod publish;
-pub mod subnet_env;
 
 pub use crate::family::{Addresses, PerFamily, Prefixes};
 pub use crate::key::{Key, KeyError, Psk};

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
+use ipam::subnet_env::SubnetEnv;
 use ipnet::IpNet;
 use kernel::{IfIndex, IfName};
 use overlay::Addresses;
@@ -14,7 +15,6 @@ use overlay::difference::{
 use overlay::lease::Lease;
 use overlay::netconf::{NetConf, NetConfConf};
 use overlay::plan::{DeviceKind, Node, Peer, Plan, Route, Underlay, VxlanDevice, plan};
-use overlay::subnet_env::SubnetEnv;
 
 /// One file: the lines of each section.
 struct Recorded {
@@ -183,7 +183,7 @@ fn check(text: &str) -> (Recorded, Plan, Lease) {
 
 fn shown_env(recorded: &Recorded, plan: &Plan, own: &Lease) -> String {
     let networks = recorded.conf().networks.iter().collect();
-    let (subnets, mtu) = (own.subnets, plan.pod_mtu);
+    let (subnets, mtu) = (own.subnets.iter().collect(), plan.pod_mtu);
     SubnetEnv { networks, subnets, mtu, ip_masq: true }.to_string()
 }
 

@@ -3,8 +3,8 @@
 //! another plugin, by default `bridge`, do the work.
 
 mod conf;
+mod daemon;
 mod scratch;
-mod subnet_env;
 
 use std::sync::Arc;
 
@@ -14,7 +14,6 @@ use serde_json::{Map, Value};
 
 use self::conf::Flannel;
 use self::scratch::Scratch;
-use self::subnet_env::SubnetEnv;
 use crate::pod;
 
 /// The plugin.
@@ -35,8 +34,7 @@ const OF_THE_CALL: [&str; 4] =
 
 fn add(request: &Request) -> Result<CniResult, Error> {
     let flannel = Flannel::understand(request)?;
-    let env =
-        SubnetEnv::read(&flannel.subnet_file).map_err(|error| error.to_cni(Code::TRY_LATER))?;
+    let env = daemon::read(&flannel.subnet_file).map_err(|error| error.to_cni(Code::TRY_LATER))?;
     let mut config = flannel.delegate_config(request, Some(&env))?;
     let target = delegate::find(request.host, conf::kind_of(&config)?, &request.path)?;
     // Before the first one's configuration is overwritten.
@@ -86,7 +84,7 @@ fn del(request: &Request) -> Result<(), Error> {
 /// Without ranges where the daemon is away; the delegates need none to remove something.
 fn present_config(request: &Request) -> Option<Map<String, Value>> {
     let flannel = Flannel::understand(request).ok()?;
-    let env = SubnetEnv::read(&flannel.subnet_file).ok();
+    let env = daemon::read(&flannel.subnet_file).ok();
     flannel.delegate_config(request, env.as_ref()).ok()
 }
 
@@ -95,7 +93,7 @@ fn check(request: &Request) -> Result<(), Error> {
     let config = match Scratch::of(request, &flannel.data_dir).read()? {
         Some(kept) => kept,
         None => {
-            let env = SubnetEnv::read(&flannel.subnet_file)
+            let env = daemon::read(&flannel.subnet_file)
                 .map_err(|error| error.to_cni(Code::TRY_LATER))?;
             flannel.delegate_config(request, Some(&env))?
         }
@@ -106,7 +104,7 @@ fn check(request: &Request) -> Result<(), Error> {
 fn status(request: &Request) -> Result<(), Error> {
     let flannel = Flannel::understand(request)?;
     let env =
-        SubnetEnv::read(&flannel.subnet_file).map_err(|error| error.to_cni(Code::NOT_AVAILABLE))?;
+        daemon::read(&flannel.subnet_file).map_err(|error| error.to_cni(Code::NOT_AVAILABLE))?;
     let config = flannel.delegate_config(request, Some(&env))?;
     forward(request, config, Command::Status)
 }

@@ -4,10 +4,9 @@
 use std::path::PathBuf;
 
 use cni::{Code, Error, Request};
+use ipam::subnet_env::SubnetEnv;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-
-use super::subnet_env::SubnetEnv;
 
 const SUBNET_FILE: &str = "/run/flannel/subnet.env";
 const DATA_DIR: &str = "/var/lib/cni/flannel";

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Reads the file by which flannel's daemon tells what it has leased for this node.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use cni::Code;
+use ipam::subnet_env::{Problem, SubnetEnv};
+
+/// Why a file tells nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{} is not there: flannel's daemon is not ready on this node", .0.display())]
+    Missing(PathBuf),
+    #[error("read {}", .file.display())]
+    Io {
+        file: PathBuf,
+        #[source]
+        cause: std::io::Error,
+    },
+    #[error("{}: {problem}", .file.display())]
+    Content { file: PathBuf, problem: Problem },
+}
+
+impl Error {
+    /// A passing state has the code that the verb gives it.
+    pub fn to_cni(&self, passing: Code) -> cni::Error {
+        let is_passing = match self {
+            Error::Missing(_) => true,
+            Error::Content { problem, .. } => matches!(problem, Problem::Incomplete(_)),
+            Error::Io { .. } => false,
+        };
+        let code = match self {
+            _ if is_passing || passing == Code::NOT_AVAILABLE => passing,
+            Error::Io { .. } => Code::IO,
+            _ => Code::INTERNAL,
+        };
+        let error = cni::Error::because(code, "flannel", self);
+        if is_passing {
+            return error.with_details("look at the log of flannel's pod on this node");
+        }
+        error
+    }
+}
+
+/// What the daemon has written.
+pub fn read(file: &Path) -> Result<SubnetEnv, Error> {
+    let text = std::fs::read_to_string(file).map_err(|cause| match cause.kind() {
+        ErrorKind::NotFound => Error::Missing(file.to_owned()),
+        _ => Error::Io { file: file.to_owned(), cause },
+    })?;
+    SubnetEnv::parse(&text).map_err(|problem| Error::Content { file: file.to_owned(), problem })
+}
