@@ -125,6 +125,10 @@ impl Board {
     /// Something is wrong with a part. Saying it again may change the words, not the beginning.
     pub fn problem(&self, part: Part, text: impl Into<String>) {
         let text = text.into();
+        let is_said = |standing: &Standing| standing.problem.text == text;
+        if self.lock().problems.get(&part).is_some_and(is_said) {
+            return;
+        }
         self.post(|state| {
             if part == Part::Store && state.store.reachable {
                 state.store = Store { reachable: false, since: Time::now(), ..state.store.clone() };

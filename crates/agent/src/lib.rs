@@ -3,6 +3,11 @@
 //! repeats.
 
 pub mod board;
+pub mod cni_conf;
+mod file;
 pub mod leases;
+pub mod notify;
 pub mod options;
+pub mod serve;
+pub mod subnet_env;
 pub mod underlay;

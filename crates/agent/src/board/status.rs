@@ -271,12 +271,14 @@ pub enum Part {
     Watch,
     /// The way to peers is not as it should be.
     Path,
-    /// The network's configuration, or a file that the agent is to write.
+    /// The network's configuration is missing or wrong.
     Config,
+    /// A file for plugins cannot be written.
+    Files,
 }
 
 impl Part {
-    pub const ALL: [Part; 8] = [
+    pub const ALL: [Part; 9] = [
         Part::Store,
         Part::Lease,
         Part::Underlay,
@@ -285,6 +287,7 @@ impl Part {
         Part::Watch,
         Part::Path,
         Part::Config,
+        Part::Files,
     ];
 
     pub fn name(self) -> &'static str {
@@ -297,6 +300,7 @@ impl Part {
             Part::Watch => "watch",
             Part::Path => "path",
             Part::Config => "config",
+            Part::Files => "files",
         }
     }
 }

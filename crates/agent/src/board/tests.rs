@@ -69,7 +69,7 @@ fn each_problem_makes_the_node_unfit_or_is_a_warning() {
         let board = ready_board();
         board.problem(part, "broken");
         let readiness = board.readiness();
-        let is_warning = matches!(part, Part::Store | Part::Watch | Part::Path | Part::Config);
+        let is_warning = !matches!(part, Part::Lease | Part::Underlay | Part::Kernel | Part::Rules);
         assert_eq!(readiness.is_ready, is_warning, "{part:?}");
         assert_eq!(readiness.warnings.is_empty(), !is_warning, "{part:?}");
         board.solved(part);
@@ -175,6 +175,8 @@ async fn whoever_waits_is_told_of_readiness_and_not_of_peers() {
     board.problem(Part::Kernel, "no");
     assert!(is_told(), "a change before the wait counts");
     assert!(!is_told(), "both were one");
+    board.problem(Part::Kernel, "no");
+    assert!(!is_told(), "that was known");
 }
 
 #[test]

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The file is there when it should be, and nobody else's is touched.
+
+use std::fs;
+
+use super::*;
+use crate::board::{Lease, Session, Underlay};
+
+fn session() -> Session {
+    Session {
+        mark: "mark".into(),
+        networks: Vec::new(),
+        backend: "vxlan".into(),
+        pod_mtu: 1450,
+        lease: Lease { subnets: Vec::new(), public: Vec::new() },
+        underlay: Underlay { name: "eth0".into(), addresses: Vec::new(), mtu: 1500 },
+    }
+}
+
+fn conf(directory: &Path) -> CniConf {
+    CniConf {
+        path: directory.join("net.d/10-podwire.conflist"),
+        text: text(Path::new(SUBNET_FILE), Path::new(RUN_DIR)),
+    }
+}
+
+/// Lets whoever waits do so for this long, by a clock that jumps.
+async fn pass(time: Duration) {
+    tokio::time::sleep(time).await;
+    tokio::task::yield_now().await;
+}
+
+#[test]
+fn places_are_named_only_where_they_are_unusual() {
+    let plugin = |subnet_file: &str, run_dir: &str| {
+        let list: Value =
+            serde_json::from_str(&text(Path::new(subnet_file), Path::new(run_dir))).unwrap();
+        list["plugins"][0].clone()
+    };
+    let delegate = json!({"hairpinMode": true, "isDefaultGateway": true});
+    assert_eq!(plugin(SUBNET_FILE, RUN_DIR), json!({"type": "flannel", "delegate": delegate}));
+    assert_eq!(plugin(SUBNET_FILE, "/run/b")["agentSocket"], "/run/b/agent.sock");
+    let other = plugin("/run/b/subnet.env", RUN_DIR);
+    assert_eq!(other["subnetFile"], "/run/b/subnet.env");
+    assert_eq!(other["agentSocket"], "/run/podwire/agent.sock");
+}
+
+#[test]
+fn a_file_of_others_is_left_alone() {
+    let root = tempfile::tempdir().unwrap();
+    let conf = conf(root.path());
+    fs::create_dir(root.path().join("net.d")).unwrap();
+    for theirs in ["{\"name\": \"cbr0\"}", "no JSON", "", "{\"managedBy\": \"me\"}", "[]"] {
+        fs::write(&conf.path, theirs).unwrap();
+        let error = conf.install().unwrap_err().to_string();
+        assert!(error.contains("10-podwire.conflist was not written by podwire: move"), "{error}");
+        assert!(!conf.withdraw().unwrap());
+        assert_eq!(fs::read_to_string(&conf.path).unwrap(), theirs);
+    }
+    fs::remove_file(&conf.path).unwrap();
+    assert!(conf.install().unwrap());
+    assert!(!conf.install().unwrap());
+    assert!(conf.withdraw().unwrap());
+    assert!(!conf.withdraw().unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_there_while_the_node_is_ready() {
+    let root = tempfile::tempdir().unwrap();
+    let conf = conf(root.path());
+    let board = Board::new("a", "etcd");
+    let keeping = tokio::spawn(conf.clone().keep(board.clone()));
+    pass(Duration::from_secs(1)).await;
+    assert!(!conf.path.exists());
+
+    board.set_session(Some(session()));
+    pass(Duration::from_millis(1)).await;
+    assert_eq!(fs::read_to_string(&conf.path).unwrap(), conf.text, "at once");
+
+    board.problem(Part::Store, "gone");
+    pass(Duration::from_secs(60)).await;
+    assert!(conf.path.exists(), "pods can be connected without the store");
+
+    board.problem(Part::Kernel, "no");
+    pass(Duration::from_secs(1)).await;
+    board.solved(Part::Kernel);
+    pass(Duration::from_millis(1)).await;
+    board.problem(Part::Rules, "no");
+    pass(Duration::from_secs(4)).await;
+    assert!(conf.path.exists(), "it was fit for a moment");
+    pass(Duration::from_secs(2)).await;
+    assert!(!conf.path.exists());
+
+    board.solved(Part::Rules);
+    pass(Duration::from_millis(1)).await;
+    assert!(conf.path.exists());
+    fs::remove_file(&conf.path).unwrap();
+    pass(Duration::from_secs(31)).await;
+    assert!(conf.path.exists(), "somebody had removed it");
+
+    keeping.abort();
+    let _ = keeping.await;
+    assert!(conf.path.exists(), "the next agent is to find it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_in_the_way_is_told_and_waited_for() {
+    let root = tempfile::tempdir().unwrap();
+    let conf = conf(root.path());
+    fs::create_dir(root.path().join("net.d")).unwrap();
+    fs::write(&conf.path, "{}").unwrap();
+    let board = Board::new("a", "etcd");
+    board.set_session(Some(session()));
+    let _keeping = tokio::spawn(conf.clone().keep(board.clone()));
+    pass(Duration::from_millis(1)).await;
+    let readiness = board.readiness();
+    assert!(readiness.is_ready);
+    assert!(readiness.warnings[0].contains("was not written by podwire"), "{readiness:?}");
+    fs::remove_file(&conf.path).unwrap();
+    pass(Duration::from_secs(31)).await;
+    assert_eq!(fs::read_to_string(&conf.path).unwrap(), conf.text);
+    assert!(board.readiness().warnings.is_empty());
+}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Files that others read: there as a whole or not at all.
+
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+/// Everybody may read it.
+const MODE: u32 = 0o644;
+
+/// Makes the file have this content, and its directory. False where it had it.
+pub fn replace(path: &Path, text: &str) -> io::Result<bool> {
+    if fs::read(path).is_ok_and(|found| found == text.as_bytes()) {
+        return Ok(false);
+    }
+    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "this is no file's path"));
+    };
+    if !directory.as_os_str().is_empty() && !directory.is_dir() {
+        DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
+    }
+    // Neither a runtime nor a shell's `*` takes it for a configuration.
+    let mut fresh = OsString::from(".");
+    fresh.push(name);
+    fresh.push(".new");
+    let fresh = directory.join(fresh);
+    write(&fresh, text).and_then(|()| fs::rename(&fresh, path)).inspect_err(|_| {
+        // Best effort: the first error is the one to tell, and the next write takes this name.
+        let _ = fs::remove_file(&fresh);
+    })?;
+    Ok(true)
+}
+
+fn write(path: &Path, text: &str) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(MODE).open(path)?;
+    // Whatever the process' mask is.
+    file.set_permissions(fs::Permissions::from_mode(MODE))?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}
+
+/// Removes a file; false where there is none.
+pub fn remove(path: &Path) -> io::Result<bool> {
+    match fs::remove_file(path) {
+        Ok(()) => Ok(true),
+        Err(error) if is_gone(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// What a file says; none where there is none.
+pub fn read(path: &Path) -> io::Result<Option<String>> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if is_gone(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}

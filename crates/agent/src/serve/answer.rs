@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From a request to its answer.
+
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Response, StatusCode};
+use serde::Serialize;
+
+use super::metrics;
+use crate::board::Board;
+
+const TEXT: &str = "text/plain; charset=utf-8";
+const JSON: &str = "application/json";
+
+/// What is there, for whoever asks for something else.
+const INDEX: &str = "\
+/healthz  200 while the agent works, else 503 with the reasons
+/readyz   200 while pods can be connected, else 503 with the reasons
+/metrics  for Prometheus
+/status   everything, as JSON
+/peers    the other nodes, as JSON
+";
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct Answer {
+    pub status: StatusCode,
+    pub kind: &'static str,
+    pub body: String,
+}
+
+/// Answers a request.
+pub fn answer(method: &Method, path: &str, board: &Board) -> Answer {
+    if method != Method::GET && method != Method::HEAD {
+        let body = format!("{method} is not allowed: GET and HEAD are\n");
+        return Answer { status: StatusCode::METHOD_NOT_ALLOWED, kind: TEXT, body };
+    }
+    match path {
+        "/healthz" => healthz(board),
+        "/readyz" => readyz(board),
+        "/metrics" => ok(metrics::KIND, metrics::page(&board.summary())),
+        "/status" => json(&board.status()),
+        "/peers" => json(&board.peers()),
+        "/" => ok(TEXT, INDEX.to_owned()),
+        _ => Answer { status: StatusCode::NOT_FOUND, kind: TEXT, body: INDEX.to_owned() },
+    }
+}
+
+fn healthz(board: &Board) -> Answer {
+    let health = board.health();
+    match health.is_healthy {
+        true => ok(TEXT, "healthy\n".to_owned()),
+        false => unavailable(&health.reasons),
+    }
+}
+
+/// What is wrong without making the node unfit is told in either case.
+fn readyz(board: &Board) -> Answer {
+    let readiness = board.readiness();
+    let warnings = readiness.warnings.iter().map(|warning| format!("warning: {warning}"));
+    let mut lines = readiness.reasons;
+    match readiness.is_ready {
+        true => ok(TEXT, text(["ready".to_owned()].into_iter().chain(warnings))),
+        false => {
+            lines.extend(warnings);
+            unavailable(&lines)
+        }
+    }
+}
+
+fn ok(kind: &'static str, body: String) -> Answer {
+    Answer { status: StatusCode::OK, kind, body }
+}
+
+fn unavailable(lines: &[String]) -> Answer {
+    let body = text(lines.iter().cloned());
+    Answer { status: StatusCode::SERVICE_UNAVAILABLE, kind: TEXT, body }
+}
+
+/// A line each, whatever they hold.
+fn text(lines: impl Iterator<Item = String>) -> String {
+    lines.map(|line| format!("{}\n", line.replace(['\r', '\n'], " "))).collect()
+}
+
+fn json(value: &impl Serialize) -> Answer {
+    let body = serde_json::to_string(value).expect("text keys and plain values always print");
+    ok(JSON, format!("{body}\n"))
+}
+
+impl Answer {
+    pub fn into_response(self) -> Response<Full<Bytes>> {
+        let mut response = Response::new(Full::new(Bytes::from(self.body)));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.kind));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if self.status == StatusCode::METHOD_NOT_ALLOWED {
+            headers.insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        }
+        response
+    }
+}
