@@ -8,6 +8,7 @@ mod file;
 pub mod leases;
 pub mod notify;
 pub mod options;
+pub mod reconcile;
 pub mod serve;
 pub mod subnet_env;
 pub mod underlay;

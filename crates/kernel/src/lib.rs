@@ -29,6 +29,7 @@ pub mod sysctl;
 pub mod tc;
 pub mod tun;
 mod types;
+pub mod wake;
 pub mod wireguard;
 
 pub use crate::error::{Error, Result};

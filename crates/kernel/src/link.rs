@@ -33,7 +33,7 @@ pub use self::read::{
 pub use self::remove::{remove, remove_detached};
 pub use self::running::is_running;
 pub use self::supported::is_supported;
-pub use self::tunnel::{Ipip, VXLAN_PORT, Vxlan};
+pub use self::tunnel::{Ipip, VXLAN_PORT, Vxlan, set_ipip, set_vxlan};
 pub use self::wait::{monitor, wait_until};
 
 pub(crate) const RTM_NEWLINK: u16 = 16; // linux/rtnetlink.h

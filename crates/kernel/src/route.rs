@@ -14,7 +14,7 @@ use crate::request::Request;
 use crate::types::{Family, IfIndex};
 
 pub(crate) use self::read::parse;
-pub use self::read::{RouteFilter, list, lookup};
+pub use self::read::{RouteFilter, list, lookup, lookup_each};
 pub use self::wait::{monitor, wait_until};
 
 pub(crate) const RTM_NEWROUTE: u16 = 24; // linux/rtnetlink.h

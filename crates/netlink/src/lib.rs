@@ -17,5 +17,5 @@ pub use crate::message::{
 };
 pub use crate::monitor::{Monitor, Received};
 pub use crate::replies::{Replies, Reply};
-pub use crate::socket::{Answer, Failure, Protocol, Socket};
+pub use crate::socket::{Answer, Failure, Got, Protocol, Socket};
 pub use rustix::io::Errno;

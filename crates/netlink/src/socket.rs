@@ -26,6 +26,8 @@ const LONG_DUMP: usize = 3;
 // buffer; 500 do not, and the kernel then drops the one we wait for (ENOBUFS).
 const MAX_MESSAGES: usize = 128;
 const MAX_BYTES: usize = 64 * 1024;
+/// So many replies of a page each fit the default receive buffer.
+const MAX_REPLIES: usize = 48;
 /// What every kernel lets a socket send at once; a long batch of nf_tables needs more.
 const USUAL_SEND_BUFFER: usize = 64 * 1024;
 
@@ -64,6 +66,9 @@ pub struct Failure {
     /// Why.
     pub error: Error,
 }
+
+/// Kind and payload of a reply, or why there is none.
+pub type Got = Result<(u16, Vec<u8>), Error>;
 
 /// What is known about a message sent earlier by someone else on this socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,7 +121,7 @@ impl Socket {
     }
 
     /// Sends one message and returns kind and payload of its reply.
-    pub fn get(&self, message: &Message) -> Result<(u16, Vec<u8>), Error> {
+    pub fn get(&self, message: &Message) -> Got {
         let seq = self.send(std::slice::from_ref(message), 0, 0)?;
         loop {
             let found = self.receive(|reply| match reply.kind {
@@ -128,6 +133,18 @@ impl Socket {
                 return result;
             }
         }
+    }
+
+    /// Sends the messages in one `sendmsg` (or few, if they are many), each of which has one reply, and
+    /// returns kind and payload of each, in order.
+    pub fn get_each(&self, messages: &[Message]) -> Result<Vec<Got>, Error> {
+        let mut replies = Vec::with_capacity(messages.len());
+        while replies.len() < messages.len() {
+            let rest = &messages[replies.len()..];
+            // Unlike an acknowledgement, each of these is kept in the receive buffer.
+            replies.extend(self.get_some(&rest[..chunk_len(rest).min(MAX_REPLIES)])?);
+        }
+        Ok(replies)
     }
 
     /// Dumps: `read` turns kind and payload of each object into a `T`, or `None` to skip it.
@@ -200,6 +217,24 @@ impl Socket {
                 Some(outcome) => return outcome.map(|()| Some(items)),
             }
         }
+    }
+
+    fn get_some(&self, messages: &[Message]) -> Result<Vec<Got>, Error> {
+        let first = self.send(messages, 0, 0)?;
+        let nothing = || Err(Errno::NODATA.into());
+        let mut replies: Vec<Option<Got>> = vec![None; messages.len()];
+        while replies.iter().any(Option::is_none) {
+            self.receive(|reply| {
+                let index = usize::try_from(reply.seq.wrapping_sub(first)).ok()?;
+                let answer = match reply.kind {
+                    NLMSG_ERROR => reply.outcome().and_then(|()| nothing()),
+                    kind => Ok((kind, reply.payload.to_vec())),
+                };
+                replies.get_mut(index)?.get_or_insert(answer);
+                None::<()>
+            })?;
+        }
+        Ok(replies.into_iter().map(|reply| reply.unwrap_or_else(nothing)).collect())
     }
 
     fn exchange(
@@ -335,6 +370,20 @@ mod tests {
         say(&kernel, NLMSG_DONE, 0, 1, &(-2_i32).to_ne_bytes());
         let error = socket.dump(&Message::new(18, 0), |_, _| Some(())).unwrap_err();
         assert_eq!(error.errno, Errno::NOENT);
+    }
+
+    #[test]
+    fn each_of_many_questions_has_its_answer() {
+        let (socket, kernel) = scripted();
+        say(&kernel, 24, 0, 2, b"two!");
+        say(&kernel, NLMSG_ERROR, 0, 1, &(-2_i32).to_ne_bytes());
+        say(&kernel, 24, 0, 7, b"late");
+        say(&kernel, NLMSG_ERROR, 0, 3, &[0; 4]);
+        let questions = vec![Message::new(26, 0); 3];
+        let answers = socket.get_each(&questions).unwrap();
+        let nothing = Err(Errno::NODATA.into());
+        let expected = [Err(Errno::NOENT.into()), Ok((24, b"two!".to_vec())), nothing];
+        assert_eq!(answers, expected);
     }
 
     #[test]

@@ -6,7 +6,9 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use ::netlink::{Attrs, Message};
 
+use super::{IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_LINKINFO, RTM_NEWLINK, Target, message_for};
 use crate::net::{self, put_ip};
+use crate::request::Request;
 use crate::types::IfIndex;
 
 const IFLA_VXLAN_ID: u16 = 1; // linux/if_link.h
@@ -72,6 +74,19 @@ impl Vxlan {
     }
 
     pub(super) fn put(&self, data: &mut Message) {
+        self.put_changeable(data);
+        data.u8(IFLA_VXLAN_TTL, self.ttl);
+        data.be16(IFLA_VXLAN_PORT, self.port);
+        if !self.checksum {
+            data.u8(IFLA_VXLAN_UDP_CSUM, 0);
+            data.u8(IFLA_VXLAN_UDP_ZERO_CSUM6_TX, 1).u8(IFLA_VXLAN_UDP_ZERO_CSUM6_RX, 1);
+        }
+        if self.gbp {
+            data.flag(IFLA_VXLAN_GBP);
+        }
+    }
+
+    fn put_changeable(&self, data: &mut Message) {
         data.u32(IFLA_VXLAN_ID, self.id);
         if let Some(link) = self.link {
             data.u32(IFLA_VXLAN_LINK, link.0);
@@ -84,17 +99,8 @@ impl Vxlan {
                 put_ip(data, if ip.is_ipv4() { four } else { six }, ip);
             }
         }
-        data.u8(IFLA_VXLAN_TTL, self.ttl);
         // The kernel learns unless told not to.
         data.u8(IFLA_VXLAN_LEARNING, u8::from(self.learning));
-        data.be16(IFLA_VXLAN_PORT, self.port);
-        if !self.checksum {
-            data.u8(IFLA_VXLAN_UDP_CSUM, 0);
-            data.u8(IFLA_VXLAN_UDP_ZERO_CSUM6_TX, 1).u8(IFLA_VXLAN_UDP_ZERO_CSUM6_RX, 1);
-        }
-        if self.gbp {
-            data.flag(IFLA_VXLAN_GBP);
-        }
     }
 
     pub(super) fn read(data: &Attrs<'_>) -> Option<Self> {
@@ -119,6 +125,26 @@ impl Vxlan {
             checksum: !no_checksum,
         })
     }
+}
+
+/// Changes a VXLAN's link underneath, local address, group and learning: the kernel changes nothing
+/// else, and refuses to be told its port again.
+pub fn set_vxlan(link: impl Into<Target>, vxlan: &Vxlan) -> Request {
+    change(link.into(), "vxlan", |data| vxlan.put_changeable(data))
+}
+
+/// Changes an IPIP link. Whether it has a remote end cannot be changed.
+pub fn set_ipip(link: impl Into<Target>, ipip: &Ipip) -> Request {
+    change(link.into(), "ipip", |data| ipip.put(data))
+}
+
+fn change(link: Target, kind: &str, put: impl FnOnce(&mut Message)) -> Request {
+    // RTM_SETLINK does not look into IFLA_LINKINFO.
+    let mut message = message_for(RTM_NEWLINK, link, 0, 0);
+    message.nest(IFLA_LINKINFO, |info| {
+        info.str(IFLA_INFO_KIND, kind).nest(IFLA_INFO_DATA, put);
+    });
+    Request::new("change tunnel", link.to_string(), message)
 }
 
 /// An IPIP link: IPv4 in IPv4.
@@ -198,8 +224,8 @@ mod tests {
                 52, 0, 2, 0x80, 8, 0, 1, 0, 1, 0, 0, 0, // IFLA_VXLAN_ID
                 8, 0, 3, 0, 2, 0, 0, 0, // IFLA_VXLAN_LINK
                 8, 0, 4, 0, 192, 0, 2, 1, // IFLA_VXLAN_LOCAL
-                5, 0, 5, 0, 0, 0, 0, 0, // IFLA_VXLAN_TTL
                 5, 0, 7, 0, 0, 0, 0, 0, // IFLA_VXLAN_LEARNING
+                5, 0, 5, 0, 0, 0, 0, 0, // IFLA_VXLAN_TTL
                 6, 0, 15, 0, 0x21, 0x18, 0, 0, // IFLA_VXLAN_PORT, big endian
             ],
         );
@@ -219,7 +245,7 @@ mod tests {
             Kind::Vxlan(other),
             &[
                 20, 0, 17, 0, 0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, // LOCAL6
-                5, 0, 5, 0, 9, 0, 0, 0, 5, 0, 7, 0, 1, 0, 0, 0, // TTL, LEARNING
+                5, 0, 7, 0, 1, 0, 0, 0, 5, 0, 5, 0, 9, 0, 0, 0, // LEARNING, TTL
                 6, 0, 15, 0, 0x12, 0xb5, 0, 0, // PORT
                 5, 0, 18, 0, 0, 0, 0, 0, 5, 0, 19, 0, 1, 0, 0, 0, 5, 0, 20, 0, 1, 0, 0, 0, //
                 4, 0, 23, 0, // IFLA_VXLAN_GBP
@@ -239,6 +265,28 @@ mod tests {
             ],
         );
         check(Kind::Wireguard, b"wireguard\0\0\0");
+    }
+
+    #[test]
+    fn bytes_of_a_change() {
+        // ip link set <index 7> type vxlan id 1 dev <index 2> local 192.0.2.1 nolearning
+        let vxlan = Vxlan {
+            link: Some(IfIndex(2)),
+            local: Some("192.0.2.1".parse().unwrap()),
+            ..Vxlan::new(1)
+        };
+        assert_eq!(
+            set_vxlan(IfIndex(7), &vxlan).message.to_bytes()[4..],
+            [
+                16, 0, 0x01, 0, 0, 0, 0, 0, 0, 0, 0, 0, // RTM_NEWLINK
+                0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // ifinfomsg
+                52, 0, 18, 0x80, 10, 0, 1, 0, b'v', b'x', b'l', b'a', b'n', 0, 0, 0, //
+                36, 0, 2, 0x80, 8, 0, 1, 0, 1, 0, 0, 0, // IFLA_VXLAN_ID
+                8, 0, 3, 0, 2, 0, 0, 0, // IFLA_VXLAN_LINK
+                8, 0, 4, 0, 192, 0, 2, 1, // IFLA_VXLAN_LOCAL
+                5, 0, 7, 0, 0, 0, 0, 0, // IFLA_VXLAN_LEARNING
+            ]
+        );
     }
 
     fn read_back(put: impl FnOnce(&mut Message)) -> Vec<u8> {

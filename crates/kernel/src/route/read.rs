@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use ::netlink::{Attr, Attrs, Errno, Message, u16_at, u32_at};
+use ::netlink::{Attr, Attrs, Errno, Got, Message, u16_at, u32_at};
 
 use super::{
     HEADER_LEN, RTA_DST, RTA_GATEWAY, RTA_METRICS, RTA_NH_ID, RTA_OIF, RTA_PREFSRC, RTA_PRIORITY,
@@ -49,6 +49,19 @@ pub fn list(nl: &Netlink, filter: RouteFilter) -> Result<Vec<Route>> {
 
 /// The route a packet from this namespace to `dst` would take; none if there is none.
 pub fn lookup(nl: &Netlink, dst: IpAddr) -> Result<Option<Route>> {
+    found(dst, nl.socket().get(&lookup_question(dst)))
+}
+
+/// The same for many at once.
+pub fn lookup_each(nl: &Netlink, dsts: &[IpAddr]) -> Result<Vec<Result<Option<Route>>>> {
+    let questions: Vec<Message> = dsts.iter().map(|dst| lookup_question(*dst)).collect();
+    match nl.socket().get_each(&questions) {
+        Ok(answers) => Ok(dsts.iter().zip(answers).map(|(dst, one)| found(*dst, one)).collect()),
+        Err(cause) => Err(Error::new("look up routes", "", cause)),
+    }
+}
+
+fn lookup_question(dst: IpAddr) -> Message {
     let family = Family::of(dst);
     let mut header = [0; HEADER_LEN];
     header[0] = family.number();
@@ -59,8 +72,12 @@ pub fn lookup(nl: &Netlink, dst: IpAddr) -> Result<Option<Route>> {
     let mut message = Message::new(RTM_GETROUTE, 0);
     message.header(&header);
     put_ip(&mut message, RTA_DST, dst);
-    match nl.socket().get(&message) {
-        Ok((_, payload)) => Ok(parse(&payload, family)),
+    message
+}
+
+fn found(dst: IpAddr, answer: Got) -> Result<Option<Route>> {
+    match answer {
+        Ok((_, payload)) => Ok(parse(&payload, Family::of(dst))),
         Err(cause) if matches!(cause.errno, Errno::NETUNREACH | Errno::HOSTUNREACH) => Ok(None),
         Err(cause) => Err(Error::new("look up route to", dst.to_string(), cause)),
     }

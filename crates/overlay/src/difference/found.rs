@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use kernel::{Family, IfIndex, IfName, MacAddr, route};
 
 use crate::family;
@@ -174,6 +174,16 @@ impl Scope {
             // flannel's default.
             _ => 1,
         };
+        Self::of(mark, vni, conf.networks.iter().collect())
+    }
+
+    /// For removing every trace: whatever bears our mark or protocol, wherever it leads.
+    pub fn of_everything(mark: &str) -> Self {
+        let everywhere = [IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
+        Self::of(mark, 1, everywhere.to_vec())
+    }
+
+    fn of(mark: &str, vni: u32, networks: Vec<IpNet>) -> Self {
         let names = BTreeMap::from([
             (vxlan::device_name(vni, Family::V4), "vxlan"),
             (vxlan::device_name(vni, Family::V6), "vxlan"),
@@ -185,7 +195,7 @@ impl Scope {
         Self {
             mark: mark.to_owned(),
             names,
-            networks: conf.networks.iter().collect(),
+            networks,
             nexthops: Some(NEXTHOPS),
             nexthops_from: *NEXTHOPS.start(),
         }

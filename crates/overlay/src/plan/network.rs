@@ -6,13 +6,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use kernel::IfName;
 
 use super::claims::Claims;
 use super::wanted::Wanted;
 use super::{Error, Node, Peer, Plan, Underlay, check_networks, devices, fill, serve};
 use crate::family;
 use crate::lease::Lease;
-use crate::netconf::NetConf;
+use crate::netconf::{Backend, NetConf};
 
 /// The network as one node sees it.
 #[derive(Debug)]
@@ -68,6 +69,65 @@ impl Network {
     /// What follows from all leases.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// What the network is.
+    pub fn conf(&self) -> &NetConf {
+        &self.conf
+    }
+
+    /// This node's own lease.
+    pub fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    /// What holds it up.
+    pub fn underlay(&self) -> &Underlay {
+        &self.underlay
+    }
+
+    /// The other nodes: by name, since when, and with which lease.
+    pub fn peers(&self) -> &BTreeMap<String, (u64, Lease)> {
+        &self.peers
+    }
+
+    /// Whether it matters which peers are on a link.
+    pub fn needs_on_link(&self) -> bool {
+        match &self.conf.backend {
+            Backend::HostGw => true,
+            Backend::Vxlan(conf) => conf.direct_routing,
+            Backend::Ipip(conf) => conf.direct_routing,
+            _ => false,
+        }
+    }
+
+    /// Where peers say that they are reached.
+    pub fn publics(&self) -> impl Iterator<Item = IpAddr> {
+        self.publics.keys().copied()
+    }
+
+    /// Whether a peer says that it is reached there.
+    pub fn has_public(&self, address: IpAddr) -> bool {
+        self.publics.contains_key(&address)
+    }
+
+    /// What the routes say of an address that no peer has yet.
+    pub fn learn_on_link(&mut self, address: IpAddr, link: Option<IfName>) {
+        match link {
+            _ if self.has_public(address) => {}
+            Some(link) => drop(self.underlay.on_link.insert(address, link)),
+            None => drop(self.underlay.on_link.remove(&address)),
+        }
+    }
+
+    /// What the routes say now of all peers' addresses. Whether that is anything new.
+    pub fn set_on_link(&mut self, on_link: HashMap<IpAddr, IfName>) -> bool {
+        if self.underlay.on_link == on_link {
+            return false;
+        }
+        self.underlay.on_link = on_link;
+        self.plan_anew();
+        true
     }
 
     /// A peer has come or changed.

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Makes the kernel what the plan of the network wants, and keeps it so. [`Reconciler`] reads, compares and
+//! changes; [`KernelThread`] runs one on a thread of its own, hears of changes that others make, and
+//! repairs. Nothing here waits for the network or a store.
+//!
+//! What exists is read by name, device and protocol, so that it costs nothing that pods have
+//! interfaces and routes; once, when a reconciler is opened, all links are listed, as devices of an
+//! earlier configuration are found by their mark alone.
+
+mod apply;
+mod carrier;
+mod found;
+mod interest;
+mod numbers;
+mod on_link;
+mod outcome;
+mod reconciler;
+mod schedule;
+mod thread;
+mod translate;
+
+pub use self::interest::Nudge;
+pub use self::outcome::{Failure, Outcome};
+pub use self::reconciler::{Options, PeerUpdate, Reconciler, Secrets};
+pub use self::thread::{KernelThread, Report, StartError, Stopped};

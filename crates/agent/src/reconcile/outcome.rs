@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What became of a comparison.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use overlay::difference::{Change, Conflict};
+use overlay::plan::Refusal;
+
+/// What was done, what could not be, and what the network is now.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Outcome {
+    /// Done, in this order; each shows itself in a line. [`Change::CallAdded`] and
+    /// [`Change::CallRemoved`] are the caller's to do.
+    pub changes: Vec<Change>,
+    /// Not done. They are tried again at the next comparison.
+    pub failures: Vec<Failure>,
+    /// Things of others that are in the way.
+    pub conflicts: Vec<Conflict>,
+    /// Peers that are not served.
+    pub refused: Vec<Refusal>,
+    /// What pods may send at once; none without a network.
+    pub pod_mtu: Option<u32>,
+    /// How many requests were sent to the kernel.
+    pub requests: usize,
+}
+
+impl Outcome {
+    /// How many changes of each kind were done.
+    pub fn counts(&self) -> BTreeMap<&'static str, usize> {
+        let mut counts = BTreeMap::new();
+        for change in &self.changes {
+            *counts.entry(kind(change)).or_insert(0) += 1;
+        }
+        counts
+    }
+
+    /// Nothing had to be done, and nothing is wrong.
+    pub fn is_quiet(&self) -> bool {
+        self.changes.is_empty() && self.failures.is_empty() && self.conflicts.is_empty()
+    }
+
+    pub(super) fn fail(&mut self, what: impl fmt::Display, why: impl fmt::Display) {
+        self.failures.push(Failure { what: what.to_string(), why: why.to_string() });
+    }
+}
+
+/// A change that was not possible, or not to be found out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what}: {why}")]
+pub struct Failure {
+    /// What was to be done.
+    pub what: String,
+    /// Why it was not.
+    pub why: String,
+}
+
+/// What a change is about, as counters name it.
+fn kind(change: &Change) -> &'static str {
+    match change {
+        Change::CreateDevice(_) | Change::ChangeDevice { .. } | Change::RemoveDevice(_) => "device",
+        Change::AddAddress(_) | Change::RemoveAddress(_) => "address",
+        Change::SetNeighbour { .. } | Change::RemoveNeighbour { .. } => "neighbour",
+        Change::SetForwarding { .. } | Change::RemoveForwarding { .. } => "forwarding",
+        Change::AddNexthop { .. } | Change::RemoveNexthop { .. } => "nexthop",
+        Change::SetRoute { .. } | Change::RemoveRoute(_) => "route",
+        Change::SetPeer { .. } | Change::RemovePeer { .. } => "peer",
+        Change::CallAdded(_) | Change::CallRemoved(_) => "call",
+    }
+}

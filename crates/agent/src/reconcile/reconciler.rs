@@ -1,0 +1,462 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Keeps a node's kernel as the network wants it. It acts in the network namespace of the thread that opened
+//! it, and has to stay on that thread.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use kernel::events::Event;
+use kernel::nexthop::NexthopFilter;
+use kernel::wireguard::{PrivateKey, Wireguard};
+use kernel::{IfIndex, IfName, Netlink, nexthop};
+use overlay::difference::{
+    Change, Conflict, Difference, Found, NEXTHOPS, Scope, default_metric, difference,
+    difference_of_part,
+};
+use overlay::lease::Lease;
+use overlay::plan::extension::ExtensionPeer;
+use overlay::plan::{Network, Update, Wanted};
+
+use super::apply::{Applied, Applier, Planned};
+use super::carrier::{self, Carrier};
+use super::found::{self, Reader, Reading, Routes};
+use super::interest::{self, Nudge, View};
+use super::numbers::Numbers;
+use super::on_link;
+use super::outcome::Outcome;
+
+/// What a reconciler needs to know of its user.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The alias of our devices. It tells apart agents of several networks on one node.
+    pub mark: String,
+    /// Networks of an earlier configuration, as an earlier process wrote them down.
+    pub previous: Vec<IpNet>,
+    /// What is in no plan.
+    pub secrets: Secrets,
+    /// Flows that the udp backend carries at the same time.
+    pub queues: usize,
+}
+
+/// What is in no plan and in no log.
+#[derive(Debug, Clone, Default)]
+pub struct Secrets {
+    /// WireGuard's.
+    pub wireguard: Option<PrivateKey>,
+}
+
+/// News of one peer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PeerUpdate {
+    /// It has come or changed: [`Network::set`].
+    Set {
+        /// Its key in the store, or the node's name.
+        name: String,
+        /// When it came, in a number that all nodes see alike.
+        since: u64,
+        /// What it says.
+        lease: Lease,
+    },
+    /// It has gone.
+    Remove {
+        /// Its name.
+        name: String,
+    },
+}
+
+/// Reads, compares and changes.
+#[derive(Debug)]
+pub struct Reconciler {
+    nl: Netlink,
+    wireguard: Option<Wireguard>,
+    options: Options,
+    /// Kernels before 5.3 have none.
+    has_nexthops: bool,
+    /// None until there is a network.
+    wanting: Option<Wanting>,
+    /// What a comparison reads.
+    routes: Routes,
+    numbers: Numbers,
+    /// What commands of the administrator's were told.
+    told: BTreeMap<IpNet, ExtensionPeer>,
+    carrier: Option<Carrier>,
+    /// Names that devices of ours have, or had in an earlier configuration.
+    names: BTreeSet<IfName>,
+    indices: BTreeMap<IfName, IfIndex>,
+    is_settled: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Wanting {
+    pub(super) network: Network,
+    pub(super) scope: Scope,
+    /// Where peers are reached, sorted, so that those in a prefix are found.
+    pub(super) publics: BTreeSet<IpAddr>,
+}
+
+impl Reconciler {
+    /// Opens sockets in the calling thread's namespace and looks for devices with our mark.
+    pub fn open(options: Options) -> kernel::Result<Self> {
+        let nl = Netlink::open()?;
+        let has_nexthops = match nexthop::list(&nl, NexthopFilter::default()) {
+            Err(error) if error.is_unsupported() => false,
+            listed => listed.map(|_| true)?,
+        };
+        let names = found::marked(&nl, &options.mark)?;
+        Ok(Self {
+            nl,
+            wireguard: None,
+            options,
+            has_nexthops,
+            wanting: None,
+            routes: Routes::Ours,
+            numbers: Numbers::default(),
+            told: BTreeMap::new(),
+            carrier: None,
+            names,
+            indices: BTreeMap::new(),
+            is_settled: true,
+        })
+    }
+
+    /// The network as it is now planned.
+    pub fn network(&self) -> Option<&Network> {
+        self.wanting.as_ref().map(|wanting| &wanting.network)
+    }
+
+    /// What the udp backend has carried.
+    pub fn carried(&self) -> Option<tunnel::Counts> {
+        self.carrier.as_ref().map(Carrier::counts)
+    }
+
+    /// Another private key, for the next change.
+    pub fn set_secrets(&mut self, secrets: Secrets) {
+        self.options.secrets = secrets;
+    }
+
+    /// Another network, or the first: makes the kernel what it wants, by difference. Which peers are on
+    /// a link is looked up here.
+    pub fn set_network(&mut self, network: Network) -> Outcome {
+        let scope = self.scope_of(&network);
+        let publics = network.publics().collect();
+        self.names.extend(scope.names.keys());
+        self.names.extend(network.plan().wanted.devices.keys());
+        self.options.previous.extend(network.conf().networks.iter());
+        self.options.previous.sort_unstable();
+        self.options.previous.dedup();
+        self.wanting = Some(Wanting { network, scope, publics });
+        self.compare()
+    }
+
+    /// Reads all that is ours and repairs what differs; also looks up which peers are on a link.
+    pub fn compare(&mut self) -> Outcome {
+        let Some(mut wanting) = self.wanting.take() else { return Outcome::default() };
+        let mut outcome = Outcome::default();
+        if let Err(error) = self.refresh_on_link(&mut wanting.network) {
+            outcome.fail("look up which peers are on a link", error);
+        }
+        self.settle(&mut wanting, &mut outcome);
+        self.finish(wanting, outcome)
+    }
+
+    /// What [`Reconciler::set_network`] would change.
+    pub fn dry_run(&mut self, mut network: Network) -> kernel::Result<Difference> {
+        self.refresh_on_link(&mut network)?;
+        let scope = self.scope_of(&network);
+        let mut names = self.names.clone();
+        names.extend(scope.names.keys());
+        names.extend(network.plan().wanted.devices.keys());
+        let found = self.read(&scope, &names, Routes::All, Some(&network))?.found;
+        Ok(difference(&network.plan().wanted, &found, &scope))
+    }
+
+    /// Peers have come, changed or gone. It costs what they are themselves, however many others there are;
+    /// all changes go out in one send.
+    pub fn set_peers(&mut self, updates: Vec<PeerUpdate>) -> Outcome {
+        let Some(mut wanting) = self.wanting.take() else { return Outcome::default() };
+        let mut outcome = Outcome::default();
+        if let Err(error) = self.learn_on_link(&mut wanting.network, &updates) {
+            outcome.fail("look up which peers are on a link", error);
+        }
+        let mut planned = Vec::new();
+        let mut is_whole = false;
+        for update in updates {
+            match wanting.update(update) {
+                Update::Nothing => {}
+                // All is compared at the end.
+                Update::Whole => is_whole = true,
+                Update::Part(_) if is_whole => {}
+                Update::Part(part) => {
+                    wanting.scope.nexthops_from = self.numbers.next();
+                    let devices = &wanting.network.plan().wanted.devices;
+                    let numbers = self.numbers.by_gateway();
+                    let parted = difference_of_part(devices, &part, &wanting.scope, numbers);
+                    planned.extend(
+                        self.plan(parted.changes, |dst| part.before.routes.contains_key(dst)),
+                    );
+                }
+            }
+        }
+        if is_whole {
+            self.settle(&mut wanting, &mut outcome);
+        } else if self.apply(&wanting, planned, &mut outcome) {
+            self.settle_contested(&mut wanting, &mut outcome);
+        }
+        self.finish(wanting, outcome)
+    }
+
+    /// The same where no route to a peer has changed.
+    pub fn repair(&mut self) -> Outcome {
+        let Some(mut wanting) = self.wanting.take() else { return Outcome::default() };
+        let mut outcome = Outcome::default();
+        self.settle(&mut wanting, &mut outcome);
+        self.finish(wanting, outcome)
+    }
+
+    /// Whether all that was to be done last has been done.
+    pub fn is_settled(&self) -> bool {
+        self.is_settled
+    }
+
+    /// Removes every trace: devices with our mark or of our names, routes and next hops of our protocol. All links
+    /// are listed.
+    pub fn remove_everything(&mut self) -> Outcome {
+        let mut outcome = Outcome::default();
+        let mut scope = Scope::of_everything(&self.options.mark);
+        if let Some(wanting) = self.wanting.take() {
+            scope.names.extend(wanting.scope.names);
+        }
+        if !self.has_nexthops {
+            scope.nexthops = None;
+        }
+        match found::marked(&self.nl, &self.options.mark) {
+            Ok(marked) => self.names.extend(marked),
+            Err(error) => outcome.fail("list all links", error),
+        }
+        let mut names = self.names.clone();
+        names.extend(scope.names.keys());
+        let read = self.read(&scope, &names, Routes::Ours, None);
+        match read {
+            Ok(reading) => {
+                let changes = difference(&Wanted::default(), &reading.found, &scope).changes;
+                self.indices = reading.indices;
+                let planned = self.plan(changes, |_| true);
+                self.apply_with(planned, None, &mut outcome);
+            }
+            Err(error) => outcome.fail("read what is there", error),
+        }
+        self.numbers = Numbers::default();
+        self.is_settled = true;
+        outcome
+    }
+
+    /// Whether a change that was heard of is any of our business.
+    pub fn interest(&self, event: &Event) -> Nudge {
+        let Some(wanting) = &self.wanting else { return interest::without_network(event) };
+        let view = View { wanting, numbers: &self.numbers, indices: &self.indices };
+        interest::of(event, &view)
+    }
+
+    fn scope_of(&self, network: &Network) -> Scope {
+        let mut scope = Scope::new(network.conf(), &self.options.mark);
+        let earlier = self.options.previous.iter().copied();
+        scope.networks.extend(earlier);
+        if !self.has_nexthops {
+            scope.nexthops = None;
+        }
+        scope
+    }
+
+    /// Full comparison. A route of others that is in the way is only seen when ours is refused; then all
+    /// routes are read, and it is replaced or told of.
+    fn settle(&mut self, wanting: &mut Wanting, outcome: &mut Outcome) {
+        if self.settle_among(self.routes, wanting, outcome) {
+            self.settle_contested(wanting, outcome);
+        }
+    }
+
+    fn settle_contested(&mut self, wanting: &mut Wanting, outcome: &mut Outcome) {
+        if self.settle_among(Routes::All, wanting, outcome) {
+            outcome.fail("set all routes", "others to the same destinations have come meanwhile");
+        }
+    }
+
+    /// Whether a route of others that was not read is in the way.
+    fn settle_among(
+        &mut self,
+        routes: Routes,
+        wanting: &mut Wanting,
+        outcome: &mut Outcome,
+    ) -> bool {
+        wanting.scope.nexthops_from = *NEXTHOPS.start();
+        let Wanting { network, scope, .. } = &*wanting;
+        let reading = match self.read(scope, &self.names.clone(), routes, Some(network)) {
+            Ok(reading) => reading,
+            Err(error) => {
+                outcome.fail("read what is there", error);
+                return false;
+            }
+        };
+        let Difference { changes, conflicts } =
+            difference(&network.plan().wanted, &reading.found, scope);
+        // While there is one, ours would be tried and refused each time.
+        let is_route = |conflict: &Conflict| matches!(conflict, Conflict::Route { .. });
+        self.routes = if conflicts.iter().any(is_route) { Routes::All } else { Routes::Ours };
+        outcome.conflicts = conflicts;
+        self.numbers = Numbers::found(&reading.found, scope);
+        self.indices = reading.indices;
+        let seen = seen_routes(&reading.found);
+        let planned = self.plan(changes, |dst| seen.contains(dst));
+        self.apply(wanting, planned, outcome)
+    }
+
+    fn read(
+        &mut self,
+        scope: &Scope,
+        names: &BTreeSet<IfName>,
+        routes: Routes,
+        network: Option<&Network>,
+    ) -> kernel::Result<Reading> {
+        let listen = network.and_then(carrier::listen_of);
+        let carrier = &self.carrier;
+        let carries = |index| carrier.as_ref().is_some_and(|one| one.carries(index, listen));
+        let (nl, wireguard) = (&self.nl, &mut self.wireguard);
+        let mut reader = Reader { nl, wireguard, scope, routes, carries: &carries };
+        let mut reading = reader.read(names)?;
+        reading.found.extension.clone_from(&self.told);
+        Ok(reading)
+    }
+
+    /// Numbers are taken as used from now on.
+    fn plan(&mut self, changes: Vec<Change>, is_seen: impl Fn(&IpNet) -> bool) -> Vec<Planned> {
+        let plan = |change: Change| {
+            self.numbers.expect(&change);
+            let exclusive =
+                matches!(&change, Change::SetRoute { route, .. } if !is_seen(&route.dst));
+            Planned { change, exclusive }
+        };
+        changes.into_iter().map(plan).collect()
+    }
+
+    /// Whether a route of others was in the way of one of ours.
+    fn apply(&mut self, wanting: &Wanting, planned: Vec<Planned>, outcome: &mut Outcome) -> bool {
+        let is_contested = self.apply_with(planned, Some(&wanting.network), outcome);
+        if let Some(carrier) = &mut self.carrier {
+            carrier.tell(&wanting.network.plan().wanted.udp);
+        }
+        is_contested
+    }
+
+    fn apply_with(
+        &mut self,
+        planned: Vec<Planned>,
+        network: Option<&Network>,
+        outcome: &mut Outcome,
+    ) -> bool {
+        let mut applier = Applier {
+            nl: &self.nl,
+            wireguard: &mut self.wireguard,
+            carrier: &mut self.carrier,
+            indices: &mut self.indices,
+            mark: &self.options.mark,
+            secrets: &self.options.secrets,
+            listen: network.and_then(carrier::listen_of),
+            queues: self.options.queues,
+        };
+        let Applied { outcome: done, lost_nexthops, is_contested } = applier.apply(planned);
+        for id in lost_nexthops {
+            self.numbers.forget(id);
+        }
+        for change in &done.changes {
+            match change {
+                Change::CallAdded(peer) => drop(self.told.insert(peer.subnet, peer.clone())),
+                Change::CallRemoved(peer) => drop(self.told.remove(&peer.subnet)),
+                _ => {}
+            }
+        }
+        outcome.changes.extend(done.changes);
+        outcome.failures.extend(done.failures);
+        outcome.requests += done.requests;
+        is_contested
+    }
+
+    fn finish(&mut self, wanting: Wanting, mut outcome: Outcome) -> Outcome {
+        let plan = wanting.network.plan();
+        outcome.refused.clone_from(&plan.refused);
+        outcome.pod_mtu = Some(plan.pod_mtu);
+        self.wanting = Some(wanting);
+        self.is_settled = outcome.failures.is_empty();
+        outcome
+    }
+
+    /// Whether anything has changed.
+    fn refresh_on_link(&self, network: &mut Network) -> kernel::Result<bool> {
+        if !network.needs_on_link() {
+            return Ok(false);
+        }
+        let addresses: Vec<IpAddr> = network.publics().collect();
+        let on_link = on_link::look_up(&self.nl, &addresses, |name| self.names.contains(&name))?;
+        Ok(network.set_on_link(on_link))
+    }
+
+    /// Looks up addresses that no peer has had.
+    fn learn_on_link(&self, network: &mut Network, updates: &[PeerUpdate]) -> kernel::Result<()> {
+        if !network.needs_on_link() {
+            return Ok(());
+        }
+        let public = |update: &PeerUpdate| match update {
+            PeerUpdate::Set { lease, .. } => Some(lease.attributes.public),
+            PeerUpdate::Remove { .. } => None,
+        };
+        let addresses = updates.iter().filter_map(public);
+        let addresses: Vec<IpAddr> = addresses
+            .flat_map(|both| both.iter().collect::<Vec<_>>())
+            .filter(|address| !network.has_public(*address))
+            .collect();
+        let on_link = on_link::look_up(&self.nl, &addresses, |name| self.names.contains(&name))?;
+        for address in addresses {
+            network.learn_on_link(address, on_link.get(&address).copied());
+        }
+        Ok(())
+    }
+}
+
+impl Wanting {
+    fn update(&mut self, update: PeerUpdate) -> Update {
+        match update {
+            PeerUpdate::Set { name, since, lease } => {
+                let before = self.public_of(&name);
+                let public = lease.attributes.public;
+                let updated = self.network.set(&name, since, lease);
+                self.publics.extend(public.iter());
+                self.forget(&before);
+                updated
+            }
+            PeerUpdate::Remove { name } => {
+                let before = self.public_of(&name);
+                let updated = self.network.remove(&name);
+                self.forget(&before);
+                updated
+            }
+        }
+    }
+
+    fn public_of(&self, name: &str) -> Vec<IpAddr> {
+        let peer = self.network.peers().get(name);
+        peer.map_or_else(Vec::new, |(_, lease)| lease.attributes.public.iter().collect())
+    }
+
+    /// Addresses that no peer has any more.
+    fn forget(&mut self, addresses: &[IpAddr]) {
+        for address in addresses.iter().filter(|address| !self.network.has_public(**address)) {
+            self.publics.remove(address);
+        }
+    }
+}
+
+/// Destinations of routes that ours would be in place of.
+fn seen_routes(found: &Found) -> BTreeSet<IpNet> {
+    let same_key = found.routes.iter().filter(|one| one.metric == default_metric(one.route.dst));
+    same_key.map(|one| one.route.dst).collect()
+}

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Peers that come and go, few and very many; what of others is in between stays.
+
+use std::time::Instant;
+
+use agent::reconcile::Outcome;
+use testkit::in_netns;
+
+use super::node::{forwarding, ip, mac, make_eth0, network, open, public, remove, set, subnet};
+
+const VXLAN: &str = r#"{"Type": "vxlan"}"#;
+const HOST_GW: &str = r#"{"Type": "host-gw"}"#;
+
+fn assert_well(outcome: &Outcome) {
+    assert_eq!((&outcome.failures, &outcome.conflicts), (&vec![], &vec![]));
+    assert_eq!(outcome.refused, []);
+}
+
+/// Routes, neighbours and forwarding entries of ours.
+fn counts() -> (usize, usize, usize) {
+    let lines = |text: String| text.lines().count();
+    let routes = lines(ip("route show proto 112"));
+    (routes, lines(ip("neigh show nud permanent")), forwarding().len())
+}
+
+fn check_many(peers: u32) {
+    make_eth0();
+    let network = network(VXLAN, 2..peers + 2);
+    let mut reconciler = open();
+    let start = Instant::now();
+    let outcome = reconciler.set_network(network);
+    println!("{peers} peers in {:?}, {} requests", start.elapsed(), outcome.requests);
+    assert_well(&outcome);
+    let all = usize::try_from(peers).unwrap();
+    assert_eq!(counts(), (all, all, all));
+    let start = Instant::now();
+    assert!(reconciler.compare().is_quiet());
+    println!("{peers} peers compared in {:?}", start.elapsed());
+
+    let start = Instant::now();
+    let outcome = reconciler.set_peers(vec![set(VXLAN, peers + 9)]);
+    println!("one more in {:?}", start.elapsed());
+    assert_well(&outcome);
+    assert_eq!((outcome.requests, outcome.changes.len()), (4, 4));
+    assert_eq!(counts(), (all + 1, all + 1, all + 1));
+    let outcome = reconciler.set_peers(vec![remove(peers + 9), remove(2), set(VXLAN, 30_000)]);
+    assert_well(&outcome);
+    assert_eq!((outcome.requests, outcome.changes.len()), (12, 12));
+    assert_eq!(counts(), (all, all, all));
+    assert!(reconciler.compare().is_quiet());
+}
+
+#[test]
+fn a_thousand_peers() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        check_many(1000);
+    });
+}
+
+#[test]
+fn five_thousand_peers_and_one_more_costs_the_same() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        check_many(5000);
+    });
+}
+
+#[test]
+fn a_peer_that_changes_is_changed_and_nothing_else() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        make_eth0();
+        let mut reconciler = open();
+        assert_well(&reconciler.set_network(network(VXLAN, 2..4)));
+        let conf = super::node::conf(VXLAN);
+        let mut lease = super::node::lease(&conf, 2);
+        lease.attributes = super::node::lease(&conf, 77).attributes;
+        let name = "node-2".to_owned();
+        let update = agent::reconcile::PeerUpdate::Set { name, since: 0, lease };
+        let outcome = reconciler.set_peers(vec![update]);
+        assert_well(&outcome);
+        let texts: Vec<String> = outcome.changes.iter().map(ToString::to_string).collect();
+        let (new, old) = (mac(77), mac(2));
+        assert_eq!(
+            texts,
+            [
+                format!("set forwarding {new} dst {} dev flannel.1", public(77)),
+                format!("set neighbour 10.0.2.0 lladdr {new} dev flannel.1"),
+                format!("remove forwarding {old} dst {} dev flannel.1", public(2)),
+            ]
+        );
+        let shown = forwarding().join("\n");
+        assert!(shown.contains(&new) && !shown.contains(&old), "{shown}");
+        assert!(ip("neigh show 10.0.2.0 dev flannel.1").contains(&new));
+    });
+}
+
+#[test]
+fn peers_that_left_while_nobody_watched_are_removed() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        make_eth0();
+        assert_well(&open().set_network(network(VXLAN, 2..10)));
+        assert_eq!(counts(), (8, 8, 8));
+        let index = ip("-o link show flannel.1");
+        let mut reconciler = open();
+        let outcome = reconciler.set_network(network(VXLAN, 5..12));
+        assert_well(&outcome);
+        assert_eq!(counts(), (7, 7, 7));
+        assert_eq!(ip("-o link show flannel.1"), index, "the device was kept");
+        assert_eq!(ip("nexthop show").lines().count(), 7);
+        assert!(!outcome.changes.iter().any(|change| change.to_string().contains(&subnet(7))));
+        assert!(reconciler.compare().is_quiet());
+    });
+}
+
+#[test]
+fn devices_of_an_earlier_configuration_are_removed() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        make_eth0();
+        let other = r#"{"Type": "vxlan", "VNI": 7}"#;
+        let mut first = open();
+        first.set_network(network(other, std::iter::empty()));
+        assert!(ip("link show").contains("flannel.7:"));
+        let mut reconciler = open();
+        assert_well(&reconciler.set_network(network(VXLAN, 2..4)));
+        let shown = ip("link show");
+        assert!(shown.contains("flannel.1:") && !shown.contains("flannel.7:"), "{shown}");
+        // To another backend and back, without a restart.
+        assert_well(&reconciler.set_network(network(HOST_GW, 2..4)));
+        assert!(!ip("link show").contains("flannel"));
+        let shown = ip("route show 10.0.3.0/24");
+        assert!(shown.contains(" via 172.16.0.3 dev eth0 proto 112"), "{shown}");
+        assert_well(&reconciler.set_network(network(VXLAN, 2..4)));
+        assert_eq!(counts(), (2, 2, 2));
+    });
+}
+
+#[test]
+fn what_others_have_made_stays() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        make_eth0();
+        for made in [
+            "link add cni0 type bridge",
+            "link set cni0 up",
+            "address add 10.0.1.1/24 dev cni0",
+            "link add flannel.9 type vxlan id 9 dstport 8472 dev eth0",
+            "route add 10.0.77.0/24 via 172.16.0.77 dev eth0",
+            "route add 10.0.3.0/24 via 172.16.0.77 dev eth0 metric 50",
+            "route add 192.0.2.0/24 via 172.16.0.77 dev eth0 proto 112",
+            "nexthop add id 7 via 172.16.0.77 dev eth0 protocol 112",
+            "nexthop add id 8 via 172.16.0.77 dev eth0 protocol static",
+            "neigh add 172.16.0.78 lladdr 02:00:00:00:00:78 dev eth0 nud permanent",
+        ] {
+            ip(made);
+        }
+        let shown = || {
+            let [routes, nexthops] = ["route show", "nexthop show"].map(ip);
+            let routes = routes.lines().filter(|line| !line.contains("flannel.1"));
+            let nexthops = nexthops.lines().filter(|line| !line.contains("flannel.1"));
+            let kept: Vec<String> = routes.chain(nexthops).map(str::to_owned).collect();
+            let links =
+                ["cni0", "flannel.9", "eth0"].map(|name| ip(&format!("address show {name}")));
+            (kept, links, ip("neigh show dev eth0 nud permanent"))
+        };
+        let before = shown();
+        let mut reconciler = open();
+        assert_well(&reconciler.set_network(network(VXLAN, 2..4)));
+        ip("address add 192.0.2.9/32 dev flannel.1");
+        assert!(reconciler.compare().is_quiet());
+        assert!(ip("address show flannel.1").contains("192.0.2.9/32"));
+        assert_well(&reconciler.set_network(network(HOST_GW, std::iter::empty())));
+        assert_eq!(shown(), before);
+    });
+}
+
+#[test]
+fn a_route_or_device_of_others_in_the_way_is_told_and_left_alone() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        make_eth0();
+        ip("route add 10.0.3.0/24 via 172.16.0.77 dev eth0 proto static");
+        let mut reconciler = open();
+        for _ in 0..2 {
+            let outcome = reconciler.set_network(network(VXLAN, 2..5));
+            let told: Vec<String> = outcome.conflicts.iter().map(ToString::to_string).collect();
+            assert_eq!(told, ["a route to 10.0.3.0/24 of protocol 4 is in the way: remove it"]);
+            assert_eq!(outcome.failures, []);
+            assert!(ip("route show 10.0.3.0/24").contains("proto static"));
+            assert_eq!(ip("route show proto 112").lines().count(), 2);
+        }
+        let again = reconciler.compare();
+        assert_eq!((again.changes.len(), again.conflicts.len()), (0, 1));
+        ip("route del 10.0.3.0/24");
+        assert_well(&reconciler.compare());
+        assert_eq!(ip("route show proto 112").lines().count(), 3);
+        // One that comes to where a new peer's goes.
+        ip("route add 10.0.9.0/24 via 172.16.0.77 dev eth0 proto static");
+        let outcome = reconciler.set_peers(vec![set(VXLAN, 9), set(VXLAN, 10)]);
+        assert_eq!((outcome.conflicts.len(), outcome.failures.len()), (1, 0));
+        assert!(ip("route show 10.0.10.0/24").contains("dev flannel.1"));
+        assert!(ip("route show 10.0.9.0/24").contains("proto static"));
+
+        ip("link delete flannel.1");
+        ip("link add flannel.1 type bridge");
+        let outcome = reconciler.compare();
+        let told = outcome.conflicts[0].to_string();
+        assert!(told.starts_with("device flannel.1 is a bridge that is not ours"), "{told}");
+        assert_eq!(outcome.failures, []);
+    });
+}
+
+#[test]
+fn flannels_routes_are_taken_over_in_place() {
+    in_netns(|| {
+        make_eth0();
+        ip("route add 10.0.2.0/24 via 172.16.0.2 dev eth0");
+        ip("route add 10.0.3.0/24 via 172.16.0.99 dev eth0");
+        let mut reconciler = open();
+        assert_well(&reconciler.set_network(network(HOST_GW, 2..5)));
+        let shown = ip("route show root 10.0.0.0/8");
+        assert_eq!(shown.lines().count(), 3, "{shown}");
+        assert!(shown.lines().all(|line| line.contains("proto 112")), "{shown}");
+        assert!(shown.contains("via 172.16.0.3 ") && !shown.contains("172.16.0.99"), "{shown}");
+        assert!(reconciler.compare().is_quiet());
+    });
+}
+
+#[test]
+fn every_trace_is_removed() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        make_eth0();
+        let before = ["link show", "address show", "route show", "nexthop show"].map(ip);
+        assert_well(&open().set_network(network(VXLAN, 2..20)));
+        // By another process, that knows of no configuration.
+        assert_well(&open().remove_everything());
+        assert_eq!(["link show", "address show", "route show", "nexthop show"].map(ip), before);
+        assert_well(&open().set_network(network(HOST_GW, 2..20)));
+        assert_eq!(ip("route show proto 112").lines().count(), 18);
+        assert_well(&open().remove_everything());
+        assert_eq!(["link show", "address show", "route show", "nexthop show"].map(ip), before);
+    });
+}
+
+#[test]
+fn a_dry_run_tells_and_changes_nothing() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        make_eth0();
+        let before = ["link show", "address show", "route show", "nexthop show"].map(ip);
+        let mut reconciler = open();
+        let told = reconciler.dry_run(network(VXLAN, 2..4)).unwrap();
+        assert_eq!(["link show", "address show", "route show", "nexthop show"].map(ip), before);
+        let done = reconciler.set_network(network(VXLAN, 2..4));
+        assert_eq!(told.changes, done.changes);
+        assert_eq!(reconciler.dry_run(network(VXLAN, 2..4)).unwrap().changes, []);
+    });
+}

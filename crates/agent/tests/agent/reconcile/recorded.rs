@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Fed with the keys and values of real flannel nodes, a namespace has what flannel had made.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+
+use kernel::{IfName, Netlink};
+use overlay::Addresses;
+use overlay::lease::Lease;
+use overlay::netconf::NetConf;
+use overlay::plan::{Network, Underlay};
+use serde_json::Value;
+use testkit::in_netns;
+
+use super::node::{forwarding, ip, ip_json, open};
+
+struct Recorded {
+    conf: NetConf,
+    sections: BTreeMap<String, Vec<String>>,
+    address: IpAddr,
+}
+
+impl Recorded {
+    fn read(text: &str) -> Self {
+        let mut sections: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let mut section = "head".to_owned();
+        for line in text.lines() {
+            match line.strip_prefix("--- ") {
+                Some(name) => section = name.to_owned(),
+                None => sections.entry(section.clone()).or_default().push(line.to_owned()),
+            }
+        }
+        let conf = NetConf::parse(sections["head"][0].strip_prefix("conf: ").unwrap()).unwrap();
+        let eth0 = sections["addr"].iter().find(|line| line.starts_with("eth0")).unwrap();
+        let words = eth0.split(' ').filter_map(|word| word.split('/').next()?.parse().ok());
+        let address = words.into_iter().next().unwrap();
+        Self { conf, sections, address }
+    }
+
+    fn lines(&self, section: &str) -> &[String] {
+        self.sections.get(section).map_or(&[], Vec::as_slice)
+    }
+
+    fn network(&self) -> Network {
+        let leases = self.lines("keys").chunks(2);
+        let mut leases: BTreeMap<String, (u64, Lease)> = leases
+            .map(|pair| (pair[0].clone(), (0, Lease::parse(&pair[0], pair[1].as_bytes()).unwrap())))
+            .collect();
+        let is_own = |lease: &Lease| lease.attributes.public.iter().any(|one| one == self.address);
+        let own = leases.iter().find(|(_, (_, lease))| is_own(lease)).unwrap().0.clone();
+        let (_, lease) = leases.remove(&own).unwrap();
+        let name: IfName = "eth0".parse().unwrap();
+        let link = kernel::link::by_name(&Netlink::open().unwrap(), name).unwrap().unwrap();
+        let addresses = Addresses {
+            v4: Some(self.address.to_string().parse().unwrap()),
+            v6: Some("fd00:90::1".parse().unwrap()),
+        };
+        let on_link = HashMap::new();
+        let underlay = Underlay { name, index: link.index, mtu: link.mtu, addresses, on_link };
+        Network::new(self.conf.clone(), lease, underlay, leases).unwrap()
+    }
+
+    /// Routes of the network, but not the kernel's own.
+    fn routes(&self) -> BTreeSet<String> {
+        let lines = self.lines("route").iter().chain(self.lines("route6"));
+        let ours = lines.filter(|line| line.starts_with("10.5.") || line.starts_with("fd00:5:"));
+        ours.filter(|line| !line.contains("proto kernel")).cloned().collect()
+    }
+
+    fn on_flannel(&self, section: &str, word: &str) -> BTreeSet<String> {
+        let lines = self.lines(section).iter().filter(|line| line.contains("dev flannel"));
+        lines.filter(|line| line.ends_with(word)).cloned().collect()
+    }
+
+    /// Name and address, without those that the kernel gives by itself.
+    fn addresses(&self) -> BTreeSet<String> {
+        let lines = self.lines("addr").iter().filter(|line| line.starts_with("flannel"));
+        let shown = lines.flat_map(|line| {
+            let (name, rest) = line.split_once(' ').unwrap();
+            rest.split(' ').skip(1).map(move |word| format!("{name} {word}"))
+        });
+        shown.filter(|line| !line.contains(" fe80:")).collect()
+    }
+}
+
+/// What the node of the record had before flannel came.
+fn make_node(recorded: &Recorded) {
+    ip("link add eth0 type veth peer name wire");
+    ip("link set eth0 up");
+    ip("link set wire up");
+    ip(&format!("address add {}/24 dev eth0", recorded.address));
+    ip("address add fd00:90::1/64 dev eth0 nodad");
+    ip("route add default via 192.168.90.254");
+    ip("-6 route add default via fd00:90::fe");
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value[key].as_str().unwrap_or_default()
+}
+
+fn shown_route(route: &Value) -> String {
+    let dst = text(route, "dst");
+    let is_v6 = dst.contains(':');
+    let via = match text(route, "gateway") {
+        "" => String::new(),
+        gateway => format!(" via {gateway}"),
+    };
+    let has_onlink = route["flags"].as_array().unwrap().iter().any(|flag| flag == "onlink");
+    let onlink = if has_onlink { " onlink" } else { "" };
+    let (metric, rest) = if is_v6 { (" metric 1024", " pref medium") } else { ("", "") };
+    format!("{dst}{via} dev {}{metric}{onlink}{rest}", text(route, "dev"))
+}
+
+fn check(recorded: &str) {
+    let recorded = Recorded::read(recorded);
+    make_node(&recorded);
+    let mut reconciler = open();
+    let outcome = reconciler.set_network(recorded.network());
+    assert_eq!(
+        (&outcome.failures, &outcome.conflicts, &outcome.refused),
+        (&vec![], &vec![], &vec![])
+    );
+
+    let routes = [ip_json("-4 route show proto 112"), ip_json("-6 route show proto 112")].concat();
+    assert_eq!(routes.iter().map(shown_route).collect::<BTreeSet<_>>(), recorded.routes());
+    let neighbours =
+        [ip_json("-4 neigh show nud permanent"), ip_json("-6 neigh show nud permanent")];
+    let neighbours: BTreeSet<String> = neighbours
+        .concat()
+        .iter()
+        .map(|one| {
+            let (dst, dev, mac) = (text(one, "dst"), text(one, "dev"), text(one, "lladdr"));
+            format!("{dst} dev {dev} lladdr {mac} PERMANENT")
+        })
+        .collect();
+    assert_eq!(neighbours, recorded.on_flannel("neigh", "PERMANENT"));
+    assert_eq!(BTreeSet::from_iter(forwarding()), recorded.on_flannel("fdb", "self permanent"));
+    let mut addresses = BTreeSet::new();
+    for device in
+        ip_json("address show").iter().filter(|one| text(one, "ifname").starts_with("flannel"))
+    {
+        for address in device["addr_info"].as_array().unwrap() {
+            let (local, len) = (text(address, "local"), &address["prefixlen"]);
+            if !local.starts_with("fe80:") {
+                addresses.insert(format!("{} {local}/{len}", text(device, "ifname")));
+            }
+        }
+        assert_eq!(device["ifalias"], "podwire");
+        let sysctl = format!("/proc/sys/net/ipv6/conf/{}/accept_ra", text(device, "ifname"));
+        assert_eq!(std::fs::read_to_string(sysctl).unwrap().trim(), "0");
+    }
+    assert_eq!(addresses, recorded.addresses());
+    check_links(&recorded);
+    let again = reconciler.compare();
+    assert!(again.is_quiet(), "{again:?}");
+}
+
+/// Ours is in the words of `ip` that were recorded, but for offloads of the TUN device.
+fn check_links(recorded: &Recorded) {
+    let shown = ip("-d link show");
+    let links: Vec<&str> = shown.lines().filter(|line| line.contains(": flannel")).collect();
+    let heads = recorded.lines("link").iter().filter(|line| !line.starts_with(' ')).count();
+    assert_eq!(links.len(), heads, "{shown}");
+    for line in recorded.lines("link").iter().filter(|line| !line.contains("tun type")) {
+        let line = line.trim();
+        assert!(shown.contains(line), "{line:?} is not in\n{shown}");
+    }
+}
+
+#[test]
+fn vxlan_on_one_node() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        check(include_str!("../../../../overlay/tests/overlay/recorded/vxlan-n1.txt"));
+    });
+}
+
+#[test]
+fn vxlan_on_the_other_node() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        check(include_str!("../../../../overlay/tests/overlay/recorded/vxlan-n2.txt"));
+    });
+}
+
+#[test]
+fn vxlan_with_direct_routing_and_all_options() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        check(include_str!("../../../../overlay/tests/overlay/recorded/vxlan-direct.txt"));
+    });
+}
+
+#[test]
+fn vxlan_with_both_families() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        check(include_str!("../../../../overlay/tests/overlay/recorded/vxlan-dual.txt"));
+    });
+}
+
+#[test]
+fn host_gw() {
+    in_netns(|| check(include_str!("../../../../overlay/tests/overlay/recorded/hostgw.txt")));
+}
+
+#[test]
+fn udp() {
+    in_netns(|| check(include_str!("../../../../overlay/tests/overlay/recorded/udp.txt")));
+}

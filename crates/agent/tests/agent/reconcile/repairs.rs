@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What others break, the kernel thread repairs by itself.
+
+use std::time::Duration;
+
+use agent::reconcile::{KernelThread, Report};
+use testkit::{in_netns, wait_for};
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::node::{SOON, forwarding, ip, make_eth0, network, options, public};
+
+const VXLAN: &str = r#"{"Type": "vxlan"}"#;
+
+/// No comparison at intervals helps.
+const NEVER: Duration = Duration::from_secs(100_000);
+
+struct Lab {
+    thread: KernelThread,
+    reports: UnboundedReceiver<Report>,
+}
+
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+}
+
+impl Lab {
+    fn new(backend: &str) -> Self {
+        make_eth0();
+        let (thread, reports) = KernelThread::start(options(), NEVER).unwrap();
+        let network = network(backend, 2..5);
+        let outcome = block_on(thread.run(move |one| one.set_network(network))).unwrap();
+        assert_eq!((&outcome.failures, &outcome.conflicts), (&vec![], &vec![]));
+        Self { thread, reports }
+    }
+
+    /// All that is compared.
+    fn shown() -> String {
+        let link = ip("-d link show dev flannel.1");
+        // Its number changes when it is made again.
+        let link = link.split_once(": ").unwrap().1.to_owned();
+        let parts = [
+            link,
+            ip("-o -4 address show dev flannel.1").split_once(": ").unwrap().1.to_owned(),
+            ip("-4 route show proto 112"),
+            ip("neigh show nud permanent"),
+            forwarding().join("\n"),
+            ip("nexthop show"),
+        ];
+        let lines = |part: &String| {
+            let mut lines: Vec<String> = part.lines().map(|line| line.trim().to_owned()).collect();
+            lines.sort();
+            lines.join("\n")
+        };
+        parts.iter().map(lines).collect::<Vec<_>>().join("\n--\n")
+    }
+
+    fn is_repaired_after(&mut self, what: &str, breaking: impl FnOnce()) {
+        let before = Self::shown();
+        while self.reports.try_recv().is_ok() {}
+        breaking();
+        let report = block_on(self.reports.recv()).unwrap();
+        let Report::Repaired(outcome) = report else { panic!("{what}: {report:?}") };
+        assert!(!outcome.changes.is_empty() && outcome.failures.is_empty(), "{what}: {outcome:?}");
+        let mut now = String::new();
+        wait_for(&format!("{what} to be repaired"), SOON, || {
+            now = testkit::try_run("ip", &["link", "show", "dev", "flannel.1"])
+                .map_or_else(|why| why, |_| Self::shown());
+            now == before
+        });
+    }
+
+    /// Our own changes are no reason for more.
+    fn is_at_rest(&mut self) {
+        let outcome = block_on(self.thread.run(|one| one.compare())).unwrap();
+        assert!(outcome.is_quiet(), "{outcome:?}");
+    }
+}
+
+#[test]
+fn every_part_of_a_vxlan_is_repaired() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        let mut lab = Lab::new(VXLAN);
+        for what in [
+            "link delete flannel.1",
+            "link set flannel.1 down",
+            "link set flannel.1 mtu 1400",
+            "link set flannel.1 address 02:12:34:56:78:9a",
+            "link set flannel.1 alias other",
+            "link set flannel.1 type vxlan id 1 learning",
+            "address del 10.0.1.0/32 dev flannel.1",
+            "address add 10.0.99.0/32 dev flannel.1",
+            "route del 10.0.3.0/24",
+            "route replace 10.0.3.0/24 dev eth0 proto 112",
+            "route add 10.0.99.0/24 dev flannel.1 proto boot",
+            "nexthop flush proto 112",
+            "neigh del 10.0.3.0 dev flannel.1",
+            "neigh replace 10.0.3.0 lladdr 02:12:34:56:78:9a dev flannel.1 nud permanent",
+            "neigh replace 10.0.99.0 lladdr 02:12:34:56:78:9a dev flannel.1 nud permanent",
+        ] {
+            lab.is_repaired_after(what, || drop(ip(what)));
+        }
+        let mac = super::node::mac(3);
+        let public = public(3).to_string();
+        let bridge = |args: &str| {
+            testkit::run("bridge", &args.split_whitespace().collect::<Vec<_>>());
+        };
+        for what in [
+            format!("fdb del {mac} dev flannel.1 dst {public} self"),
+            format!("fdb replace {mac} dev flannel.1 dst 172.16.0.77 self"),
+            "fdb add 02:12:34:56:78:9a dev flannel.1 dst 172.16.0.77 self".to_owned(),
+        ] {
+            lab.is_repaired_after(&what, || bridge(&what));
+        }
+        lab.is_at_rest();
+    });
+}
+
+#[test]
+fn an_underlay_that_changes_is_told() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        let mut lab = Lab::new(VXLAN);
+        for what in [
+            "link set eth0 mtu 1400",
+            "address add 172.16.0.9/12 dev eth0",
+            "address del 172.16.0.1/12 dev eth0",
+        ] {
+            while lab.reports.try_recv().is_ok() {}
+            ip(what);
+            let report = wait_some_report(&mut lab.reports, what);
+            assert_eq!(report, Report::Underlay, "{what}");
+        }
+    });
+}
+
+fn wait_some_report(reports: &mut UnboundedReceiver<Report>, what: &str) -> Report {
+    let report = testkit::wait_some(SOON, || reports.try_recv().ok());
+    report.unwrap_or_else(|| panic!("{what}: nothing was told"))
+}
