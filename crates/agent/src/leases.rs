@@ -13,7 +13,7 @@ use std::sync::Arc;
 use overlay::lease::Lease;
 use store::{Error, Revision, Snapshot, Store};
 
-pub use self::acquire::{AcquireError, Held, Renewal, Want};
+pub use self::acquire::{AcquireError, Held, Renewal, TIME_TO_LIVE, Want};
 pub use self::follow::{Follow, News};
 pub use self::keys::Keys;
 

@@ -9,6 +9,8 @@ pub mod leases;
 pub mod notify;
 pub mod options;
 pub mod reconcile;
+pub mod run;
 pub mod serve;
+mod session;
 pub mod subnet_env;
 pub mod underlay;

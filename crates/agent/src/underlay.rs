@@ -2,6 +2,8 @@
 //! The choice of the interface to other nodes and of this node's addresses on it: a pure function of
 //! what was told and what is there. Where nothing fits, the reason is told, and the agent waits.
 
+mod facts;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use kernel::{IfIndex, IfName};

@@ -92,8 +92,9 @@ fn is_of(entry: &Entry, asker: &Asker) -> bool {
     }
 }
 
-/// Both families, or neither, and each one of the pool's.
-fn fits(pools: &PerFamily<Pool>, subnets: &Prefixes) -> bool {
+/// Whether subnets are ones that a node may have: both families, or neither, and each one of the
+/// pool's.
+pub fn fits(pools: &PerFamily<Pool>, subnets: &Prefixes) -> bool {
     Family::ALL.into_iter().all(|family| match (pools.get(family), subnets.get(family)) {
         (Some(pool), Some(subnet)) => pool.has(subnet),
         (None, None) => true,

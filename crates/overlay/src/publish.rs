@@ -72,6 +72,20 @@ pub fn attributes(conf: &NetConf, identity: &Identity<'_>) -> Result<Attributes,
     Ok(Attributes { public: Addresses { v4, v6 }, data })
 }
 
+/// With the hardware addresses that others know of this node, where they are of the same network
+/// number: what is in flight to it, and what flannel chose for it before, stays good.
+pub fn keep_macs(mut attributes: Attributes, before: &Attributes) -> Attributes {
+    if let (Data::Vxlan(now), Data::Vxlan(before)) = (&mut attributes.data, &before.data) {
+        let kept = |now: Option<Vtep>, before: Option<Vtep>| match (now, before) {
+            (Some(now), Some(before)) if now.vni == before.vni => Some(before),
+            (now, _) => now,
+        };
+        now.v4 = kept(now.v4, before.v4);
+        now.v6 = kept(now.v6, before.v6);
+    }
+    attributes
+}
+
 /// The families that carry: those that pods have, and where the node has no address of one, the
 /// other.
 fn carriers(conf: &NetConf, identity: &Identity<'_>) -> Vec<Family> {
@@ -170,6 +184,25 @@ mod tests {
             r#"{v4},"BackendType":"wireguard","BackendData":{{"PublicKey":"{key}","Port":51820}}}}"#
         );
         check("4", r#"{"Type":"wireguard"}"#, &wanted);
+    }
+
+    #[test]
+    fn a_hardware_address_that_others_know_is_kept() {
+        let data = |text: &str| {
+            let text = format!(r#"{{"PublicIP":"192.0.2.1","PublicIPv6":null,{text}}}"#);
+            Attributes::parse(text.as_bytes()).unwrap()
+        };
+        let vxlan = |vni: u32, mac: &str| {
+            data(&format!(
+                r#""BackendType":"vxlan","BackendData":{{"VNI":{vni},"VtepMAC":"{mac}"}}"#
+            ))
+        };
+        let (ours, theirs) = ("02:00:00:00:00:01", "76:40:2b:2c:32:07");
+        assert_eq!(keep_macs(vxlan(1, ours), &vxlan(1, theirs)), vxlan(1, theirs));
+        assert_eq!(keep_macs(vxlan(1, ours), &vxlan(2, theirs)), vxlan(1, ours));
+        let other = data(r#""BackendType":"host-gw""#);
+        assert_eq!(keep_macs(vxlan(1, ours), &other), vxlan(1, ours));
+        assert_eq!(keep_macs(other.clone(), &vxlan(1, ours)), other);
     }
 
     #[test]

@@ -43,6 +43,21 @@ pub struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Connect this node's pods to those of other nodes, as flanneld does
+    #[command(
+        disable_help_flag = true,
+        after_help = "\
+Examples:
+  podwire agent --help                                     all options
+  podwire agent --net-config '{\"Network\": \"10.244.0.0/16\", \"Backend\": {\"Type\": \"vxlan\"}}'
+  podwire agent --etcd-endpoints https://10.0.0.1:2379     with flannel's keys in etcd
+  podwire agent --config /etc/podwire/agent.toml           with options from a file"
+    )]
+    Agent {
+        /// Options of the agent, which are flanneld's and more.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTION")]
+        args: Vec<String>,
+    },
     /// Attach namespaces to networks, as cnitool does
     #[command(subcommand)]
     Net(NetCommand),

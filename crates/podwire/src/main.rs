@@ -2,6 +2,7 @@
 //! `podwire`: networks, pods and a demonstration for people. Called by a plugin's name it is that
 //! plugin.
 
+mod agent;
 mod cli;
 mod config;
 mod demo;
@@ -44,6 +45,7 @@ fn called_as() -> Option<&'static cni::Plugin> {
 
 fn run(cli: &Cli) -> Result<ExitCode> {
     match &cli.command {
+        Command::Agent { args } => agent::run(args)?,
         Command::Net(command) => net::run(command, cli.output)?,
         Command::Pod(command) => return pod::run(command, cli.output),
         Command::Demo(asked) => demo::run(*asked, cli.output)?,

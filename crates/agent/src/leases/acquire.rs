@@ -138,6 +138,28 @@ impl Leases {
         }))
     }
 
+    /// A lease that is held, with other attributes perhaps: its node has moved, and keeps its pods.
+    /// None where somebody else has written it since, or the network no longer has such subnets.
+    pub async fn keep_with(
+        &self,
+        held: &Held,
+        want: &Want<'_>,
+    ) -> Result<Option<Held>, AcquireError> {
+        let entry = self.store.get(&self.keys.lease(&held.name)).await?;
+        let is_ours = |entry: &Entry| entry.revision == held.revision;
+        let Some(entry) = entry.filter(is_ours) else { return Ok(None) };
+        if !allocate::fits(want.pools, &held.lease.subnets) {
+            return Ok(None);
+        }
+        Ok(match self.write_over(&entry, want.attributes).await? {
+            Written::Done(revision) => {
+                let lease = Lease { attributes: want.attributes.clone(), ..held.lease.clone() };
+                Some(Held { lease, revision, ..held.clone() })
+            }
+            Written::Conflict(_) => None,
+        })
+    }
+
     fn entry<'a>(&self, snapshot: &'a Snapshot, subnets: &Prefixes) -> Option<&'a Entry> {
         let key = self.keys.lease(&print_key(subnets));
         snapshot.entries.iter().find(|entry| entry.key == key)

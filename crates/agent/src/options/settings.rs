@@ -73,6 +73,17 @@ pub enum StoreChoice {
     Kubernetes(Kubernetes),
 }
 
+impl StoreChoice {
+    /// As options and people call it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Embedded(_) => "embedded",
+            Self::Etcd(_) => "etcd",
+            Self::Kubernetes(_) => "kubernetes",
+        }
+    }
+}
+
 /// How etcd is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Etcd {

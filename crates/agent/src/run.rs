@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The agent at work: sessions, one after the other, and all that shows of them.
+//!
+//! Everything happens on the thread that polls this, and on threads that it starts, all in the network
+//! namespace of the first: one process can have an agent in each of several namespaces.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use overlay::Prefixes;
+use store::embedded::Embedded;
+use store::etcd::{Credentials, Etcd, EtcdConf, Identity, Tls};
+use store::{Revision, Store};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::{Instant, interval, sleep_until};
+
+use crate::board::{BEAT_EVERY, Board, Part};
+use crate::cni_conf::CniConf;
+use crate::leases::{Follow, Held, Leases};
+use crate::options::{Settings, StoreChoice};
+use crate::reconcile::{KernelThread, Options, Outcome, Reconciler, Report, Secrets, StartError};
+use crate::session::{End, Next, chain};
+use crate::{serve, subnet_env};
+
+/// Under which the embedded store has the network.
+const PREFIX: &str = "/coreos.com/network";
+/// So long at most until a session that did not begin is tried again, whatever happens.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Between two sessions at least, so that two who fight over a lease do not do so at full speed.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Why an agent cannot work at all.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Kernel(#[from] StartError),
+    #[error("open the store")]
+    Store(#[from] store::Error),
+    #[error(transparent)]
+    Serve(#[from] serve::Error),
+}
+
+/// An agent at work.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) settings: Settings,
+    pub(crate) board: Board,
+    pub(crate) leases: Leases,
+    pub(crate) kernel: KernelThread,
+    pub(crate) reports: UnboundedReceiver<Report>,
+    /// Of this session, or of the last one.
+    pub(crate) held: Option<Held>,
+    pub(crate) mark: String,
+}
+
+/// Works until it is dropped, or cannot begin. What it has made in the kernel stays.
+pub async fn run(settings: Settings, board: Board) -> Result<Infallible, Error> {
+    let listener = settings.health.map(|(ip, port)| serve::listen(ip, port)).transpose()?;
+    let socket = serve::Socket::create(&settings.run_dir)?;
+    let served = serve::both(listener, Some(socket), &board);
+    let conf = CniConf::of(&settings);
+    let worker = Worker::start(settings, board.clone()).await?;
+    let kept = async {
+        match conf {
+            Some(conf) => conf.keep(board).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        never = worker.work() => match never {},
+        () = served => unreachable!("it serves until it is dropped"),
+        () = kept => unreachable!("it is kept until it is dropped"),
+    }
+}
+
+impl Worker {
+    async fn start(settings: Settings, board: Board) -> Result<Self, Error> {
+        let leases = open(&settings.store).await?;
+        let mark = "podwire".to_owned();
+        let options = Options {
+            mark: mark.clone(),
+            previous: Vec::new(),
+            secrets: Secrets::default(),
+            queues: 2,
+        };
+        let (kernel, reports) = KernelThread::start(options, settings.compare_every)?;
+        Ok(Self { settings, board, leases, kernel, reports, held: None, mark })
+    }
+
+    async fn work(mut self) -> Infallible {
+        loop {
+            let started = Instant::now();
+            let end = match self.begin().await {
+                Ok(mut session) => match self.follow(&mut session).await {
+                    Ok(never) => match never {},
+                    Err(end) => end,
+                },
+                Err(end) => end,
+            };
+            self.pause(end, started).await;
+        }
+    }
+
+    /// Tells why there is no session, and waits for what may change that.
+    async fn pause(&mut self, end: End, started: Instant) {
+        let End { part, why, next } = end;
+        match next {
+            Next::Now => {
+                tracing::info!(%why, "begins anew");
+                sleep_until(started + PAUSE).await;
+            }
+            Next::News(seen) => {
+                tracing::warn!(part = part.name(), %why, "waits");
+                self.board.problem(part, why);
+                self.wait(seen).await;
+                self.board.solved(part);
+            }
+        }
+    }
+
+    async fn wait(&mut self, seen: Option<Revision>) {
+        let mut follow = seen.map(|revision| self.leases.follow(revision));
+        let deadline = Instant::now() + PATIENCE;
+        let mut beats = interval(BEAT_EVERY);
+        loop {
+            tokio::select! {
+                () = news(&mut follow) => return,
+                report = self.reports.recv() => if matches!(report, Some(Report::Underlay) | None) {
+                    return;
+                },
+                _ = beats.tick() => self.board.beat(),
+                () = sleep_until(deadline) => return,
+            }
+        }
+    }
+
+    /// Has the kernel thread do something.
+    pub(crate) async fn kernel(
+        &self,
+        command: impl FnOnce(&mut Reconciler) -> Outcome + Send + 'static,
+    ) -> Result<Outcome, End> {
+        let done = self.kernel.run(command).await;
+        done.map_err(|stopped| End::wait(Part::Kernel, stopped.to_string(), None))
+    }
+
+    /// What this node had when an agent, or flanneld, last ran here.
+    pub(crate) fn previous(&self) -> Option<Prefixes> {
+        let read = subnet_env::read(&self.settings.subnet_file);
+        let env = read.inspect_err(|error| tracing::warn!(error = chain(error), "passed over"));
+        Prefixes::of(env.ok()??.subnets)
+    }
+
+    pub(crate) fn random(&self) -> u64 {
+        use std::hash::{BuildHasher, RandomState};
+        RandomState::new().hash_one(0)
+    }
+}
+
+/// Never, where nothing is followed. An error ends the wait as well: the next session tells it.
+async fn news(follow: &mut Option<Follow>) {
+    match follow {
+        Some(follow) => drop(follow.next().await),
+        None => std::future::pending().await,
+    }
+}
+
+async fn open(choice: &StoreChoice) -> Result<Leases, store::Error> {
+    let (store, prefix): (Arc<dyn Store>, &str) = match choice {
+        StoreChoice::Embedded(path) => (Arc::new(Embedded::open(path).await?), PREFIX),
+        StoreChoice::Etcd(etcd) => (Arc::new(Etcd::new(&etcd_conf(etcd))?), &etcd.prefix),
+        StoreChoice::Kubernetes(_) => {
+            return Err(store::Error::Invalid("kubernetes is not there yet".to_owned()));
+        }
+    };
+    Ok(Leases::new(store, prefix))
+}
+
+fn etcd_conf(told: &crate::options::Etcd) -> EtcdConf {
+    let identity = told.tls.identity.clone();
+    let identity = identity.map(|(certificate, key)| Identity { certificate, key });
+    let credentials = told.user.clone().map(|(user, password)| Credentials { user, password });
+    EtcdConf {
+        endpoints: told.endpoints.clone(),
+        tls: told.tls.authority.clone().map(|ca| Tls { ca, identity }),
+        credentials,
+    }
+}

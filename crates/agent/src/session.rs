@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A session: one configuration of the network, one underlay, one lease. When any of these is
+//! another, the session ends and the next one begins; the kernel is changed by what differs, so pods
+//! notice nothing of it.
+
+mod begin;
+mod follow;
+mod post;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use overlay::netconf::NetConf;
+use overlay::plan;
+use store::Revision;
+
+use crate::board::Part;
+use crate::leases::{Follow, Held};
+
+/// Why a session has ended, or did not begin.
+#[derive(Debug)]
+pub struct End {
+    /// Whose business it is.
+    pub part: Part,
+    pub why: String,
+    pub next: Next,
+}
+
+/// When the next session is to be tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// At once.
+    Now,
+    /// When the store has something newer than this, the interfaces change, or after a while.
+    News(Option<Revision>),
+}
+
+impl End {
+    pub fn now(part: Part, why: impl Into<String>) -> Self {
+        Self { part, why: why.into(), next: Next::Now }
+    }
+
+    pub fn wait(part: Part, why: impl Into<String>, seen: Option<Revision>) -> Self {
+        Self { part, why: why.into(), next: Next::News(seen) }
+    }
+}
+
+/// What holds for as long as a session does.
+#[derive(Debug)]
+pub struct Session {
+    conf: NetConf,
+    /// As it stands in the store.
+    conf_text: String,
+    underlay: plan::Underlay,
+    held: Held,
+    follow: Follow,
+    /// Peers that cannot be understood, with the reason.
+    bad: BTreeMap<String, String>,
+    renew_at: Option<Instant>,
+    pod_mtu: Option<u32>,
+}
+
+/// A cause and what it goes back to, in one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    text
+}
+
+/// After a renewal failed.
+const RENEW_AGAIN: Duration = Duration::from_secs(60);

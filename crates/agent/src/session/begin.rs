@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From what the store and the interfaces say to a session: configuration, underlay, lease.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Instant;
+
+use kernel::{Family, Netlink};
+use overlay::lease::{Attributes, Lease};
+use overlay::netconf::{Backend, Mode, NetConf, NetConfConf, Pool};
+use overlay::plan::{self, Network};
+use overlay::publish::{self, Identity};
+use overlay::{Addresses, PerFamily};
+use store::Snapshot;
+
+use super::{End, Session, chain};
+use crate::board::Part;
+use crate::leases::{AcquireError, Held, NodeState, Seen, TIME_TO_LIVE, Want};
+use crate::run::Worker;
+use crate::underlay::{self, Facts, Underlay, Wish};
+
+/// Peers by name: since when, and with which lease.
+type Peers = BTreeMap<String, (u64, Lease)>;
+
+impl Worker {
+    /// Begins a session: the node has a lease, and the kernel is what the network wants.
+    pub async fn begin(&mut self) -> Result<Session, End> {
+        let mut snapshot = self.snapshot().await?;
+        if configuration(&self.leases.understand(&snapshot)).is_none() {
+            self.offer_configuration().await?;
+            snapshot = self.snapshot().await?;
+        }
+        let revision = snapshot.revision;
+        let seen = self.leases.understand(&snapshot);
+        let wrong = |why: String| End::wait(Part::Config, why, Some(revision));
+        let Some(conf_text) = configuration(&seen) else {
+            let key = self.leases.config_key();
+            return Err(wrong(format!(
+                "the network has no configuration: put one under the key {key}, or give it as net-config"
+            )));
+        };
+        let written = NetConfConf::read(&conf_text).map_err(|error| wrong(error.to_string()))?;
+        let conf = written.understand().map_err(|error| wrong(error.to_string()))?;
+        let pools = written.pools().map_err(|error| wrong(error.to_string()))?;
+        let chosen = self.underlay(&conf)?;
+        let attributes = self.attributes(&conf, &chosen, &seen)?;
+        let held = self.lease(snapshot, &pools, &attributes).await?;
+        let mut session = Session {
+            conf,
+            conf_text,
+            underlay: planned(&chosen),
+            follow: self.leases.follow(revision),
+            bad: BTreeMap::new(),
+            renew_at: self.renewal(&held),
+            held,
+            pod_mtu: None,
+        };
+        self.program_all(&mut session, seen).await?;
+        Ok(session)
+    }
+
+    async fn snapshot(&self) -> Result<Snapshot, End> {
+        let listed = self.leases.list().await.map_err(unreachable)?;
+        self.board.solved(Part::Store);
+        Ok(listed)
+    }
+
+    /// There is none. The one that we were told, if any, is put there, where all nodes find it.
+    async fn offer_configuration(&self) -> Result<(), End> {
+        let Some(told) = &self.settings.net_config else { return Ok(()) };
+        let understood = NetConfConf::read(told).and_then(|written| {
+            written.pools()?;
+            written.understand()
+        });
+        understood
+            .map_err(|error| End::wait(Part::Config, format!("net-config: {error}"), None))?;
+        self.leases.offer_config(told).await.map_err(unreachable)
+    }
+
+    /// The interface to other nodes, of the families that pods have; else of one that can carry.
+    pub(super) fn underlay(&self, conf: &NetConf) -> Result<Underlay, End> {
+        let settings = &self.settings;
+        let facts = Netlink::open()
+            .and_then(|nl| Facts::read(&nl, settings.can_reach, Vec::new()))
+            .map_err(|error| End::wait(Part::Underlay, error.to_string(), None))?;
+        let mut reason = None;
+        for (ipv4, ipv6) in carriers(conf) {
+            let wish = Wish {
+                ipv4,
+                ipv6,
+                interfaces: &settings.interfaces,
+                patterns: &settings.interface_patterns,
+                can_reach: settings.can_reach,
+                public_v4: settings.public_ipv4,
+                public_v6: settings.public_ipv6,
+            };
+            match underlay::choose(&wish, &facts) {
+                Ok(underlay) => return Ok(underlay),
+                Err(why) => reason = reason.or(Some(why)),
+            }
+        }
+        let why = format!("no interface to other nodes: {}", reason.unwrap_or_default());
+        Err(End::wait(Part::Underlay, why, None))
+    }
+
+    /// What this node tells the others. A hardware address that they know of it already it keeps.
+    fn attributes(
+        &self,
+        conf: &NetConf,
+        underlay: &Underlay,
+        seen: &[Seen],
+    ) -> Result<Attributes, End> {
+        let public = Addresses { v4: underlay.public_v4, v6: underlay.public_v6 };
+        let texts: Vec<String> = public.iter().map(|address| address.to_string()).collect();
+        let seed = texts.join(" ");
+        let identity = Identity {
+            seed: seed.as_bytes(),
+            addresses: Addresses { v4: underlay.local_v4, v6: underlay.local_v6 },
+            public,
+            wireguard_key: None,
+            extension_output: None,
+        };
+        let attributes = publish::attributes(conf, &identity)
+            .map_err(|error| End::wait(Part::Underlay, error.to_string(), None))?;
+        let before =
+            leases(seen).find(|(_, _, lease)| lease.attributes.public == attributes.public);
+        Ok(match before {
+            Some((_, _, lease)) => publish::keep_macs(attributes, &lease.attributes),
+            None => attributes,
+        })
+    }
+
+    /// The lease that is held, with other attributes perhaps; else the one of the last run; else a
+    /// free one.
+    async fn lease(
+        &mut self,
+        snapshot: Snapshot,
+        pools: &PerFamily<Pool>,
+        attributes: &Attributes,
+    ) -> Result<Held, End> {
+        let want = Want { pools, attributes, previous: self.previous(), random: self.random() };
+        let kept = match &self.held {
+            Some(held) => self.leases.keep_with(held, &want).await?,
+            None => None,
+        };
+        let held = match kept {
+            Some(held) => held,
+            None => self.leases.acquire(snapshot, &want).await?,
+        };
+        self.held = Some(held.clone());
+        self.board.solved(Part::Lease);
+        Ok(held)
+    }
+
+    /// When a lease that was just written is to be renewed.
+    pub(super) fn renewal(&self, held: &Held) -> Option<Instant> {
+        let left = (!held.is_reservation).then_some(TIME_TO_LIVE);
+        self.board.set_lease_left(left);
+        left.map(|left| Instant::now() + left.saturating_sub(self.settings.renew_margin))
+    }
+
+    /// Plans for all peers and makes the kernel what follows.
+    pub(super) async fn program_all(
+        &mut self,
+        session: &mut Session,
+        seen: Vec<Seen>,
+    ) -> Result<(), End> {
+        session.bad = bad(&seen);
+        let own = session.held.name.as_str();
+        let peers: Peers = leases(&seen)
+            .filter(|(name, ..)| *name != own)
+            .map(|(name, since, lease)| (name.to_owned(), (since, lease.clone())))
+            .collect();
+        let shown = peers.iter().map(|(name, (_, lease))| session.shown_peer(name, lease));
+        self.board.set_peers(shown.collect());
+        let (conf, lease) = (session.conf.clone(), session.held.lease.clone());
+        let network = Network::new(conf, lease, session.underlay.clone(), peers);
+        let network = network.map_err(|error| {
+            End::wait(Part::Config, error.to_string(), Some(session.follow.revision()))
+        })?;
+        let start = Instant::now();
+        let outcome = self.kernel(|reconciler| reconciler.set_network(network)).await?;
+        self.board.compared(start.elapsed(), outcome.changes.len());
+        self.post(session, &outcome, false);
+        Ok(())
+    }
+}
+
+fn unreachable(error: store::Error) -> End {
+    End::wait(Part::Store, chain(&error), None)
+}
+
+impl From<AcquireError> for End {
+    fn from(error: AcquireError) -> Self {
+        match &error {
+            AcquireError::Store(cause) => Self::wait(Part::Store, chain(cause), None),
+            AcquireError::Choice(_) | AcquireError::Races => {
+                Self::wait(Part::Lease, error.to_string(), None)
+            }
+        }
+    }
+}
+
+fn configuration(seen: &[Seen]) -> Option<String> {
+    seen.iter().find_map(|one| match one {
+        Seen::Config(text) => text.clone(),
+        Seen::Node(_) => None,
+    })
+}
+
+/// Nodes that take part: name, since when, lease.
+fn leases(seen: &[Seen]) -> impl Iterator<Item = (&str, u64, &Lease)> {
+    seen.iter().filter_map(|one| match one {
+        Seen::Node(node) => match &node.state {
+            NodeState::In { since, lease } => Some((node.name.as_str(), *since, &**lease)),
+            _ => None,
+        },
+        Seen::Config(_) => None,
+    })
+}
+
+fn bad(seen: &[Seen]) -> BTreeMap<String, String> {
+    let reason = |one: &Seen| match one {
+        Seen::Node(node) => match &node.state {
+            NodeState::Bad(why) => Some((node.name.clone(), why.clone())),
+            _ => None,
+        },
+        Seen::Config(_) => None,
+    };
+    seen.iter().filter_map(reason).collect()
+}
+
+/// Which families the interface is asked to have, the best first.
+fn carriers(conf: &NetConf) -> [(bool, bool); 3] {
+    let has = |family| conf.networks.get(family).is_some();
+    let first = match &conf.backend {
+        Backend::Wireguard(wireguard) if wireguard.mode != Mode::Separate => (true, true),
+        _ => (has(Family::V4), has(Family::V6)),
+    };
+    [first, (true, false), (false, true)]
+}
+
+pub(super) fn planned(chosen: &Underlay) -> plan::Underlay {
+    plan::Underlay {
+        name: chosen.name,
+        index: chosen.index,
+        mtu: chosen.mtu,
+        addresses: Addresses { v4: chosen.local_v4, v6: chosen.local_v6 },
+        on_link: HashMap::new(),
+    }
+}

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What happens while a session lasts: peers come and go, others break things, time passes.
+
+use std::convert::Infallible;
+use std::time::Instant;
+
+use tokio::time::{interval, sleep_until};
+
+use super::{End, RENEW_AGAIN, Session, begin, chain};
+use crate::board::{BEAT_EVERY, Part};
+use crate::leases::{News, NodeSeen, NodeState, Renewal, Seen};
+use crate::reconcile::{PeerUpdate, Report};
+use crate::run::Worker;
+
+impl Worker {
+    /// Until something makes this another session.
+    pub async fn follow(&mut self, session: &mut Session) -> Result<Infallible, End> {
+        let mut beats = interval(BEAT_EVERY);
+        loop {
+            let renewal = session.renew_at;
+            tokio::select! {
+                news = session.follow.next() => match news {
+                    Ok(news) => {
+                        self.board.solved(Part::Store);
+                        self.hear(session, news).await?;
+                    }
+                    // The watch goes on from where it was, after a pause of its own.
+                    Err(error) => self.board.problem(Part::Store, chain(&error)),
+                },
+                report = self.reports.recv() => self.take_report(session, report)?,
+                () = moment(renewal) => self.renew(session).await?,
+                _ = beats.tick() => self.board.beat(),
+            }
+        }
+    }
+
+    /// News from the store.
+    async fn hear(&mut self, session: &mut Session, news: News) -> Result<(), End> {
+        let revision = session.follow.revision().0;
+        self.board.watched(revision, revision);
+        match news {
+            News::All(all) => {
+                session.check_configuration(&all)?;
+                let own = all.iter().find_map(|one| session.own(one)).cloned();
+                self.look_at_own(session, own).await?;
+                self.program_all(session, all).await
+            }
+            News::Changes(changes) => {
+                session.check_configuration(&changes)?;
+                self.change(session, changes).await
+            }
+        }
+    }
+
+    async fn change(&mut self, session: &mut Session, changes: Vec<Seen>) -> Result<(), End> {
+        let mut updates = Vec::new();
+        for change in changes {
+            if let Some(node) = session.own(&change).cloned() {
+                self.look_at_own(session, Some(node)).await?;
+            } else if let Seen::Node(node) = change {
+                updates.push(self.update(session, node));
+            }
+        }
+        if !updates.is_empty() {
+            let outcome = self.kernel(|reconciler| reconciler.set_peers(updates)).await?;
+            self.post(session, &outcome, false);
+        }
+        Ok(())
+    }
+
+    fn update(&self, session: &mut Session, node: NodeSeen) -> PeerUpdate {
+        session.bad.remove(&node.name);
+        match node.state {
+            NodeState::In { since, lease } => {
+                self.board.set_peer(session.shown_peer(&node.name, &lease));
+                return PeerUpdate::Set { name: node.name, since, lease: *lease };
+            }
+            NodeState::Bad(why) => drop(session.bad.insert(node.name.clone(), why)),
+            NodeState::Gone => {}
+        }
+        self.board.remove_peer(&node.name);
+        PeerUpdate::Remove { name: node.name }
+    }
+
+    /// The store's word on our own lease. What we wrote ourselves is no news.
+    async fn look_at_own(
+        &mut self,
+        session: &mut Session,
+        node: Option<NodeSeen>,
+    ) -> Result<(), End> {
+        match node {
+            Some(NodeSeen { state: NodeState::In { lease, .. }, revision, .. })
+                if *lease == session.held.lease =>
+            {
+                session.held.revision = session.held.revision.max(revision);
+                self.held = Some(session.held.clone());
+                Ok(())
+            }
+            // An older state, before we wrote.
+            Some(node) if node.revision < session.held.revision => Ok(()),
+            _ => self.renew(session).await,
+        }
+    }
+
+    async fn renew(&mut self, session: &mut Session) -> Result<(), End> {
+        match self.leases.renew(&mut session.held).await {
+            Ok(Renewal::Done) => {
+                tracing::info!(lease = session.held.name, "renewed");
+                session.renew_at = self.renewal(&session.held);
+                self.held = Some(session.held.clone());
+                Ok(())
+            }
+            Ok(Renewal::Lost) => {
+                self.held = None;
+                let name = &session.held.name;
+                Err(End::now(Part::Lease, format!("the lease {name} was deleted or taken")))
+            }
+            Err(error) => {
+                self.board.problem(Part::Store, chain(&error));
+                session.renew_at = Some(Instant::now() + RENEW_AGAIN);
+                Ok(())
+            }
+        }
+    }
+
+    /// What the kernel thread tells.
+    fn take_report(&mut self, session: &mut Session, report: Option<Report>) -> Result<(), End> {
+        match report {
+            None => Err(End::wait(Part::Kernel, "the kernel thread has ended", None)),
+            Some(Report::Repaired(outcome)) => {
+                self.post(session, &outcome, true);
+                Ok(())
+            }
+            Some(Report::Underlay) => {
+                session.compare_underlay(begin::planned(&self.underlay(&session.conf)?))
+            }
+            Some(Report::Deaf(why)) => {
+                let text = format!("changes in the kernel are not heard of: {why}");
+                self.board.problem(Part::Watch, text);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Session {
+    /// The node, if it is this one.
+    fn own<'a>(&self, seen: &'a Seen) -> Option<&'a NodeSeen> {
+        match seen {
+            Seen::Node(node) if node.name == self.held.name => Some(node),
+            _ => None,
+        }
+    }
+
+    fn check_configuration(&self, seen: &[Seen]) -> Result<(), End> {
+        let is_other = |one: &Seen| matches!(one, Seen::Config(text) if text.as_deref() != Some(&self.conf_text));
+        match seen.iter().any(is_other) {
+            true => Err(End::now(Part::Config, "the network's configuration is another")),
+            false => Ok(()),
+        }
+    }
+
+    fn compare_underlay(&self, found: overlay::plan::Underlay) -> Result<(), End> {
+        let before = &self.underlay;
+        if found == *before {
+            return Ok(());
+        }
+        let shown = |underlay: &overlay::plan::Underlay| {
+            let addresses: Vec<String> =
+                underlay.addresses.iter().map(|address| address.to_string()).collect();
+            format!("{} with {} and MTU {}", underlay.name, addresses.join(", "), underlay.mtu)
+        };
+        let text = format!("the way to other nodes is {}; it was {}", shown(&found), shown(before));
+        Err(End::now(Part::Underlay, text))
+    }
+}
+
+/// Never, where there is none.
+async fn moment(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}

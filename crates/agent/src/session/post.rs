@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What became of a comparison: told to people, probes and plugins.
+
+use ipam::subnet_env::SubnetEnv;
+use overlay::lease::Lease;
+use overlay::netconf::Backend;
+
+use super::{Session, chain};
+use crate::board::{self, Kind, Part, Path, Refused, Way};
+use crate::reconcile::Outcome;
+use crate::run::Worker;
+use crate::subnet_env;
+
+impl Worker {
+    /// Posts an outcome; `is_repair` where others had broken what was changed.
+    pub(super) fn post(&mut self, session: &mut Session, outcome: &Outcome, is_repair: bool) {
+        for change in &outcome.changes {
+            if is_repair {
+                tracing::warn!(%change, "repaired");
+                self.board.repaired(Kind::from(change), change.to_string());
+            } else {
+                tracing::info!(%change, "changed");
+            }
+        }
+        self.post_failures(outcome);
+        self.board.set_conflicts(outcome.conflicts.iter().map(ToString::to_string).collect());
+        self.board.set_refused(session.refused(outcome));
+        if outcome.pod_mtu.is_some() && outcome.pod_mtu != session.pod_mtu {
+            session.pod_mtu = outcome.pod_mtu;
+            self.tell_plugins(session);
+        }
+    }
+
+    fn post_failures(&self, outcome: &Outcome) {
+        for failure in &outcome.failures {
+            tracing::error!(%failure, "failed");
+        }
+        match &outcome.failures[..] {
+            [] => self.board.solved(Part::Kernel),
+            [only] => self.board.problem(Part::Kernel, only.to_string()),
+            [first, rest @ ..] => {
+                self.board.problem(Part::Kernel, format!("{first}; and {} more", rest.len()));
+            }
+        }
+    }
+
+    /// subnet.env first: whoever sees a node that is ready may read it.
+    fn tell_plugins(&self, session: &Session) {
+        let env = SubnetEnv {
+            networks: session.conf.networks.iter().collect(),
+            subnets: session.held.lease.subnets.iter().collect(),
+            mtu: session.pod_mtu.unwrap_or(session.underlay.mtu),
+            ip_masq: self.settings.masquerade.is_some(),
+        };
+        match subnet_env::write(&self.settings.subnet_file, &env) {
+            Ok(_) => {
+                self.board.solved(Part::Config);
+                self.board.set_session(Some(session.shown(&self.mark, env.mtu)));
+            }
+            Err(error) => self.board.problem(Part::Config, chain(&error)),
+        }
+    }
+}
+
+impl Session {
+    /// All peers that are not served, for whichever reason.
+    fn refused(&self, outcome: &Outcome) -> Vec<Refused> {
+        let planned = outcome.refused.iter().map(|refusal| Refused {
+            peer: refusal.peer.clone(),
+            subnet: refusal.subnet,
+            reason: refusal.reason.to_string(),
+        });
+        let bad = self.bad.iter().map(|(name, why)| Refused {
+            peer: name.clone(),
+            subnet: None,
+            reason: why.clone(),
+        });
+        planned.chain(bad).collect()
+    }
+
+    fn shown(&self, mark: &str, pod_mtu: u32) -> board::Session {
+        board::Session {
+            mark: mark.to_owned(),
+            networks: self.conf.networks.iter().collect(),
+            backend: self.conf.backend.name().to_owned(),
+            pod_mtu,
+            lease: board::Lease {
+                subnets: self.held.lease.subnets.iter().collect(),
+                public: self.held.lease.attributes.public.iter().collect(),
+            },
+            underlay: board::Underlay {
+                name: self.underlay.name.to_string(),
+                addresses: self.underlay.addresses.iter().collect(),
+                mtu: self.underlay.mtu,
+            },
+        }
+    }
+
+    /// A peer as people see it.
+    pub(super) fn shown_peer(&self, name: &str, lease: &Lease) -> board::Peer {
+        let way = match self.conf.backend {
+            Backend::HostGw => Way::Direct,
+            Backend::Alloc | Backend::Extension(_) => Way::None,
+            _ => Way::Tunnel,
+        };
+        board::Peer {
+            name: name.to_owned(),
+            subnets: lease.subnets.iter().collect(),
+            public: lease.attributes.public.iter().collect(),
+            backend: lease.attributes.data.kind().to_owned(),
+            way,
+            path: Path::default(),
+        }
+    }
+}
