@@ -9,6 +9,7 @@ pub mod leases;
 pub mod notify;
 pub mod options;
 pub mod reconcile;
+pub mod rules;
 pub mod run;
 pub mod serve;
 mod session;

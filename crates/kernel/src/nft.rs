@@ -7,20 +7,28 @@
 //! child closes them ([`crate::parked`]). A batch that is refused waits as well.
 
 mod batch;
+mod events;
 mod expr;
 mod found_rule;
+mod found_table;
 mod objects;
+pub mod phrase;
+mod ranges;
 mod read;
 mod userdata;
+pub mod xtables;
 
 use ::netlink::{Errno, Message, Protocol, Socket};
 
 pub use self::batch::Batch;
+pub use self::events::{Event, Events};
 pub use self::expr::{CtKey, Expr, Fib, MetaKey, Op, PayloadBase, REG_VERDICT, Reg, Verdict};
 pub use self::found_rule::FoundRule;
+pub use self::found_table::{FoundChain, FoundSet, FoundTable};
 pub use self::objects::{
     BaseChain, Chain, ChainKind, Data, DataType, Element, Hook, MapTo, Place, Rule, Set,
 };
+pub use self::ranges::Range;
 pub use self::read::{FoundElement, Generation};
 pub use self::userdata::Userdata;
 use crate::error::{Error, Result};
@@ -41,6 +49,11 @@ pub enum Family {
 }
 
 impl Family {
+    fn from_number(number: u8) -> Option<Self> {
+        let all = [Family::Inet, Family::Ip, Family::Ip6, Family::Bridge];
+        all.into_iter().find(|family| family.number() == number)
+    }
+
     fn number(self) -> u8 {
         match self {
             // linux/netfilter.h
@@ -51,7 +64,8 @@ impl Family {
         }
     }
 
-    fn as_str(self) -> &'static str {
+    /// As `nft` writes it.
+    pub fn as_str(self) -> &'static str {
         match self {
             Family::Inet => "inet",
             Family::Ip => "ip",

@@ -38,6 +38,19 @@ pub fn is_in_use(family: Family, table: &str) -> bool {
     fs::read_to_string(file).is_ok_and(|names| names.lines().any(|name| name == table))
 }
 
+/// Whether a text stands anywhere in a table, such as the name of a chain or a comment.
+pub fn mentions(family: Family, table: &str, text: &str) -> Result<bool> {
+    if !is_in_use(family, table) {
+        return Ok(false);
+    }
+    match read(family, table) {
+        Ok((_, entries)) => {
+            Ok(entries.windows(text.len().max(1)).any(|part| part == text.as_bytes()))
+        }
+        Err(errno) => Err(Error::from_errno("read iptables-legacy", table, errno)),
+    }
+}
+
 /// Whether what no rule of `FORWARD` has let pass is dropped.
 pub fn drops_forwarded(family: Family) -> Result<bool> {
     if !is_in_use(family, "filter") {
@@ -49,29 +62,36 @@ pub fn drops_forwarded(family: Family) -> Result<bool> {
 }
 
 fn policy(family: Family) -> std::result::Result<Option<i32>, Errno> {
-    // The last is where target_offset stands in struct ipt_entry and struct ip6t_entry.
-    let (domain, level, at) = match family {
-        Family::V4 => (libc::AF_INET, libc::SOL_IP, 88),
-        Family::V6 => (libc::AF_INET6, libc::SOL_IPV6, 140),
+    // Where target_offset stands in struct ipt_entry and struct ip6t_entry.
+    let at = match family {
+        Family::V4 => 88,
+        Family::V6 => 140,
+    };
+    let (info, entries) = read(family, "filter")?;
+    let underflow = u32_at(&info, INFO_UNDERFLOW + 4 * FORWARD);
+    Ok(underflow.and_then(|underflow| verdict(&entries, underflow as usize, at)))
+}
+
+/// What the kernel says about a table, and its entries.
+fn read(family: Family, table: &str) -> std::result::Result<([u8; INFO_LEN], Vec<u8>), Errno> {
+    let (domain, level) = match family {
+        Family::V4 => (libc::AF_INET, libc::SOL_IP),
+        Family::V6 => (libc::AF_INET6, libc::SOL_IPV6),
     };
     let socket = raw_socket(domain)?;
+    let name = table.as_bytes().get(..XT_TABLE_MAXNAMELEN - 1).unwrap_or(table.as_bytes());
     let mut info = [0; INFO_LEN];
-    info[..6].copy_from_slice(b"filter");
+    info[..name.len()].copy_from_slice(name);
     get(&socket, level, SO_GET_INFO, &mut info)?;
-    let word = |at: usize| u32_at(&info, at).map(|word| word as usize);
-    let (Some(underflow), Some(size)) = (word(INFO_UNDERFLOW + 4 * FORWARD), word(INFO_LEN - 4))
-    else {
-        return Ok(None);
-    };
-    if size > MAX_SIZE {
+    let size = u32_at(&info, INFO_LEN - 4).unwrap_or_default();
+    if size as usize > MAX_SIZE {
         return Err(Errno::TOOBIG);
     }
-    let mut table = vec![0; ENTRIES_HEADER + size];
-    table[..6].copy_from_slice(b"filter");
-    let shown = u32::try_from(size).unwrap_or(u32::MAX);
-    table[XT_TABLE_MAXNAMELEN..XT_TABLE_MAXNAMELEN + 4].copy_from_slice(&shown.to_ne_bytes());
-    get(&socket, level, SO_GET_ENTRIES, &mut table)?;
-    Ok(verdict(&table[ENTRIES_HEADER..], underflow, at))
+    let mut entries = vec![0; ENTRIES_HEADER + size as usize];
+    entries[..name.len()].copy_from_slice(name);
+    entries[XT_TABLE_MAXNAMELEN..XT_TABLE_MAXNAMELEN + 4].copy_from_slice(&size.to_ne_bytes());
+    get(&socket, level, SO_GET_ENTRIES, &mut entries)?;
+    Ok((info, entries.split_off(ENTRIES_HEADER)))
 }
 
 /// The verdict of the entry at the end of a chain, which is the chain's policy.

@@ -14,7 +14,6 @@ mod ledger;
 mod making;
 mod map;
 mod owner;
-pub mod phrase;
 mod rehearsal;
 mod unused;
 
@@ -29,6 +28,7 @@ pub use self::map::{Claim, Entry, Map, Number, Spread, key};
 pub use self::owner::Owner;
 pub use self::rehearsal::status;
 use crate::fault::OrFault;
+pub use kernel::nft::phrase;
 
 /// The table of everything that sees IP packets.
 pub const TABLE: Table<'static> = Table { family: Family::Inet, name: "podwire" };

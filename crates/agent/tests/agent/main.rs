@@ -4,3 +4,4 @@
 #![expect(clippy::unwrap_used, reason = "a test panics where it fails")]
 
 mod reconcile;
+mod rules;

@@ -4,6 +4,7 @@
 use ::netlink::{Errno, Message, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL};
 
 use super::objects::{Chain, Element, Place, Rule, Set, write_comment};
+use super::ranges::{self, Range};
 use super::{Generation, Nft, SUBSYS_NFTABLES, Table, message};
 use crate::error::{Error, Result};
 
@@ -13,6 +14,7 @@ const NFNL_BATCH_GENID: u16 = 1; // linux/netfilter/nfnetlink.h
 
 // linux/netfilter/nf_tables.h
 const NFT_MSG_NEWTABLE: u16 = 0;
+const NFT_MSG_DELTABLE: u16 = 2;
 const NFT_MSG_NEWCHAIN: u16 = 3;
 const NFT_MSG_DELCHAIN: u16 = 5;
 const NFT_MSG_NEWRULE: u16 = 6;
@@ -65,6 +67,13 @@ impl Batch {
         one.str(NFTA_TABLE_NAME, table.name);
         write_comment(&mut one, NFTA_TABLE_USERDATA, comment);
         self.push("add table", table.object(""), one);
+    }
+
+    /// Removes a table with all that is in it.
+    pub fn remove_table(&mut self, table: Table<'_>) {
+        let mut one = message(NFT_MSG_DELTABLE, 0, table.family);
+        one.str(NFTA_TABLE_NAME, table.name);
+        self.push("remove table", table.object(""), one);
     }
 
     /// Adds a chain; one that is there stays as it is.
@@ -143,6 +152,23 @@ impl Batch {
     /// Removes elements, by key; all of them must be there.
     pub fn remove_elements(&mut self, table: Table<'_>, set: &str, elements: &[Element<'_>]) {
         self.elements("remove elements", NFT_MSG_DELSETELEM, 0, table, set, elements);
+    }
+
+    /// Removes all elements of a set.
+    pub fn flush_set(&mut self, table: Table<'_>, set: &str) {
+        let mut one = message(NFT_MSG_DELSETELEM, 0, table.family);
+        one.str(NFTA_SET_ELEM_LIST_TABLE, table.name).str(NFTA_SET_ELEM_LIST_SET, set);
+        self.push("flush set", table.object(set), one);
+    }
+
+    /// Adds ranges to a set of such; none may overlap another.
+    pub fn add_ranges(&mut self, table: Table<'_>, set: &str, ranges: &[Range]) {
+        for some in ranges.chunks(ELEMENTS_IN_MESSAGE) {
+            let mut one = message(NFT_MSG_NEWSETELEM, NLM_F_CREATE, table.family);
+            one.str(NFTA_SET_ELEM_LIST_TABLE, table.name).str(NFTA_SET_ELEM_LIST_SET, set);
+            one.nest(NFTA_SET_ELEM_LIST_ELEMENTS, |list| ranges::write(some, list));
+            self.push("add ranges", table.object(set), one);
+        }
     }
 
     fn elements(

@@ -11,10 +11,12 @@ use super::{Data, Family};
 const NFTA_LIST_ELEM: u16 = 1;
 const NFTA_EXPR_NAME: u16 = 1;
 const NFTA_EXPR_DATA: u16 = 2;
+const NFT_REG_1: u32 = 1;
 const NFT_REG32_00: u32 = 8;
 const NFT_LOOKUP_F_INV: u32 = 1;
 const NFT_NAT_DNAT: u32 = 1;
 const NFT_FIB_RESULT_ADDRTYPE: u32 = 3;
+const NLMSG_HEADER_LEN: usize = 16; // linux/netlink.h
 const NF_NAT_RANGE_PROTO_RANDOM_FULLY: u32 = 1 << 4; // linux/netfilter/nf_nat.h
 
 /// A register of four bytes, by its number from 0 to 15.
@@ -26,7 +28,12 @@ pub const REG_VERDICT: Reg = Reg(u32::MAX);
 
 impl Reg {
     fn number(self) -> u32 {
-        if self == REG_VERDICT { 0 } else { NFT_REG32_00 + self.0 }
+        match self.0 {
+            _ if self == REG_VERDICT => 0,
+            // The first of four has an older number too, and the kernel tells that one.
+            first if first.is_multiple_of(4) => NFT_REG_1 + first / 4,
+            other => NFT_REG32_00 + other,
+        }
     }
 }
 
@@ -196,6 +203,16 @@ pub enum Expr {
 }
 
 impl Expr {
+    /// Name and attributes of each of these, as [`super::FoundRule`] has those of a rule that is there.
+    pub(super) fn written(exprs: &[Expr]) -> Vec<(String, Vec<u8>)> {
+        let write = |expr: &Expr| {
+            let mut data = Message::new(0, 0);
+            expr.write_data(&mut data);
+            (expr.name().to_owned(), data.to_bytes().split_off(NLMSG_HEADER_LEN))
+        };
+        exprs.iter().map(write).collect()
+    }
+
     pub(super) fn write(&self, list: &mut Message) {
         list.nest(NFTA_LIST_ELEM, |one| {
             one.str(NFTA_EXPR_NAME, self.name());

@@ -5,10 +5,10 @@
 use ::netlink::{Attr, Attrs};
 
 use super::read::{
-    HEADER_LEN, NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_RULE_CHAIN, NFTA_RULE_TABLE, chain_of,
-    userdata,
+    HEADER_LEN, NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_RULE_CHAIN, NFTA_RULE_TABLE,
+    NFTA_VERDICT_CHAIN, chain_of, userdata,
 };
-use super::{MetaKey, Table, Verdict};
+use super::{Expr, MetaKey, Table, Verdict};
 
 // linux/netfilter/nf_tables.h
 const NFTA_RULE_HANDLE: u16 = 3;
@@ -22,6 +22,10 @@ const NFTA_META_KEY: u16 = 2;
 const NFTA_MATCH_NAME: u16 = 1;
 const NFTA_MATCH_INFO: u16 = 3;
 const NFTA_VERDICT_CODE: u16 = 1;
+const NFTA_TARGET_NAME: u16 = 1;
+
+/// Name and attributes of an instruction.
+type Instruction = (String, Vec<u8>);
 
 /// A rule that is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +35,7 @@ pub struct FoundRule {
     /// The chain that it jumps or goes to.
     pub target: Option<String>,
     /// Names of its instructions with their attributes as the kernel tells them.
-    pub exprs: Vec<(String, Vec<u8>)>,
+    pub exprs: Vec<Instruction>,
     /// Its comment, as `nft` writes one; that of iptables is a match.
     pub comment: String,
 }
@@ -71,12 +75,43 @@ impl FoundRule {
 
     /// Whether it lets packets pass.
     pub fn accepts(&self) -> bool {
-        self.exprs.iter().filter(|(name, _)| name == "immediate").any(|(_, data)| {
+        self.has_verdict(&Verdict::Accept)
+    }
+
+    fn has_verdict(&self, wanted: &Verdict) -> bool {
+        let mut loaded = self.exprs.iter().filter(|(name, _)| name == "immediate");
+        loaded.any(|(_, data)| {
             let data = Attrs::new(data).find_kind(NFTA_IMMEDIATE_DATA);
-            let verdict = data.and_then(|data| data.nested().find_kind(NFTA_DATA_VERDICT));
-            let code = verdict.and_then(|verdict| verdict.nested().find_kind(NFTA_VERDICT_CODE));
-            code.and_then(|code| code.be32()) == Some(Verdict::Accept.code().cast_unsigned())
+            let verdict = data.and_then(|data| verdict_of(&data));
+            verdict.is_some_and(|(code, _)| code == wanted.code().cast_unsigned())
         })
+    }
+
+    /// Whether no packet gets past it: it drops or rejects and asks for nothing.
+    pub fn blocks_all(&self) -> bool {
+        let is_target = |data: &[u8], wanted| {
+            // A match has its name in the same place.
+            let name = Attrs::new(data).find_kind(NFTA_TARGET_NAME);
+            name.and_then(|name| name.str()) == Some(wanted)
+        };
+        let is_reject = |one: &Instruction| match one.0.as_str() {
+            "reject" => true,
+            "target" => is_target(&one.1, "REJECT"),
+            _ => false,
+        };
+        let asks = |one: &Instruction| match one.0.as_str() {
+            "match" => !is_target(&one.1, "comment"),
+            "counter" | "immediate" => false,
+            _ => !is_reject(one),
+        };
+        (self.has_verdict(&Verdict::Drop) || self.exprs.iter().any(is_reject))
+            && !self.exprs.iter().any(asks)
+    }
+
+    /// Whether it has exactly these instructions. Counters are left out: they count.
+    pub fn is_like(&self, exprs: &[Expr]) -> bool {
+        let wanted = Expr::written(exprs);
+        wanted.len() == self.exprs.len() && wanted.iter().zip(&self.exprs).all(is_same)
     }
 
     /// Whether it looks at this about a packet.
@@ -96,6 +131,31 @@ impl FoundRule {
         let info = attrs.find(is_it)?.find_kind(NFTA_MATCH_INFO)?;
         Some(info.payload.to_vec())
     }
+}
+
+fn is_same(((name, wanted), (found_name, found)): (&Instruction, &Instruction)) -> bool {
+    if name != found_name {
+        return false;
+    }
+    let (wanted, found) = (Attrs::new(wanted), Attrs::new(found));
+    let is_there = |one: Attr<'_>| {
+        let Some(other) = found.find_kind(one.kind) else { return false };
+        let is_verdict = name == "immediate" && one.kind == NFTA_IMMEDIATE_DATA;
+        one.payload == other.payload
+            || (is_verdict && verdict_of(&one).is_some_and(|one| Some(one) == verdict_of(&other)))
+    };
+    // What we do not write is zero: the kernel tells it all the same.
+    let is_nothing = |one: Attr<'_>| {
+        wanted.find_kind(one.kind).is_some() || one.payload.iter().all(|byte| *byte == 0)
+    };
+    name == "counter" || (wanted.clone().all(is_there) && found.clone().all(is_nothing))
+}
+
+/// Number and chain of a verdict.
+fn verdict_of(data: &Attr<'_>) -> Option<(u32, Option<String>)> {
+    let verdict = data.nested().find_kind(NFTA_DATA_VERDICT)?.nested();
+    let chain = verdict.find_kind(NFTA_VERDICT_CHAIN).and_then(|chain| chain.str());
+    Some((verdict.find_kind(NFTA_VERDICT_CODE)?.be32()?, chain.map(str::to_owned)))
 }
 
 fn read_expr(one: &Attr<'_>) -> Option<(String, Vec<u8>)> {

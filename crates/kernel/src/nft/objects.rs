@@ -36,6 +36,7 @@ const NFTA_DATA_VALUE: u16 = 1;
 const NFTA_DATA_VERDICT: u16 = 2;
 const NFTA_VERDICT_CODE: u16 = 1;
 const NFTA_VERDICT_CHAIN: u16 = 2;
+const NFT_SET_INTERVAL: u32 = 4;
 const NFT_SET_MAP: u32 = 8;
 const NFT_DATA_VERDICT: u32 = 0xffff_ff00;
 
@@ -72,6 +73,15 @@ pub enum ChainKind {
     Nat,
 }
 
+impl ChainKind {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            ChainKind::Filter => "filter",
+            ChainKind::Nat => "nat",
+        }
+    }
+}
+
 /// Points on a packet's way (`NF_INET_*`; those of a bridge have the same numbers).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the kernel's own names")]
@@ -91,11 +101,7 @@ impl Chain<'_> {
                 hook.be32(NFTA_HOOK_HOOKNUM, base.hook as u32);
                 hook.be32(NFTA_HOOK_PRIORITY, base.priority.cast_unsigned());
             });
-            let kind = match base.kind {
-                ChainKind::Filter => "filter",
-                ChainKind::Nat => "nat",
-            };
-            to.str(NFTA_CHAIN_TYPE, kind);
+            to.str(NFTA_CHAIN_TYPE, base.kind.as_str());
         }
         write_comment(to, NFTA_CHAIN_USERDATA, self.comment);
     }
@@ -204,16 +210,17 @@ pub struct Set<'a> {
     pub key: &'a [DataType],
     /// The parts of a value.
     pub data: MapTo<'a>,
+    /// It holds ranges of keys, see [`super::Batch::add_ranges`].
+    pub is_interval: bool,
     /// For people.
     pub comment: &'a str,
 }
 
 impl Set<'_> {
     pub(super) fn write(&self, to: &mut Message, id: u32) {
-        let flags = if self.data == MapTo::Nothing { 0 } else { NFT_SET_MAP };
         to.str(NFTA_SET_TABLE, self.table.name).str(NFTA_SET_NAME, self.name);
-        to.be32(NFTA_SET_FLAGS, flags);
-        to.be32(NFTA_SET_KEY_TYPE, type_number(self.key)).be32(NFTA_SET_KEY_LEN, length(self.key));
+        to.be32(NFTA_SET_FLAGS, self.flags());
+        to.be32(NFTA_SET_KEY_TYPE, self.key_type()).be32(NFTA_SET_KEY_LEN, length(self.key));
         match self.data {
             MapTo::Nothing => {}
             MapTo::Values(types) => {
@@ -232,6 +239,15 @@ impl Set<'_> {
         if !told.is_empty() {
             to.bytes(NFTA_SET_USERDATA, &told);
         }
+    }
+
+    pub(super) fn flags(&self) -> u32 {
+        let map = if self.data == MapTo::Nothing { 0 } else { NFT_SET_MAP };
+        map | if self.is_interval { NFT_SET_INTERVAL } else { 0 }
+    }
+
+    pub(super) fn key_type(&self) -> u32 {
+        type_number(self.key)
     }
 
     fn data_is_of_host(&self) -> bool {

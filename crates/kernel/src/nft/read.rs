@@ -16,23 +16,23 @@ const NFT_MSG_GETRULE: u16 = 7;
 const NFT_MSG_GETSET: u16 = 10;
 const NFT_MSG_GETSETELEM: u16 = 13;
 const NFT_MSG_GETGEN: u16 = 16;
-const NFTA_TABLE_NAME: u16 = 1;
-const NFTA_CHAIN_TABLE: u16 = 1;
-const NFTA_CHAIN_NAME: u16 = 3;
+pub(super) const NFTA_TABLE_NAME: u16 = 1;
+pub(super) const NFTA_CHAIN_TABLE: u16 = 1;
+pub(super) const NFTA_CHAIN_NAME: u16 = 3;
 pub(super) const NFTA_RULE_TABLE: u16 = 1;
 pub(super) const NFTA_RULE_CHAIN: u16 = 2;
-const NFTA_SET_TABLE: u16 = 1;
-const NFTA_SET_NAME: u16 = 2;
+pub(super) const NFTA_SET_TABLE: u16 = 1;
+pub(super) const NFTA_SET_NAME: u16 = 2;
 const NFTA_SET_ELEM_LIST_TABLE: u16 = 1;
 const NFTA_SET_ELEM_LIST_SET: u16 = 2;
-const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
-const NFTA_LIST_ELEM: u16 = 1;
-const NFTA_SET_ELEM_KEY: u16 = 1;
+pub(super) const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
+pub(super) const NFTA_LIST_ELEM: u16 = 1;
+pub(super) const NFTA_SET_ELEM_KEY: u16 = 1;
 const NFTA_SET_ELEM_DATA: u16 = 2;
 const NFTA_SET_ELEM_USERDATA: u16 = 6;
 pub(super) const NFTA_DATA_VALUE: u16 = 1;
 pub(super) const NFTA_DATA_VERDICT: u16 = 2;
-const NFTA_VERDICT_CHAIN: u16 = 2;
+pub(super) const NFTA_VERDICT_CHAIN: u16 = 2;
 const NFTA_GEN_ID: u16 = 1;
 
 /// `struct nfgenmsg`.
@@ -119,15 +119,27 @@ impl Nft {
 
     /// All elements of a set; none where it is missing.
     pub fn elements(&self, table: Table<'_>, set: &str) -> Result<Vec<FoundElement>> {
-        let mut one = message(NFT_MSG_GETSETELEM, 0, table.family);
-        one.str(NFTA_SET_ELEM_LIST_TABLE, table.name).str(NFTA_SET_ELEM_LIST_SET, set);
-        let read = |payload: &[u8]| Some(read_elements(payload).collect());
-        let found: Vec<Vec<FoundElement>> =
-            self.list("list elements", table.object(set), &one, read)?;
-        Ok(found.concat())
+        let read = |payload: &[u8]| Some(read_elements(payload).collect::<Vec<_>>());
+        Ok(self.element_messages(table, set, read)?.concat())
     }
 
-    fn look(&self, op: &'static str, object: String, what: &Message) -> Result<Option<Vec<u8>>> {
+    pub(super) fn element_messages<T>(
+        &self,
+        table: Table<'_>,
+        set: &str,
+        read: impl FnMut(&[u8]) -> Option<T>,
+    ) -> Result<Vec<T>> {
+        let mut one = message(NFT_MSG_GETSETELEM, 0, table.family);
+        one.str(NFTA_SET_ELEM_LIST_TABLE, table.name).str(NFTA_SET_ELEM_LIST_SET, set);
+        self.list("list elements", table.object(set), &one, read)
+    }
+
+    pub(super) fn look(
+        &self,
+        op: &'static str,
+        object: String,
+        what: &Message,
+    ) -> Result<Option<Vec<u8>>> {
         let Some(socket) = &self.socket else { return Ok(None) };
         match socket.get(what).map_err(|cause| Error::new(op, object, cause)) {
             Ok((_, payload)) => Ok(Some(payload)),
@@ -136,7 +148,7 @@ impl Nft {
         }
     }
 
-    fn list<T>(
+    pub(super) fn list<T>(
         &self,
         op: &'static str,
         object: String,

@@ -28,7 +28,7 @@ fn base(name: &'static str, kind: ChainKind, hook: Hook, priority: i32) -> Chain
 }
 
 fn set<'a>(name: &'a str, key: &'a [DataType], data: MapTo<'a>) -> Set<'a> {
-    Set { table: TABLE, name, key, data, comment: "by test" }
+    Set { table: TABLE, name, key, data, is_interval: false, comment: "by test" }
 }
 
 /// Counts a packet and marks it.

@@ -110,7 +110,7 @@ impl Map {
 
     /// One of its sets, as it is made.
     pub(super) fn set<'a>(&self, name: &'a str, comment: &'a str) -> Set<'a> {
-        Set { table: self.table, name, key: self.key, data: self.data, comment }
+        Set { table: self.table, name, key: self.key, data: self.data, is_interval: false, comment }
     }
 
     /// The key of the elements that an entry with this key is.

@@ -5,8 +5,8 @@
 
 use kernel::Netns;
 use kernel::nft::{
-    BaseChain, Batch, Chain, ChainKind, Expr, Family, FoundRule, Hook, MetaKey, Nft, Op, Place,
-    Reg, Rule, Table, Verdict,
+    BaseChain, Batch, Chain, ChainKind, Expr, FoundRule, Hook, MetaKey, Nft, Op, Place, Reg, Rule,
+    Table, Verdict, xtables,
 };
 
 use crate::rules::phrase::Ip;
@@ -63,8 +63,7 @@ pub fn is_there(nft: &Nft, family: Ip, mark_bit: u8) -> kernel::Result<bool> {
 }
 
 fn filter(family: Ip) -> Table<'static> {
-    let family = if family == Ip::V4 { Family::Ip } else { Family::Ip6 };
-    Table { family, name: "filter" }
+    xtables::table(family, "filter")
 }
 
 /// The chain as iptables makes it, where it is missing: what comes later finds our rule in it.
@@ -91,12 +90,9 @@ fn as_iptables(bit: u32) -> Vec<Expr> {
     // struct xt_mark_mtinfo1: mark, mask, invert.
     let mut mark = [bit.to_ne_bytes(), bit.to_ne_bytes()].concat();
     mark.resize(16, 0);
-    // struct xt_comment_info.
-    let mut comment = COMMENT.as_bytes().to_vec();
-    comment.resize(256, 0);
     vec![
         Expr::XtMatch { name: "mark", revision: 1, info: mark },
-        Expr::XtMatch { name: "comment", revision: 0, info: comment },
+        xtables::comment(COMMENT),
         Expr::Counter,
         Expr::Verdict(Verdict::Accept),
     ]

@@ -3,8 +3,8 @@
 
 use std::net::IpAddr;
 
+use super::{CtKey, Expr, Family, Fib, MetaKey, Op, PayloadBase, Reg};
 use ipnet::IpNet;
-use kernel::nft::{CtKey, Expr, Family, Fib, MetaKey, Op, PayloadBase, Reg};
 
 const NFPROTO_IPV4: u8 = 2; // linux/netfilter.h
 const NFPROTO_IPV6: u8 = 10; // linux/netfilter.h

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The node's rules in nf_tables: masquerading in a table of our own, and what lets the network's packets
+//! through the chain FORWARD of iptables. They are compared with what is wanted whenever [`Rules::compare`]
+//! is called, and mended where somebody has changed them; [`kernel::nft::Events`] and [`Rules::is_ours`]
+//! tell when that is due. Our own changes are told as well: comparing once more then finds nothing to do.
+
+mod flannel;
+mod forward;
+mod table;
+mod wanted;
+
+use std::fmt;
+
+use kernel::nft::phrase::Ip;
+use kernel::nft::{Batch, Event, Family, Nft, Table};
+use kernel::{old_iptables, sysctl};
+
+pub use self::wanted::{
+    Direction, OwnTable, Pass, RulesConf, Ruleset, WantedRule, WantedSet, wanted,
+};
+
+/// How often a change is planned anew when others change nf_tables meanwhile.
+const TRIES: usize = 10;
+
+/// The rules of one agent. All is done in the namespace of the thread that opened them, which must be the
+/// one that calls.
+#[derive(Debug)]
+pub struct Rules {
+    nft: Nft,
+    mark: String,
+    table: String,
+    wanted: Option<Ruleset>,
+}
+
+/// What became of a comparison: what was done, one line each, and what could not be.
+#[derive(Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct Outcome {
+    /// What was changed, or would be.
+    pub changes: Vec<String>,
+    /// What stays wrong.
+    pub problems: Vec<Problem>,
+}
+
+/// Something that stays wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Problem {
+    /// The kernel refused something.
+    Kernel(&'static str, kernel::Error),
+    /// `iptables-legacy` drops what is forwarded: run this.
+    OldIptables(String),
+    /// `iptables-legacy` has rules of flannel: run this.
+    OldFlannel(String),
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Problem::Kernel(doing, cause) => write!(f, "{doing}: {cause}"),
+            Problem::OldIptables(run) => {
+                write!(f, "iptables-legacy drops the network's packets; let them pass: {run}")
+            }
+            Problem::OldFlannel(run) => {
+                write!(f, "iptables-legacy has rules of flannel; remove them: {run}")
+            }
+        }
+    }
+}
+
+/// Changes that go together.
+#[derive(Debug, Default)]
+struct Plan {
+    batch: Batch,
+    changes: Vec<String>,
+}
+
+/// Whether changes are made or only told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Apply,
+    Tell,
+}
+
+impl Rules {
+    /// The rules of the agent with this mark, in the calling thread's namespace. The mark tells apart agents
+    /// of several networks on one node.
+    pub fn open(mark: &str) -> kernel::Result<Self> {
+        let (mark, table) = (mark.to_owned(), table_name(mark));
+        Ok(Self { nft: Nft::open()?, mark, table, wanted: None })
+    }
+
+    /// Makes the rules what they should be from now on.
+    pub fn set(&mut self, conf: &RulesConf) -> Outcome {
+        self.wanted = Some(wanted(conf));
+        self.compare()
+    }
+
+    /// Mends what others have changed. Before [`Rules::set`] nothing is wanted to be so or otherwise.
+    pub fn compare(&self) -> Outcome {
+        self.wanted.as_ref().map(|wanted| self.settle(wanted, Mode::Apply)).unwrap_or_default()
+    }
+
+    /// What [`Rules::set`] would do.
+    pub fn preview(&self, conf: &RulesConf) -> Outcome {
+        self.settle(&wanted(conf), Mode::Tell)
+    }
+
+    /// Removes all rules of this agent's. The switches for forwarding stay: others may count on them.
+    pub fn remove(&mut self) -> Outcome {
+        self.set(&RulesConf::default())
+    }
+
+    /// Removes what flanneld has left. Call it when our own rules are there.
+    pub fn take_over(&self) -> Outcome {
+        self.flannels(Mode::Apply)
+    }
+
+    /// What [`Rules::take_over`] would do.
+    pub fn preview_take_over(&self) -> Outcome {
+        self.flannels(Mode::Tell)
+    }
+
+    /// Whether a change may be one of what we keep.
+    pub fn is_ours(&self, event: &Event) -> bool {
+        let passes = self.wanted.iter().flat_map(|wanted| &wanted.passes);
+        let mut families = passes.map(|pass| Ip::of(pass.network.addr()).family());
+        let is_chain = event.table == forward::TABLE
+            && event.chain.as_deref() == Some(forward::CHAIN)
+            && families.any(|family| family == event.family);
+        is_chain || (event.family == Family::Inet && event.table == self.table)
+    }
+
+    fn settle(&self, wanted: &Ruleset, mode: Mode) -> Outcome {
+        let mut outcome = Outcome::default();
+        let own = Table { family: Family::Inet, name: &self.table };
+        let table = || table::plan(&self.nft, own, wanted.masquerade.as_ref());
+        outcome.add("masquerade", self.carry_out(mode, table));
+        for family in [Ip::V4, Ip::V6] {
+            outcome.add("let packets pass FORWARD", self.settle_forward(family, wanted, mode));
+            if wanted.passes.iter().any(|pass| Ip::of(pass.network.addr()) == family) {
+                outcome.add("enable forwarding", enable_forwarding(family, mode));
+                outcome.problems.extend(old_drop(family, wanted));
+            }
+        }
+        outcome
+    }
+
+    fn settle_forward(
+        &self,
+        family: Ip,
+        wanted: &Ruleset,
+        mode: Mode,
+    ) -> kernel::Result<Vec<String>> {
+        let plan =
+            |form| move || forward::plan(&self.nft, family, &self.mark, &wanted.passes, form);
+        match self.carry_out(mode, plan(forward::Form::Iptables)) {
+            // The kernel's word also for a match that it lacks.
+            Err(error) if error.is_not_found() || error.is_unsupported() => {
+                self.carry_out(mode, plan(forward::Form::Nft))
+            }
+            done => done,
+        }
+    }
+
+    fn flannels(&self, mode: Mode) -> Outcome {
+        let mut outcome = Outcome::default();
+        let removed = self.carry_out(mode, || flannel::plan(&self.nft));
+        outcome.add("remove flannel's rules", removed);
+        outcome.problems.extend(flannel::out_of_reach());
+        outcome
+    }
+
+    /// Carries a plan out. It was made from what was read: where anybody has changed anything since, it is
+    /// made anew.
+    fn carry_out(
+        &self,
+        mode: Mode,
+        plan: impl Fn() -> kernel::Result<Plan>,
+    ) -> kernel::Result<Vec<String>> {
+        for _ in 1..TRIES {
+            let generation = self.nft.generation()?;
+            let Plan { batch, changes } = plan()?;
+            if mode == Mode::Tell {
+                return Ok(changes);
+            }
+            match self.nft.commit_at(generation, &batch) {
+                Err(error) if error.is_outdated() => {}
+                done => return done.map(|()| changes),
+            }
+        }
+        // Others change their tables all the time; ours and theirs seldom meet.
+        let Plan { batch, changes } = plan()?;
+        self.nft.commit(&batch).map(|()| changes)
+    }
+}
+
+impl Outcome {
+    fn add(&mut self, doing: &'static str, result: kernel::Result<Vec<String>>) {
+        match result {
+            Ok(changes) => self.changes.extend(changes),
+            Err(cause) => self.problems.push(Problem::Kernel(doing, cause)),
+        }
+    }
+}
+
+/// A name that `nft` reads without quotes.
+fn table_name(mark: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let plain: String = mark.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
+    format!("podwire-agent-{plain}")
+}
+
+fn enable_forwarding(family: Ip, mode: Mode) -> kernel::Result<Vec<String>> {
+    let switch = match family {
+        Ip::V4 => "net/ipv4/ip_forward",
+        Ip::V6 => "net/ipv6/conf/all/forwarding",
+    };
+    let is_changed = match mode {
+        Mode::Apply => sysctl::ensure(switch, "1")?,
+        Mode::Tell => sysctl::read(switch)? != "1",
+    };
+    let told = || format!("set {} to 1", switch.replace('/', "."));
+    Ok(is_changed.then(told).into_iter().collect())
+}
+
+/// The kernel's older filter, which nf_tables cannot overrule. Rules of flannel's in it let packets pass,
+/// and so do those that we advise.
+fn old_drop(family: Ip, wanted: &Ruleset) -> Option<Problem> {
+    const ADVISED: &str = "podwire agent";
+    let of = family_of(family);
+    let is_told = |text| old_iptables::mentions(of, forward::TABLE, text).unwrap_or(false);
+    if !old_iptables::drops_forwarded(of).unwrap_or(false)
+        || is_told(ADVISED)
+        || is_told("FLANNEL-FWD")
+    {
+        return None;
+    }
+    let program = if family == Ip::V4 { "iptables-legacy" } else { "ip6tables-legacy" };
+    let passes = wanted.passes.iter().filter(|pass| Ip::of(pass.network.addr()) == family);
+    let commands = passes.map(|pass| {
+        let flag = if pass.direction == Direction::From { "-s" } else { "-d" };
+        let network = pass.network;
+        format!(
+            "{program} -A FORWARD {flag} {network} -m comment --comment \"{ADVISED}\" -j ACCEPT"
+        )
+    });
+    Some(Problem::OldIptables(commands.collect::<Vec<_>>().join("; ")))
+}
+
+fn family_of(family: Ip) -> kernel::Family {
+    match family {
+        Ip::V4 => kernel::Family::V4,
+        Ip::V6 => kernel::Family::V6,
+    }
+}

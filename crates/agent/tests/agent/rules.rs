@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The node's rules: what packets meet, what `nft` and `iptables-save` show, and what is mended.
+
+mod forward;
+mod lab;
+mod masquerade;
+mod mended;
+mod take_over;
+
+use agent::options::Masquerade;
+use agent::rules::{Outcome, Rules, RulesConf};
+use ipnet::IpNet;
+use testkit::run;
+
+pub fn nets(texts: &[&str]) -> Vec<IpNet> {
+    texts.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+/// Two families, masqueraded, let through.
+pub fn conf() -> RulesConf {
+    RulesConf {
+        networks: nets(&["10.5.0.0/16", "fd05::/48"]),
+        subnets: nets(&["10.5.1.0/24", "fd05:0:0:1::/64"]),
+        masquerade: Some(Masquerade { fully_random: true, except: Vec::new() }),
+        forwards: true,
+    }
+}
+
+pub fn open() -> Rules {
+    Rules::open("test").unwrap()
+}
+
+/// What was changed; nothing may have gone wrong.
+#[track_caller]
+pub fn changes(outcome: Outcome) -> Vec<String> {
+    assert_eq!(outcome.problems, [], "after {:?}", outcome.changes);
+    outcome.changes
+}
+
+/// A script of `nft`.
+#[track_caller]
+pub fn nft(script: &str) -> String {
+    run("nft", &[script])
+}
+
+pub fn ruleset() -> String {
+    run("nft", &["-s", "list", "ruleset"])
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Under whose address packets travel.
+
+use agent::options::Masquerade;
+use agent::rules::RulesConf;
+use testkit::{Ns, in_netns, require, run, run as program};
+
+use super::lab::{
+    self, Lab, NODE, NODE6, OTHER, OTHER6, POD, POD6, REMOTE, REMOTE6, TUNNEL, TUNNEL6, WORLD,
+    WORLD6, check,
+};
+use super::{changes, conf, nets, nft, open};
+
+const LISTED: &str = r#"table inet podwire-agent-test {
+	comment "pod network: made and mended by podwire agent"
+	set network4 {
+		type ipv4_addr
+		flags interval
+		comment "pods of all nodes"
+		elements = { 10.5.0.0/16 }
+	}
+
+	set node4 {
+		type ipv4_addr
+		flags interval
+		comment "pods of this node"
+		elements = { 10.5.1.0/24 }
+	}
+
+	set direct4 {
+		type ipv4_addr
+		flags interval
+		comment "pods reach it under their own addresses"
+		elements = { 192.168.0.0/16, 224.0.0.0/4,
+			     255.255.255.255 }
+	}
+
+	chain postrouting {
+		type nat hook postrouting priority srcnat; policy accept;
+		meta mark & 0x00004000 == 0x00004000 return comment "kube-proxy masquerades it"
+		ip daddr @node4 return comment "pods here see who asks"
+		ip saddr @node4 ip daddr @network4 return comment "pods see each other"
+		ip saddr @network4 ip daddr != @direct4 masquerade fully-random comment "pods to the world"
+		ip saddr != @network4 ip daddr @network4 masquerade fully-random comment "others to pods elsewhere: answers come back here"
+	}
+}
+"#;
+
+#[test]
+fn nft_shows_it_and_reads_it_back() {
+    in_netns(|| {
+        let masquerade =
+            Masquerade { fully_random: true, except: nets(&["192.168.0.0/16", "192.168.7.0/24"]) };
+        let conf = RulesConf {
+            networks: nets(&["10.5.0.0/16"]),
+            subnets: nets(&["10.5.1.0/24"]),
+            masquerade: Some(masquerade),
+            forwards: false,
+        };
+        let mut rules = open();
+        assert_eq!(rules.preview(&conf).changes, ["make table inet podwire-agent-test"]);
+        assert_eq!(nft("list ruleset"), "");
+        assert_eq!(changes(rules.set(&conf)), ["make table inet podwire-agent-test"]);
+        assert_eq!(nft("list ruleset"), LISTED);
+        assert_eq!(changes(rules.compare()), [""; 0]);
+        let saved = "/run/saved.nft";
+        std::fs::write(saved, LISTED).unwrap();
+        nft("flush ruleset");
+        program("nft", &["-f", saved]);
+        assert_eq!(changes(rules.compare()), [""; 0], "what nft restored is the same");
+        assert_eq!(changes(rules.remove()), ["remove table inet podwire-agent-test"]);
+        assert_eq!(nft("list ruleset"), "");
+    });
+}
+
+#[test]
+fn pods_keep_their_addresses_among_each_other_only() {
+    in_netns(|| {
+        require!(Program("socat"));
+        let lab = Lab::new();
+        changes(open().set(&conf()));
+        for (world, node, pod, other, remote, tunnel) in [
+            (WORLD, NODE, POD, OTHER, REMOTE, TUNNEL),
+            (WORLD6, NODE6, POD6, OTHER6, REMOTE6, TUNNEL6),
+        ] {
+            check(&lab.pod, world, node);
+            check(&lab.pod, other, pod);
+            check(&lab.pod, remote, pod);
+            check(&lab.remote, pod, remote);
+            // A client of this node's pod is seen; one of a pod elsewhere gets answers through here.
+            check(&lab.world, pod, world);
+            check(&lab.world, remote, tunnel);
+            check(&lab.node, remote, tunnel);
+        }
+    });
+}
+
+#[test]
+fn exceptions_and_kube_proxys_mark_are_respected() {
+    in_netns(|| {
+        require!(Program("socat"));
+        let lab = Lab::new();
+        let mut rules = open();
+        let except = nets(&["192.0.2.0/24", "2001:db8::/32"]);
+        let masquerade = Some(Masquerade { fully_random: false, except });
+        changes(rules.set(&RulesConf { masquerade, ..conf() }));
+        check(&lab.pod, WORLD, POD);
+        check(&lab.pod, WORLD6, POD6);
+        let told = changes(rules.set(&conf()));
+        let expected = [
+            "fill set direct4 with 224.0.0.0/4, 255.255.255.255/32",
+            "fill set direct6 with ff00::/8",
+            "write the rules of chain postrouting",
+        ];
+        assert_eq!(told, expected);
+        check(&lab.pod, WORLD, NODE);
+        nft("add table inet kube");
+        nft("add chain inet kube mark { type filter hook prerouting priority mangle; }");
+        nft("add rule inet kube mark ip saddr 10.5.1.2 meta mark set 0x4001");
+        nft("add rule inet kube mark ip6 saddr fd05:0:0:1::2 meta mark set 0x4001");
+        check(&lab.pod, WORLD, POD);
+        check(&lab.pod, WORLD6, POD6);
+        check(&lab.other, WORLD, NODE);
+    });
+}
+
+#[test]
+fn what_goes_to_many_is_not_masqueraded() {
+    in_netns(|| {
+        require!(Program("socat"), Program("conntrack"));
+        let lab = Lab::new();
+        let mut rules = open();
+        let to = |address: &str, options: &str| {
+            let target = format!("UDP4-DATAGRAM:{address}:9,bind=10.5.1.1,{options}");
+            lab.node.exec("sh", &["-c", &format!("echo x | socat -u - {target}")]);
+            // Original and reply direction: the second destination is the address that answers go to.
+            let flows = run("conntrack", &["-L", "-p", "udp", "-d", address]);
+            run("conntrack", &["-F"]);
+            flows.split("dst=").nth(2).map(|text| text.split(' ').next().unwrap().to_owned())
+        };
+        let multicast = "ip-multicast-if=192.0.2.1";
+        changes(rules.set(&conf()));
+        assert_eq!(to("239.1.1.1", multicast).as_deref(), Some("10.5.1.1"));
+        assert_eq!(to("192.0.2.2", multicast).as_deref(), Some(NODE), "the test can tell");
+        let broadcast = "broadcast,so-bindtodevice=uplink";
+        assert_eq!(to("255.255.255.255", broadcast).as_deref(), Some("10.5.1.1"));
+    });
+}
+
+#[test]
+fn agents_of_two_networks_do_not_meet() {
+    in_netns(|| {
+        require!(Program("socat"));
+        let lab = Lab::new();
+        let mut rules = open();
+        let mut others = agent::rules::Rules::open("second network").unwrap();
+        changes(rules.set(&conf()));
+        let second = RulesConf {
+            networks: nets(&["10.77.0.0/16"]),
+            subnets: nets(&["10.77.1.0/24"]),
+            ..conf()
+        };
+        run("iptables", &["-P", "FORWARD", "DROP"]);
+        changes(others.set(&second));
+        changes(rules.compare());
+        assert_eq!(changes(others.compare()), [""; 0]);
+        assert_eq!(changes(rules.compare()), [""; 0]);
+        nft("list table inet podwire-agent-second_network");
+        let saved = run("iptables-save", &["-t", "filter"]);
+        assert_eq!(saved.matches("podwire agent").count(), 4, "{saved}");
+        lab::check(&lab.pod, WORLD, NODE);
+        changes(others.remove());
+        assert_eq!(changes(rules.compare()), [""; 0]);
+        assert!(
+            Ns::here().try_exec("nft", &["list table inet podwire-agent-second_network"]).is_err()
+        );
+        lab::check(&lab.pod, WORLD, NODE);
+    });
+}

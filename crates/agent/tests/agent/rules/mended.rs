@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What others break is noticed by its event and mended; what we do ourselves is no reason to do more.
+
+use std::time::{Duration, Instant};
+
+use agent::rules::Rules;
+use kernel::Received;
+use kernel::nft::Events;
+use testkit::{in_netns, require, run};
+
+use super::forward::{DOCKERS, restore};
+use super::lab::{Lab, NODE, WORLD, check};
+use super::{changes, conf, nft, open, ruleset};
+
+/// Waits for an event of ours and mends.
+#[track_caller]
+fn mend(rules: &Rules, events: &mut Events) -> Vec<String> {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let mut is_due = false;
+    while !is_due {
+        let received = events.receive(deadline, |event| is_due |= rules.is_ours(&event)).unwrap();
+        assert_ne!(received, Received::Deadline, "no event told of it");
+    }
+    changes(rules.compare())
+}
+
+/// Takes the events that are there; the kernel tells all of a change before the change is acknowledged.
+fn settle(rules: &Rules, events: &mut Events) {
+    while events.receive(Instant::now(), |_| {}).unwrap() == Received::Events {}
+    assert_eq!(changes(rules.compare()), [""; 0]);
+    assert_eq!(events.receive(Instant::now(), |_| {}).unwrap(), Received::Deadline);
+}
+
+#[test]
+fn whatever_is_broken_is_mended() {
+    in_netns(|| {
+        restore("iptables-nft-restore", DOCKERS);
+        let mut rules = open();
+        let mut events = Events::listen().unwrap();
+        changes(rules.set(&conf()));
+        settle(&rules, &mut events);
+        let before = ruleset();
+        let table = "inet podwire-agent-test";
+        for script in [
+            "flush chain {t} postrouting",
+            "insert rule {t} postrouting accept",
+            "add rule {t} postrouting counter",
+            "add element {t} network4 { 192.0.2.0/24 }",
+            "delete element {t} node4 { 10.5.1.0/24 }",
+            "flush set {t} direct6",
+            "add chain {t} postrouting { policy drop; }",
+            "add table {t} { flags dormant; }",
+            "add chain {t} more",
+            "add set {t} more { type mark; }",
+            "delete table {t}; add table {t}",
+            "delete table {t}",
+            "flush chain ip filter FORWARD; add rule ip filter FORWARD jump DOCKER-USER",
+        ] {
+            nft(&script.replace("{t}", table));
+            assert!(!mend(&rules, &mut events).is_empty(), "{script}");
+            settle(&rules, &mut events);
+            if !script.contains("ip filter") {
+                assert_eq!(ruleset(), before, "{script}");
+            }
+        }
+        run("iptables-nft", &["-F", "FORWARD"]);
+        assert_eq!(mend(&rules, &mut events).len(), 2);
+    });
+}
+
+#[test]
+fn a_rule_that_is_removed_or_changed_comes_back() {
+    in_netns(|| {
+        let mut rules = open();
+        let mut events = Events::listen().unwrap();
+        changes(rules.set(&conf()));
+        settle(&rules, &mut events);
+        let before = ruleset();
+        let table = "inet podwire-agent-test";
+        let handles = |text: String| -> Vec<String> {
+            let rules = text
+                .lines()
+                .filter(|line| line.contains("comment \"") && line.contains("# handle"));
+            rules
+                .filter(|line| line.starts_with("\t\t"))
+                .filter_map(|line| Some(line.rsplit_once(' ')?.1.to_owned()))
+                .collect()
+        };
+        for at in 0..9 {
+            let text =
+                run("nft", &["-a", "list", "chain", "inet", "podwire-agent-test", "postrouting"]);
+            let handle = handles(text)[at].clone();
+            let script = match at % 2 {
+                0 => format!("delete rule {table} postrouting handle {handle}"),
+                _ => format!(
+                    "replace rule {table} postrouting handle {handle} ip daddr @node4 accept"
+                ),
+            };
+            nft(&script);
+            assert_eq!(mend(&rules, &mut events), ["write the rules of chain postrouting"]);
+            assert_eq!(ruleset(), before);
+            settle(&rules, &mut events);
+        }
+    });
+}
+
+#[test]
+fn traffic_goes_on_after_a_flush() {
+    in_netns(|| {
+        require!(Program("socat"));
+        let lab = Lab::new();
+        let mut rules = open();
+        let mut events = Events::listen().unwrap();
+        changes(rules.set(&conf()));
+        check(&lab.pod, WORLD, NODE);
+        settle(&rules, &mut events);
+        nft("flush ruleset");
+        assert_eq!(mend(&rules, &mut events), ["make table inet podwire-agent-test"]);
+        check(&lab.pod, WORLD, NODE);
+        // Docker starts later.
+        restore("iptables-nft-restore", DOCKERS);
+        assert_eq!(mend(&rules, &mut events).len(), 2);
+        check(&lab.pod, WORLD, NODE);
+        assert_eq!(
+            changes(open().set(&conf())),
+            [""; 0],
+            "an agent that starts again changes nothing"
+        );
+    });
+}
+
+#[test]
+fn changes_of_others_are_none_of_ours() {
+    in_netns(|| {
+        let mut rules = open();
+        changes(rules.set(&conf()));
+        let mut events = Events::listen().unwrap();
+        nft("add table ip filter");
+        nft("add chain ip filter INPUT");
+        nft("add table inet podwire-agent-test2");
+        nft("add table ip podwire-agent-test");
+        let (mut all, mut ours) = (0, 0);
+        while events
+            .receive(Instant::now(), |event| {
+                all += 1;
+                ours += usize::from(rules.is_ours(&event));
+            })
+            .unwrap()
+            == Received::Events
+        {}
+        assert_eq!((all, ours), (4, 0));
+    });
+}
