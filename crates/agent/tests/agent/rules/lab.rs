@@ -49,9 +49,8 @@ impl Lab {
         ip(&node, "route add 10.5.2.0/24 dev tunnel");
         ip(&node, "-6 route add fd05:0:0:2::/64 dev tunnel");
         address(&remote, "eth0", "10.5.2.2/24", "fd05:0:0:2::2/64");
-        // What comes back without masquerading would be lost in a real network.
-        ip(&remote, "route add 10.5.1.0/24 dev eth0");
-        ip(&remote, "-6 route add fd05:0:0:1::/64 dev eth0");
+        ip(&remote, "route add 10.5.1.0/24 via 10.5.1.0 dev eth0 onlink");
+        ip(&remote, "-6 route add fd05:0:0:1::/64 via fd05:0:0:1:: dev eth0 onlink");
         node.connect("uplink", &world, "eth0");
         address(&node, "uplink", "192.0.2.1/24", "2001:db8::1/64");
         address(&world, "eth0", "192.0.2.2/24", "2001:db8::2/64");

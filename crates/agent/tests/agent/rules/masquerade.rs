@@ -115,9 +115,9 @@ fn exceptions_and_kube_proxys_mark_are_respected() {
         assert_eq!(told, expected);
         check(&lab.pod, WORLD, NODE);
         nft("add table inet kube");
-        nft("add chain inet kube mark { type filter hook prerouting priority mangle; }");
-        nft("add rule inet kube mark ip saddr 10.5.1.2 meta mark set 0x4001");
-        nft("add rule inet kube mark ip6 saddr fd05:0:0:1::2 meta mark set 0x4001");
+        nft("add chain inet kube marks { type filter hook prerouting priority mangle; }");
+        nft("add rule inet kube marks ip saddr 10.5.1.2 meta mark set 0x4001");
+        nft("add rule inet kube marks ip6 saddr fd05:0:0:1::2 meta mark set 0x4001");
         check(&lab.pod, WORLD, POD);
         check(&lab.pod, WORLD6, POD6);
         check(&lab.other, WORLD, NODE);
