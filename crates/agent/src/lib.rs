@@ -2,6 +2,7 @@
 //! The node daemon. What decides anything is pure and in modules of its own; the rest orders and
 //! repeats.
 
+pub mod blackhole;
 pub mod board;
 pub mod cni_conf;
 mod file;

@@ -3,5 +3,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test panics where it fails")]
 
+mod blackhole;
 mod reconcile;
 mod rules;

@@ -27,6 +27,8 @@ pub struct RouteFilter {
     pub oif: Option<IfIndex>,
     /// Made by this `RTPROT_*`.
     pub protocol: Option<u8>,
+    /// Of this `RTN_*`.
+    pub kind: Option<u8>,
 }
 
 /// The routes the filter lets through. The kernel does the filtering.
@@ -87,6 +89,7 @@ fn question(family: Family, filter: RouteFilter) -> Message {
     let mut header = [0; HEADER_LEN];
     header[0] = family.number();
     header[5] = filter.protocol.unwrap_or(0);
+    header[7] = filter.kind.unwrap_or(0);
     let mut message = Message::new(RTM_GETROUTE, 0);
     message.header(&header);
     if let Some(table) = filter.table {

@@ -15,6 +15,7 @@ mod neigh;
 mod netns;
 mod nexthop;
 mod nft;
+mod nft_table;
 mod old_iptables;
 mod packet;
 mod route;

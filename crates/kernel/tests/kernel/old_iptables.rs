@@ -2,7 +2,7 @@
 //! The older packet filter, set up with `iptables-legacy`.
 
 use kernel::Family;
-use kernel::old_iptables::{drops_forwarded, is_in_use};
+use kernel::old_iptables::{drops_forwarded, is_in_use, mentions};
 use testkit::{in_netns, not_run_unless, run, try_run};
 
 #[test]
@@ -22,6 +22,9 @@ fn policy_of_forward_is_read_and_nothing_is_made() {
             run(program, &["-P", "INPUT", "DROP"]);
             run(program, &["-N", "OTHER"]);
             assert!(!drops_forwarded(family).unwrap());
+            assert!(mentions(family, "filter", "OTHER").unwrap());
+            assert!(!mentions(family, "filter", "ANOTHER").unwrap());
+            assert!(!mentions(family, "nat", "OTHER").unwrap() && !is_in_use(family, "nat"));
             run(program, &["-P", "FORWARD", "DROP"]);
             assert!(drops_forwarded(family).unwrap());
         }
