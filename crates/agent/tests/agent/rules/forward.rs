@@ -4,7 +4,7 @@
 use agent::rules::RulesConf;
 use testkit::{in_netns, require, run, try_run};
 
-use super::lab::{Lab, NODE, NODE6, POD, POD6, REMOTE, REMOTE6, WORLD, WORLD6, check, seen};
+use super::lab::{Lab, NODE, NODE6, OTHER, POD, POD6, REMOTE, REMOTE6, WORLD, WORLD6, check, seen};
 use super::{changes, conf, nets, open};
 
 /// What Docker makes of the table, as `iptables-save` prints it.
@@ -63,6 +63,8 @@ fn dockers_policy_is_overruled() {
         check(&lab.pod, WORLD, NODE);
         check(&lab.pod, WORLD6, NODE6);
         check(&lab.world, POD, WORLD);
+        // Where br_netfilter is loaded, packets on the bridge meet the chain as well.
+        check(&lab.pod, OTHER, POD);
         check(&lab.remote, POD6, REMOTE6);
         check(&lab.pod, REMOTE, POD);
         check(&lab.pod, REMOTE6, POD6);
@@ -74,6 +76,8 @@ fn dockers_policy_is_overruled() {
                 r#"-A FORWARD -d 10.5.0.0/16 -m comment --comment "podwire agent test: to 10.5.0.0/16" -j ACCEPT"#,
             ]
         );
+        let docs = include_str!("../../../../../docs/agent-rules.md");
+        assert!(docs.contains(&chain[6..].join("\n")));
         changes(rules.remove());
         assert_eq!(run("iptables-nft", &["-S"]), before);
         assert_eq!(seen(&lab.pod, WORLD), None);

@@ -46,6 +46,8 @@ const LISTED: &str = r#"table inet podwire-agent-test {
 }
 "#;
 
+const DOCS: &str = include_str!("../../../../../docs/agent-rules.md");
+
 #[test]
 fn nft_shows_it_and_reads_it_back() {
     in_netns(|| {
@@ -62,6 +64,7 @@ fn nft_shows_it_and_reads_it_back() {
         assert_eq!(nft("list ruleset"), "");
         assert_eq!(changes(rules.set(&conf)), ["make table inet podwire-agent-test"]);
         assert_eq!(nft("list ruleset"), LISTED);
+        assert!(DOCS.contains(LISTED));
         assert_eq!(changes(rules.compare()), [""; 0]);
         let saved = "/run/saved.nft";
         std::fs::write(saved, LISTED).unwrap();
