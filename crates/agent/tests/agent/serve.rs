@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What probes, Prometheus and commands get, asked with curl and read by Prometheus' own parser.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::net::TcpStream;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::time::Duration;
+
+use agent::board::{Kind, Part, Refused};
+use agent::serve::{Error, Socket, socket_path};
+use serde_json::Value;
+use testkit::{in_netns, require, run};
+
+use crate::served::{PORT, Served, curl, peer, session, url};
+
+const TEXT: &str = "text/plain; charset=utf-8";
+
+#[test]
+fn probes_are_told_what_is_wrong() {
+    in_netns(|| {
+        require!(Program("curl"));
+        let dir = tempfile::tempdir().unwrap();
+        let served = Served::start(dir.path());
+        let board = &served.board;
+        let healthy = (200, TEXT.to_owned(), "healthy\n".to_owned());
+        assert_eq!(curl(&[&url("/healthz")]), healthy);
+        board.problem(Part::Underlay, "no interface\nhas an address");
+        let (code, _, body) = curl(&[&url("/readyz")]);
+        assert_eq!(
+            (code, body.as_str()),
+            (
+                503,
+                "this node is not part of the network yet\nunderlay: no interface has an address\n"
+            )
+        );
+        board.solved(Part::Underlay);
+        board.set_session(Some(session()));
+        board.problem(Part::Store, "connection refused");
+        let (code, _, body) = curl(&[&url("/readyz")]);
+        assert_eq!((code, body.as_str()), (200, "ready\nwarning: store: connection refused\n"));
+        board.set_lease_left(Some(Duration::ZERO));
+        let (code, _, body) = curl(&[&url("/readyz")]);
+        assert_eq!(code, 503);
+        assert!(body.starts_with("the lease has run out"), "{body}");
+        assert_eq!(curl(&[&url("/healthz")]).0, 200, "starting it again would not help");
+    });
+}
+
+#[test]
+fn other_requests_are_told_what_there_is() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().unwrap();
+        let _served = Served::start(dir.path());
+        let (code, _, body) = curl(&[&url("/nothing")]);
+        assert!(code == 404 && body.contains("/readyz"), "{code} {body}");
+        assert_eq!(curl(&[&url("/")]).0, 200);
+        let (code, _, body) = curl(&["-d", "x", &url("/status")]);
+        assert_eq!((code, body.as_str()), (405, "POST is not allowed: GET and HEAD are\n"));
+        let (code, _, head) = curl(&["-I", &url("/status")]);
+        assert!(code == 200 && head.contains("application/json"), "{head}");
+        assert_eq!(curl(&["-0", &url("/readyz?verbose=1")]).0, 503, "HTTP/1.0, and a query");
+        let both = run("curl", &["-sS", "-v", "--stderr", "-", &url("/"), &url("/healthz")]);
+        assert!(both.contains("Re-using existing connection"), "{both}");
+    });
+}
+
+#[test]
+fn status_of_a_thousand_peers_is_the_same_on_the_socket() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().unwrap();
+        let served = Served::start(dir.path());
+        served.board.set_session(Some(session()));
+        served.board.set_peers((0..1000).map(peer).collect());
+        let socket = socket_path(dir.path());
+        let socket = ["--unix-socket", socket.to_str().unwrap()];
+        let (code, kind, status) = curl(&[&socket[..], &["http://agent/status"]].concat());
+        assert_eq!((code, kind.as_str()), (200, "application/json"));
+        let status: Value = serde_json::from_str(&status).unwrap();
+        assert_eq!(status["peers"].as_array().unwrap().len(), 1000);
+        assert_eq!(status["peerCounts"]["direct"], 500);
+        assert_eq!(status["ready"], true);
+        let (_, _, peers) = curl(&[&socket[..], &["http://agent/peers"]].concat());
+        assert_eq!(serde_json::from_str::<Value>(&peers).unwrap(), status["peers"]);
+        let over_tcp: Value = serde_json::from_str(&curl(&[&url("/status")]).2).unwrap();
+        assert_eq!(over_tcp, status);
+    });
+}
+
+/// Families by name, with their samples, as Prometheus' own library reads them.
+fn parsed(page: &str) -> BTreeMap<String, Value> {
+    let script = "
+import json, sys
+from prometheus_client.parser import text_string_to_metric_families as families
+print(json.dumps([
+    [f.name, f.type, f.documentation, [[s.name, s.labels, s.value] for s in f.samples]]
+    for f in families(open(sys.argv[1]).read())]))";
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(page.as_bytes()).unwrap();
+    let path = file.path().to_str().unwrap();
+    let families = testkit::json("/usr/bin/python3", &["-c", script, path]);
+    let families = families.as_array().unwrap().iter();
+    families.map(|family| (family[0].as_str().unwrap().to_owned(), family.clone())).collect()
+}
+
+#[test]
+fn prometheus_reads_the_metrics_that_are_documented() {
+    in_netns(|| {
+        require!(File("/usr/lib/python3/dist-packages/prometheus_client/parser.py"));
+        let dir = tempfile::tempdir().unwrap();
+        let served = Served::start(dir.path());
+        let board = &served.board;
+        let mut session = session();
+        session.underlay.name = "we\\ird\"if".into();
+        board.set_session(Some(session));
+        board.set_lease_left(Some(Duration::from_secs(3600)));
+        board.watched(40, 42);
+        board.compared(Duration::from_millis(12), 3);
+        board.set_peers((0..5).map(peer).collect());
+        board.repaired(Kind::Route, "set route");
+        board.problem(Part::Store, "gone");
+        let refused = Refused { peer: "x".into(), subnet: None, reason: "no".into() };
+        board.set_refused(vec![refused]);
+        let (code, kind, page) = curl(&[&url("/metrics")]);
+        assert_eq!((code, kind.as_str()), (200, "text/plain; version=0.0.4; charset=utf-8"));
+        let families = parsed(&page);
+        let sample = |family: &str, label: Option<(&str, &str)>| {
+            let samples = families[family][3].as_array().unwrap().iter();
+            let mut fitting =
+                samples.filter(|sample| label.is_none_or(|(name, value)| sample[1][name] == value));
+            fitting.next().unwrap()[2].as_f64().unwrap()
+        };
+        assert_eq!(sample("podwire_ready", None), 1.0);
+        assert_eq!(sample("podwire_store_reachable", None), 0.0);
+        assert_eq!(sample("podwire_problem", Some(("part", "store"))), 1.0);
+        assert_eq!(sample("podwire_problem", Some(("part", "rules"))), 0.0);
+        assert_eq!(sample("podwire_peers", Some(("way", "tunnel"))), 3.0);
+        assert_eq!(sample("podwire_refused", None), 1.0);
+        assert_eq!(sample("podwire_watch_behind", None), 2.0);
+        assert_eq!(sample("podwire_repairs", Some(("kind", "route"))), 1.0);
+        assert_eq!(
+            sample("podwire_underlay_mtu_bytes", Some(("interface", "we\\ird\"if"))),
+            1500.0
+        );
+        assert_eq!(sample("podwire_compare_duration_seconds", None), 0.012);
+        for family in families.values() {
+            assert!(family[1] == "gauge" || family[1] == "counter", "{family}");
+            assert!(!family[2].as_str().unwrap().is_empty(), "{family}");
+        }
+        let documented = include_str!("../../../../docs/health.md");
+        let mut names: Vec<&str> = documented
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `podwire_")?.split_once('`'))
+            .map(|(name, _)| name.split('{').next().unwrap())
+            .collect();
+        names.sort_unstable();
+        let there = page.lines().filter_map(|line| line.strip_prefix("# TYPE podwire_"));
+        let mut there: Vec<&str> = there.map(|line| line.split_once(' ').unwrap().0).collect();
+        there.sort_unstable();
+        assert_eq!(there, names, "docs/health.md lists each metric once");
+    });
+}
+
+#[test]
+fn the_socket_is_for_root_and_replaces_a_dead_one_only() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().unwrap();
+        let run_dir = dir.path().join("a/b");
+        let path = socket_path(&run_dir);
+        fs::create_dir_all(&run_dir).unwrap();
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists(), "left by a crash");
+        let served = Served::start(&run_dir);
+        let meta = fs::metadata(&path).unwrap();
+        assert!(meta.file_type().is_socket());
+        assert_eq!(meta.permissions().mode() & 0o7777, 0o660);
+        let socket = ["--unix-socket", path.to_str().unwrap(), "http://agent/healthz"];
+        assert_eq!(curl(&socket).0, 200);
+        let second = Socket::create(&run_dir).unwrap_err();
+        assert!(matches!(second, Error::Taken(_)), "{second}");
+        assert_eq!(curl(&socket).0, 200, "the first one goes on");
+        drop(served);
+        assert!(!path.exists());
+        fs::write(&path, "precious").unwrap();
+        let refused = Socket::create(&run_dir).unwrap_err();
+        let cause = std::error::Error::source(&refused).unwrap().to_string();
+        assert!(cause.contains("no socket"), "{cause}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+    });
+}
+
+#[test]
+fn those_who_say_nothing_do_not_keep_others_out_for_long() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().unwrap();
+        let _served = Served::start(dir.path());
+        let mut silent: Vec<TcpStream> =
+            (0..80).map(|_| TcpStream::connect(("127.0.0.1", PORT)).unwrap()).collect();
+        for stream in silent.iter_mut().take(40) {
+            stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: ").unwrap();
+        }
+        assert_eq!(curl(&[&url("/healthz")]).0, 200);
+    });
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A board that is served, and curl.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+use std::thread::JoinHandle;
+
+use agent::board::{Board, Lease, Peer, Session, Underlay, Way};
+use agent::serve::{self, Socket};
+use tokio::sync::oneshot;
+
+pub const PORT: u16 = 8081;
+
+/// A server on a thread of its own, as an agent is; gone when dropped.
+pub struct Served {
+    pub board: Board,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Served {
+    /// On the port and in the directory.
+    pub fn start(run_dir: &Path) -> Served {
+        let board = Board::new("a", "etcd");
+        let (stop, stopped) = oneshot::channel();
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let (shown, run_dir) = (board.clone(), run_dir.to_owned());
+        let thread = std::thread::spawn(move || {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let listener = serve::listen(IpAddr::from(Ipv4Addr::LOCALHOST), PORT).unwrap();
+                let socket = Socket::create(&run_dir).unwrap();
+                let serving = serve::both(Some(listener), Some(socket), &shown);
+                ready.send(()).unwrap();
+                tokio::select! {
+                    () = serving => {}
+                    _ = stopped => {}
+                }
+            });
+        });
+        is_ready.recv().unwrap();
+        Served { board, stop: Some(stop), thread: Some(thread) }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.stop.take().map(|stop| stop.send(()));
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// Status code, content type and body of an answer, as curl has them.
+#[track_caller]
+pub fn curl(args: &[&str]) -> (u16, String, String) {
+    let format = "\n%{http_code} %{content_type}";
+    let printed = testkit::run("curl", &[&["-sS", "-m", "30", "-w", format], args].concat());
+    let (body, end) = printed.rsplit_once('\n').unwrap();
+    let (code, kind) = end.split_once(' ').unwrap();
+    (code.parse().unwrap(), kind.to_owned(), body.to_owned())
+}
+
+pub fn url(path: &str) -> String {
+    format!("http://127.0.0.1:{PORT}{path}")
+}
+
+pub fn session() -> Session {
+    Session {
+        mark: "podwire".into(),
+        networks: vec!["10.244.0.0/16".parse().unwrap()],
+        backend: "vxlan".into(),
+        pod_mtu: 1450,
+        lease: Lease {
+            subnets: vec!["10.244.1.0/24".parse().unwrap()],
+            public: vec!["192.0.2.1".parse().unwrap()],
+        },
+        underlay: Underlay {
+            name: "eth0".into(),
+            addresses: vec!["192.0.2.1".parse().unwrap()],
+            mtu: 1500,
+        },
+    }
+}
+
+pub fn peer(number: u16) -> Peer {
+    let [high, low] = number.to_be_bytes();
+    Peer {
+        name: format!("node-{number}"),
+        subnets: vec![format!("10.{}.{low}.0/24", 64 + high).parse().unwrap()],
+        public: vec![IpAddr::from([192, 168, high, low])],
+        backend: "vxlan".into(),
+        way: if number % 2 == 0 { Way::Tunnel } else { Way::Direct },
+        path: agent::board::Path::default(),
+    }
+}
