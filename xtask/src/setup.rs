@@ -25,7 +25,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("dbus-daemon", "dbus-daemon"),
     ("socat", "socat"),
     ("curl", "curl"),
-    // What Prometheus' own library makes of our metrics; a tenth of the server's size.
+    // What Prometheus' own library makes of our metrics.
     (PROMETHEUS, "python3-prometheus-client"),
     ("strace", "strace"),
     ("dnsmasq", "dnsmasq-base"),

@@ -2,6 +2,7 @@
 //! Every CNI plugin: a module each under `main`, `ipam` and `meta`, and [`registry`], the one table
 //! of their names. The other modules are what several of them need.
 
+pub mod agent;
 pub mod chained;
 pub mod child;
 pub mod dbus;

@@ -34,7 +34,11 @@ const OF_THE_CALL: [&str; 4] =
 
 fn add(request: &Request) -> Result<CniResult, Error> {
     let flannel = Flannel::understand(request)?;
-    let env = daemon::read(&flannel.subnet_file).map_err(|error| error.to_cni(Code::TRY_LATER))?;
+    let env = daemon::read(&flannel.subnet_file).map_err(|error| {
+        // An agent that is there knows better why there is no file.
+        let asked = daemon::require_ready(flannel.agent_socket.as_deref(), Code::TRY_LATER);
+        asked.err().unwrap_or_else(|| error.to_cni(Code::TRY_LATER))
+    })?;
     let mut config = flannel.delegate_config(request, Some(&env))?;
     let target = delegate::find(request.host, conf::kind_of(&config)?, &request.path)?;
     // Before the first one's configuration is overwritten.
@@ -103,6 +107,7 @@ fn check(request: &Request) -> Result<(), Error> {
 
 fn status(request: &Request) -> Result<(), Error> {
     let flannel = Flannel::understand(request)?;
+    daemon::require_ready(flannel.agent_socket.as_deref(), Code::NOT_AVAILABLE)?;
     let env =
         daemon::read(&flannel.subnet_file).map_err(|error| error.to_cni(Code::NOT_AVAILABLE))?;
     let config = flannel.delegate_config(request, Some(&env))?;

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The configuration of flannel, and the delegate's that is made from it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use cni::{Code, Error, Request};
 use ipam::subnet_env::SubnetEnv;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+
+use crate::agent;
 
 const SUBNET_FILE: &str = "/run/flannel/subnet.env";
 const DATA_DIR: &str = "/var/lib/cni/flannel";
@@ -17,6 +19,7 @@ const DATA_DIR: &str = "/var/lib/cni/flannel";
 struct PlacesConf {
     subnet_file: Option<PathBuf>,
     data_dir: Option<PathBuf>,
+    agent_socket: Option<PathBuf>,
 }
 
 /// As understood.
@@ -24,6 +27,8 @@ struct PlacesConf {
 pub struct Flannel {
     pub subnet_file: PathBuf,
     pub data_dir: PathBuf,
+    /// Of the node agent, where it may be one that writes this file.
+    pub agent_socket: Option<PathBuf>,
     delegate: Map<String, Value>,
     ipam: Map<String, Value>,
 }
@@ -43,8 +48,13 @@ impl Flannel {
         }
         let ipam = object(request, "ipam")?;
         base_routes(&ipam)?;
+        let subnet_file = places.subnet_file.unwrap_or_else(|| SUBNET_FILE.into());
+        // A file at another place may be another daemon's.
+        let usual = || (subnet_file == Path::new(SUBNET_FILE)).then(|| agent::SOCKET.into());
+        let agent_socket = places.agent_socket.or_else(usual);
         Ok(Flannel {
-            subnet_file: places.subnet_file.unwrap_or_else(|| SUBNET_FILE.into()),
+            subnet_file,
+            agent_socket,
             data_dir: places.data_dir.unwrap_or_else(|| DATA_DIR.into()),
             delegate,
             ipam,

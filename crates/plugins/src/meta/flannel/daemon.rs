@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads the file by which flannel's daemon tells what it has leased for this node.
+//! What the daemon says: by the file that tells what it has leased for this node, and, where it is
+//! podwire's own agent, when it is asked.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use cni::Code;
 use ipam::subnet_env::{Problem, SubnetEnv};
+
+use crate::agent::{self, Silence};
+
+/// An agent answers within a millisecond, or hangs.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Why a file tells nothing.
 #[derive(Debug, thiserror::Error)]
@@ -50,4 +57,23 @@ pub fn read(file: &Path) -> Result<SubnetEnv, Error> {
         _ => Error::Io { file: file.to_owned(), cause },
     })?;
     SubnetEnv::parse(&text).map_err(|problem| Error::Content { file: file.to_owned(), problem })
+}
+
+/// Asks the agent whether pods can be connected. Without one the file decides alone: flannel's daemon
+/// has no such socket, and while an agent is started again its node goes on.
+pub fn require_ready(socket: Option<&Path>, code: Code) -> Result<(), cni::Error> {
+    let Some(socket) = socket else { return Ok(()) };
+    let not_ready = |why: &str| cni::Error::new(code, format!("flannel: {why}"));
+    match agent::ask(socket, "/readyz", PATIENCE) {
+        Ok(answer) if answer.code == 200 => Ok(()),
+        Ok(answer) => {
+            let (first, more) = answer.body.split_once('\n').unwrap_or((&answer.body, ""));
+            let error = not_ready(&format!("the node agent is not ready: {first}"));
+            Err(error.with_details(more.trim_end().replace('\n', "; ")))
+        }
+        Err(Silence::Absent(_)) => Ok(()),
+        Err(Silence::Mute(why)) => {
+            Err(not_ready(&format!("the node agent at {}: {why}", socket.display())))
+        }
+    }
 }
