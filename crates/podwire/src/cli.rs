@@ -3,6 +3,7 @@
 //! nowhere else.
 
 mod net;
+mod node;
 mod pod;
 
 use std::convert::Infallible;
@@ -13,6 +14,7 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 pub use self::net::{Attach, Collect, Convert, NetCommand, NetStatus};
+pub use self::node::{AskAgent, NodePeers, NodeStatus};
 pub use self::pod::{PodCommand, PodDown, PodReady, PodStatus, PodUp};
 use crate::output::Format;
 
@@ -25,6 +27,7 @@ Examples:
   podwire net list                         the networks in /etc/cni/net.d
   podwire net add mynet /run/netns/blue    attach a namespace to a network
   podwire pod up default/web               what kubelet does for a pod
+  podwire status                           what the node agent knows
   podwire completions bash > /etc/bash_completion.d/podwire
 
 podwire holds every plugin: it answers as one when it is called by its name.";
@@ -64,6 +67,10 @@ Examples:
     /// Connect pods, as kubelet's network manager does
     #[command(subcommand)]
     Pod(PodCommand),
+    /// Show what the node agent knows: network, lease, store, peers, repairs
+    Status(NodeStatus),
+    /// Show the other nodes, and the way to them
+    Peers(NodePeers),
     /// Build a network with containers in private namespaces, try it out, remove it
     Demo(Demo),
     /// Print a completion script for a shell

@@ -10,6 +10,7 @@ mod id;
 mod interrupt;
 mod lock;
 mod net;
+mod node;
 mod output;
 mod place;
 mod pod;
@@ -48,6 +49,8 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Agent { args } => agent::run(args)?,
         Command::Net(command) => net::run(command, cli.output)?,
         Command::Pod(command) => return pod::run(command, cli.output),
+        Command::Status(asked) => return node::status(asked, cli.output),
+        Command::Peers(asked) => node::peers(asked, cli.output)?,
         Command::Demo(asked) => demo::run(*asked, cli.output)?,
         Command::Completions { shell } => completions(*shell)?,
     }

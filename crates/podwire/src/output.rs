@@ -76,6 +76,16 @@ pub fn duration(time: Duration) -> String {
     }
 }
 
+/// How long something lasts, where the exact time does not matter.
+pub fn rough(time: Duration) -> String {
+    match time.as_secs() {
+        seconds if seconds < 120 => format!("{seconds} s"),
+        seconds if seconds < 2 * 3600 => format!("{} min", seconds / 60),
+        seconds if seconds < 2 * 86_400 => format!("{} h", seconds / 3600),
+        seconds => format!("{} days", seconds / 86_400),
+    }
+}
+
 /// The result of an ADD: interfaces, addresses, routes, name servers.
 pub fn result(result: &CniResult) -> String {
     let interfaces = table(
@@ -186,5 +196,11 @@ ROUTE      GATEWAY  MORE
         check(7, "7 µs");
         check(1_234, "1.23 ms");
         check(2_500_000, "2.50 s");
+        let check =
+            |seconds: u64, text: &str| assert_eq!(rough(Duration::from_secs(seconds)), text);
+        check(119, "119 s");
+        check(7_199, "119 min");
+        check(86_399, "23 h");
+        check(400_000, "4 days");
     }
 }

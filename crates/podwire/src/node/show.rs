@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+//! An agent's status as tables.
+
+use std::time::{Duration, SystemTime};
+
+use agent::board::{Peer, Session, Status, Time};
+
+use crate::output::{self, table};
+
+/// More peers than that are left to `podwire peers`.
+const FEW_PEERS: usize = 10;
+const FEW_REPAIRS: usize = 5;
+
+/// Everything, the most important first.
+pub fn status(status: &Status, now: SystemTime) -> String {
+    let mut parts = vec![verdict(status)];
+    parts.extend(status.session.as_ref().map(|session| network(session, status, now)));
+    parts.push(store(status, now));
+    if !status.peers.is_empty() {
+        parts.push(few_peers(status, now));
+    }
+    if !status.repairs.last.is_empty() {
+        parts.push(repairs(status, now));
+    }
+    parts.join("\n")
+}
+
+fn verdict(status: &Status) -> String {
+    let word = match (status.ready, status.healthy) {
+        (true, true) => "ready",
+        (true, false) => "ready, but the agent is not healthy",
+        (false, _) => "not ready",
+    };
+    let mut text = format!("{}: {word}\n", status.node);
+    for reason in &status.reasons {
+        text += &format!("  because {reason}\n");
+    }
+    for warning in &status.warnings {
+        text += &format!("  warning: {warning}\n");
+    }
+    text
+}
+
+fn network(session: &Session, status: &Status, now: SystemTime) -> String {
+    let lease_ends = match status.lease_until {
+        None => "never".to_owned(),
+        Some(Time(until)) => match until.duration_since(now) {
+            Ok(left) => format!("in {}", output::rough(left)),
+            Err(past) => ago(now - past.duration(), now),
+        },
+    };
+    let underlay = &session.underlay;
+    let network = table(
+        ["NETWORK", "BACKEND", "SUBNETS", "POD MTU", "LEASE ENDS"],
+        [[
+            words(&session.networks),
+            session.backend.clone(),
+            words(&session.lease.subnets),
+            session.pod_mtu.to_string(),
+            lease_ends,
+        ]],
+    );
+    let interface = table(
+        ["INTERFACE", "ADDRESSES", "MTU", "REACHED AT"],
+        [[
+            underlay.name.clone(),
+            words(&underlay.addresses),
+            underlay.mtu.to_string(),
+            words(&session.lease.public),
+        ]],
+    );
+    format!("{network}\n{interface}")
+}
+
+fn store(status: &Status, now: SystemTime) -> String {
+    let reachable = if status.store.reachable { "yes" } else { "no" };
+    let since = output::rough(now.duration_since(status.store.since.0).unwrap_or_default());
+    let behind = status.watch.map_or(String::new(), |watch| watch.behind.to_string());
+    let compared = status.compare.map_or(String::new(), |compare| {
+        let took = output::duration(Duration::from_secs_f64(compare.seconds.max(0.0)));
+        format!("{}, took {took}", ago(compare.at.0, now))
+    });
+    table(
+        ["STORE", "REACHABLE", "BEHIND", "COMPARED", "REPAIRS", "RUNS FOR"],
+        [[
+            status.store.kind.clone(),
+            format!("{reachable}, for {since}"),
+            behind,
+            compared,
+            status.repairs.counts.values().sum::<u64>().to_string(),
+            output::rough(now.duration_since(status.started.0).unwrap_or_default()),
+        ]],
+    )
+}
+
+/// Those with a problem come first.
+fn few_peers(status: &Status, now: SystemTime) -> String {
+    let mut shown: Vec<&Peer> = status.peers.iter().collect();
+    shown.sort_by_key(|peer| peer.path.problem.is_none());
+    shown.truncate(FEW_PEERS);
+    let more = status.peers.len() - shown.len();
+    let mut text = peers(shown, now);
+    if more > 0 {
+        text += &format!("and {more} more: podwire peers\n");
+    }
+    text
+}
+
+/// A line each.
+pub fn peers<'a>(peers: impl IntoIterator<Item = &'a Peer>, now: SystemTime) -> String {
+    table(
+        ["PEER", "SUBNETS", "ADDRESS", "BACKEND", "WAY", "PATH MTU", "LAST CONTACT", "PROBLEM"],
+        peers.into_iter().map(|peer| {
+            [
+                peer.name.clone(),
+                words(&peer.subnets),
+                words(&peer.public),
+                peer.backend.clone(),
+                peer.way.name().to_owned(),
+                peer.path.path_mtu.map_or(String::new(), |mtu| mtu.to_string()),
+                peer.path.last_contact.map_or(String::new(), |Time(at)| ago(at, now)),
+                peer.path.problem.clone().unwrap_or_default(),
+            ]
+        }),
+    )
+}
+
+fn repairs(status: &Status, now: SystemTime) -> String {
+    let last = status.repairs.last.iter().rev().take(FEW_REPAIRS);
+    table(
+        ["REPAIRED", "WHEN", "WHAT"],
+        last.map(|repair| {
+            [repair.kind.name().to_owned(), ago(repair.at.0, now), repair.text.clone()]
+        }),
+    )
+}
+
+fn ago(at: SystemTime, now: SystemTime) -> String {
+    // A clock that was set back makes it the future.
+    format!("{} ago", output::rough(now.duration_since(at).unwrap_or_default()))
+}
+
+fn words(things: &[impl ToString]) -> String {
+    things.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests;

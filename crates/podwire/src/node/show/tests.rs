@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What people see.
+
+use agent::board::{Board, Kind, Lease, Part, Path, Refused, Underlay, Way};
+
+use super::*;
+
+fn peer(number: u8) -> Peer {
+    Peer {
+        name: format!("10.244.{number}.0-24"),
+        subnets: vec![format!("10.244.{number}.0/24").parse().unwrap()],
+        public: vec![[192, 0, 2, number].into()],
+        backend: "vxlan".into(),
+        way: Way::Tunnel,
+        path: Path::default(),
+    }
+}
+
+fn board() -> Board {
+    let board = Board::new("blue", "etcd");
+    board.set_session(Some(Session {
+        mark: "m".into(),
+        networks: vec!["10.244.0.0/16".parse().unwrap()],
+        backend: "vxlan".into(),
+        pod_mtu: 1450,
+        lease: Lease {
+            subnets: vec!["10.244.1.0/24".parse().unwrap()],
+            public: vec![[192, 0, 2, 1].into()],
+        },
+        underlay: Underlay {
+            name: "eth0".into(),
+            addresses: vec![[10, 0, 0, 1].into()],
+            mtu: 1500,
+        },
+    }));
+    board
+}
+
+#[test]
+fn a_ready_node_is_laid_out_for_people() {
+    let board = board();
+    board.set_lease_left(Some(Duration::from_secs(86_400)));
+    board.watched(7, 7);
+    board.compared(Duration::from_millis(3), 0);
+    let path = Path {
+        path_mtu: Some(1450),
+        last_contact: Some(Time::now()),
+        problem: Some("too small".into()),
+    };
+    board.set_peers(vec![peer(2), Peer { path, way: Way::Direct, ..peer(3) }]);
+    board.repaired(Kind::Route, "set route 10.244.2.0/24");
+    let refused = Refused { peer: "x".into(), subnet: None, reason: "no".into() };
+    board.set_refused(vec![refused]);
+    let mut shown = board.status();
+    let then = shown.started;
+    shown.store.since = then;
+    shown.compare.as_mut().unwrap().at = then;
+    shown.repairs.last[0].at = then;
+    shown.peers[1].path.last_contact = Some(then);
+    shown.lease_until = Some(Time(then.0 + Duration::from_secs(86_400)));
+    let expected = "\
+blue: ready
+  warning: x is not served: no
+
+NETWORK        BACKEND  SUBNETS        POD MTU  LEASE ENDS
+10.244.0.0/16  vxlan    10.244.1.0/24  1450     in 23 h
+
+INTERFACE  ADDRESSES  MTU   REACHED AT
+eth0       10.0.0.1   1500  192.0.2.1
+
+STORE  REACHABLE       BEHIND  COMPARED                 REPAIRS  RUNS FOR
+etcd   yes, for 100 s  0       100 s ago, took 3.00 ms  1        100 s
+
+PEER           SUBNETS        ADDRESS    BACKEND  WAY     PATH MTU  LAST CONTACT  PROBLEM
+10.244.3.0-24  10.244.3.0/24  192.0.2.3  vxlan    direct  1450      100 s ago     too small
+10.244.2.0-24  10.244.2.0/24  192.0.2.2  vxlan    tunnel  -         -             -
+
+REPAIRED  WHEN       WHAT
+route     100 s ago  set route 10.244.2.0/24
+";
+    assert_eq!(status(&shown, then.0 + Duration::from_secs(100)), expected);
+}
+
+#[test]
+fn one_that_waits_says_for_what() {
+    let board = Board::new("blue", "embedded");
+    board.problem(Part::Underlay, "no interface has an address");
+    let text = status(&board.status(), SystemTime::now());
+    let expected = "\
+blue: not ready
+  because this node is not part of the network yet
+  because underlay: no interface has an address
+
+STORE";
+    assert!(text.starts_with(expected), "{text}");
+    assert!(!text.contains("PEER"), "{text}");
+}
+
+#[test]
+fn many_peers_are_left_to_the_command_for_them() {
+    let board = board();
+    board.set_peers((2..=30).map(peer).collect());
+    let text = status(&board.status(), SystemTime::now());
+    assert!(text.ends_with("and 19 more: podwire peers\n"), "{text}");
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `podwire status` and `podwire peers`, and STATUS of the plugins, with the real server of an agent.
+
+use std::fs;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+
+use agent::board::{Board, Lease, Part, Peer, Session, Underlay, Way};
+use agent::cni_conf::{self, CniConf};
+use agent::serve::{self, Socket, socket_path};
+use agent::subnet_env;
+use ipam::subnet_env::SubnetEnv;
+use tempfile::TempDir;
+use testkit::{Ns, in_netns};
+use tokio::sync::oneshot;
+
+use super::program::{fails, fails_json, ok, ok_json};
+
+/// An agent as far as others see it, on a thread of its own; gone when dropped.
+struct Agent {
+    board: Board,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Agent {
+    fn start(run_dir: &Path) -> Agent {
+        let board = Board::new("blue", "embedded");
+        let (stop, stopped) = oneshot::channel();
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let (shown, run_dir) = (board.clone(), run_dir.to_owned());
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(async {
+                let socket = Socket::create(&run_dir).unwrap();
+                ready.send(()).unwrap();
+                tokio::select! {
+                    () = serve::over_socket(socket, shown) => {}
+                    _ = stopped => {}
+                }
+            });
+        });
+        is_ready.recv().unwrap();
+        Agent { board, stop: Some(stop), thread: Some(thread) }
+    }
+
+    fn is_part_of_the_network(&self) {
+        self.board.set_session(Some(Session {
+            mark: "mark".into(),
+            networks: vec!["10.244.0.0/16".parse().unwrap()],
+            backend: "vxlan".into(),
+            pod_mtu: 1450,
+            lease: Lease {
+                subnets: vec!["10.244.1.0/24".parse().unwrap()],
+                public: vec![[192, 0, 2, 1].into()],
+            },
+            underlay: Underlay {
+                name: "eth0".into(),
+                addresses: vec![[192, 0, 2, 1].into()],
+                mtu: 1500,
+            },
+        }));
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.stop.take().map(|stop| stop.send(()));
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+fn peer(number: u8, problem: Option<&str>) -> Peer {
+    Peer {
+        name: format!("node{number}"),
+        subnets: vec![format!("10.244.{number}.0/24").parse().unwrap()],
+        public: vec![[192, 0, 2, number].into()],
+        backend: "vxlan".into(),
+        way: Way::Tunnel,
+        path: agent::board::Path {
+            problem: problem.map(str::to_owned),
+            ..agent::board::Path::default()
+        },
+    }
+}
+
+#[test]
+fn status_and_peers_show_what_the_agent_knows() {
+    in_netns(|| {
+        let agent = Agent::start(Path::new("/run/podwire"));
+        agent.board.problem(Part::Lease, "all subnets are taken");
+        let said = fails(&["status"]);
+        assert!(said.contains("blue: not ready\n"), "{said}");
+        assert!(said.contains("because lease: all subnets are taken\n"), "{said}");
+        assert_eq!(fails_json(&["status"])["problems"]["lease"]["text"], "all subnets are taken");
+
+        agent.board.solved(Part::Lease);
+        agent.is_part_of_the_network();
+        agent.board.set_peers(vec![peer(2, None), peer(3, Some("no answer"))]);
+        let said = ok(&["status"]);
+        assert!(said.starts_with("blue: ready\n"), "{said}");
+        for words in ["10.244.1.0/24", "node2", "no answer", "embedded", "eth0"] {
+            assert!(said.contains(words), "{said}");
+        }
+        let status = ok_json(&["status"]);
+        assert_eq!(status["session"]["podMtu"], 1450);
+        assert_eq!(ok_json(&["peers"]), status["peers"]);
+        let said = ok(&["peers", "--problems"]);
+        assert!(said.contains("node3") && !said.contains("node2"), "{said}");
+        assert_eq!(ok_json(&["peers", "--problems"]).as_array().unwrap().len(), 1);
+    });
+}
+
+#[test]
+fn without_an_agent_there_is_a_hint() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().unwrap();
+        let flag = format!("--run-dir={}", dir.path().display());
+        let check = |command: &str, words: &str| {
+            let said = fails(&[command, &flag]);
+            assert!(said.contains(words) && said.contains("hint: "), "{said}");
+        };
+        check("status", "error: no node agent runs here: nobody listens on");
+        let path = socket_path(dir.path());
+        drop(UnixListener::bind(&path).unwrap());
+        check("peers", "podwire agent; or name its directory with --run-dir");
+        fs::remove_file(&path).unwrap();
+        let _silent = UnixListener::bind(&path).unwrap();
+        check("status", "no answer within 5 s");
+    });
+}
+
+/// A node with the files that an agent writes.
+struct Node {
+    dir: TempDir,
+}
+
+impl Node {
+    fn new() -> Node {
+        let node = Node { dir: tempfile::tempdir().unwrap() };
+        let text = cni_conf::text(&node.subnet_file(), &node.run_dir());
+        CniConf { path: node.dir.path().join("net.d/10-podwire.conflist"), text }
+            .install()
+            .unwrap();
+        node
+    }
+
+    fn run_dir(&self) -> PathBuf {
+        self.dir.path().join("run")
+    }
+
+    fn subnet_file(&self) -> PathBuf {
+        self.dir.path().join("flannel/subnet.env")
+    }
+
+    fn write_subnet_file(&self) {
+        let env = SubnetEnv {
+            networks: vec!["10.244.0.0/16".parse().unwrap()],
+            subnets: vec!["10.244.1.0/24".parse().unwrap()],
+            mtu: 1450,
+            ip_masq: true,
+        };
+        subnet_env::write(&self.subnet_file(), &env).unwrap();
+    }
+
+    fn flag(&self) -> String {
+        format!("--conf-dir={}", self.dir.path().join("net.d").display())
+    }
+}
+
+#[test]
+fn plugins_ask_the_agent_whether_the_node_is_ready() {
+    in_netns(|| {
+        let node = Node::new();
+        let agent = Agent::start(&node.run_dir());
+        let status = ["net", "status", "cbr0", &node.flag()];
+        agent.board.problem(Part::Underlay, "no interface has an address");
+        let error = fails_json(&status);
+        assert_eq!(error["code"], 50);
+        let words =
+            "flannel: the node agent is not ready: this node is not part of the network yet";
+        assert!(error["msg"].as_str().unwrap().ends_with(words), "{error}");
+        let details = error["details"].as_str().unwrap();
+        assert!(details.starts_with("underlay: no interface has an address"), "{error}");
+
+        let pod = Ns::new("pod");
+        let add = ["net", "add", "cbr0", "pod", &node.flag()];
+        let error = fails_json(&add);
+        assert_eq!(error["code"], 11, "{error}");
+        assert!(error["details"].as_str().unwrap().contains("no interface has"), "{error}");
+
+        agent.board.solved(Part::Underlay);
+        agent.is_part_of_the_network();
+        node.write_subnet_file();
+        ok(&status);
+        ok(&add);
+        let address = pod.ip_json(&["-4", "addr", "show", "eth0"])[0]["addr_info"][0].clone();
+        assert_eq!(address["local"], "10.244.1.2");
+        ok(&["net", "check", "cbr0", "pod", &node.flag()]);
+        ok(&["net", "del", "cbr0", "pod", &node.flag()]);
+
+        agent.board.problem(Part::Rules, "no permission");
+        assert!(fails(&status).contains("the node agent is not ready: rules: no permission"));
+        drop(agent);
+        ok(&status);
+        drop(UnixListener::bind(socket_path(&node.run_dir())).unwrap());
+        ok(&status);
+        fs::remove_file(socket_path(&node.run_dir())).unwrap();
+        let _silent = UnixListener::bind(socket_path(&node.run_dir())).unwrap();
+        assert!(fails(&status).contains("no answer within 1 s"), "an agent that hangs");
+    });
+}
