@@ -18,6 +18,8 @@ mod rehearsal;
 mod unused;
 
 use cni::{Attachment, Error, Request};
+use kernel::Netns;
+use kernel::netns::Lock;
 use kernel::nft::{BaseChain, Batch, Chain, Expr, Family, Place, Rule, Table};
 
 pub use self::entrance::Entrance;
@@ -47,6 +49,12 @@ pub struct Feature {
     /// How the names of chains begin that the containers of a network share; they end with the number of
     /// their parts of maps, in eight digits.
     pub networks_chains: Option<fn(&str) -> String>,
+}
+
+/// Keeps others of ours from changing what was seen before a change that depends on it. For the calling
+/// thread's namespace.
+pub fn lock() -> kernel::Result<Lock> {
+    Netns::current()?.lock("rules")
 }
 
 /// Removes the elements of the attachment that a request is about. Where there is nothing, this is one

@@ -64,11 +64,10 @@ impl Userdata {
 /// interfaces are printed as nothing, and a saved file cannot be loaded.
 pub(super) fn of_set(key_is_of_host: bool, data_is_of_host: bool) -> Vec<u8> {
     let mut written = Vec::new();
-    for (kind, _) in [(SET_KEY_ORDER, key_is_of_host), (SET_DATA_ORDER, data_is_of_host)]
-        .into_iter()
-        .filter(|(_, is_of_host)| *is_of_host)
-    {
-        put(&mut written, kind, &HOST_ENDIAN.to_ne_bytes());
+    for (kind, is_of_host) in [(SET_KEY_ORDER, key_is_of_host), (SET_DATA_ORDER, data_is_of_host)] {
+        if is_of_host {
+            put(&mut written, kind, &HOST_ENDIAN.to_ne_bytes());
+        }
     }
     written
 }

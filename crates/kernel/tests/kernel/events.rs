@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Hearing of changes that `ip` makes.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use kernel::events::{Event, Events, Object, Topic};
@@ -9,13 +9,9 @@ use kernel::neigh::{self, Neigh};
 use kernel::{Family, MacAddr, Netlink, Received};
 use testkit::in_netns;
 
-use crate::{index_of, ip, name};
+use crate::{addr, index_of, ip, name};
 
 const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
-
-fn addr(text: &str) -> IpAddr {
-    text.parse().unwrap()
-}
 
 /// Waits for an event that is wanted, and fails if there is none.
 #[track_caller]

@@ -25,11 +25,22 @@ mod tun;
 mod tunnel;
 mod wireguard;
 
+use std::net::IpAddr;
+
+use ipnet::IpNet;
 use kernel::{IfIndex, IfName, Netlink, Netns};
 use serde_json::Value;
 use testkit::Ns;
 
 fn name(text: &str) -> IfName {
+    text.parse().unwrap()
+}
+
+fn net(text: &str) -> IpNet {
+    text.parse().unwrap()
+}
+
+fn addr(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
@@ -46,6 +57,16 @@ fn ip_json(ns: &Ns, args: &str) -> Value {
 
 fn index_of(nl: &Netlink, link: &str) -> IfIndex {
     kernel::link::index_of(nl, name(link)).unwrap()
+}
+
+/// `a0` and `a1`, a pair that is up; the first has addresses.
+fn pair_with_addresses() -> Netlink {
+    ip("link add a0 type veth peer name a1");
+    ip("link set a0 up");
+    ip("link set a1 up");
+    ip("addr add 10.1.2.3/24 dev a0");
+    ip("addr add fd00::3/64 dev a0 nodad");
+    Netlink::open().unwrap()
 }
 
 /// A host with a bridge `br0` that is up, and a pod.

@@ -1,21 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Neighbours and forwarding entries.
 
-use std::net::IpAddr;
-
 use kernel::fdb::{self, Fdb};
 use kernel::neigh::{self, Neigh};
 use kernel::{Family, IfIndex, MacAddr, Netlink};
 use serde_json::json;
 use testkit::{Ns, in_netns};
 
-use crate::{index_of, ip, ip_json};
+use crate::{addr, index_of, ip, ip_json};
 
 const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
-
-fn addr(text: &str) -> IpAddr {
-    text.parse().unwrap()
-}
 
 #[test]
 fn neighbours_come_and_go() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Next hop objects, routes by them, and thousands of peers.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
@@ -14,26 +14,9 @@ use kernel::{Family, IfIndex, MacAddr, Netlink, Request};
 use serde_json::json;
 use testkit::{Ns, in_netns};
 
-use crate::{index_of, ip, ip_json, name};
+use crate::{addr, index_of, ip, ip_json, name, net, pair_with_addresses};
 
 const OURS: u8 = 97;
-
-fn net(text: &str) -> IpNet {
-    text.parse().unwrap()
-}
-
-fn addr(text: &str) -> IpAddr {
-    text.parse().unwrap()
-}
-
-fn link() -> Netlink {
-    ip("link add a0 type veth peer name a1");
-    ip("link set a0 up");
-    ip("link set a1 up");
-    ip("addr add 10.1.2.3/24 dev a0");
-    ip("addr add fd00::3/64 dev a0 nodad");
-    Netlink::open().unwrap()
-}
 
 fn ours() -> NexthopFilter {
     NexthopFilter { protocol: Some(OURS), ..NexthopFilter::default() }
@@ -42,7 +25,7 @@ fn ours() -> NexthopFilter {
 #[test]
 fn next_hops_come_and_go() {
     in_netns(|| {
-        let nl = link();
+        let nl = pair_with_addresses();
         let (a0, a1) = (index_of(&nl, "a0"), index_of(&nl, "a1"));
         ip("nexthop add id 1 via 10.1.2.1 dev a0 protocol 98");
         ip("nexthop add id 2 group 1");
@@ -76,7 +59,7 @@ fn next_hops_come_and_go() {
 #[test]
 fn routes_follow_their_next_hop() {
     in_netns(|| {
-        let nl = link();
+        let nl = pair_with_addresses();
         let a0 = index_of(&nl, "a0");
         let hop = Nexthop::onlink(7, addr("10.5.94.0"), a0, OURS);
         let six = Nexthop::onlink(8, addr("fd00::9"), a0, OURS);

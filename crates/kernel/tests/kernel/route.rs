@@ -4,29 +4,12 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use kernel::Family;
 use kernel::route::{self, Route, RouteFilter};
-use kernel::{Family, Netlink};
 use serde_json::{Value, json};
 use testkit::{Ns, in_netns};
 
-use crate::{index_of, ip, ip_json};
-
-fn net(text: &str) -> IpNet {
-    text.parse().unwrap()
-}
-
-fn addr(text: &str) -> IpAddr {
-    text.parse().unwrap()
-}
-
-fn two_links() -> Netlink {
-    ip("link add a0 type veth peer name a1");
-    ip("link set a0 up");
-    ip("link set a1 up");
-    ip("addr add 10.1.2.3/24 dev a0");
-    ip("addr add fd00::3/64 dev a0 nodad");
-    Netlink::open().unwrap()
-}
+use crate::{addr, index_of, ip, ip_json, net, pair_with_addresses};
 
 fn shown(args: &str) -> Value {
     ip_json(&Ns::here(), args)
@@ -52,7 +35,7 @@ fn each_is_shown_as_asked() {
 #[test]
 fn routes_are_added_replaced_and_removed() {
     in_netns(|| {
-        let nl = two_links();
+        let nl = pair_with_addresses();
         let a0 = index_of(&nl, "a0");
         let default = Route {
             src: Some(addr("10.1.2.3")),
@@ -91,7 +74,7 @@ fn routes_are_added_replaced_and_removed() {
 #[test]
 fn a_second_route_is_created_in_front() {
     in_netns(|| {
-        let nl = two_links();
+        let nl = pair_with_addresses();
         let a0 = index_of(&nl, "a0");
         let first = Route::new(net("10.5.0.0/16")).via(addr("10.1.2.1")).dev(a0);
         let second = Route { scope: Some(route::SCOPE_LINK), ..Route::new(first.dst).dev(a0) };
@@ -105,7 +88,7 @@ fn a_second_route_is_created_in_front() {
 #[test]
 fn routes_are_read_through_a_filter() {
     in_netns(|| {
-        let nl = two_links();
+        let nl = pair_with_addresses();
         let (a0, a1) = (index_of(&nl, "a0"), index_of(&nl, "a1"));
         ip("route add default via 10.1.2.1 dev a0 src 10.1.2.3 mtu 1300 advmss 1260");
         ip("route add 10.5.0.0/16 via 192.0.2.1 dev a0 onlink table 1000 metric 7 proto 97");
@@ -149,7 +132,7 @@ fn routes_are_read_through_a_filter() {
 #[test]
 fn lookup_says_where_a_packet_goes() {
     in_netns(|| {
-        let nl = two_links();
+        let nl = pair_with_addresses();
         ip("route add 10.5.0.0/16 via 10.1.2.1");
         let found = route::lookup(&nl, addr("10.5.6.7")).unwrap().unwrap();
         assert_eq!(found.gateway, Some(addr("10.1.2.1")));
@@ -165,7 +148,7 @@ fn lookup_says_where_a_packet_goes() {
 #[test]
 fn thousands_go_through_one_call() {
     in_netns(|| {
-        let nl = two_links();
+        let nl = pair_with_addresses();
         let a0 = index_of(&nl, "a0");
         let routes: Vec<_> = (0..3000_u32)
             .map(|n| {

@@ -11,11 +11,7 @@ use kernel::wireguard::{DeviceChange, PeerChange, PresharedKey, PrivateKey, Publ
 use kernel::{Netlink, Netns};
 use testkit::{Ns, in_netns};
 
-use crate::{index_of, ip_json, name};
-
-fn net(text: &str) -> IpNet {
-    text.parse().unwrap()
-}
+use crate::{index_of, ip_json, name, net};
 
 fn make(nl: &Netlink) {
     nl.apply([link::create(&NewLink::new(name("wg0"), Kind::Wireguard))]).unwrap();

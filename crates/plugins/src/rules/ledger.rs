@@ -7,15 +7,13 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 
 use cni::Attachment;
-use kernel::Netns;
-use kernel::netns::Lock;
 use kernel::nft::{Batch, Data, Element, FoundElement, Nft, Table, Userdata};
 
 use super::fault::{Conflict, Fault};
 use super::index::{self, Located, OWNED};
 use super::map::{Claim, Entry, Map, Spot};
 use super::owner::{Digest, Owner, Tag};
-use super::{Feature, WantedChain};
+use super::{Feature, WantedChain, lock};
 
 /// How often something is tried again when others make and remove what it needs meanwhile.
 pub(super) const TRIES: usize = 10;
@@ -351,8 +349,4 @@ fn remove_keys(batch: &mut Batch, table: Table<'_>, set: &str, keys: &[&[u8]]) {
 
 fn is_same_data(entry: &Entry, found: &FoundElement) -> bool {
     entry.data.as_ref().is_none_or(|data| *data == Data::Value(found.data.clone()))
-}
-
-pub(super) fn lock() -> kernel::Result<Lock> {
-    Netns::current()?.lock("rules")
 }

@@ -7,7 +7,8 @@ use cni::Attachment;
 use kernel::nft::Batch;
 
 use super::index::{self, Located, OWNED};
-use super::ledger::{Ledger, TRIES, lock};
+use super::ledger::{Ledger, TRIES};
+use super::lock;
 use super::map::{Number, Spot};
 use super::owner::{Digest, Tag};
 

@@ -33,60 +33,62 @@ fn masquerading(backend: &str) -> [Value; 2] {
     [bridge(&with(keys.clone(), &json!({"isGateway": true}))), ptp(&keys)]
 }
 
-#[test]
-fn masquerading_by_go_is_checked_and_removed() {
+/// Does something for each way to masquerade, with containers that the Go plugins have made and their
+/// results; nothing must be left of them.
+fn in_each_network(pods: usize, body: impl Fn(&World, &Value, &[Value])) {
     in_netns(|| {
         require!(Program("iptables"), Program("nft"));
-        let (go, ours) = (Plugins::go(), Plugins::ours());
+        let go = Plugins::go();
         for network in ["iptables", "nftables"].iter().flat_map(|backend| masquerading(backend)) {
             let world = World::new(&go, 3);
             let results: Vec<Value> =
-                (1..=3).map(|pod| world.call(&network, pod).add().result()).collect();
-            let plain = without(network.clone(), &["ipMasqBackend"]);
-            let by_ours = |pod| world.call_of(&ours, &plain, pod);
-            by_ours(1).check(&results[0]).ok();
-            by_ours(1).del(&results[0]).ok();
-            by_ours(1).check(&results[0]).fails_with(999, "");
-            let left = rules_of_containers(&world).join("\n");
-            assert!(!left.contains("10.1.0.2") && left.contains("10.1.0.3"), "{left}");
-            by_ours(2).check(&results[1]).ok();
-            // As some runtimes do it: neither result nor namespace.
-            by_ours(2).netns("").run("DEL").ok();
-            world.call(&network, 3).check(&results[2]).ok();
-            by_ours(3).del(&results[2]).ok();
+                (1..=pods).map(|pod| world.call(&network, pod).add().result()).collect();
+            body(&world, &network, &results);
             assert_no_rules(&world);
         }
+    });
+}
+
+#[test]
+fn masquerading_by_go_is_checked_and_removed() {
+    in_each_network(3, |world, network, results| {
+        let ours = Plugins::ours();
+        let plain = without(network.clone(), &["ipMasqBackend"]);
+        let by_ours = |pod| world.call_of(&ours, &plain, pod);
+        by_ours(1).check(&results[0]).ok();
+        by_ours(1).del(&results[0]).ok();
+        by_ours(1).check(&results[0]).fails_with(999, "");
+        let left = rules_of_containers(world).join("\n");
+        assert!(!left.contains("10.1.0.2") && left.contains("10.1.0.3"), "{left}");
+        by_ours(2).check(&results[1]).ok();
+        // As some runtimes do it: neither result nor namespace.
+        by_ours(2).netns("").run("DEL").ok();
+        world.call(network, 3).check(&results[2]).ok();
+        by_ours(3).del(&results[2]).ok();
     });
 }
 
 /// Pods whose DEL was lost, before or after the switch.
 #[test]
 fn masquerading_by_go_is_collected() {
-    in_netns(|| {
-        require!(Program("iptables"), Program("nft"));
-        let (go, ours) = (Plugins::go(), Plugins::ours());
-        for network in ["iptables", "nftables"].iter().flat_map(|backend| masquerading(backend)) {
-            let world = World::new(&go, 3);
-            let results: Vec<Value> =
-                (1..=2).map(|pod| world.call(&network, pod).add().result()).collect();
-            let apart = ranges(&json!([
-                [{"subnet": "10.1.0.0/24", "rangeStart": "10.1.0.200"}],
-                [{"subnet": "fd00:1::/64", "rangeStart": "fd00:1::c8"}]
-            ]));
-            let other = with(network.clone(), &json!({"name": "other", "ipam": apart}));
-            let third = world.call(&other, 3).add().result();
-            let by_ours = |network: &Value, pod| {
-                world.call_of(&ours, &without(network.clone(), &["ipMasqBackend"]), pod)
-            };
-            by_ours(&network, 1).gc(&[("c2", "eth0")]).ok();
-            by_ours(&network, 1).check(&results[0]).fails_with(999, "");
-            by_ours(&network, 2).check(&results[1]).ok();
-            world.call(&network, 2).check(&results[1]).ok();
-            by_ours(&network, 1).gc(&[]).ok();
-            by_ours(&other, 3).check(&third).ok();
-            by_ours(&other, 3).gc(&[]).ok();
-            assert_no_rules(&world);
-        }
+    in_each_network(2, |world, network, results| {
+        let ours = Plugins::ours();
+        let apart = ranges(&json!([
+            [{"subnet": "10.1.0.0/24", "rangeStart": "10.1.0.200"}],
+            [{"subnet": "fd00:1::/64", "rangeStart": "fd00:1::c8"}]
+        ]));
+        let other = with(network.clone(), &json!({"name": "other", "ipam": apart}));
+        let third = world.call(&other, 3).add().result();
+        let by_ours = |network: &Value, pod| {
+            world.call_of(&ours, &without(network.clone(), &["ipMasqBackend"]), pod)
+        };
+        by_ours(network, 1).gc(&[("c2", "eth0")]).ok();
+        by_ours(network, 1).check(&results[0]).fails_with(999, "");
+        by_ours(network, 2).check(&results[1]).ok();
+        world.call(network, 2).check(&results[1]).ok();
+        by_ours(network, 1).gc(&[]).ok();
+        by_ours(&other, 3).check(&third).ok();
+        by_ours(&other, 3).gc(&[]).ok();
     });
 }
 

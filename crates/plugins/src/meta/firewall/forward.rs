@@ -3,12 +3,12 @@
 //! of FORWARD. So there is one rule for all containers in that chain, which lets marked packets pass,
 //! in the form that iptables itself writes, for every version of it to read.
 
-use kernel::Netns;
 use kernel::nft::{
     BaseChain, Batch, Chain, ChainKind, Expr, FoundRule, Hook, MetaKey, Nft, Op, Place, Reg, Rule,
     Table, Verdict, xtables,
 };
 
+use crate::rules;
 use crate::rules::phrase::Ip;
 
 const COMMENT: &str = "podwire: what the firewall plugin has marked";
@@ -25,7 +25,7 @@ pub fn ensure(nft: &Nft, family: Ip, mark_bit: u8) -> kernel::Result<()> {
         return Ok(());
     }
     // Others of ours may have seen the same, and each would insert a rule.
-    let _lock = Netns::current()?.lock("rules")?;
+    let _lock = rules::lock()?;
     for _ in 1..TRIES {
         match insert(nft, family, 1 << mark_bit) {
             // The rule that it was to stand behind is gone, or the chain.

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use cni::{CniResult, Error, Request};
 use kernel::link::{self, Link, PortOptions};
 use kernel::nft::{Batch, Chain, Element, Expr, Nft, Place, Rule, Verdict};
-use kernel::{IfName, Netlink, Netns};
+use kernel::{IfName, Netlink};
 
 use super::conf::{Firewall, Ingress};
 use super::elements::{self, ADMIN, BRIDGES, FEATURE, ON_BRIDGES};
@@ -15,7 +15,7 @@ use super::forward;
 use crate::fault::OrFault;
 use crate::go_rules;
 use crate::rules::phrase::{Ip, ifname};
-use crate::rules::{Entry, Ledger, Owner, TABLE, WantedChain};
+use crate::rules::{self, Entry, Ledger, Owner, TABLE, WantedChain};
 
 const DOING: &str = "let the container's packets pass";
 
@@ -228,7 +228,7 @@ fn ensure_admin_chain(nft: &Nft, name: &str) -> kernel::Result<()> {
     if has_admin_chain(nft, name)? {
         return Ok(());
     }
-    let _lock = Netns::current()?.lock("rules")?;
+    let _lock = rules::lock()?;
     if has_admin_chain(nft, name)? {
         return Ok(());
     }
