@@ -236,7 +236,7 @@ impl<'h> Runtime<'h> {
         for plugin in &list.plugins {
             let (target, config) = (self.find(plugin)?, bare_config(list, plugin));
             self.call(&target, Command::Status, &Container::default(), config)
-                .map_err(|error| add_details(error, &format!("plugin type={:?}", plugin.kind)))?;
+                .map_err(|error| failed(plugin, "status", error))?;
         }
         Ok(())
     }

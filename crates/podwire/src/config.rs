@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Finding a network's configuration, and showing what is wrong with a broken one.
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::Path;
 
@@ -77,6 +78,25 @@ pub fn how_to_begin(dir: &Path) -> String {
 pub fn fault(found: &Found) -> Option<String> {
     let cni::Error { msg, details, .. } = found.list.as_ref().err()?;
     Some(if details.is_empty() { msg.clone() } else { format!("{msg}\n  {details}") })
+}
+
+/// What there is to say of networks that another file of the same name hides.
+pub fn hidden(found: &[Found]) -> Vec<String> {
+    let mut first: BTreeMap<&str, &Path> = BTreeMap::new();
+    let mut hidden = Vec::new();
+    for found in found {
+        let Ok(list) = &found.list else { continue };
+        if let Some(earlier) = first.get(list.name.as_str()) {
+            let (file, earlier) = (found.file.display(), earlier.display());
+            hidden.push(format!(
+                "{file}: network {:?} is that of {earlier}, which counts",
+                list.name
+            ));
+        } else {
+            first.insert(&list.name, &found.file);
+        }
+    }
+    hidden
 }
 
 /// The loopback network, kubelet's own.

@@ -2,6 +2,7 @@
 //! `podwire net`: what cnitool does, with tables for people.
 
 mod convert;
+mod gc;
 
 use std::path::Path;
 use std::time::Instant;
@@ -10,12 +11,10 @@ use anyhow::{Context, Result, bail};
 use cni::runtime::cache::Entry;
 use cni::runtime::conf_dir::Found;
 use cni::runtime::{Container, NetworkList, Runtime};
-use cni::{Attachment, CniResult, Command};
-use kernel::Netns;
-use rustix::io::Errno;
+use cni::{CniResult, Code, Command};
 use serde_json::{Value, json};
 
-use crate::cli::{Attach, Collect, NetCommand, NetStatus, Places};
+use crate::cli::{Attach, NetCommand, NetStatus, Places};
 use crate::output::{self, Format};
 use crate::report::{self, Hint};
 use crate::{config, id, place};
@@ -31,7 +30,7 @@ pub fn run(command: &NetCommand, format: Format) -> Result<()> {
         NetCommand::Add(attach) => add(attach, format),
         NetCommand::Check(attach) => check(attach, format),
         NetCommand::Del(attach) => del(attach, format),
-        NetCommand::Gc(collect) => gc(collect, format),
+        NetCommand::Gc(collect) => gc::run(collect, format),
         NetCommand::Status(status) => self::status(status, format),
     }
 }
@@ -55,6 +54,7 @@ fn list(places: &Places, format: Format) -> Result<()> {
         output::print(&output::table(["NETWORK", "VERSION", "PLUGINS", "FILE"], rows))?;
     }
     found.iter().filter_map(config::fault).for_each(|fault| report::warn(&fault));
+    config::hidden(&found).iter().for_each(|hidden| report::warn(hidden));
     Ok(())
 }
 
@@ -102,20 +102,17 @@ impl Asked {
         let loaded = config::load(&attach.places.conf_dir, &attach.network);
         let list = loaded.or_else(|error| {
             let runtime = place::runtime(&host, &attach.places);
-            let Some(list) = recall(attach, &container, &runtime) else { return Err(error) };
-            let (name, dir) = (&attach.network, attach.places.conf_dir.display());
-            report::note(&format!(
-                "network {name:?} is missing or broken in {dir}: the cache's copy is used"
-            ));
-            Ok(list)
+            let entry = runtime.cached(&attach.network, &container);
+            recall(&attach.network, &attach.places, entry.as_slice()).ok_or_else(|| {
+                error.context(format!("nothing is known of {}", about(&container, &attach.network)))
+            })
         })?;
         Ok(Asked { host, list, container })
     }
 
     /// What the errors of a verb are about.
     fn about(&self, verb: &str) -> String {
-        let Container { ifname, netns, .. } = &self.container;
-        format!("{verb} {ifname} of {netns} on network {:?}", self.list.name)
+        format!("{verb} {}", about(&self.container, &self.list.name))
     }
 
     fn done(&self, what: &str, started: Instant, format: Format) -> Result<()> {
@@ -134,13 +131,39 @@ impl Asked {
     }
 }
 
-/// The network as it was at the time of ADD.
-fn recall(attach: &Attach, container: &Container, runtime: &Runtime) -> Option<NetworkList> {
-    let entry = runtime.cached(&attach.network, container)?;
+/// Takes from the cache what the command line does not say of a container, and tells whether the cache
+/// knows the attachment.
+fn complete(container: &mut Container, network: &str, runtime: &Runtime) -> bool {
+    let Some(Entry { container: known, .. }) = runtime.cached(network, container) else {
+        return false;
+    };
+    if container.args.is_empty() {
+        container.args = known.args;
+    }
+    if container.capability_args.is_empty() {
+        container.capability_args = known.capability_args;
+    }
+    true
+}
+
+fn about(Container { ifname, netns, .. }: &Container, network: &str) -> String {
+    format!("{ifname} of {netns} on network {network:?}")
+}
+
+/// The network as it was at the time of the first ADD of these.
+fn recall(network: &str, places: &Places, entries: &[Entry]) -> Option<NetworkList> {
+    let entry = entries.first()?;
     // Plugins in the network's folder are no part of what is remembered.
-    let beside = attach.places.conf_dir.join(format!("{}.conflist", attach.network));
+    let beside = places.conf_dir.join(format!("{network}.conflist"));
     let list = NetworkList::parse(&entry.config, Some(&beside)).ok()?;
-    (list.name == attach.network).then_some(list)
+    let dir = places.conf_dir.display();
+    let is_it = list.name == network;
+    if is_it {
+        report::note(&format!(
+            "network {network:?} is missing or broken in {dir}: the cache's copy is used"
+        ));
+    }
+    is_it.then_some(list)
 }
 
 fn container(attach: &Attach) -> Result<Container> {
@@ -200,90 +223,43 @@ fn del_command(attach: &Attach) -> String {
 }
 
 fn check(attach: &Attach, format: Format) -> Result<()> {
-    let asked = Asked::read_or_recall(attach)?;
+    let mut asked = Asked::read_or_recall(attach)?;
     place::require_netns(Path::new(&asked.container.netns))?;
     let runtime = place::runtime(&asked.host, &attach.places);
+    let is_known = complete(&mut asked.container, &asked.list.name, &runtime);
     let started = Instant::now();
-    runtime.check(&asked.list, &asked.container).with_context(|| asked.about("check"))?;
+    let checked = runtime.check(&asked.list, &asked.container);
+    checked.with_context(|| match is_known {
+        true => asked.about("check"),
+        false => format!("{} is not attached", about(&asked.container, &asked.list.name)),
+    })?;
     let done = if asked.list.disable_check { "left unchecked (disableCheck)" } else { "checked" };
     asked.done(done, started, format)
 }
 
 fn del(attach: &Attach, format: Format) -> Result<()> {
-    let asked = Asked::read_or_recall(attach)?;
+    let mut asked = Asked::read_or_recall(attach)?;
     let runtime = place::runtime(&asked.host, &attach.places);
+    let was_known = complete(&mut asked.container, &asked.list.name, &runtime);
     let started = Instant::now();
     runtime.del(&asked.list, &asked.container).with_context(|| asked.about("detach"))?;
-    asked.done("detached", started, format)
-}
-
-fn gc(collect: &Collect, format: Format) -> Result<()> {
-    let list = config::load(&collect.places.conf_dir, &collect.network)?;
-    let host = place::host(&collect.places);
-    let runtime = place::runtime(&host, &collect.places);
-    let (mut kept, mut stale) = (Vec::new(), Vec::new());
-    let choose = |entries: &[Entry]| -> Vec<Attachment> {
-        let is_stale = |entry: &Entry| collect.all || is_gone(&entry.container.netns);
-        (stale, kept) = entries.iter().cloned().partition(is_stale);
-        kept.iter().map(Entry::attachment).collect()
+    let done = match was_known {
+        true => "detached",
+        false => "was not attached; its plugins were asked to detach it all the same",
     };
-    let collected = match collect.plugins {
-        true => runtime.gc_with(&list, choose),
-        false => runtime.del_stale(&list, choose),
-    };
-    if list.disable_gc {
-        report::warn(&format!("network {:?} says disableGC: nothing was removed", list.name));
-        kept = runtime.cached_attachments(Some(&list.name), None);
-    }
-    // One whose DEL has failed is still remembered.
-    let is_left = |entry: &Entry| runtime.cached(&list.name, &entry.container).is_some();
-    let (left, removed): (Vec<Entry>, Vec<Entry>) = stale.into_iter().partition(is_left);
-    kept.extend(left);
-    if collected.is_ok() || (format == Format::Text && !removed.is_empty()) {
-        show_gc(&list.name, &kept, &removed, format)?;
-    }
-    collected.with_context(|| format!("clean up network {:?}", list.name))
-}
-
-/// Whether nobody can be in this namespace any more. A path that cannot be looked at may be alive,
-/// and older libraries remember none.
-fn is_gone(netns: &str) -> bool {
-    let is_told = Path::new(netns).is_absolute();
-    is_told
-        && Netns::open(netns).is_err_and(|error| matches!(error.errno, Errno::NOENT | Errno::INVAL))
-}
-
-fn show_gc(network: &str, kept: &[Entry], removed: &[Entry], format: Format) -> Result<()> {
-    if format == Format::Json {
-        let shown = |entries: &[Entry]| entries.iter().map(entry_json).collect::<Vec<_>>();
-        return output::print_json(&json!({"removed": shown(removed), "kept": shown(kept)}));
-    }
-    output::print(&gc_text(network, kept, removed))
-}
-
-fn entry_json(entry: &Entry) -> Value {
-    let Container { id, ifname, netns, .. } = &entry.container;
-    json!({ "containerID": id, "ifname": ifname, "netns": netns })
-}
-
-fn gc_text(network: &str, kept: &[Entry], removed: &[Entry]) -> String {
-    let mut text = format!("{network}: {} removed, {} kept\n", removed.len(), kept.len());
-    if !removed.is_empty() {
-        let rows = removed.iter().map(|entry| {
-            let Container { id, ifname, netns, .. } = &entry.container;
-            [id.clone(), ifname.clone(), netns.clone()]
-        });
-        text += &format!("\n{}", output::table(["REMOVED", "INTERFACE", "NAMESPACE"], rows));
-    }
-    text
+    asked.done(done, started, format)
 }
 
 fn status(status: &NetStatus, format: Format) -> Result<()> {
     let list = config::load(&status.places.conf_dir, &status.network)?;
     let host = place::host(&status.places);
-    place::runtime(&host, &status.places)
-        .status(&list)
-        .with_context(|| format!("network {:?} cannot take containers", list.name))?;
+    place::runtime(&host, &status.places).status(&list).map_err(|error| {
+        let about = match error.code {
+            Code::LIMITED => "has limited connectivity",
+            _ => "cannot take containers",
+        };
+        anyhow::Error::new(error).context(format!("network {:?} {about}", list.name))
+    })?;
     // Older versions have no STATUS; that every plugin is there is what can be said.
     place::runtime(&host, &status.places)
         .validate(&list)
@@ -311,25 +287,6 @@ fn micros(time: std::time::Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_namespace_is_gone_only_where_that_is_certain() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = |name: &str| dir.path().join(name);
-        std::fs::write(path("file"), "left by ip netns after a reboot").unwrap();
-        std::os::unix::fs::symlink("loop", path("loop")).unwrap();
-        let check = |netns: &Path, expected: bool| {
-            assert_eq!(is_gone(netns.to_str().unwrap()), expected, "{}", netns.display());
-        };
-        check(&path("missing"), true);
-        check(&path("file"), true);
-        check(Path::new("/proc/self/ns/uts"), true);
-        check(Path::new("/proc/self/ns/net"), false);
-        check(&path("loop"), false);
-        check(&path("file/below"), false);
-        check(Path::new(""), false);
-        check(Path::new("relative"), false);
-    }
 
     #[test]
     fn arguments_are_pairs() {

@@ -50,10 +50,14 @@ pub fn note(text: &str) {
 
 /// The lines for standard error.
 pub fn text(error: &Error, is_root: bool) -> String {
-    let mut said = said(error).into_iter();
-    let mut text = format!("error: {}\n", said.next().unwrap_or_default());
-    for because in said {
-        text += &format!("  because {}\n", because.replace('\n', "\n  "));
+    let mut text = String::new();
+    for (at, Said { text: said, is_note }) in said(error).into_iter().enumerate() {
+        let label = match (at, is_note) {
+            (0, _) => "error:",
+            (_, false) => "  because",
+            (_, true) => "  note:",
+        };
+        text += &format!("{label} {}\n", said.replace('\n', "\n  "));
     }
     if let Some(hint) = hint(error, is_root) {
         text += &format!("hint: {hint}\n");
@@ -65,29 +69,36 @@ pub fn text(error: &Error, is_root: bool) -> String {
 pub fn json(error: &Error) -> Value {
     let known = error.chain().find_map(|cause| cni_error(cause));
     let other = || {
-        let mut said = said(error).into_iter();
+        let mut said = said(error).into_iter().map(|said| said.text);
         let first = cni::Error::internal(said.next().unwrap_or_default());
         first.with_details(said.collect::<Vec<_>>().join(": "))
     };
     known.cloned().unwrap_or_else(other).to_json(cni::Version::LATEST)
 }
 
+/// Something that an error says.
+struct Said {
+    text: String,
+    /// Details of a plugin's error: causes, advice or what else is good to know.
+    is_note: bool,
+}
+
 /// Every cause once, the outermost first.
-fn said(error: &Error) -> Vec<String> {
-    let mut said: Vec<String> = Vec::new();
-    let mut say = |text: String| {
+fn said(error: &Error) -> Vec<Said> {
+    let mut said: Vec<Said> = Vec::new();
+    let mut say = |text: String, is_note: bool| {
         // A wrapper that shows as what it wraps says nothing of its own.
-        if !text.is_empty() && said.last() != Some(&text) {
-            said.push(text);
+        if !text.is_empty() && said.last().is_none_or(|last| last.text != text) {
+            said.push(Said { text, is_note });
         }
     };
     for cause in error.chain() {
         match cni_error(cause) {
             Some(cni::Error { msg, details, .. }) => {
-                say(msg.clone());
-                say(details.clone());
+                say(msg.clone(), false);
+                say(details.clone(), true);
             }
-            None => say(cause.to_string()),
+            None => say(cause.to_string(), false),
         }
     }
     said
@@ -99,13 +110,40 @@ fn hint(error: &Error, is_root: bool) -> Option<String> {
     if let Some(hinted) = given {
         return Some(hinted.hint.clone());
     }
-    let said = said(error).join("\n");
+    let said: Vec<String> = said(error).into_iter().map(|said| said.text).collect();
+    let said = said.join("\n");
     let is_refused = said.contains("Operation not permitted") || said.contains("Permission denied");
     if is_refused && !is_root {
         return Some("this needs root: try it with sudo".to_owned());
     }
-    let is_missing = said.contains("failed to find plugin");
-    is_missing.then(|| "install the plugin there, or name its directory with --path".to_owned())
+    let (_, missing) = said.split_once("failed to find plugin \"")?;
+    let (missing, _) = missing.split_once('"')?;
+    let install = "install the plugin there, or name its directory with --path";
+    Some(match near(missing) {
+        Some(known) => format!("did you mean {known:?}? Otherwise {install}"),
+        None => install.to_owned(),
+    })
+}
+
+/// The plugin of ours whose name was meant, if one is nearly the same.
+fn near(name: &str) -> Option<&'static str> {
+    let known = plugins::registry::PLUGINS.iter().map(|plugin| plugin.name);
+    let (edits, known) = known.map(|known| (edits(name, known), known)).min()?;
+    (edits <= 2 && edits < known.len() / 2).then_some(known)
+}
+
+/// How many letters must be put in, taken out or replaced to make one word of the other.
+fn edits(one: &str, other: &str) -> usize {
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (at, letter) in one.bytes().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], at + 1);
+        for (column, wanted) in other.bytes().enumerate() {
+            let replaced = diagonal + usize::from(letter != wanted);
+            diagonal = row[column + 1];
+            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row[other.len()]
 }
 
 /// A wrapper hides the type of what it wraps.
@@ -134,7 +172,7 @@ mod tests {
         let expected = "\
 error: attach a
   because no such plugin
-  because looked in /a
+  note: looked in /a
   and /b
 hint: install it
 ";
@@ -148,6 +186,17 @@ hint: install it
         assert_eq!(printed["msg"], "no such plugin");
         let printed = json(&anyhow::anyhow!("inner").context("outer"));
         assert_eq!((&printed["msg"], &printed["details"]), (&"outer".into(), &"inner".into()));
+    }
+
+    #[test]
+    fn a_plugin_with_a_name_nearly_right_is_named() {
+        let check = |name: &str, known: Option<&str>| assert_eq!(near(name), known, "{name}");
+        check("brige", Some("bridge"));
+        check("brigde", Some("bridge"));
+        check("hostlocal", Some("host-local"));
+        check("calico", None);
+        check("cap", None);
+        check("", None);
     }
 
     #[test]

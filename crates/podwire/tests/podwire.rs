@@ -7,6 +7,7 @@
 mod podwire {
     mod demo;
     mod net;
+    mod net_memory;
     mod node;
     mod pod;
     mod program;

@@ -146,8 +146,8 @@ fn status_is_the_first_plugins_own_error() {
     lab.plugin("b", &failing("STATUS", 50, "daemon is down"));
     lab.plugin("c", "");
     let error = lab.runtime().status(&list("1.1.0", &["a", "b", "c"])).unwrap_err();
-    assert_eq!((error.code, &*error.msg), (Code::NOT_AVAILABLE, "daemon is down"));
-    assert_eq!(error.details, "plugin type=\"b\"");
+    let msg = "plugin type=\"b\" failed (status): daemon is down";
+    assert_eq!((error.code, &*error.msg, &*error.details), (Code::NOT_AVAILABLE, msg, ""));
     assert_eq!(lab.calls(), ["STATUS a", "STATUS b"]);
     assert_eq!(lab.sent("a", "STATUS"), json!({"cniVersion": "1.1.0", "name": "net", "type": "a"}));
     lab.runtime().status(&list("1.1.0", &["a", "c"])).unwrap();

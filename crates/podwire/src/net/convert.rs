@@ -59,10 +59,18 @@ fn converted(file: &Path) -> Result<Value> {
     };
     let held: Vec<&str> = PLUGINS.iter().map(|plugin| plugin.name).collect();
     let (list, count) = convert(list, &held)?;
+    if count == 0 && is_converted(&list) {
+        bail!("{} is converted already: its plugins are done by `podwire`", file.display());
+    }
     if count == 0 {
         bail!("{} has no plugin that `podwire` could do", file.display());
     }
     Ok(list)
+}
+
+fn is_converted(list: &Value) -> bool {
+    let plugins = list["plugins"].as_array();
+    plugins.is_some_and(|plugins| plugins.iter().any(|plugin| plugin["type"] == "podwire"))
 }
 
 fn with_suffix(file: &Path, suffix: &str) -> PathBuf {

@@ -75,7 +75,7 @@ fn look(asked: &PodReady, runtime: &Runtime) -> Result<Readiness> {
             Code::UNSUPPORTED_FIELD | Code::DECODE | Code::INVALID_CONFIG => {
                 "cannot take containers: its configuration is wrong"
             }
-            Code::LIMITED => "cannot take containers, and those it has are cut off in part",
+            Code::LIMITED => "has limited connectivity",
             _ => "does not know its own state",
         };
         anyhow::Error::new(error).context(format!("network {:?} {about}", list.name))
