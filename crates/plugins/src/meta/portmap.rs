@@ -266,7 +266,7 @@ fn refused(fault: Fault) -> Error {
             let port = host_port(&place).as_ref().map(HostPort::to_string).or(overlapped);
             let port = port.unwrap_or_default();
             let msg = format!("{port} is mapped to {holder} already");
-            Error::new(Code::TRY_LATER, msg).with_details("container/interface network")
+            Error::new(Code::TRY_LATER, msg)
         }
         Fault::TooMany(count) => Error::invalid_config(format!(
             "key \"runtimeConfig.portMappings\" is {count} elements of nf_tables long, \

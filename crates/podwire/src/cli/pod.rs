@@ -25,7 +25,7 @@ pub enum PodCommand {
     #[command(after_help = "\
 Examples:
   podwire pod up default/web
-  podwire pod up default/web --port 8080:80/tcp --port '[::1]:5353:53/udp'
+  podwire pod up default/web --port 8080:80/tcp --port '[fd00::1]:5353:53/udp'
   podwire pod up default/web --annotation kubernetes.io/ingress-bandwidth=10M
   podwire pod up default/web --netns /proc/4711/ns/net")]
     Up(PodUp),
@@ -75,7 +75,7 @@ pub struct PodUp {
     #[arg(long = "annotation", value_name = "KEY=VALUE", value_parser = annotation)]
     pub annotations: Vec<(String, String)>,
     /// The node's range of pod addresses, for networks that want it; once for each family.
-    #[arg(long = "pod-cidr", value_name = "CIDR", value_delimiter = ',')]
+    #[arg(long = "pod-cidr", value_name = "CIDR", value_delimiter = ',', value_parser = cidr)]
     pub pod_cidrs: Vec<IpNet>,
     /// The pod's uid.
     #[arg(long)]
@@ -121,12 +121,16 @@ pub struct PodReady {
     #[arg(long)]
     pub watch: bool,
     /// The node's range of pod addresses, for networks that want it; once for each family.
-    #[arg(long = "pod-cidr", value_name = "CIDR", value_delimiter = ',')]
+    #[arg(long = "pod-cidr", value_name = "CIDR", value_delimiter = ',', value_parser = cidr)]
     pub pod_cidrs: Vec<IpNet>,
     #[command(flatten)]
     pub state: StateDir,
     #[command(flatten)]
     pub places: Places,
+}
+
+fn cidr(text: &str) -> Result<IpNet, String> {
+    text.parse().map_err(|_| "expected a network such as 10.244.0.0/24".to_owned())
 }
 
 fn annotation(text: &str) -> Result<(String, String), String> {

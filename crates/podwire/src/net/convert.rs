@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `podwire net convert`: a network of standard plugins becomes one of the plugin `podwire`.
 
+mod layout;
+
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -13,8 +15,10 @@ use crate::cli::Convert;
 use crate::output;
 
 pub fn run(asked: &Convert) -> Result<()> {
-    let converted = converted(&asked.file)?;
-    let text = format!("{converted:#}\n");
+    let bytes = std::fs::read(&asked.file);
+    let bytes = bytes.with_context(|| format!("read {}", asked.file.display()))?;
+    let converted = converted(&asked.file, &bytes)?;
+    let text = layout::network(&converted, &String::from_utf8_lossy(&bytes));
     if !asked.write {
         return output::print(&text);
     }
@@ -40,15 +44,14 @@ pub fn run(asked: &Convert) -> Result<()> {
 }
 
 /// The list in the file, or the list of the one plugin in it, converted.
-fn converted(file: &Path) -> Result<Value> {
-    let bytes = std::fs::read(file).with_context(|| format!("read {}", file.display()))?;
+fn converted(file: &Path, bytes: &[u8]) -> Result<Value> {
     // What a runtime would not read is not converted either.
-    let is_list = serde_json::from_slice::<Value>(&bytes).is_ok_and(|v| v.get("plugins").is_some());
+    let is_list = serde_json::from_slice::<Value>(bytes).is_ok_and(|v| v.get("plugins").is_some());
     let list = if is_list {
-        NetworkList::parse(&bytes, None)?;
-        serde_json::from_slice(&bytes)?
+        NetworkList::parse(bytes, None)?;
+        serde_json::from_slice(bytes)?
     } else {
-        let list = NetworkList::from_single(&bytes, Some(file))?;
+        let list = NetworkList::from_single(bytes, Some(file))?;
         let mut value: Value = serde_json::from_slice(&list.bytes)?;
         for key in ["name", "cniVersion"] {
             if let Some(plugin) = value["plugins"][0].as_object_mut() {

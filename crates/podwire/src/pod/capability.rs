@@ -2,6 +2,7 @@
 //! Ports, bandwidth and address ranges as capability arguments, in kubelet's form.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use anyhow::{Context, Result};
 use ipnet::IpNet;
@@ -54,6 +55,17 @@ pub fn unmet(arguments: &Map<String, Value>, enabled: &BTreeSet<String>) -> Vec<
         .collect()
 }
 
+/// Warnings for ports of an address of the host, where the pod has none of its family.
+pub fn unreached(ports: &[PortMapping], pod: &[IpAddr]) -> Vec<String> {
+    let is_lost = |address: &IpAddr| pod.iter().all(|own| own.is_ipv4() != address.is_ipv4());
+    let lost = ports.iter().filter_map(|port| Some((port, port.host_ip.filter(is_lost)?)));
+    lost.map(|(port, address)| {
+        let (port, family) = (port.host_port, if address.is_ipv4() { "IPv4" } else { "IPv6" });
+        format!("port {port} of {address} does not lead to the pod, which has no {family} address")
+    })
+    .collect()
+}
+
 fn bandwidth(annotations: &[(String, String)]) -> Result<Map<String, Value>> {
     let mut limits = Map::new();
     for (key, text) in annotations {
@@ -72,6 +84,19 @@ fn bandwidth(annotations: &[(String, String)]) -> Result<Map<String, Value>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ports_of_a_family_that_the_pod_lacks_are_told_of() {
+        let ports =
+            ["8080:80", "192.0.2.1:81:80", "[fd00::1]:82:80"].map(|port| port.parse().unwrap());
+        let check = |pod: &[&str], expected: &[&str]| {
+            let pod: Vec<IpAddr> = pod.iter().map(|ip| ip.parse().unwrap()).collect();
+            assert_eq!(unreached(&ports, &pod), expected);
+        };
+        check(&["10.1.0.2", "fd00::2"], &[]);
+        let words = "port 82 of fd00::1 does not lead to the pod, which has no IPv6 address";
+        check(&["10.1.0.2"], &[words]);
+    }
 
     #[test]
     fn arguments_have_kubelets_form() {

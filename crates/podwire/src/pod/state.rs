@@ -67,6 +67,14 @@ impl Store {
         serde_json::from_slice(&text).map(Some).with_context(doing)
     }
 
+    /// All pods of a directory that can be read.
+    pub fn all(dir: &Path) -> Vec<PodState> {
+        let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+        let files = entries.map(|entry| entry.path());
+        let states = files.filter(|file| file.extension().is_some_and(|end| end == "json"));
+        states.filter_map(|file| serde_json::from_slice(&fs::read(file).ok()?).ok()).collect()
+    }
+
     /// Replaces the file in one step.
     pub fn write(&self, state: &PodState) -> Result<()> {
         let fresh = self.file.with_extension("new");

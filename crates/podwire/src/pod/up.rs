@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A pod coming up. What was begun is undone when a step fails.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -41,7 +42,8 @@ pub fn run(asked: &PodUp, format: Format) -> Result<()> {
     };
     is_possible.with_context(|| format!("connect pod {}", asked.pod))?;
     store.write(&state)?;
-    let connected = connect(&state, &list, &runtime).and_then(|raw| {
+    let dir = &asked.state.state_dir;
+    let connected = connect(&state, &list, &runtime, dir).and_then(|raw| {
         state.is_up = true;
         store.write(&state).map(|()| raw)
     });
@@ -52,7 +54,13 @@ pub fn run(asked: &PodUp, format: Format) -> Result<()> {
             return Err(error.context(format!("connect pod {}", asked.pod)));
         }
     };
-    show(&asked.pod, &state, &list, &raw, started.elapsed(), format)
+    let took = started.elapsed();
+    let result = CniResult::parse(raw.clone(), list.version)?;
+    let ips: Vec<IpAddr> = result.ips.iter().map(|ip| ip.address.addr()).collect();
+    if list.capabilities().contains("portMappings") {
+        capability::unreached(&asked.ports, &ips).iter().for_each(|why| report::warn(why));
+    }
+    show(&asked.pod, &state, &ips, &raw, took, format)
 }
 
 /// A pod that is up stays as it is; what a crash left of one is removed.
@@ -132,7 +140,7 @@ fn arguments(pod: &PodName, sandbox_id: &str, uid: Option<&str>) -> Result<Vec<(
 }
 
 /// Makes the namespace and attaches it to both networks.
-fn connect(state: &PodState, list: &NetworkList, runtime: &Runtime) -> Result<Value> {
+fn connect(state: &PodState, list: &NetworkList, runtime: &Runtime, dir: &Path) -> Result<Value> {
     if state.owns_netns {
         Netns::create_named(&state.netns)?;
     }
@@ -142,7 +150,18 @@ fn connect(state: &PodState, list: &NetworkList, runtime: &Runtime) -> Result<Va
         .context("set up loopback")?;
     runtime
         .add_raw(list, &container)
+        .map_err(|error| by_name(error, dir))
         .with_context(|| format!("attach it to network {:?}", list.name))
+}
+
+/// Calls other pods, who may hold a port, by their names in place of their sandboxes.
+fn by_name(mut error: cni::Error, dir: &Path) -> cni::Error {
+    for PodState { namespace, name, sandbox_id, ifname, .. } in Store::all(dir) {
+        let (holder, known) =
+            (format!("{sandbox_id}/{ifname}"), format!("pod {namespace}/{name} on"));
+        error.msg = error.msg.replace(&holder, &known);
+    }
+    error
 }
 
 /// Before anything is remembered: what is there under the pod's name is not ours to remove.
@@ -165,20 +184,19 @@ fn undo(state: &PodState, store: &Store, runtime: &Runtime) {
 fn show(
     pod: &PodName,
     state: &PodState,
-    list: &NetworkList,
+    ips: &[IpAddr],
     raw: &Value,
     took: Duration,
     format: Format,
 ) -> Result<()> {
-    let result = CniResult::parse(raw.clone(), list.version)?;
-    let ips: Vec<String> = result.ips.iter().map(|ip| ip.address.addr().to_string()).collect();
+    let ips: Vec<String> = ips.iter().map(IpAddr::to_string).collect();
     if format == Format::Json {
         return output::print_json(&json!({
             "namespace": pod.namespace,
             "name": pod.name,
             "sandboxID": state.sandbox_id,
             "netns": state.netns,
-            "network": list.name,
+            "network": state.network,
             "ip": ips.first(),
             "ips": ips,
             "result": raw,
@@ -186,7 +204,12 @@ fn show(
     }
     let table = output::table(
         ["POD", "ADDRESSES", "NETWORK", "NAMESPACE"],
-        [[pod.to_string(), ips.join(" "), list.name.clone(), state.netns.display().to_string()]],
+        [[
+            pod.to_string(),
+            ips.join(" "),
+            state.network.clone(),
+            state.netns.display().to_string(),
+        ]],
     );
     output::print(&format!("{pod}: up in {}\n\n{table}", output::duration(took)))
 }

@@ -51,6 +51,8 @@ fn a_converted_plugin_is_found_again() {
         let made = conf.net_d().join("10-mynet.conflist");
         assert!(said.starts_with(&format!("converted {}; ", made.display())), "{said}");
         assert!(!file.exists() && conf.net_d().join("10-mynet.conf.orig").exists());
+        let why = fails(&["net", "convert", &made.display().to_string()]);
+        assert!(why.contains("is converted already"), "{why}");
         let _blue = Ns::new("blue");
         ok(&["net", "add", "mynet", "blue", &conf.flag()]);
         ok(&["net", "del", "mynet", "blue", &conf.flag()]);

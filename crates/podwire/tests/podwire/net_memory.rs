@@ -10,7 +10,7 @@ use super::pod::{recorded, write_recorder};
 use super::program::{Conf, bridge, fails, links, list, ok, ok_json, warned};
 
 /// A network with published ports.
-fn published(conf: &Conf) -> Value {
+pub fn published(conf: &Conf) -> Value {
     let mut bridge = bridge("mynet", "10.1.0.0/24", &conf.addresses());
     bridge["cniVersion"] = "1.1.0".into();
     list("mynet", &[bridge, json!({"type": "portmap", "capabilities": {"portMappings": true}})])

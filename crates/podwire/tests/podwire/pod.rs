@@ -9,8 +9,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use testkit::{Ns, in_netns, run, wait_for};
 
+use super::net_memory::published;
 use super::program::{
-    Conf, PODWIRE, addresses, bridge, fails, fails_json, links, list, names, ok, ok_json,
+    Conf, PODWIRE, addresses, bridge, fails, fails_json, links, list, names, ok, ok_json, warned,
 };
 
 /// A plugin that keeps what it was told, to be found through `--path`.
@@ -202,6 +203,21 @@ fn unmet_wishes_are_warned_about() {
         assert!(warned.starts_with("warning: host ports do not lead to the pod: "), "{warned}");
         let why = testkit::try_run(PODWIRE, &["pod", "up", "a/c", "--port", "0:80"]).unwrap_err();
         assert!(why.contains("\"0\" is no port"), "{why}");
+    });
+}
+
+#[test]
+fn the_holder_of_a_port_is_called_by_its_name() {
+    in_netns(|| {
+        let conf = Conf::new();
+        conf.write("10-a.conflist", &published(&conf).to_string());
+        let at = "--port=[fd00::1]:81:80";
+        let said = warned(&["pod", "up", "a/b", "--port", "8080:80", at, &conf.flag()]);
+        assert!(said.starts_with("warning: port 81 of fd00::1 does not lead to the pod"), "{said}");
+        let why = fails(&["pod", "up", "a/c", "--port", "8080:80", &conf.flag()]);
+        assert!(why.contains("is mapped to pod a/b on mynet already\n"), "{why}");
+        ok(&["pod", "down", "a/b"]);
+        nothing_is_left();
     });
 }
 
