@@ -156,10 +156,12 @@ fn check(request: &Request) -> Result<(), Error> {
 fn del(request: &Request) -> Result<(), Error> {
     let mut ledger = Ledger::open(&elements::FEATURE).or_fault(REMOVING)?;
     let removed = ledger.remove(&request.network, &request.attachment());
-    let remembered = elements::told_addresses(removed.as_deref().unwrap_or_default());
+    let places = removed.as_deref().unwrap_or_default();
+    let remembered = elements::told_addresses(places);
+    let forgotten = native::forget_own_bridge(&ledger, request, places).or_fault(REMOVING);
     let result = request.prev_result().ok().flatten().unwrap_or_default();
     let others = tell_others(ledger.nft(), request, &remembered, &native::addresses(&result));
-    Error::all([removed.map(drop).or_fault(REMOVING), others])
+    Error::all([removed.map(drop).or_fault(REMOVING), forgotten, others])
 }
 
 const REMOVING: &str = "remove the container's rules";

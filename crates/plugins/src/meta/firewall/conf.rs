@@ -88,8 +88,13 @@ impl Firewall {
         }
         let zone = or_default(conf.firewalld_zone, "trusted");
         let admin_chain = or_default(conf.iptables_admin_chain_name, "CNI-ADMIN");
+        let key = "iptablesAdminChainName";
         if !is_chain_name(&admin_chain) {
-            return Err(not_allowed("iptablesAdminChainName", &admin_chain, CHAIN_NAME));
+            return Err(not_allowed(key, &admin_chain, CHAIN_NAME));
+        }
+        if admin_chain.starts_with("firewall_") {
+            let allowed = "names that do not begin with firewall_, as the plugin's own do";
+            return Err(not_allowed(key, &admin_chain, allowed));
         }
         Ok(Self { backend, ingress, admin_chain, zone, mark_bit })
     }

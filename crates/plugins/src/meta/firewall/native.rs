@@ -13,9 +13,9 @@ use super::conf::{Firewall, Ingress};
 use super::elements::{self, ADMIN, BRIDGES, FEATURE, ON_BRIDGES};
 use super::forward;
 use crate::fault::OrFault;
-use crate::go_rules;
 use crate::rules::phrase::{Ip, ifname};
-use crate::rules::{self, Entry, Ledger, Owner, TABLE, WantedChain};
+use crate::rules::{self, Entry, Ledger, Located, Owner, TABLE, WantedChain};
+use crate::{go_rules, identity};
 
 const DOING: &str = "let the container's packets pass";
 
@@ -143,6 +143,30 @@ fn check_shared(
         }
     }
     Ok(())
+}
+
+/// Forgets the bridge of a container that is alone on it, as with ptp, where it is the container's own end
+/// on the host. Others are left to GC, which can see that nobody is on them.
+pub fn forget_own_bridge(
+    ledger: &Ledger,
+    request: &Request,
+    removed: &[Located],
+) -> kernel::Result<()> {
+    let is_on_bridge = |place: &Located| ON_BRIDGES.iter().any(|map| map.number == place.map);
+    let Some(place) = removed.iter().find(|place| is_on_bridge(place)) else { return Ok(()) };
+    let attachment = request.attachment();
+    let mut own = identity::host_ifnames(&request.network, &attachment);
+    let Some(name) = own.find(|name| place.key.ends_with(&ifname(name.as_str()))) else {
+        return Ok(());
+    };
+    let mut batch = Batch::new();
+    let key = ifname(name.as_str());
+    let element = Element { key: &key, data: None, userdata: None };
+    batch.remove_elements(TABLE, BRIDGES.name, &[element]);
+    match ledger.nft().commit(&batch) {
+        Err(error) if error.is_not_found() => Ok(()),
+        done => done,
+    }
 }
 
 /// Forgets bridges whose containers are all gone.

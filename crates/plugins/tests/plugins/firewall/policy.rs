@@ -5,7 +5,8 @@ use serde_json::json;
 use testkit::in_netns;
 
 use super::{Chain, OUTSIDE, address, ours, outside, reached};
-use crate::rules::elements;
+use crate::conf::ptp;
+use crate::rules::{elements, elements_of};
 
 /// Pods 1 and 2 on one bridge, pod 3 on another, pod 4 on a third without a policy.
 fn policy(first: &str, second: &str, expected: [[bool; 2]; 4]) {
@@ -58,6 +59,22 @@ fn gc_forgets_bridges_without_containers() {
         ));
         chain.call(1).check(&results[0]).fails_with(999, "is not isolated");
         chain.call(1).gc(&[]).ok();
+        assert_eq!(elements(&world.host), Vec::<String>::new());
+    });
+}
+
+/// With ptp the first interface is the container's own end on the host, and nobody else's.
+#[test]
+fn del_forgets_a_link_of_the_containers_own() {
+    in_netns(|| {
+        let world = ours(2);
+        let mut chain = Chain::new(&world, 1, &json!({"ingressPolicy": "same-bridge"}));
+        chain.bridge = ptp(&json!({"name": "net1"}));
+        let results = [chain.add(1), chain.add(2)];
+        assert_eq!(elements_of(&world.host, "firewall_bridges").len(), 2);
+        chain.del(1, &results[0]);
+        chain.call(2).check(&results[1]).ok();
+        chain.call(2).netns("").run("DEL").ok();
         assert_eq!(elements(&world.host), Vec::<String>::new());
     });
 }
