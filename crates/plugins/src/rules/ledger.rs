@@ -18,6 +18,8 @@ use super::{Feature, WantedChain, lock};
 /// How often something is tried again when others make and remove what it needs meanwhile.
 pub(super) const TRIES: usize = 10;
 
+const FLUSHED: &str = "as after `nft flush ruleset`: DEL and ADD the container anew";
+
 /// The elements of one feature.
 #[derive(Debug)]
 pub struct Ledger {
@@ -153,6 +155,9 @@ impl Ledger {
         for chain in chains {
             let found = self.nft.rules(table, &chain.name)?.len();
             if found < chain.rules.len() {
+                if !self.nft.has_table(table)? {
+                    return Err(Fault::Wrong(format!("table {:?} is gone, {FLUSHED}", table.name)));
+                }
                 let what = format!(
                     "chain {:?} of table {:?} has {found} rules, expected {}",
                     chain.name,

@@ -35,8 +35,8 @@ struct RuntimeConf {
 #[derive(Debug, Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
 struct MappingConf {
-    host_port: i64,
-    container_port: i64,
+    host_port: Option<i64>,
+    container_port: Option<i64>,
     protocol: String,
     #[serde(rename = "hostIP")]
     host_ip: String,
@@ -275,7 +275,9 @@ fn key(at: usize, name: &str) -> String {
     format!("runtimeConfig.portMappings[{at}].{name}")
 }
 
-fn port(key: &str, value: i64) -> Result<u16, Error> {
+fn port(key: &str, value: Option<i64>) -> Result<u16, Error> {
+    let unset = || Error::invalid_config(format!("key {key:?} must be set"));
+    let value = value.ok_or_else(unset)?;
     u16::try_from(value).ok().filter(|port| *port != 0).ok_or_else(|| {
         Error::invalid_config(format!("key {key:?} is {value}, allowed are 1 to 65535"))
     })
@@ -370,8 +372,9 @@ mod tests {
             let problem = read(&written).unwrap_err();
             assert!(problem.contains(words), "{problem}");
         };
-        check(json!([{"containerPort": 80}]), "portMappings[0].hostPort\" is 0, allowed are 1");
-        check(json!([{"hostPort": 80}]), "portMappings[0].containerPort\" is 0");
+        check(json!([{"containerPort": 80}]), "portMappings[0].hostPort\" must be set");
+        check(json!([{"hostPort": 80}]), "portMappings[0].containerPort\" must be set");
+        check(json!([{"hostPort": 0, "containerPort": 1}]), "hostPort\" is 0, allowed are 1");
         check(json!([{"hostPort": 65536, "containerPort": 1}]), "hostPort\" is 65536");
         check(json!([{"hostPort": -1, "containerPort": 1}]), "hostPort\" is -1");
         let icmp = json!({"hostPort": 1, "containerPort": 1, "protocol": "icmp"});

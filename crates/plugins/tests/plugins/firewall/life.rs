@@ -98,7 +98,7 @@ fn flushed_rules_are_noticed_and_made_again() {
         let chain = Chain::new(&world, 1, &json!({}));
         let result = chain.add(1);
         world.host.exec("nft", &["flush", "ruleset"]);
-        chain.call(1).check(&result).fails_with(999, "");
+        chain.call(1).check(&result).fails_with(999, "table \"podwire\" is gone, as after");
         chain.call(1).with_prev_result(&result).add().ok();
         chain.call(1).check(&result).ok();
         assert!(crate::rules::is_read_back(&world.host));
@@ -139,6 +139,7 @@ fn bad_input_is_told_and_changes_nothing() {
             (json!({"ingressPolicy": "closed"}), "\"ingressPolicy\" is \"closed\""),
             (json!({"markBit": 32}), "\"markBit\" is 32"),
             (json!({"iptablesAdminChainName": "a b"}), "\"iptablesAdminChainName\" is \"a b\""),
+            (json!({"iptablesAdminChainName": "firewall_forward"}), "names that do not begin with"),
         ] {
             let call = world.call(&firewall("net", &keys), 1);
             call.with_prev_result(&result).add().fails_with(7, words);

@@ -45,7 +45,7 @@ fn without_mappings_nothing_is_made() {
 }
 
 /// Configurations that are refused, and words of the error.
-fn refused() -> [(Value, String); 12] {
+fn refused() -> [(Value, String); 13] {
     let good = portmap(&[port(8080, 80, "tcp")]);
     let mapping = |more: Value| portmap(&[with(port(8080, 80, "tcp"), &more)]);
     let key = |more: Value| with(good.clone(), &more);
@@ -55,6 +55,7 @@ fn refused() -> [(Value, String); 12] {
             mapping(json!({"hostPort": 0})),
             format!("{first}.hostPort\" is 0, allowed are 1 to 65535"),
         ),
+        (mapping(json!({"containerPort": null})), format!("{first}.containerPort\" must be set")),
         (mapping(json!({"hostPort": 70000})), format!("{first}.hostPort\" is 70000")),
         (mapping(json!({"hostPort": "8000-8010"})), "\"8000-8010\"".to_owned()),
         (mapping(json!({"containerPort": -5})), format!("{first}.containerPort\" is -5")),
@@ -150,7 +151,7 @@ fn check_notices_damage() {
             ("delete element inet podwire self4 { 10.1.0.2 . 10.1.0.2 }", "self4"),
             ("flush chain inet podwire hostports", "chain \"hostports\""),
             ("flush chain inet podwire portmap_output", "portmap_output"),
-            ("delete table inet podwire", "portmap_prerouting"),
+            ("delete table inet podwire", "table \"podwire\" is gone, as after"),
         ];
         for (line, words) in damage {
             call.add().ok();
