@@ -70,7 +70,7 @@ fn build<'a>(
 fn create(request: &Request, child: &Child, ns: &Netns) -> Result<(IfName, MacAddr), Error> {
     let name = pod::ifname(request)?;
     let nl = child.socket(ns)?;
-    let parent = child.parent.find(&nl)?;
+    let parent = child.parent.find(&nl, child.in_container)?;
     let mtu = parent.as_ref().map_or(Ok(child.mtu), |parent| child.mtu_on(parent))?;
     let (mac, asked) = hardware_address(child, parent.as_ref())?;
     let attachment = request.attachment();
@@ -185,7 +185,7 @@ pub fn status(request: &Request, child: &Child) -> Result<(), Error> {
 }
 
 fn check_parent(child: &Child, host: &Netlink) -> Result<(), Error> {
-    let found = child.parent.find(host);
+    let found = child.parent.find(host, false);
     let parent = found.map_err(|error| Error { code: Code::NOT_AVAILABLE, ..error })?;
     match parent {
         Some(parent) if !parent.is_up() => {

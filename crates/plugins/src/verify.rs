@@ -2,7 +2,7 @@
 //! What CHECK has in common: is what the result says still so? Later plugins of a list may have
 //! added to it; only what is missing or different is a fault.
 
-use cni::{CniResult, Error, Interface, IpConfig, Request};
+use cni::{CniResult, Error, Interface, IpConfig, Request, Version};
 use ipnet::IpNet;
 use kernel::link::Link;
 use kernel::route::{self, RouteFilter};
@@ -53,6 +53,25 @@ pub fn any_interface(nl: &Netlink, interface: &Interface) -> Result<Link, Error>
         return Err(Error::internal(msg));
     }
     Ok(link)
+}
+
+/// The MTU must be as configured. A plugin further down the list that has changed it says so in the
+/// result; before 1.1.0 it cannot, and then any MTU may be right.
+pub fn mtu(
+    link: &Link,
+    interface: &Interface,
+    wanted: Option<u32>,
+    version: Version,
+) -> Result<(), Error> {
+    let told = Some(interface.mtu).filter(|mtu| *mtu != 0);
+    let wanted = wanted.filter(|_| version >= Version::V1_1_0);
+    match told.or(wanted).filter(|mtu| *mtu != link.mtu) {
+        Some(mtu) => {
+            let (name, found) = (link.name, link.mtu);
+            Err(Error::internal(format!("interface {name} has MTU {found}, expected {mtu}")))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Every address of the result that is the container's must be on the interface, and a route to its

@@ -26,17 +26,19 @@ pub struct Wanted {
     pub port: PortOptions,
 }
 
+/// The largest MTU of a pair.
+pub const MOST_MTU: u32 = 65535;
+
 /// The `mtu` of a configuration, where 0 means the kernel's choice.
-pub fn understand_mtu(mtu: u32) -> Result<Option<u32>, Error> {
-    match mtu {
-        0 => Ok(None),
-        68..=65535 => Ok(Some(mtu)),
-        _ => {
-            let msg =
-                format!("key \"mtu\" is {mtu}, allowed are 68 to 65535, and 0 for the default");
-            Err(Error::invalid_config(msg))
-        }
+pub fn understand_mtu(mtu: u32, most: u32) -> Result<Option<u32>, Error> {
+    if mtu == 0 {
+        return Ok(None);
     }
+    if !(68..=most).contains(&mtu) {
+        let msg = format!("key \"mtu\" is {mtu}, allowed are 68 to {most}, and 0 for the default");
+        return Err(Error::invalid_config(msg));
+    }
+    Ok(Some(mtu))
 }
 
 /// A pair that was made.

@@ -22,7 +22,7 @@ pub fn check(request: &Request, child: &Child) -> Result<(), Error> {
         return Err(Error::internal(format!("interface {} is down", link.name)));
     }
     check_kind(&link, &child.kind)?;
-    check_mtu(&link, interface, child.mtu)?;
+    verify::mtu(&link, interface, child.mtu, request.version)?;
     check_parent(&link, child, &child.socket(&ns)?)?;
     verify::addresses(&inside, link.index, &on_interface(&result, interface))?;
     verify::routes(&inside, &result.routes)
@@ -75,24 +75,14 @@ fn ipvlan_mode(mode: IpvlanMode) -> &'static str {
     }
 }
 
-/// A plugin further down the list that has changed it says so in the result.
-fn check_mtu(link: &Link, interface: &Interface, wanted: Option<u32>) -> Result<(), Error> {
-    let told = Some(interface.mtu).filter(|mtu| *mtu != 0);
-    match told.or(wanted) {
-        Some(mtu) if mtu != link.mtu => {
-            let (name, found) = (link.name, link.mtu);
-            Err(Error::internal(format!("interface {name} has MTU {found}, expected {mtu}")))
-        }
-        _ => Ok(()),
-    }
-}
-
 /// The default route may have moved since the ADD, so only a master that has a name is compared. On a
 /// master of its own kind an interface hangs on what that one hangs on.
 fn check_parent(link: &Link, child: &Child, nl: &Netlink) -> Result<(), Error> {
     let Parent::Named(name) = child.parent else { return Ok(()) };
     let missing = |error: Error| Error::internal(error.msg);
-    let Some(parent) = child.parent.find(nl).map_err(missing)? else { return Ok(()) };
+    let Some(parent) = child.parent.find(nl, child.in_container).map_err(missing)? else {
+        return Ok(());
+    };
     let is_same_kind = parent.is_kind(child.kind.name());
     let of_parent = parent.link.filter(|_| is_same_kind);
     let fits = link.link == Some(parent.index) || (link.link.is_some() && link.link == of_parent);

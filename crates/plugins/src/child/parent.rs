@@ -34,14 +34,17 @@ impl Parent {
     }
 
     /// The interface, which must be there; none where there need not be one.
-    pub fn find(self, nl: &Netlink) -> Result<Option<Link>, Error> {
+    pub fn find(self, nl: &Netlink, in_container: bool) -> Result<Option<Link>, Error> {
         let missing = |text: String| Error::invalid_config(text);
         match self {
             Parent::None | Parent::Unknown => Ok(None),
             Parent::Named(name) => {
                 let found = link::by_name(nl, name).or_fault("look for the master")?;
                 found.map(Some).ok_or_else(|| {
-                    missing(format!("key \"master\" is \"{name}\": there is no such interface"))
+                    let place = if in_container { " in the container" } else { "" };
+                    missing(format!(
+                        "key \"master\" is \"{name}\": there is no such interface{place}"
+                    ))
                 })
             }
             Parent::OfDefaultRoute => {

@@ -52,7 +52,7 @@ struct Ptp {
 
 fn understand(request: &Request) -> Result<Ptp, Error> {
     let conf: PtpConf = request.conf()?;
-    let mtu = veth::understand_mtu(conf.mtu)?;
+    let mtu = veth::understand_mtu(conf.mtu, veth::MOST_MTU)?;
     if request.ipam_type()?.is_none() {
         return Err(Error::invalid_config("key \"ipam.type\" must be set: ptp routes by address"));
     }

@@ -31,6 +31,9 @@ pub const PLUGIN: Plugin = Plugin {
 /// The kernel's word for tun and tap interfaces.
 const KIND: &str = "tun";
 
+/// The largest MTU of a tap: a frame of 65535 bytes without its header.
+const MOST_MTU: u32 = 65521;
+
 #[derive(Debug, Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
 struct TapConf {
@@ -64,7 +67,7 @@ fn understand(request: &Request) -> Result<Tap, Error> {
     })?;
     Ok(Tap {
         multi_queue: conf.multi_queue,
-        mtu: veth::understand_mtu(conf.mtu)?,
+        mtu: veth::understand_mtu(conf.mtu, MOST_MTU)?,
         mac: mac::wanted(request, &[Source::RuntimeConfig, Source::Environment, Source::Conf])?,
         owner: understand_id("owner", conf.owner)?,
         group: understand_id("group", conf.group)?,
@@ -233,10 +236,7 @@ fn check(request: &Request) -> Result<(), Error> {
     if !link.is_up() {
         return Err(Error::internal(format!("interface {name} is down")));
     }
-    if let Some(mtu) = tap.mtu.filter(|mtu| *mtu != link.mtu) {
-        let msg = format!("interface {name} has MTU {}, expected {mtu}", link.mtu);
-        return Err(Error::internal(msg));
-    }
+    verify::mtu(&link, interface, tap.mtu, request.version)?;
     if let Some(bridge) = tap.bridge
         && link.master != Some(find_bridge(&inside, bridge)?)
     {

@@ -39,9 +39,8 @@ fn add(request: &Request) -> Result<CniResult, Error> {
         if let Some(mac) = tuning.attributes.mac {
             interface.mac = mac.to_string();
         }
-        if let Some(mtu) = tuning.attributes.mtu.filter(|_| interface.mtu != 0) {
-            interface.mtu = mtu;
-        }
+        // The plugin that made the interface has another one in its configuration, maybe.
+        interface.mtu = tuning.attributes.mtu.unwrap_or(interface.mtu);
     }
     Ok(result)
 }

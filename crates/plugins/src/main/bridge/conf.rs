@@ -80,7 +80,7 @@ impl Bridge {
             is_gateway,
             is_default_gateway: conf.is_default_gateway,
             force_address: conf.force_address,
-            mtu: veth::understand_mtu(conf.mtu)?,
+            mtu: veth::understand_mtu(conf.mtu, veth::MOST_MTU)?,
             hairpin: conf.hairpin_mode,
             promisc: conf.promisc_mode,
             isolated: conf.port_isolation,

@@ -270,6 +270,15 @@ pub const INTENDED: &[Intended] = &[
         fits: |d| d.go.is_some_and(|go| go.starts_with("action order 2: mirred")),
     },
     Intended {
+        reason: "the result tells the MTU that tuning has set, for CHECK of the plugin before it",
+        groups: &["tuning"],
+        fits: |d| {
+            d.fact.starts_with("answer/result/interfaces/")
+                && d.fact.ends_with("/mtu")
+                && d.go.is_none_or(|go| go == "null")
+        },
+    },
+    Intended {
         reason: "tuning's backup names its network, so that GC knows whose it is",
         groups: &["tuning"],
         fits: |d| d.fact.ends_with("_eth0.json") && without_network(d.ours).as_deref() == d.go,

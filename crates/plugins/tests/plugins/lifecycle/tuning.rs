@@ -7,7 +7,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 use testkit::{in_netns, run};
 
-use crate::conf::{HAVING_ETH0, chained, with};
+use super::links;
+use crate::conf::{HAVING_ETH0, chained, macvlan, network, tap, with};
 use crate::world::{Plugins, World};
 
 const PLACE: &str = "/run/data/tuning";
@@ -44,6 +45,31 @@ fn a_second_add_of_tuning_keeps_the_first_backup() {
         second.run("DEL").ok();
         let changes = before.changes_to(&world.snapshot().without_bookkeeping());
         assert!(changes.is_empty(), "{changes:#?}");
+    });
+}
+
+/// The plugin before it has another MTU in its configuration, and is content with this one.
+#[test]
+fn an_mtu_of_tuning_is_no_damage() {
+    in_netns(|| {
+        let plugins = Plugins::ours();
+        for version in ["1.0.0", "1.1.0"] {
+            for kind in [macvlan, tap] {
+                let world = links::world(&plugins, 1);
+                let config = kind(&json!({"mtu": 1400, "cniVersion": version}));
+                let keys = json!({"cniVersion": version, "dataDir": PLACE, "mtu": 1300});
+                let (made, tuning) = (world.call(&config, 1), network("tuning", &keys));
+                let tuning = world.call(&tuning, 1);
+                let result = tuning.with_prev_result(&made.add().result()).add().result();
+                made.check(&result).ok();
+                tuning.check(&result).ok();
+                world.in_pod(1, "link set eth0 mtu 1200");
+                tuning.check(&result).fails_with(999, "1200");
+                if version == "1.1.0" {
+                    made.check(&result).fails_with(999, "has MTU 1200, expected 1300");
+                }
+            }
+        }
     });
 }
 
