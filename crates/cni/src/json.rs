@@ -37,7 +37,16 @@ impl std::error::Error for DecodeError {}
 
 impl de::Error for DecodeError {
     fn custom<T: fmt::Display>(msg: T) -> DecodeError {
-        DecodeError { path: String::new(), value: None, problem: msg.to_string() }
+        let problem = match msg.to_string().as_str() {
+            "invalid IP address syntax" => "expected an address such as 10.1.2.3".to_owned(),
+            other => other.to_owned(),
+        };
+        DecodeError { path: String::new(), value: None, problem }
+    }
+
+    fn missing_field(field: &'static str) -> DecodeError {
+        let problem = "it must be set".to_owned();
+        DecodeError { path: field.to_owned(), value: None, problem }
     }
 
     fn invalid_type(found: de::Unexpected, wanted: &dyn de::Expected) -> DecodeError {
@@ -61,7 +70,7 @@ fn in_words_of_json(wanted: &dyn de::Expected) -> String {
         "a sequence" => "a list".to_owned(),
         "a map" => "an object".to_owned(),
         "a boolean" => "true or false".to_owned(),
-        "a string" => "a text".to_owned(),
+        "a string" | "path string" => "a text".to_owned(),
         "u8" => format!("a whole number from 0 to {}", u8::MAX),
         "u16" => format!("a whole number from 0 to {}", u16::MAX),
         "u32" => format!("a whole number from 0 to {}", u32::MAX),
@@ -361,7 +370,7 @@ mod tests {
         );
         check(
             json!({"address": "10.0.0"}),
-            r#"key "address" is "10.0.0": invalid IP address syntax"#,
+            r#"key "address" is "10.0.0": expected an address such as 10.1.2.3"#,
         );
         check(json!([]), "expected an object");
         check(json!({"nested": [3]}), r#"key "nested[0]" is 3: expected an object"#);
@@ -380,6 +389,7 @@ mod tests {
         let mut object = json!({"gateway": "", "gw": "x"}).as_object().expect("object").clone();
         assert_eq!(take_as::<std::net::IpAddr>(&mut object, "gateway"), Ok(None));
         let error = take_as::<std::net::IpAddr>(&mut object, "gw").expect_err("no address");
-        assert_eq!(error.to_string(), r#"key "gw" is "x": invalid IP address syntax"#);
+        let words = r#"key "gw" is "x": expected an address such as 10.1.2.3"#;
+        assert_eq!(error.to_string(), words);
     }
 }

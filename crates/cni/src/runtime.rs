@@ -166,6 +166,9 @@ impl<'h> Runtime<'h> {
                 cache::remove(&self.cache_dir, &list.name, container);
                 error
             }
+            Err(undoing) if cause(&undoing) == cause(&error) => {
+                add_details(error, "undoing it failed for the same reason")
+            }
             Err(undoing) => add_details(error, &format!("undoing it failed as well: {undoing}")),
         }
     }
@@ -275,6 +278,11 @@ fn check_names(list: &NetworkList, container: &Container) -> Result<(), Error> {
     validate::container_id(&container.id)?;
     validate::network_name(&list.name)?;
     validate::interface_name(&container.ifname)
+}
+
+/// What a plugin said, without its name and the verb that [`failed`] has put before it.
+fn cause(error: &Error) -> &str {
+    error.msg.split_once("): ").map_or(&*error.msg, |(_, cause)| cause)
 }
 
 fn add_details(mut error: Error, more: &str) -> Error {

@@ -158,6 +158,16 @@ fn a_failure_is_undone_from_the_last_to_the_first() {
 }
 
 #[test]
+fn a_reason_that_undoing_fails_for_too_is_told_once() {
+    let lab = Lab::new();
+    let (add, del) = (failing("ADD", 7, "no helper"), failing("DEL", 7, "no helper"));
+    lab.plugin("a", &format!("{}{del}", &add[..add.find("fi\n").unwrap() + 3]));
+    let error = lab.runtime().add(&list("1.0.0", &["a"]), &container()).unwrap_err();
+    assert_eq!(error.msg, "plugin type=\"a\" failed (add): no helper");
+    assert_eq!(error.details, "undoing it failed for the same reason");
+}
+
+#[test]
 fn results_that_cannot_be_read_are_failures() {
     let lab = Lab::new();
     for (printed, code) in [
