@@ -64,6 +64,11 @@ impl Error {
         self.errno == Errno::RESTART
     }
 
+    /// No route leads where it is to go.
+    pub fn is_unreachable(&self) -> bool {
+        matches!(self.errno, Errno::NETUNREACH | Errno::HOSTUNREACH)
+    }
+
     /// This kernel does not have it.
     pub fn is_unsupported(&self) -> bool {
         matches!(self.errno, Errno::OPNOTSUPP | Errno::AFNOSUPPORT)

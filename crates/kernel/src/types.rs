@@ -136,6 +136,11 @@ impl fmt::Debug for IfName {
 pub struct MacAddr(pub [u8; 6]);
 
 impl MacAddr {
+    /// Whether one interface can have it: it is neither a group's nor nobody's.
+    pub fn is_unicast(self) -> bool {
+        self.0[0] & 1 == 0 && self.0 != [0; 6]
+    }
+
     /// A random unicast address, locally administered.
     pub fn random() -> Result<Self> {
         let mut octets = [0; 6];
@@ -155,7 +160,7 @@ impl fmt::Display for MacAddr {
 
 /// Why a text is no MAC address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a MAC address")]
+#[error("{0:?} is not a MAC address, such as 02:00:5e:10:00:01")]
 pub struct MacAddrError(pub String);
 
 impl FromStr for MacAddr {

@@ -57,7 +57,13 @@ pub fn add_through_interface(request: &Request) -> Result<Option<CniResult>, Err
 }
 
 fn ask(request: &Request, kind: &str, target: &Target) -> Result<CniResult, Error> {
-    let result = delegate::add(request, target)?;
+    let result = delegate::add(request, target).map_err(|error| match error.code {
+        // Of CNI_ARGS we have read what is ours, and it is another's word that is unknown.
+        Code::BAD_ENVIRONMENT => {
+            Error { msg: format!("IPAM plugin {kind:?}: {}", error.msg), ..error }
+        }
+        _ => error,
+    })?;
     if result.ips.is_empty() {
         // Best effort: the missing address is the error to tell.
         let _ = del(request);

@@ -35,6 +35,7 @@ pub fn command_line(words: impl Iterator<Item = OsString>) -> ExitCode {
     let words: Vec<&str> = words.iter().filter_map(|word| word.to_str()).collect();
     let outcome = match words[..] {
         ["--install", directory] => install(Path::new(directory)),
+        ["--install"] => Err(format!("podwire-cni --install: the directory is missing\n\n{HELP}")),
         ["--list"] => Ok(list()),
         ["--version" | "-V"] => Ok(version()),
         [] | ["--help" | "-h"] => Ok(HELP.to_owned()),

@@ -58,8 +58,13 @@ pub fn wanted(request: &Request, sources: &[Source]) -> Result<Option<MacAddr>, 
         found = stated.map(|text| (key, code, text)).or(found);
     }
     let Some((key, code, text)) = found else { return Ok(None) };
-    let mac = text.parse::<MacAddr>();
-    mac.map(Some).map_err(|cause| Error::because(code, key, &cause))
+    let mac: MacAddr = text.parse().map_err(|cause| Error::because(code, key, &cause))?;
+    if !mac.is_unicast() {
+        let msg =
+            format!("{key} is {text:?}, allowed are addresses that are not a group's or zero");
+        return Err(Error::new(code, msg));
+    }
+    Ok(Some(mac))
 }
 
 fn from_env(request: &Request) -> Result<Option<String>, Error> {

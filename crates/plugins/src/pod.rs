@@ -10,7 +10,7 @@ use kernel::link::{self, Link};
 use kernel::route::{self, Route};
 use kernel::{IfIndex, IfName, MacAddr, Netlink, Netns, netns, sysctl};
 
-use crate::fault::OrFault;
+use crate::fault::{self, OrFault};
 
 /// How long IPv6 addresses may take; with duplicate detection it is one to two seconds.
 const IPV6_PATIENCE: Duration = Duration::from_secs(10);
@@ -186,12 +186,24 @@ pub fn configure(
 #[derive(Debug)]
 pub struct Up {
     inside: Netlink,
+    name: IfName,
     pub index: IfIndex,
 }
 
 impl Up {
     pub fn add_routes(&self, routes: &[Route]) -> Result<(), Error> {
-        self.inside.apply(routes.iter().map(route::create)).or_fault(CONFIGURING)
+        let added = self.inside.apply(routes.iter().map(route::create));
+        added.map_err(|error| {
+            let error = fault::named(error, self.index, self.name);
+            let is_unreachable = error.is_unreachable();
+            let error = fault::because(CONFIGURING, &error);
+            if !is_unreachable {
+                return error;
+            }
+            let hint = "a gateway must lie in the network of one of the addresses: look at \
+                        \"gateway\" and \"routes\" under key \"ipam\"";
+            error.with_details(hint)
+        })
     }
 }
 
@@ -223,7 +235,7 @@ pub fn give_addresses(
         // Before the routes, which refuse a source address that is still tentative.
         wait_for_ipv6(ns, &inside, index)?;
     }
-    Ok(Up { inside, index })
+    Ok(Up { inside, name: ifname, index })
 }
 
 /// The routes of a result as the kernel's: without a gateway of its own a route goes by the first

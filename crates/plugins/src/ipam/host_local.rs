@@ -31,7 +31,15 @@ fn add(request: &Request) -> Result<CniResult, Error> {
     let dns = read_dns(&conf)?;
     let mut store = Store::open(&conf.data_dir, &request.network).map_err(fault)?;
     let (id, ifname) = (&request.container_id, &request.ifname);
-    let given = allocate(&mut store, &conf.sets, &conf.requested, id, ifname).map_err(fault)?;
+    let given = allocate(&mut store, &conf.sets, &conf.requested, id, ifname);
+    let given = given.map_err(|cause| match cause {
+        store::Error::NotInAnySet { .. } => {
+            let sets: Vec<String> = conf.sets.iter().map(ToString::to_string).collect();
+            let hint = format!("one address is given from each of: {}", sets.join("; "));
+            fault(cause).with_details(hint)
+        }
+        _ => fault(cause),
+    })?;
     let ips = given.into_iter().map(|(address, range)| {
         let prefix = IpNet::new(address, range.subnet().prefix_len());
         IpConfig::new(prefix.unwrap_or_else(|_| address.into()), range.gateway())
@@ -84,6 +92,7 @@ fn check(request: &Request) -> Result<(), Error> {
 
 fn status(request: &Request) -> Result<(), Error> {
     let conf = HostLocal::understand(request)?;
+    read_dns(&conf).map_err(|error| Error { code: Code::NOT_AVAILABLE, ..error })?;
     let store = Store::open_existing(&conf.data_dir, &request.network).map_err(fault)?;
     let Some(store) = store else { return Ok(()) };
     for set in &conf.sets {

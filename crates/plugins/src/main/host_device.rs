@@ -102,14 +102,16 @@ fn bring<'a>(
 
 fn find(selector: &Selector, host: &Netlink, request: &Request) -> Result<Device, Error> {
     match selector.find(host, &request.network)? {
-        Some(link) if link.is_loopback() => {
-            let msg = format!("device {} is the host's loopback, which cannot move", link.name);
-            Err(Error::invalid_config(msg))
-        }
+        Some(link) if link.is_loopback() => Err(loopback(&link)),
         Some(link) => Ok(Device::new(link, &request.network)),
         None => Err(Error::internal(format!("device {selector} is not on the host"))
             .with_details("it may be in another container, or its driver is not loaded")),
     }
+}
+
+fn loopback(link: &Link) -> Error {
+    let msg = format!("device {} is the host's loopback, which cannot move", link.name);
+    Error::invalid_config(msg)
 }
 
 fn take_back(request: &Request, host: &Netlink, ns: &Netns, device: &Device, before: &Before) {
@@ -235,7 +237,14 @@ fn check(request: &Request) -> Result<(), Error> {
 fn status(request: &Request) -> Result<(), Error> {
     if let Choice::Interface(selector) = select::understand(request)? {
         let host = Netlink::open().or_fault("open a netlink socket")?;
-        let is_there = selector.has_device() || selector.find(&host, &request.network)?.is_some();
+        let found = match selector.has_device() {
+            true => None,
+            false => selector.find(&host, &request.network)?,
+        };
+        if let Some(link) = found.as_ref().filter(|link| link.is_loopback()) {
+            return Err(loopback(link));
+        }
+        let is_there = selector.has_device() || found.is_some();
         if !is_there && !moving::is_in_a_container(&host, &request.network, &selector)? {
             let msg = format!("this host has no device {selector}");
             return Err(Error::new(Code::NOT_AVAILABLE, msg));

@@ -15,7 +15,7 @@ use kernel::{Family, Netlink, addr};
 
 use self::conf::Sbr;
 use self::plan::{Change, Found};
-use crate::fault::OrFault;
+use crate::fault::{self, OrFault};
 use crate::{chained, pod};
 
 /// The plugin.
@@ -40,7 +40,7 @@ fn add(request: &Request) -> Result<CniResult, Error> {
     let (inside, link) = chained::interface(request, &ns)?;
     let found = look(&inside, &link)?;
     let change = plan::change(&sbr, &ips, link.index, &found);
-    apply(&inside, &change)?;
+    apply(&inside, &link, &change)?;
     Ok(result)
 }
 
@@ -77,8 +77,10 @@ fn rules(inside: &Netlink) -> Result<Vec<Rule>, Error> {
 }
 
 /// Makes the change, or takes back what was made of it.
-fn apply(inside: &Netlink, change: &Change) -> Result<(), Error> {
-    let made = inside.apply(change.additions()).or_fault("make source based routes");
+fn apply(inside: &Netlink, link: &Link, change: &Change) -> Result<(), Error> {
+    let made = inside.apply(change.additions());
+    let made = made.map_err(|error| fault::named(error, link.index, link.name));
+    let made = made.or_fault("make source based routes");
     let made = made.and_then(|()| {
         // Not before the others stand: the kernel goes on after a failure.
         inside.apply(change.removals()).or_fault("move routes out of the main table")

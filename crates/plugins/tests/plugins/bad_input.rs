@@ -13,6 +13,9 @@ use crate::conf::{
 };
 use crate::world::{Plugins, World};
 
+/// No interface can have it.
+const GROUP: &str = "01:00:00:00:00:01";
+
 /// A call that must fail, with our code and words of our message.
 type Bad = (Call, &'static str, Vec<u8>, u32, &'static str);
 
@@ -71,16 +74,24 @@ fn wrong_types(world: &World) -> Vec<Bad> {
         config(world, &bridge(&json!({"cniVersion": 1.0})), 6, "\"cniVersion\" is 1.0"),
         config(world, &ptp(&json!({"mtu": {}})), 7, "\"mtu\""),
         config(world, &range(json!({"subnet": 7})), 7, "ipam.ranges[0][0].subnet\" is 7"),
-        config(world, &range(json!({})), 7, "subnet"),
+        config(world, &range(json!({})), 7, "\"ipam.ranges[0][0].subnet\": it must be set"),
+        config(
+            world,
+            &range(json!({"subnet": "10.1.0.0/24", "gateway": "10.1.0.300"})),
+            7,
+            "\"10.1.0.300\": expected an address such as",
+        ),
         config(world, &host_local(&json!({"ranges": {}})), 7, "ipam.ranges"),
         config(world, &host_local(&json!({"routes": [{"dst": "x"}]})), 7, "\"dst\" is \"x\""),
-        config(world, &host_local(&json!({"dataDir": []})), 7, "ipam.dataDir"),
+        config(world, &host_local(&json!({"dataDir": []})), 7, "ipam.dataDir\": expected a text"),
         config(world, &static_addresses(&json!({"addresses": ["x"]})), 7, "ipam.addresses[0]"),
     ]
 }
 
 fn wrong_values(world: &World) -> Vec<Bad> {
     let range = |range: Value| host_local(&json!({"ranges": [[range]]}));
+    let far = json!({"type": "static", "routes": [{"dst": "0.0.0.0/0"}],
+        "addresses": [{"address": "10.3.0.5/24", "gateway": "10.9.0.1"}]});
     let outside = |key: &str| range(json!({"subnet": "10.1.0.0/24", key: "10.2.0.9"}));
     vec![
         config(world, &bridge(&json!({"cniVersion": "9.9.9"})), 1, "incompatible"),
@@ -99,6 +110,13 @@ fn wrong_values(world: &World) -> Vec<Bad> {
         config(world, &bridge(&json!({"ipam": {"type": "nowhere"}})), 7, "\"nowhere\""),
         config(world, &bridge(&json!({"ipam": {"type": "../../bin/sh"}})), 7, "../../bin/sh"),
         config(world, &ptp(&json!({"ipam": {"type": "nowhere"}})), 7, "\"nowhere\""),
+        config(world, &bridge(&json!({"ipam": far})), 999, "via 10.9.0.1 dev eth0: Network"),
+        config(
+            world,
+            &bridge(&json!({"runtimeConfig": {"mac": GROUP}})),
+            7,
+            "\"runtimeConfig.mac\" is \"01:00:00:00:00:01\", allowed are addresses",
+        ),
         config(world, &outside("rangeStart"), 7, "10.2.0.9"),
         config(world, &outside("rangeEnd"), 7, "10.2.0.9"),
         config(world, &range(json!({"subnet": "10.1.0.0/33"})), 7, "10.1.0.0/33"),
@@ -127,7 +145,10 @@ fn wrong_devices(world: &World) -> Vec<Bad> {
         config(world, &tap(&json!({"group": "kvm"})), 7, "\"group\" is \"kvm\""),
         config(world, &tap(&json!({"multiQueue": 2})), 7, "\"multiQueue\" is 2"),
         config(world, &tap(&json!({"mac": "02:00"})), 7, "\"02:00\""),
+        config(world, &tap(&json!({"mac": GROUP})), 7, "\"mac\" is \"01:00:00:00:00:01\""),
+        config(world, &tap(&json!({"mac": "00:00:00:00:00:00"})), 7, "\"00:00:00:00:00:00\""),
         config(world, &tap(&json!({"mtu": 67})), 7, "\"mtu\" is 67"),
+        config(world, &tap(&json!({"mtu": 65522})), 7, "\"mtu\" is 65522, allowed are 68 to 65521"),
         config(world, &tap(&json!({"bridge": "a/b"})), 7, "\"a/b\""),
         config(world, &tap(&json!({"bridge": "none0"})), 7, "\"none0\""),
         config(world, &tap(&json!({"selinuxContext": 7})), 7, "\"selinuxContext\" is 7"),
@@ -147,7 +168,14 @@ fn wrong_links(world: &World) -> Vec<Bad> {
         config(world, &macvlan(&json!({"mode": 4})), 7, "\"mode\" is 4"),
         config(world, &macvlan(&json!({"bcqueuelen": -1})), 7, "\"bcqueuelen\" is -1"),
         config(world, &macvlan(&json!({"mac": "02:00"})), 7, "\"mac\": \"02:00\""),
+        config(world, &macvlan(&json!({"mac": GROUP})), 7, "\"mac\" is \"01:00:00:00:00:01\""),
         config(world, &macvlan(&json!({"master": "a/b"})), 7, "\"master\""),
+        config(
+            world,
+            &macvlan(&json!({"master": "m9", "linkInContainer": true})),
+            7,
+            "no such interface in the container",
+        ),
         config(world, &macvlan(&json!({"master": "m9"})), 7, "\"master\" is \"m9\""),
         config(world, &macvlan(&json!({"master": "lo", "mtu": 67})), 7, "68 to 65536"),
         config(world, &without(macvlan(&json!({})), &["master"]), 7, "no default route"),
@@ -183,6 +211,7 @@ fn wrong_environment(world: &World) -> Vec<Bad> {
         call(plain.args("junk"), 4, "\"junk\""),
         call(plain.args("A=b;;"), 4, "\"\""),
         call(plain.args("A=b"), 4, "A=b"),
+        call(plain.args("MAC=02:00:00:00:00:01"), 4, "IPAM plugin \"host-local\": ARGS: unknown"),
         call(plain.args("IgnoreUnknown=maybe"), 4, "maybe"),
         call(plain.args("IgnoreUnknown=1;IP=10.9.0.300"), 4, "10.9.0.300"),
         (plain.clone(), "add", b"{}".to_vec(), 4, "add"),

@@ -146,6 +146,8 @@ fn command_line_tells_what_it_is() {
         let why = try_run(&program, bad).expect_err("not a command");
         assert!(why.contains("exit status: 1") && why.contains("Usage"), "{why}");
     }
+    let why = try_run(&program, &["--install"]).expect_err("no directory");
+    assert!(why.contains("--install: the directory is missing"), "{why}");
     let why = try_run(&program, &["--install", "/proc/nowhere"]).expect_err("no such place");
     assert!(why.contains("/proc/nowhere"), "{why}");
 }

@@ -163,7 +163,7 @@ fn understand_provided(written: &[ProvideConf], args: &str) -> Result<Vec<Provid
     for (at, entry) in written.iter().enumerate() {
         let key = format!("ipam.provide[{at}]");
         let code = understand_option(&format!("{key}.option"), &entry.option)?;
-        if matches!(code, code::PAD | code::END | code::MESSAGE_TYPE) {
+        if matches!(code, code::MESSAGE_TYPE) {
             let msg = format!("key \"{key}.option\" is {code}, which no client can choose");
             return Err(invalid(&msg));
         }
@@ -210,10 +210,11 @@ fn understand_option(key: &str, written: &str) -> Result<u8, Error> {
     let named = NAMES.iter().find(|(name, _)| *name == written).map(|(_, code)| *code);
     // parse() would take a sign.
     let is_number = written.bytes().all(|byte| byte.is_ascii_digit());
-    named.or_else(|| written.parse().ok().filter(|_| is_number)).ok_or_else(|| {
+    let number = || written.parse().ok().filter(|number| is_number && (1..=254).contains(number));
+    named.or_else(number).ok_or_else(|| {
         let names: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
         let names = names.join(", ");
-        invalid(&format!("key {key:?} is {written:?}, allowed are 0 to 255 and {names}"))
+        invalid(&format!("key {key:?} is {written:?}, allowed are 1 to 254 and {names}"))
     })
 }
 

@@ -222,6 +222,8 @@ mod tests {
         check("-p tcp -m comment --comment x", "meta l4proto tcp", Ip::V4);
         check("-s 10.0.0.1,10.0.0.2", "ip saddr { 10.0.0.1, 10.0.0.2 }", Ip::V4);
         check("-d 10.0.0.1,10.0.0.2", "ip daddr {10.0.0.1,10.0.0.2}", Ip::V4);
+        let (words, text) = ("-s 10.0.0.0/8,192.0.2.0/24 ! -i eth1", "iifname != eth1");
+        check(words, &format!("ip saddr {{ 10.0.0.0/8, 192.0.2.0/24 }} {text}"), Ip::V4);
     }
 
     #[test]

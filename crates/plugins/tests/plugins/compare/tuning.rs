@@ -111,7 +111,7 @@ fn refused() -> Vec<Case> {
             .fails(7, "net.ipv4.ip_forward"),
         case("hardware address that is none", &json!({"mac": "02:00"})).fails(7, "02:00"),
         case("hardware address of a group", &json!({"mac": "01:00:00:00:00:01", "mtu": 1400}))
-            .fails(999, "eth0"),
+            .fails(7, "01:00:00:00:00:01"),
         case(
             "mtu the kernel refuses",
             &json!({"mac": "02:00:00:00:00:07", "mtu": 9,

@@ -187,6 +187,7 @@ fn bad_configurations_are_named() {
                 json!({"provide": [{"option": "256", "value": "x"}]}),
                 "key \"ipam.provide[0].option\" is \"256\"",
             ),
+            (json!({"request": [{"option": "0"}]}), "is \"0\", allowed are 1 to 254 and"),
             (json!({"provide": [{"option": "53", "value": "x"}]}), "which no client can choose"),
             (
                 json!({"provide": [{"option": "12", "value": long}]}),

@@ -48,6 +48,19 @@ fn mac_comes_from_three_places() {
     });
 }
 
+/// Where an address may come from is said with the one that may not be had.
+#[test]
+fn an_address_outside_of_the_ranges_is_told_with_them() {
+    in_netns(|| {
+        let world = World::new(&Plugins::ours(), 1);
+        let call = world.call(&bridge(&json!({})), 1).args("IgnoreUnknown=1;IP=10.9.0.1");
+        let answer = call.add();
+        answer.fails_with(999, "failed to allocate all requested IPs: 10.9.0.1");
+        let details = "one address is given from each of: 10.1.0.1-10.1.0.254";
+        assert_eq!(answer.values[0]["details"], details);
+    });
+}
+
 #[test]
 fn mtu_holds_for_both_ends_and_a_new_bridge() {
     in_netns(|| {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 use testkit::{Daemon, in_netns, require, run, wait_for};
 
-use crate::conf::{bridge, host_local, network, ptp, ranges, with};
+use crate::conf::{bridge, host_device, host_local, network, ptp, ranges, with};
 use crate::world::{Plugins, World};
 
 #[test]
@@ -57,6 +57,10 @@ fn status_tells_what_is_wrong_with_the_network() {
         world.call(&elsewhere, 1).status().ok();
         let nowhere = with(elsewhere.clone(), &json!({"ipam": {"type": "nowhere"}}));
         world.call(&nowhere, 1).status().fails_with(7, "nowhere");
+        let unread = host_local(&json!({"resolvConf": "/run/nowhere"}));
+        world.call(&unread, 1).status().fails_with(50, "\"ipam.resolvConf\": read /run/nowhere");
+        let loopback = host_device(&json!({"device": "lo"}));
+        world.call(&loopback, 1).status().fails_with(7, "lo is the host's loopback");
         let old = with(elsewhere, &json!({"cniVersion": "1.0.0"}));
         world.call(&old, 1).status().fails_with(1, "does not allow STATUS");
         world.call(&old, 1).gc(&[]).fails_with(1, "does not allow GC");
