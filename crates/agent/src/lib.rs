@@ -9,6 +9,7 @@ mod file;
 pub mod leases;
 pub mod notify;
 pub mod options;
+pub mod path;
 pub mod reconcile;
 pub mod rules;
 pub mod run;

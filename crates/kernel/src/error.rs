@@ -34,7 +34,8 @@ impl Error {
         Self::new(op, object, errno.into())
     }
 
-    pub(crate) fn from_io(
+    /// An error of the standard library, for what was done to what.
+    pub fn from_io(
         op: &'static str,
         object: impl Into<String>,
         cause: &std::io::Error,

@@ -162,7 +162,11 @@ pub(crate) fn new_blocking_socket(family: libc::c_int, kind: libc::c_int) -> io:
     socket(family, kind, 0)
 }
 
-fn socket(family: libc::c_int, kind: libc::c_int, protocol: libc::c_int) -> io::Result<OwnedFd> {
+pub(crate) fn socket(
+    family: libc::c_int,
+    kind: libc::c_int,
+    protocol: libc::c_int,
+) -> io::Result<OwnedFd> {
     // SAFETY: no memory is passed.
     let fd = check(unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC, protocol) })?;
     // SAFETY: the kernel has just given us this descriptor.
@@ -182,9 +186,8 @@ fn link_address(index: IfIndex, mac: MacAddr) -> libc::sockaddr_ll {
 
 /// Whole UDP packets for one port, by the kernel's classic filter language.
 fn attach_filter(fd: BorrowedFd<'_>, port: u16) -> io::Result<()> {
-    let op = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
     let (load, jump) = (libc::BPF_LD, libc::BPF_JMP | libc::BPF_K);
-    let mut program = [
+    let program = [
         op(load | libc::BPF_B | libc::BPF_ABS, 0, 0, 9),
         op(jump | libc::BPF_JEQ, 0, 6, IPPROTO_UDP),
         op(load | libc::BPF_H | libc::BPF_ABS, 0, 0, 6),
@@ -195,9 +198,22 @@ fn attach_filter(fd: BorrowedFd<'_>, port: u16) -> io::Result<()> {
         op(libc::BPF_RET | libc::BPF_K, 0, 0, u32::from(u16::MAX)),
         op(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
     ];
+    attach_program(fd, &program)
+}
+
+/// An instruction: what it does, how many to skip if a comparison holds or not, and its number.
+pub(crate) fn op(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
+    libc::sock_filter { code: code as u16, jt, jf, k }
+}
+
+/// Lets a socket hear only what a program of the kernel's classic filter language accepts.
+pub(crate) fn attach_program(
+    fd: BorrowedFd<'_>,
+    program: &[libc::sock_filter],
+) -> io::Result<()> {
     let length = program.len() as libc::c_ushort;
-    let filter = libc::sock_fprog { len: length, filter: program.as_mut_ptr() };
-    // SAFETY: the kernel copies the program, which lives until the call returns.
+    let filter = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut() };
+    // SAFETY: the kernel copies the program, which lives until the call returns, and writes nothing to it.
     let set = unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Sending probes and telling whose answers come back. A probe begins with a number that is on no other.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use kernel::Family;
+use kernel::probe::{ProbeSocket, Reason, Sum};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::check::{Outcome, Probe};
+
+/// Nobody listens there: what traceroute counts on, too.
+const PORT: u16 = 33_434;
+/// An agent's random number and the probe's own.
+const MARK: usize = 16;
+const LARGEST: usize = 65_536;
+
+/// The sockets of one family.
+#[derive(Debug)]
+pub(super) struct Sockets {
+    family: Family,
+    echo: AsyncFd<ProbeSocket>,
+    datagram: AsyncFd<ProbeSocket>,
+    /// What tells our packets from those of others.
+    ours: u64,
+    buffer: Vec<u8>,
+}
+
+/// What came back for a probe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub number: u64,
+    pub outcome: Outcome,
+    /// Counts only if this is the peer: anybody on the way may say so.
+    pub if_by: Option<IpAddr>,
+}
+
+impl Sockets {
+    pub(super) fn open(family: Family) -> kernel::Result<Self> {
+        let ours = random();
+        let identifier = (ours & 0xffff) as u16;
+        Ok(Self {
+            family,
+            echo: watched(ProbeSocket::echo(family, identifier)?)?,
+            datagram: watched(ProbeSocket::datagram(family)?)?,
+            ours,
+            buffer: vec![0; LARGEST],
+        })
+    }
+
+    /// Sends a probe under this number; `false` if it is larger than what the device takes. What cannot be
+    /// sent for another reason is not answered, and that is how it is noticed.
+    pub(super) fn send(&self, to: IpAddr, probe: Probe, number: u64) -> bool {
+        let headers = if self.family == Family::V4 { 20 + 8 } else { 40 + 8 };
+        let (socket, size, sum) = match probe {
+            Probe::Echo { size } => (&self.echo, size, Sum::Device),
+            Probe::Datagram { size, sum } => (&self.datagram, size, sum),
+        };
+        let mut payload = [self.ours.to_be_bytes(), number.to_be_bytes()].concat();
+        payload.resize((size as usize).saturating_sub(headers).clamp(MARK, LARGEST), 0);
+        let sent = socket.get_ref().send(SocketAddr::new(to, PORT), &payload, sum);
+        !sent.is_err_and(|cause| cause.raw_os_error() == Some(TOO_LARGE))
+    }
+
+    /// Waits for something to come.
+    pub(super) async fn receive(&mut self) -> io::Result<Vec<Answer>> {
+        let interest = Interest::READABLE | Interest::ERROR;
+        let socket = tokio::select! {
+            ready = self.echo.ready(interest) => {
+                ready?.clear_ready();
+                self.echo.get_ref()
+            }
+            ready = self.datagram.ready(interest) => {
+                ready?.clear_ready();
+                self.datagram.get_ref()
+            }
+        };
+        let mut answers = Vec::new();
+        while let Some(range) = socket.receive(&mut self.buffer)? {
+            let number = number(&self.buffer[range], self.ours);
+            let answered = |number| Answer { number, outcome: Outcome::Answered, if_by: None };
+            answers.extend(number.map(answered));
+        }
+        while let Some(refusal) = socket.receive_refusal(&mut self.buffer)? {
+            let (outcome, if_by) = match refusal.reason {
+                Reason::TooBig(mtu) => (Outcome::TooBig(Some(mtu).filter(|mtu| *mtu > 0)), None),
+                Reason::Refused => (Outcome::Answered, None),
+                Reason::Unreachable if refusal.by.is_none() => continue,
+                // A firewall of the peer's, which looks at checksums as well.
+                Reason::Unreachable => (Outcome::Answered, refusal.by),
+            };
+            let number = number(&self.buffer[..refusal.len], self.ours);
+            answers.extend(number.map(|number| Answer { number, outcome, if_by }));
+        }
+        Ok(answers)
+    }
+}
+
+const TOO_LARGE: i32 = 90; // asm-generic/errno.h, EMSGSIZE
+
+#[expect(deprecated, reason = "its successor is unsafe, for types that do not own what they name")]
+fn watched(socket: ProbeSocket) -> kernel::Result<AsyncFd<ProbeSocket>> {
+    AsyncFd::with_interest(socket, Interest::READABLE | Interest::ERROR)
+        .map_err(|cause| kernel::Error::from_io("wait for", "a probe socket", &cause))
+}
+
+/// The number of a probe of ours.
+fn number(payload: &[u8], ours: u64) -> Option<u64> {
+    let mark = payload.first_chunk::<MARK>()?;
+    let (front, back) = mark.split_at(MARK / 2);
+    let is_ours = front == ours.to_be_bytes();
+    is_ours.then(|| back.try_into().ok().map(u64::from_be_bytes))?
+}
+
+/// A number that nobody can guess: the standard library's hashers begin with one.
+pub(super) fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_others_are_not_ours() {
+        let mark = [7_u64.to_be_bytes(), 9_u64.to_be_bytes()].concat();
+        assert_eq!(number(&mark, 7), Some(9));
+        assert_eq!(number(&mark, 8), None);
+        assert_eq!(number(&mark[..15], 7), None);
+    }
+}

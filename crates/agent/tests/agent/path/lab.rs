@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Two nodes with a VXLAN tunnel as flannel makes it, and a router between them.
+
+use std::time::Duration;
+
+use agent::path::{Command, Pace, Target, Verdict, run};
+use kernel::Netns;
+use testkit::{Ns, wait_some};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// What is left of 1500 in the tunnel.
+pub const FULL: u32 = 1450;
+pub const OVERHEAD: u32 = 50;
+
+/// Again and again, so that a test sees changes soon.
+pub const OFTEN: Pace = Pace {
+    period: Duration::from_millis(200),
+    gap: Duration::from_millis(10),
+    burst: 16,
+    first_retry: Duration::from_millis(100),
+    last_retry: Duration::from_millis(100),
+};
+
+/// Nodes 1 and 2 and the router.
+pub struct Lab {
+    pub nodes: [Ns; 2],
+    pub router: Ns,
+}
+
+impl Lab {
+    /// All links are of 1500 bytes.
+    pub fn new() -> Lab {
+        let nodes = ["node-1", "node-2"].map(Ns::new);
+        let router = Ns::new("router");
+        prepare(&router);
+        for (node, n) in nodes.iter().zip(1..) {
+            prepare(node);
+            node.connect("eth0", &router, &format!("to-{n}"));
+            sh(
+                &router,
+                &format!(
+                    "ip addr add 192.0.{n}.1/24 dev to-{n}
+                    ip addr add 2001:db8:{n}::1/64 dev to-{n} nodad"
+                ),
+            );
+            sh(
+                node,
+                &format!(
+                    "ip addr add 192.0.{n}.2/24 dev eth0
+                    ip addr add 2001:db8:{n}::2/64 dev eth0 nodad
+                    ip route add default via 192.0.{n}.1
+                    ip -6 route add default via 2001:db8:{n}::1"
+                ),
+            );
+        }
+        Lab { nodes, router }
+    }
+
+    /// A tunnel between them.
+    pub fn with_tunnel() -> Lab {
+        let lab = Lab::new();
+        for (node, n) in lab.nodes.iter().zip([1, 2]) {
+            let other = 3 - n;
+            tunnel(node, n, &format!("192.0.{n}.2"), &format!("192.0.{other}.2"));
+        }
+        lab
+    }
+}
+
+/// A tunnel to the other node, with options of `ip link` as flannel has them.
+pub fn tunnel(node: &Ns, n: u8, local: &str, remote: &str) {
+    let other = 3 - n;
+    sh(
+        node,
+        &format!(
+            "ip link add flannel.1 address 02:00:00:00:00:0{n} mtu {FULL} type vxlan id 1 \
+                local {local} dev eth0 dstport 8472 nolearning
+            ip link set flannel.1 up
+            ip addr add 10.244.{n}.0/32 dev flannel.1
+            ip addr add fd44:{n}::/128 dev flannel.1 nodad
+            bridge fdb add 02:00:00:00:00:0{other} dev flannel.1 dst {remote}
+            ip neigh add 10.244.{other}.0 dev flannel.1 lladdr 02:00:00:00:00:0{other} nud permanent
+            ip neigh add fd44:{other}:: dev flannel.1 lladdr 02:00:00:00:00:0{other} nud permanent
+            ip route add 10.244.{other}.0/24 via 10.244.{other}.0 dev flannel.1 onlink
+            ip -6 route add fd44:{other}::/64 via fd44:{other}:: dev flannel.1 onlink"
+        ),
+    );
+}
+
+fn prepare(ns: &Ns) {
+    sh(
+        ns,
+        "echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad
+        echo 0 > /proc/sys/net/ipv6/conf/all/accept_dad
+        echo 1 > /proc/sys/net/ipv4/ip_forward
+        echo 1 > /proc/sys/net/ipv6/conf/all/forwarding
+        ip link set lo up",
+    );
+}
+
+pub fn sh(ns: &Ns, script: &str) -> String {
+    ns.exec("sh", &["-ec", script])
+}
+
+/// The second node through the tunnel, as the first one sees it.
+pub fn through_tunnel(address: &str) -> Target {
+    Target {
+        peer: format!("node-2 at {address}"),
+        address: address.parse().unwrap(),
+        full: FULL,
+        overhead: OVERHEAD,
+        device: Some("flannel.1".parse().unwrap()),
+    }
+}
+
+/// A check that runs in a namespace until it is dropped.
+pub struct Checker {
+    commands: UnboundedSender<Command>,
+    verdicts: UnboundedReceiver<Verdict>,
+}
+
+impl Checker {
+    pub fn start(ns: &Ns, pace: Pace) -> Checker {
+        let (commands, told) = unbounded_channel();
+        let (tell, verdicts) = unbounded_channel();
+        let ns = Netns::open(ns.path()).unwrap();
+        std::thread::spawn(move || {
+            let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
+            ns.enter(|| runtime().unwrap().block_on(run(pace, told, tell))).unwrap().unwrap();
+        });
+        Checker { commands, verdicts }
+    }
+
+    pub fn tell(&self, command: Command) {
+        self.commands.send(command).unwrap();
+    }
+
+    /// The next verdict that is as it should be.
+    #[track_caller]
+    pub fn wait(&mut self, what: &str, is_it: impl Fn(&Verdict) -> bool) -> Verdict {
+        let mut others = Vec::new();
+        let found = wait_some(PATIENCE, || {
+            let verdict = self.verdicts.try_recv().ok()?;
+            let is_it = is_it(&verdict);
+            others.push(verdict);
+            if is_it { others.pop() } else { None }
+        });
+        found.unwrap_or_else(|| panic!("waited in vain for {what}; there was {others:?}"))
+    }
+
+    /// The very next verdict.
+    #[track_caller]
+    pub fn next(&mut self) -> Verdict {
+        self.wait("a verdict", |_| true)
+    }
+
+    /// None is there.
+    pub fn is_quiet(&mut self) -> bool {
+        self.verdicts.try_recv().is_err()
+    }
+}

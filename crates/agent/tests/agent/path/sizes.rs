@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What fits through, and who is there at all.
+
+use agent::path::{Checksum, Command, Pace, Target};
+use testkit::{in_netns, require};
+
+use super::lab::{Checker, FULL, Lab, OFTEN, sh, through_tunnel};
+
+/// Large packets vanish on the way, without a word.
+const SWALLOW: &str = "nft add table inet narrow
+    nft add chain inet narrow pass '{ type filter hook forward priority 0; }'
+    nft add rule inet narrow pass meta length '>' 1400 drop";
+
+#[test]
+fn good_path_is_good_at_once_and_costs_two_packets_of_each_node() {
+    in_netns(|| {
+        let lab = Lab::with_tunnel();
+        sh(
+            &lab.router,
+            "nft add table inet seen
+            nft add chain inet seen pass '{ type filter hook forward priority 0; }'
+            nft add rule inet seen pass counter",
+        );
+        let mut checker = Checker::start(&lab.nodes[0], Pace::default());
+        for address in ["10.244.2.0", "fd44:2::"] {
+            checker.tell(Command::Watch(through_tunnel(address)));
+            let verdict = checker.next();
+            assert!(verdict.reachable && verdict.round_trip.is_some(), "{verdict:?}");
+            assert_eq!(verdict.path_mtu, Some(FULL));
+            assert_eq!(verdict.route_mtu(), None);
+            assert_eq!(verdict.checksum, Checksum::Right);
+        }
+        // Told again, it is nothing new.
+        checker.tell(Command::Watch(through_tunnel("10.244.2.0")));
+        assert!(checker.is_quiet());
+        let seen = sh(&lab.router, "nft list chain inet seen pass");
+        assert!(seen.contains("packets 8 "), "{seen}");
+    });
+}
+
+#[test]
+fn narrow_path_that_swallows_is_measured_and_seen_to_widen() {
+    in_netns(|| {
+        require!(Program("nft"));
+        let lab = Lab::with_tunnel();
+        sh(&lab.router, SWALLOW);
+        let mut checker = Checker::start(&lab.nodes[0], OFTEN);
+        for address in ["10.244.2.0", "fd44:2::"] {
+            checker.tell(Command::Watch(through_tunnel(address)));
+            // 1400 without the outer headers of IPv4, UDP and VXLAN, and the frame's own.
+            let verdict = checker.wait("an MTU", |verdict| verdict.peer.ends_with(address));
+            assert_eq!(verdict.route_mtu(), Some(1350), "{verdict:?}");
+            assert_eq!(verdict.checksum, Checksum::Right, "{verdict:?}");
+        }
+        // What the kernel believes of the path, and a route's own MTU, are no hindrance.
+        sh(
+            &lab.nodes[0],
+            "ip route replace 10.244.2.0/24 via 10.244.2.0 dev flannel.1 onlink mtu 1350",
+        );
+        sh(&lab.router, "nft flush ruleset");
+        let is_v4 = |peer: &str| peer.ends_with("10.244.2.0");
+        checker.wait("the full size", |verdict| {
+            is_v4(&verdict.peer) && verdict.path_mtu == Some(FULL)
+        });
+    });
+}
+
+#[test]
+fn size_that_nobody_would_guess_is_measured_to_the_byte() {
+    in_netns(|| {
+        require!(Program("nft"));
+        let lab = Lab::with_tunnel();
+        sh(&lab.router, &SWALLOW.replace("1400", "1387"));
+        let mut checker = Checker::start(&lab.nodes[0], Pace::default());
+        checker.tell(Command::Watch(through_tunnel("10.244.2.0")));
+        assert_eq!(checker.next().route_mtu(), Some(1337));
+    });
+}
+
+/// Without a tunnel the router's ICMP says what fits.
+#[test]
+fn narrow_path_of_a_router_that_tells_is_found() {
+    in_netns(|| {
+        let lab = Lab::new();
+        for (place, device) in [(&lab.router, "to-2"), (&lab.nodes[1], "eth0")] {
+            place.ip(&["link", "set", device, "mtu", "1391"]);
+        }
+        let mut checker = Checker::start(&lab.nodes[0], Pace::default());
+        for address in ["192.0.2.2", "2001:db8:2::2"] {
+            checker.tell(Command::Watch(Target {
+                overhead: 0,
+                full: 1500,
+                device: None,
+                ..through_tunnel(address)
+            }));
+            let verdict = checker.next();
+            assert_eq!(verdict.route_mtu(), Some(1391), "{verdict:?}");
+        }
+    });
+}
+
+/// VXLAN with DF: the kernel learns of the router what the tunnel carries.
+#[test]
+fn narrow_path_below_a_tunnel_that_may_not_be_cut_is_found() {
+    in_netns(|| {
+        let lab = Lab::with_tunnel();
+        for (place, device) in [(&lab.router, "to-2"), (&lab.nodes[1], "eth0")] {
+            place.ip(&["link", "set", device, "mtu", "1420"]);
+        }
+        for node in &lab.nodes {
+            node.ip(&["link", "set", "flannel.1", "type", "vxlan", "df", "set"]);
+        }
+        let mut checker = Checker::start(&lab.nodes[0], Pace::default());
+        checker.tell(Command::Watch(through_tunnel("10.244.2.0")));
+        assert_eq!(checker.next().route_mtu(), Some(1370));
+    });
+}
+
+#[test]
+fn dead_peer_is_told_and_so_is_its_return() {
+    in_netns(|| {
+        let lab = Lab::with_tunnel();
+        let mut checker = Checker::start(&lab.nodes[0], OFTEN);
+        checker.tell(Command::Watch(through_tunnel("10.244.2.0")));
+        checker.wait("an answer", |verdict| verdict.reachable);
+        lab.nodes[1].ip(&["link", "set", "eth0", "down"]);
+        let dead = checker.wait("its end", |verdict| !verdict.reachable);
+        assert_eq!((dead.path_mtu, dead.route_mtu()), (None, None));
+        assert_eq!(dead.checksum, Checksum::Unknown);
+        lab.nodes[1].ip(&["link", "set", "eth0", "up"]);
+        sh(&lab.nodes[1], "ip route replace default via 192.0.2.1");
+        let alive = checker.wait("its return", |verdict| verdict.reachable);
+        assert_eq!(alive.path_mtu, Some(FULL));
+    });
+}
+
+#[test]
+fn peer_that_has_left_is_sent_nothing() {
+    in_netns(|| {
+        let lab = Lab::with_tunnel();
+        let mut checker = Checker::start(&lab.nodes[0], OFTEN);
+        checker.tell(Command::Watch(through_tunnel("10.244.2.0")));
+        checker.tell(Command::Watch(through_tunnel("fd44:2::")));
+        checker.wait("an answer", |verdict| verdict.address.is_ipv4());
+        checker.tell(Command::Forget("node-2 at 10.244.2.0".to_owned()));
+        // Whatever was on its way has come before the second of these.
+        for _ in 0..2 {
+            checker.wait("the other", |verdict| verdict.address.is_ipv6());
+        }
+        for _ in 0..3 {
+            assert!(checker.next().address.is_ipv6());
+        }
+    });
+}
