@@ -27,6 +27,8 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("curl", "curl"),
     // What Prometheus' own library makes of our metrics.
     (PROMETHEUS, "python3-prometheus-client"),
+    ("ethtool", "ethtool"),
+    ("tcpdump", "tcpdump"),
     ("strace", "strace"),
     ("dnsmasq", "dnsmasq-base"),
     ("kea-dhcp4", "kea-dhcp4-server"),

@@ -13,6 +13,8 @@ mod watch;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
+use ipnet::IpNet;
+
 pub use self::schedule::Pace;
 pub use self::target::{Target, targets};
 pub use self::watch::{Command, run};
@@ -22,7 +24,9 @@ pub use self::watch::{Command, run};
 pub struct Verdict {
     /// Whose, in the words of its [`Target`].
     pub peer: String,
-    /// Where to.
+    /// Its pods.
+    pub subnet: IpNet,
+    /// Where it was asked.
     pub address: IpAddr,
     /// Whether it answers.
     pub reachable: bool,
@@ -39,7 +43,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// The MTU that the peer's route should have; none if it needs none.
+    /// The MTU that the subnet's route should have; none if it needs none.
     pub fn route_mtu(&self) -> Option<u32> {
         self.path_mtu.filter(|mtu| *mtu < self.full)
     }

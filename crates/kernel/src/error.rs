@@ -35,11 +35,7 @@ impl Error {
     }
 
     /// An error of the standard library, for what was done to what.
-    pub fn from_io(
-        op: &'static str,
-        object: impl Into<String>,
-        cause: &std::io::Error,
-    ) -> Self {
+    pub fn from_io(op: &'static str, object: impl Into<String>, cause: &std::io::Error) -> Self {
         let ext = cause.raw_os_error().is_none().then(|| cause.to_string());
         let errno = Errno::from_io_error(cause).unwrap_or(Errno::IO);
         Self { op, object: object.into(), errno, ext }

@@ -53,8 +53,7 @@ impl Ethtool {
             .socket
             .get(&message)
             .map_err(|cause| Error::new("read features of", link.to_string(), cause))?;
-        let active =
-            Attrs::after(&payload, genl::HEADER_LEN).find_kind(ETHTOOL_A_FEATURES_ACTIVE);
+        let active = Attrs::after(&payload, genl::HEADER_LEN).find_kind(ETHTOOL_A_FEATURES_ACTIVE);
         Ok(active.is_some_and(|bits| has_bit(&bits.nested(), feature)))
     }
 

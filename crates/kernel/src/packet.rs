@@ -207,10 +207,7 @@ pub(crate) fn op(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
 }
 
 /// Lets a socket hear only what a program of the kernel's classic filter language accepts.
-pub(crate) fn attach_program(
-    fd: BorrowedFd<'_>,
-    program: &[libc::sock_filter],
-) -> io::Result<()> {
+pub(crate) fn attach_program(fd: BorrowedFd<'_>, program: &[libc::sock_filter]) -> io::Result<()> {
     let length = program.len() as libc::c_ushort;
     let filter = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut() };
     // SAFETY: the kernel copies the program, which lives until the call returns, and writes nothing to it.

@@ -14,6 +14,8 @@ use overlay::plan::{DeviceKind, Plan};
 pub struct Target {
     /// The peer's name.
     pub peer: String,
+    /// Its pods.
+    pub subnet: IpNet,
     /// An address of its kernel's that is reached as its pods are.
     pub address: IpAddr,
     /// What pods send at once.
@@ -27,7 +29,7 @@ pub struct Target {
 impl Target {
     /// A peer has one for each family at most.
     pub(super) fn key(&self) -> (String, Family) {
-        (self.peer.clone(), Family::of(self.address))
+        (self.peer.clone(), Family::of(self.subnet.addr()))
     }
 }
 
@@ -51,6 +53,7 @@ pub fn targets(
         let is_vxlan = tunnel.is_some_and(|device| matches!(device.kind, DeviceKind::Vxlan(_)));
         Some(Target {
             peer: peer.to_owned(),
+            subnet,
             address,
             full: plan.pod_mtu,
             overhead: tunnel.map_or(0, |tunnel| underlay_mtu.saturating_sub(tunnel.mtu)),

@@ -34,6 +34,7 @@ pub enum Command {
     CheckAll,
 }
 
+/// A peer, and the family of its subnet.
 type Key = (String, Family);
 
 /// Checks peers until nobody gives commands any more. Tells a verdict after every check.
@@ -141,9 +142,10 @@ impl Watch {
                 if self.targets.get(&key) == Some(&target) {
                     return Ok(());
                 }
-                let sockets = self.sockets(key.1);
+                let family = Family::of(target.address);
+                let sockets = self.sockets(family);
                 if sockets.is_none() {
-                    *sockets = Some(Sockets::open(key.1)?);
+                    *sockets = Some(Sockets::open(family)?);
                 }
                 self.end(&key);
                 self.targets.insert(key.clone(), target);
@@ -209,7 +211,7 @@ impl Watch {
             };
             self.last_number += 1;
             let number = self.last_number;
-            let sockets = self.sockets(key.1).as_ref();
+            let sockets = self.sockets(Family::of(address)).as_ref();
             if sockets.is_some_and(|sockets| !sockets.send(address, probe, number)) {
                 check.learn(Outcome::TooBig(None));
                 continue;
@@ -296,6 +298,7 @@ impl Watch {
         };
         self.verdicts.push(Verdict {
             peer: target.peer,
+            subnet: target.subnet,
             address: target.address,
             reachable: path_mtu.is_some(),
             path_mtu,
@@ -313,9 +316,7 @@ impl Watch {
 /// with when they have to send many.
 fn patience(round_trip: Option<Duration>, probe: Probe) -> Duration {
     match (round_trip, probe) {
-        (Some(round_trip), Probe::Echo { .. }) => {
-            (round_trip * 4).clamp(LEAST_PATIENCE, PATIENCE)
-        }
+        (Some(round_trip), Probe::Echo { .. }) => (round_trip * 4).clamp(LEAST_PATIENCE, PATIENCE),
         _ => PATIENCE,
     }
 }

@@ -18,6 +18,7 @@ mod nft;
 mod nft_table;
 mod old_iptables;
 mod packet;
+mod probe;
 mod route;
 mod rule;
 mod tc;

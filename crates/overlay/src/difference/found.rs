@@ -239,6 +239,7 @@ impl FoundRoute {
             device: name_of(found.oif?)?,
             onlink: found.onlink,
             is_link_scope,
+            mtu: found.mtu,
         };
         let metric = found.priority.unwrap_or(0);
         Some(Self { route, metric, protocol: found.protocol, nexthop: found.nexthop })
@@ -261,6 +262,7 @@ impl Route {
             protocol: PROTOCOL,
             scope: Some(scope),
             nexthop,
+            mtu: self.mtu,
             ..route::Route::new(self.dst)
         };
         if nexthop.is_some() {

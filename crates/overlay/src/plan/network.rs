@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use kernel::IfName;
 
 use super::claims::Claims;
-use super::wanted::Wanted;
+use super::wanted::{Route, Wanted};
 use super::{Error, Node, Peer, Plan, Underlay, check_networks, devices, fill, serve};
 use crate::family;
 use crate::lease::Lease;
@@ -27,6 +27,8 @@ pub struct Network {
     /// What there is without any peer.
     base: Wanted,
     claims: Claims,
+    /// What paths carry that carry less than pods send.
+    path_mtus: BTreeMap<IpNet, u32>,
     plan: Plan,
 }
 
@@ -61,7 +63,9 @@ impl Network {
         let pod_mtu = underlay.mtu;
         let plan = Plan { wanted: base.clone(), pod_mtu, refused: Vec::new() };
         let (publics, claims) = (HashMap::new(), Claims::default());
-        let mut network = Self { conf, lease, underlay, peers, publics, base, claims, plan };
+        let path_mtus = BTreeMap::new();
+        let mut network =
+            Self { conf, lease, underlay, peers, publics, base, claims, path_mtus, plan };
         network.plan_anew();
         Ok(network)
     }
@@ -147,8 +151,25 @@ impl Network {
             return Update::Nothing;
         }
         let before = self.take_out(name);
-        self.peers.remove(name);
+        if let Some((_, lease)) = self.peers.remove(name) {
+            self.path_mtus.retain(|subnet, _| lease.subnets.iter().all(|gone| gone != *subnet));
+        }
         self.updated(before, Some(Wanted::default()))
+    }
+
+    /// The path to a peer's subnet carries less than pods send; none if it does no longer.
+    pub fn set_path_mtu(&mut self, name: &str, subnet: IpNet, mtu: Option<u32>) -> Update {
+        let has = |(_, lease): &(u64, Lease)| lease.subnets.iter().any(|own| own == subnet);
+        if !self.peers.get(name).is_some_and(has) || self.path_mtus.get(&subnet).copied() == mtu {
+            return Update::Nothing;
+        }
+        let before = self.take_out(name);
+        match mtu {
+            Some(mtu) => self.path_mtus.insert(subnet, mtu),
+            None => self.path_mtus.remove(&subnet),
+        };
+        let after = before.as_ref().and_then(|_| self.put_in(name));
+        self.updated(before, after)
     }
 
     fn updated(&mut self, before: Option<Wanted>, after: Option<Wanted>) -> Update {
@@ -173,7 +194,9 @@ impl Network {
             .map(|(name, (since, lease))| Peer { name, since: *since, lease })
             .collect();
         let mut claims = Claims::new(self.node().subnets());
-        let plan = fill(&self.node(), self.base.clone(), &peers, &mut claims);
+        let mut plan = fill(&self.node(), self.base.clone(), &peers, &mut claims);
+        let served = self.path_mtus.keys().filter(|subnet| claims.check(**subnet).is_err());
+        self.narrow(served.copied(), &mut plan.wanted);
         let mut publics = HashMap::new();
         for address in peers.iter().flat_map(|peer| peer.lease.attributes.public.iter()) {
             *publics.entry(address).or_insert(0) += 1;
@@ -196,6 +219,7 @@ impl Network {
         if !refused.is_empty() {
             return None;
         }
+        self.narrow(lease.subnets.iter(), &mut part);
         for subnet in lease.subnets.iter() {
             self.claims.remove(subnet);
         }
@@ -219,6 +243,7 @@ impl Network {
         }
         let mut part = Wanted::default();
         let refused = serve(&self.node(), &peer, &mut Claims::default(), &mut part);
+        self.narrow(lease.subnets.iter(), &mut part);
         if !refused.is_empty() || self.plan.wanted.meets(&part) {
             return None;
         }
@@ -233,5 +258,19 @@ impl Network {
         }
         self.plan.wanted.add(part.clone());
         Some(part)
+    }
+
+    /// Gives routes to subnets the MTU of their paths. A tunnel that has one route for the whole
+    /// network gets one for the subnet as well.
+    fn narrow(&self, subnets: impl Iterator<Item = IpNet>, wanted: &mut Wanted) {
+        for subnet in subnets {
+            let Some(mtu) = self.path_mtus.get(&subnet) else { continue };
+            let whole = self.base.routes.values().find(|route| route.dst.contains(&subnet));
+            let route = match (wanted.routes.get(&subnet), whole) {
+                (Some(route), _) | (None, Some(route)) => *route,
+                (None, None) => continue,
+            };
+            wanted.routes.insert(subnet, Route { dst: subnet, mtu: Some(*mtu), ..route });
+        }
     }
 }

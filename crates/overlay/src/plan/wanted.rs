@@ -132,12 +132,15 @@ pub struct Route {
     pub onlink: bool,
     /// IPv4: what is reached is on the link itself.
     pub is_link_scope: bool,
+    /// What the path carries, where that is less than the device takes.
+    pub mtu: Option<u32>,
 }
 
 impl Route {
     /// Through a gateway that the kernel knows to be on the link.
     pub(super) fn via(dst: IpNet, gateway: IpAddr, device: IfName) -> Self {
-        Self { dst, gateway: Some(gateway), device, onlink: false, is_link_scope: false }
+        let (onlink, is_link_scope, mtu) = (false, false, None);
+        Self { dst, gateway: Some(gateway), device, onlink, is_link_scope, mtu }
     }
 
     /// Through a gateway in a tunnel.
@@ -148,7 +151,7 @@ impl Route {
     /// Into a device.
     pub(super) fn into_device(dst: IpNet, device: IfName, is_link_scope: bool) -> Self {
         let is_link_scope = is_link_scope && family::of(dst) == Family::V4;
-        Self { dst, gateway: None, device, onlink: false, is_link_scope }
+        Self { dst, gateway: None, device, onlink: false, is_link_scope, mtu: None }
     }
 }
 

@@ -21,6 +21,7 @@ fn to(dst: &str, gateway: Option<&str>, device: &str) -> Route {
         device: device.parse().unwrap(),
         onlink: is_tunnel && gateway.is_some(),
         is_link_scope: gateway.is_none() && dst.addr().is_ipv4(),
+        mtu: None,
     }
 }
 

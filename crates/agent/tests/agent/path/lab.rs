@@ -105,8 +105,10 @@ pub fn sh(ns: &Ns, script: &str) -> String {
 
 /// The second node through the tunnel, as the first one sees it.
 pub fn through_tunnel(address: &str) -> Target {
+    let subnet = if address.contains(':') { "fd44:2::/64" } else { "10.244.2.0/24" };
     Target {
         peer: format!("node-2 at {address}"),
+        subnet: subnet.parse().unwrap(),
         address: address.parse().unwrap(),
         full: FULL,
         overhead: OVERHEAD,

@@ -125,6 +125,7 @@ impl World {
                 device: device.parse().unwrap(),
                 onlink: false,
                 is_link_scope: true,
+                mtu: None,
             },
             metric: 0,
             protocol,

@@ -36,6 +36,39 @@ fn one_peer_costs_its_own_part() {
     assert_eq!(*network.plan(), lab.plan());
 }
 
+#[test]
+fn a_narrow_path_gives_its_route_an_mtu_until_it_widens() {
+    for (backend, has_route) in
+        [("vxlan", true), ("ipip", true), ("wireguard", false), ("udp", false)]
+    {
+        let lab = Lab::new(V4, &format!(r#"{{"Type": "{backend}"}}"#), &["4", "4", "4"]);
+        let (_, underlay, lease) = lab.nodes[0].clone();
+        let peers =
+            lab.nodes[1..].iter().map(|(name, _, lease)| (name.clone(), (0, lease.clone())));
+        let mut network = Network::new(lab.conf.clone(), lease, underlay, peers.collect()).unwrap();
+        let (name, _, lease) = &lab.nodes[1];
+        let subnet = lease.subnets.iter().next().unwrap();
+        let Update::Part(part) = network.set_path_mtu(name, subnet, Some(1300)) else { panic!() };
+        assert_eq!(part.before.routes.len(), usize::from(has_route), "{backend}");
+        assert_eq!(part.after.routes[&subnet].mtu, Some(1300), "{backend}");
+        assert_eq!(network.plan().wanted.routes[&subnet].mtu, Some(1300), "{backend}");
+        assert_eq!(network.set_path_mtu(name, subnet, Some(1300)), Update::Nothing);
+        assert_eq!(network.set_path_mtu("nobody", subnet, None), Update::Nothing);
+        // All is planned anew, as another peer has the same address.
+        let other = lease_of(&lab.conf, 3, 77, "4");
+        network.set("other", 1, other.clone());
+        assert_eq!(network.plan().wanted.routes[&subnet].mtu, Some(1300), "{backend}");
+        network.remove("other");
+        assert!(matches!(network.set_path_mtu(name, subnet, None), Update::Part(_)), "{backend}");
+        assert_eq!(*network.plan(), lab.plan(), "{backend}");
+        // It is forgotten with the peer.
+        network.set_path_mtu(name, subnet, Some(1300));
+        network.remove(name);
+        network.set(name, 0, lease.clone());
+        assert_eq!(*network.plan(), lab.plan(), "{backend}");
+    }
+}
+
 proptest! {
     #[test]
     fn it_is_the_plan_of_all_at_every_moment(

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Probes and features, seen from the other end of a wire.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use kernel::ethtool::{Ethtool, TX_CHECKSUM};
+use kernel::probe::{ProbeSocket, Reason, Refusal, Sum};
+use kernel::{Family, Netlink};
+use testkit::{Ns, in_netns, require, run, wait_some};
+
+use super::{index_of, ip};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const ENDS: [(Family, &str); 2] = [(Family::V4, "10.9.0.2"), (Family::V6, "fd09::2")];
+
+fn connected() -> Ns {
+    let other = Ns::new("other");
+    Ns::here().connect("v0", &other, "v1");
+    ip("addr add 10.9.0.1/24 dev v0");
+    ip("addr add fd09::1/64 dev v0 nodad");
+    other.ip(&["addr", "add", "10.9.0.2/24", "dev", "v1"]);
+    other.ip(&["addr", "add", "fd09::2/64", "dev", "v1", "nodad"]);
+    other
+}
+
+fn to(address: &str) -> SocketAddr {
+    SocketAddr::new(address.parse().unwrap(), 33_434)
+}
+
+#[test]
+fn echo_requests_come_back_with_what_was_sent() {
+    in_netns(|| {
+        let _other = connected();
+        for (family, address) in ENDS {
+            let socket = ProbeSocket::echo(family, 7).unwrap();
+            let deaf = ProbeSocket::echo(family, 8).unwrap();
+            let mut buffer = [0; 2000];
+            assert_eq!(socket.receive(&mut buffer).unwrap(), None);
+            socket.send(to(address), b"what was sent", Sum::Device).unwrap();
+            let range = wait_some(PATIENCE, || socket.receive(&mut buffer).unwrap()).unwrap();
+            assert_eq!(&buffer[range], b"what was sent", "{address}");
+            assert_eq!(deaf.receive(&mut buffer).unwrap(), None, "{address}");
+        }
+    });
+}
+
+#[test]
+fn datagrams_are_refused_whoever_sums_them() {
+    in_netns(|| {
+        let _other = connected();
+        for (family, address) in ENDS {
+            let socket = ProbeSocket::datagram(family).unwrap();
+            for sum in [Sum::Device, Sum::Kernel] {
+                let mut buffer = [0; 2000];
+                socket.send(to(address), b"what was sent", sum).unwrap();
+                let Refusal { len, reason, by } =
+                    wait_some(PATIENCE, || socket.receive_refusal(&mut buffer).unwrap()).unwrap();
+                assert_eq!(&buffer[..len], b"what was sent", "{address} {sum:?}");
+                assert_eq!(reason, Reason::Refused, "{address} {sum:?}");
+                assert_eq!(by, Some(address.parse::<IpAddr>().unwrap()), "{address} {sum:?}");
+            }
+        }
+    });
+}
+
+/// A capture has sums as they are before the device; the other end's kernel has no other device to fill
+/// them in.
+#[test]
+fn sums_are_filled_in_by_whom_was_asked_for() {
+    in_netns(|| {
+        require!(Program("tcpdump"));
+        let other = connected();
+        for (sum, is_right) in [(Sum::Device, false), (Sum::Kernel, true)] {
+            for (family, address) in ENDS {
+                let socket = ProbeSocket::datagram(family).unwrap();
+                socket.send(to(address), b"neighbours are known now", sum).unwrap();
+                let script = "timeout 20 tcpdump -nvv -c 1 -i v1 udp port 33434 2>/dev/null";
+                let mut line = String::new();
+                std::thread::scope(|scope| {
+                    let capture = scope.spawn(|| other.exec("sh", &["-c", script]));
+                    while !capture.is_finished() {
+                        socket.send(to(address), b"what was sent", sum).unwrap();
+                        testkit::wait_some(Duration::from_millis(50), || {
+                            capture.is_finished().then_some(())
+                        });
+                    }
+                    line = capture.join().unwrap();
+                });
+                assert_eq!(line.contains("udp sum ok"), is_right, "{sum:?} {address}: {line}");
+            }
+        }
+    });
+}
+
+#[test]
+fn what_is_too_large_is_refused_with_what_is_not() {
+    in_netns(|| {
+        let other = connected();
+        let far = Ns::new("far");
+        other.connect("to-far", &far, "eth0");
+        for (ns, device, n) in [(&other, "to-far", 1), (&far, "eth0", 2)] {
+            ns.ip(&["addr", "add", &format!("10.10.0.{n}/24"), "dev", device]);
+            ns.ip(&["link", "set", device, "mtu", "1300"]);
+        }
+        far.ip(&["route", "add", "default", "via", "10.10.0.1"]);
+        other.exec("sh", &["-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"]);
+        ip("route add 10.10.0.0/24 via 10.9.0.2");
+        let sockets =
+            [ProbeSocket::echo(Family::V4, 7).unwrap(), ProbeSocket::datagram(Family::V4).unwrap()];
+        let payload = vec![7; 1400 - 28];
+        for socket in &sockets {
+            // The second time the kernel knows what the path carries, and sends all the same.
+            for _ in 0..2 {
+                let mut buffer = [0; 2000];
+                socket.send(to("10.10.0.2"), &payload, Sum::Device).unwrap();
+                let refusal =
+                    wait_some(PATIENCE, || socket.receive_refusal(&mut buffer).unwrap()).unwrap();
+                assert_eq!(refusal.reason, Reason::TooBig(1300));
+                assert_eq!(refusal.by, Some("10.9.0.2".parse().unwrap()));
+                assert!(refusal.len > 16 && buffer[..16] == [7; 16], "{refusal:?}");
+            }
+            // What the device itself does not take.
+            let error = socket.send(to("10.10.0.2"), &[0; 1500], Sum::Device).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(90), "{error}");
+        }
+    });
+}
+
+#[test]
+fn features_are_switched() {
+    in_netns(|| {
+        require!(Program("ethtool"));
+        let _other = connected();
+        let index = index_of(&Netlink::open().unwrap(), "v0");
+        let ethtool = Ethtool::open().unwrap();
+        for on in [false, true, true] {
+            ethtool.set(index, TX_CHECKSUM, on).unwrap();
+            assert_eq!(ethtool.is_on(index, TX_CHECKSUM).unwrap(), on);
+            let word = if on { "on" } else { "off" };
+            let shown = run("ethtool", &["-k", "v0"]);
+            assert!(shown.contains(&format!("{TX_CHECKSUM}: {word}\n")), "{shown}");
+        }
+        let error = ethtool.set(index, "no-such-feature", true).unwrap_err();
+        assert!(error.to_string().contains("switch a feature of"), "{error}");
+        assert!(ethtool.is_on(kernel::IfIndex(99), TX_CHECKSUM).unwrap_err().is_not_found());
+    });
+}
