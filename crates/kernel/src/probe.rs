@@ -151,8 +151,10 @@ impl ProbeSocket {
             };
             let skipped = if self.identifier.is_some() { ICMP_HEADER } else { 0 };
             let Some((reason, by)) = error.and_then(|error| error.understand()) else { continue };
-            let len = len.checked_sub(skipped).unwrap_or_default();
-            buffer.copy_within(skipped.min(buffer.len())..skipped + len, 0);
+            let len = len.saturating_sub(skipped);
+            if len > 0 {
+                buffer.copy_within(skipped..skipped + len, 0);
+            }
             return Ok(Some(Refusal { len, reason, by }));
         }
     }

@@ -68,3 +68,87 @@ fn route_device(plan: &Plan, subnet: IpNet) -> Option<IfName> {
     let routes = plan.wanted.routes.iter().filter(|(dst, _)| dst.contains(&subnet));
     routes.max_by_key(|(dst, _)| dst.prefix_len()).map(|(_, route)| route.device)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, HashMap};
+
+    use kernel::IfIndex;
+    use overlay::netconf::NetConf;
+    use overlay::plan::{Network, Underlay};
+    use overlay::publish::{self, Identity};
+    use overlay::{Addresses, Key, Prefixes};
+
+    use super::*;
+
+    fn lease(conf: &NetConf, n: u8) -> (Lease, Addresses) {
+        let address = format!("192.0.2.{n}").parse().unwrap();
+        let addresses = Addresses { v4: Some(address), v6: None };
+        let identity = Identity {
+            seed: &[n],
+            addresses,
+            public: addresses,
+            wireguard_key: Some(Key([n; 32])),
+            extension_output: Some(""),
+        };
+        let attributes = publish::attributes(conf, &identity).unwrap();
+        let subnets = [format!("10.5.{n}.0/24"), format!("fd00:5:0:{n}::/64")];
+        let subnets = subnets.iter().map(|net| net.parse::<IpNet>().unwrap());
+        let subnets = subnets.filter(|net| conf.networks.iter().any(|all| all.contains(net)));
+        (Lease { subnets: Prefixes::of(subnets).unwrap(), attributes }, addresses)
+    }
+
+    /// Address, overhead and device of each, in words.
+    fn check(conf: &str, is_on_link: bool, expected: &[&str]) {
+        let conf = NetConf::parse(conf).unwrap();
+        let (own, addresses) = lease(&conf, 1);
+        let (other, others) = lease(&conf, 2);
+        let name: IfName = "eth0".parse().unwrap();
+        let on_link: HashMap<_, _> =
+            others.iter().filter(|_| is_on_link).map(|address| (address, name)).collect();
+        let underlay = Underlay { name, index: IfIndex(2), mtu: 1500, addresses, on_link };
+        let peers = BTreeMap::from([("peer".to_owned(), (0, other.clone()))]);
+        let network = Network::new(conf.clone(), own, underlay, peers).unwrap();
+        let plan = network.plan();
+        let found: Vec<String> = targets(&conf.backend, plan, 1500, "peer", &other)
+            .iter()
+            .inspect(|target| assert_eq!(target.full, plan.pod_mtu))
+            .map(|Target { subnet, address, overhead, device, .. }| {
+                format!("{subnet} at {address}, {overhead}, {device:?}")
+            })
+            .collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn kernels_answer_where_they_have_an_address() {
+        let network = |backend: &str| {
+            format!(r#"{{"Network": "10.5.0.0/16", "Backend": {{"Type": "{backend}"}}}}"#)
+        };
+        let vxlan = r#"10.5.2.0/24 at 10.5.2.0, 50, Some("flannel.1")"#;
+        check(&network("vxlan"), true, &[vxlan]);
+        check(&network("wireguard"), false, &["10.5.2.0/24 at 10.5.2.0, 80, None"]);
+        check(&network("ipip"), false, &["10.5.2.0/24 at 10.5.2.0, 20, None"]);
+        check(&network("udp"), false, &["10.5.2.0/24 at 10.5.2.0, 28, None"]);
+        check(&network("host-gw"), true, &["10.5.2.0/24 at 192.0.2.2, 0, None"]);
+        check(&network("host-gw"), false, &[]);
+        check(&network("alloc"), false, &[]);
+    }
+
+    #[test]
+    fn direct_routes_are_checked_without_the_tunnel() {
+        let conf = r#"{"Network": "10.5.0.0/16",
+            "Backend": {"Type": "vxlan", "DirectRouting": true}}"#;
+        check(conf, true, &["10.5.2.0/24 at 10.5.2.0, 0, None"]);
+    }
+
+    #[test]
+    fn each_family_is_checked() {
+        let conf = r#"{"Network": "10.5.0.0/16", "EnableIPv6": true, "IPv6Network": "fd00:5::/48",
+            "Backend": {"Type": "vxlan"}}"#;
+        let device = r#"50, Some("flannel.1")"#;
+        let v4 = format!("10.5.2.0/24 at 10.5.2.0, {device}");
+        let v6 = format!("fd00:5:0:2::/64 at fd00:5:0:2::, {device}");
+        check(conf, false, &[&v4, &v6]);
+    }
+}

@@ -45,12 +45,12 @@ fn nodes(card: Card) -> [Ns; 2] {
         );
         tunnel(node, n, &format!("192.0.2.{n}"), &format!("192.0.2.{other}"));
     }
-    std::thread::spawn(move || be_wire(ends, card));
+    std::thread::spawn(move || be_wire(&ends, card));
     nodes
 }
 
 /// Carries packets from one end to the other for as long as both are there.
-fn be_wire(ends: Vec<File>, card: Card) {
+fn be_wire(ends: &[File], card: Card) {
     let mut packet = vec![0; 65_546];
     loop {
         let ready =
