@@ -18,11 +18,11 @@ pub struct Source {
 }
 
 impl Source {
-    /// A line for the same mirror with another suite.
-    pub fn line(&self, suite: &str) -> String {
+    /// A line for the same mirror with another suite; of the kind `deb`, or `deb-src` for sources.
+    pub fn line(&self, kind: &str, suite: &str) -> String {
         let keys = self.signed_by.as_ref();
         let options = keys.map(|path| format!("[signed-by={path}] ")).unwrap_or_default();
-        format!("deb {options}{} {suite} main\n", self.uri)
+        format!("{kind} {options}{} {suite} main\n", self.uri)
     }
 }
 
@@ -184,7 +184,7 @@ mod tests {
             source("mirror", &["bookworm", "bookworm-updates"], &["main"], Some("/k.gpg")),
         ];
         let found = choose(&sources, "bookworm").unwrap();
-        assert_eq!(found.line("sid"), "deb [signed-by=/k.gpg] mirror sid main\n");
+        assert_eq!(found.line("deb", "sid"), "deb [signed-by=/k.gpg] mirror sid main\n");
         assert_eq!(choose(&sources, "trixie"), None);
         assert_eq!(codename("ID=debian\nVERSION_CODENAME=\"bookworm\"\n"), Some("bookworm"));
     }

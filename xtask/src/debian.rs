@@ -11,32 +11,83 @@ use crate::{apt_sources, cmd, setup};
 
 /// The file of a package of the installed release, below `work`.
 pub fn download(package: &str, work: &Path) -> Result<PathBuf> {
-    let get = || quietly(apt_get(&[]).args(["download", package]).current_dir(work));
+    let get = || quietly(apt("apt-get", &[]).args(["download", package]).current_dir(work));
     with_lists(get)?;
     find(work, package)
 }
 
-/// The file of a package of another suite. A state of apt of our own, so that the suite never
-/// becomes a choice for the machine.
+/// The file of a package of another suite.
 pub fn download_from(suite: &str, package: &str, work: &Path) -> Result<PathBuf> {
-    let list = work.join("suite.list");
-    fs::write(&list, apt_sources::mirror()?.line(suite))?;
-    let (lists, cache) = (work.join("lists"), work.join("cache"));
-    fs::create_dir_all(lists.join("partial"))?;
-    fs::create_dir_all(cache.join("archives/partial"))?;
-    let options = [
-        format!("Dir::Etc::sourcelist={}", list.display()),
-        "Dir::Etc::sourceparts=/dev/null".to_owned(),
-        format!("Dir::State::lists={}", lists.display()),
-        format!("Dir::Cache={}", cache.display()),
-        // A mirror that stands still has a release file past its date.
-        "Acquire::Check-Valid-Until=false".to_owned(),
-        "Acquire::Languages=none".to_owned(),
-    ];
-    // Without --error-on it warns of a mirror it cannot reach, and succeeds.
-    quietly(apt_get(&options).args(["update", "--error-on=any"]))?;
-    quietly(apt_get(&options).args(["download", package]).current_dir(work))?;
-    find(work, package)
+    Suite::open(suite, work, false)?.download(package)
+}
+
+/// A suite of Debian's in a state of apt of our own, so that it never becomes a choice for the machine.
+#[derive(Debug)]
+pub struct Suite {
+    work: PathBuf,
+    options: Vec<String>,
+}
+
+impl Suite {
+    /// Reads the suite's list of packages, and if wanted that of their sources.
+    pub fn open(suite: &str, work: &Path, with_sources: bool) -> Result<Suite> {
+        let list = work.join("suite.list");
+        let mirror = apt_sources::mirror()?;
+        let kinds = if with_sources { &["deb", "deb-src"][..] } else { &["deb"] };
+        fs::write(&list, kinds.iter().map(|kind| mirror.line(kind, suite)).collect::<String>())?;
+        let (lists, cache) = (work.join("lists"), work.join("cache"));
+        fs::create_dir_all(lists.join("partial"))?;
+        fs::create_dir_all(cache.join("archives/partial"))?;
+        let options = vec![
+            format!("Dir::Etc::sourcelist={}", list.display()),
+            "Dir::Etc::sourceparts=/dev/null".to_owned(),
+            format!("Dir::State::lists={}", lists.display()),
+            format!("Dir::Cache={}", cache.display()),
+            // A mirror that stands still has a release file past its date.
+            "Acquire::Check-Valid-Until=false".to_owned(),
+            "Acquire::Languages=none".to_owned(),
+        ];
+        // Without --error-on it warns of a mirror it cannot reach, and succeeds.
+        quietly(apt("apt-get", &options).args(["update", "--error-on=any"]))?;
+        Ok(Suite { work: work.to_path_buf(), options })
+    }
+
+    /// The file of a package.
+    pub fn download(&self, package: &str) -> Result<PathBuf> {
+        let mut get = apt("apt-get", &self.options);
+        quietly(get.args(["download", package]).current_dir(&self.work))?;
+        find(&self.work, package)
+    }
+
+    /// The package that a package without contents stands for.
+    pub fn stands_for(&self, package: &str) -> Result<String> {
+        let text = cmd::read(apt("apt-cache", &self.options).args(["depends", package]))?;
+        let found = first_dependency(&text, package);
+        found.map(str::to_owned).with_context(|| format!("{package} depends on nothing alike"))
+    }
+
+    /// Unpacks the source of a package, with Debian's changes.
+    pub fn source(&self, package: &str, into: &Path) -> Result<()> {
+        let mut get = apt("apt-get", &self.options);
+        quietly(get.args(["source", "--download-only", package]).current_dir(&self.work))?;
+        let description = find_file(&self.work, package, ".dsc")?;
+        if let Some(parent) = into.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        // apt has checked it against the signed list of the suite.
+        let mut unpack = cmd::command("dpkg-source");
+        quietly(unpack.args(["--no-check", "-x"]).arg(description).arg(into))
+    }
+}
+
+/// The version that a source package says it has.
+pub fn version_of_source(source: &Path) -> Result<String> {
+    let changes = source.join("debian/changelog");
+    let text =
+        fs::read_to_string(&changes).with_context(|| format!("read {}", changes.display()))?;
+    let version = text.split_once('(').and_then(|(_, rest)| rest.split_once(')'));
+    let (version, _) = version.with_context(|| format!("{} has no version", changes.display()))?;
+    Ok(version.to_owned())
 }
 
 /// The package that a package without contents stands for: the first that it depends on whose
@@ -78,19 +129,22 @@ fn with_lists<T>(attempt: impl Fn() -> Result<T>) -> Result<T> {
     })
 }
 
-fn apt_get(options: &[String]) -> Command {
-    let mut apt_get = cmd::command("apt-get");
+fn apt(program: &str, options: &[String]) -> Command {
+    let mut apt = cmd::command(program);
     // apt's own user cannot write below our directory.
-    apt_get.args(["-o", "APT::Sandbox::User=root"]);
-    apt_get.args(options.iter().flat_map(|option| ["-o", option]));
-    apt_get
+    apt.args(["-o", "APT::Sandbox::User=root"]);
+    apt.args(options.iter().flat_map(|option| ["-o", option]));
+    apt
 }
 
 fn find(dir: &Path, package: &str) -> Result<PathBuf> {
+    find_file(dir, package, ".deb")
+}
+
+fn find_file(dir: &Path, package: &str, end: &str) -> Result<PathBuf> {
     let is_it = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.strip_prefix(package).is_some_and(|rest| rest.starts_with('_'))
-            && name.ends_with(".deb")
+        name.strip_prefix(package).is_some_and(|rest| rest.starts_with('_')) && name.ends_with(end)
     };
     let mut files = fs::read_dir(dir)?.flatten().map(|entry| entry.path());
     files.find(is_it).with_context(|| format!("apt-get downloaded no {package}"))

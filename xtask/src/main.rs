@@ -10,6 +10,7 @@ mod debian;
 mod elf;
 mod go_plugins;
 mod invariants;
+mod kubernetes;
 mod machine;
 mod setup;
 mod source;
@@ -44,6 +45,9 @@ enum Task {
     /// It sees this machine's files; what it writes is lost. `cargo xtask test` runs all tests in
     /// there that could not run here.
     Vm(vm::Args),
+    /// Build an API server of Kubernetes from Debian's sources, in some ten minutes; where it is, the
+    /// tests that need one are run
+    Kubernetes(kubernetes::Args),
     /// Formatting, lints, documentation, and the invariants of ARCHITECTURE.md
     Check,
     /// Build the programs as they are shipped, into target/dist
@@ -71,6 +75,7 @@ fn run(task: Task) -> Result<()> {
         Task::Setup(args) => setup::run(&workspace, &args).map(drop),
         Task::Test(args) => test::run(&workspace, &args),
         Task::Vm(args) => vm::run(&workspace, args),
+        Task::Kubernetes(args) => kubernetes::run(&workspace, &args),
         Task::Check => check::all(&workspace),
         Task::Build => build::run(&workspace),
         Task::Bench(args) => bench::run(&workspace, &args),

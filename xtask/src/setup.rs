@@ -104,7 +104,16 @@ pub fn update_lists() -> Result<()> {
 }
 
 fn install_missing() -> Result<()> {
-    let packages = packages_of(is_missing);
+    install(&packages_of(is_missing))
+}
+
+/// Installs those of these programs that are missing, out of the packages that have them.
+pub fn ensure_programs(programs: &[(&str, &'static str)]) -> Result<()> {
+    let missing = programs.iter().filter(|(program, _)| is_missing(program));
+    install(&missing.map(|(_, package)| *package).collect::<Vec<_>>())
+}
+
+fn install(packages: &[&str]) -> Result<()> {
     if packages.is_empty() {
         return Ok(());
     }
@@ -116,10 +125,10 @@ fn install_missing() -> Result<()> {
         bail!("the tests need packages; as root: apt-get install {words}");
     }
     update_lists()?;
-    keep_services_down(&packages)?;
+    keep_services_down(packages)?;
     let mut install = cmd::command("apt-get");
     install.env("DEBIAN_FRONTEND", "noninteractive");
-    install.args(["install", "-y", "-qq", "--no-install-recommends"]).args(&packages);
+    install.args(["install", "-y", "-qq", "--no-install-recommends"]).args(packages);
     cmd::run(&mut install).with_context(|| format!("install {words}"))
 }
 

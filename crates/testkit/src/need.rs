@@ -82,9 +82,20 @@ macro_rules! not_run_unless {
 #[track_caller]
 pub fn not_run(name: &str, reason: &str) {
     println!("not run: {name}: {reason}");
-    let list = env::var_os("PODWIRE_NOT_RUN")
-        .map_or_else(|| target_dir().join("not-run.txt"), PathBuf::from);
-    append(&list, &line(name, reason));
+    append(&list(), &line(name, reason));
+}
+
+/// Like [`not_run`], for a test that needs what is only built when somebody asks for it, and that the
+/// emulated machine does not have either.
+#[track_caller]
+pub fn not_run_by_choice(name: &str, reason: &str) {
+    println!("not run: {name}: {reason}");
+    append(&list(), &line(name, reason).replace('\n', "\tby choice\n"));
+}
+
+#[track_caller]
+fn list() -> PathBuf {
+    env::var_os("PODWIRE_NOT_RUN").map_or_else(|| target_dir().join("not-run.txt"), PathBuf::from)
 }
 
 /// The name of the running test, which is the name its thread has.

@@ -5,6 +5,8 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
+use crate::need::{not_run_by_choice, test_name};
+
 /// Suites in the order of preference, as `cargo xtask setup` names their directories.
 const SUITES: [&str; 2] = ["sid", "stable"];
 
@@ -29,6 +31,20 @@ pub fn plugin_program(built: &str) -> PathBuf {
     let program = env::var_os("PODWIRE_CNI_BIN").map_or_else(|| built.into(), PathBuf::from);
     assert!(program.is_file(), "no program {}: run `cargo xtask test`", program.display());
     program
+}
+
+/// The directory of `kube-apiserver` and `kubectl`. `None`, and the test is on the list of
+/// tests not run, where nobody has built them.
+#[track_caller]
+pub fn kubernetes() -> Option<PathBuf> {
+    let given = env::var_os("PODWIRE_KUBERNETES").map(PathBuf::from);
+    let below = targets().into_iter().map(|target| target.join("kubernetes/bin"));
+    let found = given.into_iter().chain(below).find(|dir| dir.join("VERSION").is_file());
+    if found.is_none() {
+        let reason = "there is no API server of Kubernetes; `cargo xtask kubernetes` builds one";
+        not_run_by_choice(&test_name(), reason);
+    }
+    found
 }
 
 /// Cargo's target directory, that the running test was built in.

@@ -3,18 +3,29 @@
 
 use std::collections::BTreeMap;
 
+/// As `testkit::not_run_by_choice` marks a test that needs what is only built on request.
+const BY_CHOICE: &str = "\tby choice";
+
 /// Names and reasons.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct NotRun(BTreeMap<String, String>);
 
 impl NotRun {
-    /// One line for each test; one that is there twice counts once.
-    pub fn read(list: &str) -> NotRun {
+    /// One line for each test; one that is there twice counts once. Apart from them those that the
+    /// machine could not run either, because somebody has chosen not to build what they need.
+    pub fn read(list: &str) -> (NotRun, NotRun) {
         let entry = |line: &str| {
             let (name, reason) = line.split_once('\t').unwrap_or((line, "no reason given"));
             (name.to_owned(), reason.to_owned())
         };
-        NotRun(list.lines().map(entry).collect())
+        let (chosen, others): (Vec<_>, Vec<_>) =
+            list.lines().partition(|line| line.ends_with(BY_CHOICE));
+        let chosen = chosen.into_iter().filter_map(|line| line.strip_suffix(BY_CHOICE));
+        (NotRun(others.into_iter().map(entry).collect()), NotRun(chosen.map(entry).collect()))
+    }
+
+    pub fn extend(&mut self, others: NotRun) {
+        self.0.extend(others.0);
     }
 
     pub fn has(&self, test: &str) -> bool {
@@ -46,8 +57,15 @@ mod tests {
 
     #[test]
     fn a_test_counts_once() {
-        let list = NotRun::read("a::b\tno vlan\na::b\tno vlan\nc\n");
+        let (list, _) = NotRun::read("a::b\tno vlan\na::b\tno vlan\nc\n");
         assert_eq!(list.len(), 2);
         assert!(list.has("a::b") && list.has("c") && !list.has("a"));
+    }
+
+    #[test]
+    fn what_nobody_has_built_is_told_apart() {
+        let (list, chosen) = NotRun::read("a\tno vlan\nk\tno API server\tby choice\n");
+        assert!(list.has("a") && !list.has("k"));
+        assert_eq!(chosen.0, BTreeMap::from([("k".to_owned(), "no API server".to_owned())]));
     }
 }

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+//! An API server of Kubernetes for the tests, and `kubectl` to look at it from outside. Debian has
+//! packages of neither server, but the source of all of it; so they are built here, with Debian's Go,
+//! once. Nothing is installed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::debian::{self, Suite};
+use crate::workspace::Workspace;
+use crate::{cmd, setup};
+
+/// The last release of Debian whose source package is all of Kubernetes, and not only kubectl.
+const SUITE: &str = "bookworm";
+
+const SOURCE: &str = "kubernetes";
+
+/// Depends on the Go of the release.
+const GO: &str = "golang-go";
+
+const PROGRAMS: [&str; 2] = ["kube-apiserver", "kubectl"];
+
+/// Ours, next to the programs.
+const VERSION: &str = "VERSION";
+
+/// How Kubernetes' own packages call it; Go finds it by this path.
+const IMPORT: &str = "k8s.io/kubernetes";
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Build again, though it is there
+    #[arg(long)]
+    refresh: bool,
+}
+
+/// The whole of `cargo xtask kubernetes`.
+pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+    let dir = place(&workspace.target_dir);
+    if args.refresh || find(&workspace.target_dir).is_none() {
+        build(&dir).context("build Kubernetes")?;
+    }
+    let version = fs::read_to_string(dir.join(VERSION))?;
+    println!("Kubernetes {version} for tests: {}", dir.display());
+    Ok(())
+}
+
+/// The directory of the programs, if they were built.
+pub fn find(target_dir: &Path) -> Option<PathBuf> {
+    Some(place(target_dir)).filter(|dir| dir.join(VERSION).is_file())
+}
+
+fn place(target_dir: &Path) -> PathBuf {
+    target_dir.join("kubernetes/bin")
+}
+
+fn build(place: &Path) -> Result<()> {
+    setup::ensure_programs(&[("dpkg-source", "dpkg-dev"), ("patch", "patch")])?;
+    println!("this takes ten minutes on two processors, and 4 GB of disk while it runs");
+    let home = place.parent().context("the programs have a directory")?;
+    fs::create_dir_all(home).with_context(|| format!("make {}", home.display()))?;
+    let work = tempfile::tempdir_in(home)?;
+    let suite = Suite::open(SUITE, work.path(), true)?;
+    let go = Go::fetch(&suite, work.path())?;
+    let source = go.path.join("src").join(IMPORT);
+    suite.source(SOURCE, &source)?;
+    let version = upstream(&debian::version_of_source(&source)?)?;
+    let built = work.path().join("built");
+    fs::create_dir(&built)?;
+    generate(&go, &source, &built)?;
+    compile(&go, &source, &built, &version)?;
+    let said = cmd::read(cmd::command(built.join(PROGRAMS[0])).arg("--version"))?;
+    ensure!(said.contains(&version), "the API server says that it is {said}");
+    fs::write(built.join(VERSION), version)?;
+    debian::settle(&built, place)
+}
+
+/// Debian's compiler, unpacked.
+struct Go {
+    root: PathBuf,
+    /// `GOPATH`, which has the sources below `src`.
+    path: PathBuf,
+    cache: PathBuf,
+}
+
+impl Go {
+    fn fetch(suite: &Suite, work: &Path) -> Result<Go> {
+        let package = suite.stands_for(GO)?;
+        let library = package.replace("-go", "-src");
+        let unpacked = work.join("go");
+        for package in [&package, &library] {
+            debian::unpack(&suite.download(package)?, &unpacked)?;
+        }
+        let root =
+            unpacked.join("usr/lib").join(package.trim_end_matches("-go").replace("lang", ""));
+        ensure!(
+            root.join("bin/go").is_file(),
+            "{package} has no {}",
+            root.join("bin/go").display()
+        );
+        Ok(Go { root, path: work.join("gopath"), cache: work.join("cache") })
+    }
+
+    /// `go build` of these packages, in the way that Kubernetes is built: all that it needs is below
+    /// its own directory `vendor`.
+    fn build(&self, source: &Path, into: &Path) -> Command {
+        let mut build = cmd::command(self.root.join("bin/go"));
+        build.current_dir(source).arg("build").arg("-o").arg(into);
+        self.with_env(&mut build);
+        build
+    }
+
+    fn with_env(&self, command: &mut Command) {
+        let bin = self.root.join("bin");
+        let path = std::env::join_paths([&bin, Path::new("/usr/bin"), Path::new("/bin")]);
+        command.env("PATH", path.unwrap_or_else(|_| bin.into_os_string()));
+        command.env("GOROOT", &self.root).env("GOPATH", &self.path).env("GOCACHE", &self.cache);
+        command.env("GO111MODULE", "off").env("GOPROXY", "off").env("CGO_ENABLED", "0");
+        command.env("GOFLAGS", "");
+    }
+}
+
+/// One file is made by a program: the description of all types, without which the server cannot start.
+fn generate(go: &Go, source: &Path, built: &Path) -> Result<()> {
+    let generator = built.with_file_name("openapi-gen");
+    let mut build = go.build(source, &generator);
+    cmd::run(build.arg("./vendor/k8s.io/kube-openapi/cmd/openapi-gen"))?;
+    let packages = described_packages(source)?;
+    let mut generate = cmd::command(generator);
+    go.with_env(&mut generate);
+    generate.current_dir(source).args(["--input-dirs", &packages.join(",")]);
+    generate.args(["--output-package", &format!("{IMPORT}/pkg/generated/openapi")]);
+    generate.args(["--output-file-base", "zz_generated.openapi"]);
+    generate.args(["--go-header-file", "hack/boilerplate/boilerplate.generatego.txt"]);
+    generate.arg("--output-base").arg(go.path.join("src"));
+    generate.arg("--report-filename").arg(built.with_file_name("violations"));
+    cmd::read(&mut generate).map(drop)
+}
+
+/// Packages whose types are to be described, as a mark in them says.
+fn described_packages(source: &Path) -> Result<Vec<String>> {
+    let mut grep = cmd::command("grep");
+    grep.args(["-RlF", "--include=*.go", "+k8s:openapi-gen=", "pkg", "vendor/k8s.io"]);
+    let files = cmd::read(grep.current_dir(source))?;
+    let packages = packages_of(&files);
+    if packages.is_empty() {
+        bail!("no package of {} is marked", source.display());
+    }
+    Ok(packages)
+}
+
+/// Directories of files, each once; examples are left out.
+fn packages_of(files: &str) -> Vec<String> {
+    let examples = ["vendor/k8s.io/code-generator/", "vendor/k8s.io/sample-apiserver/"];
+    let ours = files.lines().filter(|file| !examples.iter().any(|dir| file.starts_with(dir)));
+    let dirs = ours.filter_map(|file| file.rsplit_once('/').map(|(dir, _)| dir));
+    let mut packages: Vec<_> = dirs.map(|dir| format!("{IMPORT}/{dir}")).collect();
+    packages.sort();
+    packages.dedup();
+    packages
+}
+
+fn compile(go: &Go, source: &Path, built: &Path, version: &str) -> Result<()> {
+    let mut parts = version.trim_start_matches('v').split('.');
+    let (major, minor) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let mut flags = vec!["-s".to_owned(), "-w".to_owned()];
+    for (name, value) in [("gitVersion", version), ("gitMajor", major), ("gitMinor", minor)] {
+        for package in ["component-base/version", "client-go/pkg/version"] {
+            flags.push(format!("-X {IMPORT}/vendor/k8s.io/{package}.{name}={value}"));
+        }
+    }
+    // A directory: each program gets its own name.
+    let mut build = go.build(source, &built.join(""));
+    build.args(["-ldflags", &flags.join(" ")]);
+    cmd::run(build.args(PROGRAMS.map(|program| format!("./cmd/{program}"))))
+}
+
+/// `1.20.5+really1.20.2-1.1+deb12u1` is 1.20.2, packed a second time under a greater number.
+fn upstream(version: &str) -> Result<String> {
+    let (upstream, _) = version.rsplit_once('-').unwrap_or((version, ""));
+    let upstream = upstream.rsplit_once("really").map_or(upstream, |(_, really)| really);
+    let number: String = upstream.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
+    ensure!(number.split('.').count() == 3, "{version} is no version of Kubernetes");
+    Ok(format!("v{number}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn version_is_that_of_the_sources() {
+        let check = |text: &str, expected: &str| assert_eq!(upstream(text).unwrap(), expected);
+        check("1.20.5+really1.20.2-1.1+deb12u1", "v1.20.2");
+        check("1.32.3+ds-2", "v1.32.3");
+        assert!(upstream("1-2").is_err());
+    }
+
+    #[test]
+    fn packages_are_named_once() {
+        let files = "vendor/k8s.io/api/core/v1/types.go\nvendor/k8s.io/api/core/v1/doc.go\n\
+                     pkg/apis/x.go\nvendor/k8s.io/sample-apiserver/pkg/doc.go\n";
+        let expected =
+            ["k8s.io/kubernetes/pkg/apis", "k8s.io/kubernetes/vendor/k8s.io/api/core/v1"];
+        assert_eq!(packages_of(files), expected);
+    }
+}
