@@ -3,8 +3,9 @@
 //!
 //! [`Store`] is what a node needs of such a place, and no more: a list with the revision it was true
 //! at, a watch from there, and writes that fail when somebody was quicker. `embedded` is one file for
-//! the processes of one machine; `etcd` is a cluster of servers. What keys and values mean is the
-//! caller's business.
+//! the processes of one machine; `etcd` is a cluster of servers; `kubernetes` has the nodes of a
+//! Kubernetes cluster. What keys and values mean is the caller's business, but for `kubernetes`, whose
+//! entries are there whether somebody writes them or not.
 
 mod backoff;
 mod error;
@@ -15,6 +16,8 @@ mod store;
 pub mod embedded;
 #[cfg(feature = "etcd")]
 pub mod etcd;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 
 pub use self::error::{Cause, Error, Result};
 pub use self::store::{Answer, Entry, Event, Revision, Snapshot, Store, Watch, Watched, Written};

@@ -1,99 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The store in an etcd that does not let everybody in: TLS, client certificates, users.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use store::etcd::{Credentials, Etcd, EtcdConf, Identity, Tls};
 use store::{Error, Revision, Store, Watched};
-use tempfile::TempDir;
-use testkit::{in_netns, require, run};
+use testkit::{in_netns, require};
 use tokio::time::timeout;
 
+use crate::authority::Authority;
 use crate::lab::{LONG, block_on, done, events};
 use crate::server::{EtcdLab, Server};
 
-/// A certificate authority and what it has signed.
-struct Authority(TempDir);
-
-const REQUEST: &str = "
-[req]
-distinguished_name = name
-x509_extensions = authority
-prompt = no
-[name]
-CN = test
-[authority]
-basicConstraints = critical, CA:TRUE
-";
-
-const SIGNED: &str = "
-basicConstraints = CA:FALSE
-subjectAltName = IP:127.0.0.1
-extendedKeyUsage = serverAuth, clientAuth
-";
-
-impl Authority {
-    fn new() -> Self {
-        require!(Program("openssl"), Program("etcd"), Program("etcdctl"));
-        let authority = Self(tempfile::tempdir().unwrap());
-        fs::write(authority.file("request.cnf"), REQUEST).unwrap();
-        fs::write(authority.file("signed.cnf"), SIGNED).unwrap();
-        authority.openssl(&format!("req -x509 {NEW_KEY} -keyout ca.key -out ca.pem -days 2"));
-        authority
+/// A server with a certificate, which may want to see ours.
+fn server(authority: &Authority, dir: &Path, wants_certificates: bool) -> Server {
+    require!(Program("etcd"), Program("etcdctl"));
+    authority.sign("server");
+    let mut flags =
+        [authority.flag("--cert-file", "server.pem"), authority.flag("--key-file", "server.key")]
+            .concat();
+    if wants_certificates {
+        flags.extend(authority.flag("--trusted-ca-file", "ca.pem"));
+        flags.push("--client-cert-auth".to_owned());
     }
-
-    fn sign(&self, name: &str) {
-        self.openssl(&format!("req -new {NEW_KEY} -keyout {name}.key -out {name}.csr"));
-        self.openssl(&format!(
-            "x509 -req -in {name}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2
-             -extfile signed.cnf -out {name}.pem"
-        ));
-    }
-
-    fn openssl(&self, words: &str) {
-        let dir = self.0.path().to_str().unwrap();
-        let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
-        run("sh", &["-ec", &format!("cd {dir}; openssl {words} 2>&1")]);
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn flag(&self, flag: &str, file: &str) -> [String; 2] {
-        [flag.to_owned(), self.file(file).to_str().unwrap().to_owned()]
-    }
-
-    /// A server with a certificate, which may want to see ours.
-    fn server(&self, dir: &Path, wants_certificates: bool) -> Server {
-        self.sign("server");
-        let mut flags =
-            [self.flag("--cert-file", "server.pem"), self.flag("--key-file", "server.key")]
-                .concat();
-        if wants_certificates {
-            flags.extend(self.flag("--trusted-ca-file", "ca.pem"));
-            flags.push("--client-cert-auth".to_owned());
-        }
-        let mut server = Server::secure(dir, &flags);
-        let ctl = [("--cacert", "ca.pem"), ("--cert", "server.pem"), ("--key", "server.key")];
-        server.ctl_flags = ctl.iter().flat_map(|(flag, file)| self.flag(flag, file)).collect();
-        server.start();
-        server.wait();
-        server
-    }
-
-    fn tls(&self, identity: Option<&str>) -> Tls {
-        let identity = identity.map(|name| Identity {
-            certificate: self.file(&format!("{name}.pem")),
-            key: self.file(&format!("{name}.key")),
-        });
-        Tls { ca: self.file("ca.pem"), identity }
-    }
+    let mut server = Server::secure(dir, &flags);
+    let ctl = [("--cacert", "ca.pem"), ("--cert", "server.pem"), ("--key", "server.key")];
+    server.ctl_flags = ctl.iter().flat_map(|(flag, file)| authority.flag(flag, file)).collect();
+    server.start();
+    server.wait();
+    server
 }
 
-const NEW_KEY: &str = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -config request.cnf";
+fn tls(authority: &Authority, identity: Option<&str>) -> Tls {
+    let identity = identity.map(|name| Identity {
+        certificate: authority.file(&format!("{name}.pem")),
+        key: authority.file(&format!("{name}.key")),
+    });
+    Tls { ca: authority.file("ca.pem"), identity }
+}
 
 fn secure(server: &Server, tls: Tls) -> Etcd {
     let endpoints = vec![server.endpoint()];
@@ -114,11 +59,11 @@ async fn works(store: &Etcd, server: &Server) {
 fn tls_with_the_authority_alone() {
     in_netns(|| {
         let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
-        let server = authority.server(dir.path(), false);
+        let server = server(&authority, dir.path(), false);
         block_on(async {
-            works(&secure(&server, authority.tls(None)), &server).await;
+            works(&secure(&server, tls(&authority, None)), &server).await;
             // A server that another authority has signed is not talked to.
-            let error = secure(&server, Authority::new().tls(None)).list("").await.unwrap_err();
+            let error = secure(&server, tls(&Authority::new(), None)).list("").await.unwrap_err();
             let why = std::error::Error::source(&error).unwrap().to_string();
             assert!(why.contains("invalid peer certificate"), "{why}");
         });
@@ -129,15 +74,15 @@ fn tls_with_the_authority_alone() {
 fn tls_with_client_certificates() {
     in_netns(|| {
         let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
-        let server = authority.server(dir.path(), true);
+        let server = server(&authority, dir.path(), true);
         authority.sign("node");
         block_on(async {
-            let store = secure(&server, authority.tls(Some("node")));
+            let store = secure(&server, tls(&authority, Some("node")));
             works(&store, &server).await;
-            let without = secure(&server, authority.tls(None));
+            let without = secure(&server, tls(&authority, None));
             let error = without.list("").await.unwrap_err();
             assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
-            let missing = secure(&server, authority.tls(Some("nobody")));
+            let missing = secure(&server, tls(&authority, Some("nobody")));
             let error = missing.list("").await.unwrap_err();
             let why = std::error::Error::source(&error).unwrap().to_string();
             assert!(why.contains("nobody.pem"), "{why}");
@@ -150,9 +95,9 @@ fn tls_with_client_certificates() {
 fn certificates_may_be_renewed() {
     in_netns(|| {
         let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
-        let mut server = authority.server(dir.path(), true);
+        let mut server = server(&authority, dir.path(), true);
         block_on(async {
-            let store = secure(&server, authority.tls(Some("node")));
+            let store = secure(&server, tls(&authority, Some("node")));
             assert!(store.list("").await.is_err(), "there is no certificate yet");
             authority.sign("node");
             works(&store, &server).await;

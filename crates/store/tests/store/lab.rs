@@ -23,6 +23,11 @@ pub trait Lab {
     /// Makes it forget all changes up to now.
     fn compact(&self) -> Later<'_, ()>;
 
+    /// The length of the longest value that the suite may write.
+    fn longest_value(&self) -> usize {
+        1 << 20
+    }
+
     /// Keys and values under a prefix, as another program sees them.
     fn witness(&self, prefix: &str) -> Vec<(String, String)>;
 }

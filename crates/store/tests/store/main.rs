@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The stores, each by the same suite and then by what is its own. What they have written is looked at
-//! with `etcdctl` and `sqlite3`.
+//! with `etcdctl`, `kubectl` and `sqlite3`.
 
 #![expect(clippy::unwrap_used, reason = "a test panics where it fails")]
 
+mod api_server;
+mod authority;
 mod embedded;
 mod etcd;
 mod etcd_faults;
 mod etcd_secure;
+mod kubernetes;
+mod kubernetes_access;
+mod kubernetes_faults;
 mod lab;
 mod processes;
 mod server;
 mod suite;
 mod suite_ttl;
 mod suite_watch;
+mod words;

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The nodes of Kubernetes for those who have few rights, or none, and what `deploy/kubernetes` asks for.
+
+use std::error::Error as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use store::kubernetes::{Access, Condition, Kubernetes, Node};
+use store::{Error, Store};
+use testkit::Daemon;
+
+use crate::api_server::{ApiServer, PREFIX, URL, with_server};
+use crate::authority::Authority;
+use crate::lab::{block_on, done, events};
+
+const RBAC: &[&str] = &["--authorization-mode=RBAC"];
+
+fn manifest() -> PathBuf {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    package.join("../../deploy/kubernetes/podwire.yaml").canonicalize().unwrap()
+}
+
+async fn open(server: &ApiServer, access: Access) -> Kubernetes {
+    Kubernetes::open(&server.conf(access)).await.unwrap()
+}
+
+/// What the error and its causes say.
+fn said(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    text
+}
+
+/// The API server takes all of the manifest as it is, and its rights are what an agent needs and no more.
+#[test]
+fn manifest_is_accepted_and_its_rights_are_enough() {
+    with_server(RBAC, |server| {
+        let manifest = manifest();
+        server.kubectl(&["apply", "-f", manifest.to_str().unwrap()]);
+        let agents = server.object("/apis/apps/v1/namespaces/kube-podwire/daemonsets/podwire");
+        let account = &agents["spec"]["template"]["spec"]["serviceAccountName"];
+        assert_eq!(account, "podwire");
+        block_on(async {
+            let admin = server.client("admin-token").await;
+            let created = done(admin.create("nodes/worker-1", b"{}", None).await);
+
+            let store = server.client("podwire-token").await;
+            let list = store.list("nodes/").await.unwrap();
+            assert_eq!(list.entries.len(), 1);
+            let mut watch = store.watch("nodes/", list.revision);
+            let annotations = [(format!("{PREFIX}backend-type"), "vxlan".to_owned())].into();
+            let wanted = Node { annotations, ..Node::default() };
+            done(store.swap("nodes/worker-1", &wanted.write(), created, None).await);
+            events(&mut *watch, 1).await;
+            let condition = Condition { kind: "NetworkUnavailable".into(), ..Condition::default() };
+            let condition = Condition { status: "False".into(), ..condition };
+            store.set_condition("worker-1", &condition).await.unwrap();
+
+            let error = store.delete("nodes/worker-1", None).await.unwrap_err();
+            assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+            let error = store.create("nodes/other", b"{}", None).await.unwrap_err();
+            assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+        });
+    });
+}
+
+#[test]
+fn who_has_no_rights_is_told_which() {
+    with_server(RBAC, |server| {
+        block_on(async {
+            let nobody = server.client("nobody-token").await;
+            let error = nobody.list("").await.unwrap_err();
+            assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+            let words = r#"User "nobody" cannot list resource "nodes""#;
+            assert!(said(&error).contains(words), "{}", said(&error));
+            let error = nobody.watch("", store::Revision(1)).next().await.unwrap_err();
+            assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+
+            let unknown = server.client("wrong-token").await;
+            let error = unknown.get("nodes/a").await.unwrap_err();
+            assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+            assert!(said(&error).contains("Unauthorized (status 401)"), "{}", said(&error));
+        });
+    });
+}
+
+#[test]
+fn kubeconfig_proxy_and_foreign_certificates() {
+    with_server(&[], |server| {
+        let file = server.dir.path().join("kubeconfig");
+        let kubeconfig = |ca: &Path| {
+            format!(
+                "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
+                 clusters: [{{name: k, cluster: {{server: '{URL}', certificate-authority: {}}}}}]\n\
+                 contexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
+                 users: [{{name: u, user: {{token: admin-token}}}}]\n",
+                ca.display()
+            )
+        };
+        block_on(async {
+            fs::write(&file, kubeconfig(&server.ca())).unwrap();
+            let by_file = Access::Kubeconfig { file: file.clone(), url: None };
+            let store = open(server, by_file.clone()).await;
+            done(store.create("nodes/a", b"{}", None).await);
+
+            let proxy = server.kubectl_words(&["proxy", "--port=8001"]);
+            let words: Vec<_> = proxy[1..].iter().map(String::as_str).collect();
+            let _proxy = Daemon::start(&proxy[0], &words);
+            let is_there = || std::net::TcpStream::connect("127.0.0.1:8001").is_ok();
+            testkit::wait_for("kubectl proxy", crate::lab::LONG, is_there);
+            let store = open(server, Access::Url("http://127.0.0.1:8001".to_owned())).await;
+            assert_eq!(store.list("").await.unwrap().entries.len(), 1);
+
+            // A server that another authority has signed is not talked to.
+            fs::write(&file, kubeconfig(&Authority::new().file("ca.pem"))).unwrap();
+            let error = open(server, by_file).await.list("").await.unwrap_err();
+            assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+            assert!(said(&error).contains("certificate"), "{}", said(&error));
+        });
+    });
+}
