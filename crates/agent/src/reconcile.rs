@@ -14,6 +14,7 @@ mod interest;
 mod numbers;
 mod on_link;
 mod outcome;
+mod public_key;
 mod reconciler;
 mod schedule;
 mod thread;
@@ -21,5 +22,6 @@ mod translate;
 
 pub use self::interest::Nudge;
 pub use self::outcome::{Failure, Outcome};
+pub use self::public_key::public_key;
 pub use self::reconciler::{Options, PeerUpdate, Reconciler, Secrets};
 pub use self::thread::{KernelThread, Report, StartError, Stopped};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A namespace is a node: what a reconciler makes there, leaves alone and repairs.
 
+mod backends;
 mod node;
 mod peers;
 mod recorded;

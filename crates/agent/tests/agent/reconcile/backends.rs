@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Two nodes on one wire, with each backend: packets pass, and pass again after a repair.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use agent::reconcile::{KernelThread, Options, Outcome, Secrets, public_key};
+use kernel::Netns;
+use kernel::wireguard::PrivateKey;
+use overlay::plan::{Network, Underlay};
+use overlay::publish::{Identity, attributes};
+use overlay::{Addresses, Key};
+use testkit::{Ns, in_netns};
+
+use super::node::{conf, lease, options, public, subnet};
+use super::repairs::block_on;
+
+const NEVER: Duration = Duration::from_secs(100_000);
+
+/// A node; its number is the last part of its addresses.
+struct Node {
+    ns: Ns,
+    netns: Netns,
+    number: u32,
+    key: PrivateKey,
+}
+
+impl Node {
+    fn new(number: u32) -> Self {
+        let ns = Ns::new(&format!("node-{number}"));
+        let netns = Netns::open(ns.path()).unwrap();
+        let node = Self { ns, netns, number, key: PrivateKey::random().unwrap() };
+        node.ip("link set lo up");
+        // A pod's address.
+        node.ip(&format!("address add 10.0.{number}.1/32 dev lo"));
+        node
+    }
+
+    fn ip(&self, args: &str) -> String {
+        self.ns.ip(&args.split_whitespace().collect::<Vec<_>>())
+    }
+
+    fn addresses(&self) -> Addresses {
+        Addresses { v4: Some(public(self.number)), v6: None }
+    }
+
+    fn public_key(&self) -> Key {
+        let found = self.netns.enter(|| public_key(&self.key, &[])).unwrap();
+        Key(found.unwrap().unwrap().0)
+    }
+
+    fn lease(&self, backend: &str) -> overlay::lease::Lease {
+        let conf = conf(backend);
+        let wireguard_key = backend.contains("wireguard").then(|| self.public_key());
+        let identity = Identity {
+            seed: &self.number.to_be_bytes(),
+            addresses: self.addresses(),
+            public: self.addresses(),
+            wireguard_key,
+            extension_output: None,
+        };
+        let subnets = lease(&conf, self.number).subnets;
+        overlay::lease::Lease { subnets, attributes: attributes(&conf, &identity).unwrap() }
+    }
+
+    fn underlay(&self) -> Underlay {
+        let name = "eth0".parse().unwrap();
+        let nl = self.netns.netlink().unwrap();
+        let link = kernel::link::by_name(&nl, name).unwrap().unwrap();
+        let (index, mtu, addresses) = (link.index, link.mtu, self.addresses());
+        Underlay { name, index, mtu, addresses, on_link: HashMap::new() }
+    }
+
+    fn start(&self, backend: &str, other: &Node) -> KernelThread {
+        let peer = (subnet(other.number), (0, other.lease(backend)));
+        let peers = BTreeMap::from([peer]);
+        let network =
+            Network::new(conf(backend), self.lease(backend), self.underlay(), peers).unwrap();
+        let secrets = Secrets { wireguard: Some(self.key.clone()) };
+        let options = Options { secrets, ..options() };
+        let started = self.netns.enter(|| KernelThread::start(options, NEVER)).unwrap();
+        let (thread, _) = started.unwrap();
+        let outcome = block_on(thread.run(|one| one.set_network(network))).unwrap();
+        assert_well(&outcome);
+        thread
+    }
+}
+
+fn assert_well(outcome: &Outcome) {
+    assert_eq!((&outcome.failures, &outcome.conflicts), (&vec![], &vec![]));
+    assert_eq!(outcome.refused, []);
+}
+
+fn two_nodes() -> [Node; 2] {
+    let [a, b] = [1, 2].map(Node::new);
+    a.ns.connect("eth0", &b.ns, "eth0");
+    for node in [&a, &b] {
+        node.ip(&format!("address add {}/12 dev eth0", public(node.number)));
+    }
+    [a, b]
+}
+
+/// From pod to pod, which only the source address makes it.
+fn ping(from: &Node, to: &Node) {
+    let (source, target) = (format!("10.0.{}.1", from.number), format!("10.0.{}.1", to.number));
+    let once = || from.ns.try_exec("ping", &["-nc1", "-W1", "-I", &source, &target]).ok();
+    assert!(testkit::wait_some(Duration::from_secs(10), once).is_some(), "no answer from {target}");
+}
+
+fn check(backend: &str, device: Option<&str>) {
+    let nodes = two_nodes();
+    let [a, b] = &nodes;
+    let threads = [a.start(backend, b), b.start(backend, a)];
+    ping(a, b);
+    if let Some(device) = device {
+        // All that hangs on it is made again, too.
+        a.ip(&format!("link delete {device}"));
+        ping(a, b);
+        b.ip(&format!("link set {device} down"));
+        ping(a, b);
+    }
+    for thread in threads {
+        let outcome = block_on(thread.run(|one| one.compare())).unwrap();
+        assert!(outcome.is_quiet(), "{outcome:?}");
+        assert_well(&block_on(thread.run(|one| one.remove_everything())).unwrap());
+    }
+    for node in &nodes {
+        assert!(!node.ip("link show").contains("flannel"));
+        assert_eq!(node.ip("route show proto 112"), "");
+    }
+}
+
+#[test]
+fn vxlan() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        check(r#"{"Type": "vxlan"}"#, Some("flannel.1"));
+    });
+}
+
+#[test]
+fn udp() {
+    in_netns(|| check(r#"{"Type": "udp"}"#, Some("flannel0")));
+}
+
+#[test]
+fn host_gw() {
+    in_netns(|| check(r#"{"Type": "host-gw"}"#, None));
+}
+
+#[test]
+fn vm_ipip() {
+    in_netns(|| {
+        testkit::not_run_unless!(Link("ipip"));
+        check(r#"{"Type": "ipip"}"#, Some("flannel.ipip"));
+    });
+}
+
+#[test]
+fn vm_wireguard() {
+    in_netns(|| {
+        testkit::not_run_unless!(Link("wireguard"));
+        check(
+            r#"{"Type": "wireguard", "PSK": "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="}"#,
+            Some("flannel-wg"),
+        );
+    });
+}
+
+/// The session goes on over a restart: nothing of the device is changed.
+#[test]
+fn vm_wireguard_is_kept_by_the_next_process() {
+    in_netns(|| {
+        testkit::not_run_unless!(Link("wireguard"));
+        let backend = r#"{"Type": "wireguard"}"#;
+        let [a, b] = two_nodes();
+        let thread = a.start(backend, &b);
+        let _other = b.start(backend, &a);
+        ping(&a, &b);
+        let shown = || a.ns.exec("wg", &["show", "flannel-wg", "latest-handshakes"]);
+        let before = shown();
+        drop(thread);
+        let (again, _) = a.netns.enter(|| KernelThread::start(options(), NEVER)).unwrap().unwrap();
+        let peers = BTreeMap::from([(subnet(2), (0, b.lease(backend)))]);
+        let network = Network::new(conf(backend), a.lease(backend), a.underlay(), peers).unwrap();
+        let outcome = block_on(again.run(|one| one.set_network(network))).unwrap();
+        assert!(outcome.is_quiet(), "{outcome:?}");
+        assert_eq!(shown(), before);
+        let text = a.ns.exec("wg", &["show", "flannel-wg", "public-key"]);
+        assert_eq!(text.trim(), a.public_key().to_string());
+    });
+}
+
+/// A peer behind a router is reached through a tunnel, and without as soon as a route says that it is near.
+#[test]
+fn direct_routing_follows_the_routes() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        let backend = r#"{"Type": "vxlan", "DirectRouting": true}"#;
+        let [a, b] = two_nodes();
+        let thread = a.start(backend, &b);
+        let route = || a.ip("route show 10.0.2.0/24");
+        assert!(route().contains("via 172.16.0.2 dev eth0"), "{}", route());
+        let far = "route add 172.16.0.2/32 via 172.16.0.9 dev eth0";
+        a.ip(far);
+        testkit::wait_for("a tunnel", Duration::from_secs(10), || {
+            route().contains("via 10.0.2.0 dev flannel.1")
+        });
+        a.ip(&far.replace("add", "del"));
+        testkit::wait_for("a direct route", Duration::from_secs(10), || {
+            route().contains("via 172.16.0.2 dev eth0")
+        });
+        let left: IpAddr = "10.0.2.0".parse().unwrap();
+        assert_eq!(a.ip(&format!("neigh show {left} dev flannel.1")), "");
+        // The wire is unplugged for a moment: the kernel drops next hops without a word.
+        b.ip("link set eth0 down");
+        b.ip("link set eth0 up");
+        testkit::wait_for("a direct route", Duration::from_secs(10), || {
+            route().contains("via 172.16.0.2 dev eth0")
+        });
+        let outcome = block_on(thread.run(|one| one.compare())).unwrap();
+        assert!(outcome.is_quiet(), "{outcome:?}");
+    });
+}
