@@ -116,7 +116,7 @@ mod tests {
             flannels("10.77.1.0/24"),
         ];
         let stale = Change::Remove(found[1].clone());
-        assert_eq!(difference(&found, &networks, &subnets, false), [stale.clone()]);
+        assert_eq!(difference(&found, &networks, &subnets, false), std::slice::from_ref(&stale));
         let theirs = Change::Remove(found[3].clone());
         assert_eq!(difference(&found, &networks, &subnets, true), [stale, theirs]);
         assert_eq!(difference(&found[3..], &networks, &subnets, false), [Change::Add(subnets[0])]);

@@ -190,6 +190,13 @@ impl Board {
         }
     }
 
+    /// How packets go to a peer. One that has left is passed over.
+    pub fn set_way(&self, peer: &str, way: Way) {
+        if let Some(known) = self.lock().peers.get_mut(peer) {
+            known.way = way;
+        }
+    }
+
     /// What trying the way to a peer has shown. One that has left is passed over.
     pub fn set_path(&self, peer: &str, path: Path) {
         if let Some(known) = self.lock().peers.get_mut(peer) {

@@ -10,8 +10,20 @@ use std::path::Path;
 /// Everybody may read it.
 const MODE: u32 = 0o644;
 
+/// Nobody else may.
+const SECRET_MODE: u32 = 0o600;
+
 /// Makes the file have this content, and its directory. False where it had it.
 pub fn replace(path: &Path, text: &str) -> io::Result<bool> {
+    replace_with(path, text, MODE)
+}
+
+/// The same, for nobody but us to read.
+pub fn replace_secret(path: &Path, text: &str) -> io::Result<bool> {
+    replace_with(path, text, SECRET_MODE)
+}
+
+fn replace_with(path: &Path, text: &str, mode: u32) -> io::Result<bool> {
     if fs::read(path).is_ok_and(|found| found == text.as_bytes()) {
         return Ok(false);
     }
@@ -26,18 +38,18 @@ pub fn replace(path: &Path, text: &str) -> io::Result<bool> {
     fresh.push(name);
     fresh.push(".new");
     let fresh = directory.join(fresh);
-    write(&fresh, text).and_then(|()| fs::rename(&fresh, path)).inspect_err(|_| {
+    write(&fresh, text, mode).and_then(|()| fs::rename(&fresh, path)).inspect_err(|_| {
         // Best effort: the first error is the one to tell, and the next write takes this name.
         let _ = fs::remove_file(&fresh);
     })?;
     Ok(true)
 }
 
-fn write(path: &Path, text: &str) -> io::Result<()> {
+fn write(path: &Path, text: &str, mode: u32) -> io::Result<()> {
     let mut options = OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(MODE).open(path)?;
+    let mut file = options.write(true).create(true).truncate(true).mode(mode).open(path)?;
     // Whatever the process' mask is.
-    file.set_permissions(fs::Permissions::from_mode(MODE))?;
+    file.set_permissions(fs::Permissions::from_mode(mode))?;
     file.write_all(text.as_bytes())?;
     file.sync_all()
 }

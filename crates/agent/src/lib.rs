@@ -6,6 +6,7 @@ pub mod blackhole;
 pub mod board;
 pub mod cni_conf;
 mod file;
+mod keys;
 pub mod leases;
 pub mod notify;
 pub mod options;

@@ -6,6 +6,7 @@
 
 mod flannel;
 mod forward;
+mod keeper;
 mod table;
 mod wanted;
 
@@ -15,6 +16,7 @@ use kernel::nft::phrase::Ip;
 use kernel::nft::{Batch, Event, Family, Nft, Table};
 use kernel::{old_iptables, sysctl};
 
+pub use self::keeper::Keeper;
 pub use self::wanted::{
     Direction, OwnTable, Pass, RulesConf, Ruleset, WantedRule, WantedSet, wanted,
 };

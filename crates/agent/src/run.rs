@@ -12,14 +12,16 @@ use overlay::Prefixes;
 use store::embedded::Embedded;
 use store::etcd::{Credentials, Etcd, EtcdConf, Identity, Tls};
 use store::{Revision, Store};
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, interval, sleep_until};
 
 use crate::board::{BEAT_EVERY, Board, Part};
 use crate::cni_conf::CniConf;
 use crate::leases::{Follow, Held, Leases};
 use crate::options::{Settings, StoreChoice};
+use crate::path::{self, Pace, Verdict};
 use crate::reconcile::{KernelThread, Options, Outcome, Reconciler, Report, Secrets, StartError};
+use crate::rules::Keeper;
 use crate::session::{End, Next, chain};
 use crate::{serve, subnet_env};
 
@@ -35,6 +37,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 pub enum Error {
     #[error(transparent)]
     Kernel(#[from] StartError),
+    #[error("listen to nf_tables")]
+    Rules(#[from] kernel::Error),
     #[error("open the store")]
     Store(#[from] store::Error),
     #[error(transparent)]
@@ -49,6 +53,10 @@ pub(crate) struct Worker {
     pub(crate) leases: Leases,
     pub(crate) kernel: KernelThread,
     pub(crate) reports: UnboundedReceiver<Report>,
+    pub(crate) rules: Keeper,
+    /// None where paths are not checked.
+    pub(crate) paths: Option<UnboundedSender<path::Command>>,
+    pub(crate) verdicts: UnboundedReceiver<Verdict>,
     /// Of this session, or of the last one.
     pub(crate) held: Option<Held>,
     pub(crate) mark: String,
@@ -60,7 +68,9 @@ pub async fn run(settings: Settings, board: Board) -> Result<Infallible, Error> 
     let socket = serve::Socket::create(&settings.run_dir)?;
     let served = serve::both(listener, Some(socket), &board);
     let conf = CniConf::of(&settings);
-    let worker = Worker::start(settings, board.clone()).await?;
+    let ((paths, commands), (verdicts, heard)) = (unbounded_channel(), unbounded_channel());
+    let paths = Some(paths).filter(|_| settings.path_check);
+    let worker = Worker::start(settings, board.clone(), paths, heard).await?;
     let kept = async {
         match conf {
             Some(conf) => conf.keep(board).await,
@@ -71,11 +81,17 @@ pub async fn run(settings: Settings, board: Board) -> Result<Infallible, Error> 
         never = worker.work() => match never {},
         () = served => unreachable!("it serves until it is dropped"),
         () = kept => unreachable!("it is kept until it is dropped"),
+        () = checked(commands, verdicts) => unreachable!("it waits when it is done"),
     }
 }
 
 impl Worker {
-    async fn start(settings: Settings, board: Board) -> Result<Self, Error> {
+    async fn start(
+        settings: Settings,
+        board: Board,
+        paths: Option<UnboundedSender<path::Command>>,
+        verdicts: UnboundedReceiver<Verdict>,
+    ) -> Result<Self, Error> {
         let leases = open(&settings.store).await?;
         let mark = "podwire".to_owned();
         let options = Options {
@@ -85,7 +101,19 @@ impl Worker {
             queues: 2,
         };
         let (kernel, reports) = KernelThread::start(options, settings.compare_every)?;
-        Ok(Self { settings, board, leases, kernel, reports, held: None, mark })
+        let rules = Keeper::open(&mark, settings.compare_every)?;
+        Ok(Self {
+            settings,
+            board,
+            leases,
+            kernel,
+            reports,
+            rules,
+            paths,
+            verdicts,
+            held: None,
+            mark,
+        })
     }
 
     async fn work(mut self) -> Infallible {
@@ -155,6 +183,14 @@ impl Worker {
         use std::hash::{BuildHasher, RandomState};
         RandomState::new().hash_one(0)
     }
+}
+
+/// Paths that cannot be checked are no reason to end.
+async fn checked(commands: UnboundedReceiver<path::Command>, verdicts: UnboundedSender<Verdict>) {
+    if let Err(error) = path::run(Pace::default(), commands, verdicts).await {
+        tracing::error!(%error, "paths to peers are not checked");
+    }
+    std::future::pending::<()>().await;
 }
 
 /// Never, where nothing is followed. An error ends the wait as well: the next session tells it.

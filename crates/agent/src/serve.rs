@@ -127,6 +127,6 @@ pub fn both(
     }
     async move {
         served.join_next().await;
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }

@@ -5,7 +5,9 @@
 
 mod begin;
 mod follow;
+mod paths;
 mod post;
+mod rules;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

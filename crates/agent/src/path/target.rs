@@ -65,6 +65,9 @@ pub fn targets(
 
 /// The device of the most specific route: some tunnels have one for the whole network.
 fn route_device(plan: &Plan, subnet: IpNet) -> Option<IfName> {
+    if let Some(route) = plan.wanted.routes.get(&subnet) {
+        return Some(route.device);
+    }
     let routes = plan.wanted.routes.iter().filter(|(dst, _)| dst.contains(&subnet));
     routes.max_by_key(|(dst, _)| dst.prefix_len()).map(|(_, route)| route.device)
 }

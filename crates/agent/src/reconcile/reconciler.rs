@@ -63,6 +63,15 @@ pub enum PeerUpdate {
         /// Its name.
         name: String,
     },
+    /// The path to one of its subnets carries less than pods send, or does no longer.
+    Narrow {
+        /// Its name.
+        name: String,
+        /// Which of its subnets.
+        subnet: IpNet,
+        /// What the path carries.
+        mtu: Option<u32>,
+    },
 }
 
 /// Reads, compares and changes.
@@ -407,7 +416,7 @@ impl Reconciler {
         }
         let public = |update: &PeerUpdate| match update {
             PeerUpdate::Set { lease, .. } => Some(lease.attributes.public),
-            PeerUpdate::Remove { .. } => None,
+            PeerUpdate::Remove { .. } | PeerUpdate::Narrow { .. } => None,
         };
         let addresses = updates.iter().filter_map(public);
         let addresses: Vec<IpAddr> = addresses
@@ -438,6 +447,9 @@ impl Wanting {
                 let updated = self.network.remove(&name);
                 self.forget(&before);
                 updated
+            }
+            PeerUpdate::Narrow { name, subnet, mtu } => {
+                self.network.set_path_mtu(&name, subnet, mtu)
             }
         }
     }

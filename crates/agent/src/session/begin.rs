@@ -9,12 +9,14 @@ use overlay::lease::{Attributes, Lease};
 use overlay::netconf::{Backend, Mode, NetConf, NetConfConf, Pool};
 use overlay::plan::{self, Network};
 use overlay::publish::{self, Identity};
-use overlay::{Addresses, PerFamily};
+use overlay::{Addresses, Key, PerFamily};
 use store::Snapshot;
 
 use super::{End, Session, chain};
 use crate::board::Part;
+use crate::keys;
 use crate::leases::{AcquireError, Held, NodeState, Seen, TIME_TO_LIVE, Want};
+use crate::reconcile::{Secrets, public_key};
 use crate::run::Worker;
 use crate::underlay::{self, Facts, Underlay, Wish};
 
@@ -42,7 +44,8 @@ impl Worker {
         let conf = written.understand().map_err(|error| wrong(error.to_string()))?;
         let pools = written.pools().map_err(|error| wrong(error.to_string()))?;
         let chosen = self.underlay(&conf)?;
-        let attributes = self.attributes(&conf, &chosen, &seen)?;
+        let wireguard_key = self.wireguard_key(&conf).await?;
+        let attributes = self.attributes(&conf, &chosen, &seen, wireguard_key)?;
         let held = self.lease(snapshot, &pools, &attributes).await?;
         let mut session = Session {
             conf,
@@ -55,11 +58,12 @@ impl Worker {
             pod_mtu: None,
         };
         self.program_all(&mut session, seen).await?;
+        self.set_rules(&session);
         Ok(session)
     }
 
     async fn snapshot(&self) -> Result<Snapshot, End> {
-        let listed = self.leases.list().await.map_err(unreachable)?;
+        let listed = self.leases.list().await?;
         self.board.solved(Part::Store);
         Ok(listed)
     }
@@ -73,7 +77,7 @@ impl Worker {
         });
         understood
             .map_err(|error| End::wait(Part::Config, format!("net-config: {error}"), None))?;
-        self.leases.offer_config(told).await.map_err(unreachable)
+        Ok(self.leases.offer_config(told).await?)
     }
 
     /// The interface to other nodes, of the families that pods have; else of one that can carry.
@@ -102,12 +106,33 @@ impl Worker {
         Err(End::wait(Part::Underlay, why, None))
     }
 
+    /// The public key, where the backend needs one; the private one is told to the kernel thread.
+    async fn wireguard_key(&self, conf: &NetConf) -> Result<Option<Key>, End> {
+        if !matches!(conf.backend, Backend::Wireguard(_)) {
+            return Ok(None);
+        }
+        let failed = |why: String| End::wait(Part::Kernel, why, None);
+        let flannels = self.settings.subnet_file.with_file_name("wgkey");
+        let private = keys::wireguard(&self.settings.state_dir, &flannels)
+            .map_err(|error| failed(chain(&error)))?;
+        let names = Family::ALL.map(plan::wireguard::device_name);
+        let asked = self.kernel.run(move |reconciler| {
+            let public = public_key(&private, &names);
+            reconciler.set_secrets(Secrets { wireguard: Some(private) });
+            public
+        });
+        let public = asked.await.map_err(|error| failed(error.to_string()))?;
+        let public = public.map_err(|error| failed(error.to_string()))?;
+        Ok(public.map(|key| Key(key.0)))
+    }
+
     /// What this node tells the others. A hardware address that they know of it already it keeps.
     fn attributes(
         &self,
         conf: &NetConf,
         underlay: &Underlay,
         seen: &[Seen],
+        wireguard_key: Option<Key>,
     ) -> Result<Attributes, End> {
         let public = Addresses { v4: underlay.public_v4, v6: underlay.public_v6 };
         let texts: Vec<String> = public.iter().map(|address| address.to_string()).collect();
@@ -116,7 +141,7 @@ impl Worker {
             seed: seed.as_bytes(),
             addresses: Addresses { v4: underlay.local_v4, v6: underlay.local_v6 },
             public,
-            wireguard_key: None,
+            wireguard_key,
             extension_output: None,
         };
         let attributes = publish::attributes(conf, &identity)
@@ -181,21 +206,21 @@ impl Worker {
         let outcome = self.kernel(|reconciler| reconciler.set_network(network)).await?;
         self.board.compared(start.elapsed(), outcome.changes.len());
         self.post(session, &outcome, false);
-        Ok(())
+        self.look_at_ways(None).await
     }
 }
 
-fn unreachable(error: store::Error) -> End {
-    End::wait(Part::Store, chain(&error), None)
+impl From<store::Error> for End {
+    fn from(error: store::Error) -> Self {
+        Self::wait(Part::Store, chain(&error), None)
+    }
 }
 
 impl From<AcquireError> for End {
     fn from(error: AcquireError) -> Self {
-        match &error {
-            AcquireError::Store(cause) => Self::wait(Part::Store, chain(cause), None),
-            AcquireError::Choice(_) | AcquireError::Races => {
-                Self::wait(Part::Lease, error.to_string(), None)
-            }
+        match error {
+            AcquireError::Store(cause) => Self::from(cause),
+            other => Self::wait(Part::Lease, other.to_string(), None),
         }
     }
 }

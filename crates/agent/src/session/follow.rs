@@ -9,6 +9,7 @@ use tokio::time::{interval, sleep_until};
 use super::{End, RENEW_AGAIN, Session, begin, chain};
 use crate::board::{BEAT_EVERY, Part};
 use crate::leases::{News, NodeSeen, NodeState, Renewal, Seen};
+use crate::path::Command;
 use crate::reconcile::{PeerUpdate, Report};
 use crate::run::Worker;
 
@@ -27,7 +28,9 @@ impl Worker {
                     // The watch goes on from where it was, after a pause of its own.
                     Err(error) => self.board.problem(Part::Store, chain(&error)),
                 },
-                report = self.reports.recv() => self.take_report(session, report)?,
+                report = self.reports.recv() => self.take_report(session, report).await?,
+                Some(verdict) = self.verdicts.recv() => self.take_verdict(session, verdict).await?,
+                mended = self.rules.next() => self.post_rules(&mended, true),
                 () = moment(renewal) => self.renew(session).await?,
                 _ = beats.tick() => self.board.beat(),
             }
@@ -62,8 +65,10 @@ impl Worker {
             }
         }
         if !updates.is_empty() {
+            let names = names(&updates);
             let outcome = self.kernel(|reconciler| reconciler.set_peers(updates)).await?;
             self.post(session, &outcome, false);
+            self.look_at_ways(Some(names)).await?;
         }
         Ok(())
     }
@@ -79,6 +84,7 @@ impl Worker {
             NodeState::Gone => {}
         }
         self.board.remove_peer(&node.name);
+        self.check_path(Command::Forget(node.name.clone()));
         PeerUpdate::Remove { name: node.name }
     }
 
@@ -124,15 +130,20 @@ impl Worker {
     }
 
     /// What the kernel thread tells.
-    fn take_report(&mut self, session: &mut Session, report: Option<Report>) -> Result<(), End> {
+    async fn take_report(
+        &mut self,
+        session: &mut Session,
+        report: Option<Report>,
+    ) -> Result<(), End> {
         match report {
             None => Err(End::wait(Part::Kernel, "the kernel thread has ended", None)),
             Some(Report::Repaired(outcome)) => {
                 self.post(session, &outcome, true);
-                Ok(())
+                // A device that is new, or a way that is another, is worth a look.
+                self.look_at_ways(None).await
             }
             Some(Report::Underlay) => {
-                session.compare_underlay(begin::planned(&self.underlay(&session.conf)?))
+                session.compare_underlay(&begin::planned(&self.underlay(&session.conf)?))
             }
             Some(Report::Deaf(why)) => {
                 let text = format!("changes in the kernel are not heard of: {why}");
@@ -160,9 +171,9 @@ impl Session {
         }
     }
 
-    fn compare_underlay(&self, found: overlay::plan::Underlay) -> Result<(), End> {
+    fn compare_underlay(&self, found: &overlay::plan::Underlay) -> Result<(), End> {
         let before = &self.underlay;
-        if found == *before {
+        if found == before {
             return Ok(());
         }
         let shown = |underlay: &overlay::plan::Underlay| {
@@ -170,9 +181,18 @@ impl Session {
                 underlay.addresses.iter().map(|address| address.to_string()).collect();
             format!("{} with {} and MTU {}", underlay.name, addresses.join(", "), underlay.mtu)
         };
-        let text = format!("the way to other nodes is {}; it was {}", shown(&found), shown(before));
+        let text = format!("the way to other nodes is {}; it was {}", shown(found), shown(before));
         Err(End::now(Part::Underlay, text))
     }
+}
+
+/// Of those that are there.
+fn names(updates: &[PeerUpdate]) -> Vec<String> {
+    let name = |update: &PeerUpdate| match update {
+        PeerUpdate::Set { name, .. } => Some(name.clone()),
+        PeerUpdate::Remove { .. } | PeerUpdate::Narrow { .. } => None,
+    };
+    updates.iter().filter_map(name).collect()
 }
 
 /// Never, where there is none.

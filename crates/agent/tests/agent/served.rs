@@ -90,7 +90,7 @@ pub fn peer(number: u16) -> Peer {
         subnets: vec![format!("10.{}.{low}.0/24", 64 + high).parse().unwrap()],
         public: vec![IpAddr::from([192, 168, high, low])],
         backend: "vxlan".into(),
-        way: if number % 2 == 0 { Way::Tunnel } else { Way::Direct },
+        way: if number.is_multiple_of(2) { Way::Tunnel } else { Way::Direct },
         path: agent::board::Path::default(),
     }
 }

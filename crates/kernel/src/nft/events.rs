@@ -2,7 +2,7 @@
 //! What changes in nf_tables, as it happens. Listen first, then read the state, and nothing is missed
 //! between. Our own changes are told as well.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::Instant;
 
 use ::netlink::{Attrs, Monitor, Protocol, Received};
@@ -64,6 +64,13 @@ impl Events {
             }
         });
         received.map_err(|cause| Error::new("wait for changes of nf_tables", "", cause))
+    }
+}
+
+/// For who waits for many things at once.
+impl AsRawFd for Events {
+    fn as_raw_fd(&self) -> RawFd {
+        self.monitor.as_fd().as_raw_fd()
     }
 }
 

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Keys that outlive an agent and a boot: with another key a node is another peer.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use kernel::wireguard::PrivateKey;
+
+use crate::file;
+
+/// Why there is no key.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("read {path}")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{path} has no key of WireGuard: {problem}")]
+    Malformed { path: PathBuf, problem: String },
+    #[error("write {path}")]
+    Write { path: PathBuf, source: io::Error },
+    #[error("choose a key")]
+    Choose(#[from] kernel::Error),
+}
+
+/// The private key of this node: the one that was kept, else flannel's, else a new one.
+pub fn wireguard(state_dir: &Path, flannels: &Path) -> Result<PrivateKey, Error> {
+    let path = state_dir.join("wireguard.key");
+    if let Some(key) = read(&path)? {
+        return Ok(key);
+    }
+    let key = match read(flannels)? {
+        Some(key) => key,
+        None => PrivateKey::random()?,
+    };
+    let failed = |source| Error::Write { path: path.clone(), source };
+    file::replace_secret(&path, &format!("{}\n", key.to_base64())).map_err(failed)?;
+    Ok(key)
+}
+
+fn read(path: &Path) -> Result<Option<PrivateKey>, Error> {
+    let failed = |source| Error::Read { path: path.to_owned(), source };
+    let Some(text) = file::read(path).map_err(failed)? else { return Ok(None) };
+    let malformed = |problem: kernel::wireguard::KeyError| Error::Malformed {
+        path: path.to_owned(),
+        problem: problem.to_string(),
+    };
+    text.trim().parse().map(Some).map_err(malformed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_key_is_kept_and_flannels_is_taken_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let (state, flannels) = (dir.path().join("state"), dir.path().join("wgkey"));
+        let first = wireguard(&state, &flannels).unwrap();
+        assert!(wireguard(&state, &flannels).unwrap() == first);
+        let file = state.join("wireguard.key");
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        fs::remove_file(&file).unwrap();
+        let theirs = PrivateKey::random().unwrap();
+        fs::write(&flannels, theirs.to_base64()).unwrap();
+        assert!(wireguard(&state, &flannels).unwrap() == theirs);
+        fs::remove_file(&flannels).unwrap();
+        assert!(wireguard(&state, &flannels).unwrap() == theirs, "it is ours by now");
+        fs::write(&file, "nonsense").unwrap();
+        let error = wireguard(&state, &flannels).unwrap_err().to_string();
+        assert!(error.contains("wireguard.key has no key of WireGuard"), "{error}");
+    }
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Rules that are kept: compared when somebody has changed them, and at intervals.
+
+use std::time::Duration;
+
+use kernel::Received;
+use kernel::nft::Events;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::time::{Instant, sleep_until};
+
+use super::{Outcome, Rules, RulesConf};
+
+/// After the first change of others until it is mended: whoever writes rules writes several.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Rules, and an ear for what others do to them. It acts in the network namespace of the thread that
+/// opened it.
+#[derive(Debug)]
+pub struct Keeper {
+    rules: Rules,
+    /// None once nothing can be heard; then only the intervals remain.
+    events: Option<AsyncFd<Events>>,
+    every: Duration,
+    due: Instant,
+}
+
+impl Keeper {
+    /// Opens sockets in the calling thread's namespace. All is compared at least once in `every`.
+    pub fn open(mark: &str, every: Duration) -> kernel::Result<Self> {
+        let events = watched(Events::listen()?)?;
+        let due = Instant::now() + every;
+        Ok(Self { rules: Rules::open(mark)?, events: Some(events), every, due })
+    }
+
+    /// The rules themselves.
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// Makes the rules what they should be from now on.
+    pub fn set(&mut self, conf: &RulesConf) -> Outcome {
+        self.rules.set(conf)
+    }
+
+    /// Waits until something had to be mended, or could not be. The wait can be given up and taken up again.
+    pub async fn next(&mut self) -> Outcome {
+        loop {
+            tokio::select! {
+                is_ours = hear(&mut self.events, &self.rules) => {
+                    if is_ours {
+                        self.due = self.due.min(Instant::now() + PAUSE);
+                    }
+                }
+                () = sleep_until(self.due) => {
+                    self.due = Instant::now() + self.every;
+                    let outcome = self.rules.compare();
+                    if outcome != Outcome::default() {
+                        return outcome;
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[expect(deprecated, reason = "its successor is unsafe, for types that do not own what they name")]
+fn watched(events: Events) -> kernel::Result<AsyncFd<Events>> {
+    AsyncFd::with_interest(events, Interest::READABLE)
+        .map_err(|cause| kernel::Error::from_io("listen to", "nf_tables", &cause))
+}
+
+/// Whether somebody has changed what is ours.
+async fn hear(events: &mut Option<AsyncFd<Events>>, rules: &Rules) -> bool {
+    let Some(listening) = events else { return std::future::pending().await };
+    let Ok(mut guard) = listening.readable_mut().await else {
+        *events = None;
+        return true;
+    };
+    let mut is_ours = false;
+    loop {
+        let received = guard
+            .get_inner_mut()
+            .receive(std::time::Instant::now(), |event| is_ours |= rules.is_ours(&event));
+        match received {
+            Ok(Received::Events) => {}
+            Ok(Received::Overrun) => is_ours = true,
+            Ok(Received::Deadline) => {
+                guard.clear_ready();
+                return is_ours;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "changes of nf_tables are not heard of");
+                *events = None;
+                return true;
+            }
+        }
+    }
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The ways to peers: which one packets take, and what checking it shows.
+
+use overlay::plan::Network;
+
+use super::{End, Session};
+use crate::board::{Kind, Part, Path, Time, Way};
+use crate::path::{Checksum, Command, Target, Verdict, targets};
+use crate::reconcile::PeerUpdate;
+use crate::run::Worker;
+
+impl Worker {
+    /// Looks up the ways to these peers, or to all, shows them and has them checked.
+    pub(super) async fn look_at_ways(&self, names: Option<Vec<String>>) -> Result<(), End> {
+        let found = self.kernel.run(move |reconciler| {
+            let Some(network) = reconciler.network() else { return Vec::new() };
+            let all = || network.peers().keys().cloned().collect();
+            let names = names.unwrap_or_else(all);
+            names.into_iter().filter_map(|name| way(network, name)).collect()
+        });
+        let found = found.await;
+        let found = found.map_err(|error| End::wait(Part::Kernel, error.to_string(), None))?;
+        for (name, way, targets) in found {
+            self.board.set_way(&name, way);
+            for target in targets {
+                self.check_path(Command::Watch(target));
+            }
+        }
+        Ok(())
+    }
+
+    /// Where paths are not checked nobody listens.
+    pub(super) fn check_path(&self, command: Command) {
+        if let Some(paths) = &self.paths {
+            let _ = paths.send(command);
+        }
+    }
+
+    /// What a check has shown. A path that carries less than pods send is told to the kernel, and it to
+    /// them.
+    pub(super) async fn take_verdict(
+        &mut self,
+        session: &mut Session,
+        verdict: Verdict,
+    ) -> Result<(), End> {
+        self.board.set_path(&verdict.peer, shown(&verdict));
+        if verdict.checksum == Checksum::Repaired {
+            let text = format!("checksums to {} are no longer left to the device", verdict.peer);
+            self.board.repaired(Kind::Path, text);
+        }
+        if !verdict.reachable {
+            return Ok(());
+        }
+        let (name, subnet, mtu) = (verdict.peer.clone(), verdict.subnet, verdict.route_mtu());
+        let update = PeerUpdate::Narrow { name, subnet, mtu };
+        let outcome = self.kernel(|reconciler| reconciler.set_peers(vec![update])).await?;
+        if !outcome.changes.is_empty() {
+            self.board.repaired(Kind::Path, format!("{subnet} has a path of MTU {mtu:?}"));
+        }
+        self.post(session, &outcome, false);
+        Ok(())
+    }
+}
+
+/// None for a peer that has gone.
+fn way(network: &Network, name: String) -> Option<(String, Way, Vec<Target>)> {
+    let (_, lease) = network.peers().get(&name)?;
+    let plan = network.plan();
+    let routes = lease.subnets.iter().filter_map(|subnet| plan.wanted.routes.get(&subnet));
+    let is_direct = |device| !plan.wanted.devices.contains_key(device);
+    let way = match routes.map(|route| is_direct(&route.device)).max() {
+        Some(true) => Way::Direct,
+        Some(false) => Way::Tunnel,
+        // One route for the whole network, or none at all.
+        None if plan.wanted.devices.is_empty() => Way::None,
+        None => Way::Tunnel,
+    };
+    let mtu = network.underlay().mtu;
+    let targets = targets(&network.conf().backend, plan, mtu, &name, lease);
+    Some((name, way, targets))
+}
+
+fn shown(verdict: &Verdict) -> Path {
+    let problem = match verdict {
+        Verdict { reachable: false, .. } => Some("it does not answer".to_owned()),
+        Verdict { checksum: Checksum::Wrong, .. } => {
+            Some("checksums arrive wrong: TCP and UDP do not get through".to_owned())
+        }
+        _ => verdict
+            .route_mtu()
+            .map(|mtu| format!("its path carries {mtu} bytes, and pods send {}", verdict.full)),
+    };
+    let last_contact = verdict.reachable.then_some(Time(verdict.at));
+    Path { path_mtu: verdict.path_mtu, last_contact, problem }
+}

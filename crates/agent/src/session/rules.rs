@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The node's rules and blackholes for a session.
+
+use ipnet::IpNet;
+use kernel::Netlink;
+
+use super::Session;
+use crate::blackhole;
+use crate::board::{Kind, Part};
+use crate::rules::{Outcome, RulesConf};
+use crate::run::Worker;
+
+impl Worker {
+    /// Ours first, then flannel's go: packets meet one or the other.
+    pub(super) fn set_rules(&mut self, session: &Session) {
+        let networks: Vec<IpNet> = session.conf.networks.iter().collect();
+        let subnets: Vec<IpNet> = session.held.lease.subnets.iter().collect();
+        let dropped: &[IpNet] = if self.settings.blackhole { &subnets } else { &[] };
+        let settled =
+            Netlink::open().and_then(|nl| blackhole::settle(&nl, &networks, dropped, true));
+        match settled {
+            Ok(changes) => changes.iter().for_each(|change| tracing::info!(%change, "changed")),
+            Err(error) => tracing::error!(%error, "failed"),
+        }
+        let masquerade = self.settings.masquerade.clone();
+        let forwards = self.settings.forwards;
+        let set = self.rules.set(&RulesConf { networks, subnets, masquerade, forwards });
+        self.post_rules(&set, false);
+        let taken = self.rules.rules().take_over();
+        for change in &taken.changes {
+            tracing::info!(%change, "changed");
+        }
+        for problem in &taken.problems {
+            tracing::warn!(%problem, "flannel's rules stay");
+        }
+    }
+
+    pub(super) fn post_rules(&self, outcome: &Outcome, is_repair: bool) {
+        for change in &outcome.changes {
+            if is_repair {
+                tracing::warn!(%change, "repaired");
+                self.board.repaired(Kind::Rules, change);
+            } else {
+                tracing::info!(%change, "changed");
+            }
+        }
+        match outcome.problems.first() {
+            None => self.board.solved(Part::Rules),
+            Some(problem) => self.board.problem(Part::Rules, problem.to_string()),
+        }
+    }
+}
