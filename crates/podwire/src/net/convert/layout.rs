@@ -11,6 +11,9 @@ pub fn network(value: &Value, original: &str) -> String {
     format!("{}\n", Layout { original }.block(value, 0))
 }
 
+/// Members with their keys, or items without.
+type Parts<'v> = Vec<(String, &'v Value)>;
+
 struct Layout<'a> {
     original: &'a str,
 }
@@ -39,7 +42,7 @@ impl Layout<'_> {
     }
 
     /// What an object or a list consists of; `None` for what is one piece.
-    fn parts<'v>(&self, value: &'v Value) -> Option<(char, Vec<(String, &'v Value)>, char)> {
+    fn parts<'v>(&self, value: &'v Value) -> Option<(char, Parts<'v>, char)> {
         match value {
             Value::Object(object) if !object.is_empty() => {
                 let mut members: Vec<(&String, &Value)> = object.iter().collect();
