@@ -67,7 +67,7 @@ fn refused() -> Vec<Case> {
             .fails(7, "prevResult"),
         case("no address", &empty).fails(999, "no address"),
         Case::new("no interface", chained("sbr", &json!({}))).fails(999, "eth0"),
-        case("gateway cannot be reached", &far).fails(999, "dev eth0: Network unreachable"),
+        case("gateway cannot be reached", &far).fails(999, "dev eth0 table 100: Network"),
         case("table is a text", &json!({"table": "x"})).fails(7, "table"),
         case("DEL of what never was", &json!({})).steps(&[Del(1)]),
         case("DEL without interface", &json!({})).steps(&[Add(1), Pod("link del eth0"), Del(1)]),
