@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The leases of all nodes and the network's configuration, as flannel keeps them: under keys of a
-//! plain store, to the letter.
+//! The leases of all nodes and the network's configuration, as flannel keeps them, to the letter:
+//! under keys of a plain store, or in the annotations of Kubernetes' nodes and a file.
 
 mod acquire;
 mod follow;
 mod keys;
+mod layout;
+mod nodes;
 #[cfg(test)]
 mod tests;
 
+use std::io;
 use std::sync::Arc;
 
 use overlay::lease::Lease;
@@ -15,7 +18,10 @@ use store::{Error, Revision, Snapshot, Store};
 
 pub use self::acquire::{AcquireError, Held, Renewal, TIME_TO_LIVE, Want};
 pub use self::follow::{Follow, News};
-pub use self::keys::Keys;
+use self::keys::Keys;
+use self::layout::Layout;
+pub use self::nodes::{Nodes, OwnNode};
+use crate::file;
 
 /// Something of the store, understood.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,33 +55,78 @@ pub enum NodeState {
 #[derive(Debug, Clone)]
 pub struct Leases {
     store: Arc<dyn Store>,
-    keys: Keys,
+    layout: Layout,
 }
 
 impl Leases {
     /// Everything is under `prefix`.
     pub fn new(store: Arc<dyn Store>, prefix: &str) -> Self {
-        Self { store, keys: Keys::new(prefix) }
+        Self { store, layout: Layout::Keys(Keys::new(prefix)) }
+    }
+
+    /// In the annotations of nodes.
+    pub fn of_nodes(store: Arc<dyn Store>, nodes: Nodes) -> Self {
+        Self { store, layout: Layout::Nodes(nodes) }
+    }
+
+    /// Whether nodes choose their subnets themselves.
+    pub fn are_chosen(&self) -> bool {
+        matches!(self.layout, Layout::Keys(_))
     }
 
     /// Where the network's configuration is.
-    pub fn config_key(&self) -> String {
-        self.keys.config()
+    pub fn config_place(&self) -> String {
+        match &self.layout {
+            Layout::Keys(keys) => format!("the key {}", keys.config()),
+            Layout::Nodes(nodes) => format!("the file {}", nodes.config.display()),
+        }
+    }
+
+    /// The network's configuration; none where there is none yet.
+    pub fn configuration(&self, seen: &[Seen]) -> io::Result<Option<String>> {
+        match &self.layout {
+            Layout::Keys(_) => Ok(seen.iter().find_map(|one| match one {
+                Seen::Config(text) => text.clone(),
+                Seen::Node(_) => None,
+            })),
+            Layout::Nodes(nodes) => file::read(&nodes.config),
+        }
+    }
+
+    /// What Kubernetes says of this node; nothing elsewhere.
+    pub fn own(&self, snapshot: &Snapshot) -> Result<OwnNode, AcquireError> {
+        match &self.layout {
+            Layout::Keys(_) => Ok(OwnNode::default()),
+            Layout::Nodes(nodes) => nodes.own(snapshot),
+        }
+    }
+
+    /// What makes this node another than all others; none where that is its address.
+    pub fn identity(&self) -> Option<&str> {
+        match &self.layout {
+            Layout::Keys(_) => None,
+            Layout::Nodes(nodes) => Some(&nodes.own),
+        }
     }
 
     /// All of it.
     pub async fn list(&self) -> Result<Snapshot, Error> {
-        self.store.list(&self.keys.all()).await
+        self.store.list(&self.layout.all()).await
     }
 
     /// Puts the configuration where there is none.
     pub async fn offer_config(&self, text: &str) -> Result<(), Error> {
-        self.store.create(&self.keys.config(), text.as_bytes(), None).await.map(drop)
+        match &self.layout {
+            Layout::Keys(keys) => {
+                self.store.create(&keys.config(), text.as_bytes(), None).await.map(drop)
+            }
+            Layout::Nodes(_) => Ok(()),
+        }
     }
 
     /// What a list says.
     pub fn understand(&self, snapshot: &Snapshot) -> Vec<Seen> {
-        snapshot.entries.iter().filter_map(|entry| self.keys.seen(entry)).collect()
+        snapshot.entries.iter().filter_map(|entry| self.layout.seen(entry)).collect()
     }
 
     /// Changes after a moment.

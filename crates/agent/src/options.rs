@@ -76,7 +76,20 @@ pub fn understand(
             values.entry(name).or_insert(told);
         }
     }
-    Settings::understand(&values).map(|settings| Asked::Run(Box::new(settings)))
+    let mut settings = Settings::understand(&values)?;
+    settings.node_name =
+        settings.node_name.or_else(|| var("NODE_NAME").filter(|name| !name.is_empty()));
+    if let StoreChoice::Kubernetes(kubernetes) = &mut settings.store {
+        kubernetes.service = service(var);
+    }
+    Ok(Asked::Run(Box::new(settings)))
+}
+
+/// Kubernetes tells every pod where its API is.
+fn service(var: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let (host, port) = (var("KUBERNETES_SERVICE_HOST")?, var("KUBERNETES_SERVICE_PORT")?);
+    let host = if host.contains(':') { format!("[{host}]") } else { host };
+    Some(format!("https://{host}:{port}"))
 }
 
 /// All options as `--help` shows them.

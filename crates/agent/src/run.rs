@@ -9,16 +9,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use overlay::Prefixes;
+use overlay::lease::annotations::PrefixError;
 use store::embedded::Embedded;
 use store::etcd::{Credentials, Etcd, EtcdConf, Identity, Tls};
+use store::kubernetes::{Access, Kubernetes, KubernetesConf, SERVICE_ACCOUNT};
 use store::{Revision, Store};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, interval, sleep_until};
 
 use crate::board::{BEAT_EVERY, Board, Part};
 use crate::cni_conf::CniConf;
-use crate::leases::{Follow, Held, Leases};
-use crate::options::{Settings, StoreChoice};
+use crate::leases::{Follow, Held, Leases, Nodes, OwnNode};
+use crate::options::{self, Settings, StoreChoice};
 use crate::path::{self, Pace, Verdict};
 use crate::reconcile::{KernelThread, Options, Outcome, Reconciler, Report, Secrets, StartError};
 use crate::rules::Keeper;
@@ -59,6 +61,8 @@ pub(crate) struct Worker {
     pub(crate) verdicts: UnboundedReceiver<Verdict>,
     /// Of this session, or of the last one.
     pub(crate) held: Option<Held>,
+    /// What Kubernetes says of this node.
+    pub(crate) own: OwnNode,
     pub(crate) mark: String,
 }
 
@@ -92,7 +96,7 @@ impl Worker {
         paths: Option<UnboundedSender<path::Command>>,
         verdicts: UnboundedReceiver<Verdict>,
     ) -> Result<Self, Error> {
-        let leases = open(&settings.store).await?;
+        let leases = open(&settings).await?;
         let mark = "podwire".to_owned();
         let options = Options {
             mark: mark.clone(),
@@ -112,6 +116,7 @@ impl Worker {
             paths,
             verdicts,
             held: None,
+            own: OwnNode::default(),
             mark,
         })
     }
@@ -201,18 +206,19 @@ async fn news(follow: &mut Option<Follow>) {
     }
 }
 
-async fn open(choice: &StoreChoice) -> Result<Leases, store::Error> {
-    let (store, prefix): (Arc<dyn Store>, &str) = match choice {
+async fn open(settings: &Settings) -> Result<Leases, store::Error> {
+    let (store, prefix): (Arc<dyn Store>, &str) = match &settings.store {
         StoreChoice::Embedded(path) => (Arc::new(Embedded::open(path).await?), PREFIX),
         StoreChoice::Etcd(etcd) => (Arc::new(Etcd::new(&etcd_conf(etcd))?), &etcd.prefix),
-        StoreChoice::Kubernetes(_) => {
-            return Err(store::Error::Invalid("kubernetes is not there yet".to_owned()));
+        StoreChoice::Kubernetes(told) => {
+            let store = Kubernetes::open(&kubernetes_conf(told)?).await?;
+            return Ok(Leases::of_nodes(Arc::new(store), nodes(settings, told)?));
         }
     };
     Ok(Leases::new(store, prefix))
 }
 
-fn etcd_conf(told: &crate::options::Etcd) -> EtcdConf {
+fn etcd_conf(told: &options::Etcd) -> EtcdConf {
     let identity = told.tls.identity.clone();
     let identity = identity.map(|(certificate, key)| Identity { certificate, key });
     let credentials = told.user.clone().map(|(user, password)| Credentials { user, password });
@@ -221,4 +227,30 @@ fn etcd_conf(told: &crate::options::Etcd) -> EtcdConf {
         tls: told.tls.authority.clone().map(|ca| Tls { ca, identity }),
         credentials,
     }
+}
+
+fn kubernetes_conf(told: &options::Kubernetes) -> Result<KubernetesConf, store::Error> {
+    let access = match (&told.kubeconfig, &told.api_url, &told.service) {
+        (Some(file), url, _) => Access::Kubeconfig { file: file.clone(), url: url.clone() },
+        (None, Some(url), _) => Access::Url(url.clone()),
+        (None, None, Some(url)) => Access::Pod { url: url.clone(), dir: SERVICE_ACCOUNT.into() },
+        (None, None, None) => {
+            let why = "this is no pod: kubeconfig-file or kube-api-url says where the cluster is";
+            return Err(store::Error::Invalid(why.to_owned()));
+        }
+    };
+    Ok(KubernetesConf { access, annotation_prefixes: vec![told.annotation_prefix.clone()] })
+}
+
+fn nodes(settings: &Settings, told: &options::Kubernetes) -> Result<Nodes, store::Error> {
+    let invalid = |why: String| store::Error::Invalid(why);
+    let own = settings.node_name.clone();
+    Ok(Nodes {
+        prefix: told
+            .annotation_prefix
+            .parse()
+            .map_err(|error: PrefixError| invalid(error.to_string()))?,
+        own: own.ok_or_else(|| invalid("node-name is missing".to_owned()))?,
+        config: told.net_config.clone(),
+    })
 }

@@ -31,8 +31,8 @@ pub fn run(args: &[String]) -> Result<()> {
 }
 
 async fn serve(settings: Settings) -> Result<()> {
-    let node = settings.node_name.clone().or_else(|| std::env::var("NODE_NAME").ok());
-    let node = node.filter(|name| !name.is_empty()).unwrap_or_else(host_name);
+    let node = settings.node_name.clone().unwrap_or_else(host_name);
+    let settings = Settings { node_name: Some(node.clone()), ..settings };
     let board = Board::new(node, settings.store.name());
     let notifier = notifier()?;
     let told = async {

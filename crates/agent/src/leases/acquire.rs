@@ -11,6 +11,7 @@ use overlay::{PerFamily, Prefixes};
 use store::{Entry, Error, Revision, Snapshot, Written};
 
 use super::Leases;
+use super::layout::Layout;
 
 /// flannel's. A node that is away for longer has lost its subnet.
 pub const TIME_TO_LIVE: Duration = Duration::from_secs(24 * 60 * 60);
@@ -46,6 +47,8 @@ pub enum AcquireError {
     Store(#[from] Error),
     #[error(transparent)]
     Choice(#[from] allocate::Error),
+    #[error("{0}")]
+    NotYet(String),
     #[error("other nodes took every subnet that this one chose, {TRIES} times in a row")]
     Races,
 }
@@ -91,8 +94,12 @@ impl Leases {
         want: &Want<'_>,
         try_number: usize,
     ) -> Result<Option<Held>, AcquireError> {
+        let keys = match &self.layout {
+            Layout::Keys(keys) => keys,
+            Layout::Nodes(nodes) => return self.annotate(nodes, snapshot, want).await,
+        };
         let taken: Vec<allocate::Entry> =
-            snapshot.entries.iter().filter_map(|entry| self.keys.taken(entry)).collect();
+            snapshot.entries.iter().filter_map(|entry| keys.taken(entry)).collect();
         let random = want.random.wrapping_add(try_number as u64);
         let asker = Asker { public: want.attributes.public, previous: want.previous, random };
         let (subnets, is_reservation, written) = match allocate::choose(want.pools, &taken, &asker)?
@@ -107,7 +114,7 @@ impl Leases {
                         self.store.delete(&entry.key, Some(entry.revision)).await?;
                     }
                 }
-                let key = self.keys.lease(&print_key(&subnets));
+                let key = self.layout.lease(&print_key(&subnets));
                 let value = want.attributes.print();
                 let created = self.store.create(&key, value.as_bytes(), Some(TIME_TO_LIVE)).await?;
                 (subnets, false, created)
@@ -125,6 +132,7 @@ impl Leases {
     /// Two keys of both families may differ in one of them and have the other in common, and the
     /// store takes both. The older one stays.
     async fn is_undisputed(&self, held: &Held) -> Result<bool, Error> {
+        let Layout::Keys(keys) = &self.layout else { return Ok(true) };
         if held.lease.subnets.iter().count() < 2 {
             return Ok(true);
         }
@@ -133,7 +141,7 @@ impl Leases {
         let is_older = |entry: &&Entry| own.is_none_or(|own| entry.created < own);
         let mut older = snapshot.entries.iter().filter(is_older);
         Ok(!older.any(|entry| {
-            let taken = self.keys.taken(entry);
+            let taken = keys.taken(entry);
             taken.is_some_and(|taken| overlap(&taken.subnets, &held.lease.subnets))
         }))
     }
@@ -145,7 +153,11 @@ impl Leases {
         held: &Held,
         want: &Want<'_>,
     ) -> Result<Option<Held>, AcquireError> {
-        let entry = self.store.get(&self.keys.lease(&held.name)).await?;
+        // Of a cluster's nodes the name tells whose a lease is.
+        if !self.are_chosen() {
+            return Ok(None);
+        }
+        let entry = self.store.get(&self.layout.lease(&held.name)).await?;
         let is_ours = |entry: &Entry| entry.revision == held.revision;
         let Some(entry) = entry.filter(is_ours) else { return Ok(None) };
         if !allocate::fits(want.pools, &held.lease.subnets) {
@@ -161,7 +173,7 @@ impl Leases {
     }
 
     fn entry<'a>(&self, snapshot: &'a Snapshot, subnets: &Prefixes) -> Option<&'a Entry> {
-        let key = self.keys.lease(&print_key(subnets));
+        let key = self.layout.lease(&print_key(subnets));
         snapshot.entries.iter().find(|entry| entry.key == key)
     }
 
@@ -178,7 +190,10 @@ impl Leases {
     /// Starts the time to live anew. A lease that somebody has written over is written again if it
     /// is still this node's.
     pub async fn renew(&self, held: &mut Held) -> Result<Renewal, Error> {
-        let key = self.keys.lease(&held.name);
+        if let Layout::Nodes(nodes) = &self.layout {
+            return self.annotate_again(nodes, held).await;
+        }
+        let key = self.layout.lease(&held.name);
         let mut written = self.store.keep(&key, held.revision).await?;
         if let Written::Conflict(Some(entry)) = &written {
             let public = Attributes::parse(&entry.value).map(|attributes| attributes.public);
@@ -201,6 +216,6 @@ impl Leases {
         if held.is_reservation {
             return Ok(());
         }
-        self.store.delete(&self.keys.lease(&held.name), Some(held.revision)).await.map(drop)
+        self.store.delete(&self.layout.lease(&held.name), Some(held.revision)).await.map(drop)
     }
 }

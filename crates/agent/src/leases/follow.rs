@@ -25,7 +25,7 @@ pub struct Follow {
 
 impl Follow {
     pub(super) fn new(leases: Leases, after: Revision) -> Self {
-        let watch = Some(leases.store.watch(&leases.keys.all(), after));
+        let watch = Some(leases.store.watch(&leases.layout.all(), after));
         Self { leases, watch, revision: after }
     }
 
@@ -47,9 +47,9 @@ impl Follow {
                 Watched::Compacted => self.watch = None,
                 Watched::Changes { events, revision } => {
                     self.revision = revision;
-                    let keys = &self.leases.keys;
+                    let layout = &self.leases.layout;
                     let seen: Vec<Seen> =
-                        events.iter().filter_map(|event| keys.changed(event)).collect();
+                        events.iter().filter_map(|event| layout.changed(event)).collect();
                     return Ok(News::Changes(seen));
                 }
             }

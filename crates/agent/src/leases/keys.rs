@@ -2,7 +2,7 @@
 //! Which key is what. Pure.
 
 use overlay::lease::{self, Lease};
-use store::{Entry, Event};
+use store::Entry;
 
 use super::{NodeSeen, NodeState, Seen};
 
@@ -51,19 +51,6 @@ impl Keys {
         Some(Seen::Node(NodeSeen { name: name.to_owned(), revision: entry.revision, state }))
     }
 
-    /// What an event says.
-    pub fn changed(&self, event: &Event) -> Option<Seen> {
-        match event {
-            Event::Put(entry) => self.seen(entry),
-            Event::Deleted { key, .. } if *key == self.config() => Some(Seen::Config(None)),
-            Event::Deleted { key, revision } => {
-                let name = self.name(key)?.to_owned();
-                let state = NodeState::Gone;
-                Some(Seen::Node(NodeSeen { name, revision: *revision, state }))
-            }
-        }
-    }
-
     /// The entry as the choice of a subnet sees it: one whose value is damaged is taken all the same.
     pub fn taken(&self, entry: &Entry) -> Option<overlay::allocate::Entry> {
         let name = self.name(&entry.key)?;
@@ -79,8 +66,9 @@ impl Keys {
 
 #[cfg(test)]
 mod tests {
-    use store::Revision;
+    use store::{Event, Revision};
 
+    use super::super::layout::Layout;
     use super::*;
 
     fn entry(key: &str, value: &str) -> Entry {
@@ -119,7 +107,7 @@ mod tests {
         assert_eq!(keys.seen(&entry("/n/other", "")), None);
         let gone = |key: &str| {
             let event = Event::Deleted { key: key.to_owned(), revision: Revision(9) };
-            keys.changed(&event)
+            Layout::Keys(keys.clone()).changed(&event)
         };
         assert_eq!(gone("/n/config"), Some(Seen::Config(None)));
         assert!(matches!(

@@ -113,6 +113,8 @@ pub struct Kubernetes {
     pub api_url: Option<String>,
     /// A kubeconfig.
     pub kubeconfig: Option<PathBuf>,
+    /// Where a pod finds the API, if this is one.
+    pub service: Option<String>,
     /// Prefix of annotations, with its slash and, where there is more, its dash.
     pub annotation_prefix: String,
     /// net-conf.json.
@@ -243,6 +245,7 @@ fn kubernetes(told: &Words<'_>) -> Result<Kubernetes, Error> {
     Ok(Kubernetes {
         api_url: told.text("kube-api-url"),
         kubeconfig: told.text("kubeconfig-file").map(PathBuf::from),
+        service: None,
         annotation_prefix,
         net_config: told.path("net-config-path"),
         sets_condition: told.switch("set-node-network-unavailable")?,

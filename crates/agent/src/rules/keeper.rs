@@ -14,6 +14,9 @@ use super::{Outcome, Rules, RulesConf};
 /// After the first change of others until it is mended: whoever writes rules writes several.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// Between two comparisons at least: somebody may keep undoing them.
+const DISTANCE: Duration = Duration::from_millis(100);
+
 /// Rules, and an ear for what others do to them. It acts in the network namespace of the thread that
 /// opened it.
 #[derive(Debug)]
@@ -23,14 +26,17 @@ pub struct Keeper {
     events: Option<AsyncFd<Events>>,
     every: Duration,
     due: Instant,
+    /// When all was compared.
+    last: Instant,
 }
 
 impl Keeper {
     /// Opens sockets in the calling thread's namespace. All is compared at least once in `every`.
     pub fn open(mark: &str, every: Duration) -> kernel::Result<Self> {
         let events = watched(Events::listen()?)?;
-        let due = Instant::now() + every;
-        Ok(Self { rules: Rules::open(mark)?, events: Some(events), every, due })
+        let last = Instant::now();
+        let (rules, due) = (Rules::open(mark)?, last + every);
+        Ok(Self { rules, events: Some(events), every, due, last })
     }
 
     /// The rules themselves.
@@ -49,11 +55,13 @@ impl Keeper {
             tokio::select! {
                 is_ours = hear(&mut self.events, &self.rules) => {
                     if is_ours {
-                        self.due = self.due.min(Instant::now() + PAUSE);
+                        let mend = (Instant::now() + PAUSE).max(self.last + DISTANCE);
+                        self.due = self.due.min(mend);
                     }
                 }
                 () = sleep_until(self.due) => {
-                    self.due = Instant::now() + self.every;
+                    self.last = Instant::now();
+                    self.due = self.last + self.every;
                     let outcome = self.rules.compare();
                     if outcome != Outcome::default() {
                         return outcome;

@@ -27,22 +27,25 @@ impl Worker {
     /// Begins a session: the node has a lease, and the kernel is what the network wants.
     pub async fn begin(&mut self) -> Result<Session, End> {
         let mut snapshot = self.snapshot().await?;
-        if configuration(&self.leases.understand(&snapshot)).is_none() {
+        if self.configuration(&self.leases.understand(&snapshot))?.is_none() {
             self.offer_configuration().await?;
             snapshot = self.snapshot().await?;
         }
         let revision = snapshot.revision;
         let seen = self.leases.understand(&snapshot);
         let wrong = |why: String| End::wait(Part::Config, why, Some(revision));
-        let Some(conf_text) = configuration(&seen) else {
-            let key = self.leases.config_key();
-            return Err(wrong(format!(
-                "the network has no configuration: put one under the key {key}, or give it as net-config"
-            )));
+        let Some(conf_text) = self.configuration(&seen)? else {
+            let place = self.leases.config_place();
+            let why = format!("the network has no configuration: {place} is where it should be");
+            return Err(wrong(why));
         };
         let written = NetConfConf::read(&conf_text).map_err(|error| wrong(error.to_string()))?;
         let conf = written.understand().map_err(|error| wrong(error.to_string()))?;
-        let pools = written.pools().map_err(|error| wrong(error.to_string()))?;
+        let pools = match self.leases.are_chosen() {
+            true => written.pools().map_err(|error| wrong(error.to_string()))?,
+            false => PerFamily::default(),
+        };
+        self.own = self.leases.own(&snapshot)?;
         let chosen = self.underlay(&conf)?;
         let wireguard_key = self.wireguard_key(&conf).await?;
         let attributes = self.attributes(&conf, &chosen, &seen, wireguard_key)?;
@@ -60,6 +63,14 @@ impl Worker {
         self.program_all(&mut session, seen).await?;
         self.set_rules(&session);
         Ok(session)
+    }
+
+    fn configuration(&self, seen: &[Seen]) -> Result<Option<String>, End> {
+        let read = self.leases.configuration(seen);
+        read.map_err(|error| {
+            let place = self.leases.config_place();
+            End::wait(Part::Config, format!("read {place}: {error}"), None)
+        })
     }
 
     async fn snapshot(&self) -> Result<Snapshot, End> {
@@ -84,7 +95,7 @@ impl Worker {
     pub(super) fn underlay(&self, conf: &NetConf) -> Result<Underlay, End> {
         let settings = &self.settings;
         let facts = Netlink::open()
-            .and_then(|nl| Facts::read(&nl, settings.can_reach, Vec::new()))
+            .and_then(|nl| Facts::read(&nl, settings.can_reach, self.own.internal.clone()))
             .map_err(|error| End::wait(Part::Underlay, error.to_string(), None))?;
         let mut reason = None;
         for (ipv4, ipv6) in carriers(conf) {
@@ -94,8 +105,8 @@ impl Worker {
                 interfaces: &settings.interfaces,
                 patterns: &settings.interface_patterns,
                 can_reach: settings.can_reach,
-                public_v4: settings.public_ipv4,
-                public_v6: settings.public_ipv6,
+                public_v4: self.own.overwrites.node.v4.or(settings.public_ipv4),
+                public_v6: self.own.overwrites.node.v6.or(settings.public_ipv6),
             };
             match underlay::choose(&wish, &facts) {
                 Ok(underlay) => return Ok(underlay),
@@ -134,9 +145,11 @@ impl Worker {
         seen: &[Seen],
         wireguard_key: Option<Key>,
     ) -> Result<Attributes, End> {
-        let public = Addresses { v4: underlay.public_v4, v6: underlay.public_v6 };
+        let told = self.own.overwrites.public;
+        let public =
+            Addresses { v4: told.v4.or(underlay.public_v4), v6: told.v6.or(underlay.public_v6) };
         let texts: Vec<String> = public.iter().map(|address| address.to_string()).collect();
-        let seed = texts.join(" ");
+        let seed = self.leases.identity().map_or_else(|| texts.join(" "), str::to_owned);
         let identity = Identity {
             seed: seed.as_bytes(),
             addresses: Addresses { v4: underlay.local_v4, v6: underlay.local_v6 },
@@ -223,13 +236,6 @@ impl From<AcquireError> for End {
             other => Self::wait(Part::Lease, other.to_string(), None),
         }
     }
-}
-
-fn configuration(seen: &[Seen]) -> Option<String> {
-    seen.iter().find_map(|one| match one {
-        Seen::Config(text) => text.clone(),
-        Seen::Node(_) => None,
-    })
 }
 
 /// Nodes that take part: name, since when, lease.
