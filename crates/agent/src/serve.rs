@@ -126,7 +126,7 @@ pub fn both(
         served.spawn(over_socket(socket, board.clone()));
     }
     async move {
-        served.join_next().await;
+        while served.join_next().await.is_some() {}
         std::future::pending::<()>().await;
     }
 }
