@@ -12,7 +12,7 @@ use overlay::Prefixes;
 use overlay::lease::annotations::PrefixError;
 use store::embedded::Embedded;
 use store::etcd::{Credentials, Etcd, EtcdConf, Identity, Tls};
-use store::kubernetes::{Access, Kubernetes, KubernetesConf, SERVICE_ACCOUNT};
+use store::kubernetes::{Access, Condition, Kubernetes, KubernetesConf, SERVICE_ACCOUNT};
 use store::{Revision, Store};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, interval, sleep_until};
@@ -64,6 +64,10 @@ pub(crate) struct Worker {
     /// What Kubernetes says of this node.
     pub(crate) own: OwnNode,
     pub(crate) mark: String,
+    /// What the command before the start has printed, where the backend has one.
+    pub(crate) extension_output: Option<String>,
+    /// Where nodes are Kubernetes'.
+    pub(crate) cluster: Option<Kubernetes>,
 }
 
 /// Works until it is dropped, or cannot begin. What it has made in the kernel stays.
@@ -89,6 +93,23 @@ pub async fn run(settings: Settings, board: Board) -> Result<Infallible, Error> 
     }
 }
 
+/// What an agent with these settings would do now, a line each; those after a `#` are in its way. Nothing is
+/// changed.
+pub async fn dry_run(settings: Settings, board: Board) -> Result<Vec<String>, DryError> {
+    let (_, verdicts) = unbounded_channel();
+    let mut worker = Worker::start(settings, board, None, verdicts).await?;
+    worker.preview().await.map_err(|end| DryError::NotYet(end.why))
+}
+
+/// Why nothing can be told.
+#[derive(Debug, thiserror::Error)]
+pub enum DryError {
+    #[error(transparent)]
+    Start(#[from] Error),
+    #[error("an agent would wait: {0}")]
+    NotYet(String),
+}
+
 impl Worker {
     async fn start(
         settings: Settings,
@@ -96,8 +117,8 @@ impl Worker {
         paths: Option<UnboundedSender<path::Command>>,
         verdicts: UnboundedReceiver<Verdict>,
     ) -> Result<Self, Error> {
-        let leases = open(&settings).await?;
-        let mark = "podwire".to_owned();
+        let (leases, cluster) = open(&settings).await?;
+        let mark = settings.mark.clone();
         let options = Options {
             mark: mark.clone(),
             previous: Vec::new(),
@@ -118,6 +139,8 @@ impl Worker {
             held: None,
             own: OwnNode::default(),
             mark,
+            extension_output: None,
+            cluster,
         })
     }
 
@@ -168,6 +191,22 @@ impl Worker {
         }
     }
 
+    /// Kubernetes keeps pods away from a node until somebody says that its network is there.
+    pub(crate) async fn tell_cluster(&self) {
+        let StoreChoice::Kubernetes(told) = &self.settings.store else { return };
+        let (Some(cluster), true) = (&self.cluster, told.sets_condition) else { return };
+        let node = self.settings.node_name.as_deref().unwrap_or_default();
+        let condition = Condition {
+            kind: "NetworkUnavailable".to_owned(),
+            status: "False".to_owned(),
+            reason: "PodwireIsUp".to_owned(),
+            message: "podwire is running on this node".to_owned(),
+        };
+        if let Err(error) = cluster.set_condition(node, &condition).await {
+            tracing::warn!(error = chain(&error), "the node's condition was not set");
+        }
+    }
+
     /// Has the kernel thread do something.
     pub(crate) async fn kernel(
         &self,
@@ -206,16 +245,19 @@ async fn news(follow: &mut Option<Follow>) {
     }
 }
 
-async fn open(settings: &Settings) -> Result<Leases, store::Error> {
+pub(crate) async fn open(
+    settings: &Settings,
+) -> Result<(Leases, Option<Kubernetes>), store::Error> {
     let (store, prefix): (Arc<dyn Store>, &str) = match &settings.store {
         StoreChoice::Embedded(path) => (Arc::new(Embedded::open(path).await?), PREFIX),
         StoreChoice::Etcd(etcd) => (Arc::new(Etcd::new(&etcd_conf(etcd))?), &etcd.prefix),
         StoreChoice::Kubernetes(told) => {
             let store = Kubernetes::open(&kubernetes_conf(told)?).await?;
-            return Ok(Leases::of_nodes(Arc::new(store), nodes(settings, told)?));
+            let leases = Leases::of_nodes(Arc::new(store.clone()), nodes(settings, told)?);
+            return Ok((leases, Some(store)));
         }
     };
-    Ok(Leases::new(store, prefix))
+    Ok((Leases::new(store, prefix), None))
 }
 
 fn etcd_conf(told: &options::Etcd) -> EtcdConf {

@@ -4,9 +4,13 @@
 //! notice nothing of it.
 
 mod begin;
+mod extension;
 mod follow;
 mod paths;
 mod post;
+mod prepare;
+mod preview;
+mod remember;
 mod rules;
 
 use std::collections::BTreeMap;

@@ -85,15 +85,29 @@ pub fn run_tool(
     stdin: &[u8],
     timeout: Duration,
 ) -> Result<Vec<u8>, Error> {
+    let argv: Vec<String> = [name].iter().chain(args).map(|word| (*word).to_owned()).collect();
+    run_command(&argv, &[], stdin, timeout)
+}
+
+/// Runs a command of an administrator's, with these variables besides our own: a program by its path, or by
+/// name as a tool of the system is found.
+pub fn run_command(
+    argv: &[String],
+    env: &[(&str, String)],
+    stdin: &[u8],
+    timeout: Duration,
+) -> Result<Vec<u8>, Error> {
+    let (name, args) = argv.split_first().ok_or_else(|| Error::internal("no command"))?;
     let failed = |doing: &str, cause: io::Error| {
         Error::because(Code::INTERNAL, format!("{doing} {name}"), &cause)
     };
-    let program = find_tool(name).ok_or_else(|| {
+    let by_path = Some(PathBuf::from(name)).filter(|_| name.contains('/'));
+    let program = by_path.or_else(|| find_tool(name)).ok_or_else(|| {
         Error::internal(format!("there is no program {name}"))
             .with_details("it was looked for in PATH, /usr/sbin and /sbin")
     })?;
     let deadline = Instant::now().checked_add(timeout);
-    let mut child = start_tool(&program, args).map_err(|cause| failed("start", cause))?;
+    let mut child = start_tool(&program, args, env).map_err(|cause| failed("start", cause))?;
     match converse(&mut child, stdin, deadline) {
         Ok(Some((output, status))) if status.success() => Ok(output.stdout),
         Ok(Some((output, status))) => {
@@ -127,9 +141,13 @@ fn find_tool(name: &str) -> Option<PathBuf> {
     files.find(|file| file.is_file())
 }
 
-#[expect(clippy::disallowed_methods, reason = "iptables is a program")]
-fn start_tool(program: &Path, args: &[&str]) -> io::Result<Child> {
+#[expect(
+    clippy::disallowed_methods,
+    reason = "iptables and commands of administrators are programs"
+)]
+fn start_tool(program: &Path, args: &[String], env: &[(&str, String)]) -> io::Result<Child> {
     let mut command = Command::new(program);
+    command.envs(env.iter().map(|(name, value)| (name, value)));
     command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.process_group(0).spawn()
 }

@@ -15,25 +15,50 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::output;
 
-/// Runs until a signal ends it.
+/// Runs until a signal ends it; with `--dry-run` it only tells what it would do.
 pub fn run(args: &[String]) -> Result<()> {
-    let var = |name: &str| std::env::var(name).ok();
-    let settings = match options::understand(args, var, |path| std::fs::read_to_string(path))? {
-        Asked::Help => return output::print(&help()),
-        Asked::Version => {
-            return output::print(&format!("podwire {}\n", env!("CARGO_PKG_VERSION")));
-        }
-        Asked::Run(settings) => *settings,
-    };
+    let Some(settings) = understand(args, AGENT)? else { return Ok(()) };
     log(&settings)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(serve(settings))
+    let board = Board::new(settings.node_name.clone().unwrap_or_default(), settings.store.name());
+    match settings.dry_run {
+        true => {
+            let lines = runtime()?.block_on(agent::run::dry_run(settings, board))?;
+            output::print(&lines.iter().map(|line| format!("{line}\n")).collect::<String>())
+        }
+        false => runtime()?.block_on(serve(settings, board)),
+    }
 }
 
-async fn serve(settings: Settings) -> Result<()> {
-    let node = settings.node_name.clone().unwrap_or_else(host_name);
-    let settings = Settings { node_name: Some(node.clone()), ..settings };
-    let board = Board::new(node, settings.store.name());
+/// Removes every trace of an agent with these options.
+pub fn clean(args: &[String]) -> Result<()> {
+    let Some(settings) = understand(args, CLEANUP)? else { return Ok(()) };
+    let cleaned = runtime()?.block_on(agent::cleanup::cleanup(&settings))?;
+    let lines = cleaned.done.iter().map(|line| format!("{line}\n")).collect::<String>();
+    output::print(if lines.is_empty() { "there was nothing to remove\n" } else { &lines })?;
+    anyhow::ensure!(cleaned.failed.is_empty(), "{}", cleaned.failed.join("; "));
+    Ok(())
+}
+
+/// The options, with this machine's name where none was told; none where they asked for help alone.
+fn understand(args: &[String], about: &str) -> Result<Option<Settings>> {
+    let var = |name: &str| std::env::var(name).ok();
+    match options::understand(args, var, |path| std::fs::read_to_string(path))? {
+        Asked::Help => output::print(&help(about)).map(|()| None),
+        Asked::Version => {
+            output::print(&format!("podwire {}\n", env!("CARGO_PKG_VERSION"))).map(|()| None)
+        }
+        Asked::Run(mut settings) => {
+            settings.node_name.get_or_insert_with(host_name);
+            Ok(Some(*settings))
+        }
+    }
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
+}
+
+async fn serve(settings: Settings, board: Board) -> Result<()> {
     let notifier = notifier()?;
     let told = async {
         match &notifier {
@@ -95,10 +120,20 @@ fn log(settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-fn help() -> String {
+const AGENT: &str = "\
+Connects this node's pods to those of other nodes, as flanneld does.
+
+Usage: podwire agent [OPTIONS]";
+
+const CLEANUP: &str = "\
+Removes every trace of an agent from this node: devices, routes, rules, files, and its lease.
+Give it the options that the agent had.
+
+Usage: podwire cleanup [OPTIONS]";
+
+fn help(about: &str) -> String {
     format!(
-        "Connects this node's pods to those of other nodes, as flanneld does.\n\n\
-         Usage: podwire agent [OPTIONS]\n\n\
+        "{about}\n\n\
          Each option can also be a variable (FLANNELD_IFACE, PODWIRE_STORE) or a key of the TOML\n\
          file that --config names.\n\nOptions:\n{}",
         options::help()

@@ -61,6 +61,19 @@ Examples:
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTION")]
         args: Vec<String>,
     },
+    /// Remove every trace of an agent from this node
+    #[command(
+        disable_help_flag = true,
+        after_help = "\
+Examples:
+  podwire cleanup                                       an agent without options
+  podwire cleanup --config /etc/podwire/agent.toml      one with options from a file"
+    )]
+    Cleanup {
+        /// Options that the agent had.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTION")]
+        args: Vec<String>,
+    },
     /// Attach namespaces to networks, as cnitool does
     #[command(subcommand)]
     Net(NetCommand),

@@ -47,6 +47,7 @@ fn called_as() -> Option<&'static cni::Plugin> {
 fn run(cli: &Cli) -> Result<ExitCode> {
     match &cli.command {
         Command::Agent { args } => agent::run(args)?,
+        Command::Cleanup { args } => agent::clean(args)?,
         Command::Net(command) => net::run(command, cli.output)?,
         Command::Pod(command) => return pod::run(command, cli.output),
         Command::Status(asked) => return node::status(asked, cli.output),

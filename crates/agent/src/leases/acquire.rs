@@ -211,6 +211,40 @@ impl Leases {
         }
     }
 
+    /// Which lease would be taken, and whether the node has it already. Nothing is written.
+    pub fn preview(
+        &self,
+        snapshot: &Snapshot,
+        want: &Want<'_>,
+    ) -> Result<(Lease, bool), AcquireError> {
+        let keys = match &self.layout {
+            Layout::Keys(keys) => keys,
+            Layout::Nodes(nodes) => return nodes.preview(snapshot, want),
+        };
+        let taken: Vec<allocate::Entry> =
+            snapshot.entries.iter().filter_map(|entry| keys.taken(entry)).collect();
+        let asker =
+            Asker { public: want.attributes.public, previous: want.previous, random: want.random };
+        let (subnets, is_kept) = match allocate::choose(want.pools, &taken, &asker)? {
+            Choice::Keep { subnets, .. } => (subnets, true),
+            Choice::Create { subnets, .. } => (subnets, false),
+        };
+        Ok((Lease { subnets, attributes: want.attributes.clone() }, is_kept))
+    }
+
+    /// Gives back the lease that an agent has written down as `text`, if it is as it was left. Tells its
+    /// name.
+    pub async fn release_written(&self, text: &str) -> Result<Option<String>, Error> {
+        let Some((name, value)) = text.trim_end().split_once(' ') else { return Ok(None) };
+        let key = self.layout.lease(name);
+        let Some(entry) = self.store.get(&key).await? else { return Ok(None) };
+        if !entry.expires || entry.value != value.as_bytes() {
+            return Ok(None);
+        }
+        let written = self.store.delete(&key, Some(entry.revision)).await?;
+        Ok(written.is_done().then(|| name.to_owned()))
+    }
+
     /// Gives the lease back; a reservation stays.
     pub async fn release(&self, held: &Held) -> Result<(), Error> {
         if held.is_reservation {

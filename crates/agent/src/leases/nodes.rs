@@ -69,6 +69,16 @@ impl Nodes {
         })
     }
 
+    pub(super) fn preview(
+        &self,
+        snapshot: &Snapshot,
+        want: &Want<'_>,
+    ) -> Result<(Lease, bool), AcquireError> {
+        let before = self.own_node(self.own_entry(snapshot)?)?;
+        let (after, lease) = self.with(&before, want.attributes)?;
+        Ok((lease, before == after))
+    }
+
     fn own_entry<'a>(&self, snapshot: &'a Snapshot) -> Result<&'a Entry, AcquireError> {
         let key = self.lease(&self.own);
         let found = snapshot.entries.iter().find(|entry| entry.key == key);

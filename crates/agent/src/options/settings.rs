@@ -42,6 +42,8 @@ pub struct Settings {
     pub blackhole: bool,
     /// The CNI configuration to keep, if any.
     pub cni_conf: Option<PathBuf>,
+    /// The alias of our devices, and more.
+    pub mark: String,
     /// What survives a reboot.
     pub state_dir: PathBuf,
     /// Sockets.
@@ -152,6 +154,7 @@ impl Settings {
             cni_conf: told
                 .text("cni-conf-dir")
                 .map(|directory| PathBuf::from(directory).join(told.path("cni-conf-name"))),
+            mark: told.text("mark").unwrap_or_default(),
             state_dir: told.path("state-dir"),
             run_dir: told.path("run-dir"),
             multicast: told.switch("multicast")?,

@@ -172,6 +172,12 @@ pub static OPTIONS: &[Spec] = &[
         "write the network's CNI configuration there while this node is ready",
     ),
     ours("cni-conf-name", Text, "10-podwire.conflist", "its name"),
+    ours(
+        "mark",
+        Text,
+        "podwire",
+        "whose devices, next hops and rules are this agent's; each network of a node has its own",
+    ),
     ours("state-dir", Text, "/var/lib/podwire", "keys and other things that survive a reboot"),
     ours("run-dir", Text, "/run/podwire", "the socket that plugins and commands ask"),
     ours(

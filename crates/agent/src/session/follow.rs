@@ -67,7 +67,7 @@ impl Worker {
         if !updates.is_empty() {
             let names = names(&updates);
             let outcome = self.kernel(|reconciler| reconciler.set_peers(updates)).await?;
-            self.post(session, &outcome, false);
+            self.post(session, &outcome, false).await;
             self.look_at_ways(Some(names)).await?;
         }
         Ok(())
@@ -99,7 +99,7 @@ impl Worker {
                 if *lease == session.held.lease =>
             {
                 session.held.revision = session.held.revision.max(revision);
-                self.held = Some(session.held.clone());
+                self.hold(&session.held);
                 Ok(())
             }
             // An older state, before we wrote.
@@ -113,7 +113,7 @@ impl Worker {
             Ok(Renewal::Done) => {
                 tracing::info!(lease = session.held.name, "renewed");
                 session.renew_at = self.renewal(&session.held);
-                self.held = Some(session.held.clone());
+                self.hold(&session.held);
                 Ok(())
             }
             Ok(Renewal::Lost) => {
@@ -138,7 +138,7 @@ impl Worker {
         match report {
             None => Err(End::wait(Part::Kernel, "the kernel thread has ended", None)),
             Some(Report::Repaired(outcome)) => {
-                self.post(session, &outcome, true);
+                self.post(session, &outcome, true).await;
                 // A device that is new, or a way that is another, is worth a look.
                 self.look_at_ways(None).await
             }

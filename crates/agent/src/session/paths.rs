@@ -57,7 +57,7 @@ impl Worker {
         if !outcome.changes.is_empty() {
             self.board.repaired(Kind::Path, format!("{subnet} has a path of MTU {mtu:?}"));
         }
-        self.post(session, &outcome, false);
+        self.post(session, &outcome, false).await;
         Ok(())
     }
 }

@@ -13,7 +13,7 @@ use crate::subnet_env;
 
 impl Worker {
     /// Posts an outcome; `is_repair` where others had broken what was changed.
-    pub(super) fn post(&mut self, session: &mut Session, outcome: &Outcome, is_repair: bool) {
+    pub(super) async fn post(&mut self, session: &mut Session, outcome: &Outcome, is_repair: bool) {
         for change in &outcome.changes {
             if is_repair {
                 tracing::warn!(%change, "repaired");
@@ -29,6 +29,7 @@ impl Worker {
             session.pod_mtu = outcome.pod_mtu;
             self.tell_plugins(session);
         }
+        self.tell_commands(session, &outcome.changes).await;
     }
 
     fn post_failures(&self, outcome: &Outcome) {
@@ -54,10 +55,10 @@ impl Worker {
         };
         match subnet_env::write(&self.settings.subnet_file, &env) {
             Ok(_) => {
-                self.board.solved(Part::Config);
+                self.board.solved(Part::Files);
                 self.board.set_session(Some(session.shown(&self.mark, env.mtu)));
             }
-            Err(error) => self.board.problem(Part::Config, chain(&error)),
+            Err(error) => self.board.problem(Part::Files, chain(&error)),
         }
     }
 }

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a session needs before it has a lease: configuration, underlay, and what the node tells of itself.
+//! Nothing of the network is changed here.
+
+use kernel::{Family, Netlink};
+use overlay::lease::{Attributes, Lease};
+use overlay::netconf::{Backend, Mode, NetConf, NetConfConf, Pool};
+use overlay::plan;
+use overlay::publish::{self, Identity};
+use overlay::{Addresses, Key, PerFamily};
+use store::Snapshot;
+
+use super::{End, chain};
+use crate::board::Part;
+use crate::keys;
+use crate::leases::{NodeState, Seen, Want};
+use crate::reconcile::{Secrets, public_key};
+use crate::run::Worker;
+use crate::underlay::{self, Facts, Underlay, Wish};
+
+/// All of it.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub conf: NetConf,
+    /// Where nodes choose their subnets; none where they are given them.
+    pub pools: PerFamily<Pool>,
+    pub chosen: Underlay,
+    pub attributes: Attributes,
+    pub seen: Vec<Seen>,
+}
+
+impl Worker {
+    /// From what the store says and the interfaces are.
+    pub(crate) async fn prepare(
+        &mut self,
+        snapshot: &Snapshot,
+        conf_text: &str,
+    ) -> Result<Prepared, End> {
+        let wrong = |why: String| End::wait(Part::Config, why, Some(snapshot.revision));
+        let written = NetConfConf::read(conf_text).map_err(|error| wrong(error.to_string()))?;
+        let conf = written.understand().map_err(|error| wrong(error.to_string()))?;
+        let pools = match self.leases.are_chosen() {
+            true => written.pools().map_err(|error| wrong(error.to_string()))?,
+            false => PerFamily::default(),
+        };
+        self.own = self.leases.own(snapshot)?;
+        let chosen = self.underlay(&conf)?;
+        let wireguard_key = self.wireguard_key(&conf).await?;
+        self.before_start(&conf).await?;
+        let seen = self.leases.understand(snapshot);
+        let attributes = self.attributes(&conf, &chosen, &seen, wireguard_key)?;
+        Ok(Prepared { conf, pools, chosen, attributes, seen })
+    }
+
+    /// What the node wants of the store.
+    pub(super) fn want<'a>(&self, prepared: &'a Prepared) -> Want<'a> {
+        Want {
+            pools: &prepared.pools,
+            attributes: &prepared.attributes,
+            previous: self.previous(),
+            random: self.random(),
+        }
+    }
+
+    /// The network's configuration, as it was written.
+    pub(super) fn configuration(&self, snapshot: &Snapshot) -> Result<Option<String>, End> {
+        let read = self.leases.configuration(&self.leases.understand(snapshot));
+        read.map_err(|error| {
+            let place = self.leases.config_place();
+            End::wait(Part::Config, format!("read {place}: {error}"), None)
+        })
+    }
+
+    pub(super) async fn snapshot(&self) -> Result<Snapshot, End> {
+        let listed = self.leases.list().await?;
+        self.board.solved(Part::Store);
+        Ok(listed)
+    }
+
+    /// There is none. The one that we were told, if any, is put there, where all nodes find it.
+    pub(super) async fn offer_configuration(&self) -> Result<(), End> {
+        let Some(told) = &self.settings.net_config else { return Ok(()) };
+        let understood = NetConfConf::read(told).and_then(|written| {
+            written.pools()?;
+            written.understand()
+        });
+        understood
+            .map_err(|error| End::wait(Part::Config, format!("net-config: {error}"), None))?;
+        Ok(self.leases.offer_config(told).await?)
+    }
+
+    /// The interface to other nodes, of the families that pods have; else of one that can carry.
+    pub(super) fn underlay(&self, conf: &NetConf) -> Result<Underlay, End> {
+        let settings = &self.settings;
+        let facts = Netlink::open()
+            .and_then(|nl| Facts::read(&nl, settings.can_reach, self.own.internal.clone()))
+            .map_err(|error| End::wait(Part::Underlay, error.to_string(), None))?;
+        let mut reason = None;
+        for (ipv4, ipv6) in carriers(conf) {
+            let wish = Wish {
+                ipv4,
+                ipv6,
+                interfaces: &settings.interfaces,
+                patterns: &settings.interface_patterns,
+                can_reach: settings.can_reach,
+                public_v4: self.own.overwrites.node.v4.or(settings.public_ipv4),
+                public_v6: self.own.overwrites.node.v6.or(settings.public_ipv6),
+            };
+            match underlay::choose(&wish, &facts) {
+                Ok(underlay) => return Ok(underlay),
+                Err(why) => reason = reason.or(Some(why)),
+            }
+        }
+        let why = format!("no interface to other nodes: {}", reason.unwrap_or_default());
+        Err(End::wait(Part::Underlay, why, None))
+    }
+
+    /// The public key, where the backend needs one; the private one is told to the kernel thread.
+    async fn wireguard_key(&self, conf: &NetConf) -> Result<Option<Key>, End> {
+        if !matches!(conf.backend, Backend::Wireguard(_)) {
+            return Ok(None);
+        }
+        let failed = |why: String| End::wait(Part::Kernel, why, None);
+        let flannels = self.settings.subnet_file.with_file_name("wgkey");
+        let private = keys::wireguard(&self.settings.state_dir, &flannels)
+            .map_err(|error| failed(chain(&error)))?;
+        let names = Family::ALL.map(plan::wireguard::device_name);
+        let asked = self.kernel.run(move |reconciler| {
+            let public = public_key(&private, &names);
+            reconciler.set_secrets(Secrets { wireguard: Some(private) });
+            public
+        });
+        let public = asked.await.map_err(|error| failed(error.to_string()))?;
+        let public = public.map_err(|error| failed(error.to_string()))?;
+        Ok(public.map(|key| Key(key.0)))
+    }
+
+    /// What this node tells the others. A hardware address that they know of it already it keeps.
+    fn attributes(
+        &self,
+        conf: &NetConf,
+        underlay: &Underlay,
+        seen: &[Seen],
+        wireguard_key: Option<Key>,
+    ) -> Result<Attributes, End> {
+        let told = self.own.overwrites.public;
+        let public =
+            Addresses { v4: told.v4.or(underlay.public_v4), v6: told.v6.or(underlay.public_v6) };
+        let texts: Vec<String> = public.iter().map(|address| address.to_string()).collect();
+        let seed = self.leases.identity().map_or_else(|| texts.join(" "), str::to_owned);
+        let identity = Identity {
+            seed: seed.as_bytes(),
+            addresses: Addresses { v4: underlay.local_v4, v6: underlay.local_v6 },
+            public,
+            wireguard_key,
+            extension_output: self.extension_output.as_deref(),
+        };
+        let attributes = publish::attributes(conf, &identity)
+            .map_err(|error| End::wait(Part::Underlay, error.to_string(), None))?;
+        let before =
+            leases(seen).find(|(_, _, lease)| lease.attributes.public == attributes.public);
+        Ok(match before {
+            Some((_, _, lease)) => publish::keep_macs(attributes, &lease.attributes),
+            None => attributes,
+        })
+    }
+}
+
+/// Nodes that take part: name, since when, lease.
+pub(super) fn leases(seen: &[Seen]) -> impl Iterator<Item = (&str, u64, &Lease)> {
+    seen.iter().filter_map(|one| match one {
+        Seen::Node(node) => match &node.state {
+            NodeState::In { since, lease } => Some((node.name.as_str(), *since, &**lease)),
+            _ => None,
+        },
+        Seen::Config(_) => None,
+    })
+}
+
+/// Which families the interface is asked to have, the best first.
+fn carriers(conf: &NetConf) -> [(bool, bool); 3] {
+    let has = |family| conf.networks.get(family).is_some();
+    let first = match &conf.backend {
+        Backend::Wireguard(wireguard) if wireguard.mode != Mode::Separate => (true, true),
+        _ => (has(Family::V4), has(Family::V6)),
+    };
+    [first, (true, false), (false, true)]
+}
