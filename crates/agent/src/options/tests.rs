@@ -116,3 +116,35 @@ fn help_names_every_option() {
     let text = help();
     assert!(OPTIONS.iter().all(|spec| text.contains(&format!("--{} ", spec.name))));
 }
+
+const PAGE: &str = include_str!("../../../../docs/agent.md");
+
+#[test]
+fn the_page_has_every_option_as_it_is() {
+    let rows: Vec<String> = OPTIONS
+        .iter()
+        .map(|spec| {
+            let default = match spec.default {
+                "" => "–".to_owned(),
+                default => format!("`{default}`"),
+            };
+            let whose = if spec.is_flannels { " flanneld's |" } else { " |" };
+            format!("| `{}` | {default} | {} |{whose}", spec.name, spec.about)
+        })
+        .collect();
+    assert!(PAGE.contains(&rows.join("\n")), "it should have\n{}", rows.join("\n"));
+}
+
+#[test]
+fn the_pages_file_and_command_are_understood() {
+    let (_, file) = PAGE.split_once("```toml\n").unwrap();
+    let (file, _) = file.split_once("```").unwrap();
+    let settings = asked("--config agent.toml", &[], file).unwrap();
+    let StoreChoice::Etcd(etcd) = &settings.store else { panic!("{:?}", settings.store) };
+    assert_eq!(etcd.endpoints.len(), 2);
+    assert_eq!(settings.masquerade.unwrap().except.len(), 1);
+    let (_, command) = PAGE.split_once("podwire agent --etcd-endpoints").unwrap();
+    let (_, conf) = command.split_once("--net-config '").unwrap();
+    let (conf, _) = conf.split_once('\'').unwrap();
+    overlay::netconf::NetConf::parse(conf).unwrap();
+}
