@@ -19,9 +19,11 @@ mod reconciler;
 mod schedule;
 mod thread;
 mod translate;
+mod wanting;
 
 pub use self::interest::Nudge;
 pub use self::outcome::{Failure, Outcome};
 pub use self::public_key::public_key;
-pub use self::reconciler::{Options, PeerUpdate, Reconciler, Secrets};
+pub use self::reconciler::{Options, Reconciler, Secrets};
 pub use self::thread::{KernelThread, Report, StartError, Stopped};
+pub use self::wanting::PeerUpdate;

@@ -16,12 +16,12 @@ use kernel::neigh::{self, Neigh};
 use kernel::nexthop::Nexthop;
 use kernel::route::{self, PROTOCOL_BOOT};
 use kernel::{IfIndex, IfName};
-use overlay::difference::{FoundRoute, Gateway, NEXTHOPS, PROTOCOL, default_metric};
+use overlay::difference::{FoundRoute, Gateway, PROTOCOL, default_metric};
 use overlay::plan::{Address, Device, DeviceKind, Underlay, Wanted};
 
 use super::found::is_unicast;
 use super::numbers::Numbers;
-use super::reconciler::Wanting;
+use super::wanting::Wanting;
 
 /// What is to be done about changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -57,6 +57,8 @@ pub(super) struct View<'a> {
     pub(super) wanting: &'a Wanting,
     pub(super) numbers: &'a Numbers,
     pub(super) indices: &'a BTreeMap<IfName, IfIndex>,
+    /// Whether nothing has failed.
+    pub(super) is_settled: bool,
 }
 
 /// Without a network, somebody may be waiting for an interface that could hold it up.
@@ -115,13 +117,14 @@ impl View<'_> {
             && link.mtu == underlay.mtu
             && link.is_up()
             && !is_removal;
-        // Routes and next hops go without a word when their link goes down, and are refused until it is up.
         let carries_ours = is_underlay && self.wanting.network.needs_on_link()
             || underlay.on_link.values().any(|name| *name == link.name);
+        // Routes and next hops go without a word when their link goes down, and are refused until it is up.
+        let is_down = is_removal || !link.is_up() || !link.has_carrier();
         Nudge {
-            compare: carries_ours,
+            compare: carries_ours && (is_down || !self.is_settled),
             underlay: is_underlay && !is_as_known,
-            on_link: carries_ours,
+            on_link: carries_ours && is_down,
         }
     }
 
@@ -234,7 +237,11 @@ impl View<'_> {
                     && nexthop.onlink == gateway.onlink;
                 is_removal || !is_same
             }
-            None => !is_removal && nexthop.protocol == PROTOCOL && NEXTHOPS.contains(&nexthop.id),
+            None => {
+                let range = self.wanting.scope.nexthops.as_ref();
+                let is_ours = range.is_some_and(|range| range.contains(&nexthop.id));
+                !is_removal && nexthop.protocol == PROTOCOL && is_ours
+            }
         }
     }
 }

@@ -6,10 +6,51 @@ use std::net::IpAddr;
 
 use kernel::route::{self, KIND_UNICAST};
 use kernel::{IfIndex, IfName, Netlink};
+use overlay::plan::Network;
 
-/// The link of each address that has no gateway in between, asked for all of them at once. `is_ours` tells
-/// of tunnels, which are no link to a peer.
-pub(super) fn look_up(
+use super::wanting::PeerUpdate;
+
+/// Looks up all peers again. Whether anything has changed. `is_ours` tells of tunnels, which are no link to a
+/// peer.
+pub(super) fn refresh(
+    nl: &Netlink,
+    network: &mut Network,
+    is_ours: impl Fn(IfName) -> bool,
+) -> kernel::Result<bool> {
+    if !network.needs_on_link() {
+        return Ok(false);
+    }
+    let addresses: Vec<IpAddr> = network.publics().collect();
+    let found = look_up(nl, &addresses, is_ours)?;
+    Ok(network.set_on_link(found))
+}
+
+/// Looks up addresses that no peer has had.
+pub(super) fn learn(
+    nl: &Netlink,
+    network: &mut Network,
+    updates: &[PeerUpdate],
+    is_ours: impl Fn(IfName) -> bool,
+) -> kernel::Result<()> {
+    if !network.needs_on_link() {
+        return Ok(());
+    }
+    let mut addresses = Vec::new();
+    for update in updates {
+        if let PeerUpdate::Set { lease, .. } = update {
+            let public = lease.attributes.public;
+            addresses.extend(public.iter().filter(|address| !network.has_public(*address)));
+        }
+    }
+    let found = look_up(nl, &addresses, is_ours)?;
+    for address in addresses {
+        network.learn_on_link(address, found.get(&address).copied());
+    }
+    Ok(())
+}
+
+/// The link of each address that has no gateway in between, asked for all of them at once.
+fn look_up(
     nl: &Netlink,
     addresses: &[IpAddr],
     is_ours: impl Fn(IfName) -> bool,

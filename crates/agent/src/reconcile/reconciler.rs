@@ -3,7 +3,6 @@
 //! it, and has to stay on that thread.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 
 use ipnet::IpNet;
 use kernel::events::Event;
@@ -14,7 +13,6 @@ use overlay::difference::{
     Change, Conflict, Difference, Found, NEXTHOPS, Scope, default_metric, difference,
     difference_of_part,
 };
-use overlay::lease::Lease;
 use overlay::plan::extension::ExtensionPeer;
 use overlay::plan::{Network, Update, Wanted};
 
@@ -25,6 +23,7 @@ use super::interest::{self, Nudge, View};
 use super::numbers::Numbers;
 use super::on_link;
 use super::outcome::Outcome;
+use super::wanting::{PeerUpdate, Wanting};
 
 /// What a reconciler needs to know of its user.
 #[derive(Debug, Clone)]
@@ -44,34 +43,6 @@ pub struct Options {
 pub struct Secrets {
     /// WireGuard's.
     pub wireguard: Option<PrivateKey>,
-}
-
-/// News of one peer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PeerUpdate {
-    /// It has come or changed: [`Network::set`].
-    Set {
-        /// Its key in the store, or the node's name.
-        name: String,
-        /// When it came, in a number that all nodes see alike.
-        since: u64,
-        /// What it says.
-        lease: Lease,
-    },
-    /// It has gone.
-    Remove {
-        /// Its name.
-        name: String,
-    },
-    /// The path to one of its subnets carries less than pods send, or does no longer.
-    Narrow {
-        /// Its name.
-        name: String,
-        /// Which of its subnets.
-        subnet: IpNet,
-        /// What the path carries.
-        mtu: Option<u32>,
-    },
 }
 
 /// Reads, compares and changes.
@@ -94,14 +65,6 @@ pub struct Reconciler {
     names: BTreeSet<IfName>,
     indices: BTreeMap<IfName, IfIndex>,
     is_settled: bool,
-}
-
-#[derive(Debug)]
-pub(super) struct Wanting {
-    pub(super) network: Network,
-    pub(super) scope: Scope,
-    /// Where peers are reached, sorted, so that those in a prefix are found.
-    pub(super) publics: BTreeSet<IpAddr>,
 }
 
 impl Reconciler {
@@ -185,7 +148,10 @@ impl Reconciler {
     pub fn set_peers(&mut self, updates: Vec<PeerUpdate>) -> Outcome {
         let Some(mut wanting) = self.wanting.take() else { return Outcome::default() };
         let mut outcome = Outcome::default();
-        if let Err(error) = self.learn_on_link(&mut wanting.network, &updates) {
+        let learnt = on_link::learn(&self.nl, &mut wanting.network, &updates, |name| {
+            self.names.contains(&name)
+        });
+        if let Err(error) = learnt {
             outcome.fail("look up which peers are on a link", error);
         }
         let mut planned = Vec::new();
@@ -263,7 +229,8 @@ impl Reconciler {
     /// Whether a change that was heard of is any of our business.
     pub fn interest(&self, event: &Event) -> Nudge {
         let Some(wanting) = &self.wanting else { return interest::without_network(event) };
-        let view = View { wanting, numbers: &self.numbers, indices: &self.indices };
+        let (numbers, indices, is_settled) = (&self.numbers, &self.indices, self.is_settled);
+        let view = View { wanting, numbers, indices, is_settled };
         interest::of(event, &view)
     }
 
@@ -401,69 +368,7 @@ impl Reconciler {
 
     /// Whether anything has changed.
     fn refresh_on_link(&self, network: &mut Network) -> kernel::Result<bool> {
-        if !network.needs_on_link() {
-            return Ok(false);
-        }
-        let addresses: Vec<IpAddr> = network.publics().collect();
-        let on_link = on_link::look_up(&self.nl, &addresses, |name| self.names.contains(&name))?;
-        Ok(network.set_on_link(on_link))
-    }
-
-    /// Looks up addresses that no peer has had.
-    fn learn_on_link(&self, network: &mut Network, updates: &[PeerUpdate]) -> kernel::Result<()> {
-        if !network.needs_on_link() {
-            return Ok(());
-        }
-        let public = |update: &PeerUpdate| match update {
-            PeerUpdate::Set { lease, .. } => Some(lease.attributes.public),
-            PeerUpdate::Remove { .. } | PeerUpdate::Narrow { .. } => None,
-        };
-        let addresses = updates.iter().filter_map(public);
-        let addresses: Vec<IpAddr> = addresses
-            .flat_map(|both| both.iter().collect::<Vec<_>>())
-            .filter(|address| !network.has_public(*address))
-            .collect();
-        let on_link = on_link::look_up(&self.nl, &addresses, |name| self.names.contains(&name))?;
-        for address in addresses {
-            network.learn_on_link(address, on_link.get(&address).copied());
-        }
-        Ok(())
-    }
-}
-
-impl Wanting {
-    fn update(&mut self, update: PeerUpdate) -> Update {
-        match update {
-            PeerUpdate::Set { name, since, lease } => {
-                let before = self.public_of(&name);
-                let public = lease.attributes.public;
-                let updated = self.network.set(&name, since, lease);
-                self.publics.extend(public.iter());
-                self.forget(&before);
-                updated
-            }
-            PeerUpdate::Remove { name } => {
-                let before = self.public_of(&name);
-                let updated = self.network.remove(&name);
-                self.forget(&before);
-                updated
-            }
-            PeerUpdate::Narrow { name, subnet, mtu } => {
-                self.network.set_path_mtu(&name, subnet, mtu)
-            }
-        }
-    }
-
-    fn public_of(&self, name: &str) -> Vec<IpAddr> {
-        let peer = self.network.peers().get(name);
-        peer.map_or_else(Vec::new, |(_, lease)| lease.attributes.public.iter().collect())
-    }
-
-    /// Addresses that no peer has any more.
-    fn forget(&mut self, addresses: &[IpAddr]) {
-        for address in addresses.iter().filter(|address| !self.network.has_public(**address)) {
-            self.publics.remove(address);
-        }
+        on_link::refresh(&self.nl, network, |name| self.names.contains(&name))
     }
 }
 

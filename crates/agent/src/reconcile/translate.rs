@@ -175,3 +175,6 @@ fn set_peer(key: PublicKey, peer: &WireguardPeer, keeps_endpoint: bool) -> PeerC
         ..PeerChange::new(key, peer.allowed.iter().copied().collect())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,7 @@
 
 mod backends;
 mod node;
+mod own;
 mod peers;
 mod recorded;
 mod repairs;

@@ -165,3 +165,27 @@ fn thousands_go_through_one_call() {
         assert_eq!(route::list(&nl, filter).unwrap().len(), 3000);
     });
 }
+
+#[test]
+fn many_routes_are_looked_up_at_once() {
+    in_netns(|| {
+        let nl = two_links();
+        ip("route add 10.9.0.0/16 via 10.1.2.1");
+        let index = index_of(&nl, "a0");
+        let near = (1..=250).map(|n| addr(&format!("10.1.2.{n}")));
+        let others = ["10.9.1.1", "10.8.1.1", "fd00::7", "fd01::7"].map(addr);
+        let dsts: Vec<IpAddr> = near.chain(others).collect();
+        let found = route::lookup_each(&nl, &dsts).unwrap();
+        assert_eq!(found.len(), dsts.len());
+        for (dst, found) in dsts.iter().zip(&found) {
+            assert_eq!(*found, route::lookup(&nl, *dst), "{dst}");
+        }
+        let is_near = |found: &kernel::Result<Option<Route>>| {
+            let route = found.as_ref().unwrap().as_ref();
+            route.is_some_and(|route| route.gateway.is_none() && route.oif == Some(index))
+        };
+        assert_eq!(found.iter().filter(|found| is_near(found)).count(), 250);
+        assert_eq!(found[250].as_ref().unwrap().as_ref().unwrap().gateway, Some(addr("10.1.2.1")));
+        assert_eq!(found[251], Ok(None));
+    });
+}

@@ -123,6 +123,43 @@ fn every_attribute_of_vxlan_is_told_and_read() {
 }
 
 #[test]
+fn a_vxlan_is_changed_and_stays() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        let nl = underlay();
+        ip("link add other0 type veth peer name other1");
+        ip("link add x type vxlan id 1 dev under0 local 192.0.2.1 dstport 4789 gbp nolearning");
+        let (index, other) = (index_of(&nl, "x"), index_of(&nl, "other0"));
+        let Detail::Vxlan(before) = detail(&nl, "x") else { panic!() };
+        let local = Some("192.0.2.9".parse().unwrap());
+        let wanted = Vxlan { link: Some(other), local, learning: true, ..before };
+        nl.apply([link::set_vxlan(index, &wanted)]).unwrap();
+        assert_eq!(detail(&nl, "x"), Detail::Vxlan(wanted));
+        let shown = ip_json(&Ns::here(), "link show x");
+        let told =
+            [("link", json!("other0")), ("local", json!("192.0.2.9")), ("port", json!(4789))];
+        check_shown(&shown["linkinfo"]["info_data"], &told);
+        assert_eq!(index_of(&nl, "x"), index);
+    });
+}
+
+#[test]
+fn vm_an_ipip_is_changed_and_stays() {
+    in_netns(|| {
+        testkit::not_run_unless!(Link("ipip"));
+        let nl = underlay();
+        nl.apply([link::create(&NewLink::new(name("x"), Kind::Ipip(Ipip::new(HERE))))]).unwrap();
+        let there = Ipv4Addr::new(192, 0, 2, 9);
+        nl.apply([link::set_ipip(name("x"), &Ipip::new(there))]).unwrap();
+        assert_eq!(detail(&nl, "x"), Detail::Ipip(Ipip::new(there)));
+        assert_eq!(
+            ip_json(&Ns::here(), "link show x")["linkinfo"]["info_data"]["local"],
+            "192.0.2.9"
+        );
+    });
+}
+
+#[test]
 fn vm_ipip_is_made_and_read() {
     in_netns(|| {
         testkit::not_run_unless!(Link("ipip"));

@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use kernel::{Family, IfIndex, IfName, MacAddr, route};
+use sha2::{Digest, Sha256};
 
 use crate::family;
 use crate::key::{Key, Psk};
@@ -163,7 +164,7 @@ pub struct Scope {
     pub nexthops_from: u32,
 }
 
-/// Others count from one.
+/// All numbers that any of our agents gives; others count from one.
 pub const NEXTHOPS: RangeInclusive<u32> = 0x7000_0000..=0x7fff_ffff;
 
 impl Scope {
@@ -174,7 +175,10 @@ impl Scope {
             // flannel's default.
             _ => 1,
         };
-        Self::of(mark, vni, conf.networks.iter().collect())
+        let networks = conf.networks.iter().collect();
+        let nexthops = nexthops_of(mark);
+        let nexthops_from = *nexthops.start();
+        Self { nexthops: Some(nexthops), nexthops_from, ..Self::of(mark, vni, networks) }
     }
 
     /// For removing every trace: whatever bears our mark or protocol, wherever it leads.
@@ -211,6 +215,13 @@ impl Scope {
     pub(super) fn has_prefix(&self, prefix: IpNet) -> bool {
         self.networks.iter().any(|network| network.contains(&prefix))
     }
+}
+
+/// The share of an agent: what it finds there and does not want, it removes.
+fn nexthops_of(mark: &str) -> RangeInclusive<u32> {
+    let [share, ..] = Sha256::digest(mark).0;
+    let first = NEXTHOPS.start() + (u32::from(share) << 20);
+    first..=first + 0xf_ffff
 }
 
 /// The metric that the kernel gives where none is asked for.

@@ -5,6 +5,7 @@ mod properties;
 mod world;
 
 use super::*;
+use crate::netconf::NetConf;
 use world::{World, wanted};
 
 fn shown(changes: &[Change]) -> Vec<String> {
@@ -25,8 +26,8 @@ fn everything_is_made_in_an_order_that_works() {
         "add address 10.5.1.0/32 dev flannel.1".to_owned(),
         format!("set forwarding {mac} dst 192.0.2.2 dev flannel.1"),
         format!("set neighbour 10.5.2.0 lladdr {mac} dev flannel.1"),
-        "add nexthop 1879048192 via 10.5.2.0 dev flannel.1 onlink".to_owned(),
-        "set route 10.5.2.0/24 via 10.5.2.0 dev flannel.1 onlink nhid 1879048192".to_owned(),
+        "add nexthop 1941962752 via 10.5.2.0 dev flannel.1 onlink".to_owned(),
+        "set route 10.5.2.0/24 via 10.5.2.0 dev flannel.1 onlink nhid 1941962752".to_owned(),
     ];
     assert_eq!(shown(&difference.changes), wanted);
     assert_eq!(difference.conflicts, []);
@@ -100,6 +101,19 @@ fn a_device_is_changed_where_it_can_be_and_made_anew_where_not() {
     check(&|found| found.gbp = true, &anew, 3 + 4 * 2);
 }
 
+/// Two agents of one node must not take each other's for their own leavings.
+#[test]
+fn each_mark_has_numbers_of_its_own() {
+    let conf = NetConf::parse(r#"{"Network": "10.5.0.0/16"}"#).unwrap();
+    let range = |mark| Scope::new(&conf, mark).nexthops.unwrap();
+    let (one, two) = (range("podwire"), range("podwire-blue"));
+    assert!(!one.contains(two.start()) && !two.contains(one.start()));
+    for range in [one, two] {
+        assert!(NEXTHOPS.contains(range.start()) && NEXTHOPS.contains(range.end()));
+    }
+    assert_eq!(Scope::of_everything("podwire").nexthops, Some(NEXTHOPS));
+}
+
 #[test]
 fn what_peers_left_behind_is_removed_last() {
     let mut world = World::new("vxlan", &[2, 3]).settled();
@@ -109,10 +123,10 @@ fn what_peers_left_behind_is_removed_last() {
     let wanted = [
         format!("set forwarding {new} dst 192.0.2.4 dev flannel.1"),
         format!("set neighbour 10.5.4.0 lladdr {new} dev flannel.1"),
-        "add nexthop 1879048194 via 10.5.4.0 dev flannel.1 onlink".to_owned(),
-        "set route 10.5.4.0/24 via 10.5.4.0 dev flannel.1 onlink nhid 1879048194".to_owned(),
+        "add nexthop 1941962754 via 10.5.4.0 dev flannel.1 onlink".to_owned(),
+        "set route 10.5.4.0/24 via 10.5.4.0 dev flannel.1 onlink nhid 1941962754".to_owned(),
         "remove route 10.5.3.0/24 via 10.5.3.0 dev flannel.1 onlink".to_owned(),
-        "remove nexthop 1879048193".to_owned(),
+        "remove nexthop 1941962753".to_owned(),
         "remove neighbour 10.5.3.0 dev flannel.1".to_owned(),
         format!("remove forwarding {old} dst 192.0.2.3 dev flannel.1"),
     ];
@@ -126,8 +140,8 @@ fn another_backend_takes_the_place_of_the_old_one() {
     world.wanted = wanted("host-gw", &[2]);
     let changes = shown(&world.difference().changes);
     let expected = [
-        "add nexthop 1879048193 via 192.0.2.2 dev eth0",
-        "set route 10.5.2.0/24 via 192.0.2.2 dev eth0 nhid 1879048193",
+        "add nexthop 1941962753 via 192.0.2.2 dev eth0",
+        "set route 10.5.2.0/24 via 192.0.2.2 dev eth0 nhid 1941962753",
         "remove device flannel.1",
     ];
     assert_eq!(changes, expected);

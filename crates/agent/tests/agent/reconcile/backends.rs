@@ -118,6 +118,8 @@ fn check(backend: &str, device: Option<&str>) {
         a.ip(&format!("link delete {device}"));
         ping(a, b);
         b.ip(&format!("link set {device} down"));
+        // WireGuard has forgotten its sessions, and the other end would take 15 s to notice.
+        ping(b, a);
         ping(a, b);
     }
     for thread in threads {

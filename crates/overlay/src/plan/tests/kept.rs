@@ -69,6 +69,31 @@ fn a_narrow_path_gives_its_route_an_mtu_until_it_widens() {
     }
 }
 
+#[test]
+fn peers_on_a_link_are_learnt_before_they_come_and_looked_up_again() {
+    let mut lab = Lab::new(V4, r#"{"Type": "host-gw"}"#, &["4", "4", "4"]);
+    let (_, underlay, lease) = lab.nodes[0].clone();
+    let eth0 = underlay.name;
+    let peers = lab.nodes[1..].iter().map(|(name, _, lease)| (name.clone(), (0, lease.clone())));
+    let mut network = Network::new(lab.conf.clone(), lease, underlay, peers.collect()).unwrap();
+    assert!(network.needs_on_link());
+    assert_eq!(network.plan().refused.len(), 2);
+    let near: HashMap<IpAddr, IfName> = network.publics().map(|address| (address, eth0)).collect();
+    assert!(network.set_on_link(near.clone()));
+    assert!(!network.set_on_link(near));
+    lab.put_on_link();
+    assert_eq!(*network.plan(), lab.plan());
+
+    let (name, _, lease) = node(&lab.conf, 9, "4");
+    let address = lease.attributes.public.v4.unwrap().into();
+    network.learn_on_link(address, Some(eth0));
+    assert!(matches!(network.set(&name, 0, lease), Update::Part(_)));
+    // Of one that is there, only all are looked up again.
+    network.learn_on_link(address, None);
+    assert!(matches!(network.remove(&name), Update::Part(_)));
+    assert_eq!(network.plan().wanted, lab.plan().wanted);
+}
+
 proptest! {
     #[test]
     fn it_is_the_plan_of_all_at_every_moment(

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+use kernel::MacAddr;
+use overlay::difference::FoundRoute;
+use overlay::plan::{Address, Route};
+use overlay::{Key, Psk};
+
+use super::*;
+
+fn name(text: &str) -> IfName {
+    text.parse().unwrap()
+}
+
+fn known(device: IfName) -> Option<IfIndex> {
+    (device.as_str() != "gone").then_some(IfIndex(7))
+}
+
+/// What each request does to what.
+fn told(change: &Change, exclusive: bool) -> Vec<String> {
+    match step(change, "ours", exclusive, known) {
+        Step::Send(requests) => {
+            requests.iter().map(|one| format!("{} {}", one.op, one.object)).collect()
+        }
+        other => vec![format!("{other:?}")],
+    }
+}
+
+fn route(device: &str) -> Route {
+    Route {
+        dst: "10.5.2.0/24".parse().unwrap(),
+        gateway: Some("10.5.2.0".parse().unwrap()),
+        device: name(device),
+        onlink: true,
+        is_link_scope: false,
+        mtu: None,
+    }
+}
+
+#[test]
+fn each_change_asks_for_itself() {
+    let device = name("flannel.1");
+    let (ip, mac) = ("10.5.2.0".parse().unwrap(), MacAddr([2, 0, 0, 0, 0, 2]));
+    let dst = "192.0.2.2".parse().unwrap();
+    let gateway = Gateway { address: ip, device, onlink: true };
+    let address = Address { device, prefix: "10.5.1.0/32".parse().unwrap() };
+    let found = FoundRoute { route: route("flannel.1"), metric: 0, protocol: 3, nexthop: None };
+    let change = |to| Change::ChangeDevice { name: device, to };
+    for (change, expected) in [
+        (change(DeviceChange::Mark), "set alias of #7"),
+        (change(DeviceChange::Mtu(1400)), "set MTU of #7"),
+        (change(DeviceChange::Mac(mac)), "set MAC address of #7"),
+        (change(DeviceChange::Up), "set link up #7"),
+        (Change::AddAddress(address), "add address 10.5.1.0/32 on #7"),
+        (Change::RemoveAddress(address), "remove address 10.5.1.0/32 on #7"),
+        (Change::SetNeighbour { device, ip, mac }, "replace neighbour 10.5.2.0 on #7"),
+        (Change::RemoveNeighbour { device, ip }, "remove neighbour 10.5.2.0 on #7"),
+        (
+            Change::SetForwarding { device, mac, dst },
+            "replace forwarding entry 02:00:00:00:00:02 via 192.0.2.2 on #7",
+        ),
+        (
+            Change::RemoveForwarding { device, mac, dst },
+            "remove forwarding entry 02:00:00:00:00:02 via 192.0.2.2 on #7",
+        ),
+        (Change::AddNexthop { id: 9, gateway }, "add next hop 9 via 10.5.2.0 dev #7"),
+        (Change::RemoveNexthop { id: 9 }, "remove next hop 9"),
+        (
+            Change::SetRoute { route: route("flannel.1"), nexthop: Some(9) },
+            "replace route 10.5.2.0/24 by next hop 9",
+        ),
+        (Change::RemoveRoute(found), "remove route 10.5.2.0/24 via 10.5.2.0 dev #7"),
+    ] {
+        assert_eq!(told(&change, false), [expected], "{change}");
+    }
+}
+
+#[test]
+fn a_route_that_has_not_been_seen_is_not_replaced() {
+    let change = Change::SetRoute { route: route("flannel.1"), nexthop: None };
+    assert_eq!(told(&change, true), ["add route 10.5.2.0/24 via 10.5.2.0 dev #7"]);
+}
+
+#[test]
+fn what_was_on_a_device_that_is_gone_is_gone() {
+    let device = name("gone");
+    let ip = "10.5.2.0".parse().unwrap();
+    let remove = Change::RemoveNeighbour { device, ip };
+    assert_eq!(step(&remove, "ours", false, known), Step::Gone);
+    let set = Change::SetNeighbour { device, ip, mac: MacAddr([2; 6]) };
+    assert_eq!(step(&set, "ours", false, known), Step::NoDevice(device));
+}
+
+#[test]
+fn a_peer_is_told_all_of_it_but_where_it_may_have_roamed() {
+    let peer = WireguardPeer {
+        endpoint: "192.0.2.2:51820".parse().unwrap(),
+        allowed: ["10.5.2.0/24".parse().unwrap()].into(),
+        psk: None,
+        keepalive: None,
+    };
+    let told = set_peer(PublicKey([1; 32]), &peer, false);
+    assert_eq!((told.endpoint, told.keepalive), (Some(peer.endpoint), Some(0)));
+    assert_eq!(told.preshared_key, Some(PresharedKey([0; 32])), "one that was there goes");
+    assert!(told.replace_allowed_ips && !told.remove);
+    let secret = WireguardPeer { psk: Some(Psk(Key([7; 32]))), keepalive: Some(25), ..peer };
+    let told = set_peer(PublicKey([1; 32]), &secret, true);
+    assert_eq!((told.endpoint, told.keepalive), (None, Some(25)));
+    assert_eq!(told.preshared_key, Some(PresharedKey([7; 32])));
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is heard of: our own changes are no reason for more, and those of others that are none of our
+//! business are not, either.
+
+use std::time::{Duration, Instant};
+
+use agent::reconcile::{KernelThread, Nudge, Reconciler, Report};
+use kernel::Received;
+use kernel::events::{Events, Object, Topic};
+use testkit::{in_netns, wait_for};
+
+use super::node::{SOON, ip, make_eth0, network, open, options, remove, set};
+use super::repairs::block_on;
+
+const VXLAN: &str = r#"{"Type": "vxlan"}"#;
+const HOST_GW: &str = r#"{"Type": "host-gw"}"#;
+
+/// What all that has happened gives reason to.
+fn heard(events: &mut Events, reconciler: &Reconciler) -> (usize, Nudge) {
+    let mut count = 0;
+    let mut nudge = Nudge::default();
+    let deadline = Instant::now() + Duration::from_millis(200);
+    loop {
+        let received = events.receive(deadline, |event| {
+            // A device that is being made is not yet what it should be.
+            if !matches!(&event.object, Object::Link(link) if link.name.as_str() == "flannel.1") {
+                count += 1;
+                nudge = nudge.and(reconciler.interest(&event));
+            }
+        });
+        match received.unwrap() {
+            Received::Events => {}
+            Received::Deadline => return (count, nudge),
+            Received::Overrun => panic!("events were lost"),
+        }
+    }
+}
+
+#[test]
+fn our_own_changes_are_no_reason_for_more() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        make_eth0();
+        for backend in [VXLAN, HOST_GW, r#"{"Type": "vxlan", "DirectRouting": true}"#] {
+            let mut reconciler = open();
+            let mut events = Events::listen(&Topic::ALL).unwrap();
+            reconciler.set_network(network(backend, 2..200));
+            let (count, nudge) = heard(&mut events, &reconciler);
+            assert!(count > 200, "{backend}: {count}");
+            assert_eq!(nudge, Nudge::default(), "{backend}");
+            reconciler.set_peers(vec![set(backend, 300), remove(2), remove(3)]);
+            let (count, nudge) = heard(&mut events, &reconciler);
+            assert!(count >= 6, "{backend}: {count}");
+            assert_eq!(nudge, Nudge::default(), "{backend}");
+            reconciler.remove_everything();
+        }
+    });
+}
+
+#[test]
+fn what_pods_and_others_do_is_none_of_our_business() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        make_eth0();
+        let mut reconciler = open();
+        reconciler.set_network(network(r#"{"Type": "vxlan", "DirectRouting": true}"#, 2..9));
+        let mut events = Events::listen(&Topic::ALL).unwrap();
+        for done in [
+            "link add veth1 type veth peer name pod1",
+            "link set veth1 up",
+            "link add cni0 type bridge",
+            "address add 10.0.1.1/24 dev cni0",
+            "link set cni0 up",
+            "link set veth1 master cni0",
+            "route add 10.0.1.5/32 dev cni0",
+            "route add 10.0.3.0/24 dev cni0 metric 77",
+            "route add 192.0.2.0/24 dev cni0",
+            "neigh add 10.0.1.5 lladdr 02:00:00:00:00:05 dev cni0 nud permanent",
+            "neigh add 172.16.0.99 lladdr 02:00:00:00:00:05 dev eth0 nud permanent",
+            "address add 192.0.2.9/32 dev flannel.1",
+            "link delete veth1",
+        ] {
+            ip(done);
+        }
+        let (count, nudge) = heard(&mut events, &reconciler);
+        assert!(count > 10, "{count}");
+        assert_eq!(nudge, Nudge::default());
+        ip("route add 172.16.0.5/32 via 172.16.0.99");
+        let (_, nudge) = heard(&mut events, &reconciler);
+        assert_eq!(nudge, Nudge { on_link: true, ..Nudge::default() });
+    });
+}
+
+/// The address of the tunnel's end at a peer is one of this host: the kernel takes no such gateway.
+#[test]
+fn one_peer_that_cannot_be_served_stops_no_other_and_is_tried_again() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        make_eth0();
+        ip("address add 10.0.3.0/32 dev lo");
+        let never = Duration::from_secs(100_000);
+        let (thread, mut reports) = KernelThread::start(options(), never).unwrap();
+        let network = network(VXLAN, 2..6);
+        let outcome = block_on(thread.run(|one| one.set_network(network))).unwrap();
+        let failures: Vec<String> = outcome.failures.iter().map(ToString::to_string).collect();
+        assert!(failures.iter().all(|text| text.contains("10.0.3.0")), "{failures:?}");
+        assert!(!failures.is_empty());
+        assert_eq!(ip("route show proto 112").lines().count(), 3);
+        ip("address del 10.0.3.0/32 dev lo");
+        wait_for("the fourth route", SOON, || ip("route show proto 112").lines().count() == 4);
+        wait_for("that to be told", SOON, || {
+            let report = reports.try_recv().ok();
+            matches!(report, Some(Report::Repaired(outcome)) if outcome.failures.is_empty())
+        });
+    });
+}
+
+#[test]
+fn a_comparison_finds_what_was_not_heard_of() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        make_eth0();
+        let mut reconciler = open();
+        reconciler.set_network(network(VXLAN, 2..4));
+        // Nobody listens here.
+        ip("route del 10.0.3.0/24");
+        let outcome = reconciler.compare();
+        assert_eq!(outcome.counts().get("route"), Some(&1), "{outcome:?}");
+        assert!(ip("route show 10.0.3.0/24").contains("flannel.1"));
+    });
+}
+
+#[test]
+fn another_address_of_the_underlay_is_followed_by_the_same_device() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        make_eth0();
+        let mut reconciler = open();
+        reconciler.set_network(network(VXLAN, 2..4));
+        let index = |text: String| text.split(':').next().unwrap().to_owned();
+        let before = index(ip("-o link show flannel.1"));
+        ip("address add 172.16.9.9/12 dev eth0");
+        ip("link set eth0 mtu 1400");
+        let conf = super::node::conf(VXLAN);
+        let mut underlay = super::node::underlay();
+        underlay.addresses.v4 = Some("172.16.9.9".parse().unwrap());
+        let peers = [2, 3].map(|n| (format!("node-{n}"), (0, super::node::lease(&conf, n))));
+        let own = super::node::lease(&conf, 1);
+        let network = overlay::plan::Network::new(conf, own, underlay, peers.into()).unwrap();
+        let outcome = reconciler.set_network(network);
+        assert_eq!((outcome.changes.len(), outcome.failures.len()), (2, 0), "{outcome:?}");
+        assert_eq!(outcome.pod_mtu, Some(1350));
+        let shown = ip("-d link show flannel.1");
+        assert!(shown.contains("mtu 1350 ") && shown.contains("local 172.16.9.9 "), "{shown}");
+        assert_eq!(index(shown), before);
+        assert!(reconciler.compare().is_quiet());
+    });
+}
+
+#[test]
+fn commands_of_the_administrators_are_handed_over_once() {
+    in_netns(|| {
+        make_eth0();
+        let backend = r#"{"Type": "extension", "SubnetAddCommand": "true"}"#;
+        let mut reconciler = open();
+        let told = |outcome: agent::reconcile::Outcome| -> Vec<String> {
+            outcome.changes.iter().map(ToString::to_string).collect()
+        };
+        let first = told(reconciler.set_network(network(backend, 2..4)));
+        assert_eq!(
+            first,
+            ["call SubnetAddCommand for 10.0.2.0/24", "call SubnetAddCommand for 10.0.3.0/24"]
+        );
+        assert_eq!(told(reconciler.compare()), Vec::<String>::new());
+        let gone = told(reconciler.set_peers(vec![remove(2)]));
+        assert_eq!(gone, ["call SubnetRemoveCommand for 10.0.2.0/24"]);
+        assert_eq!(told(reconciler.compare()), Vec::<String>::new());
+    });
+}
