@@ -9,6 +9,7 @@ pub mod cni_conf;
 mod file;
 mod keys;
 pub mod leases;
+pub mod multicast;
 pub mod notify;
 pub mod options;
 pub mod path;

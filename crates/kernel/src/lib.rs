@@ -13,6 +13,7 @@ mod error;
 pub mod ethtool;
 pub mod events;
 pub mod fdb;
+pub mod frames;
 mod genl;
 pub mod link;
 pub mod neigh;

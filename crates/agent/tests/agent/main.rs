@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test panics where it fails")]
 
 mod blackhole;
+mod multicast;
 mod path;
 mod reconcile;
 mod rules;

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Two nodes without a network between them.
+
+use super::*;
+use crate::multicast::packet::tests::udp;
+
+fn subnets(n: u8) -> Vec<IpNet> {
+    [format!("10.244.{n}.0/24"), format!("fd44:{n}::/64")].map(|net| net.parse().unwrap()).into()
+}
+
+fn address(n: u8) -> IpAddr {
+    IpAddr::from([192, 0, 2, n])
+}
+
+fn peer(n: u8) -> Peer {
+    let sources = vec![address(n)];
+    Peer { name: format!("node-{n}"), subnets: subnets(n), address: address(n), sources }
+}
+
+struct Two {
+    nodes: [Relay; 2],
+    counts: Counts,
+    now: Instant,
+}
+
+impl Two {
+    fn new() -> Self {
+        let now = Instant::now();
+        let mut nodes = [1, 2].map(|n| Relay::new(subnets(n), now));
+        for (node, other) in nodes.iter_mut().zip([2, 1]) {
+            node.set_bridge(true);
+            assert!(node.set_peer(peer(other)) && !node.set_peer(peer(other)));
+        }
+        Self { nodes, counts: Counts::default(), now }
+    }
+
+    /// A pod of the second node joins a group or leaves it, and the first node is told.
+    fn join(&mut self, group: &str, joins: bool) {
+        let kind = if joins { 4 } else { 3 };
+        let [a, b, c, d] = group.parse::<std::net::Ipv4Addr>().unwrap().octets();
+        let report = [
+            0x46, 0xc0, 0, 40, 0, 0, 0x40, 0, 1, 2, 0, 0, 10, 244, 2, 2, 224, 0, 0, 22, 0x94, 4, 0,
+            0, //
+            0x22, 0, 0, 0, 0, 0, 0, 1, kind, 0, 0, 0, a, b, c, d,
+        ];
+        let done = self.nodes[1].outward(&report, self.now, &self.counts);
+        assert_eq!(done, Outward::Groups { have_changed: true, must_ask: false });
+        self.announce();
+    }
+
+    fn announce(&mut self) {
+        let announcement = self.nodes[1].announcement().unwrap();
+        let done = self.nodes[0].inward(address(2), &announcement, self.now, &self.counts);
+        assert_eq!(done, Inward::Nothing);
+    }
+
+    /// What a packet of a pod of the first node becomes on the second, if it is sent there.
+    fn carry(&mut self, packet: &[u8]) -> Option<Inward> {
+        match self.nodes[0].outward(packet, self.now, &self.counts) {
+            Outward::Send { datagram, to } => {
+                assert_eq!(to, [address(2)]);
+                Some(self.nodes[1].inward(address(1), &datagram, self.now, &self.counts))
+            }
+            Outward::Nothing => None,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn group_is_carried_while_somebody_is_in_it() {
+    let mut two = Two::new();
+    let packet = udp("10.244.1.2", "239.1.2.3", b"hello");
+    assert_eq!(two.carry(&packet), None);
+    two.join("239.1.2.3", true);
+    let Some(Inward::Deliver { family, mac, packet: delivered }) = two.carry(&packet) else {
+        panic!()
+    };
+    assert_eq!((family, mac.to_string().as_str()), (Family::V4, "01:00:5e:01:02:03"));
+    assert_eq!(delivered, packet);
+    assert_eq!(two.carry(&udp("10.244.1.2", "239.1.2.4", b"hello")), None);
+    two.join("239.1.2.3", false);
+    assert_eq!(two.carry(&packet), None);
+}
+
+#[test]
+fn all_is_for_nodes_with_pods() {
+    let mut two = Two::new();
+    let packet = udp("10.244.1.2", "255.255.255.255", b"hello");
+    assert_eq!(two.carry(&packet), None, "nothing is known of it yet");
+    two.announce();
+    assert!(matches!(two.carry(&packet), Some(Inward::Deliver { .. })));
+    two.now += WANTS_STAY * 2;
+    assert_eq!(two.carry(&packet), None, "it has not been heard of for long");
+    two.nodes[1].set_bridge(false);
+    two.announce();
+    assert_eq!(two.carry(&packet), None);
+}
+
+#[test]
+fn questions_are_answered() {
+    let mut two = Two::new();
+    let question = two.nodes[1].question().unwrap();
+    let done = two.nodes[0].inward(address(2), &question, two.now, &two.counts);
+    assert_eq!(done, Inward::Answer(address(2)));
+}
+
+#[test]
+fn forged_datagrams_are_refused() {
+    let mut two = Two::new();
+    two.join("239.1.2.3", true);
+    let good = udp("10.244.1.2", "239.1.2.3", b"hello");
+    let datagram = |subnet: &str, packet: &[u8]| {
+        wire::write(subnet.parse().unwrap(), &Message::Packet(packet))
+    };
+    let mut check = |from: u8, datagram: &[u8], why: Loss| {
+        let before = two.counts.lost(why);
+        let done = two.nodes[1].inward(address(from), datagram, two.now, &two.counts);
+        assert_eq!(done, Inward::Nothing);
+        assert_eq!(two.counts.lost(why), before + 1);
+    };
+    // From an address that is not the node's; of a subnet that nobody has; of our own.
+    check(3, &datagram("10.244.1.0/24", &good), Loss::Forged);
+    check(1, &datagram("10.244.3.0/24", &good), Loss::Stranger);
+    check(1, &datagram("10.244.2.0/24", &good), Loss::Stranger);
+    // A packet of somebody else's pod; one for a single pod; a report; rubbish.
+    for packet in [
+        udp("10.244.2.9", "239.1.2.3", b"hello"),
+        udp("192.0.2.1", "239.1.2.3", b"hello"),
+        udp("10.244.1.2", "10.244.2.2", b"hello"),
+        udp("10.244.1.2", "10.244.2.255", b"hello"),
+        udp("10.244.1.2", "224.0.0.5", b"hello"),
+        crate::multicast::reports::igmp_query().1,
+        b"rubbish".to_vec(),
+        good[..20].to_vec(),
+    ] {
+        check(1, &datagram("10.244.1.0/24", &packet), Loss::Forged);
+    }
+    check(1, b"something else", Loss::Unknown);
+    let mut later = datagram("10.244.1.0/24", &good);
+    later[4] = 2;
+    check(1, &later, Loss::Unknown);
+}
+
+#[test]
+fn floods_are_cut_off() {
+    let mut two = Two::new();
+    two.join("239.1.2.3", true);
+    let packet = udp("10.244.1.2", "239.1.2.3", b"hello");
+    let carried = (0..20_000).filter(|_| two.carry(&packet).is_some()).count();
+    assert_eq!(carried, 5_000);
+    assert_eq!(two.counts.lost(Loss::Rate), 15_000);
+}
+
+#[test]
+fn peer_that_has_left_is_sent_nothing() {
+    let mut two = Two::new();
+    two.join("239.1.2.3", true);
+    two.nodes[0].remove_peer("node-2");
+    assert_eq!(two.carry(&udp("10.244.1.2", "239.1.2.3", b"hello")), None);
+    assert_eq!(two.nodes[0].addresses(), [] as [IpAddr; 0]);
+}

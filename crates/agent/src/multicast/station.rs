@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The loop between pods and other nodes: takes what comes on either side, asks the relay what becomes of it, and
+//! does that.
+
+use std::future::pending;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+use kernel::{Family, frames};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tracing::{debug, info, warn};
+
+use super::bridge::{self, Bridge, Lookout, watched};
+use super::counts::{Counts, Loss, add};
+use super::members::ASK_EVERY;
+use super::relay::{Inward, Outward, Peer, Relay};
+use super::wire::PORT;
+
+/// What others should know is said again after this time.
+const SAY_EVERY: Duration = Duration::from_secs(30);
+/// And after a change once more, as datagrams get lost.
+const SAY_AGAIN: Duration = Duration::from_secs(1);
+/// Of each socket before others have their turn.
+const AT_ONCE: usize = 64;
+
+/// What the loop is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command {
+    /// There is this peer, in place of one of the same name.
+    Set(Peer),
+    /// A peer of this name has left.
+    Remove(String),
+}
+
+/// Carries packets for many between the pods of this node, which has these subnets, and those of others, until
+/// nobody gives commands any more.
+pub async fn run(
+    subnets: Vec<IpNet>,
+    mut commands: UnboundedReceiver<Command>,
+    counts: Arc<Counts>,
+) -> kernel::Result<()> {
+    let mut station = Station::open(subnets, counts)?;
+    loop {
+        if station.has_more {
+            tokio::task::yield_now().await;
+        }
+        let wake = station.wake();
+        tokio::select! {
+            command = commands.recv() => match command {
+                Some(command) => station.obey(command),
+                None => return Ok(()),
+            },
+            ready = station.lookout.ready() => {
+                told(ready)?;
+                station.look()?;
+            }
+            ready = heard(station.bridge.as_ref()) => told(ready)?,
+            ready = datagrams(station.v4.as_ref()) => told(ready)?,
+            ready = datagrams(station.v6.as_ref()) => told(ready)?,
+            () = tokio::time::sleep_until(wake.into()) => {}
+        }
+        station.carry();
+        station.on_time(Instant::now());
+    }
+}
+
+fn told(ready: io::Result<()>) -> kernel::Result<()> {
+    ready.map_err(|cause| kernel::Error::from_io("wait for", "multicast", &cause))
+}
+
+async fn heard(bridge: Option<&Bridge>) -> io::Result<()> {
+    match bridge {
+        Some(bridge) => bridge.ready().await,
+        None => pending().await,
+    }
+}
+
+async fn datagrams(socket: Option<&AsyncFd<UdpSocket>>) -> io::Result<()> {
+    match socket {
+        Some(socket) => {
+            socket.readable().await?.clear_ready();
+            Ok(())
+        }
+        None => pending().await,
+    }
+}
+
+struct Station {
+    relay: Relay,
+    lookout: Lookout,
+    bridge: Option<Bridge>,
+    v4: Option<AsyncFd<UdpSocket>>,
+    v6: Option<AsyncFd<UdpSocket>>,
+    counts: Arc<Counts>,
+    buffer: Vec<u8>,
+    /// When others are told of our pods' groups.
+    say_at: Instant,
+    /// When pods are asked.
+    ask_at: Instant,
+    /// There was more to be carried than had its turn.
+    has_more: bool,
+}
+
+impl Station {
+    fn open(subnets: Vec<IpNet>, counts: Arc<Counts>) -> kernel::Result<Self> {
+        let now = Instant::now();
+        let carrier = |address: IpAddr| watched(frames::carrier(SocketAddr::new(address, PORT))?);
+        let v6 = match carrier(Ipv6Addr::UNSPECIFIED.into()) {
+            Ok(socket) => Some(socket),
+            Err(cause) if cause.is_unsupported() || cause.is_not_found() => None,
+            Err(cause) => return Err(cause),
+        };
+        let mut station = Self {
+            lookout: Lookout::open(&subnets)?,
+            relay: Relay::new(subnets, now),
+            bridge: None,
+            v4: Some(carrier(Ipv4Addr::UNSPECIFIED.into())?),
+            v6,
+            counts,
+            buffer: bridge::buffer(),
+            say_at: now + SAY_EVERY,
+            ask_at: now,
+            has_more: false,
+        };
+        station.find_bridge()?;
+        Ok(station)
+    }
+
+    /// When something is to be done even if nothing comes.
+    fn wake(&self) -> Instant {
+        if self.has_more {
+            return Instant::now();
+        }
+        let ask_at = self.bridge.as_ref().map(|_| self.ask_at);
+        let times = [Some(self.say_at), ask_at, self.relay.next_end()];
+        times.into_iter().flatten().min().unwrap_or(self.say_at)
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Set(peer) => {
+                let address = peer.address;
+                if self.relay.set_peer(peer) {
+                    self.say_to(address);
+                    if let Some(question) = self.relay.question() {
+                        self.send(address, &question);
+                    }
+                }
+            }
+            Command::Remove(name) => self.relay.remove_peer(&name),
+        }
+    }
+
+    fn look(&mut self) -> kernel::Result<()> {
+        let known = self.bridge.as_ref().map(|bridge| bridge.index);
+        if self.lookout.has_changed(known)? { self.find_bridge() } else { Ok(()) }
+    }
+
+    fn find_bridge(&mut self) -> kernel::Result<()> {
+        let found = self.lookout.find()?;
+        let known = self.bridge.as_ref().map(|bridge| bridge.index);
+        if found.map(|(index, _)| index) == known {
+            return Ok(());
+        }
+        self.bridge = match found.map(|(index, mac)| Bridge::open(index, mac)).transpose() {
+            Ok(bridge) => bridge,
+            // It has gone again, which is an event, too.
+            Err(cause) if cause.is_not_found() => None,
+            Err(cause) => return Err(cause),
+        };
+        if let Some(bridge) = &self.bridge {
+            for socket in [&self.v4, &self.v6].into_iter().flatten() {
+                frames::be_deaf_to(socket.get_ref(), bridge.index)?;
+            }
+            info!(bridge = %bridge.index, "multicast of pods is carried");
+            self.ask();
+        } else {
+            info!("no bridge of pods: no multicast is carried");
+        }
+        if self.relay.set_bridge(self.bridge.is_some()) {
+            self.say_all();
+        }
+        Ok(())
+    }
+
+    fn on_time(&mut self, now: Instant) {
+        if self.relay.expire(now) {
+            self.say_all();
+        }
+        if self.say_at <= now {
+            self.say_all();
+            self.say_at = now + SAY_EVERY;
+        }
+        if self.bridge.is_some() && self.ask_at <= now {
+            self.ask();
+        }
+        self.counts.groups.store(self.relay.groups() as u64, Ordering::Relaxed);
+    }
+
+    fn ask(&mut self) {
+        self.ask_at = Instant::now() + ASK_EVERY;
+        if let Some(Err(cause)) = self.bridge.as_ref().map(Bridge::ask) {
+            debug!(%cause, "pods were not asked for their groups");
+        }
+    }
+
+    fn say_all(&mut self) {
+        self.say_at = Instant::now() + SAY_AGAIN;
+        for address in self.relay.addresses() {
+            self.say_to(address);
+        }
+    }
+
+    fn say_to(&self, address: IpAddr) {
+        if let Some(announcement) = self.relay.announcement() {
+            self.send(address, &announcement);
+        }
+    }
+
+    fn send(&self, to: IpAddr, datagram: &[u8]) -> bool {
+        let socket = if to.is_ipv4() { &self.v4 } else { &self.v6 };
+        let Some(socket) = socket else { return false };
+        match socket.get_ref().send_to(datagram, SocketAddr::new(to, PORT)) {
+            Ok(_) => true,
+            Err(cause) => {
+                debug!(%to, %cause, "not sent");
+                false
+            }
+        }
+    }
+
+    /// Carries what is there, of each side a part.
+    fn carry(&mut self) {
+        let outward = Family::ALL.map(|family| self.carry_outward(family));
+        let inward = Family::ALL.map(|family| self.carry_inward(family));
+        self.has_more = outward.contains(&true) || inward.contains(&true);
+    }
+
+    /// Whether there may be more.
+    fn carry_outward(&mut self, family: Family) -> bool {
+        for _ in 0..AT_ONCE {
+            let Some(bridge) = &self.bridge else { return false };
+            let heard = match bridge.receive(family, &mut self.buffer) {
+                Ok(Some(heard)) => heard,
+                Ok(None) => return false,
+                // It is down; that it goes or comes back is an event.
+                Err(_) => return false,
+            };
+            if heard.is_uncut {
+                self.counts.lose(Loss::Uncut);
+                continue;
+            }
+            let packet = &self.buffer[heard.packet];
+            match self.relay.outward(packet, Instant::now(), &self.counts) {
+                Outward::Nothing => {}
+                Outward::Groups { have_changed, must_ask } => {
+                    if have_changed {
+                        self.say_all();
+                    }
+                    if must_ask {
+                        self.ask();
+                    }
+                }
+                Outward::Send { datagram, to } => {
+                    let sent = to.iter().filter(|to| self.send(**to, &datagram)).count();
+                    add(&self.counts.carried, 1);
+                    add(&self.counts.sent, sent as u64);
+                }
+            }
+        }
+        true
+    }
+
+    /// Whether there may be more.
+    fn carry_inward(&mut self, family: Family) -> bool {
+        for _ in 0..AT_ONCE {
+            let socket = if family == Family::V4 { &self.v4 } else { &self.v6 };
+            let Some(socket) = socket else { return false };
+            let (len, from) = match socket.get_ref().recv_from(&mut self.buffer) {
+                Ok(received) => received,
+                Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => return false,
+                // An error for something that was sent.
+                Err(_) => continue,
+            };
+            let datagram = &self.buffer[..len];
+            match self.relay.inward(from.ip(), datagram, Instant::now(), &self.counts) {
+                Inward::Nothing => {}
+                Inward::Answer(to) => self.say_to(to),
+                Inward::Deliver { family, mac, packet } => {
+                    let Some(bridge) = &self.bridge else { continue };
+                    match bridge.send(family, mac, &packet) {
+                        Ok(()) => add(&self.counts.delivered, 1),
+                        Err(cause) => {
+                            warn!(%cause, len = packet.len(), "a packet was not given to pods");
+                            self.counts.lose(Loss::Refused);
+                        }
+                    }
+                }
+            }
+        }
+        true
+    }
+}

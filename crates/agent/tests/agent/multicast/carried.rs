@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is carried, to whom, and what it looks like there.
+
+use std::sync::atomic::Ordering;
+
+use agent::multicast::Loss;
+use testkit::{in_netns, require, wait_for};
+
+use super::lab::{Listener, PATIENCE, running, send, sh};
+
+const GROUP: &str = "UDP4-DATAGRAM:239.1.2.3:5000";
+const JOIN: &str = "UDP4-RECV:5000,ip-add-membership=239.1.2.3:eth0";
+const ALL: &str = "UDP4-DATAGRAM:255.255.255.255:6000,broadcast,so-bindtodevice=eth0";
+
+#[test]
+fn group_reaches_its_members_and_no_other_node() {
+    in_netns(|| {
+        require!(Program("socat"), Program("nft"));
+        let (nodes, stations) = running();
+        let [one, two, three] = [nodes[0].pod(2), nodes[1].pod(2), nodes[2].pod(2)];
+        let listener = Listener::start(&two, JOIN);
+        let all = Listener::start(&two, "UDP4-RECV:6000");
+        let others = Listener::start(&three, "UDP4-RECV:6000");
+        listener.wait(&one, "first", GROUP);
+        assert_eq!(nodes[2].seen(), 0, "nobody there is in the group");
+        // What is for all comes there, too, and says that nothing else is on its way.
+        others.wait(&one, "all", ALL);
+        let seen = nodes[2].seen();
+        send(&one, "second", GROUP);
+        wait_for("the second", PATIENCE, || listener.heard().contains("second"));
+        others.wait(&one, "mark", ALL);
+        assert_eq!(nodes[2].seen(), seen + 1);
+        // The last one leaves.
+        drop(listener);
+        stations[1].wait_for_groups(0);
+        all.wait(&one, "left", ALL);
+        let seen = nodes[1].seen();
+        send(&one, "unheard", GROUP);
+        send(&one, "unheard", GROUP);
+        all.wait(&one, "end", ALL);
+        assert_eq!(nodes[1].seen(), seen + 1);
+    });
+}
+
+#[test]
+fn source_and_content_are_those_of_the_sender() {
+    in_netns(|| {
+        require!(Program("socat"));
+        let (nodes, _stations) = running();
+        let [one, two] = [nodes[0].pod(2), nodes[1].pod(2)];
+        let receive = "UDP4-RECVFROM:5000,fork,ip-add-membership=239.1.2.3:eth0";
+        let note = "SYSTEM:'echo $SOCAT_PEERADDR >> /run/from; cat >> /run/content'";
+        let _listener = two.ns.start("socat", &["-u", "-b", "65536", receive, note]);
+        let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
+        wait_for("a sender", PATIENCE, || {
+            send(&one, "hello", GROUP);
+            read("/run/from").contains(&one.address)
+        });
+        assert_eq!(read("/run/from").lines().next(), Some(one.address.as_str()));
+        // As large as the link takes, so that the datagram around it is larger; and larger still, in pieces.
+        for size in [1472, 4000] {
+            let before = read("/run/content").matches('x').count();
+            sh(
+                &one.ns,
+                &format!("head -c {size} /dev/zero | tr '\\0' x | socat -u -b 65536 - {GROUP}"),
+            );
+            wait_for("all of it", PATIENCE, || {
+                read("/run/content").matches('x').count() == before + size
+            });
+        }
+    });
+}
+
+#[test]
+fn broadcast_reaches_all_pods_of_all_nodes() {
+    in_netns(|| {
+        require!(Program("socat"));
+        let (nodes, _stations) = running();
+        let one = nodes[0].pod(2);
+        let pods = [nodes[1].pod(2), nodes[1].pod(3), nodes[2].pod(2)];
+        let listeners = pods.each_ref().map(|pod| Listener::start(pod, "UDP4-RECV:6000"));
+        let subnet = "UDP4-DATAGRAM:10.244.1.255:6000,broadcast";
+        let hosts = "UDP4-DATAGRAM:224.0.0.1:6000,so-bindtodevice=eth0";
+        for (word, socket) in [("limited", ALL), ("subnet", subnet), ("hosts", hosts)] {
+            for listener in &listeners {
+                listener.wait(&one, word, socket);
+            }
+        }
+    });
+}
+
+#[test]
+fn names_are_found_and_groups_of_ipv6_are_carried() {
+    in_netns(|| {
+        require!(Program("socat"));
+        let (nodes, _stations) = running();
+        let [one, two] = [nodes[0].pod(2), nodes[1].pod(2)];
+        for (join, socket) in [
+            (
+                "UDP4-RECV:5353,ip-add-membership=224.0.0.251:eth0,reuseaddr",
+                "UDP4-DATAGRAM:224.0.0.251:5353,so-bindtodevice=eth0",
+            ),
+            // From an address of the link, as all do for groups of the link.
+            (
+                "UDP6-RECV:5354,ipv6-join-group=[ff02::fb]:eth0",
+                "UDP6-DATAGRAM:[ff02::fb]:5354,so-bindtodevice=eth0",
+            ),
+            (
+                "UDP6-RECV:5001,ipv6-join-group=[ff15::42]:eth0",
+                "UDP6-DATAGRAM:[ff15::42]:5001,so-bindtodevice=eth0",
+            ),
+        ] {
+            Listener::start(&two, join).wait(&one, "hello", socket);
+        }
+    });
+}
+
+#[test]
+fn pods_cannot_pass_for_nodes() {
+    in_netns(|| {
+        require!(Program("socat"));
+        let (nodes, stations) = running();
+        let [one, two] = [nodes[0].pod(2), nodes[1].pod(2)];
+        let listener = Listener::start(&two, JOIN);
+        let all = Listener::start(&two, "UDP4-RECV:6000");
+        listener.wait(&one, "first", GROUP);
+        let lost = || stations[1].counts.lost(Loss::Forged);
+        assert_eq!(lost(), 0);
+        // A datagram of the first node's with a packet of 10.244.1.2 to the group, and a word.
+        let header =
+            "PWMC\\001\\001\\004\\030\\012\\364\\001\\000".to_owned() + &"\\000".repeat(12);
+        let packet = "E\\000\\000\\042\\000\\000\\000\\000\\001\\021\\000\\000\\012\\364\\001\\002\
+            \\357\\001\\002\\003\\023\\210\\023\\210\\000\\016\\000\\000forged";
+        let forge = |from: &super::lab::Pod, to: &str| {
+            sh(&from.ns, &format!("printf '{header}{packet}' | socat -u - UDP4-DATAGRAM:{to}"));
+        };
+        forge(&one, "192.0.2.2:8287");
+        wait_for("the refusal", PATIENCE, || lost() == 1);
+        // A pod that takes the other node's address, on its own node: not even looked at.
+        sh(&two.ns, "ip addr add 192.0.2.1/32 dev eth0");
+        forge(&two, "10.244.2.1:8287,bind=192.0.2.1");
+        all.wait(&one, "mark", ALL);
+        assert_eq!(lost(), 1);
+        // The same from the node itself would be heard.
+        sh(&nodes[0].ns, &format!("printf '{header}{packet}' > /run/datagram"));
+        sh(&nodes[0].ns, "socat -u OPEN:/run/datagram UDP4-DATAGRAM:192.0.2.2:8287");
+        let delivered = || stations[1].counts.delivered.load(Ordering::Relaxed);
+        let before = delivered();
+        wait_for("a forgery that is none", PATIENCE, || {
+            sh(&nodes[0].ns, "socat -u OPEN:/run/datagram UDP4-DATAGRAM:192.0.2.2:8287");
+            delivered() > before
+        });
+    });
+}

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Nodes on one wire with routes to each other's pods, and pods on bridges.
+
+use std::fs;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use agent::multicast::{Command, Counts, Peer, run};
+use ipnet::IpNet;
+use kernel::Netns;
+use testkit::{Daemon, Ns, wait_for};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Node `n` has the subnets 10.244.n.0/24 and fd44:n::/64.
+pub struct Node {
+    pub n: u8,
+    pub ns: Ns,
+}
+
+/// A pod, with the last part of its addresses as its number.
+pub struct Pod {
+    pub ns: Ns,
+    pub address: String,
+}
+
+/// What runs on a node until it is dropped.
+pub struct Station {
+    pub counts: Arc<Counts>,
+    /// None when it is to end.
+    commands: Option<UnboundedSender<Command>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Station {
+    fn drop(&mut self) {
+        self.commands = None;
+        // A second panic would hide the first.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+pub fn sh(ns: &Ns, script: &str) -> String {
+    ns.exec("sh", &["-ec", script])
+}
+
+/// Three nodes with bridges.
+pub fn nodes() -> [Node; 3] {
+    let here = Ns::here();
+    here.ip(&["link", "add", "wire", "type", "bridge"]);
+    here.ip(&["link", "set", "wire", "up"]);
+    let nodes = [1, 2, 3].map(|n| Node { n, ns: Ns::new(&format!("node-{n}")) });
+    for Node { n, ns } in &nodes {
+        prepare(ns);
+        here.connect(&format!("to-{n}"), ns, "eth0");
+        here.ip(&["link", "set", &format!("to-{n}"), "master", "wire"]);
+        sh(ns, &format!("ip addr add 192.0.2.{n}/24 dev eth0"));
+        for other in [1, 2, 3].iter().filter(|other| *other != n) {
+            sh(ns, &format!("ip route add 10.244.{other}.0/24 via 192.0.2.{other}"));
+        }
+        sh(
+            ns,
+            "nft add table inet seen
+            nft add chain inet seen in '{ type filter hook input priority 0; }'
+            nft add rule inet seen in udp dport 8287 @th,104,8 1 counter",
+        );
+    }
+    nodes
+}
+
+fn prepare(ns: &Ns) {
+    sh(
+        ns,
+        "echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad
+        echo 0 > /proc/sys/net/ipv6/conf/all/accept_dad
+        echo 1 > /proc/sys/net/ipv4/ip_forward
+        ip link set lo up",
+    );
+}
+
+impl Node {
+    /// As the bridge plugin makes it.
+    pub fn make_bridge(&self) {
+        let n = self.n;
+        sh(
+            &self.ns,
+            &format!(
+                "ip link add cni0 type bridge
+                ip link set cni0 up
+                ip addr add 10.244.{n}.1/24 dev cni0
+                ip addr add fd44:{n}::1/64 dev cni0 nodad"
+            ),
+        );
+    }
+
+    pub fn pod(&self, k: u8) -> Pod {
+        let n = self.n;
+        let ns = Ns::new(&format!("pod-{n}-{k}"));
+        prepare(&ns);
+        self.ns.connect(&format!("veth{k}"), &ns, "eth0");
+        self.ns.ip(&["link", "set", &format!("veth{k}"), "master", "cni0"]);
+        sh(
+            &ns,
+            &format!(
+                "ip addr add 10.244.{n}.{k}/24 brd + dev eth0
+                ip addr add fd44:{n}::{k}/64 dev eth0 nodad
+                ip route add default via 10.244.{n}.1
+                ip -6 route add default via fd44:{n}::1"
+            ),
+        );
+        Pod { ns, address: format!("10.244.{n}.{k}") }
+    }
+
+    fn subnets(&self) -> Vec<IpNet> {
+        let n = self.n;
+        [format!("10.244.{n}.0/24"), format!("fd44:{n}::/64")]
+            .map(|net| net.parse().unwrap())
+            .into()
+    }
+
+    fn peer(&self) -> Peer {
+        let address: IpAddr = [192, 0, 2, self.n].into();
+        let name = format!("node-{}", self.n);
+        Peer { name, subnets: self.subnets(), address, sources: vec![address] }
+    }
+
+    /// Carries multicast here.
+    pub fn start(&self, others: &[&Node]) -> Station {
+        let (commands, told) = unbounded_channel();
+        let counts = Arc::new(Counts::default());
+        let (ns, subnets) = (Netns::open(self.ns.path()).unwrap(), self.subnets());
+        let shared = Arc::clone(&counts);
+        let thread = std::thread::spawn(move || {
+            let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
+            ns.enter(|| runtime().unwrap().block_on(run(subnets, told, shared))).unwrap().unwrap();
+        });
+        for other in others {
+            commands.send(Command::Set(other.peer())).unwrap();
+        }
+        Station { counts, commands: Some(commands), thread: Some(thread) }
+    }
+
+    /// Packets of pods that other nodes have sent here.
+    pub fn seen(&self) -> u64 {
+        let text = sh(&self.ns, "nft list chain inet seen in");
+        let (_, behind) = text.split_once("packets ").unwrap();
+        behind.split_whitespace().next().unwrap().parse().unwrap()
+    }
+}
+
+impl Station {
+    pub fn tell(&self, command: Command) {
+        self.commands.as_ref().unwrap().send(command).unwrap();
+    }
+
+    pub fn wait_for_groups(&self, count: u64) {
+        wait_for(&format!("{count} groups"), PATIENCE, || {
+            self.counts.groups.load(Ordering::Relaxed) == count
+        });
+    }
+}
+
+/// All three nodes with bridges and stations.
+pub fn running() -> ([Node; 3], [Station; 3]) {
+    let nodes = nodes();
+    nodes.iter().for_each(Node::make_bridge);
+    let [a, b, c] = &nodes;
+    let stations = [a.start(&[b, c]), b.start(&[a, c]), c.start(&[a, b])];
+    (nodes, stations)
+}
+
+/// Hears in a pod what comes to a port, in a group or not.
+pub struct Listener {
+    file: String,
+    _program: Daemon,
+}
+
+impl Listener {
+    /// `socket` is an address of socat's.
+    pub fn start(pod: &Pod, socket: &str) -> Listener {
+        let port = socket.split([':', ',']).nth(1).unwrap();
+        let file = format!("/run/heard-{}-{port}", pod.ns.name());
+        fs::write(&file, "").unwrap();
+        let target = format!("OPEN:{file},append");
+        let program = pod.ns.start("socat", &["-u", "-b", "65536", socket, &target]);
+        wait_for("the listener", PATIENCE, || {
+            pod.ns.exec("ss", &["-Hlun"]).contains(&format!(":{port} "))
+        });
+        Listener { file, _program: program }
+    }
+
+    pub fn heard(&self) -> String {
+        fs::read_to_string(&self.file).unwrap()
+    }
+
+    /// Sends until it is heard: that somebody is in a group takes a moment to get around.
+    pub fn wait(&self, pod: &Pod, word: &str, socket: &str) {
+        wait_for(&format!("{word} by {socket}"), PATIENCE, || {
+            send(pod, word, socket);
+            self.heard().contains(word)
+        });
+    }
+}
+
+/// A datagram of a pod's.
+pub fn send(pod: &Pod, word: &str, socket: &str) {
+    sh(&pod.ns, &format!("printf {word} | socat -u - {socket}"));
+}
