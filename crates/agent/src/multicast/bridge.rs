@@ -14,6 +14,7 @@ use kernel::{Family, IfIndex, MacAddr, Netlink, Received, addr, link};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use super::relay::gateway;
 use super::reports;
 
 /// The bridge, and the sockets on it.
@@ -91,7 +92,7 @@ impl AsRawFd for Ears {
 impl Lookout {
     /// For the bridge of these subnets.
     pub(super) fn open(subnets: &[IpNet]) -> kernel::Result<Self> {
-        let gateways = subnets.iter().filter_map(|subnet| subnet.hosts().next());
+        let gateways = subnets.iter().filter_map(|subnet| gateway(*subnet));
         Ok(Self {
             netlink: Netlink::open()?,
             events: watched(Ears(Events::listen(&[Topic::Links, Topic::Addrs])?))?,

@@ -93,13 +93,6 @@ impl Members {
         self.groups.len() != before
     }
 
-    /// Forgets all: the bridge has gone.
-    pub fn clear(&mut self) -> bool {
-        let had_some = !self.groups.is_empty();
-        *self = Self::default();
-        had_some
-    }
-
     pub fn has(&self, group: IpAddr) -> bool {
         self.groups.contains_key(&group) || self.is_full()
     }

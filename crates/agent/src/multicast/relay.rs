@@ -5,7 +5,7 @@
 //! Nothing that came from another node is sent on, so nothing goes round in circles.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
@@ -20,17 +20,23 @@ use super::wire::{self, Message, Wants};
 /// What a node wants counts for so long; it says so again three times in that.
 const WANTS_STAY: Duration = Duration::from_secs(100);
 
-/// Another node.
+/// Another node. Its agent sends from, and is reached at, the addresses that its pods have as their gateway: no
+/// pod can use them, and what is sent there goes the way of all that pods send each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
     /// Its name.
     pub name: String,
     /// Its pods' subnets.
     pub subnets: Vec<IpNet>,
-    /// Where its agent is reached, as its pods are.
-    pub address: IpAddr,
-    /// The addresses that its agent may send from.
-    pub sources: Vec<IpAddr>,
+}
+
+/// The address that the pods of a subnet have as their gateway.
+pub(super) fn gateway(subnet: IpNet) -> Option<IpAddr> {
+    let next = match subnet.network() {
+        IpAddr::V4(base) => Ipv4Addr::from_bits(base.to_bits().checked_add(1)?).into(),
+        IpAddr::V6(base) => Ipv6Addr::from_bits(base.to_bits().checked_add(1)?).into(),
+    };
+    subnet.contains(&next).then_some(next)
 }
 
 /// This node and all others.
@@ -49,6 +55,8 @@ pub struct Relay {
 #[derive(Debug)]
 struct Known {
     peer: Peer,
+    /// Where it is reached, if by a family that this node has as well.
+    address: Option<IpAddr>,
     wants: Option<(Wants, Instant)>,
 }
 
@@ -96,17 +104,19 @@ impl Relay {
         }
     }
 
-    /// A peer has come or changed; whether it is news.
-    pub fn set_peer(&mut self, peer: Peer) -> bool {
+    /// A peer has come or changed; where it is reached, if it is news.
+    pub fn set_peer(&mut self, peer: Peer) -> Option<IpAddr> {
         if self.peers.get(&peer.name).is_some_and(|known| known.peer == peer) {
-            return false;
+            return None;
         }
         self.remove_peer(&peer.name);
         for subnet in &peer.subnets {
             self.by_subnet.insert(*subnet, peer.name.clone());
         }
-        self.peers.insert(peer.name.clone(), Known { peer, wants: None });
-        true
+        let is_common = |subnet: &&IpNet| self.subnet(Family::of(subnet.addr())).is_some();
+        let address = peer.subnets.iter().find(is_common).and_then(|subnet| gateway(*subnet));
+        self.peers.insert(peer.name.clone(), Known { peer, address, wants: None });
+        address
     }
 
     pub fn remove_peer(&mut self, name: &str) {
@@ -116,14 +126,13 @@ impl Relay {
 
     /// Where all peers are reached.
     pub fn addresses(&self) -> Vec<IpAddr> {
-        self.peers.values().map(|known| known.peer.address).collect()
+        self.peers.values().filter_map(|known| known.address).collect()
     }
 
-    /// Pods have a bridge or have none; whether others should know.
-    pub fn set_bridge(&mut self, has_bridge: bool) -> bool {
-        let is_news = self.has_bridge != has_bridge;
+    /// Pods have a bridge, or have none; who is on it is not known yet.
+    pub fn set_bridge(&mut self, has_bridge: bool) {
         self.has_bridge = has_bridge;
-        self.members.clear() || is_news
+        self.members = Members::default();
     }
 
     /// What others should know of our pods.
@@ -190,7 +199,7 @@ impl Relay {
             (Some((wants, _)), Many::Group(group)) => wants.has(group),
             (None, _) => false,
         };
-        self.peers.values().filter(wants).map(|known| known.peer.address).collect()
+        self.peers.values().filter(wants).filter_map(|known| known.address).collect()
     }
 
     /// Another node's agent has sent this, from this address.
@@ -210,7 +219,8 @@ impl Relay {
         else {
             return refuse(Loss::Stranger);
         };
-        if !known.peer.sources.contains(&from) {
+        let is_gateway = |subnet: &IpNet| gateway(*subnet) == Some(from);
+        if !known.peer.subnets.iter().any(is_gateway) {
             return refuse(Loss::Forged);
         }
         match message {
@@ -218,7 +228,7 @@ impl Relay {
                 known.wants = Some((wants, now + WANTS_STAY));
                 Inward::Nothing
             }
-            Message::Question => Inward::Answer(known.peer.address),
+            Message::Question => known.address.map_or(Inward::Nothing, Inward::Answer),
             Message::Packet(_) if !self.receiving.take(1, now) => refuse(Loss::Rate),
             Message::Packet(bytes) => {
                 let subnets = known.peer.subnets.clone();

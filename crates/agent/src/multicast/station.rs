@@ -4,7 +4,7 @@
 
 use std::future::pending;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use tracing::{debug, info, warn};
 use super::bridge::{self, Bridge, Lookout, watched};
 use super::counts::{Counts, Loss, add};
 use super::members::ASK_EVERY;
-use super::relay::{Inward, Outward, Peer, Relay};
+use super::relay::{Inward, Outward, Peer, Relay, gateway};
 use super::wire::PORT;
 
 /// What others should know is said again after this time.
@@ -91,9 +91,11 @@ async fn datagrams(socket: Option<&AsyncFd<UdpSocket>>) -> io::Result<()> {
 }
 
 struct Station {
+    subnets: Vec<IpNet>,
     relay: Relay,
     lookout: Lookout,
     bridge: Option<Bridge>,
+    /// On the bridge's address of the family.
     v4: Option<AsyncFd<UdpSocket>>,
     v6: Option<AsyncFd<UdpSocket>>,
     counts: Arc<Counts>,
@@ -109,18 +111,13 @@ struct Station {
 impl Station {
     fn open(subnets: Vec<IpNet>, counts: Arc<Counts>) -> kernel::Result<Self> {
         let now = Instant::now();
-        let carrier = |address: IpAddr| watched(frames::carrier(SocketAddr::new(address, PORT))?);
-        let v6 = match carrier(Ipv6Addr::UNSPECIFIED.into()) {
-            Ok(socket) => Some(socket),
-            Err(cause) if cause.is_unsupported() || cause.is_not_found() => None,
-            Err(cause) => return Err(cause),
-        };
         let mut station = Self {
             lookout: Lookout::open(&subnets)?,
-            relay: Relay::new(subnets, now),
+            relay: Relay::new(subnets.clone(), now),
+            subnets,
             bridge: None,
-            v4: Some(carrier(Ipv4Addr::UNSPECIFIED.into())?),
-            v6,
+            v4: None,
+            v6: None,
             counts,
             buffer: bridge::buffer(),
             say_at: now + SAY_EVERY,
@@ -144,12 +141,8 @@ impl Station {
     fn obey(&mut self, command: Command) {
         match command {
             Command::Set(peer) => {
-                let address = peer.address;
-                if self.relay.set_peer(peer) {
-                    self.say_to(address);
-                    if let Some(question) = self.relay.question() {
-                        self.send(address, &question);
-                    }
+                if let Some(address) = self.relay.set_peer(peer) {
+                    self.greet(address);
                 }
             }
             Command::Remove(name) => self.relay.remove_peer(&name),
@@ -165,27 +158,57 @@ impl Station {
         let found = self.lookout.find()?;
         let known = self.bridge.as_ref().map(|bridge| bridge.index);
         if found.map(|(index, _)| index) == known {
-            return Ok(());
+            return self.open_carriers();
         }
+        (self.v4, self.v6) = (None, None);
         self.bridge = match found.map(|(index, mac)| Bridge::open(index, mac)).transpose() {
             Ok(bridge) => bridge,
             // It has gone again, which is an event, too.
             Err(cause) if cause.is_not_found() => None,
             Err(cause) => return Err(cause),
         };
-        if let Some(bridge) = &self.bridge {
-            for socket in [&self.v4, &self.v6].into_iter().flatten() {
-                frames::be_deaf_to(socket.get_ref(), bridge.index)?;
-            }
-            info!(bridge = %bridge.index, "multicast of pods is carried");
-            self.ask();
-        } else {
-            info!("no bridge of pods: no multicast is carried");
+        self.relay.set_bridge(self.bridge.is_some());
+        match &self.bridge {
+            Some(bridge) => info!(bridge = %bridge.index, "multicast of pods is carried"),
+            None => info!("no bridge of pods: no multicast is carried"),
         }
-        if self.relay.set_bridge(self.bridge.is_some()) {
-            self.say_all();
+        if self.bridge.is_some() {
+            self.ask();
+        }
+        self.open_carriers()
+    }
+
+    /// Opens the sockets to other nodes that there are not yet. Each needs its address on the bridge, which may
+    /// come later, with an event.
+    fn open_carriers(&mut self) -> kernel::Result<()> {
+        let Some(index) = self.bridge.as_ref().map(|bridge| bridge.index) else { return Ok(()) };
+        let mut has_new = false;
+        for address in self.subnets.iter().filter_map(|subnet| gateway(*subnet)) {
+            let carrier = if address.is_ipv4() { &mut self.v4 } else { &mut self.v6 };
+            if carrier.is_some() {
+                continue;
+            }
+            let socket = match frames::carrier(SocketAddr::new(address, PORT)) {
+                Ok(socket) => socket,
+                Err(cause) if cause.is_not_found() => continue,
+                Err(cause) => return Err(cause),
+            };
+            frames::be_deaf_to(&socket, index)?;
+            *carrier = Some(watched(socket)?);
+            has_new = true;
+        }
+        for address in self.relay.addresses().into_iter().filter(|_| has_new) {
+            self.greet(address);
         }
         Ok(())
+    }
+
+    /// Tells a node what it should know, and asks it for the same.
+    fn greet(&self, address: IpAddr) {
+        self.say_to(address);
+        if let Some(question) = self.relay.question() {
+            self.send(address, &question);
+        }
     }
 
     fn on_time(&mut self, now: Instant) {

@@ -9,6 +9,7 @@ mod bridge_vlan;
 mod conntrack;
 mod datagram;
 mod events;
+mod frames;
 mod link;
 mod link_life;
 mod neigh;

@@ -9,12 +9,11 @@ fn subnets(n: u8) -> Vec<IpNet> {
 }
 
 fn address(n: u8) -> IpAddr {
-    IpAddr::from([192, 0, 2, n])
+    IpAddr::from([10, 244, n, 1])
 }
 
 fn peer(n: u8) -> Peer {
-    let sources = vec![address(n)];
-    Peer { name: format!("node-{n}"), subnets: subnets(n), address: address(n), sources }
+    Peer { name: format!("node-{n}"), subnets: subnets(n) }
 }
 
 struct Two {
@@ -29,7 +28,8 @@ impl Two {
         let mut nodes = [1, 2].map(|n| Relay::new(subnets(n), now));
         for (node, other) in nodes.iter_mut().zip([2, 1]) {
             node.set_bridge(true);
-            assert!(node.set_peer(peer(other)) && !node.set_peer(peer(other)));
+            assert_eq!(node.set_peer(peer(other)), Some(address(other)));
+            assert_eq!(node.set_peer(peer(other)), None);
         }
         Self { nodes, counts: Counts::default(), now }
     }
@@ -159,4 +159,16 @@ fn peer_that_has_left_is_sent_nothing() {
     two.nodes[0].remove_peer("node-2");
     assert_eq!(two.carry(&udp("10.244.1.2", "239.1.2.3", b"hello")), None);
     assert_eq!(two.nodes[0].addresses(), [] as [IpAddr; 0]);
+}
+
+#[test]
+fn peer_is_reached_by_a_family_that_both_have() {
+    let [v4, v6] = [0, 1].map(|at| vec![subnets(1)[at]]);
+    let reached = |own: &Vec<IpNet>| Relay::new(own.clone(), Instant::now()).set_peer(peer(2));
+    assert_eq!(reached(&v4), Some(address(2)));
+    assert_eq!(reached(&v6), Some("fd44:2::1".parse().unwrap()));
+    let mut node = Relay::new(v4, Instant::now());
+    let other = Peer { subnets: v6, ..peer(2) };
+    assert_eq!(node.set_peer(other), None);
+    assert_eq!(node.addresses(), [] as [IpAddr; 0]);
 }

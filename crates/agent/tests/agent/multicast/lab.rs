@@ -2,7 +2,6 @@
 //! Nodes on one wire with routes to each other's pods, and pods on bridges.
 
 use std::fs;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -123,9 +122,7 @@ impl Node {
     }
 
     fn peer(&self) -> Peer {
-        let address: IpAddr = [192, 0, 2, self.n].into();
-        let name = format!("node-{}", self.n);
-        Peer { name, subnets: self.subnets(), address, sources: vec![address] }
+        Peer { name: format!("node-{}", self.n), subnets: self.subnets() }
     }
 
     /// Carries multicast here.
@@ -203,6 +200,12 @@ impl Listener {
             send(pod, word, socket);
             self.heard().contains(word)
         });
+    }
+
+    /// Sends once, where the way is known, and waits. What was sent before has come by then, too.
+    pub fn expect(&self, pod: &Pod, word: &str, socket: &str) {
+        send(pod, word, socket);
+        wait_for(&format!("{word} by {socket}"), PATIENCE, || self.heard().contains(word));
     }
 }
 

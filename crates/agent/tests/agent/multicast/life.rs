@@ -4,7 +4,7 @@
 use agent::multicast::Command;
 use testkit::{in_netns, require, wait_for};
 
-use super::lab::{Listener, PATIENCE, nodes, running, send, sh};
+use super::lab::{Listener, PATIENCE, nodes, running, sh};
 
 const GROUP: &str = "UDP4-DATAGRAM:239.1.2.3:5000";
 const JOIN: &str = "UDP4-RECV:5000,ip-add-membership=239.1.2.3:eth0";
@@ -73,8 +73,7 @@ fn peer_that_has_left_is_sent_nothing() {
             listeners[0].wait(&one, &word, GROUP);
             nodes[2].seen() == seen
         });
-        send(&one, "last", GROUP);
-        wait_for("the last", PATIENCE, || listeners[0].heard().contains("last"));
+        listeners[0].expect(&one, "last", GROUP);
         assert!(!listeners[1].heard().contains("last"));
     });
 }
