@@ -54,7 +54,8 @@ impl Verdict {
 pub enum Checksum {
     /// They are right.
     Right,
-    /// They were wrong, and are right since the tunnel's device no longer leaves them to the one below.
+    /// This check found them wrong, and they are right now that the tunnel's device no longer leaves them to
+    /// the one below. Later checks find them right.
     Repaired,
     /// They are wrong: TCP and UDP do not get through.
     Wrong,

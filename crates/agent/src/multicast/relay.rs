@@ -4,7 +4,7 @@
 //!
 //! Nothing that came from another node is sent on, so nothing goes round in circles.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
@@ -122,6 +122,13 @@ impl Relay {
     pub fn remove_peer(&mut self, name: &str) {
         self.peers.remove(name);
         self.by_subnet.retain(|_, owner| owner != name);
+    }
+
+    /// Forgets all peers but these.
+    pub fn retain_peers(&mut self, peers: &[Peer]) {
+        let stay: HashSet<&str> = peers.iter().map(|peer| peer.name.as_str()).collect();
+        self.peers.retain(|name, _| stay.contains(name.as_str()));
+        self.by_subnet.retain(|_, owner| stay.contains(owner.as_str()));
     }
 
     /// Where all peers are reached.

@@ -31,42 +31,32 @@ const AT_ONCE: usize = 64;
 /// What the loop is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
+    /// This node has these subnets, and there are these peers and no others.
+    Begin { subnets: Vec<IpNet>, peers: Vec<Peer> },
     /// There is this peer, in place of one of the same name.
     Set(Peer),
     /// A peer of this name has left.
     Remove(String),
 }
 
-/// Carries packets for many between the pods of this node, which has these subnets, and those of others, until
-/// nobody gives commands any more.
+/// Carries packets for many between the pods of this node and those of others, from the first
+/// [`Command::Begin`] until nobody gives commands any more.
 pub async fn run(
-    subnets: Vec<IpNet>,
     mut commands: UnboundedReceiver<Command>,
     counts: Arc<Counts>,
 ) -> kernel::Result<()> {
-    let mut station = Station::open(subnets, counts)?;
-    loop {
-        if station.has_more {
-            tokio::task::yield_now().await;
-        }
-        let wake = station.wake();
-        tokio::select! {
-            command = commands.recv() => match command {
-                Some(command) => station.obey(command),
-                None => return Ok(()),
-            },
-            ready = station.lookout.ready() => {
-                told(ready)?;
-                station.look()?;
+    let mut next = commands.recv().await;
+    while let Some(command) = next {
+        next = match command {
+            Command::Begin { subnets, peers } => {
+                let mut station = Station::open(subnets, Arc::clone(&counts))?;
+                station.set_peers(peers);
+                station.work(&mut commands).await?
             }
-            ready = heard(station.bridge.as_ref()) => told(ready)?,
-            ready = datagrams(station.v4.as_ref()) => told(ready)?,
-            ready = datagrams(station.v6.as_ref()) => told(ready)?,
-            () = tokio::time::sleep_until(wake.into()) => {}
-        }
-        station.carry();
-        station.on_time(Instant::now());
+            Command::Set(_) | Command::Remove(_) => commands.recv().await,
+        };
     }
+    Ok(())
 }
 
 fn told(ready: io::Result<()>) -> kernel::Result<()> {
@@ -128,6 +118,39 @@ impl Station {
         Ok(station)
     }
 
+    /// Works until this node has other subnets, or nobody gives commands any more.
+    async fn work(
+        mut self,
+        commands: &mut UnboundedReceiver<Command>,
+    ) -> kernel::Result<Option<Command>> {
+        loop {
+            if self.has_more {
+                tokio::task::yield_now().await;
+            }
+            let wake = self.wake();
+            tokio::select! {
+                command = commands.recv() => match command {
+                    Some(Command::Begin { subnets, peers }) if subnets == self.subnets => {
+                        self.set_peers(peers);
+                    }
+                    Some(Command::Set(peer)) => self.set_peer(peer),
+                    Some(Command::Remove(name)) => self.relay.remove_peer(&name),
+                    other => return Ok(other),
+                },
+                ready = self.lookout.ready() => {
+                    told(ready)?;
+                    self.look()?;
+                }
+                ready = heard(self.bridge.as_ref()) => told(ready)?,
+                ready = datagrams(self.v4.as_ref()) => told(ready)?,
+                ready = datagrams(self.v6.as_ref()) => told(ready)?,
+                () = tokio::time::sleep_until(wake.into()) => {}
+            }
+            self.carry();
+            self.on_time(Instant::now());
+        }
+    }
+
     /// When something is to be done even if nothing comes.
     fn wake(&self) -> Instant {
         if self.has_more {
@@ -138,14 +161,16 @@ impl Station {
         times.into_iter().flatten().min().unwrap_or(self.say_at)
     }
 
-    fn obey(&mut self, command: Command) {
-        match command {
-            Command::Set(peer) => {
-                if let Some(address) = self.relay.set_peer(peer) {
-                    self.greet(address);
-                }
-            }
-            Command::Remove(name) => self.relay.remove_peer(&name),
+    fn set_peers(&mut self, peers: Vec<Peer>) {
+        self.relay.retain_peers(&peers);
+        for peer in peers {
+            self.set_peer(peer);
+        }
+    }
+
+    fn set_peer(&mut self, peer: Peer) {
+        if let Some(address) = self.relay.set_peer(peer) {
+            self.greet(address);
         }
     }
 

@@ -39,10 +39,6 @@ impl Repairs {
             warn!(%device, %cause, "checksums cannot be left to the device again");
         }
     }
-
-    pub(super) fn has_helped(&self, device: IfName) -> bool {
-        self.helped.contains(&device)
-    }
 }
 
 /// Whether it was on.

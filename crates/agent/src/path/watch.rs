@@ -147,13 +147,13 @@ impl Watch {
                 if sockets.is_none() {
                     *sockets = Some(Sockets::open(family)?);
                 }
-                self.end(&key);
+                self.cancel(&key);
                 self.targets.insert(key.clone(), target);
                 self.schedule.add(key, now);
             }
             Command::Forget(peer) => {
                 for key in Family::ALL.map(|family| (peer.clone(), family)) {
-                    self.end(&key);
+                    self.cancel(&key);
                     self.targets.remove(&key);
                     self.schedule.remove(&key);
                 }
@@ -179,6 +179,15 @@ impl Watch {
         let running = self.running.remove(key)?;
         self.probes.remove(&running.number);
         Some(running)
+    }
+
+    /// Ends a check for good. A repair that is being tried out is taken back.
+    fn cancel(&mut self, key: &Key) {
+        let is_repairing = self.end(key).is_some_and(|running| running.is_repairing);
+        let device = self.targets.get(key).and_then(|target| target.device);
+        if let Some(device) = device.filter(|_| is_repairing) {
+            self.repairs.end(device, false);
+        }
     }
 
     /// When something is to be done even if nothing comes.
@@ -268,30 +277,23 @@ impl Watch {
         is_repairing: bool,
     ) {
         let Some(target) = self.targets.get(&key).cloned() else { return };
-        let checksum = match (finding, target.device) {
-            (Finding::Reachable { path_mtu, sums: Sums::Wrong }, Some(device)) => {
-                if !is_repairing && self.repairs.begin(device) {
-                    return self.go_on(key, Check::of_sums(path_mtu), round_trip, true);
-                }
-                if is_repairing {
-                    self.repairs.end(device, false);
-                }
-                Checksum::Wrong
+        if let (Finding::Reachable { path_mtu, sums: Sums::Wrong }, Some(device), false) =
+            (finding, target.device, is_repairing)
+            && self.repairs.begin(device)
+        {
+            return self.go_on(key, Check::of_sums(path_mtu), round_trip, true);
+        }
+        let checksum = match finding {
+            Finding::Reachable { sums: Sums::Right, .. } if is_repairing => Checksum::Repaired,
+            Finding::Reachable { sums: Sums::Right, .. } => Checksum::Right,
+            Finding::Reachable { sums: Sums::Wrong, .. } => Checksum::Wrong,
+            Finding::Reachable { sums: Sums::Unknown, .. } | Finding::Unreachable => {
+                Checksum::Unknown
             }
-            (Finding::Reachable { sums, .. }, device) => {
-                if let Some(device) = device.filter(|_| is_repairing) {
-                    self.repairs.end(device, sums == Sums::Right);
-                }
-                let is_repaired = device.is_some_and(|device| self.repairs.has_helped(device));
-                match sums {
-                    Sums::Right if is_repaired => Checksum::Repaired,
-                    Sums::Right => Checksum::Right,
-                    Sums::Wrong => Checksum::Wrong,
-                    Sums::Unknown => Checksum::Unknown,
-                }
-            }
-            (Finding::Unreachable, _) => Checksum::Unknown,
         };
+        if let Some(device) = target.device.filter(|_| is_repairing) {
+            self.repairs.end(device, checksum == Checksum::Repaired);
+        }
         let path_mtu = match finding {
             Finding::Reachable { path_mtu, .. } => Some(path_mtu),
             Finding::Unreachable => None,

@@ -114,14 +114,14 @@ impl Node {
         Pod { ns, address: format!("10.244.{n}.{k}") }
     }
 
-    fn subnets(&self) -> Vec<IpNet> {
+    pub fn subnets(&self) -> Vec<IpNet> {
         let n = self.n;
         [format!("10.244.{n}.0/24"), format!("fd44:{n}::/64")]
             .map(|net| net.parse().unwrap())
             .into()
     }
 
-    fn peer(&self) -> Peer {
+    pub fn peer(&self) -> Peer {
         Peer { name: format!("node-{}", self.n), subnets: self.subnets() }
     }
 
@@ -129,15 +129,14 @@ impl Node {
     pub fn start(&self, others: &[&Node]) -> Station {
         let (commands, told) = unbounded_channel();
         let counts = Arc::new(Counts::default());
-        let (ns, subnets) = (Netns::open(self.ns.path()).unwrap(), self.subnets());
+        let ns = Netns::open(self.ns.path()).unwrap();
         let shared = Arc::clone(&counts);
         let thread = std::thread::spawn(move || {
             let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
-            ns.enter(|| runtime().unwrap().block_on(run(subnets, told, shared))).unwrap().unwrap();
+            ns.enter(|| runtime().unwrap().block_on(run(told, shared))).unwrap().unwrap();
         });
-        for other in others {
-            commands.send(Command::Set(other.peer())).unwrap();
-        }
+        let peers = others.iter().map(|other| other.peer()).collect();
+        commands.send(Command::Begin { subnets: self.subnets(), peers }).unwrap();
         Station { counts, commands: Some(commands), thread: Some(thread) }
     }
 

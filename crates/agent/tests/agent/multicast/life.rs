@@ -75,6 +75,17 @@ fn peer_that_has_left_is_sent_nothing() {
         });
         listeners[0].expect(&one, "last", GROUP);
         assert!(!listeners[1].heard().contains("last"));
+        // And it comes back; told all anew, what is known of others stays known.
+        stations[0].tell(Command::Set(nodes[2].peer()));
+        listeners[1].wait(&one, "again", GROUP);
+        let peers = vec![nodes[2].peer()];
+        stations[0].tell(Command::Begin { subnets: nodes[0].subnets(), peers });
+        wait_for("silence of the other", PATIENCE, || {
+            let seen = nodes[1].seen();
+            let word = format!("now-{seen}");
+            listeners[1].wait(&one, &word, GROUP);
+            nodes[1].seen() == seen
+        });
     });
 }
 
