@@ -2,6 +2,7 @@
 //! The nodes of Kubernetes as a store: the suite, and how `kubectl` and others change nodes.
 
 use std::fs;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use store::kubernetes::{Condition, Kubernetes, Node};
@@ -40,7 +41,7 @@ fn register(server: &ApiServer, name: &str) {
 
 #[test]
 fn node_without_annotations_is_an_entry_and_its_pod_cidr_arrives_later() {
-    with_server(&[], |server| {
+    with_server(&["--feature-gates=IPv6DualStack=true"], |server| {
         block_on(async {
             let store = admin(server).await;
             let from = store.list("").await.unwrap().revision;
@@ -58,7 +59,7 @@ fn node_without_annotations_is_an_entry_and_its_pod_cidr_arrives_later() {
             assert_eq!(node.pod_cidr.as_deref(), Some("10.244.1.0/24"));
             assert_eq!(node.pod_cidrs, ["10.244.1.0/24", "fd00:10:244:1::/64"]);
             let listed = store.list("nodes/").await.unwrap().entries;
-            assert_eq!(listed, [entry.clone()]);
+            assert_eq!(listed, std::slice::from_ref(entry));
             let created = &server.node("worker-1")["metadata"]["creationTimestamp"];
             assert_eq!(seconds(created.as_str().unwrap()), entry.created.0);
         });
@@ -178,27 +179,30 @@ fn five_thousand_nodes_are_small_in_memory() {
         fill(server, NODES);
         block_on(async {
             let store = admin(server).await;
-            store.list("none").await.unwrap();
-            let before = resident();
+            store.get("nodes/worker-0000").await.unwrap();
+            let before = memory("VmRSS:");
+            // Forgets the peak of before.
+            fs::write("/proc/self/clear_refs", "5").unwrap();
             let list = store.list("nodes/").await.unwrap();
-            let after = resident();
+            let (after, peak) = (memory("VmRSS:"), memory("VmHWM:"));
             assert_eq!(list.entries.len(), NODES);
             let bytes: usize =
                 list.entries.iter().map(|entry| entry.key.len() + entry.value.len()).sum();
             let page = server.object("/api/v1/nodes?limit=100").to_string().len() / 100;
             println!(
-                "{NODES} nodes of {page} bytes: resident memory {before} kB before the list and \
-                 {after} kB after it; an entry has {} bytes",
+                "{NODES} nodes of {page} bytes: {before} kB of memory before the list, {peak} kB at \
+                 most, {after} kB after it; an entry has {} bytes",
                 bytes / NODES
             );
             assert!(page > 10_000, "nodes are of a real size");
-            assert!(after.saturating_sub(before) < 20_000, "{before} kB, then {after} kB");
+            assert!(peak.saturating_sub(before) < 15_000, "{before} kB, then {peak} kB");
         });
     });
 }
 
 /// Puts nodes as large as those of real clusters where the API server keeps its own.
 fn fill(server: &ApiServer, count: usize) {
+    const TASKS: usize = 32;
     let images: Vec<_> = (0..50)
         .map(|number| {
             let name = format!("example/{}:{number}", "image-with-a-long-name/".repeat(8));
@@ -206,11 +210,22 @@ fn fill(server: &ApiServer, count: usize) {
         })
         .collect();
     block_on(async {
-        let etcd = server.etcd.client();
-        for number in 0..count {
-            let name = format!("worker-{number:04}");
-            let node = whole_node(&name, number, &images).to_string();
-            done(etcd.create(&format!("/registry/minions/{name}"), node.as_bytes(), None).await);
+        let images = Arc::new(images);
+        let mut tasks = Vec::new();
+        // Writes at the same time share what makes them durable.
+        for task in 0..TASKS {
+            let (etcd, images) = (server.etcd.client(), Arc::clone(&images));
+            tasks.push(tokio::spawn(async move {
+                for number in (task..count).step_by(TASKS) {
+                    let name = format!("worker-{number:04}");
+                    let node = whole_node(&name, number, &images).to_string();
+                    let key = format!("/registry/minions/{name}");
+                    done(etcd.create(&key, node.as_bytes(), None).await);
+                }
+            }));
+        }
+        for task in tasks {
+            task.await.unwrap();
         }
     });
 }
@@ -242,8 +257,8 @@ fn whole_node(name: &str, number: usize, images: &[Value]) -> Value {
 }
 
 /// In kB.
-fn resident() -> u64 {
+fn memory(kind: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(kind)).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }

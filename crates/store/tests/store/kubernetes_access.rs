@@ -116,10 +116,59 @@ fn kubeconfig_proxy_and_foreign_certificates() {
             assert_eq!(store.list("").await.unwrap().entries.len(), 1);
 
             // A server that another authority has signed is not talked to.
-            fs::write(&file, kubeconfig(&Authority::new().file("ca.pem"))).unwrap();
+            let other = Authority::new();
+            fs::write(&file, kubeconfig(&other.file("ca.pem"))).unwrap();
             let error = open(server, by_file).await.list("").await.unwrap_err();
             assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
             assert!(said(&error).contains("certificate"), "{}", said(&error));
         });
     });
 }
+
+/// The command of docs/kubernetes.md by which flannel leaves one node after the other.
+#[test]
+fn flannel_is_told_to_leave_as_the_page_says() {
+    with_server(&[], |server| {
+        let flannel = server.dir.path().join("flannel.json");
+        fs::write(&flannel, FLANNEL).unwrap();
+        server.kubectl(&["create", "namespace", "kube-flannel"]);
+        server.kubectl(&["create", "-f", flannel.to_str().unwrap()]);
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/kubernetes.md");
+        let page = fs::read_to_string(page).unwrap();
+        let mut lines = page.lines().map(str::trim);
+        let line = lines.find(|line| line.contains("patch daemonset kube-flannel-ds")).unwrap();
+        let words = line.strip_prefix("kubectl ").unwrap();
+        let kubectl = server.kubectl_words(&[]).join(" ");
+        testkit::run("sh", &["-ec", &format!("{kubectl} {words}")]);
+        let found =
+            server.object("/apis/apps/v1/namespaces/kube-flannel/daemonsets/kube-flannel-ds");
+        let terms = &found["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+            ["nodeSelectorTerms"];
+        assert_eq!(terms.as_array().unwrap().len(), 1);
+        let conditions = terms[0]["matchExpressions"].as_array().unwrap();
+        let of_podwire = conditions.iter().find(|condition| condition["key"] == "podwire").unwrap();
+        assert_eq!(
+            (&of_podwire["operator"], &of_podwire["values"][0]),
+            (&"NotIn".into(), &"on".into())
+        );
+    });
+}
+
+/// Flannel's own, but for most of its pods.
+const FLANNEL: &str = r#"{
+  "apiVersion": "apps/v1", "kind": "DaemonSet",
+  "metadata": {"name": "kube-flannel-ds", "namespace": "kube-flannel"},
+  "spec": {
+    "selector": {"matchLabels": {"app": "flannel"}},
+    "template": {
+      "metadata": {"labels": {"app": "flannel"}},
+      "spec": {
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+          "nodeSelectorTerms": [{"matchExpressions": [
+            {"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]}]}]}}},
+        "containers": [{"name": "kube-flannel", "image": "flannel"}],
+        "hostNetwork": true
+      }
+    }
+  }
+}"#;

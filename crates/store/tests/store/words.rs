@@ -52,8 +52,10 @@ pub fn bytes(digits: &str) -> Vec<u8> {
     (0..digits.len()).step_by(2).map(byte).collect()
 }
 
-fn entry(entry: Entry) -> Entry {
-    Entry { key: word_of(&entry.key), value: word_of_value(&entry.value), ..entry }
+fn entry(mut entry: Entry) -> Entry {
+    entry.key = word_of(&entry.key);
+    entry.value = word_of_value(&entry.value);
+    entry
 }
 
 fn event(event: Event) -> Event {

@@ -132,7 +132,7 @@ fn what_is_others_business_is_refused() {
 
 #[test]
 fn values_that_are_no_nodes_are_refused() {
-    for bad in [&b""[..], b"x", b"[]", br#"{"podCidr":"x"}"#, b"\xff"] {
+    for bad in [&b""[..], b"x", b"7", br#"{"podCidr":"x"}"#, b"\xff"] {
         assert!(matches!(Node::read(bad), Err(Error::Invalid(_))), "{bad:?}");
     }
 }
