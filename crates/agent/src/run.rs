@@ -20,6 +20,7 @@ use tokio::time::{Instant, interval, sleep_until};
 use crate::board::{BEAT_EVERY, Board, Part};
 use crate::cni_conf::CniConf;
 use crate::leases::{Follow, Held, Leases, Nodes, OwnNode};
+use crate::multicast;
 use crate::options::{self, Settings, StoreChoice};
 use crate::path::{self, Pace, Verdict};
 use crate::reconcile::{KernelThread, Options, Outcome, Reconciler, Report, Secrets, StartError};
@@ -59,6 +60,8 @@ pub(crate) struct Worker {
     /// None where paths are not checked.
     pub(crate) paths: Option<UnboundedSender<path::Command>>,
     pub(crate) verdicts: UnboundedReceiver<Verdict>,
+    /// None where it is switched off.
+    pub(crate) multicast: Option<UnboundedSender<multicast::Command>>,
     /// Of this session, or of the last one.
     pub(crate) held: Option<Held>,
     /// What Kubernetes says of this node.
@@ -78,7 +81,9 @@ pub async fn run(settings: Settings, board: Board) -> Result<Infallible, Error> 
     let conf = CniConf::of(&settings);
     let ((paths, commands), (verdicts, heard)) = (unbounded_channel(), unbounded_channel());
     let paths = Some(paths).filter(|_| settings.path_check);
-    let worker = Worker::start(settings, board.clone(), paths, heard).await?;
+    let (multicast, groups) = unbounded_channel();
+    let multicast = Some(multicast).filter(|_| settings.multicast);
+    let worker = Worker::start(settings, board.clone(), Ways { paths, heard, multicast }).await?;
     let kept = async {
         match conf {
             Some(conf) => conf.keep(board).await,
@@ -90,14 +95,15 @@ pub async fn run(settings: Settings, board: Board) -> Result<Infallible, Error> 
         () = served => unreachable!("it serves until it is dropped"),
         () = kept => unreachable!("it is kept until it is dropped"),
         () = checked(commands, verdicts) => unreachable!("it waits when it is done"),
+        () = carried(groups) => unreachable!("it waits when it is done"),
     }
 }
 
 /// What an agent with these settings would do now, a line each; those after a `#` are in its way. Nothing is
 /// changed.
 pub async fn dry_run(settings: Settings, board: Board) -> Result<Vec<String>, DryError> {
-    let (_, verdicts) = unbounded_channel();
-    let mut worker = Worker::start(settings, board, None, verdicts).await?;
+    let ways = Ways { paths: None, heard: unbounded_channel().1, multicast: None };
+    let mut worker = Worker::start(settings, board, ways).await?;
     worker.preview().await.map_err(|end| DryError::NotYet(end.why))
 }
 
@@ -114,8 +120,7 @@ impl Worker {
     async fn start(
         settings: Settings,
         board: Board,
-        paths: Option<UnboundedSender<path::Command>>,
-        verdicts: UnboundedReceiver<Verdict>,
+        Ways { paths, heard, multicast }: Ways,
     ) -> Result<Self, Error> {
         let (leases, cluster) = open(&settings).await?;
         let mark = settings.mark.clone();
@@ -135,7 +140,8 @@ impl Worker {
             reports,
             rules,
             paths,
-            verdicts,
+            verdicts: heard,
+            multicast,
             held: None,
             own: OwnNode::default(),
             mark,
@@ -227,6 +233,21 @@ impl Worker {
         use std::hash::{BuildHasher, RandomState};
         RandomState::new().hash_one(0)
     }
+}
+
+/// What a worker tells the parts beside it, and hears of them.
+struct Ways {
+    paths: Option<UnboundedSender<path::Command>>,
+    heard: UnboundedReceiver<Verdict>,
+    multicast: Option<UnboundedSender<multicast::Command>>,
+}
+
+/// Multicast that cannot be carried is no reason to end.
+async fn carried(groups: UnboundedReceiver<multicast::Command>) {
+    if let Err(error) = multicast::run(groups, Arc::default()).await {
+        tracing::error!(%error, "multicast is not carried to other nodes");
+    }
+    std::future::pending::<()>().await;
 }
 
 /// Paths that cannot be checked are no reason to end.

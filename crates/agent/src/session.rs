@@ -6,6 +6,7 @@
 mod begin;
 mod extension;
 mod follow;
+mod many;
 mod paths;
 mod post;
 mod prepare;

@@ -92,6 +92,10 @@ impl Worker {
             .collect();
         let shown = peers.iter().map(|(name, (_, lease))| session.shown_peer(name, lease));
         self.board.set_peers(shown.collect());
+        self.begin_multicast(
+            session,
+            peers.iter().map(|(name, (_, lease))| (name.as_str(), lease)),
+        );
         let (conf, lease) = (session.conf.clone(), session.held.lease.clone());
         let network = Network::new(conf, lease, session.underlay.clone(), peers);
         let network = network.map_err(|error| {

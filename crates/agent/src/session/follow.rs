@@ -78,6 +78,7 @@ impl Worker {
         match node.state {
             NodeState::In { since, lease } => {
                 self.board.set_peer(session.shown_peer(&node.name, &lease));
+                self.add_to_multicast(&node.name, &lease);
                 return PeerUpdate::Set { name: node.name, since, lease: *lease };
             }
             NodeState::Bad(why) => drop(session.bad.insert(node.name.clone(), why)),
@@ -85,6 +86,7 @@ impl Worker {
         }
         self.board.remove_peer(&node.name);
         self.check_path(Command::Forget(node.name.clone()));
+        self.remove_from_multicast(&node.name);
         PeerUpdate::Remove { name: node.name }
     }
 
