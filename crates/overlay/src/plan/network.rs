@@ -10,7 +10,7 @@ use kernel::IfName;
 
 use super::claims::Claims;
 use super::wanted::{Route, Wanted};
-use super::{Error, Node, Peer, Plan, Underlay, check_networks, devices, fill, serve};
+use super::{Error, Node, Peer, Plan, Refusal, Underlay, check_networks, devices, fill, serve};
 use crate::family;
 use crate::lease::Lease;
 use crate::netconf::{Backend, NetConf};
@@ -211,7 +211,9 @@ impl Network {
         let peer = Peer { name, since: *since, lease };
         let publics: Vec<IpAddr> = lease.attributes.public.iter().collect();
         let is_shared = publics.iter().any(|address| self.publics.get(address) != Some(&1));
-        if is_shared || !self.plan.refused.is_empty() {
+        let concerns =
+            |refusal: &Refusal| refusal.peer == name || refusal.reason.is_because_of_another();
+        if is_shared || self.plan.refused.iter().any(concerns) {
             return None;
         }
         let mut part = Wanted::default();

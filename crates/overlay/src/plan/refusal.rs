@@ -26,6 +26,13 @@ impl fmt::Display for Refusal {
     }
 }
 
+impl Reason {
+    /// Whether it may end when another peer changes or goes.
+    pub(super) fn is_because_of_another(&self) -> bool {
+        matches!(self, Self::Overlap { .. } | Self::MacTaken(_) | Self::KeyTaken)
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
     #[error("it overlaps this node's own subnet {0}")]

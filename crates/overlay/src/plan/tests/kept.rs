@@ -37,6 +37,21 @@ fn one_peer_costs_its_own_part() {
 }
 
 #[test]
+fn a_peer_that_is_refused_makes_no_other_dearer() {
+    let lab = Lab::new(V4, r#"{"Type": "vxlan"}"#, &["4", "4"]);
+    let (_, underlay, lease) = lab.nodes[0].clone();
+    let mut network = Network::new(lab.conf.clone(), lease, underlay, BTreeMap::new()).unwrap();
+    let (name, _, mut outside) = node(&lab.conf, 8, "4");
+    outside.subnets = Prefixes::of(["172.16.0.0/24".parse().unwrap()]).unwrap();
+    network.set(&name, 0, outside);
+    assert_eq!(network.plan().refused.len(), 1);
+    let (name, _, lease) = node(&lab.conf, 9, "4");
+    assert!(matches!(network.set(&name, 0, lease), Update::Part(_)));
+    assert!(matches!(network.remove(&name), Update::Part(_)));
+    assert_eq!(network.plan().refused.len(), 1);
+}
+
+#[test]
 fn a_narrow_path_gives_its_route_an_mtu_until_it_widens() {
     for (backend, has_route) in
         [("vxlan", true), ("ipip", true), ("wireguard", false), ("udp", false)]
