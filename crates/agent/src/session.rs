@@ -65,6 +65,8 @@ pub struct Session {
     bad: BTreeMap<String, String>,
     renew_at: Option<Instant>,
     pod_mtu: Option<u32>,
+    /// Kernel and rules are what they should be: plugins may know.
+    has_begun: bool,
 }
 
 /// A cause and what it goes back to, in one line.

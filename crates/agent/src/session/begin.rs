@@ -45,9 +45,12 @@ impl Worker {
             renew_at: self.renewal(&held),
             held,
             pod_mtu: None,
+            has_begun: false,
         };
         self.program_all(&mut session, seen).await?;
         self.set_rules(&session);
+        session.has_begun = true;
+        self.tell_plugins(&session);
         self.after_start(&session).await;
         self.tell_cluster().await;
         Ok(session)

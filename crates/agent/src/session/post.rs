@@ -27,7 +27,9 @@ impl Worker {
         self.board.set_refused(session.refused(outcome));
         if outcome.pod_mtu.is_some() && outcome.pod_mtu != session.pod_mtu {
             session.pod_mtu = outcome.pod_mtu;
-            self.tell_plugins(session);
+            if session.has_begun {
+                self.tell_plugins(session);
+            }
         }
         self.tell_commands(session, &outcome.changes).await;
     }
@@ -46,7 +48,7 @@ impl Worker {
     }
 
     /// subnet.env first: whoever sees a node that is ready may read it.
-    fn tell_plugins(&self, session: &Session) {
+    pub(super) fn tell_plugins(&self, session: &Session) {
         let env = SubnetEnv {
             networks: session.conf.networks.iter().collect(),
             subnets: session.held.lease.subnets.iter().collect(),
