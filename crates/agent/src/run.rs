@@ -30,6 +30,8 @@ use crate::{serve, subnet_env};
 
 /// Under which the embedded store has the network.
 const PREFIX: &str = "/coreos.com/network";
+/// What a session needs before it can begin.
+pub(crate) const BEGINNING: [Part; 4] = [Part::Store, Part::Config, Part::Underlay, Part::Lease];
 /// So long at most until a session that did not begin is tried again, whatever happens.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Between two sessions at least, so that two who fight over a lease do not do so at full speed.
@@ -174,9 +176,12 @@ impl Worker {
             }
             Next::News(seen) => {
                 tracing::warn!(part = part.name(), %why, "waits");
+                // Whatever else was missing is there by now.
+                for other in BEGINNING.into_iter().filter(|other| *other != part) {
+                    self.board.solved(other);
+                }
                 self.board.problem(part, why);
                 self.wait(seen).await;
-                self.board.solved(part);
             }
         }
     }
@@ -188,9 +193,12 @@ impl Worker {
         loop {
             tokio::select! {
                 () = news(&mut follow) => return,
-                report = self.reports.recv() => if matches!(report, Some(Report::Underlay) | None) {
-                    return;
+                report = self.reports.recv() => match report {
+                    Some(Report::Underlay) | None => return,
+                    Some(Report::Repaired(outcome)) => self.post_changes(&outcome, true),
+                    Some(Report::Deaf(_)) => {}
                 },
+                mended = self.rules.next() => self.post_rules(&mended, true),
                 _ = beats.tick() => self.board.beat(),
                 () = sleep_until(deadline) => return,
             }

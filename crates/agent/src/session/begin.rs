@@ -13,7 +13,7 @@ use super::prepare::{Prepared, leases};
 use super::{End, Session, chain};
 use crate::board::Part;
 use crate::leases::{AcquireError, Held, NodeState, Seen, TIME_TO_LIVE};
-use crate::run::Worker;
+use crate::run::{BEGINNING, Worker};
 use crate::underlay::Underlay;
 
 /// Peers by name: since when, and with which lease.
@@ -50,6 +50,7 @@ impl Worker {
         self.program_all(&mut session, seen).await?;
         self.set_rules(&session);
         session.has_begun = true;
+        BEGINNING.into_iter().for_each(|part| self.board.solved(part));
         self.tell_plugins(&session);
         self.after_start(&session).await;
         self.tell_cluster().await;

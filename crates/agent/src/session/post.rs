@@ -14,15 +14,7 @@ use crate::subnet_env;
 impl Worker {
     /// Posts an outcome; `is_repair` where others had broken what was changed.
     pub(super) async fn post(&mut self, session: &mut Session, outcome: &Outcome, is_repair: bool) {
-        for change in &outcome.changes {
-            if is_repair {
-                tracing::warn!(%change, "repaired");
-                self.board.repaired(Kind::from(change), change.to_string());
-            } else {
-                tracing::info!(%change, "changed");
-            }
-        }
-        self.post_failures(outcome);
+        self.post_changes(outcome, is_repair);
         self.board.set_conflicts(outcome.conflicts.iter().map(ToString::to_string).collect());
         self.board.set_refused(session.refused(outcome));
         if outcome.pod_mtu.is_some() && outcome.pod_mtu != session.pod_mtu {
@@ -32,6 +24,19 @@ impl Worker {
             }
         }
         self.tell_commands(session, &outcome.changes).await;
+    }
+
+    /// What was done, and what could not be.
+    pub(crate) fn post_changes(&self, outcome: &Outcome, is_repair: bool) {
+        for change in &outcome.changes {
+            if is_repair {
+                tracing::warn!(%change, "repaired");
+                self.board.repaired(Kind::from(change), change.to_string());
+            } else {
+                tracing::info!(%change, "changed");
+            }
+        }
+        self.post_failures(outcome);
     }
 
     fn post_failures(&self, outcome: &Outcome) {

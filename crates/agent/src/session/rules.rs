@@ -35,7 +35,7 @@ impl Worker {
         }
     }
 
-    pub(super) fn post_rules(&self, outcome: &Outcome, is_repair: bool) {
+    pub(crate) fn post_rules(&self, outcome: &Outcome, is_repair: bool) {
         for change in &outcome.changes {
             if is_repair {
                 tracing::warn!(%change, "repaired");
