@@ -14,9 +14,11 @@ use std::time::{Duration, Instant};
 use overlay::difference::Change;
 use tokio::sync::watch;
 
+use crate::multicast::Counts;
+
 pub use self::status::{
-    Compare, Kind, Lease, Part, Path, Peer, PeerCounts, Problem, Refused, Repair, Repairs, Session,
-    Status, Store, Time, Underlay, Watch, Way,
+    Compare, Kind, Lease, Multicast, Part, Path, Peer, PeerCounts, Problem, Refused, Repair,
+    Repairs, Session, Status, Store, Time, Underlay, Watch, Way,
 };
 pub use self::verdict::{BEAT_EVERY, Health, Readiness};
 
@@ -51,6 +53,7 @@ struct State {
     counts: BTreeMap<Kind, u64>,
     repairs: VecDeque<Repair>,
     compare: Option<Compare>,
+    multicast: Option<Arc<Counts>>,
     problems: BTreeMap<Part, Standing>,
 }
 
@@ -96,6 +99,7 @@ impl Board {
             counts: Kind::ALL.map(|kind| (kind, 0)).into(),
             repairs: VecDeque::new(),
             compare: None,
+            multicast: None,
             problems: BTreeMap::new(),
         };
         let changes = watch::Sender::new(());
@@ -230,6 +234,11 @@ impl Board {
         self.lock().compare = Some(compare);
     }
 
+    /// Multicast is carried, and counted there.
+    pub fn set_multicast(&self, counts: Arc<Counts>) {
+        self.lock().multicast = Some(counts);
+    }
+
     /// Whether pods can be connected.
     pub fn readiness(&self) -> Readiness {
         verdict::readiness(&self.lock(), Instant::now())
@@ -287,6 +296,7 @@ impl Board {
                 last: state.repairs.iter().cloned().collect(),
             },
             compare: state.compare,
+            multicast: state.multicast.as_deref().map(Multicast::of),
             problems: state
                 .problems
                 .iter()

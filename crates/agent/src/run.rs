@@ -20,7 +20,7 @@ use tokio::time::{Instant, interval, sleep_until};
 use crate::board::{BEAT_EVERY, Board, Part};
 use crate::cni_conf::CniConf;
 use crate::leases::{Follow, Held, Leases, Nodes, OwnNode};
-use crate::multicast;
+use crate::multicast::{self, Counts};
 use crate::options::{self, Settings, StoreChoice};
 use crate::path::{self, Pace, Verdict};
 use crate::reconcile::{KernelThread, Options, Outcome, Reconciler, Report, Secrets, StartError};
@@ -85,6 +85,10 @@ pub async fn run(settings: Settings, board: Board) -> Result<Infallible, Error> 
     let paths = Some(paths).filter(|_| settings.path_check);
     let (multicast, groups) = unbounded_channel();
     let multicast = Some(multicast).filter(|_| settings.multicast);
+    let counts = Arc::new(Counts::default());
+    if multicast.is_some() {
+        board.set_multicast(Arc::clone(&counts));
+    }
     let worker = Worker::start(settings, board.clone(), Ways { paths, heard, multicast }).await?;
     let kept = async {
         match conf {
@@ -97,7 +101,7 @@ pub async fn run(settings: Settings, board: Board) -> Result<Infallible, Error> 
         () = served => unreachable!("it serves until it is dropped"),
         () = kept => unreachable!("it is kept until it is dropped"),
         () = checked(commands, verdicts) => unreachable!("it waits when it is done"),
-        () = carried(groups) => unreachable!("it waits when it is done"),
+        () = carried(groups, counts) => unreachable!("it waits when it is done"),
     }
 }
 
@@ -251,8 +255,8 @@ struct Ways {
 }
 
 /// Multicast that cannot be carried is no reason to end.
-async fn carried(groups: UnboundedReceiver<multicast::Command>) {
-    if let Err(error) = multicast::run(groups, Arc::default()).await {
+async fn carried(groups: UnboundedReceiver<multicast::Command>, counts: Arc<Counts>) {
+    if let Err(error) = multicast::run(groups, counts).await {
         tracing::error!(%error, "multicast is not carried to other nodes");
     }
     std::future::pending::<()>().await;

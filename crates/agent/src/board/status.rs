@@ -5,10 +5,13 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use crate::multicast::{Counts, Loss};
 
 /// Everything.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -48,8 +51,41 @@ pub struct Status {
     pub repairs: Repairs,
     /// The last full comparison with the kernel.
     pub compare: Option<Compare>,
+    /// What of multicast was carried; none where it is switched off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub multicast: Option<Multicast>,
     /// What is wrong, by part.
     pub problems: BTreeMap<Part, Problem>,
+}
+
+/// What of multicast and broadcast was carried between nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Multicast {
+    /// Groups that this node's pods are in.
+    pub groups: u64,
+    /// Packets of its pods that were carried to other nodes.
+    pub carried: u64,
+    /// Copies of them, one for each node.
+    pub sent: u64,
+    /// Packets of other nodes' pods that were given to its own.
+    pub delivered: u64,
+    /// Packets that were not carried, by reason.
+    pub lost: BTreeMap<String, u64>,
+}
+
+impl Multicast {
+    pub(super) fn of(counts: &Counts) -> Self {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let lost = Loss::ALL.map(|why| (why.name().to_owned(), counts.lost(why)));
+        Self {
+            groups: read(&counts.groups),
+            carried: read(&counts.carried),
+            sent: read(&counts.sent),
+            delivered: read(&counts.delivered),
+            lost: lost.into(),
+        }
+    }
 }
 
 /// One network configuration, one underlay, one lease.

@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use crate::board::{Part, Status};
+use crate::board::{Multicast, Part, Status};
 
 /// The format's version is part of its type.
 pub const KIND: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -16,6 +16,9 @@ pub fn page(status: &Status) -> String {
     network(&mut page, status);
     peers(&mut page, status);
     work(&mut page, status);
+    if let Some(counts) = &status.multicast {
+        multicast(&mut page, counts);
+    }
     page.text
 }
 
@@ -92,6 +95,29 @@ fn work(page: &mut Page, status: &Status) {
             .value(compare.at.unix());
         page.gauge("podwire_compare_duration_seconds", "How long it took.").value(compare.seconds);
         page.gauge("podwire_compare_changes", "How much it changed.").value(compare.changes as f64);
+    }
+}
+
+fn multicast(page: &mut Page, counts: &Multicast) {
+    page.gauge("podwire_multicast_groups", "Groups that this node's pods are in.")
+        .value(counts.groups as f64);
+    let packets =
+        [("carried", counts.carried), ("sent", counts.sent), ("delivered", counts.delivered)];
+    page.family(
+        "podwire_multicast_packets_total",
+        "counter",
+        "Packets for many, by what became of them.",
+    );
+    for (what, count) in packets {
+        page.with(&[("what", what)], count as f64);
+    }
+    page.family(
+        "podwire_multicast_lost_total",
+        "counter",
+        "Packets for many that were not carried.",
+    );
+    for (why, count) in &counts.lost {
+        page.with(&[("why", why)], *count as f64);
     }
 }
 

@@ -7,9 +7,12 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use agent::board::{Kind, Part, Refused};
+use agent::multicast::Counts;
 use agent::serve::{Error, Socket, socket_path};
 use serde_json::Value;
 use testkit::{in_netns, require, run};
@@ -122,6 +125,9 @@ fn prometheus_reads_the_metrics_that_are_documented() {
         board.compared(Duration::from_millis(12), 3);
         board.set_peers((0..5).map(peer).collect());
         board.repaired(Kind::Route, "set route");
+        let counts = Arc::new(Counts::default());
+        counts.delivered.store(7, Ordering::Relaxed);
+        board.set_multicast(counts);
         board.problem(Part::Store, "gone");
         let refused = Refused { peer: "x".into(), subnet: None, reason: "no".into() };
         board.set_refused(vec![refused]);
@@ -147,6 +153,7 @@ fn prometheus_reads_the_metrics_that_are_documented() {
             1500.0
         );
         assert_eq!(sample("podwire_compare_duration_seconds", None), 0.012);
+        assert_eq!(sample("podwire_multicast_packets", Some(("what", "delivered"))), 7.0);
         for family in families.values() {
             assert!(family[1] == "gauge" || family[1] == "counter", "{family}");
             assert!(!family[2].as_str().unwrap().is_empty(), "{family}");
