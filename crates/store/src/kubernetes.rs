@@ -39,6 +39,7 @@ pub struct Kubernetes(Arc<Client>);
 
 impl Kubernetes {
     /// Checks what it can without a server, and connects to none before there is something to ask.
+    /// It works on the runtime that this is called on, and on no other.
     pub async fn open(conf: &KubernetesConf) -> Result<Self> {
         Client::new(conf).await.map(|client| Self(Arc::new(client)))
     }

@@ -20,8 +20,8 @@ use crate::{Answer, Event, Result, Revision, Watch, Watched, backoff};
 /// For how long the server is asked to go on, in seconds.
 const LIFETIME: u32 = 290;
 
-/// The server says every minute how far it has come. Whoever is silent for longer is gone, or there
-/// is something between us that forgets connections.
+/// Every minute the server says how far it has come, if any node has changed. Whoever is silent for
+/// longer may be gone, or something between us has forgotten the connection: a new one tells.
 const SILENCE: Duration = Duration::from_secs(150);
 
 /// For the server to begin.

@@ -93,6 +93,25 @@ fn watch_tells_that_nobody_is_there() {
     });
 }
 
+/// Without that a watch where nothing happens would soon be from before what the server remembers.
+#[test]
+fn quiet_watch_is_told_how_far_the_server_has_come() {
+    with_server(&[], |server| {
+        block_on(async {
+            let store = admin(server).await;
+            let first = done(store.create("nodes/quiet", &value("1"), None).await);
+            let mut watch = store.watch("nodes/quiet", Revision(first.0 - 1));
+            events(&mut *watch, 1).await;
+            let other = done(store.create("nodes/other", &value("1"), None).await);
+            // Once a minute.
+            let seen = timeout(LONG * 5, watch.next()).await.unwrap().unwrap();
+            let Watched::Changes { events, revision } = seen else { panic!("{seen:?}") };
+            assert_eq!(events, []);
+            assert!(revision >= other, "{revision} {other}");
+        });
+    });
+}
+
 #[test]
 fn history_that_etcd_has_forgotten_is_said_to_be() {
     with_server(&[], |server| {
