@@ -22,7 +22,7 @@ const LIFETIME: u32 = 290;
 
 /// Every minute the server says how far it has come, if any node has changed. Whoever is silent for
 /// longer may be gone, or something between us has forgotten the connection: a new one tells.
-const SILENCE: Duration = Duration::from_secs(150);
+const SILENCE: Duration = Duration::from_secs(90);
 
 /// For the server to begin.
 const PATIENCE: Duration = Duration::from_secs(15);
