@@ -34,7 +34,7 @@ const PREFIX: &str = "/coreos.com/network";
 pub(crate) const BEGINNING: [Part; 4] = [Part::Store, Part::Config, Part::Underlay, Part::Lease];
 /// So long at most until a session that did not begin is tried again, whatever happens.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Between two sessions at least, so that two who fight over a lease do not do so at full speed.
+/// Between two sessions at least: nodes may fight over a lease, and stores have much news.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Why an agent cannot work at all.
@@ -186,6 +186,7 @@ impl Worker {
                 }
                 self.board.problem(part, why);
                 self.wait(seen).await;
+                sleep_until(started + PAUSE).await;
             }
         }
     }

@@ -47,6 +47,14 @@ impl End {
         Self { part, why: why.into(), next: Next::Now }
     }
 
+    /// What is wrong with a lease or a configuration may be put right in the store.
+    fn until_news(self, seen: Revision) -> Self {
+        match self.part {
+            Part::Lease | Part::Config => Self { next: Next::News(Some(seen)), ..self },
+            _ => self,
+        }
+    }
+
     pub fn wait(part: Part, why: impl Into<String>, seen: Option<Revision>) -> Self {
         Self { part, why: why.into(), next: Next::News(seen) }
     }

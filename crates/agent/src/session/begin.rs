@@ -33,8 +33,9 @@ impl Worker {
             return Err(End::wait(Part::Config, why, Some(snapshot.revision)));
         };
         let revision = snapshot.revision;
-        let prepared = self.prepare(&snapshot, &conf_text).await?;
-        let held = self.lease(snapshot, &prepared).await?;
+        let waits = |end: End| end.until_news(revision);
+        let prepared = self.prepare(&snapshot, &conf_text).await.map_err(waits)?;
+        let held = self.lease(snapshot, &prepared).await.map_err(waits)?;
         let Prepared { conf, chosen, seen, .. } = prepared;
         let mut session = Session {
             conf,
