@@ -169,7 +169,7 @@ fn thousands_go_through_one_call() {
 #[test]
 fn many_routes_are_looked_up_at_once() {
     in_netns(|| {
-        let nl = two_links();
+        let nl = pair_with_addresses();
         ip("route add 10.9.0.0/16 via 10.1.2.1");
         let index = index_of(&nl, "a0");
         let near = (1..=250).map(|n| addr(&format!("10.1.2.{n}")));
