@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The loop that checks peers: whose turn it is, what is under way, what came back, what did not.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::future::pending;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -30,6 +30,8 @@ pub enum Command {
     Watch(Target),
     /// Checks nothing of this peer's any more.
     Forget(String),
+    /// Checks nothing of any peers' but these.
+    Retain(Vec<String>),
     /// Checks all now, because the way to them has changed.
     CheckAll,
 }
@@ -153,9 +155,15 @@ impl Watch {
             }
             Command::Forget(peer) => {
                 for key in Family::ALL.map(|family| (peer.clone(), family)) {
-                    self.cancel(&key);
-                    self.targets.remove(&key);
-                    self.schedule.remove(&key);
+                    self.forget(&key);
+                }
+            }
+            Command::Retain(peers) => {
+                let stay: HashSet<String> = peers.into_iter().collect();
+                let keys = self.targets.keys();
+                let gone: Vec<Key> = keys.filter(|key| !stay.contains(&key.0)).cloned().collect();
+                for key in gone {
+                    self.forget(&key);
                 }
             }
             Command::CheckAll => {
@@ -179,6 +187,12 @@ impl Watch {
         let running = self.running.remove(key)?;
         self.probes.remove(&running.number);
         Some(running)
+    }
+
+    fn forget(&mut self, key: &Key) {
+        self.cancel(key);
+        self.targets.remove(key);
+        self.schedule.remove(key);
     }
 
     /// Ends a check for good. A repair that is being tried out is taken back.

@@ -150,5 +150,14 @@ fn peer_that_has_left_is_sent_nothing() {
         for _ in 0..3 {
             assert!(checker.next().address.is_ipv6());
         }
+        checker.tell(Command::Watch(through_tunnel("10.244.2.0")));
+        checker.wait("its return", |verdict| verdict.address.is_ipv4());
+        checker.tell(Command::Retain(vec!["node-2 at fd44:2::".to_owned()]));
+        for _ in 0..2 {
+            checker.wait("the other", |verdict| verdict.address.is_ipv6());
+        }
+        for _ in 0..3 {
+            assert!(checker.next().address.is_ipv6());
+        }
     });
 }
