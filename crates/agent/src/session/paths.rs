@@ -12,6 +12,7 @@ use crate::run::Worker;
 impl Worker {
     /// Looks up the ways to these peers, or to all, shows them and has them checked.
     pub(super) async fn look_at_ways(&self, names: Option<Vec<String>>) -> Result<(), End> {
+        let is_all = names.is_none();
         let found = self.kernel.run(move |reconciler| {
             let Some(network) = reconciler.network() else { return Vec::new() };
             let all = || network.peers().keys().cloned().collect();
@@ -20,6 +21,10 @@ impl Worker {
         });
         let found = found.await;
         let found = found.map_err(|error| End::wait(Part::Kernel, error.to_string(), None))?;
+        if is_all {
+            let names = found.iter().map(|(name, ..)| name.clone());
+            self.check_path(Command::Retain(names.collect()));
+        }
         for (name, way, targets) in found {
             self.board.set_way(&name, way);
             for target in targets {
