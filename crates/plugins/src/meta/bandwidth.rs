@@ -15,7 +15,6 @@ use kernel::{IfIndex, Netlink, Netns};
 use self::conf::{Bandwidth, Limit};
 use self::shape::Plan;
 use crate::fault::OrFault;
-use crate::pod;
 use crate::undo::{Undo, or_undo};
 
 /// The plugin.
@@ -42,10 +41,9 @@ fn add(request: &Request) -> Result<CniResult, Error> {
     if bandwidth.limits_nothing() {
         return Ok(result);
     }
-    let ns = pod::open(request)?;
     let host = Netlink::open().or_fault("open a netlink socket")?;
-    let end = host_end::find(&host, &ns, request, &result)?;
-    or_undo(|undo| build(request, &bandwidth, &host, end.index, result, undo))
+    let link = host_end::index(&host, request, &result)?;
+    or_undo(|undo| build(request, &bandwidth, &host, link, result, undo))
 }
 
 fn prev_result(request: &Request) -> Result<CniResult, Error> {

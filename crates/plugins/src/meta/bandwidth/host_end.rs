@@ -3,10 +3,29 @@
 
 use cni::{CniResult, Error, Request};
 use kernel::link::{self, Link};
-use kernel::{Netlink, Netns};
+use kernel::{IfIndex, IfName, Netlink, Netns};
 
 use crate::fault::OrFault;
-use crate::pod;
+use crate::{identity, pod};
+
+/// Its index, for ADD. A name that follows from the attachment, in a result that lists it, is enough: nobody else
+/// gives such names.
+pub fn index(host: &Netlink, request: &Request, result: &CniResult) -> Result<IfIndex, Error> {
+    if let Some(index) = own_name(request, result).and_then(|name| link::index_of(host, name).ok())
+    {
+        return Ok(index);
+    }
+    find(host, &pod::open(request)?, request, result).map(|end| end.index)
+}
+
+/// What our plugins have called it.
+fn own_name(request: &Request, result: &CniResult) -> Option<IfName> {
+    let is_listed = |name: &IfName| {
+        let mut on_host = result.interfaces.iter().filter(|one| one.sandbox.is_empty());
+        on_host.any(|one| one.name == name.as_str())
+    };
+    identity::host_ifnames(&request.network, &request.attachment()).find(is_listed)
+}
 
 /// Finds it by what the kernel says of the container's interface. A result that lists interfaces of the
 /// host must list this one: an index alone may also be that of something in another namespace.
