@@ -8,8 +8,10 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cni::json::DecodeError;
 use overlay::Prefixes;
 use overlay::lease::annotations::PrefixError;
+use overlay::netconf::NetConfConf;
 use store::embedded::Embedded;
 use store::etcd::{Credentials, Etcd, EtcdConf, Identity, Tls};
 use store::kubernetes::{Access, Condition, Kubernetes, KubernetesConf, SERVICE_ACCOUNT};
@@ -44,6 +46,8 @@ pub enum Error {
     Kernel(#[from] StartError),
     #[error("listen to nf_tables")]
     Rules(#[from] kernel::Error),
+    #[error("option net-config: {0}")]
+    NetConfig(#[from] DecodeError),
     #[error("open the store")]
     Store(#[from] store::Error),
     #[error(transparent)]
@@ -128,6 +132,11 @@ impl Worker {
         board: Board,
         Ways { paths, heard, multicast }: Ways,
     ) -> Result<Self, Error> {
+        if let Some(text) = &settings.net_config {
+            let written = NetConfConf::read(text)?;
+            written.understand()?;
+            written.pools()?;
+        }
         let (leases, cluster) = open(&settings).await?;
         let mark = settings.mark.clone();
         let options = Options {

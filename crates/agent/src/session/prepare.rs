@@ -80,12 +80,6 @@ impl Worker {
     /// There is none. The one that we were told, if any, is put there, where all nodes find it.
     pub(super) async fn offer_configuration(&self) -> Result<(), End> {
         let Some(told) = &self.settings.net_config else { return Ok(()) };
-        let understood = NetConfConf::read(told).and_then(|written| {
-            written.pools()?;
-            written.understand()
-        });
-        understood
-            .map_err(|error| End::wait(Part::Config, format!("net-config: {error}"), None))?;
         Ok(self.leases.offer_config(told).await?)
     }
 
