@@ -46,7 +46,7 @@ pub enum Error {
     Kernel(#[from] StartError),
     #[error("listen to nf_tables")]
     Rules(#[from] kernel::Error),
-    #[error("option net-config: {0}")]
+    #[error("option net-config")]
     NetConfig(#[from] DecodeError),
     #[error("open the store")]
     Store(#[from] store::Error),
