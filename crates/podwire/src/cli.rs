@@ -16,6 +16,7 @@ use clap_complete::Shell;
 pub use self::net::{Attach, Collect, Convert, NetCommand, NetStatus};
 pub use self::node::{AskAgent, NodePeers, NodeStatus};
 pub use self::pod::{PodCommand, PodDown, PodReady, PodStatus, PodUp};
+use crate::demo::Backend;
 use crate::output::Format;
 
 const CONF_DIR: &str = "/etc/cni/net.d";
@@ -23,7 +24,7 @@ const PLUGIN_PATH: &str = "/opt/cni/bin";
 
 const EXAMPLES: &str = "\
 Examples:
-  podwire demo                             see containers talk, on this machine
+  podwire demo                             see three nodes and their pods talk, on this machine
   podwire net list                         the networks in /etc/cni/net.d
   podwire net add mynet /run/netns/blue    attach a namespace to a network
   podwire pod up default/web               what kubelet does for a pod
@@ -84,7 +85,7 @@ Examples:
     Status(NodeStatus),
     /// Show the other nodes, and the way to them
     Peers(NodePeers),
-    /// Build a network with containers in private namespaces, try it out, remove it
+    /// Build nodes and pods in private namespaces, try the network out, break it, remove it
     Demo(Demo),
     /// Print a completion script for a shell
     #[command(after_help = "\
@@ -102,22 +103,32 @@ Examples:
 #[derive(Clone, Copy, Debug, Args)]
 #[command(after_help = "\
 Examples:
-  podwire demo                 three pods, all pairs pinged, a page fetched, all removed
-  podwire demo --pods 10       more of them
-  podwire demo --keep          leave it up and look inside
-  podwire demo --clean         remove what --keep, or kill -9, has left
+  podwire demo                          three nodes with two pods each, over vxlan
+  podwire demo --nodes 5 --pods 4       more of both
+  podwire demo --backend host-gw        by plain routes; udp carries packets in the agent
+  podwire demo --nodes 1                a bridge network on one node, with both families
+  podwire demo --keep                   leave it up and look inside
+  podwire demo --clean                  remove what --keep, or kill -9, has left
 
-Nothing of this machine's network is touched: the node is a namespace of its own as well.")]
+All pairs of pods are pinged and a page is fetched. Then an interface is deleted and comes back, a
+node leaves and another one joins. Nothing of this machine's network is touched: nodes, and what
+joins them, are namespaces as well.")]
 pub struct Demo {
-    /// How many pods. All pairs are neighbours, and the kernel remembers 1024 of those.
+    /// How many nodes, each with an agent; a single one has none.
     #[arg(long, default_value_t = 3, value_name = "N",
-          value_parser = clap::value_parser!(u16).range(2..=30))]
-    pub pods: u16,
+          value_parser = clap::value_parser!(u16).range(1..=8))]
+    pub nodes: u16,
+    /// How many pods on each node [default: 2, on a single node 3].
+    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u16).range(1..=30))]
+    pub pods: Option<u16>,
+    /// How packets go from node to node.
+    #[arg(long, value_enum, default_value_t, value_name = "BACKEND")]
+    pub backend: Backend,
     /// Leave everything up, and say how to look inside.
     #[arg(long)]
     pub keep: bool,
     /// Remove what earlier demos have left, and do nothing else.
-    #[arg(long, conflicts_with_all = ["keep", "pods"])]
+    #[arg(long, conflicts_with_all = ["keep", "nodes", "pods", "backend"])]
     pub clean: bool,
 }
 

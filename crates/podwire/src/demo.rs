@@ -1,22 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `podwire demo`: a dual-stack bridge network with pods on this one machine, in namespaces of its
-//! own, through the real plugins. Whatever happens, nothing is left unless asked for.
+//! `podwire demo`: nodes with pods on this one machine, in namespaces of their own, through the real
+//! plugins and the real agent. Whatever happens, nothing is left unless asked for.
 
+mod cluster;
 mod drawing;
 mod http;
 mod icmp;
 mod lab;
 mod probe;
+mod progress;
 mod run;
 mod show;
+mod single;
 
 use std::time::Instant;
 
 use anyhow::{Result, anyhow, bail};
 use serde_json::json;
 
-use self::lab::Lab;
-use self::probe::{Echo, Fetched};
+pub use self::cluster::Backend;
+use self::progress::Progress;
 use self::run::{Cleaned, Run};
 use crate::cli::Demo;
 use crate::interrupt::Stop;
@@ -32,10 +35,14 @@ pub fn run(asked: Demo, format: Format) -> Result<()> {
     if asked.clean {
         return clean(format);
     }
+    let pods = pods_per_node(asked)?;
     let stop = Stop::catch()?;
     let run = Run::claim()?;
-    let mut progress = Progress { format };
-    let shown = build_and_show(asked, &run, &stop, &mut progress);
+    let mut progress = Progress::new(format);
+    let shown = match asked.nodes {
+        1 => single::build_and_show(pods, asked.keep, &run, &stop, &mut progress),
+        _ => cluster::build_and_show(asked, pods, &run, &stop, &mut progress),
+    };
     match shown {
         Ok(Ending::Keep) => run.keep(),
         Ok(Ending::Remove(started)) => {
@@ -44,6 +51,7 @@ pub fn run(asked: Demo, format: Format) -> Result<()> {
                 .step("removed", &format!("everything, in {}", output::duration(started.elapsed())))
         }
         Err(error) => {
+            drop(progress);
             match run.remove() {
                 Ok(()) if stop.is_asked() => bail!("interrupted; everything is removed again"),
                 Ok(()) => {}
@@ -56,88 +64,26 @@ pub fn run(asked: Demo, format: Format) -> Result<()> {
 }
 
 /// What is left to do when all has been shown.
+#[derive(Debug)]
 enum Ending {
     Keep,
     /// Removal began at this moment.
     Remove(Instant),
 }
 
-/// Lines that tell people what is going on.
-struct Progress {
-    format: Format,
-}
-
-impl Progress {
-    fn step(&mut self, what: &str, text: &str) -> Result<()> {
-        self.text(&format!("{what:<9} {text}\n"))
+/// All pods of a node are neighbours, and the kernel remembers 1024 in all namespaces together.
+fn pods_per_node(asked: Demo) -> Result<u16> {
+    // One node more joins in the end.
+    let (least, nodes) = if asked.nodes == 1 { (2, 1) } else { (1, u32::from(asked.nodes) + 1) };
+    let neighbours = |pods: u16| nodes * u32::from(pods) * (u32::from(pods) + 1);
+    let most = (least..=30).take_while(|pods| neighbours(*pods) < 1000).last().unwrap_or(least);
+    let pods = asked.pods.unwrap_or(if asked.nodes == 1 { 3 } else { 2 });
+    if !(least..=most).contains(&pods) {
+        let nodes =
+            if asked.nodes == 1 { "1 node".into() } else { format!("{} nodes", asked.nodes) };
+        bail!("--pods is {pods}; with {nodes} allowed are {least} to {most}");
     }
-
-    fn text(&mut self, text: &str) -> Result<()> {
-        if self.format == Format::Text { output::print(text) } else { Ok(()) }
-    }
-}
-
-fn build_and_show(asked: Demo, run: &Run, stop: &Stop, progress: &mut Progress) -> Result<Ending> {
-    let lab = build(asked.pods, run, stop, progress)?;
-    let echoes = ping(&lab, stop, progress)?;
-    let fetched = fetch(&lab, stop, progress)?;
-    if progress.format == Format::Json {
-        output::print_json(&show::json(&lab, &echoes, &fetched))?;
-    }
-    let drawn = format!("\n{}\n{}\n", show::picture(&lab), show::pods(&lab));
-    progress.text(&drawn)?;
-    progress.text(&show::round_trips(&lab.pods, &echoes))?;
-    progress.text("\n")?;
-    stop.check()?;
-    if asked.keep {
-        progress.text(&show::how_to_look(&lab))?;
-        return Ok(Ending::Keep);
-    }
-    let started = Instant::now();
-    let mut times = lab.detach_pods()?;
-    times.sort_unstable();
-    if let Some(median) = times.get(times.len() / 2) {
-        let text = format!("{} pods, median {}", times.len(), output::duration(*median));
-        progress.step("detached", &text)?;
-    }
-    Ok(Ending::Remove(started))
-}
-
-fn build(pods: u16, run: &Run, stop: &Stop, progress: &mut Progress) -> Result<Lab> {
-    stop.check()?;
-    let mut lab = Lab::new(run)?;
-    progress.step("node", &format!("in namespace {}", lab.node.display()))?;
-    for number in 1..=pods {
-        stop.check()?;
-        let pod = lab.add_pod(run, &format!("pod{number}"))?;
-        let ips: Vec<String> = pod.ips().map(|ip| ip.to_string()).collect();
-        let took = output::duration(pod.took);
-        progress.step(&pod.name, &format!("{} attached in {took}", ips.join(" and ")))?;
-        lab.pods.push(pod);
-    }
-    Ok(lab)
-}
-
-fn ping(lab: &Lab, stop: &Stop, progress: &mut Progress) -> Result<Vec<Echo>> {
-    let mut echoes = Vec::new();
-    for from in 0..lab.pods.len() {
-        echoes.extend(probe::ping_others(&lab.pods, from, stop)?);
-    }
-    for is_v6 in [false, true] {
-        progress.step("ping", &show::summary(&echoes, is_v6))?;
-    }
-    Ok(echoes)
-}
-
-fn fetch(lab: &Lab, stop: &Stop, progress: &mut Progress) -> Result<Vec<Fetched>> {
-    let [client, .., server] = lab.pods.as_slice() else { return Ok(Vec::new()) };
-    let fetched = probe::fetch_page(client, server, stop)?;
-    for page in &fetched {
-        let (url, took) = (&page.url, output::duration(page.time));
-        let text = format!("{} fetched {url} in {took}: {:?}", client.name, page.page);
-        progress.step("page", &text)?;
-    }
-    Ok(fetched)
+    Ok(pods)
 }
 
 fn clean(format: Format) -> Result<()> {

@@ -6,6 +6,7 @@
 
 mod podwire {
     mod demo;
+    mod demo_nodes;
     mod net;
     mod net_memory;
     mod node;

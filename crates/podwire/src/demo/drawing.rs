@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the demo built, drawn with lines: the node's bridge above, the pods below.
+//! What the demo built, drawn with lines: a bridge above, and what hangs on it below.
 
 /// What is to be drawn.
 #[derive(Debug)]
@@ -8,13 +8,13 @@ pub struct Picture {
     pub title: String,
     /// Stands in the bridge's box.
     pub bridge: String,
-    pub pods: Vec<PodBox>,
+    pub below: Vec<Hung>,
 }
 
-/// One pod.
+/// A pod or a node.
 #[derive(Debug)]
-pub struct PodBox {
-    /// The host's end of its wire.
+pub struct Hung {
+    /// Stands beside its wire.
     pub wire: String,
     /// What stands in its box.
     pub lines: Vec<String>,
@@ -22,12 +22,12 @@ pub struct PodBox {
 
 /// More do not fit beside each other on a usual screen.
 const MOST: usize = 4;
-/// Where on a pod's box its wire ends.
+/// Where on a box its wire ends.
 const WIRE_AT: usize = 4;
 
 /// The drawing; every line ends in a newline.
 pub fn draw(picture: &Picture) -> String {
-    let shown = &picture.pods[..picture.pods.len().min(MOST)];
+    let shown = &picture.below[..picture.below.len().min(MOST)];
     let width = box_width(&picture.bridge, shown);
     // Each box with its two sides, and a space between boxes.
     let inner = (shown.len() * (width + 3)).saturating_sub(3);
@@ -46,7 +46,7 @@ pub fn draw(picture: &Picture) -> String {
         });
     }
     text += &row_line(shown, |_| format!("└{}┘", "─".repeat(width)));
-    match picture.pods.len() - shown.len() {
+    match picture.below.len() - shown.len() {
         0 => {}
         more => text += &format!("  … and {more} more\n"),
     }
@@ -55,18 +55,18 @@ pub fn draw(picture: &Picture) -> String {
 
 /// Wide enough for every line, for a wire's name beside the wire, and for the bridge's line over
 /// all of them.
-fn box_width(bridge: &str, pods: &[PodBox]) -> usize {
+fn box_width(bridge: &str, pods: &[Hung]) -> usize {
     let lines = pods.iter().flat_map(|pod| &pod.lines).map(|line| length(line) + 2);
     let wires = pods.iter().map(|pod| length(&pod.wire) + WIRE_AT);
     let share = (length(bridge) + 2).div_ceil(pods.len().max(1));
     lines.chain(wires).max().unwrap_or(0).max(share).max(WIRE_AT + 2)
 }
 
-fn row(pods: &[PodBox], cell: impl Fn(&PodBox) -> String, between: &str) -> String {
+fn row(pods: &[Hung], cell: impl Fn(&Hung) -> String, between: &str) -> String {
     pods.iter().map(cell).collect::<Vec<_>>().join(between)
 }
 
-fn row_line(pods: &[PodBox], cell: impl Fn(&PodBox) -> String) -> String {
+fn row_line(pods: &[Hung], cell: impl Fn(&Hung) -> String) -> String {
     let line = format!("  {}", row(pods, cell, " "));
     format!("{}\n", line.trim_end())
 }
@@ -80,7 +80,7 @@ fn edge_inner(width: usize, mark: char) -> String {
     (1..=width).map(|at| if at == WIRE_AT { mark } else { '─' }).collect()
 }
 
-fn wire(pod: &PodBox, width: usize) -> String {
+fn wire(pod: &Hung, width: usize) -> String {
     padded(&format!("{}│ {}", " ".repeat(WIRE_AT), pod.wire), width + 2)
 }
 
@@ -103,14 +103,14 @@ mod tests {
     use super::*;
 
     fn picture(pods: usize) -> Picture {
-        let pod = |at: usize| PodBox {
+        let pod = |at: usize| Hung {
             wire: format!("veth0000000{at}"),
             lines: vec![format!("pod{at}"), format!("10.77.0.{}/24", at + 1)],
         };
         Picture {
             title: "node".into(),
             bridge: "bridge br0  10.77.0.1/24".into(),
-            pods: (1..=pods).map(pod).collect(),
+            below: (1..=pods).map(pod).collect(),
         }
     }
 

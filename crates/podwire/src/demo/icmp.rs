@@ -49,16 +49,23 @@ impl Pinger {
         send(&self.socket, &wanted.request(self.to), SendFlags::empty())
             .with_context(|| format!("send an echo request to {}", self.to))?;
         let mut buffer = [0; 1024];
+        let mut refusal = None;
         loop {
             let left = timeout.saturating_sub(started.elapsed());
             if left.is_zero() {
-                bail!("no answer from {} within {} ms", self.to, timeout.as_millis());
+                let told: String = refusal.map(|why| format!(": {why}")).unwrap_or_default();
+                bail!("no answer from {} within {} ms{told}", self.to, timeout.as_millis());
             }
             set_socket_timeout(&self.socket, Timeout::Recv, Some(left))
                 .context("set a socket's timeout")?;
             let length = match recv(&self.socket, &mut buffer, RecvFlags::empty()) {
                 Ok((_, length)) => length,
                 Err(Errno::AGAIN | Errno::INTR) => continue,
+                // Some router's word on this or an earlier echo.
+                Err(errno @ (Errno::HOSTUNREACH | Errno::NETUNREACH)) => {
+                    refusal = Some(errno);
+                    continue;
+                }
                 Err(errno) => {
                     return Err(io::Error::from(errno))
                         .with_context(|| format!("wait for the echo of {}", self.to));

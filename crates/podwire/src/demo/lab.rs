@@ -2,24 +2,19 @@
 //! What the demo builds: a node in a namespace of its own, a network on it, and pods that are
 //! attached by the real plugins, called as functions from inside the node's namespace.
 
-use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use cni::runtime::{Container, NetworkList, Runtime, conf_dir};
+use cni::runtime::{Container, NetworkList, Runtime};
 use cni::{CniResult, Host};
 use kernel::Netns;
-use serde_json::{Value, json};
 
 use super::run::Run;
-use crate::{config, place};
+use crate::{config, output, place};
 
-const NETWORK: &str = "podwire-demo";
 const NO_PLUGINS: &str = "/dev/null";
-/// The bridge in the node's namespace.
-pub const BRIDGE: &str = "podwire0";
 
 /// The node and its network.
 #[derive(Debug)]
@@ -28,7 +23,7 @@ pub struct Lab {
     list: NetworkList,
     cache: PathBuf,
     pub node: PathBuf,
-    node_netns: Netns,
+    pub netns: Netns,
     pub pods: Vec<Pod>,
 }
 
@@ -51,18 +46,22 @@ impl Pod {
 
     /// The node's end of its wire.
     pub fn wire(&self) -> &str {
+        // The bridge comes first.
         let ends = self.result.interfaces.iter().filter(|end| end.sandbox.is_empty());
-        ends.map(|end| end.name.as_str()).find(|name| *name != BRIDGE).unwrap_or_default()
+        ends.last().map(|end| end.name.as_str()).unwrap_or_default()
+    }
+
+    /// What became of its ADD.
+    pub fn attached(&self) -> String {
+        let ips: Vec<String> = self.ips().map(|ip| ip.to_string()).collect();
+        format!("{} attached in {}", ips.join(" and "), output::duration(self.took))
     }
 }
 
 impl Lab {
-    /// Writes the network's configuration and makes the node.
-    pub fn new(run: &Run) -> Result<Lab> {
-        let list = write_network(run.dir())?;
-        let (node, node_netns) = run.namespace("node").context("make the node")?;
-        let (host, cache) = (place::this_program(), run.dir().join("cache"));
-        Ok(Lab { host, list, cache, node, node_netns, pods: Vec::new() })
+    /// A node without pods, whose results are kept in a directory.
+    pub fn new(list: NetworkList, cache: PathBuf, node: PathBuf, netns: Netns) -> Lab {
+        Lab { host: place::this_program(), list, cache, node, netns, pods: Vec::new() }
     }
 
     /// Makes a container and attaches it to loopback and the network.
@@ -76,8 +75,7 @@ impl Lab {
             let result = self.runtime().add(&self.list, &container)?;
             Ok((result, started.elapsed()))
         };
-        let (result, took) =
-            self.node_netns.enter(attach)?.with_context(|| format!("attach {name}"))?;
+        let (result, took) = self.netns.enter(attach)?.with_context(|| format!("attach {name}"))?;
         Ok(Pod { name: name.to_owned(), path, netns, result, took })
     }
 
@@ -86,7 +84,7 @@ impl Lab {
         let detach = |pod: &Pod| -> Result<Duration> {
             let container = container(&pod.name, &pod.path)?;
             let started = Instant::now();
-            self.node_netns
+            self.netns
                 .enter(|| self.runtime().del(&self.list, &container))?
                 .with_context(|| format!("detach {}", pod.name))?;
             Ok(started.elapsed())
@@ -104,36 +102,9 @@ impl Lab {
 
 fn container(name: &str, path: &Path) -> Result<Container> {
     Ok(Container {
-        id: format!("{NETWORK}-{name}"),
+        id: format!("podwire-demo-{name}"),
         netns: place::as_text(path)?.to_owned(),
         ifname: "eth0".to_owned(),
         ..Container::default()
-    })
-}
-
-fn write_network(dir: &Path) -> Result<NetworkList> {
-    let folder = dir.join("net.d");
-    let text = cni::json::to_pretty(&network(&dir.join("addresses")));
-    fs::create_dir(&folder)
-        .and_then(|()| fs::write(folder.join("10-demo.conflist"), text))
-        .context("write the network's configuration")?;
-    Ok(conf_dir::load(&folder, NETWORK)?)
-}
-
-fn network(addresses: &Path) -> Value {
-    json!({
-        "cniVersion": "1.1.0",
-        "name": NETWORK,
-        "plugins": [{
-            "type": "bridge",
-            "bridge": BRIDGE,
-            "isGateway": true,
-            "ipam": {
-                "type": "host-local",
-                "dataDir": addresses,
-                "ranges": [[{ "subnet": "10.77.0.0/24" }], [{ "subnet": "fd77::/64" }]],
-                "routes": [{ "dst": "0.0.0.0/0" }, { "dst": "::/0" }],
-            },
-        }],
     })
 }

@@ -3,18 +3,24 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 
 use super::http;
 use super::icmp::Pinger;
 use super::lab::Pod;
+use super::show;
 use crate::interrupt::Stop;
+use crate::output;
 
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// The first answer may wait for neighbours to be found; the best of these is told.
 const ECHOES: u16 = 3;
+/// Between so many pods one answer each is enough.
+const MANY: usize = 16;
+/// Between echoes of which the first answer counts.
+const PACE: Duration = Duration::from_millis(2);
 const PORT: u16 = 80;
 
 /// An answered echo between two pods, by their place in the list.
@@ -34,28 +40,80 @@ pub struct Fetched {
     pub time: Duration,
 }
 
-/// Pings every address of every other pod from this one.
-pub fn ping_others(pods: &[Pod], from: usize, stop: &Stop) -> Result<Vec<Echo>> {
+impl Fetched {
+    /// For people.
+    pub fn told(&self, client: &str) -> String {
+        let (url, took) = (&self.url, output::duration(self.time));
+        format!("{client} fetched {url} in {took}: {:?}", self.page)
+    }
+}
+
+/// The times that detaching took, for people.
+pub fn detached(times: &[Duration]) -> String {
+    let median = show::median(times.iter().copied());
+    format!("{} pods, median {}", times.len(), output::duration(median))
+}
+
+/// Pings every address of every pod from every other.
+pub fn ping_all(pods: &[&Pod], stop: &Stop) -> Result<Vec<Echo>> {
+    ping_where(pods, |_, _| true, stop)
+}
+
+/// The same for those pairs that are wanted, by the places of the one that asks and of the other.
+pub fn ping_where(
+    pods: &[&Pod],
+    is_wanted: impl Fn(usize, usize) -> bool,
+    stop: &Stop,
+) -> Result<Vec<Echo>> {
     let mut echoes = Vec::new();
-    for (to, other) in pods.iter().enumerate().filter(|(to, _)| *to != from) {
-        stop.check()?;
-        for address in other.ips() {
-            let time = pods[from].netns.enter(|| ping(address))?;
-            let time =
-                time.with_context(|| format!("ping {} from {}", other.name, pods[from].name))?;
-            echoes.push(Echo { from, to, address, time });
+    let enough = if pods.len() > MANY { 1 } else { ECHOES };
+    for (from, one) in pods.iter().enumerate() {
+        let others = pods.iter().enumerate().filter(|(to, _)| *to != from);
+        for (to, other) in others.filter(|(to, _)| is_wanted(from, *to)) {
+            stop.check()?;
+            for address in other.ips() {
+                let time = one.netns.enter(|| ping(address, enough))?;
+                let time =
+                    time.with_context(|| format!("ping {} from {}", other.name, one.name))?;
+                echoes.push(Echo { from, to, address, time });
+            }
         }
     }
     Ok(echoes)
 }
 
-fn ping(address: IpAddr) -> Result<Duration> {
+fn ping(address: IpAddr, enough: u16) -> Result<Duration> {
     // A socket keeps the source address that it found first, and that may have been a tentative one.
     let once = |sequence| Pinger::open(address)?.ping(sequence, TIMEOUT);
-    let answers: Vec<Result<Duration>> = (1..=ECHOES).map(once).collect();
-    let best = answers.iter().flatten().min().copied();
-    let failure = || answers.into_iter().find_map(Result::err);
-    best.ok_or_else(|| failure().unwrap_or_else(|| anyhow!("no echo was sent")))
+    let (mut best, mut answers, mut failure) = (None, 0, None);
+    for sequence in 1..=ECHOES {
+        match once(sequence) {
+            Ok(time) => {
+                best = Some(best.map_or(time, |best: Duration| best.min(time)));
+                answers += 1;
+            }
+            Err(error) => failure = failure.or(Some(error)),
+        }
+        if answers == enough {
+            break;
+        }
+    }
+    best.ok_or_else(|| failure.unwrap_or_else(|| anyhow!("no echo was sent")))
+}
+
+/// Sends echoes, one after the other, until one is answered; the time of the last one. Called
+/// inside the namespace.
+pub fn ping_until(address: IpAddr, deadline: Instant, stop: &Stop) -> Result<Duration> {
+    let mut sequence = 0;
+    loop {
+        stop.check()?;
+        sequence = if sequence == u16::MAX { 1 } else { sequence + 1 };
+        match Pinger::open(address)?.ping(sequence, PACE) {
+            Ok(time) => return Ok(time),
+            Err(error) if Instant::now() > deadline => return Err(error),
+            Err(_) => {}
+        }
+    }
 }
 
 /// Fetches a page of one pod from another, over each of the server's addresses.

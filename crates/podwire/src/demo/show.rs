@@ -1,139 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the demo did, as text for people and as JSON.
+//! What both kinds of demo show alike.
 
-use std::net::IpAddr;
+use std::path::Path;
 use std::time::Duration;
 
-use serde_json::{Value, json};
-
-use super::drawing::{Picture, PodBox, draw};
-use super::lab::{BRIDGE, Lab, Pod};
-use super::probe::{Echo, Fetched};
-use crate::output;
-
-/// A wider matrix does not fit on a screen.
-const MATRIX_MOST: usize = 6;
-
-/// The drawing.
-pub fn picture(lab: &Lab) -> String {
-    let pods = lab.pods.iter().map(|pod| PodBox {
-        wire: pod.wire().to_owned(),
-        lines: [pod.name.clone()]
-            .into_iter()
-            .chain(pod.result.ips.iter().map(|ip| ip.address.to_string()))
-            .collect(),
-    });
-    draw(&Picture {
-        title: format!("node ({})", lab.node.file_name().unwrap_or_default().display()),
-        bridge: format!("bridge {BRIDGE}   {}", gateways(&lab.pods).join("   ")),
-        pods: pods.collect(),
-    })
+/// The name of a namespace.
+pub fn name_of(path: &Path) -> String {
+    path.file_name().unwrap_or_default().display().to_string()
 }
 
-fn gateways(pods: &[Pod]) -> Vec<String> {
-    let ips = pods.first().map_or(&[][..], |pod| &pod.result.ips);
-    let with_length =
-        ips.iter().filter_map(|ip| Some(format!("{}/{}", ip.gateway?, ip.address.prefix_len())));
-    with_length.collect()
+/// A time for programs.
+pub fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// One row for each pod.
-pub fn pods(lab: &Lab) -> String {
-    let rows = lab.pods.iter().map(|pod| {
-        let ip = |is_v6: bool| {
-            let found = pod.ips().find(|ip| ip.is_ipv6() == is_v6);
-            found.map(|ip| ip.to_string()).unwrap_or_default()
-        };
-        let name = pod.path.file_name().unwrap_or_default().display().to_string();
-        [pod.name.clone(), ip(false), ip(true), name, output::duration(pod.took)]
-    });
-    output::table(["POD", "IPV4", "IPV6", "NAMESPACE", "ADD TOOK"], rows)
-}
-
-/// From each pod (rows) to each other (columns), IPv4 and IPv6.
-pub fn round_trips(pods: &[Pod], echoes: &[Echo]) -> String {
-    if pods.len() > MATRIX_MOST {
-        return String::new();
-    }
-    let mut text = String::from("Round trips in µs, IPv4 / IPv6:\n");
-    let cell = |from: usize, to: usize| {
-        let between = echoes.iter().filter(|echo| (echo.from, echo.to) == (from, to));
-        let times: Vec<String> = between.map(|echo| echo.time.as_micros().to_string()).collect();
-        times.join(" / ")
-    };
-    let mut rows = vec![
-        [String::new()]
-            .into_iter()
-            .chain(pods.iter().map(|pod| format!("→ {}", pod.name)))
-            .collect::<Vec<_>>(),
-    ];
-    for (from, pod) in pods.iter().enumerate() {
-        rows.push(
-            [pod.name.clone()]
-                .into_iter()
-                .chain((0..pods.len()).map(|to| cell(from, to)))
-                .collect(),
-        );
-    }
-    text += &output::grid(rows);
-    text
-}
-
-/// One line about the echoes of one family.
-pub fn summary(echoes: &[Echo], is_v6: bool) -> String {
-    let mut times: Vec<Duration> = echoes
-        .iter()
-        .filter(|echo| echo.address.is_ipv6() == is_v6)
-        .map(|echo| echo.time)
-        .collect();
+/// The one in the middle.
+pub fn median(times: impl IntoIterator<Item = Duration>) -> Duration {
+    let mut times: Vec<Duration> = times.into_iter().collect();
     times.sort_unstable();
-    let family = if is_v6 { "IPv6" } else { "IPv4" };
-    let median = times.get(times.len() / 2).copied().unwrap_or_default();
-    format!("{family}: all {} pairs answer, median {}", times.len(), output::duration(median))
-}
-
-/// How to look inside what was kept.
-pub fn how_to_look(lab: &Lab) -> String {
-    let name = |path: &std::path::Path| path.file_name().unwrap_or_default().display().to_string();
-    let Some(pod) = lab.pods.first() else { return String::new() };
-    let (pod_name, node) = (name(&pod.path), name(&lab.node));
-    let other = lab.pods.last().and_then(|pod| pod.ips().next()).map(|ip: IpAddr| ip.to_string());
-    format!(
-        "Everything is still up. Look inside:\n  \
-         ip netns exec {pod_name} ip addr\n  \
-         ip netns exec {pod_name} ping -c 3 {}\n  \
-         ip netns exec {node} ip -d link show master {BRIDGE}\n  \
-         nsenter --net={} sh\n\
-         Remove it:\n  podwire demo --clean\n",
-        other.unwrap_or_default(),
-        pod.path.display(),
-    )
-}
-
-/// All of it for programs.
-pub fn json(lab: &Lab, echoes: &[Echo], fetched: &[Fetched]) -> Value {
-    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-    let name = |at: usize| lab.pods[at].name.as_str();
-    json!({
-        "node": lab.node,
-        "bridge": BRIDGE,
-        "pods": lab.pods.iter().map(|pod| json!({
-            "name": pod.name,
-            "netns": pod.path,
-            "hostInterface": pod.wire(),
-            "ips": pod.ips().collect::<Vec<_>>(),
-            "addMicros": micros(pod.took),
-        })).collect::<Vec<_>>(),
-        "pings": echoes.iter().map(|echo| json!({
-            "from": name(echo.from),
-            "to": name(echo.to),
-            "address": echo.address,
-            "micros": micros(echo.time),
-        })).collect::<Vec<_>>(),
-        "pages": fetched.iter().map(|fetched| json!({
-            "url": fetched.url,
-            "page": fetched.page,
-            "micros": micros(fetched.time),
-        })).collect::<Vec<_>>(),
-    })
+    times.get(times.len() / 2).copied().unwrap_or_default()
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `podwire demo`.
+//! `podwire demo`: what it leaves, and its single node.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use testkit::{Daemon, in_netns, run, try_run, wait_for};
 
 use super::program::{PODWIRE, fails, links, names, ok, ok_json};
 
-fn nothing_is_left() {
+pub fn nothing_is_left() {
     assert_eq!(names(Path::new("/run/netns")), [""; 0]);
     assert!(!Path::new("/run/podwire").exists());
     assert_eq!(names(Path::new("/var/lib/cni")), [""; 0]);
@@ -16,9 +16,9 @@ fn nothing_is_left() {
 }
 
 #[test]
-fn runs_and_leaves_nothing() {
+fn single_node_runs_and_leaves_nothing() {
     in_netns(|| {
-        let printed = ok(&["demo"]);
+        let printed = ok(&["demo", "--nodes", "1"]);
         for part in [
             "ping      IPv4: all 6 pairs answer",
             "ping      IPv6: all 6 pairs answer",
@@ -37,7 +37,7 @@ fn runs_and_leaves_nothing() {
 #[test]
 fn json_tells_all() {
     in_netns(|| {
-        let told = ok_json(&["demo", "--pods", "4"]);
+        let told = ok_json(&["demo", "--nodes", "1", "--pods", "4"]);
         assert_eq!(told["pods"].as_array().unwrap().len(), 4);
         assert_eq!(told["pings"].as_array().unwrap().len(), 4 * 3 * 2);
         assert_eq!(told["pages"][1]["page"], "hello from pod4");
@@ -61,13 +61,13 @@ fn host_network_is_not_touched() {
 #[test]
 fn kept_stays_until_cleaned() {
     in_netns(|| {
-        let printed = ok(&["demo", "--keep", "--pods", "2"]);
+        let printed = ok(&["demo", "--nodes", "1", "--keep", "--pods", "2"]);
         let command = "ip netns exec podwire-demo-1-pod1 ping -c 3 10.77.0.3";
         assert!(printed.contains(command), "{printed}");
         run("sh", &["-c", command]);
         // Another demo leaves the kept one alone.
         let printed = ok(&["demo"]);
-        assert!(printed.contains("podwire-demo-2-node"), "{printed}");
+        assert!(printed.contains("podwire-demo-2-underlay"), "{printed}");
         assert_eq!(names(Path::new("/run/netns")).len(), 3);
         assert_eq!(ok(&["demo", "--clean"]), "demo 1: removed with 3 namespaces\n");
         assert_eq!(ok(&["demo", "--clean"]), "nothing to remove\n");
@@ -79,7 +79,7 @@ fn kept_stays_until_cleaned() {
 fn what_cannot_be_removed_does_not_keep_the_rest() {
     in_netns(|| {
         for _ in 0..2 {
-            ok(&["demo", "--keep", "--pods", "2"]);
+            ok(&["demo", "--nodes", "1", "--keep", "--pods", "2"]);
         }
         // A directory is no namespace, and its name comes first.
         let stuck = "/run/netns/podwire-demo-1-a";
@@ -98,13 +98,12 @@ fn what_cannot_be_removed_does_not_keep_the_rest() {
 fn interrupted_at_any_moment_leaves_nothing() {
     in_netns(|| {
         let started = Instant::now();
-        ok(&["demo", "--pods", "6"]);
+        ok(&["demo"]);
         let whole = started.elapsed();
         let mut interrupted = 0;
         for (moment, signal) in (1..=18).zip(["INT", "TERM", "HUP"].into_iter().cycle()) {
             let after = (whole * moment / 18).as_secs_f64().to_string();
-            let outcome =
-                try_run("timeout", &["-s", signal, &after, PODWIRE, "demo", "--pods", "6"]);
+            let outcome = try_run("timeout", &["-s", signal, &after, PODWIRE, "demo"]);
             interrupted += u32::from(outcome.is_err());
             nothing_is_left();
         }
@@ -116,11 +115,11 @@ fn interrupted_at_any_moment_leaves_nothing() {
 fn killed_demo_is_cleaned_by_the_next() {
     in_netns(|| {
         let named = || names(Path::new("/run/netns"));
-        let killed = Daemon::start(PODWIRE, &["demo", "--pods", "30"]);
-        wait_for("some pods", Duration::from_secs(20), || named().len() > 3);
+        let killed = Daemon::start(PODWIRE, &["demo", "--pods", "15"]);
+        wait_for("some pods", Duration::from_secs(20), || named().len() > 6);
         drop(killed);
-        assert!(named().len() > 3);
-        ok(&["demo", "--pods", "2"]);
+        assert!(named().len() > 6);
+        ok(&["demo", "--pods", "1"]);
         nothing_is_left();
     });
 }
