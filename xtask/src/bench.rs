@@ -3,6 +3,8 @@
 //! in turn, so that all suffer the same noise. The measuring is done by this program again, in
 //! network and mount namespaces of its own; this half builds before and reports after.
 
+mod agent;
+mod agent_tables;
 mod call;
 mod chain;
 mod facts;
@@ -36,7 +38,7 @@ use crate::{cmd, go_plugins};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Fewer repetitions: under a minute, for tuning; docs/ stays as it is
+    /// Fewer repetitions: some minutes, for tuning; docs/ stays as it is
     #[arg(long)]
     quick: bool,
     /// Write all measurements to this file
@@ -102,6 +104,7 @@ pub fn run_inside(args: &InsideArgs) -> Result<()> {
     chain::measure(&lab, &plan.effort, &mut results)?;
     mappings::measure(&lab, &plan.effort, &mut results)?;
     udp::measure(&plan, &mut results)?;
+    agent::measure(&plan, &mut results)?;
     fs::write(&plan.results, serde_json::to_string(&results)?).context("write the results")
 }
 
@@ -117,6 +120,7 @@ fn measure(workspace: &Workspace, args: &Args) -> Result<Results> {
     };
     let floor = build_floor(workspace)?;
     let udp_path = build_udp_path(workspace)?;
+    let [podwire, node_path] = build_agent(workspace)?;
     // On the disk that the target directory is on.
     let work = tempfile::tempdir_in(&workspace.target_dir)?;
     let effort = if args.quick { Effort::quick() } else { Effort::full() };
@@ -125,6 +129,8 @@ fn measure(workspace: &Workspace, args: &Args) -> Result<Results> {
         ours,
         floor,
         udp_path,
+        podwire,
+        node_path,
         programs: work.path().join("programs"),
         disk: work.path().join("disk"),
         results: work.path().join("results.json"),
@@ -169,6 +175,17 @@ fn build_floor(workspace: &Workspace) -> Result<PathBuf> {
 /// As fast as the agent that it stands for.
 fn build_udp_path(workspace: &Workspace) -> Result<PathBuf> {
     build(workspace, "release", "udp-path")
+}
+
+/// As shipped, and the program that measures it. Together, so that what both need is built once.
+fn build_agent(workspace: &Workspace) -> Result<[PathBuf; 2]> {
+    let mut build = cmd::cargo();
+    build.args(["build", "--release", "--target", &workspace.triple]);
+    build.args(["-p", "podwire", "-p", "xtask", "--features", "xtask/nodes"]);
+    build.args(["--bin", "podwire", "--bin", "node-path"]);
+    cmd::run(build.current_dir(&workspace.root))?;
+    let dir = workspace.target_dir.join(&workspace.triple).join("release");
+    Ok(["podwire", "node-path"].map(|program| dir.join(program)))
 }
 
 fn build(workspace: &Workspace, profile: &str, program: &str) -> Result<PathBuf> {

@@ -16,6 +16,10 @@ pub struct Plan {
     pub floor: PathBuf,
     /// The program that measures UDP tunnels.
     pub udp_path: PathBuf,
+    /// podwire, whose agent is measured.
+    pub podwire: PathBuf,
+    /// The program that measures it.
+    pub node_path: PathBuf,
     /// A directory to be made on a disk, for the programs. They are mapped from there as on a node: from
     /// memory (tmpfs) the kernel maps them page by page, which takes each process 80 µs longer.
     pub programs: PathBuf,
@@ -48,6 +52,16 @@ pub struct Effort {
     pub mappings: usize,
     /// Connections through each UDP tunnel.
     pub udp: usize,
+    /// Agents that start, in each of the ways.
+    pub starts: usize,
+    /// Agents with each number of peers.
+    pub crowds: usize,
+    /// Peers that come to each of those.
+    pub changes: usize,
+    /// Seconds that each of those is left alone.
+    pub idle: usize,
+    /// Connections between nodes of each backend.
+    pub tcp: usize,
 }
 
 /// A number of addresses taken before the call that is measured.
@@ -73,6 +87,11 @@ impl Effort {
             go_burst: 64,
             mappings: 60,
             udp: 7,
+            starts: 15,
+            crowds: 3,
+            changes: 50,
+            idle: 20,
+            tcp: 7,
         }
     }
 
@@ -90,6 +109,11 @@ impl Effort {
             go_burst: 16,
             mappings: 20,
             udp: 2,
+            starts: 3,
+            crowds: 1,
+            changes: 20,
+            idle: 3,
+            tcp: 2,
         }
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The results as tables: the same for the terminal and for docs/benchmark.md.
 
+use super::agent_tables;
 use super::chain::AT_ONCE;
 use super::facts::Facts;
 use super::mappings::LEVELS;
@@ -13,6 +14,7 @@ use super::targets::{Bound, ratio, targets};
 
 /// Times are milliseconds, medians unless a column says otherwise.
 pub fn tables(results: &Results) -> Vec<Table> {
+    let [starts, crowds, tcp] = agent_tables::tables(&results.agents);
     vec![
         calls(results),
         chain(results),
@@ -20,6 +22,9 @@ pub fn tables(results: &Results) -> Vec<Table> {
         taken(results),
         many(results),
         udp(results),
+        starts,
+        crowds,
+        tcp,
         amounts(results),
         spread(results),
         wanted(results),
@@ -47,7 +52,7 @@ pub fn markdown(results: &Results) -> String {
     )
 }
 
-const NOTES: [&str; 9] = [
+const NOTES: [&str; 12] = [
     "All run in one private network and mount namespace, in turn and in an order that changes \
      each round, so that noise falls on all of them alike. Programs are on one disk, and in its \
      cache; configurations and address files are on one tmpfs.",
@@ -72,7 +77,17 @@ const NOTES: [&str; 9] = [
     "The UDP tunnel: flannel's form of packets, between two namespaces joined by a veth pair; one \
      TCP connection of two seconds at a time, in turn. The naive loop carries one packet a system \
      call, as flannel does.",
-    "Memory is the resident peak (VmHWM) when the program prints its answer. For Go's bridge \
+    "Agents are `podwire agent` as it is shipped, on nodes that are namespaces joined by a veth pair. The \
+     time of a start begins before the first process; pings leave every half millisecond. etcd runs all the \
+     time, on the other node; the embedded store and etcd write to a disk.",
+    "Many peers: they are in the embedded store (here in memory) when the agent starts. \"List to kernel\" \
+     is the agent's own figure, from the leases to the last route, neighbour and forwarding entry; \
+     \"start to kernel\" is seen from outside, from before the process to the last route. One more peer: \
+     from before its lease is written until its route is there. None of these peers answers, so that \
+     the agent goes on checking paths to them; that is part of its idle time.",
+    "TCP between nodes: one connection of two seconds at a time, in turn. By hand the same device, address, \
+     neighbour, forwarding entry and route are made by `ip` and `bridge`.",
+    "Memory of plugins is the resident peak (VmHWM) when the program prints its answer. For Go's bridge \
      ADD, host-local is a second process beside it; for podwire it is a function.",
 ];
 

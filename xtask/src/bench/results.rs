@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::agent::Agents;
 use super::facts::Facts;
 use super::stats::{Summary, summary};
 
@@ -33,6 +34,8 @@ pub enum Who {
     Loop,
     /// A loop that carries one packet a call.
     Naive,
+    /// What `ip` and `bridge` make when they are told line by line.
+    ByHand,
 }
 
 impl Who {
@@ -45,6 +48,7 @@ impl Who {
             Who::Floor => "floor (process)",
             Who::Loop => "floor (loop)",
             Who::Naive => "naive loop",
+            Who::ByHand => "by hand",
         }
     }
 }
@@ -58,9 +62,11 @@ pub struct Results {
     pub memory: Vec<Amount>,
     #[serde(default)]
     pub udp: Vec<Throughput>,
+    #[serde(default)]
+    pub agents: Agents,
 }
 
-/// TCP through a UDP tunnel, in bits a second, one number a connection.
+/// TCP between two nodes, in bits a second, one number a connection.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Throughput {
     pub who: Who,
@@ -121,10 +127,7 @@ impl Results {
 
     /// Gigabits a second through a UDP tunnel: least, median and most of all connections.
     pub fn udp(&self, who: Who) -> Option<[f64; 3]> {
-        let bits = &self.udp.iter().find(|through| through.who == who)?.bits;
-        let most = bits.iter().copied().reduce(f64::max)?;
-        let of = summary(bits)?;
-        Some([of.min, of.median, most].map(|bits| bits / 1e9))
+        self.udp.iter().find(|through| through.who == who)?.gigabits()
     }
 
     /// Calls of a kind, many at once.
@@ -132,6 +135,15 @@ impl Results {
         let is_it =
             |bulk: &&Bulk| bulk.verb == verb && bulk.parallel == parallel && bulk.who == who;
         self.bulk.iter().find(is_it)
+    }
+}
+
+impl Throughput {
+    /// Gigabits a second: least, median and most of all connections.
+    pub fn gigabits(&self) -> Option<[f64; 3]> {
+        let most = self.bits.iter().copied().reduce(f64::max)?;
+        let of = summary(&self.bits)?;
+        Some([of.min, of.median, most].map(|bits| bits / 1e9))
     }
 }
 

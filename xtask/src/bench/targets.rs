@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the numbers must show.
 
+use super::agent::{Agents, BACKENDS};
 use super::chain::AT_ONCE;
 use super::mappings::LEVELS;
-use super::results::{BRIDGE_ADD, CHAIN_ADD, CHAIN_DEL, Results, Who, host_local, mappings};
+use super::results::{
+    BRIDGE_ADD, CHAIN_ADD, CHAIN_DEL, Results, Who, grouped, host_local, mappings,
+};
 
 /// A ratio with a bound on one side.
 #[derive(Debug, Clone, PartialEq)]
@@ -65,11 +68,44 @@ pub fn targets(results: &Results) -> Vec<Target> {
             ratio(udp(Who::Ours), udp(Who::Naive)),
         ),
     ]);
+    all.extend(agent_targets(&results.agents));
     all
 }
 
 fn target(what: &str, bound: Bound, measured: Option<f64>) -> Target {
     Target { what: what.to_owned(), bound, measured }
+}
+
+fn agent_targets(agents: &Agents) -> Vec<Target> {
+    let slower = |backend| {
+        let median = |who| agents.tcp(backend, who).map(|[_, median, _]| median);
+        ratio(median(Who::Ours), median(Who::ByHand))
+    };
+    let listed = |peers| agents.crowd(peers, |agent| agent.listed);
+    let mut all = Vec::new();
+    for store in ["embedded", "etcd"] {
+        let what = format!("two agents at once to the first ping, {store}: ms");
+        all.push(target(&what, Bound::AtMost(150.0), agents.start(store, true)));
+    }
+    for (peers, most) in [(1_000, 50.0), (5_000, 200.0)] {
+        let what = format!("{} peers, from the list to the kernel: ms", grouped(peers as u64));
+        all.push(target(&what, Bound::AtMost(most), listed(peers)));
+    }
+    let growth = ratio(agents.change(5_000), agents.change(10));
+    all.extend([
+        target("memory with 1 000 peers: MB", Bound::AtMost(20.0), agents.memory(1_000)),
+        target("one more peer with 5 000: times its cost with 10", Bound::AtMost(1.2), growth),
+        target(
+            "idle with 1 000 peers: % of a CPU",
+            Bound::AtMost(0.1),
+            agents.crowd(1_000, |agent| agent.idle),
+        ),
+    ]);
+    for backend in BACKENDS {
+        let what = format!("TCP over {backend}: times the same by hand");
+        all.push(target(&what, Bound::AtLeast(0.95), slower(backend)));
+    }
+    all
 }
 
 fn chain_targets(results: &Results) -> Vec<Target> {
@@ -142,6 +178,6 @@ mod tests {
             results.push(BRIDGE_ADD, who, micros);
         }
         let measured: Vec<_> = targets(&results).iter().map(|target| target.measured).collect();
-        assert_eq!(measured[6..], [Some(10.0), Some(1.5), None, None, None]);
+        assert_eq!(measured[6..11], [Some(10.0), Some(1.5), None, None, None]);
     }
 }

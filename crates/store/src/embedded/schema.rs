@@ -73,10 +73,11 @@ pub fn open(path: &Path) -> Result<Connection, Cause> {
     connection.pragma_update(None, "synchronous", "FULL")?;
     // Otherwise the last to leave holds up, for a moment and without a queue, who comes then.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    let boot = clock::boot()?;
     if is_new {
-        create(&mut connection)?;
+        create(&mut connection, &boot)?;
     }
-    adopt(&mut connection, &clock::boot()?)?;
+    adopt(&mut connection, &boot)?;
     Ok(connection)
 }
 
@@ -93,9 +94,10 @@ fn is_empty(connection: &Connection) -> rusqlite::Result<bool> {
     connection.query_row("SELECT count(*) = 0 FROM sqlite_schema", (), |row| row.get(0))
 }
 
-fn create(connection: &mut Connection) -> rusqlite::Result<()> {
+fn create(connection: &mut Connection, boot: &str) -> rusqlite::Result<()> {
     let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     tx.execute_batch(TABLES)?;
+    tx.execute("UPDATE head SET boot = ?1", [boot])?;
     tx.pragma_update(None, "application_id", APPLICATION)?;
     tx.pragma_update(None, "user_version", VERSION)?;
     tx.commit()

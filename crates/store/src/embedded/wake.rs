@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use tokio::io::unix::AsyncFd;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::schema;
 
@@ -68,12 +68,16 @@ impl Ear {
         Self(listening.ok())
     }
 
-    /// Returns when there may be something to see, at the latest after `due`.
-    pub async fn wait(&self, due: Option<Duration>) {
-        let at_most = patience(self.0.is_some(), due);
+    /// Until when to wait, if something is due after so long.
+    pub fn rest(&self, due: Option<Duration>) -> Instant {
+        Instant::now() + patience(self.0.is_some(), due)
+    }
+
+    /// Returns when there may be something to see, at the latest then.
+    pub async fn wait(&self, until: Instant) {
         match &self.0 {
-            Some(fd) => drop(timeout(at_most, heard(fd)).await),
-            None => tokio::time::sleep(at_most).await,
+            Some(fd) => drop(timeout_at(until, heard(fd)).await),
+            None => sleep_until(until).await,
         }
     }
 }

@@ -4,6 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::wake::Ear;
 use super::worker::Worker;
 use crate::{Answer, Result, Revision, Watch, Watched, backoff};
@@ -17,6 +19,9 @@ pub struct Watcher {
     after: Revision,
     /// Since the first wait, as only an asynchronous runtime has one.
     ear: Option<Ear>,
+    /// The last look found nothing: until then, or until it is woken, another would find nothing either,
+    /// however often the wait is given up and taken up again.
+    rest: Option<Instant>,
     is_over: bool,
     failures: u32,
 }
@@ -32,7 +37,7 @@ pub struct Look {
 impl Watcher {
     pub fn new(worker: Arc<Worker>, database: &Path, prefix: String, after: Revision) -> Self {
         let database = database.to_path_buf();
-        Self { worker, database, prefix, after, ear: None, is_over: false, failures: 0 }
+        Self { worker, database, prefix, after, ear: None, rest: None, is_over: false, failures: 0 }
     }
 
     async fn changes(&mut self) -> Result<Watched> {
@@ -44,10 +49,17 @@ impl Watcher {
                 return Ok(Watched::Compacted);
             }
             // Before the first look, or what happens right after that would go unheard.
-            self.ear.get_or_insert_with(|| Ear::open(&self.database));
+            let ear = self.ear.get_or_insert_with(|| Ear::open(&self.database));
+            if let Some(until) = self.rest {
+                ear.wait(until).await;
+                self.rest = None;
+            }
             let look = self.look().await?;
             match look.watched {
-                Watched::Changes { events, revision } if events.is_empty() => self.after = revision,
+                Watched::Changes { events, revision } if events.is_empty() => {
+                    self.after = revision;
+                    self.rest = self.ear.as_ref().map(|ear| ear.rest(look.due));
+                }
                 Watched::Changes { events, revision } => {
                     self.after = revision;
                     return Ok(Watched::Changes { events, revision });
@@ -56,9 +68,6 @@ impl Watcher {
                     self.is_over = true;
                     continue;
                 }
-            }
-            if let Some(ear) = &self.ear {
-                ear.wait(look.due).await;
             }
         }
     }

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `podwire agent` on a node, with all its files in one directory.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::Ipv4Addr;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ipnet::Ipv4Net;
+use serde_json::Value;
+
+use super::node::Node;
+use super::process::{Process, program};
+use super::{Outcome, wait};
+
+/// A process, killed when dropped.
+#[derive(Debug)]
+pub struct Agent {
+    process: Process,
+    run: PathBuf,
+}
+
+/// Where a network is kept, as flags of an agent.
+pub fn flags_of(store: &[String], conf: &str) -> Vec<String> {
+    [store, &["--net-config".to_owned(), conf.to_owned()]].concat()
+}
+
+/// The embedded store in this file.
+pub fn embedded(file: &Path) -> Vec<String> {
+    vec!["--store-file".to_owned(), file.display().to_string()]
+}
+
+impl Agent {
+    /// What outlives a boot is below `dir`, and the rest is in memory, as on a node.
+    pub fn start(file: &Path, node: &Node, dir: &Path, flags: &[String]) -> Outcome<Agent> {
+        let run = PathBuf::from(format!("/run/node-path-{}-{}", std::process::id(), node.number));
+        fs::create_dir_all(&run)?;
+        let mut command = program(file);
+        command.args(["agent", "--iface", "eth0", "--node-name"]);
+        command.arg(format!("node-{}", node.number)).args(flags);
+        command.arg("--state-dir").arg(dir.join(format!("state-{}", node.number)));
+        command.arg("--run-dir").arg(&run).arg("--subnet-file").arg(run.join("subnet.env"));
+        let process = Process::start(node, &mut command, &run.join("log"))?;
+        Ok(Agent { process, run })
+    }
+
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    pub fn check(&mut self) -> Outcome {
+        self.process.check()
+    }
+
+    /// The node's subnet, with the first pod's gateway as its address; None while it has none.
+    pub fn subnet(&self) -> Outcome<Option<Ipv4Net>> {
+        let Ok(text) = fs::read_to_string(self.run.join("subnet.env")) else { return Ok(None) };
+        let subnet = text.lines().find_map(|line| line.strip_prefix("FLANNEL_SUBNET="));
+        Ok(Some(subnet.ok_or("subnet.env has no subnet")?.parse()?))
+    }
+
+    /// Waits for the subnet.
+    pub fn settled(&mut self) -> Outcome<Ipv4Net> {
+        wait::until("a subnet", Duration::from_millis(2), || {
+            self.check()?;
+            self.subnet()
+        })
+    }
+
+    /// What it says of itself.
+    pub fn status(&self) -> Outcome<Value> {
+        let mut socket = UnixStream::connect(self.run.join("agent.sock"))?;
+        socket.write_all(b"GET /status HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer)?;
+        let (_, body) = answer.split_once("\r\n\r\n").ok_or("an answer without a body")?;
+        Ok(serde_json::from_str(body)?)
+    }
+}
+
+/// The address of the node's tunnel.
+pub fn tunnel(subnet: Ipv4Net) -> Ipv4Addr {
+    subnet.network()
+}

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What `cargo xtask bench` measures of `podwire agent`, in namespaces that stand for nodes: how soon a node
+//! is reached (`start`), what many peers cost (`peers`), how fast TCP is between nodes (`tcp`). Prints JSON.
+
+mod agent;
+mod etcd;
+mod mover;
+mod node;
+mod peers;
+mod process;
+mod start;
+mod tcp;
+mod wait;
+
+use std::error::Error;
+use std::path::Path;
+use std::time::Duration;
+
+type Outcome<T = ()> = Result<T, Box<dyn Error>>;
+
+fn main() -> Outcome {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let [verb, program, dir, rest @ ..] = args.as_slice() else {
+        return Err("node-path is started by `cargo xtask bench` only".into());
+    };
+    let (program, dir) = (Path::new(program), Path::new(dir));
+    let printed = match (*verb, rest) {
+        ("start", [store, together]) => {
+            let found = start::measure(program, dir, store, *together == "together")?;
+            serde_json::to_string(&found)?
+        }
+        ("peers", [count, changes, idle]) => {
+            let idle = Duration::from_secs(idle.parse()?);
+            let found = peers::measure(program, dir, count.parse()?, changes.parse()?, idle)?;
+            serde_json::to_string(&found)?
+        }
+        ("tcp", [backend, who, seconds]) => {
+            let time = Duration::from_secs_f64(seconds.parse()?);
+            serde_json::to_string(&tcp::measure(program, dir, backend, who, time)?)?
+        }
+        _ => return Err("start, peers or tcp".into()),
+    };
+    println!("{printed}");
+    Ok(())
+}

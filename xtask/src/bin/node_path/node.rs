@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Two nodes, namespaces joined by a veth pair.
+
+use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
+
+use ipnet::{IpNet, Ipv4Net};
+use kernel::addr::{self, AddrOptions};
+use kernel::link::{self, Kind, NewLink, Peer};
+use kernel::route::{self, Route};
+use kernel::{IfName, Netns};
+
+use super::Outcome;
+
+/// A node.
+#[derive(Debug)]
+pub struct Node {
+    pub netns: Netns,
+    pub number: u8,
+}
+
+impl Node {
+    /// What other nodes reach it at.
+    pub fn underlay(&self) -> Ipv4Addr {
+        Ipv4Addr::new(192, 0, 2, self.number)
+    }
+
+    /// Gives a device an address, brings it up and leads routes to it.
+    pub fn set_up(&self, device: IfName, prefix: IpNet, routes: &[IpNet]) -> Outcome {
+        let nl = self.netns.netlink()?;
+        let index = link::index_of(&nl, device)?;
+        let mut requests =
+            vec![addr::add(index, prefix, AddrOptions::default()), link::set_up(index)];
+        requests.extend(routes.iter().map(|dst| route::create(&Route::new(*dst).dev(index))));
+        Ok(nl.apply(requests)?)
+    }
+}
+
+/// Nodes 1 and 2, each with `eth0` to the other.
+pub fn two() -> Outcome<[Node; 2]> {
+    let node = |number| Outcome::Ok(Node { netns: Netns::new_anonymous()?, number });
+    let nodes = [node(1)?, node(2)?];
+    let [a, b] = &nodes;
+    let eth0: IfName = "eth0".parse()?;
+    let peer = Peer { name: eth0, mac: None, mtu: None, netns: Some(b.netns.as_fd()) };
+    a.netns.netlink()?.apply([link::create(&NewLink::new(eth0, Kind::Veth(peer)))])?;
+    for node in &nodes {
+        node.set_up(eth0, Ipv4Net::new(node.underlay(), 24)?.into(), &[])?;
+    }
+    Ok(nodes)
+}

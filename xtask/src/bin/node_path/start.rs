@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From the start of an agent without any state to the first ping that another node answers.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use kernel::Family;
+use kernel::probe::{ProbeSocket, Sum};
+
+use super::agent::{Agent, embedded, flags_of, tunnel};
+use super::etcd::Etcd;
+use super::node::{self, Node};
+use super::{Outcome, wait};
+
+const CONF: &str = r#"{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan"}}"#;
+/// Between two pings.
+const PING_EVERY: Duration = Duration::from_micros(500);
+
+/// Milliseconds. The other node's agent is started `together` with the first, or is there before.
+pub fn measure(program: &Path, dir: &Path, store: &str, together: bool) -> Outcome<f64> {
+    let [a, b] = node::two()?;
+    let etcd = (store == "etcd").then(|| Etcd::start(&b, &dir.join("etcd"))).transpose()?;
+    let store = match &etcd {
+        Some(etcd) => etcd.flags(),
+        None => embedded(&dir.join("store.db")),
+    };
+    let flags = flags_of(&store, CONF);
+    let mut there = match together {
+        true => None,
+        false => Some(Agent::start(program, &b, dir, &flags)?),
+    };
+    if let Some(agent) = &mut there {
+        agent.settled()?;
+    }
+    let start = Instant::now();
+    let mut agent = Agent::start(program, &a, dir, &flags)?;
+    let mut other = match there {
+        Some(other) => other,
+        None => Agent::start(program, &b, dir, &flags)?,
+    };
+    first_answer(&a, &mut agent, &mut other)?;
+    Ok(start.elapsed().as_secs_f64() * 1e3)
+}
+
+/// Pings the other's tunnel until an answer comes: with no route to it, with nobody there to answer, or at last.
+fn first_answer(from: &Node, agent: &mut Agent, to: &mut Agent) -> Outcome {
+    let socket = from.netns.enter(|| ProbeSocket::echo(Family::V4, 0x7077))??;
+    let mut buffer = [0; 256];
+    wait::until("an answer to a ping", PING_EVERY, || {
+        agent.check()?;
+        to.check()?;
+        if socket.receive(&mut buffer)?.is_some() {
+            return Ok(Some(()));
+        }
+        if let Some(subnet) = to.subnet()? {
+            let _ = socket.send(SocketAddr::new(tunnel(subnet).into(), 0), b"bench", Sum::Device);
+        }
+        Ok(None)
+    })
+}
