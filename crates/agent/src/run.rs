@@ -36,6 +36,8 @@ const PREFIX: &str = "/coreos.com/network";
 pub(crate) const BEGINNING: [Part; 4] = [Part::Store, Part::Config, Part::Underlay, Part::Lease];
 /// So long at most until a session that did not begin is tried again, whatever happens.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Where an interface is missing: routes that come are not told of.
+const ROUTES: Duration = Duration::from_secs(1);
 /// Between two sessions at least: nodes may fight over a lease, and stores have much news.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -75,6 +77,8 @@ pub(crate) struct Worker {
     pub(crate) mark: String,
     /// What the command before the start has printed, where the backend has one.
     pub(crate) extension_output: Option<String>,
+    /// What there is no session for want of.
+    waits_for: Option<String>,
     /// Where nodes are Kubernetes'.
     pub(crate) cluster: Option<Kubernetes>,
 }
@@ -161,6 +165,7 @@ impl Worker {
             own: OwnNode::default(),
             mark,
             extension_output: None,
+            waits_for: None,
             cluster,
         })
     }
@@ -169,10 +174,13 @@ impl Worker {
         loop {
             let started = Instant::now();
             let end = match self.begin().await {
-                Ok(mut session) => match self.follow(&mut session).await {
-                    Ok(never) => match never {},
-                    Err(end) => end,
-                },
+                Ok(mut session) => {
+                    self.waits_for = None;
+                    match self.follow(&mut session).await {
+                        Ok(never) => match never {},
+                        Err(end) => end,
+                    }
+                }
                 Err(end) => end,
             };
             self.pause(end, started).await;
@@ -188,21 +196,26 @@ impl Worker {
                 sleep_until(started + PAUSE).await;
             }
             Next::News(seen) => {
-                tracing::warn!(part = part.name(), %why, "waits");
+                // Once for each reason.
+                if self.waits_for.as_ref() != Some(&why) {
+                    tracing::warn!(part = part.name(), %why, "waits");
+                    self.waits_for = Some(why.clone());
+                }
                 // Whatever else was missing is there by now.
                 for other in BEGINNING.into_iter().filter(|other| *other != part) {
                     self.board.solved(other);
                 }
                 self.board.problem(part, why);
-                self.wait(seen).await;
+                let patience = if part == Part::Underlay { ROUTES } else { PATIENCE };
+                self.wait(seen, patience).await;
                 sleep_until(started + PAUSE).await;
             }
         }
     }
 
-    async fn wait(&mut self, seen: Option<Revision>) {
+    async fn wait(&mut self, seen: Option<Revision>, patience: Duration) {
         let mut follow = seen.map(|revision| self.leases.follow(revision));
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + patience;
         let mut beats = interval(BEAT_EVERY);
         loop {
             tokio::select! {
