@@ -6,19 +6,25 @@
 //! crates; what it reports is what `ip`, `nft` and `ping` say.
 
 mod command;
+mod etcd;
 mod in_netns;
 mod in_node;
 mod need;
+mod nodes;
 mod ns;
+mod pinging;
 mod place;
 mod probe;
 mod wait;
 
 pub use self::command::{Daemon, json, run, succeeds, try_run};
+pub use self::etcd::EtcdServer;
 pub use self::in_netns::{in_netns, is_inside};
 pub use self::in_node::{cgroup_parent, in_node};
 pub use self::need::{Need, missing, not_run, not_run_by_choice, require, test_name};
+pub use self::nodes::{Node, Pod, Wire};
 pub use self::ns::Ns;
+pub use self::pinging::Pinging;
 pub use self::place::{go_plugins, kubernetes, plugin_program, target_dir};
 pub use self::probe::{can_ping, ping};
 pub use self::wait::{wait_for, wait_some};

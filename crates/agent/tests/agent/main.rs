@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test panics where it fails")]
 
 mod blackhole;
+mod lab;
 mod multicast;
 mod path;
 mod reconcile;

@@ -9,7 +9,7 @@ use store::{Error, Event, Store};
 use testkit::in_netns;
 
 use crate::lab::{block_on, conflict, done, events};
-use crate::server::{EtcdLab, in_etcd};
+use crate::server::{EtcdLab, client, in_etcd};
 use crate::suite::suite;
 
 suite!(in_etcd);
@@ -21,7 +21,7 @@ fn list_and_watch_are_one_request_each() {
         let lab = EtcdLab::start();
         let server = &lab.server;
         block_on(async {
-            let store = server.client();
+            let store = client(&[server]);
             let ttl = Some(Duration::from_secs(3600));
             for number in 0..100 {
                 done(store.create(&format!("s/{number}"), b"{}", ttl).await);
@@ -51,7 +51,7 @@ fn leases_are_those_of_etcd() {
         let lab = EtcdLab::start();
         let server = &lab.server;
         block_on(async {
-            let store = server.client();
+            let store = client(&[server]);
             let ours = done(store.create("ours", b"x", Some(Duration::from_secs(86_400))).await);
             let leases = || -> Vec<String> {
                 let list = server.ctl(&["lease", "list"]);
@@ -90,7 +90,7 @@ fn keys_that_are_no_text_disturb_nobody() {
         let lab = EtcdLab::start();
         let server = &lab.server;
         block_on(async {
-            let store = server.client();
+            let store = client(&[server]);
             let first = done(store.create("k/a", b"", None).await);
             let put = format!(
                 "printf 'k/\\377' | xargs -0 -I@ etcdctl --endpoints {} put @ v",

@@ -57,11 +57,11 @@ fn killed_and_restarted_during_churn() {
         let mut lab = EtcdLab::start();
         let server = &mut lab.server;
         block_on(async {
-            let store = server.client();
+            let store = client(&[server]);
             let (mut view, from) = View::list(&store, "k/").await;
             let mut watch = store.watch("k/", from);
             let stop = Arc::new(AtomicBool::new(false));
-            let writers = ["a", "b"].map(|name| writer(server.client(), name, Arc::clone(&stop)));
+            let writers = ["a", "b"].map(|name| writer(client(&[server]), name, Arc::clone(&stop)));
             for _ in 0..3 {
                 sleep(Duration::from_millis(300)).await;
                 server.kill();
@@ -93,7 +93,7 @@ fn compacted_while_away() {
         let mut lab = EtcdLab::start();
         let server = &mut lab.server;
         block_on(async {
-            let store = server.client();
+            let store = client(&[server]);
             let first = done(store.create("k", b"1", None).await);
             let mut watch = store.watch("k", first);
             let second = done(store.swap("k", b"2", first, None).await);
@@ -130,7 +130,7 @@ fn wiped_while_away() {
         let mut lab = EtcdLab::start();
         let server = &mut lab.server;
         block_on(async {
-            let store = server.client();
+            let store = client(&[server]);
             let mut newest = done(store.create("k", b"", None).await);
             for _ in 0..20 {
                 newest = done(store.swap("k", b"", newest, None).await);

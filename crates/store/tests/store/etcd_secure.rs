@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use crate::authority::Authority;
 use crate::lab::{LONG, block_on, done, events};
-use crate::server::{EtcdLab, Server};
+use crate::server::{EtcdLab, Server, client};
 
 /// A server with a certificate, which may want to see ours.
 fn server(authority: &Authority, dir: &Path, wants_certificates: bool) -> Server {
@@ -162,7 +162,7 @@ fn users_get_what_they_may_have() {
 
             let wrong = as_user(server, "node", "guess");
             assert_refused(wrong.list("/n/").await, "invalid user ID or password");
-            let nobody = server.client();
+            let nobody = client(&[server]);
             assert_refused(nobody.list("/n/").await, "user name is empty");
             assert_refused(nobody.create("/n/b", b"", None).await, "user name is empty");
         });

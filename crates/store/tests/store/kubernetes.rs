@@ -10,6 +10,7 @@ use store::{Entry, Error, Event, Store};
 
 use crate::api_server::{ApiServer, PREFIX, in_forgetful_kubernetes, in_kubernetes, with_server};
 use crate::lab::{block_on, done, events};
+use crate::server::client;
 use crate::suite::suite;
 
 suite!(in_kubernetes, no time to live, forgetful: in_forgetful_kubernetes);
@@ -214,7 +215,7 @@ fn fill(server: &ApiServer, count: usize) {
         let mut tasks = Vec::new();
         // Writes at the same time share what makes them durable.
         for task in 0..TASKS {
-            let (etcd, images) = (server.etcd.client(), Arc::clone(&images));
+            let (etcd, images) = (client(&[&server.etcd]), Arc::clone(&images));
             tasks.push(tokio::spawn(async move {
                 for number in (task..count).step_by(TASKS) {
                     let name = format!("worker-{number:04}");

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Networks of whole agents, each on a node of its own, as they are started by flags.
+
+mod backends;
+
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use agent::board::{Board, Kind, Status};
+use agent::options::{self, Asked};
+use kernel::Netns;
+use testkit::{EtcdServer, Node, Pod, Wire, wait_for};
+use tokio::sync::oneshot;
+
+/// On a machine that is busy with other tests.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Until traffic is back, and what was broken is counted.
+pub const SOON: Duration = Duration::from_secs(2);
+
+/// Flags that choose a store.
+#[derive(Debug, Clone)]
+pub struct Store(Vec<String>);
+
+impl Store {
+    pub const FILE: &str = "/run/lab/store.db";
+
+    /// A file that all agents share.
+    pub fn embedded(net_config: &str) -> Store {
+        Store(words(&["--store-file", Self::FILE, "--net-config", net_config]))
+    }
+
+    pub fn etcd(server: &EtcdServer, net_config: &str) -> Store {
+        let endpoint = server.endpoint();
+        Store(words(&["--etcd-endpoints", &endpoint, "--net-config", net_config]))
+    }
+
+    /// With more flags.
+    pub fn and(&self, flags: &[&str]) -> Store {
+        Store([self.0.clone(), words(flags)].concat())
+    }
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|&word| word.to_owned()).collect()
+}
+
+/// etcd, where all nodes reach it, with its data on disk.
+pub fn etcd() -> EtcdServer {
+    testkit::require!(Program("etcd"), Program("etcdctl"));
+    let mut server = EtcdServer::at("/run/lab/etcd".as_ref(), Wire::HOST);
+    server.start();
+    server.wait();
+    server
+}
+
+/// An agent at work on a thread in a node's namespace; what it made stays when it is dropped.
+pub struct Agent {
+    pub board: Board,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Agent {
+    pub fn start(node: &Node, store: &Store) -> Agent {
+        let flags = [node.flags(), store.0.clone()].concat();
+        let asked = options::understand(&flags, |_| None, |path| std::fs::read_to_string(path));
+        let Ok(Asked::Run(settings)) = asked else { panic!("{asked:?}") };
+        let board = Board::new(format!("node-{}", node.number()), settings.store.name());
+        let (stop, stopped) = oneshot::channel();
+        let (shown, netns) = (board.clone(), Netns::open(node.ns.path()).unwrap());
+        let thread = std::thread::spawn(move || {
+            netns
+                .enter(|| {
+                    let mut runtime = tokio::runtime::Builder::new_current_thread();
+                    runtime.enable_all().build().unwrap().block_on(async {
+                        tokio::select! {
+                            ended = agent::run::run(*settings, shown) => panic!("{ended:?}"),
+                            _ = stopped => {}
+                        }
+                    });
+                })
+                .unwrap();
+        });
+        Agent { board, stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// Waits until what it shows is so.
+    #[track_caller]
+    pub fn wait(&self, what: &str, is_so: impl Fn(&Status) -> bool) {
+        self.wait_for(PATIENCE, what, is_so);
+    }
+
+    #[track_caller]
+    pub fn wait_for(&self, deadline: Duration, what: &str, is_so: impl Fn(&Status) -> bool) {
+        if testkit::wait_some(deadline, || is_so(&self.board.status()).then_some(())).is_none() {
+            panic!("waited in vain for {what}: {:#?}", self.board.status());
+        }
+    }
+
+    pub fn repairs(&self, kind: Kind) -> u64 {
+        self.board.summary().repairs.counts[&kind]
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.stop.take().map(|stop| stop.send(()));
+        let ended = self.thread.take().map(JoinHandle::join);
+        assert!(
+            std::thread::panicking() || matches!(ended, Some(Ok(()))),
+            "the agent has panicked"
+        );
+    }
+}
+
+/// A node with its agent, and its pod once it is ready.
+pub struct Member {
+    /// None while it is not running.
+    pub agent: Option<Agent>,
+    pub pod: Pod,
+    pub node: Node,
+}
+
+impl Member {
+    pub fn agent(&self) -> &Agent {
+        self.agent.as_ref().unwrap()
+    }
+}
+
+/// Starts an agent on each node at the same time, waits until all are ready and know each other, and
+/// gives each node a pod.
+pub fn network(nodes: Vec<Node>, store: &Store) -> Vec<Member> {
+    let peers = nodes.len() - 1;
+    let agents: Vec<Agent> = nodes.iter().map(|node| Agent::start(node, store)).collect();
+    for agent in &agents {
+        agent.wait("all to know all", |status| status.ready && status.peer_counts.total == peers);
+    }
+    let join = |(node, agent): (Node, Agent)| Member { agent: Some(agent), pod: node.pod(), node };
+    nodes.into_iter().zip(agents).map(join).collect()
+}
+
+/// Each pod reaches each other.
+#[track_caller]
+pub fn all_reach_all(members: &[Member], deadline: Duration) {
+    for from in members {
+        for to in members.iter().filter(|to| to.node.number() != from.node.number()) {
+            let what = format!("{} to reach {}", from.node.number(), to.node.number());
+            wait_for(&what, deadline, || from.pod.reaches(&to.pod));
+        }
+    }
+}
