@@ -91,7 +91,7 @@ pub enum Error {
 
 /// Plans.
 pub fn plan(node: &Node<'_>, peers: &[Peer<'_>]) -> Result<Plan, Error> {
-    check_networks(node)?;
+    check_networks(node.conf, node.underlay.addresses)?;
     let base = devices(node)?;
     Ok(fill(node, base, peers, &mut Claims::new(node.subnets())))
 }
@@ -169,9 +169,9 @@ fn carry(
 }
 
 /// A network that contains the addresses of nodes would route what holds it up into itself.
-fn check_networks(node: &Node<'_>) -> Result<(), Error> {
-    for network in node.conf.networks.iter() {
-        let own = node.underlay.addresses.iter();
+pub fn check_networks(conf: &NetConf, addresses: Addresses) -> Result<(), Error> {
+    for network in conf.networks.iter() {
+        let own = addresses.iter();
         if let Some(address) = own.into_iter().find(|address| network.contains(address)) {
             return Err(Error::Overlap { network, address });
         }

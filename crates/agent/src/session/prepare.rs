@@ -45,6 +45,9 @@ impl Worker {
         };
         self.own = self.leases.own(snapshot)?;
         let chosen = self.underlay(&conf)?;
+        // Here, and not with the plan: the lease of the configuration before would be gone by then.
+        let own = Addresses { v4: chosen.local_v4, v6: chosen.local_v6 };
+        plan::check_networks(&conf, own).map_err(|error| wrong(error.to_string()))?;
         let wireguard_key = self.wireguard_key(&conf).await?;
         self.before_start(&conf).await?;
         let seen = self.leases.understand(snapshot);
@@ -90,7 +93,7 @@ impl Worker {
             .and_then(|nl| Facts::read(&nl, settings.can_reach, self.own.internal.clone()))
             .map_err(|error| End::wait(Part::Underlay, error.to_string(), None))?;
         let mut reason = None;
-        for (ipv4, ipv6) in carriers(conf) {
+        for (at, (ipv4, ipv6)) in carriers(conf).into_iter().enumerate() {
             let wish = Wish {
                 ipv4,
                 ipv6,
@@ -101,6 +104,8 @@ impl Worker {
                 public_v6: self.own.overwrites.node.v6.or(settings.public_ipv6),
             };
             match underlay::choose(&wish, &facts) {
+                // Every interface has one of these, also while it waits for the others.
+                Ok(underlay) if at > 0 && is_link_local(&underlay) => {}
                 Ok(underlay) => return Ok(underlay),
                 Err(why) => reason = reason.or(Some(why)),
             }
@@ -169,6 +174,12 @@ pub(super) fn leases(seen: &[Seen]) -> impl Iterator<Item = (&str, u64, &Lease)>
         },
         Seen::Config(_) => None,
     })
+}
+
+/// Whether others on the link alone can use what this node tells them.
+fn is_link_local(underlay: &Underlay) -> bool {
+    underlay.public_v4.is_some_and(|address| address.is_link_local())
+        || underlay.public_v6.is_some_and(|address| address.is_unicast_link_local())
 }
 
 /// Which families the interface is asked to have, the best first.

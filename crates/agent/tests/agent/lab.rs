@@ -2,6 +2,7 @@
 //! Networks of whole agents, each on a node of its own, as they are started by flags.
 
 mod backends;
+mod bad_input;
 
 use std::thread::JoinHandle;
 use std::time::Duration;

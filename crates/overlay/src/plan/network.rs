@@ -58,7 +58,7 @@ impl Network {
         peers: BTreeMap<String, (u64, Lease)>,
     ) -> Result<Self, Error> {
         let node = Node { conf: &conf, lease: &lease, underlay: &underlay };
-        check_networks(&node)?;
+        check_networks(node.conf, node.underlay.addresses)?;
         let base = devices(&node)?;
         let pod_mtu = underlay.mtu;
         let plan = Plan { wanted: base.clone(), pod_mtu, refused: Vec::new() };

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What cannot be right is refused with its key and the reason; everything else goes on.
+
+use agent::board::{Part, Status};
+use testkit::{EtcdServer, Wire, in_netns};
+
+use super::{Agent, PATIENCE, Store, all_reach_all, etcd, network};
+
+const CONFIG: &str = "/coreos.com/network/config";
+const SUBNETS: &str = "/coreos.com/network/subnets/";
+const GOOD: &str = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}"#;
+
+/// Configurations that are wrong, and what is said of each.
+const WRONG: [(&str, &[&str]); 7] = [
+    ("{", &["is no JSON"]),
+    (r#"{"Network": "10.5.0.0/16", "SubnetLen": 17}"#, &["SubnetLen", "17"]),
+    (r#"{"Network": "10.5.0.0/16", "SubnetMin": "10.6.0.0"}"#, &["SubnetMin", "10.6.0.0"]),
+    (
+        r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "gre"}}"#,
+        &["Backend", "Type", "gre", "vxlan"],
+    ),
+    (
+        r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan", "VNI": 16777216}}"#,
+        &["VNI", "16777216"],
+    ),
+    (
+        r#"{"Network": "192.168.0.0/16", "Backend": {"Type": "vxlan"}}"#,
+        &["192.168.0.0/16", "192.168.90.1", "own"],
+    ),
+    (
+        r#"{"EnableIPv6": true, "Network": "10.5.0.0/16", "IPv6Network": "10.6.0.0/16"}"#,
+        &["IPv6Network", "10.6.0.0/16"],
+    ),
+];
+
+fn says(status: &Status, words: &[&str]) -> bool {
+    let problem = status.problems.get(&Part::Config);
+    problem.is_some_and(|problem| words.iter().all(|word| problem.text.contains(word)))
+}
+
+#[test]
+fn configuration_is_refused_until_it_is_corrected() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        let wire = Wire::new();
+        let server = etcd();
+        server.ctl(&["put", CONFIG, WRONG[0].0]);
+        let node = wire.node(1, true, false);
+        let agent = Agent::start(&node, &Store::etcd(&server, GOOD));
+        for (conf, words) in WRONG {
+            server.ctl(&["put", CONFIG, conf]);
+            agent.wait(conf, |status| says(status, words));
+            assert!(!agent.board.readiness().is_ready);
+        }
+        server.ctl(&["put", CONFIG, GOOD]);
+        agent.wait("it to go on by itself", |status| status.ready && status.problems.is_empty());
+        assert_eq!(server.entries(SUBNETS).len(), 1, "nothing is left of wrong networks");
+
+        let (before, leases) = (node.kernel(), server.entries(SUBNETS));
+        let is_as_before = || node.kernel() == before && server.entries(SUBNETS) == leases;
+        assert!(!before.is_empty());
+        for (conf, words) in WRONG {
+            server.ctl(&["put", CONFIG, conf]);
+            agent.wait(conf, |status| says(status, words));
+            assert!(agent.board.readiness().is_ready, "pods that run are none the worse");
+            assert!(is_as_before(), "{conf}");
+        }
+        server.ctl(&["put", CONFIG, GOOD]);
+        agent.wait("it to go on by itself", |status| status.problems.is_empty());
+        assert!(is_as_before());
+    });
+}
+
+/// What a node may have written, and what is said of it.
+fn claims(own: &str) -> Vec<(String, String, &'static str)> {
+    let vxlan = |public: u8, vni: u32| {
+        format!(
+            r#"{{"PublicIP":"192.168.90.{public}","PublicIPv6":null,"BackendType":"vxlan","BackendData":{{"VNI":{vni},"VtepMAC":"02:00:00:00:00:{public:02}"}}}}"#
+        )
+    };
+    let part = own.replace("-24", "-25");
+    vec![
+        ("10.5.250.0-24".into(), "{nonsense".into(), "is no JSON"),
+        ("10.5.251.0-24".into(), r#"{"PublicIP":"x"}"#.into(), "PublicIP"),
+        ("nonsense".into(), vxlan(50, 1), "nonsense"),
+        (part, vxlan(51, 1), "overlaps this node's own subnet"),
+        ("10.9.0.0-24".into(), vxlan(52, 1), "not inside the network 10.5.0.0/16"),
+        ("10.5.252.0-24".into(), vxlan(53, 2), "VNI 2"),
+        (
+            "10.5.253.0-24".into(),
+            r#"{"PublicIP":"192.168.90.54","PublicIPv6":null,"BackendType":"host-gw"}"#.into(),
+            "host-gw",
+        ),
+    ]
+}
+
+fn put(server: &EtcdServer, name: &str, value: &str) {
+    server.ctl(&["put", &format!("{SUBNETS}{name}"), value]);
+}
+
+#[test]
+fn peers_are_refused_one_by_one() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        let wire = Wire::new();
+        let server = etcd();
+        let store = Store::etcd(&server, GOOD);
+        let nodes = [1, 2].map(|number| wire.node(number, true, false)).into();
+        let mut members = network(nodes, &store);
+        let own = members[0].agent().board.session().unwrap().lease.subnets[0];
+        let claims = claims(&own.to_string().replace('/', "-"));
+        let before = members[0].node.kernel();
+        for (name, value, why) in &claims {
+            put(&server, name, value);
+            members[0].agent().wait(&format!("{name} to be refused"), |status| {
+                let of_it = |peer: &str, reason: &str| peer == name && reason.contains(why);
+                status.refused.iter().any(|refused| of_it(&refused.peer, &refused.reason))
+            });
+        }
+        assert_eq!(members[0].node.kernel(), before, "none of them is in the kernel");
+        let node = wire.node(3, true, false);
+        let agent = Agent::start(&node, &store);
+        agent.wait("the newcomer", |status| status.ready);
+        members.push(super::Member { agent: Some(agent), pod: node.pod(), node });
+        all_reach_all(&members, PATIENCE);
+        assert!(members[0].agent().board.readiness().is_ready);
+        for (name, ..) in &claims {
+            server.ctl(&["del", &format!("{SUBNETS}{name}")]);
+        }
+        for member in &members {
+            member.agent().wait("all to be well", |status| {
+                status.refused.is_empty() && status.peer_counts.total == 2
+            });
+        }
+    });
+}
