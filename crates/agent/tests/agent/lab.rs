@@ -3,6 +3,8 @@
 
 mod backends;
 mod bad_input;
+mod etcd_faults;
+mod restart;
 
 use std::thread::JoinHandle;
 use std::time::Duration;

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//! An agent is away while peers come and go. Packets between those that stay go on meanwhile, and
+//! afterwards the kernel has those that are there, and nothing of those that are not.
+
+use testkit::{EtcdServer, Pinging, Wire, in_netns, wait_for};
+
+use super::{Agent, Member, PATIENCE, Store, all_reach_all, etcd, network};
+
+const SUBNETS: &str = "/coreos.com/network/subnets/";
+
+/// The node is switched off for good, and its lease has run out.
+fn leaves(member: Member, server: &EtcdServer) {
+    let subnet = member.agent().board.session().unwrap().lease.subnets[0];
+    drop(member);
+    server.ctl(&["del", &format!("{SUBNETS}{}", subnet.to_string().replace('/', "-"))]);
+}
+
+fn peers_come_and_go_while_an_agent_is_away(backend: &str) {
+    let wire = Wire::new();
+    let server = etcd();
+    let conf = format!(r#"{{"Network": "10.5.0.0/16", "Backend": {{"Type": "{backend}"}}}}"#);
+    let store = Store::etcd(&server, &conf);
+    let nodes = [1, 2, 3].map(|number| wire.node(number, true, false)).into();
+    let mut members = network(nodes, &store);
+    all_reach_all(&members, PATIENCE);
+    let leaving = members.pop().unwrap();
+    let gone = leaving.pod.addresses[0].to_string();
+    let gone = gone.strip_suffix('2').unwrap();
+    let mentions = |member: &Member| {
+        member.node.kernel().iter().any(|line| line.contains(gone) || line.contains("90.3"))
+    };
+    assert!(members.iter().all(mentions), "the one that will leave is known");
+
+    let env = members[0].node.subnet_env();
+    let pinging = Pinging::start(&members[0].pod.ns, members[1].pod.addresses[0]);
+    drop(members[0].agent.take());
+    leaves(leaving, &server);
+    let newcomer = wire.node(4, true, false);
+    let agent = Agent::start(&newcomer, &store);
+    agent.wait("the newcomer", |status| status.ready && status.peer_counts.total == 2);
+    members.push(Member { agent: Some(agent), pod: newcomer.pod(), node: newcomer });
+    assert!(mentions(&members[0]), "its agent is away, so nobody has told it");
+    assert!(!members[0].node.kernel().iter().any(|line| line.contains("90.4")));
+
+    members[0].agent = Some(Agent::start(&members[0].node, &store));
+    all_reach_all(&members, PATIENCE);
+    for member in &members {
+        wait_for("leftovers to be gone", PATIENCE, || !mentions(member));
+    }
+    let (sent, answered) = pinging.end();
+    assert!(sent > 20 && sent - answered <= 1, "{answered} of {sent} came back");
+    assert_eq!(members[0].node.subnet_env(), env, "it is the node that it was");
+    assert_eq!(server.entries(SUBNETS).len(), 3);
+}
+
+#[test]
+fn vxlan() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        peers_come_and_go_while_an_agent_is_away("vxlan");
+    });
+}
+
+#[test]
+fn host_gw() {
+    in_netns(|| peers_come_and_go_while_an_agent_is_away("host-gw"));
+}
