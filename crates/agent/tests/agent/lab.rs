@@ -5,6 +5,7 @@ mod backends;
 mod bad_input;
 mod etcd_faults;
 mod restart;
+mod take_over;
 
 use std::thread::JoinHandle;
 use std::time::Duration;
