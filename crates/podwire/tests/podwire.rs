@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod podwire {
+    mod agent_killed;
     mod demo;
     mod demo_nodes;
     mod net;

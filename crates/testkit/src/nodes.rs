@@ -22,8 +22,8 @@ echo 1 > /proc/sys/net/ipv6/conf/all/forwarding
 const STATE: &str = "
 ip -o -d link show | grep ': flannel' | sed 's/^[0-9]*: //'
 ip -o address show | grep ' flannel' | grep -v 'scope link' | sed 's/^[0-9]*: //'
-ip -4 -d route show proto 112 | sed 's/nhid [0-9]* //'
-ip -6 -d route show proto 112 | sed 's/nhid [0-9]* //'
+ip -4 route show proto 112 | sed 's/nhid [0-9]* //'
+ip -6 route show proto 112 | sed 's/nhid [0-9]* //'
 ip nexthop show proto 112 | sed 's/^id [0-9]* //'
 ip neigh show nud permanent | grep ' flannel'
 ip -6 neigh show nud permanent | grep ' flannel'
