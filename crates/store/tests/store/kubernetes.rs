@@ -221,7 +221,10 @@ fn fill(server: &ApiServer, count: usize) {
                     let name = format!("worker-{number:04}");
                     let node = whole_node(&name, number, &images).to_string();
                     let key = format!("/registry/minions/{name}");
-                    done(etcd.create(&key, node.as_bytes(), None).await);
+                    // A busy machine may be late; what is there already is ours.
+                    while let Err(error) = etcd.create(&key, node.as_bytes(), None).await {
+                        assert!(error.can_retry(), "{error:?}");
+                    }
                 }
             }));
         }
