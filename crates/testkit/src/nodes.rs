@@ -45,7 +45,8 @@ impl Wire {
         sh(&Ns::here(), PREPARE);
         sh(
             &Ns::here(),
-            "ip link add wire type bridge
+            // With an address of its own: else it has that of a port, and another when that one goes.
+            "ip link add wire address 02:00:00:00:90:fe type bridge
             ip link set wire up
             ip address add 192.168.90.254/24 dev wire
             ip address add fd00:90::fe/64 dev wire nodad
