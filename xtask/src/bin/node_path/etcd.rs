@@ -2,6 +2,7 @@
 //! etcd on a node, if it is installed.
 
 use std::fs;
+use std::io::{self, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::time::Duration;
@@ -28,10 +29,10 @@ impl Etcd {
         command.args(["--listen-client-urls", &endpoint, "--advertise-client-urls", &endpoint]);
         command.args(["--listen-peer-urls", "http://127.0.0.1:2380", "--log-level", "error"]);
         let mut process = Process::start(node, &mut command, &dir.join("log"))?;
-        // Its port is there when it has been elected.
         wait::until("etcd", Duration::from_millis(20), || {
             process.check()?;
-            Ok(node.netns.enter(|| TcpStream::connect(&at))?.ok())
+            let health = node.netns.enter(|| health(&at))?;
+            Ok(health.is_ok_and(|text| text.contains(r#""health":"true""#)).then_some(()))
         })?;
         Ok(Etcd { _process: process, endpoint })
     }
@@ -40,4 +41,11 @@ impl Etcd {
     pub fn flags(&self) -> Vec<String> {
         ["--store", "etcd", "--etcd-endpoints", &self.endpoint].map(str::to_owned).to_vec()
     }
+}
+
+/// Its port is there before it has been elected.
+fn health(at: &str) -> io::Result<String> {
+    let mut socket = TcpStream::connect(at)?;
+    socket.write_all(b"GET /health HTTP/1.1\r\nHost: etcd\r\nConnection: close\r\n\r\n")?;
+    io::read_to_string(socket)
 }

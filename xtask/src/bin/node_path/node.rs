@@ -46,6 +46,8 @@ pub fn two() -> Outcome<[Node; 2]> {
     a.netns.netlink()?.apply([link::create(&NewLink::new(eth0, Kind::Veth(peer)))])?;
     for node in &nodes {
         node.set_up(eth0, Ipv4Net::new(node.underlay(), 24)?.into(), &[])?;
+        let nl = node.netns.netlink()?;
+        nl.apply([link::set_up(link::index_of(&nl, "lo".parse()?)?)])?;
     }
     Ok(nodes)
 }

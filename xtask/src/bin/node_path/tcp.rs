@@ -40,7 +40,6 @@ pub fn measure(file: &Path, dir: &Path, backend: &str, who: &str, time: Duration
     };
     // In place of the bridge that pods would be on.
     run(b, &format!("ip address add {to}/32 dev lo"))?;
-    run(b, "ip link set lo up")?;
     reach(a, to)?;
     throughput(&nodes, to.into(), time)
 }
