@@ -35,13 +35,14 @@ impl Worker {
         let revision = snapshot.revision;
         let waits = |end: End| end.until_news(revision);
         let prepared = self.prepare(&snapshot, &conf_text).await.map_err(waits)?;
-        let held = self.lease(snapshot, &prepared).await.map_err(waits)?;
+        let mut follow = self.leases.follow(revision);
+        let held = follow.listen_during(self.lease(snapshot, &prepared)).await.map_err(waits)?;
         let Prepared { conf, chosen, seen, .. } = prepared;
         let mut session = Session {
             conf,
             conf_text,
             underlay: planned(&chosen),
-            follow: self.leases.follow(revision),
+            follow,
             bad: BTreeMap::new(),
             renew_at: self.renewal(&held),
             held,
