@@ -212,10 +212,6 @@ fn conflict(bridge: &Bridge, wanted: IpNet, others: &[IpNet]) -> Error {
 
 /// The kernel opens a port a moment after both ends of the pair are up, in a task of its own.
 pub fn wait_for_port(host: &Netlink, bridge: &Link, name: IfName) -> Result<(), Error> {
-    // Most often it has done so by now. This look does not wait for the kernel's one lock.
-    if link::is_running(host, name).is_ok_and(|is_running| is_running) {
-        return Ok(());
-    }
     let is_open = |link: &Link| link.operstate == OperState::Up;
     let find = || find_port(host, bridge, name);
     if is_open(&find()?) {
