@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How packets go from node to node.
 
+use std::path::Path;
+
 use anyhow::{Context, Result, anyhow};
 use clap::ValueEnum;
 use kernel::{Netns, link};
@@ -57,25 +59,24 @@ impl Backend {
         json!({"Network": "10.244.0.0/16", "Backend": {"Type": self.name()}}).to_string()
     }
 
-    /// An error where this kernel lacks what it takes. A namespace to ask in is needed, as some
+    /// An error where this machine lacks what it takes. A namespace to ask in is needed, as some
     /// questions are answered by an interface.
     pub fn require(self, netns: &Netns) -> Result<()> {
-        let kind = match self {
+        let (missing, is_there) = match self {
             Backend::HostGw => return Ok(()),
-            Backend::Udp => "tun",
-            other => other.name(),
+            Backend::Udp => ("/dev/net/tun".to_owned(), Path::new("/dev/net/tun").exists()),
+            other => {
+                let kind = other.name();
+                let asked = link::is_supported(&netns.netlink()?, kind);
+                let asked = asked.with_context(|| format!("ask for interfaces of kind {kind}"))?;
+                (format!("interfaces of kind {kind}"), asked)
+            }
         };
-        let nl = netns.netlink()?;
-        let asked = link::is_supported(&nl, kind);
-        match asked.with_context(|| format!("ask for interfaces of kind {kind}"))? {
-            true => Ok(()),
-            false => Err(anyhow!(
-                "this kernel has no interfaces of kind {kind}, which backend {} needs",
-                self.name()
-            ))
-            .hint(|| {
-                "host-gw needs nothing of the kind; try: podwire demo --backend host-gw".to_owned()
-            }),
+        if is_there {
+            return Ok(());
         }
+        Err(anyhow!("this kernel has no {missing}, which backend {} needs", self.name())).hint(
+            || "host-gw needs nothing of the kind; try: podwire demo --backend host-gw".to_owned(),
+        )
     }
 }

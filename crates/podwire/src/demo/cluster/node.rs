@@ -46,10 +46,10 @@ pub struct Node {
 /// A namespace that is on the underlay, before an agent is in it.
 #[derive(Debug)]
 pub struct Machine {
-    name: String,
+    pub name: String,
     address: Ipv4Addr,
     path: PathBuf,
-    netns: Netns,
+    pub netns: Netns,
     dir: PathBuf,
 }
 

@@ -25,10 +25,10 @@ use crate::output::duration;
 /// Plays all of it; what happened, for programs.
 pub fn play(cluster: &mut Cluster, site: Site<'_>, progress: &mut Progress) -> Result<Value> {
     let repaired = repair(cluster, site.stop, progress)?;
-    let at = cluster.nodes.len();
+    let others = cluster.nodes.len();
     let lost = cluster.nodes.pop().context("there is no node")?;
     let left = lose(cluster, lost, site, progress)?;
-    let joined = join(cluster, at, site, progress)?;
+    let joined = join(cluster, others, site, progress)?;
     progress.text("\n")?;
     Ok(json!([repaired, left, joined]))
 }
@@ -58,8 +58,9 @@ fn repair(cluster: &Cluster, stop: &Stop, progress: &mut Progress) -> Result<Val
     let last = board.summary().repairs.last.last().map(|repair| repair.at.0);
     let repaired_after = last.and_then(|last| last.duration_since(at).ok()).unwrap_or_default();
     let text = format!(
-        "{broken} deleted on {}: its agent put {things} things right in {}; pods talk again after {}",
+        "{broken} deleted on {}: its agent put {} right in {}; pods talk again after {}",
         victim.name,
+        count(things),
         duration(repaired_after),
         duration(answered_after),
     );
@@ -68,6 +69,10 @@ fn repair(cluster: &Cluster, stop: &Stop, progress: &mut Progress) -> Result<Val
         "event": "repair", "node": victim.name, "deleted": broken, "repairs": things,
         "repairedMicros": micros(repaired_after), "answeredMicros": micros(answered_after),
     }))
+}
+
+fn count(things: u64) -> String {
+    if things == 1 { "1 thing".to_owned() } else { format!("{things} things") }
 }
 
 fn repairs(board: &Board) -> u64 {
@@ -82,7 +87,9 @@ fn break_way(backend: Backend, netns: &Netns, subnet: IpNet) -> Result<String> {
         return Ok(device.to_owned());
     }
     let route = routes(&nl, subnet)?.pop().context("there is no route to break")?;
-    nl.apply([route::remove(&route)])?;
+    // The next hop's own link and gateway are shown with it, and must not be said with it.
+    let (oif, gateway) = route.nexthop.map_or((route.oif, route.gateway), |_| (None, None));
+    nl.apply([route::remove(&route::Route { oif, gateway, ..route })])?;
     Ok(format!("the route to {subnet}"))
 }
 
@@ -110,7 +117,8 @@ fn lose(
     progress.step("loss", &text)?;
     let (removed, dropped) = leave(cluster, &lost, site.stop)?;
     let text = format!(
-        "{name} cleaned up, {removed} things with its lease {}: no node has a route there after {}",
+        "{name} cleaned up, {} with its lease {}: no node has a route there after {}",
+        count(removed as u64),
         lost.subnet,
         duration(dropped)
     );
@@ -166,29 +174,24 @@ impl Watched {
 /// A new node comes, and is one of them.
 fn join(
     cluster: &mut Cluster,
-    at: usize,
+    others: usize,
     site: Site<'_>,
     progress: &mut Progress,
 ) -> Result<Value> {
-    let (node, started) = build::one_more(site, &cluster.underlay, at)?;
-    let (from, to) = (first_pod(&node)?, first_pod(cluster.nodes.first().context("no node")?)?);
-    let address = to.ips().next().context("a pod has no address")?;
-    let asked = || probe::ping_until(address, started + PATIENCE, site.stop);
-    from.netns.enter(asked)?.with_context(|| format!("ping {} from {}", to.name, from.name))?;
-    let after = started.elapsed();
+    let (node, first) = build::one_more(cluster, others, site, progress)?;
     let answered = ping_across(cluster, &node, site.stop)?;
     let text = format!(
         "{} leased {}: {} reached {} {} after its agent's start, all {answered} pairs answer",
         node.name,
         node.subnet,
-        from.name,
-        to.name,
-        duration(after)
+        first.from,
+        first.to,
+        duration(first.after)
     );
     progress.step("join", &text)?;
     let told = json!({
         "event": "join", "node": node.name, "subnet": node.subnet,
-        "firstPingMicros": micros(after), "pings": answered,
+        "firstPingMicros": micros(first.after), "pings": answered,
     });
     cluster.nodes.push(node);
     Ok(told)

@@ -4,11 +4,12 @@
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use ipnet::{IpNet, Ipv4Net};
 use kernel::addr::{self, AddrOptions};
-use kernel::link::{self, Kind, NewLink, Peer};
+use kernel::link::{self, Kind, Link, NewLink, OperState, Peer};
 use kernel::{IfIndex, IfName, Netlink, Netns};
 
 use crate::demo::run::Run;
@@ -20,6 +21,7 @@ pub const INTERFACE: &str = "eth0";
 /// For examples, and routed nowhere (RFC 5737).
 pub const NETWORK: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 0);
 pub const PREFIX_LEN: u8 = 24;
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The bridge and its namespace.
 #[derive(Debug)]
@@ -56,6 +58,23 @@ impl Underlay {
             link::set_up(index),
         ])?)
     }
+
+    /// The kernel opens both ends of a wire a moment after they are up. What a node asks its
+    /// neighbours before is lost, and asked again only after a second.
+    pub fn wait_until_open(&self, node: &str, netns: &Netns) -> Result<()> {
+        let is_open = wait_until_up(&self.netns, &self.nl, node)?
+            && wait_until_up(netns, &netns.netlink()?, INTERFACE)?;
+        ensure!(is_open, "the wire to {node} stays down");
+        Ok(())
+    }
+}
+
+/// False where it does not come up.
+fn wait_until_up(netns: &Netns, nl: &Netlink, interface: &str) -> Result<bool> {
+    let mut monitor = netns.enter(link::monitor)??;
+    let index = link::index_of(nl, name(interface)?)?;
+    let is_up = |link: Option<&Link>| link.is_some_and(|link| link.operstate == OperState::Up);
+    Ok(link::wait_until(nl, &mut monitor, index, Instant::now() + PATIENCE, is_up)?)
 }
 
 fn name(text: &str) -> Result<IfName> {
