@@ -32,7 +32,7 @@ use crate::{serve, subnet_env};
 
 /// Under which the embedded store has the network.
 const PREFIX: &str = "/coreos.com/network";
-/// What a session needs before it can begin.
+/// What a session needs before it can begin, in this order.
 pub(crate) const BEGINNING: [Part; 4] = [Part::Store, Part::Config, Part::Underlay, Part::Lease];
 /// So long at most until a session that did not begin is tried again, whatever happens.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -201,8 +201,8 @@ impl Worker {
                     tracing::warn!(part = part.name(), %why, "waits");
                     self.waits_for = Some(why.clone());
                 }
-                // Whatever else was missing is there by now.
-                for other in BEGINNING.into_iter().filter(|other| *other != part) {
+                // What comes before it is there by now; of what comes after it nothing is known.
+                for other in BEGINNING.into_iter().take_while(|other| *other != part) {
                     self.board.solved(other);
                 }
                 self.board.problem(part, why);

@@ -15,6 +15,7 @@ use kernel::{
 };
 use overlay::difference::{
     Found, FoundDevice, FoundKind, FoundNexthop, FoundPeer, FoundRoute, Gateway, PROTOCOL, Scope,
+    default_metric,
 };
 use overlay::plan::{Address, DeviceKind, VxlanDevice};
 use overlay::{Key, Psk};
@@ -172,8 +173,13 @@ impl Reader<'_> {
             if let Some(index) = route.oif {
                 names.of(index)?;
             }
-            let found = FoundRoute::from_kernel(&route, |index| names.known(index));
-            reading.found.routes.extend(found);
+            match FoundRoute::from_kernel(&route, |index| names.known(index)) {
+                Some(found) => reading.found.routes.push(found),
+                None if route.priority.unwrap_or(0) == default_metric(route.dst) => {
+                    reading.found.barriers.insert(route.dst, route.protocol);
+                }
+                None => {}
+            }
         }
         reading.indices = names.into_indices();
         Ok(())

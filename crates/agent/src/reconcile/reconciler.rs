@@ -375,5 +375,5 @@ impl Reconciler {
 /// Destinations of routes that ours would be in place of.
 fn seen_routes(found: &Found) -> BTreeSet<IpNet> {
     let same_key = found.routes.iter().filter(|one| one.metric == default_metric(one.route.dst));
-    same_key.map(|one| one.route.dst).collect()
+    same_key.map(|one| one.route.dst).chain(found.barriers.keys().copied()).collect()
 }

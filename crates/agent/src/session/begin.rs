@@ -35,6 +35,7 @@ impl Worker {
         let revision = snapshot.revision;
         let waits = |end: End| end.until_news(revision);
         let prepared = self.prepare(&snapshot, &conf_text).await.map_err(waits)?;
+        self.board.solved(Part::Underlay);
         let mut follow = self.leases.follow(revision);
         let held = follow.listen_during(self.lease(snapshot, &prepared)).await.map_err(waits)?;
         let Prepared { conf, chosen, seen, .. } = prepared;

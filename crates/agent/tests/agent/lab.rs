@@ -4,8 +4,10 @@
 mod backends;
 mod bad_input;
 mod etcd_faults;
+mod repairs;
 mod restart;
 mod take_over;
+mod underlay;
 
 use std::thread::JoinHandle;
 use std::time::Duration;

@@ -28,6 +28,9 @@ pub struct Found {
     pub addresses: BTreeSet<Address>,
     /// Unicast routes of the main table.
     pub routes: Vec<FoundRoute>,
+    /// What else is in the place of a route, by whom: blackholes, routes with several gateways and the
+    /// like.
+    pub barriers: BTreeMap<IpNet, u8>,
     /// All of them: numbers of others must not be taken.
     pub nexthops: BTreeMap<u32, FoundNexthop>,
     /// Permanent ones.
@@ -71,6 +74,7 @@ impl Found {
         Self {
             devices: wanted.devices.values().map(device).collect(),
             addresses: wanted.addresses.clone(),
+            barriers: BTreeMap::new(),
             routes: wanted.routes.values().map(route).collect(),
             nexthops: wanted.routes.values().filter_map(nexthop).collect(),
             neighbours: wanted.neighbours.clone(),

@@ -44,8 +44,14 @@ pub(super) fn compare(wanted: &Wanted, found: &Found, scope: &Scope, devices: &D
     }
     let missing = wanted.routes.iter().filter(|(dst, _)| !by_dst.contains_key(*dst));
     sets.extend(missing.map(|(_, route)| *route).filter(|route| !is_blocked(route, devices)));
+    routes.leave_to_others(&mut sets, found);
     routes.through_nexthops(&sets, found, scope, devices, &mut kept);
     routes
+}
+
+/// What flannel and people at a terminal make bears the same number.
+fn is_foreign(protocol: u8) -> bool {
+    !matches!(protocol, PROTOCOL | PROTOCOL_BOOT)
 }
 
 fn is_blocked(route: &Route, devices: &Devices) -> bool {
@@ -75,14 +81,12 @@ impl Routes {
         if is_blocked(wanted, devices) {
             return;
         }
-        // What flannel and people at a terminal make bears the same number.
-        let is_foreign = |found: &&&FoundRoute| !matches!(found.protocol, PROTOCOL | PROTOCOL_BOOT);
         let right =
             there.iter().position(|found| found.protocol == PROTOCOL && found.route == *wanted);
         match right {
             Some(at) => kept.extend(there[at].nexthop),
             None => {
-                if let Some(found) = there.iter().find(is_foreign) {
+                if let Some(found) = there.iter().find(|found| is_foreign(found.protocol)) {
                     let (dst, protocol) = (wanted.dst, found.protocol);
                     self.conflicts.push(Conflict::Route { dst, protocol });
                     return;
@@ -96,6 +100,16 @@ impl Routes {
             Some(*at) != right && !is_alone && found.protocol == PROTOCOL && found.route != *wanted
         });
         self.removals.extend(others.map(|(_, found)| Change::RemoveRoute(**found)));
+    }
+
+    /// Barriers of others stay; ours and flannel's are replaced.
+    fn leave_to_others(&mut self, sets: &mut Vec<Route>, found: &Found) {
+        sets.retain(|route| {
+            let barrier = found.barriers.get(&route.dst).filter(|protocol| is_foreign(**protocol));
+            let conflict = |protocol: &u8| Conflict::Route { dst: route.dst, protocol: *protocol };
+            self.conflicts.extend(barrier.map(conflict));
+            barrier.is_none()
+        });
     }
 
     fn through_nexthops(
@@ -113,13 +127,17 @@ impl Routes {
         let mut ours: BTreeMap<Gateway, u32> = BTreeMap::new();
         let mut surplus: Vec<u32> = Vec::new();
         for (id, nexthop) in &found.nexthops {
-            let Some(gateway) = nexthop.gateway.filter(|_| is_ours(id, nexthop.protocol)) else {
+            if !is_ours(id, nexthop.protocol) {
                 continue;
-            };
-            if !devices.gone.contains(&gateway.device) {
-                ours.entry(gateway).or_insert(*id);
-                surplus.push(*id);
             }
+            match nexthop.gateway {
+                // It goes with its device.
+                Some(gateway) if devices.gone.contains(&gateway.device) => continue,
+                Some(gateway) => drop(ours.entry(gateway).or_insert(*id)),
+                // Somebody has made something else of it.
+                None => {}
+            }
+            surplus.push(*id);
         }
         let first =
             |range: RangeInclusive<u32>| scope.nexthops_from.max(*range.start())..=*range.end();

@@ -4,6 +4,8 @@
 mod properties;
 mod world;
 
+use kernel::route::PROTOCOL_BOOT;
+
 use super::*;
 use crate::netconf::NetConf;
 use world::{World, wanted};
@@ -176,6 +178,14 @@ fn what_is_in_the_way_is_told_and_stays() {
     let conflicts = world.difference().conflicts;
     let words: Vec<String> = conflicts.iter().map(ToString::to_string).collect();
     assert_eq!(words, ["a route to 10.5.2.0/24 of protocol 2 is in the way: remove it"]);
+    for (protocol, count) in [(4, 1), (PROTOCOL_BOOT, 0), (PROTOCOL, 0)] {
+        let mut world = World::new("vxlan", &[2, 3]);
+        world.found.barriers.insert(dst, protocol);
+        let Difference { changes, conflicts } = world.difference();
+        assert_eq!(conflicts.len(), count, "{conflicts:?}");
+        let sets = shown(&changes).iter().filter(|change| change.contains("set route")).count();
+        assert_eq!(sets, 2 - count, "a blackhole of ours or flannel's is replaced");
+    }
     let mut world = World::new("vxlan", &[2]);
     world.found.devices.push(FoundDevice {
         name: "flannel.1".parse().unwrap(),

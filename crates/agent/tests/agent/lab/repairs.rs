@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Whatever others break is repaired within a moment, and counted.
+
+use agent::board::Kind;
+use ipnet::IpNet;
+use testkit::{Wire, in_netns, wait_for};
+
+use super::{Member, SOON, Store, network};
+
+/// Breaks something on the first node; all is as it was before within a moment, pods reach each other
+/// both ways, and it was counted.
+fn check(members: &[Member], kind: Kind, breaking: &str) {
+    let [first, second] = members else { panic!("two nodes") };
+    let counted = first.agent().repairs(kind);
+    let before = (first.node.kernel(), rules(first));
+    let (own, peer) = (subnet(first), subnet(second));
+    let script = breaking
+        .replace("OWN", &own.network().to_string())
+        .replace("SUBNET", &peer.to_string())
+        .replace("PEER", &peer.network().to_string())
+        .replace("MAC", &mac(second));
+    first.node.sh(&script);
+    let is_back = || (first.node.kernel(), rules(first)) == before;
+    wait_for(&format!("{script} to be repaired: {before:#?}"), SOON, || {
+        is_back() && first.pod.reaches(&second.pod)
+    });
+    assert!(second.pod.reaches(&first.pod), "{script}");
+    first.agent().wait_for(SOON, &script, |status| status.repairs.counts[&kind] > counted);
+}
+
+fn subnet(member: &Member) -> IpNet {
+    member.agent().board.session().unwrap().lease.subnets[0]
+}
+
+fn rules(member: &Member) -> String {
+    member.node.sh("nft -s list table inet podwire-agent-podwire 2>/dev/null || true")
+}
+
+/// The hardware address of the tunnel's end on a node.
+fn mac(member: &Member) -> String {
+    let shown = member.node.ns.ip_json(&["link", "show", "type", "vxlan"]);
+    shown[0]["address"].as_str().unwrap_or_default().to_owned()
+}
+
+fn two_nodes(wire: &Wire, is_v4: bool, backend: &str) -> Vec<Member> {
+    let nodes = [1, 2].map(|number| wire.node(number, is_v4, !is_v4)).into();
+    let network_key = match is_v4 {
+        true => r#""Network": "10.5.0.0/16""#,
+        false => r#""EnableIPv4": false, "EnableIPv6": true, "IPv6Network": "fd00:5::/48""#,
+    };
+    let conf = format!(r#"{{{network_key}, "Backend": {{"Type": "{backend}"}}}}"#);
+    network(nodes, &Store::embedded(&conf).and(&["--ip-masq"]))
+}
+
+#[test]
+fn vxlan() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        let wire = Wire::new();
+        let members = two_nodes(&wire, true, "vxlan");
+        let all = [
+            (Kind::Device, "ip link del flannel.1"),
+            (Kind::Device, "ip link set flannel.1 down"),
+            (Kind::Device, "ip link set flannel.1 mtu 1400"),
+            (Kind::Device, "ip link set flannel.1 address 02:00:00:00:00:99"),
+            (Kind::Address, "ip address del OWN/32 dev flannel.1"),
+            (Kind::Route, "ip route del SUBNET"),
+            (Kind::Route, "ip route replace SUBNET via 192.168.90.9 dev eth0"),
+            (Kind::Route, "ip route replace SUBNET dev flannel.1 proto 112"),
+            (Kind::Route, "ip route replace blackhole SUBNET"),
+            (Kind::Route, "ip route replace unreachable SUBNET proto 112"),
+            (Kind::Neighbour, "ip neigh del PEER dev flannel.1"),
+            (Kind::Neighbour, "ip neigh replace PEER lladdr 02:00:00:00:00:99 dev flannel.1"),
+            (Kind::Forwarding, "bridge fdb del MAC dev flannel.1 dst 192.168.90.2"),
+            (Kind::Forwarding, "bridge fdb replace MAC dev flannel.1 dst 192.168.90.9"),
+            (Kind::Nexthop, "ip nexthop flush proto 112"),
+            (
+                Kind::Nexthop,
+                "ip nexthop replace id $(ip nexthop show proto 112 | cut -d' ' -f2) blackhole proto 112",
+            ),
+            (Kind::Rules, "nft flush ruleset"),
+            (Kind::Rules, "nft delete table inet podwire-agent-podwire"),
+        ];
+        for (kind, breaking) in all {
+            check(&members, kind, breaking);
+        }
+    });
+}
+
+#[test]
+fn vxlan_of_ipv6() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        let wire = Wire::new();
+        let members = two_nodes(&wire, false, "vxlan");
+        let all = [
+            (Kind::Device, "ip link del flannel-v6.1"),
+            (Kind::Device, "ip link set flannel-v6.1 down"),
+            (Kind::Address, "ip address del OWN/128 dev flannel-v6.1"),
+            (Kind::Route, "ip -6 route del SUBNET"),
+            (Kind::Route, "ip -6 route replace blackhole SUBNET"),
+            (Kind::Neighbour, "ip neigh del PEER dev flannel-v6.1"),
+            (Kind::Forwarding, "bridge fdb del MAC dev flannel-v6.1 dst fd00:90::2"),
+            (Kind::Nexthop, "ip nexthop flush proto 112"),
+            (Kind::Rules, "nft flush ruleset"),
+        ];
+        for (kind, breaking) in all {
+            check(&members, kind, breaking);
+        }
+    });
+}
+
+#[test]
+fn host_gw() {
+    in_netns(|| {
+        let wire = Wire::new();
+        let members = two_nodes(&wire, true, "host-gw");
+        let all = [
+            (Kind::Route, "ip route del SUBNET"),
+            (Kind::Route, "ip route replace SUBNET via 192.168.90.254"),
+            (Kind::Route, "ip link set eth0 down; ip link set eth0 up"),
+            (Kind::Nexthop, "ip nexthop flush proto 112"),
+            (Kind::Rules, "nft flush ruleset"),
+        ];
+        for (kind, breaking) in all {
+            check(&members, kind, breaking);
+        }
+    });
+}
+
+#[test]
+fn udp() {
+    in_netns(|| {
+        testkit::require!(File("/dev/net/tun"));
+        let wire = Wire::new();
+        let members = two_nodes(&wire, true, "udp");
+        let all = [
+            (Kind::Device, "ip link del flannel0"),
+            (Kind::Device, "ip link set flannel0 down"),
+            (Kind::Device, "ip link set flannel0 mtu 1300"),
+            (Kind::Address, "ip address del OWN/32 dev flannel0"),
+            (Kind::Route, "ip route del 10.5.0.0/16"),
+        ];
+        for (kind, breaking) in all {
+            check(&members, kind, breaking);
+        }
+    });
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The way to other nodes changes while all runs: it is followed, pods keep their addresses, and peers
+//! reach them again.
+
+use agent::board::Part;
+use testkit::{Wire, in_netns, wait_for};
+
+use super::{Member, PATIENCE, Store, all_reach_all, network};
+
+fn two_nodes(wire: &Wire, backend: &str) -> Vec<Member> {
+    let nodes = [1, 2].map(|number| wire.node(number, true, false)).into();
+    let conf = format!(r#"{{"Network": "10.5.0.0/16", "Backend": {{"Type": "{backend}"}}}}"#);
+    let members = network(nodes, &Store::embedded(&conf));
+    all_reach_all(&members, PATIENCE);
+    members
+}
+
+/// Changes the first node's underlay; then its own view has `shown`, its subnet is the same, and pods
+/// reach each other.
+fn follows(members: &[Member], change: &str, shown: &str) {
+    let first = &members[0];
+    let subnet = first.node.subnet_env()["FLANNEL_SUBNET"].clone();
+    first.node.sh(change);
+    first.agent().wait(change, |status| {
+        let underlay = status.session.as_ref().map(|session| &session.underlay);
+        status.ready && underlay.is_some_and(|one| format!("{one:?}").contains(shown))
+    });
+    all_reach_all(members, PATIENCE);
+    assert_eq!(first.node.subnet_env()["FLANNEL_SUBNET"], subnet, "pods keep their addresses");
+}
+
+fn address_mtu_and_loss_are_followed(backend: &str, overhead: u32) {
+    let wire = Wire::new();
+    let members = two_nodes(&wire, backend);
+    let mtu = || members[0].node.subnet_env()["FLANNEL_MTU"].parse::<u32>().unwrap();
+    let readdress = "
+        ip address del 192.168.90.1/24 dev eth0
+        ip address add 192.168.90.101/24 dev eth0";
+    follows(&members, readdress, "192.168.90.101");
+    let peers = members[1].agent().board.peers();
+    assert_eq!(peers.len(), 1, "it is one node all the same: {peers:?}");
+    assert_eq!(peers[0].public[0].to_string(), "192.168.90.101");
+    assert_eq!(mtu(), 1500 - overhead);
+    follows(&members, "ip link set eth0 mtu 1400", "mtu: 1400");
+    assert_eq!(mtu(), 1400 - overhead);
+    follows(&members, "ip link set eth0 mtu 1500", "mtu: 1500");
+    assert_eq!(mtu(), 1500 - overhead);
+
+    members[0].node.sh("ip link del eth0");
+    members[0].agent().wait("the loss to be told", |status| {
+        !status.ready && status.reasons.iter().any(|reason| reason.contains("eth0"))
+    });
+    let again = "
+        ip link add eth0 type veth peer name port-1 netns PID
+        ip link set eth0 up
+        ip address add 192.168.90.102/24 dev eth0";
+    let here = std::process::id().to_string();
+    members[0].node.sh(&again.replace("PID", &here));
+    testkit::run("ip", &["link", "set", "port-1", "master", "wire", "up"]);
+    follows(&members, "true", "192.168.90.102");
+}
+
+#[test]
+fn vxlan() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        address_mtu_and_loss_are_followed("vxlan", 50);
+    });
+}
+
+#[test]
+fn host_gw() {
+    in_netns(|| address_mtu_and_loss_are_followed("host-gw", 0));
+}
+
+#[test]
+fn udp() {
+    in_netns(|| {
+        testkit::require!(File("/dev/net/tun"));
+        address_mtu_and_loss_are_followed("udp", 28);
+    });
+}
+
+/// The connection to etcd goes with the address.
+#[test]
+fn with_etcd_at_the_other_end() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        let wire = Wire::new();
+        let server = super::etcd();
+        let nodes = [1, 2].map(|number| wire.node(number, true, false)).into();
+        let conf = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}"#;
+        let members = network(nodes, &Store::etcd(&server, conf));
+        let readdress = "
+            ip address del 192.168.90.1/24 dev eth0
+            ip address add 192.168.90.101/24 dev eth0";
+        follows(&members, readdress, "192.168.90.101");
+        let leases = || server.entries("/coreos.com/network/subnets/");
+        wait_for("one lease a node", PATIENCE, || leases().len() == 2);
+
+        members[0].node.sh("ip address del 192.168.90.101/24 dev eth0");
+        members[0].agent().wait("both losses to be told", |status| {
+            !status.ready
+                && !status.store.reachable
+                && status.problems.contains_key(&Part::Underlay)
+        });
+        follows(&members, "ip address add 192.168.90.101/24 dev eth0", "192.168.90.101");
+    });
+}
