@@ -51,6 +51,8 @@ impl Worker {
             has_begun: false,
         };
         self.program_all(&mut session, seen).await?;
+        // Packets do not wait for the disk.
+        self.hold(&session.held);
         self.set_rules(&session);
         session.has_begun = true;
         BEGINNING.into_iter().for_each(|part| self.board.solved(part));
@@ -73,7 +75,7 @@ impl Worker {
             Some(held) => held,
             None => self.leases.acquire(snapshot, &want).await?,
         };
-        self.hold(&held);
+        self.held = Some(held.clone());
         self.board.solved(Part::Lease);
         Ok(held)
     }
@@ -91,6 +93,7 @@ impl Worker {
         session: &mut Session,
         seen: Vec<Seen>,
     ) -> Result<(), End> {
+        let start = Instant::now();
         session.bad = bad(&seen);
         let own = session.held.name.as_str();
         let peers: Peers = leases(&seen)
@@ -108,7 +111,6 @@ impl Worker {
         let network = network.map_err(|error| {
             End::wait(Part::Config, error.to_string(), Some(session.follow.revision()))
         })?;
-        let start = Instant::now();
         let outcome = self.kernel(|reconciler| reconciler.set_network(network)).await?;
         self.board.compared(start.elapsed(), outcome.changes.len());
         self.post(session, &outcome, false).await;

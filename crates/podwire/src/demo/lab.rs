@@ -47,8 +47,8 @@ impl Pod {
     /// The node's end of its wire.
     pub fn wire(&self) -> &str {
         // The bridge comes first.
-        let ends = self.result.interfaces.iter().filter(|end| end.sandbox.is_empty());
-        ends.last().map(|end| end.name.as_str()).unwrap_or_default()
+        let mut ends = self.result.interfaces.iter().filter(|end| end.sandbox.is_empty());
+        ends.next_back().map(|end| end.name.as_str()).unwrap_or_default()
     }
 
     /// What became of its ADD.
