@@ -7,7 +7,6 @@ mod create;
 mod place;
 mod read;
 mod remove;
-mod running;
 mod supported;
 mod tunnel;
 mod wait;
@@ -31,7 +30,6 @@ pub use self::read::{
     by_index, by_name, by_name_in, index_of, list, list_in, list_of_kind, list_of_master, name_of,
 };
 pub use self::remove::{remove, remove_detached};
-pub use self::running::is_running;
 pub use self::supported::is_supported;
 pub use self::tunnel::{Ipip, VXLAN_PORT, Vxlan, set_ipip, set_vxlan};
 pub use self::wait::{monitor, wait_until};
