@@ -64,9 +64,10 @@ pub fn build_and_show(
 ) -> Result<Ending> {
     let backend = asked.backend;
     if asked.keep && !backend.outlives_agent() {
+        let name = backend.name();
         bail!(
-            "--keep does not go with backend {}: its packets pass through the agents, which end with this command",
-            backend.name()
+            "--keep does not go with backend {name}: its packets pass through the agents, which end \
+             with this command"
         );
     }
     let site = Site { run, stop, pods, backend };
