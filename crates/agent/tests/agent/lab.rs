@@ -15,7 +15,7 @@ use std::time::Duration;
 use agent::board::{Board, Kind, Status};
 use agent::options::{self, Asked};
 use kernel::Netns;
-use testkit::{EtcdServer, Node, Pod, Wire, wait_for};
+use testkit::{EtcdServer, Node, Pod, Wire, wait_some};
 use tokio::sync::oneshot;
 
 /// On a machine that is busy with other tests.
@@ -99,7 +99,7 @@ impl Agent {
 
     #[track_caller]
     pub fn wait_for(&self, deadline: Duration, what: &str, is_so: impl Fn(&Status) -> bool) {
-        if testkit::wait_some(deadline, || is_so(&self.board.status()).then_some(())).is_none() {
+        if wait_some(deadline, || is_so(&self.board.status()).then_some(())).is_none() {
             panic!("waited in vain for {what}: {:#?}", self.board.status());
         }
     }
@@ -151,8 +151,11 @@ pub fn network(nodes: Vec<Node>, store: &Store) -> Vec<Member> {
 pub fn all_reach_all(members: &[Member], deadline: Duration) {
     for from in members {
         for to in members.iter().filter(|to| to.node.number() != from.node.number()) {
-            let what = format!("{} to reach {}", from.node.number(), to.node.number());
-            wait_for(&what, deadline, || from.pod.reaches(&to.pod));
+            let reached = wait_some(deadline, || from.pod.reaches(&to.pod).then_some(()));
+            if reached.is_none() {
+                let ends = [from, to].map(|one| (one.node.kernel(), one.agent().board.status()));
+                panic!("{} does not reach {}: {ends:#?}", from.node.number(), to.node.number());
+            }
         }
     }
 }

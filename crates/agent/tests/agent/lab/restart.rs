@@ -48,7 +48,7 @@ fn peers_come_and_go_while_an_agent_is_away(backend: &str) {
         wait_for("leftovers to be gone", PATIENCE, || !mentions(member));
     }
     let (sent, answered) = pinging.end();
-    assert!(sent > 20 && sent - answered <= 1, "{answered} of {sent} came back");
+    assert!(sent - answered <= 1, "{answered} of {sent} came back");
     assert_eq!(members[0].node.subnet_env(), env, "it is the node that it was");
     assert_eq!(server.entries(SUBNETS).len(), 3);
 }
