@@ -105,6 +105,6 @@ mod tests {
         check(3, 6, 15);
         check(6, 6, 30);
         check(7, 6, 30);
-        check(1, 0, 30);
+        check(0, 0, 0);
     }
 }
