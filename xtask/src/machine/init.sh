@@ -11,6 +11,8 @@ give_up() {
 $b mount -t proc proc /proc
 $b mount -t sysfs sys /sys
 $b mount -t devtmpfs dev /dev
+# Else every namespace has links that nobody made, once the module of a kind of tunnel is there.
+echo 1 >/proc/sys/net/core/fb_tunnels_only_for_init_net
 for module in $($b cat /modules/order); do
     $b insmod "$module" || give_up "cannot load $module"
 done

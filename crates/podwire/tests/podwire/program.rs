@@ -135,6 +135,5 @@ pub fn addresses(ns: &Ns, device: &str, family: &str) -> Vec<String> {
 pub fn links() -> Vec<String> {
     let shown = Ns::here().ip_json(&["link"]);
     let names = shown.as_array().unwrap().iter().map(|link| link["ifname"].as_str().unwrap());
-    // The second is the kernel's own wherever it can make tunnels of IPIP.
-    names.filter(|name| !["lo", "tunl0"].contains(name)).map(str::to_owned).collect()
+    names.filter(|name| *name != "lo").map(str::to_owned).collect()
 }
