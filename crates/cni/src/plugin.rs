@@ -286,6 +286,7 @@ fn understand<'host>(
         network,
         config: config.into(),
         result_before: None,
+        while_down: None,
         host,
     })
 }

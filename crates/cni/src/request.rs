@@ -13,7 +13,7 @@ use crate::args::Args;
 use crate::error::{Code, Error};
 use crate::json as go;
 use crate::plugin::Host;
-use crate::result::CniResult;
+use crate::result::{CniResult, Interface};
 use crate::version::Version;
 
 /// The verbs that act on a network; VERSION is answered before there is a request.
@@ -100,8 +100,21 @@ pub struct Request<'host> {
     /// The result of the plugin before this one, where that ran in this process: it need not be
     /// printed and read again. It counts in place of the configuration's `prevResult`.
     pub result_before: Option<Arc<CniResult>>,
+    /// What another plugin in this process does to the interface that this one makes.
+    pub while_down: Option<WhileDown<'host>>,
     /// The program that this runs in.
     pub host: &'host Host,
+}
+
+/// Work on a new interface before it is brought up, when it is cheapest. It is given what the interface
+/// and its other end are called.
+#[derive(Clone, Copy)]
+pub struct WhileDown<'a>(pub &'a dyn Fn(&[Interface]) -> Result<(), Error>);
+
+impl fmt::Debug for WhileDown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WhileDown")
+    }
 }
 
 impl Request<'_> {

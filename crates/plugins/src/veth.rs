@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 
-use cni::{Attachment, Code, Error, Interface, Request};
+use cni::{Attachment, Code, Error, Interface, Request, WhileDown};
 use kernel::link::{self, Kind, Link, NewLink, Peer, PortOptions};
 use kernel::{IfIndex, IfName, MacAddr, Netlink, Netns};
 
@@ -90,7 +90,7 @@ pub fn create(
     for name in identity::host_ifnames(&request.network, &request.attachment()) {
         let pair = Pair { host: name, host_mac, container, container_mac };
         match try_create(host, ns, request, wanted, &pair) {
-            Ok(()) => return Ok(pair),
+            Ok(()) => return hand_over(host, request, &pair).map(|()| pair),
             Err(error) if error.is_exists() => pod::refuse_existing(request)?,
             Err(error) => return Err(error).or_fault("create veth pair"),
         }
@@ -118,7 +118,7 @@ fn try_create(
     new.mac = Some(pair.host_mac);
     new.master = wanted.master;
     new.group = Some(identity::group(&request.network));
-    new.up = true;
+    new.up = request.while_down.is_none();
     host.apply([link::create(&new)])?;
     if wanted.port == PortOptions::default() {
         return Ok(());
@@ -126,6 +126,14 @@ fn try_create(
     // Not in one batch with the creation: the kernel goes on after a failure, and under a taken name
     // that would change somebody else's interface.
     host.apply([link::set_port(pair.host, &wanted.port)])
+        .inspect_err(|_| take_back(host, pair.host))
+}
+
+/// Lets another plugin have the pair before the host's end is up, where one asked for that.
+fn hand_over(host: &Netlink, request: &Request, pair: &Pair) -> Result<(), Error> {
+    let Some(WhileDown(work)) = request.while_down else { return Ok(()) };
+    work(&pair.interfaces(request))
+        .and_then(|()| host.apply([link::set_up(pair.host)]).or_fault("bring the host's end up"))
         .inspect_err(|_| take_back(host, pair.host))
 }
 

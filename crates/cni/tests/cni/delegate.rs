@@ -25,6 +25,7 @@ fn request<'h>(lab: &Lab, host: &'h Host, config: &Value) -> Request<'h> {
         network: "net".into(),
         config: config.as_object().unwrap().clone().into(),
         result_before: None,
+        while_down: None,
         host,
     }
 }

@@ -3,13 +3,15 @@
 //! are, in the list's order, with what a runtime would send to each.
 
 pub mod convert;
+mod early;
 
 use std::sync::Arc;
 
-use cni::{CniResult, Code, Command, Error, Plugin, Request, Version};
+use cni::{CniResult, Code, Command, Error, Interface, Plugin, Request, Version, WhileDown};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use self::early::Early;
 use crate::undo::or_undo;
 
 /// The plugin.
@@ -124,10 +126,18 @@ fn understand_step(
 fn add(request: &Request) -> Result<CniResult, Error> {
     let list = List::understand(request)?;
     let mut result = request.prev_result()?.map(Arc::new);
+    let early = Early::of(&list, request);
+    let shape = |made: &[Interface]| early.shape(made);
     or_undo(|undo| {
+        undo.push(|| early.take_back());
         for step in &list.steps {
+            if early.has_done(step) {
+                result = result.map(|result| early.complete(result));
+                continue;
+            }
             let mut asked = list.request(request, step, Command::Add, None);
             asked.result_before = result;
+            asked.while_down = early.is_waiting().then_some(WhileDown(&shape));
             let made = (step.plugin.add)(&asked).map_err(|error| failed(step, error))?;
             result = Some(Arc::new(made));
             undo.push(move || {

@@ -46,6 +46,11 @@ fn add(request: &Request) -> Result<CniResult, Error> {
     or_undo(|undo| build(request, &bandwidth, &host, link, result, undo))
 }
 
+/// Whether ADD has anything to limit. A configuration that cannot be understood has not: ADD tells.
+pub fn limits(request: &Request) -> bool {
+    Bandwidth::understand(request).is_ok_and(|bandwidth| !bandwidth.limits_nothing())
+}
+
 fn prev_result(request: &Request) -> Result<CniResult, Error> {
     request.prev_result()?.ok_or_else(|| {
         Error::invalid_config("bandwidth must be called as a chained plugin: prevResult is missing")

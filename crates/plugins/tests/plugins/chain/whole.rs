@@ -16,6 +16,11 @@ fn whole(plugins: &[Value]) -> Value {
     network("podwire", &json!({"capabilities": capabilities, "plugins": inner}))
 }
 
+/// Their names, in the result's order.
+fn interfaces(result: &Value) -> Vec<&Value> {
+    result["interfaces"].as_array().into_iter().flatten().map(|one| &one["name"]).collect()
+}
+
 #[test]
 fn it_does_what_the_list_does() {
     in_netns(|| {
@@ -34,6 +39,7 @@ fn it_does_what_the_list_does() {
         assert_eq!(by_one.disk(), disk);
         let shape = |result: &Value| without(result.clone(), &["interfaces"]);
         assert_eq!(shape(&from_one), shape(&from_list));
+        assert_eq!(interfaces(&from_one), interfaces(&from_list));
         one.check(1, &from_one);
         one.del(1, &from_one);
         one.gc(&[]);
@@ -53,6 +59,24 @@ fn either_checks_and_removes_what_the_other_made() {
         list.check(2, &results[1]);
         one.del(1, &results[0]);
         list.del(2, &results[1]);
+        one.gc(&[]);
+        assert_eq!(left(&world), Vec::<String>::new());
+    });
+}
+
+/// There too the limits are set before the pair is up.
+#[test]
+fn a_list_without_a_bridge_is_limited_as_well() {
+    in_netns(|| {
+        let ours = Plugins::ours();
+        let world = World::new(&ours, 1);
+        let mut list = full(&json!({}));
+        list[0] = without(with(list[0].clone(), &json!({"type": "ptp"})), &["bridge"]);
+        let one = Chain::new(&world, &ours, vec![whole(&list)]);
+        let result = one.add(1);
+        assert!(interfaces(&result).iter().any(|name| name.as_str().unwrap().starts_with("bwp")));
+        one.check(1, &result);
+        one.del(1, &result);
         one.gc(&[]);
         assert_eq!(left(&world), Vec::<String>::new());
     });
