@@ -20,3 +20,4 @@ pub mod serve;
 mod session;
 pub mod subnet_env;
 pub mod underlay;
+mod watched;

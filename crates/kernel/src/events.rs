@@ -5,7 +5,7 @@
 //! Not every change has an event: a link that goes down, or is removed, takes its IPv4 routes and its
 //! next hops with it, and a next hop its routes, without a word about them.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::Instant;
 
 use ::netlink::{Monitor, Protocol, Received};
@@ -108,6 +108,13 @@ impl Events {
             }
         });
         received.map_err(|cause| Error::new("wait for changes", "", cause))
+    }
+}
+
+/// For who waits for many things at once.
+impl AsRawFd for Events {
+    fn as_raw_fd(&self) -> RawFd {
+        self.monitor.as_fd().as_raw_fd()
     }
 }
 

@@ -4,18 +4,17 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::Instant;
 
 use ipnet::IpNet;
 use kernel::events::{Event, Events, Object, Topic};
 use kernel::frames::{Frames, Heard, ROOM};
 use kernel::{Family, IfIndex, MacAddr, Netlink, Received, addr, link};
-use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::relay::gateway;
 use super::reports;
+use crate::watched::watched;
 
 /// The bridge, and the sockets on it.
 #[derive(Debug)]
@@ -76,17 +75,8 @@ pub(super) fn buffer() -> Vec<u8> {
 #[derive(Debug)]
 pub(super) struct Lookout {
     netlink: Netlink,
-    events: AsyncFd<Ears>,
+    events: AsyncFd<Events>,
     gateways: Vec<IpAddr>,
-}
-
-#[derive(Debug)]
-struct Ears(Events);
-
-impl AsRawFd for Ears {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
-    }
 }
 
 impl Lookout {
@@ -95,7 +85,7 @@ impl Lookout {
         let gateways = subnets.iter().filter_map(|subnet| gateway(*subnet));
         Ok(Self {
             netlink: Netlink::open()?,
-            events: watched(Ears(Events::listen(&[Topic::Links, Topic::Addrs])?))?,
+            events: watched(Events::listen(&[Topic::Links, Topic::Addrs])?)?,
             gateways: gateways.collect(),
         })
     }
@@ -111,7 +101,7 @@ impl Lookout {
         let gateways = &self.gateways;
         let mut is_it = false;
         loop {
-            let received = self.events.get_mut().0.receive(Instant::now(), |event| {
+            let received = self.events.get_mut().receive(Instant::now(), |event| {
                 is_it |= concerns(&event, known, gateways);
             })?;
             match received {
@@ -141,10 +131,4 @@ fn concerns(event: &Event, known: Option<IfIndex>, gateways: &[IpAddr]) -> bool 
         Object::Link(link) => Some(link.index) == known || link.is_kind("bridge"),
         _ => false,
     }
-}
-
-#[expect(deprecated, reason = "its successor is unsafe, for types that do not own what they name")]
-pub(super) fn watched<T: AsRawFd>(inner: T) -> kernel::Result<AsyncFd<T>> {
-    AsyncFd::with_interest(inner, Interest::READABLE)
-        .map_err(|cause| kernel::Error::from_io("wait for", "a socket", &cause))
 }

@@ -15,11 +15,12 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tracing::{debug, info, warn};
 
-use super::bridge::{self, Bridge, Lookout, watched};
+use super::bridge::{self, Bridge, Lookout};
 use super::counts::{Counts, Loss, add};
 use super::members::ASK_EVERY;
 use super::relay::{Inward, Outward, Peer, Relay, gateway};
 use super::wire::PORT;
+use crate::watched::watched;
 
 /// What others should know is said again after this time.
 const SAY_EVERY: Duration = Duration::from_secs(30);

@@ -12,6 +12,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::check::{Outcome, Probe};
+use crate::watched::watched;
 
 /// Nobody listens there: what traceroute counts on, too.
 const PORT: u16 = 33_434;
@@ -101,12 +102,6 @@ impl Sockets {
 }
 
 const TOO_LARGE: i32 = 90; // asm-generic/errno.h, EMSGSIZE
-
-#[expect(deprecated, reason = "its successor is unsafe, for types that do not own what they name")]
-fn watched(socket: ProbeSocket) -> kernel::Result<AsyncFd<ProbeSocket>> {
-    AsyncFd::with_interest(socket, Interest::READABLE | Interest::ERROR)
-        .map_err(|cause| kernel::Error::from_io("wait for", "a probe socket", &cause))
-}
 
 /// The number of a probe of ours.
 fn number(payload: &[u8], ours: u64) -> Option<u64> {

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use kernel::Received;
 use kernel::nft::Events;
-use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, sleep_until};
 
 use super::{Outcome, Rules, RulesConf};
+use crate::watched::watched;
 
 /// After the first change of others until it is mended: whoever writes rules writes several.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -70,12 +70,6 @@ impl Keeper {
             }
         }
     }
-}
-
-#[expect(deprecated, reason = "its successor is unsafe, for types that do not own what they name")]
-fn watched(events: Events) -> kernel::Result<AsyncFd<Events>> {
-    AsyncFd::with_interest(events, Interest::READABLE)
-        .map_err(|cause| kernel::Error::from_io("listen to", "nf_tables", &cause))
 }
 
 /// Whether somebody has changed what is ours.
