@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What became of a comparison.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use overlay::difference::{Change, Conflict};
@@ -26,15 +25,6 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// How many changes of each kind were done.
-    pub fn counts(&self) -> BTreeMap<&'static str, usize> {
-        let mut counts = BTreeMap::new();
-        for change in &self.changes {
-            *counts.entry(kind(change)).or_insert(0) += 1;
-        }
-        counts
-    }
-
     /// Nothing had to be done, and nothing is wrong.
     pub fn is_quiet(&self) -> bool {
         self.changes.is_empty() && self.failures.is_empty() && self.conflicts.is_empty()
@@ -53,18 +43,4 @@ pub struct Failure {
     pub what: String,
     /// Why it was not.
     pub why: String,
-}
-
-/// What a change is about, as counters name it.
-fn kind(change: &Change) -> &'static str {
-    match change {
-        Change::CreateDevice(_) | Change::ChangeDevice { .. } | Change::RemoveDevice(_) => "device",
-        Change::AddAddress(_) | Change::RemoveAddress(_) => "address",
-        Change::SetNeighbour { .. } | Change::RemoveNeighbour { .. } => "neighbour",
-        Change::SetForwarding { .. } | Change::RemoveForwarding { .. } => "forwarding",
-        Change::AddNexthop { .. } | Change::RemoveNexthop { .. } => "nexthop",
-        Change::SetRoute { .. } | Change::RemoveRoute(_) => "route",
-        Change::SetPeer { .. } | Change::RemovePeer { .. } => "peer",
-        Change::CallAdded(_) | Change::CallRemoved(_) => "call",
-    }
 }
