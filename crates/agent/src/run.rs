@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use cni::json::DecodeError;
 use overlay::Prefixes;
-use overlay::lease::annotations::PrefixError;
 use overlay::netconf::NetConfConf;
 use store::embedded::Embedded;
 use store::etcd::{Credentials, Etcd, EtcdConf, Identity, Tls};
@@ -337,18 +336,15 @@ fn kubernetes_conf(told: &options::Kubernetes) -> Result<KubernetesConf, store::
             return Err(store::Error::Invalid(why.to_owned()));
         }
     };
-    Ok(KubernetesConf { access, annotation_prefixes: vec![told.annotation_prefix.clone()] })
+    let prefix = told.annotation_prefix.as_str().to_owned();
+    Ok(KubernetesConf { access, annotation_prefixes: vec![prefix] })
 }
 
 fn nodes(settings: &Settings, told: &options::Kubernetes) -> Result<Nodes, store::Error> {
-    let invalid = |why: String| store::Error::Invalid(why);
-    let own = settings.node_name.clone();
+    let missing = || store::Error::Invalid("node-name is missing".to_owned());
     Ok(Nodes {
-        prefix: told
-            .annotation_prefix
-            .parse()
-            .map_err(|error: PrefixError| invalid(error.to_string()))?,
-        own: own.ok_or_else(|| invalid("node-name is missing".to_owned()))?,
+        prefix: told.annotation_prefix.clone(),
+        own: settings.node_name.clone().ok_or_else(missing)?,
         config: told.net_config.clone(),
     })
 }

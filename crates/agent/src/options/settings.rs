@@ -3,9 +3,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use overlay::lease::annotations::Prefix;
 use regex_lite::Regex;
 
 use super::table::{Kind, Spec};
@@ -117,8 +119,8 @@ pub struct Kubernetes {
     pub kubeconfig: Option<PathBuf>,
     /// Where a pod finds the API, if this is one.
     pub service: Option<String>,
-    /// Prefix of annotations, with its slash and, where there is more, its dash.
-    pub annotation_prefix: String,
+    /// Prefix of annotations.
+    pub annotation_prefix: Prefix,
     /// net-conf.json.
     pub net_config: PathBuf,
     /// Whether the node's condition is set.
@@ -235,21 +237,12 @@ fn etcd(told: &Words<'_>) -> Result<Etcd, Error> {
 }
 
 fn kubernetes(told: &Words<'_>) -> Result<Kubernetes, Error> {
-    let prefix = told.text("kube-annotation-prefix").unwrap_or_default();
-    let annotation_prefix = match prefix.split_once('/') {
-        None => format!("{prefix}/"),
-        Some((_, rest)) if rest.contains('/') => {
-            let problem = format!("is {prefix:?}, allowed is at most one slash");
-            return Err(Error::new(told.place("kube-annotation-prefix"), problem));
-        }
-        Some((_, rest)) if rest.is_empty() || rest.ends_with('-') => prefix,
-        Some(_) => format!("{prefix}-"),
-    };
+    let prefix = told.last("kube-annotation-prefix");
     Ok(Kubernetes {
         api_url: told.text("kube-api-url"),
         kubeconfig: told.text("kubeconfig-file").map(PathBuf::from),
         service: None,
-        annotation_prefix,
+        annotation_prefix: told.parse("kube-annotation-prefix", &prefix, Prefix::FORM)?,
         net_config: told.path("net-config-path"),
         sets_condition: told.switch("set-node-network-unavailable")?,
     })
@@ -289,22 +282,17 @@ impl Words<'_> {
         parts.filter(|part| !part.is_empty()).map(str::to_owned).collect()
     }
 
-    fn parsed<T: std::str::FromStr>(&self, name: &str, wanted: &str) -> Result<Vec<T>, Error> {
-        let parse = |text: &String| {
-            text.parse().map_err(|_| {
-                Error::new(self.place(name), format!("is {text:?}, expected {wanted}"))
-            })
-        };
-        self.list(name).iter().map(parse).collect()
+    fn parsed<T: FromStr>(&self, name: &str, wanted: &str) -> Result<Vec<T>, Error> {
+        self.list(name).iter().map(|text| self.parse(name, text, wanted)).collect()
     }
 
-    fn one<T: std::str::FromStr>(&self, name: &str, wanted: &str) -> Result<Option<T>, Error> {
-        let parse = |text: String| {
-            text.parse().map_err(|_| {
-                Error::new(self.place(name), format!("is {text:?}, expected {wanted}"))
-            })
-        };
-        self.text(name).map(parse).transpose()
+    fn one<T: FromStr>(&self, name: &str, wanted: &str) -> Result<Option<T>, Error> {
+        self.text(name).map(|text| self.parse(name, &text, wanted)).transpose()
+    }
+
+    fn parse<T: FromStr>(&self, name: &str, text: &str, wanted: &str) -> Result<T, Error> {
+        let problem = |_| Error::new(self.place(name), format!("is {text:?}, expected {wanted}"));
+        text.parse().map_err(problem)
     }
 
     fn switch(&self, name: &str) -> Result<bool, Error> {

@@ -56,7 +56,7 @@ fn the_store_follows_from_what_is_said() {
 #[test]
 fn annotations_prefixes_are_completed_as_flannel_does() {
     let prefix = |text: &str| match flags(&format!("--kube-subnet-mgr {text}")).store {
-        StoreChoice::Kubernetes(kubernetes) => kubernetes.annotation_prefix,
+        StoreChoice::Kubernetes(kubernetes) => kubernetes.annotation_prefix.as_str().to_owned(),
         other => panic!("{other:?}"),
     };
     assert_eq!(prefix(""), "flannel.alpha.coreos.com/");
@@ -106,6 +106,11 @@ fn what_is_wrong_is_named_with_what_is_allowed() {
     refused(
         "--non-masquerade-cidrs 10.0.0.1",
         "flag --non-masquerade-cidrs: is \"10.0.0.1\", expected a network such as 10.0.0.0/8",
+    );
+    refused(
+        "--kube-subnet-mgr --kube-annotation-prefix a.org/b/c",
+        "flag --kube-annotation-prefix: is \"a.org/b/c\", \
+         expected a domain, and perhaps a slash and a name, in small letters",
     );
     let missing = asked("--config no.toml", &[], "").unwrap_err();
     assert!(missing.starts_with("flag --config: cannot read \"no.toml\": "), "{missing}");

@@ -20,10 +20,8 @@ pub struct Prefix(String);
 
 /// Why a text cannot begin the names of annotations.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "annotation prefix {0:?}: expected a domain, and perhaps a slash and a name, in small letters"
-)]
-pub struct PrefixError(pub String);
+#[error("expected {}", Prefix::FORM)]
+pub struct PrefixError;
 
 impl Default for Prefix {
     fn default() -> Self {
@@ -44,7 +42,7 @@ impl FromStr for Prefix {
         };
         let is_domain = domain.contains('.') && domain.split('.').all(is_word);
         if !is_domain || !(name.is_empty() || is_word(name)) {
-            return Err(PrefixError(text.to_owned()));
+            return Err(PrefixError);
         }
         let hyphen = if name.is_empty() || name.ends_with('-') { "" } else { "-" };
         Ok(Self(format!("{domain}/{name}{hyphen}")))
@@ -69,6 +67,13 @@ pub struct Overwrites {
 }
 
 impl Prefix {
+    /// What a text must be to become one.
+    pub const FORM: &str = "a domain, and perhaps a slash and a name, in small letters";
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
     fn name(&self, rest: &str) -> String {
         format!("{}{rest}", self.0)
     }
