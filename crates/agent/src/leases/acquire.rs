@@ -11,6 +11,7 @@ use overlay::{PerFamily, Prefixes};
 use store::{Entry, Error, Revision, Snapshot, Written};
 
 use super::Leases;
+use super::keys::Keys;
 use super::layout::Layout;
 
 /// flannel's. A node that is away for longer has lost its subnet.
@@ -61,6 +62,13 @@ pub enum Renewal {
     Lost,
 }
 
+fn choose(keys: &Keys, snapshot: &Snapshot, want: &Want<'_>) -> Result<Choice, allocate::Error> {
+    let Want { pools, attributes, previous, random } = *want;
+    let taken: Vec<allocate::Entry> =
+        snapshot.entries.iter().filter_map(|entry| keys.taken(entry)).collect();
+    allocate::choose(pools, &taken, &Asker { public: attributes.public, previous, random })
+}
+
 fn overlap(one: &Prefixes, other: &Prefixes) -> bool {
     let meets = |a: IpNet, b: IpNet| a.contains(&b) || b.contains(&a);
     one.iter().any(|a| other.iter().any(|b| meets(a, b)))
@@ -98,12 +106,9 @@ impl Leases {
             Layout::Keys(keys) => keys,
             Layout::Nodes(nodes) => return self.annotate(nodes, snapshot, want).await,
         };
-        let taken: Vec<allocate::Entry> =
-            snapshot.entries.iter().filter_map(|entry| keys.taken(entry)).collect();
         let random = want.random.wrapping_add(try_number as u64);
-        let asker = Asker { public: want.attributes.public, previous: want.previous, random };
-        let (subnets, is_reservation, written) = match allocate::choose(want.pools, &taken, &asker)?
-        {
+        let choice = choose(keys, snapshot, &Want { random, ..*want })?;
+        let (subnets, is_reservation, written) = match choice {
             Choice::Keep { subnets, is_reservation } => {
                 let Some(entry) = self.entry(snapshot, &subnets) else { return Ok(None) };
                 (subnets, is_reservation, self.write_over(entry, want.attributes).await?)
@@ -221,11 +226,7 @@ impl Leases {
             Layout::Keys(keys) => keys,
             Layout::Nodes(nodes) => return nodes.preview(snapshot, want),
         };
-        let taken: Vec<allocate::Entry> =
-            snapshot.entries.iter().filter_map(|entry| keys.taken(entry)).collect();
-        let asker =
-            Asker { public: want.attributes.public, previous: want.previous, random: want.random };
-        let (subnets, is_kept) = match allocate::choose(want.pools, &taken, &asker)? {
+        let (subnets, is_kept) = match choose(keys, snapshot, want)? {
             Choice::Keep { subnets, .. } => (subnets, true),
             Choice::Create { subnets, .. } => (subnets, false),
         };
