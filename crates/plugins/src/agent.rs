@@ -2,37 +2,18 @@
 //! The node agent, asked over its socket: HTTP in the least form that its server understands. Every
 //! wait has an end.
 
-use std::fmt;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
+
+use crate::silence::Silence;
 
 /// Where an agent's socket is unless it was told otherwise.
 pub const SOCKET: &str = "/run/podwire/agent.sock";
 
 /// The status of some ten thousand nodes.
 const MAX_ANSWER: usize = 1 << 25;
-
-/// Why there was no answer.
-#[derive(Debug)]
-pub enum Silence {
-    /// Nobody listens, or not to us.
-    Absent(io::Error),
-    /// Somebody does, and says nothing, or nothing that makes sense.
-    Mute(String),
-}
-
-impl fmt::Display for Silence {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Silence::Absent(cause) => write!(f, "{cause}"),
-            Silence::Mute(problem) => f.write_str(problem),
-        }
-    }
-}
-
-impl std::error::Error for Silence {}
 
 /// What an agent answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,11 +27,7 @@ pub struct Answer {
 pub fn ask(socket: &Path, page: &str, patience: Duration) -> Result<Answer, Silence> {
     let end = Instant::now() + patience;
     let mut stream = UnixStream::connect(socket).map_err(Silence::Absent)?;
-    let mute = |cause: io::Error| {
-        let silent = matches!(cause.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
-        let waited = || format!("no answer within {} s", patience.as_secs_f32());
-        Silence::Mute(if silent { waited() } else { cause.to_string() })
-    };
+    let mute = |cause: io::Error| Silence::mute(&cause, patience);
     stream.set_write_timeout(Some(patience)).map_err(mute)?;
     // The end of an answer to HTTP/1.0 is the end of the connection.
     let request = format!("GET {page} HTTP/1.0\r\nHost: podwire\r\n\r\n");

@@ -22,6 +22,7 @@ pub mod note;
 pub mod pod;
 pub mod registry;
 pub mod rules;
+pub mod silence;
 pub mod undo;
 pub mod verify;
 pub mod veth;

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use agent::board::{Peer, Status};
 use agent::serve::socket_path;
 use anyhow::{Context, Result, anyhow};
-use plugins::agent::Silence;
+use plugins::silence::Silence;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 

@@ -19,9 +19,9 @@ use std::time::Duration;
 
 use cni::{CniResult, Code, Error, Plugin, Request, Version};
 
-use self::client::Silence;
 use self::conf::Dhcp;
 use self::protocol::{AddQuestion, CheckQuestion, Key, Place, Question};
+use crate::silence::Silence;
 
 /// The plugin.
 pub const PLUGIN: Plugin = Plugin {
@@ -86,7 +86,7 @@ fn gc(request: &Request) -> Result<(), Error> {
 
 fn ask(socket: &Path, question: &Question, code: Code) -> Result<(), Error> {
     client::ask(socket, question, PATIENCE)
-        .map_err(|silence: Silence| client::no_daemon(code, socket, &silence))?
+        .map_err(|silence| client::no_daemon(code, socket, &silence))?
         .map(drop)
 }
 

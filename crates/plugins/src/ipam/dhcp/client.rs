@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The plugin's end of the socket. Every wait has an end: a daemon that hangs must not hang DEL.
 
-use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -11,24 +10,7 @@ use cni::{Code, Error};
 use serde_json::Value;
 
 use super::protocol::{Answer, MAX_LINE, Question};
-
-/// Why there was no answer.
-#[derive(Debug)]
-pub enum Silence {
-    /// Nobody listens.
-    Absent(io::Error),
-    /// Somebody does, and says nothing, or nothing that makes sense.
-    Mute(String),
-}
-
-impl fmt::Display for Silence {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Silence::Absent(cause) => write!(f, "{cause}"),
-            Silence::Mute(problem) => f.write_str(problem),
-        }
-    }
-}
+use crate::silence::Silence;
 
 /// Asks the daemon; its own errors are in the inner result.
 pub fn ask(
@@ -37,12 +19,7 @@ pub fn ask(
     patience: Duration,
 ) -> Result<Result<Option<Value>, Error>, Silence> {
     let mut stream = UnixStream::connect(socket).map_err(Silence::Absent)?;
-    let mute = |cause: io::Error| {
-        let silent = matches!(cause.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
-        let seconds = patience.as_secs();
-        let waited = || format!("no answer within {seconds} s");
-        Silence::Mute(if silent { waited() } else { cause.to_string() })
-    };
+    let mute = |cause: io::Error| Silence::mute(&cause, patience);
     stream.set_read_timeout(Some(patience)).map_err(mute)?;
     stream.set_write_timeout(Some(patience)).map_err(mute)?;
     let mut line = serde_json::to_vec(question).map_err(|cause| mute(cause.into()))?;

@@ -9,7 +9,8 @@ use std::time::Duration;
 use cni::Code;
 use ipam::subnet_env::{Problem, SubnetEnv};
 
-use crate::agent::{self, Silence};
+use crate::agent;
+use crate::silence::Silence;
 
 /// An agent answers within a millisecond, or hangs.
 const PATIENCE: Duration = Duration::from_secs(1);
