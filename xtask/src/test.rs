@@ -5,9 +5,9 @@ mod inside;
 mod not_run;
 mod total;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::{env, fs, thread};
 
 use anyhow::{Context, Result, ensure};
 
@@ -31,6 +31,9 @@ pub struct Args {
     cargo_args: Vec<String>,
 }
 
+/// How many tests of a program run at once.
+const THREADS: &str = "RUST_TEST_THREADS";
+
 pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let ready = setup::run(workspace, &setup::Args { refresh: false })?;
     if !args.no_check {
@@ -43,6 +46,9 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     test.env("PODWIRE_GO_PLUGINS", &ready.go_plugins);
     test.env("PODWIRE_CNI_BIN", &program);
     test.env("PODWIRE_NOT_RUN", &list);
+    if env::var_os(THREADS).is_none() {
+        test.env(THREADS, threads().to_string());
+    }
     if let Some(programs) = kubernetes::find(&workspace.target_dir) {
         test.env("PODWIRE_KUBERNETES", programs);
     }
@@ -56,8 +62,8 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         summary(&total, &Inside { not_run, ..Inside::default() });
         return outcome;
     };
-    let env = inside::Env { go_plugins: &ready.go_plugins, program: &program };
-    let inside = in_machine(workspace, args, kernel, &env, &not_run)?;
+    let inside_env = inside::Env { go_plugins: &ready.go_plugins, program: &program };
+    let inside = in_machine(workspace, args, kernel, &inside_env, &not_run)?;
     by_choice.print();
     summary(&total, &inside);
     outcome?;
@@ -82,6 +88,11 @@ fn in_machine(
     inside::run(kernel, &built, env, |test| {
         not_run.has(test) || is_everything && inside::is_meant_for_machine(test)
     })
+}
+
+/// Two for each CPU: half of their time tests wait for the kernel and for packets.
+fn threads() -> usize {
+    2 * thread::available_parallelism().map_or(1, usize::from)
 }
 
 fn summary(here: &Total, inside: &Inside) {
