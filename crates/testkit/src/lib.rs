@@ -5,6 +5,8 @@
 //! no error handling and its backtrace points at the line that failed. It uses none of our
 //! crates; what it reports is what `ip`, `nft` and `ping` say.
 
+mod api_server;
+mod authority;
 mod command;
 mod etcd;
 mod in_netns;
@@ -17,6 +19,8 @@ mod place;
 mod probe;
 mod wait;
 
+pub use self::api_server::ApiServer;
+pub use self::authority::Authority;
 pub use self::command::{Daemon, json, run, succeeds, try_run};
 pub use self::etcd::EtcdServer;
 pub use self::in_netns::{in_netns, is_inside};

@@ -4,6 +4,7 @@
 mod backends;
 mod bad_input;
 mod etcd_faults;
+mod kubernetes;
 mod repairs;
 mod restart;
 mod take_over;

@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use store::etcd::{Credentials, Etcd, EtcdConf, Identity, Tls};
 use store::{Error, Revision, Store, Watched};
-use testkit::{in_netns, require};
+use testkit::{Authority, in_netns, require};
 use tokio::time::timeout;
 
-use crate::authority::Authority;
 use crate::lab::{LONG, block_on, done, events};
 use crate::server::{EtcdLab, Server, client};
 

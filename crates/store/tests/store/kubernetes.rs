@@ -5,19 +5,17 @@ use std::fs;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use store::kubernetes::{Condition, Kubernetes, Node};
+use store::kubernetes::{Condition, Node};
 use store::{Entry, Error, Event, Store};
 
-use crate::api_server::{ApiServer, PREFIX, in_forgetful_kubernetes, in_kubernetes, with_server};
+use crate::api_server::{
+    ApiServer, PREFIX, admin, in_forgetful_kubernetes, in_kubernetes, with_server,
+};
 use crate::lab::{block_on, done, events};
 use crate::server::client;
 use crate::suite::suite;
 
 suite!(in_kubernetes, no time to live, forgetful: in_forgetful_kubernetes);
-
-async fn admin(server: &ApiServer) -> Kubernetes {
-    server.client("admin-token").await
-}
 
 fn put(event: &Event) -> (&Entry, Node) {
     let Event::Put(entry) = event else { panic!("no change: {event:?}") };
@@ -30,14 +28,11 @@ fn annotation(node: &Node, rest: &str) -> Option<String> {
 
 /// A node as kubelet registers it, which takes no part in the network yet.
 fn register(server: &ApiServer, name: &str) {
-    let path = server.dir.path().join("node.json");
-    let node = json!({
+    server.create(&json!({
         "apiVersion": "v1", "kind": "Node",
         "metadata": {"name": name, "labels": {"kubernetes.io/os": "linux"},
                      "annotations": {"node.alpha.kubernetes.io/ttl": "0"}},
-    });
-    fs::write(&path, node.to_string()).unwrap();
-    server.kubectl(&["create", "-f", path.to_str().unwrap()]);
+    }));
 }
 
 #[test]

@@ -7,10 +7,9 @@ use std::path::{Path, PathBuf};
 
 use store::kubernetes::{Access, Condition, Kubernetes, Node};
 use store::{Error, Store};
-use testkit::Daemon;
+use testkit::{Authority, Daemon};
 
-use crate::api_server::{ApiServer, PREFIX, URL, with_server};
-use crate::authority::Authority;
+use crate::api_server::{PREFIX, admin, client_of, conf, with_server};
 use crate::lab::{block_on, done, events};
 
 const RBAC: &[&str] = &["--authorization-mode=RBAC"];
@@ -20,8 +19,8 @@ fn manifest() -> PathBuf {
     package.join("../../deploy/kubernetes/podwire.yaml").canonicalize().unwrap()
 }
 
-async fn open(server: &ApiServer, access: Access) -> Kubernetes {
-    Kubernetes::open(&server.conf(access)).await.unwrap()
+async fn open(access: Access) -> Kubernetes {
+    Kubernetes::open(&conf(access)).await.unwrap()
 }
 
 /// What the error and its causes say.
@@ -45,10 +44,10 @@ fn manifest_is_accepted_and_its_rights_are_enough() {
         let account = &agents["spec"]["template"]["spec"]["serviceAccountName"];
         assert_eq!(account, "podwire");
         block_on(async {
-            let admin = server.client("admin-token").await;
+            let admin = admin(server).await;
             let created = done(admin.create("nodes/worker-1", b"{}", None).await);
 
-            let store = server.client("podwire-token").await;
+            let store = client_of(server, "podwire-token").await;
             let list = store.list("nodes/").await.unwrap();
             assert_eq!(list.entries.len(), 1);
             let mut watch = store.watch("nodes/", list.revision);
@@ -72,7 +71,7 @@ fn manifest_is_accepted_and_its_rights_are_enough() {
 fn who_has_no_rights_is_told_which() {
     with_server(RBAC, |server| {
         block_on(async {
-            let nobody = server.client("nobody-token").await;
+            let nobody = client_of(server, "nobody-token").await;
             let error = nobody.list("").await.unwrap_err();
             assert!(matches!(error, Error::Refused { .. }), "{error:?}");
             let words = r#"User "nobody" cannot list resource "nodes""#;
@@ -80,7 +79,7 @@ fn who_has_no_rights_is_told_which() {
             let error = nobody.watch("", store::Revision(1)).next().await.unwrap_err();
             assert!(matches!(error, Error::Refused { .. }), "{error:?}");
 
-            let unknown = server.client("wrong-token").await;
+            let unknown = client_of(server, "wrong-token").await;
             let error = unknown.get("nodes/a").await.unwrap_err();
             assert!(matches!(error, Error::Refused { .. }), "{error:?}");
             assert!(said(&error).contains("Unauthorized (status 401)"), "{}", said(&error));
@@ -92,19 +91,11 @@ fn who_has_no_rights_is_told_which() {
 fn kubeconfig_proxy_and_foreign_certificates() {
     with_server(&[], |server| {
         let file = server.dir.path().join("kubeconfig");
-        let kubeconfig = |ca: &Path| {
-            format!(
-                "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
-                 clusters: [{{name: k, cluster: {{server: '{URL}', certificate-authority: {}}}}}]\n\
-                 contexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
-                 users: [{{name: u, user: {{token: admin-token}}}}]\n",
-                ca.display()
-            )
-        };
+        let kubeconfig = |ca: &Path| server.kubeconfig("admin-token", ca);
         block_on(async {
             fs::write(&file, kubeconfig(&server.ca())).unwrap();
             let by_file = Access::Kubeconfig { file: file.clone(), url: None };
-            let store = open(server, by_file.clone()).await;
+            let store = open(by_file.clone()).await;
             done(store.create("nodes/a", b"{}", None).await);
 
             let proxy = server.kubectl_words(&["proxy", "--port=8001"]);
@@ -112,13 +103,13 @@ fn kubeconfig_proxy_and_foreign_certificates() {
             let _proxy = Daemon::start(&proxy[0], &words);
             let is_there = || std::net::TcpStream::connect("127.0.0.1:8001").is_ok();
             testkit::wait_for("kubectl proxy", crate::lab::LONG, is_there);
-            let store = open(server, Access::Url("http://127.0.0.1:8001".to_owned())).await;
+            let store = open(Access::Url("http://127.0.0.1:8001".to_owned())).await;
             assert_eq!(store.list("").await.unwrap().entries.len(), 1);
 
             // A server that another authority has signed is not talked to.
             let other = Authority::new();
             fs::write(&file, kubeconfig(&other.file("ca.pem"))).unwrap();
-            let error = open(server, by_file).await.list("").await.unwrap_err();
+            let error = open(by_file).await.list("").await.unwrap_err();
             assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
             assert!(said(&error).contains("certificate"), "{}", said(&error));
         });

@@ -7,12 +7,8 @@ use store::kubernetes::{Kubernetes, Node};
 use store::{Event, Revision, Store, Watch, Watched};
 use tokio::time::timeout;
 
-use crate::api_server::{ApiServer, PREFIX, with_server};
+use crate::api_server::{PREFIX, admin, with_server};
 use crate::lab::{LONG, Lab, View, block_on, done, events};
-
-async fn admin(server: &ApiServer) -> Kubernetes {
-    server.client("admin-token").await
-}
 
 fn value(text: &str) -> Vec<u8> {
     let annotations = [(format!("{PREFIX}public-ip"), text.to_owned())].into();

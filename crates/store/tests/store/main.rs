@@ -5,7 +5,6 @@
 #![expect(clippy::unwrap_used, reason = "a test panics where it fails")]
 
 mod api_server;
-mod authority;
 mod embedded;
 mod etcd;
 mod etcd_faults;

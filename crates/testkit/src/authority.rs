@@ -5,9 +5,12 @@ use std::fs;
 use std::path::PathBuf;
 
 use tempfile::TempDir;
-use testkit::{require, run};
 
-/// A certificate authority, and what it has signed for 127.0.0.1.
+use crate::command::run;
+use crate::require;
+
+/// A certificate authority, and what it has signed for 127.0.0.1 and [`Wire::HOST`](crate::Wire::HOST).
+#[derive(Debug)]
 pub struct Authority(TempDir);
 
 const REQUEST: &str = "
@@ -23,20 +26,26 @@ basicConstraints = critical, CA:TRUE
 
 const SIGNED: &str = "
 basicConstraints = CA:FALSE
-subjectAltName = IP:127.0.0.1
+subjectAltName = IP:127.0.0.1, IP:192.168.90.254
 extendedKeyUsage = serverAuth, clientAuth
 ";
 
+const NEW_KEY: &str = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -config request.cnf";
+
 impl Authority {
+    /// With a key of its own.
+    #[track_caller]
     pub fn new() -> Self {
         require!(Program("openssl"));
-        let authority = Self(tempfile::tempdir().unwrap());
-        fs::write(authority.file("request.cnf"), REQUEST).unwrap();
-        fs::write(authority.file("signed.cnf"), SIGNED).unwrap();
+        let authority = Self(tempfile::tempdir().expect("there is room for temporary files"));
+        authority.write("request.cnf", REQUEST);
+        authority.write("signed.cnf", SIGNED);
         authority.openssl(&format!("req -x509 {NEW_KEY} -keyout ca.key -out ca.pem -days 2"));
         authority
     }
 
+    /// Makes `<name>.key` and `<name>.pem`.
+    #[track_caller]
     pub fn sign(&self, name: &str) {
         self.openssl(&format!("req -new {NEW_KEY} -keyout {name}.key -out {name}.csr"));
         self.openssl(&format!(
@@ -45,20 +54,30 @@ impl Authority {
         ));
     }
 
-    fn openssl(&self, words: &str) {
-        let dir = self.0.path().to_str().unwrap();
-        let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
-        run("sh", &["-ec", &format!("cd {dir}; openssl {words} 2>&1")]);
+    #[track_caller]
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.file(name), text).expect("a temporary file can be written");
     }
 
+    #[track_caller]
+    fn openssl(&self, words: &str) {
+        let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
+        run("sh", &["-ec", &format!("cd {}; openssl {words} 2>&1", self.0.path().display())]);
+    }
+
+    /// Where such a file is; `ca.pem` is its own certificate.
     pub fn file(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
     /// A flag and the path of a file.
     pub fn flag(&self, flag: &str, file: &str) -> [String; 2] {
-        [flag.to_owned(), self.file(file).to_str().unwrap().to_owned()]
+        [flag.to_owned(), self.file(file).display().to_string()]
     }
 }
 
-const NEW_KEY: &str = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -config request.cnf";
+impl Default for Authority {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Nodes of a Kubernetes cluster: a real API server, and what others do to node objects.
+
+use std::fs;
+
+use agent::board::Part;
+use serde_json::{Value, json};
+use testkit::{ApiServer, Node, Pinging, Wire, in_netns, wait_for};
+
+use super::{Agent, Member, PATIENCE, Store, all_reach_all, network};
+
+const PREFIX: &str = "flannel.alpha.coreos.com/";
+const V4: &str = r#"{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan"}}"#;
+const BOTH: &str = r#"{"EnableIPv6": true, "Network": "10.244.0.0/16", "IPv6Network": "fd00:244::/48",
+    "Backend": {"Type": "vxlan"}}"#;
+
+/// A cluster whose API server all nodes of the wire reach.
+struct Cluster {
+    server: ApiServer,
+    wire: Wire,
+    store: Store,
+}
+
+/// Runs a test in a cluster of its own, if there is a server to run.
+fn in_cluster(conf: &str, test: impl FnOnce(&Cluster)) {
+    let Some(programs) = testkit::kubernetes() else { return };
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        let wire = Wire::new();
+        let dual_stack = "--feature-gates=IPv6DualStack=true";
+        let server = ApiServer::start(&programs, Wire::HOST, &[dual_stack]);
+        let write = |name: &str, text: &str| {
+            let path = server.dir.path().join(name);
+            fs::write(&path, text).unwrap();
+            path.to_str().unwrap().to_owned()
+        };
+        let net_conf = write("net-conf.json", conf);
+        let kubeconfig = write("kubeconfig", &server.kubeconfig("admin-token", &server.ca()));
+        let paths = ["--kubeconfig-file", &kubeconfig, "--net-config-path", &net_conf];
+        let store = Store(Vec::new()).and(&["--kube-subnet-mgr"]).and(&paths);
+        test(&Cluster { server, wire, store });
+    });
+}
+
+impl Cluster {
+    /// As kubelet registers a node.
+    fn register(&self, number: u8) {
+        let address = format!("192.168.90.{number}");
+        self.server.create(&json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": name(number), "annotations": {"node.alpha.kubernetes.io/ttl": "0"}},
+            "status": {"addresses": [{"type": "InternalIP", "address": address}]},
+        }));
+    }
+
+    /// As the controller manager does.
+    fn give(&self, number: u8, cidrs: &[&str]) {
+        let spec = json!({"spec": {"podCIDR": cidrs[0], "podCIDRs": cidrs}});
+        self.server.kubectl(&["patch", "node", &name(number), "-p", &spec.to_string()]);
+    }
+
+    fn annotate(&self, number: u8, annotations: &[(&str, &str)]) {
+        let pairs: Vec<String> =
+            annotations.iter().map(|(key, value)| format!("{PREFIX}{key}={value}")).collect();
+        let pairs: Vec<&str> = pairs.iter().map(String::as_str).collect();
+        let words = ["annotate", "--overwrite", "node", &name(number)];
+        self.server.kubectl(&[&words[..], &pairs].concat());
+    }
+
+    fn annotations(&self, number: u8) -> Value {
+        self.server.node(&name(number))["metadata"]["annotations"].take()
+    }
+
+    /// Two nodes with pods, of these families.
+    fn two_nodes(&self, cidrs: [&[&str]; 2]) -> Vec<Member> {
+        for (number, cidrs) in [1, 2].into_iter().zip(cidrs) {
+            self.register(number);
+            self.give(number, cidrs);
+        }
+        let has_v6 = cidrs[0].len() == 2;
+        let nodes = [1, 2].map(|number| self.wire.node(number, true, has_v6)).into();
+        let members = network(nodes, &self.store);
+        all_reach_all(&members, PATIENCE);
+        members
+    }
+}
+
+fn name(number: u8) -> String {
+    format!("node-{number}")
+}
+
+fn mac(node: &Node, device: &str) -> String {
+    let shown = node.ns.ip_json(&["link", "show", device]);
+    shown[0]["address"].as_str().unwrap().to_owned()
+}
+
+fn mentions(node: &Node, what: &str) -> bool {
+    node.kernel().iter().any(|line| line.contains(what))
+}
+
+#[test]
+fn pod_cidr_is_awaited_and_annotations_are_flannels() {
+    in_cluster(V4, |cluster| {
+        let nodes = [1, 2].map(|number| cluster.wire.node(number, true, false));
+        let agents = [0, 1].map(|which| Agent::start(&nodes[which], &cluster.store));
+        agents[0].wait("a node to be waited for", |status| {
+            let why = status.problems.get(&Part::Lease);
+            why.is_some_and(|why| why.text.contains("the cluster has no node \"node-1\""))
+        });
+        for number in [1, 2] {
+            cluster.register(number);
+        }
+        for agent in &agents {
+            agent.wait("a podCIDR to be waited for", |status| {
+                let is_it = |reason: &String| reason.contains("has no podCIDR yet");
+                !status.ready && status.reasons.iter().any(is_it)
+            });
+        }
+        let before = cluster.server.node("node-1");
+        assert_eq!(before["metadata"]["annotations"], json!({"node.alpha.kubernetes.io/ttl": "0"}));
+        assert_eq!(before["status"]["conditions"], Value::Null);
+
+        cluster.give(1, &["10.244.1.0/24"]);
+        agents[0].wait("the first to be ready", |status| status.ready);
+        assert!(!agents[1].board.readiness().is_ready);
+        cluster.give(2, &["10.244.2.0/24"]);
+        let members: Vec<Member> = nodes
+            .into_iter()
+            .zip(agents)
+            .map(|(node, agent)| {
+                agent.wait("a peer", |status| status.ready && status.peer_counts.total == 1);
+                Member { agent: Some(agent), pod: node.pod(), node }
+            })
+            .collect();
+        all_reach_all(&members, PATIENCE);
+        for member in &members {
+            is_told_as_flannel_does(cluster, &member.node);
+        }
+    });
+}
+
+fn is_told_as_flannel_does(cluster: &Cluster, node: &Node) {
+    let number = node.number();
+    let data = format!(r#"{{"VNI":1,"VtepMAC":"{}"}}"#, mac(node, "flannel.1"));
+    let expected = json!({
+        "node.alpha.kubernetes.io/ttl": "0",
+        format!("{PREFIX}backend-type"): "vxlan",
+        format!("{PREFIX}backend-data"): data,
+        format!("{PREFIX}public-ip"): format!("192.168.90.{number}"),
+        format!("{PREFIX}kube-subnet-manager"): "true",
+    });
+    assert_eq!(cluster.annotations(number), expected);
+    let is_available = || {
+        let conditions = cluster.server.node(&name(number))["status"]["conditions"].take();
+        let of_network = |one: &&Value| one["type"] == "NetworkUnavailable";
+        let found = conditions.as_array().and_then(|all| all.iter().find(of_network).cloned());
+        found.is_some_and(|one| one["status"] == "False")
+    };
+    wait_for("the network to be called available", PATIENCE, is_available);
+    assert_eq!(node.subnet_env()["FLANNEL_SUBNET"], format!("10.244.{number}.1/24"));
+    assert_eq!(node.subnet_env()["FLANNEL_NETWORK"], "10.244.0.0/16");
+}
+
+#[test]
+fn others_change_and_delete_nodes() {
+    in_cluster(V4, |cluster| {
+        let members = cluster.two_nodes([&["10.244.1.0/24"], &["10.244.2.0/24"]]);
+        let [first, second] = &members[..] else { panic!("two") };
+        let pinging = Pinging::start(&first.pod.ns, second.pod.addresses[0]);
+        a_flannel_node_comes_and_goes(cluster, first);
+        let (sent, answered) = pinging.end();
+        assert!(sent - answered <= 1, "{answered} of {sent} came back");
+        a_stranger_writes_over_annotations(cluster);
+        all_reach_all(&members, PATIENCE);
+        a_node_is_deleted_and_made_anew(cluster, members);
+    });
+}
+
+/// One with words that nobody understands is told by name, and nothing of it is used.
+fn a_flannel_node_comes_and_goes(cluster: &Cluster, first: &Member) {
+    let good = ("backend-data", r#"{"VNI":1,"VtepMAC":"46:d8:32:8b:ae:24"}"#);
+    cluster.register(3);
+    cluster.give(3, &["10.244.3.0/24"]);
+    cluster.annotate(
+        3,
+        &[
+            ("backend-type", "vxlan"),
+            good,
+            ("public-ip", "192.168.90.3"),
+            ("kube-subnet-manager", "true"),
+        ],
+    );
+    let is_served = || {
+        let wanted = [
+            "10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink",
+            "10.244.3.0 dev flannel.1 lladdr 46:d8:32:8b:ae:24 PERMANENT",
+            "46:d8:32:8b:ae:24 dev flannel.1 dst 192.168.90.3 self permanent",
+        ];
+        let kernel = first.node.kernel();
+        let has = |wanted: &str| kernel.iter().any(|line| line.starts_with(wanted));
+        wanted.into_iter().all(has)
+    };
+    wait_for("flannel's node to be served", PATIENCE, is_served);
+    for bad in [("backend-data", "{"), ("public-ip", "somewhere")] {
+        cluster.annotate(3, &[bad]);
+        first.agent().wait("it to be told", |status| {
+            let of_it = |one: &agent::board::Refused| {
+                one.peer == "node-3" && one.reason.contains(bad.0) && one.reason.contains(bad.1)
+            };
+            status.ready && status.refused.iter().any(of_it)
+        });
+        assert!(!mentions(&first.node, "10.244.3."), "{:#?}", first.node.kernel());
+        cluster.annotate(3, &[good, ("public-ip", "192.168.90.3")]);
+        wait_for("it to be served again", PATIENCE, is_served);
+        first.agent().wait("nothing to be refused", |status| status.refused.is_empty());
+    }
+    cluster.server.kubectl(&["delete", "node", "node-3", "--wait=false"]);
+    wait_for("it to be gone", PATIENCE, || !mentions(&first.node, "10.244.3."));
+}
+
+fn a_stranger_writes_over_annotations(cluster: &Cluster) {
+    let before = cluster.annotations(2);
+    let wrong = [
+        ("backend-data", r#"{"VNI":1,"VtepMAC":"02:00:00:00:00:99"}"#),
+        ("public-ip", "192.168.90.99"),
+        ("backend-type", "host-gw"),
+    ];
+    for one in wrong {
+        cluster.annotate(2, &[one]);
+        wait_for("it to be put back", PATIENCE, || cluster.annotations(2) == before);
+    }
+}
+
+/// Its pods have addresses that are nobody's then, so it waits for others.
+fn a_node_is_deleted_and_made_anew(cluster: &Cluster, mut members: Vec<Member>) {
+    let Member { agent, pod, node } = members.pop().unwrap();
+    let agent = agent.unwrap();
+    cluster.server.kubectl(&["delete", "node", "node-2", "--wait=false"]);
+    wait_for("it to be gone", PATIENCE, || !mentions(&members[0].node, "10.244.2."));
+    agent.wait("the loss to be told", |status| {
+        let is_it = |reason: &String| reason.contains("the cluster has no node \"node-2\"");
+        !status.ready && status.reasons.iter().any(is_it)
+    });
+    drop(pod);
+    node.sh("ip link del cni0");
+    cluster.register(2);
+    cluster.give(2, &["10.244.22.0/24"]);
+    agent.wait("it to have the other subnet", |status| {
+        status.ready && node.subnet_env()["FLANNEL_SUBNET"] == "10.244.22.1/24"
+    });
+    members.push(Member { agent: Some(agent), pod: node.pod(), node });
+    all_reach_all(&members, PATIENCE);
+}
+
+#[test]
+fn both_families() {
+    in_cluster(BOTH, |cluster| {
+        let cidrs: [&[&str]; 2] =
+            [&["10.244.1.0/24", "fd00:244:0:1::/64"], &["fd00:244:0:2::/64", "10.244.2.0/24"]];
+        let members = cluster.two_nodes(cidrs);
+        for Member { node, .. } in &members {
+            let number = node.number();
+            let data = |device| format!(r#"{{"VNI":1,"VtepMAC":"{}"}}"#, mac(node, device));
+            let expected = json!({
+                "node.alpha.kubernetes.io/ttl": "0",
+                format!("{PREFIX}backend-type"): "vxlan",
+                format!("{PREFIX}backend-data"): data("flannel.1"),
+                format!("{PREFIX}backend-v6-data"): data("flannel-v6.1"),
+                format!("{PREFIX}public-ip"): format!("192.168.90.{number}"),
+                format!("{PREFIX}public-ipv6"): format!("fd00:90::{number}"),
+                format!("{PREFIX}kube-subnet-manager"): "true",
+            });
+            assert_eq!(cluster.annotations(number), expected);
+            let env = node.subnet_env();
+            assert_eq!(env["FLANNEL_SUBNET"], format!("10.244.{number}.1/24"));
+            assert_eq!(env["FLANNEL_IPV6_SUBNET"], format!("fd00:244:0:{number}::1/64"));
+        }
+    });
+}
