@@ -25,6 +25,11 @@ const IN_RANGE: &str = "key >= ?1 AND key < coalesce(?2, x'')";
 
 const ENTRY: &str = "SELECT key, value, revision, created, due IS NOT NULL FROM entry";
 
+/// The condition is the index's own: without it every entry would be read.
+const NEXT_DUE: &str = "SELECT min(due) FROM entry WHERE due IS NOT NULL";
+
+const IS_DUE: &str = "SELECT EXISTS (SELECT 1 FROM entry WHERE due <= ?1)";
+
 #[derive(Debug)]
 pub struct Database {
     connection: Connection,
@@ -131,8 +136,7 @@ impl Database {
 
     /// Removes what is due. Looks before it takes the lock: mostly nothing is.
     fn expire(&mut self) -> Result<()> {
-        let sql = "SELECT EXISTS (SELECT 1 FROM entry WHERE due <= ?1)";
-        let is_due = self.connection.query_row(sql, [Moment::now().0], |row| row.get(0));
+        let is_due = self.connection.query_row(IS_DUE, [Moment::now().0], |row| row.get(0));
         if self.explain(is_due)? { self.write(|_| Ok(())) } else { Ok(()) }
     }
 
@@ -207,7 +211,7 @@ fn snapshot(connection: &mut Connection, prefix: &str) -> rusqlite::Result<Snaps
 fn look(connection: &mut Connection, prefix: &str, after: Revision) -> rusqlite::Result<Look> {
     let tx = connection.transaction()?;
     let (head, compacted) = head(&tx)?;
-    let next: Option<i64> = tx.query_row("SELECT min(due) FROM entry", (), |row| row.get(0))?;
+    let next: Option<i64> = tx.query_row(NEXT_DUE, (), |row| row.get(0))?;
     let due = next.map(|due| Moment::now().until(due));
     // A revision that is yet to come is one of another database.
     if after < compacted || after > head {
@@ -265,4 +269,27 @@ fn unsigned(revision: i64) -> Revision {
 
 pub fn signed(revision: Revision) -> i64 {
     i64::try_from(revision.0).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A look must not cost more where there is more.
+    #[test]
+    fn what_is_due_next_is_looked_up_and_not_searched() {
+        let dir = tempfile::tempdir().unwrap();
+        let connection = schema::open(&dir.path().join("db")).unwrap();
+        for sql in [NEXT_DUE, IS_DUE] {
+            let explain = format!("EXPLAIN QUERY PLAN {sql}");
+            let mut plan = connection.prepare(&explain).unwrap();
+            let parameters = vec![0; plan.parameter_count()];
+            let steps: Vec<String> = plan
+                .query_map(rusqlite::params_from_iter(parameters), |row| row.get("detail"))
+                .unwrap()
+                .collect::<rusqlite::Result<_>>()
+                .unwrap();
+            assert!(steps.iter().any(|step| step.contains("INDEX entry_due")), "{sql}: {steps:?}");
+        }
+    }
 }

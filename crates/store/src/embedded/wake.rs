@@ -2,10 +2,12 @@
 //! The file beside the database through which who writes wakes who watches, in any process.
 //!
 //! The database's own files do not serve: they change before a commit can be seen. This one is
-//! written after it. Who is killed between the two wakes nobody, so a watch looks now and then, too.
+//! written after it. Who is killed between the two wakes nobody, so a watch looks a moment after the
+//! database's log was written to, too.
 
 use std::fs::File;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -17,8 +19,10 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::schema;
 
-/// How long a watch that can be woken, or cannot, goes without looking.
-const WOKEN: Duration = Duration::from_secs(1);
+/// How long a watch goes without looking: one that is woken, one that has heard somebody write and not ring,
+/// and one that is deaf.
+const WOKEN: Duration = Duration::from_secs(60);
+const UNRUNG: Duration = Duration::from_secs(1);
 const BLIND: Duration = Duration::from_millis(100);
 
 /// The side of who writes.
@@ -27,7 +31,7 @@ pub struct Bell(File);
 
 impl Bell {
     pub fn open(database: &Path) -> io::Result<Self> {
-        schema::private(&path_of(database)).map(Self)
+        schema::private(&beside(database, "-wake")).map(Self)
     }
 
     /// While this is held nobody else opens the database.
@@ -47,21 +51,27 @@ impl Bell {
 
 /// The side of who watches.
 #[derive(Debug)]
-pub struct Ear(Option<AsyncFd<OwnedFd>>);
+pub struct Ear(Option<Listening>);
+
+#[derive(Debug)]
+struct Listening {
+    fd: AsyncFd<OwnedFd>,
+    /// Which of the watches is that of the log.
+    log: i32,
+}
+
+/// What was heard last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Heard {
+    /// Somebody writes, and will ring.
+    Write,
+    Ring,
+}
 
 impl Ear {
     /// Listens from now on. Where the system has no more room for that, it will be deaf.
     pub fn open(database: &Path) -> Self {
-        #[expect(
-            deprecated,
-            reason = "its successor is unsafe, for types that do not own what they name"
-        )]
-        let listen = || -> io::Result<AsyncFd<OwnedFd>> {
-            let fd = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
-            inotify::add_watch(&fd, path_of(database), WatchFlags::MODIFY)?;
-            AsyncFd::new(fd)
-        };
-        let listening = listen();
+        let listening = Listening::open(database);
         if let Err(cause) = &listening {
             tracing::warn!(database = %database.display(), %cause, "no inotify: looking often instead");
         }
@@ -73,20 +83,44 @@ impl Ear {
         Instant::now() + patience(self.0.is_some(), due)
     }
 
-    /// Returns when there may be something to see, at the latest then.
-    pub async fn wait(&self, until: Instant) {
-        match &self.0 {
-            Some(fd) => drop(timeout_at(until, heard(fd)).await),
-            None => sleep_until(until).await,
+    /// Returns when there may be something to see, at the latest then. It can be given up and taken up
+    /// again: what it has heard is in the time.
+    pub async fn wait(&self, until: &mut Instant) {
+        let Some(listening) = &self.0 else { return sleep_until(*until).await };
+        while let Ok(Heard::Write) = timeout_at(*until, listening.heard()).await {
+            *until = (*until).min(Instant::now() + UNRUNG);
         }
     }
 }
 
-async fn heard(fd: &AsyncFd<OwnedFd>) {
-    let Ok(mut ready) = fd.readable().await else { return };
-    let mut buffer = [0_u8; 4096];
-    // What was heard does not matter. Until there is no more, or the next wait would end at once.
-    while let Ok(Ok(_)) = ready.try_io(|fd| Ok(rustix::io::read(fd, &mut buffer)?)) {}
+impl Listening {
+    fn open(database: &Path) -> io::Result<Self> {
+        let fd = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
+        inotify::add_watch(&fd, beside(database, "-wake"), WatchFlags::MODIFY)?;
+        // Whether it is removed: that is no change of what is in it.
+        inotify::add_watch(&fd, database, WatchFlags::ATTRIB | WatchFlags::MOVE_SELF)?;
+        let log = inotify::add_watch(&fd, beside(database, "-wal"), WatchFlags::MODIFY)?;
+        #[expect(
+            deprecated,
+            reason = "its successor is unsafe, for types that do not own what they name"
+        )]
+        let fd = AsyncFd::new(fd)?;
+        Ok(Self { fd, log })
+    }
+
+    async fn heard(&self) -> Heard {
+        let Ok(mut ready) = self.fd.readable().await else { return Heard::Ring };
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut reader = inotify::Reader::new(self.fd.get_ref(), &mut buffer);
+        let mut heard = Heard::Write;
+        // Until there is no more, or the next wait would end at once.
+        while let Ok(Ok(watch)) = ready.try_io(|_| Ok(reader.next().map(|event| event.wd())?)) {
+            if watch != self.log {
+                heard = Heard::Ring;
+            }
+        }
+        heard
+    }
 }
 
 fn patience(can_hear: bool, due: Option<Duration>) -> Duration {
@@ -95,9 +129,9 @@ fn patience(can_hear: bool, due: Option<Duration>) -> Duration {
     due.map_or(longest, |due| longest.min(due + Duration::from_millis(1)))
 }
 
-fn path_of(database: &Path) -> PathBuf {
+fn beside(database: &Path, ending: &str) -> PathBuf {
     let mut path = database.as_os_str().to_owned();
-    path.push("-wake");
+    path.push(ending);
     path.into()
 }
 
@@ -111,11 +145,11 @@ mod tests {
         assert_eq!(patience(true, None), WOKEN);
         assert_eq!(patience(false, Some(secs(60))), BLIND);
         assert_eq!(patience(true, Some(Duration::ZERO)), Duration::from_millis(1));
-        assert_eq!(patience(true, Some(secs(60))), WOKEN);
+        assert_eq!(patience(true, Some(secs(90))), WOKEN);
     }
 
     #[test]
     fn file_stands_beside_the_database() {
-        assert_eq!(path_of(Path::new("/a/b.db")), Path::new("/a/b.db-wake"));
+        assert_eq!(beside(Path::new("/a/b.db"), "-wake"), Path::new("/a/b.db-wake"));
     }
 }

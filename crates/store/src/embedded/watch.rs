@@ -50,7 +50,7 @@ impl Watcher {
             }
             // Before the first look, or what happens right after that would go unheard.
             let ear = self.ear.get_or_insert_with(|| Ear::open(&self.database));
-            if let Some(until) = self.rest {
+            if let Some(until) = &mut self.rest {
                 ear.wait(until).await;
                 self.rest = None;
             }

@@ -96,6 +96,21 @@ fn removed_file_is_not_written_to() {
     });
 }
 
+/// Who waits for changes is told, too, though nothing changes any more.
+#[test]
+fn watch_of_removed_file_ends() {
+    let lab = FileLab(tempfile::tempdir().unwrap());
+    block_on(async {
+        let store = lab.open().await;
+        let created = done(store.create("k", b"", None).await);
+        let mut watch = store.watch("", created);
+        assert!(timeout(Duration::from_millis(50), watch.next()).await.is_err());
+        fs::remove_dir_all(lab.path().parent().unwrap()).unwrap();
+        let error = timeout(LONG, watch.next()).await.unwrap().unwrap_err();
+        assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+    });
+}
+
 #[test]
 fn file_is_for_its_owner_alone() {
     use std::os::unix::fs::PermissionsExt;
