@@ -5,6 +5,7 @@
 
 pub mod check;
 mod repair;
+mod said;
 pub mod schedule;
 mod sockets;
 mod target;

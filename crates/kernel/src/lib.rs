@@ -15,6 +15,7 @@ pub mod events;
 pub mod fdb;
 pub mod frames;
 mod genl;
+pub mod knock;
 pub mod link;
 pub mod neigh;
 mod net;

@@ -2,13 +2,17 @@
 //! One check of one peer: what to send next, and what an answer or its absence means. Knows no socket
 //! and no clock.
 //!
-//! 1. An echo request as large as what pods send. An answer: the path carries it.
-//! 2. Without an answer, a small one. No answer to that either: the peer is not reachable.
-//! 3. Else sizes between the two, until the largest that passes is known.
+//! 1. A knock: a small echo request. A peer that has answered before is not knocked at first.
+//! 2. An echo request as large as what pods send. An answer: the path carries it. Without one, a peer that
+//!    was not knocked at is now. No answer to that: it is not reachable.
+//! 3. Without an answer of one that is, sizes between the two, until the largest that passes is known.
 //! 4. A datagram of that size to a port where nobody listens, its checksum left to the device, as with
 //!    all that programs send. The peer's kernel refuses it if the checksum is right and drops it else.
 //! 5. Without an answer, one whose checksum the kernel has filled in. If only that is refused, the
 //!    device's checksums are wrong. If neither is, something drops datagrams, and nothing is known.
+
+#[cfg(test)]
+mod tests;
 
 use kernel::probe::Sum;
 
@@ -23,6 +27,8 @@ const LIKELY: [u32; 16] = [
 /// What to send. The size is that of the whole packet with its IP header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Probe {
+    /// An echo request that tells an agent who sends it.
+    Knock { size: u32 },
     /// An echo request.
     Echo { size: u32 },
     /// A datagram to a port where nobody listens.
@@ -63,6 +69,15 @@ pub enum Step {
     Done(Finding),
 }
 
+/// What is known of a peer before a check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    Unknown,
+    Reachable,
+    /// It did not answer the last time.
+    Lost,
+}
+
 /// A check that is under way.
 #[derive(Debug, Clone)]
 pub struct Check {
@@ -70,8 +85,9 @@ pub struct Check {
     full: u32,
     /// What passes everywhere.
     small: u32,
-    /// Sizes to try first, ascending.
-    likely: Vec<u32>,
+    /// What tunnels on the way add.
+    overhead: u32,
+    standing: Standing,
     stage: Stage,
     /// Of what is being sent.
     tries: u32,
@@ -79,8 +95,11 @@ pub struct Check {
 
 #[derive(Debug, Clone, Copy)]
 enum Stage {
-    Full,
-    Small,
+    Knock,
+    Full {
+        /// It has answered a knock.
+        is_awake: bool,
+    },
     Between(Search),
     /// Datagrams of this size.
     Sums {
@@ -112,28 +131,27 @@ struct Search {
 impl Check {
     /// A check with packets of `full` bytes, where tunnels on the way add `overhead`. `small` bytes are
     /// taken to pass.
-    pub fn new(full: u32, small: u32, overhead: u32) -> Self {
-        let inside = LIKELY.iter().map(|mtu| mtu.saturating_sub(overhead));
-        let mut likely: Vec<u32> = inside.chain(LIKELY).filter(|mtu| *mtu > small).collect();
-        likely.sort_unstable();
-        likely.dedup();
-        let small = small.min(full);
-        Self { full, small, likely, stage: Stage::Full, tries: 0 }
+    pub fn new(full: u32, small: u32, overhead: u32, standing: Standing) -> Self {
+        let stage = match standing {
+            Standing::Reachable => Stage::Full { is_awake: false },
+            Standing::Unknown | Standing::Lost => Stage::Knock,
+        };
+        Self { full, small: small.min(full), overhead, standing, stage, tries: 0 }
     }
 
     /// A check of checksums alone, with packets of a size that is known to pass.
     pub fn of_sums(size: u32) -> Self {
-        let stage = Stage::Sums { size, step: SumStep::ByDevice };
-        Self { full: size, small: size, likely: Vec::new(), stage, tries: 0 }
+        let standing = Standing::Reachable;
+        Self { full: size, small: size, overhead: 0, standing, stage: sums(size), tries: 0 }
     }
 
     /// What is to be done now.
     pub fn step(&self) -> Step {
         let probe = match self.stage {
             Stage::Done(finding) => return Step::Done(finding),
-            Stage::Full => Probe::Echo { size: self.full },
-            Stage::Small => Probe::Echo { size: self.small },
-            Stage::Between(search) => Probe::Echo { size: search.next(&self.likely) },
+            Stage::Knock => Probe::Knock { size: self.small },
+            Stage::Full { .. } => Probe::Echo { size: self.full },
+            Stage::Between(search) => Probe::Echo { size: search.next(&self.likely()) },
             Stage::Sums { size, step: SumStep::ByKernel } => {
                 Probe::Datagram { size, sum: Sum::Kernel }
             }
@@ -145,27 +163,45 @@ impl Check {
     /// What became of the probe that was to be sent.
     pub fn learn(&mut self, outcome: Outcome) {
         self.tries += 1;
-        if outcome == Outcome::Silent && self.tries < TRIES {
+        if outcome == Outcome::Silent && self.tries < self.tries_allowed() {
             return;
         }
         self.tries = 0;
         self.stage = self.after(outcome);
     }
 
+    fn tries_allowed(&self) -> u32 {
+        match self.stage {
+            // Its turn comes again.
+            Stage::Knock if self.standing == Standing::Lost => 1,
+            // Before more of these, a knock shows whether there is anybody.
+            Stage::Full { is_awake: false } => 1,
+            _ => TRIES,
+        }
+    }
+
+    /// Sizes to try first, ascending.
+    fn likely(&self) -> Vec<u32> {
+        let inside = LIKELY.iter().map(|mtu| mtu.saturating_sub(self.overhead));
+        let mut likely: Vec<u32> = inside.chain(LIKELY).filter(|mtu| *mtu > self.small).collect();
+        likely.sort_unstable();
+        likely.dedup();
+        likely
+    }
+
     fn after(&self, outcome: Outcome) -> Stage {
         let passed = outcome == Outcome::Answered;
         match self.stage {
-            Stage::Full if passed => sums(self.full),
-            Stage::Full if self.small == self.full => Stage::Done(Finding::Unreachable),
-            Stage::Full => Stage::Small,
-            Stage::Small if passed => search(Search {
-                passes: self.small,
-                fails: self.full,
-                hint: None,
-                is_likely: false,
-            }),
-            Stage::Small => Stage::Done(Finding::Unreachable),
-            Stage::Between(before) => search(before.after(outcome, &self.likely)),
+            Stage::Knock if passed => Stage::Full { is_awake: true },
+            Stage::Knock => Stage::Done(Finding::Unreachable),
+            Stage::Full { .. } if passed => sums(self.full),
+            Stage::Full { is_awake: false } => Stage::Knock,
+            Stage::Full { is_awake: true } => {
+                let hint = if let Outcome::TooBig(hint) = outcome { hint } else { None };
+                let (passes, fails, is_likely) = (self.small, self.full, false);
+                search(Search { passes, fails, hint, is_likely })
+            }
+            Stage::Between(before) => search(before.after(outcome, &self.likely())),
             Stage::Sums { size, step } => {
                 let done = |sums| Stage::Done(Finding::Reachable { path_mtu: size, sums });
                 match (step, passed) {
@@ -217,145 +253,6 @@ impl Search {
             }
             Outcome::TooBig(hint) => Self { fails: size, hint: hint.or(self.hint), ..self },
             Outcome::Silent => Self { fails: size, ..self },
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    /// A path and a peer.
-    #[derive(Debug, Clone, Copy)]
-    struct Path {
-        mtu: u32,
-        is_alive: bool,
-        /// Says what it does not carry.
-        tells: bool,
-        device_sums: bool,
-        answers_datagrams: bool,
-    }
-
-    const GOOD: Path = Path {
-        mtu: 9999,
-        is_alive: true,
-        tells: false,
-        device_sums: true,
-        answers_datagrams: true,
-    };
-
-    impl Path {
-        fn carry(&self, probe: Probe) -> Outcome {
-            let (size, is_good) = match probe {
-                Probe::Echo { size } => (size, true),
-                Probe::Datagram { size, sum } => {
-                    (size, self.answers_datagrams && (sum == Sum::Kernel || self.device_sums))
-                }
-            };
-            match self.is_alive && is_good {
-                _ if size > self.mtu && self.tells => Outcome::TooBig(Some(self.mtu)),
-                true if size <= self.mtu => Outcome::Answered,
-                _ => Outcome::Silent,
-            }
-        }
-
-        /// What is found, and how many probes that took.
-        fn check(&self, full: u32, overhead: u32) -> (Finding, usize) {
-            let mut check = Check::new(full, 84, overhead);
-            for sent in 0..200 {
-                match check.step() {
-                    Step::Done(finding) => return (finding, sent),
-                    Step::Send(probe) => check.learn(self.carry(probe)),
-                }
-            }
-            panic!("no end: {check:?}");
-        }
-    }
-
-    fn found(path_mtu: u32) -> Finding {
-        Finding::Reachable { path_mtu, sums: Sums::Right }
-    }
-
-    #[test]
-    fn good_path_costs_two_packets() {
-        assert_eq!(GOOD.check(1450, 50), (found(1450), 2));
-    }
-
-    #[test]
-    fn dead_peer_is_tried_with_both_sizes() {
-        assert_eq!(Path { is_alive: false, ..GOOD }.check(1450, 50), (Finding::Unreachable, 6));
-    }
-
-    #[test]
-    fn likely_sizes_are_found_quickly() {
-        // 1450 is what is left of 1500; the path carries 1400 outside.
-        let path = Path { mtu: 1350, ..GOOD };
-        let (finding, sent) = path.check(1450, 50);
-        assert_eq!(finding, found(1350));
-        assert!(sent <= 20, "{sent}");
-        // Told by a router: the full one, a small one, one more, what it said, the next, a datagram.
-        let (finding, sent) = Path { tells: true, ..path }.check(1450, 50);
-        assert_eq!(finding, found(1350));
-        assert!(sent <= 6, "{sent}");
-    }
-
-    #[test]
-    fn sums_of_the_device_are_told_from_silence() {
-        let sums = |path: Path| match path.check(1450, 50).0 {
-            Finding::Reachable { path_mtu: 1450, sums } => sums,
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(sums(GOOD), Sums::Right);
-        assert_eq!(sums(Path { device_sums: false, ..GOOD }), Sums::Wrong);
-        assert_eq!(sums(Path { answers_datagrams: false, ..GOOD }), Sums::Unknown);
-    }
-
-    #[test]
-    fn one_lost_packet_changes_nothing() {
-        for lost in 0..2 {
-            let mut check = Check::new(1450, 84, 50);
-            let mut sent = 0;
-            while let Step::Send(probe) = check.step() {
-                check.learn(if sent == lost { Outcome::Silent } else { GOOD.carry(probe) });
-                sent += 1;
-            }
-            assert_eq!(check.step(), Step::Done(found(1450)), "{lost}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn largest_size_that_passes_is_found(
-            mtu in 84_u32..10_000,
-            full in 84_u32..9001,
-            overhead in 0_u32..81,
-            tells: bool,
-        ) {
-            let (finding, sent) = Path { mtu, tells, ..GOOD }.check(full, overhead);
-            prop_assert_eq!(finding, found(mtu.min(full)));
-            prop_assert!(sent < 80, "{}", sent);
-        }
-
-        /// Lies of routers lead nowhere but to an end.
-        #[test]
-        fn any_answers_come_to_an_end(
-            answers in prop::collection::vec((0_u8..3, any::<u32>()), 400),
-            full in 84_u32..9001,
-        ) {
-            let mut check = Check::new(full, 84, 50);
-            for (kind, number) in answers {
-                if let Step::Done(_) = check.step() {
-                    return Ok(());
-                }
-                check.learn(match kind {
-                    0 => Outcome::Answered,
-                    1 => Outcome::TooBig(Some(number)),
-                    _ => Outcome::Silent,
-                });
-            }
-            prop_assert!(false, "no end: {:?}", check);
         }
     }
 }

@@ -3,16 +3,17 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::future::pending;
+use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
 use kernel::Family;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
-use tracing::{debug, info, warn};
 
 use super::check::{Check, Finding, Outcome, Probe, Step, Sums};
 use super::repair::Repairs;
+use super::said::{Said, say};
 use super::schedule::{Pace, Schedule};
-use super::sockets::{Answer, Sockets, random};
+use super::sockets::{Answer, Heard, Sockets, random};
 use super::target::Target;
 use super::{Checksum, Verdict};
 
@@ -22,12 +23,16 @@ const SMALL: u32 = 84;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// For an answer, at least.
 const LEAST_PATIENCE: Duration = Duration::from_millis(200);
+/// Whose time is over by then is given up now: checks of one round were begun one after the other.
+const ALMOST: Duration = Duration::from_millis(10);
 
 /// What the loop is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
     /// Checks this now and then, now first. One of the same peer and family is replaced.
     Watch(Target),
+    /// This peer is alive somewhere: if it did not answer the last time, it is checked now.
+    Heard(String),
     /// Checks nothing of this peer's any more.
     Forget(String),
     /// Checks nothing of any peers' but these.
@@ -54,20 +59,19 @@ pub async fn run(
                 Some(command) => watch.obey(command)?,
                 None => return Ok(()),
             },
-            answers = receive(&mut watch.v4) => watch.learn_all(answers?),
-            answers = receive(&mut watch.v6) => watch.learn_all(answers?),
+            heard = receive(&mut watch.v4) => watch.hear(heard?),
+            heard = receive(&mut watch.v6) => watch.hear(heard?),
             () = sleep_until(wake) => {}
         }
         watch.give_up_late();
         for verdict in watch.verdicts.drain(..) {
-            log(&verdict);
             // Nobody is left to be told, and the next command says so.
             let _ = verdicts.send(verdict);
         }
     }
 }
 
-async fn receive(sockets: &mut Option<Sockets>) -> kernel::Result<Vec<Answer>> {
+async fn receive(sockets: &mut Option<Sockets>) -> kernel::Result<Vec<Heard>> {
     match sockets {
         Some(sockets) => sockets
             .receive()
@@ -84,22 +88,12 @@ async fn sleep_until(at: Option<Instant>) {
     }
 }
 
-fn log(verdict: &Verdict) {
-    let Verdict { peer, address, path_mtu, full, .. } = verdict;
-    if !verdict.reachable {
-        warn!(%peer, %address, "peer does not answer");
-    } else if verdict.checksum == Checksum::Wrong {
-        warn!(%peer, %address, "checksums arrive wrong: TCP and UDP do not get through");
-    } else if let Some(mtu) = verdict.route_mtu() {
-        info!(%peer, %address, mtu, full, "path carries less than pods send");
-    } else {
-        debug!(%peer, %address, path_mtu, round_trip = ?verdict.round_trip, "path is good");
-    }
-}
-
 /// All peers, and the checks that are under way.
 struct Watch {
     targets: BTreeMap<Key, Target>,
+    said: HashMap<Key, Said>,
+    /// Who did not answer the last time, by address.
+    lost: HashMap<IpAddr, Key>,
     schedule: Schedule<Key>,
     running: HashMap<Key, Running>,
     /// Which check a probe is of.
@@ -125,6 +119,8 @@ impl Watch {
     fn new(pace: Pace) -> Self {
         Self {
             targets: BTreeMap::new(),
+            said: HashMap::new(),
+            lost: HashMap::new(),
             schedule: Schedule::new(pace, Instant::now()),
             running: HashMap::new(),
             probes: HashMap::new(),
@@ -149,9 +145,16 @@ impl Watch {
                 if sockets.is_none() {
                     *sockets = Some(Sockets::open(family)?);
                 }
-                self.cancel(&key);
+                self.forget(&key);
                 self.targets.insert(key.clone(), target);
                 self.schedule.add(key, now);
+            }
+            Command::Heard(peer) => {
+                for key in Family::ALL.map(|family| (peer.clone(), family)) {
+                    if self.said.get(&key) == Some(&Said::Dead) {
+                        self.schedule.hurry(&key, now);
+                    }
+                }
             }
             Command::Forget(peer) => {
                 for key in Family::ALL.map(|family| (peer.clone(), family)) {
@@ -191,7 +194,10 @@ impl Watch {
 
     fn forget(&mut self, key: &Key) {
         self.cancel(key);
-        self.targets.remove(key);
+        self.said.remove(key);
+        if let Some(target) = self.targets.remove(key) {
+            self.lost.remove(&target.address);
+        }
         self.schedule.remove(key);
     }
 
@@ -213,7 +219,8 @@ impl Watch {
     fn begin_due(&mut self) {
         while let Some(key) = self.schedule.take(Instant::now()) {
             let Some(target) = self.targets.get(&key) else { continue };
-            let check = Check::new(target.full, SMALL, target.overhead);
+            let standing = Said::standing(self.said.get(&key).copied());
+            let check = Check::new(target.full, SMALL, target.overhead, standing);
             self.go_on(key, check, None, false);
         }
     }
@@ -248,9 +255,16 @@ impl Watch {
         }
     }
 
-    fn learn_all(&mut self, answers: Vec<Answer>) {
-        for answer in answers {
-            self.learn(answer);
+    fn hear(&mut self, heard: Vec<Heard>) {
+        for one in heard {
+            match one {
+                Heard::Answer(answer) => self.learn(answer),
+                Heard::Knock(address) => {
+                    if let Some(key) = self.lost.get(&address) {
+                        self.schedule.hurry(key, Instant::now());
+                    }
+                }
+            }
         }
     }
 
@@ -273,7 +287,10 @@ impl Watch {
 
     fn give_up_late(&mut self) {
         let now = Instant::now();
-        let is_late = |(_, running): &(&Key, &Running)| running.deadline <= now;
+        if self.running.values().all(|running| running.deadline > now) {
+            return;
+        }
+        let is_late = |(_, running): &(&Key, &Running)| running.deadline <= now + ALMOST;
         let late: Vec<Key> =
             self.running.iter().filter(is_late).map(|(key, _)| key.clone()).collect();
         for key in late {
@@ -312,7 +329,7 @@ impl Watch {
             Finding::Reachable { path_mtu, .. } => Some(path_mtu),
             Finding::Unreachable => None,
         };
-        self.verdicts.push(Verdict {
+        let verdict = Verdict {
             peer: target.peer,
             subnet: target.subnet,
             address: target.address,
@@ -322,7 +339,14 @@ impl Watch {
             checksum,
             round_trip,
             at: SystemTime::now(),
-        });
+        };
+        let said = say(self.said.get(&key).copied(), &verdict);
+        match said {
+            Said::Dead => drop(self.lost.insert(target.address, key.clone())),
+            _ => drop(self.lost.remove(&target.address)),
+        }
+        self.said.insert(key.clone(), said);
+        self.verdicts.push(verdict);
         let chance = random() as f64 / u64::MAX as f64;
         self.schedule.done(&key, path_mtu.is_some(), chance, Instant::now());
     }
@@ -332,7 +356,9 @@ impl Watch {
 /// with when they have to send many.
 fn patience(round_trip: Option<Duration>, probe: Probe) -> Duration {
     match (round_trip, probe) {
-        (Some(round_trip), Probe::Echo { .. }) => (round_trip * 4).clamp(LEAST_PATIENCE, PATIENCE),
+        (Some(round_trip), Probe::Knock { .. } | Probe::Echo { .. }) => {
+            (round_trip * 4).clamp(LEAST_PATIENCE, PATIENCE)
+        }
         _ => PATIENCE,
     }
 }

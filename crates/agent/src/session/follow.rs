@@ -68,7 +68,8 @@ impl Worker {
             let names = names(&updates);
             let outcome = self.kernel(|reconciler| reconciler.set_peers(updates)).await?;
             self.post(session, &outcome, false).await;
-            self.look_at_ways(Some(names)).await?;
+            self.look_at_ways(Some(names.clone())).await?;
+            names.into_iter().for_each(|name| self.check_path(Command::Heard(name)));
         }
         Ok(())
     }

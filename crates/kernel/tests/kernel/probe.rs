@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use kernel::ethtool::{Ethtool, TX_CHECKSUM};
+use kernel::knock::KnockSocket;
 use kernel::probe::{ProbeSocket, Reason, Refusal, Sum};
 use kernel::{Family, Netlink};
 use testkit::{Ns, in_netns, require, run, wait_some};
@@ -41,6 +42,28 @@ fn echo_requests_come_back_with_what_was_sent() {
             let range = wait_some(PATIENCE, || socket.receive(&mut buffer).unwrap()).unwrap();
             assert_eq!(&buffer[range], b"what was sent", "{address}");
             assert_eq!(deaf.receive(&mut buffer).unwrap(), None, "{address}");
+        }
+    });
+}
+
+#[test]
+fn knocks_are_told_from_other_requests() {
+    in_netns(|| {
+        let other = connected();
+        for (family, address, own) in
+            [(Family::V4, "10.9.0.2", "10.9.0.1"), (Family::V6, "fd09::2", "fd09::1")]
+        {
+            let knocks = KnockSocket::open(family, *b"knocking", 3).unwrap();
+            // In hexadecimal: no mark, half a mark, and all of it.
+            for pattern in ["00", "0102036b6e6f636bff", "0102036b6e6f636b696e67"] {
+                assert_eq!(knocks.receive().unwrap(), None, "{address} before {pattern}");
+                // Without a time in front, which begins with 16 bytes.
+                let size = &["-c", "1", "-W", "5", "-s", "11", "-p", pattern, own];
+                other.exec("ping", size);
+            }
+            let from = wait_some(PATIENCE, || knocks.receive().unwrap()).unwrap();
+            assert_eq!(from, address.parse::<IpAddr>().unwrap());
+            assert_eq!(knocks.receive().unwrap(), None, "{address}");
         }
     });
 }

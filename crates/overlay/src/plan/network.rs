@@ -152,7 +152,9 @@ impl Network {
         }
         let before = self.take_out(name);
         if let Some((_, lease)) = self.peers.remove(name) {
-            self.path_mtus.retain(|subnet, _| lease.subnets.iter().all(|gone| gone != *subnet));
+            for subnet in lease.subnets.iter() {
+                self.path_mtus.remove(&subnet);
+            }
         }
         self.updated(before, Some(Wanted::default()))
     }

@@ -16,10 +16,16 @@ pub const OVERHEAD: u32 = 50;
 /// Again and again, so that a test sees changes soon.
 pub const OFTEN: Pace = Pace {
     period: Duration::from_millis(200),
-    gap: Duration::from_millis(10),
-    burst: 16,
+    round: Duration::from_millis(10),
+    each: 16,
     first_retry: Duration::from_millis(100),
     last_retry: Duration::from_millis(100),
+};
+
+/// Once, and then not again while a test lasts.
+pub const ONCE: Pace = {
+    let hour = Duration::from_secs(3600);
+    Pace { period: hour, first_retry: hour, last_retry: hour, ..OFTEN }
 };
 
 /// Nodes 1 and 2 and the router.

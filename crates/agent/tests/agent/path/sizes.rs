@@ -4,7 +4,7 @@
 use agent::path::{Checksum, Command, Pace, Target};
 use testkit::{in_netns, require};
 
-use super::lab::{Checker, FULL, Lab, OFTEN, sh, through_tunnel};
+use super::lab::{Checker, FULL, Lab, OFTEN, ONCE, sh, through_tunnel};
 
 /// Large packets vanish on the way, without a word.
 const SWALLOW: &str = "nft add table inet narrow
@@ -12,7 +12,7 @@ const SWALLOW: &str = "nft add table inet narrow
     nft add rule inet narrow pass meta length '>' 1400 drop";
 
 #[test]
-fn good_path_is_good_at_once_and_costs_two_packets_of_each_node() {
+fn good_path_is_good_at_once_and_costs_three_packets_of_each_node() {
     in_netns(|| {
         let lab = Lab::with_tunnel();
         sh(
@@ -34,7 +34,7 @@ fn good_path_is_good_at_once_and_costs_two_packets_of_each_node() {
         checker.tell(Command::Watch(through_tunnel("10.244.2.0")));
         assert!(checker.is_quiet());
         let seen = sh(&lab.router, "nft list chain inet seen pass");
-        assert!(seen.contains("packets 8 "), "{seen}");
+        assert!(seen.contains("packets 12 "), "{seen}");
     });
 }
 
@@ -131,6 +131,56 @@ fn dead_peer_is_told_and_so_is_its_return() {
         sh(&lab.nodes[1], "ip route replace default via 192.0.2.1");
         let alive = checker.wait("its return", |verdict| verdict.reachable);
         assert_eq!(alive.path_mtu, Some(FULL));
+    });
+}
+
+/// A first node with a verdict on the second: it does not answer. By now it would.
+fn given_up(address: &str) -> (Lab, Checker) {
+    let lab = Lab::with_tunnel();
+    sh(
+        &lab.router,
+        "nft add table inet dead
+        nft add chain inet dead pass '{ type filter hook forward priority 0; policy drop; }'",
+    );
+    let mut checker = Checker::start(&lab.nodes[0], ONCE);
+    checker.tell(Command::Watch(through_tunnel(address)));
+    assert!(!checker.next().reachable);
+    sh(&lab.router, "nft flush ruleset");
+    (lab, checker)
+}
+
+#[test]
+fn dead_peer_is_checked_at_once_when_the_store_tells_of_it() {
+    in_netns(|| {
+        require!(Program("nft"));
+        let (_lab, mut checker) = given_up("10.244.2.0");
+        checker.tell(Command::Heard("another".to_owned()));
+        checker.tell(Command::Heard("node-2 at 10.244.2.0".to_owned()));
+        let alive = checker.next();
+        assert_eq!((alive.reachable, alive.path_mtu), (true, Some(FULL)));
+        // It is alive, which is no news any more.
+        checker.tell(Command::Heard("node-2 at 10.244.2.0".to_owned()));
+        checker.tell(Command::Watch(through_tunnel("fd44:2::")));
+        assert!(checker.next().address.is_ipv6());
+    });
+}
+
+/// Whichever of two nodes tries first, the other need not wait for its own turn.
+#[test]
+fn dead_peer_is_checked_at_once_when_it_knocks() {
+    in_netns(|| {
+        require!(Program("nft"));
+        for (address, own) in [("10.244.2.0", "10.244.1.0"), ("fd44:2::", "fd44:1::")] {
+            let (lab, mut checker) = given_up(address);
+            // What is no knock is no news.
+            lab.nodes[1].exec("ping", &["-c", "1", "-W", "5", own]);
+            assert!(checker.is_quiet());
+            let mut other = Checker::start(&lab.nodes[1], ONCE);
+            other.tell(Command::Watch(through_tunnel(own)));
+            assert!(other.next().reachable);
+            let alive = checker.next();
+            assert_eq!((alive.reachable, alive.path_mtu), (true, Some(FULL)), "{address}");
+        }
     });
 }
 
