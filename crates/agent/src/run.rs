@@ -4,11 +4,13 @@
 //! Everything happens on the thread that polls this, and on threads that it starts, all in the network
 //! namespace of the first: one process can have an agent in each of several namespaces.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cni::json::DecodeError;
+use ipnet::IpNet;
 use overlay::Prefixes;
 use overlay::netconf::NetConfConf;
 use store::embedded::Embedded;
@@ -76,6 +78,8 @@ pub(crate) struct Worker {
     pub(crate) mark: String,
     /// What the command before the start has printed, where the backend has one.
     pub(crate) extension_output: Option<String>,
+    /// Subnets of peers for which a command of the backend's has failed, with what it said.
+    pub(crate) not_added: BTreeMap<IpNet, String>,
     /// What there is no session for want of.
     waits_for: Option<String>,
     /// Where nodes are Kubernetes'.
@@ -164,6 +168,7 @@ impl Worker {
             own: OwnNode::default(),
             mark,
             extension_output: None,
+            not_added: BTreeMap::new(),
             waits_for: None,
             cluster,
         })

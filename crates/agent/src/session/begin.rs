@@ -50,14 +50,17 @@ impl Worker {
             pod_mtu: None,
             has_begun: false,
         };
+        let after_start = self.after_start(&session).await;
         self.program_all(&mut session, seen).await?;
         // Packets do not wait for the disk.
         self.hold(&session.held);
         self.set_rules(&session);
         session.has_begun = true;
         BEGINNING.into_iter().for_each(|part| self.board.solved(part));
+        if let Err(why) = after_start {
+            self.board.problem(Part::Config, why);
+        }
         self.tell_plugins(&session);
-        self.after_start(&session).await;
         self.tell_cluster().await;
         Ok(session)
     }

@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
+use ipnet::IpNet;
 use overlay::difference::Change;
 use overlay::netconf::{Backend, Extension, NetConf};
 use overlay::plan::extension::{self, Call};
 
 use super::{End, Session};
-use crate::board::Part;
+use crate::board::{Part, Refused};
 use crate::run::Worker;
 
 /// A command that takes longer is ended.
@@ -21,17 +22,16 @@ impl Worker {
         if self.extension_output.is_some() {
             return Ok(());
         }
-        let Some(call) = extension::before_start(&commands.pre_startup, &variable) else {
-            return Ok(());
-        };
+        let call = extension::before_start(&commands.pre_startup, &variable);
         let printed = run(call).await.map_err(|why| End::wait(Part::Config, why, None))?;
-        self.extension_output = Some(printed.trim_end_matches('\n').to_owned());
+        self.extension_output = printed.map(|text| text.trim_end_matches('\n').to_owned());
         Ok(())
     }
 
-    /// Tells the command after the start what the node has.
-    pub(super) async fn after_start(&self, session: &Session) {
-        let Some(commands) = commands(&session.conf) else { return };
+    /// Tells the command after the start what the node has, before it is told of peers: it may make what
+    /// leads to them.
+    pub(super) async fn after_start(&self, session: &Session) -> Result<(), String> {
+        let Some(commands) = commands(&session.conf) else { return Ok(()) };
         let lease = &session.held.lease;
         let call = extension::after_start(
             &commands.post_startup,
@@ -40,32 +40,44 @@ impl Worker {
             &lease.attributes.public,
             &variable,
         );
-        self.call(call).await;
+        run(call).await.map(drop)
     }
 
     /// Tells the commands of peers that came or went.
-    pub(super) async fn tell_commands(&self, session: &Session, changes: &[Change]) {
-        let Some(commands) = commands(&session.conf) else { return };
+    pub(super) async fn tell_commands(&mut self, session: &Session, changes: &[Change]) {
+        let Some(commands) = commands(&session.conf) else { return self.not_added.clear() };
         for change in changes {
-            let call = match change {
+            match change {
                 Change::CallAdded(peer) => {
-                    extension::of_peer(&commands.subnet_add, peer, &variable)
+                    let call = extension::of_peer(&commands.subnet_add, peer, &variable);
+                    match run(call).await {
+                        Ok(_) => self.not_added.remove(&peer.subnet),
+                        Err(why) => self.not_added.insert(peer.subnet, why),
+                    };
                 }
                 Change::CallRemoved(peer) => {
-                    extension::of_peer(&commands.subnet_remove, peer, &variable)
+                    self.not_added.remove(&peer.subnet);
+                    // What it says is in the log, and the peer is gone.
+                    let _ = run(extension::of_peer(&commands.subnet_remove, peer, &variable)).await;
                 }
-                _ => continue,
-            };
-            self.call(call).await;
+                _ => {}
+            }
         }
     }
 
-    async fn call(&self, call: Option<Call>) {
-        let Some(call) = call else { return };
-        match run(call).await {
-            Ok(_) => self.board.solved(Part::Config),
-            Err(why) => self.board.problem(Part::Config, why),
+    /// Peers whose command has failed.
+    pub(super) fn refused_by_commands(&self) -> Vec<Refused> {
+        if self.not_added.is_empty() {
+            return Vec::new();
         }
+        let peers = self.board.peers();
+        let name = |subnet: &IpNet| peers.iter().find(|peer| peer.subnets.contains(subnet));
+        let refused = |(subnet, why): (&IpNet, &String)| Refused {
+            peer: name(subnet).map(|peer| peer.name.clone()).unwrap_or_default(),
+            subnet: Some(*subnet),
+            reason: why.clone(),
+        };
+        self.not_added.iter().map(refused).collect()
     }
 }
 
@@ -81,15 +93,17 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-async fn run(call: Call) -> Result<String, String> {
-    let name = call.argv.first().cloned().unwrap_or_default();
+/// What a command printed; nothing where there is none. What it says when it fails is logged as well.
+async fn run(call: Option<Call>) -> Result<Option<String>, String> {
+    let Some(Call { argv, env, stdin }) = call else { return Ok(None) };
+    let name = argv.first().cloned().unwrap_or_default();
     let ran = tokio::task::spawn_blocking(move || {
-        let Call { argv, env, stdin } = call;
         cni::exec::run_command(&argv, &env, stdin.as_bytes(), DEADLINE)
     });
-    match ran.await {
-        Ok(Ok(printed)) => Ok(String::from_utf8_lossy(&printed).into_owned()),
+    let printed = match ran.await {
+        Ok(Ok(printed)) => Ok(Some(String::from_utf8_lossy(&printed).into_owned())),
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err(format!("{name} could not be run")),
-    }
+    };
+    printed.inspect_err(|why| tracing::error!(%why, "a command of the backend's failed"))
 }

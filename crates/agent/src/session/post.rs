@@ -16,14 +16,15 @@ impl Worker {
     pub(super) async fn post(&mut self, session: &mut Session, outcome: &Outcome, is_repair: bool) {
         self.post_changes(outcome, is_repair);
         self.board.set_conflicts(outcome.conflicts.iter().map(ToString::to_string).collect());
-        self.board.set_refused(session.refused(outcome));
+        self.tell_commands(session, &outcome.changes).await;
+        let refused = session.refused(outcome).chain(self.refused_by_commands());
+        self.board.set_refused(refused.collect());
         if outcome.pod_mtu.is_some() && outcome.pod_mtu != session.pod_mtu {
             session.pod_mtu = outcome.pod_mtu;
             if session.has_begun {
                 self.tell_plugins(session);
             }
         }
-        self.tell_commands(session, &outcome.changes).await;
     }
 
     /// What was done, and what could not be.
@@ -71,8 +72,8 @@ impl Worker {
 }
 
 impl Session {
-    /// All peers that are not served, for whichever reason.
-    fn refused(&self, outcome: &Outcome) -> Vec<Refused> {
+    /// All peers that cannot be served, for whichever reason.
+    fn refused(&self, outcome: &Outcome) -> impl Iterator<Item = Refused> {
         let planned = outcome.refused.iter().map(|refusal| Refused {
             peer: refusal.peer.clone(),
             subnet: refusal.subnet,
@@ -83,7 +84,7 @@ impl Session {
             subnet: None,
             reason: why.clone(),
         });
-        planned.chain(bad).collect()
+        planned.chain(bad)
     }
 
     fn shown(&self, mark: &str, pod_mtu: u32) -> board::Session {

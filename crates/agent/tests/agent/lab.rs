@@ -3,6 +3,7 @@
 
 mod backends;
 mod bad_input;
+mod commands;
 mod etcd_faults;
 mod kubernetes;
 mod repairs;

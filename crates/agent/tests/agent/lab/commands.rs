@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Backends that leave packets to others: `extension` with real commands, and `alloc`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use agent::board::Refused;
+use serde_json::json;
+use testkit::{Node, Wire, in_netns, wait_for};
+
+use super::{Agent, Member, PATIENCE, Store, all_reach_all, etcd, network};
+
+const SUBNETS: &str = "/coreos.com/network/subnets/";
+
+/// A tunnel as flannel's page on extensions has it, and what each command was told.
+const SCRIPTS: [(&str, &str); 4] = [
+    (
+        "before",
+        "ip link add tunnel type vxlan id 7 dstport 8472 >&2
+        ip -o link show tunnel | grep -o 'ether [^ ]*' | cut -d' ' -f2",
+    ),
+    (
+        "after",
+        "note after $NETWORK $SUBNET $PUBLIC_IP $1
+        ip address add ${SUBNET%/*}/32 dev tunnel
+        ip link set tunnel up",
+    ),
+    (
+        "add",
+        "read mac; note add $SUBNET $PUBLIC_IP $mac
+        ip neigh add ${SUBNET%/*} lladdr $mac dev tunnel
+        bridge fdb add $mac dev tunnel self dst $PUBLIC_IP
+        ip route add $SUBNET via ${SUBNET%/*} dev tunnel onlink",
+    ),
+    (
+        "remove",
+        "read mac; note remove $SUBNET $PUBLIC_IP $mac
+        ip route del $SUBNET
+        bridge fdb del $mac dev tunnel self dst $PUBLIC_IP
+        ip neigh del ${SUBNET%/*} dev tunnel",
+    ),
+];
+
+fn write_scripts() -> String {
+    for (name, body) in SCRIPTS {
+        let note = "note() { echo $* >> /run/lab/$(ip netns identify)/calls; }";
+        let path = format!("/run/lab/{name}");
+        fs::write(&path, format!("#!/bin/sh -e\n{note}\n{body}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let backend = json!({
+        "Type": "extension",
+        "PreStartupCommand": "/run/lab/before",
+        "PostStartupCommand": "/run/lab/after $SUBNET",
+        "SubnetAddCommand": "/run/lab/add",
+        "SubnetRemoveCommand": "/run/lab/remove",
+    });
+    json!({"Network": "10.5.0.0/16", "Backend": backend}).to_string()
+}
+
+/// What the commands of a node were told.
+fn calls(node: &Node) -> Vec<String> {
+    let text = fs::read_to_string(node.dir().join("calls")).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+/// A node as the others' commands are told of it.
+fn told(member: &Member) -> String {
+    let subnet = member.agent().board.session().unwrap().lease.subnets[0];
+    let shown = member.node.ns.ip_json(&["link", "show", "tunnel"]);
+    format!(
+        "{subnet} 192.168.90.{} {}",
+        member.node.number(),
+        shown[0]["address"].as_str().unwrap()
+    )
+}
+
+#[test]
+fn commands_of_an_extension_make_a_tunnel() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        let wire = Wire::new();
+        let server = etcd();
+        let store = Store::etcd(&server, &write_scripts());
+        let nodes = [1, 2, 3].map(|number| wire.node(number, true, false)).into();
+        let mut members = network(nodes, &store);
+        all_reach_all(&members, PATIENCE);
+        let all: Vec<String> = members.iter().map(told).collect();
+        for (member, own) in members.iter().zip(&all) {
+            let [subnet, public, mac] = own.split(' ').collect::<Vec<_>>()[..] else { panic!() };
+            let key = format!("{SUBNETS}{}", subnet.replace('/', "-"));
+            let value = format!(
+                r#"{{"PublicIP":"{public}","PublicIPv6":null,"BackendType":"extension","BackendData":"{mac}"}}"#
+            );
+            assert!(server.entries(SUBNETS).contains(&(key, value)));
+            let others = all.iter().filter(|one| *one != own).map(|one| format!("add {one}"));
+            let after = format!("after 10.5.0.0/16 {subnet} {public} {subnet}");
+            let mut called = calls(&member.node);
+            assert_eq!(called.remove(0), after, "before it is told of others");
+            assert_eq!(called.len(), 2, "each once: {called:?}");
+            assert_eq!(BTreeSet::from_iter(called), others.collect());
+            assert_eq!(member.node.subnet_env()["FLANNEL_MTU"], "1500");
+        }
+
+        let gone = members.pop().unwrap();
+        let subnet = told(&gone).split(' ').next().unwrap().replace('/', "-");
+        drop(gone);
+        server.ctl(&["del", &format!("{SUBNETS}{subnet}")]);
+        let removed = format!("remove {}", all[2]);
+        for member in &members {
+            wait_for(&removed, PATIENCE, || calls(&member.node).last() == Some(&removed));
+        }
+        all_reach_all(&members, PATIENCE);
+    });
+}
+
+/// Flannel's first example, to the letter. What a command that fails says is told; the rest goes on.
+#[test]
+fn commands_that_fail_are_told() {
+    in_netns(|| {
+        let wire = Wire::new();
+        let conf = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "extension",
+            "SubnetAddCommand": "ip route add $SUBNET via $PUBLIC_IP",
+            "SubnetRemoveCommand": "ip route del $SUBNET via $PUBLIC_IP"}}"#;
+        let nodes = [1, 2].map(|number| wire.node(number, true, false)).into();
+        let store = Store::embedded(conf);
+        let mut members = network(nodes, &store);
+        all_reach_all(&members, PATIENCE);
+        let peer = members[1].agent().board.session().unwrap().lease.subnets[0];
+        drop(members[0].agent.take());
+        members[0].agent = Some(Agent::start(&members[0].node, &store));
+        members[0].agent().wait("the route to be there already", |status| {
+            let is_it = |one: &Refused| {
+                one.subnet.as_ref() == Some(&peer) && one.reason.contains("File exists")
+            };
+            status.ready && status.refused.iter().any(is_it)
+        });
+        all_reach_all(&members, PATIENCE);
+    });
+}
+
+#[test]
+fn alloc_gives_subnets_and_nothing_else() {
+    in_netns(|| {
+        let wire = Wire::new();
+        let server = etcd();
+        let conf = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "alloc"}}"#;
+        let nodes = [1, 2].map(|number| wire.node(number, true, false)).into();
+        let members = network(nodes, &Store::etcd(&server, conf));
+        for Member { node, .. } in &members {
+            let env = node.subnet_env();
+            let subnet = env["FLANNEL_SUBNET"].replace(".1/24", ".0-24");
+            let value =
+                format!(r#"{{"PublicIP":"192.168.90.{}","PublicIPv6":null}}"#, node.number());
+            let entry = (format!("{SUBNETS}{subnet}"), value);
+            assert!(server.entries(SUBNETS).contains(&entry), "{entry:?}");
+            assert_eq!(env["FLANNEL_MTU"], "1500");
+            assert_eq!(node.kernel(), BTreeSet::new());
+        }
+        assert_eq!(server.entries(SUBNETS).len(), 2);
+        assert!(!members[0].pod.reaches(&members[1].pod), "who makes routes is another");
+        let via = "ip route add SUBNET via 192.168.90.";
+        for (here, there) in [(0, 1), (1, 0)] {
+            let subnet = members[there].node.subnet_env()["FLANNEL_SUBNET"].replace(".1/", ".0/");
+            let number = members[there].node.number();
+            members[here].node.sh(&format!("{}{number}", via.replace("SUBNET", &subnet)));
+        }
+        all_reach_all(&members, PATIENCE);
+    });
+}
