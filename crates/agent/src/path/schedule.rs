@@ -69,8 +69,8 @@ impl<K: Clone + Ord + Hash> Schedule<K> {
     /// A peer that is to be checked as soon as may be.
     pub fn add(&mut self, key: K, now: Instant) {
         self.remove(&key);
-        self.peers.insert(key.clone(), Turn { at: None, misses: 0 });
-        self.put(&key, Rank::Now, now);
+        self.due.insert((Rank::Now, now, key.clone()));
+        self.peers.insert(key, Turn { at: Some((Rank::Now, now)), misses: 0 });
     }
 
     pub fn remove(&mut self, key: &K) {

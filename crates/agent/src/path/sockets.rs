@@ -6,7 +6,6 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsRawFd;
 
 use kernel::Family;
 use kernel::knock::KnockSocket;
