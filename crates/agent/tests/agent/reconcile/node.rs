@@ -12,7 +12,7 @@ use overlay::lease::Lease;
 use overlay::netconf::NetConf;
 use overlay::plan::{Network, Underlay};
 use serde_json::Value;
-use testkit::Ns;
+use testkit::{Ns, wait_for};
 
 /// For what the kernel thread does by itself.
 pub const SOON: Duration = Duration::from_secs(10);
@@ -41,12 +41,15 @@ pub fn forwarding() -> Vec<String> {
 }
 
 /// `eth0`, with a wire that ends in this namespace.
+///
+/// What changes by itself afterwards would be taken for a change of ours: addresses that the kernel makes
+/// and tries, and a pair whose ends have yet to see each other.
 pub fn make_eth0() {
-    // Addresses that are tried first look different for a moment.
-    std::fs::write("/proc/sys/net/ipv6/conf/default/accept_dad", "0").unwrap();
+    std::fs::write("/proc/sys/net/ipv6/conf/default/addr_gen_mode", "1").unwrap();
     ip("link add eth0 type veth peer name wire");
     ip("link set eth0 up");
     ip("link set wire up");
+    wait_for("both ends to be up", SOON, || ip("link show up").matches("state UP").count() == 2);
     ip("address add 172.16.0.1/12 dev eth0");
     ip("address add fd00:90::1/64 dev eth0 nodad");
 }
