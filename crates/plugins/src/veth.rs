@@ -2,6 +2,7 @@
 //! A veth pair between host and container, for the plugins that use one.
 
 use std::collections::HashSet;
+use std::fmt::Display;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 
@@ -26,19 +27,26 @@ pub struct Wanted {
     pub port: PortOptions,
 }
 
+/// The smallest MTU of IPv4.
+pub const LEAST_MTU: u32 = 68;
+
 /// The largest MTU of a pair.
 pub const MOST_MTU: u32 = 65535;
 
 /// The `mtu` of a configuration, where 0 means the kernel's choice.
-pub fn understand_mtu(mtu: u32, most: u32) -> Result<Option<u32>, Error> {
-    if mtu == 0 {
-        return Ok(None);
+pub fn understand_mtu(written: i64, most: u32) -> Result<Option<u32>, Error> {
+    match u32::try_from(written) {
+        Ok(0) => Ok(None),
+        Ok(mtu) if (LEAST_MTU..=most).contains(&mtu) => Ok(Some(mtu)),
+        _ => Err(wrong_mtu(written, most)),
     }
-    if !(68..=most).contains(&mtu) {
-        let msg = format!("key \"mtu\" is {mtu}, allowed are 68 to {most}, and 0 for the default");
-        return Err(Error::invalid_config(msg));
-    }
-    Ok(Some(mtu))
+}
+
+/// The error for one that is not allowed.
+pub fn wrong_mtu(written: i64, most: impl Display) -> Error {
+    Error::invalid_config(format!(
+        "key \"mtu\" is {written}, allowed are {LEAST_MTU} to {most}, and 0 for the default"
+    ))
 }
 
 /// A pair that was made.

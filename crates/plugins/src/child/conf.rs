@@ -9,9 +9,7 @@ use serde::Deserialize;
 use super::parent::Parent;
 use crate::fault::OrFault;
 use crate::pod::Dad;
-
-/// The smallest MTU of IPv4.
-const LEAST_MTU: u32 = 68;
+use crate::veth;
 
 /// What the network wants of a container's interface.
 #[derive(Debug, Clone)]
@@ -47,7 +45,7 @@ pub enum Mac {
 #[serde(default, rename_all = "camelCase")]
 struct ChildConf {
     master: String,
-    mtu: u32,
+    mtu: i64,
     link_in_container: bool,
     enabledad: bool,
     dns: Dns,
@@ -57,11 +55,13 @@ impl Child {
     /// Reads the shared keys. Without a `master` it is the interface of the default route.
     pub fn understand(request: &Request, kind: Kind<'static>, mac: Mac) -> Result<Child, Error> {
         let conf: ChildConf = request.conf()?;
+        let mtu = u32::try_from(conf.mtu);
+        let mtu = mtu.map_err(|_| veth::wrong_mtu(conf.mtu, "the MTU of the master"))?;
         Ok(Child {
             kind,
             parent: Parent::understand(&conf.master)?,
             in_container: conf.link_in_container,
-            mtu: Some(conf.mtu).filter(|mtu| *mtu != 0),
+            mtu: Some(mtu).filter(|mtu| *mtu != 0),
             mac,
             dad: if conf.enabledad { Dad::Wait } else { Dad::Skip },
             given: None,
@@ -77,15 +77,9 @@ impl Child {
 
     /// The MTU, which may not be above the master's: what is longer would be dropped there.
     pub fn mtu_on(&self, parent: &Link) -> Result<Option<u32>, Error> {
-        let Some(mtu) = self.mtu else { return Ok(None) };
-        if (LEAST_MTU..=parent.mtu).contains(&mtu) {
-            return Ok(Some(mtu));
-        }
-        let (most, name) = (parent.mtu, parent.name);
-        let msg = format!(
-            "key \"mtu\" is {mtu}, allowed are {LEAST_MTU} to {most}, which is the MTU of {name}, \
-             and 0 for the default"
-        );
-        Err(Error::invalid_config(msg))
+        let is_wrong = |mtu: &u32| !(veth::LEAST_MTU..=parent.mtu).contains(mtu);
+        let Some(wrong) = self.mtu.filter(is_wrong) else { return Ok(self.mtu) };
+        let most = format!("{}, which is the MTU of {}", parent.mtu, parent.name);
+        Err(veth::wrong_mtu(wrong.into(), most))
     }
 }

@@ -39,7 +39,7 @@ const CONTAINER: usize = 1;
 #[derive(Debug, Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
 struct PtpConf {
-    mtu: u32,
+    mtu: i64,
     dns: Dns,
 }
 

@@ -38,7 +38,7 @@ const MOST_MTU: u32 = 65521;
 #[serde(default, rename_all = "camelCase")]
 struct TapConf {
     multi_queue: bool,
-    mtu: u32,
+    mtu: i64,
     owner: Option<u32>,
     group: Option<u32>,
     selinux_context: String,

@@ -52,6 +52,7 @@ fn wrong_types(world: &World) -> Vec<Bad> {
     let range = |range: Value| host_local(&json!({"ranges": [[range]]}));
     vec![
         config(world, &bridge(&json!({"mtu": "abc"})), 7, "\"mtu\" is \"abc\""),
+        config(world, &bridge(&json!({"mtu": -1})), 7, "\"mtu\" is -1, allowed are 68 to 65535"),
         config(world, &bridge(&json!({"mtu": 67})), 7, "\"mtu\" is 67, allowed are 68 to 65535"),
         config(world, &ptp(&json!({"mtu": 70000})), 7, "\"mtu\" is 70000"),
         config(world, &bridge(&json!({"ipam": "host-local"})), 7, "\"ipam\" is \"host-local\""),

@@ -55,7 +55,7 @@ struct BridgeConf {
     is_gateway: bool,
     is_default_gateway: bool,
     force_address: bool,
-    mtu: u32,
+    mtu: i64,
     hairpin_mode: bool,
     promisc_mode: bool,
     macspoofchk: bool,

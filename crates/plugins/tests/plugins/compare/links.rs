@@ -68,7 +68,7 @@ fn thorough(conf: Conf) -> Vec<Case> {
             .netns("/run/netns/nowhere")
             .fails(3, "nowhere"),
         case(conf, "mtu is a text", &json!({"mtu": "abc"})).fails(7, "mtu"),
-        case(conf, "mtu is negative", &json!({"mtu": -1})).fails(7, "mtu"),
+        case(conf, "mtu is negative", &json!({"mtu": -1})).fails(7, "is -1, allowed are 68 to"),
         case(conf, "master is a number", &json!({"master": 7})).fails(7, "master"),
         case(conf, "mtu of the master", &json!({"mtu": 1500})),
         case(conf, "CHECK without the interface", &json!({}))
