@@ -93,10 +93,12 @@ fn check(request: &Request) -> Result<(), Error> {
 fn status(request: &Request) -> Result<(), Error> {
     let conf = HostLocal::understand(request)?;
     read_dns(&conf).map_err(|error| Error { code: Code::NOT_AVAILABLE, ..error })?;
-    let store = Store::open_existing(&conf.data_dir, &request.network).map_err(fault)?;
+    let unusable = |cause| Error { code: Code::NOT_AVAILABLE, ..fault(cause) };
+    store::require_writable(&conf.data_dir, &request.network).map_err(unusable)?;
+    let store = Store::open_existing(&conf.data_dir, &request.network).map_err(unusable)?;
     let Some(store) = store else { return Ok(()) };
     for set in &conf.sets {
-        if store.is_exhausted(set).map_err(fault)? {
+        if store.is_exhausted(set).map_err(unusable)? {
             let msg = format!("no IP addresses available in range set: {set}");
             let hint = "containers that are gone still hold addresses until DEL or GC frees them";
             return Err(Error::new(Code::NOT_AVAILABLE, msg).with_details(hint));

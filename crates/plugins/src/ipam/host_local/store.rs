@@ -24,6 +24,8 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use ::ipam::{RangeSet, choose};
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
 
 pub use allocate::allocate;
 pub use error::Error;
@@ -313,6 +315,21 @@ fn network_dir(data_dir: &Path, network: &str) -> Result<PathBuf, Error> {
         return Err(Error::Network { name: network.to_owned() });
     }
     Ok(data_dir.join(network))
+}
+
+/// Whether an ADD could write reservations, for STATUS: nothing that is missing is made.
+pub fn require_writable(data_dir: &Path, network: &str) -> Result<(), Error> {
+    let path = network_dir(data_dir, network)?;
+    // The first that is there has to take the others.
+    for directory in path.ancestors() {
+        // With a slash at its end, which refuses a file.
+        match access(directory.join(""), Access::WRITE_OK | Access::EXEC_OK) {
+            Err(Errno::NOENT) => {}
+            Err(cause) => return Err(doing("write to directory", directory)(cause.into())),
+            Ok(()) => break,
+        }
+    }
+    Ok(())
 }
 
 /// Opens the lock file, without the lock; "not found" means that the directory is missing.

@@ -45,6 +45,25 @@ fn status_tells_of_a_range_that_is_used_up() {
 }
 
 #[test]
+fn status_tells_of_a_directory_that_cannot_be_used() {
+    in_netns(|| {
+        let world = World::new(&Plugins::ours(), 1);
+        std::fs::write("/run/file", "").unwrap();
+        std::fs::create_dir_all("/run/fixed/net").unwrap();
+        run("mount", &["-t", "tmpfs", "-o", "ro", "tmpfs", "/run/fixed/net"]);
+        for (dir, words) in [
+            ("/run/file", "write to directory /run/file/net"),
+            ("/run/fixed", "write to directory /run/fixed/net"),
+            ("/run/fixed/net/a/b", "write to directory /run/fixed/net"),
+        ] {
+            let call = world.call(&host_local(&json!({"dataDir": dir})), 1);
+            call.status().fails_with(50, words);
+            call.add().fails_with(5, "/run/");
+        }
+    });
+}
+
+#[test]
 fn status_tells_what_is_wrong_with_the_network() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
