@@ -36,10 +36,15 @@ pub fn scan(dir: &Path) -> Result<Vec<Found>, cni::Error> {
 
 /// The network of this name; the error says which ones there are instead.
 pub fn load(dir: &Path, name: &str) -> Result<NetworkList> {
+    find(dir, name)?.map_or_else(|| missing(dir, name), Ok)
+}
+
+/// The same; none where no file is about it.
+pub fn find(dir: &Path, name: &str) -> Result<Option<NetworkList>> {
     let found = scan(dir)?;
     let is_it = |found: &&Found| found.list.as_ref().is_ok_and(|list| list.name == name);
     if let Some(Found { list: Ok(list), .. }) = found.iter().find(is_it) {
-        return Ok(list.clone());
+        return Ok(Some(list.clone()));
     }
     let is_its_file = |found: &&Found| found.list.is_err() && is_about(&found.file, name);
     if let Some(Found { list: Err(error), .. }) = found.iter().find(is_its_file) {
@@ -47,6 +52,12 @@ pub fn load(dir: &Path, name: &str) -> Result<NetworkList> {
             .hint(|| REPAIR.to_owned())
             .with_context(|| format!("the configuration of network {name:?} is broken"));
     }
+    Ok(None)
+}
+
+/// The error for a network that is not there.
+pub fn missing<T>(dir: &Path, name: &str) -> Result<T> {
+    let found = scan(dir)?;
     let missing = format!("there is no network {name:?} in {}", dir.display());
     let broken: Vec<String> = found.iter().filter_map(fault).collect();
     Err(cni::Error::invalid_config(missing).with_details(broken.join("\n")))

@@ -95,19 +95,20 @@ impl Asked {
         Ok(Asked { host: place::host(&attach.places), list, container })
     }
 
-    /// The same for an attachment that may have outlived its network's file.
-    fn read_or_recall(attach: &Attach) -> Result<Asked> {
+    /// The same for an attachment that may have outlived its network's file; none where the cache has
+    /// forgotten it, too.
+    fn read_or_recall(attach: &Attach) -> Result<Option<Asked>> {
+        let Attach { network, places, .. } = attach;
         let container = container(attach)?;
-        let host = place::host(&attach.places);
-        let loaded = config::load(&attach.places.conf_dir, &attach.network);
-        let list = loaded.or_else(|error| {
-            let runtime = place::runtime(&host, &attach.places);
-            let entry = runtime.cached(&attach.network, &container);
-            recall(&attach.network, &attach.places, entry.as_slice()).ok_or_else(|| {
-                error.context(format!("nothing is known of {}", about(&container, &attach.network)))
-            })
-        })?;
-        Ok(Asked { host, list, container })
+        let host = place::host(places);
+        let mut found = config::find(&places.conf_dir, network);
+        if !matches!(found, Ok(Some(_))) {
+            let entry = place::runtime(&host, places).cached(network, &container);
+            let recalled = recall(network, places, entry.as_slice());
+            found = recalled.map_or(found, |list| Ok(Some(list)));
+        }
+        let list = found.with_context(|| unknown(&container, network))?;
+        Ok(list.map(|list| Asked { host, list, container }))
     }
 
     /// What the errors of a verb are about.
@@ -116,19 +117,27 @@ impl Asked {
     }
 
     fn done(&self, what: &str, started: Instant, format: Format) -> Result<()> {
-        let took = started.elapsed();
-        if format == Format::Json {
-            return output::print_json(&json!({
-                "network": self.list.name,
-                "containerID": self.container.id,
-                "ifname": self.container.ifname,
-                "tookMicros": micros(took),
-            }));
-        }
-        let Container { ifname, netns, .. } = &self.container;
-        let (name, took) = (&self.list.name, output::duration(took));
-        output::print(&format!("{name}: {ifname} of {netns} {what} in {took}\n"))
+        done(&self.list.name, &self.container, what, started, format)
     }
+}
+
+fn done(
+    network: &str,
+    Container { id, ifname, netns, .. }: &Container,
+    what: &str,
+    started: Instant,
+    format: Format,
+) -> Result<()> {
+    let took = started.elapsed();
+    if format == Format::Json {
+        return output::print_json(&json!({
+            "network": network,
+            "containerID": id,
+            "ifname": ifname,
+            "tookMicros": micros(took),
+        }));
+    }
+    output::print(&format!("{network}: {ifname} of {netns} {what} in {}\n", output::duration(took)))
 }
 
 /// Takes from the cache what the command line does not say of a container, and tells whether the cache
@@ -148,6 +157,10 @@ fn complete(container: &mut Container, network: &str, runtime: &Runtime) -> bool
 
 fn about(Container { ifname, netns, .. }: &Container, network: &str) -> String {
     format!("{ifname} of {netns} on network {network:?}")
+}
+
+fn unknown(container: &Container, network: &str) -> String {
+    format!("nothing is known of {}", about(container, network))
 }
 
 /// The network as it was at the time of the first ADD of these.
@@ -223,7 +236,10 @@ fn del_command(attach: &Attach) -> String {
 }
 
 fn check(attach: &Attach, format: Format) -> Result<()> {
-    let mut asked = Asked::read_or_recall(attach)?;
+    let Some(mut asked) = Asked::read_or_recall(attach)? else {
+        let unknown = unknown(&container(attach)?, &attach.network);
+        return config::missing(&attach.places.conf_dir, &attach.network).context(unknown);
+    };
     place::require_netns(Path::new(&asked.container.netns))?;
     let runtime = place::runtime(&asked.host, &attach.places);
     let is_known = complete(&mut asked.container, &asked.list.name, &runtime);
@@ -238,7 +254,14 @@ fn check(attach: &Attach, format: Format) -> Result<()> {
 }
 
 fn del(attach: &Attach, format: Format) -> Result<()> {
-    let mut asked = Asked::read_or_recall(attach)?;
+    let started = Instant::now();
+    let Some(mut asked) = Asked::read_or_recall(attach)? else {
+        // As after an earlier DEL, and the end of its network.
+        let (container, dir) = (container(attach)?, attach.places.conf_dir.display());
+        let unknown = unknown(&container, &attach.network);
+        report::warn(&format!("{unknown}, and there is no such network in {dir}"));
+        return done(&attach.network, &container, "was not attached", started, format);
+    };
     let runtime = place::runtime(&asked.host, &attach.places);
     let was_known = complete(&mut asked.container, &asked.list.name, &runtime);
     let started = Instant::now();

@@ -188,7 +188,8 @@ fn attachments_outlive_the_networks_file() {
         assert!(said.contains("the cache's copy is used"), "{said}");
         assert!(conf.taken("mynet").is_empty());
         assert_eq!(links(), ["mynet0"]);
-        assert_eq!(fails_json(&["net", "del", "mynet", "blue", &conf.flag()])["code"], 7);
+        assert_eq!(ok_json(&["net", "del", "mynet", "blue", &conf.flag()])["network"], "mynet");
+        assert_eq!(fails_json(&["net", "check", "mynet", "blue", &conf.flag()])["code"], 7);
     });
 }
 

@@ -61,9 +61,14 @@ fn what_was_never_attached_is_called_so() {
         let said = ok(&["net", "del", "mynet", "blue", &conf.flag()]);
         assert!(said.contains("eth0 of /run/netns/blue was not attached; "), "{said}");
         fs::remove_file(conf.net_d().join("10-bridge.conflist")).unwrap();
+        let nothing = "nothing is known of eth0 of /run/netns/blue on network \"mynet\"";
+        let why = fails(&["net", "check", "mynet", "blue", &conf.flag()]);
+        assert!(why.contains(&format!("error: {nothing}\n")), "{why}");
+        let said = warned(&["net", "del", "mynet", "blue", &conf.flag()]);
+        assert!(said.contains(&format!("warning: {nothing}, and there is no such net")), "{said}");
+        conf.write("10-mynet.conflist", "{");
         let why = fails(&["net", "del", "mynet", "blue", &conf.flag()]);
-        let expected = "error: nothing is known of eth0 of /run/netns/blue on network \"mynet\"\n";
-        assert!(why.contains(expected), "{why}");
+        assert!(why.contains("the configuration of network \"mynet\" is broken"), "{why}");
     });
 }
 
