@@ -12,7 +12,19 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::lab::{LONG, View, block_on, done, events};
-use crate::server::{EtcdLab, Server, client, compact};
+use crate::server::{Server, client, compact};
+
+/// Runs a test with so many servers of etcd's.
+fn with_servers(count: u16, test: impl AsyncFnOnce(&mut [Server])) {
+    in_netns(|| {
+        require!(Program("etcd"), Program("etcdctl"));
+        let dir = tempfile::tempdir().unwrap();
+        let mut servers = Server::cluster(dir.path(), count);
+        servers.iter_mut().for_each(Server::start);
+        servers.iter().for_each(Server::wait);
+        block_on(test(&mut servers));
+    });
+}
 
 /// Follows a watch through errors until everything up to a revision was seen, or it says compacted.
 async fn follow(view: &mut View, watch: &mut dyn Watch, from: u64, until: u64) -> Option<u64> {
@@ -53,188 +65,158 @@ fn writer(store: Etcd, name: &'static str, stop: Arc<AtomicBool>) -> JoinHandle<
 
 #[test]
 fn killed_and_restarted_during_churn() {
-    in_netns(|| {
-        let mut lab = EtcdLab::start();
-        let server = &mut lab.server;
-        block_on(async {
-            let store = client(&[server]);
-            let (mut view, from) = View::list(&store, "k/").await;
-            let mut watch = store.watch("k/", from);
-            let stop = Arc::new(AtomicBool::new(false));
-            let writers = ["a", "b"].map(|name| writer(client(&[server]), name, Arc::clone(&stop)));
-            for _ in 0..3 {
-                sleep(Duration::from_millis(300)).await;
-                server.kill();
-                sleep(Duration::from_millis(300)).await;
-                server.start();
-                server.wait();
-            }
-            sleep(Duration::from_millis(500)).await;
-            stop.store(true, Ordering::Relaxed);
-            let mut acknowledged = Vec::new();
-            for writer in writers {
-                acknowledged.extend(timeout(LONG, writer).await.unwrap().unwrap());
-            }
-            assert!(acknowledged.len() > 10, "{acknowledged:?}");
-            let last = done(store.create("k/last", b"", None).await);
-            follow(&mut view, &mut *watch, from.0, last.0).await.unwrap();
-            assert_eq!(view, View::list(&store, "k/").await.0);
-            for key in acknowledged {
-                assert!(view.0.contains_key(&key), "{key} is lost");
-            }
-        });
+    with_servers(1, async |servers| {
+        let server = &mut servers[0];
+        let store = client(&[server]);
+        let (mut view, from) = View::list(&store, "k/").await;
+        let mut watch = store.watch("k/", from);
+        let stop = Arc::new(AtomicBool::new(false));
+        let writers = ["a", "b"].map(|name| writer(client(&[server]), name, Arc::clone(&stop)));
+        for _ in 0..3 {
+            sleep(Duration::from_millis(300)).await;
+            server.kill();
+            sleep(Duration::from_millis(300)).await;
+            server.start();
+            server.wait();
+        }
+        sleep(Duration::from_millis(500)).await;
+        stop.store(true, Ordering::Relaxed);
+        let mut acknowledged = Vec::new();
+        for writer in writers {
+            acknowledged.extend(timeout(LONG, writer).await.unwrap().unwrap());
+        }
+        assert!(acknowledged.len() > 10, "{acknowledged:?}");
+        let last = done(store.create("k/last", b"", None).await);
+        follow(&mut view, &mut *watch, from.0, last.0).await.unwrap();
+        assert_eq!(view, View::list(&store, "k/").await.0);
+        for key in acknowledged {
+            assert!(view.0.contains_key(&key), "{key} is lost");
+        }
     });
 }
 
 /// A node that could not reach etcd while others changed everything and history was forgotten.
 #[test]
 fn compacted_while_away() {
-    in_netns(|| {
-        let mut lab = EtcdLab::start();
-        let server = &mut lab.server;
-        block_on(async {
-            let store = client(&[server]);
-            let first = done(store.create("k", b"1", None).await);
-            let mut watch = store.watch("k", first);
-            let second = done(store.swap("k", b"2", first, None).await);
-            assert_eq!(events(&mut *watch, 1).await[0].revision(), second);
-            // We hear nothing from it; others do, later.
-            server.kill();
-            let error = watch.next().await.unwrap_err();
-            assert!(error.can_retry(), "{error:?}");
-            server.start();
-            server.wait();
-            server.ctl(&["put", "k", "3"]);
-            server.ctl(&["put", "k", "4"]);
-            compact(server).await;
-            let seen = loop {
-                match timeout(LONG, watch.next()).await.unwrap() {
-                    Ok(seen) => break seen,
-                    Err(error) => assert!(error.can_retry(), "{error:?}"),
-                }
-            };
-            assert_eq!(seen, Watched::Compacted);
-            let (view, revision) = View::list(&store, "k").await;
-            assert_eq!(view.0["k"].0, b"4");
-            let mut watch = store.watch("k", revision);
-            server.ctl(&["del", "k"]);
-            events(&mut *watch, 1).await;
-        });
+    with_servers(1, async |servers| {
+        let server = &mut servers[0];
+        let store = client(&[server]);
+        let first = done(store.create("k", b"1", None).await);
+        let mut watch = store.watch("k", first);
+        let second = done(store.swap("k", b"2", first, None).await);
+        assert_eq!(events(&mut *watch, 1).await[0].revision(), second);
+        // We hear nothing from it; others do, later.
+        server.kill();
+        let error = watch.next().await.unwrap_err();
+        assert!(error.can_retry(), "{error:?}");
+        server.start();
+        server.wait();
+        server.ctl(&["put", "k", "3"]);
+        server.ctl(&["put", "k", "4"]);
+        compact(server).await;
+        let seen = loop {
+            match timeout(LONG, watch.next()).await.unwrap() {
+                Ok(seen) => break seen,
+                Err(error) => assert!(error.can_retry(), "{error:?}"),
+            }
+        };
+        assert_eq!(seen, Watched::Compacted);
+        let (view, revision) = View::list(&store, "k").await;
+        assert_eq!(view.0["k"].0, b"4");
+        let mut watch = store.watch("k", revision);
+        server.ctl(&["del", "k"]);
+        events(&mut *watch, 1).await;
     });
 }
 
 /// The data was lost: revisions start again below those that we know.
 #[test]
 fn wiped_while_away() {
-    in_netns(|| {
-        let mut lab = EtcdLab::start();
-        let server = &mut lab.server;
-        block_on(async {
-            let store = client(&[server]);
-            let mut newest = done(store.create("k", b"", None).await);
-            for _ in 0..20 {
-                newest = done(store.swap("k", b"", newest, None).await);
-            }
-            let mut watch = store.watch("k", newest);
-            assert!(timeout(Duration::from_millis(200), watch.next()).await.is_err());
-            server.wipe();
-            server.start();
-            server.wait();
-            let mut view = View::default();
-            assert_eq!(follow(&mut view, &mut *watch, newest.0, u64::MAX).await, None);
-            assert_eq!(View::list(&store, "").await.0, View::default());
-        });
+    with_servers(1, async |servers| {
+        let server = &mut servers[0];
+        let store = client(&[server]);
+        let mut newest = done(store.create("k", b"", None).await);
+        for _ in 0..20 {
+            newest = done(store.swap("k", b"", newest, None).await);
+        }
+        let mut watch = store.watch("k", newest);
+        assert!(timeout(Duration::from_millis(200), watch.next()).await.is_err());
+        server.wipe();
+        server.start();
+        server.wait();
+        let mut view = View::default();
+        assert_eq!(follow(&mut view, &mut *watch, newest.0, u64::MAX).await, None);
+        assert_eq!(View::list(&store, "").await.0, View::default());
     });
 }
 
 #[test]
 fn leader_is_lost_and_found() {
-    in_netns(|| {
-        require!(Program("etcd"), Program("etcdctl"));
-        let dir = tempfile::tempdir().unwrap();
-        let mut servers = Server::cluster(dir.path(), 3);
-        servers.iter_mut().for_each(Server::start);
-        servers.iter().for_each(Server::wait);
-        block_on(async {
-            let store = client(&servers.iter().collect::<Vec<_>>());
-            let (mut view, from) = View::list(&store, "k/").await;
-            let mut watch = store.watch("k/", from);
-            let stop = Arc::new(AtomicBool::new(false));
-            let second = client(&servers.iter().rev().collect::<Vec<_>>());
-            let writing = writer(second, "a", Arc::clone(&stop));
-            for _ in 0..3 {
-                sleep(Duration::from_millis(500)).await;
-                let leader = leader(&servers);
-                servers[leader].kill();
-                sleep(Duration::from_secs(2)).await;
-                servers[leader].start();
-                servers[leader].wait();
-            }
-            stop.store(true, Ordering::Relaxed);
-            let acknowledged = timeout(LONG, writing).await.unwrap().unwrap();
-            let last = done(store.create("k/last", b"", None).await);
-            follow(&mut view, &mut *watch, from.0, last.0).await.unwrap();
-            assert_eq!(view, View::list(&store, "k/").await.0);
-            assert!(acknowledged.iter().all(|key| view.0.contains_key(key)));
-        });
+    with_servers(3, async |servers| {
+        let store = client(&servers.iter().collect::<Vec<_>>());
+        let (mut view, from) = View::list(&store, "k/").await;
+        let mut watch = store.watch("k/", from);
+        let stop = Arc::new(AtomicBool::new(false));
+        let second = client(&servers.iter().rev().collect::<Vec<_>>());
+        let writing = writer(second, "a", Arc::clone(&stop));
+        for _ in 0..3 {
+            sleep(Duration::from_millis(500)).await;
+            let leader = leader(servers);
+            servers[leader].kill();
+            sleep(Duration::from_secs(2)).await;
+            servers[leader].start();
+            servers[leader].wait();
+        }
+        stop.store(true, Ordering::Relaxed);
+        let acknowledged = timeout(LONG, writing).await.unwrap().unwrap();
+        let last = done(store.create("k/last", b"", None).await);
+        follow(&mut view, &mut *watch, from.0, last.0).await.unwrap();
+        assert_eq!(view, View::list(&store, "k/").await.0);
+        assert!(acknowledged.iter().all(|key| view.0.contains_key(key)));
     });
 }
 
 /// Two of three are gone: nothing can be written or watched, and that is said. Then they come back.
 #[test]
 fn majority_is_lost_and_found() {
-    in_netns(|| {
-        require!(Program("etcd"), Program("etcdctl"));
-        let dir = tempfile::tempdir().unwrap();
-        let mut servers = Server::cluster(dir.path(), 3);
-        servers.iter_mut().for_each(Server::start);
-        servers.iter().for_each(Server::wait);
-        block_on(async {
-            let store = client(&servers.iter().collect::<Vec<_>>());
-            let first = done(store.create("k", b"1", None).await);
-            let mut watch = store.watch("k", first);
-            assert!(timeout(Duration::from_millis(200), watch.next()).await.is_err());
-            servers[0].kill();
-            servers[1].kill();
-            let error = timeout(LONG, watch.next()).await.unwrap().unwrap_err();
-            assert!(error.can_retry(), "{error:?}");
-            let error = store.swap("k", b"2", first, None).await.unwrap_err();
-            assert!(error.can_retry(), "{error:?}");
-            servers[0].start();
-            servers[0].wait();
-            let second = done(store.swap("k", b"2", first, None).await);
-            let mut view = View::list(&store, "none").await.0;
-            follow(&mut view, &mut *watch, first.0, second.0).await.unwrap();
-            assert_eq!(view.0["k"].0, b"2");
-        });
+    with_servers(3, async |servers| {
+        let store = client(&servers.iter().collect::<Vec<_>>());
+        let first = done(store.create("k", b"1", None).await);
+        let mut watch = store.watch("k", first);
+        assert!(timeout(Duration::from_millis(200), watch.next()).await.is_err());
+        servers[0].kill();
+        servers[1].kill();
+        let error = timeout(LONG, watch.next()).await.unwrap().unwrap_err();
+        assert!(error.can_retry(), "{error:?}");
+        let error = store.swap("k", b"2", first, None).await.unwrap_err();
+        assert!(error.can_retry(), "{error:?}");
+        servers[0].start();
+        servers[0].wait();
+        let second = done(store.swap("k", b"2", first, None).await);
+        let mut view = View::list(&store, "none").await.0;
+        follow(&mut view, &mut *watch, first.0, second.0).await.unwrap();
+        assert_eq!(view.0["k"].0, b"2");
     });
 }
 
 /// A server that hangs takes connections and does not answer; it is passed over.
 #[test]
 fn hung_server_is_left() {
-    in_netns(|| {
-        require!(Program("etcd"), Program("etcdctl"));
-        let dir = tempfile::tempdir().unwrap();
-        let mut servers = Server::cluster(dir.path(), 3);
-        servers.iter_mut().for_each(Server::start);
-        servers.iter().for_each(Server::wait);
-        block_on(async {
-            let hung = (leader(&servers) + 1) % 3;
-            let others: Vec<_> = (0..3).filter(|number| *number != hung).collect();
-            let store = client(&servers.iter().collect::<Vec<_>>());
-            let mut at = done(client(&[&servers[others[0]]]).create("k", b"1", None).await);
-            let mut watch = store.watch("k", at);
-            let process = servers[hung].process().to_string();
-            run("kill", &["-STOP", &process]);
-            for value in [b"2", b"3", b"4"] {
-                at = done(client(&[&servers[others[0]]]).swap("k", value, at, None).await);
-                let seen = timeout(LONG, events(&mut *watch, 1)).await.unwrap();
-                assert_eq!(seen[0].revision(), at);
-                assert_eq!(store.get("k").await.unwrap().unwrap().value, value);
-            }
-            run("kill", &["-CONT", &process]);
-        });
+    with_servers(3, async |servers| {
+        let hung = (leader(servers) + 1) % 3;
+        let others: Vec<_> = (0..3).filter(|number| *number != hung).collect();
+        let store = client(&servers.iter().collect::<Vec<_>>());
+        let mut at = done(client(&[&servers[others[0]]]).create("k", b"1", None).await);
+        let mut watch = store.watch("k", at);
+        let process = servers[hung].process().to_string();
+        run("kill", &["-STOP", &process]);
+        for value in [b"2", b"3", b"4"] {
+            at = done(client(&[&servers[others[0]]]).swap("k", value, at, None).await);
+            let seen = timeout(LONG, events(&mut *watch, 1)).await.unwrap();
+            assert_eq!(seen[0].revision(), at);
+            assert_eq!(store.get("k").await.unwrap().unwrap().value, value);
+        }
+        run("kill", &["-CONT", &process]);
     });
 }
 
