@@ -17,6 +17,7 @@ mod ns;
 mod pinging;
 mod place;
 mod probe;
+mod recorded;
 mod wait;
 
 pub use self::api_server::ApiServer;
@@ -31,4 +32,5 @@ pub use self::ns::Ns;
 pub use self::pinging::Pinging;
 pub use self::place::{go_plugins, kubernetes, plugin_program, target_dir};
 pub use self::probe::{can_ping, ping};
+pub use self::recorded::Recorded;
 pub use self::wait::{wait_for, wait_some};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Fed with the keys and values of real flannel nodes, a plan is what flannel had made of them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use ipam::subnet_env::SubnetEnv;
@@ -15,112 +15,60 @@ use overlay::difference::{
 use overlay::lease::Lease;
 use overlay::netconf::{NetConf, NetConfConf};
 use overlay::plan::{DeviceKind, Node, Peer, Plan, Route, Underlay, VxlanDevice, plan};
+use testkit::Recorded;
 
-/// One file: the lines of each section.
-struct Recorded {
-    sections: BTreeMap<String, Vec<String>>,
+fn conf(recorded: &Recorded) -> NetConf {
+    NetConfConf::read(recorded.conf()).unwrap().pools().unwrap();
+    NetConf::parse(recorded.conf()).unwrap()
 }
 
-impl Recorded {
-    fn read(text: &str) -> Self {
-        let mut sections: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        let mut section = "head".to_owned();
-        for line in text.lines() {
-            match line.strip_prefix("--- ") {
-                Some(name) => section = name.to_owned(),
-                None => sections.entry(section.clone()).or_default().push(line.to_owned()),
-            }
+fn env(recorded: &Recorded) -> String {
+    recorded.lines("head")[1..].iter().map(|line| format!("{line}\n")).collect()
+}
+
+/// Keys and leases; values are written as they were read.
+fn leases(recorded: &Recorded) -> Vec<(&str, Lease)> {
+    let read = |(key, value): (_, &str)| {
+        let lease = Lease::parse(key, value.as_bytes()).unwrap();
+        assert_eq!(lease.attributes.print(), value);
+        assert!(key.ends_with(&format!("/{}", lease.key())), "{key}");
+        (key, lease)
+    };
+    recorded.leases().map(read).collect()
+}
+
+fn underlay(recorded: &Recorded) -> Underlay {
+    let line = recorded.lines("addr").iter().find(|line| line.starts_with("eth0")).unwrap();
+    let nets: Vec<IpNet> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
+    let name: IfName = "eth0".parse().unwrap();
+    let near = (1..=3).flat_map(|n| [format!("192.168.90.{n}"), format!("fd00:90::{n}")]);
+    let on_link: HashMap<IpAddr, IfName> =
+        near.map(|address| (address.parse().unwrap(), name)).collect();
+    let mut addresses = Addresses::default();
+    for net in nets.iter().rev() {
+        match net.addr() {
+            IpAddr::V4(address) => addresses.v4 = Some(address),
+            IpAddr::V6(address) => addresses.v6 = Some(address),
         }
-        Self { sections }
     }
+    Underlay { name, index: IfIndex(2), mtu: 1500, addresses, on_link }
+}
 
-    fn lines(&self, section: &str) -> &[String] {
-        self.sections.get(section).map_or(&[], Vec::as_slice)
-    }
-
-    fn conf(&self) -> NetConf {
-        let conf = self.lines("head")[0].strip_prefix("conf: ").unwrap();
-        NetConfConf::read(conf).unwrap().pools().unwrap();
-        NetConf::parse(conf).unwrap()
-    }
-
-    fn env(&self) -> String {
-        self.lines("head")[1..].iter().map(|line| format!("{line}\n")).collect()
-    }
-
-    /// Keys and leases; values are written as they were read.
-    fn leases(&self) -> Vec<(String, Lease)> {
-        let pairs = self.lines("keys").chunks(2);
-        pairs
-            .map(|pair| {
-                let lease = Lease::parse(&pair[0], pair[1].as_bytes()).unwrap();
-                assert_eq!(lease.attributes.print(), pair[1]);
-                assert!(pair[0].ends_with(&format!("/{}", lease.key())), "{}", pair[0]);
-                (pair[0].clone(), lease)
-            })
-            .collect()
-    }
-
-    fn underlay(&self) -> Underlay {
-        let line = self.lines("addr").iter().find(|line| line.starts_with("eth0")).unwrap();
-        let nets: Vec<IpNet> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
-        let name: IfName = "eth0".parse().unwrap();
-        let near = (1..=3).flat_map(|n| [format!("192.168.90.{n}"), format!("fd00:90::{n}")]);
-        let on_link: HashMap<IpAddr, IfName> =
-            near.map(|address| (address.parse().unwrap(), name)).collect();
-        let mut addresses = Addresses::default();
-        for net in nets.iter().rev() {
-            match net.addr() {
-                IpAddr::V4(address) => addresses.v4 = Some(address),
-                IpAddr::V6(address) => addresses.v6 = Some(address),
-            }
-        }
-        Underlay { name, index: IfIndex(2), mtu: 1500, addresses, on_link }
-    }
-
-    /// The plan of the node that the file was recorded on, and its own lease.
-    fn plan(&self) -> (Plan, Lease) {
-        let (conf, leases, underlay) = (self.conf(), self.leases(), self.underlay());
-        let is_own =
-            |lease: &&(String, Lease)| lease.1.attributes.public.v4 == underlay.addresses.v4;
-        let own = leases.iter().find(is_own).unwrap();
-        let peers: Vec<Peer<'_>> = leases
-            .iter()
-            .filter(|lease| lease.0 != own.0)
-            .map(|(name, lease)| Peer { name, since: 0, lease })
-            .collect();
-        assert!(!peers.is_empty());
-        let node = Node { conf: &conf, lease: &own.1, underlay: &underlay };
-        let plan = plan(&node, &peers).unwrap();
-        assert_eq!(plan.refused, []);
-        (plan, own.1.clone())
-    }
-
-    /// Routes of the network, but not the kernel's own.
-    fn routes(&self) -> BTreeSet<String> {
-        let lines = self.lines("route").iter().chain(self.lines("route6"));
-        let ours = lines.filter(|line| line.starts_with("10.5.") || line.starts_with("fd00:5:"));
-        ours.filter(|line| !line.contains("proto kernel")).cloned().collect()
-    }
-
-    fn on_flannel(&self, section: &str, word: &str) -> BTreeSet<String> {
-        let lines = self.lines(section).iter().filter(|line| line.contains("dev flannel"));
-        let lines = lines.filter(|line| line.to_lowercase().ends_with(word));
-        lines.map(|line| line.to_lowercase()).collect()
-    }
-
-    /// Name and address, without those that the kernel gives by itself.
-    fn addresses(&self) -> BTreeSet<String> {
-        let lines = self.lines("addr").iter().filter(|line| line.starts_with("flannel"));
-        lines
-            .flat_map(|line| {
-                let mut words = line.split(' ');
-                let name = words.next().unwrap().to_owned();
-                words.skip(1).map(move |word| format!("{name} {word}"))
-            })
-            .filter(|line| !line.contains(" fe80:"))
-            .collect()
-    }
+/// The plan of the node that the file was recorded on, and its own lease.
+fn plan_of(recorded: &Recorded) -> (Plan, Lease) {
+    let (conf, leases, underlay) = (conf(recorded), leases(recorded), underlay(recorded));
+    let is_own = |lease: &&(&str, Lease)| lease.1.attributes.public.v4 == underlay.addresses.v4;
+    let own = leases.iter().find(is_own).unwrap();
+    let peers: Vec<Peer<'_>> = leases
+        .iter()
+        .filter(|lease| lease.0 != own.0)
+        .map(|(name, lease)| Peer { name, since: 0, lease })
+        .collect();
+    assert!(!peers.is_empty());
+    let node = Node { conf: &conf, lease: &own.1, underlay: &underlay };
+    let plan = plan(&node, &peers).unwrap();
+    assert_eq!(plan.refused, []);
+    (plan, own.1.clone())
 }
 
 fn shown_route(route: &Route) -> String {
@@ -154,7 +102,7 @@ fn shown_device(device: &overlay::plan::Device) -> Vec<String> {
 
 fn check(text: &str) -> (Recorded, Plan, Lease) {
     let recorded = Recorded::read(text);
-    let (plan, own) = recorded.plan();
+    let (plan, own) = plan_of(&recorded);
     let wanted = &plan.wanted;
     let routes: BTreeSet<String> = wanted.routes.values().map(shown_route).collect();
     assert_eq!(routes, recorded.routes());
@@ -182,7 +130,7 @@ fn check(text: &str) -> (Recorded, Plan, Lease) {
 }
 
 fn shown_env(recorded: &Recorded, plan: &Plan, own: &Lease) -> String {
-    let networks = recorded.conf().networks.iter().collect();
+    let networks = conf(recorded).networks.iter().collect();
     let (subnets, mtu) = (own.subnets.iter().collect(), plan.pod_mtu);
     SubnetEnv { networks, subnets, mtu, ip_masq: true }.to_string()
 }
@@ -196,7 +144,7 @@ fn vxlan_on_both_nodes() {
 #[test]
 fn vxlan_with_direct_routing_and_all_options() {
     let (recorded, plan, own) = check(include_str!("recorded/vxlan-direct.txt"));
-    assert_eq!(shown_env(&recorded, &plan, &own), recorded.env());
+    assert_eq!(shown_env(&recorded, &plan, &own), env(&recorded));
 }
 
 #[test]
@@ -204,7 +152,7 @@ fn vxlan_with_both_families() {
     for text in [include_str!("recorded/vxlan-dual.txt"), include_str!("recorded/vxlan-nft.txt")] {
         let (recorded, plan, own) = check(text);
         // flannel tells pods 1450, which does not fit into its tunnel over IPv6 of 1430.
-        let right = recorded.env().replace("FLANNEL_MTU=1450", "FLANNEL_MTU=1430");
+        let right = env(&recorded).replace("FLANNEL_MTU=1450", "FLANNEL_MTU=1430");
         assert_eq!(shown_env(&recorded, &plan, &own), right);
     }
 }
@@ -212,13 +160,13 @@ fn vxlan_with_both_families() {
 #[test]
 fn host_gw() {
     let (recorded, plan, own) = check(include_str!("recorded/hostgw.txt"));
-    assert_eq!(shown_env(&recorded, &plan, &own), recorded.env());
+    assert_eq!(shown_env(&recorded, &plan, &own), env(&recorded));
 }
 
 #[test]
 fn udp() {
     let (recorded, plan, own) = check(include_str!("recorded/udp.txt"));
-    assert_eq!(shown_env(&recorded, &plan, &own), recorded.env());
+    assert_eq!(shown_env(&recorded, &plan, &own), env(&recorded));
     let peers: Vec<String> =
         plan.wanted.udp.iter().map(|(subnet, to)| format!("{subnet} {to}")).collect();
     assert_eq!(peers, ["10.5.1.0/24 192.168.90.2:8285"]);
@@ -261,7 +209,7 @@ fn taking_over_from_flannel_only_marks_what_is_there() {
         include_str!("recorded/udp.txt"),
     ] {
         let (recorded, plan, _) = check(text);
-        let scope = Scope::new(&recorded.conf(), "podwire");
+        let scope = Scope::new(&conf(&recorded), "podwire");
         let changes = difference(&plan.wanted, &left_by_flannel(&plan), &scope).changes;
         assert!(!changes.is_empty());
         for change in changes {

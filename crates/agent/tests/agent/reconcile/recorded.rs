@@ -10,77 +10,34 @@ use overlay::lease::Lease;
 use overlay::netconf::NetConf;
 use overlay::plan::{Network, Underlay};
 use serde_json::Value;
-use testkit::in_netns;
+use testkit::{Recorded, in_netns};
 
 use super::node::{forwarding, ip, ip_json, open};
 
-struct Recorded {
-    conf: NetConf,
-    sections: BTreeMap<String, Vec<String>>,
-    address: IpAddr,
+/// The address of the node's interface to others.
+fn address(recorded: &Recorded) -> IpAddr {
+    let eth0 = recorded.lines("addr").iter().find(|line| line.starts_with("eth0")).unwrap();
+    eth0.split(' ').find_map(|word| word.split('/').next()?.parse().ok()).unwrap()
 }
 
-impl Recorded {
-    fn read(text: &str) -> Self {
-        let mut sections: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        let mut section = "head".to_owned();
-        for line in text.lines() {
-            match line.strip_prefix("--- ") {
-                Some(name) => section = name.to_owned(),
-                None => sections.entry(section.clone()).or_default().push(line.to_owned()),
-            }
-        }
-        let conf = NetConf::parse(sections["head"][0].strip_prefix("conf: ").unwrap()).unwrap();
-        let eth0 = sections["addr"].iter().find(|line| line.starts_with("eth0")).unwrap();
-        let words = eth0.split(' ').filter_map(|word| word.split('/').next()?.parse().ok());
-        let address = words.into_iter().next().unwrap();
-        Self { conf, sections, address }
-    }
-
-    fn lines(&self, section: &str) -> &[String] {
-        self.sections.get(section).map_or(&[], Vec::as_slice)
-    }
-
-    fn network(&self) -> Network {
-        let leases = self.lines("keys").chunks(2);
-        let mut leases: BTreeMap<String, (u64, Lease)> = leases
-            .map(|pair| (pair[0].clone(), (0, Lease::parse(&pair[0], pair[1].as_bytes()).unwrap())))
-            .collect();
-        let is_own = |lease: &Lease| lease.attributes.public.iter().any(|one| one == self.address);
-        let own = leases.iter().find(|(_, (_, lease))| is_own(lease)).unwrap().0.clone();
-        let (_, lease) = leases.remove(&own).unwrap();
-        let name: IfName = "eth0".parse().unwrap();
-        let link = kernel::link::by_name(&Netlink::open().unwrap(), name).unwrap().unwrap();
-        let addresses = Addresses {
-            v4: Some(self.address.to_string().parse().unwrap()),
-            v6: Some("fd00:90::1".parse().unwrap()),
-        };
-        let on_link = HashMap::new();
-        let underlay = Underlay { name, index: link.index, mtu: link.mtu, addresses, on_link };
-        Network::new(self.conf.clone(), lease, underlay, leases).unwrap()
-    }
-
-    /// Routes of the network, but not the kernel's own.
-    fn routes(&self) -> BTreeSet<String> {
-        let lines = self.lines("route").iter().chain(self.lines("route6"));
-        let ours = lines.filter(|line| line.starts_with("10.5.") || line.starts_with("fd00:5:"));
-        ours.filter(|line| !line.contains("proto kernel")).cloned().collect()
-    }
-
-    fn on_flannel(&self, section: &str, word: &str) -> BTreeSet<String> {
-        let lines = self.lines(section).iter().filter(|line| line.contains("dev flannel"));
-        lines.filter(|line| line.ends_with(word)).cloned().collect()
-    }
-
-    /// Name and address, without those that the kernel gives by itself.
-    fn addresses(&self) -> BTreeSet<String> {
-        let lines = self.lines("addr").iter().filter(|line| line.starts_with("flannel"));
-        let shown = lines.flat_map(|line| {
-            let (name, rest) = line.split_once(' ').unwrap();
-            rest.split(' ').skip(1).map(move |word| format!("{name} {word}"))
-        });
-        shown.filter(|line| !line.contains(" fe80:")).collect()
-    }
+fn network(recorded: &Recorded) -> Network {
+    let address = address(recorded);
+    let mut leases: BTreeMap<String, (u64, Lease)> = recorded
+        .leases()
+        .map(|(key, value)| (key.to_owned(), (0, Lease::parse(key, value.as_bytes()).unwrap())))
+        .collect();
+    let is_own = |lease: &Lease| lease.attributes.public.iter().any(|one| one == address);
+    let own = leases.iter().find(|(_, (_, lease))| is_own(lease)).unwrap().0.clone();
+    let (_, lease) = leases.remove(&own).unwrap();
+    let name: IfName = "eth0".parse().unwrap();
+    let link = kernel::link::by_name(&Netlink::open().unwrap(), name).unwrap().unwrap();
+    let addresses = Addresses {
+        v4: Some(address.to_string().parse().unwrap()),
+        v6: Some("fd00:90::1".parse().unwrap()),
+    };
+    let on_link = HashMap::new();
+    let underlay = Underlay { name, index: link.index, mtu: link.mtu, addresses, on_link };
+    Network::new(NetConf::parse(recorded.conf()).unwrap(), lease, underlay, leases).unwrap()
 }
 
 /// What the node of the record had before flannel came.
@@ -88,7 +45,7 @@ fn make_node(recorded: &Recorded) {
     ip("link add eth0 type veth peer name wire");
     ip("link set eth0 up");
     ip("link set wire up");
-    ip(&format!("address add {}/24 dev eth0", recorded.address));
+    ip(&format!("address add {}/24 dev eth0", address(recorded)));
     ip("address add fd00:90::1/64 dev eth0 nodad");
     ip("route add default via 192.168.90.254");
     ip("-6 route add default via fd00:90::fe");
@@ -115,7 +72,7 @@ fn check(recorded: &str) {
     let recorded = Recorded::read(recorded);
     make_node(&recorded);
     let mut reconciler = open();
-    let outcome = reconciler.set_network(recorded.network());
+    let outcome = reconciler.set_network(network(&recorded));
     assert_eq!(
         (&outcome.failures, &outcome.conflicts, &outcome.refused),
         (&vec![], &vec![], &vec![])
@@ -130,10 +87,10 @@ fn check(recorded: &str) {
         .iter()
         .map(|one| {
             let (dst, dev, mac) = (text(one, "dst"), text(one, "dev"), text(one, "lladdr"));
-            format!("{dst} dev {dev} lladdr {mac} PERMANENT")
+            format!("{dst} dev {dev} lladdr {mac} permanent")
         })
         .collect();
-    assert_eq!(neighbours, recorded.on_flannel("neigh", "PERMANENT"));
+    assert_eq!(neighbours, recorded.on_flannel("neigh", "permanent"));
     assert_eq!(BTreeSet::from_iter(forwarding()), recorded.on_flannel("fdb", "self permanent"));
     let mut addresses = BTreeSet::new();
     for device in
