@@ -3,6 +3,7 @@
 
 mod convert;
 mod gc;
+mod keys;
 
 use std::path::Path;
 use std::time::Instant;
@@ -55,7 +56,12 @@ fn list(places: &Places, format: Format) -> Result<()> {
     }
     found.iter().filter_map(config::fault).for_each(|fault| report::warn(&fault));
     config::hidden(&found).iter().for_each(|hidden| report::warn(hidden));
+    found.iter().filter_map(|found| found.list.as_ref().ok()).for_each(warn_of_keys);
     Ok(())
+}
+
+fn warn_of_keys(list: &NetworkList) {
+    keys::misspelt(list).iter().for_each(|line| report::warn(line));
 }
 
 fn kinds(list: &NetworkList) -> Vec<&str> {
@@ -204,6 +210,7 @@ fn pairs(text: &str) -> Result<Vec<(String, String)>> {
 fn add(attach: &Attach, format: Format) -> Result<()> {
     let asked = Asked::read(attach)?;
     place::require_netns(Path::new(&asked.container.netns))?;
+    warn_of_keys(&asked.list);
     let enabled = asked.list.capabilities();
     for capability in asked.container.capability_args.keys().filter(|key| !enabled.contains(*key)) {
         let name = &asked.list.name;
@@ -275,6 +282,7 @@ fn del(attach: &Attach, format: Format) -> Result<()> {
 
 fn status(status: &NetStatus, format: Format) -> Result<()> {
     let list = config::load(&status.places.conf_dir, &status.network)?;
+    warn_of_keys(&list);
     let host = place::host(&status.places);
     place::runtime(&host, &status.places).status(&list).map_err(|error| {
         let about = match error.code {

@@ -5,6 +5,7 @@ use std::fmt;
 use std::io::Write;
 
 use anyhow::{Error, Result};
+use plugins::registry::PLUGINS;
 use serde_json::Value;
 
 /// An error with advice. It shows as the error itself.
@@ -119,15 +120,14 @@ fn hint(error: &Error, is_root: bool) -> Option<String> {
     let (_, missing) = said.split_once("failed to find plugin \"")?;
     let (missing, _) = missing.split_once('"')?;
     let install = "install the plugin there, or name its directory with --path";
-    Some(match near(missing) {
+    Some(match near(missing, PLUGINS.iter().map(|plugin| plugin.name)) {
         Some(known) => format!("did you mean {known:?}? Otherwise {install}"),
         None => install.to_owned(),
     })
 }
 
-/// The plugin of ours whose name was meant, if one is nearly the same.
-fn near(name: &str) -> Option<&'static str> {
-    let known = plugins::registry::PLUGINS.iter().map(|plugin| plugin.name);
+/// Which of these was meant, if one is nearly the same.
+pub fn near<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let (edits, known) = known.map(|known| (edits(name, known), known)).min()?;
     (edits <= 2 && edits < known.len() / 2).then_some(known)
 }
@@ -190,6 +190,7 @@ hint: install it
 
     #[test]
     fn a_plugin_with_a_name_nearly_right_is_named() {
+        let near = |name: &str| near(name, PLUGINS.iter().map(|plugin| plugin.name));
         let check = |name: &str, known: Option<&str>| assert_eq!(near(name), known, "{name}");
         check("brige", Some("bridge"));
         check("brigde", Some("bridge"));

@@ -73,6 +73,23 @@ fn what_was_never_attached_is_called_so() {
 }
 
 #[test]
+fn a_key_that_is_nearly_right_is_told_of() {
+    in_netns(|| {
+        let conf = Conf::new();
+        let mut bridge = bridge("mynet", "10.1.0.0/24", &conf.addresses());
+        bridge["isGatway"] = true.into();
+        conf.write("10-mynet.conflist", &list("mynet", &[bridge]).to_string());
+        let _blue = Ns::new("blue");
+        let words = "warning: plugin \"bridge\" of network \"mynet\" passes over key \"isGatway\": \
+                     did you mean \"isGateway\"?\n";
+        for command in [&["list"][..], &["status", "mynet"], &["add", "mynet", "blue"]] {
+            assert_eq!(warned(&[&["net"], command, &[&conf.flag()]].concat()), words);
+        }
+        assert_eq!(warned(&["net", "del", "mynet", "blue", &conf.flag()]), "");
+    });
+}
+
+#[test]
 fn gc_outlives_the_networks_file() {
     in_netns(|| {
         let conf = Conf::with_bridge("mynet", "10.1.0.0/24");
