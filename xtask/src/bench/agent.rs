@@ -62,6 +62,8 @@ pub struct Agent {
     pub changes: Vec<f64>,
     /// Of one processor, in percent, while nothing happens.
     pub idle: f64,
+    /// What the kernel alone takes for one more peer, in microseconds.
+    pub bare: Vec<f64>,
 }
 
 /// Through nodes of one backend.
@@ -165,8 +167,17 @@ impl Agents {
 
     /// The median of all changes of one more peer, in milliseconds.
     pub fn change(&self, peers: usize) -> Option<f64> {
+        self.each(peers, |agent| &agent.changes)
+    }
+
+    /// The same of the kernel's part alone.
+    pub fn bare(&self, peers: usize) -> Option<f64> {
+        self.each(peers, |agent| &agent.bare)
+    }
+
+    fn each(&self, peers: usize, what: impl Fn(&Agent) -> &Vec<f64>) -> Option<f64> {
         let crowd = self.crowds.iter().find(|crowd| crowd.peers == peers)?;
-        let all: Vec<f64> = crowd.agents.iter().flat_map(|agent| agent.changes.clone()).collect();
+        let all: Vec<f64> = crowd.agents.iter().flat_map(|agent| what(agent).clone()).collect();
         Some(summary(&all)?.median / 1e3)
     }
 

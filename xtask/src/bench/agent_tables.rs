@@ -25,8 +25,8 @@ fn starts(agents: &Agents) -> Table {
 }
 
 fn crowds(agents: &Agents) -> Table {
-    let header = ["peers", "list to kernel", "start to kernel", "one more peer", "memory, MB"];
-    let header = [&header[..], &["idle, % of a CPU"]].concat();
+    let header = ["peers", "list to kernel", "start to kernel", "one more peer", "in the kernel"];
+    let header = [&header[..], &["memory, MB", "idle, % of a CPU"]].concat();
     let mut table = Table::new("An agent with many peers", &header);
     for peers in PEERS {
         let millis = |millis: Option<f64>| ms(millis.map(|millis| millis * 1e3));
@@ -38,6 +38,7 @@ fn crowds(agents: &Agents) -> Table {
             millis(agents.crowd(peers, |agent| agent.listed)),
             millis(agents.crowd(peers, |agent| agent.started)),
             millis(agents.change(peers)),
+            millis(agents.bare(peers)),
             number(agents.memory(peers), 1),
             number(agents.crowd(peers, |agent| agent.idle), 3),
         ]);

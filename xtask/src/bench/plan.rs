@@ -58,7 +58,7 @@ pub struct Effort {
     pub crowds: usize,
     /// Peers that come to each of those.
     pub changes: usize,
-    /// Seconds that each of those is left alone.
+    /// Seconds that each of those is left alone; it does something every four.
     pub idle: usize,
     /// Connections between nodes of each backend.
     pub tcp: usize,
@@ -112,7 +112,7 @@ impl Effort {
             starts: 3,
             crowds: 1,
             changes: 20,
-            idle: 3,
+            idle: 8,
             tcp: 2,
         }
     }

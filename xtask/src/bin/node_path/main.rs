@@ -6,6 +6,7 @@ mod agent;
 mod etcd;
 mod mover;
 mod node;
+mod peer;
 mod peers;
 mod process;
 mod start;

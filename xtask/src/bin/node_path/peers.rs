@@ -2,24 +2,24 @@
 //! What many peers cost: until all are in the kernel, memory, the change of one more, and doing nothing.
 
 use std::fs;
-use std::net::Ipv4Addr;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::IpNet;
 use kernel::events::{Events, Object, Topic};
+use kernel::link;
 use serde::Serialize;
 use store::Store;
 use store::embedded::Embedded;
 
 use super::agent::{Agent, embedded, flags_of};
 use super::node::{self, Node};
+use super::peer::Peer;
 use super::process::run;
 use super::{Outcome, wait};
 
 const CONF: &str = r#"{"Network": "10.0.0.0/8", "Backend": {"Type": "vxlan"}}"#;
-const PREFIX: &str = "/coreos.com/network/subnets";
 /// After a start, until the agent has written its log and has begun with what it does now and then.
 const SETTLE: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -42,6 +42,8 @@ pub struct Found {
     changes: Vec<f64>,
     /// Of one processor, in percent, while nothing happens.
     idle: f64,
+    /// From sending the kernel what one more peer needs until its answer, without an agent, in microseconds.
+    bare: Vec<f64>,
 }
 
 /// An agent that starts where this many peers are.
@@ -59,7 +61,7 @@ pub fn measure(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let store = runtime.block_on(Embedded::open(&file))?;
     for number in 0..count {
-        runtime.block_on(write(&store, number))?;
+        runtime.block_on(write(&store, &Peer::new(number)?))?;
     }
     let before = prefixes(&node)?;
     let start = Instant::now();
@@ -75,32 +77,22 @@ pub fn measure(
     let listed = agent.status()?["compare"]["seconds"].as_f64().ok_or("no comparison")? * 1e3;
     let memory = resident(agent.id())?;
     let mut events = node.netns.enter(|| Events::listen(&[Topic::Routes]))??;
-    let changes = (count..count + changes)
+    let (changed, new) = (changes, count..count + changes);
+    let changes = new
+        .clone()
         .map(|number| change(&runtime, &store, &mut events, number))
         .collect::<Outcome<_>>()?;
     pause(SETTLE);
     let idle = used_while(agent.id(), idle)?;
-    Ok(Found { started, listed, memory, changes, idle })
+    // What it has made stays.
+    drop(agent);
+    let bare = new.map(|number| add_bare(&node, number + changed)).collect::<Outcome<_>>()?;
+    Ok(Found { started, listed, memory, changes, idle, bare })
 }
 
-/// A peer by its number: its key and its value.
-fn peer(number: usize) -> Outcome<(Ipv4Net, String)> {
-    let number = u32::try_from(number)?;
-    let base = u32::from(Ipv4Addr::new(10, 1, 0, 0));
-    let subnet = Ipv4Net::new(Ipv4Addr::from(base + (number << 8)), 24)?;
-    let public = Ipv4Addr::from(u32::from(Ipv4Addr::new(198, 18, 0, 1)) + number);
-    let [_, x, y, z] = number.to_be_bytes();
-    let data = format!(r#"{{"VNI":1,"VtepMAC":"02:00:00:{x:02x}:{y:02x}:{z:02x}"}}"#);
-    let value = format!(
-        r#"{{"PublicIP":"{public}","PublicIPv6":null,"BackendType":"vxlan","BackendData":{data}}}"#
-    );
-    Ok((subnet, value))
-}
-
-async fn write(store: &Embedded, number: usize) -> Outcome {
-    let (subnet, value) = peer(number)?;
-    let key = format!("{PREFIX}/{}-{}", subnet.network(), subnet.prefix_len());
-    let written = store.create(&key, value.as_bytes(), None).await?;
+async fn write(store: &Embedded, peer: &Peer) -> Outcome {
+    let key = peer.key();
+    let written = store.create(&key, peer.value().as_bytes(), None).await?;
     if written.is_done() { Ok(()) } else { Err(format!("{key} is there").into()) }
 }
 
@@ -111,10 +103,11 @@ fn change(
     events: &mut Events,
     number: usize,
 ) -> Outcome<f64> {
-    let (subnet, _) = peer(number)?;
+    let peer = Peer::new(number)?;
+    let subnet = peer.subnet;
     pause(PAUSE);
     let start = Instant::now();
-    runtime.block_on(write(store, number))?;
+    runtime.block_on(write(store, &peer))?;
     let mut is_there = false;
     while !is_there {
         let deadline = start + PATIENCE;
@@ -126,6 +119,16 @@ fn change(
             is_there |= matches!(event.object, Object::Route(route) if to(route.dst));
         })?;
     }
+    Ok(start.elapsed().as_secs_f64() * 1e6)
+}
+
+/// Microseconds that the kernel takes for one more peer, whoever asks.
+fn add_bare(node: &Node, number: usize) -> Outcome<f64> {
+    let nl = node.netns.netlink()?;
+    let requests = Peer::new(number)?.requests(link::index_of(&nl, "flannel.1".parse()?)?);
+    pause(PAUSE);
+    let start = Instant::now();
+    nl.apply(requests)?;
     Ok(start.elapsed().as_secs_f64() * 1e6)
 }
 

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A peer that is made up: what a store has of it, and what a kernel needs for it.
+
+use std::net::Ipv4Addr;
+
+use ipnet::Ipv4Net;
+use kernel::fdb::{self, Fdb};
+use kernel::neigh::{self, Neigh};
+use kernel::nexthop::{self, Nexthop};
+use kernel::route::{self, Route};
+use kernel::{Family, IfIndex, MacAddr, Request};
+
+use super::Outcome;
+
+const PREFIX: &str = "/coreos.com/network/subnets";
+/// Far above those that an agent gives.
+const NEXTHOPS: u32 = 3 << 29;
+/// A number that is no program's.
+const PROTOCOL: u8 = 211;
+
+#[derive(Debug)]
+pub struct Peer {
+    number: u32,
+    pub subnet: Ipv4Net,
+    public: Ipv4Addr,
+    mac: MacAddr,
+}
+
+impl Peer {
+    pub fn new(number: usize) -> Outcome<Peer> {
+        let number = u32::try_from(number)?;
+        let base = u32::from(Ipv4Addr::new(10, 1, 0, 0));
+        let subnet = Ipv4Net::new(Ipv4Addr::from(base + (number << 8)), 24)?;
+        let public = Ipv4Addr::from(u32::from(Ipv4Addr::new(198, 18, 0, 1)) + number);
+        let [_, x, y, z] = number.to_be_bytes();
+        Ok(Peer { number, subnet, public, mac: MacAddr([2, 0, 0, x, y, z]) })
+    }
+
+    pub fn key(&self) -> String {
+        format!("{PREFIX}/{}-{}", self.subnet.network(), self.subnet.prefix_len())
+    }
+
+    pub fn value(&self) -> String {
+        let data = format!(r#"{{"VNI":1,"VtepMAC":"{}"}}"#, self.mac);
+        let public = self.public;
+        format!(
+            r#"{{"PublicIP":"{public}","PublicIPv6":null,"BackendType":"vxlan","BackendData":{data}}}"#
+        )
+    }
+
+    /// What an agent sends for it, in this order.
+    pub fn requests(&self, tunnel: IfIndex) -> Vec<Request> {
+        let (gateway, id) = (self.subnet.network().into(), NEXTHOPS + self.number);
+        let nexthop = Nexthop::dev(id, Family::V4, tunnel, PROTOCOL);
+        let nexthop = Nexthop { gateway: Some(gateway), onlink: true, ..nexthop };
+        let route = Route { nexthop: Some(id), ..Route::new(self.subnet.into()) };
+        vec![
+            fdb::replace(&Fdb::vxlan(tunnel, self.mac, self.public.into())),
+            neigh::replace(&Neigh::permanent(tunnel, gateway, self.mac)),
+            nexthop::add(&nexthop),
+            route::add(&route),
+        ]
+    }
+}
