@@ -8,6 +8,7 @@ mod etcd_faults;
 mod kubernetes;
 mod repairs;
 mod restart;
+mod silent;
 mod take_over;
 mod underlay;
 
