@@ -109,7 +109,10 @@ impl Reconciler {
 
     /// Another network, or the first: makes the kernel what it wants, by difference. Which peers are on
     /// a link is looked up here.
-    pub fn set_network(&mut self, network: Network) -> Outcome {
+    pub fn set_network(&mut self, mut network: Network) -> Outcome {
+        if let Some(before) = &self.wanting {
+            network.take_over_paths(&before.network);
+        }
         let scope = self.scope_of(&network);
         let publics = network.publics().collect();
         self.names.extend(scope.names.keys());

@@ -13,6 +13,7 @@ use super::prepare::{Prepared, leases};
 use super::{End, Session, chain};
 use crate::board::Part;
 use crate::leases::{AcquireError, Held, NodeState, Seen, TIME_TO_LIVE};
+use crate::path::Command;
 use crate::run::{BEGINNING, Worker};
 use crate::underlay::Underlay;
 
@@ -117,6 +118,10 @@ impl Worker {
         let outcome = self.kernel(|reconciler| reconciler.set_network(network)).await?;
         self.board.compared(start.elapsed(), outcome.changes.len());
         self.post(session, &outcome, false).await;
+        if !session.has_begun {
+            // Paths that are watched since the last session may be others, though they lead to the same addresses.
+            self.check_path(Command::CheckAll);
+        }
         self.look_at_ways(None).await
     }
 }

@@ -174,6 +174,22 @@ impl Network {
         self.updated(before, after)
     }
 
+    /// Takes over what is known of paths from the network as it was planned before, if they are the same
+    /// paths.
+    pub fn take_over_paths(&mut self, before: &Network) {
+        let way = |network: &Network| {
+            let Underlay { name, index, mtu, addresses, .. } = network.underlay;
+            (name, index, mtu, addresses, network.conf.backend.clone())
+        };
+        if before.path_mtus.is_empty() || way(self) != way(before) {
+            return;
+        }
+        let served = self.peers.values().flat_map(|(_, lease)| lease.subnets.iter());
+        let mtu = |subnet: IpNet| Some((subnet, *before.path_mtus.get(&subnet)?));
+        self.path_mtus = served.filter_map(mtu).collect();
+        self.plan_anew();
+    }
+
     fn updated(&mut self, before: Option<Wanted>, after: Option<Wanted>) -> Update {
         match (before, after) {
             (Some(before), Some(after)) if before == after => Update::Nothing,

@@ -85,6 +85,33 @@ fn a_narrow_path_gives_its_route_an_mtu_until_it_widens() {
 }
 
 #[test]
+fn narrow_paths_stay_known_when_all_is_planned_from_another_list() {
+    let lab = Lab::new(V4, r#"{"Type": "vxlan"}"#, &["4", "4", "4"]);
+    let (_, underlay, own) = lab.nodes[0].clone();
+    let new = |underlay: &Underlay, nodes: &[(String, Underlay, Lease)]| {
+        let peers = nodes.iter().map(|(name, _, lease)| (name.clone(), (0, lease.clone())));
+        let underlay = underlay.clone();
+        Network::new(lab.conf.clone(), own.clone(), underlay, peers.collect()).unwrap()
+    };
+    let mut before = new(&underlay, &lab.nodes[1..]);
+    let [stays, leaves] = [1, 2].map(|at| (&lab.nodes[at].0, lab.nodes[at].2.subnets));
+    let subnets = [stays, leaves].map(|(name, subnets)| {
+        let subnet = subnets.iter().next().unwrap();
+        before.set_path_mtu(name, subnet, Some(1300));
+        subnet
+    });
+    let mut after = new(&underlay, &lab.nodes[1..2]);
+    after.take_over_paths(&before);
+    assert_eq!(after.plan().wanted.routes[&subnets[0]].mtu, Some(1300));
+    assert!(!after.plan().wanted.routes.contains_key(&subnets[1]));
+    // Through another interface the paths are others.
+    let another = Underlay { mtu: underlay.mtu - 8, ..underlay };
+    let mut after = new(&another, &lab.nodes[1..]);
+    after.take_over_paths(&before);
+    assert_eq!(after.plan().wanted.routes[&subnets[0]].mtu, None);
+}
+
+#[test]
 fn peers_on_a_link_are_learnt_before_they_come_and_looked_up_again() {
     let mut lab = Lab::new(V4, r#"{"Type": "host-gw"}"#, &["4", "4", "4"]);
     let (_, underlay, lease) = lab.nodes[0].clone();
