@@ -26,16 +26,18 @@ impl Pinging {
     #[track_caller]
     pub fn start(from: &Ns, to: IpAddr) -> Pinging {
         let output = PathBuf::from(format!("/run/ping-{}-{to}", from.name()));
-        let script = format!("exec stdbuf -oL ping -n -i 0.01 {to} > {}", output.display());
+        // Nothing of one before it.
+        fs::write(&output, "").expect("a test may write below /run");
+        let script = format!("exec stdbuf -oL ping -nD -i 0.01 {to} > {}", output.display());
         let pinging = Pinging { daemon: from.start("sh", &["-c", &script]), output };
-        pinging.wait_for_more();
+        pinging.wait_for(MORE);
         pinging
     }
 
     /// Ends it after some more answers: how many were sent, and how many were answered.
     #[track_caller]
     pub fn end(self) -> (u32, u32) {
-        self.wait_for_more();
+        self.wait_for(MORE);
         run("kill", &["-INT", &self.daemon.id().to_string()]);
         let counted = wait_some(Duration::from_secs(5), || counts(&self.output));
         match counted {
@@ -44,17 +46,35 @@ impl Pinging {
         }
     }
 
+    /// How many answers have come.
+    pub fn answers(&self) -> usize {
+        answers(&self.output).len()
+    }
+
+    /// For how long no answer came, at most, since there were so many; once they come again.
     #[track_caller]
-    fn wait_for_more(&self) {
-        let before = answers(&self.output);
-        let is_more = || answers(&self.output) >= before + MORE;
-        wait_for("answers to ping", Duration::from_secs(20), is_more);
+    pub fn longest_silence(&self, since: usize) -> Duration {
+        self.wait_for(2);
+        let times = answers(&self.output);
+        let silences = times[since.saturating_sub(1)..].windows(2).map(|pair| pair[1] - pair[0]);
+        Duration::from_secs_f64(silences.fold(0.0, f64::max))
+    }
+
+    #[track_caller]
+    fn wait_for(&self, more: usize) {
+        let before = self.answers();
+        wait_for("answers to ping", Duration::from_secs(20), || self.answers() >= before + more);
     }
 }
 
-fn answers(output: &Path) -> usize {
+/// When answers came, in seconds, of `[1700000000.123456] 64 bytes from 10.5.1.2: …`.
+fn answers(output: &Path) -> Vec<f64> {
     let text = fs::read_to_string(output).unwrap_or_default();
-    text.lines().filter(|line| line.contains(" bytes from ")).count()
+    let time = |line: &str| {
+        let (time, rest) = line.strip_prefix('[')?.split_once(']')?;
+        time.parse().ok().filter(|_| rest.contains(" bytes from "))
+    };
+    text.lines().filter_map(time).collect()
 }
 
 /// Of `812 packets transmitted, 811 received, …`.

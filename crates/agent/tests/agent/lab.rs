@@ -11,6 +11,7 @@ mod restart;
 mod silent;
 mod take_over;
 mod underlay;
+mod ways;
 
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -23,9 +24,6 @@ use tokio::sync::oneshot;
 
 /// On a machine that is busy with other tests.
 pub const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Until traffic is back, and what was broken is counted.
-pub const SOON: Duration = Duration::from_secs(2);
 
 /// Flags that choose a store.
 #[derive(Debug, Clone)]

@@ -5,3 +5,5 @@
 mod carried;
 mod lab;
 mod life;
+
+pub use self::lab::Listener;

@@ -113,6 +113,14 @@ fn vm_ipip() {
     });
 }
 
+#[test]
+fn vm_wireguard() {
+    in_netns(|| {
+        testkit::not_run_unless!(Link("wireguard"));
+        check_backend("wireguard", "flannel-wg");
+    });
+}
+
 /// Whichever of the two this kernel has.
 #[test]
 fn what_the_kernel_lacks_is_said_at_once() {

@@ -1,31 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Whatever others break is repaired within a moment, and counted.
 
+use std::time::{Duration, Instant};
+
 use agent::board::Kind;
 use ipnet::IpNet;
-use testkit::{Wire, in_netns, wait_for};
+use testkit::{Pinging, Wire, in_netns, wait_for};
 
-use super::{Member, SOON, Store, network};
+use super::{Member, PATIENCE, Store, network};
 
-/// Breaks something on the first node; all is as it was before within a moment, pods reach each other
-/// both ways, and it was counted.
-fn check(members: &[Member], kind: Kind, breaking: &str) {
+/// Until what was broken is repaired and packets get through.
+const SOON: Duration = Duration::from_secs(1);
+
+/// Breaks one thing after the other on the first node. Each is repaired and counted in time, packets of pods are
+/// held up no longer than that, and in the end all is as it was before.
+pub fn check(members: &[Member], soon: Duration, all: &[(Kind, &str)]) {
     let [first, second] = members else { panic!("two nodes") };
-    let counted = first.agent().repairs(kind);
-    let before = (first.node.kernel(), rules(first));
-    let (own, peer) = (subnet(first), subnet(second));
-    let script = breaking
+    let pinging = Pinging::start(&first.pod.ns, second.pod.addresses[0]);
+    let state = || (first.node.kernel(), rules(first));
+    let before = state();
+    for (kind, breaking) in all {
+        let script = script(members, breaking);
+        let (counted, answers) = (first.agent().repairs(*kind), pinging.answers());
+        first.node.sh(&script);
+        let start = Instant::now();
+        first.agent().wait_for(soon, &script, |status| status.repairs.counts[kind] > counted);
+        let repaired = start.elapsed();
+        let silence = pinging.longest_silence(answers);
+        println!("{script}: repaired after {repaired:?}, no answer for {silence:?}");
+        assert!(silence < soon, "no packet got through for {silence:?} after {script}");
+        wait_for(&format!("{before:#?} after {script}"), PATIENCE, || state() == before);
+        assert!(second.pod.reaches(&first.pod), "{script}");
+    }
+}
+
+fn script(members: &[Member], breaking: &str) -> String {
+    let (own, peer) = (subnet(&members[0]), subnet(&members[1]));
+    breaking
         .replace("OWN", &own.network().to_string())
         .replace("SUBNET", &peer.to_string())
         .replace("PEER", &peer.network().to_string())
-        .replace("MAC", &mac(second));
-    first.node.sh(&script);
-    let is_back = || (first.node.kernel(), rules(first)) == before;
-    wait_for(&format!("{script} to be repaired: {before:#?}"), SOON, || {
-        is_back() && first.pod.reaches(&second.pod)
-    });
-    assert!(second.pod.reaches(&first.pod), "{script}");
-    first.agent().wait_for(SOON, &script, |status| status.repairs.counts[&kind] > counted);
+        .replace("MAC", &mac(&members[1]))
 }
 
 fn subnet(member: &Member) -> IpNet {
@@ -81,9 +96,7 @@ fn vxlan() {
             (Kind::Rules, "nft flush ruleset"),
             (Kind::Rules, "nft delete table inet podwire-agent-podwire"),
         ];
-        for (kind, breaking) in all {
-            check(&members, kind, breaking);
-        }
+        check(&members, SOON, &all);
     });
 }
 
@@ -104,9 +117,7 @@ fn vxlan_of_ipv6() {
             (Kind::Nexthop, "ip nexthop flush proto 112"),
             (Kind::Rules, "nft flush ruleset"),
         ];
-        for (kind, breaking) in all {
-            check(&members, kind, breaking);
-        }
+        check(&members, SOON, &all);
     });
 }
 
@@ -122,9 +133,7 @@ fn host_gw() {
             (Kind::Nexthop, "ip nexthop flush proto 112"),
             (Kind::Rules, "nft flush ruleset"),
         ];
-        for (kind, breaking) in all {
-            check(&members, kind, breaking);
-        }
+        check(&members, SOON, &all);
     });
 }
 
@@ -141,8 +150,6 @@ fn udp() {
             (Kind::Address, "ip address del OWN/32 dev flannel0"),
             (Kind::Route, "ip route del 10.5.0.0/16"),
         ];
-        for (kind, breaking) in all {
-            check(&members, kind, breaking);
-        }
+        check(&members, SOON, &all);
     });
 }

@@ -18,27 +18,27 @@ fn group_reaches_its_members_and_no_other_node() {
         require!(Program("socat"), Program("nft"));
         let (nodes, stations) = running();
         let [one, two, three] = [nodes[0].pod(2), nodes[1].pod(2), nodes[2].pod(2)];
-        let listener = Listener::start(&two, JOIN);
-        let all = Listener::start(&two, "UDP4-RECV:6000");
-        let others = Listener::start(&three, "UDP4-RECV:6000");
-        listener.wait(&one, "first", GROUP);
+        let listener = Listener::start(&two.ns, JOIN);
+        let all = Listener::start(&two.ns, "UDP4-RECV:6000");
+        let others = Listener::start(&three.ns, "UDP4-RECV:6000");
+        listener.wait(&one.ns, "first", GROUP);
         assert_eq!(nodes[2].seen(), 0, "nobody there is in the group");
         // What is for all comes there, too, and says that nothing else is on its way.
-        others.wait(&one, "all", ALL);
-        others.expect(&one, "before", ALL);
+        others.wait(&one.ns, "all", ALL);
+        others.expect(&one.ns, "before", ALL);
         let seen = nodes[2].seen();
-        listener.expect(&one, "second", GROUP);
-        others.expect(&one, "after", ALL);
+        listener.expect(&one.ns, "second", GROUP);
+        others.expect(&one.ns, "after", ALL);
         assert_eq!(nodes[2].seen(), seen + 1);
         // The last one leaves.
         drop(listener);
         stations[1].wait_for_groups(0);
-        all.wait(&one, "left", ALL);
-        all.expect(&one, "silence", ALL);
+        all.wait(&one.ns, "left", ALL);
+        all.expect(&one.ns, "silence", ALL);
         let seen = nodes[1].seen();
-        send(&one, "unheard", GROUP);
-        send(&one, "unheard", GROUP);
-        all.expect(&one, "end", ALL);
+        send(&one.ns, "unheard", GROUP);
+        send(&one.ns, "unheard", GROUP);
+        all.expect(&one.ns, "end", ALL);
         assert_eq!(nodes[1].seen(), seen + 1);
     });
 }
@@ -54,7 +54,7 @@ fn source_and_content_are_those_of_the_sender() {
         let _listener = two.ns.start("socat", &["-u", "-b", "65536", receive, note]);
         let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
         wait_for("a sender", PATIENCE, || {
-            send(&one, "hello", GROUP);
+            send(&one.ns, "hello", GROUP);
             read("/run/from").contains(&one.address)
         });
         assert_eq!(read("/run/from").lines().next(), Some(one.address.as_str()));
@@ -79,12 +79,12 @@ fn broadcast_reaches_all_pods_of_all_nodes() {
         let (nodes, _stations) = running();
         let one = nodes[0].pod(2);
         let pods = [nodes[1].pod(2), nodes[1].pod(3), nodes[2].pod(2)];
-        let listeners = pods.each_ref().map(|pod| Listener::start(pod, "UDP4-RECV:6000"));
+        let listeners = pods.each_ref().map(|pod| Listener::start(&pod.ns, "UDP4-RECV:6000"));
         let subnet = "UDP4-DATAGRAM:10.244.1.255:6000,broadcast";
         let hosts = "UDP4-DATAGRAM:224.0.0.1:6000,so-bindtodevice=eth0";
         for (word, socket) in [("limited", ALL), ("subnet", subnet), ("hosts", hosts)] {
             for listener in &listeners {
-                listener.wait(&one, word, socket);
+                listener.wait(&one.ns, word, socket);
             }
         }
     });
@@ -111,7 +111,7 @@ fn names_are_found_and_groups_of_ipv6_are_carried() {
                 "UDP6-DATAGRAM:[ff15::42]:5001,so-bindtodevice=eth0",
             ),
         ] {
-            Listener::start(&two, join).wait(&one, "hello", socket);
+            Listener::start(&two.ns, join).wait(&one.ns, "hello", socket);
         }
     });
 }
@@ -122,8 +122,8 @@ fn pods_cannot_pass_for_nodes() {
         require!(Program("socat"));
         let (nodes, stations) = running();
         let [one, two] = [nodes[0].pod(2), nodes[1].pod(2)];
-        let listener = Listener::start(&two, JOIN);
-        listener.wait(&one, "first", GROUP);
+        let listener = Listener::start(&two.ns, JOIN);
+        listener.wait(&one.ns, "first", GROUP);
         let lost = || stations[1].counts.lost(Loss::Forged);
         let delivered = || stations[1].counts.delivered.load(Ordering::Relaxed);
         // A datagram of the first node's with a packet of 10.244.1.2 to the group, and a word.

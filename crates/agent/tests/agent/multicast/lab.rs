@@ -177,14 +177,14 @@ pub struct Listener {
 
 impl Listener {
     /// `socket` is an address of socat's.
-    pub fn start(pod: &Pod, socket: &str) -> Listener {
+    pub fn start(pod: &Ns, socket: &str) -> Listener {
         let port = socket.split([':', ',']).nth(1).unwrap();
-        let file = format!("/run/heard-{}-{port}", pod.ns.name());
+        let file = format!("/run/heard-{}-{port}", pod.name());
         fs::write(&file, "").unwrap();
         let target = format!("OPEN:{file},append");
-        let program = pod.ns.start("socat", &["-u", "-b", "65536", socket, &target]);
+        let program = pod.start("socat", &["-u", "-b", "65536", socket, &target]);
         wait_for("the listener", PATIENCE, || {
-            pod.ns.exec("ss", &["-Hlun"]).contains(&format!(":{port} "))
+            pod.exec("ss", &["-Hlun"]).contains(&format!(":{port} "))
         });
         Listener { file, _program: program }
     }
@@ -194,7 +194,7 @@ impl Listener {
     }
 
     /// Sends until it is heard: that somebody is in a group takes a moment to get around.
-    pub fn wait(&self, pod: &Pod, word: &str, socket: &str) {
+    pub fn wait(&self, pod: &Ns, word: &str, socket: &str) {
         wait_for(&format!("{word} by {socket}"), PATIENCE, || {
             send(pod, word, socket);
             self.heard().contains(word)
@@ -202,13 +202,13 @@ impl Listener {
     }
 
     /// Sends once, where the way is known, and waits. What was sent before has come by then, too.
-    pub fn expect(&self, pod: &Pod, word: &str, socket: &str) {
+    pub fn expect(&self, pod: &Ns, word: &str, socket: &str) {
         send(pod, word, socket);
         wait_for(&format!("{word} by {socket}"), PATIENCE, || self.heard().contains(word));
     }
 }
 
 /// A datagram of a pod's.
-pub fn send(pod: &Pod, word: &str, socket: &str) {
-    sh(&pod.ns, &format!("printf {word} | socat -u - {socket}"));
+pub fn send(pod: &Ns, word: &str, socket: &str) {
+    sh(pod, &format!("printf {word} | socat -u - {socket}"));
 }

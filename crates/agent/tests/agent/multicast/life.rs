@@ -21,8 +21,8 @@ fn bridge_may_come_late_and_go_and_come_again() {
                 node.make_bridge();
             }
             let [one, two] = [a.pod(2), b.pod(2)];
-            let listener = Listener::start(&two, JOIN);
-            listener.wait(&one, "hello", GROUP);
+            let listener = Listener::start(&two.ns, JOIN);
+            listener.wait(&one.ns, "hello", GROUP);
             for node in [a, b] {
                 node.ns.ip(&["link", "del", "cni0"]);
                 node.ns.ip(&["link", "del", "veth2"]);
@@ -42,17 +42,17 @@ fn agent_that_starts_late_finds_out_who_is_in_what() {
         a.make_bridge();
         b.make_bridge();
         let [one, two] = [a.pod(2), b.pod(2)];
-        let listener = Listener::start(&two, JOIN);
-        let _v6 = Listener::start(&two, "UDP6-RECV:5001,ipv6-join-group=[ff15::42]:eth0");
+        let listener = Listener::start(&two.ns, JOIN);
+        let _v6 = Listener::start(&two.ns, "UDP6-RECV:5001,ipv6-join-group=[ff15::42]:eth0");
         let _first = a.start(&[b, c]);
         let second = b.start(&[a, c]);
         second.wait_for_groups(2);
-        listener.wait(&one, "hello", GROUP);
+        listener.wait(&one.ns, "hello", GROUP);
         // And once more after another restart of either.
         drop(second);
         let second = b.start(&[a, c]);
         second.wait_for_groups(2);
-        listener.wait(&one, "again", GROUP);
+        listener.wait(&one.ns, "again", GROUP);
     });
 }
 
@@ -62,28 +62,28 @@ fn peer_that_has_left_is_sent_nothing() {
         require!(Program("socat"), Program("nft"));
         let (nodes, stations) = running();
         let [one, two, three] = [nodes[0].pod(2), nodes[1].pod(2), nodes[2].pod(2)];
-        let listeners = [Listener::start(&two, JOIN), Listener::start(&three, JOIN)];
+        let listeners = [Listener::start(&two.ns, JOIN), Listener::start(&three.ns, JOIN)];
         for listener in &listeners {
-            listener.wait(&one, "hello", GROUP);
+            listener.wait(&one.ns, "hello", GROUP);
         }
         stations[0].tell(Command::Remove("node-3".to_owned()));
         wait_for("silence", PATIENCE, || {
             let seen = nodes[2].seen();
             let word = format!("word-{seen}");
-            listeners[0].wait(&one, &word, GROUP);
+            listeners[0].wait(&one.ns, &word, GROUP);
             nodes[2].seen() == seen
         });
-        listeners[0].expect(&one, "last", GROUP);
+        listeners[0].expect(&one.ns, "last", GROUP);
         assert!(!listeners[1].heard().contains("last"));
         // And it comes back; told all anew, what is known of others stays known.
         stations[0].tell(Command::Set(nodes[2].peer()));
-        listeners[1].wait(&one, "again", GROUP);
+        listeners[1].wait(&one.ns, "again", GROUP);
         let peers = vec![nodes[2].peer()];
         stations[0].tell(Command::Begin { subnets: nodes[0].subnets(), peers });
         wait_for("silence of the other", PATIENCE, || {
             let seen = nodes[1].seen();
             let word = format!("now-{seen}");
-            listeners[1].wait(&one, &word, GROUP);
+            listeners[1].wait(&one.ns, &word, GROUP);
             nodes[1].seen() == seen
         });
     });
@@ -100,12 +100,12 @@ fn old_versions_are_understood() {
             sh(&pod.ns, "echo 2 > /proc/sys/net/ipv4/conf/eth0/force_igmp_version");
             sh(&pod.ns, "echo 1 > /proc/sys/net/ipv6/conf/eth0/force_mld_version");
         }
-        let first = Listener::start(&two, JOIN);
-        let second = Listener::start(&other, JOIN);
-        first.wait(&one, "hello", GROUP);
+        let first = Listener::start(&two.ns, JOIN);
+        let second = Listener::start(&other.ns, JOIN);
+        first.wait(&one.ns, "hello", GROUP);
         drop(first);
         // The other one is asked, and stays.
-        second.wait(&one, "still", GROUP);
+        second.wait(&one.ns, "still", GROUP);
         drop(second);
         stations[1].wait_for_groups(0);
     });

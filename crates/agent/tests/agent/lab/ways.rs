@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Tunnels of which two are in no kernel of ours: a way that is too narrow, what is for many, and repairs.
+
+use std::fs;
+use std::time::Duration;
+
+use agent::board::Kind;
+use testkit::{Pod, Wire, in_netns, wait_for};
+
+use super::repairs::check;
+use super::{Member, PATIENCE, Store, all_reach_all, network};
+use crate::multicast::Listener;
+
+/// On the way to the node behind the router, large packets vanish without a word.
+const SWALLOW: &str = "nft add table inet narrow
+    nft add chain inet narrow pass '{ type filter hook forward priority 0; }'
+    nft add rule inet narrow pass meta length '>' 1400 drop";
+
+/// `left` is what of 1400 bytes pods may use.
+fn narrow_ways_are_measured_and_groups_are_carried(backend: &str, left: u32) -> Vec<Member> {
+    testkit::require!(Program("nft"), Program("socat"), Program("ethtool"));
+    let wire = Wire::new();
+    testkit::run("sh", &["-ec", SWALLOW]);
+    let conf = format!(r#"{{"Network": "10.5.0.0/16", "Backend": {{"Type": "{backend}"}}}}"#);
+    let store = Store::embedded(&conf).and(&["--multicast", "--compare-every", "5"]);
+    let nodes = vec![wire.node(1, true, false), wire.far_node(3)];
+    for node in &nodes {
+        // Else the router sees many packets as a large one.
+        node.sh("ethtool -K eth0 gso off tso off tx-udp-segmentation off");
+    }
+    let members = network(nodes, &store);
+    all_reach_all(&members, PATIENCE);
+    let [near, far] = &members[..] else { panic!("two") };
+    for (from, to) in [(near, far), (far, near)] {
+        from.agent().wait("the way to be measured", |status| {
+            let path = &status.peers[0].path;
+            path.path_mtu == Some(left) && path.problem.is_some()
+        });
+        let route = || from.node.sh(&format!("ip route get {}", to.pod.addresses[0]));
+        wait_for("pods to be told", PATIENCE, || route().contains(&format!("mtu {left}")));
+        assert_eq!(transferred(&from.pod, &to.pod), SIZE);
+    }
+    groups_are_carried(near, far);
+    members
+}
+
+const SIZE: usize = 300_000;
+
+/// So many bytes came, in packets as large as the sender thinks they may be.
+fn transferred(from: &Pod, to: &Pod) -> usize {
+    let file = format!("/run/lab/received-by-{}", to.ns.name());
+    let sink = format!("OPEN:{file},creat");
+    let _server = to.ns.start("socat", &["-u", "TCP-LISTEN:7000", &sink]);
+    let listens = || to.ns.exec("ss", &["-Hltn"]).contains(":7000 ");
+    wait_for("the server", PATIENCE, listens);
+    let send = format!("head -c {SIZE} /dev/zero | socat -u - TCP:{}:7000", to.addresses[0]);
+    from.ns.exec("timeout", &["60", "sh", "-ec", &send]);
+    let came = || fs::metadata(&file).map_or(0, |file| file.len() as usize);
+    wait_for("all of it", PATIENCE, || came() == SIZE);
+    came()
+}
+
+fn groups_are_carried(near: &Member, far: &Member) {
+    for (from, to) in [(near, far), (far, near)] {
+        let join = "UDP4-RECV:5000,ip-add-membership=239.1.2.3:eth0";
+        let listener = Listener::start(&to.pod.ns, join);
+        listener.wait(&from.pod.ns, "hello", "UDP4-DATAGRAM:239.1.2.3:5000");
+    }
+}
+
+#[test]
+fn udp() {
+    in_netns(|| {
+        testkit::require!(File("/dev/net/tun"));
+        narrow_ways_are_measured_and_groups_are_carried("udp", 1400 - 28);
+    });
+}
+
+/// Before the next comparison, in a machine where all takes ten times as long.
+const AT_ONCE: Duration = Duration::from_secs(4);
+
+#[test]
+fn vm_ipip() {
+    in_netns(|| {
+        testkit::not_run_unless!(Link("ipip"));
+        let members = narrow_ways_are_measured_and_groups_are_carried("ipip", 1400 - 20);
+        let breaking = [
+            (Kind::Device, "ip link del flannel.ipip"),
+            (Kind::Device, "ip link set flannel.ipip down"),
+            (Kind::Route, "ip route del SUBNET"),
+        ];
+        check(&members, AT_ONCE, &breaking);
+    });
+}
+
+/// Its packets are 60 bytes more than a multiple of 16. Of its peers the kernel tells nothing, so that they are
+/// back after the next comparison.
+#[test]
+fn vm_wireguard() {
+    in_netns(|| {
+        testkit::not_run_unless!(Link("wireguard"));
+        let members = narrow_ways_are_measured_and_groups_are_carried("wireguard", 1328);
+        let breaking = [
+            (Kind::Device, "ip link del flannel-wg"),
+            (Kind::Device, "ip link set flannel-wg down"),
+            (Kind::Route, "ip route del 10.5.0.0/16"),
+        ];
+        check(&members, AT_ONCE, &breaking);
+        let remove = "wg set flannel-wg peer $(wg show flannel-wg peers) remove";
+        check(&members, AT_ONCE * 3, &[(Kind::Peer, remove)]);
+    });
+}
