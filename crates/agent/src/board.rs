@@ -111,6 +111,11 @@ impl Board {
         Changes { receiver: self.shared.changes.subscribe() }
     }
 
+    /// The node is called so.
+    pub fn set_node(&self, name: &str) {
+        name.clone_into(&mut self.lock().node);
+    }
+
     /// The loop is alive; to be said every [`BEAT_EVERY`].
     pub fn beat(&self) {
         self.lock().beat = Instant::now();

@@ -101,6 +101,13 @@ impl Leases {
         }
     }
 
+    /// This node is called so.
+    pub fn set_own(&mut self, name: &str) {
+        if let Layout::Nodes(nodes) = &mut self.layout {
+            name.clone_into(&mut nodes.own);
+        }
+    }
+
     /// What makes this node another than all others; none where that is its address.
     pub fn identity(&self) -> Option<&str> {
         match &self.layout {

@@ -77,9 +77,11 @@ pub fn understand(
         }
     }
     let mut settings = Settings::understand(&values)?;
-    settings.node_name =
-        settings.node_name.or_else(|| var("NODE_NAME").filter(|name| !name.is_empty()));
+    let var = |name: &str| var(name).filter(|text| !text.is_empty());
+    settings.node_name = settings.node_name.or_else(|| var("NODE_NAME"));
     if let StoreChoice::Kubernetes(kubernetes) = &mut settings.store {
+        kubernetes.pod = var("POD_NAMESPACE").zip(var("POD_NAME"));
+        kubernetes.pod = kubernetes.pod.take().filter(|_| settings.node_name.is_none());
         kubernetes.service = service(var);
     }
     Ok(Asked::Run(Box::new(settings)))

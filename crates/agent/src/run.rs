@@ -347,9 +347,11 @@ fn kubernetes_conf(told: &options::Kubernetes) -> Result<KubernetesConf, store::
 
 fn nodes(settings: &Settings, told: &options::Kubernetes) -> Result<Nodes, store::Error> {
     let missing = || store::Error::Invalid("node-name is missing".to_owned());
+    // Whoever has to look it up has none before the first session.
+    let unknown = told.pod.as_ref().map(|_| String::new());
     Ok(Nodes {
         prefix: told.annotation_prefix.clone(),
-        own: settings.node_name.clone().ok_or_else(missing)?,
+        own: settings.node_name.clone().or(unknown).ok_or_else(missing)?,
         config: told.net_config.clone(),
     })
 }

@@ -48,7 +48,9 @@ fn understand(args: &[String], about: &str) -> Result<Option<Settings>> {
             output::print(&format!("podwire {}\n", env!("CARGO_PKG_VERSION"))).map(|()| None)
         }
         Asked::Run(mut settings) => {
-            settings.node_name.get_or_insert_with(host_name);
+            if !settings.store.tells_name() {
+                settings.node_name.get_or_insert_with(host_name);
+            }
             Ok(Some(*settings))
         }
     }

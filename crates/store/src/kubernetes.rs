@@ -72,6 +72,16 @@ impl Kubernetes {
         patched.map(drop).map_err(|failure| self.0.unwritten(failure, &key))
     }
 
+    /// The node that a pod runs on; none where there is no such pod, or it was given no node yet.
+    pub async fn node_of_pod(&self, namespace: &str, pod: &str) -> Result<Option<String>> {
+        match [namespace, pod].into_iter().find(|name| !node::is_name(name)) {
+            Some(name) => Err(Error::Invalid(format!(
+                "{name:?} names no pod or namespace: expected small letters, digits, '-' and '.'"
+            ))),
+            None => self.0.node_of_pod(namespace, pod).await,
+        }
+    }
+
     async fn find(&self, name: &str) -> Result<Option<Entry>> {
         Ok(self.0.get(name).await?.map(|object| object.entry(&self.0.prefixes)))
     }

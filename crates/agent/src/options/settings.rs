@@ -86,6 +86,11 @@ impl StoreChoice {
             Self::Kubernetes(_) => "kubernetes",
         }
     }
+
+    /// Whether it is asked for this node's name.
+    pub fn tells_name(&self) -> bool {
+        matches!(self, Self::Kubernetes(Kubernetes { pod: Some(_), .. }))
+    }
 }
 
 /// How etcd is reached.
@@ -119,6 +124,8 @@ pub struct Kubernetes {
     pub kubeconfig: Option<PathBuf>,
     /// Where a pod finds the API, if this is one.
     pub service: Option<String>,
+    /// The namespace and name of the pod that this is, where that is what says which node it is on.
+    pub pod: Option<(String, String)>,
     /// Prefix of annotations.
     pub annotation_prefix: Prefix,
     /// net-conf.json.
@@ -242,6 +249,7 @@ fn kubernetes(told: &Words<'_>) -> Result<Kubernetes, Error> {
         api_url: told.text("kube-api-url"),
         kubeconfig: told.text("kubeconfig-file").map(PathBuf::from),
         service: None,
+        pod: None,
         annotation_prefix: told.parse("kube-annotation-prefix", &prefix, Prefix::FORM)?,
         net_config: told.path("net-config-path"),
         sets_condition: told.switch("set-node-network-unavailable")?,

@@ -60,7 +60,12 @@ use Kind::{List, Number, Switch, Text};
 /// All of them, in the order of the help.
 pub static OPTIONS: &[Spec] = &[
     ours("config", Text, "", "a TOML file with any of these options as keys"),
-    ours("node-name", Text, "", "this node's name; by default NODE_NAME, else the host's name"),
+    ours(
+        "node-name",
+        Text,
+        "",
+        "this node's name; by default NODE_NAME, with Kubernetes that of the node of POD_NAME, else the host's name",
+    ),
     ours(
         "store",
         Text,

@@ -66,6 +66,24 @@ fn annotations_prefixes_are_completed_as_flannel_does() {
     assert_eq!(prefix("--kube-annotation-prefix a.org/net-"), "a.org/net-");
 }
 
+/// As flannel's manifest has it; a name that was told is not looked up.
+#[test]
+fn nodes_name_may_be_that_of_a_pods_node() {
+    let settings = |args: &str, vars: &[(&str, &str)]| {
+        let settings = asked(args, vars, "").unwrap();
+        (settings.node_name.clone(), settings.store.tells_name())
+    };
+    let pod = [("POD_NAME", "a"), ("POD_NAMESPACE", "b")];
+    assert_eq!(settings("--kube-subnet-mgr", &pod), (None, true));
+    assert_eq!(settings("--kube-subnet-mgr", &pod[..1]), (None, false));
+    assert_eq!(settings("", &pod), (None, false));
+    let told = [pod[0], pod[1], ("NODE_NAME", "n")];
+    assert_eq!(settings("--kube-subnet-mgr", &told), (Some("n".to_owned()), false));
+    let empty = [pod[0], pod[1], ("NODE_NAME", "")];
+    assert_eq!(settings("--kube-subnet-mgr", &empty), (None, true));
+    assert_eq!(settings("--kube-subnet-mgr --node-name n", &pod), (Some("n".to_owned()), false));
+}
+
 #[test]
 fn a_daemon_sets_arguments_are_understood() {
     let settings = flags("--ip-masq --kube-subnet-mgr --healthz-port=8081");

@@ -14,6 +14,7 @@ use super::{End, chain};
 use crate::board::Part;
 use crate::keys;
 use crate::leases::{NodeState, Seen, Want};
+use crate::options::StoreChoice;
 use crate::reconcile::{Secrets, public_key};
 use crate::run::Worker;
 use crate::underlay::{self, Facts, Underlay, Wish};
@@ -74,10 +75,31 @@ impl Worker {
         })
     }
 
-    pub(super) async fn snapshot(&self) -> Result<Snapshot, End> {
+    pub(super) async fn snapshot(&mut self) -> Result<Snapshot, End> {
+        self.look_up_name().await?;
         let listed = self.leases.list().await?;
         self.board.solved(Part::Store);
         Ok(listed)
+    }
+
+    /// A pod that was not told which node it is on asks the cluster, once.
+    async fn look_up_name(&mut self) -> Result<(), End> {
+        let StoreChoice::Kubernetes(told) = &self.settings.store else { return Ok(()) };
+        let (Some(cluster), Some((namespace, pod)), None) =
+            (&self.cluster, &told.pod, &self.settings.node_name)
+        else {
+            return Ok(());
+        };
+        let Some(node) = cluster.node_of_pod(namespace, pod).await? else {
+            let why = format!(
+                "the pod {namespace}/{pod}, which POD_NAMESPACE and POD_NAME say that this is, runs on no node"
+            );
+            return Err(End::wait(Part::Lease, why, None));
+        };
+        self.board.set_node(&node);
+        self.leases.set_own(&node);
+        self.settings.node_name = Some(node);
+        Ok(())
     }
 
     /// There is none. The one that we were told, if any, is put there, where all nodes find it.

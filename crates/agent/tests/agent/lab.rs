@@ -70,8 +70,14 @@ pub struct Agent {
 
 impl Agent {
     pub fn start(node: &Node, store: &Store) -> Agent {
-        let flags = [node.flags(), store.0.clone()].concat();
-        let asked = options::understand(&flags, |_| None, |path| std::fs::read_to_string(path));
+        Self::start_with(&[node.flags(), store.0.clone()].concat(), node, &[])
+    }
+
+    /// With flags and variables of one's own.
+    pub fn start_with(flags: &[String], node: &Node, vars: &[(&str, &str)]) -> Agent {
+        let value = |name: &str| vars.iter().find(|(key, _)| *key == name).map(|(_, value)| *value);
+        let var = |name: &str| value(name).map(str::to_owned);
+        let asked = options::understand(flags, var, |path| std::fs::read_to_string(path));
         let Ok(Asked::Run(settings)) = asked else { panic!("{asked:?}") };
         let board = Board::new(format!("node-{}", node.number()), settings.store.name());
         let (stop, stopped) = oneshot::channel();

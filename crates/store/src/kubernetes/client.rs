@@ -56,6 +56,19 @@ struct Page {
     items: Option<Vec<Object>>,
 }
 
+/// A pod, of which only this is decoded.
+#[derive(Debug, Deserialize)]
+struct Pod {
+    spec: PodSpec,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PodSpec {
+    #[serde(default)]
+    node_name: Option<String>,
+}
+
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client").field("name", &self.name).finish_non_exhaustive()
@@ -74,6 +87,15 @@ impl Client {
     pub async fn get(&self, name: &str) -> Result<Option<Object>> {
         match self.send(api().get(name, &GetParams::default())).await {
             Ok(object) => Ok(Some(object)),
+            Err(Failure { verdict: Verdict::Absent, .. }) => Ok(None),
+            Err(failure) => Err(self.unread(failure)),
+        }
+    }
+
+    pub async fn node_of_pod(&self, namespace: &str, pod: &str) -> Result<Option<String>> {
+        let pods = kube::core::Request::new(format!("/api/v1/namespaces/{namespace}/pods"));
+        match self.send(pods.get(pod, &GetParams::default())).await {
+            Ok(Pod { spec }) => Ok(spec.node_name.filter(|name| !name.is_empty())),
             Err(Failure { verdict: Verdict::Absent, .. }) => Ok(None),
             Err(failure) => Err(self.unread(failure)),
         }

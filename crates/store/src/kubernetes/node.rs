@@ -158,7 +158,7 @@ pub fn name(key: &str) -> Result<&str> {
 }
 
 /// As RFC 1123 has it, and so never a path or a query.
-fn is_name(name: &str) -> bool {
+pub fn is_name(name: &str) -> bool {
     let is_plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let is_label = |label: &str| {
         let ends = [label.bytes().next(), label.bytes().last()];

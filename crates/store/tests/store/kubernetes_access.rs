@@ -5,6 +5,7 @@ use std::error::Error as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde_json::{Value, json};
 use store::kubernetes::{Access, Condition, Kubernetes, Node};
 use store::{Error, Store};
 use testkit::{Authority, Daemon};
@@ -59,12 +60,30 @@ fn manifest_is_accepted_and_its_rights_are_enough() {
             let condition = Condition { status: "False".into(), ..condition };
             store.set_condition("worker-1", &condition).await.unwrap();
 
+            assert_eq!(store.node_of_pod("kube-podwire", "a").await.unwrap(), None);
+            for namespace in ["kube-podwire", "default"] {
+                server.create(&pod(namespace, "a", "worker-1"));
+            }
+            let found = store.node_of_pod("kube-podwire", "a").await.unwrap();
+            assert_eq!(found.as_deref(), Some("worker-1"));
+            let error = store.node_of_pod("default", "a").await.unwrap_err();
+            assert!(said(&error).contains("cannot get resource \"pods\""), "{}", said(&error));
+            let error = store.node_of_pod("default", "../nodes").await.unwrap_err();
+            assert!(error.to_string().contains("\"../nodes\" names no pod"), "{error}");
+
             let error = store.delete("nodes/worker-1", None).await.unwrap_err();
             assert!(matches!(error, Error::Refused { .. }), "{error:?}");
             let error = store.create("nodes/other", b"{}", None).await.unwrap_err();
             assert!(matches!(error, Error::Refused { .. }), "{error:?}");
         });
     });
+}
+
+fn pod(namespace: &str, name: &str, node: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace},
+        "spec": {"nodeName": node, "containers": [{"name": "a", "image": "a"}]},
+    })
 }
 
 #[test]

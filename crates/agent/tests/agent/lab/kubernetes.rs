@@ -252,6 +252,27 @@ fn a_node_is_deleted_and_made_anew(cluster: &Cluster, mut members: Vec<Member>) 
     all_reach_all(&members, PATIENCE);
 }
 
+/// As flanneld does where NODE_NAME is not told.
+#[test]
+fn name_is_that_of_the_pods_node() {
+    in_cluster(V4, |cluster| {
+        let node = cluster.wire.node(1, true, false);
+        cluster.register(1);
+        cluster.give(1, &["10.244.1.0/24"]);
+        cluster.server.kubectl(&["create", "namespace", "kube-podwire"]);
+        cluster.server.create(&json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "podwire-x", "namespace": "kube-podwire"},
+            "spec": {"nodeName": "node-1", "containers": [{"name": "a", "image": "a"}]},
+        }));
+        let flags = [&node.flags()[2..], &cluster.store.0].concat();
+        let pod = [("POD_NAME", "podwire-x"), ("POD_NAMESPACE", "kube-podwire")];
+        let agent = Agent::start_with(&flags, &node, &pod);
+        agent.wait("the node's subnet", |status| status.ready && status.node == "node-1");
+        is_told_as_flannel_does(cluster, &node);
+    });
+}
+
 #[test]
 fn both_families() {
     in_cluster(BOTH, |cluster| {
