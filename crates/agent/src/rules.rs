@@ -102,6 +102,16 @@ impl Rules {
         self.wanted.as_ref().map(|wanted| self.settle(wanted, Mode::Apply)).unwrap_or_default()
     }
 
+    /// [`Rules::compare`], and flanneld's rules go once more: it writes them again while it runs, and may do so
+    /// as it ends.
+    pub fn keep(&self) -> Outcome {
+        let mut outcome = self.compare();
+        if self.wanted.is_some() {
+            outcome.changes.extend(self.take_over().changes);
+        }
+        outcome
+    }
+
     /// What [`Rules::set`] would do.
     pub fn preview(&self, conf: &RulesConf) -> Outcome {
         self.settle(&wanted(conf), Mode::Tell)

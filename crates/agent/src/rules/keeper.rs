@@ -62,7 +62,7 @@ impl Keeper {
                 () = sleep_until(self.due) => {
                     self.last = Instant::now();
                     self.due = self.last + self.every;
-                    let outcome = self.rules.compare();
+                    let outcome = self.rules.keep();
                     if outcome != Outcome::default() {
                         return outcome;
                     }

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! flannel's rules go, and nothing else.
 
+use std::time::Duration;
+
+use agent::rules::Keeper;
 use testkit::{in_netns, require, run};
 
 use super::forward::restore;
@@ -100,6 +103,24 @@ fn flannels_rules_go_and_nothing_else() {
         assert!(!tables.contains("flannel-ipv4\n") && !tables.contains("flannel-ipv6"), "{tables}");
         check(&lab.pod, WORLD, NODE);
         check(&lab.pod, WORLD6, NODE6);
+    });
+}
+
+#[test]
+fn what_flanneld_writes_once_more_goes_too() {
+    in_netns(|| {
+        let every = Duration::from_millis(100);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut keeper = Keeper::open("test", every).unwrap();
+            changes(keeper.set(&conf()));
+            let v4 = with("10.5.0.0/16", "10.5.1.0/24", "224.0.0.0/4");
+            restore("iptables-nft-restore", &v4);
+            let kept = changes(keeper.next().await);
+            assert!(kept.iter().any(|change| change.contains("flannel's")), "{kept:?}");
+            let after = run("iptables-nft-save", &[]);
+            assert!(!after.contains("FLANNEL"), "{after}");
+        });
     });
 }
 
