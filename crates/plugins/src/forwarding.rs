@@ -22,10 +22,21 @@ pub fn enable(addresses: impl Iterator<Item = IpAddr>) -> Result<(), Error> {
     Ok(())
 }
 
-/// A container that says it is a router must not give the host addresses and routes. Where there is no
-/// IPv6, or the switches cannot be written from within a container, there is nothing to be done.
+/// A container that says it is a router must not give the host addresses and routes.
 pub fn ignore_routers(interface: IfName) -> Result<(), Error> {
-    match sysctl::write(&format!("net/ipv6/conf/{interface}/accept_ra"), "0") {
+    turn_off(interface, "accept_ra")
+}
+
+/// An interface whose hardware address we chose has addresses that nobody else has. Without this the host
+/// could not ask for containers on it before the kernel has tried its own address, a second or two.
+pub fn try_no_addresses(interface: IfName) -> Result<(), Error> {
+    turn_off(interface, "accept_dad")
+}
+
+/// Where there is no IPv6, or the switches cannot be written from within a container, there is nothing to be
+/// done.
+fn turn_off(interface: IfName, switch: &str) -> Result<(), Error> {
+    match sysctl::write(&format!("net/ipv6/conf/{interface}/{switch}"), "0") {
         Err(error) if error.is_not_found() || is_out_of_reach(&error) => Ok(()),
         other => other.or_fault("set up the host's interface"),
     }

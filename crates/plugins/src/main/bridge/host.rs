@@ -62,6 +62,9 @@ pub fn bring_up(host: &Netlink, bridge: &Bridge, link: &Link) -> Result<(), Erro
     if link.accept_ra.is_some_and(|accepted| accepted != 0) {
         forwarding::ignore_routers(bridge.name)?;
     }
+    if !link.is_up() {
+        forwarding::try_no_addresses(bridge.name)?;
+    }
     let mut changes = Vec::new();
     if must_begin_to_filter(bridge, link) {
         // Its ports are in one VLAN, the default, and go on as before.

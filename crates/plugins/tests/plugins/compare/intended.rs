@@ -88,9 +88,10 @@ pub const INTENDED: &[Intended] = &[
         reason: "nobody else may hold the gateway's address, so it does not wait for detection",
         groups: &["bridge", "versions", "ptp"],
         fits: |d| {
-            let of_address = ["/nodad", "/tentative"].iter().any(|end| d.fact.ends_with(end));
-            let of_route = d.fact.contains("route local ") && d.go.is_none();
-            d.fact.starts_with("host/") && d.fact.contains(" fd00:") && (of_address || of_route)
+            let ends = ["nodad", "tentative", "accept_dad"].iter().any(|end| d.fact.ends_with(end));
+            let is_route = d.fact.contains("route local ") && d.go.is_none();
+            let is_gateways = [" fd00:", "/accept_dad"].iter().any(|part| d.fact.contains(part));
+            d.fact.starts_with("host/") && is_gateways && (ends || is_route)
         },
     },
     Intended {

@@ -48,6 +48,19 @@ fn mac_comes_from_three_places() {
     });
 }
 
+/// The host asks for containers from the bridge's own address, which it could not use while it is tried.
+#[test]
+fn a_new_bridge_does_not_try_its_addresses() {
+    in_netns(|| {
+        let world = World::new(&Plugins::ours(), 1);
+        live(&world, &world.call(&bridge(&json!({"isGateway": true})), 1), |world, result| {
+            let name = result["interfaces"][0]["name"].as_str().expect("the bridge's name");
+            let switch = format!("net.ipv6.conf.{name}.accept_dad");
+            assert_eq!(world.host.exec("sysctl", &["-n", &switch]).trim(), "0");
+        });
+    });
+}
+
 /// Where an address may come from is said with the one that may not be had.
 #[test]
 fn an_address_outside_of_the_ranges_is_told_with_them() {
