@@ -14,7 +14,7 @@ const SOON: Duration = Duration::from_secs(1);
 
 /// Breaks one thing after the other on the first node. Each is repaired and counted in time, packets of pods are
 /// held up no longer than that, and in the end all is as it was before.
-pub fn check(members: &[Member], soon: Duration, all: &[(Kind, &str)]) {
+fn check(members: &[Member], all: &[(Kind, &str)]) {
     let [first, second] = members else { panic!("two nodes") };
     let pinging = Pinging::start(&first.pod.ns, second.pod.addresses[0]);
     let state = || (first.node.kernel(), rules(first));
@@ -24,11 +24,11 @@ pub fn check(members: &[Member], soon: Duration, all: &[(Kind, &str)]) {
         let (counted, answers) = (first.agent().repairs(*kind), pinging.answers());
         first.node.sh(&script);
         let start = Instant::now();
-        first.agent().wait_for(soon, &script, |status| status.repairs.counts[kind] > counted);
+        first.agent().wait_for(SOON, &script, |status| status.repairs.counts[kind] > counted);
         let repaired = start.elapsed();
         let silence = pinging.longest_silence(answers);
         println!("{script}: repaired after {repaired:?}, no answer for {silence:?}");
-        assert!(silence < soon, "no packet got through for {silence:?} after {script}");
+        assert!(silence < SOON, "no packet got through for {silence:?} after {script}");
         wait_for(&format!("{before:#?} after {script}"), PATIENCE, || state() == before);
         assert!(second.pod.reaches(&first.pod), "{script}");
     }
@@ -96,7 +96,7 @@ fn vxlan() {
             (Kind::Rules, "nft flush ruleset"),
             (Kind::Rules, "nft delete table inet podwire-agent-podwire"),
         ];
-        check(&members, SOON, &all);
+        check(&members, &all);
     });
 }
 
@@ -117,7 +117,7 @@ fn vxlan_of_ipv6() {
             (Kind::Nexthop, "ip nexthop flush proto 112"),
             (Kind::Rules, "nft flush ruleset"),
         ];
-        check(&members, SOON, &all);
+        check(&members, &all);
     });
 }
 
@@ -133,7 +133,7 @@ fn host_gw() {
             (Kind::Nexthop, "ip nexthop flush proto 112"),
             (Kind::Rules, "nft flush ruleset"),
         ];
-        check(&members, SOON, &all);
+        check(&members, &all);
     });
 }
 
@@ -150,6 +150,6 @@ fn udp() {
             (Kind::Address, "ip address del OWN/32 dev flannel0"),
             (Kind::Route, "ip route del 10.5.0.0/16"),
         ];
-        check(&members, SOON, &all);
+        check(&members, &all);
     });
 }
