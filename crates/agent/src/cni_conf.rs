@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep};
 
-use crate::board::{Board, Part};
+use crate::board::Board;
 use crate::file;
+use crate::kept::{Kept, LOOK_AGAIN};
 use crate::options::Settings;
 use crate::serve::socket_path;
 
@@ -27,9 +28,6 @@ const MARK: &str = "podwire agent";
 
 /// A node that is unfit for a shorter time keeps its file: a runtime without one fails all pods.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// Somebody may have removed the file, or what was in its way.
-const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
 /// Why the file is not as it should be.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +55,19 @@ impl CniConf {
     /// Puts it there, unless it is. False where it was.
     pub fn install(&self) -> Result<bool, Error> {
         refuse_foreign(&self.path)?;
+        self.write()
+    }
+
+    /// Puts it back where it was. What is no configuration is what is left of ours, and nobody's.
+    fn put_back(&self) -> Result<bool, Error> {
+        let found = file::read(&self.path).map_err(|source| failed(&self.path, source))?;
+        match found.as_deref().is_some_and(is_configuration) {
+            true => self.install(),
+            false => self.write(),
+        }
+    }
+
+    fn write(&self) -> Result<bool, Error> {
         file::replace(&self.path, &self.text).map_err(|source| failed(&self.path, source))
     }
 
@@ -69,23 +80,29 @@ impl CniConf {
     /// The file stays when this is dropped: pods of a node whose agent is started again go on.
     pub async fn keep(self, board: Board) {
         let mut changes = board.changes();
+        let mut kept = Kept::new(&self.path, &board);
         let mut unfit_since = None;
         loop {
             let readiness = board.readiness();
             let wait = if readiness.is_ready {
                 unfit_since = None;
-                board.report(Part::Files, self.install().map(drop));
+                let put = if kept.is_there() { self.put_back() } else { self.install() };
+                kept.put(put);
                 readiness.holds_for.map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN))
             } else {
                 let since = *unfit_since.get_or_insert_with(Instant::now);
                 let left = PATIENCE.saturating_sub(since.elapsed());
                 if left.is_zero() {
-                    board.report(Part::Files, self.withdraw().map(drop));
+                    kept.taken(self.withdraw());
                 }
                 if left.is_zero() { LOOK_AGAIN } else { left }
             };
-            // Either way there is something to look at.
-            let _ = timeout(wait, changes.next()).await;
+            // Whichever it is, there is something to look at.
+            tokio::select! {
+                () = changes.next() => {}
+                () = kept.next() => {}
+                () = sleep(wait) => {}
+            }
         }
     }
 }
@@ -109,6 +126,12 @@ fn refuse_foreign(path: &Path) -> Result<(), Error> {
         true => Ok(()),
         false => Err(Error::Foreign(path.to_owned())),
     }
+}
+
+/// Whether a runtime could make something of it.
+fn is_configuration(text: &str) -> bool {
+    let list = serde_json::from_str::<Value>(text).unwrap_or_default();
+    list.get("name").is_some()
 }
 
 fn is_ours(text: &str) -> bool {

@@ -7,6 +7,7 @@ pub mod board;
 pub mod cleanup;
 pub mod cni_conf;
 mod file;
+mod kept;
 mod keys;
 pub mod leases;
 pub mod multicast;

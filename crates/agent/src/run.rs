@@ -18,6 +18,7 @@ use store::etcd::{Credentials, Etcd, EtcdConf, Identity, Tls};
 use store::kubernetes::{Access, Condition, Kubernetes, KubernetesConf, SERVICE_ACCOUNT};
 use store::{Revision, Store};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
 use tokio::time::{Instant, interval, sleep_until};
 
 use crate::board::{BEAT_EVERY, Board, Part};
@@ -69,6 +70,8 @@ pub(crate) struct Worker {
     /// None where paths are not checked.
     pub(crate) paths: Option<UnboundedSender<path::Command>>,
     pub(crate) verdicts: UnboundedReceiver<Verdict>,
+    /// What plugins are told.
+    pub(crate) subnet_env: watch::Sender<Option<subnet_env::Told>>,
     /// None where it is switched off.
     pub(crate) multicast: Option<UnboundedSender<multicast::Command>>,
     /// Of this session, or of the last one.
@@ -92,6 +95,8 @@ pub async fn run(settings: Settings, board: Board) -> Result<Infallible, Error> 
     let socket = serve::Socket::create(&settings.run_dir)?;
     let served = serve::both(listener, Some(socket), &board);
     let conf = CniConf::of(&settings);
+    let subnet_file = settings.subnet_file.clone();
+    let (subnet_env, wanted_env) = watch::channel(None);
     let ((paths, commands), (verdicts, heard)) = (unbounded_channel(), unbounded_channel());
     let paths = Some(paths).filter(|_| settings.path_check);
     let (multicast, groups) = unbounded_channel();
@@ -100,10 +105,12 @@ pub async fn run(settings: Settings, board: Board) -> Result<Infallible, Error> 
     if multicast.is_some() {
         board.set_multicast(Arc::clone(&counts));
     }
-    let worker = Worker::start(settings, board.clone(), Ways { paths, heard, multicast }).await?;
+    let worker =
+        Worker::start(settings, board.clone(), Ways { paths, heard, multicast, subnet_env })
+            .await?;
     let kept = async {
         match conf {
-            Some(conf) => conf.keep(board).await,
+            Some(conf) => conf.keep(board.clone()).await,
             None => std::future::pending().await,
         }
     };
@@ -111,6 +118,7 @@ pub async fn run(settings: Settings, board: Board) -> Result<Infallible, Error> 
         never = worker.work() => match never {},
         () = served => unreachable!("it serves until it is dropped"),
         () = kept => unreachable!("it is kept until it is dropped"),
+        () = subnet_env::keep(&subnet_file, wanted_env, &board) => unreachable!("the same"),
         () = checked(commands, verdicts) => unreachable!("it waits when it is done"),
         () = carried(groups, counts) => unreachable!("it waits when it is done"),
     }
@@ -119,7 +127,8 @@ pub async fn run(settings: Settings, board: Board) -> Result<Infallible, Error> 
 /// What an agent with these settings would do now, a line each; those after a `#` are in its way. Nothing is
 /// changed.
 pub async fn dry_run(settings: Settings, board: Board) -> Result<Vec<String>, DryError> {
-    let ways = Ways { paths: None, heard: unbounded_channel().1, multicast: None };
+    let (subnet_env, _) = watch::channel(None);
+    let ways = Ways { paths: None, heard: unbounded_channel().1, multicast: None, subnet_env };
     let mut worker = Worker::start(settings, board, ways).await?;
     worker.preview().await.map_err(|end| DryError::NotYet(end.why))
 }
@@ -137,7 +146,7 @@ impl Worker {
     async fn start(
         settings: Settings,
         board: Board,
-        Ways { paths, heard, multicast }: Ways,
+        Ways { paths, heard, multicast, subnet_env }: Ways,
     ) -> Result<Self, Error> {
         if let Some(text) = &settings.net_config {
             let written = NetConfConf::read(text)?;
@@ -164,6 +173,7 @@ impl Worker {
             paths,
             verdicts: heard,
             multicast,
+            subnet_env,
             held: None,
             own: OwnNode::default(),
             mark,
@@ -279,6 +289,7 @@ struct Ways {
     paths: Option<UnboundedSender<path::Command>>,
     heard: UnboundedReceiver<Verdict>,
     multicast: Option<UnboundedSender<multicast::Command>>,
+    subnet_env: watch::Sender<Option<subnet_env::Told>>,
 }
 
 /// Multicast that cannot be carried is no reason to end.

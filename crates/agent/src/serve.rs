@@ -24,6 +24,8 @@ use tokio::time::{sleep, timeout};
 
 pub use self::socket::{Socket, socket_path};
 use crate::board::Board;
+use crate::kept::Kept;
+use crate::session::chain;
 
 /// Whoever has so many connections waits for one of them to end.
 const MOST: usize = 64;
@@ -71,10 +73,15 @@ pub async fn over_tcp(listener: TcpListener, board: Board) {
 }
 
 /// Serves on the agent's socket until it is dropped.
-pub async fn over_socket(socket: Socket, board: Board) {
+pub async fn over_socket(mut socket: Socket, board: Board) {
     let mut connections = JoinSet::new();
+    let mut kept = Kept::new(socket.path(), &board);
     loop {
-        let accepted = socket.listener.accept().await.map(|(stream, _)| stream);
+        kept.put(socket.ensure().map_err(|error| chain(&error)));
+        let accepted = tokio::select! {
+            accepted = socket.listener.accept() => accepted.map(|(stream, _)| stream),
+            () = kept.next() => continue,
+        };
         admit(accepted, &board, &mut connections).await;
     }
 }

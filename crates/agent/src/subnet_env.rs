@@ -6,7 +6,12 @@ use std::path::{Path, PathBuf};
 
 use ipam::subnet_env::{Problem, SubnetEnv};
 
+use tokio::sync::watch;
+
+use crate::board::{Board, Session};
 use crate::file;
+use crate::kept::Kept;
+use crate::session::chain;
 
 /// Why the file is of no use.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +36,29 @@ pub fn read(path: &Path) -> Result<Option<SubnetEnv>, Error> {
     let Some(text) = file::read(path).map_err(failed)? else { return Ok(None) };
     let malformed = |source| Error::Malformed { path: path.to_owned(), source };
     SubnetEnv::parse(&text).map(Some).map_err(malformed)
+}
+
+/// What the file is to say, and what is shown of this node while it does.
+pub(crate) type Told = (SubnetEnv, Session);
+
+/// Has it there as it is wanted, until dropped. Without it no plugin can connect a pod.
+pub(crate) async fn keep(path: &Path, mut wanted: watch::Receiver<Option<Told>>, board: &Board) {
+    let mut kept = Kept::new(path, board);
+    loop {
+        if let Some((env, session)) = &*wanted.borrow_and_update() {
+            let written = write(path, env).map_err(|error| chain(&error));
+            let shown = written.is_ok().then(|| session.clone());
+            kept.put(written);
+            // Whoever sees a node that is ready may read the file.
+            if board.session() != shown {
+                board.set_session(shown);
+            }
+        }
+        tokio::select! {
+            Ok(()) = wanted.changed() => kept.is_to_change(),
+            () = kept.next() => {}
+        }
+    }
 }
 
 /// Removes it; false where there is none.

@@ -249,10 +249,12 @@ pub enum Kind {
     Rules,
     /// An MTU or an offload that the way to a peer did not stand.
     Path,
+    /// That plugins and commands look for.
+    File,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 9] = [
+    pub const ALL: [Kind; 10] = [
         Kind::Device,
         Kind::Address,
         Kind::Neighbour,
@@ -262,6 +264,7 @@ impl Kind {
         Kind::Peer,
         Kind::Rules,
         Kind::Path,
+        Kind::File,
     ];
 
     pub fn name(self) -> &'static str {
@@ -275,6 +278,7 @@ impl Kind {
             Kind::Peer => "peer",
             Kind::Rules => "rules",
             Kind::Path => "path",
+            Kind::File => "file",
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::fs;
 
 use super::*;
-use crate::board::{Lease, Session, Underlay};
+use crate::board::{Lease, Part, Session, Underlay};
 
 fn session() -> Session {
     Session {

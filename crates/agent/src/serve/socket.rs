@@ -4,7 +4,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener as StdListener;
 use std::path::{Path, PathBuf};
 
@@ -29,26 +29,48 @@ pub fn socket_path(run_dir: &Path) -> PathBuf {
 pub struct Socket {
     pub(super) listener: UnixListener,
     path: PathBuf,
+    /// Which of all sockets that may be there under its name.
+    id: Option<Id>,
     /// Held for as long as the socket is there.
-    _lock: File,
+    lock: File,
 }
+
+/// Device and inode of a file.
+type Id = (u64, u64);
 
 impl Socket {
     /// Makes the directory and the socket, in place of a dead agent's.
     pub fn create(run_dir: &Path) -> Result<Socket, Error> {
         let path = socket_path(run_dir);
         let failed = |source| Error::Socket { path: path.clone(), source };
-        if !run_dir.is_dir() {
-            DirBuilder::new().recursive(true).mode(0o755).create(run_dir).map_err(failed)?;
-        }
-        let lock = lock_file(&run_dir.join(LOCK)).map_err(failed)?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(Error::Taken(run_dir.to_owned())),
-            Err(TryLockError::Error(source)) => return Err(failed(source)),
-        }
+        make_directory(run_dir).map_err(failed)?;
+        let lock = take_lock(run_dir)?;
+        refuse_others(&path).map_err(failed)?;
         let listener = bind(run_dir, &path).map_err(failed)?;
-        Ok(Socket { listener, path, _lock: lock })
+        let id = id_of(&path);
+        Ok(Socket { listener, path, id, lock })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes it anew where somebody has removed it or put something else there. False where it is there.
+    pub(super) fn ensure(&mut self) -> Result<bool, Error> {
+        if self.id.is_some() && id_of(&self.path) == self.id {
+            return Ok(false);
+        }
+        let run_dir = self.path.parent().unwrap_or(&self.path).to_owned();
+        let failed = |source| Error::Socket { path: self.path.clone(), source };
+        make_directory(&run_dir).map_err(failed)?;
+        // Where the lock has gone as well another agent may hold a new one.
+        let held = self.lock.metadata().map_err(failed)?;
+        if id_of(&run_dir.join(LOCK)) != Some((held.dev(), held.ino())) {
+            self.lock = take_lock(&run_dir)?;
+        }
+        self.listener = bind(&run_dir, &self.path).map_err(failed)?;
+        self.id = id_of(&self.path);
+        Ok(true)
     }
 }
 
@@ -59,21 +81,47 @@ impl Drop for Socket {
     }
 }
 
+fn make_directory(run_dir: &Path) -> io::Result<()> {
+    match run_dir.is_dir() {
+        true => Ok(()),
+        false => DirBuilder::new().recursive(true).mode(0o755).create(run_dir),
+    }
+}
+
+/// None where there is nothing.
+fn id_of(path: &Path) -> Option<Id> {
+    fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
+}
+
+fn take_lock(run_dir: &Path) -> Result<File, Error> {
+    let path = run_dir.join(LOCK);
+    let failed = |source| Error::Socket { path: path.clone(), source };
+    let lock = lock_file(&path).map_err(failed)?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(Error::Taken(run_dir.to_owned())),
+        Err(TryLockError::Error(source)) => Err(failed(source)),
+    }
+}
+
 /// For root alone: whoever can open it can hold it.
 fn lock_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
-/// Appears by rename with its mode, so that there is always a socket that answers, or none.
-fn bind(run_dir: &Path, path: &Path) -> io::Result<UnixListener> {
-    use std::os::unix::fs::FileTypeExt;
+/// What is no socket was never an agent's.
+fn refuse_others(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => {
             let words = "there is a file of that name that is no socket: remove it";
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, words));
+            Err(io::Error::new(io::ErrorKind::AlreadyExists, words))
         }
-        _ => {}
+        _ => Ok(()),
     }
+}
+
+/// Appears by rename with its mode, so that there is always a socket that answers, or none.
+fn bind(run_dir: &Path, path: &Path) -> io::Result<UnixListener> {
     let fresh = run_dir.join(FRESH);
     match fs::remove_file(&fresh) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -5,11 +5,10 @@ use ipam::subnet_env::SubnetEnv;
 use overlay::lease::Lease;
 use overlay::netconf::Backend;
 
-use super::{Session, chain};
+use super::Session;
 use crate::board::{self, Kind, Part, Path, Refused, Way};
 use crate::reconcile::Outcome;
 use crate::run::Worker;
-use crate::subnet_env;
 
 impl Worker {
     /// Posts an outcome; `is_repair` where others had broken what was changed.
@@ -53,7 +52,7 @@ impl Worker {
         }
     }
 
-    /// subnet.env first: whoever sees a node that is ready may read it.
+    /// By subnet.env; the node is ready when it is there.
     pub(super) fn tell_plugins(&self, session: &Session) {
         let env = SubnetEnv {
             networks: session.conf.networks.iter().collect(),
@@ -61,13 +60,8 @@ impl Worker {
             mtu: session.pod_mtu.unwrap_or(session.underlay.mtu),
             ip_masq: self.settings.masquerade.is_some(),
         };
-        match subnet_env::write(&self.settings.subnet_file, &env) {
-            Ok(_) => {
-                self.board.solved(Part::Files);
-                self.board.set_session(Some(session.shown(&self.mark, env.mtu)));
-            }
-            Err(error) => self.board.problem(Part::Files, chain(&error)),
-        }
+        let shown = session.shown(&self.mark, env.mtu);
+        self.subnet_env.send_replace(Some((env, shown)));
     }
 }
 

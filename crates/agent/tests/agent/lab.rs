@@ -5,6 +5,7 @@ mod backends;
 mod bad_input;
 mod commands;
 mod etcd_faults;
+mod files;
 mod kubernetes;
 mod repairs;
 mod restart;

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Files that plugins, commands and runtimes look for are there again a moment after somebody breaks them.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use agent::board::Kind;
+use testkit::{Wire, in_netns, wait_for};
+
+use super::{Agent, PATIENCE, Store};
+
+/// Until what was broken is repaired.
+const SOON: Duration = Duration::from_secs(1);
+
+const CONF: &str = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "host-gw"}}"#;
+
+/// Ways to break a file.
+const BREAKING: [&str; 5] = [
+    "rm FILE",
+    "rm FILE; echo junk > FILE",
+    "echo '{}' > FILE.other; mv FILE.other FILE",
+    "mv DIR DIR.before",
+    "rm -r DIR",
+];
+
+fn check(agent: &Agent, file: &Path, is_right: impl Fn() -> bool) {
+    wait_for("it to be there at first", PATIENCE, &is_right);
+    let (name, dir) = (file.display().to_string(), file.parent().unwrap().display().to_string());
+    for breaking in BREAKING {
+        let counted = agent.repairs(Kind::File);
+        let script = breaking.replace("FILE", &name).replace("DIR", &dir);
+        testkit::run("sh", &["-ec", &script]);
+        agent.wait_for(SOON, &script, |status| status.repairs.counts[&Kind::File] > counted);
+        wait_for(&script, PATIENCE, || is_right() && agent.board.summary().warnings.is_empty());
+    }
+}
+
+#[test]
+fn whatever_breaks_them() {
+    in_netns(|| {
+        testkit::require!(Program("curl"));
+        let wire = Wire::new();
+        let node = wire.node(1, true, false);
+        let below = |name: &str| node.dir().join(name);
+        let (env, list) = (below("env/subnet.env"), below("net.d/10-podwire.conflist"));
+        let flags = [
+            "--subnet-file",
+            env.to_str().unwrap(),
+            "--cni-conf-dir",
+            list.parent().unwrap().to_str().unwrap(),
+        ];
+        let agent = Agent::start(&node, &Store::embedded(CONF).and(&flags));
+        agent.wait("the node", |status| status.ready);
+        for file in [&env, &list] {
+            wait_for("it to be written", PATIENCE, || file.exists());
+            let text = fs::read_to_string(file).unwrap();
+            check(&agent, file, || fs::read_to_string(file).is_ok_and(|now| now == text));
+        }
+        let socket = below("run/agent.sock");
+        let words = ["--unix-socket", socket.to_str().unwrap(), "http://agent/healthz"];
+        check(&agent, &socket, || testkit::Ns::here().try_exec("curl", &words).is_ok());
+
+        fs::write(&list, r#"{"name": "theirs", "plugins": []}"#).unwrap();
+        agent.wait_for(SOON, "a configuration of others to be told", |status| {
+            status.warnings.iter().any(|one| one.contains("was not written by podwire"))
+        });
+        assert!(fs::read_to_string(&list).unwrap().contains("theirs"));
+        fs::remove_file(&list).unwrap();
+        agent.wait_for(SOON, "it to be ours again", |status| status.warnings.is_empty());
+    });
+}
