@@ -93,7 +93,7 @@ impl CniConf {
                 let since = *unfit_since.get_or_insert_with(Instant::now);
                 let left = PATIENCE.saturating_sub(since.elapsed());
                 if left.is_zero() {
-                    kept.taken(self.withdraw());
+                    kept.taken(&self.withdraw());
                 }
                 if left.is_zero() { LOOK_AGAIN } else { left }
             };

@@ -58,7 +58,7 @@ impl Kept {
             self.board.repaired(Kind::File, text);
         }
         self.is_there |= put.is_ok();
-        self.report(put);
+        self.report(&put);
     }
 
     /// It is going to be another, and nobody has broken it.
@@ -67,16 +67,16 @@ impl Kept {
     }
 
     /// It was taken away, or was not there (false).
-    pub(crate) fn taken(&mut self, taken: Result<bool, impl std::fmt::Display>) {
+    pub(crate) fn taken(&mut self, taken: &Result<bool, impl std::fmt::Display>) {
         self.is_there = false;
         self.report(taken);
     }
 
-    fn report(&mut self, done: Result<bool, impl std::fmt::Display>) {
+    fn report(&mut self, done: &Result<bool, impl std::fmt::Display>) {
         match done {
             Ok(_) if !self.has_complained => {}
             Ok(_) => self.board.solved(Part::Files),
-            Err(ref why) => self.board.problem(Part::Files, why.to_string()),
+            Err(why) => self.board.problem(Part::Files, why.to_string()),
         }
         self.has_complained = done.is_err();
     }
