@@ -87,7 +87,7 @@ impl CniConf {
             let wait = if readiness.is_ready {
                 unfit_since = None;
                 let put = if kept.is_there() { self.put_back() } else { self.install() };
-                kept.put(put);
+                kept.put(&put);
                 readiness.holds_for.map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN))
             } else {
                 let since = *unfit_since.get_or_insert_with(Instant::now);

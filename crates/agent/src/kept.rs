@@ -51,14 +51,14 @@ impl Kept {
     }
 
     /// It was made what it should be, or was it already (false).
-    pub(crate) fn put(&mut self, put: Result<bool, impl std::fmt::Display>) {
+    pub(crate) fn put(&mut self, put: &Result<bool, impl std::fmt::Display>) {
         if self.is_there && matches!(put, Ok(true)) {
             let text = format!("put {} back", self.path.display());
             tracing::warn!(change = text, "repaired");
             self.board.repaired(Kind::File, text);
         }
         self.is_there |= put.is_ok();
-        self.report(&put);
+        self.report(put);
     }
 
     /// It is going to be another, and nobody has broken it.

@@ -77,7 +77,7 @@ pub async fn over_socket(mut socket: Socket, board: Board) {
     let mut connections = JoinSet::new();
     let mut kept = Kept::new(socket.path(), &board);
     loop {
-        kept.put(socket.ensure().map_err(|error| chain(&error)));
+        kept.put(&socket.ensure().map_err(|error| chain(&error)));
         let accepted = tokio::select! {
             accepted = socket.listener.accept() => accepted.map(|(stream, _)| stream),
             () = kept.next() => continue,

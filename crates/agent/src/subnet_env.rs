@@ -48,7 +48,7 @@ pub(crate) async fn keep(path: &Path, mut wanted: watch::Receiver<Option<Told>>,
         if let Some((env, session)) = &*wanted.borrow_and_update() {
             let written = write(path, env).map_err(|error| chain(&error));
             let shown = written.is_ok().then(|| session.clone());
-            kept.put(written);
+            kept.put(&written);
             // Whoever sees a node that is ready may read the file.
             if board.session() != shown {
                 board.set_session(shown);
