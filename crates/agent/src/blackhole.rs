@@ -5,6 +5,8 @@
 //! They have the worst metric, so that the route of a bridge always wins; flannel's have the best one, and
 //! cut the bridge off where they were made before it.
 
+use std::fmt;
+
 use ipnet::IpNet;
 use kernel::Netlink;
 use kernel::route::{self, KIND_BLACKHOLE, PROTOCOL_BOOT, Route, RouteFilter, TABLE_MAIN};
@@ -17,6 +19,15 @@ enum Change {
     Remove(Route),
 }
 
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Add(subnet) => write!(f, "add blackhole {subnet}"),
+            Self::Remove(route) => write!(f, "remove blackhole {}", route.dst),
+        }
+    }
+}
+
 /// Makes blackholes for these subnets, and removes all others of ours within the networks; with
 /// `takes_over` also flannel's. Tells what was changed.
 pub fn settle(
@@ -25,27 +36,44 @@ pub fn settle(
     subnets: &[IpNet],
     takes_over: bool,
 ) -> kernel::Result<Vec<String>> {
+    let mut told = Vec::new();
+    for change in found_difference(nl, networks, subnets, takes_over)? {
+        let request = match &change {
+            Change::Add(subnet) => route::add(&ours(*subnet)),
+            Change::Remove(route) => route::remove(route),
+        };
+        match (nl.apply([request]), &change) {
+            (Err(error), Change::Add(_)) if error.is_exists() => {}
+            (Err(error), Change::Remove(_)) if error.is_not_found() => {}
+            (done, _) => done.map(|()| told.push(change.to_string()))?,
+        }
+    }
+    Ok(told)
+}
+
+/// What [`settle`] would change.
+pub fn preview(
+    nl: &Netlink,
+    networks: &[IpNet],
+    subnets: &[IpNet],
+    takes_over: bool,
+) -> kernel::Result<Vec<String>> {
+    let changes = found_difference(nl, networks, subnets, takes_over)?;
+    Ok(changes.iter().map(ToString::to_string).collect())
+}
+
+fn found_difference(
+    nl: &Netlink,
+    networks: &[IpNet],
+    subnets: &[IpNet],
+    takes_over: bool,
+) -> kernel::Result<Vec<Change>> {
     let filter = RouteFilter {
         table: Some(TABLE_MAIN),
         kind: Some(KIND_BLACKHOLE),
         ..RouteFilter::default()
     };
-    let changes = difference(&route::list(nl, filter)?, networks, subnets, takes_over);
-    let mut told = Vec::new();
-    for change in changes {
-        let (request, text) = match &change {
-            Change::Add(subnet) => (route::add(&ours(*subnet)), format!("add blackhole {subnet}")),
-            Change::Remove(route) => {
-                (route::remove(route), format!("remove blackhole {}", route.dst))
-            }
-        };
-        match (nl.apply([request]), change) {
-            (Err(error), Change::Add(_)) if error.is_exists() => {}
-            (Err(error), Change::Remove(_)) if error.is_not_found() => {}
-            (done, _) => done.map(|()| told.push(text))?,
-        }
-    }
-    Ok(told)
+    Ok(difference(&route::list(nl, filter)?, networks, subnets, takes_over))
 }
 
 /// Whether a route is one of these, and a change of it a reason to call [`settle`].

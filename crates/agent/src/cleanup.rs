@@ -1,96 +1,103 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Removes every trace of an agent from its node, and its lease from the store.
+//! Removes every trace of an agent from its node, and its lease from the store. What bears the mark of another
+//! agent is left alone.
 
-use overlay::difference::PROTOCOL;
-use store::Error;
+mod kernel;
+mod lease;
 
+use std::fmt::Display;
+use std::path::Path;
+
+use serde::Serialize;
+
+use self::lease::Own;
 use crate::options::Settings;
-use crate::reconcile::{Options, Reconciler, Secrets};
-use crate::rules::Rules;
-use crate::run::{self, open};
 use crate::session::chain;
-use crate::{blackhole, cni_conf, file, serve, subnet_env};
+use crate::{cni_conf, file, run, serve, subnet_env};
 
-/// What was done, and what could not be.
-#[derive(Debug, Default)]
+/// What was done, or with `--dry-run` would be; what is still there; and what could not be done.
+#[derive(Debug, Default, Serialize)]
 pub struct Cleaned {
     pub done: Vec<String>,
+    /// With what to do about it, where that is known.
+    pub left: Vec<String>,
     pub failed: Vec<String>,
 }
 
 /// Removes all there is: in the kernel, in files, in the store. Pods are not touched. Fails where an agent
-/// runs.
+/// runs, unless it only tells.
 pub async fn cleanup(settings: &Settings) -> Result<Cleaned, run::Error> {
-    let lock = serve::Socket::create(&settings.run_dir)?;
-    let mut cleaned = Cleaned::default();
-    // New pods would have no network.
-    if let Some(path) = &settings.cni_conf {
-        cleaned.note(&path.display(), cni_conf::withdraw(path));
-    }
-    release(settings, &mut cleaned).await;
-    clean_kernel(settings, &mut cleaned)?;
-    let path = &settings.subnet_file;
-    cleaned.note(&path.display(), subnet_env::remove(path));
-    for name in ["wireguard.key".to_owned(), format!("{}.lease", settings.mark)] {
-        let path = settings.state_dir.join(name);
-        cleaned.note(&path.display(), file::remove(&path));
-    }
-    drop(lock);
-    Ok(cleaned)
+    let lock = match settings.dry_run {
+        true => None,
+        false => Some(serve::Socket::create(&settings.run_dir)?),
+    };
+    let mut cleaner = Cleaner { settings, cleaned: Cleaned::default() };
+    cleaner.withdraw();
+    let own = Own::read(settings);
+    let is_released = cleaner.release(&own).await;
+    cleaner.clean_kernel(&own)?;
+    cleaner.remove_files(&own, is_released);
+    lock.map(serve::Socket::remove).transpose()?;
+    Ok(cleaner.cleaned)
 }
 
-/// Other nodes need not wait for the lease to end.
-async fn release(settings: &Settings, cleaned: &mut Cleaned) {
-    let released = async {
-        let (leases, _) = open(settings).await?;
-        let path = settings.state_dir.join(format!("{}.lease", settings.mark));
-        let text = file::read(&path).ok().flatten().unwrap_or_default();
-        leases.release_written(&text).await
-    };
-    match released.await {
-        Ok(Some(name)) => cleaned.done.push(format!("released the lease {name}")),
-        Ok(None) => {}
-        Err(error) => {
-            let error: Error = error;
-            cleaned.failed.push(format!("release the lease: {}", chain(&error)));
+/// At work.
+struct Cleaner<'a> {
+    settings: &'a Settings,
+    cleaned: Cleaned,
+}
+
+impl Cleaner<'_> {
+    /// First of all: new pods would have no network.
+    fn withdraw(&mut self) {
+        let Some(path) = &self.settings.cni_conf else { return };
+        match cni_conf::refuse_foreign(path) {
+            Err(foreign @ cni_conf::Error::Foreign(_)) => {
+                self.cleaned.left.push(foreign.to_string());
+            }
+            _ => self.remove(path, cni_conf::withdraw),
         }
     }
-}
 
-fn clean_kernel(settings: &Settings, cleaned: &mut Cleaned) -> Result<(), run::Error> {
-    let options = Options {
-        mark: settings.mark.clone(),
-        previous: Vec::new(),
-        secrets: Secrets::default(),
-        queues: 1,
-    };
-    let outcome = Reconciler::open(options)?.remove_everything();
-    cleaned.done.extend(outcome.changes.iter().map(ToString::to_string));
-    cleaned.failed.extend(outcome.failures.iter().map(ToString::to_string));
-    let rules = Rules::open(&settings.mark)?.remove();
-    cleaned.done.extend(rules.changes);
-    cleaned.failed.extend(rules.problems.iter().map(ToString::to_string));
-    let everywhere = ["0.0.0.0/0", "::/0"].map(|net| net.parse().expect("a network"));
-    let nl = kernel::Netlink::open()?;
-    match blackhole::settle(&nl, &everywhere, &[], false) {
-        Ok(changes) => cleaned.done.extend(changes),
-        Err(error) => {
-            cleaned.failed.push(format!("remove blackholes of protocol {PROTOCOL}: {error}"));
+    /// What a lease that was not released is known by stays for the next try.
+    fn remove_files(&mut self, own: &Own, is_released: bool) {
+        let Settings { subnet_file, state_dir, .. } = self.settings;
+        if own.env.is_some() {
+            self.remove(subnet_file, subnet_env::remove);
+        } else if subnet_file.exists() {
+            let why =
+                format!("{} tells of a subnet that is not this agent's", subnet_file.display());
+            self.cleaned.left.push(why);
+        }
+        if is_released {
+            self.remove(&own.file, file::remove);
+        }
+        if !has_other_lease(state_dir, &own.file) {
+            self.remove(&state_dir.join("wireguard.key"), file::remove);
         }
     }
-    Ok(())
-}
 
-impl Cleaned {
-    fn note<E: std::error::Error>(
+    fn remove<E: std::error::Error>(
         &mut self,
-        what: &dyn std::fmt::Display,
-        result: Result<bool, E>,
+        path: &Path,
+        remove: impl FnOnce(&Path) -> Result<bool, E>,
     ) {
-        match result {
-            Ok(true) => self.done.push(format!("removed {what}")),
+        let removed = if self.settings.dry_run { Ok(path.exists()) } else { remove(path) };
+        match removed {
+            Ok(true) => self.done(format_args!("remove {}", path.display())),
             Ok(false) => {}
-            Err(error) => self.failed.push(chain(&error)),
+            Err(error) => self.cleaned.failed.push(chain(&error)),
         }
     }
+
+    fn done(&mut self, what: impl Display) {
+        self.cleaned.done.push(what.to_string());
+    }
+}
+
+/// Whether an agent with another mark keeps its things here, too.
+fn has_other_lease(state_dir: &Path, own: &Path) -> bool {
+    let Ok(entries) = state_dir.read_dir() else { return false };
+    let is_lease = |path: &Path| path.extension().is_some_and(|extension| extension == "lease");
+    entries.flatten().any(|entry| is_lease(&entry.path()) && entry.path() != own)
 }

@@ -120,7 +120,8 @@ fn failed(path: &Path, source: io::Error) -> Error {
     Error::Write { path: path.to_owned(), source }
 }
 
-fn refuse_foreign(path: &Path) -> Result<(), Error> {
+/// Fails where the file is another's.
+pub fn refuse_foreign(path: &Path) -> Result<(), Error> {
     let found = file::read(path).map_err(|source| failed(path, source))?;
     match found.is_none_or(|text| is_ours(&text)) {
         true => Ok(()),

@@ -122,6 +122,11 @@ impl Rules {
         self.set(&RulesConf::default())
     }
 
+    /// What [`Rules::remove`] would do.
+    pub fn preview_removal(&self) -> Outcome {
+        self.preview(&RulesConf::default())
+    }
+
     /// Removes what flanneld has left. Call it when our own rules are there.
     pub fn take_over(&self) -> Outcome {
         self.flannels(Mode::Apply)

@@ -21,6 +21,7 @@ use overlay::netconf::NetConf;
 use overlay::plan;
 use store::Revision;
 
+pub(crate) use self::remember::lease_file;
 use crate::board::Part;
 use crate::leases::{Follow, Held};
 

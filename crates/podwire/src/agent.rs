@@ -29,12 +29,17 @@ pub fn run(args: &[String]) -> Result<()> {
     }
 }
 
-/// Removes every trace of an agent with these options.
+/// Removes every trace of an agent with these options; with `--dry-run` it only tells.
 pub fn clean(args: &[String]) -> Result<()> {
     let Some(settings) = understand(args, CLEANUP)? else { return Ok(()) };
     let cleaned = runtime()?.block_on(agent::cleanup::cleanup(&settings))?;
-    let lines = cleaned.done.iter().map(|line| format!("{line}\n")).collect::<String>();
-    output::print(if lines.is_empty() { "there was nothing to remove\n" } else { &lines })?;
+    let left = cleaned.left.iter().map(|line| format!("# left: {line}"));
+    let lines: Vec<String> = cleaned.done.iter().cloned().chain(left).collect();
+    let text = match lines.is_empty() {
+        true => "there is nothing to remove\n".to_owned(),
+        false => lines.join("\n") + "\n",
+    };
+    output::print(&text)?;
     anyhow::ensure!(cleaned.failed.is_empty(), "{}", cleaned.failed.join("; "));
     Ok(())
 }
@@ -129,7 +134,7 @@ Usage: podwire agent [OPTIONS]";
 
 const CLEANUP: &str = "\
 Removes every trace of an agent from this node: devices, routes, rules, files, and its lease.
-Give it the options that the agent had.
+Give it the options that the agent had. What bears another agent's mark is left alone.
 
 Usage: podwire cleanup [OPTIONS]";
 

@@ -233,17 +233,18 @@ impl Leases {
         Ok((Lease { subnets, attributes: want.attributes.clone() }, is_kept))
     }
 
-    /// Gives back the lease that an agent has written down as `text`, if it is as it was left. Tells its
-    /// name.
-    pub async fn release_written(&self, text: &str) -> Result<Option<String>, Error> {
+    /// The lease that an agent has written down as `text`, if it is as it was left and has an end.
+    pub async fn written(&self, text: &str) -> Result<Option<Entry>, Error> {
         let Some((name, value)) = text.trim_end().split_once(' ') else { return Ok(None) };
-        let key = self.layout.lease(name);
-        let Some(entry) = self.store.get(&key).await? else { return Ok(None) };
-        if !entry.expires || entry.value != value.as_bytes() {
-            return Ok(None);
-        }
-        let written = self.store.delete(&key, Some(entry.revision)).await?;
-        Ok(written.is_done().then(|| name.to_owned()))
+        let found = self.store.get(&self.layout.lease(name)).await?;
+        Ok(found.filter(|entry| entry.expires && entry.value == value.as_bytes()))
+    }
+
+    /// Gives it back, where it is there.
+    pub async fn release_written(&self, text: &str) -> Result<bool, Error> {
+        let Some(entry) = self.written(text).await? else { return Ok(false) };
+        let written = self.store.delete(&entry.key, Some(entry.revision)).await?;
+        Ok(written.is_done())
     }
 
     /// Gives the lease back; a reservation stays.

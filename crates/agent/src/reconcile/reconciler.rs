@@ -197,36 +197,32 @@ impl Reconciler {
         self.is_settled
     }
 
-    /// Removes every trace: devices with our mark or of our names, routes and next hops of our protocol. All links
-    /// are listed.
+    /// Removes every trace of an agent with this mark. All links are listed.
     pub fn remove_everything(&mut self) -> Outcome {
         let mut outcome = Outcome::default();
-        let mut scope = Scope::of_everything(&self.options.mark);
-        if let Some(wanting) = self.wanting.take() {
-            scope.names.extend(wanting.scope.names);
-        }
-        if !self.has_nexthops {
-            scope.nexthops = None;
-        }
-        match found::marked(&self.nl, &self.options.mark) {
-            Ok(marked) => self.names.extend(marked),
-            Err(error) => outcome.fail("list all links", error),
-        }
-        let mut names = self.names.clone();
-        names.extend(scope.names.keys());
-        let read = self.read(&scope, &names, Routes::Ours, None);
-        match read {
-            Ok(reading) => {
-                let changes = difference(&Wanted::default(), &reading.found, &scope).changes;
-                self.indices = reading.indices;
+        match self.everything() {
+            Ok(changes) => {
                 let planned = self.plan(changes, |_| true);
                 self.apply_with(planned, None, &mut outcome);
             }
             Err(error) => outcome.fail("read what is there", error),
         }
+        self.wanting = None;
         self.numbers = Numbers::default();
         self.is_settled = true;
         outcome
+    }
+
+    /// What [`Reconciler::remove_everything`] would do.
+    pub fn everything(&mut self) -> kernel::Result<Vec<Change>> {
+        let mut scope = Scope::of_everything(&self.options.mark, self.options.previous.clone());
+        if !self.has_nexthops {
+            scope.nexthops = None;
+        }
+        let names = found::marked(&self.nl, &self.options.mark)?;
+        let reading = self.read(&scope, &names, Routes::Ours, None)?;
+        self.indices = reading.indices;
+        Ok(difference(&Wanted::default(), &reading.found, &scope).changes)
     }
 
     /// Whether a change that was heard of is any of our business.
@@ -285,6 +281,7 @@ impl Reconciler {
         outcome.conflicts = conflicts;
         self.numbers = Numbers::found(&reading.found, scope);
         self.indices = reading.indices;
+        wanting.take_devices(&outcome.conflicts);
         let seen = seen_routes(&reading.found);
         let planned = self.plan(changes, |dst| seen.contains(dst));
         self.apply(wanting, planned, outcome)

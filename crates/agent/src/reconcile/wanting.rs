@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use overlay::difference::Scope;
+use kernel::IfName;
+use overlay::difference::{Conflict, Scope};
 use overlay::lease::Lease;
 use overlay::plan::{Network, Update};
 
@@ -68,6 +69,18 @@ impl Wanting {
                 self.network.set_path_mtu(&name, subnet, mtu)
             }
         }
+    }
+
+    /// Devices are ours from now on, but those that another's are in the way of.
+    pub(super) fn take_devices(&mut self, conflicts: &[Conflict]) {
+        let mut taken: BTreeSet<IfName> =
+            self.network.plan().wanted.devices.keys().copied().collect();
+        for conflict in conflicts {
+            if let Conflict::Device { name, .. } = conflict {
+                taken.remove(name);
+            }
+        }
+        self.scope.taken = taken;
     }
 
     fn public_of(&self, name: &str) -> Vec<IpAddr> {

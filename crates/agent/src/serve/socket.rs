@@ -2,7 +2,7 @@
 //! The agent's socket. A lock beside it says whether its owner lives, so that one that was left by a
 //! crash is replaced and a living agent's never.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener as StdListener;
@@ -64,13 +64,18 @@ impl Socket {
         let failed = |source| Error::Socket { path: self.path.clone(), source };
         make_directory(&run_dir).map_err(failed)?;
         // Where the lock has gone as well another agent may hold a new one.
-        let held = self.lock.metadata().map_err(failed)?;
-        if id_of(&run_dir.join(LOCK)) != Some((held.dev(), held.ino())) {
+        if !is_at(&self.lock, &run_dir.join(LOCK)).map_err(failed)? {
             self.lock = take_lock(&run_dir)?;
         }
         self.listener = bind(&run_dir, &self.path).map_err(failed)?;
         self.id = id_of(&self.path);
         Ok(true)
+    }
+
+    /// Removes the lock's file, too, where no agent is to run any more.
+    pub fn remove(self) -> Result<(), Error> {
+        let path = self.path.with_file_name(LOCK);
+        fs::remove_file(&path).map_err(|source| Error::Socket { path, source })
     }
 }
 
@@ -90,23 +95,36 @@ fn make_directory(run_dir: &Path) -> io::Result<()> {
 
 /// None where there is nothing.
 fn id_of(path: &Path) -> Option<Id> {
-    fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
+    fs::symlink_metadata(path).ok().as_ref().map(id)
+}
+
+fn id(data: &Metadata) -> Id {
+    (data.dev(), data.ino())
 }
 
 fn take_lock(run_dir: &Path) -> Result<File, Error> {
     let path = run_dir.join(LOCK);
     let failed = |source| Error::Socket { path: path.clone(), source };
-    let lock = lock_file(&path).map_err(failed)?;
-    match lock.try_lock() {
-        Ok(()) => Ok(lock),
-        Err(TryLockError::WouldBlock) => Err(Error::Taken(run_dir.to_owned())),
-        Err(TryLockError::Error(source)) => Err(failed(source)),
+    loop {
+        let lock = lock_file(&path).map_err(failed)?;
+        match lock.try_lock() {
+            // Whoever had it may have removed it since it was opened.
+            Ok(()) if is_at(&lock, &path).map_err(failed)? => return Ok(lock),
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(Error::Taken(run_dir.to_owned())),
+            Err(TryLockError::Error(source)) => return Err(failed(source)),
+        }
     }
 }
 
 /// For root alone: whoever can open it can hold it.
 fn lock_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)
+}
+
+/// Whether this is the file that is found there.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    Ok(id_of(path) == Some(id(&file.metadata()?)))
 }
 
 /// What is no socket was never an agent's.

@@ -9,6 +9,7 @@ use store::Snapshot;
 
 use crate::file;
 use crate::leases::{Held, NodeSeen, NodeState, Seen};
+use crate::options::Settings;
 use crate::run::Worker;
 
 impl Worker {
@@ -38,10 +39,14 @@ impl Worker {
         })
     }
 
-    /// The file, for this agent's network.
-    pub(crate) fn lease_file(&self) -> PathBuf {
-        self.settings.state_dir.join(format!("{}.lease", self.mark))
+    fn lease_file(&self) -> PathBuf {
+        lease_file(&self.settings)
     }
+}
+
+/// The file, for this agent's network.
+pub(crate) fn lease_file(settings: &Settings) -> PathBuf {
+    settings.state_dir.join(format!("{}.lease", settings.mark))
 }
 
 /// Key and value, as they stand in the store.

@@ -3,6 +3,7 @@
 
 mod backends;
 mod bad_input;
+mod cleanup;
 mod commands;
 mod etcd_faults;
 mod files;
@@ -18,7 +19,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use agent::board::{Board, Kind, Status};
-use agent::options::{self, Asked};
+use agent::options::{self, Asked, Settings};
 use kernel::Netns;
 use testkit::{EtcdServer, Node, Pod, Wire, wait_some};
 use tokio::sync::oneshot;
@@ -53,6 +54,15 @@ fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|&word| word.to_owned()).collect()
 }
 
+/// What flags and variables tell an agent.
+fn settings(flags: &[String], vars: &[(&str, &str)]) -> Settings {
+    let value = |name: &str| vars.iter().find(|(key, _)| *key == name).map(|(_, value)| *value);
+    let var = |name: &str| value(name).map(str::to_owned);
+    let asked = options::understand(flags, var, |path| std::fs::read_to_string(path));
+    let Ok(Asked::Run(settings)) = asked else { panic!("{asked:?}") };
+    *settings
+}
+
 /// etcd, where all nodes reach it, with its data on disk.
 pub fn etcd() -> EtcdServer {
     testkit::require!(Program("etcd"), Program("etcdctl"));
@@ -76,10 +86,7 @@ impl Agent {
 
     /// With flags and variables of one's own.
     pub fn start_with(flags: &[String], node: &Node, vars: &[(&str, &str)]) -> Agent {
-        let value = |name: &str| vars.iter().find(|(key, _)| *key == name).map(|(_, value)| *value);
-        let var = |name: &str| value(name).map(str::to_owned);
-        let asked = options::understand(flags, var, |path| std::fs::read_to_string(path));
-        let Ok(Asked::Run(settings)) = asked else { panic!("{asked:?}") };
+        let settings = settings(flags, vars);
         let board = Board::new(format!("node-{}", node.number()), settings.store.name());
         let (stop, stopped) = oneshot::channel();
         let (shown, netns) = (board.clone(), Netns::open(node.ns.path()).unwrap());
@@ -89,7 +96,7 @@ impl Agent {
                     let mut runtime = tokio::runtime::Builder::new_current_thread();
                     runtime.enable_all().build().unwrap().block_on(async {
                         tokio::select! {
-                            ended = agent::run::run(*settings, shown) => panic!("{ended:?}"),
+                            ended = agent::run::run(settings, shown) => panic!("{ended:?}"),
                             _ = stopped => {}
                         }
                     });

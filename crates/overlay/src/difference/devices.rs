@@ -53,9 +53,11 @@ impl Devices {
     fn block(&mut self, wanted: &Device, found: &FoundDevice) {
         self.ours.remove(&wanted.name);
         self.blocked.insert(wanted.name);
+        let kind = found.kind.name();
+        let alias = found.alias.as_ref().map(|alias| format!("{kind} with the alias {alias:?}"));
         self.conflicts.push(Conflict::Device {
             name: wanted.name,
-            found: found.kind.name().to_owned(),
+            found: alias.unwrap_or_else(|| kind.to_owned()),
             wanted: wanted.kind.name(),
         });
     }

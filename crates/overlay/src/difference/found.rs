@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::IpNet;
 use kernel::{Family, IfIndex, IfName, MacAddr, route};
 use sha2::{Digest, Sha256};
 
@@ -160,6 +160,8 @@ pub struct Scope {
     pub mark: String,
     /// Names that we and flannel give, with the kind of device each is. One of these is taken over.
     pub names: BTreeMap<IfName, &'static str>,
+    /// Names of devices that we made or took over, whatever others have written on them since.
+    pub taken: BTreeSet<IfName>,
     /// The network's, and the one it was before, if it has changed.
     pub networks: Vec<IpNet>,
     /// Numbers of next hops that are ours to give. None for kernels before 5.3.
@@ -179,16 +181,13 @@ impl Scope {
             // flannel's default.
             _ => 1,
         };
-        let networks = conf.networks.iter().collect();
-        let nexthops = nexthops_of(mark);
-        let nexthops_from = *nexthops.start();
-        Self { nexthops: Some(nexthops), nexthops_from, ..Self::of(mark, vni, networks) }
+        Self::of(mark, vni, conf.networks.iter().collect())
     }
 
-    /// For removing every trace: whatever bears our mark or protocol, wherever it leads.
-    pub fn of_everything(mark: &str) -> Self {
-        let everywhere = [IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
-        Self::of(mark, 1, everywhere.to_vec())
+    /// For removing every trace: what bears our mark, wherever it leads. Only routes of kernels without next
+    /// hops bear none, and are known by the networks that they lead to.
+    pub fn of_everything(mark: &str, networks: Vec<IpNet>) -> Self {
+        Self { names: BTreeMap::new(), ..Self::of(mark, 1, networks) }
     }
 
     fn of(mark: &str, vni: u32, networks: Vec<IpNet>) -> Self {
@@ -200,19 +199,31 @@ impl Scope {
             (ipip::device_name(), "ipip"),
             (udp::device_name(), "tun"),
         ]);
+        let nexthops = nexthops_of(mark);
         Self {
             mark: mark.to_owned(),
             names,
+            taken: BTreeSet::new(),
             networks,
-            nexthops: Some(NEXTHOPS),
-            nexthops_from: *NEXTHOPS.start(),
+            nexthops_from: *nexthops.start(),
+            nexthops: Some(nexthops),
         }
     }
 
-    /// Whether a device is ours, or flannel's that we take over.
+    /// Whether a device is ours, or flannel's that we take over. One with an alias is another agent's.
     pub fn has_device(&self, device: &FoundDevice) -> bool {
-        device.alias.as_deref() == Some(&self.mark)
-            || self.names.get(&device.name).is_some_and(|kind| *kind == device.kind.name())
+        let is_of_our_kind = || self.names.get(&device.name) == Some(&device.kind.name());
+        match &device.alias {
+            Some(alias) if *alias == self.mark => true,
+            Some(_) => self.taken.contains(&device.name) && is_of_our_kind(),
+            None => is_of_our_kind(),
+        }
+    }
+
+    /// Whether a route goes through a next hop of ours; none where it bears no agent's number.
+    pub(super) fn has_nexthop(&self, route: &FoundRoute) -> Option<bool> {
+        let id = route.nexthop.filter(|id| NEXTHOPS.contains(id))?;
+        Some(self.nexthops.as_ref().is_some_and(|ours| ours.contains(&id)))
     }
 
     /// Whether a prefix is inside one of the networks.

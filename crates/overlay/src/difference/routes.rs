@@ -58,11 +58,12 @@ fn is_blocked(route: &Route, devices: &Devices) -> bool {
     devices.blocked.contains(&route.device)
 }
 
-/// Ours by its protocol and by where it leads; on devices of ours flannel's, too.
+/// Ours by its protocol and by its next hop's number, or else by where it leads; on devices of ours flannel's, too.
 fn is_surplus(found: &FoundRoute, scope: &Scope, devices: &Devices) -> bool {
     let is_on_ours = devices.ours.contains(&found.route.device);
     match found.protocol {
-        PROTOCOL => is_on_ours || scope.has_prefix(found.route.dst),
+        PROTOCOL if is_on_ours => true,
+        PROTOCOL => scope.has_nexthop(found).unwrap_or_else(|| scope.has_prefix(found.route.dst)),
         PROTOCOL_BOOT => is_on_ours,
         _ => false,
     }

@@ -113,7 +113,48 @@ fn each_mark_has_numbers_of_its_own() {
     for range in [one, two] {
         assert!(NEXTHOPS.contains(range.start()) && NEXTHOPS.contains(range.end()));
     }
-    assert_eq!(Scope::of_everything("podwire").nexthops, Some(NEXTHOPS));
+}
+
+/// All of one network's, and nothing of another's that an agent of the same node keeps.
+#[test]
+fn every_trace_is_what_bears_the_mark() {
+    let everything = |world: &World, mark| {
+        let scope = Scope::of_everything(mark, Vec::new());
+        shown(&difference(&Wanted::default(), &world.found, &scope).changes)
+    };
+    for backend in ["vxlan", "host-gw", "wireguard", "ipip"] {
+        let world = World::new(backend, &[2, 3]).settled();
+        assert_eq!(everything(&world, "blue"), [""; 0], "{backend}");
+        assert_ne!(everything(&world, "podwire"), [""; 0], "{backend}");
+    }
+    let mut world = World::new("host-gw", &[2]).settled();
+    let rest = everything(&world, "podwire");
+    assert_eq!(
+        rest,
+        ["remove route 10.5.2.0/24 via 192.0.2.2 dev eth0", "remove nexthop 1941962752"]
+    );
+    // Kernels before 5.3.
+    world.found.routes[0].nexthop = None;
+    world.found.nexthops.clear();
+    assert_eq!(everything(&world, "podwire"), [""; 0]);
+    let scope = Scope::of_everything("podwire", vec!["10.5.0.0/16".parse().unwrap()]);
+    let changes = difference(&Wanted::default(), &world.found, &scope).changes;
+    assert_eq!(shown(&changes), rest[..1]);
+}
+
+#[test]
+fn another_agents_device_is_neither_taken_nor_removed() {
+    let mut world = World::new("vxlan", &[2]).settled();
+    world.found.devices[0].alias = Some("blue".to_owned());
+    let conflicts = world.difference().conflicts;
+    assert!(conflicts[0].to_string().contains("is a vxlan with the alias \"blue\" that is not"));
+    world.wanted = wanted("host-gw", &[2]);
+    let changes = shown(&world.difference().changes);
+    assert!(!changes.iter().any(|change| change.contains("device")), "{changes:?}");
+    // Our own with another word on it stays ours.
+    world.wanted = wanted("vxlan", &[2]);
+    world.scope.taken.insert("flannel.1".parse().unwrap());
+    assert_eq!(shown(&world.difference().changes), ["change device flannel.1: mark it as ours"]);
 }
 
 #[test]

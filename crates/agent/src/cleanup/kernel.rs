@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What an agent has made in the kernel.
+
+use kernel::Netlink;
+use overlay::difference::PROTOCOL;
+
+use super::Cleaner;
+use super::lease::Own;
+use crate::reconcile::{Options, Reconciler, Secrets};
+use crate::rules::Rules;
+use crate::{blackhole, run};
+
+impl Cleaner<'_> {
+    pub(super) fn clean_kernel(&mut self, own: &Own) -> Result<(), run::Error> {
+        let settings = self.settings;
+        let options = Options {
+            mark: settings.mark.clone(),
+            previous: own.networks(),
+            secrets: Secrets::default(),
+            queues: 1,
+        };
+        let mut reconciler = Reconciler::open(options)?;
+        let mut rules = Rules::open(&settings.mark)?;
+        let nl = Netlink::open()?;
+        let rules = if settings.dry_run {
+            reconciler.everything()?.iter().for_each(|change| self.done(change));
+            rules.preview_removal()
+        } else {
+            let outcome = reconciler.remove_everything();
+            outcome.changes.iter().for_each(|change| self.done(change));
+            self.cleaned.failed.extend(outcome.failures.iter().map(ToString::to_string));
+            rules.remove()
+        };
+        self.cleaned.done.extend(rules.changes);
+        self.cleaned.failed.extend(rules.problems.iter().map(ToString::to_string));
+        let settle = if settings.dry_run { blackhole::preview } else { blackhole::settle };
+        match settle(&nl, &own.networks(), &[], false) {
+            Ok(changes) => self.cleaned.done.extend(changes),
+            Err(error) => {
+                let failed = format!("remove blackholes of protocol {PROTOCOL}: {error}");
+                self.cleaned.failed.push(failed);
+            }
+        }
+        Ok(())
+    }
+}

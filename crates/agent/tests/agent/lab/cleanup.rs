@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Cleanup removes every trace of one agent and nothing of another, and with `--dry-run` it only tells.
+
+use agent::cleanup::{self, Cleaned};
+use kernel::Netns;
+use testkit::{Node, Wire, in_netns};
+
+use super::{Agent, settings, words};
+
+/// All that agents make on a node, as outside tools show it.
+fn shown(node: &Node) -> Vec<String> {
+    let text = node.sh("ip -d -o link show; ip -o address show; ip route show table all; ip -6 route show table all
+        ip nexthop show; ip neigh show nud permanent; bridge fdb show; nft list ruleset
+        find /run/lab -type f -not -name 'store.db*' | sort");
+    text.lines().map(str::to_owned).collect()
+}
+
+/// The flags of an agent for a network of its own, all of whose files are in a directory of its own.
+fn flags(mark: &str, net_config: &str) -> Vec<String> {
+    let below = |name: &str| format!("/run/lab/{mark}/{name}");
+    [
+        words(&["--mark", mark, "--iface", "eth0", "--ip-masq", "--ip-blackhole-route"]),
+        words(&["--store-file", &below("store.db"), "--net-config", net_config]),
+        words(&["--subnet-file", &below("subnet.env"), "--cni-conf-dir", &below("net.d")]),
+        words(&["--state-dir", "/run/lab/state", "--run-dir", &below("run")]),
+    ]
+    .concat()
+}
+
+fn clean(node: &Node, flags: &[String], more: &[&str]) -> Cleaned {
+    let settings = settings(&[flags.to_vec(), words(more)].concat(), &[]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let cleaned = Netns::open(node.ns.path())
+        .unwrap()
+        .enter(|| runtime.block_on(cleanup::cleanup(&settings)))
+        .unwrap()
+        .unwrap();
+    assert_eq!(cleaned.failed, [""; 0]);
+    cleaned
+}
+
+/// Starts an agent, waits until it has told plugins, and ends it: what it has made stays.
+fn leave_traces(node: &Node, flags: &[String]) {
+    let agent = Agent::start_with(flags, node, &[]);
+    agent.wait("it to be ready", |status| status.ready);
+    let conf = flags.iter().find(|flag| flag.ends_with("/net.d")).unwrap();
+    testkit::wait_for("the CNI configuration", super::PATIENCE, || {
+        std::path::Path::new(conf).join("10-podwire.conflist").exists()
+    });
+}
+
+fn one_of_two_networks(backend: &str, other: &str) {
+    let wire = Wire::new();
+    let node = wire.node(1, true, false);
+    let conf = |network: &str, backend: &str| {
+        format!(r#"{{"Network": "{network}", "Backend": {backend}}}"#)
+    };
+    let blue = flags("blue", &conf("10.50.0.0/16", backend));
+    leave_traces(&node, &flags("podwire", &conf("10.244.0.0/16", other)));
+    // A peer, so that there are routes.
+    let peer = wire.node(2, true, false);
+    let neighbour = |mark: &str, store: &str| {
+        let mut flags = flags(mark, "");
+        let at = flags.iter().position(|flag| flag == "/run/lab/state").unwrap();
+        flags[at] = format!("/run/lab/{mark}/state");
+        let agent =
+            Agent::start_with(&[flags, words(&["--store-file", store])].concat(), &peer, &[]);
+        agent.wait("the peer to be ready", |status| status.ready);
+    };
+    neighbour("peer", "/run/lab/podwire/store.db");
+    leave_traces(&node, &flags("podwire", ""));
+    let before = shown(&node);
+    leave_traces(&node, &blue);
+    let both = shown(&node);
+    assert_ne!(both, before);
+    let told = clean(&node, &blue, &["--dry-run"]);
+    assert_eq!(shown(&node), both, "it only tells");
+    let done = clean(&node, &blue, &[]);
+    assert_eq!(told.done, done.done);
+    assert_eq!(shown(&node), before, "{:#?}", done.done);
+    assert_eq!(clean(&node, &blue, &[]).done, [""; 0]);
+    clean(&node, &flags("podwire", ""), &[]);
+    let rest = shown(&node).join("\n");
+    assert!(!rest.contains("proto 112") && !rest.contains("podwire-agent"), "{rest}");
+    assert!(!rest.contains("flannel"), "{rest}");
+}
+
+#[test]
+fn vxlan_beside_vxlan() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"), Program("nft"));
+        one_of_two_networks(r#"{"Type": "vxlan", "VNI": 2}"#, r#"{"Type": "vxlan"}"#);
+    });
+}
+
+#[test]
+fn host_gw_beside_host_gw() {
+    in_netns(|| {
+        testkit::require!(Program("nft"));
+        one_of_two_networks(r#"{"Type": "host-gw"}"#, r#"{"Type": "host-gw"}"#);
+    });
+}
