@@ -237,6 +237,7 @@ impl Worker {
                 report = self.reports.recv() => match report {
                     Some(Report::Underlay) | None => return,
                     Some(Report::Repaired(outcome)) => self.post_changes(&outcome, true),
+                    Some(Report::Rules) => self.rules.nudge(),
                     Some(Report::Deaf(_)) => {}
                 },
                 mended = self.rules.next() => self.post_rules(&mended, true),

@@ -8,7 +8,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::Instant;
 
-use ::netlink::{Monitor, Protocol, Received};
+use ::netlink::{Attrs, Monitor, Protocol, Received};
 
 use crate::addr::{self, Addr, RTM_DELADDR, RTM_NEWADDR};
 use crate::error::{Error, Result};
@@ -23,6 +23,12 @@ use crate::types::Family;
 /// Room for some thousand events: our own changes come back too, and they come in batches.
 const BUFFER: usize = 4 << 20;
 
+const RTM_NEWNETCONF: u16 = 80; // linux/rtnetlink.h
+const NETCONF_HEADER: usize = 4; // struct netconfmsg, padded
+const NETCONFA_IFINDEX: u16 = 1; // linux/netconf.h
+const NETCONFA_FORWARDING: u16 = 2;
+const NETCONFA_IFINDEX_ALL: i32 = -1;
+
 /// What to listen to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Topic {
@@ -36,12 +42,14 @@ pub enum Topic {
     Neighs,
     /// Next hops.
     Nexthops,
+    /// Switches of interfaces, and of all of them.
+    Switches,
 }
 
 impl Topic {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::Links, Self::Addrs, Self::Routes, Self::Neighs, Self::Nexthops];
+    pub const ALL: [Self; 6] =
+        [Self::Links, Self::Addrs, Self::Routes, Self::Neighs, Self::Nexthops, Self::Switches];
 
     /// `RTNLGRP_*` of linux/rtnetlink.h.
     fn groups(self) -> &'static [u32] {
@@ -51,6 +59,7 @@ impl Topic {
             Self::Routes => &[7, 11],
             Self::Neighs => &[3],
             Self::Nexthops => &[32],
+            Self::Switches => &[24, 25],
         }
     }
 }
@@ -79,6 +88,8 @@ pub enum Object {
     Fdb(Fdb),
     /// A next hop.
     Nexthop(Nexthop),
+    /// Whether packets of a family are forwarded at all: sysctl `forwarding` of `all`.
+    Forwarding(Family, bool),
 }
 
 /// A socket that listens in the namespace of the thread that opened it.
@@ -139,10 +150,19 @@ fn parse(kind: u16, payload: &[u8]) -> Option<Event> {
             Object::Neigh(neigh::parse(payload, Family::from_number(family)?)?)
         }
         RTM_NEWNEXTHOP | RTM_DELNEXTHOP => Object::Nexthop(nexthop::parse(payload)?),
+        RTM_NEWNETCONF => forwarding(payload, Family::from_number(family)?)?,
         _ => return None,
     };
     let removals = [RTM_DELLINK, RTM_DELADDR, RTM_DELROUTE, RTM_DELNEIGH, RTM_DELNEXTHOP];
     Some(Event { object, is_removal: removals.contains(&kind) })
+}
+
+/// None for the switches of a single interface, and for other switches.
+fn forwarding(payload: &[u8], family: Family) -> Option<Object> {
+    let attrs = Attrs::after(payload, NETCONF_HEADER);
+    let number = |kind| attrs.find_kind(kind)?.i32();
+    let is_all = number(NETCONFA_IFINDEX)? == NETCONFA_IFINDEX_ALL;
+    is_all.then_some(Object::Forwarding(family, number(NETCONFA_FORWARDING)? != 0))
 }
 
 #[cfg(test)]

@@ -15,13 +15,14 @@ use kernel::link::{Detail, Link};
 use kernel::neigh::{self, Neigh};
 use kernel::nexthop::Nexthop;
 use kernel::route::{self, PROTOCOL_BOOT};
-use kernel::{IfIndex, IfName};
+use kernel::{Family, IfIndex, IfName};
 use overlay::difference::{FoundRoute, Gateway, PROTOCOL, default_metric};
 use overlay::plan::{Address, Device, DeviceKind, Underlay, Wanted};
 
 use super::found::is_unicast;
 use super::numbers::Numbers;
 use super::wanting::Wanting;
+use crate::blackhole;
 
 /// What is to be done about changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -32,10 +33,12 @@ pub struct Nudge {
     pub underlay: bool,
     /// Other peers may be on a link.
     pub on_link: bool,
+    /// Packets are not forwarded any more, or those to nobody leave the node.
+    pub rules: bool,
 }
 
 impl Nudge {
-    const NONE: Self = Self { compare: false, underlay: false, on_link: false };
+    const NONE: Self = Self { compare: false, underlay: false, on_link: false, rules: false };
 
     /// Both.
     #[must_use]
@@ -44,6 +47,7 @@ impl Nudge {
             compare: self.compare || other.compare,
             underlay: self.underlay || other.underlay,
             on_link: self.on_link || other.on_link,
+            rules: self.rules || other.rules,
         }
     }
 
@@ -76,6 +80,9 @@ pub(super) fn of(event: &Event, view: &View<'_>) -> Nudge {
         Object::Neigh(neigh) => Nudge::compare_if(view.neigh(neigh, is_removal)),
         Object::Fdb(entry) => Nudge::compare_if(view.fdb(entry, is_removal)),
         Object::Nexthop(nexthop) => Nudge::compare_if(view.nexthop(nexthop, is_removal)),
+        Object::Forwarding(family, is_on) => {
+            Nudge { rules: view.forwards(*family, *is_on), ..Nudge::NONE }
+        }
     }
 }
 
@@ -125,6 +132,7 @@ impl View<'_> {
             compare: carries_ours && (is_down || !self.is_settled),
             underlay: is_underlay && !is_as_known,
             on_link: carries_ours && is_down,
+            rules: false,
         }
     }
 
@@ -172,7 +180,13 @@ impl View<'_> {
         let on_link = route.protocol != PROTOCOL
             && self.wanting.network.needs_on_link()
             && self.leads_to_peers(route.dst);
-        Nudge { compare: self.concerns_route(route, is_removal), on_link, ..Nudge::NONE }
+        let rules = is_removal && blackhole::is_ours(route) && self.has_prefix(route.dst);
+        Nudge { compare: self.concerns_route(route, is_removal), on_link, rules, ..Nudge::NONE }
+    }
+
+    /// Whether the network's packets should be forwarded, and are not.
+    fn forwards(&self, family: Family, is_on: bool) -> bool {
+        !is_on && self.wanting.network.conf().networks.get(family).is_some()
     }
 
     fn concerns_route(&self, route: &route::Route, is_removal: bool) -> bool {

@@ -27,6 +27,8 @@ pub enum Report {
     Repaired(Outcome),
     /// The interface to other nodes has changed: look at it again.
     Underlay,
+    /// Rules of ours may not be as they should: forwarding is off, or a blackhole has gone.
+    Rules,
     /// It no longer hears of changes, and only the comparisons at intervals repair.
     Deaf(String),
 }
@@ -176,7 +178,7 @@ impl Worker {
                 Ok(Received::Events) => {}
                 Ok(Received::Deadline) => return nudge,
                 Ok(Received::Overrun) => {
-                    return Nudge { compare: true, underlay: true, on_link: true };
+                    return Nudge { compare: true, underlay: true, on_link: true, rules: true };
                 }
                 Err(error) => {
                     let _ = self.reports.send(Report::Deaf(error.to_string()));
@@ -190,6 +192,9 @@ impl Worker {
     fn act(&mut self, nudge: Nudge) {
         if nudge.underlay {
             let _ = self.reports.send(Report::Underlay);
+        }
+        if nudge.rules {
+            let _ = self.reports.send(Report::Rules);
         }
         self.wants_on_link |= nudge.on_link;
         let now = Instant::now();

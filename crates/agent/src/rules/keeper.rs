@@ -49,14 +49,18 @@ impl Keeper {
         self.rules.set(conf)
     }
 
+    /// Something that is not told of here may have changed.
+    pub fn nudge(&mut self) {
+        self.due = self.due.min((Instant::now() + PAUSE).max(self.last + DISTANCE));
+    }
+
     /// Waits until something had to be mended, or could not be. The wait can be given up and taken up again.
     pub async fn next(&mut self) -> Outcome {
         loop {
             tokio::select! {
                 is_ours = hear(&mut self.events, &self.rules) => {
                     if is_ours {
-                        let mend = (Instant::now() + PAUSE).max(self.last + DISTANCE);
-                        self.due = self.due.min(mend);
+                        self.nudge();
                     }
                 }
                 () = sleep_until(self.due) => {

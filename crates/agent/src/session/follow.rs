@@ -148,6 +148,11 @@ impl Worker {
             Some(Report::Underlay) => {
                 session.compare_underlay(&begin::planned(&self.underlay(&session.conf)?))
             }
+            Some(Report::Rules) => {
+                self.rules.nudge();
+                self.settle_blackholes(session, true);
+                Ok(())
+            }
             Some(Report::Deaf(why)) => {
                 let text = format!("changes in the kernel are not heard of: {why}");
                 self.board.problem(Part::Watch, text);

@@ -15,13 +15,7 @@ impl Worker {
     pub(super) fn set_rules(&mut self, session: &Session) {
         let networks: Vec<IpNet> = session.conf.networks.iter().collect();
         let subnets: Vec<IpNet> = session.held.lease.subnets.iter().collect();
-        let dropped: &[IpNet] = if self.settings.blackhole { &subnets } else { &[] };
-        let settled =
-            Netlink::open().and_then(|nl| blackhole::settle(&nl, &networks, dropped, true));
-        match settled {
-            Ok(changes) => changes.iter().for_each(|change| tracing::info!(%change, "changed")),
-            Err(error) => tracing::error!(%error, "failed"),
-        }
+        self.settle_blackholes(session, false);
         let masquerade = self.settings.masquerade.clone();
         let forwards = self.settings.forwards;
         let set = self.rules.set(&RulesConf { networks, subnets, masquerade, forwards });
@@ -32,6 +26,26 @@ impl Worker {
         }
         for problem in &taken.problems {
             tracing::warn!(%problem, "flannel's rules stay");
+        }
+    }
+
+    /// Where they are wanted; those of earlier subnets go, and so do flannel's.
+    pub(super) fn settle_blackholes(&self, session: &Session, is_repair: bool) {
+        let networks: Vec<IpNet> = session.conf.networks.iter().collect();
+        let subnets = session.held.lease.subnets.iter().filter(|_| self.settings.blackhole);
+        let subnets: Vec<IpNet> = subnets.collect();
+        let settled =
+            Netlink::open().and_then(|nl| blackhole::settle(&nl, &networks, &subnets, true));
+        match settled {
+            Ok(changes) => changes.into_iter().for_each(|change| {
+                if is_repair {
+                    tracing::warn!(%change, "repaired");
+                    self.board.repaired(Kind::Route, change);
+                } else {
+                    tracing::info!(%change, "changed");
+                }
+            }),
+            Err(error) => tracing::error!(%error, "failed"),
         }
     }
 

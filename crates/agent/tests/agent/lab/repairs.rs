@@ -64,7 +64,7 @@ fn two_nodes(wire: &Wire, is_v4: bool, backend: &str) -> Vec<Member> {
         false => r#""EnableIPv4": false, "EnableIPv6": true, "IPv6Network": "fd00:5::/48""#,
     };
     let conf = format!(r#"{{{network_key}, "Backend": {{"Type": "{backend}"}}}}"#);
-    network(nodes, &Store::embedded(&conf).and(&["--ip-masq"]))
+    network(nodes, &Store::embedded(&conf).and(&["--ip-masq", "--ip-blackhole-route"]))
 }
 
 #[test]
@@ -93,6 +93,8 @@ fn vxlan() {
                 Kind::Nexthop,
                 "ip nexthop replace id $(ip nexthop show proto 112 | cut -d' ' -f2) blackhole proto 112",
             ),
+            (Kind::Route, "ip route del blackhole OWN/24"),
+            (Kind::Rules, "sysctl -qw net.ipv4.ip_forward=0"),
             (Kind::Rules, "nft flush ruleset"),
             (Kind::Rules, "nft delete table inet podwire-agent-podwire"),
         ];
@@ -115,6 +117,8 @@ fn vxlan_of_ipv6() {
             (Kind::Neighbour, "ip neigh del PEER dev flannel-v6.1"),
             (Kind::Forwarding, "bridge fdb del MAC dev flannel-v6.1 dst fd00:90::2"),
             (Kind::Nexthop, "ip nexthop flush proto 112"),
+            (Kind::Route, "ip -6 route del blackhole OWN/64 proto 112"),
+            (Kind::Rules, "sysctl -qw net.ipv6.conf.all.forwarding=0"),
             (Kind::Rules, "nft flush ruleset"),
         ];
         check(&members, &all);
