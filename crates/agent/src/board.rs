@@ -2,6 +2,7 @@
 //! Where the agent's parts post what they know, and whence health, status and metrics are read. To
 //! post is cheap, and costs the same however many peers there are.
 
+mod peers;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -11,7 +12,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use overlay::difference::Change;
+use overlay::difference::{Change, Conflict};
 use tokio::sync::watch;
 
 use crate::multicast::Counts;
@@ -49,7 +50,7 @@ struct State {
     watch: Option<Watch>,
     peers: HashMap<String, Peer>,
     refused: Vec<Refused>,
-    conflicts: Vec<String>,
+    conflicts: Vec<Conflict>,
     counts: BTreeMap<Kind, u64>,
     repairs: VecDeque<Repair>,
     compare: Option<Compare>,
@@ -213,14 +214,19 @@ impl Board {
         }
     }
 
-    /// These are all that are not served.
-    pub fn set_refused(&self, refused: Vec<Refused>) {
-        self.lock().refused = refused;
+    /// These are all that are not served. Tells which of them were.
+    pub fn set_refused(&self, refused: Vec<Refused>) -> Vec<Refused> {
+        let mut state = self.lock();
+        let fresh = peers::fresh(&state.refused, &refused);
+        state.refused = refused;
+        fresh
     }
 
     /// These are all things of others that are in the way.
-    pub fn set_conflicts(&self, conflicts: Vec<String>) {
-        self.lock().conflicts = conflicts;
+    pub fn set_conflicts(&self, conflicts: &[Conflict]) {
+        if self.lock().conflicts != conflicts {
+            self.post(|state| state.conflicts = conflicts.to_vec());
+        }
     }
 
     /// Something that others broke was put right.
@@ -261,9 +267,8 @@ impl Board {
 
     /// All peers, by name.
     pub fn peers(&self) -> Vec<Peer> {
-        let mut peers: Vec<Peer> = self.lock().peers.values().cloned().collect();
-        peers.sort_by(|one, two| one.name.cmp(&two.name));
-        peers
+        let state = self.lock();
+        peers::shown(&state.peers, &state.refused)
     }
 
     /// Everything.
@@ -292,10 +297,10 @@ impl Board {
             lease_until: state.lease_until.map(until),
             store: state.store.clone(),
             watch: state.watch,
-            peer_counts: state.peer_counts(),
+            peer_counts: peers::counts(&state.peers, &state.refused),
             peers: Vec::new(),
             refused: state.refused.clone(),
-            conflicts: state.conflicts.clone(),
+            conflicts: state.conflicts.iter().map(ToString::to_string).collect(),
             repairs: Repairs {
                 counts: state.counts.clone(),
                 last: state.repairs.iter().cloned().collect(),
@@ -319,18 +324,6 @@ impl Board {
     /// A part that panicked while it posted has not left anything half done.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
-    fn peer_counts(&self) -> PeerCounts {
-        let mut counts = PeerCounts { total: self.peers.len(), ..PeerCounts::default() };
-        for peer in self.peers.values() {
-            counts.direct += usize::from(peer.way == Way::Direct);
-            counts.tunnel += usize::from(peer.way == Way::Tunnel);
-            counts.with_problem += usize::from(peer.path.problem.is_some());
-        }
-        counts
     }
 }
 

@@ -165,6 +165,8 @@ pub enum Way {
     Tunnel,
     /// The agent does not carry them.
     None,
+    /// They go nowhere: what the peer says of itself cannot be right, or is in another's way.
+    Refused,
 }
 
 impl Way {
@@ -173,6 +175,7 @@ impl Way {
             Way::Direct => "direct",
             Way::Tunnel => "tunnel",
             Way::None => "none",
+            Way::Refused => "refused",
         }
     }
 }
@@ -198,6 +201,8 @@ pub struct PeerCounts {
     pub total: usize,
     pub direct: usize,
     pub tunnel: usize,
+    #[serde(default)]
+    pub refused: usize,
     pub with_problem: usize,
 }
 

@@ -134,7 +134,10 @@ fn what_is_known_of_the_way_to_a_peer_is_kept_while_its_address_is() {
     let names: Vec<String> = board.peers().into_iter().map(|peer| peer.name).collect();
     assert_eq!(names, ["a", "b"]);
     let counts = board.summary().peer_counts;
-    assert_eq!(counts, PeerCounts { total: 2, direct: 0, tunnel: 2, with_problem: 1 });
+    assert_eq!(
+        counts,
+        PeerCounts { total: 2, tunnel: 2, with_problem: 1, ..PeerCounts::default() }
+    );
     board.set_peer(peer("b", "192.0.2.9"));
     assert_eq!(board.peers()[1].path, Path::default());
     board.remove_peer("a");
@@ -189,11 +192,13 @@ fn status_reads_as_documented() {
         problem: None,
     };
     board.set_peer(Peer { path, ..peer("b", "192.0.2.2") });
-    board.set_refused(vec![Refused {
+    let refused = Refused {
         peer: "c".into(),
         subnet: None,
         reason: "the two nodes have no address family in common".into(),
-    }]);
+    };
+    assert_eq!(board.set_refused(vec![refused.clone()]), [refused.clone()], "to be logged");
+    assert_eq!(board.set_refused(vec![refused]), [], "once");
     let status = board.status();
     let printed = serde_json::to_value(&status).unwrap();
     assert_eq!(
@@ -211,6 +216,9 @@ fn status_reads_as_documented() {
         json!([{
             "name": "b", "subnets": ["10.244.2.0/24"], "public": ["192.0.2.2"], "backend": "vxlan",
             "way": "tunnel", "pathMtu": 1450, "lastContact": "1970-01-01T00:00:01.500Z",
+        }, {
+            "name": "c", "subnets": [], "public": [], "backend": "", "way": "refused",
+            "problem": "it is refused: the two nodes have no address family in common",
         }])
     );
     assert_eq!(printed["repairs"]["counts"]["nexthop"], 0);

@@ -60,7 +60,11 @@ pub(super) fn readiness(state: &State, now: Instant) -> Readiness {
         let texts = if is_reason { &mut reasons } else { &mut warnings };
         texts.push(format!("{}: {}", part.name(), standing.problem.text));
     }
-    warnings.extend(state.conflicts.iter().cloned());
+    for conflict in &state.conflicts {
+        // A route is one peer's, a device all of them's.
+        let texts = if conflict.is_device() { &mut reasons } else { &mut warnings };
+        texts.push(conflict.to_string());
+    }
     warnings.extend(state.refused.iter().map(|refused| match refused.subnet {
         Some(subnet) => format!("{subnet} of {} is not served: {}", refused.peer, refused.reason),
         None => format!("{} is not served: {}", refused.peer, refused.reason),

@@ -64,6 +64,8 @@ pub struct Reconciler {
     /// Names that devices of ours have, or had in an earlier configuration.
     names: BTreeSet<IfName>,
     indices: BTreeMap<IfName, IfIndex>,
+    /// As found when all was compared last.
+    conflicts: Vec<Conflict>,
     is_settled: bool,
 }
 
@@ -88,6 +90,7 @@ impl Reconciler {
             carrier: None,
             names,
             indices: BTreeMap::new(),
+            conflicts: Vec::new(),
             is_settled: true,
         })
     }
@@ -158,7 +161,8 @@ impl Reconciler {
             outcome.fail("look up which peers are on a link", error);
         }
         let mut planned = Vec::new();
-        let mut is_whole = false;
+        // A part assumes that all else is as it should be.
+        let mut is_whole = !self.is_settled || self.conflicts.iter().any(Conflict::is_device);
         for update in updates {
             match wanting.update(update) {
                 Update::Nothing => {}
@@ -278,7 +282,7 @@ impl Reconciler {
         // While there is one, ours would be tried and refused each time.
         let is_route = |conflict: &Conflict| matches!(conflict, Conflict::Route { .. });
         self.routes = if conflicts.iter().any(is_route) { Routes::All } else { Routes::Ours };
-        outcome.conflicts = conflicts;
+        self.conflicts = conflicts;
         self.numbers = Numbers::found(&reading.found, scope);
         self.indices = reading.indices;
         wanting.take_devices(&outcome.conflicts);
@@ -360,6 +364,7 @@ impl Reconciler {
     fn finish(&mut self, wanting: Wanting, mut outcome: Outcome) -> Outcome {
         let plan = wanting.network.plan();
         outcome.refused.clone_from(&plan.refused);
+        outcome.conflicts.clone_from(&self.conflicts);
         outcome.pod_mtu = Some(plan.pod_mtu);
         self.wanting = Some(wanting);
         self.is_settled = outcome.failures.is_empty();

@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use crate::board::{Multicast, Part, Status};
+use crate::board::{Multicast, Part, PeerCounts, Status, Way};
 
 /// The format's version is part of its type.
 pub const KIND: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -72,10 +72,13 @@ fn network(page: &mut Page, status: &Status) {
 
 fn peers(page: &mut Page, status: &Status) {
     let counts = status.peer_counts;
-    let rest = counts.total - counts.direct - counts.tunnel;
+    let PeerCounts { total, direct, tunnel, refused, .. } = counts;
+    let none = total - direct - tunnel - refused;
     page.gauge("podwire_peers", "Other nodes, by the way that packets take to them.");
-    for (way, count) in [("direct", counts.direct), ("tunnel", counts.tunnel), ("none", rest)] {
-        page.with(&[("way", way)], count as f64);
+    let ways =
+        [(Way::Direct, direct), (Way::Tunnel, tunnel), (Way::None, none), (Way::Refused, refused)];
+    for (way, count) in ways {
+        page.with(&[("way", way.name())], count as f64);
     }
     page.gauge("podwire_peers_with_problem", "Other nodes that the path check has trouble with.")
         .value(counts.with_problem as f64);

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The ways to peers: which one packets take, and what checking it shows.
 
+use std::collections::HashSet;
+
+use ipnet::IpNet;
 use overlay::plan::Network;
 
 use super::{End, Session};
@@ -17,16 +20,20 @@ impl Worker {
             let Some(network) = reconciler.network() else { return Vec::new() };
             let all = || network.peers().keys().cloned().collect();
             let names = names.unwrap_or_else(all);
-            names.into_iter().filter_map(|name| way(network, name)).collect()
+            let refused = Refused::of(network);
+            names.into_iter().filter_map(|name| way(network, &refused, name)).collect()
         });
         let found = found.await;
         let found = found.map_err(|error| End::wait(Part::Kernel, error.to_string(), None))?;
         if is_all {
-            let names = found.iter().map(|(name, ..)| name.clone());
-            self.check_path(Command::Retain(names.collect()));
+            let checked = found.iter().filter(|(.., targets)| !targets.is_empty());
+            self.check_path(Command::Retain(checked.map(|(name, ..)| name.clone()).collect()));
         }
         for (name, way, targets) in found {
             self.board.set_way(&name, way);
+            if targets.is_empty() && !is_all {
+                self.check_path(Command::Forget(name));
+            }
             for target in targets {
                 self.check_path(Command::Watch(target));
             }
@@ -67,8 +74,26 @@ impl Worker {
     }
 }
 
+/// What of peers is not served.
+struct Refused<'a>(HashSet<(&'a str, Option<IpNet>)>);
+
+impl Refused<'_> {
+    fn of(network: &Network) -> Refused<'_> {
+        let refused = network.plan().refused.iter();
+        Refused(refused.map(|one| (one.peer.as_str(), one.subnet)).collect())
+    }
+
+    fn has(&self, peer: &str, subnet: IpNet) -> bool {
+        self.0.contains(&(peer, None)) || self.0.contains(&(peer, Some(subnet)))
+    }
+}
+
 /// None for a peer that has gone.
-fn way(network: &Network, name: String) -> Option<(String, Way, Vec<Target>)> {
+fn way(
+    network: &Network,
+    refused: &Refused<'_>,
+    name: String,
+) -> Option<(String, Way, Vec<Target>)> {
     let (_, lease) = network.peers().get(&name)?;
     let plan = network.plan();
     let routes = lease.subnets.iter().filter_map(|subnet| plan.wanted.routes.get(&subnet));
@@ -81,7 +106,9 @@ fn way(network: &Network, name: String) -> Option<(String, Way, Vec<Target>)> {
         None => Way::Tunnel,
     };
     let mtu = network.underlay().mtu;
-    let targets = targets(&network.conf().backend, plan, mtu, &name, lease);
+    let mut targets = targets(&network.conf().backend, plan, mtu, &name, lease);
+    // Where another's packets go, or nobody's.
+    targets.retain(|target| !refused.has(&name, target.subnet));
     Some((name, way, targets))
 }
 

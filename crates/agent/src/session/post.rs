@@ -14,10 +14,13 @@ impl Worker {
     /// Posts an outcome; `is_repair` where others had broken what was changed.
     pub(super) async fn post(&mut self, session: &mut Session, outcome: &Outcome, is_repair: bool) {
         self.post_changes(outcome, is_repair);
-        self.board.set_conflicts(outcome.conflicts.iter().map(ToString::to_string).collect());
+        self.board.set_conflicts(&outcome.conflicts);
         self.tell_commands(session, &outcome.changes).await;
         let refused = session.refused(outcome).chain(self.refused_by_commands());
-        self.board.set_refused(refused.collect());
+        for Refused { peer, subnet, reason } in self.board.set_refused(refused.collect()) {
+            let subnet = subnet.map(|subnet| subnet.to_string());
+            tracing::warn!(peer, subnet, reason, "refused");
+        }
         if outcome.pod_mtu.is_some() && outcome.pod_mtu != session.pod_mtu {
             session.pod_mtu = outcome.pod_mtu;
             if session.has_begun {

@@ -7,6 +7,7 @@ mod cleanup;
 mod commands;
 mod etcd_faults;
 mod files;
+mod in_the_way;
 mod kubernetes;
 mod repairs;
 mod restart;

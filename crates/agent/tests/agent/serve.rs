@@ -145,6 +145,7 @@ fn prometheus_reads_the_metrics_that_are_documented() {
         assert_eq!(sample("podwire_problem", Some(("part", "store"))), 1.0);
         assert_eq!(sample("podwire_problem", Some(("part", "rules"))), 0.0);
         assert_eq!(sample("podwire_peers", Some(("way", "tunnel"))), 3.0);
+        assert_eq!(sample("podwire_peers", Some(("way", "refused"))), 1.0);
         assert_eq!(sample("podwire_refused", None), 1.0);
         assert_eq!(sample("podwire_watch_behind", None), 2.0);
         assert_eq!(sample("podwire_repairs", Some(("kind", "route"))), 1.0);

@@ -103,6 +103,13 @@ pub enum Conflict {
     Route { dst: IpNet, protocol: u8 },
 }
 
+impl Conflict {
+    /// Whether nothing of the network can be on a device for it.
+    pub fn is_device(&self) -> bool {
+        matches!(self, Self::Device { .. })
+    }
+}
+
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

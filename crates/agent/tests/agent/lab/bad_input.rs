@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What cannot be right is refused with its key and the reason; everything else goes on.
 
-use agent::board::{Part, Status};
+use agent::board::{Part, Status, Way};
 use testkit::{EtcdServer, Wire, in_netns};
 
 use super::{Agent, PATIENCE, Store, all_reach_all, etcd, network};
@@ -118,6 +118,14 @@ fn peers_are_refused_one_by_one() {
             });
         }
         assert_eq!(members[0].node.kernel(), before, "none of them is in the kernel");
+        let status = members[0].agent().board.status();
+        for (name, _, why) in &claims {
+            let peer = status.peers.iter().find(|peer| peer.name == *name).unwrap();
+            let problem = peer.path.problem.as_deref().unwrap_or_default();
+            assert_eq!((peer.way, problem.contains(why)), (Way::Refused, true), "{peer:?}");
+        }
+        let counts = status.peer_counts;
+        assert_eq!((counts.refused, counts.tunnel, counts.with_problem), (claims.len(), 1, 0));
         let node = wire.node(3, true, false);
         let agent = Agent::start(&node, &store);
         agent.wait("the newcomer", |status| status.ready);

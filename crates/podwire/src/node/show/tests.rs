@@ -71,9 +71,10 @@ eth0       10.0.0.1   1500  192.0.2.1
 STORE  REACHABLE       BEHIND  COMPARED                 REPAIRS  RUNS FOR
 etcd   yes, for 100 s  0       100 s ago, took 3.00 ms  1        100 s
 
-PEER           SUBNETS        ADDRESS    BACKEND  WAY     PATH MTU  LAST CONTACT  PROBLEM
-10.244.3.0-24  10.244.3.0/24  192.0.2.3  vxlan    direct  1450      100 s ago     too small
-10.244.2.0-24  10.244.2.0/24  192.0.2.2  vxlan    tunnel  -         -             -
+PEER           SUBNETS        ADDRESS    BACKEND  WAY      PATH MTU  LAST CONTACT  PROBLEM
+10.244.3.0-24  10.244.3.0/24  192.0.2.3  vxlan    direct   1450      100 s ago     too small
+x              -              -          -        refused  -         -             it is refused: no
+10.244.2.0-24  10.244.2.0/24  192.0.2.2  vxlan    tunnel   -         -             -
 
 REPAIRED  WHEN       WHAT
 route     100 s ago  set route 10.244.2.0/24

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A device of others that has the name of ours: nothing is done to it, and nobody is told that all is well.
+
+use agent::board::{Part, Status};
+use testkit::{Node, Wire, in_netns, wait_for};
+
+use super::{Agent, Member, PATIENCE, Store, all_reach_all};
+
+const CONF: &str = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}"#;
+
+fn is_blocked(status: &Status) -> bool {
+    let is_it = |reason: &String| reason.contains("flannel.1 is a bridge that is not ours");
+    !status.ready
+        && status.reasons.iter().any(is_it)
+        && !status.problems.contains_key(&Part::Kernel)
+}
+
+/// Whatever is on the device.
+fn found(node: &Node) -> String {
+    node.sh("ip -4 address show dev flannel.1 scope global; ip -4 route show dev flannel.1
+        ip neigh show dev flannel.1 nud permanent; ip nexthop
+        ip link show flannel.1 | grep alias || true")
+}
+
+#[test]
+fn foreign_device() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        let wire = Wire::new();
+        let nodes = [1, 2].map(|number| wire.node(number, true, false));
+        let list = nodes[0].dir().join("net.d/10-podwire.conflist");
+        let dir = list.parent().unwrap().to_str().unwrap();
+        let store = Store::embedded(CONF);
+        nodes[0].sh("ip link add flannel.1 type bridge; ip link set flannel.1 up");
+        let before = found(&nodes[0]);
+        let first = Agent::start(&nodes[0], &store.and(&["--cni-conf-dir", dir]));
+        first.wait("it to be told", is_blocked);
+        let second = Agent::start(&nodes[1], &store);
+        second.wait("the other", |status| status.ready);
+        first.wait("news of the other", |status| status.peer_counts.total == 1);
+        assert!(is_blocked(&first.board.status()), "{:#?}", first.board.status());
+        assert_eq!(found(&nodes[0]), before, "nothing was done to it");
+        assert!(!list.exists());
+
+        nodes[0].sh("ip link del flannel.1");
+        first.wait("it to go on by itself", |status| status.ready);
+        wait_for("the configuration", PATIENCE, || list.exists());
+        let join =
+            |(agent, node): (Agent, Node)| Member { agent: Some(agent), pod: node.pod(), node };
+        let members: Vec<Member> = [first, second].into_iter().zip(nodes).map(join).collect();
+        all_reach_all(&members, PATIENCE);
+    });
+}
