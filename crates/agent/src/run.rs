@@ -76,6 +76,8 @@ pub(crate) struct Worker {
     pub(crate) multicast: Option<UnboundedSender<multicast::Command>>,
     /// Of this session, or of the last one.
     pub(crate) held: Option<Held>,
+    /// The network's configuration of this session, or of the last one.
+    pub(crate) in_force: Option<String>,
     /// What Kubernetes says of this node.
     pub(crate) own: OwnNode,
     pub(crate) mark: String,
@@ -175,6 +177,7 @@ impl Worker {
             multicast,
             subnet_env,
             held: None,
+            in_force: None,
             own: OwnNode::default(),
             mark,
             extension_output: None,

@@ -4,6 +4,7 @@
 //! notice nothing of it.
 
 mod begin;
+mod configuration;
 mod extension;
 mod follow;
 mod many;
@@ -65,8 +66,14 @@ impl End {
 #[derive(Debug)]
 pub struct Session {
     conf: NetConf,
-    /// As it stands in the store.
+    /// As it was written.
     conf_text: String,
+    /// What is written there now; none where it was deleted.
+    stored: Option<String>,
+    /// Why that is not in force, if it is not.
+    unfit: Option<String>,
+    /// What else is to be said of the configuration.
+    remarks: Vec<String>,
     underlay: plan::Underlay,
     held: Held,
     follow: Follow,

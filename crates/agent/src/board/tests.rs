@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What is posted is what is read.
 
+use std::slice;
+
 use serde_json::json;
 
 use super::*;
@@ -197,7 +199,7 @@ fn status_reads_as_documented() {
         subnet: None,
         reason: "the two nodes have no address family in common".into(),
     };
-    assert_eq!(board.set_refused(vec![refused.clone()]), [refused.clone()], "to be logged");
+    assert_eq!(board.set_refused(vec![refused.clone()]), slice::from_ref(&refused), "to be logged");
     assert_eq!(board.set_refused(vec![refused]), [], "once");
     let status = board.status();
     let printed = serde_json::to_value(&status).unwrap();

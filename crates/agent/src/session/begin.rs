@@ -23,27 +23,23 @@ type Peers = BTreeMap<String, (u64, Lease)>;
 impl Worker {
     /// Begins a session: the node has a lease, and the kernel is what the network wants.
     pub async fn begin(&mut self) -> Result<Session, End> {
-        let mut snapshot = self.snapshot().await?;
-        if self.configuration(&snapshot)?.is_none() {
-            self.offer_configuration().await?;
-            snapshot = self.snapshot().await?;
-        }
-        let Some(conf_text) = self.configuration(&snapshot)? else {
-            let place = self.leases.config_place();
-            let why = format!("the network has no configuration: {place} is where it should be");
-            return Err(End::wait(Part::Config, why, Some(snapshot.revision)));
-        };
+        let snapshot = self.snapshot_with_configuration().await?;
         let revision = snapshot.revision;
         let waits = |end: End| end.until_news(revision);
-        let prepared = self.prepare(&snapshot, &conf_text).await.map_err(waits)?;
+        self.own = self.leases.own(&snapshot).map_err(|error| waits(error.into()))?;
+        let judged = self.choose_configuration(&snapshot).map_err(waits)?;
+        let prepared = self.prepare(&snapshot, judged).await.map_err(waits)?;
         self.board.solved(Part::Underlay);
         let mut follow = self.leases.follow(revision);
         let held = follow.listen_during(self.lease(snapshot, &prepared)).await.map_err(waits)?;
-        let Prepared { conf, chosen, seen, .. } = prepared;
+        let Prepared { judged, seen, .. } = prepared;
         let mut session = Session {
-            conf,
-            conf_text,
-            underlay: planned(&chosen),
+            conf: judged.conf,
+            conf_text: judged.text,
+            stored: judged.stored,
+            unfit: judged.unfit,
+            remarks: Vec::new(),
+            underlay: planned(&judged.chosen),
             follow,
             bad: BTreeMap::new(),
             renew_at: self.renewal(&held),
@@ -51,16 +47,16 @@ impl Worker {
             pod_mtu: None,
             has_begun: false,
         };
-        let after_start = self.after_start(&session).await;
+        session.remarks.extend(self.after_start(&session).await.err());
         self.program_all(&mut session, seen).await?;
         // Packets do not wait for the disk.
         self.hold(&session.held);
         self.set_rules(&session);
         session.has_begun = true;
-        BEGINNING.into_iter().for_each(|part| self.board.solved(part));
-        if let Err(why) = after_start {
-            self.board.problem(Part::Config, why);
-        }
+        self.in_force = Some(session.conf_text.clone());
+        let others = BEGINNING.into_iter().filter(|part| *part != Part::Config);
+        others.for_each(|part| self.board.solved(part));
+        self.tell_configuration(&session);
         self.tell_plugins(&session);
         self.tell_cluster().await;
         Ok(session)

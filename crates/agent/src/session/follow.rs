@@ -43,13 +43,16 @@ impl Worker {
         self.board.watched(revision, revision);
         match news {
             News::All(all) => {
-                session.check_configuration(&all)?;
+                self.hear_configuration(session, &all)?;
                 let own = all.iter().find_map(|one| session.own(one)).cloned();
                 self.look_at_own(session, own).await?;
                 self.program_all(session, all).await
             }
             News::Changes(changes) => {
-                session.check_configuration(&changes)?;
+                let is_configuration = |one: &&Seen| matches!(one, Seen::Config(_));
+                if let Some(last) = changes.iter().rfind(is_configuration) {
+                    self.hear_configuration(session, std::slice::from_ref(last))?;
+                }
                 self.change(session, changes).await
             }
         }
@@ -146,7 +149,8 @@ impl Worker {
                 self.look_at_ways(None).await
             }
             Some(Report::Underlay) => {
-                session.compare_underlay(&begin::planned(&self.underlay(&session.conf)?))
+                session.compare_underlay(&begin::planned(&self.underlay(&session.conf)?))?;
+                self.try_configuration_again(session)
             }
             Some(Report::Rules) => {
                 self.rules.nudge();
@@ -168,14 +172,6 @@ impl Session {
         match seen {
             Seen::Node(node) if node.name == self.held.name => Some(node),
             _ => None,
-        }
-    }
-
-    fn check_configuration(&self, seen: &[Seen]) -> Result<(), End> {
-        let is_other = |one: &Seen| matches!(one, Seen::Config(text) if text.as_deref() != Some(&self.conf_text));
-        match seen.iter().any(is_other) {
-            true => Err(End::now(Part::Config, "the network's configuration is another")),
-            false => Ok(()),
         }
     }
 

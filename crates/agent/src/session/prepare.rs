@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a session needs before it has a lease: configuration, underlay, and what the node tells of itself.
+//! What a session needs before it has a lease: the underlay, and what the node tells of itself.
 //! Nothing of the network is changed here.
 
 use kernel::{Family, Netlink};
 use overlay::lease::{Attributes, Lease};
-use overlay::netconf::{Backend, Mode, NetConf, NetConfConf, Pool};
+use overlay::netconf::{Backend, Mode, NetConf};
 use overlay::plan;
 use overlay::publish::{self, Identity};
-use overlay::{Addresses, Key, PerFamily};
+use overlay::{Addresses, Key};
 use store::Snapshot;
 
+use super::configuration::Judged;
 use super::{End, chain};
 use crate::board::Part;
 use crate::keys;
@@ -22,57 +23,33 @@ use crate::underlay::{self, Facts, Underlay, Wish};
 /// All of it.
 #[derive(Debug)]
 pub(crate) struct Prepared {
-    pub conf: NetConf,
-    /// Where nodes choose their subnets; none where they are given them.
-    pub pools: PerFamily<Pool>,
-    pub chosen: Underlay,
+    pub judged: Judged,
     pub attributes: Attributes,
     pub seen: Vec<Seen>,
 }
 
 impl Worker {
-    /// From what the store says and the interfaces are.
+    /// From what the store says, the configuration and the interfaces are.
     pub(crate) async fn prepare(
         &mut self,
         snapshot: &Snapshot,
-        conf_text: &str,
+        judged: Judged,
     ) -> Result<Prepared, End> {
-        let wrong = |why: String| End::wait(Part::Config, why, Some(snapshot.revision));
-        let written = NetConfConf::read(conf_text).map_err(|error| wrong(error.to_string()))?;
-        let conf = written.understand().map_err(|error| wrong(error.to_string()))?;
-        let pools = match self.leases.are_chosen() {
-            true => written.pools().map_err(|error| wrong(error.to_string()))?,
-            false => PerFamily::default(),
-        };
-        self.own = self.leases.own(snapshot)?;
-        let chosen = self.underlay(&conf)?;
-        // Here, and not with the plan: the lease of the configuration before would be gone by then.
-        let own = Addresses { v4: chosen.local_v4, v6: chosen.local_v6 };
-        plan::check_networks(&conf, own).map_err(|error| wrong(error.to_string()))?;
-        let wireguard_key = self.wireguard_key(&conf).await?;
-        self.before_start(&conf).await?;
+        let wireguard_key = self.wireguard_key(&judged.conf).await?;
+        self.before_start(&judged.conf).await?;
         let seen = self.leases.understand(snapshot);
-        let attributes = self.attributes(&conf, &chosen, &seen, wireguard_key)?;
-        Ok(Prepared { conf, pools, chosen, attributes, seen })
+        let attributes = self.attributes(&judged.conf, &judged.chosen, &seen, wireguard_key)?;
+        Ok(Prepared { judged, attributes, seen })
     }
 
     /// What the node wants of the store.
     pub(super) fn want<'a>(&self, prepared: &'a Prepared) -> Want<'a> {
         Want {
-            pools: &prepared.pools,
+            pools: &prepared.judged.pools,
             attributes: &prepared.attributes,
             previous: self.previous(),
             random: self.random(),
         }
-    }
-
-    /// The network's configuration, as it was written.
-    pub(super) fn configuration(&self, snapshot: &Snapshot) -> Result<Option<String>, End> {
-        let read = self.leases.configuration(&self.leases.understand(snapshot));
-        read.map_err(|error| {
-            let place = self.leases.config_place();
-            End::wait(Part::Config, format!("read {place}: {error}"), None)
-        })
     }
 
     pub(super) async fn snapshot(&mut self) -> Result<Snapshot, End> {
@@ -100,12 +77,6 @@ impl Worker {
         self.leases.set_own(&node);
         self.settings.node_name = Some(node);
         Ok(())
-    }
-
-    /// There is none. The one that we were told, if any, is put there, where all nodes find it.
-    pub(super) async fn offer_configuration(&self) -> Result<(), End> {
-        let Some(told) = &self.settings.net_config else { return Ok(()) };
-        Ok(self.leases.offer_config(told).await?)
     }
 
     /// The interface to other nodes, of the families that pods have; else of one that can carry.

@@ -4,6 +4,7 @@
 use ipnet::IpNet;
 use overlay::plan::Network;
 
+use super::configuration::Judged;
 use super::prepare::{Prepared, leases};
 use super::{End, begin};
 use crate::board::Part;
@@ -15,24 +16,21 @@ impl Worker {
     pub async fn preview(&mut self) -> Result<Vec<String>, End> {
         let mut lines = Vec::new();
         let snapshot = self.snapshot().await?;
-        let conf_text = match self.configuration(&snapshot)? {
-            Some(text) => text,
-            None => {
+        let stored = self.stored(&self.leases.understand(&snapshot));
+        let text = match (stored, self.settings.net_config.clone()) {
+            (Err(_), Some(told)) if self.leases.are_chosen() => {
                 let place = self.leases.config_place();
-                let told = self.settings.net_config.clone().ok_or_else(|| {
-                    let why =
-                        format!("the network has no configuration: neither {place} nor net-config");
-                    End::wait(Part::Config, why, None)
-                })?;
                 lines.push(format!("write the network's configuration to {place}"));
                 told
             }
+            (stored, _) => stored?,
         };
-        let prepared = self.prepare(&snapshot, &conf_text).await?;
+        self.own = self.leases.own(&snapshot)?;
+        let prepared = self.prepare(&snapshot, self.judge(text)?).await?;
         let (lease, is_kept) = self.leases.preview(&snapshot, &self.want(&prepared))?;
         let verb = if is_kept { "keep" } else { "take" };
         lines.push(format!("{verb} lease {}", lease.key()));
-        let Prepared { conf, chosen, seen, .. } = prepared;
+        let Prepared { judged: Judged { conf, chosen, .. }, seen, .. } = prepared;
         let networks: Vec<IpNet> = conf.networks.iter().collect();
         let subnets: Vec<IpNet> = lease.subnets.iter().collect();
         let own = lease.key();

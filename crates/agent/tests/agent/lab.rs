@@ -5,6 +5,7 @@ mod backends;
 mod bad_input;
 mod cleanup;
 mod commands;
+mod configuration;
 mod etcd_faults;
 mod files;
 mod in_the_way;

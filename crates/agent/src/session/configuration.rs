@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which configuration of the network counts: the stored one; or the one before it, where what is stored cannot be
+//! had here. What runs goes on whole whatever is written there.
+
+use overlay::Addresses;
+use overlay::netconf::{NetConf, NetConfConf, Pool};
+use overlay::{PerFamily, plan};
+use store::Snapshot;
+
+use super::{End, Session};
+use crate::board::Part;
+use crate::leases::Seen;
+use crate::run::Worker;
+use crate::underlay::Underlay;
+
+/// A configuration, and what follows from it on this node.
+#[derive(Debug)]
+pub(crate) struct Judged {
+    pub text: String,
+    pub conf: NetConf,
+    /// Where nodes choose their subnets; none where they are given them.
+    pub pools: PerFamily<Pool>,
+    pub chosen: Underlay,
+    /// What is written in the store; none where there is nothing.
+    pub stored: Option<String>,
+    /// Why it is not that one that counts.
+    pub unfit: Option<String>,
+}
+
+impl Worker {
+    /// All that the store has. Where it has no configuration, the one that we were told is put there first; but
+    /// not in the place of one that somebody has deleted while it was in force.
+    pub(super) async fn snapshot_with_configuration(&mut self) -> Result<Snapshot, End> {
+        let snapshot = self.snapshot().await?;
+        let Some(told) = self.settings.net_config.clone() else { return Ok(snapshot) };
+        let seen = self.leases.understand(&snapshot);
+        let is_there = self.leases.configuration(&seen).is_ok_and(|stored| stored.is_some());
+        if is_there || self.in_force.is_some() {
+            return Ok(snapshot);
+        }
+        self.leases.offer_config(&told).await?;
+        self.snapshot().await
+    }
+
+    /// The stored one, else the one that was in force before.
+    pub(super) fn choose_configuration(&self, snapshot: &Snapshot) -> Result<Judged, End> {
+        let stored = self.stored(&self.leases.understand(snapshot));
+        let there = stored.as_ref().ok().cloned();
+        let is_another = there != self.in_force;
+        match (stored.and_then(|text| self.judge(text)), &self.in_force) {
+            (Err(wrong), Some(before)) if is_another => {
+                let judged = self.judge(before.clone())?;
+                Ok(Judged { stored: there, unfit: Some(stays(&wrong)), ..judged })
+            }
+            (judged, _) => judged,
+        }
+    }
+
+    /// As it was written.
+    pub(super) fn stored(&self, seen: &[Seen]) -> Result<String, End> {
+        let place = self.leases.config_place();
+        let missing = |why: String| End::wait(Part::Config, why, None);
+        match self.leases.configuration(seen) {
+            Ok(Some(text)) => Ok(text),
+            Ok(None) => Err(missing(format!(
+                "the network has no configuration: {place} is where it should be"
+            ))),
+            Err(error) => Err(missing(format!("read {place}: {error}"))),
+        }
+    }
+
+    /// Whether this node can be part of such a network.
+    pub(super) fn judge(&self, text: String) -> Result<Judged, End> {
+        let wrong = |why: String| End::wait(Part::Config, why, None);
+        let written = NetConfConf::read(&text).map_err(|error| wrong(error.to_string()))?;
+        let conf = written.understand().map_err(|error| wrong(error.to_string()))?;
+        let pools = match self.leases.are_chosen() {
+            true => written.pools().map_err(|error| wrong(error.to_string()))?,
+            false => PerFamily::default(),
+        };
+        let chosen = self.underlay(&conf)?;
+        // Here, and not with the plan: the lease of the configuration before would be gone by then.
+        let own = Addresses { v4: chosen.local_v4, v6: chosen.local_v6 };
+        plan::check_networks(&conf, own).map_err(|error| wrong(error.to_string()))?;
+        Ok(Judged { stored: Some(text.clone()), text, conf, pools, chosen, unfit: None })
+    }
+
+    /// News of the store: one that can be had begins another session, any other is told.
+    pub(super) fn hear_configuration(
+        &self,
+        session: &mut Session,
+        seen: &[Seen],
+    ) -> Result<(), End> {
+        let stored = self.stored(seen);
+        session.stored = stored.as_ref().ok().cloned();
+        if session.stored.as_ref() == Some(&session.conf_text) {
+            session.unfit = None;
+        } else if let Err(wrong) = stored.and_then(|text| self.judge(text)) {
+            session.unfit = Some(stays(&wrong));
+        } else {
+            return Err(End::now(Part::Config, "the network's configuration is another"));
+        }
+        self.tell_configuration(session);
+        Ok(())
+    }
+
+    /// What keeps the stored one from being in force may be another interface.
+    pub(super) fn try_configuration_again(&self, session: &mut Session) -> Result<(), End> {
+        match (&session.unfit, session.stored.clone()) {
+            (Some(_), Some(text)) => self.hear_configuration(session, &[Seen::Config(Some(text))]),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whatever is to be said of the configuration.
+    pub(super) fn tell_configuration(&self, session: &Session) {
+        let texts: Vec<&str> =
+            session.unfit.iter().chain(&session.remarks).map(String::as_str).collect();
+        match texts.is_empty() {
+            true => self.board.solved(Part::Config),
+            false => self.board.problem(Part::Config, texts.join("; ")),
+        }
+    }
+}
+
+fn stays(wrong: &End) -> String {
+    format!("{}; the configuration before it stays in force", wrong.why)
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A configuration that was deleted, or is wrong, or is another than an agent was told: what runs goes on whole.
+
+use agent::board::{Kind, Part};
+use testkit::{EtcdServer, Wire, in_netns, wait_for};
+
+use super::{Agent, PATIENCE, Store, etcd};
+
+const CONFIG: &str = "/coreos.com/network/config";
+const SUBNETS: &str = "/coreos.com/network/subnets/";
+const GOOD: &str = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan", "VNI": 7}}"#;
+
+fn put_peer(server: &EtcdServer, number: u8) {
+    let value = format!(
+        r#"{{"PublicIP":"192.168.90.{number}","PublicIPv6":null,"BackendType":"vxlan","BackendData":{{"VNI":7,"VtepMAC":"02:00:00:00:01:{number:02x}"}}}}"#
+    );
+    server.ctl(&["put", &format!("{SUBNETS}10.5.{number}.0-24"), &value]);
+}
+
+#[track_caller]
+fn wait_problem(agent: &Agent, words: &[&str]) {
+    agent.wait(&format!("{words:?}"), |status| {
+        let problem = status.problems.get(&Part::Config);
+        problem.is_some_and(|problem| words.iter().all(|word| problem.text.contains(word)))
+    });
+    assert!(agent.board.readiness().is_ready);
+}
+
+#[test]
+fn a_session_goes_on_whole_without_its_configuration() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        let wire = Wire::new();
+        let server = etcd();
+        server.ctl(&["put", CONFIG, GOOD]);
+        let node = wire.node(1, true, false);
+        let stale = GOOD.replace("\"VNI\": 7", "\"VNI\": 1");
+        let agent =
+            Agent::start(&node, &Store::etcd(&server, &stale).and(&["--compare-every", "3600"]));
+        agent.wait("it to begin", |status| status.ready);
+        let own = server.entries(SUBNETS);
+        let route =
+            |subnet: &str| node.sh(&format!("ip route show {subnet}")).contains("flannel.7");
+        let wrong = GOOD.replace("\"VNI\": 7", "\"VNI\": -1");
+        for (round, words) in
+            [(100, &["VNI", "-1", "stays in force"]), (200, &["no conf", CONFIG, "stays"])]
+        {
+            match round {
+                100 => server.ctl(&["put", CONFIG, &wrong]),
+                _ => server.ctl(&["del", CONFIG]),
+            };
+            wait_problem(&agent, words);
+            put_peer(&server, round);
+            let subnet = format!("10.5.{round}.0/24");
+            wait_for("a new peer to be served", PATIENCE, || route(&subnet));
+            node.sh(&format!("ip route del {subnet}"));
+            wait_for("its route to be back", PATIENCE, || route(&subnet));
+            let (key, value) = &own[0];
+            server.ctl(&[
+                "put",
+                key,
+                &value.replace("02:", "06:").replace("\"VNI\":7", "\"VNI\":8"),
+            ]);
+            wait_for("the lease to be kept", PATIENCE, || {
+                server.entries(SUBNETS).iter().any(|entry| *entry == own[0])
+            });
+            // Another session, of the same configuration.
+            node.sh(&format!("ip link set eth0 mtu {}", 1300 + u32::from(round)));
+            agent.wait("the MTU to be followed", |status| {
+                status
+                    .session
+                    .as_ref()
+                    .is_some_and(|session| session.pod_mtu == 1250 + u32::from(round))
+            });
+            wait_problem(&agent, words);
+        }
+        assert!(agent.repairs(Kind::Route) >= 2);
+        assert!(server.entries(CONFIG).is_empty(), "nobody has put another one there");
+        server.ctl(&["put", CONFIG, &GOOD.replace("7", "9")]);
+        wait_for("a good one to be followed", PATIENCE, || {
+            node.sh("ip -br link").contains("flannel.9")
+        });
+    });
+}
