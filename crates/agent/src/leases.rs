@@ -131,6 +131,21 @@ impl Leases {
         }
     }
 
+    /// Puts the configuration in the place of whatever is there.
+    pub async fn replace_config(&self, text: &str) -> Result<(), Error> {
+        let Layout::Keys(keys) = &self.layout else { return Ok(()) };
+        let (key, value) = (keys.config(), text.as_bytes());
+        loop {
+            let written = match self.store.get(&key).await? {
+                Some(entry) => self.store.swap(&key, value, entry.revision, None).await?,
+                None => self.store.create(&key, value, None).await?,
+            };
+            if written.is_done() {
+                return Ok(());
+            }
+        }
+    }
+
     /// What a list says.
     pub fn understand(&self, snapshot: &Snapshot) -> Vec<Seen> {
         snapshot.entries.iter().filter_map(|entry| self.layout.seen(entry)).collect()

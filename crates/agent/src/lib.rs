@@ -11,6 +11,7 @@ mod kept;
 mod keys;
 pub mod leases;
 pub mod multicast;
+pub mod net_config;
 pub mod notify;
 pub mod options;
 pub mod path;

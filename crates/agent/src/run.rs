@@ -12,7 +12,6 @@ use std::time::Duration;
 use cni::json::DecodeError;
 use ipnet::IpNet;
 use overlay::Prefixes;
-use overlay::netconf::NetConfConf;
 use store::embedded::Embedded;
 use store::etcd::{Credentials, Etcd, EtcdConf, Identity, Tls};
 use store::kubernetes::{Access, Condition, Kubernetes, KubernetesConf, SERVICE_ACCOUNT};
@@ -30,7 +29,7 @@ use crate::path::{self, Pace, Verdict};
 use crate::reconcile::{KernelThread, Options, Outcome, Reconciler, Report, Secrets, StartError};
 use crate::rules::Keeper;
 use crate::session::{End, Next, chain};
-use crate::{serve, subnet_env};
+use crate::{net_config, serve, subnet_env};
 
 /// Under which the embedded store has the network.
 const PREFIX: &str = "/coreos.com/network";
@@ -151,9 +150,7 @@ impl Worker {
         Ways { paths, heard, multicast, subnet_env }: Ways,
     ) -> Result<Self, Error> {
         if let Some(text) = &settings.net_config {
-            let written = NetConfConf::read(text)?;
-            written.understand()?;
-            written.pools()?;
+            net_config::check(text)?;
         }
         let (leases, cluster) = open(&settings).await?;
         let mark = settings.mark.clone();

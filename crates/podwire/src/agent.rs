@@ -21,6 +21,10 @@ pub fn run(args: &[String]) -> Result<()> {
     log(&settings)?;
     let board = Board::new(settings.node_name.clone().unwrap_or_default(), settings.store.name());
     match settings.dry_run {
+        _ if settings.replaces_net_config => {
+            let done = runtime()?.block_on(agent::net_config::replace(&settings))?;
+            output::print(&format!("{done}\n"))
+        }
         true => {
             let lines = runtime()?.block_on(agent::run::dry_run(settings, board))?;
             output::print(&lines.iter().map(|line| format!("{line}\n")).collect::<String>())

@@ -64,6 +64,8 @@ pub struct Settings {
     pub verbosity: u64,
     /// Nothing is changed.
     pub dry_run: bool,
+    /// The network's configuration is replaced, and nothing else is done.
+    pub replaces_net_config: bool,
 }
 
 /// Where nodes learn of each other.
@@ -173,7 +175,20 @@ impl Settings {
             logs_json: told.choice("log-format", &["text", "json"])? == "json",
             verbosity: told.number("v")?,
             dry_run: told.switch("dry-run")?,
+            replaces_net_config: replaces(&told)?,
         })
+    }
+}
+
+/// What is stored, and by what, has to be told.
+fn replaces(told: &Words<'_>) -> Result<bool, Error> {
+    let wrong = |problem: &str| Err(Error::new(told.place("replace-net-config"), problem));
+    match told.switch("replace-net-config")? {
+        true if told.text("net-config").is_none() => wrong("needs net-config as well"),
+        true if matches!(store(told)?, StoreChoice::Kubernetes(_)) => {
+            wrong("is true, but with kubernetes the file net-config-path counts: change that one")
+        }
+        replaces => Ok(replaces),
     }
 }
 

@@ -84,6 +84,12 @@ pub static OPTIONS: &[Spec] = &[
         "",
         "net-conf.json as text; with the embedded store and etcd it is stored where there is none",
     ),
+    ours(
+        "replace-net-config",
+        Switch,
+        "false",
+        "store --net-config in the place of what is stored, for all nodes, and end",
+    ),
     flannels("etcd-endpoints", List, "http://127.0.0.1:4001,http://127.0.0.1:2379", "etcd servers"),
     flannels("etcd-prefix", Text, "/coreos.com/network", "where in etcd the network is"),
     flannels("etcd-keyfile", Text, "", "client key for etcd"),

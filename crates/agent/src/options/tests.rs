@@ -90,6 +90,7 @@ fn a_daemon_sets_arguments_are_understood() {
     let masquerade = Masquerade { fully_random: true, except: Vec::new() };
     assert_eq!(settings.masquerade, Some(masquerade));
     assert!(settings.forwards && !settings.blackhole && !settings.dry_run);
+    assert!(!settings.replaces_net_config);
     assert_eq!(settings.health, Some(("0.0.0.0".parse().unwrap(), 8081)));
     assert_eq!(settings.renew_margin.as_secs(), 3600);
 }
@@ -116,6 +117,11 @@ fn what_is_wrong_is_named_with_what_is_allowed() {
     refused("--public-ip fd00::1", "flag --public-ip: is \"fd00::1\", expected an IPv4 address");
     refused("--store redis", "flag --store: is \"redis\", allowed are embedded, etcd, kubernetes");
     refused("--store etcd --etcd-certfile c", "flag --etcd-certfile: needs etcd-keyfile as well");
+    refused("--replace-net-config", "flag --replace-net-config: needs net-config as well");
+    refused(
+        "--kube-subnet-mgr --net-config {} --replace-net-config",
+        "flag --replace-net-config: is true, but with kubernetes the file net-config-path counts: change that one",
+    );
     refused("--store etcd --etcd-password p", "flag --etcd-password: needs etcd-username as well");
     refused(
         "--config agent.toml --kube-subnet-mgr",

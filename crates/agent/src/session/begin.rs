@@ -34,11 +34,11 @@ impl Worker {
         let held = follow.listen_during(self.lease(snapshot, &prepared)).await.map_err(waits)?;
         let Prepared { judged, seen, .. } = prepared;
         let mut session = Session {
+            remarks: self.remarks(&judged),
             conf: judged.conf,
             conf_text: judged.text,
             stored: judged.stored,
             unfit: judged.unfit,
-            remarks: Vec::new(),
             underlay: planned(&judged.chosen),
             follow,
             bad: BTreeMap::new(),

@@ -13,6 +13,9 @@ use crate::leases::Seen;
 use crate::run::Worker;
 use crate::underlay::Underlay;
 
+/// How the stored one is changed, with any store.
+const REPLACE: &str = "podwire agent --net-config … --replace-net-config";
+
 /// A configuration, and what follows from it on this node.
 #[derive(Debug)]
 pub(crate) struct Judged {
@@ -62,8 +65,15 @@ impl Worker {
         let missing = |why: String| End::wait(Part::Config, why, None);
         match self.leases.configuration(seen) {
             Ok(Some(text)) => Ok(text),
+            Ok(None) if !self.leases.are_chosen() => {
+                Err(missing(format!("the network has no configuration: {place} is not there")))
+            }
             Ok(None) => Err(missing(format!(
-                "the network has no configuration: {place} is where it should be"
+                "the network has no configuration: nothing is stored under {place}, and {}",
+                match self.in_force {
+                    None => "no --net-config was given".to_owned(),
+                    Some(_) => format!("{REPLACE} stores one"),
+                }
             ))),
             Err(error) => Err(missing(format!("read {place}: {error}"))),
         }
@@ -109,6 +119,21 @@ impl Worker {
         match (&session.unfit, session.stored.clone()) {
             (Some(_), Some(text)) => self.hear_configuration(session, &[Seen::Config(Some(text))]),
             _ => Ok(()),
+        }
+    }
+
+    /// What is to be said of a configuration that is in force.
+    pub(super) fn remarks(&self, judged: &Judged) -> Vec<String> {
+        let place = self.leases.config_place();
+        let Some(told) = &self.settings.net_config else { return Vec::new() };
+        let told = NetConfConf::read(told).and_then(|told| Ok((told.understand()?, told.pools()?)));
+        let is_same = told.is_ok_and(|(conf, pools)| conf == judged.conf && pools == judged.pools);
+        match self.leases.are_chosen() {
+            _ if is_same => Vec::new(),
+            true => vec![format!(
+                "--net-config differs from what is stored under {place}, which counts: {REPLACE} stores it"
+            )],
+            false => vec![format!("--net-config differs from {place}, which counts")],
         }
     }
 

@@ -2,7 +2,8 @@
 //! A configuration that was deleted, or is wrong, or is another than an agent was told: what runs goes on whole.
 
 use agent::board::{Kind, Part};
-use testkit::{EtcdServer, Wire, in_netns, wait_for};
+use agent::options::{self, Asked};
+use testkit::{EtcdServer, Node, Wire, in_netns, wait_for};
 
 use super::{Agent, PATIENCE, Store, etcd};
 
@@ -42,9 +43,10 @@ fn a_session_goes_on_whole_without_its_configuration() {
         let route =
             |subnet: &str| node.sh(&format!("ip route show {subnet}")).contains("flannel.7");
         let wrong = GOOD.replace("\"VNI\": 7", "\"VNI\": -1");
-        for (round, words) in
-            [(100, &["VNI", "-1", "stays in force"]), (200, &["no conf", CONFIG, "stays"])]
-        {
+        for (round, words) in [
+            (100, &["VNI", "-1", "stays in force"]),
+            (200, &["nothing is stored", CONFIG, "stays"]),
+        ] {
             match round {
                 100 => server.ctl(&["put", CONFIG, &wrong]),
                 _ => server.ctl(&["del", CONFIG]),
@@ -80,5 +82,45 @@ fn a_session_goes_on_whole_without_its_configuration() {
         wait_for("a good one to be followed", PATIENCE, || {
             node.sh("ip -br link").contains("flannel.9")
         });
+    });
+}
+
+fn replace(node: &Node, store: &Store, flags: &[&str]) -> String {
+    let replaced = store.and(&["--replace-net-config"]).and(flags);
+    let flags = [node.flags(), replaced.0].concat();
+    let Ok(Asked::Run(settings)) = options::understand(&flags, |_| None, |_| unreachable!()) else {
+        panic!("{flags:?}");
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(agent::net_config::replace(&settings)).unwrap()
+}
+
+#[test]
+fn another_configuration_is_told_of_and_stored_when_asked_for() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        let wire = Wire::new();
+        let nodes = [1, 2].map(|number| wire.node(number, true, false));
+        let spaced = GOOD.replace(' ', "  ");
+        let other = Store::embedded(&GOOD.replace("7", "9"));
+        let first = Agent::start(&nodes[0], &Store::embedded(GOOD));
+        first.wait("the first", |status| status.ready);
+        let again = Agent::start(&nodes[1], &Store::embedded(&spaced));
+        again.wait("the same in other words", |status| status.ready && status.problems.is_empty());
+        drop(again);
+        let second = Agent::start(&nodes[1], &other);
+        wait_problem(&second, &["--net-config differs", CONFIG, "--replace-net-config"]);
+
+        let would = replace(&nodes[0], &other, &["--dry-run"]);
+        assert_eq!(would, format!("write the network's configuration to the key {CONFIG}"));
+        assert!(replace(&nodes[0], &Store::embedded(GOOD), &[]).contains("already"));
+        assert_eq!(replace(&nodes[0], &other, &[]), would);
+        second.wait("what it was told", |status| status.ready && status.problems.is_empty());
+        wait_problem(&first, &["--net-config differs"]);
+        for node in &nodes {
+            wait_for("all to change over", PATIENCE, || {
+                node.sh("ip -br link").contains("flannel.9")
+            });
+        }
     });
 }
