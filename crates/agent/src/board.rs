@@ -83,7 +83,7 @@ impl Changes {
 }
 
 impl Board {
-    /// Of a node with this name, and this kind of store, which counts as reachable.
+    /// Of a node with this name, and this kind of store, of which nothing is known yet.
     pub fn new(node: impl Into<String>, store: impl Into<String>) -> Board {
         let started = Time::now();
         let state = State {
@@ -92,7 +92,7 @@ impl Board {
             beat: Instant::now(),
             session: None,
             lease_until: None,
-            store: Store { kind: store.into(), reachable: true, since: started },
+            store: Store { kind: store.into(), reachable: None, since: started },
             watch: None,
             peers: HashMap::new(),
             refused: Vec::new(),
@@ -140,8 +140,8 @@ impl Board {
             return;
         }
         self.post(|state| {
-            if part == Part::Store && state.store.reachable {
-                state.store = Store { reachable: false, since: Time::now(), ..state.store.clone() };
+            if part == Part::Store {
+                state.store.is_found(false);
             }
             let fresh = || Standing {
                 problem: Problem { text: String::new(), since: Time::now() },
@@ -153,13 +153,17 @@ impl Board {
 
     /// Nothing is wrong with a part any more.
     pub fn solved(&self, part: Part) {
-        if !self.lock().problems.contains_key(&part) {
+        let is_known = |state: &State| match part {
+            Part::Store => state.store.reachable == Some(true),
+            _ => !state.problems.contains_key(&part),
+        };
+        if is_known(&self.lock()) {
             return;
         }
         self.post(|state| {
             state.problems.remove(&part);
             if part == Part::Store {
-                state.store = Store { reachable: true, since: Time::now(), ..state.store.clone() };
+                state.store.is_found(true);
             }
         });
     }
@@ -324,6 +328,14 @@ impl Board {
     /// A part that panicked while it posted has not left anything half done.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Store {
+    fn is_found(&mut self, reachable: bool) {
+        if self.reachable != Some(reachable) {
+            (self.reachable, self.since) = (Some(reachable), Time::now());
+        }
     }
 }
 

@@ -77,7 +77,7 @@ impl Event {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Watched {
     /// All changes up to `revision` that were not reported before, oldest first. There may be none:
-    /// then the store only says how far it has come.
+    /// then the store only says how far it has come, or after an error that it goes on.
     Changes { events: Vec<Event>, revision: Revision },
     /// The store no longer has the changes that come next, or it has another database than before.
     /// The watch is at its end: list again, compare, and watch from the list's revision.

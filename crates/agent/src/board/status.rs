@@ -127,7 +127,8 @@ pub struct Underlay {
 pub struct Store {
     /// `embedded`, `etcd` or `kubernetes`.
     pub kind: String,
-    pub reachable: bool,
+    /// None before it has answered, or failed to.
+    pub reachable: Option<bool>,
     /// Since when it is so.
     pub since: Time,
 }

@@ -51,6 +51,8 @@ fn later(board: &Board, after: Duration) -> (Readiness, Health) {
 #[test]
 fn a_node_is_ready_once_it_is_part_of_the_network() {
     let board = Board::new("a", "etcd");
+    assert_eq!(board.status().store.reachable, None, "nobody knows yet");
+    assert_eq!(board.readiness().reasons[1], "store: etcd has not answered yet");
     board.problem(Part::Config, "no net-conf.json");
     let readiness = board.readiness();
     assert!(!readiness.is_ready);
@@ -96,9 +98,9 @@ fn without_the_store_a_node_is_ready_until_its_lease_ends() {
     assert!(later(&board, Duration::from_secs(101)).0.is_ready);
     assert!(health.reasons.iter().all(|reason| !reason.contains("store")), "{health:?}");
     let shown = board.status().store;
-    assert!(!shown.reachable);
+    assert_eq!(shown.reachable, Some(false));
     board.solved(Part::Store);
-    assert!(board.status().store.reachable);
+    assert_eq!(board.status().store.reachable, Some(true));
     assert!(board.status().store.since >= shown.since);
 }
 
@@ -174,8 +176,12 @@ async fn whoever_waits_is_told_of_readiness_and_not_of_peers() {
     assert!(!is_told());
     board.set_peer(peer("b", "192.0.2.2"));
     board.repaired(Kind::Route, "set route");
-    board.solved(Part::Store);
+    board.solved(Part::Rules);
     assert!(!is_told());
+    board.solved(Part::Store);
+    assert!(is_told(), "it is known to answer now");
+    board.solved(Part::Store);
+    assert!(!is_told(), "that was known");
     board.clone().set_session(Some(session()));
     board.problem(Part::Kernel, "no");
     assert!(is_told(), "a change before the wait counts");

@@ -53,6 +53,9 @@ pub(super) fn readiness(state: &State, now: Instant) -> Readiness {
     } else if state.lease_until.is_some_and(has_ended) {
         reasons.push("the lease has run out, and could not be renewed".to_owned());
     }
+    if state.store.reachable.is_none() && state.problems.is_empty() && state.session.is_none() {
+        reasons.push(format!("store: {} has not answered yet", state.store.kind));
+    }
     let mut warnings = Vec::new();
     for (part, standing) in &state.problems {
         // Before there is a network, whatever is wrong is what keeps it from being there.

@@ -46,7 +46,7 @@ fn agent(page: &mut Page, status: &Status) {
 
 fn network(page: &mut Page, status: &Status) {
     page.gauge("podwire_store_reachable", "Whether the store answers.")
-        .value(number(status.store.reachable));
+        .value(number(status.store.reachable == Some(true)));
     page.gauge("podwire_store_since_seconds", "Since when it does, or does not.")
         .value(status.store.since.unix());
     if let Some(until) = status.lease_until {

@@ -118,6 +118,7 @@ impl Worker {
         match self.leases.renew(&mut session.held).await {
             Ok(Renewal::Done) => {
                 tracing::info!(lease = session.held.name, "renewed");
+                self.board.solved(Part::Store);
                 session.renew_at = self.renewal(&session.held);
                 self.hold(&session.held);
                 Ok(())

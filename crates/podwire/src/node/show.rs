@@ -73,7 +73,11 @@ fn network(session: &Session, status: &Status, now: SystemTime) -> String {
 }
 
 fn store(status: &Status, now: SystemTime) -> String {
-    let reachable = if status.store.reachable { "yes" } else { "no" };
+    let reachable = match status.store.reachable {
+        Some(true) => "yes",
+        Some(false) => "no",
+        None => "not reached yet",
+    };
     let since = output::rough(now.duration_since(status.store.since.0).unwrap_or_default());
     let behind = status.watch.map_or(String::new(), |watch| watch.behind.to_string());
     let compared = status.compare.map_or(String::new(), |compare| {

@@ -54,11 +54,16 @@ impl Watcher {
                 ear.wait(until).await;
                 self.rest = None;
             }
+            let was_missed = self.failures > 0;
             let look = self.look().await?;
             match look.watched {
                 Watched::Changes { events, revision } if events.is_empty() => {
                     self.after = revision;
                     self.rest = self.ear.as_ref().map(|ear| ear.rest(look.due));
+                    // After an error, that it goes on is news.
+                    if was_missed {
+                        return Ok(Watched::Changes { events, revision });
+                    }
                 }
                 Watched::Changes { events, revision } => {
                     self.after = revision;

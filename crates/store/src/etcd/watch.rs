@@ -34,6 +34,8 @@ pub struct Watcher {
     is_over: bool,
     /// In a row, without a word about the watched entries in between.
     failures: u32,
+    /// The last word was an error: that it goes on is news.
+    was_missed: bool,
 }
 
 /// A stream of answers, and the session it came with.
@@ -57,13 +59,25 @@ enum Step {
 
 impl Watcher {
     pub fn new(client: Arc<Client>, prefix: String, after: Revision) -> Self {
-        Self { client, prefix, after, live: None, unchecked: None, is_over: false, failures: 0 }
+        Self {
+            client,
+            prefix,
+            after,
+            live: None,
+            unchecked: None,
+            is_over: false,
+            failures: 0,
+            was_missed: false,
+        }
     }
 
     async fn changes(&mut self) -> Result<Watched> {
         loop {
             if let Some(there) = self.unchecked {
                 self.check(there).await.inspect_err(|_| self.failed())?;
+                if self.was_missed && !self.is_over {
+                    return Ok(Watched::Changes { events: Vec::new(), revision: self.after });
+                }
             }
             if self.is_over {
                 return Ok(Watched::Compacted);
@@ -167,7 +181,11 @@ impl Watcher {
 
 impl Watch for Watcher {
     fn next(&mut self) -> Answer<'_, Watched> {
-        Box::pin(self.changes())
+        Box::pin(async {
+            let watched = self.changes().await;
+            self.was_missed = watched.is_err();
+            watched
+        })
     }
 }
 

@@ -48,6 +48,8 @@ pub struct Watcher {
     is_known: bool,
     /// In a row, without a word in between.
     failures: u32,
+    /// The last word was an error: that it goes on is news.
+    was_missed: bool,
 }
 
 enum State {
@@ -75,7 +77,7 @@ impl Watcher {
     pub fn new(client: Arc<Client>, prefix: String, after: Revision) -> Self {
         // To Kubernetes it means any revision, but all changes since then nobody knows.
         let state = if after == Revision(0) { State::Over } else { State::Closed };
-        Self { client, prefix, after, state, is_known: false, failures: 0 }
+        Self { client, prefix, after, state, is_known: false, failures: 0, was_missed: false }
     }
 
     async fn changes(&mut self) -> Result<Watched> {
@@ -86,6 +88,9 @@ impl Watcher {
                 State::Opening(opening) => {
                     let opened = opening.await;
                     self.opened(opened)?;
+                    if self.was_missed && matches!(self.state, State::Open { .. }) {
+                        return Ok(Watched::Changes { events: Vec::new(), revision: self.after });
+                    }
                 }
                 State::Open { events, heard, .. } => {
                     let next = timeout_at(*heard + SILENCE, events.next()).await;
@@ -209,6 +214,10 @@ async fn open(client: &Client, after: Revision) -> Tried<Events> {
 
 impl Watch for Watcher {
     fn next(&mut self) -> Answer<'_, Watched> {
-        Box::pin(self.changes())
+        Box::pin(async {
+            let watched = self.changes().await;
+            self.was_missed = watched.is_err();
+            watched
+        })
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Barrier};
 
-use agent::board::Part;
+use agent::board::{Part, Status};
 use testkit::{EtcdServer, Node, Pinging, Wire, in_netns, wait_for};
 
 use super::{Agent, PATIENCE, Store, etcd};
@@ -99,7 +99,7 @@ fn twenty_nodes_over_an_etcd_that_fails() {
         let before: Vec<_> = nodes.iter().map(Node::kernel).collect();
         server.kill();
         for agent in &agents {
-            agent.wait("the loss to be told", |status| !status.store.reachable);
+            agent.wait("the loss to be told", |status| status.store.reachable == Some(false));
             assert!(agent.board.readiness().is_ready);
         }
         let socket = nodes[0].dir().join("run/agent.sock");
@@ -129,10 +129,34 @@ fn twenty_nodes_over_an_etcd_that_fails() {
         assert_eq!(subnets(&server).len(), usize::from(NODES) + 15);
         for agent in &agents {
             agent.wait("all to be well", |status| {
-                status.store.reachable && !status.problems.contains_key(&Part::Store)
+                status.store.reachable == Some(true) && !status.problems.contains_key(&Part::Store)
             });
         }
         let (sent, answered) = pinging.end();
         assert!(sent - answered <= 1, "{answered} of {sent} came back");
+    });
+}
+
+#[test]
+fn a_store_that_is_back_is_known_to_be_though_there_are_no_news() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        let wire = Wire::new();
+        let mut server = etcd();
+        server.kill();
+        let node = wire.node(1, true, false);
+        let agent = Agent::start(&node, &Store::etcd(&server, CONF));
+        let store = agent.board.status().store;
+        assert_eq!(store.reachable, None, "nobody knows before it was asked");
+        let lost = |status: &Status| status.store.reachable == Some(false);
+        agent.wait("the loss to be told", |status| lost(status) && !status.ready);
+        server.start();
+        server.wait();
+        agent.wait("it to begin", |status| status.ready);
+        server.kill();
+        agent.wait("the loss to be told", |status| lost(status) && status.ready);
+        server.start();
+        server.wait();
+        agent.wait("it to be back", |status| status.store.reachable == Some(true));
     });
 }

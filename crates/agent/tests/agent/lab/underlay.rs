@@ -101,7 +101,7 @@ fn with_etcd_at_the_other_end() {
         members[0].node.sh("ip address del 192.168.90.101/24 dev eth0");
         members[0].agent().wait("both losses to be told", |status| {
             !status.ready
-                && !status.store.reachable
+                && status.store.reachable == Some(false)
                 && status.problems.contains_key(&Part::Underlay)
         });
         follows(&members, "ip address add 192.168.90.101/24 dev eth0", "192.168.90.101");
