@@ -11,7 +11,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use self::lease::Own;
-use crate::options::Settings;
+use crate::options::{Settings, StoreChoice, record};
 use crate::session::chain;
 use crate::{cni_conf, file, run, serve, subnet_env};
 
@@ -37,6 +37,7 @@ pub async fn cleanup(settings: &Settings) -> Result<Cleaned, run::Error> {
     let is_released = cleaner.release(&own).await;
     cleaner.clean_kernel(&own)?;
     cleaner.remove_files(&own, is_released);
+    cleaner.tell_of_others();
     lock.map(serve::Socket::remove).transpose()?;
     Ok(cleaner.cleaned)
 }
@@ -71,10 +72,40 @@ impl Cleaner<'_> {
         }
         if is_released {
             self.remove(&own.file, file::remove);
+            self.remove(&record::path(state_dir, &self.settings.mark), file::remove);
         }
-        if !has_other_lease(state_dir, &own.file) {
+        if self.other_marks().is_empty() {
             self.remove(&state_dir.join("wireguard.key"), file::remove);
         }
+    }
+
+    /// What may still be wanted.
+    fn tell_of_others(&mut self) {
+        for mark in self.other_marks() {
+            let why = format!(
+                "what an agent with the mark {mark} has made: podwire cleanup --mark {mark}"
+            );
+            self.cleaned.left.push(why);
+        }
+        if let StoreChoice::Embedded(path) = &self.settings.store
+            && path.exists()
+        {
+            let path = path.display();
+            self.cleaned.left.push(format!("the store {path}, which other agents may share"));
+        }
+    }
+
+    /// Of agents that keep their things in the same directory.
+    fn other_marks(&self) -> Vec<String> {
+        let Ok(entries) = self.settings.state_dir.read_dir() else { return Vec::new() };
+        let mark = |path: &Path| {
+            let is_record = path.extension().is_some_and(|one| one == record::EXTENSION);
+            path.file_stem().filter(|_| is_record)?.to_str().map(str::to_owned)
+        };
+        let marks = entries.flatten().filter_map(|entry| mark(&entry.path()));
+        let mut others: Vec<String> = marks.filter(|mark| *mark != self.settings.mark).collect();
+        others.sort_unstable();
+        others
     }
 
     fn remove<E: std::error::Error>(
@@ -93,11 +124,4 @@ impl Cleaner<'_> {
     fn done(&mut self, what: impl Display) {
         self.cleaned.done.push(what.to_string());
     }
-}
-
-/// Whether an agent with another mark keeps its things here, too.
-fn has_other_lease(state_dir: &Path, own: &Path) -> bool {
-    let Ok(entries) = state_dir.read_dir() else { return false };
-    let is_lease = |path: &Path| path.extension().is_some_and(|extension| extension == "lease");
-    entries.flatten().any(|entry| is_lease(&entry.path()) && entry.path() != own)
 }

@@ -4,6 +4,7 @@
 
 mod file;
 mod flags;
+pub mod record;
 mod settings;
 mod table;
 #[cfg(test)]
@@ -51,8 +52,17 @@ pub enum Asked {
     Version,
 }
 
+/// Who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Command {
+    Agent,
+    /// Also goes by what the agent has written down.
+    Cleanup,
+}
+
 /// Reads all three. `var` looks up a variable of the environment, `read` reads a file.
 pub fn understand(
+    command: Command,
     args: &[String],
     var: impl Fn(&str) -> Option<String>,
     read: impl Fn(&str) -> std::io::Result<String>,
@@ -74,6 +84,14 @@ pub fn understand(
             .map_err(|cause| Error::new(&config.place, format!("cannot read {path:?}: {cause}")))?;
         for (name, told) in file::parse(&path, &text)? {
             values.entry(name).or_insert(told);
+        }
+    }
+    if command == Command::Cleanup {
+        let Settings { state_dir, mark, .. } = Settings::understand(&values)?;
+        let path = record::path(&state_dir, &mark).display().to_string();
+        // Where there is none, no agent has run here, or one from before these files.
+        if let Ok(text) = read(&path) {
+            record::add(&mut values, file::parse(&path, &text)?);
         }
     }
     let mut settings = Settings::understand(&values)?;

@@ -29,7 +29,7 @@ use crate::path::{self, Pace, Verdict};
 use crate::reconcile::{KernelThread, Options, Outcome, Reconciler, Report, Secrets, StartError};
 use crate::rules::Keeper;
 use crate::session::{End, Next, chain};
-use crate::{net_config, serve, subnet_env};
+use crate::{file, net_config, serve, subnet_env};
 
 /// Under which the embedded store has the network.
 const PREFIX: &str = "/coreos.com/network";
@@ -94,6 +94,7 @@ pub(crate) struct Worker {
 pub async fn run(settings: Settings, board: Board) -> Result<Infallible, Error> {
     let listener = settings.health.map(|(ip, port)| serve::listen(ip, port)).transpose()?;
     let socket = serve::Socket::create(&settings.run_dir)?;
+    record(&settings);
     let served = serve::both(listener, Some(socket), &board);
     let conf = CniConf::of(&settings);
     let subnet_file = settings.subnet_file.clone();
@@ -122,6 +123,14 @@ pub async fn run(settings: Settings, board: Board) -> Result<Infallible, Error> 
         () = subnet_env::keep(&subnet_file, wanted_env, &board) => unreachable!("the same"),
         () = checked(commands, verdicts) => unreachable!("it waits when it is done"),
         () = carried(groups, counts) => unreachable!("it waits when it is done"),
+    }
+}
+
+/// For cleanup. One that cannot be written is no reason to end: cleanup can be told as well.
+fn record(settings: &Settings) {
+    let path = options::record::path(&settings.state_dir, &settings.mark);
+    if let Err(error) = file::replace(&path, &settings.record) {
+        tracing::warn!(%error, file = %path.display(), "cannot be written");
     }
 }
 

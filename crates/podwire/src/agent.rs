@@ -5,7 +5,7 @@ use std::convert::Infallible;
 
 use agent::board::Board;
 use agent::notify::{self, Notifier};
-use agent::options::{self, Asked, Settings};
+use agent::options::{self, Asked, Command, Settings};
 use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::Layer;
@@ -17,7 +17,7 @@ use crate::output;
 
 /// Runs until a signal ends it; with `--dry-run` it only tells what it would do.
 pub fn run(args: &[String]) -> Result<()> {
-    let Some(settings) = understand(args, AGENT)? else { return Ok(()) };
+    let Some(settings) = understand(Command::Agent, args, AGENT)? else { return Ok(()) };
     log(&settings)?;
     let board = Board::new(settings.node_name.clone().unwrap_or_default(), settings.store.name());
     match settings.dry_run {
@@ -35,7 +35,7 @@ pub fn run(args: &[String]) -> Result<()> {
 
 /// Removes every trace of an agent with these options; with `--dry-run` it only tells.
 pub fn clean(args: &[String]) -> Result<()> {
-    let Some(settings) = understand(args, CLEANUP)? else { return Ok(()) };
+    let Some(settings) = understand(Command::Cleanup, args, CLEANUP)? else { return Ok(()) };
     let cleaned = runtime()?.block_on(agent::cleanup::cleanup(&settings))?;
     let left = cleaned.left.iter().map(|line| format!("# left: {line}"));
     let lines: Vec<String> = cleaned.done.iter().cloned().chain(left).collect();
@@ -49,9 +49,9 @@ pub fn clean(args: &[String]) -> Result<()> {
 }
 
 /// The options, with this machine's name where none was told; none where they asked for help alone.
-fn understand(args: &[String], about: &str) -> Result<Option<Settings>> {
+fn understand(command: Command, args: &[String], about: &str) -> Result<Option<Settings>> {
     let var = |name: &str| std::env::var(name).ok();
-    match options::understand(args, var, |path| std::fs::read_to_string(path))? {
+    match options::understand(command, args, var, |path| std::fs::read_to_string(path))? {
         Asked::Help => output::print(&help(about)).map(|()| None),
         Asked::Version => {
             output::print(&format!("podwire {}\n", env!("CARGO_PKG_VERSION"))).map(|()| None)
@@ -138,7 +138,7 @@ Usage: podwire agent [OPTIONS]";
 
 const CLEANUP: &str = "\
 Removes every trace of an agent from this node: devices, routes, rules, files, and its lease.
-Give it the options that the agent had. What bears another agent's mark is left alone.
+It goes by what the agent has written down in its state-dir, and by options. What bears another agent's mark is left alone.
 
 Usage: podwire cleanup [OPTIONS]";
 

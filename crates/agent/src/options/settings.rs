@@ -11,7 +11,7 @@ use overlay::lease::annotations::Prefix;
 use regex_lite::Regex;
 
 use super::table::{Kind, Spec};
-use super::{Error, Told, Values};
+use super::{Error, Told, Values, record};
 
 /// All that an agent was told.
 #[derive(Debug, Clone)]
@@ -66,6 +66,8 @@ pub struct Settings {
     pub dry_run: bool,
     /// The network's configuration is replaced, and nothing else is done.
     pub replaces_net_config: bool,
+    /// What of this is written down for cleanup.
+    pub record: String,
 }
 
 /// Where nodes learn of each other.
@@ -148,9 +150,11 @@ pub struct Masquerade {
 impl Settings {
     pub(super) fn understand(values: &Values) -> Result<Settings, Error> {
         let told = Words { values };
+        let store = store(&told)?;
         Ok(Settings {
+            record: record::print(values, store.name()),
             node_name: told.text("node-name"),
-            store: store(&told)?,
+            store,
             net_config: told.text("net-config"),
             renew_margin: Duration::from_secs(60 * told.number("subnet-lease-renew-margin")?),
             interfaces: told.list("iface"),

@@ -15,7 +15,7 @@ fn asked(args: &str, vars: &[(&str, &str)], file: &str) -> Result<Settings, Stri
         "agent.toml" => Ok(file.to_owned()),
         _ => Err(io::Error::from(io::ErrorKind::NotFound)),
     };
-    match understand(&args, var, read) {
+    match understand(Command::Agent, &args, var, read) {
         Ok(Asked::Run(settings)) => Ok(*settings),
         Ok(other) => panic!("{other:?}"),
         Err(error) => Err(error.to_string()),
@@ -176,4 +176,29 @@ fn the_pages_file_and_command_are_understood() {
     let (_, conf) = command.split_once("--net-config '").unwrap();
     let (conf, _) = conf.split_once('\'').unwrap();
     overlay::netconf::NetConf::parse(conf).unwrap();
+}
+
+#[test]
+fn cleanup_goes_by_what_the_agent_has_written_down() {
+    let agent = flags("--etcd-endpoints http://a:1,http://b:1 --subnet-file /x/env --mark blue");
+    let cleanup = |args: &str| {
+        let args: Vec<String> = args.split_whitespace().map(str::to_owned).collect();
+        let read = |path: &str| match path {
+            "/var/lib/podwire/blue.toml" => Ok(agent.record.clone()),
+            _ => Err(std::io::ErrorKind::NotFound.into()),
+        };
+        match understand(Command::Cleanup, &args, |_| None, read).unwrap() {
+            Asked::Run(settings) => *settings,
+            other => panic!("{other:?}"),
+        }
+    };
+    let found = cleanup("--mark blue");
+    assert_eq!((found.store, found.subnet_file), (agent.store.clone(), "/x/env".into()));
+    // What is told comes first, and no half of another store with it.
+    let found = cleanup("--mark blue --store-file /s.db");
+    assert_eq!(found.store, StoreChoice::Embedded("/s.db".into()));
+    assert_eq!(found.subnet_file, agent.subnet_file);
+    assert_eq!(cleanup("").store.name(), "embedded");
+    let secret = flags("--etcd-username root --etcd-password hush --etcd-prefix /net");
+    assert!(!secret.record.contains("hush"), "{}", secret.record);
 }

@@ -21,7 +21,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use agent::board::{Board, Kind, Status};
-use agent::options::{self, Asked, Settings};
+use agent::options::{self, Asked, Command, Settings};
 use kernel::Netns;
 use testkit::{EtcdServer, Node, Pod, Wire, wait_some};
 use tokio::sync::oneshot;
@@ -57,10 +57,10 @@ fn words(words: &[&str]) -> Vec<String> {
 }
 
 /// What flags and variables tell an agent.
-fn settings(flags: &[String], vars: &[(&str, &str)]) -> Settings {
+fn settings(command: Command, flags: &[String], vars: &[(&str, &str)]) -> Settings {
     let value = |name: &str| vars.iter().find(|(key, _)| *key == name).map(|(_, value)| *value);
     let var = |name: &str| value(name).map(str::to_owned);
-    let asked = options::understand(flags, var, |path| std::fs::read_to_string(path));
+    let asked = options::understand(command, flags, var, |path| std::fs::read_to_string(path));
     let Ok(Asked::Run(settings)) = asked else { panic!("{asked:?}") };
     *settings
 }
@@ -88,7 +88,7 @@ impl Agent {
 
     /// With flags and variables of one's own.
     pub fn start_with(flags: &[String], node: &Node, vars: &[(&str, &str)]) -> Agent {
-        let settings = settings(flags, vars);
+        let settings = settings(Command::Agent, flags, vars);
         let board = Board::new(format!("node-{}", node.number()), settings.store.name());
         let (stop, stopped) = oneshot::channel();
         let (shown, netns) = (board.clone(), Netns::open(node.ns.path()).unwrap());

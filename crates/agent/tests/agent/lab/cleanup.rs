@@ -2,6 +2,7 @@
 //! Cleanup removes every trace of one agent and nothing of another, and with `--dry-run` it only tells.
 
 use agent::cleanup::{self, Cleaned};
+use agent::options::Command;
 use kernel::Netns;
 use testkit::{Node, Wire, in_netns};
 
@@ -28,7 +29,8 @@ fn flags(mark: &str, net_config: &str) -> Vec<String> {
 }
 
 fn clean(node: &Node, flags: &[String], more: &[&str]) -> Cleaned {
-    let settings = settings(&[flags.to_vec(), words(more)].concat(), &[]);
+    let flags = [flags.to_vec(), words(more)].concat();
+    let settings = settings(Command::Cleanup, &flags, &[]);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let cleaned = Netns::open(node.ns.path())
         .unwrap()
@@ -73,13 +75,22 @@ fn one_of_two_networks(backend: &str, other: &str) {
     leave_traces(&node, &blue);
     let both = shown(&node);
     assert_ne!(both, before);
-    let told = clean(&node, &blue, &["--dry-run"]);
+    // The rest it has written down itself.
+    let mark = |mark| words(&["--mark", mark, "--state-dir", "/run/lab/state"]);
+    let told = clean(&node, &mark("blue"), &["--dry-run"]);
     assert_eq!(shown(&node), both, "it only tells");
-    let done = clean(&node, &blue, &[]);
+    let done = clean(&node, &mark("blue"), &[]);
     assert_eq!(told.done, done.done);
     assert_eq!(shown(&node), before, "{:#?}", done.done);
-    assert_eq!(clean(&node, &blue, &[]).done, [""; 0]);
-    clean(&node, &flags("podwire", ""), &[]);
+    // One that never was, which is told another's file.
+    let green = ["--run-dir=/run/lab/green", "--subnet-file=/run/lab/podwire/subnet.env"];
+    let nothing =
+        clean(&node, &mark("green"), &[&green[..], &["--store-file=/run/lab/no"]].concat());
+    assert_eq!((nothing.done, shown(&node)), (vec![], before));
+    let left = nothing.left.join("; ");
+    assert!(left.contains("subnet.env") && left.contains("cleanup --mark podwire"), "{left}");
+    assert!(!std::path::Path::new("/run/lab/no").exists(), "no store is made");
+    clean(&node, &mark("podwire"), &[]);
     let rest = shown(&node).join("\n");
     assert!(!rest.contains("proto 112") && !rest.contains("podwire-agent"), "{rest}");
     assert!(!rest.contains("flannel"), "{rest}");

@@ -88,7 +88,9 @@ fn a_session_goes_on_whole_without_its_configuration() {
 fn replace(node: &Node, store: &Store, flags: &[&str]) -> String {
     let replaced = store.and(&["--replace-net-config"]).and(flags);
     let flags = [node.flags(), replaced.0].concat();
-    let Ok(Asked::Run(settings)) = options::understand(&flags, |_| None, |_| unreachable!()) else {
+    let Ok(Asked::Run(settings)) =
+        options::understand(options::Command::Agent, &flags, |_| None, |_| unreachable!())
+    else {
         panic!("{flags:?}");
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 
 use agent::board::Board;
 use agent::cleanup::Cleaned;
-use agent::options::{self, Asked, Settings};
+use agent::options::{self, Asked, Command, Settings};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use kernel::Netns;
 use tokio::runtime::Runtime;
@@ -124,7 +124,7 @@ pub fn arguments(node: &str, net_config: &str, places: Places<'_>) -> Result<Vec
 /// Neither this process' environment nor any file has a say.
 fn settings(args: &[String]) -> Result<Settings> {
     let no_file = |path: &str| Err(std::io::Error::other(format!("{path} is not read here")));
-    match options::understand(args, |_| None, no_file)? {
+    match options::understand(Command::Agent, args, |_| None, no_file)? {
         Asked::Run(settings) => Ok(*settings),
         Asked::Help | Asked::Version => bail!("an agent is to run"),
     }
