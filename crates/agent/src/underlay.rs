@@ -108,7 +108,7 @@ type Candidate<'a> = Result<(&'a Interface, Option<IpAddr>), String>;
 fn candidates<'a>(wish: &Wish<'_>, facts: &'a Facts) -> Vec<Candidate<'a>> {
     let mut found: Vec<Candidate<'a>> = Vec::new();
     found.extend(wish.interfaces.iter().map(|text| by_name_or_address(facts, text)));
-    found.extend(wish.patterns.iter().map(|pattern| by_pattern(wish, facts, pattern)));
+    found.extend(wish.patterns.iter().flat_map(|pattern| by_pattern(wish, facts, pattern)));
     if let Some(address) = wish.can_reach {
         found.push(by_route(facts, address));
     }
@@ -139,8 +139,8 @@ fn by_address(facts: &Facts, address: IpAddr) -> Candidate<'_> {
     found.map(|one| (one, Some(address))).ok_or_else(|| format!("no interface has {address}"))
 }
 
-/// Addresses first, then names. An address that matches is the one to take.
-fn by_pattern<'a>(wish: &Wish<'_>, facts: &'a Facts, pattern: &Regex) -> Candidate<'a> {
+/// Addresses first, then all names that match. An address that matches is the one to take.
+fn by_pattern<'a>(wish: &Wish<'_>, facts: &'a Facts, pattern: &Regex) -> Vec<Candidate<'a>> {
     for one in &facts.interfaces {
         let fits = |is_v4: bool| {
             usable(one).into_iter().find(|address| {
@@ -149,13 +149,16 @@ fn by_pattern<'a>(wish: &Wish<'_>, facts: &'a Facts, pattern: &Regex) -> Candida
         };
         let (v4, v6) = (fits(true), fits(false));
         if (!wish.ipv4 || v4.is_some()) && (!wish.ipv6 || v6.is_some()) {
-            return Ok((one, v4.or(v6)));
+            return vec![Ok((one, v4.or(v6)))];
         }
     }
-    let by_name = facts.interfaces.iter().find(|one| pattern.is_match(one.name.as_str()));
-    by_name
-        .map(|one| (one, None))
-        .ok_or_else(|| format!("no interface's address or name matches {:?}", pattern.as_str()))
+    let by_name = facts.interfaces.iter().filter(|one| pattern.is_match(one.name.as_str()));
+    let found: Vec<Candidate<'a>> = by_name.map(|one| Ok((one, None))).collect();
+    if found.is_empty() {
+        let pattern = pattern.as_str();
+        return vec![Err(format!("no interface's address or name matches {pattern:?}"))];
+    }
+    found
 }
 
 fn by_route(facts: &Facts, address: IpAddr) -> Candidate<'_> {

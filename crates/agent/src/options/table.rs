@@ -139,7 +139,7 @@ pub static OPTIONS: &[Spec] = &[
         "iface-regex",
         List,
         "",
-        "patterns for an interface's address or name, tried after --iface",
+        "patterns for an interface's address or name, tried after --iface; the first with a usable address is taken",
     ),
     flannels(
         "iface-can-reach",

@@ -22,6 +22,7 @@ fn facts() -> Facts {
         interfaces: vec![
             interface(1, "lo", &["127.0.0.1", "::1"]),
             interface(2, "eth0", &["fe80::2", "192.0.2.2", "192.0.2.3", "2001:db8::2"]),
+            interface(5, "empty0", &[]),
             interface(3, "ens3", &["10.9.0.3", "fe80::3", "fd00:9::3"]),
             interface(4, "empty", &[]),
         ],
@@ -73,6 +74,9 @@ fn patterns_match_addresses_before_names() {
     };
     assert_eq!(by(r"^10\.9\."), Ok("ens3".to_owned()));
     assert_eq!(by("^ens"), Ok("ens3".to_owned()));
+    assert_eq!(by("^e"), Ok("eth0".to_owned()));
+    assert_eq!(by("^(empty0|ens3)$"), Ok("ens3".to_owned()), "the first that has an address");
+    assert_eq!(by("^empty$"), Err("interface empty has no usable IPv4 address".to_owned()));
     assert_eq!(by("^wl"), Err("no interface's address or name matches \"^wl\"".to_owned()));
 }
 
