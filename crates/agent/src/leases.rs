@@ -116,6 +116,11 @@ impl Leases {
         }
     }
 
+    /// This node may have another address.
+    pub fn reconnect(&self) {
+        self.store.reconnect();
+    }
+
     /// All of it.
     pub async fn list(&self) -> Result<Snapshot, Error> {
         self.store.list(&self.layout.all()).await

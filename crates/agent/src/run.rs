@@ -80,6 +80,8 @@ pub(crate) struct Worker {
     /// What Kubernetes says of this node.
     pub(crate) own: OwnNode,
     pub(crate) mark: String,
+    /// What it never changes, whatever its addresses are.
+    pub(crate) identity: String,
     /// What the command before the start has printed, where the backend has one.
     pub(crate) extension_output: Option<String>,
     /// Subnets of peers for which a command of the backend's has failed, with what it said.
@@ -163,6 +165,7 @@ impl Worker {
         }
         let (leases, cluster) = open(&settings).await?;
         let mark = settings.mark.clone();
+        let identity = identity(&settings);
         let options = Options {
             mark: mark.clone(),
             previous: Vec::new(),
@@ -186,6 +189,7 @@ impl Worker {
             in_force: None,
             own: OwnNode::default(),
             mark,
+            identity,
             extension_output: None,
             not_added: BTreeMap::new(),
             waits_for: None,
@@ -244,7 +248,8 @@ impl Worker {
             tokio::select! {
                 () = news(&mut follow) => return,
                 report = self.reports.recv() => match report {
-                    Some(Report::Underlay) | None => return,
+                    Some(Report::Underlay) => return self.leases.reconnect(),
+                    None => return,
                     Some(Report::Repaired(outcome)) => self.post_changes(&outcome, true),
                     Some(Report::Rules) => self.rules.nudge(),
                     Some(Report::Deaf(_)) => {}
@@ -292,6 +297,13 @@ impl Worker {
         use std::hash::{BuildHasher, RandomState};
         RandomState::new().hash_one(0)
     }
+}
+
+/// Machines may be copies of each other, and nodes may share one: both tell them apart.
+fn identity(settings: &Settings) -> String {
+    let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
+    let name = settings.node_name.as_deref().unwrap_or_default();
+    format!("{name} {}", machine.trim())
 }
 
 /// What a worker tells the parts beside it, and hears of them.

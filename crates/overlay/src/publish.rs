@@ -86,6 +86,16 @@ pub fn keep_macs(mut attributes: Attributes, before: &Attributes) -> Attributes 
     attributes
 }
 
+/// Whether two nodes tell of the same hardware address: then others could reach only one of them.
+pub fn share_mac(one: &Attributes, other: &Attributes) -> bool {
+    let macs = |attributes: &Attributes| match &attributes.data {
+        Data::Vxlan(vteps) => vteps.iter().map(|(_, vtep)| vtep.mac).collect(),
+        _ => Vec::new(),
+    };
+    let others = macs(other);
+    macs(one).iter().any(|mac| others.contains(mac))
+}
+
 /// The families that carry: those that pods have, and where the node has no address of one, the
 /// other.
 fn carriers(conf: &NetConf, identity: &Identity<'_>) -> Vec<Family> {

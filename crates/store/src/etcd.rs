@@ -152,6 +152,10 @@ impl Store for Etcd {
     fn delete<'a>(&'a self, key: &'a str, expected: Option<Revision>) -> Answer<'a, Written> {
         Box::pin(self.remove(key, expected))
     }
+
+    fn reconnect(&self) {
+        self.0.reconnect();
+    }
 }
 
 fn is_absent(key: &str) -> Compare {

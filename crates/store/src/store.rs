@@ -150,6 +150,10 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Deletes the entry, if given only when it has not changed since `expected`. An entry that
     /// is not there is [`Written::Done`].
     fn delete<'a>(&'a self, key: &'a str, expected: Option<Revision>) -> Answer<'a, Written>;
+
+    /// This machine may have other addresses: what is asked next goes over connections that are made
+    /// then. Over one whose address is gone no answer would come.
+    fn reconnect(&self) {}
 }
 
 /// Changes as they happen.

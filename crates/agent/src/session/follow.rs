@@ -150,7 +150,9 @@ impl Worker {
                 self.look_at_ways(None).await
             }
             Some(Report::Underlay) => {
-                session.compare_underlay(&begin::planned(&self.underlay(&session.conf)?))?;
+                let found = self.underlay(&session.conf).map(|chosen| begin::planned(&chosen));
+                let compared = found.and_then(|found| session.compare_underlay(&found));
+                compared.inspect_err(|_| self.leases.reconnect())?;
                 self.try_configuration_again(session)
             }
             Some(Report::Rules) => {

@@ -38,7 +38,10 @@ impl Worker {
         let wireguard_key = self.wireguard_key(&judged.conf).await?;
         self.before_start(&judged.conf).await?;
         let seen = self.leases.understand(snapshot);
-        let attributes = self.attributes(&judged.conf, &judged.chosen, &seen, wireguard_key)?;
+        let known = self.held.clone().or_else(|| self.remembered(snapshot));
+        let known = known.map(|held| held.lease.attributes);
+        let (conf, chosen) = (&judged.conf, &judged.chosen);
+        let attributes = self.attributes(conf, chosen, &seen, known, wireguard_key)?;
         Ok(Prepared { judged, attributes, seen })
     }
 
@@ -133,28 +136,35 @@ impl Worker {
         conf: &NetConf,
         underlay: &Underlay,
         seen: &[Seen],
+        known: Option<Attributes>,
         wireguard_key: Option<Key>,
     ) -> Result<Attributes, End> {
         let told = self.own.overwrites.public;
         let public =
             Addresses { v4: told.v4.or(underlay.public_v4), v6: told.v6.or(underlay.public_v6) };
-        let texts: Vec<String> = public.iter().map(|address| address.to_string()).collect();
-        let seed = self.leases.identity().map_or_else(|| texts.join(" "), str::to_owned);
-        let identity = Identity {
-            seed: seed.as_bytes(),
-            addresses: Addresses { v4: underlay.local_v4, v6: underlay.local_v6 },
-            public,
-            wireguard_key,
-            extension_output: self.extension_output.as_deref(),
+        let told = |seed: &str| {
+            let identity = Identity {
+                seed: seed.as_bytes(),
+                addresses: Addresses { v4: underlay.local_v4, v6: underlay.local_v6 },
+                public,
+                wireguard_key,
+                extension_output: self.extension_output.as_deref(),
+            };
+            publish::attributes(conf, &identity)
+                .map_err(|error| End::wait(Part::Underlay, error.to_string(), None))
         };
-        let attributes = publish::attributes(conf, &identity)
-            .map_err(|error| End::wait(Part::Underlay, error.to_string(), None))?;
-        let before =
-            leases(seen).find(|(_, _, lease)| lease.attributes.public == attributes.public);
-        Ok(match before {
-            Some((_, _, lease)) => publish::keep_macs(attributes, &lease.attributes),
-            None => attributes,
-        })
+        let seed = self.leases.identity().unwrap_or(&self.identity);
+        let attributes = told(seed)?;
+        let others = || leases(seen).map(|(_, _, lease)| &lease.attributes);
+        let there = || others().find(|one| one.public == attributes.public).cloned();
+        if let Some(before) = known.or_else(there) {
+            return Ok(publish::keep_macs(attributes, &before));
+        }
+        match others().any(|other| publish::share_mac(&attributes, other)) {
+            // A copy of this machine, with all that tells who it is.
+            true => told(&format!("{seed} {public:?}")),
+            false => Ok(attributes),
+        }
     }
 }
 

@@ -199,6 +199,14 @@ impl Client {
         }
     }
 
+    /// The next session will be a new one, with the same server.
+    pub fn reconnect(&self) {
+        // Where it is locked a new one is being made.
+        if let Ok(mut state) = self.state.try_lock() {
+            state.session = None;
+        }
+    }
+
     async fn try_once<T, F>(
         &self,
         attempt: &(impl Fn(Session) -> F + Send + Sync),

@@ -2,10 +2,15 @@
 //! The way to other nodes changes while all runs: it is followed, pods keep their addresses, and peers
 //! reach them again.
 
+use std::time::Duration;
+
 use agent::board::Part;
-use testkit::{Wire, in_netns, wait_for};
+use testkit::{Pinging, Wire, in_netns, wait_for};
 
 use super::{Member, PATIENCE, Store, all_reach_all, network};
+
+/// Until packets get through again; an answer over a connection that is none any more is awaited for five.
+const SOON: Duration = Duration::from_secs(2);
 
 fn two_nodes(wire: &Wire, backend: &str) -> Vec<Member> {
     let nodes = [1, 2].map(|number| wire.node(number, true, false)).into();
@@ -91,10 +96,19 @@ fn with_etcd_at_the_other_end() {
         let nodes = [1, 2].map(|number| wire.node(number, true, false)).into();
         let conf = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}"#;
         let members = network(nodes, &Store::etcd(&server, conf));
+        all_reach_all(&members, PATIENCE);
+        let mac = || members[0].node.sh("cat /sys/class/net/flannel.1/address");
+        let before = mac();
+        let pinging = Pinging::start(&members[0].pod.ns, members[1].pod.addresses[0]);
+        let answers = pinging.answers();
         let readdress = "
             ip address del 192.168.90.1/24 dev eth0
-            ip address add 192.168.90.101/24 dev eth0";
+            ip address add 192.168.90.101/24 dev eth0
+            ip route add default via 192.168.90.254";
         follows(&members, readdress, "192.168.90.101");
+        let silence = pinging.longest_silence(answers);
+        assert!(silence < SOON, "no packet got through for {silence:?}");
+        assert_eq!(mac(), before, "it is the same node");
         let leases = || server.entries("/coreos.com/network/subnets/");
         wait_for("one lease a node", PATIENCE, || leases().len() == 2);
 
