@@ -25,7 +25,9 @@ use kernel::{Family, IfIndex, IfName};
 use self::claims::Claims;
 pub use self::network::{Network, Part, Update};
 pub use self::refusal::{Reason, Refusal};
-pub use self::wanted::{Address, Device, DeviceKind, Route, VxlanDevice, Wanted, WireguardPeer};
+pub use self::wanted::{
+    Address, Device, DeviceKind, Lower, Route, VxlanDevice, Wanted, WireguardPeer,
+};
 use crate::family::{self, Addresses};
 use crate::lease::Lease;
 use crate::netconf::{Backend, NetConf};

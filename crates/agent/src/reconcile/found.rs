@@ -203,7 +203,7 @@ fn vxlan_kind(vxlan: &link::Vxlan, mac: Option<MacAddr>) -> Option<DeviceKind> {
     Some(DeviceKind::Vxlan(VxlanDevice {
         vni: vxlan.id,
         mac: mac.unwrap_or(MacAddr([0; 6])),
-        lower: vxlan.link.unwrap_or(IfIndex(0)),
+        lower: vxlan.link.unwrap_or(IfIndex(0)).into(),
         local: vxlan.local.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
         port: vxlan.port,
         learning: vxlan.learning,

@@ -142,7 +142,7 @@ impl View<'_> {
             (DeviceKind::Vxlan(wanted), Detail::Vxlan(found)) => {
                 link.mac == Some(wanted.mac)
                     && found.id == wanted.vni
-                    && found.link == Some(wanted.lower)
+                    && found.link == Some(wanted.lower.index)
                     && found.local == Some(wanted.local)
                     && found.port == wanted.port
                     && found.learning == wanted.learning

@@ -143,7 +143,7 @@ fn change_device(index: IfIndex, to: &DeviceChange, mark: &str) -> Request {
 
 fn to_vxlan(vxlan: &VxlanDevice) -> Vxlan {
     Vxlan {
-        link: Some(vxlan.lower),
+        link: Some(vxlan.lower.index),
         local: Some(vxlan.local),
         port: vxlan.port,
         learning: vxlan.learning,

@@ -21,7 +21,7 @@ fn everything_is_made_in_an_order_that_works() {
     let mac = world.mac_of(2);
     let wanted = [
         format!(
-            "create device flannel.1 type vxlan mtu 1450 id 1 address {} local 192.0.2.1 dev #2 \
+            "create device flannel.1 type vxlan mtu 1450 id 1 address {} local 192.0.2.1 dev eth0 \
              dstport 8472 nolearning",
             world.mac_of(1)
         ),
@@ -92,7 +92,7 @@ fn a_device_is_changed_where_it_can_be_and_made_anew_where_not() {
     };
     let address = "192.0.2.77".parse().unwrap();
     check(&|found| found.local = address, &["change device flannel.1: local 192.0.2.1"], 1);
-    check(&|found| found.lower = kernel::IfIndex(9), &["change device flannel.1: local"], 1);
+    check(&|found| found.lower = kernel::IfIndex(9).into(), &["change device flannel.1: local"], 1);
     check(&|found| found.learning = true, &["change device flannel.1: local"], 1);
     // The kernel forgets the neighbours.
     let mac = "02:00:00:00:00:01".parse().unwrap();

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use kernel::{Family, IfName};
 
-use super::wanted::{Address, Device, DeviceKind, Route, VxlanDevice, Wanted};
+use super::wanted::{Address, Device, DeviceKind, Lower, Route, VxlanDevice, Wanted};
 use super::{Error, Node, Peer, Reason, direct, tunnel_mtu};
 use crate::family::{self, PerFamily};
 use crate::lease::{Data, Vtep};
@@ -43,7 +43,7 @@ pub(super) fn devices(node: &Node<'_>, conf: &Vxlan) -> Result<Wanted, Error> {
         let kind = DeviceKind::Vxlan(VxlanDevice {
             vni: conf.vni,
             mac: vtep.mac,
-            lower: node.underlay.index,
+            lower: Lower { index: node.underlay.index, name: Some(node.underlay.name) },
             local,
             port: conf.port,
             learning: conf.learning,

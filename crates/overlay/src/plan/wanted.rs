@@ -3,6 +3,7 @@
 //! index.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use ipnet::{IpNet, Ipv4Net};
@@ -95,11 +96,41 @@ pub struct VxlanDevice {
     pub vni: u32,
     pub mac: MacAddr,
     /// The device that packets leave by.
-    pub lower: IfIndex,
+    pub lower: Lower,
     pub local: IpAddr,
     pub port: u16,
     pub learning: bool,
     pub gbp: bool,
+}
+
+/// A device below a tunnel. Its number is which it is; its name is for people, where it is known.
+#[derive(Debug, Clone, Copy)]
+pub struct Lower {
+    pub index: IfIndex,
+    pub name: Option<IfName>,
+}
+
+impl PartialEq for Lower {
+    fn eq(&self, other: &Self) -> bool {
+        self.index == other.index
+    }
+}
+
+impl Eq for Lower {}
+
+impl From<IfIndex> for Lower {
+    fn from(index: IfIndex) -> Self {
+        Self { index, name: None }
+    }
+}
+
+impl fmt::Display for Lower {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name {
+            Some(name) => name.fmt(f),
+            None => self.index.fmt(f),
+        }
+    }
 }
 
 impl DeviceKind {

@@ -90,7 +90,7 @@ fn shown_device(device: &overlay::plan::Device) -> Vec<String> {
     let head = format!("{}: {flags} mtu {}", device.name, device.mtu);
     let DeviceKind::Vxlan(vxlan) = device.kind else { return vec![head] };
     let VxlanDevice { vni, mac, lower, local, port, learning, gbp } = vxlan;
-    assert_eq!(lower, IfIndex(2));
+    assert_eq!(lower, IfIndex(2).into());
     let learning = if learning { "" } else { " nolearning" };
     let gbp = if gbp { " gbp" } else { "" };
     let rest = format!(
