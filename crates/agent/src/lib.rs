@@ -4,6 +4,7 @@
 
 pub mod blackhole;
 pub mod board;
+mod bridge;
 pub mod cleanup;
 pub mod cni_conf;
 mod file;

@@ -321,10 +321,12 @@ pub enum Part {
     Config,
     /// A file for plugins cannot be written.
     Files,
+    /// The pods' bridge is one of another subnet.
+    Bridge,
 }
 
 impl Part {
-    pub const ALL: [Part; 9] = [
+    pub const ALL: [Part; 10] = [
         Part::Store,
         Part::Lease,
         Part::Underlay,
@@ -334,6 +336,7 @@ impl Part {
         Part::Path,
         Part::Config,
         Part::Files,
+        Part::Bridge,
     ];
 
     pub fn name(self) -> &'static str {
@@ -347,6 +350,7 @@ impl Part {
             Part::Path => "path",
             Part::Config => "config",
             Part::Files => "files",
+            Part::Bridge => "bridge",
         }
     }
 }

@@ -8,7 +8,7 @@ use super::Cleaner;
 use super::lease::Own;
 use crate::reconcile::{Options, Reconciler, Secrets};
 use crate::rules::Rules;
-use crate::{blackhole, run};
+use crate::{blackhole, bridge, run};
 
 impl Cleaner<'_> {
     pub(super) fn clean_kernel(&mut self, own: &Own) -> Result<(), run::Error> {
@@ -40,6 +40,16 @@ impl Cleaner<'_> {
                 let failed = format!("remove blackholes of protocol {PROTOCOL}: {error}");
                 self.cleaned.failed.push(failed);
             }
+        }
+        self.tell_of_bridge(own)
+    }
+
+    /// Nothing on it tells who made it.
+    fn tell_of_bridge(&mut self, own: &Own) -> Result<(), run::Error> {
+        if let Some((name, address)) = bridge::within(&own.networks())? {
+            self.cleaned.left.push(format!(
+                "{name} with {address}, which the next subnet's pods cannot use: ip link delete {name}"
+            ));
         }
         Ok(())
     }
