@@ -2,6 +2,7 @@
 //! `podwire agent`: the node daemon as a process. The environment, signals and logs are here.
 
 use std::convert::Infallible;
+use std::process::ExitCode;
 
 use agent::board::Board;
 use agent::notify::{self, Notifier};
@@ -13,11 +14,12 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::output;
+use crate::cli::{AGENT_EXAMPLES, CLEANUP_EXAMPLES};
+use crate::output::{self, Format};
 
 /// Runs until a signal ends it; with `--dry-run` it only tells what it would do.
 pub fn run(args: &[String]) -> Result<()> {
-    let Some(settings) = understand(Command::Agent, args, AGENT)? else { return Ok(()) };
+    let Some(settings) = understand(Command::Agent, args)? else { return Ok(()) };
     log(&settings)?;
     let board = Board::new(settings.node_name.clone().unwrap_or_default(), settings.store.name());
     match settings.dry_run {
@@ -34,9 +36,13 @@ pub fn run(args: &[String]) -> Result<()> {
 }
 
 /// Removes every trace of an agent with these options; with `--dry-run` it only tells.
-pub fn clean(args: &[String]) -> Result<()> {
-    let Some(settings) = understand(Command::Cleanup, args, CLEANUP)? else { return Ok(()) };
+pub fn clean(args: &[String], format: Format) -> Result<ExitCode> {
+    let Some(settings) = understand(Command::Cleanup, args)? else { return Ok(ExitCode::SUCCESS) };
     let cleaned = runtime()?.block_on(agent::cleanup::cleanup(&settings))?;
+    if format == Format::Json {
+        output::print_json(&serde_json::to_value(&cleaned)?)?;
+        return Ok(u8::from(!cleaned.failed.is_empty()).into());
+    }
     let left = cleaned.left.iter().map(|line| format!("# left: {line}"));
     let lines: Vec<String> = cleaned.done.iter().cloned().chain(left).collect();
     let text = match lines.is_empty() {
@@ -45,14 +51,14 @@ pub fn clean(args: &[String]) -> Result<()> {
     };
     output::print(&text)?;
     anyhow::ensure!(cleaned.failed.is_empty(), "{}", cleaned.failed.join("; "));
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The options, with this machine's name where none was told; none where they asked for help alone.
-fn understand(command: Command, args: &[String], about: &str) -> Result<Option<Settings>> {
+fn understand(command: Command, args: &[String]) -> Result<Option<Settings>> {
     let var = |name: &str| std::env::var(name).ok();
     match options::understand(command, args, var, |path| std::fs::read_to_string(path))? {
-        Asked::Help => output::print(&help(about)).map(|()| None),
+        Asked::Help => output::print(&help(command)).map(|()| None),
         Asked::Version => {
             output::print(&format!("podwire {}\n", env!("CARGO_PKG_VERSION"))).map(|()| None)
         }
@@ -142,11 +148,15 @@ It goes by what the agent has written down in its state-dir, and by options. Wha
 
 Usage: podwire cleanup [OPTIONS]";
 
-fn help(about: &str) -> String {
+fn help(command: Command) -> String {
+    let (about, examples) = match command {
+        Command::Agent => (AGENT, AGENT_EXAMPLES),
+        Command::Cleanup => (CLEANUP, CLEANUP_EXAMPLES),
+    };
     format!(
         "{about}\n\n\
          Each option can also be a variable (FLANNELD_IFACE, PODWIRE_STORE) or a key of the TOML\n\
-         file that --config names.\n\nOptions:\n{}",
+         file that --config names.\n\nOptions:\n{}\n{examples}\n",
         options::help()
     )
 }

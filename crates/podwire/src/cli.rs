@@ -10,7 +10,8 @@ use std::convert::Infallible;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use agent::options;
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 pub use self::net::{Attach, Collect, Convert, NetCommand, NetStatus};
@@ -33,6 +34,20 @@ Examples:
 
 podwire holds every plugin: it answers as one when it is called by its name.";
 
+pub const AGENT_EXAMPLES: &str = "\
+Examples:
+  podwire agent --net-config '{\"Network\": \"10.244.0.0/16\", \"Backend\": {\"Type\": \"vxlan\"}}'
+  podwire agent --etcd-endpoints https://10.0.0.1:2379     with flannel's keys in etcd
+  podwire agent --config /etc/podwire/agent.toml           with options from a file
+  podwire agent --config /etc/podwire/agent.toml --dry-run    only tell what it would do";
+
+pub const CLEANUP_EXAMPLES: &str = "\
+Examples:
+  podwire cleanup --dry-run                             only tell what would be removed
+  podwire cleanup                                       an agent without a mark of its own
+  podwire cleanup --mark blue                           one with the mark blue
+  podwire cleanup --config /etc/podwire/agent.toml      one that kept its state elsewhere";
+
 /// Container networking: CNI networks, pods and a demonstration.
 #[derive(Debug, Parser)]
 #[command(name = "podwire", version, after_help = EXAMPLES)]
@@ -44,18 +59,47 @@ pub struct Cli {
     pub command: Command,
 }
 
+impl Cli {
+    /// Reads the command line. Where the agent's options follow a command, `-o` may be among them.
+    pub fn read() -> Result<Cli, options::Error> {
+        let mut cli = Cli::parse();
+        if let Command::Cleanup { args } = &mut cli.command {
+            cli.output = take_output(args)?.unwrap_or(cli.output);
+        }
+        Ok(cli)
+    }
+}
+
+/// `-o json`, `--output json`, `--output=json`; the last one counts.
+fn take_output(args: &mut Vec<String>) -> Result<Option<Format>, options::Error> {
+    let mut output = None;
+    let mut words = std::mem::take(args).into_iter();
+    while let Some(word) = words.next() {
+        let (flag, value) = match word.split_once('=') {
+            Some((flag, value)) => (flag, Some(value.to_owned())),
+            None => (word.as_str(), None),
+        };
+        if !["-o", "--output"].contains(&flag) {
+            args.push(word);
+            continue;
+        }
+        let text = value.or_else(|| words.next()).unwrap_or_default();
+        let format = Format::from_str(&text, false).map_err(|_| options::Error {
+            place: format!("flag {flag}"),
+            problem: format!("is {text:?}, allowed are text and json"),
+        })?;
+        output = Some(format);
+    }
+    Ok(output)
+}
+
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Connect this node's pods to those of other nodes, as flanneld does
     #[command(
         disable_help_flag = true,
-        after_help = "\
-Examples:
-  podwire agent --help                                     all options
-  podwire agent --net-config '{\"Network\": \"10.244.0.0/16\", \"Backend\": {\"Type\": \"vxlan\"}}'
-  podwire agent --etcd-endpoints https://10.0.0.1:2379     with flannel's keys in etcd
-  podwire agent --config /etc/podwire/agent.toml           with options from a file"
+        after_help = AGENT_EXAMPLES
     )]
     Agent {
         /// Options of the agent, which are flanneld's and more.
@@ -65,10 +109,7 @@ Examples:
     /// Remove every trace of an agent from this node
     #[command(
         disable_help_flag = true,
-        after_help = "\
-Examples:
-  podwire cleanup                                       an agent without options
-  podwire cleanup --config /etc/podwire/agent.toml      one with options from a file"
+        after_help = CLEANUP_EXAMPLES
     )]
     Cleanup {
         /// Options that the agent had.
@@ -196,6 +237,21 @@ mod tests {
             let names: Vec<_> = command.get_arguments().filter_map(clap::Arg::get_env).collect();
             assert!(names.contains(&"PODWIRE_ALWAYS_EXEC".as_ref()), "{path:?}");
         }
+    }
+
+    #[test]
+    fn the_form_of_the_output_is_taken_from_among_the_agents_options() {
+        let take = |words: &str| {
+            let mut args: Vec<String> = words.split(' ').map(str::to_owned).collect();
+            let output = take_output(&mut args);
+            (output, args.join(" "))
+        };
+        assert_eq!(take("--mark blue"), (Ok(None), "--mark blue".to_owned()));
+        let json = (Ok(Some(Format::Json)), "--mark blue".to_owned());
+        assert_eq!(take("--mark -o json blue"), json);
+        assert_eq!(take("--output=json --mark blue"), json);
+        let wrong = take("-o yaml").0.unwrap_err().to_string();
+        assert_eq!(wrong, "flag -o: is \"yaml\", allowed are text and json");
     }
 
     #[test]

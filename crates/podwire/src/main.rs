@@ -20,16 +20,22 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 
 use crate::cli::{Cli, Command};
 use crate::output::Format;
+
+/// clap's own.
+const WRONG_COMMAND_LINE: u8 = 2;
 
 fn main() -> ExitCode {
     if let Some(plugin) = called_as() {
         return plugins::multicall::run(plugin);
     }
-    let cli = Cli::parse();
+    let cli = match Cli::read() {
+        Ok(cli) => cli,
+        Err(wrong) => return fail(&wrong.into(), Format::Text),
+    };
     let code = run(&cli).unwrap_or_else(|error| fail(&error, cli.output));
     kernel::parked::hand_over();
     code
@@ -47,7 +53,7 @@ fn called_as() -> Option<&'static cni::Plugin> {
 fn run(cli: &Cli) -> Result<ExitCode> {
     match &cli.command {
         Command::Agent { args } => agent::run(args)?,
-        Command::Cleanup { args } => agent::clean(args)?,
+        Command::Cleanup { args } => return agent::clean(args, cli.output),
         Command::Net(command) => net::run(command, cli.output)?,
         Command::Pod(command) => return pod::run(command, cli.output),
         Command::Status(asked) => return node::status(asked, cli.output),
@@ -75,5 +81,8 @@ fn fail(error: &anyhow::Error, format: Format) -> ExitCode {
     }
     let text = report::text(error, rustix::process::geteuid().is_root());
     let _ = std::io::stderr().write_all(text.as_bytes());
-    ExitCode::FAILURE
+    match error.is::<::agent::options::Error>() {
+        true => WRONG_COMMAND_LINE.into(),
+        false => ExitCode::FAILURE,
+    }
 }

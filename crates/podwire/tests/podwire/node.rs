@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use testkit::{Ns, in_netns};
 use tokio::sync::oneshot;
 
-use super::program::{fails, fails_json, ok, ok_json};
+use super::program::{PODWIRE, fails, fails_json, ok, ok_json};
 
 /// An agent as far as others see it, on a thread of its own; gone when dropped.
 struct Agent {
@@ -209,5 +209,35 @@ fn plugins_ask_the_agent_whether_the_node_is_ready() {
         fs::remove_file(socket_path(&node.run_dir())).unwrap();
         let _silent = UnixListener::bind(socket_path(&node.run_dir())).unwrap();
         assert!(fails(&status).contains("no answer within 1 s"), "an agent that hangs");
+    });
+}
+
+/// As all other commands, agent and cleanup tell a wrong command line by their status, and have examples.
+#[test]
+fn the_agents_command_line_is_one_of_ours() {
+    for words in [&["agent", "--bogus"][..], &["cleanup", "bogus"], &["cleanup", "-o", "yaml"]] {
+        let why = testkit::try_run(PODWIRE, words).unwrap_err();
+        assert!(why.contains("exit status: 2\n"), "{why}");
+    }
+    for command in ["agent", "cleanup"] {
+        let help = ok(&[command, "--help"]);
+        assert!(help.contains("\nExamples:\n") && help.contains("\n  --mark "), "{help}");
+    }
+}
+
+#[test]
+fn cleanup_tells_programs_what_it_does() {
+    in_netns(|| {
+        let root = TempDir::new().unwrap();
+        let dir = root.path().to_str().unwrap();
+        let (state, run) = (format!("--state-dir={dir}"), format!("--run-dir={dir}"));
+        let (store, env) = (format!("--store-file={dir}/s"), format!("--subnet-file={dir}/env"));
+        let flags = ["cleanup", &state, &run, &store, &env];
+        fs::write(root.path().join("podwire.lease"), "10.5.1.0-24 {}\n").unwrap();
+        let told = ok_json(&flags);
+        assert_eq!(told["done"], serde_json::json!([]));
+        assert!(told["left"][0].as_str().unwrap().starts_with("lease 10.5.1.0-24: "), "{told}");
+        let left: Vec<_> = fs::read_dir(dir).unwrap().map(|one| one.unwrap().file_name()).collect();
+        assert_eq!(left, ["podwire.lease"], "for the next try, and nothing else");
     });
 }
