@@ -68,12 +68,21 @@ impl CniConf {
     }
 
     fn write(&self) -> Result<bool, Error> {
-        file::replace(&self.path, &self.text).map_err(|source| failed(&self.path, source))
+        let is_new = file::replace(&self.path, &self.text);
+        let is_new = is_new.map_err(|source| failed(&self.path, source))?;
+        if is_new {
+            tracing::info!(file = %self.path.display(), "CNI configuration written");
+        }
+        Ok(is_new)
     }
 
     /// Takes it away.
     pub fn withdraw(&self) -> Result<bool, Error> {
-        withdraw(&self.path)
+        let was_there = withdraw(&self.path)?;
+        if was_there {
+            tracing::info!(file = %self.path.display(), "CNI configuration withdrawn");
+        }
+        Ok(was_there)
     }
 
     /// Has it there while the board says that this node is ready, and not for long when it is not.

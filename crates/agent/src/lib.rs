@@ -8,6 +8,7 @@ mod bridge;
 pub mod cleanup;
 pub mod cni_conf;
 mod file;
+mod journal;
 mod kept;
 mod keys;
 pub mod leases;

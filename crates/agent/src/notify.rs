@@ -89,15 +89,20 @@ pub fn watchdog(usec: Option<&str>, pid: Option<&str>, own_pid: u32) -> Option<D
 
 /// One line for `systemctl status`.
 fn line(status: &Status) -> String {
-    let said = match (&status.session, status.reasons.first()) {
-        (_, Some(reason)) => reason.clone(),
-        (Some(session), None) => {
+    let said = match (&status.session, &status.reasons[..]) {
+        // The first one says that there is none, and the others why.
+        (None, [_, why, more @ ..]) => {
+            let all: Vec<&str> = [why].into_iter().chain(more).map(String::as_str).collect();
+            format!("waiting for the network: {}", all.join("; "))
+        }
+        (_, [_, ..]) => status.reasons.join("; "),
+        (Some(session), []) => {
             let subnets: Vec<String> =
                 session.lease.subnets.iter().map(ToString::to_string).collect();
             let (backend, peers) = (&session.backend, status.peer_counts.total);
             format!("ready: {} over {backend}, {peers} peers", subnets.join(" and "))
         }
-        (None, None) => "waiting for the network".to_owned(),
+        (None, []) => "waiting for the network".to_owned(),
     };
     said.replace(['\r', '\n'], " ")
 }

@@ -29,7 +29,7 @@ use crate::path::{self, Pace, Verdict};
 use crate::reconcile::{KernelThread, Options, Outcome, Reconciler, Report, Secrets, StartError};
 use crate::rules::Keeper;
 use crate::session::{End, Next, chain};
-use crate::{file, net_config, serve, subnet_env};
+use crate::{file, journal, net_config, serve, subnet_env};
 
 /// Under which the embedded store has the network.
 const PREFIX: &str = "/coreos.com/network";
@@ -86,8 +86,6 @@ pub(crate) struct Worker {
     pub(crate) extension_output: Option<String>,
     /// Subnets of peers for which a command of the backend's has failed, with what it said.
     pub(crate) not_added: BTreeMap<IpNet, String>,
-    /// What there is no session for want of.
-    waits_for: Option<String>,
     /// Where nodes are Kubernetes'.
     pub(crate) cluster: Option<Kubernetes>,
 }
@@ -101,6 +99,9 @@ pub async fn run(settings: Settings, board: Board) -> Result<Infallible, Error> 
     let conf = CniConf::of(&settings);
     let subnet_file = settings.subnet_file.clone();
     let (subnet_env, wanted_env) = watch::channel(None);
+    let (node, store) = (settings.node_name.clone().unwrap_or_default(), settings.store.name());
+    let version = env!("CARGO_PKG_VERSION");
+    tracing::info!(%version, %node, %store, "the agent starts");
     let ((paths, commands), (verdicts, heard)) = (unbounded_channel(), unbounded_channel());
     let paths = Some(paths).filter(|_| settings.path_check);
     let (multicast, groups) = unbounded_channel();
@@ -121,6 +122,7 @@ pub async fn run(settings: Settings, board: Board) -> Result<Infallible, Error> 
     tokio::select! {
         never = worker.work() => match never {},
         () = served => unreachable!("it serves until it is dropped"),
+        () = journal::keep(&board) => unreachable!("it is kept until it is dropped"),
         () = kept => unreachable!("it is kept until it is dropped"),
         () = subnet_env::keep(&subnet_file, wanted_env, &board) => unreachable!("the same"),
         () = checked(commands, verdicts) => unreachable!("it waits when it is done"),
@@ -192,7 +194,6 @@ impl Worker {
             identity,
             extension_output: None,
             not_added: BTreeMap::new(),
-            waits_for: None,
             cluster,
         })
     }
@@ -201,13 +202,10 @@ impl Worker {
         loop {
             let started = Instant::now();
             let end = match self.begin().await {
-                Ok(mut session) => {
-                    self.waits_for = None;
-                    match self.follow(&mut session).await {
-                        Ok(never) => match never {},
-                        Err(end) => end,
-                    }
-                }
+                Ok(mut session) => match self.follow(&mut session).await {
+                    Ok(never) => match never {},
+                    Err(end) => end,
+                },
                 Err(end) => end,
             };
             self.pause(end, started).await;
@@ -223,11 +221,6 @@ impl Worker {
                 sleep_until(started + PAUSE).await;
             }
             Next::News(seen) => {
-                // Once for each reason.
-                if self.waits_for.as_ref() != Some(&why) {
-                    tracing::warn!(part = part.name(), %why, "waits");
-                    self.waits_for = Some(why.clone());
-                }
                 // What comes before it is there by now; of what comes after it nothing is known.
                 for other in BEGINNING.into_iter().take_while(|other| *other != part) {
                     self.board.solved(other);

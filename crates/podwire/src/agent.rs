@@ -84,14 +84,16 @@ async fn serve(settings: Settings, board: Board) -> Result<()> {
         }
     };
     let ended = tokio::select! {
-        ended = agent::run::run(settings, board.clone()) => ended.map(|never: Infallible| match never {}),
+        ended = agent::run::run(settings, board.clone()) => {
+            ended.map(|never: Infallible| match never {}).map_err(Into::into)
+        }
         () = told => Ok(()),
-        ended = stop() => return ended,
+        ended = stop() => ended,
     };
     if let Some(notifier) = &notifier {
         notifier.stopping();
     }
-    Ok(ended?)
+    ended
 }
 
 async fn stop() -> Result<()> {

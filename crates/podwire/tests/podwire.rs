@@ -6,6 +6,7 @@
 
 mod podwire {
     mod agent_killed;
+    mod agent_told;
     mod demo;
     mod demo_nodes;
     mod net;

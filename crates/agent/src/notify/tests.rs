@@ -43,7 +43,7 @@ async fn a_manager_hears_of_the_start_the_watchdog_and_the_end() {
     let (kept, shown) = (notifier.clone(), board.clone());
     let keeping = tokio::spawn(async move { kept.keep(&shown).await });
     pass(Duration::from_millis(1)).await;
-    let waits = ["STATUS=this node is not part of the network yet"];
+    let waits = ["STATUS=waiting for the network: underlay: no interface has an address yet"];
     let longer = "EXTEND_TIMEOUT_USEC=60000000";
     assert_eq!(lines(&manager), [waits[0], longer, "WATCHDOG=1"]);
 

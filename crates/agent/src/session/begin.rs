@@ -29,6 +29,8 @@ impl Worker {
         self.own = self.leases.own(&snapshot).map_err(|error| waits(error.into()))?;
         let judged = self.choose_configuration(&snapshot).map_err(waits)?;
         let prepared = self.prepare(&snapshot, judged).await.map_err(waits)?;
+        let Underlay { name, local_v4, local_v6, mtu, .. } = &prepared.judged.chosen;
+        tracing::info!(interface = %name, ?local_v4, ?local_v6, mtu, "the way to other nodes");
         self.board.solved(Part::Underlay);
         let mut follow = self.leases.follow(revision);
         let held = follow.listen_during(self.lease(snapshot, &prepared)).await.map_err(waits)?;
@@ -72,8 +74,15 @@ impl Worker {
             None => None,
         };
         let held = match kept {
-            Some(held) => held,
-            None => self.leases.acquire(snapshot, &want).await?,
+            Some(held) => {
+                tracing::info!(lease = %held.name, "lease kept");
+                held
+            }
+            None => {
+                let held = self.leases.acquire(snapshot, &want).await?;
+                tracing::info!(lease = %held.name, "lease taken");
+                held
+            }
         };
         self.held = Some(held.clone());
         self.board.solved(Part::Lease);
