@@ -8,6 +8,7 @@
 
 mod backend;
 mod pool;
+mod unknown;
 
 use cni::json::{self, DecodeError};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -17,12 +18,13 @@ use serde_json::{Map, Value};
 
 pub use self::backend::{Backend, Extension, Ipip, Mode, Udp, Vxlan, Wireguard};
 pub use self::pool::Pool;
+pub use self::unknown::unknown_keys;
 use crate::family::{self, PerFamily, Prefixes};
 
 /// The kernel's VXLAN port where none is given: older than the one IANA has assigned, 4789.
 pub const VXLAN_PORT: u16 = 8472;
 
-/// The file as written. Keys match in any case, as in Go, and unknown ones are passed over.
+/// The file as written. Keys match in any case, as in Go, and [unknown ones](unknown_keys) are passed over.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct NetConfConf {
     keys: Keys,

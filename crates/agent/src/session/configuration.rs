@@ -3,7 +3,7 @@
 //! had here. What runs goes on whole whatever is written there.
 
 use overlay::Addresses;
-use overlay::netconf::{NetConf, NetConfConf, Pool};
+use overlay::netconf::{Backend, NetConf, NetConfConf, Pool, unknown_keys};
 use overlay::{PerFamily, plan};
 use store::Snapshot;
 
@@ -124,16 +124,22 @@ impl Worker {
 
     /// What is to be said of a configuration that is in force.
     pub(super) fn remarks(&self, judged: &Judged) -> Vec<String> {
+        let differs = self.differs(judged).into_iter();
+        differs.chain(unknown_keys(&judged.text)).chain(too_large(judged)).collect()
+    }
+
+    /// Whether it is another one than we were told.
+    fn differs(&self, judged: &Judged) -> Option<String> {
         let place = self.leases.config_place();
-        let Some(told) = &self.settings.net_config else { return Vec::new() };
-        let told = NetConfConf::read(told).and_then(|told| Ok((told.understand()?, told.pools()?)));
+        let told = NetConfConf::read(self.settings.net_config.as_ref()?);
+        let told = told.and_then(|told| Ok((told.understand()?, told.pools()?)));
         let is_same = told.is_ok_and(|(conf, pools)| conf == judged.conf && pools == judged.pools);
         match self.leases.are_chosen() {
-            _ if is_same => Vec::new(),
-            true => vec![format!(
+            _ if is_same => None,
+            true => Some(format!(
                 "--net-config differs from what is stored under {place}, which counts: {REPLACE} stores it"
-            )],
-            false => vec![format!("--net-config differs from {place}, which counts")],
+            )),
+            false => Some(format!("--net-config differs from {place}, which counts")),
         }
     }
 
@@ -150,4 +156,16 @@ impl Worker {
 
 fn stays(wrong: &End) -> String {
     format!("{}; the configuration before it stays in force", wrong.why)
+}
+
+/// An MTU that the interface does not have.
+fn too_large(judged: &Judged) -> Option<String> {
+    let wanted = match &judged.conf.backend {
+        Backend::Vxlan(vxlan) => vxlan.mtu,
+        Backend::Wireguard(wireguard) => wireguard.mtu,
+        _ => None,
+    };
+    let Underlay { name, mtu, .. } = &judged.chosen;
+    let wanted = wanted.filter(|wanted| wanted > mtu)?;
+    Some(format!("key \"Backend.MTU\" is {wanted}: {name} has {mtu}, which counts"))
 }

@@ -78,10 +78,11 @@ fn a_session_goes_on_whole_without_its_configuration() {
         }
         assert!(agent.repairs(Kind::Route) >= 2);
         assert!(server.entries(CONFIG).is_empty(), "nobody has put another one there");
-        server.ctl(&["put", CONFIG, &GOOD.replace("7", "9")]);
+        server.ctl(&["put", CONFIG, &GOOD.replace("7", "9, \"MTU\": 9000, \"Prot\": 1")]);
         wait_for("a good one to be followed", PATIENCE, || {
             node.sh("ip -br link").contains("flannel.9")
         });
+        wait_problem(&agent, &["Backend.Prot", "Port", "Backend.MTU", "9000: eth0 has 1500"]);
     });
 }
 
