@@ -21,17 +21,17 @@ const BACKENDS: [(&str, &str); 7] = [
 /// A line for each key of a file that is passed over.
 pub fn unknown_keys(text: &str) -> Vec<String> {
     let Ok(Value::Object(object)) = serde_json::from_str(text) else { return Vec::new() };
-    let mut lines = unknown(&object, "", ALL.split_whitespace().collect());
+    let mut lines = unknown(&object, "", &ALL.split_whitespace().collect::<Vec<_>>());
     let Some(Value::Object(backend)) = json::get(&object, "Backend") else { return lines };
     let kind = json::get(backend, "Type").and_then(Value::as_str).unwrap_or_default();
     if let Some((_, keys)) = BACKENDS.iter().find(|(name, _)| name.eq_ignore_ascii_case(kind)) {
-        let known = ["Type"].into_iter().chain(keys.split_whitespace()).collect();
-        lines.extend(unknown(backend, "Backend.", known));
+        let known: Vec<&str> = ["Type"].into_iter().chain(keys.split_whitespace()).collect();
+        lines.extend(unknown(backend, "Backend.", &known));
     }
     lines
 }
 
-fn unknown(object: &Map<String, Value>, within: &str, known: Vec<&str>) -> Vec<String> {
+fn unknown(object: &Map<String, Value>, within: &str, known: &[&str]) -> Vec<String> {
     let is_known = |key: &str| known.iter().any(|known| known.eq_ignore_ascii_case(key));
     let others = object.keys().filter(|key| !is_known(key));
     let all = known.join(", ");
