@@ -49,7 +49,9 @@ pub enum Error {
     Listen { address: SocketAddr, source: io::Error },
     #[error("make the socket {path}")]
     Socket { path: PathBuf, source: io::Error },
-    #[error("another agent runs with the directory {0}")]
+    #[error(
+        "another agent runs with the directory {0}: stop it first, or give this one another --run-dir"
+    )]
     Taken(PathBuf),
 }
 

@@ -129,6 +129,8 @@ fn log(settings: &Settings) -> Result<()> {
     let ours_are = ["agent", "store", "podwire", "tunnel"];
     let filter = Targets::new()
         .with_default(LevelFilter::WARN)
+        // It logs whatever we try again; what comes of that we tell ourselves.
+        .with_target("kube_client", LevelFilter::OFF)
         .with_targets(ours_are.map(|target| (target, ours)));
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let layer = match settings.logs_json {

@@ -82,7 +82,11 @@ fn is_about(file: &Path, name: &str) -> bool {
 /// What to do about an empty directory.
 pub fn how_to_begin(dir: &Path) -> String {
     let file = dir.join("10-mynet.conflist");
-    format!("write a network to {}, such as\n{SMALLEST}", file.display())
+    format!(
+        "a node agent writes one there while its node is ready (podwire status says why it is not); \
+         or write a network to {}, such as\n{SMALLEST}",
+        file.display()
+    )
 }
 
 /// What is wrong with a file, with the line in question below; `None` where nothing is.

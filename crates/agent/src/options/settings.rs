@@ -251,6 +251,13 @@ fn etcd(told: &Words<'_>) -> Result<Etcd, Error> {
         (None, Some(_)) => Err(Error::new(told.place(other), format!("needs {one} as well"))),
     };
     let identity = together("etcd-certfile", "etcd-keyfile")?;
+    let is_secure = |endpoint: &&String| endpoint.starts_with("https://");
+    if let Some(one) = told.list("etcd-endpoints").iter().find(is_secure)
+        && told.text("etcd-cafile").is_none()
+    {
+        let problem = format!("is {one:?}, which needs etcd-cafile as well");
+        return Err(Error::new(told.place("etcd-endpoints"), problem));
+    }
     Ok(Etcd {
         endpoints: told.list("etcd-endpoints"),
         prefix: told.text("etcd-prefix").unwrap_or_default().trim_end_matches('/').to_owned(),

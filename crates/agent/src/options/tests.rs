@@ -117,6 +117,10 @@ fn what_is_wrong_is_named_with_what_is_allowed() {
     refused("--public-ip fd00::1", "flag --public-ip: is \"fd00::1\", expected an IPv4 address");
     refused("--store redis", "flag --store: is \"redis\", allowed are embedded, etcd, kubernetes");
     refused("--store etcd --etcd-certfile c", "flag --etcd-certfile: needs etcd-keyfile as well");
+    refused(
+        "--etcd-endpoints http://a:1,https://b:2",
+        "flag --etcd-endpoints: is \"https://b:2\", which needs etcd-cafile as well",
+    );
     refused("--replace-net-config", "flag --replace-net-config: needs net-config as well");
     refused(
         "--kube-subnet-mgr --net-config {} --replace-net-config",

@@ -134,7 +134,7 @@ fn list_shows_networks_and_faults() {
         let file = format!("--conf-dir={}/10-bridge.conflist", conf.net_d().display());
         assert_eq!(fails_json(&["net", "list", &file])["code"], 5);
         let why = fails(&["net", "status", "a", "--conf-dir=/nowhere"]);
-        assert!(why.contains("hint: write a network to /nowhere/10-mynet.conflist"), "{why}");
+        assert!(why.contains("or write a network to /nowhere/10-mynet.conflist"), "{why}");
     });
 }
 

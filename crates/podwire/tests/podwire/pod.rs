@@ -290,7 +290,7 @@ fn readiness_has_a_reason() {
         let ready = ["pod", "ready", &path, &flag];
         let why = fails(&ready);
         assert!(why.contains("not ready: cni config uninitialized\n"), "{why}");
-        assert!(why.contains("hint: write a network to "), "{why}");
+        assert!(why.contains("hint: a node agent writes one "), "{why}");
         conf.write("10-a.conflist", "{\n  \"name\": }\n");
         let why = fails(&ready);
         assert!(why.contains("10-a.conflist:2:11: expected value"), "{why}");
