@@ -40,6 +40,7 @@ fn board() -> Board {
 fn a_ready_node_is_laid_out_for_people() {
     let board = board();
     board.set_lease_left(Some(Duration::from_secs(86_400)));
+    board.solved(Part::Store);
     board.watched(7, 7);
     board.compared(Duration::from_millis(3), 0);
     let path = Path {
