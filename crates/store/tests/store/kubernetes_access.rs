@@ -61,14 +61,15 @@ fn manifest_is_accepted_and_its_rights_are_enough() {
             store.set_condition("worker-1", &condition).await.unwrap();
 
             assert_eq!(store.node_of_pod("kube-podwire", "a").await.unwrap(), None);
-            for namespace in ["kube-podwire", "default"] {
+            server.kubectl(&["create", "namespace", "other"]);
+            for namespace in ["kube-podwire", "other"] {
                 server.create(&pod(namespace, "a", "worker-1"));
             }
             let found = store.node_of_pod("kube-podwire", "a").await.unwrap();
             assert_eq!(found.as_deref(), Some("worker-1"));
-            let error = store.node_of_pod("default", "a").await.unwrap_err();
+            let error = store.node_of_pod("other", "a").await.unwrap_err();
             assert!(said(&error).contains("cannot get resource \"pods\""), "{}", said(&error));
-            let error = store.node_of_pod("default", "../nodes").await.unwrap_err();
+            let error = store.node_of_pod("other", "../nodes").await.unwrap_err();
             assert!(error.to_string().contains("\"../nodes\" names no pod"), "{error}");
 
             let error = store.delete("nodes/worker-1", None).await.unwrap_err();
@@ -159,7 +160,7 @@ fn flannel_is_told_to_leave_as_the_page_says() {
         let of_podwire = conditions.iter().find(|condition| condition["key"] == "podwire").unwrap();
         assert_eq!(
             (&of_podwire["operator"], &of_podwire["values"][0]),
-            (&"NotIn".into(), &"on".into())
+            (&"In".into(), &"off".into())
         );
     });
 }
