@@ -138,14 +138,15 @@ impl Reconciler {
         self.finish(wanting, outcome)
     }
 
-    /// What [`Reconciler::set_network`] would change.
-    pub fn dry_run(&mut self, mut network: Network) -> kernel::Result<Difference> {
-        self.refresh_on_link(&mut network)?;
-        let scope = self.scope_of(&network);
+    /// What [`Reconciler::set_network`] would change. Which peers are on a link is looked up here, too, and with
+    /// it which of them the network refuses.
+    pub fn dry_run(&mut self, network: &mut Network) -> kernel::Result<Difference> {
+        self.refresh_on_link(network)?;
+        let scope = self.scope_of(network);
         let mut names = self.names.clone();
         names.extend(scope.names.keys());
         names.extend(network.plan().wanted.devices.keys());
-        let found = self.read(&scope, &names, Routes::All, Some(&network))?.found;
+        let found = self.read(&scope, &names, Routes::All, Some(network))?.found;
         Ok(difference(&network.plan().wanted, &found, &scope))
     }
 

@@ -45,12 +45,11 @@ impl Worker {
         Ok(lines)
     }
 
-    async fn preview_kernel(&self, network: Network) -> Result<Vec<String>, End> {
+    async fn preview_kernel(&self, mut network: Network) -> Result<Vec<String>, End> {
         let failed = |why: String| End::wait(Part::Kernel, why, None);
-        let refused: Vec<String> =
-            network.plan().refused.iter().map(|refusal| format!("# {refusal}")).collect();
-        let asked = self.kernel.run(|reconciler| reconciler.dry_run(network));
-        let difference = asked.await.map_err(|error| failed(error.to_string()))?;
+        let asked = self.kernel.run(move |reconciler| (reconciler.dry_run(&mut network), network));
+        let (difference, network) = asked.await.map_err(|error| failed(error.to_string()))?;
+        let refused = network.plan().refused.iter().map(|refusal| format!("# {refusal}"));
         let difference = difference.map_err(|error| failed(error.to_string()))?;
         let changes = difference.changes.iter().map(ToString::to_string);
         let conflicts = difference.conflicts.iter().map(|conflict| format!("# {conflict}"));

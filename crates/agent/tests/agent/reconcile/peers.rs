@@ -253,10 +253,15 @@ fn a_dry_run_tells_and_changes_nothing() {
         make_eth0();
         let before = ["link show", "address show", "route show", "nexthop show"].map(ip);
         let mut reconciler = open();
-        let told = reconciler.dry_run(network(VXLAN, 2..4)).unwrap();
+        let told = reconciler.dry_run(&mut network(VXLAN, 2..4)).unwrap();
         assert_eq!(["link show", "address show", "route show", "nexthop show"].map(ip), before);
         let done = reconciler.set_network(network(VXLAN, 2..4));
         assert_eq!(told.changes, done.changes);
-        assert_eq!(reconciler.dry_run(network(VXLAN, 2..4)).unwrap().changes, []);
+        assert_eq!(reconciler.dry_run(&mut network(VXLAN, 2..4)).unwrap().changes, []);
+        // Before anybody has looked, no peer is on the link.
+        let mut direct = network(HOST_GW, 2..4);
+        assert!(!direct.plan().refused.is_empty());
+        reconciler.dry_run(&mut direct).unwrap();
+        assert_eq!(direct.plan().refused, []);
     });
 }
