@@ -196,7 +196,7 @@ mod tests {
         let bytes = request.message.to_bytes();
         assert_eq!(bytes[16..24], [10, 64, 0, 0, 7, 0, 0, 0]);
         assert_eq!(bytes[64..], [8, 0, 8, 0, 2, 0, 0, 0]); // IFA_FLAGS = IFA_F_NODAD
-        assert_eq!(request.object, "fd00::1/64 on #7");
+        assert_eq!(request.object(), "fd00::1/64 on #7");
     }
 
     proptest! {

@@ -126,8 +126,13 @@ fn request(op: &'static str, kind: u16, nlm_flags: u16, entry: &Fdb) -> Request 
     if let Some(vni) = entry.vni {
         message.u32(NDA_VNI, vni);
     }
-    let dst = entry.dst.map_or_else(String::new, |dst| format!(" via {dst}"));
-    Request::new(op, format!("{}{dst} on {}", entry.mac, entry.index), message)
+    Request::read(op, message, object)
+}
+
+fn object(payload: &[u8]) -> Option<String> {
+    let Fdb { mac, dst, index, .. } = parse(payload)?;
+    let dst = dst.map_or_else(String::new, |dst| format!(" via {dst}"));
+    Some(format!("{mac}{dst} on {index}"))
 }
 
 pub(crate) fn parse(payload: &[u8]) -> Option<Fdb> {
@@ -167,6 +172,6 @@ mod tests {
                 8, 0, 1, 0, 192, 0, 2, 7, // NDA_DST
             ]
         );
-        assert_eq!(request.object, "02:00:00:00:00:01 via 192.0.2.7 on #4");
+        assert_eq!(request.object(), "02:00:00:00:00:01 via 192.0.2.7 on #4");
     }
 }

@@ -60,18 +60,18 @@ impl Neigh {
 /// Adds a neighbour; fails if it is known.
 pub fn add(neigh: &Neigh) -> Request {
     let message = message(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_EXCL, neigh);
-    Request::new("add neighbour", object(neigh), message)
+    Request::read("add neighbour", message, object)
 }
 
 /// Adds a neighbour, or changes it if it is known.
 pub fn replace(neigh: &Neigh) -> Request {
     let message = message(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, neigh);
-    Request::new("replace neighbour", object(neigh), message)
+    Request::read("replace neighbour", message, object)
 }
 
 /// Removes a neighbour.
 pub fn remove(neigh: &Neigh) -> Request {
-    Request::new("remove neighbour", object(neigh), message(RTM_DELNEIGH, 0, neigh))
+    Request::read("remove neighbour", message(RTM_DELNEIGH, 0, neigh), object)
 }
 
 /// The neighbours of a family, of one link or of all. Proxy entries are a list of their own
@@ -97,8 +97,9 @@ fn dump(nl: &Netlink, family: Family, index: Option<IfIndex>, flags: u8) -> Resu
     Ok(found)
 }
 
-fn object(neigh: &Neigh) -> String {
-    format!("{} on {}", neigh.ip, neigh.index)
+fn object(payload: &[u8]) -> Option<String> {
+    let Neigh { ip, index, .. } = parse(payload, Family::from_number(*payload.first()?)?)?;
+    Some(format!("{ip} on {index}"))
 }
 
 pub(crate) fn header(family: u8, index: u32, state: u16, flags: u8) -> [u8; HEADER_LEN] {

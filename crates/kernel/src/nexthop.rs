@@ -111,13 +111,14 @@ fn request(op: &'static str, nlm_flags: u16, nexthop: &Nexthop) -> Request {
     if let Some(gateway) = nexthop.gateway {
         put_ip(&mut message, NHA_GATEWAY, gateway);
     }
-    Request::new(op, object(nexthop), message)
+    Request::read(op, message, object)
 }
 
-fn object(nexthop: &Nexthop) -> String {
-    let via = nexthop.gateway.map_or_else(String::new, |gateway| format!(" via {gateway}"));
-    let dev = nexthop.oif.map_or_else(String::new, |oif| format!(" dev {oif}"));
-    format!("{}{via}{dev}", nexthop.id)
+fn object(payload: &[u8]) -> Option<String> {
+    let Nexthop { id, gateway, oif, .. } = parse(payload)?;
+    let via = gateway.map_or_else(String::new, |gateway| format!(" via {gateway}"));
+    let dev = oif.map_or_else(String::new, |oif| format!(" dev {oif}"));
+    Some(format!("{id}{via}{dev}"))
 }
 
 /// A group has no family and is not ours.
@@ -154,7 +155,7 @@ mod tests {
                 8, 0, 6, 0, 10, 1, 2, 0, // NHA_GATEWAY
             ]
         );
-        assert_eq!(request.object, "7 via 10.1.2.0 dev #3");
+        assert_eq!(request.object(), "7 via 10.1.2.0 dev #3");
         // ip nexthop del id 7
         assert_eq!(
             remove(7).message.to_bytes(),

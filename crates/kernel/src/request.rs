@@ -7,25 +7,55 @@ use ::netlink::{Message, Protocol, Socket};
 
 use crate::error::{Error, Result};
 
-/// How many requests are built before they are sent; a node has four for each of its peers.
-const AT_ONCE: usize = 1024;
-
 /// One change, ready to be sent, with the words for its failure.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Request {
     /// What it does: `create link`.
     pub op: &'static str,
-    /// To what: `vethab12`.
-    pub object: String,
+    object: Object,
     /// The bytes.
     pub message: Message,
 }
 
+/// To what something is done.
+#[derive(Debug, Clone)]
+enum Object {
+    Said(String),
+    /// Says it of the message, for what is sent by the thousand and seldom fails.
+    Read(fn(&[u8]) -> Option<String>),
+}
+
 impl Request {
     pub(crate) fn new(op: &'static str, object: String, message: Message) -> Self {
-        Self { op, object, message }
+        Self { op, object: Object::Said(object), message }
+    }
+
+    /// Its object is read from what is sent: the words cost as much as the rest of the request.
+    pub(crate) fn read(
+        op: &'static str,
+        message: Message,
+        object: fn(&[u8]) -> Option<String>,
+    ) -> Self {
+        Self { op, object: Object::Read(object), message }
+    }
+
+    /// To what: `vethab12`.
+    pub fn object(&self) -> String {
+        match &self.object {
+            Object::Said(object) => object.clone(),
+            Object::Read(read) => read(self.message.payload()).unwrap_or_default(),
+        }
     }
 }
+
+/// The object follows from the message.
+impl PartialEq for Request {
+    fn eq(&self, other: &Self) -> bool {
+        (self.op, &self.message) == (other.op, &other.message)
+    }
+}
+
+impl Eq for Request {}
 
 /// An rtnetlink socket. It acts in the network namespace of the thread that opened it,
 /// wherever that thread goes later.
@@ -49,35 +79,21 @@ impl Netlink {
         self.apply_each(requests).into_iter().collect()
     }
 
-    /// Sends all requests in one go and returns what became of each. Of very many, only some thousand
-    /// are in memory at a time.
+    /// Sends all requests in one go and returns what became of each.
     pub fn apply_each(&self, requests: impl IntoIterator<Item = Request>) -> Vec<Result<()>> {
-        let mut requests = requests.into_iter();
-        let mut results = Vec::new();
-        loop {
-            let mut some = self.apply_some(requests.by_ref().take(AT_ONCE));
-            let is_last = some.len() < AT_ONCE;
-            results.append(&mut some);
-            if is_last {
-                return results;
-            }
-        }
-    }
-
-    fn apply_some(&self, requests: impl Iterator<Item = Request>) -> Vec<Result<()>> {
-        let (names, messages): (Vec<_>, Vec<_>) =
-            requests.map(|r| ((r.op, r.object), r.message)).unzip();
-        let mut results = vec![Ok(()); messages.len()];
-        match self.socket.request(&messages) {
+        let requests: Vec<Request> = requests.into_iter().collect();
+        let failed =
+            |request: &Request, cause| Err(Error::new(request.op, request.object(), cause));
+        match self.socket.request(requests.iter().map(|request| &request.message)) {
             Ok(failures) => {
+                let mut results = vec![Ok(()); requests.len()];
                 for failure in failures {
-                    results[failure.index] = Err(failure.error);
+                    results[failure.index] = failed(&requests[failure.index], failure.error);
                 }
+                results
             }
-            Err(error) => results.fill(Err(error)),
+            Err(error) => requests.iter().map(|request| failed(request, error.clone())).collect(),
         }
-        let named = names.into_iter().zip(results);
-        named.map(|((op, object), r)| r.map_err(|cause| Error::new(op, object, cause))).collect()
     }
 
     pub(crate) fn socket(&self) -> &Socket {

@@ -184,7 +184,7 @@ fn request(op: &'static str, kind: u16, nlm_flags: u16, route: &Route) -> Reques
     header[8..12].copy_from_slice(&flags.to_ne_bytes());
     message.header(&header);
     put_attrs(&mut message, route);
-    Request::new(op, object(route), message)
+    Request::read(op, message, object)
 }
 
 fn put_attrs(message: &mut Message, route: &Route) {
@@ -234,7 +234,8 @@ fn put_via(message: &mut Message, gateway: IpAddr) {
     message.bytes(RTA_VIA, &via);
 }
 
-fn object(route: &Route) -> String {
+fn object(payload: &[u8]) -> Option<String> {
+    let route = parse(payload, Family::from_number(*payload.first()?)?)?;
     let mut text = route.dst.to_string();
     if let Some(gateway) = route.gateway {
         text += &format!(" via {gateway}");
@@ -248,7 +249,7 @@ fn object(route: &Route) -> String {
     if route.table != TABLE_MAIN {
         text += &format!(" table {}", route.table);
     }
-    text
+    Some(text)
 }
 
 #[cfg(test)]
@@ -269,7 +270,7 @@ mod tests {
                 8, 0, 4, 0, 2, 0, 0, 0, // RTA_OIF
             ]
         );
-        assert_eq!(add(&route).object, "0.0.0.0/0 via 10.1.2.1 dev #2");
+        assert_eq!(add(&route).object(), "0.0.0.0/0 via 10.1.2.1 dev #2");
     }
 
     #[test]
@@ -309,7 +310,7 @@ mod tests {
                 8, 0, 30, 0, 7, 0, 0, 0, // RTA_NH_ID
             ]
         );
-        assert_eq!(request.object, "10.5.94.0/24 by next hop 7");
+        assert_eq!(request.object(), "10.5.94.0/24 by next hop 7");
     }
 
     #[test]

@@ -191,7 +191,7 @@ mod tests {
                 8, 0, 6, 0, 50, 0, 0, 0, // FRA_PRIORITY
             ]
         );
-        assert_eq!(add(&rule).object, "from 10.1.2.3/32 lookup 100");
+        assert_eq!(add(&rule).object(), "from 10.1.2.3/32 lookup 100");
     }
 
     #[test]

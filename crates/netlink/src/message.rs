@@ -124,6 +124,11 @@ impl Message {
         out
     }
 
+    /// What is behind the header: the family's own header, and attributes.
+    pub fn payload(&self) -> &[u8] {
+        &self.bytes[HEADER_LEN..]
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }

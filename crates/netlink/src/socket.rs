@@ -98,7 +98,11 @@ impl Socket {
 
     /// Sends the messages in one `sendmsg` (or few, if they are many) and returns those the
     /// kernel refused, in order. It goes on after a refused message.
-    pub fn request(&self, messages: &[Message]) -> Result<Vec<Failure>, Error> {
+    pub fn request<'m>(
+        &self,
+        messages: impl IntoIterator<Item = &'m Message>,
+    ) -> Result<Vec<Failure>, Error> {
+        let messages: Vec<_> = messages.into_iter().collect();
         let mut failures = Vec::new();
         let mut done = 0;
         while done < messages.len() {
@@ -117,12 +121,13 @@ impl Socket {
     /// Sends a batch that succeeds or fails as a whole (nf_tables): one `sendmsg`, the
     /// acknowledgement asked of message `ack`, and the first refusal ends the waiting.
     pub fn transact(&self, messages: &[Message], ack: usize) -> Result<Option<Failure>, Error> {
-        Ok(self.exchange(messages, ack, true)?.into_iter().next())
+        let messages: Vec<_> = messages.iter().collect();
+        Ok(self.exchange(&messages, ack, true)?.into_iter().next())
     }
 
     /// Sends one message and returns kind and payload of its reply.
     pub fn get(&self, message: &Message) -> Got {
-        let seq = self.send(std::slice::from_ref(message), 0, 0)?;
+        let seq = self.send(&[message], 0, 0)?;
         loop {
             let found = self.receive(|reply| match reply.kind {
                 _ if reply.seq != seq => None,
@@ -139,6 +144,7 @@ impl Socket {
     /// returns kind and payload of each, in order.
     pub fn get_each(&self, messages: &[Message]) -> Result<Vec<Got>, Error> {
         let mut replies = Vec::with_capacity(messages.len());
+        let messages: Vec<_> = messages.iter().collect();
         while replies.len() < messages.len() {
             let rest = &messages[replies.len()..];
             // Unlike an acknowledgement, each of these is kept in the receive buffer.
@@ -191,7 +197,7 @@ impl Socket {
         message: &Message,
         read: &mut impl FnMut(u16, &[u8]) -> Option<T>,
     ) -> Result<Option<Vec<T>>, Error> {
-        let seq = self.send(std::slice::from_ref(message), 0, NLM_F_DUMP)?;
+        let seq = self.send(&[message], 0, NLM_F_DUMP)?;
         let mut items = Vec::new();
         let mut interrupted = false;
         let mut datagrams = 0;
@@ -219,7 +225,7 @@ impl Socket {
         }
     }
 
-    fn get_some(&self, messages: &[Message]) -> Result<Vec<Got>, Error> {
+    fn get_some(&self, messages: &[&Message]) -> Result<Vec<Got>, Error> {
         let first = self.send(messages, 0, 0)?;
         let nothing = || Err(Errno::NODATA.into());
         let mut replies: Vec<Option<Got>> = vec![None; messages.len()];
@@ -239,7 +245,7 @@ impl Socket {
 
     fn exchange(
         &self,
-        messages: &[Message],
+        messages: &[&Message],
         ack: usize,
         first_refusal_ends: bool,
     ) -> Result<Vec<Failure>, Error> {
@@ -271,12 +277,12 @@ impl Socket {
 
     /// Sends all in one `sendmsg`, message `marked` with `flags` added; returns the first
     /// sequence number.
-    fn send(&self, messages: &[Message], marked: usize, flags: u16) -> Result<u32, Error> {
-        if messages.iter().any(Message::is_oversized) {
+    fn send(&self, messages: &[&Message], marked: usize, flags: u16) -> Result<u32, Error> {
+        if messages.iter().any(|message| message.is_oversized()) {
             return Err(Error::explained(Errno::MSGSIZE, "an attribute is longer than 64 KiB"));
         }
         let first = self.reserve(messages.len());
-        let mut bytes = Vec::with_capacity(messages.iter().map(Message::len).sum());
+        let mut bytes = Vec::with_capacity(messages.iter().map(|message| message.len()).sum());
         for (index, message) in messages.iter().enumerate() {
             let flags = if marked == index { flags } else { 0 };
             let offset = u32::try_from(index).unwrap_or(u32::MAX);
@@ -309,7 +315,7 @@ impl AsFd for Socket {
 }
 
 /// How many messages go into the next `sendmsg`: at least one.
-fn chunk_len(messages: &[Message]) -> usize {
+fn chunk_len(messages: &[&Message]) -> usize {
     let mut bytes = 0;
     let fitting = messages.iter().take(MAX_MESSAGES).take_while(|message| {
         bytes += message.len();

@@ -16,6 +16,10 @@ use super::outcome::Outcome;
 use super::reconciler::Secrets;
 use super::translate::{self, Step, is_removal};
 
+/// How many requests are built before they are sent: a node has four for each of its peers, and those of all
+/// need not be in memory together.
+const AT_ONCE: usize = 1024;
+
 /// A change, and whether a route to its destination that is there would be another's.
 #[derive(Debug, Clone)]
 pub(super) struct Planned {
@@ -79,12 +83,12 @@ impl Applier<'_> {
         let step = translate::step(&planned.change, mark, exclusive, |name| {
             if missing.contains(&name) { None } else { self.index_of(name) }
         });
-        if let Step::Send(requests) = step {
-            if !pending.peers.is_empty() {
+        if let Step::Send(request) = step {
+            if !pending.peers.is_empty() || pending.requests.len() >= AT_ONCE {
                 self.send(pending, applied);
             }
-            pending.changes.push((planned, requests.len()));
-            pending.requests.extend(requests);
+            pending.changes.push((planned, 1));
+            pending.requests.push(request);
             return;
         }
         if let Step::Peer { device, peer } = step {

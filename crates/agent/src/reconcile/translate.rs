@@ -15,8 +15,8 @@ use overlay::plan::{Device, DeviceKind, VxlanDevice, WireguardPeer};
 /// What a change is done by.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Requests, which can be sent together with those of other changes.
-    Send(Vec<Request>),
+    /// Can be sent together with those of other changes.
+    Send(Request),
     Create(Device),
     RemoveDevice(IfName),
     /// WireGuard: the private key, and this port.
@@ -45,7 +45,7 @@ pub(super) fn step(
     mut index_of: impl FnMut(IfName) -> Option<IfIndex>,
 ) -> Step {
     let mut on = |device: &IfName, request: &dyn Fn(IfIndex) -> Request| match index_of(*device) {
-        Some(index) => Step::Send(vec![request(index)]),
+        Some(index) => Step::Send(request(index)),
         None if is_removal(change) => Step::Gone,
         None => Step::NoDevice(*device),
     };
@@ -74,7 +74,7 @@ pub(super) fn step(
         Change::AddNexthop { id, gateway } => {
             on(&gateway.device, &|index| nexthop::add(&new_nexthop(*id, gateway, index)))
         }
-        Change::RemoveNexthop { id } => Step::Send(vec![nexthop::remove(*id)]),
+        Change::RemoveNexthop { id } => Step::Send(nexthop::remove(*id)),
         Change::SetRoute { route, nexthop } => on(&route.device, &|index| {
             let wanted = route.to_kernel(index, *nexthop);
             if exclusive { route::add(&wanted) } else { route::replace(&wanted) }

@@ -198,7 +198,7 @@ mod tests {
                 0, 0, 1, 0, 0xfc, 0x1f, 3, 0, 0, 0, 0, 0, // limit, buffer, mtu
             ]
         );
-        assert_eq!(made.object, "tbf of #7 at root");
+        assert_eq!(made.object(), "tbf of #7 at root");
     }
 
     #[test]

@@ -17,9 +17,7 @@ fn known(device: IfName) -> Option<IfIndex> {
 /// What each request does to what.
 fn told(change: &Change, exclusive: bool) -> Vec<String> {
     match step(change, "ours", exclusive, known) {
-        Step::Send(requests) => {
-            requests.iter().map(|one| format!("{} {}", one.op, one.object)).collect()
-        }
+        Step::Send(one) => vec![format!("{} {}", one.op, one.object())],
         other => vec![format!("{other:?}")],
     }
 }
