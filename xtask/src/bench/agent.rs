@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context, Result};
 use serde::de::DeserializeOwned;
@@ -17,8 +18,12 @@ use super::say;
 use super::stats::summary;
 use crate::cmd;
 
-/// Each connection.
-const SECONDS: &str = "2";
+/// Each turn of a connection, and how many it has.
+const SECONDS: &str = "0.5";
+const TURNS: &str = "4";
+/// At real-time priority the ends of a connection would keep the kernel's own threads, which carry its packets,
+/// from the processors.
+const ORDINARY: [&str; 2] = ["--other", "0"];
 
 pub const BACKENDS: [&str; 2] = ["vxlan", "host-gw"];
 
@@ -125,11 +130,15 @@ fn tcp(plan: &Plan, agents: &mut Agents) -> Result<()> {
     }
     for round in 0..plan.effort.tcp {
         say("TCP between nodes");
-        for &at in in_turn(&[0, 1, 2, 3], round) {
-            let Tcp { backend, through } = &mut agents.tcp[at];
-            let who = if through.who == Who::Ours { "ours" } else { "by-hand" };
-            let bits = ask(plan, "tcp", &place("agents"), &[backend, who, SECONDS])?;
-            through.bits.push(bits);
+        for &at in in_turn(&[0, 1], round) {
+            let args = [BACKENDS[at], SECONDS, TURNS];
+            let mut command = cmd::command("chrt");
+            command.args(ORDINARY).arg(&plan.node_path);
+            let turns: Vec<[f64; 2]> = answer(command, plan, "tcp", &place("agents"), &args)?;
+            for (at, tcp) in agents.tcp.iter_mut().filter(|tcp| tcp.backend == args[0]).enumerate()
+            {
+                tcp.through.bits.extend(turns.iter().map(|turn| turn[at]));
+            }
         }
     }
     Ok(())
@@ -137,9 +146,18 @@ fn tcp(plan: &Plan, agents: &mut Agents) -> Result<()> {
 
 /// With an empty directory for its files, which it is rid of afterwards.
 fn ask<T: DeserializeOwned>(plan: &Plan, verb: &str, dir: &Path, args: &[&str]) -> Result<T> {
+    answer(cmd::command(&plan.node_path), plan, verb, dir, args)
+}
+
+fn answer<T: DeserializeOwned>(
+    mut command: Command,
+    plan: &Plan,
+    verb: &str,
+    dir: &Path,
+    args: &[&str],
+) -> Result<T> {
     fs::create_dir_all(dir)?;
     let dir = tempfile::tempdir_in(dir)?;
-    let mut command = cmd::command(&plan.node_path);
     command.arg(verb).arg(&plan.podwire).arg(dir.path()).args(args);
     let text = cmd::read(&mut command)?;
     serde_json::from_str(&text).with_context(|| format!("what node-path {verb} printed: {text:?}"))

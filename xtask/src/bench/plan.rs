@@ -60,7 +60,7 @@ pub struct Effort {
     pub changes: usize,
     /// Seconds that each of those is left alone; it does something every four.
     pub idle: usize,
-    /// Connections between nodes of each backend.
+    /// Pairs of connections between nodes of each backend.
     pub tcp: usize,
 }
 
@@ -91,7 +91,7 @@ impl Effort {
             crowds: 3,
             changes: 50,
             idle: 20,
-            tcp: 7,
+            tcp: 6,
         }
     }
 

@@ -85,8 +85,10 @@ const NOTES: [&str; 12] = [
      \"start to kernel\" is seen from outside, from before the process to the last route. One more peer: \
      from before its lease is written until its route is there. None of these peers answers, so that \
      the agent goes on checking paths to them; that is part of its idle time.",
-    "TCP between nodes: one connection of two seconds at a time, in turn. By hand the same device, address, \
-     neighbour, forwarding entry and route are made by `ip` and `bridge`.",
+    "TCP between nodes: a connection through nodes set up by hand and one through nodes set up by agents, side \
+     by side, each read for half a second in turn, at ordinary priority: the kernel's threads that carry \
+     packets have no other. By hand the same device, address, neighbour, forwarding entry and route are made \
+     by `ip` and `bridge`.",
     "Memory of plugins is the resident peak (VmHWM) when the program prints its answer. For Go's bridge \
      ADD, host-local is a second process beside it; for podwire it is a function.",
 ];
@@ -95,7 +97,7 @@ fn facts(facts: &Facts) -> Vec<String> {
     vec![
         format!("Linux {}, {} CPUs ({})", facts.kernel, facts.cpus, facts.cpu),
         format!(
-            "{} GiB of memory, load {} at the start; everything measured ran at {} priority",
+            "{} GiB of memory, load {} at the start; all but TCP between nodes ran at {} priority",
             facts.memory_kib >> 20,
             facts.load,
             if facts.is_real_time { "real-time" } else { "ordinary" },

@@ -22,7 +22,7 @@ use kernel::tun::{self, NewTun};
 use rustix::event::{PollFd, PollFlags, poll};
 use tunnel::{Config, Tunnel};
 
-use self::mover::throughput;
+use self::mover::Flow;
 use self::node::Node;
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
@@ -50,7 +50,7 @@ fn main() -> Outcome {
         }
         _ => return Err("naive or ours".into()),
     }
-    println!("{:.0}", throughput(&nodes, inside(&nodes[1]).into(), time)?);
+    println!("{:.0}", Flow::start(&nodes, inside(&nodes[1]).into())?.measure(time)?);
     drop(tunnels);
     Ok(())
 }

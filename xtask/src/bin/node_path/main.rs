@@ -36,9 +36,9 @@ fn main() -> Outcome {
             let found = peers::measure(program, dir, count.parse()?, changes.parse()?, idle)?;
             serde_json::to_string(&found)?
         }
-        ("tcp", [backend, who, seconds]) => {
+        ("tcp", [backend, seconds, turns]) => {
             let time = Duration::from_secs_f64(seconds.parse()?);
-            serde_json::to_string(&tcp::measure(program, dir, backend, who, time)?)?
+            serde_json::to_string(&tcp::measure(program, dir, backend, time, turns.parse()?)?)?
         }
         _ => return Err("start, peers or tcp".into()),
     };

@@ -12,25 +12,35 @@ use super::node::Node;
 /// Until TCP has found its speed.
 const WARM_UP: Duration = Duration::from_millis(500);
 
-/// Bits a second from one node to an address of the other, as the receiver sees it.
-pub fn throughput([a, b]: &[Node; 2], to: IpAddr, time: Duration) -> Outcome<f64> {
-    let at = SocketAddr::new(to, 7000);
-    let listener = b.netns.enter(|| TcpListener::bind(at))??;
-    let mut client = a.netns.enter(|| TcpStream::connect(at))??;
-    let (mut server, _) = listener.accept()?;
-    thread::spawn(move || {
-        let block = vec![7; 256 * 1024];
-        while client.write_all(&block).is_ok() {}
-    });
-    let mut block = vec![0; 256 * 1024];
-    let mut read = |time: Duration| -> Outcome<f64> {
+/// A connection whose sender never rests but when nobody reads.
+pub struct Flow {
+    receiver: TcpStream,
+    block: Vec<u8>,
+}
+
+impl Flow {
+    /// From one node to an address of the other, up to its speed.
+    pub fn start([a, b]: &[Node; 2], to: IpAddr) -> Outcome<Self> {
+        let at = SocketAddr::new(to, 7000);
+        let listener = b.netns.enter(|| TcpListener::bind(at))??;
+        let mut sender = a.netns.enter(|| TcpStream::connect(at))??;
+        let (receiver, _) = listener.accept()?;
+        thread::spawn(move || {
+            let block = vec![7; 256 * 1024];
+            while sender.write_all(&block).is_ok() {}
+        });
+        let mut flow = Self { receiver, block: vec![0; 256 * 1024] };
+        flow.measure(WARM_UP)?;
+        Ok(flow)
+    }
+
+    /// Bits a second, as the receiver sees them.
+    pub fn measure(&mut self, time: Duration) -> Outcome<f64> {
         let (start, mut bytes) = (Instant::now(), 0);
         while start.elapsed() < time {
-            bytes += server.read(&mut block)?;
+            bytes += self.receiver.read(&mut self.block)?;
         }
         // Far below 2^52.
         Ok(bytes as f64 * 8.0 / start.elapsed().as_secs_f64())
-    };
-    read(WARM_UP)?;
-    read(time)
+    }
 }

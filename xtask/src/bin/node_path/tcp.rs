@@ -6,42 +6,63 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::agent::{Agent, embedded, flags_of};
-use super::mover::throughput;
+use super::mover::Flow;
 use super::node::{self, Node};
 use super::process::run;
 use super::{Outcome, wait};
 
-/// Bits a second.
-pub fn measure(file: &Path, dir: &Path, backend: &str, who: &str, time: Duration) -> Outcome<f64> {
-    let nodes = node::two()?;
-    let [a, b] = &nodes;
+/// Bits a second by hand and by agents, in turn: both networks stand side by side, so that what else the
+/// machine does meets both alike.
+pub fn measure(
+    file: &Path,
+    dir: &Path,
+    backend: &str,
+    time: Duration,
+    turns: usize,
+) -> Outcome<Vec<[f64; 2]>> {
+    let (by_hand, ours) = (node::two()?, node::two()?);
+    let to = by_hand_to(&by_hand, backend)?;
+    let mut by_hand = flow(&by_hand, to)?;
+    let mut agents = Vec::new();
+    let to = by_agents_to(&ours, file, dir, backend, &mut agents)?;
+    let mut ours = flow(&ours, to)?;
+    let mut turn = || Ok([by_hand.measure(time)?, ours.measure(time)?]);
+    (0..turns).map(|_| turn()).collect()
+}
+
+fn by_hand_to([a, b]: &[Node; 2], backend: &str) -> Outcome<Ipv4Addr> {
+    let way = match backend {
+        "vxlan" => vxlan,
+        "host-gw" => host_gw,
+        _ => return Err("vxlan or host-gw".into()),
+    };
+    way(a, b)?;
+    way(b, a)?;
+    Ok(gateway(b))
+}
+
+fn by_agents_to(
+    nodes: &[Node; 2],
+    file: &Path,
+    dir: &Path,
+    backend: &str,
+    agents: &mut Vec<Agent>,
+) -> Outcome<Ipv4Addr> {
     let conf = format!(r#"{{"Network": "10.244.0.0/16", "Backend": {{"Type": "{backend}"}}}}"#);
     let flags = flags_of(&embedded(&dir.join("store.db")), &conf);
-    let mut agents = Vec::new();
-    let to = match (who, backend) {
-        ("ours", _) => {
-            for node in &nodes {
-                agents.push(Agent::start(file, node, dir, &flags)?);
-            }
-            let subnets = agents.iter_mut().map(Agent::settled).collect::<Outcome<Vec<_>>>()?;
-            subnets[1].addr()
-        }
-        ("by-hand", "vxlan") => {
-            vxlan(a, b)?;
-            vxlan(b, a)?;
-            gateway(b)
-        }
-        ("by-hand", "host-gw") => {
-            host_gw(a, b)?;
-            host_gw(b, a)?;
-            gateway(b)
-        }
-        _ => return Err("ours or by-hand; vxlan or host-gw".into()),
-    };
+    for node in nodes {
+        agents.push(Agent::start(file, node, dir, &flags)?);
+    }
+    let subnets = agents.iter_mut().map(Agent::settled).collect::<Outcome<Vec<_>>>()?;
+    Ok(subnets[1].addr())
+}
+
+fn flow(nodes: &[Node; 2], to: Ipv4Addr) -> Outcome<Flow> {
+    let [a, b] = nodes;
     // In place of the bridge that pods would be on.
     run(b, &format!("ip address add {to}/32 dev lo"))?;
     reach(a, to)?;
-    throughput(&nodes, to.into(), time)
+    Flow::start(nodes, to.into())
 }
 
 /// By hand a node's subnet follows from its number.
