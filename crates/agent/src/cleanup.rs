@@ -13,7 +13,7 @@ use serde::Serialize;
 use self::lease::Own;
 use crate::options::{Settings, StoreChoice, record};
 use crate::session::chain;
-use crate::{cni_conf, file, run, serve, subnet_env};
+use crate::{cni_conf, file, keys, run, serve, subnet_env};
 
 /// What was done, or with `--dry-run` would be; what is still there; and what could not be done.
 #[derive(Debug, Default, Serialize)]
@@ -75,7 +75,7 @@ impl Cleaner<'_> {
             self.remove(&record::path(state_dir, &self.settings.mark), file::remove);
         }
         if self.other_marks().is_empty() {
-            self.remove(&state_dir.join("wireguard.key"), file::remove);
+            self.remove(&keys::wireguard_file(state_dir), file::remove);
         }
     }
 

@@ -21,19 +21,30 @@ pub enum Error {
     Choose(#[from] kernel::Error),
 }
 
+/// Where it is kept.
+pub fn wireguard_file(state_dir: &Path) -> PathBuf {
+    state_dir.join("wireguard.key")
+}
+
 /// The private key of this node: the one that was kept, else flannel's, else a new one.
 pub fn wireguard(state_dir: &Path, flannels: &Path) -> Result<PrivateKey, Error> {
-    let path = state_dir.join("wireguard.key");
-    if let Some(key) = read(&path)? {
-        return Ok(key);
+    let key = foresee_wireguard(state_dir, flannels)?;
+    let path = wireguard_file(state_dir);
+    if !path.exists() {
+        let failed = |source| Error::Write { path: path.clone(), source };
+        file::replace_secret(&path, &format!("{}\n", key.to_base64())).map_err(failed)?;
     }
-    let key = match read(flannels)? {
-        Some(key) => key,
-        None => PrivateKey::random()?,
-    };
-    let failed = |source| Error::Write { path: path.clone(), source };
-    file::replace_secret(&path, &format!("{}\n", key.to_base64())).map_err(failed)?;
     Ok(key)
+}
+
+/// The same, and nothing is written.
+pub fn foresee_wireguard(state_dir: &Path, flannels: &Path) -> Result<PrivateKey, Error> {
+    for path in [&wireguard_file(state_dir), flannels] {
+        if let Some(key) = read(path)? {
+            return Ok(key);
+        }
+    }
+    Ok(PrivateKey::random()?)
 }
 
 fn read(path: &Path) -> Result<Option<PrivateKey>, Error> {
@@ -57,6 +68,8 @@ mod tests {
     fn a_key_is_kept_and_flannels_is_taken_over() {
         let dir = tempfile::tempdir().unwrap();
         let (state, flannels) = (dir.path().join("state"), dir.path().join("wgkey"));
+        foresee_wireguard(&state, &flannels).unwrap();
+        assert!(!state.exists(), "nothing is written");
         let first = wireguard(&state, &flannels).unwrap();
         assert!(wireguard(&state, &flannels).unwrap() == first);
         let file = state.join("wireguard.key");

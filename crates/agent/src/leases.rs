@@ -16,7 +16,7 @@ use std::sync::Arc;
 use overlay::lease::Lease;
 use store::{Error, Revision, Snapshot, Store};
 
-pub use self::acquire::{AcquireError, Held, Renewal, TIME_TO_LIVE, Want};
+pub use self::acquire::{AcquireError, Foreseen, Held, How, Renewal, TIME_TO_LIVE, Want};
 pub use self::follow::{Follow, News};
 use self::keys::Keys;
 use self::layout::Layout;

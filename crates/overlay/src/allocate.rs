@@ -37,7 +37,8 @@ pub enum Choice {
     /// The node has these; a reservation has to stay one, without an end.
     Keep { subnets: Prefixes, is_reservation: bool },
     /// Create these, after the node's own that no longer fit the configuration are removed.
-    Create { subnets: Prefixes, obsolete: Vec<Prefixes> },
+    /// `by_chance` where any other free one would do as well.
+    Create { subnets: Prefixes, obsolete: Vec<Prefixes>, by_chance: bool },
 }
 
 /// Why there is nothing to take.
@@ -71,17 +72,18 @@ pub fn choose(pools: &PerFamily<Pool>, entries: &[Entry], asker: &Asker) -> Resu
     let taken = || others.iter().chain(&kept).map(|entry| &entry.subnets);
     let wishes = obsolete.iter().map(|entry| entry.subnets).chain(asker.previous);
     let wishes: Vec<Prefixes> = wishes.collect();
-    let mut chosen = Vec::new();
+    let (mut chosen, mut by_chance) = (Vec::new(), false);
     for (family, pool) in pools.iter() {
         let of_family = |prefixes: &Prefixes| prefixes.get(family);
         let taken = Taken::new(pool, taken().filter_map(of_family));
         let wish = wishes.iter().filter_map(of_family).find(|subnet| taken.is_free(*subnet));
+        by_chance |= wish.is_none();
         let subnet = wish.or_else(|| taken.pick(mixed(asker.random, family)));
         chosen.push(subnet.ok_or(Error::Full(*pool))?);
     }
     let obsolete = obsolete.iter().map(|entry| entry.subnets).collect();
     let subnets = Prefixes::of(chosen).ok_or(Error::NoPool)?;
-    Ok(Choice::Create { subnets, obsolete })
+    Ok(Choice::Create { subnets, obsolete, by_chance })
 }
 
 fn is_of(entry: &Entry, asker: &Asker) -> bool {
@@ -178,7 +180,7 @@ mod tests {
                 let kind = if is_reservation { "reserved" } else { "keep" };
                 format!("{kind} {}", crate::lease::print_key(&subnets))
             }
-            Ok(Choice::Create { subnets, obsolete }) => {
+            Ok(Choice::Create { subnets, obsolete, .. }) => {
                 let gone = obsolete.iter().map(|old| format!(" -{}", crate::lease::print_key(old)));
                 let gone: String = gone.collect();
                 format!("create {}{gone}", crate::lease::print_key(&subnets))
@@ -271,7 +273,8 @@ mod tests {
         let start = Instant::now();
         let found = choose(&pools, &entries, &asker("192.0.2.1", None, 3)).unwrap();
         let subnets = Prefixes::of(pool.subnet(40_000)).unwrap();
-        assert_eq!(found, Choice::Create { subnets, obsolete: Vec::new() });
+        let obsolete = Vec::new();
+        assert_eq!(found, Choice::Create { subnets, obsolete, by_chance: true });
         // Quadratic would be minutes.
         assert!(start.elapsed().as_secs() < 2, "{:?}", start.elapsed());
     }

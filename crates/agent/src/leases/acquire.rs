@@ -54,6 +54,26 @@ pub enum AcquireError {
     Races,
 }
 
+/// A lease that would be a node's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Foreseen {
+    pub lease: Lease,
+    pub how: How,
+    /// Names of its leases that would be deleted.
+    pub obsolete: Vec<String>,
+}
+
+/// How a node would come to a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    /// It has it.
+    Kept,
+    /// It had its subnets before, or is given them.
+    Taken,
+    /// Any free one would do: this is an example.
+    ByChance,
+}
+
 /// What has become of a renewal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Renewal {
@@ -113,7 +133,7 @@ impl Leases {
                 let Some(entry) = self.entry(snapshot, &subnets) else { return Ok(None) };
                 (subnets, is_reservation, self.write_over(entry, want.attributes).await?)
             }
-            Choice::Create { subnets, obsolete } => {
+            Choice::Create { subnets, obsolete, .. } => {
                 for old in obsolete {
                     if let Some(entry) = self.entry(snapshot, &old) {
                         self.store.delete(&entry.key, Some(entry.revision)).await?;
@@ -216,21 +236,29 @@ impl Leases {
         }
     }
 
-    /// Which lease would be taken, and whether the node has it already. Nothing is written.
+    /// Which lease would be taken by a node that remembers this one. Nothing is written.
     pub fn preview(
         &self,
         snapshot: &Snapshot,
+        remembered: Option<Lease>,
         want: &Want<'_>,
-    ) -> Result<(Lease, bool), AcquireError> {
+    ) -> Result<Foreseen, AcquireError> {
         let keys = match &self.layout {
             Layout::Keys(keys) => keys,
             Layout::Nodes(nodes) => return nodes.preview(snapshot, want),
         };
-        let (subnets, is_kept) = match choose(keys, snapshot, want)? {
-            Choice::Keep { subnets, .. } => (subnets, true),
-            Choice::Create { subnets, .. } => (subnets, false),
+        let is_kept = |lease: &Lease| allocate::fits(want.pools, &lease.subnets);
+        let (subnets, how, obsolete) = match remembered.filter(is_kept) {
+            Some(lease) => (lease.subnets, How::Kept, Vec::new()),
+            None => match choose(keys, snapshot, want)? {
+                Choice::Keep { subnets, .. } => (subnets, How::Kept, Vec::new()),
+                Choice::Create { subnets, obsolete, by_chance } => {
+                    (subnets, if by_chance { How::ByChance } else { How::Taken }, obsolete)
+                }
+            },
         };
-        Ok((Lease { subnets, attributes: want.attributes.clone() }, is_kept))
+        let lease = Lease { subnets, attributes: want.attributes.clone() };
+        Ok(Foreseen { lease, how, obsolete: obsolete.iter().map(print_key).collect() })
     }
 
     /// The lease that an agent has written down as `text`, if it is as it was left and has an end.

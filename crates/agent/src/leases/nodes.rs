@@ -9,7 +9,7 @@ use overlay::lease::{self, Attributes, Lease};
 use store::kubernetes::{Kubernetes, Node};
 use store::{Entry, Error, Snapshot, Written};
 
-use super::acquire::{AcquireError, Held, Renewal, Want};
+use super::acquire::{AcquireError, Foreseen, Held, How, Renewal, Want};
 use super::{Leases, NodeSeen, NodeState, Seen};
 
 /// The nodes of a cluster.
@@ -73,10 +73,11 @@ impl Nodes {
         &self,
         snapshot: &Snapshot,
         want: &Want<'_>,
-    ) -> Result<(Lease, bool), AcquireError> {
+    ) -> Result<Foreseen, AcquireError> {
         let before = self.own_node(self.own_entry(snapshot)?)?;
         let (after, lease) = self.with(&before, want.attributes)?;
-        Ok((lease, before == after))
+        let how = if before == after { How::Kept } else { How::Taken };
+        Ok(Foreseen { lease, how, obsolete: Vec::new() })
     }
 
     fn own_entry<'a>(&self, snapshot: &'a Snapshot) -> Result<&'a Entry, AcquireError> {

@@ -36,13 +36,17 @@ impl Worker {
     pub(super) async fn snapshot_with_configuration(&mut self) -> Result<Snapshot, End> {
         let snapshot = self.snapshot().await?;
         let Some(told) = self.settings.net_config.clone() else { return Ok(snapshot) };
-        let seen = self.leases.understand(&snapshot);
-        let is_there = self.leases.configuration(&seen).is_ok_and(|stored| stored.is_some());
-        if is_there || self.in_force.is_some() {
+        if !self.lacks_configuration(&snapshot) || self.in_force.is_some() {
             return Ok(snapshot);
         }
         self.leases.offer_config(&told).await?;
         self.snapshot().await
+    }
+
+    /// Whether there is none, and one that we were told would be put there. One that cannot be read is there.
+    pub(super) fn lacks_configuration(&self, snapshot: &Snapshot) -> bool {
+        let stored = self.leases.configuration(&self.leases.understand(snapshot));
+        self.leases.are_chosen() && matches!(stored, Ok(None))
     }
 
     /// The stored one, else the one that was in force before.

@@ -19,7 +19,7 @@ impl Worker {
     /// Runs the command before the start, once: what it prints is told to the others.
     pub(super) async fn before_start(&mut self, conf: &NetConf) -> Result<(), End> {
         let Some(commands) = commands(conf) else { return Ok(()) };
-        if self.extension_output.is_some() {
+        if self.extension_output.is_some() || self.settings.dry_run {
             return Ok(());
         }
         let call = extension::before_start(&commands.pre_startup, &variable);
@@ -79,6 +79,11 @@ impl Worker {
         };
         self.not_added.iter().map(refused).collect()
     }
+}
+
+/// The command before the start in one line, if there is one.
+pub(super) fn line_before_start(conf: &NetConf) -> Option<String> {
+    commands(conf).map(|commands| commands.pre_startup.join(" ")).filter(|line| !line.is_empty())
 }
 
 fn commands(conf: &NetConf) -> Option<&Extension> {

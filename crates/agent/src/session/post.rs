@@ -3,7 +3,7 @@
 
 use ipam::subnet_env::SubnetEnv;
 use overlay::lease::Lease;
-use overlay::netconf::Backend;
+use overlay::netconf::{Backend, NetConf};
 
 use super::Session;
 use crate::board::{self, Kind, Part, Path, Refused, Way};
@@ -55,14 +55,20 @@ impl Worker {
         }
     }
 
+    /// What subnet.env is to say.
+    pub(super) fn env(&self, conf: &NetConf, lease: &Lease, mtu: u32) -> SubnetEnv {
+        SubnetEnv {
+            networks: conf.networks.iter().collect(),
+            subnets: lease.subnets.iter().collect(),
+            mtu,
+            ip_masq: self.settings.masquerade.is_some(),
+        }
+    }
+
     /// By subnet.env; the node is ready when it is there.
     pub(super) fn tell_plugins(&self, session: &Session) {
-        let env = SubnetEnv {
-            networks: session.conf.networks.iter().collect(),
-            subnets: session.held.lease.subnets.iter().collect(),
-            mtu: session.pod_mtu.unwrap_or(session.underlay.mtu),
-            ip_masq: self.settings.masquerade.is_some(),
-        };
+        let mtu = session.pod_mtu.unwrap_or(session.underlay.mtu);
+        let env = self.env(&session.conf, &session.held.lease, mtu);
         let shown = session.shown(&self.mark, env.mtu);
         self.subnet_env.send_replace(Some((env, shown)));
     }

@@ -117,8 +117,9 @@ impl Worker {
         }
         let failed = |why: String| End::wait(Part::Kernel, why, None);
         let flannels = self.settings.subnet_file.with_file_name("wgkey");
-        let private = keys::wireguard(&self.settings.state_dir, &flannels)
-            .map_err(|error| failed(chain(&error)))?;
+        let find = if self.settings.dry_run { keys::foresee_wireguard } else { keys::wireguard };
+        let private =
+            find(&self.settings.state_dir, &flannels).map_err(|error| failed(chain(&error)))?;
         let names = Family::ALL.map(plan::wireguard::device_name);
         let asked = self.kernel.run(move |reconciler| {
             let public = public_key(&private, &names);

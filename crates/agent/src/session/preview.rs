@@ -1,51 +1,78 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What an agent would do, told and not done.
 
-use ipnet::IpNet;
-use overlay::plan::Network;
+mod files;
 
-use super::configuration::Judged;
+use ipnet::IpNet;
+use kernel::Netlink;
+use overlay::netconf::Pool;
+use overlay::plan::Network;
+use store::Snapshot;
+
 use super::prepare::{Prepared, leases};
-use super::{End, begin};
+use super::{End, begin, extension};
+use crate::blackhole;
 use crate::board::Part;
+use crate::leases::{Foreseen, How, Want};
 use crate::rules::RulesConf;
 use crate::run::Worker;
 
 impl Worker {
-    /// Each change in a line, in the order in which they would be made; then what is in the way.
+    /// Each change in a line, in the order in which they would be made; then files, and what is in the way.
     pub async fn preview(&mut self) -> Result<Vec<String>, End> {
         let mut lines = Vec::new();
         let snapshot = self.snapshot().await?;
-        let stored = self.stored(&self.leases.understand(&snapshot));
-        let text = match (stored, self.settings.net_config.clone()) {
-            (Err(_), Some(told)) if self.leases.are_chosen() => {
+        let is_missing = self.lacks_configuration(&snapshot);
+        let text = match self.settings.net_config.clone().filter(|_| is_missing) {
+            Some(told) => {
                 let place = self.leases.config_place();
                 lines.push(format!("write the network's configuration to {place}"));
                 told
             }
-            (stored, _) => stored?,
+            None => self.stored(&self.leases.understand(&snapshot))?,
         };
         self.own = self.leases.own(&snapshot)?;
         let prepared = self.prepare(&snapshot, self.judge(text)?).await?;
-        let (lease, is_kept) = self.leases.preview(&snapshot, &self.want(&prepared))?;
-        let verb = if is_kept { "keep" } else { "take" };
-        lines.push(format!("{verb} lease {}", lease.key()));
-        let Prepared { judged: Judged { conf, chosen, .. }, seen, .. } = prepared;
+        let conf = prepared.judged.conf.clone();
+        lines.extend(extension::line_before_start(&conf).map(|line| format!("run {line}")));
+        let foreseen = self.preview_lease(&snapshot, &prepared)?;
+        lines.extend(told(&foreseen, &prepared));
+        let (changes, pod_mtu) = self.preview_kernel(&prepared, &foreseen).await?;
+        lines.extend(changes);
+        let lease = foreseen.lease;
         let networks: Vec<IpNet> = conf.networks.iter().collect();
         let subnets: Vec<IpNet> = lease.subnets.iter().collect();
-        let own = lease.key();
-        let peers = leases(&seen)
-            .filter(|(name, ..)| *name != own && Some(*name) != self.leases.identity())
-            .map(|(name, since, lease)| (name.to_owned(), (since, lease.clone())))
-            .collect();
-        let network = Network::new(conf, lease, begin::planned(&chosen), peers)
-            .map_err(|error| End::wait(Part::Config, error.to_string(), None))?;
-        lines.extend(self.preview_kernel(network).await?);
+        lines.extend(self.preview_blackholes(&networks, &subnets)?);
         lines.extend(self.preview_rules(networks, subnets));
+        lines.extend(self.preview_files(&conf, &lease, pod_mtu));
         Ok(lines)
     }
 
-    async fn preview_kernel(&self, mut network: Network) -> Result<Vec<String>, End> {
+    fn preview_lease(&self, snapshot: &Snapshot, prepared: &Prepared) -> Result<Foreseen, End> {
+        let remembered = self.remembered(snapshot).map(|held| held.lease);
+        let want = Want { random: 0, ..self.want(prepared) };
+        Ok(self.leases.preview(snapshot, remembered, &want)?)
+    }
+
+    /// Also what pods' packets may have.
+    async fn preview_kernel(
+        &self,
+        Prepared { judged, seen, .. }: &Prepared,
+        Foreseen { lease, obsolete, .. }: &Foreseen,
+    ) -> Result<(Vec<String>, u32), End> {
+        let own = lease.key();
+        let is_own = |name: &str| {
+            name == own
+                || obsolete.iter().any(|old| old == name)
+                || self.leases.identity() == Some(name)
+        };
+        let peers = leases(seen)
+            .filter(|(name, ..)| !is_own(name))
+            .map(|(name, since, lease)| (name.to_owned(), (since, lease.clone())))
+            .collect();
+        let (conf, underlay) = (judged.conf.clone(), begin::planned(&judged.chosen));
+        let mut network = Network::new(conf, lease.clone(), underlay, peers)
+            .map_err(|error| End::wait(Part::Config, error.to_string(), None))?;
         let failed = |why: String| End::wait(Part::Kernel, why, None);
         let asked = self.kernel.run(move |reconciler| (reconciler.dry_run(&mut network), network));
         let (difference, network) = asked.await.map_err(|error| failed(error.to_string()))?;
@@ -53,7 +80,18 @@ impl Worker {
         let difference = difference.map_err(|error| failed(error.to_string()))?;
         let changes = difference.changes.iter().map(ToString::to_string);
         let conflicts = difference.conflicts.iter().map(|conflict| format!("# {conflict}"));
-        Ok(changes.chain(conflicts).chain(refused).collect())
+        Ok((changes.chain(conflicts).chain(refused).collect(), network.plan().pod_mtu))
+    }
+
+    fn preview_blackholes(
+        &self,
+        networks: &[IpNet],
+        subnets: &[IpNet],
+    ) -> Result<Vec<String>, End> {
+        let wanted: &[IpNet] = if self.settings.blackhole { subnets } else { &[] };
+        Netlink::open()
+            .and_then(|nl| blackhole::preview(&nl, networks, wanted, true))
+            .map_err(|error| End::wait(Part::Kernel, error.to_string(), None))
     }
 
     fn preview_rules(&self, networks: Vec<IpNet>, subnets: Vec<IpNet>) -> Vec<String> {
@@ -67,4 +105,28 @@ impl Worker {
         });
         told.collect()
     }
+}
+
+/// Where it is not known yet which subnet that will be, another one stands for it.
+fn told(Foreseen { lease, how, obsolete }: &Foreseen, prepared: &Prepared) -> Vec<String> {
+    let key = lease.key();
+    let gone = obsolete.iter().map(|old| format!("delete lease {old}, which no longer fits"));
+    let taken = match how {
+        How::Kept => format!("keep lease {key}"),
+        How::Taken => format!("take lease {key}"),
+        How::ByChance => {
+            let pools = ranges(prepared.judged.pools.iter().map(|(_, pool)| pool));
+            format!("take a lease that is free {pools}; {key} stands for it below")
+        }
+    };
+    gone.chain([taken]).collect()
+}
+
+/// Of one family or of both.
+fn ranges<'a>(pools: impl Iterator<Item = &'a Pool>) -> String {
+    let range = |pool: &Pool| {
+        let length = pool.subnet_len();
+        format!("from {}/{length} to {}/{length}", pool.min(), pool.max())
+    };
+    pools.map(range).collect::<Vec<_>>().join(" and ")
 }

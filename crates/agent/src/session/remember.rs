@@ -50,6 +50,6 @@ pub(crate) fn lease_file(settings: &Settings) -> PathBuf {
 }
 
 /// Key and value, as they stand in the store.
-fn written(lease: &Lease) -> String {
+pub(super) fn written(lease: &Lease) -> String {
     format!("{} {}\n", lease.key(), lease.attributes.print())
 }

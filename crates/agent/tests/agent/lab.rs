@@ -6,6 +6,7 @@ mod bad_input;
 mod cleanup;
 mod commands;
 mod configuration;
+mod dry_run;
 mod etcd_faults;
 mod files;
 mod in_the_way;
