@@ -126,14 +126,11 @@ impl Leases {
         self.store.list(&self.layout.all()).await
     }
 
-    /// Puts the configuration where there is none.
-    pub async fn offer_config(&self, text: &str) -> Result<(), Error> {
-        match &self.layout {
-            Layout::Keys(keys) => {
-                self.store.create(&keys.config(), text.as_bytes(), None).await.map(drop)
-            }
-            Layout::Nodes(_) => Ok(()),
-        }
+    /// Puts the configuration where there is none; false where somebody was quicker.
+    pub async fn offer_config(&self, text: &str) -> Result<bool, Error> {
+        let Layout::Keys(keys) = &self.layout else { return Ok(false) };
+        let written = self.store.create(&keys.config(), text.as_bytes(), None).await?;
+        Ok(written.is_done())
     }
 
     /// Puts the configuration in the place of whatever is there.

@@ -39,7 +39,10 @@ impl Worker {
         if !self.lacks_configuration(&snapshot) || self.in_force.is_some() {
             return Ok(snapshot);
         }
-        self.leases.offer_config(&told).await?;
+        if self.leases.offer_config(&told).await? {
+            let place = self.leases.config_place();
+            tracing::info!(%place, configuration = %told, "the network's configuration is stored");
+        }
         self.snapshot().await
     }
 

@@ -4,13 +4,14 @@
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
-use testkit::{Wire, in_netns, run, wait_for, wait_some};
+use testkit::{Daemon, Node, Wire, in_netns, run, wait_for, wait_some};
 
 use super::program::PODWIRE;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const START: &str =
     "echo $$ >/run/lab/pid; NOTIFY_SOCKET=/run/lab/notify exec \"$@\" 2>/run/lab/log";
+const STORE: &str = "/run/lab/store.db";
 const CONF: &str = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}"#;
 
 /// Messages until one has these words.
@@ -24,6 +25,34 @@ fn wait_message(manager: &UnixDatagram, words: &str) {
     assert!(heard.is_some(), "no message says {words}");
 }
 
+/// An agent as a process; what it logs is in a file.
+fn start(node: &Node, more: &[&str]) -> Daemon {
+    let flags = node.flags();
+    let words = ["-c", START, "sh", PODWIRE, "agent", "--store-file", STORE].iter().chain(more);
+    let words: Vec<&str> = words.copied().chain(flags.iter().map(String::as_str)).collect();
+    node.ns.start("sh", &words)
+}
+
+#[track_caller]
+fn wait_logged_once(line: &str) {
+    let log = || std::fs::read_to_string("/run/lab/log").unwrap_or_default();
+    wait_for(line, PATIENCE, || log().contains(line));
+    assert_eq!(log().matches(line).count(), 1, "{line}: {}", log());
+}
+
+#[test]
+fn whoever_stores_the_configuration_says_so() {
+    in_netns(|| {
+        let node = Wire::new().node(1, true, false);
+        let conf = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "host-gw"}}"#;
+        let _agent = start(&node, &["--net-config", conf]);
+        wait_logged_once("this node is ready");
+        wait_logged_once(&format!(
+            "is stored place=the key /coreos.com/network/config configuration={conf}"
+        ));
+    });
+}
+
 #[test]
 fn an_agent_tells_what_it_does() {
     in_netns(|| {
@@ -32,18 +61,13 @@ fn an_agent_tells_what_it_does() {
         let node = wire.node(1, true, false);
         let manager = UnixDatagram::bind("/run/lab/notify").unwrap();
         manager.set_nonblocking(true).unwrap();
-        let flags = node.flags();
-        let told = ["--store-file", "/run/lab/store.db", "--cni-conf-dir", "/run/lab/net.d"];
-        let words = ["-c", START, "sh", PODWIRE, "agent"].into_iter().chain(told);
-        let words: Vec<&str> = words.chain(flags.iter().map(String::as_str)).collect();
-        let _agent = node.ns.start("sh", &words);
+        let _agent = start(&node, &["--cni-conf-dir", "/run/lab/net.d"]);
         wait_message(&manager, "STATUS=waiting for the network: config: the network has no conf");
         run(
             PODWIRE,
-            &["agent", "--store-file", told[1], "--net-config", CONF, "--replace-net-config"],
+            &["agent", "--store-file", STORE, "--net-config", CONF, "--replace-net-config"],
         );
         wait_message(&manager, "READY=1");
-        let log = || std::fs::read_to_string("/run/lab/log").unwrap();
         let lines = [
             "the agent starts version=",
             "this node is not ready: this node is not part of the network yet; config: ",
@@ -52,10 +76,7 @@ fn an_agent_tells_what_it_does() {
             "this node is ready",
             "CNI configuration written file=/run/lab/net.d/",
         ];
-        for line in lines {
-            wait_for(line, PATIENCE, || log().contains(line));
-            assert_eq!(log().matches(line).count(), 1, "{line}: {}", log());
-        }
+        lines.into_iter().for_each(wait_logged_once);
         run("kill", &[std::fs::read_to_string("/run/lab/pid").unwrap().trim()]);
         wait_message(&manager, "STOPPING=1");
     });
