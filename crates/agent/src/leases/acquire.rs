@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use overlay::allocate::{self, Asker, Choice};
 use overlay::lease::{Attributes, Lease, print_key};
 use overlay::netconf::Pool;
-use overlay::{PerFamily, Prefixes};
+use overlay::{Addresses, PerFamily, Prefixes};
 use store::{Entry, Error, Revision, Snapshot, Written};
 
 use super::Leases;
@@ -84,9 +84,12 @@ pub enum Renewal {
 
 fn choose(keys: &Keys, snapshot: &Snapshot, want: &Want<'_>) -> Result<Choice, allocate::Error> {
     let Want { pools, attributes, previous, random } = *want;
-    let taken: Vec<allocate::Entry> =
-        snapshot.entries.iter().filter_map(|entry| keys.taken(entry)).collect();
-    allocate::choose(pools, &taken, &Asker { public: attributes.public, previous, random })
+    let asker = Asker { public: attributes.public, previous, random };
+    allocate::choose(pools, &taken(keys, snapshot), &asker)
+}
+
+fn taken(keys: &Keys, snapshot: &Snapshot) -> Vec<allocate::Entry> {
+    snapshot.entries.iter().filter_map(|entry| keys.taken(entry)).collect()
 }
 
 fn overlap(one: &Prefixes, other: &Prefixes) -> bool {
@@ -113,6 +116,18 @@ impl Leases {
             snapshot = self.list().await?;
         }
         Err(AcquireError::Races)
+    }
+
+    /// Whether a node with these addresses has a lease, or could have one.
+    pub fn has_room(
+        &self,
+        snapshot: &Snapshot,
+        pools: &PerFamily<Pool>,
+        public: Addresses,
+    ) -> Result<(), AcquireError> {
+        let Layout::Keys(keys) = &self.layout else { return Ok(()) };
+        let asker = Asker { public, previous: None, random: 0 };
+        Ok(allocate::choose(pools, &taken(keys, snapshot), &asker).map(drop)?)
     }
 
     /// None where somebody was quicker.

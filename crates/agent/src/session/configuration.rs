@@ -2,14 +2,13 @@
 //! Which configuration of the network counts: the stored one; or the one before it, where what is stored cannot be
 //! had here. What runs goes on whole whatever is written there.
 
-use overlay::Addresses;
 use overlay::netconf::{Backend, NetConf, NetConfConf, Pool, unknown_keys};
-use overlay::{PerFamily, plan};
+use overlay::{Addresses, PerFamily, allocate, plan};
 use store::Snapshot;
 
 use super::{End, Session};
 use crate::board::Part;
-use crate::leases::Seen;
+use crate::leases::{Held, Seen};
 use crate::run::Worker;
 use crate::underlay::Underlay;
 
@@ -57,7 +56,10 @@ impl Worker {
         let stored = self.stored(&self.leases.understand(snapshot));
         let there = stored.as_ref().ok().cloned();
         let is_another = there != self.in_force;
-        match (stored.and_then(|text| self.judge(text)), &self.in_force) {
+        let fitting = stored
+            .and_then(|text| self.judge(text))
+            .and_then(|judged| self.has_room(snapshot, &judged).map(|()| judged));
+        match (fitting, &self.in_force) {
             (Err(wrong), Some(before)) if is_another => {
                 let judged = self.judge(before.clone())?;
                 Ok(Judged { stored: there, unfit: Some(stays(&wrong)), ..judged })
@@ -102,8 +104,25 @@ impl Worker {
         Ok(Judged { stored: Some(text.clone()), text, conf, pools, chosen, unfit: None })
     }
 
+    /// Whether this node has a subnet in such a network, or could have one.
+    fn has_room(&self, snapshot: &Snapshot, judged: &Judged) -> Result<(), End> {
+        let held = self.held.clone().or_else(|| self.remembered(snapshot));
+        let fits = |held: Held| allocate::fits(&judged.pools, &held.lease.subnets);
+        if !self.leases.are_chosen() || held.is_some_and(fits) {
+            return Ok(());
+        }
+        let public = self.public(&judged.chosen);
+        Ok(self.leases.has_room(snapshot, &judged.pools, public)?)
+    }
+
+    /// The same, for one that has only now come.
+    async fn is_fit(&self, text: String) -> Result<(), End> {
+        let judged = self.judge(text)?;
+        self.has_room(&self.leases.list().await?, &judged)
+    }
+
     /// News of the store: one that can be had begins another session, any other is told.
-    pub(super) fn hear_configuration(
+    pub(super) async fn hear_configuration(
         &self,
         session: &mut Session,
         seen: &[Seen],
@@ -112,19 +131,26 @@ impl Worker {
         session.stored = stored.as_ref().ok().cloned();
         if session.stored.as_ref() == Some(&session.conf_text) {
             session.unfit = None;
-        } else if let Err(wrong) = stored.and_then(|text| self.judge(text)) {
-            session.unfit = Some(stays(&wrong));
         } else {
-            return Err(End::now(Part::Config, "the network's configuration is another"));
+            let fit = match stored {
+                Ok(text) => self.is_fit(text).await,
+                Err(missing) => Err(missing),
+            };
+            let Err(wrong) = fit else {
+                return Err(End::now(Part::Config, "the network's configuration is another"));
+            };
+            session.unfit = Some(stays(&wrong));
         }
         self.tell_configuration(session);
         Ok(())
     }
 
-    /// What keeps the stored one from being in force may be another interface.
-    pub(super) fn try_configuration_again(&self, session: &mut Session) -> Result<(), End> {
+    /// What keeps the stored one from being in force may be another interface, or that others have all its subnets.
+    pub(super) async fn try_configuration_again(&self, session: &mut Session) -> Result<(), End> {
         match (&session.unfit, session.stored.clone()) {
-            (Some(_), Some(text)) => self.hear_configuration(session, &[Seen::Config(Some(text))]),
+            (Some(_), Some(text)) => {
+                self.hear_configuration(session, &[Seen::Config(Some(text))]).await
+            }
             _ => Ok(()),
         }
     }

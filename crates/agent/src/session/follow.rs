@@ -43,7 +43,7 @@ impl Worker {
         self.board.watched(revision, revision);
         match news {
             News::All(all) => {
-                self.hear_configuration(session, &all)?;
+                self.hear_configuration(session, &all).await?;
                 let own = all.iter().find_map(|one| session.own(one)).cloned();
                 self.look_at_own(session, own).await?;
                 self.program_all(session, all).await
@@ -51,7 +51,9 @@ impl Worker {
             News::Changes(changes) => {
                 let is_configuration = |one: &&Seen| matches!(one, Seen::Config(_));
                 if let Some(last) = changes.iter().rfind(is_configuration) {
-                    self.hear_configuration(session, std::slice::from_ref(last))?;
+                    self.hear_configuration(session, std::slice::from_ref(last)).await?;
+                } else if changes.iter().any(has_left) {
+                    self.try_configuration_again(session).await?;
                 }
                 self.change(session, changes).await
             }
@@ -153,7 +155,7 @@ impl Worker {
                 let found = self.underlay(&session.conf).map(|chosen| begin::planned(&chosen));
                 let compared = found.and_then(|found| session.compare_underlay(&found));
                 compared.inspect_err(|_| self.leases.reconnect())?;
-                self.try_configuration_again(session)
+                self.try_configuration_again(session).await
             }
             Some(Report::Rules) => {
                 self.rules.nudge();
@@ -191,6 +193,11 @@ impl Session {
         let text = format!("the way to other nodes is {}; it was {}", shown(found), shown(before));
         Err(End::now(Part::Underlay, text))
     }
+}
+
+/// Whether a subnet may be free now.
+fn has_left(seen: &Seen) -> bool {
+    matches!(seen, Seen::Node(NodeSeen { state: NodeState::Gone, .. }))
 }
 
 /// Of those that are there.

@@ -131,6 +131,12 @@ impl Worker {
         Ok(public.map(|key| Key(key.0)))
     }
 
+    /// Under which addresses others reach this node.
+    pub(super) fn public(&self, underlay: &Underlay) -> Addresses {
+        let told = self.own.overwrites.public;
+        Addresses { v4: told.v4.or(underlay.public_v4), v6: told.v6.or(underlay.public_v6) }
+    }
+
     /// What this node tells the others. A hardware address that they know of it already it keeps.
     fn attributes(
         &self,
@@ -140,9 +146,7 @@ impl Worker {
         known: Option<Attributes>,
         wireguard_key: Option<Key>,
     ) -> Result<Attributes, End> {
-        let told = self.own.overwrites.public;
-        let public =
-            Addresses { v4: told.v4.or(underlay.public_v4), v6: told.v6.or(underlay.public_v6) };
+        let public = self.public(underlay);
         let told = |seed: &str| {
             let identity = Identity {
                 seed: seed.as_bytes(),

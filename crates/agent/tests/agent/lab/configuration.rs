@@ -86,6 +86,50 @@ fn a_session_goes_on_whole_without_its_configuration() {
     });
 }
 
+/// All its subnets are others': agents that run go on with the one before until one gets free.
+#[test]
+fn a_network_without_room_is_waited_for() {
+    in_netns(|| {
+        let wire = Wire::new();
+        let server = etcd();
+        let wide = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "host-gw"}}"#;
+        server.ctl(&["put", CONFIG, wide]);
+        let node = wire.node(1, true, false);
+        let store = Store::etcd(&server, wide);
+        let agent = Agent::start(&node, &store);
+        agent.wait("it to begin", |status| status.ready);
+        let (leases, subnet) = (server.entries(SUBNETS), node.subnet_env());
+        let host_gw = |number: u8| {
+            format!(
+                r#"{{"PublicIP":"192.168.90.{number}","PublicIPv6":null,"BackendType":"host-gw"}}"#
+            )
+        };
+        for number in [1, 2, 3] {
+            let key = format!("{SUBNETS}10.6.{number}.0-24");
+            server.ctl(&["put", &key, &host_gw(100 + number)]);
+        }
+        server.ctl(&["put", CONFIG, &wide.replace("10.5.0.0/16", "10.6.0.0/22")]);
+        wait_problem(&agent, &["all 3 subnets", "10.6.1.0 to 10.6.3.0", "stays in force"]);
+        server.ctl(&["put", &format!("{SUBNETS}10.5.200.0-24"), &host_gw(200)]);
+        wait_for("a new peer to be served", PATIENCE, || {
+            node.sh("ip route show 10.5.200.0/24").contains("192.168.90.200")
+        });
+        assert!(server.entries(SUBNETS).contains(&leases[0]) && node.subnet_env() == subnet);
+        let late = wire.node(2, true, false);
+        let waiting = Agent::start(&late, &store);
+        waiting.wait("one that begins to say why it waits", |status| {
+            status.reasons.iter().any(|reason| reason.starts_with("lease: all 3 subnets"))
+        });
+        drop(waiting);
+
+        server.ctl(&["del", &format!("{SUBNETS}10.6.2.0-24")]);
+        agent.wait("the free one to be taken", |status| {
+            let lease = status.session.as_ref().map(|session| session.lease.subnets[0].to_string());
+            status.ready && lease.as_deref() == Some("10.6.2.0/24")
+        });
+    });
+}
+
 fn replace(node: &Node, store: &Store, flags: &[&str]) -> String {
     let replaced = store.and(&["--replace-net-config"]).and(flags);
     let flags = [node.flags(), replaced.0].concat();
