@@ -13,6 +13,7 @@ pub mod delegate;
 pub mod error;
 pub mod exec;
 pub mod json;
+mod near;
 pub mod plugin;
 pub mod request;
 pub mod result;
@@ -22,6 +23,7 @@ pub mod version;
 
 pub use crate::args::Args;
 pub use crate::error::{Code, Error};
+pub use crate::near::near;
 pub use crate::plugin::{Host, Plugin};
 pub use crate::request::{Attachment, Command, Request, WhileDown};
 pub use crate::result::{Cidr, CniResult, Dns, Interface, IpConfig, Route};

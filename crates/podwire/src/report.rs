@@ -120,30 +120,10 @@ fn hint(error: &Error, is_root: bool) -> Option<String> {
     let (_, missing) = said.split_once("failed to find plugin \"")?;
     let (missing, _) = missing.split_once('"')?;
     let install = "install the plugin there, or name its directory with --path";
-    Some(match near(missing, PLUGINS.iter().map(|plugin| plugin.name)) {
+    Some(match cni::near(missing, PLUGINS.iter().map(|plugin| plugin.name)) {
         Some(known) => format!("did you mean {known:?}? Otherwise {install}"),
         None => install.to_owned(),
     })
-}
-
-/// Which of these was meant, if one is nearly the same.
-pub fn near<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let (edits, known) = known.map(|known| (edits(name, known), known)).min()?;
-    (edits <= 2 && edits < known.len() / 2).then_some(known)
-}
-
-/// How many letters must be put in, taken out or replaced to make one word of the other.
-fn edits(one: &str, other: &str) -> usize {
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (at, letter) in one.bytes().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], at + 1);
-        for (column, wanted) in other.bytes().enumerate() {
-            let replaced = diagonal + usize::from(letter != wanted);
-            diagonal = row[column + 1];
-            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
-        }
-    }
-    row[other.len()]
 }
 
 /// A wrapper hides the type of what it wraps.
@@ -190,7 +170,7 @@ hint: install it
 
     #[test]
     fn a_plugin_with_a_name_nearly_right_is_named() {
-        let near = |name: &str| near(name, PLUGINS.iter().map(|plugin| plugin.name));
+        let near = |name: &str| cni::near(name, PLUGINS.iter().map(|plugin| plugin.name));
         let check = |name: &str, known: Option<&str>| assert_eq!(near(name), known, "{name}");
         check("brige", Some("bridge"));
         check("brigde", Some("bridge"));

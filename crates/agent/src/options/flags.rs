@@ -2,8 +2,6 @@
 //! The command line, in the manner of Go's flags: one dash or two, `=` or the next word, and a switch
 //! alone means true.
 
-use std::cmp::Reverse;
-
 use super::table::{Kind, Spec};
 use super::{Error, Told, Values};
 
@@ -49,22 +47,10 @@ pub fn parse(args: &[String]) -> Result<Parsed, Error> {
 /// The option of this name, or an error with the one that looks most like it.
 pub fn known(place: &str, name: &str) -> Result<&'static Spec, Error> {
     Spec::by_name(name).ok_or_else(|| {
-        let rank = |spec: &&Spec| {
-            (likeness(spec.name, name), Reverse(spec.name.len().abs_diff(name.len())))
-        };
-        let nearest = super::OPTIONS.iter().max_by_key(rank);
-        let hint = nearest.filter(|spec| likeness(spec.name, name) * 2 > name.len());
-        let hint = hint.map(|spec| format!(": did you mean {}?", spec.name)).unwrap_or_default();
+        let meant = cni::near(name, super::OPTIONS.iter().map(|spec| spec.name));
+        let hint = meant.map(|meant| format!(": did you mean {meant}?")).unwrap_or_default();
         Error::new(place, format!("there is no such option{hint}"))
     })
-}
-
-/// Letters that two names begin and end with in common.
-fn likeness(one: &str, other: &str) -> usize {
-    let same = |(a, b): &(char, char)| a == b;
-    let front = one.chars().zip(other.chars()).take_while(same).count();
-    let back = one.chars().rev().zip(other.chars().rev()).take_while(same).count();
-    (front + back).min(one.len())
 }
 
 #[cfg(test)]

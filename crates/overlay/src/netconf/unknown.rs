@@ -34,9 +34,11 @@ pub fn unknown_keys(text: &str) -> Vec<String> {
 fn unknown(object: &Map<String, Value>, within: &str, known: &[&str]) -> Vec<String> {
     let is_known = |key: &str| known.iter().any(|known| known.eq_ignore_ascii_case(key));
     let others = object.keys().filter(|key| !is_known(key));
-    let all = known.join(", ");
-    let line =
-        |key| format!("key \"{within}{key}\" is passed over: those that are known are {all}");
+    let hint = |key: &str| match cni::near(key, known.iter().copied()) {
+        Some(meant) => format!("did you mean \"{within}{meant}\"?"),
+        None => format!("those that are known are {}", known.join(", ")),
+    };
+    let line = |key: &String| format!("key \"{within}{key}\" is passed over: {}", hint(key));
     others.map(line).collect()
 }
 
@@ -45,13 +47,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_that_nobody_reads_are_told_with_those_that_are_known() {
-        let text = r#"{"network": "10.5.0.0/16", "SubnetLength": 24,
-            "Backend": {"Type": "UDP", "Prot": 4789, "PORT": 1}}"#;
-        let [one, two] = &unknown_keys(text)[..] else { panic!("{:?}", unknown_keys(text)) };
-        assert!(one.starts_with("key \"SubnetLength\" is passed over"), "{one}");
-        assert!(one.contains("SubnetLen,") && one.ends_with("Backend"), "{one}");
-        assert_eq!(two, "key \"Backend.Prot\" is passed over: those that are known are Type, Port");
+    fn keys_that_nobody_reads_are_told_with_what_was_meant() {
+        let text = r#"{"network": "10.5.0.0/16", "SubnetLegn": 24,
+            "Backend": {"Type": "UDP", "Prot": 4789, "PORT": 1, "VNI": 1}}"#;
+        let wanted = [
+            "key \"SubnetLegn\" is passed over: did you mean \"SubnetLen\"?",
+            "key \"Backend.Prot\" is passed over: did you mean \"Backend.Port\"?",
+            "key \"Backend.VNI\" is passed over: those that are known are Type, Port",
+        ];
+        assert_eq!(unknown_keys(text), wanted);
     }
 
     #[test]

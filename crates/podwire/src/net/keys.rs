@@ -6,8 +6,6 @@ use cni::runtime::NetworkList;
 use plugins::registry::PLUGINS;
 use serde_json::{Map, Value};
 
-use crate::report;
-
 /// Every key of our plugins.
 const KEYS: &str = "
     type name cniVersion cniVersions capabilities runtimeConfig args prevResult plugins delegate ipam
@@ -54,7 +52,7 @@ fn in_object(object: &Map<String, Value>, tell: &mut impl FnMut(&str, &str)) {
             if !FREE.into_iter().any(is) {
                 in_value(value, tell);
             }
-        } else if let Some(meant) = report::near(key, KEYS.split_whitespace()) {
+        } else if let Some(meant) = cni::near(key, KEYS.split_whitespace()) {
             tell(key, meant);
         }
     }
