@@ -10,8 +10,8 @@ use std::convert::Infallible;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use agent::options;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use agent::options::{self, Kind};
+use clap::{Arg, ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 pub use self::net::{Attach, Collect, Convert, NetCommand, NetStatus};
@@ -91,6 +91,23 @@ fn take_output(args: &mut Vec<String>) -> Result<Option<Format>, options::Error>
         output = Some(format);
     }
     Ok(output)
+}
+
+/// The whole command line with the agent's options, which a table of its own has and clap does not read.
+pub fn with_options_of_agent() -> clap::Command {
+    let options = options::OPTIONS.iter().map(|spec| {
+        let takes = match spec.kind {
+            Kind::Switch => ArgAction::SetTrue,
+            _ => ArgAction::Append,
+        };
+        Arg::new(spec.name).long(spec.name).help(spec.about).action(takes)
+    });
+    ["agent", "cleanup"].into_iter().fold(Cli::command(), |whole, name| {
+        whole.mut_subcommand(name, |command| {
+            let about = command.get_about().cloned().unwrap_or_default();
+            clap::Command::new(name).about(about).args(options.clone())
+        })
+    })
 }
 
 /// What to do.
@@ -218,13 +235,12 @@ fn plugin_path(text: &str) -> Result<String, Infallible> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
     fn definition_is_sound() {
         Cli::command().debug_assert();
+        with_options_of_agent().debug_assert();
     }
 
     #[test]

@@ -20,7 +20,6 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::CommandFactory;
 
 use crate::cli::{Cli, Command};
 use crate::output::Format;
@@ -66,7 +65,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
 
 fn completions(shell: clap_complete::Shell) -> Result<()> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "podwire", &mut script);
+    clap_complete::generate(shell, &mut cli::with_options_of_agent(), "podwire", &mut script);
     output::print(&String::from_utf8_lossy(&script))
 }
 

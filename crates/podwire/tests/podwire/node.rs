@@ -225,6 +225,34 @@ fn the_agents_command_line_is_one_of_ours() {
     }
 }
 
+/// As bash itself completes a line, whose last word is not done.
+fn completed(line: &str) -> String {
+    let script = "source /dev/stdin; COMP_WORDS=($1); COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+        _podwire podwire \"${COMP_WORDS[-1]}\" \"${COMP_WORDS[-2]}\"; echo ${COMPREPLY[@]}";
+    let sourced = format!("{PODWIRE} completions bash | bash -c '{script}' bash '{line}'");
+    testkit::run("bash", &["-c", &sourced])
+}
+
+#[test]
+fn a_shell_completes_every_option() {
+    for (line, wanted) in [
+        ("podwire agent --etcd-e", "--etcd-endpoints"),
+        ("podwire cleanup --mar", "--mark"),
+        ("podwire status --run", "--run-dir"),
+        ("podwire peers --pr", "--problems"),
+        ("podwire demo --ba", "--backend"),
+    ] {
+        assert_eq!(completed(line).trim(), wanted, "{line}");
+    }
+    let all = completed("podwire agent --");
+    let help = ok(&["agent", "--help"]);
+    let names = help.lines().filter_map(|line| line.strip_prefix("  --")?.split(' ').next());
+    let missing: Vec<&str> = names
+        .filter(|name| !all.split_whitespace().any(|one| one == format!("--{name}")))
+        .collect();
+    assert_eq!(missing, [""; 0], "{all}");
+}
+
 #[test]
 fn cleanup_tells_programs_what_it_does() {
     in_netns(|| {
