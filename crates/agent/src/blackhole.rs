@@ -12,6 +12,9 @@ use kernel::Netlink;
 use kernel::route::{self, KIND_BLACKHOLE, PROTOCOL_BOOT, Route, RouteFilter, TABLE_MAIN};
 use overlay::difference::{PROTOCOL, default_metric};
 
+/// The worst there is.
+pub const METRIC: u32 = u32::MAX;
+
 /// What is done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Change {
@@ -62,18 +65,28 @@ pub fn preview(
     Ok(changes.iter().map(ToString::to_string).collect())
 }
 
+/// Those that an agent has made, whichever that was: nothing else tells.
+pub fn of_agents(nl: &Netlink) -> kernel::Result<Vec<IpNet>> {
+    let found = found(nl)?;
+    Ok(found.iter().filter(|route| is_ours(route)).map(|route| route.dst).collect())
+}
+
+fn found(nl: &Netlink) -> kernel::Result<Vec<Route>> {
+    let filter = RouteFilter {
+        table: Some(TABLE_MAIN),
+        kind: Some(KIND_BLACKHOLE),
+        ..RouteFilter::default()
+    };
+    route::list(nl, filter)
+}
+
 fn found_difference(
     nl: &Netlink,
     networks: &[IpNet],
     subnets: &[IpNet],
     takes_over: bool,
 ) -> kernel::Result<Vec<Change>> {
-    let filter = RouteFilter {
-        table: Some(TABLE_MAIN),
-        kind: Some(KIND_BLACKHOLE),
-        ..RouteFilter::default()
-    };
-    Ok(difference(&route::list(nl, filter)?, networks, subnets, takes_over))
+    Ok(difference(&found(nl)?, networks, subnets, takes_over))
 }
 
 /// Whether a route is one of these, and a change of it a reason to call [`settle`].
@@ -85,7 +98,7 @@ fn ours(subnet: IpNet) -> Route {
     Route {
         kind: KIND_BLACKHOLE,
         protocol: PROTOCOL,
-        priority: Some(u32::MAX),
+        priority: Some(METRIC),
         ..Route::new(subnet.trunc())
     }
 }
@@ -97,7 +110,7 @@ fn difference(
     takes_over: bool,
 ) -> Vec<Change> {
     let is_within = |route: &Route| networks.iter().any(|network| network.contains(&route.dst));
-    let is_right = |route: &Route| route.priority == Some(u32::MAX);
+    let is_right = |route: &Route| route.priority == Some(METRIC);
     let is_wanted =
         |route: &Route| is_right(route) && subnets.iter().any(|one| one.trunc() == route.dst);
     let is_stale = |route: &&Route| {

@@ -96,7 +96,7 @@ impl Cleaner<'_> {
     }
 
     /// Of agents that keep their things in the same directory.
-    fn other_marks(&self) -> Vec<String> {
+    pub(super) fn other_marks(&self) -> Vec<String> {
         let Ok(entries) = self.settings.state_dir.read_dir() else { return Vec::new() };
         let mark = |path: &Path| {
             let is_record = path.extension().is_some_and(|one| one == record::EXTENSION);

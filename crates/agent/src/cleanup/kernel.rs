@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What an agent has made in the kernel.
 
+use ipnet::IpNet;
 use kernel::Netlink;
 use overlay::difference::PROTOCOL;
 
 use super::Cleaner;
 use super::lease::Own;
+use crate::options::Settings;
 use crate::reconcile::{Options, Reconciler, Secrets};
 use crate::rules::Rules;
 use crate::{blackhole, bridge, run};
@@ -41,7 +43,26 @@ impl Cleaner<'_> {
                 self.cleaned.failed.push(failed);
             }
         }
+        self.tell_of_blackholes(&nl, own)?;
         self.tell_of_bridge(own)
+    }
+
+    /// Those that neither this agent nor another of the same directory has written down may be of either, or of an
+    /// agent that keeps its things elsewhere.
+    fn tell_of_blackholes(&mut self, nl: &Netlink, own: &Own) -> Result<(), run::Error> {
+        let mut known = own.networks();
+        for mark in self.other_marks() {
+            let others = Settings { mark, ..self.settings.clone() };
+            known.extend(Own::read(&others).subnets);
+        }
+        let is_known = |dst: &IpNet| known.iter().any(|network| network.contains(dst));
+        for dst in blackhole::of_agents(nl)?.iter().filter(|dst| !is_known(dst)) {
+            self.cleaned.left.push(format!(
+                "blackhole {dst}, of which nothing tells whether it is this agent's: ip route delete blackhole {dst} metric {}",
+                blackhole::METRIC
+            ));
+        }
+        Ok(())
     }
 
     /// Nothing on it tells who made it.

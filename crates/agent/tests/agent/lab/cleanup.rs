@@ -112,6 +112,33 @@ fn host_gw_beside_host_gw() {
     });
 }
 
+/// Nothing on a blackhole tells which agent has made it; what is not written down is told of.
+#[test]
+fn blackholes_that_nobody_has_written_down_are_told_of() {
+    in_netns(|| {
+        let node = Wire::new().node(1, true, false);
+        let conf = |network: &str| {
+            format!(r#"{{"Network": "{network}", "Backend": {{"Type": "host-gw"}}}}"#)
+        };
+        let (flags, blue) =
+            (flags("podwire", &conf("10.5.0.0/16")), flags("blue", &conf("10.50.0.0/16")));
+        leave_traces(&node, &flags);
+        leave_traces(&node, &blue);
+        node.sh("rm /run/lab/state/podwire.lease /run/lab/podwire/subnet.env");
+        let blackholes = || node.sh("ip route show type blackhole proto 112");
+        let before = blackholes();
+        let left = clean(&node, &flags, &[]).left;
+        assert_eq!(blackholes(), before);
+        let told: Vec<&String> = left.iter().filter(|line| line.contains("blackhole")).collect();
+        let [told] = told[..] else { panic!("{left:#?}") };
+        assert!(told.starts_with("blackhole 10.5."), "the other agent's is known: {told}");
+        node.sh(told.split_once(": ").unwrap().1);
+        assert_eq!(blackholes().lines().count(), 1, "{}", blackholes());
+        clean(&node, &blue, &[]);
+        assert_eq!(blackholes(), "");
+    });
+}
+
 /// It has the address of a subnet that the node had, and the plugin refuses every pod.
 #[test]
 fn a_bridge_of_another_subnet_is_told_of() {
