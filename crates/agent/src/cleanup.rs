@@ -95,17 +95,9 @@ impl Cleaner<'_> {
         }
     }
 
-    /// Of agents that keep their things in the same directory.
     pub(super) fn other_marks(&self) -> Vec<String> {
-        let Ok(entries) = self.settings.state_dir.read_dir() else { return Vec::new() };
-        let mark = |path: &Path| {
-            let is_record = path.extension().is_some_and(|one| one == record::EXTENSION);
-            path.file_stem().filter(|_| is_record)?.to_str().map(str::to_owned)
-        };
-        let marks = entries.flatten().filter_map(|entry| mark(&entry.path()));
-        let mut others: Vec<String> = marks.filter(|mark| *mark != self.settings.mark).collect();
-        others.sort_unstable();
-        others
+        let Settings { state_dir, mark, .. } = self.settings;
+        record::marks(state_dir).into_iter().filter(|other| other != mark).collect()
     }
 
     fn remove<E: std::error::Error>(

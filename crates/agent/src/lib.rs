@@ -12,6 +12,7 @@ mod journal;
 mod kept;
 mod keys;
 pub mod leases;
+pub mod mark;
 pub mod multicast;
 pub mod net_config;
 pub mod notify;

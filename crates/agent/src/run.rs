@@ -29,7 +29,7 @@ use crate::path::{self, Pace, Verdict};
 use crate::reconcile::{KernelThread, Options, Outcome, Reconciler, Report, Secrets, StartError};
 use crate::rules::Keeper;
 use crate::session::{End, Next, chain};
-use crate::{file, journal, net_config, serve, subnet_env};
+use crate::{file, journal, mark, net_config, serve, subnet_env};
 
 /// Under which the embedded store has the network.
 const PREFIX: &str = "/coreos.com/network";
@@ -47,6 +47,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 pub enum Error {
     #[error(transparent)]
     Kernel(#[from] StartError),
+    #[error(transparent)]
+    Mark(#[from] mark::Error),
     #[error("listen to nf_tables")]
     Rules(#[from] kernel::Error),
     #[error("option net-config")]
@@ -92,6 +94,7 @@ pub(crate) struct Worker {
 
 /// Works until it is dropped, or cannot begin. What it has made in the kernel stays.
 pub async fn run(settings: Settings, board: Board) -> Result<Infallible, Error> {
+    mark::check(&settings)?;
     let listener = settings.health.map(|(ip, port)| serve::listen(ip, port)).transpose()?;
     let socket = serve::Socket::create(&settings.run_dir)?;
     record(&settings);
@@ -141,6 +144,7 @@ fn record(settings: &Settings) {
 /// What an agent with these settings would do now, a line each; those after a `#` are in its way. Nothing is
 /// changed.
 pub async fn dry_run(settings: Settings, board: Board) -> Result<Vec<String>, DryError> {
+    mark::check(&settings).map_err(Error::from)?;
     let (subnet_env, _) = watch::channel(None);
     let ways = Ways { paths: None, heard: unbounded_channel().1, multicast: None, subnet_env };
     let mut worker = Worker::start(settings, board, ways).await?;

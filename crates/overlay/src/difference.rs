@@ -19,7 +19,7 @@ pub use self::change::{Change, Conflict, DeviceChange};
 use self::devices::Devices;
 pub use self::found::{
     Found, FoundDevice, FoundKind, FoundNexthop, FoundPeer, FoundRoute, Gateway, NEXTHOPS,
-    PROTOCOL, Scope, default_metric,
+    PROTOCOL, Scope, default_metric, share_nexthops,
 };
 use crate::plan::{Device, Part, Wanted, WireguardPeer};
 

@@ -32,6 +32,19 @@ pub fn path(state_dir: &Path, mark: &str) -> PathBuf {
     state_dir.join(format!("{mark}.{EXTENSION}"))
 }
 
+/// The marks of all agents that keep their things there, in order.
+pub fn marks(state_dir: &Path) -> Vec<String> {
+    let Ok(entries) = state_dir.read_dir() else { return Vec::new() };
+    let mark = |path: &Path| {
+        let is_record = path.extension().is_some_and(|one| one == EXTENSION);
+        path.file_stem().filter(|_| is_record)?.to_str().map(str::to_owned)
+    };
+    let mut marks: Vec<String> =
+        entries.flatten().filter_map(|entry| mark(&entry.path())).collect();
+    marks.sort_unstable();
+    marks
+}
+
 /// The text of the file.
 pub(super) fn print(values: &Values, store: &str) -> String {
     let mut text = String::from("# What podwire agent was told, for podwire cleanup.\n");

@@ -232,6 +232,11 @@ impl Scope {
     }
 }
 
+/// Whether agents with these marks would take each other's next hops for their own.
+pub fn share_nexthops(one: &str, other: &str) -> bool {
+    nexthops_of(one) == nexthops_of(other)
+}
+
 /// The share of an agent: what it finds there and does not want, it removes.
 fn nexthops_of(mark: &str) -> RangeInclusive<u32> {
     let [share, ..] = Sha256::digest(mark).0;

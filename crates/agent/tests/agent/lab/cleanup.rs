@@ -112,6 +112,35 @@ fn host_gw_beside_host_gw() {
     });
 }
 
+/// Numbers of next hops follow from the mark, and of 256 marks two have the same.
+#[test]
+fn marks_with_the_same_next_hops_are_refused() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        let node = Wire::new().node(1, true, false);
+        let conf = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}"#;
+        leave_traces(&node, &flags("podwire", conf));
+        let before = shown(&node);
+        let refused = |flags: &[String]| {
+            let settings = settings(Command::Agent, flags, &[]);
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let run = || {
+                let board = agent::board::Board::new("node-1", "embedded");
+                runtime.unwrap().block_on(agent::run::run(settings, board))
+            };
+            let Err(error) = Netns::open(node.ns.path()).unwrap().enter(run).unwrap();
+            error.to_string()
+        };
+        let other = flags("net-30", conf);
+        let why = refused(&other);
+        assert!(why.contains("\"net-30\"") && why.contains("\"podwire\""), "{why}");
+        assert!(why.contains("--mark"), "{why}");
+        let elsewhere = other.iter().map(|word| word.replace("/run/lab/state", "/run/lab/other"));
+        assert_eq!(refused(&elsewhere.collect::<Vec<_>>()), why, "its device tells");
+        assert_eq!(shown(&node), before);
+    });
+}
+
 /// Nothing on a blackhole tells which agent has made it; what is not written down is told of.
 #[test]
 fn blackholes_that_nobody_has_written_down_are_told_of() {
