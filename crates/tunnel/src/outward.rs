@@ -48,8 +48,7 @@ impl Outward {
             let is_drained = batch.read(&self.queue)?;
             if !batch.packets.is_empty() {
                 let mut round = Counts::default();
-                let peers = self.peers.current();
-                let told = batch.sort(&peers, &mut outbox, &mut round);
+                let told = batch.sort(&self.peers.read(), &mut outbox, &mut round);
                 self.send(&outbox, &batch.bytes, &mut round);
                 self.tell(&batch.bytes, &told, &mut limit);
                 self.counts.add(&round);

@@ -2,6 +2,7 @@
 //! Which node has an address: the longest prefix that holds it.
 
 use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
@@ -15,38 +16,34 @@ pub struct Peer {
     pub via: SocketAddr,
 }
 
-/// All peers. It does not change: it is replaced.
+/// All peers.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     v4: Family,
     v6: Family,
 }
 
-/// A table for each length of prefixes, the longest first, sorted. Nodes of a network mostly have prefixes of
-/// one length.
+/// A table for each length of prefixes, the longest first. Nodes of a network mostly have prefixes of one length.
 #[derive(Debug, Default)]
 struct Family(Vec<Length>);
 
 #[derive(Debug)]
 struct Length {
     mask: u128,
-    entries: Vec<(u128, SocketAddr)>,
+    entries: HashMap<u128, SocketAddr>,
 }
 
 impl Peers {
-    /// Of two with the same prefix the later counts.
-    pub(crate) fn new(peers: &[Peer]) -> Peers {
-        let mut table = Peers::default();
-        for peer in peers {
-            let (family, bits) = match peer.prefix {
-                IpNet::V4(_) => (&mut table.v4, 32),
-                IpNet::V6(_) => (&mut table.v6, 128),
-            };
-            family.add(mask(peer.prefix.prefix_len(), bits), peer);
-        }
-        table.v4.sort();
-        table.v6.sort();
-        table
+    /// One that is there with the same prefix is replaced.
+    pub(crate) fn set(&mut self, peer: &Peer) {
+        let (family, mask) = self.place(peer.prefix);
+        family.set(mask, number(peer.prefix.addr()) & mask, peer.via);
+    }
+
+    /// One that is not there is gone already.
+    pub(crate) fn remove(&mut self, prefix: IpNet) {
+        let (family, mask) = self.place(prefix);
+        family.remove(mask, number(prefix.addr()) & mask);
     }
 
     /// The node that takes packets for this address.
@@ -56,32 +53,50 @@ impl Peers {
             IpAddr::V6(_) => self.v6.via(number(address)),
         }
     }
+
+    fn place(&mut self, prefix: IpNet) -> (&mut Family, u128) {
+        let (family, bits) = match prefix {
+            IpNet::V4(_) => (&mut self.v4, 32),
+            IpNet::V6(_) => (&mut self.v6, 128),
+        };
+        (family, mask(prefix.prefix_len(), bits))
+    }
+}
+
+impl<'a> FromIterator<&'a Peer> for Peers {
+    /// Of two with the same prefix the later counts.
+    fn from_iter<I: IntoIterator<Item = &'a Peer>>(peers: I) -> Peers {
+        let mut table = Peers::default();
+        for peer in peers {
+            table.set(peer);
+        }
+        table
+    }
 }
 
 impl Family {
-    fn add(&mut self, mask: u128, peer: &Peer) {
-        let entry = (number(peer.prefix.addr()) & mask, peer.via);
-        match self.0.iter_mut().find(|length| length.mask == mask) {
-            Some(length) => length.entries.push(entry),
-            None => self.0.push(Length { mask, entries: vec![entry] }),
-        }
+    fn set(&mut self, mask: u128, prefix: u128, via: SocketAddr) {
+        let at = self.find(mask).unwrap_or_else(|at| {
+            self.0.insert(at, Length { mask, entries: HashMap::new() });
+            at
+        });
+        self.0[at].entries.insert(prefix, via);
     }
 
-    fn sort(&mut self) {
-        self.0.sort_by_key(|length| Reverse(length.mask));
-        for Length { entries, .. } in &mut self.0 {
-            // Later ones first, and of each number only the first stays.
-            entries.reverse();
-            entries.sort_by_key(|(number, _)| *number);
-            entries.dedup_by_key(|(number, _)| *number);
+    fn remove(&mut self, mask: u128, prefix: u128) {
+        let Ok(at) = self.find(mask) else { return };
+        self.0[at].entries.remove(&prefix);
+        if self.0[at].entries.is_empty() {
+            self.0.remove(at);
         }
     }
 
     fn via(&self, address: u128) -> Option<SocketAddr> {
-        self.0.iter().find_map(|Length { mask, entries }| {
-            let at = entries.binary_search_by_key(&(address & mask), |(number, _)| *number).ok()?;
-            Some(entries[at].1)
-        })
+        self.0.iter().find_map(|length| length.entries.get(&(address & length.mask)).copied())
+    }
+
+    fn find(&self, mask: u128) -> Result<usize, usize> {
+        self.0.binary_search_by_key(&Reverse(mask), |length| Reverse(length.mask))
     }
 }
 
@@ -101,9 +116,15 @@ fn mask(len: u8, bits: u32) -> u128 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use proptest::prelude::*;
 
     use super::*;
+
+    fn table(peers: &[Peer]) -> Peers {
+        peers.iter().collect()
+    }
 
     fn peer(prefix: &str, port: u16) -> Peer {
         let via = SocketAddr::from(([192, 0, 2, 1], port));
@@ -112,7 +133,7 @@ mod tests {
 
     #[test]
     fn longest_prefix_wins() {
-        let peers = Peers::new(&[
+        let peers = table(&[
             peer("10.244.0.0/16", 1),
             peer("10.244.2.0/24", 2),
             peer("10.244.2.7/32", 3),
@@ -134,26 +155,36 @@ mod tests {
         check("10.245.0.1", None);
         check("fd45::1", None);
         check("::10.244.2.1", None);
-        assert_eq!(Peers::new(&[peer("::/0", 8)]).via([10, 0, 0, 1].into()), None);
-        let all = Peers::new(&[peer("0.0.0.0/0", 9)]);
+        assert_eq!(table(&[peer("::/0", 8)]).via([10, 0, 0, 1].into()), None);
+        let all = table(&[peer("0.0.0.0/0", 9)]);
         assert_eq!(all.via([10, 0, 0, 1].into()).map(|via| via.port()), Some(9));
     }
 
     proptest! {
+        /// However it came to be: some peers are set again, some removed.
         #[test]
         fn table_is_the_plain_search(
-            prefixes in prop::collection::vec((any::<u16>(), 16..=32_u8), 0..60),
-            address: u16,
+            steps in prop::collection::vec((0..16_u16, 24..=32_u8, any::<bool>()), 0..60),
+            address in 0..16_u16,
         ) {
-            let peers: Vec<Peer> = prefixes.iter().zip(1..).map(|(&(low, len), port)| {
-                let [c, d] = low.to_be_bytes();
-                peer(&format!("10.1.{c}.{d}/{len}"), port)
-            }).collect();
-            let [c, d] = address.to_be_bytes();
-            let address = IpAddr::from([10, 1, c, d]);
-            let holding = peers.iter().filter(|peer| peer.prefix.contains(&address));
+            let mut table = Peers::default();
+            let mut plain: Vec<Peer> = Vec::new();
+            for (&(low, len, is_set), port) in steps.iter().zip(1..) {
+                let one = peer(&format!("10.1.{}.{}/{len}", low >> 2, low & 3), port);
+                plain.retain(|other| other.prefix.trunc() != one.prefix.trunc());
+                if is_set {
+                    plain.push(one);
+                    table.set(&one);
+                } else {
+                    table.remove(one.prefix);
+                }
+            }
+            let address = IpAddr::from([10, 1, (address >> 2) as u8, (address & 3) as u8]);
+            let holding = plain.iter().filter(|peer| peer.prefix.contains(&address));
             let expected = holding.max_by_key(|peer| peer.prefix.prefix_len()).map(|peer| peer.via);
-            prop_assert_eq!(Peers::new(&peers).via(address), expected);
+            prop_assert_eq!(table.via(address), expected);
+            let lengths: BTreeSet<u8> = plain.iter().map(|peer| peer.prefix.prefix_len()).collect();
+            prop_assert_eq!(table.v4.0.len(), lengths.len());
         }
     }
 }

@@ -3,9 +3,10 @@
 
 use std::io::{self, PipeReader, PipeWriter};
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::{self, JoinHandle};
 
+use ipnet::IpNet;
 use kernel::datagram::Socket;
 use kernel::packet::IcmpSender;
 use kernel::tun::{self, NewTun};
@@ -105,9 +106,32 @@ impl Tunnel {
     /// reach, because their address is of the other family, are left out and returned.
     #[must_use = "those returned are not reached"]
     pub fn set_peers(&self, peers: &[Peer]) -> Vec<Peer> {
-        let is_reached = |peer: &Peer| peer.via.is_ipv4() == self.listen.is_ipv4();
-        let (good, bad): (Vec<Peer>, Vec<Peer>) = peers.iter().copied().partition(is_reached);
-        self.peers.replace(Peers::new(&good));
+        let (good, bad): (Vec<&Peer>, Vec<&Peer>) =
+            peers.iter().partition(|peer| self.is_reached(peer));
+        let new = good.into_iter().collect();
+        let before = std::mem::replace(&mut *self.peers.write(), new);
+        // A large table takes its time to go, and nobody need wait for that.
+        drop(before);
+        bad.into_iter().copied().collect()
+    }
+
+    /// Removes those with these prefixes, and adds or replaces the others; it costs the same however many
+    /// more there are. What the socket cannot reach is as in [`Tunnel::set_peers`].
+    #[must_use = "those returned are not reached"]
+    pub fn change_peers(&self, gone: &[IpNet], set: &[Peer]) -> Vec<Peer> {
+        let mut bad = Vec::new();
+        let mut peers = self.peers.write();
+        for prefix in gone {
+            peers.remove(*prefix);
+        }
+        for peer in set {
+            if self.is_reached(peer) {
+                peers.set(peer);
+            } else {
+                peers.remove(peer.prefix);
+                bad.push(*peer);
+            }
+        }
         bad
     }
 
@@ -128,6 +152,10 @@ impl Tunnel {
     /// Ends the threads and removes the interface, as dropping it does.
     pub fn stop(self) {
         drop(self);
+    }
+
+    fn is_reached(&self, peer: &Peer) -> bool {
+        peer.via.is_ipv4() == self.listen.is_ipv4()
     }
 
     fn new_counts(&mut self) -> Arc<Shared> {
@@ -162,22 +190,17 @@ impl Drop for Tunnel {
 /// What a thread does until it is told to stop.
 type Work = Box<dyn FnOnce(&PipeReader) -> io::Result<()> + Send>;
 
-/// The peers, to be replaced while they are in use.
+/// The peers, which change while they are in use.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct PeersInUse(Arc<RwLock<Arc<Peers>>>);
+pub(crate) struct PeersInUse(Arc<RwLock<Peers>>);
 
 impl PeersInUse {
-    /// Those of now, for one round.
-    pub(crate) fn current(&self) -> Arc<Peers> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    /// To be held for one round at most: who changes them waits.
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, Peers> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn replace(&self, peers: Peers) {
-        let before = {
-            let mut current = self.0.write().unwrap_or_else(PoisonError::into_inner);
-            std::mem::replace(&mut *current, Arc::new(peers))
-        };
-        // A large table takes its time to go, and nobody need wait for that.
-        drop(before);
+    fn write(&self) -> RwLockWriteGuard<'_, Peers> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The udp backend's program: who carries the packets of the TUN device.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddrV4;
 
-use ipnet::Ipv4Net;
+use ipnet::{IpNet, Ipv4Net};
 use kernel::{IfIndex, IfName};
 use overlay::netconf::Backend;
 use overlay::plan::Network;
@@ -16,8 +16,6 @@ pub(super) struct Carrier {
     tunnel: Tunnel,
     listen: SocketAddrV4,
     index: IfIndex,
-    /// What it was told last.
-    peers: BTreeMap<Ipv4Net, SocketAddrV4>,
 }
 
 /// Where packets of other nodes are expected; none for other backends.
@@ -36,7 +34,7 @@ impl Carrier {
     ) -> Result<Self, String> {
         let config = Config { device, listen: listen.into(), queues };
         let tunnel = Tunnel::start(&config).map_err(|error| chain(&error))?;
-        Ok(Self { tunnel, listen, index: index_of()?, peers: BTreeMap::new() })
+        Ok(Self { tunnel, listen, index: index_of()? })
     }
 
     /// Whether it carries this device's packets, from where it should.
@@ -48,23 +46,34 @@ impl Carrier {
         self.index
     }
 
-    /// Tells it where packets go, if that is anything new.
-    pub(super) fn tell(&mut self, peers: &BTreeMap<Ipv4Net, SocketAddrV4>) {
-        if self.peers == *peers {
-            return;
-        }
-        let list: Vec<Peer> = peers
-            .iter()
-            .map(|(subnet, via)| Peer { prefix: (*subnet).into(), via: (*via).into() })
-            .collect();
-        let left_out = self.tunnel.set_peers(&list);
+    /// Tells it where all packets go.
+    pub(super) fn tell(&self, wanted: &BTreeMap<Ipv4Net, SocketAddrV4>) {
+        let peers: Vec<Peer> = wanted.iter().map(peer).collect();
+        let left_out = self.tunnel.set_peers(&peers);
         debug_assert!(left_out.is_empty(), "all are of IPv4");
-        self.peers.clone_from(peers);
+    }
+
+    /// Tells it where packets for these subnets go now.
+    pub(super) fn tell_of(
+        &self,
+        subnets: &BTreeSet<Ipv4Net>,
+        wanted: &BTreeMap<Ipv4Net, SocketAddrV4>,
+    ) {
+        let set: Vec<Peer> =
+            subnets.iter().filter_map(|subnet| wanted.get_key_value(subnet)).map(peer).collect();
+        let is_gone = |subnet: &&Ipv4Net| !wanted.contains_key(subnet);
+        let gone: Vec<IpNet> = subnets.iter().filter(is_gone).map(|net| (*net).into()).collect();
+        let left_out = self.tunnel.change_peers(&gone, &set);
+        debug_assert!(left_out.is_empty(), "all are of IPv4");
     }
 
     pub(super) fn counts(&self) -> Counts {
         self.tunnel.counts()
     }
+}
+
+fn peer((subnet, via): (&Ipv4Net, &SocketAddrV4)) -> Peer {
+    Peer { prefix: (*subnet).into(), via: (*via).into() }
 }
 
 /// An error with its causes in one line.

@@ -161,7 +161,7 @@ impl Reconciler {
         if let Err(error) = learnt {
             outcome.fail("look up which peers are on a link", error);
         }
-        let mut planned = Vec::new();
+        let (mut planned, mut carried) = (Vec::new(), BTreeSet::new());
         // A part assumes that all else is as it should be.
         let mut is_whole = !self.is_settled || self.conflicts.iter().any(Conflict::is_device);
         for update in updates {
@@ -171,6 +171,7 @@ impl Reconciler {
                 Update::Whole => is_whole = true,
                 Update::Part(_) if is_whole => {}
                 Update::Part(part) => {
+                    carried.extend(part.before.udp.keys().chain(part.after.udp.keys()));
                     wanting.scope.nexthops_from = self.numbers.next();
                     let devices = &wanting.network.plan().wanted.devices;
                     let numbers = self.numbers.by_gateway();
@@ -183,7 +184,13 @@ impl Reconciler {
         }
         if is_whole {
             self.settle(&mut wanting, &mut outcome);
-        } else if self.apply(&wanting, planned, &mut outcome) {
+            return self.finish(wanting, outcome);
+        }
+        let is_contested = self.apply(planned, Some(&wanting.network), &mut outcome);
+        if let Some(carrier) = &self.carrier {
+            carrier.tell_of(&carried, &wanting.network.plan().wanted.udp);
+        }
+        if is_contested {
             self.settle_contested(&mut wanting, &mut outcome);
         }
         self.finish(wanting, outcome)
@@ -208,7 +215,7 @@ impl Reconciler {
         match self.everything() {
             Ok(changes) => {
                 let planned = self.plan(changes, |_| true);
-                self.apply_with(planned, None, &mut outcome);
+                self.apply(planned, None, &mut outcome);
             }
             Err(error) => outcome.fail("read what is there", error),
         }
@@ -289,7 +296,11 @@ impl Reconciler {
         wanting.take_devices(&outcome.conflicts);
         let seen = seen_routes(&reading.found);
         let planned = self.plan(changes, |dst| seen.contains(dst));
-        self.apply(wanting, planned, outcome)
+        let is_contested = self.apply(planned, Some(&wanting.network), outcome);
+        if let Some(carrier) = &self.carrier {
+            carrier.tell(&wanting.network.plan().wanted.udp);
+        }
+        is_contested
     }
 
     fn read(
@@ -321,15 +332,7 @@ impl Reconciler {
     }
 
     /// Whether a route of others was in the way of one of ours.
-    fn apply(&mut self, wanting: &Wanting, planned: Vec<Planned>, outcome: &mut Outcome) -> bool {
-        let is_contested = self.apply_with(planned, Some(&wanting.network), outcome);
-        if let Some(carrier) = &mut self.carrier {
-            carrier.tell(&wanting.network.plan().wanted.udp);
-        }
-        is_contested
-    }
-
-    fn apply_with(
+    fn apply(
         &mut self,
         planned: Vec<Planned>,
         network: Option<&Network>,

@@ -85,6 +85,21 @@ fn peers_are_replaced_while_packets_pass() {
 }
 
 #[test]
+fn one_peer_changes_and_the_others_stay() {
+    in_netns(|| {
+        let ([a, b], [tunnel, _other]) = two();
+        let [v4, v6] = b.peers();
+        assert_eq!(tunnel.change_peers(&[v4.prefix], &[]), []);
+        ping(&a.pod, &b.pod_v4()).unwrap_err();
+        ping(&a.pod, &b.pod_v6()).unwrap();
+        let unreached = tunnel::Peer { via: "[2001:db8::2]:8285".parse().unwrap(), ..v6 };
+        assert_eq!(tunnel.change_peers(&[], &[v4, unreached]), [unreached]);
+        ping(&a.pod, &b.pod_v4()).unwrap();
+        ping(&a.pod, &b.pod_v6()).unwrap_err();
+    });
+}
+
+#[test]
 fn wire_may_be_of_ipv6() {
     in_netns(|| {
         let [a, b] = nodes();

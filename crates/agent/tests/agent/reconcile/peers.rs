@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Peers that come and go, few and very many; what of others is in between stays.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use agent::reconcile::Outcome;
 use testkit::in_netns;
@@ -9,6 +9,7 @@ use testkit::in_netns;
 use super::node::{forwarding, ip, mac, make_eth0, network, open, public, remove, set, subnet};
 
 const VXLAN: &str = r#"{"Type": "vxlan"}"#;
+const UDP: &str = r#"{"Type": "udp"}"#;
 const HOST_GW: &str = r#"{"Type": "host-gw"}"#;
 
 fn assert_well(outcome: &Outcome) {
@@ -63,6 +64,24 @@ fn five_thousand_peers_and_one_more_costs_the_same() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         check_many(5000);
+    });
+}
+
+/// A table that is made anew for each change takes minutes for these.
+#[test]
+fn one_peer_of_udp_costs_the_same_among_many() {
+    in_netns(|| {
+        make_eth0();
+        let mut reconciler = open();
+        assert_well(&reconciler.set_network(network(UDP, 2..20_002)));
+        let start = Instant::now();
+        for _ in 0..5000 {
+            assert_well(&reconciler.set_peers(vec![set(UDP, 30_000)]));
+            assert_well(&reconciler.set_peers(vec![remove(30_000)]));
+        }
+        let took = start.elapsed();
+        println!("10 000 changes in {took:?}");
+        assert!(took < Duration::from_secs(30), "{took:?}");
     });
 }
 
