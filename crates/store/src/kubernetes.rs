@@ -190,4 +190,8 @@ impl Store for Kubernetes {
     fn delete<'a>(&'a self, key: &'a str, expected: Option<Revision>) -> Answer<'a, Written> {
         Box::pin(self.remove(key, expected))
     }
+
+    fn reconnect(&self) {
+        self.0.reconnect();
+    }
 }

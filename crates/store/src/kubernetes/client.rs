@@ -2,6 +2,7 @@
 //! Requests to the API server, one function each.
 
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use http::Request;
@@ -32,7 +33,9 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const TRIES: usize = 3;
 
 pub struct Client {
-    kube: kube::Client,
+    /// To make another one of it.
+    config: kube::Config,
+    kube: Mutex<kube::Client>,
     /// Names the cluster in errors.
     name: String,
     pub prefixes: Vec<String>,
@@ -80,8 +83,13 @@ impl Client {
         let config = conf.access.config().await?;
         let name = format!("Kubernetes at {}", config.cluster_url);
         let wrong = |error| Error::Refused { store: name.clone(), cause: verdict::cause(error) };
-        let kube = kube::Client::try_from(config).map_err(wrong)?;
-        Ok(Self { kube, name, prefixes: conf.annotation_prefixes.clone() })
+        let kube = kube::Client::try_from(config.clone()).map_err(wrong)?;
+        Ok(Self {
+            config,
+            kube: Mutex::new(kube),
+            name,
+            prefixes: conf.annotation_prefixes.clone(),
+        })
     }
 
     pub async fn get(&self, name: &str) -> Result<Option<Object>> {
@@ -155,8 +163,18 @@ impl Client {
         self.send::<IgnoredAny>(api().delete(name, &params)).await.map(drop)
     }
 
-    pub fn kube(&self) -> &kube::Client {
-        &self.kube
+    /// With the connections of now.
+    pub fn kube(&self) -> kube::Client {
+        self.kube.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What is asked next goes over new connections; those that are there end with what was asked over them.
+    pub fn reconnect(&self) {
+        match kube::Client::try_from(self.config.clone()) {
+            Ok(kube) => *self.kube.lock().unwrap_or_else(PoisonError::into_inner) = kube,
+            // As a file that it names is gone by now: the one before has what it needs.
+            Err(error) => tracing::debug!(store = self.name, %error, "no new connection"),
+        }
     }
 
     async fn send<T: DeserializeOwned>(
@@ -164,7 +182,7 @@ impl Client {
         request: std::result::Result<Request<Vec<u8>>, kube::core::request::Error>,
     ) -> Tried<T> {
         let request = request.map_err(|error| Failure::of(kube::Error::BuildRequest(error)))?;
-        timeout(PATIENCE, self.kube.request(request)).await?.map_err(Failure::of)
+        timeout(PATIENCE, self.kube().request(request)).await?.map_err(Failure::of)
     }
 
     /// The error of a request that changes nothing.

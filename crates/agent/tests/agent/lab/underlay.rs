@@ -10,7 +10,7 @@ use testkit::{Pinging, Wire, in_netns, wait_for};
 use super::{Member, PATIENCE, Store, all_reach_all, network};
 
 /// Until packets get through again; an answer over a connection that is none any more is awaited for five.
-const SOON: Duration = Duration::from_secs(2);
+pub(super) const SOON: Duration = Duration::from_secs(2);
 
 fn two_nodes(wire: &Wire, backend: &str) -> Vec<Member> {
     let nodes = [1, 2].map(|number| wire.node(number, true, false)).into();
@@ -22,7 +22,7 @@ fn two_nodes(wire: &Wire, backend: &str) -> Vec<Member> {
 
 /// Changes the first node's underlay; then its own view has `shown`, its subnet is the same, and pods
 /// reach each other.
-fn follows(members: &[Member], change: &str, shown: &str) {
+pub(super) fn follows(members: &[Member], change: &str, shown: &str) {
     let first = &members[0];
     let subnet = first.node.subnet_env()["FLANNEL_SUBNET"].clone();
     first.node.sh(change);
