@@ -6,7 +6,6 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use kernel::{Family, IfName};
 use overlay::lease::Lease;
-use overlay::netconf::Backend;
 use overlay::plan::{DeviceKind, Plan};
 
 /// What to check.
@@ -34,22 +33,17 @@ impl Target {
 }
 
 /// Where to check a peer: for each of its subnets that is served the base address, which a tunnel's device
-/// has; without tunnels the peer's own address. `underlay_mtu` is that of the interface to other nodes.
-pub fn targets(
-    backend: &Backend,
-    plan: &Plan,
-    underlay_mtu: u32,
-    peer: &str,
-    lease: &Lease,
-) -> Vec<Target> {
+/// has; by a plain route the peer's own address. `underlay_mtu` is that of the interface to other nodes.
+pub fn targets(plan: &Plan, underlay_mtu: u32, peer: &str, lease: &Lease) -> Vec<Target> {
     let target = |subnet: IpNet| {
         let device = route_device(plan, subnet)?;
-        let address = match backend {
-            Backend::HostGw => plan.wanted.routes.get(&subnet)?.gateway?,
-            Backend::Alloc | Backend::Extension(_) => return None,
-            _ => subnet.network(),
-        };
         let tunnel = plan.wanted.devices.get(&device);
+        let address = match tunnel {
+            Some(_) => subnet.network(),
+            // A base address of IPv6 is an anycast address of the peer's bridge, too, and an answer from that comes
+            // from the address of the interface it leaves by: through the tunnel the same one, else another.
+            None => plan.wanted.routes.get(&subnet)?.gateway?,
+        };
         let is_vxlan = tunnel.is_some_and(|device| matches!(device.kind, DeviceKind::Vxlan(_)));
         Some(Target {
             peer: peer.to_owned(),
@@ -113,7 +107,7 @@ mod tests {
         let peers = BTreeMap::from([("peer".to_owned(), (0, other.clone()))]);
         let network = Network::new(conf.clone(), own, underlay, peers).unwrap();
         let plan = network.plan();
-        let found: Vec<String> = targets(&conf.backend, plan, 1500, "peer", &other)
+        let found: Vec<String> = targets(plan, 1500, "peer", &other)
             .iter()
             .inspect(|target| assert_eq!(target.full, plan.pod_mtu))
             .map(|Target { subnet, address, overhead, device, .. }| {
@@ -142,7 +136,7 @@ mod tests {
     fn direct_routes_are_checked_without_the_tunnel() {
         let conf = r#"{"Network": "10.5.0.0/16",
             "Backend": {"Type": "vxlan", "DirectRouting": true}}"#;
-        check(conf, true, &["10.5.2.0/24 at 10.5.2.0, 0, None"]);
+        check(conf, true, &["10.5.2.0/24 at 192.0.2.2, 0, None"]);
     }
 
     #[test]

@@ -106,7 +106,7 @@ fn way(
         None => Way::Tunnel,
     };
     let mtu = network.underlay().mtu;
-    let mut targets = targets(&network.conf().backend, plan, mtu, &name, lease);
+    let mut targets = targets(plan, mtu, &name, lease);
     // Where another's packets go, or nobody's.
     targets.retain(|target| !refused.has(&name, target.subnet));
     Some((name, way, targets))
