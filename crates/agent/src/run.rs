@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use cni::json::DecodeError;
 use ipnet::IpNet;
+use kernel::IfIndex;
 use overlay::Prefixes;
 use store::embedded::Embedded;
 use store::etcd::{Credentials, Etcd, EtcdConf, Identity, Tls};
@@ -77,6 +78,8 @@ pub(crate) struct Worker {
     pub(crate) multicast: Option<UnboundedSender<multicast::Command>>,
     /// Of this session, or of the last one.
     pub(crate) held: Option<Held>,
+    /// The way to other nodes of this session, or of the last one.
+    pub(crate) interface: Option<IfIndex>,
     /// The network's configuration of this session, or of the last one.
     pub(crate) in_force: Option<String>,
     /// What Kubernetes says of this node.
@@ -192,6 +195,7 @@ impl Worker {
             multicast,
             subnet_env,
             held: None,
+            interface: None,
             in_force: None,
             own: OwnNode::default(),
             mark,

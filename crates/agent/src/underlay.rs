@@ -2,12 +2,15 @@
 //! The choice of the interface to other nodes and of this node's addresses on it: a pure function of
 //! what was told and what is there. Where nothing fits, the reason is told, and the agent waits.
 
+mod carrier;
 mod facts;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use kernel::{IfIndex, IfName};
 use regex_lite::Regex;
+
+pub use self::carrier::{Carrier, choose_among};
 
 /// An interface of the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +21,8 @@ pub struct Interface {
     pub name: IfName,
     /// Its MTU.
     pub mtu: u32,
+    /// Whether it carries packets now.
+    pub is_up: bool,
     /// Its addresses, in the kernel's order.
     pub addresses: Vec<Address>,
 }
@@ -63,6 +68,9 @@ pub struct Wish<'a> {
     pub patterns: &'a [Regex],
     /// An address to reach, tried last.
     pub can_reach: Option<IpAddr>,
+    /// The one that was chosen before. Without any other wish it stays: a default route comes and goes, and
+    /// may lead into a tunnel for a while.
+    pub before: Option<IfIndex>,
     /// The address that others use.
     pub public_v4: Option<Ipv4Addr>,
     /// Its sister.
@@ -121,6 +129,8 @@ fn candidates<'a>(wish: &Wish<'_>, facts: &'a Facts) -> Vec<Candidate<'a>> {
         return told.map(|address| by_address(facts, address)).collect();
     }
     found.extend(facts.internal.iter().map(|address| by_address(facts, *address)));
+    let is_before = |one: &&Interface| Some(one.index) == wish.before && one.is_up;
+    found.extend(facts.interfaces.iter().find(is_before).map(|one| Ok((one, None))));
     found.push(by_default_route(wish, facts));
     found
 }

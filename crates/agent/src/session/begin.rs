@@ -31,6 +31,7 @@ impl Worker {
         let prepared = self.prepare(&snapshot, judged).await.map_err(waits)?;
         let Underlay { name, local_v4, local_v6, mtu, .. } = &prepared.judged.chosen;
         tracing::info!(interface = %name, ?local_v4, ?local_v6, mtu, "the way to other nodes");
+        self.interface = Some(prepared.judged.chosen.index);
         self.board.solved(Part::Underlay);
         let mut follow = self.leases.follow(revision);
         let held = follow.listen_during(self.lease(snapshot, &prepared)).await.map_err(waits)?;

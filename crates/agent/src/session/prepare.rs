@@ -18,7 +18,7 @@ use crate::leases::{NodeState, Seen, Want};
 use crate::options::StoreChoice;
 use crate::reconcile::{Secrets, public_key};
 use crate::run::Worker;
-use crate::underlay::{self, Facts, Underlay, Wish};
+use crate::underlay::{self, Carrier, Facts, Underlay, Wish};
 
 /// All of it.
 #[derive(Debug)]
@@ -88,26 +88,19 @@ impl Worker {
         let facts = Netlink::open()
             .and_then(|nl| Facts::read(&nl, settings.can_reach, self.own.internal.clone()))
             .map_err(|error| End::wait(Part::Underlay, error.to_string(), None))?;
-        let mut reason = None;
-        for (at, (ipv4, ipv6)) in carriers(conf).into_iter().enumerate() {
-            let wish = Wish {
-                ipv4,
-                ipv6,
-                interfaces: &settings.interfaces,
-                patterns: &settings.interface_patterns,
-                can_reach: settings.can_reach,
-                public_v4: self.own.overwrites.node.v4.or(settings.public_ipv4),
-                public_v6: self.own.overwrites.node.v6.or(settings.public_ipv6),
-            };
-            match underlay::choose(&wish, &facts) {
-                // Every interface has one of these, also while it waits for the others.
-                Ok(underlay) if at > 0 && is_link_local(&underlay) => {}
-                Ok(underlay) => return Ok(underlay),
-                Err(why) => reason = reason.or(Some(why)),
-            }
-        }
-        let why = format!("no interface to other nodes: {}", reason.unwrap_or_default());
-        Err(End::wait(Part::Underlay, why, None))
+        let wish = Wish {
+            interfaces: &settings.interfaces,
+            patterns: &settings.interface_patterns,
+            can_reach: settings.can_reach,
+            before: self.interface,
+            public_v4: self.own.overwrites.node.v4.or(settings.public_ipv4),
+            public_v6: self.own.overwrites.node.v6.or(settings.public_ipv6),
+            ..Wish::default()
+        };
+        let told = self.held.as_ref().map(|held| held.lease.attributes.public).unwrap_or_default();
+        underlay::choose_among(&carriers(conf), &wish, &facts, told).map_err(|why| {
+            End::wait(Part::Underlay, format!("no interface to other nodes: {why}"), None)
+        })
     }
 
     /// The public key, where the backend needs one; the private one is told to the kernel thread.
@@ -184,14 +177,8 @@ pub(super) fn leases(seen: &[Seen]) -> impl Iterator<Item = (&str, u64, &Lease)>
     })
 }
 
-/// Whether others on the link alone can use what this node tells them.
-fn is_link_local(underlay: &Underlay) -> bool {
-    underlay.public_v4.is_some_and(|address| address.is_link_local())
-        || underlay.public_v6.is_some_and(|address| address.is_unicast_link_local())
-}
-
 /// Which families the interface is asked to have, the best first.
-fn carriers(conf: &NetConf) -> [(bool, bool); 3] {
+fn carriers(conf: &NetConf) -> [Carrier; 3] {
     let has = |family| conf.networks.get(family).is_some();
     let first = match &conf.backend {
         Backend::Wireguard(wireguard) if wireguard.mode != Mode::Separate => (true, true),

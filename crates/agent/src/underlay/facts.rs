@@ -25,6 +25,7 @@ impl Facts {
             index: link.index,
             name: link.name,
             mtu: link.mtu,
+            is_up: link.is_up() && link.has_carrier(),
             addresses: addresses.remove(&link.index).unwrap_or_default(),
         });
         let reaching = match can_reach {

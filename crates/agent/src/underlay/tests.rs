@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A node with a management network, a fast one and both families.
 
+use overlay::Addresses;
+
 use super::*;
 
 fn address(text: &str) -> Address {
@@ -14,7 +16,8 @@ fn address(text: &str) -> Address {
 
 fn interface(index: u32, name: &str, addresses: &[&str]) -> Interface {
     let addresses = addresses.iter().map(|text| address(text)).collect();
-    Interface { index: IfIndex(index), name: name.parse().unwrap(), mtu: 1500, addresses }
+    let name = name.parse().unwrap();
+    Interface { index: IfIndex(index), name, mtu: 1500, is_up: true, addresses }
 }
 
 fn facts() -> Facts {
@@ -125,4 +128,53 @@ fn addresses_that_last_are_preferred() {
     ];
     let chosen = choose(&v4(), &facts).unwrap();
     assert_eq!(chosen.local_v4, Some("192.0.2.7".parse().unwrap()));
+}
+
+const BOTH: [Carrier; 3] = [(true, true), (true, false), (false, true)];
+const V4: [Carrier; 3] = [(true, false), (true, false), (false, true)];
+
+fn known(v4: Option<&str>, v6: Option<&str>) -> Addresses {
+    Addresses { v4: v4.map(|text| text.parse().unwrap()), v6: v6.map(|text| text.parse().unwrap()) }
+}
+
+/// The addresses of the tunnels' ends on `eth0`, which has only these.
+fn carried(carriers: &[Carrier], addresses: &[&str], told: Addresses) -> Result<Addresses, String> {
+    let interfaces = vec![interface(2, "eth0", addresses)];
+    let chosen = choose_among(carriers, &Wish::default(), &Facts { interfaces, ..facts() }, told)?;
+    Ok(Addresses { v4: chosen.local_v4, v6: chosen.local_v6 })
+}
+
+#[test]
+fn one_family_carries_both_where_the_other_reaches_no_further_than_the_link() {
+    let nobody = Addresses::default();
+    assert_eq!(
+        carried(&BOTH, &["192.0.2.2", "fe80::2"], nobody),
+        Ok(known(Some("192.0.2.2"), None))
+    );
+    assert_eq!(
+        carried(&V4, &["fe80::2", "2001:db8::2"], nobody),
+        Ok(known(None, Some("2001:db8::2")))
+    );
+    let only_link = [(false, true), (true, false), (false, true)];
+    assert_eq!(carried(&only_link, &["fe80::2"], nobody), Ok(known(None, Some("fe80::2"))));
+}
+
+#[test]
+fn a_node_that_others_know_by_one_family_waits_for_it() {
+    let told = known(Some("192.0.2.2"), None);
+    let refused = Err("interface eth0 has no usable IPv4 address".to_owned());
+    assert_eq!(carried(&V4, &["2001:db8::2"], told), refused);
+    let both = known(Some("192.0.2.2"), Some("2001:db8::2"));
+    assert_eq!(carried(&BOTH, &["2001:db8::2"], both), Ok(known(None, Some("2001:db8::2"))));
+}
+
+#[test]
+fn the_interface_in_use_stays_though_the_default_route_leads_elsewhere() {
+    let wish = Wish { before: Some(IfIndex(3)), ..v4() };
+    assert_eq!(name_of(&wish, &facts()), "ens3");
+    let none = Facts { default_v4: None, ..facts() };
+    assert_eq!(name_of(&wish, &none), "ens3");
+    let mut down = facts();
+    down.interfaces[3].is_up = false;
+    assert_eq!(name_of(&wish, &down), "eth0");
 }

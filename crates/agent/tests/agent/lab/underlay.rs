@@ -121,3 +121,26 @@ fn with_etcd_at_the_other_end() {
         follows(&members, "ip address add 192.168.90.101/24 dev eth0", "192.168.90.101");
     });
 }
+
+/// Others know it by IPv4 alone: over IPv6 nobody would find it.
+#[test]
+fn a_node_that_lost_its_address_waits_for_it_though_it_has_one_of_the_other_family() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        let wire = Wire::new();
+        let nodes = [1, 2].map(|number| wire.node(number, true, true)).into();
+        let conf = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}"#;
+        let members = network(nodes, &Store::embedded(conf));
+        all_reach_all(&members, PATIENCE);
+        let index = || members[0].node.sh("cat /sys/class/net/flannel.1/ifindex");
+        let before = index();
+        members[0].node.sh("ip address del 192.168.90.1/24 dev eth0");
+        members[0].agent().wait("the loss to be told", |status| {
+            !status.ready && status.reasons.iter().any(|reason| reason.contains("IPv4"))
+        });
+        assert_eq!(index(), before, "the device stays");
+        // Its default route has gone with it and does not come back.
+        follows(&members, "ip address add 192.168.90.1/24 dev eth0", "192.168.90.1");
+        assert_eq!(index(), before, "it is the same device");
+    });
+}
