@@ -17,7 +17,7 @@ mod wanted;
 pub mod wireguard;
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 use kernel::{Family, IfIndex, IfName};
@@ -187,6 +187,9 @@ fn check_peer(node: &Node<'_>, peer: &Peer<'_>) -> Result<(), Reason> {
     if !data.suits(&node.conf.backend) {
         return Err(peer.other_backend(ours));
     }
+    if let Some(public) = peer.lease.attributes.public.iter().find(|one| !is_of_a_node(*one)) {
+        return Err(Reason::NoNodesAddress(public));
+    }
     // A lease that this node has left behind. Nodes behind one NAT share an address, and only
     // WireGuard can tell them apart.
     if matches!(node.conf.backend, Backend::Wireguard(_)) {
@@ -198,6 +201,11 @@ fn check_peer(node: &Node<'_>, peer: &Peer<'_>) -> Result<(), Reason> {
         Some(public) => Err(Reason::OwnAddress(public)),
         None => Ok(()),
     }
+}
+
+fn is_of_a_node(address: IpAddr) -> bool {
+    let is_everybody = address == IpAddr::V4(Ipv4Addr::BROADCAST);
+    !(address.is_loopback() || address.is_multicast() || is_everybody)
 }
 
 impl Node<'_> {

@@ -43,6 +43,8 @@ pub enum Reason {
     OutsideNetwork(IpNet),
     #[error("its public address {0} is this node's own")]
     OwnAddress(IpAddr),
+    #[error("its public address {0} is no address of a node")]
+    NoNodesAddress(IpAddr),
     #[error("it publishes BackendType {theirs:?}, and this node's backend is {ours}")]
     Backend { theirs: String, ours: &'static str },
     #[error("it publishes VNI {theirs}, and this node's is {ours}")]

@@ -291,6 +291,11 @@ fn a_bad_peer_is_refused_and_stops_no_other() {
     check(&|lease| lease.subnets = subnets("10.0.0.0/8"), "is not inside the network");
     let own = "192.0.2.1".parse().ok();
     check(&|lease| lease.attributes.public.v4 = own, "its public address 192.0.2.1 is this node's");
+    for nobody in ["127.0.0.1", "224.0.0.1", "255.255.255.255"] {
+        let public = nobody.parse().ok();
+        let words = format!("its public address {nobody} is no address of a node");
+        check(&|lease| lease.attributes.public.v4 = public, &words);
+    }
     check(&|lease| lease.attributes.data = crate::lease::Data::HostGw, "BackendType \"host-gw\"");
     check(&|lease| lease.attributes.data = crate::lease::Data::Bare, "BackendType \"\"");
     let change = |lease: &mut Lease, change: &dyn Fn(&mut crate::lease::Vtep)| {
