@@ -69,6 +69,13 @@ fn is_surplus(found: &FoundRoute, scope: &Scope, devices: &Devices) -> bool {
     }
 }
 
+/// Destinations of routes with an MTU. The kernel does not take it off a route that it replaces through the same
+/// next hop.
+fn narrow(found: &Found) -> BTreeSet<IpNet> {
+    let routes = found.routes.iter().filter(|one| one.route.mtu.is_some());
+    routes.map(|one| one.route.dst).collect()
+}
+
 impl Routes {
     /// What to do about a wanted route where there are others to its destination with its metric.
     fn settle(
@@ -144,10 +151,12 @@ impl Routes {
             |range: RangeInclusive<u32>| scope.nexthops_from.max(*range.start())..=*range.end();
         let mut free = range.clone().into_iter().flat_map(first);
         let mut free = free.by_ref().filter(|id| !found.nexthops.contains_key(id));
+        let narrow = narrow(found);
         for route in sets {
+            let keeps_nexthop = route.mtu.is_some() || !narrow.contains(&route.dst);
             let nexthop = Gateway::of(route).and_then(|gateway| match ours.get(&gateway) {
-                Some(id) => Some(*id),
-                None => {
+                Some(id) if keeps_nexthop => Some(*id),
+                _ => {
                     let id = free.next()?;
                     ours.insert(gateway, id);
                     self.additions.push(Change::AddNexthop { id, gateway });

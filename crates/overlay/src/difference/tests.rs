@@ -60,6 +60,10 @@ fn each_damage_is_repaired_and_nothing_else_is_done() {
         &["set route 10.5.2.0/24", "remove route 10.5.2.0/24"],
     );
     check(&|found| found.routes[0].route.onlink = false, &["set route 10.5.2.0/24"]);
+    check(
+        &|found| found.routes[0].route.mtu = Some(1300),
+        &["add nexthop 1941962754", "set route 10.5.2.0/24", "remove nexthop 1941962752"],
+    );
     let mac = "02:00:00:00:00:01".parse().unwrap();
     let first = |found: &Found| *found.neighbours.keys().next().unwrap();
     check(&|found| _ = found.neighbours.insert(first(found), mac), &["set neighbour 10.5.2.0"]);
