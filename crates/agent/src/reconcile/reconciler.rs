@@ -316,6 +316,12 @@ impl Reconciler {
         let (nl, wireguard) = (&self.nl, &mut self.wireguard);
         let mut reader = Reader { nl, wireguard, scope, routes, carries: &carries };
         let mut reading = reader.read(names)?;
+        let mut devices = network.into_iter().flat_map(|one| one.plan().wanted.devices.keys());
+        if devices.any(|name| !reading.indices.contains_key(name)) {
+            // Under another name it would be in the way of its own.
+            let marked = found::marked(nl, &self.options.mark)?;
+            reading = reader.read(&(names | &marked))?;
+        }
         reading.found.extension.clone_from(&self.told);
         Ok(reading)
     }

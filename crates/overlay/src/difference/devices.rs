@@ -41,12 +41,31 @@ pub(super) fn compare(wanted: &Wanted, found: &Found, scope: &Scope) -> Devices 
     }
     for found in found.devices.iter().filter(|found| scope.has_device(found)) {
         devices.ours.insert(found.name);
-        if !wanted.devices.contains_key(&found.name) {
-            devices.surplus.push(found.name);
-            devices.gone.insert(found.name);
+        if wanted.devices.contains_key(&found.name) {
+            continue;
+        }
+        devices.gone.insert(found.name);
+        match devices.changes.iter().any(|change| is_prevented_by(found, change)) {
+            true => devices.changes.insert(0, Change::RemoveDevice(found.name)),
+            false => devices.surplus.push(found.name),
         }
     }
     devices
+}
+
+/// Whether a device has to go before another can be made: the kernel has no two of the same kind. Somebody has
+/// given ours another name.
+fn is_prevented_by(found: &FoundDevice, change: &Change) -> bool {
+    let (Change::CreateDevice(wanted), FoundKind::Known(found)) = (change, &found.kind) else {
+        return false;
+    };
+    match (&wanted.kind, found) {
+        (DeviceKind::Vxlan(wanted), DeviceKind::Vxlan(found)) => {
+            (wanted.vni, wanted.port) == (found.vni, found.port)
+        }
+        (DeviceKind::Ipip { local: wanted }, DeviceKind::Ipip { local: found }) => wanted == found,
+        _ => false,
+    }
 }
 
 impl Devices {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use agent::reconcile::{KernelThread, Report};
+use agent::reconcile::{KernelThread, PeerUpdate, Report};
 use testkit::{in_netns, wait_for};
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -87,6 +87,7 @@ fn every_part_of_a_vxlan_is_repaired() {
             "link set flannel.1 mtu 1400",
             "link set flannel.1 address 02:12:34:56:78:9a",
             "link set flannel.1 alias other",
+            "link set flannel.1 down name other",
             "link set flannel.1 type vxlan id 1 learning",
             "address del 10.0.1.0/32 dev flannel.1",
             "address add 10.0.99.0/32 dev flannel.1",
@@ -131,6 +132,29 @@ fn an_underlay_that_changes_is_told() {
             let report = wait_some_report(&mut lab.reports, what);
             assert_eq!(report, Report::Underlay, "{what}");
         }
+    });
+}
+
+/// The kernel keeps the MTU of a route that is replaced through the same next hop.
+#[test]
+fn a_path_that_is_wide_again_has_no_mtu() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        let mut lab = Lab::new(VXLAN);
+        let subnet = "10.0.3.0/24".parse().unwrap();
+        let route = || ip("-4 route show 10.0.3.0/24 proto 112");
+        for mtu in [Some(1300), None, Some(1400), Some(1300), None] {
+            let name = "node-3".to_owned();
+            let update = PeerUpdate::Narrow { name, subnet, mtu };
+            let run = lab.thread.run(move |one| one.set_peers(vec![update]));
+            let outcome = block_on(run).unwrap();
+            assert_eq!(outcome.failures, []);
+            let shown = route();
+            let found = shown.split_whitespace().skip_while(|word| *word != "mtu").nth(1);
+            assert_eq!(found.map(str::to_owned), mtu.map(|mtu: u32| mtu.to_string()), "{shown}");
+            assert_eq!(ip("nexthop show proto 112").lines().count(), 3);
+        }
+        lab.is_at_rest();
     });
 }
 
