@@ -252,6 +252,7 @@ impl Worker {
                     Some(Report::Underlay) => return self.leases.reconnect(),
                     None => return,
                     Some(Report::Repaired(outcome)) => self.post_changes(&outcome, true),
+                    Some(Report::TriedAgain(outcome)) => self.post_changes(&outcome, false),
                     Some(Report::Rules) => self.rules.nudge(),
                     Some(Report::Deaf(_)) => {}
                 },

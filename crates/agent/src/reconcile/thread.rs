@@ -25,6 +25,8 @@ use super::schedule::Schedule;
 pub enum Report {
     /// It has repaired something, or tried to; or what is wrong has changed.
     Repaired(Outcome),
+    /// It has tried again what had failed before: nobody has broken that.
+    TriedAgain(Outcome),
     /// The interface to other nodes has changed: look at it again.
     Underlay,
     /// Rules of ours may not be as they should: forwarding is off, or a blackhole has gone.
@@ -205,12 +207,16 @@ impl Worker {
             return;
         }
         let is_regular = !self.schedule.is_nudged();
+        let report = match is_regular && !self.reconciler.is_settled() {
+            true => Report::TriedAgain,
+            false => Report::Repaired,
+        };
         let outcome = match std::mem::take(&mut self.wants_on_link) || is_regular {
             true => self.reconciler.compare(),
             false => self.reconciler.repair(),
         };
         if self.schedule.done(Instant::now(), &outcome) {
-            let _ = self.reports.send(Report::Repaired(outcome));
+            let _ = self.reports.send(report(outcome));
         }
     }
 

@@ -146,6 +146,10 @@ impl Worker {
     ) -> Result<(), End> {
         match report {
             None => Err(End::wait(Part::Kernel, "the kernel thread has ended", None)),
+            Some(Report::TriedAgain(outcome)) => {
+                self.post(session, &outcome, false).await;
+                self.look_at_ways(None).await
+            }
             Some(Report::Repaired(outcome)) => {
                 self.post(session, &outcome, true).await;
                 // A device that is new, or a way that is another, is worth a look.

@@ -109,9 +109,9 @@ fn one_peer_that_cannot_be_served_stops_no_other_and_is_tried_again() {
         assert_eq!(ip("route show proto 112").lines().count(), 3);
         ip("address del 10.0.3.0/32 dev lo");
         wait_for("the fourth route", SOON, || ip("route show proto 112").lines().count() == 4);
-        wait_for("that to be told", SOON, || {
+        wait_for("that to be told, and as no repair", SOON, || {
             let report = reports.try_recv().ok();
-            matches!(report, Some(Report::Repaired(outcome)) if outcome.failures.is_empty())
+            matches!(report, Some(Report::TriedAgain(outcome)) if outcome.failures.is_empty())
         });
     });
 }

@@ -3,10 +3,15 @@
 
 use std::time::{Duration, Instant};
 
-use agent::reconcile::Outcome;
+use agent::reconcile::{Outcome, PeerUpdate};
+use overlay::lease::Lease;
+use overlay::netconf::NetConf;
+use overlay::plan::Network;
 use testkit::in_netns;
 
-use super::node::{forwarding, ip, mac, make_eth0, network, open, public, remove, set, subnet};
+use super::node::{
+    conf, forwarding, ip, lease, mac, make_eth0, network, open, public, remove, set, subnet,
+};
 
 const VXLAN: &str = r#"{"Type": "vxlan"}"#;
 const UDP: &str = r#"{"Type": "udp"}"#;
@@ -283,4 +288,85 @@ fn a_dry_run_tells_and_changes_nothing() {
         reconciler.dry_run(&mut direct).unwrap();
         assert_eq!(direct.plan().refused, []);
     });
+}
+
+/// What node `n` of a network of IPv6 tells.
+fn lease_v6(conf: &NetConf, n: u32) -> Lease {
+    let data = match conf.backend.name() {
+        "vxlan" => format!(r#","BackendV6Data":{{"VNI":1,"VtepMAC":"{}"}}"#, mac(n)),
+        _ => String::new(),
+    };
+    let kind = conf.backend.name();
+    let value = format!(
+        r#"{{"PublicIP":"0.0.0.0","PublicIPv6":"fd00:90::{n}","BackendType":"{kind}"{data}}}"#
+    );
+    Lease::parse(&format!("fd00:5:0:{n}::-64"), value.as_bytes()).unwrap()
+}
+
+/// Any of a few nodes has any of a few subnets, and many change at once: all is right at once.
+fn check_exchanges(conf: &NetConf, lease: fn(&NetConf, u32) -> Lease) {
+    make_eth0();
+    let mut reconciler = open();
+    let peers = (2..6).map(|n| (format!("node-{n}"), (0, lease(conf, n)))).collect();
+    let network = Network::new(conf.clone(), lease(conf, 1), super::node::underlay(), peers);
+    assert_well(&reconciler.set_network(network.unwrap()));
+    let mut random = 7_u64;
+    let mut below = |limit: u64| {
+        random =
+            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        u32::try_from((random >> 33) % limit).unwrap()
+    };
+    for round in 0..300 {
+        let count = 1 + below(4);
+        let updates: Vec<PeerUpdate> = (0..count)
+            .map(|_| {
+                let (name, subnet, node) = (2 + below(4), 2 + below(4), 2 + below(4));
+                if below(4) == 0 {
+                    return remove(name);
+                }
+                let attributes = lease(conf, node).attributes;
+                let lease = Lease { attributes, ..lease(conf, subnet) };
+                PeerUpdate::Set { name: format!("node-{name}"), since: below(3).into(), lease }
+            })
+            .collect();
+        let told = format!("{round}: {updates:?}");
+        let outcome = reconciler.set_peers(updates);
+        assert_eq!((&outcome.failures, &outcome.conflicts), (&vec![], &vec![]), "{told}");
+        // A part is planned from what was planned before, not from what is there.
+        let again = if below(4) == 0 { reconciler.compare() } else { Outcome::default() };
+        assert!(again.is_quiet(), "{told}: {outcome:?}: {again:?}");
+    }
+}
+
+fn conf_v6(backend: &str) -> NetConf {
+    let text = format!(
+        r#"{{"EnableIPv4": false, "EnableIPv6": true, "IPv6Network": "fd00:5::/48", "Backend": {backend}}}"#
+    );
+    NetConf::parse(&text).unwrap()
+}
+
+#[test]
+fn peers_exchange_their_subnets_by_vxlan() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        check_exchanges(&conf(VXLAN), lease);
+    });
+}
+
+#[test]
+fn peers_exchange_their_subnets_by_host_gw() {
+    in_netns(|| check_exchanges(&conf(HOST_GW), lease));
+}
+
+#[test]
+fn peers_exchange_their_subnets_by_vxlan_of_ipv6() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        check_exchanges(&conf_v6(VXLAN), lease_v6);
+    });
+}
+
+#[test]
+fn peers_exchange_their_subnets_by_host_gw_of_ipv6() {
+    in_netns(|| check_exchanges(&conf_v6(HOST_GW), lease_v6));
 }
