@@ -21,7 +21,7 @@ pub use self::found::{
     Found, FoundDevice, FoundKind, FoundNexthop, FoundPeer, FoundRoute, Gateway, NEXTHOPS,
     PROTOCOL, Scope, default_metric, share_nexthops,
 };
-use crate::plan::{Device, Part, Wanted, WireguardPeer};
+use crate::plan::{Address, Device, Part, Wanted, WireguardPeer};
 
 /// What has to change.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -39,6 +39,9 @@ pub fn difference(wanted: &Wanted, found: &Found, scope: &Scope) -> Difference {
     let compare = Compare { wanted, found, scope, devices: &devices };
     let mut changes = devices.changes.clone();
     changes.extend(compare.missing_addresses());
+    let (in_the_way, surplus): (Vec<Address>, Vec<Address>) =
+        compare.surplus_addresses().partition(|address| compare.is_gateway(address));
+    changes.extend(in_the_way.into_iter().map(Change::RemoveAddress));
     changes.extend(compare.missing_peers());
     changes.extend(compare.missing_forwarding());
     changes.extend(compare.missing_neighbours());
@@ -48,7 +51,7 @@ pub fn difference(wanted: &Wanted, found: &Found, scope: &Scope) -> Difference {
     changes.extend(compare.surplus_neighbours());
     changes.extend(compare.surplus_forwarding());
     changes.extend(compare.surplus_peers());
-    changes.extend(compare.surplus_addresses());
+    changes.extend(surplus.into_iter().map(Change::RemoveAddress));
     changes.extend(devices.surplus.iter().map(|name| Change::RemoveDevice(*name)));
     let conflicts = [devices.conflicts.clone(), routes.conflicts].concat();
     Difference { changes, conflicts }
@@ -95,11 +98,17 @@ impl Compare<'_> {
     }
 
     /// Others may put addresses on our devices, but not of the network.
-    fn surplus_addresses(&self) -> impl Iterator<Item = Change> {
+    fn surplus_addresses(&self) -> impl Iterator<Item = Address> {
         let ours = self.found.addresses.iter().filter(|address| self.is_ours(&address.device));
         ours.filter(|address| !self.wanted.addresses.contains(address))
             .filter(|address| self.scope.has_prefix(address.prefix))
-            .map(|address| Change::RemoveAddress(*address))
+            .copied()
+    }
+
+    /// The kernel takes no gateway that is an address of its own: this node's subnet has become a peer's.
+    fn is_gateway(&self, address: &Address) -> bool {
+        let gateways = self.wanted.routes.values().filter_map(Gateway::of);
+        gateways.map(|gateway| gateway.address).any(|one| one == address.prefix.addr())
     }
 
     fn missing_neighbours(&self) -> impl Iterator<Item = Change> {

@@ -370,3 +370,31 @@ fn peers_exchange_their_subnets_by_vxlan_of_ipv6() {
 fn peers_exchange_their_subnets_by_host_gw_of_ipv6() {
     in_netns(|| check_exchanges(&conf_v6(HOST_GW), lease_v6));
 }
+
+/// What was this node's end of the tunnel becomes the peer's, and the kernel takes no gateway that is its own address.
+#[test]
+fn this_node_and_a_peer_exchange_their_subnets() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        make_eth0();
+        let conf = conf(VXLAN);
+        let mut reconciler = open();
+        let of = |own: u32, peer: u32| {
+            let with = |subnet, node| Lease {
+                attributes: lease(&conf, node).attributes,
+                ..lease(&conf, subnet)
+            };
+            let peers = [("node-2".to_owned(), (0, with(peer, 2)))].into();
+            Network::new(conf.clone(), with(own, 1), super::node::underlay(), peers).unwrap()
+        };
+        assert_well(&reconciler.set_network(of(1, 2)));
+        for (own, peer) in [(2, 1), (1, 2)] {
+            assert_well(&reconciler.set_network(of(own, peer)));
+            assert!(reconciler.compare().is_quiet());
+            let shown = ip("-o -4 address show dev flannel.1");
+            assert!(shown.contains(&format!("10.0.{own}.0/32")), "{shown}");
+            let gateway = format!("via 10.0.{peer}.0 ");
+            assert!(ip("route show proto 112").contains(&gateway));
+        }
+    });
+}
