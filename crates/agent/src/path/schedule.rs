@@ -66,11 +66,11 @@ impl<K: Clone + Ord + Hash> Schedule<K> {
         Self { pace, due: BTreeSet::new(), peers: HashMap::new(), round: now, begun: 0 }
     }
 
-    /// A peer that is to be checked as soon as may be.
-    pub fn add(&mut self, key: K, now: Instant) {
+    /// A peer that is to be checked as soon as may be, from then on.
+    pub fn add(&mut self, key: K, from: Instant) {
         self.remove(&key);
-        self.due.insert((Rank::Now, now, key.clone()));
-        self.peers.insert(key, Turn { at: Some((Rank::Now, now)), misses: 0 });
+        self.due.insert((Rank::Now, from, key.clone()));
+        self.peers.insert(key, Turn { at: Some((Rank::Now, from)), misses: 0 });
     }
 
     pub fn remove(&mut self, key: &K) {

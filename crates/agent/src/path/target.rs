@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use kernel::{Family, IfName};
-use overlay::lease::Lease;
-use overlay::plan::{DeviceKind, Plan};
+use overlay::lease::{Data, Lease};
+use overlay::plan::{Device, DeviceKind, Plan};
 
 /// What to check.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub struct Target {
     pub overhead: u32,
     /// The tunnel's device, if its checksums can be repaired.
     pub device: Option<IfName>,
+    /// The peer's agent begins, and this one lets a moment pass before it does.
+    pub comes_second: bool,
 }
 
 impl Target {
@@ -52,9 +54,18 @@ pub fn targets(plan: &Plan, underlay_mtu: u32, peer: &str, lease: &Lease) -> Vec
             full: plan.pod_mtu,
             overhead: tunnel.map_or(0, |tunnel| underlay_mtu.saturating_sub(tunnel.mtu)),
             device: Some(device).filter(|_| is_vxlan),
+            comes_second: tunnel.is_some_and(|device| comes_second(device, lease)),
         })
     };
     lease.subnets.iter().filter_map(target).collect()
+}
+
+/// Where both ends of a WireGuard tunnel begin a session at the same time, each forgets its own beginning for the
+/// other's, and the kernel tries again after 5 s only. So the end with the smaller key begins.
+fn comes_second(device: &Device, peer: &Lease) -> bool {
+    let DeviceKind::Wireguard { public_key, .. } = device.kind else { return false };
+    let Data::Wireguard(theirs) = &peer.attributes.data else { return false };
+    theirs.iter().any(|(_, end)| end.key < public_key)
 }
 
 /// The device of the most specific route: some tunnels have one for the whole network.
@@ -95,26 +106,40 @@ mod tests {
         (Lease { subnets: Prefixes::of(subnets).unwrap(), attributes }, addresses)
     }
 
-    /// Address, overhead and device of each, in words.
-    fn check(conf: &str, is_on_link: bool, expected: &[&str]) {
+    /// The second node as the first sees it.
+    fn seen(conf: &str, numbers: [u8; 2], is_on_link: bool) -> Vec<Target> {
         let conf = NetConf::parse(conf).unwrap();
-        let (own, addresses) = lease(&conf, 1);
-        let (other, others) = lease(&conf, 2);
+        let [(own, addresses), (other, others)] = numbers.map(|n| lease(&conf, n));
         let name: IfName = "eth0".parse().unwrap();
         let on_link: HashMap<_, _> =
             others.iter().filter(|_| is_on_link).map(|address| (address, name)).collect();
         let underlay = Underlay { name, index: IfIndex(2), mtu: 1500, addresses, on_link };
         let peers = BTreeMap::from([("peer".to_owned(), (0, other.clone()))]);
-        let network = Network::new(conf.clone(), own, underlay, peers).unwrap();
-        let plan = network.plan();
-        let found: Vec<String> = targets(plan, 1500, "peer", &other)
+        let network = Network::new(conf, own, underlay, peers).unwrap();
+        let found = targets(network.plan(), 1500, "peer", &other);
+        assert!(found.iter().all(|target| target.full == network.plan().pod_mtu));
+        found
+    }
+
+    /// Address, overhead and device of each, in words.
+    fn check(conf: &str, is_on_link: bool, expected: &[&str]) {
+        let found: Vec<String> = seen(conf, [1, 2], is_on_link)
             .iter()
-            .inspect(|target| assert_eq!(target.full, plan.pod_mtu))
             .map(|Target { subnet, address, overhead, device, .. }| {
                 format!("{subnet} at {address}, {overhead}, {device:?}")
             })
             .collect();
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn one_end_of_a_wireguard_tunnel_begins() {
+        let conf = |backend: &str| {
+            format!(r#"{{"Network": "10.5.0.0/16", "Backend": {{"Type": "{backend}"}}}}"#)
+        };
+        let second = |backend, numbers| seen(&conf(backend), numbers, false)[0].comes_second;
+        assert_eq!([[1, 2], [2, 1]].map(|ends| second("wireguard", ends)), [false, true]);
+        assert_eq!([[1, 2], [2, 1]].map(|ends| second("vxlan", ends)), [false, false]);
     }
 
     #[test]

@@ -23,6 +23,8 @@ const SMALL: u32 = 84;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// For an answer, at least.
 const LEAST_PATIENCE: Duration = Duration::from_millis(200);
+/// For the peer's first packet to come, where it is the peer that begins.
+const HEAD_START: Duration = Duration::from_millis(500);
 /// Whose time is over by then is given up now: checks of one round were begun one after the other.
 const ALMOST: Duration = Duration::from_millis(10);
 
@@ -146,8 +148,8 @@ impl Watch {
                     *sockets = Some(Sockets::open(family)?);
                 }
                 self.forget(&key);
-                self.targets.insert(key.clone(), target);
-                self.schedule.add(key, now);
+                self.schedule.add(key.clone(), first(&target, now));
+                self.targets.insert(key, target);
             }
             Command::Heard(peer) => {
                 for key in Family::ALL.map(|family| (peer.clone(), family)) {
@@ -170,8 +172,10 @@ impl Watch {
                 }
             }
             Command::CheckAll => {
-                for key in self.targets.keys().filter(|key| !self.running.contains_key(*key)) {
-                    self.schedule.add(key.clone(), now);
+                for (key, target) in &self.targets {
+                    if !self.running.contains_key(key) {
+                        self.schedule.add(key.clone(), first(target, now));
+                    }
                 }
             }
         }
@@ -350,6 +354,11 @@ impl Watch {
         let chance = random() as f64 / u64::MAX as f64;
         self.schedule.done(&key, path_mtu.is_some(), chance, Instant::now());
     }
+}
+
+/// When a check begins that is to begin as soon as may be.
+fn first(target: &Target, now: Instant) -> Instant {
+    if target.comes_second { now + HEAD_START } else { now }
 }
 
 /// Four round trips, as far as one is known. A datagram is answered by an error, which kernels are slower

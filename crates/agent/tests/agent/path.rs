@@ -2,5 +2,5 @@
 //! Paths between two nodes: good ones, narrow ones, dead ones, and ones that spoil checksums.
 
 mod checksums;
-mod lab;
+pub mod lab;
 mod sizes;

@@ -119,6 +119,7 @@ pub fn through_tunnel(address: &str) -> Target {
         full: FULL,
         overhead: OVERHEAD,
         device: Some("flannel.1".parse().unwrap()),
+        comes_second: false,
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::time::Duration;
 
+use agent::path::{Command, Pace, targets};
 use agent::reconcile::{KernelThread, Options, Outcome, Secrets, public_key};
 use kernel::Netns;
 use kernel::wireguard::PrivateKey;
@@ -13,8 +14,9 @@ use overlay::publish::{Identity, attributes};
 use overlay::{Addresses, Key};
 use testkit::{Ns, in_netns};
 
-use super::node::{conf, lease, options, public, subnet};
+use super::node::{SOON, conf, lease, options, public, subnet};
 use super::repairs::block_on;
+use crate::path::lab::Checker;
 
 const NEVER: Duration = Duration::from_secs(100_000);
 
@@ -72,11 +74,23 @@ impl Node {
         Underlay { name, index, mtu, addresses, on_link: HashMap::new() }
     }
 
+    fn network(&self, backend: &str, other: &Node) -> Network {
+        let peers = BTreeMap::from([(subnet(other.number), (0, other.lease(backend)))]);
+        Network::new(conf(backend), self.lease(backend), self.underlay(), peers).unwrap()
+    }
+
+    /// What a path check is told of the other.
+    fn target(&self, backend: &str, other: &Node) -> Command {
+        let (network, lease) = (self.network(backend, other), other.lease(backend));
+        let found = targets(network.plan(), 1500, "other", &lease);
+        Command::Watch(found.into_iter().next().unwrap())
+    }
+
     fn start(&self, backend: &str, other: &Node) -> KernelThread {
-        let peer = (subnet(other.number), (0, other.lease(backend)));
-        let peers = BTreeMap::from([peer]);
-        let network =
-            Network::new(conf(backend), self.lease(backend), self.underlay(), peers).unwrap();
+        self.begin(self.network(backend, other))
+    }
+
+    fn begin(&self, network: Network) -> KernelThread {
         let secrets = Secrets { wireguard: Some(self.key.clone()) };
         let options = Options { secrets, ..options() };
         let started = self.netns.enter(|| KernelThread::start(options, NEVER)).unwrap();
@@ -184,13 +198,53 @@ fn vm_wireguard_is_kept_by_the_next_process() {
         let before = shown();
         drop(thread);
         let (again, _) = a.netns.enter(|| KernelThread::start(options(), NEVER)).unwrap().unwrap();
-        let peers = BTreeMap::from([(subnet(2), (0, b.lease(backend)))]);
-        let network = Network::new(conf(backend), a.lease(backend), a.underlay(), peers).unwrap();
+        let network = a.network(backend, &b);
         let outcome = block_on(again.run(|one| one.set_network(network))).unwrap();
         assert!(outcome.is_quiet(), "{outcome:?}");
         assert_eq!(shown(), before);
         let text = a.ns.exec("wg", &["show", "flannel-wg", "public-key"]);
         assert_eq!(text.trim(), a.public_key().to_string());
+    });
+}
+
+/// Three knocks in three seconds are answered: of two that begin a session at once each would forget its own
+/// beginning, and one that comes before its peer is known is forgotten, both for 5 s.
+#[test]
+fn vm_wireguard_begins_at_once() {
+    in_netns(|| {
+        testkit::not_run_unless!(Link("wireguard"));
+        let backend = r#"{"Type": "wireguard"}"#;
+        let [a, b] = two_nodes();
+        let checkers = || [&a, &b].map(|node| Checker::start(&node.ns, Pace::default()));
+        let [to_b, to_a] = [a.target(backend, &b), b.target(backend, &a)];
+        let knows_late = || {
+            let [early, mut late] = checkers();
+            let network = b.network(backend, &a);
+            let _thread = a.start(backend, &b);
+            early.tell(to_b.clone());
+            let sent = || a.ns.exec("wg", &["show", "flannel-wg", "transfer"]);
+            testkit::wait_for("its first knock", SOON, || !sent().trim_end().ends_with("\t0"));
+            let _thread = b.begin(network);
+            late.tell(to_a.clone());
+            assert!(late.next().reachable);
+        };
+        let know_at_once = || {
+            let [mut first, mut second] = checkers();
+            // On a long way packets meet.
+            for node in [&a, &b] {
+                node.ns.exec("sh", &["-c", "tc qdisc add dev eth0 root netem delay 50ms"]);
+            }
+            let _threads = [a.start(backend, &b), b.start(backend, &a)];
+            first.tell(to_b.clone());
+            second.tell(to_a.clone());
+            assert!(first.next().reachable && second.next().reachable);
+        };
+        for way in [&knows_late as &dyn Fn(), &know_at_once] {
+            way();
+            for node in [&a, &b] {
+                node.ip("link delete flannel-wg");
+            }
+        }
     });
 }
 
