@@ -251,15 +251,22 @@ impl Worker {
                 report = self.reports.recv() => match report {
                     Some(Report::Underlay) => return self.leases.reconnect(),
                     None => return,
-                    Some(Report::Repaired(outcome)) => self.post_changes(&outcome, true),
-                    Some(Report::TriedAgain(outcome)) => self.post_changes(&outcome, false),
-                    Some(Report::Rules) => self.rules.nudge(),
-                    Some(Report::Deaf(_)) => {}
+                    Some(other) => self.take_aside(other),
                 },
                 mended = self.rules.next() => self.post_rules(&mended, true),
                 _ = beats.tick() => self.board.beat(),
                 () = sleep_until(deadline) => return,
             }
+        }
+    }
+
+    /// What the kernel thread tells while there is no session.
+    pub(crate) fn take_aside(&mut self, report: Report) {
+        match report {
+            Report::Repaired(outcome) => self.post_changes(&outcome, true),
+            Report::TriedAgain(outcome) => self.post_changes(&outcome, false),
+            Report::Rules => self.rules.nudge(),
+            Report::Underlay | Report::Deaf(_) => {}
         }
     }
 

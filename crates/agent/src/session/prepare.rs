@@ -2,6 +2,8 @@
 //! What a session needs before it has a lease: the underlay, and what the node tells of itself.
 //! Nothing of the network is changed here.
 
+use std::time::Duration;
+
 use kernel::{Family, Netlink};
 use overlay::lease::{Attributes, Lease};
 use overlay::netconf::{Backend, Mode, NetConf};
@@ -9,6 +11,7 @@ use overlay::plan;
 use overlay::publish::{self, Identity};
 use overlay::{Addresses, Key};
 use store::Snapshot;
+use tokio::time::sleep;
 
 use super::configuration::Judged;
 use super::{End, chain};
@@ -16,9 +19,12 @@ use crate::board::Part;
 use crate::keys;
 use crate::leases::{NodeState, Seen, Want};
 use crate::options::StoreChoice;
-use crate::reconcile::{Secrets, public_key};
+use crate::reconcile::{Report, Secrets, public_key};
 use crate::run::Worker;
 use crate::underlay::{self, Carrier, Facts, Underlay, Wish};
+
+/// For the store to answer in, however interfaces change.
+const FIRST_TRY: Duration = Duration::from_millis(100);
 
 /// All of it.
 #[derive(Debug)]
@@ -57,9 +63,37 @@ impl Worker {
 
     pub(super) async fn snapshot(&mut self) -> Result<Snapshot, End> {
         self.look_up_name().await?;
-        let listed = self.leases.list().await?;
+        let listed = self.list().await?;
         self.board.solved(Part::Store);
         Ok(listed)
+    }
+
+    /// Over an address that is this node's no more no answer comes, and who was not reached is tried ever less
+    /// often. So the store is asked anew when interfaces change, and each time for longer at least, as many may come
+    /// and go while it answers.
+    async fn list(&mut self) -> Result<Snapshot, End> {
+        let leases = self.leases.clone();
+        let mut least = FIRST_TRY;
+        loop {
+            tokio::select! {
+                listed = leases.list() => return Ok(listed?),
+                changed = self.underlay_changed(least) => changed?,
+            }
+            leases.reconnect();
+            least *= 2;
+        }
+    }
+
+    /// Waits so long, and then until an interface has changed, or has by then.
+    async fn underlay_changed(&mut self, least: Duration) -> Result<(), End> {
+        sleep(least).await;
+        loop {
+            match self.reports.recv().await {
+                Some(Report::Underlay) => return Ok(()),
+                Some(other) => self.take_aside(other),
+                None => return Err(End::wait(Part::Kernel, "the kernel thread has ended", None)),
+            }
+        }
     }
 
     /// A pod that was not told which node it is on asks the cluster, once.

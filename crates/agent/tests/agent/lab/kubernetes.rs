@@ -7,7 +7,7 @@ use agent::board::Part;
 use serde_json::{Value, json};
 use testkit::{ApiServer, Node, Pinging, Wire, in_netns, wait_for};
 
-use super::underlay::{SOON, follows};
+use super::underlay::{READDRESS, SOON, follows};
 use super::{Agent, Member, PATIENCE, Store, all_reach_all, network};
 
 const PREFIX: &str = "flannel.alpha.coreos.com/";
@@ -260,11 +260,7 @@ fn address_of_a_node_changes() {
         let members = cluster.two_nodes([&["10.244.1.0/24"], &["10.244.2.0/24"]]);
         let pinging = Pinging::start(&members[0].pod.ns, members[1].pod.addresses[0]);
         let answers = pinging.answers();
-        let readdress = "
-            ip address del 192.168.90.1/24 dev eth0
-            ip address add 192.168.90.101/24 dev eth0
-            ip route add default via 192.168.90.254";
-        follows(&members, readdress, "192.168.90.101");
+        follows(&members, READDRESS, "192.168.90.101");
         let silence = pinging.longest_silence(answers);
         assert!(silence < SOON, "no packet got through for {silence:?}");
         assert_eq!(cluster.annotations(1)[format!("{PREFIX}public-ip")], "192.168.90.101");

@@ -10,7 +10,12 @@ use testkit::{Pinging, Wire, in_netns, wait_for};
 use super::{Member, PATIENCE, Store, all_reach_all, network};
 
 /// Until packets get through again; an answer over a connection that is none any more is awaited for five.
-pub(super) const SOON: Duration = Duration::from_secs(2);
+pub(super) const SOON: Duration = Duration::from_secs(1);
+
+pub(super) const READDRESS: &str = "
+    ip address del 192.168.90.1/24 dev eth0
+    ip address add 192.168.90.101/24 dev eth0
+    ip route add default via 192.168.90.254";
 
 fn two_nodes(wire: &Wire, backend: &str) -> Vec<Member> {
     let nodes = [1, 2].map(|number| wire.node(number, true, false)).into();
@@ -101,11 +106,7 @@ fn with_etcd_at_the_other_end() {
         let before = mac();
         let pinging = Pinging::start(&members[0].pod.ns, members[1].pod.addresses[0]);
         let answers = pinging.answers();
-        let readdress = "
-            ip address del 192.168.90.1/24 dev eth0
-            ip address add 192.168.90.101/24 dev eth0
-            ip route add default via 192.168.90.254";
-        follows(&members, readdress, "192.168.90.101");
+        follows(&members, READDRESS, "192.168.90.101");
         let silence = pinging.longest_silence(answers);
         assert!(silence < SOON, "no packet got through for {silence:?}");
         assert_eq!(mac(), before, "it is the same node");
@@ -142,5 +143,35 @@ fn a_node_that_lost_its_address_waits_for_it_though_it_has_one_of_the_other_fami
         // Its default route has gone with it and does not come back.
         follows(&members, "ip address add 192.168.90.1/24 dev eth0", "192.168.90.1");
         assert_eq!(index(), before, "it is the same device");
+    });
+}
+
+/// From the old address a new connection is not answered.
+#[test]
+fn while_etcd_is_being_reached() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"), Program("nft"));
+        let wire = Wire::new();
+        let server = super::etcd();
+        let nodes = [1, 2].map(|number| wire.node(number, true, false)).into();
+        let conf = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}"#;
+        let members = network(nodes, &Store::etcd(&server, conf));
+        all_reach_all(&members, PATIENCE);
+        let silenced = "
+            nft add table inet silent
+            nft add chain inet silent in '{ type filter hook input priority 0; }'
+            nft add rule inet silent in ip saddr 192.168.90.1 tcp flags syn / syn,ack counter drop
+            nft add rule inet silent in ip saddr 192.168.90.1 tcp dport 2379 drop";
+        testkit::run("sh", &["-ec", silenced]);
+        let pinging = Pinging::start(&members[0].pod.ns, members[1].pod.addresses[0]);
+        // Another session begins.
+        members[0].node.sh("ip link set eth0 mtu 1400");
+        let asks =
+            || !testkit::run("nft", &["list", "table", "inet", "silent"]).contains(" packets 0 ");
+        wait_for("etcd to be asked", PATIENCE, asks);
+        let answers = pinging.answers();
+        follows(&members, READDRESS, "192.168.90.101");
+        let silence = pinging.longest_silence(answers);
+        assert!(silence < SOON, "no packet got through for {silence:?}");
     });
 }
