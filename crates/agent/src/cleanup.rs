@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Removes every trace of an agent from its node, and its lease from the store. What bears the mark of another
-//! agent is left alone.
+//! agent is left alone. With `--keep-network` the network stays, for flanneld.
 
+mod keep;
 mod kernel;
 mod lease;
 
@@ -34,9 +35,15 @@ pub async fn cleanup(settings: &Settings) -> Result<Cleaned, run::Error> {
     let mut cleaner = Cleaner { settings, cleaned: Cleaned::default() };
     cleaner.withdraw();
     let own = Own::read(settings);
-    let is_released = cleaner.release(&own).await;
-    cleaner.clean_kernel(&own)?;
-    cleaner.remove_files(&own, is_released);
+    if settings.keeps_network {
+        cleaner.clean_rules(&own)?;
+        cleaner.leave_network()?;
+        cleaner.forget(&own);
+    } else {
+        let is_released = cleaner.release(&own).await;
+        cleaner.clean_kernel(&own)?;
+        cleaner.remove_files(&own, is_released);
+    }
     cleaner.tell_of_others();
     lock.map(serve::Socket::remove).transpose()?;
     Ok(cleaner.cleaned)
@@ -71,12 +78,17 @@ impl Cleaner<'_> {
             self.cleaned.left.push(why);
         }
         if is_released {
-            self.remove(&own.file, file::remove);
-            self.remove(&record::path(state_dir, &self.settings.mark), file::remove);
+            self.forget(own);
         }
         if self.other_marks().is_empty() {
             self.remove(&keys::wireguard_file(state_dir), file::remove);
         }
+    }
+
+    /// What was written down.
+    fn forget(&mut self, own: &Own) {
+        self.remove(&own.file, file::remove);
+        self.remove(&record::path(&self.settings.state_dir, &self.settings.mark), file::remove);
     }
 
     /// What may still be wanted.

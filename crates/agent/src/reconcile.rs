@@ -21,6 +21,7 @@ mod thread;
 mod translate;
 mod wanting;
 
+pub(crate) use self::found::complete;
 pub use self::interest::Nudge;
 pub use self::outcome::{Failure, Outcome};
 pub use self::public_key::public_key;

@@ -46,6 +46,7 @@ Examples:
   podwire cleanup --dry-run                             only tell what would be removed
   podwire cleanup                                       an agent without a mark of its own
   podwire cleanup --mark blue                           one with the mark blue
+  podwire cleanup --keep-network                        on a node that flanneld runs again
   podwire cleanup --config /etc/podwire/agent.toml      one that kept its state elsewhere";
 
 /// Container networking: CNI networks, pods and a demonstration.

@@ -22,17 +22,23 @@ impl Cleaner<'_> {
             queues: 1,
         };
         let mut reconciler = Reconciler::open(options)?;
-        let mut rules = Rules::open(&settings.mark)?;
-        let nl = Netlink::open()?;
-        let rules = if settings.dry_run {
+        if settings.dry_run {
             reconciler.everything()?.iter().for_each(|change| self.done(change));
-            rules.preview_removal()
         } else {
             let outcome = reconciler.remove_everything();
             outcome.changes.iter().for_each(|change| self.done(change));
             self.cleaned.failed.extend(outcome.failures.iter().map(ToString::to_string));
-            rules.remove()
-        };
+        }
+        self.clean_rules(own)?;
+        self.tell_of_bridge(own)
+    }
+
+    /// Of nf_tables, and blackholes.
+    pub(super) fn clean_rules(&mut self, own: &Own) -> Result<(), run::Error> {
+        let settings = self.settings;
+        let mut rules = Rules::open(&settings.mark)?;
+        let nl = Netlink::open()?;
+        let rules = if settings.dry_run { rules.preview_removal() } else { rules.remove() };
         self.cleaned.done.extend(rules.changes);
         self.cleaned.failed.extend(rules.problems.iter().map(ToString::to_string));
         let settle = if settings.dry_run { blackhole::preview } else { blackhole::settle };
@@ -43,8 +49,7 @@ impl Cleaner<'_> {
                 self.cleaned.failed.push(failed);
             }
         }
-        self.tell_of_blackholes(&nl, own)?;
-        self.tell_of_bridge(own)
+        self.tell_of_blackholes(&nl, own)
     }
 
     /// Those that neither this agent nor another of the same directory has written down may be of either, or of an

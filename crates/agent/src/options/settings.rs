@@ -64,6 +64,8 @@ pub struct Settings {
     pub verbosity: u64,
     /// Nothing is changed.
     pub dry_run: bool,
+    /// Cleanup leaves the network to flanneld.
+    pub keeps_network: bool,
     /// The network's configuration is replaced, and nothing else is done.
     pub replaces_net_config: bool,
     /// What of this is written down for cleanup.
@@ -179,6 +181,7 @@ impl Settings {
             logs_json: told.choice("log-format", &["text", "json"])? == "json",
             verbosity: told.number("v")?,
             dry_run: told.switch("dry-run")?,
+            keeps_network: told.switch("keep-network")?,
             replaces_net_config: replaces(&told)?,
         })
     }

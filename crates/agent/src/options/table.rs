@@ -209,6 +209,12 @@ pub static OPTIONS: &[Spec] = &[
     ours("log-format", Text, "text", "text or json"),
     flannels("v", Number(0, 10), "0", "how much to log; 0 changes only, more for decisions"),
     ours("dry-run", Switch, "false", "print what would be changed, and end"),
+    ours(
+        "keep-network",
+        Switch,
+        "false",
+        "for cleanup: leave lease, devices, routes and subnet-file to flanneld, which goes on with them",
+    ),
 ];
 
 #[cfg(test)]

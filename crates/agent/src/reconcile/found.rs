@@ -234,7 +234,7 @@ pub(super) fn is_unicast(entry: &fdb::Fdb) -> bool {
 
 /// What the kernel leaves out where it is told not to repeat a next hop in its routes
 /// (`net.ipv4.nexthop_compat_mode`).
-pub(super) fn complete(route: &mut route::Route, nexthops: &HashMap<u32, &Nexthop>) {
+pub(crate) fn complete(route: &mut route::Route, nexthops: &HashMap<u32, &Nexthop>) {
     if route.oif.is_some() {
         return;
     }

@@ -4,9 +4,9 @@
 use agent::cleanup::{self, Cleaned};
 use agent::options::Command;
 use kernel::Netns;
-use testkit::{Node, Wire, in_netns};
+use testkit::{Node, Pinging, Wire, in_netns};
 
-use super::{Agent, settings, words};
+use super::{Agent, PATIENCE, Store, all_reach_all, network, settings, words};
 
 /// All that agents make on a node, as outside tools show it.
 fn shown(node: &Node) -> Vec<String> {
@@ -46,7 +46,7 @@ fn leave_traces(node: &Node, flags: &[String]) {
     let agent = Agent::start_with(flags, node, &[]);
     agent.wait("it to be ready", |status| status.ready);
     let conf = flags.iter().find(|flag| flag.ends_with("/net.d")).unwrap();
-    testkit::wait_for("the CNI configuration", super::PATIENCE, || {
+    testkit::wait_for("the CNI configuration", PATIENCE, || {
         std::path::Path::new(conf).join("10-podwire.conflist").exists()
     });
 }
@@ -194,4 +194,46 @@ fn a_bridge_of_another_subnet_is_told_of() {
         assert!(left.contains(&format!("cni0 with {gateway}")), "{left}");
         assert!(left.contains("ip link delete cni0"), "{left}");
     });
+}
+
+/// flanneld removes a route by its gateway, and counts on device, lease and subnet.env.
+fn network_is_left_to_flanneld(backend: &str) {
+    let wire = Wire::new();
+    let conf = format!(r#"{{"Network": "10.5.0.0/16", "Backend": {{"Type": "{backend}"}}}}"#);
+    let store = Store::embedded(&conf).and(&["--ip-masq"]);
+    let mut members = network([1, 2].map(|number| wire.node(number, true, false)).into(), &store);
+    all_reach_all(&members, PATIENCE);
+    drop(members[0].agent.take());
+    let [first, second] = &members[..] else { panic!("two") };
+    let (env, lease) = (first.node.subnet_env(), second.agent().board.peers());
+    let pinging = Pinging::start(&first.pod.ns, second.pod.addresses[0]);
+
+    let flags = [first.node.flags(), store.0.clone()].concat();
+    let told = clean(&first.node, &flags, &["--keep-network", "--dry-run"]);
+    let done = clean(&first.node, &flags, &["--keep-network"]);
+    assert_eq!(told.done, done.done);
+    let rest = shown(&first.node).join("\n");
+    for ours in ["proto 112", "nhid", "podwire-agent", "alias"] {
+        assert!(!rest.contains(ours), "{ours} in {rest}");
+    }
+    assert_eq!(first.node.subnet_env(), env);
+    assert_eq!(second.agent().board.peers()[0].name, lease[0].name);
+    let (sent, answered) = pinging.end();
+    assert!(sent - answered <= 1, "{answered} of {sent} came back");
+    let route = first.node.sh("ip route show root 10.5.0.0/16 | grep via");
+    first.node.sh(&format!("ip route delete {route}"));
+    assert!(!first.pod.reaches(&second.pod));
+}
+
+#[test]
+fn vxlan_is_left_to_flanneld() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        network_is_left_to_flanneld("vxlan");
+    });
+}
+
+#[test]
+fn host_gw_is_left_to_flanneld() {
+    in_netns(|| network_is_left_to_flanneld("host-gw"));
 }
