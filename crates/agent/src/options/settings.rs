@@ -199,6 +199,20 @@ fn replaces(told: &Words<'_>) -> Result<bool, Error> {
     }
 }
 
+/// As flannel joins its keys, whatever was written.
+fn clean(prefix: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in prefix.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            _ => parts.push(part),
+        }
+    }
+    let root = if prefix.starts_with('/') && !parts.is_empty() { "/" } else { "" };
+    format!("{root}{}", parts.join("/"))
+}
+
 /// Not separated by commas, which a pattern may have.
 fn patterns(told: &Words<'_>) -> Result<Vec<Regex>, Error> {
     let words = told.values.get("iface-regex").map(|told| told.words.as_slice());
@@ -263,7 +277,7 @@ fn etcd(told: &Words<'_>) -> Result<Etcd, Error> {
     }
     Ok(Etcd {
         endpoints: told.list("etcd-endpoints"),
-        prefix: told.text("etcd-prefix").unwrap_or_default().trim_end_matches('/').to_owned(),
+        prefix: clean(&told.text("etcd-prefix").unwrap_or_default()),
         tls: Tls {
             authority: told.text("etcd-cafile").map(PathBuf::from),
             identity: identity.map(|(cert, key)| (cert.into(), key.into())),

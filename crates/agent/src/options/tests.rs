@@ -45,6 +45,10 @@ fn the_store_follows_from_what_is_said() {
     };
     assert_eq!(etcd.endpoints, ["http://a:1", "http://b:2"]);
     assert_eq!((etcd.prefix.as_str(), etcd.user), ("/coreos.com/network", None));
+    for (told, prefix) in [("/a/", "/a"), ("/a//b/./c/../d", "/a/b/d"), ("a", "a"), ("/", "")] {
+        let store = flags(&format!("--etcd-prefix {told}")).store;
+        assert!(matches!(&store, StoreChoice::Etcd(etcd) if etcd.prefix == prefix), "{store:?}");
+    }
     let StoreChoice::Etcd(etcd) = flags("--store etcd --etcd-cafile ca.pem").store else {
         panic!("etcd")
     };
