@@ -16,6 +16,7 @@ use kernel::nft::phrase::Ip;
 use kernel::nft::{Batch, Event, Family, Nft, Table};
 use kernel::{old_iptables, sysctl};
 
+pub(crate) use self::flannel::REMOVAL;
 pub use self::keeper::Keeper;
 pub use self::wanted::{
     Direction, OwnTable, Pass, RulesConf, Ruleset, WantedRule, WantedSet, wanted,

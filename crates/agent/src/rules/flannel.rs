@@ -19,6 +19,9 @@ const CHAINS: [(&str, &str, &str, &str); 2] = [
 /// Where it was told to use nf_tables.
 const TABLES: [(Ip, &str); 2] = [(Ip::V4, "flannel-ipv4"), (Ip::V6, "flannel-ipv6")];
 
+/// How the removal of a rule is told.
+pub const REMOVAL: &str = "remove flannel's rule";
+
 /// What removes all of it that can be reached.
 pub fn plan(nft: &Nft) -> kernel::Result<Plan> {
     let mut plan = Plan::default();
@@ -31,7 +34,7 @@ pub fn plan(nft: &Nft) -> kernel::Result<Plan> {
             let shown = format!("{} {name}", table.family.as_str());
             for rule in nft.rules(table, from)?.iter().filter(|rule| is_flannels(rule)) {
                 plan.batch.remove_rule(table, from, rule.handle);
-                plan.changes.push(format!("remove flannel's rule of chain {shown} {from}"));
+                plan.changes.push(format!("{REMOVAL} of chain {shown} {from}"));
             }
             if nft.has_chain(table, chain)? {
                 plan.batch.flush_chain(table, chain);

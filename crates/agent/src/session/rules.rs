@@ -7,7 +7,7 @@ use kernel::Netlink;
 use super::Session;
 use crate::blackhole;
 use crate::board::{Kind, Part};
-use crate::rules::{Outcome, RulesConf};
+use crate::rules::{Outcome, REMOVAL, RulesConf};
 use crate::run::Worker;
 
 impl Worker {
@@ -57,6 +57,11 @@ impl Worker {
             } else {
                 tracing::info!(%change, "changed");
             }
+        }
+        if is_repair && outcome.changes.iter().any(|one| one.starts_with(REMOVAL)) {
+            tracing::warn!(
+                "flannel's rules have come back: flanneld still runs here, and should not"
+            );
         }
         match outcome.problems.first() {
             None => self.board.solved(Part::Rules),
