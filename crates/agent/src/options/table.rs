@@ -208,6 +208,8 @@ pub static OPTIONS: &[Spec] = &[
     flannels("healthz-port", Number(0, 65_535), "0", "their port; 0 for none"),
     ours("log-format", Text, "text", "text or json"),
     flannels("v", Number(0, 10), "0", "how much to log; 0 changes only, more for decisions"),
+    flannels("vmodule", Text, "", "accepted, and without effect: of flanneld's own files"),
+    flannels("log_backtrace_at", Text, "", "accepted, and without effect: of flanneld's own files"),
     ours("dry-run", Switch, "false", "print what would be changed, and end"),
     ours(
         "keep-network",
@@ -233,6 +235,22 @@ mod tests {
                 Text | List => {}
             }
         }
+    }
+
+    /// As `flanneld --help` of release 0.28.9 lists them, but for `--version`.
+    const FLANNELDS: &str = "etcd-cafile etcd-certfile etcd-endpoints etcd-keyfile etcd-password etcd-prefix \
+        etcd-username healthz-ip healthz-port iface iface-can-reach iface-regex \
+        ip-blackhole-route ip-masq ip-masq-fully-random-disable iptables-forward-rules \
+        iptables-resync kube-annotation-prefix kube-api-url kube-subnet-mgr kubeconfig-file \
+        log_backtrace_at net-config-path public-ip public-ipv6 set-node-network-unavailable \
+        subnet-file subnet-lease-renew-margin v vmodule";
+
+    #[test]
+    fn flannelds_flags_are_these_and_no_others() {
+        let mut ours: Vec<&str> =
+            OPTIONS.iter().filter(|one| one.is_flannels).map(|one| one.name).collect();
+        ours.sort_unstable();
+        assert_eq!(ours, FLANNELDS.split_whitespace().collect::<Vec<_>>());
     }
 
     #[test]
