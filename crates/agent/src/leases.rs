@@ -5,6 +5,7 @@
 mod acquire;
 mod follow;
 mod keys;
+mod last;
 mod layout;
 mod nodes;
 #[cfg(test)]
@@ -19,6 +20,7 @@ use store::{Error, Revision, Snapshot, Store};
 pub use self::acquire::{AcquireError, Foreseen, Held, How, Renewal, TIME_TO_LIVE, Want};
 pub use self::follow::{Follow, News};
 use self::keys::Keys;
+use self::last::Last;
 use self::layout::Layout;
 pub use self::nodes::{Nodes, OwnNode};
 use crate::file;
@@ -56,17 +58,18 @@ pub enum NodeState {
 pub struct Leases {
     store: Arc<dyn Store>,
     layout: Layout,
+    last: Last,
 }
 
 impl Leases {
     /// Everything is under `prefix`.
     pub fn new(store: Arc<dyn Store>, prefix: &str) -> Self {
-        Self { store, layout: Layout::Keys(Keys::new(prefix)) }
+        Self { store, layout: Layout::Keys(Keys::new(prefix)), last: Last::default() }
     }
 
     /// In the annotations of nodes.
     pub fn of_nodes(store: Arc<dyn Store>, nodes: Nodes) -> Self {
-        Self { store, layout: Layout::Nodes(nodes) }
+        Self { store, layout: Layout::Nodes(nodes), last: Last::default() }
     }
 
     /// Whether nodes choose their subnets themselves.
@@ -123,7 +126,29 @@ impl Leases {
 
     /// All of it.
     pub async fn list(&self) -> Result<Snapshot, Error> {
-        self.store.list(&self.layout.all()).await
+        let listed = self.store.list(&self.layout.all()).await?;
+        self.last.listed(&listed);
+        Ok(listed)
+    }
+
+    /// All of it as it was last seen, by lists and by changes since; none before the first list.
+    pub fn last(&self) -> Option<Snapshot> {
+        self.last.snapshot()
+    }
+
+    /// It was seen like this by another process.
+    pub fn recall(&self, snapshot: &Snapshot) {
+        self.last.listed(snapshot);
+    }
+
+    /// Whether that says something else than when this was last asked.
+    pub fn last_has_changed(&self) -> bool {
+        self.last.has_changed()
+    }
+
+    /// What all keys begin with.
+    pub fn prefix(&self) -> String {
+        self.layout.all()
     }
 
     /// Puts the configuration where there is none; false where somebody was quicker.
@@ -156,5 +181,10 @@ impl Leases {
     /// Changes after a moment.
     pub fn follow(&self, after: Revision) -> Follow {
         Follow::new(self.clone(), after)
+    }
+
+    /// All of it as soon as the store answers, and then changes.
+    pub fn follow_when_back(&self, after: Revision) -> Follow {
+        Follow::with_list(self.clone(), after)
     }
 }

@@ -4,6 +4,8 @@
 //! Everything happens on the thread that polls this, and on threads that it starts, all in the network
 //! namespace of the first: one process can have an agent in each of several namespaces.
 
+mod open;
+
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -13,27 +15,24 @@ use cni::json::DecodeError;
 use ipnet::IpNet;
 use kernel::IfIndex;
 use overlay::Prefixes;
-use store::embedded::Embedded;
-use store::etcd::{Credentials, Etcd, EtcdConf, Identity, Tls};
-use store::kubernetes::{Access, Condition, Kubernetes, KubernetesConf, SERVICE_ACCOUNT};
-use store::{Revision, Store};
+use store::Revision;
+use store::kubernetes::{Condition, Kubernetes};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use tokio::time::{Instant, interval, sleep_until};
 
+pub(crate) use self::open::open;
 use crate::board::{BEAT_EVERY, Board, Part};
 use crate::cni_conf::CniConf;
-use crate::leases::{Follow, Held, Leases, Nodes, OwnNode};
+use crate::leases::{Follow, Held, Leases, OwnNode};
 use crate::multicast::{self, Counts};
 use crate::options::{self, Settings, StoreChoice};
 use crate::path::{self, Pace, Verdict};
 use crate::reconcile::{KernelThread, Options, Outcome, Reconciler, Report, Secrets, StartError};
 use crate::rules::Keeper;
-use crate::session::{End, Next, chain};
+use crate::session::{End, Memory, Next, chain};
 use crate::{file, journal, mark, net_config, serve, subnet_env};
 
-/// Under which the embedded store has the network.
-const PREFIX: &str = "/coreos.com/network";
 /// What a session needs before it can begin, in this order.
 pub(crate) const BEGINNING: [Part; 4] = [Part::Store, Part::Config, Part::Underlay, Part::Lease];
 /// So long at most until a session that did not begin is tried again, whatever happens.
@@ -82,6 +81,7 @@ pub(crate) struct Worker {
     pub(crate) interface: Option<IfIndex>,
     /// The network's configuration of this session, or of the last one.
     pub(crate) in_force: Option<String>,
+    pub(crate) memory: Memory,
     /// What Kubernetes says of this node.
     pub(crate) own: OwnNode,
     pub(crate) mark: String,
@@ -197,6 +197,7 @@ impl Worker {
             held: None,
             interface: None,
             in_force: None,
+            memory: Memory::default(),
             own: OwnNode::default(),
             mark,
             identity,
@@ -228,13 +229,14 @@ impl Worker {
                 tracing::info!(%why, "begins anew");
                 sleep_until(started + PAUSE).await;
             }
-            Next::News(seen) => {
-                // What comes before it is there by now; of what comes after it nothing is known.
-                for other in BEGINNING.into_iter().take_while(|other| *other != part) {
-                    self.board.solved(other);
-                }
+            Next::News(_) | Next::Away => {
+                // What comes before it is there by now; of what comes after it nothing is known. The store says
+                // itself that it is there.
+                let before = BEGINNING.into_iter().take_while(|other| *other != part);
+                before.filter(|other| *other != Part::Store).for_each(|one| self.board.solved(one));
                 self.board.problem(part, why);
                 let patience = if part == Part::Underlay { ROUTES } else { PATIENCE };
+                let seen = if let Next::News(seen) = next { seen } else { None };
                 self.wait(seen, patience).await;
                 sleep_until(started + PAUSE).await;
             }
@@ -345,55 +347,4 @@ async fn news(follow: &mut Option<Follow>) {
         Some(follow) => drop(follow.next().await),
         None => std::future::pending().await,
     }
-}
-
-pub(crate) async fn open(
-    settings: &Settings,
-) -> Result<(Leases, Option<Kubernetes>), store::Error> {
-    let (store, prefix): (Arc<dyn Store>, &str) = match &settings.store {
-        StoreChoice::Embedded(path) => (Arc::new(Embedded::open(path).await?), PREFIX),
-        StoreChoice::Etcd(etcd) => (Arc::new(Etcd::new(&etcd_conf(etcd))?), &etcd.prefix),
-        StoreChoice::Kubernetes(told) => {
-            let store = Kubernetes::open(&kubernetes_conf(told)?).await?;
-            let leases = Leases::of_nodes(Arc::new(store.clone()), nodes(settings, told)?);
-            return Ok((leases, Some(store)));
-        }
-    };
-    Ok((Leases::new(store, prefix), None))
-}
-
-fn etcd_conf(told: &options::Etcd) -> EtcdConf {
-    let identity = told.tls.identity.clone();
-    let identity = identity.map(|(certificate, key)| Identity { certificate, key });
-    let credentials = told.user.clone().map(|(user, password)| Credentials { user, password });
-    EtcdConf {
-        endpoints: told.endpoints.clone(),
-        tls: told.tls.authority.clone().map(|ca| Tls { ca, identity }),
-        credentials,
-    }
-}
-
-fn kubernetes_conf(told: &options::Kubernetes) -> Result<KubernetesConf, store::Error> {
-    let access = match (&told.kubeconfig, &told.api_url, &told.service) {
-        (Some(file), url, _) => Access::Kubeconfig { file: file.clone(), url: url.clone() },
-        (None, Some(url), _) => Access::Url(url.clone()),
-        (None, None, Some(url)) => Access::Pod { url: url.clone(), dir: SERVICE_ACCOUNT.into() },
-        (None, None, None) => {
-            let why = "this is no pod: kubeconfig-file or kube-api-url says where the cluster is";
-            return Err(store::Error::Invalid(why.to_owned()));
-        }
-    };
-    let prefix = told.annotation_prefix.as_str().to_owned();
-    Ok(KubernetesConf { access, annotation_prefixes: vec![prefix] })
-}
-
-fn nodes(settings: &Settings, told: &options::Kubernetes) -> Result<Nodes, store::Error> {
-    let missing = || store::Error::Invalid("node-name is missing".to_owned());
-    // Whoever has to look it up has none before the first session.
-    let unknown = told.pod.as_ref().map(|_| String::new());
-    Ok(Nodes {
-        prefix: told.annotation_prefix.clone(),
-        own: settings.node_name.clone().or(unknown).ok_or_else(missing)?,
-        config: told.net_config.clone(),
-    })
 }

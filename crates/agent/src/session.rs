@@ -8,6 +8,7 @@ mod configuration;
 mod extension;
 mod follow;
 mod many;
+mod memory;
 mod paths;
 mod post;
 mod prepare;
@@ -22,6 +23,7 @@ use overlay::netconf::NetConf;
 use overlay::plan;
 use store::Revision;
 
+pub(crate) use self::memory::{Memory, view_file};
 pub(crate) use self::remember::lease_file;
 use crate::board::Part;
 use crate::leases::{Follow, Held};
@@ -42,6 +44,8 @@ pub enum Next {
     Now,
     /// When the store has something newer than this, the interfaces change, or after a while.
     News(Option<Revision>),
+    /// When the store answers, or the interfaces change.
+    Away,
 }
 
 impl End {
@@ -80,6 +84,8 @@ pub struct Session {
     /// Peers that cannot be understood, with the reason.
     bad: BTreeMap<String, String>,
     renew_at: Option<Instant>,
+    /// The store did not answer: all this is as it was last seen, and holds until it does.
+    is_from_memory: bool,
     pod_mtu: Option<u32>,
     /// Kernel and rules are what they should be: plugins may know.
     has_begun: bool,

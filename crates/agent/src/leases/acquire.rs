@@ -198,7 +198,10 @@ impl Leases {
             return Ok(None);
         }
         let entry = self.store.get(&self.layout.lease(&held.name)).await?;
-        let is_ours = |entry: &Entry| entry.revision == held.revision;
+        // Another store, or one that has lost its data, may have something else at the same revision.
+        let value = held.lease.attributes.print();
+        let is_ours =
+            |entry: &Entry| entry.revision == held.revision && entry.value == value.as_bytes();
         let Some(entry) = entry.filter(is_ours) else { return Ok(None) };
         if !allocate::fits(want.pools, &held.lease.subnets) {
             return Ok(None);

@@ -2,11 +2,17 @@
 //! Changes as they come. Where the store no longer has them, all is listed anew.
 
 use std::collections::VecDeque;
-use std::pin::pin;
+use std::fmt;
+use std::pin::{Pin, pin};
+use std::time::Duration;
 
-use store::{Error, Revision, Watch, Watched};
+use store::{Error, Revision, Snapshot, Watch, Watched};
+use tokio::time::sleep;
 
 use super::{Leases, Seen};
+
+/// After a list that failed.
+const LIST_AGAIN: Duration = Duration::from_secs(1);
 
 /// What is new.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,17 +27,47 @@ pub enum News {
 #[derive(Debug)]
 pub struct Follow {
     leases: Leases,
-    /// None where all has to be listed first.
-    watch: Option<Box<dyn Watch>>,
+    source: Source,
     revision: Revision,
     /// Heard before anybody asked, with how far that was.
     early: VecDeque<(Revision, News)>,
 }
 
+enum Source {
+    Watch(Box<dyn Watch>),
+    /// All has to be listed first. Kept, so that whoever gives up waiting does not start it anew.
+    List(Pin<Box<dyn Future<Output = Result<Snapshot, Error>> + Send>>),
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if matches!(self, Source::Watch(_)) { "Watch" } else { "List" })
+    }
+}
+
+impl Source {
+    fn watch(leases: &Leases, after: Revision) -> Self {
+        Self::Watch(leases.store.watch(&leases.layout.all(), after))
+    }
+
+    fn list(leases: &Leases, pause: Duration) -> Self {
+        let leases = leases.clone();
+        Self::List(Box::pin(async move {
+            sleep(pause).await;
+            leases.list().await
+        }))
+    }
+}
+
 impl Follow {
     pub(super) fn new(leases: Leases, after: Revision) -> Self {
-        let watch = Some(leases.store.watch(&leases.layout.all(), after));
-        Self { leases, watch, revision: after, early: VecDeque::new() }
+        let source = Source::watch(&leases, after);
+        Self { leases, source, revision: after, early: VecDeque::new() }
+    }
+
+    pub(super) fn with_list(leases: Leases, after: Revision) -> Self {
+        let source = Source::list(&leases, LIST_AGAIN);
+        Self { leases, source, revision: after, early: VecDeque::new() }
     }
 
     /// How far it has come.
@@ -66,15 +102,17 @@ impl Follow {
 
     async fn hear(&mut self) -> Result<(Revision, News), Error> {
         loop {
-            let Some(watch) = &mut self.watch else {
-                let snapshot = self.leases.list().await?;
-                *self = self.leases.follow(snapshot.revision);
-                let all = News::All(self.leases.understand(&snapshot));
-                return Ok((snapshot.revision, all));
+            let watched = match &mut self.source {
+                Source::Watch(watch) => watch.next().await?,
+                Source::List(listing) => {
+                    let listed = listing.await;
+                    return self.listed(listed);
+                }
             };
-            match watch.next().await? {
-                Watched::Compacted => self.watch = None,
+            match watched {
+                Watched::Compacted => self.source = Source::list(&self.leases, Duration::ZERO),
                 Watched::Changes { events, revision } => {
+                    self.leases.last.heard(&events, revision);
                     let layout = &self.leases.layout;
                     let seen: Vec<Seen> =
                         events.iter().filter_map(|event| layout.changed(event)).collect();
@@ -82,5 +120,15 @@ impl Follow {
                 }
             }
         }
+    }
+
+    fn listed(&mut self, listed: Result<Snapshot, Error>) -> Result<(Revision, News), Error> {
+        self.source = match &listed {
+            Ok(snapshot) => Source::watch(&self.leases, snapshot.revision),
+            Err(_) => Source::list(&self.leases, LIST_AGAIN),
+        };
+        let snapshot = listed?;
+        self.early.clear();
+        Ok((snapshot.revision, News::All(self.leases.understand(&snapshot))))
     }
 }

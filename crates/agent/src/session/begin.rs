@@ -2,40 +2,107 @@
 //! The beginning of a session: a lease, and the kernel as the network wants it.
 
 use std::collections::{BTreeMap, HashMap};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use overlay::Addresses;
 use overlay::lease::Lease;
 use overlay::plan::{self, Network};
 use store::Snapshot;
+use tokio::time::timeout;
 
 use super::prepare::{Prepared, leases};
-use super::{End, Session, chain};
+use super::{End, Next, Session, chain};
 use crate::board::Part;
-use crate::leases::{AcquireError, Held, NodeState, Seen, TIME_TO_LIVE};
+use crate::leases::{AcquireError, Follow, Held, NodeState, Seen};
 use crate::path::Command;
-use crate::run::{BEGINNING, Worker};
+use crate::run::Worker;
 use crate::underlay::Underlay;
+
+/// For the store to answer in, where the network as it was last seen would do.
+const HASTE: Duration = Duration::from_secs(1);
 
 /// Peers by name: since when, and with which lease.
 type Peers = BTreeMap<String, (u64, Lease)>;
 
 impl Worker {
-    /// Begins a session: the node has a lease, and the kernel is what the network wants.
+    /// Begins a session: the node has a lease, and the kernel is what the network wants. Where the store does not
+    /// answer, both are as they were last seen: packets need no store.
     pub async fn begin(&mut self) -> Result<Session, End> {
-        let snapshot = self.snapshot_with_configuration().await?;
+        let patience = if self.may_remember() { HASTE } else { Duration::MAX };
+        let Ok(listed) = timeout(patience, self.snapshot_with_configuration()).await else {
+            return match self.last_seen() {
+                Some(last) => {
+                    let kind = self.settings.store.name();
+                    let why = format!("{kind} has not answered within {} s", HASTE.as_secs());
+                    self.begin_from_memory(last, why).await
+                }
+                None => {
+                    let snapshot = self.snapshot_with_configuration().await?;
+                    self.begin_with(snapshot).await
+                }
+            };
+        };
+        let begun = match listed {
+            Ok(snapshot) => self.begin_with(snapshot).await,
+            Err(end) => Err(end),
+        };
+        let Err(end @ End { next: Next::Away, .. }) = begun else { return begun };
+        match self.last_seen() {
+            Some(last) => self.begin_from_memory(last, end.why).await,
+            None => {
+                if self.in_force.is_some() && self.held.is_none() {
+                    let why = "the lease was deleted or taken, and the store has to say which one is free";
+                    self.board.problem(Part::Lease, why);
+                }
+                Err(end)
+            }
+        }
+    }
+
+    async fn begin_with(&mut self, snapshot: Snapshot) -> Result<Session, End> {
         let revision = snapshot.revision;
         let waits = |end: End| end.until_news(revision);
-        self.own = self.leases.own(&snapshot).map_err(|error| waits(error.into()))?;
-        let judged = self.choose_configuration(&snapshot).map_err(waits)?;
-        let prepared = self.prepare(&snapshot, judged).await.map_err(waits)?;
-        let Underlay { name, local_v4, local_v6, mtu, .. } = &prepared.judged.chosen;
-        tracing::info!(interface = %name, ?local_v4, ?local_v6, mtu, "the way to other nodes");
-        self.interface = Some(prepared.judged.chosen.index);
-        self.board.solved(Part::Underlay);
+        let prepared = self.look(&snapshot).await.map_err(waits)?;
         let mut follow = self.leases.follow(revision);
         let held = follow.listen_during(self.lease(snapshot, &prepared)).await.map_err(waits)?;
-        let Prepared { judged, seen, .. } = prepared;
+        let session = self.enter(prepared, held, follow, false).await?;
+        self.tell_cluster().await;
+        Ok(session)
+    }
+
+    /// The lease stays; what the node would say of itself now is told when the store is back.
+    async fn begin_from_memory(&mut self, last: Snapshot, why: String) -> Result<Session, End> {
+        tracing::warn!(%why, "the network stays as it was last seen");
+        self.board.problem(Part::Store, why.clone());
+        let prepared = self.look(&last).await?;
+        let away = End { part: Part::Store, why, next: Next::Away };
+        let held = self.held.clone().ok_or(away)?;
+        let lease = Lease { attributes: prepared.attributes.clone(), ..held.lease };
+        let follow = self.leases.follow_when_back(last.revision);
+        self.enter(prepared, Held { lease, ..held }, follow, true).await
+    }
+
+    /// What follows from the store and from the interfaces.
+    async fn look(&mut self, snapshot: &Snapshot) -> Result<Prepared, End> {
+        self.own = self.leases.own(snapshot)?;
+        let judged = self.choose_configuration(snapshot)?;
+        let prepared = self.prepare(snapshot, judged).await?;
+        let Underlay { name, index, local_v4, local_v6, mtu, .. } = &prepared.judged.chosen;
+        tracing::info!(interface = %name, ?local_v4, ?local_v6, mtu, "the way to other nodes");
+        self.interface = Some(*index);
+        self.board.solved(Part::Underlay);
+        Ok(prepared)
+    }
+
+    /// Makes the node what it should be.
+    async fn enter(
+        &mut self,
+        Prepared { judged, seen, .. }: Prepared,
+        held: Held,
+        follow: Follow,
+        is_from_memory: bool,
+    ) -> Result<Session, End> {
+        let renew_at = self.renewal(&held).filter(|_| !is_from_memory);
         let mut session = Session {
             remarks: self.remarks(&judged),
             conf: judged.conf,
@@ -45,23 +112,24 @@ impl Worker {
             underlay: planned(&judged.chosen),
             follow,
             bad: BTreeMap::new(),
-            renew_at: self.renewal(&held),
+            renew_at,
+            is_from_memory,
             held,
             pod_mtu: None,
             has_begun: false,
         };
         session.remarks.extend(self.after_start(&session).await.err());
         self.program_all(&mut session, seen).await?;
-        // Packets do not wait for the disk.
-        self.hold(&session.held);
+        // Packets do not wait for the disk. What the store does not have yet is no lease that is held.
+        if !is_from_memory {
+            self.hold(&session.held);
+        }
         self.set_rules(&session);
         session.has_begun = true;
         self.in_force = Some(session.conf_text.clone());
-        let others = BEGINNING.into_iter().filter(|part| *part != Part::Config);
-        others.for_each(|part| self.board.solved(part));
+        [Part::Underlay, Part::Lease].into_iter().for_each(|part| self.board.solved(part));
         self.tell_configuration(&session);
         self.tell_plugins(&session);
-        self.tell_cluster().await;
         Ok(session)
     }
 
@@ -69,11 +137,13 @@ impl Worker {
     /// free one.
     async fn lease(&mut self, snapshot: Snapshot, prepared: &Prepared) -> Result<Held, End> {
         let want = self.want(prepared);
-        let remembered = self.held.clone().or_else(|| self.remembered(&snapshot));
-        let kept = match &remembered {
+        let mut kept = match &self.held {
             Some(held) => self.leases.keep_with(held, &want).await?,
             None => None,
         };
+        if let (None, Some(held)) = (&kept, self.remembered(&snapshot)) {
+            kept = self.leases.keep_with(&held, &want).await?;
+        }
         let held = match kept {
             Some(held) => {
                 tracing::info!(lease = %held.name, "lease kept");
@@ -86,15 +156,9 @@ impl Worker {
             }
         };
         self.held = Some(held.clone());
+        self.lease_is_whole(&held);
         self.board.solved(Part::Lease);
         Ok(held)
-    }
-
-    /// When a lease that was just written is to be renewed.
-    pub(super) fn renewal(&self, held: &Held) -> Option<Instant> {
-        let left = (!held.is_reservation).then_some(TIME_TO_LIVE);
-        self.board.set_lease_left(left);
-        left.map(|left| Instant::now() + left.saturating_sub(self.settings.renew_margin))
     }
 
     /// Plans for all peers and makes the kernel what follows.
@@ -134,7 +198,8 @@ impl Worker {
 
 impl From<store::Error> for End {
     fn from(error: store::Error) -> Self {
-        Self::wait(Part::Store, chain(&error), None)
+        let next = if error.can_retry() { Next::Away } else { Next::News(None) };
+        Self { part: Part::Store, why: chain(&error), next }
     }
 }
 

@@ -19,6 +19,7 @@ impl Worker {
         let mut beats = interval(BEAT_EVERY);
         loop {
             let renewal = session.renew_at;
+            let write_at = self.view_is_due();
             tokio::select! {
                 news = session.follow.next() => match news {
                     Ok(news) => {
@@ -32,6 +33,7 @@ impl Worker {
                 Some(verdict) = self.verdicts.recv() => self.take_verdict(session, verdict).await?,
                 mended = self.rules.next() => self.post_rules(&mended, true),
                 () = moment(renewal) => self.renew(session).await?,
+                () = moment(write_at) => self.write_view(),
                 _ = beats.tick() => self.board.beat(),
             }
         }
@@ -39,6 +41,10 @@ impl Worker {
 
     /// News from the store.
     async fn hear(&mut self, session: &mut Session, news: News) -> Result<(), End> {
+        if session.is_from_memory {
+            self.memory.listed = self.leases.last();
+            return Err(End::now(Part::Store, "the store answers again"));
+        }
         let revision = session.follow.revision().0;
         self.board.watched(revision, revision);
         match news {
@@ -121,6 +127,7 @@ impl Worker {
             Ok(Renewal::Done) => {
                 tracing::info!(lease = session.held.name, "renewed");
                 self.board.solved(Part::Store);
+                self.lease_is_whole(&session.held);
                 session.renew_at = self.renewal(&session.held);
                 self.hold(&session.held);
                 Ok(())

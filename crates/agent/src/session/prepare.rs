@@ -63,6 +63,9 @@ impl Worker {
 
     pub(super) async fn snapshot(&mut self) -> Result<Snapshot, End> {
         self.look_up_name().await?;
+        if let Some(listed) = self.memory.listed.take() {
+            return Ok(listed);
+        }
         let listed = self.list().await?;
         self.board.solved(Part::Store);
         Ok(listed)
@@ -110,10 +113,14 @@ impl Worker {
             );
             return Err(End::wait(Part::Lease, why, None));
         };
+        self.set_name(node);
+        Ok(())
+    }
+
+    pub(super) fn set_name(&mut self, node: String) {
         self.board.set_node(&node);
         self.leases.set_own(&node);
         self.settings.node_name = Some(node);
-        Ok(())
     }
 
     /// The interface to other nodes, of the families that pods have; else of one that can carry.

@@ -14,6 +14,7 @@ mod kubernetes;
 mod repairs;
 mod restart;
 mod silent;
+mod store_away;
 mod take_over;
 mod underlay;
 mod ways;
