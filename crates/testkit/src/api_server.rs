@@ -118,6 +118,12 @@ impl ApiServer {
         self.daemon = None;
     }
 
+    /// Its number, for those who stop it and let it go on.
+    #[track_caller]
+    pub fn process(&self) -> u32 {
+        self.daemon.as_ref().expect("it runs").id()
+    }
+
     /// The certificate of who has signed its own.
     pub fn ca(&self) -> PathBuf {
         self.authority.file("ca.pem")

@@ -29,6 +29,9 @@ const PAGE: u32 = 100;
 /// For one request and its answer.
 const PATIENCE: Duration = Duration::from_secs(15);
 
+/// For any answer at all.
+const SIGN: Duration = Duration::from_secs(5);
+
 /// How often history may be forgotten in the middle of a list. It takes minutes.
 const TRIES: usize = 3;
 
@@ -143,6 +146,17 @@ impl Client {
         Ok(node::revision(&page.metadata.resource_version.unwrap_or_default()))
     }
 
+    /// Whether the server answers, be it that we must not ask. It looks nowhere for this answer.
+    pub async fn is_there(&self) -> Tried<()> {
+        let request = Request::get("/version").body(Vec::new());
+        let request = request.map_err(|error| Failure::of(kube::Error::HttpError(error)))?;
+        match timeout(SIGN, self.kube().request_text(request)).await {
+            Err(_) => Err(Failure::unanswered(SIGN)),
+            Ok(Err(kube::Error::Api(status))) if status.code < 500 => Ok(()),
+            Ok(answer) => answer.map(drop).map_err(Failure::of),
+        }
+    }
+
     pub async fn create(&self, node: &Value) -> Tried<Object> {
         let body = node.to_string().into_bytes();
         self.send(api().create(&PostParams::default(), body)).await
@@ -209,12 +223,16 @@ impl Failure {
     pub fn of(error: kube::Error) -> Self {
         Self { verdict: Verdict::of(&error), cause: verdict::cause(error) }
     }
+
+    fn unanswered(patience: Duration) -> Self {
+        let cause = format!("no answer within {} s", patience.as_secs()).into();
+        Self { verdict: Verdict::Unknown, cause }
+    }
 }
 
 impl From<Elapsed> for Failure {
     fn from(_: Elapsed) -> Self {
-        let cause = format!("no answer within {} s", PATIENCE.as_secs()).into();
-        Self { verdict: Verdict::Unknown, cause }
+        Self::unanswered(PATIENCE)
     }
 }
 

@@ -24,6 +24,9 @@ const LIFETIME: u32 = 290;
 /// longer may be gone, or something between us has forgotten the connection: a new one tells.
 const SILENCE: Duration = Duration::from_secs(90);
 
+/// After this long without a word the server is asked whether it is there: of one that hangs the system tells nothing.
+const QUIET: Duration = Duration::from_secs(10);
+
 /// For the server to begin.
 const PATIENCE: Duration = Duration::from_secs(15);
 
@@ -37,6 +40,9 @@ type Events = Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<Object>>> + Send
 
 /// Gives no stream where the watch is at its end.
 type Opening = Pin<Box<dyn Future<Output = Tried<Option<Events>>> + Send>>;
+
+/// Gives the answer to whether a server that says nothing is there.
+type Sign = Pin<Box<dyn Future<Output = Tried<()>> + Send>>;
 
 pub struct Watcher {
     client: Arc<Client>,
@@ -60,6 +66,8 @@ enum State {
         events: Events,
         since: Instant,
         heard: Instant,
+        /// Kept for the same reason.
+        sign: Sign,
     },
     Over,
 }
@@ -92,12 +100,14 @@ impl Watcher {
                         return Ok(Watched::Changes { events: Vec::new(), revision: self.after });
                     }
                 }
-                State::Open { events, heard, .. } => {
-                    let next = timeout_at(*heard + SILENCE, events.next()).await;
-                    if let Some(watched) = self.take(next.unwrap_or_default())? {
-                        return Ok(watched);
+                State::Open { events, heard, sign, .. } => tokio::select! {
+                    next = timeout_at(*heard + SILENCE, events.next()) => {
+                        if let Some(watched) = self.take(next.unwrap_or_default())? {
+                            return Ok(watched);
+                        }
                     }
-                }
+                    is_there = sign => self.told(is_there)?,
+                },
             }
         }
     }
@@ -125,13 +135,26 @@ impl Watcher {
             Ok(Some(events)) => {
                 let now = Instant::now();
                 self.is_known = true;
-                self.state = State::Open { events, since: now, heard: now };
+                let sign = sign_of(&self.client);
+                self.state = State::Open { events, since: now, heard: now, sign };
             }
             Ok(None) => self.state = State::Over,
             Err(failure) => {
                 self.close(false);
                 return Err(self.client.unread(failure));
             }
+        }
+        Ok(())
+    }
+
+    /// Whether the server is there. One that is may have forgotten the watch: that it is silent counts all the same.
+    fn told(&mut self, is_there: Tried<()>) -> Result<()> {
+        if let Err(failure) = is_there {
+            self.close(false);
+            return Err(self.client.unread(failure));
+        }
+        if let State::Open { sign, .. } = &mut self.state {
+            *sign = sign_of(&self.client);
         }
         Ok(())
     }
@@ -156,8 +179,9 @@ impl Watcher {
     /// What the user of the watch has to know. Changes of other entries are passed over.
     fn change(&mut self, event: WatchEvent<Object>) -> Option<Watched> {
         self.failures = 0;
-        if let State::Open { heard, .. } = &mut self.state {
+        if let State::Open { heard, sign, .. } = &mut self.state {
             *heard = Instant::now();
+            *sign = sign_of(&self.client);
         }
         let event = match event {
             WatchEvent::Added(object) | WatchEvent::Modified(object) => {
@@ -202,6 +226,14 @@ impl Watcher {
             self.failures = self.failures.saturating_add(1);
         }
     }
+}
+
+fn sign_of(client: &Arc<Client>) -> Sign {
+    let client = Arc::clone(client);
+    Box::pin(async move {
+        sleep(QUIET).await;
+        client.is_there().await
+    })
 }
 
 async fn open(client: &Client, after: Revision) -> Tried<Events> {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use store::kubernetes::{Kubernetes, Node};
 use store::{Event, Revision, Store, Watch, Watched};
+use testkit::run;
 use tokio::time::timeout;
 
 use crate::api_server::{PREFIX, admin, with_server};
@@ -85,6 +86,26 @@ fn watch_tells_that_nobody_is_there() {
                 let error = timeout(LONG, watch.next()).await.unwrap().unwrap_err();
                 assert!(matches!(error, store::Error::Unavailable { .. }), "{error:?}");
             }
+        });
+    });
+}
+
+/// One that hangs keeps its connections: who only waits would wait for a minute and a half.
+#[test]
+fn server_that_hangs_is_told_and_so_is_that_it_goes_on() {
+    with_server(&[], |server| {
+        block_on(async {
+            let store = admin(server).await;
+            let mut watch = store.watch("", store.list("").await.unwrap().revision);
+            assert!(timeout(Duration::from_millis(300), watch.next()).await.is_err());
+            let process = server.process().to_string();
+            run("kill", &["-STOP", &process]);
+            let told = timeout(Duration::from_secs(25), watch.next()).await;
+            run("kill", &["-CONT", &process]);
+            let error = told.expect("it is told in time").unwrap_err();
+            assert!(matches!(error, store::Error::Unavailable { .. }), "{error:?}");
+            let goes_on = timeout(LONG, watch.next()).await.unwrap();
+            assert!(matches!(goes_on, Ok(Watched::Changes { .. })), "{goes_on:?}");
         });
     });
 }
