@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::board::{Board, Part};
-use crate::kept::{Kept, LOOK_AGAIN};
+use crate::ear::LOOK_AGAIN;
+use crate::kept::Kept;
 use crate::options::Settings;
 use crate::serve::socket_path;
 use crate::{bridge, file};

@@ -12,6 +12,7 @@ mod nodes;
 mod tests;
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use overlay::lease::Lease;
@@ -82,6 +83,14 @@ impl Leases {
         match &self.layout {
             Layout::Keys(keys) => format!("the key {}", keys.config()),
             Layout::Nodes(nodes) => format!("the file {}", nodes.config.display()),
+        }
+    }
+
+    /// The file that the network's configuration is, where it is one.
+    pub fn config_file(&self) -> Option<&Path> {
+        match &self.layout {
+            Layout::Keys(_) => None,
+            Layout::Nodes(nodes) => Some(&nodes.config),
         }
     }
 

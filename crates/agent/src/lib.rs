@@ -7,6 +7,7 @@ pub mod board;
 mod bridge;
 pub mod cleanup;
 pub mod cni_conf;
+mod ear;
 mod file;
 mod journal;
 mod kept;

@@ -24,6 +24,7 @@ use tokio::time::{Instant, interval, sleep_until};
 pub(crate) use self::open::open;
 use crate::board::{BEAT_EVERY, Board, Part};
 use crate::cni_conf::CniConf;
+use crate::ear::Ear;
 use crate::leases::{Follow, Held, Leases, OwnNode};
 use crate::multicast::{self, Counts};
 use crate::options::{self, Settings, StoreChoice};
@@ -31,7 +32,7 @@ use crate::path::{self, Pace, Verdict};
 use crate::reconcile::{KernelThread, Options, Outcome, Reconciler, Report, Secrets, StartError};
 use crate::rules::Keeper;
 use crate::session::{End, Memory, Next, chain};
-use crate::{file, journal, mark, net_config, serve, subnet_env};
+use crate::{ear, file, journal, mark, net_config, serve, subnet_env};
 
 /// What a session needs before it can begin, in this order.
 pub(crate) const BEGINNING: [Part; 4] = [Part::Store, Part::Config, Part::Underlay, Part::Lease];
@@ -65,6 +66,8 @@ pub(crate) struct Worker {
     pub(crate) settings: Settings,
     pub(crate) board: Board,
     pub(crate) leases: Leases,
+    /// Where the network's configuration is a file.
+    pub(crate) config_file: Option<Ear>,
     pub(crate) kernel: KernelThread,
     pub(crate) reports: UnboundedReceiver<Report>,
     pub(crate) rules: Keeper,
@@ -186,6 +189,7 @@ impl Worker {
         Ok(Self {
             settings,
             board,
+            config_file: leases.config_file().map(Ear::new),
             leases,
             kernel,
             reports,
@@ -250,6 +254,7 @@ impl Worker {
         loop {
             tokio::select! {
                 () = news(&mut follow) => return,
+                () = ear::next_of(&mut self.config_file) => return,
                 report = self.reports.recv() => match report {
                     Some(Report::Underlay) => return self.leases.reconnect(),
                     None => return,

@@ -118,10 +118,13 @@ impl Worker {
     /// The same, for one that has only now come.
     async fn is_fit(&self, text: String) -> Result<(), End> {
         let judged = self.judge(text)?;
-        self.has_room(&self.leases.list().await?, &judged)
+        match self.leases.are_chosen() {
+            true => self.has_room(&self.leases.list().await?, &judged),
+            false => Ok(()),
+        }
     }
 
-    /// News of the store: one that can be had begins another session, any other is told.
+    /// News of the store, or of the file: one that can be had begins another session, any other is told.
     pub(super) async fn hear_configuration(
         &self,
         session: &mut Session,

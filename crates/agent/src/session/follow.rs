@@ -8,6 +8,7 @@ use tokio::time::{interval, sleep_until};
 
 use super::{End, RENEW_AGAIN, Session, begin, chain};
 use crate::board::{BEAT_EVERY, Part};
+use crate::ear;
 use crate::leases::{News, NodeSeen, NodeState, Renewal, Seen};
 use crate::path::Command;
 use crate::reconcile::{PeerUpdate, Report};
@@ -29,6 +30,7 @@ impl Worker {
                     // The watch goes on from where it was, after a pause of its own.
                     Err(error) => self.board.problem(Part::Store, chain(&error)),
                 },
+                () = ear::next_of(&mut self.config_file) => self.hear_configuration(session, &[]).await?,
                 report = self.reports.recv() => self.take_report(session, report).await?,
                 Some(verdict) = self.verdicts.recv() => self.take_verdict(session, verdict).await?,
                 mended = self.rules.next() => self.post_rules(&mended, true),

@@ -20,7 +20,7 @@ fn put_peer(server: &EtcdServer, number: u8) {
 }
 
 #[track_caller]
-fn wait_problem(agent: &Agent, words: &[&str]) {
+pub fn wait_problem(agent: &Agent, words: &[&str]) {
     agent.wait(&format!("{words:?}"), |status| {
         let problem = status.problems.get(&Part::Config);
         let is_it = problem.map(|problem| words.iter().all(|word| problem.text.contains(word)));

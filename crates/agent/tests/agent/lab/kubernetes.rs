@@ -2,14 +2,18 @@
 //! Nodes of a Kubernetes cluster: a real API server, and what others do to node objects.
 
 use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
 
 use agent::board::Part;
 use serde_json::{Value, json};
 use testkit::{ApiServer, Node, Pinging, Wire, in_netns, wait_for};
 
+use super::configuration::wait_problem;
 use super::underlay::{READDRESS, SOON, follows};
 use super::{Agent, Member, PATIENCE, Store, all_reach_all, network};
 
+const NET_CONF: &str = "net-conf.json";
 const PREFIX: &str = "flannel.alpha.coreos.com/";
 const V4: &str = r#"{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan"}}"#;
 const BOTH: &str = r#"{"EnableIPv6": true, "Network": "10.244.0.0/16", "IPv6Network": "fd00:244::/48",
@@ -35,12 +39,24 @@ fn in_cluster(conf: &str, test: impl FnOnce(&Cluster)) {
             fs::write(&path, text).unwrap();
             path.to_str().unwrap().to_owned()
         };
-        let net_conf = write("net-conf.json", conf);
+        mount(server.dir.path(), Some(conf));
+        let net_conf = server.dir.path().join(NET_CONF).to_str().unwrap().to_owned();
         let kubeconfig = write("kubeconfig", &server.kubeconfig("admin-token", &server.ca()));
         let paths = ["--kubeconfig-file", &kubeconfig, "--net-config-path", &net_conf];
         let store = Store(Vec::new()).and(&["--kube-subnet-mgr"]).and(&paths);
         test(&Cluster { server, wire, store });
     });
+}
+
+/// As kubelet gives a pod a ConfigMap: a link to a link, which is replaced.
+fn mount(dir: &Path, conf: Option<&str>) {
+    let fresh = tempfile::tempdir_in(dir).unwrap().keep();
+    if let Some(conf) = conf {
+        fs::write(fresh.join(NET_CONF), conf).unwrap();
+        let _ = symlink(format!("..data/{NET_CONF}"), dir.join(NET_CONF));
+    }
+    symlink(fresh.file_name().unwrap(), dir.join("..data_tmp")).unwrap();
+    fs::rename(dir.join("..data_tmp"), dir.join("..data")).unwrap();
 }
 
 impl Cluster {
@@ -264,6 +280,35 @@ fn address_of_a_node_changes() {
         let silence = pinging.longest_silence(answers);
         assert!(silence < SOON, "no packet got through for {silence:?}");
         assert_eq!(cluster.annotations(1)[format!("{PREFIX}public-ip")], "192.168.90.101");
+    });
+}
+
+#[test]
+fn configuration_is_followed_in_its_file() {
+    in_cluster(V4, |cluster| {
+        let node = cluster.wire.node(1, true, false);
+        cluster.register(1);
+        cluster.give(1, &["10.244.1.0/24"]);
+        let agent = Agent::start(&node, &cluster.store);
+        agent.wait("it to begin", |status| status.ready);
+        let dir = cluster.server.dir.path();
+        let with_vni = |vni: &str| V4.replace("\"vxlan\"", &format!("\"vxlan\", \"VNI\": {vni}"));
+        let changes_over = |device: &str| {
+            let is_there = || node.sh("ip -br link").contains(device);
+            wait_for(device, SOON, is_there);
+            agent.wait("nothing to be wrong", |status| status.ready && status.problems.is_empty());
+        };
+        mount(dir, Some(&with_vni("7")));
+        changes_over("flannel.7");
+        mount(dir, Some(&with_vni("-1")));
+        wait_problem(&agent, &["VNI", "-1", "stays in force"]);
+        mount(dir, None);
+        wait_problem(&agent, &[NET_CONF, "is not there", "stays in force"]);
+        mount(dir, Some(&with_vni("8")));
+        changes_over("flannel.8");
+        fs::remove_file(dir.join(NET_CONF)).unwrap();
+        fs::write(dir.join(NET_CONF), with_vni("9")).unwrap();
+        changes_over("flannel.9");
     });
 }
 

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Hears that a file may be another than it was. The system tells of that, and where it does not, a look now
+//! and then finds out.
+
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use tokio::io::unix::AsyncFd;
+use tokio::time::{Instant, sleep_until};
+
+use crate::watched::watched;
+
+/// After the first change of others until it is looked at: they may not be done, or keep at it.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Whatever is told.
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(30);
+
+/// A ConfigMap in a pod: its files are links into a directory that this link names, which alone is replaced.
+const CONFIG_MAP: &[u8] = b"..data";
+
+/// Listens to what happens to a file.
+#[derive(Debug)]
+pub(crate) struct Ear {
+    path: PathBuf,
+    /// None where the system has no more room for that.
+    fd: Option<AsyncFd<OwnedFd>>,
+    /// None while the directory is not there.
+    watch: Option<i32>,
+    due: Instant,
+}
+
+impl Ear {
+    pub(crate) fn new(path: &Path) -> Ear {
+        let due = Instant::now() + LOOK_AGAIN;
+        Ear { path: path.to_owned(), fd: open(), watch: None, due }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Waits until the file may be another than it was, and the first time not at all. The wait can be given up
+    /// and taken up again.
+    pub(crate) async fn next(&mut self) {
+        if self.listen() {
+            // Whatever happened before is not told.
+            return;
+        }
+        loop {
+            let Ear { path, fd, due, .. } = self;
+            tokio::select! {
+                is_news = heard(fd, path) => {
+                    if is_news {
+                        *due = (*due).min(Instant::now() + PAUSE);
+                    }
+                }
+                () = sleep_until(*due) => {
+                    *due = Instant::now() + LOOK_AGAIN;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Listens where the file should be from now on; true where that is another directory than before.
+    fn listen(&mut self) -> bool {
+        let within = WatchFlags::CREATE
+            | WatchFlags::DELETE
+            | WatchFlags::MOVE
+            | WatchFlags::MODIFY
+            | WatchFlags::ATTRIB;
+        let itself = WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF | WatchFlags::ONLYDIR;
+        let directory = self.path.parent().unwrap_or(&self.path);
+        let Some(fd) = &self.fd else { return false };
+        let before = self.watch;
+        self.watch = inotify::add_watch(fd.get_ref(), directory, within | itself).ok();
+        self.watch.is_some() && self.watch != before
+    }
+}
+
+/// Never, where nothing is listened to.
+pub(crate) async fn next_of(ear: &mut Option<Ear>) {
+    match ear {
+        Some(ear) => ear.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn open() -> Option<AsyncFd<OwnedFd>> {
+    let fd = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)
+        .inspect_err(|cause| tracing::warn!(%cause, "no inotify: looking now and then instead"))
+        .ok()?;
+    watched(fd).ok()
+}
+
+/// Whether something has happened to the file or to its directory.
+async fn heard(ear: &mut Option<AsyncFd<OwnedFd>>, path: &Path) -> bool {
+    let Some(fd) = ear else { return std::future::pending().await };
+    let Ok(mut ready) = fd.readable().await else {
+        *ear = None;
+        return true;
+    };
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut reader = inotify::Reader::new(fd.get_ref(), &mut buffer);
+    let mut is_news = false;
+    let own = path.file_name().unwrap_or_default().as_encoded_bytes();
+    let is_ours = |event: &inotify::Event<'_>| match event.file_name() {
+        Some(name) => [own, CONFIG_MAP].contains(&name.to_bytes()),
+        // The directory itself, or more than the system could tell.
+        None => !event.events().contains(ReadFlags::IGNORED),
+    };
+    // Until there is no more, or the next wait would end at once.
+    while let Ok(Ok(one)) = ready.try_io(|_| Ok(reader.next().map(|event| is_ours(&event))?)) {
+        is_news |= one;
+    }
+    is_news
+}
