@@ -38,6 +38,12 @@ struct Told {
     words: Vec<String>,
 }
 
+impl Told {
+    fn unreadable(&self, path: &str, cause: &std::io::Error) -> Error {
+        Error::new(&self.place, format!("cannot read {path:?}: {cause}"))
+    }
+}
+
 /// Values by option.
 type Values = BTreeMap<&'static str, Told>;
 
@@ -80,8 +86,7 @@ pub fn understand(
     }
     if let Some(config) = values.get("config") {
         let path = config.words.last().cloned().unwrap_or_default();
-        let text = read(&path)
-            .map_err(|cause| Error::new(&config.place, format!("cannot read {path:?}: {cause}")))?;
+        let text = read(&path).map_err(|cause| config.unreadable(&path, &cause))?;
         for (name, told) in file::parse(&path, &text)? {
             values.entry(name).or_insert(told);
         }
@@ -95,6 +100,9 @@ pub fn understand(
         }
     }
     let mut settings = Settings::understand(&values)?;
+    if command == Command::Agent && matches!(settings.store, StoreChoice::Etcd(_)) {
+        check_files(&values, &["etcd-cafile", "etcd-certfile", "etcd-keyfile"], &read)?;
+    }
     let var = |name: &str| var(name).filter(|text| !text.is_empty());
     settings.node_name = settings.node_name.or_else(|| var("NODE_NAME"));
     if let StoreChoice::Kubernetes(kubernetes) = &mut settings.store {
@@ -103,6 +111,21 @@ pub fn understand(
         kubernetes.service = service(var);
     }
     Ok(Asked::Run(Box::new(settings)))
+}
+
+/// Files that are read later, and more than once.
+fn check_files(
+    values: &Values,
+    names: &[&str],
+    read: impl Fn(&str) -> std::io::Result<String>,
+) -> Result<(), Error> {
+    for told in names.iter().filter_map(|name| values.get(name)) {
+        let path = told.words.last().map(String::as_str).unwrap_or_default();
+        if !path.is_empty() {
+            read(path).map_err(|cause| told.unreadable(path, &cause))?;
+        }
+    }
+    Ok(())
 }
 
 /// Kubernetes tells every pod where its API is.

@@ -40,6 +40,8 @@ pub(crate) const BEGINNING: [Part; 4] = [Part::Store, Part::Config, Part::Underl
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Where an interface is missing: routes that come are not told of.
 const ROUTES: Duration = Duration::from_secs(1);
+/// Where the store cannot be reached: one that comes is not told of either.
+const STORES: Duration = Duration::from_secs(2);
 /// Between two sessions at least: nodes may fight over a lease, and stores have much news.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -239,7 +241,11 @@ impl Worker {
                 let before = BEGINNING.into_iter().take_while(|other| *other != part);
                 before.filter(|other| *other != Part::Store).for_each(|one| self.board.solved(one));
                 self.board.problem(part, why);
-                let patience = if part == Part::Underlay { ROUTES } else { PATIENCE };
+                let patience = match part {
+                    Part::Underlay => ROUTES,
+                    Part::Store => STORES,
+                    _ => PATIENCE,
+                };
                 let seen = if let Next::News(seen) = next { seen } else { None };
                 self.wait(seen, patience).await;
                 sleep_until(started + PAUSE).await;

@@ -98,7 +98,7 @@ pub static OPTIONS: &[Spec] = &[
         "etcd-cafile",
         Text,
         "",
-        "who signs etcd's certificates; will do without a client certificate",
+        "who signs etcd's certificates: https needs it; will do without a client certificate",
     ),
     flannels("etcd-username", Text, "", "user of etcd"),
     flannels("etcd-password", Text, "", "the user's password"),

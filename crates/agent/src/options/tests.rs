@@ -13,6 +13,7 @@ fn asked(args: &str, vars: &[(&str, &str)], file: &str) -> Result<Settings, Stri
     };
     let read = |path: &str| match path {
         "agent.toml" => Ok(file.to_owned()),
+        _ if path.ends_with(".pem") => Ok(String::new()),
         _ => Err(io::Error::from(io::ErrorKind::NotFound)),
     };
     match understand(Command::Agent, &args, var, read) {
@@ -144,6 +145,12 @@ fn what_is_wrong_is_named_with_what_is_allowed() {
         "flag --kube-annotation-prefix: is \"a.org/b/c\", \
          expected a domain, and perhaps a slash and a name, in small letters",
     );
+    for option in ["etcd-cafile", "etcd-certfile", "etcd-keyfile"] {
+        let files = "--store etcd --etcd-cafile a.pem --etcd-certfile b.pem --etcd-keyfile c.pem";
+        let said = asked(&format!("{files} --{option} gone"), &[], "").unwrap_err();
+        let wanted = format!("flag --{option}: cannot read \"gone\": ");
+        assert!(said.starts_with(&wanted), "{said}");
+    }
     let missing = asked("--config no.toml", &[], "").unwrap_err();
     assert!(missing.starts_with("flag --config: cannot read \"no.toml\": "), "{missing}");
 }

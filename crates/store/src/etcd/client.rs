@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One connection to one of the servers, and trying the others when it fails.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
@@ -25,7 +26,7 @@ use crate::{Error, Result, backoff};
 const CONNECT: Duration = Duration::from_secs(3);
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// After this long without an answer by anybody a call fails.
+/// After this long without an answer by anybody who has answered before a call fails.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A silent server is asked for a sign of life while there is a watch. etcd shuts out who asks more
@@ -59,6 +60,9 @@ pub struct Client {
     credentials: Option<Credentials>,
     /// Held while connecting, so that all wait for the one connection.
     state: Mutex<State>,
+    /// Whether anybody has ever answered. Until then what is wrong is likely to be what we were told, and whoever
+    /// asks has to know at once.
+    has_answered: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -83,7 +87,7 @@ impl Client {
         let rotation = Rotation::new(endpoints.len(), backoff::noise());
         let state = Mutex::new(State { rotation, session: None, count: 0 });
         let (tls, credentials) = (conf.tls.clone(), conf.credentials.clone());
-        Ok(Self { endpoints, tls, credentials, state })
+        Ok(Self { endpoints, tls, credentials, state, has_answered: AtomicBool::new(false) })
     }
 
     /// For people.
@@ -155,8 +159,9 @@ impl Client {
             };
             let rounds = endpoints::rounds(failures, self.endpoints.len());
             let next = Instant::now() + backoff::pause(rounds, backoff::noise());
+            let is_late = next >= deadline || !self.has_answered.load(Relaxed);
             // Everybody gets a chance, even where the first took all the time.
-            if is_final || rounds > 0 && next >= deadline {
+            if is_final || rounds > 0 && is_late {
                 return Err(self.error(verdict, effect, is_doubtful, cause));
             }
             sleep_until(next).await;
@@ -218,7 +223,10 @@ impl Client {
         let session = self.session().await?;
         let number = session.number;
         let status = match timeout(ANSWER, attempt(session)).await {
-            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Ok(answer)) => {
+                self.has_answered.store(true, Relaxed);
+                return Ok(answer);
+            }
             Ok(Err(status)) => status,
             Err(_) => Status::deadline_exceeded(format!("no answer within {ANSWER:?}")),
         };

@@ -231,3 +231,20 @@ fn leader(servers: &[Server]) -> usize {
     };
     servers.iter().position(|server| server.is_running() && leads(server)).expect("there is one")
 }
+
+/// What is wrong may be what we were told, so nobody waits for it to pass; whoever has answered is waited for.
+#[test]
+fn first_try_tells_why_and_later_ones_wait() {
+    with_servers(1, async |servers| {
+        let store = client(&[&servers[0]]);
+        servers[0].kill();
+        let error = timeout(Duration::from_secs(2), store.list("")).await.expect("at once");
+        let why = std::error::Error::source(&error.unwrap_err()).unwrap().to_string();
+        assert!(why.contains("refused"), "{why}");
+        servers[0].start();
+        servers[0].wait();
+        store.list("").await.unwrap();
+        servers[0].kill();
+        assert!(timeout(Duration::from_secs(2), store.list("")).await.is_err());
+    });
+}
