@@ -358,3 +358,28 @@ fn both_families() {
         }
     });
 }
+
+/// An agent that is started while the API server cannot be reached goes on with what the last one has seen.
+#[test]
+fn an_agent_is_started_while_the_server_is_away() {
+    in_cluster(V4, |cluster| {
+        let mut members = cluster.two_nodes([&["10.244.1.0/24"], &["10.244.2.0/24"]]);
+        let view = members[0].node.dir().join("state/podwire.view");
+        let is_noted = |what: &str| fs::read_to_string(&view).is_ok_and(|text| text.contains(what));
+        wait_for("all to be noted", PATIENCE * 3, || {
+            is_noted("10.244.1.0/24") && is_noted("192.168.90.2")
+        });
+        drop(members[0].agent.take());
+        members[0].node.sh("ip link del flannel.1; ip route add blackhole 192.168.90.254");
+        members[0].agent = Some(Agent::start(&members[0].node, &cluster.store));
+        members[0].agent().wait("it to go on", |status| {
+            status.ready && status.store.reachable == Some(false) && status.lease_until.is_none()
+        });
+        all_reach_all(&members, PATIENCE);
+        members[0].node.sh("ip route del blackhole 192.168.90.254");
+        members[0].agent().wait("the server to be back", |status| {
+            status.ready && status.store.reachable == Some(true) && status.warnings.is_empty()
+        });
+        all_reach_all(&members, PATIENCE);
+    });
+}
