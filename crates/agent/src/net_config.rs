@@ -2,10 +2,13 @@
 //! Another configuration for all nodes of a network, on an administrator's word. Agents that run change over.
 
 use cni::json::DecodeError;
-use overlay::netconf::NetConfConf;
+use overlay::netconf::{NetConf, NetConfConf};
+use overlay::{Addresses, plan};
 
+use crate::leases::OwnNode;
 use crate::options::Settings;
 use crate::run::{self, Error};
+use crate::session::underlay_of;
 
 /// Whether it says what a node needs.
 pub(crate) fn check(text: &str) -> Result<(), DecodeError> {
@@ -14,11 +17,21 @@ pub(crate) fn check(text: &str) -> Result<(), DecodeError> {
     written.pools().map(drop)
 }
 
+/// Whether this node could be part of it, where this is a node at all.
+fn check_here(settings: &Settings, text: &str) -> Result<(), Error> {
+    let conf = NetConf::parse(text)?;
+    let nobody = (OwnNode::default(), Addresses::default());
+    let Ok(chosen) = underlay_of(settings, &nobody.0, &conf, None, nobody.1) else { return Ok(()) };
+    let own = Addresses { v4: chosen.local_v4, v6: chosen.local_v6 };
+    Ok(plan::check_networks(&conf, own)?)
+}
+
 /// Stores the one that the settings tell in the place of what is stored. Tells what was done, or with `dry-run`
 /// would be.
 pub async fn replace(settings: &Settings) -> Result<String, Error> {
     let text = settings.net_config.as_deref().unwrap_or_default();
     check(text)?;
+    check_here(settings, text)?;
     let (leases, _) = run::open(settings).await?;
     let place = leases.config_place();
     let seen = leases.understand(&leases.list().await?);

@@ -14,7 +14,7 @@ use std::time::Duration;
 use cni::json::DecodeError;
 use ipnet::IpNet;
 use kernel::IfIndex;
-use overlay::Prefixes;
+use overlay::{Prefixes, plan};
 use store::Revision;
 use store::kubernetes::{Condition, Kubernetes};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -56,6 +56,8 @@ pub enum Error {
     Rules(#[from] kernel::Error),
     #[error("option net-config")]
     NetConfig(#[from] DecodeError),
+    #[error("option net-config")]
+    Network(#[from] plan::Error),
     #[error("open the store")]
     Store(#[from] store::Error),
     #[error(transparent)]

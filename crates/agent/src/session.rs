@@ -24,6 +24,7 @@ use overlay::plan;
 use store::Revision;
 
 pub(crate) use self::memory::{Memory, view_file};
+pub(crate) use self::prepare::underlay_of;
 pub(crate) use self::remember::lease_file;
 use crate::board::Part;
 use crate::leases::{Follow, Held};

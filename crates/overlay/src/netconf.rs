@@ -8,6 +8,7 @@
 
 mod backend;
 mod pool;
+mod special;
 mod unknown;
 
 use cni::json::{self, DecodeError};
@@ -136,9 +137,13 @@ impl NetConfConf {
                 text.as_deref().and_then(|text| text.parse::<Ipv6Net>().ok()).map(IpNet::V6),
             ),
         };
+        let refused = |problem: &str| Err(DecodeError::at(key, shown(text.as_deref()), problem));
         match net.filter(|net| net.prefix_len() > 0) {
-            Some(net) => Ok(Some(net.trunc())),
-            None => Err(DecodeError::at(key, shown(text.as_deref()), wanted)),
+            None => refused(wanted),
+            Some(net) => match special::met_by(net) {
+                Some((part, why)) => refused(&format!("{part} is for {why}; {wanted}")),
+                None => Ok(Some(net.trunc())),
+            },
         }
     }
 
@@ -233,6 +238,14 @@ mod tests {
         check(r#"{"Network": "10.5.0.0"}"#, r#"key "Network" is "10.5.0.0": expected an IPv4"#);
         check(r#"{"Network": "fd00::/48"}"#, "expected an IPv4 network");
         check(r#"{"Network": "0.0.0.0/0"}"#, "expected an IPv4 network");
+        check(
+            r#"{"Network": "224.0.0.0/8"}"#,
+            r#"key "Network" is "224.0.0.0/8": 224.0.0.0/4 is for multicast; expected an IPv4"#,
+        );
+        check(
+            r#"{"Network": "10.5.0.0/16", "EnableIPv6": true, "IPv6Network": "fe80::/64"}"#,
+            r#"key "IPv6Network" is "fe80::/64": fe80::/10 is for the addresses of one link; expected"#,
+        );
         check(r#"{"Network": 10}"#, r#"key "Network" is 10: expected a text"#);
         check(r#"{"EnableIPv4": false}"#, "key \"EnableIPv4\" is false: expected true where");
         check(r#"{"EnableIPv4": "no"}"#, "expected true or false");

@@ -38,6 +38,8 @@ impl Worker {
         if !self.lacks_configuration(&snapshot) || self.in_force.is_some() {
             return Ok(snapshot);
         }
+        // Where this node cannot be part of it, nobody is to be.
+        self.judge(told.clone())?;
         if self.leases.offer_config(&told).await? {
             let place = self.leases.config_place();
             tracing::info!(%place, configuration = %told, "the network's configuration is stored");

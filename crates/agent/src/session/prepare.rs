@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use kernel::{Family, Netlink};
+use kernel::{Family, IfIndex, Netlink};
 use overlay::lease::{Attributes, Lease};
 use overlay::netconf::{Backend, Mode, NetConf};
 use overlay::plan;
@@ -17,8 +17,8 @@ use super::configuration::Judged;
 use super::{End, chain};
 use crate::board::Part;
 use crate::keys;
-use crate::leases::{NodeState, Seen, Want};
-use crate::options::StoreChoice;
+use crate::leases::{NodeState, OwnNode, Seen, Want};
+use crate::options::{Settings, StoreChoice};
 use crate::reconcile::{Report, Secrets, public_key};
 use crate::run::Worker;
 use crate::underlay::{self, Carrier, Facts, Underlay, Wish};
@@ -125,23 +125,9 @@ impl Worker {
 
     /// The interface to other nodes, of the families that pods have; else of one that can carry.
     pub(super) fn underlay(&self, conf: &NetConf) -> Result<Underlay, End> {
-        let settings = &self.settings;
-        let facts = Netlink::open()
-            .and_then(|nl| Facts::read(&nl, settings.can_reach, self.own.internal.clone()))
-            .map_err(|error| End::wait(Part::Underlay, error.to_string(), None))?;
-        let wish = Wish {
-            interfaces: &settings.interfaces,
-            patterns: &settings.interface_patterns,
-            can_reach: settings.can_reach,
-            before: self.interface,
-            public_v4: self.own.overwrites.node.v4.or(settings.public_ipv4),
-            public_v6: self.own.overwrites.node.v6.or(settings.public_ipv6),
-            ..Wish::default()
-        };
         let told = self.held.as_ref().map(|held| held.lease.attributes.public).unwrap_or_default();
-        underlay::choose_among(&carriers(conf), &wish, &facts, told).map_err(|why| {
-            End::wait(Part::Underlay, format!("no interface to other nodes: {why}"), None)
-        })
+        underlay_of(&self.settings, &self.own, conf, self.interface, told)
+            .map_err(|why| End::wait(Part::Underlay, why, None))
     }
 
     /// The public key, where the backend needs one; the private one is told to the kernel thread.
@@ -205,6 +191,30 @@ impl Worker {
             false => Ok(attributes),
         }
     }
+}
+
+/// The interface to other nodes on this machine. `before` was it until now, and `told` is what others know of it.
+pub(crate) fn underlay_of(
+    settings: &Settings,
+    own: &OwnNode,
+    conf: &NetConf,
+    before: Option<IfIndex>,
+    told: Addresses,
+) -> Result<Underlay, String> {
+    let facts = Netlink::open()
+        .and_then(|nl| Facts::read(&nl, settings.can_reach, own.internal.clone()))
+        .map_err(|error| error.to_string())?;
+    let wish = Wish {
+        interfaces: &settings.interfaces,
+        patterns: &settings.interface_patterns,
+        can_reach: settings.can_reach,
+        before,
+        public_v4: own.overwrites.node.v4.or(settings.public_ipv4),
+        public_v6: own.overwrites.node.v6.or(settings.public_ipv6),
+        ..Wish::default()
+    };
+    underlay::choose_among(&carriers(conf), &wish, &facts, told)
+        .map_err(|why| format!("no interface to other nodes: {why}"))
 }
 
 /// Nodes that take part: name, since when, lease.

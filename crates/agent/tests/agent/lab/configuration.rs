@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A configuration that was deleted, or is wrong, or is another than an agent was told: what runs goes on whole.
 
+use std::error::Error;
+
 use agent::board::{Kind, Part};
 use agent::options::{self, Asked};
+use agent::run;
+use kernel::Netns;
 use testkit::{EtcdServer, Node, Wire, in_netns, wait_for};
 
 use super::{Agent, PATIENCE, Store, etcd};
@@ -132,6 +136,10 @@ fn a_network_without_room_is_waited_for() {
 }
 
 fn replace(node: &Node, store: &Store, flags: &[&str]) -> String {
+    try_replace(node, store, flags).unwrap()
+}
+
+fn try_replace(node: &Node, store: &Store, flags: &[&str]) -> Result<String, run::Error> {
     let replaced = store.and(&["--replace-net-config"]).and(flags);
     let flags = [node.flags(), replaced.0].concat();
     let Ok(Asked::Run(settings)) =
@@ -140,7 +148,7 @@ fn replace(node: &Node, store: &Store, flags: &[&str]) -> String {
         panic!("{flags:?}");
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(agent::net_config::replace(&settings)).unwrap()
+    runtime.block_on(agent::net_config::replace(&settings))
 }
 
 #[test]
@@ -159,6 +167,13 @@ fn another_configuration_is_told_of_and_stored_when_asked_for() {
         let second = Agent::start(&nodes[1], &other);
         wait_problem(&second, &["--net-config differs", CONFIG, "--replace-net-config"]);
 
+        let netns = Netns::open(nodes[0].ns.path()).unwrap();
+        let unfit = Store::embedded(&GOOD.replace("10.5", "192.168"));
+        for flags in [&["--dry-run"][..], &[]] {
+            let error = netns.enter(|| try_replace(&nodes[0], &unfit, flags)).unwrap().unwrap_err();
+            let why = error.source().unwrap().to_string();
+            assert!(why.contains("192.168.0.0/16") && why.contains("192.168.90.1"), "{why}");
+        }
         let would = replace(&nodes[0], &other, &["--dry-run"]);
         assert_eq!(would, format!("write the network's configuration to the key {CONFIG}"));
         assert!(replace(&nodes[0], &Store::embedded(GOOD), &[]).contains("already"));

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Networks that no pod can be in, as the kernel does not forward to them, or not to one host.
+
+use ipnet::IpNet;
+
+/// With what they are for.
+const SPECIAL: &[(&str, &str)] = &[
+    ("127.0.0.0/8", "a machine's own addresses"),
+    ("169.254.0.0/16", "the addresses of one link"),
+    ("224.0.0.0/4", "multicast"),
+    ("240.0.0.0/4", "no host: it is reserved"),
+    ("::1/128", "a machine's own address"),
+    ("fe80::/10", "the addresses of one link"),
+    ("ff00::/8", "multicast"),
+];
+
+/// The one that shares addresses with this network.
+pub(super) fn met_by(network: IpNet) -> Option<(IpNet, &'static str)> {
+    SPECIAL
+        .iter()
+        .filter_map(|(text, why)| Some((text.parse::<IpNet>().ok()?, *why)))
+        .find(|(special, _)| special.contains(&network) || network.contains(special))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_are_where_packets_go() {
+        let is_met = |text: &str| met_by(text.parse().unwrap()).is_some();
+        for (text, _) in SPECIAL {
+            assert!(is_met(text), "{text}");
+        }
+        for text in ["127.5.0.0/16", "255.0.0.0/8", "126.0.0.0/7", "ff02::/64", "::/64"] {
+            assert!(is_met(text), "{text}");
+        }
+        for text in ["10.0.0.0/8", "100.64.0.0/10", "128.0.0.0/8", "fc00::/7", "2001:db8::/32"] {
+            assert!(!is_met(text), "{text}");
+        }
+    }
+}
