@@ -67,10 +67,18 @@ impl Worker {
         let update = PeerUpdate::Narrow { name, subnet, mtu };
         let outcome = self.kernel(|reconciler| reconciler.set_peers(vec![update])).await?;
         if !outcome.changes.is_empty() {
-            self.board.repaired(Kind::Path, format!("{subnet} has a path of MTU {mtu:?}"));
+            self.board.repaired(Kind::Path, narrowed(subnet, mtu));
         }
         self.post(session, &outcome, false).await;
         Ok(())
+    }
+}
+
+/// What was done for a path that carries less than pods send, or does so no longer.
+fn narrowed(subnet: IpNet, mtu: Option<u32>) -> String {
+    match mtu {
+        Some(mtu) => format!("the route to {subnet} has MTU {mtu}, as its path carries no more"),
+        None => format!("the route to {subnet} has no MTU of its own, as its path carries all"),
     }
 }
 
@@ -124,4 +132,17 @@ fn shown(verdict: &Verdict) -> Path {
     };
     let last_contact = verdict.reachable.then_some(Time(verdict.at));
     Path { path_mtu: verdict.path_mtu, last_contact, problem }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repairs_are_told_in_words() {
+        let subnet = "10.5.2.0/24".parse().unwrap();
+        let wanted = "the route to 10.5.2.0/24 has MTU 1350, as its path carries no more";
+        assert_eq!(narrowed(subnet, Some(1350)), wanted);
+        assert!(narrowed(subnet, None).contains("no MTU of its own"));
+    }
 }
