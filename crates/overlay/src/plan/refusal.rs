@@ -57,6 +57,8 @@ pub enum Reason {
     OwnKey,
     #[error("it publishes the public key of a peer with another address")]
     KeyTaken,
+    #[error("it publishes neither BackendData nor BackendV6Data, of which {backend} needs one")]
+    NoData { backend: &'static str },
     #[error("the two nodes have no address family in common")]
     NoCommonUnderlay,
     #[error("{0} is not on this node's link, which host-gw needs")]

@@ -4,8 +4,9 @@
 mod kept;
 
 use super::*;
+use crate::lease::Data;
 use crate::publish::{self, Identity};
-use crate::{Key, Prefixes};
+use crate::{Key, PerFamily, Prefixes};
 
 /// A node of a test network: number, the families of its underlay, its lease.
 struct Lab {
@@ -147,6 +148,10 @@ fn vxlan_carries_one_family_over_the_other() {
     let wanted =
         "10.5.2.0/24 of node-2 is not served: the two nodes have no address family in common";
     assert_eq!(refused(&plan), [wanted]);
+    // No data, as where a lease was written by hand.
+    let mut lab = Lab::new(V4, r#"{"Type": "vxlan"}"#, &["4", "4"]);
+    lab.nodes[1].2.attributes.data = Data::Vxlan(PerFamily::default());
+    assert!(refused(&lab.plan())[0].contains("neither BackendData nor BackendV6Data"));
 }
 
 #[test]

@@ -116,6 +116,9 @@ fn tunnel<'a>(
 ) -> Result<(Family, &'a Vtep, IpAddr), Reason> {
     let attributes = &peer.lease.attributes;
     let Data::Vxlan(theirs) = &attributes.data else { return Err(peer.other_backend("vxlan")) };
+    if theirs.iter().next().is_none() {
+        return Err(Reason::NoData { backend: "vxlan" });
+    }
     let over = |carrier| {
         ours(node, carrier)?;
         Some((carrier, theirs.get(carrier)?, attributes.public.get(carrier)?))

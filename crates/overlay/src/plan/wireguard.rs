@@ -60,6 +60,9 @@ pub(super) fn carry(
     let Data::Wireguard(theirs) = &peer.lease.attributes.data else {
         return Err(peer.other_backend("wireguard"));
     };
+    if theirs.iter().next().is_none() {
+        return Err(Reason::NoData { backend: "wireguard" });
+    }
     let Ok(ours) = own(node) else { return Err(Reason::NoCommonUnderlay) };
     let family = family::of(subnet);
     let (carrier, key, endpoint) = match conf.mode {
