@@ -180,9 +180,9 @@ pub struct Demo {
     /// How many pods on each node [default: 2, on a single node 3].
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u16).range(1..=30))]
     pub pods: Option<u16>,
-    /// How packets go from node to node.
-    #[arg(long, value_enum, default_value_t, value_name = "BACKEND")]
-    pub backend: Backend,
+    /// How packets go from node to node [default: vxlan].
+    #[arg(long, value_enum, value_name = "BACKEND")]
+    pub backend: Option<Backend>,
     /// Leave everything up, and say how to look inside.
     #[arg(long)]
     pub keep: bool,

@@ -36,6 +36,12 @@ pub fn run(asked: Demo, format: Format) -> Result<()> {
         return clean(format);
     }
     let pods = pods_per_node(asked)?;
+    if let (1, Some(backend)) = (asked.nodes, asked.backend) {
+        let name = backend.name();
+        bail!(
+            "--backend is {name}; with 1 node there is no other one to go to: allowed with --nodes 2 to 8"
+        );
+    }
     let stop = Stop::catch()?;
     let run = Run::claim()?;
     let mut progress = Progress::new(format);

@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Options as understood: every default settled, every contradiction refused.
 
+mod words;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use ipnet::IpNet;
 use overlay::lease::annotations::Prefix;
 use regex_lite::Regex;
 
-use super::table::{Kind, Spec};
-use super::{Error, Told, Values, record};
+use self::words::Words;
+use super::{Error, Values, record};
+
+/// Of a mark, in letters.
+const LONGEST_MARK: usize = 63;
 
 /// All that an agent was told.
 #[derive(Debug, Clone)]
@@ -155,7 +159,7 @@ impl Settings {
         let store = store(&told)?;
         Ok(Settings {
             record: record::print(values, store.name()),
-            node_name: told.text("node-name"),
+            node_name: node_name(&told)?,
             store,
             net_config: told.text("net-config"),
             renew_margin: Duration::from_secs(60 * told.number("subnet-lease-renew-margin")?),
@@ -171,7 +175,7 @@ impl Settings {
             cni_conf: told
                 .text("cni-conf-dir")
                 .map(|directory| PathBuf::from(directory).join(told.path("cni-conf-name"))),
-            mark: told.text("mark").unwrap_or_default(),
+            mark: mark(&told)?,
             state_dir: told.path("state-dir"),
             run_dir: told.path("run-dir"),
             multicast: told.switch("multicast")?,
@@ -185,6 +189,29 @@ impl Settings {
             replaces_net_config: replaces(&told)?,
         })
     }
+}
+
+/// One that was told says something.
+fn node_name(told: &Words<'_>) -> Result<Option<String>, Error> {
+    let name = told.text("node-name");
+    match told.is_told("node-name") && name.is_none() {
+        true => Err(Error::new(told.place("node-name"), "is empty, expected a name")),
+        false => Ok(name),
+    }
+}
+
+/// It is part of the names of files and of a table.
+fn mark(told: &Words<'_>) -> Result<String, Error> {
+    let mark = told.last("mark");
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+    let begins_well = mark.starts_with(|letter: char| letter.is_ascii_alphanumeric());
+    if begins_well && mark.len() <= LONGEST_MARK && mark.chars().all(is_plain) {
+        return Ok(mark);
+    }
+    let problem = format!(
+        "is {mark:?}, allowed are up to {LONGEST_MARK} letters, digits, '-', '_' and '.', the first a letter or digit"
+    );
+    Err(Error::new(told.place("mark"), problem))
 }
 
 /// What is stored, and by what, has to be told.
@@ -297,87 +324,4 @@ fn kubernetes(told: &Words<'_>) -> Result<Kubernetes, Error> {
         net_config: told.path("net-config-path"),
         sets_condition: told.switch("set-node-network-unavailable")?,
     })
-}
-
-/// Words by option, with defaults where nothing was said.
-struct Words<'a> {
-    values: &'a Values,
-}
-
-impl Words<'_> {
-    fn is_told(&self, name: &str) -> bool {
-        self.values.contains_key(name)
-    }
-
-    fn place(&self, name: &str) -> String {
-        self.values.get(name).map_or(format!("option {name}"), |told: &Told| told.place.clone())
-    }
-
-    fn last(&self, name: &str) -> String {
-        let told = self.values.get(name).and_then(|told| told.words.last().cloned());
-        told.unwrap_or_else(|| spec(name).default.to_owned())
-    }
-
-    fn text(&self, name: &str) -> Option<String> {
-        Some(self.last(name)).filter(|text| !text.is_empty())
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        PathBuf::from(self.last(name))
-    }
-
-    fn list(&self, name: &str) -> Vec<String> {
-        let default = [spec(name).default.to_owned()];
-        let words = self.values.get(name).map_or(&default[..], |told| &told.words);
-        let parts = words.iter().flat_map(|word| word.split(',')).map(str::trim);
-        parts.filter(|part| !part.is_empty()).map(str::to_owned).collect()
-    }
-
-    fn parsed<T: FromStr>(&self, name: &str, wanted: &str) -> Result<Vec<T>, Error> {
-        self.list(name).iter().map(|text| self.parse(name, text, wanted)).collect()
-    }
-
-    fn one<T: FromStr>(&self, name: &str, wanted: &str) -> Result<Option<T>, Error> {
-        self.text(name).map(|text| self.parse(name, &text, wanted)).transpose()
-    }
-
-    fn parse<T: FromStr>(&self, name: &str, text: &str, wanted: &str) -> Result<T, Error> {
-        let problem = |_| Error::new(self.place(name), format!("is {text:?}, expected {wanted}"));
-        text.parse().map_err(problem)
-    }
-
-    fn switch(&self, name: &str) -> Result<bool, Error> {
-        // What Go's library takes for a boolean.
-        match self.last(name).as_str() {
-            "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
-            "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-            other => Err(Error::new(
-                self.place(name),
-                format!("is {other:?}, allowed are true and false"),
-            )),
-        }
-    }
-
-    fn number(&self, name: &str) -> Result<u64, Error> {
-        let Kind::Number(least, most) = spec(name).kind else { return Ok(0) };
-        let text = self.last(name);
-        text.parse().ok().filter(|number| (least..=most).contains(number)).ok_or_else(|| {
-            let problem = format!("is {text:?}, allowed are whole numbers from {least} to {most}");
-            Error::new(self.place(name), problem)
-        })
-    }
-
-    fn choice(&self, name: &str, allowed: &[&str]) -> Result<String, Error> {
-        let text = self.last(name);
-        if allowed.contains(&text.as_str()) {
-            return Ok(text);
-        }
-        let shown: Vec<&str> = allowed.iter().copied().filter(|one| !one.is_empty()).collect();
-        let problem = format!("is {text:?}, allowed are {}", shown.join(", "));
-        Err(Error::new(self.place(name), problem))
-    }
-}
-
-fn spec(name: &str) -> &'static Spec {
-    Spec::by_name(name).expect("every option that is asked for is in the table")
 }

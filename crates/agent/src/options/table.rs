@@ -187,7 +187,7 @@ pub static OPTIONS: &[Spec] = &[
         "mark",
         Text,
         "podwire",
-        "whose devices, next hops and rules are this agent's; each network of a node has its own",
+        "whose devices, next hops and rules are this agent's, a word; each network of a node has its own",
     ),
     ours("state-dir", Text, "/var/lib/podwire", "keys and other things that survive a reboot"),
     ours("run-dir", Text, "/run/podwire", "the socket that plugins and commands ask"),

@@ -145,6 +145,12 @@ fn what_is_wrong_is_named_with_what_is_allowed() {
         "flag --kube-annotation-prefix: is \"a.org/b/c\", \
          expected a domain, and perhaps a slash and a name, in small letters",
     );
+    for mark in ["a/c", "..", ""] {
+        let said = asked(&format!("--mark={mark}"), &[], "").unwrap_err();
+        assert!(said.starts_with(&format!("flag --mark: is {mark:?}, allowed are ")), "{said}");
+    }
+    assert_eq!(flags("--mark a.b-2_c").mark, "a.b-2_c");
+    refused("--node-name=", "flag --node-name: is empty, expected a name");
     for option in ["etcd-cafile", "etcd-certfile", "etcd-keyfile"] {
         let files = "--store etcd --etcd-cafile a.pem --etcd-certfile b.pem --etcd-keyfile c.pem";
         let said = asked(&format!("{files} --{option} gone"), &[], "").unwrap_err();

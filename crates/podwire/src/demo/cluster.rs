@@ -62,7 +62,7 @@ pub fn build_and_show(
     stop: &Stop,
     progress: &mut Progress,
 ) -> Result<Ending> {
-    let backend = asked.backend;
+    let backend = asked.backend.unwrap_or_default();
     if asked.keep && !backend.outlives_agent() {
         let name = backend.name();
         bail!(

@@ -144,3 +144,11 @@ fn reader_that_leaves_is_no_trouble() {
         nothing_is_left();
     });
 }
+
+#[test]
+fn backend_without_another_node_is_refused() {
+    in_netns(|| {
+        let why = fails(&["demo", "--nodes", "1", "--backend", "udp"]);
+        assert!(why.contains("--backend is udp; with 1 node"), "{why}");
+    });
+}
