@@ -108,11 +108,8 @@ impl Socket {
         while done < messages.len() {
             let chunk = &messages[done..done + chunk_len(&messages[done..])];
             let refused = self.exchange(chunk, chunk.len() - 1, false)?;
-            failures.extend(
-                refused
-                    .into_iter()
-                    .map(|failure| Failure { index: failure.index + done, error: failure.error }),
-            );
+            let among_all = |one: Failure| Failure { index: one.index + done, ..one };
+            failures.extend(refused.into_iter().map(among_all));
             done += chunk.len();
         }
         Ok(failures)
