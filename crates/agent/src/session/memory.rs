@@ -137,7 +137,7 @@ impl Worker {
         let view = View::of(&last, self.store_name(), now(), left);
         let file = view_file(&self.settings);
         let text = serde_json::to_string(&view).unwrap_or_default();
-        if let Err(error) = file::replace(&file, &text) {
+        if let Err(error) = file::replace_secret(&file, &text) {
             tracing::warn!(%error, file = %file.display(), "cannot be written");
         }
     }

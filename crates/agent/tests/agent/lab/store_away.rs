@@ -2,6 +2,7 @@
 //! The store does not answer, and meanwhile the node changes or its agent is started again: packets need no store.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 use agent::board::{Kind, Part, Status};
 use testkit::{EtcdServer, Wire, in_netns, wait_for};
@@ -95,6 +96,8 @@ fn an_agent_that_is_started_repairs_and_goes_on_with_what_was_last_seen() {
         members[0].node.sh(&format!("rm -f {}", view.display()));
         members[0].agent = Some(Agent::start(&members[0].node, &store));
         wait_for("both files", PATIENCE, || cni.exists() && view.exists());
+        let mode = fs::metadata(&view).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "a configuration may have a key of WireGuard's");
         let env = members[0].node.subnet_env();
         server.kill();
         drop(members[0].agent.take());
