@@ -2,11 +2,13 @@
 //! Tunnels of which two are in no kernel of ours: a way that is too narrow, what is for many, and repairs.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use agent::board::Kind;
 use testkit::{Pod, Wire, in_netns, wait_for};
 
+use super::backends::check_both;
 use super::{Member, PATIENCE, Store, all_reach_all, network};
 use crate::multicast::Listener;
 
@@ -42,20 +44,23 @@ fn narrow_ways_are_measured_and_groups_are_carried(backend: &str, left: u32) -> 
     members
 }
 
-const SIZE: usize = 300_000;
+const SIZE: u64 = 300_000;
 
-/// So many bytes came, in packets as large as the sender thinks they may be.
-fn transferred(from: &Pod, to: &Pod) -> usize {
-    let file = format!("/run/lab/received-by-{}", to.ns.name());
-    let sink = format!("OPEN:{file},creat");
-    let _server = to.ns.start("socat", &["-u", "TCP-LISTEN:7000", &sink]);
-    let listens = || to.ns.exec("ss", &["-Hltn"]).contains(":7000 ");
-    wait_for("the server", PATIENCE, listens);
-    let send = format!("head -c {SIZE} /dev/zero | socat -u - TCP:{}:7000", to.addresses[0]);
-    from.ns.exec("timeout", &["60", "sh", "-ec", &send]);
-    let came = || fs::metadata(&file).map_or(0, |file| file.len() as usize);
-    wait_for("all of it", PATIENCE, || came() == SIZE);
-    came()
+/// All bytes come to each address, in packets as large as the sender thinks they may be.
+fn transfer(from: &Pod, to: &Pod) {
+    for address in &to.addresses {
+        let family = if address.is_ipv4() { "TCP4" } else { "TCP6" };
+        let file = format!("/run/lab/received-by-{}-{family}", to.ns.name());
+        let (listen, sink) = (format!("{family}-LISTEN:7000"), format!("OPEN:{file},creat"));
+        let _server = to.ns.start("socat", &["-u", &listen, &sink]);
+        let listens = || to.ns.exec("ss", &["-Hltn"]).contains(":7000 ");
+        wait_for("the server", PATIENCE, listens);
+        let server = SocketAddr::new(*address, 7000);
+        let send = format!("head -c {SIZE} /dev/zero | socat -u - {family}:{server}");
+        from.ns.exec("timeout", &["60", "sh", "-ec", &send]);
+        let came = || fs::metadata(&file).map_or(0, |file| file.len());
+        wait_for("all of it", PATIENCE, || came() == SIZE);
+    }
 }
 
 fn groups_are_carried(near: &Member, far: &Member) {
@@ -72,8 +77,8 @@ fn udp() {
         testkit::require!(File("/dev/net/tun"));
         let members = narrow_ways_are_measured_and_groups_are_carried("udp", 1400 - 28);
         let [near, far] = &members[..] else { panic!("two") };
-        assert_eq!(transferred(&near.pod, &far.pod), SIZE);
-        assert_eq!(transferred(&far.pod, &near.pod), SIZE);
+        transfer(&near.pod, &far.pod);
+        transfer(&far.pod, &near.pod);
     });
 }
 
@@ -108,5 +113,35 @@ fn vm_wireguard() {
         mends(&members, AT_ONCE, Kind::Device, "ip link del flannel-wg");
         let remove = "wg set flannel-wg peer $(wg show flannel-wg peers) remove";
         mends(&members, AT_ONCE * 3, Kind::Peer, remove);
+    });
+}
+
+fn wireguard_of_both_families(backend: &str, devices: &[&str]) {
+    testkit::not_run_unless!(Link("wireguard"));
+    testkit::require!(Program("socat"));
+    let members = check_both(backend, "1420");
+    let [first, second] = &members[..] else { panic!("two") };
+    for (from, to) in [(first, second), (second, first)] {
+        assert_eq!(
+            from.node.sh("wg show interfaces").split_whitespace().collect::<Vec<_>>(),
+            devices
+        );
+        transfer(&from.pod, &to.pod);
+    }
+}
+
+#[test]
+fn vm_wireguard_of_both_families() {
+    in_netns(|| {
+        let backend = r#"{"Type": "wireguard"}"#;
+        wireguard_of_both_families(backend, &["flannel-wg", "flannel-wg-v6"]);
+    });
+}
+
+#[test]
+fn vm_wireguard_of_both_families_in_one_tunnel() {
+    in_netns(|| {
+        let backend = r#"{"Type": "wireguard", "Mode": "ipv4"}"#;
+        wireguard_of_both_families(backend, &["flannel-wg"]);
     });
 }
