@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use overlay::lease::Lease;
-use store::{Error, Revision, Snapshot, Store};
+use store::{Entry, Error, Revision, Snapshot, Store};
 
 pub use self::acquire::{AcquireError, Foreseen, Held, How, Renewal, TIME_TO_LIVE, Want};
 pub use self::follow::{Follow, News};
@@ -185,6 +185,28 @@ impl Leases {
     /// What a list says.
     pub fn understand(&self, snapshot: &Snapshot) -> Vec<Seen> {
         snapshot.entries.iter().filter_map(|entry| self.layout.seen(entry)).collect()
+    }
+
+    /// The configuration alone: of thousands of leases none has to be understood for it.
+    pub fn config_in(&self, snapshot: &Snapshot) -> Option<Seen> {
+        let Layout::Keys(keys) = &self.layout else { return None };
+        let key = keys.config();
+        let entry = snapshot.entries.iter().find(|entry| entry.key == key)?;
+        self.layout.seen(entry)
+    }
+
+    /// What may be the lease of this name, with the entry that it is in: but one where leases are called by
+    /// their subnets, and any where they are called by nodes.
+    pub fn leases_in<'a>(
+        &'a self,
+        name: &str,
+        snapshot: &'a Snapshot,
+    ) -> impl Iterator<Item = (&'a Entry, Seen)> {
+        let key = self.are_chosen().then(|| self.layout.lease(name));
+        let entries = snapshot.entries.iter();
+        entries
+            .filter(move |entry| key.as_ref().is_none_or(|key| entry.key == *key))
+            .filter_map(|entry| Some((entry, self.layout.seen(entry)?)))
     }
 
     /// Changes after a moment.

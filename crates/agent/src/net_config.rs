@@ -20,8 +20,8 @@ pub(crate) fn check(text: &str) -> Result<(), DecodeError> {
 /// Whether this node could be part of it, where this is a node at all.
 fn check_here(settings: &Settings, text: &str) -> Result<(), Error> {
     let conf = NetConf::parse(text)?;
-    let nobody = (OwnNode::default(), Addresses::default());
-    let Ok(chosen) = underlay_of(settings, &nobody.0, &conf, None, nobody.1) else { return Ok(()) };
+    let (unknown, untold) = (OwnNode::default(), Addresses::default());
+    let Ok(chosen) = underlay_of(settings, &unknown, &conf, None, untold) else { return Ok(()) };
     let own = Addresses { v4: chosen.local_v4, v6: chosen.local_v6 };
     Ok(plan::check_networks(&conf, own)?)
 }
@@ -34,8 +34,8 @@ pub async fn replace(settings: &Settings) -> Result<String, Error> {
     check_here(settings, text)?;
     let (leases, _) = run::open(settings).await?;
     let place = leases.config_place();
-    let seen = leases.understand(&leases.list().await?);
-    if leases.configuration(&seen).is_ok_and(|stored| stored.as_deref() == Some(text)) {
+    let seen = leases.config_in(&leases.list().await?);
+    if leases.configuration(seen.as_slice()).is_ok_and(|stored| stored.as_deref() == Some(text)) {
         return Ok(format!("{place} has this configuration already"));
     }
     if !settings.dry_run {

@@ -49,13 +49,13 @@ impl Worker {
 
     /// Whether there is none, and one that we were told would be put there. One that cannot be read is there.
     pub(super) fn lacks_configuration(&self, snapshot: &Snapshot) -> bool {
-        let stored = self.leases.configuration(&self.leases.understand(snapshot));
+        let stored = self.leases.configuration(self.leases.config_in(snapshot).as_slice());
         self.leases.are_chosen() && matches!(stored, Ok(None))
     }
 
     /// The stored one, else the one that was in force before.
     pub(super) fn choose_configuration(&self, snapshot: &Snapshot) -> Result<Judged, End> {
-        let stored = self.stored(&self.leases.understand(snapshot));
+        let stored = self.stored(self.leases.config_in(snapshot).as_slice());
         let there = stored.as_ref().ok().cloned();
         let is_another = there != self.in_force;
         let fitting = stored

@@ -29,7 +29,7 @@ impl Worker {
                 lines.push(format!("write the network's configuration to {place}"));
                 told
             }
-            None => self.stored(&self.leases.understand(&snapshot))?,
+            None => self.stored(self.leases.config_in(&snapshot).as_slice())?,
         };
         self.own = self.leases.own(&snapshot)?;
         let prepared = self.prepare(&snapshot, self.judge(text)?).await?;

@@ -25,15 +25,12 @@ impl Worker {
     /// The lease of the last run, if it is as it was left.
     pub(super) fn remembered(&self, snapshot: &Snapshot) -> Option<Held> {
         let text = file::read(&self.lease_file()).ok()??;
-        self.leases.understand(snapshot).into_iter().find_map(|seen| match seen {
+        let (name, _) = text.split_once(' ')?;
+        self.leases.leases_in(name, snapshot).find_map(|(entry, seen)| match seen {
             Seen::Node(NodeSeen { name, revision, state: NodeState::In { lease, .. } })
                 if written(&lease) == text =>
             {
-                let is_reservation = !snapshot
-                    .entries
-                    .iter()
-                    .any(|entry| entry.revision == revision && entry.expires);
-                Some(Held { name, lease: *lease, revision, is_reservation })
+                Some(Held { name, lease: *lease, revision, is_reservation: !entry.expires })
             }
             _ => None,
         })
