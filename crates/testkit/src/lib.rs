@@ -17,6 +17,7 @@ mod ns;
 mod pinging;
 mod place;
 mod probe;
+mod program;
 mod recorded;
 mod wait;
 
@@ -32,5 +33,6 @@ pub use self::ns::Ns;
 pub use self::pinging::Pinging;
 pub use self::place::{go_plugins, kubernetes, plugin_program, target_dir};
 pub use self::probe::{can_ping, ping};
+pub use self::program::write_program;
 pub use self::recorded::Recorded;
 pub use self::wait::{wait_for, wait_some};

@@ -2,12 +2,11 @@
 //! `podwire pod`.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testkit::{Ns, in_netns, run, wait_for};
+use testkit::{Ns, in_netns, run, wait_for, write_program};
 
 use super::net_memory::published;
 use super::program::{
@@ -27,9 +26,7 @@ pub fn write_recorder(conf: &Conf) -> Value {
          echo '{{\"cniVersion\":\"1.1.0\",\"code\":50,\"msg\":\"asked to fail\"}}'; exit 1; }}\n\
          test $CNI_COMMAND != ADD || echo '{{\"cniVersion\":\"1.1.0\"}}'\n"
     );
-    let file = conf.path().join("recorder");
-    fs::write(&file, script).unwrap();
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(conf.path().join("recorder"), &script);
     let capabilities = json!({"portMappings": true, "bandwidth": true, "ipRanges": true});
     json!({"type": "recorder", "capabilities": capabilities})
 }
@@ -257,7 +254,7 @@ fn pod_that_cannot_be_remembered_is_undone() {
         let obstacle = "/run/podwire/pods/a_b.new";
         let script = fs::read_to_string(conf.path().join("recorder")).unwrap();
         let obstruct = format!("test $CNI_COMMAND != ADD || mkdir {obstacle}\ncase ");
-        fs::write(conf.path().join("recorder"), script.replace("case ", &obstruct)).unwrap();
+        write_program(conf.path().join("recorder"), &script.replace("case ", &obstruct));
         let bridge = bridge("mynet", "10.1.0.0/24", &conf.addresses());
         conf.write("10-a.conflist", &list("mynet", &[bridge, recorder]).to_string());
         let path = format!("--path={}", conf.path().display());
@@ -346,8 +343,8 @@ fn interrupted_up_is_cleaned_by_the_next() {
         let script = fs::read_to_string(conf.path().join("recorder")).unwrap();
         // The plugin never answers; `up` is killed while it waits.
         let hang = "test $CNI_COMMAND != ADD || exec sleep 1000\n";
-        fs::write(conf.path().join("recorder"), script.replace("case ", &format!("{hang}case ")))
-            .unwrap();
+        let hanging = script.replace("case ", &format!("{hang}case "));
+        write_program(conf.path().join("recorder"), &hanging);
         let bridge = bridge("mynet", "10.1.0.0/24", &conf.addresses());
         conf.write("10-a.conflist", &list("mynet", &[bridge, recorder]).to_string());
         let path = format!("--path={}", conf.path().display());
@@ -357,7 +354,7 @@ fn interrupted_up_is_cleaned_by_the_next() {
         drop(up);
         assert_eq!(names(Path::new("/run/netns")), ["podwire-a_b"]);
 
-        fs::write(conf.path().join("recorder"), script).unwrap();
+        write_program(conf.path().join("recorder"), &script);
         ok(&args);
         assert_eq!(conf.taken("mynet").len(), 1);
         ok(&["pod", "down", "a/b", &path]);

@@ -3,11 +3,10 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 
 use agent::board::Refused;
 use serde_json::json;
-use testkit::{Node, Wire, in_netns, wait_for};
+use testkit::{Node, Wire, in_netns, wait_for, write_program};
 
 use super::{Agent, Member, PATIENCE, Store, all_reach_all, etcd, network};
 
@@ -46,8 +45,7 @@ fn write_scripts() -> String {
     for (name, body) in SCRIPTS {
         let note = "note() { echo $* >> /run/lab/$(ip netns identify)/calls; }";
         let path = format!("/run/lab/{name}");
-        fs::write(&path, format!("#!/bin/sh -e\n{note}\n{body}\n")).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        write_program(&path, &format!("#!/bin/sh -e\n{note}\n{body}\n"));
     }
     let backend = json!({
         "Type": "extension",

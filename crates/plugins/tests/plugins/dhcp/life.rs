@@ -194,7 +194,7 @@ fn a_lease_changes_with_the_server() {
         let result = lab.call(&json!({}), 1).add().result();
         stop(&daemon);
         drop(server);
-        let range = "--dhcp-range=10.5.0.200,10.5.0.210,255.255.255.0,1h";
+        let range = "--dhcp-range=10.5.0.200,10.5.0.209,255.255.255.0,1h";
         let _server = lab.dnsmasq(&[range, "--dhcp-option=option:router,10.5.0.2"]);
         let _daemon = lab.daemon(&[]);
         let has_new =

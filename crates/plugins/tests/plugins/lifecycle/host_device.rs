@@ -2,10 +2,9 @@
 //! The life of a device that goes into a pod: ADD, CHECK, STATUS, GC, and what it carries along.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 
 use serde_json::{Value, json};
-use testkit::{can_ping, in_netns};
+use testkit::{can_ping, in_netns, write_program};
 
 use crate::call::Call;
 use crate::compare::host_device::make_bus;
@@ -84,8 +83,7 @@ fn meddler() -> String {
         ip -n pod1 link add eth0 type veth peer name other >&2\n\
         echo '{\"cniVersion\": \"1.1.0\", \"ips\": [{\"address\": \"10.1.0.7/24\"}]}'\n";
     let file = format!("{path}/meddler");
-    fs::write(&file, script).expect("a file below /run");
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("a file of ours");
+    write_program(&file, script);
     path.to_owned()
 }
 
