@@ -19,6 +19,9 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Whatever is told.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
+/// While there is no directory, of which nothing is told.
+const LOOK_FOR_DIRECTORY: Duration = Duration::from_millis(250);
+
 /// A ConfigMap in a pod: its files are links into a directory that this link names, which alone is replaced.
 const CONFIG_MAP: &[u8] = b"..data";
 
@@ -50,6 +53,9 @@ impl Ear {
             // Whatever happened before is not told.
             return;
         }
+        if self.fd.is_some() && self.watch.is_none() {
+            self.due = self.due.min(Instant::now() + LOOK_FOR_DIRECTORY);
+        }
         loop {
             let Ear { path, fd, due, .. } = self;
             tokio::select! {
@@ -66,7 +72,7 @@ impl Ear {
         }
     }
 
-    /// Listens where the file should be from now on; true where that is another directory than before.
+    /// Listens where the file should be from now on; true where that is another directory than before, or none.
     fn listen(&mut self) -> bool {
         let within = WatchFlags::CREATE
             | WatchFlags::DELETE
@@ -78,7 +84,7 @@ impl Ear {
         let Some(fd) = &self.fd else { return false };
         let before = self.watch;
         self.watch = inotify::add_watch(fd.get_ref(), directory, within | itself).ok();
-        self.watch.is_some() && self.watch != before
+        self.watch != before
     }
 }
 
@@ -118,4 +124,32 @@ async fn heard(ear: &mut Option<AsyncFd<OwnedFd>>, path: &Path) -> bool {
         is_news |= one;
     }
     is_news
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// Well below [`LOOK_AGAIN`].
+    const SOON: Duration = Duration::from_secs(10);
+
+    #[tokio::test]
+    async fn a_directory_that_goes_before_it_is_listened_to_is_noticed() {
+        let lab = tempfile::tempdir().unwrap();
+        let dir = lab.path().join("of-others");
+        fs::create_dir(&dir).unwrap();
+        let mut ear = Ear::new(&dir.join("file"));
+        timeout(SOON, ear.next()).await.expect("the first time it does not wait");
+        fs::remove_dir(&dir).unwrap();
+        timeout(SOON, ear.next()).await.expect("it was heard");
+        fs::create_dir(&dir).unwrap();
+        fs::remove_dir(&dir).unwrap();
+        timeout(SOON, ear.next()).await.expect("nobody tells, and it looks");
+        fs::create_dir(&dir).unwrap();
+        timeout(SOON, ear.next()).await.expect("it listens to another one");
+    }
 }

@@ -18,10 +18,11 @@ const CONF: &str = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "host-gw"}}
 /// Ways to break a file.
 const BREAKING: [&str; 5] = [
     "rm FILE",
-    "rm FILE; echo junk > FILE",
+    "echo junk > FILE.other; mv FILE.other FILE",
     "echo '{}' > FILE.other; mv FILE.other FILE",
     "mv DIR DIR.before",
-    "rm -r DIR",
+    // It may be back before its directory is gone.
+    "rm -r DIR || test -e FILE",
 ];
 
 fn check(agent: &Agent, file: &Path, is_right: impl Fn() -> bool) {
