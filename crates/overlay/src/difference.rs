@@ -154,8 +154,11 @@ impl Compare<'_> {
             let keeps_endpoint = found.is_some_and(|found| is_endpoint_right(peer, found));
             let is_right = found.is_some_and(|found| is_rest_right(peer, found)) && keeps_endpoint;
             let (device, key) = *key;
-            let change = Change::SetPeer { device, key, peer: peer.clone(), keeps_endpoint };
-            (!is_right).then_some(change)
+            let set = || {
+                let peer = Box::new(peer.clone());
+                Change::SetPeer { device, key, peer, keeps_endpoint }
+            };
+            (!is_right).then(set)
         })
     }
 

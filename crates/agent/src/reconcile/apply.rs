@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddrV4;
 
+use ipnet::IpNet;
 use kernel::wireguard::{DeviceChange, PeerChange, Wireguard};
 use kernel::{IfIndex, IfName, Netlink, Request, link, sysctl};
 use overlay::difference::Change;
@@ -16,15 +17,15 @@ use super::outcome::Outcome;
 use super::reconciler::Secrets;
 use super::translate::{self, Step, is_removal};
 
-/// How many requests are built before they are sent: a node has four for each of its peers, and those of all
-/// need not be in memory together.
-const AT_ONCE: usize = 1024;
+/// How many requests are built before they are sent: a node has four for each of its peers, and more than this
+/// the kernel is not sent at once anyway. Their memory is used again for the next.
+const AT_ONCE: usize = 128;
 
 /// A change, and whether a route to its destination that is there would be another's.
 #[derive(Debug, Clone)]
-pub(super) struct Planned {
-    pub(super) change: Change,
-    pub(super) exclusive: bool,
+struct Planned {
+    change: Change,
+    exclusive: bool,
 }
 
 /// What changes are done with.
@@ -60,16 +61,24 @@ struct Pending {
 }
 
 impl Applier<'_> {
-    pub(super) fn apply(&mut self, changes: Vec<Planned>) -> Applied {
-        let mut applied = Applied::default();
+    /// `is_seen`: whether a route to this destination has been looked at. Without that, one that is there is
+    /// another's.
+    pub(super) fn apply(
+        &mut self,
+        changes: Vec<Change>,
+        is_seen: impl Fn(&IpNet) -> bool,
+        applied: &mut Applied,
+    ) {
         let mut pending = Pending::default();
         // What hangs on these is not tried: it would only repeat the reason.
         let mut missing = BTreeSet::new();
-        for planned in changes {
-            self.collect(planned, &mut pending, &mut applied, &mut missing);
+        applied.outcome.changes.reserve(changes.len());
+        for change in changes {
+            let exclusive =
+                matches!(&change, Change::SetRoute { route, .. } if !is_seen(&route.dst));
+            self.collect(Planned { change, exclusive }, &mut pending, applied, &mut missing);
         }
-        self.send(&mut pending, &mut applied);
-        applied
+        self.send(&mut pending, applied);
     }
 
     fn collect(

@@ -42,12 +42,14 @@ impl Numbers {
         numbers
     }
 
-    /// As they will be when this is done.
-    pub(super) fn expect(&mut self, change: &Change) {
-        match change {
-            Change::AddNexthop { id, gateway } => self.insert(*gateway, *id),
-            Change::RemoveNexthop { id } => self.forget(*id),
-            _ => {}
+    /// As they will be when these are done.
+    pub(super) fn expect(&mut self, changes: &[Change]) {
+        for change in changes {
+            match change {
+                Change::AddNexthop { id, gateway } => self.insert(*gateway, *id),
+                Change::RemoveNexthop { id } => self.forget(*id),
+                _ => {}
+            }
         }
     }
 

@@ -16,7 +16,7 @@ use overlay::difference::{
 use overlay::plan::extension::ExtensionPeer;
 use overlay::plan::{Network, Update, Wanted};
 
-use super::apply::{Applied, Applier, Planned};
+use super::apply::{Applied, Applier};
 use super::carrier::{self, Carrier};
 use super::found::{self, Reader, Reading, Routes};
 use super::interest::{self, Nudge, View};
@@ -161,7 +161,7 @@ impl Reconciler {
         if let Err(error) = learnt {
             outcome.fail("look up which peers are on a link", error);
         }
-        let (mut planned, mut carried) = (Vec::new(), BTreeSet::new());
+        let (mut changes, mut seen, mut carried) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
         // A part assumes that all else is as it should be.
         let mut is_whole = !self.is_settled || self.conflicts.iter().any(Conflict::is_device);
         for update in updates {
@@ -176,9 +176,9 @@ impl Reconciler {
                     let devices = &wanting.network.plan().wanted.devices;
                     let numbers = self.numbers.by_gateway();
                     let parted = difference_of_part(devices, &part, &wanting.scope, numbers);
-                    planned.extend(
-                        self.plan(parted.changes, |dst| part.before.routes.contains_key(dst)),
-                    );
+                    self.numbers.expect(&parted.changes);
+                    changes.extend(parted.changes);
+                    seen.extend(part.before.routes.into_keys());
                 }
             }
         }
@@ -186,7 +186,8 @@ impl Reconciler {
             self.settle(&mut wanting, &mut outcome);
             return self.finish(wanting, outcome);
         }
-        let is_contested = self.apply(planned, Some(&wanting.network), &mut outcome);
+        let is_seen = |dst: &IpNet| seen.contains(dst);
+        let is_contested = self.apply(changes, is_seen, Some(&wanting.network), &mut outcome);
         if let Some(carrier) = &self.carrier {
             carrier.tell_of(&carried, &wanting.network.plan().wanted.udp);
         }
@@ -214,8 +215,7 @@ impl Reconciler {
         let mut outcome = Outcome::default();
         match self.everything() {
             Ok(changes) => {
-                let planned = self.plan(changes, |_| true);
-                self.apply(planned, None, &mut outcome);
+                self.apply(changes, |_| true, None, &mut outcome);
             }
             Err(error) => outcome.fail("read what is there", error),
         }
@@ -294,9 +294,11 @@ impl Reconciler {
         self.numbers = Numbers::found(&reading.found, scope);
         self.indices = reading.indices;
         wanting.take_devices(&outcome.conflicts);
+        // Numbers are taken as used from now on.
+        self.numbers.expect(&changes);
         let seen = seen_routes(&reading.found);
-        let planned = self.plan(changes, |dst| seen.contains(dst));
-        let is_contested = self.apply(planned, Some(&wanting.network), outcome);
+        let is_seen = |dst: &IpNet| seen.contains(dst);
+        let is_contested = self.apply(changes, is_seen, Some(&wanting.network), outcome);
         if let Some(carrier) = &self.carrier {
             carrier.tell(&wanting.network.plan().wanted.udp);
         }
@@ -326,21 +328,11 @@ impl Reconciler {
         Ok(reading)
     }
 
-    /// Numbers are taken as used from now on.
-    fn plan(&mut self, changes: Vec<Change>, is_seen: impl Fn(&IpNet) -> bool) -> Vec<Planned> {
-        let plan = |change: Change| {
-            self.numbers.expect(&change);
-            let exclusive =
-                matches!(&change, Change::SetRoute { route, .. } if !is_seen(&route.dst));
-            Planned { change, exclusive }
-        };
-        changes.into_iter().map(plan).collect()
-    }
-
     /// Whether a route of others was in the way of one of ours.
     fn apply(
         &mut self,
-        planned: Vec<Planned>,
+        changes: Vec<Change>,
+        is_seen: impl Fn(&IpNet) -> bool,
         network: Option<&Network>,
         outcome: &mut Outcome,
     ) -> bool {
@@ -354,21 +346,21 @@ impl Reconciler {
             listen: network.and_then(carrier::listen_of),
             queues: self.options.queues,
         };
-        let Applied { outcome: done, lost_nexthops, is_contested } = applier.apply(planned);
-        for id in lost_nexthops {
+        let done_before = outcome.changes.len();
+        let mut applied = Applied { outcome: std::mem::take(outcome), ..Applied::default() };
+        applier.apply(changes, is_seen, &mut applied);
+        *outcome = applied.outcome;
+        for id in applied.lost_nexthops {
             self.numbers.forget(id);
         }
-        for change in &done.changes {
+        for change in &outcome.changes[done_before..] {
             match change {
                 Change::CallAdded(peer) => drop(self.told.insert(peer.subnet, peer.clone())),
                 Change::CallRemoved(peer) => drop(self.told.remove(&peer.subnet)),
                 _ => {}
             }
         }
-        outcome.changes.extend(done.changes);
-        outcome.failures.extend(done.failures);
-        outcome.requests += done.requests;
-        is_contested
+        applied.is_contested
     }
 
     fn finish(&mut self, wanting: Wanting, mut outcome: Outcome) -> Outcome {

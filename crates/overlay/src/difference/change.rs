@@ -13,6 +13,7 @@ use crate::key::Key;
 use crate::plan::extension::ExtensionPeer;
 use crate::plan::{Address, Device, DeviceKind, Route, VxlanDevice, WireguardPeer};
 
+/// There are four for each peer when an agent starts, so what is large and rare is behind a pointer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
     /// With our mark as its alias, up, and with `accept_ra` 0.
@@ -61,7 +62,7 @@ pub enum Change {
     SetPeer {
         device: IfName,
         key: Key,
-        peer: WireguardPeer,
+        peer: Box<WireguardPeer>,
         keeps_endpoint: bool,
     },
     RemovePeer {

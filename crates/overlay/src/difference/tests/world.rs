@@ -192,7 +192,7 @@ impl World {
             Change::SetRoute { route, nexthop } => self.set_route(route, nexthop),
             Change::RemoveRoute(route) => found.routes.retain(|other| *other != route),
             Change::SetPeer { device, key, peer, keeps_endpoint } => {
-                self.set_peer((device, key), peer, keeps_endpoint);
+                self.set_peer((device, key), *peer, keeps_endpoint);
             }
             Change::RemovePeer { device, key } => drop(found.wireguard.remove(&(device, key))),
             Change::CallAdded(peer) => drop(found.extension.insert(peer.subnet, peer)),
