@@ -234,7 +234,19 @@ impl Client {
         if verdict != Verdict::Refused {
             self.discard(number, verdict).await;
         }
-        Err((verdict, cause(&status)))
+        Err((verdict, self.explained(&status)))
+    }
+
+    /// A server that wants TLS hangs up on whoever does not begin with it.
+    fn explained(&self, status: &Status) -> Cause {
+        let cause = cause(status);
+        let hung_up = std::error::Error::source(status).is_some();
+        match self.tls {
+            None if hung_up && !self.has_answered.load(Relaxed) => {
+                format!("{cause}; does it want https, and the file of its authority?").into()
+            }
+            _ => cause,
+        }
     }
 
     /// The session there is, or a new one.
