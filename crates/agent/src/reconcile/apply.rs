@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddrV4;
 
 use ipnet::IpNet;
+use kernel::link::{self, Detail, Link};
 use kernel::wireguard::{DeviceChange, PeerChange, Wireguard};
-use kernel::{IfIndex, IfName, Netlink, Request, link, sysctl};
+use kernel::{IfIndex, IfName, Netlink, Request, sysctl};
 use overlay::difference::Change;
 use overlay::plan::{Device, DeviceKind};
 
@@ -164,7 +165,8 @@ impl Applier<'_> {
         applied.outcome.requests += 1;
         let index = match translate::create(device) {
             Some(request) => {
-                self.nl.apply([request]).map_err(|error| error.to_string())?;
+                let created = self.nl.apply([request]);
+                created.map_err(|error| in_the_way(self.nl, device, &error))?;
                 find(self.nl, name)?
             }
             None => self.carry(name)?,
@@ -292,6 +294,26 @@ fn find(nl: &Netlink, name: IfName) -> Result<IfIndex, String> {
         Ok(Some(link)) => Ok(link.index),
         Ok(None) => Err(format!("{name} has gone again")),
         Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Why a device could not be made. The kernel does not say which other one has the number of a tunnel.
+fn in_the_way(nl: &Netlink, device: &Device, error: &kernel::Error) -> String {
+    let DeviceKind::Vxlan(wanted) = device.kind else { return error.to_string() };
+    let is_like = |link: &Link| match link.detail {
+        Detail::Vxlan(vxlan) => (vxlan.id, vxlan.port) == (wanted.vni, wanted.port),
+        _ => false,
+    };
+    let others = link::list_of_kind(nl, "vxlan").unwrap_or_default();
+    match others.iter().find(|link| error.is_exists() && is_like(link)) {
+        Some(other) => {
+            let (vni, port) = (wanted.vni, wanted.port);
+            format!(
+                "{error}: {} has VNI {vni} and port {port} already; remove it or choose another VNI",
+                other.name
+            )
+        }
+        None => error.to_string(),
     }
 }
 

@@ -51,3 +51,20 @@ fn foreign_device() {
         all_reach_all(&members, PATIENCE);
     });
 }
+
+#[test]
+fn foreign_device_of_the_same_number() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        let wire = Wire::new();
+        let node = wire.node(1, true, false);
+        node.sh("ip link add theirs type vxlan id 1 dstport 8472 local 192.168.90.1 dev eth0");
+        let agent = Agent::start(&node, &Store::embedded(CONF));
+        agent.wait("it to be told which", |status| {
+            let is_named = |reason: &String| reason.contains("theirs has VNI 1 and port 8472");
+            !status.ready && status.reasons.iter().any(is_named)
+        });
+        node.sh("ip link del theirs");
+        agent.wait("it to go on by itself", |status| status.ready);
+    });
+}
