@@ -97,7 +97,7 @@ impl EtcdServer {
     pub fn wait(&self) {
         let words = self.ctl_words(&["endpoint", "health"]);
         let words: Vec<_> = words.iter().map(String::as_str).collect();
-        wait_for("etcd to be healthy", Duration::from_secs(30), || succeeds("etcdctl", &words));
+        wait_for("etcd to be healthy", Duration::from_secs(120), || succeeds("etcdctl", &words));
     }
 
     /// The process id.

@@ -94,7 +94,7 @@ impl Drop for Cgroup {
     fn drop(&mut self) {
         for dir in self.directories() {
             // A panic here would hide the test's own.
-            let _ = wait_some(Duration::from_secs(5), || remove(&dir));
+            let _ = wait_some(Duration::from_secs(30), || remove(&dir));
         }
     }
 }

@@ -32,7 +32,7 @@ pub use self::nodes::{Node, Pod, Wire};
 pub use self::ns::Ns;
 pub use self::pinging::Pinging;
 pub use self::place::{go_plugins, kubernetes, plugin_program, target_dir};
-pub use self::probe::{can_ping, ping};
+pub use self::probe::{answers, can_ping, ping};
 pub use self::program::write_program;
 pub use self::recorded::Recorded;
 pub use self::wait::{wait_for, wait_some};

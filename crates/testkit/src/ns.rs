@@ -3,11 +3,13 @@
 
 use std::path::PathBuf;
 use std::process;
+use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::command::{Daemon, json, run, succeeds, try_run};
 use crate::in_netns::is_inside;
+use crate::wait::wait_for;
 
 /// A network namespace: a named one of our making, or the one the test itself runs in.
 #[derive(Debug)]
@@ -77,7 +79,8 @@ impl Ns {
         Daemon::start(words[0], &words[1..])
     }
 
-    /// A veth pair between two namespaces, both ends up.
+    /// A veth pair between two namespaces, both ends up and ready: the kernel follows a change of
+    /// carrier in a task of its own, and drops what is sent before.
     #[track_caller]
     pub fn connect(&self, device: &str, other: &Ns, other_device: &str) {
         let target = other.path();
@@ -86,6 +89,10 @@ impl Ns {
         self.ip(&[&["link", "add", device, "type", "veth"], &peer[..]].concat());
         self.ip(&["link", "set", device, "up"]);
         other.ip(&["link", "set", other_device, "up"]);
+        for (ns, device) in [(self, device), (other, other_device)] {
+            let is_up = || ns.ip_json(&["link", "show", device])[0]["operstate"] == "UP";
+            wait_for("carrier of a new pair", Duration::from_secs(30), is_up);
+        }
     }
 
     fn ip_args<'a>(&'a self, args: &[&'a str]) -> Vec<&'a str> {

@@ -39,7 +39,7 @@ impl Pinging {
     pub fn end(self) -> (u32, u32) {
         self.wait_for(MORE);
         run("kill", &["-INT", &self.daemon.id().to_string()]);
-        let counted = wait_some(Duration::from_secs(5), || counts(&self.output));
+        let counted = wait_some(Duration::from_secs(30), || counts(&self.output));
         match counted {
             Some(counts) => counts,
             None => panic!("ping has not told: {:?}", fs::read_to_string(&self.output)),
@@ -63,7 +63,7 @@ impl Pinging {
     #[track_caller]
     fn wait_for(&self, more: usize) {
         let before = self.answers();
-        wait_for("answers to ping", Duration::from_secs(20), || self.answers() >= before + more);
+        wait_for("answers to ping", Duration::from_secs(60), || self.answers() >= before + more);
     }
 }
 
