@@ -12,7 +12,7 @@ mod traffic;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testkit::{Ns, can_ping, wait_for};
+use testkit::{Ns, answers, can_ping, wait_for};
 
 use crate::call::Call;
 use crate::conf::{bridge, network, ranges, with};
@@ -85,15 +85,21 @@ fn outside(world: &World) -> Ns {
 
 const OUTSIDE: [&str; 2] = ["10.99.0.2", "fd00:99::2"];
 
-/// Which of these addresses a pod reaches. A router asks for neighbours from an address of its own on
-/// the link, which it has when the kernel has seen that nobody else does.
-fn reached(world: &World, pod: usize, addresses: &[&str]) -> Vec<bool> {
-    wait_for("addresses of the host", Duration::from_secs(10), || {
+/// Panics unless a pod reaches just those of the addresses that it should. A router asks for neighbours
+/// from an address of its own on the link, which it has when the kernel has seen that nobody else does.
+#[track_caller]
+fn reaches(world: &World, pod: usize, addresses: &[&str], expected: &[bool]) {
+    wait_for("addresses of the host", Duration::from_secs(30), || {
         let links = world.host.ip_json(&["-6", "addr", "show", "tentative"]);
         let mut links = links.as_array().expect("a list of links").iter();
         links.all(|link| link["addr_info"].as_array().is_none_or(Vec::is_empty))
     });
-    addresses.iter().map(|one| can_ping(world.pod(pod), one.parse().expect("an address"))).collect()
+    let ask = |one: &str, expected| match expected {
+        true => answers(world.pod(pod), one.parse().expect("an address")),
+        false => can_ping(world.pod(pod), one.parse().expect("an address")),
+    };
+    let found = addresses.iter().zip(expected).map(|(one, expected)| ask(one, *expected));
+    assert_eq!(found.collect::<Vec<_>>(), expected, "from pod {pod} to {addresses:?}");
 }
 
 fn address(result: &Value, at: usize) -> String {

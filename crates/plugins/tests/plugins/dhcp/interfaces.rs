@@ -2,9 +2,9 @@
 //! Plugins other than bridge whose interface a lease is asked for through.
 
 use serde_json::{Value, json};
-use testkit::in_netns;
+use testkit::{in_netns, ping};
 
-use super::lab::{Lab, can_reach, dnsmasq_comes_to, kept};
+use super::lab::{Lab, dnsmasq_comes_to, kept};
 use crate::call::Call;
 use crate::conf::{host_device, macvlan, ptp, tap};
 
@@ -29,7 +29,7 @@ fn live(lab: &Lab, call: &Call) {
     assert_eq!(result["ips"][0]["interface"], 0, "{result}");
     assert_eq!(lab.addresses(1), [address.as_str()]);
     assert_eq!(lab.gateway(1), "10.5.0.1");
-    assert!(can_reach(lab.world.pod(1), "10.5.0.1"));
+    ping(lab.world.pod(1), [10, 5, 0, 1].into());
     dnsmasq_comes_to(1);
     call.check(&result).ok();
     call.add().fails_with(999, "already exists");

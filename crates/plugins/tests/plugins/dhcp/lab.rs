@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testkit::{Daemon, Ns, run, succeeds, wait_for, wait_some};
+use testkit::{Daemon, Ns, run, wait_for, wait_some};
 
 use crate::call::Call;
 use crate::conf::{network, with};
@@ -215,9 +215,4 @@ pub fn stop(daemon: &Daemon) {
     let is_over =
         || fs::read_to_string(&status).map_or(Some(()), |text| text.contains(") Z").then_some(()));
     assert!(wait_some(PATIENCE, is_over).is_some(), "the daemon did not end");
-}
-
-/// Whether two namespaces see each other.
-pub fn can_reach(from: &Ns, to: &str) -> bool {
-    succeeds("ip", &["netns", "exec", from.name(), "ping", "-c1", "-W2", to])
 }

@@ -2,9 +2,9 @@
 //! The life of a lease with dnsmasq.
 
 use serde_json::json;
-use testkit::{in_netns, wait_for};
+use testkit::{in_netns, ping, wait_for};
 
-use super::lab::{Lab, PATIENCE, can_reach, dnsmasq_comes_to, dnsmasq_leases, kept, stop};
+use super::lab::{Lab, PATIENCE, dnsmasq_comes_to, dnsmasq_leases, kept, stop};
 
 const RANGE: &str = "--dhcp-range=10.5.0.100,10.5.0.120,255.255.255.0,1h";
 
@@ -33,7 +33,7 @@ fn a_lease_is_taken_and_given_back() {
                    "search": ["a.example.net", "b.example.net"]})
         );
         assert_eq!(lab.addresses(1), [address.as_str()]);
-        assert!(can_reach(lab.world.pod(1), "10.5.0.1"));
+        ping(lab.world.pod(1), [10, 5, 0, 1].into());
         let lease = dnsmasq_leases().join("\n");
         // The Go plugin's client identifier: 0, then "c1/net/eth0".
         assert!(lease.ends_with("00:63:31:2f:6e:65:74:2f:65:74:68:30"), "{lease}");
@@ -229,7 +229,8 @@ fn both_families_and_a_router() {
         assert_eq!(result["dns"]["search"], json!(["six.example.net"]));
         assert!(lab.addresses(1).contains(&address.to_owned()), "{:?}", lab.addresses(1));
         call.check(&result).ok();
-        wait_for("the router's announcement", PATIENCE, || can_reach(lab.world.pod(1), "fd05::1"));
+        // Once the router has announced itself.
+        ping(lab.world.pod(1), "fd05::1".parse().expect("an address"));
         dnsmasq_comes_to(2);
         call.del(&result).ok();
         dnsmasq_comes_to(0);

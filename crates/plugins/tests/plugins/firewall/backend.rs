@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use testkit::{in_netns, not_run_unless, require};
 
-use super::{Chain, OUTSIDE, firewall, outside, reached};
+use super::{Chain, OUTSIDE, firewall, outside, reaches};
 use crate::call::Answer;
 use crate::conf::{bridge, dual, ptp, with};
 use crate::mixed_rules::rules_of_containers;
@@ -224,12 +224,12 @@ fn iptables_legacy_is_served_by_its_program() {
         let chain = Chain::new(&world, 1, &json!({"backend": "iptables"}));
         let result = world.call(&chain.bridge, 1).add().result();
         let call = chain.call(1).with_prev_result(&result).search(&path);
-        assert_eq!(reached(&world, 1, &OUTSIDE), [false, false]);
+        reaches(&world, 1, &OUTSIDE, &[false, false]);
         call.add().ok();
-        assert_eq!(reached(&world, 1, &OUTSIDE), [true, true]);
+        reaches(&world, 1, &OUTSIDE, &[true, true]);
         call.run("CHECK").ok();
         call.run("DEL").ok();
-        assert_eq!(reached(&world, 1, &OUTSIDE), [false, false]);
+        reaches(&world, 1, &OUTSIDE, &[false, false]);
         call.run("CHECK").fails_with(999, "iptables has no rule");
     });
 }

@@ -2,14 +2,18 @@
 //! The life of a device that goes into a pod: ADD, CHECK, STATUS, GC, and what it carries along.
 
 use std::fs;
+use std::time::Duration;
 
 use serde_json::{Value, json};
-use testkit::{can_ping, in_netns, write_program};
+use testkit::{answers, in_netns, wait_for, write_program};
 
 use crate::call::Call;
 use crate::compare::host_device::make_bus;
 use crate::conf::{ENS1, host_device, ranges, v4, v6, with, without};
 use crate::world::{Plugins, World};
+
+/// The kernel follows a change of carrier in a task of its own.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A host with `ens1`, whose other end has an address and is up.
 pub fn world(pods: usize) -> World {
@@ -47,7 +51,7 @@ fn device_goes_into_the_pod_and_comes_home() {
             (&link["ifalias"], &link["address"]),
             (&json!("ens1"), &result["interfaces"][0]["mac"])
         );
-        assert!(can_ping(world.pod(1), "10.1.0.1".parse().unwrap()));
+        assert!(answers(world.pod(1), "10.1.0.1".parse().unwrap()));
         call.check(&result).ok();
         call.del(&result).ok();
         assert_untouched(&world);
@@ -93,13 +97,18 @@ fn name_taken_during_the_add_brings_the_device_back() {
     in_netns(|| {
         let world = world(1);
         world.on_host("link set ens1 up");
-        let before = world.host.ip_json(&["addr", "show", "ens1"]);
+        let shown = || {
+            let link = world.host_link("ens1");
+            (link["ifalias"].clone(), link["flags"].clone())
+        };
+        let has_carrier = || world.host_link("ens1")["operstate"] == "UP";
+        wait_for("the device's carrier", PATIENCE, has_carrier);
+        let before = shown();
         let config = host_device(&json!({"ipam": {"type": "meddler"}}));
         let call = world.call(&config, 1).path(&[meddler().as_ref()]);
         call.add().fails_with(999, "File exists");
-        let after = world.host.ip_json(&["addr", "show", "ens1"]);
-        let plain = |links: &Value| (links[0]["ifalias"].clone(), links[0]["flags"].clone());
-        assert_eq!(plain(&after), plain(&before));
+        wait_for("the device's carrier", PATIENCE, has_carrier);
+        assert_eq!(shown(), before);
         assert!(!world.in_pod(1, "link").contains("ens1"));
         call.del(&Value::Null).ok();
         assert!(world.in_pod(1, "link").contains("eth0"), "another's interface stays");
@@ -238,7 +247,7 @@ fn device_carries_its_addresses_and_routes() {
         let rules = world.in_pod(1, "rule");
         assert!(rules.contains("900:\tfrom 10.1.0.5 lookup 77"), "{rules}");
         assert!(!rules.contains("10.9.0.5"), "{rules}");
-        assert!(can_ping(world.pod(1), "10.1.0.1".parse().unwrap()));
+        assert!(answers(world.pod(1), "10.1.0.1".parse().unwrap()));
         call.check(&result).ok();
         // What the pod makes of it does not come to the host.
         world.in_pod(1, "addr add 10.66.0.1/24 dev eth0");

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use testkit::{can_ping, in_netns, not_run_unless};
+use testkit::{answers, can_ping, in_netns, not_run_unless};
 
 use crate::conf::{bridge, ranges, with};
 use crate::world::{Plugins, World, vlan_switch};
@@ -33,7 +33,7 @@ fn vm_containers_reach_those_of_their_vlan_only() {
             world.call(config, at + 1).add().ok();
         }
         let address = |pod: usize| format!("10.1.0.{}", pod + 1).parse().expect("an address");
-        assert!(can_ping(world.pod(1), address(2)));
+        assert!(answers(world.pod(1), address(2)));
         for (from, to) in [(1, 3), (1, 4), (3, 1), (4, 1), (4, 3)] {
             assert!(!can_ping(world.pod(from), address(to)), "from {from} to {to}");
         }
@@ -55,7 +55,7 @@ fn vm_a_trunk_carries_tagged_frames() {
         ] {
             world.in_pod(1, line);
         }
-        assert!(can_ping(world.pod(1), "10.1.0.2".parse().expect("an address")));
+        assert!(answers(world.pod(1), "10.1.0.2".parse().expect("an address")));
     });
 }
 
@@ -70,10 +70,10 @@ fn vm_a_bridge_comes_to_filter_with_containers_on_it() {
         world.call(&plain, 2).add().ok();
         world.call(&access(100), 3).add().ok();
         assert_eq!(world.host_link("br0")["linkinfo"]["info_data"]["vlan_filtering"], 1);
-        for (address, is_there) in [("10.1.0.3", true), ("10.1.0.1", true), ("10.1.0.4", false)] {
-            let address = address.parse().expect("an address");
-            assert_eq!(can_ping(world.pod(1), address), is_there, "{address}");
+        for address in ["10.1.0.3", "10.1.0.1"] {
+            assert!(answers(world.pod(1), address.parse().expect("an address")), "{address}");
         }
+        assert!(!can_ping(world.pod(1), [10, 1, 0, 4].into()));
         world.call(&plain, 1).check(&old).ok();
     });
 }

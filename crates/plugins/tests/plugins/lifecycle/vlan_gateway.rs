@@ -2,10 +2,9 @@
 //! The gateway of a VLAN: made once, kept while a port needs it, then gone.
 
 use std::thread;
-use std::time::Duration;
 
 use serde_json::{Value, json};
-use testkit::{can_ping, in_netns, not_run_unless, wait_for};
+use testkit::{answers, in_netns, not_run_unless, ping};
 
 use super::vlan::on_bridge;
 use crate::conf::{bridge, dual, with};
@@ -23,7 +22,7 @@ fn has_gateway(world: &World) -> bool {
 #[track_caller]
 fn reaches_gateway(world: &World, pod: usize) {
     for gateway in ["10.1.0.1", "fd00:1::1"] {
-        assert!(can_ping(world.pod(pod), gateway.parse().expect("an address")), "{gateway}");
+        assert!(answers(world.pod(pod), gateway.parse().expect("an address")), "{gateway}");
     }
 }
 
@@ -173,8 +172,7 @@ fn vm_gateway_of_the_go_plugin_is_taken_over() {
         let by_us = world.call(&config(), 2).add().result();
         assert_eq!(by_go["interfaces"][3], by_us["interfaces"][3]);
         // Go's address is under duplicate detection for a while.
-        let answers = || can_ping(world.pod(2), "fd00:1::1".parse().expect("an address"));
-        wait_for("the Go plugin's gateway", Duration::from_secs(30), answers);
+        ping(world.pod(2), "fd00:1::1".parse().expect("an address"));
         reaches_gateway(&world, 2);
         world.call_of(&go, &config(), 2).check(&by_us).ok();
         world.call(&config(), 1).del(&by_go).ok();
