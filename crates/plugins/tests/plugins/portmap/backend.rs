@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 use testkit::{in_netns, not_run_unless, require};
 
-use super::lab::{HOST4, HOST6, Lab, port, portmap, seen_by};
+use super::lab::{HOST4, HOST6, Lab, port, portmap, told_by};
 use crate::conf::{with, without};
 use crate::mixed_rules::rules_of_containers;
 use crate::world::{Plugins, World};
@@ -305,7 +305,7 @@ fn iptables_legacy_is_served_by_its_program() {
         let call = lab.call(&config, 1).search(&path);
         call.add().ok();
         call.run("CHECK").ok();
-        assert_eq!(seen_by(&lab.client, "TCP4:192.0.2.1:8080"), "192.0.2.9");
+        assert_eq!(told_by(&lab.client, "TCP4:192.0.2.1:8080"), "192.0.2.9");
         call.run("DEL").ok();
         let left = lab.world.host.exec("iptables-legacy-save", &[]);
         assert!(!left.contains("CNI-DN-"), "{left}");

@@ -2,12 +2,10 @@
 //! Connections to mapped ports from everywhere, through the Go plugin's two ways and ours, and the
 //! address that the container sees.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
-use testkit::{Ns, in_netns, require, wait_for};
+use testkit::{Ns, in_netns, require};
 
-use super::lab::{HOST4, HOST6, Lab, answer, port, portmap, seen_by};
+use super::lab::{HOST4, HOST6, Lab, answer, port, portmap, seen_by, told_by};
 use crate::conf::with;
 use crate::world::Plugins;
 
@@ -24,6 +22,9 @@ use self::Origin::{Client, Host, Itself, Neighbour};
 
 /// A connection, and the address that the container should see; empty where none should come about.
 type Way = (Origin, &'static str, &'static str);
+
+/// A connection, and the address that the container saw.
+type Outcome = (Origin, &'static str, String);
 
 const EVERYWHERE: &[Way] = &[
     (Client, "TCP4:192.0.2.1:8080", "192.0.2.9"),
@@ -52,16 +53,21 @@ fn place_of(lab: &Lab, place: Origin) -> &Ns {
     }
 }
 
-/// What each way came to.
-fn try_all(lab: &Lab, ways: &[Way]) -> Vec<(Origin, &'static str, String)> {
-    let go = |(place, target, _): &Way| (*place, *target, seen_by(place_of(lab, *place), target));
-    ways.iter().map(go).collect()
+/// What each way came to, where this is expected of it.
+fn try_all(lab: &Lab, expected: &[Outcome]) -> Vec<Outcome> {
+    let go = |(place, target, seen): &Outcome| {
+        let ask = if seen.is_empty() { seen_by } else { told_by };
+        (*place, *target, ask(place_of(lab, *place), target))
+    };
+    expected.iter().map(go).collect()
 }
 
-fn outcome(
-    ways: &[Way],
-    change: impl Fn(&Way) -> &'static str,
-) -> Vec<(Origin, &'static str, String)> {
+#[track_caller]
+fn come_to(lab: &Lab, expected: &[Outcome], words: &str) {
+    assert_eq!(try_all(lab, expected), expected, "{words}\n{}", lab.ruleset());
+}
+
+fn outcome(ways: &[Way], change: impl Fn(&Way) -> &'static str) -> Vec<Outcome> {
     ways.iter().map(|way| (way.0, way.1, change(way).to_owned())).collect()
 }
 
@@ -78,11 +84,10 @@ fn check(lab: &Lab, config: &Value, expected: impl Fn(&Way, bool) -> &'static st
     for bridge_calls_rules in [false, true] {
         lab.bridge_calls_rules(bridge_calls_rules);
         let wanted = outcome(EVERYWHERE, |way| expected(way, bridge_calls_rules));
-        let found = try_all(lab, EVERYWHERE);
-        assert_eq!(found, wanted, "bridge calls rules: {bridge_calls_rules}\n{}", lab.ruleset());
+        come_to(lab, &wanted, &format!("bridge calls rules: {bridge_calls_rules}"));
     }
     call.run("DEL").ok();
-    assert_eq!(try_all(lab, EVERYWHERE), outcome(EVERYWHERE, |_| ""), "after DEL");
+    come_to(lab, &outcome(EVERYWHERE, |_| ""), "after DEL");
 }
 
 fn ours() -> Lab {
@@ -174,7 +179,7 @@ fn a_port_of_one_address_is_not_on_others() {
         lab.bridge_calls_rules(false);
         let call = lab.call(&portmap(&[at(HOST4, 80)]), 1);
         call.add().ok();
-        assert_eq!(try_all(&lab, ways), outcome(ways, |way| way.2));
+        come_to(&lab, &outcome(ways, |way| way.2), "");
         call.run("DEL").ok();
 
         let call = lab.call(&portmap(&[at(HOST6, 80), at("0.0.0.0", 80)]), 1);
@@ -186,7 +191,7 @@ fn a_port_of_one_address_is_not_on_others() {
             (Host, "TCP4:127.0.0.1:8080", "10.1.0.1"),
             (Host, "TCP6:[fd00:1::1]:8080", ""),
         ];
-        assert_eq!(try_all(&lab, ways), outcome(ways, |way| way.2));
+        come_to(&lab, &outcome(ways, |way| way.2), "");
         call.run("DEL").ok();
 
         // Nobody listens on port 81.
@@ -194,7 +199,7 @@ fn a_port_of_one_address_is_not_on_others() {
         call.add().ok();
         let ways: &[Way] =
             &[(Client, "TCP4:192.0.2.1:8080", ""), (Client, "TCP4:192.0.2.2:8080", "192.0.2.9")];
-        assert_eq!(try_all(&lab, ways), outcome(ways, |way| way.2), "one address goes before all");
+        come_to(&lab, &outcome(ways, |way| way.2), "one address goes before all");
     });
 }
 
@@ -208,9 +213,7 @@ fn services_on_localhost_stay_closed_to_pods() {
         let _server =
             answer(&lab.world.host, "TCP4-LISTEN:9000,bind=127.0.0.1,reuseaddr,fork", "192.0.2.7");
         let target = "TCP4:127.0.0.1:9000";
-        wait_for("the service on localhost", Duration::from_secs(10), || {
-            seen_by(&lab.world.host, target) == "192.0.2.7"
-        });
+        assert_eq!(told_by(&lab.world.host, target), "192.0.2.7");
         let pod = lab.world.pod(2);
         pod.ip(&["route", "flush", "table", "local", "127.0.0.0/8"]);
         pod.ip(&["route", "add", "127.0.0.1", "via", "10.1.0.1"]);
@@ -224,7 +227,7 @@ fn services_on_localhost_stay_closed_to_pods() {
         let (_, handle) = guard.rsplit_once(' ').expect("a handle");
         let place = ["delete", "rule", "inet", "podwire", "portmap_prerouting", "handle", handle];
         lab.world.host.exec("nft", &place);
-        assert_eq!(seen_by(pod, target), "192.0.2.7", "without the rule it is open");
+        assert_eq!(told_by(pod, target), "192.0.2.7", "without the rule it is open");
         call.run("CHECK").fails_with(999, "portmap_prerouting");
     });
 }
@@ -235,19 +238,17 @@ fn udp_finds_the_way_anew() {
     in_netns(|| {
         let lab = ours();
         let second = answer(lab.world.pod(2), "UDP4-RECVFROM:53,fork", "192.0.2.77");
-        wait_for("the other server", Duration::from_secs(10), || {
-            seen_by(&lab.world.host, "UDP4:10.1.0.3:53") == "192.0.2.77"
-        });
+        assert_eq!(told_by(&lab.world.host, "UDP4:10.1.0.3:53"), "192.0.2.77");
         let steady = "UDP4:192.0.2.1:5353,sourceport=4000,reuseaddr";
         let config = config(&json!({}));
         let (one, two) = (lab.call(&config, 1), lab.call(&config, 2));
         assert_eq!(seen_by(&lab.client, steady), "", "nobody is there yet");
         one.add().ok();
-        assert_eq!(seen_by(&lab.client, steady), "192.0.2.9");
+        assert_eq!(told_by(&lab.client, steady), "192.0.2.9");
         one.run("DEL").ok();
         assert_eq!(seen_by(&lab.client, steady), "", "nobody is there any more");
         two.add().ok();
-        assert_eq!(seen_by(&lab.client, steady), "192.0.2.77");
+        assert_eq!(told_by(&lab.client, steady), "192.0.2.77");
         two.gc(&[]).ok();
         assert_eq!(seen_by(&lab.client, steady), "", "nobody is left");
         drop(second);
