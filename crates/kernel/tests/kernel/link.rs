@@ -2,6 +2,7 @@
 //! Creating, changing and reading links.
 
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use kernel::link::{self, Detail, IpvlanMode, Kind, MacvlanMode, NewLink, OperState, Peer};
 use kernel::{Errno, IfIndex, MacAddr, Netlink};
@@ -297,13 +298,17 @@ fn links_are_read() {
         let nl = Netlink::open().unwrap();
         let (a0, a1, br0) = (index_of(&nl, "a0"), index_of(&nl, "a1"), index_of(&nl, "br0"));
 
-        let link = link::by_name(&nl, name("a0")).unwrap().unwrap();
+        let a0_now = || link::by_name(&nl, name("a0")).unwrap().unwrap();
+        // The kernel follows the carrier in a task of its own.
+        testkit::wait_for("a state without carrier", Duration::from_secs(30), || {
+            a0_now().operstate == OperState::LowerLayerDown
+        });
+        let link = a0_now();
         assert_eq!((link.index, link.name), (a0, name("a0")));
         assert!(link.is_kind("veth") && link.is_up() && !link.is_loopback());
         assert_eq!((link.mac, link.mtu, link.txqlen), (Some(MAC), 1400, 55));
         assert_eq!((link.master, link.link, link.link_netnsid), (Some(br0), Some(a1), None));
         assert_eq!(link.alias.as_deref(), Some("hello"));
-        assert_eq!(link.operstate, OperState::LowerLayerDown);
         // Once by us, once by the bridge, whose flooding and learning are not both on.
         assert!(link.promiscuity >= 1, "{}", link.promiscuity);
         let port = link.port.unwrap();
