@@ -115,7 +115,7 @@ pub fn failing(verb: &str, code: u32, msg: &str) -> String {
 
 /// Waits for something to become true, without sleeping.
 pub fn eventually(what: &str, is_true: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !is_true() {
         assert!(Instant::now() < deadline, "{what}");
         std::thread::yield_now();

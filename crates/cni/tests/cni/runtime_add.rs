@@ -230,10 +230,10 @@ fn a_plugin_out_of_time_is_undone() {
     let lab = Lab::new();
     lab.plugin("a", &printing(&json!({})));
     lab.plugin("slow", "[ $CNI_COMMAND = DEL ] && exit 0\nsleep 1000 &\nwait");
-    let runtime = Runtime { timeout: Some(Duration::from_secs(2)), ..lab.runtime() };
+    let runtime = Runtime { timeout: Some(Duration::from_secs(5)), ..lab.runtime() };
     let error = runtime.add(&list("1.0.0", &["a", "slow"]), &container()).unwrap_err();
     assert_eq!(error.code, Code::TRY_LATER);
-    assert!(error.msg.ends_with("/slow did not finish ADD in 2 s"), "{error}");
+    assert!(error.msg.ends_with("/slow did not finish ADD in 5 s"), "{error}");
     assert_eq!(lab.calls(), ["ADD a", "ADD slow", "DEL slow", "DEL a"]);
 }
 
