@@ -9,7 +9,9 @@ use std::path::Path;
 use serde_json::json;
 use testkit::{Daemon, in_netns, wait_for};
 
-use super::lab::{LEASES, Lab, PATIENCE, SOCKET, config, dnsmasq_comes_to, kept, stop};
+use super::lab::{
+    LEASES, Lab, PATIENCE, SOCKET, config, dnsmasq_comes_to, kept, stop, wait_for_daemon,
+};
 use crate::call::command;
 use crate::world::Plugins;
 
@@ -21,7 +23,10 @@ fn a_new_daemon_goes_on_with_the_leases() {
         let lab = Lab::new(1);
         let _server = lab.dnsmasq(&[RANGE, "--dhcp-range=fd05::100,fd05::1ff,64,1h"]);
         let daemon = lab.daemon(&["-pidfile", "/run/dhcp.pid"]);
-        assert_eq!(fs::read_to_string("/run/dhcp.pid").ok(), Some(daemon.id().to_string()));
+        // It listens first: a second daemon must not overwrite the file of the first.
+        let is_written =
+            || fs::read_to_string("/run/dhcp.pid").is_ok_and(|id| id == daemon.id().to_string());
+        wait_for("the pidfile", PATIENCE, is_written);
         let call = lab.call(&json!({"families": ["ipv4", "ipv6"]}), 1);
         let result = call.add().result();
         let before = lab.addresses(1);
@@ -129,7 +134,7 @@ fn a_container_keeps_its_address_when_the_go_plugin_is_replaced() {
         let go = Plugins::go();
         let program = go.directory().join("dhcp");
         let go_daemon = Daemon::start(program.to_str().expect("text"), &["daemon"]);
-        wait_for("the Go daemon to listen", PATIENCE, || Path::new(SOCKET).exists());
+        wait_for_daemon();
         let ours = lab.call(&json!({}), 1);
         ours.add().fails_with(11, "what answers is not podwire's dhcp daemon");
         let theirs = ours.path(&[go.directory()]);
@@ -154,7 +159,7 @@ fn a_container_of_the_go_daemon_is_taken_over() {
         let go = Plugins::go();
         let program = go.directory().join("dhcp");
         let go_daemon = Daemon::start(program.to_str().expect("text"), &["daemon"]);
-        wait_for("the Go daemon to listen", PATIENCE, || Path::new(SOCKET).exists());
+        wait_for_daemon();
         let by_go = lab.world.call_of(&go, &config(&json!({})), 1).add().result();
         drop(go_daemon);
         let _daemon = lab.daemon(&[]);

@@ -23,7 +23,7 @@ fn has_ended(family: &str, column: usize) -> bool {
 fn a_lease_is_renewed_and_ends_without_a_server() {
     in_netns(|| {
         let lab = Lab::new(1);
-        let server = lab.kea("4", POOL, &times(1, 3, 4));
+        let server = lab.kea("4", POOL, &times(1, 6, 8));
         let _daemon = lab.daemon(&[]);
         let call = lab.call(&json!({}), 1);
         let result = call.add().result();
@@ -89,8 +89,8 @@ fn an_ipv6_lease_is_renewed_and_given_back() {
 fn an_ipv6_lease_ends_without_a_server() {
     in_netns(|| {
         let lab = Lab::new(1);
-        let more = json!({"preferred-lifetime": 3});
-        let server = lab.kea("6", POOL6, &crate::conf::with(times(1, 2, 3), &more));
+        let more = json!({"preferred-lifetime": 8});
+        let server = lab.kea("6", POOL6, &crate::conf::with(times(1, 6, 8), &more));
         let _daemon = lab.daemon(&[]);
         lab.call(&json!({"families": ["ipv6"]}), 1).add().ok();
         drop(server);

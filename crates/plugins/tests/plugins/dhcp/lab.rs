@@ -140,8 +140,13 @@ fn daemon(plugins: &Plugins, flags: &[&str]) -> Daemon {
     let program = program.to_str().expect("a path that is text");
     let usual = ["daemon", "-leasedir", LEASES, "-resendtimeout", "20s"];
     let daemon = Daemon::start(program, &[&usual, flags].concat());
-    wait_for("the daemon to listen", PATIENCE, || UnixStream::connect(SOCKET).is_ok());
+    wait_for_daemon();
     daemon
+}
+
+/// Whose daemon it may be. A socket has its name before anybody can connect to it.
+pub fn wait_for_daemon() {
+    wait_for("the daemon to listen", PATIENCE, || UnixStream::connect(SOCKET).is_ok());
 }
 
 fn dnsmasq(lan: &Ns, options: &[&str]) -> Daemon {
