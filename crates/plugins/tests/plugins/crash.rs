@@ -270,17 +270,23 @@ fn add_may_die_at_random_moments() {
         let call = world.call(&bridge(&json!({"isDefaultGateway": true, "ipam": dual()})), 1);
         let start = Instant::now();
         call.add().ok();
-        let usual = u64::try_from(start.elapsed().as_micros()).expect("an ADD is short");
+        let mut usual = u64::try_from(start.elapsed().as_micros()).expect("an ADD is short");
         call.del(&Value::Null).ok();
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
         let mut state = u64::from(now.subsec_nanos()) | 1;
         println!("seed {state}, an ADD takes {usual} µs");
         let mut hits: HashMap<Hit, usize> = HashMap::new();
-        wait_for("twenty kills that hit", Duration::from_secs(60), || {
+        wait_for("twenty kills that hit", Duration::from_secs(300), || {
             forget(&world);
             let delay = Duration::from_micros(next(&mut state) % usual);
             let hit = kill_after(&world, &call, delay);
             *hits.entry(hit).or_default() += 1;
+            // It takes longer or shorter as others leave it the machine.
+            match hit {
+                Hit::Done => usual -= usual / 8,
+                Hit::Early => usual += usual / 8,
+                Hit::Midway => {}
+            }
             call.del(&Value::Null).ok();
             assert_clean(&world, &format!("{hit:?} after {delay:?}"));
             let count = |hit: Hit| hits.get(&hit).copied().unwrap_or_default();

@@ -99,12 +99,17 @@ fn interrupted_at_any_moment_leaves_nothing() {
     in_netns(|| {
         let started = Instant::now();
         ok(&["demo"]);
-        let whole = started.elapsed();
+        let mut whole = started.elapsed();
         let mut interrupted = 0;
         for (moment, signal) in (1..=18).zip(["INT", "TERM", "HUP"].into_iter().cycle()) {
             let after = (whole * moment / 18).as_secs_f64().to_string();
+            let started = Instant::now();
             let outcome = try_run("timeout", &["-s", signal, &after, PODWIRE, "demo"]);
-            interrupted += u32::from(outcome.is_err());
+            match outcome {
+                Err(_) => interrupted += 1,
+                // So long does it take, as busy as the machine is now.
+                Ok(_) => whole = started.elapsed(),
+            }
             nothing_is_left();
         }
         assert!(interrupted > 5, "only {interrupted} of 18 were interrupted");
@@ -116,7 +121,7 @@ fn killed_demo_is_cleaned_by_the_next() {
     in_netns(|| {
         let named = || names(Path::new("/run/netns"));
         let killed = Daemon::start(PODWIRE, &["demo", "--pods", "15"]);
-        wait_for("some pods", Duration::from_secs(20), || named().len() > 6);
+        wait_for("some pods", Duration::from_secs(60), || named().len() > 6);
         drop(killed);
         assert!(named().len() > 6);
         ok(&["demo", "--pods", "1"]);
@@ -140,7 +145,7 @@ fn reader_that_leaves_is_no_trouble() {
     in_netns(|| {
         run("sh", &["-c", &format!("{PODWIRE} demo | head -n 1")]);
         // `head` ends first; the demo cleans up a moment later.
-        wait_for("an end", Duration::from_secs(20), || !Path::new("/run/podwire").exists());
+        wait_for("an end", Duration::from_secs(60), || !Path::new("/run/podwire").exists());
         nothing_is_left();
     });
 }

@@ -13,7 +13,7 @@ use crate::world::{Plugins, World};
 /// Kills of each verb that must hit a plugin that is under way.
 const HITS: [(&str, usize); 3] = [("ADD", 50), ("DEL", 35), ("GC", 15)];
 /// Longest for all of it on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(240);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Runs one plugin until it ends, or kills it when the time is over.
 fn run_until(call: &Call, verb: &str, end: Instant) -> Option<Answer> {
