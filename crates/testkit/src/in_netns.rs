@@ -19,9 +19,10 @@ const INSIDE: &str = "PODWIRE_TEST_INSIDE";
 /// no test would be "0 passed", and look like success.
 const DONE: &str = "testkit: the body in the namespace has returned";
 
-/// A test that hangs fails after this many seconds, and shows what it had said. `timeout` kills the
-/// whole process group, so that no program of the test outlives it.
-const DEADLINE: &str = "300";
+/// A test that hangs fails after this many seconds, and shows what it had said: several times what the
+/// longest takes on a busy machine. `timeout` kills the whole process group, so that no program of the
+/// test outlives it.
+const DEADLINE: &str = "900";
 
 /// Where tests are slower, as in the emulated machine, the number is here.
 const OTHER_DEADLINE: &str = "PODWIRE_TEST_DEADLINE";

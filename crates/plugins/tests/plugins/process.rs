@@ -103,7 +103,7 @@ fn install_works_from_its_own_place_and_while_in_use() {
         let mut child = call.start(&[], "ADD");
         let exe = format!("/proc/{}/exe", child.id());
         let is_running = || fs::read_link(&exe).is_ok_and(|path| path.starts_with(directory));
-        wait_for("the plugin to start", Duration::from_secs(10), is_running);
+        wait_for("the plugin to start", Duration::from_secs(30), is_running);
         run(&format!("{directory}/podwire-cni"), &["--install", directory]);
         let mut stdin = child.stdin.take().expect("stdin is piped");
         stdin.write_all(call.config.to_string().as_bytes()).expect("the plugin reads its input");

@@ -236,7 +236,7 @@ fn settled(ns: &Ns) -> Seen {
         let is_settled = |link: &Value| has_settled(link) && has_ipv6_routes(link, &seen.routes);
         seen.links.iter().all(is_settled).then_some(seen)
     };
-    wait_some(Duration::from_secs(5), read).expect("links settle within seconds")
+    wait_some(Duration::from_secs(30), read).expect("links settle before long")
 }
 
 /// By few programs: where the machine is emulated, to start one takes a tenth of a second.

@@ -25,7 +25,7 @@ fn start(world: &World) -> [Daemon; 2] {
     std::fs::create_dir_all("/run/dbus").expect("a directory below /run");
     std::fs::write("/run/bus.conf", BUS).expect("a file below /run");
     let bus = world.host.start("dbus-daemon", &["--nofork", "--config-file=/run/bus.conf"]);
-    wait_for("a bus", Duration::from_secs(10), || {
+    wait_for("a bus", Duration::from_secs(60), || {
         std::path::Path::new("/run/dbus/system_bus_socket").exists()
     });
     let firewalld = world.host.start("firewalld", &["--nofork", "--nopid"]);

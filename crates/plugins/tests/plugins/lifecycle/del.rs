@@ -85,7 +85,7 @@ fn del_needs_no_namespace() {
             let keeper = world.pod(1).start("sleep", &["1000"]);
             let inside = format!("/proc/{}/ns/net", keeper.id());
             let is_same = || same_file(&inside, "/run/netns/pod1");
-            wait_for("a process in the pod", Duration::from_secs(5), is_same);
+            wait_for("a process in the pod", Duration::from_secs(30), is_same);
             run("umount", &["/run/netns/pod1"]);
             assert_eq!(veths(world).len(), 1);
             call.del(result).ok();

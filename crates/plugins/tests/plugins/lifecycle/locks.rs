@@ -28,10 +28,12 @@ fn a_stranger_holds_up_nobody() {
         require!(Program("setpriv"), Program("flock"));
         let world = World::new(&Plugins::ours(), 1);
         let config = bridge(&json!({"isGateway": true, "ipMasq": true, "macspoofchk": true}));
-        let holding = ["flock", "-o", "/proc/self/ns/net", "sleep", "20"];
-        let _stranger = world.host.start("setpriv", &[&NOBODY[..], &holding].concat());
+        // What holds the test's output must not outlive it.
+        let waiting = ["setpriv", "--pdeathsig=KILL", "sleep", "1000"];
+        let holding = [&["flock", "-o", "/proc/self/ns/net"], &waiting[..]].concat();
+        let _stranger = world.host.start("setpriv", &[&NOBODY[..], &holding[..]].concat());
         let try_lock = ["-n", "/proc/self/ns/net", "true"];
-        wait_for("the stranger to hold it", Duration::from_secs(10), || {
+        wait_for("the stranger to hold it", Duration::from_secs(30), || {
             world.host.try_exec("flock", &try_lock).is_err()
         });
         let started = Instant::now();
@@ -40,7 +42,8 @@ fn a_stranger_holds_up_nobody() {
         world.call(&config, 1).del(&Value::Null).ok();
         world.call(&config, 1).gc(&[]).ok();
         assert_eq!(elements(&world.host), Vec::<String>::new());
-        assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+        // Whoever waits for a lock does so for 20 s.
+        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
         assert!(world.host.try_exec("flock", &try_lock).is_err(), "the stranger has it still");
     });
 }

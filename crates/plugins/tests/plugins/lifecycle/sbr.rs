@@ -184,7 +184,7 @@ fn sbr_waits_for_whoever_holds_the_namespace() {
             let of_child = |line: &str| line.split(' ').any(|word| word == pid);
             locks.lines().any(|line| line.contains("-> FLOCK") && of_child(line))
         };
-        wait_for("sbr to wait", Duration::from_secs(5), waits);
+        wait_for("sbr to wait", Duration::from_secs(30), waits);
         assert!(child.try_wait().expect("a child").is_none());
         drop(file);
         assert!(child.wait().expect("a child").success());

@@ -93,7 +93,7 @@ fn reserve(world: &World, family: &str) -> Daemon {
         "mkfifo /run/{family}; nft -i </run/{family} >/dev/null & exec 3>/run/{family}; echo '{line}' >&3; wait"
     );
     let held = world.host.start("sh", &["-c", &hold]);
-    wait_for("a table", Duration::from_secs(10), || {
+    wait_for("a table", Duration::from_secs(30), || {
         world.host.exec("nft", &["list", "tables"]).contains(&format!("table {family} podwire"))
     });
     held

@@ -60,13 +60,13 @@ fn frames_pass() {
         let call = world.call(&tap(&json!({"ipam": v4()})), 1);
         call.add().ok();
         let machine = "TUN,tun-device=/dev/net/tun,tun-type=tap,tun-name=eth0,iff-no-pi";
-        let frame = "SYSTEM:printf hello-hello-hello-hello; sleep 9";
+        let frame = "SYSTEM:printf hello-hello-hello-hello; cat >/dev/null";
         let _keeper = world.pod(1).start("socat", &[frame, machine]);
         let received = || {
             let link = world.pod(1).ip_json(&["-s", "link", "show", "eth0"]);
             link[0]["stats64"]["rx"]["packets"].as_u64().is_some_and(|count| count > 0)
         };
-        testkit::wait_for("a frame", std::time::Duration::from_secs(5), received);
+        testkit::wait_for("a frame", std::time::Duration::from_secs(30), received);
     });
 }
 
