@@ -23,7 +23,8 @@ pub const ADDRESS: &str = "192.0.2.1";
 /// A page of the machine outside, which knows no way to containers: it answers the node only.
 pub const PAGE_OUTSIDE: (&str, &str) = ("http://192.0.2.2/", "hello from outside\n");
 
-pub const PATIENCE: Duration = Duration::from_secs(20);
+/// A machine with many tests at once takes its time to start a runtime and its containers.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A node, with nothing on it but plugins.
 #[derive(Debug)]

@@ -68,7 +68,7 @@ impl Podman {
     }
 
     fn wget(&self, container: &str, url: &str) -> Result<String, String> {
-        try_run("timeout", &["5", "podman", "exec", container, "wget", "-q", "-O", "-", url])
+        try_run("timeout", &["20", "podman", "exec", container, "wget", "-q", "-O", "-", url])
     }
 
     /// Panics unless a container gets the page.

@@ -83,13 +83,13 @@ impl Cri {
     }
 
     /// Runs a command in a container: what it printed, or what it complained of.
-    #[track_caller]
     pub fn exec(&self, container: &str, words: &[&str]) -> Result<String, String> {
         let mut request = Message::default().text(1, container);
         for word in words {
             request = request.text(2, word);
         }
-        let reply = self.call("ExecSync", &request.number(3, 10));
+        // A command that is not done in time fails the call.
+        let reply = try_call("ExecSync", &request.number(3, 20))?;
         let reply = Reader(&reply);
         if reply.number(3) == 0 { Ok(reply.text(1)) } else { Err(reply.text(2)) }
     }
@@ -106,11 +106,15 @@ impl Cri {
 
     #[track_caller]
     fn call(&self, method: &str, request: &Message) -> Vec<u8> {
-        match grpc::call(SOCKET, &format!("/{SERVICE}/{method}"), request.bytes()) {
+        match try_call(method, request) {
             Ok(reply) => reply,
             Err(why) => panic!("{method}: {why}"),
         }
     }
+}
+
+fn try_call(method: &str, request: &Message) -> Result<Vec<u8>, String> {
+    grpc::call(SOCKET, &format!("/{SERVICE}/{method}"), request.bytes())
 }
 
 /// `PodSandboxConfig`.
