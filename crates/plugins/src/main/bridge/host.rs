@@ -15,8 +15,9 @@ use crate::fault::OrFault;
 use crate::forwarding;
 use crate::undo::Undo;
 
-/// How long the kernel may take to let frames through a new port.
-const PORT_PATIENCE: Duration = Duration::from_secs(5);
+/// How long the kernel may take to let frames through a new port. It does so under its one lock for links,
+/// which others hold for seconds where they remove a thousand containers.
+const PORT_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Whether the bridge is still the one that was found.
 pub fn is_same(host: &Netlink, bridge: &Bridge, found: &Link) -> Result<bool, Error> {
