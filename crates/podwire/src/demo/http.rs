@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Answers one request on this listener.
 pub fn serve_once(listener: &TcpListener, page: &str) -> Result<()> {

@@ -20,7 +20,7 @@ use crate::interrupt::Stop;
 use crate::output;
 
 /// For an answer from another node.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Something is built.
 struct News {

@@ -20,8 +20,8 @@ use crate::demo::lab::Lab;
 use crate::demo::run::Run;
 use crate::interrupt::Stop;
 
-/// An agent needs less than a second of it.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// An agent needs less than a second of it, on a machine that is not busy.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Shared by all nodes.
 const STORE: &str = "store.db";
 

@@ -21,7 +21,7 @@ pub const INTERFACE: &str = "eth0";
 /// For examples, and routed nowhere (RFC 5737).
 pub const NETWORK: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 0);
 pub const PREFIX_LEN: u8 = 24;
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The bridge and its namespace.
 #[derive(Debug)]
