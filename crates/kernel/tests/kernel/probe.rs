@@ -98,7 +98,7 @@ fn sums_are_filled_in_by_whom_was_asked_for() {
             for (family, address) in ENDS {
                 let socket = ProbeSocket::datagram(family).unwrap();
                 socket.send(to(address), b"neighbours are known now", sum).unwrap();
-                let script = "timeout 20 tcpdump -nvv -c 1 -i v1 udp port 33434 2>/dev/null";
+                let script = "timeout 60 tcpdump -nvv -c 1 -i v1 udp port 33434 2>/dev/null";
                 let mut line = String::new();
                 std::thread::scope(|scope| {
                     let capture = scope.spawn(|| other.exec("sh", &["-c", script]));
