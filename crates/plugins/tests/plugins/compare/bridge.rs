@@ -52,7 +52,10 @@ fn gateways() -> Vec<Case> {
         case("forceAddress", &json!({"isGateway": true, "forceAddress": true}))
             .before(&[Host("link add br0 type bridge"), Host("addr add 10.9.0.1/24 dev br0")]),
         case("another IPv6 network on the bridge", &json!({"isGateway": true, "ipam": v6()}))
-            .before(&[Host("link add br0 type bridge"), Host("addr add fd00:9::1/64 dev br0")]),
+            .before(&[
+                Host("link add br0 type bridge"),
+                Host("addr add fd00:9::1/64 dev br0 nodad"),
+            ]),
         case("two containers", &json!({"isGateway": true})).steps(&[
             Add(1),
             Add(2),

@@ -80,7 +80,10 @@ fn others_in_the_way() -> Vec<Case> {
             .before(&[Host("link add br0 type bridge"), Host("addr add 10.9.0.1/24 dev br0")])
             .fails(7, "already has an IP address different from 10.1.0.1/24"),
         case("another address of the IPv6 network", &json!({"isGateway": true, "ipam": v6()}))
-            .before(&[Host("link add br0 type bridge"), Host("addr add fd00:1::9/64 dev br0")])
+            .before(&[
+                Host("link add br0 type bridge"),
+                Host("addr add fd00:1::9/64 dev br0 nodad"),
+            ])
             .fails(7, "already has an IP address different from fd00:1::1/64"),
         case("bridge is something else", &json!({}))
             .before(&[Host("link add br0 type veth peer name br0p")])
