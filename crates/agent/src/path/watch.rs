@@ -57,15 +57,16 @@ pub async fn run(
         watch.begin_due();
         let wake = watch.wake();
         tokio::select! {
+            // On a busy machine time may be over while the answer is there.
+            biased;
+            heard = receive(&mut watch.v4) => watch.hear(heard?),
+            heard = receive(&mut watch.v6) => watch.hear(heard?),
             command = commands.recv() => match command {
                 Some(command) => watch.obey(command)?,
                 None => return Ok(()),
             },
-            heard = receive(&mut watch.v4) => watch.hear(heard?),
-            heard = receive(&mut watch.v6) => watch.hear(heard?),
-            () = sleep_until(wake) => {}
+            () = sleep_until(wake) => watch.give_up_late(),
         }
-        watch.give_up_late();
         for verdict in watch.verdicts.drain(..) {
             // Nobody is left to be told, and the next command says so.
             let _ = verdicts.send(verdict);

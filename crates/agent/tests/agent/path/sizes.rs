@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What fits through, and who is there at all.
 
-use agent::path::{Checksum, Command, Pace, Target};
-use testkit::{in_netns, require};
+use std::time::Duration;
+
+use agent::path::{Checksum, Command, Pace, Target, run};
+use kernel::Netns;
+use testkit::{in_netns, require, wait_some};
+use tokio::sync::mpsc::unbounded_channel;
 
 use super::lab::{Checker, FULL, Lab, OFTEN, ONCE, sh, through_tunnel};
 
@@ -11,16 +15,22 @@ const SWALLOW: &str = "nft add table inet narrow
     nft add chain inet narrow pass '{ type filter hook forward priority 0; }'
     nft add rule inet narrow pass meta length '>' 1400 drop";
 
+/// Packets that pass the router are counted.
+const COUNT: &str = "nft add table inet seen
+    nft add chain inet seen pass '{ type filter hook forward priority 0; }'
+    nft add rule inet seen pass counter";
+
+#[track_caller]
+fn assert_seen(lab: &Lab, packets: u32) {
+    let seen = sh(&lab.router, "nft list chain inet seen pass");
+    assert!(seen.contains(&format!("packets {packets} ")), "{seen}");
+}
+
 #[test]
 fn good_path_is_good_at_once_and_costs_three_packets_of_each_node() {
     in_netns(|| {
         let lab = Lab::with_tunnel();
-        sh(
-            &lab.router,
-            "nft add table inet seen
-            nft add chain inet seen pass '{ type filter hook forward priority 0; }'
-            nft add rule inet seen pass counter",
-        );
+        sh(&lab.router, COUNT);
         let mut checker = Checker::start(&lab.nodes[0], Pace::default());
         for address in ["10.244.2.0", "fd44:2::"] {
             checker.tell(Command::Watch(through_tunnel(address)));
@@ -33,8 +43,31 @@ fn good_path_is_good_at_once_and_costs_three_packets_of_each_node() {
         // Told again, it is nothing new.
         checker.tell(Command::Watch(through_tunnel("10.244.2.0")));
         assert!(checker.is_quiet());
-        let seen = sh(&lab.router, "nft list chain inet seen pass");
-        assert!(seen.contains("packets 12 "), "{seen}");
+        assert_seen(&lab, 12);
+    });
+}
+
+/// Whoever is kept from looking for longer than answers are waited for finds them there.
+#[test]
+fn answers_that_are_looked_at_late_are_not_late() {
+    in_netns(|| {
+        let lab = Lab::with_tunnel();
+        sh(&lab.router, COUNT);
+        let (commands, told) = unbounded_channel();
+        let (tell, mut verdicts) = unbounded_channel();
+        commands.send(Command::Watch(through_tunnel("10.244.2.0"))).unwrap();
+        let busy = async {
+            while verdicts.is_empty() {
+                wait_some(Duration::from_millis(1100), || None::<()>);
+                tokio::task::yield_now().await;
+            }
+            drop(commands);
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let check = || runtime.block_on(async { tokio::join!(run(ONCE, told, tell), busy) });
+        Netns::open(lab.nodes[0].path()).unwrap().enter(check).unwrap().0.unwrap();
+        assert_eq!(verdicts.try_recv().unwrap().path_mtu, Some(FULL));
+        assert_seen(&lab, 6);
     });
 }
 
