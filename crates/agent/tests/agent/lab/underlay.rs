@@ -9,8 +9,9 @@ use testkit::{Pinging, Wire, in_netns, wait_for};
 
 use super::{Member, PATIENCE, Store, all_reach_all, network};
 
-/// Until packets get through again; an answer over a connection that is none any more is awaited for five.
-pub(super) const SOON: Duration = Duration::from_secs(1);
+/// Until packets get through again, on a busy machine; an answer over a connection that is none any more is awaited
+/// for five.
+pub(super) const SOON: Duration = Duration::from_secs(4);
 
 pub(super) const READDRESS: &str = "
     ip address del 192.168.90.1/24 dev eth0
