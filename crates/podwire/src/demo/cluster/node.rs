@@ -79,7 +79,7 @@ impl Machine {
     /// Starts its agent.
     pub fn start(self, net_config: &str, store: &Path) -> Result<Starting> {
         // Before the agent can write something.
-        let watch = Watch::of(&self.dir.join(agent::CONF_DIR))?;
+        let watch = Watch::of(&self.dir.join(agent::CONF_DIR));
         let started = Instant::now();
         let args = agent::arguments(&self.name, net_config, Places { dir: &self.dir, store })?;
         let agent = Agent::start(&self.netns, &args)
