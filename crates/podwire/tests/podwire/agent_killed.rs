@@ -17,7 +17,7 @@ const ROUNDS: usize = 25;
 const NODES: u8 = 4;
 /// Longer than a start takes, so that some are killed at rest.
 const LIFE: u64 = 400;
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn start(node: &Node) -> Daemon {
     let flags = node.flags();
@@ -98,9 +98,10 @@ fn check_kernel(node: &Node, leases: &BTreeMap<String, Vec<String>>) {
     let routes = || words("ip route show proto 112 | cut -d' ' -f1");
     wait_for("routes to all others and nobody else", PATIENCE, || routes() == subnets);
     let forwarding = "bridge fdb show dev flannel.1 | grep -o 'dst [^ ]*' | cut -d' ' -f2";
-    assert_eq!(words(forwarding), publics);
-    let neighbours = words("ip neigh show dev flannel.1 nud permanent | cut -d' ' -f1");
-    assert_eq!(neighbours, subnets.iter().map(|one| one.replace("/24", "")).collect());
+    wait_for("the same of their addresses", PATIENCE, || words(forwarding) == publics);
+    let ends: BTreeSet<String> = subnets.iter().map(|one| one.replace("/24", "")).collect();
+    let neighbours = "ip neigh show dev flannel.1 nud permanent | cut -d' ' -f1";
+    wait_for("the same of their tunnels", PATIENCE, || words(neighbours) == ends);
 }
 
 #[test]

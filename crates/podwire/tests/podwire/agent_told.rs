@@ -8,7 +8,7 @@ use testkit::{Daemon, Node, Wire, in_netns, run, wait_for, wait_some};
 
 use super::program::PODWIRE;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 const START: &str =
     "echo $$ >/run/lab/pid; NOTIFY_SOCKET=/run/lab/notify exec \"$@\" 2>/run/lab/log";
 const STORE: &str = "/run/lab/store.db";
