@@ -29,7 +29,7 @@ use testkit::{EtcdServer, Node, Pod, Wire, wait_some};
 use tokio::sync::oneshot;
 
 /// On a machine that is busy with other tests.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Flags that choose a store.
 #[derive(Debug, Clone)]

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use agent::board::Way;
-use testkit::{Node, Wire, in_netns};
+use testkit::{Node, Wire, in_netns, wait_for};
 
 use super::{Member, PATIENCE, Store, all_reach_all, network};
 
@@ -21,7 +21,7 @@ fn check(nodes: Vec<Node>, conf: &str, env: &[(&str, &str)]) -> Vec<Member> {
         check_subnets(member);
     }
     let mtu: u32 = members[0].node.subnet_env()["FLANNEL_MTU"].parse().unwrap();
-    assert!(members[0].pod.reaches_with(&members[1].pod, mtu), "a full packet");
+    wait_for("a full packet", PATIENCE, || members[0].pod.reaches_with(&members[1].pod, mtu));
     assert!(!members[0].pod.reaches_with(&members[1].pod, mtu + 1), "more than that");
     members
 }
@@ -77,20 +77,16 @@ fn vxlan_with_direct_routing_to_those_on_the_link() {
         let members = network(nodes, &Store::embedded(conf));
         all_reach_all(&members, PATIENCE);
         let first = &members[0];
-        let ways: BTreeMap<String, Way> = first
-            .agent()
-            .board
-            .peers()
-            .into_iter()
-            .map(|peer| (peer.public[0].to_string(), peer.way))
-            .collect();
-        assert_eq!(ways["192.168.90.2"], Way::Direct);
-        assert_eq!(ways["192.168.3.1"], Way::Tunnel);
-        let route = |to: usize| {
-            first.node.ns.ip(&["route", "get", &members[to].pod.addresses[0].to_string()])
-        };
-        assert!(route(1).contains("via 192.168.90.2 dev eth0"), "{}", route(1));
-        assert!(route(2).contains("dev flannel.1"), "{}", route(2));
+        first.agent().wait("a way to each", |status| {
+            let ways = status.peers.iter().map(|peer| (peer.public[0].to_string(), peer.way));
+            let ways: BTreeMap<String, Way> = ways.collect();
+            ways["192.168.90.2"] == Way::Direct && ways["192.168.3.1"] == Way::Tunnel
+        });
+        for (to, way) in [(1, "via 192.168.90.2 dev eth0"), (2, "dev flannel.1")] {
+            let address = members[to].pod.addresses[0].to_string();
+            let route = || first.node.ns.ip(&["route", "get", &address]);
+            wait_for(way, PATIENCE, || route().contains(way));
+        }
     });
 }
 

@@ -107,6 +107,8 @@ fn peers_are_refused_one_by_one() {
         let store = Store::etcd(&server, GOOD);
         let nodes = [1, 2].map(|number| wire.node(number, true, false)).into();
         let mut members = network(nodes, &store);
+        // By then the kernel has all of it.
+        all_reach_all(&members, PATIENCE);
         let own = members[0].agent().board.session().unwrap().lease.subnets[0];
         let claims = claims(&own.to_string().replace('/', "-"));
         let before = members[0].node.kernel();
@@ -118,14 +120,16 @@ fn peers_are_refused_one_by_one() {
             });
         }
         assert_eq!(members[0].node.kernel(), before, "none of them is in the kernel");
+        members[0].agent().wait("each to be counted", |status| {
+            let counts = &status.peer_counts;
+            (counts.refused, counts.tunnel, counts.with_problem) == (claims.len(), 1, 0)
+        });
         let status = members[0].agent().board.status();
         for (name, _, why) in &claims {
             let peer = status.peers.iter().find(|peer| peer.name == *name).unwrap();
             let problem = peer.path.problem.as_deref().unwrap_or_default();
             assert_eq!((peer.way, problem.contains(why)), (Way::Refused, true), "{peer:?}");
         }
-        let counts = status.peer_counts;
-        assert_eq!((counts.refused, counts.tunnel, counts.with_problem), (claims.len(), 1, 0));
         let node = wire.node(3, true, false);
         let agent = Agent::start(&node, &store);
         agent.wait("the newcomer", |status| status.ready);

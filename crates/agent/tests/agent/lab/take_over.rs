@@ -122,7 +122,9 @@ fn flannels_nodes_become_ours(backend: &str) {
         }
         assert_eq!(device(node), before, "the device is the same, with its hardware address");
         assert_eq!(server.entries(SUBNETS), keys, "to the letter");
-        assert!(pods[0].reaches(&pods[1]) && pods[1].reaches(&pods[0]));
+        wait_for("packets both ways", PATIENCE, || {
+            pods[0].reaches(&pods[1]) && pods[1].reaches(&pods[0])
+        });
         agents.push(agent);
     }
     assert_eq!(nodes[0].subnet_env(), env);
