@@ -36,7 +36,7 @@ pub fn start(node: &Node, other: [u8; 4]) -> Flannel {
     let outward = thread::spawn(move || {
         while !over.load(Ordering::Relaxed) {
             let mut packet = vec![0; 65_536];
-            let Some(len) = read(&device, &mut packet) else { continue };
+            let Some(len) = read(&device, &mut packet).filter(|_| is_v4(&packet)) else { continue };
             take_hop(&mut packet[..len]);
             let _ = out.send_to(&packet[..len], SocketAddr::from((other, PORT)));
         }
@@ -44,7 +44,9 @@ pub fn start(node: &Node, other: [u8; 4]) -> Flannel {
     let inward = thread::spawn(move || {
         while !reader.load(Ordering::Relaxed) {
             let mut packet = vec![0; 65_536];
-            let Ok(len) = socket.recv(&mut packet) else { continue };
+            let Some(len) = socket.recv(&mut packet).ok().filter(|_| is_v4(&packet)) else {
+                continue;
+            };
             take_hop(&mut packet[..len]);
             let _ = (&*into).write(&packet[..len]);
         }
@@ -60,7 +62,12 @@ fn read(mut device: &File, packet: &mut [u8]) -> Option<usize> {
     device.read(packet).ok()
 }
 
-/// IPv4 only, as there: the header's sum is one less in its high byte.
+/// IPv4 only, as there: what the kernel says of its own over IPv6 is left out.
+fn is_v4(packet: &[u8]) -> bool {
+    packet[0] >> 4 == 4
+}
+
+/// The header's sum is one less in its high byte.
 fn take_hop(packet: &mut [u8]) {
     packet[8] -= 1;
     let sum = u32::from(packet[10]) * 256 + u32::from(packet[11]) + 256;

@@ -130,7 +130,7 @@ fn ip(place: &Ns, args: &str) -> String {
 /// One echo request with these arguments.
 pub fn ping(from: &Ns, args: &str) -> Result<String, String> {
     let args: Vec<&str> =
-        ["-n", "-c", "1", "-W", "2"].into_iter().chain(args.split_whitespace()).collect();
+        ["-n", "-c", "1", "-W", "5"].into_iter().chain(args.split_whitespace()).collect();
     from.try_exec("ping", &args)
 }
 

@@ -9,7 +9,7 @@ use tunnel::Tunnel;
 
 use crate::lab::{DEVICE, nodes, ping, two};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 fn interface_goes_with_its_tunnel() {

@@ -12,7 +12,7 @@ use testkit::in_netns;
 
 use crate::lab::{Node, two};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 const MEGABYTE: usize = 1 << 20;
 
 /// Sends so much both ways at once over one connection, and compares.
