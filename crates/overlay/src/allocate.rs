@@ -276,7 +276,7 @@ mod tests {
         let obsolete = Vec::new();
         assert_eq!(found, Choice::Create { subnets, obsolete, by_chance: true });
         // Quadratic would be minutes.
-        assert!(start.elapsed().as_secs() < 2, "{:?}", start.elapsed());
+        assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
     }
 
     proptest! {

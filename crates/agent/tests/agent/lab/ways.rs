@@ -23,7 +23,7 @@ fn narrow_ways_are_measured_and_groups_are_carried(backend: &str, left: u32) -> 
     let wire = Wire::new();
     testkit::run("sh", &["-ec", SWALLOW]);
     let conf = format!(r#"{{"Network": "10.5.0.0/16", "Backend": {{"Type": "{backend}"}}}}"#);
-    let store = Store::embedded(&conf).and(&["--multicast", "--compare-every", "5"]);
+    let store = Store::embedded(&conf).and(&["--multicast", "--compare-every", "20"]);
     let nodes = vec![wire.node(1, true, false), wire.far_node(3)];
     for node in &nodes {
         // Else the router sees many packets as a large one.
@@ -83,7 +83,7 @@ fn udp() {
 }
 
 /// Before the next comparison, in a machine where all takes ten times as long.
-const AT_ONCE: Duration = Duration::from_secs(4);
+const AT_ONCE: Duration = Duration::from_secs(15);
 
 /// The first node mends this, and its pod reaches the other.
 fn mends(members: &[Member], soon: Duration, kind: Kind, breaking: &str) {
@@ -112,7 +112,7 @@ fn vm_wireguard() {
         let members = narrow_ways_are_measured_and_groups_are_carried("wireguard", 1328);
         mends(&members, AT_ONCE, Kind::Device, "ip link del flannel-wg");
         let remove = "wg set flannel-wg peer $(wg show flannel-wg peers) remove";
-        mends(&members, AT_ONCE * 3, Kind::Peer, remove);
+        mends(&members, PATIENCE, Kind::Peer, remove);
     });
 }
 

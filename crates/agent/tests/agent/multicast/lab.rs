@@ -13,7 +13,7 @@ use kernel::Netns;
 use testkit::{Daemon, Ns, wait_for};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Node `n` has the subnets 10.244.n.0/24 and fd44:n::/64.
 pub struct Node {

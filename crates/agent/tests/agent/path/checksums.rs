@@ -91,10 +91,10 @@ fn finish(packet: &mut [u8], card: Card) {
 /// Whether a program on the first node gets through to one on the second.
 fn tcp_passes(nodes: &[Ns; 2]) -> bool {
     let _server = nodes[1].start("socat", &["TCP-LISTEN:7,reuseaddr,fork", "SYSTEM:echo hello"]);
-    testkit::wait_for("the server", Duration::from_secs(10), || {
+    testkit::wait_for("the server", Duration::from_secs(30), || {
         nodes[1].exec("ss", &["-Hltn"]).contains(":7 ")
     });
-    let answer = nodes[0].try_exec("socat", &["-u", "TCP:10.244.2.0:7,connect-timeout=2", "-"]);
+    let answer = nodes[0].try_exec("socat", &["-u", "TCP:10.244.2.0:7,connect-timeout=5", "-"]);
     answer.is_ok_and(|answer| answer.contains("hello"))
 }
 

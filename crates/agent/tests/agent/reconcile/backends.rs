@@ -119,7 +119,7 @@ fn two_nodes() -> [Node; 2] {
 fn ping(from: &Node, to: &Node) {
     let (source, target) = (format!("10.0.{}.1", from.number), format!("10.0.{}.1", to.number));
     let once = || from.ns.try_exec("ping", &["-nc1", "-W1", "-I", &source, &target]).ok();
-    assert!(testkit::wait_some(Duration::from_secs(10), once).is_some(), "no answer from {target}");
+    assert!(testkit::wait_some(SOON, once).is_some(), "no answer from {target}");
 }
 
 fn check(backend: &str, device: Option<&str>) {
@@ -260,21 +260,15 @@ fn direct_routing_follows_the_routes() {
         assert!(route().contains("via 172.16.0.2 dev eth0"), "{}", route());
         let far = "route add 172.16.0.2/32 via 172.16.0.9 dev eth0";
         a.ip(far);
-        testkit::wait_for("a tunnel", Duration::from_secs(10), || {
-            route().contains("via 10.0.2.0 dev flannel.1")
-        });
+        testkit::wait_for("a tunnel", SOON, || route().contains("via 10.0.2.0 dev flannel.1"));
         a.ip(&far.replace("add", "del"));
-        testkit::wait_for("a direct route", Duration::from_secs(10), || {
-            route().contains("via 172.16.0.2 dev eth0")
-        });
+        testkit::wait_for("a direct route", SOON, || route().contains("via 172.16.0.2 dev eth0"));
         let left: IpAddr = "10.0.2.0".parse().unwrap();
         assert_eq!(a.ip(&format!("neigh show {left} dev flannel.1")), "");
         // The wire is unplugged for a moment: the kernel drops next hops without a word.
         b.ip("link set eth0 down");
         b.ip("link set eth0 up");
-        testkit::wait_for("a direct route", Duration::from_secs(10), || {
-            route().contains("via 172.16.0.2 dev eth0")
-        });
+        testkit::wait_for("a direct route", SOON, || route().contains("via 172.16.0.2 dev eth0"));
         let outcome = block_on(thread.run(|one| one.compare())).unwrap();
         assert!(outcome.is_quiet(), "{outcome:?}");
     });

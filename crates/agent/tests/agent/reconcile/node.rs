@@ -14,8 +14,8 @@ use overlay::plan::{Network, Underlay};
 use serde_json::Value;
 use testkit::{Ns, wait_for};
 
-/// For what the kernel thread does by itself.
-pub const SOON: Duration = Duration::from_secs(10);
+/// For what the kernel thread does by itself, on a busy machine.
+pub const SOON: Duration = Duration::from_secs(30);
 
 pub fn ip(args: &str) -> String {
     Ns::here().ip(&args.split_whitespace().collect::<Vec<_>>())

@@ -86,7 +86,7 @@ fn one_peer_of_udp_costs_the_same_among_many() {
         }
         let took = start.elapsed();
         println!("10 000 changes in {took:?}");
-        assert!(took < Duration::from_secs(30), "{took:?}");
+        assert!(took < Duration::from_secs(100), "{took:?}");
     });
 }
 

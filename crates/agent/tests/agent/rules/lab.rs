@@ -96,6 +96,6 @@ pub fn seen(from: &Ns, to: &str) -> Option<String> {
 /// The same, where an answer must come; servers need a moment to start.
 #[track_caller]
 pub fn check(from: &Ns, to: &str, expected: &str) {
-    let found = wait_some(Duration::from_secs(5), || seen(from, to));
+    let found = wait_some(Duration::from_secs(30), || seen(from, to));
     assert_eq!(found.as_deref(), Some(expected), "to {to}\n{}", run("nft", &["list", "ruleset"]));
 }

@@ -15,7 +15,7 @@ use super::{changes, conf, nft, open, ruleset};
 /// Waits for an event of ours and mends.
 #[track_caller]
 fn mend(rules: &Rules, events: &mut Events) -> Vec<String> {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(30);
     let mut is_due = false;
     while !is_due {
         let received = events.receive(deadline, |event| is_due |= rules.is_ours(&event)).unwrap();
