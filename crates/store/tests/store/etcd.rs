@@ -123,7 +123,7 @@ fn dead_and_silent_endpoints_are_passed_over() {
                     let store = Etcd::new(&EtcdConf { endpoints, ..EtcdConf::default() }).unwrap();
                     let start = Instant::now();
                     store.list("").await.unwrap();
-                    assert!(start.elapsed() < Duration::from_secs(8), "{other}");
+                    assert!(start.elapsed() < Duration::from_secs(20), "{other}");
                 }
             }
         });

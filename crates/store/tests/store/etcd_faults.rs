@@ -2,12 +2,12 @@
 //! The store in etcd while etcd has a bad day: killed, restarted, compacted, without leader, wiped.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use store::etcd::Etcd;
 use store::{Store, Watch, Watched};
-use testkit::{in_netns, require, run};
+use testkit::{in_netns, require, run, wait_some};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
@@ -42,12 +42,33 @@ async fn follow(view: &mut View, watch: &mut dyn Watch, from: u64, until: u64) -
     timeout(LONG * 2, all).await.expect("the watch goes on")
 }
 
+/// What writers and those who wait for them share.
+#[derive(Default)]
+struct Writing {
+    is_over: AtomicBool,
+    /// Of keys that were acknowledged.
+    count: AtomicUsize,
+}
+
+impl Writing {
+    /// Until some more keys were acknowledged.
+    async fn goes_on(&self) {
+        let before = self.count.load(Ordering::Relaxed);
+        let some = async {
+            while self.count.load(Ordering::Relaxed) < before + 5 {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(LONG, some).await.expect("writing goes on");
+    }
+}
+
 /// Creates keys until told to stop, through errors; gives the keys that were acknowledged.
-fn writer(store: Etcd, name: &'static str, stop: Arc<AtomicBool>) -> JoinHandle<Vec<String>> {
+fn writer(store: Etcd, name: &'static str, writing: Arc<Writing>) -> JoinHandle<Vec<String>> {
     tokio::spawn(async move {
         let mut acknowledged = Vec::new();
         for number in 0.. {
-            if stop.load(Ordering::Relaxed) {
+            if writing.is_over.load(Ordering::Relaxed) {
                 break;
             }
             let key = format!("k/{name}/{number}");
@@ -55,6 +76,7 @@ fn writer(store: Etcd, name: &'static str, stop: Arc<AtomicBool>) -> JoinHandle<
                 Ok(written) => {
                     assert!(written.is_done(), "{key} is nobody else's");
                     acknowledged.push(key);
+                    writing.count.fetch_add(1, Ordering::Relaxed);
                 }
                 Err(error) => assert!(error.can_retry(), "{error:?}"),
             }
@@ -70,22 +92,21 @@ fn killed_and_restarted_during_churn() {
         let store = client(&[server]);
         let (mut view, from) = View::list(&store, "k/").await;
         let mut watch = store.watch("k/", from);
-        let stop = Arc::new(AtomicBool::new(false));
-        let writers = ["a", "b"].map(|name| writer(client(&[server]), name, Arc::clone(&stop)));
+        let writing = Arc::new(Writing::default());
+        let writers = ["a", "b"].map(|name| writer(client(&[server]), name, Arc::clone(&writing)));
         for _ in 0..3 {
-            sleep(Duration::from_millis(300)).await;
+            writing.goes_on().await;
             server.kill();
             sleep(Duration::from_millis(300)).await;
             server.start();
             server.wait();
         }
-        sleep(Duration::from_millis(500)).await;
-        stop.store(true, Ordering::Relaxed);
+        writing.goes_on().await;
+        writing.is_over.store(true, Ordering::Relaxed);
         let mut acknowledged = Vec::new();
         for writer in writers {
             acknowledged.extend(timeout(LONG, writer).await.unwrap().unwrap());
         }
-        assert!(acknowledged.len() > 10, "{acknowledged:?}");
         let last = done(store.create("k/last", b"", None).await);
         follow(&mut view, &mut *watch, from.0, last.0).await.unwrap();
         assert_eq!(view, View::list(&store, "k/").await.0);
@@ -158,19 +179,19 @@ fn leader_is_lost_and_found() {
         let store = client(&servers.iter().collect::<Vec<_>>());
         let (mut view, from) = View::list(&store, "k/").await;
         let mut watch = store.watch("k/", from);
-        let stop = Arc::new(AtomicBool::new(false));
+        let writing = Arc::new(Writing::default());
         let second = client(&servers.iter().rev().collect::<Vec<_>>());
-        let writing = writer(second, "a", Arc::clone(&stop));
+        let writer = writer(second, "a", Arc::clone(&writing));
         for _ in 0..3 {
-            sleep(Duration::from_millis(500)).await;
+            writing.goes_on().await;
             let leader = leader(servers);
             servers[leader].kill();
             sleep(Duration::from_secs(2)).await;
             servers[leader].start();
             servers[leader].wait();
         }
-        stop.store(true, Ordering::Relaxed);
-        let acknowledged = timeout(LONG, writing).await.unwrap().unwrap();
+        writing.is_over.store(true, Ordering::Relaxed);
+        let acknowledged = timeout(LONG, writer).await.unwrap().unwrap();
         let last = done(store.create("k/last", b"", None).await);
         follow(&mut view, &mut *watch, from.0, last.0).await.unwrap();
         assert_eq!(view, View::list(&store, "k/").await.0);
@@ -223,13 +244,15 @@ fn hung_server_is_left() {
 }
 
 fn leader(servers: &[Server]) -> usize {
+    // None while one is being elected.
     let leads = |server: &Server| {
         let status = server.ctl(&["endpoint", "status", "-w", "json"]);
         let status: serde_json::Value = serde_json::from_str(&status).unwrap();
         let status = &status[0]["Status"];
         status["leader"] == status["header"]["member_id"]
     };
-    servers.iter().position(|server| server.is_running() && leads(server)).expect("there is one")
+    let leader = || servers.iter().position(|server| server.is_running() && leads(server));
+    wait_some(LONG, leader).expect("there is one")
 }
 
 /// What is wrong may be what we were told, so nobody waits for it to pass; whoever has answered is waited for.
@@ -238,7 +261,8 @@ fn first_try_tells_why_and_later_ones_wait() {
     with_servers(1, async |servers| {
         let store = client(&[&servers[0]]);
         servers[0].kill();
-        let error = timeout(Duration::from_secs(2), store.list("")).await.expect("at once");
+        // Whoever has answered before is waited for twice as long.
+        let error = timeout(Duration::from_secs(5), store.list("")).await.expect("at once");
         let why = std::error::Error::source(&error.unwrap_err()).unwrap().to_string();
         assert!(why.contains("refused"), "{why}");
         servers[0].start();
