@@ -107,6 +107,8 @@ fn one_peer_that_cannot_be_served_stops_no_other_and_is_tried_again() {
         assert!(failures.iter().all(|text| text.contains("10.0.3.0")), "{failures:?}");
         assert!(!failures.is_empty());
         assert_eq!(ip("route show proto 112").lines().count(), 3);
+        // Afterwards it has heard all of its own doing.
+        wait_for("that to be told", SOON, || reports.try_recv().is_ok());
         ip("address del 10.0.3.0/32 dev lo");
         wait_for("the fourth route", SOON, || ip("route show proto 112").lines().count() == 4);
         wait_for("that to be told, and as no repair", SOON, || {
