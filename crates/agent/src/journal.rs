@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use tokio::time::timeout;
 
-use crate::board::{Board, Part, Status};
+use crate::board::{Board, Changes, Part, Status};
 
 /// What was said last.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,23 +20,42 @@ struct Said {
 /// A line, and whether something is wrong.
 type Line = (bool, String);
 
-/// Tells what is on the board until it is dropped.
-pub async fn keep(board: &Board) {
-    let mut changes = board.changes();
-    let mut before = Said::of(&board.summary());
-    loop {
-        match board.readiness().holds_for {
-            Some(left) => drop(timeout(left, changes.next()).await),
-            None => changes.next().await,
-        }
-        let now = Said::of(&board.summary());
-        for (is_wrong, line) in before.until(&now) {
-            match is_wrong {
-                true => tracing::warn!("{line}"),
-                false => tracing::info!("{line}"),
+/// What becomes of a board from when this is made, which has to be before anybody posts.
+#[derive(Debug)]
+pub struct Journal {
+    board: Board,
+    changes: Changes,
+    said: Said,
+}
+
+impl Journal {
+    pub fn new(board: &Board) -> Journal {
+        let (changes, said) = (board.changes(), Said::of(&board.summary()));
+        Journal { board: board.clone(), changes, said }
+    }
+
+    /// Tells what is on the board until it is dropped.
+    pub async fn keep(mut self) {
+        loop {
+            for (is_wrong, line) in self.next().await {
+                match is_wrong {
+                    true => tracing::warn!("{line}"),
+                    false => tracing::info!("{line}"),
+                }
             }
         }
-        before = now;
+    }
+
+    /// What is to be said when something has changed.
+    async fn next(&mut self) -> Vec<Line> {
+        match self.board.readiness().holds_for {
+            Some(left) => drop(timeout(left, self.changes.next()).await),
+            None => self.changes.next().await,
+        }
+        let now = Said::of(&self.board.summary());
+        let lines = self.said.until(&now);
+        self.said = now;
+        lines
     }
 }
 
@@ -90,6 +109,15 @@ mod tests {
             store,
             problems: problems.iter().map(|(part, text)| (*part, (*text).to_owned())).collect(),
         }
+    }
+
+    #[tokio::test]
+    async fn what_was_posted_before_anybody_looked_is_said() {
+        let board = Board::new("a", "etcd");
+        let mut journal = Journal::new(&board);
+        board.problem(Part::Config, "none");
+        let line = "this node is not ready: this node is not part of the network yet; config: none";
+        assert_eq!(journal.next().await, [(true, line.to_owned())]);
     }
 
     #[test]

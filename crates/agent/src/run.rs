@@ -25,6 +25,7 @@ pub(crate) use self::open::open;
 use crate::board::{BEAT_EVERY, Board, Part};
 use crate::cni_conf::CniConf;
 use crate::ear::Ear;
+use crate::journal::Journal;
 use crate::leases::{Follow, Held, Leases, OwnNode};
 use crate::multicast::{self, Counts};
 use crate::options::{self, Settings, StoreChoice};
@@ -32,7 +33,7 @@ use crate::path::{self, Pace, Verdict};
 use crate::reconcile::{KernelThread, Options, Outcome, Reconciler, Report, Secrets, StartError};
 use crate::rules::Keeper;
 use crate::session::{End, Memory, Next, chain};
-use crate::{ear, file, journal, mark, net_config, serve, subnet_env};
+use crate::{ear, file, mark, net_config, serve, subnet_env};
 
 /// What a session needs before it can begin, in this order.
 pub(crate) const BEGINNING: [Part; 4] = [Part::Store, Part::Config, Part::Underlay, Part::Lease];
@@ -123,6 +124,7 @@ pub async fn run(settings: Settings, board: Board) -> Result<Infallible, Error> 
     if multicast.is_some() {
         board.set_multicast(Arc::clone(&counts));
     }
+    let journal = Journal::new(&board);
     let worker =
         Worker::start(settings, board.clone(), Ways { paths, heard, multicast, subnet_env })
             .await?;
@@ -135,7 +137,7 @@ pub async fn run(settings: Settings, board: Board) -> Result<Infallible, Error> 
     tokio::select! {
         never = worker.work() => match never {},
         () = served => unreachable!("it serves until it is dropped"),
-        () = journal::keep(&board) => unreachable!("it is kept until it is dropped"),
+        () = journal.keep() => unreachable!("it is kept until it is dropped"),
         () = kept => unreachable!("it is kept until it is dropped"),
         () = subnet_env::keep(&subnet_file, wanted_env, &board) => unreachable!("the same"),
         () = checked(commands, verdicts) => unreachable!("it waits when it is done"),
