@@ -9,9 +9,11 @@ use testkit::{Pinging, Wire, in_netns, wait_for};
 
 use super::{Member, PATIENCE, Store, network};
 
-/// Until what was broken is repaired and packets get through: a second, were the machine not busy, and long before
-/// the next comparison.
-const SOON: Duration = Duration::from_secs(5);
+/// Until what was broken is repaired and packets get through.
+const SOON: Duration = Duration::from_secs(1);
+
+/// A busy machine may make one late. What waits for the next comparison is late each time.
+const TRIES: usize = 5;
 
 /// Breaks one thing after the other on the first node. Each is repaired and counted in time, packets of pods are
 /// held up no longer than that, and in the end all is as it was before.
@@ -22,17 +24,29 @@ fn check(members: &[Member], all: &[(Kind, &str)]) {
     let before = state();
     for (kind, breaking) in all {
         let script = script(members, breaking);
-        let (counted, answers) = (first.agent().repairs(*kind), pinging.answers());
-        first.node.sh(&script);
-        let start = Instant::now();
-        first.agent().wait_for(SOON, &script, |status| status.repairs.counts[kind] > counted);
-        let repaired = start.elapsed();
-        let silence = pinging.longest_silence(answers);
-        println!("{script}: repaired after {repaired:?}, no answer for {silence:?}");
-        assert!(silence < SOON, "no packet got through for {silence:?} after {script}");
-        wait_for(&format!("{before:#?} after {script}"), PATIENCE, || state() == before);
-        wait_for("packets of the other node", PATIENCE, || second.pod.reaches(&first.pod));
+        let breaks = |_| {
+            let (repaired, silence) = break_once(first, *kind, &script, &pinging);
+            println!("{script}: repaired after {repaired:?}, no answer for {silence:?}");
+            wait_for(&format!("{before:#?} after {script}"), PATIENCE, || state() == before);
+            wait_for("packets of the other node", PATIENCE, || second.pod.reaches(&first.pod));
+            repaired.max(silence) < SOON
+        };
+        assert!((0..TRIES).any(breaks), "never repaired within {SOON:?}: {script}");
     }
+}
+
+/// How long until it is repaired, and how long no packet got through.
+fn break_once(
+    member: &Member,
+    kind: Kind,
+    script: &str,
+    pinging: &Pinging,
+) -> (Duration, Duration) {
+    let (counted, answers) = (member.agent().repairs(kind), pinging.answers());
+    member.node.sh(script);
+    let start = Instant::now();
+    member.agent().wait_for(PATIENCE, script, |status| status.repairs.counts[&kind] > counted);
+    (start.elapsed(), pinging.longest_silence(answers))
 }
 
 fn script(members: &[Member], breaking: &str) -> String {
