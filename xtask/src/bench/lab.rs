@@ -35,8 +35,9 @@ pub struct Lab {
     pub floor: PathBuf,
     /// Index of the floor's bridge.
     floor_bridge: String,
-    /// What processes of the lab are called.
+    /// What processes of the lab are called, and where their programs are.
     names: Vec<String>,
+    programs: PathBuf,
     pub version_conf: PathBuf,
     pub loopback_conf: PathBuf,
 }
@@ -76,6 +77,7 @@ impl Lab {
             floor,
             floor_bridge: make_floor_bridge()?,
             names,
+            programs: plan.programs.clone(),
             version_conf: write_conf("version", &json!({"cniVersion": CNI_VERSION}))?,
             loopback_conf: write_conf("loopback", &loopback)?,
         };
@@ -98,11 +100,28 @@ impl Lab {
     #[expect(clippy::disallowed_methods, reason = "the child belongs to init: nothing to wait on")]
     pub fn settle(&self) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
-        while is_anything_running(&self.names)? {
+        while self.is_anything_running()? {
             ensure!(Instant::now() < deadline, "a plugin's child does not end");
             thread::sleep(Duration::from_micros(500));
         }
         Ok(())
+    }
+
+    fn is_anything_running(&self) -> Result<bool> {
+        let mut processes = fs::read_dir("/proc")?.flatten().map(|entry| entry.path());
+        Ok(processes.any(|process| {
+            let Ok(stat) = fs::read_to_string(process.join("stat")) else { return false };
+            let Some((front, rest)) = stat.rsplit_once(") ") else { return false };
+            let name = front.split_once(" (").map_or("", |(_, name)| name);
+            // One that ends has let go of its program before the kernel closes its sockets, which is what takes
+            // long: only its name is still there then. Others on this machine may have it as well.
+            let is_elsewhere = || {
+                fs::read_link(process.join("exe")).is_ok_and(|exe| !exe.starts_with(&self.programs))
+            };
+            !rest.starts_with('Z')
+                && self.names.iter().any(|known| known == name)
+                && !is_elsewhere()
+        }))
     }
 
     /// Gives every bridge a port that is up, as on a node in use: otherwise each ADD would bring its
@@ -168,17 +187,6 @@ impl Pods<'_> {
         let count = self.count.to_string();
         self.lab.ask_floor(&["remove-pods", &self.prefix, &count]).map(drop)
     }
-}
-
-/// A process that ends has let go of its program before the kernel closes its sockets, which is what
-/// takes long: only its name is still there then.
-fn is_anything_running(names: &[String]) -> Result<bool> {
-    let stats = fs::read_dir("/proc")?.flatten().map(|entry| entry.path().join("stat"));
-    Ok(stats.flat_map(fs::read_to_string).any(|stat| {
-        let Some((front, rest)) = stat.rsplit_once(") ") else { return false };
-        let name = front.split_once(" (").map_or("", |(_, name)| name);
-        !rest.starts_with('Z') && names.iter().any(|known| known == name)
-    }))
 }
 
 /// The plugins that podwire-cni has put in place.
