@@ -33,7 +33,7 @@ pub struct Message {
 impl Message {
     /// An empty message; `NLM_F_REQUEST` is always added to `flags`.
     pub fn new(kind: u16, flags: u16) -> Self {
-        let mut bytes = Vec::with_capacity(64);
+        let mut bytes = Vec::with_capacity(256);
         bytes.extend_from_slice(&[0; HEADER_LEN]);
         bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
         bytes[6..8].copy_from_slice(&(flags | NLM_F_REQUEST).to_ne_bytes());
