@@ -24,14 +24,14 @@ mod tests {
 
     #[test]
     fn whoever_has_the_old_file_keeps_it() {
-        let file = std::env::temp_dir().join(format!("write-program-{}", std::process::id()));
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("program");
         write_program(&file, "old");
         let mut old = fs::File::open(&file).expect("it is there");
         write_program(&file, "new");
         let (mut before, now) = (String::new(), fs::read_to_string(&file).expect("it is there"));
         old.read_to_string(&mut before).expect("it can be read");
         let mode = fs::metadata(&file).expect("it is there").permissions().mode();
-        fs::remove_file(&file).expect("it is there");
         assert_eq!((before.as_str(), now.as_str(), mode & 0o777), ("old", "new", 0o755));
     }
 }

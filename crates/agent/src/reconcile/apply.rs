@@ -300,12 +300,15 @@ fn find(nl: &Netlink, name: IfName) -> Result<IfIndex, String> {
 /// Why a device could not be made. The kernel does not say which other one has the number of a tunnel.
 fn in_the_way(nl: &Netlink, device: &Device, error: &kernel::Error) -> String {
     let DeviceKind::Vxlan(wanted) = device.kind else { return error.to_string() };
+    if !error.is_exists() {
+        return error.to_string();
+    }
     let is_like = |link: &Link| match link.detail {
         Detail::Vxlan(vxlan) => (vxlan.id, vxlan.port) == (wanted.vni, wanted.port),
         _ => false,
     };
     let others = link::list_of_kind(nl, "vxlan").unwrap_or_default();
-    match others.iter().find(|link| error.is_exists() && is_like(link)) {
+    match others.into_iter().find(is_like) {
         Some(other) => {
             let (vni, port) = (wanted.vni, wanted.port);
             format!(

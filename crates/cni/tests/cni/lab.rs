@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -48,8 +48,7 @@ impl Lab {
     /// A plugin that is this text.
     pub fn program(&self, name: &str, text: &str) -> PathBuf {
         let file = self.path("bin").join(name);
-        fs::write(&file, text).unwrap();
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        testkit::write_program(&file, text);
         file
     }
 

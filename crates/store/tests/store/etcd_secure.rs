@@ -60,12 +60,13 @@ fn tls_with_the_authority_alone() {
         let server = server(&authority, dir.path(), false);
         block_on(async {
             works(&secure(&server, tls(&authority, None)), &server).await;
-            // A server that another authority has signed is not talked to.
+            // Whoever does not begin with TLS is hung up on, and told why.
             let plain = server.endpoint().replace("https:", "http:");
             let plain = EtcdConf { endpoints: vec![plain], ..EtcdConf::default() };
             let error = Etcd::new(&plain).unwrap().list("").await.unwrap_err();
             let why = std::error::Error::source(&error).unwrap().to_string();
             assert!(why.contains("does it want https"), "{why}");
+            // A server that another authority has signed is not talked to.
             let error = secure(&server, tls(&Authority::new(), None)).list("").await.unwrap_err();
             let why = std::error::Error::source(&error).unwrap().to_string();
             assert!(why.contains("invalid peer certificate"), "{why}");
