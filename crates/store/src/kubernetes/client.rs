@@ -14,7 +14,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 use tokio::time::{error::Elapsed, timeout};
 
-use super::conf::KubernetesConf;
+use super::conf::{self, KubernetesConf};
 use super::node::{self, Object};
 use super::verdict::{self, Verdict};
 use crate::error::Cause;
@@ -85,8 +85,8 @@ impl Client {
     pub async fn new(conf: &KubernetesConf) -> Result<Self> {
         let config = conf.access.config().await?;
         let name = format!("Kubernetes at {}", config.cluster_url);
-        let wrong = |error| Error::Refused { store: name.clone(), cause: verdict::cause(error) };
-        let kube = kube::Client::try_from(config.clone()).map_err(wrong)?;
+        let kube = kube::Client::try_from(config.clone());
+        let kube = kube.map_err(|error| unusable(&name, &config, error))?;
         Ok(Self {
             config,
             kube: Mutex::new(kube),
@@ -234,6 +234,21 @@ impl From<Elapsed> for Failure {
     fn from(_: Elapsed) -> Self {
         Self::unanswered(PATIENCE)
     }
+}
+
+/// Why there can be no client with this configuration.
+fn unusable(name: &str, config: &kube::Config, error: kube::Error) -> Error {
+    if !matches!(error, kube::Error::RustlsTls(_)) {
+        return Error::Refused { store: name.to_owned(), cause: verdict::cause(error) };
+    }
+    Error::Invalid(match &config.root_cert_file {
+        Some(file) => format!("{name}: CA certificates in {}: {error}", file.display()),
+        None if conf::needs_system_certificates(config) => format!(
+            "{name}: no CA certificates to verify it with ({error}); use a kubeconfig with \
+             certificate-authority, or let SSL_CERT_FILE name a file with certificates"
+        ),
+        None => format!("{name}: {error}"),
+    })
 }
 
 pub fn api() -> kube::core::Request {

@@ -46,8 +46,21 @@ impl Access {
         config.connect_timeout = Some(CONNECT_TIMEOUT);
         // A write that may have been done must not be sent twice unnoticed.
         config.default_retry = false;
+        if !needs_system_certificates(&config) {
+            // Without this kube looks for the system's certificates and fails if there are none, although it
+            // would not use them. `root_cert_file` replaces the empty list.
+            config.root_cert.get_or_insert_default();
+        }
         Ok(config)
     }
+}
+
+/// Whether only the system's CA certificates can verify the server.
+pub(super) fn needs_system_certificates(config: &Config) -> bool {
+    config.cluster_url.scheme_str() == Some("https")
+        && config.root_cert.is_none()
+        && config.root_cert_file.is_none()
+        && !config.accept_invalid_certs
 }
 
 fn of_pod(url: &str, dir: &Path) -> Result<Config> {
@@ -198,6 +211,7 @@ mod tests {
         let url = "https://10.96.0.1:443".to_owned();
         let found = config(&Access::Pod { url, dir: dir.path().to_path_buf() }).unwrap();
         assert_eq!(found.root_cert_file, Some(dir.path().join("ca.crt")));
+        assert_eq!(found.root_cert, Some(Vec::new()), "kube does not look for others");
         let token = dir.path().join("token");
         assert_eq!(found.auth_info.token_file.as_deref(), token.to_str());
     }

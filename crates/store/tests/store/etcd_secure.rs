@@ -12,7 +12,7 @@ use crate::lab::{LONG, block_on, done, events};
 use crate::server::{EtcdLab, Server, client};
 
 /// A server with a certificate, which may want to see ours.
-fn server(authority: &Authority, dir: &Path, wants_certificates: bool) -> Server {
+pub fn server(authority: &Authority, dir: &Path, wants_certificates: bool) -> Server {
     require!(Program("etcd"), Program("etcdctl"));
     authority.sign("server");
     let mut flags =
@@ -30,7 +30,7 @@ fn server(authority: &Authority, dir: &Path, wants_certificates: bool) -> Server
     server
 }
 
-fn tls(authority: &Authority, identity: Option<&str>) -> Tls {
+pub fn tls(authority: &Authority, identity: Option<&str>) -> Tls {
     let identity = identity.map(|name| Identity {
         certificate: authority.file(&format!("{name}.pem")),
         key: authority.file(&format!("{name}.key")),
@@ -38,12 +38,12 @@ fn tls(authority: &Authority, identity: Option<&str>) -> Tls {
     Tls { ca: authority.file("ca.pem"), identity }
 }
 
-fn secure(server: &Server, tls: Tls) -> Etcd {
+pub fn secure(server: &Server, tls: Tls) -> Etcd {
     let endpoints = vec![server.endpoint()];
     Etcd::new(&EtcdConf { endpoints, tls: Some(tls), credentials: None }).unwrap()
 }
 
-async fn works(store: &Etcd, server: &Server) {
+pub async fn works(store: &Etcd, server: &Server) {
     let from = store.list("").await.unwrap().revision;
     let mut watch = store.watch("k", from);
     let first = done(store.create("k", b"secret", Some(LONG)).await);
