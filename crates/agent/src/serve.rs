@@ -3,6 +3,7 @@
 //! on a socket in the agent's directory. Nothing can be changed by either.
 
 mod answer;
+mod connections;
 mod metrics;
 mod socket;
 
@@ -12,32 +13,41 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::Method;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
-use tokio::task::JoinSet;
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::sync::Semaphore;
+use tokio::task::{JoinSet, spawn_blocking, yield_now};
 use tokio::time::{sleep, timeout};
 
+use self::answer::Answer;
+use self::connections::{Client, Connections};
 pub use self::socket::{Socket, socket_path};
 use crate::board::Board;
 use crate::kept::Kept;
 use crate::session::chain;
 
-/// Whoever has so many connections waits for one of them to end.
-const MOST: usize = 64;
+/// Maximum time until the head of a request is complete, and for which a connection may be idle.
+const HEAD: Duration = Duration::from_secs(3);
 
-/// A request's head must be there within that.
-const HEAD: Duration = Duration::from_secs(5);
+/// Maximum life of a connection, after which no further request is read from it.
+const LIFE: Duration = Duration::from_secs(10);
 
-/// No connection lives longer, so that none that is never read from holds a place for ever.
-const LIFE: Duration = Duration::from_secs(60);
-
-/// Then the answer that is on its way has this long.
+/// Time after that for a client to read the answer that is being sent.
 const GRACE: Duration = Duration::from_secs(5);
+
+/// Connections that the kernel holds until they are accepted.
+const BACKLOG: u32 = 1024;
+
+/// Delay before the next accept while new connections replace young ones: each then has time to send its request,
+/// and a client that connects again and again does not take the agent's whole time.
+const PACE: Duration = Duration::from_millis(1);
 
 /// Before the next try where there are no more file descriptors: nothing tells when there are.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -58,56 +68,62 @@ pub enum Error {
 /// Listens on an address of the namespace that this thread is in.
 pub fn listen(ip: IpAddr, port: u16) -> Result<TcpListener, Error> {
     let address = SocketAddr::new(ip, port);
-    let listener = std::net::TcpListener::bind(address).and_then(|listener| {
-        listener.set_nonblocking(true)?;
-        TcpListener::from_std(listener)
-    });
-    listener.map_err(|source| Error::Listen { address, source })
+    let listen = || {
+        let socket = if ip.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)
+    };
+    listen().map_err(|source| Error::Listen { address, source })
 }
 
 /// Serves on an address until it is dropped.
 pub async fn over_tcp(listener: TcpListener, board: Board) {
-    let mut connections = JoinSet::new();
+    let pages = Pages::new(board);
+    let mut connections = Connections::default();
     loop {
-        let accepted = listener.accept().await.map(|(stream, _)| stream);
-        admit(accepted, &board, &mut connections).await;
+        let accepted = listener.accept().await;
+        let accepted = accepted.map(|(stream, from)| (stream, Client::remote(from.ip())));
+        admit(accepted, &pages, &mut connections).await;
     }
 }
 
 /// Serves on the agent's socket until it is dropped.
 pub async fn over_socket(mut socket: Socket, board: Board) {
-    let mut connections = JoinSet::new();
+    let mut connections = Connections::default();
     let mut kept = Kept::new(socket.path(), &board);
+    let pages = Pages::new(board);
     loop {
         kept.put(&socket.ensure().map_err(|error| chain(&error)));
         let accepted = tokio::select! {
-            accepted = socket.listener.accept() => accepted.map(|(stream, _)| stream),
+            accepted = socket.listener.accept() => accepted.map(|(stream, _)| (stream, Client::Local)),
             () = kept.next() => continue,
         };
-        admit(accepted, &board, &mut connections).await;
+        admit(accepted, &pages, &mut connections).await;
     }
 }
 
-async fn admit<S>(accepted: io::Result<S>, board: &Board, connections: &mut JoinSet<()>)
+async fn admit<S>(accepted: io::Result<(S, Client)>, pages: &Pages, connections: &mut Connections)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let Ok(stream) = accepted else { return sleep(PAUSE).await };
-    while connections.try_join_next().is_some() {}
-    if connections.len() >= MOST {
-        connections.join_next().await;
+    let Ok((stream, client)) = accepted else { return sleep(PAUSE).await };
+    match connections.admit(client, converse(stream, pages.clone())) {
+        true => sleep(PACE).await,
+        // A request that has arrived with its connection is answered before the next one is accepted.
+        false => yield_now().await,
     }
-    connections.spawn(converse(stream, board.clone()));
 }
 
 /// Answers what comes on a connection.
-async fn converse<S>(stream: S, board: Board)
+async fn converse<S>(stream: S, pages: Pages)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let service = service_fn(|request| {
-        let answer = answer::answer(request.method(), request.uri().path(), &board);
-        std::future::ready(Ok::<_, Infallible>(answer.into_response()))
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let pages = pages.clone();
+        async move { Ok::<_, Infallible>(pages.get(method, path).await.into_response()) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -118,6 +134,35 @@ where
     if timeout(LIFE, connection.as_mut()).await.is_err() {
         connection.as_mut().graceful_shutdown();
         let _ = timeout(GRACE, connection).await;
+    }
+}
+
+/// The pages of one listener.
+#[derive(Debug, Clone)]
+struct Pages {
+    board: Board,
+    /// Held while a large page is made.
+    large: Arc<Semaphore>,
+}
+
+impl Pages {
+    fn new(board: Board) -> Pages {
+        Pages { board, large: Arc::new(Semaphore::new(1)) }
+    }
+
+    /// Large pages are made one at a time and on another thread, so that probes never wait for one.
+    async fn get(&self, method: Method, path: String) -> Answer {
+        if !answer::is_large(&path) {
+            return answer::answer(&method, &path, &self.board);
+        }
+        let turn = Arc::clone(&self.large).acquire_owned().await;
+        let board = self.board.clone();
+        let made = spawn_blocking(move || {
+            // Also if the connection ends meanwhile.
+            let _turn = turn;
+            answer::answer(&method, &path, &board)
+        });
+        made.await.unwrap_or_else(|_| Answer::unavailable(&["the page cannot be made".to_owned()]))
     }
 }
 

@@ -260,8 +260,10 @@ fn masquerade(told: &Words<'_>) -> Result<Option<Masquerade>, Error> {
 
 fn health(told: &Words<'_>) -> Result<Option<(IpAddr, u16)>, Error> {
     let port = u16::try_from(told.number("healthz-port")?).unwrap_or(0);
+    // Empty means all addresses, as it does for flanneld.
     let address = told.one("healthz-ip", "an IP address")?;
-    Ok(address.map(|address| (address, port)).filter(|_| port != 0))
+    let address = address.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+    Ok(Some((address, port)).filter(|_| port != 0))
 }
 
 /// What is said by name, else what other options imply, else this machine alone.

@@ -100,6 +100,21 @@ fn a_daemon_sets_arguments_are_understood() {
     assert_eq!(settings.renew_margin.as_secs(), 3600);
 }
 
+/// As flanneld's `--healthz-ip`.
+#[test]
+fn health_is_served_on_the_address_that_is_given() {
+    let health = |args: &str| flags(&format!("--healthz-port=8081 {args}")).health;
+    for (args, address) in [
+        ("", "0.0.0.0"),
+        ("--healthz-ip=", "0.0.0.0"),
+        ("--healthz-ip=192.0.2.7", "192.0.2.7"),
+        ("--healthz-ip=fd00::7", "fd00::7"),
+    ] {
+        assert_eq!(health(args), Some((address.parse().unwrap(), 8081)), "{args}");
+    }
+    assert_eq!(flags("--healthz-ip=192.0.2.7").health, None, "no port, no pages");
+}
+
 #[test]
 fn patterns_may_hold_commas_and_interfaces_not() {
     let settings = flags("--iface=eth0,eth1 --iface=eth2 --iface-regex=^en.{2,3}$");

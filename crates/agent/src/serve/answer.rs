@@ -46,11 +46,16 @@ pub fn answer(method: &Method, path: &str, board: &Board) -> Answer {
     }
 }
 
+/// Whether a page grows with the number of peers.
+pub fn is_large(path: &str) -> bool {
+    matches!(path, "/metrics" | "/status" | "/peers")
+}
+
 fn healthz(board: &Board) -> Answer {
     let health = board.health();
     match health.is_healthy {
         true => ok(TEXT, "healthy\n".to_owned()),
-        false => unavailable(&health.reasons),
+        false => Answer::unavailable(&health.reasons),
     }
 }
 
@@ -63,18 +68,13 @@ fn readyz(board: &Board) -> Answer {
         true => ok(TEXT, text(["ready".to_owned()].into_iter().chain(warnings))),
         false => {
             lines.extend(warnings);
-            unavailable(&lines)
+            Answer::unavailable(&lines)
         }
     }
 }
 
 fn ok(kind: &'static str, body: String) -> Answer {
     Answer { status: StatusCode::OK, kind, body }
-}
-
-fn unavailable(lines: &[String]) -> Answer {
-    let body = text(lines.iter().cloned());
-    Answer { status: StatusCode::SERVICE_UNAVAILABLE, kind: TEXT, body }
 }
 
 /// A line each, whatever they hold.
@@ -88,6 +88,12 @@ fn json(value: &impl Serialize) -> Answer {
 }
 
 impl Answer {
+    /// With a line for each reason.
+    pub fn unavailable(reasons: &[String]) -> Answer {
+        let body = text(reasons.iter().cloned());
+        Answer { status: StatusCode::SERVICE_UNAVAILABLE, kind: TEXT, body }
+    }
+
     pub fn into_response(self) -> Response<Full<Bytes>> {
         let mut response = Response::new(Full::new(Bytes::from(self.body)));
         *response.status_mut() = self.status;

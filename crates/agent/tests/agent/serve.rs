@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use agent::board::{Kind, Part, Refused};
@@ -201,16 +201,74 @@ fn the_socket_is_for_root_and_replaces_a_dead_one_only() {
     });
 }
 
+/// Connections that are open, as the tests hold them.
+fn connect(count: usize, request: &str) -> Vec<TcpStream> {
+    let connect = |_| {
+        let mut stream = TcpStream::connect(("127.0.0.1", PORT)).unwrap();
+        // The agent may have closed it already.
+        let _ = stream.write_all(request.as_bytes());
+        stream
+    };
+    (0..count).map(connect).collect()
+}
+
+/// A probe as kubelet makes it, with the time-out of the manifest.
+#[track_caller]
+fn probe() {
+    assert_eq!(curl(&["-m", "5", &url("/healthz")]).0, 200);
+    let other = ["-m", "5", "--interface", "127.0.0.9", &url("/healthz")];
+    assert_eq!(curl(&other).0, 200, "of another client");
+}
+
 #[test]
-fn those_who_say_nothing_do_not_keep_others_out_for_long() {
+fn probes_are_answered_among_idle_and_slow_clients() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().unwrap();
+        let served = Served::start(dir.path());
+        // An answer that fits into no buffer of a socket.
+        served.board.set_peers((0..20_000).map(peer).collect());
+        let _idle = connect(64, "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n");
+        probe();
+        let _silent = connect(64, "");
+        probe();
+        let _slow_writers = connect(300, "GET /healthz HTTP/1.1\r\nHost: ");
+        probe();
+        let _slow_readers = connect(100, "GET /peers HTTP/1.1\r\nHost: a\r\n\r\n");
+        probe();
+        let socket = socket_path(dir.path());
+        let _silent: Vec<UnixStream> =
+            (0..300).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+        let on_socket = ["-m", "5", "--unix-socket", socket.to_str().unwrap(), "http://a/healthz"];
+        assert_eq!(curl(&on_socket).0, 200);
+    });
+}
+
+/// As clients do that hold connections open against all resistance.
+#[test]
+fn probes_are_answered_while_clients_connect_again_and_again() {
     in_netns(|| {
         let dir = tempfile::tempdir().unwrap();
         let _served = Served::start(dir.path());
-        let mut silent: Vec<TcpStream> =
-            (0..80).map(|_| TcpStream::connect(("127.0.0.1", PORT)).unwrap()).collect();
-        for stream in silent.iter_mut().take(40) {
-            stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: ").unwrap();
-        }
-        assert_eq!(curl(&[&url("/healthz")]).0, 200);
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let clients: Vec<_> = (0..100)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let mut connections = 0;
+                        while !is_over.load(Ordering::Relaxed) {
+                            let stream = connect(1, "GET /healthz HTTP/1.1\r\nHost: ").remove(0);
+                            stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+                            let _ = (&stream).read(&mut [0]);
+                            connections += 1;
+                        }
+                        connections
+                    })
+                })
+                .collect();
+            (0..5).for_each(|_| probe());
+            is_over.store(true, Ordering::Relaxed);
+            let connections: usize = clients.into_iter().map(|one| one.join().unwrap()).sum();
+            assert!(connections >= 100, "each of them has connected");
+        });
     });
 }
