@@ -26,6 +26,12 @@ pub use self::verdict::{BEAT_EVERY, Health, Readiness};
 /// So many repairs are shown.
 const LAST_REPAIRS: usize = 32;
 
+/// Most refused leases and conflicts that are listed. Their number is told in any case.
+const MAX_LISTED: usize = 20;
+
+/// Most bytes of one text on the board: texts may quote what anybody has written to the store.
+const MAX_TEXT: usize = 512;
+
 /// A handle on what is known; its clones are of the same board.
 #[derive(Debug, Clone)]
 pub struct Board {
@@ -134,7 +140,7 @@ impl Board {
 
     /// Something is wrong with a part. Saying it again may change the words, not the beginning.
     pub fn problem(&self, part: Part, text: impl Into<String>) {
-        let text = text.into();
+        let text = shortened(text.into());
         let is_said = |standing: &Standing| standing.problem.text == text;
         if self.lock().problems.get(&part).is_some_and(is_said) {
             return;
@@ -219,7 +225,11 @@ impl Board {
     }
 
     /// These are all that are not served. Tells which of them were.
-    pub fn set_refused(&self, refused: Vec<Refused>) -> Vec<Refused> {
+    pub fn set_refused(&self, mut refused: Vec<Refused>) -> Vec<Refused> {
+        for one in &mut refused {
+            one.peer = shortened(std::mem::take(&mut one.peer));
+            one.reason = shortened(std::mem::take(&mut one.reason));
+        }
         let mut state = self.lock();
         let fresh = peers::fresh(&state.refused, &refused);
         state.refused = refused;
@@ -303,8 +313,10 @@ impl Board {
             watch: state.watch,
             peer_counts: peers::counts(&state.peers, &state.refused),
             peers: Vec::new(),
-            refused: state.refused.clone(),
-            conflicts: state.conflicts.iter().map(ToString::to_string).collect(),
+            refused: state.refused.iter().take(MAX_LISTED).cloned().collect(),
+            refused_total: state.refused.len(),
+            conflicts: state.conflicts.iter().take(MAX_LISTED).map(ToString::to_string).collect(),
+            conflicts_total: state.conflicts.len(),
             repairs: Repairs {
                 counts: state.counts.clone(),
                 last: state.repairs.iter().cloned().collect(),
@@ -329,6 +341,15 @@ impl Board {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Cuts a text that is too long, and says how long it was.
+fn shortened(text: String) -> String {
+    if text.len() <= MAX_TEXT {
+        return text;
+    }
+    let start = &text[..text.floor_char_boundary(MAX_TEXT)];
+    format!("{start}… ({} bytes)", text.len())
 }
 
 impl Store {

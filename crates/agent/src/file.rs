@@ -2,8 +2,8 @@
 //! Files that others read: there as a whole or not at all.
 
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, Write};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
@@ -24,7 +24,10 @@ pub fn replace_secret(path: &Path, text: &str) -> io::Result<bool> {
 }
 
 fn replace_with(path: &Path, text: &str, mode: u32) -> io::Result<bool> {
-    if fs::read(path).is_ok_and(|found| found == text.as_bytes()) {
+    let has_length = |file: fs::Metadata| file.len() == text.len() as u64;
+    if fs::metadata(path).is_ok_and(has_length)
+        && fs::read(path).is_ok_and(|found| found == text.as_bytes())
+    {
         return Ok(false);
     }
     let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
@@ -63,9 +66,26 @@ pub fn remove(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// What a file says; none where there is none.
+/// Largest file that [`read`] reads.
+const LARGEST: u64 = 1 << 20;
+
+/// Returns the content of a small file; none if there is no file.
 pub fn read(path: &Path) -> io::Result<Option<String>> {
-    match fs::read_to_string(path) {
+    read_at_most(path, LARGEST)
+}
+
+/// Returns the content of a file; none if there is no file. Fails if the file is larger than the limit.
+pub fn read_at_most(path: &Path, limit: u64) -> io::Result<Option<String>> {
+    let read = || {
+        let mut text = String::new();
+        let read = File::open(path)?.take(limit + 1).read_to_string(&mut text)?;
+        if read as u64 > limit {
+            let why = format!("the file has more than {limit} bytes");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+        }
+        Ok(text)
+    };
+    match read() {
         Ok(text) => Ok(Some(text)),
         Err(error) if is_gone(&error) => Ok(None),
         Err(error) => Err(error),
@@ -74,4 +94,22 @@ pub fn read(path: &Path) -> io::Result<Option<String>> {
 
 fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_read_up_to_a_limit() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        assert_eq!(read(&path).unwrap(), None);
+        fs::write(&path, "12345").unwrap();
+        assert_eq!(read_at_most(&path, 5).unwrap().as_deref(), Some("12345"));
+        let why = read_at_most(&path, 4).unwrap_err().to_string();
+        assert_eq!(why, "the file has more than 4 bytes");
+        assert!(!replace(&path, "12345").unwrap());
+        assert!(replace(&path, "12346").unwrap());
+    }
 }

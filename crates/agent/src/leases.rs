@@ -31,6 +31,8 @@ use crate::file;
 pub enum Seen {
     /// The network's configuration; none where it was deleted.
     Config(Option<String>),
+    /// The network's configuration was not read, for this reason.
+    ConfigRefused(String),
     Node(NodeSeen),
 }
 
@@ -97,10 +99,14 @@ impl Leases {
     /// The network's configuration; none where there is none yet.
     pub fn configuration(&self, seen: &[Seen]) -> io::Result<Option<String>> {
         match &self.layout {
-            Layout::Keys(_) => Ok(seen.iter().find_map(|one| match one {
-                Seen::Config(text) => text.clone(),
-                Seen::Node(_) => None,
-            })),
+            Layout::Keys(_) => seen
+                .iter()
+                .find_map(|one| match one {
+                    Seen::Config(text) => text.clone().map(Ok),
+                    Seen::ConfigRefused(why) => Some(Err(io::Error::other(why.clone()))),
+                    Seen::Node(_) => None,
+                })
+                .transpose(),
             Layout::Nodes(nodes) => file::read(&nodes.config),
         }
     }
@@ -138,6 +144,11 @@ impl Leases {
         let listed = self.store.list(&self.layout.all()).await?;
         self.last.listed(&listed);
         Ok(listed)
+    }
+
+    /// Explains which limit all that was last seen exceeds, if it does.
+    fn exceeded(&self) -> Option<String> {
+        self.last.exceeded()
     }
 
     /// All of it as it was last seen, by lists and by changes since; none before the first list.

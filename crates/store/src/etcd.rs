@@ -3,7 +3,8 @@
 //!
 //! All requests share one connection, to one of the endpoints. When it breaks, or its server has no
 //! leader, the next endpoint is tried. Reads are repeated; a write that may have been carried out is only
-//! where that can do no harm and it can be told afterwards. A list is one request however many entries there are, and so is a watch.
+//! where that can do no harm and it can be told afterwards. A list is read in pages of one revision, so that every answer
+//! is bounded.
 //!
 //! An entry with a time to live has a lease of etcd's of its own. A lease that a swap leaves behind
 //! runs out by itself. Keys that are not UTF-8 are passed over.
@@ -18,14 +19,21 @@ mod watch;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::client::{Client, Effect};
+use self::client::{Client, Effect, LARGEST, is_compacted, was_too_large};
 pub use self::conf::{Credentials, EtcdConf, Identity, Tls};
 use self::proto::{
     Compare, CompareResult, CompareTarget, CompareWith, DeleteRange, KeyValue, LeaseGrant,
-    LeaseRevoke, Put, Range, RangeAnswer, Request, Response, Txn, TxnAnswer,
+    LeaseRevoke, Put, Range, Request, Response, Txn, TxnAnswer,
 };
 use self::watch::Watcher;
+use crate::limit::{self, Listed};
 use crate::{Answer, Entry, Result, Revision, Snapshot, Store, Watch, Written, key};
+
+/// Most entries in one answer to a list.
+const PAGE: i64 = 1000;
+
+/// How often history may be forgotten in the middle of a list.
+const TRIES: usize = 3;
 
 /// The longest that etcd grants, in seconds.
 const LONGEST_TTL: i64 = 9_000_000_000;
@@ -40,10 +48,55 @@ impl Etcd {
         Client::new(conf).map(|client| Self(Arc::new(client)))
     }
 
-    async fn find(&self, key: &str) -> Result<Option<KeyValue>> {
+    /// The entry under a key, with its lease.
+    async fn find(&self, key: &str) -> Result<Option<(Entry, i64)>> {
         key::check(key)?;
-        let answer = self.0.call(Range::of_key(key), Effect::None).await?;
-        Ok(answer.kvs.into_iter().next())
+        let mut range = Range::of_key(key);
+        let answer = match self.0.call(range.clone(), Effect::None).await {
+            Err(error) if was_too_large(&error) => {
+                range.keys_only = true;
+                self.0.call(range.clone(), Effect::None).await?
+            }
+            answer => answer?,
+        };
+        let found = answer.kvs.into_iter().next();
+        Ok(found.and_then(|kv| {
+            let lease = kv.lease;
+            Some((entry(kv, range.keys_only)?, lease))
+        }))
+    }
+
+    /// Lists page by page, as of the first page. `None` if etcd has forgotten that revision meanwhile.
+    async fn pages(&self, prefix: &str) -> Result<Option<Snapshot>> {
+        let mut listed = Listed::default();
+        let mut range = Range { limit: PAGE, ..Range::of_prefix(prefix) };
+        loop {
+            let answer = match self.0.call(range.clone(), Effect::None).await {
+                // Smaller pages, and at last the key alone of a value that no answer can hold.
+                Err(error) if was_too_large(&error) && !range.keys_only => {
+                    range.keys_only = range.limit == 1;
+                    range.limit = (range.limit / 8).max(1);
+                    continue;
+                }
+                Err(error) if is_compacted(&error) && range.revision > 0 => return Ok(None),
+                answer => answer?,
+            };
+            if range.revision == 0 {
+                range.revision = answer.header.unwrap_or_default().revision;
+            }
+            let next = answer.kvs.last().map(|last| [&last.key[..], &[0]].concat());
+            let mut entries = answer.kvs.into_iter().filter_map(|kv| entry(kv, range.keys_only));
+            entries
+                .try_for_each(|entry| listed.push(entry))
+                .map_err(|why| self.0.refused(format!("under {prefix:?} {why}").into()))?;
+            let Some(next) = next.filter(|_| answer.more) else {
+                let revision = revision(range.revision);
+                return Ok(Some(Snapshot { entries: listed.entries, revision }));
+            };
+            range.key = next;
+            range.keys_only = false;
+            range.limit = (range.limit * 2).min(PAGE);
+        }
     }
 
     /// Puts under a condition. The lease, if there is to be one, comes first, and is given back where
@@ -56,6 +109,7 @@ impl Etcd {
         ttl: Option<Duration>,
     ) -> Result<Written> {
         key::check(key)?;
+        limit::check_value(key, value)?;
         let lease = match ttl {
             Some(ttl) => self.0.call(LeaseGrant { ttl: seconds(ttl) }, Effect::None).await?.id,
             None => 0,
@@ -96,29 +150,34 @@ impl Etcd {
     }
 
     async fn keep_alive(&self, key: &str, expected: Revision) -> Result<Written> {
-        let Some(found) = self.find(key).await? else {
+        let Some((found, lease)) = self.find(key).await? else {
             return Ok(Written::Conflict(None));
         };
-        if revision(found.mod_revision) != expected {
-            return Ok(Written::Conflict(entry(found)));
+        if found.revision != expected {
+            return Ok(Written::Conflict(Some(found)));
         }
-        if found.lease == 0 || self.0.keep_alive(found.lease).await? {
+        if lease == 0 || self.0.keep_alive(lease).await? {
             return Ok(Written::Done(expected));
         }
         // Its time was over between the two requests.
-        Ok(Written::Conflict(self.find(key).await?.and_then(entry)))
+        Ok(Written::Conflict(self.find(key).await?.map(|(entry, _)| entry)))
     }
 }
 
 impl Store for Etcd {
     fn get<'a>(&'a self, key: &'a str) -> Answer<'a, Option<Entry>> {
-        Box::pin(async move { Ok(self.find(key).await?.and_then(entry)) })
+        Box::pin(async move { Ok(self.find(key).await?.map(|(entry, _)| entry)) })
     }
 
     fn list<'a>(&'a self, prefix: &'a str) -> Answer<'a, Snapshot> {
         Box::pin(async move {
-            let answer = self.0.call(Range::of_prefix(prefix), Effect::None).await?;
-            Ok(snapshot(answer))
+            for _ in 0..TRIES {
+                if let Some(snapshot) = self.pages(prefix).await? {
+                    return Ok(snapshot);
+                }
+            }
+            let why = "history is forgotten faster than all entries can be listed";
+            Err(self.0.unavailable(why.into()))
         })
     }
 
@@ -197,22 +256,20 @@ fn written(answer: TxnAnswer) -> (Written, i64) {
     let found = answer.responses.into_iter().find_map(|op| op.response);
     let kvs = found.map(|Response::Range(range)| range.kvs).unwrap_or_default();
     let lease = kvs.first().map_or(0, |kv| kv.lease);
-    (Written::Conflict(kvs.into_iter().find_map(entry)), lease)
+    (Written::Conflict(kvs.into_iter().find_map(|kv| entry(kv, false))), lease)
 }
 
-fn snapshot(answer: RangeAnswer) -> Snapshot {
-    let revision = revision(answer.header.unwrap_or_default().revision);
-    Snapshot { entries: answer.kvs.into_iter().filter_map(entry).collect(), revision }
-}
-
-fn entry(kv: KeyValue) -> Option<Entry> {
-    Some(Entry {
+/// `is_huge` if the value was not asked for because no answer can hold it.
+fn entry(kv: KeyValue, is_huge: bool) -> Option<Entry> {
+    let entry = Entry {
         key: text(kv.key)?,
         value: kv.value,
         revision: revision(kv.mod_revision),
         created: revision(kv.create_revision),
         expires: kv.lease != 0,
-    })
+        oversized: is_huge.then_some(LARGEST as u64),
+    };
+    Some(entry.bounded())
 }
 
 fn text(key: Vec<u8>) -> Option<String> {
@@ -235,6 +292,7 @@ fn seconds(ttl: Duration) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use super::proto::RangeAnswer;
     use super::*;
 
     #[test]
@@ -281,8 +339,8 @@ mod tests {
     #[test]
     fn keys_that_are_no_text_are_passed_over() {
         let kv = |key: &[u8], lease| KeyValue { key: key.into(), lease, ..KeyValue::default() };
-        assert_eq!(entry(kv(&[0xff], 0)), None);
-        assert!(!entry(kv(b"reserved", 0)).unwrap().expires);
-        assert!(entry(kv(b"leased", 1)).unwrap().expires);
+        assert_eq!(entry(kv(&[0xff], 0), false), None);
+        assert!(!entry(kv(b"reserved", 0), false).unwrap().expires);
+        assert!(entry(kv(b"leased", 1), false).unwrap().expires);
     }
 }

@@ -2,6 +2,7 @@
 //! Keys and the ranges that prefixes stand for. Keys are ordered by their bytes, which for UTF-8 is
 //! the order of their characters.
 
+use crate::limit::MAX_KEY;
 use crate::{Error, Result};
 
 /// The smallest text that is greater than all texts that start with `prefix`, or `None` if there is
@@ -29,6 +30,10 @@ fn successor(c: char) -> Option<char> {
 pub(crate) fn check(key: &str) -> Result<()> {
     if key.is_empty() {
         return Err(Error::Invalid("a key must not be empty".to_owned()));
+    }
+    if key.len() > MAX_KEY {
+        let length = key.len();
+        return Err(Error::Invalid(format!("a key has {length} bytes; the limit is {MAX_KEY}")));
     }
     if key.contains('\0') {
         return Err(Error::Invalid(format!("the key {key:?} contains a zero byte")));

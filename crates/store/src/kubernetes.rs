@@ -31,7 +31,7 @@ pub use self::conf::{Access, KubernetesConf, SERVICE_ACCOUNT};
 pub use self::node::{Condition, Node};
 use self::verdict::Verdict;
 use self::watch::Watcher;
-use crate::{Answer, Entry, Error, Result, Revision, Snapshot, Store, Watch, Written};
+use crate::{Answer, Entry, Error, Result, Revision, Snapshot, Store, Watch, Written, limit};
 
 /// A cluster. Clones share connections.
 #[derive(Clone, Debug)]
@@ -87,6 +87,7 @@ impl Kubernetes {
     }
 
     async fn add(&self, key: &str, value: &[u8]) -> Result<Written> {
+        limit::check_value(key, value)?;
         let (name, wanted) = (node::name(key)?, Node::read(value)?);
         node::check_annotations(key, &wanted, &self.0.prefixes)?;
         loop {
@@ -103,6 +104,7 @@ impl Kubernetes {
     }
 
     async fn replace(&self, key: &str, value: &[u8], expected: Revision) -> Result<Written> {
+        limit::check_value(key, value)?;
         let (name, wanted) = (node::name(key)?, Node::read(value)?);
         let present = match self.0.get(name).await? {
             Some(object) if object.revision() == expected => object.node(&self.0.prefixes),

@@ -10,6 +10,7 @@
 mod backoff;
 mod error;
 mod key;
+pub mod limit;
 mod store;
 
 #[cfg(feature = "embedded")]

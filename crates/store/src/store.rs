@@ -5,7 +5,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::time::Duration;
 
-use crate::Result;
+use crate::{Result, limit};
 
 /// What an asynchronous method of a store gives. It is boxed so that a `dyn Store` can be chosen at
 /// run time.
@@ -38,6 +38,27 @@ pub struct Entry {
     /// Whether it has a time to live and goes away unless it is kept. How much of it is left is
     /// not said, as etcd would have to be asked for each key.
     pub expires: bool,
+    /// The least length of a value that exceeds [`MAX_VALUE`](crate::limit::MAX_VALUE). `value` is then
+    /// empty.
+    pub oversized: Option<u64>,
+}
+
+impl Entry {
+    /// Drops a value, and shortens a key, that exceeds its limit.
+    pub(crate) fn bounded(mut self) -> Self {
+        self.key = limit::key(self.key);
+        if self.value.len() > limit::MAX_VALUE {
+            self.oversized = Some(self.value.len() as u64);
+            self.value = Vec::new();
+        }
+        self
+    }
+
+    /// Explains why the value is missing, if it is.
+    pub fn refusal(&self) -> Option<String> {
+        let length = self.oversized?;
+        Some(format!("its value has at least {length} bytes; the limit is {}", limit::MAX_VALUE))
+    }
 }
 
 /// All entries under a prefix, in the order of their keys, and the moment at which that was all.
@@ -112,6 +133,8 @@ impl Written {
 /// A time to live is counted by the store, in whole seconds or finer, and is never shorter than
 /// asked for. A store whose entries live as long as something else (a Kubernetes node) may ignore
 /// it. Writes other than [`keep`](Store::keep) replace it: without one the entry stays for ever.
+///
+/// What it hands out is bounded, see [`limit`]: a list that exceeds the limits is refused.
 ///
 /// On [`Error::Uncertain`](crate::Error::Uncertain) a write may have happened: list, and look.
 pub trait Store: fmt::Debug + Send + Sync {

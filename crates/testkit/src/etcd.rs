@@ -62,6 +62,11 @@ impl EtcdServer {
         server
     }
 
+    /// Starts it with these flags as well.
+    pub fn add_flags(&mut self, flags: &[&str]) {
+        self.extra.extend(flags.iter().map(|&flag| flag.to_owned()));
+    }
+
     /// Where clients find it.
     pub fn endpoint(&self) -> String {
         format!("{}://{}:{}", self.scheme, self.host, client_port(self.number))

@@ -3,16 +3,22 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use super::MAX_LISTED;
 use super::status::{Path, Peer, PeerCounts, Refused, Way};
 
 /// What is said against each peer.
 type Charges<'a> = BTreeMap<&'a str, Vec<&'a Refused>>;
 
-/// All of them by name, also those of which nothing is known but that they are refused.
+/// All of them by name, also the first of those of which nothing is known but that they are refused.
 pub(super) fn shown(peers: &HashMap<String, Peer>, refused: &[Refused]) -> Vec<Peer> {
     let mut shown: BTreeMap<&str, Peer> =
         peers.values().map(|peer| (peer.name.as_str(), peer.clone())).collect();
+    let mut strangers = 0;
     for (name, charges) in charges(refused) {
+        strangers += usize::from(!peers.contains_key(name));
+        if strangers > MAX_LISTED && !peers.contains_key(name) {
+            continue;
+        }
         let peer = shown.entry(name).or_insert_with(|| unknown(name));
         if is_refused(peer, &charges) {
             peer.way = Way::Refused;

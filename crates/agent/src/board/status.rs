@@ -44,9 +44,16 @@ pub struct Status {
     /// By name.
     pub peers: Vec<Peer>,
     /// Peers, or subnets of theirs, that are not served.
+    /// The first of them, see `refused_total`.
     pub refused: Vec<Refused>,
+    /// How many peers, or subnets of theirs, are not served.
+    #[serde(default)]
+    pub refused_total: usize,
     /// Things of others that are in the way, and stay.
+    /// The first of them, see `conflicts_total`.
     pub conflicts: Vec<String>,
+    #[serde(default)]
+    pub conflicts_total: usize,
     /// What others broke and the agent put right.
     pub repairs: Repairs,
     /// The last full comparison with the kernel.

@@ -237,3 +237,40 @@ fn status_reads_as_documented() {
     let read: Status = serde_json::from_value(printed.clone()).unwrap();
     assert_eq!(serde_json::to_value(read).unwrap(), printed);
 }
+
+/// Anybody who writes to the store could otherwise make the pages, and the probes that read them, as large as
+/// they like.
+#[test]
+fn pages_stay_small_however_much_is_refused() {
+    let board = ready_board();
+    let refused = |name: String| {
+        let reason = format!("{name} is no subnet: {}", "x".repeat(100_000));
+        Refused { peer: name, subnet: None, reason }
+    };
+    let names = (0..3000).map(|number| format!("{number:04} {}", "k".repeat(1000)));
+    let fresh = board.set_refused(names.map(refused).collect());
+    assert_eq!(fresh.len(), 3000);
+    let warnings = board.readiness().warnings;
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].starts_with("3000 keys or subnets refused, the first: 0000 kkk"));
+    assert!(warnings[0].len() < 2000, "{}", warnings[0].len());
+    let status = board.status();
+    assert_eq!((status.refused_total, status.peer_counts.refused), (3000, 3000));
+    let page = serde_json::to_string(&status).unwrap();
+    assert!(page.len() < 64_000, "{}", page.len());
+    let peers = serde_json::to_string(&board.peers()).unwrap();
+    assert!(peers.len() < 64_000, "{}", peers.len());
+    board.problem(Part::Config, "é".repeat(100_000));
+    let text = &board.status().problems[&Part::Config].text;
+    assert!(text.len() < 600 && text.ends_with("… (200000 bytes)"), "{text}");
+}
+
+#[test]
+fn a_few_refusals_are_told_one_by_one() {
+    let board = ready_board();
+    let refused = |name: u32| Refused { peer: name.to_string(), subnet: None, reason: "no".into() };
+    board.set_refused((0..8).map(refused).collect());
+    let warnings = board.readiness().warnings;
+    assert_eq!(warnings.len(), 8);
+    assert_eq!(warnings[7], "7 is not served: no");
+}

@@ -19,6 +19,9 @@ const SILENCE: Duration = Duration::from_secs(45);
 /// What fails for longer is not going to heal by being tried again.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Up to so many texts of a kind are told one by one.
+const MANY: usize = 8;
+
 /// With these, new pods would not work.
 const UNFIT: [Part; 4] = [Part::Lease, Part::Underlay, Part::Kernel, Part::Rules];
 
@@ -63,18 +66,34 @@ pub(super) fn readiness(state: &State, now: Instant) -> Readiness {
         let texts = if is_reason { &mut reasons } else { &mut warnings };
         texts.push(format!("{}: {}", part.name(), standing.problem.text));
     }
-    for conflict in &state.conflicts {
-        // A route is one peer's, a device all of them's.
-        let texts = if conflict.is_device() { &mut reasons } else { &mut warnings };
-        texts.push(conflict.to_string());
-    }
-    warnings.extend(state.refused.iter().map(|refused| match refused.subnet {
+    // A route is one peer's, a device all of them's.
+    let (devices, others): (Vec<_>, Vec<_>) =
+        state.conflicts.iter().partition(|conflict| conflict.is_device());
+    summarise(&mut reasons, devices.iter().map(ToString::to_string), "conflicting devices");
+    summarise(&mut warnings, others.iter().map(ToString::to_string), "conflicts");
+    let refused = state.refused.iter().map(|refused| match refused.subnet {
         Some(subnet) => format!("{subnet} of {} is not served: {}", refused.peer, refused.reason),
         None => format!("{} is not served: {}", refused.peer, refused.reason),
-    }));
+    });
+    summarise(&mut warnings, refused, "keys or subnets refused");
     let is_ready = reasons.is_empty();
     let left = state.lease_until.map(|until| until.saturating_duration_since(now));
     Readiness { is_ready, reasons, warnings, holds_for: left.filter(|_| is_ready) }
+}
+
+/// Adds each text, or if there are many their number and the first of them.
+fn summarise(
+    texts: &mut Vec<String>,
+    mut found: impl ExactSizeIterator<Item = String>,
+    kind: &str,
+) {
+    match found.len() {
+        ..=MANY => texts.extend(found),
+        count => {
+            let first = found.next().unwrap_or_default();
+            texts.push(format!("{count} {kind}, the first: {first}"));
+        }
+    }
 }
 
 pub(super) fn health(state: &State, now: Instant) -> Health {

@@ -14,6 +14,9 @@ use super::{Leases, Seen};
 /// After a list that failed.
 const LIST_AGAIN: Duration = Duration::from_secs(1);
 
+/// After a list that the store refused.
+const LIST_LATER: Duration = Duration::from_secs(10);
+
 /// What is new.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum News {
@@ -113,6 +116,12 @@ impl Follow {
                 Watched::Compacted => self.source = Source::list(&self.leases, Duration::ZERO),
                 Watched::Changes { events, revision } => {
                     self.leases.last.heard(&events, revision);
+                    // The list is refused by the store, which tells why, until there is less.
+                    if let Some(why) = self.leases.exceeded() {
+                        tracing::warn!(%why, "changes of the store ignored");
+                        self.source = Source::list(&self.leases, LIST_AGAIN);
+                        continue;
+                    }
                     let layout = &self.leases.layout;
                     let seen: Vec<Seen> =
                         events.iter().filter_map(|event| layout.changed(event)).collect();
@@ -125,6 +134,7 @@ impl Follow {
     fn listed(&mut self, listed: Result<Snapshot, Error>) -> Result<(Revision, News), Error> {
         self.source = match &listed {
             Ok(snapshot) => Source::watch(&self.leases, snapshot.revision),
+            Err(error) if !error.can_retry() => Source::list(&self.leases, LIST_LATER),
             Err(_) => Source::list(&self.leases, LIST_AGAIN),
         };
         let snapshot = listed?;

@@ -41,12 +41,16 @@ impl Keys {
     /// What an entry says; nothing where it is none of ours.
     pub fn seen(&self, entry: &Entry) -> Option<Seen> {
         if entry.key == self.config() {
+            if let Some(why) = entry.refusal() {
+                return Some(Seen::ConfigRefused(why));
+            }
             return Some(Seen::Config(Some(String::from_utf8_lossy(&entry.value).into_owned())));
         }
         let name = self.name(&entry.key)?;
-        let state = match Lease::parse(name, &entry.value) {
-            Ok(lease) => NodeState::In { since: entry.created.0, lease: Box::new(lease) },
-            Err(why) => NodeState::Bad(why.to_string()),
+        let state = match (entry.refusal(), Lease::parse(name, &entry.value)) {
+            (Some(why), _) => NodeState::Bad(why),
+            (None, Ok(lease)) => NodeState::In { since: entry.created.0, lease: Box::new(lease) },
+            (None, Err(why)) => NodeState::Bad(why.to_string()),
         };
         Some(Seen::Node(NodeSeen { name: name.to_owned(), revision: entry.revision, state }))
     }
@@ -73,7 +77,8 @@ mod tests {
 
     fn entry(key: &str, value: &str) -> Entry {
         let (revision, created) = (Revision(7), Revision(3));
-        Entry { key: key.to_owned(), value: value.into(), revision, created, expires: true }
+        let (key, value) = (key.to_owned(), value.into());
+        Entry { key, value, revision, created, expires: true, oversized: None }
     }
 
     const HOST_GW: &str =
@@ -115,6 +120,20 @@ mod tests {
             Some(Seen::Node(NodeSeen { state: NodeState::Gone, .. }))
         ));
         assert_eq!(gone("/n/other"), None);
+    }
+
+    #[test]
+    fn oversized_values_are_refused_by_name_and_keep_their_subnet() {
+        let keys = Keys::new("/n");
+        let large =
+            |key: &str| Entry { oversized: Some(1_000_000), ..entry(&format!("/n/{key}"), "") };
+        let why = "its value has at least 1000000 bytes; the limit is 16384";
+        let Some(Seen::Node(node)) = keys.seen(&large("subnets/10.5.37.0-24")) else {
+            panic!("a lease that is too large is a node all the same");
+        };
+        assert_eq!(node.state, NodeState::Bad(why.to_owned()));
+        assert!(keys.taken(&large("subnets/10.5.37.0-24")).is_some());
+        assert_eq!(keys.seen(&large("config")), Some(Seen::ConfigRefused(why.to_owned())));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use store::limit::Budget;
 use store::{Entry, Event, Revision, Snapshot};
 
 /// Of one store; clones know the same.
@@ -13,6 +14,7 @@ pub(super) struct Last(Arc<Mutex<Known>>);
 #[derive(Debug, Default)]
 struct Known {
     entries: BTreeMap<String, Entry>,
+    budget: Budget,
     /// None before the first list.
     revision: Option<Revision>,
     /// Since somebody has asked.
@@ -26,6 +28,8 @@ impl Last {
         let entries: BTreeMap<_, _> = snapshot.entries.iter().map(entry).collect();
         let mut known = self.lock();
         known.has_changed |= known.entries != entries;
+        known.budget = Budget::default();
+        entries.values().for_each(|entry| known.budget.add(entry));
         known.entries = entries;
         known.revision = Some(snapshot.revision);
     }
@@ -37,6 +41,11 @@ impl Last {
             known.change(event);
         }
         known.revision = known.revision.map(|before| before.max(revision));
+    }
+
+    /// Explains which limit of the store is exceeded, if one is.
+    pub(super) fn exceeded(&self) -> Option<String> {
+        self.lock().budget.exceeded()
     }
 
     pub(super) fn snapshot(&self) -> Option<Snapshot> {
@@ -66,9 +75,15 @@ impl Known {
             Event::Put(entry) => before.is_none_or(|before| before.value != entry.value),
             Event::Deleted { .. } => before.is_some(),
         };
-        match event {
-            Event::Put(entry) => drop(self.entries.insert(entry.key.clone(), entry.clone())),
-            Event::Deleted { key, .. } => drop(self.entries.remove(key)),
+        let before = match event {
+            Event::Put(entry) => {
+                self.budget.add(entry);
+                self.entries.insert(entry.key.clone(), entry.clone())
+            }
+            Event::Deleted { key, .. } => self.entries.remove(key),
+        };
+        if let Some(before) = before {
+            self.budget.remove(&before);
         }
     }
 }
@@ -79,7 +94,8 @@ mod tests {
 
     fn entry(key: &str, value: &str, revision: u64) -> Entry {
         let revision = Revision(revision);
-        Entry { key: key.into(), value: value.into(), revision, created: revision, expires: true }
+        let (key, value, created) = (key.into(), value.into(), revision);
+        Entry { key, value, revision, created, expires: true, oversized: None }
     }
 
     #[test]
@@ -99,5 +115,21 @@ mod tests {
         assert!(last.has_changed());
         let expected = Snapshot { entries: vec![entry("b", "2", 7)], revision: Revision(8) };
         assert_eq!(last.snapshot(), Some(expected));
+    }
+
+    /// A watch alone must not make it grow beyond what a list may have.
+    #[test]
+    fn growth_by_changes_is_noticed() {
+        let last = Last::default();
+        last.listed(&Snapshot { entries: vec![entry("a", "1", 3)], revision: Revision(5) });
+        let value = "x".repeat(store::limit::MAX_VALUE);
+        for number in 0..store::limit::MAX_TOTAL / value.len() {
+            assert_eq!(last.exceeded(), None);
+            last.heard(&[Event::Put(entry(&number.to_string(), &value, 6))], Revision(6));
+        }
+        assert!(last.exceeded().is_some_and(|why| why.contains("32 MiB")));
+        let gone = Event::Deleted { key: "7".into(), revision: Revision(8) };
+        last.heard(&[gone], Revision(8));
+        assert_eq!(last.exceeded(), None);
     }
 }

@@ -48,7 +48,7 @@ impl Nodes {
     /// A node that takes no part, or not yet, is one that is not there.
     pub(super) fn seen(&self, entry: &Entry) -> Option<Seen> {
         let name = self.name(&entry.key)?.to_owned();
-        let state = match Node::read(&entry.value) {
+        let state = match read(entry) {
             Err(why) => NodeState::Bad(why.to_string()),
             Ok(node) => match self.prefix.read(facts(&node)) {
                 Ok(Some(lease)) => NodeState::In { since: entry.created.0, lease: Box::new(lease) },
@@ -92,7 +92,7 @@ impl Nodes {
     }
 
     fn own_node(&self, entry: &Entry) -> Result<Node, AcquireError> {
-        Ok(Node::read(&entry.value)?)
+        Ok(read(entry)?)
     }
 
     /// The node with annotations that say this, and the lease that follows from it.
@@ -114,6 +114,13 @@ impl Nodes {
             ))),
             Err(error) => Err(not_yet(error.to_string())),
         }
+    }
+}
+
+fn read(entry: &Entry) -> Result<Node, Error> {
+    match entry.refusal() {
+        Some(why) => Err(Error::Invalid(format!("{}: {why}", entry.key))),
+        None => Node::read(&entry.value),
     }
 }
 
@@ -153,7 +160,7 @@ impl Leases {
         let key = nodes.lease(&nodes.own);
         loop {
             let Some(entry) = self.store.get(&key).await? else { return Ok(Renewal::Lost) };
-            let node = Node::read(&entry.value)?;
+            let node = read(&entry)?;
             let said = nodes.with(&node, &held.lease.attributes).ok();
             let Some((node, _)) = said.filter(|(_, lease)| *lease == held.lease) else {
                 return Ok(Renewal::Lost);
@@ -179,7 +186,8 @@ mod tests {
 
     fn entry(name: &str, node: &Node) -> Entry {
         let (revision, created) = (Revision(7), Revision(3));
-        Entry { key: Kubernetes::key(name), value: node.write(), revision, created, expires: false }
+        let (key, value) = (Kubernetes::key(name), node.write());
+        Entry { key, value, revision, created, expires: false, oversized: None }
     }
 
     fn node(cidr: Option<&str>) -> Node {

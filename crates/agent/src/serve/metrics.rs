@@ -83,9 +83,9 @@ fn peers(page: &mut Page, status: &Status) {
     page.gauge("podwire_peers_with_problem", "Other nodes that the path check has trouble with.")
         .value(counts.with_problem as f64);
     page.gauge("podwire_refused", "Other nodes, or subnets of theirs, that are not served.")
-        .value(status.refused.len() as f64);
+        .value(status.refused_total as f64);
     page.gauge("podwire_conflicts", "Things of others that are in the way.")
-        .value(status.conflicts.len() as f64);
+        .value(status.conflicts_total as f64);
 }
 
 fn work(page: &mut Page, status: &Status) {

@@ -218,7 +218,7 @@ fn bad(seen: &[Seen]) -> BTreeMap<String, String> {
             NodeState::Bad(why) => Some((node.name.clone(), why.clone())),
             _ => None,
         },
-        Seen::Config(_) => None,
+        Seen::Config(_) | Seen::ConfigRefused(_) => None,
     };
     seen.iter().filter_map(reason).collect()
 }

@@ -57,7 +57,8 @@ impl Worker {
                 self.program_all(session, all).await
             }
             News::Changes(changes) => {
-                let is_configuration = |one: &&Seen| matches!(one, Seen::Config(_));
+                let is_configuration =
+                    |one: &&Seen| matches!(one, Seen::Config(_) | Seen::ConfigRefused(_));
                 if let Some(last) = changes.iter().rfind(is_configuration) {
                     self.hear_configuration(session, std::slice::from_ref(last)).await?;
                 } else if changes.iter().any(has_left) {

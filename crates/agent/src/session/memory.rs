@@ -20,6 +20,9 @@ const SETTLED: Duration = Duration::from_secs(1);
 /// With thousands of nodes the file is large, and some of them always come or go.
 const WRITE_EVERY: Duration = Duration::from_secs(30);
 
+/// Largest file that is read: all entries of a store, and as much again for quoting.
+const LARGEST: u64 = 2 * store::limit::MAX_TOTAL as u64;
+
 /// What goes with the lease and with what was last seen.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
@@ -95,7 +98,10 @@ impl Worker {
     /// What the agent before this one has seen.
     fn recall(&mut self) {
         let file = view_file(&self.settings);
-        let read = file::read(&file).unwrap_or_default();
+        let read = file::read_at_most(&file, LARGEST).unwrap_or_else(|error| {
+            tracing::warn!(%error, file = %file.display(), "ignored");
+            None
+        });
         let Some(view) = read.and_then(|text| serde_json::from_str::<View>(&text).ok()) else {
             return;
         };
@@ -146,7 +152,10 @@ impl Worker {
 impl View {
     fn of(last: &Snapshot, store: String, now: u64, left: Option<Duration>) -> View {
         let line = |entry: &Entry| {
-            // What is no text is no lease.
+            // What is no text, or too large, is no lease.
+            if entry.oversized.is_some() {
+                return None;
+            }
             let value = String::from_utf8(entry.value.clone()).ok()?;
             let Entry { key, revision, created, expires, .. } = entry;
             let (key, revision, created) = (key.clone(), revision.0, created.0);
@@ -175,6 +184,7 @@ impl View {
             revision: Revision(line.revision),
             created: Revision(line.created),
             expires: line.expires,
+            oversized: None,
         };
         let revision = Revision(self.revision);
         Snapshot { entries: self.entries.into_iter().map(entry).collect(), revision }
@@ -202,6 +212,7 @@ mod tests {
             revision: Revision(7),
             created: Revision(3),
             expires: true,
+            oversized: None,
         };
         let last = Snapshot {
             entries: vec![entry("/n/config", b"{}"), entry("/n/subnets/x", &[0xff])],

@@ -10,6 +10,9 @@ use crate::board::{self, Kind, Part, Path, Refused, Way};
 use crate::reconcile::Outcome;
 use crate::run::Worker;
 
+/// Most refused leases that are logged one by one when they are refused at once.
+const MAX_LOGGED: usize = 20;
+
 impl Worker {
     /// Posts an outcome; `is_repair` where others had broken what was changed.
     pub(super) async fn post(&mut self, session: &mut Session, outcome: &Outcome, is_repair: bool) {
@@ -17,9 +20,13 @@ impl Worker {
         self.board.set_conflicts(&outcome.conflicts);
         self.tell_commands(session, &outcome.changes).await;
         let refused = session.refused(outcome).chain(self.refused_by_commands());
-        for Refused { peer, subnet, reason } in self.board.set_refused(refused.collect()) {
+        let fresh = self.board.set_refused(refused.collect());
+        for Refused { peer, subnet, reason } in fresh.iter().take(MAX_LOGGED) {
             let subnet = subnet.map(|subnet| subnet.to_string());
             tracing::warn!(peer, subnet, reason, "refused");
+        }
+        if let Some(more @ 1..) = fresh.len().checked_sub(MAX_LOGGED) {
+            tracing::warn!(more, "refused, not logged one by one");
         }
         if outcome.pod_mtu.is_some() && outcome.pod_mtu != session.pod_mtu {
             session.pod_mtu = outcome.pod_mtu;

@@ -224,7 +224,7 @@ pub(super) fn leases(seen: &[Seen]) -> impl Iterator<Item = (&str, u64, &Lease)>
             NodeState::In { since, lease } => Some((node.name.as_str(), *since, &**lease)),
             _ => None,
         },
-        Seen::Config(_) => None,
+        Seen::Config(_) | Seen::ConfigRefused(_) => None,
     })
 }
 

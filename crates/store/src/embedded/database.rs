@@ -15,6 +15,7 @@ use super::schema;
 use super::wake::Bell;
 use super::watch::Look;
 use crate::error::Cause;
+use crate::limit::{self, Listed, MAX_VALUE};
 use crate::{Entry, Error, Event, Result, Revision, Snapshot, Watched, Written, key};
 
 /// Of events, in one answer to a watch.
@@ -23,7 +24,17 @@ const BATCH: usize = 1000;
 /// From a key up to another, or without end: a blob is greater than any text.
 const IN_RANGE: &str = "key >= ?1 AND key < coalesce(?2, x'')";
 
-const ENTRY: &str = "SELECT key, value, revision, created, due IS NOT NULL FROM entry";
+/// The length of a value, and the value if it is within the limit: SQLite does not read a longer one.
+macro_rules! value {
+    () => {
+        "octet_length(value), iif(octet_length(value) <= 16384, CAST(value AS BLOB), x'')"
+    };
+}
+
+const ENTRY: &str =
+    concat!("SELECT key, revision, created, due IS NOT NULL, ", value!(), " FROM entry");
+
+const EVENT: &str = concat!("SELECT key, revision, created, expires, ", value!(), " FROM event");
 
 /// The condition is the index's own: without it every entry would be read.
 const NEXT_DUE: &str = "SELECT min(due) FROM entry WHERE due IS NOT NULL";
@@ -71,7 +82,7 @@ impl Database {
     pub fn list(&mut self, prefix: &str) -> Result<Snapshot> {
         self.expire()?;
         let snapshot = snapshot(&mut self.connection, prefix);
-        self.explain(snapshot)
+        self.explain(snapshot)?.map_err(|why| self.refused(why.into()))
     }
 
     /// What a watch sees that has seen everything up to `after`.
@@ -84,6 +95,7 @@ impl Database {
 
     pub fn create(&mut self, key: &str, value: &[u8], ttl: Option<Duration>) -> Result<Written> {
         key::check(key)?;
+        limit::check_value(key, value)?;
         self.write(|change| match entry(change.tx(), key)? {
             Some(present) => Ok(Written::Conflict(Some(present))),
             None => change.put(None, key, value, ttl),
@@ -98,6 +110,7 @@ impl Database {
         ttl: Option<Duration>,
     ) -> Result<Written> {
         key::check(key)?;
+        limit::check_value(key, value)?;
         self.write(|change| match entry(change.tx(), key)? {
             Some(present) if present.revision == expected => {
                 change.put(Some(&present), key, value, ttl)
@@ -200,12 +213,22 @@ fn entry(connection: &Connection, key: &str) -> rusqlite::Result<Option<Entry>> 
     connection.query_row(&format!("{ENTRY} WHERE key = ?1"), [key], read_entry).optional()
 }
 
-fn snapshot(connection: &mut Connection, prefix: &str) -> rusqlite::Result<Snapshot> {
+/// The inner error explains which limit the list exceeds.
+fn snapshot(
+    connection: &mut Connection,
+    prefix: &str,
+) -> rusqlite::Result<std::result::Result<Snapshot, String>> {
     let tx = connection.transaction()?;
     let (revision, _) = head(&tx)?;
     let sql = format!("{ENTRY} WHERE {IN_RANGE} ORDER BY key");
-    let entries = collect(&tx, &sql, &[&prefix, &key::end_of(prefix)], read_entry)?;
-    Ok(Snapshot { entries, revision })
+    let mut listed = Listed::default();
+    let mut rows = tx.prepare(&sql)?;
+    for entry in rows.query_map((prefix, key::end_of(prefix)), read_entry)? {
+        if let Err(why) = listed.push(entry?) {
+            return Ok(Err(format!("under {prefix:?} {why}")));
+        }
+    }
+    Ok(Ok(Snapshot { entries: listed.entries, revision }))
 }
 
 fn look(connection: &mut Connection, prefix: &str, after: Revision) -> rusqlite::Result<Look> {
@@ -218,7 +241,7 @@ fn look(connection: &mut Connection, prefix: &str, after: Revision) -> rusqlite:
         return Ok(Look { watched: Watched::Compacted, due });
     }
     let sql = format!(
-        "SELECT key, value, revision, created, expires FROM event
+        "{EVENT}
          WHERE revision > ?3 AND {IN_RANGE} ORDER BY revision LIMIT {BATCH}"
     );
     let events = collect(&tx, &sql, &[&prefix, &key::end_of(prefix), &signed(after)], read_event)?;
@@ -245,19 +268,23 @@ fn collect<T>(
 }
 
 fn read_entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
-    Ok(Entry {
+    let length = u64::try_from(row.get::<_, i64>(4)?).unwrap_or_default();
+    let entry = Entry {
         key: row.get(0)?,
-        value: row.get(1)?,
-        revision: unsigned(row.get(2)?),
-        created: unsigned(row.get(3)?),
-        expires: row.get(4)?,
-    })
+        revision: unsigned(row.get(1)?),
+        created: unsigned(row.get(2)?),
+        expires: row.get(3)?,
+        value: row.get(5)?,
+        oversized: (length > MAX_VALUE as u64).then_some(length),
+    };
+    Ok(entry.bounded())
 }
 
 fn read_event(row: &Row<'_>) -> rusqlite::Result<Event> {
-    let is_deleted = matches!(row.get_ref(1)?, rusqlite::types::ValueRef::Null);
+    let is_deleted = matches!(row.get_ref(4)?, rusqlite::types::ValueRef::Null);
     if is_deleted {
-        return Ok(Event::Deleted { key: row.get(0)?, revision: unsigned(row.get(2)?) });
+        let (key, revision) = (limit::key(row.get(0)?), unsigned(row.get(1)?));
+        return Ok(Event::Deleted { key, revision });
     }
     read_entry(row).map(Event::Put)
 }
@@ -274,6 +301,11 @@ pub fn signed(revision: Revision) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn queries_know_the_limit() {
+        assert!(value!().contains(&format!("<= {MAX_VALUE},")));
+    }
 
     /// A look must not cost more where there is more.
     #[test]

@@ -34,8 +34,10 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 const PING: Duration = Duration::from_secs(10);
 const PONG: Duration = Duration::from_secs(5);
 
-/// Of an answer. tonic's own limit of 4 MB is that of 10 000 nodes.
-const LARGEST: usize = 256 << 20;
+/// Largest answer. A list is asked for in pages, and etcd splits what a watch tells.
+pub const LARGEST: usize = 8 << 20;
+
+const TOO_LARGE: &str = "message length too large";
 
 /// How often in one call to log in anew.
 const LOGINS: u32 = 2;
@@ -370,6 +372,25 @@ impl Session {
 /// that is no error.
 fn is_open_to_all(status: &Status) -> bool {
     status.code() == Code::FailedPrecondition && status.message().contains("not enabled")
+}
+
+/// Whether an answer exceeds [`LARGEST`]. In tonic's words.
+pub fn is_too_large(status: &Status) -> bool {
+    status.code() == Code::OutOfRange && status.message().contains(TOO_LARGE)
+}
+
+/// The same, for the error of a call.
+pub fn was_too_large(error: &Error) -> bool {
+    says(error, TOO_LARGE)
+}
+
+/// Whether the revision that was asked for is forgotten.
+pub fn is_compacted(error: &Error) -> bool {
+    says(error, "has been compacted")
+}
+
+fn says(error: &Error, words: &str) -> bool {
+    matches!(error, Error::Refused { cause, .. } if cause.to_string().contains(words))
 }
 
 /// What the server said, or all that went wrong on the way to it.

@@ -58,6 +58,14 @@ pub struct Range {
     /// Empty for the one key.
     #[prost(bytes = "vec", tag = "2")]
     pub range_end: Vec<u8>,
+    /// 0 for all.
+    #[prost(int64, tag = "3")]
+    pub limit: i64,
+    /// 0 for the newest.
+    #[prost(int64, tag = "4")]
+    pub revision: i64,
+    #[prost(bool, tag = "8")]
+    pub keys_only: bool,
     #[prost(bool, tag = "9")]
     pub count_only: bool,
 }
@@ -68,6 +76,9 @@ pub struct RangeAnswer {
     pub header: Option<Header>,
     #[prost(message, repeated, tag = "2")]
     pub kvs: Vec<KeyValue>,
+    /// There are entries beyond the limit.
+    #[prost(bool, tag = "3")]
+    pub more: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -227,6 +238,9 @@ pub struct WatchCreate {
     pub start_revision: i64,
     #[prost(bool, tag = "4")]
     pub progress_notify: bool,
+    /// Asks for answers of limited size.
+    #[prost(bool, tag = "8")]
+    pub fragment: bool,
 }
 
 #[derive(Clone, PartialEq, Oneof)]
@@ -268,6 +282,9 @@ pub struct WatchAnswer {
     pub compact_revision: i64,
     #[prost(string, tag = "6")]
     pub cancel_reason: String,
+    /// Events of the same revision follow in the next answer.
+    #[prost(bool, tag = "7")]
+    pub fragment: bool,
     #[prost(message, repeated, tag = "11")]
     pub events: Vec<Event>,
 }

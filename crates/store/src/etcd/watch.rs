@@ -8,13 +8,13 @@ use tokio::time::{Instant, sleep};
 use tokio_stream::StreamExt;
 use tonic::{Status, Streaming};
 
-use super::client::{Client, Effect, Session, cause};
+use super::client::{Client, Effect, Session, cause, is_too_large};
 use super::proto::{
     self, EventType, Range, WATCH, WatchAnswer, WatchCreate, WatchRequest, WatchUnion,
 };
 use super::verdict::{Failure, Verdict};
 use super::{entry, revision, text};
-use crate::{Answer, Event, Result, Revision, Watch, Watched, backoff};
+use crate::{Answer, Event, Result, Revision, Watch, Watched, backoff, limit};
 
 /// How long to look for a server before saying that there is none. Looking goes on with the next call.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -93,6 +93,11 @@ impl Watcher {
                     }
                 }
                 Ok(None) => self.broken(&Status::unavailable("the server hung up")).await?,
+                // A list skips the value that makes it so large.
+                Err(status) if is_too_large(&status) => {
+                    self.live = None;
+                    self.is_over = true;
+                }
                 Err(status) => self.broken(&status).await?,
             }
         }
@@ -192,7 +197,8 @@ impl Watch for Watcher {
 fn request(prefix: &str, after: Revision) -> WatchRequest {
     let (key, range_end) = proto::bounds(prefix);
     let start_revision = i64::try_from(after.0).unwrap_or(i64::MAX).saturating_add(1);
-    let create = WatchCreate { key, range_end, start_revision, progress_notify: true };
+    let create =
+        WatchCreate { key, range_end, start_revision, progress_notify: true, fragment: true };
     WatchRequest { request: Some(WatchUnion::Create(create)) }
 }
 
@@ -213,7 +219,12 @@ fn judge(answer: WatchAnswer) -> Step {
         return Step::Created(header);
     }
     let last = answer.events.iter().rev().find_map(|event| event.kv.as_ref());
-    let reached = last.map_or(header, |kv| revision(kv.mod_revision));
+    let reached = match last.map(|kv| revision(kv.mod_revision)) {
+        // A watch that goes on after this answer must see the rest of the revision.
+        Some(last) if answer.fragment => Revision(last.0.saturating_sub(1)),
+        Some(last) => last,
+        None => header,
+    };
     Step::Changes(answer.events.into_iter().filter_map(event).collect(), reached)
 }
 
@@ -222,9 +233,9 @@ fn event(event: proto::Event) -> Option<Event> {
     let kv = event.kv?;
     if is_deletion {
         let revision = revision(kv.mod_revision);
-        return Some(Event::Deleted { key: text(kv.key)?, revision });
+        return Some(Event::Deleted { key: limit::key(text(kv.key)?), revision });
     }
-    entry(kv).map(Event::Put)
+    entry(kv, false).map(Event::Put)
 }
 
 #[cfg(test)]

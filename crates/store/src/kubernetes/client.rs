@@ -18,7 +18,8 @@ use super::conf::{self, KubernetesConf};
 use super::node::{self, Object};
 use super::verdict::{self, Verdict};
 use crate::error::Cause;
-use crate::{Entry, Error, Result, Revision, Snapshot};
+use crate::limit::Listed;
+use crate::{Error, Result, Revision, Snapshot};
 
 const NODES: &str = "/api/v1/nodes";
 
@@ -125,16 +126,20 @@ impl Client {
     }
 
     async fn pages(&self, prefix: &str) -> Tried<Snapshot> {
-        let mut entries: Vec<Entry> = Vec::new();
+        let mut listed = Listed::default();
         let mut params = ListParams::default().limit(PAGE);
         loop {
             let page: Page = self.send(api().list(&params)).await?;
             let objects = page.items.unwrap_or_default().into_iter();
             let wanted = objects.filter(|object| object.key().starts_with(prefix));
-            entries.extend(wanted.map(|object| object.entry(&self.prefixes)));
+            let mut entries = wanted.map(|object| object.entry(&self.prefixes));
+            entries
+                .try_for_each(|entry| listed.push(entry))
+                .map_err(|why| Failure { verdict: Verdict::Refused, cause: why.into() })?;
             params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
             if params.continue_token.is_none() {
                 let revision = page.metadata.resource_version.unwrap_or_default();
+                let entries = listed.entries;
                 return Ok(Snapshot { entries, revision: node::revision(&revision) });
             }
         }

@@ -117,13 +117,15 @@ impl Object {
     pub fn entry(self, prefixes: &[String]) -> Entry {
         let created =
             self.metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second());
-        Entry {
+        let entry = Entry {
             key: self.key(),
             revision: self.revision(),
             created: Revision(u64::try_from(created).unwrap_or_default()),
             expires: false,
             value: self.node(prefixes).write(),
-        }
+            oversized: None,
+        };
+        entry.bounded()
     }
 
     pub fn node(self, prefixes: &[String]) -> Node {

@@ -44,9 +44,9 @@ impl Lab for ApiServer {
         Box::pin(async { compact(&self.etcd).await })
     }
 
-    /// All annotations of a node have 256 KB together, and here there are two digits for a byte.
+    /// A value has a whole node in it, and here there are two digits for a byte.
     fn longest_value(&self) -> usize {
-        120_000
+        store::limit::MAX_VALUE / 2 - 500
     }
 
     fn witness(&self, prefix: &str) -> Vec<(String, String)> {

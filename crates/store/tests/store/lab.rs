@@ -25,7 +25,7 @@ pub trait Lab {
 
     /// The length of the longest value that the suite may write.
     fn longest_value(&self) -> usize {
-        1 << 20
+        store::limit::MAX_VALUE
     }
 
     /// Keys and values under a prefix, as another program sees them.

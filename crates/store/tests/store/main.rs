@@ -13,6 +13,7 @@ mod kubernetes;
 mod kubernetes_access;
 mod kubernetes_faults;
 mod lab;
+mod limits;
 mod no_system_certificates;
 mod processes;
 mod server;

@@ -29,6 +29,7 @@ macro_rules! suite {
             values_are_bytes,
             list_is_exactly_the_prefix,
             list_may_be_large,
+            too_large_values_are_not_written,
             swap_needs_the_newest_revision,
             who_came_first_stays_so,
             nothing_can_be_swapped_for_something,
@@ -116,14 +117,26 @@ pub async fn list_is_exactly_the_prefix(lab: &dyn Lab) {
 /// More than 4 MB, where the usual limit of gRPC lies.
 pub async fn list_may_be_large(lab: &dyn Lab) {
     let store = lab.open().await;
-    let value = vec![b'x'; lab.longest_value().min(600_000)];
-    let count = 6_000_000 / value.len();
+    let value = vec![b'x'; lab.longest_value()];
+    let count = 280;
     for number in 0..count {
         done(store.create(&format!("k/{number}"), &value, None).await);
     }
     let list = store.list("k/").await.unwrap();
     assert_eq!(list.entries.len(), count);
     assert!(list.entries.iter().all(|entry| entry.value == value));
+}
+
+/// No node would read it.
+pub async fn too_large_values_are_not_written(lab: &dyn Lab) {
+    let store = lab.open().await;
+    let first = done(store.create("k", b"x", None).await);
+    let large = vec![b'x'; store::limit::MAX_VALUE + 1];
+    let refused = |result: Error| assert!(matches!(result, Error::Invalid(_)), "{result}");
+    refused(store.create("l", &large, None).await.unwrap_err());
+    refused(store.swap("k", &large, first, None).await.unwrap_err());
+    assert_eq!(store.get("l").await.unwrap(), None);
+    assert_eq!(lab.witness("k"), [("k".to_owned(), "x".to_owned())]);
 }
 
 pub async fn swap_needs_the_newest_revision(lab: &dyn Lab) {

@@ -136,3 +136,22 @@ fn values_that_are_no_nodes_are_refused() {
         assert!(matches!(Node::read(bad), Err(Error::Invalid(_))), "{bad:?}");
     }
 }
+
+#[test]
+fn nodes_with_large_annotations_are_left_out() {
+    let large = "x".repeat(crate::limit::MAX_VALUE);
+    let object = |name: &str| -> Object {
+        serde_json::from_str(
+            &NODE
+                .replace("\"vxlan\"", &format!("\"{large}\""))
+                .replace("flannel.alpha.coreos.com/backend-type", name),
+        )
+        .unwrap()
+    };
+    let entry = object("flannel.alpha.coreos.com/backend-type").entry(&prefixes());
+    assert_eq!(entry.key, "nodes/worker-1.example");
+    assert_eq!(entry.value.len(), 0);
+    assert!(entry.oversized > Some(16_384), "{:?}", entry.oversized);
+    // Annotations of others are not kept, and do not count.
+    assert_eq!(object("example.com/theirs").entry(&prefixes()).oversized, None);
+}
