@@ -2,9 +2,9 @@
 //! Files that others read: there as a whole or not at all.
 
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 
 /// Everybody may read it.
@@ -26,7 +26,7 @@ pub fn replace_secret(path: &Path, text: &str) -> io::Result<bool> {
 fn replace_with(path: &Path, text: &str, mode: u32) -> io::Result<bool> {
     let has_length = |file: fs::Metadata| file.len() == text.len() as u64;
     if fs::metadata(path).is_ok_and(has_length)
-        && fs::read(path).is_ok_and(|found| found == text.as_bytes())
+        && fsutil::read(path).is_ok_and(|found| found == text.as_bytes())
     {
         return Ok(false);
     }
@@ -49,8 +49,7 @@ fn replace_with(path: &Path, text: &str, mode: u32) -> io::Result<bool> {
 }
 
 fn write(path: &Path, text: &str, mode: u32) -> io::Result<()> {
-    let mut options = OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(mode).open(path)?;
+    let mut file = fsutil::create_fresh(path, mode)?;
     // Whatever the process' mask is.
     file.set_permissions(fs::Permissions::from_mode(mode))?;
     file.write_all(text.as_bytes())?;
@@ -78,7 +77,7 @@ pub fn read(path: &Path) -> io::Result<Option<String>> {
 pub fn read_at_most(path: &Path, limit: u64) -> io::Result<Option<String>> {
     let read = || {
         let mut text = String::new();
-        let read = File::open(path)?.take(limit + 1).read_to_string(&mut text)?;
+        let read = fsutil::open_following(path)?.take(limit + 1).read_to_string(&mut text)?;
         if read as u64 > limit {
             let why = format!("the file has more than {limit} bytes");
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));

@@ -13,6 +13,7 @@ mod lock;
 mod probe;
 mod source;
 
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -104,7 +105,7 @@ impl<'h> Runtime<'h> {
         // Before anything is done, so that nothing has to be undone for a plugin not installed.
         let targets = self.find_all(list)?;
         let _turn = lock::container(&self.cache_dir, &container.id)
-            .map_err(|cause| Error::because(Code::IO, self.locking(), &cause))?;
+            .map_err(|cause| self.not_locked(&cause))?;
         let was_attached = self.cached(&list.name, container).is_some();
         let mut last = None;
         let added = self.add_each(list, container, &targets, &mut last);
@@ -185,7 +186,7 @@ impl<'h> Runtime<'h> {
         if list.disable_check {
             return Ok(());
         }
-        let _turn = lock::container(&self.cache_dir, &container.id);
+        let _turn = self.lock_if_possible(container)?;
         let entry = cache::read(&self.cache_dir, &list.name, container)?;
         let result = entry.and_then(|entry| entry.result);
         let result = result.map(|result| settle(result, list.version)).transpose()?;
@@ -202,8 +203,7 @@ impl<'h> Runtime<'h> {
     /// Detaches a container, in reverse order, through every plugin whatever fails on the way.
     pub fn del(&self, list: &NetworkList, container: &Container) -> Result<(), Error> {
         check_names(list, container)?;
-        // Where not even a lock can be made, removing is still better than not removing.
-        let _turn = lock::container(&self.cache_dir, &container.id);
+        let _turn = self.lock_if_possible(container)?;
         self.del_locked(list, container)
     }
 
@@ -265,8 +265,20 @@ impl<'h> Runtime<'h> {
         each.map(|plugin| self.find(plugin).map_err(|error| failed(plugin, "add", error))).collect()
     }
 
-    fn locking(&self) -> String {
-        format!("lock the cache {}", self.cache_dir.display())
+    /// Takes the container's lock. If no lock file can be made, removing is still better than not
+    /// removing; a lock that another process holds is an error.
+    fn lock_if_possible(&self, container: &Container) -> Result<Option<lock::Turn>, Error> {
+        match lock::container(&self.cache_dir, &container.id) {
+            Ok(turn) => Ok(Some(turn)),
+            Err(cause) if cause.kind() == io::ErrorKind::TimedOut => Err(self.not_locked(&cause)),
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn not_locked(&self, cause: &io::Error) -> Error {
+        let is_busy = cause.kind() == io::ErrorKind::TimedOut;
+        let code = if is_busy { Code::TRY_LATER } else { Code::IO };
+        Error::because(code, format!("lock the cache {}", self.cache_dir.display()), cause)
     }
 }
 

@@ -3,9 +3,9 @@
 //! without complaint. What a crash leaves half-written bears a name that the next write or removal
 //! of the same note takes.
 
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// Writes a note, for its owner's eyes only, and makes its directory.
@@ -13,17 +13,12 @@ pub fn write(directory: &Path, name: &str, text: &[u8]) -> io::Result<()> {
     if !directory.is_dir() {
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     }
-    let fresh = unfinished(directory, name);
-    let mut file =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
-    file.write_all(text)?;
-    file.sync_all()?;
-    fs::rename(fresh, directory.join(name))
+    fsutil::replace(&directory.join(name), &unfinished(directory, name), text, 0o600)
 }
 
 /// What a note says; `None` where there is none.
 pub fn read(directory: &Path, name: &str) -> io::Result<Option<Vec<u8>>> {
-    match fs::read(directory.join(name)) {
+    match fsutil::read(&directory.join(name)) {
         Ok(text) => Ok(Some(text)),
         Err(error) if is_gone(&error) => Ok(None),
         Err(error) => Err(error),

@@ -2,15 +2,19 @@
 //! A lock on a file or directory that ends with the process, however that ends. The locked path
 //! may be removed by its holder; who waited for it meanwhile notices and starts over.
 
-use std::fs::{DirBuilder, File, TryLockError};
+use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long to wait for another command. A plugin may take minutes, for example with dhcp.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Holds the lock until dropped.
 #[derive(Debug)]
 pub struct Lock {
-    _file: File,
+    _lock: fsutil::Lock,
     removed: Option<PathBuf>,
 }
 
@@ -29,25 +33,20 @@ impl Drop for Lock {
     }
 }
 
-/// Waits for the lock. `open` opens the path, making it first where it is not there.
+/// Waits for the lock, with a deadline. `open` opens the path, making it first where it is not there.
 pub fn wait(path: &Path, open: impl Fn(&Path) -> io::Result<File>) -> io::Result<Lock> {
     loop {
-        let file = open(path)?;
-        file.lock()?;
-        if is_at(&file, path)? {
-            return Ok(Lock { _file: file, removed: None });
+        let lock = fsutil::lock(open(path)?, PATIENCE)?;
+        if is_at(lock.file(), path)? {
+            return Ok(Lock { _lock: lock, removed: None });
         }
     }
 }
 
 /// Takes the lock of something that is there; `None` where another holds it.
 pub fn attempt(path: &Path) -> io::Result<Option<Lock>> {
-    let file = File::open(path)?;
-    match file.try_lock() {
-        Ok(()) => Ok(Some(Lock { _file: file, removed: None })),
-        Err(TryLockError::WouldBlock) => Ok(None),
-        Err(TryLockError::Error(error)) => Err(error),
-    }
+    let lock = fsutil::try_lock(File::open(path)?)?;
+    Ok(lock.map(|lock| Lock { _lock: lock, removed: None }))
 }
 
 /// Opens a directory, making it and those above it first.
@@ -62,7 +61,7 @@ pub fn directory(path: &Path) -> io::Result<File> {
 pub fn file(path: &Path) -> io::Result<File> {
     retried(|| {
         path.parent().map_or(Ok(()), make_private)?;
-        File::options().read(true).write(true).create(true).truncate(false).open(path)
+        fsutil::create(path, 0o644)
     })
 }
 

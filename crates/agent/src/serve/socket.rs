@@ -2,9 +2,9 @@
 //! The agent's socket. A lock beside it says whether its owner lives, so that one that was left by a
 //! crash is replaced and a living agent's never.
 
-use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions, TryLockError};
+use std::fs::{self, DirBuilder, File, Metadata, Permissions, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener as StdListener;
 use std::path::{Path, PathBuf};
 
@@ -119,7 +119,7 @@ fn take_lock(run_dir: &Path) -> Result<File, Error> {
 
 /// For root alone: whoever can open it can hold it.
 fn lock_file(path: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)
+    fsutil::create(path, 0o600)
 }
 
 /// Whether this is the file that is found there.

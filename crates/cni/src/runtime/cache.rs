@@ -2,9 +2,9 @@
 //! What is remembered of an attachment between ADD and DEL: `<cache>/results/<network>-<id>-<if>`
 //! in the reference library's format, so that either can undo what the other has done.
 
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -100,7 +100,7 @@ pub(super) fn read(
     container: &Container,
 ) -> Result<Option<Entry>, Error> {
     let file = path(cache, network, container);
-    let text = match std::fs::read(&file) {
+    let text = match fsutil::read(&file) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(cause) => {
@@ -135,7 +135,7 @@ pub(super) fn list(
 ) -> io::Result<(Vec<Entry>, Vec<PathBuf>)> {
     let (mut entries, mut unreadable) = (Vec::new(), Vec::new());
     for file in files(&results(cache), container_id)? {
-        match std::fs::read(&file) {
+        match fsutil::read(&file) {
             // Removed since the folder was read.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(_) => unreadable.push(file),
@@ -217,16 +217,5 @@ fn replace(folder: &Path, name: &str, text: &[u8]) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     // Only one process works on an attachment at a time, and what it leaves the next overwrites.
     let temporary = folder.join(format!(".{name}"));
-    let written = write_synced(&temporary, text);
-    let renamed = written.and_then(|()| std::fs::rename(&temporary, folder.join(name)));
-    renamed.inspect_err(|_| {
-        let _ = std::fs::remove_file(&temporary);
-    })
-}
-
-fn write_synced(path: &Path, text: &[u8]) -> io::Result<()> {
-    let mut file: File =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
-    file.write_all(text)?;
-    file.sync_data()
+    fsutil::replace(&folder.join(name), &temporary, text, 0o600)
 }

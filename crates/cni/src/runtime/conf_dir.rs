@@ -120,7 +120,7 @@ pub(super) fn files(dir: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, Err
 }
 
 pub(super) fn read(file: &Path) -> Result<Vec<u8>, Error> {
-    std::fs::read(file)
+    fsutil::read_following(file)
         .map_err(|cause| Error::because(Code::IO, format!("read {}", file.display()), &cause))
 }
 

@@ -75,8 +75,7 @@ impl Runtime<'_> {
         if list.disable_gc {
             return Ok(());
         }
-        let _alone = lock::alone(&self.cache_dir)
-            .map_err(|cause| Error::because(Code::IO, self.locking(), &cause))?;
+        let _alone = lock::alone(&self.cache_dir).map_err(|cause| self.not_locked(&cause))?;
         let survey = self.survey(&list.name);
         let valid = valid(&survey.entries);
         let gap = match plugin_gc {

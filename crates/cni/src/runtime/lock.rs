@@ -3,10 +3,15 @@
 //! after the other, GC alone. Files under `<cache>/locks`, held by the kernel's `flock`, so that
 //! nothing stays locked when a process dies.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long to wait for an operation of another runtime. A plugin may wait for a DHCP server, and GC
+/// for all operations.
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// What an operation on a container holds; released from top to bottom.
 #[derive(Debug)]
@@ -24,7 +29,7 @@ pub(super) struct Alone {
 
 #[derive(Debug)]
 struct Held {
-    file: File,
+    lock: fsutil::Lock,
     /// Removed on release; such files come with every container and must not pile up.
     path: Option<PathBuf>,
 }
@@ -35,23 +40,20 @@ impl Drop for Held {
             // While the lock is held: who waits for it will see that the file is another.
             let _ = std::fs::remove_file(path);
         }
-        // Closing would do, were it not for a child of another thread just being born, which
-        // holds the file until its exec.
-        let _ = self.file.unlock();
     }
 }
 
 /// Waits until nobody else works on this container and no GC runs.
 pub(super) fn container(cache: &Path, id: &str) -> io::Result<Turn> {
     let folder = folder(cache)?;
-    let door = hold(&folder.join("door"), File::lock)?;
-    let no_gc = hold(&folder.join("gc"), File::lock_shared)?;
+    let door = hold(&folder.join("door"), fsutil::lock)?;
+    let no_gc = hold(&folder.join("gc"), fsutil::lock_shared)?;
     drop(door);
     // Never the other way round: who holds a container waits for nothing else.
     let path = folder.join(format!("container-{id}"));
     loop {
-        let mut held = hold(&path, File::lock)?;
-        let ours = held.file.metadata()?;
+        let mut held = hold(&path, fsutil::lock)?;
+        let ours = held.lock.file().metadata()?;
         let found = std::fs::metadata(&path).ok().map(|meta| (meta.dev(), meta.ino()));
         if found == Some((ours.dev(), ours.ino())) {
             held.path = Some(path);
@@ -64,8 +66,8 @@ pub(super) fn container(cache: &Path, id: &str) -> io::Result<Turn> {
 /// operations would never let this one in.
 pub(super) fn alone(cache: &Path) -> io::Result<Alone> {
     let folder = folder(cache)?;
-    let door = hold(&folder.join("door"), File::lock)?;
-    let nobody_else = hold(&folder.join("gc"), File::lock)?;
+    let door = hold(&folder.join("door"), fsutil::lock)?;
+    let nobody_else = hold(&folder.join("gc"), fsutil::lock)?;
     Ok(Alone { _nobody_else: nobody_else, _door: door })
 }
 
@@ -75,16 +77,12 @@ fn folder(cache: &Path) -> io::Result<PathBuf> {
     Ok(folder)
 }
 
-fn hold(path: &Path, lock: fn(&File) -> io::Result<()>) -> io::Result<Held> {
-    let file =
-        OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
-    loop {
-        match lock(&file) {
-            Ok(()) => return Ok(Held { file, path: None }),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
+fn hold(path: &Path, lock: fn(File, Duration) -> io::Result<fsutil::Lock>) -> io::Result<Held> {
+    let locked = lock(fsutil::create(path, 0o600)?, PATIENCE);
+    let locked = locked.map_err(|error| {
+        io::Error::new(error.kind(), format!("wait for {}: {error}", path.display()))
+    });
+    Ok(Held { lock: locked?, path: None })
 }
 
 #[cfg(test)]

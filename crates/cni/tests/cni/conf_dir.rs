@@ -114,3 +114,15 @@ fn the_default_is_the_first_that_can_work() {
     assert!(error.msg.starts_with("no valid net configuration in "), "{error}");
     assert!(error.details.contains(old), "{error}");
 }
+
+/// A FIFO would make every reader wait for a writer.
+#[test]
+fn a_fifo_is_a_broken_file() {
+    let lab = directory(&[("20-a.conflist", conflist("a", "x"))]);
+    testkit::run("mkfifo", &[lab.path("net.d/10-fifo.conflist").to_str().unwrap()]);
+    let found = scan(&lab.path("net.d")).unwrap();
+    let error = found[0].list.as_ref().unwrap_err();
+    assert!(error.to_string().ends_with("it is a FIFO, expected a regular file"), "{error}");
+    assert_eq!(found[1].list.as_ref().unwrap().name, "a");
+    assert_eq!(load(&lab.path("net.d"), "a").unwrap().name, "a");
+}

@@ -6,6 +6,7 @@ mod resolv_conf;
 pub mod store;
 
 use std::collections::HashSet;
+use std::io::ErrorKind;
 use std::net::IpAddr;
 
 use cni::{CniResult, Code, Dns, Error, IpConfig, Plugin, Request, Version};
@@ -49,11 +50,11 @@ fn add(request: &Request) -> Result<CniResult, Error> {
 
 fn read_dns(conf: &HostLocal) -> Result<Dns, Error> {
     let Some(file) = &conf.resolv_conf else { return Ok(Dns::default()) };
-    let text = std::fs::read_to_string(file).map_err(|cause| {
+    let text = fsutil::read_following(file).map_err(|cause| {
         let doing = format!("key \"ipam.resolvConf\": read {}", file.display());
         Error::because(Code::INVALID_CONFIG, doing, &cause)
     })?;
-    Ok(resolv_conf::parse(&text))
+    Ok(resolv_conf::parse(&String::from_utf8_lossy(&text)))
 }
 
 /// Works whatever has become of the ranges since the ADD.
@@ -123,8 +124,9 @@ fn gc(request: &Request) -> Result<(), Error> {
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 fn fault(cause: store::Error) -> Error {
-    let code = match cause {
+    let code = match &cause {
         store::Error::Exhausted { .. } => Code::TRY_LATER,
+        store::Error::Io { cause, .. } if cause.kind() == ErrorKind::TimedOut => Code::TRY_LATER,
         store::Error::Io { .. } | store::Error::Release { .. } => Code::IO,
         _ => Code::INTERNAL,
     };

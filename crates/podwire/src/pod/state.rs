@@ -2,8 +2,8 @@
 //! What we remember of a pod: one small file, written before the first change is made for it, so
 //! that `down` finds everything even after a crash.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -59,7 +59,7 @@ impl Store {
     /// What is known of the pod; `None` where nothing is.
     pub fn read(&self) -> Result<Option<PodState>> {
         let doing = || format!("read {}", self.file.display());
-        let text = match fs::read(&self.file) {
+        let text = match fsutil::read(&self.file) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error).with_context(doing),
@@ -72,17 +72,14 @@ impl Store {
         let entries = fs::read_dir(dir).into_iter().flatten().flatten();
         let files = entries.map(|entry| entry.path());
         let states = files.filter(|file| file.extension().is_some_and(|end| end == "json"));
-        states.filter_map(|file| serde_json::from_slice(&fs::read(file).ok()?).ok()).collect()
+        states.filter_map(|file| serde_json::from_slice(&fsutil::read(&file).ok()?).ok()).collect()
     }
 
     /// Replaces the file in one step.
     pub fn write(&self, state: &PodState) -> Result<()> {
         let fresh = self.file.with_extension("new");
         let write = || -> io::Result<()> {
-            let mut file = File::create(&fresh)?;
-            file.write_all(&serde_json::to_vec_pretty(state)?)?;
-            file.sync_all()?;
-            fs::rename(&fresh, &self.file)
+            fsutil::replace(&self.file, &fresh, &serde_json::to_vec_pretty(state)?, 0o644)
         };
         write().with_context(|| format!("write {}", self.file.display()))
     }

@@ -17,11 +17,12 @@ mod owner;
 mod tests;
 
 use std::collections::HashSet;
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File};
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use ::ipam::{RangeSet, choose};
 use rustix::fs::{Access, access};
@@ -41,6 +42,13 @@ use owner::Owner;
 /// Holds the indexes of all networks. A network's name cannot begin with a dot.
 const INDEXES: &str = ".podwire";
 
+/// The file that the Go plugin locks, too.
+const LOCK: &str = "lock";
+
+/// How long to wait for the lock. A plugin holds it for microseconds; one that reads all files of a
+/// large network, for less than a second.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 /// An address for one of the range sets of a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pick {
@@ -59,12 +67,16 @@ pub struct Store {
     last: Vec<Last>,
     /// Whether the index says what the files say; a failure half way leaves it unset.
     in_sync: bool,
-    _lock: File,
+    _lock: fsutil::Lock,
 }
 
 impl Store {
-    /// Opens the store of a network, creating what is missing; waits for the lock.
+    /// Opens the store of a network, creating what is missing; waits for the lock, with a deadline.
     pub fn open(data_dir: &Path, network: &str) -> Result<Self, Error> {
+        Self::open_within(data_dir, network, PATIENCE)
+    }
+
+    fn open_within(data_dir: &Path, network: &str, patience: Duration) -> Result<Self, Error> {
         let path = network_dir(data_dir, network)?;
         let lock = match open_lock(&path) {
             Err(e) if e.kind() == ErrorKind::NotFound => {
@@ -74,7 +86,7 @@ impl Store {
             }
             other => other,
         };
-        Self::locked(data_dir, network, path, lock)
+        Self::locked(data_dir, network, path, lock, patience)
     }
 
     /// Opens the store of a network if it has a directory; creates nothing if it has none.
@@ -82,7 +94,7 @@ impl Store {
         let path = network_dir(data_dir, network)?;
         match open_lock(&path) {
             Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
-            lock => Self::locked(data_dir, network, path, lock).map(Some),
+            lock => Self::locked(data_dir, network, path, lock, PATIENCE).map(Some),
         }
     }
 
@@ -91,9 +103,10 @@ impl Store {
         network: &str,
         path: PathBuf,
         lock: io::Result<File>,
+        patience: Duration,
     ) -> Result<Self, Error> {
-        let lock = lock.and_then(|file| file.lock().map(|()| file));
-        let lock = lock.map_err(doing("lock", &path))?;
+        let lock = lock.and_then(|file| fsutil::lock(file, patience));
+        let lock = lock.map_err(doing("lock", &path.join(LOCK)))?;
         let files = Dir::open(path)?;
         let index = Index::open(&data_dir.join(INDEXES).join(network));
         let in_sync = index.as_ref().is_some_and(|index| index.agrees_with(&files));
@@ -236,9 +249,9 @@ impl Store {
         if choose(set, None, |ip| taken.contains(&ip)).is_some() {
             return Ok(false);
         }
-        // An empty file is nobody's; now that it matters, the files are read.
-        let held: HashSet<IpAddr> = self.reservations()?.iter().map(|held| held.ip).collect();
-        Ok(choose(set, None, |ip| held.contains(&ip)).is_none())
+        // An empty file reserves nothing; now that it matters, the files are looked at.
+        let is_taken = |ip| taken.contains(&ip) && self.is_taken(ip).unwrap_or(true);
+        Ok(choose(set, None, is_taken).is_none())
     }
 
     /// What the index lists for an owner, or all files say where it cannot tell; and whether the
@@ -334,11 +347,9 @@ pub fn require_writable(data_dir: &Path, network: &str) -> Result<(), Error> {
 
 /// Opens the lock file, without the lock; "not found" means that the directory is missing.
 fn open_lock(dir: &Path) -> io::Result<File> {
-    let path = dir.join("lock");
-    match File::open(&path) {
-        Err(e) if e.kind() == ErrorKind::NotFound => {
-            OpenOptions::new().write(true).create(true).truncate(false).mode(0o750).open(&path)
-        }
+    let path = dir.join(LOCK);
+    match fsutil::open(&path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => fsutil::create(&path, 0o750),
         other => other,
     }
 }

@@ -53,10 +53,11 @@ impl Error {
 
 /// What the daemon has written.
 pub fn read(file: &Path) -> Result<SubnetEnv, Error> {
-    let text = std::fs::read_to_string(file).map_err(|cause| match cause.kind() {
+    let read = fsutil::read_following(file).map_err(|cause| match cause.kind() {
         ErrorKind::NotFound => Error::Missing(file.to_owned()),
         _ => Error::Io { file: file.to_owned(), cause },
     })?;
+    let text = String::from_utf8_lossy(&read);
     SubnetEnv::parse(&text).map_err(|problem| Error::Content { file: file.to_owned(), problem })
 }
 

@@ -2,6 +2,7 @@
 //! The administrator's list of sysctls that configurations may set. Without the file all may be.
 
 use std::io::ErrorKind;
+use std::path::Path;
 
 use cni::Error;
 use regex_lite::Regex;
@@ -16,8 +17,8 @@ pub fn check(sysctls: &[Sysctl]) -> Result<(), Error> {
     if sysctls.is_empty() {
         return Ok(());
     }
-    match std::fs::read_to_string(FILE) {
-        Ok(text) => check_against(&text, sysctls),
+    match fsutil::read_following(Path::new(FILE)) {
+        Ok(text) => check_against(&String::from_utf8_lossy(&text), sysctls),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(cause) => Err(super::io_error(&format!("read {FILE}"), &cause)),
     }

@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -97,10 +97,8 @@ impl Store {
         let directory = file.parent().unwrap_or(&self.directory);
         fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         let temporary = directory.join(format!(".{}", file_name(&record.key)));
-        let mut options = fs::OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(0o600);
-        let written =
-            options.open(&temporary).and_then(|mut to| to.write_all(&serde_json::to_vec(record)?));
+        let written = fsutil::create_fresh(&temporary, 0o600)
+            .and_then(|mut to| to.write_all(&serde_json::to_vec(record)?));
         written.and_then(|()| fs::rename(&temporary, &file)).inspect_err(|_| {
             // The failure is the one to tell.
             let _ = fs::remove_file(&temporary);
@@ -146,7 +144,7 @@ fn file_name(key: &Key) -> String {
 /// A file that is not ours, or half of one, is left alone.
 fn load(file: &Path) -> Option<Record> {
     let is_hidden = file.file_name()?.to_str()?.starts_with('.');
-    let text = fs::read(file).ok().filter(|_| !is_hidden)?;
+    let text = fsutil::read(file).ok().filter(|_| !is_hidden)?;
     let record = serde_json::from_slice(&text);
     record.inspect_err(|cause| log::line(&format!("read {}: {cause}", file.display()))).ok()
 }

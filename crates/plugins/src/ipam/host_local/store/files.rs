@@ -41,7 +41,8 @@ impl Files {
     pub(super) fn is_taken(&self, ip: IpAddr) -> Result<bool, Error> {
         let path = self.file_of(ip);
         match fs::symlink_metadata(&path) {
-            Ok(meta) => Ok(meta.len() > 0),
+            // Anything else than a file, such as a FIFO, was put there to keep the address free.
+            Ok(meta) => Ok(meta.len() > 0 || !meta.is_file()),
             Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
             Err(e) => Err(doing("look at", &path)(e)),
         }
@@ -76,7 +77,7 @@ impl Files {
     pub(super) fn is_held_by(&self, ip: IpAddr, owner: Owner<'_>) -> Result<bool, Error> {
         match self.read(ip) {
             Ok(text) => Ok(!text.is_empty() && Owner::parse(&text) == owner),
-            Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+            Err(e) if e.kind() == ErrorKind::NotFound || fsutil::is_wrong_kind(&e) => Ok(false),
             Err(e) => Err(doing("read", &self.file_of(ip))(e)),
         }
     }
@@ -135,7 +136,7 @@ impl Files {
     }
 
     fn read(&self, ip: IpAddr) -> io::Result<String> {
-        read_short(&mut File::open(self.file_of(ip))?)
+        read_short(&mut fsutil::open(&self.file_of(ip))?)
     }
 
     fn file_of(&self, ip: IpAddr) -> PathBuf {
@@ -157,7 +158,7 @@ pub(super) fn read_short(file: &mut File) -> io::Result<String> {
     let n = file.read(&mut buffer)?;
     let mut bytes = buffer[..n].to_vec();
     if n == buffer.len() {
-        file.read_to_end(&mut bytes)?;
+        file.take(fsutil::LIMIT).read_to_end(&mut bytes)?;
     }
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `last_reserved_ip.<set>`: where the round-robin of a range set stands.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::error::{Error, doing};
@@ -22,7 +22,7 @@ pub(super) struct Last {
 impl Last {
     pub(super) fn open(dir: &Path, set: usize) -> Result<Self, Error> {
         let path = dir.join(format!("last_reserved_ip.{set}"));
-        let opened = OpenOptions::new().read(true).write(true).open(&path);
+        let opened = fsutil::open_for_update(&path);
         let read = opened.and_then(|mut file| read_short(&mut file).map(|text| (file, text)));
         match read {
             Ok((file, text)) => Ok(Self { set, path, file: Some(file), text }),
@@ -56,11 +56,7 @@ impl Last {
     fn write(&mut self, text: &str) -> io::Result<()> {
         let file = match &self.file {
             Some(file) => file,
-            None => {
-                let mut options = OpenOptions::new();
-                options.write(true).create(true).truncate(false).mode(0o600);
-                self.file.insert(options.open(&self.path)?)
-            }
+            None => self.file.insert(fsutil::create(&self.path, 0o600)?),
         };
         file.write_all_at(text.as_bytes(), 0)?;
         if text.len() < self.text.len() {

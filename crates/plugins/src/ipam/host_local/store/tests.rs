@@ -3,6 +3,7 @@
 //! arrange states no run of ours would leave.
 
 mod crash;
+mod foreign;
 mod no_index;
 mod properties;
 
