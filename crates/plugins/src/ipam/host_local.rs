@@ -74,7 +74,15 @@ fn check(request: &Request) -> Result<(), Error> {
     let id = &request.container_id;
     let store = Store::open_existing(&conf.data_dir, &request.network).map_err(fault)?;
     let held = match store {
-        Some(mut store) => store.addresses_of(id, &request.ifname).map_err(fault)?,
+        Some(mut store) => {
+            let mut held = store.addresses_of(id, &request.ifname).map_err(fault)?;
+            if held.is_empty() {
+                // The index misses a file that another program has rewritten in place.
+                store.rescan();
+                held = store.addresses_of(id, &request.ifname).map_err(fault)?;
+            }
+            held
+        }
         None => Vec::new(),
     };
     if held.is_empty() {

@@ -190,8 +190,30 @@ impl Store {
     ) -> Result<Vec<IpAddr>, Error> {
         self.sync();
         let owner = Owner::new(id, ifname);
+        let was_in_sync = self.in_sync;
+        let freed = self.release_either(owner, candidates)?;
+        if !freed.is_empty() || !was_in_sync {
+            return Ok(freed);
+        }
+        // The index knows no address, but the index does not notice a file that was rewritten in
+        // place: the directory's time stays as it was. Only a repeated DEL comes here in vain.
+        self.rescan();
+        self.release_either(owner, candidates)
+    }
+
+    fn release_either(
+        &mut self,
+        owner: Owner<'_>,
+        candidates: &[IpAddr],
+    ) -> Result<Vec<IpAddr>, Error> {
         let freed = self.release_all_of(owner, candidates)?;
         if freed.is_empty() { self.release_all_of(owner.legacy(), candidates) } else { Ok(freed) }
+    }
+
+    /// Rebuilds the index from the files, whatever their directory's time says.
+    pub fn rescan(&mut self) {
+        self.in_sync = false;
+        self.sync();
     }
 
     fn release_all_of(

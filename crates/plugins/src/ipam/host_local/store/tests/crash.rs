@@ -172,3 +172,41 @@ fn other_files_are_left_alone() {
     assert!(bench.path("notes").exists() && bench.path("FD00::2").exists());
     assert!(bench.path("10.1.0.2").is_dir());
 }
+
+/// Writing a file in place leaves the directory's time, and so the index, as it was.
+fn rewrite(bench: &Bench, name: &str, text: &str) {
+    fs::write(bench.path(name), text).unwrap();
+    assert!(bench.open().in_sync, "the index is believed");
+}
+
+#[test]
+fn a_file_rewritten_in_place_is_freed() {
+    let bench = Bench::new();
+    // The Go plugin's early versions name no interface.
+    bench.add("10.1.0.0/28", "", "abc").unwrap();
+    rewrite(&bench, "10.1.0.2", "abc");
+    assert_eq!(bench.del("abc", ""), "10.1.0.2");
+    // Another container, which the index has never heard of.
+    bench.add("10.1.0.0/28", "", "abc").unwrap();
+    bench.add("10.1.0.0/28", "", "third").unwrap();
+    rewrite(&bench, "10.1.0.3", "other\r\neth0");
+    assert_eq!(bench.del("abc", ""), "");
+    assert_eq!(bench.del("other", ""), "10.1.0.3");
+    assert_eq!(bench.addresses_of("third"), "10.1.0.4");
+    assert_eq!(bench.held(), "10.1.0.4");
+    // The index is right again.
+    assert!(!bench.entry("abc:eth0").is_symlink());
+    assert!(bench.entry("third:eth0").is_symlink() && bench.open().in_sync);
+}
+
+#[test]
+fn a_rewritten_file_is_found_after_a_new_scan() {
+    let bench = Bench::new();
+    bench.add("10.1.0.0/28", "", "abc").unwrap();
+    rewrite(&bench, "10.1.0.2", "other\r\neth0");
+    let mut store = bench.open();
+    assert_eq!(texts(store.addresses_of("other", "eth0").unwrap()), "");
+    store.rescan();
+    assert_eq!(texts(store.addresses_of("other", "eth0").unwrap()), "10.1.0.2");
+    assert_eq!(texts(store.addresses_of("abc", "eth0").unwrap()), "");
+}
