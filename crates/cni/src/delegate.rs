@@ -11,6 +11,13 @@ use crate::plugin::{Host, Plugin};
 use crate::request::{Command, Request};
 use crate::result::CniResult;
 
+/// How often a plugin may delegate to another one that delegates in turn. The longest useful chain is
+/// `podwire`, `flannel`, `bridge`, `host-local`.
+pub const MAX_DEPTH: u32 = 8;
+
+/// Carries [`Request::depth`] to a plugin that is started as a process.
+pub const DEPTH_VARIABLE: &str = "PODWIRE_DELEGATION_DEPTH";
+
 /// Where a plugin lives.
 #[derive(Debug, Clone)]
 pub enum Target {
@@ -53,7 +60,7 @@ pub fn find(host: &Host, kind: &str, path: &str) -> Result<Target, Error> {
 /// refuses a second ADD first.
 pub fn add(request: &Request, target: &Target) -> Result<CniResult, Error> {
     match target {
-        Target::Function(plugin) => (plugin.add)(&asked_to(request, Command::Add)),
+        Target::Function(plugin) => (plugin.add)(&asked_to(request, Command::Add)?),
         Target::Program(_) => exec_add(target, request).inspect_err(|_| {
             // The error of the ADD is the one to tell.
             let _ = run(target, request, Command::Del);
@@ -72,14 +79,26 @@ pub fn forward(request: &Request, kind: &str, command: Command) -> Result<(), Er
     run(&target, request, command).map(drop)
 }
 
-fn asked_to<'host>(request: &Request<'host>, command: Command) -> Request<'host> {
-    Request { command, ..request.clone() }
+/// The depth of a plugin that this one delegates to. A configuration that makes plugins call each
+/// other without end is an error, instead of the end of the stack.
+pub fn deeper(request: &Request) -> Result<u32, Error> {
+    if request.depth < MAX_DEPTH {
+        return Ok(request.depth + 1);
+    }
+    let msg = format!("plugins delegate to each other more than {MAX_DEPTH} times");
+    let hint = "look for a plugin that delegates to itself in keys \"ipam\", \"delegate\" and \
+                \"plugins\"";
+    Err(Error::invalid_config(msg).with_details(hint))
+}
+
+fn asked_to<'host>(request: &Request<'host>, command: Command) -> Result<Request<'host>, Error> {
+    Ok(Request { command, depth: deeper(request)?, ..request.clone() })
 }
 
 fn run(target: &Target, request: &Request, command: Command) -> Result<Vec<u8>, Error> {
     match target {
         Target::Function(plugin) => {
-            let request = asked_to(request, command);
+            let request = asked_to(request, command)?;
             match command {
                 Command::Add => (plugin.add)(&request).map(drop),
                 Command::Del => (plugin.del)(&request),
@@ -98,6 +117,7 @@ fn run(target: &Target, request: &Request, command: Command) -> Result<Vec<u8>, 
                 ifname: &request.ifname,
                 args: &request.raw_args,
                 path: &request.path,
+                depth: deeper(request)?,
             };
             exec::run(file, &variables, &stdin, None)
         }

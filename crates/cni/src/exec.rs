@@ -15,6 +15,7 @@ use rustix::io::ioctl_fionread;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use serde_json::Value;
 
+use crate::delegate::DEPTH_VARIABLE;
 use crate::error::{Code, Error};
 
 /// The specification's variables for one call.
@@ -27,6 +28,8 @@ pub struct Variables<'a> {
     pub ifname: &'a str,
     pub args: &'a str,
     pub path: &'a str,
+    /// [`DEPTH_VARIABLE`]; 0 for a plugin that a runtime starts.
+    pub depth: u32,
 }
 
 /// A file that is being written cannot be executed; an installer's copy takes this long at most.
@@ -192,9 +195,13 @@ fn start(
         .env("CNI_IFNAME", variables.ifname)
         .env("CNI_ARGS", variables.args)
         .env("CNI_PATH", variables.path)
+        .env_remove(DEPTH_VARIABLE)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
+    if variables.depth > 0 {
+        command.env(DEPTH_VARIABLE, variables.depth.to_string());
+    }
     if group == Group::Own {
         command.process_group(0);
     }

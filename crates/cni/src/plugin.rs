@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
+use crate::delegate::DEPTH_VARIABLE;
 use crate::error::{Code, Error};
 use crate::json as go;
 use crate::request::{Command, Request};
@@ -85,6 +86,8 @@ pub struct Env {
     pub args: String,
     pub path: String,
     pub netns_override: String,
+    /// [`crate::delegate::DEPTH_VARIABLE`]: how many plugins have delegated to this one.
+    pub depth: u32,
 }
 
 impl Env {
@@ -99,6 +102,7 @@ impl Env {
             args: read("CNI_ARGS"),
             path: read("CNI_PATH"),
             netns_override: read("CNI_NETNS_OVERRIDE"),
+            depth: read(DEPTH_VARIABLE).parse().unwrap_or_default(),
         }
     }
 }
@@ -286,6 +290,7 @@ fn understand<'host>(
         network,
         config: config.into(),
         result_before: None,
+        depth: env.depth,
         while_down: None,
         host,
     })

@@ -100,6 +100,8 @@ pub struct Request<'host> {
     /// The result of the plugin before this one, where that ran in this process: it need not be
     /// printed and read again. It counts in place of the configuration's `prevResult`.
     pub result_before: Option<Arc<CniResult>>,
+    /// How many plugins have delegated to this one, one after the other.
+    pub depth: u32,
     /// What another plugin in this process does to the interface that this one makes.
     pub while_down: Option<WhileDown<'host>>,
     /// The program that this runs in.

@@ -6,18 +6,29 @@ use cni::delegate::{self, Target};
 use cni::{CniResult, Code, Command, Error, Request};
 
 use crate::pod;
+use crate::registry::{self, IPAM};
 use crate::undo::Undo;
+
+/// The network's IPAM plugin; `None` if the network gives no addresses. A plugin that connects
+/// containers would call itself without end.
+fn ipam_type<'a>(request: &'a Request) -> Result<Option<&'a str>, Error> {
+    let kind = request.ipam_type()?;
+    let Some(wrong) = kind.filter(|kind| registry::is_not_ipam(kind)) else { return Ok(kind) };
+    let names: Vec<&str> = IPAM.iter().map(|plugin| plugin.name).collect();
+    let msg = format!("key \"ipam.type\" is {wrong:?}, which is not an IPAM plugin");
+    Err(Error::invalid_config(msg).with_details(format!("IPAM plugins are {}", names.join(", "))))
+}
 
 /// Whether the addresses are asked for through the container's interface: it must be there, up and
 /// connected before [`add_through_interface`], and until [`del`] and [`gc`] have returned.
 pub fn needs_interface(request: &Request) -> Result<bool, Error> {
-    Ok(request.ipam_type()? == Some("dhcp"))
+    Ok(ipam_type(request)? == Some("dhcp"))
 }
 
 /// Refuses what [`add_through_interface`] would refuse anyway, before anything is made: a wrong
 /// configuration, a daemon that is not there. Plugins of others are asked only once.
 pub fn refuse_early(request: &Request) -> Result<(), Error> {
-    let kind = request.ipam_type()?.unwrap_or_default();
+    let kind = ipam_type(request)?.unwrap_or_default();
     let Target::Function(plugin) = delegate::find(request.host, kind, &request.path)? else {
         return Ok(());
     };
@@ -32,14 +43,14 @@ pub fn refuse_through_interface(request: &Request, reason: &str) -> Result<(), E
     if !needs_interface(request)? {
         return Ok(());
     }
-    let kind = request.ipam_type()?.unwrap_or_default();
+    let kind = ipam_type(request)?.unwrap_or_default();
     let msg = format!("key \"ipam.type\" is {kind:?}, which asks through the interface: {reason}");
     Err(Error::invalid_config(msg).with_details("host-local and static give addresses without it"))
 }
 
 /// Asks for addresses before there is an interface; `None` where the network gives none.
 pub fn add(request: &Request) -> Result<Option<CniResult>, Error> {
-    let Some(kind) = request.ipam_type()? else { return Ok(None) };
+    let Some(kind) = ipam_type(request)? else { return Ok(None) };
     let target = delegate::find(request.host, kind, &request.path)?;
     if let Target::Program(_) = target {
         // A program that fails is asked to DEL, which would free the address of a live container.
@@ -51,7 +62,7 @@ pub fn add(request: &Request) -> Result<Option<CniResult>, Error> {
 /// Asks for addresses where the interface was just made, which is also the proof that this is no second
 /// ADD; `None` where the network gives none.
 pub fn add_through_interface(request: &Request) -> Result<Option<CniResult>, Error> {
-    let Some(kind) = request.ipam_type()? else { return Ok(None) };
+    let Some(kind) = ipam_type(request)? else { return Ok(None) };
     let target = delegate::find(request.host, kind, &request.path)?;
     ask(request, kind, &target).map(Some)
 }
@@ -147,7 +158,7 @@ pub fn gc(request: &Request) -> Result<(), Error> {
 }
 
 fn forward(request: &Request, command: Command) -> Result<(), Error> {
-    match request.ipam_type()? {
+    match ipam_type(request)? {
         Some(kind) => delegate::forward(request, kind, command),
         None => Ok(()),
     }

@@ -32,6 +32,15 @@ pub const PLUGINS: &[&Plugin] = &[
     &vrf::PLUGIN,
 ];
 
+/// The plugins that give addresses. Only these can be a network's IPAM plugin.
+pub const IPAM: &[&Plugin] = &[&dhcp::PLUGIN, &host_local::PLUGIN, &static_addresses::PLUGIN];
+
+/// Whether this program has a plugin of this name that gives no addresses.
+pub fn is_not_ipam(name: &str) -> bool {
+    let has = |plugins: &[&Plugin]| plugins.iter().any(|plugin| plugin.name == name);
+    has(PLUGINS) && !has(IPAM)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

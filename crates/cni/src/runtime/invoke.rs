@@ -37,6 +37,7 @@ impl Runtime<'_> {
                     ifname: &container.ifname,
                     args: &container.joined_args(),
                     path: &self.path,
+                    depth: 0,
                 };
                 let stdin = Value::Object(config).to_string();
                 let printed = exec::run(file, &variables, stdin.as_bytes(), self.timeout)?;
@@ -60,6 +61,7 @@ impl Runtime<'_> {
             args: container.joined_args(),
             path: self.path.clone(),
             netns_override: if self.allow_own_netns { "1".into() } else { String::new() },
+            depth: 0,
         };
         plugin::check_env(&env)?;
         // An error object would carry it; the error itself does not.

@@ -47,6 +47,7 @@ impl Runtime<'_> {
             ifname: "dummy",
             args: "",
             path: "dummy",
+            depth: 0,
         };
         let stdin = json!({"cniVersion": Version::LATEST.as_str()}).to_string();
         match exec::run(&file, &variables, stdin.as_bytes(), self.timeout) {

@@ -25,6 +25,7 @@ fn request<'h>(lab: &Lab, host: &'h Host, config: &Value) -> Request<'h> {
         network: "net".into(),
         config: config.as_object().unwrap().clone().into(),
         result_before: None,
+        depth: 0,
         while_down: None,
         host,
     }
@@ -170,4 +171,52 @@ fn functions_are_forwarded_every_verb() {
     assert_eq!(error.msg, "GC is to fail");
     let expected = ["ADD", "DEL", "CHECK", "STATUS", "GC"].map(|verb| format!("{verb} function"));
     assert_eq!(lab.calls(), expected);
+}
+
+fn delegate_to_itself(request: &Request) -> Result<cni::CniResult, cni::Error> {
+    add(request, "itself")
+}
+
+fn forward_to_itself(request: &Request) -> Result<(), cni::Error> {
+    delegate::forward(request, "itself", request.command)
+}
+
+static ITSELF: Plugin = Plugin {
+    name: "itself",
+    about: "delegates to itself",
+    versions: Version::ALL,
+    add: delegate_to_itself,
+    del: forward_to_itself,
+    check: forward_to_itself,
+    status: forward_to_itself,
+    gc: forward_to_itself,
+};
+
+#[test]
+fn delegation_without_end_is_an_error() {
+    static ONLY: &[&Plugin] = &[&ITSELF];
+    let lab = Lab::new();
+    let host = Host { plugins: ONLY, uninstalled: true, ..host(None) };
+    let request = request(&lab, &host, &json!({"cniVersion": "1.0.0", "name": "net"}));
+    let check = |error: cni::Error| {
+        assert_eq!(error.code, Code::INVALID_CONFIG);
+        assert_eq!(error.msg, "plugins delegate to each other more than 8 times");
+    };
+    check(delegate_to_itself(&request).unwrap_err());
+    for command in [Command::Del, Command::Check, Command::Gc, Command::Status] {
+        check(forward_to_itself(&Request { command, ..request.clone() }).unwrap_err());
+    }
+}
+
+#[test]
+fn a_process_is_given_its_depth() {
+    let lab = Lab::new();
+    lab.plugin("ipam", &printing(&json!({"ips": []})));
+    let host = host(None);
+    let request = request(&lab, &host, &json!({"cniVersion": "1.0.0", "name": "net"}));
+    let request = Request { depth: 2, ..request };
+    add(&request, "ipam").unwrap();
+    assert!(lab.read("ipam.ADD.env").contains("PODWIRE_DELEGATION_DEPTH=3\n"));
+    let error = add(&Request { depth: delegate::MAX_DEPTH, ..request }, "ipam").unwrap_err();
+    assert_eq!(error.code, Code::INVALID_CONFIG);
 }

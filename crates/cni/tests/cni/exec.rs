@@ -16,6 +16,7 @@ const ADD: Variables = Variables {
     ifname: "eth0",
     args: "A=b",
     path: "/opt/cni/bin",
+    depth: 0,
 };
 
 fn run_plainly(program: &Path, stdin: &[u8]) -> Result<Vec<u8>, Error> {

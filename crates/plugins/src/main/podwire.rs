@@ -7,6 +7,7 @@ mod early;
 
 use std::sync::Arc;
 
+use cni::delegate;
 use cni::{CniResult, Code, Command, Error, Interface, Plugin, Request, Version, WhileDown};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -46,11 +47,14 @@ struct List {
     steps: Vec<Step>,
     args: Option<Value>,
     runtime_config: Map<String, Value>,
+    /// Of the list's plugins, see [`Request::depth`].
+    depth: u32,
 }
 
 impl List {
     fn understand(request: &Request) -> Result<List, Error> {
         let conf: PodwireConf = request.conf()?;
+        let depth = delegate::deeper(request)?;
         if conf.plugins.is_empty() {
             let msg = "key \"plugins\" must be a list of the plugins to call, and it is empty";
             return Err(Error::invalid_config(msg));
@@ -61,6 +65,7 @@ impl List {
             steps: steps.collect::<Result<_, _>>()?,
             args: conf.args,
             runtime_config: conf.runtime_config,
+            depth,
         })
     }
 
@@ -89,7 +94,7 @@ impl List {
         for key in ["cni.dev/valid-attachments", "cni.dev/attachments"] {
             put(key, request.config.get(key).cloned());
         }
-        Request { command, config: Arc::new(config), ..request.clone() }
+        Request { command, config: Arc::new(config), depth: self.depth, ..request.clone() }
     }
 }
 

@@ -79,7 +79,7 @@ fn forward(
 /// finds what there is to remove, too.
 fn del(request: &Request) -> Result<(), Error> {
     let scratch = Scratch::of(request, &conf::data_dir_of(request));
-    let kept = scratch.read()?;
+    let kept = scratch.read()?.filter(|kept| conf::kind_of(kept).is_ok());
     let Some(config) = kept.or_else(|| present_config(request)) else { return scratch.clear() };
     forward(request, config, Command::Del)?;
     scratch.clear()

@@ -273,6 +273,7 @@ fn answer(name: &str, verb: &str, args: &str, stdin: &[u8]) -> cni::plugin::Repl
         args: args.to_owned(),
         path: "/nowhere".to_owned(),
         netns_override: String::new(),
+        depth: 0,
     };
     let plugin = host.plugin(name).expect("a plugin of ours");
     cni::plugin::answer(plugin, &env, &mut &*stdin, &host)

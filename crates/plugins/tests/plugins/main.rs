@@ -9,6 +9,7 @@ mod clients;
 mod compare;
 mod conf;
 mod crash;
+mod delegation;
 mod dhcp;
 mod docs;
 mod firewall;

@@ -375,3 +375,21 @@ fn completions_and_help_are_there() {
         assert!(ok(&[command, "--help"]).contains("Examples:"), "{command}");
     }
 }
+
+/// The plugins run inside this program: a configuration must not be able to end it by a signal.
+#[test]
+fn a_network_that_delegates_to_itself_is_an_error() {
+    in_netns(|| {
+        let conf = Conf::new();
+        let plugin = json!({"type": "bridge", "bridge": "br0", "ipam": {"type": "bridge"}});
+        conf.write("10-mynet.conflist", &list("mynet", &[plugin]).to_string());
+        let _blue = Ns::new("blue");
+        let words = "\"ipam.type\" is \"bridge\", which is not an IPAM plugin";
+        for command in [&["net", "add", "mynet", "blue"][..], &["net", "status", "mynet"]] {
+            let flag = conf.flag();
+            let why = fails(&[command, &[flag.as_str()]].concat());
+            assert!(why.contains(words), "{why}");
+        }
+        assert!(links().is_empty());
+    });
+}

@@ -135,6 +135,10 @@ fn object(request: &Request, key: &str) -> Result<Map<String, Value>, Error> {
 /// The plugin that a configuration is for.
 pub fn kind_of(config: &Map<String, Value>) -> Result<&str, Error> {
     match config.get("type") {
+        Some(Value::String(kind)) if kind == "flannel" => {
+            let msg = "key \"delegate.type\" is \"flannel\", which would delegate to itself";
+            Err(Error::invalid_config(msg))
+        }
         Some(Value::String(kind)) if !kind.is_empty() => Ok(kind),
         other => {
             let shown = other.unwrap_or(&Value::Null);
