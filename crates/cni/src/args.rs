@@ -2,6 +2,7 @@
 //! CNI_ARGS: `KEY=VALUE;KEY=VALUE` in the environment, for what a configuration cannot say.
 
 use crate::error::{Code, Error};
+use crate::text::shown;
 
 /// The pairs of CNI_ARGS in their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,8 +16,11 @@ impl Args {
         }
         let pair = |pair: &str| match pair.split('=').collect::<Vec<_>>()[..] {
             [key, value] => Ok((key.to_owned(), value.to_owned())),
-            _ => Err(Error::new(Code::BAD_ENVIRONMENT, format!("ARGS: invalid pair {pair:?}"))
-                .with_details("CNI_ARGS takes KEY=VALUE pairs with ';' between them")),
+            _ => Err(Error::new(
+                Code::BAD_ENVIRONMENT,
+                format!("ARGS: invalid pair {:?}", shown(pair)),
+            )
+            .with_details("CNI_ARGS takes KEY=VALUE pairs with ';' between them")),
         };
         text.split(';').map(pair).collect::<Result<_, _>>().map(Args)
     }
@@ -40,7 +44,7 @@ impl Args {
         if strange.is_empty() {
             return Ok(());
         }
-        let msg = format!("ARGS: unknown args {strange:?}");
+        let msg = shown(format_args!("ARGS: unknown args {strange:?}"));
         Err(Error::new(Code::BAD_ENVIRONMENT, msg)
             .with_details("add IgnoreUnknown=1 to CNI_ARGS to let them pass"))
     }
@@ -51,7 +55,7 @@ impl Args {
             Some("1" | "true") => Ok(true),
             Some(other) => Err(Error::new(
                 Code::BAD_ENVIRONMENT,
-                format!("ARGS: IgnoreUnknown is {other:?}, expected 1, true, 0 or false"),
+                format!("ARGS: IgnoreUnknown is {:?}, expected 1, true, 0 or false", shown(other)),
             )),
         }
     }

@@ -10,6 +10,7 @@ use crate::exec;
 use crate::plugin::{Host, Plugin};
 use crate::request::{Command, Request};
 use crate::result::CniResult;
+use crate::text::shown;
 
 /// How often a plugin may delegate to another one that delegates in turn. The longest useful chain is
 /// `podwire`, `flannel`, `bridge`, `host-local`.
@@ -30,7 +31,7 @@ pub enum Target {
 /// Looks a plugin up in CNI_PATH.
 pub fn find(host: &Host, kind: &str, path: &str) -> Result<Target, Error> {
     if kind.is_empty() || kind.contains('/') {
-        let msg = format!("invalid plugin name {kind:?}: it must be the name of a file");
+        let msg = format!("invalid plugin name {:?}: it must be the name of a file", shown(kind));
         return Err(Error::invalid_config(msg));
     }
     for directory in path.split(':').filter(|directory| !directory.is_empty()) {
@@ -48,7 +49,8 @@ pub fn find(host: &Host, kind: &str, path: &str) -> Result<Target, Error> {
     if let Some(plugin) = host.plugin(kind).filter(|_| host.uninstalled) {
         return Ok(Target::Function(plugin));
     }
-    let msg = format!("failed to find plugin {kind:?} in path [{}]", path.replace(':', " "));
+    let path = shown(path.replace(':', " "));
+    let msg = format!("failed to find plugin {:?} in path [{path}]", shown(kind));
     Err(Error::invalid_config(msg))
 }
 

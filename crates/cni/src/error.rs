@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The error of the specification: a code, one line of text, and details.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::Version;
+use crate::text::shorten;
 
 /// A number from the specification's table; 100 and above are a plugin's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -39,6 +41,11 @@ impl Code {
     /// Anything else.
     pub const INTERNAL: Code = Code(999);
 }
+
+/// Maximum length of [`Error::msg`] in an answer, in characters.
+const MSG_LIMIT: usize = 2000;
+/// The same for [`Error::details`], which may list many files or containers.
+const DETAILS_LIMIT: usize = 8000;
 
 /// What a plugin answers instead of a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,7 +137,18 @@ impl Error {
         }
         let wire: Wire = crate::json::decode(value).ok()?;
         let (code, msg, details) = (wire.code?, wire.msg, wire.details);
-        Some(Error { code: Code(code), msg, details })
+        Some(Error { code: Code(code), msg, details }.bounded())
+    }
+
+    /// The same error without pages of text that came from outside, such as a value of a
+    /// configuration.
+    pub(crate) fn bounded(mut self) -> Error {
+        for (text, limit) in [(&mut self.msg, MSG_LIMIT), (&mut self.details, DETAILS_LIMIT)] {
+            if let Cow::Owned(short) = shorten(text, limit) {
+                *text = short;
+            }
+        }
+        self
     }
 }
 

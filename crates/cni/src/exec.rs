@@ -3,6 +3,7 @@
 //! its failure means; and the tools that a configuration asks for by name. The only place of
 //! shipped code that starts a program.
 
+use std::borrow::Cow;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
@@ -17,6 +18,7 @@ use serde_json::Value;
 
 use crate::delegate::DEPTH_VARIABLE;
 use crate::error::{Code, Error};
+use crate::text;
 
 /// The specification's variables for one call.
 #[derive(Debug, Clone, Copy)]
@@ -116,7 +118,7 @@ pub fn run_command(
         Ok(Some((output, status))) => {
             let said = String::from_utf8_lossy(&output.stderr);
             Err(Error::internal(format!("{name} failed: {status}"))
-                .with_details(shorten(said.trim())))
+                .with_details(shorten(said.trim()).into_owned()))
         }
         Ok(None) => {
             end(&mut child, Group::Own);
@@ -360,7 +362,7 @@ fn explain_failure(program: &Path, status: ExitStatus, output: &Output) -> Error
     Error::internal(format!("plugin {} failed: {status}", program.display())).with_details(details)
 }
 
-/// The beginning of a text that may be pages long.
-fn shorten(text: &str) -> &str {
-    text.char_indices().nth(4000).map_or(text, |(end, _)| &text[..end])
+/// Output that may be pages long.
+fn shorten(text: &str) -> Cow<'_, str> {
+    text::shorten(text, 4000)
 }

@@ -12,6 +12,11 @@ use serde::de::{
 use serde::forward_to_deserialize_any;
 use serde_json::{Map, Value};
 
+use crate::text::{shorten, shown};
+
+/// Maximum length of what is said about a value, in characters.
+const PROBLEM_LIMIT: usize = 1000;
+
 /// Why a value did not decode: where it stood, what it was, what was wanted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecodeError {
@@ -39,7 +44,7 @@ impl de::Error for DecodeError {
     fn custom<T: fmt::Display>(msg: T) -> DecodeError {
         let problem = match msg.to_string().as_str() {
             "invalid IP address syntax" => "expected an address such as 10.1.2.3".to_owned(),
-            other => other.to_owned(),
+            other => shorten(other, PROBLEM_LIMIT).into_owned(),
         };
         DecodeError { path: String::new(), value: None, problem }
     }
@@ -85,8 +90,8 @@ impl DecodeError {
     pub fn at(key: &str, value: impl fmt::Display, problem: impl fmt::Display) -> DecodeError {
         DecodeError {
             path: key.to_owned(),
-            value: Some(value.to_string()),
-            problem: problem.to_string(),
+            value: Some(shown(value)),
+            problem: shorten(&problem.to_string(), PROBLEM_LIMIT).into_owned(),
         }
     }
 

@@ -18,6 +18,7 @@ pub mod plugin;
 pub mod request;
 pub mod result;
 pub mod runtime;
+pub mod text;
 pub mod validate;
 pub mod version;
 

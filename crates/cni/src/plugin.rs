@@ -14,8 +14,12 @@ use crate::error::{Code, Error};
 use crate::json as go;
 use crate::request::{Command, Request};
 use crate::result::CniResult;
+use crate::text::shown;
 use crate::validate;
 use crate::version::Version;
+
+/// Maximum size of a configuration. A GC of 100 000 attachments is smaller.
+const INPUT_LIMIT: u64 = 16 << 20;
 
 /// A plugin: its name and one function for each verb.
 #[derive(Debug)]
@@ -188,7 +192,7 @@ pub(crate) fn perform(
     if !is_true(&env.netns_override) && matches!(command, Command::Add | Command::Del) {
         refuse_own_netns(&request.netns)?;
     }
-    call(plugin, &request)
+    call(plugin, &request).map_err(Error::bounded)
 }
 
 fn call(plugin: &Plugin, request: &Request) -> Result<Option<Value>, Error> {
@@ -211,7 +215,7 @@ fn call(plugin: &Plugin, request: &Request) -> Result<Option<Value>, Error> {
 /// Which verb is asked for, once all that it needs is there and looks as it must.
 pub(crate) fn check_env(env: &Env) -> Result<Command, Error> {
     let command = Command::parse(&env.command).ok_or_else(|| {
-        Error::new(Code::BAD_ENVIRONMENT, format!("unknown CNI_COMMAND: {}", env.command))
+        Error::new(Code::BAD_ENVIRONMENT, format!("unknown CNI_COMMAND: {}", shown(&env.command)))
             .with_details("known are ADD, DEL, CHECK, GC, STATUS, VERSION")
     })?;
     let about_container = command.is_about_container();
@@ -242,9 +246,13 @@ pub(crate) fn check_env(env: &Env) -> Result<Command, Error> {
 
 fn read_config(stdin: &mut dyn Read) -> Result<Map<String, Value>, Error> {
     let mut text = Vec::with_capacity(4096);
-    stdin.read_to_end(&mut text).map_err(|cause| {
+    stdin.take(INPUT_LIMIT + 1).read_to_end(&mut text).map_err(|cause| {
         Error::because(Code::IO, "read the configuration from standard input", &cause)
     })?;
+    if text.len() as u64 > INPUT_LIMIT {
+        let msg = format!("configuration on standard input is larger than {INPUT_LIMIT} bytes");
+        return Err(Error::new(Code::DECODE, msg));
+    }
     serde_json::from_slice(&text)
         .map_err(|cause| Error::because(Code::DECODE, "configuration on standard input", &cause))
 }
@@ -263,7 +271,7 @@ fn understand<'host>(
         Some(Value::String(text)) => Ok(text.clone()),
         Some(other) => Err(Error::new(
             Code::DECODE,
-            format!("configuration: key {key:?} is {other}, expected a text"),
+            format!("configuration: key {key:?} is {}, expected a text", shown(other)),
         )),
     };
     let stated = text("cniVersion")?;
@@ -298,7 +306,7 @@ fn understand<'host>(
 
 fn incompatible(plugin: &Plugin, stated: &str) -> Error {
     let versions: Vec<&str> = plugin.versions.iter().map(|version| version.as_str()).collect();
-    let details = format!("config is {stated:?}, plugin supports {versions:?}");
+    let details = format!("config is {:?}, plugin supports {versions:?}", shown(stated));
     Error::new(Code::INCOMPATIBLE_VERSION, "incompatible CNI versions").with_details(details)
 }
 

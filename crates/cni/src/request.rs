@@ -14,6 +14,7 @@ use crate::error::{Code, Error};
 use crate::json as go;
 use crate::plugin::Host;
 use crate::result::{CniResult, Interface};
+use crate::text::shown;
 use crate::version::Version;
 
 /// The verbs that act on a network; VERSION is answered before there is a request.
@@ -164,7 +165,7 @@ impl Request<'_> {
     /// `ipam.type`, or `None` where the network gives no addresses.
     pub fn ipam_type(&self) -> Result<Option<&str>, Error> {
         let wrong = |key: &str, value: &Value, wanted: &str| {
-            Error::invalid_config(format!("key {key:?} is {value}, expected {wanted}"))
+            Error::invalid_config(format!("key {key:?} is {}, expected {wanted}", shown(value)))
         };
         let kind = match go::get(&self.config, "ipam") {
             None => None,

@@ -289,7 +289,18 @@ const DEL_GETS_RESULT: crate::Version = crate::Version::V0_4_0;
 fn check_names(list: &NetworkList, container: &Container) -> Result<(), Error> {
     validate::container_id(&container.id)?;
     validate::network_name(&list.name)?;
-    validate::interface_name(&container.ifname)
+    validate::interface_name(&container.ifname)?;
+    // The file of the cache has all of them in its name, and a dot while it is written.
+    let length = list.name.len() + container.id.len() + container.ifname.len() + ".--".len();
+    if length <= validate::NAME_MAX {
+        return Ok(());
+    }
+    let msg = format!(
+        "network name, container ID and interface name need {length} bytes in the name of a cached \
+         result, at most {} are allowed",
+        validate::NAME_MAX
+    );
+    Err(Error::invalid_config(msg).with_details("choose a shorter network name"))
 }
 
 /// What a plugin said, without its name and the verb that [`failed`] has put before it.

@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a container id, a network's name and an interface's name may look like.
 
+use std::borrow::Cow;
+
 use crate::error::{Code, Error};
+use crate::text::shorten;
+
+/// The longest name of a file that Linux takes.
+pub(crate) const NAME_MAX: usize = 255;
 
 /// Checks CNI_CONTAINERID: letters, digits, `_`, `.`, `-`, the first a letter or digit.
 pub fn container_id(id: &str) -> Result<(), Error> {
@@ -9,7 +15,8 @@ pub fn container_id(id: &str) -> Result<(), Error> {
         return Err(Error::new(Code::UNKNOWN_CONTAINER, "missing containerID"));
     }
     if is_plain_name(id) {
-        return Ok(());
+        let code = Code::BAD_ENVIRONMENT;
+        return require_file_name(id).map_err(|why| Error::new(code, format!("containerID {why}")));
     }
     let msg = "invalid characters in containerID: allowed are letters, digits, '_', '.', '-', \
                the first a letter or digit";
@@ -22,7 +29,8 @@ pub fn network_name(name: &str) -> Result<(), Error> {
         return Err(Error::invalid_config("missing network name: key \"name\" must be set"));
     }
     if is_plain_name(name) {
-        return Ok(());
+        return require_file_name(name)
+            .map_err(|why| Error::invalid_config(format!("network name {why}")));
     }
     let msg = "invalid characters found in network name: key \"name\" takes letters, digits, \
                '_', '.', '-', the first a letter or digit";
@@ -46,17 +54,24 @@ pub fn interface_name(name: &str) -> Result<(), Error> {
     Err(Error::new(Code::BAD_ENVIRONMENT, msg))
 }
 
+/// Names become names of files and directories.
+fn require_file_name(name: &str) -> Result<(), String> {
+    match name.len() {
+        ..=NAME_MAX => Ok(()),
+        length => {
+            Err(format!("{:?} has {length} bytes, at most {NAME_MAX} are allowed", shown(name)))
+        }
+    }
+}
+
 fn is_plain_name(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
     text.bytes().all(plain) && text.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric)
 }
 
-/// A name as an error shows it: never pages of it.
-fn shown(text: &str) -> String {
-    match text.char_indices().nth(64) {
-        None => text.to_owned(),
-        Some((end, _)) => format!("{}… ({} bytes)", &text[..end], text.len()),
-    }
+/// A name as an error shows it.
+fn shown(text: &str) -> Cow<'_, str> {
+    shorten(text, 64)
 }
 
 #[cfg(test)]
@@ -73,6 +88,21 @@ mod tests {
             assert!(container_id(bad).is_err(), "{bad:?}");
             assert!(network_name(bad).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn names_fit_into_file_names() {
+        let longest = "x".repeat(255);
+        assert!(container_id(&longest).is_ok() && network_name(&longest).is_ok());
+        let long = "x".repeat(256);
+        let code = |checked: Result<(), Error>| {
+            let error = checked.unwrap_err();
+            assert!(error.msg.ends_with("has 256 bytes, at most 255 are allowed"), "{error}");
+            assert!(error.msg.len() < 200, "{error}");
+            error.code
+        };
+        assert_eq!(code(container_id(&long)), Code::BAD_ENVIRONMENT);
+        assert_eq!(code(network_name(&long)), Code::INVALID_CONFIG);
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod firewall;
 mod lifecycle;
 mod mixed;
 mod mixed_rules;
+mod oversized;
 mod parallel;
 mod portmap;
 mod process;
