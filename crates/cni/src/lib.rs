@@ -19,6 +19,7 @@ pub mod request;
 pub mod result;
 pub mod runtime;
 pub mod text;
+mod turn;
 pub mod validate;
 pub mod version;
 

@@ -15,6 +15,7 @@ use crate::json as go;
 use crate::request::{Command, Request};
 use crate::result::CniResult;
 use crate::text::shown;
+use crate::turn;
 use crate::validate;
 use crate::version::Version;
 
@@ -53,13 +54,16 @@ pub struct Host {
     pub always_exec: bool,
     /// Use a plugin that this program holds when none is found in CNI_PATH.
     pub uninstalled: bool,
+    /// Directory of the locks that let ADD and DEL of one attachment run one after the other; `None`
+    /// leaves their order to the runtime.
+    pub locks: Option<PathBuf>,
 }
 
 impl Host {
     /// This very program, with these plugins.
     pub fn of_this_program(plugins: &'static [&'static Plugin]) -> Host {
         let program = identity(&started_as()).or_else(|| identity(Path::new("/proc/self/exe")));
-        Host { plugins, program, always_exec: false, uninstalled: false }
+        Host { plugins, program, always_exec: false, uninstalled: false, locks: None }
     }
 
     /// One of its plugins.
@@ -192,6 +196,7 @@ pub(crate) fn perform(
     if !is_true(&env.netns_override) && matches!(command, Command::Add | Command::Del) {
         refuse_own_netns(&request.netns)?;
     }
+    let _turn = turn::take(host, plugin, &request)?;
     call(plugin, &request).map_err(Error::bounded)
 }
 

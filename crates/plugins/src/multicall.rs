@@ -21,10 +21,18 @@ pub fn called_as(program: Option<&OsStr>) -> Option<&'static Plugin> {
     PLUGINS.iter().copied().find(|plugin| plugin.name == name)
 }
 
+/// Where the locks of attachments are, beside those of namespaces.
+const LOCKS: &str = "/run/podwire/locks";
+
+/// This program with all its plugins.
+pub fn host() -> Host {
+    Host { locks: Some(LOCKS.into()), ..Host::of_this_program(PLUGINS) }
+}
+
 /// Answers the invocation that environment and standard input hold.
 pub fn run(plugin: &Plugin) -> ExitCode {
     std::panic::set_hook(Box::new(report_panic));
-    let mut host = Host::of_this_program(PLUGINS);
+    let mut host = host();
     host.always_exec = std::env::var_os(ALWAYS_EXEC).is_some();
     let env = Env::read(|name| std::env::var(name).ok());
     let mut reply = plugin::answer(plugin, &env, &mut io::stdin().lock(), &host);

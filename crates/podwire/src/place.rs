@@ -9,7 +9,6 @@ use anyhow::{Context, Result, bail};
 use cni::runtime::Runtime;
 use cni::{Code, Host};
 use kernel::Netns;
-use plugins::registry::PLUGINS;
 
 use crate::cli::Places;
 use crate::report::Hint;
@@ -27,9 +26,7 @@ pub fn host(places: &Places) -> Host {
 
 /// This program as the holder of all plugins; they need not be installed.
 pub fn this_program() -> Host {
-    let mut host = Host::of_this_program(PLUGINS);
-    host.uninstalled = true;
-    host
+    Host { uninstalled: true, ..plugins::multicall::host() }
 }
 
 /// The runtime that looks in these places and has kubelet's patience.

@@ -10,7 +10,7 @@ use crate::lab::{FUNCTION, Lab, failing, identity, printing};
 static PLUGINS: &[&Plugin] = &[&FUNCTION];
 
 fn host(program: Option<(u64, u64)>) -> Host {
-    Host { plugins: PLUGINS, program, always_exec: false, uninstalled: false }
+    Host { plugins: PLUGINS, program, always_exec: false, uninstalled: false, locks: None }
 }
 
 fn request<'h>(lab: &Lab, host: &'h Host, config: &Value) -> Request<'h> {

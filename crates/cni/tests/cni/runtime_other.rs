@@ -187,7 +187,13 @@ fn versions_are_asked_for_with_all_that_old_plugins_want() {
     assert!(versions("fails").is_err());
     assert!(versions("nowhere").is_err());
 
-    let host = Host { plugins: PLUGINS, program: None, always_exec: false, uninstalled: true };
+    let host = Host {
+        plugins: PLUGINS,
+        program: None,
+        always_exec: false,
+        uninstalled: true,
+        locks: None,
+    };
     let known = lab.runtime_with(&host).plugin_versions("function").unwrap();
     assert_eq!(known, ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"]);
 }

@@ -264,7 +264,13 @@ fn without_a_verb_it_introduces_itself() {
 /// Verbs with an environment that stops them before the kernel.
 fn answer(name: &str, verb: &str, args: &str, stdin: &[u8]) -> cni::plugin::Reply {
     let plugins = plugins::registry::PLUGINS;
-    let host = cni::plugin::Host { plugins, program: None, always_exec: false, uninstalled: false };
+    let host = cni::plugin::Host {
+        plugins,
+        program: None,
+        always_exec: false,
+        uninstalled: false,
+        locks: None,
+    };
     let env = cni::plugin::Env {
         command: verb.to_owned(),
         container_id: "c1".to_owned(),

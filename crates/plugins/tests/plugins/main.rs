@@ -2,6 +2,7 @@
 //! The plugins as a runtime meets them: real processes, each test in namespaces of its own, next
 //! to the Go plugins. What they made is looked at with `ip`, never with our own reader.
 
+mod attachment;
 mod bad_input;
 mod call;
 mod chain;

@@ -64,8 +64,8 @@ fn the_files_are_for_root_alone() {
         let files = fs::read_dir("/run/podwire/locks").expect("the locks' directory");
         let files: Vec<String> =
             files.map(|file| file.expect("a file").path().display().to_string()).collect();
-        let [file] = files.as_slice() else { panic!("one lock was taken: {files:?}") };
-        assert_eq!(mode(file), (0o600, 0));
+        assert_eq!(files.len(), 2, "of the attachment and of the rules: {files:?}");
+        files.iter().for_each(|file| assert_eq!(mode(file), (0o600, 0)));
     });
 }
 
