@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use self::lease::Own;
 use crate::options::{Settings, StoreChoice, record};
-use crate::session::{chain, view_file};
+use crate::session::{backends_file, chain, view_file};
 use crate::{cni_conf, file, keys, run, serve, subnet_env};
 
 /// What was done, or with `--dry-run` would be; what is still there; and what could not be done.
@@ -45,6 +45,7 @@ pub async fn cleanup(settings: &Settings) -> Result<Cleaned, run::Error> {
         cleaner.remove_files(&own, is_released);
     }
     cleaner.remove(&view_file(settings), file::remove);
+    cleaner.remove(&backends_file(settings), file::remove);
     cleaner.tell_of_others();
     lock.map(serve::Socket::remove).transpose()?;
     Ok(cleaner.cleaned)

@@ -32,7 +32,7 @@ use crate::options::{self, Settings, StoreChoice};
 use crate::path::{self, Pace, Verdict};
 use crate::reconcile::{KernelThread, Options, Outcome, Reconciler, Report, Secrets, StartError};
 use crate::rules::Keeper;
-use crate::session::{End, Memory, Next, chain};
+use crate::session::{Backends, End, Memory, Next, chain};
 use crate::{ear, file, mark, net_config, serve, subnet_env};
 
 /// What a session needs before it can begin, in this order.
@@ -89,6 +89,8 @@ pub(crate) struct Worker {
     pub(crate) interface: Option<IfIndex>,
     /// The network's configuration of this session, or of the last one.
     pub(crate) in_force: Option<String>,
+    /// Backends that this node has published.
+    pub(crate) backends: Backends,
     pub(crate) memory: Memory,
     /// What Kubernetes says of this node.
     pub(crate) own: OwnNode,
@@ -182,6 +184,7 @@ impl Worker {
             net_config::check(text)?;
         }
         let (leases, cluster) = open(&settings).await?;
+        let backends = Backends::read(&settings);
         let mark = settings.mark.clone();
         let identity = identity(&settings);
         let options = Options {
@@ -207,6 +210,7 @@ impl Worker {
             held: None,
             interface: None,
             in_force: None,
+            backends,
             memory: Memory::default(),
             own: OwnNode::default(),
             mark,

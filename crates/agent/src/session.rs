@@ -3,6 +3,7 @@
 //! another, the session ends and the next one begins; the kernel is changed by what differs, so pods
 //! notice nothing of it.
 
+mod backends;
 mod begin;
 mod configuration;
 mod extension;
@@ -23,6 +24,7 @@ use overlay::netconf::NetConf;
 use overlay::plan;
 use store::Revision;
 
+pub(crate) use self::backends::{Backends, backends_file};
 pub(crate) use self::memory::{Memory, view_file};
 pub(crate) use self::prepare::underlay_of;
 pub(crate) use self::remember::lease_file;
@@ -85,6 +87,8 @@ pub struct Session {
     /// Peers that cannot be understood, with the reason.
     bad: BTreeMap<String, String>,
     renew_at: Option<Instant>,
+    /// When to look whether peers still use the previous backend; none without one.
+    age_at: Option<Instant>,
     /// The store did not answer: all this is as it was last seen, and holds until it does.
     is_from_memory: bool,
     pod_mtu: Option<u32>,

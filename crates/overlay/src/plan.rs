@@ -10,6 +10,7 @@ pub mod extension;
 mod host_gw;
 pub mod ipip;
 mod network;
+mod previous;
 mod refusal;
 pub mod udp;
 pub mod vxlan;
@@ -23,7 +24,9 @@ use ipnet::IpNet;
 use kernel::{Family, IfIndex, IfName};
 
 use self::claims::Claims;
-pub use self::network::{Network, Part, Update};
+pub use self::network::{Aged, Network, Part, Update};
+use self::previous::Ends;
+pub use self::previous::{Previous, is_told_apart};
 pub use self::refusal::{Reason, Refusal};
 pub use self::wanted::{
     Address, Device, DeviceKind, Lower, Route, VxlanDevice, Wanted, WireguardPeer,
@@ -95,20 +98,20 @@ pub enum Error {
 pub fn plan(node: &Node<'_>, peers: &[Peer<'_>]) -> Result<Plan, Error> {
     check_networks(node.conf, node.underlay.addresses)?;
     let base = devices(node)?;
-    Ok(fill(node, base, peers, &mut Claims::new(node.subnets())))
+    Ok(fill(Ends::new(*node), base, peers, &mut Claims::new(node.subnets())))
 }
 
 /// What there is without any peer, and then all of them in an order that all nodes agree on.
-fn fill(node: &Node<'_>, base: Wanted, peers: &[Peer<'_>], claims: &mut Claims) -> Plan {
+fn fill(ends: Ends<'_>, base: Wanted, peers: &[Peer<'_>], claims: &mut Claims) -> Plan {
     let mut wanted = base;
     let mut sorted: Vec<&Peer<'_>> = peers.iter().collect();
     sorted.sort_by_key(|peer| (peer.since, peer.name, peer.lease.subnets));
     let mut refused = Vec::new();
     for peer in sorted {
-        refused.extend(serve(node, peer, claims, &mut wanted));
+        refused.extend(serve(ends, peer, claims, &mut wanted));
     }
     let pod_mtu = wanted.devices.values().map(|device| device.mtu).min();
-    Plan { wanted, pod_mtu: pod_mtu.unwrap_or(node.underlay.mtu), refused }
+    Plan { wanted, pod_mtu: pod_mtu.unwrap_or(ends.now.underlay.mtu), refused }
 }
 
 /// What there is without any peer.
@@ -123,11 +126,13 @@ fn devices(node: &Node<'_>) -> Result<Wanted, Error> {
 }
 
 fn serve(
-    node: &Node<'_>,
+    ends: Ends<'_>,
     peer: &Peer<'_>,
     claims: &mut Claims,
     wanted: &mut Wanted,
 ) -> Vec<Refusal> {
+    let previous = ends.previous_for(&peer.lease.attributes.data);
+    let node = &previous.map_or(ends.now, |previous| previous.node(ends.now.underlay));
     let refusal = |subnet, reason| Refusal { peer: peer.name.to_owned(), subnet, reason };
     if let Err(reason) = check_peer(node, peer) {
         return vec![refusal(None, reason)];
@@ -143,6 +148,9 @@ fn serve(
                 .and_then(|()| carry(node, peer, subnet, wanted))
                 .map(|()| claims.add(subnet, peer.name)),
         };
+        if let (Ok(()), Some(route)) = (&served, previous.and_then(|one| one.route(subnet))) {
+            wanted.routes.entry(subnet).or_insert(route);
+        }
         if let Err(reason) = served {
             refused.push(refusal(Some(subnet), reason));
         }

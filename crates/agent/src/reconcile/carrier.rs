@@ -20,8 +20,11 @@ pub(super) struct Carrier {
 
 /// Where packets of other nodes are expected; none for other backends.
 pub(super) fn listen_of(network: &Network) -> Option<SocketAddrV4> {
-    let Backend::Udp(conf) = &network.conf().backend else { return None };
-    Some(SocketAddrV4::new(network.underlay().addresses.v4?, conf.port))
+    let port = network.backends().find_map(|backend| match backend {
+        Backend::Udp(conf) => Some(conf.port),
+        _ => None,
+    });
+    Some(SocketAddrV4::new(network.underlay().addresses.v4?, port?))
 }
 
 impl Carrier {

@@ -14,7 +14,7 @@ use overlay::difference::{
     difference_of_part,
 };
 use overlay::plan::extension::ExtensionPeer;
-use overlay::plan::{Network, Update, Wanted};
+use overlay::plan::{Aged, Network, Update, Wanted};
 
 use super::apply::{Applied, Applier};
 use super::carrier::{self, Carrier};
@@ -114,6 +114,7 @@ impl Reconciler {
     /// a link is looked up here.
     pub fn set_network(&mut self, mut network: Network) -> Outcome {
         if let Some(before) = &self.wanting {
+            network.take_over_peers(&before.network);
             network.take_over_paths(&before.network);
         }
         let scope = self.scope_of(&network);
@@ -195,6 +196,15 @@ impl Reconciler {
             self.settle_contested(&mut wanting, &mut outcome);
         }
         self.finish(wanting, outcome)
+    }
+
+    /// Removes the devices of the previous backend once no peer uses it: [`Network::age_previous`].
+    pub fn age_previous(&mut self) -> (Aged, Outcome) {
+        let Some(wanting) = &mut self.wanting else { return (Aged::None, Outcome::default()) };
+        match wanting.network.age_previous() {
+            Aged::Dropped => (Aged::Dropped, self.compare()),
+            aged => (aged, Outcome::default()),
+        }
     }
 
     /// The same where no route to a peer has changed.

@@ -113,12 +113,14 @@ impl Worker {
             follow,
             bad: BTreeMap::new(),
             renew_at,
+            age_at: None,
             is_from_memory,
             held,
             pod_mtu: None,
             has_begun: false,
         };
         session.remarks.extend(self.after_start(&session).await.err());
+        self.note_backend(&session);
         self.program_all(&mut session, seen).await?;
         // Packets do not wait for the disk. What the store does not have yet is no lease that is held.
         if !is_from_memory {
@@ -182,9 +184,10 @@ impl Worker {
         );
         let (conf, lease) = (session.conf.clone(), session.held.lease.clone());
         let network = Network::new(conf, lease, session.underlay.clone(), peers);
-        let network = network.map_err(|error| {
+        let mut network = network.map_err(|error| {
             End::wait(Part::Config, error.to_string(), Some(session.follow.revision()))
         })?;
+        self.keep_previous_backend(session, &mut network);
         let outcome = self.kernel(|reconciler| reconciler.set_network(network)).await?;
         self.board.compared(start.elapsed(), outcome.changes.len());
         self.post(session, &outcome, false).await;

@@ -20,7 +20,7 @@ impl Worker {
         let mut beats = interval(BEAT_EVERY);
         loop {
             let renewal = session.renew_at;
-            let write_at = self.view_is_due();
+            let (write_at, age_at) = (self.view_is_due(), session.age_at);
             tokio::select! {
                 news = session.follow.next() => match news {
                     Ok(news) => {
@@ -36,6 +36,7 @@ impl Worker {
                 mended = self.rules.next() => self.post_rules(&mended, true),
                 () = moment(renewal) => self.renew(session).await?,
                 () = moment(write_at) => self.write_view(),
+                () = moment(age_at) => self.age_previous_backend(session).await?,
                 _ = beats.tick() => self.board.beat(),
             }
         }

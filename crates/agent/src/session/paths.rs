@@ -102,7 +102,7 @@ fn way(
     refused: &Refused<'_>,
     name: String,
 ) -> Option<(String, Way, Vec<Target>)> {
-    let (_, lease) = network.peers().get(&name)?;
+    let lease = network.served_lease(&name)?;
     let plan = network.plan();
     let routes = lease.subnets.iter().filter_map(|subnet| plan.wanted.routes.get(&subnet));
     let is_direct = |device| !plan.wanted.devices.contains_key(device);

@@ -132,7 +132,7 @@ impl Worker {
 
     /// The public key, where the backend needs one; the private one is told to the kernel thread.
     async fn wireguard_key(&self, conf: &NetConf) -> Result<Option<Key>, End> {
-        if !matches!(conf.backend, Backend::Wireguard(_)) {
+        if !matches!(conf.backend, Backend::Wireguard(_)) && !self.backends.have_wireguard() {
             return Ok(None);
         }
         let failed = |why: String| End::wait(Part::Kernel, why, None);

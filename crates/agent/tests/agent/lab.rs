@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Networks of whole agents, each on a node of its own, as they are started by flags.
 
+mod another_backend;
 mod backends;
 mod bad_input;
 mod cleanup;

@@ -66,6 +66,17 @@ impl Data {
         }
     }
 
+    /// Whether a node that publishes this has exactly this backend, as far as a lease shows.
+    pub fn fits(&self, backend: &Backend) -> bool {
+        let is_of_network = match (self, backend) {
+            (Self::Vxlan(ends), Backend::Vxlan(conf)) => {
+                ends.iter().all(|(_, end)| end.vni.is_none_or(|vni| vni == conf.vni))
+            }
+            _ => true,
+        };
+        self.suits(backend) && is_of_network
+    }
+
     pub(super) fn understand(
         kind: String,
         v4: Option<&Value>,

@@ -9,10 +9,11 @@ use ipnet::IpNet;
 use kernel::IfName;
 
 use super::claims::Claims;
+use super::previous::{Ends, Kept, Previous};
 use super::wanted::{Route, Wanted};
 use super::{Error, Node, Peer, Plan, Refusal, Underlay, check_networks, devices, fill, serve};
 use crate::family;
-use crate::lease::Lease;
+use crate::lease::{Attributes, Data, Lease};
 use crate::netconf::{Backend, NetConf};
 
 /// The network as one node sees it.
@@ -22,6 +23,12 @@ pub struct Network {
     lease: Lease,
     underlay: Underlay,
     peers: BTreeMap<String, (u64, Lease)>,
+    /// The backend before the current one, while peers may use it.
+    previous: Option<Kept>,
+    /// Leases of peers that have published a backend that this node does not have, with the data
+    /// that they published before: such a peer has read a newer configuration than this node, and
+    /// keeps its previous backend.
+    earlier: BTreeMap<String, Lease>,
     /// How many peers say that they are reached there: two leases of one node share entries.
     publics: HashMap<IpAddr, usize>,
     /// What there is without any peer.
@@ -40,6 +47,17 @@ pub enum Update {
     Part(Box<Part>),
     /// Anything may have changed.
     Whole,
+}
+
+/// State of the previous backend after [`Network::age_previous`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Aged {
+    /// There is none.
+    None,
+    /// Peers use it, or may do so.
+    Kept,
+    /// No peer uses it any more: anything may have changed.
+    Dropped,
 }
 
 /// What was wanted for a peer, and what is.
@@ -63,9 +81,20 @@ impl Network {
         let pod_mtu = underlay.mtu;
         let plan = Plan { wanted: base.clone(), pod_mtu, refused: Vec::new() };
         let (publics, claims) = (HashMap::new(), Claims::default());
-        let path_mtus = BTreeMap::new();
-        let mut network =
-            Self { conf, lease, underlay, peers, publics, base, claims, path_mtus, plan };
+        let (path_mtus, earlier) = (BTreeMap::new(), BTreeMap::new());
+        let mut network = Self {
+            conf,
+            lease,
+            underlay,
+            peers,
+            previous: None,
+            earlier,
+            publics,
+            base,
+            claims,
+            path_mtus,
+            plan,
+        };
         network.plan_anew();
         Ok(network)
     }
@@ -95,14 +124,70 @@ impl Network {
         &self.peers
     }
 
+    /// The lease by which a peer is served: its own, or an earlier one while the peer has a newer
+    /// configuration than this node.
+    pub fn served_lease(&self, name: &str) -> Option<&Lease> {
+        self.earlier.get(name).or_else(|| self.peers.get(name).map(|(_, lease)| lease))
+    }
+
+    /// The current backend, and the previous one if it is kept.
+    pub fn backends(&self) -> impl Iterator<Item = &Backend> {
+        [&self.conf.backend].into_iter().chain(self.previous.as_ref().map(Kept::backend))
+    }
+
+    /// Keeps the previous backend for peers that still publish it.
+    pub fn set_previous(&mut self, previous: Previous) -> Result<(), Error> {
+        let kept = Kept::new(previous, &self.conf, &self.lease, &self.underlay)?;
+        kept.add_to(&mut self.base);
+        self.previous = Some(kept);
+        self.plan_anew();
+        Ok(())
+    }
+
+    /// To be called at intervals. Drops the previous backend if no peer has published it at this
+    /// call and the one before: peers still send by it until they have read this node's lease.
+    pub fn age_previous(&mut self) -> Aged {
+        let Some(previous) = &self.previous else { return Aged::None };
+        let ends = self.ends();
+        let uses = |name: &String| {
+            let lease = self.served_lease(name);
+            lease.is_some_and(|lease| ends.previous_for(&lease.attributes.data).is_some())
+        };
+        let (is_idle, was_idle) = (!self.peers.keys().any(uses), previous.is_idle);
+        if is_idle
+            && was_idle
+            && let Ok(base) = devices(&self.node())
+        {
+            (self.base, self.previous) = (base, None);
+            self.plan_anew();
+            return Aged::Dropped;
+        }
+        if let Some(previous) = &mut self.previous {
+            previous.is_idle = is_idle;
+        }
+        Aged::Kept
+    }
+
+    /// Takes over what peers published earlier, for those whose leases this node cannot use now.
+    pub fn take_over_peers(&mut self, before: &Network) {
+        let earlier = self.peers.iter().filter_map(|(name, (_, lease))| {
+            let served = self.earlier_lease(before.served_lease(name)?, lease)?;
+            Some((name.clone(), served))
+        });
+        self.earlier = earlier.collect();
+        if !self.earlier.is_empty() {
+            self.plan_anew();
+        }
+    }
+
     /// Whether it matters which peers are on a link.
     pub fn needs_on_link(&self) -> bool {
-        match &self.conf.backend {
+        self.backends().any(|backend| match backend {
             Backend::HostGw => true,
             Backend::Vxlan(conf) => conf.direct_routing,
             Backend::Ipip(conf) => conf.direct_routing,
             _ => false,
-        }
+        })
     }
 
     /// Where peers say that they are reached.
@@ -139,7 +224,13 @@ impl Network {
         if self.peers.get(name).is_some_and(|known| *known == (since, lease.clone())) {
             return Update::Nothing;
         }
+        let served = self.served_lease(name);
+        let earlier = served.and_then(|served| self.earlier_lease(served, &lease));
         let before = self.take_out(name);
+        match earlier {
+            Some(earlier) => drop(self.earlier.insert(name.to_owned(), earlier)),
+            None => drop(self.earlier.remove(name)),
+        }
         self.peers.insert(name.to_owned(), (since, lease));
         let after = before.as_ref().and_then(|_| self.put_in(name));
         self.updated(before, after)
@@ -151,6 +242,7 @@ impl Network {
             return Update::Nothing;
         }
         let before = self.take_out(name);
+        self.earlier.remove(name);
         if let Some((_, lease)) = self.peers.remove(name) {
             for subnet in lease.subnets.iter() {
                 self.path_mtus.remove(&subnet);
@@ -205,14 +297,31 @@ impl Network {
         Node { conf: &self.conf, lease: &self.lease, underlay: &self.underlay }
     }
 
+    fn ends(&self) -> Ends<'_> {
+        Ends { now: self.node(), before: self.previous.as_ref() }
+    }
+
+    fn peer(&self, name: &str) -> Option<Peer<'_>> {
+        let (name, (since, _)) = self.peers.get_key_value(name)?;
+        Some(Peer { name, since: *since, lease: self.served_lease(name)? })
+    }
+
+    /// A peer's lease with the data of its lease before, if only that is of a backend of this node.
+    fn earlier_lease(&self, before: &Lease, now: &Lease) -> Option<Lease> {
+        let has = |data: &Data| self.backends().any(|backend| data.fits(backend));
+        let data = &now.attributes.data;
+        let is_known = !matches!(data, Data::Other(_));
+        if !is_known || has(data) || !has(&before.attributes.data) {
+            return None;
+        }
+        let data = before.attributes.data.clone();
+        Some(Lease { subnets: now.subnets, attributes: Attributes { data, ..now.attributes } })
+    }
+
     fn plan_anew(&mut self) {
-        let peers: Vec<Peer<'_>> = self
-            .peers
-            .iter()
-            .map(|(name, (since, lease))| Peer { name, since: *since, lease })
-            .collect();
+        let peers: Vec<Peer<'_>> = self.peers.keys().filter_map(|name| self.peer(name)).collect();
         let mut claims = Claims::new(self.node().subnets());
-        let mut plan = fill(&self.node(), self.base.clone(), &peers, &mut claims);
+        let mut plan = fill(self.ends(), self.base.clone(), &peers, &mut claims);
         let served = self.path_mtus.keys().filter(|subnet| claims.check(**subnet).is_err());
         self.narrow(served.copied(), &mut plan.wanted);
         let mut publics = HashMap::new();
@@ -225,8 +334,8 @@ impl Network {
     /// Takes a peer's part out of the plan; nothing for one that is not there. None where others
     /// may have a share in it, or wait for it to go.
     fn take_out(&mut self, name: &str) -> Option<Wanted> {
-        let Some((since, lease)) = self.peers.get(name) else { return Some(Wanted::default()) };
-        let peer = Peer { name, since: *since, lease };
+        let Some(peer) = self.peer(name) else { return Some(Wanted::default()) };
+        let lease = peer.lease.clone();
         let publics: Vec<IpAddr> = lease.attributes.public.iter().collect();
         let is_shared = publics.iter().any(|address| self.publics.get(address) != Some(&1));
         let concerns =
@@ -235,7 +344,7 @@ impl Network {
             return None;
         }
         let mut part = Wanted::default();
-        let refused = serve(&self.node(), &peer, &mut Claims::default(), &mut part);
+        let refused = serve(self.ends(), &peer, &mut Claims::default(), &mut part);
         if !refused.is_empty() {
             return None;
         }
@@ -252,8 +361,8 @@ impl Network {
 
     /// Puts a peer's part into the plan; none where it meets another's.
     fn put_in(&mut self, name: &str) -> Option<Wanted> {
-        let (since, lease) = self.peers.get(name)?;
-        let peer = Peer { name, since: *since, lease };
+        let peer = self.peer(name)?;
+        let lease = peer.lease.clone();
         let publics: Vec<IpAddr> = lease.attributes.public.iter().collect();
         if publics.iter().any(|address| self.publics.contains_key(address)) {
             return None;
@@ -262,7 +371,7 @@ impl Network {
             return None;
         }
         let mut part = Wanted::default();
-        let refused = serve(&self.node(), &peer, &mut Claims::default(), &mut part);
+        let refused = serve(self.ends(), &peer, &mut Claims::default(), &mut part);
         self.narrow(lease.subnets.iter(), &mut part);
         if !refused.is_empty() || self.plan.wanted.meets(&part) {
             return None;

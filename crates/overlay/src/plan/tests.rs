@@ -2,6 +2,7 @@
 //! What each backend makes of peers; with recorded ones in `tests/recorded.rs`.
 
 mod kept;
+mod previous;
 
 use super::*;
 use crate::lease::Data;

@@ -135,7 +135,7 @@ fn a_network_without_room_is_waited_for() {
     });
 }
 
-fn replace(node: &Node, store: &Store, flags: &[&str]) -> String {
+pub fn replace(node: &Node, store: &Store, flags: &[&str]) -> String {
     try_replace(node, store, flags).unwrap()
 }
 

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Nodes read another backend from the configuration at different times.
+
+use std::collections::BTreeMap;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+
+const VXLAN: &str = r#"{"Type": "vxlan"}"#;
+const OTHER_VNI: &str = r#"{"Type": "vxlan", "VNI": 7}"#;
+const HOST_GW: &str = r#"{"Type": "host-gw"}"#;
+const CARRIERS: [&str; 6] = [
+    VXLAN,
+    OTHER_VNI,
+    HOST_GW,
+    r#"{"Type": "udp"}"#,
+    r#"{"Type": "ipip"}"#,
+    r#"{"Type": "wireguard"}"#,
+];
+
+fn conf(backend: &str) -> NetConf {
+    NetConf::parse(&format!(r#"{{{V4}, "Backend": {backend}}}"#)).unwrap()
+}
+
+fn lease(backend: &str, n: usize) -> Lease {
+    node(&conf(backend), n as u8, "4").2
+}
+
+fn name(n: usize) -> String {
+    format!("node-{n}")
+}
+
+/// Node `own` of a network on one link, with peers that publish these backends.
+fn network(own: usize, backend: &str, peers: &[(usize, &str)]) -> Network {
+    let conf = conf(backend);
+    let (_, mut underlay, own) = node(&conf, own as u8, "4");
+    let near = (1..=9).map(|n| format!("192.0.2.{n}").parse().unwrap());
+    underlay.on_link = near.map(|address| (address, underlay.name)).collect();
+    let peers = peers.iter().map(|(n, backend)| (name(*n), (*n as u64, lease(backend, *n))));
+    Network::new(conf, own, underlay, peers.collect()).unwrap()
+}
+
+/// The same after another backend.
+fn network_after(own: usize, before: &str, backend: &str, peers: &[(usize, &str)]) -> Network {
+    let mut network = network(own, backend, peers);
+    network.set_previous(previous(own, before, backend).unwrap()).unwrap();
+    network
+}
+
+fn previous(own: usize, before: &str, backend: &str) -> Option<Previous> {
+    let data = lease(before, own).attributes.data;
+    Previous::new(conf(before).backend, data, &conf(backend).backend)
+}
+
+/// The device by which packets for a node's pods leave, and what its tunnel is told of them.
+fn way(network: &Network, n: usize) -> (IfName, Wanted) {
+    let wanted = &network.plan().wanted;
+    let subnet: IpNet = format!("10.5.{n}.0/24").parse().unwrap();
+    let routes = wanted.routes.values().filter(|route| route.dst.contains(&subnet));
+    let device = routes.max_by_key(|route| route.dst.prefix_len()).unwrap().device;
+    let mut inside = wanted.clone();
+    inside.devices.retain(|name, _| *name == device);
+    inside.addresses.retain(|address| address.device == device);
+    inside.routes.clear();
+    (device, inside)
+}
+
+#[test]
+fn a_peer_is_served_by_the_backend_that_it_publishes() {
+    let mut network = network_after(1, VXLAN, HOST_GW, &[(2, VXLAN), (3, HOST_GW)]);
+    let plan = network.plan();
+    assert_eq!(devices(plan), ["flannel.1 1450"]);
+    assert_eq!(addresses(plan), ["flannel.1 10.5.1.0/32"]);
+    let expected =
+        ["10.5.2.0/24 via 10.5.2.0 dev flannel.1 onlink", "10.5.3.0/24 via 192.0.2.3 dev eth0"];
+    assert_eq!(routes(plan), expected);
+    assert_eq!((plan.pod_mtu, refused(plan).len()), (1450, 0));
+
+    assert_eq!([network.age_previous(), network.age_previous()], [Aged::Kept; 2]);
+    let Update::Part(part) = network.set("node-2", 2, lease(HOST_GW, 2)) else { panic!() };
+    let Part { before, after } = *part;
+    assert_eq!((before.neighbours.len(), before.forwarding.len()), (1, 1));
+    assert_eq!((after.routes.len(), after.neighbours.len(), after.forwarding.len()), (1, 0, 0));
+    // Packets may be on their way: the device stays for one more interval.
+    assert_eq!((network.age_previous(), devices(network.plan()).len()), (Aged::Kept, 1));
+    assert_eq!(network.age_previous(), Aged::Dropped);
+    assert_eq!(network.plan(), self::network(1, HOST_GW, &[(2, HOST_GW), (3, HOST_GW)]).plan());
+    assert_eq!(network.plan().pod_mtu, 1500);
+    assert_eq!(network.age_previous(), Aged::None);
+}
+
+#[test]
+fn a_peer_that_comes_back_to_the_previous_backend_keeps_it() {
+    let mut network = network_after(1, VXLAN, HOST_GW, &[(2, HOST_GW)]);
+    assert_eq!(network.age_previous(), Aged::Kept);
+    network.set("node-2", 2, lease(VXLAN, 2));
+    assert_eq!([network.age_previous(), network.age_previous()], [Aged::Kept; 2]);
+    network.remove("node-2");
+    assert_eq!([network.age_previous(), network.age_previous()], [Aged::Kept, Aged::Dropped]);
+}
+
+#[test]
+fn a_peer_with_a_newer_configuration_is_served_as_before() {
+    let mut network = network(2, VXLAN, &[(1, VXLAN), (3, VXLAN)]);
+    let before = network.plan().clone();
+    for newer in [HOST_GW, OTHER_VNI, r#"{"Type": "udp"}"#] {
+        assert_eq!(network.set("node-1", 1, lease(newer, 1)), Update::Nothing, "{newer}");
+        assert_eq!(*network.plan(), before);
+        assert_eq!(network.peers()["node-1"].1, lease(newer, 1), "as it is published");
+        assert_eq!(network.served_lease("node-1"), Some(&lease(VXLAN, 1)));
+    }
+    // The store is listed again.
+    let mut again = self::network(2, VXLAN, &[(1, HOST_GW), (3, VXLAN)]);
+    assert_eq!(refused(again.plan()).len(), 1);
+    again.take_over_peers(&network);
+    assert_eq!(*again.plan(), before);
+    // This node has read the configuration, too.
+    let mut after = network_after(2, VXLAN, HOST_GW, &[(1, HOST_GW), (3, VXLAN)]);
+    after.take_over_peers(&again);
+    assert_eq!(after.served_lease("node-1"), Some(&lease(HOST_GW, 1)));
+    assert_eq!(way(&after, 1).0.to_string(), "eth0");
+    assert_eq!(way(&after, 3).0.to_string(), "flannel.1");
+}
+
+#[test]
+fn a_peer_that_was_never_served_stays_refused() {
+    let mut network = network(2, VXLAN, &[]);
+    network.set("node-1", 1, lease(HOST_GW, 1));
+    let reason = r#"it publishes BackendType "host-gw", and this node's backend is vxlan"#;
+    assert_eq!(refused(network.plan()), [format!("node-1 is not served: {reason}")]);
+    network.set("node-1", 1, lease(VXLAN, 1));
+    let mut unknown = lease(VXLAN, 1);
+    unknown.attributes.data = Data::Other("ipsec".to_owned());
+    network.set("node-1", 1, unknown);
+    assert_eq!(network.plan().refused.len(), 1);
+}
+
+/// Whatever the two backends are, both nodes send by the old one, as before, while one of them has the new one.
+#[test]
+fn both_ends_of_a_pair_use_the_same_tunnel() {
+    let mut told_apart = 0;
+    for (before, after) in CARRIERS.iter().flat_map(|one| CARRIERS.map(|other| (*one, other))) {
+        let Some(_) = previous(1, before, after) else {
+            assert_eq!(before, after);
+            continue;
+        };
+        told_apart += 1;
+        let mut behind = network(2, before, &[(1, before)]);
+        let (ahead, was) = (network(1, before, &[(2, before)]), way(&behind, 1));
+        behind.set("node-1", 1, lease(after, 1));
+        assert_eq!(way(&behind, 1), was, "{before} {after}");
+        let now = network_after(1, before, after, &[(2, before)]);
+        let (device, inside) = way(&now, 2);
+        assert_eq!((device, inside), way(&ahead, 2), "{before} {after}");
+        assert!(refused(now.plan()).is_empty() && refused(behind.plan()).is_empty());
+    }
+    assert_eq!(told_apart, 30);
+}
+
+#[test]
+fn backends_that_leases_do_not_tell_apart_are_not_kept() {
+    let check = |before: &str, after: &str| assert_eq!(previous(1, before, after), None);
+    check(VXLAN, r#"{"Type": "vxlan", "Port": 4789}"#);
+    check(r#"{"Type": "udp"}"#, r#"{"Type": "udp", "Port": 1}"#);
+    check(r#"{"Type": "udp"}"#, r#"{"Type": "alloc"}"#);
+    check(r#"{"Type": "alloc"}"#, VXLAN);
+    check(r#"{"Type": "extension"}"#, VXLAN);
+    check(r#"{"Type": "wireguard"}"#, r#"{"Type": "wireguard", "ListenPort": 1}"#);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn news_of_peers_make_the_plan_of_all(news in vec((2usize..9, 0usize..7), 0..20)) {
+        let mut network = network_after(1, VXLAN, HOST_GW, &[]);
+        let mut published = BTreeMap::new();
+        for (n, backend) in news {
+            match CARRIERS.get(backend) {
+                Some(backend) => {
+                    network.set(&name(n), n as u64, lease(backend, n));
+                    published.insert(n, *backend);
+                }
+                None => {
+                    network.remove(&name(n));
+                    published.remove(&n);
+                }
+            }
+            let peers: Vec<(usize, &str)> = published.clone().into_iter().collect();
+            let mut whole = network_after(1, VXLAN, HOST_GW, &peers);
+            whole.take_over_peers(&network);
+            prop_assert_eq!(whole.plan(), network.plan());
+        }
+    }
+}
