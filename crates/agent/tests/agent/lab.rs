@@ -15,6 +15,7 @@ mod kubernetes;
 mod repairs;
 mod restart;
 mod silent;
+mod sources;
 mod store_away;
 mod take_over;
 mod underlay;
