@@ -14,6 +14,7 @@ mod in_the_way;
 mod kubernetes;
 mod repairs;
 mod restart;
+mod services;
 mod silent;
 mod sources;
 mod store_away;
