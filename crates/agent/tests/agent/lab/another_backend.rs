@@ -12,8 +12,8 @@ const OTHER_VNI: &str = r#"{"Type": "vxlan", "VNI": 7}"#;
 const HOST_GW: &str = r#"{"Type": "host-gw"}"#;
 const UDP: &str = r#"{"Type": "udp"}"#;
 
-/// Packets that may be lost at a change: a tunnel's queue goes with its process.
-const LOST: usize = 10;
+/// Packets that may be lost at a change, of a hundred in a second: a tunnel's queue goes with its device.
+const LOST: usize = 50;
 
 fn conf(more: &str, backend: &str) -> String {
     format!(r#"{{"Network": "10.5.0.0/16", {more}"Backend": {backend}}}"#)
