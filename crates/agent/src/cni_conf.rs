@@ -9,12 +9,12 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::board::{Board, Part};
+use crate::board::Board;
 use crate::ear::LOOK_AGAIN;
+use crate::file;
 use crate::kept::Kept;
 use crate::options::Settings;
 use crate::serve::socket_path;
-use crate::{bridge, file};
 
 /// As flannel's own configuration calls it, so that addresses given under it stay known.
 const NETWORK: &str = "cbr0";
@@ -94,12 +94,10 @@ impl CniConf {
         let mut unfit_since = None;
         loop {
             let readiness = board.readiness();
-            let wait = if readiness.is_ready {
+            let wait = if readiness.keeps_cni_conf {
                 unfit_since = None;
                 let put = if kept.is_there() { self.put_back() } else { self.install() };
                 kept.put(&put);
-                let subnets = board.session().map(|session| session.lease.subnets);
-                board.report(Part::Bridge, bridge::check(&subnets.unwrap_or_default()));
                 readiness.holds_for.map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN))
             } else {
                 let since = *unfit_since.get_or_insert_with(Instant::now);

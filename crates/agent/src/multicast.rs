@@ -16,5 +16,6 @@ mod wire;
 
 pub use self::counts::{Counts, Loss};
 pub use self::relay::Peer;
+pub(crate) use self::relay::gateway;
 pub use self::station::{Command, run};
 pub use self::wire::PORT;

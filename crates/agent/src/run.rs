@@ -33,7 +33,7 @@ use crate::path::{self, Pace, Verdict};
 use crate::reconcile::{KernelThread, Options, Outcome, Reconciler, Report, Secrets, StartError};
 use crate::rules::Keeper;
 use crate::session::{Backends, End, Memory, Next, chain};
-use crate::{ear, file, mark, net_config, serve, subnet_env};
+use crate::{bridge, ear, file, mark, net_config, serve, subnet_env};
 
 /// What a session needs before it can begin, in this order.
 pub(crate) const BEGINNING: [Part; 4] = [Part::Store, Part::Config, Part::Underlay, Part::Lease];
@@ -81,6 +81,8 @@ pub(crate) struct Worker {
     pub(crate) verdicts: UnboundedReceiver<Verdict>,
     /// What plugins are told.
     pub(crate) subnet_env: watch::Sender<Option<subnet_env::Told>>,
+    /// The subnets that the pods' bridge is for.
+    pub(crate) bridge: watch::Sender<Option<bridge::Expected>>,
     /// None where it is switched off.
     pub(crate) multicast: Option<UnboundedSender<multicast::Command>>,
     /// Of this session, or of the last one.
@@ -115,6 +117,7 @@ pub async fn run(settings: Settings, board: Board) -> Result<Infallible, Error> 
     let conf = CniConf::of(&settings);
     let subnet_file = settings.subnet_file.clone();
     let (subnet_env, wanted_env) = watch::channel(None);
+    let (bridge, expected) = watch::channel(None);
     let (node, store) = (settings.node_name.clone().unwrap_or_default(), settings.store.name());
     let version = env!("CARGO_PKG_VERSION");
     tracing::info!(%version, %node, %store, "the agent starts");
@@ -127,9 +130,12 @@ pub async fn run(settings: Settings, board: Board) -> Result<Infallible, Error> 
         board.set_multicast(Arc::clone(&counts));
     }
     let journal = Journal::new(&board);
-    let worker =
-        Worker::start(settings, board.clone(), Ways { paths, heard, multicast, subnet_env })
-            .await?;
+    let worker = Worker::start(
+        settings,
+        board.clone(),
+        Ways { paths, heard, multicast, subnet_env, bridge },
+    )
+    .await?;
     let kept = async {
         match conf {
             Some(conf) => conf.keep(board.clone()).await,
@@ -142,6 +148,7 @@ pub async fn run(settings: Settings, board: Board) -> Result<Infallible, Error> 
         () = journal.keep() => unreachable!("it is kept until it is dropped"),
         () = kept => unreachable!("it is kept until it is dropped"),
         () = subnet_env::keep(&subnet_file, wanted_env, &board) => unreachable!("the same"),
+        () = bridge::keep(expected, &board) => unreachable!("the same"),
         () = checked(commands, verdicts) => unreachable!("it waits when it is done"),
         () = carried(groups, counts) => unreachable!("it waits when it is done"),
     }
@@ -160,7 +167,9 @@ fn record(settings: &Settings) {
 pub async fn dry_run(settings: Settings, board: Board) -> Result<Vec<String>, DryError> {
     mark::check(&settings).map_err(Error::from)?;
     let (subnet_env, _) = watch::channel(None);
-    let ways = Ways { paths: None, heard: unbounded_channel().1, multicast: None, subnet_env };
+    let (bridge, _) = watch::channel(None);
+    let heard = unbounded_channel().1;
+    let ways = Ways { paths: None, heard, multicast: None, subnet_env, bridge };
     let mut worker = Worker::start(settings, board, ways).await?;
     worker.preview().await.map_err(|end| DryError::NotYet(end.why))
 }
@@ -178,7 +187,7 @@ impl Worker {
     async fn start(
         settings: Settings,
         board: Board,
-        Ways { paths, heard, multicast, subnet_env }: Ways,
+        Ways { paths, heard, multicast, subnet_env, bridge }: Ways,
     ) -> Result<Self, Error> {
         if let Some(text) = &settings.net_config {
             net_config::check(text)?;
@@ -207,6 +216,7 @@ impl Worker {
             verdicts: heard,
             multicast,
             subnet_env,
+            bridge,
             held: None,
             interface: None,
             in_force: None,
@@ -342,6 +352,7 @@ struct Ways {
     heard: UnboundedReceiver<Verdict>,
     multicast: Option<UnboundedSender<multicast::Command>>,
     subnet_env: watch::Sender<Option<subnet_env::Told>>,
+    bridge: watch::Sender<Option<bridge::Expected>>,
 }
 
 /// Multicast that cannot be carried is no reason to end.

@@ -73,11 +73,15 @@ fn each_problem_makes_the_node_unfit_or_is_a_warning() {
         let board = ready_board();
         board.problem(part, "broken");
         let readiness = board.readiness();
-        let is_warning = !matches!(part, Part::Lease | Part::Underlay | Part::Kernel | Part::Rules);
+        let unfit = [Part::Lease, Part::Underlay, Part::Kernel, Part::Rules, Part::Bridge];
+        let is_warning = !unfit.contains(&part);
         assert_eq!(readiness.is_ready, is_warning, "{part:?}");
         assert_eq!(readiness.warnings.is_empty(), !is_warning, "{part:?}");
+        let keeps_cni_conf = is_warning || part == Part::Bridge;
+        assert_eq!(readiness.keeps_cni_conf, keeps_cni_conf, "{part:?}");
         board.solved(part);
-        assert_eq!(board.readiness(), Readiness { is_ready: true, ..Readiness::default() });
+        let ready = Readiness { is_ready: true, keeps_cni_conf: true, ..Readiness::default() };
+        assert_eq!(board.readiness(), ready);
     }
 }
 

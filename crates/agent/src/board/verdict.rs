@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const MANY: usize = 8;
 
 /// With these, new pods would not work.
-const UNFIT: [Part; 4] = [Part::Lease, Part::Underlay, Part::Kernel, Part::Rules];
+const UNFIT: [Part; 5] = [Part::Lease, Part::Underlay, Part::Kernel, Part::Rules, Part::Bridge];
 
 /// What an agent repairs for as long as it lives.
 const REPAIRED: [Part; 2] = [Part::Kernel, Part::Rules];
@@ -38,6 +38,9 @@ pub struct Readiness {
     pub warnings: Vec<String>,
     /// It may end then though nothing happens.
     pub holds_for: Option<Duration>,
+    /// The CNI configuration stays: the node is ready, or all that is wrong are old pods on the bridge. A runtime
+    /// without the configuration cannot delete pods.
+    pub keeps_cni_conf: bool,
 }
 
 /// Whether the agent works.
@@ -78,7 +81,9 @@ pub(super) fn readiness(state: &State, now: Instant) -> Readiness {
     summarise(&mut warnings, refused, "keys or subnets refused");
     let is_ready = reasons.is_empty();
     let left = state.lease_until.map(|until| until.saturating_duration_since(now));
-    Readiness { is_ready, reasons, warnings, holds_for: left.filter(|_| is_ready) }
+    let of_bridge = usize::from(state.problems.contains_key(&Part::Bridge));
+    let keeps_cni_conf = reasons.len() <= of_bridge;
+    Readiness { is_ready, reasons, warnings, holds_for: left.filter(|_| is_ready), keeps_cni_conf }
 }
 
 /// Adds each text, or if there are many their number and the first of them.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What an agent has made in the kernel.
 
+use ipam::stale_bridge;
 use ipnet::IpNet;
 use kernel::Netlink;
 use overlay::difference::PROTOCOL;
@@ -74,7 +75,8 @@ impl Cleaner<'_> {
     fn tell_of_bridge(&mut self, own: &Own) -> Result<(), run::Error> {
         if let Some((name, address)) = bridge::within(&own.networks())? {
             self.cleaned.left.push(format!(
-                "{name} with {address}, which the next subnet's pods cannot use: ip link delete {name}"
+                "{name} with {address}; if this node gets another subnet, {}",
+                stale_bridge::hint(name)
             ));
         }
         Ok(())

@@ -31,7 +31,7 @@ pub struct Peer {
 }
 
 /// The address that the pods of a subnet have as their gateway.
-pub(super) fn gateway(subnet: IpNet) -> Option<IpAddr> {
+pub(crate) fn gateway(subnet: IpNet) -> Option<IpAddr> {
     let next = match subnet.network() {
         IpAddr::V4(base) => Ipv4Addr::from_bits(base.to_bits().checked_add(1)?).into(),
         IpAddr::V6(base) => Ipv6Addr::from_bits(base.to_bits().checked_add(1)?).into(),

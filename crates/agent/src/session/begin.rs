@@ -131,6 +131,7 @@ impl Worker {
         self.in_force = Some(session.conf_text.clone());
         [Part::Underlay, Part::Lease].into_iter().for_each(|part| self.board.solved(part));
         self.tell_configuration(&session);
+        self.expect_bridge(&session);
         self.tell_plugins(&session);
         Ok(session)
     }

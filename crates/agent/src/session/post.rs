@@ -7,6 +7,7 @@ use overlay::netconf::{Backend, NetConf};
 
 use super::Session;
 use crate::board::{self, Kind, Part, Path, Refused, Way};
+use crate::bridge;
 use crate::reconcile::Outcome;
 use crate::run::Worker;
 
@@ -69,6 +70,21 @@ impl Worker {
             subnets: lease.subnets.iter().collect(),
             mtu,
             ip_masq: self.settings.masquerade.is_some(),
+        }
+    }
+
+    /// The node does not become ready before the bridge fits these subnets.
+    pub(super) fn expect_bridge(&self, session: &Session) {
+        let expected = self.expected_bridge(&session.conf, &session.held.lease);
+        self.board.report(Part::Bridge, bridge::check(&expected));
+        self.bridge.send_replace(Some(expected));
+    }
+
+    pub(super) fn expected_bridge(&self, conf: &NetConf, lease: &Lease) -> bridge::Expected {
+        bridge::Expected {
+            networks: conf.networks.iter().collect(),
+            subnets: lease.subnets.iter().collect(),
+            has_cni_conf: self.settings.cni_conf.is_some(),
         }
     }
 

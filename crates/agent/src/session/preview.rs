@@ -11,11 +11,11 @@ use store::Snapshot;
 
 use super::prepare::{Prepared, leases};
 use super::{End, begin, extension};
-use crate::blackhole;
 use crate::board::Part;
 use crate::leases::{Foreseen, How, Want};
 use crate::rules::RulesConf;
 use crate::run::Worker;
+use crate::{blackhole, bridge};
 
 impl Worker {
     /// Each change in a line, in the order in which they would be made; then files, and what is in the way.
@@ -44,6 +44,10 @@ impl Worker {
         let subnets: Vec<IpNet> = lease.subnets.iter().collect();
         lines.extend(self.preview_blackholes(&networks, &subnets)?);
         lines.extend(self.preview_rules(networks, subnets));
+        lines.extend(match bridge::preview(&self.expected_bridge(&conf, &lease)) {
+            Ok(changes) => changes,
+            Err(error) => vec![format!("# {error}")],
+        });
         lines.extend(self.preview_files(&conf, &lease, pod_mtu));
         Ok(lines)
     }

@@ -4,6 +4,7 @@
 mod another_backend;
 mod backends;
 mod bad_input;
+mod bridge;
 mod cleanup;
 mod commands;
 mod configuration;

@@ -149,6 +149,11 @@ pub(super) fn list(
     Ok((entries, unreadable))
 }
 
+/// All attachments that the cache in this directory holds. Unreadable entries are left out.
+pub fn attachments(cache: &Path) -> Vec<Entry> {
+    list(cache, None).map(|(entries, _)| entries).unwrap_or_default()
+}
+
 /// Sorted; those whose name cannot be of this container are left out.
 fn files(folder: &Path, container_id: Option<&str>) -> io::Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(folder) {

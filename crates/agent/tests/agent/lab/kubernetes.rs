@@ -258,13 +258,17 @@ fn a_node_is_deleted_and_made_anew(cluster: &Cluster, mut members: Vec<Member>) 
         let is_it = |reason: &String| reason.contains("the cluster has no node \"node-2\"");
         !status.ready && status.reasons.iter().any(is_it)
     });
-    drop(pod);
-    node.sh("ip link del cni0");
     cluster.register(2);
     cluster.give(2, &["10.244.22.0/24"]);
-    agent.wait("it to have the other subnet", |status| {
-        status.ready && node.subnet_env()["FLANNEL_SUBNET"] == "10.244.22.1/24"
+    let is_new = || node.subnet_env()["FLANNEL_SUBNET"] == "10.244.22.1/24";
+    agent.wait("the old pod to be named", |status| {
+        let is_it = |reason: &String| reason.contains("Attached to cni0: interface veth0");
+        !status.ready && is_new() && status.reasons.iter().any(is_it)
     });
+    drop(pod);
+    agent.wait("it to have the other subnet", |status| status.ready && is_new());
+    assert!(!node.sh("ip address show dev cni0").contains("10.244.2.1/24"));
+    node.sh("ip link del cni0");
     members.push(Member { agent: Some(agent), pod: node.pod(), node });
     all_reach_all(&members, PATIENCE);
 }

@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use cni::{Code, Error};
+use ipam::stale_bridge;
 use ipnet::IpNet;
 use kernel::addr::{self, AddrOptions};
 use kernel::link::{self, Detail, Kind, Link, NewLink, OperState};
@@ -211,7 +212,7 @@ fn conflict(bridge: &Bridge, wanted: IpNet, others: &[IpNet]) -> Error {
     let holder = bridge.vlan_gateway.map_or(bridge.name, |gateway| gateway.name);
     let name = holder.as_str();
     Error::invalid_config(format!("{name:?} already has an IP address different from {wanted}"))
-        .with_details(format!("it has {}; \"forceAddress\": true replaces it", others.join(", ")))
+        .with_details(format!("it has {}; {}", others.join(", "), stale_bridge::hint(name)))
 }
 
 /// The kernel opens a port a moment after both ends of the pair are up, in a task of its own.

@@ -42,6 +42,30 @@ fn world(pods: usize) -> World {
     World::new(&Plugins::ours(), pods)
 }
 
+/// The daemon's subnet changes while a pod is there. The error's hint is followed to the letter.
+#[test]
+fn hint_for_a_bridge_of_another_subnet_works() {
+    in_netns(|| {
+        let world = world(2);
+        let config = config(&json!({"delegate": {"bridge": "cni0"}}));
+        let (old, new) = (world.call(&config, 1), world.call(&config, 2));
+        let result = old.add().result();
+        daemon_says(&SUBNET_ENV.replace("10.244.1.1", "10.244.2.1").replace(":1::1/", ":2::1/"));
+        let refused = new.add();
+        refused.fails_with(7, "\"cni0\" already has an IP address different from 10.244.2.1/24");
+        let details = refused.values[0]["details"].as_str().expect("details").to_owned();
+        let hint = ipam::stale_bridge::hint("cni0");
+        assert_eq!(details, format!("it has 10.244.1.1/24; {hint}"));
+        assert!(hint.starts_with("delete the pods that are attached to cni0"), "{hint}");
+        old.del(&result).ok();
+        let command = hint.split('`').nth(1).expect("a command");
+        world.on_host(command.strip_prefix("ip ").expect("a command of ip"));
+        let result = new.add().result();
+        assert_eq!(result["ips"][0]["address"], "10.244.2.2/24");
+        new.del(&result).ok();
+    });
+}
+
 fn kept() -> Vec<String> {
     let Ok(entries) = fs::read_dir(PLACE) else { return Vec::new() };
     let names = entries.map(|entry| entry.expect("an entry").file_name());
