@@ -348,7 +348,8 @@ fn shortened(text: String) -> String {
     if text.len() <= MAX_TEXT {
         return text;
     }
-    let start = &text[..text.floor_char_boundary(MAX_TEXT)];
+    let end = (0..=MAX_TEXT).rfind(|at| text.is_char_boundary(*at)).unwrap_or_default();
+    let start = &text[..end];
     format!("{start}… ({} bytes)", text.len())
 }
 

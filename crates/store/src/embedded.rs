@@ -1,18 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A store in one file, for the processes of one machine.
 //!
-//! The file is SQLite's, in write-ahead mode, and every write is on disk before it is acknowledged:
+//! The file is SQLite's, with a rollback journal, and every write is on disk before it is acknowledged:
 //! a process can be killed at any moment, and the machine lose its power. Any number of processes may
 //! have it open. Nobody serves it: entries whose time is over are removed by whoever looks next, and
 //! old changes are forgotten by whoever writes. Who watches is woken through a second file beside
 //! it, `<file>-wake`.
 //!
+//! Not in write-ahead mode, though a commit takes one `fsync` there and three here: the index of that mode
+//! is a mapped file, and whoever truncates it ends all processes that have it open with a bus error.
+//!
+//! A file that is deleted while a process has it open is restored from there; one that is replaced is gone
+//! over to. A damaged file is replaced by its backup, `<file>.backup`, which is written a second after a
+//! change and at most every ten seconds.
+//!
 //! Time to live is counted while the machine runs (also asleep) and does not depend on the wall clock;
-//! a boot of the machine starts it anew. The file must lie on a disk of this machine: SQLite's
-//! write-ahead mode does not work over a network.
+//! a boot of the machine starts it anew. The file must lie on a disk of this machine: locks over a network
+//! cannot be relied on.
 
 mod change;
 mod clock;
+mod copy;
 mod database;
 mod schema;
 mod wake;

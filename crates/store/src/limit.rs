@@ -76,7 +76,8 @@ pub(crate) fn key(key: String) -> String {
     }
     let mut digest = DefaultHasher::new();
     key.hash(&mut digest);
-    let start = &key[..key.floor_char_boundary(SHORTENED)];
+    let end = (0..=SHORTENED).rfind(|at| key.is_char_boundary(*at)).unwrap_or_default();
+    let start = &key[..end];
     format!("{start}… ({} bytes, digest {:016x})", key.len(), digest.finish())
 }
 

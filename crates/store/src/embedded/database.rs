@@ -11,8 +11,9 @@ use rusqlite::{Connection, OptionalExtension, Row, ToSql, Transaction, Transacti
 
 use super::change::Change;
 use super::clock::Moment;
-use super::schema;
-use super::wake::Bell;
+use super::copy;
+use super::schema::{self, Unfit};
+use super::wake::{self, Bell, Lock};
 use super::watch::Look;
 use crate::error::Cause;
 use crate::limit::{self, Listed, MAX_VALUE};
@@ -48,22 +49,18 @@ pub struct Database {
     path: PathBuf,
     /// Device and inode.
     identity: (u64, u64),
+    /// Of the content: a copy has the same.
+    id: String,
+    /// The newest revision that this process has seen, and the one that the backup has.
+    seen: Revision,
+    saved: Option<Revision>,
+    /// The file has to be opened again: the last error may be one of this connection, or of the file.
+    is_doubtful: bool,
 }
 
 impl Database {
     pub fn open(path: &Path) -> Result<Self> {
-        let open = || -> std::result::Result<Self, Cause> {
-            if let Some(dir) = path.parent() {
-                fs::create_dir_all(dir)?;
-            }
-            let bell = Bell::open(path)?;
-            bell.lock()?;
-            let connection = schema::open(path);
-            bell.unlock()?;
-            let identity = identity(path)?;
-            Ok(Self { connection: connection?, bell, path: path.to_path_buf(), identity })
-        };
-        open().map_err(|cause| {
+        Self::open_with(path).map_err(|cause| {
             let store = path.display().to_string();
             match cause.downcast_ref::<rusqlite::Error>() {
                 Some(error) if may_pass(error) => Error::Unavailable { store, cause },
@@ -72,17 +69,93 @@ impl Database {
         })
     }
 
+    fn open_with(path: &Path) -> std::result::Result<Self, Cause> {
+        if let Some(dir) = path.parent() {
+            fs::create_dir_all(dir)?;
+        }
+        let lock = Lock::take(path)?;
+        let backup = copy::backup(path);
+        if !path.exists() && backup.exists() {
+            // Whoever has removed the store wants a new one, and may find out that it was a mistake.
+            let old = wake::beside(&backup, ".old");
+            fs::rename(&backup, &old)?;
+            tracing::warn!(store = %path.display(), backup = %old.display(), "the store is gone: a new one is made, the backup of the old one is kept");
+        }
+        let connection = match schema::open(path, backup.exists()) {
+            Ok(connection) => connection,
+            Err(Unfit::Other(cause)) => return Err(cause),
+            Err(Unfit::Damaged(cause)) => {
+                copy::restore(path, &cause)?;
+                match schema::open(path, false) {
+                    Ok(connection) => connection,
+                    Err(Unfit::Other(cause) | Unfit::Damaged(cause)) => return Err(cause),
+                }
+            }
+        };
+        let identity = identity(path)?;
+        drop(lock);
+        let id = schema::id(&connection)?;
+        let bell = Bell::open(path)?;
+        Ok(Self {
+            connection,
+            bell,
+            path: path.to_path_buf(),
+            identity,
+            id,
+            seen: Revision(0),
+            saved: None,
+            is_doubtful: false,
+        })
+    }
+
+    /// Whether the backup is not known to have all of the database.
+    pub fn needs_backup(&self) -> bool {
+        self.saved != Some(self.seen)
+    }
+
+    /// Writes the backup, unless another process has, or does.
+    pub fn back_up(&mut self) {
+        if let Err(cause) = self.try_back_up() {
+            tracing::warn!(store = %self.path.display(), %cause, "no backup of the store was written");
+        }
+    }
+
+    fn try_back_up(&mut self) -> std::result::Result<(), Cause> {
+        // What is wrong with the file is told to whoever asks next.
+        if identity(&self.path).ok() != Some(self.identity) || self.is_doubtful {
+            return Ok(());
+        }
+        let Some(_lock) = Lock::try_take(&self.path)? else { return Ok(()) };
+        schema::leave_wal(&self.connection)?;
+        let backup = copy::backup(&self.path);
+        let saved = copy::check(&backup).ok();
+        let revision: i64 =
+            self.connection.query_row("SELECT revision FROM head", (), |row| row.get(0))?;
+        if saved != Some((self.id.clone(), revision)) {
+            // A copy of a damaged database must not replace a valid one.
+            schema::verify(&self.connection)?;
+            copy::write(&self.connection, &backup)?;
+        }
+        self.seen = unsigned(revision);
+        self.saved = Some(self.seen);
+        Ok(())
+    }
+
     pub fn get(&mut self, key: &str) -> Result<Option<Entry>> {
         key::check(key)?;
+        self.check_place()?;
         self.expire()?;
         let found = entry(&self.connection, key);
         self.explain(found)
     }
 
     pub fn list(&mut self, prefix: &str) -> Result<Snapshot> {
+        self.check_place()?;
         self.expire()?;
         let snapshot = snapshot(&mut self.connection, prefix);
-        self.explain(snapshot)?.map_err(|why| self.refused(why.into()))
+        let listed = self.explain(snapshot)?.map_err(|why| self.refused(why.into()))?;
+        self.seen = self.seen.max(listed.revision);
+        Ok(listed)
     }
 
     /// What a watch sees that has seen everything up to `after`.
@@ -90,7 +163,11 @@ impl Database {
         self.check_place()?;
         self.expire()?;
         let look = look(&mut self.connection, prefix, after);
-        self.explain(look)
+        let look = self.explain(look)?;
+        if let Watched::Changes { revision, .. } = look.watched {
+            self.seen = self.seen.max(revision);
+        }
+        Ok(look)
     }
 
     pub fn create(&mut self, key: &str, value: &[u8], ttl: Option<Duration>) -> Result<Written> {
@@ -157,38 +234,99 @@ impl Database {
     /// of what should be gone.
     fn write<T>(&mut self, body: impl FnOnce(&mut Change<'_>) -> rusqlite::Result<T>) -> Result<T> {
         self.check_place()?;
-        let work = || -> rusqlite::Result<(T, bool)> {
+        let work = || -> rusqlite::Result<(T, Option<Revision>)> {
             let tx = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let mut change = Change::begin(&tx, Moment::now())?;
             let value = body(&mut change)?;
+            let revision = change.revision();
             let has_events = change.finish()?;
             tx.commit()?;
-            Ok((value, has_events))
+            Ok((value, has_events.then_some(revision)))
         };
         let done = work();
-        let (value, has_events) = self.explain(done)?;
-        if has_events {
+        let (value, revision) = self.explain(done)?;
+        if let Some(revision) = revision {
+            self.seen = self.seen.max(revision);
             self.bell.ring();
         }
         Ok(value)
     }
 
-    /// Who goes on with a file that was removed shares a store with nobody, and would not know.
-    fn check_place(&self) -> Result<()> {
+    /// Goes over to the file that is there if it is another one, and restores one that was deleted: a process that
+    /// goes on with a deleted file shares the store with no other, and the next agent would start a second network.
+    fn check_place(&mut self) -> Result<()> {
         match identity(&self.path) {
-            Ok(identity) if identity == self.identity => Ok(()),
-            _ => Err(self.refused("the file was removed or replaced while it was open".into())),
+            Ok(identity) if identity == self.identity && !self.is_doubtful => Ok(()),
+            Ok(_) => self.reopen(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.restore_deleted()?;
+                self.reopen()
+            }
+            Err(error) => Err(self.unavailable(error.into())),
         }
     }
 
-    fn explain<T>(&self, result: rusqlite::Result<T>) -> Result<T> {
+    /// Everything is still in the file, which is open.
+    fn restore_deleted(&self) -> Result<()> {
+        let dir = self.path.parent().unwrap_or(Path::new("/"));
+        if !dir.is_dir() {
+            let why = format!(
+                "the directory {} was removed: create it, and the store is restored",
+                dir.display()
+            );
+            return Err(self.unavailable(why.into()));
+        }
+        let restore = || -> std::result::Result<(), Cause> {
+            let _lock = Lock::take(&self.path)?;
+            if self.path.exists() {
+                return Ok(());
+            }
+            match copy::write_deleted(&self.connection, &self.path) {
+                Ok(()) => {
+                    tracing::warn!(store = %self.path.display(), "store deleted while it was open, restored");
+                    Ok(())
+                }
+                Err(cause) => copy::restore(&self.path, &cause),
+            }
+        };
+        restore().map_err(|cause| self.unavailable(cause))
+    }
+
+    /// If the file is no copy of the one before, or an older one, its revisions mean something else than those that
+    /// this process knows: they are moved out of their range.
+    fn reopen(&mut self) -> Result<()> {
+        let mut fresh = Self::open(&self.path)?;
+        let known = i64::try_from(self.seen.0).unwrap_or(i64::MAX / 2);
+        let mut join = || -> rusqlite::Result<bool> {
+            let sql = "SELECT revision FROM head";
+            let head: i64 = fresh.connection.query_row(sql, (), |row| row.get(0))?;
+            let is_successor = fresh.id == self.id && head >= known;
+            if !is_successor {
+                schema::rebase(&mut fresh.connection, known.saturating_add(1))?;
+            }
+            Ok(is_successor)
+        };
+        let joined = join();
+        let is_successor = self.explain(joined)?;
+        fresh.bell.ring();
+        fresh.seen = if is_successor { self.seen } else { Revision(0) };
+        tracing::info!(store = %self.path.display(), is_successor, "store opened again");
+        *self = fresh;
+        Ok(())
+    }
+
+    fn explain<T>(&mut self, result: rusqlite::Result<T>) -> Result<T> {
         result.map_err(|cause| {
             if may_pass(&cause) {
-                let store = self.path.display().to_string();
-                return Error::Unavailable { store, cause: cause.into() };
+                return self.unavailable(cause.into());
             }
-            self.refused(cause.into())
+            self.is_doubtful = true;
+            self.unavailable(format!("{cause}; it is opened and checked again").into())
         })
+    }
+
+    fn unavailable(&self, cause: Cause) -> Error {
+        Error::Unavailable { store: self.path.display().to_string(), cause }
     }
 
     fn refused(&self, cause: Cause) -> Error {
@@ -311,7 +449,7 @@ mod tests {
     #[test]
     fn what_is_due_next_is_looked_up_and_not_searched() {
         let dir = tempfile::tempdir().unwrap();
-        let connection = schema::open(&dir.path().join("db")).unwrap();
+        let connection = schema::open(&dir.path().join("db"), false).unwrap();
         for sql in [NEXT_DUE, IS_DUE] {
             let explain = format!("EXPLAIN QUERY PLAN {sql}");
             let mut plan = connection.prepare(&explain).unwrap();

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
 use super::clock::{self, Moment};
 use crate::error::Cause;
@@ -48,37 +48,140 @@ CREATE TABLE event (
 );
 ";
 
-/// Makes the file and its tables where they are missing. The caller holds a lock that
-/// keeps others from doing the same: SQLite does not wait when two turn on write-ahead mode.
-pub fn open(path: &Path) -> Result<Connection, Cause> {
-    // For us alone; SQLite gives its other files the same mode.
-    private(path)?;
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut connection = Connection::open_with_flags(path, flags)?;
+/// One row, which tells a copy of this database from another database.
+const ORIGIN: &str = "
+CREATE TABLE IF NOT EXISTS origin (only INTEGER PRIMARY KEY CHECK (only = 1), id TEXT NOT NULL);
+INSERT OR IGNORE INTO origin VALUES (1, lower(hex(randomblob(16))));
+";
+
+/// How the file is opened. It is never created: its mode would be another.
+pub const FLAGS: OpenFlags =
+    OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
+
+/// Why the file cannot be used.
+#[derive(Debug)]
+pub enum Unfit {
+    /// A backup can take its place.
+    Damaged(Cause),
+    Other(Cause),
+}
+
+impl<E: Into<Cause>> From<E> for Unfit {
+    fn from(error: E) -> Self {
+        let cause = error.into();
+        match cause.downcast_ref::<rusqlite::Error>().and_then(rusqlite::Error::sqlite_error_code) {
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Unfit::Damaged(cause),
+            _ => Unfit::Other(cause),
+        }
+    }
+}
+
+/// Opens the file, and makes it and its tables if they are missing. The caller holds the lock that keeps others
+/// from doing the same. `has_backup` if an empty file is not a new one.
+pub fn open(path: &Path, has_backup: bool) -> Result<Connection, Unfit> {
+    create_file(path)?;
+    let mut connection = Connection::open_with_flags(path, FLAGS)?;
     connection.busy_timeout(BUSY)?;
-    let application: i32 = pragma(&connection, "application_id")?;
-    let version: i32 = pragma(&connection, "user_version")?;
-    let is_new = application == 0 && version == 0 && is_empty(&connection)?;
-    if !is_new && application != APPLICATION {
-        return Err("it is a database of another program".into());
+    let is_new = !is_known(&connection)?;
+    if is_new && has_backup {
+        return Err(Unfit::Damaged("it is empty".into()));
     }
-    if !is_new && version != VERSION {
-        return Err(format!("it has format {version}, and this program knows {VERSION}").into());
-    }
-    let mode: String =
-        connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
-    if mode != "wal" {
-        return Err("its file system has no shared memory, so processes cannot share it".into());
-    }
+    // A page that another program cuts off while it is mapped ends the process.
+    connection.pragma_update(None, "mmap_size", 0)?;
+    leave_wal(&connection)?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     // Otherwise the last to leave holds up, for a moment and without a queue, who comes then.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     let boot = clock::boot()?;
     if is_new {
         create(&mut connection, &boot)?;
+    } else if let Err(cause) = verify(&connection) {
+        return Err(Unfit::Damaged(cause));
     }
+    identify(&mut connection)?;
     adopt(&mut connection, &boot)?;
     Ok(connection)
+}
+
+/// Whether the database is ours; if not, it is empty. Fails if it is another program's.
+pub fn is_known(connection: &Connection) -> Result<bool, Cause> {
+    let application: i32 = pragma(connection, "application_id")?;
+    let version: i32 = pragma(connection, "user_version")?;
+    if application == 0 && version == 0 && is_empty(connection)? {
+        return Ok(false);
+    }
+    if application != APPLICATION {
+        return Err("it is a database of another program".into());
+    }
+    if version != VERSION {
+        return Err(format!("it has format {version}, and this program knows {VERSION}").into());
+    }
+    Ok(true)
+}
+
+/// Reads all of the database, without the content of its indexes.
+pub fn verify(connection: &Connection) -> Result<(), Cause> {
+    let check = "PRAGMA quick_check(1)";
+    match connection.query_row(check, (), |row| row.get::<_, String>(0))?.as_str() {
+        "ok" => Ok(()),
+        found => Err(found.lines().collect::<Vec<_>>().join(" ").into()),
+    }
+}
+
+/// Uses a rollback journal. Files of earlier versions are in write-ahead mode, whose index is a mapped file: whoever
+/// truncates that file ends all processes that have it open. While a process of such a version has the file open the
+/// mode stays, which works as well.
+pub fn leave_wal(connection: &Connection) -> rusqlite::Result<()> {
+    let mode: String = connection.pragma_query_value(None, "journal_mode", |row| row.get(0))?;
+    let is_wal = mode == "wal";
+    if is_wal {
+        connection.busy_timeout(Duration::ZERO)?;
+    }
+    let left = connection
+        .pragma_update_and_check(None, "journal_mode", "TRUNCATE", |row| row.get::<_, String>(0));
+    connection.busy_timeout(BUSY)?;
+    match left {
+        Err(error) if is_wal && error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {
+            tracing::debug!("write-ahead mode stays: another process has the store open");
+            Ok(())
+        }
+        left => left.map(drop),
+    }
+}
+
+/// The identity of the database, which its copies have as well.
+pub fn id(connection: &Connection) -> rusqlite::Result<String> {
+    connection.query_row("SELECT id FROM origin", (), |row| row.get(0))
+}
+
+/// Files of earlier versions have none.
+fn identify(connection: &mut Connection) -> rusqlite::Result<()> {
+    if id(connection).is_ok() {
+        return Ok(());
+    }
+    let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    tx.execute_batch(ORIGIN)?;
+    tx.commit()
+}
+
+/// Moves all revisions ahead, and forgets all events: every watch and every condition from before ends.
+pub fn rebase(connection: &mut Connection, by: i64) -> rusqlite::Result<()> {
+    let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    tx.execute("UPDATE entry SET revision = revision + ?1, created = created + ?1", [by])?;
+    tx.execute("DELETE FROM event", ())?;
+    let sql = "UPDATE head SET revision = revision + ?1, compacted = revision + ?1";
+    tx.execute(sql, [by])?;
+    tx.commit()
+}
+
+/// Creates the file if it is missing. A file that is there is not even opened: POSIX locks of this process on it
+/// would end when it is closed.
+fn create_file(path: &Path) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    match options.read(true).write(true).create_new(true).mode(0o600).open(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// A file that root, or whoever we are, can open and nobody else; made if missing.
@@ -97,6 +200,7 @@ fn is_empty(connection: &Connection) -> rusqlite::Result<bool> {
 fn create(connection: &mut Connection, boot: &str) -> rusqlite::Result<()> {
     let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     tx.execute_batch(TABLES)?;
+    tx.execute_batch(ORIGIN)?;
     tx.execute("UPDATE head SET boot = ?1", [boot])?;
     tx.pragma_update(None, "application_id", APPLICATION)?;
     tx.pragma_update(None, "user_version", VERSION)?;
@@ -124,6 +228,13 @@ mod tests {
 
     use super::*;
 
+    fn said(path: &Path) -> String {
+        match open(path, false).unwrap_err() {
+            Unfit::Other(cause) => cause.to_string(),
+            damaged @ Unfit::Damaged(_) => panic!("{damaged:?}"),
+        }
+    }
+
     #[test]
     fn files_of_others_are_refused_and_left_alone() {
         let dir = tempfile::tempdir().unwrap();
@@ -134,26 +245,26 @@ mod tests {
         )
         .unwrap();
         let before = fs::read(&text).unwrap();
-        assert!(open(&text).is_err());
+        assert!(open(&text, false).is_err());
         assert_eq!(fs::read(&text).unwrap(), before);
 
         let other = dir.path().join("other");
         let connection = Connection::open(&other).unwrap();
         connection.execute_batch("CREATE TABLE theirs (x)").unwrap();
         drop(connection);
-        let why = open(&other).unwrap_err().to_string();
+        let why = said(&other);
         assert!(why.contains("another program"), "{why}");
 
         let newer = dir.path().join("newer");
-        open(&newer).unwrap().pragma_update(None, "user_version", 2).unwrap();
-        let why = open(&newer).unwrap_err().to_string();
+        open(&newer, false).unwrap().pragma_update(None, "user_version", 2).unwrap();
+        let why = said(&newer);
         assert!(why.contains("format 2"), "{why}");
     }
 
     #[test]
     fn boot_starts_times_to_live_anew() {
         let dir = tempfile::tempdir().unwrap();
-        let mut connection = open(&dir.path().join("db")).unwrap();
+        let mut connection = open(&dir.path().join("db"), false).unwrap();
         let add = "INSERT INTO entry VALUES (?1, x'00', 1, 1, ?2, ?3)";
         connection.execute(add, ("lease", 60_000, 1)).unwrap();
         connection.execute(add, ("long", i64::MAX, 1)).unwrap();

@@ -3,17 +3,18 @@
 //!
 //! The database's own files do not serve: they change before a commit can be seen. This one is
 //! written after it. Who is killed between the two wakes nobody, so a watch looks a moment after the
-//! database's log was written to, too.
+//! database was written to, too. It is also the lock of whoever creates or replaces the database.
 
-use std::fs::File;
+use std::fs::{self, File, Metadata, TryLockError};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
@@ -27,26 +28,71 @@ const BLIND: Duration = Duration::from_millis(100);
 
 /// The side of who writes.
 #[derive(Debug)]
-pub struct Bell(File);
+pub struct Bell {
+    file: File,
+    path: PathBuf,
+}
 
 impl Bell {
     pub fn open(database: &Path) -> io::Result<Self> {
-        schema::private(&beside(database, "-wake")).map(Self)
+        let path = beside(database, "-wake");
+        Ok(Self { file: schema::private(&path)?, path })
     }
 
-    /// While this is held nobody else opens the database.
-    pub fn lock(&self) -> io::Result<()> {
-        self.0.lock()
-    }
-
-    pub fn unlock(&self) -> io::Result<()> {
-        self.0.unlock()
-    }
-
-    pub fn ring(&self) {
+    pub fn ring(&mut self) {
+        // Nobody watches a file that was removed.
+        if !is_at(&self.file, &self.path)
+            && let Ok(file) = schema::private(&self.path)
+        {
+            self.file = file;
+        }
         // Where it fails, as on a full disk, watches look by themselves a little later.
-        let _ = self.0.write_at(b".", 0);
+        let _ = self.file.write_at(b".", 0);
     }
+}
+
+/// The right to create or replace the database's file. It ends when it is dropped.
+#[derive(Debug)]
+pub struct Lock(#[expect(dead_code, reason = "it unlocks when it is closed")] File);
+
+impl Lock {
+    /// Waits for it.
+    pub fn take(database: &Path) -> io::Result<Self> {
+        Self::take_with(database, |file| file.lock().map(|()| true))
+            .and_then(|lock| lock.ok_or_else(|| io::Error::from(io::ErrorKind::WouldBlock)))
+    }
+
+    /// None if another process has it.
+    pub fn try_take(database: &Path) -> io::Result<Option<Self>> {
+        Self::take_with(database, |file| match file.try_lock() {
+            Ok(()) => Ok(true),
+            Err(TryLockError::WouldBlock) => Ok(false),
+            Err(TryLockError::Error(error)) => Err(error),
+        })
+    }
+
+    fn take_with(
+        database: &Path,
+        lock: impl Fn(&File) -> io::Result<bool>,
+    ) -> io::Result<Option<Self>> {
+        let path = beside(database, "-wake");
+        loop {
+            let file = schema::private(&path)?;
+            if !lock(&file)? {
+                return Ok(None);
+            }
+            // Others lock another file if this one was removed meanwhile.
+            if is_at(&file, &path) {
+                return Ok(Some(Self(file)));
+            }
+        }
+    }
+}
+
+fn is_at(file: &File, path: &Path) -> bool {
+    let identity = |file: Metadata| (file.dev(), file.ino());
+    let (opened, found) = (file.metadata().map(identity), fs::metadata(path).map(identity));
+    matches!((opened, found), (Ok(opened), Ok(found)) if opened == found)
 }
 
 /// The side of who watches.
@@ -56,8 +102,10 @@ pub struct Ear(Option<Listening>);
 #[derive(Debug)]
 struct Listening {
     fd: AsyncFd<OwnedFd>,
-    /// Which of the watches is that of the log.
-    log: i32,
+    /// The watch of the file that wakes.
+    wake: i32,
+    /// A file that is listened to was removed or replaced.
+    is_stale: AtomicBool,
 }
 
 /// What was heard last.
@@ -72,10 +120,18 @@ impl Ear {
     /// Listens from now on. Where the system has no more room for that, it will be deaf.
     pub fn open(database: &Path) -> Self {
         let listening = Listening::open(database);
-        if let Err(cause) = &listening {
+        // A store that was removed is reported by whoever looks.
+        if let Err(cause) = &listening
+            && cause.kind() != io::ErrorKind::NotFound
+        {
             tracing::warn!(database = %database.display(), %cause, "no inotify: looking often instead");
         }
         Self(listening.ok())
+    }
+
+    /// Whether it listens to files that are no longer the store's.
+    pub fn is_stale(&self) -> bool {
+        self.0.as_ref().is_some_and(|listening| listening.is_stale.load(Relaxed))
     }
 
     /// Until when to wait, if something is due after so long.
@@ -96,16 +152,17 @@ impl Ear {
 impl Listening {
     fn open(database: &Path) -> io::Result<Self> {
         let fd = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
-        inotify::add_watch(&fd, beside(database, "-wake"), WatchFlags::MODIFY)?;
-        // Whether it is removed: that is no change of what is in it.
-        inotify::add_watch(&fd, database, WatchFlags::ATTRIB | WatchFlags::MOVE_SELF)?;
-        let log = inotify::add_watch(&fd, beside(database, "-wal"), WatchFlags::MODIFY)?;
+        let place = WatchFlags::ATTRIB | WatchFlags::MOVE_SELF | WatchFlags::MODIFY;
+        let wake = inotify::add_watch(&fd, beside(database, "-wake"), place)?;
+        inotify::add_watch(&fd, database, place)?;
+        // In write-ahead mode what is written is in the log.
+        let _ = inotify::add_watch(&fd, beside(database, "-wal"), WatchFlags::MODIFY);
         #[expect(
             deprecated,
             reason = "its successor is unsafe, for types that do not own what they name"
         )]
         let fd = AsyncFd::new(fd)?;
-        Ok(Self { fd, log })
+        Ok(Self { fd, wake, is_stale: AtomicBool::new(false) })
     }
 
     async fn heard(&self) -> Heard {
@@ -114,8 +171,14 @@ impl Listening {
         let mut reader = inotify::Reader::new(self.fd.get_ref(), &mut buffer);
         let mut heard = Heard::Write;
         // Until there is no more, or the next wait would end at once.
-        while let Ok(Ok(watch)) = ready.try_io(|_| Ok(reader.next().map(|event| event.wd())?)) {
-            if watch != self.log {
+        let mut next =
+            || ready.try_io(|_| Ok(reader.next().map(|one| (one.wd(), one.events()))?));
+        while let Ok(Ok((watch, events))) = next() {
+            let is_change = events == ReadFlags::MODIFY;
+            if !is_change {
+                self.is_stale.store(true, Relaxed);
+            }
+            if !is_change || watch == self.wake {
                 heard = Heard::Ring;
             }
         }
@@ -129,7 +192,7 @@ fn patience(can_hear: bool, due: Option<Duration>) -> Duration {
     due.map_or(longest, |due| longest.min(due + Duration::from_millis(1)))
 }
 
-fn beside(database: &Path, ending: &str) -> PathBuf {
+pub fn beside(database: &Path, ending: &str) -> PathBuf {
     let mut path = database.as_os_str().to_owned();
     path.push(ending);
     path.into()

@@ -54,6 +54,10 @@ impl Watcher {
                 ear.wait(until).await;
                 self.rest = None;
             }
+            if ear.is_stale() {
+                // The look puts the file back; another one follows once its successor is listened to.
+                self.ear = None;
+            }
             let was_missed = self.failures > 0;
             let look = self.look().await?;
             match look.watched {
@@ -81,6 +85,9 @@ impl Watcher {
         let (prefix, after) = (self.prefix.clone(), self.after);
         let look = self.worker.ask(move |database| database.look(&prefix, after)).await;
         self.failures = if look.is_err() { self.failures.saturating_add(1) } else { 0 };
+        if look.is_err() {
+            self.ear = None;
+        }
         look
     }
 }

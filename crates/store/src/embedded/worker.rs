@@ -2,8 +2,9 @@
 //! The thread that has the file: SQLite waits for disk and locks, and nothing else shall.
 
 use std::path::PathBuf;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
@@ -11,6 +12,12 @@ use super::database::Database;
 use crate::{Error, Result};
 
 type Job = Box<dyn FnOnce(&mut Database) + Send>;
+
+/// After a change, as others often follow.
+const SETTLED: Duration = Duration::from_secs(1);
+
+/// Between two backups at least.
+const BACKUP_EVERY: Duration = Duration::from_secs(10);
 
 /// Ends, with the file closed, when the value is dropped and what was asked for is done.
 #[derive(Debug)]
@@ -28,7 +35,7 @@ impl Worker {
             Ok(mut database) => {
                 // Nobody waits for it any more if this fails, and then there will be no jobs.
                 let _ = opened.send(Ok(()));
-                work.iter().for_each(|job| job(&mut database));
+                serve(&work, &mut database);
             }
             Err(error) => drop(opened.send(Err(error))),
         };
@@ -47,6 +54,31 @@ impl Worker {
         let job: Job = Box::new(move |database| drop(answer.send(job(database))));
         self.jobs.send(job).map_err(|_| ended(&self.name))?;
         wait.await.unwrap_or_else(|_| Err(ended(&self.name)))
+    }
+}
+
+/// Does jobs until there is nobody to ask for more, and backs the database up a moment after it has changed.
+fn serve(work: &mpsc::Receiver<Job>, database: &mut Database) {
+    let mut backup: Option<Instant> = None;
+    let mut earliest = Instant::now();
+    loop {
+        let next = match backup {
+            None => work.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(at) => work.recv_timeout(at.saturating_duration_since(Instant::now())),
+        };
+        match next {
+            Ok(job) => job(database),
+            Err(RecvTimeoutError::Timeout) => {
+                database.back_up();
+                backup = None;
+                earliest = Instant::now() + BACKUP_EVERY;
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        if backup.is_none() && database.needs_backup() {
+            backup = Some(earliest.max(Instant::now() + SETTLED));
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod api_server;
 mod embedded;
+mod embedded_damage;
 mod etcd;
 mod etcd_faults;
 mod etcd_secure;

@@ -21,13 +21,13 @@ use crate::suite::increment;
 const DIR: &str = "STORE_TEST_DIR";
 const CHILD: &str = "STORE_TEST_CHILD";
 
-fn child() -> Option<(PathBuf, u32)> {
+pub fn child() -> Option<(PathBuf, u32)> {
     let dir = env::var_os(DIR)?;
     Some((dir.into(), env::var(CHILD).unwrap().parse().unwrap()))
 }
 
 /// This test again, in a process of its own.
-fn start(dir: &Path, number: u32) -> Daemon {
+pub fn start(dir: &Path, number: u32) -> Daemon {
     let variables = [format!("{DIR}={}", dir.display()), format!("{CHILD}={number}")];
     let program = env::current_exe().unwrap();
     // What the child says on stdout is the harness's, and would be taken for ours.
@@ -36,18 +36,18 @@ fn start(dir: &Path, number: u32) -> Daemon {
     Daemon::start("sh", &[&quiet[..], &words].concat())
 }
 
-fn database(dir: &Path) -> PathBuf {
+pub fn database(dir: &Path) -> PathBuf {
     dir.join("podwire.db")
 }
 
 /// Adds a line to a file, for the parent to see.
-fn note(file: &Path, line: &str) {
+pub fn note(file: &Path, line: &str) {
     let mut file = OpenOptions::new().append(true).create(true).open(file).unwrap();
     file.write_all(format!("{line}\n").as_bytes()).unwrap();
 }
 
 /// All whole lines of a file.
-fn notes(file: &Path) -> Vec<String> {
+pub fn notes(file: &Path) -> Vec<String> {
     let text = fs::read_to_string(file).unwrap_or_default();
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     whole.lines().map(str::to_owned).collect()
