@@ -72,6 +72,8 @@ pub struct Settings {
     pub keeps_network: bool,
     /// The network's configuration is replaced, and nothing else is done.
     pub replaces_net_config: bool,
+    /// Whether commands of the network's configuration may be run.
+    pub allows_extension: bool,
     /// What of this is written down for cleanup.
     pub record: String,
 }
@@ -187,6 +189,7 @@ impl Settings {
             dry_run: told.switch("dry-run")?,
             keeps_network: told.switch("keep-network")?,
             replaces_net_config: replaces(&told)?,
+            allows_extension: told.switch("allow-extension-commands")?,
         })
     }
 }

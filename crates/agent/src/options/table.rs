@@ -90,6 +90,12 @@ pub static OPTIONS: &[Spec] = &[
         "false",
         "store --net-config in the place of what is stored, for all nodes, and end",
     ),
+    ours(
+        "allow-extension-commands",
+        Switch,
+        "false",
+        "run the commands of the backend extension, which whoever writes the network's configuration chooses",
+    ),
     flannels("etcd-endpoints", List, "http://127.0.0.1:4001,http://127.0.0.1:2379", "etcd servers"),
     flannels("etcd-prefix", Text, "/coreos.com/network", "where in etcd the network is"),
     flannels("etcd-keyfile", Text, "", "client key for etcd"),

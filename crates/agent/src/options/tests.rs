@@ -116,6 +116,17 @@ fn health_is_served_on_the_address_that_is_given() {
 }
 
 #[test]
+fn commands_of_the_network_are_refused_unless_allowed() {
+    let allows = |args: &str, vars: &[(&str, &str)], file: &str| {
+        asked(args, vars, file).unwrap().allows_extension
+    };
+    assert!(!allows("", &[], ""));
+    assert!(allows("--allow-extension-commands", &[], ""));
+    assert!(allows("", &[("PODWIRE_ALLOW_EXTENSION_COMMANDS", "true")], ""));
+    assert!(allows("--config agent.toml", &[], "allow-extension-commands = true"));
+}
+
+#[test]
 fn patterns_may_hold_commas_and_interfaces_not() {
     let settings = flags("--iface=eth0,eth1 --iface=eth2 --iface-regex=^en.{2,3}$");
     assert_eq!(settings.interfaces, ["eth0", "eth1", "eth2"]);

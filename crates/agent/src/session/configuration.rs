@@ -6,7 +6,7 @@ use overlay::netconf::{Backend, NetConf, NetConfConf, Pool, unknown_keys};
 use overlay::{Addresses, PerFamily, allocate, plan};
 use store::Snapshot;
 
-use super::{End, Session};
+use super::{End, Session, extension};
 use crate::board::Part;
 use crate::leases::{Held, Seen};
 use crate::run::Worker;
@@ -95,6 +95,7 @@ impl Worker {
         let wrong = |why: String| End::wait(Part::Config, why, None);
         let written = NetConfConf::read(&text).map_err(|error| wrong(error.to_string()))?;
         let conf = written.understand().map_err(|error| wrong(error.to_string()))?;
+        extension::check_allowed(&self.settings, &conf).map_err(wrong)?;
         let pools = match self.leases.are_chosen() {
             true => written.pools().map_err(|error| wrong(error.to_string()))?,
             false => PerFamily::default(),

@@ -10,6 +10,7 @@ use overlay::plan::extension::{self, Call};
 
 use super::{End, Session};
 use crate::board::{Part, Refused};
+use crate::options::Settings;
 use crate::run::Worker;
 
 /// A command that takes longer is ended.
@@ -23,7 +24,9 @@ impl Worker {
             return Ok(());
         }
         let call = extension::before_start(&commands.pre_startup, &variable);
-        let printed = run(call).await.map_err(|why| End::wait(Part::Config, why, None))?;
+        let printed = run(&commands.pre_startup, call)
+            .await
+            .map_err(|why| End::wait(Part::Config, why, None))?;
         self.extension_output = printed.map(|text| text.trim_end_matches('\n').to_owned());
         Ok(())
     }
@@ -40,7 +43,7 @@ impl Worker {
             &lease.attributes.public,
             &variable,
         );
-        run(call).await.map(drop)
+        run(&commands.post_startup, call).await.map(drop)
     }
 
     /// Tells the commands of peers that came or went.
@@ -50,7 +53,7 @@ impl Worker {
             match change {
                 Change::CallAdded(peer) => {
                     let call = extension::of_peer(&commands.subnet_add, peer, &variable);
-                    match run(call).await {
+                    match run(&commands.subnet_add, call).await {
                         Ok(_) => self.not_added.remove(&peer.subnet),
                         Err(why) => self.not_added.insert(peer.subnet, why),
                     };
@@ -58,7 +61,8 @@ impl Worker {
                 Change::CallRemoved(peer) => {
                     self.not_added.remove(&peer.subnet);
                     // What it says is in the log, and the peer is gone.
-                    let _ = run(extension::of_peer(&commands.subnet_remove, peer, &variable)).await;
+                    let call = extension::of_peer(&commands.subnet_remove, peer, &variable);
+                    let _ = run(&commands.subnet_remove, call).await;
                 }
                 _ => {}
             }
@@ -81,6 +85,16 @@ impl Worker {
     }
 }
 
+/// Refuses commands unless this node allows them: whoever writes the network's configuration chooses them.
+pub(super) fn check_allowed(settings: &Settings, conf: &NetConf) -> Result<(), String> {
+    if settings.allows_extension || commands(conf).is_none() {
+        return Ok(());
+    }
+    Err("the backend \"extension\" runs commands from the network's configuration as root, \
+         and this node does not allow that: start its agent with --allow-extension-commands to allow it"
+        .to_owned())
+}
+
 /// The command before the start in one line, if there is one.
 pub(super) fn line_before_start(conf: &NetConf) -> Option<String> {
     commands(conf).map(|commands| commands.pre_startup.join(" ")).filter(|line| !line.is_empty())
@@ -99,8 +113,11 @@ fn variable(name: &str) -> Option<String> {
 }
 
 /// What a command printed; nothing where there is none. What it says when it fails is logged as well.
-async fn run(call: Option<Call>) -> Result<Option<String>, String> {
+async fn run(command: &[String], call: Option<Call>) -> Result<Option<String>, String> {
     let Some(Call { argv, env, stdin }) = call else { return Ok(None) };
+    // As configured: a variable of the agent's environment may be a secret.
+    let given: Vec<String> = env.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    tracing::info!(command = %command.join(" "), env = %given.join(" "), "running a command of the backend");
     let name = argv.first().cloned().unwrap_or_default();
     let ran = tokio::task::spawn_blocking(move || {
         cni::exec::run_command(&argv, &env, stdin.as_bytes(), DEADLINE)

@@ -54,6 +54,20 @@ fn whoever_stores_the_configuration_says_so() {
 }
 
 #[test]
+fn commands_of_the_backend_are_logged_as_configured() {
+    in_netns(|| {
+        let node = Wire::new().node(1, true, false);
+        let conf = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "extension",
+            "PreStartupCommand": "true before", "PostStartupCommand": "true $PATH"}}"#;
+        let _agent = start(&node, &["--net-config", conf, "--allow-extension-commands"]);
+        wait_logged_once("this node is ready");
+        wait_logged_once("running a command of the backend command=true before env=");
+        // A variable of the agent's environment may be a secret.
+        wait_logged_once("command=true $PATH env=NETWORK=10.5.0.0/16 SUBNET=10.5.");
+    });
+}
+
+#[test]
 fn an_agent_tells_what_it_does() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));

@@ -4,13 +4,15 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use agent::board::Refused;
+use agent::board::{Part, Refused, Status};
 use serde_json::json;
 use testkit::{Node, Wire, in_netns, wait_for, write_program};
 
 use super::{Agent, Member, PATIENCE, Store, all_reach_all, etcd, network};
 
+const CONFIG: &str = "/coreos.com/network/config";
 const SUBNETS: &str = "/coreos.com/network/subnets/";
+const ALLOW: &str = "--allow-extension-commands";
 
 /// A tunnel as flannel's page on extensions has it, and what each command was told.
 const SCRIPTS: [(&str, &str); 4] = [
@@ -80,7 +82,7 @@ fn commands_of_an_extension_make_a_tunnel() {
         testkit::require!(Link("vxlan"));
         let wire = Wire::new();
         let server = etcd();
-        let store = Store::etcd(&server, &write_scripts());
+        let store = Store::etcd(&server, &write_scripts()).and(&[ALLOW]);
         let nodes = [1, 2, 3].map(|number| wire.node(number, true, false)).into();
         let mut members = network(nodes, &store);
         all_reach_all(&members, PATIENCE);
@@ -122,7 +124,7 @@ fn commands_that_fail_are_told() {
             "SubnetAddCommand": "ip route add $SUBNET via $PUBLIC_IP",
             "SubnetRemoveCommand": "ip route del $SUBNET via $PUBLIC_IP"}}"#;
         let nodes = [1, 2].map(|number| wire.node(number, true, false)).into();
-        let store = Store::embedded(conf);
+        let store = Store::embedded(conf).and(&[ALLOW]);
         let mut members = network(nodes, &store);
         all_reach_all(&members, PATIENCE);
         let peer = members[1].agent().board.session().unwrap().lease.subnets[0];
@@ -135,6 +137,38 @@ fn commands_that_fail_are_told() {
             status.ready && status.refused.iter().any(is_it)
         });
         all_reach_all(&members, PATIENCE);
+    });
+}
+
+#[test]
+fn commands_of_the_store_run_only_where_the_node_allows_them() {
+    in_netns(|| {
+        let wire = Wire::new();
+        let server = etcd();
+        write_program("/run/lab/run", "#!/bin/sh -e\n>/run/lab/$(ip netns identify)/ran\n");
+        let before = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "alloc"}}"#;
+        let after = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "extension",
+            "PreStartupCommand": "/run/lab/run"}}"#;
+        let nodes = [1, 2].map(|number| wire.node(number, true, false));
+        let has_run = |node: &Node| node.dir().join("ran").exists();
+        let store = Store::etcd(&server, before);
+        let refusing = Agent::start(&nodes[0], &store);
+        let allowing = Agent::start(&nodes[1], &store.and(&[ALLOW]));
+        for agent in [&refusing, &allowing] {
+            agent.wait("it to be ready", |status| status.ready);
+        }
+        server.ctl(&["put", CONFIG, after]);
+        wait_for("the command", PATIENCE, || has_run(&nodes[1]));
+        let is_refused = |status: &Status| {
+            let problem = status.problems.get(&Part::Config);
+            problem.is_some_and(|problem| problem.text.contains(ALLOW))
+        };
+        refusing.wait("the refusal", is_refused);
+        assert!(refusing.board.readiness().is_ready, "the configuration before stays");
+        drop(refusing);
+        let refusing = Agent::start(&nodes[0], &store);
+        refusing.wait("the refusal at the start", is_refused);
+        assert!(!refusing.board.readiness().is_ready && !has_run(&nodes[0]));
     });
 }
 
