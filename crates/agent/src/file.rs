@@ -18,9 +18,20 @@ pub fn replace(path: &Path, text: &str) -> io::Result<bool> {
     replace_with(path, text, MODE)
 }
 
-/// The same, for nobody but us to read.
+/// The same, for nobody but us to read, also where it has this content and others could read it.
 pub fn replace_secret(path: &Path, text: &str) -> io::Result<bool> {
+    restrict(path)?;
     replace_with(path, text, SECRET_MODE)
+}
+
+/// Takes away the right of others to a file, as an earlier version or somebody else may have written it.
+pub fn restrict(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_file() && found.permissions().mode() & 0o077 != 0 => {
+            fs::set_permissions(path, fs::Permissions::from_mode(SECRET_MODE))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn replace_with(path: &Path, text: &str, mode: u32) -> io::Result<bool> {

@@ -30,8 +30,9 @@ pub fn wireguard_file(state_dir: &Path) -> PathBuf {
 pub fn wireguard(state_dir: &Path, flannels: &Path) -> Result<PrivateKey, Error> {
     let key = foresee_wireguard(state_dir, flannels)?;
     let path = wireguard_file(state_dir);
+    let failed = |source| Error::Write { path: path.clone(), source };
+    file::restrict(&path).map_err(failed)?;
     if !path.exists() {
-        let failed = |source| Error::Write { path: path.clone(), source };
         file::replace_secret(&path, &format!("{}\n", key.to_base64())).map_err(failed)?;
     }
     Ok(key)
@@ -71,8 +72,9 @@ mod tests {
         foresee_wireguard(&state, &flannels).unwrap();
         assert!(!state.exists(), "nothing is written");
         let first = wireguard(&state, &flannels).unwrap();
-        assert!(wireguard(&state, &flannels).unwrap() == first);
         let file = state.join("wireguard.key");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(wireguard(&state, &flannels).unwrap() == first);
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         fs::remove_file(&file).unwrap();
         let theirs = PrivateKey::random().unwrap();

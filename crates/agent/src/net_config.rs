@@ -29,7 +29,7 @@ fn check_here(settings: &Settings, text: &str) -> Result<(), Error> {
 /// Stores the one that the settings tell in the place of what is stored. Tells what was done, or with `dry-run`
 /// would be.
 pub async fn replace(settings: &Settings) -> Result<String, Error> {
-    let text = settings.net_config.as_deref().unwrap_or_default();
+    let text = settings.net_config.as_ref().map_or("", |text| text.expose());
     check(text)?;
     check_here(settings, text)?;
     let (leases, _) = run::open(settings).await?;

@@ -11,6 +11,7 @@ mod table;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 pub use self::settings::{Etcd, Kubernetes, Masquerade, Settings, StoreChoice, Tls};
 pub use self::table::{Kind, OPTIONS, Spec};
@@ -32,10 +33,17 @@ impl Error {
 }
 
 /// A value as it was written, and where, for errors.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 struct Told {
     place: String,
     words: Vec<String>,
+}
+
+/// Without the words, which may be a password.
+impl fmt::Debug for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Told").field("place", &self.place).finish_non_exhaustive()
+    }
 }
 
 impl Told {

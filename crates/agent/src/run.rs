@@ -17,6 +17,7 @@ use kernel::IfIndex;
 use overlay::{Prefixes, plan};
 use store::Revision;
 use store::kubernetes::{Condition, Kubernetes};
+use text::Secret;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use tokio::time::{Instant, interval, sleep_until};
@@ -90,7 +91,7 @@ pub(crate) struct Worker {
     /// The way to other nodes of this session, or of the last one.
     pub(crate) interface: Option<IfIndex>,
     /// The network's configuration of this session, or of the last one.
-    pub(crate) in_force: Option<String>,
+    pub(crate) in_force: Option<Secret>,
     /// Backends that this node has published.
     pub(crate) backends: Backends,
     pub(crate) memory: Memory,
@@ -121,6 +122,7 @@ pub async fn run(settings: Settings, board: Board) -> Result<Infallible, Error> 
     let (node, store) = (settings.node_name.clone().unwrap_or_default(), settings.store.name());
     let version = env!("CARGO_PKG_VERSION");
     tracing::info!(%version, %node, %store, "the agent starts");
+    settings.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let ((paths, commands), (verdicts, heard)) = (unbounded_channel(), unbounded_channel());
     let paths = Some(paths).filter(|_| settings.path_check);
     let (multicast, groups) = unbounded_channel();
@@ -157,7 +159,7 @@ pub async fn run(settings: Settings, board: Board) -> Result<Infallible, Error> 
 /// For cleanup. One that cannot be written is no reason to end: cleanup can be told as well.
 fn record(settings: &Settings) {
     let path = options::record::path(&settings.state_dir, &settings.mark);
-    if let Err(error) = file::replace(&path, &settings.record) {
+    if let Err(error) = file::replace_secret(&path, &settings.record) {
         tracing::warn!(%error, file = %path.display(), "cannot be written");
     }
 }
@@ -190,7 +192,7 @@ impl Worker {
         Ways { paths, heard, multicast, subnet_env, bridge }: Ways,
     ) -> Result<Self, Error> {
         if let Some(text) = &settings.net_config {
-            net_config::check(text)?;
+            net_config::check(text.expose())?;
         }
         let (leases, cluster) = open(&settings).await?;
         let backends = Backends::read(&settings);

@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 use overlay::netconf::NetConf;
 use overlay::plan;
 use store::Revision;
+use text::Secret;
 
 pub(crate) use self::backends::{Backends, backends_file};
 pub(crate) use self::memory::{Memory, view_file};
@@ -73,10 +74,10 @@ impl End {
 #[derive(Debug)]
 pub struct Session {
     conf: NetConf,
-    /// As it was written.
-    conf_text: String,
+    /// As it was written. It may hold a pre-shared key.
+    conf_text: Secret,
     /// What is written there now; none where it was deleted.
-    stored: Option<String>,
+    stored: Option<Secret>,
     /// Why that is not in force, if it is not.
     unfit: Option<String>,
     /// What else is to be said of the configuration.

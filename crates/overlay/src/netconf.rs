@@ -16,6 +16,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use kernel::Family;
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use text::Secret;
 
 pub use self::backend::{Backend, Extension, Ipip, Mode, Udp, Vxlan, Wireguard};
 pub use self::pool::Pool;
@@ -30,7 +31,7 @@ pub const VXLAN_PORT: u16 = 8472;
 pub struct NetConfConf {
     keys: Keys,
     /// Empty where the file has none.
-    backend: Option<Map<String, Value>>,
+    backend: Option<Secret<Map<String, Value>>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize, Default)]
@@ -85,9 +86,11 @@ impl NetConfConf {
         };
         let backend = match json::get(&object, "Backend") {
             None => None,
-            Some(Value::Object(backend)) => Some(backend.clone()),
-            Some(other) => {
-                return Err(DecodeError::at("Backend", other, "expected an object with a Type"));
+            Some(Value::Object(backend)) => Some(Secret::new(backend.clone())),
+            // Not with its value, which may hold a secret.
+            Some(_) => {
+                let problem = "expected an object with a Type".to_owned();
+                return Err(DecodeError { path: "Backend".to_owned(), value: None, problem });
             }
         };
         Ok(Self { keys: json::decode_object(&object)?, backend })
@@ -100,8 +103,8 @@ impl NetConfConf {
             let problem = "expected true where EnableIPv6 is not true: the network has no family";
             DecodeError::at("EnableIPv4", false, problem)
         })?;
-        let backend =
-            Backend::understand(self.backend.as_ref()).map_err(|error| error.within("Backend"))?;
+        let backend = self.backend.as_ref().map(Secret::expose);
+        let backend = Backend::understand(backend).map_err(|error| error.within("Backend"))?;
         Ok(NetConf { networks, nftables: self.keys.enable_nftables.unwrap_or(false), backend })
     }
 

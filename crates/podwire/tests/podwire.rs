@@ -14,4 +14,5 @@ mod podwire {
     mod node;
     mod pod;
     mod program;
+    mod safe_output;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What an agent was told of where its things are, written down for its cleanup in the form of a file of options.
-//! Passwords are not.
+//! Passwords are not. The file is for root alone all the same: it tells where the store and its keys are.
 
 use std::path::{Path, PathBuf};
 

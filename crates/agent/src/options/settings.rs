@@ -10,6 +10,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use overlay::lease::annotations::Prefix;
 use regex_lite::Regex;
+use text::{Secret, url};
 
 use self::words::Words;
 use super::{Error, Values, record};
@@ -24,8 +25,8 @@ pub struct Settings {
     pub node_name: Option<String>,
     /// Where nodes learn of each other.
     pub store: StoreChoice,
-    /// net-conf.json, to be stored where there is none.
-    pub net_config: Option<String>,
+    /// net-conf.json, to be stored where there is none. It may hold WireGuard's pre-shared key.
+    pub net_config: Option<Secret>,
     /// Time before its end that a lease is renewed.
     pub renew_margin: Duration,
     /// Interfaces by name or address, in order.
@@ -74,6 +75,8 @@ pub struct Settings {
     pub replaces_net_config: bool,
     /// Whether commands of the network's configuration may be run.
     pub allows_extension: bool,
+    /// Advice about options that work, but not as they look.
+    pub warnings: Vec<String>,
     /// What of this is written down for cleanup.
     pub record: String,
 }
@@ -115,7 +118,7 @@ pub struct Etcd {
     /// Keys and certificates.
     pub tls: Tls,
     /// User and password.
-    pub user: Option<(String, String)>,
+    pub user: Option<(String, Secret)>,
 }
 
 /// Files of keys and certificates.
@@ -157,13 +160,16 @@ pub struct Masquerade {
 
 impl Settings {
     pub(super) fn understand(values: &Values) -> Result<Settings, Error> {
+        let (values, warnings) = without_passwords(values);
+        let values = &values;
         let told = Words { values };
         let store = store(&told)?;
         Ok(Settings {
             record: record::print(values, store.name()),
+            warnings,
             node_name: node_name(&told)?,
             store,
-            net_config: told.text("net-config"),
+            net_config: told.text("net-config").map(Secret::new),
             renew_margin: Duration::from_secs(60 * told.number("subnet-lease-renew-margin")?),
             interfaces: told.list("iface"),
             interface_patterns: patterns(&told)?,
@@ -192,6 +198,42 @@ impl Settings {
             allows_extension: told.switch("allow-extension-commands")?,
         })
     }
+}
+
+/// Options that are addresses of servers, and what to use for a user name and password instead.
+const ADDRESSES: [(&str, &str); 2] = [
+    ("etcd-endpoints", "give etcd-username and etcd-password"),
+    ("kube-api-url", "give a kubeconfig-file with them"),
+];
+
+/// Removes user names and passwords from addresses, which do not use them (flanneld ignores them as well), so that no log,
+/// error or file can show them.
+fn without_passwords(values: &Values) -> (Values, Vec<String>) {
+    let (mut values, mut warnings) = (values.clone(), Vec::new());
+    for (name, instead) in ADDRESSES {
+        let Some(told) = values.get_mut(name) else { continue };
+        let mut has_password = false;
+        let plain = |address: &str| match url::without_credentials(address.trim()) {
+            Some(plain) => {
+                has_password = true;
+                plain
+            }
+            None => address.to_owned(),
+        };
+        let addresses: Vec<String> =
+            told.words.iter().flat_map(|word| word.split(',')).map(plain).collect();
+        if has_password {
+            warnings.push(format!(
+                "{}: the user name and password in an address are not used: {instead}",
+                told.place
+            ));
+            told.words = match name {
+                "etcd-endpoints" => addresses,
+                _ => vec![addresses.join(",")],
+            };
+        }
+    }
+    (values, warnings)
 }
 
 /// One that was told says something.
@@ -314,7 +356,8 @@ fn etcd(told: &Words<'_>) -> Result<Etcd, Error> {
             authority: told.text("etcd-cafile").map(PathBuf::from),
             identity: identity.map(|(cert, key)| (cert.into(), key.into())),
         },
-        user: together("etcd-username", "etcd-password")?,
+        user: together("etcd-username", "etcd-password")?
+            .map(|(user, password)| (user, Secret::new(password))),
     })
 }
 

@@ -246,6 +246,30 @@ fn cleanup_goes_by_what_the_agent_has_written_down() {
     assert_eq!(found.store, StoreChoice::Embedded("/s.db".into()));
     assert_eq!(found.subnet_file, agent.subnet_file);
     assert_eq!(cleanup("").store.name(), "embedded");
-    let secret = flags("--etcd-username root --etcd-password hush --etcd-prefix /net");
-    assert!(!secret.record.contains("hush"), "{}", secret.record);
+}
+
+#[test]
+fn secrets_are_not_shown() {
+    let settings = flags(
+        "--etcd-username root --etcd-password hush --etcd-endpoints \
+         http://u:hush@a:1,http://b:2 --net-config {\"PSK\":\"hush\"}",
+    );
+    assert!(!settings.record.contains("hush"), "{}", settings.record);
+    assert!(!format!("{settings:?}").contains("hush"), "{settings:?}");
+    assert_eq!(settings.net_config.unwrap().expose(), "{\"PSK\":\"hush\"}");
+    let StoreChoice::Etcd(etcd) = settings.store else { panic!("{:?}", settings.store) };
+    assert_eq!(etcd.endpoints, ["http://a:1", "http://b:2"]);
+    assert_eq!(etcd.user.unwrap().1.expose(), "hush");
+    let [warning] = &settings.warnings[..] else { panic!("{:?}", settings.warnings) };
+    assert!(warning.starts_with("flag --etcd-endpoints: ") && warning.contains("etcd-password"));
+    let error = asked("--etcd-endpoints https://u:hush@a:1", &[], "").unwrap_err();
+    assert!(error.contains("\"https://a:1\"") && !error.contains("hush"), "{error}");
+    let error = asked("--config agent.toml", &[], "etcd-password = [[\"hush\"]]").unwrap_err();
+    assert!(!error.contains("hush"), "{error}");
+    let StoreChoice::Kubernetes(cluster) =
+        flags("--kube-subnet-mgr --kube-api-url https://u:hush@a").store
+    else {
+        panic!()
+    };
+    assert_eq!(cluster.api_url.as_deref(), Some("https://a"));
 }

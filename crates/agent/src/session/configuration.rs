@@ -5,6 +5,7 @@
 use overlay::netconf::{Backend, NetConf, NetConfConf, Pool, unknown_keys};
 use overlay::{Addresses, PerFamily, allocate, plan};
 use store::Snapshot;
+use text::Secret;
 
 use super::{End, Session, extension};
 use crate::board::Part;
@@ -18,13 +19,14 @@ const REPLACE: &str = "podwire agent --net-config … --replace-net-config";
 /// A configuration, and what follows from it on this node.
 #[derive(Debug)]
 pub(crate) struct Judged {
-    pub text: String,
+    /// It may hold a pre-shared key.
+    pub text: Secret,
     pub conf: NetConf,
     /// Where nodes choose their subnets; none where they are given them.
     pub pools: PerFamily<Pool>,
     pub chosen: Underlay,
     /// What is written in the store; none where there is nothing.
-    pub stored: Option<String>,
+    pub stored: Option<Secret>,
     /// Why it is not that one that counts.
     pub unfit: Option<String>,
 }
@@ -39,10 +41,12 @@ impl Worker {
             return Ok(snapshot);
         }
         // Where this node cannot be part of it, nobody is to be.
-        self.judge(told.clone())?;
-        if self.leases.offer_config(&told).await? {
-            let place = self.leases.config_place();
-            tracing::info!(%place, configuration = %told, "the network's configuration is stored");
+        let NetConf { networks, backend, .. } = self.judge(told.clone())?.conf;
+        if self.leases.offer_config(told.expose()).await? {
+            let (place, backend) = (self.leases.config_place(), backend.name());
+            let networks: Vec<String> = networks.iter().map(|net| net.to_string()).collect();
+            let networks = networks.join(" ");
+            tracing::info!(%place, %networks, backend, "the network's configuration is stored");
         }
         self.snapshot().await
     }
@@ -71,11 +75,11 @@ impl Worker {
     }
 
     /// As it was written.
-    pub(super) fn stored(&self, seen: &[Seen]) -> Result<String, End> {
+    pub(super) fn stored(&self, seen: &[Seen]) -> Result<Secret, End> {
         let place = self.leases.config_place();
         let missing = |why: String| End::wait(Part::Config, why, None);
         match self.leases.configuration(seen) {
-            Ok(Some(text)) => Ok(text),
+            Ok(Some(text)) => Ok(Secret::new(text)),
             Ok(None) if !self.leases.are_chosen() => {
                 Err(missing(format!("the network has no configuration: {place} is not there")))
             }
@@ -91,9 +95,9 @@ impl Worker {
     }
 
     /// Whether this node can be part of such a network.
-    pub(super) fn judge(&self, text: String) -> Result<Judged, End> {
+    pub(super) fn judge(&self, text: Secret) -> Result<Judged, End> {
         let wrong = |why: String| End::wait(Part::Config, why, None);
-        let written = NetConfConf::read(&text).map_err(|error| wrong(error.to_string()))?;
+        let written = NetConfConf::read(text.expose()).map_err(|error| wrong(error.to_string()))?;
         let conf = written.understand().map_err(|error| wrong(error.to_string()))?;
         extension::check_allowed(&self.settings, &conf).map_err(wrong)?;
         let pools = match self.leases.are_chosen() {
@@ -119,7 +123,7 @@ impl Worker {
     }
 
     /// The same, for one that has only now come.
-    async fn is_fit(&self, text: String) -> Result<(), End> {
+    async fn is_fit(&self, text: Secret) -> Result<(), End> {
         let judged = self.judge(text)?;
         match self.leases.are_chosen() {
             true => self.has_room(&self.leases.list().await?, &judged),
@@ -155,6 +159,7 @@ impl Worker {
     pub(super) async fn try_configuration_again(&self, session: &mut Session) -> Result<(), End> {
         match (&session.unfit, session.stored.clone()) {
             (Some(_), Some(text)) => {
+                let text = text.into_exposed();
                 self.hear_configuration(session, &[Seen::Config(Some(text))]).await
             }
             _ => Ok(()),
@@ -164,13 +169,13 @@ impl Worker {
     /// What is to be said of a configuration that is in force.
     pub(super) fn remarks(&self, judged: &Judged) -> Vec<String> {
         let differs = self.differs(judged).into_iter();
-        differs.chain(unknown_keys(&judged.text)).chain(too_large(judged)).collect()
+        differs.chain(unknown_keys(judged.text.expose())).chain(too_large(judged)).collect()
     }
 
     /// Whether it is another one than we were told.
     fn differs(&self, judged: &Judged) -> Option<String> {
         let place = self.leases.config_place();
-        let told = NetConfConf::read(self.settings.net_config.as_ref()?);
+        let told = NetConfConf::read(self.settings.net_config.as_ref()?.expose());
         let told = told.and_then(|told| Ok((told.understand()?, told.pools()?)));
         let is_same = told.is_ok_and(|(conf, pools)| conf == judged.conf && pools == judged.pools);
         match self.leases.are_chosen() {

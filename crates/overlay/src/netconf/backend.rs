@@ -4,8 +4,9 @@
 use std::ops::RangeInclusive;
 
 use cni::json::{self, DecodeError};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
+use text::Secret;
 
 use super::VXLAN_PORT;
 use crate::key::Psk;
@@ -109,8 +110,8 @@ struct WireguardConf {
     listen_port_v6: Option<i64>,
     #[serde(rename = "MTU")]
     mtu: Option<i64>,
-    #[serde(rename = "PSK")]
-    psk: Option<String>,
+    #[serde(rename = "PSK", deserialize_with = "secret")]
+    psk: Option<Secret>,
     persistent_keepalive_interval: Option<i64>,
     mode: Option<String>,
 }
@@ -132,6 +133,17 @@ struct OtherConf {
     direct_routing: Option<bool>,
 }
 
+fn secret<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Secret>, D::Error> {
+    Option::<String>::deserialize(value).map(|text| text.map(Secret::new))
+}
+
+/// The value of a key that is a secret is not shown, whatever it is.
+fn without_secrets(error: DecodeError) -> DecodeError {
+    let key = error.path.split(['.', '[']).next().unwrap_or_default();
+    let value = error.value.filter(|_| !key.eq_ignore_ascii_case("PSK"));
+    DecodeError { value, ..error }
+}
+
 const KNOWN: &str = "vxlan, host-gw, wireguard, udp, ipip, alloc, extension";
 const PORTS: RangeInclusive<i64> = 1..=65_535;
 /// Zero is as good as none. 68 is the least that IPv4 works with.
@@ -146,7 +158,10 @@ impl Backend {
         Ok(match kind.to_ascii_lowercase().as_str() {
             "vxlan" => Self::Vxlan(vxlan(&json::decode_object(conf)?)?),
             "host-gw" => Self::HostGw,
-            "wireguard" => Self::Wireguard(wireguard(&json::decode_object(conf)?)?),
+            "wireguard" => {
+                let conf = json::decode_object(conf).map_err(without_secrets)?;
+                Self::Wireguard(wireguard(&conf)?)
+            }
             "udp" => Self::Udp(Udp { port: port("Port", other.port)?.unwrap_or(UDP_PORT) }),
             "ipip" => Self::Ipip(Ipip { direct_routing: other.direct_routing.unwrap_or(false) }),
             "alloc" => Self::Alloc,
@@ -196,7 +211,7 @@ fn wireguard(conf: &WireguardConf) -> Result<Wireguard, DecodeError> {
     let psk = match &conf.psk {
         None => None,
         Some(text) => {
-            let key = text.parse().map_err(|problem| DecodeError {
+            let key = text.expose().parse().map_err(|problem| DecodeError {
                 path: "PSK".to_owned(),
                 value: None,
                 problem: format!("{problem}"),
@@ -342,5 +357,12 @@ mod tests {
         check(r#"{"Type": "wireguard", "Mode": "both"}"#, "expected one of separate, auto, ipv4");
         let error = backend(r#"{"Type": "wireguard", "PSK": "secret"}"#).unwrap_err();
         assert!(error.contains("Backend.PSK") && !error.contains("secret"), "{error}");
+        for psk in [r#"["secret"]"#, r#"{"secret": "secret"}"#, "5318008"] {
+            let error = backend(&format!(r#"{{"Type": "wireguard", "psk": {psk}}}"#)).unwrap_err();
+            assert!(error.to_ascii_lowercase().contains("backend.psk"), "{error}");
+            assert!(!error.contains("secret") && !error.contains("5318008"), "{error}");
+        }
+        let error = backend(r#"["wireguard", "secret"]"#).unwrap_err();
+        assert!(error.contains("Backend") && !error.contains("secret"), "{error}");
     }
 }

@@ -283,6 +283,7 @@ impl Client {
         let grpc = Grpc::new(channel).max_decoding_message_size(LARGEST);
         let mut session = Session { grpc, token: None, number };
         if let Some(Credentials { user, password }) = self.credentials.clone() {
+            let password = password.into_exposed();
             session.token = session.clone().log_in(Authenticate { name: user, password }).await?;
         }
         Ok(session)
@@ -352,8 +353,11 @@ impl Session {
         request: Authenticate,
     ) -> std::result::Result<Option<MetadataValue<Ascii>>, (Verdict, Cause)> {
         match self.unary(request).await {
-            Ok(answer) => match answer.token.parse() {
-                Ok(token) => Ok(Some(token)),
+            Ok(answer) => match answer.token.parse::<MetadataValue<Ascii>>() {
+                Ok(mut token) => {
+                    token.set_sensitive(true);
+                    Ok(Some(token))
+                }
                 Err(_) => Err((Verdict::Refused, "the token for the user is no text".into())),
             },
             Err(status) if is_open_to_all(&status) => Ok(None),

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What has to be known of a cluster.
 
-use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use text::Secret;
 use tonic::transport::{Certificate, ClientTlsConfig};
 
 use crate::error::Cause;
@@ -36,16 +36,10 @@ pub struct Identity {
 }
 
 /// A user of etcd's own.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Credentials {
     pub user: String,
-    pub password: String,
-}
-
-impl fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Credentials").field("user", &self.user).finish_non_exhaustive()
-    }
+    pub password: Secret,
 }
 
 impl Tls {

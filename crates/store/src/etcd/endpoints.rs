@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The servers of a cluster, and which of them comes next.
 
+use text::url;
 use tonic::transport::Uri;
 
 use crate::{Error, Result};
@@ -10,7 +11,12 @@ pub fn parse(endpoints: &[String], has_tls: bool) -> Result<Vec<Uri>> {
     if endpoints.is_empty() {
         return Err(Error::Invalid("no endpoint of etcd is given".to_owned()));
     }
-    endpoints.iter().map(|endpoint| parse_one(endpoint.trim(), has_tls)).collect()
+    let parse = |endpoint: &String| {
+        // They are not used, as flannel does not use them either; and errors must not show a password.
+        let plain = url::without_credentials(endpoint.trim());
+        parse_one(plain.as_deref().unwrap_or(endpoint.trim()), has_tls)
+    };
+    endpoints.iter().map(parse).collect()
 }
 
 fn parse_one(endpoint: &str, has_tls: bool) -> Result<Uri> {
@@ -86,6 +92,7 @@ mod tests {
         check("10.0.0.1:2379", false, "http://10.0.0.1:2379/");
         check("10.0.0.1:2379", true, "https://10.0.0.1:2379/");
         check("http://[fd00::1]:2379", true, "http://[fd00::1]:2379/");
+        check("http://root:hush@10.0.0.1:2379", false, "http://10.0.0.1:2379/");
     }
 
     #[test]
@@ -100,6 +107,8 @@ mod tests {
         check("http://", "not an address");
         check("", "");
         assert!(parse(&[], false).is_err());
+        let why = parse(&["ftp://root:hush@a".to_owned()], false).unwrap_err().to_string();
+        assert!(why.contains("ftp://a") && !why.contains("hush"), "{why}");
     }
 
     #[test]

@@ -2,6 +2,8 @@
 //! The messages of etcd's v3 API that we use, with the fields that we use; protobuf skips the rest.
 //! Field numbers are those of `rpc.proto`, `kv.proto` and `auth.proto`.
 
+use std::fmt;
+
 use prost::{Enumeration, Message, Oneof};
 
 /// A call that gets one answer.
@@ -215,6 +217,7 @@ pub struct LeaseKeepAliveAnswer {
 }
 
 #[derive(Clone, PartialEq, Message)]
+#[prost(skip_debug)]
 pub struct Authenticate {
     #[prost(string, tag = "1")]
     pub name: String,
@@ -222,10 +225,23 @@ pub struct Authenticate {
     pub password: String,
 }
 
+impl fmt::Debug for Authenticate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Authenticate").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
 #[derive(Clone, PartialEq, Message)]
+#[prost(skip_debug)]
 pub struct AuthenticateAnswer {
     #[prost(string, tag = "2")]
     pub token: String,
+}
+
+impl fmt::Debug for AuthenticateAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AuthenticateAnswer").finish_non_exhaustive()
+    }
 }
 
 #[derive(Clone, PartialEq, Message)]

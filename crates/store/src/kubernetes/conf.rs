@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use kube::Config;
-use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
+use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use text::url;
 
 use crate::{Error, Result};
 
@@ -77,7 +78,10 @@ fn of_pod(url: &str, dir: &Path) -> Result<Config> {
 async fn of_file(file: &Path, url: Option<&str>) -> Result<Config> {
     fs::read(file).map_err(|cause| unreadable(file, &cause))?;
     let wrong = |cause| Error::Invalid(format!("kubeconfig {}: {}", file.display(), chain(&cause)));
-    let kubeconfig = Kubeconfig::read_from(file).map_err(wrong)?;
+    let kubeconfig = Kubeconfig::read_from(file).map_err(|cause| match cause {
+        KubeconfigError::Parse(cause) => malformed(file, &cause.to_string()),
+        other => wrong(other),
+    })?;
     let has_proxy = kubeconfig
         .clusters
         .iter()
@@ -95,6 +99,20 @@ async fn of_file(file: &Path, url: Option<&str>) -> Result<Config> {
     Ok(config)
 }
 
+/// The parser quotes lines of the file, which may hold a token or a key: only the place is shown.
+fn malformed(file: &Path, cause: &str) -> Error {
+    let number = |word: &str| {
+        let (_, rest) = cause.split_once(word)?;
+        let digits = rest.trim_start().split(|digit: char| !digit.is_ascii_digit()).next()?;
+        digits.parse::<u32>().ok()
+    };
+    let place = number("line").map(|line| format!(", near line {line}")).unwrap_or_default();
+    Error::Invalid(format!(
+        "kubeconfig {}: it is no kubeconfig in YAML{place}; the text is not shown, as it may hold a token",
+        file.display()
+    ))
+}
+
 /// No program is started to get a token.
 fn check_user(file: &Path, user: &AuthInfo) -> Result<()> {
     let key = match user {
@@ -110,6 +128,8 @@ fn check_user(file: &Path, user: &AuthInfo) -> Result<()> {
 }
 
 fn parse(url: &str) -> Result<http::Uri> {
+    let plain = url::without_credentials(url);
+    let url = plain.as_deref().unwrap_or(url);
     let wrong = || {
         Error::Invalid(format!(
             "Kubernetes' API {url:?}: expected an address such as https://10.96.0.1:443"
@@ -186,6 +206,24 @@ mod tests {
         let file = kubeconfig("exec: {apiVersion: client.authentication.k8s.io/v1, command: aws}");
         let access = Access::Kubeconfig { file: file.path().to_path_buf(), url: None };
         refused(&access, &["\"exec\"", "tokenFile", file.path().to_str().unwrap()]);
+    }
+
+    #[test]
+    fn secrets_of_a_kubeconfig_are_not_shown() {
+        for user in ["token: [hush]", "token: {hush: hush}", "token: 'hush", "password: !x [hush]"]
+        {
+            let file = kubeconfig(user);
+            let access = Access::Kubeconfig { file: file.path().to_path_buf(), url: None };
+            let said = config(&access).unwrap_err();
+            assert!(!format!("{said} {said:?}").contains("hush"), "{said:?}");
+            assert!(said.to_string().contains(file.path().to_str().unwrap()), "{said}");
+        }
+        let file = kubeconfig("token: hush");
+        let access = Access::Kubeconfig { file: file.path().to_path_buf(), url: None };
+        assert!(!format!("{:?}", config(&access).unwrap()).contains("hush"));
+        refused(&Access::Url("ftp://root:hush@a".into()), &["\"ftp://a\""]);
+        let found = config(&Access::Url("https://root:hush@10.0.0.1".into())).unwrap();
+        assert_eq!(found.cluster_url.to_string(), "https://10.0.0.1/");
     }
 
     #[test]

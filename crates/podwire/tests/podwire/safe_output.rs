@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Secrets and text of others in all that an agent and its commands write, with a real agent and etcd.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use testkit::{Daemon, EtcdServer, Node, Wire, in_netns, run, try_run, wait_for};
+
+use super::program::PODWIRE;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const LOG: &str = "/run/lab/log";
+const CONFIG: &str = "/coreos.com/network/config";
+
+fn etcd() -> EtcdServer {
+    testkit::require!(Program("etcd"), Program("etcdctl"));
+    let mut server = EtcdServer::at("/run/lab/etcd".as_ref(), Wire::HOST);
+    server.start();
+    server.wait();
+    server
+}
+
+fn start(node: &Node, more: &[&str]) -> Daemon {
+    let flags = node.flags();
+    let words = ["-c", "exec \"$@\" 2>>/run/lab/log", "sh", PODWIRE, "agent"].iter().chain(more);
+    let words: Vec<&str> = words.copied().chain(flags.iter().map(String::as_str)).collect();
+    node.ns.start("sh", &words)
+}
+
+/// Output of a command, also of one that fails: a node that is not ready, and an agent that would wait.
+fn said(words: &[&str]) -> String {
+    try_run(PODWIRE, words).unwrap_or_else(|why| why)
+}
+
+fn page(socket: &str, page: &str) -> String {
+    run("curl", &["-sS", "--unix-socket", socket, &format!("http://agent{page}")])
+}
+
+/// All that is to be seen of a node's agent, by name.
+fn seen(node: &Node, store: &[&str]) -> Vec<(String, String)> {
+    let below = |name: &str| node.dir().join(name).to_str().unwrap().to_owned();
+    let (run_dir, state) = (below("run"), below("state"));
+    let mut seen = vec![("log".to_owned(), fs::read_to_string(LOG).unwrap())];
+    for command in ["status", "peers"] {
+        for format in ["text", "json"] {
+            let words = [command, "--run-dir", &run_dir, "-o", format];
+            seen.push((format!("{command} as {format}"), said(&words)));
+        }
+    }
+    let socket = format!("{run_dir}/agent.sock");
+    for name in ["/healthz", "/readyz", "/metrics", "/status", "/peers"] {
+        seen.push((name.to_owned(), page(&socket, name)));
+    }
+    let flags = node.flags();
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    for command in ["agent", "cleanup"] {
+        let words = [&[command, "--dry-run"], store, &flags].concat();
+        let printed = node.ns.try_exec(PODWIRE, &words).unwrap_or_else(|why| why);
+        seen.push((format!("{command} --dry-run"), printed));
+    }
+    let words = ["cleanup", "--dry-run", "--state-dir", &state, "--run-dir", &run_dir];
+    seen.push(("cleanup by the record".to_owned(), said(&words)));
+    seen
+}
+
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
+#[test]
+fn secrets_reach_neither_log_nor_page_nor_a_file_of_others() {
+    in_netns(|| {
+        let wire = Wire::new();
+        let mut server = etcd();
+        let node = wire.node(1, true, false);
+        let psk = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+        let conf = format!(
+            r#"{{"Network": "10.5.0.0/16", "Backend": {{"Type": "host-gw", "PSK": "{psk}"}}}}"#
+        );
+        let endpoint = server.endpoint().replace("http://", "http://root:hush@");
+        let store =
+            ["--etcd-endpoints", &endpoint, "--etcd-username", "a", "--etcd-password", "hush"];
+        // As an earlier version wrote them.
+        let state = node.dir().join("state");
+        fs::create_dir_all(&state).unwrap();
+        let written = ["podwire.toml", "podwire.view"].map(|name| state.join(name));
+        for path in &written {
+            fs::write(path, "").unwrap();
+            fs::set_permissions(path, fs::Permissions::from_mode(0o644)).unwrap();
+        }
+        let _agent = start(&node, &[&store[..], &["--v=5", "--net-config", &conf]].concat());
+        let log = || fs::read_to_string(LOG).unwrap_or_default();
+        wait_for("it to be ready", PATIENCE, || log().contains("this node is ready"));
+        let mode = |path: &PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        for path in &written {
+            wait_for("it to be written", PATIENCE, || fs::metadata(path).unwrap().len() > 0);
+            assert_eq!(mode(path), 0o600, "{}", path.display());
+        }
+        assert!(log().contains("the user name and password in an address are not used"));
+        // A configuration that is wrong is quoted, and so is a store that is away.
+        let wrong = conf.replace("host-gw", "wireguard").replace(psk, &format!("{psk}{psk}"));
+        server.ctl(&["put", CONFIG, &wrong]);
+        wait_for("the refusal", PATIENCE, || log().contains("Backend.PSK"));
+        server.kill();
+        wait_for("the store to be missed", PATIENCE, || log().contains("cannot be reached"));
+        let of_others = files(node.dir()).into_iter().filter(|path| {
+            let is_plain = fs::symlink_metadata(path).unwrap().is_file();
+            is_plain && mode(path) & 0o077 != 0
+        });
+        let of_others = of_others.map(|path| {
+            (path.display().to_string(), String::from_utf8_lossy(&fs::read(&path).unwrap()).into())
+        });
+        for (name, text) in seen(&node, &store).into_iter().chain(of_others) {
+            let text: String = text;
+            // Not the command line that a failed command is quoted with.
+            let text = text.replace(&endpoint, "").replace("--etcd-password hush", "");
+            assert!(!text.contains("hush") && !text.contains(psk), "{name}: {text}");
+        }
+    });
+}
