@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
+use text::escape;
 use tokio::time::timeout;
 
 use crate::board::{Board, Status};
@@ -104,7 +105,7 @@ fn line(status: &Status) -> String {
         }
         (None, []) => "waiting for the network".to_owned(),
     };
-    said.replace(['\r', '\n'], " ")
+    escape::line(&said.replace(['\r', '\n'], " ")).into_owned()
 }
 
 #[cfg(test)]

@@ -2,12 +2,14 @@
 //! `podwire agent`: the node daemon as a process. The environment, signals and logs are here.
 
 use std::convert::Infallible;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use agent::board::Board;
 use agent::notify::{self, Notifier};
 use agent::options::{self, Asked, Command, Settings};
 use anyhow::{Context, Result};
+use text::escape;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -25,11 +27,11 @@ pub fn run(args: &[String]) -> Result<()> {
     match settings.dry_run {
         _ if settings.replaces_net_config => {
             let done = runtime()?.block_on(agent::net_config::replace(&settings))?;
-            output::print(&format!("{done}\n"))
+            output::print_lines(&[done])
         }
         true => {
             let lines = runtime()?.block_on(agent::run::dry_run(settings, board))?;
-            output::print(&lines.iter().map(|line| format!("{line}\n")).collect::<String>())
+            output::print_lines(&lines)
         }
         false => runtime()?.block_on(serve(settings, board)),
     }
@@ -44,12 +46,11 @@ pub fn clean(args: &[String], format: Format) -> Result<ExitCode> {
         return Ok(u8::from(!cleaned.failed.is_empty()).into());
     }
     let left = cleaned.left.iter().map(|line| format!("# left: {line}"));
-    let lines: Vec<String> = cleaned.done.iter().cloned().chain(left).collect();
-    let text = match lines.is_empty() {
-        true => "there is nothing to remove\n".to_owned(),
-        false => lines.join("\n") + "\n",
-    };
-    output::print(&text)?;
+    let mut lines: Vec<String> = cleaned.done.iter().cloned().chain(left).collect();
+    if lines.is_empty() {
+        lines.push("there is nothing to remove".to_owned());
+    }
+    output::print_lines(&lines)?;
     anyhow::ensure!(cleaned.failed.is_empty(), "{}", cleaned.failed.join("; "));
     Ok(ExitCode::SUCCESS)
 }
@@ -132,13 +133,34 @@ fn log(settings: &Settings) -> Result<()> {
         // It logs whatever we try again; what comes of that we tell ourselves.
         .with_target("kube_client", LevelFilter::OFF)
         .with_targets(ours_are.map(|target| (target, ours)));
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let is_json = settings.logs_json;
+    let lines = tracing_subscriber::fmt::layer().with_writer(move || LogLines { is_json });
     let layer = match settings.logs_json {
         true => lines.json().boxed(),
         false => lines.boxed(),
     };
     tracing_subscriber::registry().with(layer.with_filter(filter)).try_init()?;
     Ok(())
+}
+
+/// Standard error for lines of the log, which may hold text of others.
+struct LogLines {
+    is_json: bool,
+}
+
+impl Write for LogLines {
+    /// Of a whole line: the log writes each at once.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(line);
+        let text = text.strip_suffix('\n').unwrap_or(&text);
+        let text = if self.is_json { escape::json(text) } else { escape::line(text) };
+        io::stderr().write_all(format!("{text}\n").as_bytes())?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
 }
 
 const AGENT: &str = "\

@@ -9,6 +9,7 @@ use clap::ValueEnum;
 use cni::{CniResult, Route};
 use comfy_table::{Table, presets};
 use serde_json::Value;
+use text::escape;
 
 /// For whom we print.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -18,13 +19,23 @@ pub enum Format {
     Json,
 }
 
-/// Prints and flushes. Not `println!`: that panics when the reader has gone.
+/// Prints and flushes. What a terminal would obey is escaped, whoever the text is of.
 pub fn print(text: &str) -> Result<()> {
+    print_raw(&escape::lines(text))
+}
+
+/// The same for text of our own that a terminal is to obey. Not `println!`: that panics when the reader has gone.
+pub fn print_raw(text: &str) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
     stdout
         .write_all(text.as_bytes())
         .and_then(|()| stdout.flush())
         .context("write to standard output")
+}
+
+/// Prints each text on a line of its own, whatever it holds.
+pub fn print_lines(lines: &[String]) -> Result<()> {
+    print(&lines.iter().map(|line| format!("{}\n", escape::line(line))).collect::<String>())
 }
 
 /// Whether printing failed only because nobody reads any more.
@@ -37,7 +48,8 @@ pub fn is_reader_gone(error: &anyhow::Error) -> bool {
 
 /// Prints JSON as CNI plugins do, with a newline.
 pub fn print_json(value: &Value) -> Result<()> {
-    print(&format!("{}\n", String::from_utf8_lossy(&cni::json::to_pretty(value))))
+    let document = cni::json::to_pretty(value);
+    print(&format!("{}\n", escape::json(&String::from_utf8_lossy(&document))))
 }
 
 /// A table with a title line and no borders, so that columns can be cut out; ends in a newline.
@@ -48,7 +60,10 @@ pub fn table<const N: usize>(
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(titles);
     for row in rows {
-        table.add_row(row.map(|cell| if cell.is_empty() { "-".to_owned() } else { cell }));
+        table.add_row(row.map(|cell| match cell.is_empty() {
+            true => "-".to_owned(),
+            false => escape::line(&cell).into_owned(),
+        }));
     }
     laid_out(table)
 }
@@ -56,7 +71,8 @@ pub fn table<const N: usize>(
 /// The same without titles, and with as many columns as the rows have.
 pub fn grid(rows: Vec<Vec<String>>) -> String {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).add_rows(rows);
+    let rows = rows.iter().map(|row| row.iter().map(|cell| escape::line(cell).into_owned()));
+    table.load_preset(presets::NOTHING).add_rows(rows.map(Iterator::collect::<Vec<String>>));
     laid_out(table)
 }
 

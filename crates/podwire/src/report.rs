@@ -7,6 +7,7 @@ use std::io::Write;
 use anyhow::{Error, Result};
 use plugins::registry::PLUGINS;
 use serde_json::Value;
+use text::escape;
 
 /// An error with advice. It shows as the error itself.
 #[derive(Debug)]
@@ -41,12 +42,12 @@ impl<T, E: Into<Error>> Hint<T> for Result<T, E> {
 /// Tells of something that we could cope with.
 pub fn warn(text: &str) {
     // Nobody may be listening, and that is no reason to fail.
-    let _ = writeln!(std::io::stderr(), "warning: {text}");
+    let _ = writeln!(std::io::stderr(), "warning: {}", escape::lines(text));
 }
 
 /// Tells of something that is good to know.
 pub fn note(text: &str) {
-    let _ = writeln!(std::io::stderr(), "note: {text}");
+    let _ = writeln!(std::io::stderr(), "note: {}", escape::lines(text));
 }
 
 /// The lines for standard error.
@@ -58,10 +59,10 @@ pub fn text(error: &Error, is_root: bool) -> String {
             (_, false) => "  because",
             (_, true) => "  note:",
         };
-        text += &format!("{label} {}\n", said.replace('\n', "\n  "));
+        text += &format!("{label} {}\n", escape::lines(&said).replace('\n', "\n  "));
     }
     if let Some(hint) = hint(error, is_root) {
-        text += &format!("hint: {hint}\n");
+        text += &format!("hint: {}\n", escape::lines(&hint));
     }
     text
 }

@@ -6,6 +6,7 @@ use hyper::body::Bytes;
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Response, StatusCode};
 use serde::Serialize;
+use text::escape;
 
 use super::metrics;
 use crate::board::Board;
@@ -79,12 +80,12 @@ fn ok(kind: &'static str, body: String) -> Answer {
 
 /// A line each, whatever they hold.
 fn text(lines: impl Iterator<Item = String>) -> String {
-    lines.map(|line| format!("{}\n", line.replace(['\r', '\n'], " "))).collect()
+    lines.map(|line| format!("{}\n", escape::line(&line.replace(['\r', '\n'], " ")))).collect()
 }
 
 fn json(value: &impl Serialize) -> Answer {
     let body = serde_json::to_string(value).expect("text keys and plain values always print");
-    ok(JSON, format!("{body}\n"))
+    ok(JSON, format!("{}\n", escape::json(&body)))
 }
 
 impl Answer {

@@ -4,6 +4,8 @@
 
 use std::fmt::Write;
 
+use text::escape;
+
 use crate::board::{Multicast, Part, PeerCounts, Status, Way};
 
 /// The format's version is part of its type.
@@ -154,7 +156,8 @@ impl Page {
         self.text += self.name;
         for (at, (name, value)) in labels.iter().enumerate() {
             let before = if at == 0 { '{' } else { ',' };
-            let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            let value =
+                escape::line(value).replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
             // Writing into text does not fail.
             let _ = write!(self.text, "{before}{name}=\"{value}\"");
         }

@@ -4,6 +4,7 @@
 use std::io::IsTerminal;
 
 use anyhow::Result;
+use text::escape;
 
 use crate::output::{self, Format};
 
@@ -40,6 +41,10 @@ impl Progress {
         if self.format == Format::Text { output::print(text) } else { Ok(()) }
     }
 
+    fn raw(&mut self, text: &str) -> Result<()> {
+        if self.format == Format::Text { output::print_raw(text) } else { Ok(()) }
+    }
+
     /// From now on so many things are built.
     pub fn begin(&mut self, total: usize) -> Result<()> {
         self.bar = Some(Bar { done: 0, total });
@@ -57,14 +62,14 @@ impl Progress {
     /// The bar goes away.
     pub fn end(&mut self) -> Result<()> {
         match self.bar.take() {
-            Some(_) if self.is_terminal => self.text(AGAIN),
+            Some(_) if self.is_terminal => self.raw(AGAIN),
             _ => Ok(()),
         }
     }
 
     fn show_bar(&mut self, what: &str) -> Result<()> {
         match self.bar {
-            Some(bar) if self.is_terminal => self.text(&format!("{AGAIN}{}", bar.shown(what))),
+            Some(bar) if self.is_terminal => self.raw(&format!("{AGAIN}{}", bar.shown(what))),
             _ => Ok(()),
         }
     }
@@ -81,12 +86,13 @@ impl Bar {
     fn shown(self, what: &str) -> String {
         let full = BAR_WIDTH * self.done.min(self.total) / self.total.max(1);
         let (full_part, rest) = ("█".repeat(full), "░".repeat(BAR_WIDTH - full));
+        let what = escape::line(what);
         format!("{:<9} {full_part}{rest} {}/{} {what}", "building", self.done, self.total)
     }
 }
 
 fn line(what: &str, text: &str) -> String {
-    format!("{what:<9} {text}\n")
+    format!("{what:<9} {}\n", escape::line(text))
 }
 
 #[cfg(test)]

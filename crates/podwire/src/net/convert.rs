@@ -10,6 +10,7 @@ use cni::runtime::NetworkList;
 use plugins::main::podwire::convert::convert;
 use plugins::registry::PLUGINS;
 use serde_json::Value;
+use text::escape;
 
 use crate::cli::Convert;
 use crate::output;
@@ -20,7 +21,7 @@ pub fn run(asked: &Convert) -> Result<()> {
     let converted = converted(&asked.file, &bytes)?;
     let text = layout::network(&converted, &String::from_utf8_lossy(&bytes));
     if !asked.write {
-        return output::print(&text);
+        return output::print(&escape::json(&text));
     }
     let (file, saved) = (&asked.file, with_suffix(&asked.file, ".orig"));
     // A list is read from files of this name alone.

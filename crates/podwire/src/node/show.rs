@@ -4,6 +4,7 @@
 use std::time::{Duration, SystemTime};
 
 use agent::board::{Peer, Session, Status, Time};
+use text::escape;
 
 use crate::output::{self, table};
 
@@ -31,12 +32,12 @@ fn verdict(status: &Status) -> String {
         (true, false) => "ready, but the agent is not healthy",
         (false, _) => "not ready",
     };
-    let mut text = format!("{}: {word}\n", status.node);
+    let mut text = format!("{}: {word}\n", escape::line(&status.node));
     for reason in &status.reasons {
-        text += &format!("  because {reason}\n");
+        text += &format!("  because {}\n", escape::line(reason));
     }
     for warning in &status.warnings {
-        text += &format!("  warning: {warning}\n");
+        text += &format!("  warning: {}\n", escape::line(warning));
     }
     text
 }

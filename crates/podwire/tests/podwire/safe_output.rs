@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde_json::Value;
 use testkit::{Daemon, EtcdServer, Node, Wire, in_netns, run, try_run, wait_for};
 
 use super::program::PODWIRE;
@@ -13,6 +14,7 @@ use super::program::PODWIRE;
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOG: &str = "/run/lab/log";
 const CONFIG: &str = "/coreos.com/network/config";
+const SUBNETS: &str = "/coreos.com/network/subnets/";
 
 fn etcd() -> EtcdServer {
     testkit::require!(Program("etcd"), Program("etcdctl"));
@@ -119,5 +121,54 @@ fn secrets_reach_neither_log_nor_page_nor_a_file_of_others() {
             let text = text.replace(&endpoint, "").replace("--etcd-password hush", "");
             assert!(!text.contains("hush") && !text.contains(psk), "{name}: {text}");
         }
+    });
+}
+
+/// Whether a terminal would do anything else than to show it.
+fn is_active(letter: char) -> bool {
+    letter != '\n' && (letter.is_control() || matches!(letter, '\u{202a}'..='\u{202e}'))
+}
+
+#[test]
+fn control_characters_of_the_store_reach_no_terminal() {
+    in_netns(|| {
+        let wire = Wire::new();
+        let server = etcd();
+        let node = wire.node(1, true, false);
+        let endpoint = server.endpoint();
+        let store = ["--etcd-endpoints", &endpoint];
+        // In the name of a key and its value: colours, a title, C1, an override of direction, a line of its own.
+        let conf = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "host-gw"},
+            "\u001b[31mKey\u009b\u202e\nready": 1}"#;
+        server.ctl(&["put", CONFIG, conf]);
+        let evil = "10.5.9.0-24\u{1b}[31m\u{9b}2J\u{202e}\nready: evil";
+        let value = |backend: &str| {
+            format!(
+                r#"{{"PublicIP":"192.168.90.9","PublicIPv6":null,"BackendType":"{backend}","BackendData":null}}"#
+            )
+        };
+        let put = |key: &str, value: &str| server.ctl(&["put", &format!("{SUBNETS}{key}"), value]);
+        put(evil, &value("host-gw"));
+        put("10.5.10.0-24", &value(r"\u001b]0;title\u0007\u009b\u202e\nready"));
+        put("10.5.11.0-24", "{\"PublicIP\":\"\\u001b[5m\\u202e\\nready\"}");
+        put("10.5.12.0-24", "\u{1b}[5m\u{9b}no JSON");
+        let _agent = start(&node, &[&store[..], &["--v=5"]].concat());
+        let log = || fs::read_to_string(LOG).unwrap_or_default();
+        wait_for("it to be ready", PATIENCE, || log().contains("this node is ready"));
+        let socket = node.dir().join("run/agent.sock").to_str().unwrap().to_owned();
+        wait_for("all of them", PATIENCE, || {
+            let readyz = page(&socket, "/readyz");
+            ["10.5.9.0", "10.5.10.0", "10.5.11.0", "10.5.12.0"]
+                .iter()
+                .all(|key| readyz.contains(key))
+        });
+        for (name, text) in seen(&node, &store) {
+            assert!(!text.contains(is_active), "{name}: {text:?}");
+            let forged = text.lines().any(|line| line.starts_with("ready: evil"));
+            assert!(!forged, "{name}: {text:?}");
+        }
+        let peers: Value = serde_json::from_str(&page(&socket, "/peers")).unwrap();
+        let names = peers.as_array().unwrap().iter().map(|peer| peer["name"].as_str().unwrap());
+        assert!(names.into_iter().any(|name| name == evil), "programs get the name as it is");
     });
 }

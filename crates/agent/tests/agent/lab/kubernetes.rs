@@ -231,8 +231,29 @@ fn a_flannel_node_comes_and_goes(cluster: &Cluster, first: &Member) {
         wait_for("it to be served again", PATIENCE, is_served);
         first.agent().wait("nothing to be refused", |status| status.refused.is_empty());
     }
+    control_characters_of_annotations_are_escaped(cluster, first);
     cluster.server.kubectl(&["delete", "node", "node-3", "--wait=false"]);
     wait_for("it to be gone", PATIENCE, || !mentions(&first.node, "10.244.3."));
+}
+
+fn control_characters_of_annotations_are_escaped(cluster: &Cluster, first: &Member) {
+    let evil = "vxlan\u{1b}[31m\u{9b}2J\u{202e}\nready";
+    cluster.annotate(3, &[("backend-type", evil)]);
+    first
+        .agent()
+        .wait("it to be refused", |status| status.refused.iter().any(|one| one.peer == "node-3"));
+    let socket = first.node.dir().join("run/agent.sock").to_str().unwrap().to_owned();
+    for page in ["/readyz", "/status", "/peers", "/metrics"] {
+        let shown = testkit::run(
+            "curl",
+            &["-sS", "--unix-socket", &socket, &format!("http://agent{page}")],
+        );
+        let is_active = |letter: char| {
+            letter != '\n' && letter.is_control() || matches!(letter, '\u{202a}'..='\u{202e}')
+        };
+        assert!(!shown.contains(is_active), "{page}: {shown:?}");
+        assert!(shown.lines().all(|line| line != "ready" || page == "/readyz"), "{shown:?}");
+    }
 }
 
 fn a_stranger_writes_over_annotations(cluster: &Cluster) {
