@@ -8,10 +8,11 @@
 use ipnet::IpNet;
 use kernel::Family;
 
-use crate::family::{Addresses, PerFamily, Prefixes};
+use crate::family::{self, Addresses, PerFamily, Prefixes};
+use crate::lease::print_key;
 use crate::netconf::Pool;
 
-/// A key of the store. Its subnets are taken even if its value cannot be read.
+/// A key of the store. Its subnets are taken even if its value cannot be read, as far as nodes serve them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     pub subnets: Prefixes,
@@ -42,19 +43,26 @@ pub enum Choice {
 }
 
 /// Why there is nothing to take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error(
-        "all {} subnets from {} to {} are taken: widen {} or make subnets smaller",
-        .0.count(), .0.min(), .0.max(), .0.network()
+        "all {} subnets from {} to {} are taken: widen {} or make subnets smaller{}",
+        .pool.count(), .pool.min(), .pool.max(), .pool.network(), named(.large)
     )]
-    Full(Pool),
+    Full {
+        pool: Pool,
+        /// Keys that take several subnets each, sorted.
+        large: Vec<Prefixes>,
+    },
     #[error("the network has no family")]
     NoPool,
 }
 
 /// Free subnets that the choice is among: enough to keep nodes that start together apart.
 const CHOICES: usize = 100;
+
+/// How many keys an error names.
+const NAMED: usize = 3;
 
 /// Chooses.
 pub fn choose(pools: &PerFamily<Pool>, entries: &[Entry], asker: &Asker) -> Result<Choice, Error> {
@@ -75,11 +83,12 @@ pub fn choose(pools: &PerFamily<Pool>, entries: &[Entry], asker: &Asker) -> Resu
     let (mut chosen, mut by_chance) = (Vec::new(), false);
     for (family, pool) in pools.iter() {
         let of_family = |prefixes: &Prefixes| prefixes.get(family);
-        let taken = Taken::new(pool, taken().filter_map(of_family));
+        let is_taken = |prefix: &IpNet| takes(pool, *prefix);
+        let taken = Taken::new(pool, taken().filter_map(of_family).filter(is_taken));
         let wish = wishes.iter().filter_map(of_family).find(|subnet| taken.is_free(*subnet));
         by_chance |= wish.is_none();
         let subnet = wish.or_else(|| taken.pick(mixed(asker.random, family)));
-        chosen.push(subnet.ok_or(Error::Full(*pool))?);
+        chosen.push(subnet.ok_or_else(|| full(*pool, others.iter().chain(&kept)))?);
     }
     let obsolete = obsolete.iter().map(|entry| entry.subnets).collect();
     let subnets = Prefixes::of(chosen).ok_or(Error::NoPool)?;
@@ -102,6 +111,48 @@ pub fn fits(pools: &PerFamily<Pool>, subnets: &Prefixes) -> bool {
         (None, None) => true,
         _ => false,
     })
+}
+
+/// Whether a prefix of a key takes subnets. One that is not inside the network, or is all of it, does not:
+/// every node that has a subnet refuses to serve it (see [`plan`](crate::plan)).
+fn takes(pool: &Pool, prefix: IpNet) -> bool {
+    let network = pool.network();
+    network.contains(&prefix) && prefix.prefix_len() > network.prefix_len()
+}
+
+/// Whether the subnets of a key overlap these. Prefixes of the key that no node serves do not count.
+pub fn overlap(pools: &PerFamily<Pool>, key: &Prefixes, subnets: &Prefixes) -> bool {
+    Family::ALL.into_iter().any(|family| {
+        match (pools.get(family), key.get(family), subnets.get(family)) {
+            (Some(pool), Some(prefix), Some(subnet)) => {
+                takes(pool, prefix) && family::overlap(prefix, subnet)
+            }
+            _ => false,
+        }
+    })
+}
+
+fn full<'a>(pool: Pool, entries: impl Iterator<Item = &'a &'a Entry>) -> Error {
+    let is_large = |prefixes: &Prefixes| {
+        let prefix = prefixes.get(family::of(pool.network()));
+        prefix.is_some_and(|prefix| takes(&pool, prefix) && prefix.prefix_len() < pool.subnet_len())
+    };
+    let mut large: Vec<Prefixes> = entries.map(|entry| entry.subnets).filter(is_large).collect();
+    large.sort_unstable();
+    Error::Full { pool, large }
+}
+
+fn named(keys: &[Prefixes]) -> String {
+    if keys.is_empty() {
+        return String::new();
+    }
+    let shown: Vec<String> = keys.iter().take(NAMED).map(print_key).collect();
+    let more = match keys.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more keys"),
+    };
+    let shown = shown.join(", ");
+    format!("; {shown}{more} take several each: delete these keys if no node uses them")
 }
 
 /// The two families are chosen independently.
@@ -250,6 +301,35 @@ mod tests {
     }
 
     #[test]
+    fn a_key_that_covers_the_network_takes_nothing() {
+        for key in ["0.0.0.0-0", "10.0.0.0-8", "10.4.0.0-15", "10.5.0.0-16", "10.6.0.0-16"] {
+            let leased = entry(key, "192.0.2.2");
+            let reserved = Entry { is_reservation: true, ..entry(key, "192.0.2.1") };
+            for entries in [[leased], [reserved]] {
+                check(NET, &entries, &asker("192.0.2.1", None, 0), "create 10.5.1.0-24");
+            }
+        }
+        // Each family is looked at by itself.
+        let entries = [entry("10.5.1.0-24&::-0", "192.0.2.2")];
+        let wanted = "create 10.5.2.0-24&fd00:5:0:1::-64";
+        check(DUAL, &entries, &asker("192.0.2.1", None, 0), wanted);
+    }
+
+    #[test]
+    fn keys_that_take_several_subnets_are_named_when_none_is_left() {
+        let halves = [entry("10.5.128.0-17", "192.0.2.2"), entry("10.5.0.0-17", "192.0.2.3")];
+        let full = "all 255 subnets from 10.5.1.0 to 10.5.255.0 are taken: widen 10.5.0.0/16 or make \
+            subnets smaller; 10.5.0.0-17, 10.5.128.0-17 take several each: delete these keys if no \
+            node uses them";
+        check(NET, &halves, &asker("192.0.2.1", None, 0), full);
+        let parts = (0..8).map(|n| entry(&format!("10.5.{}.0-19", n * 32), "192.0.2.2"));
+        let parts: Vec<Entry> = parts.collect();
+        let said = choose(&pools(NET), &parts, &asker("192.0.2.1", None, 0)).unwrap_err();
+        let listed = "10.5.0.0-19, 10.5.32.0-19, 10.5.64.0-19 and 5 more keys take several each";
+        assert!(said.to_string().contains(listed), "{said}");
+    }
+
+    #[test]
     fn nodes_without_ipv4_are_told_apart_by_ipv6() {
         let conf = r#"{"EnableIPv4": false, "EnableIPv6": true, "IPv6Network": "fd00:5::/48"}"#;
         let entries = [entry("fd00:5:0:7::-64", "fd00::1"), entry("fd00:5:0:1::-64", "fd00::2")];
@@ -282,7 +362,7 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_taken_is_given(
-            taken in vec((0u32..1 << 12, 20u8..=30), 0..80),
+            taken in vec((0u32..1 << 12, 21u8..=30), 0..80),
             previous in option::of((0u32..1 << 12, 24u8..=26)),
             random: u64,
         ) {

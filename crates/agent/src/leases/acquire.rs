@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use ipnet::IpNet;
 use overlay::allocate::{self, Asker, Choice};
 use overlay::lease::{Attributes, Lease, print_key};
 use overlay::netconf::Pool;
@@ -92,11 +91,6 @@ fn taken(keys: &Keys, snapshot: &Snapshot) -> Vec<allocate::Entry> {
     snapshot.entries.iter().filter_map(|entry| keys.taken(entry)).collect()
 }
 
-fn overlap(one: &Prefixes, other: &Prefixes) -> bool {
-    let meets = |a: IpNet, b: IpNet| a.contains(&b) || b.contains(&a);
-    one.iter().any(|a| other.iter().any(|b| meets(a, b)))
-}
-
 impl Leases {
     /// Takes a lease: the node's own, what it had before, or a free one. `snapshot` is what the
     /// first choice is made from.
@@ -107,7 +101,7 @@ impl Leases {
     ) -> Result<Held, AcquireError> {
         for try_number in 0..TRIES {
             match self.try_once(&snapshot, want, try_number).await {
-                Ok(Some(held)) if self.is_undisputed(&held).await? => return Ok(held),
+                Ok(Some(held)) if self.is_undisputed(&held, want.pools).await? => return Ok(held),
                 Ok(Some(held)) => self.release(&held).await?,
                 // Perhaps it was written: the next list tells.
                 Ok(None) | Err(AcquireError::Store(Error::Uncertain { .. })) => {}
@@ -171,7 +165,7 @@ impl Leases {
 
     /// Two keys of both families may differ in one of them and have the other in common, and the
     /// store takes both. The older one stays.
-    async fn is_undisputed(&self, held: &Held) -> Result<bool, Error> {
+    async fn is_undisputed(&self, held: &Held, pools: &PerFamily<Pool>) -> Result<bool, Error> {
         let Layout::Keys(keys) = &self.layout else { return Ok(true) };
         if held.lease.subnets.iter().count() < 2 {
             return Ok(true);
@@ -182,7 +176,8 @@ impl Leases {
         let mut older = snapshot.entries.iter().filter(is_older);
         Ok(!older.any(|entry| {
             let taken = keys.taken(entry);
-            taken.is_some_and(|taken| overlap(&taken.subnets, &held.lease.subnets))
+            let subnets = &held.lease.subnets;
+            taken.is_some_and(|taken| allocate::overlap(pools, &taken.subnets, subnets))
         }))
     }
 

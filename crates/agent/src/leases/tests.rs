@@ -109,6 +109,24 @@ fn nodes_that_start_together_get_different_subnets_of_both_families() {
     all_get_one(DUAL);
 }
 
+/// Every node refuses such a key, so it takes no subnet and wins no race.
+#[test]
+fn a_key_that_covers_the_network_keeps_no_node_out() {
+    for (conf, key) in [(SMALL, "0.0.0.0-0"), (DUAL, "0.0.0.0-0"), (DUAL, "10.5.0.0-16&::-0")] {
+        let lab = Lab::new(conf);
+        block_on(async {
+            let leases = lab.leases().await;
+            let key = leases.layout.lease(key);
+            let value = attributes(200).print();
+            let created = leases.store.create(&key, value.as_bytes(), None).await.unwrap();
+            assert!(created.is_done());
+            let held = lab.acquire(&leases, 1).await.unwrap();
+            let again = lab.acquire(&leases, 1).await.unwrap();
+            assert_eq!(again.name, held.name);
+        });
+    }
+}
+
 #[test]
 fn a_node_keeps_its_lease_and_tells_what_has_changed() {
     let lab = Lab::new(SMALL);

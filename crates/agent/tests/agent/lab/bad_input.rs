@@ -146,3 +146,33 @@ fn peers_are_refused_one_by_one() {
         }
     });
 }
+
+/// Keys that every node refuses do not block a node that starts, and those that it must respect are named.
+#[test]
+fn refused_keys_do_not_block_a_node_that_starts() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        let wire = Wire::new();
+        let server = etcd();
+        let value = &claims("").remove(3).1;
+        let refused = ["0.0.0.0-0", "10.5.0.0-16"];
+        refused.iter().for_each(|name| put(&server, name, value));
+        let store = Store::etcd(&server, GOOD);
+        let first = wire.node(1, true, false);
+        let agent = Agent::start(&first, &store);
+        agent.wait("it to be ready and to name the keys", |status| {
+            let is_named = |name: &str| status.refused.iter().any(|one| one.peer == name);
+            status.ready && refused.into_iter().all(is_named)
+        });
+        let halves = ["10.5.0.0-17", "10.5.128.0-17"];
+        halves.iter().for_each(|name| put(&server, name, value));
+        let second = wire.node(2, true, false);
+        let late = Agent::start(&second, &store);
+        late.wait("it to name the keys that take all", |status| {
+            let problem = status.problems.get(&Part::Lease);
+            problem.is_some_and(|one| halves.iter().all(|name| one.text.contains(name)))
+        });
+        server.ctl(&["del", &format!("{SUBNETS}{}", halves[1])]);
+        late.wait("it to go on by itself", |status| status.ready);
+    });
+}
