@@ -233,12 +233,19 @@ fn enable_forwarding(family: Ip, mode: Mode) -> kernel::Result<Vec<String>> {
         Ip::V4 => "net/ipv4/ip_forward",
         Ip::V6 => "net/ipv6/conf/all/forwarding",
     };
-    let is_changed = match mode {
-        Mode::Apply => sysctl::ensure(switch, "1")?,
-        Mode::Tell => sysctl::read(switch)? != "1",
-    };
-    let told = || format!("set {} to 1", switch.replace('/', "."));
-    Ok(is_changed.then(told).into_iter().collect())
+    if sysctl::read(switch)? == "1" {
+        return Ok(Vec::new());
+    }
+    let name = switch.replace('/', ".");
+    if mode == Mode::Apply {
+        if !sysctl::is_writable(switch)? {
+            let hint = format!("/proc/sys is read-only here; set {name} to 1 on the node");
+            let (op, object, errno) = ("set sysctl", name, kernel::Errno::ROFS);
+            return Err(kernel::Error { op, object, errno, ext: Some(hint) });
+        }
+        sysctl::write(switch, "1")?;
+    }
+    Ok(vec![format!("set {name} to 1")])
 }
 
 /// The kernel's older filter, which nf_tables cannot overrule. Rules of flannel's in it let packets pass,

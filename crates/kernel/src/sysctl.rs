@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use ::netlink::Errno;
+use rustix::fs::{Access, access};
 
 use crate::error::{Error, Result};
 
@@ -25,6 +26,16 @@ pub fn write(path: &str, value: &str) -> Result<()> {
     let written =
         opened.and_then(|mut file| std::io::Write::write_all(&mut file, value.as_bytes()));
     written.map_err(|e| Error::from_io(OP, path, &e))
+}
+
+/// Whether the value can be written here. Most containers have `/proc/sys` read-only.
+pub fn is_writable(path: &str) -> Result<bool> {
+    const OP: &str = "look at sysctl";
+    match access(file(OP, path)?, Access::WRITE_OK) {
+        Ok(()) => Ok(true),
+        Err(Errno::ROFS | Errno::ACCESS | Errno::PERM) => Ok(false),
+        Err(errno) => Err(Error::from_errno(OP, path, errno)),
+    }
 }
 
 /// Writes the value only if it differs (`true`): reading is cheaper, and `/proc/sys` may be
@@ -57,5 +68,6 @@ mod tests {
         }
         assert!(read("net/ipv4/conf/no.such.link/arp_notify").unwrap_err().is_not_found());
         assert_eq!(read("kernel/ostype").unwrap(), "Linux");
+        assert!(is_writable("net/ipv4/conf/no.such.link/arp_notify").unwrap_err().is_not_found());
     }
 }

@@ -173,7 +173,8 @@ impl Applier<'_> {
         };
         self.indices.insert(name, index);
         if let Err(why) = refuse_routers(name) {
-            applied.outcome.fail(format_args!("refuse routers on {name}"), why);
+            // Packets of pods do not need it.
+            tracing::warn!(device = %name, why, "router advertisements are not refused");
         }
         if let DeviceKind::Wireguard { listen_port, .. } = device.kind {
             self.set_keys(name, listen_port, applied)?;
@@ -320,10 +321,31 @@ fn in_the_way(nl: &Netlink, device: &Device, error: &kernel::Error) -> String {
     }
 }
 
-/// Without IPv6 there is nothing to refuse.
+/// Makes the device ignore router advertisements: no peer may give this node addresses or routes. Netlink has no
+/// attribute for that. Without IPv6 there is nothing to refuse.
 fn refuse_routers(name: IfName) -> Result<(), String> {
-    match sysctl::ensure(&format!("net/ipv6/conf/{name}/accept_ra"), "0") {
-        Err(error) if !error.is_not_found() => Err(error.to_string()),
-        _ => Ok(()),
+    match try_to_refuse_routers(name) {
+        Err(error) if error.is_not_found() => Ok(()),
+        Err(error) => Err(error.to_string()),
+        Ok(true) => Ok(()),
+        Ok(false) => Err(format!(
+            "net.ipv6.conf.{name}.accept_ra is not 0 and /proc/sys is read-only here; set \
+             net.ipv6.conf.default.accept_ra to 0 on the node"
+        )),
     }
+}
+
+/// Whether the device ignores them now.
+fn try_to_refuse_routers(name: IfName) -> kernel::Result<bool> {
+    let switch = |key: &str| format!("net/ipv6/conf/{name}/{key}");
+    let accept = switch("accept_ra");
+    let found = sysctl::read(&accept)?;
+    if found == "0" {
+        return Ok(true);
+    }
+    if sysctl::is_writable(&accept)? {
+        return sysctl::write(&accept, "0").map(|()| true);
+    }
+    // The kernel ignores them on a device that forwards, unless the value is 2.
+    Ok(found == "1" && sysctl::read(&switch("forwarding"))? == "1")
 }

@@ -13,6 +13,7 @@ mod etcd_faults;
 mod files;
 mod in_the_way;
 mod kubernetes;
+mod read_only;
 mod repairs;
 mod restart;
 mod services;

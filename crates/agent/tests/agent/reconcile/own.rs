@@ -181,3 +181,25 @@ fn commands_of_the_administrators_are_handed_over_once() {
         assert_eq!(told(reconciler.compare()), Vec::<String>::new());
     });
 }
+
+/// A container that cannot write sysctls: the device is made all the same.
+#[test]
+fn a_device_without_accept_ra_is_no_failure() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        make_eth0();
+        testkit::run(
+            "sh",
+            &[
+                "-ec",
+                "echo 1 > /proc/sys/net/ipv6/conf/default/accept_ra
+            mount --bind /proc/sys /proc/sys; mount -o remount,bind,ro /proc/sys",
+            ],
+        );
+        let mut reconciler = open();
+        let outcome = reconciler.set_network(network(VXLAN, 2..4));
+        assert_eq!(outcome.failures, []);
+        assert_eq!(testkit::run("cat", &["/proc/sys/net/ipv6/conf/flannel.1/accept_ra"]), "1\n");
+        assert!(reconciler.compare().is_quiet());
+    });
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Agents that cannot write below `/proc/sys`, as in a container without privileges.
+
+use testkit::{Node, Wire, in_netns, run};
+
+use super::{Agent, Store};
+
+const CONF: &str = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}"#;
+
+/// Makes `/proc/sys` read-only for this process.
+fn make_read_only() {
+    run(
+        "sh",
+        &[
+            "-ec",
+            "mount --bind /proc/sys /proc/sys
+            mount -o remount,bind,ro /proc/sys",
+        ],
+    );
+    assert!(std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").is_err());
+}
+
+/// Also one with no peers: checks of their paths lead to comparisons, too.
+#[test]
+fn accept_ra_that_cannot_be_written_is_no_failure() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        let wire = Wire::new();
+        let node = wire.node(1, true, false);
+        set_accept_ra(&node);
+        make_read_only();
+        let agent = Agent::start(&node, &Store::embedded(CONF));
+        agent.wait("the node", |status| status.ready && status.problems.is_empty());
+        assert_eq!(node.sh("cat /proc/sys/net/ipv6/conf/flannel.1/accept_ra"), "1\n");
+    });
+}
+
+/// The default of a host that does not forward IPv6.
+fn set_accept_ra(node: &Node) {
+    node.sh("echo 0 > /proc/sys/net/ipv6/conf/all/forwarding
+        echo 1 > /proc/sys/net/ipv6/conf/default/accept_ra");
+}
