@@ -3,6 +3,7 @@
 //! still use it. A file keeps both across restarts, because a changed configuration often reaches
 //! an agent by a restart.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -29,11 +30,19 @@ pub(crate) struct Backends {
 }
 
 /// A configuration, and the lease that this node published with it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Published {
     config: String,
     key: String,
     value: String,
+}
+
+/// Without the configuration, which may hold a pre-shared key.
+impl fmt::Debug for Published {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Published");
+        shown.field("key", &self.key).field("value", &self.value).finish_non_exhaustive()
+    }
 }
 
 impl Published {
@@ -89,7 +98,7 @@ impl Worker {
     /// Notes the backend of a session that begins.
     pub(super) fn note_backend(&mut self, session: &Session) {
         let before = self.backends.clone();
-        self.backends.set(&session.conf_text, &session.conf.backend, &session.held.lease);
+        self.backends.set(session.conf_text.expose(), &session.conf.backend, &session.held.lease);
         if self.backends != before {
             self.write_backends();
         }

@@ -77,7 +77,7 @@ impl Worker {
         let (conf, underlay) = (judged.conf.clone(), begin::planned(&judged.chosen));
         let mut network = Network::new(conf, lease.clone(), underlay, peers)
             .map_err(|error| End::wait(Part::Config, error.to_string(), None))?;
-        self.preview_previous_backend(&judged.text, &mut network);
+        self.preview_previous_backend(judged.text.expose(), &mut network);
         let failed = |why: String| End::wait(Part::Kernel, why, None);
         let asked = self.kernel.run(move |reconciler| (reconciler.dry_run(&mut network), network));
         let (difference, network) = asked.await.map_err(|error| failed(error.to_string()))?;
