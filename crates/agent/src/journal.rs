@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the log says of the board: a line when the node becomes ready or is no longer, when the store is lost or
-//! back, and when anything else that is wrong is another.
+//! back, and when anything else that is wrong begins, changes or ends.
 
 use std::collections::BTreeMap;
 
@@ -88,6 +88,13 @@ impl Said {
                 is_new.then(|| (true, format!("{}: {text}", part.name())))
             }));
         }
+        // A node that becomes ready says so below.
+        if now.ready && self.ready {
+            lines.extend(self.problems.keys().filter_map(|part| {
+                let is_over = *part != Part::Store && !now.problems.contains_key(part);
+                is_over.then(|| (false, format!("{}: the problem is solved", part.name())))
+            }));
+        }
         if now.ready && !self.ready {
             lines.push((false, "this node is ready".to_owned()));
         } else if !now.ready && (self.ready || self.reasons != now.reasons) {
@@ -137,6 +144,7 @@ mod tests {
         check(&ready, &lost, &[(true, "the store cannot be reached: refused")]);
         check(&lost, &ready, &[(false, "the store is back")]);
         check(&ready, &remark, &[(true, "config: differs")]);
+        check(&remark, &ready, &[(false, "config: the problem is solved")]);
         check(&ready, &waits, &[(true, "this node is not ready: none")]);
     }
 }

@@ -47,6 +47,9 @@ const STORES: Duration = Duration::from_secs(2);
 /// Between two sessions at least: nodes may fight over a lease, and stores have much news.
 const PAUSE: Duration = Duration::from_millis(200);
 
+/// After the node's condition could not be set.
+const TELL_AGAIN: Duration = Duration::from_secs(30);
+
 /// Why an agent cannot work at all.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -299,14 +302,20 @@ impl Worker {
             Report::Repaired(outcome) => self.post_changes(&outcome, true),
             Report::TriedAgain(outcome) => self.post_changes(&outcome, false),
             Report::Rules => self.rules.nudge(),
-            Report::Underlay | Report::Deaf(_) => {}
+            Report::Compared { took, changes } => self.board.compared(took, changes),
+            Report::Deaf(why) => {
+                let text = format!("no events of changes in the kernel: {why}");
+                self.board.problem(Part::Watch, text);
+            }
+            Report::Underlay => {}
         }
     }
 
     /// Kubernetes keeps pods away from a node until somebody says that its network is there.
-    pub(crate) async fn tell_cluster(&self) {
-        let StoreChoice::Kubernetes(told) = &self.settings.store else { return };
-        let (Some(cluster), true) = (&self.cluster, told.sets_condition) else { return };
+    /// Returns when to try again, if that failed.
+    pub(crate) async fn tell_cluster(&self) -> Option<std::time::Instant> {
+        let StoreChoice::Kubernetes(told) = &self.settings.store else { return None };
+        let (Some(cluster), true) = (&self.cluster, told.sets_condition) else { return None };
         let node = self.settings.node_name.as_deref().unwrap_or_default();
         let condition = Condition {
             kind: "NetworkUnavailable".to_owned(),
@@ -314,9 +323,9 @@ impl Worker {
             reason: "PodwireIsUp".to_owned(),
             message: "podwire is running on this node".to_owned(),
         };
-        if let Err(error) = cluster.set_condition(node, &condition).await {
-            tracing::warn!(error = chain(&error), "the node's condition was not set");
-        }
+        let error = cluster.set_condition(node, &condition).await.err()?;
+        tracing::warn!(error = chain(&error), "node condition not set, retrying");
+        Some(std::time::Instant::now() + TELL_AGAIN)
     }
 
     /// Has the kernel thread do something.

@@ -90,6 +90,8 @@ pub struct Session {
     renew_at: Option<Instant>,
     /// When to look whether peers still use the previous backend; none without one.
     age_at: Option<Instant>,
+    /// When to set the node's condition in Kubernetes again, after that failed.
+    tell_at: Option<Instant>,
     /// The store did not answer: all this is as it was last seen, and holds until it does.
     is_from_memory: bool,
     pod_mtu: Option<u32>,

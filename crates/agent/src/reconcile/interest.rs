@@ -33,7 +33,7 @@ pub struct Nudge {
     pub underlay: bool,
     /// Other peers may be on a link.
     pub on_link: bool,
-    /// Packets are not forwarded any more, or those to nobody leave the node.
+    /// Forwarding was turned off or on, or a blackhole has gone.
     pub rules: bool,
 }
 
@@ -80,9 +80,7 @@ pub(super) fn of(event: &Event, view: &View<'_>) -> Nudge {
         Object::Neigh(neigh) => Nudge::compare_if(view.neigh(neigh, is_removal)),
         Object::Fdb(entry) => Nudge::compare_if(view.fdb(entry, is_removal)),
         Object::Nexthop(nexthop) => Nudge::compare_if(view.nexthop(nexthop, is_removal)),
-        Object::Forwarding(family, is_on) => {
-            Nudge { rules: view.forwards(*family, *is_on), ..Nudge::NONE }
-        }
+        Object::Forwarding(family, _) => Nudge { rules: view.forwards(*family), ..Nudge::NONE },
     }
 }
 
@@ -184,9 +182,10 @@ impl View<'_> {
         Nudge { compare: self.concerns_route(route, is_removal), on_link, rules, ..Nudge::NONE }
     }
 
-    /// Whether the network's packets should be forwarded, and are not.
-    fn forwards(&self, family: Family, is_on: bool) -> bool {
-        !is_on && self.wanting.network.conf().networks.get(family).is_some()
+    /// Whether the switch decides about the network's packets. One that somebody turns on may be the end of a
+    /// problem.
+    fn forwards(&self, family: Family) -> bool {
+        self.wanting.network.conf().networks.get(family).is_some()
     }
 
     fn concerns_route(&self, route: &route::Route, is_removal: bool) -> bool {

@@ -22,7 +22,7 @@ use super::found::{self, Reader, Reading, Routes};
 use super::interest::{self, Nudge, View};
 use super::numbers::Numbers;
 use super::on_link;
-use super::outcome::Outcome;
+use super::outcome::{Failure, Outcome};
 use super::wanting::{PeerUpdate, Wanting};
 
 /// What a reconciler needs to know of its user.
@@ -66,7 +66,8 @@ pub struct Reconciler {
     indices: BTreeMap<IfName, IfIndex>,
     /// As found when all was compared last.
     conflicts: Vec<Conflict>,
-    is_settled: bool,
+    /// What failed when it was last tried.
+    failures: Vec<Failure>,
 }
 
 impl Reconciler {
@@ -91,7 +92,7 @@ impl Reconciler {
             names,
             indices: BTreeMap::new(),
             conflicts: Vec::new(),
-            is_settled: true,
+            failures: Vec::new(),
         })
     }
 
@@ -164,7 +165,7 @@ impl Reconciler {
         }
         let (mut changes, mut seen, mut carried) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
         // A part assumes that all else is as it should be.
-        let mut is_whole = !self.is_settled || self.conflicts.iter().any(Conflict::is_device);
+        let mut is_whole = !self.is_settled() || self.conflicts.iter().any(Conflict::is_device);
         for update in updates {
             match wanting.update(update) {
                 Update::Nothing => {}
@@ -217,7 +218,12 @@ impl Reconciler {
 
     /// Whether all that was to be done last has been done.
     pub fn is_settled(&self) -> bool {
-        self.is_settled
+        self.failures.is_empty()
+    }
+
+    /// Failures and conflicts of the last outcome.
+    pub(super) fn wrong(&self) -> (&[Failure], &[Conflict]) {
+        (&self.failures, &self.conflicts)
     }
 
     /// Removes every trace of an agent with this mark. All links are listed.
@@ -231,7 +237,7 @@ impl Reconciler {
         }
         self.wanting = None;
         self.numbers = Numbers::default();
-        self.is_settled = true;
+        self.failures.clear();
         outcome
     }
 
@@ -250,7 +256,7 @@ impl Reconciler {
     /// Whether a change that was heard of is any of our business.
     pub fn interest(&self, event: &Event) -> Nudge {
         let Some(wanting) = &self.wanting else { return interest::without_network(event) };
-        let (numbers, indices, is_settled) = (&self.numbers, &self.indices, self.is_settled);
+        let (numbers, indices, is_settled) = (&self.numbers, &self.indices, self.is_settled());
         let view = View { wanting, numbers, indices, is_settled };
         interest::of(event, &view)
     }
@@ -379,7 +385,7 @@ impl Reconciler {
         outcome.conflicts.clone_from(&self.conflicts);
         outcome.pod_mtu = Some(plan.pod_mtu);
         self.wanting = Some(wanting);
-        self.is_settled = outcome.failures.is_empty();
+        self.failures.clone_from(&outcome.failures);
         outcome
     }
 

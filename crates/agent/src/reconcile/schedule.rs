@@ -28,7 +28,7 @@ pub(super) struct Schedule {
     nudged: Option<Instant>,
     /// None while nothing fails.
     retry: Option<Duration>,
-    /// What was told last.
+    /// The failures and conflicts that were reported last, by a comparison or by a command.
     wrong: (Vec<Failure>, Vec<Conflict>),
 }
 
@@ -60,6 +60,11 @@ impl Schedule {
             self.retry = Some(RETRY);
             self.last = now;
         }
+    }
+
+    /// A command has reported these failures and conflicts by itself.
+    pub(super) fn reported(&mut self, failures: &[Failure], conflicts: &[Conflict]) {
+        self.wrong = (failures.to_vec(), conflicts.to_vec());
     }
 
     pub(super) fn due(&self) -> Instant {
@@ -160,5 +165,21 @@ mod tests {
         assert_eq!(schedule.due(), now + LONGEST_RETRY);
         assert!(schedule.done(now, &Outcome::default()), "that it is over is told, too");
         assert_eq!(schedule.due(), now + EVERY);
+    }
+
+    #[test]
+    fn success_after_a_command_that_failed_is_reported() {
+        let now = Instant::now();
+        let mut schedule = Schedule::new(EVERY, now);
+        schedule.reported(&failed().failures, &[]);
+        assert!(!schedule.done(now, &failed()), "the command has reported it");
+        assert!(schedule.done(now, &Outcome::default()));
+        assert!(!schedule.done(now, &Outcome::default()));
+        schedule.reported(&failed().failures, &[]);
+        assert!(schedule.done(now, &Outcome::default()));
+        // The command that succeeds reports that as well.
+        schedule.done(now, &failed());
+        schedule.reported(&[], &[]);
+        assert!(!schedule.done(now, &Outcome::default()));
     }
 }

@@ -27,9 +27,11 @@ pub enum Report {
     Repaired(Outcome),
     /// It has tried again what had failed before: nobody has broken that.
     TriedAgain(Outcome),
+    /// It has compared all of the kernel with what is wanted, and made this many changes.
+    Compared { took: Duration, changes: usize },
     /// The interface to other nodes has changed: look at it again.
     Underlay,
-    /// Rules of ours may not be as they should: forwarding is off, or a blackhole has gone.
+    /// Rules of ours may not be as they should: forwarding was turned off or on, or a blackhole has gone.
     Rules,
     /// It no longer hears of changes, and only the comparisons at intervals repair.
     Deaf(String),
@@ -156,7 +158,11 @@ impl Worker {
     fn do_commands(&mut self) -> bool {
         loop {
             match self.queue.try_recv() {
-                Ok(command) => command(&mut self.reconciler),
+                Ok(command) => {
+                    command(&mut self.reconciler);
+                    let (failures, conflicts) = self.reconciler.wrong();
+                    self.schedule.reported(failures, conflicts);
+                }
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => return false,
             }
@@ -215,6 +221,10 @@ impl Worker {
             true => self.reconciler.compare(),
             false => self.reconciler.repair(),
         };
+        if self.reconciler.network().is_some() {
+            let (took, changes) = (now.elapsed(), outcome.changes.len());
+            let _ = self.reports.send(Report::Compared { took, changes });
+        }
         if self.schedule.done(Instant::now(), &outcome) {
             let _ = self.reports.send(report(outcome));
         }

@@ -17,6 +17,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Between two comparisons at least: somebody may keep undoing them.
 const DISTANCE: Duration = Duration::from_millis(100);
 
+/// Until a comparison that failed is repeated, and, doubled each time, at most.
+const RETRY: Duration = Duration::from_millis(500);
+const LONGEST_RETRY: Duration = Duration::from_secs(30);
+
 /// Rules, and an ear for what others do to them. It acts in the network namespace of the thread that
 /// opened it.
 #[derive(Debug)]
@@ -28,6 +32,8 @@ pub struct Keeper {
     due: Instant,
     /// When all was compared.
     last: Instant,
+    /// Until the next try, if something failed the last time.
+    retry: Option<Duration>,
 }
 
 impl Keeper {
@@ -36,7 +42,7 @@ impl Keeper {
         let events = watched(Events::listen()?)?;
         let last = Instant::now();
         let (rules, due) = (Rules::open(mark)?, last + every);
-        Ok(Self { rules, events: Some(events), every, due, last })
+        Ok(Self { rules, events: Some(events), every, due, last, retry: None })
     }
 
     /// The rules themselves.
@@ -46,7 +52,9 @@ impl Keeper {
 
     /// Makes the rules what they should be from now on.
     pub fn set(&mut self, conf: &RulesConf) -> Outcome {
-        self.rules.set(conf)
+        let outcome = self.rules.set(conf);
+        self.compared(&outcome);
+        outcome
     }
 
     /// Something that is not told of here may have changed.
@@ -54,7 +62,19 @@ impl Keeper {
         self.due = self.due.min((Instant::now() + PAUSE).max(self.last + DISTANCE));
     }
 
-    /// Waits until something had to be mended, or could not be. The wait can be given up and taken up again.
+    /// Plans the next comparison. A failure is retried early, because the kernel does not report every cure.
+    fn compared(&mut self, outcome: &Outcome) {
+        self.last = Instant::now();
+        self.retry = match (outcome.problems.is_empty(), self.retry) {
+            (true, _) => None,
+            (false, None) => Some(RETRY),
+            (false, Some(retry)) => Some((retry * 2).min(LONGEST_RETRY)),
+        };
+        self.due = self.last + self.retry.map_or(self.every, |retry| retry.min(self.every));
+    }
+
+    /// Waits until something was mended or failed, or until nothing fails any more. The wait can be given up
+    /// and taken up again.
     pub async fn next(&mut self) -> Outcome {
         loop {
             tokio::select! {
@@ -64,10 +84,10 @@ impl Keeper {
                     }
                 }
                 () = sleep_until(self.due) => {
-                    self.last = Instant::now();
-                    self.due = self.last + self.every;
+                    let has_failed = self.retry.is_some();
                     let outcome = self.rules.keep();
-                    if outcome != Outcome::default() {
+                    self.compared(&outcome);
+                    if has_failed || outcome != Outcome::default() {
                         return outcome;
                     }
                 }

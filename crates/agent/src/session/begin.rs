@@ -65,8 +65,8 @@ impl Worker {
         let prepared = self.look(&snapshot).await.map_err(waits)?;
         let mut follow = self.leases.follow(revision);
         let held = follow.listen_during(self.lease(snapshot, &prepared)).await.map_err(waits)?;
-        let session = self.enter(prepared, held, follow, false).await?;
-        self.tell_cluster().await;
+        let mut session = self.enter(prepared, held, follow, false).await?;
+        session.tell_at = self.tell_cluster().await;
         Ok(session)
     }
 
@@ -114,6 +114,7 @@ impl Worker {
             bad: BTreeMap::new(),
             renew_at,
             age_at: None,
+            tell_at: None,
             is_from_memory,
             held,
             pod_mtu: None,

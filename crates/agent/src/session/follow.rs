@@ -19,7 +19,7 @@ impl Worker {
     pub async fn follow(&mut self, session: &mut Session) -> Result<Infallible, End> {
         let mut beats = interval(BEAT_EVERY);
         loop {
-            let renewal = session.renew_at;
+            let (renewal, tell_at) = (session.renew_at, session.tell_at);
             let (write_at, age_at) = (self.view_is_due(), session.age_at);
             tokio::select! {
                 news = session.follow.next() => match news {
@@ -35,6 +35,7 @@ impl Worker {
                 Some(verdict) = self.verdicts.recv() => self.take_verdict(session, verdict).await?,
                 mended = self.rules.next() => self.post_rules(&mended, true),
                 () = moment(renewal) => self.renew(session).await?,
+                () = moment(tell_at) => session.tell_at = self.tell_cluster().await,
                 () = moment(write_at) => self.write_view(),
                 () = moment(age_at) => self.age_previous_backend(session).await?,
                 _ = beats.tick() => self.board.beat(),
@@ -177,9 +178,8 @@ impl Worker {
                 self.settle_blackholes(session, true);
                 Ok(())
             }
-            Some(Report::Deaf(why)) => {
-                let text = format!("changes in the kernel are not heard of: {why}");
-                self.board.problem(Part::Watch, text);
+            Some(other @ (Report::Compared { .. } | Report::Deaf(_))) => {
+                self.take_aside(other);
                 Ok(())
             }
         }

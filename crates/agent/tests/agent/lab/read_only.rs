@@ -1,23 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Agents that cannot write below `/proc/sys`, as in a container without privileges.
 
+use agent::board::{Part, Status};
 use testkit::{Node, Wire, in_netns, run};
 
 use super::{Agent, Store};
 
 const CONF: &str = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}"#;
 
-/// Makes `/proc/sys` read-only for this process.
+/// Makes `/proc/sys` read-only for this process. [`set`] goes another way.
 fn make_read_only() {
     run(
         "sh",
         &[
             "-ec",
-            "mount --bind /proc/sys /proc/sys
+            "mkdir -p /run/lab/sys
+            mount --bind /proc/sys /run/lab/sys
+            mount --bind /proc/sys /proc/sys
             mount -o remount,bind,ro /proc/sys",
         ],
     );
     assert!(std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").is_err());
+}
+
+/// As somebody outside of the container does.
+fn set(node: &Node, switch: &str, value: &str) {
+    node.sh(&format!("echo {value} > /run/lab/sys/{switch}"));
+}
+
+fn lacks_forwarding(status: &Status) -> bool {
+    let words = ["net.ipv4.ip_forward", "read-only", "to 1 on the node"];
+    let problem = status.problems.get(&Part::Rules);
+    !status.ready && problem.is_some_and(|one| words.iter().all(|word| one.text.contains(word)))
+}
+
+/// Nobody has to restart the agent, or to wait for a comparison at intervals.
+#[test]
+fn forwarding_that_is_on_again_makes_the_node_ready_again() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        let wire = Wire::new();
+        let node = wire.node(1, true, false);
+        make_read_only();
+        set(&node, "net/ipv4/ip_forward", "0");
+        let store = Store::embedded(CONF).and(&["--compare-every", "86400"]);
+        let agent = Agent::start(&node, &store);
+        for _ in 0..2 {
+            agent.wait("the switch to be missed", lacks_forwarding);
+            set(&node, "net/ipv4/ip_forward", "1");
+            agent.wait("it to be found on", |status| status.ready && status.problems.is_empty());
+            set(&node, "net/ipv4/ip_forward", "0");
+        }
+    });
 }
 
 /// Also one with no peers: checks of their paths lead to comparisons, too.

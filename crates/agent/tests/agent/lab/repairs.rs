@@ -7,7 +7,7 @@ use agent::board::Kind;
 use ipnet::IpNet;
 use testkit::{Pinging, Wire, in_netns, wait_for};
 
-use super::{Member, PATIENCE, Store, network};
+use super::{Agent, Member, PATIENCE, Store, network};
 
 /// Until what was broken is repaired and packets get through.
 const SOON: Duration = Duration::from_secs(1);
@@ -170,5 +170,21 @@ fn udp() {
             (Kind::Route, "ip route del 10.5.0.0/16"),
         ];
         check(&members, &all);
+    });
+}
+
+/// Comparisons that find nothing are shown as well.
+#[test]
+fn each_comparison_is_shown() {
+    in_netns(|| {
+        let wire = Wire::new();
+        let node = wire.node(1, true, false);
+        let conf = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "host-gw"}}"#;
+        let agent = Agent::start(&node, &Store::embedded(conf).and(&["--compare-every", "1"]));
+        agent.wait("the node", |status| status.ready);
+        for _ in 0..2 {
+            let last = agent.board.summary().compare.unwrap().at;
+            agent.wait("the next comparison", |status| status.compare.unwrap().at.0 > last.0);
+        }
     });
 }

@@ -7,7 +7,7 @@ use agent::reconcile::{KernelThread, PeerUpdate, Report};
 use testkit::{in_netns, wait_for};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::node::{SOON, forwarding, ip, make_eth0, network, options, public};
+use super::node::{SOON, forwarding, ip, make_eth0, network, options, public, remove};
 
 const VXLAN: &str = r#"{"Type": "vxlan"}"#;
 
@@ -58,7 +58,10 @@ impl Lab {
         let before = Self::shown();
         while self.reports.try_recv().is_ok() {}
         breaking();
-        let report = block_on(self.reports.recv()).unwrap();
+        let mut report = block_on(self.reports.recv()).unwrap();
+        while matches!(report, Report::Compared { .. }) {
+            report = block_on(self.reports.recv()).unwrap();
+        }
         let Report::Repaired(outcome) = report else { panic!("{what}: {report:?}") };
         assert!(!outcome.changes.is_empty() && outcome.failures.is_empty(), "{what}: {outcome:?}");
         let mut now = String::new();
@@ -129,8 +132,8 @@ fn an_underlay_that_changes_is_told() {
         ] {
             while lab.reports.try_recv().is_ok() {}
             ip(what);
-            let report = wait_some_report(&mut lab.reports, what);
-            assert_eq!(report, Report::Underlay, "{what}");
+            let is_it = |report: Report| report == Report::Underlay;
+            wait_for(what, SOON, || lab.reports.try_recv().is_ok_and(is_it));
         }
     });
 }
@@ -158,7 +161,52 @@ fn a_path_that_is_wide_again_has_no_mtu() {
     });
 }
 
-fn wait_some_report(reports: &mut UnboundedReceiver<Report>, what: &str) -> Report {
-    let report = testkit::wait_some(SOON, || reports.try_recv().ok());
-    report.unwrap_or_else(|| panic!("{what}: nothing was told"))
+/// A command reports the conflict, and a comparison finds that it has gone, without a change.
+#[test]
+fn a_conflict_that_has_gone_is_reported() {
+    in_netns(|| {
+        make_eth0();
+        let every = Duration::from_millis(100);
+        let (thread, mut reports) = KernelThread::start(options(), every).unwrap();
+        ip("link add other type bridge");
+        ip("link set other up");
+        ip("route add 10.0.2.0/24 dev other proto static");
+        let network = network(r#"{"Type": "host-gw"}"#, 2..4);
+        // One command, so that no comparison comes in between.
+        let outcome = block_on(thread.run(move |one| {
+            one.set_network(network);
+            one.set_peers(vec![remove(2)])
+        }));
+        let outcome = outcome.unwrap();
+        assert_eq!(outcome.conflicts.len(), 1, "{outcome:?}");
+        wait_for("a report without the conflict", SOON, || {
+            let report = reports.try_recv().ok();
+            matches!(report, Some(Report::Repaired(outcome)) if outcome.is_quiet())
+        });
+    });
+}
+
+/// Whether it changed something or not.
+#[test]
+fn each_comparison_is_reported() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        make_eth0();
+        let every = Duration::from_millis(100);
+        let (thread, mut reports) = KernelThread::start(options(), every).unwrap();
+        let network = network(VXLAN, 2..5);
+        let outcome = block_on(thread.run(move |one| one.set_network(network))).unwrap();
+        assert_eq!(outcome.failures, []);
+        let mut wait = |wanted: usize| {
+            wait_for(&format!("a comparison with {wanted} changes"), SOON, || {
+                let report = reports.try_recv();
+                matches!(report, Ok(Report::Compared { changes, .. }) if changes == wanted)
+            });
+        };
+        wait(0);
+        wait(0);
+        ip("route del 10.0.3.0/24");
+        wait(1);
+        wait(0);
+    });
 }
