@@ -13,6 +13,9 @@ use crate::registry::PLUGINS;
 
 const PROGRAM: &str = "podwire-cni";
 
+/// Where the DaemonSet of `deploy/kubernetes` installs the command-line tool.
+pub const TOOL: &str = "/opt/podwire/bin/podwire";
+
 const HELP: &str = "\
 podwire-cni: CNI plugins in one program. It is the plugin whose name it is started under.
 
@@ -55,6 +58,18 @@ pub fn command_line(words: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
+/// The answer to a person who starts the plugin `podwire` with the words of the command-line tool.
+pub fn refuse_tool_words(program: Option<OsString>) -> ExitCode {
+    let program = program.unwrap_or_default();
+    let text = format!(
+        "error: {} is the CNI plugin \"podwire\", not the command-line tool of this name\n\
+         hint: start the tool; on nodes of Kubernetes it is {TOOL}\n",
+        Path::new(&program).display()
+    );
+    let _ = io::stderr().write_all(text.as_bytes());
+    ExitCode::from(2)
+}
+
 fn list() -> String {
     PLUGINS.iter().fold(String::new(), |mut text, plugin| {
         // Writing to a String does not fail.
@@ -74,17 +89,39 @@ fn install(directory: &Path) -> Result<String, String> {
     let failed = |doing: &str, path: &Path, cause: io::Error| {
         format!("{doing} {}: {cause}\n", path.display())
     };
-    std::fs::create_dir_all(directory).map_err(|cause| failed("create", directory, cause))?;
-    let program = directory.join(PROGRAM);
-    let fresh = temporary(directory, PROGRAM);
-    copy_program(&fresh).map_err(|cause| failed("write", &fresh, cause))?;
-    rename(&fresh, &program).map_err(|cause| failed("install", &program, cause))?;
+    let program = copy_to(directory, PROGRAM)?;
     for plugin in PLUGINS {
         let (fresh, name) = (temporary(directory, plugin.name), directory.join(plugin.name));
         link(&program, &fresh, &name).map_err(|cause| failed("install", &name, cause))?;
     }
     let (count, shown) = (PLUGINS.len(), directory.display());
     Ok(format!("installed {PROGRAM} and {count} plugins in {shown}\n"))
+}
+
+/// Creates the directory itself, but not its parents: a path whose parent is missing is more likely misspelled.
+pub fn make_directory(directory: &Path) -> Result<(), String> {
+    let failed =
+        |cause: &dyn std::fmt::Display| format!("create {}: {cause}\n", directory.display());
+    match std::fs::create_dir(directory) {
+        Err(_) if directory.is_dir() => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let parent = directory.parent().unwrap_or(directory).display();
+            Err(failed(&format_args!("its parent {parent} does not exist, create that first")))
+        }
+        created => created.map_err(|cause| failed(&cause)),
+    }
+}
+
+/// Copies the running program into the directory under this name, by rename.
+pub fn copy_to(directory: &Path, name: &str) -> Result<PathBuf, String> {
+    let failed = |doing: &str, path: &Path, cause: io::Error| {
+        format!("{doing} {}: {cause}\n", path.display())
+    };
+    make_directory(directory)?;
+    let (program, fresh) = (directory.join(name), temporary(directory, name));
+    copy_program(&fresh).map_err(|cause| failed("write", &fresh, cause))?;
+    rename(&fresh, &program).map_err(|cause| failed("install", &program, cause))?;
+    Ok(program)
 }
 
 fn temporary(directory: &Path, name: &str) -> PathBuf {

@@ -20,6 +20,9 @@ fn main() -> ExitCode {
         {
             dhcp::daemon::command_line(words)
         }
+        Some(plugin) if plugin.name == "podwire" && words.next().is_some() => {
+            install::refuse_tool_words(name)
+        }
         Some(plugin) => multicall::run(plugin),
         None => multicall::refuse(name.as_deref()).unwrap_or_else(|| install::command_line(words)),
     }

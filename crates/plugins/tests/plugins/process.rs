@@ -152,6 +152,33 @@ fn command_line_tells_what_it_is() {
     assert!(why.contains("/proc/nowhere"), "{why}");
 }
 
+#[test]
+fn install_makes_no_parent_directories() {
+    in_netns(|| {
+        let program = program();
+        let why = try_run(&program, &["--install", "/run/optt/cni/bin"]).expect_err("no parent");
+        assert!(
+            why.contains("create /run/optt/cni/bin: its parent /run/optt/cni does not"),
+            "{why}"
+        );
+        assert!(!Path::new("/run/optt").exists());
+        run(&program, &["--install", "/run/bin"]);
+        assert!(Path::new("/run/bin/bridge").exists());
+    });
+}
+
+/// The plugin `podwire` lies where users look for the command-line tool of this name.
+#[test]
+fn a_plugin_refuses_the_words_of_the_tool() {
+    in_netns(|| {
+        let podwire = Plugins::ours().directory().join("podwire");
+        let why = try_run(podwire.to_str().expect("text"), &["status"]).expect_err("no tool");
+        assert!(why.contains("exit status: 2"), "{why}");
+        assert!(why.contains("is the CNI plugin \"podwire\", not the command-line tool"), "{why}");
+        assert!(why.contains("/opt/podwire/bin/podwire"), "{why}");
+    });
+}
+
 /// Nomad starts plugins without arguments, takes the first word of what they print that is a version
 /// as theirs, and places jobs by it: those with `bridge` need 0.4.0, and newer Nomads 1.0.0.
 #[test]

@@ -37,6 +37,7 @@ impl Node {
     pub fn new() -> Node {
         require!(Program("busybox"), Program("timeout"));
         for directory in PLUGINS {
+            fs::create_dir_all(directory).expect("a directory of the node's own");
             Plugins::ours_in(directory);
         }
         let (page, directory) = (PAGE_OUTSIDE.1, "/run/outside");
