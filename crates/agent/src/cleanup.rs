@@ -7,7 +7,7 @@ mod kernel;
 mod lease;
 
 use std::fmt::Display;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
@@ -25,16 +25,20 @@ pub struct Cleaned {
     pub failed: Vec<String>,
 }
 
-/// Removes all there is: in the kernel, in files, in the store. Pods are not touched. Fails where an agent
-/// runs, unless it only tells.
+/// Removes all there is: in the kernel, in files, in the store. Pods are not touched. Fails if an agent
+/// runs, also with `--dry-run`.
 pub async fn cleanup(settings: &Settings) -> Result<Cleaned, run::Error> {
     let lock = match settings.dry_run {
-        true => None,
+        true => {
+            serve::Socket::refuse_taken(&settings.run_dir)?;
+            None
+        }
         false => Some(serve::Socket::create(&settings.run_dir)?),
     };
     let mut cleaner = Cleaner { settings, cleaned: Cleaned::default() };
     cleaner.withdraw();
     let own = Own::read(settings);
+    cleaner.tell_of_record(&own);
     if settings.keeps_network {
         cleaner.clean_rules(&own)?;
         cleaner.leave_network()?;
@@ -61,11 +65,50 @@ impl Cleaner<'_> {
     /// First of all: new pods would have no network.
     fn withdraw(&mut self) {
         let Some(path) = &self.settings.cni_conf else { return };
+        let path = match path.parent().is_none_or(Path::exists) {
+            true => path.clone(),
+            false => {
+                let Some(found) = self.usual_cni_conf(path) else { return };
+                found
+            }
+        };
+        let path = path.as_path();
         match cni_conf::refuse_foreign(path) {
             Err(foreign @ cni_conf::Error::Foreign(_)) => {
                 self.cleaned.left.push(foreign.to_string());
             }
             _ => self.remove(path, cni_conf::withdraw),
+        }
+    }
+
+    /// An agent in a container names the file by the container's path, which this machine may not have. The file
+    /// at the usual place is the same one if it has the agent's own content.
+    fn usual_cni_conf(&mut self, path: &Path) -> Option<PathBuf> {
+        let usual = Path::new(cni_conf::USUAL_DIR).join(path.file_name()?);
+        if cni_conf::is_of(&usual, self.settings) {
+            return Some(usual);
+        }
+        let (path, usual) = (path.display(), usual.display());
+        self.cleaned.left.push(format!(
+            "the CNI configuration {path}: its directory does not exist here, and {usual} is not of this agent; if the agent ran in a container, name the directory on this machine with --cni-conf-dir"
+        ));
+        None
+    }
+
+    /// Reports a record of the agent's options that cannot be used.
+    fn tell_of_record(&mut self, own: &Own) {
+        let Some(record) = &self.settings.damaged_record else { return };
+        let path = record::path(&self.settings.state_dir, &self.settings.mark);
+        let text = format!(
+            "the agent's options in {} cannot be read ({}): run podwire cleanup with the options of the agent, such as --etcd-endpoints or --store-file, --cni-conf-dir and --subnet-file",
+            path.display(),
+            record.problem
+        );
+        let is_lease_kept =
+            own.text.is_some() && !record.names_store && !self.settings.keeps_network;
+        match is_lease_kept {
+            true => self.cleaned.failed.push(format!("release lease {}: {text}", own.name())),
+            false => self.cleaned.left.push(text),
         }
     }
 

@@ -139,6 +139,20 @@ pub fn refuse_foreign(path: &Path) -> Result<(), Error> {
     }
 }
 
+/// Where container runtimes look for configurations.
+pub const USUAL_DIR: &str = "/etc/cni/net.d";
+
+/// Whether the file is there and was written by an agent with the same subnet file and socket.
+pub fn is_of(path: &Path, settings: &Settings) -> bool {
+    let plugins = |text: &str| {
+        let list = serde_json::from_str::<Value>(text).unwrap_or_default();
+        list.get("plugins").and_then(|plugins| plugins.get(0)).cloned()
+    };
+    let own = text(&settings.subnet_file, &settings.run_dir);
+    let found = file::read(path).ok().flatten();
+    found.is_some_and(|found| is_ours(&found) && plugins(&found) == plugins(&own))
+}
+
 /// Whether a runtime could make something of it.
 fn is_configuration(text: &str) -> bool {
     let list = serde_json::from_str::<Value>(text).unwrap_or_default();

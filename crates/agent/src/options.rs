@@ -13,8 +13,10 @@ mod tests;
 use std::collections::BTreeMap;
 use std::fmt;
 
-pub use self::settings::{Etcd, Kubernetes, Masquerade, Settings, StoreChoice, Tls};
+pub use self::settings::{DamagedRecord, Etcd, Kubernetes, Masquerade, Settings, StoreChoice, Tls};
 pub use self::table::{Kind, OPTIONS, Spec};
+use crate::net_config;
+use crate::session::chain;
 
 /// What is wrong with what was told: by whom, about which option, and what is allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -99,20 +101,37 @@ pub fn understand(
             values.entry(name).or_insert(told);
         }
     }
+    let mut damaged_record = None;
     if command == Command::Cleanup {
         let Settings { state_dir, mark, .. } = Settings::understand(&values)?;
         let path = record::path(&state_dir, &mark).display().to_string();
-        // Where there is none, no agent has run here, or one from before these files.
-        if let Ok(text) = read(&path) {
-            record::add(&mut values, file::parse(&path, &text)?);
+        let merged = record::merge(&values, &path, &read).and_then(|merged| {
+            // Words that the record has wrong must not keep cleanup from the rest of its work.
+            Settings::understand(&merged).map(|_| merged).map_err(|error| error.to_string())
+        });
+        match merged {
+            Ok(merged) => values = merged,
+            Err(problem) => {
+                let names_store = record::names_store(&values);
+                damaged_record = Some(DamagedRecord { problem, names_store });
+            }
         }
     }
     let mut settings = Settings::understand(&values)?;
+    settings.damaged_record = damaged_record;
+    if let Some(text) = settings.net_config.as_deref().filter(|_| command == Command::Agent) {
+        let place = values.get("net-config").map(|told| told.place.clone()).unwrap_or_default();
+        net_config::check(text).map_err(|cause| Error::new(place, chain(&cause)))?;
+    }
     if command == Command::Agent && matches!(settings.store, StoreChoice::Etcd(_)) {
         check_files(&values, &["etcd-cafile", "etcd-certfile", "etcd-keyfile"], &read)?;
     }
     let var = |name: &str| var(name).filter(|text| !text.is_empty());
     settings.node_name = settings.node_name.or_else(|| var("NODE_NAME"));
+    if let Some(name) = settings.node_name.as_deref().filter(|_| !values.contains_key("node-name"))
+    {
+        settings.record.push_str(&record::line("node-name", &[name]));
+    }
     if let StoreChoice::Kubernetes(kubernetes) = &mut settings.store {
         kubernetes.pod = var("POD_NAMESPACE").zip(var("POD_NAME"));
         kubernetes.pod = kubernetes.pod.take().filter(|_| settings.node_name.is_none());

@@ -36,6 +36,11 @@ impl Own {
         Own { file, text, subnets, env }
     }
 
+    /// The key of its lease.
+    pub(super) fn name(&self) -> &str {
+        self.text.as_deref().and_then(|text| text.split(' ').next()).unwrap_or_default()
+    }
+
     /// The networks that its routes lead to.
     pub(super) fn networks(&self) -> Vec<IpNet> {
         let told = self.env.iter().flat_map(|env| &env.networks);
@@ -54,7 +59,11 @@ impl Cleaner<'_> {
     /// Other nodes need not wait for the lease to end. Whether there is nothing more to release.
     pub(super) async fn release(&mut self, own: &Own) -> bool {
         let Some(text) = &own.text else { return true };
-        let name = text.split(' ').next().unwrap_or_default();
+        if self.settings.damaged_record.as_ref().is_some_and(|record| !record.names_store) {
+            // Reported already. Another store than the agent's may have a lease of the same name.
+            return false;
+        }
+        let name = own.name();
         match &self.settings.store {
             StoreChoice::Embedded(path) if !path.exists() => {
                 let path = path.display();

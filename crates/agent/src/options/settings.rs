@@ -79,6 +79,16 @@ pub struct Settings {
     pub warnings: Vec<String>,
     /// What of this is written down for cleanup.
     pub record: String,
+    /// Cleanup: the options that the agent wrote down cannot be used.
+    pub damaged_record: Option<DamagedRecord>,
+}
+
+/// A record of options that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DamagedRecord {
+    pub problem: String,
+    /// Other options say which store the agent had.
+    pub names_store: bool,
 }
 
 /// Where nodes learn of each other.
@@ -167,6 +177,7 @@ impl Settings {
         Ok(Settings {
             record: record::print(values, store.name()),
             warnings,
+            damaged_record: None,
             node_name: node_name(&told)?,
             store,
             net_config: told.text("net-config").map(Secret::new),

@@ -226,6 +226,41 @@ fn the_pages_file_and_command_are_understood() {
 }
 
 #[test]
+fn a_damaged_record_is_told_and_the_rest_is_understood() {
+    let cleanup = |args: &str, record: io::Result<String>| {
+        let args: Vec<String> = args.split_whitespace().map(str::to_owned).collect();
+        let record = std::cell::RefCell::new(Some(record));
+        let read = |_: &str| record.borrow_mut().take().unwrap();
+        match understand(Command::Cleanup, &args, |_| None, read).unwrap() {
+            Asked::Run(settings) => *settings,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(cleanup("", Err(io::ErrorKind::NotFound.into())).damaged_record, None);
+    let whole = flags("--etcd-endpoints http://a:1").record;
+    assert_eq!(cleanup("", Ok(whole)).damaged_record, None);
+    let problem = |record: io::Result<String>| cleanup("", record).damaged_record.unwrap().problem;
+    assert!(problem(Err(io::ErrorKind::InvalidData.into())).contains("invalid data"));
+    assert!(problem(Ok("store = ".into())).contains("line 1"));
+    assert!(problem(Ok("store = \"xx\"".into())).contains("\"xx\""));
+    assert!(problem(Ok("stor = \"etcd\"".into())).contains("no such option"));
+    assert_eq!(problem(Ok(String::new())), "it does not name the store");
+    let told = cleanup("--store-file /s.db", Ok(String::new()));
+    assert!(told.damaged_record.unwrap().names_store);
+    assert_eq!(told.store, StoreChoice::Embedded("/s.db".into()));
+}
+
+#[test]
+fn the_record_has_absolute_paths_and_the_nodes_name() {
+    let here = std::env::current_dir().unwrap();
+    let record = asked("--store-file a/s.db --run-dir /r", &[("NODE_NAME", "blue")], "").unwrap();
+    let store = format!("store-file = [{:?}]\n", here.join("a/s.db").to_str().unwrap());
+    assert!(record.record.contains(&store), "{}", record.record);
+    assert!(record.record.contains("run-dir = [\"/r\"]\n"), "{}", record.record);
+    assert!(record.record.contains("node-name = [\"blue\"]\n"), "{}", record.record);
+}
+
+#[test]
 fn cleanup_goes_by_what_the_agent_has_written_down() {
     let agent = flags("--etcd-endpoints http://a:1,http://b:1 --subnet-file /x/env --mark blue");
     let cleanup = |args: &str| {

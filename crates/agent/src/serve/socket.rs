@@ -51,6 +51,20 @@ impl Socket {
         Ok(Socket { listener, path, id, lock })
     }
 
+    /// Fails if an agent runs with this directory. Creates nothing.
+    pub fn refuse_taken(run_dir: &Path) -> Result<(), Error> {
+        let path = run_dir.join(LOCK);
+        let lock = match OpenOptions::new().write(true).open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            opened => opened.map_err(|source| Error::Socket { path: path.clone(), source })?,
+        };
+        match lock.try_lock_shared() {
+            Ok(()) => Ok(()),
+            Err(TryLockError::WouldBlock) => Err(Error::Taken(run_dir.to_owned())),
+            Err(TryLockError::Error(source)) => Err(Error::Socket { path, source }),
+        }
+    }
+
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
