@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `podwire net gc`: attachments whose namespace is gone.
 
+mod reservations;
+
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -11,6 +13,7 @@ use kernel::Netns;
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
+use self::reservations::Reservation;
 use crate::cli::Collect;
 use crate::output::{self, Format};
 use crate::{config, place, report};
@@ -24,6 +27,7 @@ pub fn run(collect: &Collect, format: Format) -> Result<()> {
         let entries = runtime.cached_attachments(Some(&collect.network), None);
         super::recall(&collect.network, &collect.places, &entries).ok_or(error)
     })?;
+    let reserved = reservations::of(&list);
     let (mut kept, mut stale) = (Vec::new(), Vec::new());
     let choose = |entries: &[Entry]| -> Vec<Attachment> {
         let is_stale = |entry: &Entry| collect.all || is_gone(&entry.container.netns);
@@ -42,6 +46,16 @@ pub fn run(collect: &Collect, format: Format) -> Result<()> {
     let is_left = |entry: &Entry| runtime.cached(&list.name, &entry.container).is_some();
     let (left, removed): (Vec<Entry>, Vec<Entry>) = stale.into_iter().partition(is_left);
     kept.extend(left);
+    let mut removed: Vec<Shown> = removed.iter().map(Shown::from).collect();
+    if collect.plugins {
+        // Plugins do not say what GC removed; the addresses that are free now do.
+        let still_reserved = reservations::of(&list);
+        let freed = reserved.difference(&still_reserved).map(Shown::from);
+        let freed: Vec<Shown> =
+            freed.filter(|one| !removed.iter().any(|known| known.is_same(one))).collect();
+        removed.extend(freed);
+        removed.dedup();
+    }
     if collected.is_ok() || (format == Format::Text && !removed.is_empty()) {
         let asked_plugins = collect.plugins && collected.is_ok() && !list.disable_gc;
         let asked_plugins = asked_plugins.then(|| list.version >= Command::Gc.since());
@@ -62,14 +76,15 @@ fn is_gone(netns: &str) -> bool {
 fn show(
     network: &str,
     kept: &[Entry],
-    removed: &[Entry],
+    removed: &[Shown],
     asked_plugins: Option<bool>,
     format: Format,
 ) -> Result<()> {
     if format == Format::Json {
-        let shown = |entries: &[Entry]| entries.iter().map(entry_json).collect::<Vec<_>>();
+        let kept: Vec<Value> = kept.iter().map(|entry| Shown::from(entry).json()).collect();
+        let removed: Vec<Value> = removed.iter().map(Shown::json).collect();
         let asked = asked_plugins == Some(true);
-        let told = json!({"removed": shown(removed), "kept": shown(kept), "pluginsAsked": asked});
+        let told = json!({"removed": removed, "kept": kept, "pluginsAsked": asked});
         return output::print_json(&told);
     }
     let more = match asked_plugins {
@@ -81,18 +96,45 @@ fn show(
     };
     let mut text = format!("{network}: {} removed, {} kept{more}\n", removed.len(), kept.len());
     if !removed.is_empty() {
-        let rows = removed.iter().map(|entry| {
-            let Container { id, ifname, netns, .. } = &entry.container;
-            [id.clone(), ifname.clone(), netns.clone()]
+        let rows = removed.iter().map(|Shown { id, ifname, netns }| {
+            let netns = if netns.is_empty() { "-" } else { netns };
+            [id.clone(), ifname.clone(), netns.to_owned()]
         });
         text += &format!("\n{}", output::table(["REMOVED", "INTERFACE", "NAMESPACE"], rows));
     }
     output::print(&text)
 }
 
-fn entry_json(entry: &Entry) -> Value {
-    let Container { id, ifname, netns, .. } = &entry.container;
-    json!({ "containerID": id, "ifname": ifname, "netns": netns })
+/// An attachment as it is shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Shown {
+    id: String,
+    ifname: String,
+    /// Empty where nothing tells.
+    netns: String,
+}
+
+impl Shown {
+    fn is_same(&self, other: &Shown) -> bool {
+        (&self.id, &self.ifname) == (&other.id, &other.ifname)
+    }
+
+    fn json(&self) -> Value {
+        json!({ "containerID": self.id, "ifname": self.ifname, "netns": self.netns })
+    }
+}
+
+impl From<&Entry> for Shown {
+    fn from(entry: &Entry) -> Shown {
+        let Container { id, ifname, netns, .. } = entry.container.clone();
+        Shown { id, ifname, netns }
+    }
+}
+
+impl From<&Reservation> for Shown {
+    fn from(Reservation { id, ifname, .. }: &Reservation) -> Shown {
+        Shown { id: id.clone(), ifname: ifname.clone(), netns: String::new() }
+    }
 }
 
 #[cfg(test)]
