@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use agent::board::Board;
 use agent::notify::{self, Notifier};
 use agent::options::{self, Asked, Command, Settings};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use text::escape;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::Layer;
@@ -18,6 +18,8 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::cli::{AGENT_EXAMPLES, CLEANUP_EXAMPLES};
 use crate::output::{self, Format};
+use crate::privilege::Privilege;
+use crate::report::Hint;
 
 /// Runs until a signal ends it; with `--dry-run` it only tells what it would do.
 pub fn run(args: &[String]) -> Result<()> {
@@ -33,7 +35,12 @@ pub fn run(args: &[String]) -> Result<()> {
             let lines = runtime()?.block_on(agent::run::dry_run(settings, board))?;
             output::print_lines(&lines)
         }
-        false => runtime()?.block_on(serve(settings, board)),
+        false => {
+            if let Some(hint) = Privilege::of_process().lacks_net_admin() {
+                return Err(anyhow!("the agent cannot change this node's network")).hint(|| hint);
+            }
+            runtime()?.block_on(serve(settings, board))
+        }
     }
 }
 

@@ -146,6 +146,17 @@ pub enum Command {
     Peers(NodePeers),
     /// Build nodes and pods in private namespaces, try the network out, break it, remove it
     Demo(Demo),
+    /// Copy this program into a directory, as the DaemonSet does on each node
+    #[command(after_help = "\
+Examples:
+  podwire install /usr/local/bin
+  podwire install /host/opt/podwire/bin    from a container, into a directory of its node
+
+The program appears by rename. The directory is created if it is missing, its parents are not.")]
+    Install {
+        /// Directory of programs.
+        directory: PathBuf,
+    },
     /// Print a completion script for a shell
     #[command(after_help = "\
 Examples:

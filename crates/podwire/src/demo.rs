@@ -24,23 +24,18 @@ use self::run::{Cleaned, Run};
 use crate::cli::Demo;
 use crate::interrupt::Stop;
 use crate::output::{self, Format};
-use crate::report::{self, Hint};
+use crate::report::{self, Hint, Usage};
 
 /// Does what the command line asks.
 pub fn run(asked: Demo, format: Format) -> Result<()> {
+    let pods = pods_per_node(asked)?;
+    refuse_backend(asked)?;
     if !rustix::process::geteuid().is_root() {
         return Err(anyhow!("making network namespaces needs root"))
             .hint(|| "try: sudo podwire demo".to_owned());
     }
     if asked.clean {
         return clean(format);
-    }
-    let pods = pods_per_node(asked)?;
-    if let (1, Some(backend)) = (asked.nodes, asked.backend) {
-        let name = backend.name();
-        bail!(
-            "--backend is {name}; with 1 node there is no other one to go to: allowed with --nodes 2 to 8"
-        );
     }
     let stop = Stop::catch()?;
     let run = Run::claim()?;
@@ -87,9 +82,25 @@ fn pods_per_node(asked: Demo) -> Result<u16> {
     if !(least..=most).contains(&pods) {
         let nodes =
             if asked.nodes == 1 { "1 node".into() } else { format!("{} nodes", asked.nodes) };
-        bail!("--pods is {pods}; with {nodes} allowed are {least} to {most}");
+        let text = format!("--pods is {pods}; with {nodes} allowed are {least} to {most}");
+        return Err(Usage(text).into());
     }
     Ok(pods)
+}
+
+fn refuse_backend(asked: Demo) -> Result<()> {
+    let why = match (asked.nodes, asked.backend) {
+        (1, Some(backend)) => format!(
+            "--backend is {}; with 1 node there is no other one to go to: allowed with --nodes 2 to 8",
+            backend.name()
+        ),
+        (_, Some(backend)) if asked.keep && !backend.outlives_agent() => format!(
+            "--keep does not go with backend {}: its packets pass through the agents, which end with this command",
+            backend.name()
+        ),
+        _ => return Ok(()),
+    };
+    Err(Usage(why).into())
 }
 
 fn clean(format: Format) -> Result<()> {

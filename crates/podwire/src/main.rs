@@ -14,15 +14,19 @@ mod node;
 mod output;
 mod place;
 mod pod;
+mod privilege;
 mod report;
 
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 
 use crate::cli::{Cli, Command};
 use crate::output::Format;
+use crate::privilege::Privilege;
+use crate::report::Hint;
 
 /// clap's own.
 const WRONG_COMMAND_LINE: u8 = 2;
@@ -58,9 +62,22 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Status(asked) => return node::status(asked, cli.output),
         Command::Peers(asked) => node::peers(asked, cli.output)?,
         Command::Demo(asked) => demo::run(*asked, cli.output)?,
+        Command::Install { directory } => install(directory)?,
         Command::Completions { shell } => completions(*shell)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// In a plugin directory the name `podwire` is a plugin's.
+fn install(directory: &Path) -> Result<()> {
+    if directory.join("podwire-cni").exists() {
+        let shown = directory.display();
+        return Err(anyhow!("{shown} holds the CNI plugin \"podwire\", which this would replace"))
+            .hint(|| "choose another directory, such as /opt/podwire/bin".to_owned());
+    }
+    let installed = plugins::install::copy_to(directory, "podwire");
+    let program = installed.map_err(|text| anyhow!(text.trim_end().to_owned()))?;
+    output::print(&format!("installed {}\n", program.display()))
 }
 
 fn completions(shell: clap_complete::Shell) -> Result<()> {
@@ -78,9 +95,10 @@ fn fail(error: &anyhow::Error, format: Format) -> ExitCode {
         // Where standard output is what failed, the exit status remains.
         let _ = output::print_json(&report::json(error));
     }
-    let text = report::text(error, rustix::process::geteuid().is_root());
+    let text = report::text(error, Privilege::of_process());
     let _ = std::io::stderr().write_all(text.as_bytes());
-    match error.is::<::agent::options::Error>() {
+    let is_usage = error.is::<::agent::options::Error>() || error.is::<report::Usage>();
+    match is_usage {
         true => WRONG_COMMAND_LINE.into(),
         false => ExitCode::FAILURE,
     }

@@ -9,6 +9,8 @@ use plugins::registry::PLUGINS;
 use serde_json::Value;
 use text::escape;
 
+use crate::privilege::Privilege;
+
 /// An error with advice. It shows as the error itself.
 #[derive(Debug)]
 struct Hinted {
@@ -27,6 +29,18 @@ impl std::error::Error for Hinted {
         self.error.source()
     }
 }
+
+/// The command line is wrong, in a way that its parser cannot know: exit status 2.
+#[derive(Debug)]
+pub struct Usage(pub String);
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Usage {}
 
 /// Adds advice to an error.
 pub trait Hint<T> {
@@ -51,7 +65,7 @@ pub fn note(text: &str) {
 }
 
 /// The lines for standard error.
-pub fn text(error: &Error, is_root: bool) -> String {
+pub fn text(error: &Error, privilege: Privilege) -> String {
     let mut text = String::new();
     for (at, Said { text: said, is_note }) in said(error).into_iter().enumerate() {
         let label = match (at, is_note) {
@@ -61,8 +75,9 @@ pub fn text(error: &Error, is_root: bool) -> String {
         };
         text += &format!("{label} {}\n", escape::lines(&said).replace('\n', "\n  "));
     }
-    if let Some(hint) = hint(error, is_root) {
-        text += &format!("hint: {}\n", escape::lines(&hint));
+    if let Some(hint) = hint(error, privilege) {
+        text += &format!("hint: {}
+", escape::lines(&hint));
     }
     text
 }
@@ -107,7 +122,7 @@ fn said(error: &Error) -> Vec<Said> {
 }
 
 /// The advice nearest to the outside.
-fn hint(error: &Error, is_root: bool) -> Option<String> {
+fn hint(error: &Error, privilege: Privilege) -> Option<String> {
     let given = error.chain().find_map(|cause| cause.downcast_ref::<Hinted>());
     if let Some(hinted) = given {
         return Some(hinted.hint.clone());
@@ -115,8 +130,11 @@ fn hint(error: &Error, is_root: bool) -> Option<String> {
     let said: Vec<String> = said(error).into_iter().map(|said| said.text).collect();
     let said = said.join("\n");
     let is_refused = said.contains("Operation not permitted") || said.contains("Permission denied");
-    if is_refused && !is_root {
+    if is_refused && !privilege.is_root {
         return Some("this needs root: try it with sudo".to_owned());
+    }
+    if is_refused && let Some(hint) = privilege.hint(&said) {
+        return Some(hint);
     }
     let (_, missing) = said.split_once("failed to find plugin \"")?;
     let (missing, _) = missing.split_once('"')?;
@@ -157,7 +175,7 @@ error: attach a
   and /b
 hint: install it
 ";
-        assert_eq!(text(&failure(), true), expected);
+        assert_eq!(text(&failure(), Privilege::ALL), expected);
     }
 
     #[test]
@@ -184,7 +202,14 @@ hint: install it
     #[test]
     fn users_are_told_about_root() {
         let error = anyhow::anyhow!("create namespace: Operation not permitted");
-        assert!(text(&error, false).ends_with("hint: this needs root: try it with sudo\n"));
-        assert!(!text(&error, true).contains("hint"));
+        let user = Privilege { is_root: false, ..Privilege::ALL };
+        assert!(text(&error, user).ends_with("hint: this needs root: try it with sudo\n"));
+        assert!(!text(&error, Privilege::ALL).contains("hint"));
+        let confined = Privilege { capabilities: 0, ..Privilege::ALL };
+        let shown = text(&error, confined);
+        assert!(
+            shown.contains("hint: this process lacks CAP_NET_ADMIN and CAP_SYS_ADMIN"),
+            "{shown}"
+        );
     }
 }

@@ -7,6 +7,7 @@
 mod podwire {
     mod agent_killed;
     mod agent_told;
+    mod cleanup;
     mod demo;
     mod demo_nodes;
     mod net;

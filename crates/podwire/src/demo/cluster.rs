@@ -12,7 +12,7 @@ mod watch;
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 pub use self::backend::Backend;
 use self::node::Node;
@@ -63,13 +63,6 @@ pub fn build_and_show(
     progress: &mut Progress,
 ) -> Result<Ending> {
     let backend = asked.backend.unwrap_or_default();
-    if asked.keep && !backend.outlives_agent() {
-        let name = backend.name();
-        bail!(
-            "--keep does not go with backend {name}: its packets pass through the agents, which end \
-             with this command"
-        );
-    }
     let site = Site { run, stop, pods, backend };
     let mut cluster = build::cluster(site, asked.nodes, progress)?;
     let pods = cluster.pods();

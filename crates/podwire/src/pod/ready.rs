@@ -19,6 +19,7 @@ use super::network;
 use super::state::Store;
 use crate::cli::PodReady;
 use crate::output::{self, Format};
+use crate::privilege::Privilege;
 use crate::{interrupt, place, report};
 
 /// A plugin's readiness makes no event; kubelet asks this often.
@@ -55,7 +56,7 @@ fn find(asked: &PodReady, runtime: &Runtime) -> Readiness {
     match look(asked, runtime) {
         Ok(ready) => ready,
         Err(error) => {
-            let text = report::text(&error, rustix::process::geteuid().is_root());
+            let text = report::text(&error, Privilege::of_process());
             let text = text.strip_prefix("error: ").unwrap_or(&text).trim_end();
             Readiness::NotReady { reason: text.to_owned() }
         }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use cni::CniResult;
 use cni::runtime::{NetworkList, Runtime};
 use kernel::{Netns, link};
@@ -16,7 +16,7 @@ use super::state::{PodState, Store};
 use super::{capability, network, ready, teardown};
 use crate::cli::PodUp;
 use crate::output::{self, Format};
-use crate::report::{self, Hint};
+use crate::report::{self, Hint, Usage};
 use crate::{config, id, place};
 
 pub fn run(asked: &PodUp, format: Format) -> Result<()> {
@@ -127,7 +127,10 @@ fn require_fit(state: &PodState, runtime: &Runtime) -> Result<()> {
 /// CNI_ARGS as kubelet writes them.
 fn arguments(pod: &PodName, sandbox_id: &str, uid: Option<&str>) -> Result<Vec<(String, String)>> {
     let uid = uid.unwrap_or_default();
-    ensure!(!uid.contains([';', '=']), "the uid {uid:?} holds ';' or '=', which CNI_ARGS cannot");
+    if uid.contains([';', '=']) {
+        let text = format!("the uid {uid:?} holds ';' or '=', which CNI_ARGS cannot");
+        return Err(Usage(text).into());
+    }
     let all = [
         ("IgnoreUnknown", "1"),
         ("K8S_POD_NAMESPACE", &pod.namespace),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use testkit::{Daemon, in_netns, run, try_run, wait_for};
 
-use super::program::{PODWIRE, fails, links, names, ok, ok_json};
+use super::program::{PODWIRE, fails, links, misused, names, ok, ok_json};
 
 pub fn nothing_is_left() {
     assert_eq!(names(Path::new("/run/netns")), [""; 0]);
@@ -153,7 +153,7 @@ fn reader_that_leaves_is_no_trouble() {
 #[test]
 fn backend_without_another_node_is_refused() {
     in_netns(|| {
-        let why = fails(&["demo", "--nodes", "1", "--backend", "udp"]);
+        let why = misused(&["demo", "--nodes", "1", "--backend", "udp"]);
         assert!(why.contains("--backend is udp; with 1 node"), "{why}");
     });
 }

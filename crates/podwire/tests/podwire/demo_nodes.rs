@@ -8,7 +8,7 @@ use serde_json::Value;
 use testkit::{in_netns, run};
 
 use super::demo::nothing_is_left;
-use super::program::{PODWIRE, fails, links, names, ok, ok_json};
+use super::program::{PODWIRE, fails, links, misused, names, ok, ok_json};
 
 /// Each word of JSON under a key of the elements of a list.
 fn words<'a>(list: &'a Value, key: &str) -> Vec<&'a str> {
@@ -168,7 +168,7 @@ fn what_does_not_go_together_is_refused() {
     in_netns(|| {
         let check = |args: &str, why: &str| {
             let args: Vec<&str> = ["demo"].into_iter().chain(args.split(' ')).collect();
-            let said = fails(&args);
+            let said = misused(&args);
             assert!(said.contains(why), "{said}");
             nothing_is_left();
         };

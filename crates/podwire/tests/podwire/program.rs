@@ -38,6 +38,14 @@ pub fn fails(args: &[&str]) -> String {
     }
 }
 
+/// What it said on both outputs; panics if it did not fail with the status of a wrong command line.
+#[track_caller]
+pub fn misused(args: &[&str]) -> String {
+    let why = try_run(PODWIRE, args).expect_err("a wrong command line");
+    assert!(why.contains("exit status: 2\n"), "{why}");
+    why
+}
+
 /// The error that it printed as JSON; panics if it did not fail.
 #[track_caller]
 pub fn fails_json(args: &[&str]) -> Value {
