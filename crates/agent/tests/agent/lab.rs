@@ -20,6 +20,7 @@ mod services;
 mod silent;
 mod sources;
 mod store_away;
+mod store_file;
 mod take_over;
 mod underlay;
 mod ways;
