@@ -52,6 +52,13 @@ pub struct Args {
     program: Option<PathBuf>,
 }
 
+impl Args {
+    /// Whether nothing is built or measured.
+    pub fn only_reports(&self) -> bool {
+        self.from.is_some()
+    }
+}
+
 #[derive(Debug, clap::Args)]
 pub struct InsideArgs {
     plan: PathBuf,

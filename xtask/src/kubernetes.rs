@@ -9,9 +9,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::cmd;
 use crate::debian::{self, Suite};
 use crate::workspace::Workspace;
-use crate::{cmd, setup};
 
 /// The last release of Debian whose source package is all of Kubernetes, and not only kubectl.
 const SUITE: &str = "bookworm";
@@ -57,7 +57,6 @@ fn place(target_dir: &Path) -> PathBuf {
 }
 
 fn build(place: &Path) -> Result<()> {
-    setup::ensure_programs(&[("dpkg-source", "dpkg-dev"), ("patch", "patch")])?;
     println!("this takes ten minutes on two processors, and 4 GB of disk while it runs");
     let home = place.parent().context("the programs have a directory")?;
     fs::create_dir_all(home).with_context(|| format!("make {}", home.display()))?;

@@ -23,6 +23,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+use crate::setup::Needs;
 use crate::workspace::Workspace;
 
 /// Builds, checks and tests podwire.
@@ -69,8 +70,24 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
+impl Task {
+    /// What has to be installed before it can run.
+    fn needs(&self) -> Needs {
+        match self {
+            Task::Setup(_) | Task::Test(_) | Task::Vm(_) => Needs::TEST,
+            Task::Kubernetes(_) => Needs::SOURCES,
+            Task::Check => Needs::CHECK,
+            Task::Build => Needs::BUILD,
+            Task::Bench(args) if args.only_reports() => Needs::NOTHING,
+            Task::Bench(_) => Needs::BENCH,
+            Task::BenchInside(_) => Needs::NOTHING,
+        }
+    }
+}
+
 fn run(task: Task) -> Result<()> {
     let workspace = Workspace::find()?;
+    setup::ensure(&workspace, &task.needs())?;
     match task {
         Task::Setup(args) => setup::run(&workspace, &args).map(drop),
         Task::Test(args) => test::run(&workspace, &args),
@@ -80,5 +97,53 @@ fn run(task: Task) -> Result<()> {
         Task::Build => build::run(&workspace),
         Task::Bench(args) => bench::run(&workspace, &args),
         Task::BenchInside(args) => bench::run_inside(&args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    const README: &str = include_str!("../../README.md");
+    const CONTRIBUTING: &str = include_str!("../../CONTRIBUTING.md");
+
+    fn needs(words: &str) -> Needs {
+        Args::try_parse_from(words.split(' '))
+            .unwrap_or_else(|error| panic!("{error}"))
+            .task
+            .needs()
+    }
+
+    /// A fresh machine has neither the target nor a compiler for it.
+    #[test]
+    fn every_documented_command_installs_what_it_builds_with() {
+        let named = [README, CONTRIBUTING].into_iter().flat_map(|text| text.split("cargo xtask "));
+        let word = |rest: &'static str| rest.split(|c: char| !c.is_ascii_lowercase()).next();
+        let commands: BTreeSet<&str> =
+            named.skip(1).filter_map(word).filter(|word| !word.is_empty()).collect();
+        for expected in ["bench", "build", "check", "kubernetes", "test", "vm"] {
+            assert!(commands.contains(expected), "{commands:?}");
+        }
+        for command in commands {
+            let words = if command == "vm" { "cargo-xtask vm -- true" } else { command };
+            let needs = needs(&format!("cargo-xtask {}", words.trim_start_matches("cargo-xtask ")));
+            let has = |program: &str| needs.programs.iter().any(|(one, _)| *one == program);
+            if command == "kubernetes" {
+                assert!(has("dpkg-source") && !needs.target, "it builds Go, not Rust");
+                continue;
+            }
+            assert!(needs.target && has("musl-gcc"), "{command}: {needs:?}");
+            if ["check", "test"].contains(&command) {
+                assert_eq!(needs.components, [("fmt", "rustfmt"), ("clippy", "clippy")]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_report_needs_nothing() {
+        assert_eq!(needs("cargo-xtask bench --from results.json"), Needs::NOTHING);
+        assert_eq!(needs("cargo-xtask bench --quick"), Needs::BENCH);
     }
 }

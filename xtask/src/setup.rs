@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a fresh Debian with only Rust lacks for the tests. A second run finds everything in
+//! Installs what a fresh Debian with only Rust lacks, for each command. A second run finds everything in
 //! place and does nothing.
 
 use std::os::unix::fs::MetadataExt;
@@ -43,8 +43,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("etcdctl", "etcd-client"),
     ("openssl", "openssl"),
     ("sqlite3", "sqlite3"),
-    // SQLite and ring are C in part, and what we ship is for musl.
-    ("musl-gcc", "musl-tools"),
+    MUSL_GCC,
     // Runtimes. Where docker's own packages are, which cannot stand next to Debian's, they have the
     // last three of these, and nothing is installed.
     ("podman", "podman"),
@@ -54,6 +53,52 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("ctr", "containerd"),
     ("runc", "runc"),
 ];
+
+/// SQLite and ring are C in part, and what we ship is for musl.
+const MUSL_GCC: (&str, &str) = ("musl-gcc", "musl-tools");
+
+/// What a command needs besides Rust for this machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Needs {
+    /// Programs, and the Debian packages that have them.
+    pub programs: &'static [(&'static str, &'static str)],
+    /// The Rust target that we ship for.
+    pub target: bool,
+    /// Components of the Rust toolchain, by the cargo command that each has.
+    pub components: &'static [(&'static str, &'static str)],
+}
+
+impl Needs {
+    pub const NOTHING: Needs = Needs { programs: &[], target: false, components: &[] };
+
+    /// To build for the target that we ship for.
+    pub const BUILD: Needs = Needs { programs: &[MUSL_GCC], target: true, components: &[] };
+
+    pub const CHECK: Needs =
+        Needs { components: &[("fmt", "rustfmt"), ("clippy", "clippy")], ..Needs::BUILD };
+
+    pub const BENCH: Needs = Needs {
+        programs: &[
+            MUSL_GCC,
+            ("ip", "iproute2"),
+            ("tc", "iproute2"),
+            ("ping", "iputils-ping"),
+            ("nft", "nftables"),
+            ("etcd", "etcd-server"),
+            ("unshare", "util-linux"),
+            ("mount", "mount"),
+            ("timeout", "coreutils"),
+        ],
+        ..Needs::BUILD
+    };
+
+    /// Whatever a test starts; the machine of [`crate::machine`] comes on top.
+    pub const TEST: Needs = Needs { programs: PROGRAMS, ..Needs::CHECK };
+
+    /// To unpack and patch sources of Debian.
+    pub const SOURCES: Needs =
+        Needs { programs: &[("dpkg-source", "dpkg-dev"), ("patch", "patch")], ..Needs::NOTHING };
+}
 
 /// No program: a whole path is found as it is.
 const PROMETHEUS: &str = "/usr/lib/python3/dist-packages/prometheus_client/parser.py";
@@ -86,10 +131,19 @@ pub struct Ready {
     pub kernel: Option<Kernel>,
 }
 
-/// Makes the machine ready.
+/// Installs what a command needs, or says in one line what to install.
+pub fn ensure(workspace: &Workspace, needs: &Needs) -> Result<()> {
+    install(&packages_of(needs.programs, is_missing))?;
+    if needs.target {
+        add_rust_target(&workspace.triple)?;
+    }
+    add_components(needs.components)
+}
+
+/// Makes the machine ready for the tests; [`ensure`] comes first.
 pub fn run(workspace: &Workspace, args: &Args) -> Result<Ready> {
-    install_missing()?;
-    add_rust_target(&workspace.triple)?;
+    let of_machine: &[_] = if machine::is_possible() { &machine::PROGRAMS } else { &[] };
+    install(&packages_of(of_machine, is_missing))?;
     let plugins = go_plugins::ensure(&workspace.target_dir, args.refresh)?;
     println!("Go plugins to compare with: {} in {}", plugins.version, plugins.dir.display());
     let kernel = machine::is_possible()
@@ -103,26 +157,16 @@ pub fn update_lists() -> Result<()> {
     cmd::run(cmd::command("apt-get").args(["update", "-qq"]))
 }
 
-fn install_missing() -> Result<()> {
-    install(&packages_of(is_missing))
-}
-
-/// Installs those of these programs that are missing, out of the packages that have them.
-pub fn ensure_programs(programs: &[(&str, &'static str)]) -> Result<()> {
-    let missing = programs.iter().filter(|(program, _)| is_missing(program));
-    install(&missing.map(|(_, package)| *package).collect::<Vec<_>>())
-}
-
 fn install(packages: &[&str]) -> Result<()> {
     if packages.is_empty() {
         return Ok(());
     }
     let words = packages.join(" ");
     if cmd::find("apt-get").is_none() {
-        bail!("the tests need these programs, and there is no apt-get to get them: {words}");
+        bail!("this needs programs of these Debian packages, and there is no apt-get: {words}");
     }
     if !std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0) {
-        bail!("the tests need packages; as root: apt-get install {words}");
+        bail!("this needs packages; run as root: apt-get install {words}");
     }
     update_lists()?;
     keep_services_down(packages)?;
@@ -156,9 +200,11 @@ fn services_of(packages: &[&str]) -> Vec<&'static str> {
 }
 
 /// Packages of the programs that are missing, each once.
-fn packages_of(is_missing: impl Fn(&str) -> bool) -> Vec<&'static str> {
-    let of_machine = machine::PROGRAMS.iter().filter(|_| machine::is_possible());
-    let missing = PROGRAMS.iter().chain(of_machine).filter(|(program, _)| is_missing(program));
+fn packages_of(
+    programs: &[(&'static str, &'static str)],
+    is_missing: impl Fn(&str) -> bool,
+) -> Vec<&'static str> {
+    let missing = programs.iter().filter(|(program, _)| is_missing(program));
     let mut packages: Vec<_> = missing.map(|(_, package)| *package).collect();
     packages.dedup();
     packages
@@ -172,24 +218,60 @@ fn add_rust_target(triple: &str) -> Result<()> {
     if Path::new(dir.trim()).is_dir() {
         return Ok(());
     }
-    cmd::run(cmd::command("rustup").args(["target", "add", triple]))
+    rustup(&["target", "add", triple])
+}
+
+fn add_components(components: &[(&str, &str)]) -> Result<()> {
+    let is_missing = |command: &str| {
+        let said = cmd::output(cmd::cargo().args([command, "--version"]));
+        !said.is_ok_and(|said| said.status.success())
+    };
+    let missing = components.iter().filter(|(command, _)| is_missing(command));
+    let missing: Vec<&str> = missing.map(|(_, component)| *component).collect();
+    match missing.is_empty() {
+        true => Ok(()),
+        false => rustup(&[&["component", "add"], &missing[..]].concat()),
+    }
+}
+
+fn rustup(words: &[&str]) -> Result<()> {
+    let shown = words.join(" ");
+    if cmd::find("rustup").is_none() {
+        bail!(
+            "this needs `rustup {shown}`, and there is no rustup: get Rust from https://rustup.rs"
+        );
+    }
+    cmd::run(cmd::command("rustup").args(words))
+        .with_context(|| format!("this needs `rustup {shown}`"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn missing(is_missing: impl Fn(&str) -> bool) -> Vec<&'static str> {
+        packages_of(PROGRAMS, is_missing)
+    }
+
     #[test]
     fn only_missing_programs_are_installed_once() {
-        assert_eq!(packages_of(|_| false), Vec::<&str>::new());
-        assert_eq!(packages_of(|program| program == "nft"), ["nftables"]);
-        let both = packages_of(|program| ["ip", "tc", "strace"].contains(&program));
+        assert_eq!(missing(|_| false), Vec::<&str>::new());
+        assert_eq!(missing(|program| program == "nft"), ["nftables"]);
+        let both = missing(|program| ["ip", "tc", "strace"].contains(&program));
         assert_eq!(both, ["iproute2", "strace"]);
         let dockers = ["containerd", "ctr", "runc"];
-        let runtimes = packages_of(|program| program == "podman" || dockers.contains(&program));
+        let runtimes = missing(|program| program == "podman" || dockers.contains(&program));
         assert_eq!(runtimes, ["podman", "containerd", "runc"]);
-        let firewalld = packages_of(|program| ["firewalld", "nft"].contains(&program));
+        let firewalld = missing(|program| ["firewalld", "nft"].contains(&program));
         assert_eq!(firewalld, ["nftables", "firewalld"]);
         assert_eq!(services_of(&firewalld), ["firewalld.service"]);
+    }
+
+    #[test]
+    fn a_build_installs_its_compiler() {
+        assert_eq!(packages_of(Needs::BUILD.programs, |_| true), ["musl-tools"]);
+        let of_bench = packages_of(Needs::BENCH.programs, |_| true);
+        assert!(["musl-tools", "iproute2", "etcd-server"].iter().all(|one| of_bench.contains(one)));
+        assert_eq!(services_of(&of_bench), ["etcd.service"]);
     }
 }
