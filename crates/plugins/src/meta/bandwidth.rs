@@ -67,7 +67,7 @@ fn build<'a>(
 ) -> Result<CniResult, Error> {
     let mut plan = Plan::default();
     if let Some(limit) = &bandwidth.egress {
-        let made = ifb::create(host, request, undo)?;
+        let made = ifb::create(host, request, link, undo)?;
         let place = filter_place(host, link, made.index, &mut plan, undo)?;
         shape_ifb(&mut plan, request, made.index, limit);
         plan.make.extend(shape::filters_from(link, place, made.index, &bandwidth.subnets));

@@ -59,7 +59,7 @@ fn check_egress(
 ) -> Result<(), Error> {
     let found = ifb::find(host, request).or_fault("look for an interface")?;
     let found = found.ok_or_else(|| {
-        let name = ifb::name(&request.network, &request.attachment());
+        let name = ifb::go_name(&request.network, &request.container_id);
         Error::internal(format!("interface {name} for what the container sends does not exist"))
     })?;
     if !found.is_up() {

@@ -53,6 +53,8 @@ fn plain() -> Vec<Case> {
     let egress = json!({"egressRate": 20_000_000, "egressBurst": 1_000_000});
     let kubernetes = json!({"ingressRate": 1_000_000_000, "ingressBurst": i32::MAX,
         "egressRate": 1_000_000_000, "egressBurst": i32::MAX});
+    let containerd = json!({"ingressRate": 1_000_000_000, "ingressBurst": u32::MAX,
+        "egressRate": 1_000_000_000, "egressBurst": u32::MAX});
     let wide = json!({"ingressRate": 100_000_000_000_u64, "ingressBurst": 80_000_000});
     let ours = json!({"runtimeConfig": {"bandwidth": both()}});
     let mut cases: Vec<Case> = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"]
@@ -67,7 +69,9 @@ fn plain() -> Vec<Case> {
         case("zero before runtime", &with(ours, &json!({"ingressRate": 0}))),
         case("nothing to limit", &json!({})),
         case("zero is no limit", &json!({"ingressRate": 0, "ingressBurst": 0})),
-        case("burst of Kubernetes", &kubernetes),
+        case("burst of cri-dockerd", &kubernetes),
+        case("burst of containerd", &containerd),
+        other_interface(),
         case("rate beyond 32 bits", &wide),
         case(
             "smallest",
@@ -77,6 +81,20 @@ fn plain() -> Vec<Case> {
         case("keys in another case", &json!({"INGRESSRATE": 80_000, "ingressburst": 80_000})),
     ]);
     cases
+}
+
+/// The name of the ifb does not follow from the interface.
+fn other_interface() -> Case {
+    let mut result = prev_result("1.1.0");
+    result["interfaces"][1]["name"] = json!("net1");
+    let pair = [
+        Host("link add vhost0 mtu 1400 type veth peer name net1 mtu 1400 netns pod1"),
+        Host("link set vhost0 up"),
+        Pod("link set net1 up"),
+    ];
+    case("interface net1", &with(both(), &json!({"prevResult": result})))
+        .ifname("net1")
+        .before(&pair)
 }
 
 fn refused() -> Vec<Case> {

@@ -165,17 +165,83 @@ fn each_takes_over_from_the_go_plugin() {
             assert_eq!(ifbs(&world).len(), 1, "nothing tells which network the Go plugin's is of");
             of(&ours, 1).del(&by_go).ok();
             assert_eq!(ifbs(&world), Vec::<String>::new());
-            if ifname == "eth0" {
-                let by_ours = of(&ours, 2).add().result();
-                of(&go, 2).check(&by_ours).ok();
-                of(&go, 2).del(&by_ours).ok();
-                assert_eq!(ifbs(&world), Vec::<String>::new());
-            }
+            let by_ours = of(&ours, 2).add().result();
+            of(&go, 2).check(&by_ours).ok();
+            of(&go, 2).del(&by_ours).ok();
+            assert_eq!(ifbs(&world), Vec::<String>::new());
         }
     });
 }
 
-/// The Go plugin's ifb of a container's first interface is not the second one's to remove.
+/// The interface that comes first gets the Go plugin's name, whatever it is called. A second one of the same
+/// container gets a name of its own, and CHECK, DEL and GC keep the two apart.
+#[test]
+fn first_interface_has_the_ifb_name_of_the_go_plugin() {
+    in_netns(|| {
+        const GO_NAME: &str = "bwp623e1c388032";
+        let ours = Plugins::ours();
+        for (first, second) in [("net1", "eth0"), ("eth0", "net1"), ("net1", "net2")] {
+            let world = World::new(&ours, 1);
+            let of = |ifname: &str, host: &str| {
+                pair(&world, 1, ifname, host);
+                let call = world.call(&config(&json!({})), 1).ifname(ifname);
+                call.with_prev_result(&prev_result(1, ifname, host))
+            };
+            let calls = [of(first, "vhost1"), of(second, "vhost2")];
+            let add = || calls.each_ref().map(|call| call.add().result());
+            let results = add();
+            let names = results.each_ref().map(|result| result["interfaces"][3]["name"].clone());
+            assert_eq!(names[0], GO_NAME);
+            let other = names[1].as_str().expect("a name").to_owned();
+            assert_ne!(other, GO_NAME);
+            for (call, result) in calls.iter().zip(&results) {
+                call.check(result).ok();
+                // What an ADD left that was killed after it made the ifb is replaced.
+                call.add().ok();
+            }
+            assert_eq!(ifbs(&world).len(), 2);
+            calls[0].run("DEL").ok();
+            assert_eq!(ifbs(&world), [other.clone()]);
+            calls[1].check(&results[1]).ok();
+            calls[0].add().ok();
+            calls[1].del(&results[1]).ok();
+            assert_eq!(ifbs(&world), [GO_NAME]);
+            calls[0].check(&results[0]).ok();
+            calls[0].gc(&[("c1", first)]).ok();
+            assert_eq!(ifbs(&world), [GO_NAME]);
+            calls[0].gc(&[("c1", second)]).ok();
+            assert_eq!(ifbs(&world), Vec::<String>::new(), "GC goes by the owner, not by the name");
+        }
+    });
+}
+
+/// An ifb without an alias is what an ADD left that was killed, or one that is being made just now for another
+/// interface: the hardware address tells them apart.
+#[test]
+fn ifb_without_alias_is_known_by_its_hardware_address() {
+    in_netns(|| {
+        let world = World::new(&Plugins::ours(), 1);
+        let first = call(&world, 1, &json!({}));
+        pair(&world, 1, "net1", "vhost2");
+        let second = first.ifname("net1").with_prev_result(&prev_result(1, "net1", "vhost2"));
+        let result = first.add().result();
+        let name = ifbs(&world).remove(0);
+        world.host.ip(&["link", "set", &name, "alias", ""]);
+        second.run("DEL").ok();
+        second.add().ok();
+        assert_eq!(ifbs(&world).len(), 2);
+        first.check(&result).ok();
+        first.add().ok();
+        assert_eq!(ifbs(&world).len(), 2);
+        world.host.ip(&["link", "set", &name, "alias", ""]);
+        first.gc(&[("c1", "eth0")]).ok();
+        assert_eq!(ifbs(&world), [name]);
+        first.run("DEL").ok();
+        assert_eq!(ifbs(&world), Vec::<String>::new());
+    });
+}
+
+/// The Go plugin's ifb of a container's first interface is not the second one's to replace or remove.
 #[test]
 fn ifb_of_the_go_plugin_is_removed_with_its_own_interface() {
     in_netns(|| {
@@ -186,6 +252,14 @@ fn ifb_of_the_go_plugin_is_removed_with_its_own_interface() {
             Call { plugin: go.directory().join("bandwidth"), ..ours.clone() }.add().result();
         ours.ifname("net1").del(&prev_result(1, "net1", "vhost2")).ok();
         assert_eq!(ifbs(&world).len(), 1);
+        pair(&world, 1, "net1", "vhost2");
+        let second = ours.ifname("net1").with_prev_result(&prev_result(1, "net1", "vhost2"));
+        let result = second.add().result();
+        assert_eq!(ifbs(&world).len(), 2);
+        ours.check(&by_go).ok();
+        second.check(&result).ok();
+        second.run("DEL").ok();
+        ours.check(&by_go).ok();
         ours.del(&by_go).ok();
         assert_eq!(ifbs(&world), Vec::<String>::new());
     });
