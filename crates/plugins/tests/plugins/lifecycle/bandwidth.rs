@@ -265,6 +265,42 @@ fn ifb_of_the_go_plugin_is_removed_with_its_own_interface() {
     });
 }
 
+/// What container runtimes for Kubernetes ask for: cri-dockerd, containerd and CRI-O, whatever the rate.
+/// `tc` shows bytes.
+#[test]
+fn bursts_of_kubernetes_are_set_as_asked_for() {
+    in_netns(|| {
+        let world = World::new(&Plugins::ours(), 1);
+        let call = call(&world, 1, &json!({}));
+        let bursts = [(1 << 31) - 1, (1 << 32) - 1, 8 * (u64::from(u32::MAX)) - 1];
+        let shown = |device: &str| {
+            let text = tc(&world, &format!("-j qdisc show dev {device} root"));
+            let found: Value = serde_json::from_str(&text).expect("tc prints JSON");
+            found[0]["options"]["burst"].as_u64().expect("a number of bytes")
+        };
+        for burst in bursts {
+            let rates = json!({"ingressRate": 1_000_000_000, "ingressBurst": burst,
+                "egressRate": 1_000_000_000, "egressBurst": burst});
+            let call = call.config(&with(call.config.clone(), &rates));
+            let result = call.add().result();
+            for device in ["vhost1", "bwp623e1c388032"] {
+                // The kernel tells whole ticks of 64 ns.
+                let (found, wanted) = (shown(device), burst / 8);
+                assert!(wanted - found < 1000, "{device}: {found} bytes, asked for {wanted}");
+            }
+            call.check(&result).ok();
+            call.del(&result).ok();
+        }
+        // The time to fill, 429 s, is beyond the 274 s that the field in the kernel's answer holds: `tc` shows
+        // the remainder, and CHECK knows that.
+        let rates = json!({"ingressRate": 10_000_000, "ingressBurst": u32::MAX});
+        let call = call.config(&with(call.config.clone(), &rates));
+        let result = call.add().result();
+        assert_eq!(shown("vhost1"), 193_273_526);
+        call.check(&result).ok();
+    });
+}
+
 #[test]
 fn gc_removes_what_is_not_listed_and_nothing_else() {
     in_netns(|| {
