@@ -59,9 +59,7 @@ fn build<'a>(
         ip.interface = Some(0);
     }
     result.interfaces = vec![pod::told(request, Some(mac))];
-    if !child.dns.is_empty() {
-        result.dns = child.dns.clone();
-    }
+    child.dns.put_into(&mut result);
     Ok(result)
 }
 

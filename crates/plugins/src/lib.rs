@@ -7,6 +7,7 @@ pub mod chained;
 pub mod child;
 pub mod dbus;
 pub mod delegated;
+pub mod dns;
 pub mod fault;
 pub mod forwarding;
 pub mod go_names;

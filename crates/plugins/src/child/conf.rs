@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The keys that these plugins share: as written, and as understood.
 
-use cni::{CniResult, Dns, Error, Request};
+use cni::{CniResult, Error, Request};
 use kernel::link::{Kind, Link};
 use kernel::{MacAddr, Netlink, Netns};
 use serde::Deserialize;
 
 use super::parent::Parent;
+use crate::dns::DnsConf;
 use crate::fault::OrFault;
 use crate::pod::Dad;
 use crate::veth;
@@ -29,7 +30,7 @@ pub struct Child {
     /// Addresses by the plugin before this one, in place of an IPAM plugin's.
     pub given: Option<CniResult>,
     /// Overrides the IPAM plugin's.
-    pub dns: Dns,
+    pub dns: DnsConf,
 }
 
 /// Where the hardware address comes from.
@@ -48,7 +49,7 @@ struct ChildConf {
     mtu: i64,
     link_in_container: bool,
     enabledad: bool,
-    dns: Dns,
+    dns: DnsConf,
 }
 
 impl Child {

@@ -77,9 +77,7 @@ fn build<'a>(
     }
     result.interfaces = interfaces(request, bridge, mac, &pair);
     result.interfaces.extend(gateway);
-    if !bridge.dns.is_empty() {
-        result.dns = bridge.dns.clone();
-    }
+    bridge.dns.put_into(&mut result);
     Ok(result)
 }
 

@@ -5,7 +5,7 @@ mod carried;
 mod moving;
 mod select;
 
-use cni::{CniResult, Code, Dns, Error, Plugin, Request, Version};
+use cni::{CniResult, Code, Error, Plugin, Request, Version};
 use kernel::addr::AddrOptions;
 use kernel::link::{self, Link};
 use kernel::rule::{self, Rule};
@@ -15,6 +15,7 @@ use serde::Deserialize;
 use self::carried::{Before, Carried};
 use self::moving::Device;
 use self::select::{Choice, Selector};
+use crate::dns::DnsConf;
 use crate::fault::OrFault;
 use crate::pod::{self, Announce, Dad, Manner};
 use crate::undo::{Undo, or_undo};
@@ -36,7 +37,7 @@ pub const PLUGIN: Plugin = Plugin {
 #[serde(default, rename_all = "camelCase")]
 struct HostDeviceConf {
     use_interface_network: bool,
-    dns: Dns,
+    dns: DnsConf,
 }
 
 fn add(request: &Request) -> Result<CniResult, Error> {
@@ -53,9 +54,7 @@ fn add(request: &Request) -> Result<CniResult, Error> {
     for ip in &mut result.ips {
         ip.interface = Some(0);
     }
-    if !conf.dns.is_empty() {
-        result.dns = conf.dns;
-    }
+    conf.dns.put_into(&mut result);
     Ok(result)
 }
 

@@ -3,13 +3,14 @@
 
 use std::net::IpAddr;
 
-use cni::{CniResult, Code, Dns, Error, IpConfig, Plugin, Request, Version};
+use cni::{CniResult, Code, Error, IpConfig, Plugin, Request, Version};
 use ipnet::IpNet;
 use kernel::addr::{self, AddrOptions};
 use kernel::route::{self, Route};
 use kernel::{IfIndex, Netlink, Netns, link};
 use serde::Deserialize;
 
+use crate::dns::DnsConf;
 use crate::fault::OrFault;
 use crate::masquerade::{self, Masquerade};
 use crate::pod::{self, Announce, Dad, Manner};
@@ -40,14 +41,14 @@ const CONTAINER: usize = 1;
 #[serde(default, rename_all = "camelCase")]
 struct PtpConf {
     mtu: i64,
-    dns: Dns,
+    dns: DnsConf,
 }
 
 /// What the network wants, free of contradictions.
 struct Ptp {
     mtu: Option<u32>,
     masquerade: Option<Masquerade>,
-    dns: Dns,
+    dns: DnsConf,
 }
 
 fn understand(request: &Request) -> Result<Ptp, Error> {
@@ -95,9 +96,7 @@ fn build<'a>(
         ip.interface = Some(CONTAINER);
     }
     result.interfaces = pair.interfaces(request).to_vec();
-    if !ptp.dns.is_empty() {
-        result.dns = ptp.dns.clone();
-    }
+    ptp.dns.put_into(&mut result);
     Ok(result)
 }
 

@@ -3,13 +3,14 @@
 
 use std::ffi::CString;
 
-use cni::{CniResult, Code, Dns, Error, IpConfig, Plugin, Request, Version};
+use cni::{CniResult, Code, Error, IpConfig, Plugin, Request, Version};
 use kernel::addr::AddrOptions;
 use kernel::link::{self, Link, Place};
 use kernel::tun::{self, NewTap};
 use kernel::{IfIndex, IfName, MacAddr, Netlink, Netns};
 use serde::Deserialize;
 
+use crate::dns::DnsConf;
 use crate::fault::OrFault;
 use crate::mac::{self, Source};
 use crate::pod::{self, Announce, Dad, Manner};
@@ -43,7 +44,7 @@ struct TapConf {
     group: Option<u32>,
     selinux_context: String,
     bridge: String,
-    dns: Dns,
+    dns: DnsConf,
 }
 
 /// A configuration that makes sense.
@@ -56,7 +57,7 @@ struct Tap {
     group: Option<u32>,
     label: Option<CString>,
     bridge: Option<IfName>,
-    dns: Dns,
+    dns: DnsConf,
 }
 
 fn understand(request: &Request) -> Result<Tap, Error> {
@@ -136,9 +137,7 @@ fn build<'a>(
         ip.interface = Some(0);
     }
     result.interfaces = vec![pod::told(request, tap.mac.or(link.mac))];
-    if !tap.dns.is_empty() {
-        result.dns = tap.dns.clone();
-    }
+    tap.dns.put_into(&mut result);
     Ok(result)
 }
 

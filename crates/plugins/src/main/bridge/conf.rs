@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The configuration of bridge: as written, and as understood.
 
-use cni::{Code, Dns, Error, Request};
+use cni::{Code, Error, Request};
 use kernel::{IfName, MacAddr};
 use serde::Deserialize;
 
 use super::vlan::gateway::Gateway;
 use super::vlan::{Vlans, VlansConf};
+use crate::dns::DnsConf;
 use crate::mac::{self, Source};
 use crate::masquerade::Masquerade;
 use crate::veth;
@@ -45,7 +46,7 @@ pub struct Bridge {
     /// How containers leave the network, if with the host's address.
     pub masquerade: Option<Masquerade>,
     /// Overrides the IPAM plugin's.
-    pub dns: Dns,
+    pub dns: DnsConf,
 }
 
 #[derive(Debug, Deserialize, Default)]
@@ -62,7 +63,7 @@ struct BridgeConf {
     enabledad: bool,
     disable_container_interface: bool,
     port_isolation: bool,
-    dns: Dns,
+    dns: DnsConf,
 }
 
 impl Bridge {

@@ -102,7 +102,7 @@ mod tests {
             vlans: None,
             vlan_gateway: None,
             mac: None,
-            dns: cni::Dns::default(),
+            dns: crate::dns::DnsConf::default(),
         }
     }
 

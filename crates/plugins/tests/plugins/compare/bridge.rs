@@ -133,6 +133,10 @@ fn results() -> Vec<Case> {
             "search": ["c"], "options": ["rotate"]}}),
         ),
         case("dns of IPAM", &json!({"ipam": resolv.clone()})).before(&[file]),
+        case("empty dns", &json!({"ipam": resolv.clone(), "dns": {"nameservers": []}}))
+            .before(&[file]),
+        case("empty options of dns", &json!({"ipam": resolv.clone(), "dns": {"options": []}}))
+            .before(&[file]),
         case("dns over that of IPAM", &json!({"ipam": resolv, "dns": {"domain": "example.org"}}))
             .before(&[file]),
         case("static", &json!({"ipam": fixed.clone()})),

@@ -116,11 +116,14 @@ fn addresses() -> Vec<Case> {
         {"dst": "203.0.114.0/24", "mtu": 1280, "advmss": 1200},
     ]});
     let before = [Host(ENS1), Host("link set far1 up")];
+    let named = json!({"type": "static", "dns": {"nameservers": ["10.0.0.3"]},
+        "addresses": [{"address": "10.1.0.5/24"}]});
     vec![
         case("IPv6", &json!({"ipam": v6()})).before(&before),
         case("dual", &json!({"ipam": dual()})).before(&before),
         case("routes", &json!({"ipam": with(v4(), &routes)})).before(&before),
         case("dns", &json!({"ipam": v4(), "dns": {"nameservers": ["10.0.0.2"]}})).before(&before),
+        case("empty dns", &json!({"ipam": named, "dns": {"search": []}})).before(&before),
     ]
 }
 

@@ -375,7 +375,11 @@ pub const INTENDED: &[Intended] = &[
     Intended {
         reason: "dns of the configuration is in the result of every plugin; Go's dummy has its own",
         groups: &["dummy"],
-        fits: |d| d.case.name == "dns" && d.fact.starts_with("answer/result/dns/"),
+        fits: |d| {
+            d.case.config["type"] == "dummy"
+                && ["dns", "empty dns"].contains(&d.case.name.as_str())
+                && d.fact.starts_with("answer/result/dns")
+        },
     },
 ];
 

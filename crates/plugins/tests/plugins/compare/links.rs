@@ -45,6 +45,7 @@ fn essential(conf: Conf) -> Vec<Case> {
         version(conf, "1.1.0"),
         case(conf, "routes", &json!({"ipam": with(dual(), &routes())})),
         case(conf, "dns of IPAM", &json!({"ipam": fixed})),
+        case(conf, "empty dns", &json!({"ipam": fixed, "dns": {"nameservers": []}})),
     ]
 }
 

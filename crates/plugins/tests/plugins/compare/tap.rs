@@ -41,6 +41,8 @@ fn plain() -> Vec<Case> {
 fn options() -> Vec<Case> {
     let ids = json!({"owner": 0, "group": 44});
     let routes = json!({"routes": [{"dst": "0.0.0.0/0"}]});
+    let named = json!({"type": "static", "dns": {"nameservers": ["10.0.0.3"]},
+        "addresses": [{"address": "10.1.0.5/24"}]});
     vec![
         case("owner", &json!({"owner": 1000})),
         case("group", &json!({"group": 44})),
@@ -59,6 +61,7 @@ fn options() -> Vec<Case> {
             Pod("link set br0 up"),
         ]),
         case("dns", &json!({"dns": {"nameservers": ["10.0.0.2"]}})),
+        case("empty dns", &json!({"ipam": named, "dns": {"nameservers": []}})),
         case("routes", &json!({"ipam": with(v4(), &routes)})),
     ]
 }
