@@ -205,6 +205,13 @@ impl Up {
             error.with_details(hint)
         })
     }
+
+    pub fn remove_routes(&self, routes: &[Route]) -> Result<(), Error> {
+        let removed = self.inside.apply(routes.iter().map(route::remove));
+        removed.map_err(|error| {
+            fault::because(CONFIGURING, &fault::named(error, self.index, self.name))
+        })
+    }
 }
 
 const CONFIGURING: &str = "configure the container's interface";

@@ -125,11 +125,40 @@ fn configure_container(
 ) -> Result<(), Error> {
     let addresses = AddrOptions { no_prefix_route: true, ..AddrOptions::default() };
     let manner = Manner { addresses, dad: Dad::Skip, announce: Announce::Never };
-    pod::configure(ns, pair.container, &result.ips, manner, |index| {
-        let mut routes = own_routes(index, &result.ips, gateways);
-        routes.extend(pod::routes(index, &result.ips, &result.routes));
-        routes
-    })
+    let up = pod::give_addresses(ns, pair.container, &result.ips, manner)?;
+    let own = own_routes(up.index, &result.ips, gateways);
+    let others = pod::routes(up.index, &result.ips, &result.routes);
+    let direct = routes_to_other_gateways(up.index, &result.ips, gateways, &others);
+    if direct.is_empty() {
+        return up.add_routes(&[own, others].concat());
+    }
+    up.add_routes(&[direct.as_slice(), &others].concat())?;
+    up.remove_routes(&direct)?;
+    up.add_routes(&own)
+}
+
+/// Routes to the networks of gateways that the container's own routes do not lead to directly: other addresses of
+/// the IPAM plugin's subnets. The kernel takes a route only if its gateway is on the link, so the link has to
+/// lead to these networks for a moment, as it does in the Go plugin.
+fn routes_to_other_gateways(
+    index: IfIndex,
+    ips: &[IpConfig],
+    gateways: &[IpAddr],
+    routes: &[Route],
+) -> Vec<Route> {
+    let used = routes.iter().filter_map(|route| route.gateway);
+    let others: Vec<IpAddr> = used.filter(|one| !gateways.contains(one)).collect();
+    let mut networks: Vec<IpNet> = ips.iter().map(|ip| ip.address.trunc()).collect();
+    networks.retain(|network| others.iter().any(|other| network.contains(other)));
+    networks.sort_unstable();
+    networks.dedup();
+    let to_network = |network| {
+        let mut route = Route::new(network);
+        route.oif = Some(index);
+        route.scope = Some(route::SCOPE_LINK);
+        route
+    };
+    networks.into_iter().map(to_network).collect()
 }
 
 fn own_routes(index: IfIndex, ips: &[IpConfig], gateways: &[IpAddr]) -> Vec<Route> {

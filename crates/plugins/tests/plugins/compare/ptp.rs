@@ -23,6 +23,15 @@ fn plain() -> Vec<Case> {
     ]});
     let fixed = json!({"type": "static", "addresses": [
         {"address": "10.1.0.5/24", "gateway": "10.1.0.1"}]});
+    let by_others = json!({"routes": [
+        {"dst": "0.0.0.0/0"},
+        {"dst": "192.0.2.0/24", "gw": "10.1.0.9"},
+        {"dst": "198.51.100.0/24", "gw": "10.1.0.1"},
+        {"dst": "fd00:9::/64", "gw": "fd00:1::9"},
+        {"dst": "::/0"},
+    ]});
+    let by_another = json!({"routes": [{"dst": "192.0.2.0/24", "gw": "10.1.0.9"}]});
+    let named = json!({"dns": {"nameservers": ["10.0.0.3"]}});
     let single = json!({"type": "static", "addresses": [
         {"address": "10.1.0.5/32", "gateway": "10.1.0.1"}]});
     let mut cases: Vec<Case> = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"]
@@ -36,6 +45,10 @@ fn plain() -> Vec<Case> {
         case("dns", &json!({"dns": {"nameservers": ["10.0.0.2"]}})),
         case("routes", &json!({"ipam": with(v4(), &routes)})),
         case("static", &json!({"ipam": fixed})),
+        case("routes by other addresses", &json!({"ipam": with(dual(), &by_others)})),
+        case("route by another address", &json!({"ipam": with(v4(), &by_another)})),
+        case("dns of IPAM", &json!({"ipam": with(fixed.clone(), &named)})),
+        case("empty dns", &json!({"ipam": with(fixed, &named), "dns": {"nameservers": []}})),
         case("static with a single address", &json!({"ipam": single})),
         case("arguments are passed over", &json!({})).args("IgnoreUnknown=1;A=b"),
         case("two containers", &json!({})).steps(&[
