@@ -68,10 +68,15 @@ fn build<'a>(
         host::wait_for_port(host, &found, pair.host)?;
     }
     let mac = host::mac_with_port(host, bridge, &found, pair.host_mac)?;
-    found.mac = mac;
+    // The address that gets pinned is the bridge's own, and not the one of its first port.
+    found.mac = found.mac.filter(|own| own.is_unicast()).or(mac);
     let gateway = give_addresses(bridge, host, &found, &on_bridge, &missing)?;
     // A gateway of its own has brought another port.
-    let mac = if gateway.is_some() { host::mac(host, bridge)? } else { mac };
+    let mac = match gateway {
+        Some(_) => host::mac(host, bridge)?,
+        None if missing.is_empty() => mac,
+        None => found.mac,
+    };
     if has_addresses && bridge.is_gateway {
         forwarding::enable(result.ips.iter().map(|ip| ip.address.addr()))?;
     }

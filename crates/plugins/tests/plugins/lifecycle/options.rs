@@ -26,6 +26,55 @@ fn live(world: &World, call: &Call, look: impl FnOnce(&World, &Value)) {
     call.del(&result).ok();
 }
 
+/// A bridge that others made takes the hardware address of its first port unless it is pinned: what is pinned is
+/// its own address, as in the Go plugin.
+#[test]
+fn bridge_of_others_keeps_its_own_hardware_address() {
+    in_netns(|| {
+        for plugins in [Plugins::go(), Plugins::ours()] {
+            for (state, with_port) in [("down", false), ("up", false), ("up", true)] {
+                let world = World::new(&plugins, 1);
+                world.on_host("link add br0 type bridge");
+                world.on_host(&format!("link set br0 {state}"));
+                if with_port {
+                    world.on_host("link add p0 master br0 up type veth peer name p1");
+                    world.on_host("link set p1 up");
+                }
+                let address = || world.host_link("br0")["address"].clone();
+                let before = address();
+                let call = world.call(&bridge(&json!({"isGateway": true})), 1);
+                let result = call.add().result();
+                assert_eq!(
+                    result["interfaces"][0]["mac"], before,
+                    "{plugins:?} {state} {with_port}"
+                );
+                assert_eq!(address(), before, "{plugins:?} {state} {with_port}");
+                call.check(&result).ok();
+                call.del(&result).ok();
+                assert_eq!(address(), before, "{plugins:?} {state} {with_port}");
+            }
+        }
+    });
+}
+
+/// A bridge that has lost its last port has no hardware address to keep.
+#[test]
+fn bridge_of_others_without_hardware_address_gets_one() {
+    in_netns(|| {
+        let world = World::new(&Plugins::ours(), 1);
+        world.on_host("link add br0 type bridge");
+        world.on_host("link add p0 master br0 type veth peer name p1");
+        world.on_host("link del p0");
+        let address = || world.host_link("br0")["address"].clone();
+        assert_eq!(address(), "00:00:00:00:00:00");
+        let call = world.call(&bridge(&json!({"isGateway": true})), 1);
+        let result = call.add().result();
+        assert_ne!(address(), "00:00:00:00:00:00");
+        assert_eq!(result["interfaces"][0]["mac"], address());
+        call.check(&result).ok();
+    });
+}
+
 #[test]
 fn mac_comes_from_three_places() {
     in_netns(|| {
