@@ -119,9 +119,9 @@ pub fn understand(
     }
     let mut settings = Settings::understand(&values)?;
     settings.damaged_record = damaged_record;
-    if let Some(text) = settings.net_config.as_deref().filter(|_| command == Command::Agent) {
+    if let Some(text) = settings.net_config.as_ref().filter(|_| command == Command::Agent) {
         let place = values.get("net-config").map(|told| told.place.clone()).unwrap_or_default();
-        net_config::check(text).map_err(|cause| Error::new(place, chain(&cause)))?;
+        net_config::check(text.expose()).map_err(|cause| Error::new(place, chain(&cause)))?;
     }
     if command == Command::Agent && matches!(settings.store, StoreChoice::Etcd(_)) {
         check_files(&values, &["etcd-cafile", "etcd-certfile", "etcd-keyfile"], &read)?;

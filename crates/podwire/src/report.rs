@@ -76,8 +76,11 @@ pub fn text(error: &Error, privilege: Privilege) -> String {
         text += &format!("{label} {}\n", escape::lines(&said).replace('\n', "\n  "));
     }
     if let Some(hint) = hint(error, privilege) {
-        text += &format!("hint: {}
-", escape::lines(&hint));
+        text += &format!(
+            "hint: {}
+",
+            escape::lines(&hint)
+        );
     }
     text
 }

@@ -54,7 +54,7 @@ impl Socket {
     /// Fails if an agent runs with this directory. Creates nothing.
     pub fn refuse_taken(run_dir: &Path) -> Result<(), Error> {
         let path = run_dir.join(LOCK);
-        let lock = match OpenOptions::new().write(true).open(&path) {
+        let lock = match fsutil::open_for_update(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             opened => opened.map_err(|source| Error::Socket { path: path.clone(), source })?,
         };
