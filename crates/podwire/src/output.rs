@@ -71,8 +71,10 @@ pub fn table<const N: usize>(
 /// The same without titles, and with as many columns as the rows have.
 pub fn grid(rows: Vec<Vec<String>>) -> String {
     let mut table = Table::new();
-    let rows = rows.iter().map(|row| row.iter().map(|cell| escape::line(cell).into_owned()));
-    table.load_preset(presets::NOTHING).add_rows(rows.map(Iterator::collect::<Vec<String>>));
+    table.load_preset(presets::NOTHING);
+    for row in rows {
+        table.add_row(row.into_iter().map(|cell| escape::line(&cell).into_owned()));
+    }
     laid_out(table)
 }
 

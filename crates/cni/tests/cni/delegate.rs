@@ -211,12 +211,13 @@ fn delegation_without_end_is_an_error() {
 #[test]
 fn a_process_is_given_its_depth() {
     let lab = Lab::new();
-    lab.plugin("ipam", &printing(&json!({"ips": []})));
+    let keep = format!("echo $PODWIRE_DELEGATION_DEPTH > {}", lab.path("depth").display());
+    lab.plugin("ipam", &format!("{keep}\n{}", printing(&json!({"ips": []}))));
     let host = host(None);
     let request = request(&lab, &host, &json!({"cniVersion": "1.0.0", "name": "net"}));
     let request = Request { depth: 2, ..request };
     add(&request, "ipam").unwrap();
-    assert!(lab.read("ipam.ADD.env").contains("PODWIRE_DELEGATION_DEPTH=3\n"));
+    assert_eq!(lab.read("depth"), "3\n");
     let error = add(&Request { depth: delegate::MAX_DEPTH, ..request }, "ipam").unwrap_err();
     assert_eq!(error.code, Code::INVALID_CONFIG);
 }

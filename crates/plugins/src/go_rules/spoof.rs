@@ -9,10 +9,13 @@ use super::{jumps, remove};
 
 const NAT: Table<'static> = Table { family: Family::Bridge, name: "nat" };
 
+/// NFT_CHAIN_MAXNAMELEN without the final zero, less the `-mac` of the second chain.
+const LONGEST_CHAIN: usize = 255 - 4;
+
 /// Whether an attachment's chains are there, and are jumped to.
 pub fn has_spoof_check(nft: &Nft, attachment: &Attachment, mac: MacAddr) -> kernel::Result<bool> {
     let chain = chain(attachment);
-    if !nft.has_chain(NAT, &chain)? || jumps(nft, NAT, "PREROUTING", &chain)?.is_empty() {
+    if !is_there(nft, &chain)? || jumps(nft, NAT, "PREROUTING", &chain)?.is_empty() {
         return Ok(false);
     }
     let rules = nft.rules(NAT, &format!("{chain}-mac"))?;
@@ -25,10 +28,15 @@ fn chain(attachment: &Attachment) -> String {
     format!("cni-br-iface-{}-{}", attachment.container_id, attachment.ifname)
 }
 
+/// The kernel refuses to look for a name that no chain can have; a container ID may make one.
+fn is_there(nft: &Nft, chain: &str) -> kernel::Result<bool> {
+    Ok(chain.len() <= LONGEST_CHAIN && nft.has_chain(NAT, chain)?)
+}
+
 /// Removes an attachment's chains, and the rules that jump to them.
 pub fn remove_spoof_check(nft: &Nft, attachment: &Attachment) -> kernel::Result<bool> {
     let chain = chain(attachment);
-    if !nft.has_chain(NAT, &chain)? {
+    if !is_there(nft, &chain)? {
         return Ok(false);
     }
     let comment = format!("macspoofchk-{}-{}", attachment.container_id, attachment.ifname);

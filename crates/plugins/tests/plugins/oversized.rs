@@ -27,7 +27,6 @@ fn values_of_megabytes_are_not_echoed() {
             text("vlan"),
             text("dns"),
             text("macspoofchk"),
-            text("prevResult"),
             bridge(&json!({"ipam": {"type": huge}})),
             bridge(&json!({"ipam": {"type": list}})),
             bridge(&json!({"ipam": list})),
