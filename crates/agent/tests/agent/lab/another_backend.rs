@@ -126,14 +126,18 @@ fn from_vxlan_to_host_gw() {
     });
 }
 
-fn through(first: &str, changes: &[(&str, &str)], lost: usize) {
+/// `has_stream`: whether packets are sent all the while.
+fn through(first: &str, changes: &[(&str, &str)], has_stream: bool) {
     let members = two_nodes(first);
     for (backend, device) in changes {
-        let stream = Stream::start(&members);
+        let stream = has_stream.then(|| Stream::start(&members));
         first_changes(&members, backend);
         all_reach_all(&members, PATIENCE);
         second_follows(&members, backend, device);
-        stream.end(lost);
+        all_reach_all(&members, PATIENCE);
+        if let Some(stream) = stream {
+            stream.end(LOST);
+        }
     }
 }
 
@@ -149,18 +153,18 @@ fn through_all_backends() {
             (HOST_GW, "eth0"),
             (UDP, "flannel0"),
         ];
-        through(HOST_GW, &changes, LOST);
+        through(HOST_GW, &changes, true);
     });
 }
 
-/// Two ends of WireGuard that begin at the same moment try again after five seconds, so packets may be lost when
-/// both have changed.
+/// Without a stream, which the emulated machine is too slow for. Two ends of WireGuard that begin at the same moment
+/// try again after five seconds anyway.
 #[test]
 fn vm_through_tunnels() {
     in_netns(|| {
         testkit::not_run_unless!(Link("wireguard"), Link("ipip"));
         let (wireguard, ipip) = (r#"{"Type": "wireguard"}"#, r#"{"Type": "ipip"}"#);
-        let changes = [(ipip, "flannel.ipip"), (wireguard, "flannel-wg"), (HOST_GW, "eth0")];
-        through(wireguard, &changes, usize::MAX);
+        let changes = [(ipip, "flannel.ipip"), (wireguard, "flannel-wg")];
+        through(wireguard, &changes, false);
     });
 }
