@@ -2,7 +2,7 @@
 //! The plugin side: from environment and standard input to what is printed and the exit status.
 
 use std::ffi::OsStr;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -139,14 +139,32 @@ impl Reply {
 }
 
 /// Answers one invocation of a plugin. Standard input is read only where the verb has one.
+///
+/// The caller prints the reply. If that fails, a container stays attached that the runtime does not
+/// know of: use [`answer_to`] to have it detached.
 pub fn answer(plugin: &Plugin, env: &Env, stdin: &mut dyn Read, host: &Host) -> Reply {
+    let mut printed = Vec::new();
+    let mut reply = answer_to(plugin, env, stdin, &mut printed, host);
+    printed.append(&mut reply.stdout);
+    Reply { stdout: printed, ..reply }
+}
+
+/// The same, with the result of an ADD written to `stdout`. If it cannot be written, the attachment is
+/// removed again. The reply holds what remains to be printed.
+pub fn answer_to(
+    plugin: &Plugin,
+    env: &Env,
+    stdin: &mut dyn Read,
+    stdout: &mut dyn Write,
+    host: &Host,
+) -> Reply {
     match env.command.as_str() {
         "" => introduce(plugin),
         "VERSION" => Reply::success(version_info(plugin)),
         _ => {
             // Until the configuration is read, the caller's version is not known.
             let mut version = Version::LATEST;
-            serve(plugin, env, stdin, host, &mut version)
+            serve(plugin, env, stdin, stdout, host, &mut version)
                 .unwrap_or_else(|error| Reply::failure(&error, version))
         }
     }
@@ -173,14 +191,24 @@ fn serve(
     plugin: &Plugin,
     env: &Env,
     stdin: &mut dyn Read,
+    stdout: &mut dyn Write,
     host: &Host,
     version: &mut Version,
 ) -> Result<Reply, Error> {
     let command = check_env(env)?;
     let config = read_config(stdin)?;
-    let printed = perform(plugin, command, env, config, host, version)?;
-    Ok(Reply::success(printed.map(|result| go::to_pretty(&result)).unwrap_or_default()))
+    let mut deliver = |result: &Value| {
+        let written = stdout.write_all(&go::to_pretty(result)).and_then(|()| stdout.flush());
+        written.map_err(|cause| {
+            Error::because(Code::IO, "write the result to standard output", &cause)
+        })
+    };
+    perform(plugin, command, env, config, host, &mut deliver, version)?;
+    Ok(Reply::success(Vec::new()))
 }
+
+/// Takes the result of an ADD to the caller.
+pub(crate) type Deliver<'a> = &'a mut dyn FnMut(&Value) -> Result<(), Error>;
 
 /// Does what is asked, for a process and for a runtime in the same program alike. The result of
 /// an ADD comes in the configuration's version, and this is told also where an error comes back.
@@ -190,6 +218,7 @@ pub(crate) fn perform(
     env: &Env,
     config: Map<String, Value>,
     host: &Host,
+    deliver: Deliver,
     version: &mut Version,
 ) -> Result<Option<Value>, Error> {
     let request = understand(plugin, command, env, config, host, version)?;
@@ -197,24 +226,38 @@ pub(crate) fn perform(
         refuse_own_netns(&request.netns)?;
     }
     let _turn = turn::take(host, plugin, &request)?;
-    call(plugin, &request).map_err(Error::bounded)
+    call(plugin, &request, deliver).map_err(Error::bounded)
 }
 
-fn call(plugin: &Plugin, request: &Request) -> Result<Option<Value>, Error> {
+fn call(plugin: &Plugin, request: &Request, deliver: Deliver) -> Result<Option<Value>, Error> {
     match request.command {
         Command::Add => {
-            let printed = (plugin.add)(request)?.to_json(request.version);
-            let printed = printed.inspect_err(|_| {
-                // What cannot be told must not stay. The error that matters is the first one.
-                let _ = (plugin.del)(&Request { command: Command::Del, ..request.clone() });
-            })?;
-            Ok(Some(printed))
+            let result = (plugin.add)(request)?;
+            let printed = result.to_json(request.version);
+            let delivered = printed.and_then(|printed| deliver(&printed).map(|()| printed));
+            // The runtime does not know of what it was not told: it must not stay.
+            delivered.map(Some).map_err(|error| take_back(plugin, request, result, error))
         }
         Command::Del => (plugin.del)(request).map(|()| None),
         Command::Check => (plugin.check)(request).map(|()| None),
         Command::Gc => (plugin.gc)(request).map(|()| None),
         Command::Status => (plugin.status)(request).map(|()| None),
     }
+}
+
+/// Undoes an ADD whose result nobody has got, as a runtime would.
+fn take_back(plugin: &Plugin, request: &Request, result: CniResult, error: Error) -> Error {
+    let result_before = Some(result.into());
+    let request = Request { command: Command::Del, result_before, ..request.clone() };
+    let outcome = match (plugin.del)(&request) {
+        Ok(()) => "the attachment was removed again".to_owned(),
+        Err(undoing) => format!("removing the attachment again failed as well: {undoing}"),
+    };
+    let details = match error.details.as_str() {
+        "" => outcome,
+        before => format!("{before}; {outcome}"),
+    };
+    error.with_details(details)
 }
 
 /// Which verb is asked for, once all that it needs is there and looks as it must.

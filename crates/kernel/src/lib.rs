@@ -29,6 +29,7 @@ pub mod probe;
 mod request;
 pub mod route;
 pub mod rule;
+pub mod stdio;
 pub mod sysctl;
 pub mod tc;
 pub mod tun;

@@ -10,6 +10,8 @@ use std::process::ExitCode;
 use cni::plugin::{self, Env, Host, Reply};
 use cni::{Error, Plugin, Version};
 
+use rustix::io::Errno;
+
 use crate::registry::PLUGINS;
 
 /// Set to anything, a plugin is started as a process even where a function call would do.
@@ -35,7 +37,7 @@ pub fn run(plugin: &Plugin) -> ExitCode {
     let mut host = host();
     host.always_exec = std::env::var_os(ALWAYS_EXEC).is_some();
     let env = Env::read(|name| std::env::var(name).ok());
-    let mut reply = plugin::answer(plugin, &env, &mut io::stdin().lock(), &host);
+    let mut reply = plugin::answer_to(plugin, &env, &mut io::stdin().lock(), &mut Stdout, &host);
     if env.command.is_empty() {
         reply
             .stderr
@@ -57,9 +59,31 @@ pub fn refuse(name: Option<&OsStr>) -> Option<ExitCode> {
     Some(print(&Reply::failure(&error, Version::LATEST)))
 }
 
+/// Standard output without a buffer, which would be written when nothing can be undone any more.
+struct Stdout;
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if kernel::stdio::stdout_was_closed() {
+            return Err(Errno::BADF.into());
+        }
+        Ok(rustix::io::write(rustix::stdio::stdout(), bytes)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 fn print(reply: &Reply) -> ExitCode {
-    // A runtime that closed its end does not read errors either; the exit status remains.
-    let written = io::stdout().lock().write_all(&reply.stdout);
+    let mut written = Ok(());
+    if !reply.stdout.is_empty() {
+        written = Stdout.write_all(&reply.stdout);
+    }
+    if written.is_err() {
+        // For whoever looks for the reason; a runtime has the exit status.
+        let _ = io::stderr().lock().write_all(&reply.stdout);
+    }
     let told = io::stderr().lock().write_all(&reply.stderr);
     let success = reply.success && written.is_ok() && told.is_ok();
     if success { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -6,7 +6,7 @@ mod gc;
 mod keys;
 
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use cni::runtime::cache::Entry;
@@ -129,12 +129,13 @@ impl Asked {
 
 fn done(
     network: &str,
-    Container { id, ifname, netns, .. }: &Container,
+    container: &Container,
     what: &str,
     started: Instant,
     format: Format,
 ) -> Result<()> {
     let took = started.elapsed();
+    let Container { id, ifname, .. } = container;
     if format == Format::Json {
         return output::print_json(&json!({
             "network": network,
@@ -143,7 +144,12 @@ fn done(
             "tookMicros": micros(took),
         }));
     }
-    output::print(&format!("{network}: {ifname} of {netns} {what} in {}\n", output::duration(took)))
+    output::print(&done_text(network, container, what, took))
+}
+
+fn done_text(network: &str, container: &Container, what: &str, took: Duration) -> String {
+    let Container { ifname, netns, .. } = container;
+    format!("{network}: {ifname} of {netns} {what} in {}\n", output::duration(took))
 }
 
 /// Takes from the cache what the command line does not say of a container, and tells whether the cache
@@ -225,12 +231,21 @@ fn add(attach: &Attach, format: Format) -> Result<()> {
         other => other.map_err(Into::into),
     };
     let raw = added.with_context(|| asked.about("attach"))?;
+    show_attached(&asked, raw, started, format).or_else(|error| {
+        // A caller that did not get the result takes the container for not attached.
+        runtime.del(&asked.list, &asked.container).with_context(|| asked.about("detach"))?;
+        Err(error.context(format!("{} and detached again", asked.about("attached"))))
+    })
+}
+
+/// In one write, so that a reader that stops after the first line has got everything.
+fn show_attached(asked: &Asked, raw: Value, started: Instant, format: Format) -> Result<()> {
     if format == Format::Json {
         return output::print_json(&raw);
     }
-    asked.done("attached", started, format)?;
     let result = CniResult::parse(raw, asked.list.version)?;
-    output::print(&format!("\n{}", output::result(&result)))
+    let done = done_text(&asked.list.name, &asked.container, "attached", started.elapsed());
+    output::print(&format!("{done}\n{}", output::result(&result)))
 }
 
 /// The call that undoes this one.

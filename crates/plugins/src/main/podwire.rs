@@ -157,7 +157,8 @@ fn add(request: &Request) -> Result<CniResult, Error> {
 /// Backwards, and none is held up by one that fails.
 fn del(request: &Request) -> Result<(), Error> {
     let list = List::understand(request)?;
-    let result = request.config.get("prevResult");
+    // An ADD of this process hands its result on as a value, see `Request::result_before`.
+    let result = request.config.get("prevResult").filter(|_| request.result_before.is_none());
     each(list.steps.iter().rev(), |step| {
         (step.plugin.del)(&list.request(request, step, Command::Del, result))
     })

@@ -23,4 +23,5 @@ mod portmap;
 mod process;
 mod rules;
 mod snapshot;
+mod undelivered;
 mod world;
