@@ -15,6 +15,7 @@ pub mod exec;
 pub mod json;
 mod near;
 pub mod plugin;
+pub mod repeated;
 pub mod request;
 pub mod result;
 pub mod runtime;

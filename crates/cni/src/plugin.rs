@@ -196,14 +196,14 @@ fn serve(
     version: &mut Version,
 ) -> Result<Reply, Error> {
     let command = check_env(env)?;
-    let config = read_config(stdin)?;
+    let (config, text) = read_config(stdin)?;
     let mut deliver = |result: &Value| {
         let written = stdout.write_all(&go::to_pretty(result)).and_then(|()| stdout.flush());
         written.map_err(|cause| {
             Error::because(Code::IO, "write the result to standard output", &cause)
         })
     };
-    perform(plugin, command, env, config, host, &mut deliver, version)?;
+    perform(plugin, command, env, config, text, host, &mut deliver, version)?;
     Ok(Reply::success(Vec::new()))
 }
 
@@ -217,11 +217,13 @@ pub(crate) fn perform(
     command: Command,
     env: &Env,
     config: Map<String, Value>,
+    config_text: Vec<u8>,
     host: &Host,
     deliver: Deliver,
     version: &mut Version,
 ) -> Result<Option<Value>, Error> {
     let request = understand(plugin, command, env, config, host, version)?;
+    let request = Request { config_text: config_text.into(), ..request };
     if !is_true(&env.netns_override) && matches!(command, Command::Add | Command::Del) {
         refuse_own_netns(&request.netns)?;
     }
@@ -292,7 +294,8 @@ pub(crate) fn check_env(env: &Env) -> Result<Command, Error> {
     Ok(command)
 }
 
-fn read_config(stdin: &mut dyn Read) -> Result<Map<String, Value>, Error> {
+/// The configuration, and its text.
+fn read_config(stdin: &mut dyn Read) -> Result<(Map<String, Value>, Vec<u8>), Error> {
     let mut text = Vec::with_capacity(4096);
     stdin.take(INPUT_LIMIT + 1).read_to_end(&mut text).map_err(|cause| {
         Error::because(Code::IO, "read the configuration from standard input", &cause)
@@ -301,8 +304,9 @@ fn read_config(stdin: &mut dyn Read) -> Result<Map<String, Value>, Error> {
         let msg = format!("configuration on standard input is larger than {INPUT_LIMIT} bytes");
         return Err(Error::new(Code::DECODE, msg));
     }
-    serde_json::from_slice(&text)
-        .map_err(|cause| Error::because(Code::DECODE, "configuration on standard input", &cause))
+    let config = serde_json::from_slice(&text)
+        .map_err(|cause| Error::because(Code::DECODE, "configuration on standard input", &cause))?;
+    Ok((config, text))
 }
 
 /// Turns environment and configuration into a request, or says what is wrong with them.
@@ -345,6 +349,7 @@ fn understand<'host>(
         version: known,
         network,
         config: config.into(),
+        config_text: Vec::new().into(),
         result_before: None,
         depth: env.depth,
         while_down: None,

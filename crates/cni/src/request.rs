@@ -98,6 +98,9 @@ pub struct Request<'host> {
     pub network: String,
     /// The whole configuration; shared, as a request is handed on with another verb.
     pub config: Arc<Map<String, Value>>,
+    /// The configuration as it was read, or nothing if a runtime in this process built it. It shows keys that
+    /// stand twice, of which `config` holds the last one.
+    pub config_text: Arc<Vec<u8>>,
     /// The result of the plugin before this one, where that ran in this process: it need not be
     /// printed and read again. It counts in place of the configuration's `prevResult`.
     pub result_before: Option<Arc<CniResult>>,

@@ -105,6 +105,7 @@ mod tests {
             version: Version::LATEST,
             network: "net".into(),
             config: serde_json::Map::new().into(),
+            config_text: Vec::new().into(),
             result_before: None,
             depth: 0,
             while_down: None,

@@ -12,6 +12,7 @@ use rustix::fs::{CWD, Mode, OFlags, fstat, fstatfs, openat, unlink};
 use rustix::mount::{
     MountPropagationFlags, UnmountFlags, mount_bind, mount_bind_recursive, mount_change, unmount,
 };
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
 pub use self::lock::Lock;
@@ -20,6 +21,8 @@ use crate::request::Netlink;
 
 const NSFS_MAGIC: u64 = 0x6e73_6673; // linux/magic.h
 const NS_GET_NSTYPE: libc::Ioctl = 0xb703; // linux/nsfs.h
+
+const SO_NETNS_COOKIE: libc::c_int = 71; // asm-generic/socket.h
 
 const RTM_GETNSID: u16 = 90; // linux/rtnetlink.h
 const NETNSA_NSID: u16 = 1; // linux/net_namespace.h
@@ -131,6 +134,14 @@ impl Netns {
         Ok((stat.st_dev, stat.st_ino))
     }
 
+    /// A text that no other namespace has until the next start of the kernel, not even one that comes later.
+    pub fn unique_name(&self) -> Result<String> {
+        match self.enter(cookie)?? {
+            Some(cookie) => Ok(cookie.to_string()),
+            None => self.identity().map(|(device, inode)| format!("{device}:{inode}")),
+        }
+    }
+
     fn enter_from<'a>(&self, home: &'a Self) -> Result<Return<'a>> {
         match self.set() {
             Ok(()) => Ok(Return { home }),
@@ -189,6 +200,32 @@ fn is_of_network(namespace: &OwnedFd) -> bool {
     let kind = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_NSTYPE) };
     // A kernel without this request lets setns tell.
     kind == libc::CLONE_NEWNET || kind == -1
+}
+
+/// The number that the kernel gives to each namespace once; `None` before Linux 5.14.
+fn cookie() -> Result<Option<u64>> {
+    let fail = |errno| Error::from_errno("look at network namespace", "", errno);
+    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+        .map_err(fail)?;
+    let mut cookie = 0_u64;
+    let mut len = size_of::<u64>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to `cookie`, and how many these were to `len`.
+    let answer = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut len,
+        )
+    };
+    if answer == 0 {
+        return Ok(Some(cookie));
+    }
+    match std::io::Error::last_os_error().raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NOPROTOOPT) | None => Ok(None),
+        Some(errno) => Err(fail(errno)),
+    }
 }
 
 impl AsFd for Netns {

@@ -24,13 +24,19 @@ pub fn interface(request: &Request, ns: &Netns) -> Result<(Netlink, Link), Error
     Ok((inside, link))
 }
 
-/// The container's interface in a result, to tell of a change.
+/// The container's interface in a result, to tell of a change. If no entry of that name is known to be in the
+/// container's namespace, all entries of that name are taken for it, as in the Go plugin.
 pub fn interfaces_mut<'a>(
     result: &'a mut CniResult,
     request: &'a Request,
 ) -> impl Iterator<Item = &'a mut Interface> {
-    let is_ours = |one: &&mut Interface| one.name == request.ifname && one.sandbox == request.netns;
-    result.interfaces.iter_mut().filter(is_ours)
+    let is_ours =
+        |one: &Interface| one.name == request.ifname && pod::is_sandbox(request, &one.sandbox);
+    let is_any_ours = result.interfaces.iter().any(is_ours);
+    let is_told = move |one: &&mut Interface| {
+        if is_any_ours { is_ours(one) } else { one.name == request.ifname }
+    };
+    result.interfaces.iter_mut().filter(is_told)
 }
 
 /// The addresses of the container's interface. One that names no interface, as in results before

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The container's side: its namespace, and an interface in it with addresses and routes.
 
+use std::fs;
 use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use cni::{Code, Error, Interface, IpConfig, Request};
@@ -78,6 +80,15 @@ pub fn told(request: &Request, mac: Option<MacAddr>) -> Interface {
         sandbox: request.netns.clone(),
         ..Interface::default()
     }
+}
+
+/// Whether a `sandbox` of a result is the request's namespace, by whichever path: `/var/run` is often another name of
+/// `/run`.
+pub fn is_sandbox(request: &Request, sandbox: &str) -> bool {
+    let identity = |path: &str| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+    sandbox == request.netns
+        || (!sandbox.is_empty()
+            && identity(sandbox).is_some_and(|it| Some(it) == identity(&request.netns)))
 }
 
 /// The specification's error for a second ADD.

@@ -9,6 +9,7 @@ use kernel::route::{self, RouteFilter};
 use kernel::{IfIndex, Netlink, addr, link};
 
 use crate::fault::OrFault;
+use crate::pod;
 
 /// The container's interface in a result.
 pub fn container_interface<'a>(
@@ -18,7 +19,7 @@ pub fn container_interface<'a>(
     result
         .interfaces
         .iter()
-        .find(|interface| interface.name == request.ifname && interface.sandbox == request.netns)
+        .find(|one| one.name == request.ifname && pod::is_sandbox(request, &one.sandbox))
         .ok_or_else(|| {
             Error::internal(format!(
                 "prevResult has no interface {:?} in sandbox {:?}",

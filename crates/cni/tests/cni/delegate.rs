@@ -24,6 +24,7 @@ fn request<'h>(lab: &Lab, host: &'h Host, config: &Value) -> Request<'h> {
         version: Version::V1_0_0,
         network: "net".into(),
         config: config.as_object().unwrap().clone().into(),
+        config_text: Vec::new().into(),
         result_before: None,
         depth: 0,
         while_down: None,

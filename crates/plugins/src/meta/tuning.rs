@@ -58,8 +58,10 @@ fn build<'a>(
     }
     let (inside, link) = chained::interface(request, ns)?;
     let shelf = Shelf::of(request, &tuning.data_dir);
-    let kept = shelf.take_down()?;
-    let mut backup = Backup::of(&link, &tuning.attributes, &request.network);
+    let namespace = ns.unique_name().or_fault("look at the container's namespace")?;
+    // A backup of another namespace is of a container that is gone without a DEL.
+    let kept = shelf.take_down()?.filter(|kept| kept.is_of(&namespace));
+    let mut backup = Backup::of(&link, &tuning.attributes).owned_by(&request.network, &namespace);
     if let Some(kept) = &kept {
         // A second ADD: the interface holds our values now, and the backup the ones from before.
         backup = backup.with_older(kept);
@@ -76,7 +78,7 @@ fn build<'a>(
 fn set(inside: &Netlink, link: &Link, tuning: &Tuning) -> Result<(), Error> {
     let wanted = &tuning.attributes;
     inside.apply([link::set(link.name, wanted)]).or_fault("tune the interface").inspect_err(|_| {
-        let before = Backup::of(link, wanted, "").attributes();
+        let before = Backup::of(link, wanted).attributes();
         drop(inside.apply([link::set(link.index, &before)]));
     })
 }
@@ -97,6 +99,9 @@ fn del(request: &Request) -> Result<(), Error> {
 
 /// Whether all is as before, or no more.
 fn restore(request: &Request, ns: &Netns, backup: &Backup) -> bool {
+    if ns.unique_name().is_ok_and(|namespace| backup.is_of_another(&namespace)) {
+        return true;
+    }
     let Ok((inside, link)) = chained::interface(request, ns) else { return true };
     if inside.apply([link::set(link.index, &backup.attributes())]).is_ok() {
         return true;
@@ -114,7 +119,7 @@ fn check(request: &Request) -> Result<(), Error> {
     sysctls::check(&ns, &tuning.sysctls)?;
     let (_, link) = chained::interface(request, &ns)?;
     let wanted = tuning.attributes;
-    let is = Backup::of(&link, &wanted, "").attributes();
+    let is = Backup::of(&link, &wanted).attributes();
     let differ = [
         ("mac", shown(wanted.mac), shown(is.mac)),
         ("mtu", shown(wanted.mtu), shown(is.mtu)),

@@ -59,7 +59,7 @@ fn is_host_bridge(interface: &Interface, bridge: &Bridge) -> bool {
 /// Whether an address belongs to the interface that is checked.
 fn is_on(ip: &IpConfig, interfaces: &[Interface], request: &Request) -> bool {
     let Some(interface) = ip.interface.and_then(|at| interfaces.get(at)) else { return true };
-    interface.name == request.ifname && interface.sandbox == request.netns
+    interface.name == request.ifname && pod::is_sandbox(request, &interface.sandbox)
 }
 
 /// The interface of the host in the result whose other end is the container's.

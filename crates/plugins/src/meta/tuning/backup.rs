@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use super::io_error;
 use crate::note;
 
-/// The Go plugin's file; it passes over the network's name, by which GC knows whose it is.
+/// The Go plugin's file; it passes over the network's name, by which GC knows whose it is, and the namespace, by which
+/// ADD and DEL know whether it is of this container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Backup {
@@ -27,6 +28,8 @@ pub struct Backup {
     tx_q_len: Option<u32>,
     #[serde(skip_serializing_if = "String::is_empty")]
     network: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    netns: String,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
@@ -36,7 +39,7 @@ fn is_zero(number: &u32) -> bool {
 
 impl Backup {
     /// What the link has of what is about to change.
-    pub fn of(link: &Link, changes: &Attributes, network: &str) -> Backup {
+    pub fn of(link: &Link, changes: &Attributes) -> Backup {
         let mac = link.mac.filter(|_| changes.mac.is_some());
         Backup {
             mac: mac.map(|mac| mac.to_string()).unwrap_or_default(),
@@ -44,8 +47,23 @@ impl Backup {
             mtu: changes.mtu.map_or(0, |_| link.mtu),
             allmulti: changes.allmulti.map(|_| link.is_allmulti()),
             tx_q_len: changes.txqlen.map(|_| link.txqlen),
-            network: network.to_owned(),
+            ..Backup::default()
         }
+    }
+
+    /// The same with its network, and with the unique name of its namespace.
+    pub fn owned_by(self, network: &str, netns: &str) -> Backup {
+        Backup { network: network.to_owned(), netns: netns.to_owned(), ..self }
+    }
+
+    /// Whether it was made in this namespace.
+    pub fn is_of(&self, netns: &str) -> bool {
+        self.netns == netns
+    }
+
+    /// Whether it was made in another namespace than this one. The Go plugin does not tell.
+    pub fn is_of_another(&self, netns: &str) -> bool {
+        !self.netns.is_empty() && !self.is_of(netns)
     }
 
     /// The values of an older backup win: they are the ones from before any change.
@@ -57,6 +75,7 @@ impl Backup {
             allmulti: older.allmulti.or(self.allmulti),
             tx_q_len: older.tx_q_len.or(self.tx_q_len),
             network: self.network,
+            netns: self.netns,
         }
     }
 

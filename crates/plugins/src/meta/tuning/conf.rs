@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use cni::repeated::repeated_keys;
 use cni::{Error, Request};
 use kernel::link::Attributes;
 use serde::Deserialize;
@@ -63,14 +64,15 @@ impl Tuning {
         let sources = [Source::Args, Source::RuntimeConfig, Source::Environment, Source::Conf];
         let data: DataDirConf = request.conf()?;
         let args = conf.args.cni;
-        let mut sysctls = conf.sysctl;
-        sysctls.extend(args.sysctl);
-        let sysctls =
-            sysctls.into_iter().map(|(key, value)| Sysctl::new(key, value, &request.ifname));
+        refuse_repeated(request)?;
+        let mut sysctls = understand_sysctls(conf.sysctl, request)?;
+        let of_args = understand_sysctls(args.sysctl, request)?;
+        sysctls.retain(|one| !of_args.iter().any(|other| other.path == one.path));
+        sysctls.extend(of_args);
         // A promiscuity of false asks for nothing, and never did.
         let promisc = args.promisc.unwrap_or(conf.promisc);
         Ok(Tuning {
-            sysctls: sysctls.collect::<Result<_, _>>()?,
+            sysctls,
             attributes: Attributes {
                 mac: mac::wanted(request, &sources)?,
                 mtu: Some(args.mtu.unwrap_or(conf.mtu)).filter(|mtu| *mtu != 0),
@@ -81,6 +83,38 @@ impl Tuning {
             data_dir: data.data_dir.unwrap_or_else(|| DATA_DIR.into()),
         })
     }
+}
+
+/// A sysctl that stands twice has no clear value.
+fn refuse_repeated(request: &Request) -> Result<(), Error> {
+    let repeated = repeated_keys(&request.config_text, "sysctl");
+    repeated.first().map_or(Ok(()), |key| {
+        let msg = format!("duplicated sysctl keys are not allowed: {key:?} is set twice");
+        Err(Error::invalid_config(msg))
+    })
+}
+
+/// One sysctl may have several names, with dots or slashes, with `IFNAME` or the interface itself; its values must
+/// agree.
+fn understand_sysctls(
+    written: BTreeMap<String, String>,
+    request: &Request,
+) -> Result<Vec<Sysctl>, Error> {
+    let written = written.into_iter();
+    let all = written.map(|(key, value)| Sysctl::new(key, value, &request.ifname));
+    let all: Vec<Sysctl> = all.collect::<Result<_, _>>()?;
+    let mut by_path: BTreeMap<&str, &Sysctl> = BTreeMap::new();
+    for one in &all {
+        let other = by_path.insert(&one.path, one);
+        if let Some(other) = other.filter(|other| other.value != one.value) {
+            let (first, second) = (&other.key, &one.key);
+            let msg = format!(
+                "duplicated sysctl keys are not allowed: {first:?} and {second:?} are the same and have different values"
+            );
+            return Err(Error::invalid_config(msg));
+        }
+    }
+    Ok(all)
 }
 
 /// Where the backups are; a key that cannot be read is nothing that DEL could act on.

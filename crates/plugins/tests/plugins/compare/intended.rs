@@ -280,9 +280,10 @@ pub const INTENDED: &[Intended] = &[
         },
     },
     Intended {
-        reason: "tuning's backup names its network, so that GC knows whose it is",
+        reason: "tuning's backup names its network, so that GC knows whose it is, and its namespace, so that \
+                 it is not taken for another container's",
         groups: &["tuning"],
-        fits: |d| d.fact.ends_with("_eth0.json") && without_network(d.ours).as_deref() == d.go,
+        fits: |d| d.fact.ends_with("_eth0.json") && without_owner(d.ours).as_deref() == d.go,
     },
     Intended {
         reason: "a directory that its owner cannot enter helps nobody",
@@ -387,8 +388,11 @@ fn is_ipv6(fact: &str) -> bool {
     fact.contains("fd00:") || fact.contains("via fd00") || fact.contains(" ::/0")
 }
 
-fn without_network(file: Option<&str>) -> Option<String> {
-    file.map(|text| text.replace(",\\n \\\"network\\\": \\\"net\\\"", ""))
+fn without_owner(file: Option<&str>) -> Option<String> {
+    const NETWORK: &str = ",\\n \\\"network\\\": \\\"net\\\",\\n \\\"netns\\\": \\\"";
+    let (before, after) = file?.split_once(NETWORK)?;
+    let after = after.trim_start_matches(|letter: char| letter.is_ascii_digit());
+    Some(format!("{before}{}", after.strip_prefix("\\\"")?))
 }
 
 fn is_new_group(d: &Difference) -> bool {

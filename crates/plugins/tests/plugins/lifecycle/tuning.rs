@@ -209,6 +209,93 @@ fn the_result_of_tuning_tells_of_the_change() {
     });
 }
 
+/// `/var/run` is often another name of `/run`, and some results name no sandbox.
+#[test]
+fn the_result_of_tuning_tells_of_the_change_by_any_path_of_the_sandbox() {
+    in_netns(|| {
+        let world = world();
+        fs::create_dir_all("/run/other").expect("a directory below /run");
+        std::os::unix::fs::symlink("/run/netns", "/run/other/netns").expect("a link below /run");
+        let config = tuning(&json!({"mac": "02:00:00:00:00:0b"}));
+        for sandbox in ["/run/netns/pod1", "/run/other/netns/pod1", "", "/run/netns/unknown"] {
+            let mut result = config["prevResult"].clone();
+            result["interfaces"][0]["sandbox"] = json!(sandbox);
+            for plugins in [Plugins::go(), Plugins::ours()] {
+                let call = world.call_of(&plugins, &config, 1).with_prev_result(&result);
+                let told = call.add().result();
+                assert_eq!(told["interfaces"][0]["mac"], "02:00:00:00:00:0b", "{sandbox:?}");
+                call.del(&told).ok();
+            }
+        }
+    });
+}
+
+/// A container that went without a DEL has left its backup, and its identifier comes again.
+#[test]
+fn backup_of_another_namespace_is_not_used() {
+    in_netns(|| {
+        for plugins in [Plugins::go(), Plugins::ours()] {
+            let old = world();
+            let call = |world: &World| world.call_of(&plugins, &tuning(&json!({"mtu": 1400})), 1);
+            old.in_pod(1, "link set eth0 mtu 1280");
+            call(&old).add().ok();
+            let kept = fs::read(FILE).expect("a backup");
+            drop(old);
+            let new = world();
+            fs::create_dir_all(PLACE).expect("a directory below /run");
+            fs::write(FILE, kept).expect("the backup is still there");
+            call(&new).add().ok();
+            call(&new).run("DEL").ok();
+            assert_eq!(link(&new)["mtu"], 1500, "{plugins:?}");
+        }
+        // A DEL without an ADD in the new namespace changes nothing there.
+        let old = world();
+        let call = |world: &World| world.call(&tuning(&json!({"mtu": 1400})), 1);
+        old.in_pod(1, "link set eth0 mtu 1280");
+        call(&old).add().ok();
+        let kept = fs::read(FILE).expect("a backup");
+        drop(old);
+        let new = world();
+        fs::create_dir_all(PLACE).expect("a directory below /run");
+        fs::write(FILE, kept).expect("the backup is still there");
+        call(&new).run("DEL").ok();
+        assert_eq!(link(&new)["mtu"], 1500);
+        assert!(!Path::new(FILE).exists());
+    });
+}
+
+#[test]
+fn tuning_refuses_a_sysctl_that_is_named_twice() {
+    in_netns(|| {
+        let world = world();
+        let config = tuning(&json!({"sysctl": {"net.ipv4.ip_forward": "1"}}));
+        let twice = r#"{"net.ipv4.ip_forward":"1","net.ipv4.ip_forward":"1"}"#;
+        let text = config.to_string().replace(r#"{"net.ipv4.ip_forward":"1"}"#, twice);
+        assert!(text.contains(twice));
+        let words = "duplicated sysctl keys are not allowed";
+        for verb in ["ADD", "CHECK"] {
+            let by_go = world.call_of(&Plugins::go(), &config, 1).run_raw(verb, text.as_bytes());
+            assert!(!by_go.success && by_go.stdout.contains(words), "{}", by_go.stdout);
+            world.call(&config, 1).run_raw(verb, text.as_bytes()).fails_with(7, words);
+        }
+        world.call(&config, 1).run_raw("DEL", text.as_bytes()).ok();
+        // Two names of one sysctl: the Go plugin writes both, in any order.
+        let sysctls = |value: &str| {
+            tuning(&json!({"sysctl": {"net.ipv4.ip_forward": "1", "net/ipv4/ip_forward": value}}))
+        };
+        world.call(&sysctls("0"), 1).add().fails_with(7, words);
+        world.call(&sysctls("1"), 1).add().ok();
+        // What the runtime says wins over the configuration, under any name.
+        let by_args = json!({"sysctl": {"net.ipv4.ip_forward": "1"},
+            "args": {"cni": {"sysctl": {"net/ipv4/ip_forward": "0"}}}});
+        let call = world.call(&tuning(&by_args), 1);
+        let result = call.add().result();
+        call.check(&result).ok();
+        let path = "/proc/sys/net/ipv4/ip_forward";
+        assert_eq!(run("nsenter", &["--net=/run/netns/pod1", "cat", path]).trim(), "0");
+    });
+}
+
 #[test]
 fn check_of_tuning_notices_a_changed_sysctl() {
     in_netns(|| {
