@@ -53,6 +53,22 @@ pub fn mark(network: &str, attachment: &Attachment) -> u32 {
     network_half(network) << 16 | u32::from(((digest >> 32) ^ digest) as u16)
 }
 
+/// The group of a device that is in a container: by its upper half the network's, by its lower half the
+/// container's and the interface's, so that a device is known after its network was renamed.
+pub fn device_mark(network: &str, attachment: &Attachment) -> u32 {
+    network_half(network) << 16 | u32::from(attachment_half(attachment))
+}
+
+/// Whether a group marks a device of this attachment, on whichever network.
+pub fn is_device_of(attachment: &Attachment, group: u32) -> bool {
+    group >> 16 != 0 && group as u16 == attachment_half(attachment)
+}
+
+fn attachment_half(attachment: &Attachment) -> u16 {
+    let digest = digest(&[&attachment.container_id, &attachment.ifname]);
+    ((digest >> 32) ^ digest) as u16
+}
+
 /// Whether a group marks an attachment of this network.
 pub fn is_marked(network: &str, group: u32) -> bool {
     group >> 16 == network_half(network)
@@ -136,6 +152,16 @@ mod tests {
         assert!(is_marked("net", mark("net", &one)) && is_marked("net", mark("net", &two)));
         assert!(!is_marked("tne", mark("net", &one)));
         assert!(!is_marked("net", 0) && !is_marked("net", 77));
+    }
+
+    #[test]
+    fn marks_of_devices_outlive_the_name_of_their_network() {
+        let (one, two) = (attachment("c1", "eth0"), attachment("c2", "eth0"));
+        let mark = device_mark("net", &one);
+        assert_eq!(mark, 0x450e_a249);
+        assert!(is_marked("net", mark) && !is_marked("tne", mark));
+        assert!(is_device_of(&one, mark) && is_device_of(&one, device_mark("tne", &one)));
+        assert!(!is_device_of(&two, mark) && !is_device_of(&one, mark & 0xffff));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::dns::DnsConf;
 use crate::fault::OrFault;
 use crate::pod::{self, Announce, Dad, Manner};
 use crate::undo::{Undo, or_undo};
-use crate::{delegated, identity, verify};
+use crate::{delegated, verify};
 
 /// The plugin.
 pub const PLUGIN: Plugin = Plugin {
@@ -160,8 +160,8 @@ fn remove(request: &Request) -> Result<(), Error> {
     match find_inside(request)? {
         Some((inside, link)) => send_home(request, &host, &inside, &link),
         None => {
-            let own = identity::mark(&request.network, &request.attachment());
-            moving::rename_those_at_home(&host, &request.network, |link| link.group == own)
+            let is_own = |link: &Link| moving::is_marked(link, request);
+            moving::rename_those_at_home(&host, &request.network, is_own, is_own)
         }
     }
 }
@@ -258,6 +258,6 @@ fn gc(request: &Request) -> Result<(), Error> {
     }
     let host = Netlink::open().or_fault("open a netlink socket")?;
     delegated::gc_with_interfaces(request, || {
-        moving::rename_those_at_home(&host, &request.network, |_| true)
+        moving::rename_those_at_home(&host, &request.network, |_| false, |_| true)
     })
 }

@@ -9,7 +9,7 @@ use cni::{Error, Request};
 use kernel::link::{self, Link, Place};
 use kernel::{IfIndex, IfName, Netlink, Netns, netns};
 
-use super::select::{Selector, home_name};
+use super::select::{self, Choice, Selector, home_name};
 use crate::fault::OrFault;
 use crate::{identity, pod};
 
@@ -36,7 +36,7 @@ impl Device {
 
     /// Moves it into the container under the name that the runtime wants.
     pub fn take_in(&self, request: &Request, host: &Netlink, ns: &Netns) -> kernel::Result<()> {
-        let mark = identity::mark(&request.network, &request.attachment());
+        let mark = identity::device_mark(&request.network, &request.attachment());
         // A group that somebody has chosen stays.
         let may_mark = self.link.group == 0 || self.link.group >= LOWEST_MARK;
         let place = Place {
@@ -87,10 +87,23 @@ fn own(device: &Device) -> Place<'_> {
 /// Whether an interface in the container is a device that this attachment brought there. Those that the
 /// Go plugin moved have an alias and no mark.
 fn is_brought(link: &Link, request: &Request) -> bool {
-    if link.group == identity::mark(&request.network, &request.attachment()) {
+    is_marked(link, request) || link.group < LOWEST_MARK && alias_name(link).is_some()
+}
+
+/// Whether a device bears this attachment's mark, or the one that earlier versions gave. The network may have been
+/// renamed since the ADD: then the configuration must name this very device, because a network that failed to
+/// get the interface's name is asked to DEL as well.
+pub fn is_marked(link: &Link, request: &Request) -> bool {
+    let (network, attachment) = (&request.network, request.attachment());
+    let own = [identity::device_mark(network, &attachment), identity::mark(network, &attachment)];
+    if own.contains(&link.group) {
         return true;
     }
-    link.group < LOWEST_MARK && alias_name(link).is_some()
+    let is_selected = || match select::understand(request) {
+        Ok(Choice::Interface(selector)) => selector.may_mean(link, alias_name(link)),
+        _ => false,
+    };
+    identity::is_device_of(&attachment, link.group) && is_selected()
 }
 
 /// The name in an alias.
@@ -106,9 +119,8 @@ pub fn find_brought(inside: &Netlink, request: &Request) -> Result<Option<Link>,
     if let Some(link) = found.filter(|link| is_brought(link, request)) {
         return Ok(Some(link));
     }
-    let mark = identity::mark(&request.network, &request.attachment());
     let links = link::list(inside).or_fault(doing)?;
-    Ok(links.into_iter().find(|link| link.group == mark && link.alias.is_some()))
+    Ok(links.into_iter().find(|link| link.alias.is_some() && is_marked(link, request)))
 }
 
 /// Gives a device back to the namespace that we are in, down, under this name or, if that is taken, under
@@ -151,15 +163,20 @@ fn give_back_as_any(
 }
 
 /// Gives their names back to devices that the kernel moved home by itself when their namespaces went,
-/// and to those that came home while their name was taken. Failures are told of those that `matter`.
+/// and to those that came home while their name was taken: devices of the network, and others that are meant
+/// too. Failures are told of those that `matter`.
 pub fn rename_those_at_home(
     host: &Netlink,
     network: &str,
+    is_meant: impl Fn(&Link) -> bool,
     matters: impl Fn(&Link) -> bool,
 ) -> Result<(), Error> {
     let links = link::list(host).or_fault("list the host's interfaces")?;
     let down = links.iter().filter(|link| !link.is_up());
-    let ours = down.filter_map(|link| Some((link, home_name(link, network)?)));
+    let name = |link: &Link| {
+        home_name(link, network).or_else(|| alias_name(link).filter(|_| is_meant(link)))
+    };
+    let ours = down.filter_map(|link| Some((link, name(link)?)));
     Error::all(ours.map(|(link, name)| match rename(host, link, name) {
         Err(error) if matters(link) => {
             Err(error).or_fault(&format!("give device {} its name {name} back", link.name))

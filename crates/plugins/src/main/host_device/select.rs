@@ -170,6 +170,16 @@ impl Selector {
         }
     }
 
+    /// Whether a device that had this name on the host may be the one that is meant. A place in `/sys` does not tell,
+    /// because it shows no interfaces of other namespaces.
+    pub fn may_mean(&self, link: &Link, home_name: Option<IfName>) -> bool {
+        match self {
+            Self::Name(name) => home_name == Some(*name),
+            Self::Mac(mac) => link.mac == Some(*mac),
+            Self::Device(_) => home_name.is_some(),
+        }
+    }
+
     /// The interface's device is there, wherever the interface is.
     pub fn has_device(&self) -> bool {
         matches!(self, Self::Device(path) if path.exists())

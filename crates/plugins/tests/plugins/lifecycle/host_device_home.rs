@@ -7,6 +7,7 @@ use testkit::{in_netns, require, run};
 
 use super::host_device::{assert_untouched, at_home, world};
 use crate::call::Answer;
+use crate::compare::host_device::make_bus;
 use crate::conf::{host_device, v4, with, without};
 use crate::world::{Plugins, World};
 
@@ -144,7 +145,7 @@ fn devices_of_others_are_left_alone() {
         assert_eq!(before.changes_to(&world.snapshot()), Vec::<String>::new());
         world.call(&other, 1).add().ok();
         fall_back(&world, "eth0");
-        call.netns("").run("DEL").ok();
+        call.container("c9").netns("").run("DEL").ok();
         call.gc(&[]).ok();
         assert!(at_home(&world, "eth0").is_some(), "another network's");
         world.call(&other, 1).gc(&[]).ok();
@@ -188,7 +189,10 @@ fn del_leaves_the_device_of_another_attachment_alone() {
         let new = world.call(&host_device(&json!({})), 1).container("new");
         let result = new.add().result();
         new.container("old").run("DEL").ok();
-        new.config(&host_device(&json!({"name": "other"}))).run("DEL").ok();
+        new.container("old").config(&host_device(&json!({"name": "other"}))).run("DEL").ok();
+        // Another network, whose ADD failed because the interface is there.
+        let other = host_device(&json!({"name": "other", "device": "far1"}));
+        new.config(&other).run("DEL").ok();
         new.check(&result).ok();
         new.del(&result).ok();
         assert_untouched(&world);
@@ -196,6 +200,51 @@ fn del_leaves_the_device_of_another_attachment_alone() {
         world.in_pod(1, "link add eth0 type veth peer name other");
         new.run("DEL").ok();
         assert!(world.in_pod(1, "link").contains("eth0"));
+    });
+}
+
+/// A DEL that comes after the network was renamed has no result, because runtimes keep results by network.
+#[test]
+fn device_comes_home_after_its_network_was_renamed() {
+    in_netns(|| {
+        make_bus();
+        let selectors = [
+            json!({"device": "ens1"}),
+            json!({"hwaddr": "02:00:00:00:00:11"}),
+            json!({"pciBusID": "0000:aa:00.2"}),
+        ];
+        for selector in selectors {
+            let renamed = without(host_device(&json!({"name": "renamed"})), &["device"]);
+            let renamed = with(renamed, &selector);
+            let world = world(1);
+            let call = world.call(&host_device(&json!({})), 1);
+            call.add().ok();
+            call.config(&renamed).run("DEL").ok();
+            assert_untouched(&world);
+            // The namespace was gone before the DEL.
+            call.add().ok();
+            fall_back(&world, "dev7");
+            call.config(&renamed).netns("").run("DEL").ok();
+            assert_untouched(&world);
+        }
+    });
+}
+
+/// Devices that are in containers when the plugins are updated bear the mark of the version before.
+#[test]
+fn device_with_the_mark_of_an_earlier_version_comes_home() {
+    in_netns(|| {
+        let world = world(1);
+        let call = world.call(&host_device(&json!({})), 1);
+        let result = call.add().result();
+        let mark = plugins::identity::mark(
+            "net",
+            &cni::Attachment { container_id: "c1".into(), ifname: "eth0".into() },
+        );
+        world.in_pod(1, &format!("link set eth0 group {mark}"));
+        call.check(&result).ok();
+        call.run("DEL").ok();
+        assert_untouched(&world);
     });
 }
 
