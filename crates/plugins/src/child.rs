@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 
 use cni::{CniResult, Code, Error, Request};
 use kernel::addr::AddrOptions;
-use kernel::link::{self, Link, NewLink};
+use kernel::link::{self, Kind, Link, NewLink};
 use kernel::{IfName, MacAddr, Netlink, Netns};
 
 use crate::fault::OrFault;
@@ -186,7 +186,8 @@ fn check_parent(child: &Child, host: &Netlink) -> Result<(), Error> {
     let found = child.parent.find(host, false);
     let parent = found.map_err(|error| Error { code: Code::NOT_AVAILABLE, ..error })?;
     match parent {
-        Some(parent) if !parent.is_up() => {
+        // Interfaces of the other kinds come up on a master that is down.
+        Some(parent) if !parent.is_up() && matches!(child.kind, Kind::Vlan(_)) => {
             let msg = format!("master {} is down", parent.name);
             Err(Error::new(Code::LIMITED, msg))
         }

@@ -141,9 +141,13 @@ fn place_of(host: &Netlink, link: IfIndex) -> Result<Option<Handle>, Error> {
     }))
 }
 
-/// Whether the kernel can do it is found out by doing it, in a namespace that nobody else sees.
+/// Whether the kernel can do it is found out by doing it, in a namespace that nobody else sees. Only limits of the
+/// configuration are tried: a container without limits of the runtime's needs none of it.
 fn status(request: &Request) -> Result<(), Error> {
     let bandwidth = Bandwidth::understand(request)?;
+    if bandwidth.limits_nothing() {
+        return Ok(());
+    }
     try_out(&bandwidth).map_err(|cause| {
         let doing = "this kernel cannot limit bandwidth";
         Error::because(Code::NOT_AVAILABLE, doing, &cause).with_details(
@@ -155,17 +159,19 @@ fn status(request: &Request) -> Result<(), Error> {
 fn try_out(bandwidth: &Bandwidth) -> kernel::Result<()> {
     let nl = Netns::new_anonymous()?.netlink()?;
     let (name, loopback) = (ifb::probe_name(), IfIndex(1));
-    nl.apply([
-        ifb::creation(name, None),
-        tc::add_qdisc(loopback, Handle::INGRESS, Handle::INGRESS_QDISC, &Qdisc::Ingress),
-    ])?;
-    let index = link::index_of(&nl, name)?;
     let limit = Limit::for_probes();
     let mut plan = Plan::default();
-    let place = Handle::INGRESS_QDISC;
-    plan.make.extend(shape::filters_from(loopback, place, index, &bandwidth.subnets));
-    shape::towards(&mut plan, loopback, &limit, &bandwidth.subnets);
-    let tbf = Qdisc::Tbf(limit.bucket, limit.queue);
-    plan.make.push(tc::replace_qdisc(index, Handle::ROOT, shape::TBF, &tbf));
+    if bandwidth.egress.is_some() {
+        let place = Handle::INGRESS_QDISC;
+        let ingress = tc::add_qdisc(loopback, Handle::INGRESS, place, &Qdisc::Ingress);
+        nl.apply([ifb::creation(name, None), ingress])?;
+        let index = link::index_of(&nl, name)?;
+        plan.make.extend(shape::filters_from(loopback, place, index, &bandwidth.subnets));
+        let tbf = Qdisc::Tbf(limit.bucket, limit.queue);
+        plan.make.push(tc::replace_qdisc(index, Handle::ROOT, shape::TBF, &tbf));
+    }
+    if bandwidth.ingress.is_some() {
+        shape::towards(&mut plan, loopback, &limit, &bandwidth.subnets);
+    }
     plan.apply(&nl)
 }

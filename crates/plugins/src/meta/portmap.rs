@@ -246,8 +246,14 @@ fn is_by_go(nft: &Nft, portmap: &Portmap, request: &Request, pods: &[Pod]) -> ke
 }
 
 /// Whether the kernel could do it.
+/// Only ports of the configuration are reported as impossible: a container without ports of the runtime's needs
+/// neither iptables nor nf_tables.
 fn status(request: &Request) -> Result<(), Error> {
-    if let Backend::Iptables(_) = Portmap::understand(request)?.backend {
+    let portmap = Portmap::understand(request)?;
+    if portmap.mappings.is_empty() {
+        return Ok(());
+    }
+    if let Backend::Iptables(_) = portmap.backend {
         return iptables::status();
     }
     rules::status(&FEATURE, "map ports")

@@ -136,6 +136,10 @@ fn iptables_legacy_that_drops_is_told() {
         named.call(1).with_prev_result(&result).add().ok();
         named.call(1).status().ok();
         world.host.exec("iptables-legacy", &["-P", "FORWARD", "ACCEPT"]);
+        // A network of IPv4 alone is not concerned.
+        world.host.exec("ip6tables-legacy", &["-P", "FORWARD", "DROP"]);
+        chain.call(1).status().ok();
+        world.host.exec("ip6tables-legacy", &["-P", "FORWARD", "ACCEPT"]);
         chain.call(1).status().ok();
         call.add().ok();
     });

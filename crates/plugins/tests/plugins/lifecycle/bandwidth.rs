@@ -201,7 +201,7 @@ fn first_interface_has_the_ifb_name_of_the_go_plugin() {
             }
             assert_eq!(ifbs(&world).len(), 2);
             calls[0].run("DEL").ok();
-            assert_eq!(ifbs(&world), [other.clone()]);
+            assert_eq!(ifbs(&world), [other.as_str()]);
             calls[1].check(&results[1]).ok();
             calls[0].add().ok();
             calls[1].del(&results[1]).ok();
@@ -353,5 +353,39 @@ fn status_tells_that_the_kernel_cannot() {
         let child = call.start_under(&powerless, "STATUS", call.config.to_string().as_bytes());
         let output = child.wait_with_output().expect("the plugin's output can be read");
         crate::call::Answer::of(&output).fails_with(50, "cannot limit bandwidth");
+        // A network whose limits come from the runtime serves containers without any.
+        let call = world.call(&network("bandwidth", &json!({})), 1);
+        let child = call.start_under(&powerless, "STATUS", call.config.to_string().as_bytes());
+        let output = child.wait_with_output().expect("the plugin's output can be read");
+        crate::call::Answer::of(&output).ok();
+    });
+}
+
+/// Without a limit for what the container sends no ifb is needed.
+#[test]
+fn status_tries_only_what_the_configuration_asks_for() {
+    in_netns(|| {
+        testkit::require!(Program("strace"));
+        let world = World::new(&Plugins::ours(), 0);
+        let messages = |more: &Value| {
+            let call = world.call(&network("bandwidth", more), 1);
+            let strace = ["strace", "-qq", "-xx", "-s4096", "-o", "/run/status.log"];
+            let strace = [&strace[..], &["-e", "trace=%network"]].concat();
+            let child = call.start_under(&strace, "STATUS", call.config.to_string().as_bytes());
+            let output = child.wait_with_output().expect("strace can be waited for");
+            crate::call::Answer::of(&output).ok();
+            std::fs::read_to_string("/run/status.log").expect("strace has written its log")
+        };
+        let ingress = json!({"ingressRate": 20_000_000, "ingressBurst": 1_000_000});
+        let egress = json!({"egressRate": 20_000_000, "egressBurst": 1_000_000});
+        // Kinds of links and queues are texts in the messages, of which strace shows each byte.
+        let shown =
+            |kind: &str| -> String { kind.bytes().map(|byte| format!("\\x{byte:02x}")).collect() };
+        let has = |more: &Value| {
+            let log = messages(more);
+            ["ifb", "tbf"].map(|kind| log.contains(&shown(kind)))
+        };
+        assert_eq!(has(&ingress), [false, true]);
+        assert_eq!(has(&egress), [true, true]);
     });
 }

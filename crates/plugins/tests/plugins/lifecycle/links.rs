@@ -299,7 +299,28 @@ fn status_of_macvlan_is_true() {
         world.call(&nowhere, 1).status().fails_with(7, "nowhere");
         assert_eq!(before.changes_to(&world.snapshot()), Vec::<String>::new());
         world.on_host("link set m0 down");
+        call.status().ok();
+        let result = call.add().result();
+        call.check(&result).ok();
+        call.del(&result).ok();
+    });
+}
+
+/// STATUS fails where ADD does: a VLAN interface does not come up on a master that is down, an ipvlan interface
+/// does.
+#[test]
+fn vm_status_tells_of_a_master_that_is_down_if_add_fails() {
+    in_netns(|| {
+        not_run_unless!(Link("ipvlan"), Link("vlan"));
+        let world = world(&Plugins::ours(), 1);
+        world.on_host("link set m0 down");
+        let call = world.call(&ipvlan(&json!({})), 1);
+        call.status().ok();
+        let result = call.add().result();
+        call.del(&result).ok();
+        let call = world.call(&vlan(&json!({})), 1);
         call.status().fails_with(51, "m0 is down");
+        call.add().fails_with(999, "down");
     });
 }
 

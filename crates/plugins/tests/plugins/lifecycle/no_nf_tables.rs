@@ -75,7 +75,13 @@ fn meta_plugins_remove_nothing_where_nothing_can_be() {
             }
         }
         let call = world.call(&network("portmap", &json!({})), 1);
-        without_nf_tables(&call, "STATUS").fails_with(50, "nf_tables cannot map ports");
+        // An ADD without ports works, so STATUS must not keep the node from getting containers.
+        without_nf_tables(&call, "STATUS").ok();
+        without_nf_tables(&call.with_prev_result(&json!({"cniVersion": "1.1.0"})), "ADD").ok();
+        let ports = json!({"portMappings": [{"hostPort": 80, "containerPort": 80,
+            "protocol": "tcp"}]});
+        let mapping = call.config(&network("portmap", &json!({"runtimeConfig": ports})));
+        without_nf_tables(&mapping, "STATUS").fails_with(50, "nf_tables cannot map ports");
         call.del(&Value::Null).ok();
     });
 }
