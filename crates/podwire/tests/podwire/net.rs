@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use testkit::{Ns, in_netns, run};
+use testkit::{Ns, in_netns, run, try_run};
 
 use super::program::{
     Conf, PODWIRE, addresses, bridge, fails, fails_json, links, list, names, ok, ok_json, warned,
@@ -413,5 +413,25 @@ fn a_network_that_delegates_to_itself_is_an_error() {
             assert!(why.contains(words), "{why}");
         }
         assert!(links().is_empty());
+    });
+}
+
+/// Whoever reads the result takes the container for not attached.
+#[test]
+fn an_add_whose_result_cannot_be_printed_is_undone() {
+    in_netns(|| {
+        let conf = Conf::with_bridge("mynet", "10.1.0.0/24");
+        let _blue = Ns::new("blue");
+        let flag = conf.flag();
+        for format in ["text", "json"] {
+            let words = ["-c", "exec \"$0\" \"$@\" > /dev/full", PODWIRE];
+            let args = ["-o", format, "net", "add", "mynet", "blue", &flag];
+            let why = try_run("sh", &[&words[..], &args].concat()).unwrap_err();
+            assert!(why.contains("exit status: 1") && why.contains("detached again"), "{why}");
+            assert_eq!(links(), ["mynet0"]);
+            assert!(conf.taken("mynet").is_empty());
+        }
+        ok(&["net", "add", "mynet", "blue", &flag]);
+        ok(&["net", "del", "mynet", "blue", &flag]);
     });
 }
