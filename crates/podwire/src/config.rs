@@ -143,12 +143,8 @@ mod tests {
     #[test]
     fn a_missing_network_is_told_with_those_there_are() {
         let dir = tempfile::tempdir().unwrap();
-        let failure = |name: &str| {
-            crate::report::text(
-                &load(dir.path(), name).unwrap_err(),
-                crate::privilege::Privilege::ALL,
-            )
-        };
+        let all = crate::privilege::Privilege::ALL;
+        let failure = |name: &str| crate::report::text(&load(dir.path(), name).unwrap_err(), all);
         assert!(failure("a").contains("10-mynet.conflist, such as\n{ \"cniVersion\""));
         std::fs::write(dir.path().join("10-b.conflist"), SMALLEST).unwrap();
         assert!(failure("a").ends_with("hint: the networks there are: mynet\n"));

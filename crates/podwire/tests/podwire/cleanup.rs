@@ -101,7 +101,7 @@ fn damaged_options_of_the_agent_are_reported() {
         let whole = fs::read_to_string(&record).unwrap();
         let store = whole.find("store-file").unwrap();
         let garbage: [&[u8]; 5] =
-            [b"\xff\xfe\0", b"", b"store = [", b"store = \"xx\"\n", whole[store..].as_bytes()];
+            [b"\xff\xfe\0", b"", b"store = [", b"store = \"xx\"\n", &whole.as_bytes()[store..]];
         for garbage in garbage {
             fs::write(&record, garbage).unwrap();
             let why = fails(&["cleanup", state]);
