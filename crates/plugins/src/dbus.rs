@@ -2,12 +2,12 @@
 //! A client of the system's D-Bus, as far as it takes to ask a service something: method calls with
 //! texts, answered by a truth value, a text or nothing. Every wait has an end.
 
+mod address;
+
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Where the system's bus is.
-const SOCKET: &str = "/run/dbus/system_bus_socket";
 /// How long all calls of a connection may take together.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// The specification's limit for a message is 128 MiB; what we ask for is answered in a line.
@@ -57,7 +57,7 @@ const BUS: Method<'static> = Method {
 impl Bus {
     /// Connects to the system's bus.
     pub fn system() -> Result<Self, Fault> {
-        let stream = UnixStream::connect(SOCKET)?;
+        let stream = address::connect()?;
         let mut bus = Self { stream, deadline: Instant::now() + DEADLINE, serial: 0 };
         bus.authenticate()?;
         bus.call(BUS, &[])?;

@@ -25,6 +25,8 @@ pub struct Call {
     pub always_exec: bool,
     /// In place of PATH.
     pub search: Option<String>,
+    /// More variables of the environment.
+    pub env: Vec<(&'static str, String)>,
     pub config: Value,
 }
 
@@ -52,6 +54,13 @@ impl Call {
     /// The same with another PATH to find tools in.
     pub fn search(&self, path: &str) -> Call {
         Call { search: Some(path.to_owned()), ..self.clone() }
+    }
+
+    /// The same with one more variable of the environment.
+    pub fn env(&self, name: &'static str, value: &str) -> Call {
+        let mut call = self.clone();
+        call.env.push((name, value.to_owned()));
+        call
     }
 
     pub fn always_exec(&self) -> Call {
@@ -137,6 +146,7 @@ impl Call {
             ("CNI_ARGS", &self.args),
         ];
         command.envs(about.into_iter().filter(|(_, value)| !value.is_empty()));
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
         if self.always_exec {
             command.env("PODWIRE_ALWAYS_EXEC", "1");
         }

@@ -107,6 +107,7 @@ impl World {
             path: plugins.0.display().to_string(),
             always_exec: false,
             search: None,
+            env: Vec::new(),
             config: config.clone(),
         }
     }

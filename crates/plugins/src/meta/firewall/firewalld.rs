@@ -19,13 +19,19 @@ pub struct Firewalld {
 impl Firewalld {
     /// The one that runs on this host, if any. Where there is no bus, this is one failed connect.
     pub fn find() -> Option<Self> {
-        let mut bus = Bus::system().ok()?;
-        bus.has_owner(NAME).is_ok_and(|has| has).then_some(Self { bus })
+        Self::look_for().ok().flatten()
+    }
+
+    fn look_for() -> Result<Option<Self>, Fault> {
+        let mut bus = Bus::system()?;
+        Ok(bus.has_owner(NAME)?.then_some(Self { bus }))
     }
 
     /// The same for those who cannot do without.
     pub fn required() -> Result<Self, Error> {
-        Self::find().ok_or_else(|| {
+        let found = Self::look_for()
+            .map_err(|fault| Error::because(Code::TRY_LATER, "firewalld does not run", &fault))?;
+        found.ok_or_else(|| {
             Error::new(Code::TRY_LATER, "firewalld does not run")
                 .with_details(format!("nobody owns {NAME} on the system's D-Bus"))
         })

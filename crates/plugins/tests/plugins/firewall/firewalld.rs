@@ -12,6 +12,7 @@ use crate::world::{Plugins, World};
 const BUS: &str = r#"<busconfig>
   <type>system</type>
   <listen>unix:path=/run/dbus/system_bus_socket</listen>
+  <listen>unix:abstract=podwire%2dtest</listen>
   <auth>EXTERNAL</auth>
   <policy context="default">
     <allow send_destination="*" eavesdrop="true"/>
@@ -74,6 +75,7 @@ fn addresses_are_sources_of_a_zone() {
             chain.del(2, &second);
         }
         by_go(&world);
+        elsewhere(&world);
         policy(&world);
         drop((firewalld, bus));
         let chain = Chain::new(&world, 1, &json!({"backend": "firewalld"}));
@@ -95,6 +97,36 @@ fn by_go(world: &World) {
         call(second).run("DEL").ok();
         assert_eq!(sources(world, "trusted"), "");
     }
+}
+
+/// A bus that listens elsewhere is found by DBUS_SYSTEM_BUS_ADDRESS, as the Go plugin finds it.
+fn elsewhere(world: &World) {
+    const VARIABLE: &str = "DBUS_SYSTEM_BUS_ADDRESS";
+    let (usual, moved) = ("/run/dbus/system_bus_socket", "/run/dbus/the bus");
+    let chain = Chain::new(world, 1, &json!({"backend": "firewalld"}));
+    let result = json!({"cniVersion": "1.1.0", "ips": [{"address": "10.1.0.9/24"}]});
+    std::fs::rename(usual, moved).expect("a socket can be renamed");
+    let path = "unix:path=/run/dbus/the%20bus";
+    let setting = format!("{VARIABLE}={path}");
+    let list = [setting.as_str(), "firewall-cmd", "--zone=trusted", "--list-sources"];
+    let sources = || world.host.exec("env", &list).trim().to_owned();
+    for address in [path, "unix:path=/run/nowhere;unix:abstract=podwire-test"] {
+        for plugins in [Plugins::ours(), Plugins::go()] {
+            let call = world.call_of(&plugins, &chain.firewall, 1).with_prev_result(&result);
+            let call = call.env(VARIABLE, address);
+            call.add().ok();
+            assert_eq!(sources(), "10.1.0.9/32");
+            call.run("CHECK").ok();
+            call.run("DEL").ok();
+            assert_eq!(sources(), "");
+        }
+    }
+    let call = chain.call(1);
+    call.status().fails_with(50, "No such file or directory");
+    call.env(VARIABLE, path).status().ok();
+    call.env(VARIABLE, "tcp:host=localhost").status().fails_with(50, "tcp:host=localhost");
+    std::fs::rename(moved, usual).expect("a socket can be renamed");
+    call.env(VARIABLE, "").status().ok();
 }
 
 /// Who may reach the container is not firewalld's business.
