@@ -31,8 +31,8 @@ pub enum Target {
 /// Looks a plugin up in CNI_PATH.
 pub fn find(host: &Host, kind: &str, path: &str) -> Result<Target, Error> {
     if kind.is_empty() || kind.contains('/') {
-        let msg = format!("invalid plugin name {:?}: it must be the name of a file", shown(kind));
-        return Err(Error::invalid_config(msg));
+        let msg = format!("invalid plugin name: {}", shown(kind));
+        return Err(Error::invalid_config(msg).with_details("it must be the name of a file"));
     }
     for directory in path.split(':').filter(|directory| !directory.is_empty()) {
         let file = PathBuf::from(directory).join(kind);

@@ -297,15 +297,17 @@ pub(crate) fn check_env(env: &Env) -> Result<Command, Error> {
 /// The configuration, and its text.
 fn read_config(stdin: &mut dyn Read) -> Result<(Map<String, Value>, Vec<u8>), Error> {
     let mut text = Vec::with_capacity(4096);
-    stdin.take(INPUT_LIMIT + 1).read_to_end(&mut text).map_err(|cause| {
-        Error::because(Code::IO, "read the configuration from standard input", &cause)
-    })?;
+    stdin
+        .take(INPUT_LIMIT + 1)
+        .read_to_end(&mut text)
+        .map_err(|cause| Error::because(Code::IO, "error reading from stdin", &cause))?;
     if text.len() as u64 > INPUT_LIMIT {
         let msg = format!("configuration on standard input is larger than {INPUT_LIMIT} bytes");
         return Err(Error::new(Code::DECODE, msg));
     }
-    let config = serde_json::from_slice(&text)
-        .map_err(|cause| Error::because(Code::DECODE, "configuration on standard input", &cause))?;
+    let config = serde_json::from_slice(&text).map_err(|cause| {
+        Error::because(Code::DECODE, "error unmarshall network config: stdin", &cause)
+    })?;
     Ok((config, text))
 }
 
@@ -323,7 +325,10 @@ fn understand<'host>(
         Some(Value::String(text)) => Ok(text.clone()),
         Some(other) => Err(Error::new(
             Code::DECODE,
-            format!("configuration: key {key:?} is {}, expected a text", shown(other)),
+            format!(
+                "error unmarshall network config: key {key:?} is {}, expected a text",
+                shown(other)
+            ),
         )),
     };
     let stated = text("cniVersion")?;
@@ -335,8 +340,8 @@ fn understand<'host>(
     validate::network_name(&network)?;
     let known = known.ok_or_else(|| incompatible(plugin, &stated))?;
     if known < command.since() {
-        let msg = format!("config version {known} does not allow {command}");
-        let details = format!("{command} exists since {}", command.since());
+        let msg = format!("config version does not allow {command}");
+        let details = format!("config is {known}, {command} exists since {}", command.since());
         return Err(Error::new(Code::INCOMPATIBLE_VERSION, msg).with_details(details));
     }
     Ok(Request {

@@ -126,9 +126,14 @@ impl fmt::Debug for WhileDown<'_> {
 impl Request<'_> {
     /// The configuration as the plugin's own type.
     pub fn conf<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        self.conf_or("failed to load netconf")
+    }
+
+    /// The same with other words for a failure, where the Go plugin has others.
+    pub fn conf_or<T: DeserializeOwned>(&self, failed: &str) -> Result<T, Error> {
         go::decode_object(&self.config).map_err(|problem| {
-            let doing = format!("configuration of network {:?}", self.network);
-            Error::because(Code::INVALID_CONFIG, doing, &problem)
+            Error::because(Code::INVALID_CONFIG, failed, &problem)
+                .with_details(format!("network {:?}", self.network))
         })
     }
 
@@ -151,8 +156,7 @@ impl Request<'_> {
 
     /// The same for verbs that cannot do without.
     pub fn required_prev_result(&self) -> Result<CniResult, Error> {
-        self.prev_result()?
-            .ok_or_else(|| Error::invalid_config("required prevResult missing in configuration"))
+        self.prev_result()?.ok_or_else(|| Error::invalid_config("Required prevResult missing"))
     }
 
     /// The configuration as a program gets it.
@@ -168,7 +172,9 @@ impl Request<'_> {
     /// `ipam.type`, or `None` where the network gives no addresses.
     pub fn ipam_type(&self) -> Result<Option<&str>, Error> {
         let wrong = |key: &str, value: &Value, wanted: &str| {
-            Error::invalid_config(format!("key {key:?} is {}, expected {wanted}", shown(value)))
+            let value = shown(value);
+            let msg = format!("failed to load netconf: key {key:?} is {value}, expected {wanted}");
+            Error::invalid_config(msg)
         };
         let kind = match go::get(&self.config, "ipam") {
             None => None,

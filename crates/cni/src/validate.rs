@@ -9,6 +9,9 @@ use crate::text::shorten;
 /// The longest name of a file that Linux takes.
 pub(crate) const NAME_MAX: usize = 255;
 
+/// What is allowed in a container id and a network's name.
+const PLAIN_NAME: &str = "allowed are letters, digits, '_', '.', '-', the first a letter or digit";
+
 /// Checks CNI_CONTAINERID: letters, digits, `_`, `.`, `-`, the first a letter or digit.
 pub fn container_id(id: &str) -> Result<(), Error> {
     if id.is_empty() {
@@ -18,40 +21,43 @@ pub fn container_id(id: &str) -> Result<(), Error> {
         let code = Code::BAD_ENVIRONMENT;
         return require_file_name(id).map_err(|why| Error::new(code, format!("containerID {why}")));
     }
-    let msg = "invalid characters in containerID: allowed are letters, digits, '_', '.', '-', \
-               the first a letter or digit";
-    Err(Error::new(Code::BAD_ENVIRONMENT, msg).with_details(shown(id)))
+    let details = format!("CNI_CONTAINERID is {:?}, {PLAIN_NAME}", shown(id));
+    Err(Error::new(Code::BAD_ENVIRONMENT, "invalid characters in containerID")
+        .with_details(details))
 }
 
 /// Checks the `name` of a network by the same rule.
 pub fn network_name(name: &str) -> Result<(), Error> {
     if name.is_empty() {
-        return Err(Error::invalid_config("missing network name: key \"name\" must be set"));
+        return Err(
+            Error::invalid_config("missing network name").with_details("key \"name\" must be set")
+        );
     }
     if is_plain_name(name) {
         return require_file_name(name)
             .map_err(|why| Error::invalid_config(format!("network name {why}")));
     }
-    let msg = "invalid characters found in network name: key \"name\" takes letters, digits, \
-               '_', '.', '-', the first a letter or digit";
-    Err(Error::invalid_config(msg).with_details(shown(name)))
+    let details = format!("key \"name\" is {:?}, {PLAIN_NAME}", shown(name));
+    Err(Error::invalid_config("invalid characters found in network name").with_details(details))
 }
 
 /// Checks CNI_IFNAME by the kernel's rules.
 pub fn interface_name(name: &str) -> Result<(), Error> {
-    let problem = if name.is_empty() {
-        "it is empty"
+    let msg = if name.is_empty() {
+        "interface name is empty"
     } else if name.len() > 15 {
-        "it is longer than 15 bytes"
+        "interface name is too long"
     } else if name == "." || name == ".." {
-        "it is \".\" or \"..\""
-    } else if name.contains(['/', ':', '%']) || name.contains(char::is_whitespace) {
-        "it holds '/', ':', '%' or white space"
+        "interface name is . or .."
+    } else if name.contains(['/', ':']) || name.contains(char::is_whitespace) {
+        "interface name contains / or : or whitespace characters"
+    } else if name.contains('%') {
+        "interface name contains the character '%'"
     } else {
         return Ok(());
     };
-    let msg = format!("interface name {:?} is invalid: {problem}", shown(name));
-    Err(Error::new(Code::BAD_ENVIRONMENT, msg))
+    let details = format!("CNI_IFNAME is {:?}, allowed are 1 to 15 bytes", shown(name));
+    Err(Error::new(Code::BAD_ENVIRONMENT, msg).with_details(details))
 }
 
 /// Names become names of files and directories.

@@ -10,33 +10,37 @@ use crate::{Range, RangeSet};
 /// Why a range or a range set was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    #[error("subnet {subnet} is too small to allocate from; its prefix may be at most /{most}")]
+    #[error("Network {subnet} too small to allocate from; its prefix may be at most /{most}")]
     TooSmall { subnet: IpNet, most: u8 },
 
-    #[error("subnet {subnet} has host bits set; the network address is {network}")]
+    #[error(
+        "Network has host bits set. For a subnet mask of length {} the network address is {}; \
+         subnet is {subnet}",
+        .subnet.prefix_len(), .network.addr()
+    )]
     HostBits { subnet: IpNet, network: IpNet },
 
-    #[error("rangeStart {start} is not in subnet {subnet}")]
+    #[error("RangeStart {start} not in network {subnet}")]
     StartOutside { start: IpAddr, subnet: IpNet },
 
-    #[error("rangeEnd {end} is not in subnet {subnet}")]
+    #[error("RangeEnd {end} not in network {subnet}")]
     EndOutside { end: IpAddr, subnet: IpNet },
 
-    #[error("rangeStart {start} is after rangeEnd {end}")]
-    Reversed { start: IpAddr, end: IpAddr },
+    #[error("RangeStart {start} not in network {subnet}: it is after rangeEnd {end}")]
+    Reversed { start: IpAddr, end: IpAddr, subnet: IpNet },
 
     #[error("range {start}-{end} holds IPv4-mapped addresses; write it as an IPv4 range")]
     Mapped { start: IpAddr, end: IpAddr },
 
-    #[error("a range set must hold at least one range")]
+    #[error("empty range set: it must hold at least one range")]
     EmptySet,
 
-    #[error("ranges {first} and {second} are of different families; a set holds only one")]
+    #[error("mixed address families: {first} and {second}; a set holds only one")]
     MixedFamilies { first: Box<Range>, second: Box<Range> },
 
-    #[error("ranges {first} and {second} of one set overlap")]
+    #[error("subnets {first} and {second} overlap")]
     Overlap { first: Box<Range>, second: Box<Range> },
 
-    #[error("range set {first} ({first_set}) overlaps with {second} ({second_set})")]
+    #[error("range set {first} overlaps with {second}: {first_set} and {second_set}")]
     SetsOverlap { first: usize, first_set: RangeSet, second: usize, second_set: RangeSet },
 }

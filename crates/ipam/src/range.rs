@@ -55,7 +55,7 @@ impl Range {
         }
         // rangeStart may name the broadcast address, which the default end excludes
         if start > end {
-            return Err(Error::Reversed { start, end });
+            return Err(Error::Reversed { start, end, subnet });
         }
         if start.is_ipv6() && bits(start) <= MAPPED.1 && bits(end) >= MAPPED.0 {
             return Err(Error::Mapped { start, end });
@@ -195,22 +195,32 @@ mod tests {
     fn refusals_name_key_value_and_rule() {
         check(
             "10.1.0.0/31",
-            "subnet 10.1.0.0/31 is too small to allocate from; its prefix may be at most /30",
+            "Network 10.1.0.0/31 too small to allocate from; its prefix may be at most /30",
         );
         check(
             "fd00::/127",
-            "subnet fd00::/127 is too small to allocate from; its prefix may be at most /126",
+            "Network fd00::/127 too small to allocate from; its prefix may be at most /126",
         );
         check(
             "10.1.2.3/24",
-            "subnet 10.1.2.3/24 has host bits set; the network address is 10.1.2.0/24",
+            "Network has host bits set. For a subnet mask of length 24 the network address is \
+             10.1.2.0; subnet is 10.1.2.3/24",
         );
-        check("10.2.0.0/24 10.1.0.5", "rangeStart 10.1.0.5 is not in subnet 10.2.0.0/24");
-        check("10.2.0.0/24 fd00::1", "rangeStart fd00::1 is not in subnet 10.2.0.0/24");
-        check("10.2.0.0/24 _ 10.2.1.5", "rangeEnd 10.2.1.5 is not in subnet 10.2.0.0/24");
-        check("10.2.0.0/24 10.2.0.9 10.2.0.5", "rangeStart 10.2.0.9 is after rangeEnd 10.2.0.5");
-        check("10.2.0.0/24 10.2.0.255", "rangeStart 10.2.0.255 is after rangeEnd 10.2.0.254");
-        check("10.2.0.0/24 _ 10.2.0.0", "rangeStart 10.2.0.1 is after rangeEnd 10.2.0.0");
+        check("10.2.0.0/24 10.1.0.5", "RangeStart 10.1.0.5 not in network 10.2.0.0/24");
+        check("10.2.0.0/24 fd00::1", "RangeStart fd00::1 not in network 10.2.0.0/24");
+        check("10.2.0.0/24 _ 10.2.1.5", "RangeEnd 10.2.1.5 not in network 10.2.0.0/24");
+        check(
+            "10.2.0.0/24 10.2.0.9 10.2.0.5",
+            "RangeStart 10.2.0.9 not in network 10.2.0.0/24: it is after rangeEnd 10.2.0.5",
+        );
+        check(
+            "10.2.0.0/24 10.2.0.255",
+            "RangeStart 10.2.0.255 not in network 10.2.0.0/24: it is after rangeEnd 10.2.0.254",
+        );
+        check(
+            "10.2.0.0/24 _ 10.2.0.0",
+            "RangeStart 10.2.0.1 not in network 10.2.0.0/24: it is after rangeEnd 10.2.0.0",
+        );
     }
 
     #[test]

@@ -115,16 +115,15 @@ pub(crate) mod tests {
 
     #[test]
     fn a_set_is_of_one_family_and_without_overlap() {
-        check("", "a range set must hold at least one range");
+        check("", "empty range set: it must hold at least one range");
         check("10.1.0.0/30 10.2.0.0/30", "10.1.0.1-10.1.0.2,10.2.0.1-10.2.0.2");
         check(
             "10.1.0.0/30 fd00::/126",
-            "ranges 10.1.0.1-10.1.0.2 and fd00::1-fd00::3 are of different families; \
-             a set holds only one",
+            "mixed address families: 10.1.0.1-10.1.0.2 and fd00::1-fd00::3; a set holds only one",
         );
         check(
             "10.1.0.0/24 10.2.0.0/24 10.1.0.4/30",
-            "ranges 10.1.0.1-10.1.0.254 and 10.1.0.5-10.1.0.6 of one set overlap",
+            "subnets 10.1.0.1-10.1.0.254 and 10.1.0.5-10.1.0.6 overlap",
         );
         check(
             "10.1.0.0/24=10.1.0.1-10.1.0.9 10.1.0.0/24=10.1.0.10-10.1.0.20",
@@ -138,7 +137,7 @@ pub(crate) mod tests {
         assert_eq!(check_disjoint(&sets[..2]), Ok(()));
         assert_eq!(
             check_disjoint(&sets).unwrap_err().to_string(),
-            "range set 0 (10.1.0.1-10.1.0.254) overlaps with 2 (10.1.0.1-10.1.255.254)"
+            "range set 0 overlaps with 2: 10.1.0.1-10.1.0.254 and 10.1.0.1-10.1.255.254"
         );
     }
 

@@ -9,10 +9,11 @@ use kernel::{Netlink, Netns};
 use crate::fault::OrFault;
 use crate::pod;
 
-/// The result of the plugins before this one, which ADD cannot do without.
-pub fn prev_result(request: &Request) -> Result<CniResult, Error> {
+/// The result of the plugins before this one, which ADD cannot do without. `missing` is the Go plugin's
+/// message for the error.
+pub fn prev_result(request: &Request, missing: &str) -> Result<CniResult, Error> {
     request.prev_result()?.ok_or_else(|| {
-        Error::invalid_config("required prevResult missing: this plugin must be chained")
+        Error::invalid_config(missing)
             .with_details("put a plugin that makes an interface before it in the list")
     })
 }

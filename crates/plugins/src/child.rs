@@ -89,7 +89,7 @@ fn create(request: &Request, child: &Child, ns: &Netns) -> Result<(IfName, MacAd
         }
         other => other,
     };
-    made.or_fault(&format!("create {} interface", child.kind.name()))?;
+    made.or_fault(&format!("failed to create {}", child.kind.name()))?;
     Ok((name, mac))
 }
 

@@ -78,7 +78,8 @@ fn ask(request: &Request, kind: &str, target: &Target) -> Result<CniResult, Erro
     if result.ips.is_empty() {
         // Best effort: the missing address is the error to tell.
         let _ = del(request);
-        return Err(Error::internal(format!("IPAM plugin {kind:?} returned missing IP config")));
+        return Err(Error::internal("IPAM plugin returned missing IP config")
+            .with_details(format!("key \"ipam.type\" is {kind:?}")));
     }
     Ok(result)
 }

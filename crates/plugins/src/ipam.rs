@@ -9,6 +9,11 @@ use std::net::IpAddr;
 
 use cni::{Error, Request, Version};
 
+/// The error for a configuration without the key `ipam`.
+fn no_ipam_key() -> Error {
+    Error::invalid_config("IPAM config missing 'ipam' key")
+}
+
 /// A result of the oldest versions has room for one address of each family.
 fn one_address_per_family_before_0_3_0(
     request: &Request,

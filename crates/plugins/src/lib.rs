@@ -42,12 +42,12 @@ pub mod main {
     pub mod vlan;
 
     /// The error for a plugin that cannot do without addresses.
-    fn require_ipam(request: &cni::Request, plugin: &str) -> Result<(), cni::Error> {
+    fn require_ipam(request: &cni::Request, missing: &str) -> Result<(), cni::Error> {
         match request.ipam_type()? {
             Some(_) => Ok(()),
             None => {
-                let msg = format!("key \"ipam.type\" must be set: {plugin} needs addresses");
-                Err(cni::Error::invalid_config(msg))
+                let details = "key \"ipam.type\" must be set: the interface needs addresses";
+                Err(cni::Error::invalid_config(missing).with_details(details))
             }
         }
     }

@@ -58,11 +58,14 @@ pub fn wanted(request: &Request, sources: &[Source]) -> Result<Option<MacAddr>, 
         found = stated.map(|text| (key, code, text)).or(found);
     }
     let Some((key, code, text)) = found else { return Ok(None) };
-    let mac: MacAddr = text.parse().map_err(|cause| Error::because(code, key, &cause))?;
+    let wrong = format!("invalid args {text} for MAC addr");
+    let mac: MacAddr = text.parse().map_err(|cause| {
+        Error::because(code, &wrong, &cause).with_details(format!("{key} is {text:?}"))
+    })?;
     if !mac.is_unicast() {
-        let msg =
+        let details =
             format!("{key} is {text:?}, allowed are addresses that are not a group's or zero");
-        return Err(Error::new(code, msg));
+        return Err(Error::new(code, wrong).with_details(details));
     }
     Ok(Some(mac))
 }

@@ -93,10 +93,11 @@ impl Masquerade {
             None | Some("" | "nftables") => false,
             Some("iptables") => true,
             Some(other) => {
-                let msg = format!(
+                let details = format!(
                     "key \"ipMasqBackend\" is {other:?}, allowed are \"nftables\" and \"iptables\""
                 );
-                return Err(Error::invalid_config(msg));
+                let msg = format!("unknown ipmasq backend {other:?}");
+                return Err(Error::invalid_config(msg).with_details(details));
             }
         };
         let OptionsConf { ipv4, ipv6, exclude, fully_random } = conf.ip_masq_options;

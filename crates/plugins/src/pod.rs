@@ -156,9 +156,10 @@ pub fn find_from(host: &Netlink, ns: &Netns, ifname: IfName) -> Result<Link, Err
 }
 
 fn or_missing(found: kernel::Result<Option<Link>>, ifname: IfName) -> Result<Link, Error> {
-    found
-        .or_fault("look for the container's interface")?
-        .ok_or_else(|| Error::internal(format!("interface {ifname} is not in the container")))
+    found.or_fault("look for the container's interface")?.ok_or_else(|| {
+        let msg = format!("Cannot find container link {ifname}");
+        Error::internal(msg).with_details("the interface is not in the container")
+    })
 }
 
 /// Brings an interface up that has no addresses yet, so that they can be asked for through it.

@@ -21,10 +21,13 @@ pub fn container_interface<'a>(
         .iter()
         .find(|one| one.name == request.ifname && pod::is_sandbox(request, &one.sandbox))
         .ok_or_else(|| {
+            let (ifname, netns) = (&request.ifname, &request.netns);
+            let named = result.interfaces.iter().find(|interface| interface.name == *ifname);
+            let sandbox = named.map_or("", |interface| interface.sandbox.as_str());
             Error::internal(format!(
-                "prevResult has no interface {:?} in sandbox {:?}",
-                request.ifname, request.netns
+                "Sandbox in prevResult {sandbox} doesn't match configured netns: {netns}"
             ))
+            .with_details(format!("prevResult has no interface {ifname:?} in sandbox {netns:?}"))
         })
 }
 
@@ -35,7 +38,11 @@ pub fn interface(nl: &Netlink, interface: &Interface, kind: &str) -> Result<Link
         return Ok(link);
     }
     let (name, found) = (link.name, link.kind.as_deref().unwrap_or("a device"));
-    Err(Error::internal(format!("interface {name} is {found}, expected {kind}")))
+    let msg = match kind {
+        "bridge" => format!("Interface {name} does not have link type of bridge"),
+        _ => format!("Error: Container interface {name} not of type {kind}"),
+    };
+    Err(Error::internal(msg).with_details(format!("interface {name} is {found}")))
 }
 
 /// The same for one of any kind.
@@ -44,13 +51,18 @@ pub fn any_interface(nl: &Netlink, interface: &Interface) -> Result<Link, Error>
     let wanted = name.parse().map_err(|cause: kernel::IfNameError| {
         Error::because(cni::Code::INVALID_CONFIG, "prevResult", &cause)
     })?;
-    let link = link::by_name(nl, wanted)
-        .or_fault("look for an interface")?
-        .ok_or_else(|| Error::internal(format!("interface {name} does not exist")))?;
+    let link = link::by_name(nl, wanted).or_fault("look for an interface")?.ok_or_else(|| {
+        let what = match interface.sandbox.as_str() {
+            "" => "Interface name",
+            _ => "Container Interface name in prevResult:",
+        };
+        Error::internal(format!("{what} {name} not found"))
+            .with_details(format!("interface {name} does not exist"))
+    })?;
     let found = link.mac.map(|mac| mac.to_string()).unwrap_or_default();
     if !interface.mac.is_empty() && !interface.mac.eq_ignore_ascii_case(&found) {
-        let msg =
-            format!("interface {name} has hardware address {found}, expected {}", interface.mac);
+        let wanted = &interface.mac;
+        let msg = format!("Interface {name} Mac {wanted} doesn't match container Mac: {found}");
         return Err(Error::internal(msg));
     }
     Ok(link)
@@ -82,14 +94,17 @@ pub fn addresses(pod: &Netlink, index: IfIndex, ips: &[IpConfig]) -> Result<(), 
     let routes = all_routes(pod)?;
     for ip in ips {
         if !found.iter().any(|address| address.prefix == ip.address) {
-            let msg = format!("address {} is missing on the container's interface", ip.address);
-            return Err(Error::internal(msg));
+            let link = link::by_index(pod, index).ok().flatten();
+            let name = link.map_or(index.to_string(), |link| link.name.to_string());
+            let msg = format!("Failed to match addr {} on interface {name}", ip.address);
+            let details = format!("address {} is missing on the container's interface", ip.address);
+            return Err(Error::internal(msg).with_details(details));
         }
         let network = ip.address.trunc();
         // The kernel keeps routes to single addresses of its own in another table.
         let is_single = network.prefix_len() == network.max_prefix_len();
         if !is_single && !routes.iter().any(|route| route.dst == network) {
-            return Err(Error::internal(format!("route to {network} is missing in the container")));
+            return Err(no_route(&network.to_string()));
         }
     }
     Ok(())
@@ -107,15 +122,20 @@ pub fn routes(pod: &Netlink, wanted: &[cni::Route]) -> Result<(), Error> {
                 && want.table.is_none_or(|table| route.table == table)
         };
         if !routes.iter().any(fits) {
-            return Err(Error::internal(format!("{} is missing in the container", shown(want))));
+            return Err(no_route(&shown(want)));
         }
     }
     Ok(())
 }
 
+fn no_route(route: &str) -> Error {
+    Error::internal(format!("Expected Route {route} not found in routing table"))
+        .with_details(format!("route to {route} is missing in the container"))
+}
+
 fn shown(route: &cni::Route) -> String {
     let gateway = route.gw.map(|gw| format!(" via {gw}")).unwrap_or_default();
-    format!("route to {}{gateway}", IpNet::trunc(&route.dst))
+    format!("{}{gateway}", IpNet::trunc(&route.dst))
 }
 
 /// Of every table but the kernel's own: sbr and vrf move routes out of the main one.

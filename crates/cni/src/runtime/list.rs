@@ -144,7 +144,7 @@ fn take_name(object: &mut Map<String, Value>) -> Result<String, DecodeError> {
     let name: String = go::take_as(object, "name")?.ok_or_else(|| missing("name"))?;
     match validate::network_name(&name) {
         Ok(()) => Ok(name),
-        Err(problem) => Err(DecodeError::at("name", json!(name), problem.msg)),
+        Err(problem) => Err(DecodeError::at("name", json!(name), problem.to_string())),
     }
 }
 

@@ -101,7 +101,8 @@ fn what_is_wrong_is_told_with_its_place() {
     check(
         "{\"name\": \"a/b\"}",
         "/nowhere/10-a.conflist:1:10: key \"name\" is \"a/b\": invalid characters found in network \
-         name: key \"name\" takes letters, digits, '_', '.', '-', the first a letter or digit",
+         name; key \"name\" is \"a/b\", allowed are letters, digits, '_', '.', '-', the first a \
+         letter or digit",
     );
     check(
         "{\"name\": \"a\",\n \"cniVersion\": \"7.0\"}",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Is the container's interface still what it was made as?
 
-use cni::{CniResult, Error, Interface, IpConfig, Request};
+use cni::{CniResult, Code, Error, Interface, IpConfig, Request};
 use kernel::Netlink;
 use kernel::link::{Detail, IpvlanMode, Kind, Link, MacvlanMode};
 
@@ -19,7 +19,7 @@ pub fn check(request: &Request, child: &Child) -> Result<(), Error> {
     let interface = verify::container_interface(&result, request)?;
     let link = verify::interface(&inside, interface, child.kind.name())?;
     if !link.is_up() {
-        return Err(Error::internal(format!("interface {} is down", link.name)));
+        return Err(Error::internal(format!("Interface {} is down", link.name)));
     }
     check_kind(&link, &child.kind)?;
     verify::mtu(&link, interface, child.mtu, request.version)?;
@@ -36,12 +36,12 @@ fn on_interface(result: &CniResult, interface: &Interface) -> Vec<IpConfig> {
 }
 
 fn check_kind(link: &Link, kind: &Kind) -> Result<(), Error> {
-    let (what, found, wanted) = match (&link.detail, kind) {
+    let (mode, found, wanted) = match (&link.detail, kind) {
         (Detail::Macvlan(found), Kind::Macvlan { mode, .. }) => {
-            ("mode", found.map(macvlan_mode), Some(macvlan_mode(*mode)))
+            ("container macvlan mode", found.map(macvlan_mode), Some(macvlan_mode(*mode)))
         }
         (Detail::Ipvlan(found), Kind::Ipvlan(mode)) => {
-            ("mode", found.map(ipvlan_mode), Some(ipvlan_mode(*mode)))
+            ("Container IPVlan mode", found.map(ipvlan_mode), Some(ipvlan_mode(*mode)))
         }
         (Detail::Vlan(found), Kind::Vlan(id)) if found != id => {
             let msg = format!("interface {} has VLAN {found}, expected {id}", link.name);
@@ -53,7 +53,8 @@ fn check_kind(link: &Link, kind: &Kind) -> Result<(), Error> {
         return Ok(());
     }
     let (found, wanted) = (found.unwrap_or("another"), wanted.unwrap_or_default());
-    Err(Error::internal(format!("interface {} has {what} {found}, expected {wanted}", link.name)))
+    Err(Error::internal(format!("{mode} {found} does not match expected value: {wanted}"))
+        .with_details(format!("interface {}", link.name)))
 }
 
 /// As the configuration calls it.
@@ -79,7 +80,7 @@ fn ipvlan_mode(mode: IpvlanMode) -> &'static str {
 /// master of its own kind an interface hangs on what that one hangs on.
 fn check_parent(link: &Link, child: &Child, nl: &Netlink) -> Result<(), Error> {
     let Parent::Named(name) = child.parent else { return Ok(()) };
-    let missing = |error: Error| Error::internal(error.msg);
+    let missing = |error: Error| Error { code: Code::INTERNAL, ..error };
     let Some(parent) = child.parent.find(nl, child.in_container).map_err(missing)? else {
         return Ok(());
     };

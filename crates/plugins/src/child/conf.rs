@@ -56,11 +56,16 @@ impl Child {
     /// Reads the shared keys. Without a `master` it is the interface of the default route.
     pub fn understand(request: &Request, kind: Kind<'static>, mac: Mac) -> Result<Child, Error> {
         let conf: ChildConf = request.conf()?;
-        let mtu = u32::try_from(conf.mtu);
-        let mtu = mtu.map_err(|_| veth::wrong_mtu(conf.mtu, "the MTU of the master"))?;
+        let parent = Parent::understand(&conf.master)?;
+        let mtu = u32::try_from(conf.mtu).map_err(|_| {
+            // The error tells the largest MTU, where it can be known by now.
+            let host = Netlink::open().ok().filter(|_| !conf.link_in_container);
+            let found = host.and_then(|host| parent.find(&host, false).ok().flatten());
+            wrong_mtu(conf.mtu, found.as_ref())
+        })?;
         Ok(Child {
             kind,
-            parent: Parent::understand(&conf.master)?,
+            parent,
             in_container: conf.link_in_container,
             mtu: Some(mtu).filter(|mtu| *mtu != 0),
             mac,
@@ -80,7 +85,20 @@ impl Child {
     pub fn mtu_on(&self, parent: &Link) -> Result<Option<u32>, Error> {
         let is_wrong = |mtu: &u32| !(veth::LEAST_MTU..=parent.mtu).contains(mtu);
         let Some(wrong) = self.mtu.filter(is_wrong) else { return Ok(self.mtu) };
-        let most = format!("{}, which is the MTU of {}", parent.mtu, parent.name);
-        Err(veth::wrong_mtu(wrong.into(), most))
+        Err(wrong_mtu(wrong.into(), Some(parent)))
     }
+}
+
+fn wrong_mtu(written: i64, parent: Option<&Link>) -> Error {
+    let (most, of) = match parent {
+        Some(parent) => {
+            (format!("({})", parent.mtu), format!("{}, the MTU of {}", parent.mtu, parent.name))
+        }
+        None => (String::new(), "the MTU of the master".to_owned()),
+    };
+    let least = veth::LEAST_MTU;
+    Error::invalid_config(format!("invalid MTU {written}, must be [0, master MTU{most}]"))
+        .with_details(format!(
+            "key \"mtu\" is {written}, allowed are {least} to {of}, and 0 for the default"
+        ))
 }

@@ -35,16 +35,14 @@ impl Parent {
 
     /// The interface, which must be there; none where there need not be one.
     pub fn find(self, nl: &Netlink, in_container: bool) -> Result<Option<Link>, Error> {
-        let missing = |text: String| Error::invalid_config(text);
         match self {
             Parent::None | Parent::Unknown => Ok(None),
             Parent::Named(name) => {
                 let found = link::by_name(nl, name).or_fault("look for the master")?;
                 found.map(Some).ok_or_else(|| {
                     let place = if in_container { " in the container" } else { "" };
-                    missing(format!(
-                        "key \"master\" is \"{name}\": there is no such interface{place}"
-                    ))
+                    let msg = format!("failed to lookup master \"{name}\": Link not found{place}");
+                    Error::invalid_config(msg).with_details(format!("key \"master\" is \"{name}\""))
                 })
             }
             Parent::OfDefaultRoute => {
@@ -52,7 +50,8 @@ impl Parent {
                 let link = index.map(|index| link::by_index(nl, index)).transpose();
                 let link = link.or_fault("look for the master")?.flatten();
                 link.map(Some).ok_or_else(|| {
-                    missing("no default route interface found: set key \"master\"".to_owned())
+                    Error::invalid_config("no default route interface found")
+                        .with_details("set key \"master\"")
                 })
             }
         }

@@ -140,6 +140,9 @@ fn fault(cause: store::Error) -> Error {
     };
     match cause.set_index() {
         Some(at) => Error::because(code, format!("failed to allocate for range {at}"), &cause),
+        None if matches!(cause, store::Error::NotInAnySet { .. }) => {
+            Error::new(code, cause.to_string()).with_details("host-local")
+        }
         None => Error::because(code, "host-local", &cause),
     }
 }

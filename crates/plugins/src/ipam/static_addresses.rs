@@ -63,7 +63,7 @@ fn add(request: &Request) -> Result<CniResult, Error> {
 /// those of CNI_ARGS.
 fn understand(request: &Request) -> Result<(IpamConf, Vec<IpConfig>), Error> {
     let conf: StaticConf = request.conf()?;
-    let ipam = conf.ipam.ok_or_else(|| Error::invalid_config("key \"ipam\" is missing"))?;
+    let ipam = conf.ipam.ok_or_else(super::no_ipam_key)?;
     let configured = with_env_args(&ipam, request)?;
     let ips = match (conf.runtime_config.ips.as_slice(), conf.args.cni.ips.as_slice()) {
         ([], []) => configured,
@@ -78,7 +78,8 @@ fn with_env_args(ipam: &IpamConf, request: &Request) -> Result<Vec<IpConfig>, Er
     let mut ips = Vec::with_capacity(ipam.addresses.len());
     for (at, entry) in ipam.addresses.iter().enumerate() {
         let key = format!("key \"ipam.addresses[{at}].address\"");
-        let address = parse(&key, Code::INVALID_CONFIG, &entry.address)?;
+        let wrong = "the 'address' field is expected to be in CIDR notation";
+        let address = parse(wrong, &key, Code::INVALID_CONFIG, &entry.address)?;
         ips.push(IpConfig::new(address, entry.gateway));
     }
     if request.raw_args.is_empty() {
@@ -87,12 +88,14 @@ fn with_env_args(ipam: &IpamConf, request: &Request) -> Result<Vec<IpConfig>, Er
     let args = request.args()?;
     args.allow_only(&["IP", "GATEWAY"])?;
     for text in list(args.get("IP")) {
-        ips.push(IpConfig::new(parse("IP in CNI_ARGS", Code::BAD_ENVIRONMENT, text)?, None));
+        let wrong = "the 'ip' field is expected to be in CIDR notation";
+        let address = parse(wrong, "IP in CNI_ARGS", Code::BAD_ENVIRONMENT, text)?;
+        ips.push(IpConfig::new(address, None));
     }
     for text in list(args.get("GATEWAY")) {
         let gateway: IpAddr = text.parse().map_err(|_| {
-            let msg = format!("GATEWAY in CNI_ARGS is {text:?}, expected an address");
-            Error::new(Code::BAD_ENVIRONMENT, msg)
+            Error::new(Code::BAD_ENVIRONMENT, format!("invalid gateway address: {text}"))
+                .with_details("GATEWAY in CNI_ARGS must be an address")
         })?;
         for ip in ips.iter_mut().filter(|ip| ip.address.contains(&gateway)) {
             ip.gateway = Some(gateway);
@@ -106,16 +109,17 @@ fn list(text: Option<&str>) -> impl Iterator<Item = &str> {
 }
 
 fn parse_all(key: &str, texts: &[String]) -> Result<Vec<IpConfig>, Error> {
+    let wrong = "an entry in the 'ips' field is NOT in CIDR notation";
     texts
         .iter()
-        .map(|text| Ok(IpConfig::new(parse(key, Code::INVALID_CONFIG, text)?, None)))
+        .map(|text| Ok(IpConfig::new(parse(wrong, key, Code::INVALID_CONFIG, text)?, None)))
         .collect()
 }
 
-fn parse(key: &str, code: Code, text: &str) -> Result<IpNet, Error> {
+fn parse(wrong: &str, key: &str, code: Code, text: &str) -> Result<IpNet, Error> {
     text.parse().map_err(|_| {
-        let msg = format!("{key} is {text:?}, expected CIDR notation such as 10.1.2.3/24");
-        Error::new(code, msg)
+        let details = format!("{key} is {text:?}, expected CIDR notation such as 10.1.2.3/24");
+        Error::new(code, format!("{wrong}, got: '{text}'")).with_details(details)
     })
 }
 
@@ -129,10 +133,12 @@ fn check(request: &Request) -> Result<(), Error> {
         });
         if !found {
             let address = want.address;
+            let ip = address.addr();
             return Err(Error::internal(format!(
-                "static: address {address} is not in the result for {}",
+                "static: Failed to match addr {ip} on interface {}",
                 request.ifname
-            )));
+            ))
+            .with_details(format!("address {address} is not in prevResult")));
         }
     }
     Ok(())

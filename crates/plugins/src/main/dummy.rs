@@ -20,7 +20,7 @@ pub const PLUGIN: Plugin = Plugin {
 
 /// Of the keys that the others have, `master` and `mtu` mean nothing here.
 fn understand(request: &Request) -> Result<Child, Error> {
-    super::require_ipam(request, "dummy")?;
+    super::require_ipam(request, "dummy interface requires an IPAM configuration")?;
     let child = Child::understand(request, Kind::Dummy, Mac::Own(None))?;
     Ok(Child { parent: Parent::None, in_container: true, mtu: None, ..child })
 }

@@ -103,8 +103,10 @@ fn find(selector: &Selector, host: &Netlink, request: &Request) -> Result<Device
     match selector.find(host, &request.network)? {
         Some(link) if link.is_loopback() => Err(loopback(&link)),
         Some(link) => Ok(Device::new(link, &request.network)),
-        None => Err(Error::internal(format!("device {selector} is not on the host"))
-            .with_details("it may be in another container, or its driver is not loaded")),
+        None => Err(Error::internal(format!(
+            "failed to find host device: {selector} is not on the host"
+        ))
+        .with_details("it may be in another container, or its driver is not loaded")),
     }
 }
 
@@ -223,7 +225,7 @@ fn check(request: &Request) -> Result<(), Error> {
     let inside = inside.netlink().or_fault("open a socket in the container's namespace")?;
     let link = verify::any_interface(&inside, interface)?;
     if !link.is_up() {
-        return Err(Error::internal(format!("interface {} is down", link.name)));
+        return Err(Error::internal(format!("Interface {} is down", link.name)));
     }
     if moving::alias_name(&link).is_none() {
         let msg = format!("alias of {}, which keeps its name on the host, is missing", link.name);

@@ -43,8 +43,9 @@ fn understand_mode(mode: &str) -> Result<IpvlanMode, Error> {
         "l3" => Ok(IpvlanMode::L3),
         "l3s" => Ok(IpvlanMode::L3s),
         other => {
-            let msg = format!("key \"mode\" is {other:?}, allowed are l2, l3 and l3s");
-            Err(Error::invalid_config(msg))
+            let msg = format!("unknown ipvlan mode: {other:?}");
+            let details = format!("key \"mode\" is {other:?}, allowed are l2, l3 and l3s");
+            Err(Error::invalid_config(msg).with_details(details))
         }
     }
 }
@@ -66,15 +67,16 @@ fn chained_parent(before: Option<&CniResult>) -> Result<Parent, Error> {
     match result.interfaces.as_slice() {
         [one] if !one.name.is_empty() => Parent::understand(&one.name),
         _ => {
-            let msg = "prevResult lacks a single named interface: set key \"master\"";
-            Err(Error::invalid_config(format!("chained master failure: {msg}")))
+            let msg = "chained master failure. PrevResult lacks a single named interface";
+            Err(Error::invalid_config(msg).with_details("set key \"master\""))
         }
     }
 }
 
 fn chained_addresses(before: Option<CniResult>) -> Result<CniResult, Error> {
     before.filter(|result| !result.ips.is_empty()).ok_or_else(|| {
-        let msg = "key \"ipam.type\" must be set: there are no addresses from a plugin before";
-        Error::invalid_config(msg)
+        Error::invalid_config("no plugin name provided").with_details(
+            "key \"ipam.type\" must be set: there are no addresses from a plugin before",
+        )
     })
 }

@@ -47,7 +47,8 @@ fn understand_mode(mode: &str) -> Result<MacvlanMode, Error> {
         "passthru" => Ok(MacvlanMode::Passthru),
         other => {
             let allowed = "bridge, private, vepa and passthru";
-            Err(Error::invalid_config(format!("key \"mode\" is {other:?}, allowed are {allowed}")))
+            Err(Error::invalid_config(format!("unknown macvlan mode: {other:?}"))
+                .with_details(format!("key \"mode\" is {other:?}, allowed are {allowed}")))
         }
     }
 }

@@ -55,7 +55,8 @@ fn understand(request: &Request) -> Result<Ptp, Error> {
     let conf: PtpConf = request.conf()?;
     let mtu = veth::understand_mtu(conf.mtu, veth::MOST_MTU)?;
     if request.ipam_type()?.is_none() {
-        return Err(Error::invalid_config("key \"ipam.type\" must be set: ptp routes by address"));
+        return Err(Error::invalid_config("no plugin name provided")
+            .with_details("key \"ipam.type\" must be set: ptp routes by address"));
     }
     delegated::refuse_through_interface(request, "ptp's leads to this host alone")?;
     Ok(Ptp { mtu, masquerade: Masquerade::understand(request)?, dns: conf.dns })
@@ -213,7 +214,7 @@ fn check(request: &Request) -> Result<(), Error> {
     let interface = verify::container_interface(&result, request)?;
     let container = verify::interface(&inside, interface, "veth")?;
     if !container.is_up() {
-        return Err(Error::internal(format!("interface {} is down", container.name)));
+        return Err(Error::internal(format!("Interface {} is down", container.name)));
     }
     verify::addresses(&inside, container.index, &result.ips)?;
     verify::routes(&inside, &result.routes)?;

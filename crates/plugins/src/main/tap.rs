@@ -146,12 +146,14 @@ fn find_bridge(inside: &Netlink, name: IfName) -> Result<IfIndex, Error> {
     match found {
         Some(link) if link.is_kind("bridge") => Ok(link.index),
         Some(_) => {
-            let msg = format!("key \"bridge\" is \"{name}\", which in the container is no bridge");
-            Err(Error::invalid_config(msg))
+            let msg = format!("failed to get bridge {name}: it is no bridge");
+            Err(Error::invalid_config(msg).with_details(format!("key \"bridge\" is \"{name}\"")))
         }
         None => {
-            let msg = format!("key \"bridge\" is \"{name}\", which is not in the container");
-            Err(Error::invalid_config(msg).with_details("the bridge must be there before the tap"))
+            let msg = format!("failed to get bridge {name}: it is not in the container");
+            Err(Error::invalid_config(msg).with_details(format!(
+                "key \"bridge\" is \"{name}\"; the bridge must be there before the tap"
+            )))
         }
     }
 }
@@ -233,7 +235,7 @@ fn check(request: &Request) -> Result<(), Error> {
     let link = verify::interface(&inside, interface, KIND)?;
     let name = link.name;
     if !link.is_up() {
-        return Err(Error::internal(format!("interface {name} is down")));
+        return Err(Error::internal(format!("Interface {name} is down")));
     }
     verify::mtu(&link, interface, tap.mtu, request.version)?;
     if let Some(bridge) = tap.bridge

@@ -31,15 +31,16 @@ fn understand(request: &Request) -> Result<Child, Error> {
     let id =
         u16::try_from(conf.vlan_id).ok().filter(|id| *id <= bridge_vlan::MAX).ok_or_else(|| {
             let (found, last) = (conf.vlan_id, bridge_vlan::MAX);
-            let msg = format!("key \"vlanId\" is {found}, allowed are 0 to {last}");
-            Error::invalid_config(msg)
+            Error::invalid_config(format!("invalid VLAN ID {found} (must be between 0 and {last})"))
+                .with_details(format!("key \"vlanId\" is {found}, allowed are 0 to {last}"))
         })?;
     let child = Child::understand(request, Kind::Vlan(id), Mac::OfParent)?;
     if child.parent == Parent::OfDefaultRoute {
-        let msg = "key \"master\" must be set: it names the interface that the VLAN is on";
-        return Err(Error::invalid_config(msg));
+        let msg = "\"master\" field is required. It specifies the host interface name to create \
+                   the VLAN for";
+        return Err(Error::invalid_config(msg).with_details("key \"master\" must be set"));
     }
-    super::require_ipam(request, "vlan")?;
+    super::require_ipam(request, "no plugin name provided")?;
     Ok(child)
 }
 

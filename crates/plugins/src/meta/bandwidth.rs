@@ -53,7 +53,11 @@ pub fn limits(request: &Request) -> bool {
 
 fn prev_result(request: &Request) -> Result<CniResult, Error> {
     request.prev_result()?.ok_or_else(|| {
-        Error::invalid_config("bandwidth must be called as a chained plugin: prevResult is missing")
+        let msg = match request.command {
+            cni::Command::Check => "must be called as a chained plugin",
+            _ => "must be called as chained plugin",
+        };
+        Error::invalid_config(msg).with_details("prevResult is missing")
     })
 }
 

@@ -69,9 +69,10 @@ fn remember_rules(request: &Request, firewall: &Firewall, result: &CniResult) ->
 }
 
 fn prev_result(request: &Request) -> Result<CniResult, Error> {
-    let missing =
-        "missing prevResult from earlier plugin: firewall must come behind it in the list";
-    request.prev_result()?.ok_or_else(|| Error::invalid_config(missing))
+    request.prev_result()?.ok_or_else(|| {
+        Error::invalid_config("missing prevResult from earlier plugin")
+            .with_details("firewall must come behind it in the list")
+    })
 }
 
 /// What it is done by.
@@ -136,8 +137,9 @@ fn check(request: &Request) -> Result<(), Error> {
             let zone = &firewall.zone;
             for address in addresses {
                 if !firewalld.has(zone, address)? {
-                    let msg = format!("{address} is no source of firewalld's zone {zone:?}");
-                    return Err(Error::internal(msg));
+                    let msg = format!("failed to find the address {address} in {zone} zone");
+                    let details = format!("{address} is no source of firewalld's zone {zone:?}");
+                    return Err(Error::internal(msg).with_details(details));
                 }
             }
             native::check(request, &firewall, &result, Purpose::RememberZone)

@@ -41,7 +41,7 @@ fn add(request: &Request) -> Result<CniResult, Error> {
     let portmap = Portmap::understand(request)?;
     let result = request
         .prev_result()?
-        .ok_or_else(|| Error::invalid_config("portmap must be called as chained plugin"))?;
+        .ok_or_else(|| Error::invalid_config("must be called as chained plugin"))?;
     if !portmap.mappings.is_empty() {
         match &portmap.backend {
             Backend::Nftables => map(&portmap, request, &result)?,

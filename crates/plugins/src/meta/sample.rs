@@ -27,9 +27,9 @@ struct SampleConf {
 }
 
 fn understand(request: &Request) -> Result<SampleConf, Error> {
-    let conf: SampleConf = request.conf()?;
+    let conf: SampleConf = request.conf_or("failed to parse network configuration")?;
     if conf.another_awesome_arg.is_empty() {
-        return Err(Error::invalid_config("key \"anotherAwesomeArg\" must be specified"));
+        return Err(Error::invalid_config("anotherAwesomeArg must be specified"));
     }
     Ok(conf)
 }
@@ -38,9 +38,9 @@ fn add(request: &Request) -> Result<CniResult, Error> {
     understand(request)?;
     let result = request
         .prev_result()?
-        .ok_or_else(|| Error::invalid_config("sample must be called as chained plugin"))?;
+        .ok_or_else(|| Error::invalid_config("must be called as chained plugin"))?;
     if result.ips.is_empty() {
-        return Err(Error::internal("sample got no container IPs"));
+        return Err(Error::internal("got no container IPs"));
     }
     Ok(result)
 }

@@ -32,7 +32,7 @@ pub const PLUGIN: Plugin = Plugin {
 
 fn add(request: &Request) -> Result<CniResult, Error> {
     let sbr = Sbr::understand(request)?;
-    let result = chained::prev_result(request)?;
+    let result = chained::prev_result(request, "This plugin must be called as chained plugin")?;
     let ips = addresses(&result, request)?;
     let ns = pod::open(request)?;
     // Another interface of the same container may be looking for a free table.
@@ -47,8 +47,8 @@ fn add(request: &Request) -> Result<CniResult, Error> {
 fn addresses(result: &CniResult, request: &Request) -> Result<Vec<IpConfig>, Error> {
     let ips: Vec<IpConfig> = chained::addresses(result, request).cloned().collect();
     if ips.is_empty() {
-        let msg = format!("prevResult has no address on interface {:?}", request.ifname);
-        return Err(Error::internal(msg).with_details("sbr routes by address"));
+        let msg = format!("No IP addresses supplied on interface: {}", request.ifname);
+        return Err(Error::internal(msg).with_details("sbr routes by address of prevResult"));
     }
     Ok(ips)
 }

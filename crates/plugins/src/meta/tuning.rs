@@ -32,7 +32,7 @@ pub const PLUGIN: Plugin = Plugin {
 fn add(request: &Request) -> Result<CniResult, Error> {
     let tuning = Tuning::understand(request)?;
     allowlist::check(&tuning.sysctls)?;
-    let mut result = chained::prev_result(request)?;
+    let mut result = chained::prev_result(request, "Required prevResult missing")?;
     let ns = pod::open(request)?;
     or_undo(|undo| build(request, &tuning, &ns, undo))?;
     for interface in chained::interfaces_mut(&mut result, request) {
@@ -121,17 +121,21 @@ fn check(request: &Request) -> Result<(), Error> {
     let wanted = tuning.attributes;
     let is = Backup::of(&link, &wanted).attributes();
     let differ = [
-        ("mac", shown(wanted.mac), shown(is.mac)),
-        ("mtu", shown(wanted.mtu), shown(is.mtu)),
+        ("Ethernet", shown(wanted.mac), shown(is.mac)),
+        ("MTU", shown(wanted.mtu), shown(is.mtu)),
         ("promisc", shown(wanted.promisc), shown(is.promisc)),
-        ("allmulti", shown(wanted.allmulti), shown(is.allmulti)),
-        ("txQLen", shown(wanted.txqlen), shown(is.txqlen)),
+        ("all-multicast mode", shown(wanted.allmulti), shown(is.allmulti)),
+        ("Transmit Queue Length", shown(wanted.txqlen), shown(is.txqlen)),
     ];
     match differ.into_iter().find(|(_, wanted, is)| wanted != is) {
         None => Ok(()),
         Some((key, wanted, is)) => {
-            let msg = format!("interface {} has {key} {is}, expected {wanted}", link.name);
-            Err(Error::internal(msg))
+            let name = link.name;
+            let msg = match key {
+                "promisc" => format!("Error: Tuning link {name} configured promisc is {wanted}"),
+                _ => format!("Error: Tuning configured {key} of {name} is {wanted}"),
+            };
+            Err(Error::internal(format!("{msg}, current value is {is}")))
         }
     }
 }

@@ -34,6 +34,8 @@ pub const PLUGIN: Plugin = Plugin {
 /// to two seconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+const NO_PREV_RESULT: &str = "missing prevResult from earlier plugin";
+
 /// As written.
 #[derive(Debug, Deserialize, Default)]
 #[serde(default)]
@@ -53,7 +55,8 @@ struct Vrf {
 fn understand(request: &Request) -> Result<Vrf, Error> {
     let conf: VrfConf = request.conf()?;
     if conf.vrfname.is_empty() {
-        return Err(Error::invalid_config("key \"vrfname\" must be set to the name of a VRF"));
+        return Err(Error::invalid_config("configuration is expected to have a valid vrf name")
+            .with_details("key \"vrfname\" must be set to the name of a VRF"));
     }
     let name = conf.vrfname.parse().map_err(|cause: kernel::IfNameError| {
         Error::because(Code::INVALID_CONFIG, "key \"vrfname\"", &cause)
@@ -63,7 +66,7 @@ fn understand(request: &Request) -> Result<Vrf, Error> {
 
 fn add(request: &Request) -> Result<CniResult, Error> {
     let vrf = understand(request)?;
-    let result = chained::prev_result(request)?;
+    let result = chained::prev_result(request, NO_PREV_RESULT)?;
     let ns = pod::open(request)?;
     let (inside, link) = chained::interface(request, &ns)?;
     refuse_other_master(&inside, &link)?;
@@ -75,7 +78,7 @@ fn refuse_other_master(inside: &Netlink, link: &Link) -> Result<(), Error> {
     let Some(master) = link.master else { return Ok(()) };
     let found = link::by_index(inside, master).or_fault("look for the interface's master")?;
     let shown = found.map_or(master.to_string(), |master| master.name.to_string());
-    Err(Error::internal(format!("interface {} is in {shown} already", link.name)))
+    Err(Error::internal(format!("interface {} has already a master set: {shown}", link.name)))
 }
 
 fn build<'a>(
@@ -112,9 +115,10 @@ fn ensure<'a>(
         return match vrf.table.filter(|wanted| *wanted != table) {
             None => Ok((index, table)),
             Some(wanted) => Err(Error::invalid_config(format!(
-                "key \"table\" is {wanted}, but VRF {} exists with table {table}",
+                "VRF {} already exist with different routing table {table}",
                 vrf.name
-            ))),
+            ))
+            .with_details(format!("key \"table\" is {wanted}"))),
         };
     }
     let table = vrf.table.map_or_else(|| table::choose(inside), Ok)?;
@@ -136,8 +140,9 @@ fn find(name: IfName, inside: &Netlink) -> Result<Option<(Link, u32)>, Error> {
         Detail::Vrf(table) => Ok(Some((link, table))),
         _ => {
             let kind = link.kind.as_deref().unwrap_or("a device");
-            let msg = format!("key \"vrfname\": interface {name} exists and is {kind}, not a VRF");
-            Err(Error::invalid_config(msg))
+            let details = format!("key \"vrfname\": interface {name} exists and is {kind}");
+            let msg = format!("Netlink {name} is not a VRF");
+            Err(Error::invalid_config(msg).with_details(details))
         }
     }
 }
@@ -258,7 +263,7 @@ fn or_gone(done: kernel::Result<()>) -> kernel::Result<()> {
 
 fn check(request: &Request) -> Result<(), Error> {
     let vrf = understand(request)?;
-    let result = request.required_prev_result()?;
+    let result = chained::prev_result(request, NO_PREV_RESULT)?;
     let ns = pod::open(request)?;
     let (inside, link) = chained::interface(request, &ns)?;
     let name = vrf.name;
@@ -269,7 +274,8 @@ fn check(request: &Request) -> Result<(), Error> {
         return Err(Error::internal(format!("VRF {name} has table {table}")));
     }
     if link.master != Some(master.index) {
-        return Err(Error::internal(format!("interface {} is not in VRF {name}", link.name)));
+        let msg = format!("failed to find {} associated to vrf {name}", link.name);
+        return Err(Error::internal(msg));
     }
     let ips: Vec<_> = chained::addresses(&result, request).cloned().collect();
     verify::addresses(&inside, link.index, &ips)?;

@@ -35,16 +35,22 @@ fn call(call: Call, code: u32, words: &'static str) -> Bad {
 fn not_json(world: &World) -> Vec<Bad> {
     let whole = bridge(&json!({})).to_string();
     vec![
-        text(world, "", 6, "standard input"),
-        text(world, " \n", 6, "standard input"),
+        text(world, "", 6, "error unmarshall network config: "),
+        text(world, " \n", 6, "error unmarshall network config: "),
         text(world, &whole[..whole.len() - 1], 6, "line 1"),
         text(world, &whole[..whole.len() / 2], 6, "line 1"),
         text(world, "{\"name\": \"net\"} trailing", 6, "line 1"),
         text(world, "[]", 6, "map"),
         text(world, "null", 6, "map"),
         text(world, "\"text\"", 6, "map"),
-        text(world, &"[".repeat(10_000), 6, "standard input"),
-        (world.call(&bridge(&json!({})), 1), "ADD", vec![0xff, 0xfe, 0], 6, "standard input"),
+        text(world, &"[".repeat(10_000), 6, "error unmarshall network config: "),
+        (
+            world.call(&bridge(&json!({})), 1),
+            "ADD",
+            vec![0xff, 0xfe, 0],
+            6,
+            "error unmarshall network config: ",
+        ),
     ]
 }
 
@@ -168,14 +174,14 @@ fn wrong_links(world: &World) -> Vec<Bad> {
         ),
         config(world, &macvlan(&json!({"mode": 4})), 7, "\"mode\" is 4"),
         config(world, &macvlan(&json!({"bcqueuelen": -1})), 7, "\"bcqueuelen\" is -1"),
-        config(world, &macvlan(&json!({"mac": "02:00"})), 7, "\"mac\": \"02:00\""),
+        config(world, &macvlan(&json!({"mac": "02:00"})), 7, "\"mac\" is \"02:00\""),
         config(world, &macvlan(&json!({"mac": GROUP})), 7, "\"mac\" is \"01:00:00:00:00:01\""),
         config(world, &macvlan(&json!({"master": "a/b"})), 7, "\"master\""),
         config(
             world,
             &macvlan(&json!({"master": "m9", "linkInContainer": true})),
             7,
-            "no such interface in the container",
+            "Link not found in the container",
         ),
         config(world, &macvlan(&json!({"master": "m9"})), 7, "\"master\" is \"m9\""),
         config(world, &macvlan(&json!({"master": "lo", "mtu": 67})), 7, "68 to 65536"),

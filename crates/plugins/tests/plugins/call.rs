@@ -197,7 +197,8 @@ impl Answer {
         assert!(self.success, "failed: {}{}", self.stdout, self.stderr);
     }
 
-    /// Panics unless it failed in the specification's way, with this code and these words.
+    /// Panics unless it failed in the specification's way, with this code and with these words in its
+    /// message or its details.
     #[track_caller]
     pub fn fails_with(&self, code: u32, words: &str) {
         assert!(!self.success, "succeeded, but should have failed with {code}: {}", self.stdout);
@@ -207,6 +208,7 @@ impl Answer {
         let told = error.to_string();
         assert_eq!(error["code"], code, "{told}");
         assert!(error["cniVersion"].is_string(), "{told}");
-        assert!(error["msg"].as_str().is_some_and(|msg| msg.contains(words)), "{words:?}: {told}");
+        let text = |key: &str| error[key].as_str().is_some_and(|text| text.contains(words));
+        assert!(error["msg"].is_string() && (text("msg") || text("details")), "{words:?}: {told}");
     }
 }

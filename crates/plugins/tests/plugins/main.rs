@@ -24,4 +24,5 @@ mod process;
 mod rules;
 mod snapshot;
 mod undelivered;
+mod wording;
 mod world;

@@ -35,6 +35,10 @@ pub fn ask(
 
 /// The error for a daemon that does not answer.
 pub fn no_daemon(code: Code, socket: &Path, silence: &Silence) -> Error {
-    let msg = format!("the dhcp daemon does not answer at {}: {silence}", socket.display());
-    Error::new(code, msg).with_details("start it with `dhcp daemon`, from the directory of plugins")
+    let msg = format!("error dialing DHCP daemon: {silence}");
+    Error::new(code, msg).with_details(format!(
+        "the dhcp daemon does not answer at {}: start it with `dhcp daemon`, from the directory of \
+         plugins",
+        socket.display()
+    ))
 }

@@ -106,7 +106,7 @@ impl HostLocal {
     /// Reads and checks everything.
     pub fn understand(request: &Request) -> Result<HostLocal, Error> {
         let conf: NetConf = request.conf()?;
-        let ipam = conf.ipam.ok_or_else(|| Error::invalid_config("key \"ipam\" is missing"))?;
+        let ipam = conf.ipam.ok_or_else(super::super::no_ipam_key)?;
         let mut requested = requested_in_env(request)?;
         requested.extend(conf.args.cni.ips.iter().map(|ip| ip.0));
         requested.extend(conf.runtime_config.ips.iter().map(|ip| ip.0));
@@ -157,8 +157,9 @@ fn requested_in_env(request: &Request) -> Result<Vec<IpAddr>, Error> {
     args.allow_only(&["IP"])?;
     let Some(text) = args.get("IP").filter(|text| !text.is_empty()) else { return Ok(Vec::new()) };
     let address = parse_requested(text).ok_or_else(|| {
-        let msg = format!("IP in CNI_ARGS is {text:?}, expected an address such as 10.1.2.3");
-        Error::new(Code::BAD_ENVIRONMENT, msg)
+        let msg = format!("invalid IP address {text}");
+        let details = "IP in CNI_ARGS must be an address such as 10.1.2.3";
+        Error::new(Code::BAD_ENVIRONMENT, msg).with_details(details)
     })?;
     Ok(vec![address])
 }
@@ -168,8 +169,8 @@ fn understand_sets(
     written: Vec<Vec<WrittenRange>>,
 ) -> Result<Vec<RangeSet>, Error> {
     if written.is_empty() {
-        let msg = "no IP ranges specified: key \"ipam.ranges\" or \"ipam.subnet\" must be set";
-        return Err(Error::invalid_config(msg));
+        return Err(Error::invalid_config("no IP ranges specified")
+            .with_details("key \"ipam.ranges\" or \"ipam.subnet\" must be set"));
     }
     let mut sets = Vec::with_capacity(written.len());
     for (at, ranges) in written.into_iter().enumerate() {
@@ -178,8 +179,9 @@ fn understand_sets(
         })?;
         sets.push(set);
     }
-    ipam::check_disjoint(&sets)
-        .map_err(|cause| Error::because(Code::INVALID_CONFIG, "key \"ipam.ranges\"", &cause))?;
+    ipam::check_disjoint(&sets).map_err(|cause| {
+        Error::invalid_config(cause.to_string()).with_details("key \"ipam.ranges\"")
+    })?;
     let firsts = sets.iter().map(|set| set.ranges()[0].start());
     super::super::one_address_per_family_before_0_3_0(request, firsts)?;
     Ok(sets)

@@ -22,7 +22,9 @@ pub fn check(request: &Request) -> Result<(), Error> {
 
     let on_host = result.interfaces.iter().find(|one| is_host_bridge(one, &bridge));
     let on_host = on_host.ok_or_else(|| {
-        Error::internal(format!("prevResult has no bridge {:?}", bridge.name.as_str()))
+        let name = bridge.name;
+        Error::internal(format!("CNI created bridge {name} in host namespace was not found"))
+            .with_details(format!("prevResult has no bridge \"{name}\""))
     })?;
     let bridge_link = verify::interface(&host, on_host, "bridge")?;
     let container = verify::container_interface(&result, request)?;
@@ -40,7 +42,7 @@ pub fn check(request: &Request) -> Result<(), Error> {
         return Ok(());
     }
     if !container.is_up() {
-        return Err(Error::internal(format!("interface {} is down", container.name)));
+        return Err(Error::internal(format!("Interface {} is down", container.name)));
     }
     let own = |ip: &&IpConfig| is_on(ip, &result.interfaces, request);
     let ips: Vec<IpConfig> = result.ips.iter().filter(own).cloned().collect();
@@ -75,7 +77,9 @@ fn find_port(
         one.sandbox.is_empty() && one.name != bridge.name.as_str() && !is_other(&one.name)
     };
     let candidates = interfaces.iter().filter(is_candidate);
-    let mut last = Error::internal("prevResult has no host end of the container's interface");
+    let msg = format!("CNI veth created for bridge {} was not found", bridge.name);
+    let mut last = Error::internal(msg)
+        .with_details("prevResult has no host end of the container's interface");
     for candidate in candidates {
         match verify::interface(host, candidate, "veth") {
             Ok(link) if link.link == Some(container.index) => return Ok(link),

@@ -119,14 +119,14 @@ fn understand_name(written: Option<&str>) -> Result<IfName, Error> {
 
 fn refuse_contradictions(conf: &BridgeConf, request: &Request) -> Result<(), Error> {
     if conf.hairpin_mode && conf.promisc_mode {
-        let msg = "cannot set hairpin mode and promiscuous mode at the same time: \
-                   keys \"hairpinMode\" and \"promiscMode\" are both true";
-        return Err(Error::invalid_config(msg));
+        let msg = "cannot set hairpin mode and promiscuous mode at the same time";
+        return Err(Error::invalid_config(msg)
+            .with_details("keys \"hairpinMode\" and \"promiscMode\" are both true"));
     }
     if conf.disable_container_interface && request.ipam_type()?.is_some() {
-        let msg = "cannot use IPAM when the container interface is disabled: \
-                   keys \"ipam\" and \"disableContainerInterface\" are both set";
-        return Err(Error::invalid_config(msg));
+        let msg = "cannot use IPAM when DisableContainerInterface flag is set";
+        return Err(Error::invalid_config(msg)
+            .with_details("keys \"ipam\" and \"disableContainerInterface\" are both set"));
     }
     Ok(())
 }

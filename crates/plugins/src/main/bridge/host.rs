@@ -89,11 +89,9 @@ fn refuse_other_kind(link: &Link) -> Result<(), Error> {
         return Ok(());
     }
     let kind = link.kind.as_deref().unwrap_or("a device");
-    let msg = format!(
-        "key \"bridge\" is {:?}, which already exists but is {kind}, not a bridge",
-        link.name.as_str()
-    );
-    Err(Error::invalid_config(msg))
+    let name = link.name.as_str();
+    Err(Error::invalid_config(format!("{name:?} already exists but is not a bridge"))
+        .with_details(format!("key \"bridge\" is {name:?}, which is {kind}")))
 }
 
 /// A bridge with a hardware address of our choice keeps it; otherwise the kernel changes it
@@ -232,7 +230,7 @@ pub fn wait_for_port(host: &Netlink, bridge: &Link, name: IfName) -> Result<(), 
     if is_up {
         return Ok(());
     }
-    Err(Error::internal(format!("bridge port {name} is in error state: it does not come up")))
+    Err(Error::internal(format!("bridge port in error state: {name} does not come up")))
 }
 
 fn find_port(host: &Netlink, bridge: &Link, name: IfName) -> Result<Link, Error> {

@@ -48,7 +48,10 @@ impl VlansConf {
     pub fn understand(&self) -> Result<Option<Vlans>, Error> {
         let native = match self.vlan {
             0 => None,
-            vlan => Some(number("vlan", vlan, 0)?),
+            vlan => {
+                let wrong = format!("invalid VLAN ID {vlan} (must be between 0 and {MAX})");
+                Some(number(&wrong, "vlan", vlan, 0)?)
+            }
         };
         if native.is_none() && self.vlan_trunk.is_none() {
             return Ok(None);
@@ -70,33 +73,41 @@ impl TrunkConf {
         match (self.min, self.max) {
             (None, None) => {}
             (Some(min), Some(max)) => {
-                let range = (number(&key("minID"), min, 1)?, number(&key("maxID"), max, 1)?);
+                let range = (
+                    number("incorrect trunk minID parameter", &key("minID"), min, 1)?,
+                    number("incorrect trunk maxID parameter", &key("maxID"), max, 1)?,
+                );
                 if range.0 > range.1 {
-                    let msg =
+                    let details =
                         format!("key {:?} is {min}, which is above its maxID {max}", key("minID"));
-                    return Err(Error::invalid_config(msg));
+                    let msg = "minID is greater than maxID in trunk parameter";
+                    return Err(Error::invalid_config(msg).with_details(details));
                 }
                 found.push(range);
             }
             (min, _) => {
                 let (there, missing) =
                     if min.is_some() { ("minID", "maxID") } else { ("maxID", "minID") };
-                let msg = format!("key {:?} needs {missing:?} beside it", key(there));
-                return Err(Error::invalid_config(msg));
+                let msg = format!(
+                    "minID and maxID should be configured simultaneously, {missing} is missing"
+                );
+                let details = format!("key {:?} needs {missing:?} beside it", key(there));
+                return Err(Error::invalid_config(msg).with_details(details));
             }
         }
         if let Some(id) = self.id {
-            let id = number(&key("id"), id, 1)?;
+            let id = number("incorrect trunk id parameter", &key("id"), id, 1)?;
             found.push((id, id));
         }
         Ok(found)
     }
 }
 
-fn number(key: &str, written: i64, lowest: u16) -> Result<u16, Error> {
+fn number(wrong: &str, key: &str, written: i64, lowest: u16) -> Result<u16, Error> {
     let number = u16::try_from(written).ok();
     number.filter(|number| (lowest..=MAX).contains(number)).ok_or_else(|| {
-        Error::invalid_config(format!("key {key:?} is {written}, allowed are {lowest} to {MAX}"))
+        let details = format!("key {key:?} is {written}, allowed are {lowest} to {MAX}");
+        Error::invalid_config(wrong).with_details(details)
     })
 }
 
@@ -173,7 +184,7 @@ mod tests {
     fn bad_numbers_are_named() {
         let check = |keys: Value, words: &str| {
             let error = understood(keys).unwrap_err();
-            assert!(error.msg.contains(words), "{}", error.msg);
+            assert!(error.to_string().contains(words), "{error}");
         };
         check(json!({"vlan": 4095}), "\"vlan\" is 4095, allowed are 0 to 4094");
         check(json!({"vlan": -1}), "\"vlan\" is -1");

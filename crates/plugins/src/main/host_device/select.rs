@@ -85,8 +85,10 @@ pub fn understand(request: &Request) -> Result<Choice, Error> {
         return Ok(Choice::Interface(Selector::Name(name)));
     }
     if given(&conf.hwaddr) {
-        let mac =
-            conf.hwaddr.parse().map_err(|cause: kernel::MacAddrError| invalid("hwaddr", &cause))?;
+        let mac = conf.hwaddr.parse().map_err(|cause: kernel::MacAddrError| {
+            let doing = format!("failed to parse MAC address {:?}", conf.hwaddr);
+            Error::because(Code::INVALID_CONFIG, doing, &cause).with_details("key \"hwaddr\"")
+        })?;
         return Ok(Choice::Interface(Selector::Mac(mac)));
     }
     if given(&conf.kernelpath) {
@@ -98,9 +100,9 @@ pub fn understand(request: &Request) -> Result<Choice, Error> {
             Ok(Choice::ByRuntime)
         }
         None => Err(Error::invalid_config(
-            "specify one of the keys \"device\", \"hwaddr\", \"kernelpath\" and \"pciBusID\", or let \
-             the runtime give \"deviceID\"",
-        )),
+            "specify either \"device\", \"hwaddr\", \"kernelpath\" or \"pciBusID\"",
+        )
+        .with_details("or let the runtime give \"deviceID\"")),
     }
 }
 
@@ -117,8 +119,9 @@ fn pci_device(conf: &SelectorConf) -> Result<Option<PathBuf>, Error> {
             return Ok(Some(path));
         }
     }
-    let msg = format!("key \"runtimeConfig.deviceID\" is {id:?}, which this host does not have");
-    Err(Error::invalid_config(msg).with_details(format!("looked in {PCI} and {AUXILIARY}")))
+    let msg = format!("runtime config DeviceID {id} not found or unsupported");
+    let details = format!("key \"runtimeConfig.deviceID\" is {id:?}; looked in {PCI}, {AUXILIARY}");
+    Err(Error::invalid_config(msg).with_details(details))
 }
 
 fn on_bus(key: &str, bus: &str, id: &str) -> Result<PathBuf, Error> {
@@ -136,8 +139,8 @@ fn kernel_path(text: &str) -> Result<PathBuf, Error> {
     let path = Path::new(text);
     let climbs = path.components().any(|part| part == Component::ParentDir);
     if climbs || !text.starts_with(DEVICES) {
-        let msg = format!("key \"kernelpath\" is {text:?}, expected a path below {DEVICES}");
-        return Err(Error::invalid_config(msg));
+        let msg = format!("kernel device path {text:?} must be absolute and begin with {DEVICES}/");
+        return Err(Error::invalid_config(msg).with_details("key \"kernelpath\""));
     }
     Ok(path.to_owned())
 }

@@ -60,7 +60,7 @@ fn check_egress(
     let found = ifb::find(host, request).or_fault("look for an interface")?;
     let found = found.ok_or_else(|| {
         let name = ifb::go_name(&request.network, &request.container_id);
-        Error::internal(format!("interface {name} for what the container sends does not exist"))
+        Error::internal(format!("get ifb device: interface {name} does not exist"))
     })?;
     if !found.is_up() {
         return Err(Error::internal(format!("interface {} is down", found.name)));

@@ -134,31 +134,36 @@ fn understand_limit(
     latency: Duration,
 ) -> Result<Option<Limit>, Error> {
     let (rate, burst) = (rate.unwrap_or(0), burst.unwrap_or(0));
-    let wrong = |problem: String| Err(Error::invalid_config(problem));
+    let wrong = |msg: &str, details: String| Err(Error::invalid_config(msg).with_details(details));
     match (rate, burst) {
         (0, 0) => return Ok(None),
         (_, 0) => {
-            return wrong(format!(
-                "key \"{direction}Rate\" is set, so \"{direction}Burst\" must be set"
-            ));
+            let details = format!("key \"{direction}Burst\" must be set");
+            return wrong("if rate is set, burst must also be set", details);
         }
         (0, _) => {
-            return wrong(format!(
-                "key \"{direction}Burst\" is set, so \"{direction}Rate\" must be set"
-            ));
+            let details = format!("key \"{direction}Rate\" must be set");
+            return wrong("if burst is set, rate must also be set", details);
         }
         _ => {}
     }
     if rate < 8 {
-        return wrong(format!("key \"{direction}Rate\" is {rate}, allowed are 8 bits/s and more"));
+        let details = format!("key \"{direction}Rate\" is {rate}, allowed are 8 bits/s and more");
+        return wrong(&format!("invalid rate: {rate}"), details);
     }
     match u32::try_from(burst / 8) {
         Ok(bytes) if bytes != 0 && bytes != u32::MAX => {
             Ok(Some(Limit::new(Bucket { rate: rate / 8, burst: bytes }, latency)))
         }
-        _ => wrong(format!(
-            "key \"{direction}Burst\" is {burst}, allowed are 8 bits to less than 4 GiB"
-        )),
+        found => {
+            let details = format!(
+                "key \"{direction}Burst\" is {burst}, allowed are 8 bits to less than 4 GiB"
+            );
+            match found {
+                Ok(0) => wrong(&format!("invalid burst: {burst}"), details),
+                _ => wrong("burst cannot be more than 4GB", details),
+            }
+        }
     }
 }
 
@@ -221,7 +226,7 @@ mod tests {
 
     fn understood(network: Value, runtime: Value) -> Result<Bandwidth, String> {
         let read = |value| serde_json::from_value::<Entry>(value).unwrap();
-        Bandwidth::from_entry(&read(network).or(&read(runtime))).map_err(|error| error.msg)
+        Bandwidth::from_entry(&read(network).or(&read(runtime))).map_err(|error| error.to_string())
     }
 
     #[track_caller]

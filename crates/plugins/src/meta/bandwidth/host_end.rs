@@ -39,20 +39,23 @@ pub fn find(
     let name = container.name;
     if !container.is_kind("veth") {
         let found = container.kind.as_deref().unwrap_or("a device");
-        let msg = format!("container interface {name} is {found}, expected veth");
+        let msg = format!("container interface {name} has no veth peer: it is {found}");
         return Err(Error::internal(msg).with_details("only a veth pair has an end on the host"));
     }
     let peer = container.link.map(|peer| link::by_index(host, peer)).transpose();
     let peer = peer.or_fault("look for the host's interface")?.flatten();
     let is_other_end = |peer: &Link| peer.is_kind("veth") && peer.link == Some(container.index);
     let peer = peer.filter(is_other_end).ok_or_else(|| {
-        Error::internal(format!("the other end of container interface {name} is not on the host"))
+        let peer = container.link.map(|peer| peer.to_string()).unwrap_or_default();
+        let details = format!("the other end of container interface {name} is not on the host");
+        Error::internal(format!("veth peer with index {peer} is not in host ns"))
+            .with_details(details)
     })?;
     let mut on_host = result.interfaces.iter().filter(|one| one.sandbox.is_empty()).peekable();
     if on_host.peek().is_some() && on_host.all(|one| one.name != peer.name.as_str()) {
-        let msg = format!("prevResult lists interfaces of the host, but not {}", peer.name);
+        let msg = "no veth peer of container interface found in host ns";
         return Err(Error::internal(msg).with_details(format!(
-            "{} is the other end of container interface {name}",
+            "prevResult lists interfaces of the host, but not {}, the other end of {name}",
             peer.name
         )));
     }

@@ -44,6 +44,17 @@ pub enum Ingress {
     Isolated,
 }
 
+impl Ingress {
+    /// As a configuration writes it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Ingress::Open => "open",
+            Ingress::SameBridge => "same-bridge",
+            Ingress::Isolated => "isolated",
+        }
+    }
+}
+
 /// What a network wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Firewall {
@@ -78,7 +89,9 @@ impl Firewall {
             "isolated" => Ingress::Isolated,
             other => {
                 let allowed = "\"open\", \"same-bridge\" and \"isolated\"";
-                return Err(not_allowed("ingressPolicy", other, allowed));
+                let details = not_allowed("ingressPolicy", other, allowed).msg;
+                return Err(Error::invalid_config(format!("unknown ingress policy: {other:?}"))
+                    .with_details(details));
             }
         };
         let mark_bit = conf.mark_bit.unwrap_or(MARK_BIT);

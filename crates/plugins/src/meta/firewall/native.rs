@@ -225,9 +225,13 @@ pub fn bridge<'a>(firewall: &Firewall, result: &'a CniResult) -> Result<Option<&
     }
     let first = result.interfaces.first().map(|interface| interface.name.as_str());
     let first = first.filter(|name| name.parse::<IfName>().is_ok()).ok_or_else(|| {
-        let msg = "key \"ingressPolicy\" needs an interface in prevResult: firewall must come \
-                   behind bridge in the list";
+        let policy = firewall.ingress.as_str();
+        let msg = format!(
+            "interface needs to be set for ingress policy {policy:?}, make sure to chain \
+             \"firewall\" plugin with \"bridge\""
+        );
         Error::invalid_config(msg)
+            .with_details("key \"ingressPolicy\" needs an interface in prevResult")
     })?;
     Ok(Some(first))
 }

@@ -159,7 +159,7 @@ pub struct Portmap {
 
 impl Portmap {
     pub fn understand(request: &Request) -> Result<Self, Error> {
-        let conf: PortmapConf = request.conf()?;
+        let conf: PortmapConf = request.conf_or("failed to parse network configuration")?;
         let mark = mark(&conf)?;
         let backend = backend(&conf, mark)?;
         let conditions = |key: &str, words: &[String], family| {
@@ -200,9 +200,10 @@ fn backend(conf: &PortmapConf, mark: Mark) -> Result<Backend, Error> {
             }))
         }
         Some(other) => {
-            let msg =
+            let details =
                 format!("key \"backend\" is {other:?}, allowed are \"nftables\" and \"iptables\"");
-            Err(Error::invalid_config(msg))
+            Err(Error::invalid_config(format!("unrecognized backend {other:?}"))
+                .with_details(details))
         }
     }
 }
@@ -214,7 +215,12 @@ fn verbatim(key: &str, words: &[String]) -> Result<Vec<String>, Error> {
     };
     match words.first() {
         Some(first) if !first.starts_with(['-', '!']) => {
-            return refused(first, "is no option of iptables, which \"backend\" asks for");
+            let msg = format!(
+                "iptables backend was requested but configuration contains nftables-specific \
+                 options [{key}]"
+            );
+            let details = format!("key {key:?}: {first:?} is no option of iptables");
+            return Err(Error::invalid_config(msg).with_details(details));
         }
         _ => {}
     }
@@ -228,8 +234,7 @@ fn verbatim(key: &str, words: &[String]) -> Result<Vec<String>, Error> {
 fn mark(conf: &PortmapConf) -> Result<Mark, Error> {
     match (conf.mark_masq_bit, &conf.external_set_mark_chain) {
         (Some(_), Some(_)) => {
-            let msg = "keys \"markMasqBit\" and \"externalSetMarkChain\" exclude each other";
-            Err(Error::invalid_config(msg))
+            Err(Error::invalid_config("Cannot specify externalSetMarkChain and markMasqBit"))
         }
         (_, Some(chain)) if !is_chain_name(chain) => {
             let msg =
@@ -241,8 +246,8 @@ fn mark(conf: &PortmapConf) -> Result<Mark, Error> {
             let bit = bit.unwrap_or(MARK_BIT);
             let found = u8::try_from(bit).ok().filter(|bit| *bit <= 31).map(Mark::Bit);
             found.ok_or_else(|| {
-                let msg = format!("key \"markMasqBit\" is {bit}, allowed are 0 to 31");
-                Error::invalid_config(msg)
+                Error::invalid_config("MasqMarkBit must be between 0 and 31")
+                    .with_details(format!("key \"markMasqBit\" is {bit}, allowed are 0 to 31"))
             })
         }
     }
@@ -275,11 +280,15 @@ fn key(at: usize, name: &str) -> String {
     format!("runtimeConfig.portMappings[{at}].{name}")
 }
 
-fn port(key: &str, value: Option<i64>) -> Result<u16, Error> {
-    let unset = || Error::invalid_config(format!("key {key:?} must be set"));
-    let value = value.ok_or_else(unset)?;
-    u16::try_from(value).ok().filter(|port| *port != 0).ok_or_else(|| {
-        Error::invalid_config(format!("key {key:?} is {value}, allowed are 1 to 65535"))
+fn port(whose: &str, key: &str, value: Option<i64>) -> Result<u16, Error> {
+    let written = value.unwrap_or(0);
+    u16::try_from(written).ok().filter(|port| *port != 0).ok_or_else(|| {
+        let details = match value {
+            None => format!("key {key:?} must be set"),
+            Some(_) => format!("key {key:?} is {written}, allowed are 1 to 65535"),
+        };
+        let msg = format!("Invalid {whose} port number: {written}");
+        Error::invalid_config(msg).with_details(details)
     })
 }
 
@@ -287,7 +296,7 @@ impl MappingConf {
     /// One for each family that it is for.
     fn understand(&self, at: usize) -> Result<Vec<Mapping>, Error> {
         let (protocol, from) = self.listed(at)?;
-        let to = port(&key(at, "containerPort"), self.container_port)?;
+        let to = port("container", &key(at, "containerPort"), self.container_port)?;
         let mapping = |(family, address)| Mapping {
             from: HostPort { family, address, protocol, port: from },
             to,
@@ -296,7 +305,7 @@ impl MappingConf {
     }
 
     fn listed(&self, at: usize) -> Result<(Protocol, u16), Error> {
-        let port = port(&key(at, "hostPort"), self.host_port)?;
+        let port = port("host", &key(at, "hostPort"), self.host_port)?;
         let protocol = match self.protocol.as_str() {
             "" => Protocol::Tcp,
             name => Protocol::parse(name).ok_or_else(|| {
@@ -330,7 +339,7 @@ mod tests {
 
     fn read(written: &serde_json::Value) -> Result<Vec<Mapping>, String> {
         let confs: Vec<MappingConf> = cni::json::decode(written).expect("the types are right");
-        mappings(&confs).map_err(|error| error.msg)
+        mappings(&confs).map_err(|error| error.to_string())
     }
 
     fn shown(mappings: &[Mapping]) -> Vec<String> {

@@ -28,7 +28,7 @@ pub struct Sbr {
 
 impl Sbr {
     pub fn understand(request: &Request) -> Result<Sbr, Error> {
-        let conf: SbrConf = request.conf()?;
+        let conf: SbrConf = request.conf_or("failed to parse network configuration")?;
         if conf.table == Some(0) {
             let msg = "key \"table\" is 0, allowed are 1 to 4294967295";
             return Err(Error::invalid_config(msg));
@@ -36,12 +36,17 @@ impl Sbr {
         let mut gateways: Vec<IpAddr> = Vec::new();
         for text in &conf.gateways {
             let gateway = text.parse::<IpAddr>().map(|ip| ip.to_canonical()).map_err(|_| {
-                Error::invalid_config(format!("key \"gateways\": {text:?} is not an IP address"))
+                Error::invalid_config(format!("invalid static gateway IP address: {text}"))
+                    .with_details("key \"gateways\"")
             })?;
-            if gateways.iter().any(|other| other.is_ipv4() == gateway.is_ipv4()) {
-                let msg = format!("key \"gateways\": {text:?} is the second of its family");
+            let same = gateways.iter().find(|other| other.is_ipv4() == gateway.is_ipv4());
+            if let Some(first) = same {
+                let family = if gateway.is_ipv4() { "IPv4" } else { "IPv6" };
+                let msg = format!(
+                    "gateways list contains multiple {family} addresses: {first} and {gateway}"
+                );
                 return Err(Error::invalid_config(msg)
-                    .with_details("allowed are one IPv4 and one IPv6 address"));
+                    .with_details("key \"gateways\" takes one IPv4 and one IPv6 address"));
             }
             gateways.push(gateway);
         }

@@ -35,9 +35,12 @@ fn check_against(text: &str, sysctls: &[Sysctl]) -> Result<(), Error> {
     let allowed: Vec<Regex> = lines.iter().map(expression).collect::<Result<_, _>>()?;
     for sysctl in sysctls {
         if !allowed.iter().any(|expression| expression.is_match(&sysctl.key)) {
-            let msg = format!("key \"sysctl\": {:?} is not allowed on this node", sysctl.key);
-            return Err(Error::invalid_config(msg)
-                .with_details(format!("{FILE} allows {}", lines.join(", "))));
+            let msg = format!(
+                "Sysctl {} is not allowed. Only the following sysctls are allowed: [{}]",
+                sysctl.key,
+                lines.join(" ")
+            );
+            return Err(Error::invalid_config(msg).with_details(format!("{FILE} lists them")));
         }
     }
     Ok(())

@@ -21,9 +21,10 @@ impl Sysctl {
         let slashed = key.replace('.', "/").replacen("IFNAME", ifname, 1);
         let parts: Vec<&str> = slashed.split('/').filter(|part| !part.is_empty()).collect();
         if key.contains("..") || parts.len() < 2 || parts[0] != "net" {
-            let msg = format!("key \"sysctl\": {key:?} is not below \"net.\"");
-            return Err(Error::invalid_config(msg)
-                .with_details("only sysctls of the container's own network can be set"));
+            let msg = format!("invalid net sysctl key: {key:?}");
+            return Err(Error::invalid_config(msg).with_details(
+                "key \"sysctl\": only names below \"net.\", of the container's own network, can be set",
+            ));
         }
         let path = parts.join("/");
         Ok(Sysctl { key, path, value })
@@ -99,7 +100,10 @@ fn check_one(one: &Sysctl) -> Result<(), Error> {
     if found.split_whitespace().eq(one.value.split_whitespace()) {
         return Ok(());
     }
-    Err(Error::internal(format!("sysctl {} is {found:?}, expected {:?}", one.key, one.value)))
+    let (key, wanted) = (&one.key, &one.value);
+    let msg =
+        format!("Error: Tuning configured value of {key} is {wanted}, current value is {found}");
+    Err(Error::internal(msg))
 }
 
 fn inside<T>(ns: &Netns, body: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {

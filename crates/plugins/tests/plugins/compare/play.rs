@@ -46,7 +46,8 @@ pub fn play(case: &Case, plugins: &Plugins) -> Vec<Moment> {
         let mut facts = if is_dull { Snapshot::default() } else { now.clone() };
         describe(&answer, &mut facts);
         last = now;
-        let message = answer.values.last().map(|value| value["msg"].to_string());
+        let message =
+            answer.values.last().map(|value| format!("{} {}", value["msg"], value["details"]));
         moments.push(Moment {
             step,
             success: answer.success,

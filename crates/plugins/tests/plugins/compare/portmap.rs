@@ -93,7 +93,8 @@ fn refused() -> Vec<Case> {
             .fails(7, "icmp"),
         case("unknown backend", &one, &json!({"backend": "ipfw"})).fails(7, "ipfw"),
         case("mark bit too high", &one, &json!({"markMasqBit": 32})).fails(7, "markMasqBit"),
-        case("two kinds of mark", &one, &marks).fails(7, "exclude each other"),
+        case("two kinds of mark", &one, &marks)
+            .fails(7, "Cannot specify externalSetMarkChain and markMasqBit"),
         case("conditions that are none", &one, &json!({"conditionsV4": ["nonsense"]}))
             .fails(7, "nonsense"),
     ]

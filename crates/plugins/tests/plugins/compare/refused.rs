@@ -22,7 +22,7 @@ fn contradictions() -> Vec<Case> {
         case("hairpin and promiscuous", &json!({"hairpinMode": true, "promiscMode": true}))
             .fails(7, "cannot set hairpin mode and promiscuous mode"),
         case("disableContainerInterface with IPAM", &json!({"disableContainerInterface": true}))
-            .fails(7, "cannot use IPAM when the container interface is disabled"),
+            .fails(7, "cannot use IPAM when DisableContainerInterface flag is set"),
         case("two gateways need forceAddress", &json!({"isGateway": true, "ipam": two}))
             .fails(7, "already has an IP address different from 10.2.0.1/24"),
         case("vlan out of range", &json!({"vlan": 5000})).fails(7, "\\\"vlan\\\" is 5000"),

@@ -64,7 +64,7 @@ fn refused() -> Vec<Case> {
     vec![
         Case::new("not chained", without(chained("sbr", &json!({})), &["prevResult"]))
             .after_eth0()
-            .fails(7, "prevResult"),
+            .fails(7, "must be called as chained plugin"),
         case("no address", &empty).fails(999, "no address"),
         Case::new("no interface", chained("sbr", &json!({}))).fails(999, "eth0"),
         case("gateway cannot be reached", &far).fails(999, "dev eth0 table 100: Network"),

@@ -29,7 +29,7 @@ fn only_the_containers_own_address_gets_through() {
         }
         assert!(!can_ping(world.pod(1), gateway), "a strange address gets through");
         all_reach_it(&[2, 3]);
-        world.call(&config(), 1).check(&results[0]).fails_with(999, "hardware address");
+        world.call(&config(), 1).check(&results[0]).fails_with(999, "doesn't match container Mac");
         world.in_pod(1, &format!("link set eth0 address {own}"));
         all_reach_it(&[1]);
         world.call(&config(), 1).check(&results[0]).ok();

@@ -177,7 +177,7 @@ fn check_notices_damage() {
         let mac = result["interfaces"][0]["mac"].as_str().expect("a hardware address");
         world.in_pod(1, &format!("link add eth0 address {mac} type veth peer name x"));
         let plain = call.config(&tap(&json!({})));
-        plain.check(&without(result, &["ips"])).fails_with(999, "expected tun");
+        plain.check(&without(result, &["ips"])).fails_with(999, "not of type tun");
     });
 }
 

@@ -61,7 +61,7 @@ fn vm_vrf_takes_interface_addresses_and_routes() {
             let addresses = world.in_pod(1, "addr show eth0");
             assert!(addresses.contains("fd00:1::5/64"), "{addresses}");
             call.check(&result).ok();
-            call.add().fails_with(999, "is in blue already");
+            call.add().fails_with(999, "has already a master set: blue");
             call.check(&result).ok();
             call.del(&result).ok();
             assert_eq!(link(&world, "eth0")["master"], Value::Null);

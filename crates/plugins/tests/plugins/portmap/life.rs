@@ -68,7 +68,7 @@ fn refused() -> [(Value, String); 13] {
         (key(json!({"markMasqBit": 32})), "\"markMasqBit\" is 32, allowed are 0 to 31".to_owned()),
         (
             key(json!({"markMasqBit": 1, "externalSetMarkChain": "X"})),
-            "exclude each other".to_owned(),
+            "Cannot specify externalSetMarkChain and markMasqBit".to_owned(),
         ),
         (key(json!({"snat": "yes"})), "\"snat\" is \"yes\"".to_owned()),
         (key(json!({"backend": "ipfw"})), "\"backend\" is \"ipfw\", allowed are".to_owned()),
@@ -88,7 +88,7 @@ fn bad_input_is_refused_and_changes_nothing() {
             call.run("CHECK").fails_with(7, &words);
             call.run("DEL").ok();
         }
-        world.call(&good, 1).add().fails_with(7, "portmap must be called as chained plugin");
+        world.call(&good, 1).add().fails_with(7, "must be called as chained plugin");
         world.call(&good, 1).run("CHECK").fails_with(7, "prevResult");
         assert_eq!(listed(&world), "");
         let accepted = key(json!({"markMasqBit": 5, "snat": null, "backend": "nftables"}));

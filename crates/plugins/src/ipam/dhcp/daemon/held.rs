@@ -122,8 +122,16 @@ impl Held {
         let missing = self.sides().filter(|side| side.lease().is_none());
         let names: Vec<&str> = missing.map(|side| side.protocol()).collect();
         let (names, ifname) = (names.join(" and no "), &self.key.ifname);
-        let within = within.map(|time| format!(" within {time:?}")).unwrap_or_default();
-        Error::new(code, format!("no {names} server gave {ifname:?} an address{within}"))
+        let shown = |within: Option<Duration>| {
+            within.map(|time| format!(" within {time:?}")).unwrap_or_default()
+        };
+        let details = format!("no {names} server gave {ifname:?} an address{}", shown(within));
+        match within {
+            Some(_) => {
+                Error::new(code, "error calling DHCP.Allocate: no more tries").with_details(details)
+            }
+            None => Error::new(code, details),
+        }
     }
 
     /// The result has been told, and the plugin acts on it.
