@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::parent::Parent;
 use crate::dns::DnsConf;
 use crate::fault::OrFault;
-use crate::pod::Dad;
+use crate::pod::{self, Dad};
 use crate::veth;
 
 /// What the network wants of a container's interface.
@@ -59,9 +59,12 @@ impl Child {
         let parent = Parent::understand(&conf.master)?;
         let mtu = u32::try_from(conf.mtu).map_err(|_| {
             // The error tells the largest MTU, where it can be known by now.
-            let host = Netlink::open().ok().filter(|_| !conf.link_in_container);
-            let found = host.and_then(|host| parent.find(&host, false).ok().flatten());
-            wrong_mtu(conf.mtu, found.as_ref())
+            let socket = match conf.link_in_container {
+                true => pod::open(request).ok().and_then(|ns| ns.netlink().ok()),
+                false => Netlink::open().ok(),
+            };
+            let found = socket.and_then(|nl| parent.find(&nl, conf.link_in_container).ok());
+            wrong_mtu(conf.mtu, found.flatten().as_ref())
         })?;
         Ok(Child {
             kind,

@@ -104,7 +104,7 @@ fn find(selector: &Selector, host: &Netlink, request: &Request) -> Result<Device
         Some(link) if link.is_loopback() => Err(loopback(&link)),
         Some(link) => Ok(Device::new(link, &request.network)),
         None => Err(Error::internal(format!(
-            "failed to find host device: {selector} is not on the host"
+            "failed to find host device: device {selector} is not on the host"
         ))
         .with_details("it may be in another container, or its driver is not loaded")),
     }

@@ -65,7 +65,7 @@ fn refused() -> Vec<Case> {
         Case::new("not chained", without(chained("sbr", &json!({})), &["prevResult"]))
             .after_eth0()
             .fails(7, "must be called as chained plugin"),
-        case("no address", &empty).fails(999, "no address"),
+        case("no address", &empty).fails(999, "No IP addresses supplied on interface: eth0"),
         Case::new("no interface", chained("sbr", &json!({}))).fails(999, "eth0"),
         case("gateway cannot be reached", &far).fails(999, "dev eth0 table 100: Network"),
         case("table is a text", &json!({"table": "x"})).fails(7, "table"),

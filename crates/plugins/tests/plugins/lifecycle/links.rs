@@ -220,7 +220,10 @@ fn check_of_macvlan_notices_damage() {
     in_netns(|| {
         let config = macvlan(&json!({"mtu": 1400, "ipam": with_route()}));
         let own = [
-            ("link set eth0 type macvlan mode private", "has mode private, expected bridge"),
+            (
+                "link set eth0 type macvlan mode private",
+                "mode private does not match expected value: bridge",
+            ),
             ("link set eth0 address 02:00:00:00:00:09", "02:00:00:00:00:09"),
         ];
         check_notices(&config, &damage(&own));
@@ -234,7 +237,10 @@ fn vm_check_of_ipvlan_notices_damage() {
         let config = ipvlan(&json!({"mtu": 1400, "ipam": with_route()}));
         check_notices(
             &config,
-            &damage(&[("link set eth0 type ipvlan mode l3", "has mode l3, expected l2")]),
+            &damage(&[(
+                "link set eth0 type ipvlan mode l3",
+                "mode l3 does not match expected value: l2",
+            )]),
         );
     });
 }

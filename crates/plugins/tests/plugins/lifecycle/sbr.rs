@@ -104,8 +104,8 @@ fn gateways_win_over_those_of_the_result() {
         assert_eq!(route(&world, "fd00:1::5", "2001:db8::1")["gateway"], "fd00:1::77");
         call.check(&result).ok();
         for (bad, words) in [
-            (json!(["10.1.0.1", "10.1.0.2"]), "\"10.1.0.2\" is the second of its family"),
-            (json!(["x"]), "\"x\" is not an IP address"),
+            (json!(["10.1.0.1", "10.1.0.2"]), "multiple IPv4 addresses: 10.1.0.1 and 10.1.0.2"),
+            (json!(["x"]), "invalid static gateway IP address: x"),
             (json!("10.1.0.1"), "gateways"),
         ] {
             let call = world.call(&chained("sbr", &json!({"gateways": bad})), 1);

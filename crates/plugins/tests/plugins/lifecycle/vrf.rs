@@ -127,8 +127,12 @@ fn vm_vrf_that_cannot_be_leaves_nothing() {
         world.in_pod(1, "link add other type veth peer name other0");
         let before = world.snapshot();
         for (more, code, words) in [
-            (json!({"vrfname": "red", "table": 8}), 7, "\"table\" is 8, but VRF red exists"),
-            (json!({"vrfname": "other"}), 7, "other exists and is veth, not a VRF"),
+            (
+                json!({"vrfname": "red", "table": 8}),
+                7,
+                "VRF red already exist with different routing table 7",
+            ),
+            (json!({"vrfname": "other"}), 7, "Netlink other is not a VRF"),
             (json!({"vrfname": ""}), 7, "\"vrfname\""),
             (json!({"vrfname": "a/b"}), 7, "a/b"),
             (json!({"table": "x"}), 7, "table"),
@@ -150,7 +154,7 @@ fn vm_check_of_vrf_notices_damage() {
     in_netns(|| {
         not_run_unless!(Link("vrf"));
         for (damage, words) in [
-            ("link set eth0 nomaster", "eth0 is not in VRF blue"),
+            ("link set eth0 nomaster", "failed to find eth0 associated to vrf blue"),
             ("link del blue", "VRF blue is not in the container"),
             ("-6 addr del fd00:1::5/64 dev eth0", "fd00:1::5/64 is missing"),
             ("route del default table 1001", "route to 0.0.0.0/0 is missing in table 1001"),

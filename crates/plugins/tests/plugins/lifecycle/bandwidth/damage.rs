@@ -17,7 +17,7 @@ const PLAIN: &[Damage] = &[
     ("tc qdisc change dev vhost1 root tbf rate 19mbit burst 125000 limit 187500", "rate 2375000"),
     ("tc qdisc change dev vhost1 root tbf rate 20mbit burst 99000 limit 187500", "another burst"),
     ("tc qdisc change dev vhost1 root tbf rate 20mbit burst 125000 limit 9999", "queue of 9999"),
-    ("ip link del bwp623e1c388032", "bwp623e1c388032 for what the container sends does not exist"),
+    ("ip link del bwp623e1c388032", "bwp623e1c388032 does not exist"),
     ("ip link set bwp623e1c388032 down", "bwp623e1c388032 is down"),
     ("tc qdisc del dev bwp623e1c388032 root", "bwp623e1c388032 has no tbf"),
     ("tc qdisc del dev vhost1 ingress", "no filter for all packets at ffff:"),
