@@ -158,7 +158,7 @@ pub fn find_from(host: &Netlink, ns: &Netns, ifname: IfName) -> Result<Link, Err
 fn or_missing(found: kernel::Result<Option<Link>>, ifname: IfName) -> Result<Link, Error> {
     found.or_fault("look for the container's interface")?.ok_or_else(|| {
         let msg = format!("Cannot find container link {ifname}");
-        Error::internal(msg).with_details("the interface is not in the container")
+        Error::internal(msg).with_details(format!("interface {ifname} is not in the container"))
     })
 }
 
