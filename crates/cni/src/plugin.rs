@@ -196,15 +196,21 @@ fn serve(
     version: &mut Version,
 ) -> Result<Reply, Error> {
     let command = check_env(env)?;
-    let (config, text) = read_config(stdin)?;
+    let config = read_config(stdin)?;
     let mut deliver = |result: &Value| {
         let written = stdout.write_all(&go::to_pretty(result)).and_then(|()| stdout.flush());
         written.map_err(|cause| {
             Error::because(Code::IO, "write the result to standard output", &cause)
         })
     };
-    perform(plugin, command, env, config, text, host, &mut deliver, version)?;
+    perform(plugin, command, env, config, host, &mut deliver, version)?;
     Ok(Reply::success(Vec::new()))
+}
+
+/// A configuration, and the text that it was read from, which is empty if a runtime in this process built it.
+pub(crate) struct Config {
+    pub object: Map<String, Value>,
+    pub text: Vec<u8>,
 }
 
 /// Takes the result of an ADD to the caller.
@@ -216,14 +222,12 @@ pub(crate) fn perform(
     plugin: &Plugin,
     command: Command,
     env: &Env,
-    config: Map<String, Value>,
-    config_text: Vec<u8>,
+    config: Config,
     host: &Host,
     deliver: Deliver,
     version: &mut Version,
 ) -> Result<Option<Value>, Error> {
     let request = understand(plugin, command, env, config, host, version)?;
-    let request = Request { config_text: config_text.into(), ..request };
     if !is_true(&env.netns_override) && matches!(command, Command::Add | Command::Del) {
         refuse_own_netns(&request.netns)?;
     }
@@ -294,8 +298,7 @@ pub(crate) fn check_env(env: &Env) -> Result<Command, Error> {
     Ok(command)
 }
 
-/// The configuration, and its text.
-fn read_config(stdin: &mut dyn Read) -> Result<(Map<String, Value>, Vec<u8>), Error> {
+fn read_config(stdin: &mut dyn Read) -> Result<Config, Error> {
     let mut text = Vec::with_capacity(4096);
     stdin
         .take(INPUT_LIMIT + 1)
@@ -305,10 +308,10 @@ fn read_config(stdin: &mut dyn Read) -> Result<(Map<String, Value>, Vec<u8>), Er
         let msg = format!("configuration on standard input is larger than {INPUT_LIMIT} bytes");
         return Err(Error::new(Code::DECODE, msg));
     }
-    let config = serde_json::from_slice(&text).map_err(|cause| {
+    let object = serde_json::from_slice(&text).map_err(|cause| {
         Error::because(Code::DECODE, "error unmarshall network config: stdin", &cause)
     })?;
-    Ok((config, text))
+    Ok(Config { object, text })
 }
 
 /// Turns environment and configuration into a request, or says what is wrong with them.
@@ -316,11 +319,11 @@ fn understand<'host>(
     plugin: &Plugin,
     command: Command,
     env: &Env,
-    config: Map<String, Value>,
+    config: Config,
     host: &'host Host,
     version: &mut Version,
 ) -> Result<Request<'host>, Error> {
-    let text = |key: &str| match go::get(&config, key) {
+    let text = |key: &str| match go::get(&config.object, key) {
         None => Ok(String::new()),
         Some(Value::String(text)) => Ok(text.clone()),
         Some(other) => Err(Error::new(
@@ -353,8 +356,8 @@ fn understand<'host>(
         path: env.path.clone(),
         version: known,
         network,
-        config: config.into(),
-        config_text: Vec::new().into(),
+        config: config.object.into(),
+        config_text: config.text.into(),
         result_before: None,
         depth: env.depth,
         while_down: None,

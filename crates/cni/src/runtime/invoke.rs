@@ -68,8 +68,8 @@ impl Runtime<'_> {
         let mut version = Version::LATEST;
         // The caller undoes an ADD whose result it cannot keep.
         let mut deliver = |_: &Value| Ok(());
-        let (text, host) = (Vec::new(), self.host);
-        plugin::perform(plugin, command, &env, config, text, host, &mut deliver, &mut version)
+        let config = plugin::Config { object: config, text: Vec::new() };
+        plugin::perform(plugin, command, &env, config, self.host, &mut deliver, &mut version)
     }
 }
 
