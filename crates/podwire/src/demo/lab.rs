@@ -61,7 +61,9 @@ impl Pod {
 impl Lab {
     /// A node without pods, whose results are kept in a directory.
     pub fn new(list: NetworkList, cache: PathBuf, node: PathBuf, netns: Netns) -> Lab {
-        Lab { host: place::this_program(), list, cache, node, netns, pods: Vec::new() }
+        // Only the demo attaches its pods, and the files of locks would stay on the host.
+        let host = Host { locks: None, ..place::this_program() };
+        Lab { host, list, cache, node, netns, pods: Vec::new() }
     }
 
     /// Makes a container and attaches it to loopback and the network.

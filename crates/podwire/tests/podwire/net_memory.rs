@@ -4,7 +4,7 @@
 use std::fs;
 
 use serde_json::{Value, json};
-use testkit::{Ns, in_netns, run};
+use testkit::{Ns, in_netns, run, write_program};
 
 use super::pod::{recorded, write_recorder};
 use super::program::{Conf, bridge, fails, links, list, ok, ok_json, warned};
@@ -143,12 +143,13 @@ fn a_network_that_another_hides_is_told_of() {
 fn limited_connectivity_has_words_of_its_own() {
     in_netns(|| {
         let conf = Conf::new();
-        Ns::here().ip(&["link", "add", "eth1", "type", "veth", "peer", "name", "far"]);
-        let lan = json!({"type": "macvlan", "master": "eth1", "ipam": {}});
-        conf.write("10-lan.conflist", &list("lan", &[lan]).to_string());
-        let why = fails(&["net", "status", "lan", &conf.flag()]);
+        let script = "#!/bin/sh\ncat > /dev/null; echo '{\"cniVersion\":\"1.1.0\",\"code\":51,\"msg\":\"half\"}'; exit 1\n";
+        write_program(conf.path().join("limited"), script);
+        conf.write("10-lan.conflist", &list("lan", &[json!({"type": "limited"})]).to_string());
+        let path = format!("--path={}", conf.path().display());
+        let why = fails(&["net", "status", "lan", &conf.flag(), &path]);
         let expected = "error: network \"lan\" has limited connectivity\n  \
-                        because plugin type=\"macvlan\" failed (status): ";
+                        because plugin type=\"limited\" failed (status): ";
         assert!(why.contains(expected), "{why}");
     });
 }
