@@ -114,8 +114,8 @@ fn large_values_in_etcd_are_left_out() {
         require!(Program("etcd"), Program("etcdctl"), Program("curl"));
         let dir = tempfile::tempdir().unwrap();
         let mut server = Server::cluster(dir.path(), 1).remove(0);
-        // etcd derives the time-out of a write from it: a busy disk needs longer than 7 s for megabytes.
-        server.add_flags(&["--election-timeout", "20000"]);
+        // etcd derives the time-out of a write from it, 15 s with this: a busy disk needs long for megabytes.
+        server.add_flags(&["--election-timeout", "5000"]);
         server.start();
         server.wait();
         block_on(async {
