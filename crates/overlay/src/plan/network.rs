@@ -25,9 +25,8 @@ pub struct Network {
     peers: BTreeMap<String, (u64, Lease)>,
     /// The backend before the current one, while peers may use it.
     previous: Option<Kept>,
-    /// Leases of peers that have published a backend that this node does not have, with the data
-    /// that they published before: such a peer has read a newer configuration than this node, and
-    /// keeps its previous backend.
+    /// Leases of peers that have read a newer configuration than this node, with the data that they
+    /// published before: such a peer keeps its previous backend.
     earlier: BTreeMap<String, Lease>,
     /// How many peers say that they are reached there: two leases of one node share entries.
     publics: HashMap<IpAddr, usize>,
@@ -306,15 +305,19 @@ impl Network {
         Some(Peer { name, since: *since, lease: self.served_lease(name)? })
     }
 
-    /// A peer's lease with the data of its lease before, if only that is of a backend of this node.
+    /// A peer's lease with the data of its lease before, if the peer has a newer configuration than
+    /// this node: it published a backend of this node, and now one that this node does not have. A
+    /// peer that leaves the current backend for the previous one has a newer configuration too.
     fn earlier_lease(&self, before: &Lease, now: &Lease) -> Option<Lease> {
+        let is_current = |data: &Data| data.fits(&self.conf.backend);
         let has = |data: &Data| self.backends().any(|backend| data.fits(backend));
-        let data = &now.attributes.data;
+        let (before, data) = (&before.attributes.data, &now.attributes.data);
         let is_known = !matches!(data, Data::Other(_));
-        if !is_known || has(data) || !has(&before.attributes.data) {
+        let was_served = if has(data) { is_current(before) } else { has(before) };
+        if !is_known || is_current(data) || !was_served {
             return None;
         }
-        let data = before.attributes.data.clone();
+        let data = before.clone();
         Some(Lease { subnets: now.subnets, attributes: Attributes { data, ..now.attributes } })
     }
 

@@ -145,12 +145,13 @@ fn through(first: &str, changes: &[(&str, &str)], has_stream: bool) {
 fn through_all_backends() {
     in_netns(|| {
         testkit::require!(Link("vxlan"), File("/dev/net/tun"));
+        // The second change takes the first one back: both nodes still keep the previous backend.
         let changes = [
             (VXLAN, "flannel.1"),
-            (OTHER_VNI, "flannel.7"),
+            (HOST_GW, "eth0"),
             (UDP, "flannel0"),
             (VXLAN, "flannel.1"),
-            (HOST_GW, "eth0"),
+            (OTHER_VNI, "flannel.7"),
             (UDP, "flannel0"),
         ];
         through(HOST_GW, &changes, true);

@@ -91,14 +91,20 @@ fn a_peer_is_served_by_the_backend_that_it_publishes() {
     assert_eq!(network.age_previous(), Aged::None);
 }
 
+/// The configuration gets its old backend again while both nodes keep that one. Only the first node has read it.
 #[test]
-fn a_peer_that_comes_back_to_the_previous_backend_keeps_it() {
-    let mut network = network_after(1, VXLAN, HOST_GW, &[(2, HOST_GW)]);
-    assert_eq!(network.age_previous(), Aged::Kept);
-    network.set("node-2", 2, lease(VXLAN, 2));
-    assert_eq!([network.age_previous(), network.age_previous()], [Aged::Kept; 2]);
-    network.remove("node-2");
-    assert_eq!([network.age_previous(), network.age_previous()], [Aged::Kept, Aged::Dropped]);
+fn a_backend_that_is_taken_back_at_once_leaves_both_ends_the_same_tunnel() {
+    let mut behind = network_after(2, VXLAN, HOST_GW, &[(1, HOST_GW)]);
+    assert_eq!(behind.age_previous(), Aged::Kept);
+    behind.set("node-1", 1, lease(VXLAN, 1));
+    let ahead = network_after(1, HOST_GW, VXLAN, &[(2, HOST_GW)]);
+    assert_eq!([way(&ahead, 2).0, way(&behind, 1).0].map(|device| device.to_string()), ["eth0"; 2]);
+    // The store is listed again.
+    let mut again = network_after(2, VXLAN, HOST_GW, &[(1, VXLAN)]);
+    again.take_over_peers(&behind);
+    assert_eq!(again.plan(), behind.plan());
+    assert_eq!(behind.age_previous(), Aged::Dropped);
+    assert_eq!(way(&behind, 1).0.to_string(), "eth0");
 }
 
 #[test]
