@@ -191,7 +191,11 @@ fn every_link_leads_to_a_file() {
             assert!(is_there, "{} leads to {link}, which is not there", page.display());
         }
     }
-    for (page, folder) in [("README.md", "docs/plugins"), ("docs/errors.md", "plugins")] {
+    for (page, folder) in [
+        ("README.md", "docs/plugins"),
+        ("docs/README.md", "plugins"),
+        ("docs/troubleshooting.md", "plugins"),
+    ] {
         let links = links(&read(&root.join(page)));
         for plugin in PLUGINS {
             let wanted = format!("{folder}/{}.md", plugin.name);
