@@ -9,12 +9,12 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::board::Board;
 use crate::ear::LOOK_AGAIN;
 use crate::file;
 use crate::kept::Kept;
 use crate::options::Settings;
 use crate::serve::socket_path;
+use crate::status::StatusHub;
 
 /// As flannel's own configuration calls it, so that addresses given under it stay known.
 const NETWORK: &str = "cbr0";
@@ -86,14 +86,14 @@ impl CniConf {
         Ok(was_there)
     }
 
-    /// Has it there while the board says that this node is ready, and not for long when it is not.
+    /// Has it there while the hub says that this node is ready, and not for long when it is not.
     /// The file stays when this is dropped: pods of a node whose agent is started again go on.
-    pub async fn keep(self, board: Board) {
-        let mut changes = board.changes();
-        let mut kept = Kept::new(&self.path, &board);
+    pub async fn keep(self, hub: StatusHub) {
+        let mut changes = hub.changes();
+        let mut kept = Kept::new(&self.path, &hub);
         let mut unfit_since = None;
         loop {
-            let readiness = board.readiness();
+            let readiness = hub.readiness();
             let wait = if readiness.keeps_cni_conf {
                 unfit_since = None;
                 let put = if kept.is_there() { self.put_back() } else { self.install() };

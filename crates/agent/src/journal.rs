@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the log says of the board: a line when the node becomes ready or is no longer, when the store is lost or
+//! What the log says of the hub: a line when the node becomes ready or is no longer, when the store is lost or
 //! back, and when anything else that is wrong begins, changes or ends.
 
 use std::collections::BTreeMap;
 
 use tokio::time::timeout;
 
-use crate::board::{Board, Changes, Part, Status};
+use crate::status::{Changes, ConditionKind, Status, StatusHub};
 
 /// What was said last.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,27 +14,27 @@ struct Said {
     ready: bool,
     reasons: Vec<String>,
     store: Option<bool>,
-    problems: BTreeMap<Part, String>,
+    problems: BTreeMap<ConditionKind, String>,
 }
 
 /// A line, and whether something is wrong.
 type Line = (bool, String);
 
-/// What becomes of a board from when this is made, which has to be before anybody posts.
+/// What becomes of a hub from when this is made, which has to be before anybody posts.
 #[derive(Debug)]
 pub struct Journal {
-    board: Board,
+    hub: StatusHub,
     changes: Changes,
     said: Said,
 }
 
 impl Journal {
-    pub fn new(board: &Board) -> Journal {
-        let (changes, said) = (board.changes(), Said::of(&board.summary()));
-        Journal { board: board.clone(), changes, said }
+    pub fn new(hub: &StatusHub) -> Journal {
+        let (changes, said) = (hub.changes(), Said::of(&hub.summary()));
+        Journal { hub: hub.clone(), changes, said }
     }
 
-    /// Tells what is on the board until it is dropped.
+    /// Tells what is on the hub until it is dropped.
     pub async fn keep(mut self) {
         loop {
             for (is_wrong, line) in self.next().await {
@@ -48,11 +48,11 @@ impl Journal {
 
     /// What is to be said when something has changed.
     async fn next(&mut self) -> Vec<Line> {
-        match self.board.readiness().holds_for {
+        match self.hub.readiness().holds_for {
             Some(left) => drop(timeout(left, self.changes.next()).await),
             None => self.changes.next().await,
         }
-        let now = Said::of(&self.board.summary());
+        let now = Said::of(&self.hub.summary());
         let lines = self.said.until(&now);
         self.said = now;
         lines
@@ -75,7 +75,7 @@ impl Said {
         let mut lines = Vec::new();
         match (self.store, now.store) {
             (before, Some(false)) if before != now.store => {
-                let why = now.problems.get(&Part::Store).map_or("", String::as_str);
+                let why = now.problems.get(&ConditionKind::Store).map_or("", String::as_str);
                 lines.push((true, format!("the store cannot be reached: {why}")));
             }
             (Some(false), Some(true)) => lines.push((false, "the store is back".to_owned())),
@@ -84,14 +84,14 @@ impl Said {
         // Where the node is not ready, these are the reasons.
         if now.ready {
             lines.extend(now.problems.iter().filter_map(|(part, text)| {
-                let is_new = *part != Part::Store && self.problems.get(part) != Some(text);
+                let is_new = *part != ConditionKind::Store && self.problems.get(part) != Some(text);
                 is_new.then(|| (true, format!("{}: {text}", part.name())))
             }));
         }
         // A node that becomes ready says so below.
         if now.ready && self.ready {
             lines.extend(self.problems.keys().filter_map(|part| {
-                let is_over = *part != Part::Store && !now.problems.contains_key(part);
+                let is_over = *part != ConditionKind::Store && !now.problems.contains_key(part);
                 is_over.then(|| (false, format!("{}: the problem is solved", part.name())))
             }));
         }
@@ -108,7 +108,7 @@ impl Said {
 mod tests {
     use super::*;
 
-    fn said(ready: bool, store: Option<bool>, problems: &[(Part, &str)]) -> Said {
+    fn said(ready: bool, store: Option<bool>, problems: &[(ConditionKind, &str)]) -> Said {
         let reasons = problems.iter().filter(|_| !ready).map(|(_, text)| (*text).to_owned());
         Said {
             ready,
@@ -120,9 +120,9 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_posted_before_anybody_looked_is_said() {
-        let board = Board::new("a", "etcd");
-        let mut journal = Journal::new(&board);
-        board.problem(Part::Config, "none");
+        let hub = StatusHub::new("a", "etcd");
+        let mut journal = Journal::new(&hub);
+        hub.set_problem(ConditionKind::Config, "none");
         let line = "this node is not ready: this node is not part of the network yet; config: none";
         assert_eq!(journal.next().await, [(true, line.to_owned())]);
     }
@@ -130,10 +130,10 @@ mod tests {
     #[test]
     fn each_change_is_one_line() {
         let start = said(false, None, &[]);
-        let waits = said(false, Some(true), &[(Part::Config, "none")]);
+        let waits = said(false, Some(true), &[(ConditionKind::Config, "none")]);
         let ready = said(true, Some(true), &[]);
-        let lost = said(true, Some(false), &[(Part::Store, "refused")]);
-        let remark = said(true, Some(true), &[(Part::Config, "differs")]);
+        let lost = said(true, Some(false), &[(ConditionKind::Store, "refused")]);
+        let remark = said(true, Some(true), &[(ConditionKind::Config, "differs")]);
         let check = |before: &Said, now: &Said, lines: &[(bool, &str)]| {
             let lines: Vec<Line> = lines.iter().map(|(bad, text)| (*bad, (*text).into())).collect();
             assert_eq!(before.until(now), lines);

@@ -3,13 +3,13 @@
 
 use std::path::Path;
 
-use crate::board::{Board, Kind, Part};
 use crate::ear::Ear;
+use crate::status::{ConditionKind, RepairKind, StatusHub};
 
 /// A file that is kept, and what is said of it.
 #[derive(Debug)]
 pub(crate) struct Kept {
-    board: Board,
+    hub: StatusHub,
     ear: Ear,
     /// Whoever changes it then breaks it.
     is_there: bool,
@@ -18,8 +18,8 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    pub(crate) fn new(path: &Path, board: &Board) -> Kept {
-        Kept { board: board.clone(), ear: Ear::new(path), is_there: false, has_complained: false }
+    pub(crate) fn new(path: &Path, hub: &StatusHub) -> Kept {
+        Kept { hub: hub.clone(), ear: Ear::new(path), is_there: false, has_complained: false }
     }
 
     /// Whether it was as it should be when last looked at.
@@ -32,7 +32,7 @@ impl Kept {
         if self.is_there && matches!(put, Ok(true)) {
             let text = format!("put {} back", self.ear.path().display());
             tracing::warn!(change = text, "repaired");
-            self.board.repaired(Kind::File, text);
+            self.hub.repaired(RepairKind::File, text);
         }
         self.is_there |= put.is_ok();
         self.report(put);
@@ -52,8 +52,8 @@ impl Kept {
     fn report(&mut self, done: &Result<bool, impl std::fmt::Display>) {
         match done {
             Ok(_) if !self.has_complained => {}
-            Ok(_) => self.board.solved(Part::Files),
-            Err(why) => self.board.problem(Part::Files, why.to_string()),
+            Ok(_) => self.hub.clear_problem(ConditionKind::Files),
+            Err(why) => self.hub.set_problem(ConditionKind::Files, why.to_string()),
         }
         self.has_complained = done.is_err();
     }

@@ -3,7 +3,6 @@
 //! repeats.
 
 pub mod blackhole;
-pub mod board;
 mod bridge;
 pub mod cleanup;
 pub mod cni_conf;
@@ -24,6 +23,7 @@ pub mod rules;
 pub mod run;
 pub mod serve;
 mod session;
+pub mod status;
 pub mod subnet_env;
 pub mod underlay;
 mod watched;

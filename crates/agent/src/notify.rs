@@ -12,7 +12,7 @@ use std::time::Duration;
 use text::escape;
 use tokio::time::timeout;
 
-use crate::board::{Board, Status};
+use crate::status::{Status, StatusHub};
 
 /// While it waits for its network, a service is given that much longer to start, again and again.
 const LONGER: Duration = Duration::from_secs(60);
@@ -49,13 +49,13 @@ impl Notifier {
         self.send("STOPPING=1\nSTATUS=stopping");
     }
 
-    /// Tells what is on the board until it is dropped.
-    pub async fn keep(&self, board: &Board) {
-        let mut changes = board.changes();
+    /// Tells what is on the hub until it is dropped.
+    pub async fn keep(&self, hub: &StatusHub) {
+        let mut changes = hub.changes();
         let mut is_up = false;
         let wait = self.watchdog.map_or(REFRESH, |interval| (interval / 2).min(REFRESH));
         loop {
-            let status = board.summary();
+            let status = hub.summary();
             let mut message = format!("STATUS={}", line(&status));
             if status.ready && !is_up {
                 is_up = true;

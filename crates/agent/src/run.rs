@@ -23,7 +23,6 @@ use tokio::sync::watch;
 use tokio::time::{Instant, interval, sleep_until};
 
 pub(crate) use self::open::open;
-use crate::board::{BEAT_EVERY, Board, Part};
 use crate::cni_conf::CniConf;
 use crate::ear::Ear;
 use crate::journal::Journal;
@@ -34,10 +33,12 @@ use crate::path::{self, Pace, Verdict};
 use crate::reconcile::{KernelThread, Options, Outcome, Reconciler, Report, Secrets, StartError};
 use crate::rules::Keeper;
 use crate::session::{Backends, End, Memory, Next, chain};
+use crate::status::{BEAT_EVERY, ConditionKind, StatusHub};
 use crate::{bridge, ear, file, mark, net_config, serve, subnet_env};
 
 /// What a session needs before it can begin, in this order.
-pub(crate) const BEGINNING: [Part; 4] = [Part::Store, Part::Config, Part::Underlay, Part::Lease];
+pub(crate) const BEGINNING: [ConditionKind; 4] =
+    [ConditionKind::Store, ConditionKind::Config, ConditionKind::Underlay, ConditionKind::Lease];
 /// So long at most until a session that did not begin is tried again, whatever happens.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Where an interface is missing: routes that come are not told of.
@@ -73,7 +74,7 @@ pub enum Error {
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) settings: Settings,
-    pub(crate) board: Board,
+    pub(crate) hub: StatusHub,
     pub(crate) leases: Leases,
     /// Where the network's configuration is a file.
     pub(crate) config_file: Option<Ear>,
@@ -112,12 +113,12 @@ pub(crate) struct Worker {
 }
 
 /// Works until it is dropped, or cannot begin. What it has made in the kernel stays.
-pub async fn run(settings: Settings, board: Board) -> Result<Infallible, Error> {
+pub async fn run(settings: Settings, hub: StatusHub) -> Result<Infallible, Error> {
     mark::check(&settings)?;
     let listener = settings.health.map(|(ip, port)| serve::listen(ip, port)).transpose()?;
     let socket = serve::Socket::create(&settings.run_dir)?;
     record(&settings);
-    let served = serve::both(listener, Some(socket), &board);
+    let served = serve::both(listener, Some(socket), &hub);
     let conf = CniConf::of(&settings);
     let subnet_file = settings.subnet_file.clone();
     let (subnet_env, wanted_env) = watch::channel(None);
@@ -132,18 +133,15 @@ pub async fn run(settings: Settings, board: Board) -> Result<Infallible, Error> 
     let multicast = Some(multicast).filter(|_| settings.multicast);
     let counts = Arc::new(Counts::default());
     if multicast.is_some() {
-        board.set_multicast(Arc::clone(&counts));
+        hub.set_multicast(Arc::clone(&counts));
     }
-    let journal = Journal::new(&board);
-    let worker = Worker::start(
-        settings,
-        board.clone(),
-        Ways { paths, heard, multicast, subnet_env, bridge },
-    )
-    .await?;
+    let journal = Journal::new(&hub);
+    let worker =
+        Worker::start(settings, hub.clone(), Ways { paths, heard, multicast, subnet_env, bridge })
+            .await?;
     let kept = async {
         match conf {
-            Some(conf) => conf.keep(board.clone()).await,
+            Some(conf) => conf.keep(hub.clone()).await,
             None => std::future::pending().await,
         }
     };
@@ -152,8 +150,8 @@ pub async fn run(settings: Settings, board: Board) -> Result<Infallible, Error> 
         () = served => unreachable!("it serves until it is dropped"),
         () = journal.keep() => unreachable!("it is kept until it is dropped"),
         () = kept => unreachable!("it is kept until it is dropped"),
-        () = subnet_env::keep(&subnet_file, wanted_env, &board) => unreachable!("the same"),
-        () = bridge::keep(expected, &board) => unreachable!("the same"),
+        () = subnet_env::keep(&subnet_file, wanted_env, &hub) => unreachable!("the same"),
+        () = bridge::keep(expected, &hub) => unreachable!("the same"),
         () = checked(commands, verdicts) => unreachable!("it waits when it is done"),
         () = carried(groups, counts) => unreachable!("it waits when it is done"),
     }
@@ -169,13 +167,13 @@ fn record(settings: &Settings) {
 
 /// What an agent with these settings would do now, a line each; those after a `#` are in its way. Nothing is
 /// changed.
-pub async fn dry_run(settings: Settings, board: Board) -> Result<Vec<String>, DryError> {
+pub async fn dry_run(settings: Settings, hub: StatusHub) -> Result<Vec<String>, DryError> {
     mark::check(&settings).map_err(Error::from)?;
     let (subnet_env, _) = watch::channel(None);
     let (bridge, _) = watch::channel(None);
     let heard = unbounded_channel().1;
     let ways = Ways { paths: None, heard, multicast: None, subnet_env, bridge };
-    let mut worker = Worker::start(settings, board, ways).await?;
+    let mut worker = Worker::start(settings, hub, ways).await?;
     worker.preview().await.map_err(|end| DryError::NotYet(end.why))
 }
 
@@ -191,7 +189,7 @@ pub enum DryError {
 impl Worker {
     async fn start(
         settings: Settings,
-        board: Board,
+        hub: StatusHub,
         Ways { paths, heard, multicast, subnet_env, bridge }: Ways,
     ) -> Result<Self, Error> {
         if let Some(text) = &settings.net_config {
@@ -211,7 +209,7 @@ impl Worker {
         let rules = Keeper::open(&mark, settings.compare_every)?;
         Ok(Self {
             settings,
-            board,
+            hub,
             config_file: leases.config_file().map(Ear::new),
             leases,
             kernel,
@@ -262,11 +260,13 @@ impl Worker {
                 // What comes before it is there by now; of what comes after it nothing is known. The store says
                 // itself that it is there.
                 let before = BEGINNING.into_iter().take_while(|other| *other != part);
-                before.filter(|other| *other != Part::Store).for_each(|one| self.board.solved(one));
-                self.board.problem(part, why);
+                before
+                    .filter(|other| *other != ConditionKind::Store)
+                    .for_each(|one| self.hub.clear_problem(one));
+                self.hub.set_problem(part, why);
                 let patience = match part {
-                    Part::Underlay => ROUTES,
-                    Part::Store => STORES,
+                    ConditionKind::Underlay => ROUTES,
+                    ConditionKind::Store => STORES,
                     _ => PATIENCE,
                 };
                 let seen = if let Next::News(seen) = next { seen } else { None };
@@ -290,7 +290,7 @@ impl Worker {
                     Some(other) => self.take_aside(other),
                 },
                 mended = self.rules.next() => self.post_rules(&mended, true),
-                _ = beats.tick() => self.board.beat(),
+                _ = beats.tick() => self.hub.heartbeat(),
                 () = sleep_until(deadline) => return,
             }
         }
@@ -302,10 +302,10 @@ impl Worker {
             Report::Repaired(outcome) => self.post_changes(&outcome, true),
             Report::TriedAgain(outcome) => self.post_changes(&outcome, false),
             Report::Rules => self.rules.nudge(),
-            Report::Compared { took, changes } => self.board.compared(took, changes),
+            Report::Compared { took, changes } => self.hub.compared(took, changes),
             Report::Deaf(why) => {
                 let text = format!("no events of changes in the kernel: {why}");
-                self.board.problem(Part::Watch, text);
+                self.hub.set_problem(ConditionKind::Watch, text);
             }
             Report::Underlay => {}
         }
@@ -334,7 +334,7 @@ impl Worker {
         command: impl FnOnce(&mut Reconciler) -> Outcome + Send + 'static,
     ) -> Result<Outcome, End> {
         let done = self.kernel.run(command).await;
-        done.map_err(|stopped| End::wait(Part::Kernel, stopped.to_string(), None))
+        done.map_err(|stopped| End::wait(ConditionKind::Kernel, stopped.to_string(), None))
     }
 
     /// What this node had when an agent, or flanneld, last ran here.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is on the board, over HTTP: for probes and Prometheus on an address, for plugins and commands
+//! What is on the hub, over HTTP: for probes and Prometheus on an address, for plugins and commands
 //! on a socket in the agent's directory. Nothing can be changed by either.
 
 mod answer;
@@ -29,9 +29,9 @@ use tokio::time::{sleep, timeout};
 use self::answer::Answer;
 use self::connections::{Client, Connections};
 pub use self::socket::{Socket, socket_path};
-use crate::board::Board;
 use crate::kept::Kept;
 use crate::session::chain;
+use crate::status::StatusHub;
 
 /// Maximum time until the head of a request is complete, and for which a connection may be idle.
 const HEAD: Duration = Duration::from_secs(3);
@@ -78,8 +78,8 @@ pub fn listen(ip: IpAddr, port: u16) -> Result<TcpListener, Error> {
 }
 
 /// Serves on an address until it is dropped.
-pub async fn over_tcp(listener: TcpListener, board: Board) {
-    let pages = Pages::new(board);
+pub async fn over_tcp(listener: TcpListener, hub: StatusHub) {
+    let pages = Pages::new(hub);
     let mut connections = Connections::default();
     loop {
         let accepted = listener.accept().await;
@@ -89,10 +89,10 @@ pub async fn over_tcp(listener: TcpListener, board: Board) {
 }
 
 /// Serves on the agent's socket until it is dropped.
-pub async fn over_socket(mut socket: Socket, board: Board) {
+pub async fn over_socket(mut socket: Socket, hub: StatusHub) {
     let mut connections = Connections::default();
-    let mut kept = Kept::new(socket.path(), &board);
-    let pages = Pages::new(board);
+    let mut kept = Kept::new(socket.path(), &hub);
+    let pages = Pages::new(hub);
     loop {
         kept.put(&socket.ensure().map_err(|error| chain(&error)));
         let accepted = tokio::select! {
@@ -140,27 +140,27 @@ where
 /// The pages of one listener.
 #[derive(Debug, Clone)]
 struct Pages {
-    board: Board,
+    hub: StatusHub,
     /// Held while a large page is made.
     large: Arc<Semaphore>,
 }
 
 impl Pages {
-    fn new(board: Board) -> Pages {
-        Pages { board, large: Arc::new(Semaphore::new(1)) }
+    fn new(hub: StatusHub) -> Pages {
+        Pages { hub, large: Arc::new(Semaphore::new(1)) }
     }
 
     /// Large pages are made one at a time and on another thread, so that probes never wait for one.
     async fn get(&self, method: Method, path: String) -> Answer {
         if !answer::is_large(&path) {
-            return answer::answer(&method, &path, &self.board);
+            return answer::answer(&method, &path, &self.hub);
         }
         let turn = Arc::clone(&self.large).acquire_owned().await;
-        let board = self.board.clone();
+        let hub = self.hub.clone();
         let made = spawn_blocking(move || {
             // Also if the connection ends meanwhile.
             let _turn = turn;
-            answer::answer(&method, &path, &board)
+            answer::answer(&method, &path, &hub)
         });
         made.await.unwrap_or_else(|_| Answer::unavailable(&["the page cannot be made".to_owned()]))
     }
@@ -170,14 +170,14 @@ impl Pages {
 pub fn both(
     listener: Option<TcpListener>,
     socket: Option<Socket>,
-    board: &Board,
+    hub: &StatusHub,
 ) -> impl Future<Output = ()> + use<> {
     let mut served = JoinSet::new();
     if let Some(listener) = listener {
-        served.spawn(over_tcp(listener, board.clone()));
+        served.spawn(over_tcp(listener, hub.clone()));
     }
     if let Some(socket) = socket {
-        served.spawn(over_socket(socket, board.clone()));
+        served.spawn(over_socket(socket, hub.clone()));
     }
     async move {
         while served.join_next().await.is_some() {}

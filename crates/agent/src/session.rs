@@ -29,14 +29,14 @@ pub(crate) use self::backends::{Backends, backends_file};
 pub(crate) use self::memory::{Memory, view_file};
 pub(crate) use self::prepare::underlay_of;
 pub(crate) use self::remember::lease_file;
-use crate::board::Part;
 use crate::leases::{Follow, Held};
+use crate::status::ConditionKind;
 
 /// Why a session has ended, or did not begin.
 #[derive(Debug)]
 pub struct End {
     /// Whose business it is.
-    pub part: Part,
+    pub part: ConditionKind,
     pub why: String,
     pub next: Next,
 }
@@ -53,19 +53,21 @@ pub enum Next {
 }
 
 impl End {
-    pub fn now(part: Part, why: impl Into<String>) -> Self {
+    pub fn now(part: ConditionKind, why: impl Into<String>) -> Self {
         Self { part, why: why.into(), next: Next::Now }
     }
 
     /// What is wrong with a lease or a configuration may be put right in the store.
     fn until_news(self, seen: Revision) -> Self {
         match self.part {
-            Part::Lease | Part::Config => Self { next: Next::News(Some(seen)), ..self },
+            ConditionKind::Lease | ConditionKind::Config => {
+                Self { next: Next::News(Some(seen)), ..self }
+            }
             _ => self,
         }
     }
 
-    pub fn wait(part: Part, why: impl Into<String>, seen: Option<Revision>) -> Self {
+    pub fn wait(part: ConditionKind, why: impl Into<String>, seen: Option<Revision>) -> Self {
         Self { part, why: why.into(), next: Next::News(seen) }
     }
 }

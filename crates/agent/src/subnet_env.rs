@@ -8,10 +8,10 @@ use ipam::subnet_env::{Problem, SubnetEnv};
 
 use tokio::sync::watch;
 
-use crate::board::{Board, Session};
 use crate::file;
 use crate::kept::Kept;
 use crate::session::chain;
+use crate::status::{Session, StatusHub};
 
 /// Why the file is of no use.
 #[derive(Debug, thiserror::Error)]
@@ -42,16 +42,16 @@ pub fn read(path: &Path) -> Result<Option<SubnetEnv>, Error> {
 pub(crate) type Told = (SubnetEnv, Session);
 
 /// Has it there as it is wanted, until dropped. Without it no plugin can connect a pod.
-pub(crate) async fn keep(path: &Path, mut wanted: watch::Receiver<Option<Told>>, board: &Board) {
-    let mut kept = Kept::new(path, board);
+pub(crate) async fn keep(path: &Path, mut wanted: watch::Receiver<Option<Told>>, hub: &StatusHub) {
+    let mut kept = Kept::new(path, hub);
     loop {
         if let Some((env, session)) = &*wanted.borrow_and_update() {
             let written = write(path, env).map_err(|error| chain(&error));
             let shown = written.is_ok().then(|| session.clone());
             kept.put(&written);
             // Whoever sees a node that is ready may read the file.
-            if board.session() != shown {
-                board.set_session(shown);
+            if hub.session() != shown {
+                hub.set_session(shown);
             }
         }
         tokio::select! {

@@ -5,9 +5,9 @@ use std::convert::Infallible;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use agent::board::Board;
 use agent::notify::{self, Notifier};
 use agent::options::{self, Asked, Command, Settings};
+use agent::status::StatusHub;
 use anyhow::{Context, Result, anyhow};
 use text::escape;
 use tokio::signal::unix::{SignalKind, signal};
@@ -25,21 +25,21 @@ use crate::report::Hint;
 pub fn run(args: &[String]) -> Result<()> {
     let Some(settings) = understand(Command::Agent, args)? else { return Ok(()) };
     log(&settings)?;
-    let board = Board::new(settings.node_name.clone().unwrap_or_default(), settings.store.name());
+    let hub = StatusHub::new(settings.node_name.clone().unwrap_or_default(), settings.store.name());
     match settings.dry_run {
         _ if settings.replaces_net_config => {
             let done = runtime()?.block_on(agent::net_config::replace(&settings))?;
             output::print_lines(&[done])
         }
         true => {
-            let lines = runtime()?.block_on(agent::run::dry_run(settings, board))?;
+            let lines = runtime()?.block_on(agent::run::dry_run(settings, hub))?;
             output::print_lines(&lines)
         }
         false => {
             if let Some(hint) = Privilege::of_process().lacks_net_admin() {
                 return Err(anyhow!("the agent cannot change this node's network")).hint(|| hint);
             }
-            runtime()?.block_on(serve(settings, board))
+            runtime()?.block_on(serve(settings, hub))
         }
     }
 }
@@ -83,16 +83,16 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
 }
 
-async fn serve(settings: Settings, board: Board) -> Result<()> {
+async fn serve(settings: Settings, hub: StatusHub) -> Result<()> {
     let notifier = notifier()?;
     let told = async {
         match &notifier {
-            Some(notifier) => notifier.keep(&board).await,
+            Some(notifier) => notifier.keep(&hub).await,
             None => std::future::pending().await,
         }
     };
     let ended = tokio::select! {
-        ended = agent::run::run(settings, board.clone()) => {
+        ended = agent::run::run(settings, hub.clone()) => {
             ended.map(|never: Infallible| match never {}).map_err(Into::into)
         }
         () = told => Ok(()),

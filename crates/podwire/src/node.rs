@@ -8,8 +8,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
-use agent::board::{Peer, Status};
 use agent::serve::socket_path;
+use agent::status::{Peer, Status};
 use anyhow::{Context, Result, anyhow};
 use plugins::silence::Silence;
 use serde::de::DeserializeOwned;

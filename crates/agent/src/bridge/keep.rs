@@ -11,25 +11,25 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::{Error, Expected, NAME, settle};
-use crate::board::{Board, Part};
 use crate::ear::LOOK_AGAIN;
+use crate::status::{ConditionKind, StatusHub};
 use crate::watched::watched;
 
 /// Delay between a change and the next look at the bridge: many pods may go at once.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Keeps the bridge's address in line with the node's subnets until dropped, and reports pods that stand in the way.
-pub(crate) async fn keep(mut expected: watch::Receiver<Option<Expected>>, board: &Board) {
-    let mut changes = board.changes();
+pub(crate) async fn keep(mut expected: watch::Receiver<Option<Expected>>, hub: &StatusHub) {
+    let mut changes = hub.changes();
     let mut events = listen();
     loop {
         let wanted = expected.borrow_and_update().clone();
         // Plugins must know the new subnet first: one that still connects a pod of the old subnet needs the address.
         let is_published = |wanted: &Expected| {
-            board.session().is_some_and(|session| session.lease.subnets == wanted.subnets)
+            hub.session().is_some_and(|session| session.lease.subnets == wanted.subnets)
         };
         let is_stale = match wanted.filter(is_published) {
-            Some(wanted) => report(board, settle(&wanted)),
+            Some(wanted) => report(hub, settle(&wanted)),
             None => false,
         };
         tokio::select! {
@@ -42,14 +42,14 @@ pub(crate) async fn keep(mut expected: watch::Receiver<Option<Expected>>, board:
 }
 
 /// Whether the bridge still has addresses of other subnets.
-fn report(board: &Board, settled: Result<Vec<String>, Error>) -> bool {
+fn report(hub: &StatusHub, settled: Result<Vec<String>, Error>) -> bool {
     if let Ok(changes) = &settled {
         for change in changes {
             tracing::info!(%change, "changed");
         }
     }
     let is_stale = matches!(settled, Err(Error::Stale { .. }));
-    board.report(Part::Bridge, settled.map(drop));
+    hub.report(ConditionKind::Bridge, settled.map(drop));
     is_stale
 }
 

@@ -4,7 +4,7 @@
 use std::fs;
 
 use super::*;
-use crate::board::{Lease, Part, Session, Underlay};
+use crate::status::{ConditionKind, Lease, Session, Underlay};
 
 fn session() -> Session {
     Session {
@@ -75,30 +75,30 @@ fn a_file_of_others_is_left_alone() {
 async fn it_is_there_while_the_node_is_ready() {
     let root = tempfile::tempdir().unwrap();
     let conf = conf(root.path());
-    let board = Board::new("a", "etcd");
-    let keeping = tokio::spawn(conf.clone().keep(board.clone()));
+    let hub = StatusHub::new("a", "etcd");
+    let keeping = tokio::spawn(conf.clone().keep(hub.clone()));
     pass(Duration::from_secs(1)).await;
     assert!(!conf.path.exists());
 
-    board.set_session(Some(session()));
+    hub.set_session(Some(session()));
     pass(Duration::from_millis(1)).await;
     assert_eq!(fs::read_to_string(&conf.path).unwrap(), conf.text, "at once");
 
-    board.problem(Part::Store, "gone");
+    hub.set_problem(ConditionKind::Store, "gone");
     pass(Duration::from_secs(60)).await;
     assert!(conf.path.exists(), "pods can be connected without the store");
 
-    board.problem(Part::Kernel, "no");
+    hub.set_problem(ConditionKind::Kernel, "no");
     pass(Duration::from_secs(1)).await;
-    board.solved(Part::Kernel);
+    hub.clear_problem(ConditionKind::Kernel);
     pass(Duration::from_millis(1)).await;
-    board.problem(Part::Rules, "no");
+    hub.set_problem(ConditionKind::Rules, "no");
     pass(Duration::from_secs(4)).await;
     assert!(conf.path.exists(), "it was fit for a moment");
     pass(Duration::from_secs(2)).await;
     assert!(!conf.path.exists());
 
-    board.solved(Part::Rules);
+    hub.clear_problem(ConditionKind::Rules);
     pass(Duration::from_millis(1)).await;
     assert!(conf.path.exists());
     fs::remove_file(&conf.path).unwrap();
@@ -116,15 +116,15 @@ async fn a_file_in_the_way_is_told_and_waited_for() {
     let conf = conf(root.path());
     fs::create_dir(root.path().join("net.d")).unwrap();
     fs::write(&conf.path, "{}").unwrap();
-    let board = Board::new("a", "etcd");
-    board.set_session(Some(session()));
-    let _keeping = tokio::spawn(conf.clone().keep(board.clone()));
+    let hub = StatusHub::new("a", "etcd");
+    hub.set_session(Some(session()));
+    let _keeping = tokio::spawn(conf.clone().keep(hub.clone()));
     pass(Duration::from_millis(1)).await;
-    let readiness = board.readiness();
+    let readiness = hub.readiness();
     assert!(readiness.is_ready);
     assert!(readiness.warnings[0].contains("was not written by podwire"), "{readiness:?}");
     fs::remove_file(&conf.path).unwrap();
     pass(Duration::from_secs(31)).await;
     assert_eq!(fs::read_to_string(&conf.path).unwrap(), conf.text);
-    assert!(board.readiness().warnings.is_empty());
+    assert!(hub.readiness().warnings.is_empty());
 }

@@ -4,7 +4,7 @@
 use std::os::unix::net::UnixDatagram;
 
 use super::*;
-use crate::board::{Lease, Part, Session, Underlay};
+use crate::status::{ConditionKind, Lease, Session, Underlay};
 
 fn session() -> Session {
     Session {
@@ -36,26 +36,26 @@ async fn a_manager_hears_of_the_start_the_watchdog_and_the_end() {
     let path = root.path().join("notify");
     let manager = UnixDatagram::bind(&path).unwrap();
     manager.set_nonblocking(true).unwrap();
-    let board = Board::new("a", "etcd");
-    board.problem(Part::Underlay, "no interface has an address\nyet");
+    let hub = StatusHub::new("a", "etcd");
+    hub.set_problem(ConditionKind::Underlay, "no interface has an address\nyet");
     let interval = Duration::from_secs(20);
     let notifier = std::sync::Arc::new(Notifier::new(path.as_os_str(), Some(interval)).unwrap());
-    let (kept, shown) = (notifier.clone(), board.clone());
+    let (kept, shown) = (notifier.clone(), hub.clone());
     let keeping = tokio::spawn(async move { kept.keep(&shown).await });
     pass(Duration::from_millis(1)).await;
     let waits = ["STATUS=waiting for the network: underlay: no interface has an address yet"];
     let longer = "EXTEND_TIMEOUT_USEC=60000000";
     assert_eq!(lines(&manager), [waits[0], longer, "WATCHDOG=1"]);
 
-    board.solved(Part::Underlay);
-    board.set_session(Some(session()));
+    hub.clear_problem(ConditionKind::Underlay);
+    hub.set_session(Some(session()));
     pass(Duration::from_millis(1)).await;
     let ready = "STATUS=ready: 10.5.1.0/24 over vxlan, 0 peers";
     assert_eq!(lines(&manager), [ready, "READY=1", "WATCHDOG=1"]);
 
     pass(Duration::from_secs(11)).await;
     assert_eq!(lines(&manager), [ready, "WATCHDOG=1"], "after half of the interval");
-    board.problem(Part::Rules, "broken\nREADY=0");
+    hub.set_problem(ConditionKind::Rules, "broken\nREADY=0");
     pass(Duration::from_millis(1)).await;
     assert_eq!(lines(&manager), ["STATUS=rules: broken READY=0", "WATCHDOG=1"]);
 

@@ -9,7 +9,7 @@ use serde::Serialize;
 use text::escape;
 
 use super::metrics;
-use crate::board::Board;
+use crate::status::StatusHub;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
@@ -31,17 +31,17 @@ pub struct Answer {
 }
 
 /// Answers a request.
-pub fn answer(method: &Method, path: &str, board: &Board) -> Answer {
+pub fn answer(method: &Method, path: &str, hub: &StatusHub) -> Answer {
     if method != Method::GET && method != Method::HEAD {
         let body = format!("{method} is not allowed: GET and HEAD are\n");
         return Answer { status: StatusCode::METHOD_NOT_ALLOWED, kind: TEXT, body };
     }
     match path {
-        "/healthz" => healthz(board),
-        "/readyz" => readyz(board),
-        "/metrics" => ok(metrics::KIND, metrics::page(&board.summary())),
-        "/status" => json(&board.status()),
-        "/peers" => json(&board.peers()),
+        "/healthz" => healthz(hub),
+        "/readyz" => readyz(hub),
+        "/metrics" => ok(metrics::KIND, metrics::page(&hub.summary())),
+        "/status" => json(&hub.status()),
+        "/peers" => json(&hub.peers()),
         "/" => ok(TEXT, INDEX.to_owned()),
         _ => Answer { status: StatusCode::NOT_FOUND, kind: TEXT, body: INDEX.to_owned() },
     }
@@ -52,8 +52,8 @@ pub fn is_large(path: &str) -> bool {
     matches!(path, "/metrics" | "/status" | "/peers")
 }
 
-fn healthz(board: &Board) -> Answer {
-    let health = board.health();
+fn healthz(hub: &StatusHub) -> Answer {
+    let health = hub.health();
     match health.is_healthy {
         true => ok(TEXT, "healthy\n".to_owned()),
         false => Answer::unavailable(&health.reasons),
@@ -61,8 +61,8 @@ fn healthz(board: &Board) -> Answer {
 }
 
 /// What is wrong without making the node unfit is told in either case.
-fn readyz(board: &Board) -> Answer {
-    let readiness = board.readiness();
+fn readyz(hub: &StatusHub) -> Answer {
+    let readiness = hub.readiness();
     let warnings = readiness.warnings.iter().map(|warning| format!("warning: {warning}"));
     let mut lines = readiness.reasons;
     match readiness.is_ready {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The board in Prometheus' text format. No series is of a single peer: with a thousand nodes that
+//! The hub in Prometheus' text format. No series is of a single peer: with a thousand nodes that
 //! would be a million of them. docs/health.md lists all of this.
 
 use std::fmt::Write;
 
 use text::escape;
 
-use crate::board::{Multicast, Part, PeerCounts, Status, Way};
+use crate::status::{ConditionKind, Multicast, PeerCounts, Status, Way};
 
 /// The format's version is part of its type.
 pub const KIND: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -40,7 +40,7 @@ fn agent(page: &mut Page, status: &Status) {
     page.gauge("podwire_healthy", "Whether the agent works, as /healthz says.")
         .value(number(status.healthy));
     page.gauge("podwire_problem", "Whether something is wrong with a part of the agent's work.");
-    for part in Part::ALL {
+    for part in ConditionKind::ALL {
         let is_broken = status.problems.contains_key(&part);
         page.with(&[("part", part.name())], number(is_broken));
     }

@@ -13,10 +13,10 @@ use overlay::plan::{Aged, Network, Previous, is_told_apart};
 use serde::{Deserialize, Serialize};
 
 use super::{End, Session, chain};
-use crate::board::Part;
 use crate::file;
 use crate::options::Settings;
 use crate::run::Worker;
+use crate::status::ConditionKind;
 
 /// Peers send by the previous backend until they have read this node's lease. The device goes after
 /// one to two such intervals without a peer that publishes it.
@@ -124,8 +124,9 @@ impl Worker {
     /// Drops the previous backend once no peer uses it.
     pub(super) async fn age_previous_backend(&mut self, session: &mut Session) -> Result<(), End> {
         let asked = self.kernel.run(|reconciler| reconciler.age_previous());
-        let (aged, outcome) =
-            asked.await.map_err(|error| End::wait(Part::Kernel, error.to_string(), None))?;
+        let (aged, outcome) = asked
+            .await
+            .map_err(|error| End::wait(ConditionKind::Kernel, error.to_string(), None))?;
         session.age_at = Some(Instant::now() + AGE_EVERY).filter(|_| aged == Aged::Kept);
         if aged == Aged::Dropped {
             tracing::info!("previous backend removed, no peer publishes it");

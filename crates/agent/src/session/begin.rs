@@ -12,10 +12,10 @@ use tokio::time::timeout;
 
 use super::prepare::{Prepared, leases};
 use super::{End, Next, Session, chain};
-use crate::board::Part;
 use crate::leases::{AcquireError, Follow, Held, NodeState, Seen};
 use crate::path::Command;
 use crate::run::Worker;
+use crate::status::ConditionKind;
 use crate::underlay::Underlay;
 
 /// For the store to answer in, where the network as it was last seen would do.
@@ -52,7 +52,7 @@ impl Worker {
             None => {
                 if self.in_force.is_some() && self.held.is_none() {
                     let why = "the lease was deleted or taken, and the store has to say which one is free";
-                    self.board.problem(Part::Lease, why);
+                    self.hub.set_problem(ConditionKind::Lease, why);
                 }
                 Err(end)
             }
@@ -73,9 +73,9 @@ impl Worker {
     /// The lease stays; what the node would say of itself now is told when the store is back.
     async fn begin_from_memory(&mut self, last: Snapshot, why: String) -> Result<Session, End> {
         tracing::warn!(%why, "the network stays as it was last seen");
-        self.board.problem(Part::Store, why.clone());
+        self.hub.set_problem(ConditionKind::Store, why.clone());
         let prepared = self.look(&last).await?;
-        let away = End { part: Part::Store, why, next: Next::Away };
+        let away = End { part: ConditionKind::Store, why, next: Next::Away };
         let held = self.held.clone().ok_or(away)?;
         let lease = Lease { attributes: prepared.attributes.clone(), ..held.lease };
         let follow = self.leases.follow_when_back(last.revision);
@@ -90,7 +90,7 @@ impl Worker {
         let Underlay { name, index, local_v4, local_v6, mtu, .. } = &prepared.judged.chosen;
         tracing::info!(interface = %name, ?local_v4, ?local_v6, mtu, "the way to other nodes");
         self.interface = Some(*index);
-        self.board.solved(Part::Underlay);
+        self.hub.clear_problem(ConditionKind::Underlay);
         Ok(prepared)
     }
 
@@ -130,7 +130,9 @@ impl Worker {
         self.set_rules(&session);
         session.has_begun = true;
         self.in_force = Some(session.conf_text.clone());
-        [Part::Underlay, Part::Lease].into_iter().for_each(|part| self.board.solved(part));
+        [ConditionKind::Underlay, ConditionKind::Lease]
+            .into_iter()
+            .for_each(|part| self.hub.clear_problem(part));
         self.tell_configuration(&session);
         self.expect_bridge(&session);
         self.tell_plugins(&session);
@@ -161,7 +163,7 @@ impl Worker {
         };
         self.held = Some(held.clone());
         self.lease_is_whole(&held);
-        self.board.solved(Part::Lease);
+        self.hub.clear_problem(ConditionKind::Lease);
         Ok(held)
     }
 
@@ -179,7 +181,7 @@ impl Worker {
             .map(|(name, since, lease)| (name.to_owned(), (since, lease.clone())))
             .collect();
         let shown = peers.iter().map(|(name, (_, lease))| session.shown_peer(name, lease));
-        self.board.set_peers(shown.collect());
+        self.hub.set_peers(shown.collect());
         self.begin_multicast(
             session,
             peers.iter().map(|(name, (_, lease))| (name.as_str(), lease)),
@@ -187,11 +189,11 @@ impl Worker {
         let (conf, lease) = (session.conf.clone(), session.held.lease.clone());
         let network = Network::new(conf, lease, session.underlay.clone(), peers);
         let mut network = network.map_err(|error| {
-            End::wait(Part::Config, error.to_string(), Some(session.follow.revision()))
+            End::wait(ConditionKind::Config, error.to_string(), Some(session.follow.revision()))
         })?;
         self.keep_previous_backend(session, &mut network);
         let outcome = self.kernel(|reconciler| reconciler.set_network(network)).await?;
-        self.board.compared(start.elapsed(), outcome.changes.len());
+        self.hub.compared(start.elapsed(), outcome.changes.len());
         self.post(session, &outcome, false).await;
         if !session.has_begun {
             // Paths that are watched since the last session may be others, though they lead to the same addresses.
@@ -204,7 +206,7 @@ impl Worker {
 impl From<store::Error> for End {
     fn from(error: store::Error) -> Self {
         let next = if error.can_retry() { Next::Away } else { Next::News(None) };
-        Self { part: Part::Store, why: chain(&error), next }
+        Self { part: ConditionKind::Store, why: chain(&error), next }
     }
 }
 
@@ -212,7 +214,7 @@ impl From<AcquireError> for End {
     fn from(error: AcquireError) -> Self {
         match error {
             AcquireError::Store(cause) => Self::from(cause),
-            other => Self::wait(Part::Lease, other.to_string(), None),
+            other => Self::wait(ConditionKind::Lease, other.to_string(), None),
         }
     }
 }

@@ -8,9 +8,9 @@ use store::Snapshot;
 use text::Secret;
 
 use super::{End, Session, extension};
-use crate::board::Part;
 use crate::leases::{Held, Seen};
 use crate::run::Worker;
+use crate::status::ConditionKind;
 use crate::underlay::Underlay;
 
 /// How the stored one is changed, with any store.
@@ -77,7 +77,7 @@ impl Worker {
     /// As it was written.
     pub(super) fn stored(&self, seen: &[Seen]) -> Result<Secret, End> {
         let place = self.leases.config_place();
-        let missing = |why: String| End::wait(Part::Config, why, None);
+        let missing = |why: String| End::wait(ConditionKind::Config, why, None);
         match self.leases.configuration(seen) {
             Ok(Some(text)) => Ok(Secret::new(text)),
             Ok(None) if !self.leases.are_chosen() => {
@@ -96,7 +96,7 @@ impl Worker {
 
     /// Whether this node can be part of such a network.
     pub(super) fn judge(&self, text: Secret) -> Result<Judged, End> {
-        let wrong = |why: String| End::wait(Part::Config, why, None);
+        let wrong = |why: String| End::wait(ConditionKind::Config, why, None);
         let written = NetConfConf::read(text.expose()).map_err(|error| wrong(error.to_string()))?;
         let conf = written.understand().map_err(|error| wrong(error.to_string()))?;
         extension::check_allowed(&self.settings, &conf).map_err(wrong)?;
@@ -147,7 +147,10 @@ impl Worker {
                 Err(missing) => Err(missing),
             };
             let Err(wrong) = fit else {
-                return Err(End::now(Part::Config, "the network's configuration is another"));
+                return Err(End::now(
+                    ConditionKind::Config,
+                    "the network's configuration is another",
+                ));
             };
             session.unfit = Some(stays(&wrong));
         }
@@ -192,8 +195,8 @@ impl Worker {
         let texts: Vec<&str> =
             session.unfit.iter().chain(&session.remarks).map(String::as_str).collect();
         match texts.is_empty() {
-            true => self.board.solved(Part::Config),
-            false => self.board.problem(Part::Config, texts.join("; ")),
+            true => self.hub.clear_problem(ConditionKind::Config),
+            false => self.hub.set_problem(ConditionKind::Config, texts.join("; ")),
         }
     }
 }

@@ -9,9 +9,9 @@ use overlay::netconf::{Backend, Extension, NetConf};
 use overlay::plan::extension::{self, Call};
 
 use super::{End, Session};
-use crate::board::{Part, Refused};
 use crate::options::Settings;
 use crate::run::Worker;
+use crate::status::{ConditionKind, Refused};
 
 /// A command that takes longer is ended.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -26,7 +26,7 @@ impl Worker {
         let call = extension::before_start(&commands.pre_startup, &variable);
         let printed = run(&commands.pre_startup, call)
             .await
-            .map_err(|why| End::wait(Part::Config, why, None))?;
+            .map_err(|why| End::wait(ConditionKind::Config, why, None))?;
         self.extension_output = printed.map(|text| text.trim_end_matches('\n').to_owned());
         Ok(())
     }
@@ -74,7 +74,7 @@ impl Worker {
         if self.not_added.is_empty() {
             return Vec::new();
         }
-        let peers = self.board.peers();
+        let peers = self.hub.peers();
         let name = |subnet: &IpNet| peers.iter().find(|peer| peer.subnets.contains(subnet));
         let refused = |(subnet, why): (&IpNet, &String)| Refused {
             peer: name(subnet).map(|peer| peer.name.clone()).unwrap_or_default(),

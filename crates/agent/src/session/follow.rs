@@ -7,12 +7,12 @@ use std::time::Instant;
 use tokio::time::{interval, sleep_until};
 
 use super::{End, RENEW_AGAIN, Session, begin, chain};
-use crate::board::{BEAT_EVERY, Part};
 use crate::ear;
 use crate::leases::{News, NodeSeen, NodeState, Renewal, Seen};
 use crate::path::Command;
 use crate::reconcile::{PeerUpdate, Report};
 use crate::run::Worker;
+use crate::status::{BEAT_EVERY, ConditionKind};
 
 impl Worker {
     /// Until something makes this another session.
@@ -24,11 +24,11 @@ impl Worker {
             tokio::select! {
                 news = session.follow.next() => match news {
                     Ok(news) => {
-                        self.board.solved(Part::Store);
+                        self.hub.clear_problem(ConditionKind::Store);
                         self.hear(session, news).await?;
                     }
                     // The watch goes on from where it was, after a pause of its own.
-                    Err(error) => self.board.problem(Part::Store, chain(&error)),
+                    Err(error) => self.hub.set_problem(ConditionKind::Store, chain(&error)),
                 },
                 () = ear::next_of(&mut self.config_file) => self.hear_configuration(session, &[]).await?,
                 report = self.reports.recv() => self.take_report(session, report).await?,
@@ -38,7 +38,7 @@ impl Worker {
                 () = moment(tell_at) => session.tell_at = self.tell_cluster().await,
                 () = moment(write_at) => self.write_view(),
                 () = moment(age_at) => self.age_previous_backend(session).await?,
-                _ = beats.tick() => self.board.beat(),
+                _ = beats.tick() => self.hub.heartbeat(),
             }
         }
     }
@@ -47,10 +47,10 @@ impl Worker {
     async fn hear(&mut self, session: &mut Session, news: News) -> Result<(), End> {
         if session.is_from_memory {
             self.memory.listed = self.leases.last();
-            return Err(End::now(Part::Store, "the store answers again"));
+            return Err(End::now(ConditionKind::Store, "the store answers again"));
         }
         let revision = session.follow.revision().0;
-        self.board.watched(revision, revision);
+        self.hub.watched(revision, revision);
         match news {
             News::All(all) => {
                 self.hear_configuration(session, &all).await?;
@@ -94,14 +94,14 @@ impl Worker {
         session.bad.remove(&node.name);
         match node.state {
             NodeState::In { since, lease } => {
-                self.board.set_peer(session.shown_peer(&node.name, &lease));
+                self.hub.set_peer(session.shown_peer(&node.name, &lease));
                 self.add_to_multicast(&node.name, &lease);
                 return PeerUpdate::Set { name: node.name, since, lease: *lease };
             }
             NodeState::Bad(why) => drop(session.bad.insert(node.name.clone(), why)),
             NodeState::Gone => {}
         }
-        self.board.remove_peer(&node.name);
+        self.hub.remove_peer(&node.name);
         self.check_path(Command::Forget(node.name.clone()));
         self.remove_from_multicast(&node.name);
         PeerUpdate::Remove { name: node.name }
@@ -131,7 +131,7 @@ impl Worker {
         match self.leases.renew(&mut session.held).await {
             Ok(Renewal::Done) => {
                 tracing::info!(lease = session.held.name, "renewed");
-                self.board.solved(Part::Store);
+                self.hub.clear_problem(ConditionKind::Store);
                 self.lease_is_whole(&session.held);
                 session.renew_at = self.renewal(&session.held);
                 self.hold(&session.held);
@@ -140,10 +140,13 @@ impl Worker {
             Ok(Renewal::Lost) => {
                 self.held = None;
                 let name = &session.held.name;
-                Err(End::now(Part::Lease, format!("the lease {name} was deleted or taken")))
+                Err(End::now(
+                    ConditionKind::Lease,
+                    format!("the lease {name} was deleted or taken"),
+                ))
             }
             Err(error) => {
-                self.board.problem(Part::Store, chain(&error));
+                self.hub.set_problem(ConditionKind::Store, chain(&error));
                 session.renew_at = Some(Instant::now() + RENEW_AGAIN);
                 Ok(())
             }
@@ -157,7 +160,7 @@ impl Worker {
         report: Option<Report>,
     ) -> Result<(), End> {
         match report {
-            None => Err(End::wait(Part::Kernel, "the kernel thread has ended", None)),
+            None => Err(End::wait(ConditionKind::Kernel, "the kernel thread has ended", None)),
             Some(Report::TriedAgain(outcome)) => {
                 self.post(session, &outcome, false).await;
                 self.look_at_ways(None).await
@@ -206,7 +209,7 @@ impl Session {
             format!("{} with {} and MTU {}", underlay.name, addresses.join(", "), underlay.mtu)
         };
         let text = format!("the way to other nodes is {}; it was {}", shown(found), shown(before));
-        Err(End::now(Part::Underlay, text))
+        Err(End::now(ConditionKind::Underlay, text))
     }
 }
 

@@ -69,7 +69,7 @@ impl Worker {
     pub(super) fn renewal(&self, held: &Held) -> Option<Instant> {
         let until = self.memory.lease_until.filter(|_| !held.is_reservation);
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        self.board.set_lease_left(left);
+        self.hub.set_lease_left(left);
         left.map(|left| Instant::now() + left.saturating_sub(self.settings.renew_margin))
     }
 

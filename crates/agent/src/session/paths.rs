@@ -7,10 +7,10 @@ use ipnet::IpNet;
 use overlay::plan::Network;
 
 use super::{End, Session};
-use crate::board::{Kind, Part, Path, Time, Way};
 use crate::path::{Checksum, Command, Target, Verdict, targets};
 use crate::reconcile::PeerUpdate;
 use crate::run::Worker;
+use crate::status::{ConditionKind, Path, RepairKind, Time, Way};
 
 impl Worker {
     /// Looks up the ways to these peers, or to all, shows them and has them checked.
@@ -24,13 +24,14 @@ impl Worker {
             names.into_iter().filter_map(|name| way(network, &refused, name)).collect()
         });
         let found = found.await;
-        let found = found.map_err(|error| End::wait(Part::Kernel, error.to_string(), None))?;
+        let found =
+            found.map_err(|error| End::wait(ConditionKind::Kernel, error.to_string(), None))?;
         if is_all {
             let checked = found.iter().filter(|(.., targets)| !targets.is_empty());
             self.check_path(Command::Retain(checked.map(|(name, ..)| name.clone()).collect()));
         }
         for (name, way, targets) in found {
-            self.board.set_way(&name, way);
+            self.hub.set_way(&name, way);
             if targets.is_empty() && !is_all {
                 self.check_path(Command::Forget(name));
             }
@@ -55,10 +56,10 @@ impl Worker {
         session: &mut Session,
         verdict: Verdict,
     ) -> Result<(), End> {
-        self.board.set_path(&verdict.peer, shown(&verdict));
+        self.hub.set_path(&verdict.peer, shown(&verdict));
         if verdict.checksum == Checksum::Repaired {
             let text = format!("checksums to {} are no longer left to the device", verdict.peer);
-            self.board.repaired(Kind::Path, text);
+            self.hub.repaired(RepairKind::Path, text);
         }
         if !verdict.reachable {
             return Ok(());
@@ -67,7 +68,7 @@ impl Worker {
         let update = PeerUpdate::Narrow { name, subnet, mtu };
         let outcome = self.kernel(|reconciler| reconciler.set_peers(vec![update])).await?;
         if !outcome.changes.is_empty() {
-            self.board.repaired(Kind::Path, narrowed(subnet, mtu));
+            self.hub.repaired(RepairKind::Path, narrowed(subnet, mtu));
         }
         self.post(session, &outcome, false).await;
         Ok(())

@@ -6,10 +6,10 @@ use overlay::lease::Lease;
 use overlay::netconf::{Backend, NetConf};
 
 use super::Session;
-use crate::board::{self, Kind, Part, Path, Refused, Way};
 use crate::bridge;
 use crate::reconcile::Outcome;
 use crate::run::Worker;
+use crate::status::{self, ConditionKind, Path, Refused, RepairKind, Way};
 
 /// Most refused leases that are logged one by one when they are refused at once.
 const MAX_LOGGED: usize = 20;
@@ -18,10 +18,10 @@ impl Worker {
     /// Posts an outcome; `is_repair` where others had broken what was changed.
     pub(super) async fn post(&mut self, session: &mut Session, outcome: &Outcome, is_repair: bool) {
         self.post_changes(outcome, is_repair);
-        self.board.set_conflicts(&outcome.conflicts);
+        self.hub.set_conflicts(&outcome.conflicts);
         self.tell_commands(session, &outcome.changes).await;
         let refused = session.refused(outcome).chain(self.refused_by_commands());
-        let fresh = self.board.set_refused(refused.collect());
+        let fresh = self.hub.set_refused(refused.collect());
         for Refused { peer, subnet, reason } in fresh.iter().take(MAX_LOGGED) {
             let subnet = subnet.map(|subnet| subnet.to_string());
             tracing::warn!(peer, subnet, reason, "refused");
@@ -42,7 +42,7 @@ impl Worker {
         for change in &outcome.changes {
             if is_repair {
                 tracing::warn!(%change, "repaired");
-                self.board.repaired(Kind::from(change), change.to_string());
+                self.hub.repaired(RepairKind::from(change), change.to_string());
             } else {
                 tracing::info!(%change, "changed");
             }
@@ -55,10 +55,13 @@ impl Worker {
             tracing::error!(%failure, "failed");
         }
         match &outcome.failures[..] {
-            [] => self.board.solved(Part::Kernel),
-            [only] => self.board.problem(Part::Kernel, only.to_string()),
+            [] => self.hub.clear_problem(ConditionKind::Kernel),
+            [only] => self.hub.set_problem(ConditionKind::Kernel, only.to_string()),
             [first, rest @ ..] => {
-                self.board.problem(Part::Kernel, format!("{first}; and {} more", rest.len()));
+                self.hub.set_problem(
+                    ConditionKind::Kernel,
+                    format!("{first}; and {} more", rest.len()),
+                );
             }
         }
     }
@@ -76,7 +79,7 @@ impl Worker {
     /// The node does not become ready before the bridge fits these subnets.
     pub(super) fn expect_bridge(&self, session: &Session) {
         let expected = self.expected_bridge(&session.conf, &session.held.lease);
-        self.board.report(Part::Bridge, bridge::check(&expected));
+        self.hub.report(ConditionKind::Bridge, bridge::check(&expected));
         self.bridge.send_replace(Some(expected));
     }
 
@@ -113,17 +116,17 @@ impl Session {
         planned.chain(bad)
     }
 
-    fn shown(&self, mark: &str, pod_mtu: u32) -> board::Session {
-        board::Session {
+    fn shown(&self, mark: &str, pod_mtu: u32) -> status::Session {
+        status::Session {
             mark: mark.to_owned(),
             networks: self.conf.networks.iter().collect(),
             backend: self.conf.backend.name().to_owned(),
             pod_mtu,
-            lease: board::Lease {
+            lease: status::Lease {
                 subnets: self.held.lease.subnets.iter().collect(),
                 public: self.held.lease.attributes.public.iter().collect(),
             },
-            underlay: board::Underlay {
+            underlay: status::Underlay {
                 name: self.underlay.name.to_string(),
                 addresses: self.underlay.addresses.iter().collect(),
                 mtu: self.underlay.mtu,
@@ -132,13 +135,13 @@ impl Session {
     }
 
     /// A peer as people see it.
-    pub(super) fn shown_peer(&self, name: &str, lease: &Lease) -> board::Peer {
+    pub(super) fn shown_peer(&self, name: &str, lease: &Lease) -> status::Peer {
         let way = match self.conf.backend {
             Backend::HostGw => Way::Direct,
             Backend::Alloc | Backend::Extension(_) => Way::None,
             _ => Way::Tunnel,
         };
-        board::Peer {
+        status::Peer {
             name: name.to_owned(),
             subnets: lease.subnets.iter().collect(),
             public: lease.attributes.public.iter().collect(),

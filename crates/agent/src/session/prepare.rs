@@ -15,12 +15,12 @@ use tokio::time::sleep;
 
 use super::configuration::Judged;
 use super::{End, chain};
-use crate::board::Part;
 use crate::keys;
 use crate::leases::{NodeState, OwnNode, Seen, Want};
 use crate::options::{Settings, StoreChoice};
 use crate::reconcile::{Report, Secrets, public_key};
 use crate::run::Worker;
+use crate::status::ConditionKind;
 use crate::underlay::{self, Carrier, Facts, Underlay, Wish};
 
 /// For the store to answer in, however interfaces change.
@@ -67,7 +67,7 @@ impl Worker {
             return Ok(listed);
         }
         let listed = self.list().await?;
-        self.board.solved(Part::Store);
+        self.hub.clear_problem(ConditionKind::Store);
         Ok(listed)
     }
 
@@ -94,7 +94,13 @@ impl Worker {
             match self.reports.recv().await {
                 Some(Report::Underlay) => return Ok(()),
                 Some(other) => self.take_aside(other),
-                None => return Err(End::wait(Part::Kernel, "the kernel thread has ended", None)),
+                None => {
+                    return Err(End::wait(
+                        ConditionKind::Kernel,
+                        "the kernel thread has ended",
+                        None,
+                    ));
+                }
             }
         }
     }
@@ -111,14 +117,14 @@ impl Worker {
             let why = format!(
                 "the pod {namespace}/{pod}, which POD_NAMESPACE and POD_NAME say that this is, runs on no node"
             );
-            return Err(End::wait(Part::Lease, why, None));
+            return Err(End::wait(ConditionKind::Lease, why, None));
         };
         self.set_name(node);
         Ok(())
     }
 
     pub(super) fn set_name(&mut self, node: String) {
-        self.board.set_node(&node);
+        self.hub.set_node(&node);
         self.leases.set_own(&node);
         self.settings.node_name = Some(node);
     }
@@ -127,7 +133,7 @@ impl Worker {
     pub(super) fn underlay(&self, conf: &NetConf) -> Result<Underlay, End> {
         let told = self.held.as_ref().map(|held| held.lease.attributes.public).unwrap_or_default();
         underlay_of(&self.settings, &self.own, conf, self.interface, told)
-            .map_err(|why| End::wait(Part::Underlay, why, None))
+            .map_err(|why| End::wait(ConditionKind::Underlay, why, None))
     }
 
     /// The public key, where the backend needs one; the private one is told to the kernel thread.
@@ -135,7 +141,7 @@ impl Worker {
         if !matches!(conf.backend, Backend::Wireguard(_)) && !self.backends.have_wireguard() {
             return Ok(None);
         }
-        let failed = |why: String| End::wait(Part::Kernel, why, None);
+        let failed = |why: String| End::wait(ConditionKind::Kernel, why, None);
         let flannels = self.settings.subnet_file.with_file_name("wgkey");
         let find = if self.settings.dry_run { keys::foresee_wireguard } else { keys::wireguard };
         let private =
@@ -176,7 +182,7 @@ impl Worker {
                 extension_output: self.extension_output.as_deref(),
             };
             publish::attributes(conf, &identity)
-                .map_err(|error| End::wait(Part::Underlay, error.to_string(), None))
+                .map_err(|error| End::wait(ConditionKind::Underlay, error.to_string(), None))
         };
         let seed = self.leases.identity().unwrap_or(&self.identity);
         let attributes = told(seed)?;

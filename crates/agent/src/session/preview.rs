@@ -11,10 +11,10 @@ use store::Snapshot;
 
 use super::prepare::{Prepared, leases};
 use super::{End, begin, extension};
-use crate::board::Part;
 use crate::leases::{Foreseen, How, Want};
 use crate::rules::RulesConf;
 use crate::run::Worker;
+use crate::status::ConditionKind;
 use crate::{blackhole, bridge};
 
 impl Worker {
@@ -76,9 +76,9 @@ impl Worker {
             .collect();
         let (conf, underlay) = (judged.conf.clone(), begin::planned(&judged.chosen));
         let mut network = Network::new(conf, lease.clone(), underlay, peers)
-            .map_err(|error| End::wait(Part::Config, error.to_string(), None))?;
+            .map_err(|error| End::wait(ConditionKind::Config, error.to_string(), None))?;
         self.preview_previous_backend(judged.text.expose(), &mut network);
-        let failed = |why: String| End::wait(Part::Kernel, why, None);
+        let failed = |why: String| End::wait(ConditionKind::Kernel, why, None);
         let asked = self.kernel.run(move |reconciler| (reconciler.dry_run(&mut network), network));
         let (difference, network) = asked.await.map_err(|error| failed(error.to_string()))?;
         let refused = network.plan().refused.iter().map(|refusal| format!("# {refusal}"));
@@ -96,7 +96,7 @@ impl Worker {
         let wanted: &[IpNet] = if self.settings.blackhole { subnets } else { &[] };
         Netlink::open()
             .and_then(|nl| blackhole::preview(&nl, networks, wanted, true))
-            .map_err(|error| End::wait(Part::Kernel, error.to_string(), None))
+            .map_err(|error| End::wait(ConditionKind::Kernel, error.to_string(), None))
     }
 
     fn preview_rules(&self, networks: Vec<IpNet>, subnets: Vec<IpNet>) -> Vec<String> {

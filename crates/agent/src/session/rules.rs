@@ -6,9 +6,9 @@ use kernel::Netlink;
 
 use super::Session;
 use crate::blackhole;
-use crate::board::{Kind, Part};
 use crate::rules::{Outcome, REMOVAL, RulesConf};
 use crate::run::Worker;
+use crate::status::{ConditionKind, RepairKind};
 
 impl Worker {
     /// Ours first, then flannel's go: packets meet one or the other.
@@ -40,7 +40,7 @@ impl Worker {
             Ok(changes) => changes.into_iter().for_each(|change| {
                 if is_repair {
                     tracing::warn!(%change, "repaired");
-                    self.board.repaired(Kind::Route, change);
+                    self.hub.repaired(RepairKind::Route, change);
                 } else {
                     tracing::info!(%change, "changed");
                 }
@@ -53,7 +53,7 @@ impl Worker {
         for change in &outcome.changes {
             if is_repair {
                 tracing::warn!(%change, "repaired");
-                self.board.repaired(Kind::Rules, change);
+                self.hub.repaired(RepairKind::Rules, change);
             } else {
                 tracing::info!(%change, "changed");
             }
@@ -64,8 +64,8 @@ impl Worker {
             );
         }
         match outcome.problems.first() {
-            None => self.board.solved(Part::Rules),
-            Some(problem) => self.board.problem(Part::Rules, problem.to_string()),
+            None => self.hub.clear_problem(ConditionKind::Rules),
+            Some(problem) => self.hub.set_problem(ConditionKind::Rules, problem.to_string()),
         }
     }
 }

@@ -28,8 +28,8 @@ mod ways;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use agent::board::{Board, Kind, Status};
 use agent::options::{self, Asked, Command, Settings};
+use agent::status::{RepairKind, Status, StatusHub};
 use kernel::Netns;
 use testkit::{EtcdServer, Node, Pod, Wire, wait_some};
 use tokio::sync::oneshot;
@@ -84,7 +84,7 @@ pub fn etcd() -> EtcdServer {
 
 /// An agent at work on a thread in a node's namespace; what it made stays when it is dropped.
 pub struct Agent {
-    pub board: Board,
+    pub hub: StatusHub,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -97,9 +97,9 @@ impl Agent {
     /// With flags and variables of one's own.
     pub fn start_with(flags: &[String], node: &Node, vars: &[(&str, &str)]) -> Agent {
         let settings = settings(Command::Agent, flags, vars);
-        let board = Board::new(format!("node-{}", node.number()), settings.store.name());
+        let hub = StatusHub::new(format!("node-{}", node.number()), settings.store.name());
         let (stop, stopped) = oneshot::channel();
-        let (shown, netns) = (board.clone(), Netns::open(node.ns.path()).unwrap());
+        let (shown, netns) = (hub.clone(), Netns::open(node.ns.path()).unwrap());
         let thread = std::thread::spawn(move || {
             netns
                 .enter(|| {
@@ -113,7 +113,7 @@ impl Agent {
                 })
                 .unwrap();
         });
-        Agent { board, stop: Some(stop), thread: Some(thread) }
+        Agent { hub, stop: Some(stop), thread: Some(thread) }
     }
 
     /// Waits until what it shows is so.
@@ -124,13 +124,13 @@ impl Agent {
 
     #[track_caller]
     pub fn wait_for(&self, deadline: Duration, what: &str, is_so: impl Fn(&Status) -> bool) {
-        if wait_some(deadline, || is_so(&self.board.status()).then_some(())).is_none() {
-            panic!("waited in vain for {what}: {:#?}", self.board.status());
+        if wait_some(deadline, || is_so(&self.hub.status()).then_some(())).is_none() {
+            panic!("waited in vain for {what}: {:#?}", self.hub.status());
         }
     }
 
-    pub fn repairs(&self, kind: Kind) -> u64 {
-        self.board.summary().repairs.counts[&kind]
+    pub fn repairs(&self, kind: RepairKind) -> u64 {
+        self.hub.summary().repairs.counts[&kind]
     }
 }
 
@@ -178,7 +178,7 @@ pub fn all_reach_all(members: &[Member], deadline: Duration) {
         for to in members.iter().filter(|to| to.node.number() != from.node.number()) {
             let reached = wait_some(deadline, || from.pod.reaches(&to.pod).then_some(()));
             if reached.is_none() {
-                let ends = [from, to].map(|one| (one.node.kernel(), one.agent().board.status()));
+                let ends = [from, to].map(|one| (one.node.kernel(), one.agent().hub.status()));
                 panic!("{} does not reach {}: {ends:#?}", from.node.number(), to.node.number());
             }
         }

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use agent::board::{Kind, Part, Refused};
 use agent::multicast::Counts;
 use agent::serve::{Error, Socket, socket_path};
+use agent::status::{ConditionKind, Refused, RepairKind};
 use serde_json::Value;
 use testkit::{in_netns, require, run};
 
@@ -27,10 +27,10 @@ fn probes_are_told_what_is_wrong() {
         require!(Program("curl"));
         let dir = tempfile::tempdir().unwrap();
         let served = Served::start(dir.path());
-        let board = &served.board;
+        let hub = &served.hub;
         let healthy = (200, TEXT.to_owned(), "healthy\n".to_owned());
         assert_eq!(curl(&[&url("/healthz")]), healthy);
-        board.problem(Part::Underlay, "no interface\nhas an address");
+        hub.set_problem(ConditionKind::Underlay, "no interface\nhas an address");
         let (code, _, body) = curl(&[&url("/readyz")]);
         assert_eq!(
             (code, body.as_str()),
@@ -39,12 +39,12 @@ fn probes_are_told_what_is_wrong() {
                 "this node is not part of the network yet\nunderlay: no interface has an address\n"
             )
         );
-        board.solved(Part::Underlay);
-        board.set_session(Some(session()));
-        board.problem(Part::Store, "connection refused");
+        hub.clear_problem(ConditionKind::Underlay);
+        hub.set_session(Some(session()));
+        hub.set_problem(ConditionKind::Store, "connection refused");
         let (code, _, body) = curl(&[&url("/readyz")]);
         assert_eq!((code, body.as_str()), (200, "ready\nwarning: store: connection refused\n"));
-        board.set_lease_left(Some(Duration::ZERO));
+        hub.set_lease_left(Some(Duration::ZERO));
         let (code, _, body) = curl(&[&url("/readyz")]);
         assert_eq!(code, 503);
         assert!(body.starts_with("the lease has run out"), "{body}");
@@ -77,8 +77,8 @@ fn status_of_a_thousand_peers_is_the_same_on_the_socket() {
     in_netns(|| {
         let dir = tempfile::tempdir().unwrap();
         let served = Served::start(dir.path());
-        served.board.set_session(Some(session()));
-        served.board.set_peers((0..1000).map(peer).collect());
+        served.hub.set_session(Some(session()));
+        served.hub.set_peers((0..1000).map(peer).collect());
         let socket = socket_path(dir.path());
         let socket = ["--unix-socket", socket.to_str().unwrap()];
         let (code, kind, status) = curl(&[&socket[..], &["http://agent/status"]].concat());
@@ -116,21 +116,21 @@ fn prometheus_reads_the_metrics_that_are_documented() {
         require!(File("/usr/lib/python3/dist-packages/prometheus_client/parser.py"));
         let dir = tempfile::tempdir().unwrap();
         let served = Served::start(dir.path());
-        let board = &served.board;
+        let hub = &served.hub;
         let mut session = session();
         session.underlay.name = "we\\ird\"if".into();
-        board.set_session(Some(session));
-        board.set_lease_left(Some(Duration::from_secs(3600)));
-        board.watched(40, 42);
-        board.compared(Duration::from_millis(12), 3);
-        board.set_peers((0..5).map(peer).collect());
-        board.repaired(Kind::Route, "set route");
+        hub.set_session(Some(session));
+        hub.set_lease_left(Some(Duration::from_secs(3600)));
+        hub.watched(40, 42);
+        hub.compared(Duration::from_millis(12), 3);
+        hub.set_peers((0..5).map(peer).collect());
+        hub.repaired(RepairKind::Route, "set route");
         let counts = Arc::new(Counts::default());
         counts.delivered.store(7, Ordering::Relaxed);
-        board.set_multicast(counts);
-        board.problem(Part::Store, "gone");
+        hub.set_multicast(counts);
+        hub.set_problem(ConditionKind::Store, "gone");
         let refused = Refused { peer: "x".into(), subnet: None, reason: "no".into() };
-        board.set_refused(vec![refused]);
+        hub.set_refused(vec![refused]);
         let (code, kind, page) = curl(&[&url("/metrics")]);
         assert_eq!((code, kind.as_str()), (200, "text/plain; version=0.0.4; charset=utf-8"));
         let families = parsed(&page);
@@ -226,7 +226,7 @@ fn probes_are_answered_among_idle_and_slow_clients() {
         let dir = tempfile::tempdir().unwrap();
         let served = Served::start(dir.path());
         // An answer that fits into no buffer of a socket.
-        served.board.set_peers((0..20_000).map(peer).collect());
+        served.hub.set_peers((0..20_000).map(peer).collect());
         let _idle = connect(64, "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n");
         probe();
         let _silent = connect(64, "");

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A board that is served, and curl.
+//! A hub that is served, and curl.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::thread::JoinHandle;
 
-use agent::board::{Board, Lease, Peer, Session, Underlay, Way};
 use agent::serve::{self, Socket};
+use agent::status::{Lease, Peer, Session, StatusHub, Underlay, Way};
 use tokio::sync::oneshot;
 
 pub const PORT: u16 = 8081;
 
 /// A server on a thread of its own, as an agent is; gone when dropped.
 pub struct Served {
-    pub board: Board,
+    pub hub: StatusHub,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -21,10 +21,10 @@ pub struct Served {
 impl Served {
     /// On the port and in the directory.
     pub fn start(run_dir: &Path) -> Served {
-        let board = Board::new("a", "etcd");
+        let hub = StatusHub::new("a", "etcd");
         let (stop, stopped) = oneshot::channel();
         let (ready, is_ready) = std::sync::mpsc::channel();
-        let (shown, run_dir) = (board.clone(), run_dir.to_owned());
+        let (shown, run_dir) = (hub.clone(), run_dir.to_owned());
         let thread = std::thread::spawn(move || {
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -40,7 +40,7 @@ impl Served {
             });
         });
         is_ready.recv().unwrap();
-        Served { board, stop: Some(stop), thread: Some(thread) }
+        Served { hub, stop: Some(stop), thread: Some(thread) }
     }
 }
 
@@ -91,6 +91,6 @@ pub fn peer(number: u16) -> Peer {
         public: vec![IpAddr::from([192, 168, high, low])],
         backend: "vxlan".into(),
         way: if number.is_multiple_of(2) { Way::Tunnel } else { Way::Direct },
-        path: agent::board::Path::default(),
+        path: agent::status::Path::default(),
     }
 }

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use agent::board::{Peer, Session, Status, Time};
+use agent::status::{Peer, Session, Status, Time};
 use text::escape;
 
 use crate::output::{self, table};

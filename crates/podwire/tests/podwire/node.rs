@@ -6,9 +6,9 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
-use agent::board::{Board, Lease, Part, Peer, Session, Underlay, Way};
 use agent::cni_conf::{self, CniConf};
 use agent::serve::{self, Socket, socket_path};
+use agent::status::{ConditionKind, Lease, Peer, Session, StatusHub, Underlay, Way};
 use agent::subnet_env;
 use ipam::subnet_env::SubnetEnv;
 use tempfile::TempDir;
@@ -19,17 +19,17 @@ use super::program::{PODWIRE, fails, fails_json, ok, ok_json};
 
 /// An agent as far as others see it, on a thread of its own; gone when dropped.
 struct Agent {
-    board: Board,
+    hub: StatusHub,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Agent {
     fn start(run_dir: &Path) -> Agent {
-        let board = Board::new("blue", "embedded");
+        let hub = StatusHub::new("blue", "embedded");
         let (stop, stopped) = oneshot::channel();
         let (ready, is_ready) = std::sync::mpsc::channel();
-        let (shown, run_dir) = (board.clone(), run_dir.to_owned());
+        let (shown, run_dir) = (hub.clone(), run_dir.to_owned());
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async {
@@ -42,11 +42,11 @@ impl Agent {
             });
         });
         is_ready.recv().unwrap();
-        Agent { board, stop: Some(stop), thread: Some(thread) }
+        Agent { hub, stop: Some(stop), thread: Some(thread) }
     }
 
     fn is_part_of_the_network(&self) {
-        self.board.set_session(Some(Session {
+        self.hub.set_session(Some(Session {
             mark: "mark".into(),
             networks: vec!["10.244.0.0/16".parse().unwrap()],
             backend: "vxlan".into(),
@@ -78,9 +78,9 @@ fn peer(number: u8, problem: Option<&str>) -> Peer {
         public: vec![[192, 0, 2, number].into()],
         backend: "vxlan".into(),
         way: Way::Tunnel,
-        path: agent::board::Path {
+        path: agent::status::Path {
             problem: problem.map(str::to_owned),
-            ..agent::board::Path::default()
+            ..agent::status::Path::default()
         },
     }
 }
@@ -89,15 +89,15 @@ fn peer(number: u8, problem: Option<&str>) -> Peer {
 fn status_and_peers_show_what_the_agent_knows() {
     in_netns(|| {
         let agent = Agent::start(Path::new("/run/podwire"));
-        agent.board.problem(Part::Lease, "all subnets are taken");
+        agent.hub.set_problem(ConditionKind::Lease, "all subnets are taken");
         let said = fails(&["status"]);
         assert!(said.contains("blue: not ready\n"), "{said}");
         assert!(said.contains("because lease: all subnets are taken\n"), "{said}");
         assert_eq!(fails_json(&["status"])["problems"]["lease"]["text"], "all subnets are taken");
 
-        agent.board.solved(Part::Lease);
+        agent.hub.clear_problem(ConditionKind::Lease);
         agent.is_part_of_the_network();
-        agent.board.set_peers(vec![peer(2, None), peer(3, Some("no answer"))]);
+        agent.hub.set_peers(vec![peer(2, None), peer(3, Some("no answer"))]);
         let said = ok(&["status"]);
         assert!(said.starts_with("blue: ready\n"), "{said}");
         for words in ["10.244.1.0/24", "node2", "no answer", "embedded", "eth0"] {
@@ -175,7 +175,7 @@ fn plugins_ask_the_agent_whether_the_node_is_ready() {
         let node = Node::new();
         let agent = Agent::start(&node.run_dir());
         let status = ["net", "status", "cbr0", &node.flag()];
-        agent.board.problem(Part::Underlay, "no interface has an address");
+        agent.hub.set_problem(ConditionKind::Underlay, "no interface has an address");
         let error = fails_json(&status);
         assert_eq!(error["code"], 50);
         let words =
@@ -190,7 +190,7 @@ fn plugins_ask_the_agent_whether_the_node_is_ready() {
         assert_eq!(error["code"], 11, "{error}");
         assert!(error["details"].as_str().unwrap().contains("no interface has"), "{error}");
 
-        agent.board.solved(Part::Underlay);
+        agent.hub.clear_problem(ConditionKind::Underlay);
         agent.is_part_of_the_network();
         node.write_subnet_file();
         ok(&status);
@@ -200,7 +200,7 @@ fn plugins_ask_the_agent_whether_the_node_is_ready() {
         ok(&["net", "check", "cbr0", "pod", &node.flag()]);
         ok(&["net", "del", "cbr0", "pod", &node.flag()]);
 
-        agent.board.problem(Part::Rules, "no permission");
+        agent.hub.set_problem(ConditionKind::Rules, "no permission");
         assert!(fails(&status).contains("the node agent is not ready: rules: no permission"));
         drop(agent);
         ok(&status);

@@ -21,7 +21,7 @@ fn conf(more: &str, backend: &str) -> String {
 
 /// One that only the first node can follow: there is a single subnet, which the first node has.
 fn conf_of_first(members: &[Member], backend: &str) -> String {
-    let subnet = members[0].agent().board.session().unwrap().lease.subnets[0].addr();
+    let subnet = members[0].agent().hub.session().unwrap().lease.subnets[0].addr();
     conf(&format!(r#""SubnetMin": "{subnet}", "SubnetMax": "{subnet}", "#), backend)
 }
 
@@ -74,7 +74,7 @@ fn device(from: &Member, to: &Member) -> String {
 fn first_changes(members: &[Member], backend: &str) {
     let [first, second] = members else { panic!("two") };
     let before = [device(first, second), device(second, first)];
-    let leases = || first.agent().board.session().unwrap().lease;
+    let leases = || first.agent().hub.session().unwrap().lease;
     let lease = leases();
     replace(&first.node, &Store::embedded(&conf_of_first(members, backend)), &[]);
     has_backend(first.agent(), backend);
@@ -85,7 +85,7 @@ fn first_changes(members: &[Member], backend: &str) {
         status.peers.first().is_some_and(|peer| peer.backend == published)
     });
     for member in members {
-        assert_eq!(member.agent().board.status().refused, []);
+        assert_eq!(member.agent().hub.status().refused, []);
     }
     assert_eq!([device(first, second), device(second, first)], before);
 }
@@ -96,7 +96,7 @@ fn second_follows(members: &[Member], backend: &str, device_after: &str) {
     has_backend(second.agent(), backend);
     for (from, to) in [(first, second), (second, first)] {
         wait_for("the new way", PATIENCE, || device(from, to) == device_after);
-        assert_eq!(from.agent().board.status().refused, []);
+        assert_eq!(from.agent().hub.status().refused, []);
     }
 }
 

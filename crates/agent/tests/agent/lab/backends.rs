@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use agent::board::Way;
+use agent::status::Way;
 use testkit::{Node, Wire, in_netns, wait_for};
 
 use super::{Member, PATIENCE, Store, all_reach_all, network};
@@ -28,7 +28,7 @@ fn check(nodes: Vec<Node>, conf: &str, env: &[(&str, &str)]) -> Vec<Member> {
 
 /// subnet.env tells the first address of the lease.
 fn check_subnets(member: &Member) {
-    let session = member.agent().board.session().unwrap();
+    let session = member.agent().hub.session().unwrap();
     let env = member.node.subnet_env();
     let told = ["FLANNEL_SUBNET", "FLANNEL_IPV6_SUBNET"].iter().filter_map(|key| env.get(*key));
     let told: Vec<&String> = told.collect();

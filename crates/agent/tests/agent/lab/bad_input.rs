@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What cannot be right is refused with its key and the reason; everything else goes on.
 
-use agent::board::{Part, Status, Way};
+use agent::status::{ConditionKind, Status, Way};
 use testkit::{EtcdServer, Wire, in_netns};
 
 use super::{Agent, PATIENCE, Store, all_reach_all, etcd, network};
@@ -34,7 +34,7 @@ const WRONG: [(&str, &[&str]); 7] = [
 ];
 
 fn says(status: &Status, words: &[&str]) -> bool {
-    let problem = status.problems.get(&Part::Config);
+    let problem = status.problems.get(&ConditionKind::Config);
     problem.is_some_and(|problem| words.iter().all(|word| problem.text.contains(word)))
 }
 
@@ -50,7 +50,7 @@ fn configuration_is_refused_until_it_is_corrected() {
         for (conf, words) in WRONG {
             server.ctl(&["put", CONFIG, conf]);
             agent.wait(conf, |status| says(status, words));
-            assert!(!agent.board.readiness().is_ready);
+            assert!(!agent.hub.readiness().is_ready);
         }
         server.ctl(&["put", CONFIG, GOOD]);
         agent.wait("it to go on by itself", |status| status.ready && status.problems.is_empty());
@@ -62,7 +62,7 @@ fn configuration_is_refused_until_it_is_corrected() {
         for (conf, words) in WRONG {
             server.ctl(&["put", CONFIG, conf]);
             agent.wait(conf, |status| says(status, words));
-            assert!(agent.board.readiness().is_ready, "pods that run are none the worse");
+            assert!(agent.hub.readiness().is_ready, "pods that run are none the worse");
             assert!(is_as_before(), "{conf}");
         }
         server.ctl(&["put", CONFIG, GOOD]);
@@ -109,7 +109,7 @@ fn peers_are_refused_one_by_one() {
         let mut members = network(nodes, &store);
         // By then the kernel has all of it.
         all_reach_all(&members, PATIENCE);
-        let own = members[0].agent().board.session().unwrap().lease.subnets[0];
+        let own = members[0].agent().hub.session().unwrap().lease.subnets[0];
         let claims = claims(&own.to_string().replace('/', "-"));
         let before = members[0].node.kernel();
         for (name, value, why) in &claims {
@@ -124,7 +124,7 @@ fn peers_are_refused_one_by_one() {
             let counts = &status.peer_counts;
             (counts.refused, counts.tunnel, counts.with_problem) == (claims.len(), 1, 0)
         });
-        let status = members[0].agent().board.status();
+        let status = members[0].agent().hub.status();
         for (name, _, why) in &claims {
             let peer = status.peers.iter().find(|peer| peer.name == *name).unwrap();
             let problem = peer.path.problem.as_deref().unwrap_or_default();
@@ -135,7 +135,7 @@ fn peers_are_refused_one_by_one() {
         agent.wait("the newcomer", |status| status.ready);
         members.push(super::Member { agent: Some(agent), pod: node.pod(), node });
         all_reach_all(&members, PATIENCE);
-        assert!(members[0].agent().board.readiness().is_ready);
+        assert!(members[0].agent().hub.readiness().is_ready);
         for (name, ..) in &claims {
             server.ctl(&["del", &format!("{SUBNETS}{name}")]);
         }
@@ -169,7 +169,7 @@ fn refused_keys_do_not_block_a_node_that_starts() {
         let second = wire.node(2, true, false);
         let late = Agent::start(&second, &store);
         late.wait("it to name the keys that take all", |status| {
-            let problem = status.problems.get(&Part::Lease);
+            let problem = status.problems.get(&ConditionKind::Lease);
             problem.is_some_and(|one| halves.iter().all(|name| one.text.contains(name)))
         });
         server.ctl(&["del", &format!("{SUBNETS}{}", halves[1])]);

@@ -125,8 +125,8 @@ fn marks_with_the_same_next_hops_are_refused() {
             let settings = settings(Command::Agent, flags, &[]);
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let run = || {
-                let board = agent::board::Board::new("node-1", "embedded");
-                runtime.unwrap().block_on(agent::run::run(settings, board))
+                let hub = agent::status::StatusHub::new("node-1", "embedded");
+                runtime.unwrap().block_on(agent::run::run(settings, hub))
             };
             let Err(error) = Netns::open(node.ns.path()).unwrap().enter(run).unwrap();
             error.to_string()
@@ -196,7 +196,7 @@ fn network_is_left_to_flanneld(backend: &str) {
     all_reach_all(&members, PATIENCE);
     drop(members[0].agent.take());
     let [first, second] = &members[..] else { panic!("two") };
-    let (env, lease) = (first.node.subnet_env(), second.agent().board.peers());
+    let (env, lease) = (first.node.subnet_env(), second.agent().hub.peers());
     let pinging = Pinging::start(&first.pod.ns, second.pod.addresses[0]);
 
     let flags = [first.node.flags(), store.0.clone()].concat();
@@ -208,7 +208,7 @@ fn network_is_left_to_flanneld(backend: &str) {
         assert!(!rest.contains(ours), "{ours} in {rest}");
     }
     assert_eq!(first.node.subnet_env(), env);
-    assert_eq!(second.agent().board.peers()[0].name, lease[0].name);
+    assert_eq!(second.agent().hub.peers()[0].name, lease[0].name);
     let (sent, answered) = pinging.end();
     assert!(sent - answered <= 1, "{answered} of {sent} came back");
     let route = first.node.sh("ip route show root 10.5.0.0/16 | grep via");

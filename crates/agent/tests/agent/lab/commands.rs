@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use agent::board::{Part, Refused, Status};
+use agent::status::{ConditionKind, Refused, Status};
 use serde_json::json;
 use testkit::{Node, Wire, in_netns, wait_for, write_program};
 
@@ -67,7 +67,7 @@ fn calls(node: &Node) -> Vec<String> {
 
 /// A node as the others' commands are told of it.
 fn told(member: &Member) -> String {
-    let subnet = member.agent().board.session().unwrap().lease.subnets[0];
+    let subnet = member.agent().hub.session().unwrap().lease.subnets[0];
     let shown = member.node.ns.ip_json(&["link", "show", "tunnel"]);
     format!(
         "{subnet} 192.168.90.{} {}",
@@ -127,7 +127,7 @@ fn commands_that_fail_are_told() {
         let store = Store::embedded(conf).and(&[ALLOW]);
         let mut members = network(nodes, &store);
         all_reach_all(&members, PATIENCE);
-        let peer = members[1].agent().board.session().unwrap().lease.subnets[0];
+        let peer = members[1].agent().hub.session().unwrap().lease.subnets[0];
         drop(members[0].agent.take());
         members[0].agent = Some(Agent::start(&members[0].node, &store));
         members[0].agent().wait("the route to be there already", |status| {
@@ -160,15 +160,15 @@ fn commands_of_the_store_run_only_where_the_node_allows_them() {
         server.ctl(&["put", CONFIG, after]);
         wait_for("the command", PATIENCE, || has_run(&nodes[1]));
         let is_refused = |status: &Status| {
-            let problem = status.problems.get(&Part::Config);
+            let problem = status.problems.get(&ConditionKind::Config);
             problem.is_some_and(|problem| problem.text.contains(ALLOW))
         };
         refusing.wait("the refusal", is_refused);
-        assert!(refusing.board.readiness().is_ready, "the configuration before stays");
+        assert!(refusing.hub.readiness().is_ready, "the configuration before stays");
         drop(refusing);
         let refusing = Agent::start(&nodes[0], &store);
         refusing.wait("the refusal at the start", is_refused);
-        assert!(!refusing.board.readiness().is_ready && !has_run(&nodes[0]));
+        assert!(!refusing.hub.readiness().is_ready && !has_run(&nodes[0]));
     });
 }
 

@@ -3,9 +3,9 @@
 
 use std::error::Error;
 
-use agent::board::{Kind, Part};
 use agent::options::{self, Asked};
 use agent::run;
+use agent::status::{ConditionKind, RepairKind};
 use kernel::Netns;
 use testkit::{EtcdServer, Node, Wire, in_netns, wait_for};
 
@@ -26,7 +26,7 @@ fn put_peer(server: &EtcdServer, number: u8) {
 #[track_caller]
 pub fn wait_problem(agent: &Agent, words: &[&str]) {
     agent.wait(&format!("{words:?}"), |status| {
-        let problem = status.problems.get(&Part::Config);
+        let problem = status.problems.get(&ConditionKind::Config);
         let is_it = problem.map(|problem| words.iter().all(|word| problem.text.contains(word)));
         status.ready && is_it == Some(true)
     });
@@ -81,7 +81,7 @@ fn a_session_goes_on_whole_without_its_configuration() {
             });
             wait_problem(&agent, words);
         }
-        assert!(agent.repairs(Kind::Route) >= 2);
+        assert!(agent.repairs(RepairKind::Route) >= 2);
         assert!(server.entries(CONFIG).is_empty(), "nobody has put another one there");
         server.ctl(&["put", CONFIG, &GOOD.replace("7", "9, \"MTU\": 9000, \"Prot\": 1")]);
         wait_for("a good one to be followed", PATIENCE, || {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What `--dry-run` tells is what an agent then does, and it does nothing itself.
 
-use agent::board::Board;
 use agent::options::Command;
+use agent::status::StatusHub;
 use kernel::Netns;
 use testkit::{Node, Wire, in_netns};
 
@@ -18,10 +18,10 @@ fn told(node: &Node) -> Vec<String> {
     let flags = [node.flags(), store().and(&["--dry-run"]).0].concat();
     let settings = settings(Command::Agent, &flags, &[]);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let board = Board::new("node-1", "embedded");
+    let hub = StatusHub::new("node-1", "embedded");
     Netns::open(node.ns.path())
         .unwrap()
-        .enter(|| runtime.block_on(agent::run::dry_run(settings, board)).unwrap())
+        .enter(|| runtime.block_on(agent::run::dry_run(settings, hub)).unwrap())
         .unwrap()
 }
 
@@ -48,7 +48,7 @@ fn it_tells_what_will_be() {
         agent.wait("it to be ready", |status| status.ready);
         let conf = std::path::Path::new("/run/lab/net.d/10-podwire.conflist");
         testkit::wait_for("the CNI configuration", super::PATIENCE, || conf.exists());
-        let subnet = agent.board.session().unwrap().lease.subnets[0];
+        let subnet = agent.hub.session().unwrap().lease.subnets[0];
         let lease = subnet.to_string().replace('/', "-");
         drop(agent);
         let files = ["state/podwire.toml", "state/podwire.lease", "subnet.env"];

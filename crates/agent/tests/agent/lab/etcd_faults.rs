@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Barrier};
 
-use agent::board::{Part, Status};
+use agent::status::{ConditionKind, Status};
 use testkit::{EtcdServer, Node, Pinging, Wire, in_netns, wait_for};
 
 use super::{Agent, PATIENCE, Store, etcd};
@@ -45,7 +45,7 @@ fn routes(node: &Node) -> BTreeSet<String> {
 fn all_see_all(nodes: &[Node], agents: &[Agent], server: &EtcdServer) {
     let all = subnets(server);
     for (node, agent) in nodes.iter().zip(agents) {
-        let own = agent.board.session().unwrap().lease.subnets[0].to_string();
+        let own = agent.hub.session().unwrap().lease.subnets[0].to_string();
         let mut others = all.clone();
         assert!(others.remove(&own), "{own} is in the store");
         let what = format!("{} to see {others:?}", node.number());
@@ -100,7 +100,7 @@ fn twenty_nodes_over_an_etcd_that_fails() {
         server.kill();
         for agent in &agents {
             agent.wait("the loss to be told", |status| status.store.reachable == Some(false));
-            assert!(agent.board.readiness().is_ready);
+            assert!(agent.hub.readiness().is_ready);
         }
         let socket = nodes[0].dir().join("run/agent.sock");
         let words = ["-sS", "--unix-socket", socket.to_str().unwrap(), "http://agent/status"];
@@ -129,7 +129,8 @@ fn twenty_nodes_over_an_etcd_that_fails() {
         assert_eq!(subnets(&server).len(), usize::from(NODES) + 15);
         for agent in &agents {
             agent.wait("all to be well", |status| {
-                status.store.reachable == Some(true) && !status.problems.contains_key(&Part::Store)
+                status.store.reachable == Some(true)
+                    && !status.problems.contains_key(&ConditionKind::Store)
             });
         }
         let (sent, answered) = pinging.end();
@@ -146,7 +147,7 @@ fn a_store_that_is_back_is_known_to_be_though_there_are_no_news() {
         server.kill();
         let node = wire.node(1, true, false);
         let agent = Agent::start(&node, &Store::etcd(&server, CONF));
-        let store = agent.board.status().store;
+        let store = agent.hub.status().store;
         assert_ne!(store.reachable, Some(true), "nobody has answered");
         let lost = |status: &Status| status.store.reachable == Some(false);
         agent.wait("the loss to be told", |status| lost(status) && !status.ready);

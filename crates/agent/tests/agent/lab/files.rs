@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use agent::board::Kind;
+use agent::status::RepairKind;
 use testkit::{Wire, in_netns, wait_for};
 
 use super::{Agent, PATIENCE, Store};
@@ -29,11 +29,11 @@ fn check(agent: &Agent, file: &Path, is_right: impl Fn() -> bool) {
     wait_for("it to be there at first", PATIENCE, &is_right);
     let (name, dir) = (file.display().to_string(), file.parent().unwrap().display().to_string());
     for breaking in BREAKING {
-        let counted = agent.repairs(Kind::File);
+        let counted = agent.repairs(RepairKind::File);
         let script = breaking.replace("FILE", &name).replace("DIR", &dir);
         testkit::run("sh", &["-ec", &script]);
-        agent.wait_for(SOON, &script, |status| status.repairs.counts[&Kind::File] > counted);
-        wait_for(&script, PATIENCE, || is_right() && agent.board.summary().warnings.is_empty());
+        agent.wait_for(SOON, &script, |status| status.repairs.counts[&RepairKind::File] > counted);
+        wait_for(&script, PATIENCE, || is_right() && agent.hub.summary().warnings.is_empty());
     }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A device of others that has the name of ours: nothing is done to it, and nobody is told that all is well.
 
-use agent::board::{Part, Status};
+use agent::status::{ConditionKind, Status};
 use testkit::{Node, Wire, in_netns, wait_for};
 
 use super::{Agent, Member, PATIENCE, Store, all_reach_all};
@@ -12,7 +12,7 @@ fn is_blocked(status: &Status) -> bool {
     let is_it = |reason: &String| reason.contains("flannel.1 is a bridge that is not ours");
     !status.ready
         && status.reasons.iter().any(is_it)
-        && !status.problems.contains_key(&Part::Kernel)
+        && !status.problems.contains_key(&ConditionKind::Kernel)
 }
 
 /// Whatever is on the device.
@@ -38,7 +38,7 @@ fn foreign_device() {
         let second = Agent::start(&nodes[1], &store);
         second.wait("the other", |status| status.ready);
         first.wait("news of the other", |status| status.peer_counts.total == 1);
-        assert!(is_blocked(&first.board.status()), "{:#?}", first.board.status());
+        assert!(is_blocked(&first.hub.status()), "{:#?}", first.hub.status());
         assert_eq!(found(&nodes[0]), before, "nothing was done to it");
         assert!(!list.exists());
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use agent::board::Part;
+use agent::status::ConditionKind;
 use serde_json::{Value, json};
 use testkit::{ApiServer, Node, Pinging, Wire, in_netns, wait_for};
 
@@ -121,7 +121,7 @@ fn pod_cidr_is_awaited_and_annotations_are_flannels() {
         let nodes = [1, 2].map(|number| cluster.wire.node(number, true, false));
         let agents = [0, 1].map(|which| Agent::start(&nodes[which], &cluster.store));
         agents[0].wait("a node to be waited for", |status| {
-            let why = status.problems.get(&Part::Lease);
+            let why = status.problems.get(&ConditionKind::Lease);
             why.is_some_and(|why| why.text.contains("the cluster has no node \"node-1\""))
         });
         for number in [1, 2] {
@@ -139,7 +139,7 @@ fn pod_cidr_is_awaited_and_annotations_are_flannels() {
 
         cluster.give(1, &["10.244.1.0/24"]);
         agents[0].wait("the first to be ready", |status| status.ready);
-        assert!(!agents[1].board.readiness().is_ready);
+        assert!(!agents[1].hub.readiness().is_ready);
         cluster.give(2, &["10.244.2.0/24"]);
         let members: Vec<Member> = nodes
             .into_iter()
@@ -221,7 +221,7 @@ fn a_flannel_node_comes_and_goes(cluster: &Cluster, first: &Member) {
     for bad in [("backend-data", "{"), ("public-ip", "somewhere")] {
         cluster.annotate(3, &[bad]);
         first.agent().wait("it to be told", |status| {
-            let of_it = |one: &agent::board::Refused| {
+            let of_it = |one: &agent::status::Refused| {
                 one.peer == "node-3" && one.reason.contains(bad.0) && one.reason.contains(bad.1)
             };
             status.ready && status.refused.iter().any(of_it)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Agents that cannot write below `/proc/sys`, as in a container without privileges.
 
-use agent::board::{Part, Status};
+use agent::status::{ConditionKind, Status};
 use testkit::{Node, Wire, in_netns, run};
 
 use super::{Agent, Store};
@@ -30,7 +30,7 @@ fn set(node: &Node, switch: &str, value: &str) {
 
 fn lacks_forwarding(status: &Status) -> bool {
     let words = ["net.ipv4.ip_forward", "read-only", "to 1 on the node"];
-    let problem = status.problems.get(&Part::Rules);
+    let problem = status.problems.get(&ConditionKind::Rules);
     !status.ready && problem.is_some_and(|one| words.iter().all(|word| one.text.contains(word)))
 }
 

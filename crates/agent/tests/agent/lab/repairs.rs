@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use agent::board::Kind;
+use agent::status::RepairKind;
 use ipnet::IpNet;
 use testkit::{Pinging, Wire, in_netns, wait_for};
 
@@ -17,7 +17,7 @@ const TRIES: usize = 5;
 
 /// Breaks one thing after the other on the first node. Each is repaired and counted in time, packets of pods are
 /// held up no longer than that, and in the end all is as it was before.
-fn check(members: &[Member], all: &[(Kind, &str)]) {
+fn check(members: &[Member], all: &[(RepairKind, &str)]) {
     let [first, second] = members else { panic!("two nodes") };
     let pinging = Pinging::start(&first.pod.ns, second.pod.addresses[0]);
     let state = || (first.node.kernel(), rules(first));
@@ -38,7 +38,7 @@ fn check(members: &[Member], all: &[(Kind, &str)]) {
 /// How long until it is repaired, and how long no packet got through.
 fn break_once(
     member: &Member,
-    kind: Kind,
+    kind: RepairKind,
     script: &str,
     pinging: &Pinging,
 ) -> (Duration, Duration) {
@@ -59,7 +59,7 @@ fn script(members: &[Member], breaking: &str) -> String {
 }
 
 fn subnet(member: &Member) -> IpNet {
-    member.agent().board.session().unwrap().lease.subnets[0]
+    member.agent().hub.session().unwrap().lease.subnets[0]
 }
 
 fn rules(member: &Member) -> String {
@@ -89,29 +89,29 @@ fn vxlan() {
         let wire = Wire::new();
         let members = two_nodes(&wire, true, "vxlan");
         let all = [
-            (Kind::Device, "ip link del flannel.1"),
-            (Kind::Device, "ip link set flannel.1 down"),
-            (Kind::Device, "ip link set flannel.1 mtu 1400"),
-            (Kind::Device, "ip link set flannel.1 address 02:00:00:00:00:99"),
-            (Kind::Address, "ip address del OWN/32 dev flannel.1"),
-            (Kind::Route, "ip route del SUBNET"),
-            (Kind::Route, "ip route replace SUBNET via 192.168.90.9 dev eth0"),
-            (Kind::Route, "ip route replace SUBNET dev flannel.1 proto 112"),
-            (Kind::Route, "ip route replace blackhole SUBNET"),
-            (Kind::Route, "ip route replace unreachable SUBNET proto 112"),
-            (Kind::Neighbour, "ip neigh del PEER dev flannel.1"),
-            (Kind::Neighbour, "ip neigh replace PEER lladdr 02:00:00:00:00:99 dev flannel.1"),
-            (Kind::Forwarding, "bridge fdb del MAC dev flannel.1 dst 192.168.90.2"),
-            (Kind::Forwarding, "bridge fdb replace MAC dev flannel.1 dst 192.168.90.9"),
-            (Kind::Nexthop, "ip nexthop flush proto 112"),
+            (RepairKind::Device, "ip link del flannel.1"),
+            (RepairKind::Device, "ip link set flannel.1 down"),
+            (RepairKind::Device, "ip link set flannel.1 mtu 1400"),
+            (RepairKind::Device, "ip link set flannel.1 address 02:00:00:00:00:99"),
+            (RepairKind::Address, "ip address del OWN/32 dev flannel.1"),
+            (RepairKind::Route, "ip route del SUBNET"),
+            (RepairKind::Route, "ip route replace SUBNET via 192.168.90.9 dev eth0"),
+            (RepairKind::Route, "ip route replace SUBNET dev flannel.1 proto 112"),
+            (RepairKind::Route, "ip route replace blackhole SUBNET"),
+            (RepairKind::Route, "ip route replace unreachable SUBNET proto 112"),
+            (RepairKind::Neighbour, "ip neigh del PEER dev flannel.1"),
+            (RepairKind::Neighbour, "ip neigh replace PEER lladdr 02:00:00:00:00:99 dev flannel.1"),
+            (RepairKind::Forwarding, "bridge fdb del MAC dev flannel.1 dst 192.168.90.2"),
+            (RepairKind::Forwarding, "bridge fdb replace MAC dev flannel.1 dst 192.168.90.9"),
+            (RepairKind::Nexthop, "ip nexthop flush proto 112"),
             (
-                Kind::Nexthop,
+                RepairKind::Nexthop,
                 "ip nexthop replace id $(ip nexthop show proto 112 | cut -d' ' -f2) blackhole proto 112",
             ),
-            (Kind::Route, "ip route del blackhole OWN/24"),
-            (Kind::Rules, "sysctl -qw net.ipv4.ip_forward=0"),
-            (Kind::Rules, "nft flush ruleset"),
-            (Kind::Rules, "nft delete table inet podwire-agent-podwire"),
+            (RepairKind::Route, "ip route del blackhole OWN/24"),
+            (RepairKind::Rules, "sysctl -qw net.ipv4.ip_forward=0"),
+            (RepairKind::Rules, "nft flush ruleset"),
+            (RepairKind::Rules, "nft delete table inet podwire-agent-podwire"),
         ];
         check(&members, &all);
     });
@@ -124,17 +124,17 @@ fn vxlan_of_ipv6() {
         let wire = Wire::new();
         let members = two_nodes(&wire, false, "vxlan");
         let all = [
-            (Kind::Device, "ip link del flannel-v6.1"),
-            (Kind::Device, "ip link set flannel-v6.1 down"),
-            (Kind::Address, "ip address del OWN/128 dev flannel-v6.1"),
-            (Kind::Route, "ip -6 route del SUBNET"),
-            (Kind::Route, "ip -6 route replace blackhole SUBNET"),
-            (Kind::Neighbour, "ip neigh del PEER dev flannel-v6.1"),
-            (Kind::Forwarding, "bridge fdb del MAC dev flannel-v6.1 dst fd00:90::2"),
-            (Kind::Nexthop, "ip nexthop flush proto 112"),
-            (Kind::Route, "ip -6 route del blackhole OWN/64 proto 112"),
-            (Kind::Rules, "sysctl -qw net.ipv6.conf.all.forwarding=0"),
-            (Kind::Rules, "nft flush ruleset"),
+            (RepairKind::Device, "ip link del flannel-v6.1"),
+            (RepairKind::Device, "ip link set flannel-v6.1 down"),
+            (RepairKind::Address, "ip address del OWN/128 dev flannel-v6.1"),
+            (RepairKind::Route, "ip -6 route del SUBNET"),
+            (RepairKind::Route, "ip -6 route replace blackhole SUBNET"),
+            (RepairKind::Neighbour, "ip neigh del PEER dev flannel-v6.1"),
+            (RepairKind::Forwarding, "bridge fdb del MAC dev flannel-v6.1 dst fd00:90::2"),
+            (RepairKind::Nexthop, "ip nexthop flush proto 112"),
+            (RepairKind::Route, "ip -6 route del blackhole OWN/64 proto 112"),
+            (RepairKind::Rules, "sysctl -qw net.ipv6.conf.all.forwarding=0"),
+            (RepairKind::Rules, "nft flush ruleset"),
         ];
         check(&members, &all);
     });
@@ -146,11 +146,11 @@ fn host_gw() {
         let wire = Wire::new();
         let members = two_nodes(&wire, true, "host-gw");
         let all = [
-            (Kind::Route, "ip route del SUBNET"),
-            (Kind::Route, "ip route replace SUBNET via 192.168.90.254"),
-            (Kind::Route, "ip link set eth0 down; ip link set eth0 up"),
-            (Kind::Nexthop, "ip nexthop flush proto 112"),
-            (Kind::Rules, "nft flush ruleset"),
+            (RepairKind::Route, "ip route del SUBNET"),
+            (RepairKind::Route, "ip route replace SUBNET via 192.168.90.254"),
+            (RepairKind::Route, "ip link set eth0 down; ip link set eth0 up"),
+            (RepairKind::Nexthop, "ip nexthop flush proto 112"),
+            (RepairKind::Rules, "nft flush ruleset"),
         ];
         check(&members, &all);
     });
@@ -163,11 +163,11 @@ fn udp() {
         let wire = Wire::new();
         let members = two_nodes(&wire, true, "udp");
         let all = [
-            (Kind::Device, "ip link del flannel0"),
-            (Kind::Device, "ip link set flannel0 down"),
-            (Kind::Device, "ip link set flannel0 mtu 1300"),
-            (Kind::Address, "ip address del OWN/32 dev flannel0"),
-            (Kind::Route, "ip route del 10.5.0.0/16"),
+            (RepairKind::Device, "ip link del flannel0"),
+            (RepairKind::Device, "ip link set flannel0 down"),
+            (RepairKind::Device, "ip link set flannel0 mtu 1300"),
+            (RepairKind::Address, "ip address del OWN/32 dev flannel0"),
+            (RepairKind::Route, "ip route del 10.5.0.0/16"),
         ];
         check(&members, &all);
     });
@@ -183,7 +183,7 @@ fn each_comparison_is_shown() {
         let agent = Agent::start(&node, &Store::embedded(conf).and(&["--compare-every", "1"]));
         agent.wait("the node", |status| status.ready);
         for _ in 0..2 {
-            let last = agent.board.summary().compare.unwrap().at;
+            let last = agent.hub.summary().compare.unwrap().at;
             agent.wait("the next comparison", |status| status.compare.unwrap().at.0 > last.0);
         }
     });

@@ -10,7 +10,7 @@ const SUBNETS: &str = "/coreos.com/network/subnets/";
 
 /// The node is switched off for good, and its lease has run out.
 fn leaves(member: Member, server: &EtcdServer) {
-    let subnet = member.agent().board.session().unwrap().lease.subnets[0];
+    let subnet = member.agent().hub.session().unwrap().lease.subnets[0];
     drop(member);
     server.ctl(&["del", &format!("{SUBNETS}{}", subnet.to_string().replace('/', "-"))]);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A peer that does not answer, and does again.
 
-use agent::board::Path;
+use agent::status::Path;
 use testkit::{Wire, in_netns, require};
 
 use super::{Agent, Store, network};

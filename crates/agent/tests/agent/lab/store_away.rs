@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use agent::board::{Kind, Part, Status};
+use agent::status::{ConditionKind, RepairKind, Status};
 use testkit::{EtcdServer, Wire, in_netns, wait_for};
 
 use super::{Agent, Member, PATIENCE, Store, all_reach_all, etcd, network};
@@ -53,16 +53,18 @@ fn the_way_to_other_nodes_is_followed() {
         wait_for("plugins to know", PATIENCE, || first.node.subnet_env()["FLANNEL_MTU"] == "1350");
         all_reach_all(&members, PATIENCE);
         first.agent().wait("the loss to be told still", goes_on);
-        let before = first.agent().repairs(Kind::Rules);
+        let before = first.agent().repairs(RepairKind::Rules);
         first.node.sh("nft delete table inet podwire-agent-podwire");
-        first.agent().wait("rules to be back", |_| first.agent().repairs(Kind::Rules) > before);
+        first
+            .agent()
+            .wait("rules to be back", |_| first.agent().repairs(RepairKind::Rules) > before);
         first.node.sh("nft list table inet podwire-agent-podwire");
 
         first.node.sh("ip address del 192.168.90.1/24 dev eth0");
         first.agent().wait("that loss to be told, too", |status| {
             !status.ready
                 && status.store.reachable == Some(false)
-                && status.problems.contains_key(&Part::Underlay)
+                && status.problems.contains_key(&ConditionKind::Underlay)
         });
         first.node.sh("ip address add 192.168.90.101/24 dev eth0");
         device_has(first, "local 192.168.90.101");
@@ -110,14 +112,14 @@ fn an_agent_that_is_started_repairs_and_goes_on_with_what_was_last_seen() {
         fs::write(&view, format!("{before}\"leaseUntil\":1,{after}")).unwrap();
         let agent = Agent::start(&members[0].node, &Store::etcd(&server, CONF));
         agent.wait("the loss to be told", |status| status.store.reachable == Some(false));
-        assert!(agent.board.session().is_none());
+        assert!(agent.hub.session().is_none());
         drop(agent);
         fs::write(&view, good).unwrap();
 
         members[0].agent = Some(Agent::start(&members[0].node, &store));
         members[0].agent().wait("it to go on", goes_on);
         all_reach_all(&members, PATIENCE);
-        assert!(cni.exists() && members[0].agent().board.summary().lease_until.is_some());
+        assert!(cni.exists() && members[0].agent().hub.summary().lease_until.is_some());
         members[0].node.sh("nft list table inet podwire-agent-podwire");
         members[0].node.sh("ip route del $(ip route show proto 112 | head -n 1 | cut -d' ' -f1)");
         all_reach_all(&members, PATIENCE);

@@ -60,11 +60,11 @@ fn foreign_keys_are_refused_and_summarised() {
         for member in &members {
             let agent = member.agent();
             agent.wait("all to be refused", |status| status.refused_total == 3010);
-            let readiness = agent.board.readiness();
+            let readiness = agent.hub.readiness();
             assert!(readiness.is_ready);
             let [warning] = &readiness.warnings[..] else { panic!("{readiness:?}") };
             assert!(warning.starts_with("3010 keys or subnets refused, the first: "), "{warning}");
-            let status = agent.board.status();
+            let status = agent.hub.status();
             assert_eq!(status.peer_counts.total, 3011);
             let large = "its value has at least 1000000 bytes; the limit is 16384";
             let is_large = |name: &str, why: &str| name.starts_with("10.5.2") && why == large;

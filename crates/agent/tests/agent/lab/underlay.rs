@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use agent::board::Part;
+use agent::status::ConditionKind;
 use testkit::{Pinging, Wire, in_netns, wait_for};
 
 use super::{Member, PATIENCE, Store, all_reach_all, network};
@@ -121,7 +121,7 @@ fn with_etcd_at_the_other_end() {
         members[0].agent().wait("both losses to be told", |status| {
             !status.ready
                 && status.store.reachable == Some(false)
-                && status.problems.contains_key(&Part::Underlay)
+                && status.problems.contains_key(&ConditionKind::Underlay)
         });
         follows(&members, "ip address add 192.168.90.101/24 dev eth0", "192.168.90.101");
     });

@@ -5,7 +5,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use agent::board::Kind;
+use agent::status::RepairKind;
 use testkit::{Pod, Wire, in_netns, wait_for};
 
 use super::backends::check_both;
@@ -86,7 +86,7 @@ fn udp() {
 const AT_ONCE: Duration = Duration::from_secs(15);
 
 /// The first node mends this, and its pod reaches the other.
-fn mends(members: &[Member], soon: Duration, kind: Kind, breaking: &str) {
+fn mends(members: &[Member], soon: Duration, kind: RepairKind, breaking: &str) {
     let [first, second] = members else { panic!("two") };
     let counted = first.agent().repairs(kind);
     first.node.sh(breaking);
@@ -99,7 +99,7 @@ fn vm_ipip() {
     in_netns(|| {
         testkit::not_run_unless!(Link("ipip"));
         let members = narrow_ways_are_measured_and_groups_are_carried("ipip", 1400 - 20);
-        mends(&members, AT_ONCE, Kind::Device, "ip link del flannel.ipip");
+        mends(&members, AT_ONCE, RepairKind::Device, "ip link del flannel.ipip");
     });
 }
 
@@ -110,9 +110,9 @@ fn vm_wireguard() {
     in_netns(|| {
         testkit::not_run_unless!(Link("wireguard"));
         let members = narrow_ways_are_measured_and_groups_are_carried("wireguard", 1328);
-        mends(&members, AT_ONCE, Kind::Device, "ip link del flannel-wg");
+        mends(&members, AT_ONCE, RepairKind::Device, "ip link del flannel-wg");
         let remove = "wg set flannel-wg peer $(wg show flannel-wg peers) remove";
-        mends(&members, PATIENCE, Kind::Peer, remove);
+        mends(&members, PATIENCE, RepairKind::Peer, remove);
     });
 }
 

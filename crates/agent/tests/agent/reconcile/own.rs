@@ -4,8 +4,8 @@
 
 use std::time::{Duration, Instant};
 
-use agent::board::Kind;
 use agent::reconcile::{KernelThread, Nudge, Reconciler, Report};
+use agent::status::RepairKind;
 use kernel::Received;
 use kernel::events::{Events, Object, Topic};
 use testkit::{in_netns, wait_for};
@@ -128,8 +128,8 @@ fn a_comparison_finds_what_was_not_heard_of() {
         // Nobody listens here.
         ip("route del 10.0.3.0/24");
         let outcome = reconciler.compare();
-        let kinds: Vec<Kind> = outcome.changes.iter().map(Kind::from).collect();
-        assert_eq!(kinds, [Kind::Route], "{outcome:?}");
+        let kinds: Vec<RepairKind> = outcome.changes.iter().map(RepairKind::from).collect();
+        assert_eq!(kinds, [RepairKind::Route], "{outcome:?}");
         assert!(ip("route show 10.0.3.0/24").contains("flannel.1"));
     });
 }

@@ -5,9 +5,9 @@
 use std::path::Path;
 use std::thread::{self, JoinHandle};
 
-use agent::board::Board;
 use agent::cleanup::Cleaned;
 use agent::options::{self, Asked, Command, Settings};
+use agent::status::StatusHub;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use kernel::Netns;
 use tokio::runtime::Runtime;
@@ -18,7 +18,7 @@ use crate::place;
 /// Runs until it is stopped or dropped; what it made in the kernel stays.
 #[derive(Debug)]
 pub struct Agent {
-    pub board: Board,
+    pub hub: StatusHub,
     settings: Settings,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<Result<()>>>,
@@ -43,14 +43,14 @@ impl Agent {
     pub fn start(netns: &Netns, args: &[String]) -> Result<Agent> {
         let settings = settings(args)?;
         let name = settings.node_name.clone().unwrap_or_default();
-        let board = Board::new(name, settings.store.name());
+        let hub = StatusHub::new(name, settings.store.name());
         let (stop, stopped) = oneshot::channel();
-        let (told, posted) = (settings.clone(), board.clone());
+        let (told, posted) = (settings.clone(), hub.clone());
         let serve = move || serve(told, posted, stopped);
         // A thread is born in the namespace of the one that starts it.
         let start = || thread::Builder::new().name("agent".to_owned()).spawn(serve);
         let thread = netns.enter(start)?.context("start an agent's thread")?;
-        Ok(Agent { board, settings, stop: Some(stop), thread: Some(thread) })
+        Ok(Agent { hub, settings, stop: Some(stop), thread: Some(thread) })
     }
 
     /// An error where it has ended by itself.
@@ -93,10 +93,10 @@ fn runtime() -> Result<Runtime> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
 }
 
-fn serve(settings: Settings, board: Board, stopped: oneshot::Receiver<()>) -> Result<()> {
+fn serve(settings: Settings, hub: StatusHub, stopped: oneshot::Receiver<()>) -> Result<()> {
     runtime()?.block_on(async {
         tokio::select! {
-            ended = agent::run::run(settings, board) => match ended? {},
+            ended = agent::run::run(settings, hub) => match ended? {},
             _ = stopped => Ok(()),
         }
     })

@@ -97,13 +97,13 @@ impl Starting {
             stop.check()?;
             self.agent.check().with_context(|| format!("run {name}'s agent"))?;
             if self.started.elapsed() > PATIENCE {
-                let reasons = self.agent.board.readiness().reasons.join("; ");
+                let reasons = self.agent.hub.readiness().reasons.join("; ");
                 bail!("{name} is not ready after {} s: {reasons}", PATIENCE.as_secs());
             }
             self.watch.wait()?;
         }
         let ready_after = self.started.elapsed();
-        let session = self.agent.board.session();
+        let session = self.agent.hub.session();
         let subnet = session.and_then(|session| session.lease.subnets.first().copied());
         let subnet = subnet.with_context(|| format!("{name} is ready without a subnet"))?;
         let list = with_private_files(&file, &dir)?;

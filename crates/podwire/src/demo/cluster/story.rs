@@ -4,7 +4,7 @@
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use agent::board::Board;
+use agent::status::StatusHub;
 use anyhow::{Context, Result, anyhow, ensure};
 use ipnet::IpNet;
 use kernel::events::{Events, Topic};
@@ -39,8 +39,8 @@ fn repair(cluster: &Cluster, stop: &Stop, progress: &mut Progress) -> Result<Val
         return Ok(Value::Null);
     };
     let (from, to) = (first_pod(victim)?, first_pod(other)?);
-    let board = &victim.agent.board;
-    let before = repairs(board);
+    let hub = &victim.agent.hub;
+    let before = repairs(hub);
     let (started, at) = (Instant::now(), SystemTime::now());
     let broken = break_way(cluster.backend, &victim.lab.netns, other.subnet)
         .with_context(|| format!("break something on {}", victim.name))?;
@@ -50,12 +50,12 @@ fn repair(cluster: &Cluster, stop: &Stop, progress: &mut Progress) -> Result<Val
     answered().with_context(|| format!("after {broken} was deleted on {}", victim.name))?;
     let answered_after = started.elapsed();
     // The agent tells of a repair a moment after it is done.
-    while repairs(board) == before {
+    while repairs(hub) == before {
         answered()?;
         ensure!(Instant::now() < deadline, "{} did not tell of a repair", victim.name);
     }
-    let things = repairs(board) - before;
-    let last = board.summary().repairs.last.last().map(|repair| repair.at.0);
+    let things = repairs(hub) - before;
+    let last = hub.summary().repairs.last.last().map(|repair| repair.at.0);
     let repaired_after = last.and_then(|last| last.duration_since(at).ok()).unwrap_or_default();
     let text = format!(
         "{broken} deleted on {}: its agent put {} right in {}; pods talk again after {}",
@@ -75,8 +75,8 @@ fn count(things: u64) -> String {
     if things == 1 { "1 thing".to_owned() } else { format!("{things} things") }
 }
 
-fn repairs(board: &Board) -> u64 {
-    board.summary().repairs.counts.values().sum()
+fn repairs(hub: &StatusHub) -> u64 {
+    hub.summary().repairs.counts.values().sum()
 }
 
 /// Deletes the tunnel's interface, or without one the route to a peer; tells what it was.

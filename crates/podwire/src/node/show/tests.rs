@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What people see.
 
-use agent::board::{Board, Kind, Lease, Part, Path, Refused, Underlay, Way};
+use agent::status::{ConditionKind, Lease, Path, Refused, RepairKind, StatusHub, Underlay, Way};
 
 use super::*;
 
@@ -16,9 +16,9 @@ fn peer(number: u8) -> Peer {
     }
 }
 
-fn board() -> Board {
-    let board = Board::new("blue", "etcd");
-    board.set_session(Some(Session {
+fn hub() -> StatusHub {
+    let hub = StatusHub::new("blue", "etcd");
+    hub.set_session(Some(Session {
         mark: "m".into(),
         networks: vec!["10.244.0.0/16".parse().unwrap()],
         backend: "vxlan".into(),
@@ -33,26 +33,26 @@ fn board() -> Board {
             mtu: 1500,
         },
     }));
-    board
+    hub
 }
 
 #[test]
 fn a_ready_node_is_laid_out_for_people() {
-    let board = board();
-    board.set_lease_left(Some(Duration::from_secs(86_400)));
-    board.solved(Part::Store);
-    board.watched(7, 7);
-    board.compared(Duration::from_millis(3), 0);
+    let hub = hub();
+    hub.set_lease_left(Some(Duration::from_secs(86_400)));
+    hub.clear_problem(ConditionKind::Store);
+    hub.watched(7, 7);
+    hub.compared(Duration::from_millis(3), 0);
     let path = Path {
         path_mtu: Some(1450),
         last_contact: Some(Time::now()),
         problem: Some("too small".into()),
     };
-    board.set_peers(vec![peer(2), Peer { path, way: Way::Direct, ..peer(3) }]);
-    board.repaired(Kind::Route, "set route 10.244.2.0/24");
+    hub.set_peers(vec![peer(2), Peer { path, way: Way::Direct, ..peer(3) }]);
+    hub.repaired(RepairKind::Route, "set route 10.244.2.0/24");
     let refused = Refused { peer: "x".into(), subnet: None, reason: "no".into() };
-    board.set_refused(vec![refused]);
-    let mut shown = board.status();
+    hub.set_refused(vec![refused]);
+    let mut shown = hub.status();
     let then = shown.started;
     shown.store.since = then;
     shown.compare.as_mut().unwrap().at = then;
@@ -85,9 +85,9 @@ route     100 s ago  set route 10.244.2.0/24
 
 #[test]
 fn one_that_waits_says_for_what() {
-    let board = Board::new("blue", "embedded");
-    board.problem(Part::Underlay, "no interface has an address");
-    let text = status(&board.status(), SystemTime::now());
+    let hub = StatusHub::new("blue", "embedded");
+    hub.set_problem(ConditionKind::Underlay, "no interface has an address");
+    let text = status(&hub.status(), SystemTime::now());
     let expected = "\
 blue: not ready
   because this node is not part of the network yet
@@ -100,8 +100,8 @@ STORE";
 
 #[test]
 fn many_peers_are_left_to_the_command_for_them() {
-    let board = board();
-    board.set_peers((2..=30).map(peer).collect());
-    let text = status(&board.status(), SystemTime::now());
+    let hub = hub();
+    hub.set_peers((2..=30).map(peer).collect());
+    let text = status(&hub.status(), SystemTime::now());
     assert!(text.ends_with("and 19 more: podwire peers\n"), "{text}");
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a node is ready and an agent healthy: a function of what is on the board and of the time.
+//! Whether a node is ready and an agent healthy: a function of what is on the hub and of the time.
 //!
 //! Ready is about pods: a new one would be connected, and reach all others. That does not end with
 //! the store, which only tells of changes; it ends when the lease does, as then the subnet may be
@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use super::State;
-use super::status::Part;
+use super::model::ConditionKind;
 
 /// The loop gives a sign of life at least this often.
 pub const BEAT_EVERY: Duration = Duration::from_secs(10);
@@ -23,10 +23,16 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const MANY: usize = 8;
 
 /// With these, new pods would not work.
-const UNFIT: [Part; 5] = [Part::Lease, Part::Underlay, Part::Kernel, Part::Rules, Part::Bridge];
+const UNFIT: [ConditionKind; 5] = [
+    ConditionKind::Lease,
+    ConditionKind::Underlay,
+    ConditionKind::Kernel,
+    ConditionKind::Rules,
+    ConditionKind::Bridge,
+];
 
 /// What an agent repairs for as long as it lives.
-const REPAIRED: [Part; 2] = [Part::Kernel, Part::Rules];
+const REPAIRED: [ConditionKind; 2] = [ConditionKind::Kernel, ConditionKind::Rules];
 
 /// Whether pods can be connected.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -63,11 +69,11 @@ pub(super) fn readiness(state: &State, now: Instant) -> Readiness {
         reasons.push(format!("store: {} has not answered yet", state.store.kind));
     }
     let mut warnings = Vec::new();
-    for (part, standing) in &state.problems {
+    for (part, active) in &state.problems {
         // Before there is a network, whatever is wrong is what keeps it from being there.
         let is_reason = UNFIT.contains(part) || state.session.is_none();
         let texts = if is_reason { &mut reasons } else { &mut warnings };
-        texts.push(format!("{}: {}", part.name(), standing.problem.text));
+        texts.push(format!("{}: {}", part.name(), active.problem.text));
     }
     // A route is one peer's, a device all of them's.
     let (devices, others): (Vec<_>, Vec<_>) =
@@ -81,7 +87,7 @@ pub(super) fn readiness(state: &State, now: Instant) -> Readiness {
     summarise(&mut warnings, refused, "keys or subnets refused");
     let is_ready = reasons.is_empty();
     let left = state.lease_until.map(|until| until.saturating_duration_since(now));
-    let of_bridge = usize::from(state.problems.contains_key(&Part::Bridge));
+    let of_bridge = usize::from(state.problems.contains_key(&ConditionKind::Bridge));
     let keeps_cni_conf = reasons.len() <= of_bridge;
     Readiness { is_ready, reasons, warnings, holds_for: left.filter(|_| is_ready), keeps_cni_conf }
 }
@@ -108,10 +114,10 @@ pub(super) fn health(state: &State, now: Instant) -> Health {
         reasons.push(format!("no sign of life of the agent's loop for {} s", silence.as_secs()));
     }
     for part in REPAIRED {
-        let Some(standing) = state.problems.get(&part) else { continue };
-        let lasted = now.saturating_duration_since(standing.start);
+        let Some(active) = state.problems.get(&part) else { continue };
+        let lasted = now.saturating_duration_since(active.start);
         if lasted > PATIENCE {
-            let (text, seconds) = (&standing.problem.text, lasted.as_secs());
+            let (text, seconds) = (&active.problem.text, lasted.as_secs());
             reasons.push(format!("{}: not repaired for {seconds} s: {text}", part.name()));
         }
     }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::MAX_LISTED;
-use super::status::{Path, Peer, PeerCounts, Refused, Way};
+use super::model::{Path, Peer, PeerCounts, Refused, Way};
 
 /// What is said against each peer.
 type Charges<'a> = BTreeMap<&'a str, Vec<&'a Refused>>;

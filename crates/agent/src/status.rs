@@ -2,11 +2,11 @@
 //! Where the agent's parts post what they know, and whence health, status and metrics are read. To
 //! post is cheap, and costs the same however many peers there are.
 
+mod model;
 mod peers;
-mod status;
+mod readiness;
 #[cfg(test)]
 mod tests;
-mod verdict;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,11 +17,11 @@ use tokio::sync::watch;
 
 use crate::multicast::Counts;
 
-pub use self::status::{
-    Compare, Kind, Lease, Multicast, Part, Path, Peer, PeerCounts, Problem, Refused, Repair,
-    Repairs, Session, Status, Store, Time, Underlay, Watch, Way,
+pub use self::model::{
+    Compare, ConditionKind, Lease, Multicast, Path, Peer, PeerCounts, Problem, Refused, Repair,
+    RepairKind, Repairs, Session, Status, Store, Time, Underlay, Watch, Way,
 };
-pub use self::verdict::{BEAT_EVERY, Health, Readiness};
+pub use self::readiness::{BEAT_EVERY, Health, Readiness};
 
 /// So many repairs are shown.
 const LAST_REPAIRS: usize = 32;
@@ -29,12 +29,12 @@ const LAST_REPAIRS: usize = 32;
 /// Most refused leases and conflicts that are listed. Their number is told in any case.
 const MAX_LISTED: usize = 20;
 
-/// Most bytes of one text on the board: texts may quote what anybody has written to the store.
+/// Most bytes of one text on the hub: texts may quote what anybody has written to the store.
 const MAX_TEXT: usize = 512;
 
-/// A handle on what is known; its clones are of the same board.
+/// A handle on what is known; its clones are of the same hub.
 #[derive(Debug, Clone)]
-pub struct Board {
+pub struct StatusHub {
     shared: Arc<Shared>,
 }
 
@@ -57,16 +57,16 @@ struct State {
     peers: HashMap<String, Peer>,
     refused: Vec<Refused>,
     conflicts: Vec<Conflict>,
-    counts: BTreeMap<Kind, u64>,
+    counts: BTreeMap<RepairKind, u64>,
     repairs: VecDeque<Repair>,
     compare: Option<Compare>,
     multicast: Option<Arc<Counts>>,
-    problems: BTreeMap<Part, Standing>,
+    problems: BTreeMap<ConditionKind, ActiveCondition>,
 }
 
 /// A problem that is not solved.
 #[derive(Debug)]
-struct Standing {
+struct ActiveCondition {
     problem: Problem,
     /// Clocks are set, this one is not.
     start: Instant,
@@ -82,15 +82,15 @@ impl Changes {
     /// Waits for the next one; one that came since the last call counts.
     pub async fn next(&mut self) {
         if self.receiver.changed().await.is_err() {
-            // The board is gone: nothing will ever be different.
+            // The hub is gone: nothing will ever be different.
             std::future::pending::<()>().await;
         }
     }
 }
 
-impl Board {
+impl StatusHub {
     /// Of a node with this name, and this kind of store, of which nothing is known yet.
-    pub fn new(node: impl Into<String>, store: impl Into<String>) -> Board {
+    pub fn new(node: impl Into<String>, store: impl Into<String>) -> StatusHub {
         let started = Time::now();
         let state = State {
             node: node.into(),
@@ -103,14 +103,14 @@ impl Board {
             peers: HashMap::new(),
             refused: Vec::new(),
             conflicts: Vec::new(),
-            counts: Kind::ALL.map(|kind| (kind, 0)).into(),
+            counts: RepairKind::ALL.map(|kind| (kind, 0)).into(),
             repairs: VecDeque::new(),
             compare: None,
             multicast: None,
             problems: BTreeMap::new(),
         };
         let changes = watch::Sender::new(());
-        Board { shared: Arc::new(Shared { state: Mutex::new(state), changes }) }
+        StatusHub { shared: Arc::new(Shared { state: Mutex::new(state), changes }) }
     }
 
     /// Whatever comes from now on.
@@ -124,7 +124,7 @@ impl Board {
     }
 
     /// The loop is alive; to be said every [`BEAT_EVERY`].
-    pub fn beat(&self) {
+    pub fn heartbeat(&self) {
         self.lock().beat = Instant::now();
     }
 
@@ -139,17 +139,17 @@ impl Board {
     }
 
     /// Something is wrong with a part. Saying it again may change the words, not the beginning.
-    pub fn problem(&self, part: Part, text: impl Into<String>) {
+    pub fn set_problem(&self, part: ConditionKind, text: impl Into<String>) {
         let text = shortened(text.into());
-        let is_said = |standing: &Standing| standing.problem.text == text;
+        let is_said = |active: &ActiveCondition| active.problem.text == text;
         if self.lock().problems.get(&part).is_some_and(is_said) {
             return;
         }
         self.post(|state| {
-            if part == Part::Store {
+            if part == ConditionKind::Store {
                 state.store.is_found(false);
             }
-            let fresh = || Standing {
+            let fresh = || ActiveCondition {
                 problem: Problem { text: String::new(), since: Time::now() },
                 start: Instant::now(),
             };
@@ -158,9 +158,9 @@ impl Board {
     }
 
     /// Nothing is wrong with a part any more.
-    pub fn solved(&self, part: Part) {
+    pub fn clear_problem(&self, part: ConditionKind) {
         let is_known = |state: &State| match part {
-            Part::Store => state.store.reachable == Some(true),
+            ConditionKind::Store => state.store.reachable == Some(true),
             _ => !state.problems.contains_key(&part),
         };
         if is_known(&self.lock()) {
@@ -168,17 +168,17 @@ impl Board {
         }
         self.post(|state| {
             state.problems.remove(&part);
-            if part == Part::Store {
+            if part == ConditionKind::Store {
                 state.store.is_found(true);
             }
         });
     }
 
     /// Either of the two.
-    pub fn report<E: std::fmt::Display>(&self, part: Part, result: Result<(), E>) {
+    pub fn report<E: std::fmt::Display>(&self, part: ConditionKind, result: Result<(), E>) {
         match result {
-            Ok(()) => self.solved(part),
-            Err(error) => self.problem(part, error.to_string()),
+            Ok(()) => self.clear_problem(part),
+            Err(error) => self.set_problem(part, error.to_string()),
         }
     }
 
@@ -244,7 +244,7 @@ impl Board {
     }
 
     /// Something that others broke was put right.
-    pub fn repaired(&self, kind: Kind, text: impl Into<String>) {
+    pub fn repaired(&self, kind: RepairKind, text: impl Into<String>) {
         let mut state = self.lock();
         *state.counts.entry(kind).or_default() += 1;
         if state.repairs.len() == LAST_REPAIRS {
@@ -266,12 +266,12 @@ impl Board {
 
     /// Whether pods can be connected.
     pub fn readiness(&self) -> Readiness {
-        verdict::readiness(&self.lock(), Instant::now())
+        readiness::readiness(&self.lock(), Instant::now())
     }
 
     /// Whether the agent works.
     pub fn health(&self) -> Health {
-        verdict::health(&self.lock(), Instant::now())
+        readiness::health(&self.lock(), Instant::now())
     }
 
     /// The network as it is.
@@ -294,7 +294,8 @@ impl Board {
     pub fn summary(&self) -> Status {
         let state = self.lock();
         let now = Instant::now();
-        let (readiness, health) = (verdict::readiness(&state, now), verdict::health(&state, now));
+        let (readiness, health) =
+            (readiness::readiness(&state, now), readiness::health(&state, now));
         let until = |until: Instant| {
             let left = until.saturating_duration_since(now);
             Time(Time::now().0 + left)
@@ -326,7 +327,7 @@ impl Board {
             problems: state
                 .problems
                 .iter()
-                .map(|(part, standing)| (*part, standing.problem.clone()))
+                .map(|(part, active)| (*part, active.problem.clone()))
                 .collect(),
         }
     }
@@ -372,19 +373,21 @@ impl Peer {
     }
 }
 
-impl From<&Change> for Kind {
-    fn from(change: &Change) -> Kind {
+impl From<&Change> for RepairKind {
+    fn from(change: &Change) -> RepairKind {
         match change {
             Change::CreateDevice(_) | Change::ChangeDevice { .. } | Change::RemoveDevice(_) => {
-                Kind::Device
+                RepairKind::Device
             }
-            Change::AddAddress(_) | Change::RemoveAddress(_) => Kind::Address,
-            Change::SetNeighbour { .. } | Change::RemoveNeighbour { .. } => Kind::Neighbour,
-            Change::SetForwarding { .. } | Change::RemoveForwarding { .. } => Kind::Forwarding,
-            Change::AddNexthop { .. } | Change::RemoveNexthop { .. } => Kind::Nexthop,
-            Change::SetRoute { .. } | Change::RemoveRoute(_) => Kind::Route,
-            Change::SetPeer { .. } | Change::RemovePeer { .. } => Kind::Peer,
-            Change::CallAdded(_) | Change::CallRemoved(_) => Kind::Route,
+            Change::AddAddress(_) | Change::RemoveAddress(_) => RepairKind::Address,
+            Change::SetNeighbour { .. } | Change::RemoveNeighbour { .. } => RepairKind::Neighbour,
+            Change::SetForwarding { .. } | Change::RemoveForwarding { .. } => {
+                RepairKind::Forwarding
+            }
+            Change::AddNexthop { .. } | Change::RemoveNexthop { .. } => RepairKind::Nexthop,
+            Change::SetRoute { .. } | Change::RemoveRoute(_) => RepairKind::Route,
+            Change::SetPeer { .. } | Change::RemovePeer { .. } => RepairKind::Peer,
+            Change::CallAdded(_) | Change::CallRemoved(_) => RepairKind::Route,
         }
     }
 }

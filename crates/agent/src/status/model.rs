@@ -62,7 +62,7 @@ pub struct Status {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub multicast: Option<Multicast>,
     /// What is wrong, by part.
-    pub problems: BTreeMap<Part, Problem>,
+    pub problems: BTreeMap<ConditionKind, Problem>,
 }
 
 /// What of multicast and broadcast was carried between nodes.
@@ -230,7 +230,7 @@ pub struct Refused {
 #[serde(rename_all = "camelCase")]
 pub struct Repairs {
     /// How often, by kind; each kind is there.
-    pub counts: BTreeMap<Kind, u64>,
+    pub counts: BTreeMap<RepairKind, u64>,
     /// The last ones, the oldest first.
     pub last: Vec<Repair>,
 }
@@ -238,7 +238,7 @@ pub struct Repairs {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Repair {
-    pub kind: Kind,
+    pub kind: RepairKind,
     /// What was done.
     pub text: String,
     pub at: Time,
@@ -247,7 +247,7 @@ pub struct Repair {
 /// What was repaired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Kind {
+pub enum RepairKind {
     Device,
     Address,
     /// Which hardware address an address on a tunnel has.
@@ -266,32 +266,32 @@ pub enum Kind {
     File,
 }
 
-impl Kind {
-    pub const ALL: [Kind; 10] = [
-        Kind::Device,
-        Kind::Address,
-        Kind::Neighbour,
-        Kind::Forwarding,
-        Kind::Nexthop,
-        Kind::Route,
-        Kind::Peer,
-        Kind::Rules,
-        Kind::Path,
-        Kind::File,
+impl RepairKind {
+    pub const ALL: [RepairKind; 10] = [
+        RepairKind::Device,
+        RepairKind::Address,
+        RepairKind::Neighbour,
+        RepairKind::Forwarding,
+        RepairKind::Nexthop,
+        RepairKind::Route,
+        RepairKind::Peer,
+        RepairKind::Rules,
+        RepairKind::Path,
+        RepairKind::File,
     ];
 
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Device => "device",
-            Kind::Address => "address",
-            Kind::Neighbour => "neighbour",
-            Kind::Forwarding => "forwarding",
-            Kind::Nexthop => "nexthop",
-            Kind::Route => "route",
-            Kind::Peer => "peer",
-            Kind::Rules => "rules",
-            Kind::Path => "path",
-            Kind::File => "file",
+            RepairKind::Device => "device",
+            RepairKind::Address => "address",
+            RepairKind::Neighbour => "neighbour",
+            RepairKind::Forwarding => "forwarding",
+            RepairKind::Nexthop => "nexthop",
+            RepairKind::Route => "route",
+            RepairKind::Peer => "peer",
+            RepairKind::Rules => "rules",
+            RepairKind::Path => "path",
+            RepairKind::File => "file",
         }
     }
 }
@@ -309,7 +309,7 @@ pub struct Compare {
 /// Of the agent's work, what can go wrong by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Part {
+pub enum ConditionKind {
     /// It cannot be reached.
     Store,
     /// There is none, it was lost, or it cannot be renewed.
@@ -332,32 +332,32 @@ pub enum Part {
     Bridge,
 }
 
-impl Part {
-    pub const ALL: [Part; 10] = [
-        Part::Store,
-        Part::Lease,
-        Part::Underlay,
-        Part::Kernel,
-        Part::Rules,
-        Part::Watch,
-        Part::Path,
-        Part::Config,
-        Part::Files,
-        Part::Bridge,
+impl ConditionKind {
+    pub const ALL: [ConditionKind; 10] = [
+        ConditionKind::Store,
+        ConditionKind::Lease,
+        ConditionKind::Underlay,
+        ConditionKind::Kernel,
+        ConditionKind::Rules,
+        ConditionKind::Watch,
+        ConditionKind::Path,
+        ConditionKind::Config,
+        ConditionKind::Files,
+        ConditionKind::Bridge,
     ];
 
     pub fn name(self) -> &'static str {
         match self {
-            Part::Store => "store",
-            Part::Lease => "lease",
-            Part::Underlay => "underlay",
-            Part::Kernel => "kernel",
-            Part::Rules => "rules",
-            Part::Watch => "watch",
-            Part::Path => "path",
-            Part::Config => "config",
-            Part::Files => "files",
-            Part::Bridge => "bridge",
+            ConditionKind::Store => "store",
+            ConditionKind::Lease => "lease",
+            ConditionKind::Underlay => "underlay",
+            ConditionKind::Kernel => "kernel",
+            ConditionKind::Rules => "rules",
+            ConditionKind::Watch => "watch",
+            ConditionKind::Path => "path",
+            ConditionKind::Config => "config",
+            ConditionKind::Files => "files",
+            ConditionKind::Bridge => "bridge",
         }
     }
 }
