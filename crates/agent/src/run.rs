@@ -24,14 +24,16 @@ use tokio::time::{Instant, interval, sleep_until};
 
 pub(crate) use self::open::open;
 use crate::cni_conf::CniConf;
+use crate::dataplane::nft::Keeper;
+use crate::dataplane::routes::{
+    KernelThread, Options, Outcome, Reconciler, Report, Secrets, StartError,
+};
 use crate::ear::Ear;
 use crate::journal::Journal;
 use crate::leases::{Follow, Held, Leases, OwnNode};
 use crate::multicast::{self, Counts};
 use crate::options::{self, Settings, StoreChoice};
 use crate::path::{self, Pace, Verdict};
-use crate::reconcile::{KernelThread, Options, Outcome, Reconciler, Report, Secrets, StartError};
-use crate::rules::Keeper;
 use crate::session::{Backends, End, Memory, Next, chain};
 use crate::status::{BEAT_EVERY, ConditionKind, StatusHub};
 use crate::{bridge, ear, file, mark, net_config, serve, subnet_env};

@@ -9,7 +9,7 @@ use kernel::{Netlink, Request, link};
 use overlay::difference::{PROTOCOL, Scope};
 
 use super::Cleaner;
-use crate::reconcile::complete;
+use crate::dataplane::routes::complete;
 use crate::run;
 
 /// In an order in which traffic goes on: the kernel removes the routes of a next hop with it.

@@ -8,9 +8,9 @@ use overlay::difference::PROTOCOL;
 
 use super::Cleaner;
 use super::lease::Own;
+use crate::dataplane::nft::Rules;
+use crate::dataplane::routes::{Options, Reconciler, Secrets};
 use crate::options::Settings;
-use crate::reconcile::{Options, Reconciler, Secrets};
-use crate::rules::Rules;
 use crate::{blackhole, bridge, run};
 
 impl Cleaner<'_> {

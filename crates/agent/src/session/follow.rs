@@ -7,10 +7,10 @@ use std::time::Instant;
 use tokio::time::{interval, sleep_until};
 
 use super::{End, RENEW_AGAIN, Session, begin, chain};
+use crate::dataplane::routes::{PeerUpdate, Report};
 use crate::ear;
 use crate::leases::{News, NodeSeen, NodeState, Renewal, Seen};
 use crate::path::Command;
-use crate::reconcile::{PeerUpdate, Report};
 use crate::run::Worker;
 use crate::status::{BEAT_EVERY, ConditionKind};
 

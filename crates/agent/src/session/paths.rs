@@ -7,8 +7,8 @@ use ipnet::IpNet;
 use overlay::plan::Network;
 
 use super::{End, Session};
+use crate::dataplane::routes::PeerUpdate;
 use crate::path::{Checksum, Command, Target, Verdict, targets};
-use crate::reconcile::PeerUpdate;
 use crate::run::Worker;
 use crate::status::{ConditionKind, Path, RepairKind, Time, Way};
 

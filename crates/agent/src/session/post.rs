@@ -7,7 +7,7 @@ use overlay::netconf::{Backend, NetConf};
 
 use super::Session;
 use crate::bridge;
-use crate::reconcile::Outcome;
+use crate::dataplane::routes::Outcome;
 use crate::run::Worker;
 use crate::status::{self, ConditionKind, Path, Refused, RepairKind, Way};
 

@@ -15,10 +15,10 @@ use tokio::time::sleep;
 
 use super::configuration::Judged;
 use super::{End, chain};
+use crate::dataplane::routes::{Report, Secrets, public_key};
 use crate::keys;
 use crate::leases::{NodeState, OwnNode, Seen, Want};
 use crate::options::{Settings, StoreChoice};
-use crate::reconcile::{Report, Secrets, public_key};
 use crate::run::Worker;
 use crate::status::ConditionKind;
 use crate::underlay::{self, Carrier, Facts, Underlay, Wish};

@@ -11,8 +11,8 @@ use store::Snapshot;
 
 use super::prepare::{Prepared, leases};
 use super::{End, begin, extension};
+use crate::dataplane::nft::RulesConf;
 use crate::leases::{Foreseen, How, Want};
-use crate::rules::RulesConf;
 use crate::run::Worker;
 use crate::status::ConditionKind;
 use crate::{blackhole, bridge};

@@ -6,7 +6,7 @@ use kernel::Netlink;
 
 use super::Session;
 use crate::blackhole;
-use crate::rules::{Outcome, REMOVAL, RulesConf};
+use crate::dataplane::nft::{Outcome, REMOVAL, RulesConf};
 use crate::run::Worker;
 use crate::status::{ConditionKind, RepairKind};
 

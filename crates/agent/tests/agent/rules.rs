@@ -7,8 +7,8 @@ mod masquerade;
 mod mended;
 mod take_over;
 
+use agent::dataplane::nft::{Outcome, Rules, RulesConf};
 use agent::options::Masquerade;
-use agent::rules::{Outcome, Rules, RulesConf};
 use ipnet::IpNet;
 use testkit::run;
 

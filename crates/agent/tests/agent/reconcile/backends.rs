@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::time::Duration;
 
+use agent::dataplane::routes::{KernelThread, Options, Outcome, Secrets, public_key};
 use agent::path::{Command, Pace, targets};
-use agent::reconcile::{KernelThread, Options, Outcome, Secrets, public_key};
 use kernel::Netns;
 use kernel::wireguard::PrivateKey;
 use overlay::plan::{Network, Underlay};

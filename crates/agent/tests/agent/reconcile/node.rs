@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use agent::reconcile::{Options, PeerUpdate, Reconciler, Secrets};
+use agent::dataplane::routes::{Options, PeerUpdate, Reconciler, Secrets};
 use kernel::{IfName, Netlink};
 use overlay::Addresses;
 use overlay::lease::Lease;

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use agent::reconcile::{KernelThread, Nudge, Reconciler, Report};
+use agent::dataplane::routes::{EventImpact, KernelThread, Reconciler, Report};
 use agent::status::RepairKind;
 use kernel::Received;
 use kernel::events::{Events, Object, Topic};
@@ -17,9 +17,9 @@ const VXLAN: &str = r#"{"Type": "vxlan"}"#;
 const HOST_GW: &str = r#"{"Type": "host-gw"}"#;
 
 /// What all that has happened gives reason to.
-fn heard(events: &mut Events, reconciler: &Reconciler) -> (usize, Nudge) {
+fn heard(events: &mut Events, reconciler: &Reconciler) -> (usize, EventImpact) {
     let mut count = 0;
-    let mut nudge = Nudge::default();
+    let mut nudge = EventImpact::default();
     let deadline = Instant::now() + Duration::from_millis(200);
     loop {
         let received = events.receive(deadline, |event| {
@@ -48,11 +48,11 @@ fn our_own_changes_are_no_reason_for_more() {
             reconciler.set_network(network(backend, 2..200));
             let (count, nudge) = heard(&mut events, &reconciler);
             assert!(count > 200, "{backend}: {count}");
-            assert_eq!(nudge, Nudge::default(), "{backend}");
+            assert_eq!(nudge, EventImpact::default(), "{backend}");
             reconciler.set_peers(vec![set(backend, 300), remove(2), remove(3)]);
             let (count, nudge) = heard(&mut events, &reconciler);
             assert!(count >= 6, "{backend}: {count}");
-            assert_eq!(nudge, Nudge::default(), "{backend}");
+            assert_eq!(nudge, EventImpact::default(), "{backend}");
             reconciler.remove_everything();
         }
     });
@@ -85,10 +85,10 @@ fn what_pods_and_others_do_is_none_of_our_business() {
         }
         let (count, nudge) = heard(&mut events, &reconciler);
         assert!(count > 10, "{count}");
-        assert_eq!(nudge, Nudge::default());
+        assert_eq!(nudge, EventImpact::default());
         ip("route add 172.16.0.5/32 via 172.16.0.99");
         let (_, nudge) = heard(&mut events, &reconciler);
-        assert_eq!(nudge, Nudge { on_link: true, ..Nudge::default() });
+        assert_eq!(nudge, EventImpact { on_link: true, ..EventImpact::default() });
     });
 }
 
@@ -167,7 +167,7 @@ fn commands_of_the_administrators_are_handed_over_once() {
         make_eth0();
         let backend = r#"{"Type": "extension", "SubnetAddCommand": "true"}"#;
         let mut reconciler = open();
-        let told = |outcome: agent::reconcile::Outcome| -> Vec<String> {
+        let told = |outcome: agent::dataplane::routes::Outcome| -> Vec<String> {
             outcome.changes.iter().map(ToString::to_string).collect()
         };
         let first = told(reconciler.set_network(network(backend, 2..4)));

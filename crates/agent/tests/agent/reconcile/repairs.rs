@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use agent::reconcile::{KernelThread, PeerUpdate, Report};
+use agent::dataplane::routes::{KernelThread, PeerUpdate, Report};
 use testkit::{in_netns, wait_for};
 use tokio::sync::mpsc::UnboundedReceiver;
 

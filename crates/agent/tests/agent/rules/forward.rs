@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Packets pass where iptables drops.
 
-use agent::rules::RulesConf;
+use agent::dataplane::nft::RulesConf;
 use testkit::{in_netns, require, run, try_run};
 
 use super::lab::{Lab, NODE, NODE6, OTHER, POD, POD6, REMOTE, REMOTE6, WORLD, WORLD6, check, seen};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Under whose address packets travel.
 
+use agent::dataplane::nft::RulesConf;
 use agent::options::Masquerade;
-use agent::rules::RulesConf;
 use testkit::{Ns, in_netns, require, run, run as program};
 
 use super::lab::{
@@ -156,7 +156,7 @@ fn agents_of_two_networks_do_not_meet() {
         require!(Program("socat"));
         let lab = Lab::new();
         let mut rules = open();
-        let mut others = agent::rules::Rules::open("second network").unwrap();
+        let mut others = agent::dataplane::nft::Rules::open("second network").unwrap();
         changes(rules.set(&conf()));
         let second = RulesConf {
             networks: nets(&["10.77.0.0/16"]),

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use agent::rules::Rules;
+use agent::dataplane::nft::Rules;
 use kernel::Received;
 use kernel::nft::Events;
 use testkit::{in_netns, require, run};

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use agent::rules::Keeper;
+use agent::dataplane::nft::Keeper;
 use testkit::{in_netns, require, run};
 
 use super::forward::restore;

@@ -12,7 +12,7 @@ use tunnel::{Config, Counts, Peer, Tunnel};
 
 /// A running tunnel.
 #[derive(Debug)]
-pub(super) struct Carrier {
+pub(super) struct UdpTunnel {
     tunnel: Tunnel,
     listen: SocketAddrV4,
     index: IfIndex,
@@ -27,7 +27,7 @@ pub(super) fn listen_of(network: &Network) -> Option<SocketAddrV4> {
     Some(SocketAddrV4::new(network.underlay().addresses.v4?, port?))
 }
 
-impl Carrier {
+impl UdpTunnel {
     /// Makes the device and begins.
     pub(super) fn start(
         device: IfName,

@@ -11,7 +11,7 @@ use kernel::nft::xtables::{self, comment_of};
 use kernel::nft::{Batch, Expr, FoundRule, Nft, Op, Place, Reg, Rule, Table, Verdict};
 
 use super::Plan;
-use super::wanted::{Direction, Pass};
+use super::desired::{Direction, Pass};
 
 /// The chain.
 pub const CHAIN: &str = "FORWARD";

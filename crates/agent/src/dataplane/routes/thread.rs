@@ -15,7 +15,7 @@ use kernel::wake::Bell;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
-use super::interest::Nudge;
+use super::events::EventImpact;
 use super::outcome::Outcome;
 use super::reconciler::{Options, Reconciler};
 use super::schedule::Schedule;
@@ -174,8 +174,8 @@ impl Worker {
     }
 
     /// What has happened since the last time.
-    fn hear(&mut self) -> Nudge {
-        let mut nudge = Nudge::default();
+    fn hear(&mut self) -> EventImpact {
+        let mut nudge = EventImpact::default();
         let Some(events) = &mut self.events else { return nudge };
         loop {
             let reconciler = &self.reconciler;
@@ -186,7 +186,12 @@ impl Worker {
                 Ok(Received::Events) => {}
                 Ok(Received::Deadline) => return nudge,
                 Ok(Received::Overrun) => {
-                    return Nudge { compare: true, underlay: true, on_link: true, rules: true };
+                    return EventImpact {
+                        compare: true,
+                        underlay: true,
+                        on_link: true,
+                        rules: true,
+                    };
                 }
                 Err(error) => {
                     let _ = self.reports.send(Report::Deaf(error.to_string()));
@@ -197,7 +202,7 @@ impl Worker {
         }
     }
 
-    fn act(&mut self, nudge: Nudge) {
+    fn act(&mut self, nudge: EventImpact) {
         if nudge.underlay {
             let _ = self.reports.send(Report::Underlay);
         }

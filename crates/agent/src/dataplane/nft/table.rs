@@ -7,7 +7,7 @@ use kernel::nft::{
 };
 
 use super::Plan;
-use super::wanted::{OwnTable, WantedSet};
+use super::desired::{OwnTable, WantedSet};
 
 const CHAIN: &str = "postrouting";
 

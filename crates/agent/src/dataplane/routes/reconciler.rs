@@ -17,13 +17,13 @@ use overlay::plan::extension::ExtensionPeer;
 use overlay::plan::{Aged, Network, Update, Wanted};
 
 use super::apply::{Applied, Applier};
-use super::carrier::{self, Carrier};
-use super::found::{self, Reader, Reading, Routes};
-use super::interest::{self, Nudge, View};
-use super::numbers::Numbers;
+use super::events::{self, EventImpact, View};
+use super::nexthop_ids::NexthopIds;
+use super::observe::{self, Reader, Reading, Routes};
 use super::on_link;
 use super::outcome::{Failure, Outcome};
-use super::wanting::{PeerUpdate, Wanting};
+use super::target::{PeerUpdate, Target};
+use super::udp_tunnel::{self, UdpTunnel};
 
 /// What a reconciler needs to know of its user.
 #[derive(Debug, Clone)]
@@ -54,13 +54,13 @@ pub struct Reconciler {
     /// Kernels before 5.3 have none.
     has_nexthops: bool,
     /// None until there is a network.
-    wanting: Option<Wanting>,
+    wanting: Option<Target>,
     /// What a comparison reads.
     routes: Routes,
-    numbers: Numbers,
+    numbers: NexthopIds,
     /// What commands of the administrator's were told.
     told: BTreeMap<IpNet, ExtensionPeer>,
-    carrier: Option<Carrier>,
+    carrier: Option<UdpTunnel>,
     /// Names that devices of ours have, or had in an earlier configuration.
     names: BTreeSet<IfName>,
     indices: BTreeMap<IfName, IfIndex>,
@@ -78,7 +78,7 @@ impl Reconciler {
             Err(error) if error.is_unsupported() => false,
             listed => listed.map(|_| true)?,
         };
-        let names = found::marked(&nl, &options.mark)?;
+        let names = observe::marked(&nl, &options.mark)?;
         Ok(Self {
             nl,
             wireguard: None,
@@ -86,7 +86,7 @@ impl Reconciler {
             has_nexthops,
             wanting: None,
             routes: Routes::Ours,
-            numbers: Numbers::default(),
+            numbers: NexthopIds::default(),
             told: BTreeMap::new(),
             carrier: None,
             names,
@@ -103,7 +103,7 @@ impl Reconciler {
 
     /// What the udp backend has carried.
     pub fn carried(&self) -> Option<tunnel::Counts> {
-        self.carrier.as_ref().map(Carrier::counts)
+        self.carrier.as_ref().map(UdpTunnel::counts)
     }
 
     /// Another private key, for the next change.
@@ -125,7 +125,7 @@ impl Reconciler {
         self.options.previous.extend(network.conf().networks.iter());
         self.options.previous.sort_unstable();
         self.options.previous.dedup();
-        self.wanting = Some(Wanting { network, scope, publics });
+        self.wanting = Some(Target { network, scope, publics });
         self.compare()
     }
 
@@ -236,7 +236,7 @@ impl Reconciler {
             Err(error) => outcome.fail("read what is there", error),
         }
         self.wanting = None;
-        self.numbers = Numbers::default();
+        self.numbers = NexthopIds::default();
         self.failures.clear();
         outcome
     }
@@ -247,18 +247,18 @@ impl Reconciler {
         if !self.has_nexthops {
             scope.nexthops = None;
         }
-        let names = found::marked(&self.nl, &self.options.mark)?;
+        let names = observe::marked(&self.nl, &self.options.mark)?;
         let reading = self.read(&scope, &names, Routes::Ours, None)?;
         self.indices = reading.indices;
         Ok(difference(&Wanted::default(), &reading.found, &scope).changes)
     }
 
     /// Whether a change that was heard of is any of our business.
-    pub fn interest(&self, event: &Event) -> Nudge {
-        let Some(wanting) = &self.wanting else { return interest::without_network(event) };
+    pub fn interest(&self, event: &Event) -> EventImpact {
+        let Some(wanting) = &self.wanting else { return events::without_network(event) };
         let (numbers, indices, is_settled) = (&self.numbers, &self.indices, self.is_settled());
         let view = View { wanting, numbers, indices, is_settled };
-        interest::of(event, &view)
+        events::of(event, &view)
     }
 
     fn scope_of(&self, network: &Network) -> Scope {
@@ -273,13 +273,13 @@ impl Reconciler {
 
     /// Full comparison. A route of others that is in the way is only seen when ours is refused; then all
     /// routes are read, and it is replaced or told of.
-    fn settle(&mut self, wanting: &mut Wanting, outcome: &mut Outcome) {
+    fn settle(&mut self, wanting: &mut Target, outcome: &mut Outcome) {
         if self.settle_among(self.routes, wanting, outcome) {
             self.settle_contested(wanting, outcome);
         }
     }
 
-    fn settle_contested(&mut self, wanting: &mut Wanting, outcome: &mut Outcome) {
+    fn settle_contested(&mut self, wanting: &mut Target, outcome: &mut Outcome) {
         if self.settle_among(Routes::All, wanting, outcome) {
             outcome.fail("set all routes", "others to the same destinations have come meanwhile");
         }
@@ -289,11 +289,11 @@ impl Reconciler {
     fn settle_among(
         &mut self,
         routes: Routes,
-        wanting: &mut Wanting,
+        wanting: &mut Target,
         outcome: &mut Outcome,
     ) -> bool {
         wanting.scope.nexthops_from = *NEXTHOPS.start();
-        let Wanting { network, scope, .. } = &*wanting;
+        let Target { network, scope, .. } = &*wanting;
         let reading = match self.read(scope, &self.names.clone(), routes, Some(network)) {
             Ok(reading) => reading,
             Err(error) => {
@@ -307,10 +307,10 @@ impl Reconciler {
         let is_route = |conflict: &Conflict| matches!(conflict, Conflict::Route { .. });
         self.routes = if conflicts.iter().any(is_route) { Routes::All } else { Routes::Ours };
         self.conflicts = conflicts;
-        self.numbers = Numbers::found(&reading.found, scope);
+        self.numbers = NexthopIds::found(&reading.found, scope);
         self.indices = reading.indices;
         wanting.take_devices(&outcome.conflicts);
-        // Numbers are taken as used from now on.
+        // NexthopIds are taken as used from now on.
         self.numbers.expect(&changes);
         let seen = seen_routes(&reading.found);
         let is_seen = |dst: &IpNet| seen.contains(dst);
@@ -328,7 +328,7 @@ impl Reconciler {
         routes: Routes,
         network: Option<&Network>,
     ) -> kernel::Result<Reading> {
-        let listen = network.and_then(carrier::listen_of);
+        let listen = network.and_then(udp_tunnel::listen_of);
         let carrier = &self.carrier;
         let carries = |index| carrier.as_ref().is_some_and(|one| one.carries(index, listen));
         let (nl, wireguard) = (&self.nl, &mut self.wireguard);
@@ -337,7 +337,7 @@ impl Reconciler {
         let mut devices = network.into_iter().flat_map(|one| one.plan().wanted.devices.keys());
         if devices.any(|name| !reading.indices.contains_key(name)) {
             // Under another name it would be in the way of its own.
-            let marked = found::marked(nl, &self.options.mark)?;
+            let marked = observe::marked(nl, &self.options.mark)?;
             reading = reader.read(&(names | &marked))?;
         }
         reading.found.extension.clone_from(&self.told);
@@ -359,7 +359,7 @@ impl Reconciler {
             indices: &mut self.indices,
             mark: &self.options.mark,
             secrets: &self.options.secrets,
-            listen: network.and_then(carrier::listen_of),
+            listen: network.and_then(udp_tunnel::listen_of),
             queues: self.options.queues,
         };
         let done_before = outcome.changes.len();
@@ -379,7 +379,7 @@ impl Reconciler {
         applied.is_contested
     }
 
-    fn finish(&mut self, wanting: Wanting, mut outcome: Outcome) -> Outcome {
+    fn finish(&mut self, wanting: Target, mut outcome: Outcome) -> Outcome {
         let plan = wanting.network.plan();
         outcome.refused.clone_from(&plan.refused);
         outcome.conflicts.clone_from(&self.conflicts);

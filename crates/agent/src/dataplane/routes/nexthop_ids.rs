@@ -7,20 +7,20 @@ use overlay::difference::{Change, Found, Gateway, NEXTHOPS, PROTOCOL, Scope};
 
 /// Ours.
 #[derive(Debug, Clone)]
-pub(super) struct Numbers {
+pub(super) struct NexthopIds {
     by_gateway: BTreeMap<Gateway, u32>,
     by_id: HashMap<u32, Gateway>,
     /// Above all that were ever in use, as others may have some.
     next: u32,
 }
 
-impl Default for Numbers {
+impl Default for NexthopIds {
     fn default() -> Self {
         Self { by_gateway: BTreeMap::new(), by_id: HashMap::new(), next: *NEXTHOPS.start() }
     }
 }
 
-impl Numbers {
+impl NexthopIds {
     /// Those that were found. Of several for one gateway, one that a route uses.
     pub(super) fn found(found: &Found, scope: &Scope) -> Self {
         let mut numbers = Self::default();

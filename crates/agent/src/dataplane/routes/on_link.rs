@@ -8,7 +8,7 @@ use kernel::route::{self, KIND_UNICAST};
 use kernel::{IfIndex, IfName, Netlink};
 use overlay::plan::Network;
 
-use super::wanting::PeerUpdate;
+use super::target::PeerUpdate;
 
 /// Looks up all peers again. Whether anything has changed. `is_ours` tells of tunnels, which are no link to a
 /// peer.

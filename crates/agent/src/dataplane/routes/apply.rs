@@ -12,11 +12,11 @@ use kernel::{IfIndex, IfName, Netlink, Request, sysctl};
 use overlay::difference::Change;
 use overlay::plan::{Device, DeviceKind};
 
-use super::carrier::Carrier;
-use super::found;
+use super::observe;
 use super::outcome::Outcome;
 use super::reconciler::Secrets;
-use super::translate::{self, Step, is_removal};
+use super::requests::{self, Step, is_removal};
+use super::udp_tunnel::UdpTunnel;
 
 /// How many requests are built before they are sent: a node has four for each of its peers, and more than this
 /// the kernel is not sent at once anyway. Their memory is used again for the next.
@@ -33,7 +33,7 @@ struct Planned {
 pub(super) struct Applier<'a> {
     pub(super) nl: &'a Netlink,
     pub(super) wireguard: &'a mut Option<Wireguard>,
-    pub(super) carrier: &'a mut Option<Carrier>,
+    pub(super) carrier: &'a mut Option<UdpTunnel>,
     pub(super) indices: &'a mut BTreeMap<IfName, IfIndex>,
     pub(super) mark: &'a str,
     pub(super) secrets: &'a Secrets,
@@ -90,7 +90,7 @@ impl Applier<'_> {
         missing: &mut BTreeSet<IfName>,
     ) {
         let (mark, exclusive) = (self.mark, planned.exclusive);
-        let step = translate::step(&planned.change, mark, exclusive, |name| {
+        let step = requests::step(&planned.change, mark, exclusive, |name| {
             if missing.contains(&name) { None } else { self.index_of(name) }
         });
         if let Step::Send(request) = step {
@@ -163,7 +163,7 @@ impl Applier<'_> {
         let name = device.name;
         self.indices.remove(&name);
         applied.outcome.requests += 1;
-        let index = match translate::create(device) {
+        let index = match requests::create(device) {
             Some(request) => {
                 let created = self.nl.apply([request]);
                 created.map_err(|error| in_the_way(self.nl, device, &error))?;
@@ -179,14 +179,14 @@ impl Applier<'_> {
         if let DeviceKind::Wireguard { listen_port, .. } = device.kind {
             self.set_keys(name, listen_port, applied)?;
         }
-        Ok(translate::finish(device, self.mark, index))
+        Ok(requests::finish(device, self.mark, index))
     }
 
     fn carry(&mut self, name: IfName) -> Result<IfIndex, String> {
         // The one before has the name.
         *self.carrier = None;
         let listen = self.listen.ok_or("no address to listen on")?;
-        let carrier = Carrier::start(name, listen, self.queues, || find(self.nl, name))?;
+        let carrier = UdpTunnel::start(name, listen, self.queues, || find(self.nl, name))?;
         *self.carrier = Some(carrier);
         find(self.nl, name)
     }
@@ -252,7 +252,7 @@ impl Applier<'_> {
         let index = self.index_of(device).ok_or_else(|| format!("there is no device {device}"))?;
         applied.outcome.requests += 1;
         let set = |socket: &Wireguard| socket.set(index, change);
-        found::open(self.wireguard).and_then(set).map_err(|error| error.to_string())
+        observe::open(self.wireguard).and_then(set).map_err(|error| error.to_string())
     }
 }
 

@@ -19,14 +19,14 @@ use kernel::{Family, IfIndex, IfName};
 use overlay::difference::{FoundRoute, Gateway, PROTOCOL, default_metric};
 use overlay::plan::{Address, Device, DeviceKind, Underlay, Wanted};
 
-use super::found::is_unicast;
-use super::numbers::Numbers;
-use super::wanting::Wanting;
+use super::nexthop_ids::NexthopIds;
+use super::observe::is_unicast;
+use super::target::Target;
 use crate::blackhole;
 
 /// What is to be done about changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Nudge {
+pub struct EventImpact {
     /// Something of ours may no longer be as it should.
     pub compare: bool,
     /// The interface to other nodes has changed.
@@ -37,7 +37,7 @@ pub struct Nudge {
     pub rules: bool,
 }
 
-impl Nudge {
+impl EventImpact {
     const NONE: Self = Self { compare: false, underlay: false, on_link: false, rules: false };
 
     /// Both.
@@ -58,29 +58,31 @@ impl Nudge {
 
 /// What is wanted, and under which numbers it is there.
 pub(super) struct View<'a> {
-    pub(super) wanting: &'a Wanting,
-    pub(super) numbers: &'a Numbers,
+    pub(super) wanting: &'a Target,
+    pub(super) numbers: &'a NexthopIds,
     pub(super) indices: &'a BTreeMap<IfName, IfIndex>,
     /// Whether nothing has failed.
     pub(super) is_settled: bool,
 }
 
 /// Without a network, somebody may be waiting for an interface that could hold it up.
-pub(super) fn without_network(event: &Event) -> Nudge {
+pub(super) fn without_network(event: &Event) -> EventImpact {
     let underlay = matches!(event.object, Object::Link(_) | Object::Addr(_));
-    Nudge { underlay, ..Nudge::NONE }
+    EventImpact { underlay, ..EventImpact::NONE }
 }
 
-pub(super) fn of(event: &Event, view: &View<'_>) -> Nudge {
+pub(super) fn of(event: &Event, view: &View<'_>) -> EventImpact {
     let is_removal = event.is_removal;
     match &event.object {
         Object::Link(link) => view.link(link, is_removal),
         Object::Addr(addr) => view.addr(addr, is_removal),
         Object::Route(route) => view.route(route, is_removal),
-        Object::Neigh(neigh) => Nudge::compare_if(view.neigh(neigh, is_removal)),
-        Object::Fdb(entry) => Nudge::compare_if(view.fdb(entry, is_removal)),
-        Object::Nexthop(nexthop) => Nudge::compare_if(view.nexthop(nexthop, is_removal)),
-        Object::Forwarding(family, _) => Nudge { rules: view.forwards(*family), ..Nudge::NONE },
+        Object::Neigh(neigh) => EventImpact::compare_if(view.neigh(neigh, is_removal)),
+        Object::Fdb(entry) => EventImpact::compare_if(view.fdb(entry, is_removal)),
+        Object::Nexthop(nexthop) => EventImpact::compare_if(view.nexthop(nexthop, is_removal)),
+        Object::Forwarding(family, _) => {
+            EventImpact { rules: view.forwards(*family), ..EventImpact::NONE }
+        }
     }
 }
 
@@ -106,14 +108,14 @@ impl View<'_> {
         self.wanting.scope.networks.iter().any(|network| network.contains(&prefix))
     }
 
-    fn link(&self, link: &Link, is_removal: bool) -> Nudge {
+    fn link(&self, link: &Link, is_removal: bool) -> EventImpact {
         let by_name = self.wanted().devices.get(&link.name);
         if let Some(device) = by_name.or_else(|| self.device(link.index)) {
             let is_known = self.indices.get(&device.name) == Some(&link.index);
             // One that has gone and is known by another number is one that we have removed ourselves.
             let is_wrong =
                 if is_removal { is_known } else { !(is_known && self.is_right(device, link)) };
-            return Nudge::compare_if(is_wrong);
+            return EventImpact::compare_if(is_wrong);
         }
         let underlay = self.underlay();
         let is_underlay = link.index == underlay.index || link.name == underlay.name;
@@ -126,7 +128,7 @@ impl View<'_> {
             || underlay.on_link.values().any(|name| *name == link.name);
         // Routes and next hops go without a word when their link goes down, and are refused until it is up.
         let is_down = is_removal || !link.is_up() || !link.has_carrier();
-        Nudge {
+        EventImpact {
             compare: carries_ours && (is_down || !self.is_settled),
             underlay: is_underlay && !is_as_known,
             on_link: carries_ours && is_down,
@@ -153,33 +155,38 @@ impl View<'_> {
         is_kind && is_marked && link.name == device.name && link.mtu == device.mtu && link.is_up()
     }
 
-    fn addr(&self, addr: &Addr, is_removal: bool) -> Nudge {
+    fn addr(&self, addr: &Addr, is_removal: bool) -> EventImpact {
         if let Some(device) = self.device(addr.index) {
             let address = Address { device: device.name, prefix: addr.prefix };
             let is_wanted = self.wanted().addresses.contains(&address);
             let is_surplus = !is_wanted && self.has_prefix(addr.prefix);
-            return Nudge::compare_if(if is_removal { is_wanted } else { is_surplus });
+            return EventImpact::compare_if(if is_removal { is_wanted } else { is_surplus });
         }
         let underlay = self.underlay();
         if addr.index != underlay.index {
-            return Nudge::NONE;
+            return EventImpact::NONE;
         }
         let is_in_use = underlay.addresses.iter().any(|one| one == addr.prefix.addr());
         // One that the kernel has given by itself is never the better one.
         let is_better = addr.scope == route::SCOPE_UNIVERSE;
         let is_news = if is_removal { is_in_use } else { !is_in_use && is_better };
-        Nudge { underlay: is_news, ..Nudge::NONE }
+        EventImpact { underlay: is_news, ..EventImpact::NONE }
     }
 
-    fn route(&self, route: &route::Route, is_removal: bool) -> Nudge {
+    fn route(&self, route: &route::Route, is_removal: bool) -> EventImpact {
         if route.table != route::TABLE_MAIN {
-            return Nudge::NONE;
+            return EventImpact::NONE;
         }
         let on_link = route.protocol != PROTOCOL
             && self.wanting.network.needs_on_link()
             && self.leads_to_peers(route.dst);
         let rules = is_removal && blackhole::is_ours(route) && self.has_prefix(route.dst);
-        Nudge { compare: self.concerns_route(route, is_removal), on_link, rules, ..Nudge::NONE }
+        EventImpact {
+            compare: self.concerns_route(route, is_removal),
+            on_link,
+            rules,
+            ..EventImpact::NONE
+        }
     }
 
     /// Whether the switch decides about the network's packets. One that somebody turns on may be the end of a

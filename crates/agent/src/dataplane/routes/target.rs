@@ -40,14 +40,14 @@ pub enum PeerUpdate {
 
 /// A network, and what of the kernel is its business.
 #[derive(Debug)]
-pub(super) struct Wanting {
+pub(super) struct Target {
     pub(super) network: Network,
     pub(super) scope: Scope,
     /// Where peers are reached, sorted, so that those in a prefix are found.
     pub(super) publics: BTreeSet<IpAddr>,
 }
 
-impl Wanting {
+impl Target {
     /// Plans with the news.
     pub(super) fn update(&mut self, update: PeerUpdate) -> Update {
         match update {

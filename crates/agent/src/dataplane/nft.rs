@@ -4,11 +4,11 @@
 //! is called, and mended where somebody has changed them; [`kernel::nft::Events`] and [`Rules::is_ours`]
 //! tell when that is due. Our own changes are told as well: comparing once more then finds nothing to do.
 
+mod desired;
 mod flannel;
 mod forward;
 mod keeper;
 mod table;
-mod wanted;
 
 use std::fmt;
 
@@ -16,11 +16,11 @@ use kernel::nft::phrase::Ip;
 use kernel::nft::{Batch, Event, Family, Nft, Table};
 use kernel::{old_iptables, sysctl};
 
-pub(crate) use self::flannel::REMOVAL;
-pub use self::keeper::Keeper;
-pub use self::wanted::{
+pub use self::desired::{
     Direction, OwnTable, Pass, RulesConf, Ruleset, WantedRule, WantedSet, wanted,
 };
+pub(crate) use self::flannel::REMOVAL;
+pub use self::keeper::Keeper;
 
 /// How often a change is planned anew when others change nf_tables meanwhile.
 const TRIES: usize = 10;

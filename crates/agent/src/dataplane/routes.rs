@@ -8,23 +8,23 @@
 //! earlier configuration are found by their mark alone.
 
 mod apply;
-mod carrier;
-mod found;
-mod interest;
-mod numbers;
+mod events;
+mod nexthop_ids;
+mod observe;
 mod on_link;
 mod outcome;
-mod public_key;
 mod reconciler;
+mod requests;
 mod schedule;
+mod target;
 mod thread;
-mod translate;
-mod wanting;
+mod udp_tunnel;
+mod wireguard;
 
-pub(crate) use self::found::complete;
-pub use self::interest::Nudge;
+pub use self::events::EventImpact;
+pub(crate) use self::observe::complete;
 pub use self::outcome::{Failure, Outcome};
-pub use self::public_key::public_key;
 pub use self::reconciler::{Options, Reconciler, Secrets};
+pub use self::target::PeerUpdate;
 pub use self::thread::{KernelThread, Report, StartError, Stopped};
-pub use self::wanting::PeerUpdate;
+pub use self::wireguard::public_key;
