@@ -309,7 +309,7 @@ impl Reconciler {
         self.conflicts = conflicts;
         self.numbers = NexthopIds::found(&reading.found, scope);
         self.indices = reading.indices;
-        wanting.take_devices(&outcome.conflicts);
+        wanting.take_devices(&self.conflicts);
         // NexthopIds are taken as used from now on.
         self.numbers.expect(&changes);
         let seen = seen_routes(&reading.found);

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use agent::reconcile::{Outcome, PeerUpdate};
+use agent::dataplane::routes::{Outcome, PeerUpdate};
 use overlay::lease::Lease;
 use overlay::netconf::NetConf;
 use overlay::plan::Network;
@@ -101,7 +101,7 @@ fn a_peer_that_changes_is_changed_and_nothing_else() {
         let mut lease = super::node::lease(&conf, 2);
         lease.attributes = super::node::lease(&conf, 77).attributes;
         let name = "node-2".to_owned();
-        let update = agent::reconcile::PeerUpdate::Set { name, since: 0, lease };
+        let update = agent::dataplane::routes::PeerUpdate::Set { name, since: 0, lease };
         let outcome = reconciler.set_peers(vec![update]);
         assert_well(&outcome);
         let texts: Vec<String> = outcome.changes.iter().map(ToString::to_string).collect();
@@ -234,6 +234,23 @@ fn a_route_or_device_of_others_in_the_way_is_told_and_left_alone() {
         let told = outcome.conflicts[0].to_string();
         assert!(told.starts_with("device flannel.1 is a bridge that is not ours"), "{told}");
         assert_eq!(outcome.failures, []);
+    });
+}
+
+#[test]
+fn device_of_another_agent_stays_a_conflict() {
+    in_netns(|| {
+        testkit::require!(Link("vxlan"));
+        make_eth0();
+        ip("link add flannel.1 type vxlan id 1 dev eth0 local 172.16.0.1 dstport 8472 nolearning");
+        ip("link set flannel.1 alias other-agent");
+        let mut reconciler = open();
+        let first = reconciler.set_network(network(VXLAN, 2..3));
+        let second = reconciler.compare();
+        for outcome in [&first, &second] {
+            assert_eq!((outcome.conflicts.len(), outcome.changes.len()), (1, 0), "{outcome:?}");
+        }
+        assert!(ip("link show flannel.1").contains("other-agent"));
     });
 }
 
