@@ -2,7 +2,6 @@
 //! Every CNI plugin: a module each under `main`, `ipam` and `meta`, and [`registry`], the one table
 //! of their names. The other modules are what several of them need.
 
-pub mod agent;
 pub mod chained;
 pub mod child;
 pub mod dbus;
@@ -23,7 +22,6 @@ pub mod note;
 pub mod pod;
 pub mod registry;
 pub mod rules;
-pub mod silence;
 pub mod undo;
 pub mod verify;
 pub mod veth;

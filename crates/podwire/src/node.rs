@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime};
 
 use agent::serve::socket_path;
 use agent::status::{Peer, Status};
+use agent_client::ClientError;
 use anyhow::{Context, Result, anyhow};
-use plugins::silence::Silence;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -52,12 +52,12 @@ pub fn peers(asked: &NodePeers, format: Format) -> Result<()> {
 fn ask(agent: &AskAgent, page: &str) -> Result<Value> {
     let socket = socket_path(&agent.run_dir);
     let asking = || format!("ask the node agent at {}", socket.display());
-    let answer = match plugins::agent::ask(&socket, page, PATIENCE) {
+    let answer = match agent_client::get(&socket, page, PATIENCE) {
         Ok(answer) => answer,
-        Err(silence) => return Err(unanswered(&silence, &socket)),
+        Err(error) => return Err(unanswered(&error, &socket)),
     };
-    if answer.code != 200 {
-        return Err(anyhow!("it says {}: {}", answer.code, answer.body.trim()))
+    if answer.status != 200 {
+        return Err(anyhow!("it says {}: {}", answer.status, answer.body.trim()))
             .with_context(asking)
             .hint(|| "agent and command should be of one version".to_owned());
     }
@@ -65,16 +65,18 @@ fn ask(agent: &AskAgent, page: &str) -> Result<Value> {
 }
 
 /// A socket that nobody listens on was left by an agent that was killed.
-fn unanswered(silence: &Silence, socket: &Path) -> anyhow::Error {
+fn unanswered(error: &ClientError, socket: &Path) -> anyhow::Error {
     let nobody = [ErrorKind::NotFound, ErrorKind::ConnectionRefused];
-    match silence {
-        Silence::Absent(cause) if nobody.contains(&cause.kind()) => {
+    match error {
+        ClientError::Connect(cause) if nobody.contains(&cause.kind()) => {
             let error = anyhow!("no node agent runs here: nobody listens on {}", socket.display());
             let start = || "start one: podwire agent; or name its directory with --run-dir".into();
             hinted(error, start)
         }
-        Silence::Absent(cause) => anyhow!("{cause}").context(format!("ask {}", socket.display())),
-        Silence::Mute(why) => {
+        ClientError::Connect(cause) => {
+            anyhow!("{cause}").context(format!("ask {}", socket.display()))
+        }
+        ClientError::NoAnswer(why) => {
             let error = anyhow!("the node agent at {}: {why}", socket.display());
             hinted(error, || "it hangs: look at its log, and start it again".to_owned())
         }

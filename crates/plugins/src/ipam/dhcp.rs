@@ -17,11 +17,11 @@ mod v6;
 use std::path::Path;
 use std::time::Duration;
 
+use agent_client::ClientError;
 use cni::{CniResult, Code, Error, Plugin, Request, Version};
 
 use self::conf::Dhcp;
 use self::protocol::{AddQuestion, CheckQuestion, Key, Place, Question};
-use crate::silence::Silence;
 
 /// The plugin.
 pub const PLUGIN: Plugin = Plugin {
@@ -45,7 +45,7 @@ fn add(request: &Request) -> Result<CniResult, Error> {
     let question = AddQuestion { place: place(request)?, asked: dhcp.asked };
     let question = Question::Add(Box::new(question));
     let result = client::ask(&dhcp.socket, &question, ADD_PATIENCE)
-        .map_err(|silence| client::no_daemon(Code::TRY_LATER, &dhcp.socket, &silence))??;
+        .map_err(|cause| client::no_daemon(Code::TRY_LATER, &dhcp.socket, &cause))??;
     CniResult::parse(result.unwrap_or_default(), Version::LATEST)
 }
 
@@ -56,11 +56,11 @@ fn del(request: &Request) -> Result<(), Error> {
     let place = place(request)?;
     match client::ask(&socket, &Question::Del(place.clone()), PATIENCE) {
         Ok(answer) => answer.map(drop),
-        Err(Silence::Absent(_)) => {
+        Err(ClientError::Connect(_)) => {
             daemon::release_without(&place.key);
             Ok(())
         }
-        Err(Silence::Mute(_)) => Ok(()),
+        Err(ClientError::NoAnswer(_)) => Ok(()),
     }
 }
 
@@ -86,7 +86,7 @@ fn gc(request: &Request) -> Result<(), Error> {
 
 fn ask(socket: &Path, question: &Question, code: Code) -> Result<(), Error> {
     client::ask(socket, question, PATIENCE)
-        .map_err(|silence| client::no_daemon(code, socket, &silence))?
+        .map_err(|cause| client::no_daemon(code, socket, &cause))?
         .map(drop)
 }
 

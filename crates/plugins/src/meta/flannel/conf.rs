@@ -8,8 +8,6 @@ use ipam::subnet_env::SubnetEnv;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::agent;
-
 const SUBNET_FILE: &str = "/run/flannel/subnet.env";
 const DATA_DIR: &str = "/var/lib/cni/flannel";
 
@@ -50,7 +48,8 @@ impl Flannel {
         base_routes(&ipam)?;
         let subnet_file = places.subnet_file.unwrap_or_else(|| SUBNET_FILE.into());
         // A file at another place may be another daemon's.
-        let usual = || (subnet_file == Path::new(SUBNET_FILE)).then(|| agent::SOCKET.into());
+        let usual =
+            || (subnet_file == Path::new(SUBNET_FILE)).then(|| agent_client::DEFAULT_SOCKET.into());
         let agent_socket = places.agent_socket.or_else(usual);
         Ok(Flannel {
             subnet_file,

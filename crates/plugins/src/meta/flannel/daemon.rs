@@ -6,11 +6,9 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use agent_client::ClientError;
 use cni::Code;
 use ipam::subnet_env::{Problem, SubnetEnv};
-
-use crate::agent;
-use crate::silence::Silence;
 
 /// An agent answers within a millisecond, on a busy node within seconds, or hangs.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -66,15 +64,15 @@ pub fn read(file: &Path) -> Result<SubnetEnv, Error> {
 pub fn require_ready(socket: Option<&Path>, code: Code) -> Result<(), cni::Error> {
     let Some(socket) = socket else { return Ok(()) };
     let not_ready = |why: &str| cni::Error::new(code, format!("flannel: {why}"));
-    match agent::ask(socket, "/readyz", PATIENCE) {
-        Ok(answer) if answer.code == 200 => Ok(()),
+    match agent_client::get(socket, "/readyz", PATIENCE) {
+        Ok(answer) if answer.status == 200 => Ok(()),
         Ok(answer) => {
             let (first, more) = answer.body.split_once('\n').unwrap_or((&answer.body, ""));
             let error = not_ready(&format!("the node agent is not ready: {first}"));
             Err(error.with_details(more.trim_end().replace('\n', "; ")))
         }
-        Err(Silence::Absent(_)) => Ok(()),
-        Err(Silence::Mute(why)) => {
+        Err(ClientError::Connect(_)) => Ok(()),
+        Err(ClientError::NoAnswer(why)) => {
             Err(not_ready(&format!("the node agent at {}: {why}", socket.display())))
         }
     }
