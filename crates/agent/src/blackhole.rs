@@ -46,7 +46,7 @@ pub fn settle(
             Change::Remove(route) => route::remove(route),
         };
         match (nl.apply([request]), &change) {
-            (Err(error), Change::Add(_)) if error.is_exists() => {}
+            (Err(error), Change::Add(_)) if error.already_exists() => {}
             (Err(error), Change::Remove(_)) if error.is_not_found() => {}
             (done, _) => done.map(|()| told.push(change.to_string()))?,
         }

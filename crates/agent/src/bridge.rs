@@ -160,7 +160,7 @@ fn change(expected: &Expected, applies: bool) -> Result<Vec<String>, Error> {
     let additions = added.iter().map(|one| addr::add(link.index, *one, options));
     if applies {
         // A plugin may do the same at the same time.
-        let is_done = |error: &kernel::Error| error.is_exists() || error.is_not_found();
+        let is_done = |error: &kernel::Error| error.already_exists() || error.is_not_found();
         let done = nl.apply_each(removals.chain(additions)).into_iter().filter_map(Result::err);
         done.filter(|error| !is_done(error)).try_for_each(Err)?;
     }

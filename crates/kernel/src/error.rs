@@ -47,7 +47,7 @@ impl Error {
     }
 
     /// The object, or one of its name, is there already.
-    pub fn is_exists(&self) -> bool {
+    pub fn already_exists(&self) -> bool {
         self.errno == Errno::EXIST
     }
 
@@ -57,7 +57,7 @@ impl Error {
     }
 
     /// Others have changed what it was to be done to.
-    pub fn is_outdated(&self) -> bool {
+    pub fn is_stale_generation(&self) -> bool {
         self.errno == Errno::RESTART
     }
 
@@ -97,7 +97,7 @@ mod tests {
     fn display_says_what_was_done_to_what() {
         let plain = Error::from_errno("create link", "vethab12", Errno::EXIST);
         assert_eq!(plain.to_string(), "create link vethab12: File exists");
-        assert!(plain.is_exists() && !plain.is_not_found());
+        assert!(plain.already_exists() && !plain.is_not_found());
         let explained = Error { ext: Some("Unknown device type".into()), ..plain };
         assert_eq!(
             explained.to_string(),

@@ -29,7 +29,7 @@ pub(crate) use self::read::parse;
 pub use self::read::{
     by_index, by_name, by_name_in, index_of, list, list_in, list_of_kind, list_of_master, name_of,
 };
-pub use self::remove::{remove, remove_detached};
+pub use self::remove::{remove, remove_in_background};
 pub use self::supported::is_supported;
 pub use self::tunnel::{Ipip, VXLAN_PORT, Vxlan, set_ipip, set_vxlan};
 pub use self::wait::{monitor, wait_until};

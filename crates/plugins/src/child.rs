@@ -81,7 +81,7 @@ fn create(request: &Request, child: &Child, ns: &Netns) -> Result<(IfName, MacAd
         ..NewLink::new(name, child.kind)
     };
     let made = match nl.apply([link::create(&new)]) {
-        Err(error) if error.is_exists() => {
+        Err(error) if error.already_exists() => {
             pod::refuse_existing(request)?;
             // Then an older kernel has met an interface of the host by this name.
             let index = Some(identity::index(&request.network, &attachment));
@@ -132,7 +132,7 @@ fn take_back(ns: &Netns, name: IfName) {
     // The failure that led here is the one to tell.
     let _ = ns.netlink().and_then(|inside| {
         let index = link::index_of(&inside, name)?;
-        link::remove_detached(&inside, index)
+        link::remove_in_background(&inside, index)
     });
 }
 
@@ -152,7 +152,7 @@ fn remove(request: &Request, kind: &str) -> Result<(), Error> {
     ns.netlink()
         .and_then(|inside| match link::by_name(&inside, ifname)? {
             Some(link) if link.is_kind(kind) && [0, group].contains(&link.group) => {
-                link::remove_detached(&inside, link.index)
+                link::remove_in_background(&inside, link.index)
             }
             _ => Ok(()),
         })

@@ -99,7 +99,7 @@ pub fn create(
         let pair = Pair { host: name, host_mac, container, container_mac };
         match try_create(host, ns, request, wanted, &pair) {
             Ok(()) => return hand_over(host, request, &pair).map(|()| pair),
-            Err(error) if error.is_exists() => pod::refuse_existing(request)?,
+            Err(error) if error.already_exists() => pod::refuse_existing(request)?,
             Err(error) => return Err(error).or_fault("create veth pair"),
         }
     }
@@ -210,7 +210,7 @@ fn remove_on_host(host: &Netlink, request: &Request) -> kernel::Result<bool> {
         found.extend(link::by_name(host, name)?.filter(|link| link.group == group));
     }
     for link in &found {
-        link::remove_detached(host, link.index)?;
+        link::remove_in_background(host, link.index)?;
     }
     Ok(!found.is_empty())
 }
@@ -225,7 +225,7 @@ fn remove_inside(host: &Netlink, ns: &Netns, ifname: IfName) -> kernel::Result<(
     if link.is_kind("veth") && peer.is_some_and(is_anothers) {
         return Ok(());
     }
-    link::remove_detached(&inside, link.index)
+    link::remove_in_background(&inside, link.index)
 }
 
 /// Removes the interfaces of a network that belong to none of these attachments. Interfaces that

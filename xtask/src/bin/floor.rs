@@ -69,7 +69,7 @@ fn del(file: &str) -> Outcome {
     stdin().read_to_end(&mut conf)?;
     let host = Netlink::open()?;
     let index = link::index_of(&host, host_end()?)?;
-    link::remove_detached(&host, index)?;
+    link::remove_in_background(&host, index)?;
     remove_file(file)?;
     Ok(())
 }

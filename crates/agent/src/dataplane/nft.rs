@@ -202,7 +202,7 @@ impl Rules {
                 return Ok(changes);
             }
             match self.nft.commit_at(generation, &batch) {
-                Err(error) if error.is_outdated() => {}
+                Err(error) if error.is_stale_generation() => {}
                 done => return done.map(|()| changes),
             }
         }

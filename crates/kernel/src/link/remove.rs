@@ -32,7 +32,7 @@ pub fn remove(link: impl Into<Target>) -> Request {
 ///
 /// For processes with little memory that end soon: a fork copies page tables (30 µs a
 /// megabyte), and the child stays a zombie until the next removal.
-pub fn remove_detached(nl: &Netlink, index: IfIndex) -> Result<()> {
+pub fn remove_in_background(nl: &Netlink, index: IfIndex) -> Result<()> {
     if !is_visible(nl, index)? {
         return Ok(());
     }

@@ -205,7 +205,7 @@ impl Nft {
         self.send(batch, bracket(NFNL_MSG_BATCH_BEGIN))
     }
 
-    /// The same, unless anybody has changed nf_tables of this namespace since: [`Error::is_outdated`].
+    /// The same, unless anybody has changed nf_tables of this namespace since: [`Error::is_stale_generation`].
     pub fn commit_at(&self, generation: Generation, batch: &Batch) -> Result<()> {
         let mut begin = bracket(NFNL_MSG_BATCH_BEGIN);
         begin.be32(NFNL_BATCH_GENID, generation.0);

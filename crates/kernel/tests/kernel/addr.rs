@@ -38,7 +38,7 @@ fn addresses_are_added_and_removed() {
         assert_eq!((&found[1]["local"], &found[1]["nodad"]), (&json!("fd00::3"), &json!(true)));
         assert_eq!(found[1]["tentative"], Value::Null);
 
-        assert!(nl.apply([addr::add(a0, v4, nodad)]).unwrap_err().is_exists());
+        assert!(nl.apply([addr::add(a0, v4, nodad)]).unwrap_err().already_exists());
         nl.apply([addr::replace(a0, v4, nodad)]).unwrap();
         nl.apply([addr::remove(a0, v4), addr::remove(a0, v6)]).unwrap();
         assert!(shown("a0").is_empty());

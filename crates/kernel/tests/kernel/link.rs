@@ -47,7 +47,7 @@ fn veth_is_born_in_its_place() {
         assert!(!has_flag(&there, "UP"));
 
         let taken = host.apply([link::create(&veth)]).unwrap_err();
-        assert!(taken.is_exists());
+        assert!(taken.already_exists());
         assert_eq!(taken.to_string(), "create link veth0: File exists");
     });
 }
@@ -104,7 +104,7 @@ fn vm_a_link_with_an_index_may_have_a_name_of_the_host() {
         };
         host.apply([link::create(&macvlan)]).unwrap();
         assert_eq!(ip_json(&pod, "link show eth0")["ifindex"], 0x4000_0001);
-        assert!(host.apply([link::create(&macvlan)]).unwrap_err().is_exists());
+        assert!(host.apply([link::create(&macvlan)]).unwrap_err().already_exists());
     });
 }
 

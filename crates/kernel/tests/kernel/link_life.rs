@@ -129,11 +129,11 @@ fn detached_removal_leaves_no_link() {
         for _ in 0..5 {
             host.apply([link::create(&veth(&host, "veth0", &pod_ns))]).unwrap();
             let index = index_of(&host, "veth0");
-            link::remove_detached(&host, index).unwrap();
+            link::remove_in_background(&host, index).unwrap();
             // Under RCU as well: netlink would wait for the child.
             let seen = fs::read_to_string("/proc/net/dev").unwrap();
             assert!(!seen.contains("veth0"), "{seen}");
-            link::remove_detached(&host, index).unwrap();
+            link::remove_in_background(&host, index).unwrap();
         }
         assert_eq!(pod.ip_json(&["link", "show", "type", "veth"]).as_array().unwrap().len(), 0);
         // The child's acknowledgement waits in the socket and must not be taken for ours.
@@ -145,7 +145,7 @@ fn detached_removal_leaves_no_link() {
         // The next removal reaps them, whatever its socket; its own child is left.
         let host = Netlink::open().unwrap();
         host.apply([link::create(&veth(&host, "veth0", &pod_ns))]).unwrap();
-        link::remove_detached(&host, index_of(&host, "veth0")).unwrap();
+        link::remove_in_background(&host, index_of(&host, "veth0")).unwrap();
         assert_eq!(children().len(), 1);
     });
 }
@@ -154,7 +154,7 @@ fn detached_removal_leaves_no_link() {
 fn detached_removal_reports_the_real_error() {
     in_netns(|| {
         let nl = Netlink::open().unwrap();
-        let error = link::remove_detached(&nl, IfIndex(1)).unwrap_err();
+        let error = link::remove_in_background(&nl, IfIndex(1)).unwrap_err();
         assert_eq!(error.op, "remove link");
         assert!(error.is_unsupported(), "{error}");
     });
@@ -196,7 +196,7 @@ fn link_is_put_in_its_place() {
 
         ip("link add ens2 type veth peer name far2");
         let taken = host.apply([link::put(index_of(&host, "ens2"), &place)]).unwrap_err();
-        assert!(taken.is_exists());
+        assert!(taken.already_exists());
         assert_eq!(ip_json(&pod, "link show ens2")["ifalias"], serde_json::Value::Null);
     });
 }

@@ -29,7 +29,7 @@ fn neighbours_come_and_go() {
         assert_eq!(ip_json(&Ns::here(), "neigh show fd00::3")["state"], json!(["PERMANENT"]));
         assert_eq!(ip_json(&Ns::here(), "neigh show proxy")["dst"], "10.1.2.9");
 
-        assert!(nl.apply([neigh::add(&four)]).unwrap_err().is_exists());
+        assert!(nl.apply([neigh::add(&four)]).unwrap_err().already_exists());
         let moved = Neigh { mac: Some(MacAddr([2, 0, 0, 0, 0, 8])), ..four };
         nl.apply([neigh::replace(&moved)]).unwrap();
         assert_eq!(ip_json(&Ns::here(), "neigh show 10.1.2.3")["lladdr"], "02:00:00:00:00:08");

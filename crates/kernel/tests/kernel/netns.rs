@@ -83,7 +83,7 @@ fn a_named_namespace_is_one_of_ip_netns() {
         assert_eq!(ip("netns list").trim(), "blue");
         assert_eq!(ip("-n blue -o link show").lines().count(), 1);
         assert!(ns.is_same(&Netns::open(path).unwrap()).unwrap());
-        assert!(Netns::create_named(path).unwrap_err().is_exists());
+        assert!(Netns::create_named(path).unwrap_err().already_exists());
 
         Netns::remove_named(path).unwrap();
         assert!(!path.exists());

@@ -39,7 +39,7 @@ fn next_hops_come_and_go() {
         let shown = ip_json(&Ns::here(), "nexthop show id 8");
         assert_eq!((&shown["gateway"], &shown["flags"]), (&json!("fd00::9"), &json!([])));
         assert_eq!(ip_json(&Ns::here(), "nexthop show id 9")["dev"], "a1");
-        assert!(nl.apply([nexthop::add(&onlink)]).unwrap_err().is_exists());
+        assert!(nl.apply([nexthop::add(&onlink)]).unwrap_err().already_exists());
 
         assert_eq!(nexthop::list(&nl, ours()).unwrap(), [onlink, six, dev]);
         let on_a1 = NexthopFilter { oif: Some(a1), ..ours() };

@@ -201,7 +201,7 @@ fn a_batch_is_carried_out_as_a_whole_or_not_at_all() {
         assert!(error.to_string().starts_with("remove chain inet t missing"), "{error}");
         assert_eq!(run("nft", &["list", "ruleset"]), "");
         nft.commit(&everything()).unwrap();
-        assert!(nft.commit(&everything()).unwrap_err().is_exists());
+        assert!(nft.commit(&everything()).unwrap_err().already_exists());
     });
 }
 
@@ -276,7 +276,7 @@ fn sets_are_listed_and_removed_as_they_were_seen() {
         batch.remove_rule(TABLE, "postrouting", nft.rules(TABLE, "postrouting").unwrap()[1].handle);
         batch.remove_set(TABLE, "verdicts");
         run("nft", &["add element inet t pods { eth0 . 10.1.0.9 }"]);
-        assert!(nft.commit_at(seen, &batch).unwrap_err().is_outdated());
+        assert!(nft.commit_at(seen, &batch).unwrap_err().is_stale_generation());
         let seen = nft.generation().unwrap();
         nft.commit_at(seen, &batch).unwrap();
         assert_eq!(nft.sets(TABLE).unwrap(), ["ports", "pods"]);

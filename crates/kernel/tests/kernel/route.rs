@@ -57,7 +57,7 @@ fn routes_are_added_replaced_and_removed() {
         let all = [&default, &six, &table, &link, &via6, &hole];
         nl.apply(all.map(route::add)).unwrap();
         each_is_shown_as_asked();
-        assert!(nl.apply([route::add(&default)]).unwrap_err().is_exists());
+        assert!(nl.apply([route::add(&default)]).unwrap_err().already_exists());
         nl.apply([route::replace(&default.clone().via(addr("10.1.2.2")))]).unwrap();
         assert_eq!(shown("route show default")["gateway"], "10.1.2.2");
         let foreign = Route { protocol: 98, ..link.clone() };
@@ -81,7 +81,7 @@ fn a_second_route_is_created_in_front() {
         nl.apply([route::create(&first), route::create(&second)]).unwrap();
         let found = ip("route show 10.5.0.0/16");
         assert_eq!(found, "10.5.0.0/16 dev a0 scope link \n10.5.0.0/16 via 10.1.2.1 dev a0 \n");
-        assert!(nl.apply([route::create(&first)]).unwrap_err().is_exists());
+        assert!(nl.apply([route::create(&first)]).unwrap_err().already_exists());
     });
 }
 
@@ -160,7 +160,9 @@ fn thousands_go_through_one_call() {
         assert_eq!(ip("route show proto boot").lines().count(), 3000);
         // Every one fails, and every failure is told.
         let refused = nl.apply_each(routes.iter().map(route::add));
-        assert!(refused.iter().all(|result| result.as_ref().is_err_and(kernel::Error::is_exists)));
+        assert!(
+            refused.iter().all(|result| result.as_ref().is_err_and(kernel::Error::already_exists))
+        );
         let filter = RouteFilter { oif: Some(a0), protocol: Some(3), ..RouteFilter::default() };
         assert_eq!(route::list(&nl, filter).unwrap().len(), 3000);
     });

@@ -44,7 +44,7 @@ fn rules_are_added_and_removed() {
         let found = shown(&["-6", "rule", "show"]);
         assert_eq!((&found[1]["oif"], &found[1]["table"]), (&json!("eth9"), &json!("100")));
 
-        assert!(nl.apply([rule::add(&source)]).unwrap_err().is_exists());
+        assert!(nl.apply([rule::add(&source)]).unwrap_err().already_exists());
         nl.apply([&source, &mark, &oif].map(rule::remove)).unwrap();
         assert_eq!(shown(&["rule", "show"]).len(), 3);
         assert!(nl.apply([rule::remove(&source)]).unwrap_err().is_not_found());

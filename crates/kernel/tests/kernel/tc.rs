@@ -50,7 +50,7 @@ fn tbf_is_made_changed_and_removed() {
         assert!(text.contains("lat 13.1ms"), "{text}");
 
         let again = nl.apply([tc::add_qdisc(veth, Handle::ROOT, ONE, &tbf(SHAPED))]);
-        assert!(again.unwrap_err().is_exists());
+        assert!(again.unwrap_err().already_exists());
         let fast = Bucket { rate: 100_000 * MBIT, burst: 2 << 30 };
         nl.apply([tc::replace_qdisc(veth, Handle::ROOT, ONE, &tbf(fast))]).unwrap();
         let options = &shown("qdisc show dev veth0")[0]["options"];

@@ -52,11 +52,11 @@ fn taken_name_and_bad_owner_are_refused() {
     in_netns(|| {
         tun::create(&plain()).unwrap();
         let twice = tun::create(&plain()).unwrap_err();
-        assert!(twice.is_exists(), "{twice}");
+        assert!(twice.already_exists(), "{twice}");
         ip("link del tap0");
         ip("link add tap0 type veth peer name other");
         let other = tun::create(&plain()).unwrap_err();
-        assert!(other.is_exists(), "{other}");
+        assert!(other.already_exists(), "{other}");
         ip("link del tap0");
         let nobody = tun::create(&NewTap { owner: Some(u32::MAX), ..plain() }).unwrap_err();
         assert_eq!(nobody.errno, Errno::INVAL);
@@ -122,10 +122,10 @@ fn tun_has_queues_and_offloads_as_asked_and_a_name_of_its_own() {
         assert_eq!((&made["vnet_hdr"], &made["multi_queue"]), (&json!(true), &json!(true)));
         assert_eq!(made["numqueues"], 3, "{made}");
         let twice = tun::carry(&new).unwrap_err();
-        assert!(twice.is_exists(), "{twice}");
+        assert!(twice.already_exists(), "{twice}");
         drop(queues);
         ip("link add tun0 type veth peer name other");
         let other = tun::carry(&new).unwrap_err();
-        assert!(other.is_exists(), "{other}");
+        assert!(other.already_exists(), "{other}");
     });
 }

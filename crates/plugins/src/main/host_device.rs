@@ -146,7 +146,7 @@ fn copy_rules<'a>(ns: &Netns, rules: Vec<Rule>, undo: &mut Undo<'a>) -> Result<(
     let inside = ns.netlink().or_fault("open a socket in the container's namespace")?;
     let results = inside.apply_each(rules.iter().map(rule::add));
     undo.push(move || drop(inside.apply_each(rules.iter().map(rule::remove))));
-    let failed = results.into_iter().filter_map(Result::err).find(|error| !error.is_exists());
+    let failed = results.into_iter().filter_map(Result::err).find(|error| !error.already_exists());
     failed.map_or(Ok(()), Err).or_fault("copy the device's rules")
 }
 

@@ -199,7 +199,7 @@ fn configure_host(
         route::create(&route)
     });
     let results = host.apply_each(addresses.chain(routes));
-    let failed = results.into_iter().filter_map(Result::err).find(|error| !error.is_exists());
+    let failed = results.into_iter().filter_map(Result::err).find(|error| !error.already_exists());
     failed.map_or(Ok(()), |error| {
         Err(Error::because(Code::INTERNAL, "route to the container", &error))
     })

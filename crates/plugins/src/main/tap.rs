@@ -167,7 +167,7 @@ fn create(request: &Request, tap: &Tap, ns: &Netns, name: IfName) -> Result<(), 
         label: tap.label.as_deref(),
     };
     match ns.enter(|| tun::create(&new)).and_then(|made| made) {
-        Err(error) if error.is_exists() => {
+        Err(error) if error.already_exists() => {
             pod::refuse_existing(request)?;
             Err(error).or_fault("create tap interface")
         }
@@ -214,7 +214,7 @@ fn remove(request: &Request, ns: &Netns) -> Result<(), Error> {
     let mark = identity::mark(&request.network, &request.attachment());
     ns.netlink()
         .and_then(|inside| match link::by_name(&inside, name)? {
-            Some(link) if is_ours(&link, mark) => link::remove_detached(&inside, link.index),
+            Some(link) if is_ours(&link, mark) => link::remove_in_background(&inside, link.index),
             _ => Ok(()),
         })
         .or_fault("remove the tap interface")

@@ -115,7 +115,7 @@ fn filter_place<'a>(
             undo.push(move || drop(host.apply([tc::remove_qdisc(link, Handle::INGRESS)])));
             return Ok(place);
         }
-        Err(error) if error.is_exists() => {}
+        Err(error) if error.already_exists() => {}
         Err(error) => return Err(error).or_fault("limit what the container sends"),
     }
     let place = place_of(host, link)?.unwrap_or(place);

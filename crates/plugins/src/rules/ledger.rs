@@ -64,7 +64,7 @@ impl Ledger {
                     }
                     self.make(chains)?;
                 }
-                Err(error) if error.is_exists() => {
+                Err(error) if error.already_exists() => {
                     let _lock = lock()?;
                     let going = self.in_the_way(owner, entries)?;
                     batch = Batch::new();
@@ -72,7 +72,7 @@ impl Ledger {
                     self.write_removal(&mut batch, &going.pages, &spots);
                     Wanted::new(self.feature, owner, &going.wanted)?.write(&mut batch);
                     match self.nft.commit(&batch) {
-                        Err(error) if error.is_exists() => {}
+                        Err(error) if error.already_exists() => {}
                         Err(error) if error.is_not_found() => self.make(chains)?,
                         done => return Ok(done?),
                     }

@@ -83,7 +83,7 @@ impl Ledger {
 
 fn exists_is_done(result: kernel::Result<()>) -> kernel::Result<()> {
     match result {
-        Err(error) if error.is_exists() => Ok(()),
+        Err(error) if error.already_exists() => Ok(()),
         other => other,
     }
 }

@@ -31,7 +31,7 @@ impl Ledger {
         let mut batch: Batch = self.feature.create();
         batch.remove_chain(table, NO_SUCH_CHAIN);
         match self.nft.commit(&batch) {
-            Err(error) if error.object.ends_with(NO_SUCH_CHAIN) || error.is_exists() => Ok(()),
+            Err(error) if error.object.ends_with(NO_SUCH_CHAIN) || error.already_exists() => Ok(()),
             other => other,
         }
     }

@@ -92,7 +92,7 @@ impl Ledger {
         for _ in 0..TRIES {
             let generation = self.nft.generation()?;
             match self.nft.commit_at(generation, &look()?) {
-                Err(error) if error.is_outdated() => {}
+                Err(error) if error.is_stale_generation() => {}
                 // Something of somebody else's needs it, or somebody was faster.
                 Err(error) if error.is_busy() || error.is_not_found() => return Ok(()),
                 done => return done,

@@ -34,7 +34,7 @@ fn taken_name_and_port_are_errors_and_leave_nothing() {
         let first = a.start();
         let refused = start().unwrap_err();
         let tunnel::Error::Open { cause, .. } = &refused else { panic!("{refused}") };
-        assert!(cause.is_exists(), "{cause}");
+        assert!(cause.already_exists(), "{cause}");
         first.stop();
         let other = a.netns().enter(|| UdpSocket::bind(a.config().listen)).unwrap().unwrap();
         let refused = start().unwrap_err();

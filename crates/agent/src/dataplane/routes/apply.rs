@@ -268,11 +268,11 @@ impl Applied {
         let Planned { change, exclusive } = planned;
         match result {
             Err(error) if is_removal(&change) && error.is_not_found() => {}
-            Err(error) if exclusive && error.is_exists() && is_route(&change) => {
+            Err(error) if exclusive && error.already_exists() && is_route(&change) => {
                 self.is_contested = true;
                 return;
             }
-            Err(error) if error.is_exists() && matches!(change, Change::AddAddress(_)) => {}
+            Err(error) if error.already_exists() && matches!(change, Change::AddAddress(_)) => {}
             Err(error) => {
                 if let Change::AddNexthop { id, .. } = change {
                     self.lost_nexthops.push(id);
@@ -301,7 +301,7 @@ fn find(nl: &Netlink, name: IfName) -> Result<IfIndex, String> {
 /// Why a device could not be made. The kernel does not say which other one has the number of a tunnel.
 fn in_the_way(nl: &Netlink, device: &Device, error: &kernel::Error) -> String {
     let DeviceKind::Vxlan(wanted) = device.kind else { return error.to_string() };
-    if !error.is_exists() {
+    if !error.already_exists() {
         return error.to_string();
     }
     let is_like = |link: &Link| match link.detail {

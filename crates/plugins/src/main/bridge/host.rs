@@ -108,7 +108,7 @@ fn create_bridge<'a>(
     match host.apply([link::create(&new)]) {
         Ok(()) => undo.push(move || remove_if_empty(host, bridge.name)),
         // Another ADD was quicker.
-        Err(error) if error.is_exists() => {}
+        Err(error) if error.already_exists() => {}
         Err(error) if error.is_unsupported() && vlan_filtering.is_some() => {
             return Err(error).or_fault(CANNOT_FILTER);
         }
@@ -198,7 +198,7 @@ pub fn give_addresses(host: &Netlink, found: &Link, missing: &[Missing]) -> Resu
         // Setting the address that it has pins it; see `create_bridge`.
         changes.extend(found.mac.map(|mac| link::set_mac(index, mac)));
         // Another ADD may have been quicker with either.
-        let is_done = |error: &kernel::Error| error.is_exists() || error.is_not_found();
+        let is_done = |error: &kernel::Error| error.already_exists() || error.is_not_found();
         let refused = host.apply_each(changes).into_iter().filter_map(Result::err);
         refused.filter(|error| !is_done(error)).try_for_each(Err).or_fault(doing)?;
     }

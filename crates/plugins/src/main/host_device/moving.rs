@@ -140,7 +140,7 @@ pub fn give_back(inside: &Netlink, link: &Link, name: IfName) -> kernel::Result<
         // Moved, and then not renamed.
         return Ok(link.name);
     }
-    let other = give_back_as_any(inside, link, netns).filter(|_| refused.is_exists());
+    let other = give_back_as_any(inside, link, netns).filter(|_| refused.already_exists());
     other.ok_or_else(|| {
         // So that the next DEL finds it, whoever made it.
         inside.apply_each([link::set_name(link.index, link.name)]);
@@ -191,7 +191,7 @@ fn rename(host: &Netlink, link: &Link, name: IfName) -> kernel::Result<()> {
     let unmarked = Place { group: Some(0), ..Place::default() };
     match host.apply([link::put(link.index, &place)]) {
         Ok(()) => host.apply([link::put(link.index, &unmarked)]),
-        Err(error) if error.is_exists() || error.is_not_found() => Ok(()),
+        Err(error) if error.already_exists() || error.is_not_found() => Ok(()),
         Err(error) => Err(error),
     }
 }

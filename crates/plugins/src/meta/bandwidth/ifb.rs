@@ -139,7 +139,7 @@ pub fn create<'a>(
     let try_create = |name| host.apply([creation(name, owner)]);
     let mut made = try_create(name);
     for next in [second, second] {
-        if !made.as_ref().is_err_and(kernel::Error::is_exists) {
+        if !made.as_ref().is_err_and(kernel::Error::already_exists) {
             break;
         }
         if !make_way(host, request, link, name)? {
@@ -202,7 +202,7 @@ pub fn del(request: &Request) -> Result<(), Error> {
     Netlink::open()
         .and_then(|host| {
             let found = find(&host, request)?;
-            found.map_or(Ok(()), |found| link::remove_detached(&host, found.index))
+            found.map_or(Ok(()), |found| link::remove_in_background(&host, found.index))
         })
         .or_fault("remove the interface for what the container sent")
 }

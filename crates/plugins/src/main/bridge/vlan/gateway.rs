@@ -79,7 +79,7 @@ pub fn remove_if_unused(host: &Netlink, gateway: Gateway) -> Result<(), Error> {
             return Ok(());
         }
     }
-    link::remove_detached(host, link.index).or_fault("remove the VLAN's gateway")
+    link::remove_in_background(host, link.index).or_fault("remove the VLAN's gateway")
 }
 
 /// CHECK: the gateway must be there, and its port on the bridge and in the VLAN.
