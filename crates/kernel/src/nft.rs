@@ -23,13 +23,13 @@ use ::netlink::{Errno, Message, Protocol, Socket};
 pub use self::batch::Batch;
 pub use self::events::{Event, Events};
 pub use self::expr::{CtKey, Expr, Fib, MetaKey, Op, PayloadBase, REG_VERDICT, Reg, Verdict};
-pub use self::found_rule::FoundRule;
-pub use self::found_table::{FoundChain, FoundSet, FoundTable};
+pub use self::found_rule::ObservedRule;
+pub use self::found_table::{ObservedChain, ObservedSet, ObservedTable};
 pub use self::objects::{
     BaseChain, Chain, ChainKind, Data, DataType, Element, Hook, MapTo, Place, Rule, Set,
 };
 pub use self::ranges::Range;
-pub use self::read::{FoundElement, Generation};
+pub use self::read::{Generation, ObservedElement};
 pub use self::userdata::Userdata;
 use crate::error::{Error, Result};
 
@@ -37,7 +37,7 @@ const SUBSYS_NFTABLES: u16 = 10; // linux/netfilter/nfnetlink.h
 
 /// What kind of packets a table sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Family {
+pub enum TableFamily {
     /// IPv4 and IPv6.
     Inet,
     /// IPv4.
@@ -48,29 +48,29 @@ pub enum Family {
     Bridge,
 }
 
-impl Family {
+impl TableFamily {
     fn from_number(number: u8) -> Option<Self> {
-        let all = [Family::Inet, Family::Ip, Family::Ip6, Family::Bridge];
+        let all = [TableFamily::Inet, TableFamily::Ip, TableFamily::Ip6, TableFamily::Bridge];
         all.into_iter().find(|family| family.number() == number)
     }
 
     fn number(self) -> u8 {
         match self {
             // linux/netfilter.h
-            Family::Inet => 1,
-            Family::Ip => 2,
-            Family::Bridge => 7,
-            Family::Ip6 => 10,
+            TableFamily::Inet => 1,
+            TableFamily::Ip => 2,
+            TableFamily::Bridge => 7,
+            TableFamily::Ip6 => 10,
         }
     }
 
     /// As `nft` writes it.
     pub fn as_str(self) -> &'static str {
         match self {
-            Family::Inet => "inet",
-            Family::Ip => "ip",
-            Family::Bridge => "bridge",
-            Family::Ip6 => "ip6",
+            TableFamily::Inet => "inet",
+            TableFamily::Ip => "ip",
+            TableFamily::Bridge => "bridge",
+            TableFamily::Ip6 => "ip6",
         }
     }
 }
@@ -79,7 +79,7 @@ impl Family {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Table<'a> {
     /// The packets that it sees.
-    pub family: Family,
+    pub family: TableFamily,
     /// Its name.
     pub name: &'a str,
 }
@@ -117,7 +117,7 @@ impl Drop for Nft {
 }
 
 /// A message of the nf_tables subsystem with its fixed header.
-fn message(kind: u16, flags: u16, family: Family) -> Message {
+fn message(kind: u16, flags: u16, family: TableFamily) -> Message {
     let mut message = Message::new(SUBSYS_NFTABLES << 8 | kind, flags);
     message.header(&[family.number(), 0, 0, 0]);
     message

@@ -13,7 +13,7 @@ mod spoof;
 use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 
-use kernel::nft::{Batch, Family, FoundRule, Nft, Table};
+use kernel::nft::{Batch, Nft, ObservedRule, Table, TableFamily};
 
 pub use self::firewall::{has_firewall, has_isolation, remove_firewall};
 pub use self::masquerade::{gc_masquerade, has_masquerade, remove_masquerade};
@@ -25,13 +25,13 @@ use crate::rules::phrase::octets;
 const TRIES: usize = 5;
 
 /// The families that iptables has tables for.
-const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
+const FAMILIES: [TableFamily; 2] = [TableFamily::Ip, TableFamily::Ip6];
 
-fn family_of(address: IpAddr) -> Family {
-    if address.is_ipv4() { Family::Ip } else { Family::Ip6 }
+fn family_of(address: IpAddr) -> TableFamily {
+    if address.is_ipv4() { TableFamily::Ip } else { TableFamily::Ip6 }
 }
 
-fn table(family: Family, name: &str) -> Table<'_> {
+fn table(family: TableFamily, name: &str) -> Table<'_> {
     Table { family, name }
 }
 
@@ -41,13 +41,13 @@ pub fn remove_with(what: impl FnOnce(&Nft) -> kernel::Result<()>) -> kernel::Res
 }
 
 /// Whether a rule compares a packet's address with this one.
-fn is_about(rule: &FoundRule, address: IpAddr) -> bool {
+fn is_about(rule: &ObservedRule, address: IpAddr) -> bool {
     let wanted = octets(address);
     rule.compared().any(|value| value == wanted)
 }
 
 /// Whether a rule compares a packet's address with one that is none of these.
-fn is_about_another(rule: &FoundRule, addresses: &[IpAddr]) -> bool {
+fn is_about_another(rule: &ObservedRule, addresses: &[IpAddr]) -> bool {
     let is_address = |value: &[u8]| matches!(value.len(), 4 | 16);
     let is_ours = |value: &[u8]| addresses.iter().any(|address| octets(*address) == value);
     rule.compared().any(|value| is_address(value) && !is_ours(value))
@@ -68,7 +68,7 @@ fn remove(nft: &Nft, plan: impl Fn() -> kernel::Result<Batch>) -> kernel::Result
 }
 
 /// A chain of a container, and the rules elsewhere that jump to it.
-fn write_removal(batch: &mut Batch, table: Table<'_>, chain: &str, jumps: &[(&str, FoundRule)]) {
+fn write_removal(batch: &mut Batch, table: Table<'_>, chain: &str, jumps: &[(&str, ObservedRule)]) {
     for (from, rule) in jumps {
         batch.remove_rule(table, from, rule.handle);
     }
@@ -112,7 +112,7 @@ fn remove_chains(
 }
 
 /// The text is followed by zeros.
-fn xt_comment(rule: &FoundRule) -> Vec<u8> {
+fn xt_comment(rule: &ObservedRule) -> Vec<u8> {
     rule.xt_match("comment").unwrap_or_default()
 }
 
@@ -121,7 +121,7 @@ fn jumps<'a>(
     table: Table<'_>,
     from: &'a str,
     to: &str,
-) -> kernel::Result<Vec<(&'a str, FoundRule)>> {
+) -> kernel::Result<Vec<(&'a str, ObservedRule)>> {
     let rules = nft.rules(table, from)?.into_iter();
     Ok(rules.filter(|rule| rule.target.as_deref() == Some(to)).map(|rule| (from, rule)).collect())
 }

@@ -20,7 +20,7 @@ mod unused;
 use cni::{Attachment, Error, Request};
 use kernel::Netns;
 use kernel::netns::Lock;
-use kernel::nft::{BaseChain, Batch, Chain, Expr, Family, Place, Rule, Table};
+use kernel::nft::{BaseChain, Batch, Chain, Expr, Place, Rule, Table, TableFamily};
 
 pub use self::entrance::Entrance;
 pub use self::fault::{Conflict, Fault};
@@ -33,7 +33,7 @@ use crate::fault::OrFault;
 pub use kernel::nft::phrase;
 
 /// The table of everything that sees IP packets.
-pub const TABLE: Table<'static> = Table { family: Family::Inet, name: "podwire" };
+pub const TABLE: Table<'static> = Table { family: TableFamily::Inet, name: "podwire" };
 
 /// A use of nf_tables, with maps and chains of its own.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ mod table;
 use std::fmt;
 
 use kernel::nft::phrase::Ip;
-use kernel::nft::{Batch, Event, Family, Nft, Table};
+use kernel::nft::{Batch, Event, Nft, Table, TableFamily};
 use kernel::{old_iptables, sysctl};
 
 pub use self::desired::{
@@ -145,12 +145,12 @@ impl Rules {
         let is_chain = event.table == forward::TABLE
             && event.chain.as_deref() == Some(forward::CHAIN)
             && families.any(|family| family == event.family);
-        is_chain || (event.family == Family::Inet && event.table == self.table)
+        is_chain || (event.family == TableFamily::Inet && event.table == self.table)
     }
 
     fn settle(&self, wanted: &Ruleset, mode: Mode) -> Outcome {
         let mut outcome = Outcome::default();
-        let own = Table { family: Family::Inet, name: &self.table };
+        let own = Table { family: TableFamily::Inet, name: &self.table };
         let table = || table::plan(&self.nft, own, wanted.masquerade.as_ref());
         outcome.add("masquerade", self.carry_out(mode, table));
         for family in [Ip::V4, Ip::V6] {

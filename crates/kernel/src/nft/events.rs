@@ -8,7 +8,7 @@ use std::time::Instant;
 use ::netlink::{Attrs, Monitor, Protocol, Received};
 
 use super::read::HEADER_LEN;
-use super::{Family, SUBSYS_NFTABLES};
+use super::{SUBSYS_NFTABLES, TableFamily};
 use crate::error::{Error, Result};
 
 const NFNLGRP_NFTABLES: u32 = 7; // linux/netfilter/nfnetlink.h
@@ -31,7 +31,7 @@ const BUFFER: usize = 4 << 20;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     /// The packets that the table sees.
-    pub family: Family,
+    pub family: TableFamily,
     /// The table's name.
     pub table: String,
     /// The chain that is meant, or whose rule; none for the table itself, sets and elements.
@@ -93,7 +93,7 @@ fn parse(kind: u16, payload: &[u8]) -> Option<Event> {
         NFT_MSG_NEWGEN => return None,
         _ => None,
     };
-    let family = Family::from_number(*payload.first()?)?;
+    let family = TableFamily::from_number(*payload.first()?)?;
     Some(Event { family, table: text(TABLE_NAME)?, chain })
 }
 

@@ -5,7 +5,7 @@
 use ::netlink::Message;
 
 use super::objects::write_data;
-use super::{Data, Family};
+use super::{Data, TableFamily};
 
 // linux/netfilter/nf_tables.h
 const NFTA_LIST_ELEM: u16 = 1;
@@ -178,7 +178,7 @@ pub enum Expr {
     /// Changes the destination to the address and port in these registers.
     Dnat {
         /// IPv4 or IPv6.
-        family: Family,
+        family: TableFamily,
         /// The address.
         address: Reg,
         /// The port.
@@ -203,7 +203,7 @@ pub enum Expr {
 }
 
 impl Expr {
-    /// Name and attributes of each of these, as [`super::FoundRule`] has those of a rule that is there.
+    /// Name and attributes of each of these, as [`super::ObservedRule`] has those of a rule that is there.
     pub(super) fn written(exprs: &[Expr]) -> Vec<(String, Vec<u8>)> {
         let write = |expr: &Expr| {
             let mut data = Message::new(0, 0);

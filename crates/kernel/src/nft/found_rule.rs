@@ -29,7 +29,7 @@ type Instruction = (String, Vec<u8>);
 
 /// A rule that is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FoundRule {
+pub struct ObservedRule {
     /// Its number, for [`super::Batch::remove_rule`].
     pub handle: u64,
     /// The chain that it jumps or goes to.
@@ -40,7 +40,7 @@ pub struct FoundRule {
     pub comment: String,
 }
 
-impl FoundRule {
+impl ObservedRule {
     /// Kernels that do not filter a dump by chain tell of all rules.
     pub(super) fn read(payload: &[u8], table: Table<'_>, chain: &str) -> Option<Self> {
         let attrs = Attrs::after(payload, HEADER_LEN);

@@ -26,25 +26,25 @@ const NF_ACCEPT: u32 = 1; // linux/netfilter.h
 
 /// A table that is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FoundTable {
+pub struct ObservedTable {
     /// It sees packets: nobody has put it to sleep.
     pub is_awake: bool,
     /// Its chains.
-    pub chains: Vec<FoundChain>,
+    pub chains: Vec<ObservedChain>,
     /// Its sets and maps.
-    pub sets: Vec<FoundSet>,
+    pub sets: Vec<ObservedSet>,
 }
 
 /// A chain that is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FoundChain {
+pub struct ObservedChain {
     /// Its name.
     pub name: String,
     /// Type, hook, priority and policy of a base chain.
     base: Option<(String, u32, i32, u32)>,
 }
 
-impl FoundChain {
+impl ObservedChain {
     /// Whether packets enter it where they would enter this one, and pass at its end.
     pub fn is_like(&self, chain: &Chain<'_>) -> bool {
         let wanted = chain.base.map(|base| {
@@ -71,14 +71,14 @@ impl FoundChain {
 
 /// A set or map that is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FoundSet {
+pub struct ObservedSet {
     /// Its name.
     pub name: String,
     flags: u32,
     key_type: u32,
 }
 
-impl FoundSet {
+impl ObservedSet {
     /// Whether it has such a name, and such keys.
     pub fn is_like(&self, set: &Set<'_>) -> bool {
         self.name == set.name && self.flags == set.flags() && self.key_type == set.key_type()
@@ -96,7 +96,7 @@ impl FoundSet {
 
 impl Nft {
     /// A table with its chains and sets; `None` where it is missing.
-    pub fn table(&self, table: Table<'_>) -> Result<Option<FoundTable>> {
+    pub fn table(&self, table: Table<'_>) -> Result<Option<ObservedTable>> {
         let mut one = message(NFT_MSG_GETTABLE, 0, table.family);
         one.str(NFTA_TABLE_NAME, table.name);
         let Some(payload) = self.look("look for table", table.object(""), &one)? else {
@@ -104,13 +104,13 @@ impl Nft {
         };
         let flags = Attrs::after(&payload, HEADER_LEN).find_kind(NFTA_TABLE_FLAGS);
         let one = message(NFT_MSG_GETCHAIN, 0, table.family);
-        let read = |payload: &[u8]| FoundChain::read(payload, table);
+        let read = |payload: &[u8]| ObservedChain::read(payload, table);
         let chains = self.list("list chains", table.object(""), &one, read)?;
         let mut one = message(NFT_MSG_GETSET, 0, table.family);
         one.str(NFTA_SET_TABLE, table.name);
-        let read = |payload: &[u8]| FoundSet::read(payload, table);
+        let read = |payload: &[u8]| ObservedSet::read(payload, table);
         let sets = self.list("list sets", table.object(""), &one, read)?;
         let is_awake = flags.and_then(|flags| flags.be32()).unwrap_or(0) == 0;
-        Ok(Some(FoundTable { is_awake, chains, sets }))
+        Ok(Some(ObservedTable { is_awake, chains, sets }))
     }
 }

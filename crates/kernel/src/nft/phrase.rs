@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use super::{CtKey, Expr, Family, Fib, MetaKey, Op, PayloadBase, Reg};
+use super::{CtKey, Expr, Fib, MetaKey, Op, PayloadBase, Reg, TableFamily};
 use ipnet::IpNet;
 
 const NFPROTO_IPV4: u8 = 2; // linux/netfilter.h
@@ -28,10 +28,10 @@ impl Ip {
     }
 
     /// The family as NAT wants it.
-    pub fn family(self) -> Family {
+    pub fn family(self) -> TableFamily {
         match self {
-            Ip::V4 => Family::Ip,
-            Ip::V6 => Family::Ip6,
+            Ip::V4 => TableFamily::Ip,
+            Ip::V6 => TableFamily::Ip6,
         }
     }
 

@@ -4,9 +4,9 @@
 
 use ::netlink::{Attr, Attrs, Errno, Message, Socket};
 
-use super::found_rule::FoundRule;
+use super::found_rule::ObservedRule;
 use super::userdata::Userdata;
-use super::{Family, Nft, Table, message};
+use super::{Nft, Table, TableFamily, message};
 use crate::error::{Error, Result};
 
 // linux/netfilter/nf_tables.h
@@ -40,7 +40,7 @@ pub(super) const HEADER_LEN: usize = 4;
 
 /// An element that is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FoundElement {
+pub struct ObservedElement {
     /// Its key.
     pub key: Vec<u8>,
     /// Its value, where it is one of bytes.
@@ -58,7 +58,7 @@ pub struct Generation(pub(super) u32);
 impl Nft {
     /// The present one, for [`Nft::commit_at`].
     pub fn generation(&self) -> Result<Generation> {
-        let one = message(NFT_MSG_GETGEN, 0, Family::Inet);
+        let one = message(NFT_MSG_GETGEN, 0, TableFamily::Inet);
         let payload = self.look("look for", "generation".to_owned(), &one)?.unwrap_or_default();
         let number = Attrs::after(&payload, HEADER_LEN).find_kind(NFTA_GEN_ID);
         // 0 is none: the kernel takes it for any.
@@ -95,15 +95,20 @@ impl Nft {
     }
 
     /// The rules of a chain in their order; none where the chain is missing.
-    pub fn rules(&self, table: Table<'_>, chain: &str) -> Result<Vec<FoundRule>> {
+    pub fn rules(&self, table: Table<'_>, chain: &str) -> Result<Vec<ObservedRule>> {
         let mut one = message(NFT_MSG_GETRULE, 0, table.family);
         one.str(NFTA_RULE_TABLE, table.name).str(NFTA_RULE_CHAIN, chain);
-        let read = |payload: &[u8]| FoundRule::read(payload, table, chain);
+        let read = |payload: &[u8]| ObservedRule::read(payload, table, chain);
         self.list("list rules", table.object(chain), &one, read)
     }
 
     /// An element by its key; `None` where it, its set or its table is missing.
-    pub fn element(&self, table: Table<'_>, set: &str, key: &[u8]) -> Result<Option<FoundElement>> {
+    pub fn element(
+        &self,
+        table: Table<'_>,
+        set: &str,
+        key: &[u8],
+    ) -> Result<Option<ObservedElement>> {
         let mut one = message(NFT_MSG_GETSETELEM, 0, table.family);
         one.str(NFTA_SET_ELEM_LIST_TABLE, table.name).str(NFTA_SET_ELEM_LIST_SET, set);
         one.nest(NFTA_SET_ELEM_LIST_ELEMENTS, |list| {
@@ -118,7 +123,7 @@ impl Nft {
     }
 
     /// All elements of a set; none where it is missing.
-    pub fn elements(&self, table: Table<'_>, set: &str) -> Result<Vec<FoundElement>> {
+    pub fn elements(&self, table: Table<'_>, set: &str) -> Result<Vec<ObservedElement>> {
         let read = |payload: &[u8]| Some(read_elements(payload).collect::<Vec<_>>());
         Ok(self.element_messages(table, set, read)?.concat())
     }
@@ -176,7 +181,7 @@ fn name_in(table: Table<'_>, payload: &[u8], of_table: u16, of_object: u16) -> O
 /// number only.
 fn is_absent(socket: &Socket, error: &Error) -> bool {
     let is_invalid = |errno: Errno| errno == Errno::INVAL;
-    let number = || socket.get(&message(NFT_MSG_GETGEN, 0, Family::Inet));
+    let number = || socket.get(&message(NFT_MSG_GETGEN, 0, TableFamily::Inet));
     error.is_not_found()
         || (is_invalid(error.errno) && number().is_err_and(|cause| is_invalid(cause.errno)))
 }
@@ -186,7 +191,7 @@ pub(super) fn chain_of(data: &Attr<'_>) -> Option<String> {
     Some(verdict.nested().find_kind(NFTA_VERDICT_CHAIN)?.str()?.to_owned())
 }
 
-fn read_elements(payload: &[u8]) -> impl Iterator<Item = FoundElement> + '_ {
+fn read_elements(payload: &[u8]) -> impl Iterator<Item = ObservedElement> + '_ {
     let list = Attrs::after(payload, HEADER_LEN).find_kind(NFTA_SET_ELEM_LIST_ELEMENTS);
     let elements = list.map(|list| list.nested());
     elements.into_iter().flatten().filter_map(|one| {
@@ -194,7 +199,7 @@ fn read_elements(payload: &[u8]) -> impl Iterator<Item = FoundElement> + '_ {
         let value =
             |attr: Attr<'_>| Some(attr.nested().find_kind(NFTA_DATA_VALUE)?.payload.to_vec());
         let data = attrs.find_kind(NFTA_SET_ELEM_DATA);
-        Some(FoundElement {
+        Some(ObservedElement {
             key: attrs.find_kind(NFTA_SET_ELEM_KEY).and_then(value)?,
             target: data.as_ref().and_then(chain_of),
             data: data.and_then(value).unwrap_or_default(),

@@ -2,7 +2,7 @@
 //! Rules in the form that iptables itself writes, for every version of it to read, save and restore.
 
 use super::phrase::Ip;
-use super::{Expr, FoundRule, Table};
+use super::{Expr, ObservedRule, Table};
 
 /// A table of iptables' own: `filter`, `nat`, …
 pub fn table(family: Ip, name: &str) -> Table<'_> {
@@ -19,7 +19,7 @@ pub fn comment(text: &str) -> Expr {
 }
 
 /// What a rule says about itself, in either form: a kernel without matches of iptables has that of `nft`.
-pub fn comment_of(rule: &FoundRule) -> String {
+pub fn comment_of(rule: &ObservedRule) -> String {
     let Some(info) = rule.xt_match("comment") else { return rule.comment.clone() };
     let text = info.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).into_owned()

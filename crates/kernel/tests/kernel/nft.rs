@@ -2,13 +2,13 @@
 //! nf_tables: what we made is looked at with `nft`, what we read was made with it.
 
 use kernel::nft::{
-    BaseChain, Batch, Chain, ChainKind, CtKey, Data, DataType, Element, Expr, Family, Fib, Hook,
-    MapTo, MetaKey, Nft, Op, PayloadBase, Place, REG_VERDICT, Reg, Rule, Set, Table, Userdata,
-    Verdict,
+    BaseChain, Batch, Chain, ChainKind, CtKey, Data, DataType, Element, Expr, Fib, Hook, MapTo,
+    MetaKey, Nft, Op, PayloadBase, Place, REG_VERDICT, Reg, Rule, Set, Table, TableFamily,
+    Userdata, Verdict,
 };
 use testkit::{in_netns, run};
 
-const TABLE: Table<'static> = Table { family: Family::Inet, name: "t" };
+const TABLE: Table<'static> = Table { family: TableFamily::Inet, name: "t" };
 
 /// `meta l4proto . th dport map @ports`, keyed as `tcp . 8080`.
 const TCP_8080: [u8; 8] = [6, 0, 0, 0, 0x1f, 0x90, 0, 0];
@@ -68,7 +68,7 @@ fn everything() -> Batch {
         Expr::Meta(MetaKey::L4Proto, Reg(0)),
         payload(PayloadBase::Transport, 2, 2, 1),
         Expr::Map { set: "ports".into(), key: Reg(0), to: Reg(0) },
-        Expr::Dnat { family: Family::Ip, address: Reg(0), port: Reg(1) },
+        Expr::Dnat { family: TableFamily::Ip, address: Reg(0), port: Reg(1) },
     ];
     batch.add_rule(&rule("prerouting", "ports", [&v4[..], &dnat].concat()));
     let hairpin = [

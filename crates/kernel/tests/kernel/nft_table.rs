@@ -7,12 +7,12 @@ use ipnet::IpNet;
 use kernel::Received;
 use kernel::nft::phrase::Ip;
 use kernel::nft::{
-    BaseChain, Batch, Chain, ChainKind, DataType, Event, Events, Expr, Family, Hook, MapTo,
-    MetaKey, Nft, Op, Place, Range, Reg, Rule, Set, Table, Verdict,
+    BaseChain, Batch, Chain, ChainKind, DataType, Event, Events, Expr, Hook, MapTo, MetaKey, Nft,
+    Op, Place, Range, Reg, Rule, Set, Table, TableFamily, Verdict,
 };
 use testkit::{in_netns, run};
 
-const TABLE: Table<'static> = Table { family: Family::Inet, name: "t" };
+const TABLE: Table<'static> = Table { family: TableFamily::Inet, name: "t" };
 
 const CHAIN: Chain<'static> = Chain {
     table: TABLE,
@@ -176,7 +176,7 @@ fn a_rule_is_compared_with_what_was_written() {
 fn rules_that_let_nothing_pass_are_known() {
     in_netns(|| {
         let socket = Nft::open().unwrap();
-        let filter = Table { family: Family::Ip, name: "filter" };
+        let filter = Table { family: TableFamily::Ip, name: "filter" };
         let check = |words: &str, expected: bool| {
             run("iptables-nft", &["-F", "FORWARD"]);
             let words = format!("-A FORWARD {words}");
@@ -216,13 +216,13 @@ fn changes_are_told() {
             table: "t".to_owned(),
             chain: chain.map(str::to_owned),
         };
-        let inet = |chain| event(Family::Inet, chain);
+        let inet = |chain| event(TableFamily::Inet, chain);
         assert_eq!(next("add table inet t"), [inet(None)]);
         assert_eq!(next("add chain inet t c"), [inet(Some("c"))]);
         assert_eq!(next("add rule inet t c accept"), [inet(Some("c"))]);
         assert_eq!(next("add set inet t s { type mark; }"), [inet(None)]);
         assert_eq!(next("add element inet t s { 7 }"), [inet(None)]);
-        assert_eq!(next("add table ip6 t"), [event(Family::Ip6, None)]);
+        assert_eq!(next("add table ip6 t"), [event(TableFamily::Ip6, None)]);
         let told = next("flush ruleset");
         assert!(told.contains(&inet(None)) && told.contains(&inet(Some("c"))), "{told:?}");
     });

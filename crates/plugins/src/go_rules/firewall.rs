@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use kernel::nft::{Batch, FoundRule, Nft};
+use kernel::nft::{Batch, Nft, ObservedRule};
 
 use super::{FAMILIES, family_of, is_about, remove, table};
 
@@ -28,9 +28,9 @@ pub fn remove_firewall(
         remove(nft, || {
             let mut batch = Batch::new();
             let mut rules = nft.rules(filter, CHAIN)?;
-            rules.retain(FoundRule::accepts);
+            rules.retain(ObservedRule::accepts);
             for address in &own {
-                let about: Vec<&FoundRule> =
+                let about: Vec<&ObservedRule> =
                     rules.iter().filter(|rule| is_about(rule, *address)).collect();
                 let Some(first) = about.first() else { continue };
                 if is_going(*address, !is_for_answers(first)) {
@@ -44,7 +44,7 @@ pub fn remove_firewall(
 }
 
 /// The Go plugin has the one for answers first, and our backend `iptables` the other one.
-fn is_for_answers(rule: &FoundRule) -> bool {
+fn is_for_answers(rule: &ObservedRule) -> bool {
     rule.exprs.iter().any(|(name, _)| matches!(name.as_str(), "match" | "ct"))
 }
 
@@ -63,8 +63,8 @@ pub fn has_firewall(nft: &Nft, address: IpAddr) -> kernel::Result<bool> {
 /// Whether a bridge is kept apart from others, for packets of this address's family.
 pub fn has_isolation(nft: &Nft, address: IpAddr, bridge: &str) -> kernel::Result<bool> {
     let filter = table(family_of(address), "filter");
-    let is_jump = |rule: &FoundRule, to| rule.target.as_deref() == Some(to);
-    let is_about = |rule: &FoundRule| {
+    let is_jump = |rule: &ObservedRule, to| rule.target.as_deref() == Some(to);
+    let is_about = |rule: &ObservedRule| {
         rule.compared().any(|name| name.strip_prefix(bridge.as_bytes()).is_some_and(is_padding))
     };
     let [forward, first, second] =

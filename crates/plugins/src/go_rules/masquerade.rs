@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 
 use cni::Attachment;
-use kernel::nft::{Batch, Family, Nft, Table};
+use kernel::nft::{Batch, Nft, Table, TableFamily};
 
 use super::{
     Chains, FAMILIES, family_of, is_about, is_about_another, jumps, remove, remove_chains, table,
@@ -14,7 +14,7 @@ use super::{
 use crate::go_names::hashed;
 use crate::iptables::quoted;
 
-const NFT: Table<'static> = Table { family: Family::Inet, name: "cni_plugins_masquerade" };
+const NFT: Table<'static> = Table { family: TableFamily::Inet, name: "cni_plugins_masquerade" };
 const NFT_CHAIN: &str = "masq_checks";
 
 /// Removes an attachment's rules. The chain of iptables is named after network and container alone: where

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use cni::Attachment;
-use kernel::nft::{Batch, FoundRule, Nft, Table};
+use kernel::nft::{Batch, Nft, ObservedRule, Table};
 
 use super::{
     Chains, FAMILIES, family_of, is_about, jumps, plan_chain, remove, remove_chains, table,
@@ -129,11 +129,11 @@ fn plan_nft(
     Ok(batch)
 }
 
-fn leads_to(rule: &FoundRule, address: IpAddr) -> bool {
+fn leads_to(rule: &ObservedRule, address: IpAddr) -> bool {
     let wanted = octets(address);
     is_about(rule, address) || rule.loaded().any(|value| value == wanted)
 }
 
-fn has_port(rule: &FoundRule, ports: &[u16]) -> bool {
+fn has_port(rule: &ObservedRule, ports: &[u16]) -> bool {
     rule.compared().any(|value| ports.iter().any(|port| port.to_be_bytes() == value))
 }

@@ -3,11 +3,11 @@
 
 use cni::Attachment;
 use kernel::MacAddr;
-use kernel::nft::{Batch, Family, Nft, Table};
+use kernel::nft::{Batch, Nft, Table, TableFamily};
 
 use super::{jumps, remove};
 
-const NAT: Table<'static> = Table { family: Family::Bridge, name: "nat" };
+const NAT: Table<'static> = Table { family: TableFamily::Bridge, name: "nat" };
 
 /// NFT_CHAIN_MAXNAMELEN without the final zero, less the `-mac` of the second chain.
 const LONGEST_CHAIN: usize = 255 - 4;

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 
 use cni::Attachment;
-use kernel::nft::{Batch, Data, Element, FoundElement, Nft, Table, Userdata};
+use kernel::nft::{Batch, Data, Element, Nft, ObservedElement, Table, Userdata};
 
 use super::fault::{Conflict, Fault};
 use super::index::{self, Located, OWNED};
@@ -236,7 +236,7 @@ impl Ledger {
         Ok(())
     }
 
-    fn page(&self, digest: Digest, page: u16) -> kernel::Result<Option<FoundElement>> {
+    fn page(&self, digest: Digest, page: u16) -> kernel::Result<Option<ObservedElement>> {
         let key = index::page_key(digest, self.feature.number, page);
         self.nft.element(OWNED.table, OWNED.name, &key)
     }
@@ -260,7 +260,7 @@ impl Ledger {
         self.map(place.map).map_or(Vec::new(), |map| map.spots(&place.key))
     }
 
-    fn find(&self, spot: &Spot) -> kernel::Result<Option<FoundElement>> {
+    fn find(&self, spot: &Spot) -> kernel::Result<Option<ObservedElement>> {
         self.nft.element(self.feature.table, &spot.set, &spot.key)
     }
 
@@ -352,6 +352,6 @@ fn remove_keys(batch: &mut Batch, table: Table<'_>, set: &str, keys: &[&[u8]]) {
     batch.remove_elements(table, set, &elements);
 }
 
-fn is_same_data(entry: &Entry, found: &FoundElement) -> bool {
+fn is_same_data(entry: &Entry, found: &ObservedElement) -> bool {
     entry.data.as_ref().is_none_or(|data| *data == Data::Value(found.data.clone()))
 }

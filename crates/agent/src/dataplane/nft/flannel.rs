@@ -5,7 +5,7 @@
 
 use kernel::nft::phrase::Ip;
 use kernel::nft::xtables::{self, comment_of};
-use kernel::nft::{FoundRule, Nft, Table};
+use kernel::nft::{Nft, ObservedRule, Table};
 use kernel::old_iptables;
 
 use super::{Plan, Problem, family_of};
@@ -28,7 +28,7 @@ pub fn plan(nft: &Nft) -> kernel::Result<Plan> {
     for family in [Ip::V4, Ip::V6] {
         for (name, from, chain, comment) in CHAINS {
             let table = xtables::table(family, name);
-            let is_flannels = |rule: &FoundRule| {
+            let is_flannels = |rule: &ObservedRule| {
                 rule.target.as_deref() == Some(chain) || comment_of(rule) == comment
             };
             let shown = format!("{} {name}", table.family.as_str());

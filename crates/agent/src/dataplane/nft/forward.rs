@@ -8,7 +8,7 @@
 use ipnet::IpNet;
 use kernel::nft::phrase::{Ip, in_network};
 use kernel::nft::xtables::{self, comment_of};
-use kernel::nft::{Batch, Expr, FoundRule, Nft, Op, Place, Reg, Rule, Table, Verdict};
+use kernel::nft::{Batch, Expr, Nft, ObservedRule, Op, Place, Reg, Rule, Table, Verdict};
 
 use super::Plan;
 use super::desired::{Direction, Pass};
@@ -39,7 +39,7 @@ pub fn plan(
     let wanted: Vec<Pass> =
         passes.iter().filter(|one| Ip::of(one.network.addr()) == family).copied().collect();
     let rules = nft.rules(table, CHAIN)?;
-    let ours: Vec<(&FoundRule, String)> =
+    let ours: Vec<(&ObservedRule, String)> =
         rules.iter().filter_map(|rule| Some((rule, subject(rule, mark)?))).collect();
     let mut plan = Plan::default();
     if is_right(&rules, &ours, &wanted) {
@@ -63,20 +63,21 @@ pub fn plan(
 }
 
 /// Each is there once and as it should be, before any rule that lets nothing pass.
-fn is_right(rules: &[FoundRule], ours: &[(&FoundRule, String)], wanted: &[Pass]) -> bool {
+fn is_right(rules: &[ObservedRule], ours: &[(&ObservedRule, String)], wanted: &[Pass]) -> bool {
     let is_there = |pass: &Pass| {
         ours.iter().any(|(rule, text)| *text == text_of(pass) && lets_pass(rule, pass.network))
     };
-    let wall = rules.iter().position(FoundRule::blocks_all).unwrap_or(rules.len());
-    let is_reached = |rule: &FoundRule| rules[..wall].iter().any(|one| one.handle == rule.handle);
+    let wall = rules.iter().position(ObservedRule::blocks_all).unwrap_or(rules.len());
+    let is_reached =
+        |rule: &ObservedRule| rules[..wall].iter().any(|one| one.handle == rule.handle);
     ours.len() == wanted.len()
         && wanted.iter().all(is_there)
         && ours.iter().all(|(rule, _)| is_reached(rule))
 }
 
 /// Behind the last rule of others before the first that lets nothing pass.
-fn place(rules: &[FoundRule], mark: &str) -> Place {
-    let Some(wall) = rules.iter().position(FoundRule::blocks_all) else { return Place::Last };
+fn place(rules: &[ObservedRule], mark: &str) -> Place {
+    let Some(wall) = rules.iter().position(ObservedRule::blocks_all) else { return Place::Last };
     let before = rules[..wall].iter().rfind(|rule| subject(rule, mark).is_none());
     before.map_or(Place::First, |rule| Place::After(rule.handle))
 }
@@ -119,7 +120,7 @@ fn exprs(pass: &Pass, comment: Option<&str>) -> Vec<Expr> {
 
 /// Whether a rule lets the packets of a network pass, in any form: iptables writes the same rule in
 /// other ways when it has saved and restored a chain.
-fn lets_pass(rule: &FoundRule, network: IpNet) -> bool {
+fn lets_pass(rule: &ObservedRule, network: IpNet) -> bool {
     const KNOWN: [&str; 6] = ["payload", "bitwise", "cmp", "match", "counter", "immediate"];
     let count = |kind: &str| rule.exprs.iter().filter(|(name, _)| name == kind).count();
     let has_comment = usize::from(rule.xt_match("comment").is_some());
@@ -144,6 +145,6 @@ fn text_of(pass: &Pass) -> String {
 }
 
 /// Which packets a rule of this agent's is for; none for rules of others.
-fn subject(rule: &FoundRule, mark: &str) -> Option<String> {
+fn subject(rule: &ObservedRule, mark: &str) -> Option<String> {
     comment_of(rule).strip_prefix(&prefix(mark)).map(str::to_owned)
 }

@@ -3,7 +3,7 @@
 //! from before it or those from behind it, never a part.
 
 use kernel::nft::{
-    BaseChain, Batch, Chain, ChainKind, FoundTable, Hook, MapTo, Nft, Place, Rule, Set, Table,
+    BaseChain, Batch, Chain, ChainKind, Hook, MapTo, Nft, ObservedTable, Place, Rule, Set, Table,
 };
 
 use super::Plan;
@@ -51,7 +51,7 @@ fn make(batch: &mut Batch, table: Table<'_>, wanted: &OwnTable) {
 }
 
 /// What cannot be mended by rules and elements.
-fn damage(found: &FoundTable, table: Table<'_>, wanted: &OwnTable) -> Option<String> {
+fn damage(found: &ObservedTable, table: Table<'_>, wanted: &OwnTable) -> Option<String> {
     if !found.is_awake {
         return Some("it has flags".to_owned());
     }

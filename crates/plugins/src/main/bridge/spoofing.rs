@@ -4,8 +4,8 @@
 
 use cni::{Error, Request};
 use kernel::nft::{
-    BaseChain, ChainKind, DataType, Expr, Family, Hook, MapTo, MetaKey, PayloadBase, Reg, Table,
-    Verdict,
+    BaseChain, ChainKind, DataType, Expr, Hook, MapTo, MetaKey, PayloadBase, Reg, Table,
+    TableFamily, Verdict,
 };
 use kernel::{IfName, MacAddr};
 
@@ -14,7 +14,7 @@ use crate::rules::phrase::ifname;
 use crate::rules::{Claim, Entry, Feature, Ledger, Map, Owner, Spread, WantedChain, key};
 use crate::{go_rules, rules};
 
-const BRIDGE: Table<'static> = Table { family: Family::Bridge, name: "podwire" };
+const BRIDGE: Table<'static> = Table { family: TableFamily::Bridge, name: "podwire" };
 /// Before anything else looks at the frame: NF_BR_PRI_NAT_DST_BRIDGED, linux/netfilter_bridge.h.
 const FIRST: i32 = -300;
 

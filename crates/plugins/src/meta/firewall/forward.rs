@@ -4,8 +4,8 @@
 //! in the form that iptables itself writes, for every version of it to read.
 
 use kernel::nft::{
-    BaseChain, Batch, Chain, ChainKind, Expr, FoundRule, Hook, MetaKey, Nft, Op, Place, Reg, Rule,
-    Table, Verdict, xtables,
+    BaseChain, Batch, Chain, ChainKind, Expr, Hook, MetaKey, Nft, ObservedRule, Op, Place, Reg,
+    Rule, Table, Verdict, xtables,
 };
 
 use crate::rules;
@@ -42,7 +42,7 @@ fn insert(nft: &Nft, family: Ip, bit: u32) -> kernel::Result<()> {
         return Ok(());
     }
     let is_of_go =
-        |rule: &&FoundRule| rule.target.as_deref().is_some_and(|target| OF_GO.contains(&target));
+        |rule: &&ObservedRule| rule.target.as_deref().is_some_and(|target| OF_GO.contains(&target));
     let behind = rules.iter().rfind(is_of_go);
     let place = behind.map_or(Place::First, |rule| Place::After(rule.handle));
     let has_chain = !rules.is_empty() || nft.has_chain(filter(family), "FORWARD")?;
@@ -112,7 +112,7 @@ fn as_nft(bit: u32) -> Vec<Expr> {
 
 /// Whether a rule lets packets with this bit pass and asks for nothing else, in either form: a chain that
 /// was saved and restored by another iptables has the other one.
-fn is_pass(rule: &FoundRule, bit: u32) -> bool {
+fn is_pass(rule: &ObservedRule, bit: u32) -> bool {
     const KNOWN: [&str; 6] = ["match", "meta", "bitwise", "cmp", "counter", "immediate"];
     let bits = bit.to_ne_bytes();
     let count = |kind: &str| rule.exprs.iter().filter(|(name, _)| name == kind).count();
