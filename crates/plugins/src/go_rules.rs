@@ -19,7 +19,7 @@ pub use self::firewall::{has_firewall, has_isolation, remove_firewall};
 pub use self::masquerade::{gc_masquerade, has_masquerade, remove_masquerade};
 pub use self::portmap::{Mapped, gc_port_mappings, has_port_mappings, remove_port_mappings};
 pub use self::spoof::{has_spoof_check, remove_spoof_check};
-use crate::rules::phrase::octets;
+use crate::rules::match_expr::octets;
 
 /// How often a removal is tried again when others change the same chains.
 const TRIES: usize = 5;

@@ -15,7 +15,7 @@ use serde::Deserialize;
 
 use crate::fault::OrFault;
 use crate::iptables::masquerade as by_iptables;
-use crate::rules::phrase::{Ip, in_network, is_in, octets};
+use crate::rules::match_expr::{match_network, match_set, octets};
 use crate::rules::{
     Claim, Entrance, Entry, Feature, Ledger, Map, Number, Owner, Rules, Spread, TABLE, WantedChain,
     key,
@@ -185,8 +185,8 @@ impl Masquerade {
     fn plan(&self, network: &str, ips: &[IpConfig]) -> (Vec<Entry>, Vec<WantedChain>) {
         let (mut entries, mut chains) = (Vec::new(), Vec::<WantedChain>::new());
         for ip in ips.iter().filter(|ip| self.is_for(ip.address.addr())) {
-            let family = Ip::of(ip.address.addr());
-            let map = if family == Ip::V4 { &MASQ4 } else { &MASQ6 };
+            let family = Family::of(ip.address.addr());
+            let map = if family == Family::V4 { &MASQ4 } else { &MASQ6 };
             let kept = self.kept(family, ip.address.trunc());
             let number = self.number(network, &kept);
             let key = key(&[&number.to_be_bytes(), &octets(ip.address.addr())]);
@@ -200,8 +200,8 @@ impl Masquerade {
     }
 
     /// Where containers of one network show their own address.
-    fn kept(&self, family: Ip, own: IpNet) -> Vec<IpNet> {
-        let is_of_family = |net: &&IpNet| Ip::of(net.addr()) == family;
+    fn kept(&self, family: Family, own: IpNet) -> Vec<IpNet> {
+        let is_of_family = |net: &&IpNet| Family::of(net.addr()) == family;
         [own].iter().chain(self.exclude.iter().filter(is_of_family)).copied().collect()
     }
 
@@ -219,12 +219,12 @@ impl Masquerade {
         &self,
         network: &str,
         (map, number): (&'static Map, Number),
-        family: Ip,
+        family: Family,
         kept: &[IpNet],
     ) -> WantedChain {
         let mut rules: Rules = kept.iter().map(|net| (returning(family, *net), "")).collect();
         rules.push((vec![Expr::Masquerade { fully_random: self.fully_random }], ""));
-        let exprs = is_in(family, family.source(Reg(0)), &map.part(number));
+        let exprs = match_set(family, family.load_source(Reg(0)), &map.part(number));
         let name = format!("{}{number:08x}", chain_prefix(network));
         WantedChain {
             parts: vec![(map, number)],
@@ -261,23 +261,23 @@ fn chain_prefix(network: &str) -> String {
     format!("masq-{:016x}-", identity::digest(&[network]))
 }
 
-fn returning(family: Ip, to: IpNet) -> Vec<Expr> {
-    let mut exprs = family.only().to_vec();
-    exprs.push(family.destination(Reg(0)));
-    exprs.extend(in_network(Reg(0), Op::Eq, to));
+fn returning(family: Family, to: IpNet) -> Vec<Expr> {
+    let mut exprs = family.match_nfproto().to_vec();
+    exprs.push(family.load_destination(Reg(0)));
+    exprs.extend(match_network(Reg(0), Op::Eq, to));
     exprs.push(Expr::Verdict(Verdict::Return));
     exprs
 }
 
 /// Multicast keeps its source: answers to it do not come back by the same way.
 fn chains() -> Vec<WantedChain> {
-    let multicast = [(Ip::V4, "224.0.0.0/4"), (Ip::V6, "ff00::/8")];
+    let multicast = [(Family::V4, "224.0.0.0/4"), (Family::V6, "ff00::/8")];
     let mut rules = Rules::new();
     for (family, net) in multicast {
         rules.push((returning(family, net.parse().expect("a network")), ""));
     }
-    for (family, map) in [(Ip::V4, &MASQ4), (Ip::V6, &MASQ6)] {
-        let mut exprs = is_in(family, family.source(Reg(0)), map.name);
+    for (family, map) in [(Family::V4, &MASQ4), (Family::V6, &MASQ6)] {
+        let mut exprs = match_set(family, family.load_source(Reg(0)), map.name);
         exprs.push(Expr::Verdict(Verdict::Jump(NETWORKS.to_owned())));
         rules.push((exprs, ""));
     }

@@ -30,7 +30,7 @@ pub use self::map::{Claim, Entry, Map, Number, Spread, key};
 pub use self::owner::Owner;
 pub use self::rehearsal::status;
 use crate::fault::OrFault;
-pub use kernel::nft::phrase;
+pub use kernel::nft::match_expr;
 
 /// The table of everything that sees IP packets.
 pub const TABLE: Table<'static> = Table { family: TableFamily::Inet, name: "podwire" };

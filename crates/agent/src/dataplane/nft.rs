@@ -12,9 +12,8 @@ mod table;
 
 use std::fmt;
 
-use kernel::nft::phrase::Ip;
 use kernel::nft::{Batch, Event, Nft, Table, TableFamily};
-use kernel::{old_iptables, sysctl};
+use kernel::{Family, old_iptables, sysctl};
 
 pub use self::desired::{
     Direction, OwnTable, Pass, RulesConf, Ruleset, WantedRule, WantedSet, wanted,
@@ -141,7 +140,7 @@ impl Rules {
     /// Whether a change may be one of what we keep.
     pub fn is_ours(&self, event: &Event) -> bool {
         let passes = self.wanted.iter().flat_map(|wanted| &wanted.passes);
-        let mut families = passes.map(|pass| Ip::of(pass.network.addr()).family());
+        let mut families = passes.map(|pass| Family::of(pass.network.addr()).table_family());
         let is_chain = event.table == forward::TABLE
             && event.chain.as_deref() == Some(forward::CHAIN)
             && families.any(|family| family == event.family);
@@ -153,9 +152,9 @@ impl Rules {
         let own = Table { family: TableFamily::Inet, name: &self.table };
         let table = || table::plan(&self.nft, own, wanted.masquerade.as_ref());
         outcome.add("masquerade", self.carry_out(mode, table));
-        for family in [Ip::V4, Ip::V6] {
+        for family in [Family::V4, Family::V6] {
             outcome.add("let packets pass FORWARD", self.settle_forward(family, wanted, mode));
-            if wanted.passes.iter().any(|pass| Ip::of(pass.network.addr()) == family) {
+            if wanted.passes.iter().any(|pass| Family::of(pass.network.addr()) == family) {
                 outcome.add("enable forwarding", enable_forwarding(family, mode));
                 outcome.problems.extend(old_drop(family, wanted));
             }
@@ -165,7 +164,7 @@ impl Rules {
 
     fn settle_forward(
         &self,
-        family: Ip,
+        family: Family,
         wanted: &Ruleset,
         mode: Mode,
     ) -> kernel::Result<Vec<String>> {
@@ -228,10 +227,10 @@ fn table_name(mark: &str) -> String {
     format!("podwire-agent-{plain}")
 }
 
-fn enable_forwarding(family: Ip, mode: Mode) -> kernel::Result<Vec<String>> {
+fn enable_forwarding(family: Family, mode: Mode) -> kernel::Result<Vec<String>> {
     let switch = match family {
-        Ip::V4 => "net/ipv4/ip_forward",
-        Ip::V6 => "net/ipv6/conf/all/forwarding",
+        Family::V4 => "net/ipv4/ip_forward",
+        Family::V6 => "net/ipv6/conf/all/forwarding",
     };
     if sysctl::read(switch)? == "1" {
         return Ok(Vec::new());
@@ -250,18 +249,17 @@ fn enable_forwarding(family: Ip, mode: Mode) -> kernel::Result<Vec<String>> {
 
 /// The kernel's older filter, which nf_tables cannot overrule. Rules of flannel's in it let packets pass,
 /// and so do those that we advise.
-fn old_drop(family: Ip, wanted: &Ruleset) -> Option<Problem> {
+fn old_drop(family: Family, wanted: &Ruleset) -> Option<Problem> {
     const ADVISED: &str = "podwire agent";
-    let of = family_of(family);
-    let is_told = |text| old_iptables::mentions(of, forward::TABLE, text).unwrap_or(false);
-    if !old_iptables::drops_forwarded(of).unwrap_or(false)
+    let is_told = |text| old_iptables::mentions(family, forward::TABLE, text).unwrap_or(false);
+    if !old_iptables::drops_forwarded(family).unwrap_or(false)
         || is_told(ADVISED)
         || is_told("FLANNEL-FWD")
     {
         return None;
     }
-    let program = if family == Ip::V4 { "iptables-legacy" } else { "ip6tables-legacy" };
-    let passes = wanted.passes.iter().filter(|pass| Ip::of(pass.network.addr()) == family);
+    let program = if family == Family::V4 { "iptables-legacy" } else { "ip6tables-legacy" };
+    let passes = wanted.passes.iter().filter(|pass| Family::of(pass.network.addr()) == family);
     let commands = passes.map(|pass| {
         let flag = if pass.direction == Direction::From { "-s" } else { "-d" };
         let network = pass.network;
@@ -270,11 +268,4 @@ fn old_drop(family: Ip, wanted: &Ruleset) -> Option<Problem> {
         )
     });
     Some(Problem::OldIptables(commands.collect::<Vec<_>>().join("; ")))
-}
-
-fn family_of(family: Ip) -> kernel::Family {
-    match family {
-        Ip::V4 => kernel::Family::V4,
-        Ip::V6 => kernel::Family::V6,
-    }
 }

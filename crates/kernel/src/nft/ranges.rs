@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use ::netlink::{Attr, Attrs, Message};
 use ipnet::IpNet;
 
-use super::phrase::octets;
+use super::match_expr::octets;
 use super::read::{
     HEADER_LEN, NFTA_DATA_VALUE, NFTA_LIST_ELEM, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_LIST_ELEMENTS,
 };

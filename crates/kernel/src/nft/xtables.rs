@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Rules in the form that iptables itself writes, for every version of it to read, save and restore.
 
-use super::phrase::Ip;
 use super::{Expr, ObservedRule, Table};
+use crate::types::Family;
 
 /// A table of iptables' own: `filter`, `nat`, …
-pub fn table(family: Ip, name: &str) -> Table<'_> {
-    Table { family: family.family(), name }
+pub fn table(family: Family, name: &str) -> Table<'_> {
+    Table { family: family.table_family(), name }
 }
 
 /// `-m comment --comment "…"`

@@ -4,12 +4,11 @@
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
-use kernel::Received;
-use kernel::nft::phrase::Ip;
 use kernel::nft::{
     BaseChain, Batch, Chain, ChainKind, DataType, Event, Events, Expr, Hook, MapTo, MetaKey, Nft,
     Op, Place, Range, Reg, Rule, Set, Table, TableFamily, Verdict,
 };
+use kernel::{Family, Received};
 use testkit::{in_netns, run};
 
 const TABLE: Table<'static> = Table { family: TableFamily::Inet, name: "t" };
@@ -134,8 +133,8 @@ fn a_rule_is_compared_with_what_was_written() {
         ];
         let looked_up = |inverted, fully_random| {
             let lookup = Expr::Lookup { set: "s".into(), key: Reg(0), inverted };
-            let rest = [Ip::V4.source(Reg(0)), lookup, Expr::Masquerade { fully_random }];
-            [&Ip::V4.only()[..], &rest].concat()
+            let rest = [Family::V4.load_source(Reg(0)), lookup, Expr::Masquerade { fully_random }];
+            [&Family::V4.match_nfproto()[..], &rest].concat()
         };
         let wanted = [marked, looked_up(false, true), looked_up(true, false)];
         let mut batch = Batch::new();
@@ -176,7 +175,7 @@ fn a_rule_is_compared_with_what_was_written() {
 fn rules_that_let_nothing_pass_are_known() {
     in_netns(|| {
         let socket = Nft::open().unwrap();
-        let filter = Table { family: TableFamily::Ip, name: "filter" };
+        let filter = Table { family: TableFamily::Family, name: "filter" };
         let check = |words: &str, expected: bool| {
             run("iptables-nft", &["-F", "FORWARD"]);
             let words = format!("-A FORWARD {words}");

@@ -10,7 +10,7 @@ use super::{
     Chains, FAMILIES, family_of, is_about, jumps, plan_chain, remove, remove_chains, table,
 };
 use crate::go_names::hashed;
-use crate::rules::phrase::octets;
+use crate::rules::match_expr::octets;
 
 /// Chains that hold a container's rules, by the beginning of their names, and the chains that jump there.
 const CHAINS: [(&str, &str); 2] =

@@ -21,7 +21,6 @@ use self::conf::{Backend, HostPort, Portmap, Verbatim};
 use self::plan::{Plan, Pod, addresses, host_port, lasting, overlap};
 use self::tables::FEATURE;
 use crate::fault::OrFault;
-use crate::rules::phrase::Ip;
 use crate::rules::{Conflict, Fault, Ledger, Located, Owner};
 use crate::{go_rules, iptables, rules};
 
@@ -236,7 +235,7 @@ fn check_elements(portmap: &Portmap, request: &Request, pods: &[Pod]) -> Result<
 fn is_by_go(nft: &Nft, portmap: &Portmap, request: &Request, pods: &[Pod]) -> kernel::Result<bool> {
     let (network, container) = (&request.network, &request.container_id);
     for address in pods.iter().map(|pod| pod.address) {
-        let is_mapped = |mapping: &&conf::Mapping| mapping.from.family == Ip::of(address);
+        let is_mapped = |mapping: &&conf::Mapping| mapping.from.family == Family::of(address);
         let count = portmap.mappings.iter().filter(is_mapped).count();
         if count > 0 && !go_rules::has_port_mappings(nft, network, container, address, count)? {
             return Ok(false);

@@ -6,7 +6,7 @@
 //! elsewhere by way of this node, gets the node's address, so that answers find the way back.
 
 use ipnet::IpNet;
-use kernel::nft::phrase::Ip;
+use kernel::Family;
 use kernel::nft::{DataType, Expr, MetaKey, Op, Range, Reg, Verdict};
 
 use crate::options::Masquerade;
@@ -54,7 +54,7 @@ pub struct WantedSet {
     /// Its name.
     pub name: &'static str,
     /// IPv4 or IPv6.
-    pub family: Ip,
+    pub family: Family,
     /// As they were told; they may overlap.
     pub networks: Vec<IpNet>,
     /// For people.
@@ -65,8 +65,8 @@ impl WantedSet {
     /// What its keys are.
     pub fn key(&self) -> &'static [DataType] {
         match self.family {
-            Ip::V4 => &[DataType::Ipv4Addr],
-            Ip::V6 => &[DataType::Ipv6Addr],
+            Family::V4 => &[DataType::Ipv4Addr],
+            Family::V6 => &[DataType::Ipv6Addr],
         }
     }
 
@@ -117,8 +117,8 @@ pub fn wanted(conf: &RulesConf) -> Ruleset {
 }
 
 fn own_table(conf: &RulesConf, how: &Masquerade) -> Option<OwnTable> {
-    let has = |family: &Ip| conf.networks.iter().any(|one| Ip::of(one.addr()) == *family);
-    let families: Vec<Ip> = [Ip::V4, Ip::V6].into_iter().filter(has).collect();
+    let has = |family: &Family| conf.networks.iter().any(|one| Family::of(one.addr()) == *family);
+    let families: Vec<Family> = [Family::V4, Family::V6].into_iter().filter(has).collect();
     let (mut sets, mut rules) = (Vec::new(), vec![leave_to_kube_proxy()]);
     for family in &families {
         let names = Names::of(*family);
@@ -136,16 +136,16 @@ struct Names {
 }
 
 impl Names {
-    fn of(family: Ip) -> Self {
+    fn of(family: Family) -> Self {
         match family {
-            Ip::V4 => Self { network: "network4", node: "node4", direct: "direct4" },
-            Ip::V6 => Self { network: "network6", node: "node6", direct: "direct6" },
+            Family::V4 => Self { network: "network4", node: "node4", direct: "direct4" },
+            Family::V6 => Self { network: "network6", node: "node6", direct: "direct6" },
         }
     }
 
-    fn sets(&self, family: Ip, conf: &RulesConf, how: &Masquerade) -> [WantedSet; 3] {
+    fn sets(&self, family: Family, conf: &RulesConf, how: &Masquerade) -> [WantedSet; 3] {
         let set = |name, networks: &mut dyn Iterator<Item = IpNet>, comment| {
-            let networks = networks.filter(|one| Ip::of(one.addr()) == family).collect();
+            let networks = networks.filter(|one| Family::of(one.addr()) == family).collect();
             WantedSet { name, family, networks, comment }
         };
         let direct = TO_MANY.iter().filter_map(|text| text.parse().ok());
@@ -157,11 +157,11 @@ impl Names {
         ]
     }
 
-    fn rules(&self, family: Ip, fully_random: bool) -> [WantedRule; 4] {
-        let from = |set, inverted| [family.source(Reg(0)), look_up(set, inverted)];
-        let to = |set, inverted| [family.destination(Reg(0)), look_up(set, inverted)];
+    fn rules(&self, family: Family, fully_random: bool) -> [WantedRule; 4] {
+        let from = |set, inverted| [family.load_source(Reg(0)), look_up(set, inverted)];
+        let to = |set, inverted| [family.load_destination(Reg(0)), look_up(set, inverted)];
         let rule = |conditions: &[Expr], last: Expr, comment| WantedRule {
-            exprs: [&family.only()[..], conditions, &[last]].concat(),
+            exprs: [&family.match_nfproto()[..], conditions, &[last]].concat(),
             comment,
         };
         let back = || Expr::Verdict(Verdict::Return);

@@ -3,12 +3,12 @@
 //! `iptables-nft` made are rules of nf_tables, and are reached without that program; those of
 //! `iptables-legacy` are not, and all we can do is to say what to run.
 
-use kernel::nft::phrase::Ip;
+use kernel::Family;
 use kernel::nft::xtables::{self, comment_of};
 use kernel::nft::{Nft, ObservedRule, Table};
 use kernel::old_iptables;
 
-use super::{Plan, Problem, family_of};
+use super::{Plan, Problem};
 
 /// Table, chain that packets enter, flannel's own chain, and the comment that its rules bear.
 const CHAINS: [(&str, &str, &str, &str); 2] = [
@@ -17,7 +17,7 @@ const CHAINS: [(&str, &str, &str, &str); 2] = [
 ];
 
 /// Where it was told to use nf_tables.
-const TABLES: [(Ip, &str); 2] = [(Ip::V4, "flannel-ipv4"), (Ip::V6, "flannel-ipv6")];
+const TABLES: [(Family, &str); 2] = [(Family::V4, "flannel-ipv4"), (Family::V6, "flannel-ipv6")];
 
 /// How the removal of a rule is told.
 pub const REMOVAL: &str = "remove flannel's rule";
@@ -25,7 +25,7 @@ pub const REMOVAL: &str = "remove flannel's rule";
 /// What removes all of it that can be reached.
 pub fn plan(nft: &Nft) -> kernel::Result<Plan> {
     let mut plan = Plan::default();
-    for family in [Ip::V4, Ip::V6] {
+    for family in [Family::V4, Family::V6] {
         for (name, from, chain, comment) in CHAINS {
             let table = xtables::table(family, name);
             let is_flannels = |rule: &ObservedRule| {
@@ -44,7 +44,7 @@ pub fn plan(nft: &Nft) -> kernel::Result<Plan> {
         }
     }
     for (family, name) in TABLES {
-        let table = Table { family: family.family(), name };
+        let table = Table { family: family.table_family(), name };
         if nft.has_table(table)? {
             plan.batch.remove_table(table);
             plan.changes.push(format!("remove table {} {name}", table.family.as_str()));
@@ -56,10 +56,10 @@ pub fn plan(nft: &Nft) -> kernel::Result<Plan> {
 /// What is out of reach.
 pub fn out_of_reach() -> Vec<Problem> {
     let mut problems = Vec::new();
-    for family in [Ip::V4, Ip::V6] {
-        let program = if family == Ip::V4 { "iptables-legacy" } else { "ip6tables-legacy" };
+    for family in [Family::V4, Family::V6] {
+        let program = if family == Family::V4 { "iptables-legacy" } else { "ip6tables-legacy" };
         for (table, from, chain, comment) in CHAINS {
-            if old_iptables::mentions(family_of(family), table, chain).unwrap_or(false) {
+            if old_iptables::mentions(family, table, chain).unwrap_or(false) {
                 let run = format!("{program} -t {table}");
                 problems.push(Problem::OldFlannel(format!(
                     "{run} -D {from} -m comment --comment \"{comment}\" -j {chain}; \

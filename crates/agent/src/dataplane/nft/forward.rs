@@ -6,7 +6,8 @@
 //! Where the chain is missing nothing drops, and nothing is made: whoever makes it is noticed.
 
 use ipnet::IpNet;
-use kernel::nft::phrase::{Ip, in_network};
+use kernel::Family;
+use kernel::nft::match_expr::match_network;
 use kernel::nft::xtables::{self, comment_of};
 use kernel::nft::{Batch, Expr, Nft, ObservedRule, Op, Place, Reg, Rule, Table, Verdict};
 
@@ -30,14 +31,14 @@ pub enum Form {
 /// What makes this agent's rules in a family's chain as they should be.
 pub fn plan(
     nft: &Nft,
-    family: Ip,
+    family: Family,
     mark: &str,
     passes: &[Pass],
     form: Form,
 ) -> kernel::Result<Plan> {
     let table = xtables::table(family, TABLE);
     let wanted: Vec<Pass> =
-        passes.iter().filter(|one| Ip::of(one.network.addr()) == family).copied().collect();
+        passes.iter().filter(|one| Family::of(one.network.addr()) == family).copied().collect();
     let rules = nft.rules(table, CHAIN)?;
     let ours: Vec<(&ObservedRule, String)> =
         rules.iter().filter_map(|rule| Some((rule, subject(rule, mark)?))).collect();
@@ -53,7 +54,7 @@ pub fn plan(
         plan.batch.remove_rule(table, CHAIN, rule.handle);
     }
     write(&mut plan.batch, table, &wanted, place(&rules, mark), mark, form);
-    let program = if family == Ip::V4 { "iptables" } else { "ip6tables" };
+    let program = if family == Family::V4 { "iptables" } else { "ip6tables" };
     let told = |verb: &str, what: &str| format!("{verb} the rule of {program} for packets {what}");
     let is_wanted = |text: &str| wanted.iter().any(|one| text_of(one) == text);
     plan.changes.extend(wanted.iter().map(|one| told("set", &text_of(one))));
@@ -107,12 +108,12 @@ fn write(
 
 /// `-s 10.5.0.0/16 -m comment --comment "…" -j ACCEPT`
 fn exprs(pass: &Pass, comment: Option<&str>) -> Vec<Expr> {
-    let family = Ip::of(pass.network.addr());
+    let family = Family::of(pass.network.addr());
     let mut exprs = vec![match pass.direction {
-        Direction::From => family.source(Reg(0)),
-        Direction::To => family.destination(Reg(0)),
+        Direction::From => family.load_source(Reg(0)),
+        Direction::To => family.load_destination(Reg(0)),
     }];
-    exprs.extend(in_network(Reg(0), Op::Eq, pass.network));
+    exprs.extend(match_network(Reg(0), Op::Eq, pass.network));
     exprs.extend(comment.map(xtables::comment));
     exprs.extend([Expr::Counter, Expr::Verdict(Verdict::Accept)]);
     exprs
@@ -124,7 +125,7 @@ fn lets_pass(rule: &ObservedRule, network: IpNet) -> bool {
     const KNOWN: [&str; 6] = ["payload", "bitwise", "cmp", "match", "counter", "immediate"];
     let count = |kind: &str| rule.exprs.iter().filter(|(name, _)| name == kind).count();
     let has_comment = usize::from(rule.xt_match("comment").is_some());
-    let address = kernel::nft::phrase::octets(network.network());
+    let address = kernel::nft::match_expr::octets(network.network());
     let whole = usize::from(network.prefix_len()).div_ceil(8);
     rule.accepts()
         && rule.exprs.iter().all(|(name, _)| KNOWN.contains(&name.as_str()))

@@ -10,7 +10,7 @@ use kernel::nft::{
 use kernel::{IfName, MacAddr};
 
 use crate::fault::OrFault;
-use crate::rules::phrase::ifname;
+use crate::rules::match_expr::ifname_key;
 use crate::rules::{Claim, Entry, Feature, Ledger, Map, Owner, Spread, WantedChain, key};
 use crate::{go_rules, rules};
 
@@ -73,7 +73,7 @@ pub fn status() -> Result<(), Error> {
 const DOING: &str = "check the hardware address that the container sends from";
 
 fn entries(port: IfName, mac: MacAddr) -> [Entry; 2] {
-    let port = ifname(port.as_str());
+    let port = ifname_key(port.as_str());
     let address = key(&[&port, &mac.0]);
     [
         Entry { map: &PORTS, key: port.to_vec(), data: None },

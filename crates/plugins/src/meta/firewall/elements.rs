@@ -4,12 +4,13 @@
 
 use std::net::IpAddr;
 
+use kernel::Family;
 use kernel::nft::{
     BaseChain, ChainKind, DataType, Expr, Hook, MapTo, MetaKey, Place, Reg, Verdict,
 };
 
 use super::conf::{Firewall, Ingress};
-use crate::rules::phrase::{Ip, ifname, is_answer, is_in, octets};
+use crate::rules::match_expr::{ifname_key, match_established, match_set, octets};
 use crate::rules::{
     Claim, Entrance, Entry, Feature, Located, Map, Number, Rules, Spread, TABLE, WantedChain, key,
 };
@@ -125,10 +126,10 @@ pub fn mark_chain(firewall: &Firewall) -> WantedChain {
     ];
     let number = Number::from(firewall.mark_bit);
     let mut entrances = Vec::new();
-    for (family, map) in [(Ip::V4, &PASS4), (Ip::V6, &PASS6)] {
-        let sent = is_in(family, family.source(Reg(0)), &map.part(number));
-        let answers = is_in(family, family.destination(Reg(0)), &map.part(number));
-        for exprs in [sent, [&is_answer()[..], &answers].concat()] {
+    for (family, map) in [(Family::V4, &PASS4), (Family::V6, &PASS6)] {
+        let sent = match_set(family, family.load_source(Reg(0)), &map.part(number));
+        let answers = match_set(family, family.load_destination(Reg(0)), &map.part(number));
+        for exprs in [sent, [&match_established()[..], &answers].concat()] {
             entrances.push(Entrance { from: MARKS, place: Place::Last, exprs });
         }
     }
@@ -142,7 +143,7 @@ pub fn mark_chain(firewall: &Firewall) -> WantedChain {
 
 /// The entries that say who may not reach an address on a bridge.
 pub fn ingress(policy: Ingress, bridge: &str, address: IpAddr) -> [Entry; 2] {
-    let (own, bridge) = (octets(address), ifname(bridge));
+    let (own, bridge) = (octets(address), ifname_key(bridge));
     let on_bridge = match policy {
         Ingress::Isolated => [&ISOLATED4, &ISOLATED6],
         Ingress::SameBridge | Ingress::Open => [&SAME4, &SAME6],
@@ -155,15 +156,15 @@ pub fn ingress(policy: Ingress, bridge: &str, address: IpAddr) -> [Entry; 2] {
 }
 
 /// `iifname @firewall_bridges ip daddr @firewall_ingress4 ip daddr . iifname != @firewall_same4 drop`
-fn drop_others(family: Ip, policed: &Map, same: &Map) -> Vec<Expr> {
+fn drop_others(family: Family, policed: &Map, same: &Map) -> Vec<Expr> {
     let lookup = |map: &Map, inverted| {
         let (set, key) = (map.name.to_owned(), Reg(0));
         Expr::Lookup { set, key, inverted }
     };
     let mut exprs = vec![Expr::Meta(MetaKey::IifName, Reg(0)), lookup(&BRIDGES, false)];
-    exprs.extend(is_in(family, family.destination(Reg(0)), policed.name));
-    exprs.push(family.destination(Reg(0)));
-    exprs.push(Expr::Meta(MetaKey::IifName, Reg(family.registers())));
+    exprs.extend(match_set(family, family.load_destination(Reg(0)), policed.name));
+    exprs.push(family.load_destination(Reg(0)));
+    exprs.push(Expr::Meta(MetaKey::IifName, Reg(family.address_registers())));
     exprs.extend([lookup(same, true), Expr::Verdict(Verdict::Drop)]);
     exprs
 }
@@ -197,8 +198,8 @@ fn chains() -> Vec<WantedChain> {
     let jump = |to: &str| vec![Expr::Verdict(Verdict::Jump(to.to_owned()))];
     let rules: Rules = vec![
         (jump(ADMIN), ""),
-        (drop_others(Ip::V4, &INGRESS4, &SAME4), ""),
-        (drop_others(Ip::V6, &INGRESS6, &SAME6), ""),
+        (drop_others(Family::V4, &INGRESS4, &SAME4), ""),
+        (drop_others(Family::V6, &INGRESS6, &SAME6), ""),
         (jump(MARKS), ""),
     ];
     let base = BaseChain { kind: ChainKind::Filter, hook: Hook::Forward, priority: PRIORITY };

@@ -3,13 +3,13 @@
 //! of FORWARD. So there is one rule for all containers in that chain, which lets marked packets pass,
 //! in the form that iptables itself writes, for every version of it to read.
 
+use kernel::Family;
 use kernel::nft::{
     BaseChain, Batch, Chain, ChainKind, Expr, Hook, MetaKey, Nft, ObservedRule, Op, Place, Reg,
     Rule, Table, Verdict, xtables,
 };
 
 use crate::rules;
-use crate::rules::phrase::Ip;
 
 const COMMENT: &str = "podwire: what the firewall plugin has marked";
 
@@ -20,7 +20,7 @@ const OF_GO: [&str; 2] = ["CNI-ISOLATION-STAGE-1", "CNI-FORWARD"];
 const TRIES: usize = 20;
 
 /// Makes sure that packets with this bit pass.
-pub fn ensure(nft: &Nft, family: Ip, mark_bit: u8) -> kernel::Result<()> {
+pub fn ensure(nft: &Nft, family: Family, mark_bit: u8) -> kernel::Result<()> {
     if is_there(nft, family, mark_bit)? {
         return Ok(());
     }
@@ -36,7 +36,7 @@ pub fn ensure(nft: &Nft, family: Ip, mark_bit: u8) -> kernel::Result<()> {
     insert(nft, family, 1 << mark_bit)
 }
 
-fn insert(nft: &Nft, family: Ip, bit: u32) -> kernel::Result<()> {
+fn insert(nft: &Nft, family: Family, bit: u32) -> kernel::Result<()> {
     let rules = nft.rules(filter(family), "FORWARD")?;
     if rules.iter().any(|rule| is_pass(rule, bit)) {
         return Ok(());
@@ -57,18 +57,18 @@ fn insert(nft: &Nft, family: Ip, bit: u32) -> kernel::Result<()> {
 }
 
 /// Whether they do.
-pub fn is_there(nft: &Nft, family: Ip, mark_bit: u8) -> kernel::Result<bool> {
+pub fn is_there(nft: &Nft, family: Family, mark_bit: u8) -> kernel::Result<bool> {
     let rules = nft.rules(filter(family), "FORWARD")?;
     Ok(rules.iter().any(|rule| is_pass(rule, 1 << mark_bit)))
 }
 
-fn filter(family: Ip) -> Table<'static> {
+fn filter(family: Family) -> Table<'static> {
     xtables::table(family, "filter")
 }
 
 /// The chain as iptables makes it, where it is missing: what comes later finds our rule in it.
 fn batch(
-    family: Ip,
+    family: Family,
     has_chain: bool,
     place: Place,
     exprs: Vec<Expr>,

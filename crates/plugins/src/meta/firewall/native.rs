@@ -7,13 +7,13 @@ use std::net::IpAddr;
 use cni::{CniResult, Error, Request};
 use kernel::link::{self, Link, PortOptions};
 use kernel::nft::{Batch, Chain, Element, Expr, Nft, Place, Rule, Verdict};
-use kernel::{IfName, Netlink};
+use kernel::{Family, IfName, Netlink};
 
 use super::conf::{Firewall, Ingress};
 use super::elements::{self, ADMIN, BRIDGES, FEATURE, ON_BRIDGES};
 use super::forward;
 use crate::fault::OrFault;
-use crate::rules::phrase::{Ip, ifname};
+use crate::rules::match_expr::ifname_key;
 use crate::rules::{self, Entry, Ledger, Located, Owner, TABLE, WantedChain};
 use crate::{go_rules, identity};
 
@@ -71,7 +71,7 @@ fn finish(
     }
     let Some(bridge) = bridge else { return Ok(()) };
     let mut batch = Batch::new();
-    let key = ifname(bridge);
+    let key = ifname_key(bridge);
     batch.add_elements(TABLE, BRIDGES.name, &[Element { key: &key, data: None, userdata: None }]);
     nft.commit(&batch).or_fault("remember the bridge")?;
     if firewall.ingress == Ingress::Isolated {
@@ -124,14 +124,14 @@ fn check_shared(
         }
         for family in families(result) {
             if !forward::is_there(nft, family, firewall.mark_bit).or_fault(DOING)? {
-                let program = if family == Ip::V4 { "iptables" } else { "ip6tables" };
+                let program = if family == Family::V4 { "iptables" } else { "ip6tables" };
                 let msg = format!("the chain FORWARD of {program} has no rule for marked packets");
                 return Err(Error::internal(msg));
             }
         }
     }
     let Some(bridge) = bridge else { return Ok(()) };
-    if nft.element(TABLE, BRIDGES.name, &ifname(bridge)).or_fault(DOING)?.is_none() {
+    if nft.element(TABLE, BRIDGES.name, &ifname_key(bridge)).or_fault(DOING)?.is_none() {
         return Err(Error::internal(format!("set {:?} has no {bridge:?}", BRIDGES.name)));
     }
     if firewall.ingress == Ingress::Isolated {
@@ -156,11 +156,11 @@ pub fn forget_own_bridge(
     let Some(place) = removed.iter().find(|place| is_on_bridge(place)) else { return Ok(()) };
     let attachment = request.attachment();
     let mut own = identity::host_ifnames(&request.network, &attachment);
-    let Some(name) = own.find(|name| place.key.ends_with(&ifname(name.as_str()))) else {
+    let Some(name) = own.find(|name| place.key.ends_with(&ifname_key(name.as_str()))) else {
         return Ok(());
     };
     let mut batch = Batch::new();
-    let key = ifname(name.as_str());
+    let key = ifname_key(name.as_str());
     let element = Element { key: &key, data: None, userdata: None };
     batch.remove_elements(TABLE, BRIDGES.name, &[element]);
     match ledger.nft().commit(&batch) {
@@ -213,9 +213,9 @@ pub fn addresses(result: &CniResult) -> Vec<IpAddr> {
     addresses
 }
 
-fn families(result: &CniResult) -> impl Iterator<Item = Ip> {
-    let has = |family: Ip| addresses(result).into_iter().any(|one| Ip::of(one) == family);
-    [Ip::V4, Ip::V6].into_iter().filter(move |family| has(*family))
+fn families(result: &CniResult) -> impl Iterator<Item = Family> {
+    let has = |family: Family| addresses(result).into_iter().any(|one| Family::of(one) == family);
+    [Family::V4, Family::V6].into_iter().filter(move |family| has(*family))
 }
 
 /// The interface that an ingress policy is about: the result's first, as with the Go plugin.

@@ -13,7 +13,6 @@ use kernel::Family;
 use super::conf::{HostPort, Mapping, Mark, Portmap, Protocol, Verbatim};
 use crate::go_names::hashed;
 use crate::iptables::{Rule, Saved, change, family_of, host, read};
-use crate::rules::phrase::Ip;
 
 const TABLE: &str = "nat";
 const ALL: &str = "CNI-HOSTPORT-DNAT";
@@ -151,7 +150,7 @@ fn entries(wanted: &Wanted, own: IpNet) -> Vec<Rule> {
             let about = ["-p", protocol.as_str(), "-m", "comment", "--comment", &comment];
             let mut words: Vec<String> = about.map(str::to_owned).to_vec();
             words.extend(["-m", "multiport", "--dports", &ports].map(str::to_owned));
-            words.extend_from_slice(wanted.verbatim.conditions(Ip::of(own.addr())));
+            words.extend_from_slice(wanted.verbatim.conditions(Family::of(own.addr())));
             words.extend(["-j", &chain].map(str::to_owned));
             rules.push(Rule { chain: ALL.to_owned(), words });
         }
@@ -175,7 +174,7 @@ fn mappings(wanted: &Wanted, own: IpNet) -> Vec<Rule> {
         Mark::Bit(_) => SET_MARK,
         Mark::By(chain) => chain,
     };
-    let family = Ip::of(own.addr());
+    let family = Family::of(own.addr());
     let mut rules = Vec::new();
     for Mapping { from, to } in mappings.iter().filter(|one| one.from.family == family) {
         let packets = packets(from);
@@ -186,7 +185,7 @@ fn mappings(wanted: &Wanted, own: IpNet) -> Vec<Rule> {
             (true, true) => rules.push(marked("")),
             (true, false) => {
                 rules.push(marked(&format!("-s {} ", own.trunc())));
-                if family == Ip::V4 {
+                if family == Family::V4 {
                     rules.push(marked("-s 127.0.0.1/32 "));
                 }
             }

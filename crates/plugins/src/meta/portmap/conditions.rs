@@ -7,9 +7,10 @@ mod iptables;
 mod nft;
 
 use ipnet::IpNet;
+use kernel::Family;
 use kernel::nft::{Expr, Fib, MetaKey, Op, Reg};
 
-use crate::rules::phrase::{Ip, ifname, in_network};
+use crate::rules::match_expr::{ifname_key, match_network};
 
 /// One thing that is asked of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,7 +45,7 @@ struct Condition {
 pub struct Conditions {
     /// As written, for the digest and for people.
     pub text: String,
-    family: Ip,
+    family: Family,
     all: Vec<Condition>,
 }
 
@@ -63,7 +64,7 @@ impl Problem {
 
 impl Conditions {
     /// Understands the words; `None` where there are none. The error is a text that names the word.
-    pub fn understand(words: &[String], family: Ip) -> Result<Option<Self>, String> {
+    pub fn understand(words: &[String], family: Family) -> Result<Option<Self>, String> {
         let text = words.join(" ");
         let text = text.trim();
         let all = match text.chars().next() {
@@ -80,7 +81,7 @@ impl Conditions {
 
     /// The lists of instructions that the packets in question pass one of.
     pub fn exprs(&self) -> Vec<Vec<Expr>> {
-        let mut lists = vec![self.family.only().to_vec()];
+        let mut lists = vec![self.family.match_nfproto().to_vec()];
         for condition in &self.all {
             lists = condition.append_to(&lists, self.family);
         }
@@ -89,7 +90,7 @@ impl Conditions {
 }
 
 impl Condition {
-    fn append_to(&self, lists: &[Vec<Expr>], family: Ip) -> Vec<Vec<Expr>> {
+    fn append_to(&self, lists: &[Vec<Expr>], family: Family) -> Vec<Vec<Expr>> {
         let longer = |list: &Vec<Expr>, more: Vec<Expr>| [list.clone(), more].concat();
         if self.negated {
             let none = self.alternatives.iter().flat_map(|one| one.exprs(Op::Neq, family));
@@ -103,11 +104,11 @@ impl Condition {
 }
 
 impl Match {
-    fn exprs(&self, op: Op, family: Ip) -> Vec<Expr> {
+    fn exprs(&self, op: Op, family: Family) -> Vec<Expr> {
         let compare = |load: Expr, value: Vec<u8>| vec![load, Expr::Cmp(Reg(0), op, value)];
         match self {
-            Match::Source(net) => address(family.source(Reg(0)), op, *net),
-            Match::Destination(net) => address(family.destination(Reg(0)), op, *net),
+            Match::Source(net) => address(family.load_source(Reg(0)), op, *net),
+            Match::Destination(net) => address(family.load_destination(Reg(0)), op, *net),
             Match::Interface(name) => {
                 compare(Expr::Meta(MetaKey::IifName, Reg(0)), name.compared_with())
             }
@@ -124,7 +125,7 @@ impl Match {
 
 fn address(load: Expr, op: Op, net: IpNet) -> Vec<Expr> {
     let mut exprs = vec![load];
-    exprs.extend(in_network(Reg(0), op, net));
+    exprs.extend(match_network(Reg(0), op, net));
     exprs
 }
 
@@ -145,17 +146,17 @@ impl Name {
     /// A shorter value is compared with the beginning only.
     fn compared_with(&self) -> Vec<u8> {
         match self {
-            Name::Whole(name) => ifname(name).to_vec(),
+            Name::Whole(name) => ifname_key(name).to_vec(),
             Name::Beginning(beginning) => beginning.as_bytes().to_vec(),
         }
     }
 }
 
 /// An address, or a network with the length or the mask of its prefix.
-fn network(word: &str, family: Ip) -> Result<IpNet, Problem> {
+fn network(word: &str, family: Family) -> Result<IpNet, Problem> {
     let wanted = || match family {
-        Ip::V4 => Problem::new(word, "is no IPv4 address or network"),
-        Ip::V6 => Problem::new(word, "is no IPv6 address or network"),
+        Family::V4 => Problem::new(word, "is no IPv4 address or network"),
+        Family::V6 => Problem::new(word, "is no IPv6 address or network"),
     };
     let (address, length) = word.split_once('/').unwrap_or((word, ""));
     let address: std::net::IpAddr = address.parse().map_err(|_| wanted())?;
@@ -165,7 +166,7 @@ fn network(word: &str, family: Ip) -> Result<IpNet, Problem> {
         (_, _, Ok(mask)) => IpNet::with_netmask(address, mask).map_err(|_| wanted())?,
         _ => return Err(wanted()),
     };
-    if Ip::of(address) == family { Ok(net.trunc()) } else { Err(wanted()) }
+    if Family::of(address) == family { Ok(net.trunc()) } else { Err(wanted()) }
 }
 
 /// `local` and its like.
@@ -199,7 +200,7 @@ mod tests {
 
     use super::*;
 
-    fn understand(text: &str, family: Ip) -> Result<Option<Conditions>, String> {
+    fn understand(text: &str, family: Family) -> Result<Option<Conditions>, String> {
         let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
         Conditions::understand(&words, family)
     }
@@ -212,33 +213,33 @@ mod tests {
             let other = understand(nft, family).unwrap().expect("a condition");
             assert_eq!(one.exprs(), other.exprs(), "{iptables} and {nft}");
         };
-        check("-s 10.0.0.0/8", "ip saddr 10.0.0.0/8", Ip::V4);
-        check("-s 10.0.0.0/255.0.0.0", "ip saddr == 10.0.0.0/8", Ip::V4);
-        check("! -d 192.0.2.1", "ip daddr != 192.0.2.1", Ip::V4);
-        check("--source fd00::/8 -i eth0", "ip6 saddr fd00::/8 iifname eth0", Ip::V6);
-        check("! --in-interface eth+", "meta iifname != \"eth*\"", Ip::V4);
-        check("-m addrtype --dst-type LOCAL", "fib daddr type local", Ip::V4);
-        check("-m addrtype ! --src-type LOCAL", "fib saddr type != local", Ip::V4);
-        check("-p tcp -m comment --comment x", "meta l4proto tcp", Ip::V4);
-        check("-s 10.0.0.1,10.0.0.2", "ip saddr { 10.0.0.1, 10.0.0.2 }", Ip::V4);
-        check("-d 10.0.0.1,10.0.0.2", "ip daddr {10.0.0.1,10.0.0.2}", Ip::V4);
+        check("-s 10.0.0.0/8", "ip saddr 10.0.0.0/8", Family::V4);
+        check("-s 10.0.0.0/255.0.0.0", "ip saddr == 10.0.0.0/8", Family::V4);
+        check("! -d 192.0.2.1", "ip daddr != 192.0.2.1", Family::V4);
+        check("--source fd00::/8 -i eth0", "ip6 saddr fd00::/8 iifname eth0", Family::V6);
+        check("! --in-interface eth+", "meta iifname != \"eth*\"", Family::V4);
+        check("-m addrtype --dst-type LOCAL", "fib daddr type local", Family::V4);
+        check("-m addrtype ! --src-type LOCAL", "fib saddr type != local", Family::V4);
+        check("-p tcp -m comment --comment x", "meta l4proto tcp", Family::V4);
+        check("-s 10.0.0.1,10.0.0.2", "ip saddr { 10.0.0.1, 10.0.0.2 }", Family::V4);
+        check("-d 10.0.0.1,10.0.0.2", "ip daddr {10.0.0.1,10.0.0.2}", Family::V4);
         let (words, text) = ("-s 10.0.0.0/8,192.0.2.0/24 ! -i eth1", "iifname != eth1");
-        check(words, &format!("ip saddr {{ 10.0.0.0/8, 192.0.2.0/24 }} {text}"), Ip::V4);
+        check(words, &format!("ip saddr {{ 10.0.0.0/8, 192.0.2.0/24 }} {text}"), Family::V4);
     }
 
     #[test]
     fn nothing_asked_is_no_condition() {
         for words in [&[][..], &[String::new()], &[" ".to_owned()]] {
-            assert_eq!(Conditions::understand(words, Ip::V4), Ok(None));
+            assert_eq!(Conditions::understand(words, Family::V4), Ok(None));
         }
     }
 
     #[test]
     fn alternatives_become_several_lists() {
         let text = "ip saddr { 10.0.0.1, 10.0.0.2 } iifname { a, b, c }";
-        assert_eq!(understand(text, Ip::V4).unwrap().unwrap().exprs().len(), 6);
+        assert_eq!(understand(text, Family::V4).unwrap().unwrap().exprs().len(), 6);
         let text = "ip saddr != { 10.0.0.1, 10.0.0.2 }";
-        let lists = understand(text, Ip::V4).unwrap().unwrap().exprs();
+        let lists = understand(text, Family::V4).unwrap().unwrap().exprs();
         assert_eq!((lists.len(), lists[0].len()), (1, 2 + 2 * 2));
     }
 
@@ -248,33 +249,33 @@ mod tests {
             assert_eq!(understand(text, family), Err(problem.to_owned()), "{text}");
         };
         let known = "is not understood here; allowed are";
-        check("-s fd00::1", Ip::V4, "\"fd00::1\" is no IPv4 address or network");
-        check("ip6 saddr 10.0.0.1", Ip::V6, "\"10.0.0.1\" is no IPv6 address or network");
-        check("ip saddr 10.0.0.1/33", Ip::V4, "\"10.0.0.1/33\" is no IPv4 address or network");
-        check("-s", Ip::V4, "\"-s\" must be followed by a value");
-        check("ip saddr", Ip::V4, "\"saddr\" must be followed by a value");
-        check("ip saddr {", Ip::V4, "\"{\" has no }");
-        check("ip saddr { }", Ip::V4, "\"{\" has nothing in it");
-        check("-i eth0 !", Ip::V4, "\"!\" must be followed by an option");
+        check("-s fd00::1", Family::V4, "\"fd00::1\" is no IPv4 address or network");
+        check("ip6 saddr 10.0.0.1", Family::V6, "\"10.0.0.1\" is no IPv6 address or network");
+        check("ip saddr 10.0.0.1/33", Family::V4, "\"10.0.0.1/33\" is no IPv4 address or network");
+        check("-s", Family::V4, "\"-s\" must be followed by a value");
+        check("ip saddr", Family::V4, "\"saddr\" must be followed by a value");
+        check("ip saddr {", Family::V4, "\"{\" has no }");
+        check("ip saddr { }", Family::V4, "\"{\" has nothing in it");
+        check("-i eth0 !", Family::V4, "\"!\" must be followed by an option");
         check(
             "-m addrtype --dst-type NEAR",
-            Ip::V4,
+            Family::V4,
             "\"NEAR\" is none of unspec, unicast, local, broadcast, anycast, multicast, \
              blackhole, unreachable, prohibit",
         );
-        check("-p icmp", Ip::V4, "\"icmp\" is none of tcp, udp, sctp");
-        check("ip ttl 5", Ip::V4, &format!("\"ttl\" {known} saddr, daddr"));
-        check("ip6 saddr ::1", Ip::V4, "\"ip6\" is for the other family of addresses");
-        check("-m set", Ip::V4, &format!("\"set\" {known} addrtype, comment, tcp, udp, sctp"));
-        assert!(understand("--ttl 5", Ip::V4).unwrap_err().starts_with("\"--ttl\" is not"));
-        assert!(understand("tcp dport 5", Ip::V4).unwrap_err().starts_with("\"tcp\" is not"));
-        check("-i sixteen-letters-", Ip::V4, "\"sixteen-letters-\" is no name of an interface");
+        check("-p icmp", Family::V4, "\"icmp\" is none of tcp, udp, sctp");
+        check("ip ttl 5", Family::V4, &format!("\"ttl\" {known} saddr, daddr"));
+        check("ip6 saddr ::1", Family::V4, "\"ip6\" is for the other family of addresses");
+        check("-m set", Family::V4, &format!("\"set\" {known} addrtype, comment, tcp, udp, sctp"));
+        assert!(understand("--ttl 5", Family::V4).unwrap_err().starts_with("\"--ttl\" is not"));
+        assert!(understand("tcp dport 5", Family::V4).unwrap_err().starts_with("\"tcp\" is not"));
+        check("-i sixteen-letters-", Family::V4, "\"sixteen-letters-\" is no name of an interface");
     }
 
     proptest! {
         #[test]
         fn any_words_are_read(words in prop::collection::vec("\\PC{0,8}", 0..6)) {
-            let _ = Conditions::understand(&words, Ip::V4);
+            let _ = Conditions::understand(&words, Family::V4);
         }
 
         #[test]
@@ -286,7 +287,7 @@ mod tests {
             ]), 0..12)
         ) {
             let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
-            if let Ok(Some(conditions)) = Conditions::understand(&words, Ip::V4) {
+            if let Ok(Some(conditions)) = Conditions::understand(&words, Family::V4) {
                 prop_assert!(!conditions.exprs().is_empty());
             }
         }

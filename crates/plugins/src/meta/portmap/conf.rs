@@ -6,9 +6,10 @@ use std::net::IpAddr;
 use cni::{Error, Request};
 use serde::Deserialize;
 
+use kernel::Family;
+
 use super::conditions::Conditions;
 use crate::iptables::{CHAIN_NAME, is_chain_name};
-use crate::rules::phrase::Ip;
 
 /// As the Go plugin; Kubernetes uses 14 and 15.
 const MARK_BIT: i64 = 13;
@@ -70,10 +71,10 @@ pub enum Mark {
 }
 
 impl Verbatim {
-    pub fn conditions(&self, family: Ip) -> &[String] {
+    pub fn conditions(&self, family: Family) -> &[String] {
         match family {
-            Ip::V4 => &self.conditions_v4,
-            Ip::V6 => &self.conditions_v6,
+            Family::V4 => &self.conditions_v4,
+            Family::V6 => &self.conditions_v6,
         }
     }
 }
@@ -119,7 +120,7 @@ impl Protocol {
 /// A port of the host, on one address or on all of a family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostPort {
-    pub family: Ip,
+    pub family: Family,
     pub address: Option<IpAddr>,
     pub protocol: Protocol,
     pub port: u16,
@@ -130,8 +131,8 @@ impl std::fmt::Display for HostPort {
         write!(f, "{} port {} of ", self.protocol.as_str(), self.port)?;
         match (self.address, self.family) {
             (Some(address), _) => write!(f, "{address}"),
-            (None, Ip::V4) => f.write_str("every IPv4 address"),
-            (None, Ip::V6) => f.write_str("every IPv6 address"),
+            (None, Family::V4) => f.write_str("every IPv4 address"),
+            (None, Family::V6) => f.write_str("every IPv6 address"),
         }
     }
 }
@@ -172,17 +173,17 @@ impl Portmap {
         Ok(Self {
             snat: conf.snat.unwrap_or(true),
             masq_all: conf.masq_all,
-            conditions_v4: conditions("conditionsV4", &conf.conditions_v4, Ip::V4)?,
-            conditions_v6: conditions("conditionsV6", &conf.conditions_v6, Ip::V6)?,
+            conditions_v4: conditions("conditionsV4", &conf.conditions_v4, Family::V4)?,
+            conditions_v6: conditions("conditionsV6", &conf.conditions_v6, Family::V6)?,
             mappings: mappings(&conf.runtime_config.port_mappings)?,
             backend,
         })
     }
 
-    pub fn conditions(&self, family: Ip) -> Option<&Conditions> {
+    pub fn conditions(&self, family: Family) -> Option<&Conditions> {
         match family {
-            Ip::V4 => self.conditions_v4.as_ref(),
-            Ip::V6 => self.conditions_v6.as_ref(),
+            Family::V4 => self.conditions_v4.as_ref(),
+            Family::V6 => self.conditions_v6.as_ref(),
         }
     }
 }
@@ -259,7 +260,7 @@ fn mappings(confs: &[MappingConf]) -> Result<Vec<Mapping>, Error> {
     for (at, conf) in confs.iter().enumerate() {
         for mapping in conf.understand(at)? {
             let HostPort { family, address, protocol, port } = mapping.from;
-            let key = (family == Ip::V4, address, protocol.number(), port);
+            let key = (family == Family::V4, address, protocol.number(), port);
             match known.insert(key, mapping.to) {
                 None => all.push(mapping),
                 Some(to) if to == mapping.to => {}
@@ -318,16 +319,16 @@ impl MappingConf {
     }
 
     /// On which addresses of the host.
-    fn places(&self, key: &str) -> Result<Vec<(Ip, Option<IpAddr>)>, Error> {
+    fn places(&self, key: &str) -> Result<Vec<(Family, Option<IpAddr>)>, Error> {
         if self.host_ip.is_empty() {
-            return Ok(vec![(Ip::V4, None), (Ip::V6, None)]);
+            return Ok(vec![(Family::V4, None), (Family::V6, None)]);
         }
         let address: IpAddr = self.host_ip.parse().map_err(|_| {
             Error::invalid_config(format!("key {key:?} is {:?}, expected an address", self.host_ip))
         })?;
         let address = address.to_canonical();
         let one = Some(address).filter(|address| !address.is_unspecified());
-        Ok(vec![(Ip::of(address), one)])
+        Ok(vec![(Family::of(address), one)])
     }
 }
 

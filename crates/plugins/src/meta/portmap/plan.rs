@@ -7,15 +7,15 @@ use std::net::IpAddr;
 
 use cni::CniResult;
 use ipnet::IpNet;
-use kernel::IfName;
 use kernel::conntrack::SentTo;
 use kernel::nft::{Data, Op, Place, Reg};
+use kernel::{Family, IfName};
 
 use super::conditions::Conditions;
 use super::conf::{HostPort, Mapping, Portmap, Protocol};
 use super::tables::{self, CONDITIONS, FEATURE, Maps, chain_prefix};
 use crate::identity;
-use crate::rules::phrase::{Ip, ifname, in_network, octets};
+use crate::rules::match_expr::{ifname_key, match_network, octets};
 use crate::rules::{Entrance, Entry, Located, Number, WantedChain, key};
 
 /// An address of the container, with the host's interface that leads to it.
@@ -39,8 +39,8 @@ pub fn addresses(result: &CniResult, interface: &str) -> Vec<IpNet> {
         let named = ip.interface.and_then(|at| result.interfaces.get(at));
         let is_elsewhere =
             named.is_some_and(|named| named.name != interface || named.sandbox.is_empty());
-        let family = Ip::of(ip.address.addr());
-        if !is_elsewhere && found.iter().all(|other| Ip::of(other.addr()) != family) {
+        let family = Family::of(ip.address.addr());
+        if !is_elsewhere && found.iter().all(|other| Family::of(other.addr()) != family) {
             found.push(ip.address);
         }
     }
@@ -51,7 +51,7 @@ impl Plan {
     pub fn new(portmap: &Portmap, network: &str, pods: &[Pod]) -> Self {
         let mut plan = Self::default();
         for pod in pods {
-            let family = Ip::of(pod.address);
+            let family = Family::of(pod.address);
             let mine = portmap.mappings.iter().filter(|mapping| mapping.from.family == family);
             let before = plan.entries.len();
             let mut held: BTreeMap<Vec<u8>, bool> = BTreeMap::new();
@@ -95,7 +95,7 @@ impl Plan {
 
     /// Ports, and whether each is mapped for everything that is sent to it. They come last, so that one
     /// who asks for exactly what another has is told so.
-    fn hold(&mut self, family: Ip, ports: BTreeMap<Vec<u8>, bool>) {
+    fn hold(&mut self, family: Family, ports: BTreeMap<Vec<u8>, bool>) {
         let map = Maps::of(family).held;
         self.entries.extend(ports.into_iter().map(|(key, is_whole)| {
             let value = if is_whole { tables::WHOLE } else { tables::PART };
@@ -108,11 +108,11 @@ impl Plan {
         &mut self,
         conditions: &Conditions,
         network: &str,
-        family: Ip,
+        family: Family,
         host: Option<IpAddr>,
     ) -> Number {
         let shown = host.map(|host| host.to_string()).unwrap_or_default();
-        let twin = if family == Ip::V4 { "4" } else { "6" };
+        let twin = if family == Family::V4 { "4" } else { "6" };
         let number = identity::digest(&[network, twin, &shown, &conditions.text]) as Number;
         let name = format!("{}{number:08x}", chain_prefix(network));
         if self.chains.iter().any(|chain| chain.name == name) {
@@ -121,8 +121,8 @@ impl Plan {
         // What is for one address of the host comes before what is for all.
         let place = if host.is_some() { Place::First } else { Place::Last };
         let to_host = host.map(|host| {
-            let mut exprs = vec![family.destination(Reg(0))];
-            exprs.extend(in_network(Reg(0), Op::Eq, host.into()));
+            let mut exprs = vec![family.load_destination(Reg(0))];
+            exprs.extend(match_network(Reg(0), Op::Eq, host.into()));
             exprs
         });
         let entrance = |exprs: Vec<_>| Entrance {
@@ -141,7 +141,7 @@ impl Plan {
 
     /// Whoever must see the host's address in place of another.
     fn masquerade(&mut self, everybody: bool, pod: &Pod) {
-        let maps = Maps::of(Ip::of(pod.address));
+        let maps = Maps::of(Family::of(pod.address));
         let own = octets(pod.address);
         let mut add = |map, key| self.entries.push(Entry { map, key, data: None });
         if everybody {
@@ -150,14 +150,15 @@ impl Plan {
         }
         add(maps.own, key(&[&own, &own]));
         if let Some(name) = pod.reached_by {
-            add(maps.hairpin, key(&[&ifname(name.as_str()), &own]));
+            add(maps.hairpin, key(&[&ifname_key(name.as_str()), &own]));
         }
     }
 }
 
 /// What another has of a port, where one of them asks for all of it and the other for a part.
 pub fn overlap(entry: &Entry) -> Option<String> {
-    let family = [Ip::V4, Ip::V6].into_iter().find(|one| entry.map == Maps::of(*one).held)?;
+    let family =
+        [Family::V4, Family::V6].into_iter().find(|one| entry.map == Maps::of(*one).held)?;
     let whole = Located { map: Maps::of(family).ports.number, key: entry.key.clone() };
     let port = host_port(&whole)?;
     if entry.data == Some(Data::Value(tables::PART.to_vec())) {
@@ -171,9 +172,9 @@ pub fn overlap(entry: &Entry) -> Option<String> {
 /// conditions the address is not known.
 pub fn host_port(place: &Located) -> Option<HostPort> {
     let map = FEATURE.maps.iter().find(|map| map.number == place.map)?;
-    for family in [Ip::V4, Ip::V6] {
+    for family in [Family::V4, Family::V6] {
         let maps = Maps::of(family);
-        let len = usize::try_from(family.registers() * 4).ok()?;
+        let len = usize::try_from(family.address_registers() * 4).ok()?;
         let (address, rest) = match *map {
             map if *map == *maps.ports => (None, &place.key[..]),
             map if *map == *maps.ports_at => {
@@ -212,7 +213,7 @@ pub fn lasting(ports: impl Iterator<Item = HostPort>) -> Vec<SentTo> {
 mod tests {
     use super::*;
 
-    fn mapping(family: Ip, address: Option<&str>) -> Mapping {
+    fn mapping(family: Family, address: Option<&str>) -> Mapping {
         let address = address.map(|text| text.parse().expect("an address"));
         let from = HostPort { family, address, protocol: Protocol::Udp, port: 5353 };
         Mapping { from, to: 53 }
@@ -224,13 +225,13 @@ mod tests {
             backend: super::super::conf::Backend::Nftables,
             snat: true,
             masq_all: false,
-            conditions_v4: Conditions::understand(&words, Ip::V4).unwrap(),
+            conditions_v4: Conditions::understand(&words, Family::V4).unwrap(),
             conditions_v6: None,
             mappings: vec![
-                mapping(Ip::V4, None),
-                mapping(Ip::V6, None),
-                mapping(Ip::V4, Some("192.0.2.1")),
-                mapping(Ip::V6, Some("fd00::1")),
+                mapping(Family::V4, None),
+                mapping(Family::V6, None),
+                mapping(Family::V4, Some("192.0.2.1")),
+                mapping(Family::V6, Some("fd00::1")),
             ],
         }
     }
@@ -252,7 +253,7 @@ mod tests {
         };
         let all = |of: &[Mapping]| of.iter().map(|one| one.from).collect::<Vec<_>>();
         let mut found = read("");
-        found.sort_by_key(|one| (one.address.is_some(), one.family == Ip::V6));
+        found.sort_by_key(|one| (one.address.is_some(), one.family == Family::V6));
         assert_eq!(found, all(&portmap("").mappings));
         // The address is among the conditions.
         assert_eq!(
@@ -275,8 +276,8 @@ mod tests {
 
     #[test]
     fn lasting_connections_are_those_of_udp() {
-        let tcp = HostPort { protocol: Protocol::Tcp, ..mapping(Ip::V4, None).from };
-        let ports = [tcp, mapping(Ip::V4, None).from, mapping(Ip::V6, None).from];
+        let tcp = HostPort { protocol: Protocol::Tcp, ..mapping(Family::V4, None).from };
+        let ports = [tcp, mapping(Family::V4, None).from, mapping(Family::V6, None).from];
         let found = lasting(ports.into_iter());
         assert_eq!(found, [SentTo { protocol: 17, port: 5353, address: None }]);
     }

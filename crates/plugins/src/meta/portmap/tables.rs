@@ -5,11 +5,12 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net};
+use kernel::Family;
 use kernel::nft::{BaseChain, ChainKind, DataType, Expr, Hook, MapTo, MetaKey, Op, Reg, Verdict};
 
 use crate::identity;
-use crate::rules::phrase::{
-    Ip, destination_port, destination_was_changed, ifname, in_network, to_this_host,
+use crate::rules::match_expr::{
+    ifname_key, load_destination_port, match_dnat_status, match_local_destination, match_network,
 };
 use crate::rules::{Claim, Feature, Map, Number, Rules, Spread, TABLE, WantedChain};
 
@@ -125,9 +126,9 @@ pub struct Maps {
 }
 
 impl Maps {
-    pub fn of(family: Ip) -> Self {
+    pub fn of(family: Family) -> Self {
         match family {
-            Ip::V4 => Self {
+            Family::V4 => Self {
                 ports: &PORTS4,
                 ports_at: &PORTS_AT4,
                 ports_if: &PORTS_IF4,
@@ -136,7 +137,7 @@ impl Maps {
                 masq_all: &MASQ_ALL4,
                 held: &HELD4,
             },
-            Ip::V6 => Self {
+            Family::V6 => Self {
                 ports: &PORTS6,
                 ports_at: &PORTS_AT6,
                 ports_if: &PORTS_IF6,
@@ -158,7 +159,7 @@ fn chains() -> Vec<WantedChain> {
     let base = |hook, priority| Some(BaseChain { kind: ChainKind::Nat, hook, priority });
     let to_hostports = || {
         let jump = Expr::Verdict(Verdict::Jump("hostports".to_owned()));
-        ([&to_this_host()[..], &[jump]].concat(), "")
+        ([&match_local_destination()[..], &[jump]].concat(), "")
     };
     let chain = |name: &str, base, comment: &str, rules: Rules| WantedChain {
         base,
@@ -191,11 +192,11 @@ fn chains() -> Vec<WantedChain> {
 /// `route_localnet` lets answers come back to 127.0.0.1, but others could then knock at the host's own
 /// services there.
 fn no_strangers_on_localhost() -> (Vec<Expr>, &'static str) {
-    let mut exprs = Ip::V4.only().to_vec();
-    exprs.push(Ip::V4.destination(Reg(0)));
-    exprs.extend(in_network(Reg(0), Op::Eq, localhost4()));
+    let mut exprs = Family::V4.match_nfproto().to_vec();
+    exprs.push(Family::V4.load_destination(Reg(0)));
+    exprs.extend(match_network(Reg(0), Op::Eq, localhost4()));
     exprs.push(Expr::Meta(MetaKey::IifName, Reg(0)));
-    exprs.push(Expr::Cmp(Reg(0), Op::Neq, ifname("lo").to_vec()));
+    exprs.push(Expr::Cmp(Reg(0), Op::Neq, ifname_key("lo").to_vec()));
     exprs.push(Expr::Verdict(Verdict::Drop));
     (exprs, "as without route_localnet")
 }
@@ -203,9 +204,9 @@ fn no_strangers_on_localhost() -> (Vec<Expr>, &'static str) {
 /// Packets from ::1 never leave the host. Left alone, a connection is refused at once, and whoever tries
 /// `localhost` goes on to 127.0.0.1.
 fn nothing_from_localhost6() -> (Vec<Expr>, &'static str) {
-    let mut exprs = Ip::V6.only().to_vec();
-    exprs.push(Ip::V6.destination(Reg(0)));
-    exprs.extend(in_network(Reg(0), Op::Eq, IpAddr::from(Ipv6Addr::LOCALHOST).into()));
+    let mut exprs = Family::V6.match_nfproto().to_vec();
+    exprs.push(Family::V6.load_destination(Reg(0)));
+    exprs.extend(match_network(Reg(0), Op::Eq, IpAddr::from(Ipv6Addr::LOCALHOST).into()));
     exprs.push(Expr::Verdict(Verdict::Return));
     (exprs, "cannot be sent on")
 }
@@ -216,12 +217,12 @@ fn localhost4() -> IpNet {
 
 fn hostports() -> Rules {
     let mut rules: Rules = vec![(vec![Expr::Verdict(Verdict::Jump(CONDITIONS.to_owned()))], "")];
-    for family in [Ip::V4, Ip::V6] {
-        let key = [family.destination(Reg(0))];
+    for family in [Family::V4, Family::V6] {
+        let key = [family.load_destination(Reg(0))];
         let map = Maps::of(family).ports_at.name;
-        rules.push((dnat(family, &key, family.registers(), map), ""));
+        rules.push((dnat(family, &key, family.address_registers(), map), ""));
     }
-    for family in [Ip::V4, Ip::V6] {
+    for family in [Family::V4, Family::V6] {
         rules.push((dnat(family, &[], 0, Maps::of(family).ports.name), ""));
     }
     rules
@@ -229,34 +230,35 @@ fn hostports() -> Rules {
 
 /// `dnat ip to … . meta l4proto . th dport map @…`, with the first part of the key in `filled`
 /// registers.
-fn dnat(family: Ip, first: &[Expr], filled: u32, map: &str) -> Vec<Expr> {
-    let mut exprs = family.only().to_vec();
+fn dnat(family: Family, first: &[Expr], filled: u32, map: &str) -> Vec<Expr> {
+    let mut exprs = family.match_nfproto().to_vec();
     exprs.extend_from_slice(first);
     exprs.push(Expr::Meta(MetaKey::L4Proto, Reg(filled)));
-    exprs.push(destination_port(Reg(filled + 1)));
+    exprs.push(load_destination_port(Reg(filled + 1)));
     exprs.push(Expr::Map { set: map.to_owned(), key: Reg(0), to: Reg(0) });
-    let port = Reg(family.registers());
-    exprs.push(Expr::Dnat { family: family.family(), address: Reg(0), port });
+    let port = Reg(family.address_registers());
+    exprs.push(Expr::Dnat { family: family.table_family(), address: Reg(0), port });
     exprs
 }
 
 /// The rule of a chain of conditions.
-pub fn condition_rule(family: Ip, number: Number) -> Vec<Expr> {
+pub fn condition_rule(family: Family, number: Number) -> Vec<Expr> {
     dnat(family, &[], 0, &Maps::of(family).ports_if.part(number))
 }
 
 fn masquerading() -> Rules {
     let mut rules: Rules = Vec::new();
-    for family in [Ip::V4, Ip::V6] {
+    for family in [Family::V4, Family::V6] {
         let maps = Maps::of(family);
-        let in_by = [Expr::Meta(MetaKey::IifName, Reg(0)), family.destination(Reg(4))];
-        let own = [family.source(Reg(0)), family.destination(Reg(family.registers()))];
+        let in_by = [Expr::Meta(MetaKey::IifName, Reg(0)), family.load_destination(Reg(4))];
+        let own =
+            [family.load_source(Reg(0)), family.load_destination(Reg(family.address_registers()))];
         let mut rule = |exprs: Vec<Expr>, map: &Map, comment| {
             let set = map.name.to_owned();
             let lookup = Expr::Lookup { set, key: Reg(0), inverted: false };
             let masquerade = Expr::Masquerade { fully_random: false };
-            let mut all = family.only().to_vec();
-            all.extend(destination_was_changed());
+            let mut all = family.match_nfproto().to_vec();
+            all.extend(match_dnat_status());
             all.extend(exprs);
             all.extend([lookup, masquerade]);
             rules.push((all, comment));
@@ -264,13 +266,13 @@ fn masquerading() -> Rules {
         rule(in_by.to_vec(), maps.hairpin, "a neighbour");
         // A bridge that passes frames through these rules does not tell where they came in.
         rule(own.to_vec(), maps.own, "the container itself");
-        if family == Ip::V4 {
-            let mut exprs = vec![family.source(Reg(0))];
-            exprs.extend(in_network(Reg(0), Op::Eq, localhost4()));
-            exprs.extend([Expr::Meta(MetaKey::OifName, Reg(0)), family.destination(Reg(4))]);
+        if family == Family::V4 {
+            let mut exprs = vec![family.load_source(Reg(0))];
+            exprs.extend(match_network(Reg(0), Op::Eq, localhost4()));
+            exprs.extend([Expr::Meta(MetaKey::OifName, Reg(0)), family.load_destination(Reg(4))]);
             rule(exprs, maps.hairpin, "localhost");
         }
-        rule(vec![family.destination(Reg(0))], maps.masq_all, "everybody");
+        rule(vec![family.load_destination(Reg(0))], maps.masq_all, "everybody");
     }
     rules
 }

@@ -4,7 +4,12 @@
 use super::super::conf::Backend;
 use super::*;
 
-fn mapping(family: Ip, address: Option<&str>, protocol: Protocol, ports: (u16, u16)) -> Mapping {
+fn mapping(
+    family: Family,
+    address: Option<&str>,
+    protocol: Protocol,
+    ports: (u16, u16),
+) -> Mapping {
     let address = address.map(|text| text.parse().expect("an address"));
     Mapping { from: HostPort { family, address, protocol, port: ports.0 }, to: ports.1 }
 }
@@ -26,10 +31,10 @@ fn portmap() -> Portmap {
         conditions_v4: None,
         conditions_v6: None,
         mappings: vec![
-            mapping(Ip::V4, Some("192.0.2.1"), Protocol::Udp, (53, 5353)),
-            mapping(Ip::V4, None, Protocol::Tcp, (8080, 80)),
-            mapping(Ip::V6, None, Protocol::Tcp, (8080, 80)),
-            mapping(Ip::V6, Some("fd00:2::1"), Protocol::Tcp, (9, 9)),
+            mapping(Family::V4, Some("192.0.2.1"), Protocol::Udp, (53, 5353)),
+            mapping(Family::V4, None, Protocol::Tcp, (8080, 80)),
+            mapping(Family::V6, None, Protocol::Tcp, (8080, 80)),
+            mapping(Family::V6, Some("fd00:2::1"), Protocol::Tcp, (9, 9)),
         ],
     }
 }
@@ -122,7 +127,7 @@ fn the_ports_of_another_interface_stay() {
     assert_eq!(taken_back.lines().count(), 2, "the rest is shared: {taken_back}");
     // Ports of its own.
     let own = Verbatim { listed: vec![(Protocol::Tcp, 8081)], ..verbatim };
-    let mapped = vec![mapping(Ip::V4, None, Protocol::Tcp, (8081, 80))];
+    let mapped = vec![mapping(Family::V4, None, Protocol::Tcp, (8081, 80))];
     let portmap = Portmap { mappings: mapped, ..portmap };
     let added = with(&portmap, &own, |all| additions(&there, all, second));
     let both = saved(&format!("{SHARED}{OWN4}{added}"));

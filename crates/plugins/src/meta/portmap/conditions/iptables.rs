@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Conditions in the words of iptables: `-s 10.0.0.0/8 ! -i eth0`.
 
+use kernel::Family;
+
 use super::{Condition, Match, Name, Problem, address_type, network, protocol};
-use crate::rules::phrase::Ip;
 
 const OPTIONS: &str = "-s, -d, -i, -p, -m addrtype with --src-type or --dst-type, -m comment";
 
-pub(super) fn parse(words: &[String], family: Ip) -> Result<Vec<Condition>, Problem> {
+pub(super) fn parse(words: &[String], family: Family) -> Result<Vec<Condition>, Problem> {
     let mut words = words.iter().map(|word| word.trim()).filter(|word| !word.is_empty());
     let mut all = Vec::new();
     let mut negated = false;
@@ -31,7 +32,7 @@ pub(super) fn parse(words: &[String], family: Ip) -> Result<Vec<Condition>, Prob
 }
 
 /// What an option asks for; `None` where it asks for nothing by itself.
-fn option(word: &str, value: &str, family: Ip) -> Result<Option<Vec<Match>>, Problem> {
+fn option(word: &str, value: &str, family: Family) -> Result<Option<Vec<Match>>, Problem> {
     let asked = match word {
         "-s" | "--source" | "--src" => networks(value, family, Match::Source)?,
         "-d" | "--destination" | "--dst" => networks(value, family, Match::Destination)?,
@@ -51,7 +52,7 @@ fn option(word: &str, value: &str, family: Ip) -> Result<Option<Vec<Match>>, Pro
 
 fn networks(
     value: &str,
-    family: Ip,
+    family: Family,
     to_match: fn(ipnet::IpNet) -> Match,
 ) -> Result<Vec<Match>, Problem> {
     each(value, |word| network(word, family).map(to_match))

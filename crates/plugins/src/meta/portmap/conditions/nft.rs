@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Conditions in the words of nft: `ip saddr 10.0.0.0/8 iifname != eth0`.
 
+use kernel::Family;
+
 use super::{Condition, Match, Name, Problem, address_type, network, protocol};
-use crate::rules::phrase::Ip;
 
 const SELECTORS: &str = "ip, ip6, meta, iifname, iif, l4proto, fib";
 
-pub(super) fn parse(text: &str, family: Ip) -> Result<Vec<Condition>, Problem> {
+pub(super) fn parse(text: &str, family: Family) -> Result<Vec<Condition>, Problem> {
     let words = words(text);
     let mut words = Words { all: &words, at: 0 };
     let mut all = Vec::new();
@@ -62,8 +63,8 @@ impl<'a> Words<'a> {
 /// Reads a value of what is asked about.
 type Read = Box<dyn Fn(&str) -> Result<Match, Problem>>;
 
-fn selector(word: &str, words: &mut Words<'_>, family: Ip) -> Result<Read, Problem> {
-    let own = if family == Ip::V4 { "ip" } else { "ip6" };
+fn selector(word: &str, words: &mut Words<'_>, family: Family) -> Result<Read, Problem> {
+    let own = if family == Family::V4 { "ip" } else { "ip6" };
     match word {
         "ip" | "ip6" if word == own => {
             let to_match = direction(words, Match::Source, Match::Destination)?;
