@@ -9,7 +9,7 @@ use ::netlink::{Attrs, Message, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, u32_at}
 use ipnet::IpNet;
 
 use crate::error::Result;
-use crate::net::{self, AF_UNSPEC, put_ip};
+use crate::netlink_ip::{self, AF_UNSPEC, put_ip};
 use crate::request::{Netlink, Request};
 use crate::types::{Family, IfIndex};
 

@@ -6,7 +6,7 @@ use ::netlink::{Attrs, Message, u16_at, u32_at};
 
 use crate::error::Result;
 use crate::link::{IFINFO_LEN, IFLA_AF_SPEC, IFLA_MASTER, RTM_DELLINK, RTM_GETLINK, RTM_SETLINK};
-use crate::net::AF_BRIDGE;
+use crate::netlink_ip::AF_BRIDGE;
 use crate::request::{Netlink, Request};
 use crate::types::IfIndex;
 use crate::{Errno, link};

@@ -56,7 +56,7 @@ pub fn forget(sent_to: &[SentTo]) -> Result<usize> {
     const OP: &str = "forget connections";
     let fail = |cause| Error::new(OP, "", cause);
     let socket = Socket::open(Protocol::Netfilter).map_err(fail)?;
-    crate::parked::park_after_removal(&socket);
+    crate::deferred_close::defer_close(&socket);
     let protocols: BTreeSet<u8> = sent_to.iter().map(|one| one.protocol).collect();
     let mut forgotten = 0;
     let families = [libc::AF_INET, libc::AF_INET6];

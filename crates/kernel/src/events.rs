@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::fdb::{self, Fdb};
 use crate::link::{self, Link, RTM_DELLINK, RTM_NEWLINK};
 use crate::neigh::{self, Neigh, RTM_DELNEIGH, RTM_NEWNEIGH};
-use crate::net::AF_BRIDGE;
+use crate::netlink_ip::AF_BRIDGE;
 use crate::nexthop::{self, Nexthop, RTM_DELNEXTHOP, RTM_NEWNEXTHOP};
 use crate::route::{self, RTM_DELROUTE, RTM_NEWROUTE, Route};
 use crate::types::Family;

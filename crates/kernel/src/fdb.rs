@@ -13,7 +13,7 @@ use crate::neigh::{
     HEADER_LEN, NDA_DST, NDA_IFINDEX, NDA_LLADDR, PERMANENT, RTM_DELNEIGH, RTM_GETNEIGH,
     RTM_NEWNEIGH, header,
 };
-use crate::net::{self, AF_BRIDGE, put_ip};
+use crate::netlink_ip::{self, AF_BRIDGE, put_ip};
 use crate::request::{Netlink, Request};
 use crate::types::{IfIndex, MacAddr};
 

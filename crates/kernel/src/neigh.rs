@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use ::netlink::{Attrs, Message, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, u16_at, u32_at};
 
 use crate::error::Result;
-use crate::net::{self, put_ip};
+use crate::netlink_ip::{self, put_ip};
 use crate::request::{Netlink, Request};
 use crate::types::{Family, IfIndex, MacAddr};
 

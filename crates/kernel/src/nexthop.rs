@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use ::netlink::{Attrs, Message, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, u32_at};
 
 use crate::error::Result;
-use crate::net::{self, AF_UNSPEC, put_ip};
+use crate::netlink_ip::{self, AF_UNSPEC, put_ip};
 use crate::request::{Netlink, Request};
 use crate::route::RTNH_F_ONLINK;
 use crate::types::{Family, IfIndex};

@@ -4,7 +4,7 @@
 //!
 //! Adding costs microseconds. After a removal the *closing* of the socket waits for a grace period of
 //! 5 to 20 ms, and so does that of every other netfilter socket meanwhile: they are parked, and a
-//! child closes them ([`crate::parked`]). A batch that is refused waits as well.
+//! child closes them ([`crate::deferred_close`]). A batch that is refused waits as well.
 
 mod batch;
 mod events;
@@ -111,7 +111,7 @@ impl Nft {
 impl Drop for Nft {
     fn drop(&mut self) {
         if let Some(socket) = &self.socket {
-            crate::parked::park_after_removal(socket);
+            crate::deferred_close::defer_close(socket);
         }
     }
 }

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use ::netlink::{Message, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use crate::net::put_ip;
+use crate::netlink_ip::put_ip;
 use crate::request::Request;
 use crate::types::{Family, IfIndex};
 

@@ -5,7 +5,7 @@ use ::netlink::{Attrs, Message, NLM_F_CREATE, NLM_F_EXCL, u32_at};
 use ipnet::IpNet;
 
 use crate::error::Result;
-use crate::net::{self, put_ip};
+use crate::netlink_ip::{self, put_ip};
 use crate::request::{Netlink, Request};
 use crate::types::{Family, IfName};
 

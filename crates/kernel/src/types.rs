@@ -8,7 +8,7 @@ use std::str::FromStr;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::error::{Error, Result};
-use crate::net::{AF_INET, AF_INET6};
+use crate::netlink_ip::{AF_INET, AF_INET6};
 
 /// An interface's index, unique in its network namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

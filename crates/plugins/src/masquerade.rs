@@ -7,10 +7,10 @@ use std::net::IpAddr;
 use cni::{Attachment, Error, IpConfig, Request};
 use ipnet::IpNet;
 use kernel::Family;
+use kernel::iptables_legacy::is_in_use;
 use kernel::nft::{
     BaseChain, ChainKind, DataType, Expr, Hook, MapTo, Nft, Op, Place, Reg, Verdict,
 };
-use kernel::old_iptables::is_in_use;
 use serde::Deserialize;
 
 use crate::fault::OrFault;

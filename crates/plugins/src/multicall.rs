@@ -44,7 +44,7 @@ pub fn run(plugin: &Plugin) -> ExitCode {
             .extend_from_slice(concat!("podwire ", env!("CARGO_PKG_VERSION"), "\n").as_bytes());
     }
     let code = print(&reply);
-    kernel::parked::hand_over();
+    kernel::deferred_close::close_in_background();
     code
 }
 

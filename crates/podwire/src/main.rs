@@ -40,7 +40,7 @@ fn main() -> ExitCode {
         Err(wrong) => return fail(&wrong.into(), Format::Text),
     };
     let code = run(&cli).unwrap_or_else(|error| fail(&error, cli.output));
-    kernel::parked::hand_over();
+    kernel::deferred_close::close_in_background();
     code
 }
 

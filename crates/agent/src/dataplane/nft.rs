@@ -13,7 +13,7 @@ mod table;
 use std::fmt;
 
 use kernel::nft::{Batch, Event, Nft, Table, TableFamily};
-use kernel::{Family, old_iptables, sysctl};
+use kernel::{Family, iptables_legacy, sysctl};
 
 pub use self::desired::{
     Direction, OwnTable, Pass, RulesConf, Ruleset, WantedRule, WantedSet, wanted,
@@ -251,8 +251,8 @@ fn enable_forwarding(family: Family, mode: Mode) -> kernel::Result<Vec<String>> 
 /// and so do those that we advise.
 fn old_drop(family: Family, wanted: &Ruleset) -> Option<Problem> {
     const ADVISED: &str = "podwire agent";
-    let is_told = |text| old_iptables::mentions(family, forward::TABLE, text).unwrap_or(false);
-    if !old_iptables::drops_forwarded(family).unwrap_or(false)
+    let is_told = |text| iptables_legacy::mentions(family, forward::TABLE, text).unwrap_or(false);
+    if !iptables_legacy::drops_forwarded(family).unwrap_or(false)
         || is_told(ADVISED)
         || is_told("FLANNEL-FWD")
     {

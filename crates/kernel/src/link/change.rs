@@ -10,7 +10,7 @@ use super::{
     IFLA_INFO_SLAVE_KIND, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, PortOptions, RTM_NEWLINK,
     RTM_SETLINK, Target, message_for,
 };
-use crate::net::AF_INET;
+use crate::netlink_ip::AF_INET;
 use crate::request::Request;
 use crate::types::{IfIndex, IfName, MacAddr};
 

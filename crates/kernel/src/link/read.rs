@@ -12,7 +12,7 @@ use super::{
     IpvlanMode, Link, MacvlanMode, OperState, PortOptions, RTM_GETLINK, Vxlan, ifinfo,
 };
 use crate::error::{Error, Result};
-use crate::net::AF_INET6;
+use crate::netlink_ip::AF_INET6;
 use crate::request::Netlink;
 use crate::types::{IfIndex, IfName, MacAddr};
 

@@ -10,7 +10,7 @@ use rustix::net::netdevice::index_to_name_inlined;
 use rustix::thread::sched_yield;
 
 use super::{RTM_DELLINK, Target, message_for};
-use crate::detached;
+use crate::deferred_close;
 use crate::error::{Error, Result};
 use crate::request::{Netlink, Request};
 use crate::types::IfIndex;
@@ -38,7 +38,7 @@ pub fn remove_in_background(nl: &Netlink, index: IfIndex) -> Result<()> {
     }
     let (seq, bytes) = nl.socket().prepare(&remove(index).message);
     let start = Instant::now();
-    if detached::send(nl.socket(), &bytes).is_err() {
+    if deferred_close::send_in_background(nl.socket(), &bytes).is_err() {
         return remove_now(nl, index);
     }
     while start.elapsed() < PATIENCE {

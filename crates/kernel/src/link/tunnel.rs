@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use ::netlink::{Attrs, Message};
 
 use super::{IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_LINKINFO, RTM_NEWLINK, Target, message_for};
-use crate::net::{self, put_ip};
+use crate::netlink_ip::{self, put_ip};
 use crate::request::Request;
 use crate::types::IfIndex;
 

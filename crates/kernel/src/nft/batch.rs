@@ -224,7 +224,7 @@ impl Nft {
         messages.extend_from_slice(&batch.messages);
         messages.push(bracket(NFNL_MSG_BATCH_END));
         if batch.removes {
-            crate::parked::note_removal();
+            crate::deferred_close::note_removal();
         }
         let failure = socket.transact(&messages, batch.messages.len());
         match failure.map_err(|cause| Error::new("change nf_tables", "", cause))? {

@@ -10,7 +10,7 @@ use super::{
     RTA_TABLE, RTA_VIA, RTAX_ADVMSS, RTAX_MTU, RTM_GETROUTE, RTNH_F_ONLINK, Route, default_dst,
 };
 use crate::error::{Error, Result};
-use crate::net::{self, put_ip};
+use crate::netlink_ip::{self, put_ip};
 use crate::request::Netlink;
 use crate::types::{Family, IfIndex};
 

@@ -5,7 +5,7 @@ use ::netlink::{Attr, Attrs, Message, NLM_F_CREATE, NLM_F_EXCL, u32_at};
 use ipnet::IpNet;
 
 use super::{Handle, Header, RTM_DELTFILTER, RTM_NEWTFILTER, TCA_KIND, TCA_OPTIONS};
-use crate::net;
+use crate::netlink_ip;
 use crate::request::Request;
 use crate::types::{Family, IfIndex};
 
@@ -207,7 +207,7 @@ fn packets(protocol: u16, selector: &[u8]) -> Option<Match> {
         mask.get_mut(at..)?.get_mut(..4)?.copy_from_slice(&key[..4]);
         value.get_mut(at..)?.get_mut(..4)?.copy_from_slice(&key[4..8]);
     }
-    let prefix = IpNet::with_netmask(net::ip(&value)?, net::ip(&mask)?).ok()?;
+    let prefix = IpNet::with_netmask(netlink_ip::ip(&value)?, netlink_ip::ip(&mask)?).ok()?;
     Some(Match::Prefix(side, prefix))
 }
 

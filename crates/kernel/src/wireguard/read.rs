@@ -16,7 +16,7 @@ use super::{
     WGPEER_A_PUBLIC_KEY,
 };
 use crate::genl;
-use crate::net;
+use crate::netlink_ip;
 use crate::types::{Family, IfIndex, IfName};
 
 const WGDEVICE_A_PUBLIC_KEY: u16 = 4; // linux/wireguard.h
@@ -98,8 +98,8 @@ fn peer(attr: Attr<'_>) -> Option<Peer> {
 
 fn allowed_ip(attr: Attr<'_>) -> Option<IpNet> {
     let attrs = attr.nested();
-    let ip = net::ip(attrs.find_kind(WGALLOWEDIP_A_IPADDR)?.payload)?;
-    net::prefix(ip, attrs.find_kind(WGALLOWEDIP_A_CIDR_MASK)?.u8()?)
+    let ip = netlink_ip::ip(attrs.find_kind(WGALLOWEDIP_A_IPADDR)?.payload)?;
+    netlink_ip::prefix(ip, attrs.find_kind(WGALLOWEDIP_A_CIDR_MASK)?.u8()?)
 }
 
 /// `struct sockaddr_in` or `struct sockaddr_in6`.

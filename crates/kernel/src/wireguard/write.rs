@@ -15,7 +15,7 @@ use super::{
 };
 use crate::genl;
 use crate::link::Target;
-use crate::net::{AF_INET, AF_INET6, put_ip};
+use crate::netlink_ip::{AF_INET, AF_INET6, put_ip};
 use crate::types::Family;
 
 const WGDEVICE_A_FLAGS: u16 = 5; // linux/wireguard.h

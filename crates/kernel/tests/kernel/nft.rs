@@ -229,7 +229,7 @@ fn elements_are_found_by_key_and_removed() {
         assert!(!run("nft", &["list", "ruleset"]).contains("8080"));
         assert!(nft.commit(&batch).unwrap_err().is_not_found());
         drop(nft);
-        kernel::parked::hand_over();
+        kernel::deferred_close::close_in_background();
     });
 }
 
@@ -282,7 +282,7 @@ fn sets_are_listed_and_removed_as_they_were_seen() {
         assert_eq!(nft.sets(TABLE).unwrap(), ["ports", "pods"]);
         assert!(!run("nft", &["list", "ruleset"]).contains("verdicts"));
         drop(nft);
-        kernel::parked::hand_over();
+        kernel::deferred_close::close_in_background();
     });
 }
 

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 
 use cni::{CniResult, Code, Error, Plugin, Request, Version};
 use kernel::nft::Nft;
-use kernel::{Family, old_iptables};
+use kernel::{Family, iptables_legacy};
 
 use self::conf::{Backend, Firewall, Ingress};
 use self::firewalld::Firewalld;
@@ -114,7 +114,7 @@ const HINT: &str = "set \"backend\" to \"iptables\" to have that program used, o
 
 fn drops_forwarded(families: impl Iterator<Item = Family>) -> Result<Option<String>, Error> {
     for family in families {
-        if old_iptables::drops_forwarded(family).or_fault("look at iptables-legacy")? {
+        if iptables_legacy::drops_forwarded(family).or_fault("look at iptables-legacy")? {
             let program = match family {
                 Family::V4 => "iptables-legacy",
                 Family::V6 => "ip6tables-legacy",
@@ -212,7 +212,7 @@ fn remove_by_iptables(
     is_going: impl Fn(IpAddr, bool) -> bool,
 ) -> Result<(), Error> {
     let families = [Family::V4, Family::V6];
-    let is_old = families.into_iter().any(|family| old_iptables::is_in_use(family, "filter"));
+    let is_old = families.into_iter().any(|family| iptables_legacy::is_in_use(family, "filter"));
     if firewall.backend != Backend::Iptables || !is_old {
         return Ok(());
     }

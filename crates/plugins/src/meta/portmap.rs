@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use cni::{CniResult, Code, Error, Plugin, Request, Version};
 use ipnet::IpNet;
 use kernel::nft::Nft;
-use kernel::{Family, IfName, Netlink, conntrack, link, old_iptables, route, sysctl};
+use kernel::{Family, IfName, Netlink, conntrack, iptables_legacy, link, route, sysctl};
 
 use self::by_iptables::Wanted;
 use self::conf::{Backend, HostPort, Portmap, Verbatim};
@@ -167,7 +167,7 @@ fn remove_by_go(nft: &Nft, request: &Request, portmap: Option<&Portmap>) -> kern
 /// What was made by the older iptables, which netlink does not reach.
 fn remove_by_old_iptables(request: &Request) -> Result<(), Error> {
     let mut families = [Family::V4, Family::V6].into_iter();
-    if families.any(|family| old_iptables::is_in_use(family, "nat")) {
+    if families.any(|family| iptables_legacy::is_in_use(family, "nat")) {
         return by_iptables::remove(&request.network, &request.container_id);
     }
     Ok(())

@@ -4,9 +4,9 @@
 //! `iptables-legacy` are not, and all we can do is to say what to run.
 
 use kernel::Family;
+use kernel::iptables_legacy;
 use kernel::nft::xtables::{self, comment_of};
 use kernel::nft::{Nft, ObservedRule, Table};
-use kernel::old_iptables;
 
 use super::{Plan, Problem};
 
@@ -59,7 +59,7 @@ pub fn out_of_reach() -> Vec<Problem> {
     for family in [Family::V4, Family::V6] {
         let program = if family == Family::V4 { "iptables-legacy" } else { "ip6tables-legacy" };
         for (table, from, chain, comment) in CHAINS {
-            if old_iptables::mentions(family, table, chain).unwrap_or(false) {
+            if iptables_legacy::mentions(family, table, chain).unwrap_or(false) {
                 let run = format!("{program} -t {table}");
                 problems.push(Problem::OldFlannel(format!(
                     "{run} -D {from} -m comment --comment \"{comment}\" -j {chain}; \

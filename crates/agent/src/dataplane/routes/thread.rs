@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use kernel::Received;
 use kernel::events::{Events, Topic};
-use kernel::wake::Bell;
+use kernel::poll::Waker;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
@@ -58,7 +58,7 @@ type Command = Box<dyn FnOnce(&mut Reconciler) + Send>;
 /// The thread. Dropping it ends it, and leaves the kernel as it is.
 pub struct KernelThread {
     commands: Option<Sender<Command>>,
-    bell: Arc<Bell>,
+    waker: Arc<Waker>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -77,8 +77,8 @@ impl KernelThread {
     ) -> Result<(Self, UnboundedReceiver<Report>), StartError> {
         let (commands, queue) = channel();
         let (reports, heard) = unbounded_channel();
-        let bell = Arc::new(Bell::new()?);
-        let rung = Arc::clone(&bell);
+        let waker = Arc::new(Waker::new()?);
+        let rung = Arc::clone(&waker);
         let (start, started) = channel();
         let thread = thread::Builder::new().name("kernel".to_owned()).spawn(move || {
             let opened = Events::listen(&Topic::ALL)
@@ -91,7 +91,7 @@ impl KernelThread {
             let schedule = Schedule::new(compare_every, Instant::now());
             let events = Some(events);
             let wants_on_link = false;
-            Worker { reconciler, events, queue, bell: rung, reports, schedule, wants_on_link }
+            Worker { reconciler, events, queue, waker: rung, reports, schedule, wants_on_link }
                 .run();
         });
         let thread = thread.map_err(StartError::Thread)?;
@@ -99,7 +99,7 @@ impl KernelThread {
             Ok(result) => result?,
             Err(_) => return Err(StartError::Thread(io::Error::other("it has panicked"))),
         }
-        Ok((Self { commands: Some(commands), bell, thread: Some(thread) }, heard))
+        Ok((Self { commands: Some(commands), waker, thread: Some(thread) }, heard))
     }
 
     /// Does something with the reconciler, after what was asked before.
@@ -114,7 +114,7 @@ impl KernelThread {
         });
         let commands = self.commands.as_ref().ok_or(Stopped)?;
         commands.send(command).map_err(|_| Stopped)?;
-        self.bell.ring();
+        self.waker.wake();
         answered.await.map_err(|_| Stopped)
     }
 }
@@ -122,7 +122,7 @@ impl KernelThread {
 impl Drop for KernelThread {
     fn drop(&mut self) {
         drop(self.commands.take());
-        self.bell.ring();
+        self.waker.wake();
         if let Some(thread) = self.thread.take() {
             // A thread that has panicked has said so.
             let _ = thread.join();
@@ -135,7 +135,7 @@ struct Worker {
     /// None once it is deaf.
     events: Option<Events>,
     queue: Receiver<Command>,
-    bell: Arc<Bell>,
+    waker: Arc<Waker>,
     reports: UnboundedSender<Report>,
     schedule: Schedule,
     /// The next comparison has to look up which peers are on a link.
@@ -238,8 +238,8 @@ impl Worker {
     fn wait(&mut self) {
         let deadline = Some(self.schedule.due());
         let waited = match &self.events {
-            Some(events) => self.bell.wait(events, deadline),
-            None => self.bell.wait(&*self.bell, deadline),
+            Some(events) => self.waker.wait(events, deadline),
+            None => self.waker.wait(&*self.waker, deadline),
         };
         if let Err(error) = waited {
             let _ = self.reports.send(Report::Deaf(error.to_string()));

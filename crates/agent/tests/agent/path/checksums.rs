@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use agent::path::{Checksum, Command, Pace};
 use kernel::Netns;
-use kernel::daemon::wait_readable;
+use kernel::poll::wait_readable;
 use kernel::tun::{NewTun, carry};
 use testkit::{Ns, in_netns, require};
 

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use cni::{Code, Error};
-use kernel::daemon::EndSignals;
+use kernel::daemon::TerminationSignals;
 
 use self::flags::{Flags, Wish};
 use self::held::Held;
@@ -64,7 +64,7 @@ pub fn release_without(key: &Key) {
 
 fn run(flags: &Flags) -> Result<(), Error> {
     kernel::daemon::raise_file_limit().or_fault("prepare")?;
-    let signals = EndSignals::open().or_fault("prepare to be ended")?;
+    let signals = TerminationSignals::open().or_fault("prepare to be ended")?;
     let store = Store::new(&flags.lease_dir);
     let listening = Listening::open(&flags.socket)?;
     let served =

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use cni::{Attachment, Code, Error, Version};
 use ipnet::IpNet;
-use kernel::daemon::{EndSignals, wait_readable};
+use kernel::daemon::TerminationSignals;
+use kernel::poll::wait_readable;
 
 use super::super::conf::Asked;
 use super::super::protocol::{AddQuestion, Answer, CheckQuestion, Key, Place, Question};
@@ -30,7 +31,7 @@ pub struct Daemon<'a> {
     flags: &'a Flags,
     store: Store,
     listening: &'a Listening,
-    signals: &'a EndSignals,
+    signals: &'a TerminationSignals,
     callers: Callers,
     entries: BTreeMap<Key, Entry>,
 }
@@ -75,7 +76,7 @@ impl<'a> Daemon<'a> {
         flags: &'a Flags,
         store: Store,
         listening: &'a Listening,
-        signals: &'a EndSignals,
+        signals: &'a TerminationSignals,
     ) -> Daemon<'a> {
         let (callers, entries) = (Callers::default(), BTreeMap::new());
         Daemon { flags, store, listening, signals, callers, entries }

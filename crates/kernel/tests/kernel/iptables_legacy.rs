@@ -2,7 +2,7 @@
 //! The older packet filter, set up with `iptables-legacy`.
 
 use kernel::Family;
-use kernel::old_iptables::{drops_forwarded, is_in_use, mentions};
+use kernel::iptables_legacy::{drops_forwarded, is_in_use, mentions};
 use testkit::{in_netns, not_run_unless, run, try_run};
 
 #[test]
