@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, IoSlice, PipeReader, Write};
 use std::sync::Arc;
 
-use kernel::datagram::{Inbox, Socket};
+use kernel::socket::udp_gso::{GsoSocket, ReceiveBuffer};
 
 use crate::counts::{Counts, Shared};
 use crate::packet::Ip;
@@ -16,19 +16,19 @@ use crate::wait::{self, Woken};
 #[derive(Debug)]
 pub(crate) struct Inward {
     pub queue: Arc<File>,
-    pub socket: Arc<Socket>,
+    pub socket: Arc<GsoSocket>,
     pub counts: Arc<Shared>,
 }
 
 impl Inward {
     /// Carries packets until it is told to stop.
     pub(crate) fn run(&self, stop: &PipeReader) -> io::Result<()> {
-        let mut inbox = Inbox::new();
+        let mut buffer = ReceiveBuffer::new();
         loop {
-            match self.socket.receive(&mut inbox) {
+            match self.socket.receive(&mut buffer) {
                 Ok(_) => {
                     let mut round = Counts::default();
-                    self.take(&inbox, &mut round);
+                    self.take(&buffer, &mut round);
                     self.counts.add(&round);
                 }
                 Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {
@@ -42,9 +42,9 @@ impl Inward {
         }
     }
 
-    fn take(&self, inbox: &Inbox, round: &mut Counts) {
+    fn take(&self, buffer: &ReceiveBuffer, round: &mut Counts) {
         let mut merger = Merger::default();
-        for packet in inbox.datagrams() {
+        for packet in buffer.datagrams() {
             if Ip::of(packet).is_none() {
                 round.dropped.malformed += 1;
                 continue;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use kernel::Family;
-use kernel::datagram::{Message, Socket};
-use kernel::packet::IcmpSender;
+use kernel::socket::packet::IcmpSender;
+use kernel::socket::udp_gso::{Datagrams, GsoSocket};
 
 use crate::counts::{Counts, Shared};
 use crate::outbox::{Outbox, Send};
@@ -32,7 +32,7 @@ const MANY: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Outward {
     pub queue: Arc<File>,
-    pub socket: Arc<Socket>,
+    pub socket: Arc<GsoSocket>,
     pub icmp: [Option<IcmpSender>; 2],
     pub peers: PeersInUse,
     pub counts: Arc<Shared>,
@@ -66,9 +66,9 @@ impl Outward {
         let message = |(send, parts): (&Send, _)| {
             let is_several = send.datagrams.len() > 1;
             let size = u16::try_from(send.size).ok().and_then(NonZeroU16::new);
-            Message { to: send.to, size: size.filter(|_| is_several), parts }
+            Datagrams { to: send.to, size: size.filter(|_| is_several), parts }
         };
-        let messages: Vec<Message<'_>> =
+        let messages: Vec<Datagrams<'_>> =
             sends.iter().zip(parts.iter().map(Vec::as_slice)).map(message).collect();
         let mut at = 0;
         while at < messages.len() {
@@ -94,7 +94,7 @@ impl Outward {
     fn send_singly(&self, outbox: &Outbox, read: &[u8], send: &Send, round: &mut Counts) {
         for at in send.datagrams.clone() {
             let parts = outbox.parts(at..at + 1, read);
-            let message = Message { to: send.to, size: None, parts: &parts };
+            let message = Datagrams { to: send.to, size: None, parts: &parts };
             match self.socket.send(&[message]) {
                 Ok(_) => {
                     round.sent.packets += 1;

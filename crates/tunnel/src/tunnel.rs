@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 use std::thread::{self, JoinHandle};
 
 use ipnet::IpNet;
-use kernel::datagram::Socket;
-use kernel::packet::IcmpSender;
+use kernel::socket::packet::IcmpSender;
+use kernel::socket::udp_gso::GsoSocket;
 use kernel::tun::{self, NewTun};
 use kernel::{Family, IfName};
 
@@ -85,7 +85,7 @@ impl Tunnel {
         let stopped = Arc::new(stopped);
         for (at, queue) in tun::carry(&new).map_err(open)?.into_iter().enumerate() {
             let queue = Arc::new(queue);
-            let socket = Arc::new(Socket::open(config.listen).map_err(open)?);
+            let socket = Arc::new(GsoSocket::open(config.listen).map_err(open)?);
             let outward = Outward {
                 queue: Arc::clone(&queue),
                 socket: Arc::clone(&socket),

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use ipnet::IpNet;
 use kernel::events::{Event, Events, Object, Topic};
-use kernel::frames::{Frames, Heard, ROOM};
+use kernel::socket::multicast::{BUFFER_LEN, MulticastSocket, ReceivedPacket};
 use kernel::{Family, IfIndex, MacAddr, Netlink, Received, addr, link};
 use tokio::io::unix::AsyncFd;
 
@@ -21,14 +21,15 @@ use crate::watched::watched;
 pub(super) struct Bridge {
     pub index: IfIndex,
     mac: MacAddr,
-    v4: AsyncFd<Frames>,
-    v6: AsyncFd<Frames>,
+    v4: AsyncFd<MulticastSocket>,
+    v6: AsyncFd<MulticastSocket>,
 }
 
 impl Bridge {
     /// Listens to it.
     pub(super) fn open(index: IfIndex, mac: MacAddr) -> kernel::Result<Self> {
-        let [v4, v6] = Family::ALL.map(|family| watched(Frames::open(index, mac, family)?));
+        let [v4, v6] =
+            Family::ALL.map(|family| watched(MulticastSocket::open(index, mac, family)?));
         Ok(Self { index, mac, v4: v4?, v6: v6? })
     }
 
@@ -42,7 +43,11 @@ impl Bridge {
     }
 
     /// The next packet that is there.
-    pub(super) fn receive(&self, family: Family, buffer: &mut [u8]) -> io::Result<Option<Heard>> {
+    pub(super) fn receive(
+        &self,
+        family: Family,
+        buffer: &mut [u8],
+    ) -> io::Result<Option<ReceivedPacket>> {
         self.frames(family).receive(buffer)
     }
 
@@ -58,7 +63,7 @@ impl Bridge {
         self.send(Family::V6, to, &query)
     }
 
-    fn frames(&self, family: Family) -> &Frames {
+    fn frames(&self, family: Family) -> &MulticastSocket {
         match family {
             Family::V4 => self.v4.get_ref(),
             Family::V6 => self.v6.get_ref(),
@@ -68,7 +73,7 @@ impl Bridge {
 
 /// Room for one packet.
 pub(super) fn buffer() -> Vec<u8> {
-    vec![0; ROOM]
+    vec![0; BUFFER_LEN]
 }
 
 /// Looks for the bridge, and hears when to look again.

@@ -87,7 +87,7 @@ impl Many {
     /// The hardware address that a frame for it has.
     pub fn mac(self) -> MacAddr {
         match self {
-            Self::All(IpAddr::V4(_)) => kernel::packet::BROADCAST,
+            Self::All(IpAddr::V4(_)) => kernel::socket::packet::BROADCAST,
             Self::Group(IpAddr::V4(group)) => {
                 let [_, b, c, d] = group.octets();
                 MacAddr([0x01, 0x00, 0x5e, b & 0x7f, c, d])

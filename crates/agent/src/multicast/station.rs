@@ -10,7 +10,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
-use kernel::{Family, frames};
+use kernel::Family;
+use kernel::socket::multicast;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tracing::{debug, info, warn};
@@ -214,12 +215,12 @@ impl Station {
             if carrier.is_some() {
                 continue;
             }
-            let socket = match frames::carrier(SocketAddr::new(address, PORT)) {
+            let socket = match multicast::fragmenting_udp(SocketAddr::new(address, PORT)) {
                 Ok(socket) => socket,
                 Err(cause) if cause.is_not_found() => continue,
                 Err(cause) => return Err(cause),
             };
-            frames::be_deaf_to(&socket, index)?;
+            multicast::ignore_interface(&socket, index)?;
             *carrier = Some(watched(socket)?);
             has_new = true;
         }
@@ -300,7 +301,7 @@ impl Station {
                 // It is down; that it goes or comes back is an event.
                 Err(_) => return false,
             };
-            if heard.is_uncut {
+            if heard.is_unsegmented {
                 self.counts.lose(Loss::Uncut);
                 continue;
             }

@@ -14,7 +14,7 @@
 #[cfg(test)]
 mod tests;
 
-use kernel::probe::Sum;
+use kernel::socket::icmp_probe::ChecksumBy;
 
 /// Before silence means that it does not pass: packets get lost on good paths, too.
 const TRIES: u32 = 3;
@@ -32,7 +32,7 @@ pub enum Probe {
     /// An echo request.
     Echo { size: u32 },
     /// A datagram to a port where nobody listens.
-    Datagram { size: u32, sum: Sum },
+    Datagram { size: u32, sum: ChecksumBy },
 }
 
 /// What became of it.
@@ -153,9 +153,9 @@ impl Check {
             Stage::Full { .. } => Probe::Echo { size: self.full },
             Stage::Between(search) => Probe::Echo { size: search.next(&self.likely()) },
             Stage::Sums { size, step: SumStep::ByKernel } => {
-                Probe::Datagram { size, sum: Sum::Kernel }
+                Probe::Datagram { size, sum: ChecksumBy::Kernel }
             }
-            Stage::Sums { size, .. } => Probe::Datagram { size, sum: Sum::Device },
+            Stage::Sums { size, .. } => Probe::Datagram { size, sum: ChecksumBy::Device },
         };
         Step::Send(probe)
     }

@@ -8,8 +8,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use kernel::Family;
-use kernel::knock::KnockSocket;
-use kernel::probe::{ProbeSocket, Reason, Sum};
+use kernel::socket::echo_listener::EchoListener;
+use kernel::socket::icmp_probe::{ChecksumBy, ProbeSocket, Reason};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -30,7 +30,7 @@ pub(super) struct Sockets {
     family: Family,
     echo: AsyncFd<ProbeSocket>,
     datagram: AsyncFd<ProbeSocket>,
-    knocks: AsyncFd<KnockSocket>,
+    knocks: AsyncFd<EchoListener>,
     /// What tells our packets from those of others.
     ours: u64,
     buffer: Vec<u8>,
@@ -61,7 +61,7 @@ impl Sockets {
             family,
             echo: watched(ProbeSocket::echo(family, identifier)?)?,
             datagram: watched(ProbeSocket::datagram(family)?)?,
-            knocks: watched(KnockSocket::open(family, KNOCK, NUMBER as u32)?)?,
+            knocks: watched(EchoListener::open(family, KNOCK, NUMBER as u32)?)?,
             ours,
             buffer: vec![0; LARGEST],
         })
@@ -72,8 +72,8 @@ impl Sockets {
     pub(super) fn send(&self, to: IpAddr, probe: Probe, number: u64) -> bool {
         let headers = if self.family == Family::V4 { 20 + 8 } else { 40 + 8 };
         let (socket, size, sum, mark) = match probe {
-            Probe::Knock { size } => (&self.echo, size, Sum::Device, KNOCK),
-            Probe::Echo { size } => (&self.echo, size, Sum::Device, [0; 8]),
+            Probe::Knock { size } => (&self.echo, size, ChecksumBy::Device, KNOCK),
+            Probe::Echo { size } => (&self.echo, size, ChecksumBy::Device, [0; 8]),
             Probe::Datagram { size, sum } => (&self.datagram, size, sum, [0; 8]),
         };
         let mut payload = [self.ours.to_be_bytes(), number.to_be_bytes(), mark].concat();
@@ -105,22 +105,22 @@ impl Sockets {
             let answered = |number| Answer { number, outcome: Outcome::Answered, if_by: None };
             answers.extend(number.map(answered).map(Heard::Answer));
         }
-        while let Some(refusal) = socket.receive_refusal(&mut self.buffer)? {
-            let (outcome, if_by) = match refusal.reason {
+        while let Some(error) = socket.receive_error(&mut self.buffer)? {
+            let (outcome, if_by) = match error.reason {
                 Reason::TooBig(mtu) => (Outcome::TooBig(Some(mtu).filter(|mtu| *mtu > 0)), None),
                 Reason::Refused => (Outcome::Answered, None),
-                Reason::Unreachable if refusal.by.is_none() => continue,
+                Reason::Unreachable if error.by.is_none() => continue,
                 // A firewall of the peer's, which looks at checksums as well.
-                Reason::Unreachable => (Outcome::Answered, refusal.by),
+                Reason::Unreachable => (Outcome::Answered, error.by),
             };
-            let number = number(&self.buffer[..refusal.len], self.ours);
+            let number = number(&self.buffer[..error.len], self.ours);
             answers.extend(number.map(|number| Heard::Answer(Answer { number, outcome, if_by })));
         }
         Ok(answers)
     }
 }
 
-fn who_knocks(socket: &KnockSocket) -> io::Result<Vec<Heard>> {
+fn who_knocks(socket: &EchoListener) -> io::Result<Vec<Heard>> {
     let mut knocks = Vec::new();
     while let Some(address) = socket.receive()? {
         knocks.push(Heard::Knock(address));

@@ -7,24 +7,24 @@
 mod addr;
 mod bridge_vlan;
 mod conntrack;
-mod datagram;
 mod events;
-mod frames;
+mod icmp_probe;
 mod iptables_legacy;
 mod link;
 mod link_life;
+mod multicast;
 mod neigh;
 mod netns;
 mod nexthop;
 mod nft;
 mod nft_table;
 mod packet;
-mod probe;
 mod route;
 mod rule;
 mod tc;
 mod tun;
 mod tunnel;
+mod udp_gso;
 mod wireguard;
 
 use std::net::IpAddr;

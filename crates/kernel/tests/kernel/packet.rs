@@ -6,7 +6,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 use kernel::daemon::{is_from_root, wait_readable};
-use kernel::packet::{self, IcmpSender, PacketSocket};
+use kernel::socket::packet::{self, IcmpSender, PacketSocket};
 use kernel::{Family, MacAddr, Netlink};
 use testkit::{Ns, in_netns, run, wait_for, wait_some};
 

@@ -7,7 +7,7 @@ use std::num::NonZeroU16;
 use std::thread;
 use std::time::Duration;
 
-use kernel::datagram::{Message, Socket};
+use kernel::socket::udp_gso::{Datagrams, GsoSocket};
 use testkit::in_netns;
 
 use crate::lab::{Node, two};
@@ -114,11 +114,11 @@ fn many_datagrams_in_one_send_arrive_one_by_one() {
         for (from, to) in [(a.pod_v4(), b.pod_v4()), (a.pod_v6(), b.pod_v6())] {
             let at = |address: &str| SocketAddr::new(address.parse().unwrap(), 7002);
             let receiver = b.pod_netns().enter(|| UdpSocket::bind(at(&to))).unwrap().unwrap();
-            let sender = a.pod_netns().enter(|| Socket::open(at(&from))).unwrap().unwrap();
+            let sender = a.pod_netns().enter(|| GsoSocket::open(at(&from))).unwrap().unwrap();
             receiver.set_read_timeout(Some(PATIENCE)).unwrap();
             let bytes = block(0, 9);
             let parts = [IoSlice::new(&bytes[..12_345]), IoSlice::new(&bytes[12_345..30_500])];
-            let message = Message { to: at(&to), size: NonZeroU16::new(1000), parts: &parts };
+            let message = Datagrams { to: at(&to), size: NonZeroU16::new(1000), parts: &parts };
             assert_eq!(sender.send(&[message]).unwrap(), 1);
             let mut found = vec![0; 65_536];
             for expected in bytes[..30_500].chunks(1000) {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use kernel::Family;
-use kernel::probe::{ProbeSocket, Sum};
+use kernel::socket::icmp_probe::{ChecksumBy, ProbeSocket};
 
 use super::agent::{Agent, embedded, flags_of, tunnel};
 use super::etcd::Etcd;
@@ -54,7 +54,11 @@ fn first_answer(from: &Node, agent: &mut Agent, to: &mut Agent) -> Outcome {
             return Ok(Some(()));
         }
         if let Some(subnet) = to.subnet()? {
-            let _ = socket.send(SocketAddr::new(tunnel(subnet).into(), 0), b"bench", Sum::Device);
+            let _ = socket.send(
+                SocketAddr::new(tunnel(subnet).into(), 0),
+                b"bench",
+                ChecksumBy::Device,
+            );
         }
         Ok(None)
     })

@@ -24,7 +24,7 @@ impl Path {
         let (size, is_good) = match probe {
             Probe::Knock { size } | Probe::Echo { size } => (size, true),
             Probe::Datagram { size, sum } => {
-                (size, self.answers_datagrams && (sum == Sum::Kernel || self.device_sums))
+                (size, self.answers_datagrams && (sum == ChecksumBy::Kernel || self.device_sums))
             }
         };
         match self.is_alive && is_good {

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
-use kernel::packet::{self, PacketSocket};
+use kernel::socket::packet::{self, PacketSocket};
 use kernel::{Monitor, Netns, addr};
 
 use super::super::dialog::Phase;

@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sockets of an interface that may have no address yet: whole IPv4 packets by link-layer address,
-//! and UDP that is tied to the interface. Also one that only sends ICMP. Each belongs to the namespace of
-//! the thread that opened it.
+//! Sockets for an interface that may have no address yet: whole IPv4 packets addressed by MAC address,
+//! and UDP bound to the interface. Also a socket that only sends ICMP.
 
 use std::io;
 use std::mem::{size_of, zeroed};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::net::SendFlags;
 
+use super::{attach_filter, check, op, open, set_option};
 use crate::error::{Error, Result};
 use crate::types::{Family, IfIndex, IfName, MacAddr};
 
-/// Everybody on the link.
+/// MAC address of all stations on a link.
 pub const BROADCAST: MacAddr = MacAddr([0xff; 6]);
 
 const IPPROTO_UDP: u32 = 17; // linux/in.h
 const SOL_RAW: libc::c_int = 255; // linux/socket.h
 const ICMP_FILTER: libc::c_int = 1; // linux/icmp.h
 const ICMPV6_FILTER: libc::c_int = 1; // linux/icmpv6.h
-/// Offset of the next packet's part, and flags, in the IPv4 header.
+/// Mask of the fragment offset in the IPv4 header.
 const FRAGMENT_OFFSET: u32 = 0x1fff;
 
-/// IPv4 packets that are sent and received as they are, for one UDP port.
+/// Socket for whole IPv4 packets to one UDP port of an interface. Receiving does not block.
 #[derive(Debug)]
 pub struct PacketSocket {
     fd: OwnedFd,
@@ -31,14 +31,14 @@ pub struct PacketSocket {
 }
 
 impl PacketSocket {
-    /// Opens a socket that hears UDP for this port on this interface and nothing else: the kernel
-    /// filters, so that a container's other traffic does not wake us.
+    /// Opens a socket that receives UDP packets to this port on this interface only. The kernel filters,
+    /// so that a container's other traffic does not wake the reader.
     pub fn open(index: IfIndex, port: u16) -> Result<PacketSocket> {
         let fail =
             |cause: io::Error| Error::from_io("open packet socket", index.to_string(), &cause);
-        // No protocol: nothing is heard before the filter is in place.
-        let fd = new_socket(libc::AF_PACKET, libc::SOCK_DGRAM).map_err(fail)?;
-        attach_filter(fd.as_fd(), port).map_err(fail)?;
+        // Protocol 0: the socket receives nothing until `bind`, when the filter is in place.
+        let fd = open(libc::AF_PACKET, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK, 0).map_err(fail)?;
+        attach_filter(fd.as_fd(), &accept_udp_to(port)).map_err(fail)?;
         let address = link_address(index, MacAddr([0; 6]));
         // SAFETY: the address is a `sockaddr_ll` of the length given.
         let bound = unsafe {
@@ -52,7 +52,7 @@ impl PacketSocket {
         Ok(PacketSocket { fd, index })
     }
 
-    /// Sends a packet, IPv4 header first, to a hardware address.
+    /// Sends a packet, which starts with the IPv4 header, to a MAC address.
     pub fn send(&self, to: MacAddr, packet: &[u8]) -> Result<()> {
         let address = link_address(self.index, to);
         // SAFETY: buffer and address are valid for the lengths given.
@@ -71,12 +71,13 @@ impl PacketSocket {
             .map_err(|cause| Error::from_io("send packet on", self.index.to_string(), &cause))
     }
 
-    /// The next packet that is there, and who sent it; `None` where there is none.
+    /// Receives the next packet: its length and the sender's MAC address. Returns `None` if no packet is
+    /// waiting.
     pub fn receive(&self, buffer: &mut [u8]) -> Result<Option<(usize, MacAddr)>> {
         // SAFETY: all zeroes is a valid `sockaddr_ll`.
         let mut address: libc::sockaddr_ll = unsafe { zeroed() };
         let mut length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-        // SAFETY: buffer and address are valid for the lengths given, and ours to be written to.
+        // SAFETY: buffer and address are writable for the lengths given.
         let received = unsafe {
             libc::recvfrom(
                 self.fd.as_raw_fd(),
@@ -102,13 +103,13 @@ impl AsFd for PacketSocket {
     }
 }
 
-/// A UDP socket that sends and hears through this interface only, whatever the routes say. It does
-/// not wait.
+/// Opens a non-blocking UDP socket that sends and receives through this interface only, regardless of
+/// routes.
 pub fn udp(interface: IfName, local: SocketAddr) -> Result<UdpSocket> {
     let object = || format!("{local} on {interface}");
     let fail = |cause: io::Error| Error::from_io("open UDP socket", object(), &cause);
     let family = if local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    let fd = new_socket(family, libc::SOCK_DGRAM).map_err(fail)?;
+    let fd = open(family, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK, 0).map_err(fail)?;
     let name = interface.as_str().as_bytes();
     set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_BINDTODEVICE, name).map_err(fail)?;
     if local.is_ipv6() {
@@ -119,14 +120,14 @@ pub fn udp(interface: IfName, local: SocketAddr) -> Result<UdpSocket> {
     Ok(fd.into())
 }
 
-/// Sends ICMP messages and hears none: one for each family.
+/// Socket of one address family that sends ICMP messages and receives none.
 #[derive(Debug)]
 pub struct IcmpSender {
     fd: OwnedFd,
 }
 
 impl IcmpSender {
-    /// Opens a sender in the calling thread's namespace.
+    /// Opens a socket in the calling thread's namespace.
     pub fn open(family: Family) -> Result<IcmpSender> {
         let (domain, protocol) = match family {
             Family::V4 => (libc::AF_INET, libc::IPPROTO_ICMP),
@@ -135,8 +136,8 @@ impl IcmpSender {
         let object = if family == Family::V4 { "IPv4" } else { "IPv6" };
         let fail = |cause: io::Error| Error::from_io("open ICMP socket", object, &cause);
         let flags = libc::SOCK_RAW | libc::SOCK_NONBLOCK;
-        let fd = socket(domain, flags, protocol).map_err(fail)?;
-        // A bit for each type that is not wanted; without it every ping of the host would be queued here.
+        let fd = open(domain, flags, protocol).map_err(fail)?;
+        // One bit blocks one ICMP type. Without the filter the kernel would queue every ping of the host.
         match family {
             Family::V4 => set_option(fd.as_fd(), SOL_RAW, ICMP_FILTER, &[0xff; 4]),
             Family::V6 => set_option(fd.as_fd(), libc::SOL_ICMPV6, ICMPV6_FILTER, &[0xff; 32]),
@@ -145,32 +146,13 @@ impl IcmpSender {
         Ok(IcmpSender { fd })
     }
 
-    /// Sends a message, ICMP header first. The kernel chooses the source and, for IPv6, fills in the
-    /// checksum.
+    /// Sends a message, which starts with the ICMP header. The kernel chooses the source address and, for
+    /// IPv6, fills in the checksum.
     pub fn send(&self, to: IpAddr, message: &[u8]) -> Result<()> {
         rustix::net::sendto(&self.fd, message, SendFlags::empty(), &SocketAddr::new(to, 0))
             .map(drop)
             .map_err(|errno| Error::from_errno("send ICMP to", to.to_string(), errno))
     }
-}
-
-fn new_socket(family: libc::c_int, kind: libc::c_int) -> io::Result<OwnedFd> {
-    socket(family, kind | libc::SOCK_NONBLOCK, 0)
-}
-
-pub(crate) fn new_blocking_socket(family: libc::c_int, kind: libc::c_int) -> io::Result<OwnedFd> {
-    socket(family, kind, 0)
-}
-
-pub(crate) fn socket(
-    family: libc::c_int,
-    kind: libc::c_int,
-    protocol: libc::c_int,
-) -> io::Result<OwnedFd> {
-    // SAFETY: no memory is passed.
-    let fd = check(unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC, protocol) })?;
-    // SAFETY: the kernel has just given us this descriptor.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 fn link_address(index: IfIndex, mac: MacAddr) -> libc::sockaddr_ll {
@@ -184,10 +166,10 @@ fn link_address(index: IfIndex, mac: MacAddr) -> libc::sockaddr_ll {
     address
 }
 
-/// Whole UDP packets for one port, by the kernel's classic filter language.
-fn attach_filter(fd: BorrowedFd<'_>, port: u16) -> io::Result<()> {
+/// Returns a program that accepts unfragmented UDP packets to one port.
+fn accept_udp_to(port: u16) -> [libc::sock_filter; 9] {
     let (load, jump) = (libc::BPF_LD, libc::BPF_JMP | libc::BPF_K);
-    let program = [
+    [
         op(load | libc::BPF_B | libc::BPF_ABS, 0, 0, 9),
         op(jump | libc::BPF_JEQ, 0, 6, IPPROTO_UDP),
         op(load | libc::BPF_H | libc::BPF_ABS, 0, 0, 6),
@@ -197,51 +179,5 @@ fn attach_filter(fd: BorrowedFd<'_>, port: u16) -> io::Result<()> {
         op(jump | libc::BPF_JEQ, 0, 1, u32::from(port)),
         op(libc::BPF_RET | libc::BPF_K, 0, 0, u32::from(u16::MAX)),
         op(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
-    ];
-    attach_program(fd, &program)
-}
-
-/// An instruction: what it does, how many to skip if a comparison holds or not, and its number.
-pub(crate) fn op(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
-    libc::sock_filter { code: code as u16, jt, jf, k }
-}
-
-/// Lets a socket hear only what a program of the kernel's classic filter language accepts.
-pub(crate) fn attach_program(fd: BorrowedFd<'_>, program: &[libc::sock_filter]) -> io::Result<()> {
-    let length = program.len() as libc::c_ushort;
-    let filter = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut() };
-    // SAFETY: the kernel copies the program, which lives until the call returns, and writes nothing to it.
-    let set = unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_ATTACH_FILTER,
-            (&raw const filter).cast(),
-            size_of::<libc::sock_fprog>() as libc::socklen_t,
-        )
-    };
-    check(set).map(drop)
-}
-
-pub(crate) fn set_option(
-    fd: BorrowedFd<'_>,
-    level: libc::c_int,
-    option: libc::c_int,
-    value: &[u8],
-) -> io::Result<()> {
-    // SAFETY: the value is valid for the length given.
-    let set = unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            level,
-            option,
-            value.as_ptr().cast(),
-            value.len() as libc::socklen_t,
-        )
-    };
-    check(set).map(drop)
-}
-
-pub(crate) fn check<T: PartialOrd + Default>(answer: T) -> io::Result<T> {
-    if answer < T::default() { Err(io::Error::last_os_error()) } else { Ok(answer) }
+    ]
 }

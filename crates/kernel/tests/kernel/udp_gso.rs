@@ -6,17 +6,17 @@ use std::net::{SocketAddr, UdpSocket};
 use std::num::NonZeroU16;
 use std::time::Duration;
 
-use kernel::datagram::{Inbox, Message, Socket};
+use kernel::socket::udp_gso::{Datagrams, GsoSocket, ReceiveBuffer};
 use testkit::{in_netns, wait_some};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Receives until so many datagrams are there.
-fn receive(socket: &Socket, count: usize) -> Vec<Vec<u8>> {
-    let (mut inbox, mut found) = (Inbox::new(), Vec::new());
+fn receive(socket: &GsoSocket, count: usize) -> Vec<Vec<u8>> {
+    let (mut buffer, mut found) = (ReceiveBuffer::new(), Vec::new());
     let complete = wait_some(PATIENCE, || {
-        match socket.receive(&mut inbox) {
-            Ok(_) => found.extend(inbox.datagrams().map(<[u8]>::to_vec)),
+        match socket.receive(&mut buffer) {
+            Ok(_) => found.extend(buffer.datagrams().map(<[u8]>::to_vec)),
             Err(cause) => assert_eq!(cause.kind(), ErrorKind::WouldBlock),
         }
         (found.len() >= count).then_some(())
@@ -34,21 +34,21 @@ fn one_send_is_many_datagrams_and_comes_as_one_message() {
         ] {
             let at = |text: &str| text.parse::<SocketAddr>().unwrap();
             let (sender, receiver) =
-                (Socket::open(at(here)).unwrap(), Socket::open(at(there)).unwrap());
+                (GsoSocket::open(at(here)).unwrap(), GsoSocket::open(at(there)).unwrap());
             let bytes: Vec<u8> = (0..5300_u32).map(|n| n as u8).collect();
             let parts = [IoSlice::new(&bytes[..1234]), IoSlice::new(&bytes[1234..])];
-            let message = Message { to: at(there), size: NonZeroU16::new(1000), parts: &parts };
+            let message = Datagrams { to: at(there), size: NonZeroU16::new(1000), parts: &parts };
             assert_eq!(sender.send(&[message]).unwrap(), 1);
             let expected: Vec<_> = bytes.chunks(1000).map(<[u8]>::to_vec).collect();
-            let mut inbox = Inbox::new();
-            let count = wait_some(PATIENCE, || receiver.receive(&mut inbox).ok());
+            let mut buffer = ReceiveBuffer::new();
+            let count = wait_some(PATIENCE, || receiver.receive(&mut buffer).ok());
             assert_eq!(count, Some(1));
-            assert_eq!(inbox.datagrams().collect::<Vec<_>>(), expected);
+            assert_eq!(buffer.datagrams().collect::<Vec<_>>(), expected);
 
             // Whoever knows nothing of it sees datagrams.
             let other = UdpSocket::bind(at(plain)).unwrap();
             other.set_read_timeout(Some(PATIENCE)).unwrap();
-            sender.send(&[Message { to: at(plain), ..message }]).unwrap();
+            sender.send(&[Datagrams { to: at(plain), ..message }]).unwrap();
             let mut buffer = [0; 2000];
             for expected in &expected {
                 let (len, from) = other.recv_from(&mut buffer).unwrap();
@@ -62,10 +62,11 @@ fn one_send_is_many_datagrams_and_comes_as_one_message() {
 fn messages_go_in_order_up_to_the_first_refused() {
     in_netns(|| {
         let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let (sender, receiver) = (Socket::open(at(700)).unwrap(), Socket::open(at(701)).unwrap());
+        let (sender, receiver) =
+            (GsoSocket::open(at(700)).unwrap(), GsoSocket::open(at(701)).unwrap());
         let bytes: Vec<[u8; 1]> = (0..30_u8).map(|n| [n]).collect();
         let parts: Vec<_> = bytes.iter().map(|byte| [IoSlice::new(byte)]).collect();
-        let to = |to: SocketAddr, parts| Message { to, size: None, parts };
+        let to = |to: SocketAddr, parts| Datagrams { to, size: None, parts };
         let all: Vec<_> = parts.iter().map(|parts| to(at(701), parts)).collect();
         assert_eq!(sender.send(&all).unwrap(), 30);
         assert_eq!(receive(&receiver, 30), bytes);
@@ -86,11 +87,11 @@ fn messages_go_in_order_up_to_the_first_refused() {
 #[test]
 fn nothing_there_is_not_waited_for() {
     in_netns(|| {
-        let socket = Socket::open(([127, 0, 0, 1], 700).into()).unwrap();
-        let nothing = socket.receive(&mut Inbox::new()).unwrap_err();
+        let socket = GsoSocket::open(([127, 0, 0, 1], 700).into()).unwrap();
+        let nothing = socket.receive(&mut ReceiveBuffer::new()).unwrap_err();
         assert_eq!(nothing.kind(), ErrorKind::WouldBlock);
         let taken = UdpSocket::bind("127.0.0.1:701").unwrap();
-        let refused = Socket::open(taken.local_addr().unwrap()).unwrap_err();
+        let refused = GsoSocket::open(taken.local_addr().unwrap()).unwrap_err();
         assert!(refused.to_string().contains("open UDP socket 127.0.0.1:701"), "{refused}");
     });
 }

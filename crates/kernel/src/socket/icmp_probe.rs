@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sockets that find out what a path carries: echo requests and UDP datagrams that no router may cut
-//! into pieces, whatever this host believes of the path, and the ICMP errors that come back for them.
+//! Sockets that probe a path: echo requests and UDP datagrams that no router may fragment, whatever path
+//! MTU this host has learned, and the ICMP errors that come back for them.
 
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -9,8 +9,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::net::{RecvFlags, SendFlags};
 
+use super::{attach_filter, check, op, open, set_option};
 use crate::error::{Error, Result};
-use crate::packet::{attach_program, check, op, set_option, socket};
 use crate::types::Family;
 
 const ECHO_REPLY: u32 = 0; // linux/icmp.h, ICMP_ECHOREPLY
@@ -19,87 +19,91 @@ const ECHO: u8 = 8; // linux/icmp.h, ICMP_ECHO
 const ECHO_V6: u8 = 128; // linux/icmpv6.h, ICMPV6_ECHO_REQUEST
 const ICMP_HEADER: usize = 8;
 
-/// Who fills in the checksum of a datagram.
+/// Where the checksum of a datagram is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Sum {
-    /// The device that it leaves by, if that can; as with all that programs send.
+pub enum ChecksumBy {
+    /// By the outgoing device, if it can. This is the default for everything that programs send.
     Device,
-    /// The kernel, before the device sees it.
+    /// By the kernel, before it passes the datagram to the device.
     Kernel,
 }
 
-/// An ICMP error for something that was sent.
+/// An ICMP error that came back for a sent packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Refusal {
-    /// How many bytes of what was sent are in the buffer, behind the header of ICMP or UDP.
+pub struct IcmpError {
+    /// Number of bytes of the sent payload that the error quotes; they are at the start of the buffer.
     pub len: usize,
-    /// What it says.
+    /// Meaning of the error.
     pub reason: Reason,
-    /// Who says so.
+    /// Address of the host or router that reports the error.
     pub by: Option<IpAddr>,
 }
 
-/// What an ICMP error says.
+/// Meaning of an ICMP error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// More than this does not pass a link on the way; 0 if it was not told.
+    /// The packet exceeds the MTU of a link on the path. Holds that MTU, or 0 if the router did not report it.
     TooBig(u32),
-    /// Nobody listens at this port, says the host itself.
+    /// The destination host has no listener on the port.
     Refused,
-    /// Nobody is there, or it may not be sent.
+    /// The destination is unreachable or a filter rejects the packet.
     Unreachable,
 }
 
-/// A socket for echo requests or datagrams of one family. Nothing waits.
+/// Socket for echo requests or datagrams of one address family. No call blocks.
 #[derive(Debug)]
 pub struct ProbeSocket {
     fd: OwnedFd,
     family: Family,
-    /// Of echo requests; none for datagrams.
+    /// Identifier of echo requests; `None` for a datagram socket.
     identifier: Option<u16>,
 }
 
 impl ProbeSocket {
-    /// Opens a socket for echo requests in the calling thread's namespace. It hears replies with this
+    /// Opens a socket for echo requests in the calling thread's namespace. It receives replies with this
     /// identifier only.
     pub fn echo(family: Family, identifier: u16) -> Result<Self> {
         let (domain, protocol) = match family {
             Family::V4 => (libc::AF_INET, libc::IPPROTO_ICMP),
             Family::V6 => (libc::AF_INET6, libc::IPPROTO_ICMPV6),
         };
-        let open = || {
-            let fd = socket(domain, libc::SOCK_RAW | libc::SOCK_NONBLOCK, protocol)?;
-            attach_program(fd.as_fd(), &replies(family, identifier))?;
-            prepare(fd.as_fd(), family)?;
+        let try_open = || {
+            let fd = open(domain, libc::SOCK_RAW | libc::SOCK_NONBLOCK, protocol)?;
+            attach_filter(fd.as_fd(), &accept_replies(family, identifier))?;
+            set_probe_options(fd.as_fd(), family)?;
             Ok(fd)
         };
-        let fd = open().map_err(|cause| Error::from_io("open echo socket", "", &cause))?;
+        let fd = try_open().map_err(|cause| Error::from_io("open echo socket", "", &cause))?;
         Ok(Self { fd, family, identifier: Some(identifier) })
     }
 
     /// Opens a socket for datagrams in the calling thread's namespace.
     pub fn datagram(family: Family) -> Result<Self> {
         let domain = if family == Family::V4 { libc::AF_INET } else { libc::AF_INET6 };
-        let open = || {
-            let fd = socket(domain, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK, 0)?;
-            prepare(fd.as_fd(), family)?;
+        let try_open = || {
+            let fd = open(domain, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK, 0)?;
+            set_probe_options(fd.as_fd(), family)?;
             Ok(fd)
         };
-        let fd = open().map_err(|cause| Error::from_io("open datagram socket", "", &cause))?;
+        let fd = try_open().map_err(|cause| Error::from_io("open datagram socket", "", &cause))?;
         Ok(Self { fd, family, identifier: None })
     }
 
-    /// Sends this, behind the header of its protocol. The port counts for datagrams only.
-    pub fn send(&self, to: SocketAddr, payload: &[u8], sum: Sum) -> io::Result<()> {
+    /// Sends a payload with the header of the socket's protocol. Echo requests ignore the port.
+    pub fn send(&self, to: SocketAddr, payload: &[u8], checksum: ChecksumBy) -> io::Result<()> {
         let mut last = Ok(());
-        // An error that came for an earlier one is told to the next that is sent, which is not sent then.
+        // The kernel reports an ICMP error for an earlier packet on the next send, which then sends nothing.
         for _ in 0..3 {
             last = match self.identifier {
                 Some(identifier) => {
                     let to = SocketAddr::new(to.ip(), 0);
-                    self.send_once(to, &echo(self.family, identifier, payload), Sum::Device)
+                    self.send_once(
+                        to,
+                        &echo_request(self.family, identifier, payload),
+                        ChecksumBy::Device,
+                    )
                 }
-                None => self.send_once(to, payload, sum),
+                None => self.send_once(to, payload, checksum),
             };
             if last.is_ok() {
                 break;
@@ -108,26 +112,27 @@ impl ProbeSocket {
         last
     }
 
-    fn send_once(&self, to: SocketAddr, bytes: &[u8], sum: Sum) -> io::Result<()> {
-        let flags = match sum {
-            Sum::Device => SendFlags::empty(),
-            // What is sent in parts is summed while it is copied.
-            Sum::Kernel => SendFlags::MORE,
+    fn send_once(&self, to: SocketAddr, bytes: &[u8], checksum: ChecksumBy) -> io::Result<()> {
+        let flags = match checksum {
+            ChecksumBy::Device => SendFlags::empty(),
+            // The kernel computes the checksum of a datagram sent in parts while it copies them.
+            ChecksumBy::Kernel => SendFlags::MORE,
         };
         rustix::net::sendto(&self.fd, bytes, flags, &to)?;
-        if sum == Sum::Kernel {
+        if checksum == ChecksumBy::Kernel {
             rustix::net::sendto(&self.fd, &[], SendFlags::empty(), &to)?;
         }
         Ok(())
     }
 
-    /// The payload of the next reply that is there: where it lies in the buffer.
+    /// Receives the next reply. Returns the position of its payload in the buffer, or `None` if no reply is
+    /// waiting.
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<std::ops::Range<usize>>> {
         let received = rustix::net::recv(&self.fd, &mut *buffer, RecvFlags::empty());
         let (len, _) = match received {
             Ok(received) => received,
             Err(errno) if errno == rustix::io::Errno::AGAIN => return Ok(None),
-            // An error's notice; the error itself is in its own queue.
+            // This only announces an ICMP error; the error itself is in the error queue.
             Err(_) => return Ok(Some(0..0)),
         };
         let headers = match (self.identifier, self.family) {
@@ -140,26 +145,26 @@ impl ProbeSocket {
         Ok(Some(headers.min(len)..len))
     }
 
-    /// The next ICMP error that is there. What was sent, as far as the error has it, is in the buffer
-    /// from its start.
-    pub fn receive_refusal(&self, buffer: &mut [u8]) -> io::Result<Option<Refusal>> {
+    /// Receives the next ICMP error, or `None` if none is waiting. The buffer then starts with the part of the
+    /// sent payload that the error quotes.
+    pub fn receive_error(&self, buffer: &mut [u8]) -> io::Result<Option<IcmpError>> {
         loop {
-            let (len, error) = match self.receive_error(buffer) {
+            let (len, error) = match self.read_error_queue(buffer) {
                 Ok(received) => received,
                 Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(cause) => return Err(cause),
             };
             let skipped = if self.identifier.is_some() { ICMP_HEADER } else { 0 };
-            let Some((reason, by)) = error.and_then(|error| error.understand()) else { continue };
+            let Some((reason, by)) = error.and_then(|error| error.parse()) else { continue };
             let len = len.saturating_sub(skipped);
             if len > 0 {
                 buffer.copy_within(skipped..skipped + len, 0);
             }
-            return Ok(Some(Refusal { len, reason, by }));
+            return Ok(Some(IcmpError { len, reason, by }));
         }
     }
 
-    fn receive_error(&self, buffer: &mut [u8]) -> io::Result<(usize, Option<Extended>)> {
+    fn read_error_queue(&self, buffer: &mut [u8]) -> io::Result<(usize, Option<ExtendedError>)> {
         // SAFETY: all zeroes are valid for both.
         let (mut header, mut control): (libc::msghdr, Control) = unsafe { zeroed() };
         let mut vector =
@@ -168,14 +173,14 @@ impl ProbeSocket {
         header.msg_iovlen = 1;
         header.msg_control = (&raw mut control).cast();
         header.msg_controllen = size_of::<Control>() as _;
-        // SAFETY: all that the header points to lives until the call returns, and is ours to be written.
+        // SAFETY: everything that the header points to is writable and lives until the call returns.
         let len = check(unsafe {
             libc::recvmsg(self.fd.as_raw_fd(), &raw mut header, libc::MSG_ERRQUEUE)
         })?;
         let (level, kind) = receive_errors(self.family);
         let is_it = control.level == level && control.kind == kind;
-        // With an address of IPv4 it is shorter, and the rest zero.
-        let least = std::mem::offset_of!(Extended, v6);
+        // With an IPv4 address the kernel writes less, and the rest stays zero.
+        let least = std::mem::offset_of!(ExtendedError, v6);
         let is_whole = control.len >= std::mem::offset_of!(Control, error) + least;
         Ok((len.cast_unsigned(), (is_it && is_whole).then_some(control.error)))
     }
@@ -193,9 +198,9 @@ impl AsRawFd for ProbeSocket {
     }
 }
 
-/// Not to be cut, and errors are told.
-fn prepare(fd: BorrowedFd<'_>, family: Family) -> io::Result<()> {
-    // Of the modes that forbid pieces, the one that does not obey what was learned of the path.
+/// Forbids fragmentation and enables the error queue.
+fn set_probe_options(fd: BorrowedFd<'_>, family: Family) -> io::Result<()> {
+    // This mode forbids fragmentation and ignores the path MTU that the host has learned.
     let (level, option, mode) = match family {
         Family::V4 => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE),
         Family::V6 => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE),
@@ -212,10 +217,11 @@ fn receive_errors(family: Family) -> (libc::c_int, libc::c_int) {
     }
 }
 
-/// Echo replies with an identifier. Packets of IPv4 begin with their header here, those of IPv6 behind it.
-fn replies(family: Family, identifier: u16) -> Vec<libc::sock_filter> {
+/// Returns a program that accepts echo replies with this identifier. A raw IPv4 socket delivers packets with
+/// their IP header, a raw IPv6 socket without.
+fn accept_replies(family: Family, identifier: u16) -> Vec<libc::sock_filter> {
     let jump = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
-    let start = op(libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH, 0, 0, 0);
+    let load_header_len = op(libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH, 0, 0, 0);
     let (mode, reply) = match family {
         Family::V4 => (libc::BPF_IND, ECHO_REPLY),
         Family::V6 => (libc::BPF_ABS, ECHO_REPLY_V6),
@@ -228,12 +234,13 @@ fn replies(family: Family, identifier: u16) -> Vec<libc::sock_filter> {
         op(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX),
         op(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
     ];
-    let first = (family == Family::V4).then_some(start);
+    let first = (family == Family::V4).then_some(load_header_len);
     first.into_iter().chain(rest).collect()
 }
 
-/// An echo request; for IPv6 the kernel sums, as it chooses the addresses.
-fn echo(family: Family, identifier: u16, payload: &[u8]) -> Vec<u8> {
+/// Builds an echo request. For IPv6 the kernel computes the checksum, because it covers the addresses that
+/// the kernel chooses.
+fn echo_request(family: Family, identifier: u16, payload: &[u8]) -> Vec<u8> {
     let kind = if family == Family::V4 { ECHO } else { ECHO_V6 };
     let [high, low] = identifier.to_be_bytes();
     let mut message = vec![kind, 0, 0, 0, high, low, 0, 0];
@@ -250,19 +257,19 @@ fn echo(family: Family, identifier: u16, payload: &[u8]) -> Vec<u8> {
     message
 }
 
-/// `struct cmsghdr` and the error behind it, in the kernel's form, which is not musl's.
+/// `struct cmsghdr` followed by the error, in the kernel's layout, which differs from musl's.
 #[repr(C)]
 struct Control {
     len: usize,
     level: libc::c_int,
     kind: libc::c_int,
-    error: Extended,
+    error: ExtendedError,
 }
 
-/// `struct sock_extended_err` (linux/errqueue.h), and the address of whoever reports it.
+/// `struct sock_extended_err` (linux/errqueue.h) followed by the address of the reporting host.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Extended {
+struct ExtendedError {
     errno: u32,
     origin: u8,
     kind: u8,
@@ -270,7 +277,7 @@ struct Extended {
     pad: u8,
     info: u32,
     data: u32,
-    /// `struct sockaddr_in` or `sockaddr_in6`: family, port, address of IPv4, address of IPv6.
+    /// `struct sockaddr_in` or `sockaddr_in6`: family, port, IPv4 address, IPv6 address.
     family: u16,
     port: u16,
     v4: [u8; 4],
@@ -278,9 +285,9 @@ struct Extended {
     scope: u32,
 }
 
-impl Extended {
-    /// What an error that came from elsewhere says, and who it came from.
-    fn understand(&self) -> Option<(Reason, Option<IpAddr>)> {
+impl ExtendedError {
+    /// Returns the meaning and the sender of an ICMP error; `None` for an error of another origin.
+    fn parse(&self) -> Option<(Reason, Option<IpAddr>)> {
         if ![libc::SO_EE_ORIGIN_ICMP, libc::SO_EE_ORIGIN_ICMP6].contains(&self.origin) {
             return None;
         }
@@ -303,8 +310,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn echo_requests_are_summed_for_ipv4_only() {
-        assert_eq!(echo(Family::V4, 0x1234, &[1]), [8, 0, 0xe4, 0xcb, 0x12, 0x34, 0, 0, 1]);
-        assert_eq!(echo(Family::V6, 0x1234, &[1]), [128, 0, 0, 0, 0x12, 0x34, 0, 0, 1]);
+    fn echo_request_has_checksum_only_for_ipv4() {
+        assert_eq!(echo_request(Family::V4, 0x1234, &[1]), [8, 0, 0xe4, 0xcb, 0x12, 0x34, 0, 0, 1]);
+        assert_eq!(echo_request(Family::V6, 0x1234, &[1]), [128, 0, 0, 0, 0x12, 0x34, 0, 0, 1]);
     }
 }

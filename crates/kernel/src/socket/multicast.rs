@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Packets for many on an interface, such as a bridge of pods: multicast and broadcast of one family are
-//! heard as they are sent, and can be sent under any source address. Also the UDP sockets that carry them
-//! elsewhere. Nothing waits.
+//! Multicast and broadcast packets of an interface, such as a bridge of pods: receives them as they are sent,
+//! and sends them with any source address. Also the UDP sockets that carry them to other nodes. No call
+//! blocks.
 
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -11,8 +11,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::net::RecvFlags;
 
+use super::{attach_filter, check, op, open, set_option};
 use crate::error::{Error, Result};
-use crate::packet::{attach_program, check, op, set_option, socket};
 use crate::types::{Family, IfIndex, MacAddr};
 
 const PACKET_VNET_HDR: libc::c_int = 15; // linux/if_packet.h
@@ -22,71 +22,72 @@ const SKF_AD_IFINDEX: u32 = 8; // linux/filter.h
 const PACKET_BROADCAST: u32 = 1; // linux/if_packet.h
 const PACKET_MULTICAST: u32 = 2; // linux/if_packet.h
 
-/// `struct virtio_net_hdr`, before every frame. The kernel has it for whole frames only.
+/// Length of `struct virtio_net_hdr`, which precedes every frame. The kernel adds it only on SOCK_RAW sockets.
 const HEADER: usize = 10;
 const ETHERNET: usize = 14;
 const NEEDS_CSUM: u8 = 1; // linux/virtio_net.h, VIRTIO_NET_HDR_F_NEEDS_CSUM
-/// What a buffer for one packet must have.
-pub const ROOM: usize = HEADER + ETHERNET + 65_536;
+/// Required length of a receive buffer.
+pub const BUFFER_LEN: usize = HEADER + ETHERNET + 65_536;
 
-/// What is sent to many on one interface, in one family.
+/// Socket for the multicast and broadcast packets of one interface and address family.
 #[derive(Debug)]
-pub struct Frames {
+pub struct MulticastSocket {
     fd: OwnedFd,
     index: IfIndex,
     mac: MacAddr,
     family: Family,
 }
 
-/// A packet in a buffer.
+/// A received packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Heard {
-    /// Where it is, IP header first. Its checksum is filled in.
+pub struct ReceivedPacket {
+    /// Position in the buffer, starting with the IP header. The transport checksum is filled in.
     pub packet: Range<usize>,
-    /// It is several packets in one, still to be cut.
-    pub is_uncut: bool,
+    /// The packet is a GSO packet that still has to be segmented.
+    pub is_unsegmented: bool,
 }
 
-impl Frames {
-    /// Listens to an interface of the calling thread's namespace, which has this hardware address. The
-    /// kernel sorts out what is for one receiver only, so that other traffic does not wake us.
+impl MulticastSocket {
+    /// Opens a socket on an interface of the calling thread's namespace; `mac` is the interface's MAC address.
+    /// The kernel drops unicast packets, so that other traffic does not wake the reader.
     pub fn open(index: IfIndex, mac: MacAddr, family: Family) -> Result<Self> {
-        let open = || {
-            // No protocol: nothing is heard before the filter is in place.
-            let fd = socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_NONBLOCK, 0)?;
-            attach_program(fd.as_fd(), &for_many())?;
+        let try_open = || {
+            // Protocol 0: the socket receives nothing until `bind`, when the filter is in place.
+            let fd = open(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_NONBLOCK, 0)?;
+            attach_filter(fd.as_fd(), &accept_multicast())?;
             set_option(fd.as_fd(), libc::SOL_PACKET, PACKET_VNET_HDR, &1i32.to_ne_bytes())?;
             let address = link_address(index, family, MacAddr([0; 6]));
             // SAFETY: the address is a `sockaddr_ll` of the length given.
             check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), ADDRESS_LEN) })?;
-            hear_all_groups(fd.as_fd(), index)?;
+            join_all_groups(fd.as_fd(), index)?;
             Ok(fd)
         };
-        match open() {
+        match try_open() {
             Ok(fd) => Ok(Self { fd, index, mac, family }),
             Err(cause) => Err(Error::from_io("listen for multicast on", index.to_string(), &cause)),
         }
     }
 
-    /// The next packet that is there, in a buffer of [`ROOM`] bytes.
-    pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<Heard>> {
+    /// Receives the next packet into a buffer of [`BUFFER_LEN`] bytes, or returns `None` if none is waiting.
+    pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<ReceivedPacket>> {
         let len = match rustix::net::recv(&self.fd, &mut *buffer, RecvFlags::empty()) {
             Ok((len, _)) => len,
             Err(rustix::io::Errno::AGAIN) => return Ok(None),
             Err(errno) => return Err(errno.into()),
         };
         if len < HEADER + ETHERNET {
-            return Ok(Some(Heard { packet: len..len, is_uncut: false }));
+            return Ok(Some(ReceivedPacket { packet: len..len, is_unsegmented: false }));
         }
         let (header, frame) = buffer[..len].split_at_mut(HEADER);
         if header[0] & NEEDS_CSUM != 0 {
             let at = |offset| usize::from(u16::from_ne_bytes([header[offset], header[offset + 1]]));
-            fill_in(frame, at(6), at(8));
+            fill_in_checksum(frame, at(6), at(8));
         }
-        Ok(Some(Heard { packet: HEADER + ETHERNET..len, is_uncut: header[1] != 0 }))
+        let is_unsegmented = header[1] != 0;
+        Ok(Some(ReceivedPacket { packet: HEADER + ETHERNET..len, is_unsegmented }))
     }
 
-    /// Sends a packet, IP header first, to a hardware address, that of a group or of all.
+    /// Sends a packet, which starts with the IP header, to the MAC address of a group or to broadcast.
     pub fn send(&self, to: MacAddr, packet: &[u8]) -> io::Result<()> {
         let address = link_address(self.index, self.family, to);
         let kind = ethertype(self.family).to_be_bytes();
@@ -106,24 +107,24 @@ impl Frames {
     }
 }
 
-impl AsFd for Frames {
+impl AsFd for MulticastSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-impl AsRawFd for Frames {
+impl AsRawFd for MulticastSocket {
     fn as_raw_fd(&self) -> RawFd {
         self.fd.as_raw_fd()
     }
 }
 
-/// A UDP socket whose datagrams may be cut into pieces on the way: they are as large as packets of pods,
-/// and more.
-pub fn carrier(local: SocketAddr) -> Result<UdpSocket> {
-    let open = || {
+/// Opens a UDP socket whose datagrams may be fragmented: each carries a whole packet of a pod, so it can
+/// exceed the MTU.
+pub fn fragmenting_udp(local: SocketAddr) -> Result<UdpSocket> {
+    let try_open = || {
         let domain = if local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-        let fd = socket(domain, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK, 0)?;
+        let fd = open(domain, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK, 0)?;
         let (level, option, mode) = match local {
             SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT),
             SocketAddr::V6(_) => {
@@ -138,11 +139,12 @@ pub fn carrier(local: SocketAddr) -> Result<UdpSocket> {
         rustix::net::bind(&fd, &local)?;
         Ok(fd.into())
     };
-    open().map_err(|cause| Error::from_io("open UDP socket", local.to_string(), &cause))
+    try_open().map_err(|cause| Error::from_io("open UDP socket", local.to_string(), &cause))
 }
 
-/// Lets a socket hear nothing that comes through an interface: pods there could say that they are anybody.
-pub fn be_deaf_to(socket: &impl AsFd, index: IfIndex) -> Result<()> {
+/// Makes a socket ignore packets that arrive through an interface: pods on that interface could forge the
+/// source address.
+pub fn ignore_interface(socket: &impl AsFd, index: IfIndex) -> Result<()> {
     let ancillary = |field| op(LOAD_WORD, 0, 0, SKF_AD_OFF + field);
     let program = [
         ancillary(SKF_AD_IFINDEX),
@@ -150,8 +152,8 @@ pub fn be_deaf_to(socket: &impl AsFd, index: IfIndex) -> Result<()> {
         op(RETURN, 0, 0, 0),
         op(RETURN, 0, 0, u32::MAX),
     ];
-    attach_program(socket.as_fd(), &program)
-        .map_err(|cause| Error::from_io("be deaf to", index.to_string(), &cause))
+    attach_filter(socket.as_fd(), &program)
+        .map_err(|cause| Error::from_io("ignore packets from", index.to_string(), &cause))
 }
 
 const ADDRESS_LEN: libc::socklen_t = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
@@ -159,8 +161,8 @@ const LOAD_WORD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
 const JUMP_IF_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
 const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
 
-/// Multicast and broadcast that others send.
-fn for_many() -> [libc::sock_filter; 5] {
+/// Returns a program that accepts received multicast and broadcast packets, not those that this host sends.
+fn accept_multicast() -> [libc::sock_filter; 5] {
     [
         op(LOAD_WORD, 0, 0, SKF_AD_OFF + SKF_AD_PKTTYPE),
         op(JUMP_IF_EQUAL, 1, 0, PACKET_BROADCAST),
@@ -170,9 +172,10 @@ fn for_many() -> [libc::sock_filter; 5] {
     ]
 }
 
-/// A bridge that snoops would keep groups from us that this host has not joined.
-fn hear_all_groups(fd: BorrowedFd<'_>, index: IfIndex) -> io::Result<()> {
-    let wanted = libc::packet_mreq {
+/// Requests all multicast groups: a bridge with multicast snooping does not deliver groups that this host
+/// has not joined.
+fn join_all_groups(fd: BorrowedFd<'_>, index: IfIndex) -> io::Result<()> {
+    let request = libc::packet_mreq {
         mr_ifindex: index.0.cast_signed(),
         mr_type: libc::PACKET_MR_ALLMULTI as libc::c_ushort,
         mr_alen: 0,
@@ -184,7 +187,7 @@ fn hear_all_groups(fd: BorrowedFd<'_>, index: IfIndex) -> io::Result<()> {
             fd.as_raw_fd(),
             libc::SOL_PACKET,
             libc::PACKET_ADD_MEMBERSHIP,
-            (&raw const wanted).cast(),
+            (&raw const request).cast(),
             size_of::<libc::packet_mreq>() as libc::socklen_t,
         )
     };
@@ -209,9 +212,9 @@ fn ethertype(family: Family) -> u16 {
     }
 }
 
-/// Fills in a checksum that was left to a device: of all from `start`, at `start + offset`, where the sum of
-/// what is not in the packet stands.
-fn fill_in(packet: &mut [u8], start: usize, offset: usize) {
+/// Fills in a checksum that the sender left to the device. The checksum covers the bytes from `start` on; its
+/// field is at `start + offset` and already holds the sum of the pseudo header.
+fn fill_in_checksum(packet: &mut [u8], start: usize, offset: usize) {
     let at = start + offset;
     if at + 2 > packet.len() {
         return;
@@ -222,7 +225,7 @@ fn fill_in(packet: &mut [u8], start: usize, offset: usize) {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
-    // Zero would be no checksum at all.
+    // UDP uses 0 for "no checksum", and 0xffff means the same sum.
     let checksum = match !(sum as u16) {
         0 => 0xffff,
         checksum => checksum,
@@ -235,13 +238,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn checksums_are_filled_in_where_there_is_room() {
-        // A pseudo header's sum of 0x0102, and two words.
+    fn checksum_is_filled_in_unless_out_of_bounds() {
+        // A pseudo header with the sum 0x0102, then one word and one odd byte.
         let mut packet = [9, 9, 0x01, 0x02, 0x00, 0x10, 0x7f];
-        fill_in(&mut packet, 2, 0);
+        fill_in_checksum(&mut packet, 2, 0);
         assert_eq!(packet[2..4], (!(0x0102_u16 + 0x0010 + 0x7f00)).to_be_bytes());
         let before = packet;
-        fill_in(&mut packet, 4, 2);
+        fill_in_checksum(&mut packet, 4, 2);
         assert_eq!(packet, before);
     }
 }

@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use kernel::ethtool::{Ethtool, TX_CHECKSUM};
-use kernel::knock::KnockSocket;
-use kernel::probe::{ProbeSocket, Reason, Refusal, Sum};
+use kernel::socket::echo_listener::EchoListener;
+use kernel::socket::icmp_probe::{ChecksumBy, IcmpError, ProbeSocket, Reason};
 use kernel::{Family, Netlink};
 use testkit::{Ns, in_netns, require, run, wait_some};
 
@@ -38,7 +38,7 @@ fn echo_requests_come_back_with_what_was_sent() {
             let deaf = ProbeSocket::echo(family, 8).unwrap();
             let mut buffer = [0; 2000];
             assert_eq!(socket.receive(&mut buffer).unwrap(), None);
-            socket.send(to(address), b"what was sent", Sum::Device).unwrap();
+            socket.send(to(address), b"what was sent", ChecksumBy::Device).unwrap();
             let range = wait_some(PATIENCE, || socket.receive(&mut buffer).unwrap()).unwrap();
             assert_eq!(&buffer[range], b"what was sent", "{address}");
             assert_eq!(deaf.receive(&mut buffer).unwrap(), None, "{address}");
@@ -53,7 +53,7 @@ fn knocks_are_told_from_other_requests() {
         for (family, address, own) in
             [(Family::V4, "10.9.0.2", "10.9.0.1"), (Family::V6, "fd09::2", "fd09::1")]
         {
-            let knocks = KnockSocket::open(family, *b"knocking", 3).unwrap();
+            let knocks = EchoListener::open(family, *b"knocking", 3).unwrap();
             // In hexadecimal: no mark, half a mark, and all of it.
             for pattern in ["00", "0102036b6e6f636bff", "0102036b6e6f636b696e67"] {
                 assert_eq!(knocks.receive().unwrap(), None, "{address} before {pattern}");
@@ -74,11 +74,11 @@ fn datagrams_are_refused_whoever_sums_them() {
         let _other = connected();
         for (family, address) in ENDS {
             let socket = ProbeSocket::datagram(family).unwrap();
-            for sum in [Sum::Device, Sum::Kernel] {
+            for sum in [ChecksumBy::Device, ChecksumBy::Kernel] {
                 let mut buffer = [0; 2000];
                 socket.send(to(address), b"what was sent", sum).unwrap();
-                let Refusal { len, reason, by } =
-                    wait_some(PATIENCE, || socket.receive_refusal(&mut buffer).unwrap()).unwrap();
+                let IcmpError { len, reason, by } =
+                    wait_some(PATIENCE, || socket.receive_error(&mut buffer).unwrap()).unwrap();
                 assert_eq!(&buffer[..len], b"what was sent", "{address} {sum:?}");
                 assert_eq!(reason, Reason::Refused, "{address} {sum:?}");
                 assert_eq!(by, Some(address.parse::<IpAddr>().unwrap()), "{address} {sum:?}");
@@ -94,7 +94,7 @@ fn sums_are_filled_in_by_whom_was_asked_for() {
     in_netns(|| {
         require!(Program("tcpdump"));
         let other = connected();
-        for (sum, is_right) in [(Sum::Device, false), (Sum::Kernel, true)] {
+        for (sum, is_right) in [(ChecksumBy::Device, false), (ChecksumBy::Kernel, true)] {
             for (family, address) in ENDS {
                 let socket = ProbeSocket::datagram(family).unwrap();
                 socket.send(to(address), b"neighbours are known now", sum).unwrap();
@@ -136,15 +136,15 @@ fn what_is_too_large_is_refused_with_what_is_not() {
             // The second time the kernel knows what the path carries, and sends all the same.
             for _ in 0..2 {
                 let mut buffer = [0; 2000];
-                socket.send(to("10.10.0.2"), &payload, Sum::Device).unwrap();
+                socket.send(to("10.10.0.2"), &payload, ChecksumBy::Device).unwrap();
                 let refusal =
-                    wait_some(PATIENCE, || socket.receive_refusal(&mut buffer).unwrap()).unwrap();
-                assert_eq!(refusal.reason, Reason::TooBig(1300));
-                assert_eq!(refusal.by, Some("10.9.0.2".parse().unwrap()));
-                assert!(refusal.len > 16 && buffer[..16] == [7; 16], "{refusal:?}");
+                    wait_some(PATIENCE, || socket.receive_error(&mut buffer).unwrap()).unwrap();
+                assert_eq!(error.reason, Reason::TooBig(1300));
+                assert_eq!(error.by, Some("10.9.0.2".parse().unwrap()));
+                assert!(error.len > 16 && buffer[..16] == [7; 16], "{refusal:?}");
             }
             // What the device itself does not take.
-            let error = socket.send(to("10.10.0.2"), &[0; 1500], Sum::Device).unwrap_err();
+            let error = socket.send(to("10.10.0.2"), &[0; 1500], ChecksumBy::Device).unwrap_err();
             assert_eq!(error.raw_os_error(), Some(90), "{error}");
         }
     });

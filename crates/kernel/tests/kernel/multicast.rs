@@ -4,7 +4,7 @@
 use std::net::UdpSocket;
 use std::time::Duration;
 
-use kernel::frames::{self, Frames, ROOM};
+use kernel::socket::multicast::{self, BUFFER_LEN, MulticastSocket};
 use kernel::{Family, MacAddr, Netlink};
 use testkit::{Ns, in_netns, require, wait_some};
 
@@ -22,10 +22,10 @@ fn connected() -> (Netlink, Ns) {
     (Netlink::open().unwrap(), other)
 }
 
-fn open(nl: &Netlink, family: Family) -> Frames {
+fn open(nl: &Netlink, family: Family) -> MulticastSocket {
     let mac: MacAddr =
         ip_json(&Ns::here(), "link show v0")["address"].as_str().unwrap().parse().unwrap();
-    Frames::open(index_of(nl, "v0"), mac, family).unwrap()
+    MulticastSocket::open(index_of(nl, "v0"), mac, family).unwrap()
 }
 
 fn send(other: &Ns, word: &str, socket: &str) {
@@ -33,11 +33,11 @@ fn send(other: &Ns, word: &str, socket: &str) {
 }
 
 /// The payload of the next UDP packet behind headers of this length, whose checksum must be right.
-fn next(frames: &Frames, header: usize) -> String {
-    let mut buffer = vec![0; ROOM];
+fn next(frames: &MulticastSocket, header: usize) -> String {
+    let mut buffer = vec![0; BUFFER_LEN];
     loop {
         let heard = wait_some(PATIENCE, || frames.receive(&mut buffer).unwrap()).unwrap();
-        assert!(!heard.is_uncut);
+        assert!(!heard.is_unsegmented);
         let packet = &buffer[heard.packet];
         let protocol = if header == 20 { packet[9] } else { packet[6] };
         if protocol != 17 {
@@ -68,7 +68,7 @@ fn what_is_for_many_is_heard_whole_and_nothing_else() {
         assert_eq!(next(&v4, 20), "all");
         send(&other, "group6", "UDP6-DATAGRAM:[ff15::42]:5000");
         assert_eq!(next(&v6, 40), "group6");
-        let mut buffer = vec![0; ROOM];
+        let mut buffer = vec![0; BUFFER_LEN];
         assert_eq!(v4.receive(&mut buffer).unwrap(), None);
     });
 }
@@ -88,7 +88,7 @@ fn packets_of_any_source_are_sent() {
         packet[10..12].copy_from_slice(&sum.to_be_bytes());
         packet.extend([0x13, 0x88, 0x13, 0x88, 0, 12, 0, 0]);
         packet.extend(b"word");
-        open(&nl, Family::V4).send(kernel::packet::BROADCAST, &packet).unwrap();
+        open(&nl, Family::V4).send(kernel::socket::packet::BROADCAST, &packet).unwrap();
         let mut buffer = [0; 16];
         let (len, from) = socket.recv_from(&mut buffer).unwrap();
         assert_eq!((&buffer[..len], from.to_string().as_str()), (&b"word"[..], "10.9.0.77:5000"));
@@ -100,7 +100,7 @@ fn deaf_sockets_hear_other_interfaces_only() {
     in_netns(|| {
         require!(Program("socat"));
         let (nl, other) = connected();
-        let socket = frames::carrier("0.0.0.0:5000".parse().unwrap()).unwrap();
+        let socket = multicast::fragmenting_udp("0.0.0.0:5000".parse().unwrap()).unwrap();
         let heard = || {
             let mut buffer = [0; 16];
             let (len, _) = wait_some(PATIENCE, || socket.recv_from(&mut buffer).ok()).unwrap();
@@ -108,7 +108,7 @@ fn deaf_sockets_hear_other_interfaces_only() {
         };
         send(&other, "before", "UDP4-DATAGRAM:10.9.0.1:5000");
         assert_eq!(heard(), "before");
-        frames::be_deaf_to(&socket, index_of(&nl, "v0")).unwrap();
+        multicast::ignore_interface(&socket, index_of(&nl, "v0")).unwrap();
         send(&other, "unheard", "UDP4-DATAGRAM:10.9.0.1:5000");
         let own = UdpSocket::bind("127.0.0.1:0").unwrap();
         own.send_to(b"after", "127.0.0.1:5000").unwrap();
