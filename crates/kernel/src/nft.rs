@@ -7,29 +7,27 @@
 //! child closes them ([`crate::deferred_close`]). A batch that is refused waits as well.
 
 mod batch;
+mod dump;
 mod events;
 mod expr;
-mod found_rule;
-mod found_table;
 pub mod match_expr;
 mod objects;
 mod ranges;
-mod read;
 mod userdata;
 pub mod xtables;
 
 use ::netlink::{Errno, Message, Protocol, Socket};
 
 pub use self::batch::Batch;
+pub use self::dump::{
+    Generation, ObservedChain, ObservedElement, ObservedRule, ObservedSet, ObservedTable,
+};
 pub use self::events::{Event, Events};
 pub use self::expr::{CtKey, Expr, Fib, MetaKey, Op, PayloadBase, REG_VERDICT, Reg, Verdict};
-pub use self::found_rule::ObservedRule;
-pub use self::found_table::{ObservedChain, ObservedSet, ObservedTable};
 pub use self::objects::{
     BaseChain, Chain, ChainKind, Data, DataType, Element, Hook, MapTo, Place, Rule, Set,
 };
 pub use self::ranges::Range;
-pub use self::read::{Generation, ObservedElement};
 pub use self::userdata::Userdata;
 use crate::error::{Error, Result};
 

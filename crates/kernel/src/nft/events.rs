@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use ::netlink::{Attrs, Monitor, Protocol, Received};
 
-use super::read::HEADER_LEN;
+use super::dump::HEADER_LEN;
 use super::{SUBSYS_NFTABLES, TableFamily};
 use crate::error::{Error, Result};
 

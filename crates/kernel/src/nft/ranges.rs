@@ -7,10 +7,10 @@ use std::net::IpAddr;
 use ::netlink::{Attr, Attrs, Message};
 use ipnet::IpNet;
 
-use super::match_expr::octets;
-use super::read::{
+use super::dump::{
     HEADER_LEN, NFTA_DATA_VALUE, NFTA_LIST_ELEM, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_LIST_ELEMENTS,
 };
+use super::match_expr::octets;
 use super::{Nft, Table};
 use crate::error::Result;
 

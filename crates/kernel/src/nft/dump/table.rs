@@ -3,12 +3,12 @@
 
 use ::netlink::Attrs;
 
-use super::objects::{Chain, Set};
-use super::read::{
+use super::{
     HEADER_LEN, NFTA_CHAIN_NAME, NFTA_CHAIN_TABLE, NFTA_SET_NAME, NFTA_SET_TABLE, NFTA_TABLE_NAME,
 };
-use super::{Nft, Table, message};
 use crate::error::Result;
+use crate::nft::objects::{Chain, Set};
+use crate::nft::{Nft, Table, message};
 
 // linux/netfilter/nf_tables.h
 const NFT_MSG_GETTABLE: u16 = 1;

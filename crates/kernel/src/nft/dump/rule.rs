@@ -4,11 +4,11 @@
 
 use ::netlink::{Attr, Attrs};
 
-use super::read::{
+use super::{
     HEADER_LEN, NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_RULE_CHAIN, NFTA_RULE_TABLE,
     NFTA_VERDICT_CHAIN, chain_of, userdata,
 };
-use super::{Expr, MetaKey, Table, Verdict};
+use crate::nft::{Expr, MetaKey, Table, Verdict};
 
 // linux/netfilter/nf_tables.h
 const NFTA_RULE_HANDLE: u16 = 3;
@@ -30,7 +30,7 @@ type Instruction = (String, Vec<u8>);
 /// A rule that is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObservedRule {
-    /// Its number, for [`super::Batch::remove_rule`].
+    /// Its number, for [`crate::nft::Batch::remove_rule`].
     pub handle: u64,
     /// The chain that it jumps or goes to.
     pub target: Option<String>,

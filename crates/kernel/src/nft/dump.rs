@@ -2,9 +2,13 @@
 //! What is there: single look-ups that cost the same however much there is, and lists. On a kernel without
 //! nf_tables nothing is there.
 
+mod rule;
+mod table;
+
 use ::netlink::{Attr, Attrs, Errno, Message, Socket};
 
-use super::found_rule::ObservedRule;
+pub use self::rule::ObservedRule;
+pub use self::table::{ObservedChain, ObservedSet, ObservedTable};
 use super::userdata::Userdata;
 use super::{Nft, Table, TableFamily, message};
 use crate::error::{Error, Result};
