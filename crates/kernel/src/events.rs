@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What changes in the kernel, as it happens: links, addresses, routes, neighbours, forwarding entries
-//! and next hops through one socket. Listen first, then read the state, and nothing is missed between.
+//! Events of the kernel: changes of links, addresses, routes, neighbours, forwarding entries and next hops,
+//! received through one socket. Open the socket before reading the state: then no change is missed in
+//! between.
 //!
-//! Not every change has an event: a link that goes down, or is removed, takes its IPv4 routes and its
-//! next hops with it, and a next hop its routes, without a word about them.
+//! Not every change has an event. When a link goes down or is removed, its IPv4 routes and next hops vanish
+//! without events, and so do the routes of a next hop that is removed.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::Instant;
@@ -20,7 +21,8 @@ use crate::nexthop::{self, Nexthop, RTM_DELNEXTHOP, RTM_NEWNEXTHOP};
 use crate::route::{self, RTM_DELROUTE, RTM_NEWROUTE, Route};
 use crate::types::Family;
 
-/// Room for some thousand events: our own changes come back too, and they come in batches.
+/// Size of the receive buffer, enough for some thousand events. The program's own changes also come back as
+/// events, in bursts, and iptables and kube-proxy rewrite whole tables.
 const BUFFER: usize = 4 << 20;
 
 const RTM_NEWNETCONF: u16 = 80; // linux/rtnetlink.h
@@ -29,29 +31,26 @@ const NETCONFA_IFINDEX: u16 = 1; // linux/netconf.h
 const NETCONFA_FORWARDING: u16 = 2;
 const NETCONFA_IFINDEX_ALL: i32 = -1;
 
-/// What to listen to.
+/// A kind of object to receive events about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub enum Topic {
-    /// Links.
     Links,
-    /// Addresses of links.
     Addrs,
-    /// Routes.
     Routes,
-    /// Neighbours and forwarding entries, which the kernel does not tell apart here.
+    /// Neighbours and forwarding entries; the kernel sends both to one group.
     Neighs,
-    /// Next hops.
     Nexthops,
-    /// Switches of interfaces, and of all of them.
+    /// Forwarding and other per-interface settings (`RTM_NEWNETCONF`).
     Switches,
 }
 
 impl Topic {
-    /// All of them.
+    /// All topics.
     pub const ALL: [Self; 6] =
         [Self::Links, Self::Addrs, Self::Routes, Self::Neighs, Self::Nexthops, Self::Switches];
 
-    /// `RTNLGRP_*` of linux/rtnetlink.h.
+    /// Returns the multicast groups (`RTNLGRP_*`, linux/rtnetlink.h).
     fn groups(self) -> &'static [u32] {
         match self {
             Self::Links => &[1],
@@ -64,72 +63,83 @@ impl Topic {
     }
 }
 
-/// One change: the object as it is now, or as it was when it went.
+/// A change of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// Which object.
+    /// The object after the change, or before its removal.
     pub object: Object,
-    /// It was removed; else it is new or has changed.
+    /// The object was removed; otherwise it was added or changed.
     pub is_removal: bool,
 }
 
-/// What a change is about.
+/// The object of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub enum Object {
-    /// A link.
     Link(Box<Link>),
-    /// An address.
     Addr(Addr),
-    /// A route.
     Route(Box<Route>),
-    /// A neighbour.
     Neigh(Neigh),
-    /// A forwarding entry.
     Fdb(Fdb),
-    /// A next hop.
     Nexthop(Nexthop),
-    /// Whether packets of a family are forwarded at all: sysctl `forwarding` of `all`.
+    /// The sysctl `forwarding` of `all`, which enables forwarding for an address family.
     Forwarding(Family, bool),
 }
 
-/// A socket that listens in the namespace of the thread that opened it.
-#[derive(Debug)]
-pub struct Events {
-    monitor: Monitor,
-}
+/// A socket that receives the events of its namespace.
+pub type Events = EventSocket<Event>;
 
 impl Events {
-    /// Begins to listen in the calling thread's namespace.
+    /// Opens a socket in the calling thread's namespace.
     pub fn listen(topics: &[Topic]) -> Result<Self> {
         let groups: Vec<u32> = topics.iter().flat_map(|topic| topic.groups()).copied().collect();
-        let monitor = Monitor::open(Protocol::Route, &groups)
+        Self::open("rtnetlink", Protocol::Route, &groups, parse)
+    }
+}
+
+/// A socket that receives events of one netlink protocol as values of type `E`.
+#[derive(Debug)]
+pub struct EventSocket<E> {
+    monitor: Monitor,
+    source: &'static str,
+    parse: fn(u16, &[u8]) -> Option<E>,
+}
+
+impl<E> EventSocket<E> {
+    pub(crate) fn open(
+        source: &'static str,
+        protocol: Protocol,
+        groups: &[u32],
+        parse: fn(u16, &[u8]) -> Option<E>,
+    ) -> Result<Self> {
+        let monitor = Monitor::open(protocol, groups)
             .and_then(|monitor| monitor.set_receive_buffer(BUFFER).map(|()| monitor));
         match monitor {
-            Ok(monitor) => Ok(Self { monitor }),
-            Err(cause) => Err(Error::new("listen to changes", "", cause)),
+            Ok(monitor) => Ok(Self { monitor, source, parse }),
+            Err(cause) => Err(Error::new("subscribe to events of", source, cause)),
         }
     }
 
-    /// Waits for events until `deadline` (a past one: takes only what is there) and hands some of them
-    /// to `each`. After [`Received::Overrun`] events are lost for good: read the whole state again.
-    pub fn receive(&mut self, deadline: Instant, mut each: impl FnMut(Event)) -> Result<Received> {
+    /// Waits for events until `deadline` and passes those that arrive to `each`. With a past deadline it
+    /// does not wait. After [`Received::Overrun`] events are lost: read the whole state again.
+    pub fn receive(&mut self, deadline: Instant, mut each: impl FnMut(E)) -> Result<Received> {
+        let parse = self.parse;
         let received = self.monitor.receive(deadline, |kind, payload| {
             if let Some(event) = parse(kind, payload) {
                 each(event);
             }
         });
-        received.map_err(|cause| Error::new("wait for changes", "", cause))
+        received.map_err(|cause| Error::new("wait for events of", self.source, cause))
     }
 }
 
-/// For who waits for many things at once.
-impl AsRawFd for Events {
+impl<E> AsRawFd for EventSocket<E> {
     fn as_raw_fd(&self) -> RawFd {
         self.monitor.as_fd().as_raw_fd()
     }
 }
 
-impl AsFd for Events {
+impl<E> AsFd for EventSocket<E> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.monitor.as_fd()
     }
@@ -138,7 +148,7 @@ impl AsFd for Events {
 fn parse(kind: u16, payload: &[u8]) -> Option<Event> {
     let family = *payload.first()?;
     let object = match kind {
-        // A bridge tells of its ports in the same words: one that leaves the bridge is not removed.
+        // A bridge reports its ports with the same message types. A port that leaves the bridge still exists.
         RTM_NEWLINK | RTM_DELLINK if family == AF_BRIDGE => return None,
         RTM_NEWLINK | RTM_DELLINK => Object::Link(Box::new(link::parse(payload)?)),
         RTM_NEWADDR | RTM_DELADDR => Object::Addr(addr::parse(payload)?),
@@ -157,7 +167,7 @@ fn parse(kind: u16, payload: &[u8]) -> Option<Event> {
     Some(Event { object, is_removal: removals.contains(&kind) })
 }
 
-/// None for the switches of a single interface, and for other switches.
+/// Parses a change of `forwarding` of `all`; `None` for settings of one interface and for other settings.
 fn forwarding(payload: &[u8], family: Family) -> Option<Object> {
     let attrs = Attrs::after(payload, NETCONF_HEADER);
     let number = |kind| attrs.find_kind(kind)?.i32();
@@ -173,7 +183,7 @@ mod tests {
     use crate::types::{IfIndex, MacAddr};
 
     #[test]
-    fn what_was_sent_is_told() {
+    fn event_has_the_object_that_was_sent() {
         let entry = Fdb::vxlan(IfIndex(4), MacAddr([2, 0, 0, 0, 0, 1]), [192, 0, 2, 7].into());
         let bytes = fdb::add(&entry).message.to_bytes();
         let event = Event { object: Object::Fdb(entry), is_removal: false };
@@ -186,7 +196,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_parsed_without_panic(kind in 0_u16..120, bytes: Vec<u8>) {
+        fn parser_never_panics(kind in 0_u16..120, bytes: Vec<u8>) {
             let _ = parse(kind, &bytes);
         }
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! nf_tables: tables, chains, sets, maps, rules and elements, changed in batches that succeed or fail as
-//! a whole. What a rule says is a list of [`Expr`]; what it means is the caller's business.
+//! a whole. A rule is a list of [`Expr`]; its meaning is the caller's business.
 //!
-//! Adding costs microseconds. After a removal the *closing* of the socket waits for a grace period of
-//! 5 to 20 ms, and so does that of every other netfilter socket meanwhile: they are parked, and a
-//! child closes them ([`crate::deferred_close`]). A batch that is refused waits as well.
+//! Adding objects costs microseconds. After a removal, closing the socket waits for a grace period of 5 to
+//! 20 ms, and so does closing any other netfilter socket in that time. A background child closes these sockets
+//! ([`crate::deferred_close`]). A rejected batch waits as well.
 
 mod batch;
 mod dump;
@@ -13,27 +13,25 @@ mod expr;
 pub mod match_expr;
 mod objects;
 mod ranges;
+mod socket;
+mod uapi;
 mod userdata;
 pub mod xtables;
 
-use ::netlink::{Errno, Message, Protocol, Socket};
+use ::netlink::Message;
 
 pub use self::batch::Batch;
-pub use self::dump::{
-    Generation, ObservedChain, ObservedElement, ObservedRule, ObservedSet, ObservedTable,
-};
+pub use self::dump::{ObservedChain, ObservedElement, ObservedRule, ObservedSet, ObservedTable};
 pub use self::events::{Event, Events};
 pub use self::expr::{CtKey, Expr, Fib, MetaKey, Op, PayloadBase, REG_VERDICT, Reg, Verdict};
 pub use self::objects::{
     BaseChain, Chain, ChainKind, Data, DataType, Element, Hook, MapTo, Place, Rule, Set,
 };
 pub use self::ranges::Range;
+pub use self::socket::{Generation, Nft};
 pub use self::userdata::Userdata;
-use crate::error::{Error, Result};
 
-const SUBSYS_NFTABLES: u16 = 10; // linux/netfilter/nfnetlink.h
-
-/// What kind of packets a table sees.
+/// Family of a table: the kind of packets that its chains see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TableFamily {
     /// IPv4 and IPv6.
@@ -42,7 +40,7 @@ pub enum TableFamily {
     Ip,
     /// IPv6.
     Ip6,
-    /// Frames on a bridge.
+    /// Ethernet frames on a bridge.
     Bridge,
 }
 
@@ -62,7 +60,7 @@ impl TableFamily {
         }
     }
 
-    /// As `nft` writes it.
+    /// Returns the name that `nft` uses.
     pub fn as_str(self) -> &'static str {
         match self {
             TableFamily::Inet => "inet",
@@ -73,50 +71,24 @@ impl TableFamily {
     }
 }
 
-/// A table by family and name.
+/// A table, identified by family and name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Table<'a> {
-    /// The packets that it sees.
     pub family: TableFamily,
-    /// Its name.
     pub name: &'a str,
 }
 
 impl Table<'_> {
+    /// Names an object of this table for an error message.
     fn object(&self, name: &str) -> String {
         format!("{} {} {name}", self.family.as_str(), self.name)
     }
 }
 
-/// A netfilter socket in the namespace of the thread that opened it.
-#[derive(Debug)]
-pub struct Nft {
-    /// `None` where the kernel was built without: nothing is there, and nothing can be made.
-    socket: Option<Socket>,
-}
-
-impl Nft {
-    /// Opens a socket in the calling thread's namespace.
-    pub fn open() -> Result<Self> {
-        match Socket::open(Protocol::Netfilter) {
-            Ok(socket) => Ok(Self { socket: Some(socket) }),
-            Err(cause) if cause.errno == Errno::PROTONOSUPPORT => Ok(Self { socket: None }),
-            Err(cause) => Err(Error::new("open netfilter socket", "", cause)),
-        }
-    }
-}
-
-impl Drop for Nft {
-    fn drop(&mut self) {
-        if let Some(socket) = &self.socket {
-            crate::deferred_close::defer_close(socket);
-        }
-    }
-}
-
-/// A message of the nf_tables subsystem with its fixed header.
+/// Starts a message of the nf_tables subsystem.
 fn message(kind: u16, flags: u16, family: TableFamily) -> Message {
-    let mut message = Message::new(SUBSYS_NFTABLES << 8 | kind, flags);
+    let mut message = Message::new(uapi::SUBSYS_NFTABLES << 8 | kind, flags);
     message.header(&[family.number(), 0, 0, 0]);
     message
 }

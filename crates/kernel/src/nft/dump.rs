@@ -1,217 +1,183 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is there: single look-ups that cost the same however much there is, and lists. On a kernel without
-//! nf_tables nothing is there.
+//! Reads of nf_tables: lookups of one object, which cost the same however many objects exist, and lists.
+//! On a kernel without nf_tables everything is empty.
 
 mod rule;
 mod table;
 
-use ::netlink::{Attr, Attrs, Errno, Message, Socket};
+use ::netlink::{Attr, Attrs};
 
 pub use self::rule::ObservedRule;
 pub use self::table::{ObservedChain, ObservedSet, ObservedTable};
+use super::ranges::{self, Range};
+use super::uapi::{
+    HEADER_LEN, NFT_MSG_GETCHAIN, NFT_MSG_GETRULE, NFT_MSG_GETSET, NFT_MSG_GETSETELEM,
+    NFT_MSG_GETTABLE, NFTA_CHAIN_NAME, NFTA_CHAIN_TABLE, NFTA_DATA_VALUE, NFTA_DATA_VERDICT,
+    NFTA_LIST_ELEM, NFTA_RULE_CHAIN, NFTA_RULE_TABLE, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_KEY,
+    NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE,
+    NFTA_SET_ELEM_USERDATA, NFTA_SET_TABLE, NFTA_TABLE_NAME, NFTA_VERDICT_CHAIN,
+};
 use super::userdata::Userdata;
-use super::{Nft, Table, TableFamily, message};
-use crate::error::{Error, Result};
+use super::{Nft, Table, message};
+use crate::error::Result;
 
-// linux/netfilter/nf_tables.h
-const NFT_MSG_GETTABLE: u16 = 1;
-const NFT_MSG_GETCHAIN: u16 = 4;
-const NFT_MSG_GETRULE: u16 = 7;
-const NFT_MSG_GETSET: u16 = 10;
-const NFT_MSG_GETSETELEM: u16 = 13;
-const NFT_MSG_GETGEN: u16 = 16;
-pub(super) const NFTA_TABLE_NAME: u16 = 1;
-pub(super) const NFTA_CHAIN_TABLE: u16 = 1;
-pub(super) const NFTA_CHAIN_NAME: u16 = 3;
-pub(super) const NFTA_RULE_TABLE: u16 = 1;
-pub(super) const NFTA_RULE_CHAIN: u16 = 2;
-pub(super) const NFTA_SET_TABLE: u16 = 1;
-pub(super) const NFTA_SET_NAME: u16 = 2;
-const NFTA_SET_ELEM_LIST_TABLE: u16 = 1;
-const NFTA_SET_ELEM_LIST_SET: u16 = 2;
-pub(super) const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
-pub(super) const NFTA_LIST_ELEM: u16 = 1;
-pub(super) const NFTA_SET_ELEM_KEY: u16 = 1;
-const NFTA_SET_ELEM_DATA: u16 = 2;
-const NFTA_SET_ELEM_USERDATA: u16 = 6;
-pub(super) const NFTA_DATA_VALUE: u16 = 1;
-pub(super) const NFTA_DATA_VERDICT: u16 = 2;
-pub(super) const NFTA_VERDICT_CHAIN: u16 = 2;
-const NFTA_GEN_ID: u16 = 1;
-
-/// `struct nfgenmsg`.
-pub(super) const HEADER_LEN: usize = 4;
-
-/// An element that is there.
+/// An element of a set or map, as read from the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObservedElement {
-    /// Its key.
+    /// Key bytes.
     pub key: Vec<u8>,
-    /// Its value, where it is one of bytes.
+    /// Value bytes; empty in a set or a verdict map.
     pub data: Vec<u8>,
-    /// The chain that a verdict names.
+    /// Chain that the element's verdict jumps or goes to.
     pub target: Option<String>,
-    /// What is attached to it.
+    /// Comment and owner bytes attached to the element.
     pub userdata: Userdata,
 }
 
-/// A number that is another one after every change of a namespace's nf_tables.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Generation(pub(super) u32);
-
 impl Nft {
-    /// The present one, for [`Nft::commit_at`].
-    pub fn generation(&self) -> Result<Generation> {
-        let one = message(NFT_MSG_GETGEN, 0, TableFamily::Inet);
-        let payload = self.look("look for", "generation".to_owned(), &one)?.unwrap_or_default();
-        let number = Attrs::after(&payload, HEADER_LEN).find_kind(NFTA_GEN_ID);
-        // 0 is none: the kernel takes it for any.
-        Ok(Generation(number.and_then(|number| number.be32()).unwrap_or_default()))
-    }
-
-    /// Whether a table is there.
+    /// Returns whether a table exists.
     pub fn has_table(&self, table: Table<'_>) -> Result<bool> {
-        let mut one = message(NFT_MSG_GETTABLE, 0, table.family);
-        one.str(NFTA_TABLE_NAME, table.name);
-        Ok(self.look("look for table", table.object(""), &one)?.is_some())
+        let mut request = message(NFT_MSG_GETTABLE, 0, table.family);
+        request.str(NFTA_TABLE_NAME, table.name);
+        Ok(self.get("look up table", table.object(""), &request)?.is_some())
     }
 
-    /// Whether a chain is there.
+    /// Reads a table with its chains and sets; `None` if it does not exist.
+    pub fn table(&self, table: Table<'_>) -> Result<Option<ObservedTable>> {
+        let mut request = message(NFT_MSG_GETTABLE, 0, table.family);
+        request.str(NFTA_TABLE_NAME, table.name);
+        let Some(payload) = self.get("look up table", table.object(""), &request)? else {
+            return Ok(None);
+        };
+        let chains = self.list_chains(table, |payload| ObservedChain::parse(payload, table))?;
+        let sets = self.list_sets(table, |payload| ObservedSet::parse(payload, table))?;
+        Ok(Some(ObservedTable { is_active: table::is_active(&payload), chains, sets }))
+    }
+
+    /// Returns whether a chain exists.
     pub fn has_chain(&self, table: Table<'_>, name: &str) -> Result<bool> {
-        let mut one = message(NFT_MSG_GETCHAIN, 0, table.family);
-        one.str(NFTA_CHAIN_TABLE, table.name).str(NFTA_CHAIN_NAME, name);
-        Ok(self.look("look for chain", table.object(name), &one)?.is_some())
+        let mut request = message(NFT_MSG_GETCHAIN, 0, table.family);
+        request.str(NFTA_CHAIN_TABLE, table.name).str(NFTA_CHAIN_NAME, name);
+        Ok(self.get("look up chain", table.object(name), &request)?.is_some())
     }
 
-    /// The names of a table's chains; none where the table is missing.
+    /// Lists the names of a table's chains; empty if the table does not exist.
     pub fn chains(&self, table: Table<'_>) -> Result<Vec<String>> {
-        let one = message(NFT_MSG_GETCHAIN, 0, table.family);
-        let read = |payload: &[u8]| name_in(table, payload, NFTA_CHAIN_TABLE, NFTA_CHAIN_NAME);
-        self.list("list chains", table.object(""), &one, read)
+        let parse = |payload: &[u8]| Some(ObservedChain::parse(payload, table)?.name);
+        self.list_chains(table, parse)
     }
 
-    /// The names of a table's sets and maps; none where the table is missing.
+    /// Lists the names of a table's sets and maps; empty if the table does not exist.
     pub fn sets(&self, table: Table<'_>) -> Result<Vec<String>> {
-        let mut one = message(NFT_MSG_GETSET, 0, table.family);
-        one.str(NFTA_SET_TABLE, table.name);
-        let read = |payload: &[u8]| name_in(table, payload, NFTA_SET_TABLE, NFTA_SET_NAME);
-        self.list("list sets", table.object(""), &one, read)
+        self.list_sets(table, |payload| Some(ObservedSet::parse(payload, table)?.name))
     }
 
-    /// The rules of a chain in their order; none where the chain is missing.
+    /// Lists the rules of a chain in order; empty if the chain does not exist.
     pub fn rules(&self, table: Table<'_>, chain: &str) -> Result<Vec<ObservedRule>> {
-        let mut one = message(NFT_MSG_GETRULE, 0, table.family);
-        one.str(NFTA_RULE_TABLE, table.name).str(NFTA_RULE_CHAIN, chain);
-        let read = |payload: &[u8]| ObservedRule::read(payload, table, chain);
-        self.list("list rules", table.object(chain), &one, read)
+        let mut request = message(NFT_MSG_GETRULE, 0, table.family);
+        request.str(NFTA_RULE_TABLE, table.name).str(NFTA_RULE_CHAIN, chain);
+        let parse = |payload: &[u8]| ObservedRule::parse(payload, table, chain);
+        self.list("list rules", table.object(chain), &request, parse)
     }
 
-    /// An element by its key; `None` where it, its set or its table is missing.
+    /// Looks up an element by its key; `None` if the element, its set or its table does not exist.
     pub fn element(
         &self,
         table: Table<'_>,
         set: &str,
         key: &[u8],
     ) -> Result<Option<ObservedElement>> {
-        let mut one = message(NFT_MSG_GETSETELEM, 0, table.family);
-        one.str(NFTA_SET_ELEM_LIST_TABLE, table.name).str(NFTA_SET_ELEM_LIST_SET, set);
-        one.nest(NFTA_SET_ELEM_LIST_ELEMENTS, |list| {
+        let mut request = message(NFT_MSG_GETSETELEM, 0, table.family);
+        request.str(NFTA_SET_ELEM_LIST_TABLE, table.name).str(NFTA_SET_ELEM_LIST_SET, set);
+        request.nest(NFTA_SET_ELEM_LIST_ELEMENTS, |list| {
             list.nest(NFTA_LIST_ELEM, |element| {
                 element.nest(NFTA_SET_ELEM_KEY, |nest| {
                     nest.bytes(NFTA_DATA_VALUE, key);
                 });
             });
         });
-        let found = self.look("look for element", table.object(set), &one)?;
-        Ok(found.and_then(|payload| read_elements(&payload).next()))
+        let payload = self.get("look up element", table.object(set), &request)?;
+        Ok(payload.and_then(|payload| parse_elements(&payload).next()))
     }
 
-    /// All elements of a set; none where it is missing.
+    /// Lists all elements of a set; empty if the set does not exist.
     pub fn elements(&self, table: Table<'_>, set: &str) -> Result<Vec<ObservedElement>> {
-        let read = |payload: &[u8]| Some(read_elements(payload).collect::<Vec<_>>());
-        Ok(self.element_messages(table, set, read)?.concat())
+        let parse = |payload: &[u8]| Some(parse_elements(payload).collect::<Vec<_>>());
+        Ok(self.list_elements(table, set, parse)?.concat())
     }
 
-    pub(super) fn element_messages<T>(
+    /// Lists the ranges of an interval set in order; empty if the set does not exist.
+    pub fn ranges(&self, table: Table<'_>, set: &str) -> Result<Vec<Range>> {
+        let parse = |payload: &[u8]| Some(ranges::parse_bounds(payload).collect::<Vec<_>>());
+        Ok(ranges::join_bounds(self.list_elements(table, set, parse)?.concat()))
+    }
+
+    fn list_chains<T>(
+        &self,
+        table: Table<'_>,
+        parse: impl FnMut(&[u8]) -> Option<T>,
+    ) -> Result<Vec<T>> {
+        let request = message(NFT_MSG_GETCHAIN, 0, table.family);
+        self.list("list chains", table.object(""), &request, parse)
+    }
+
+    fn list_sets<T>(
+        &self,
+        table: Table<'_>,
+        parse: impl FnMut(&[u8]) -> Option<T>,
+    ) -> Result<Vec<T>> {
+        let mut request = message(NFT_MSG_GETSET, 0, table.family);
+        request.str(NFTA_SET_TABLE, table.name);
+        self.list("list sets", table.object(""), &request, parse)
+    }
+
+    fn list_elements<T>(
         &self,
         table: Table<'_>,
         set: &str,
-        read: impl FnMut(&[u8]) -> Option<T>,
+        parse: impl FnMut(&[u8]) -> Option<T>,
     ) -> Result<Vec<T>> {
-        let mut one = message(NFT_MSG_GETSETELEM, 0, table.family);
-        one.str(NFTA_SET_ELEM_LIST_TABLE, table.name).str(NFTA_SET_ELEM_LIST_SET, set);
-        self.list("list elements", table.object(set), &one, read)
-    }
-
-    pub(super) fn look(
-        &self,
-        op: &'static str,
-        object: String,
-        what: &Message,
-    ) -> Result<Option<Vec<u8>>> {
-        let Some(socket) = &self.socket else { return Ok(None) };
-        match socket.get(what).map_err(|cause| Error::new(op, object, cause)) {
-            Ok((_, payload)) => Ok(Some(payload)),
-            Err(error) if is_absent(socket, &error) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    pub(super) fn list<T>(
-        &self,
-        op: &'static str,
-        object: String,
-        what: &Message,
-        mut read: impl FnMut(&[u8]) -> Option<T>,
-    ) -> Result<Vec<T>> {
-        let Some(socket) = &self.socket else { return Ok(Vec::new()) };
-        let found = socket.dump(what, |_, payload| read(payload));
-        match found.map_err(|cause| Error::new(op, object, cause)) {
-            Err(error) if is_absent(socket, &error) => Ok(Vec::new()),
-            other => other,
-        }
+        let mut request = message(NFT_MSG_GETSETELEM, 0, table.family);
+        request.str(NFTA_SET_ELEM_LIST_TABLE, table.name).str(NFTA_SET_ELEM_LIST_SET, set);
+        self.list("list elements", table.object(set), &request, parse)
     }
 }
 
-/// The name of an object of this table.
-fn name_in(table: Table<'_>, payload: &[u8], of_table: u16, of_object: u16) -> Option<String> {
-    let attrs = Attrs::after(payload, HEADER_LEN);
-    let text = |kind| attrs.find_kind(kind).and_then(|attr| attr.str());
-    text(of_object).filter(|_| text(of_table) == Some(table.name)).map(str::to_owned)
-}
-
-/// Whether an error says that there is no such thing, or no nf_tables: a kernel that can talk about
-/// netfilter and lacks this part of it finds every message about it invalid, also one that asks for a
-/// number only.
-fn is_absent(socket: &Socket, error: &Error) -> bool {
-    let is_invalid = |errno: Errno| errno == Errno::INVAL;
-    let number = || socket.get(&message(NFT_MSG_GETGEN, 0, TableFamily::Inet));
-    error.is_not_found()
-        || (is_invalid(error.errno) && number().is_err_and(|cause| is_invalid(cause.errno)))
-}
-
-pub(super) fn chain_of(data: &Attr<'_>) -> Option<String> {
-    let verdict = data.nested().find_kind(NFTA_DATA_VERDICT)?;
-    Some(verdict.nested().find_kind(NFTA_VERDICT_CHAIN)?.str()?.to_owned())
-}
-
-fn read_elements(payload: &[u8]) -> impl Iterator<Item = ObservedElement> + '_ {
+fn parse_elements(payload: &[u8]) -> impl Iterator<Item = ObservedElement> + '_ {
     let list = Attrs::after(payload, HEADER_LEN).find_kind(NFTA_SET_ELEM_LIST_ELEMENTS);
     let elements = list.map(|list| list.nested());
-    elements.into_iter().flatten().filter_map(|one| {
-        let attrs = one.nested();
+    elements.into_iter().flatten().filter_map(|element| {
+        let attrs = element.nested();
         let value =
             |attr: Attr<'_>| Some(attr.nested().find_kind(NFTA_DATA_VALUE)?.payload.to_vec());
         let data = attrs.find_kind(NFTA_SET_ELEM_DATA);
         Some(ObservedElement {
             key: attrs.find_kind(NFTA_SET_ELEM_KEY).and_then(value)?,
-            target: data.as_ref().and_then(chain_of),
+            target: data.as_ref().and_then(verdict_chain),
             data: data.and_then(value).unwrap_or_default(),
             userdata: userdata(&attrs, NFTA_SET_ELEM_USERDATA),
         })
     })
 }
 
-pub(super) fn userdata(attrs: &Attrs<'_>, kind: u16) -> Userdata {
-    attrs.find_kind(kind).map(|attr| Userdata::read(attr.payload)).unwrap_or_default()
+/// Returns the chain that a verdict jumps or goes to.
+fn verdict_chain(data: &Attr<'_>) -> Option<String> {
+    let verdict = data.nested().find_kind(NFTA_DATA_VERDICT)?;
+    Some(verdict.nested().find_kind(NFTA_VERDICT_CHAIN)?.str()?.to_owned())
+}
+
+fn userdata(attrs: &Attrs<'_>, kind: u16) -> Userdata {
+    attrs.find_kind(kind).map(|attr| Userdata::parse(attr.payload)).unwrap_or_default()
+}
+
+/// Returns the name of an object if it belongs to this table. Kernels that do not filter a dump by table
+/// list the objects of all tables.
+fn name_in_table<'a>(
+    attrs: &Attrs<'a>,
+    table: Table<'_>,
+    table_kind: u16,
+    name_kind: u16,
+) -> Option<&'a str> {
+    let text = |kind| attrs.find_kind(kind).and_then(|attr| attr.str());
+    text(name_kind).filter(|_| text(table_kind) == Some(table.name))
 }

@@ -1,86 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What changes in nf_tables, as it happens. Listen first, then read the state, and nothing is missed
-//! between. Our own changes are told as well.
+//! Events of nf_tables, including those of the program's own changes. Open the socket before reading the
+//! state: then no change is missed in between.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::time::Instant;
+use ::netlink::{Attrs, Protocol};
 
-use ::netlink::{Attrs, Monitor, Protocol, Received};
-
-use super::dump::HEADER_LEN;
-use super::{SUBSYS_NFTABLES, TableFamily};
-use crate::error::{Error, Result};
+use super::TableFamily;
+use super::uapi::{
+    HEADER_LEN, NFT_MSG_DELCHAIN, NFT_MSG_DELRULE, NFT_MSG_NEWCHAIN, NFT_MSG_NEWGEN,
+    NFT_MSG_NEWRULE, NFTA_CHAIN_NAME, NFTA_RULE_CHAIN, SUBSYS_NFTABLES,
+};
+use crate::error::Result;
+use crate::events::EventSocket;
 
 const NFNLGRP_NFTABLES: u32 = 7; // linux/netfilter/nfnetlink.h
-
-// linux/netfilter/nf_tables.h
-const NFT_MSG_NEWCHAIN: u16 = 3;
-const NFT_MSG_DELCHAIN: u16 = 5;
-const NFT_MSG_NEWRULE: u16 = 6;
-const NFT_MSG_DELRULE: u16 = 8;
-const NFT_MSG_NEWGEN: u16 = 15;
-const NFTA_CHAIN_NAME: u16 = 3;
-const NFTA_RULE_CHAIN: u16 = 2;
-/// In messages about any object the first attribute is the table's name.
+/// Attribute with the table's name; it has the same number in messages about every kind of object.
 const TABLE_NAME: u16 = 1;
 
-/// Room for some thousand events: iptables and kube-proxy write whole tables anew.
-const BUFFER: usize = 4 << 20;
-
-/// Something in a table is new, has changed or was removed.
+/// An object of a table was added, changed or removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// The packets that the table sees.
+    /// Family of the table.
     pub family: TableFamily,
-    /// The table's name.
+    /// Name of the table.
     pub table: String,
-    /// The chain that is meant, or whose rule; none for the table itself, sets and elements.
+    /// The chain that changed or whose rules changed; `None` for the table itself, sets and elements.
     pub chain: Option<String>,
 }
 
-/// A socket that listens in the namespace of the thread that opened it.
-#[derive(Debug)]
-pub struct Events {
-    monitor: Monitor,
-}
+/// A socket that receives the events of its namespace.
+pub type Events = EventSocket<Event>;
 
 impl Events {
-    /// Begins to listen in the calling thread's namespace.
+    /// Opens a socket in the calling thread's namespace.
     pub fn listen() -> Result<Self> {
-        let monitor = Monitor::open(Protocol::Netfilter, &[NFNLGRP_NFTABLES])
-            .and_then(|monitor| monitor.set_receive_buffer(BUFFER).map(|()| monitor));
-        match monitor {
-            Ok(monitor) => Ok(Self { monitor }),
-            Err(cause) => Err(Error::new("listen to changes of nf_tables", "", cause)),
-        }
-    }
-
-    /// Waits for events until `deadline` (a past one: takes only what is there) and hands some of them
-    /// to `each`. After [`Received::Overrun`] events are lost for good: read the whole state again.
-    pub fn receive(&mut self, deadline: Instant, mut each: impl FnMut(Event)) -> Result<Received> {
-        let received = self.monitor.receive(deadline, |kind, payload| {
-            if let Some(event) = parse(kind, payload) {
-                each(event);
-            }
-        });
-        received.map_err(|cause| Error::new("wait for changes of nf_tables", "", cause))
+        Self::open("nf_tables", Protocol::Netfilter, &[NFNLGRP_NFTABLES], parse)
     }
 }
 
-/// For who waits for many things at once.
-impl AsRawFd for Events {
-    fn as_raw_fd(&self) -> RawFd {
-        self.monitor.as_fd().as_raw_fd()
-    }
-}
-
-impl AsFd for Events {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.monitor.as_fd()
-    }
-}
-
-/// None for what is in no table, as the number of the generation, which follows every change.
+/// Parses an event. Returns `None` for the generation, which follows every change, and for everything
+/// else outside of tables.
 fn parse(kind: u16, payload: &[u8]) -> Option<Event> {
     if kind >> 8 != SUBSYS_NFTABLES {
         return None;
@@ -105,7 +63,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_parsed_without_panic(kind in 0xa00_u16..0xa40, bytes: Vec<u8>) {
+        fn parser_never_panics(kind in 0xa00_u16..0xa40, bytes: Vec<u8>) {
             let _ = parse(kind, &bytes);
         }
     }

@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The instructions that a rule is made of. They pass values through registers of four bytes; a
-//! concatenated key is several values in registers that follow each other.
+//! Expressions, the instructions of a rule. They pass values through registers of four bytes. A concatenated
+//! key consists of values in consecutive registers.
 
 use ::netlink::Message;
 
 use super::objects::write_data;
+use super::uapi::{NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_LIST_ELEM};
 use super::{Data, TableFamily};
 
 // linux/netfilter/nf_tables.h
-const NFTA_LIST_ELEM: u16 = 1;
-const NFTA_EXPR_NAME: u16 = 1;
-const NFTA_EXPR_DATA: u16 = 2;
 const NFT_REG_1: u32 = 1;
 const NFT_REG32_00: u32 = 8;
 const NFT_LOOKUP_F_INV: u32 = 1;
@@ -19,36 +17,36 @@ const NFT_FIB_RESULT_ADDRTYPE: u32 = 3;
 const NLMSG_HEADER_LEN: usize = 16; // linux/netlink.h
 const NF_NAT_RANGE_PROTO_RANDOM_FULLY: u32 = 1 << 4; // linux/netfilter/nf_nat.h
 
-/// A register of four bytes, by its number from 0 to 15.
+/// A register of four bytes, numbered from 0 to 15.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reg(pub u32);
 
-/// The register that holds what becomes of the packet.
+/// The verdict register.
 pub const REG_VERDICT: Reg = Reg(u32::MAX);
 
 impl Reg {
     fn number(self) -> u32 {
         match self.0 {
             _ if self == REG_VERDICT => 0,
-            // The first of four has an older number too, and the kernel tells that one.
+            // The first of every four registers also has an older number, which the kernel uses in dumps.
             first if first.is_multiple_of(4) => NFT_REG_1 + first / 4,
             other => NFT_REG32_00 + other,
         }
     }
 }
 
-/// Where in the packet.
+/// Header from which the offset into a packet counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PayloadBase {
-    /// From the Ethernet header on.
+    /// Ethernet header.
     Link,
-    /// From the IP header on.
+    /// IP header.
     Network,
-    /// From the header of TCP, UDP or SCTP on.
+    /// Header of TCP, UDP or SCTP.
     Transport,
 }
 
-/// What is known of a packet besides its bytes (`NFT_META_*`).
+/// Metadata of a packet (`NFT_META_*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the kernel's own names")]
 pub enum MetaKey {
@@ -59,7 +57,7 @@ pub enum MetaKey {
     L4Proto = 16,
 }
 
-/// What connection tracking knows (`NFT_CT_*`).
+/// State of the packet's connection (`NFT_CT_*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the kernel's own names")]
 pub enum CtKey {
@@ -67,36 +65,36 @@ pub enum CtKey {
     Status = 2,
 }
 
-/// What the routing table is asked (`NFTA_FIB_F_*`).
+/// Result of a routing lookup (`NFTA_FIB_F_*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fib {
-    /// The kind of the destination address, an `RTN_*` number.
+    /// Type of the destination address, an `RTN_*` number.
     DestinationType,
-    /// The kind of the source address.
+    /// Type of the source address, an `RTN_*` number.
     SourceType,
 }
 
-/// How values are compared (`NFT_CMP_*`).
+/// Comparison operator (`NFT_CMP_*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
     /// Equal.
     Eq = 0,
-    /// Different.
+    /// Not equal.
     Neq = 1,
 }
 
-/// What becomes of a packet.
+/// Verdict for a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is gone.
+    /// Drops the packet.
     Drop,
-    /// It passes this hook.
+    /// Accepts the packet at this hook.
     Accept,
-    /// On with the rules of another chain, then back.
+    /// Evaluates another chain, then returns to this one.
     Jump(String),
-    /// On with the rules of another chain, not back.
+    /// Continues in another chain without returning.
     Goto(String),
-    /// Back to where the chain was entered.
+    /// Returns to the calling chain.
     Return,
 }
 
@@ -111,7 +109,7 @@ impl Verdict {
         }
     }
 
-    /// The chain that it goes on with.
+    /// Returns the chain that the verdict jumps or goes to.
     pub fn chain(&self) -> Option<&str> {
         match self {
             Verdict::Jump(chain) | Verdict::Goto(chain) => Some(chain),
@@ -120,90 +118,76 @@ impl Verdict {
     }
 }
 
-/// One instruction.
+/// One expression of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expr {
-    /// Loads bytes of the packet.
-    Payload {
-        /// Where counting starts.
-        base: PayloadBase,
-        /// Bytes to pass over.
-        offset: u32,
-        /// Bytes to load.
-        len: u32,
-        /// Where to.
-        to: Reg,
-    },
-    /// Loads what is known of the packet.
+    /// Loads `len` bytes of the packet.
+    #[expect(missing_docs, reason = "the names say it")]
+    Payload { base: PayloadBase, offset: u32, len: u32, to: Reg },
+    /// Loads metadata of the packet.
     Meta(MetaKey, Reg),
-    /// Sets what is known of the packet; only [`MetaKey::Mark`] can be set.
+    /// Sets metadata of the packet; only [`MetaKey::Mark`] can be set.
     SetMeta(MetaKey, Reg),
-    /// Loads what connection tracking knows.
+    /// Loads state of the packet's connection.
     Ct(CtKey, Reg),
-    /// Asks the routing table.
+    /// Loads the result of a routing lookup.
     Fib(Fib, Reg),
-    /// `to = (from & mask) ^ xor`, over as many bytes as the mask has.
-    Bitwise {
-        /// Operand and result.
-        reg: Reg,
-        /// Bits that are kept.
-        mask: Vec<u8>,
-        /// Bits that are turned over.
-        xor: Vec<u8>,
-    },
-    /// Goes on only if the register compares so.
+    /// Computes `reg = (reg & mask) ^ xor` over the length of the mask.
+    #[expect(missing_docs, reason = "the names say it")]
+    Bitwise { reg: Reg, mask: Vec<u8>, xor: Vec<u8> },
+    /// Continues only if the comparison with the register is true.
     Cmp(Reg, Op, Vec<u8>),
-    /// Goes on only if the key that starts in this register is in the set, or is not.
+    /// Continues only if the set contains the key.
     Lookup {
-        /// The set's name.
+        /// Name of the set.
         set: String,
-        /// The key.
+        /// First register of the key.
         key: Reg,
-        /// Goes on if it is not in the set.
+        /// Continues only if the set does not contain the key.
         inverted: bool,
     },
-    /// Goes on only if the key is in the map, with its value from `to` on.
+    /// Loads the key's value from a map; continues only if the map contains the key.
     Map {
-        /// The map's name.
+        /// Name of the map.
         set: String,
-        /// The key.
+        /// First register of the key.
         key: Reg,
-        /// Where the value goes; [`REG_VERDICT`] for a map of verdicts.
+        /// First register of the value; [`REG_VERDICT`] for a verdict map.
         to: Reg,
     },
-    /// Loads a value.
+    /// Loads a constant.
     Immediate(Reg, Vec<u8>),
-    /// Decides.
+    /// Ends the rule with a verdict.
     Verdict(Verdict),
-    /// Changes the destination to the address and port in these registers.
+    /// Translates the destination to the address and port in these registers.
     Dnat {
-        /// IPv4 or IPv6.
+        /// `ip` or `ip6`.
         family: TableFamily,
-        /// The address.
+        /// First register of the new address.
         address: Reg,
-        /// The port.
+        /// Register of the new port.
         port: Reg,
     },
-    /// Changes the source to an address of the outgoing interface.
+    /// Translates the source to an address of the outgoing interface.
     Masquerade {
-        /// Ports are chosen at random, not kept.
+        /// The kernel chooses source ports at random instead of preserving them.
         fully_random: bool,
     },
     /// Counts packets and bytes.
     Counter,
-    /// A match of iptables, for rules in tables that iptables reads.
+    /// An iptables match, for rules in tables that iptables reads.
     XtMatch {
         /// `mark`, `conntrack`, …
         name: &'static str,
-        /// Its revision.
+        /// Revision of the match.
         revision: u32,
-        /// Its structure, padded to eight bytes.
+        /// Data of the match, padded to eight bytes.
         info: Vec<u8>,
     },
 }
 
 impl Expr {
-    /// Name and attributes of each of these, as [`super::ObservedRule`] has those of a rule that is there.
+    /// Encodes expressions in the form of [`super::ObservedRule::exprs`].
     pub(super) fn written(exprs: &[Expr]) -> Vec<(String, Vec<u8>)> {
         let write = |expr: &Expr| {
             let mut data = Message::new(0, 0);
@@ -214,9 +198,9 @@ impl Expr {
     }
 
     pub(super) fn write(&self, list: &mut Message) {
-        list.nest(NFTA_LIST_ELEM, |one| {
-            one.str(NFTA_EXPR_NAME, self.name());
-            one.nest(NFTA_EXPR_DATA, |data| self.write_data(data));
+        list.nest(NFTA_LIST_ELEM, |expr| {
+            expr.str(NFTA_EXPR_NAME, self.name());
+            expr.nest(NFTA_EXPR_DATA, |data| self.write_data(data));
         });
     }
 
@@ -237,14 +221,14 @@ impl Expr {
         }
     }
 
-    /// The attributes' numbers are those of `NFTA_<EXPR>_*` in linux/netfilter/nf_tables.h.
+    /// Writes the attributes `NFTA_<EXPR>_*` of linux/netfilter/nf_tables.h.
     fn write_data(&self, to: &mut Message) {
         match self {
             Expr::Payload { base, offset, len, to: reg } => {
                 to.be32(1, reg.number()).be32(2, *base as u32).be32(3, *offset).be32(4, *len);
             }
             Expr::Meta(..) | Expr::SetMeta(..) | Expr::Ct(..) | Expr::Fib(..) => {
-                self.write_known(to);
+                self.write_metadata(to);
             }
             Expr::Bitwise { reg, mask, xor } => {
                 let len = u32::try_from(mask.len()).unwrap_or(u32::MAX);
@@ -283,8 +267,8 @@ impl Expr {
         }
     }
 
-    /// What the kernel knows of a packet besides its bytes.
-    fn write_known(&self, to: &mut Message) {
+    /// Writes the expressions that load or set something other than bytes of the packet.
+    fn write_metadata(&self, to: &mut Message) {
         match self {
             Expr::Meta(key, reg) => {
                 to.be32(1, reg.number()).be32(2, *key as u32);
@@ -295,8 +279,8 @@ impl Expr {
             Expr::Ct(key, reg) => {
                 to.be32(1, reg.number()).be32(2, *key as u32);
             }
-            Expr::Fib(of, reg) => {
-                let flags = match of {
+            Expr::Fib(result, reg) => {
+                let flags = match result {
                     Fib::SourceType => 1,
                     Fib::DestinationType => 2,
                 };

@@ -1,75 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Chains, rules, sets and elements as values, and how they are written.
+//! Chains, rules, sets and elements as values, and their netlink encoding.
 
 use ::netlink::Message;
 
 use super::Table;
 use super::expr::{Expr, Verdict};
+use super::uapi::{
+    NFT_DATA_VERDICT, NFT_SET_INTERVAL, NFT_SET_MAP, NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME,
+    NFTA_CHAIN_TABLE, NFTA_CHAIN_TYPE, NFTA_CHAIN_USERDATA, NFTA_DATA_VALUE, NFTA_DATA_VERDICT,
+    NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY, NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS,
+    NFTA_RULE_POSITION, NFTA_RULE_TABLE, NFTA_RULE_USERDATA, NFTA_SET_DATA_LEN, NFTA_SET_DATA_TYPE,
+    NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_USERDATA, NFTA_SET_FLAGS, NFTA_SET_ID,
+    NFTA_SET_KEY_LEN, NFTA_SET_KEY_TYPE, NFTA_SET_NAME, NFTA_SET_TABLE, NFTA_SET_USERDATA,
+    NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
+};
 use super::userdata::{self, SET_COMMENT, Userdata};
 
-// linux/netfilter/nf_tables.h
-const NFTA_CHAIN_TABLE: u16 = 1;
-const NFTA_CHAIN_NAME: u16 = 3;
-const NFTA_CHAIN_HOOK: u16 = 4;
-const NFTA_CHAIN_TYPE: u16 = 7;
-const NFTA_CHAIN_USERDATA: u16 = 12;
-const NFTA_HOOK_HOOKNUM: u16 = 1;
-const NFTA_HOOK_PRIORITY: u16 = 2;
-const NFTA_RULE_TABLE: u16 = 1;
-const NFTA_RULE_CHAIN: u16 = 2;
-const NFTA_RULE_EXPRESSIONS: u16 = 4;
-const NFTA_RULE_POSITION: u16 = 6;
-const NFTA_RULE_USERDATA: u16 = 7;
-const NFTA_SET_TABLE: u16 = 1;
-const NFTA_SET_NAME: u16 = 2;
-const NFTA_SET_FLAGS: u16 = 3;
-const NFTA_SET_KEY_TYPE: u16 = 4;
-const NFTA_SET_KEY_LEN: u16 = 5;
-const NFTA_SET_DATA_TYPE: u16 = 6;
-const NFTA_SET_DATA_LEN: u16 = 7;
-const NFTA_SET_ID: u16 = 10;
-const NFTA_SET_USERDATA: u16 = 13;
-const NFTA_SET_ELEM_KEY: u16 = 1;
-const NFTA_SET_ELEM_DATA: u16 = 2;
-const NFTA_SET_ELEM_USERDATA: u16 = 6;
-const NFTA_DATA_VALUE: u16 = 1;
-const NFTA_DATA_VERDICT: u16 = 2;
-const NFTA_VERDICT_CODE: u16 = 1;
-const NFTA_VERDICT_CHAIN: u16 = 2;
-const NFT_SET_INTERVAL: u32 = 4;
-const NFT_SET_MAP: u32 = 8;
-const NFT_DATA_VERDICT: u32 = 0xffff_ff00;
-
-/// A chain; with `base` one that the kernel enters by itself.
+/// A chain to add. With `base` it is a base chain, which packets enter at a hook.
 #[derive(Debug, Clone, Copy)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Chain<'a> {
-    /// The table that it is in.
     pub table: Table<'a>,
-    /// Its name.
     pub name: &'a str,
-    /// Where packets enter it.
     pub base: Option<BaseChain>,
-    /// For people.
     pub comment: &'a str,
 }
 
-/// Where packets enter a chain. What reaches its end passes.
+/// Hook of a base chain. The chain's policy is `accept`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BaseChain {
-    /// What it may do.
+    /// Type of the chain.
     pub kind: ChainKind,
-    /// At which point.
+    /// Hook at which packets enter the chain.
     pub hook: Hook,
-    /// Lower is earlier.
+    /// Order among the chains of the hook: lower is earlier.
     pub priority: i32,
 }
 
-/// What a base chain may do.
+/// Type of a base chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChainKind {
-    /// Let pass or drop.
+    /// Accepts or drops packets.
     Filter,
-    /// Change addresses; it sees the first packet of each connection only.
+    /// Translates addresses. The chain sees only the first packet of each connection.
     Nat,
 }
 
@@ -82,7 +55,7 @@ impl ChainKind {
     }
 }
 
-/// Points on a packet's way (`NF_INET_*`; those of a bridge have the same numbers).
+/// Netfilter hooks (`NF_INET_*`; `NF_BR_*` have the same numbers).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the kernel's own names")]
 pub enum Hook {
@@ -107,30 +80,26 @@ impl Chain<'_> {
     }
 }
 
-/// Where in its chain a rule goes.
+/// Position of a new rule in its chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Place {
-    /// Behind all others.
+    /// After all other rules.
     #[default]
     Last,
-    /// Before all others.
+    /// Before all other rules.
     First,
-    /// Behind the rule of this number.
+    /// After the rule with this handle.
     After(u64),
 }
 
 /// A rule to add.
 #[derive(Debug, Clone)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Rule<'a> {
-    /// The table that it is in.
     pub table: Table<'a>,
-    /// The chain that it is in.
     pub chain: &'a str,
-    /// Where in the chain.
     pub place: Place,
-    /// What it does.
     pub exprs: Vec<Expr>,
-    /// For people.
     pub comment: &'a str,
 }
 
@@ -149,9 +118,9 @@ impl Rule<'_> {
     }
 }
 
-/// What the values of a set are, so that `nft` can print them; numbers and lengths are libnftnl's.
+/// Type of the keys or values of a set. `nft` needs it to print them; numbers and lengths are libnftnl's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names that nft has for them")]
+#[expect(missing_docs, reason = "the names that nft uses")]
 pub enum DataType {
     Ipv4Addr,
     Ipv6Addr,
@@ -175,7 +144,7 @@ impl DataType {
         }
     }
 
-    /// Bytes without padding.
+    /// Length in bytes without padding.
     pub fn size(self) -> usize {
         match self {
             DataType::InetProto => 1,
@@ -187,32 +156,29 @@ impl DataType {
     }
 }
 
-/// What a map holds for each key.
+/// Kind of the values in a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MapTo<'a> {
-    /// Nothing: it is a set.
+    /// No values: a plain set.
     Nothing,
-    /// Values.
+    /// Values of these concatenated types.
     Values(&'a [DataType]),
-    /// What becomes of the packet. Whenever an element that jumps is added to one, the kernel goes through
-    /// all elements of all such maps of the table that rules look at.
+    /// Verdicts. When an element that jumps to a chain is added, the kernel walks through all elements of all
+    /// verdict maps of the table that rules refer to.
     Verdicts,
 }
 
 /// A set or a map to add.
 #[derive(Debug, Clone, Copy)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Set<'a> {
-    /// The table that it is in.
     pub table: Table<'a>,
-    /// Its name.
     pub name: &'a str,
-    /// The parts of a key.
+    /// Types of the key; more than one for a concatenation.
     pub key: &'a [DataType],
-    /// The parts of a value.
     pub data: MapTo<'a>,
-    /// It holds ranges of keys, see [`super::Batch::add_ranges`].
+    /// The set holds ranges of keys, see [`super::Batch::add_ranges`].
     pub is_interval: bool,
-    /// For people.
     pub comment: &'a str,
 }
 
@@ -232,12 +198,13 @@ impl Set<'_> {
             }
         }
         to.be32(NFTA_SET_ID, id);
-        let mut told = userdata::of_set(is_of_host(self.key), self.data_is_of_host());
+        let mut userdata =
+            userdata::byte_orders(is_host_order(self.key), self.data_is_host_order());
         if !self.comment.is_empty() {
-            told.extend(userdata::comment(self.comment, SET_COMMENT));
+            userdata.extend(userdata::comment(self.comment, SET_COMMENT));
         }
-        if !told.is_empty() {
-            to.bytes(NFTA_SET_USERDATA, &told);
+        if !userdata.is_empty() {
+            to.bytes(NFTA_SET_USERDATA, &userdata);
         }
     }
 
@@ -250,48 +217,49 @@ impl Set<'_> {
         type_number(self.key)
     }
 
-    fn data_is_of_host(&self) -> bool {
-        matches!(self.data, MapTo::Values(types) if is_of_host(types))
+    fn data_is_host_order(&self) -> bool {
+        matches!(self.data, MapTo::Values(types) if is_host_order(types))
     }
 }
 
-/// Whether `nft` has to be told that a value is in the host's byte order. Of the parts of a
-/// concatenation it knows that by itself.
-fn is_of_host(types: &[DataType]) -> bool {
+/// Returns whether the userdata must say that a value is in host byte order. `nft` knows the byte order of the
+/// parts of a concatenation itself.
+fn is_host_order(types: &[DataType]) -> bool {
     matches!(types, [DataType::Mark | DataType::IfName])
 }
 
-/// A concatenation's number holds six bits of each part.
+/// Returns the type number. A concatenation has six bits per part.
 fn type_number(types: &[DataType]) -> u32 {
     types.iter().fold(0, |number, part| number << 6 | part.number())
 }
 
-/// Each part of several fills whole registers; one alone has its own length.
+/// Returns the length in bytes. Each part of a concatenation is padded to whole registers; a single type is
+/// not padded.
 fn length(types: &[DataType]) -> u32 {
     let len = match types {
-        [one] => one.size(),
-        several => several.iter().map(|part| part.size().next_multiple_of(4)).sum(),
+        [single] => single.size(),
+        parts => parts.iter().map(|part| part.size().next_multiple_of(4)).sum(),
     };
     u32::try_from(len).unwrap_or(u32::MAX)
 }
 
-/// What an element holds besides its key.
+/// Value of an element in a map.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Data {
-    /// Bytes, parts padded to whole registers.
+    /// Bytes; the parts of a concatenation are padded to whole registers.
     Value(Vec<u8>),
-    /// What becomes of the packet.
+    /// Verdict for the packet.
     Verdict(Verdict),
 }
 
 /// An element of a set or a map.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Element<'a> {
-    /// Its key, parts padded to whole registers.
+    /// Key bytes; the parts of a concatenation are padded to whole registers.
     pub key: &'a [u8],
-    /// Its value, in a map.
+    /// Value, in a map.
     pub data: Option<&'a Data>,
-    /// What is attached to it.
+    /// Comment and owner bytes.
     pub userdata: Option<&'a Userdata>,
 }
 

@@ -1,34 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sets that hold ranges of keys. The kernel keeps where each begins and, as an element of its own, where
-//! it has ended.
+//! Interval sets, whose elements are ranges of keys. The kernel stores the start of a range and the first key
+//! after it as two elements.
 
 use std::net::IpAddr;
 
 use ::netlink::{Attr, Attrs, Message};
 use ipnet::IpNet;
 
-use super::dump::{
-    HEADER_LEN, NFTA_DATA_VALUE, NFTA_LIST_ELEM, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_LIST_ELEMENTS,
-};
 use super::match_expr::octets;
-use super::{Nft, Table};
-use crate::error::Result;
+use super::uapi::{
+    HEADER_LEN, NFT_SET_ELEM_INTERVAL_END, NFTA_DATA_VALUE, NFTA_LIST_ELEM, NFTA_SET_ELEM_FLAGS,
+    NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_LIST_ELEMENTS,
+};
 
-const NFTA_SET_ELEM_FLAGS: u16 = 3; // linux/netfilter/nf_tables.h
-const NFT_SET_ELEM_INTERVAL_END: u32 = 1; // linux/netfilter/nf_tables.h
-
-/// Keys that follow each other, in network byte order.
+/// A range of keys in network byte order.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Range {
-    /// The first one.
+    /// First key.
     pub first: Vec<u8>,
-    /// The first one behind it; none where there is no larger key.
+    /// First key after the range; `None` if the range includes the largest key.
     pub end: Option<Vec<u8>>,
 }
 
 impl Range {
-    /// The addresses of networks of one family, in order, as few ranges as there can be: the kernel
-    /// refuses ranges that overlap.
+    /// Returns the addresses of networks of one family as sorted ranges. Overlapping and adjacent networks are
+    /// merged, because the kernel rejects ranges that overlap.
     pub fn of(networks: &[IpNet]) -> Vec<Self> {
         let mut ranges: Vec<Self> = networks.iter().map(Self::of_network).collect();
         ranges.sort();
@@ -36,7 +32,7 @@ impl Range {
         for range in ranges {
             match merged.last_mut() {
                 Some(last) if last.end.as_ref().is_none_or(|end| *end >= range.first) => {
-                    // `None` is the largest end, and the smallest of its type.
+                    // An end of `None` is the largest, but `Option` orders `None` first.
                     let is_open = last.end.is_none() || range.end.is_none();
                     last.end = if is_open { None } else { last.end.take().max(range.end) };
                 }
@@ -51,7 +47,7 @@ impl Range {
     }
 }
 
-/// The address behind this one.
+/// Returns the next address.
 fn next(address: IpAddr) -> Option<Vec<u8>> {
     match address {
         IpAddr::V4(v4) => Some(v4.to_bits().checked_add(1)?.to_be_bytes().to_vec()),
@@ -78,40 +74,33 @@ pub(super) fn write(ranges: &[Range], list: &mut Message) {
     }
 }
 
-impl Nft {
-    /// The ranges of a set in order; none where it is missing.
-    pub fn ranges(&self, table: Table<'_>, set: &str) -> Result<Vec<Range>> {
-        let read = |payload: &[u8]| Some(bounds(payload).collect::<Vec<_>>());
-        let mut bounds = self.element_messages(table, set, read)?.concat();
-        // Where one ends and another begins, the end comes first.
-        bounds.sort_by_key(|(key, is_end)| (key.clone(), !is_end));
-        Ok(paired(bounds))
-    }
+/// Parses the elements of an interval set as bounds: a key, and whether it is an end.
+pub(super) fn parse_bounds(payload: &[u8]) -> impl Iterator<Item = (Vec<u8>, bool)> + '_ {
+    let list = Attrs::after(payload, HEADER_LEN).find_kind(NFTA_SET_ELEM_LIST_ELEMENTS);
+    list.map(|list| list.nested()).into_iter().flatten().filter_map(|element| parse_bound(&element))
 }
 
-fn paired(bounds: Vec<(Vec<u8>, bool)>) -> Vec<Range> {
+fn parse_bound(element: &Attr<'_>) -> Option<(Vec<u8>, bool)> {
+    let attrs = element.nested();
+    let key = attrs.find_kind(NFTA_SET_ELEM_KEY)?.nested().find_kind(NFTA_DATA_VALUE)?;
+    let flags = attrs.find_kind(NFTA_SET_ELEM_FLAGS).and_then(|flags| flags.be32()).unwrap_or(0);
+    Some((key.payload.to_vec(), flags & NFT_SET_ELEM_INTERVAL_END != 0))
+}
+
+/// Joins bounds to ranges, in order.
+pub(super) fn join_bounds(mut bounds: Vec<(Vec<u8>, bool)>) -> Vec<Range> {
+    // At the same key, the end of one range sorts before the start of the next.
+    bounds.sort_by_key(|(key, is_end)| (key.clone(), !is_end));
     let mut ranges: Vec<Range> = Vec::new();
     for (key, is_end) in bounds {
         match ranges.last_mut() {
             Some(last) if is_end && last.end.is_none() => last.end = Some(key),
-            // `nft` says that there is nothing before the first one.
+            // `nft` adds an end element before the first range.
             _ if is_end => {}
             _ => ranges.push(Range { first: key, end: None }),
         }
     }
     ranges
-}
-
-fn bounds(payload: &[u8]) -> impl Iterator<Item = (Vec<u8>, bool)> + '_ {
-    let list = Attrs::after(payload, HEADER_LEN).find_kind(NFTA_SET_ELEM_LIST_ELEMENTS);
-    list.map(|list| list.nested()).into_iter().flatten().filter_map(|one| bound(&one))
-}
-
-fn bound(one: &Attr<'_>) -> Option<(Vec<u8>, bool)> {
-    let attrs = one.nested();
-    let key = attrs.find_kind(NFTA_SET_ELEM_KEY)?.nested().find_kind(NFTA_DATA_VALUE)?;
-    let flags = attrs.find_kind(NFTA_SET_ELEM_FLAGS).and_then(|flags| flags.be32()).unwrap_or(0);
-    Some((key.payload.to_vec(), flags & NFT_SET_ELEM_INTERVAL_END != 0))
 }
 
 #[cfg(test)]
@@ -128,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_do_not_overlap() {
+    fn overlapping_networks_become_one_range() {
         check(&[], &[]);
         check(&["10.1.2.3/16"], &[([10, 1, 0, 0], Some([10, 2, 0, 0]))]);
         check(
@@ -143,13 +132,13 @@ mod tests {
     }
 
     #[test]
-    fn bounds_are_paired() {
+    fn bounds_in_any_order_become_ranges() {
         let bound = |key: u8, is_end| (vec![key], is_end);
         let range = |first: u8, end: Option<u8>| Range {
             first: vec![first],
             end: end.map(|end| vec![end]),
         };
-        let bounds = vec![bound(0, true), bound(1, false), bound(3, true), bound(3, false)];
-        assert_eq!(paired(bounds), [range(1, Some(3)), range(3, None)]);
+        let bounds = vec![bound(3, false), bound(0, true), bound(1, false), bound(3, true)];
+        assert_eq!(join_bounds(bounds), [range(1, Some(3)), range(3, None)]);
     }
 }

@@ -90,7 +90,7 @@ fn a_changed_table_is_told_from_ours() {
         let found = || socket.table(TABLE).unwrap().unwrap();
         let is_ours = || {
             let found = found();
-            found.is_awake && found.chains[0].is_like(&CHAIN) && found.sets[0].is_like(&SET)
+            found.is_active && found.chains[0].is_like(&CHAIN) && found.sets[0].is_like(&SET)
         };
         assert!(is_ours() && found().chains.len() == 1 && found().sets.len() == 1);
         nft("add table inet t { flags dormant; }");

@@ -52,7 +52,7 @@ fn make(batch: &mut Batch, table: Table<'_>, wanted: &OwnTable) {
 
 /// What cannot be mended by rules and elements.
 fn damage(found: &ObservedTable, table: Table<'_>, wanted: &OwnTable) -> Option<String> {
-    if !found.is_awake {
+    if !found.is_active {
         return Some("it has flags".to_owned());
     }
     if !found.chains.iter().any(|one| one.is_like(&chain(table))) {
