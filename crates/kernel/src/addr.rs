@@ -135,13 +135,13 @@ fn message(
 
 pub(crate) fn parse(payload: &[u8]) -> Option<Addr> {
     let attrs = Attrs::after(payload, HEADER_LEN);
-    let ip_of = |kind| attrs.find_kind(kind).and_then(|attr| net::ip(attr.payload));
+    let ip_of = |kind| attrs.find_kind(kind).and_then(|attr| netlink_ip::ip(attr.payload));
     let address = ip_of(IFA_ADDRESS);
     // IPv6 has IFA_LOCAL only on point-to-point links; where both are, LOCAL is ours.
     let local = ip_of(IFA_LOCAL).or(address)?;
     Some(Addr {
         index: IfIndex(u32_at(payload, 4)?),
-        prefix: net::prefix(local, *payload.get(1)?)?,
+        prefix: netlink_ip::prefix(local, *payload.get(1)?)?,
         peer: address.filter(|address| *address != local),
         scope: *payload.get(3)?,
         // The header has room for the lowest eight flags only.

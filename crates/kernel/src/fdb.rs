@@ -144,7 +144,7 @@ pub(crate) fn parse(payload: &[u8]) -> Option<Fdb> {
     Some(Fdb {
         index: IfIndex(u32_at(payload, 4)?),
         mac: MacAddr(attrs.find_kind(NDA_LLADDR)?.fixed()?),
-        dst: attrs.find_kind(NDA_DST).and_then(|attr| net::ip(attr.payload)),
+        dst: attrs.find_kind(NDA_DST).and_then(|attr| netlink_ip::ip(attr.payload)),
         vlan: attrs.find_kind(NDA_VLAN).and_then(|attr| attr.u16()),
         vni: number(NDA_VNI).or_else(|| number(NDA_SRC_VNI)),
         master: number(NDA_MASTER).map(IfIndex),

@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Links (network interfaces): what one looks like; the verbs are in the files below.
+//! Links (network interfaces) as values. The modules below create, read, change and remove them.
 
-mod attributes;
-mod change;
 mod create;
-mod place;
-mod read;
+mod kind;
+mod list;
 mod remove;
-mod supported;
-mod tunnel;
-mod wait;
+mod set;
 
 use std::fmt;
 
@@ -17,22 +13,20 @@ use ::netlink::Message;
 
 use crate::types::{IfIndex, IfName, MacAddr};
 
-pub use self::attributes::{Attributes, set};
-pub use self::change::{
-    ARP_NOTIFY, PROXY_ARP, ROUTE_LOCALNET, RP_FILTER, set_alias, set_down, set_inet_conf, set_mac,
-    set_master, set_mtu, set_name, set_no_master, set_port, set_promisc, set_up,
-    set_up_with_inet_conf, set_vlan_filtering,
-};
-pub use self::create::{IpvlanMode, Kind, MacvlanMode, NewLink, Peer, create};
-pub use self::place::{Place, put};
-pub(crate) use self::read::parse;
-pub use self::read::{
-    by_index, by_name, by_name_in, index_of, list, list_in, list_of_kind, list_of_master, name_of,
+pub use self::create::{NewLink, create, is_supported};
+pub use self::kind::{Ipip, IpvlanMode, Kind, MacvlanMode, Peer, VXLAN_PORT, Vxlan};
+pub(crate) use self::list::parse;
+pub use self::list::{
+    by_index, by_name, by_name_in, index_of, list, list_in, list_of_kind, list_of_master, monitor,
+    name_of, wait_until,
 };
 pub use self::remove::{remove, remove_in_background};
-pub use self::supported::is_supported;
-pub use self::tunnel::{Ipip, VXLAN_PORT, Vxlan, set_ipip, set_vxlan};
-pub use self::wait::{monitor, wait_until};
+pub use self::set::{
+    ARP_NOTIFY, Attributes, PROXY_ARP, ROUTE_LOCALNET, RP_FILTER, Relocation, relocate, set_alias,
+    set_attributes, set_down, set_inet_conf, set_ipip, set_mac, set_master, set_mtu, set_name,
+    set_no_master, set_port, set_promisc, set_up, set_up_with_inet_conf, set_vlan_filtering,
+    set_vxlan,
+};
 
 pub(crate) const RTM_NEWLINK: u16 = 16; // linux/rtnetlink.h
 pub(crate) const RTM_DELLINK: u16 = 17; // linux/rtnetlink.h
@@ -69,98 +63,96 @@ const IFF_PROMISC: u32 = 0x100; // linux/if.h
 const IFF_ALLMULTI: u32 = 0x200; // linux/if.h
 const IFF_LOWER_UP: u32 = 0x1_0000; // linux/if.h
 
-/// `struct ifinfomsg`.
+/// Length of `struct ifinfomsg`.
 pub(crate) const IFINFO_LEN: usize = 16;
 
-/// A link as the kernel shows it.
+/// A link as read from the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Link {
-    /// Its index.
     pub index: IfIndex,
-    /// Its name.
     pub name: IfName,
-    /// `veth`, `bridge`, …; none for hardware and the loopback.
+    /// `veth`, `bridge`, …; `None` for hardware and the loopback.
     pub kind: Option<String>,
-    /// What only its kind has.
+    /// Attributes of its kind.
     pub detail: Detail,
-    /// Its hardware address, if it has one of six bytes.
+    /// MAC address, if the link has one of six bytes.
     pub mac: Option<MacAddr>,
-    /// Its MTU.
     pub mtu: u32,
-    /// `IFF_*`.
+    /// Flags (`IFF_*`).
     pub flags: u32,
-    /// Whether packets pass.
+    /// Operational state.
     pub operstate: OperState,
-    /// The bridge or VRF it is in.
+    /// Bridge or VRF that the link belongs to.
     pub master: Option<IfIndex>,
-    /// A veth's peer, a macvlan's or VLAN's parent: an index in the namespace `link_netnsid`.
+    /// Peer of a veth, or parent of a macvlan or VLAN: an index in the namespace `link_netnsid`.
     pub link: Option<IfIndex>,
-    /// Our number for the other namespace `link` lies in; none if it is this one.
+    /// ID of the namespace of `link`, as this namespace numbers it; `None` if it is this one.
     pub link_netnsid: Option<i32>,
-    /// The text `ip link set alias` writes.
+    /// Text set by `ip link set alias`.
     pub alias: Option<String>,
-    /// The group it is in; 0 unless somebody says otherwise.
+    /// Link group; 0 is the default group.
     pub group: u32,
-    /// How many want it promiscuous.
+    /// Number of users that requested promiscuous mode.
     pub promiscuity: u32,
     /// Transmit queue length.
     pub txqlen: u32,
-    /// Its options as a bridge port, if it is one.
+    /// Options of the bridge port, if the link is one.
     pub port: Option<PortOptions>,
-    /// IPv6: whether it takes addresses and routes from routers (`accept_ra`); none without IPv6.
+    /// IPv6 setting `accept_ra`: accept addresses and routes from routers. `None` without IPv6.
     pub accept_ra: Option<u32>,
 }
 
 impl Link {
-    /// Administratively up.
+    /// Returns whether the link is administratively up.
     pub fn is_up(&self) -> bool {
         self.flags & IFF_UP != 0
     }
 
-    /// Something is plugged in: for a bridge, a port that is up.
+    /// Returns whether the link has a carrier. A bridge has one if a port is up.
     pub fn has_carrier(&self) -> bool {
         self.flags & IFF_LOWER_UP != 0
     }
 
-    /// The loopback.
+    /// Returns whether the link is the loopback.
     pub fn is_loopback(&self) -> bool {
         self.flags & IFF_LOOPBACK != 0
     }
 
-    /// Somebody has set it promiscuous; a program that only listens does not count.
+    /// Returns whether promiscuous mode was set on the link. Packet sockets do not count.
     pub fn is_promisc(&self) -> bool {
         self.flags & IFF_PROMISC != 0
     }
 
-    /// Somebody has set it to take all multicast frames.
+    /// Returns whether reception of all multicast frames was set on the link.
     pub fn is_allmulti(&self) -> bool {
         self.flags & IFF_ALLMULTI != 0
     }
 
-    /// Of this kind.
+    /// Returns whether the link is of this kind.
     pub fn is_kind(&self, kind: &str) -> bool {
         self.kind.as_deref() == Some(kind)
     }
 }
 
-/// What only one kind of link has.
+/// Attributes of one kind of link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Detail {
-    /// A kind we know nothing more about.
+    /// A kind whose attributes are not parsed.
     #[default]
     None,
     /// A bridge.
     Bridge {
-        /// Whether it filters VLANs.
+        /// The bridge filters VLANs.
         vlan_filtering: bool,
     },
-    /// A macvlan; none for a mode we do not know.
+    /// A macvlan; `None` for an unknown mode.
     Macvlan(Option<MacvlanMode>),
-    /// An ipvlan; none for a mode we do not know.
+    /// An ipvlan; `None` for an unknown mode.
     Ipvlan(Option<IpvlanMode>),
-    /// A VLAN and its number.
+    /// A VLAN with its ID.
     Vlan(u16),
-    /// A VRF and its routing table.
+    /// A VRF with its routing table.
     Vrf(u32),
     /// A VXLAN.
     Vxlan(Vxlan),
@@ -168,16 +160,16 @@ pub enum Detail {
     Ipip(Ipip),
 }
 
-/// `IF_OPER_*` (`linux/if.h`), after RFC 2863.
+/// Operational state of RFC 2863 (`IF_OPER_*`, `linux/if.h`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OperState {
-    /// The driver does not say; the loopback and bare tunnels stay here.
+    /// The driver does not report it; the state of the loopback and of some tunnels.
     Unknown,
     /// The hardware is gone.
     NotPresent,
     /// Down.
     Down,
-    /// Something underneath, such as a veth's peer, is down.
+    /// A lower device, such as the peer of a veth, is down.
     LowerLayerDown,
     /// In a test mode.
     Testing,
@@ -187,28 +179,28 @@ pub enum OperState {
     Up,
 }
 
-/// Options of a bridge port. To set: only those given are changed. When read: all the kernel
-/// showed are given.
+/// Options of a bridge port. When setting, `None` leaves an option unchanged; when reading, `None` means that
+/// the kernel did not report it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PortOptions {
-    /// Send a frame back out of the port it came from.
+    /// Send frames back out of the port that they came from.
     pub hairpin: Option<bool>,
-    /// No traffic to other isolated ports.
+    /// Block traffic to other isolated ports.
     pub isolated: Option<bool>,
-    /// Learn source addresses.
+    /// Learn source MAC addresses.
     pub learning: Option<bool>,
-    /// Flood unicast frames with unknown destination.
+    /// Flood unicast frames to unknown destinations.
     pub flood: Option<bool>,
-    /// Answer for neighbours the bridge knows instead of flooding.
+    /// Answer ARP and ND for known neighbours instead of flooding.
     pub neigh_suppress: Option<bool>,
 }
 
-/// Which link a change is for: its index, or its name if the index is not known yet.
+/// The link that a request changes, by index, or by name if the index is not known yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
-    /// By index.
+    /// Index.
     Index(IfIndex),
-    /// By name, looked up by the kernel when the request is carried out.
+    /// Name; the kernel looks it up when it applies the request.
     Name(IfName),
 }
 
@@ -233,7 +225,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// `struct ifinfomsg`: flags are changed where `change` has a bit.
+/// Builds a `struct ifinfomsg`. The kernel sets the flags whose bits are set in `change`.
 pub(crate) fn ifinfo(index: u32, flags: u32, change: u32) -> [u8; IFINFO_LEN] {
     let mut header = [0; IFINFO_LEN];
     header[4..8].copy_from_slice(&index.to_ne_bytes());
@@ -242,7 +234,7 @@ pub(crate) fn ifinfo(index: u32, flags: u32, change: u32) -> [u8; IFINFO_LEN] {
     header
 }
 
-/// A message about one link, its flags changed where `change` has a bit.
+/// Starts a message about one link. The kernel sets the flags whose bits are set in `change`.
 fn message_for(kind: u16, target: Target, flags: u32, change: u32) -> Message {
     let mut message = Message::new(kind, 0);
     match target {

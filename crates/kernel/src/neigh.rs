@@ -129,7 +129,7 @@ pub(crate) fn parse(payload: &[u8], family: Family) -> Option<Neigh> {
     let attrs = Attrs::after(payload, HEADER_LEN);
     Some(Neigh {
         index: IfIndex(u32_at(payload, 4)?),
-        ip: net::ip(attrs.find_kind(NDA_DST)?.payload)?,
+        ip: netlink_ip::ip(attrs.find_kind(NDA_DST)?.payload)?,
         mac: attrs.find_kind(NDA_LLADDR).and_then(|attr| attr.fixed()).map(MacAddr),
         state: u16_at(payload, 8)?,
         flags: *payload.get(10)?,

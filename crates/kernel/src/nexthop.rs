@@ -127,7 +127,7 @@ pub(crate) fn parse(payload: &[u8]) -> Option<Nexthop> {
     Some(Nexthop {
         id: attrs.find_kind(NHA_ID)?.u32()?,
         family: Family::from_number(*payload.first()?)?,
-        gateway: attrs.find_kind(NHA_GATEWAY).and_then(|attr| net::ip(attr.payload)),
+        gateway: attrs.find_kind(NHA_GATEWAY).and_then(|attr| netlink_ip::ip(attr.payload)),
         oif: attrs.find_kind(NHA_OIF).and_then(|attr| attr.u32()).map(IfIndex),
         onlink: u32_at(payload, 4)? & RTNH_F_ONLINK != 0,
         protocol: *payload.get(2)?,

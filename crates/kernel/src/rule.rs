@@ -149,8 +149,11 @@ fn parse(payload: &[u8], family: Family) -> Option<Rule> {
     let attrs = Attrs::after(payload, HEADER_LEN);
     let number = |kind| attrs.find_kind(kind).and_then(|attr| attr.u32());
     let name = |kind| attrs.find_kind(kind).and_then(|attr| IfName::from_kernel(attr.text()));
-    let prefix =
-        |kind, len| attrs.find_kind(kind).and_then(|attr| net::prefix(net::ip(attr.payload)?, len));
+    let prefix = |kind, len| {
+        attrs
+            .find_kind(kind)
+            .and_then(|attr| netlink_ip::prefix(netlink_ip::ip(attr.payload)?, len))
+    };
     let mask = number(FRA_FWMASK);
     Some(Rule {
         family,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Removing links, in step with the kernel or leaving the waiting to a child.
-//! The kernel takes a link out of view first (0.2 ms, under RTNL), then waits for one or two RCU
-//! grace periods without RTNL: others go on, only the caller sleeps.
+//! Removal of links, either waiting for the kernel or leaving the wait to a background child.
+//!
+//! The kernel first makes the link invisible (0.2 ms, under RTNL), then waits for one or two RCU grace periods
+//! without RTNL. Other programs continue; only the caller sleeps.
 
 use std::time::{Duration, Instant};
 
@@ -15,23 +16,25 @@ use crate::error::{Error, Result};
 use crate::request::{Netlink, Request};
 use crate::types::IfIndex;
 
-/// How long the caller watches the child before it removes the link itself.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// The child gets there within 0.3 ms on a quiet machine; a timer would fire late.
-const SPIN: Duration = Duration::from_millis(1);
-const STEP: Duration = Duration::from_micros(100);
+/// Maximum time to wait for the child before the caller removes the link itself.
+const CHILD_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time to poll without sleeping. On an idle machine the link is gone within 0.3 ms, and a timer would fire
+/// later.
+const SPIN_TIME: Duration = Duration::from_millis(1);
+/// Interval of polling after [`SPIN_TIME`].
+const POLL_INTERVAL: Duration = Duration::from_micros(100);
 
-/// Removes a link, and a veth's other end with it. Applying it takes 10–30 ms.
+/// Removes a link; with a veth, also its peer. Applying the request takes 10 to 30 ms.
 pub fn remove(link: impl Into<Target>) -> Request {
     let link = link.into();
     Request::new("remove link", link.to_string(), message_for(RTM_DELLINK, link, 0, 0))
 }
 
-/// Removes a link and returns as soon as it is gone from view; a forked child waits for the
-/// rest. A link already gone is success. The name is free again at once.
+/// Removes a link and returns as soon as it is invisible; a background child waits for the rest. The name can
+/// be used again at once. Succeeds if the link does not exist.
 ///
-/// For processes with little memory that end soon: a fork copies page tables (30 µs a
-/// megabyte), and the child stays a zombie until the next removal.
+/// Meant for processes with little memory that end soon: a fork copies page tables (30 µs per megabyte), and
+/// the child stays a zombie until the next removal.
 pub fn remove_in_background(nl: &Netlink, index: IfIndex) -> Result<()> {
     if !is_visible(nl, index)? {
         return Ok(());
@@ -41,19 +44,19 @@ pub fn remove_in_background(nl: &Netlink, index: IfIndex) -> Result<()> {
     if deferred_close::send_in_background(nl.socket(), &bytes).is_err() {
         return remove_now(nl, index);
     }
-    while start.elapsed() < PATIENCE {
+    while start.elapsed() < CHILD_TIMEOUT {
         if !is_visible(nl, index)? {
             return Ok(());
         }
-        if start.elapsed() < SPIN {
+        if start.elapsed() < SPIN_TIME {
             sched_yield();
             continue;
         }
-        match nl.socket().answer(seq, STEP) {
+        match nl.socket().answer(seq, POLL_INTERVAL) {
             Ok(Answer::Pending) => {}
             Ok(Answer::Done) => return Ok(()),
             Ok(Answer::Failed(cause)) => {
-                return gone_is_done(Err(Error::new("remove link", index.to_string(), cause)));
+                return ignore_missing(Err(Error::new("remove link", index.to_string(), cause)));
             }
             Err(_) => break,
         }
@@ -62,22 +65,23 @@ pub fn remove_in_background(nl: &Netlink, index: IfIndex) -> Result<()> {
 }
 
 fn remove_now(nl: &Netlink, index: IfIndex) -> Result<()> {
-    gone_is_done(nl.apply([remove(index)]))
+    ignore_missing(nl.apply([remove(index)]))
 }
 
-fn gone_is_done(result: Result<()>) -> Result<()> {
+fn ignore_missing(result: Result<()>) -> Result<()> {
     match result {
         Err(error) if error.is_not_found() => Ok(()),
         other => other,
     }
 }
 
-/// Looks under RCU: `RTM_GETLINK` would wait for RTNL, which the child's removal holds. By
-/// index, as `SIOCGIFINDEX` of a missing name makes the kernel run modprobe.
+/// Returns whether the link is visible, by an ioctl under RCU: `RTM_GETLINK` would wait for RTNL, which the
+/// child's removal holds. The lookup is by index, because `SIOCGIFINDEX` of a missing name makes the kernel
+/// run modprobe.
 fn is_visible(nl: &Netlink, index: IfIndex) -> Result<bool> {
     match index_to_name_inlined(nl, index.0) {
         Ok(_) => Ok(true),
         Err(Errno::NODEV) => Ok(false),
-        Err(errno) => Err(Error::from_errno("look for link", index.to_string(), errno)),
+        Err(errno) => Err(Error::from_errno("look up link", index.to_string(), errno)),
     }
 }

@@ -117,7 +117,7 @@ pub(crate) fn parse(payload: &[u8], family: Family) -> Option<Route> {
     let dst_len = *payload.get(1)?;
     for attr in Attrs::after(payload, HEADER_LEN) {
         match attr.kind {
-            RTA_DST => route.dst = net::prefix(net::ip(attr.payload)?, dst_len)?,
+            RTA_DST => route.dst = netlink_ip::prefix(netlink_ip::ip(attr.payload)?, dst_len)?,
             _ => read_attr(&mut route, &attr),
         }
     }
@@ -126,10 +126,10 @@ pub(crate) fn parse(payload: &[u8], family: Family) -> Option<Route> {
 
 fn read_attr(route: &mut Route, attr: &Attr<'_>) {
     match attr.kind {
-        RTA_GATEWAY => route.gateway = net::ip(attr.payload),
+        RTA_GATEWAY => route.gateway = netlink_ip::ip(attr.payload),
         RTA_VIA => route.gateway = via(attr),
         RTA_OIF => route.oif = attr.u32().map(IfIndex),
-        RTA_PREFSRC => route.src = net::ip(attr.payload),
+        RTA_PREFSRC => route.src = netlink_ip::ip(attr.payload),
         RTA_TABLE => route.table = attr.u32().unwrap_or(route.table),
         RTA_PRIORITY => route.priority = attr.u32(),
         RTA_NH_ID => route.nexthop = attr.u32(),
@@ -145,7 +145,7 @@ fn read_attr(route: &mut Route, attr: &Attr<'_>) {
 fn via(attr: &Attr<'_>) -> Option<IpAddr> {
     let family = u8::try_from(u16_at(attr.payload, 0)?).ok()?;
     Family::from_number(family)?;
-    net::ip(attr.payload.get(2..)?)
+    netlink_ip::ip(attr.payload.get(2..)?)
 }
 
 #[cfg(test)]

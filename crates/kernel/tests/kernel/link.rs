@@ -215,7 +215,7 @@ fn attributes_are_set_by_one_message() {
             allmulti: Some(true),
             txqlen: Some(55),
         };
-        nl.apply([link::set(name("a0"), &all)]).unwrap();
+        nl.apply([link::set_attributes(name("a0"), &all)]).unwrap();
         let found = ip_json(&Ns::here(), "link show a0");
         assert_eq!((&found["mtu"], &found["txqlen"]), (&json!(1300), &json!(55)));
         assert_eq!(found["address"], "02:00:00:00:00:01");
@@ -227,7 +227,7 @@ fn attributes_are_set_by_one_message() {
             allmulti: Some(false),
             ..link::Attributes::default()
         };
-        nl.apply([link::set(link.index, &off)]).unwrap();
+        nl.apply([link::set_attributes(link.index, &off)]).unwrap();
         let found = ip_json(&Ns::here(), "link show a0");
         assert!(!has_flag(&found, "PROMISC") && !has_flag(&found, "ALLMULTI"));
         assert_eq!(found["mtu"], 1300, "what is not given stays");

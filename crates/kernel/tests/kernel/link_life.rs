@@ -5,7 +5,7 @@ use std::fs;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use kernel::link::{self, Kind, NewLink, OperState, Peer, Place, PortOptions};
+use kernel::link::{self, Kind, NewLink, OperState, Peer, PortOptions, Relocation};
 use kernel::{Errno, IfIndex, Netlink, Netns, netns};
 use testkit::{Ns, in_netns};
 
@@ -171,13 +171,13 @@ fn link_is_put_in_its_place() {
         let index = index_of(&host, "ens1");
         assert_eq!(link::name_of(&host, index).unwrap(), Some(name("ens1")));
         assert_eq!(link::name_of(&host, IfIndex(4711)).unwrap(), None);
-        let place = Place {
+        let place = Relocation {
             netns: Some(pod_ns.as_fd()),
             name: Some(name("eth0")),
             alias: Some("ens1"),
             group: Some(77),
         };
-        host.apply([link::put(index, &place)]).unwrap();
+        host.apply([link::relocate(index, &place)]).unwrap();
         let there = ip_json(&pod, "link show eth0");
         assert_eq!((&there["ifalias"], &there["group"]), (&"ens1".into(), &"77".into()));
         assert!(!has_flag(&there, "UP"));
@@ -195,7 +195,7 @@ fn link_is_put_in_its_place() {
         assert_eq!(netns::number_of(&host, &unknown).unwrap(), None);
 
         ip("link add ens2 type veth peer name far2");
-        let taken = host.apply([link::put(index_of(&host, "ens2"), &place)]).unwrap_err();
+        let taken = host.apply([link::relocate(index_of(&host, "ens2"), &place)]).unwrap_err();
         assert!(taken.already_exists());
         assert_eq!(ip_json(&pod, "link show ens2")["ifalias"], serde_json::Value::Null);
     });

@@ -65,7 +65,7 @@ fn vxlan_is_made_as_flannel_makes_it() {
         let other = MacAddr([2, 0, 0, 0, 0, 2]);
         let change =
             link::Attributes { mac: Some(other), mtu: Some(1400), ..link::Attributes::default() };
-        nl.apply([link::set(name("flannel.1"), &change)]).unwrap();
+        nl.apply([link::set_attributes(name("flannel.1"), &change)]).unwrap();
         let found = link::by_name(&nl, name("flannel.1")).unwrap().unwrap();
         assert_eq!((found.mac, found.mtu), (Some(other), 1400));
     });

@@ -5,7 +5,7 @@ use std::ffi::CString;
 
 use cni::{CniResult, Code, Error, IpConfig, Plugin, Request, Version};
 use kernel::addr::AddrOptions;
-use kernel::link::{self, Link, Place};
+use kernel::link::{self, Link, Relocation};
 use kernel::tun::{self, NewTap};
 use kernel::{IfIndex, IfName, MacAddr, Netlink, Netns};
 use serde::Deserialize;
@@ -184,8 +184,10 @@ fn dress(
     bridge: Option<IfIndex>,
 ) -> Result<(), Error> {
     let mark = identity::mark(&request.network, &request.attachment());
-    let mut requests =
-        vec![link::put(link.index, &Place { group: Some(mark), ..Place::default() })];
+    let mut requests = vec![link::relocate(
+        link.index,
+        &Relocation { group: Some(mark), ..Relocation::default() },
+    )];
     requests.extend(tap.mtu.map(|mtu| link::set_mtu(link.index, mtu)));
     requests.extend(tap.mac.map(|mac| link::set_mac(link.index, mac)));
     requests.extend(bridge.map(|bridge| link::set_master(link.index, bridge)));

@@ -77,10 +77,13 @@ fn build<'a>(
 /// Sets all attributes, or none.
 fn set(inside: &Netlink, link: &Link, tuning: &Tuning) -> Result<(), Error> {
     let wanted = &tuning.attributes;
-    inside.apply([link::set(link.name, wanted)]).or_fault("tune the interface").inspect_err(|_| {
-        let before = Backup::of(link, wanted).attributes();
-        drop(inside.apply([link::set(link.index, &before)]));
-    })
+    inside
+        .apply([link::set_attributes(link.name, wanted)])
+        .or_fault("tune the interface")
+        .inspect_err(|_| {
+            let before = Backup::of(link, wanted).attributes();
+            drop(inside.apply([link::set_attributes(link.index, &before)]));
+        })
 }
 
 /// Nothing here may keep the plugins before this one from their DEL: an attribute that cannot be
@@ -103,11 +106,11 @@ fn restore(request: &Request, ns: &Netns, backup: &Backup) -> bool {
         return true;
     }
     let Ok((inside, link)) = chained::interface(request, ns) else { return true };
-    if inside.apply([link::set(link.index, &backup.attributes())]).is_ok() {
+    if inside.apply([link::set_attributes(link.index, &backup.attributes())]).is_ok() {
         return true;
     }
     // One that the kernel refuses must not keep the others.
-    let each = backup.each_attribute().map(|one| link::set(link.index, &one));
+    let each = backup.each_attribute().map(|one| link::set_attributes(link.index, &one));
     let results = inside.apply_each(each);
     results.iter().all(Result::is_ok)
 }

@@ -6,7 +6,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use cni::{Error, Request};
-use kernel::link::{self, Link, Place};
+use kernel::link::{self, Link, Relocation};
 use kernel::{IfIndex, IfName, Netlink, Netns, netns};
 
 use super::select::{self, Choice, Selector, home_name};
@@ -39,13 +39,13 @@ impl Device {
         let mark = identity::device_mark(&request.network, &request.attachment());
         // A group that somebody has chosen stays.
         let may_mark = self.link.group == 0 || self.link.group >= LOWEST_MARK;
-        let place = Place {
+        let place = Relocation {
             netns: Some(ns.as_fd()),
             name: request.ifname.parse().ok(),
             alias: Some(self.name.as_str()),
             group: may_mark.then_some(mark),
         };
-        host.apply([link::put(self.link.index, &place)])
+        host.apply([link::relocate(self.link.index, &place)])
     }
 
     /// Takes back a move that failed or that something failed after; tells its index on the host.
@@ -60,7 +60,7 @@ impl Device {
             }
         };
         let home = link::by_name(host, name).ok()??;
-        host.apply([link::put(home.index, &own(self))]).ok()?;
+        host.apply([link::relocate(home.index, &own(self))]).ok()?;
         Some(home.index)
     }
 
@@ -75,8 +75,8 @@ impl Device {
 }
 
 /// Names and marks that a device had before.
-fn own(device: &Device) -> Place<'_> {
-    Place {
+fn own(device: &Device) -> Relocation<'_> {
+    Relocation {
         netns: None,
         name: Some(device.link.name),
         alias: Some(device.link.alias.as_deref().unwrap_or_default()),
@@ -134,8 +134,8 @@ pub fn give_back(inside: &Netlink, link: &Link, name: IfName) -> kernel::Result<
     let is_renamed = before.iter().all(Result::is_ok);
     // The kernel sets the group before the name: with a name that may be refused the mark must stay.
     let group = (is_renamed && link.group >= LOWEST_MARK).then_some(0);
-    let place = Place { netns, name: Some(name), alias: Some(""), group };
-    let Err(refused) = inside.apply([link::put(link.index, &place)]) else { return Ok(name) };
+    let place = Relocation { netns, name: Some(name), alias: Some(""), group };
+    let Err(refused) = inside.apply([link::relocate(link.index, &place)]) else { return Ok(name) };
     if link::by_index(inside, link.index)?.is_none() {
         // Moved, and then not renamed.
         return Ok(link.name);
@@ -156,8 +156,8 @@ fn give_back_as_any(
 ) -> Option<IfName> {
     let names = (0..ATTEMPTS).map(|n| format!("dev{}", link.index.0.saturating_add(n)));
     names.filter_map(|name| name.parse().ok()).find(|name| {
-        let place = Place { netns, name: Some(*name), ..Place::default() };
-        let requests = [link::set_name(link.index, *name), link::put(link.index, &place)];
+        let place = Relocation { netns, name: Some(*name), ..Relocation::default() };
+        let requests = [link::set_name(link.index, *name), link::relocate(link.index, &place)];
         inside.apply_each(requests).pop().is_some_and(|moved| moved.is_ok())
     })
 }
@@ -187,10 +187,10 @@ pub fn rename_those_at_home(
 
 /// One whose name is still taken keeps all.
 fn rename(host: &Netlink, link: &Link, name: IfName) -> kernel::Result<()> {
-    let place = Place { name: Some(name), alias: Some(""), ..Place::default() };
-    let unmarked = Place { group: Some(0), ..Place::default() };
-    match host.apply([link::put(link.index, &place)]) {
-        Ok(()) => host.apply([link::put(link.index, &unmarked)]),
+    let place = Relocation { name: Some(name), alias: Some(""), ..Relocation::default() };
+    let unmarked = Relocation { group: Some(0), ..Relocation::default() };
+    match host.apply([link::relocate(link.index, &place)]) {
+        Ok(()) => host.apply([link::relocate(link.index, &unmarked)]),
         Err(error) if error.already_exists() || error.is_not_found() => Ok(()),
         Err(error) => Err(error),
     }
