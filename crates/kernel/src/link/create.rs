@@ -154,6 +154,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
+    use crate::link::Peer;
 
     fn check(link: &NewLink<'_>, expected: &[u8]) {
         assert_eq!(create(link).message.to_bytes()[32..], *expected, "after nlmsghdr, ifinfomsg");

@@ -137,11 +137,11 @@ fn what_is_too_large_is_refused_with_what_is_not() {
             for _ in 0..2 {
                 let mut buffer = [0; 2000];
                 socket.send(to("10.10.0.2"), &payload, ChecksumBy::Device).unwrap();
-                let refusal =
+                let error =
                     wait_some(PATIENCE, || socket.receive_error(&mut buffer).unwrap()).unwrap();
                 assert_eq!(error.reason, Reason::TooBig(1300));
                 assert_eq!(error.by, Some("10.9.0.2".parse().unwrap()));
-                assert!(error.len > 16 && buffer[..16] == [7; 16], "{refusal:?}");
+                assert!(error.len > 16 && buffer[..16] == [7; 16], "{error:?}");
             }
             // What the device itself does not take.
             let error = socket.send(to("10.10.0.2"), &[0; 1500], ChecksumBy::Device).unwrap_err();

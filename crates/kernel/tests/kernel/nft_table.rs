@@ -175,7 +175,7 @@ fn a_rule_is_compared_with_what_was_written() {
 fn rules_that_let_nothing_pass_are_known() {
     in_netns(|| {
         let socket = Nft::open().unwrap();
-        let filter = Table { family: TableFamily::Family, name: "filter" };
+        let filter = Table { family: TableFamily::Ip, name: "filter" };
         let check = |words: &str, expected: bool| {
             run("iptables-nft", &["-F", "FORWARD"]);
             let words = format!("-A FORWARD {words}");

@@ -5,7 +5,8 @@ use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
-use kernel::daemon::{is_from_root, wait_readable};
+use kernel::daemon::is_from_root;
+use kernel::poll::wait_readable;
 use kernel::socket::packet::{self, IcmpSender, PacketSocket};
 use kernel::{Family, MacAddr, Netlink};
 use testkit::{Ns, in_netns, run, wait_for, wait_some};
