@@ -1,44 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What has been carried and what has not.
+//! Counters of packets that were forwarded or dropped.
 
 use std::sync::{Mutex, PoisonError};
 
-/// Since the tunnel was started.
+/// Counters since the start of the tunnel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// From the interface to other nodes.
     pub sent: Flow,
     /// From other nodes to the interface.
     pub received: Flow,
-    /// What was not carried.
+    /// Packets that were dropped.
     pub dropped: Dropped,
 }
 
-/// One direction. Packets and bytes are those on the wire, without the headers of UDP and below.
+/// Counters of one direction. Packets and bytes are counted as on the wire, without the outer UDP and IP
+/// headers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Flow {
-    /// Packets.
+    /// Number of packets.
     pub packets: u64,
-    /// Their bytes.
+    /// Number of bytes.
     pub bytes: u64,
-    /// Large packets that were cut into several, or that several were merged into.
+    /// Number of GSO packets that were segmented or merged.
     pub large: u64,
 }
 
-/// Packets that went no further.
+/// Numbers of dropped packets by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Dropped {
     /// No peer has the destination.
     pub no_route: u64,
-    /// To many hosts, as IPv6 sends them on every interface: they are not carried.
+    /// The destination is a multicast group, which the tunnel does not forward. IPv6 sends some on every
+    /// interface.
     pub multicast: u64,
-    /// They had passed as many routers as they may.
+    /// The TTL expired.
     pub expired: u64,
-    /// No IP packets, or cut off.
+    /// Not an IP packet, or truncated.
     pub malformed: u64,
-    /// The kernel did not send them.
+    /// The kernel rejected the datagram.
     pub not_sent: u64,
-    /// The kernel did not take them in: the interface is down.
+    /// The kernel rejected the received packet: the interface is down.
     pub not_taken: u64,
 }
 
@@ -64,12 +66,12 @@ impl Flow {
     }
 }
 
-/// One thread's counts: others only look, so that the lock is free.
+/// Counters of one thread. Other threads only read them, so the lock is rarely contended.
 #[derive(Debug, Default)]
-pub(crate) struct Shared(Mutex<Counts>);
+pub(crate) struct SharedCounts(Mutex<Counts>);
 
-impl Shared {
-    /// Adds what one round has brought.
+impl SharedCounts {
+    /// Adds the counters of one round.
     pub(crate) fn add(&self, round: &Counts) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).add(round);
     }

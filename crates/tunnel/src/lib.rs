@@ -1,28 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The data path of flannel's `udp` backend: a packet that enters a TUN interface leaves as the payload of
-//! one UDP datagram to the node that has its destination, bare and without any header of ours.
+//! The user-space data path of flannel's `udp` backend. A packet that enters a TUN interface leaves as the
+//! payload of one UDP datagram, without an additional header, to the node that owns its destination.
 //!
-//! One packet on the wire, many in a system call: the kernel hands over large packets, which are cut
-//! into one send of many datagrams; what arrives in one message is merged into one large packet again.
-//! Everything about packets is pure (`packet`, `outbox`, `peers`); threads and sockets are in
-//! `outward`, `inward` and `tunnel`. Address, MTU, state and routes of the interface are its user's.
+//! The wire carries one packet per datagram, but one system call carries many packets. The kernel delivers large
+//! GSO packets, which are segmented into one send of many datagrams; segments received in one message are
+//! merged into one large packet again. `packet`, `send_batch` and `peers` are pure; `send`, `receive` and
+//! `tunnel` have the threads and sockets. The caller sets the address, MTU, state and routes of the interface.
 
 mod counts;
-mod inward;
-mod outbox;
-mod outward;
 mod packet;
 mod peers;
 #[cfg(test)]
 mod properties;
+mod receive;
+mod send;
+mod send_batch;
 mod tunnel;
 mod wait;
 
 pub use crate::counts::{Counts, Dropped, Flow};
 pub use crate::peers::Peer;
 pub use crate::tunnel::{Config, Error, Result, Tunnel};
-
-/// What a datagram adds to the packet in it: IPv4 and UDP headers.
-pub const OVERHEAD_V4: u32 = 28;
-/// The same with IPv6.
-pub const OVERHEAD_V6: u32 = 48;

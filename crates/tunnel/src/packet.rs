@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! IP packets as bytes: where things are in them, and what a tunnel does to them. Pure.
+//! IP packets as bytes: parsing, and the changes that a tunnel makes. Pure.
 
-pub(crate) mod cut;
+pub(crate) mod checksum;
 pub(crate) mod icmp;
 pub(crate) mod merge;
 #[cfg(test)]
 pub(crate) mod sample;
-pub(crate) mod sum;
+pub(crate) mod segment;
 pub(crate) mod vnet;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -21,23 +21,23 @@ pub(crate) const ICMPV6: u8 = 58; // linux/in6.h
 pub(crate) const IPV4_HEADER: usize = 20;
 pub(crate) const IPV6_HEADER: usize = 40;
 
-/// What of an IP packet must be known to carry it.
+/// The parsed IP header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ip {
     pub family: Family,
-    /// Where the payload begins; behind the fixed header for IPv6.
+    /// Offset of the payload; for IPv6, the length of the fixed header.
     pub header: usize,
-    /// Of the payload; for IPv6 of what follows the fixed header.
+    /// Protocol of the payload; for IPv6, the type of the header after the fixed one.
     pub protocol: u8,
-    /// The length it says it has.
+    /// Total length according to the header.
     pub len: usize,
     pub source: IpAddr,
     pub destination: IpAddr,
 }
 
 impl Ip {
-    /// `None` if it is no IP packet, or one that is cut off.
-    pub(crate) fn of(packet: &[u8]) -> Option<Ip> {
+    /// Returns `None` if the bytes are not an IP packet or are truncated.
+    pub(crate) fn parse(packet: &[u8]) -> Option<Ip> {
         let ip = match packet.first()? >> 4 {
             4 => Ip::v4(packet)?,
             6 => Ip::v6(packet)?,
@@ -76,7 +76,7 @@ impl Ip {
     }
 }
 
-/// Whether it is a later part of a packet, or a part at all.
+/// Position of a packet among the fragments of a larger one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fragment {
     Whole,
@@ -85,7 +85,7 @@ pub(crate) enum Fragment {
 }
 
 impl Fragment {
-    /// Of an IPv4 header; IPv6 has an extension header for it, which is a protocol that nobody here knows.
+    /// Parses an IPv4 header. An IPv6 fragment has an extension header, so its protocol is not TCP or UDP.
     pub(crate) fn of(packet: &[u8], ip: &Ip) -> Fragment {
         let field = if ip.family == Family::V4 { u16_at(packet, 6) } else { 0 };
         match (field & 0x1fff, field & 0x2000) {
@@ -96,11 +96,11 @@ impl Fragment {
     }
 }
 
-/// Takes one from the number of routers that it may still pass; `false` if this one is the last.
+/// Decrements the TTL or hop limit and returns `false` if it has expired.
 ///
-/// As the sender of a tunnel does (RFC 2003), and the receiver does not. flannel takes one at both ends,
-/// which only shortens a path by one more router.
-pub(crate) fn take_hop(packet: &mut [u8], ip: &Ip) -> bool {
+/// Only the sending end of a tunnel does this (RFC 2003). flannel decrements at both ends, which shortens a path
+/// by one more router.
+pub(crate) fn decrement_ttl(packet: &mut [u8], ip: &Ip) -> bool {
     let at = if ip.family == Family::V4 { 8 } else { 7 };
     if packet[at] <= 1 {
         return false;
@@ -108,9 +108,9 @@ pub(crate) fn take_hop(packet: &mut [u8], ip: &Ip) -> bool {
     let before = u16_at(packet, 8);
     packet[at] -= 1;
     if ip.family == Family::V4 {
-        // RFC 1624, equation 3: a wrong checksum stays wrong.
+        // RFC 1624, equation 3: an incorrect checksum stays incorrect.
         let kept = [!u16_at(packet, 10), !before, u16_at(packet, 8)];
-        set_u16(packet, 10, !sum::fold(kept.map(u64::from).iter().sum()));
+        set_u16(packet, 10, !checksum::fold(kept.map(u64::from).iter().sum()));
     }
     true
 }
@@ -131,7 +131,7 @@ pub(crate) fn set_u32(bytes: &mut [u8], at: usize, value: u32) {
     bytes[at..at + 4].copy_from_slice(&value.to_be_bytes());
 }
 
-/// A length that fits its field by what was checked before.
+/// Converts a length that was checked to fit its 16-bit field.
 pub(crate) fn short(len: usize) -> u16 {
     u16::try_from(len).unwrap_or(u16::MAX)
 }
@@ -139,52 +139,52 @@ pub(crate) fn short(len: usize) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::packet::sample::{Tcp, header_is_right};
+    use crate::packet::sample::{Tcp, header_is_valid};
 
     #[test]
-    fn hop_is_taken_and_the_checksum_stays_right() {
-        for hops in 2..=255_u8 {
-            let mut packet = Tcp { hops, ..Tcp::default() }.packet();
-            let ip = Ip::of(&packet).unwrap();
-            assert!(take_hop(&mut packet, &ip));
-            assert_eq!(packet[8], hops - 1);
-            assert!(header_is_right(&packet), "{hops}");
-            let mut packet = Tcp { hops, ..Tcp::v6() }.packet();
-            let ip = Ip::of(&packet).unwrap();
-            assert!(take_hop(&mut packet, &ip));
-            assert_eq!(packet[7], hops - 1);
+    fn decrement_keeps_the_header_checksum_valid() {
+        for ttl in 2..=255_u8 {
+            let mut packet = Tcp { ttl, ..Tcp::default() }.packet();
+            let ip = Ip::parse(&packet).unwrap();
+            assert!(decrement_ttl(&mut packet, &ip));
+            assert_eq!(packet[8], ttl - 1);
+            assert!(header_is_valid(&packet), "{ttl}");
+            let mut packet = Tcp { ttl, ..Tcp::v6() }.packet();
+            let ip = Ip::parse(&packet).unwrap();
+            assert!(decrement_ttl(&mut packet, &ip));
+            assert_eq!(packet[7], ttl - 1);
         }
     }
 
     #[test]
-    fn last_hop_is_refused() {
-        for hops in [0, 1] {
+    fn decrement_of_expired_ttl_fails() {
+        for ttl in [0, 1] {
             for sample in [Tcp::default(), Tcp::v6()] {
-                let mut packet = Tcp { hops, ..sample }.packet();
-                let ip = Ip::of(&packet).unwrap();
-                assert!(!take_hop(&mut packet, &ip));
+                let mut packet = Tcp { ttl, ..sample }.packet();
+                let ip = Ip::parse(&packet).unwrap();
+                assert!(!decrement_ttl(&mut packet, &ip));
             }
         }
     }
 
     #[test]
-    fn wrong_header_stays_wrong() {
+    fn decrement_keeps_an_invalid_checksum_invalid() {
         let mut packet = Tcp::default().packet();
         packet[10] ^= 1;
-        let ip = Ip::of(&packet).unwrap();
-        take_hop(&mut packet, &ip);
-        assert!(!header_is_right(&packet));
+        let ip = Ip::parse(&packet).unwrap();
+        decrement_ttl(&mut packet, &ip);
+        assert!(!header_is_valid(&packet));
     }
 
     #[test]
-    fn packets_cut_off_are_none() {
+    fn truncated_packets_are_rejected() {
         for sample in [Tcp::default(), Tcp::v6()] {
             let packet = sample.packet();
-            assert_eq!(Ip::of(&packet).unwrap().len, packet.len());
+            assert_eq!(Ip::parse(&packet).unwrap().len, packet.len());
             for len in 0..packet.len() {
-                assert_eq!(Ip::of(&packet[..len]), None, "{len}");
+                assert_eq!(Ip::parse(&packet[..len]), None, "{len}");
             }
         }
-        assert_eq!(Ip::of(&[0x20; 60]), None);
+        assert_eq!(Ip::parse(&[0x20; 60]), None);
     }
 }

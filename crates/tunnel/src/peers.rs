@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which node has an address: the longest prefix that holds it.
+//! Lookup of the node that owns an address, by longest prefix match.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -10,61 +10,61 @@ use ipnet::IpNet;
 /// Addresses behind another node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
-    /// The addresses.
+    /// Prefix of the addresses.
     pub prefix: IpNet,
-    /// Where the node takes their packets.
+    /// UDP address of the node.
     pub via: SocketAddr,
 }
 
-/// All peers.
+/// Table of all peers.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
-    v4: Family,
-    v6: Family,
+    v4: FamilyTable,
+    v6: FamilyTable,
 }
 
-/// A table for each length of prefixes, the longest first. Nodes of a network mostly have prefixes of one length.
+/// One table per prefix length, longest first. The nodes of a network mostly have prefixes of one length.
 #[derive(Debug, Default)]
-struct Family(Vec<Length>);
+struct FamilyTable(Vec<LengthTable>);
 
 #[derive(Debug)]
-struct Length {
+struct LengthTable {
     mask: u128,
     entries: HashMap<u128, SocketAddr>,
 }
 
 impl Peers {
-    /// One that is there with the same prefix is replaced.
+    /// Adds a peer, or replaces the one with the same prefix.
     pub(crate) fn set(&mut self, peer: &Peer) {
-        let (family, mask) = self.place(peer.prefix);
-        family.set(mask, number(peer.prefix.addr()) & mask, peer.via);
+        let (table, mask) = self.table_for(peer.prefix);
+        table.set(mask, number(peer.prefix.addr()) & mask, peer.via);
     }
 
-    /// One that is not there is gone already.
+    /// Removes the peer with this prefix, if it exists.
     pub(crate) fn remove(&mut self, prefix: IpNet) {
-        let (family, mask) = self.place(prefix);
-        family.remove(mask, number(prefix.addr()) & mask);
+        let (table, mask) = self.table_for(prefix);
+        table.remove(mask, number(prefix.addr()) & mask);
     }
 
-    /// The node that takes packets for this address.
-    pub(crate) fn via(&self, address: IpAddr) -> Option<SocketAddr> {
+    /// Returns the node that owns this address.
+    pub(crate) fn lookup(&self, address: IpAddr) -> Option<SocketAddr> {
         match address {
-            IpAddr::V4(_) => self.v4.via(number(address)),
-            IpAddr::V6(_) => self.v6.via(number(address)),
+            IpAddr::V4(_) => self.v4.lookup(number(address)),
+            IpAddr::V6(_) => self.v6.lookup(number(address)),
         }
     }
 
-    fn place(&mut self, prefix: IpNet) -> (&mut Family, u128) {
-        let (family, bits) = match prefix {
+    fn table_for(&mut self, prefix: IpNet) -> (&mut FamilyTable, u128) {
+        let (table, bits) = match prefix {
             IpNet::V4(_) => (&mut self.v4, 32),
             IpNet::V6(_) => (&mut self.v6, 128),
         };
-        (family, mask(prefix.prefix_len(), bits))
+        (table, mask(prefix.prefix_len(), bits))
     }
 }
 
 impl<'a> FromIterator<&'a Peer> for Peers {
-    /// Of two with the same prefix the later counts.
+    /// The later of two peers with the same prefix wins.
     fn from_iter<I: IntoIterator<Item = &'a Peer>>(peers: I) -> Peers {
         let mut table = Peers::default();
         for peer in peers {
@@ -74,10 +74,10 @@ impl<'a> FromIterator<&'a Peer> for Peers {
     }
 }
 
-impl Family {
+impl FamilyTable {
     fn set(&mut self, mask: u128, prefix: u128, via: SocketAddr) {
         let at = self.find(mask).unwrap_or_else(|at| {
-            self.0.insert(at, Length { mask, entries: HashMap::new() });
+            self.0.insert(at, LengthTable { mask, entries: HashMap::new() });
             at
         });
         self.0[at].entries.insert(prefix, via);
@@ -91,7 +91,7 @@ impl Family {
         }
     }
 
-    fn via(&self, address: u128) -> Option<SocketAddr> {
+    fn lookup(&self, address: u128) -> Option<SocketAddr> {
         self.0.iter().find_map(|length| length.entries.get(&(address & length.mask)).copied())
     }
 
@@ -107,7 +107,7 @@ fn number(address: IpAddr) -> u128 {
     }
 }
 
-/// Of a family with so many bits in an address.
+/// Returns the mask of a prefix length for addresses with this number of bits.
 fn mask(len: u8, bits: u32) -> u128 {
     let all = u128::MAX >> (128 - bits);
     let free = bits - u32::from(len).min(bits);
@@ -143,8 +143,8 @@ mod tests {
             peer("10.244.3.0/24", 6),
         ]);
         let check = |address: &str, expected: Option<u16>| {
-            let found = peers.via(address.parse().unwrap()).map(|via| via.port());
-            assert_eq!(found, expected, "{address}");
+            let port = peers.lookup(address.parse().unwrap()).map(|via| via.port());
+            assert_eq!(port, expected, "{address}");
         };
         check("10.244.9.1", Some(1));
         check("10.244.2.1", Some(2));
@@ -155,15 +155,15 @@ mod tests {
         check("10.245.0.1", None);
         check("fd45::1", None);
         check("::10.244.2.1", None);
-        assert_eq!(table(&[peer("::/0", 8)]).via([10, 0, 0, 1].into()), None);
+        assert_eq!(table(&[peer("::/0", 8)]).lookup([10, 0, 0, 1].into()), None);
         let all = table(&[peer("0.0.0.0/0", 9)]);
-        assert_eq!(all.via([10, 0, 0, 1].into()).map(|via| via.port()), Some(9));
+        assert_eq!(all.lookup([10, 0, 0, 1].into()).map(|via| via.port()), Some(9));
     }
 
     proptest! {
-        /// However it came to be: some peers are set again, some removed.
+        /// The steps add, replace and remove peers.
         #[test]
-        fn table_is_the_plain_search(
+        fn lookup_equals_a_linear_search(
             steps in prop::collection::vec((0..16_u16, 24..=32_u8, any::<bool>()), 0..60),
             address in 0..16_u16,
         ) {
@@ -182,7 +182,7 @@ mod tests {
             let address = IpAddr::from([10, 1, (address >> 2) as u8, (address & 3) as u8]);
             let holding = plain.iter().filter(|peer| peer.prefix.contains(&address));
             let expected = holding.max_by_key(|peer| peer.prefix.prefix_len()).map(|peer| peer.via);
-            prop_assert_eq!(table.via(address), expected);
+            prop_assert_eq!(table.lookup(address), expected);
             let lengths: BTreeSet<u8> = plain.iter().map(|peer| peer.prefix.prefix_len()).collect();
             prop_assert_eq!(table.v4.0.len(), lengths.len());
         }

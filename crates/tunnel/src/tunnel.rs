@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A running tunnel: its interface, sockets and threads, which end with it.
+//! A running tunnel: its interface, sockets and threads, which all end with it.
 
 use std::io::{self, PipeReader, PipeWriter};
 use std::net::SocketAddr;
@@ -12,10 +12,10 @@ use kernel::socket::udp_gso::GsoSocket;
 use kernel::tun::{self, NewTun};
 use kernel::{Family, IfName};
 
-use crate::counts::{Counts, Shared};
-use crate::inward::Inward;
-use crate::outward::Outward;
+use crate::counts::{Counts, SharedCounts};
 use crate::peers::{Peer, Peers};
+use crate::receive::Receiver;
+use crate::send::Sender;
 
 /// `Result` with this crate's error.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -23,51 +23,51 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// A tunnel could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Interface or socket.
+    /// The interface or a socket could not be opened.
     #[error("open the tunnel {device}")]
     Open {
-        /// The interface.
+        /// Name of the interface.
         device: IfName,
-        /// What the kernel said.
+        /// Error of the kernel.
         #[source]
         cause: kernel::Error,
     },
-    /// A thread or what it needs.
+    /// A thread or its stop pipe could not be created.
     #[error("start a thread of the tunnel {device}")]
     Thread {
-        /// The interface.
+        /// Name of the interface.
         device: IfName,
-        /// What the system said.
+        /// Error of the system.
         #[source]
         cause: io::Error,
     },
 }
 
-/// What a tunnel is made of.
+/// Configuration of a tunnel.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The interface to be made: born down, without addresses, and gone when the tunnel ends.
+    /// Name of the interface. The tunnel creates it down and without addresses, and removes it when it ends.
     pub device: IfName,
-    /// Where packets of other nodes come in, and from where ours go out: flannel's port is 8285.
+    /// Local UDP address for receiving and sending; flannel uses port 8285.
     pub listen: SocketAddr,
-    /// Flows carried at the same time, two threads each; one for each processor is enough.
+    /// Number of queues, with two threads each; one per CPU is enough.
     pub queues: usize,
 }
 
-/// Carries packets until it is dropped.
+/// A running tunnel. It stops when it is dropped.
 #[derive(Debug)]
 pub struct Tunnel {
     listen: SocketAddr,
-    peers: PeersInUse,
-    counts: Vec<Arc<Shared>>,
+    peers: SharedPeers,
+    counts: Vec<Arc<SharedCounts>>,
     failure: Arc<Mutex<Option<String>>>,
     threads: Vec<JoinHandle<()>>,
-    /// Closed to end the threads.
+    /// Write end of the stop pipe; closing it ends the threads.
     stop: Option<PipeWriter>,
 }
 
 impl Tunnel {
-    /// Makes the interface and opens the sockets in the calling thread's namespace, and begins to carry.
+    /// Creates the interface, opens the sockets in the calling thread's namespace, and starts the threads.
     pub fn start(config: &Config) -> Result<Tunnel> {
         let device = config.device;
         let open = |cause| Error::Open { device, cause };
@@ -76,7 +76,7 @@ impl Tunnel {
         let new = NewTun { name: device, queues: config.queues.max(1), offload: true };
         let mut tunnel = Tunnel {
             listen: config.listen,
-            peers: PeersInUse::default(),
+            peers: SharedPeers::default(),
             counts: Vec::new(),
             failure: Arc::default(),
             threads: Vec::new(),
@@ -86,56 +86,56 @@ impl Tunnel {
         for (at, queue) in tun::carry(&new).map_err(open)?.into_iter().enumerate() {
             let queue = Arc::new(queue);
             let socket = Arc::new(GsoSocket::open(config.listen).map_err(open)?);
-            let outward = Outward {
+            let sender = Sender {
                 queue: Arc::clone(&queue),
                 socket: Arc::clone(&socket),
-                // A host without IPv6 has no such messages.
+                // A host without IPv6 has no ICMPv6 socket.
                 icmp: Family::ALL.map(|family| IcmpSender::open(family).ok()),
                 peers: tunnel.peers.clone(),
                 counts: tunnel.new_counts(),
             };
-            let inward = Inward { queue, socket, counts: tunnel.new_counts() };
+            let receiver = Receiver { queue, socket, counts: tunnel.new_counts() };
             let mut start = |name, work: Work| tunnel.spawn(name, &stopped, work).map_err(thread);
-            start(format!("tunnel-out-{at}"), Box::new(move |stop| outward.run(stop)))?;
-            start(format!("tunnel-in-{at}"), Box::new(move |stop| inward.run(stop)))?;
+            start(format!("tunnel-out-{at}"), Box::new(move |stop| sender.run(stop)))?;
+            start(format!("tunnel-in-{at}"), Box::new(move |stop| receiver.run(stop)))?;
         }
         Ok(tunnel)
     }
 
-    /// Replaces all peers at once; packets on their way are not held up. Those that the socket cannot
-    /// reach, because their address is of the other family, are left out and returned.
-    #[must_use = "those returned are not reached"]
+    /// Replaces all peers at once, without delaying packets. Returns the peers that the socket cannot reach,
+    /// because their address is of the other family; they are not added.
+    #[must_use = "the returned peers are unreachable"]
     pub fn set_peers(&self, peers: &[Peer]) -> Vec<Peer> {
-        let (good, bad): (Vec<&Peer>, Vec<&Peer>) =
-            peers.iter().partition(|peer| self.is_reached(peer));
-        let new = good.into_iter().collect();
-        let before = std::mem::replace(&mut *self.peers.write(), new);
-        // A large table takes its time to go, and nobody need wait for that.
-        drop(before);
-        bad.into_iter().copied().collect()
+        let (reachable, unreachable): (Vec<&Peer>, Vec<&Peer>) =
+            peers.iter().partition(|peer| self.is_reachable(peer));
+        let new = reachable.into_iter().collect();
+        let previous = std::mem::replace(&mut *self.peers.write(), new);
+        // Freeing a large table takes time; the lock is already released.
+        drop(previous);
+        unreachable.into_iter().copied().collect()
     }
 
-    /// Removes those with these prefixes, and adds or replaces the others; it costs the same however many
-    /// more there are. What the socket cannot reach is as in [`Tunnel::set_peers`].
-    #[must_use = "those returned are not reached"]
+    /// Removes peers by prefix and adds or replaces others. The cost does not depend on the number of other
+    /// peers. Returns unreachable peers as [`Tunnel::set_peers`] does.
+    #[must_use = "the returned peers are unreachable"]
     pub fn change_peers(&self, gone: &[IpNet], set: &[Peer]) -> Vec<Peer> {
-        let mut bad = Vec::new();
+        let mut unreachable = Vec::new();
         let mut peers = self.peers.write();
         for prefix in gone {
             peers.remove(*prefix);
         }
         for peer in set {
-            if self.is_reached(peer) {
+            if self.is_reachable(peer) {
                 peers.set(peer);
             } else {
                 peers.remove(peer.prefix);
-                bad.push(*peer);
+                unreachable.push(*peer);
             }
         }
-        bad
+        unreachable
     }
 
-    /// What has been carried so far.
+    /// Returns the counters since the start.
     pub fn counts(&self) -> Counts {
         let mut sum = Counts::default();
         for counts in &self.counts {
@@ -144,22 +144,22 @@ impl Tunnel {
         sum
     }
 
-    /// Why it no longer carries anything, as when its interface was removed.
+    /// Returns the error that stopped a thread, for example after the removal of the interface.
     pub fn failure(&self) -> Option<String> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Ends the threads and removes the interface, as dropping it does.
+    /// Ends the threads and removes the interface; dropping the tunnel does the same.
     pub fn stop(self) {
         drop(self);
     }
 
-    fn is_reached(&self, peer: &Peer) -> bool {
+    fn is_reachable(&self, peer: &Peer) -> bool {
         peer.via.is_ipv4() == self.listen.is_ipv4()
     }
 
-    fn new_counts(&mut self) -> Arc<Shared> {
-        let counts = Arc::<Shared>::default();
+    fn new_counts(&mut self) -> Arc<SharedCounts> {
+        let counts = Arc::<SharedCounts>::default();
         self.counts.push(Arc::clone(&counts));
         counts
     }
@@ -181,21 +181,21 @@ impl Drop for Tunnel {
     fn drop(&mut self) {
         drop(self.stop.take());
         for thread in self.threads.drain(..) {
-            // A thread that has panicked has said so.
+            // A panic was already reported by the thread.
             let _ = thread.join();
         }
     }
 }
 
-/// What a thread does until it is told to stop.
+/// Main function of a thread; it returns when the pipe is closed.
 type Work = Box<dyn FnOnce(&PipeReader) -> io::Result<()> + Send>;
 
-/// The peers, which change while they are in use.
+/// The peers, shared with the sending threads.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct PeersInUse(Arc<RwLock<Peers>>);
+pub(crate) struct SharedPeers(Arc<RwLock<Peers>>);
 
-impl PeersInUse {
-    /// To be held for one round at most: who changes them waits.
+impl SharedPeers {
+    /// Locks the peers for reading. Hold the guard for one round at most: changes wait for it.
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, Peers> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Waiting for packets, or for the end.
+//! Waiting for packets or for the stop signal.
 
 use std::io::PipeReader;
 use std::os::fd::AsFd;
@@ -7,21 +7,21 @@ use std::os::fd::AsFd;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, retry_on_intr};
 
-/// What was waited for.
+/// Reason why the wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Woken {
     Readable,
-    /// The other end of the pipe is closed.
+    /// The other end of the stop pipe was closed.
     Stopped,
 }
 
-/// Waits until there is something to be read.
+/// Waits until `source` is readable or the stop pipe is closed.
 pub(crate) fn readable(source: impl AsFd, stop: &PipeReader) -> Result<Woken, Errno> {
-    let mut both = [
+    let mut fds = [
         PollFd::new(&source, PollFlags::IN),
-        // The end of a pipe is always told.
+        // poll() always reports POLLHUP, without asking for it.
         PollFd::new(stop, PollFlags::empty()),
     ];
-    retry_on_intr(|| poll(&mut both, None))?;
-    Ok(if both[1].revents().is_empty() { Woken::Readable } else { Woken::Stopped })
+    retry_on_intr(|| poll(&mut fds, None))?;
+    Ok(if fds[1].revents().is_empty() { Woken::Readable } else { Woken::Stopped })
 }

@@ -1,97 +1,96 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From packets as they come off the wire to packets as the kernel takes them: segments of one TCP
-//! connection that follow each other become one large packet. The kernel does not look at the checksums
-//! of such a packet again, so only segments whose checksums are right are merged; the rules are those of
-//! the kernel's own GRO. Payload is summed, never copied.
+//! Merges received TCP segments: consecutive segments of one connection become one GSO packet for the kernel. The
+//! kernel does not verify the checksums of such a packet, so only segments with valid checksums are merged. The
+//! rules are those of the kernel's own GRO. Payload is summed, never copied.
 
 use kernel::Family;
 
-use super::cut::{FIN, PSH};
-use super::vnet::{self, Checksum, Kind, Large, Vnet};
-use super::{Fragment, IPV4_HEADER, Ip, TCP, set_u16, short, sum, u16_at, u32_at};
+use super::segment::{FIN, PSH};
+use super::vnet::{self, Checksum, Gso, Kind, Vnet};
+use super::{Fragment, IPV4_HEADER, Ip, TCP, checksum, set_u16, short, u16_at, u32_at};
 
 const ACK: u8 = 0x10;
 const ECE: u8 = 0x40;
-/// Segments in one packet: one that is read back in a few hundred parts would gain nothing.
-const MOST: usize = 256;
-/// The longest that an IP header can say.
-const LONGEST: usize = 65_535;
-/// Our header, and the longest of IPv6 and TCP.
-const HEAD: usize = vnet::LEN + 40 + 60;
+/// Maximum number of segments in one packet: more parts in one write bring no gain.
+const MAX_SEGMENTS: usize = 256;
+/// Maximum total length of an IP packet.
+const MAX_LEN: usize = 65_535;
+/// Maximum length of the virtio, IPv6 and TCP headers.
+const MAX_HEAD: usize = vnet::LEN + 40 + 60;
 
-/// A packet for the kernel: a head and the parts behind it.
+/// A packet for the kernel: the headers and the parts that follow.
 #[derive(Debug)]
-pub(crate) struct Ready<'a> {
-    head: [u8; HEAD],
+pub(crate) struct MergedPacket<'a> {
+    head: [u8; MAX_HEAD],
     head_len: usize,
     first: &'a [u8],
     rest: Vec<&'a [u8]>,
 }
 
-impl<'a> Ready<'a> {
-    fn one(packet: &'a [u8]) -> Ready<'a> {
-        Ready { head: [0; HEAD], head_len: vnet::LEN, first: packet, rest: Vec::new() }
+impl<'a> MergedPacket<'a> {
+    fn unmerged(packet: &'a [u8]) -> MergedPacket<'a> {
+        MergedPacket { head: [0; MAX_HEAD], head_len: vnet::LEN, first: packet, rest: Vec::new() }
     }
 
-    /// In order, to be written as one.
+    /// Returns the parts in order, to be written with one call.
     pub(crate) fn parts(&self) -> impl Iterator<Item = &[u8]> {
         [&self.head[..self.head_len], self.first].into_iter().chain(self.rest.iter().copied())
     }
 
-    /// How many packets it stands for.
+    /// Returns the number of received packets in it.
     pub(crate) fn packets(&self) -> usize {
         1 + self.rest.len()
     }
 }
 
-/// Takes packets in the order in which they came.
+/// Merges packets in the order of their arrival.
 #[derive(Debug, Default)]
 pub(crate) struct Merger<'a> {
     run: Option<Run<'a>>,
 }
 
 impl<'a> Merger<'a> {
-    /// Takes a packet, and gives the one before if this does not continue it.
-    pub(crate) fn push(&mut self, packet: &'a [u8]) -> Option<Ready<'a>> {
-        let segment = Segment::of(packet);
+    /// Adds a packet. Returns the previous run if this packet does not continue it.
+    pub(crate) fn push(&mut self, packet: &'a [u8]) -> Option<MergedPacket<'a>> {
+        let segment = Segment::parse(packet);
         if let (Some(run), Some(segment)) = (&mut self.run, &segment)
-            && run.take(segment)
+            && run.append(segment)
         {
             return None;
         }
         let before = self.finish();
-        match segment.filter(Segment::can_begin) {
+        match segment.filter(Segment::can_start_run) {
             Some(segment) => {
                 self.run = Some(Run::new(segment));
                 before
             }
-            // Nothing before: no need to wait for what follows.
-            None if before.is_none() => Some(Ready::one(packet)),
+            // No packet is waiting, so this one can be written at once without changing the order.
+            None if before.is_none() => Some(MergedPacket::unmerged(packet)),
             None => {
-                self.run = Some(Run::lone(packet));
+                self.run = Some(Run::single(packet));
                 before
             }
         }
     }
 
-    /// What is left.
-    pub(crate) fn finish(&mut self) -> Option<Ready<'a>> {
+    /// Returns the last run.
+    pub(crate) fn finish(&mut self) -> Option<MergedPacket<'a>> {
         self.run.take().map(Run::ready)
     }
 }
 
-/// A whole TCP segment with some payload and no options of IP.
+/// An unfragmented TCP segment with payload and without IP options.
 #[derive(Debug, Clone, Copy)]
 struct Segment<'a> {
     packet: &'a [u8],
     ip: Ip,
-    /// Where the payload begins.
+    /// Offset of the payload.
     at: usize,
 }
 
 impl<'a> Segment<'a> {
-    fn of(packet: &'a [u8]) -> Option<Segment<'a>> {
-        let ip = Ip::of(packet)?;
+    fn parse(packet: &'a [u8]) -> Option<Segment<'a>> {
+        let ip = Ip::parse(packet)?;
         let is_plain = ip.family == Family::V6 || ip.header == IPV4_HEADER;
         let is_whole = Fragment::of(packet, &ip) == Fragment::Whole && ip.len == packet.len();
         if ip.protocol != TCP || !is_plain || !is_whole || packet.len() < ip.header + 20 {
@@ -114,20 +113,22 @@ impl<'a> Segment<'a> {
         self.tcp()[13]
     }
 
-    fn can_begin(&self) -> bool {
+    fn can_start_run(&self) -> bool {
         let flags = self.flags();
         flags & ACK != 0 && flags & !(ACK | ECE | PSH | FIN) == 0
     }
 
-    /// What all segments of a run have in common, and what not: lengths, number, sequence, checksums.
-    fn is_like(&self, first: &Segment<'_>, nth: usize) -> bool {
+    /// Returns whether the headers equal those of the run's first segment, except for lengths, ID, sequence number,
+    /// the flags PSH and FIN, and checksums.
+    fn has_same_headers(&self, first: &Segment<'_>, nth: usize) -> bool {
         let (one, other) = (self.packet, first.packet);
         let same = |parts: &[(usize, usize)]| parts.iter().all(|&(a, b)| one[a..b] == other[a..b]);
         let ip = match first.ip.family {
             Family::V4 => {
-                let may_not_be_cut = one[6] & 0x40 != 0;
-                let number = u16_at(other, 4).wrapping_add(short(nth));
-                same(&[(0, 2), (6, 10), (12, 20)]) && (may_not_be_cut || u16_at(one, 4) == number)
+                let dont_fragment = one[6] & 0x40 != 0;
+                let expected_id = u16_at(other, 4).wrapping_add(short(nth));
+                same(&[(0, 2), (6, 10), (12, 20)])
+                    && (dont_fragment || u16_at(one, 4) == expected_id)
             }
             Family::V6 => same(&[(0, 4), (6, 40)]),
         };
@@ -141,29 +142,29 @@ impl<'a> Segment<'a> {
             && one[18..] == other[18..]
     }
 
-    fn is_right(&self) -> bool {
+    fn has_valid_checksums(&self) -> bool {
         let header = &self.packet[..self.ip.header];
         let is_v4 = self.ip.family == Family::V4;
-        if is_v4 && !sum::is_right(sum::sum(header)) {
+        if is_v4 && !checksum::is_valid(checksum::sum(header)) {
             return false;
         }
         let tcp = &self.packet[self.ip.header..];
-        let pseudo = sum::pseudo(self.packet, &self.ip, TCP, tcp.len());
-        sum::is_right(pseudo + sum::sum(tcp))
+        let pseudo = checksum::pseudo(self.packet, &self.ip, TCP, tcp.len());
+        checksum::is_valid(pseudo + checksum::sum(tcp))
     }
 }
 
-/// Segments that follow each other.
+/// Consecutive segments of one connection.
 #[derive(Debug)]
 struct Run<'a> {
     packet: &'a [u8],
     first: Option<Segment<'a>>,
     rest: Vec<&'a [u8]>,
-    /// Of all payload.
+    /// Length of all payload.
     len: usize,
-    /// Flags that only the last has.
+    /// PSH and FIN of the last segment.
     last_flags: u8,
-    /// Nothing can follow.
+    /// No segment can be appended.
     is_closed: bool,
 }
 
@@ -175,24 +176,27 @@ impl<'a> Run<'a> {
         Run { packet, first: Some(first), rest: Vec::new(), len, last_flags, is_closed }
     }
 
-    /// A packet that nothing can be added to.
-    fn lone(packet: &'a [u8]) -> Run<'a> {
+    /// Creates a run of one packet that cannot be merged.
+    fn single(packet: &'a [u8]) -> Run<'a> {
         let rest = Vec::new();
         Run { packet, first: None, rest, len: 0, last_flags: 0, is_closed: true }
     }
 
-    /// Whether the segment continues the run; it is part of it then.
-    fn take(&mut self, next: &Segment<'a>) -> bool {
+    /// Appends the segment if it continues the run, and returns whether it did.
+    fn append(&mut self, next: &Segment<'a>) -> bool {
         let Some(first) = self.first else { return false };
         let (size, payload) = (first.payload().len(), next.payload());
         let len = self.len + payload.len();
         let is_next = !self.is_closed
             && payload.len() <= size
-            && self.rest.len() + 1 < MOST
-            && first.at + len <= LONGEST
+            && self.rest.len() + 1 < MAX_SEGMENTS
+            && first.at + len <= MAX_LEN
             && u32_at(next.tcp(), 4) == self.next_seq(&first)
-            && next.is_like(&first, self.rest.len() + 1);
-        if !is_next || (self.rest.is_empty() && !self.begins_right(&first)) || !next.is_right() {
+            && next.has_same_headers(&first, self.rest.len() + 1);
+        if !is_next
+            || (self.rest.is_empty() && !self.verify_first(&first))
+            || !next.has_valid_checksums()
+        {
             return false;
         }
         self.rest.push(payload);
@@ -202,31 +206,31 @@ impl<'a> Run<'a> {
         true
     }
 
-    /// Looked at only when there is a second, as the kernel looks at lone packets itself.
-    fn begins_right(&mut self, first: &Segment<'_>) -> bool {
-        let is_right = first.is_right();
-        self.is_closed = !is_right;
-        is_right
+    /// Verifies the first segment, only when a second one arrives: the kernel verifies single packets itself.
+    fn verify_first(&mut self, first: &Segment<'_>) -> bool {
+        let is_valid = first.has_valid_checksums();
+        self.is_closed = !is_valid;
+        is_valid
     }
 
     fn next_seq(&self, first: &Segment<'_>) -> u32 {
-        // At most 2^16.
+        // The length is at most 2^16.
         u32_at(first.tcp(), 4).wrapping_add(self.len as u32)
     }
 
-    fn ready(self) -> Ready<'a> {
+    fn ready(self) -> MergedPacket<'a> {
         let Some(first) = self.first.filter(|_| !self.rest.is_empty()) else {
-            return Ready::one(self.packet);
+            return MergedPacket::unmerged(self.packet);
         };
         let Segment { ip, at, .. } = first;
-        let mut head = [0; HEAD];
+        let mut head = [0; MAX_HEAD];
         let header = &mut head[vnet::LEN..vnet::LEN + at];
         header.copy_from_slice(&self.packet[..at]);
         let kind = match ip.family {
             Family::V4 => {
                 set_u16(header, 2, short(at + self.len));
                 set_u16(header, 10, 0);
-                let checksum = !sum::fold(sum::sum(&header[..ip.header]));
+                let checksum = !checksum::fold(checksum::sum(&header[..ip.header]));
                 set_u16(header, 10, checksum);
                 Kind::TcpV4
             }
@@ -236,16 +240,16 @@ impl<'a> Run<'a> {
             }
         };
         header[ip.header + 13] |= self.last_flags;
-        // The kernel fills in the rest of it, if the packet ever leaves.
-        let pseudo = sum::pseudo(header, &ip, TCP, at - ip.header + self.len);
-        set_u16(header, ip.header + 16, sum::fold(pseudo));
+        // The kernel completes the checksum if the packet leaves the host.
+        let pseudo = checksum::pseudo(header, &ip, TCP, at - ip.header + self.len);
+        set_u16(header, ip.header + 16, checksum::fold(pseudo));
         let size = short(first.payload().len());
         let vnet = Vnet {
-            large: Some(Large { kind, size }),
+            gso: Some(Gso { kind, size }),
             checksum: Some(Checksum { start: ip.header, offset: 16 }),
         };
         head[..vnet::LEN].copy_from_slice(&vnet.bytes(short(at)));
-        Ready { head, head_len: vnet::LEN + at, first: first.payload(), rest: self.rest }
+        MergedPacket { head, head_len: vnet::LEN + at, first: first.payload(), rest: self.rest }
     }
 }
 
@@ -254,7 +258,7 @@ mod tests {
     use super::*;
     use crate::packet::sample::{Tcp, Udp};
 
-    /// How many packets each that comes out stands for.
+    /// Merges packets and returns the number of received packets in each result.
     fn merge(packets: &[Vec<u8>]) -> Vec<usize> {
         let mut merger = Merger::default();
         let mut ready: Vec<usize> = Vec::new();
@@ -271,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_in_a_row_are_merged() {
+    fn consecutive_segments_are_merged() {
         for sample in [Tcp::default(), Tcp::v6()] {
             let row: Vec<_> = (0..4).map(|at| nth(&sample, at).on_wire()).collect();
             assert_eq!(merge(&row), [4]);
@@ -286,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_a_run_ends_it() {
+    fn flags_end_a_run() {
         let sample = Tcp::default();
         let row = |flags: [u8; 3]| {
             let at = |(at, flags)| Tcp { flags, ..nth(&sample, at) }.on_wire();
@@ -306,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_checksums_are_left_to_the_kernel() {
+    fn segments_with_invalid_checksum_are_not_merged() {
         let sample = Tcp::default();
         let row: Vec<_> = (0..3).map(|at| nth(&sample, at).on_wire()).collect();
         for (at, byte, expected) in
@@ -319,23 +323,23 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_packets_that_may_be_cut_count_up() {
+    fn fragmentable_segments_need_consecutive_ids() {
         let sample = Tcp::default();
-        let cuttable = |at: u16, id: u16| {
+        let fragmentable = |at: u16, id: u16| {
             let mut packet = Tcp { id, ..nth(&sample, at) }.on_wire();
             packet[6] = 0;
-            // What the flag was in the sum.
+            // Clearing DF changes the sum by 0x4000.
             let sum = u32::from(u16_at(&packet, 10)) + 0x4000;
-            set_u16(&mut packet, 10, sum::fold(sum.into()));
-            assert!(crate::packet::sample::header_is_right(&packet));
+            set_u16(&mut packet, 10, checksum::fold(sum.into()));
+            assert!(crate::packet::sample::header_is_valid(&packet));
             packet
         };
-        assert_eq!(merge(&[cuttable(0, 7), cuttable(1, 8)]), [2]);
-        assert_eq!(merge(&[cuttable(0, 7), cuttable(1, 7)]), [1, 1]);
+        assert_eq!(merge(&[fragmentable(0, 7), fragmentable(1, 8)]), [2]);
+        assert_eq!(merge(&[fragmentable(0, 7), fragmentable(1, 7)]), [1, 1]);
     }
 
     #[test]
-    fn others_come_out_as_they_are_and_in_order() {
+    fn other_packets_keep_content_and_order() {
         let sample = Tcp::default();
         let udp = Udp { is_v6: false, payload: 30 }.packet();
         let empty = Tcp { payload: 0, ..Tcp::default() }.on_wire();

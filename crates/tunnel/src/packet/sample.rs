@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Packets for tests, made and judged without the code that is tested.
+//! Sample packets for tests, built and verified without the code under test.
 
-use super::vnet::{Checksum, Kind, Large, Vnet};
+use super::vnet::{Checksum, Gso, Kind, Vnet};
 use super::{TCP, UDP};
 
-/// A TCP packet with a time stamp, as the kernel hands it over: its checksum is left to us.
+/// A TCP packet with a timestamp option, as the kernel delivers it: without a complete checksum.
 #[derive(Debug, Clone)]
 pub(crate) struct Tcp {
     pub is_v6: bool,
-    pub hops: u8,
+    pub ttl: u8,
     pub id: u16,
     pub seq: u32,
     pub ack: u32,
     pub flags: u8,
     pub payload: usize,
-    /// Makes payloads differ.
+    /// Varies the payload.
     pub seed: u8,
 }
 
 impl Default for Tcp {
     fn default() -> Tcp {
         let (id, seq) = (0xfffe, 0xffff_fc00);
-        Tcp { is_v6: false, hops: 64, id, seq, ack: 7, flags: 0x10, payload: 100, seed: 3 }
+        Tcp { is_v6: false, ttl: 64, id, seq, ack: 7, flags: 0x10, payload: 100, seed: 3 }
     }
 }
 
@@ -39,10 +39,10 @@ impl Tcp {
         tcp.extend(bytes(self.payload, self.seed));
         let checksum = pseudo(self.is_v6, TCP, tcp.len());
         tcp[16..18].copy_from_slice(&checksum.to_be_bytes());
-        ip(self.is_v6, TCP, self.hops, self.id, &tcp)
+        ip(self.is_v6, TCP, self.ttl, self.id, &tcp)
     }
 
-    /// With all checksums right, as on a wire.
+    /// Builds the packet with valid checksums, as on the wire.
     pub(crate) fn on_wire(&self) -> Vec<u8> {
         let mut packet = self.packet();
         let (at, _) = transport(&packet);
@@ -54,11 +54,11 @@ impl Tcp {
 
     pub(crate) fn vnet(&self, size: u16) -> Vnet {
         let (kind, start) = if self.is_v6 { (Kind::TcpV6, 40) } else { (Kind::TcpV4, 20) };
-        Vnet { large: Some(Large { kind, size }), checksum: Some(Checksum { start, offset: 16 }) }
+        Vnet { gso: Some(Gso { kind, size }), checksum: Some(Checksum { start, offset: 16 }) }
     }
 }
 
-/// A UDP packet, likewise.
+/// A UDP packet, also without a complete checksum.
 #[derive(Debug, Clone)]
 pub(crate) struct Udp {
     pub is_v6: bool,
@@ -78,7 +78,7 @@ impl Udp {
     pub(crate) fn vnet(&self, size: u16) -> Vnet {
         let start = if self.is_v6 { 40 } else { 20 };
         Vnet {
-            large: Some(Large { kind: Kind::Udp, size }),
+            gso: Some(Gso { kind: Kind::Udp, size }),
             checksum: Some(Checksum { start, offset: 6 }),
         }
     }
@@ -96,18 +96,18 @@ fn addresses(is_v6: bool) -> Vec<u8> {
     [address(1), address(2)].concat()
 }
 
-fn ip(is_v6: bool, protocol: u8, hops: u8, id: u16, payload: &[u8]) -> Vec<u8> {
+fn ip(is_v6: bool, protocol: u8, ttl: u8, id: u16, payload: &[u8]) -> Vec<u8> {
     let mut packet;
     if is_v6 {
         packet = vec![0x60, 0, 0, 5];
         packet.extend((payload.len() as u16).to_be_bytes());
-        packet.extend([protocol, hops]);
+        packet.extend([protocol, ttl]);
         packet.extend(addresses(true));
     } else {
         packet = vec![0x45, 0];
         packet.extend((20 + payload.len() as u16).to_be_bytes());
         packet.extend(id.to_be_bytes());
-        packet.extend([0x40, 0, hops, protocol, 0, 0]);
+        packet.extend([0x40, 0, ttl, protocol, 0, 0]);
         packet.extend(addresses(false));
         let checksum = !plain_sum(&packet);
         packet[10..12].copy_from_slice(&checksum.to_be_bytes());
@@ -123,7 +123,7 @@ fn pseudo(is_v6: bool, protocol: u8, len: usize) -> u16 {
     plain_sum(&bytes)
 }
 
-/// As RFC 1071 says it, word by word.
+/// Computes the sum word by word, as in RFC 1071.
 pub(crate) fn plain_sum(bytes: &[u8]) -> u16 {
     let mut sum: u32 = 0;
     for pair in bytes.chunks(2) {
@@ -135,7 +135,7 @@ pub(crate) fn plain_sum(bytes: &[u8]) -> u16 {
     sum as u16
 }
 
-/// Where the header of TCP or UDP is, and which it is.
+/// Returns the offset and the protocol of the transport header.
 fn transport(packet: &[u8]) -> (usize, u8) {
     match packet[0] >> 4 {
         6 => (40, packet[6]),
@@ -153,12 +153,12 @@ fn transport_sum(packet: &[u8]) -> u16 {
     plain_sum(&bytes)
 }
 
-/// Whether the checksum of an IPv4 header is right; IPv6 has none.
-pub(crate) fn header_is_right(packet: &[u8]) -> bool {
+/// Returns whether the IPv4 header checksum is valid; IPv6 has none.
+pub(crate) fn header_is_valid(packet: &[u8]) -> bool {
     packet[0] >> 4 == 6 || plain_sum(&packet[..transport(packet).0]) == 0xffff
 }
 
-/// Whether the checksum of TCP or UDP is right.
-pub(crate) fn transport_is_right(packet: &[u8]) -> bool {
+/// Returns whether the TCP or UDP checksum is valid.
+pub(crate) fn transport_is_valid(packet: &[u8]) -> bool {
     transport_sum(packet) == 0xffff
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `struct virtio_net_hdr`: what the kernel says before each packet of the interface about work that is
-//! left to us, and what we say before each that we give it.
+//! `struct virtio_net_hdr`, which precedes each packet of the interface. It tells the receiver of the packet,
+//! this program or the kernel, to segment the packet or to fill in its checksum.
 
 pub(crate) const LEN: usize = 10;
 
@@ -11,18 +11,19 @@ const GSO_TCPV6: u8 = 4; // linux/virtio_net.h
 const GSO_UDP_L4: u8 = 5; // linux/virtio_net.h
 const GSO_ECN: u8 = 0x80; // linux/virtio_net.h
 
-/// What stands before one packet that is as it should be.
-pub(crate) const NOTHING: [u8; LEN] = [0; LEN];
+/// Header of a packet that needs neither segmentation nor a checksum.
+pub(crate) const PLAIN: [u8; LEN] = [0; LEN];
 
+/// The parsed header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Vnet {
-    pub large: Option<Large>,
+    pub gso: Option<Gso>,
     pub checksum: Option<Checksum>,
 }
 
-/// A packet that stands for several, whose payload is of this size each.
+/// Segmentation: the packet stands for several segments with a payload of this size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Large {
+pub(crate) struct Gso {
     pub kind: Kind,
     pub size: u16,
 }
@@ -34,7 +35,7 @@ pub(crate) enum Kind {
     Udp,
 }
 
-/// A checksum that is not yet there: of all from `start`, to be put at `start + offset`.
+/// A checksum to fill in: it covers the bytes from `start` on and belongs at `start + offset`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Checksum {
     pub start: usize,
@@ -42,8 +43,8 @@ pub(crate) struct Checksum {
 }
 
 impl Vnet {
-    /// `None` for a kind of packet that we have not asked for.
-    pub(crate) fn of(header: &[u8; LEN]) -> Option<Vnet> {
+    /// Returns `None` for a kind of GSO packet that the interface was not configured for.
+    pub(crate) fn parse(header: &[u8; LEN]) -> Option<Vnet> {
         let field = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
         let kind = match header[1] & !GSO_ECN {
             GSO_NONE => None,
@@ -54,27 +55,27 @@ impl Vnet {
         };
         let (start, offset) = (usize::from(field(6)), usize::from(field(8)));
         Some(Vnet {
-            large: kind.map(|kind| Large { kind, size: field(4) }),
+            gso: kind.map(|kind| Gso { kind, size: field(4) }),
             checksum: (header[0] & F_NEEDS_CSUM != 0).then_some(Checksum { start, offset }),
         })
     }
 
-    /// As bytes, for a packet with this much before its payload.
+    /// Encodes the header for a packet whose own headers have this length.
     pub(crate) fn bytes(self, headers: u16) -> [u8; LEN] {
-        let mut bytes = NOTHING;
+        let mut bytes = PLAIN;
         let mut set = |at: usize, value: u16| {
             bytes[at..at + 2].copy_from_slice(&value.to_ne_bytes());
         };
         set(2, headers);
-        if let Some(large) = self.large {
-            set(4, large.size);
+        if let Some(gso) = self.gso {
+            set(4, gso.size);
         }
         if let Some(Checksum { start, offset }) = self.checksum {
             set(6, super::short(start));
             set(8, super::short(offset));
             bytes[0] = F_NEEDS_CSUM;
         }
-        bytes[1] = match self.large.map(|large| large.kind) {
+        bytes[1] = match self.gso.map(|gso| gso.kind) {
             None => GSO_NONE,
             Some(Kind::TcpV4) => GSO_TCPV4,
             Some(Kind::TcpV6) => GSO_TCPV6,
@@ -89,23 +90,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn header_is_read_as_it_is_written() {
+    fn header_round_trips() {
         let checksum = Some(Checksum { start: 20, offset: 16 });
         for kind in [Kind::TcpV4, Kind::TcpV6, Kind::Udp] {
-            let vnet = Vnet { large: Some(Large { kind, size: 1400 }), checksum };
-            assert_eq!(Vnet::of(&vnet.bytes(40)), Some(vnet));
+            let vnet = Vnet { gso: Some(Gso { kind, size: 1400 }), checksum };
+            assert_eq!(Vnet::parse(&vnet.bytes(40)), Some(vnet));
         }
-        let nothing = Vnet { large: None, checksum: None };
-        assert_eq!(Vnet::of(&NOTHING), Some(nothing));
-        assert_eq!(nothing.bytes(0), NOTHING);
+        let plain = Vnet { gso: None, checksum: None };
+        assert_eq!(Vnet::parse(&PLAIN), Some(plain));
+        assert_eq!(plain.bytes(0), PLAIN);
     }
 
     #[test]
-    fn congestion_mark_is_no_kind_and_unknown_kinds_are_refused() {
-        let mut header = NOTHING;
+    fn ecn_flag_is_ignored_and_unknown_kind_is_rejected() {
+        let mut header = PLAIN;
         header[1] = GSO_TCPV4 | GSO_ECN;
-        assert_eq!(Vnet::of(&header).unwrap().large.unwrap().kind, Kind::TcpV4);
+        assert_eq!(Vnet::parse(&header).unwrap().gso.unwrap().kind, Kind::TcpV4);
         header[1] = 3; // UFO
-        assert_eq!(Vnet::of(&header), None);
+        assert_eq!(Vnet::parse(&header), None);
     }
 }

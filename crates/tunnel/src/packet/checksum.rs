@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The Internet checksum (RFC 1071). All payload that comes or goes is summed once, so it must be quick.
+//! The Internet checksum (RFC 1071). Every payload byte is summed once, so the sum must be fast.
 
 use kernel::Family;
 
 use super::{Ip, set_u16};
 
-/// The ones' complement sum of the big-endian 16-bit words of these bytes, padded by zero.
+/// Returns the ones' complement sum of the big-endian 16-bit words, with zero padding.
 ///
-/// Words of 32 bits in the machine's order, many at once, give the same: 2^16 is 1 to the modulus 65535, and
-/// the order of bytes can be put right at the end.
+/// The loop adds 32-bit words in host byte order, many at a time. The result is the same, because 2^16 is 1 modulo
+/// 65535 and the bytes can be swapped at the end.
 pub(crate) fn sum(bytes: &[u8]) -> u64 {
     let (blocks, rest) = bytes.as_chunks::<32>();
     let mut lanes = [0_u64; 8];
@@ -21,7 +21,7 @@ pub(crate) fn sum(bytes: &[u8]) -> u64 {
     u64::from(u16::from_be(fold(lanes.iter().sum())))
 }
 
-/// A packet has at most 2^14 words, so that nothing overflows.
+/// Adds a block to the lanes. A packet has at most 2^14 words, so that no lane overflows.
 fn add(lanes: &mut [u64; 8], block: &[u8; 32]) {
     let (words, _) = block.as_chunks::<4>();
     for (lane, word) in lanes.iter_mut().zip(words) {
@@ -29,16 +29,16 @@ fn add(lanes: &mut [u64; 8], block: &[u8; 32]) {
     }
 }
 
-/// The sum in 16 bits; the checksum is its complement.
+/// Folds a sum to 16 bits. The checksum is the complement of the result.
 pub(crate) fn fold(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
-    // The loop's condition.
+    // The loop ensures that the value fits.
     sum as u16
 }
 
-/// What TCP and UDP sum besides their own bytes: addresses, protocol and length.
+/// Returns the sum of the pseudo header of TCP and UDP: addresses, protocol and length.
 pub(crate) fn pseudo(packet: &[u8], ip: &Ip, protocol: u8, len: usize) -> u64 {
     let addresses = match ip.family {
         Family::V4 => &packet[12..20],
@@ -47,21 +47,22 @@ pub(crate) fn pseudo(packet: &[u8], ip: &Ip, protocol: u8, len: usize) -> u64 {
     sum(addresses) + u64::from(protocol) + len as u64
 }
 
-/// Whether the sum of these bytes, checksum included, is what it must be.
-pub(crate) fn is_right(sum: u64) -> bool {
+/// Returns whether a sum that includes the checksum field is valid.
+pub(crate) fn is_valid(sum: u64) -> bool {
     fold(sum) == 0xffff
 }
 
-/// Fills in a checksum that was left to us: of all from `start`, at `start + offset`, where the sum of what
-/// is not in these bytes stands. `false` if that is not in the packet.
+/// Fills in a checksum that the kernel left to this program. The checksum covers the bytes from `start` on; its
+/// field is at `start + offset` and already holds the sum of the pseudo header. Returns `false` if the field is
+/// not in the packet.
 pub(crate) fn complete(packet: &mut [u8], start: usize, offset: usize) -> bool {
     let at = start + offset;
     if at + 2 > packet.len() {
         return false;
     }
-    // The sum that stands there is summed with the rest.
+    // The sum includes the pseudo header's sum, which is in the checksum field.
     let mut checksum = !fold(sum(&packet[start..]));
-    // No checksum, for UDP; for the others the same as the other zero.
+    // UDP uses 0 for "no checksum"; 0xffff is the same number in ones' complement.
     if checksum == 0 {
         checksum = 0xffff;
     }
@@ -77,19 +78,19 @@ mod tests {
     use crate::packet::sample::plain_sum;
 
     #[test]
-    fn example_of_the_rfc() {
+    fn sum_matches_the_example_of_rfc_1071() {
         let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
         assert_eq!(fold(sum(&bytes)), 0xddf2);
     }
 
     proptest! {
         #[test]
-        fn quick_sum_is_the_plain_one(bytes in prop::collection::vec(any::<u8>(), 0..3000)) {
+        fn fast_sum_equals_the_plain_sum(bytes in prop::collection::vec(any::<u8>(), 0..3000)) {
             prop_assert_eq!(fold(sum(&bytes)), plain_sum(&bytes));
         }
 
         #[test]
-        fn sums_of_parts_add_up(
+        fn sums_of_two_parts_add_up(
             bytes in prop::collection::vec(any::<u8>(), 2..300),
             at: prop::sample::Index,
         ) {

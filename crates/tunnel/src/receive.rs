@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From other nodes to one queue of the interface.
+//! Receives packets from other nodes and writes them to one queue of the interface.
 
 use std::fs::File;
 use std::io::{self, IoSlice, PipeReader, Write};
@@ -7,28 +7,28 @@ use std::sync::Arc;
 
 use kernel::socket::udp_gso::{GsoSocket, ReceiveBuffer};
 
-use crate::counts::{Counts, Shared};
+use crate::counts::{Counts, SharedCounts};
 use crate::packet::Ip;
-use crate::packet::merge::{Merger, Ready};
+use crate::packet::merge::{MergedPacket, Merger};
 use crate::wait::{self, Woken};
 
-/// What one thread works with.
+/// State of one receiving thread.
 #[derive(Debug)]
-pub(crate) struct Inward {
+pub(crate) struct Receiver {
     pub queue: Arc<File>,
     pub socket: Arc<GsoSocket>,
-    pub counts: Arc<Shared>,
+    pub counts: Arc<SharedCounts>,
 }
 
-impl Inward {
-    /// Carries packets until it is told to stop.
+impl Receiver {
+    /// Forwards packets until the stop pipe is closed.
     pub(crate) fn run(&self, stop: &PipeReader) -> io::Result<()> {
         let mut buffer = ReceiveBuffer::new();
         loop {
             match self.socket.receive(&mut buffer) {
                 Ok(_) => {
                     let mut round = Counts::default();
-                    self.take(&buffer, &mut round);
+                    self.forward(&buffer, &mut round);
                     self.counts.add(&round);
                 }
                 Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {
@@ -36,36 +36,36 @@ impl Inward {
                         return Ok(());
                     }
                 }
-                // What became of an earlier datagram of ours: it is told once.
+                // An ICMP error for an earlier sent datagram; the kernel reports it once.
                 Err(_) => {}
             }
         }
     }
 
-    fn take(&self, buffer: &ReceiveBuffer, round: &mut Counts) {
+    fn forward(&self, buffer: &ReceiveBuffer, round: &mut Counts) {
         let mut merger = Merger::default();
         for packet in buffer.datagrams() {
-            if Ip::of(packet).is_none() {
+            if Ip::parse(packet).is_none() {
                 round.dropped.malformed += 1;
                 continue;
             }
             round.received.packets += 1;
             round.received.bytes += packet.len() as u64;
-            if let Some(ready) = merger.push(packet) {
-                self.write(&ready, round);
+            if let Some(merged) = merger.push(packet) {
+                self.write(&merged, round);
             }
         }
-        if let Some(ready) = merger.finish() {
-            self.write(&ready, round);
+        if let Some(merged) = merger.finish() {
+            self.write(&merged, round);
         }
     }
 
-    fn write(&self, ready: &Ready<'_>, round: &mut Counts) {
-        let packets = ready.packets();
-        let parts: Vec<IoSlice<'_>> = ready.parts().map(IoSlice::new).collect();
-        let whole: usize = parts.iter().map(|part| part.len()).sum();
+    fn write(&self, merged: &MergedPacket<'_>, round: &mut Counts) {
+        let packets = merged.packets();
+        let parts: Vec<IoSlice<'_>> = merged.parts().map(IoSlice::new).collect();
+        let total: usize = parts.iter().map(|part| part.len()).sum();
         match (&*self.queue).write_vectored(&parts) {
-            Ok(len) if len == whole => round.received.large += u64::from(packets > 1),
+            Ok(len) if len == total => round.received.large += u64::from(packets > 1),
             _ => round.dropped.not_taken += packets as u64,
         }
     }
