@@ -10,7 +10,8 @@ use std::fmt;
 use ipnet::IpNet;
 use kernel::Netlink;
 use kernel::route::{self, KIND_BLACKHOLE, PROTOCOL_BOOT, Route, RouteFilter, TABLE_MAIN};
-use overlay::difference::{PROTOCOL, default_metric};
+use overlay::desired::default_metric;
+use overlay::ownership::PROTOCOL;
 
 /// The worst there is.
 pub const METRIC: u32 = u32::MAX;

@@ -3,7 +3,7 @@
 //! the same share would remove each other's.
 
 use kernel::{Netlink, link};
-use overlay::difference::share_nexthops;
+use overlay::ownership::nexthop_ranges_collide;
 
 use crate::options::{Settings, record};
 
@@ -27,7 +27,7 @@ pub(crate) fn check(settings: &Settings) -> Result<(), Error> {
     // All our devices are called so, as flannel's are, and their alias is the mark.
     let devices = links.into_iter().filter(|link| link.name.as_str().starts_with("fl"));
     others.extend(devices.filter_map(|link| link.alias));
-    match others.into_iter().find(|other| other != mark && share_nexthops(mark, other)) {
+    match others.into_iter().find(|other| other != mark && nexthop_ranges_collide(mark, other)) {
         Some(other) => Err(Error::Shared { mark: mark.clone(), other }),
         None => Ok(()),
     }

@@ -2,7 +2,7 @@
 //! Another configuration for all nodes of a network, on an administrator's word. Agents that run change over.
 
 use cni::json::DecodeError;
-use overlay::netconf::{NetConf, NetConfConf};
+use overlay::netconf::{NetConf, RawNetConf};
 use overlay::{Addresses, plan};
 
 use crate::leases::OwnNode;
@@ -12,8 +12,8 @@ use crate::session::underlay_of;
 
 /// Whether it says what a node needs.
 pub(crate) fn check(text: &str) -> Result<(), DecodeError> {
-    let written = NetConfConf::read(text)?;
-    written.understand()?;
+    let written = RawNetConf::parse(text)?;
+    written.validate()?;
     written.pools().map(drop)
 }
 

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use overlay::difference::{Change, Conflict};
+use overlay::diff::{Change, Conflict};
 use tokio::sync::watch;
 
 use crate::multicast::Counts;

@@ -8,7 +8,7 @@
 use ipnet::IpNet;
 use kernel::Family;
 
-use crate::family::{self, Addresses, PerFamily, Prefixes};
+use crate::cidr::{self, Addresses, PerFamily, Prefixes};
 use crate::lease::print_key;
 use crate::netconf::Pool;
 
@@ -23,7 +23,7 @@ pub struct Entry {
 
 /// Who asks.
 #[derive(Debug, Clone, Copy)]
-pub struct Asker {
+pub struct Requester {
     /// Under which it is reached.
     pub public: Addresses,
     /// What it had when it last ran.
@@ -38,8 +38,8 @@ pub enum Choice {
     /// The node has these; a reservation has to stay one, without an end.
     Keep { subnets: Prefixes, is_reservation: bool },
     /// Create these, after the node's own that no longer fit the configuration are removed.
-    /// `by_chance` where any other free one would do as well.
-    Create { subnets: Prefixes, obsolete: Vec<Prefixes>, by_chance: bool },
+    /// `is_random` where any other free one would do as well.
+    Create { subnets: Prefixes, obsolete: Vec<Prefixes>, is_random: bool },
 }
 
 /// Why there is nothing to take.
@@ -65,9 +65,13 @@ const CHOICES: usize = 100;
 const NAMED: usize = 3;
 
 /// Chooses.
-pub fn choose(pools: &PerFamily<Pool>, entries: &[Entry], asker: &Asker) -> Result<Choice, Error> {
+pub fn choose(
+    pools: &PerFamily<Pool>,
+    entries: &[Entry],
+    requester: &Requester,
+) -> Result<Choice, Error> {
     let (own, others): (Vec<&Entry>, Vec<&Entry>) =
-        entries.iter().partition(|entry| is_of(entry, asker));
+        entries.iter().partition(|entry| is_of(entry, requester));
     let fitting = own.iter().filter(|entry| fits(pools, &entry.subnets));
     // A reservation is what an administrator wants; among others any order that all agree on will
     // do.
@@ -78,28 +82,28 @@ pub fn choose(pools: &PerFamily<Pool>, entries: &[Entry], asker: &Asker) -> Resu
     let (kept, obsolete): (Vec<&Entry>, Vec<&Entry>) =
         own.into_iter().partition(|entry| entry.is_reservation);
     let taken = || others.iter().chain(&kept).map(|entry| &entry.subnets);
-    let wishes = obsolete.iter().map(|entry| entry.subnets).chain(asker.previous);
+    let wishes = obsolete.iter().map(|entry| entry.subnets).chain(requester.previous);
     let wishes: Vec<Prefixes> = wishes.collect();
-    let (mut chosen, mut by_chance) = (Vec::new(), false);
+    let (mut chosen, mut is_random) = (Vec::new(), false);
     for (family, pool) in pools.iter() {
         let of_family = |prefixes: &Prefixes| prefixes.get(family);
         let is_taken = |prefix: &IpNet| takes(pool, *prefix);
         let taken = Taken::new(pool, taken().filter_map(of_family).filter(is_taken));
         let wish = wishes.iter().filter_map(of_family).find(|subnet| taken.is_free(*subnet));
-        by_chance |= wish.is_none();
-        let subnet = wish.or_else(|| taken.pick(mixed(asker.random, family)));
+        is_random |= wish.is_none();
+        let subnet = wish.or_else(|| taken.pick(mixed(requester.random, family)));
         chosen.push(subnet.ok_or_else(|| full(*pool, others.iter().chain(&kept)))?);
     }
     let obsolete = obsolete.iter().map(|entry| entry.subnets).collect();
     let subnets = Prefixes::of(chosen).ok_or(Error::NoPool)?;
-    Ok(Choice::Create { subnets, obsolete, by_chance })
+    Ok(Choice::Create { subnets, obsolete, is_random })
 }
 
-fn is_of(entry: &Entry, asker: &Asker) -> bool {
+fn is_of(entry: &Entry, requester: &Requester) -> bool {
     // Nodes of a network are told apart by IPv4 where they have it.
-    match (asker.public.v4, entry.public.v4) {
+    match (requester.public.v4, entry.public.v4) {
         (Some(ours), theirs) => theirs == Some(ours),
-        (None, _) => asker.public.v6.is_some() && asker.public.v6 == entry.public.v6,
+        (None, _) => requester.public.v6.is_some() && requester.public.v6 == entry.public.v6,
     }
 }
 
@@ -125,7 +129,7 @@ pub fn overlap(pools: &PerFamily<Pool>, key: &Prefixes, subnets: &Prefixes) -> b
     Family::ALL.into_iter().any(|family| {
         match (pools.get(family), key.get(family), subnets.get(family)) {
             (Some(pool), Some(prefix), Some(subnet)) => {
-                takes(pool, prefix) && family::overlap(prefix, subnet)
+                takes(pool, prefix) && cidr::overlap(prefix, subnet)
             }
             _ => false,
         }
@@ -134,7 +138,7 @@ pub fn overlap(pools: &PerFamily<Pool>, key: &Prefixes, subnets: &Prefixes) -> b
 
 fn full<'a>(pool: Pool, entries: impl Iterator<Item = &'a &'a Entry>) -> Error {
     let is_large = |prefixes: &Prefixes| {
-        let prefix = prefixes.get(family::of(pool.network()));
+        let prefix = prefixes.get(cidr::of(pool.network()));
         prefix.is_some_and(|prefix| takes(&pool, prefix) && prefix.prefix_len() < pool.subnet_len())
     };
     let mut large: Vec<Prefixes> = entries.map(|entry| entry.subnets).filter(is_large).collect();
@@ -209,10 +213,10 @@ mod tests {
 
     use super::*;
     use crate::lease::parse_key;
-    use crate::netconf::NetConfConf;
+    use crate::netconf::RawNetConf;
 
     fn pools(text: &str) -> PerFamily<Pool> {
-        NetConfConf::read(text).unwrap().pools().unwrap()
+        RawNetConf::parse(text).unwrap().pools().unwrap()
     }
 
     fn entry(key: &str, public: &str) -> Entry {
@@ -220,13 +224,13 @@ mod tests {
         Entry { subnets: parse_key(key).unwrap(), public, is_reservation: false }
     }
 
-    fn asker(public: &str, previous: Option<&str>, random: u64) -> Asker {
+    fn requester(public: &str, previous: Option<&str>, random: u64) -> Requester {
         let public = Addresses { v4: public.parse().ok(), v6: public.parse().ok() };
-        Asker { public, previous: previous.map(|key| parse_key(key).unwrap()), random }
+        Requester { public, previous: previous.map(|key| parse_key(key).unwrap()), random }
     }
 
-    fn check(conf: &str, entries: &[Entry], asker: &Asker, wanted: &str) {
-        let shown = match choose(&pools(conf), entries, asker) {
+    fn check(conf: &str, entries: &[Entry], requester: &Requester, wanted: &str) {
+        let shown = match choose(&pools(conf), entries, requester) {
             Ok(Choice::Keep { subnets, is_reservation }) => {
                 let kind = if is_reservation { "reserved" } else { "keep" };
                 format!("{kind} {}", crate::lease::print_key(&subnets))
@@ -249,45 +253,45 @@ mod tests {
     #[test]
     fn own_then_previous_then_free() {
         let entries = [entry("10.5.37.0-24", "192.0.2.1"), entry("10.5.1.0-24", "192.0.2.2")];
-        check(NET, &entries, &asker("192.0.2.1", Some("10.5.9.0-24"), 7), "keep 10.5.37.0-24");
-        check(NET, &entries, &asker("192.0.2.3", Some("10.5.9.0-24"), 7), "create 10.5.9.0-24");
+        check(NET, &entries, &requester("192.0.2.1", Some("10.5.9.0-24"), 7), "keep 10.5.37.0-24");
+        check(NET, &entries, &requester("192.0.2.3", Some("10.5.9.0-24"), 7), "create 10.5.9.0-24");
         // Taken, of another length, or not in the network.
         for previous in ["10.5.37.0-24", "10.5.9.0-25", "10.6.9.0-24", "10.5.0.0-24"] {
-            check(NET, &entries, &asker("192.0.2.3", Some(previous), 0), "create 10.5.2.0-24");
+            check(NET, &entries, &requester("192.0.2.3", Some(previous), 0), "create 10.5.2.0-24");
         }
         // The first hundred free ones: 2 to 36, and 38 to 102.
-        check(NET, &entries, &asker("192.0.2.3", None, 99), "create 10.5.102.0-24");
-        check(NET, &entries, &asker("192.0.2.3", None, 100), "create 10.5.2.0-24");
+        check(NET, &entries, &requester("192.0.2.3", None, 99), "create 10.5.102.0-24");
+        check(NET, &entries, &requester("192.0.2.3", None, 100), "create 10.5.2.0-24");
     }
 
     #[test]
     fn what_no_longer_fits_is_replaced() {
         let entries = [entry("10.6.37.0-24", "192.0.2.1")];
         let wanted = "create 10.5.1.0-24 -10.6.37.0-24";
-        check(NET, &entries, &asker("192.0.2.1", None, 0), wanted);
+        check(NET, &entries, &requester("192.0.2.1", None, 0), wanted);
         // A family more: pods keep their addresses.
         let entries = [entry("10.5.37.0-24", "192.0.2.1")];
         let wanted = "create 10.5.37.0-24&fd00:5:0:1::-64 -10.5.37.0-24";
-        check(DUAL, &entries, &asker("192.0.2.1", None, 0), wanted);
+        check(DUAL, &entries, &requester("192.0.2.1", None, 0), wanted);
         let entries = [entry("10.5.37.0-24&fd00:5:0:9::-64", "192.0.2.1")];
         let wanted = "create 10.5.37.0-24 -10.5.37.0-24&fd00:5:0:9::-64";
-        check(NET, &entries, &asker("192.0.2.1", None, 0), wanted);
+        check(NET, &entries, &requester("192.0.2.1", None, 0), wanted);
     }
 
     #[test]
     fn reservations_stay_and_are_never_removed() {
         let reserved = Entry { is_reservation: true, ..entry("10.5.8.0-24", "192.0.2.1") };
         let entries = [entry("10.5.1.0-24", "192.0.2.1"), reserved.clone()];
-        check(NET, &entries, &asker("192.0.2.1", None, 0), "reserved 10.5.8.0-24");
-        check(NET, &entries, &asker("192.0.2.9", Some("10.5.8.0-24"), 0), "create 10.5.2.0-24");
+        check(NET, &entries, &requester("192.0.2.1", None, 0), "reserved 10.5.8.0-24");
+        check(NET, &entries, &requester("192.0.2.9", Some("10.5.8.0-24"), 0), "create 10.5.2.0-24");
         let wrong = Entry { subnets: parse_key("10.5.0.0-22").unwrap(), ..reserved };
-        check(NET, &[wrong], &asker("192.0.2.1", None, 0), "create 10.5.4.0-24");
+        check(NET, &[wrong], &requester("192.0.2.1", None, 0), "create 10.5.4.0-24");
     }
 
     #[test]
     fn subnets_of_another_size_are_in_the_way() {
         let entries = [entry("10.5.0.0-17", "192.0.2.2"), entry("10.5.128.64-26", "192.0.2.3")];
-        check(NET, &entries, &asker("192.0.2.1", None, 0), "create 10.5.129.0-24");
+        check(NET, &entries, &requester("192.0.2.1", None, 0), "create 10.5.129.0-24");
     }
 
     #[test]
@@ -296,8 +300,8 @@ mod tests {
             (1..4).map(|n| entry(&format!("10.5.{n}.0-24"), "192.0.2.2")).collect();
         let full = "all 3 subnets from 10.5.1.0 to 10.5.3.0 are taken: widen 10.5.0.0/22 or make \
             subnets smaller";
-        check(SMALL, &entries, &asker("192.0.2.1", Some("10.5.2.0-24"), 5), full);
-        check(SMALL, &entries[1..], &asker("192.0.2.1", None, 5), "create 10.5.1.0-24");
+        check(SMALL, &entries, &requester("192.0.2.1", Some("10.5.2.0-24"), 5), full);
+        check(SMALL, &entries[1..], &requester("192.0.2.1", None, 5), "create 10.5.1.0-24");
     }
 
     #[test]
@@ -306,13 +310,13 @@ mod tests {
             let leased = entry(key, "192.0.2.2");
             let reserved = Entry { is_reservation: true, ..entry(key, "192.0.2.1") };
             for entries in [[leased], [reserved]] {
-                check(NET, &entries, &asker("192.0.2.1", None, 0), "create 10.5.1.0-24");
+                check(NET, &entries, &requester("192.0.2.1", None, 0), "create 10.5.1.0-24");
             }
         }
         // Each family is looked at by itself.
         let entries = [entry("10.5.1.0-24&::-0", "192.0.2.2")];
         let wanted = "create 10.5.2.0-24&fd00:5:0:1::-64";
-        check(DUAL, &entries, &asker("192.0.2.1", None, 0), wanted);
+        check(DUAL, &entries, &requester("192.0.2.1", None, 0), wanted);
     }
 
     #[test]
@@ -321,10 +325,10 @@ mod tests {
         let full = "all 255 subnets from 10.5.1.0 to 10.5.255.0 are taken: widen 10.5.0.0/16 or make \
             subnets smaller; 10.5.0.0-17, 10.5.128.0-17 take several each: delete these keys if no \
             node uses them";
-        check(NET, &halves, &asker("192.0.2.1", None, 0), full);
+        check(NET, &halves, &requester("192.0.2.1", None, 0), full);
         let parts = (0..8).map(|n| entry(&format!("10.5.{}.0-19", n * 32), "192.0.2.2"));
         let parts: Vec<Entry> = parts.collect();
-        let said = choose(&pools(NET), &parts, &asker("192.0.2.1", None, 0)).unwrap_err();
+        let said = choose(&pools(NET), &parts, &requester("192.0.2.1", None, 0)).unwrap_err();
         let listed = "10.5.0.0-19, 10.5.32.0-19, 10.5.64.0-19 and 5 more keys take several each";
         assert!(said.to_string().contains(listed), "{said}");
     }
@@ -333,8 +337,8 @@ mod tests {
     fn nodes_without_ipv4_are_told_apart_by_ipv6() {
         let conf = r#"{"EnableIPv4": false, "EnableIPv6": true, "IPv6Network": "fd00:5::/48"}"#;
         let entries = [entry("fd00:5:0:7::-64", "fd00::1"), entry("fd00:5:0:1::-64", "fd00::2")];
-        check(conf, &entries, &asker("fd00::1", None, 0), "keep fd00:5:0:7::-64");
-        check(conf, &entries, &asker("fd00::3", None, 0), "create fd00:5:0:2::-64");
+        check(conf, &entries, &requester("fd00::1", None, 0), "keep fd00:5:0:7::-64");
+        check(conf, &entries, &requester("fd00::3", None, 0), "create fd00:5:0:2::-64");
     }
 
     #[test]
@@ -351,10 +355,10 @@ mod tests {
             })
             .collect();
         let start = Instant::now();
-        let found = choose(&pools, &entries, &asker("192.0.2.1", None, 3)).unwrap();
+        let found = choose(&pools, &entries, &requester("192.0.2.1", None, 3)).unwrap();
         let subnets = Prefixes::of(pool.subnet(40_000)).unwrap();
         let obsolete = Vec::new();
-        assert_eq!(found, Choice::Create { subnets, obsolete, by_chance: true });
+        assert_eq!(found, Choice::Create { subnets, obsolete, is_random: true });
         // Quadratic would be minutes.
         assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
     }
@@ -375,12 +379,12 @@ mod tests {
             let public = Addresses { v4: Some(Ipv4Addr::new(192, 0, 2, 2)), v6: None };
             let entry = |at| Entry { subnets: key(at), public, is_reservation: false };
             let entries: Vec<Entry> = taken.into_iter().map(entry).collect();
-            let asker = Asker { previous: previous.map(key), ..asker("192.0.2.1", None, random) };
+            let requester = Requester { previous: previous.map(key), ..requester("192.0.2.1", None, random) };
             let is_free = |subnet: IpNet| {
                 !entries.iter().flat_map(|entry| entry.subnets.iter())
-                    .any(|other| crate::family::overlap(other, subnet))
+                    .any(|other| crate::cidr::overlap(other, subnet))
             };
-            match choose(&pools, &entries, &asker) {
+            match choose(&pools, &entries, &requester) {
                 Ok(Choice::Create { subnets, .. }) => {
                     let subnet = subnets.get(Family::V4).unwrap();
                     prop_assert!(pools.v4.unwrap().has(subnet));

@@ -6,15 +6,15 @@
 //! What one node has written wrongly is an [`Error`] of its lease and no one else's.
 
 pub mod annotations;
-mod data;
+pub(crate) mod data;
 mod key;
 mod value;
 
 use cni::json::DecodeError;
 
-pub use self::data::{Data, Vtep, WireguardData};
 pub use self::key::KeyError;
-use crate::family::{Addresses, Prefixes};
+use crate::backend::BackendData;
+use crate::cidr::{Addresses, Prefixes};
 
 /// A node's place in the network.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct Lease {
 pub struct Attributes {
     /// Where it is reached.
     pub public: Addresses,
-    pub data: Data,
+    pub data: BackendData,
 }
 
 /// Why something is no lease.

@@ -24,11 +24,6 @@ pub fn of_node(identity: &[u8], vni: u32, carrier: Family) -> MacAddr {
     MacAddr(octets)
 }
 
-/// Whether a device can have this address: one of a group, or none at all, cannot be sent to.
-pub fn is_unicast(mac: MacAddr) -> bool {
-    mac.0[0] & 1 == 0 && mac.0 != [0; 6]
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -54,7 +49,7 @@ mod tests {
         fn it_is_local_and_unicast(identity: Vec<u8>, vni: u32, is_v6: bool) {
             let mac = of_node(&identity, vni, if is_v6 { Family::V6 } else { Family::V4 });
             prop_assert_eq!(mac.0[0] & 3, 2);
-            prop_assert!(is_unicast(mac));
+            prop_assert!(mac.is_unicast());
         }
     }
 }

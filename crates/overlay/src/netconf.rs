@@ -2,11 +2,10 @@
 //! flannel's `net-conf.json`: which network there is, how it is cut into subnets, and which backend
 //! carries it.
 //!
-//! [`NetConfConf`] is the file as written; [`NetConfConf::understand`] settles what every node
-//! needs, and [`NetConfConf::pools`] the keys that only matter where nodes choose their subnets
+//! [`RawNetConf`] is the file as written; [`RawNetConf::validate`] settles what every node
+//! needs, and [`RawNetConf::pools`] the keys that only matter where nodes choose their subnets
 //! themselves: in Kubernetes the node's podCIDR is its subnet.
 
-mod backend;
 mod pool;
 mod special;
 mod unknown;
@@ -18,17 +17,14 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use text::Secret;
 
-pub use self::backend::{Backend, Extension, Ipip, Mode, Udp, Vxlan, Wireguard};
-pub use self::pool::Pool;
-pub use self::unknown::unknown_keys;
-use crate::family::{self, PerFamily, Prefixes};
-
-/// The kernel's VXLAN port where none is given: older than the one IANA has assigned, 4789.
-pub const VXLAN_PORT: u16 = 8472;
+use crate::backend::Backend;
+use crate::cidr::{self, PerFamily, Prefixes};
+pub use crate::netconf::pool::Pool;
+pub use crate::netconf::unknown::unknown_keys;
 
 /// The file as written. Keys match in any case, as in Go, and [unknown ones](unknown_keys) are passed over.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct NetConfConf {
+pub struct RawNetConf {
     keys: Keys,
     /// Empty where the file has none.
     backend: Option<Secret<Map<String, Value>>>,
@@ -71,13 +67,13 @@ pub struct NetConf {
 impl NetConf {
     /// Reads and understands a file.
     pub fn parse(text: &str) -> Result<Self, DecodeError> {
-        NetConfConf::read(text)?.understand()
+        RawNetConf::parse(text)?.validate()
     }
 }
 
-impl NetConfConf {
+impl RawNetConf {
     /// Reads a file's text.
-    pub fn read(text: &str) -> Result<Self, DecodeError> {
+    pub fn parse(text: &str) -> Result<Self, DecodeError> {
         let whole = |problem: String| DecodeError { path: String::new(), value: None, problem };
         let value: Value = serde_json::from_str(text)
             .map_err(|cause| whole(format!("the network's configuration is no JSON: {cause}")))?;
@@ -97,14 +93,14 @@ impl NetConfConf {
     }
 
     /// Settles what every node needs.
-    pub fn understand(&self) -> Result<NetConf, DecodeError> {
+    pub fn validate(&self) -> Result<NetConf, DecodeError> {
         let (v4, v6) = (self.network(Family::V4)?, self.network(Family::V6)?);
         let networks = Prefixes::of([v4, v6].into_iter().flatten()).ok_or_else(|| {
             let problem = "expected true where EnableIPv6 is not true: the network has no family";
             DecodeError::at("EnableIPv4", false, problem)
         })?;
         let backend = self.backend.as_ref().map(Secret::expose);
-        let backend = Backend::understand(backend).map_err(|error| error.within("Backend"))?;
+        let backend = Backend::parse(backend).map_err(|error| error.within("Backend"))?;
         Ok(NetConf { networks, nftables: self.keys.enable_nftables.unwrap_or(false), backend })
     }
 
@@ -113,7 +109,7 @@ impl NetConfConf {
         let mut pools = PerFamily::default();
         for family in Family::ALL {
             if let Some(network) = self.network(family)? {
-                pools = pools.with(family, Pool::understand(network, &self.cut(family)?)?);
+                pools = pools.with(family, Pool::new(network, &self.cut(family)?)?);
             }
         }
         Ok(pools)
@@ -163,7 +159,7 @@ impl NetConfConf {
             Some(text) => match text.parse() {
                 Ok(address) if Family::of(address) == family => Ok(Some(address)),
                 _ => {
-                    let problem = format!("expected an {} address", family::name(family));
+                    let problem = format!("expected an {} address", cidr::name(family));
                     Err(DecodeError::at(key, shown(Some(text)), problem))
                 }
             },
@@ -188,11 +184,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::backend::{Udp, Vxlan};
 
     #[test]
     fn defaults_are_flannels() {
-        let conf = NetConfConf::read(r#"{"Network": "10.5.3.0/16"}"#).unwrap();
-        let understood = conf.understand().unwrap();
+        let conf = RawNetConf::parse(r#"{"Network": "10.5.3.0/16"}"#).unwrap();
+        let understood = conf.validate().unwrap();
         assert_eq!(understood.networks.v4(), Some("10.5.0.0/16".parse().unwrap()));
         assert_eq!(understood.networks.v6(), None);
         // Its documents say vxlan; its code does this.
@@ -210,8 +207,8 @@ mod tests {
     fn keys_match_in_any_case() {
         let text = r#"{"network": "10.5.0.0/16", "ENABLEIPV6": true, "ipv6network": "fd00:5::/48",
             "enableNfTables": true, "subnetlen": 26, "backend": {"type": "VXLAN", "vni": 7}, "x": 1}"#;
-        let conf = NetConfConf::read(text).unwrap();
-        let understood = conf.understand().unwrap();
+        let conf = RawNetConf::parse(text).unwrap();
+        let understood = conf.validate().unwrap();
         assert_eq!(understood.networks.v6(), Some("fd00:5::/48".parse().unwrap()));
         assert!(understood.nftables);
         assert!(matches!(understood.backend, Backend::Vxlan(Vxlan { vni: 7, .. })));
@@ -231,8 +228,8 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         let check = |text: &str, words: &str| {
-            let conf = NetConfConf::read(text);
-            let error = conf.and_then(|conf| conf.understand()).unwrap_err().to_string();
+            let conf = RawNetConf::parse(text);
+            let error = conf.and_then(|conf| conf.validate()).unwrap_err().to_string();
             assert!(error.contains(words), "{error:?} should say {words:?}");
         };
         check("{", "is no JSON: EOF");
@@ -269,8 +266,8 @@ mod tests {
             let text = serde_json::json!({
                 "Network": network, "SubnetLen": len, "SubnetMin": min, "Backend": {"Type": min},
             });
-            if let Ok(conf) = NetConfConf::read(&text.to_string()) {
-                let _ = (conf.understand(), conf.pools());
+            if let Ok(conf) = RawNetConf::parse(&text.to_string()) {
+                let _ = (conf.validate(), conf.pools());
             }
         }
     }

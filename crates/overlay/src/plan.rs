@@ -1,21 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From the leases of all nodes to what this node's kernel should hold, one module a backend.
 //!
-//! A peer that cannot be served is refused with the reason, and stops no other. Of subnets that
+//! A peer that cannot be served is rejected with the reason, and stops no other. Of subnets that
 //! overlap, the one that was there first is served, by all nodes alike and whatever order they
 //! learn of them in.
 
 mod claims;
-pub mod extension;
-mod host_gw;
-pub mod ipip;
 mod network;
 mod previous;
-mod refusal;
-pub mod udp;
-pub mod vxlan;
-mod wanted;
-pub mod wireguard;
+mod rejected;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -24,16 +17,15 @@ use ipnet::IpNet;
 use kernel::{Family, IfIndex, IfName};
 
 use self::claims::Claims;
-pub use self::network::{Aged, Network, Part, Update};
+pub use self::network::{Network, PeerChange, PlanChange, PreviousBackendState};
 use self::previous::Ends;
-pub use self::previous::{Previous, is_told_apart};
-pub use self::refusal::{Reason, Refusal};
-pub use self::wanted::{
-    Address, Device, DeviceKind, Lower, Route, VxlanDevice, Wanted, WireguardPeer,
-};
-use crate::family::{self, Addresses};
+pub use self::previous::{PreviousBackend, are_distinguishable};
+pub use self::rejected::{RejectReason, RejectedPeer};
+use crate::backend::{Backend, extension, host_gw, ipip, udp, vxlan, wireguard};
+use crate::cidr::{self, Addresses};
+use crate::desired::{DesiredRoute, DesiredState};
 use crate::lease::Lease;
-use crate::netconf::{Backend, NetConf};
+use crate::netconf::NetConf;
 
 /// This node.
 #[derive(Debug, Clone, Copy)]
@@ -71,16 +63,16 @@ pub struct Peer<'a> {
 /// What follows from all leases.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    pub wanted: Wanted,
+    pub desired: DesiredState,
     /// What pods may send at once, whichever peer it goes to.
     pub pod_mtu: u32,
-    pub refused: Vec<Refusal>,
+    pub rejected: Vec<RejectedPeer>,
 }
 
 /// Why this node cannot take part.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    #[error("the interface has no {} address", family::name(*.0))]
+    #[error("the interface has no {} address", cidr::name(*.0))]
     NoUnderlay(Family),
     #[error("no tunnel of this node can carry its subnet {0}")]
     NoTunnel(IpNet),
@@ -102,26 +94,26 @@ pub fn plan(node: &Node<'_>, peers: &[Peer<'_>]) -> Result<Plan, Error> {
 }
 
 /// What there is without any peer, and then all of them in an order that all nodes agree on.
-fn fill(ends: Ends<'_>, base: Wanted, peers: &[Peer<'_>], claims: &mut Claims) -> Plan {
-    let mut wanted = base;
+fn fill(ends: Ends<'_>, base: DesiredState, peers: &[Peer<'_>], claims: &mut Claims) -> Plan {
+    let mut desired = base;
     let mut sorted: Vec<&Peer<'_>> = peers.iter().collect();
     sorted.sort_by_key(|peer| (peer.since, peer.name, peer.lease.subnets));
-    let mut refused = Vec::new();
+    let mut rejected = Vec::new();
     for peer in sorted {
-        refused.extend(serve(ends, peer, claims, &mut wanted));
+        rejected.extend(serve(ends, peer, claims, &mut desired));
     }
-    let pod_mtu = wanted.devices.values().map(|device| device.mtu).min();
-    Plan { wanted, pod_mtu: pod_mtu.unwrap_or(ends.now.underlay.mtu), refused }
+    let pod_mtu = desired.devices.values().map(|device| device.mtu).min();
+    Plan { desired, pod_mtu: pod_mtu.unwrap_or(ends.now.underlay.mtu), rejected }
 }
 
 /// What there is without any peer.
-fn devices(node: &Node<'_>) -> Result<Wanted, Error> {
+fn devices(node: &Node<'_>) -> Result<DesiredState, Error> {
     match &node.conf.backend {
         Backend::Vxlan(conf) => vxlan::devices(node, conf),
         Backend::Wireguard(conf) => wireguard::devices(node, conf),
         Backend::Ipip(_) => ipip::devices(node),
         Backend::Udp(_) => udp::devices(node),
-        Backend::HostGw | Backend::Alloc | Backend::Extension(_) => Ok(Wanted::default()),
+        Backend::HostGw | Backend::Alloc | Backend::Extension(_) => Ok(DesiredState::default()),
     }
 }
 
@@ -129,49 +121,49 @@ fn serve(
     ends: Ends<'_>,
     peer: &Peer<'_>,
     claims: &mut Claims,
-    wanted: &mut Wanted,
-) -> Vec<Refusal> {
+    desired: &mut DesiredState,
+) -> Vec<RejectedPeer> {
     let previous = ends.previous_for(&peer.lease.attributes.data);
     let node = &previous.map_or(ends.now, |previous| previous.node(ends.now.underlay));
-    let refusal = |subnet, reason| Refusal { peer: peer.name.to_owned(), subnet, reason };
+    let rejection = |subnet, reason| RejectedPeer { peer: peer.name.to_owned(), subnet, reason };
     if let Err(reason) = check_peer(node, peer) {
-        return vec![refusal(None, reason)];
+        return vec![rejection(None, reason)];
     }
-    let mut refused = Vec::new();
+    let mut rejected = Vec::new();
     for subnet in peer.lease.subnets.iter() {
         // A family that is switched off here is none of our business.
-        let Some(network) = node.conf.networks.get(family::of(subnet)) else { continue };
+        let Some(network) = node.conf.networks.get(cidr::of(subnet)) else { continue };
         let served = match network.contains(&subnet) {
-            false => Err(Reason::OutsideNetwork(network)),
+            false => Err(RejectReason::OutsideNetwork(network)),
             true => claims
                 .check(subnet)
-                .and_then(|()| carry(node, peer, subnet, wanted))
+                .and_then(|()| carry(node, peer, subnet, desired))
                 .map(|()| claims.add(subnet, peer.name)),
         };
         if let (Ok(()), Some(route)) = (&served, previous.and_then(|one| one.route(subnet))) {
-            wanted.routes.entry(subnet).or_insert(route);
+            desired.routes.entry(subnet).or_insert(route);
         }
         if let Err(reason) = served {
-            refused.push(refusal(Some(subnet), reason));
+            rejected.push(rejection(Some(subnet), reason));
         }
     }
-    refused
+    rejected
 }
 
 fn carry(
     node: &Node<'_>,
     peer: &Peer<'_>,
     subnet: IpNet,
-    wanted: &mut Wanted,
-) -> Result<(), Reason> {
+    desired: &mut DesiredState,
+) -> Result<(), RejectReason> {
     match &node.conf.backend {
-        Backend::Vxlan(conf) => vxlan::carry(node, conf, peer, subnet, wanted),
-        Backend::HostGw => host_gw::carry(node, peer, subnet, wanted),
-        Backend::Wireguard(conf) => wireguard::carry(node, conf, peer, subnet, wanted),
-        Backend::Ipip(conf) => ipip::carry(node, conf, peer, subnet, wanted),
-        Backend::Udp(conf) => udp::carry(conf, peer, subnet, wanted),
+        Backend::Vxlan(conf) => vxlan::carry(node, conf, peer, subnet, desired),
+        Backend::HostGw => host_gw::carry(node, peer, subnet, desired),
+        Backend::Wireguard(conf) => wireguard::carry(node, conf, peer, subnet, desired),
+        Backend::Ipip(conf) => ipip::carry(node, conf, peer, subnet, desired),
+        Backend::Udp(conf) => udp::carry(conf, peer, subnet, desired),
         Backend::Extension(_) => {
-            extension::carry(peer, subnet, wanted);
+            extension::carry(peer, subnet, desired);
             Ok(())
         }
         Backend::Alloc => Ok(()),
@@ -189,14 +181,14 @@ pub fn check_networks(conf: &NetConf, addresses: Addresses) -> Result<(), Error>
     Ok(())
 }
 
-fn check_peer(node: &Node<'_>, peer: &Peer<'_>) -> Result<(), Reason> {
+fn check_peer(node: &Node<'_>, peer: &Peer<'_>) -> Result<(), RejectReason> {
     let data = &peer.lease.attributes.data;
     let ours = node.conf.backend.name();
-    if !data.suits(&node.conf.backend) {
+    if !data.is_compatible_with(&node.conf.backend) {
         return Err(peer.other_backend(ours));
     }
-    if let Some(public) = peer.lease.attributes.public.iter().find(|one| !is_of_a_node(*one)) {
-        return Err(Reason::NoNodesAddress(public));
+    if let Some(public) = peer.lease.attributes.public.iter().find(|one| !is_node_address(*one)) {
+        return Err(RejectReason::NotANodeAddress(public));
     }
     // A lease that this node has left behind. Nodes behind one NAT share an address, and only
     // WireGuard can tell them apart.
@@ -206,19 +198,19 @@ fn check_peer(node: &Node<'_>, peer: &Peer<'_>) -> Result<(), Reason> {
     let own = node.lease.attributes.public;
     match peer.lease.attributes.public.iter().find(|public| own.iter().any(|ours| ours == *public))
     {
-        Some(public) => Err(Reason::OwnAddress(public)),
+        Some(public) => Err(RejectReason::OwnAddress(public)),
         None => Ok(()),
     }
 }
 
-fn is_of_a_node(address: IpAddr) -> bool {
+fn is_node_address(address: IpAddr) -> bool {
     let is_everybody = address == IpAddr::V4(Ipv4Addr::BROADCAST);
     !(address.is_loopback() || address.is_multicast() || is_everybody)
 }
 
 impl Node<'_> {
     /// Its own subnets, of families that are switched on.
-    fn subnets(&self) -> impl Iterator<Item = IpNet> {
+    pub(crate) fn subnets(&self) -> impl Iterator<Item = IpNet> {
         let networks = self.conf.networks;
         let subnets = self.lease.subnets;
         Family::ALL
@@ -229,27 +221,31 @@ impl Node<'_> {
 }
 
 impl Peer<'_> {
-    fn other_backend(&self, ours: &'static str) -> Reason {
-        Reason::Backend { theirs: self.lease.attributes.data.kind().to_owned(), ours }
+    pub(crate) fn other_backend(&self, ours: &'static str) -> RejectReason {
+        RejectReason::Backend { theirs: self.lease.attributes.data.kind().to_owned(), ours }
     }
 }
 
 /// A route without a tunnel to a peer on a link. A gateway of IPv6 serves IPv4, too.
-fn direct(node: &Node<'_>, peer: &Peer<'_>, subnet: IpNet) -> Option<Route> {
-    let gateways: &[Family] = match family::of(subnet) {
+pub(crate) fn direct(node: &Node<'_>, peer: &Peer<'_>, subnet: IpNet) -> Option<DesiredRoute> {
+    let gateways: &[Family] = match cidr::of(subnet) {
         Family::V4 => &Family::ALL,
         Family::V6 => &[Family::V6],
     };
     gateways.iter().find_map(|family| {
         let gateway = peer.lease.attributes.public.get(*family)?;
         let device = node.underlay.on_link.get(&gateway)?;
-        Some(Route::via(subnet, gateway, *device))
+        Some(DesiredRoute::via(subnet, gateway, *device))
     })
 }
 
 /// What fits into a tunnel. The kernel would cut down more than the interface has, silently.
-fn tunnel_mtu(node: &Node<'_>, wanted: Option<u32>, overhead: u32) -> Result<u32, Error> {
-    let underlay = wanted.unwrap_or(u32::MAX).min(node.underlay.mtu);
+pub(crate) fn tunnel_mtu(
+    node: &Node<'_>,
+    desired: Option<u32>,
+    overhead: u32,
+) -> Result<u32, Error> {
+    let underlay = desired.unwrap_or(u32::MAX).min(node.underlay.mtu);
     // IPv6 works with 1280 and more, IPv4 with 68.
     let least = if node.conf.networks.v6().is_some() { 1280 } else { 68 };
     let left = i64::from(underlay) - i64::from(overhead);

@@ -3,11 +3,12 @@
 
 use kernel::Family;
 
-use crate::family::{self, Addresses, PerFamily};
-use crate::key::Key;
-use crate::lease::{Attributes, Data, Vtep, WireguardData};
+use crate::backend::{Backend, BackendData, Vtep, Vxlan, Wireguard, WireguardData, WireguardMode};
+use crate::cidr::{self, Addresses, PerFamily};
+use crate::lease::Attributes;
 use crate::mac;
-use crate::netconf::{Backend, Mode, NetConf, Vxlan, Wireguard};
+use crate::netconf::NetConf;
+use kernel::wireguard::PublicKey;
 
 /// Who the node is.
 #[derive(Debug, Clone, Copy)]
@@ -19,7 +20,7 @@ pub struct Identity<'a> {
     /// Under which others reach it: the same, but behind NAT.
     pub public: Addresses,
     /// With WireGuard, its public key.
-    pub wireguard_key: Option<Key>,
+    pub wireguard_key: Option<PublicKey>,
     /// What the command before the start has printed.
     pub extension_output: Option<&'a str>,
 }
@@ -45,7 +46,7 @@ pub fn attributes(conf: &NetConf, identity: &Identity<'_>) -> Result<Attributes,
         Backend::Vxlan(vxlan) => (carriers.clone(), vteps(vxlan, &carriers, identity)),
         Backend::Wireguard(wireguard) => {
             let carriers = match wireguard.mode {
-                Mode::Separate => carriers,
+                WireguardMode::Separate => carriers,
                 _ => both(&identity.public),
             };
             (carriers.clone(), wireguard_ends(wireguard, &carriers, identity)?)
@@ -54,14 +55,14 @@ pub fn attributes(conf: &NetConf, identity: &Identity<'_>) -> Result<Attributes,
             if identity.addresses != identity.public {
                 return Err(Error::Nat);
             }
-            (carriers, Data::HostGw)
+            (carriers, BackendData::HostGw)
         }
-        Backend::Ipip(_) => (vec![Family::V4], Data::Ipip),
-        Backend::Udp(_) => (vec![Family::V4], Data::Bare),
-        Backend::Alloc => (both(&identity.public), Data::Bare),
+        Backend::Ipip(_) => (vec![Family::V4], BackendData::Ipip),
+        Backend::Udp(_) => (vec![Family::V4], BackendData::Bare),
+        Backend::Alloc => (both(&identity.public), BackendData::Bare),
         Backend::Extension(_) => {
             let output = identity.extension_output.map(str::to_owned);
-            (both(&identity.public), Data::Extension(output))
+            (both(&identity.public), BackendData::Extension(output))
         }
     };
     let v4 = identity.public.v4.filter(|_| families.contains(&Family::V4));
@@ -75,7 +76,9 @@ pub fn attributes(conf: &NetConf, identity: &Identity<'_>) -> Result<Attributes,
 /// With the hardware addresses that others know of this node, where they are of the same network
 /// number: what is in flight to it, and what flannel chose for it before, stays good.
 pub fn keep_macs(mut attributes: Attributes, before: &Attributes) -> Attributes {
-    if let (Data::Vxlan(now), Data::Vxlan(before)) = (&mut attributes.data, &before.data) {
+    if let (BackendData::Vxlan(now), BackendData::Vxlan(before)) =
+        (&mut attributes.data, &before.data)
+    {
         let kept = |now: Option<Vtep>, before: Option<Vtep>| match (now, before) {
             (Some(now), Some(before)) if now.vni == before.vni => Some(before),
             (now, _) => now,
@@ -89,7 +92,7 @@ pub fn keep_macs(mut attributes: Attributes, before: &Attributes) -> Attributes 
 /// Whether two nodes tell of the same hardware address: then others could reach only one of them.
 pub fn share_mac(one: &Attributes, other: &Attributes) -> bool {
     let macs = |attributes: &Attributes| match &attributes.data {
-        Data::Vxlan(vteps) => vteps.iter().map(|(_, vtep)| vtep.mac).collect(),
+        BackendData::Vxlan(vteps) => vteps.iter().map(|(_, vtep)| vtep.mac).collect(),
         _ => Vec::new(),
     };
     let others = macs(other);
@@ -104,7 +107,7 @@ fn carriers(conf: &NetConf, identity: &Identity<'_>) -> Vec<Family> {
     };
     let pods = Family::ALL.into_iter().filter(|family| conf.networks.get(*family).is_some());
     let mut carriers: Vec<Family> = pods
-        .filter_map(|family| [family, family::other(family)].into_iter().find(|one| has(one)))
+        .filter_map(|family| [family, cidr::other(family)].into_iter().find(|one| has(one)))
         .collect();
     carriers.sort();
     carriers.dedup();
@@ -115,28 +118,28 @@ fn both(addresses: &Addresses) -> Vec<Family> {
     addresses.iter().map(Family::of).collect()
 }
 
-fn vteps(conf: &Vxlan, carriers: &[Family], identity: &Identity<'_>) -> Data {
+fn vteps(conf: &Vxlan, carriers: &[Family], identity: &Identity<'_>) -> BackendData {
     let vtep =
         |carrier| Vtep { vni: Some(conf.vni), mac: mac::of_node(identity.seed, conf.vni, carrier) };
     let all = carriers.iter().fold(PerFamily::default(), |all, one| all.with(*one, vtep(*one)));
-    Data::Vxlan(all)
+    BackendData::Vxlan(all)
 }
 
 fn wireguard_ends(
     conf: &Wireguard,
     carriers: &[Family],
     identity: &Identity<'_>,
-) -> Result<Data, Error> {
+) -> Result<BackendData, Error> {
     let key = identity.wireguard_key.ok_or(Error::NoKey)?;
     let end = |carrier| WireguardData {
         key,
         port: Some(match (conf.mode, carrier) {
-            (Mode::Separate, Family::V6) => conf.listen_port_v6,
+            (WireguardMode::Separate, Family::V6) => conf.listen_port_v6,
             _ => conf.listen_port,
         }),
     };
     let all = carriers.iter().fold(PerFamily::default(), |all, one| all.with(*one, end(*one)));
-    Ok(Data::Wireguard(all))
+    Ok(BackendData::Wireguard(all))
 }
 
 #[cfg(test)]
@@ -153,7 +156,7 @@ mod tests {
             seed: b"node-1",
             addresses: own,
             public: own,
-            wireguard_key: Some(Key([0; 32])),
+            wireguard_key: Some(PublicKey([0; 32])),
             extension_output: None,
         };
         attributes(&conf, &identity).map(|attributes| attributes.print())

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use kernel::nexthop::{self, Nexthop, NexthopFilter};
 use kernel::route::{self, PROTOCOL_BOOT, Route, RouteFilter, TABLE_MAIN};
 use kernel::{Netlink, Request, link};
-use overlay::difference::{PROTOCOL, Scope};
+use overlay::ownership::{Ownership, PROTOCOL};
 
 use super::Cleaner;
 use crate::dataplane::routes::complete;
@@ -43,7 +43,7 @@ fn steps(nl: &Netlink, mark: &str) -> kernel::Result<Vec<Step>> {
         let what = format!("leave device {} to flanneld", link.name);
         steps.push(Step { what, request: link::set_alias(link.index, "") });
     }
-    let scope = Scope::of_everything(mark, Vec::new());
+    let scope = Ownership::for_cleanup(mark, Vec::new());
     let is_ours = |id: &u32| scope.nexthops.as_ref().is_some_and(|range| range.contains(id));
     let nexthops = match nexthop::list(nl, NexthopFilter::default()) {
         Err(error) if error.is_unsupported() => return Ok(steps),

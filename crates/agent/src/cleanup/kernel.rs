@@ -4,7 +4,7 @@
 use ipam::stale_bridge;
 use ipnet::IpNet;
 use kernel::Netlink;
-use overlay::difference::PROTOCOL;
+use overlay::ownership::PROTOCOL;
 
 use super::Cleaner;
 use super::lease::Own;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use overlay::allocate::{self, Asker, Choice};
+use overlay::allocate::{self, Choice, Requester};
 use overlay::lease::{Attributes, Lease, print_key};
 use overlay::netconf::Pool;
 use overlay::{Addresses, PerFamily, Prefixes};
@@ -83,7 +83,7 @@ pub enum Renewal {
 
 fn choose(keys: &Keys, snapshot: &Snapshot, want: &Want<'_>) -> Result<Choice, allocate::Error> {
     let Want { pools, attributes, previous, random } = *want;
-    let asker = Asker { public: attributes.public, previous, random };
+    let asker = Requester { public: attributes.public, previous, random };
     allocate::choose(pools, &taken(keys, snapshot), &asker)
 }
 
@@ -120,7 +120,7 @@ impl Leases {
         public: Addresses,
     ) -> Result<(), AcquireError> {
         let Layout::Keys(keys) = &self.layout else { return Ok(()) };
-        let asker = Asker { public, previous: None, random: 0 };
+        let asker = Requester { public, previous: None, random: 0 };
         Ok(allocate::choose(pools, &taken(keys, snapshot), &asker).map(drop)?)
     }
 
@@ -265,8 +265,8 @@ impl Leases {
             Some(lease) => (lease.subnets, How::Kept, Vec::new()),
             None => match choose(keys, snapshot, want)? {
                 Choice::Keep { subnets, .. } => (subnets, How::Kept, Vec::new()),
-                Choice::Create { subnets, obsolete, by_chance } => {
-                    (subnets, if by_chance { How::ByChance } else { How::Taken }, obsolete)
+                Choice::Create { subnets, obsolete, is_random } => {
+                    (subnets, if is_random { How::ByChance } else { How::Taken }, obsolete)
                 }
             },
         };

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use overlay::lease::annotations::{NodeFacts, Overwrites, Prefix};
+use overlay::lease::annotations::{AnnotationPrefix, NodeFacts, Overwrites};
 use overlay::lease::{self, Attributes, Lease};
 use store::kubernetes::{Kubernetes, Node};
 use store::{Entry, Error, Snapshot, Written};
@@ -16,7 +16,7 @@ use super::{Leases, NodeSeen, NodeState, Seen};
 #[derive(Debug, Clone)]
 pub struct Nodes {
     /// Of the annotations.
-    pub prefix: Prefix,
+    pub prefix: AnnotationPrefix,
     /// This node's name.
     pub own: String,
     /// net-conf.json.
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     fn nodes() -> Nodes {
-        Nodes { prefix: Prefix::default(), own: "a".to_owned(), config: PathBuf::new() }
+        Nodes { prefix: AnnotationPrefix::default(), own: "a".to_owned(), config: PathBuf::new() }
     }
 
     fn entry(name: &str, node: &Node) -> Entry {

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 use overlay::Addresses;
-use overlay::lease::{Attributes, Data};
-use overlay::netconf::NetConfConf;
+use overlay::backend::BackendData;
+use overlay::lease::Attributes;
+use overlay::netconf::RawNetConf;
 use store::embedded::Embedded;
 use tempfile::TempDir;
 
@@ -13,12 +14,12 @@ use super::*;
 
 struct Lab {
     dir: TempDir,
-    conf: NetConfConf,
+    conf: RawNetConf,
 }
 
 impl Lab {
     fn new(conf: &str) -> Self {
-        let conf = NetConfConf::read(conf).unwrap();
+        let conf = RawNetConf::parse(conf).unwrap();
         Self { dir: TempDir::new().unwrap(), conf }
     }
 
@@ -39,7 +40,7 @@ impl Lab {
 
 fn attributes(number: u8) -> Attributes {
     let v4 = Some(Ipv4Addr::new(192, 0, 2, number));
-    Attributes { public: Addresses { v4, v6: None }, data: Data::HostGw }
+    Attributes { public: Addresses { v4, v6: None }, data: BackendData::HostGw }
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -136,7 +137,7 @@ fn a_node_keeps_its_lease_and_tells_what_has_changed() {
         let again = lab.acquire(&leases, 1).await.unwrap();
         assert_eq!(again, first, "the same, not even written again");
         let pools = lab.conf.pools().unwrap();
-        let attributes = Attributes { data: Data::Ipip, ..attributes(1) };
+        let attributes = Attributes { data: BackendData::Ipip, ..attributes(1) };
         let want = Want { pools: &pools, attributes: &attributes, previous: None, random: 0 };
         let other = leases.acquire(leases.list().await.unwrap(), &want).await.unwrap();
         assert_eq!(other.name, first.name);

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use overlay::lease::annotations::Prefix;
+use overlay::lease::annotations::AnnotationPrefix;
 use regex_lite::Regex;
 use text::{Secret, url};
 
@@ -152,7 +152,7 @@ pub struct Kubernetes {
     /// The namespace and name of the pod that this is, where that is what says which node it is on.
     pub pod: Option<(String, String)>,
     /// Prefix of annotations.
-    pub annotation_prefix: Prefix,
+    pub annotation_prefix: AnnotationPrefix,
     /// net-conf.json.
     pub net_config: PathBuf,
     /// Whether the node's condition is set.
@@ -379,7 +379,7 @@ fn kubernetes(told: &Words<'_>) -> Result<Kubernetes, Error> {
         kubeconfig: told.text("kubeconfig-file").map(PathBuf::from),
         service: None,
         pod: None,
-        annotation_prefix: told.parse("kube-annotation-prefix", &prefix, Prefix::FORM)?,
+        annotation_prefix: told.parse("kube-annotation-prefix", &prefix, AnnotationPrefix::FORM)?,
         net_config: told.path("net-config-path"),
         sets_condition: told.switch("set-node-network-unavailable")?,
     })

@@ -5,8 +5,10 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use kernel::{Family, IfName};
-use overlay::lease::{Data, Lease};
-use overlay::plan::{Device, DeviceKind, Plan};
+use overlay::backend::BackendData;
+use overlay::desired::{DesiredDevice, DeviceKind};
+use overlay::lease::Lease;
+use overlay::plan::Plan;
 
 /// What to check.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,12 +41,12 @@ impl Target {
 pub fn targets(plan: &Plan, underlay_mtu: u32, peer: &str, lease: &Lease) -> Vec<Target> {
     let target = |subnet: IpNet| {
         let device = route_device(plan, subnet)?;
-        let tunnel = plan.wanted.devices.get(&device);
+        let tunnel = plan.desired.devices.get(&device);
         let address = match tunnel {
             Some(_) => subnet.network(),
             // A base address of IPv6 is an anycast address of the peer's bridge, too, and an answer from that comes
             // from the address of the interface it leaves by: through the tunnel the same one, else another.
-            None => plan.wanted.routes.get(&subnet)?.gateway?,
+            None => plan.desired.routes.get(&subnet)?.gateway?,
         };
         let is_vxlan = tunnel.is_some_and(|device| matches!(device.kind, DeviceKind::Vxlan(_)));
         Some(Target {
@@ -62,18 +64,18 @@ pub fn targets(plan: &Plan, underlay_mtu: u32, peer: &str, lease: &Lease) -> Vec
 
 /// Where both ends of a WireGuard tunnel begin a session at the same time, each forgets its own beginning for the
 /// other's, and the kernel tries again after 5 s only. So the end with the smaller key begins.
-fn comes_second(device: &Device, peer: &Lease) -> bool {
+fn comes_second(device: &DesiredDevice, peer: &Lease) -> bool {
     let DeviceKind::Wireguard { public_key, .. } = device.kind else { return false };
-    let Data::Wireguard(theirs) = &peer.attributes.data else { return false };
+    let BackendData::Wireguard(theirs) = &peer.attributes.data else { return false };
     theirs.iter().any(|(_, end)| end.key < public_key)
 }
 
 /// The device of the most specific route: some tunnels have one for the whole network.
 fn route_device(plan: &Plan, subnet: IpNet) -> Option<IfName> {
-    if let Some(route) = plan.wanted.routes.get(&subnet) {
+    if let Some(route) = plan.desired.routes.get(&subnet) {
         return Some(route.device);
     }
-    let routes = plan.wanted.routes.iter().filter(|(dst, _)| dst.contains(&subnet));
+    let routes = plan.desired.routes.iter().filter(|(dst, _)| dst.contains(&subnet));
     routes.max_by_key(|(dst, _)| dst.prefix_len()).map(|(_, route)| route.device)
 }
 
@@ -82,10 +84,11 @@ mod tests {
     use std::collections::{BTreeMap, HashMap};
 
     use kernel::IfIndex;
+    use kernel::wireguard::PublicKey;
     use overlay::netconf::NetConf;
     use overlay::plan::{Network, Underlay};
     use overlay::publish::{self, Identity};
-    use overlay::{Addresses, Key, Prefixes};
+    use overlay::{Addresses, Prefixes};
 
     use super::*;
 
@@ -96,7 +99,7 @@ mod tests {
             seed: &[n],
             addresses,
             public: addresses,
-            wireguard_key: Some(Key([n; 32])),
+            wireguard_key: Some(PublicKey([n; 32])),
             extension_output: Some(""),
         };
         let attributes = publish::attributes(conf, &identity).unwrap();

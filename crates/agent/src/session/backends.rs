@@ -7,9 +7,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use overlay::backend::Backend;
 use overlay::lease::{Attributes, Lease};
-use overlay::netconf::{Backend, NetConf};
-use overlay::plan::{Aged, Network, Previous, is_told_apart};
+use overlay::netconf::NetConf;
+use overlay::plan::{Network, PreviousBackend, PreviousBackendState, are_distinguishable};
 use serde::{Deserialize, Serialize};
 
 use super::{End, Session, chain};
@@ -60,15 +61,15 @@ impl Published {
     }
 
     /// As the previous backend of a node with this lease, if both have the same networks and subnets.
-    fn previous(&self, conf: &NetConf, lease: &Lease) -> Option<Previous> {
+    fn previous(&self, conf: &NetConf, lease: &Lease) -> Option<PreviousBackend> {
         let before = self.conf().filter(|before| before.networks == conf.networks)?;
         let attributes = Attributes::parse(self.value.as_bytes()).ok()?;
-        let previous = Previous::new(before.backend, attributes.data, &conf.backend);
+        let previous = PreviousBackend::new(before.backend, attributes.data, &conf.backend);
         previous.filter(|_| self.key == lease.key())
     }
 
-    fn is_told_apart(&self, now: &Backend) -> bool {
-        self.backend().is_some_and(|before| is_told_apart(&before, now))
+    fn is_distinguishable(&self, now: &Backend) -> bool {
+        self.backend().is_some_and(|before| are_distinguishable(&before, now))
     }
 }
 
@@ -90,7 +91,7 @@ impl Backends {
     fn set(&mut self, config: &str, backend: &Backend, lease: &Lease) {
         let before = self.current.replace(Published::new(config, lease));
         let candidates = [before, self.previous.take()].into_iter().flatten();
-        self.previous = candidates.into_iter().find(|one| one.is_told_apart(backend));
+        self.previous = candidates.into_iter().find(|one| one.is_distinguishable(backend));
     }
 }
 
@@ -127,8 +128,9 @@ impl Worker {
         let (aged, outcome) = asked
             .await
             .map_err(|error| End::wait(ConditionKind::Kernel, error.to_string(), None))?;
-        session.age_at = Some(Instant::now() + AGE_EVERY).filter(|_| aged == Aged::Kept);
-        if aged == Aged::Dropped {
+        session.age_at =
+            Some(Instant::now() + AGE_EVERY).filter(|_| aged == PreviousBackendState::Kept);
+        if aged == PreviousBackendState::Dropped {
             tracing::info!("previous backend removed, no peer publishes it");
             self.backends.previous = None;
             self.write_backends();
@@ -155,7 +157,7 @@ fn keep(backends: &Backends, network: &mut Network) -> bool {
     let (Some(previous), Some(backend)) = (previous, published.and_then(Published::backend)) else {
         return false;
     };
-    match network.set_previous(previous) {
+    match network.set_previous_backend(previous) {
         Ok(()) => {
             tracing::info!(backend = backend.name(), "previous backend kept for peers");
             true
@@ -201,7 +203,7 @@ mod tests {
         backends.set(&vxlan.0, &vxlan.1.backend, &tunnel);
         assert_eq!(backends.previous, None);
         backends.set(&host_gw.0, &host_gw.1.backend, &plain);
-        let expected = Previous::new(
+        let expected = PreviousBackend::new(
             vxlan.1.backend.clone(),
             tunnel.attributes.data.clone(),
             &host_gw.1.backend,
@@ -227,7 +229,7 @@ mod tests {
         backends.set(&vxlan.0, &vxlan.1.backend, &tunnel);
         backends.set(&wide.0, &wide.1.backend, &tunnel);
         let host_gw =
-            Previous::new(host_gw.1.backend, plain.attributes.data.clone(), &wide.1.backend);
+            PreviousBackend::new(host_gw.1.backend, plain.attributes.data.clone(), &wide.1.backend);
         assert_eq!(previous(&backends, &wide.1, &tunnel), host_gw);
     }
 }

@@ -2,7 +2,8 @@
 //! Which configuration of the network counts: the stored one; or the one before it, where what is stored cannot be
 //! had here. What runs goes on whole whatever is written there.
 
-use overlay::netconf::{Backend, NetConf, NetConfConf, Pool, unknown_keys};
+use overlay::backend::Backend;
+use overlay::netconf::{NetConf, Pool, RawNetConf, unknown_keys};
 use overlay::{Addresses, PerFamily, allocate, plan};
 use store::Snapshot;
 use text::Secret;
@@ -97,8 +98,8 @@ impl Worker {
     /// Whether this node can be part of such a network.
     pub(super) fn judge(&self, text: Secret) -> Result<Judged, End> {
         let wrong = |why: String| End::wait(ConditionKind::Config, why, None);
-        let written = NetConfConf::read(text.expose()).map_err(|error| wrong(error.to_string()))?;
-        let conf = written.understand().map_err(|error| wrong(error.to_string()))?;
+        let written = RawNetConf::parse(text.expose()).map_err(|error| wrong(error.to_string()))?;
+        let conf = written.validate().map_err(|error| wrong(error.to_string()))?;
         extension::check_allowed(&self.settings, &conf).map_err(wrong)?;
         let pools = match self.leases.are_chosen() {
             true => written.pools().map_err(|error| wrong(error.to_string()))?,
@@ -178,8 +179,8 @@ impl Worker {
     /// Whether it is another one than we were told.
     fn differs(&self, judged: &Judged) -> Option<String> {
         let place = self.leases.config_place();
-        let told = NetConfConf::read(self.settings.net_config.as_ref()?.expose());
-        let told = told.and_then(|told| Ok((told.understand()?, told.pools()?)));
+        let told = RawNetConf::parse(self.settings.net_config.as_ref()?.expose());
+        let told = told.and_then(|told| Ok((told.validate()?, told.pools()?)));
         let is_same = told.is_ok_and(|(conf, pools)| conf == judged.conf && pools == judged.pools);
         match self.leases.are_chosen() {
             _ if is_same => None,

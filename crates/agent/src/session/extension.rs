@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use ipnet::IpNet;
-use overlay::difference::Change;
-use overlay::netconf::{Backend, Extension, NetConf};
-use overlay::plan::extension::{self, Call};
+use overlay::backend::extension::{self, CommandLine};
+use overlay::backend::{Backend, Extension};
+use overlay::diff::Change;
+use overlay::netconf::NetConf;
 
 use super::{End, Session};
 use crate::options::Settings;
@@ -52,7 +53,7 @@ impl Worker {
         for change in changes {
             match change {
                 Change::CallAdded(peer) => {
-                    let call = extension::of_peer(&commands.subnet_add, peer, &variable);
+                    let call = extension::for_peer(&commands.subnet_add, peer, &variable);
                     match run(&commands.subnet_add, call).await {
                         Ok(_) => self.not_added.remove(&peer.subnet),
                         Err(why) => self.not_added.insert(peer.subnet, why),
@@ -61,7 +62,7 @@ impl Worker {
                 Change::CallRemoved(peer) => {
                     self.not_added.remove(&peer.subnet);
                     // What it says is in the log, and the peer is gone.
-                    let call = extension::of_peer(&commands.subnet_remove, peer, &variable);
+                    let call = extension::for_peer(&commands.subnet_remove, peer, &variable);
                     let _ = run(&commands.subnet_remove, call).await;
                 }
                 _ => {}
@@ -113,8 +114,8 @@ fn variable(name: &str) -> Option<String> {
 }
 
 /// What a command printed; nothing where there is none. What it says when it fails is logged as well.
-async fn run(command: &[String], call: Option<Call>) -> Result<Option<String>, String> {
-    let Some(Call { argv, env, stdin }) = call else { return Ok(None) };
+async fn run(command: &[String], call: Option<CommandLine>) -> Result<Option<String>, String> {
+    let Some(CommandLine { argv, env, stdin }) = call else { return Ok(None) };
     // As configured: a variable of the agent's environment may be a secret.
     let given: Vec<String> = env.iter().map(|(name, value)| format!("{name}={value}")).collect();
     tracing::info!(command = %command.join(" "), env = %given.join(" "), "running a command of the backend");

@@ -88,7 +88,7 @@ struct Refused<'a>(HashSet<(&'a str, Option<IpNet>)>);
 
 impl Refused<'_> {
     fn of(network: &Network) -> Refused<'_> {
-        let refused = network.plan().refused.iter();
+        let refused = network.plan().rejected.iter();
         Refused(refused.map(|one| (one.peer.as_str(), one.subnet)).collect())
     }
 
@@ -105,13 +105,13 @@ fn way(
 ) -> Option<(String, Way, Vec<Target>)> {
     let lease = network.served_lease(&name)?;
     let plan = network.plan();
-    let routes = lease.subnets.iter().filter_map(|subnet| plan.wanted.routes.get(&subnet));
-    let is_direct = |device| !plan.wanted.devices.contains_key(device);
+    let routes = lease.subnets.iter().filter_map(|subnet| plan.desired.routes.get(&subnet));
+    let is_direct = |device| !plan.desired.devices.contains_key(device);
     let way = match routes.map(|route| is_direct(&route.device)).max() {
         Some(true) => Way::Direct,
         Some(false) => Way::Tunnel,
         // One route for the whole network, or none at all.
-        None if plan.wanted.devices.is_empty() => Way::None,
+        None if plan.desired.devices.is_empty() => Way::None,
         None => Way::Tunnel,
     };
     let mtu = network.underlay().mtu;

@@ -2,8 +2,9 @@
 //! What became of a comparison: told to people, probes and plugins.
 
 use ipam::subnet_env::SubnetEnv;
+use overlay::backend::Backend;
 use overlay::lease::Lease;
-use overlay::netconf::{Backend, NetConf};
+use overlay::netconf::NetConf;
 
 use super::Session;
 use crate::bridge;

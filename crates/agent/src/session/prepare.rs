@@ -4,12 +4,13 @@
 
 use std::time::Duration;
 
+use kernel::wireguard::PublicKey;
 use kernel::{Family, IfIndex, Netlink};
+use overlay::backend::{Backend, WireguardMode, wireguard};
 use overlay::lease::{Attributes, Lease};
-use overlay::netconf::{Backend, Mode, NetConf};
-use overlay::plan;
+use overlay::netconf::NetConf;
 use overlay::publish::{self, Identity};
-use overlay::{Addresses, Key};
+use overlay::Addresses;
 use store::Snapshot;
 use tokio::time::sleep;
 
@@ -137,7 +138,7 @@ impl Worker {
     }
 
     /// The public key, where the backend needs one; the private one is told to the kernel thread.
-    async fn wireguard_key(&self, conf: &NetConf) -> Result<Option<Key>, End> {
+    async fn wireguard_key(&self, conf: &NetConf) -> Result<Option<PublicKey>, End> {
         if !matches!(conf.backend, Backend::Wireguard(_)) && !self.backends.have_wireguard() {
             return Ok(None);
         }
@@ -146,7 +147,7 @@ impl Worker {
         let find = if self.settings.dry_run { keys::foresee_wireguard } else { keys::wireguard };
         let private =
             find(&self.settings.state_dir, &flannels).map_err(|error| failed(chain(&error)))?;
-        let names = Family::ALL.map(plan::wireguard::device_name);
+        let names = Family::ALL.map(wireguard::device_name);
         let asked = self.kernel.run(move |reconciler| {
             let public = public_key(&private, &names);
             reconciler.set_secrets(Secrets { wireguard: Some(private) });
@@ -154,7 +155,7 @@ impl Worker {
         });
         let public = asked.await.map_err(|error| failed(error.to_string()))?;
         let public = public.map_err(|error| failed(error.to_string()))?;
-        Ok(public.map(|key| Key(key.0)))
+        Ok(public)
     }
 
     /// Under which addresses others reach this node.
@@ -170,7 +171,7 @@ impl Worker {
         underlay: &Underlay,
         seen: &[Seen],
         known: Option<Attributes>,
-        wireguard_key: Option<Key>,
+        wireguard_key: Option<PublicKey>,
     ) -> Result<Attributes, End> {
         let public = self.public(underlay);
         let told = |seed: &str| {
@@ -238,7 +239,7 @@ pub(super) fn leases(seen: &[Seen]) -> impl Iterator<Item = (&str, u64, &Lease)>
 fn carriers(conf: &NetConf) -> [Carrier; 3] {
     let has = |family| conf.networks.get(family).is_some();
     let first = match &conf.backend {
-        Backend::Wireguard(wireguard) if wireguard.mode != Mode::Separate => (true, true),
+        Backend::Wireguard(wireguard) if wireguard.mode != WireguardMode::Separate => (true, true),
         _ => (has(Family::V4), has(Family::V6)),
     };
     [first, (true, false), (false, true)]

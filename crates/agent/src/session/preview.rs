@@ -81,7 +81,7 @@ impl Worker {
         let failed = |why: String| End::wait(ConditionKind::Kernel, why, None);
         let asked = self.kernel.run(move |reconciler| (reconciler.dry_run(&mut network), network));
         let (difference, network) = asked.await.map_err(|error| failed(error.to_string()))?;
-        let refused = network.plan().refused.iter().map(|refusal| format!("# {refusal}"));
+        let refused = network.plan().rejected.iter().map(|refusal| format!("# {refusal}"));
         let difference = difference.map_err(|error| failed(error.to_string()))?;
         let changes = difference.changes.iter().map(ToString::to_string);
         let conflicts = difference.conflicts.iter().map(|conflict| format!("# {conflict}"));

@@ -10,30 +10,31 @@ use ipnet::IpNet;
 use kernel::Family;
 use serde_json::Value;
 
-use super::value::{address, go_json};
-use super::{Attributes, Data, Error, Lease};
-use crate::family::{Addresses, Prefixes};
+use crate::backend::BackendData;
+use crate::cidr::{Addresses, Prefixes};
+use crate::lease::value::{address, go_json};
+use crate::lease::{Attributes, Error, Lease};
 
 /// What all names of flannel's annotations begin with.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Prefix(String);
+pub struct AnnotationPrefix(String);
 
 /// Why a text cannot begin the names of annotations.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("expected {}", Prefix::FORM)]
-pub struct PrefixError;
+#[error("expected {}", AnnotationPrefix::FORM)]
+pub struct AnnotationPrefixError;
 
-impl Default for Prefix {
+impl Default for AnnotationPrefix {
     fn default() -> Self {
         Self("flannel.alpha.coreos.com/".to_owned())
     }
 }
 
-impl FromStr for Prefix {
-    type Err = PrefixError;
+impl FromStr for AnnotationPrefix {
+    type Err = AnnotationPrefixError;
 
     /// Completed as flannel does: a domain alone gets a slash, a name after the slash a hyphen.
-    fn from_str(text: &str) -> Result<Self, PrefixError> {
+    fn from_str(text: &str) -> Result<Self, AnnotationPrefixError> {
         let (domain, name) = text.split_once('/').unwrap_or((text, ""));
         let is_word = |word: &str| {
             let plain =
@@ -42,7 +43,7 @@ impl FromStr for Prefix {
         };
         let is_domain = domain.contains('.') && domain.split('.').all(is_word);
         if !is_domain || !(name.is_empty() || is_word(name)) {
-            return Err(PrefixError);
+            return Err(AnnotationPrefixError);
         }
         let hyphen = if name.is_empty() || name.ends_with('-') { "" } else { "-" };
         Ok(Self(format!("{domain}/{name}{hyphen}")))
@@ -66,7 +67,7 @@ pub struct Overwrites {
     pub public: Addresses,
 }
 
-impl Prefix {
+impl AnnotationPrefix {
     /// What a text must be to become one.
     pub const FORM: &str = "a domain, and perhaps a slash and a name, in small letters";
 
@@ -86,7 +87,7 @@ impl Prefix {
         }
         let subnets = pod_cidrs(node)?;
         let public = self.addresses(node.annotations, ["public-ip", "public-ipv6"])?;
-        let data = Data::understand(
+        let data = BackendData::parse(
             text("backend-type").unwrap_or_default().to_owned(),
             self.json("backend-data", text("backend-data"))?.as_ref(),
             self.json("backend-v6-data", text("backend-v6-data"))?.as_ref(),
@@ -106,11 +107,11 @@ impl Prefix {
             Some(data) => go_json(&data),
         };
         // Only vxlan leaves out what it does not have.
-        let is_vxlan = matches!(attributes.data, Data::Vxlan(_));
+        let is_vxlan = matches!(attributes.data, BackendData::Vxlan(_));
         let has_v4 = !is_vxlan || data.v4.is_some();
         let has_v6 = match attributes.data {
-            Data::Vxlan(_) | Data::Wireguard(_) => data.v6.is_some(),
-            Data::HostGw | Data::Extension(_) => attributes.public.v6.is_some(),
+            BackendData::Vxlan(_) | BackendData::Wireguard(_) => data.v6.is_some(),
+            BackendData::HostGw | BackendData::Extension(_) => attributes.public.v6.is_some(),
             _ => false,
         };
         let v4 = overwrites.public.v4.or(attributes.public.v4).unwrap_or(Ipv4Addr::UNSPECIFIED);
@@ -195,7 +196,7 @@ mod tests {
     ) -> Result<Option<Lease>, String> {
         let pod_cidrs: Vec<String> = cidrs.iter().map(|cidr| (*cidr).to_owned()).collect();
         let node = NodeFacts { annotations, pod_cidr: None, pod_cidrs: &pod_cidrs };
-        Prefix::default().read(node).map_err(|error| error.to_string())
+        AnnotationPrefix::default().read(node).map_err(|error| error.to_string())
     }
 
     const DUAL: &[(&str, &str)] = &[
@@ -212,7 +213,8 @@ mod tests {
         let check = |pairs: &[(&str, &str)], cidrs: &[&str]| {
             let annotations = annotated(pairs);
             let lease = read(&annotations, cidrs).unwrap().unwrap();
-            let written = Prefix::default().write(&lease.attributes, &Overwrites::default());
+            let written =
+                AnnotationPrefix::default().write(&lease.attributes, &Overwrites::default());
             let set = written.into_iter().filter_map(|(name, value)| Some((name, value?)));
             assert_eq!(set.collect::<BTreeMap<_, _>>(), annotations);
             lease
@@ -235,7 +237,7 @@ mod tests {
         let mut annotations = annotated(&DUAL[..3]);
         annotations
             .extend(annotated(&[("public-ip", "10.0.0.1"), ("public-ip-overwrite", "8.8.8.8")]));
-        let prefix = Prefix::default();
+        let prefix = AnnotationPrefix::default();
         let overwrites = prefix.overwrites(&annotations).unwrap();
         let lease = read(&annotations, &["10.244.1.0/24"]).unwrap().unwrap();
         let written = prefix.write(&lease.attributes, &overwrites);
@@ -272,7 +274,7 @@ mod tests {
     #[test]
     fn prefixes_are_completed() {
         let check = |text: &str, wanted: Option<&str>| {
-            let found = text.parse::<Prefix>().ok().map(|prefix| prefix.0);
+            let found = text.parse::<AnnotationPrefix>().ok().map(|prefix| prefix.0);
             assert_eq!(found.as_deref(), wanted, "{text:?}");
         };
         check("flannel.alpha.coreos.com", Some("flannel.alpha.coreos.com/"));
@@ -288,7 +290,7 @@ mod tests {
         /// What a backend does not use is not written; the rest comes back.
         #[test]
         fn annotations_come_back(attributes in any_attributes()) {
-            let prefix = Prefix::default();
+            let prefix = AnnotationPrefix::default();
             let written = prefix.write(&attributes, &Overwrites::default());
             let set = written.clone().into_iter().filter_map(|(name, value)| Some((name, value?)));
             let lease = read(&set.collect(), &["10.244.1.0/24"]).unwrap().unwrap();
@@ -301,7 +303,7 @@ mod tests {
             let pairs = DUAL[1..].iter().zip(&values).map(|(pair, v)| (pair.0, v.as_str()));
             let pairs: Vec<_> = std::iter::once(DUAL[0]).chain(pairs).collect();
             let annotations = annotated(&pairs);
-            let _ = (read(&annotations, &[&cidr]), cidr.parse::<Prefix>());
+            let _ = (read(&annotations, &[&cidr]), cidr.parse::<AnnotationPrefix>());
         }
     }
 }

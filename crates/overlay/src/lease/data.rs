@@ -6,14 +6,13 @@ use kernel::MacAddr;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::family::PerFamily;
-use crate::key::Key;
-use crate::mac;
-use crate::netconf::Backend;
+use crate::backend::{Backend, KEY_FORM};
+use crate::cidr::PerFamily;
+use kernel::wireguard::PublicKey;
 
 /// What a node publishes of its backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Data {
+pub enum BackendData {
     /// Nothing: udp and alloc need only the address, as does a reservation by hand.
     Bare,
     /// The tunnels over IPv4 and over IPv6.
@@ -39,12 +38,12 @@ pub struct Vtep {
 /// One end of a WireGuard tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WireguardData {
-    pub key: Key,
+    pub key: PublicKey,
     /// Not published by flannel before 0.21.
     pub port: Option<u16>,
 }
 
-impl Data {
+impl BackendData {
     /// The text of `BackendType`; empty for those that publish none.
     pub fn kind(&self) -> &str {
         match self {
@@ -59,7 +58,7 @@ impl Data {
     }
 
     /// Whether a node with this backend can talk to one that publishes this.
-    pub fn suits(&self, backend: &Backend) -> bool {
+    pub fn is_compatible_with(&self, backend: &Backend) -> bool {
         match backend {
             Backend::Udp(_) | Backend::Alloc => *self == Self::Bare,
             _ => self.kind() == backend.name(),
@@ -67,17 +66,17 @@ impl Data {
     }
 
     /// Whether a node that publishes this has exactly this backend, as far as a lease shows.
-    pub fn fits(&self, backend: &Backend) -> bool {
+    pub fn matches(&self, backend: &Backend) -> bool {
         let is_of_network = match (self, backend) {
             (Self::Vxlan(ends), Backend::Vxlan(conf)) => {
                 ends.iter().all(|(_, end)| end.vni.is_none_or(|vni| vni == conf.vni))
             }
             _ => true,
         };
-        self.suits(backend) && is_of_network
+        self.is_compatible_with(backend) && is_of_network
     }
 
-    pub(super) fn understand(
+    pub(super) fn parse(
         kind: String,
         v4: Option<&Value>,
         v6: Option<&Value>,
@@ -122,7 +121,7 @@ fn map<'a, T>(data: &PerFamily<T>, to: impl Fn(&T) -> Printed<'a>) -> PerFamily<
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Printed<'a> {
     Vtep { vni: u32, mac: MacAddr },
-    Wireguard { key: Key, port: u16 },
+    Wireguard { key: PublicKey, port: u16 },
     Text(&'a str),
 }
 
@@ -177,7 +176,7 @@ struct VtepConf {
 fn vtep(value: &Value) -> Result<Vtep, DecodeError> {
     let conf: VtepConf = json::decode(value)?;
     let text = conf.mac.unwrap_or_default();
-    match text.parse().ok().filter(|mac| mac::is_unicast(*mac)) {
+    match text.parse().ok().filter(|mac: &MacAddr| mac.is_unicast()) {
         Some(mac) => Ok(Vtep { vni: conf.vni, mac }),
         None => {
             let problem = "expected the hardware address of one device";
@@ -197,6 +196,7 @@ fn wireguard(value: &Value) -> Result<WireguardData, DecodeError> {
     let conf: WireguardConf = json::decode(value)?;
     let text = conf.public_key.unwrap_or_default();
     let key = text.parse();
-    let key = key.map_err(|problem| DecodeError::at("PublicKey", format!("{text:?}"), problem))?;
+    let wrong = |_| DecodeError::at("PublicKey", format!("{text:?}"), KEY_FORM);
+    let key = key.map_err(wrong)?;
     Ok(WireguardData { key, port: conf.port.filter(|port| *port != 0) })
 }

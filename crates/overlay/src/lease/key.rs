@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use ipnet::{Ipv4Net, Ipv6Net};
 
-use crate::family::Prefixes;
+use crate::cidr::Prefixes;
 
 /// Why a text is no key of a lease.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -7,9 +7,10 @@ use cni::json::{self, DecodeError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::data::{Data, Printed};
-use super::{Attributes, Error};
-use crate::family::Addresses;
+use crate::backend::BackendData;
+use crate::cidr::Addresses;
+use crate::lease::data::Printed;
+use crate::lease::{Attributes, Error};
 
 #[derive(Debug, Deserialize, Default)]
 #[serde(default, rename_all = "PascalCase")]
@@ -34,7 +35,7 @@ pub(super) fn parse(value: &[u8]) -> Result<Attributes, Error> {
         v6: address(["PublicIPv6", "an IPv6 address"], conf.public_ipv6.as_deref())?
             .filter(|address: &Ipv6Addr| !address.is_unspecified()),
     };
-    let data = Data::understand(
+    let data = BackendData::parse(
         conf.backend_type.unwrap_or_default(),
         conf.backend_data.as_ref(),
         conf.backend_v6_data.as_ref(),
@@ -105,9 +106,9 @@ pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::family::PerFamily;
-    use crate::key::Key;
-    use crate::lease::{Vtep, WireguardData};
+    use crate::backend::{Vtep, WireguardData};
+    use crate::cidr::PerFamily;
+    use kernel::wireguard::PublicKey;
 
     #[test]
     fn values_of_flannel_are_read_and_written_to_the_letter() {
@@ -132,11 +133,11 @@ pub(super) mod tests {
             "BackendData": {"vtepmac": "02-00-5E-10-00-AB"}, "BackendV6Data": null} "#;
         let attributes = parse(text.as_bytes()).unwrap();
         let mac = "02:00:5e:10:00:ab".parse().unwrap();
-        let wanted = Data::Vxlan(PerFamily { v4: Some(Vtep { vni: None, mac }), v6: None });
+        let wanted = BackendData::Vxlan(PerFamily { v4: Some(Vtep { vni: None, mac }), v6: None });
         assert_eq!(attributes.data, wanted);
         let text =
             r#"{"PublicIP": "1.2.3.4", "BackendType": "aws-vpc", "BackendData": {"a": [1]}}"#;
-        assert_eq!(parse(text.as_bytes()).unwrap().data, Data::Other("aws-vpc".to_owned()));
+        assert_eq!(parse(text.as_bytes()).unwrap().data, BackendData::Other("aws-vpc".to_owned()));
     }
 
     #[test]
@@ -171,19 +172,19 @@ pub(super) mod tests {
 
     fn any_wireguard() -> impl Strategy<Value = WireguardData> {
         (any::<[u8; 32]>(), 1u16..)
-            .prop_map(|(key, port)| WireguardData { key: Key(key), port: Some(port) })
+            .prop_map(|(key, port)| WireguardData { key: PublicKey(key), port: Some(port) })
     }
 
-    fn any_data() -> impl Strategy<Value = Data> {
+    fn any_data() -> impl Strategy<Value = BackendData> {
         prop_oneof![
-            Just(Data::Bare),
-            Just(Data::HostGw),
-            Just(Data::Ipip),
+            Just(BackendData::Bare),
+            Just(BackendData::HostGw),
+            Just(BackendData::Ipip),
             (option::of(any_vtep()), option::of(any_vtep()))
-                .prop_map(|(v4, v6)| Data::Vxlan(PerFamily { v4, v6 })),
+                .prop_map(|(v4, v6)| BackendData::Vxlan(PerFamily { v4, v6 })),
             (option::of(any_wireguard()), option::of(any_wireguard()))
-                .prop_map(|(v4, v6)| Data::Wireguard(PerFamily { v4, v6 })),
-            option::of(".+").prop_map(Data::Extension),
+                .prop_map(|(v4, v6)| BackendData::Wireguard(PerFamily { v4, v6 })),
+            option::of(".+").prop_map(BackendData::Extension),
         ]
     }
 

@@ -7,7 +7,7 @@ use cni::json::DecodeError;
 use ipnet::IpNet;
 use kernel::Family;
 
-use crate::family;
+use crate::cidr;
 
 /// Subnets of one length in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,9 +60,9 @@ pub(super) struct Cut {
 }
 
 impl Pool {
-    pub(super) fn understand(network: IpNet, cut: &Cut) -> Result<Self, DecodeError> {
+    pub(super) fn new(network: IpNet, cut: &Cut) -> Result<Self, DecodeError> {
         let subnet_len = subnet_len(network, cut)?;
-        let (first, last) = family::span(network);
+        let (first, last) = cidr::span(network);
         let size = 1_u128 << (network.max_prefix_len() - subnet_len);
         let base = |key: &str, given: Option<IpAddr>, default: u128| match given {
             None => Ok(default),
@@ -113,18 +113,18 @@ impl Pool {
 
     /// Whether this is one of them.
     pub fn has(&self, subnet: IpNet) -> bool {
-        let base = family::span(subnet).0;
-        family::of(subnet) == family::of(self.network)
+        let base = cidr::span(subnet).0;
+        cidr::of(subnet) == cidr::of(self.network)
             && subnet.prefix_len() == self.subnet_len
             && (self.min..=self.max).contains(&base)
     }
 
     /// The numbers of the first and the last one that this prefix has an address in.
     pub(crate) fn touched(&self, prefix: IpNet) -> Option<(u128, u128)> {
-        if family::of(prefix) != family::of(self.network) {
+        if cidr::of(prefix) != cidr::of(self.network) {
             return None;
         }
-        let (first, last) = family::span(prefix);
+        let (first, last) = cidr::span(prefix);
         let end = self.max + ((1 << self.shift()) - 1);
         let (first, last) = (first.max(self.min), last.min(end));
         let number = |address: u128| (address - self.min) >> self.shift();
@@ -136,7 +136,7 @@ impl Pool {
     }
 
     fn address(&self, number: u128) -> IpAddr {
-        match family::of(self.network) {
+        match cidr::of(self.network) {
             Family::V4 => Ipv4Addr::from_bits(u32::try_from(number).unwrap_or(u32::MAX)).into(),
             Family::V6 => Ipv6Addr::from_bits(number).into(),
         }
@@ -168,7 +168,7 @@ fn subnet_len(network: IpNet, cut: &Cut) -> Result<u8, DecodeError> {
 }
 
 fn base(key: &str, address: IpAddr, network: IpNet, size: u128) -> Result<u128, DecodeError> {
-    let number = family::span(family::host(address)).0;
+    let number = cidr::span(cidr::host(address)).0;
     if !network.contains(&address) {
         return Err(DecodeError::at(key, address, format!("expected an address in {network}")));
     }
@@ -187,11 +187,11 @@ fn base(key: &str, address: IpAddr, network: IpNet, size: u128) -> Result<u128, 
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::NetConfConf;
+    use super::super::RawNetConf;
     use super::*;
 
     fn pool(text: &str) -> Result<Pool, String> {
-        let conf = NetConfConf::read(text).map_err(|error| error.to_string())?;
+        let conf = RawNetConf::parse(text).map_err(|error| error.to_string())?;
         let pools = conf.pools().map_err(|error| error.to_string())?;
         Ok(pools.v4.or(pools.v6).unwrap())
     }

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use ipnet::IpNet;
 use kernel::Family;
 
-use super::refusal::Reason;
-use crate::family;
+use crate::cidr;
+use crate::plan::rejected::RejectReason;
 
 /// Subnets that do not overlap, by their first address.
 #[derive(Debug, Clone, Default)]
@@ -28,17 +28,17 @@ impl Claims {
     }
 
     /// Whether nobody has any of it.
-    pub(super) fn check(&self, subnet: IpNet) -> Result<(), Reason> {
-        let map = match family::of(subnet) {
+    pub(super) fn check(&self, subnet: IpNet) -> Result<(), RejectReason> {
+        let map = match cidr::of(subnet) {
             Family::V4 => &self.v4,
             Family::V6 => &self.v6,
         };
-        let (_, last) = family::span(subnet);
+        let (_, last) = cidr::span(subnet);
         // The last one that begins before the end of this one: any other ends before it.
         match map.range(..=last).next_back() {
-            Some((_, (other, owner))) if family::overlap(*other, subnet) => Err(match owner {
-                None => Reason::OwnSubnet(*other),
-                Some(peer) => Reason::Overlap { subnet: *other, peer: peer.clone() },
+            Some((_, (other, owner))) if cidr::overlap(*other, subnet) => Err(match owner {
+                None => RejectReason::OwnSubnet(*other),
+                Some(peer) => RejectReason::Overlap { subnet: *other, peer: peer.clone() },
             }),
             _ => Ok(()),
         }
@@ -51,19 +51,19 @@ impl Claims {
 
     /// Takes it back from whoever has it.
     pub(super) fn remove(&mut self, subnet: IpNet) {
-        let map = match family::of(subnet) {
+        let map = match cidr::of(subnet) {
             Family::V4 => &mut self.v4,
             Family::V6 => &mut self.v6,
         };
-        map.remove(&family::span(subnet).0);
+        map.remove(&cidr::span(subnet).0);
     }
 
     fn insert(&mut self, subnet: IpNet, owner: Option<String>) {
-        let map = match family::of(subnet) {
+        let map = match cidr::of(subnet) {
             Family::V4 => &mut self.v4,
             Family::V6 => &mut self.v6,
         };
-        map.insert(family::span(subnet).0, (subnet, owner));
+        map.insert(cidr::span(subnet).0, (subnet, owner));
     }
 }
 
@@ -84,7 +84,7 @@ mod tests {
             for (bits, len) in nets {
                 let address = Ipv4Addr::from_bits(u32::from(bits));
                 let net = IpNet::new(address.into(), len).unwrap().trunc();
-                let is_free = !given.iter().any(|other| family::overlap(*other, net));
+                let is_free = !given.iter().any(|other| cidr::overlap(*other, net));
                 prop_assert_eq!(claims.check(net).is_ok(), is_free);
                 if is_free {
                     claims.add(net, "peer");

@@ -8,13 +8,16 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use kernel::IfName;
 
-use super::claims::Claims;
-use super::previous::{Ends, Kept, Previous};
-use super::wanted::{Route, Wanted};
-use super::{Error, Node, Peer, Plan, Refusal, Underlay, check_networks, devices, fill, serve};
-use crate::family;
-use crate::lease::{Attributes, Data, Lease};
-use crate::netconf::{Backend, NetConf};
+use crate::backend::{Backend, BackendData};
+use crate::cidr;
+use crate::desired::{DesiredRoute, DesiredState};
+use crate::lease::{Attributes, Lease};
+use crate::netconf::NetConf;
+use crate::plan::claims::Claims;
+use crate::plan::previous::{Ends, Kept, PreviousBackend};
+use crate::plan::{
+    Error, Node, Peer, Plan, RejectedPeer, Underlay, check_networks, devices, fill, serve,
+};
 
 /// The network as one node sees it.
 #[derive(Debug)]
@@ -31,7 +34,7 @@ pub struct Network {
     /// How many peers say that they are reached there: two leases of one node share entries.
     publics: HashMap<IpAddr, usize>,
     /// What there is without any peer.
-    base: Wanted,
+    base: DesiredState,
     claims: Claims,
     /// What paths carry that carry less than pods send.
     path_mtus: BTreeMap<IpNet, u32>,
@@ -40,30 +43,30 @@ pub struct Network {
 
 /// What a peer's change has done to the plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Update {
-    Nothing,
+pub enum PlanChange {
+    None,
     /// Nothing but this.
-    Part(Box<Part>),
+    Peer(Box<PeerChange>),
     /// Anything may have changed.
-    Whole,
+    Full,
 }
 
-/// State of the previous backend after [`Network::age_previous`].
+/// State of the previous backend after [`Network::expire_previous`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Aged {
+pub enum PreviousBackendState {
     /// There is none.
-    None,
+    Absent,
     /// Peers use it, or may do so.
     Kept,
     /// No peer uses it any more: anything may have changed.
     Dropped,
 }
 
-/// What was wanted for a peer, and what is.
+/// What was desired for a peer, and what is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Part {
-    pub before: Wanted,
-    pub after: Wanted,
+pub struct PeerChange {
+    pub before: DesiredState,
+    pub after: DesiredState,
 }
 
 impl Network {
@@ -78,7 +81,7 @@ impl Network {
         check_networks(node.conf, node.underlay.addresses)?;
         let base = devices(&node)?;
         let pod_mtu = underlay.mtu;
-        let plan = Plan { wanted: base.clone(), pod_mtu, refused: Vec::new() };
+        let plan = Plan { desired: base.clone(), pod_mtu, rejected: Vec::new() };
         let (publics, claims) = (HashMap::new(), Claims::default());
         let (path_mtus, earlier) = (BTreeMap::new(), BTreeMap::new());
         let mut network = Self {
@@ -94,7 +97,7 @@ impl Network {
             path_mtus,
             plan,
         };
-        network.plan_anew();
+        network.replan();
         Ok(network)
     }
 
@@ -135,18 +138,18 @@ impl Network {
     }
 
     /// Keeps the previous backend for peers that still publish it.
-    pub fn set_previous(&mut self, previous: Previous) -> Result<(), Error> {
+    pub fn set_previous_backend(&mut self, previous: PreviousBackend) -> Result<(), Error> {
         let kept = Kept::new(previous, &self.conf, &self.lease, &self.underlay)?;
         kept.add_to(&mut self.base);
         self.previous = Some(kept);
-        self.plan_anew();
+        self.replan();
         Ok(())
     }
 
     /// To be called at intervals. Drops the previous backend if no peer has published it at this
     /// call and the one before: peers still send by it until they have read this node's lease.
-    pub fn age_previous(&mut self) -> Aged {
-        let Some(previous) = &self.previous else { return Aged::None };
+    pub fn expire_previous(&mut self) -> PreviousBackendState {
+        let Some(previous) = &self.previous else { return PreviousBackendState::Absent };
         let ends = self.ends();
         let uses = |name: &String| {
             let lease = self.served_lease(name);
@@ -158,24 +161,24 @@ impl Network {
             && let Ok(base) = devices(&self.node())
         {
             (self.base, self.previous) = (base, None);
-            self.plan_anew();
-            return Aged::Dropped;
+            self.replan();
+            return PreviousBackendState::Dropped;
         }
         if let Some(previous) = &mut self.previous {
             previous.is_idle = is_idle;
         }
-        Aged::Kept
+        PreviousBackendState::Kept
     }
 
     /// Takes over what peers published earlier, for those whose leases this node cannot use now.
-    pub fn take_over_peers(&mut self, before: &Network) {
+    pub fn inherit_served_leases(&mut self, before: &Network) {
         let earlier = self.peers.iter().filter_map(|(name, (_, lease))| {
             let served = self.earlier_lease(before.served_lease(name)?, lease)?;
             Some((name.clone(), served))
         });
         self.earlier = earlier.collect();
         if !self.earlier.is_empty() {
-            self.plan_anew();
+            self.replan();
         }
     }
 
@@ -190,19 +193,19 @@ impl Network {
     }
 
     /// Where peers say that they are reached.
-    pub fn publics(&self) -> impl Iterator<Item = IpAddr> {
+    pub fn public_addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.publics.keys().copied()
     }
 
     /// Whether a peer says that it is reached there.
-    pub fn has_public(&self, address: IpAddr) -> bool {
+    pub fn has_public_address(&self, address: IpAddr) -> bool {
         self.publics.contains_key(&address)
     }
 
     /// What the routes say of an address that no peer has yet.
     pub fn learn_on_link(&mut self, address: IpAddr, link: Option<IfName>) {
         match link {
-            _ if self.has_public(address) => {}
+            _ if self.has_public_address(address) => {}
             Some(link) => drop(self.underlay.on_link.insert(address, link)),
             None => drop(self.underlay.on_link.remove(&address)),
         }
@@ -214,60 +217,60 @@ impl Network {
             return false;
         }
         self.underlay.on_link = on_link;
-        self.plan_anew();
+        self.replan();
         true
     }
 
     /// A peer has come or changed.
-    pub fn set(&mut self, name: &str, since: u64, lease: Lease) -> Update {
+    pub fn set_peer(&mut self, name: &str, since: u64, lease: Lease) -> PlanChange {
         if self.peers.get(name).is_some_and(|known| *known == (since, lease.clone())) {
-            return Update::Nothing;
+            return PlanChange::None;
         }
         let served = self.served_lease(name);
         let earlier = served.and_then(|served| self.earlier_lease(served, &lease));
-        let before = self.take_out(name);
+        let before = self.remove_peer_part(name);
         match earlier {
             Some(earlier) => drop(self.earlier.insert(name.to_owned(), earlier)),
             None => drop(self.earlier.remove(name)),
         }
         self.peers.insert(name.to_owned(), (since, lease));
-        let after = before.as_ref().and_then(|_| self.put_in(name));
-        self.updated(before, after)
+        let after = before.as_ref().and_then(|_| self.add_peer_part(name));
+        self.plan_change(before, after)
     }
 
     /// A peer has gone.
-    pub fn remove(&mut self, name: &str) -> Update {
+    pub fn remove_peer(&mut self, name: &str) -> PlanChange {
         if !self.peers.contains_key(name) {
-            return Update::Nothing;
+            return PlanChange::None;
         }
-        let before = self.take_out(name);
+        let before = self.remove_peer_part(name);
         self.earlier.remove(name);
         if let Some((_, lease)) = self.peers.remove(name) {
             for subnet in lease.subnets.iter() {
                 self.path_mtus.remove(&subnet);
             }
         }
-        self.updated(before, Some(Wanted::default()))
+        self.plan_change(before, Some(DesiredState::default()))
     }
 
     /// The path to a peer's subnet carries less than pods send; none if it does no longer.
-    pub fn set_path_mtu(&mut self, name: &str, subnet: IpNet, mtu: Option<u32>) -> Update {
+    pub fn set_path_mtu(&mut self, name: &str, subnet: IpNet, mtu: Option<u32>) -> PlanChange {
         let has = |(_, lease): &(u64, Lease)| lease.subnets.iter().any(|own| own == subnet);
         if !self.peers.get(name).is_some_and(has) || self.path_mtus.get(&subnet).copied() == mtu {
-            return Update::Nothing;
+            return PlanChange::None;
         }
-        let before = self.take_out(name);
+        let before = self.remove_peer_part(name);
         match mtu {
             Some(mtu) => self.path_mtus.insert(subnet, mtu),
             None => self.path_mtus.remove(&subnet),
         };
-        let after = before.as_ref().and_then(|_| self.put_in(name));
-        self.updated(before, after)
+        let after = before.as_ref().and_then(|_| self.add_peer_part(name));
+        self.plan_change(before, after)
     }
 
     /// Takes over what is known of paths from the network as it was planned before, if they are the same
     /// paths.
-    pub fn take_over_paths(&mut self, before: &Network) {
+    pub fn inherit_path_mtus(&mut self, before: &Network) {
         let way = |network: &Network| {
             let Underlay { name, index, mtu, addresses, .. } = network.underlay;
             (name, index, mtu, addresses, network.conf.backend.clone())
@@ -278,16 +281,20 @@ impl Network {
         let served = self.peers.values().flat_map(|(_, lease)| lease.subnets.iter());
         let mtu = |subnet: IpNet| Some((subnet, *before.path_mtus.get(&subnet)?));
         self.path_mtus = served.filter_map(mtu).collect();
-        self.plan_anew();
+        self.replan();
     }
 
-    fn updated(&mut self, before: Option<Wanted>, after: Option<Wanted>) -> Update {
+    fn plan_change(
+        &mut self,
+        before: Option<DesiredState>,
+        after: Option<DesiredState>,
+    ) -> PlanChange {
         match (before, after) {
-            (Some(before), Some(after)) if before == after => Update::Nothing,
-            (Some(before), Some(after)) => Update::Part(Box::new(Part { before, after })),
+            (Some(before), Some(after)) if before == after => PlanChange::None,
+            (Some(before), Some(after)) => PlanChange::Peer(Box::new(PeerChange { before, after })),
             _ => {
-                self.plan_anew();
-                Update::Whole
+                self.replan();
+                PlanChange::Full
             }
         }
     }
@@ -309,10 +316,10 @@ impl Network {
     /// this node: it published a backend of this node, and now one that this node does not have. A
     /// peer that leaves the current backend for the previous one has a newer configuration too.
     fn earlier_lease(&self, before: &Lease, now: &Lease) -> Option<Lease> {
-        let is_current = |data: &Data| data.fits(&self.conf.backend);
-        let has = |data: &Data| self.backends().any(|backend| data.fits(backend));
+        let is_current = |data: &BackendData| data.matches(&self.conf.backend);
+        let has = |data: &BackendData| self.backends().any(|backend| data.matches(backend));
         let (before, data) = (&before.attributes.data, &now.attributes.data);
-        let is_known = !matches!(data, Data::Other(_));
+        let is_known = !matches!(data, BackendData::Other(_));
         let was_served = if has(data) { is_current(before) } else { has(before) };
         if !is_known || is_current(data) || !was_served {
             return None;
@@ -321,12 +328,12 @@ impl Network {
         Some(Lease { subnets: now.subnets, attributes: Attributes { data, ..now.attributes } })
     }
 
-    fn plan_anew(&mut self) {
+    fn replan(&mut self) {
         let peers: Vec<Peer<'_>> = self.peers.keys().filter_map(|name| self.peer(name)).collect();
         let mut claims = Claims::new(self.node().subnets());
         let mut plan = fill(self.ends(), self.base.clone(), &peers, &mut claims);
         let served = self.path_mtus.keys().filter(|subnet| claims.check(**subnet).is_err());
-        self.narrow(served.copied(), &mut plan.wanted);
+        self.apply_path_mtus(served.copied(), &mut plan.desired);
         let mut publics = HashMap::new();
         for address in peers.iter().flat_map(|peer| peer.lease.attributes.public.iter()) {
             *publics.entry(address).or_insert(0) += 1;
@@ -336,34 +343,35 @@ impl Network {
 
     /// Takes a peer's part out of the plan; nothing for one that is not there. None where others
     /// may have a share in it, or wait for it to go.
-    fn take_out(&mut self, name: &str) -> Option<Wanted> {
-        let Some(peer) = self.peer(name) else { return Some(Wanted::default()) };
+    fn remove_peer_part(&mut self, name: &str) -> Option<DesiredState> {
+        let Some(peer) = self.peer(name) else { return Some(DesiredState::default()) };
         let lease = peer.lease.clone();
         let publics: Vec<IpAddr> = lease.attributes.public.iter().collect();
         let is_shared = publics.iter().any(|address| self.publics.get(address) != Some(&1));
-        let concerns =
-            |refusal: &Refusal| refusal.peer == name || refusal.reason.is_because_of_another();
-        if is_shared || self.plan.refused.iter().any(concerns) {
+        let concerns = |rejected: &RejectedPeer| {
+            rejected.peer == name || rejected.reason.depends_on_another_peer()
+        };
+        if is_shared || self.plan.rejected.iter().any(concerns) {
             return None;
         }
-        let mut part = Wanted::default();
-        let refused = serve(self.ends(), &peer, &mut Claims::default(), &mut part);
-        if !refused.is_empty() {
+        let mut part = DesiredState::default();
+        let rejected = serve(self.ends(), &peer, &mut Claims::default(), &mut part);
+        if !rejected.is_empty() {
             return None;
         }
-        self.narrow(lease.subnets.iter(), &mut part);
+        self.apply_path_mtus(lease.subnets.iter(), &mut part);
         for subnet in lease.subnets.iter() {
             self.claims.remove(subnet);
         }
         for address in publics {
             self.publics.remove(&address);
         }
-        self.plan.wanted.subtract(&part);
+        self.plan.desired.subtract(&part);
         Some(part)
     }
 
     /// Puts a peer's part into the plan; none where it meets another's.
-    fn put_in(&mut self, name: &str) -> Option<Wanted> {
+    fn add_peer_part(&mut self, name: &str) -> Option<DesiredState> {
         let peer = self.peer(name)?;
         let lease = peer.lease.clone();
         let publics: Vec<IpAddr> = lease.attributes.public.iter().collect();
@@ -373,36 +381,36 @@ impl Network {
         if lease.subnets.iter().any(|subnet| self.claims.check(subnet).is_err()) {
             return None;
         }
-        let mut part = Wanted::default();
-        let refused = serve(self.ends(), &peer, &mut Claims::default(), &mut part);
-        self.narrow(lease.subnets.iter(), &mut part);
-        if !refused.is_empty() || self.plan.wanted.meets(&part) {
+        let mut part = DesiredState::default();
+        let rejected = serve(self.ends(), &peer, &mut Claims::default(), &mut part);
+        self.apply_path_mtus(lease.subnets.iter(), &mut part);
+        if !rejected.is_empty() || self.plan.desired.overlaps(&part) {
             return None;
         }
         let subnets: Vec<IpNet> = lease.subnets.iter().collect();
         for subnet in subnets {
-            if self.conf.networks.get(family::of(subnet)).is_some() {
+            if self.conf.networks.get(cidr::of(subnet)).is_some() {
                 self.claims.add(subnet, name);
             }
         }
         for address in publics {
             self.publics.insert(address, 1);
         }
-        self.plan.wanted.add(part.clone());
+        self.plan.desired.add(part.clone());
         Some(part)
     }
 
     /// Gives routes to subnets the MTU of their paths. A tunnel that has one route for the whole
     /// network gets one for the subnet as well.
-    fn narrow(&self, subnets: impl Iterator<Item = IpNet>, wanted: &mut Wanted) {
+    fn apply_path_mtus(&self, subnets: impl Iterator<Item = IpNet>, desired: &mut DesiredState) {
         for subnet in subnets {
             let Some(mtu) = self.path_mtus.get(&subnet) else { continue };
             let whole = self.base.routes.values().find(|route| route.dst.contains(&subnet));
-            let route = match (wanted.routes.get(&subnet), whole) {
+            let route = match (desired.routes.get(&subnet), whole) {
                 (Some(route), _) | (None, Some(route)) => *route,
                 (None, None) => continue,
             };
-            wanted.routes.insert(subnet, Route { dst: subnet, mtu: Some(*mtu), ..route });
+            desired.routes.insert(subnet, DesiredRoute { dst: subnet, mtu: Some(*mtu), ..route });
         }
     }
 }

@@ -6,29 +6,31 @@
 
 use ipnet::IpNet;
 
-use super::wanted::{Route, Wanted};
-use super::{Error, Node, Underlay, devices};
-use crate::lease::{Attributes, Data, Lease};
-use crate::netconf::{Backend, NetConf};
+use crate::backend::{Backend, BackendData};
+use crate::desired::{DesiredRoute, DesiredState};
+use crate::lease::{Attributes, Lease};
+use crate::netconf::NetConf;
+use crate::plan::{Error, Node, Underlay, devices};
 
 /// A backend that this node had, with the data that it published for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Previous {
+pub struct PreviousBackend {
     backend: Backend,
-    data: Data,
+    data: BackendData,
 }
 
-impl Previous {
+impl PreviousBackend {
     /// None if peers cannot be told apart by their leases, or if this node keeps no device for the
     /// previous backend.
-    pub fn new(backend: Backend, data: Data, now: &Backend) -> Option<Self> {
-        (is_told_apart(&backend, now) && data.fits(&backend)).then_some(Self { backend, data })
+    pub fn new(backend: Backend, data: BackendData, now: &Backend) -> Option<Self> {
+        (are_distinguishable(&backend, now) && data.matches(&backend))
+            .then_some(Self { backend, data })
     }
 }
 
 /// Whether a lease shows which of two backends its node has, and both can exist on one node.
 /// Neither the port of VXLAN or udp nor a pre-shared key is published.
-pub fn is_told_apart(before: &Backend, now: &Backend) -> bool {
+pub fn are_distinguishable(before: &Backend, now: &Backend) -> bool {
     match (before, now) {
         (Backend::Alloc | Backend::Extension(_), _) | (Backend::Udp(_), Backend::Alloc) => false,
         (Backend::Vxlan(before), Backend::Vxlan(now)) => before.vni != now.vni,
@@ -43,14 +45,14 @@ pub(super) struct Kept {
     lease: Lease,
     /// Desired state without any peer. The routes are only a pattern: the current backend has the
     /// route to the whole network.
-    base: Wanted,
-    /// No peer published it when [`super::Network::age_previous`] was last called.
+    base: DesiredState,
+    /// No peer published it when [`super::Network::expire_previous`] was last called.
     pub(super) is_idle: bool,
 }
 
 impl Kept {
     pub(super) fn new(
-        previous: Previous,
+        previous: PreviousBackend,
         conf: &NetConf,
         lease: &Lease,
         underlay: &Underlay,
@@ -67,7 +69,7 @@ impl Kept {
     }
 
     /// Adds the devices and their addresses.
-    pub(super) fn add_to(&self, base: &mut Wanted) {
+    pub(super) fn add_to(&self, base: &mut DesiredState) {
         base.devices.extend(self.base.devices.clone());
         base.addresses.extend(self.base.addresses.iter().copied());
     }
@@ -77,9 +79,9 @@ impl Kept {
     }
 
     /// The route to a peer's subnet, for tunnels that have one route for the whole network.
-    pub(super) fn route(&self, subnet: IpNet) -> Option<Route> {
+    pub(super) fn route(&self, subnet: IpNet) -> Option<DesiredRoute> {
         let whole = self.base.routes.values().find(|route| route.dst.contains(&subnet))?;
-        Some(Route { dst: subnet, ..*whole })
+        Some(DesiredRoute { dst: subnet, ..*whole })
     }
 }
 
@@ -96,8 +98,8 @@ impl<'a> Ends<'a> {
     }
 
     /// The previous backend, if a peer with this data has to be served by it.
-    pub(super) fn previous_for(&self, data: &Data) -> Option<&'a Kept> {
-        let before = self.before.filter(|before| data.fits(before.backend()));
-        before.filter(|_| !data.fits(&self.now.conf.backend))
+    pub(super) fn previous_for(&self, data: &BackendData) -> Option<&'a Kept> {
+        let before = self.before.filter(|before| data.matches(before.backend()));
+        before.filter(|_| !data.matches(&self.now.conf.backend))
     }
 }

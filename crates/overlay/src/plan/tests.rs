@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What each backend makes of peers; with recorded ones in `tests/recorded.rs`.
 
-mod kept;
+mod network;
 mod previous;
 
 use super::*;
-use crate::lease::Data;
+use crate::backend::BackendData;
 use crate::publish::{self, Identity};
-use crate::{Key, PerFamily, Prefixes};
+use crate::{PerFamily, Prefixes};
+use kernel::wireguard::PublicKey;
 
 /// A node of a test network: number, the families of its underlay, its lease.
 struct Lab {
@@ -68,37 +69,37 @@ fn node(conf: &NetConf, n: u8, has: &str) -> (String, Underlay, Lease) {
         seed: name.as_bytes(),
         addresses,
         public: addresses,
-        wireguard_key: Some(Key([n; 32])),
+        wireguard_key: Some(PublicKey([n; 32])),
         extension_output: Some("hello"),
     };
     let attributes = publish::attributes(conf, &identity).unwrap();
     let nets = [format!("10.5.{n}.0/24"), format!("fd00:5:0:{n}::/64")];
     let nets = nets.iter().map(|net| net.parse::<IpNet>().unwrap());
-    let nets = nets.filter(|net| conf.networks.get(family::of(*net)).is_some());
+    let nets = nets.filter(|net| conf.networks.get(cidr::of(*net)).is_some());
     let subnets = Prefixes::of(nets).unwrap();
     (name, underlay, Lease { subnets, attributes })
 }
 
 fn routes(plan: &Plan) -> Vec<String> {
-    plan.wanted.routes.values().map(Route::to_string).collect()
+    plan.desired.routes.values().map(DesiredRoute::to_string).collect()
 }
 
-fn refused(plan: &Plan) -> Vec<String> {
-    plan.refused.iter().map(Refusal::to_string).collect()
+fn rejected(plan: &Plan) -> Vec<String> {
+    plan.rejected.iter().map(RejectedPeer::to_string).collect()
 }
 
 fn devices(plan: &Plan) -> Vec<String> {
-    let devices = plan.wanted.devices.values();
+    let devices = plan.desired.devices.values();
     devices.map(|device| format!("{} {}", device.name, device.mtu)).collect()
 }
 
 fn addresses(plan: &Plan) -> Vec<String> {
-    let addresses = plan.wanted.addresses.iter();
+    let addresses = plan.desired.addresses.iter();
     addresses.map(|one| format!("{} {}", one.device, one.prefix)).collect()
 }
 
 fn peers(plan: &Plan) -> Vec<String> {
-    let shown = plan.wanted.wireguard.iter().map(|((device, key), peer)| {
+    let shown = plan.desired.wireguard.iter().map(|((device, key), peer)| {
         let allowed: Vec<String> = peer.allowed.iter().map(IpNet::to_string).collect();
         format!("{device} {} {} {}", key.0[0], peer.endpoint, allowed.join(","))
     });
@@ -110,12 +111,12 @@ fn vxlan_carries_each_family_in_its_own_tunnel() {
     let plan = Lab::new(DUAL, r#"{"Type": "vxlan", "VNI": 7}"#, &["46", "46"]).plan();
     assert_eq!(devices(&plan), ["flannel-v6.7 1430", "flannel.7 1450"]);
     assert_eq!(addresses(&plan), ["flannel-v6.7 fd00:5:0:1::/128", "flannel.7 10.5.1.0/32"]);
-    let wanted = [
+    let expected = [
         "10.5.2.0/24 via 10.5.2.0 dev flannel.7 onlink",
         "fd00:5:0:2::/64 via fd00:5:0:2:: dev flannel-v6.7 onlink",
     ];
-    assert_eq!(routes(&plan), wanted);
-    assert_eq!((plan.pod_mtu, refused(&plan).len()), (1430, 0));
+    assert_eq!(routes(&plan), expected);
+    assert_eq!((plan.pod_mtu, rejected(&plan).len()), (1430, 0));
 }
 
 #[test]
@@ -126,18 +127,18 @@ fn vxlan_carries_one_family_over_the_other() {
     assert_eq!(addresses(&plan), ["flannel.1 10.5.1.0/32", "flannel.1 fd00:5:0:1::/128"]);
     assert_eq!(routes(&plan)[2], "fd00:5:0:2::/64 via fd00:5:0:2:: dev flannel.1 onlink");
     // Each address is that node's device.
-    let macs: Vec<_> = plan.wanted.neighbours.values().collect();
-    assert_eq!((macs.len(), plan.wanted.forwarding.len()), (4, 2));
-    assert!(plan.wanted.forwarding.keys().all(|(_, mac)| macs.contains(&mac)));
+    let macs: Vec<_> = plan.desired.neighbours.values().collect();
+    assert_eq!((macs.len(), plan.desired.forwarding.len()), (4, 2));
+    assert!(plan.desired.forwarding.keys().all(|(_, mac)| macs.contains(&mac)));
     // One of several peers has no IPv6 outside: its subnet takes the other tunnel.
     let plan = Lab::new(DUAL, r#"{"Type": "vxlan"}"#, &["46", "4", "46"]).plan();
-    let wanted = [
+    let expected = [
         "10.5.2.0/24 via 10.5.2.0 dev flannel.1 onlink",
         "10.5.3.0/24 via 10.5.3.0 dev flannel.1 onlink",
         "fd00:5:0:2::/64 via fd00:5:0:2:: dev flannel.1 onlink",
         "fd00:5:0:3::/64 via fd00:5:0:3:: dev flannel-v6.1 onlink",
     ];
-    assert_eq!(routes(&plan), wanted);
+    assert_eq!(routes(&plan), expected);
     // IPv4 pods over IPv6, and IPv6 alone.
     let plan = Lab::new(V4, r#"{"Type": "vxlan"}"#, &["6", "6"]).plan();
     assert_eq!(routes(&plan), ["10.5.2.0/24 via 10.5.2.0 dev flannel-v6.1 onlink"]);
@@ -146,13 +147,13 @@ fn vxlan_carries_one_family_over_the_other() {
     assert_eq!(devices(&plan), ["flannel-v6.1 1430"]);
     // No family in common.
     let plan = Lab::new(V4, r#"{"Type": "vxlan"}"#, &["4", "6"]).plan();
-    let wanted =
+    let expected =
         "10.5.2.0/24 of node-2 is not served: the two nodes have no address family in common";
-    assert_eq!(refused(&plan), [wanted]);
+    assert_eq!(rejected(&plan), [expected]);
     // No data, as where a lease was written by hand.
     let mut lab = Lab::new(V4, r#"{"Type": "vxlan"}"#, &["4", "4"]);
-    lab.nodes[1].2.attributes.data = Data::Vxlan(PerFamily::default());
-    assert!(refused(&lab.plan())[0].contains("neither BackendData nor BackendV6Data"));
+    lab.nodes[1].2.attributes.data = BackendData::Vxlan(PerFamily::default());
+    assert!(rejected(&lab.plan())[0].contains("neither BackendData nor BackendV6Data"));
 }
 
 #[test]
@@ -162,14 +163,14 @@ fn vxlan_routes_directly_where_it_can() {
     lab.put_on_link();
     lab.nodes[0].1.on_link.retain(|address, _| address.to_string().ends_with('2'));
     let plan = lab.plan();
-    let wanted = [
+    let expected = [
         "10.5.2.0/24 via 192.0.2.2 dev eth0",
         "10.5.3.0/24 via 10.5.3.0 dev flannel.1 onlink",
         "fd00:5:0:2::/64 via 2001:db8::2 dev eth0",
         "fd00:5:0:3::/64 via fd00:5:0:3:: dev flannel-v6.1 onlink",
     ];
-    assert_eq!(routes(&plan), wanted);
-    assert_eq!((plan.wanted.neighbours.len(), plan.wanted.forwarding.len()), (2, 2));
+    assert_eq!(routes(&plan), expected);
+    assert_eq!((plan.desired.neighbours.len(), plan.desired.forwarding.len()), (2, 2));
     let mut lab = Lab::new(DUAL, r#"{"Type": "vxlan"}"#, &["46", "46"]);
     lab.put_on_link();
     assert!(routes(&lab.plan()).iter().all(|route| route.contains("flannel")));
@@ -177,8 +178,8 @@ fn vxlan_routes_directly_where_it_can() {
 
 #[test]
 fn names_of_vxlan_fit() {
-    let check = |vni, carrier, wanted: &str| {
-        assert_eq!(vxlan::device_name(vni, carrier).as_str(), wanted);
+    let check = |vni, carrier, expected: &str| {
+        assert_eq!(vxlan::device_name(vni, carrier).as_str(), expected);
     };
     check(1, Family::V4, "flannel.1");
     check(9999, Family::V6, "flannel-v6.9999");
@@ -191,39 +192,40 @@ fn names_of_vxlan_fit() {
 fn host_gw_needs_the_link() {
     let mut lab = Lab::new(DUAL, r#"{"Type": "host-gw"}"#, &["46", "46"]);
     assert_eq!(
-        refused(&lab.plan())[0],
+        rejected(&lab.plan())[0],
         "10.5.2.0/24 of node-2 is not served: 192.0.2.2 is not on this node's link, which host-gw needs"
     );
     lab.put_on_link();
     let plan = lab.plan();
-    let wanted = ["10.5.2.0/24 via 192.0.2.2 dev eth0", "fd00:5:0:2::/64 via 2001:db8::2 dev eth0"];
-    assert_eq!((routes(&plan), plan.pod_mtu), (wanted.map(str::to_owned).to_vec(), 1500));
+    let expected =
+        ["10.5.2.0/24 via 192.0.2.2 dev eth0", "fd00:5:0:2::/64 via 2001:db8::2 dev eth0"];
+    assert_eq!((routes(&plan), plan.pod_mtu), (expected.map(str::to_owned).to_vec(), 1500));
     // IPv4 goes through a gateway of IPv6; the kernel knows no other way round.
     let mut lab = Lab::new(DUAL, r#"{"Type": "host-gw"}"#, &["6", "6"]);
     lab.put_on_link();
     assert_eq!(routes(&lab.plan())[0], "10.5.2.0/24 via inet6 2001:db8::2 dev eth0");
     let mut lab = Lab::new(DUAL, r#"{"Type": "host-gw"}"#, &["4", "4"]);
     lab.put_on_link();
-    assert_eq!(refused(&lab.plan()).len(), 1);
+    assert_eq!(rejected(&lab.plan()).len(), 1);
 }
 
 #[test]
 fn wireguard_has_a_tunnel_for_each_family() {
     let plan = Lab::new(DUAL, r#"{"Type": "wireguard"}"#, &["46", "46", "4"]).plan();
     assert_eq!(devices(&plan), ["flannel-wg 1420", "flannel-wg-v6 1420"]);
-    let wanted = [
+    let expected = [
         "flannel-wg 2 192.0.2.2:51820 10.5.2.0/24",
         "flannel-wg 3 192.0.2.3:51820 10.5.3.0/24,fd00:5:0:3::/64",
         "flannel-wg-v6 2 [2001:db8::2]:51821 fd00:5:0:2::/64",
     ];
-    assert_eq!(peers(&plan), wanted);
-    let wanted = [
+    assert_eq!(peers(&plan), expected);
+    let expected = [
         "10.5.0.0/16 dev flannel-wg scope link",
         "fd00:5::/48 dev flannel-wg-v6",
         "fd00:5:0:3::/64 dev flannel-wg",
     ];
-    assert_eq!(routes(&plan), wanted);
-    assert_eq!(plan.wanted.addresses.len(), 2);
+    assert_eq!(routes(&plan), expected);
+    assert_eq!(plan.desired.addresses.len(), 2);
 }
 
 #[test]
@@ -232,10 +234,10 @@ fn wireguard_can_have_one_tunnel() {
         let backend = format!(r#"{{"Type": "wireguard", "Mode": "{mode}"}}"#);
         let plan = Lab::new(DUAL, &backend, &["46", "46"]).plan();
         assert_eq!(devices(&plan), ["flannel-wg 1420"]);
-        let wanted = format!("flannel-wg 2 {endpoint} 10.5.2.0/24,fd00:5:0:2::/64");
-        assert_eq!(peers(&plan), [wanted]);
-        let wanted = ["10.5.0.0/16 dev flannel-wg scope link", "fd00:5::/48 dev flannel-wg"];
-        assert_eq!(routes(&plan), wanted);
+        let expected = format!("flannel-wg 2 {endpoint} 10.5.2.0/24,fd00:5:0:2::/64");
+        assert_eq!(peers(&plan), [expected]);
+        let expected = ["10.5.0.0/16 dev flannel-wg scope link", "fd00:5::/48 dev flannel-wg"];
+        assert_eq!(routes(&plan), expected);
     };
     check("ipv4", "192.0.2.2:51820");
     // flannel would publish, and dial, a port that it does not listen on.
@@ -253,11 +255,11 @@ fn ipip_and_udp_carry_ipv4() {
     lab.nodes[0].1.on_link.retain(|address, _| address.to_string().ends_with('2'));
     let plan = lab.plan();
     assert_eq!((devices(&plan), plan.pod_mtu), (vec!["flannel.ipip 1480".to_owned()], 1480));
-    let wanted =
+    let expected =
         ["10.5.2.0/24 via 192.0.2.2 dev eth0", "10.5.3.0/24 via 192.0.2.3 dev flannel.ipip onlink"];
-    assert_eq!(routes(&plan), wanted);
+    assert_eq!(routes(&plan), expected);
     assert_eq!(
-        refused(&plan)[0],
+        rejected(&plan)[0],
         "fd00:5:0:2::/64 of node-2 is not served: ipip carries IPv4 only"
     );
     let lab = Lab::new(V6, r#"{"Type": "udp"}"#, &["4", "4"]);
@@ -267,12 +269,15 @@ fn ipip_and_udp_carry_ipv4() {
 #[test]
 fn alloc_and_extension_leave_the_kernel_alone() {
     let plan = Lab::new(V4, r#"{"Type": "alloc"}"#, &["4", "4"]).plan();
-    assert_eq!((plan.wanted, plan.pod_mtu), (Wanted::default(), 1500));
+    assert_eq!((plan.desired, plan.pod_mtu), (DesiredState::default(), 1500));
     let plan = Lab::new(V4, r#"{"Type": "extension"}"#, &["4", "4"]).plan();
-    let told: Vec<_> = plan.wanted.extension.values().collect();
+    let told: Vec<_> = plan.desired.extension.values().collect();
     assert_eq!(told.len(), 1);
     assert_eq!((told[0].subnet.to_string(), &*told[0].data), ("10.5.2.0/24".to_owned(), "hello"));
-    assert_eq!(Wanted { extension: Default::default(), ..plan.wanted }, Wanted::default());
+    assert_eq!(
+        DesiredState { extension: Default::default(), ..plan.desired },
+        DesiredState::default()
+    );
 }
 
 #[test]
@@ -282,10 +287,10 @@ fn a_bad_peer_is_refused_and_stops_no_other() {
         let mut lab = Lab::new(V4, backend, &["4", "4", "4"]);
         spoil(&mut lab.nodes[1].2);
         let plan = lab.plan();
-        let refused = refused(&plan);
+        let rejected = rejected(&plan);
         assert!(
-            refused.len() == 1 && refused[0].contains(words),
-            "{refused:?} should say {words:?}"
+            rejected.len() == 1 && rejected[0].contains(words),
+            "{rejected:?} should say {words:?}"
         );
         assert_eq!(routes(&plan), ["10.5.3.0/24 via 10.5.3.0 dev flannel.1 onlink"]);
     };
@@ -302,10 +307,15 @@ fn a_bad_peer_is_refused_and_stops_no_other() {
         let words = format!("its public address {nobody} is no address of a node");
         check(&|lease| lease.attributes.public.v4 = public, &words);
     }
-    check(&|lease| lease.attributes.data = crate::lease::Data::HostGw, "BackendType \"host-gw\"");
-    check(&|lease| lease.attributes.data = crate::lease::Data::Bare, "BackendType \"\"");
-    let change = |lease: &mut Lease, change: &dyn Fn(&mut crate::lease::Vtep)| {
-        let crate::lease::Data::Vxlan(vteps) = &mut lease.attributes.data else { panic!() };
+    check(
+        &|lease| lease.attributes.data = crate::backend::BackendData::HostGw,
+        "BackendType \"host-gw\"",
+    );
+    check(&|lease| lease.attributes.data = crate::backend::BackendData::Bare, "BackendType \"\"");
+    let change = |lease: &mut Lease, change: &dyn Fn(&mut crate::backend::Vtep)| {
+        let crate::backend::BackendData::Vxlan(vteps) = &mut lease.attributes.data else {
+            panic!()
+        };
         change(vteps.v4.as_mut().unwrap());
     };
     check(&|lease| change(lease, &|vtep| vtep.vni = Some(9)), "VNI 9, and this node's is 1");
@@ -321,9 +331,9 @@ fn of_peers_that_overlap_the_first_is_served_whatever_the_order() {
     let node = Node { conf: &lab.conf, lease, underlay };
     let mut peers = lab.peers();
     let first = plan(&node, &peers).unwrap();
-    let wanted = "10.5.2.0/23 of node-3 is not served: it overlaps 10.5.2.0/24 of node-2, which was \
+    let expected = "10.5.2.0/23 of node-3 is not served: it overlaps 10.5.2.0/24 of node-2, which was \
         there before";
-    assert_eq!(refused(&first), [wanted]);
+    assert_eq!(rejected(&first), [expected]);
     peers.reverse();
     assert_eq!(plan(&node, &peers).unwrap(), first);
     // Without a time, names decide.
@@ -335,10 +345,10 @@ fn of_peers_that_overlap_the_first_is_served_whatever_the_order() {
     lab.nodes[2].2 = Lease { subnets: lab.nodes[2].2.subnets, ..lab.nodes[1].2.clone() };
     lab.nodes[2].2.subnets = Prefixes::of(["10.5.9.0/24".parse().unwrap()]).unwrap();
     lab.nodes[2].2.attributes.public.v4 = "192.0.2.9".parse().ok();
-    let refused = refused(&lab.plan());
+    let rejected = rejected(&lab.plan());
     assert!(
-        refused[0].contains("node-3") && refused[0].contains("another peer has"),
-        "{refused:?}"
+        rejected[0].contains("node-3") && rejected[0].contains("another peer has"),
+        "{rejected:?}"
     );
 }
 
@@ -353,7 +363,7 @@ fn a_node_that_cannot_take_part_says_why() {
     let error = lab.try_plan().unwrap_err().to_string();
     assert_eq!(error, "the network 10.5.0.0/16 contains 10.5.77.1, which is this node's own");
     let mut lab = Lab::new(V4, r#"{"Type": "vxlan"}"#, &["4", "4"]);
-    lab.nodes[0].2.attributes.data = crate::lease::Data::HostGw;
+    lab.nodes[0].2.attributes.data = crate::backend::BackendData::HostGw;
     assert!(matches!(lab.try_plan(), Err(Error::OwnData { .. })));
     // What the kernel would cut down silently.
     let lab = Lab::new(V4, r#"{"Type": "vxlan", "MTU": 9000}"#, &["4", "4"]);

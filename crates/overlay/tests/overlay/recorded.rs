@@ -8,17 +8,17 @@ use ipam::subnet_env::SubnetEnv;
 use ipnet::IpNet;
 use kernel::{IfIndex, IfName};
 use overlay::Addresses;
-use overlay::difference::{
-    Change, DeviceChange, Found, FoundDevice, FoundKind, FoundRoute, Scope, default_metric,
-    difference,
-};
+use overlay::desired::{DesiredRoute, DeviceKind, VxlanDevice, default_metric};
+use overlay::diff::{Change, DeviceChange, diff};
 use overlay::lease::Lease;
-use overlay::netconf::{NetConf, NetConfConf};
-use overlay::plan::{DeviceKind, Node, Peer, Plan, Route, Underlay, VxlanDevice, plan};
+use overlay::netconf::{NetConf, RawNetConf};
+use overlay::observed::{ObservedDevice, ObservedKind, ObservedRoute, ObservedState};
+use overlay::ownership::Ownership;
+use overlay::plan::{Node, Peer, Plan, Underlay, plan};
 use testkit::Recorded;
 
 fn conf(recorded: &Recorded) -> NetConf {
-    NetConfConf::read(recorded.conf()).unwrap().pools().unwrap();
+    RawNetConf::parse(recorded.conf()).unwrap().pools().unwrap();
     NetConf::parse(recorded.conf()).unwrap()
 }
 
@@ -67,11 +67,11 @@ fn plan_of(recorded: &Recorded) -> (Plan, Lease) {
     assert!(!peers.is_empty());
     let node = Node { conf: &conf, lease: &own.1, underlay: &underlay };
     let plan = plan(&node, &peers).unwrap();
-    assert_eq!(plan.refused, []);
+    assert_eq!(plan.rejected, []);
     (plan, own.1.clone())
 }
 
-fn shown_route(route: &Route) -> String {
+fn shown_route(route: &DesiredRoute) -> String {
     let metric = if route.dst.addr().is_ipv6() { " metric 1024" } else { "" };
     let rest = if route.dst.addr().is_ipv6() { " pref medium" } else { "" };
     let plain = route.to_string();
@@ -82,7 +82,7 @@ fn shown_route(route: &Route) -> String {
 }
 
 /// A device in the words of `ip -d link`.
-fn shown_device(device: &overlay::plan::Device) -> Vec<String> {
+fn shown_device(device: &overlay::desired::DesiredDevice) -> Vec<String> {
     let flags = match device.kind {
         DeviceKind::Tun => "<POINTOPOINT,MULTICAST,NOARP,UP,LOWER_UP>",
         _ => "<BROADCAST,MULTICAST,UP,LOWER_UP>",
@@ -103,29 +103,29 @@ fn shown_device(device: &overlay::plan::Device) -> Vec<String> {
 fn check(text: &str) -> (Recorded, Plan, Lease) {
     let recorded = Recorded::read(text);
     let (plan, own) = plan_of(&recorded);
-    let wanted = &plan.wanted;
-    let routes: BTreeSet<String> = wanted.routes.values().map(shown_route).collect();
+    let desired = &plan.desired;
+    let routes: BTreeSet<String> = desired.routes.values().map(shown_route).collect();
     assert_eq!(routes, recorded.routes());
-    let neighbours = wanted.neighbours.iter();
+    let neighbours = desired.neighbours.iter();
     let neighbours: BTreeSet<String> = neighbours
         .map(|((device, ip), mac)| format!("{ip} dev {device} lladdr {mac} permanent"))
         .collect();
     assert_eq!(neighbours, recorded.on_flannel("neigh", "permanent"));
-    let forwarding = wanted.forwarding.iter();
+    let forwarding = desired.forwarding.iter();
     let forwarding: BTreeSet<String> = forwarding
         .map(|((device, mac), dst)| format!("{mac} dev {device} dst {dst} self permanent"))
         .collect();
     assert_eq!(forwarding, recorded.on_flannel("fdb", "self permanent"));
     // `ip` leaves the length of an IPv4 host address there, too.
     let addresses: BTreeSet<String> =
-        wanted.addresses.iter().map(|one| format!("{} {}", one.device, one.prefix)).collect();
+        desired.addresses.iter().map(|one| format!("{} {}", one.device, one.prefix)).collect();
     assert_eq!(addresses, recorded.addresses());
-    let devices: Vec<String> = wanted.devices.values().flat_map(shown_device).collect();
+    let devices: Vec<String> = desired.devices.values().flat_map(shown_device).collect();
     for line in &devices {
         assert!(recorded.lines("link").contains(line), "{line:?} was not recorded");
     }
     let there = recorded.lines("link").iter().filter(|line| !line.starts_with(' ')).count();
-    assert_eq!(wanted.devices.len(), there);
+    assert_eq!(desired.devices.len(), there);
     (recorded, plan, own)
 }
 
@@ -168,34 +168,34 @@ fn udp() {
     let (recorded, plan, own) = check(include_str!("recorded/udp.txt"));
     assert_eq!(shown_env(&recorded, &plan, &own), env(&recorded));
     let peers: Vec<String> =
-        plan.wanted.udp.iter().map(|(subnet, to)| format!("{subnet} {to}")).collect();
+        plan.desired.udp.iter().map(|(subnet, to)| format!("{subnet} {to}")).collect();
     assert_eq!(peers, ["10.5.1.0/24 192.168.90.2:8285"]);
 }
 
 /// What flannel has left, which is all there is but our mark and our protocol.
-fn left_by_flannel(plan: &Plan) -> Found {
-    let wanted = &plan.wanted;
-    let devices = wanted.devices.values().map(|device| FoundDevice {
+fn left_by_flannel(plan: &Plan) -> ObservedState {
+    let desired = &plan.desired;
+    let devices = desired.devices.values().map(|device| ObservedDevice {
         name: device.name,
         alias: None,
         is_up: true,
         mtu: device.mtu,
-        kind: FoundKind::Known(device.kind),
+        kind: ObservedKind::Known(device.kind),
     });
-    let routes = wanted.routes.values().map(|route| FoundRoute {
+    let routes = desired.routes.values().map(|route| ObservedRoute {
         route: *route,
         metric: default_metric(route.dst),
         protocol: kernel::route::PROTOCOL_BOOT,
         nexthop: None,
     });
-    let forwarding = wanted.forwarding.iter().map(|((device, mac), dst)| (*device, *mac, *dst));
-    Found {
+    let forwarding = desired.forwarding.iter().map(|((device, mac), dst)| (*device, *mac, *dst));
+    ObservedState {
         devices: devices.collect(),
         routes: routes.collect(),
-        addresses: wanted.addresses.clone(),
-        neighbours: wanted.neighbours.clone(),
+        addresses: desired.addresses.clone(),
+        neighbours: desired.neighbours.clone(),
         forwarding: forwarding.collect(),
-        ..Found::default()
+        ..ObservedState::default()
     }
 }
 
@@ -209,13 +209,13 @@ fn taking_over_from_flannel_only_marks_what_is_there() {
         include_str!("recorded/udp.txt"),
     ] {
         let (recorded, plan, _) = check(text);
-        let scope = Scope::new(&conf(&recorded), "podwire");
-        let changes = difference(&plan.wanted, &left_by_flannel(&plan), &scope).changes;
+        let scope = Ownership::new(&conf(&recorded), "podwire");
+        let changes = diff(&plan.desired, &left_by_flannel(&plan), &scope).changes;
         assert!(!changes.is_empty());
         for change in changes {
             let is_mark = matches!(
                 change,
-                Change::ChangeDevice { to: DeviceChange::Mark, .. }
+                Change::ChangeDevice { to: DeviceChange::Owner, .. }
                     | Change::AddNexthop { .. }
                     | Change::SetRoute { .. }
             );

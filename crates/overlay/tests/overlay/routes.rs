@@ -4,18 +4,19 @@
 use ipnet::IpNet;
 use kernel::route::{self, RouteFilter};
 use kernel::{IfIndex, Netlink};
-use overlay::difference::{FoundRoute, PROTOCOL, default_metric};
-use overlay::plan::Route;
+use overlay::desired::{DesiredRoute, default_metric};
+use overlay::observed::ObservedRoute;
+use overlay::ownership::PROTOCOL;
 use testkit::{Ns, in_netns};
 
 fn ip(args: &str) -> String {
     Ns::here().ip(&args.split_whitespace().collect::<Vec<_>>())
 }
 
-fn to(dst: &str, gateway: Option<&str>, device: &str) -> Route {
+fn to(dst: &str, gateway: Option<&str>, device: &str) -> DesiredRoute {
     let dst: IpNet = dst.parse().unwrap();
     let is_tunnel = device != "eth0";
-    Route {
+    DesiredRoute {
         dst,
         gateway: gateway.map(|gateway| gateway.parse().unwrap()),
         device: device.parse().unwrap(),
@@ -25,17 +26,17 @@ fn to(dst: &str, gateway: Option<&str>, device: &str) -> Route {
     }
 }
 
-fn index_of(nl: &Netlink, route: &Route) -> IfIndex {
+fn index_of(nl: &Netlink, route: &DesiredRoute) -> IfIndex {
     kernel::link::index_of(nl, route.device).unwrap()
 }
 
 /// Ours, as a comparison would find them.
-fn found(nl: &Netlink) -> Vec<FoundRoute> {
+fn found(nl: &Netlink) -> Vec<ObservedRoute> {
     let name_of = |index| kernel::link::name_of(nl, index).unwrap();
     let filter = RouteFilter { protocol: Some(PROTOCOL), ..RouteFilter::default() };
     let listed = route::list(nl, filter).unwrap();
-    let mut found: Vec<FoundRoute> =
-        listed.iter().map(|route| FoundRoute::from_kernel(route, name_of).unwrap()).collect();
+    let mut found: Vec<ObservedRoute> =
+        listed.iter().map(|route| ObservedRoute::from_kernel(route, name_of).unwrap()).collect();
     found.sort_by_key(|route| route.route);
     found
 }
@@ -66,13 +67,14 @@ fn what_is_made_is_found_and_removed() {
             to("fd00:6::/48", None, "flannel.1"),
         ];
         routes.sort();
-        let make = |wanted: &Route| route::replace(&wanted.to_kernel(index_of(&nl, wanted), None));
+        let make =
+            |desired: &DesiredRoute| route::replace(&desired.to_kernel(index_of(&nl, desired), None));
         nl.apply(routes.iter().map(make)).unwrap();
         assert!(ip("route show 10.5.4.0/24").contains("via inet6 2001:db8::4 dev eth0"));
         let there = found(&nl);
         assert_eq!(there.iter().map(|one| one.route).collect::<Vec<_>>(), routes);
         assert!(there.iter().all(|one| one.metric == default_metric(one.route.dst)));
-        let gone = |one: &FoundRoute| route::remove(&one.to_kernel(index_of(&nl, &one.route)));
+        let gone = |one: &ObservedRoute| route::remove(&one.to_kernel(index_of(&nl, &one.route)));
         nl.apply(there.iter().map(gone)).unwrap();
         assert_eq!(found(&nl), []);
     });
@@ -89,15 +91,15 @@ fn a_route_of_flannels_is_taken_over_with_a_next_hop() {
             let show = if id == 7 { "-4 route show" } else { "-6 route show" };
             ip(&format!("route add {dst} via {gateway} dev flannel.1 onlink"));
             ip(&format!("nexthop add id {id} via {gateway} dev flannel.1 onlink protocol 112"));
-            let wanted = to(dst, Some(gateway), "flannel.1");
-            let index = index_of(&nl, &wanted);
-            nl.apply([route::replace(&wanted.to_kernel(index, Some(id)))]).unwrap();
+            let desired = to(dst, Some(gateway), "flannel.1");
+            let index = index_of(&nl, &desired);
+            nl.apply([route::replace(&desired.to_kernel(index, Some(id)))]).unwrap();
             let shown = ip(&format!("{show} {dst}"));
             assert_eq!(shown.lines().count(), 1, "{shown}");
             let there = found(&nl);
-            let metric = default_metric(wanted.dst);
+            let metric = default_metric(desired.dst);
             let expected =
-                FoundRoute { route: wanted, metric, protocol: PROTOCOL, nexthop: Some(id) };
+                ObservedRoute { route: desired, metric, protocol: PROTOCOL, nexthop: Some(id) };
             assert_eq!(there, [expected]);
             nl.apply([route::remove(&there[0].to_kernel(index))]).unwrap();
             assert_eq!(ip(&format!("{show} {dst}")), "");

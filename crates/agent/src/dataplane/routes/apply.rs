@@ -9,8 +9,8 @@ use ipnet::IpNet;
 use kernel::link::{self, Detail, Link};
 use kernel::wireguard::{DeviceChange, PeerChange, Wireguard};
 use kernel::{IfIndex, IfName, Netlink, Request, sysctl};
-use overlay::difference::Change;
-use overlay::plan::{Device, DeviceKind};
+use overlay::desired::{DesiredDevice, DeviceKind};
+use overlay::diff::Change;
 
 use super::observe;
 use super::outcome::Outcome;
@@ -159,7 +159,11 @@ impl Applier<'_> {
     }
 
     /// Makes a device and returns what is left to do. One that has come in between is another's.
-    fn create(&mut self, device: &Device, applied: &mut Applied) -> Result<Vec<Request>, String> {
+    fn create(
+        &mut self,
+        device: &DesiredDevice,
+        applied: &mut Applied,
+    ) -> Result<Vec<Request>, String> {
         let name = device.name;
         self.indices.remove(&name);
         applied.outcome.requests += 1;
@@ -299,7 +303,7 @@ fn find(nl: &Netlink, name: IfName) -> Result<IfIndex, String> {
 }
 
 /// Why a device could not be made. The kernel does not say which other one has the number of a tunnel.
-fn in_the_way(nl: &Netlink, device: &Device, error: &kernel::Error) -> String {
+fn in_the_way(nl: &Netlink, device: &DesiredDevice, error: &kernel::Error) -> String {
     let DeviceKind::Vxlan(wanted) = device.kind else { return error.to_string() };
     if !error.already_exists() {
         return error.to_string();

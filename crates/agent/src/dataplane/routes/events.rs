@@ -16,8 +16,12 @@ use kernel::neigh::{self, Neigh};
 use kernel::nexthop::Nexthop;
 use kernel::route::{self, PROTOCOL_BOOT};
 use kernel::{Family, IfIndex, IfName};
-use overlay::difference::{FoundRoute, Gateway, PROTOCOL, default_metric};
-use overlay::plan::{Address, Device, DeviceKind, Underlay, Wanted};
+use overlay::desired::{
+    DesiredDevice, DesiredState, DeviceAddress, DeviceKind, Gateway, default_metric,
+};
+use overlay::observed::ObservedRoute;
+use overlay::ownership::PROTOCOL;
+use overlay::plan::Underlay;
 
 use super::nexthop_ids::NexthopIds;
 use super::observe::is_unicast;
@@ -87,8 +91,8 @@ pub(super) fn of(event: &Event, view: &View<'_>) -> EventImpact {
 }
 
 impl View<'_> {
-    fn wanted(&self) -> &Wanted {
-        &self.wanting.network.plan().wanted
+    fn wanted(&self) -> &DesiredState {
+        &self.wanting.network.plan().desired
     }
 
     fn underlay(&self) -> &Underlay {
@@ -100,7 +104,7 @@ impl View<'_> {
     }
 
     /// The device of ours with this number.
-    fn device(&self, index: IfIndex) -> Option<&Device> {
+    fn device(&self, index: IfIndex) -> Option<&DesiredDevice> {
         self.wanted().devices.get(&self.name_of(index)?)
     }
 
@@ -137,7 +141,7 @@ impl View<'_> {
     }
 
     /// As far as an event tells.
-    fn is_right(&self, device: &Device, link: &Link) -> bool {
+    fn is_right(&self, device: &DesiredDevice, link: &Link) -> bool {
         let is_kind = match (&device.kind, &link.detail) {
             (DeviceKind::Vxlan(wanted), Detail::Vxlan(found)) => {
                 link.mac == Some(wanted.mac)
@@ -151,13 +155,13 @@ impl View<'_> {
             (DeviceKind::Ipip { local }, Detail::Ipip(found)) => found.local == Some(*local),
             (kind, _) => link.is_kind(kind.name()),
         };
-        let is_marked = link.alias.as_deref() == Some(self.wanting.scope.mark.as_str());
+        let is_marked = link.alias.as_deref() == Some(self.wanting.scope.owner.as_str());
         is_kind && is_marked && link.name == device.name && link.mtu == device.mtu && link.is_up()
     }
 
     fn addr(&self, addr: &Addr, is_removal: bool) -> EventImpact {
         if let Some(device) = self.device(addr.index) {
-            let address = Address { device: device.name, prefix: addr.prefix };
+            let address = DeviceAddress { device: device.name, prefix: addr.prefix };
             let is_wanted = self.wanted().addresses.contains(&address);
             let is_surplus = !is_wanted && self.has_prefix(addr.prefix);
             return EventImpact::compare_if(if is_removal { is_wanted } else { is_surplus });
@@ -212,7 +216,11 @@ impl View<'_> {
         is_surplus && !is_removal
     }
 
-    fn is_route_right(&self, wanted: &overlay::plan::Route, route: &route::Route) -> bool {
+    fn is_route_right(
+        &self,
+        wanted: &overlay::desired::DesiredRoute,
+        route: &route::Route,
+    ) -> bool {
         let number = Gateway::of(wanted).and_then(|one| self.numbers.by_gateway().get(&one));
         // The kernel may show no more than the number.
         if route.oif.is_none() {
@@ -220,7 +228,7 @@ impl View<'_> {
                 && number.is_some()
                 && route.nexthop.as_ref() == number;
         }
-        let found = FoundRoute::from_kernel(route, |index| self.name_of(index));
+        let found = ObservedRoute::from_kernel(route, |index| self.name_of(index));
         found.is_some_and(|found| found.protocol == PROTOCOL && found.route == *wanted)
     }
 

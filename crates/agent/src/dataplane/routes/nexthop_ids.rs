@@ -3,7 +3,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use overlay::difference::{Change, Found, Gateway, NEXTHOPS, PROTOCOL, Scope};
+use overlay::desired::Gateway;
+use overlay::diff::Change;
+use overlay::observed::ObservedState;
+use overlay::ownership::{NEXTHOP_IDS, Ownership, PROTOCOL};
 
 /// Ours.
 #[derive(Debug, Clone)]
@@ -16,13 +19,13 @@ pub(super) struct NexthopIds {
 
 impl Default for NexthopIds {
     fn default() -> Self {
-        Self { by_gateway: BTreeMap::new(), by_id: HashMap::new(), next: *NEXTHOPS.start() }
+        Self { by_gateway: BTreeMap::new(), by_id: HashMap::new(), next: *NEXTHOP_IDS.start() }
     }
 }
 
 impl NexthopIds {
     /// Those that were found. Of several for one gateway, one that a route uses.
-    pub(super) fn found(found: &Found, scope: &Scope) -> Self {
+    pub(super) fn found(found: &ObservedState, scope: &Ownership) -> Self {
         let mut numbers = Self::default();
         let Some(range) = &scope.nexthops else { return numbers };
         let is_ours = |id: &u32| range.contains(id);

@@ -6,19 +6,17 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, SystemTime};
 
-use kernel::link::{Detail, Link};
-use kernel::nexthop::{Nexthop, NexthopFilter};
+use kernel::link::{self, Detail, Link};
+use kernel::nexthop::{self, Nexthop, NexthopFilter};
 use kernel::route::{self, RouteFilter, TABLE_MAIN};
-use kernel::wireguard::Wireguard;
-use kernel::{
-    Family, IfIndex, IfName, MacAddr, Netlink, addr, fdb, link, neigh, nexthop, wireguard,
+use kernel::wireguard::{self, PublicKey, Wireguard};
+use kernel::{Family, IfIndex, IfName, MacAddr, Netlink, addr, fdb, neigh};
+use overlay::desired::{DeviceAddress, DeviceKind, Gateway, VxlanDevice, default_metric};
+use overlay::observed::{
+    ObservedDevice, ObservedKind, ObservedNexthop, ObservedRoute, ObservedState,
+    ObservedWireguardPeer,
 };
-use overlay::difference::{
-    Found, FoundDevice, FoundKind, FoundNexthop, FoundPeer, FoundRoute, Gateway, PROTOCOL, Scope,
-    default_metric,
-};
-use overlay::plan::{Address, DeviceKind, VxlanDevice};
-use overlay::{Key, Psk};
+use overlay::ownership::{Ownership, PROTOCOL};
 
 /// A session of WireGuard ends after so long without a handshake (`REJECT_AFTER_TIME`).
 const ALIVE: Duration = Duration::from_secs(180);
@@ -35,7 +33,7 @@ pub(super) enum Routes {
 /// What there is, and under which numbers.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
-    pub(super) found: Found,
+    pub(super) found: ObservedState,
     pub(super) indices: BTreeMap<IfName, IfIndex>,
 }
 
@@ -43,7 +41,7 @@ pub(super) struct Reading {
 pub(super) struct Reader<'a> {
     pub(super) nl: &'a Netlink,
     pub(super) wireguard: &'a mut Option<Wireguard>,
-    pub(super) scope: &'a Scope,
+    pub(super) scope: &'a Ownership,
     pub(super) routes: Routes,
     /// Whether this process carries the packets of a TUN device.
     pub(super) carries: &'a dyn Fn(IfIndex) -> bool,
@@ -69,7 +67,7 @@ impl Reader<'_> {
             };
             let device = self.device(&link, &mut reading.found)?;
             reading.indices.insert(*name, link.index);
-            if self.scope.has_device(&device) {
+            if self.scope.owns_device(&device) {
                 ours.push(link);
             }
             reading.found.devices.push(device);
@@ -81,7 +79,7 @@ impl Reader<'_> {
         Ok(reading)
     }
 
-    fn device(&mut self, link: &Link, found: &mut Found) -> kernel::Result<FoundDevice> {
+    fn device(&mut self, link: &Link, found: &mut ObservedState) -> kernel::Result<ObservedDevice> {
         let kind = match (&link.detail, link.kind.as_deref()) {
             (Detail::Vxlan(vxlan), _) => vxlan_kind(vxlan, link.mac),
             (Detail::Ipip(ipip), _) if ipip.remote.is_none() => {
@@ -93,13 +91,14 @@ impl Reader<'_> {
             (_, Some("tun")) => (self.carries)(link.index).then_some(DeviceKind::Tun),
             _ => None,
         };
-        let other = || FoundKind::Other(link.kind.clone().unwrap_or_else(|| "device".to_owned()));
-        Ok(FoundDevice {
+        let other =
+            || ObservedKind::Other(link.kind.clone().unwrap_or_else(|| "device".to_owned()));
+        Ok(ObservedDevice {
             name: link.name,
             alias: link.alias.clone(),
             is_up: link.is_up(),
             mtu: link.mtu,
-            kind: kind.map_or_else(other, FoundKind::Known),
+            kind: kind.map_or_else(other, ObservedKind::Known),
         })
     }
 
@@ -107,25 +106,25 @@ impl Reader<'_> {
     fn wireguard_kind(
         &mut self,
         link: &Link,
-        found: &mut Found,
+        found: &mut ObservedState,
     ) -> kernel::Result<Option<DeviceKind>> {
         let Some(device) = open(self.wireguard)?.get(link.index)? else { return Ok(None) };
         let now = SystemTime::now();
         for peer in &device.peers {
-            let key = (link.name, Key(peer.public_key.0));
+            let key = (link.name, peer.public_key);
             found.wireguard.insert(key, found_peer(peer, now));
         }
-        let public_key = Key(device.public_key.map_or([0; 32], |key| key.0));
+        let public_key = device.public_key.unwrap_or(PublicKey([0; 32]));
         Ok(Some(DeviceKind::Wireguard { public_key, listen_port: device.listen_port }))
     }
 
     /// Addresses, neighbours and forwarding entries of a device of ours.
-    fn read_on(&self, link: &Link, found: &mut Found) -> kernel::Result<()> {
+    fn read_on(&self, link: &Link, found: &mut ObservedState) -> kernel::Result<()> {
         let device = link.name;
         let addresses = addr::list(self.nl, Some(link.index))?;
         found
             .addresses
-            .extend(addresses.iter().map(|addr| Address { device, prefix: addr.prefix }));
+            .extend(addresses.iter().map(|addr| DeviceAddress { device, prefix: addr.prefix }));
         if !link.is_kind("vxlan") {
             return Ok(());
         }
@@ -164,7 +163,7 @@ impl Reader<'_> {
         let mut names = Names::new(self.nl, &reading.indices);
         for one in &nexthops {
             let gateway = names.gateway(one)?;
-            let nexthop = FoundNexthop { gateway, protocol: one.protocol };
+            let nexthop = ObservedNexthop { gateway, protocol: one.protocol };
             reading.found.nexthops.insert(one.id, nexthop);
         }
         let by_id: HashMap<u32, &Nexthop> = nexthops.iter().map(|one| (one.id, one)).collect();
@@ -173,10 +172,10 @@ impl Reader<'_> {
             if let Some(index) = route.oif {
                 names.of(index)?;
             }
-            match FoundRoute::from_kernel(&route, |index| names.known(index)) {
+            match ObservedRoute::from_kernel(&route, |index| names.known(index)) {
                 Some(found) => reading.found.routes.push(found),
                 None if route.priority.unwrap_or(0) == default_metric(route.dst) => {
-                    reading.found.barriers.insert(route.dst, route.protocol);
+                    reading.found.blocking_routes.insert(route.dst, route.protocol);
                 }
                 None => {}
             }
@@ -211,15 +210,15 @@ fn vxlan_kind(vxlan: &link::Vxlan, mac: Option<MacAddr>) -> Option<DeviceKind> {
     }))
 }
 
-fn found_peer(peer: &wireguard::Peer, now: SystemTime) -> FoundPeer {
+fn found_peer(peer: &wireguard::Peer, now: SystemTime) -> ObservedWireguardPeer {
     let is_alive = peer.last_handshake.is_some_and(|then| {
         // One of the future is one before the clock was set.
         now.duration_since(then).is_ok_and(|since| since < ALIVE)
     });
-    FoundPeer {
+    ObservedWireguardPeer {
         endpoint: peer.endpoint,
         allowed: peer.allowed_ips.iter().copied().collect(),
-        psk: peer.preshared_key.as_ref().map(|key| Psk(Key(key.0))),
+        psk: peer.preshared_key.clone(),
         keepalive: Some(peer.keepalive).filter(|seconds| *seconds != 0),
         is_alive,
     }

@@ -20,7 +20,7 @@ pub(super) fn refresh(
     if !network.needs_on_link() {
         return Ok(false);
     }
-    let addresses: Vec<IpAddr> = network.publics().collect();
+    let addresses: Vec<IpAddr> = network.public_addresses().collect();
     let found = look_up(nl, &addresses, is_ours)?;
     Ok(network.set_on_link(found))
 }
@@ -39,7 +39,7 @@ pub(super) fn learn(
     for update in updates {
         if let PeerUpdate::Set { lease, .. } = update {
             let public = lease.attributes.public;
-            addresses.extend(public.iter().filter(|address| !network.has_public(*address)));
+            addresses.extend(public.iter().filter(|address| !network.has_public_address(*address)));
         }
     }
     let found = look_up(nl, &addresses, is_ours)?;

@@ -3,8 +3,8 @@
 
 use std::fmt;
 
-use overlay::difference::{Change, Conflict};
-use overlay::plan::Refusal;
+use overlay::diff::{Change, Conflict};
+use overlay::plan::RejectedPeer;
 
 /// What was done, what could not be, and what the network is now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -17,7 +17,7 @@ pub struct Outcome {
     /// Things of others that are in the way.
     pub conflicts: Vec<Conflict>,
     /// Peers that are not served.
-    pub refused: Vec<Refusal>,
+    pub refused: Vec<RejectedPeer>,
     /// What pods may send at once; none without a network.
     pub pod_mtu: Option<u32>,
     /// How many requests were sent to the kernel.

@@ -6,15 +6,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 use kernel::events::Event;
-use kernel::nexthop::NexthopFilter;
+use kernel::nexthop::{self, NexthopFilter};
 use kernel::wireguard::{PrivateKey, Wireguard};
-use kernel::{IfIndex, IfName, Netlink, nexthop};
-use overlay::difference::{
-    Change, Conflict, Difference, Found, NEXTHOPS, Scope, default_metric, difference,
-    difference_of_part,
-};
-use overlay::plan::extension::ExtensionPeer;
-use overlay::plan::{Aged, Network, Update, Wanted};
+use kernel::{IfIndex, IfName, Netlink};
+use overlay::backend::extension::ExtensionPeer;
+use overlay::desired::{DesiredState, default_metric};
+use overlay::diff::{Change, Conflict, Diff, diff, diff_peer};
+use overlay::observed::ObservedState;
+use overlay::ownership::{NEXTHOP_IDS, Ownership};
+use overlay::plan::{Network, PlanChange, PreviousBackendState};
 
 use super::apply::{Applied, Applier};
 use super::events::{self, EventImpact, View};
@@ -115,13 +115,13 @@ impl Reconciler {
     /// a link is looked up here.
     pub fn set_network(&mut self, mut network: Network) -> Outcome {
         if let Some(before) = &self.wanting {
-            network.take_over_peers(&before.network);
-            network.take_over_paths(&before.network);
+            network.inherit_served_leases(&before.network);
+            network.inherit_path_mtus(&before.network);
         }
         let scope = self.scope_of(&network);
-        let publics = network.publics().collect();
-        self.names.extend(scope.names.keys());
-        self.names.extend(network.plan().wanted.devices.keys());
+        let publics = network.public_addresses().collect();
+        self.names.extend(scope.known_devices.keys());
+        self.names.extend(network.plan().desired.devices.keys());
         self.options.previous.extend(network.conf().networks.iter());
         self.options.previous.sort_unstable();
         self.options.previous.dedup();
@@ -142,14 +142,14 @@ impl Reconciler {
 
     /// What [`Reconciler::set_network`] would change. Which peers are on a link is looked up here, too, and with
     /// it which of them the network refuses.
-    pub fn dry_run(&mut self, network: &mut Network) -> kernel::Result<Difference> {
+    pub fn dry_run(&mut self, network: &mut Network) -> kernel::Result<Diff> {
         self.refresh_on_link(network)?;
         let scope = self.scope_of(network);
         let mut names = self.names.clone();
-        names.extend(scope.names.keys());
-        names.extend(network.plan().wanted.devices.keys());
+        names.extend(scope.known_devices.keys());
+        names.extend(network.plan().desired.devices.keys());
         let found = self.read(&scope, &names, Routes::All, Some(network))?.found;
-        Ok(difference(&network.plan().wanted, &found, &scope))
+        Ok(diff(&network.plan().desired, &found, &scope))
     }
 
     /// Peers have come, changed or gone. It costs what they are themselves, however many others there are;
@@ -168,16 +168,16 @@ impl Reconciler {
         let mut is_whole = !self.is_settled() || self.conflicts.iter().any(Conflict::is_device);
         for update in updates {
             match wanting.update(update) {
-                Update::Nothing => {}
+                PlanChange::None => {}
                 // All is compared at the end.
-                Update::Whole => is_whole = true,
-                Update::Part(_) if is_whole => {}
-                Update::Part(part) => {
+                PlanChange::Full => is_whole = true,
+                PlanChange::Peer(_) if is_whole => {}
+                PlanChange::Peer(part) => {
                     carried.extend(part.before.udp.keys().chain(part.after.udp.keys()));
-                    wanting.scope.nexthops_from = self.numbers.next();
-                    let devices = &wanting.network.plan().wanted.devices;
+                    wanting.scope.first_free_nexthop = self.numbers.next();
+                    let devices = &wanting.network.plan().desired.devices;
                     let numbers = self.numbers.by_gateway();
-                    let parted = difference_of_part(devices, &part, &wanting.scope, numbers);
+                    let parted = diff_peer(devices, &part, &wanting.scope, numbers);
                     self.numbers.expect(&parted.changes);
                     changes.extend(parted.changes);
                     seen.extend(part.before.routes.into_keys());
@@ -191,7 +191,7 @@ impl Reconciler {
         let is_seen = |dst: &IpNet| seen.contains(dst);
         let is_contested = self.apply(changes, is_seen, Some(&wanting.network), &mut outcome);
         if let Some(carrier) = &self.carrier {
-            carrier.tell_of(&carried, &wanting.network.plan().wanted.udp);
+            carrier.tell_of(&carried, &wanting.network.plan().desired.udp);
         }
         if is_contested {
             self.settle_contested(&mut wanting, &mut outcome);
@@ -199,11 +199,13 @@ impl Reconciler {
         self.finish(wanting, outcome)
     }
 
-    /// Removes the devices of the previous backend once no peer uses it: [`Network::age_previous`].
-    pub fn age_previous(&mut self) -> (Aged, Outcome) {
-        let Some(wanting) = &mut self.wanting else { return (Aged::None, Outcome::default()) };
-        match wanting.network.age_previous() {
-            Aged::Dropped => (Aged::Dropped, self.compare()),
+    /// Removes the devices of the previous backend once no peer uses it: [`Network::expire_previous`].
+    pub fn age_previous(&mut self) -> (PreviousBackendState, Outcome) {
+        let Some(wanting) = &mut self.wanting else {
+            return (PreviousBackendState::Absent, Outcome::default());
+        };
+        match wanting.network.expire_previous() {
+            PreviousBackendState::Dropped => (PreviousBackendState::Dropped, self.compare()),
             aged => (aged, Outcome::default()),
         }
     }
@@ -243,14 +245,14 @@ impl Reconciler {
 
     /// What [`Reconciler::remove_everything`] would do.
     pub fn everything(&mut self) -> kernel::Result<Vec<Change>> {
-        let mut scope = Scope::of_everything(&self.options.mark, self.options.previous.clone());
+        let mut scope = Ownership::for_cleanup(&self.options.mark, self.options.previous.clone());
         if !self.has_nexthops {
             scope.nexthops = None;
         }
         let names = observe::marked(&self.nl, &self.options.mark)?;
         let reading = self.read(&scope, &names, Routes::Ours, None)?;
         self.indices = reading.indices;
-        Ok(difference(&Wanted::default(), &reading.found, &scope).changes)
+        Ok(diff(&DesiredState::default(), &reading.found, &scope).changes)
     }
 
     /// Whether a change that was heard of is any of our business.
@@ -261,8 +263,8 @@ impl Reconciler {
         events::of(event, &view)
     }
 
-    fn scope_of(&self, network: &Network) -> Scope {
-        let mut scope = Scope::new(network.conf(), &self.options.mark);
+    fn scope_of(&self, network: &Network) -> Ownership {
+        let mut scope = Ownership::new(network.conf(), &self.options.mark);
         let earlier = self.options.previous.iter().copied();
         scope.networks.extend(earlier);
         if !self.has_nexthops {
@@ -292,7 +294,7 @@ impl Reconciler {
         wanting: &mut Target,
         outcome: &mut Outcome,
     ) -> bool {
-        wanting.scope.nexthops_from = *NEXTHOPS.start();
+        wanting.scope.first_free_nexthop = *NEXTHOP_IDS.start();
         let Target { network, scope, .. } = &*wanting;
         let reading = match self.read(scope, &self.names.clone(), routes, Some(network)) {
             Ok(reading) => reading,
@@ -301,8 +303,7 @@ impl Reconciler {
                 return false;
             }
         };
-        let Difference { changes, conflicts } =
-            difference(&network.plan().wanted, &reading.found, scope);
+        let Diff { changes, conflicts } = diff(&network.plan().desired, &reading.found, scope);
         // While there is one, ours would be tried and refused each time.
         let is_route = |conflict: &Conflict| matches!(conflict, Conflict::Route { .. });
         self.routes = if conflicts.iter().any(is_route) { Routes::All } else { Routes::Ours };
@@ -316,14 +317,14 @@ impl Reconciler {
         let is_seen = |dst: &IpNet| seen.contains(dst);
         let is_contested = self.apply(changes, is_seen, Some(&wanting.network), outcome);
         if let Some(carrier) = &self.carrier {
-            carrier.tell(&wanting.network.plan().wanted.udp);
+            carrier.tell(&wanting.network.plan().desired.udp);
         }
         is_contested
     }
 
     fn read(
         &mut self,
-        scope: &Scope,
+        scope: &Ownership,
         names: &BTreeSet<IfName>,
         routes: Routes,
         network: Option<&Network>,
@@ -334,7 +335,7 @@ impl Reconciler {
         let (nl, wireguard) = (&self.nl, &mut self.wireguard);
         let mut reader = Reader { nl, wireguard, scope, routes, carries: &carries };
         let mut reading = reader.read(names)?;
-        let mut devices = network.into_iter().flat_map(|one| one.plan().wanted.devices.keys());
+        let mut devices = network.into_iter().flat_map(|one| one.plan().desired.devices.keys());
         if devices.any(|name| !reading.indices.contains_key(name)) {
             // Under another name it would be in the way of its own.
             let marked = observe::marked(nl, &self.options.mark)?;
@@ -381,7 +382,7 @@ impl Reconciler {
 
     fn finish(&mut self, wanting: Target, mut outcome: Outcome) -> Outcome {
         let plan = wanting.network.plan();
-        outcome.refused.clone_from(&plan.refused);
+        outcome.refused.clone_from(&plan.rejected);
         outcome.conflicts.clone_from(&self.conflicts);
         outcome.pod_mtu = Some(plan.pod_mtu);
         self.wanting = Some(wanting);
@@ -396,7 +397,7 @@ impl Reconciler {
 }
 
 /// Destinations of routes that ours would be in place of.
-fn seen_routes(found: &Found) -> BTreeSet<IpNet> {
+fn seen_routes(found: &ObservedState) -> BTreeSet<IpNet> {
     let same_key = found.routes.iter().filter(|one| one.metric == default_metric(one.route.dst));
-    same_key.map(|one| one.route.dst).chain(found.barriers.keys().copied()).collect()
+    same_key.map(|one| one.route.dst).chain(found.blocking_routes.keys().copied()).collect()
 }

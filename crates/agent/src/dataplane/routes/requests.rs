@@ -9,15 +9,16 @@ use kernel::neigh::{self, Neigh};
 use kernel::nexthop::{self, Nexthop};
 use kernel::wireguard::{PeerChange, PresharedKey, PublicKey};
 use kernel::{Family, IfIndex, IfName, Request, route};
-use overlay::difference::{Change, DeviceChange, Gateway, PROTOCOL};
-use overlay::plan::{Device, DeviceKind, VxlanDevice, WireguardPeer};
+use overlay::desired::{DesiredDevice, DesiredWireguardPeer, DeviceKind, Gateway, VxlanDevice};
+use overlay::diff::{Change, DeviceChange};
+use overlay::ownership::PROTOCOL;
 
 /// What a change is done by.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step {
     /// Can be sent together with those of other changes.
     Send(Request),
-    Create(Device),
+    Create(DesiredDevice),
     RemoveDevice(IfName),
     /// WireGuard: the private key, and this port.
     SetKeys {
@@ -83,10 +84,10 @@ pub(super) fn step(
             on(&found.route.device, &|index| route::remove(&found.to_kernel(index)))
         }
         Change::SetPeer { device, key, peer, keeps_endpoint } => {
-            Step::Peer { device: *device, peer: set_peer(PublicKey(key.0), peer, *keeps_endpoint) }
+            Step::Peer { device: *device, peer: set_peer(*key, peer, *keeps_endpoint) }
         }
         Change::RemovePeer { device, key } => {
-            Step::Peer { device: *device, peer: PeerChange::remove(PublicKey(key.0)) }
+            Step::Peer { device: *device, peer: PeerChange::remove(*key) }
         }
         Change::CallAdded(_) | Change::CallRemoved(_) => Step::Leave,
     }
@@ -108,7 +109,7 @@ pub(super) fn is_removal(change: &Change) -> bool {
 
 /// The device, down and without its mark: `accept_ra` has to be set before it goes up, and the mark cannot be
 /// given at birth. None for one that netlink does not make.
-pub(super) fn create(device: &Device) -> Option<Request> {
+pub(super) fn create(device: &DesiredDevice) -> Option<Request> {
     let (kind, mac) = match device.kind {
         DeviceKind::Vxlan(vxlan) => (Kind::Vxlan(to_vxlan(&vxlan)), Some(vxlan.mac)),
         DeviceKind::Wireguard { .. } => (Kind::Wireguard, None),
@@ -120,7 +121,7 @@ pub(super) fn create(device: &Device) -> Option<Request> {
 }
 
 /// What is left to do for a device that was made.
-pub(super) fn finish(device: &Device, mark: &str, index: IfIndex) -> Vec<Request> {
+pub(super) fn finish(device: &DesiredDevice, mark: &str, index: IfIndex) -> Vec<Request> {
     let mut requests = vec![link::set_alias(index, mark)];
     if device.kind == DeviceKind::Tun {
         requests.push(link::set_mtu(index, device.mtu));
@@ -131,7 +132,7 @@ pub(super) fn finish(device: &Device, mark: &str, index: IfIndex) -> Vec<Request
 
 fn change_device(index: IfIndex, to: &DeviceChange, mark: &str) -> Request {
     match to {
-        DeviceChange::Mark => link::set_alias(index, mark),
+        DeviceChange::Owner => link::set_alias(index, mark),
         DeviceChange::Mtu(mtu) => link::set_mtu(index, *mtu),
         DeviceChange::Mac(mac) => link::set_mac(index, *mac),
         DeviceChange::Vxlan(vxlan) => link::set_vxlan(index, &to_vxlan(vxlan)),
@@ -166,10 +167,10 @@ fn new_nexthop(id: u32, gateway: &Gateway, index: IfIndex) -> Nexthop {
 }
 
 /// All of it, so that what is not wanted goes.
-fn set_peer(key: PublicKey, peer: &WireguardPeer, keeps_endpoint: bool) -> PeerChange {
+fn set_peer(key: PublicKey, peer: &DesiredWireguardPeer, keeps_endpoint: bool) -> PeerChange {
     let none = PresharedKey([0; 32]);
     PeerChange {
-        preshared_key: Some(peer.psk.map_or(none, |psk| PresharedKey(psk.0.0))),
+        preshared_key: Some(peer.psk.clone().unwrap_or(none)),
         endpoint: (!keeps_endpoint).then_some(peer.endpoint),
         keepalive: Some(peer.keepalive.unwrap_or(0)),
         ..PeerChange::new(key, peer.allowed.iter().copied().collect())

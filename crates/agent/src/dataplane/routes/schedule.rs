@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use overlay::difference::Conflict;
+use overlay::diff::Conflict;
 
 use super::outcome::{Failure, Outcome};
 
@@ -100,7 +100,7 @@ impl Schedule {
 
 #[cfg(test)]
 mod tests {
-    use overlay::difference::Change;
+    use overlay::diff::Change;
 
     use super::*;
 

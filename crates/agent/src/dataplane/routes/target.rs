@@ -6,14 +6,15 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use kernel::IfName;
-use overlay::difference::{Conflict, Scope};
+use overlay::diff::Conflict;
 use overlay::lease::Lease;
-use overlay::plan::{Network, Update};
+use overlay::ownership::Ownership;
+use overlay::plan::{Network, PlanChange};
 
 /// News of one peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PeerUpdate {
-    /// It has come or changed: [`Network::set`].
+    /// It has come or changed: [`Network::set_peer`].
     Set {
         /// Its key in the store, or the node's name.
         name: String,
@@ -42,26 +43,26 @@ pub enum PeerUpdate {
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) network: Network,
-    pub(super) scope: Scope,
+    pub(super) scope: Ownership,
     /// Where peers are reached, sorted, so that those in a prefix are found.
     pub(super) publics: BTreeSet<IpAddr>,
 }
 
 impl Target {
     /// Plans with the news.
-    pub(super) fn update(&mut self, update: PeerUpdate) -> Update {
+    pub(super) fn update(&mut self, update: PeerUpdate) -> PlanChange {
         match update {
             PeerUpdate::Set { name, since, lease } => {
                 let before = self.public_of(&name);
                 let public = lease.attributes.public;
-                let updated = self.network.set(&name, since, lease);
+                let updated = self.network.set_peer(&name, since, lease);
                 self.publics.extend(public.iter());
                 self.forget(&before);
                 updated
             }
             PeerUpdate::Remove { name } => {
                 let before = self.public_of(&name);
-                let updated = self.network.remove(&name);
+                let updated = self.network.remove_peer(&name);
                 self.forget(&before);
                 updated
             }
@@ -74,13 +75,13 @@ impl Target {
     /// Devices are ours from now on, but those that another's are in the way of.
     pub(super) fn take_devices(&mut self, conflicts: &[Conflict]) {
         let mut taken: BTreeSet<IfName> =
-            self.network.plan().wanted.devices.keys().copied().collect();
+            self.network.plan().desired.devices.keys().copied().collect();
         for conflict in conflicts {
             if let Conflict::Device { name, .. } = conflict {
                 taken.remove(name);
             }
         }
-        self.scope.taken = taken;
+        self.scope.adopted = taken;
     }
 
     fn public_of(&self, name: &str) -> Vec<IpAddr> {
@@ -90,7 +91,9 @@ impl Target {
 
     /// Addresses that no peer has any more.
     fn forget(&mut self, addresses: &[IpAddr]) {
-        for address in addresses.iter().filter(|address| !self.network.has_public(**address)) {
+        for address in
+            addresses.iter().filter(|address| !self.network.has_public_address(**address))
+        {
             self.publics.remove(address);
         }
     }

@@ -6,7 +6,7 @@ use std::net::SocketAddrV4;
 
 use ipnet::{IpNet, Ipv4Net};
 use kernel::{IfIndex, IfName};
-use overlay::netconf::Backend;
+use overlay::backend::Backend;
 use overlay::plan::Network;
 use tunnel::{Config, Counts, Peer, Tunnel};
 

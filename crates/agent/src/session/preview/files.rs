@@ -3,8 +3,9 @@
 
 use std::path::Path;
 
+use overlay::backend::Backend;
 use overlay::lease::Lease;
-use overlay::netconf::{Backend, NetConf};
+use overlay::netconf::NetConf;
 
 use super::super::remember::{lease_file, written};
 use crate::cni_conf::{self, CniConf};

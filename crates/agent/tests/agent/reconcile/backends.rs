@@ -8,10 +8,10 @@ use std::time::Duration;
 use agent::dataplane::routes::{KernelThread, Options, Outcome, Secrets, public_key};
 use agent::path::{Command, Pace, targets};
 use kernel::Netns;
-use kernel::wireguard::PrivateKey;
+use kernel::wireguard::{PrivateKey, PublicKey};
+use overlay::Addresses;
 use overlay::plan::{Network, Underlay};
 use overlay::publish::{Identity, attributes};
-use overlay::{Addresses, Key};
 use testkit::{Ns, in_netns};
 
 use super::node::{SOON, conf, lease, options, public, subnet};
@@ -47,9 +47,9 @@ impl Node {
         Addresses { v4: Some(public(self.number)), v6: None }
     }
 
-    fn public_key(&self) -> Key {
+    fn public_key(&self) -> PublicKey {
         let found = self.netns.enter(|| public_key(&self.key, &[])).unwrap();
-        Key(found.unwrap().unwrap().0)
+        PublicKey(found.unwrap().unwrap().0)
     }
 
     fn lease(&self, backend: &str) -> overlay::lease::Lease {

@@ -301,9 +301,9 @@ fn a_dry_run_tells_and_changes_nothing() {
         assert_eq!(reconciler.dry_run(&mut network(VXLAN, 2..4)).unwrap().changes, []);
         // Before anybody has looked, no peer is on the link.
         let mut direct = network(HOST_GW, 2..4);
-        assert!(!direct.plan().refused.is_empty());
+        assert!(!direct.plan().rejected.is_empty());
         reconciler.dry_run(&mut direct).unwrap();
-        assert_eq!(direct.plan().refused, []);
+        assert_eq!(direct.plan().rejected, []);
     });
 }
 

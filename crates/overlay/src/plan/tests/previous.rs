@@ -45,22 +45,22 @@ fn network(own: usize, backend: &str, peers: &[(usize, &str)]) -> Network {
 /// The same after another backend.
 fn network_after(own: usize, before: &str, backend: &str, peers: &[(usize, &str)]) -> Network {
     let mut network = network(own, backend, peers);
-    network.set_previous(previous(own, before, backend).unwrap()).unwrap();
+    network.set_previous_backend(previous(own, before, backend).unwrap()).unwrap();
     network
 }
 
-fn previous(own: usize, before: &str, backend: &str) -> Option<Previous> {
+fn previous(own: usize, before: &str, backend: &str) -> Option<PreviousBackend> {
     let data = lease(before, own).attributes.data;
-    Previous::new(conf(before).backend, data, &conf(backend).backend)
+    PreviousBackend::new(conf(before).backend, data, &conf(backend).backend)
 }
 
 /// The device by which packets for a node's pods leave, and what its tunnel is told of them.
-fn way(network: &Network, n: usize) -> (IfName, Wanted) {
-    let wanted = &network.plan().wanted;
+fn way(network: &Network, n: usize) -> (IfName, DesiredState) {
+    let desired = &network.plan().desired;
     let subnet: IpNet = format!("10.5.{n}.0/24").parse().unwrap();
-    let routes = wanted.routes.values().filter(|route| route.dst.contains(&subnet));
+    let routes = desired.routes.values().filter(|route| route.dst.contains(&subnet));
     let device = routes.max_by_key(|route| route.dst.prefix_len()).unwrap().device;
-    let mut inside = wanted.clone();
+    let mut inside = desired.clone();
     inside.devices.retain(|name, _| *name == device);
     inside.addresses.retain(|address| address.device == device);
     inside.routes.clear();
@@ -76,34 +76,40 @@ fn a_peer_is_served_by_the_backend_that_it_publishes() {
     let expected =
         ["10.5.2.0/24 via 10.5.2.0 dev flannel.1 onlink", "10.5.3.0/24 via 192.0.2.3 dev eth0"];
     assert_eq!(routes(plan), expected);
-    assert_eq!((plan.pod_mtu, refused(plan).len()), (1450, 0));
+    assert_eq!((plan.pod_mtu, rejected(plan).len()), (1450, 0));
 
-    assert_eq!([network.age_previous(), network.age_previous()], [Aged::Kept; 2]);
-    let Update::Part(part) = network.set("node-2", 2, lease(HOST_GW, 2)) else { panic!() };
-    let Part { before, after } = *part;
+    assert_eq!(
+        [network.expire_previous(), network.expire_previous()],
+        [PreviousBackendState::Kept; 2]
+    );
+    let PlanChange::Peer(part) = network.set_peer("node-2", 2, lease(HOST_GW, 2)) else { panic!() };
+    let PeerChange { before, after } = *part;
     assert_eq!((before.neighbours.len(), before.forwarding.len()), (1, 1));
     assert_eq!((after.routes.len(), after.neighbours.len(), after.forwarding.len()), (1, 0, 0));
     // Packets may be on their way: the device stays for one more interval.
-    assert_eq!((network.age_previous(), devices(network.plan()).len()), (Aged::Kept, 1));
-    assert_eq!(network.age_previous(), Aged::Dropped);
+    assert_eq!(
+        (network.expire_previous(), devices(network.plan()).len()),
+        (PreviousBackendState::Kept, 1)
+    );
+    assert_eq!(network.expire_previous(), PreviousBackendState::Dropped);
     assert_eq!(network.plan(), self::network(1, HOST_GW, &[(2, HOST_GW), (3, HOST_GW)]).plan());
     assert_eq!(network.plan().pod_mtu, 1500);
-    assert_eq!(network.age_previous(), Aged::None);
+    assert_eq!(network.expire_previous(), PreviousBackendState::Absent);
 }
 
 /// The configuration gets its old backend again while both nodes keep that one. Only the first node has read it.
 #[test]
 fn a_backend_that_is_taken_back_at_once_leaves_both_ends_the_same_tunnel() {
     let mut behind = network_after(2, VXLAN, HOST_GW, &[(1, HOST_GW)]);
-    assert_eq!(behind.age_previous(), Aged::Kept);
-    behind.set("node-1", 1, lease(VXLAN, 1));
+    assert_eq!(behind.expire_previous(), PreviousBackendState::Kept);
+    behind.set_peer("node-1", 1, lease(VXLAN, 1));
     let ahead = network_after(1, HOST_GW, VXLAN, &[(2, HOST_GW)]);
     assert_eq!([way(&ahead, 2).0, way(&behind, 1).0].map(|device| device.to_string()), ["eth0"; 2]);
     // The store is listed again.
     let mut again = network_after(2, VXLAN, HOST_GW, &[(1, VXLAN)]);
-    again.take_over_peers(&behind);
+    again.inherit_served_leases(&behind);
     assert_eq!(again.plan(), behind.plan());
-    assert_eq!(behind.age_previous(), Aged::Dropped);
+    assert_eq!(behind.expire_previous(), PreviousBackendState::Dropped);
     assert_eq!(way(&behind, 1).0.to_string(), "eth0");
 }
 
@@ -112,19 +118,19 @@ fn a_peer_with_a_newer_configuration_is_served_as_before() {
     let mut network = network(2, VXLAN, &[(1, VXLAN), (3, VXLAN)]);
     let before = network.plan().clone();
     for newer in [HOST_GW, OTHER_VNI, r#"{"Type": "udp"}"#] {
-        assert_eq!(network.set("node-1", 1, lease(newer, 1)), Update::Nothing, "{newer}");
+        assert_eq!(network.set_peer("node-1", 1, lease(newer, 1)), PlanChange::None, "{newer}");
         assert_eq!(*network.plan(), before);
         assert_eq!(network.peers()["node-1"].1, lease(newer, 1), "as it is published");
         assert_eq!(network.served_lease("node-1"), Some(&lease(VXLAN, 1)));
     }
     // The store is listed again.
     let mut again = self::network(2, VXLAN, &[(1, HOST_GW), (3, VXLAN)]);
-    assert_eq!(refused(again.plan()).len(), 1);
-    again.take_over_peers(&network);
+    assert_eq!(rejected(again.plan()).len(), 1);
+    again.inherit_served_leases(&network);
     assert_eq!(*again.plan(), before);
     // This node has read the configuration, too.
     let mut after = network_after(2, VXLAN, HOST_GW, &[(1, HOST_GW), (3, VXLAN)]);
-    after.take_over_peers(&again);
+    after.inherit_served_leases(&again);
     assert_eq!(after.served_lease("node-1"), Some(&lease(HOST_GW, 1)));
     assert_eq!(way(&after, 1).0.to_string(), "eth0");
     assert_eq!(way(&after, 3).0.to_string(), "flannel.1");
@@ -133,14 +139,14 @@ fn a_peer_with_a_newer_configuration_is_served_as_before() {
 #[test]
 fn a_peer_that_was_never_served_stays_refused() {
     let mut network = network(2, VXLAN, &[]);
-    network.set("node-1", 1, lease(HOST_GW, 1));
+    network.set_peer("node-1", 1, lease(HOST_GW, 1));
     let reason = r#"it publishes BackendType "host-gw", and this node's backend is vxlan"#;
-    assert_eq!(refused(network.plan()), [format!("node-1 is not served: {reason}")]);
-    network.set("node-1", 1, lease(VXLAN, 1));
+    assert_eq!(rejected(network.plan()), [format!("node-1 is not served: {reason}")]);
+    network.set_peer("node-1", 1, lease(VXLAN, 1));
     let mut unknown = lease(VXLAN, 1);
-    unknown.attributes.data = Data::Other("ipsec".to_owned());
-    network.set("node-1", 1, unknown);
-    assert_eq!(network.plan().refused.len(), 1);
+    unknown.attributes.data = BackendData::Other("ipsec".to_owned());
+    network.set_peer("node-1", 1, unknown);
+    assert_eq!(network.plan().rejected.len(), 1);
 }
 
 /// Whatever the two backends are, both nodes send by the old one, as before, while one of them has the new one.
@@ -155,12 +161,12 @@ fn both_ends_of_a_pair_use_the_same_tunnel() {
         told_apart += 1;
         let mut behind = network(2, before, &[(1, before)]);
         let (ahead, was) = (network(1, before, &[(2, before)]), way(&behind, 1));
-        behind.set("node-1", 1, lease(after, 1));
+        behind.set_peer("node-1", 1, lease(after, 1));
         assert_eq!(way(&behind, 1), was, "{before} {after}");
         let now = network_after(1, before, after, &[(2, before)]);
         let (device, inside) = way(&now, 2);
         assert_eq!((device, inside), way(&ahead, 2), "{before} {after}");
-        assert!(refused(now.plan()).is_empty() && refused(behind.plan()).is_empty());
+        assert!(rejected(now.plan()).is_empty() && rejected(behind.plan()).is_empty());
     }
     assert_eq!(told_apart, 30);
 }
@@ -186,17 +192,17 @@ proptest! {
         for (n, backend) in news {
             match CARRIERS.get(backend) {
                 Some(backend) => {
-                    network.set(&name(n), n as u64, lease(backend, n));
+                    network.set_peer(&name(n), n as u64, lease(backend, n));
                     published.insert(n, *backend);
                 }
                 None => {
-                    network.remove(&name(n));
+                    network.remove_peer(&name(n));
                     published.remove(&n);
                 }
             }
             let peers: Vec<(usize, &str)> = published.clone().into_iter().collect();
             let mut whole = network_after(1, VXLAN, HOST_GW, &peers);
-            whole.take_over_peers(&network);
+            whole.inherit_served_leases(&network);
             prop_assert_eq!(whole.plan(), network.plan());
         }
     }

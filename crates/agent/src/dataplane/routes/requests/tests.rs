@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 use kernel::MacAddr;
-use overlay::difference::FoundRoute;
-use overlay::plan::{Address, Route};
-use overlay::{Key, Psk};
+use kernel::wireguard::{PresharedKey, PublicKey};
+use overlay::desired::{DesiredRoute, DeviceAddress};
+use overlay::observed::ObservedRoute;
 
 use super::*;
 
@@ -22,8 +22,8 @@ fn told(change: &Change, exclusive: bool) -> Vec<String> {
     }
 }
 
-fn route(device: &str) -> Route {
-    Route {
+fn route(device: &str) -> DesiredRoute {
+    DesiredRoute {
         dst: "10.5.2.0/24".parse().unwrap(),
         gateway: Some("10.5.2.0".parse().unwrap()),
         device: name(device),
@@ -39,11 +39,11 @@ fn each_change_asks_for_itself() {
     let (ip, mac) = ("10.5.2.0".parse().unwrap(), MacAddr([2, 0, 0, 0, 0, 2]));
     let dst = "192.0.2.2".parse().unwrap();
     let gateway = Gateway { address: ip, device, onlink: true };
-    let address = Address { device, prefix: "10.5.1.0/32".parse().unwrap() };
-    let found = FoundRoute { route: route("flannel.1"), metric: 0, protocol: 3, nexthop: None };
+    let address = DeviceAddress { device, prefix: "10.5.1.0/32".parse().unwrap() };
+    let found = ObservedRoute { route: route("flannel.1"), metric: 0, protocol: 3, nexthop: None };
     let change = |to| Change::ChangeDevice { name: device, to };
     for (change, expected) in [
-        (change(DeviceChange::Mark), "set alias of #7"),
+        (change(DeviceChange::Owner), "set alias of #7"),
         (change(DeviceChange::Mtu(1400)), "set MTU of #7"),
         (change(DeviceChange::Mac(mac)), "set MAC address of #7"),
         (change(DeviceChange::Up), "set link up #7"),
@@ -89,7 +89,7 @@ fn what_was_on_a_device_that_is_gone_is_gone() {
 
 #[test]
 fn a_peer_is_told_all_of_it_but_where_it_may_have_roamed() {
-    let peer = WireguardPeer {
+    let peer = DesiredWireguardPeer {
         endpoint: "192.0.2.2:51820".parse().unwrap(),
         allowed: ["10.5.2.0/24".parse().unwrap()].into(),
         psk: None,
@@ -99,7 +99,8 @@ fn a_peer_is_told_all_of_it_but_where_it_may_have_roamed() {
     assert_eq!((told.endpoint, told.keepalive), (Some(peer.endpoint), Some(0)));
     assert_eq!(told.preshared_key, Some(PresharedKey([0; 32])), "one that was there goes");
     assert!(told.replace_allowed_ips && !told.remove);
-    let secret = WireguardPeer { psk: Some(Psk(Key([7; 32]))), keepalive: Some(25), ..peer };
+    let secret =
+        DesiredWireguardPeer { psk: Some(PresharedKey([7; 32])), keepalive: Some(25), ..peer };
     let told = set_peer(PublicKey([1; 32]), &secret, true);
     assert_eq!((told.endpoint, told.keepalive), (None, Some(25)));
     assert_eq!(told.preshared_key, Some(PresharedKey([7; 32])));

@@ -6,10 +6,10 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::Peer;
-use super::wanted::Wanted;
-use crate::family::{Addresses, Prefixes};
-use crate::lease::Data;
+use crate::backend::BackendData;
+use crate::cidr::{Addresses, Prefixes};
+use crate::desired::DesiredState;
+use crate::plan::Peer;
 
 /// What a command is told of a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct ExtensionPeer {
 
 /// A program to start.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Call {
+pub struct CommandLine {
     /// The program and its arguments.
     pub argv: Vec<String>,
     /// In addition to the agent's own.
@@ -34,7 +34,7 @@ pub struct Call {
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// The command before the start; what it prints is published. None where there is no command.
-pub fn before_start(command: &[String], environment: Environment<'_>) -> Option<Call> {
+pub fn before_start(command: &[String], environment: Environment<'_>) -> Option<CommandLine> {
     call(command, Vec::new(), "", environment)
 }
 
@@ -45,7 +45,7 @@ pub fn after_start(
     subnets: &Prefixes,
     public: &Addresses,
     environment: Environment<'_>,
-) -> Option<Call> {
+) -> Option<CommandLine> {
     let text = |value: Option<String>| value.unwrap_or_default();
     let env = vec![
         ("NETWORK", text(networks.v4().map(|net| net.to_string()))),
@@ -58,24 +58,24 @@ pub fn after_start(
 }
 
 /// The command that is told of a peer that came or went.
-pub fn of_peer(
+pub fn for_peer(
     command: &[String],
     peer: &ExtensionPeer,
     environment: Environment<'_>,
-) -> Option<Call> {
+) -> Option<CommandLine> {
     let public = peer.public.map(|address| address.to_string()).unwrap_or_default();
     let env = vec![("SUBNET", peer.subnet.to_string()), ("PUBLIC_IP", public)];
     call(command, env, &peer.data, environment)
 }
 
-pub(super) fn carry(peer: &Peer<'_>, subnet: IpNet, wanted: &mut Wanted) {
+pub(crate) fn carry(peer: &Peer<'_>, subnet: IpNet, desired: &mut DesiredState) {
     let attributes = &peer.lease.attributes;
     let data = match &attributes.data {
-        Data::Extension(Some(data)) => data.clone(),
+        BackendData::Extension(Some(data)) => data.clone(),
         _ => String::new(),
     };
-    let public = attributes.public.get(crate::family::of(subnet));
-    wanted.extension.insert(subnet, ExtensionPeer { subnet, public, data });
+    let public = attributes.public.get(crate::cidr::of(subnet));
+    desired.extension.insert(subnet, ExtensionPeer { subnet, public, data });
 }
 
 fn call(
@@ -83,7 +83,7 @@ fn call(
     env: Vec<(&'static str, String)>,
     stdin: &str,
     environment: Environment<'_>,
-) -> Option<Call> {
+) -> Option<CommandLine> {
     if command.is_empty() {
         return None;
     }
@@ -92,7 +92,7 @@ fn call(
         given.or_else(|| environment(name)).unwrap_or_default()
     };
     let argv = command.iter().map(|word| expand(word, &value)).collect();
-    Some(Call { argv, env, stdin: format!("{stdin}\n") })
+    Some(CommandLine { argv, env, stdin: format!("{stdin}\n") })
 }
 
 /// `$NAME` and `${NAME}` become values; a `$` before anything else goes away with it or stays, as
@@ -147,7 +147,7 @@ mod tests {
             data: "; rm -rf $HOME".to_owned(),
         };
         let command = words("$HOME/add ${SUBNET}x via=$PUBLIC_IP $UNSET. $");
-        let call = of_peer(&command, &peer, &home).unwrap();
+        let call = for_peer(&command, &peer, &home).unwrap();
         assert_eq!(call.argv, ["/root/add", "10.5.2.0/24x", "via=192.0.2.2", ".", "$"]);
         assert_eq!(call.stdin, "; rm -rf $HOME\n");
         let env = [("SUBNET", "10.5.2.0/24".to_owned()), ("PUBLIC_IP", "192.0.2.2".to_owned())];
@@ -166,9 +166,9 @@ mod tests {
         assert_eq!(call.argv, ["run", "10.5.0.0/16"]);
         let env: Vec<String> =
             call.env.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        let wanted = "NETWORK=10.5.0.0/16 SUBNET=10.5.1.0/24 IPV6SUBNET=fd00:5:0:1::/64 \
+        let desired = "NETWORK=10.5.0.0/16 SUBNET=10.5.1.0/24 IPV6SUBNET=fd00:5:0:1::/64 \
             PUBLIC_IP=192.0.2.1 PUBLIC_IPV6=";
-        assert_eq!(env.join(" "), wanted);
+        assert_eq!(env.join(" "), desired);
         assert_eq!(before_start(&[], &home), None);
         assert_eq!(before_start(&words("true"), &home).unwrap().stdin, "\n");
     }

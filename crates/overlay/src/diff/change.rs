@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One step from what is found to what is wanted. Each may be done twice, and removing what is gone
+//! One step from what is observed to what is desired. Each may be done twice, and removing what is gone
 //! is success.
 
 use std::fmt;
@@ -8,23 +8,26 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use kernel::{IfName, MacAddr};
 
-use super::found::{FoundRoute, Gateway};
-use crate::key::Key;
-use crate::plan::extension::ExtensionPeer;
-use crate::plan::{Address, Device, DeviceKind, Route, VxlanDevice, WireguardPeer};
+use crate::backend::extension::ExtensionPeer;
+use crate::desired::{
+    DesiredDevice, DesiredRoute, DesiredWireguardPeer, DeviceAddress, DeviceKind, Gateway,
+    VxlanDevice,
+};
+use crate::observed::ObservedRoute;
+use kernel::wireguard::PublicKey;
 
 /// There are four for each peer when an agent starts, so what is large and rare is behind a pointer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
     /// With our mark as its alias, up, and with `accept_ra` 0.
-    CreateDevice(Device),
+    CreateDevice(DesiredDevice),
     ChangeDevice {
         name: IfName,
         to: DeviceChange,
     },
     RemoveDevice(IfName),
-    AddAddress(Address),
-    RemoveAddress(Address),
+    AddAddress(DeviceAddress),
+    RemoveAddress(DeviceAddress),
     SetNeighbour {
         device: IfName,
         ip: IpAddr,
@@ -54,20 +57,20 @@ pub enum Change {
     },
     /// In place of another to this destination.
     SetRoute {
-        route: Route,
+        route: DesiredRoute,
         nexthop: Option<u32>,
     },
-    RemoveRoute(FoundRoute),
+    RemoveRoute(ObservedRoute),
     /// Its subnets become exactly these. The endpoint is left alone where the peer may have roamed.
     SetPeer {
         device: IfName,
-        key: Key,
-        peer: Box<WireguardPeer>,
+        key: PublicKey,
+        peer: Box<DesiredWireguardPeer>,
         keeps_endpoint: bool,
     },
     RemovePeer {
         device: IfName,
-        key: Key,
+        key: PublicKey,
     },
     CallAdded(ExtensionPeer),
     CallRemoved(ExtensionPeer),
@@ -76,15 +79,15 @@ pub enum Change {
 /// What can be changed of a device that stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceChange {
-    /// Our mark as its alias.
-    Mark,
+    /// The owner as its alias.
+    Owner,
     Mtu(u32),
     /// The kernel forgets the device's neighbours at that.
     Mac(MacAddr),
     /// Lower device, local address, learning.
     Vxlan(VxlanDevice),
     Wireguard {
-        public_key: Key,
+        public_key: PublicKey,
         listen_port: u16,
     },
     Ipip {
@@ -97,9 +100,9 @@ pub enum DeviceChange {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Conflict {
     #[error(
-        "device {name} is a {found} that is not ours; a {wanted} of that name is needed: rename or remove it"
+        "device {name} is a {observed} that is not ours; a {desired} of that name is needed: rename or remove it"
     )]
-    Device { name: IfName, found: String, wanted: &'static str },
+    Device { name: IfName, observed: String, desired: &'static str },
     #[error("a route to {dst} of protocol {protocol} is in the way: remove it")]
     Route { dst: IpNet, protocol: u8 },
 }
@@ -117,10 +120,10 @@ impl fmt::Display for Change {
             Self::CreateDevice(device) => write!(f, "create device {}", Shown(device)),
             Self::ChangeDevice { name, to } => write!(f, "change device {name}: {to}"),
             Self::RemoveDevice(name) => write!(f, "remove device {name}"),
-            Self::AddAddress(Address { device, prefix }) => {
+            Self::AddAddress(DeviceAddress { device, prefix }) => {
                 write!(f, "add address {prefix} dev {device}")
             }
-            Self::RemoveAddress(Address { device, prefix }) => {
+            Self::RemoveAddress(DeviceAddress { device, prefix }) => {
                 write!(f, "remove address {prefix} dev {device}")
             }
             Self::SetNeighbour { device, ip, mac } => {
@@ -137,7 +140,7 @@ impl fmt::Display for Change {
             Self::RemoveNexthop { id } => write!(f, "remove nexthop {id}"),
             Self::SetRoute { route, nexthop: None } => write!(f, "set route {route}"),
             Self::SetRoute { route, nexthop: Some(id) } => write!(f, "set route {route} nhid {id}"),
-            Self::RemoveRoute(found) => write!(f, "remove route {}", found.route),
+            Self::RemoveRoute(observed) => write!(f, "remove route {}", observed.route),
             Self::SetPeer { device, key, peer, .. } => {
                 let allowed: Vec<String> = peer.allowed.iter().map(IpNet::to_string).collect();
                 let (endpoint, allowed) = (peer.endpoint, allowed.join(","));
@@ -153,7 +156,7 @@ impl fmt::Display for Change {
 impl fmt::Display for DeviceChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Mark => f.write_str("mark it as ours"),
+            Self::Owner => f.write_str("mark it as ours"),
             Self::Mtu(mtu) => write!(f, "mtu {mtu}"),
             Self::Mac(mac) => write!(f, "address {mac}"),
             Self::Vxlan(vxlan) => {
@@ -169,7 +172,7 @@ impl fmt::Display for DeviceChange {
     }
 }
 
-impl fmt::Display for Route {
+impl fmt::Display for DesiredRoute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.dst)?;
         if let Some(gateway) = self.gateway {
@@ -189,11 +192,11 @@ impl fmt::Display for Gateway {
     }
 }
 
-struct Shown<'a>(&'a Device);
+struct Shown<'a>(&'a DesiredDevice);
 
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Device { name, mtu, kind } = self.0;
+        let DesiredDevice { name, mtu, kind } = self.0;
         write!(f, "{name} type {} mtu {mtu}", kind.name())?;
         match kind {
             DeviceKind::Vxlan(VxlanDevice { vni, mac, lower, local, port, learning, gbp }) => {

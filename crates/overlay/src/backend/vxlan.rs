@@ -11,11 +11,12 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use kernel::{Family, IfName};
 
-use super::wanted::{Address, Device, DeviceKind, Lower, Route, VxlanDevice, Wanted};
-use super::{Error, Node, Peer, Reason, direct, tunnel_mtu};
-use crate::family::{self, PerFamily};
-use crate::lease::{Data, Vtep};
-use crate::netconf::Vxlan;
+use crate::backend::{BackendData, Vtep, Vxlan};
+use crate::cidr::{self, PerFamily};
+use crate::desired::{
+    DesiredDevice, DesiredRoute, DesiredState, DeviceAddress, DeviceKind, LowerDevice, VxlanDevice,
+};
+use crate::plan::{Error, Node, Peer, RejectReason, direct, tunnel_mtu};
 
 /// Headers of Ethernet, VXLAN and UDP, and of the family outside.
 fn overhead(carrier: Family) -> u32 {
@@ -34,67 +35,67 @@ pub fn device_name(vni: u32, carrier: Family) -> IfName {
     long.parse().or_else(|_| short.parse()).expect("eight digits and a few letters are a name")
 }
 
-pub(super) fn devices(node: &Node<'_>, conf: &Vxlan) -> Result<Wanted, Error> {
+pub(crate) fn devices(node: &Node<'_>, conf: &Vxlan) -> Result<DesiredState, Error> {
     let ours = vteps(node)?;
-    let mut wanted = Wanted::default();
+    let mut desired = DesiredState::default();
     for (carrier, vtep) in ours.iter() {
         let name = device_name(conf.vni, carrier);
         let local = node.underlay.addresses.get(carrier).ok_or(Error::NoUnderlay(carrier))?;
         let kind = DeviceKind::Vxlan(VxlanDevice {
             vni: conf.vni,
             mac: vtep.mac,
-            lower: Lower { index: node.underlay.index, name: Some(node.underlay.name) },
+            lower: LowerDevice { index: node.underlay.index, name: Some(node.underlay.name) },
             local,
             port: conf.port,
             learning: conf.learning,
             gbp: conf.gbp,
         });
         let mtu = tunnel_mtu(node, conf.mtu, overhead(carrier))?;
-        wanted.devices.insert(name, Device { name, mtu, kind });
+        desired.devices.insert(name, DesiredDevice { name, mtu, kind });
     }
     for subnet in node.subnets() {
-        let carrier = home(ours, family::of(subnet)).ok_or(Error::NoTunnel(subnet))?;
+        let carrier = home(ours, cidr::of(subnet)).ok_or(Error::NoTunnel(subnet))?;
         let device = device_name(conf.vni, carrier);
-        wanted.addresses.insert(Address { device, prefix: family::host(subnet.network()) });
+        desired.addresses.insert(DeviceAddress { device, prefix: cidr::host(subnet.network()) });
     }
-    Ok(wanted)
+    Ok(desired)
 }
 
-pub(super) fn carry(
+pub(crate) fn carry(
     node: &Node<'_>,
     conf: &Vxlan,
     peer: &Peer<'_>,
     subnet: IpNet,
-    wanted: &mut Wanted,
-) -> Result<(), Reason> {
+    desired: &mut DesiredState,
+) -> Result<(), RejectReason> {
     if conf.direct_routing
         && let Some(route) = direct(node, peer, subnet)
     {
-        wanted.routes.insert(subnet, route);
+        desired.routes.insert(subnet, route);
         return Ok(());
     }
-    let (carrier, theirs, public) = tunnel(node, peer, family::of(subnet))?;
+    let (carrier, theirs, public) = tunnel(node, peer, cidr::of(subnet))?;
     if let Some(vni) = theirs.vni.filter(|vni| *vni != conf.vni) {
-        return Err(Reason::Vni { theirs: vni, ours: conf.vni });
+        return Err(RejectReason::Vni { theirs: vni, ours: conf.vni });
     }
     let device = device_name(conf.vni, carrier);
     // A clone of a machine has its identity, too.
     if ours(node, carrier).is_some_and(|vtep| vtep.mac == theirs.mac) {
-        return Err(Reason::OwnMac(theirs.mac));
+        return Err(RejectReason::OwnMac(theirs.mac));
     }
-    let behind = wanted.forwarding.entry((device, theirs.mac)).or_insert(public);
+    let behind = desired.forwarding.entry((device, theirs.mac)).or_insert(public);
     if *behind != public {
-        return Err(Reason::MacTaken(theirs.mac));
+        return Err(RejectReason::MacTaken(theirs.mac));
     }
     let gateway = subnet.network();
-    wanted.neighbours.insert((device, gateway), theirs.mac);
-    wanted.routes.insert(subnet, Route::onlink(subnet, gateway, device));
+    desired.neighbours.insert((device, gateway), theirs.mac);
+    desired.routes.insert(subnet, DesiredRoute::onlink(subnet, gateway, device));
     Ok(())
 }
 
 fn vteps<'a>(node: &Node<'a>) -> Result<&'a PerFamily<Vtep>, Error> {
     match &node.lease.attributes.data {
-        Data::Vxlan(vteps) => Ok(vteps),
+        BackendData::Vxlan(vteps) => Ok(vteps),
         other => Err(Error::OwnData { published: other.kind().to_owned(), backend: "vxlan" }),
     }
 }
@@ -105,7 +106,7 @@ fn ours<'a>(node: &Node<'a>, carrier: Family) -> Option<&'a Vtep> {
 
 /// The device that has the address of a family of ours.
 fn home(ours: &PerFamily<Vtep>, family: Family) -> Option<Family> {
-    [family, family::other(family)].into_iter().find(|carrier| ours.get(*carrier).is_some())
+    [family, cidr::other(family)].into_iter().find(|carrier| ours.get(*carrier).is_some())
 }
 
 /// The family that both nodes have a tunnel over.
@@ -113,15 +114,17 @@ fn tunnel<'a>(
     node: &Node<'_>,
     peer: &Peer<'a>,
     family: Family,
-) -> Result<(Family, &'a Vtep, IpAddr), Reason> {
+) -> Result<(Family, &'a Vtep, IpAddr), RejectReason> {
     let attributes = &peer.lease.attributes;
-    let Data::Vxlan(theirs) = &attributes.data else { return Err(peer.other_backend("vxlan")) };
+    let BackendData::Vxlan(theirs) = &attributes.data else {
+        return Err(peer.other_backend("vxlan"));
+    };
     if theirs.iter().next().is_none() {
-        return Err(Reason::NoData { backend: "vxlan" });
+        return Err(RejectReason::NoData { backend: "vxlan" });
     }
     let over = |carrier| {
         ours(node, carrier)?;
         Some((carrier, theirs.get(carrier)?, attributes.public.get(carrier)?))
     };
-    over(family).or_else(|| over(family::other(family))).ok_or(Reason::NoCommonUnderlay)
+    over(family).or_else(|| over(cidr::other(family))).ok_or(RejectReason::NoCommonUnderlay)
 }

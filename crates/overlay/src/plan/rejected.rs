@@ -9,15 +9,15 @@ use kernel::MacAddr;
 
 /// A peer or a subnet of it that is not served.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub struct RejectedPeer {
     /// The peer's name.
     pub peer: String,
     /// None where it is about all of them.
     pub subnet: Option<IpNet>,
-    pub reason: Reason,
+    pub reason: RejectReason,
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for RejectedPeer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.subnet {
             Some(subnet) => write!(f, "{subnet} of {} is not served: {}", self.peer, self.reason),
@@ -26,15 +26,15 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl Reason {
+impl RejectReason {
     /// Whether it may end when another peer changes or goes.
-    pub(super) fn is_because_of_another(&self) -> bool {
+    pub(super) fn depends_on_another_peer(&self) -> bool {
         matches!(self, Self::Overlap { .. } | Self::MacTaken(_) | Self::KeyTaken)
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Reason {
+pub enum RejectReason {
     #[error("it overlaps this node's own subnet {0}")]
     OwnSubnet(IpNet),
     #[error("it overlaps {subnet} of {peer}, which was there before")]
@@ -44,7 +44,7 @@ pub enum Reason {
     #[error("its public address {0} is this node's own")]
     OwnAddress(IpAddr),
     #[error("its public address {0} is no address of a node")]
-    NoNodesAddress(IpAddr),
+    NotANodeAddress(IpAddr),
     #[error("it publishes BackendType {theirs:?}, and this node's backend is {ours}")]
     Backend { theirs: String, ours: &'static str },
     #[error("it publishes VNI {theirs}, and this node's is {ours}")]

@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The object `Backend` of the network's configuration, for each backend we have.
 
+pub mod extension;
+pub(crate) mod host_gw;
+pub mod ipip;
+pub mod udp;
+pub mod vxlan;
+pub mod wireguard;
+
 use std::ops::RangeInclusive;
 
 use cni::json::{self, DecodeError};
@@ -8,8 +15,8 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 use text::Secret;
 
-use super::VXLAN_PORT;
-use crate::key::Psk;
+pub use crate::lease::data::{BackendData, Vtep, WireguardData};
+use kernel::wireguard::PresharedKey;
 
 /// How packets get to other nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,15 +57,15 @@ pub struct Wireguard {
     pub listen_port_v6: u16,
     /// Of the underlay; its own where none is given.
     pub mtu: Option<u32>,
-    pub psk: Option<Psk>,
+    pub psk: Option<PresharedKey>,
     /// In seconds.
     pub keepalive: Option<u16>,
-    pub mode: Mode,
+    pub mode: WireguardMode,
 }
 
 /// Which tunnels WireGuard has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
+pub enum WireguardMode {
     /// One for each family.
     Separate,
     /// One, by the family that is likelier to get through.
@@ -150,7 +157,7 @@ const PORTS: RangeInclusive<i64> = 1..=65_535;
 const MTUS: RangeInclusive<i64> = 68..=65_535;
 
 impl Backend {
-    pub(super) fn understand(conf: Option<&Map<String, Value>>) -> Result<Self, DecodeError> {
+    pub(crate) fn parse(conf: Option<&Map<String, Value>>) -> Result<Self, DecodeError> {
         // Its documents say vxlan, its code says udp, and nodes of both kinds must agree.
         let Some(conf) = conf else { return Ok(Self::Udp(Udp { port: UDP_PORT })) };
         let other: OtherConf = json::decode_object(conf)?;
@@ -191,6 +198,9 @@ impl Backend {
     }
 }
 
+/// Problem reported for a WireGuard key that cannot be parsed.
+pub(crate) const KEY_FORM: &str = "expected base64 of 32 bytes";
+
 const UDP_PORT: u16 = 8285;
 
 fn vxlan(conf: &VxlanConf) -> Result<Vxlan, DecodeError> {
@@ -199,7 +209,7 @@ fn vxlan(conf: &VxlanConf) -> Result<Vxlan, DecodeError> {
     let port = within("Port", conf.port.filter(|port| *port != 0), PORTS)?;
     Ok(Vxlan {
         vni: vni.unwrap_or(1),
-        port: port.and_then(|port| u16::try_from(port).ok()).unwrap_or(VXLAN_PORT),
+        port: port.and_then(|port| u16::try_from(port).ok()).unwrap_or(8472),
         gbp: conf.gbp.unwrap_or(false),
         learning: conf.learning.unwrap_or(false),
         direct_routing: conf.direct_routing.unwrap_or(false),
@@ -211,19 +221,19 @@ fn wireguard(conf: &WireguardConf) -> Result<Wireguard, DecodeError> {
     let psk = match &conf.psk {
         None => None,
         Some(text) => {
-            let key = text.expose().parse().map_err(|problem| DecodeError {
+            let key = text.expose().parse().map_err(|_| DecodeError {
                 path: "PSK".to_owned(),
                 value: None,
-                problem: format!("{problem}"),
+                problem: KEY_FORM.to_owned(),
             });
-            Some(Psk(key?))
+            Some(key?)
         }
     };
     let mode = match conf.mode.as_deref() {
-        None | Some("separate") => Mode::Separate,
-        Some("auto") => Mode::Auto,
-        Some("ipv4") => Mode::Ipv4,
-        Some("ipv6") => Mode::Ipv6,
+        None | Some("separate") => WireguardMode::Separate,
+        Some("auto") => WireguardMode::Auto,
+        Some("ipv4") => WireguardMode::Ipv4,
+        Some("ipv6") => WireguardMode::Ipv6,
         Some(other) => {
             let problem = "expected one of separate, auto, ipv4, ipv6";
             return Err(DecodeError::at("Mode", format!("{other:?}"), problem));
@@ -277,8 +287,8 @@ fn within(
 
 #[cfg(test)]
 mod tests {
-    use super::super::NetConf;
     use super::*;
+    use crate::netconf::NetConf;
 
     fn backend(json: &str) -> Result<Backend, String> {
         let text = format!(r#"{{"Network": "10.5.0.0/16", "Backend": {json}}}"#);
@@ -304,7 +314,7 @@ mod tests {
             mtu: None,
             psk: None,
             keepalive: None,
-            mode: Mode::Separate,
+            mode: WireguardMode::Separate,
         };
         let text = r#"{"Type": "wireguard", "PSK": "", "PersistentKeepaliveInterval": 0}"#;
         check(text, Backend::Wireguard(wireguard));
@@ -328,7 +338,7 @@ mod tests {
         let Ok(Backend::Wireguard(wireguard)) = backend(text) else { panic!("no wireguard") };
         assert_eq!((wireguard.listen_port, wireguard.listen_port_v6), (1, 2));
         assert_eq!((wireguard.mtu, wireguard.keepalive), (Some(1420), Some(25)));
-        assert_eq!((wireguard.mode, wireguard.psk.is_some()), (Mode::Auto, true));
+        assert_eq!((wireguard.mode, wireguard.psk.is_some()), (WireguardMode::Auto, true));
         let text = r#"{"Type": "extension", "PreStartupCommand": "", "SubnetAddCommand":
             "ip route add $SUBNET  via $PUBLIC_IP"}"#;
         let Ok(Backend::Extension(extension)) = backend(text) else { panic!("no extension") };

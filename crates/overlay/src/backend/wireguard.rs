@@ -6,13 +6,15 @@ use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ipnet::IpNet;
+use kernel::wireguard::PublicKey;
 use kernel::{Family, IfName};
 
-use super::wanted::{Address, Device, DeviceKind, Route, Wanted, WireguardPeer};
-use super::{Error, Node, Peer, Reason, tunnel_mtu};
-use crate::family::{self, Addresses, PerFamily};
-use crate::lease::{Data, WireguardData};
-use crate::netconf::{Mode, Wireguard};
+use crate::backend::{BackendData, Wireguard, WireguardData, WireguardMode};
+use crate::cidr::{self, Addresses, PerFamily};
+use crate::desired::{
+    DesiredDevice, DesiredRoute, DesiredState, DesiredWireguardPeer, DeviceAddress, DeviceKind,
+};
+use crate::plan::{Error, Node, Peer, RejectReason, tunnel_mtu};
 
 /// What flannel reckons with, whatever the family outside.
 const OVERHEAD: u32 = 80;
@@ -26,74 +28,76 @@ pub fn device_name(carrier: Family) -> IfName {
     name.parse().expect("a dozen letters are a name")
 }
 
-pub(super) fn devices(node: &Node<'_>, conf: &Wireguard) -> Result<Wanted, Error> {
+pub(crate) fn devices(node: &Node<'_>, conf: &Wireguard) -> Result<DesiredState, Error> {
     let ours = own(node)?;
     let mtu = tunnel_mtu(node, conf.mtu, OVERHEAD)?;
-    let mut wanted = Wanted::default();
+    let mut desired = DesiredState::default();
     for (carrier, end) in ours.iter() {
         let name = device_of(conf, carrier);
         let listen_port = match (conf.mode, carrier) {
-            (Mode::Separate, Family::V6) => conf.listen_port_v6,
+            (WireguardMode::Separate, Family::V6) => conf.listen_port_v6,
             _ => conf.listen_port,
         };
         let kind = DeviceKind::Wireguard { public_key: end.key, listen_port };
-        wanted.devices.insert(name, Device { name, mtu, kind });
+        desired.devices.insert(name, DesiredDevice { name, mtu, kind });
     }
     for subnet in node.subnets() {
-        let family = family::of(subnet);
+        let family = cidr::of(subnet);
         let network = node.conf.networks.get(family).unwrap_or(subnet);
         let carrier = home(ours, family).ok_or(Error::NoTunnel(subnet))?;
         let device = device_of(conf, carrier);
-        wanted.addresses.insert(Address { device, prefix: family::host(subnet.network()) });
-        wanted.routes.insert(network, Route::into_device(network, device, true));
+        desired.addresses.insert(DeviceAddress { device, prefix: cidr::host(subnet.network()) });
+        desired.routes.insert(network, DesiredRoute::into_device(network, device, true));
     }
-    Ok(wanted)
+    Ok(desired)
 }
 
-pub(super) fn carry(
+pub(crate) fn carry(
     node: &Node<'_>,
     conf: &Wireguard,
     peer: &Peer<'_>,
     subnet: IpNet,
-    wanted: &mut Wanted,
-) -> Result<(), Reason> {
-    let Data::Wireguard(theirs) = &peer.lease.attributes.data else {
+    desired: &mut DesiredState,
+) -> Result<(), RejectReason> {
+    let BackendData::Wireguard(theirs) = &peer.lease.attributes.data else {
         return Err(peer.other_backend("wireguard"));
     };
     if theirs.iter().next().is_none() {
-        return Err(Reason::NoData { backend: "wireguard" });
+        return Err(RejectReason::NoData { backend: "wireguard" });
     }
-    let Ok(ours) = own(node) else { return Err(Reason::NoCommonUnderlay) };
-    let family = family::of(subnet);
+    let Ok(ours) = own(node) else { return Err(RejectReason::NoCommonUnderlay) };
+    let family = cidr::of(subnet);
     let (carrier, key, endpoint) = match conf.mode {
-        Mode::Separate => separate(conf, ours, theirs, &peer.lease.attributes.public, family),
+        WireguardMode::Separate => {
+            separate(conf, ours, theirs, &peer.lease.attributes.public, family)
+        }
         _ => single(node, conf, theirs, &peer.lease.attributes.public),
     }
-    .ok_or(Reason::NoCommonUnderlay)?;
+    .ok_or(RejectReason::NoCommonUnderlay)?;
     if ours.iter().any(|(_, end)| end.key == key) {
-        return Err(Reason::OwnKey);
+        return Err(RejectReason::OwnKey);
     }
     let device = device_of(conf, carrier);
-    let fresh = WireguardPeer {
+    let fresh = DesiredWireguardPeer {
         endpoint,
         allowed: BTreeSet::new(),
-        psk: conf.psk,
+        psk: conf.psk.clone(),
         keepalive: conf.keepalive,
     };
-    let entry = wanted.wireguard.entry((device, key)).or_insert(fresh);
+    let entry = desired.wireguard.entry((device, key)).or_insert(fresh);
     if entry.endpoint != endpoint {
-        return Err(Reason::KeyTaken);
+        return Err(RejectReason::KeyTaken);
     }
     entry.allowed.insert(subnet);
     // The network's route leads elsewhere if most of this family take another tunnel.
     let home = home(ours, family).map(|carrier| device_of(conf, carrier));
     if home != Some(device) {
-        wanted.routes.insert(subnet, Route::into_device(subnet, device, true));
+        desired.routes.insert(subnet, DesiredRoute::into_device(subnet, device, true));
     }
     Ok(())
 }
 
-type Tunnel = (Family, crate::key::Key, SocketAddr);
+type Tunnel = (Family, PublicKey, SocketAddr);
 
 /// The tunnel of the subnet's own family, else the other one.
 fn separate(
@@ -113,7 +117,7 @@ fn separate(
         let endpoint = SocketAddr::new(public.get(carrier)?, end.port.unwrap_or(own_port));
         Some((carrier, end.key, endpoint))
     };
-    over(family).or_else(|| over(family::other(family)))
+    over(family).or_else(|| over(cidr::other(family)))
 }
 
 /// The one tunnel, which the device of IPv4 is.
@@ -125,8 +129,8 @@ fn single(
 ) -> Option<Tunnel> {
     let end = theirs.v4.or(theirs.v6)?;
     let outside = match conf.mode {
-        Mode::Ipv4 => Family::V4,
-        Mode::Ipv6 => Family::V6,
+        WireguardMode::Ipv4 => Family::V4,
+        WireguardMode::Ipv6 => Family::V6,
         _ => likelier(&node.underlay.addresses, public)?,
     };
     // flannel listens on the first port for both families, and still publishes the second one.
@@ -157,16 +161,16 @@ fn likelier(ours: &Addresses, theirs: &Addresses) -> Option<Family> {
 
 fn own<'a>(node: &Node<'a>) -> Result<&'a PerFamily<WireguardData>, Error> {
     match &node.lease.attributes.data {
-        Data::Wireguard(ends) => Ok(ends),
+        BackendData::Wireguard(ends) => Ok(ends),
         other => Err(Error::OwnData { published: other.kind().to_owned(), backend: "wireguard" }),
     }
 }
 
 fn device_of(conf: &Wireguard, carrier: Family) -> IfName {
-    device_name(if conf.mode == Mode::Separate { carrier } else { Family::V4 })
+    device_name(if conf.mode == WireguardMode::Separate { carrier } else { Family::V4 })
 }
 
 /// The tunnel that the network of a family is routed into.
 fn home(ours: &PerFamily<WireguardData>, family: Family) -> Option<Family> {
-    [family, family::other(family)].into_iter().find(|carrier| ours.get(*carrier).is_some())
+    [family, cidr::other(family)].into_iter().find(|carrier| ours.get(*carrier).is_some())
 }

@@ -26,13 +26,13 @@ fn one_peer_costs_its_own_part() {
     let mut network = Network::new(lab.conf.clone(), lease, underlay, peers.collect()).unwrap();
     assert_eq!(*network.plan(), lab.plan());
     let (name, _, lease) = node(&lab.conf, 9, "4");
-    let Update::Part(part) = network.set(&name, 0, lease.clone()) else { panic!() };
-    let Part { before, after } = *part;
-    assert_eq!(before, Wanted::default());
+    let PlanChange::Peer(part) = network.set_peer(&name, 0, lease.clone()) else { panic!() };
+    let PeerChange { before, after } = *part;
+    assert_eq!(before, DesiredState::default());
     assert_eq!((after.routes.len(), after.neighbours.len(), after.forwarding.len()), (1, 1, 1));
-    assert_eq!(network.set(&name, 0, lease), Update::Nothing);
-    assert!(matches!(network.remove(&name), Update::Part(_)));
-    assert_eq!(network.remove(&name), Update::Nothing);
+    assert_eq!(network.set_peer(&name, 0, lease), PlanChange::None);
+    assert!(matches!(network.remove_peer(&name), PlanChange::Peer(_)));
+    assert_eq!(network.remove_peer(&name), PlanChange::None);
     assert_eq!(*network.plan(), lab.plan());
 }
 
@@ -43,12 +43,12 @@ fn a_peer_that_is_refused_makes_no_other_dearer() {
     let mut network = Network::new(lab.conf.clone(), lease, underlay, BTreeMap::new()).unwrap();
     let (name, _, mut outside) = node(&lab.conf, 8, "4");
     outside.subnets = Prefixes::of(["172.16.0.0/24".parse().unwrap()]).unwrap();
-    network.set(&name, 0, outside);
-    assert_eq!(network.plan().refused.len(), 1);
+    network.set_peer(&name, 0, outside);
+    assert_eq!(network.plan().rejected.len(), 1);
     let (name, _, lease) = node(&lab.conf, 9, "4");
-    assert!(matches!(network.set(&name, 0, lease), Update::Part(_)));
-    assert!(matches!(network.remove(&name), Update::Part(_)));
-    assert_eq!(network.plan().refused.len(), 1);
+    assert!(matches!(network.set_peer(&name, 0, lease), PlanChange::Peer(_)));
+    assert!(matches!(network.remove_peer(&name), PlanChange::Peer(_)));
+    assert_eq!(network.plan().rejected.len(), 1);
 }
 
 #[test]
@@ -63,23 +63,28 @@ fn a_narrow_path_gives_its_route_an_mtu_until_it_widens() {
         let mut network = Network::new(lab.conf.clone(), lease, underlay, peers.collect()).unwrap();
         let (name, _, lease) = &lab.nodes[1];
         let subnet = lease.subnets.iter().next().unwrap();
-        let Update::Part(part) = network.set_path_mtu(name, subnet, Some(1300)) else { panic!() };
+        let PlanChange::Peer(part) = network.set_path_mtu(name, subnet, Some(1300)) else {
+            panic!()
+        };
         assert_eq!(part.before.routes.len(), usize::from(has_route), "{backend}");
         assert_eq!(part.after.routes[&subnet].mtu, Some(1300), "{backend}");
-        assert_eq!(network.plan().wanted.routes[&subnet].mtu, Some(1300), "{backend}");
-        assert_eq!(network.set_path_mtu(name, subnet, Some(1300)), Update::Nothing);
-        assert_eq!(network.set_path_mtu("nobody", subnet, None), Update::Nothing);
+        assert_eq!(network.plan().desired.routes[&subnet].mtu, Some(1300), "{backend}");
+        assert_eq!(network.set_path_mtu(name, subnet, Some(1300)), PlanChange::None);
+        assert_eq!(network.set_path_mtu("nobody", subnet, None), PlanChange::None);
         // All is planned anew, as another peer has the same address.
         let other = lease_of(&lab.conf, 3, 77, "4");
-        network.set("other", 1, other.clone());
-        assert_eq!(network.plan().wanted.routes[&subnet].mtu, Some(1300), "{backend}");
-        network.remove("other");
-        assert!(matches!(network.set_path_mtu(name, subnet, None), Update::Part(_)), "{backend}");
+        network.set_peer("other", 1, other.clone());
+        assert_eq!(network.plan().desired.routes[&subnet].mtu, Some(1300), "{backend}");
+        network.remove_peer("other");
+        assert!(
+            matches!(network.set_path_mtu(name, subnet, None), PlanChange::Peer(_)),
+            "{backend}"
+        );
         assert_eq!(*network.plan(), lab.plan(), "{backend}");
         // It is forgotten with the peer.
         network.set_path_mtu(name, subnet, Some(1300));
-        network.remove(name);
-        network.set(name, 0, lease.clone());
+        network.remove_peer(name);
+        network.set_peer(name, 0, lease.clone());
         assert_eq!(*network.plan(), lab.plan(), "{backend}");
     }
 }
@@ -101,14 +106,14 @@ fn narrow_paths_stay_known_when_all_is_planned_from_another_list() {
         subnet
     });
     let mut after = new(&underlay, &lab.nodes[1..2]);
-    after.take_over_paths(&before);
-    assert_eq!(after.plan().wanted.routes[&subnets[0]].mtu, Some(1300));
-    assert!(!after.plan().wanted.routes.contains_key(&subnets[1]));
+    after.inherit_path_mtus(&before);
+    assert_eq!(after.plan().desired.routes[&subnets[0]].mtu, Some(1300));
+    assert!(!after.plan().desired.routes.contains_key(&subnets[1]));
     // Through another interface the paths are others.
     let another = Underlay { mtu: underlay.mtu - 8, ..underlay };
     let mut after = new(&another, &lab.nodes[1..]);
-    after.take_over_paths(&before);
-    assert_eq!(after.plan().wanted.routes[&subnets[0]].mtu, None);
+    after.inherit_path_mtus(&before);
+    assert_eq!(after.plan().desired.routes[&subnets[0]].mtu, None);
 }
 
 #[test]
@@ -119,8 +124,9 @@ fn peers_on_a_link_are_learnt_before_they_come_and_looked_up_again() {
     let peers = lab.nodes[1..].iter().map(|(name, _, lease)| (name.clone(), (0, lease.clone())));
     let mut network = Network::new(lab.conf.clone(), lease, underlay, peers.collect()).unwrap();
     assert!(network.needs_on_link());
-    assert_eq!(network.plan().refused.len(), 2);
-    let near: HashMap<IpAddr, IfName> = network.publics().map(|address| (address, eth0)).collect();
+    assert_eq!(network.plan().rejected.len(), 2);
+    let near: HashMap<IpAddr, IfName> =
+        network.public_addresses().map(|address| (address, eth0)).collect();
     assert!(network.set_on_link(near.clone()));
     assert!(!network.set_on_link(near));
     lab.put_on_link();
@@ -129,11 +135,11 @@ fn peers_on_a_link_are_learnt_before_they_come_and_looked_up_again() {
     let (name, _, lease) = node(&lab.conf, 9, "4");
     let address = lease.attributes.public.v4.unwrap().into();
     network.learn_on_link(address, Some(eth0));
-    assert!(matches!(network.set(&name, 0, lease), Update::Part(_)));
+    assert!(matches!(network.set_peer(&name, 0, lease), PlanChange::Peer(_)));
     // Of one that is there, only all are looked up again.
     network.learn_on_link(address, None);
-    assert!(matches!(network.remove(&name), Update::Part(_)));
-    assert_eq!(network.plan().wanted, lab.plan().wanted);
+    assert!(matches!(network.remove_peer(&name), PlanChange::Peer(_)));
+    assert_eq!(network.plan().desired, lab.plan().desired);
 }
 
 proptest! {
@@ -157,11 +163,11 @@ proptest! {
             match set {
                 Some((n, subnet, has)) => {
                     let lease = lease_of(&lab.conf, n, subnet, ["46", "4", "46"][has]);
-                    network.set(&name, since, lease.clone());
+                    network.set_peer(&name, since, lease.clone());
                     known.insert(name, (since, lease));
                 }
                 None => {
-                    network.remove(&name);
+                    network.remove_peer(&name);
                     known.remove(&name);
                 }
             }

@@ -7,10 +7,11 @@ use std::ops::RangeInclusive;
 use ipnet::IpNet;
 use kernel::route::PROTOCOL_BOOT;
 
-use super::change::{Change, Conflict};
-use super::devices::Devices;
-use super::found::{Found, FoundRoute, Gateway, PROTOCOL, Scope, default_metric};
-use crate::plan::{Route, Wanted};
+use crate::desired::{DesiredRoute, DesiredState, Gateway, default_metric};
+use crate::diff::change::{Change, Conflict};
+use crate::diff::devices::Devices;
+use crate::observed::{ObservedRoute, ObservedState};
+use crate::ownership::{Ownership, PROTOCOL};
 
 /// What becomes of routes.
 #[derive(Debug, Default)]
@@ -22,9 +23,14 @@ pub(super) struct Routes {
     pub(super) conflicts: Vec<Conflict>,
 }
 
-pub(super) fn compare(wanted: &Wanted, found: &Found, scope: &Scope, devices: &Devices) -> Routes {
-    let mut by_dst: BTreeMap<IpNet, Vec<&FoundRoute>> = BTreeMap::new();
-    for route in &found.routes {
+pub(super) fn compare(
+    desired: &DesiredState,
+    observed: &ObservedState,
+    ownership: &Ownership,
+    devices: &Devices,
+) -> Routes {
+    let mut by_dst: BTreeMap<IpNet, Vec<&ObservedRoute>> = BTreeMap::new();
+    for route in &observed.routes {
         if !devices.gone.contains(&route.route.device) {
             by_dst.entry(route.route.dst).or_default().push(route);
         }
@@ -33,19 +39,19 @@ pub(super) fn compare(wanted: &Wanted, found: &Found, scope: &Scope, devices: &D
     let mut sets = Vec::new();
     let mut kept = BTreeSet::new();
     for (dst, there) in &by_dst {
-        let (same_key, other_key): (Vec<&FoundRoute>, Vec<&FoundRoute>) =
+        let (same_key, other_key): (Vec<&ObservedRoute>, Vec<&ObservedRoute>) =
             there.iter().partition(|route| {
-                wanted.routes.contains_key(dst) && route.metric == default_metric(*dst)
+                desired.routes.contains_key(dst) && route.metric == default_metric(*dst)
             });
-        let surplus = other_key.into_iter().filter(|route| is_surplus(route, scope, devices));
+        let surplus = other_key.into_iter().filter(|route| is_surplus(route, ownership, devices));
         routes.removals.extend(surplus.map(|route| Change::RemoveRoute(*route)));
-        let Some(route) = wanted.routes.get(dst) else { continue };
+        let Some(route) = desired.routes.get(dst) else { continue };
         routes.settle(route, &same_key, devices, &mut sets, &mut kept);
     }
-    let missing = wanted.routes.iter().filter(|(dst, _)| !by_dst.contains_key(*dst));
+    let missing = desired.routes.iter().filter(|(dst, _)| !by_dst.contains_key(*dst));
     sets.extend(missing.map(|(_, route)| *route).filter(|route| !is_blocked(route, devices)));
-    routes.leave_to_others(&mut sets, found);
-    routes.through_nexthops(&sets, found, scope, devices, &mut kept);
+    routes.leave_to_others(&mut sets, observed);
+    routes.through_nexthops(&sets, observed, ownership, devices, &mut kept);
     routes
 }
 
@@ -54,16 +60,18 @@ fn is_foreign(protocol: u8) -> bool {
     !matches!(protocol, PROTOCOL | PROTOCOL_BOOT)
 }
 
-fn is_blocked(route: &Route, devices: &Devices) -> bool {
+fn is_blocked(route: &DesiredRoute, devices: &Devices) -> bool {
     devices.blocked.contains(&route.device)
 }
 
 /// Ours by its protocol and by its next hop's number, or else by where it leads; on devices of ours flannel's, too.
-fn is_surplus(found: &FoundRoute, scope: &Scope, devices: &Devices) -> bool {
-    let is_on_ours = devices.ours.contains(&found.route.device);
-    match found.protocol {
+fn is_surplus(observed: &ObservedRoute, ownership: &Ownership, devices: &Devices) -> bool {
+    let is_on_ours = devices.ours.contains(&observed.route.device);
+    match observed.protocol {
         PROTOCOL if is_on_ours => true,
-        PROTOCOL => scope.has_nexthop(found).unwrap_or_else(|| scope.has_prefix(found.route.dst)),
+        PROTOCOL => ownership
+            .owns_nexthop_of(observed)
+            .unwrap_or_else(|| ownership.has_prefix(observed.route.dst)),
         PROTOCOL_BOOT => is_on_ours,
         _ => false,
     }
@@ -71,49 +79,55 @@ fn is_surplus(found: &FoundRoute, scope: &Scope, devices: &Devices) -> bool {
 
 /// Destinations of routes with an MTU. The kernel does not take it off a route that it replaces through the same
 /// next hop.
-fn narrow(found: &Found) -> BTreeSet<IpNet> {
-    let routes = found.routes.iter().filter(|one| one.route.mtu.is_some());
+fn narrow(observed: &ObservedState) -> BTreeSet<IpNet> {
+    let routes = observed.routes.iter().filter(|one| one.route.mtu.is_some());
     routes.map(|one| one.route.dst).collect()
 }
 
 impl Routes {
-    /// What to do about a wanted route where there are others to its destination with its metric.
+    /// What to do about a desired route where there are others to its destination with its metric.
     fn settle(
         &mut self,
-        wanted: &Route,
-        there: &[&FoundRoute],
+        desired: &DesiredRoute,
+        there: &[&ObservedRoute],
         devices: &Devices,
-        sets: &mut Vec<Route>,
+        sets: &mut Vec<DesiredRoute>,
         kept: &mut BTreeSet<u32>,
     ) {
-        if is_blocked(wanted, devices) {
+        if is_blocked(desired, devices) {
             return;
         }
-        let right =
-            there.iter().position(|found| found.protocol == PROTOCOL && found.route == *wanted);
+        let right = there
+            .iter()
+            .position(|observed| observed.protocol == PROTOCOL && observed.route == *desired);
         match right {
             Some(at) => kept.extend(there[at].nexthop),
             None => {
-                if let Some(found) = there.iter().find(|found| is_foreign(found.protocol)) {
-                    let (dst, protocol) = (wanted.dst, found.protocol);
+                if let Some(observed) = there.iter().find(|observed| is_foreign(observed.protocol))
+                {
+                    let (dst, protocol) = (desired.dst, observed.protocol);
                     self.conflicts.push(Conflict::Route { dst, protocol });
                     return;
                 }
-                sets.push(*wanted);
+                sets.push(*desired);
             }
         }
         // One alone is replaced; of several, the others have to go.
         let is_alone = right.is_none() && there.len() == 1;
-        let others = there.iter().enumerate().filter(|(at, found)| {
-            Some(*at) != right && !is_alone && found.protocol == PROTOCOL && found.route != *wanted
+        let others = there.iter().enumerate().filter(|(at, observed)| {
+            Some(*at) != right
+                && !is_alone
+                && observed.protocol == PROTOCOL
+                && observed.route != *desired
         });
-        self.removals.extend(others.map(|(_, found)| Change::RemoveRoute(**found)));
+        self.removals.extend(others.map(|(_, observed)| Change::RemoveRoute(**observed)));
     }
 
     /// Barriers of others stay; ours and flannel's are replaced.
-    fn leave_to_others(&mut self, sets: &mut Vec<Route>, found: &Found) {
+    fn leave_to_others(&mut self, sets: &mut Vec<DesiredRoute>, observed: &ObservedState) {
         sets.retain(|route| {
-            let barrier = found.barriers.get(&route.dst).filter(|protocol| is_foreign(**protocol));
+            let barrier =
+                observed.blocking_routes.get(&route.dst).filter(|protocol| is_foreign(**protocol));
             let conflict = |protocol: &u8| Conflict::Route { dst: route.dst, protocol: *protocol };
             self.conflicts.extend(barrier.map(conflict));
             barrier.is_none()
@@ -122,19 +136,19 @@ impl Routes {
 
     fn through_nexthops(
         &mut self,
-        sets: &[Route],
-        found: &Found,
-        scope: &Scope,
+        sets: &[DesiredRoute],
+        observed: &ObservedState,
+        ownership: &Ownership,
         devices: &Devices,
         kept: &mut BTreeSet<u32>,
     ) {
-        let range = scope.nexthops.clone();
+        let range = ownership.nexthops.clone();
         let is_ours = |id: &u32, protocol: u8| {
             protocol == PROTOCOL && range.as_ref().is_some_and(|range| range.contains(id))
         };
         let mut ours: BTreeMap<Gateway, u32> = BTreeMap::new();
         let mut surplus: Vec<u32> = Vec::new();
-        for (id, nexthop) in &found.nexthops {
+        for (id, nexthop) in &observed.nexthops {
             if !is_ours(id, nexthop.protocol) {
                 continue;
             }
@@ -147,11 +161,12 @@ impl Routes {
             }
             surplus.push(*id);
         }
-        let first =
-            |range: RangeInclusive<u32>| scope.nexthops_from.max(*range.start())..=*range.end();
+        let first = |range: RangeInclusive<u32>| {
+            ownership.first_free_nexthop.max(*range.start())..=*range.end()
+        };
         let mut free = range.clone().into_iter().flat_map(first);
-        let mut free = free.by_ref().filter(|id| !found.nexthops.contains_key(id));
-        let narrow = narrow(found);
+        let mut free = free.by_ref().filter(|id| !observed.nexthops.contains_key(id));
+        let narrow = narrow(observed);
         for route in sets {
             let keeps_nexthop = route.mtu.is_some() || !narrow.contains(&route.dst);
             let nexthop = Gateway::of(route).and_then(|gateway| match ours.get(&gateway) {

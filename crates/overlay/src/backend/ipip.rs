@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//! IPv4 in IPv4: one device to any remote; the gateway of a route is the remote.
+
+use ipnet::IpNet;
+use kernel::{Family, IfName};
+
+use crate::backend::Ipip;
+use crate::cidr;
+use crate::desired::{DesiredDevice, DesiredRoute, DesiredState, DeviceAddress, DeviceKind};
+use crate::plan::{Error, Node, Peer, RejectReason, direct, tunnel_mtu};
+
+/// One more header.
+const OVERHEAD: u32 = 20;
+
+pub fn device_name() -> IfName {
+    "flannel.ipip".parse().expect("a dozen letters are a name")
+}
+
+pub(crate) fn devices(node: &Node<'_>) -> Result<DesiredState, Error> {
+    let local = node.underlay.addresses.v4.ok_or(Error::NoUnderlay(Family::V4))?;
+    let subnet = node.lease.subnets.v4().ok_or(Error::Ipv4Only { backend: "ipip" })?;
+    let name = device_name();
+    let mtu = tunnel_mtu(node, None, OVERHEAD)?;
+    let mut desired = DesiredState::default();
+    desired.devices.insert(name, DesiredDevice { name, mtu, kind: DeviceKind::Ipip { local } });
+    let prefix = cidr::host(subnet.network().into());
+    desired.addresses.insert(DeviceAddress { device: name, prefix });
+    Ok(desired)
+}
+
+pub(crate) fn carry(
+    node: &Node<'_>,
+    conf: &Ipip,
+    peer: &Peer<'_>,
+    subnet: IpNet,
+    desired: &mut DesiredState,
+) -> Result<(), RejectReason> {
+    if cidr::of(subnet) == Family::V6 {
+        return Err(RejectReason::Ipv4Only { backend: "ipip" });
+    }
+    let public =
+        peer.lease.attributes.public.get(Family::V4).ok_or(RejectReason::NoCommonUnderlay)?;
+    let near = if conf.direct_routing { direct(node, peer, subnet) } else { None };
+    let route = near.unwrap_or_else(|| DesiredRoute::onlink(subnet, public, device_name()));
+    desired.routes.insert(subnet, route);
+    Ok(())
+}
