@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Container ids: cnitool's, so that attachments of either tool are found by the other, and a
-//! fresh one for each pod's sandbox.
+//! Container IDs: cnitool's, so that each tool finds attachments made by the other, and random ones
+//! for pod sandboxes.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -8,22 +8,22 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use sha2::{Digest, Sha512};
 
-/// What cnitool calls the container of a namespace.
-pub fn of_netns(netns: &Path) -> String {
+/// The ID that cnitool uses for the container in this namespace.
+pub(crate) fn of_netns(netns: &Path) -> String {
     use std::os::unix::ffi::OsStrExt;
     format!("cnitool-{}", digest(netns.as_os_str().as_bytes()))
 }
 
-/// A sandbox id as container runtimes make them: 64 hexadecimal digits.
-pub fn fresh() -> Result<String> {
+/// A random sandbox ID as container runtimes create them: 64 hexadecimal digits.
+pub(crate) fn random() -> Result<String> {
     let uuid =
-        || std::fs::read_to_string("/proc/sys/kernel/random/uuid").context("make a new sandbox id");
+        || std::fs::read_to_string("/proc/sys/kernel/random/uuid").context("generate a sandbox ID");
     let text = uuid()? + &uuid()?;
     Ok(text.chars().filter(char::is_ascii_hexdigit).collect())
 }
 
-/// The first ten bytes of SHA-512 in hexadecimal.
-pub fn digest(bytes: &[u8]) -> String {
+/// The first ten bytes of the SHA-512 hash, in hexadecimal.
+pub(crate) fn digest(bytes: &[u8]) -> String {
     let hash = Sha512::digest(bytes);
     hash.iter().take(10).fold(String::with_capacity(20), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
@@ -36,16 +36,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn id_of_a_namespace_is_cnitools() {
+    fn netns_id_equals_cnitools() {
         // printf %s /var/run/netns/testing | sha512sum | cut -c-20
         assert_eq!(of_netns(Path::new("/var/run/netns/testing")), "cnitool-77383ca0a0715733ca6f");
     }
 
     #[test]
-    fn fresh_ids_differ() {
-        let id = fresh().unwrap();
+    fn random_ids_are_valid_and_differ() {
+        let id = random().unwrap();
         assert_eq!(id.len(), 64, "{id}");
-        assert_ne!(id, fresh().unwrap());
+        assert_ne!(id, random().unwrap());
         assert!(cni::validate::container_id(&id).is_ok());
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Errors as people read them: what failed, why, and a hint where we know one.
+//! Error messages: the operation that failed, its causes, and a hint if one is known.
 
 use std::fmt;
 use std::io::Write;
@@ -11,7 +11,7 @@ use text::escape;
 
 use crate::privilege::Privilege;
 
-/// An error with advice. It shows as the error itself.
+/// An error with a hint. Its text is the text of the error.
 #[derive(Debug)]
 struct Hinted {
     error: Error,
@@ -30,9 +30,9 @@ impl std::error::Error for Hinted {
     }
 }
 
-/// The command line is wrong, in a way that its parser cannot know: exit status 2.
+/// A mistake on the command line that clap cannot detect: exit status 2.
 #[derive(Debug)]
-pub struct Usage(pub String);
+pub(crate) struct Usage(pub(crate) String);
 
 impl fmt::Display for Usage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -42,113 +42,112 @@ impl fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
-/// Adds advice to an error.
-pub trait Hint<T> {
+/// Adds a hint to an error.
+pub(crate) trait Hint<T> {
     fn hint(self, hint: impl FnOnce() -> String) -> Result<T>;
 }
 
 impl<T, E: Into<Error>> Hint<T> for Result<T, E> {
     fn hint(self, hint: impl FnOnce() -> String) -> Result<T> {
-        self.map_err(|error| Error::new(Hinted { error: error.into(), hint: hint() }))
+        self.map_err(|error| with_hint(error.into(), hint()))
     }
 }
 
-/// Tells of something that we could cope with.
-pub fn warn(text: &str) {
-    // Nobody may be listening, and that is no reason to fail.
+pub(crate) fn with_hint(error: Error, hint: String) -> Error {
+    Error::new(Hinted { error, hint })
+}
+
+/// Prints a warning to standard error.
+pub(crate) fn warn(text: &str) {
+    // Standard error may be closed; that is no reason to fail.
     let _ = writeln!(std::io::stderr(), "warning: {}", escape::lines(text));
 }
 
-/// Tells of something that is good to know.
-pub fn note(text: &str) {
+/// Prints a note to standard error.
+pub(crate) fn note(text: &str) {
     let _ = writeln!(std::io::stderr(), "note: {}", escape::lines(text));
 }
 
-/// The lines for standard error.
-pub fn text(error: &Error, privilege: Privilege) -> String {
+/// The error message for standard error, one line per cause.
+pub(crate) fn text(error: &Error, privilege: Privilege) -> String {
     let mut text = String::new();
-    for (at, Said { text: said, is_note }) in said(error).into_iter().enumerate() {
+    for (at, Cause { text: cause, is_note }) in causes(error).into_iter().enumerate() {
         let label = match (at, is_note) {
             (0, _) => "error:",
             (_, false) => "  because",
             (_, true) => "  note:",
         };
-        text += &format!("{label} {}\n", escape::lines(&said).replace('\n', "\n  "));
+        text += &format!("{label} {}\n", escape::lines(&cause).replace('\n', "\n  "));
     }
     if let Some(hint) = hint(error, privilege) {
-        text += &format!(
-            "hint: {}
-",
-            escape::lines(&hint)
-        );
+        text += &format!("hint: {}\n", escape::lines(&hint));
     }
     text
 }
 
-/// The same for programs: the CNI error where there is one, else one like it.
-pub fn json(error: &Error) -> Value {
-    let known = error.chain().find_map(|cause| cni_error(cause));
-    let other = || {
-        let mut said = said(error).into_iter().map(|said| said.text);
-        let first = cni::Error::internal(said.next().unwrap_or_default());
-        first.with_details(said.collect::<Vec<_>>().join(": "))
+/// The error as JSON: the CNI error in the chain, or an internal CNI error with the same text.
+pub(crate) fn json(error: &Error) -> Value {
+    let cni_error = error.chain().find_map(|cause| cni_error(cause));
+    let internal = || {
+        let mut causes = causes(error).into_iter().map(|cause| cause.text);
+        let first = cni::Error::internal(causes.next().unwrap_or_default());
+        first.with_details(causes.collect::<Vec<_>>().join(": "))
     };
-    known.cloned().unwrap_or_else(other).to_json(cni::Version::LATEST)
+    cni_error.cloned().unwrap_or_else(internal).to_json(cni::Version::LATEST)
 }
 
-/// Something that an error says.
-struct Said {
+struct Cause {
     text: String,
-    /// Details of a plugin's error: causes, advice or what else is good to know.
+    /// Details of a CNI error, which are not always a cause.
     is_note: bool,
 }
 
-/// Every cause once, the outermost first.
-fn said(error: &Error) -> Vec<Said> {
-    let mut said: Vec<Said> = Vec::new();
-    let mut say = |text: String, is_note: bool| {
-        // A wrapper that shows as what it wraps says nothing of its own.
-        if !text.is_empty() && said.last().is_none_or(|last| last.text != text) {
-            said.push(Said { text, is_note });
+/// All causes without repetitions, the outermost first.
+fn causes(error: &Error) -> Vec<Cause> {
+    let mut causes: Vec<Cause> = Vec::new();
+    let mut push = |text: String, is_note: bool| {
+        // A wrapper such as `Hinted` repeats the text of the error inside.
+        if !text.is_empty() && causes.last().is_none_or(|last| last.text != text) {
+            causes.push(Cause { text, is_note });
         }
     };
     for cause in error.chain() {
         match cni_error(cause) {
             Some(cni::Error { msg, details, .. }) => {
-                say(msg.clone(), false);
-                say(details.clone(), true);
+                push(msg.clone(), false);
+                push(details.clone(), true);
             }
-            None => say(cause.to_string(), false),
+            None => push(cause.to_string(), false),
         }
     }
-    said
+    causes
 }
 
-/// The advice nearest to the outside.
+/// The outermost hint in the chain, or one derived from the text.
 fn hint(error: &Error, privilege: Privilege) -> Option<String> {
-    let given = error.chain().find_map(|cause| cause.downcast_ref::<Hinted>());
-    if let Some(hinted) = given {
+    let hinted = error.chain().find_map(|cause| cause.downcast_ref::<Hinted>());
+    if let Some(hinted) = hinted {
         return Some(hinted.hint.clone());
     }
-    let said: Vec<String> = said(error).into_iter().map(|said| said.text).collect();
-    let said = said.join("\n");
-    let is_refused = said.contains("Operation not permitted") || said.contains("Permission denied");
-    if is_refused && !privilege.is_root {
-        return Some("this needs root: try it with sudo".to_owned());
+    let texts: Vec<String> = causes(error).into_iter().map(|cause| cause.text).collect();
+    let text = texts.join("\n");
+    let is_denied = text.contains("Operation not permitted") || text.contains("Permission denied");
+    if is_denied && !privilege.is_root {
+        return Some("root is required: run the command with sudo".to_owned());
     }
-    if is_refused && let Some(hint) = privilege.hint(&said) {
+    if is_denied && let Some(hint) = privilege.hint(&text) {
         return Some(hint);
     }
-    let (_, missing) = said.split_once("failed to find plugin \"")?;
+    let (_, missing) = text.split_once("failed to find plugin \"")?;
     let (missing, _) = missing.split_once('"')?;
-    let install = "install the plugin there, or name its directory with --path";
+    let install = "install the plugin there, or pass its directory with --path";
     Some(match cni::near(missing, PLUGINS.iter().map(|plugin| plugin.name)) {
         Some(known) => format!("did you mean {known:?}? Otherwise {install}"),
         None => install.to_owned(),
     })
 }
 
-/// A wrapper hides the type of what it wraps.
+/// The CNI error behind this cause; `Hinted` hides its type.
 fn cni_error<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a cni::Error> {
     match cause.downcast_ref::<Hinted>() {
         Some(hinted) => hinted.error.downcast_ref(),
@@ -170,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn each_cause_has_a_line() {
+    fn text_has_one_line_per_cause() {
         let expected = "\
 error: attach a
   because no such plugin
@@ -182,7 +181,7 @@ hint: install it
     }
 
     #[test]
-    fn programs_get_the_cni_error() {
+    fn json_is_the_cni_error() {
         let printed = json(&failure());
         assert_eq!(printed["code"], 7);
         assert_eq!(printed["msg"], "no such plugin");
@@ -191,7 +190,7 @@ hint: install it
     }
 
     #[test]
-    fn a_plugin_with_a_name_nearly_right_is_named() {
+    fn misspelled_plugin_gets_a_suggestion() {
         let near = |name: &str| cni::near(name, PLUGINS.iter().map(|plugin| plugin.name));
         let check = |name: &str, known: Option<&str>| assert_eq!(near(name), known, "{name}");
         check("brige", Some("bridge"));
@@ -203,10 +202,11 @@ hint: install it
     }
 
     #[test]
-    fn users_are_told_about_root() {
+    fn missing_permission_gets_a_hint() {
         let error = anyhow::anyhow!("create namespace: Operation not permitted");
         let user = Privilege { is_root: false, ..Privilege::ALL };
-        assert!(text(&error, user).ends_with("hint: this needs root: try it with sudo\n"));
+        let hint = "hint: root is required: run the command with sudo\n";
+        assert!(text(&error, user).ends_with(hint));
         assert!(!text(&error, Privilege::ALL).contains("hint"));
         let confined = Privilege { capabilities: 0, ..Privilege::ALL };
         let shown = text(&error, confined);

@@ -11,21 +11,21 @@ use comfy_table::{Table, presets};
 use serde_json::Value;
 use text::escape;
 
-/// For whom we print.
+/// Format of the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub(crate) enum Format {
     #[default]
     Text,
     Json,
 }
 
-/// Prints and flushes. What a terminal would obey is escaped, whoever the text is of.
-pub fn print(text: &str) -> Result<()> {
+/// Prints and flushes. Escapes control characters: the text may quote untrusted input.
+pub(crate) fn print(text: &str) -> Result<()> {
     print_raw(&escape::lines(text))
 }
 
-/// The same for text of our own that a terminal is to obey. Not `println!`: that panics when the reader has gone.
-pub fn print_raw(text: &str) -> Result<()> {
+/// Prints text with control characters for the terminal. Not `println!`, which panics on a broken pipe.
+pub(crate) fn print_raw(text: &str) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
     stdout
         .write_all(text.as_bytes())
@@ -33,13 +33,13 @@ pub fn print_raw(text: &str) -> Result<()> {
         .context("write to standard output")
 }
 
-/// Prints each text on a line of its own, whatever it holds.
-pub fn print_lines(lines: &[String]) -> Result<()> {
+/// Prints each text as one line; newlines inside are escaped.
+pub(crate) fn print_lines(lines: &[String]) -> Result<()> {
     print(&lines.iter().map(|line| format!("{}\n", escape::line(line))).collect::<String>())
 }
 
-/// Whether printing failed only because nobody reads any more.
-pub fn is_reader_gone(error: &anyhow::Error) -> bool {
+/// Whether printing failed because the reader closed the pipe.
+pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()
         .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
@@ -47,46 +47,46 @@ pub fn is_reader_gone(error: &anyhow::Error) -> bool {
 }
 
 /// Prints JSON as CNI plugins do, with a newline.
-pub fn print_json(value: &Value) -> Result<()> {
+pub(crate) fn print_json(value: &Value) -> Result<()> {
     let document = cni::json::to_pretty(value);
     print(&format!("{}\n", escape::json(&String::from_utf8_lossy(&document))))
 }
 
-/// A table with a title line and no borders, so that columns can be cut out; ends in a newline.
-pub fn table<const N: usize>(
-    titles: [&str; N],
+/// A table with a header line and without borders, easy to process with `cut` and `awk`.
+pub(crate) fn table<const N: usize>(
+    headers: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
 ) -> String {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header(titles);
+    table.load_preset(presets::NOTHING).set_header(headers);
     for row in rows {
         table.add_row(row.map(|cell| match cell.is_empty() {
             true => "-".to_owned(),
             false => escape::line(&cell).into_owned(),
         }));
     }
-    laid_out(table)
+    render(table)
 }
 
-/// The same without titles, and with as many columns as the rows have.
-pub fn grid(rows: Vec<Vec<String>>) -> String {
+/// A table without a header line.
+pub(crate) fn grid(rows: Vec<Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     for row in rows {
         table.add_row(row.into_iter().map(|cell| escape::line(&cell).into_owned()));
     }
-    laid_out(table)
+    render(table)
 }
 
-fn laid_out(mut table: Table) -> String {
+fn render(mut table: Table) -> String {
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
     }
     format!("{}\n", table.trim_fmt())
 }
 
-/// A time as people read it.
-pub fn duration(time: Duration) -> String {
+/// Formats a duration in seconds, milliseconds or microseconds.
+pub(crate) fn duration(time: Duration) -> String {
     match time.as_secs_f64() {
         seconds if seconds >= 1.0 => format!("{seconds:.2} s"),
         seconds if seconds >= 0.001 => format!("{:.2} ms", seconds * 1e3),
@@ -94,8 +94,8 @@ pub fn duration(time: Duration) -> String {
     }
 }
 
-/// How long something lasts, where the exact time does not matter.
-pub fn rough(time: Duration) -> String {
+/// Formats a duration in whole units.
+pub(crate) fn rough(time: Duration) -> String {
     match time.as_secs() {
         seconds if seconds < 120 => format!("{seconds} s"),
         seconds if seconds < 2 * 3600 => format!("{} min", seconds / 60),
@@ -104,8 +104,8 @@ pub fn rough(time: Duration) -> String {
     }
 }
 
-/// The result of an ADD: interfaces, addresses, routes, name servers.
-pub fn result(result: &CniResult) -> String {
+/// Tables of the result of an ADD: interfaces, addresses, routes, name servers.
+pub(crate) fn result(result: &CniResult) -> String {
     let interfaces = table(
         ["INTERFACE", "WHERE", "MAC", "MTU"],
         result.interfaces.iter().map(|interface| {
@@ -117,14 +117,17 @@ pub fn result(result: &CniResult) -> String {
     let addresses = table(
         ["ADDRESS", "INTERFACE", "GATEWAY"],
         result.ips.iter().map(|ip| {
-            let holder = ip.interface.and_then(|at| result.interfaces.get(at));
-            let holder = holder.map(|interface| interface.name.clone()).unwrap_or_default();
-            [ip.address.to_string(), holder, shown(ip.gateway)]
+            let interface = ip.interface.and_then(|at| result.interfaces.get(at));
+            let name = interface.map(|interface| interface.name.clone()).unwrap_or_default();
+            [ip.address.to_string(), name, shown(ip.gateway)]
         }),
     );
     let routes = table(
         ["ROUTE", "GATEWAY", "MORE"],
-        result.routes.iter().map(|route| [route.dst.to_string(), shown(route.gw), more(route)]),
+        result
+            .routes
+            .iter()
+            .map(|route| [route.dst.to_string(), shown(route.gw), route_attributes(route)]),
     );
     let mut text = String::new();
     let parts = [
@@ -142,8 +145,8 @@ pub fn result(result: &CniResult) -> String {
     text
 }
 
-/// Attributes that most routes do not have.
-fn more(route: &Route) -> String {
+/// Route attributes that are rarely set.
+fn route_attributes(route: &Route) -> String {
     let number = |name: &str, value: u32| (value != 0).then(|| format!("{name} {value}"));
     let parts = [
         number("mtu", route.mtu),
@@ -179,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn result_is_laid_out_for_people() {
+    fn result_is_printed_as_tables() {
         let value = json!({
             "cniVersion": "1.0.0",
             "interfaces": [
@@ -207,7 +210,7 @@ ROUTE      GATEWAY  MORE
     }
 
     #[test]
-    fn times_have_a_unit_that_fits() {
+    fn duration_has_a_suitable_unit() {
         let check = |micros: u64, text: &str| {
             assert_eq!(duration(Duration::from_micros(micros)), text);
         };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The capabilities of this process, for hints when the kernel refuses something: root in a container often lacks
-//! the ones that networks need.
+//! Capabilities of this process, for hints when the kernel denies an operation: root in a container
+//! often lacks the capabilities that networking needs.
 
 /// Bit of `CAP_NET_ADMIN` in a capability set: links, addresses, routes, nf_tables.
 const NET_ADMIN: u32 = 12; // linux/capability.h
@@ -9,29 +9,28 @@ const NET_RAW: u32 = 13; // linux/capability.h
 /// Bit of `CAP_SYS_ADMIN`: creating and entering namespaces.
 const SYS_ADMIN: u32 = 21; // linux/capability.h
 
-/// What this process may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Privilege {
-    pub is_root: bool,
-    /// The effective set, a bit for each capability.
-    pub capabilities: u64,
+pub(crate) struct Privilege {
+    pub(crate) is_root: bool,
+    /// The effective set, one bit per capability.
+    pub(crate) capabilities: u64,
 }
 
 impl Privilege {
     /// Root with all capabilities.
     #[cfg(test)]
-    pub const ALL: Privilege = Privilege { is_root: true, capabilities: u64::MAX };
+    pub(crate) const ALL: Privilege = Privilege { is_root: true, capabilities: u64::MAX };
 
-    /// Of this process. If its capabilities cannot be read, it is taken to have all.
-    pub fn of_process() -> Privilege {
+    /// Reads them from /proc. If that fails, assumes all capabilities.
+    pub(crate) fn of_process() -> Privilege {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let is_root = rustix::process::geteuid().is_root();
         Privilege { is_root, capabilities: effective(&status).unwrap_or(u64::MAX) }
     }
 
-    /// Names the capability that is missing for an error with these words, and says how to get it.
-    pub fn hint(self, said: &str) -> Option<String> {
-        let concerns = |words: &[&str]| words.iter().any(|word| said.contains(word));
+    /// The hint for an error with this text: the missing capabilities and how to get them.
+    pub(crate) fn hint(self, text: &str) -> Option<String> {
+        let concerns = |words: &[&str]| words.iter().any(|word| text.contains(word));
         let needed = [
             (NET_ADMIN, "NET_ADMIN", true),
             (NET_RAW, "NET_RAW", concerns(&["raw socket", "packet socket"])),
@@ -43,8 +42,8 @@ impl Privilege {
         how_to_get(&missing.map(|(_, name, _)| name).collect::<Vec<_>>())
     }
 
-    /// The hint for a command that can do nothing without `CAP_NET_ADMIN`; none if the process has it.
-    pub fn lacks_net_admin(self) -> Option<String> {
+    /// The hint for a command that requires `CAP_NET_ADMIN`; `None` if the process has it.
+    pub(crate) fn lacks_net_admin(self) -> Option<String> {
         let is_missing = self.capabilities & (1 << NET_ADMIN) == 0;
         how_to_get(is_missing.then_some("NET_ADMIN").as_slice())
     }
@@ -72,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_capability_is_named() {
+    fn hint_names_the_missing_capability() {
         let status = "Name:\tpodwire\nCapPrm:\t00000000a80425fb\nCapEff:\t00000000a80425fb\n";
         let capabilities = effective(status).unwrap();
         let docker = Privilege { is_root: true, capabilities };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ctrl-C and its like as something to ask about between two steps, so that what was begun can
-//! be undone.
+//! Stop signals as a flag that a command checks between two steps, so that it can undo what it has
+//! done.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,28 +8,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result, bail};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-/// Whether somebody asked us to stop. A second request while we clean up changes nothing.
+/// Set by SIGINT, SIGTERM or SIGHUP. A second signal during the clean-up changes nothing.
 #[derive(Clone, Debug)]
-pub struct Stop(Arc<AtomicBool>);
+pub(crate) struct StopSignal(Arc<AtomicBool>);
 
-impl Stop {
+impl StopSignal {
     /// From now on these signals only set the flag.
-    pub fn catch() -> Result<Stop> {
+    pub(crate) fn catch() -> Result<StopSignal> {
         let flag = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             signal_hook::flag::register(signal, Arc::clone(&flag))
                 .with_context(|| format!("catch signal {signal}"))?;
         }
-        Ok(Stop(flag))
+        Ok(StopSignal(flag))
     }
 
-    pub fn is_asked(&self) -> bool {
+    pub(crate) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// An error where we were asked to stop.
-    pub fn check(&self) -> Result<()> {
-        if self.is_asked() {
+    /// Fails once a stop signal has arrived.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.is_set() {
             bail!("interrupted");
         }
         Ok(())

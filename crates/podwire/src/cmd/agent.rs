@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `podwire agent`: the node daemon as a process. The environment, signals and logs are here.
+//! `podwire agent`: the node agent as a process, with its signals, its log and its messages to
+//! systemd.
 
 use std::convert::Infallible;
 use std::io::{self, Write};
-use std::process::ExitCode;
 
 use agent::notify::{self, Notifier};
-use agent::options::{self, Asked, Command, Settings};
+use agent::options::{Command, Settings};
 use agent::status::StatusHub;
 use anyhow::{Context, Result, anyhow};
 use text::escape;
@@ -16,15 +16,26 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::cli::{AGENT_EXAMPLES, CLEANUP_EXAMPLES};
-use crate::output::{self, Format};
+use super::agent_options::AgentOptions;
+use crate::errors::Hint;
+use crate::output;
 use crate::privilege::Privilege;
-use crate::report::Hint;
 
-/// Runs until a signal ends it; with `--dry-run` it only tells what it would do.
-pub fn run(args: &[String]) -> Result<()> {
-    let Some(settings) = understand(Command::Agent, args)? else { return Ok(()) };
-    log(&settings)?;
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  podwire agent --net-config '{\"Network\": \"10.244.0.0/16\", \"Backend\": {\"Type\": \"vxlan\"}}'
+  podwire agent --etcd-endpoints https://10.0.0.1:2379        use the keys of flannel in etcd
+  podwire agent --config /etc/podwire/agent.toml              read options from a file
+  podwire agent --config /etc/podwire/agent.toml --dry-run    print what the agent would change
+
+Each option can also be set by an environment variable (FLANNELD_IFACE for --iface; `--help` shows the
+names) or by a key of the TOML file that --config names. The command line takes precedence over the
+environment, the environment over the file. Options may be written with one dash, as for flanneld.";
+
+/// Runs the agent until a signal stops it. With `--dry-run` it only prints the changes.
+pub(crate) fn run(options: &AgentOptions) -> Result<()> {
+    let settings = options.settings(Command::Agent)?;
+    init_log(&settings)?;
     let hub = StatusHub::new(settings.node_name.clone().unwrap_or_default(), settings.store.name());
     match settings.dry_run {
         _ if settings.replaces_net_config => {
@@ -44,77 +55,44 @@ pub fn run(args: &[String]) -> Result<()> {
     }
 }
 
-/// Removes every trace of an agent with these options; with `--dry-run` it only tells.
-pub fn clean(args: &[String], format: Format) -> Result<ExitCode> {
-    let Some(settings) = understand(Command::Cleanup, args)? else { return Ok(ExitCode::SUCCESS) };
-    let cleaned = runtime()?.block_on(agent::cleanup::cleanup(&settings))?;
-    if format == Format::Json {
-        output::print_json(&serde_json::to_value(&cleaned)?)?;
-        return Ok(u8::from(!cleaned.failed.is_empty()).into());
-    }
-    let left = cleaned.left.iter().map(|line| format!("# left: {line}"));
-    let mut lines: Vec<String> = cleaned.done.iter().cloned().chain(left).collect();
-    if lines.is_empty() {
-        lines.push("there is nothing to remove".to_owned());
-    }
-    output::print_lines(&lines)?;
-    anyhow::ensure!(cleaned.failed.is_empty(), "{}", cleaned.failed.join("; "));
-    Ok(ExitCode::SUCCESS)
-}
-
-/// The options, with this machine's name where none was told; none where they asked for help alone.
-fn understand(command: Command, args: &[String]) -> Result<Option<Settings>> {
-    let var = |name: &str| std::env::var(name).ok();
-    match options::understand(command, args, var, |path| std::fs::read_to_string(path))? {
-        Asked::Help => output::print(&help(command)).map(|()| None),
-        Asked::Version => {
-            output::print(&format!("podwire {}\n", env!("CARGO_PKG_VERSION"))).map(|()| None)
-        }
-        Asked::Run(mut settings) => {
-            if !settings.store.tells_name() {
-                settings.node_name.get_or_insert_with(host_name);
-            }
-            Ok(Some(*settings))
-        }
-    }
-}
-
-fn runtime() -> Result<tokio::runtime::Runtime> {
+/// Single-threaded tokio runtime, as the agent needs it.
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
 }
 
 async fn serve(settings: Settings, hub: StatusHub) -> Result<()> {
     let notifier = notifier()?;
-    let told = async {
+    let notify = async {
         match &notifier {
             Some(notifier) => notifier.keep(&hub).await,
             None => std::future::pending().await,
         }
     };
-    let ended = tokio::select! {
+    let result = tokio::select! {
         ended = agent::run::run(settings, hub.clone()) => {
             ended.map(|never: Infallible| match never {}).map_err(Into::into)
         }
-        () = told => Ok(()),
-        ended = stop() => ended,
+        () = notify => Ok(()),
+        stopped = stop_signal() => stopped,
     };
     if let Some(notifier) = &notifier {
         notifier.stopping();
     }
-    ended
+    result
 }
 
-async fn stop() -> Result<()> {
+async fn stop_signal() -> Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     tokio::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }
-    tracing::info!("ends; what is in the kernel stays");
+    tracing::info!("shutting down, kernel state left in place");
     Ok(())
 }
 
+/// Sender of messages to systemd, if systemd started this process.
 fn notifier() -> Result<Option<Notifier>> {
     let Some(address) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(None) };
     let var = |name| std::env::var(name).ok();
@@ -123,25 +101,21 @@ fn notifier() -> Result<Option<Notifier>> {
     Notifier::new(&address, watchdog).map(Some).context("NOTIFY_SOCKET")
 }
 
-fn host_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
-}
-
-/// To standard error, a line each. Of libraries only what is wrong.
-fn log(settings: &Settings) -> Result<()> {
-    let ours = match settings.verbosity {
+/// Logs to standard error, one line per event. Libraries log warnings and errors only.
+fn init_log(settings: &Settings) -> Result<()> {
+    let level = match settings.verbosity {
         0 => LevelFilter::INFO,
         1..=3 => LevelFilter::DEBUG,
         _ => LevelFilter::TRACE,
     };
-    let ours_are = ["agent", "store", "podwire", "tunnel"];
+    let own_crates = ["agent", "store", "podwire", "tunnel"];
     let filter = Targets::new()
         .with_default(LevelFilter::WARN)
-        // It logs whatever we try again; what comes of that we tell ourselves.
+        // kube_client logs every failed attempt; the agent logs the final result.
         .with_target("kube_client", LevelFilter::OFF)
-        .with_targets(ours_are.map(|target| (target, ours)));
+        .with_targets(own_crates.map(|target| (target, level)));
     let is_json = settings.logs_json;
-    let lines = tracing_subscriber::fmt::layer().with_writer(move || LogLines { is_json });
+    let lines = tracing_subscriber::fmt::layer().with_writer(move || LogWriter { is_json });
     let layer = match settings.logs_json {
         true => lines.json().boxed(),
         false => lines.boxed(),
@@ -150,13 +124,14 @@ fn log(settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// Standard error for lines of the log, which may hold text of others.
-struct LogLines {
+/// Writes log lines to standard error and escapes control characters: a line may quote text from
+/// the store.
+struct LogWriter {
     is_json: bool,
 }
 
-impl Write for LogLines {
-    /// Of a whole line: the log writes each at once.
+impl Write for LogWriter {
+    /// tracing-subscriber passes one whole line per call.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(line);
         let text = text.strip_suffix('\n').unwrap_or(&text);
@@ -168,28 +143,4 @@ impl Write for LogLines {
     fn flush(&mut self) -> io::Result<()> {
         io::stderr().flush()
     }
-}
-
-const AGENT: &str = "\
-Connects this node's pods to those of other nodes, as flanneld does.
-
-Usage: podwire agent [OPTIONS]";
-
-const CLEANUP: &str = "\
-Removes every trace of an agent from this node: devices, routes, rules, files, and its lease.
-It goes by what the agent has written down in its state-dir, and by options. What bears another agent's mark is left alone.
-
-Usage: podwire cleanup [OPTIONS]";
-
-fn help(command: Command) -> String {
-    let (about, examples) = match command {
-        Command::Agent => (AGENT, AGENT_EXAMPLES),
-        Command::Cleanup => (CLEANUP, CLEANUP_EXAMPLES),
-    };
-    format!(
-        "{about}\n\n\
-         Each option can also be a variable (FLANNELD_IFACE, PODWIRE_STORE) or a key of the TOML\n\
-         file that --config names.\n\nOptions:\n{}\n{examples}\n",
-        options::help()
-    )
 }

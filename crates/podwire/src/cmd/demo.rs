@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `podwire demo`: nodes with pods on this one machine, in namespaces of their own, through the real
-//! plugins and the real agent. Whatever happens, nothing is left unless asked for.
+//! `podwire demo`: nodes and pods in network namespaces of this machine, built with the real plugins
+//! and the real agent. The demo removes everything in the end, also after an error or a signal.
 
 mod cluster;
 mod drawing;
@@ -16,33 +16,65 @@ mod single;
 use std::time::Instant;
 
 use anyhow::{Result, anyhow, bail};
+use clap::Args;
 use serde_json::json;
 
-pub use self::cluster::Backend;
+use self::cluster::Backend;
 use self::progress::Progress;
 use self::run::{Cleaned, Run};
-use crate::cli::Demo;
-use crate::interrupt::Stop;
+use crate::errors::{self, Hint, Usage};
 use crate::output::{self, Format};
-use crate::report::{self, Hint, Usage};
+use crate::signals::StopSignal;
 
-/// Does what the command line asks.
-pub fn run(asked: Demo, format: Format) -> Result<()> {
-    let pods = pods_per_node(asked)?;
-    refuse_backend(asked)?;
+/// Run nodes and pods in private network namespaces, test the network, break it, remove it
+#[derive(Clone, Copy, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  podwire demo                          three nodes with two pods each, over vxlan
+  podwire demo --nodes 5 --pods 4       more nodes and pods
+  podwire demo --backend host-gw        plain routes instead of a tunnel
+  podwire demo --nodes 1                a dual-stack bridge network on a single node
+  podwire demo --keep                   keep everything for inspection
+  podwire demo --clean                  remove kept and killed demos
+
+Every pod pings every other pod, and one fetches a web page. Then the demo deletes an interface, which
+the agent re-creates; a node leaves and another one joins. The network of this machine is not
+touched: the nodes and the network between them are namespaces, too.")]
+pub(crate) struct Demo {
+    /// Number of nodes, each with an agent; a single node has none
+    #[arg(long, default_value_t = 3, value_name = "COUNT",
+          value_parser = clap::value_parser!(u16).range(1..=8))]
+    nodes: u16,
+    /// Number of pods per node [default: 2, or 3 on a single node]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=30))]
+    pods: Option<u16>,
+    /// Backend between the nodes [default: vxlan]
+    #[arg(long, value_enum, value_name = "BACKEND")]
+    backend: Option<Backend>,
+    /// Keep everything and print commands for inspection
+    #[arg(long)]
+    keep: bool,
+    /// Remove earlier demos and exit
+    #[arg(long, conflicts_with_all = ["keep", "nodes", "pods", "backend"])]
+    clean: bool,
+}
+
+pub(crate) fn run(args: Demo, format: Format) -> Result<()> {
+    let pods = pods_per_node(args)?;
+    check_backend(args)?;
     if !rustix::process::geteuid().is_root() {
-        return Err(anyhow!("making network namespaces needs root"))
+        return Err(anyhow!("creating network namespaces requires root"))
             .hint(|| "try: sudo podwire demo".to_owned());
     }
-    if asked.clean {
+    if args.clean {
         return clean(format);
     }
-    let stop = Stop::catch()?;
+    let stop = StopSignal::catch()?;
     let run = Run::claim()?;
     let mut progress = Progress::new(format);
-    let shown = match asked.nodes {
-        1 => single::build_and_show(pods, asked.keep, &run, &stop, &mut progress),
-        _ => cluster::build_and_show(asked, pods, &run, &stop, &mut progress),
+    let shown = match args.nodes {
+        1 => single::build_and_show(pods, args.keep, &run, &stop, &mut progress),
+        _ => cluster::build_and_show(args, pods, &run, &stop, &mut progress),
     };
     match shown {
         Ok(Ending::Keep) => run.keep(),
@@ -54,59 +86,59 @@ pub fn run(asked: Demo, format: Format) -> Result<()> {
         Err(error) => {
             drop(progress);
             match run.remove() {
-                Ok(()) if stop.is_asked() => bail!("interrupted; everything is removed again"),
+                Ok(()) if stop.is_set() => bail!("interrupted, everything removed"),
                 Ok(()) => {}
-                // The demo's own error is the one to tell.
-                Err(error) => report::warn(&format!("{error:#}; try: podwire demo --clean")),
+                // The error of the demo itself is the one to report.
+                Err(error) => errors::warn(&format!("{error:#}; try: podwire demo --clean")),
             }
             Err(error)
         }
     }
 }
 
-/// What is left to do when all has been shown.
+/// What remains to be done after everything is shown.
 #[derive(Debug)]
 enum Ending {
     Keep,
-    /// Removal began at this moment.
+    /// Removal started at this time.
     Remove(Instant),
 }
 
-/// All pods of a node are neighbours, and the kernel remembers 1024 in all namespaces together.
-fn pods_per_node(asked: Demo) -> Result<u16> {
-    // One node more joins in the end.
-    let (least, nodes) = if asked.nodes == 1 { (2, 1) } else { (1, u32::from(asked.nodes) + 1) };
+/// The number of pods per node. All pods of a node are neighbours, and the kernel's neighbour table
+/// has 1024 entries for all namespaces together.
+fn pods_per_node(args: Demo) -> Result<u16> {
+    // One more node joins in the end.
+    let (min, nodes) = if args.nodes == 1 { (2, 1) } else { (1, u32::from(args.nodes) + 1) };
     let neighbours = |pods: u16| nodes * u32::from(pods) * (u32::from(pods) + 1);
-    let most = (least..=30).take_while(|pods| neighbours(*pods) < 1000).last().unwrap_or(least);
-    let pods = asked.pods.unwrap_or(if asked.nodes == 1 { 3 } else { 2 });
-    if !(least..=most).contains(&pods) {
-        let nodes =
-            if asked.nodes == 1 { "1 node".into() } else { format!("{} nodes", asked.nodes) };
-        let text = format!("--pods is {pods}; with {nodes} allowed are {least} to {most}");
+    let max = (min..=30).take_while(|pods| neighbours(*pods) < 1000).last().unwrap_or(min);
+    let pods = args.pods.unwrap_or(if args.nodes == 1 { 3 } else { 2 });
+    if !(min..=max).contains(&pods) {
+        let nodes = if args.nodes == 1 { "1 node".into() } else { format!("{} nodes", args.nodes) };
+        let text = format!("--pods is {pods}: with {nodes}, {min} to {max} are allowed");
         return Err(Usage(text).into());
     }
     Ok(pods)
 }
 
-fn refuse_backend(asked: Demo) -> Result<()> {
-    let why = match (asked.nodes, asked.backend) {
+fn check_backend(args: Demo) -> Result<()> {
+    let problem = match (args.nodes, args.backend) {
         (1, Some(backend)) => format!(
-            "--backend is {}; with 1 node there is no other one to go to: allowed with --nodes 2 to 8",
+            "--backend is {}: a single node needs no backend, pass --nodes 2 to 8",
             backend.name()
         ),
-        (_, Some(backend)) if asked.keep && !backend.outlives_agent() => format!(
-            "--keep does not go with backend {}: its packets pass through the agents, which end with this command",
+        (_, Some(backend)) if args.keep && !backend.outlives_agent() => format!(
+            "--keep is not possible with backend {}: its packets pass through the agents, which end with this command",
             backend.name()
         ),
         _ => return Ok(()),
     };
-    Err(Usage(why).into())
+    Err(Usage(problem).into())
 }
 
 fn clean(format: Format) -> Result<()> {
     let cleaned = run::clean()?;
     if format == Format::Json {
-        let shown = cleaned.iter().map(|one| match one {
+        let shown = cleaned.iter().map(|demo| match demo {
             Cleaned::Removed { id, namespaces } => json!({"demo": id, "namespaces": namespaces}),
             Cleaned::StillRunning { id } => json!({"demo": id, "running": true}),
         });
@@ -115,12 +147,12 @@ fn clean(format: Format) -> Result<()> {
     if cleaned.is_empty() {
         return output::print("nothing to remove\n");
     }
-    for one in cleaned {
-        output::print(&match one {
+    for demo in cleaned {
+        output::print(&match demo {
             Cleaned::Removed { id, namespaces } => {
-                format!("demo {id}: removed with {namespaces} namespaces\n")
+                format!("demo {id}: {namespaces} namespaces removed\n")
             }
-            Cleaned::StillRunning { id } => format!("demo {id}: is running, left alone\n"),
+            Cleaned::StillRunning { id } => format!("demo {id}: still running, not removed\n"),
         })?;
     }
     Ok(())

@@ -1,95 +1,109 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `podwire status` and `podwire peers`: what the node agent knows, asked over its socket.
+//! `podwire status`: the state of the node agent, read over its socket.
 
-mod show;
+pub(crate) mod tables;
 
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use agent::serve::socket_path;
-use agent::status::{Peer, Status};
+use agent::status;
 use agent_client::ClientError;
 use anyhow::{Context, Result, anyhow};
+use clap::Args;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::cli::{AskAgent, NodePeers, NodeStatus};
+use crate::errors::{Hint, with_hint};
 use crate::output::{self, Format};
-use crate::report::Hint;
 
-/// An agent with thousands of peers answers within milliseconds.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Maximum wait for a response. An agent with thousands of peers answers within milliseconds.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Shows everything; fails where the node is not ready.
-pub fn status(asked: &NodeStatus, format: Format) -> Result<ExitCode> {
-    let answer = ask(&asked.agent, "/status")?;
-    let is_ready = answer["ready"] == true;
+/// Show the state of the node agent: network, lease, store, peers, repairs
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  podwire status
+  podwire status -o json | jq -r .ready
+  podwire status --run-dir /run/podwire-blue    another agent on this machine
+
+Exit status: 0 if this node is ready, 1 if it is not ready or no agent runs.")]
+pub(crate) struct Status {
+    #[command(flatten)]
+    agent: AgentArgs,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct AgentArgs {
+    /// Directory of the agent's socket, the agent's own --run-dir
+    #[arg(
+        long,
+        env = "PODWIRE_RUN_DIR",
+        default_value = "/run/podwire",
+        value_name = "DIR",
+        hide_env_values = true
+    )]
+    run_dir: PathBuf,
+}
+
+pub(crate) fn run(args: &Status, format: Format) -> Result<ExitCode> {
+    let response = args.agent.get("/status")?;
+    let is_ready = response["ready"] == true;
     match format {
-        Format::Json => output::print_json(&answer)?,
+        Format::Json => output::print_json(&response)?,
         Format::Text => {
-            let status: Status = understood(answer)?;
-            output::print(&show::status(&status, SystemTime::now()))?;
+            let status: status::Status = parse(response)?;
+            output::print(&tables::status(&status, SystemTime::now()))?;
         }
     }
     Ok(if is_ready { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Shows the other nodes.
-pub fn peers(asked: &NodePeers, format: Format) -> Result<()> {
-    let mut answer = ask(&asked.agent, "/peers")?;
-    if let (true, Value::Array(peers)) = (asked.problems, &mut answer) {
-        peers.retain(|peer| !peer["problem"].is_null());
+impl AgentArgs {
+    /// Requests a page of the agent as JSON.
+    pub(crate) fn get(&self, page: &str) -> Result<Value> {
+        let socket = socket_path(&self.run_dir);
+        let request = || format!("request {page} from the node agent at {}", socket.display());
+        let response =
+            agent_client::get(&socket, page, TIMEOUT).map_err(|error| explain(&error, &socket))?;
+        if response.status != 200 {
+            return Err(anyhow!("status {}: {}", response.status, response.body.trim()))
+                .with_context(request)
+                .hint(same_version);
+        }
+        serde_json::from_str(&response.body)
+            .context("the response is not JSON")
+            .with_context(request)
     }
-    if format == Format::Json {
-        return output::print_json(&answer);
-    }
-    let peers: Vec<Peer> = understood(answer)?;
-    output::print(&show::peers(&peers, SystemTime::now()))
 }
 
-fn ask(agent: &AskAgent, page: &str) -> Result<Value> {
-    let socket = socket_path(&agent.run_dir);
-    let asking = || format!("ask the node agent at {}", socket.display());
-    let answer = match agent_client::get(&socket, page, PATIENCE) {
-        Ok(answer) => answer,
-        Err(error) => return Err(unanswered(&error, &socket)),
-    };
-    if answer.status != 200 {
-        return Err(anyhow!("it says {}: {}", answer.status, answer.body.trim()))
-            .with_context(asking)
-            .hint(|| "agent and command should be of one version".to_owned());
-    }
-    serde_json::from_str(&answer.body).context("what it says is no JSON").with_context(asking)
-}
-
-/// A socket that nobody listens on was left by an agent that was killed.
-fn unanswered(error: &ClientError, socket: &Path) -> anyhow::Error {
-    let nobody = [ErrorKind::NotFound, ErrorKind::ConnectionRefused];
+/// An agent that was killed leaves a socket on which nothing listens.
+fn explain(error: &ClientError, socket: &Path) -> anyhow::Error {
+    let not_running = [ErrorKind::NotFound, ErrorKind::ConnectionRefused];
     match error {
-        ClientError::Connect(cause) if nobody.contains(&cause.kind()) => {
-            let error = anyhow!("no node agent runs here: nobody listens on {}", socket.display());
-            let start = || "start one: podwire agent; or name its directory with --run-dir".into();
-            hinted(error, start)
-        }
+        ClientError::Connect(cause) if not_running.contains(&cause.kind()) => with_hint(
+            anyhow!("no node agent is running: nothing listens on {}", socket.display()),
+            "start one with `podwire agent`, or pass its directory with --run-dir".to_owned(),
+        ),
         ClientError::Connect(cause) => {
-            anyhow!("{cause}").context(format!("ask {}", socket.display()))
+            anyhow!("{cause}").context(format!("connect to {}", socket.display()))
         }
-        ClientError::NoAnswer(why) => {
-            let error = anyhow!("the node agent at {}: {why}", socket.display());
-            hinted(error, || "it hangs: look at its log, and start it again".to_owned())
-        }
+        ClientError::NoAnswer(why) => with_hint(
+            anyhow!("the node agent at {}: {why}", socket.display()),
+            "the agent hangs: check its log and restart it".to_owned(),
+        ),
     }
 }
 
-fn hinted(error: anyhow::Error, hint: impl FnOnce() -> String) -> anyhow::Error {
-    let result: Result<()> = Err(error).hint(hint);
-    result.expect_err("it was made of an error")
+pub(crate) fn parse<T: DeserializeOwned>(response: Value) -> Result<T> {
+    serde_json::from_value(response)
+        .context("parse the response of the node agent")
+        .hint(same_version)
 }
 
-fn understood<T: DeserializeOwned>(answer: Value) -> Result<T> {
-    serde_json::from_value(answer)
-        .context("understand what the node agent says")
-        .hint(|| "agent and command should be of one version".to_owned())
+fn same_version() -> String {
+    "use the same version of podwire for the agent and for this command".to_owned()
 }

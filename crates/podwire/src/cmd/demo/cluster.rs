@@ -1,106 +1,105 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Several nodes on one underlay, an agent in each, pods on all of them: one network.
+//! Several nodes on one underlay, each with an agent and with pods.
 
 mod agent;
 mod backend;
 mod build;
+mod dir_watch;
+mod faults;
 mod node;
 mod show;
-mod story;
 mod underlay;
-mod watch;
 
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-pub use self::backend::Backend;
+pub(crate) use self::backend::Backend;
 use self::node::Node;
 use self::underlay::Underlay;
-use super::Ending;
 use super::lab::Pod;
 use super::probe::{self, Fetched};
 use super::progress::Progress;
 use super::run::Run;
-use crate::cli::Demo;
-use crate::interrupt::Stop;
+use super::{Demo, Ending};
 use crate::output::{self, Format};
+use crate::signals::StopSignal;
 
-/// The nodes that take part.
+/// The underlay and the nodes on it.
 #[derive(Debug)]
-pub struct Cluster {
-    pub backend: Backend,
-    pub underlay: Underlay,
-    pub nodes: Vec<Node>,
-    pub first: FirstPing,
+pub(crate) struct Cluster {
+    pub(crate) backend: Backend,
+    pub(crate) underlay: Underlay,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) first_ping: FirstPing,
 }
 
-/// The first answer that came from another node.
+/// The first echo that a pod on another node answered.
 #[derive(Debug)]
-pub struct FirstPing {
-    pub from: String,
-    pub to: String,
-    /// From the start of the agents.
-    pub after: Duration,
+pub(crate) struct FirstPing {
+    pub(crate) from: String,
+    pub(crate) to: String,
+    /// Time since the start of the agents.
+    pub(crate) after: Duration,
 }
 
-/// What all of it is built with.
+/// Parameters for building nodes.
 #[derive(Debug, Clone, Copy)]
-struct Site<'a> {
+struct BuildContext<'a> {
     run: &'a Run,
-    stop: &'a Stop,
-    /// On each node.
+    stop: &'a StopSignal,
+    /// Pods per node.
     pods: u16,
     backend: Backend,
 }
 
-/// Builds it, tries it out, shows it, and shows what happens when something breaks.
-pub fn build_and_show(
-    asked: Demo,
+/// Builds the cluster, tests the network, prints the result, then plays the faults.
+pub(crate) fn build_and_show(
+    args: Demo,
     pods: u16,
     run: &Run,
-    stop: &Stop,
+    stop: &StopSignal,
     progress: &mut Progress,
 ) -> Result<Ending> {
-    let backend = asked.backend.unwrap_or_default();
-    let site = Site { run, stop, pods, backend };
-    let mut cluster = build::cluster(site, asked.nodes, progress)?;
+    let backend = args.backend.unwrap_or_default();
+    let context = BuildContext { run, stop, pods, backend };
+    let mut cluster = build::cluster(context, args.nodes, progress)?;
     let pods = cluster.pods();
     let echoes = probe::ping_all(&pods, stop)?;
     let pings = show::Pings::new(&cluster, echoes);
     progress.text(&pings.lines())?;
     let fetched = fetch(&cluster, stop, progress)?;
-    let drawn = format!("\n{}\n{}\n", show::picture(&cluster), show::nodes(&cluster, &pings));
-    progress.text(&drawn)?;
-    let mut told = show::json(&cluster, &pings, &fetched);
-    if !asked.keep {
-        told["events"] = story::play(&mut cluster, site, progress)?;
+    let picture = format!("\n{}\n{}\n", show::picture(&cluster), show::nodes(&cluster, &pings));
+    progress.text(&picture)?;
+    let mut json = show::json(&cluster, &pings, &fetched);
+    if !args.keep {
+        json["events"] = faults::play(&mut cluster, context, progress)?;
     }
     if progress.format == Format::Json {
-        output::print_json(&told)?;
+        output::print_json(&json)?;
     }
     stop.check()?;
-    if asked.keep {
-        progress.text(&show::how_to_look(&cluster))?;
+    if args.keep {
+        progress.text(&show::how_to_inspect(&cluster))?;
         return Ok(Ending::Keep);
     }
     let started = Instant::now();
     progress.step("detached", &probe::detached(&cluster.detach_pods()?))?;
-    // The agents end before what they look after.
+    // Stop the agents before the run removes their namespaces.
     drop(cluster);
     Ok(Ending::Remove(started))
 }
 
 impl Cluster {
-    /// Of all nodes, in their order.
-    pub fn pods(&self) -> Vec<&Pod> {
+    /// Pods of all nodes, in the order of the nodes.
+    pub(crate) fn pods(&self) -> Vec<&Pod> {
         self.nodes.iter().flat_map(|node| &node.lab.pods).collect()
     }
 
-    /// Which node each of them is on.
-    pub fn places(&self) -> Vec<usize> {
-        let of_node = |(at, node): (usize, &Node)| vec![at; node.lab.pods.len()];
-        self.nodes.iter().enumerate().flat_map(of_node).collect()
+    /// Index of the node of each pod.
+    pub(crate) fn node_of_pods(&self) -> Vec<usize> {
+        let same_node = |(at, node): (usize, &Node)| vec![at; node.lab.pods.len()];
+        self.nodes.iter().enumerate().flat_map(same_node).collect()
     }
 
     fn detach_pods(&self) -> Result<Vec<Duration>> {
@@ -112,13 +111,13 @@ impl Cluster {
     }
 }
 
-/// A page of the last node's last pod, fetched from the first node's first.
-fn fetch(cluster: &Cluster, stop: &Stop, progress: &mut Progress) -> Result<Vec<Fetched>> {
+/// Fetches a page from the last pod of the last node in the first pod of the first node.
+fn fetch(cluster: &Cluster, stop: &StopSignal, progress: &mut Progress) -> Result<Vec<Fetched>> {
     let pods = cluster.pods();
     let [client, .., server] = pods.as_slice() else { return Ok(Vec::new()) };
     let fetched = probe::fetch_page(client, server, stop)?;
     for page in &fetched {
-        progress.step("page", &page.told(&client.name))?;
+        progress.step("page", &page.describe(&client.name))?;
     }
     Ok(fetched)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One ICMP echo over a raw socket, for both families. Raw, since echo sockets for everyone are
-//! switched off in a new namespace (`net.ipv4.ping_group_range`), and the demo runs as root.
+//! One ICMP echo over a raw socket, for both address families. Unprivileged echo sockets are disabled in
+//! a new namespace (`net.ipv4.ping_group_range`), and the demo runs as root.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -18,15 +18,15 @@ const ECHO_REQUEST: u8 = 8; // linux/icmp.h
 const ECHO_REQUEST_V6: u8 = 128; // linux/icmpv6.h
 const ECHO_REPLY_V6: u8 = 129; // linux/icmpv6.h
 
-/// A socket for echoes from this thread's namespace to one address.
+/// Sends echo requests from this thread's namespace to one address.
 #[derive(Debug)]
-pub struct Pinger {
+pub(crate) struct Pinger {
     socket: OwnedFd,
     to: IpAddr,
 }
 
 impl Pinger {
-    pub fn open(to: IpAddr) -> Result<Pinger> {
+    pub(crate) fn open(to: IpAddr) -> Result<Pinger> {
         let (family, protocol) = match to {
             IpAddr::V4(_) => (AddressFamily::INET, ipproto::ICMP),
             IpAddr::V6(_) => (AddressFamily::INET6, ipproto::ICMPV6),
@@ -34,51 +34,51 @@ impl Pinger {
         let open = || -> rustix::io::Result<OwnedFd> {
             let socket =
                 socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, Some(protocol))?;
-            // Connected, the socket hears this address only.
+            // A connected socket receives packets of this address only.
             connect(&socket, &SocketAddr::new(to, 0))?;
             Ok(socket)
         };
-        let socket = open().with_context(|| format!("open a socket for echoes to {to}"))?;
+        let socket = open().with_context(|| format!("open an ICMP socket to {to}"))?;
         Ok(Pinger { socket, to })
     }
 
-    /// The time until the answer came.
-    pub fn ping(&self, sequence: u16, timeout: Duration) -> Result<Duration> {
+    /// Sends one request and returns the time until the reply.
+    pub(crate) fn ping(&self, sequence: u16, timeout: Duration) -> Result<Duration> {
         let started = Instant::now();
-        let wanted = Echo { id: std::process::id() as u16, sequence };
-        send(&self.socket, &wanted.request(self.to), SendFlags::empty())
+        let expected = Echo { id: std::process::id() as u16, sequence };
+        send(&self.socket, &expected.request(self.to), SendFlags::empty())
             .with_context(|| format!("send an echo request to {}", self.to))?;
         let mut buffer = [0; 1024];
-        let mut refusal = None;
+        let mut unreachable = None;
         loop {
             let left = timeout.saturating_sub(started.elapsed());
             if left.is_zero() {
-                let told: String = refusal.map(|why| format!(": {why}")).unwrap_or_default();
-                bail!("no answer from {} within {} ms{told}", self.to, timeout.as_millis());
+                let why: String = unreachable.map(|why| format!(": {why}")).unwrap_or_default();
+                bail!("no answer from {} within {} ms{why}", self.to, timeout.as_millis());
             }
             set_socket_timeout(&self.socket, Timeout::Recv, Some(left))
                 .context("set a socket's timeout")?;
             let length = match recv(&self.socket, &mut buffer, RecvFlags::empty()) {
                 Ok((_, length)) => length,
                 Err(Errno::AGAIN | Errno::INTR) => continue,
-                // Some router's word on this or an earlier echo.
+                // A router's report about this or an earlier request.
                 Err(errno @ (Errno::HOSTUNREACH | Errno::NETUNREACH)) => {
-                    refusal = Some(errno);
+                    unreachable = Some(errno);
                     continue;
                 }
                 Err(errno) => {
                     return Err(io::Error::from(errno))
-                        .with_context(|| format!("wait for the echo of {}", self.to));
+                        .with_context(|| format!("wait for the reply of {}", self.to));
                 }
             };
-            if Echo::read_reply(self.to, &buffer[..length.min(buffer.len())]) == Some(wanted) {
+            if Echo::read_reply(self.to, &buffer[..length.min(buffer.len())]) == Some(expected) {
                 return Ok(started.elapsed());
             }
         }
     }
 }
 
-/// What tells one echo from another.
+/// Identifies a request and its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Echo {
     id: u16,
@@ -92,7 +92,7 @@ impl Echo {
         packet[4..6].copy_from_slice(&self.id.to_be_bytes());
         packet[6..8].copy_from_slice(&self.sequence.to_be_bytes());
         packet[8..].copy_from_slice(b"podwire!");
-        // For IPv6 it covers addresses too, and the kernel fills it in.
+        // For IPv6 the kernel fills in the checksum, which also covers the addresses.
         if to.is_ipv4() {
             let sum = checksum(&packet);
             packet[2..4].copy_from_slice(&sum.to_be_bytes());
@@ -100,21 +100,21 @@ impl Echo {
         packet
     }
 
-    /// A raw IPv4 socket gives the IP header as well, an IPv6 one does not.
+    /// Parses a reply. A raw IPv4 socket also delivers the IP header, an IPv6 socket does not.
     fn read_reply(from: IpAddr, packet: &[u8]) -> Option<Echo> {
         let (kind, header) = match from {
             IpAddr::V4(_) => (ECHO_REPLY, usize::from(packet.first()? & 0x0f) * 4),
             IpAddr::V6(_) => (ECHO_REPLY_V6, 0),
         };
-        let [found, _, _, _, id_high, id_low, sequence_high, sequence_low] =
+        let [received, _, _, _, id_high, id_low, sequence_high, sequence_low] =
             *packet.get(header..)?.first_chunk::<8>()?;
         let id = u16::from_be_bytes([id_high, id_low]);
         let sequence = u16::from_be_bytes([sequence_high, sequence_low]);
-        (found == kind).then_some(Echo { id, sequence })
+        (received == kind).then_some(Echo { id, sequence })
     }
 }
 
-/// RFC 1071.
+/// Internet checksum (RFC 1071).
 fn checksum(packet: &[u8]) -> u16 {
     let words = packet
         .chunks(2)
@@ -134,7 +134,7 @@ mod tests {
     const V6: IpAddr = IpAddr::V6(std::net::Ipv6Addr::LOCALHOST);
 
     #[test]
-    fn request_checks_out() {
+    fn request_has_type_and_checksum() {
         let echo = Echo { id: 0x1234, sequence: 7 };
         let packet = echo.request(V4);
         assert_eq!((packet[0], checksum(&packet)), (ECHO_REQUEST, 0));
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_reply_counts() {
+    fn only_a_reply_is_accepted() {
         let echo = Echo { id: 0x1234, sequence: 7 };
         let mut reply = vec![0x46; 24];
         reply.extend([ECHO_REPLY, 0, 0, 0, 0x12, 0x34, 0, 7]);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn checksum_is_the_internets() {
+    fn checksum_matches_the_rfc_example() {
         // The example of RFC 1071, section 3: the sum is ddf2.
         assert_eq!(checksum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]), !0xddf2);
         assert_eq!(checksum(&[0xff]), !0xff00);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the demo builds: a node in a namespace of its own, a network on it, and pods that are
-//! attached by the real plugins, called as functions from inside the node's namespace.
+//! A node in its own network namespace, and pods that the real plugins attach. The plugins are called
+//! as functions from inside the node's namespace.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -12,67 +12,67 @@ use cni::{CniResult, Host};
 use kernel::Netns;
 
 use super::run::Run;
-use crate::{config, output, place};
+use crate::{network_lookup, output, runtime};
 
+/// Plugin path without plugins: the demo uses only those in this program.
 const NO_PLUGINS: &str = "/dev/null";
 
-/// The node and its network.
+/// A node with its network and its pods.
 #[derive(Debug)]
-pub struct Lab {
+pub(crate) struct Lab {
     host: Host,
     list: NetworkList,
     cache: PathBuf,
-    pub node: PathBuf,
-    pub netns: Netns,
-    pub pods: Vec<Pod>,
+    pub(crate) node: PathBuf,
+    pub(crate) netns: Netns,
+    pub(crate) pods: Vec<Pod>,
 }
 
-/// One container.
 #[derive(Debug)]
-pub struct Pod {
-    pub name: String,
-    pub path: PathBuf,
-    pub netns: Netns,
-    pub result: CniResult,
-    /// The time its ADD took.
-    pub took: Duration,
+pub(crate) struct Pod {
+    pub(crate) name: String,
+    pub(crate) path: PathBuf,
+    pub(crate) netns: Netns,
+    pub(crate) result: CniResult,
+    /// Duration of ADD.
+    pub(crate) took: Duration,
 }
 
 impl Pod {
-    /// Its addresses in the order given.
-    pub fn ips(&self) -> impl Iterator<Item = IpAddr> {
+    /// Addresses in the order of the result.
+    pub(crate) fn ips(&self) -> impl Iterator<Item = IpAddr> {
         self.result.ips.iter().map(|ip| ip.address.addr())
     }
 
-    /// The node's end of its wire.
-    pub fn wire(&self) -> &str {
-        // The bridge comes first.
-        let mut ends = self.result.interfaces.iter().filter(|end| end.sandbox.is_empty());
-        ends.next_back().map(|end| end.name.as_str()).unwrap_or_default()
+    /// Name of the interface on the node.
+    pub(crate) fn host_interface(&self) -> &str {
+        // The result lists the bridge first.
+        let mut interfaces = self.result.interfaces.iter().filter(|one| one.sandbox.is_empty());
+        interfaces.next_back().map(|one| one.name.as_str()).unwrap_or_default()
     }
 
-    /// What became of its ADD.
-    pub fn attached(&self) -> String {
+    /// One line about the ADD.
+    pub(crate) fn describe_add(&self) -> String {
         let ips: Vec<String> = self.ips().map(|ip| ip.to_string()).collect();
         format!("{} attached in {}", ips.join(" and "), output::duration(self.took))
     }
 }
 
 impl Lab {
-    /// A node without pods, whose results are kept in a directory.
-    pub fn new(list: NetworkList, cache: PathBuf, node: PathBuf, netns: Netns) -> Lab {
-        // Only the demo attaches its pods, and the files of locks would stay on the host.
-        let host = Host { locks: None, ..place::this_program() };
+    /// A node without pods. Results are cached in the directory `cache`.
+    pub(crate) fn new(list: NetworkList, cache: PathBuf, node: PathBuf, netns: Netns) -> Lab {
+        // No other program attaches pods of the demo, and lock files would stay on the host.
+        let host = Host { locks: None, ..runtime::this_program() };
         Lab { host, list, cache, node, netns, pods: Vec::new() }
     }
 
-    /// Makes a container and attaches it to loopback and the network.
-    pub fn add_pod(&self, run: &Run, name: &str) -> Result<Pod> {
-        let (path, netns) = run.namespace(name).with_context(|| format!("make {name}"))?;
+    /// Creates a pod and attaches it to loopback and to the network.
+    pub(crate) fn add_pod(&self, run: &Run, name: &str) -> Result<Pod> {
+        let (path, netns) = run.namespace(name).with_context(|| format!("create {name}"))?;
         let container = container(name, &path)?;
         let attach = || -> Result<(CniResult, Duration)> {
             let lo = Container { ifname: "lo".to_owned(), ..container.clone() };
-            self.runtime().add(&config::loopback()?, &lo).context("set up loopback")?;
+            self.runtime().add(&network_lookup::loopback()?, &lo).context("set up loopback")?;
             let started = Instant::now();
             let result = self.runtime().add(&self.list, &container)?;
             Ok((result, started.elapsed()))
@@ -81,8 +81,8 @@ impl Lab {
         Ok(Pod { name: name.to_owned(), path, netns, result, took })
     }
 
-    /// Detaches all pods; the time of each.
-    pub fn detach_pods(&self) -> Result<Vec<Duration>> {
+    /// Detaches all pods and returns the duration of each DEL.
+    pub(crate) fn detach_pods(&self) -> Result<Vec<Duration>> {
         let detach = |pod: &Pod| -> Result<Duration> {
             let container = container(&pod.name, &pod.path)?;
             let started = Instant::now();
@@ -94,7 +94,6 @@ impl Lab {
         self.pods.iter().map(detach).collect()
     }
 
-    /// Plugins are taken from this program only: where they are looked for first, there is none.
     fn runtime(&self) -> Runtime<'_> {
         let mut runtime = Runtime::new(&self.host, NO_PLUGINS);
         runtime.cache_dir.clone_from(&self.cache);
@@ -105,7 +104,7 @@ impl Lab {
 fn container(name: &str, path: &Path) -> Result<Container> {
     Ok(Container {
         id: format!("podwire-demo-{name}"),
-        netns: place::as_text(path)?.to_owned(),
+        netns: runtime::as_text(path)?.to_owned(),
         ifname: "eth0".to_owned(),
         ..Container::default()
     })

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Proof that the pods talk: echoes between all pairs, and a page fetched over both families.
+//! Connectivity tests: echoes between all pairs of pods, and a page fetched over both address
+//! families.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener};
 use std::thread;
@@ -11,65 +12,65 @@ use super::http;
 use super::icmp::Pinger;
 use super::lab::Pod;
 use super::show;
-use crate::interrupt::Stop;
 use crate::output;
+use crate::signals::StopSignal;
 
+/// Maximum wait for one reply.
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// The first answer may wait for neighbours to be found; the best of these is told.
+/// Echoes per pair. The first one may wait for neighbour discovery, so the fastest counts.
 const ECHOES: u16 = 3;
-/// Between so many pods one answer each is enough.
+/// With more pods than this, one reply per pair is enough.
 const MANY: usize = 16;
-/// Between echoes of which the first answer counts.
+/// Interval between echoes in [`ping_until`].
 const PACE: Duration = Duration::from_millis(2);
 const PORT: u16 = 80;
 
-/// An answered echo between two pods, by their place in the list.
+/// An answered echo between two pods, given by their indexes.
 #[derive(Debug)]
-pub struct Echo {
-    pub from: usize,
-    pub to: usize,
-    pub address: IpAddr,
-    pub time: Duration,
+pub(crate) struct Echo {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) address: IpAddr,
+    pub(crate) time: Duration,
 }
 
-/// A page that came over.
+/// A fetched page.
 #[derive(Debug)]
-pub struct Fetched {
-    pub url: String,
-    pub page: String,
-    pub time: Duration,
+pub(crate) struct Fetched {
+    pub(crate) url: String,
+    pub(crate) page: String,
+    pub(crate) time: Duration,
 }
 
 impl Fetched {
-    /// For people.
-    pub fn told(&self, client: &str) -> String {
+    pub(crate) fn describe(&self, client: &str) -> String {
         let (url, took) = (&self.url, output::duration(self.time));
         format!("{client} fetched {url} in {took}: {:?}", self.page)
     }
 }
 
-/// The times that detaching took, for people.
-pub fn detached(times: &[Duration]) -> String {
+/// Summary of the durations of DEL.
+pub(crate) fn detached(times: &[Duration]) -> String {
     let median = show::median(times.iter().copied());
     format!("{} pods, median {}", times.len(), output::duration(median))
 }
 
-/// Pings every address of every pod from every other.
-pub fn ping_all(pods: &[&Pod], stop: &Stop) -> Result<Vec<Echo>> {
+/// Pings every address of every pod from every other pod.
+pub(crate) fn ping_all(pods: &[&Pod], stop: &StopSignal) -> Result<Vec<Echo>> {
     ping_where(pods, |_, _| true, stop)
 }
 
-/// The same for those pairs that are wanted, by the places of the one that asks and of the other.
-pub fn ping_where(
+/// Pings the pairs of pods that `is_selected` accepts, given by the indexes of sender and receiver.
+pub(crate) fn ping_where(
     pods: &[&Pod],
-    is_wanted: impl Fn(usize, usize) -> bool,
-    stop: &Stop,
+    is_selected: impl Fn(usize, usize) -> bool,
+    stop: &StopSignal,
 ) -> Result<Vec<Echo>> {
     let mut echoes = Vec::new();
     let enough = if pods.len() > MANY { 1 } else { ECHOES };
     for (from, one) in pods.iter().enumerate() {
         let others = pods.iter().enumerate().filter(|(to, _)| *to != from);
-        for (to, other) in others.filter(|(to, _)| is_wanted(from, *to)) {
+        for (to, other) in others.filter(|(to, _)| is_selected(from, *to)) {
             stop.check()?;
             for address in other.ips() {
                 let time = one.netns.enter(|| ping(address, enough))?;
@@ -83,7 +84,7 @@ pub fn ping_where(
 }
 
 fn ping(address: IpAddr, enough: u16) -> Result<Duration> {
-    // A socket keeps the source address that it found first, and that may have been a tentative one.
+    // A new socket for each echo: a socket keeps its first source address, which may be tentative.
     let once = |sequence| Pinger::open(address)?.ping(sequence, TIMEOUT);
     let (mut best, mut answers, mut failure) = (None, 0, None);
     for sequence in 1..=ECHOES {
@@ -98,12 +99,15 @@ fn ping(address: IpAddr, enough: u16) -> Result<Duration> {
             break;
         }
     }
-    best.ok_or_else(|| failure.unwrap_or_else(|| anyhow!("no echo was sent")))
+    best.ok_or_else(|| failure.unwrap_or_else(|| anyhow!("no echo sent")))
 }
 
-/// Sends echoes, one after the other, until one is answered; the time of the last one. Called
-/// inside the namespace.
-pub fn ping_until(address: IpAddr, deadline: Instant, stop: &Stop) -> Result<Duration> {
+/// Sends echoes from this thread's namespace until one is answered, and returns its round-trip time.
+pub(crate) fn ping_until(
+    address: IpAddr,
+    deadline: Instant,
+    stop: &StopSignal,
+) -> Result<Duration> {
     let mut sequence = 0;
     loop {
         stop.check()?;
@@ -116,8 +120,8 @@ pub fn ping_until(address: IpAddr, deadline: Instant, stop: &Stop) -> Result<Dur
     }
 }
 
-/// Fetches a page of one pod from another, over each of the server's addresses.
-pub fn fetch_page(client: &Pod, server: &Pod, stop: &Stop) -> Result<Vec<Fetched>> {
+/// Fetches a page from one pod in another pod, over each address of the server.
+pub(crate) fn fetch_page(client: &Pod, server: &Pod, stop: &StopSignal) -> Result<Vec<Fetched>> {
     let anywhere = SocketAddr::from((Ipv6Addr::UNSPECIFIED, PORT));
     let listener = server
         .netns
@@ -129,8 +133,8 @@ pub fn fetch_page(client: &Pod, server: &Pod, stop: &Stop) -> Result<Vec<Fetched
         stop.check()?;
         let from = SocketAddr::new(address, PORT);
         let (page, time) = fetch_once(&listener, &greeting, client, from)
-            .with_context(|| format!("fetch a page of {} from {}", server.name, client.name))?;
-        ensure!(page == greeting, "the page is {page:?} and not {greeting:?}");
+            .with_context(|| format!("fetch a page from {} in {}", server.name, client.name))?;
+        ensure!(page == greeting, "the page is {page:?} instead of {greeting:?}");
         fetched.push(Fetched { url: url(address), page, time });
     }
     Ok(fetched)
@@ -152,8 +156,8 @@ fn fetch_once(
     thread::scope(|scope| {
         let server = scope.spawn(|| http::serve_once(listener, greeting));
         let fetched = client.netns.enter(|| http::fetch(from))?;
-        let served = server.join().map_err(|_| anyhow!("the server broke"))?;
-        // Where both failed, the client's view is the one that tells.
+        let served = server.join().map_err(|_| anyhow!("the server thread panicked"))?;
+        // If both fail, the error of the client is the useful one.
         let fetched = fetched?;
         served?;
         Ok(fetched)

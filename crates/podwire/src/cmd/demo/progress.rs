@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What people see while the demo works: lines, and on a terminal a bar while it builds.
+//! Output of a running demo: lines, and on a terminal a progress bar while it builds.
 
 use std::io::IsTerminal;
 
@@ -9,18 +9,17 @@ use text::escape;
 use crate::output::{self, Format};
 
 const BAR_WIDTH: usize = 30;
-/// Back to the line's beginning, and clear it.
-const AGAIN: &str = "\r\x1b[K";
+/// Moves the cursor to the start of the line and clears the line.
+const CLEAR_LINE: &str = "\r\x1b[K";
 
-/// Tells people what is going on; programs read JSON in the end.
+/// Prints lines in text format only; in JSON format one document follows in the end.
 #[derive(Debug)]
-pub struct Progress {
-    pub format: Format,
+pub(crate) struct Progress {
+    pub(crate) format: Format,
     is_terminal: bool,
     bar: Option<Bar>,
 }
 
-/// How far something has come.
 #[derive(Debug, Clone, Copy)]
 struct Bar {
     done: usize,
@@ -28,16 +27,16 @@ struct Bar {
 }
 
 impl Progress {
-    pub fn new(format: Format) -> Progress {
+    pub(crate) fn new(format: Format) -> Progress {
         Progress { format, is_terminal: std::io::stdout().is_terminal(), bar: None }
     }
 
-    /// A line.
-    pub fn step(&mut self, what: &str, text: &str) -> Result<()> {
-        self.text(&line(what, text))
+    /// Prints a line with a label.
+    pub(crate) fn step(&mut self, label: &str, text: &str) -> Result<()> {
+        self.text(&line(label, text))
     }
 
-    pub fn text(&mut self, text: &str) -> Result<()> {
+    pub(crate) fn text(&mut self, text: &str) -> Result<()> {
         if self.format == Format::Text { output::print(text) } else { Ok(()) }
     }
 
@@ -45,31 +44,33 @@ impl Progress {
         if self.format == Format::Text { output::print_raw(text) } else { Ok(()) }
     }
 
-    /// From now on so many things are built.
-    pub fn begin(&mut self, total: usize) -> Result<()> {
+    /// Starts the bar for this number of objects.
+    pub(crate) fn begin(&mut self, total: usize) -> Result<()> {
         self.bar = Some(Bar { done: 0, total });
         self.show_bar("")
     }
 
-    /// One of them is: a line, or a longer bar.
-    pub fn built(&mut self, what: &str, text: &str) -> Result<()> {
+    /// One more object is built: extends the bar, or prints a line.
+    pub(crate) fn built(&mut self, label: &str, text: &str) -> Result<()> {
         if let Some(bar) = &mut self.bar {
             bar.done += 1;
         }
-        if self.is_terminal { self.show_bar(what) } else { self.step(what, text) }
+        if self.is_terminal { self.show_bar(label) } else { self.step(label, text) }
     }
 
-    /// The bar goes away.
-    pub fn end(&mut self) -> Result<()> {
+    /// Removes the bar.
+    pub(crate) fn end(&mut self) -> Result<()> {
         match self.bar.take() {
-            Some(_) if self.is_terminal => self.raw(AGAIN),
+            Some(_) if self.is_terminal => self.raw(CLEAR_LINE),
             _ => Ok(()),
         }
     }
 
-    fn show_bar(&mut self, what: &str) -> Result<()> {
+    fn show_bar(&mut self, label: &str) -> Result<()> {
         match self.bar {
-            Some(bar) if self.is_terminal => self.raw(&format!("{AGAIN}{}", bar.shown(what))),
+            Some(bar) if self.is_terminal => {
+                self.raw(&format!("{CLEAR_LINE}{}", bar.render(label)))
+            }
             _ => Ok(()),
         }
     }
@@ -77,22 +78,22 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        // An error follows in a line of its own; where the terminal is gone nobody sees either.
+        // An error message may follow. A failure here means that the terminal is gone.
         let _ = self.end();
     }
 }
 
 impl Bar {
-    fn shown(self, what: &str) -> String {
+    fn render(self, label: &str) -> String {
         let full = BAR_WIDTH * self.done.min(self.total) / self.total.max(1);
         let (full_part, rest) = ("█".repeat(full), "░".repeat(BAR_WIDTH - full));
-        let what = escape::line(what);
-        format!("{:<9} {full_part}{rest} {}/{} {what}", "building", self.done, self.total)
+        let label = escape::line(label);
+        format!("{:<9} {full_part}{rest} {}/{} {label}", "building", self.done, self.total)
     }
 }
 
-fn line(what: &str, text: &str) -> String {
-    format!("{what:<9} {}\n", escape::line(text))
+fn line(label: &str, text: &str) -> String {
+    format!("{label:<9} {}\n", escape::line(text))
 }
 
 #[cfg(test)]
@@ -100,9 +101,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bar_fills_and_never_overflows() {
+    fn bar_grows_up_to_its_width() {
         let check = |done: usize, total: usize, full: usize| {
-            let shown = Bar { done, total }.shown("pod1");
+            let shown = Bar { done, total }.render("pod1");
             assert_eq!(shown.matches('█').count(), full, "{shown}");
             assert_eq!(shown.matches(['█', '░']).count(), BAR_WIDTH, "{shown}");
             assert!(shown.ends_with(&format!(" {done}/{total} pod1")), "{shown}");

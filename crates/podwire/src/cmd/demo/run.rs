@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One run of the demo: its number, its directory, its namespaces. The directory is made first
-//! and removed last, and locked while the run lives; so whatever a killed run has left can be told
-//! from a living one, and found.
+//! One run of the demo: its number, its directory, its namespaces. The directory is created first,
+//! removed last, and locked in between. An unlocked directory therefore belongs to a demo that was
+//! kept or killed.
 
 use std::fs;
 use std::io;
@@ -11,66 +11,66 @@ use anyhow::{Context, Error, Result, anyhow};
 use kernel::Netns;
 
 use crate::lock::{self, Lock};
-use crate::place;
+use crate::runtime;
 
 const HOME: &str = "/run/podwire/demo";
-/// In the directory of a run that was asked to stay.
+/// File in the directory of a run with `--keep`.
 const KEPT: &str = "kept";
 
-/// A run that owns its namespaces, and removes them in the end unless it is kept.
+/// A run that owns its namespaces and removes them in the end unless it is kept.
 #[derive(Debug)]
-pub struct Run {
+pub(crate) struct Run {
     id: u32,
     dir: PathBuf,
-    /// Let go only when this value is.
+    /// Released when this value is dropped.
     _lock: Option<Lock>,
     is_over: bool,
 }
 
-/// What became of an earlier run.
+/// Result of cleaning up an earlier run.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Cleaned {
+pub(crate) enum Cleaned {
     Removed { id: u32, namespaces: usize },
     StillRunning { id: u32 },
 }
 
 impl Run {
-    /// Takes the first free number, after removing what killed runs have left.
-    pub fn claim() -> Result<Run> {
+    /// Removes killed runs, then takes the first free number.
+    pub(crate) fn claim() -> Result<Run> {
         let _home = lock_home()?;
         clean_up(false)?;
-        let taken = ids()?;
-        let id = (1..).find(|id| !taken.contains(id)).unwrap_or(u32::MAX);
+        let used = ids()?;
+        let id = (1..).find(|id| !used.contains(id)).unwrap_or(u32::MAX);
         let dir = dir_of(id);
         let claim = || -> io::Result<Option<Lock>> {
             fs::create_dir(&dir)?;
             lock::attempt(&dir)
         };
-        let lock = claim().with_context(|| format!("make {}", dir.display()))?;
+        let lock = claim().with_context(|| format!("create {}", dir.display()))?;
         Ok(Run { id, dir, _lock: lock, is_over: false })
     }
 
-    /// For configuration, cache and addresses of this run.
-    pub fn dir(&self) -> &Path {
+    /// Directory for configuration, cache and addresses of this run.
+    pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Makes a namespace that goes with the run.
-    pub fn namespace(&self, name: &str) -> Result<(PathBuf, Netns)> {
-        let path = place::named_netns(&format!("{}{name}", prefix(self.id)));
+    /// Creates a namespace that is removed with the run.
+    pub(crate) fn namespace(&self, name: &str) -> Result<(PathBuf, Netns)> {
+        let path = runtime::named_netns(&format!("{}{name}", prefix(self.id)));
         let netns = Netns::create_named(&path)?;
         Ok((path, netns))
     }
 
     /// Leaves everything in place.
-    pub fn keep(mut self) -> Result<()> {
+    pub(crate) fn keep(mut self) -> Result<()> {
         fs::write(self.dir.join(KEPT), "").context("mark the demo as kept")?;
         self.is_over = true;
         Ok(())
     }
 
     /// Removes everything.
-    pub fn remove(mut self) -> Result<()> {
+    pub(crate) fn remove(mut self) -> Result<()> {
         self.is_over = true;
         remove_all(self.id).map(drop)
     }
@@ -79,14 +79,14 @@ impl Run {
 impl Drop for Run {
     fn drop(&mut self) {
         if !self.is_over {
-            // Reached by a panic only, which has its own words; `--clean` can try again.
+            // Only after a panic, which prints its own message. `--clean` can try again.
             let _ = remove_all(self.id);
         }
     }
 }
 
-/// Removes every run that is over, kept or killed.
-pub fn clean() -> Result<Vec<Cleaned>> {
+/// Removes all kept and killed runs.
+pub(crate) fn clean() -> Result<Vec<Cleaned>> {
     let _home = lock_home()?;
     let cleaned = clean_up(true)?;
     remove_home();
@@ -97,11 +97,11 @@ fn lock_home() -> Result<Lock> {
     lock::wait(Path::new(HOME), lock::directory).with_context(|| format!("lock {HOME}"))
 }
 
-/// Called with the home locked.
-fn clean_up(kept_too: bool) -> Result<Vec<Cleaned>> {
+/// The caller holds the lock of the home directory.
+fn clean_up(include_kept: bool) -> Result<Vec<Cleaned>> {
     let (mut cleaned, mut errors) = (Vec::new(), Vec::new());
     for id in ids()? {
-        if dir_of(id).join(KEPT).exists() && !kept_too {
+        if dir_of(id).join(KEPT).exists() && !include_kept {
             continue;
         }
         match clean_run(id) {
@@ -121,7 +121,7 @@ fn clean_run(id: u32) -> Result<Cleaned> {
     })
 }
 
-/// Removes a run, and the home with the last of them.
+/// Removes a run, and the home directory if this was the last run.
 fn remove_all(id: u32) -> Result<usize> {
     let _home = lock_home()?;
     let count = remove_run(id)?;
@@ -129,7 +129,8 @@ fn remove_all(id: u32) -> Result<usize> {
     Ok(count)
 }
 
-/// Called with the home locked. Namespaces first: without the directory nobody would find them.
+/// Removes the namespaces first: without the directory they would not be found again. The caller holds
+/// the lock of the home directory.
 fn remove_run(id: u32) -> Result<usize> {
     let namespaces = namespaces(id)?;
     let removed = namespaces.iter().map(Netns::remove_named);
@@ -139,17 +140,17 @@ fn remove_run(id: u32) -> Result<usize> {
     Ok(namespaces.len())
 }
 
-/// One failure stays as it is; of several all are told.
+/// Joins several errors into one.
 fn join(mut errors: Vec<Error>) -> Result<()> {
     if errors.len() < 2 {
         return errors.pop().map_or(Ok(()), Err);
     }
-    let told: Vec<String> = errors.iter().map(|error| format!("{error:#}")).collect();
-    Err(anyhow!(told.join("; ")))
+    let texts: Vec<String> = errors.iter().map(|error| format!("{error:#}")).collect();
+    Err(anyhow!(texts.join("; ")))
 }
 
 fn remove_home() {
-    // Either may hold something of others, and then stays.
+    // Fails if one of them is not empty; then it stays.
     let home = Path::new(HOME);
     let _ = fs::remove_dir(home);
     let _ = home.parent().map(fs::remove_dir);
@@ -172,12 +173,12 @@ fn ids() -> Result<Vec<u32>> {
 
 fn namespaces(id: u32) -> Result<Vec<PathBuf>> {
     let prefix = prefix(id);
-    let all = place::named_netns("");
-    let ours = names(&all)?.into_iter().filter(|name| name.starts_with(&prefix));
-    Ok(ours.map(|name| all.join(name)).collect())
+    let all = runtime::named_netns("");
+    let own = names(&all)?.into_iter().filter(|name| name.starts_with(&prefix));
+    Ok(own.map(|name| all.join(name)).collect())
 }
 
-/// The names in a directory; none where it is not there.
+/// The names in a directory; none if it does not exist.
 fn names(dir: &Path) -> Result<Vec<String>> {
     let read = || -> io::Result<Vec<String>> {
         let entries = match fs::read_dir(dir) {

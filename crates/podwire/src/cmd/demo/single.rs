@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One node: a dual-stack bridge network, and pods on it. Nobody but the plugins has a part in it.
+//! A single node: a dual-stack bridge network with pods, without an agent.
 
 mod show;
 
@@ -16,19 +16,19 @@ use super::lab::{Lab, Pod};
 use super::probe::{self, Echo, Fetched};
 use super::progress::Progress;
 use super::run::Run;
-use crate::interrupt::Stop;
 use crate::output::{self, Format};
+use crate::signals::StopSignal;
 
 const NETWORK: &str = "podwire-demo";
-/// The bridge in the node's namespace.
+/// Name of the bridge in the node's namespace.
 const BRIDGE: &str = "podwire0";
 
-/// Builds it, tries it out, and shows it.
-pub fn build_and_show(
+/// Builds the node, tests the network, and prints the result.
+pub(crate) fn build_and_show(
     pods: u16,
     keep: bool,
     run: &Run,
-    stop: &Stop,
+    stop: &StopSignal,
     progress: &mut Progress,
 ) -> Result<Ending> {
     let lab = build(pods, run, stop, progress)?;
@@ -37,13 +37,13 @@ pub fn build_and_show(
     if progress.format == Format::Json {
         output::print_json(&show::json(&lab, &echoes, &fetched))?;
     }
-    let drawn = format!("\n{}\n{}\n", show::picture(&lab), show::pods(&lab));
-    progress.text(&drawn)?;
+    let picture = format!("\n{}\n{}\n", show::picture(&lab), show::pods(&lab));
+    progress.text(&picture)?;
     progress.text(&show::round_trips(&lab.pods, &echoes))?;
     progress.text("\n")?;
     stop.check()?;
     if keep {
-        progress.text(&show::how_to_look(&lab))?;
+        progress.text(&show::how_to_inspect(&lab))?;
         return Ok(Ending::Keep);
     }
     let started = Instant::now();
@@ -51,24 +51,24 @@ pub fn build_and_show(
     Ok(Ending::Remove(started))
 }
 
-fn build(pods: u16, run: &Run, stop: &Stop, progress: &mut Progress) -> Result<Lab> {
+fn build(pods: u16, run: &Run, stop: &StopSignal, progress: &mut Progress) -> Result<Lab> {
     stop.check()?;
     let list = write_network(run.dir())?;
-    let (node, netns) = run.namespace("node").context("make the node")?;
+    let (node, netns) = run.namespace("node").context("create the node")?;
     let mut lab = Lab::new(list, run.dir().join("cache"), node, netns);
     progress.begin(usize::from(pods) + 1)?;
     progress.built("node", &format!("in namespace {}", lab.node.display()))?;
     for number in 1..=pods {
         stop.check()?;
         let pod = lab.add_pod(run, &format!("pod{number}"))?;
-        progress.built(&pod.name, &pod.attached())?;
+        progress.built(&pod.name, &pod.describe_add())?;
         lab.pods.push(pod);
     }
     progress.end()?;
     Ok(lab)
 }
 
-fn ping(lab: &Lab, stop: &Stop, progress: &mut Progress) -> Result<Vec<Echo>> {
+fn ping(lab: &Lab, stop: &StopSignal, progress: &mut Progress) -> Result<Vec<Echo>> {
     let pods: Vec<&Pod> = lab.pods.iter().collect();
     let echoes = probe::ping_all(&pods, stop)?;
     for is_v6 in [false, true] {
@@ -77,11 +77,11 @@ fn ping(lab: &Lab, stop: &Stop, progress: &mut Progress) -> Result<Vec<Echo>> {
     Ok(echoes)
 }
 
-fn fetch(lab: &Lab, stop: &Stop, progress: &mut Progress) -> Result<Vec<Fetched>> {
+fn fetch(lab: &Lab, stop: &StopSignal, progress: &mut Progress) -> Result<Vec<Fetched>> {
     let [client, .., server] = lab.pods.as_slice() else { return Ok(Vec::new()) };
     let fetched = probe::fetch_page(client, server, stop)?;
     for page in &fetched {
-        progress.step("page", &page.told(&client.name))?;
+        progress.step("page", &page.describe(&client.name))?;
     }
     Ok(fetched)
 }

@@ -1,136 +1,116 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `podwire net`: what cnitool does, with tables for people.
-
-mod convert;
-mod gc;
-mod keys;
+//! `podwire net add`, `check` and `del`.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use clap::Args;
+use cni::CniResult;
 use cni::runtime::cache::Entry;
-use cni::runtime::conf_dir::Found;
 use cni::runtime::{Container, NetworkList, Runtime};
-use cni::{CniResult, Code, Command};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use crate::cli::{Attach, NetCommand, NetStatus, Places};
+use super::{from_cache, warn_of_misspelled_keys};
+use crate::errors::{self, Hint};
 use crate::output::{self, Format};
-use crate::report::{self, Hint};
-use crate::{config, id, place};
+use crate::runtime::{self, RuntimeArgs};
+use crate::{container_id, network_lookup};
 
-/// What the runtime says of an ADD that failed because of an earlier one.
+/// Part of the runtime's error for a second ADD of the same container.
 const LEFT_AS_IT_IS: &str = "an attachment made before is left as it is";
 
-/// Does what the command line asks.
-pub fn run(command: &NetCommand, format: Format) -> Result<()> {
-    match command {
-        NetCommand::Convert(asked) => convert::run(asked),
-        NetCommand::List(places) => list(places, format),
-        NetCommand::Add(attach) => add(attach, format),
-        NetCommand::Check(attach) => check(attach, format),
-        NetCommand::Del(attach) => del(attach, format),
-        NetCommand::Gc(collect) => gc::run(collect, format),
-        NetCommand::Status(status) => self::status(status, format),
-    }
+#[derive(Debug, Args)]
+pub(crate) struct Attach {
+    /// Name of the network
+    network: String,
+    /// Network namespace: a path, or a name in /run/netns
+    netns: String,
+    #[command(flatten)]
+    container: ContainerArgs,
+    #[command(flatten)]
+    runtime: RuntimeArgs,
 }
 
-fn list(places: &Places, format: Format) -> Result<()> {
-    let found = config::scan(&places.conf_dir)?;
-    if format == Format::Json {
-        return output::print_json(&list_json(&found));
-    }
-    if found.is_empty() {
-        let dir = &places.conf_dir;
-        let advice = config::how_to_begin(dir);
-        return output::print(&format!("no network in {}\nhint: {advice}\n", dir.display()));
-    }
-    let rows = found.iter().filter_map(|found| {
-        let list = found.list.as_ref().ok()?;
-        let version = list.version.to_string();
-        Some([list.name.clone(), version, kinds(list).join(" "), found.file.display().to_string()])
-    });
-    if found.iter().any(|found| found.list.is_ok()) {
-        output::print(&output::table(["NETWORK", "VERSION", "PLUGINS", "FILE"], rows))?;
-    }
-    found.iter().filter_map(config::fault).for_each(|fault| report::warn(&fault));
-    config::hidden(&found).iter().for_each(|hidden| report::warn(hidden));
-    found.iter().filter_map(|found| found.list.as_ref().ok()).for_each(warn_of_keys);
-    Ok(())
+/// Values about the container that the plugins receive.
+#[derive(Clone, Debug, Args)]
+struct ContainerArgs {
+    /// Name of the interface in the namespace
+    #[arg(
+        long,
+        short = 'i',
+        env = "CNI_IFNAME",
+        default_value = "eth0",
+        value_name = "NAME",
+        hide_env_values = true
+    )]
+    ifname: String,
+    /// Arguments for the plugins: KEY=VALUE, separated by ';'
+    #[arg(
+        long,
+        env = "CNI_ARGS",
+        default_value = "",
+        value_name = "ARGS",
+        hide_env_values = true,
+        hide_default_value = true
+    )]
+    args: String,
+    /// Values for the capabilities that the network's plugins enable, as a JSON object
+    #[arg(long, env = "CAP_ARGS", default_value = "", value_name = "JSON",
+          value_parser = json_object, hide_env_values = true, hide_default_value = true)]
+    cap_args: Map<String, Value>,
 }
 
-fn warn_of_keys(list: &NetworkList) {
-    keys::misspelt(list).iter().for_each(|line| report::warn(line));
-}
-
-fn kinds(list: &NetworkList) -> Vec<&str> {
-    list.plugins.iter().map(|plugin| plugin.kind.as_str()).collect()
-}
-
-fn list_json(found: &[Found]) -> Value {
-    let (mut networks, mut broken) = (Vec::new(), Vec::new());
-    for found in found {
-        match &found.list {
-            Ok(list) => networks.push(json!({
-                "name": list.name,
-                "cniVersion": list.version.as_str(),
-                "plugins": kinds(list),
-                "file": found.file,
-            })),
-            Err(error) => broken.push(json!({
-                "file": found.file,
-                "error": error.to_json(cni::Version::LATEST),
-            })),
-        }
+fn json_object(text: &str) -> Result<Map<String, Value>, String> {
+    if text.is_empty() {
+        return Ok(Map::new());
     }
-    json!({ "networks": networks, "broken": broken })
+    serde_json::from_str(text).map_err(|cause| format!("expected a JSON object: {cause}"))
 }
 
-/// Whom a command is about, and how it is to be done.
-struct Asked {
+/// A container and the network it is attached to.
+struct Attachment {
     host: cni::Host,
     list: NetworkList,
     container: Container,
 }
 
-impl Asked {
-    fn read(attach: &Attach) -> Result<Asked> {
-        let list = config::load(&attach.places.conf_dir, &attach.network)?;
-        let container = container(attach)?;
-        Ok(Asked { host: place::host(&attach.places), list, container })
+impl Attachment {
+    fn load(args: &Attach) -> Result<Attachment> {
+        let list = network_lookup::load(&args.runtime.conf_dir, &args.network)?;
+        Ok(Attachment { host: args.runtime.host(), list, container: container(args)? })
     }
 
-    /// The same for an attachment that may have outlived its network's file; none where the cache has
-    /// forgotten it, too.
-    fn read_or_recall(attach: &Attach) -> Result<Option<Asked>> {
-        let Attach { network, places, .. } = attach;
-        let container = container(attach)?;
-        let host = place::host(places);
-        let mut found = config::find(&places.conf_dir, network);
-        if !matches!(found, Ok(Some(_))) {
-            let entry = place::runtime(&host, places).cached(network, &container);
-            let recalled = recall(network, places, entry.as_slice());
-            found = recalled.map_or(found, |list| Ok(Some(list)));
+    /// Also accepts an attachment whose network is no longer configured but cached. `None` if the
+    /// cache has no entry either.
+    fn load_or_from_cache(args: &Attach) -> Result<Option<Attachment>> {
+        let Attach { network, runtime, .. } = args;
+        let container = container(args)?;
+        let host = runtime.host();
+        let mut list = network_lookup::find(&runtime.conf_dir, network);
+        if !matches!(list, Ok(Some(_))) {
+            let entry = runtime.runtime(&host).cached(network, &container);
+            let cached = from_cache(network, runtime, entry.as_slice());
+            list = cached.map_or(list, |cached| Ok(Some(cached)));
         }
-        let list = found.with_context(|| unknown(&container, network))?;
-        Ok(list.map(|list| Asked { host, list, container }))
+        let list = list.with_context(|| unknown(&container, network))?;
+        Ok(list.map(|list| Attachment { host, list, container }))
     }
 
-    /// What the errors of a verb are about.
-    fn about(&self, verb: &str) -> String {
-        format!("{verb} {}", about(&self.container, &self.list.name))
+    /// Context for errors of an operation.
+    fn describe(&self, operation: &str) -> String {
+        format!("{operation} {}", describe(&self.container, &self.list.name))
     }
 
-    fn done(&self, what: &str, started: Instant, format: Format) -> Result<()> {
-        done(&self.list.name, &self.container, what, started, format)
+    fn print_done(&self, done: &str, started: Instant, format: Format) -> Result<()> {
+        print_done(&self.list.name, &self.container, done, started, format)
     }
 }
 
-fn done(
+fn print_done(
     network: &str,
     container: &Container,
-    what: &str,
+    done: &str,
     started: Instant,
     format: Format,
 ) -> Result<()> {
@@ -141,193 +121,158 @@ fn done(
             "network": network,
             "containerID": id,
             "ifname": ifname,
-            "tookMicros": micros(took),
+            "tookMicros": u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
         }));
     }
-    output::print(&done_text(network, container, what, took))
+    output::print(&done_line(network, container, done, took))
 }
 
-fn done_text(network: &str, container: &Container, what: &str, took: Duration) -> String {
+fn done_line(network: &str, container: &Container, done: &str, took: Duration) -> String {
     let Container { ifname, netns, .. } = container;
-    format!("{network}: {ifname} of {netns} {what} in {}\n", output::duration(took))
+    format!("{network}: {ifname} of {netns} {done} in {}\n", output::duration(took))
 }
 
-/// Takes from the cache what the command line does not say of a container, and tells whether the cache
-/// knows the attachment.
-fn complete(container: &mut Container, network: &str, runtime: &Runtime) -> bool {
-    let Some(Entry { container: known, .. }) = runtime.cached(network, container) else {
+/// Fills arguments that are not on the command line from the cache. Returns whether the cache knows
+/// the attachment.
+fn complete_from_cache(container: &mut Container, network: &str, runtime: &Runtime) -> bool {
+    let Some(Entry { container: cached, .. }) = runtime.cached(network, container) else {
         return false;
     };
     if container.args.is_empty() {
-        container.args = known.args;
+        container.args = cached.args;
     }
     if container.capability_args.is_empty() {
-        container.capability_args = known.capability_args;
+        container.capability_args = cached.capability_args;
     }
     true
 }
 
-fn about(Container { ifname, netns, .. }: &Container, network: &str) -> String {
+fn describe(Container { ifname, netns, .. }: &Container, network: &str) -> String {
     format!("{ifname} of {netns} on network {network:?}")
 }
 
 fn unknown(container: &Container, network: &str) -> String {
-    format!("nothing is known of {}", about(container, network))
+    format!("unknown attachment: {}", describe(container, network))
 }
 
-/// The network as it was at the time of the first ADD of these.
-fn recall(network: &str, places: &Places, entries: &[Entry]) -> Option<NetworkList> {
-    let entry = entries.first()?;
-    // Plugins in the network's folder are no part of what is remembered.
-    let beside = places.conf_dir.join(format!("{network}.conflist"));
-    let list = NetworkList::parse(&entry.config, Some(&beside)).ok()?;
-    let dir = places.conf_dir.display();
-    let is_it = list.name == network;
-    if is_it {
-        report::note(&format!(
-            "network {network:?} is missing or broken in {dir}: the cache's copy is used"
-        ));
-    }
-    is_it.then_some(list)
-}
-
-fn container(attach: &Attach) -> Result<Container> {
-    let (netns, wishes) = (place::netns_path(&attach.netns)?, &attach.wishes);
+fn container(args: &Attach) -> Result<Container> {
+    let netns = runtime::netns_path(&args.netns)?;
     Ok(Container {
-        id: id::of_netns(&netns),
-        netns: place::as_text(&netns)?.to_owned(),
-        ifname: wishes.ifname.clone(),
-        args: pairs(&wishes.args)?,
-        capability_args: wishes.cap_args.clone(),
+        id: container_id::of_netns(&netns),
+        netns: runtime::as_text(&netns)?.to_owned(),
+        ifname: args.container.ifname.clone(),
+        args: parse_cni_args(&args.container.args)?,
+        capability_args: args.container.cap_args.clone(),
     })
 }
 
-/// CNI_ARGS by cnitool's rule: both sides of each pair say something.
-fn pairs(text: &str) -> Result<Vec<(String, String)>> {
+/// Parses CNI_ARGS like cnitool: neither keys nor values may be empty.
+fn parse_cni_args(text: &str) -> Result<Vec<(String, String)>> {
     let pair = |pair: &str| match pair.split_once('=') {
         Some((key, value)) if !key.is_empty() && !value.is_empty() && !value.contains('=') => {
             Ok((key.to_owned(), value.to_owned()))
         }
-        _ => bail!("CNI_ARGS: invalid pair {pair:?}: expected KEY=VALUE with ';' between pairs"),
+        _ => bail!("CNI_ARGS: invalid pair {pair:?}: expected KEY=VALUE, separated by ';'"),
     };
     if text.is_empty() { Ok(Vec::new()) } else { text.split(';').map(pair).collect() }
 }
 
-fn add(attach: &Attach, format: Format) -> Result<()> {
-    let asked = Asked::read(attach)?;
-    place::require_netns(Path::new(&asked.container.netns))?;
-    warn_of_keys(&asked.list);
-    let enabled = asked.list.capabilities();
-    for capability in asked.container.capability_args.keys().filter(|key| !enabled.contains(*key)) {
-        let name = &asked.list.name;
-        report::warn(&format!("no plugin of network {name:?} has capability {capability:?}"));
+pub(crate) fn add(args: &Attach, format: Format) -> Result<()> {
+    let attachment = Attachment::load(args)?;
+    runtime::require_netns(Path::new(&attachment.container.netns))?;
+    warn_of_misspelled_keys(&attachment.list);
+    let enabled = attachment.list.capabilities();
+    let given = attachment.container.capability_args.keys();
+    for capability in given.filter(|capability| !enabled.contains(*capability)) {
+        let name = &attachment.list.name;
+        errors::warn(&format!("no plugin of network {name:?} has capability {capability:?}"));
     }
-    let runtime = place::runtime(&asked.host, &attach.places);
+    let runtime = args.runtime.runtime(&attachment.host);
     let started = Instant::now();
-    let added = match runtime.add_raw(&asked.list, &asked.container) {
+    let added = match runtime.add_raw(&attachment.list, &attachment.container) {
         Err(error) if error.details.contains(LEFT_AS_IT_IS) => {
-            Err(error).hint(|| format!("{} comes first", del_command(attach)))
+            Err(error).hint(|| format!("run `{}` first", del_command(args)))
         }
         other => other.map_err(Into::into),
     };
-    let raw = added.with_context(|| asked.about("attach"))?;
-    show_attached(&asked, raw, started, format).or_else(|error| {
-        // A caller that did not get the result takes the container for not attached.
-        runtime.del(&asked.list, &asked.container).with_context(|| asked.about("detach"))?;
-        Err(error.context(format!("{} and detached again", asked.about("attached"))))
+    let raw = added.with_context(|| attachment.describe("attach"))?;
+    print_attached(&attachment, raw, started, format).or_else(|error| {
+        // A caller that did not receive the result assumes that the container is not attached.
+        runtime
+            .del(&attachment.list, &attachment.container)
+            .with_context(|| attachment.describe("detach"))?;
+        Err(error.context(format!("{} and detached again", attachment.describe("attached"))))
     })
 }
 
-/// In one write, so that a reader that stops after the first line has got everything.
-fn show_attached(asked: &Asked, raw: Value, started: Instant, format: Format) -> Result<()> {
+/// Prints everything in one write, so that a reader that stops after the first line gets all of it.
+fn print_attached(
+    attachment: &Attachment,
+    raw: Value,
+    started: Instant,
+    format: Format,
+) -> Result<()> {
     if format == Format::Json {
         return output::print_json(&raw);
     }
-    let result = CniResult::parse(raw, asked.list.version)?;
-    let done = done_text(&asked.list.name, &asked.container, "attached", started.elapsed());
+    let result = CniResult::parse(raw, attachment.list.version)?;
+    let Attachment { list, container, .. } = attachment;
+    let done = done_line(&list.name, container, "attached", started.elapsed());
     output::print(&format!("{done}\n{}", output::result(&result)))
 }
 
-/// The call that undoes this one.
-fn del_command(attach: &Attach) -> String {
-    let Attach { network, netns, wishes, .. } = attach;
-    match wishes.ifname.as_str() {
+/// The command that removes the attachment.
+fn del_command(args: &Attach) -> String {
+    let Attach { network, netns, container, .. } = args;
+    match container.ifname.as_str() {
         "eth0" => format!("podwire net del {network} {netns}"),
         other => format!("podwire net del {network} {netns} --ifname {other}"),
     }
 }
 
-fn check(attach: &Attach, format: Format) -> Result<()> {
-    let Some(mut asked) = Asked::read_or_recall(attach)? else {
-        let unknown = unknown(&container(attach)?, &attach.network);
-        return config::missing(&attach.places.conf_dir, &attach.network).context(unknown);
+pub(crate) fn check(args: &Attach, format: Format) -> Result<()> {
+    let Some(mut attachment) = Attachment::load_or_from_cache(args)? else {
+        let unknown = unknown(&container(args)?, &args.network);
+        return network_lookup::missing(&args.runtime.conf_dir, &args.network).context(unknown);
     };
-    place::require_netns(Path::new(&asked.container.netns))?;
-    let runtime = place::runtime(&asked.host, &attach.places);
-    let is_known = complete(&mut asked.container, &asked.list.name, &runtime);
+    runtime::require_netns(Path::new(&attachment.container.netns))?;
+    let runtime = args.runtime.runtime(&attachment.host);
+    let name = attachment.list.name.clone();
+    let is_cached = complete_from_cache(&mut attachment.container, &name, &runtime);
     let started = Instant::now();
-    let checked = runtime.check(&asked.list, &asked.container);
-    checked.with_context(|| match is_known {
-        true => asked.about("check"),
-        false => format!("{} is not attached", about(&asked.container, &asked.list.name)),
+    let checked = runtime.check(&attachment.list, &attachment.container);
+    checked.with_context(|| match is_cached {
+        true => attachment.describe("check"),
+        false => format!("{} is not attached", describe(&attachment.container, &name)),
     })?;
-    let done = if asked.list.disable_check { "left unchecked (disableCheck)" } else { "checked" };
-    asked.done(done, started, format)
+    let done = match attachment.list.disable_check {
+        true => "not checked (disableCheck)",
+        false => "checked",
+    };
+    attachment.print_done(done, started, format)
 }
 
-fn del(attach: &Attach, format: Format) -> Result<()> {
+pub(crate) fn del(args: &Attach, format: Format) -> Result<()> {
     let started = Instant::now();
-    let Some(mut asked) = Asked::read_or_recall(attach)? else {
-        // As after an earlier DEL, and the end of its network.
-        let (container, dir) = (container(attach)?, attach.places.conf_dir.display());
-        let unknown = unknown(&container, &attach.network);
-        report::warn(&format!("{unknown}, and there is no such network in {dir}"));
-        return done(&attach.network, &container, "was not attached", started, format);
+    let Some(mut attachment) = Attachment::load_or_from_cache(args)? else {
+        // A repeated DEL after the network was removed from the configuration succeeds.
+        let (container, dir) = (container(args)?, args.runtime.conf_dir.display());
+        let unknown = unknown(&container, &args.network);
+        errors::warn(&format!("{unknown}: no such network in {dir}"));
+        return print_done(&args.network, &container, "was not attached", started, format);
     };
-    let runtime = place::runtime(&asked.host, &attach.places);
-    let was_known = complete(&mut asked.container, &asked.list.name, &runtime);
+    let runtime = args.runtime.runtime(&attachment.host);
+    let name = attachment.list.name.clone();
+    let was_cached = complete_from_cache(&mut attachment.container, &name, &runtime);
     let started = Instant::now();
-    runtime.del(&asked.list, &asked.container).with_context(|| asked.about("detach"))?;
-    let done = match was_known {
+    runtime
+        .del(&attachment.list, &attachment.container)
+        .with_context(|| attachment.describe("detach"))?;
+    let done = match was_cached {
         true => "detached",
-        false => "was not attached; its plugins were asked to detach it all the same",
+        false => "was not attached; plugins were called anyway",
     };
-    asked.done(done, started, format)
-}
-
-fn status(status: &NetStatus, format: Format) -> Result<()> {
-    let list = config::load(&status.places.conf_dir, &status.network)?;
-    warn_of_keys(&list);
-    let host = place::host(&status.places);
-    place::runtime(&host, &status.places).status(&list).map_err(|error| {
-        let about = match error.code {
-            Code::LIMITED => "has limited connectivity",
-            _ => "cannot take containers",
-        };
-        anyhow::Error::new(error).context(format!("network {:?} {about}", list.name))
-    })?;
-    // Older versions have no STATUS; that every plugin is there is what can be said.
-    place::runtime(&host, &status.places)
-        .validate(&list)
-        .with_context(|| format!("network {:?} cannot take containers", list.name))?;
-    let is_asked = list.version >= Command::Status.since();
-    match format {
-        Format::Json => output::print_json(
-            &json!({ "network": list.name, "ready": true, "pluginsAsked": is_asked }),
-        ),
-        Format::Text if is_asked => output::print(&format!("{}: ready\n", list.name)),
-        Format::Text => output::print(&format!(
-            "{}: ready as far as can be seen: its plugins are installed, but cannot be asked before \
-             cniVersion {}, and this is {}\n",
-            list.name,
-            Command::Status.since(),
-            list.version
-        )),
-    }
-}
-
-fn micros(time: std::time::Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+    attachment.print_done(done, started, format)
 }
 
 #[cfg(test)]
@@ -335,12 +280,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_are_pairs() {
-        assert_eq!(pairs("").unwrap(), []);
+    fn cni_args_are_pairs() {
+        assert_eq!(parse_cni_args("").unwrap(), []);
         let expected = [("A".to_owned(), "b".to_owned()), ("C".to_owned(), "d".to_owned())];
-        assert_eq!(pairs("A=b;C=d").unwrap(), expected);
-        for bad in ["A", "=b", "A=", "A=b;", "A=b=c"] {
-            assert!(pairs(bad).is_err(), "{bad}");
+        assert_eq!(parse_cni_args("A=b;C=d").unwrap(), expected);
+        for invalid in ["A", "=b", "A=", "A=b;", "A=b=c"] {
+            assert!(parse_cni_args(invalid).is_err(), "{invalid}");
         }
     }
 }

@@ -1,37 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `podwire net convert`: a network of standard plugins becomes one of the plugin `podwire`.
+//! `podwire net convert`: replaces a list of standard plugins by the plugin `podwire`.
 
 mod layout;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use clap::Args;
 use cni::runtime::NetworkList;
 use plugins::main::podwire::convert::convert;
 use plugins::registry::PLUGINS;
 use serde_json::Value;
 use text::escape;
 
-use crate::cli::Convert;
 use crate::output;
 
-pub fn run(asked: &Convert) -> Result<()> {
-    let bytes = std::fs::read(&asked.file);
-    let bytes = bytes.with_context(|| format!("read {}", asked.file.display()))?;
-    let converted = converted(&asked.file, &bytes)?;
+/// Replace a list of plugins by the plugin `podwire`, which does their work in one process
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  podwire net convert /etc/cni/net.d/10-mynet.conflist           print the new list
+  podwire net convert --write /etc/cni/net.d/10-mynet.conflist   replace the file
+
+Running containers are not affected: each list can check and remove attachments made by the other.
+Plugins that podwire does not contain keep their place in the list.")]
+pub(crate) struct Convert {
+    /// Configuration file of the network
+    file: PathBuf,
+    /// Replace the file and keep the old one with the suffix `.orig`
+    #[arg(long)]
+    write: bool,
+}
+
+pub(crate) fn run(args: &Convert) -> Result<()> {
+    let bytes = std::fs::read(&args.file);
+    let bytes = bytes.with_context(|| format!("read {}", args.file.display()))?;
+    let converted = converted(&args.file, &bytes)?;
     let text = layout::network(&converted, &String::from_utf8_lossy(&bytes));
-    if !asked.write {
+    if !args.write {
         return output::print(&escape::json(&text));
     }
-    let (file, saved) = (&asked.file, with_suffix(&asked.file, ".orig"));
-    // A list is read from files of this name alone.
+    let (file, saved) = (&args.file, with_suffix(&args.file, ".orig"));
+    // Runtimes read lists only from files with this extension.
     let list = file.with_extension("conflist");
     for taken in [Some(&saved), (list != *file).then_some(&list)].into_iter().flatten() {
         if taken.exists() {
-            bail!("{} is there already: move it away first", taken.display());
+            bail!("{} already exists: move it away first", taken.display());
         }
     }
-    // The new file appears by rename in one step: a runtime that watches the directory finds the old
+    // A rename replaces the file atomically: a runtime that watches the directory reads the old
     // network or the new one.
     let fresh = with_suffix(file, ".new");
     std::fs::write(&fresh, text).with_context(|| format!("write {}", fresh.display()))?;
@@ -41,12 +58,12 @@ pub fn run(asked: &Convert) -> Result<()> {
         std::fs::remove_file(file).with_context(|| format!("remove {}", file.display()))?;
     }
     let (list, saved) = (list.display(), saved.display());
-    output::print(&format!("converted {list}; the original was kept as {saved}\n"))
+    output::print(&format!("converted {list}; original saved as {saved}\n"))
 }
 
-/// The list in the file, or the list of the one plugin in it, converted.
+/// Converts the list in the file, or a list with the single plugin in the file.
 fn converted(file: &Path, bytes: &[u8]) -> Result<Value> {
-    // What a runtime would not read is not converted either.
+    // A file that a runtime would reject is not converted either.
     let is_list = serde_json::from_slice::<Value>(bytes).is_ok_and(|v| v.get("plugins").is_some());
     let list = if is_list {
         NetworkList::parse(bytes, None)?;
@@ -61,13 +78,13 @@ fn converted(file: &Path, bytes: &[u8]) -> Result<Value> {
         }
         value
     };
-    let held: Vec<&str> = PLUGINS.iter().map(|plugin| plugin.name).collect();
-    let (list, count) = convert(list, &held)?;
+    let builtin: Vec<&str> = PLUGINS.iter().map(|plugin| plugin.name).collect();
+    let (list, count) = convert(list, &builtin)?;
     if count == 0 && is_converted(&list) {
-        bail!("{} is converted already: its plugins are done by `podwire`", file.display());
+        bail!("{} is already converted: it uses the plugin `podwire`", file.display());
     }
     if count == 0 {
-        bail!("{} has no plugin that `podwire` could do", file.display());
+        bail!("{} has no plugin that `podwire` contains", file.display());
     }
     Ok(list)
 }

@@ -1,38 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A pod's name, `NAMESPACE/NAME`, and the names of files and namespaces made from it.
+//! Name of a pod, `NAMESPACE/NAME`, and the names of files and network namespaces derived from it.
 
 use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Result, bail};
 
-use crate::id;
+use crate::container_id;
 
-/// Longer ones are cut: a file's name may have 255 bytes, and ours are parts of longer ones.
-const LONGEST_FILE: usize = 200;
+/// Longer names are shortened: a file name has at most 255 bytes, including prefixes and suffixes.
+const MAX_STEM: usize = 200;
 
-/// A pod within a cluster, by Kubernetes' rules for names.
+/// Name of a pod, valid by the rules of Kubernetes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodName {
-    pub namespace: String,
-    pub name: String,
+pub(crate) struct PodName {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
 }
 
 impl PodName {
-    /// The pod as part of a file's name. An underscore stands in no pod's name, so that two pods
-    /// never share one.
-    pub fn file(&self) -> String {
+    /// File name without extension. Pod names contain no underscore, so that two pods never share a
+    /// file.
+    pub(crate) fn file_stem(&self) -> String {
         let whole = format!("{}_{}", self.namespace, self.name);
-        if whole.len() <= LONGEST_FILE {
+        if whole.len() <= MAX_STEM {
             return whole;
         }
-        let digest = id::digest(whole.as_bytes());
-        format!("{}_{digest}", &whole[..LONGEST_FILE - digest.len() - 1])
+        let digest = container_id::digest(whole.as_bytes());
+        format!("{}_{digest}", &whole[..MAX_STEM - digest.len() - 1])
     }
 
-    /// The name of the network namespace that we make for it.
-    pub fn netns(&self) -> String {
-        format!("podwire-{}", self.file())
+    /// Name of the network namespace that podwire creates for the pod.
+    pub(crate) fn netns(&self) -> String {
+        format!("podwire-{}", self.file_stem())
     }
 }
 
@@ -47,24 +47,24 @@ impl FromStr for PodName {
 
     fn from_str(text: &str) -> Result<PodName> {
         let Some((namespace, name)) = text.split_once('/') else {
-            bail!("{text:?} is no pod: write NAMESPACE/NAME, such as default/web");
+            bail!("{text:?} is not a pod: expected NAMESPACE/NAME, such as default/web");
         };
-        let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        let is_alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
         let is_label = |label: &str| {
-            label.bytes().all(|byte| is_plain(byte) || byte == b'-')
-                && label.bytes().next().is_some_and(is_plain)
-                && label.bytes().last().is_some_and(is_plain)
+            label.bytes().all(|byte| is_alphanumeric(byte) || byte == b'-')
+                && label.bytes().next().is_some_and(is_alphanumeric)
+                && label.bytes().last().is_some_and(is_alphanumeric)
         };
         if namespace.len() > 63 || !is_label(namespace) {
             bail!(
-                "{namespace:?} is no namespace's name: up to 63 of a-z, 0-9 and '-', \
-                 a letter or digit at both ends"
+                "{namespace:?} is not a valid namespace: expected at most 63 of a-z, 0-9 and '-', \
+                 with a letter or digit at both ends"
             );
         }
         if name.len() > 253 || !name.split('.').all(is_label) {
             bail!(
-                "{name:?} is no pod's name: up to 253 of a-z, 0-9, '-' and '.', \
-                 a letter or digit at both ends"
+                "{name:?} is not a valid pod name: expected at most 253 of a-z, 0-9, '-' and '.', \
+                 with a letter or digit at both ends"
             );
         }
         Ok(PodName { namespace: namespace.to_owned(), name: name.to_owned() })
@@ -76,23 +76,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_held_to_kubernetes() {
+    fn names_follow_the_rules_of_kubernetes() {
         let long = format!("default/{}", "x".repeat(253));
-        for good in ["default/web", "a/b.c-d.0", "kube-system/x", &long] {
-            assert_eq!(good.parse::<PodName>().unwrap().to_string(), good);
+        for valid in ["default/web", "a/b.c-d.0", "kube-system/x", &long] {
+            assert_eq!(valid.parse::<PodName>().unwrap().to_string(), valid);
         }
         let too_long = format!("default/{}", "x".repeat(254));
-        for bad in ["web", "/web", "default/", "a/b/c", "A/b", "a/-b", "a/b_c", "a/..", &too_long] {
-            assert!(bad.parse::<PodName>().is_err(), "{bad}");
+        for invalid in
+            ["web", "/web", "default/", "a/b/c", "A/b", "a/-b", "a/b_c", "a/..", &too_long]
+        {
+            assert!(invalid.parse::<PodName>().is_err(), "{invalid}");
         }
     }
 
     #[test]
-    fn files_are_unique_and_short() {
-        let file = |text: &str| text.parse::<PodName>().unwrap().file();
-        assert_ne!(file("a-b/c"), file("a/b-c"));
-        let long = |last: &str| file(&format!("default/{}{last}", "x".repeat(252)));
-        assert_eq!(long("a").len(), LONGEST_FILE);
+    fn file_stems_are_unique_and_short() {
+        let stem = |text: &str| text.parse::<PodName>().unwrap().file_stem();
+        assert_ne!(stem("a-b/c"), stem("a/b-c"));
+        let long = |last: &str| stem(&format!("default/{}{last}", "x".repeat(252)));
+        assert_eq!(long("a").len(), MAX_STEM);
         assert_ne!(long("a"), long("b"));
         assert_eq!("default/web".parse::<PodName>().unwrap().netns(), "podwire-default_web");
     }

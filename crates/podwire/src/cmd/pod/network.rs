@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The two networks of every pod: loopback and the default.
+//! The two networks of every pod: loopback and the default network.
 
 use std::path::{Path, PathBuf};
 
@@ -9,33 +9,33 @@ use cni::runtime::{Container, NetworkList, Runtime};
 use serde_json::{Value, json};
 
 use super::state::PodState;
-use crate::report::Hint;
-use crate::{config, place};
+use crate::errors::Hint;
+use crate::{network_lookup, runtime};
 
-/// kubelet's words for a node without a network.
-pub const UNINITIALIZED: &str = "cni config uninitialized";
+/// kubelet's error for a node without a network.
+const UNINITIALIZED: &str = "cni config uninitialized";
 
-/// The first valid network of the directory as it is now.
-pub fn default(dir: &Path, runtime: &Runtime) -> Result<Chosen> {
+/// Reads the directory and returns its first valid network.
+pub(crate) fn default(dir: &Path, runtime: &Runtime) -> Result<Chosen> {
     let chosen = conf_dir::first_valid(dir, runtime);
-    if chosen.is_ok() || !config::scan(dir).context(UNINITIALIZED)?.is_empty() {
-        // The error of a directory with files says what is wrong with each.
+    if chosen.is_ok() || !network_lookup::scan(dir).context(UNINITIALIZED)?.is_empty() {
+        // The error describes the problem of each file.
         return chosen.context(UNINITIALIZED);
     }
-    chosen.hint(|| config::how_to_begin(dir)).context(UNINITIALIZED)
+    chosen.hint(|| network_lookup::how_to_create(dir)).context(UNINITIALIZED)
 }
 
-/// What is wrong with the files that came before the chosen one.
-pub fn passed_over(chosen: &Chosen) -> Vec<String> {
-    let told = |(file, error): &(PathBuf, cni::Error)| {
+/// The invalid files before the chosen one, each with its error.
+pub(crate) fn ignored_files(chosen: &Chosen) -> Vec<String> {
+    let describe = |(file, error): &(PathBuf, cni::Error)| {
         let (file, error) = (file.display().to_string(), error.to_string());
         if error.contains(&file) { error } else { format!("{file}: {error}") }
     };
-    chosen.passed_over.iter().map(told).collect()
+    chosen.passed_over.iter().map(describe).collect()
 }
 
-/// A network as it is to be remembered: whole, whatever becomes of its file and folder.
-pub fn to_record(list: &NetworkList) -> Value {
+/// The whole network as JSON for the state file, independent of its file and directory.
+pub(crate) fn to_record(list: &NetworkList) -> Value {
     json!({
         "cniVersion": list.version.as_str(),
         "name": list.name,
@@ -46,24 +46,24 @@ pub fn to_record(list: &NetworkList) -> Value {
     })
 }
 
-/// The default network as it was when the pod came up.
-pub fn recorded(state: &PodState) -> Result<NetworkList> {
+/// The default network at the time the pod was connected.
+pub(crate) fn recorded(state: &PodState) -> Result<NetworkList> {
     NetworkList::parse(state.config.to_string().as_bytes(), None)
         .with_context(|| format!("network {:?} as recorded", state.network))
 }
 
-/// The pod as plugins of the default network see it.
-pub fn container(state: &PodState) -> Result<Container> {
+/// The pod's container on the default network.
+pub(crate) fn container(state: &PodState) -> Result<Container> {
     Ok(Container {
         id: state.sandbox_id.clone(),
-        netns: place::as_text(&state.netns)?.to_owned(),
+        netns: runtime::as_text(&state.netns)?.to_owned(),
         ifname: state.ifname.clone(),
         args: state.args.clone(),
         capability_args: state.capability_args.clone(),
     })
 }
 
-/// The same on the loopback network.
-pub fn on_loopback(container: &Container) -> Container {
+/// The same container on the loopback network.
+pub(crate) fn on_loopback(container: &Container) -> Container {
     Container { ifname: "lo".to_owned(), ..container.clone() }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A port of the host that leads to a port of the pod, as `--port` and the `portMappings`
-//! capability write it.
+//! A host port that is forwarded to a port of the pod, as written in `--port` and in the capability
+//! `portMappings`.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -8,21 +8,21 @@ use std::str::FromStr;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 
-/// One entry of the `portMappings` capability.
+/// One entry of the capability `portMappings`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct PortMapping {
-    pub host_port: u16,
-    pub container_port: u16,
-    pub protocol: Protocol,
+pub(crate) struct PortMapping {
+    pub(crate) host_port: u16,
+    pub(crate) container_port: u16,
+    pub(crate) protocol: Protocol,
     #[serde(rename = "hostIP", skip_serializing_if = "Option::is_none")]
-    pub host_ip: Option<IpAddr>,
+    pub(crate) host_ip: Option<IpAddr>,
 }
 
-/// What Kubernetes knows.
+/// Protocols that Kubernetes supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Protocol {
+pub(crate) enum Protocol {
     Tcp,
     Udp,
     Sctp,
@@ -31,11 +31,11 @@ pub enum Protocol {
 impl FromStr for PortMapping {
     type Err = anyhow::Error;
 
-    /// `[HOSTIP:]HOSTPORT:PORT[/PROTOCOL]`, an IPv6 address in brackets.
+    /// Parses `[HOSTIP:]HOSTPORT:PORT[/PROTOCOL]`; an IPv6 address is in brackets.
     fn from_str(text: &str) -> Result<PortMapping> {
         let (ports, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
         let Some((host, container)) = ports.rsplit_once(':') else {
-            bail!("{text:?} is no port mapping: write HOSTPORT:PORT, such as 8080:80/tcp");
+            bail!("{text:?} is not a port mapping: expected HOSTPORT:PORT, such as 8080:80/tcp");
         };
         let (host_ip, host_port) = match host.rsplit_once(':') {
             None => (None, host),
@@ -52,13 +52,11 @@ impl FromStr for PortMapping {
 
 fn host_address(text: &str) -> Result<IpAddr> {
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
-    let address: IpAddr = bare
-        .unwrap_or(text)
-        .parse()
-        .with_context(|| format!("{text:?} is no address of the host"))?;
+    let address: IpAddr =
+        bare.unwrap_or(text).parse().with_context(|| format!("{text:?} is not an IP address"))?;
     ensure!(
         address.is_ipv6() == bare.is_some(),
-        "{text:?}: an IPv6 address, and no other, stands in brackets"
+        "{text:?}: IPv6 addresses need brackets, IPv4 addresses must not have them"
     );
     Ok(address)
 }
@@ -66,7 +64,7 @@ fn host_address(text: &str) -> Result<IpAddr> {
 fn port(text: &str) -> Result<u16> {
     match text.parse() {
         Ok(port) if port > 0 => Ok(port),
-        _ => bail!("{text:?} is no port: expected a number from 1 to 65535"),
+        _ => bail!("{text:?} is not a port: expected a number from 1 to 65535"),
     }
 }
 
@@ -75,7 +73,7 @@ fn protocol(text: &str) -> Result<Protocol> {
         "tcp" => Protocol::Tcp,
         "udp" => Protocol::Udp,
         "sctp" => Protocol::Sctp,
-        _ => bail!("{text:?} is no protocol: expected tcp, udp or sctp"),
+        _ => bail!("{text:?} is not a protocol: expected tcp, udp or sctp"),
     })
 }
 
@@ -86,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mappings_are_read_and_printed() {
+    fn mapping_is_parsed_and_serialized() {
         let check = |text: &str, expected: serde_json::Value| {
             let mapping: PortMapping = text.parse().unwrap();
             assert_eq!(serde_json::to_value(mapping).unwrap(), expected, "{text}");
@@ -106,16 +104,16 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn invalid_mapping_is_explained() {
         let check = |text: &str, part: &str| {
             let error = text.parse::<PortMapping>().unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");
         };
-        check("80", "no port mapping");
-        check("0:80", "\"0\" is no port");
-        check("80:65536", "\"65536\" is no port");
-        check("80:80/icmp", "\"icmp\" is no protocol");
-        check("host:80:80", "\"host\" is no address");
+        check("80", "not a port mapping");
+        check("0:80", "\"0\" is not a port");
+        check("80:65536", "\"65536\" is not a port");
+        check("80:80/icmp", "\"icmp\" is not a protocol");
+        check("host:80:80", "\"host\" is not an IP address");
         check("::1:80:80", "brackets");
         check("[10.0.0.1]:80:80", "brackets");
     }

@@ -1,29 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kubernetes quantities (`10M`, `1.5Gi`, `1e6`) and the bounds that kubelet sets to a bandwidth.
+//! Kubernetes quantities (`10M`, `1.5Gi`, `1e6`) and kubelet's limits for a bandwidth.
 
 use anyhow::{Result, bail};
 
-/// Below a kilobit and above a petabit a second, kubelet takes the annotation for a mistake.
+/// kubelet rejects less than one kilobit and more than one petabit per second.
 const SMALLEST: u64 = 1_000;
 const LARGEST: u64 = 1_000_000_000_000_000;
 
-/// A bandwidth annotation's value in bits a second.
-pub fn bandwidth(text: &str) -> Result<u64> {
+/// Parses the value of a bandwidth annotation, in bits per second.
+pub(crate) fn bandwidth(text: &str) -> Result<u64> {
     let Some(bits) = parse(text) else {
-        bail!("{text:?} is no quantity: write a number with k, M, G, T, P, Ki, Mi, Gi or nothing");
+        bail!(
+            "{text:?} is not a quantity: expected a number with k, M, G, T, P, Ki, Mi, Gi or no suffix"
+        );
     };
     if bits < SMALLEST {
-        bail!("{text:?} is unreasonably small: less than 1k bits a second");
+        bail!("{text:?} is unreasonably small: less than 1k bits per second");
     }
     if bits > LARGEST {
-        bail!("{text:?} is unreasonably large: more than 1P bits a second");
+        bail!("{text:?} is unreasonably large: more than 1P bits per second");
     }
     Ok(bits)
 }
 
-/// The whole number that a quantity stands for, rounded up as Kubernetes does; `None` where it is
-/// malformed or negative. What does not fit is as large as can be: the bounds refuse it anyway.
-pub fn parse(text: &str) -> Option<u64> {
+/// Parses a quantity and rounds it up to a whole number, as Kubernetes does. Returns `None` for
+/// malformed and negative quantities, and `u64::MAX` for larger ones: the limits reject them anyway.
+fn parse(text: &str) -> Option<u64> {
     let text = text.strip_prefix('+').unwrap_or(text);
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, suffix) = text.split_at(end);
@@ -41,7 +43,7 @@ pub fn parse(text: &str) -> Option<u64> {
     Some(value(digits, tens, scale.factor).unwrap_or(u64::MAX))
 }
 
-/// A suffix: powers of ten, or for the binary ones a factor.
+/// Value of a suffix: a power of ten, or a factor for binary suffixes.
 struct Scale {
     tens: i32,
     factor: u128,
@@ -68,18 +70,18 @@ fn scale(suffix: &str) -> Option<Scale> {
         "Ei" => return binary(60),
         exponent => exponent.strip_prefix(['e', 'E'])?.parse().ok()?,
     };
-    // Beyond this every number is out of bounds; the limit keeps the arithmetic small.
+    // Larger exponents are out of bounds anyway; clamping avoids overflow.
     Some(Scale { tens: i32::clamp(tens, -400, 400), factor: 1 })
 }
 
-/// `digits * factor * 10^tens`, rounded up; `None` where it does not fit.
+/// `digits * factor * 10^tens`, rounded up; `None` on overflow.
 fn value(digits: &str, tens: i32, factor: u128) -> Option<u64> {
     let number: u128 = digits.parse().ok()?;
     let number = number.checked_mul(factor)?;
     let power = 10_u128.checked_pow(tens.unsigned_abs());
     let value = match power {
         Some(power) if tens < 0 => number.div_ceil(power),
-        // Not zero, since there are digits; and less than one.
+        // Between zero and one.
         None if tens < 0 => 1,
         Some(power) => number.checked_mul(power)?,
         None => return None,
@@ -92,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantities_are_read_as_kubernetes_does() {
+    fn quantity_is_parsed_as_in_kubernetes() {
         let check = |text: &str, expected: Option<u64>| assert_eq!(parse(text), expected, "{text}");
         check("10M", Some(10_000_000));
         check("1Mi", Some(1 << 20));
@@ -111,18 +113,19 @@ mod tests {
         check("0.000e9", Some(0));
         check("1e99", Some(u64::MAX));
         check("99999999999999999999999999999999999999999", Some(u64::MAX));
-        for bad in ["", ".", "M", "1K", "1mb", "1 M", "-1", "1.2.3", "1e", "1e1.5", "1i", "é"] {
-            check(bad, None);
+        for invalid in ["", ".", "M", "1K", "1mb", "1 M", "-1", "1.2.3", "1e", "1e1.5", "1i", "é"]
+        {
+            check(invalid, None);
         }
     }
 
     #[test]
-    fn bandwidth_is_kept_within_reason() {
+    fn bandwidth_outside_the_limits_is_rejected() {
         assert_eq!(bandwidth("1k").unwrap(), 1_000);
         assert_eq!(bandwidth("1P").unwrap(), LARGEST);
-        let refused = |text| bandwidth(text).unwrap_err().to_string();
-        assert!(refused("999").contains("unreasonably small"));
-        assert!(refused("1.1P").contains("unreasonably large"));
-        assert!(refused("fast").contains("no quantity"));
+        let error = |text| bandwidth(text).unwrap_err().to_string();
+        assert!(error("999").contains("unreasonably small"));
+        assert!(error("1.1P").contains("unreasonably large"));
+        assert!(error("fast").contains("not a quantity"));
     }
 }

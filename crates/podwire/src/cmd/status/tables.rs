@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An agent's status as tables.
+//! Tables of an agent's status.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,17 +8,17 @@ use text::escape;
 
 use crate::output::{self, table};
 
-/// More peers than that are left to `podwire peers`.
-const FEW_PEERS: usize = 10;
-const FEW_REPAIRS: usize = 5;
+/// Maximum number of peers; `podwire peers` shows all of them.
+const MAX_PEERS: usize = 10;
+const MAX_REPAIRS: usize = 5;
 
-/// Everything, the most important first.
-pub fn status(status: &Status, now: SystemTime) -> String {
-    let mut parts = vec![verdict(status)];
+/// All tables, the most important first.
+pub(crate) fn status(status: &Status, now: SystemTime) -> String {
+    let mut parts = vec![summary(status)];
     parts.extend(status.session.as_ref().map(|session| network(session, status, now)));
     parts.push(store(status, now));
     if !status.peers.is_empty() {
-        parts.push(few_peers(status, now));
+        parts.push(first_peers(status, now));
     }
     if !status.repairs.last.is_empty() {
         parts.push(repairs(status, now));
@@ -26,13 +26,13 @@ pub fn status(status: &Status, now: SystemTime) -> String {
     parts.join("\n")
 }
 
-fn verdict(status: &Status) -> String {
-    let word = match (status.ready, status.healthy) {
+fn summary(status: &Status) -> String {
+    let state = match (status.ready, status.healthy) {
         (true, true) => "ready",
         (true, false) => "ready, but the agent is not healthy",
         (false, _) => "not ready",
     };
-    let mut text = format!("{}: {word}\n", escape::line(&status.node));
+    let mut text = format!("{}: {state}\n", escape::line(&status.node));
     for reason in &status.reasons {
         text += &format!("  because {}\n", escape::line(reason));
     }
@@ -54,9 +54,9 @@ fn network(session: &Session, status: &Status, now: SystemTime) -> String {
     let network = table(
         ["NETWORK", "BACKEND", "SUBNETS", "POD MTU", "LEASE ENDS"],
         [[
-            words(&session.networks),
+            join(&session.networks),
             session.backend.clone(),
-            words(&session.lease.subnets),
+            join(&session.lease.subnets),
             session.pod_mtu.to_string(),
             lease_ends,
         ]],
@@ -65,9 +65,9 @@ fn network(session: &Session, status: &Status, now: SystemTime) -> String {
         ["INTERFACE", "ADDRESSES", "MTU", "REACHED AT"],
         [[
             underlay.name.clone(),
-            words(&underlay.addresses),
+            join(&underlay.addresses),
             underlay.mtu.to_string(),
-            words(&session.lease.public),
+            join(&session.lease.public),
         ]],
     );
     format!("{network}\n{interface}")
@@ -98,11 +98,11 @@ fn store(status: &Status, now: SystemTime) -> String {
     )
 }
 
-/// Those with a problem come first.
-fn few_peers(status: &Status, now: SystemTime) -> String {
+/// Peers with a problem first.
+fn first_peers(status: &Status, now: SystemTime) -> String {
     let mut shown: Vec<&Peer> = status.peers.iter().collect();
     shown.sort_by_key(|peer| peer.path.problem.is_none());
-    shown.truncate(FEW_PEERS);
+    shown.truncate(MAX_PEERS);
     let more = status.peers.len() - shown.len();
     let mut text = peers(shown, now);
     if more > 0 {
@@ -111,15 +111,15 @@ fn few_peers(status: &Status, now: SystemTime) -> String {
     text
 }
 
-/// A line each.
-pub fn peers<'a>(peers: impl IntoIterator<Item = &'a Peer>, now: SystemTime) -> String {
+/// One line per peer.
+pub(crate) fn peers<'a>(peers: impl IntoIterator<Item = &'a Peer>, now: SystemTime) -> String {
     table(
         ["PEER", "SUBNETS", "ADDRESS", "BACKEND", "WAY", "PATH MTU", "LAST CONTACT", "PROBLEM"],
         peers.into_iter().map(|peer| {
             [
                 peer.name.clone(),
-                words(&peer.subnets),
-                words(&peer.public),
+                join(&peer.subnets),
+                join(&peer.public),
                 peer.backend.clone(),
                 peer.way.name().to_owned(),
                 peer.path.path_mtu.map_or(String::new(), |mtu| mtu.to_string()),
@@ -131,7 +131,7 @@ pub fn peers<'a>(peers: impl IntoIterator<Item = &'a Peer>, now: SystemTime) -> 
 }
 
 fn repairs(status: &Status, now: SystemTime) -> String {
-    let last = status.repairs.last.iter().rev().take(FEW_REPAIRS);
+    let last = status.repairs.last.iter().rev().take(MAX_REPAIRS);
     table(
         ["REPAIRED", "WHEN", "WHAT"],
         last.map(|repair| {
@@ -141,12 +141,12 @@ fn repairs(status: &Status, now: SystemTime) -> String {
 }
 
 fn ago(at: SystemTime, now: SystemTime) -> String {
-    // A clock that was set back makes it the future.
+    // The time may be in the future if the clock was set back.
     format!("{} ago", output::rough(now.duration_since(at).unwrap_or_default()))
 }
 
-fn words(things: &[impl ToString]) -> String {
-    things.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+fn join(values: &[impl ToString]) -> String {
+    values.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node's agent: on a thread of this process that lives in the node's namespace, told what to do by
-//! the same words that people use.
+//! The agent of a node: a thread of this process in the namespace of the node, configured with the
+//! options of the command line.
 
 use std::path::Path;
 use std::thread::{self, JoinHandle};
@@ -13,68 +13,68 @@ use kernel::Netns;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
-use crate::place;
+use crate::runtime::as_text;
 
-/// Runs until it is stopped or dropped; what it made in the kernel stays.
+/// Runs until it is stopped or dropped. Its kernel state stays.
 #[derive(Debug)]
-pub struct Agent {
-    pub hub: StatusHub,
+pub(crate) struct Agent {
+    pub(crate) hub: StatusHub,
     settings: Settings,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<Result<()>>>,
 }
 
-/// Places of one node's agent.
+/// Files of the agent of one node.
 #[derive(Debug, Clone, Copy)]
-pub struct Places<'a> {
-    /// Of this node alone.
-    pub dir: &'a Path,
-    /// Of all nodes.
-    pub store: &'a Path,
+pub(crate) struct AgentFiles<'a> {
+    /// Directory of this node.
+    pub(crate) dir: &'a Path,
+    /// Store shared by all nodes.
+    pub(crate) store: &'a Path,
 }
 
-/// The directory of CNI configurations in a node's own.
-pub const CONF_DIR: &str = "net.d";
-/// The agent's file there.
-pub const CONF_NAME: &str = "10-podwire.conflist";
+/// Directory of CNI configurations in the directory of a node.
+pub(crate) const CONF_DIR: &str = "net.d";
+/// The file that the agent writes there.
+pub(crate) const CONF_NAME: &str = "10-podwire.conflist";
 
 impl Agent {
     /// Starts `podwire agent` with these arguments in a namespace.
-    pub fn start(netns: &Netns, args: &[String]) -> Result<Agent> {
+    pub(crate) fn start(netns: &Netns, args: &[String]) -> Result<Agent> {
         let settings = settings(args)?;
         let name = settings.node_name.clone().unwrap_or_default();
         let hub = StatusHub::new(name, settings.store.name());
         let (stop, stopped) = oneshot::channel();
-        let (told, posted) = (settings.clone(), hub.clone());
-        let serve = move || serve(told, posted, stopped);
-        // A thread is born in the namespace of the one that starts it.
+        let (settings_copy, hub_copy) = (settings.clone(), hub.clone());
+        let serve = move || serve(settings_copy, hub_copy, stopped);
+        // A thread inherits the namespace of the thread that starts it.
         let start = || thread::Builder::new().name("agent".to_owned()).spawn(serve);
-        let thread = netns.enter(start)?.context("start an agent's thread")?;
+        let thread = netns.enter(start)?.context("start the thread of an agent")?;
         Ok(Agent { hub, settings, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// An error where it has ended by itself.
-    pub fn check(&mut self) -> Result<()> {
+    /// Fails if the agent has ended.
+    pub(crate) fn check(&mut self) -> Result<()> {
         match self.thread.take_if(|thread| thread.is_finished()) {
             None => Ok(()),
             Some(ended) => {
-                ended.join().map_err(|_| anyhow!("it panicked"))??;
-                bail!("it has ended")
+                ended.join().map_err(|_| anyhow!("the agent panicked"))??;
+                bail!("the agent has ended")
             }
         }
     }
 
-    /// Waits for its end.
-    pub fn stop(&mut self) {
+    /// Stops the agent and waits for its end.
+    pub(crate) fn stop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // Whether it could not begin was asked before; a panic has said so itself.
+            // `check` has reported errors, and a panic has printed its message.
             let _ = thread.join();
         }
     }
 
-    /// Does what `podwire cleanup` does on the node of an agent that is stopped; how many things it removed.
-    pub fn clean_up(&self, netns: &Netns) -> Result<usize> {
+    /// Runs `podwire cleanup` on the node of the stopped agent. Returns the number of removed objects.
+    pub(crate) fn clean_up(&self, netns: &Netns) -> Result<usize> {
         let cleaned = netns.enter(|| -> Result<Cleaned> {
             Ok(runtime()?.block_on(agent::cleanup::cleanup(&self.settings))?)
         })??;
@@ -102,31 +102,35 @@ fn serve(settings: Settings, hub: StatusHub, stopped: oneshot::Receiver<()>) -> 
     })
 }
 
-/// What the agent of a node is told.
-pub fn arguments(node: &str, net_config: &str, places: Places<'_>) -> Result<Vec<String>> {
-    let path = |path: &Path| place::as_text(path).map(str::to_owned);
-    let dir = path(places.dir)?;
+/// Command-line options of the agent of a node.
+pub(crate) fn arguments(
+    node: &str,
+    net_config: &str,
+    files: AgentFiles<'_>,
+) -> Result<Vec<String>> {
+    let path = |path: &Path| as_text(path).map(str::to_owned);
+    let dir = path(files.dir)?;
     let pairs = [
         ("--node-name", node.to_owned()),
         ("--iface", super::underlay::INTERFACE.to_owned()),
         ("--net-config", net_config.to_owned()),
-        ("--store-file", path(places.store)?),
+        ("--store-file", path(files.store)?),
         ("--subnet-file", format!("{dir}/subnet.env")),
         ("--cni-conf-dir", format!("{dir}/{CONF_DIR}")),
         ("--cni-conf-name", CONF_NAME.to_owned()),
         ("--state-dir", format!("{dir}/state")),
         ("--run-dir", dir),
     ];
-    let said = pairs.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]);
-    Ok(said.chain(["--ip-masq".to_owned()]).collect())
+    let options = pairs.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]);
+    Ok(options.chain(["--ip-masq".to_owned()]).collect())
 }
 
-/// Neither this process' environment nor any file has a say.
+/// Parses options without reading the environment or any file.
 fn settings(args: &[String]) -> Result<Settings> {
-    let no_file = |path: &str| Err(std::io::Error::other(format!("{path} is not read here")));
+    let no_file = |path: &str| Err(std::io::Error::other(format!("the demo reads no file {path}")));
     match options::understand(Command::Agent, args, |_| None, no_file)? {
         Asked::Run(settings) => Ok(*settings),
-        Asked::Help | Asked::Version => bail!("an agent is to run"),
+        Asked::Help | Asked::Version => bail!("--help and --version are not supported"),
     }
 }
 
@@ -135,18 +139,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_at_a_usual_place() {
-        let places = Places { dir: Path::new("/d/node1"), store: Path::new("/d/store.db") };
+    fn agent_uses_no_default_path() {
+        let files = AgentFiles { dir: Path::new("/d/node1"), store: Path::new("/d/store.db") };
         let net_config = super::super::backend::Backend::Vxlan.net_config();
-        let told = settings(&arguments("node1", &net_config, places).unwrap()).unwrap();
+        let settings = settings(&arguments("node1", &net_config, files).unwrap()).unwrap();
         for path in [
-            Some(told.subnet_file.as_path()),
-            told.cni_conf.as_deref(),
-            Some(&told.state_dir),
-            Some(&told.run_dir),
+            Some(settings.subnet_file.as_path()),
+            settings.cni_conf.as_deref(),
+            Some(&settings.state_dir),
+            Some(&settings.run_dir),
         ] {
             assert!(path.unwrap().starts_with("/d/node1"), "{path:?}");
         }
-        assert!(format!("{:?}", told.store).contains("/d/store.db"));
+        assert!(format!("{:?}", settings.store).contains("/d/store.db"));
     }
 }

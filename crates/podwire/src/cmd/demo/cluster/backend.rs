@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How packets go from node to node.
+//! Backends of the demo.
 
 use std::path::Path;
 
@@ -8,27 +8,27 @@ use clap::ValueEnum;
 use kernel::{Netns, link};
 use serde_json::json;
 
-use crate::report::Hint;
+use crate::errors::Hint;
 
-/// flannel's names of backends.
+/// Backends by flannel's names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Backend {
-    /// In UDP datagrams, by the kernel
+pub(crate) enum Backend {
+    /// UDP tunnel in the kernel
     #[default]
     Vxlan,
-    /// As they are, by routes
+    /// Plain routes, no tunnel
     HostGw,
-    /// In UDP datagrams, by the agent
+    /// UDP tunnel in the agent
     Udp,
-    /// Encrypted, by the kernel
+    /// Encrypted tunnel in the kernel
     Wireguard,
-    /// In IP packets, by the kernel
+    /// IP-in-IP tunnel in the kernel
     Ipip,
 }
 
 impl Backend {
-    /// Its type in the network's configuration.
-    pub fn name(self) -> &'static str {
+    /// `Backend.Type` in the network configuration.
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Backend::Vxlan => "vxlan",
             Backend::HostGw => "host-gw",
@@ -38,8 +38,8 @@ impl Backend {
         }
     }
 
-    /// The interface that packets enter on their way to other nodes; without one it is the underlay's.
-    pub fn device(self) -> Option<&'static str> {
+    /// The tunnel device; `None` if packets use the underlay interface.
+    pub(crate) fn device(self) -> Option<&'static str> {
         match self {
             Backend::Vxlan => Some("flannel.1"),
             Backend::HostGw => None,
@@ -49,34 +49,34 @@ impl Backend {
         }
     }
 
-    /// Whether packets pass while no agent runs.
-    pub fn outlives_agent(self) -> bool {
+    /// Whether packets pass without a running agent.
+    pub(crate) fn outlives_agent(self) -> bool {
         self != Backend::Udp
     }
 
-    /// The network's configuration.
-    pub fn net_config(self) -> String {
+    /// The network configuration.
+    pub(crate) fn net_config(self) -> String {
         json!({"Network": "10.244.0.0/16", "Backend": {"Type": self.name()}}).to_string()
     }
 
-    /// An error where this machine lacks what it takes. A namespace to ask in is needed, as some
-    /// questions are answered by an interface.
-    pub fn require(self, netns: &Netns) -> Result<()> {
-        let (missing, is_there) = match self {
+    /// Fails if this kernel does not support the backend. The check creates an interface in `netns`.
+    pub(crate) fn require(self, netns: &Netns) -> Result<()> {
+        let (missing, is_supported) = match self {
             Backend::HostGw => return Ok(()),
             Backend::Udp => ("/dev/net/tun".to_owned(), Path::new("/dev/net/tun").exists()),
             other => {
                 let kind = other.name();
-                let asked = link::is_supported(&netns.netlink()?, kind);
-                let asked = asked.with_context(|| format!("ask for interfaces of kind {kind}"))?;
-                (format!("interfaces of kind {kind}"), asked)
+                let supported = link::is_supported(&netns.netlink()?, kind);
+                let supported =
+                    supported.with_context(|| format!("check for {kind} interfaces"))?;
+                (format!("{kind} interfaces"), supported)
             }
         };
-        if is_there {
+        if is_supported {
             return Ok(());
         }
-        Err(anyhow!("this kernel has no {missing}, which backend {} needs", self.name())).hint(
-            || "host-gw needs nothing of the kind; try: podwire demo --backend host-gw".to_owned(),
+        Err(anyhow!("this kernel has no {missing}: backend {} is not available", self.name())).hint(
+            || "host-gw needs no kernel support; try: podwire demo --backend host-gw".to_owned(),
         )
     }
 }

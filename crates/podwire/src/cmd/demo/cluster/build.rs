@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Building all nodes at once: none waits for another.
+//! Builds all nodes in parallel.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -12,24 +12,24 @@ use kernel::Netns;
 
 use super::node::{self, Machine, Node, Starting};
 use super::underlay::{self, Underlay};
-use super::{Cluster, FirstPing, Site};
-use crate::demo::lab::Pod;
-use crate::demo::probe;
-use crate::demo::progress::Progress;
-use crate::interrupt::Stop;
+use super::{BuildContext, Cluster, FirstPing};
+use crate::cmd::demo::lab::Pod;
+use crate::cmd::demo::probe;
+use crate::cmd::demo::progress::Progress;
 use crate::output;
+use crate::signals::StopSignal;
 
-/// For an answer from another node.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+/// Maximum wait for a reply from another node.
+pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Something is built.
-struct News {
-    what: String,
+/// Message of a building thread: a node or a pod is ready.
+struct Built {
+    label: String,
     text: String,
-    pod: Option<FirstPod>,
+    first_pod: Option<FirstPod>,
 }
 
-/// The first pod of a node.
+/// The first pod of a node, as target and source of the first echo.
 struct FirstPod {
     name: String,
     netns: Netns,
@@ -37,7 +37,7 @@ struct FirstPod {
 }
 
 impl FirstPod {
-    /// None where it has no address.
+    /// `None` if the pod has no address.
     fn of(pod: &Pod) -> Option<Result<FirstPod>> {
         let address = pod.ips().next()?;
         let netns = Netns::open(&pod.path).map_err(Into::into);
@@ -45,120 +45,130 @@ impl FirstPod {
     }
 }
 
-/// Underlay, nodes and pods; the first echo is sent as soon as two nodes have a pod.
-pub fn cluster(site: Site<'_>, nodes: u16, progress: &mut Progress) -> Result<Cluster> {
-    let Site { run, stop, pods, backend } = site;
+/// Builds underlay, nodes and pods. Sends the first echo as soon as two nodes have a pod.
+pub(crate) fn cluster(
+    context: BuildContext<'_>,
+    nodes: u16,
+    progress: &mut Progress,
+) -> Result<Cluster> {
+    let BuildContext { run, stop, pods, backend } = context;
     stop.check()?;
     let underlay = Underlay::new(run)?;
     backend.require(&underlay.netns)?;
     progress.begin(1 + usize::from(nodes) + usize::from(nodes * pods))?;
     let text = format!("bridge {} in namespace {}", underlay::BRIDGE, underlay.path.display());
     progress.built("underlay", &text)?;
-    let machines = machines(site, &underlay, 1..=nodes)?;
-    let (nodes, first) = populate(machines, 0, Vec::new(), site, progress)?;
+    let machines = machines(context, &underlay, 1..=nodes)?;
+    let (nodes, first_ping) = populate(machines, 0, Vec::new(), context, progress)?;
     progress.end()?;
     let text = format!(
-        "{} reached {} on another node {} after the agents' start",
-        first.from,
-        first.to,
-        output::duration(first.after)
+        "{} reached {} on another node {} after the start of the agents",
+        first_ping.from,
+        first_ping.to,
+        output::duration(first_ping.after)
     );
     progress.step("first", &text)?;
-    Ok(Cluster { backend, underlay, nodes, first })
+    Ok(Cluster { backend, underlay, nodes, first_ping })
 }
 
-/// A node that comes when `others` are there, and the first answer that one of those has from it.
-pub fn one_more(
+/// Adds a node to `others` existing ones, and measures the first echo from one of them.
+pub(crate) fn add_node(
     cluster: &Cluster,
     others: usize,
-    site: Site<'_>,
+    context: BuildContext<'_>,
     progress: &mut Progress,
 ) -> Result<(Node, FirstPing)> {
     let number = u16::try_from(others + 1)?;
-    let machines = machines(site, &cluster.underlay, number..=number)?;
+    let machines = machines(context, &cluster.underlay, number..=number)?;
     let known = cluster.nodes.iter().filter_map(|node| FirstPod::of(node.lab.pods.first()?));
     let known = known.take(1).collect::<Result<Vec<_>>>()?;
-    let (mut nodes, first) = populate(machines, others, known, site, progress)?;
-    Ok((nodes.pop().context("no node has joined")?, first))
+    let (mut nodes, first) = populate(machines, others, known, context, progress)?;
+    Ok((nodes.pop().context("no node joined")?, first))
 }
 
 fn machines(
-    site: Site<'_>,
+    context: BuildContext<'_>,
     underlay: &Underlay,
     numbers: RangeInclusive<u16>,
 ) -> Result<Vec<Machine>> {
-    let machines = numbers.map(|number| Machine::new(site.run, underlay, number));
+    let machines = numbers.map(|number| Machine::new(context.run, underlay, number));
     let machines = machines.collect::<Result<Vec<_>>>()?;
     for machine in &machines {
-        underlay.wait_until_open(&machine.name, &machine.netns)?;
+        underlay.wait_for_carrier(&machine.name, &machine.netns)?;
     }
     Ok(machines)
 }
 
-/// Starts the agents of nodes that come after so many others, and connects pods. Those that are known have
-/// the first pods of other nodes.
+/// Starts the agents of new nodes and connects their pods. `others` is the number of existing nodes;
+/// `known` are first pods on them.
 fn populate(
     machines: Vec<Machine>,
     others: usize,
     known: Vec<FirstPod>,
-    site: Site<'_>,
+    context: BuildContext<'_>,
     progress: &mut Progress,
 ) -> Result<(Vec<Node>, FirstPing)> {
-    let (net_config, store) = (site.backend.net_config(), node::store(site.run));
+    let (net_config, store) = (context.backend.net_config(), node::store_path(context.run));
     let started = Instant::now();
     let starting = machines.into_iter().map(|machine| machine.start(&net_config, &store));
     let starting = starting.collect::<Result<Vec<_>>>()?;
     thread::scope(|scope| {
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let mut threads = Vec::new();
         for (at, one) in starting.into_iter().enumerate() {
-            let tell = tell.clone();
-            threads.push(scope.spawn(move || join(one, others + at, site, &tell)));
+            let sender = sender.clone();
+            threads.push(scope.spawn(move || join(one, others + at, context, &sender)));
         }
-        drop(tell);
-        let listened = listen(&told, known, started, site.stop, progress);
+        drop(sender);
+        let first_ping = first_ping(&receiver, known, started, context.stop, progress);
         let joined = threads.into_iter().map(|thread| {
-            thread.join().unwrap_or_else(|_| Err(anyhow!("a node's thread panicked")))
+            thread.join().unwrap_or_else(|_| Err(anyhow!("the thread of a node panicked")))
         });
-        // A node's own error is the one to tell.
+        // The error of a node explains a missing echo.
         let nodes: Result<Vec<Node>> = joined.collect();
-        Ok((nodes?, listened?.context("no two nodes have pods")?))
+        Ok((nodes?, first_ping?.context("fewer than two nodes have pods")?))
     })
 }
 
-/// Waits for a node's agent, and connects the node's pods.
-fn join(starting: Starting, at: usize, site: Site<'_>, tell: &Sender<News>) -> Result<Node> {
-    let mut node = starting.wait(site.stop)?;
+/// Waits until the agent of a node is ready, and connects the pods of the node.
+fn join(
+    starting: Starting,
+    at: usize,
+    context: BuildContext<'_>,
+    sender: &Sender<Built>,
+) -> Result<Node> {
+    let mut node = starting.wait(context.stop)?;
     let took = output::duration(node.ready_after);
-    // Who listened may have failed, and says so.
-    let say = |what: &str, text: String, pod| {
-        let _ = tell.send(News { what: what.to_owned(), text, pod });
+    // Sending fails if the receiver has failed, which reports its own error.
+    let send = |label: &str, text: String, first_pod| {
+        let _ = sender.send(Built { label: label.to_owned(), text, first_pod });
     };
-    say(&node.name, format!("{} leased, ready after {took}", node.subnet), None);
-    for number in 0..usize::from(site.pods) {
-        site.stop.check()?;
-        let name = format!("pod{}", at * usize::from(site.pods) + number + 1);
-        let pod = node.lab.add_pod(site.run, &name)?;
+    send(&node.name, format!("{} leased, ready after {took}", node.subnet), None);
+    for number in 0..usize::from(context.pods) {
+        context.stop.check()?;
+        let name = format!("pod{}", at * usize::from(context.pods) + number + 1);
+        let pod = node.lab.add_pod(context.run, &name)?;
         let first = if number == 0 { FirstPod::of(&pod).transpose()? } else { None };
-        say(&pod.name, format!("{} on {}", pod.attached(), node.name), first);
+        send(&pod.name, format!("{} on {}", pod.describe_add(), node.name), first);
         node.lab.pods.push(pod);
     }
     Ok(node)
 }
 
-fn listen(
-    told: &Receiver<News>,
+/// Prints progress, and pings between the first two nodes that have a pod.
+fn first_ping(
+    receiver: &Receiver<Built>,
     mut pods: Vec<FirstPod>,
     started: Instant,
-    stop: &Stop,
+    stop: &StopSignal,
     progress: &mut Progress,
 ) -> Result<Option<FirstPing>> {
     let mut first = None;
-    for news in told {
-        progress.built(&news.what, &news.text)?;
-        pods.extend(news.pod);
+    for built in receiver {
+        progress.built(&built.label, &built.text)?;
+        pods.extend(built.first_pod);
         if let ([from, to, ..], None) = (pods.as_slice(), &first) {
-            let deadline = Instant::now() + PATIENCE;
+            let deadline = Instant::now() + PING_TIMEOUT;
             let answer = from.netns.enter(|| probe::ping_until(to.address, deadline, stop))?;
             answer.with_context(|| format!("ping {} from {}", to.name, from.name))?;
             let after = started.elapsed();

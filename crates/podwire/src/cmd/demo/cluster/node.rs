@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node: a namespace on the underlay, an agent in it, and pods that are connected by the
-//! configuration that the agent writes.
+//! A node: a namespace on the underlay with an agent, and pods that are connected with the CNI
+//! configuration written by the agent.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -13,92 +13,92 @@ use ipnet::IpNet;
 use kernel::Netns;
 use serde_json::{Value, json};
 
-use super::agent::{self, Agent, Places};
+use super::agent::{self, Agent, AgentFiles};
+use super::dir_watch::DirWatch;
 use super::underlay::{self, Underlay};
-use super::watch::Watch;
-use crate::demo::lab::Lab;
-use crate::demo::run::Run;
-use crate::interrupt::Stop;
+use crate::cmd::demo::lab::Lab;
+use crate::cmd::demo::run::Run;
+use crate::signals::StopSignal;
 
-/// An agent needs less than a second of it, on a machine that is not busy.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// Shared by all nodes.
+/// Maximum wait for an agent. On an idle machine it is ready within a second.
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
+/// File of the store that all agents share.
 const STORE: &str = "store.db";
 
-/// The agents' store in the directory of a run.
-pub fn store(run: &Run) -> PathBuf {
+/// Path of the agents' store in the directory of a run.
+pub(crate) fn store_path(run: &Run) -> PathBuf {
     run.dir().join(STORE)
 }
 
-/// A node that takes part.
+/// A node whose agent is ready.
 #[derive(Debug)]
-pub struct Node {
-    pub name: String,
-    /// On the underlay.
-    pub address: Ipv4Addr,
-    pub subnet: IpNet,
-    pub lab: Lab,
-    pub agent: Agent,
-    /// From the agent's start.
-    pub ready_after: Duration,
+pub(crate) struct Node {
+    pub(crate) name: String,
+    /// Address on the underlay.
+    pub(crate) address: Ipv4Addr,
+    pub(crate) subnet: IpNet,
+    pub(crate) lab: Lab,
+    pub(crate) agent: Agent,
+    /// Time since the start of the agent.
+    pub(crate) ready_after: Duration,
 }
 
-/// A namespace that is on the underlay, before an agent is in it.
+/// A namespace on the underlay, without an agent.
 #[derive(Debug)]
-pub struct Machine {
-    pub name: String,
+pub(crate) struct Machine {
+    pub(crate) name: String,
     address: Ipv4Addr,
     path: PathBuf,
-    pub netns: Netns,
+    pub(crate) netns: Netns,
     dir: PathBuf,
 }
 
-/// A node whose agent was started and has not yet said that pods can come.
+/// A node whose agent is not ready yet.
 #[derive(Debug)]
-pub struct Starting {
+pub(crate) struct Starting {
     machine: Machine,
-    watch: Watch,
+    watch: DirWatch,
     agent: Agent,
     started: Instant,
 }
 
 impl Machine {
-    pub fn new(run: &Run, underlay: &Underlay, number: u16) -> Result<Machine> {
+    pub(crate) fn new(run: &Run, underlay: &Underlay, number: u16) -> Result<Machine> {
         let name = format!("node{number}");
-        let (path, netns) = run.namespace(&name).with_context(|| format!("make {name}"))?;
+        let (path, netns) = run.namespace(&name).with_context(|| format!("create {name}"))?;
         let [a, b, c, _] = underlay::NETWORK.octets();
         let address = Ipv4Addr::new(a, b, c, u8::try_from(number)?);
         let connected = underlay.connect(&name, &netns, address);
         connected.with_context(|| format!("connect {name} to the underlay"))?;
         let dir = run.dir().join(&name);
         fs::create_dir_all(dir.join(agent::CONF_DIR))
-            .with_context(|| format!("make {}", dir.display()))?;
+            .with_context(|| format!("create {}", dir.display()))?;
         Ok(Machine { name, address, path, netns, dir })
     }
 
-    /// Starts its agent.
-    pub fn start(self, net_config: &str, store: &Path) -> Result<Starting> {
-        // Before the agent can write something.
-        let watch = Watch::of(&self.dir.join(agent::CONF_DIR));
+    /// Starts the agent.
+    pub(crate) fn start(self, net_config: &str, store: &Path) -> Result<Starting> {
+        // Before the agent can write a file.
+        let watch = DirWatch::new(&self.dir.join(agent::CONF_DIR));
         let started = Instant::now();
-        let args = agent::arguments(&self.name, net_config, Places { dir: &self.dir, store })?;
+        let args = agent::arguments(&self.name, net_config, AgentFiles { dir: &self.dir, store })?;
         let agent = Agent::start(&self.netns, &args)
-            .with_context(|| format!("start {}'s agent", self.name))?;
+            .with_context(|| format!("start the agent of {}", self.name))?;
         Ok(Starting { machine: self, watch, agent, started })
     }
 }
 
 impl Starting {
-    /// Waits as container runtimes do: for a configuration in the directory.
-    pub fn wait(mut self, stop: &Stop) -> Result<Node> {
+    /// Waits like a container runtime: for a configuration file in the directory.
+    pub(crate) fn wait(mut self, stop: &StopSignal) -> Result<Node> {
         let Machine { name, address, path, netns, dir } = self.machine;
         let file = dir.join(agent::CONF_DIR).join(agent::CONF_NAME);
         while !file.is_file() {
             stop.check()?;
-            self.agent.check().with_context(|| format!("run {name}'s agent"))?;
-            if self.started.elapsed() > PATIENCE {
+            self.agent.check().with_context(|| format!("run the agent of {name}"))?;
+            if self.started.elapsed() > READY_TIMEOUT {
                 let reasons = self.agent.hub.readiness().reasons.join("; ");
-                bail!("{name} is not ready after {} s: {reasons}", PATIENCE.as_secs());
+                bail!("{name} is not ready after {} s: {reasons}", READY_TIMEOUT.as_secs());
             }
             self.watch.wait()?;
         }
@@ -106,15 +106,15 @@ impl Starting {
         let session = self.agent.hub.session();
         let subnet = session.and_then(|session| session.lease.subnets.first().copied());
         let subnet = subnet.with_context(|| format!("{name} is ready without a subnet"))?;
-        let list = with_private_files(&file, &dir)?;
+        let list = with_private_dirs(&file, &dir)?;
         let lab = Lab::new(list, dir.join("cache"), path, netns);
         Ok(Node { name, address, subnet, lab, agent: self.agent, ready_after })
     }
 }
 
-/// The agent's configuration, with places for what plugins remember: those that they have by default are
-/// this machine's, and its own pods'.
-fn with_private_files(file: &Path, dir: &Path) -> Result<NetworkList> {
+/// The agent's CNI configuration with private directories for the plugins: the default ones belong to
+/// the pods of this machine.
+fn with_private_dirs(file: &Path, dir: &Path) -> Result<NetworkList> {
     let read = || -> Result<Value> { Ok(serde_json::from_slice(&fs::read(file)?)?) };
     let mut list = read().with_context(|| format!("read {}", file.display()))?;
     let flannel = &mut list["plugins"][0];

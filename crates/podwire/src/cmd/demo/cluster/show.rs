@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The nodes and what became of their pings, as text for people and as JSON.
+//! Results of the demo with several nodes, as text and as JSON.
 
 use std::time::Duration;
 
@@ -7,67 +7,66 @@ use serde_json::{Value, json};
 
 use super::node::Node;
 use super::{Cluster, underlay};
-use crate::demo::drawing::{Hung, Picture, draw};
-use crate::demo::probe::{Echo, Fetched};
-use crate::demo::show::{median, micros, name_of};
+use crate::cmd::demo::drawing::{self, Picture, draw};
+use crate::cmd::demo::probe::{Echo, Fetched};
+use crate::cmd::demo::show::{median, micros, name_of};
 use crate::output;
 
-/// The bridge that flannel's delegate makes.
+/// Bridge that the plugin `flannel` creates through its delegate.
 const BRIDGE: &str = "cni0";
-/// Of a node's pods in the drawing.
-const PODS_MOST: usize = 5;
+/// Maximum number of pods per node in the drawing.
+const MAX_PODS: usize = 5;
 
-/// Echoes, and between which nodes.
+/// Echoes, with the node of each pod.
 #[derive(Debug)]
-pub struct Pings {
+pub(crate) struct Pings {
     echoes: Vec<Echo>,
-    places: Vec<usize>,
+    node_of_pods: Vec<usize>,
 }
 
 impl Pings {
-    pub fn new(cluster: &Cluster, echoes: Vec<Echo>) -> Pings {
-        Pings { echoes, places: cluster.places() }
+    pub(crate) fn new(cluster: &Cluster, echoes: Vec<Echo>) -> Pings {
+        Pings { echoes, node_of_pods: cluster.node_of_pods() }
     }
 
     fn is_across(&self, echo: &Echo) -> bool {
-        self.places[echo.from] != self.places[echo.to]
+        self.node_of_pods[echo.from] != self.node_of_pods[echo.to]
     }
 
-    /// A line for those on one node and a line for the others.
-    pub fn lines(&self) -> String {
-        let line = |is_across: bool, what: &str| {
-            let some = self.echoes.iter().filter(|echo| self.is_across(echo) == is_across);
-            let times: Vec<Duration> = some.map(|echo| echo.time).collect();
+    /// One line for pairs on the same node, and one for pairs on different nodes.
+    pub(crate) fn lines(&self) -> String {
+        let line = |is_across: bool, pairs_on: &str| {
+            let selected = self.echoes.iter().filter(|echo| self.is_across(echo) == is_across);
+            let times: Vec<Duration> = selected.map(|echo| echo.time).collect();
             let median = output::duration(median(times.iter().copied()));
             match times.len() {
                 0 => String::new(),
                 pairs => {
-                    format!("{:<9} {what}: all {pairs} pairs answer, median {median}\n", "ping")
+                    format!("{:<9} {pairs_on}: all {pairs} pairs answer, median {median}\n", "ping")
                 }
             }
         };
         line(false, "on one node") + &line(true, "across nodes")
     }
 
-    /// Of the echoes that one node's pods sent.
+    /// Summary of the echoes that the pods of one node sent.
     fn of_node(&self, at: usize) -> String {
-        let own = self.echoes.iter().filter(|echo| self.places[echo.from] == at);
+        let own = self.echoes.iter().filter(|echo| self.node_of_pods[echo.from] == at);
         let times: Vec<Duration> = own.map(|echo| echo.time).collect();
         format!("{}, median {}", times.len(), output::duration(median(times.iter().copied())))
     }
 }
 
-/// The drawing.
-pub fn picture(cluster: &Cluster) -> String {
+pub(crate) fn picture(cluster: &Cluster) -> String {
     let (network, length) = (underlay::NETWORK, underlay::PREFIX_LEN);
     draw(&Picture {
         title: format!("underlay ({})", name_of(&cluster.underlay.path)),
         bridge: format!("bridge {}   {network}/{length}", underlay::BRIDGE),
-        below: cluster.nodes.iter().map(|node| hung(cluster, node)).collect(),
+        nodes: cluster.nodes.iter().map(|node| drawn_node(cluster, node)).collect(),
     })
 }
 
-fn hung(cluster: &Cluster, node: &Node) -> Hung {
+fn drawn_node(cluster: &Cluster, node: &Node) -> drawing::Node {
     let mut lines = vec![node.name.clone()];
     if let Some(device) = cluster.backend.device() {
         lines.push(format!("{device}  {}", cluster.backend.name()));
@@ -76,19 +75,19 @@ fn hung(cluster: &Cluster, node: &Node) -> Hung {
     let shown = gateway.map(|ip| format!("{ip}/{}", node.subnet.prefix_len()));
     lines.push(format!("{BRIDGE}  {}", shown.unwrap_or_default()));
     let pods = &node.lab.pods;
-    for (at, pod) in pods.iter().take(PODS_MOST).enumerate() {
+    for (at, pod) in pods.iter().take(MAX_PODS).enumerate() {
         let end = if at + 1 == pods.len() { '└' } else { '├' };
         let ips: Vec<String> = pod.ips().map(|ip| ip.to_string()).collect();
         lines.push(format!("{end} {}  {}", pod.name, ips.join(" ")));
     }
-    if pods.len() > PODS_MOST {
-        lines.push(format!("└ … and {} more", pods.len() - PODS_MOST));
+    if pods.len() > MAX_PODS {
+        lines.push(format!("└ … and {} more", pods.len() - MAX_PODS));
     }
-    Hung { wire: format!("{} {}", underlay::INTERFACE, node.address), lines }
+    drawing::Node { link: format!("{} {}", underlay::INTERFACE, node.address), lines }
 }
 
-/// One row for each node.
-pub fn nodes(cluster: &Cluster, pings: &Pings) -> String {
+/// One row per node.
+pub(crate) fn nodes(cluster: &Cluster, pings: &Pings) -> String {
     let rows = cluster.nodes.iter().enumerate().map(|(at, node)| {
         [
             node.name.clone(),
@@ -103,8 +102,8 @@ pub fn nodes(cluster: &Cluster, pings: &Pings) -> String {
     output::table(["NODE", "SUBNET", "UNDERLAY", "BACKEND", "READY AFTER", "PODS", "PINGS"], rows)
 }
 
-/// How to look inside what was kept.
-pub fn how_to_look(cluster: &Cluster) -> String {
+/// Commands for inspecting a kept demo.
+pub(crate) fn how_to_inspect(cluster: &Cluster) -> String {
     let pods = cluster.pods();
     let (Some(node), [first, .., last]) = (cluster.nodes.first(), pods.as_slice()) else {
         return String::new();
@@ -112,7 +111,7 @@ pub fn how_to_look(cluster: &Cluster) -> String {
     let (pod, node) = (name_of(&first.path), name_of(&node.lab.node));
     let other = last.ips().next().map(|ip| ip.to_string()).unwrap_or_default();
     format!(
-        "Everything is still up but the agents, which end with this command. Look inside:\n  \
+        "The agents end with this command, everything else is still up. Inspect it:\n  \
          ip netns exec {pod} ping -c 3 {other}\n  \
          ip netns exec {node} ip -d link\n  \
          ip netns exec {node} ip route\n  \
@@ -122,8 +121,7 @@ pub fn how_to_look(cluster: &Cluster) -> String {
     )
 }
 
-/// All of it for programs.
-pub fn json(cluster: &Cluster, pings: &Pings, fetched: &[Fetched]) -> Value {
+pub(crate) fn json(cluster: &Cluster, pings: &Pings, fetched: &[Fetched]) -> Value {
     let pods = cluster.pods();
     json!({
         "backend": cluster.backend.name(),
@@ -135,18 +133,18 @@ pub fn json(cluster: &Cluster, pings: &Pings, fetched: &[Fetched]) -> Value {
             "subnet": node.subnet,
             "readyMicros": micros(node.ready_after),
         })).collect::<Vec<_>>(),
-        "pods": pods.iter().zip(&pings.places).map(|(pod, at)| json!({
+        "pods": pods.iter().zip(&pings.node_of_pods).map(|(pod, at)| json!({
             "name": pod.name,
             "node": cluster.nodes[*at].name,
             "netns": pod.path,
-            "hostInterface": pod.wire(),
+            "hostInterface": pod.host_interface(),
             "ips": pod.ips().collect::<Vec<_>>(),
             "addMicros": micros(pod.took),
         })).collect::<Vec<_>>(),
         "firstPing": {
-            "from": cluster.first.from,
-            "to": cluster.first.to,
-            "micros": micros(cluster.first.after),
+            "from": cluster.first_ping.from,
+            "to": cluster.first_ping.to,
+            "micros": micros(cluster.first_ping.after),
         },
         "pings": pings.echoes.iter().map(|echo| json!({
             "from": pods[echo.from].name,

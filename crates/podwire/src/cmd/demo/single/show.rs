@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the demo did, as text for people and as JSON.
+//! Results of the demo with a single node, as text and as JSON.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -7,19 +7,18 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::BRIDGE;
-use crate::demo::drawing::{Hung, Picture, draw};
-use crate::demo::lab::{Lab, Pod};
-use crate::demo::probe::{Echo, Fetched};
-use crate::demo::show::{median, micros, name_of};
+use crate::cmd::demo::drawing::{Node, Picture, draw};
+use crate::cmd::demo::lab::{Lab, Pod};
+use crate::cmd::demo::probe::{Echo, Fetched};
+use crate::cmd::demo::show::{median, micros, name_of};
 use crate::output;
 
-/// A wider matrix does not fit on a screen.
-const MATRIX_MOST: usize = 6;
+/// Maximum width of the matrix; more columns do not fit on a screen.
+const MAX_MATRIX: usize = 6;
 
-/// The drawing.
-pub fn picture(lab: &Lab) -> String {
-    let pods = lab.pods.iter().map(|pod| Hung {
-        wire: pod.wire().to_owned(),
+pub(crate) fn picture(lab: &Lab) -> String {
+    let pods = lab.pods.iter().map(|pod| Node {
+        link: pod.host_interface().to_owned(),
         lines: [pod.name.clone()]
             .into_iter()
             .chain(pod.result.ips.iter().map(|ip| ip.address.to_string()))
@@ -28,7 +27,7 @@ pub fn picture(lab: &Lab) -> String {
     draw(&Picture {
         title: format!("node ({})", name_of(&lab.node)),
         bridge: format!("bridge {BRIDGE}   {}", gateways(&lab.pods).join("   ")),
-        below: pods.collect(),
+        nodes: pods.collect(),
     })
 }
 
@@ -39,8 +38,8 @@ fn gateways(pods: &[Pod]) -> Vec<String> {
     with_length.collect()
 }
 
-/// One row for each pod.
-pub fn pods(lab: &Lab) -> String {
+/// One row per pod.
+pub(crate) fn pods(lab: &Lab) -> String {
     let rows = lab.pods.iter().map(|pod| {
         let ip = |is_v6: bool| {
             let found = pod.ips().find(|ip| ip.is_ipv6() == is_v6);
@@ -51,9 +50,9 @@ pub fn pods(lab: &Lab) -> String {
     output::table(["POD", "IPV4", "IPV6", "NAMESPACE", "ADD TOOK"], rows)
 }
 
-/// From each pod (rows) to each other (columns), IPv4 and IPv6.
-pub fn round_trips(pods: &[Pod], echoes: &[Echo]) -> String {
-    if pods.len() > MATRIX_MOST {
+/// Round-trip times from each pod (rows) to each other pod (columns).
+pub(crate) fn round_trips(pods: &[Pod], echoes: &[Echo]) -> String {
+    if pods.len() > MAX_MATRIX {
         return String::new();
     }
     let mut text = String::from("Round trips in µs, IPv4 / IPv6:\n");
@@ -80,22 +79,22 @@ pub fn round_trips(pods: &[Pod], echoes: &[Echo]) -> String {
     text
 }
 
-/// One line about the echoes of one family.
-pub fn summary(echoes: &[Echo], is_v6: bool) -> String {
-    let of_family = echoes.iter().filter(|echo| echo.address.is_ipv6() == is_v6);
-    let times: Vec<Duration> = of_family.map(|echo| echo.time).collect();
+/// One line for the echoes of one address family.
+pub(crate) fn summary(echoes: &[Echo], is_v6: bool) -> String {
+    let same_family = echoes.iter().filter(|echo| echo.address.is_ipv6() == is_v6);
+    let times: Vec<Duration> = same_family.map(|echo| echo.time).collect();
     let family = if is_v6 { "IPv6" } else { "IPv4" };
     let median = median(times.iter().copied());
     format!("{family}: all {} pairs answer, median {}", times.len(), output::duration(median))
 }
 
-/// How to look inside what was kept.
-pub fn how_to_look(lab: &Lab) -> String {
+/// Commands for inspecting a kept demo.
+pub(crate) fn how_to_inspect(lab: &Lab) -> String {
     let Some(pod) = lab.pods.first() else { return String::new() };
     let (pod_name, node) = (name_of(&pod.path), name_of(&lab.node));
     let other = lab.pods.last().and_then(|pod| pod.ips().next()).map(|ip: IpAddr| ip.to_string());
     format!(
-        "Everything is still up. Look inside:\n  \
+        "Everything is still up. Inspect it:\n  \
          ip netns exec {pod_name} ip addr\n  \
          ip netns exec {pod_name} ping -c 3 {}\n  \
          ip netns exec {node} ip -d link show master {BRIDGE}\n  \
@@ -106,8 +105,7 @@ pub fn how_to_look(lab: &Lab) -> String {
     )
 }
 
-/// All of it for programs.
-pub fn json(lab: &Lab, echoes: &[Echo], fetched: &[Fetched]) -> Value {
+pub(crate) fn json(lab: &Lab, echoes: &[Echo], fetched: &[Fetched]) -> Value {
     let name = |at: usize| lab.pods[at].name.as_str();
     json!({
         "node": lab.node,
@@ -115,7 +113,7 @@ pub fn json(lab: &Lab, echoes: &[Echo], fetched: &[Fetched]) -> Value {
         "pods": lab.pods.iter().map(|pod| json!({
             "name": pod.name,
             "netns": pod.path,
-            "hostInterface": pod.wire(),
+            "hostInterface": pod.host_interface(),
             "ips": pod.ips().collect::<Vec<_>>(),
             "addMicros": micros(pod.took),
         })).collect::<Vec<_>>(),

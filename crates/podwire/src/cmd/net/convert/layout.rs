@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! JSON as people write it: keys in their order, and on one line what fits there.
+//! Formats JSON in the style of hand-written files: keys keep their order, short values stay on one
+//! line.
 
 use serde_json::Value;
 
-/// The longest line, unless a single value is longer.
+/// Maximum length of a line, unless a single value is longer.
 const WIDTH: usize = 90;
 
-/// Lays a network out. Keys keep the order in which the original first names them.
-pub fn network(value: &Value, original: &str) -> String {
+/// Formats a network. Keys are ordered by their first occurrence in the original.
+pub(crate) fn network(value: &Value, original: &str) -> String {
     format!("{}\n", Layout { original }.block(value, 0))
 }
 
-/// Members with their keys, or items without.
+/// Members of an object with their keys, or items of an array with empty keys.
 type Parts<'v> = Vec<(String, &'v Value)>;
 
 struct Layout<'a> {
@@ -19,7 +20,7 @@ struct Layout<'a> {
 }
 
 impl Layout<'_> {
-    fn shown(&self, value: &Value, indent: usize) -> String {
+    fn format(&self, value: &Value, indent: usize) -> String {
         let line = self.line(value);
         if indent + line.len() <= WIDTH { line } else { self.block(value, indent) }
     }
@@ -29,7 +30,7 @@ impl Layout<'_> {
         let (inner, outer) = (" ".repeat(indent + 2), " ".repeat(indent));
         let parts: Vec<String> = parts
             .into_iter()
-            .map(|(key, value)| format!("{inner}{key}{}", self.shown(value, indent + 2)))
+            .map(|(key, value)| format!("{inner}{key}{}", self.format(value, indent + 2)))
             .collect();
         format!("{open}\n{}\n{outer}{close}", parts.join(",\n"))
     }
@@ -41,7 +42,7 @@ impl Layout<'_> {
         format!("{open} {} {close}", parts.join(", "))
     }
 
-    /// What an object or a list consists of; `None` for what is one piece.
+    /// Members of an object or items of an array; `None` for other values and empty ones.
     fn parts<'v>(&self, value: &'v Value) -> Option<(char, Parts<'v>, char)> {
         match value {
             Value::Object(object) if !object.is_empty() => {
@@ -59,7 +60,7 @@ impl Layout<'_> {
         }
     }
 
-    /// What a network or a plugin is comes first, and the plugins in it last.
+    /// Sorts the keys that identify a network or a plugin first, and its plugins last.
     fn rank(&self, key: &str) -> usize {
         let heads = ["cniVersion", "name", "type"];
         match heads.iter().position(|head| *head == key) {
@@ -69,7 +70,7 @@ impl Layout<'_> {
         }
     }
 
-    /// Where the original first has the key. The same text may stand there as a value.
+    /// Position of the key in the original. A value with the same text does not count.
     fn position(&self, key: &str) -> Option<usize> {
         let quoted = json_text(key);
         let is_key = |at: usize| self.original[at + quoted.len()..].trim_start().starts_with(':');
@@ -88,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_keep_their_order_and_short_things_a_line() {
+    fn keys_keep_order_and_short_values_one_line() {
         let original = r#"{"name": "n", "cniVersion": "1.0.0", "plugins": [{"type": "bridge",
             "isGateway": true, "bridge": "b0", "ipam": {"type": "host-local", "ranges": []}}]}"#;
         let inner = json!({"type": "bridge", "bridge": "b0", "isGateway": true,
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn it_reads_as_what_it_was() {
+    fn formatted_json_parses_to_the_same_value() {
         let value = json!({"a\"b": ["\u{1}ü\\", {}, [], null, 1.5], "c": {"d": "x".repeat(200)}});
         assert_eq!(serde_json::from_str::<Value>(&network(&value, "")).unwrap(), value);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The addresses that host-local has reserved for a network, with their owners. Reading needs no lock: files appear
-//! and disappear as a whole.
+//! Addresses that host-local has reserved for a network, with their owners. Reading needs no lock:
+//! host-local creates and removes whole files.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -9,19 +9,17 @@ use std::path::{Path, PathBuf};
 use cni::runtime::NetworkList;
 use serde_json::Value;
 
-/// Where host-local keeps reservations unless its configuration says otherwise.
+/// Default data directory of host-local.
 const DATA_DIR: &str = "/var/lib/cni/networks";
 
-/// A reserved address.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Reservation {
-    pub id: String,
-    pub ifname: String,
-    pub address: IpAddr,
+pub(crate) struct Reservation {
+    pub(crate) id: String,
+    pub(crate) ifname: String,
+    pub(crate) address: IpAddr,
 }
 
-/// All reservations of a network.
-pub(super) fn of(list: &NetworkList) -> BTreeSet<Reservation> {
+pub(crate) fn of(list: &NetworkList) -> BTreeSet<Reservation> {
     let mut directories = BTreeSet::from([PathBuf::from(DATA_DIR)]);
     for plugin in &list.plugins {
         data_dirs(&Value::Object(plugin.config.clone()), &mut directories);
@@ -29,7 +27,7 @@ pub(super) fn of(list: &NetworkList) -> BTreeSet<Reservation> {
     directories.iter().flat_map(|directory| read(&directory.join(&list.name))).collect()
 }
 
-/// Values of `dataDir` below any `ipam`, also in the configurations of delegates.
+/// Collects `dataDir` of every `ipam` object, including those of delegates.
 fn data_dirs(config: &Value, found: &mut BTreeSet<PathBuf>) {
     match config {
         Value::Object(keys) => {
@@ -46,7 +44,7 @@ fn read(directory: &Path) -> Vec<Reservation> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let reservation = |entry: std::fs::DirEntry| {
         let address = entry.file_name().to_str()?.parse().ok()?;
-        // A FIFO or a device of others would hold up whoever opens it.
+        // Opening a FIFO or a device that another program created would block.
         let text = entry.file_type().ok()?.is_file().then(|| std::fs::read_to_string(entry.path()));
         let text = text?.ok()?;
         let mut lines = text.lines().map(|line| line.trim().to_owned());

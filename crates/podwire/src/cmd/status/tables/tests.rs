@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What people see.
+//! Printed tables of a status.
 
 use agent::status::{ConditionKind, Lease, Path, Refused, RepairKind, StatusHub, Underlay, Way};
 
@@ -37,7 +37,7 @@ fn hub() -> StatusHub {
 }
 
 #[test]
-fn a_ready_node_is_laid_out_for_people() {
+fn ready_node_is_printed_as_tables() {
     let hub = hub();
     hub.set_lease_left(Some(Duration::from_secs(86_400)));
     hub.clear_problem(ConditionKind::Store);
@@ -84,7 +84,7 @@ route     100 s ago  set route 10.244.2.0/24
 }
 
 #[test]
-fn one_that_waits_says_for_what() {
+fn waiting_node_prints_its_problem() {
     let hub = StatusHub::new("blue", "embedded");
     hub.set_problem(ConditionKind::Underlay, "no interface has an address");
     let text = status(&hub.status(), SystemTime::now());
@@ -99,7 +99,7 @@ STORE";
 }
 
 #[test]
-fn many_peers_are_left_to_the_command_for_them() {
+fn many_peers_are_cut_off() {
     let hub = hub();
     hub.set_peers((2..=30).map(peer).collect());
     let text = status(&hub.status(), SystemTime::now());

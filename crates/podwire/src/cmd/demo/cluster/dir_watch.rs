@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Waiting for files to appear in a directory.
+//! Waits for new files in a directory.
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -10,34 +10,34 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify;
 use rustix::io::Errno;
 
-/// So often somebody may have asked us to stop, or a file may be there that nobody tells of.
-const LOOK_UP: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+/// Maximum wait: the caller also checks for signals and for files without an event.
+const POLL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
-/// A directory that is watched.
+/// A watched directory.
 #[derive(Debug)]
-pub struct Watch {
-    /// None where the system has no more room for that, as with many agents at once.
+pub(crate) struct DirWatch {
+    /// `None` if the system's limit of inotify instances is reached, for example by many agents.
     events: Option<OwnedFd>,
 }
 
-impl Watch {
-    /// Whatever is renamed into it from now on is an event.
-    pub fn of(dir: &Path) -> Watch {
+impl DirWatch {
+    /// Watches for files that are renamed into the directory.
+    pub(crate) fn new(dir: &Path) -> DirWatch {
         let watch = || -> rustix::io::Result<OwnedFd> {
             let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
             let events = inotify::init(flags)?;
             inotify::add_watch(&events, dir, inotify::WatchFlags::MOVED_TO)?;
             Ok(events)
         };
-        Watch { events: watch().ok() }
+        DirWatch { events: watch().ok() }
     }
 
-    /// Until something has happened, or a moment has passed.
-    pub fn wait(&self) -> Result<()> {
+    /// Waits for an event, but not longer than the poll interval.
+    pub(crate) fn wait(&self) -> Result<()> {
         let wait = || -> rustix::io::Result<()> {
             let descriptors = self.events.iter().map(|events| PollFd::new(events, PollFlags::IN));
-            let is_news = poll(&mut descriptors.collect::<Vec<_>>(), Some(&LOOK_UP))? > 0;
-            if let Some(events) = self.events.as_ref().filter(|_| is_news) {
+            let has_event = poll(&mut descriptors.collect::<Vec<_>>(), Some(&POLL_INTERVAL))? > 0;
+            if let Some(events) = self.events.as_ref().filter(|_| has_event) {
                 let mut buffer = [MaybeUninit::uninit(); 4096];
                 rustix::io::read(events, &mut buffer)?;
             }
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_watched_is_looked_at_now_and_then() {
-        Watch::of(Path::new("/no/such/directory")).wait().unwrap();
+    fn missing_directory_is_polled() {
+        DirWatch::new(Path::new("/no/such/directory")).wait().unwrap();
     }
 }
