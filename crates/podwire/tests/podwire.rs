@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The `podwire` program as its users run it, each test in namespaces of its own and checked with
+//! Tests of the `podwire` program as users run it. Each test has its own namespaces and checks with
 //! outside tools.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+#![expect(clippy::unwrap_used, reason = "a failed test panics")]
 
 mod podwire {
     mod agent_killed;
-    mod agent_told;
+    mod agent_process;
     mod cleanup;
     mod demo;
-    mod demo_nodes;
+    mod demo_cluster;
     mod net;
-    mod net_memory;
-    mod node;
+    mod net_cache;
+    mod output_safety;
     mod pod;
     mod program;
-    mod safe_output;
+    mod status;
 }
