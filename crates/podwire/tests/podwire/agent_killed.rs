@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Agents over one embedded store that are killed at any moment, again and again, while others come and
-//! go: no lease is lost or given twice, and the next start leaves what a first one makes.
+//! Agents that share an embedded store and are killed at random times: no lease is lost or assigned
+//! twice, and the next start creates the same kernel state as the first one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
@@ -15,9 +15,9 @@ const SUBNETS: &str = "/coreos.com/network/subnets/";
 const CONF: &str = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}"#;
 const ROUNDS: usize = 25;
 const NODES: u8 = 4;
-/// Longer than a start takes, so that some are killed at rest.
-const LIFE: u64 = 400;
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Maximum lifetime in milliseconds. Longer than a start, so that some agents are killed when idle.
+const MAX_LIFETIME_MS: u64 = 400;
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn start(node: &Node) -> Daemon {
     let flags = node.flags();
@@ -28,7 +28,7 @@ fn start(node: &Node) -> Daemon {
     node.ns.start(words[0], &words[1..])
 }
 
-/// Subnets by the node's address, as `sqlite3` reads them; the file is sound.
+/// Subnets by node address, read with `sqlite3`; also checks the integrity of the file.
 fn leases() -> BTreeMap<String, Vec<String>> {
     let query = "PRAGMA integrity_check; SELECT key, json_extract(CAST(value AS TEXT), '$.PublicIP') \
         FROM entry WHERE key LIKE '%/subnets/%' ORDER BY key;";
@@ -49,35 +49,35 @@ fn random(below: u64) -> u64 {
     RandomState::new().hash_one(0) % below
 }
 
-/// Each node lives for a moment of its own, all at the same time.
-fn live_and_die(nodes: &[Node]) {
+/// Runs all agents at the same time and kills each one after a random time.
+fn start_and_kill(nodes: &[Node]) {
     std::thread::scope(|scope| {
         for node in nodes {
             scope.spawn(|| {
                 let agent = start(node);
-                let life = Duration::from_millis(random(LIFE));
-                assert!(wait_some(life, || None::<()>).is_none());
+                let lifetime = Duration::from_millis(random(MAX_LIFETIME_MS));
+                assert!(wait_some(lifetime, || None::<()>).is_none());
                 drop(agent);
             });
         }
     });
 }
 
-/// No node has two subnets, none has lost the one it had, and what plugins were told is that one.
+/// Each node has one subnet, keeps it, and has it in subnet.env.
 fn check(nodes: &[Node], known: &mut BTreeMap<String, Vec<String>>) {
     let leases = leases();
     for (public, subnets) in &leases {
         assert_eq!(subnets.len(), 1, "{public} has {subnets:?}");
         let before = known.insert(public.clone(), subnets.clone());
-        assert!(before.is_none_or(|before| before == *subnets), "{public} had another");
+        assert!(before.is_none_or(|before| before == *subnets), "{public} has a new subnet");
     }
-    assert_eq!(*known, leases, "none is lost");
+    assert_eq!(*known, leases, "a lease is lost");
     let all: BTreeSet<&String> = leases.values().flatten().collect();
-    assert_eq!(all.len(), leases.len(), "none is given twice");
+    assert_eq!(all.len(), leases.len(), "a subnet is assigned twice");
     for node in nodes {
-        let Some(told) = node.subnet_env().get("FLANNEL_SUBNET").cloned() else { continue };
+        let Some(gateway) = node.subnet_env().get("FLANNEL_SUBNET").cloned() else { continue };
         let subnet = &leases[&format!("192.168.90.{}", node.number())][0];
-        assert_eq!(told, subnet.replace(".0/", ".1/"));
+        assert_eq!(gateway, subnet.replace(".0/", ".1/"));
     }
 }
 
@@ -86,7 +86,7 @@ fn is_ready(node: &Node) -> bool {
     succeeds("curl", &["-fsS", "--unix-socket", socket.to_str().unwrap(), "http://agent/readyz"])
 }
 
-/// Lines of the kernel's that are about these devices' peers, by the words they have.
+/// Checks routes, forwarding entries and neighbours of all peers.
 fn check_kernel(node: &Node, leases: &BTreeMap<String, Vec<String>>) {
     let own = format!("192.168.90.{}", node.number());
     let others = || leases.iter().filter(|(public, _)| **public != own);
@@ -96,23 +96,23 @@ fn check_kernel(node: &Node, leases: &BTreeMap<String, Vec<String>>) {
         node.sh(script).lines().map(|line| line.trim().to_owned()).collect()
     };
     let routes = || words("ip route show proto 112 | cut -d' ' -f1");
-    wait_for("routes to all others and nobody else", PATIENCE, || routes() == subnets);
+    wait_for("routes to all peers only", TIMEOUT, || routes() == subnets);
     let forwarding = "bridge fdb show dev flannel.1 | grep -o 'dst [^ ]*' | cut -d' ' -f2";
-    wait_for("the same of their addresses", PATIENCE, || words(forwarding) == publics);
-    let ends: BTreeSet<String> = subnets.iter().map(|one| one.replace("/24", "")).collect();
+    wait_for("forwarding entries of all peers only", TIMEOUT, || words(forwarding) == publics);
+    let tunnels: BTreeSet<String> = subnets.iter().map(|one| one.replace("/24", "")).collect();
     let neighbours = "ip neigh show dev flannel.1 nud permanent | cut -d' ' -f1";
-    wait_for("the same of their tunnels", PATIENCE, || words(neighbours) == ends);
+    wait_for("neighbours of all peers only", TIMEOUT, || words(neighbours) == tunnels);
 }
 
 #[test]
-fn kill_at_any_moment_loses_nothing() {
+fn killed_agents_lose_no_lease() {
     in_netns(|| {
         testkit::require!(Link("vxlan"), Program("sqlite3"), Program("curl"));
         let wire = Wire::new();
         let nodes: Vec<Node> = (1..=NODES).map(|number| wire.node(number, true, false)).collect();
         let mut known = BTreeMap::new();
         for _ in 0..ROUNDS {
-            live_and_die(&nodes);
+            start_and_kill(&nodes);
             if std::fs::exists(STORE).unwrap()
                 && succeeds("sqlite3", &["-readonly", STORE, "SELECT 1 FROM entry"])
             {
@@ -121,20 +121,20 @@ fn kill_at_any_moment_loses_nothing() {
         }
         let agents: Vec<Daemon> = nodes.iter().map(start).collect();
         for node in &nodes {
-            wait_for("the last start", PATIENCE, || is_ready(node));
+            wait_for("readiness after the last start", TIMEOUT, || is_ready(node));
         }
         check(&nodes, &mut known);
         assert_eq!(known.len(), usize::from(NODES));
         for node in &nodes {
             check_kernel(node, &known);
         }
-        let kept: Vec<_> = nodes.iter().map(Node::kernel).collect();
+        let expected: Vec<_> = nodes.iter().map(Node::kernel).collect();
         drop(agents);
-        for (node, kept) in nodes.iter().zip(kept) {
+        for (node, expected) in nodes.iter().zip(expected) {
             node.sh("ip link del flannel.1; ip nexthop flush proto 112 2>/dev/null || true");
             assert!(node.kernel().is_empty());
             let _agent = start(node);
-            wait_for("what a first start makes", PATIENCE, || node.kernel() == kept);
+            wait_for("kernel state of the first start", TIMEOUT, || node.kernel() == expected);
         }
     });
 }

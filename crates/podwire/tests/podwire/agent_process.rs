@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an agent's process tells: systemd of its start and end, and the log of what it does, a line each.
+//! The agent as a process: its messages to systemd and its log.
 
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
@@ -8,24 +8,24 @@ use testkit::{Daemon, Node, Wire, in_netns, run, wait_for, wait_some};
 
 use super::program::PODWIRE;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const START: &str =
     "echo $$ >/run/lab/pid; NOTIFY_SOCKET=/run/lab/notify exec \"$@\" 2>/run/lab/log";
 const STORE: &str = "/run/lab/store.db";
 const CONF: &str = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}"#;
 
-/// Messages until one has these words.
+/// Waits for a message to systemd that contains this text.
 #[track_caller]
-fn wait_message(manager: &UnixDatagram, words: &str) {
-    let heard = wait_some(PATIENCE, || {
+fn wait_message(manager: &UnixDatagram, text: &str) {
+    let received = wait_some(TIMEOUT, || {
         let mut buffer = [0; 4096];
         let length = manager.recv(&mut buffer).ok()?;
-        String::from_utf8_lossy(&buffer[..length]).contains(words).then_some(())
+        String::from_utf8_lossy(&buffer[..length]).contains(text).then_some(())
     });
-    assert!(heard.is_some(), "no message says {words}");
+    assert!(received.is_some(), "no message contains {text}");
 }
 
-/// An agent as a process; what it logs is in a file.
+/// Starts an agent as a process that logs to a file.
 fn start(node: &Node, more: &[&str]) -> Daemon {
     let flags = node.flags();
     let words = ["-c", START, "sh", PODWIRE, "agent", "--store-file", STORE].iter().chain(more);
@@ -36,12 +36,12 @@ fn start(node: &Node, more: &[&str]) -> Daemon {
 #[track_caller]
 fn wait_logged_once(line: &str) {
     let log = || std::fs::read_to_string("/run/lab/log").unwrap_or_default();
-    wait_for(line, PATIENCE, || log().contains(line));
+    wait_for(line, TIMEOUT, || log().contains(line));
     assert_eq!(log().matches(line).count(), 1, "{line}: {}", log());
 }
 
 #[test]
-fn whoever_stores_the_configuration_says_so() {
+fn stored_configuration_is_logged() {
     in_netns(|| {
         let node = Wire::new().node(1, true, false);
         let conf = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "host-gw"}}"#;
@@ -54,7 +54,7 @@ fn whoever_stores_the_configuration_says_so() {
 }
 
 #[test]
-fn commands_of_the_backend_are_logged_as_configured() {
+fn extension_command_is_logged_without_expansion() {
     in_netns(|| {
         let node = Wire::new().node(1, true, false);
         let conf = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "extension",
@@ -62,13 +62,13 @@ fn commands_of_the_backend_are_logged_as_configured() {
         let _agent = start(&node, &["--net-config", conf, "--allow-extension-commands"]);
         wait_logged_once("this node is ready");
         wait_logged_once("running a command of the backend command=true before env=");
-        // A variable of the agent's environment may be a secret.
+        // A variable of the agent's environment may contain a secret.
         wait_logged_once("command=true $PATH env=NETWORK=10.5.0.0/16 SUBNET=10.5.");
     });
 }
 
 #[test]
-fn an_agent_tells_what_it_does() {
+fn agent_reports_its_state_to_systemd_and_log() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let wire = Wire::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `podwire cleanup` and the record that an agent leaves for it, with the agent as a process of its own; and what a
-//! node of Kubernetes needs to run it.
+//! `podwire cleanup` with the options saved by an agent process, `podwire install`, and the paths in the
+//! Kubernetes manifest.
 
 use std::fs;
 use std::path::Path;
@@ -9,13 +9,13 @@ use std::time::Duration;
 use serde_json::json;
 use testkit::{Daemon, Node, Wire, in_netns, run, try_run, wait_for};
 
-use super::program::{PODWIRE, fails, misused, ok, ok_json};
+use super::program::{PODWIRE, fails, ok, ok_json, usage_error};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const CONF: &str = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "host-gw"}}"#;
 const CONFLIST: &str = "/etc/cni/net.d/10-podwire.conflist";
 
-/// An agent in a mount namespace of its own, in which the host's directory has another path, as in a container.
+/// Starts an agent in its own mount namespace with another path for the host's directory, as in a container.
 fn in_container(node: &Node) -> Daemon {
     let script = "mount -t tmpfs tmpfs /run/host; mkdir -p /run/host/etc/cni/net.d
         mount --bind /etc/cni/net.d /run/host/etc/cni/net.d; cd /run/lab; exec \"$@\"";
@@ -25,11 +25,11 @@ fn in_container(node: &Node) -> Daemon {
     let words: Vec<&str> =
         words.into_iter().chain(more).chain(flags.iter().map(String::as_str)).collect();
     let daemon = node.ns.start("unshare", &words);
-    wait_for("the CNI configuration", PATIENCE, || Path::new(CONFLIST).exists());
+    wait_for("the CNI configuration file", TIMEOUT, || Path::new(CONFLIST).exists());
     daemon
 }
 
-/// A node, and an /etc of its own.
+/// Creates a node and a private /etc.
 fn node() -> Node {
     run(
         "sh",
@@ -42,35 +42,35 @@ fn node() -> Node {
     Wire::new().node(1, true, false)
 }
 
-/// The flag by which cleanup finds the rest.
+/// The option that tells cleanup where the saved options are.
 fn state_dir(node: &Node) -> String {
     format!("--state-dir={}", node.dir().join("state").display())
 }
 
 #[test]
-fn cleanup_on_the_host_removes_the_configuration_of_an_agent_in_a_container() {
+fn cleanup_finds_files_of_a_containerized_agent() {
     in_netns(|| {
         let node = node();
         drop(in_container(&node));
         let text = fs::read_to_string(CONFLIST).unwrap();
         let state = state_dir(&node);
         let state = state.as_str();
-        // Of another agent, with another socket.
+        // The file of another agent, with another socket.
         fs::write(CONFLIST, text.replace("agent.sock", "other.sock")).unwrap();
-        let told = ok_json(&["cleanup", state, "--dry-run"]);
-        let left = told["left"].to_string();
+        let printed = ok_json(&["cleanup", state, "--dry-run"]);
+        let left = printed["left"].to_string();
         assert!(left.contains("/run/host/etc/cni/net.d/10-podwire.conflist"), "{left}");
         assert!(left.contains("--cni-conf-dir"), "{left}");
         fs::write(CONFLIST, text).unwrap();
-        let told = ok(&["cleanup", state]);
-        assert!(told.contains("remove /etc/cni/net.d/10-podwire.conflist\n"), "{told}");
-        assert!(told.contains("release lease 10.5."), "a store with a relative path: {told}");
+        let printed = ok(&["cleanup", state]);
+        assert!(printed.contains("remove /etc/cni/net.d/10-podwire.conflist\n"), "{printed}");
+        assert!(printed.contains("release lease 10.5."), "a store with a relative path: {printed}");
         assert!(!Path::new(CONFLIST).exists());
     });
 }
 
 #[test]
-fn a_dry_run_is_refused_where_cleanup_is() {
+fn dry_run_is_refused_while_the_agent_runs() {
     in_netns(|| {
         let node = node();
         let agent = in_container(&node);
@@ -78,30 +78,30 @@ fn a_dry_run_is_refused_where_cleanup_is() {
         let state = state.as_str();
         let refused = fails(&["cleanup", state]);
         assert!(refused.contains("another agent runs with the directory"), "{refused}");
-        let told = fails(&["cleanup", state, "--dry-run"]);
-        assert!(told.contains("another agent runs with the directory"), "{told}");
+        let printed = fails(&["cleanup", state, "--dry-run"]);
+        assert!(printed.contains("another agent runs with the directory"), "{printed}");
         drop(agent);
         let lock = node.dir().join("run/agent.lock");
         fs::remove_file(&lock).unwrap();
-        let told = ok(&["cleanup", state, "--dry-run"]);
-        assert!(told.contains("release lease 10.5."), "{told}");
-        assert!(!lock.exists(), "it makes nothing");
+        let printed = ok(&["cleanup", state, "--dry-run"]);
+        assert!(printed.contains("release lease 10.5."), "{printed}");
+        assert!(!lock.exists(), "the dry run creates no file");
     });
 }
 
-/// The lease would stay in the store for a day, and nobody would know.
+/// Otherwise the lease would stay in the store for a day without notice.
 #[test]
-fn damaged_options_of_the_agent_are_reported() {
+fn damaged_saved_options_are_reported() {
     in_netns(|| {
         let node = node();
         drop(in_container(&node));
         let state = state_dir(&node);
         let state = state.as_str();
         let record = node.dir().join("state/podwire.toml");
-        let whole = fs::read_to_string(&record).unwrap();
-        let store = whole.find("store-file").unwrap();
+        let intact = fs::read_to_string(&record).unwrap();
+        let store = intact.find("store-file").unwrap();
         let garbage: [&[u8]; 5] =
-            [b"\xff\xfe\0", b"", b"store = [", b"store = \"xx\"\n", &whole.as_bytes()[store..]];
+            [b"\xff\xfe\0", b"", b"store = [", b"store = \"xx\"\n", &intact.as_bytes()[store..]];
         for garbage in garbage {
             fs::write(&record, garbage).unwrap();
             let why = fails(&["cleanup", state]);
@@ -110,26 +110,26 @@ fn damaged_options_of_the_agent_are_reported() {
             assert!(why.contains("--etcd-endpoints or --store-file"), "{garbage:?}: {why}");
             assert!(record.exists() && record.with_extension("lease").exists());
         }
-        // Advice that is followed.
+        // With the options that the error asks for.
         let store = "--store-file=/run/lab/relative.db";
         let conf = "--cni-conf-dir=/etc/cni/net.d";
-        let told = ok(&["cleanup", state, store, conf]);
-        assert!(told.contains("release lease 10.5."), "{told}");
+        let printed = ok(&["cleanup", state, store, conf]);
+        assert!(printed.contains("release lease 10.5."), "{printed}");
         assert!(!record.exists() && !Path::new(CONFLIST).exists());
     });
 }
 
 #[test]
-fn a_missing_capability_is_named() {
+fn missing_capability_is_named() {
     in_netns(|| {
         let node = node();
         let state = state_dir(&node);
         let state = state.as_str();
-        let confined = |dropped: &str, words: &[&str]| {
+        let confined = |dropped: &str, args: &[&str]| {
             let drop = format!("--bounding-set=-{dropped}");
             let words: Vec<&str> =
-                [&drop, PODWIRE].into_iter().chain(words.iter().copied()).collect();
-            try_run("setpriv", &words).expect_err("it lacks a capability")
+                [&drop, PODWIRE].into_iter().chain(args.iter().copied()).collect();
+            try_run("setpriv", &words).expect_err("a missing capability")
         };
         drop(in_container(&node));
         let flags = node.flags();
@@ -143,16 +143,16 @@ fn a_missing_capability_is_named() {
         fs::write("/run/conf/10-mynet.conflist", bridge.to_string()).unwrap();
         let conf = "--conf-dir=/run/conf";
         run("ip", &["netns", "add", "blue"]);
-        for words in [
+        for args in [
             &agent[..],
             &["net", "add", "mynet", "/run/netns/blue", conf],
             &["pod", "up", "default/web", conf],
             &["demo"],
             &["cleanup", state],
         ] {
-            let why = confined("net_admin", words);
-            assert!(why.contains("hint: this process lacks CAP_NET_ADMIN"), "{words:?}: {why}");
-            assert!(why.contains("--cap-add NET_ADMIN"), "{words:?}: {why}");
+            let why = confined("net_admin", args);
+            assert!(why.contains("hint: this process lacks CAP_NET_ADMIN"), "{args:?}: {why}");
+            assert!(why.contains("--cap-add NET_ADMIN"), "{args:?}: {why}");
         }
         let why = confined("sys_admin", &["demo"]);
         assert!(why.contains("hint: this process lacks CAP_SYS_ADMIN"), "{why}");
@@ -160,23 +160,23 @@ fn a_missing_capability_is_named() {
 }
 
 #[test]
-fn a_configuration_that_is_none_is_a_wrong_command_line() {
+fn invalid_net_config_is_a_usage_error() {
     in_netns(|| {
-        let why = misused(&["agent", "--net-config", "xx"]);
+        let why = usage_error(&["agent", "--net-config", "xx"]);
         assert!(why.contains("flag --net-config: "), "{why}");
-        let why = misused(&["agent", "--net-config", "{}"]);
+        let why = usage_error(&["agent", "--net-config", "{}"]);
         assert!(why.contains("flag --net-config: "), "{why}");
     });
 }
 
 #[test]
-fn the_program_installs_itself() {
+fn install_copies_the_program() {
     in_netns(|| {
         assert_eq!(ok(&["install", "/run/bin"]), "installed /run/bin/podwire\n");
         let version = run("/run/bin/podwire", &["--version"]);
         assert!(version.starts_with("podwire "), "{version}");
         ok(&["install", "/run/bin"]);
-        assert_eq!(fs::read_dir("/run/bin").unwrap().count(), 1, "nothing else is left");
+        assert_eq!(fs::read_dir("/run/bin").unwrap().count(), 1, "only one file is left");
         let why = fails(&["install", "/run/nowhere/bin"]);
         assert!(why.contains("its parent /run/nowhere does not exist"), "{why}");
         fs::create_dir("/run/plugins").unwrap();
@@ -186,9 +186,9 @@ fn the_program_installs_itself() {
     });
 }
 
-/// Paths that the agent writes down are the node's, and the program that cleans up is there.
+/// The agent saves paths that must be valid on the node, outside of its container.
 #[test]
-fn the_manifest_has_the_paths_of_the_node() {
+fn manifest_mounts_host_paths_unchanged() {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let text = fs::read_to_string(package.join("../../deploy/kubernetes/podwire.yaml")).unwrap();
     let (_, agent) = text.split_once("- name: agent\n").unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `podwire demo` with several nodes, an agent in each.
+//! `podwire demo` with several nodes.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -7,15 +7,15 @@ use std::path::Path;
 use serde_json::Value;
 use testkit::{in_netns, run};
 
-use super::demo::nothing_is_left;
-use super::program::{PODWIRE, fails, links, misused, names, ok, ok_json};
+use super::demo::assert_nothing_left;
+use super::program::{PODWIRE, fails, links, names, ok, ok_json, usage_error};
 
-/// Each word of JSON under a key of the elements of a list.
-fn words<'a>(list: &'a Value, key: &str) -> Vec<&'a str> {
+/// The strings under a key in each element of a JSON list.
+fn strings<'a>(list: &'a Value, key: &str) -> Vec<&'a str> {
     list.as_array().unwrap().iter().map(|one| one[key].as_str().unwrap()).collect()
 }
 
-/// Runs a command line in a namespace of the first demo.
+/// Runs a command in a namespace of the first demo.
 fn exec(netns: &str, command: &str) -> String {
     let words = command.split(' ');
     let line: Vec<&str> = ["netns", "exec", netns].into_iter().chain(words).collect();
@@ -23,7 +23,7 @@ fn exec(netns: &str, command: &str) -> String {
 }
 
 #[test]
-fn pods_of_three_nodes_talk_and_nothing_is_left() {
+fn three_nodes_are_connected_and_removed() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let printed = ok(&["demo"]);
@@ -38,57 +38,59 @@ fn pods_of_three_nodes_talk_and_nothing_is_left() {
             "│ eth0 192.0.2.3\n",
             "└ pod6  10.244.",
             "192.0.2.2  vxlan ",
-            "repair    flannel.1 deleted on node2: its agent put ",
-            "loss      node3's agent stopped: its pods go on, all 16 pairs answer\n",
+            "repair    flannel.1 deleted on node2: its agent repaired ",
+            "loss      agent of node3 stopped: its pods stay connected, all 16 pairs answer\n",
             "loss      node3 cleaned up, ",
-            ": no node has a route there after ",
+            ": no node has a route to it after ",
             "join      node4 leased 10.244.",
-            " after its agent's start, all 16 pairs answer\n",
+            " after the start of its agent, all 16 pairs answer\n",
             "detached  6 pods, median ",
             "removed   everything, in ",
         ] {
             assert!(printed.contains(part), "{part}:\n{printed}");
         }
-        assert!(!printed.contains('█'), "a bar is for terminals:\n{printed}");
-        nothing_is_left();
+        assert!(!printed.contains('█'), "bar without a terminal:\n{printed}");
+        assert_nothing_left();
     });
 }
 
 #[test]
-fn terminal_has_a_bar_while_it_builds() {
+fn terminal_shows_a_progress_bar() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let line = format!("{PODWIRE} demo --nodes 2 --pods 1");
         let printed = run("script", &["-qec", &line, "/dev/null"]);
         assert!(printed.contains("building  ░░░"), "{printed}");
         assert!(printed.contains("███ 5/5 pod"), "{printed}");
-        assert!(printed.contains("\x1b[Kfirst     pod"), "it goes away: {printed}");
+        assert!(printed.contains("\x1b[Kfirst     pod"), "the bar stays: {printed}");
         assert!(!printed.contains("attached in"), "{printed}");
-        nothing_is_left();
+        assert_nothing_left();
     });
 }
 
-fn check_backend(backend: &str, broken: &str) {
-    let told = ok_json(&["demo", "--nodes", "2", "--pods", "1", "--backend", backend]);
-    assert_eq!(told["backend"], backend);
-    let subnets: BTreeSet<&str> = words(&told["nodes"], "subnet").into_iter().collect();
+fn check_backend(backend: &str, deleted: &str) {
+    let printed = ok_json(&["demo", "--nodes", "2", "--pods", "1", "--backend", backend]);
+    assert_eq!(printed["backend"], backend);
+    let subnets: BTreeSet<&str> = strings(&printed["nodes"], "subnet").into_iter().collect();
     assert_eq!(subnets.len(), 2);
-    assert_eq!(words(&told["pods"], "node"), ["node1", "node2"]);
-    let pings = told["pings"].as_array().unwrap();
+    assert_eq!(strings(&printed["pods"], "node"), ["node1", "node2"]);
+    let pings = printed["pings"].as_array().unwrap();
     assert_eq!(pings.len(), 2);
     assert!(pings.iter().all(|ping| ping["isAcrossNodes"] == true));
-    assert_eq!(told["pages"][0]["page"], "hello from pod2");
-    assert!(told["firstPing"]["micros"].as_u64().unwrap() > 0);
-    let [repair, loss, join] = &told["events"].as_array().unwrap()[..] else { panic!("{told}") };
-    assert!(repair["deleted"].as_str().unwrap().starts_with(broken), "{repair}");
+    assert_eq!(printed["pages"][0]["page"], "hello from pod2");
+    assert!(printed["firstPing"]["micros"].as_u64().unwrap() > 0);
+    let [repair, loss, join] = &printed["events"].as_array().unwrap()[..] else {
+        panic!("{printed}")
+    };
+    assert!(repair["deleted"].as_str().unwrap().starts_with(deleted), "{repair}");
     assert!(repair["repairs"].as_u64().unwrap() > 0, "{repair}");
-    assert_eq!(loss["subnet"], told["nodes"][1]["subnet"]);
+    assert_eq!(loss["subnet"], printed["nodes"][1]["subnet"]);
     assert_eq!((&join["node"], &join["pings"]), (&"node3".into(), &2.into()));
-    nothing_is_left();
+    assert_nothing_left();
 }
 
 #[test]
-fn vxlan() {
+fn vxlan_demo_succeeds() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         check_backend("vxlan", "flannel.1");
@@ -96,17 +98,17 @@ fn vxlan() {
 }
 
 #[test]
-fn host_gw() {
+fn host_gw_demo_succeeds() {
     in_netns(|| check_backend("host-gw", "the route to 10.244."));
 }
 
 #[test]
-fn udp() {
+fn udp_demo_succeeds() {
     in_netns(|| check_backend("udp", "flannel0"));
 }
 
 #[test]
-fn vm_ipip() {
+fn vm_ipip_demo_succeeds() {
     in_netns(|| {
         testkit::not_run_unless!(Link("ipip"));
         check_backend("ipip", "flannel.ipip");
@@ -114,16 +116,16 @@ fn vm_ipip() {
 }
 
 #[test]
-fn vm_wireguard() {
+fn vm_wireguard_demo_succeeds() {
     in_netns(|| {
         testkit::not_run_unless!(Link("wireguard"));
         check_backend("wireguard", "flannel-wg");
     });
 }
 
-/// Whichever of the two this kernel has.
+/// Uses the kinds that this kernel lacks.
 #[test]
-fn what_the_kernel_lacks_is_said_at_once() {
+fn unsupported_backend_is_refused() {
     in_netns(|| {
         for kind in ["ipip", "wireguard"] {
             if testkit::missing(testkit::Need::Link(kind)).is_none() {
@@ -131,18 +133,18 @@ fn what_the_kernel_lacks_is_said_at_once() {
             }
             let why = fails(&["demo", "--backend", kind]);
             let expected = format!(
-                "error: this kernel has no interfaces of kind {kind}, which backend {kind} needs\n\
-                 hint: host-gw needs nothing of the kind; try: podwire demo --backend host-gw\n"
+                "error: this kernel has no {kind} interfaces: backend {kind} is not available\n\
+                 hint: host-gw needs no kernel support; try: podwire demo --backend host-gw\n"
             );
             assert!(why.contains(&expected), "{why}");
-            nothing_is_left();
+            assert_nothing_left();
         }
     });
 }
 
-/// The tunnels are the kernel's, and need no agent to go on.
+/// The kernel's tunnels do not need the agents.
 #[test]
-fn kept_nodes_go_on() {
+fn kept_nodes_stay_connected() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let printed = ok(&["demo", "--keep"]);
@@ -155,35 +157,35 @@ fn kept_nodes_go_on() {
         assert_eq!(routes.lines().count(), 2, "{routes}");
         let ports = exec("podwire-demo-1-underlay", "bridge -j link");
         let ports: Value = serde_json::from_str(&ports).unwrap();
-        assert_eq!(words(&ports, "ifname"), ["node1", "node2", "node3"]);
+        assert_eq!(strings(&ports, "ifname"), ["node1", "node2", "node3"]);
         assert_eq!(links(), [""; 0]);
         assert_eq!(names(Path::new("/run/netns")).len(), 10);
-        assert_eq!(ok(&["demo", "--clean"]), "demo 1: removed with 10 namespaces\n");
-        nothing_is_left();
+        assert_eq!(ok(&["demo", "--clean"]), "demo 1: 10 namespaces removed\n");
+        assert_nothing_left();
     });
 }
 
 #[test]
-fn what_does_not_go_together_is_refused() {
+fn conflicting_options_are_refused() {
     in_netns(|| {
-        let check = |args: &str, why: &str| {
+        let check = |args: &str, error: &str| {
             let args: Vec<&str> = ["demo"].into_iter().chain(args.split(' ')).collect();
-            let said = misused(&args);
-            assert!(said.contains(why), "{said}");
-            nothing_is_left();
+            let printed = usage_error(&args);
+            assert!(printed.contains(error), "{printed}");
+            assert_nothing_left();
         };
-        check("--pods 16", "--pods is 16; with 3 nodes allowed are 1 to 15");
-        check("--nodes 8 --pods 30", "--pods is 30; with 8 nodes allowed are 1 to 10");
-        check("--nodes 1 --pods 1", "--pods is 1; with 1 node allowed are 2 to 30");
-        check("--keep --backend udp", "--keep does not go with backend udp: ");
+        check("--pods 16", "--pods is 16: with 3 nodes, 1 to 15 are allowed");
+        check("--nodes 8 --pods 30", "--pods is 30: with 8 nodes, 1 to 10 are allowed");
+        check("--nodes 1 --pods 1", "--pods is 1: with 1 node, 2 to 30 are allowed");
+        check("--keep --backend udp", "--keep is not possible with backend udp: ");
     });
 }
 
 #[test]
-fn many_pods_on_many_nodes() {
+fn many_pods_on_many_nodes_are_connected() {
     in_netns(|| {
-        let told = ok_json(&["demo", "--nodes", "8", "--pods", "3", "--backend", "host-gw"]);
-        assert_eq!(told["pings"].as_array().unwrap().len(), 24 * 23);
-        nothing_is_left();
+        let printed = ok_json(&["demo", "--nodes", "8", "--pods", "3", "--backend", "host-gw"]);
+        assert_eq!(printed["pings"].as_array().unwrap().len(), 24 * 23);
+        assert_nothing_left();
     });
 }

@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use testkit::{Ns, in_netns, run, try_run};
 
 use super::program::{
-    Conf, PODWIRE, addresses, bridge, fails, fails_json, links, list, names, ok, ok_json, warned,
+    Conf, PODWIRE, addresses, bridge, fails, fails_json, links, list, names, ok, ok_json, warnings,
 };
 
 #[test]
-fn add_check_del() {
+fn add_check_and_del_succeed() {
     in_netns(|| {
         let conf = Conf::with_bridge("mynet", "10.1.0.0/24");
         let blue = Ns::new("blue");
@@ -30,16 +30,16 @@ fn add_check_del() {
 
         ok(&["net", "del", "mynet", "blue", &conf.flag()]);
         assert_eq!(links(), ["mynet0"]);
-        assert!(conf.taken("mynet").is_empty());
+        assert!(conf.reserved("mynet").is_empty());
         ok(&["net", "del", "mynet", "blue", &conf.flag()]);
         drop(blue);
         ok(&["net", "del", "mynet", "/run/netns/blue", &conf.flag()]);
     });
 }
 
-/// Lists are read from files of one name, single plugins from those of another.
+/// Runtimes read lists from `.conflist` files and single plugins from `.conf` files.
 #[test]
-fn a_converted_plugin_is_found_again() {
+fn converted_plugin_is_in_a_conflist() {
     in_netns(|| {
         let conf = Conf::new();
         let mut single = bridge("mynet", "10.1.0.0/24", &conf.addresses());
@@ -47,12 +47,12 @@ fn a_converted_plugin_is_found_again() {
         single["cniVersion"] = "1.0.0".into();
         conf.write("10-mynet.conf", &single.to_string());
         let file = conf.net_d().join("10-mynet.conf");
-        let said = ok(&["net", "convert", "--write", &file.display().to_string()]);
-        let made = conf.net_d().join("10-mynet.conflist");
-        assert!(said.starts_with(&format!("converted {}; ", made.display())), "{said}");
+        let printed = ok(&["net", "convert", "--write", &file.display().to_string()]);
+        let converted = conf.net_d().join("10-mynet.conflist");
+        assert!(printed.starts_with(&format!("converted {}; ", converted.display())), "{printed}");
         assert!(!file.exists() && conf.net_d().join("10-mynet.conf.orig").exists());
-        let why = fails(&["net", "convert", &made.display().to_string()]);
-        assert!(why.contains("is converted already"), "{why}");
+        let why = fails(&["net", "convert", &converted.display().to_string()]);
+        assert!(why.contains("is already converted"), "{why}");
         let _blue = Ns::new("blue");
         ok(&["net", "add", "mynet", "blue", &conf.flag()]);
         ok(&["net", "del", "mynet", "blue", &conf.flag()]);
@@ -60,7 +60,7 @@ fn a_converted_plugin_is_found_again() {
 }
 
 #[test]
-fn add_prints_the_result_as_json() {
+fn add_with_json_prints_the_result() {
     in_netns(|| {
         let conf = Conf::with_bridge("mynet", "10.1.0.0/24");
         let blue = Ns::new("blue");
@@ -78,7 +78,7 @@ fn add_prints_the_result_as_json() {
 }
 
 #[test]
-fn environment_is_cnitools() {
+fn add_reads_the_variables_of_cnitool() {
     in_netns(|| {
         let conf = Conf::with_bridge("mynet", "10.1.0.0/24");
         let blue = Ns::new("blue");
@@ -95,7 +95,7 @@ fn environment_is_cnitools() {
 }
 
 #[test]
-fn foreign_plugins_get_capabilities_and_arguments() {
+fn foreign_plugin_receives_capabilities_and_args() {
     in_netns(|| {
         let conf = Conf::new();
         let recorder = super::pod::write_recorder(&conf);
@@ -103,8 +103,8 @@ fn foreign_plugins_get_capabilities_and_arguments() {
         let _blue = Ns::new("blue");
         let path = format!("--path={}", conf.path().display());
         let ports = r#"{"portMappings":[{"hostPort":80}],"other":1}"#;
-        let said = ["--args", "A=b;C=d", "--cap-args", ports];
-        ok(&[&["net", "add", "rec", "blue", &path, &conf.flag()], &said[..]].concat());
+        let options = ["--args", "A=b;C=d", "--cap-args", ports];
+        ok(&[&["net", "add", "rec", "blue", &path, &conf.flag()], &options[..]].concat());
         let stdin = super::pod::recorded(&conf, "ADD");
         assert_eq!(stdin["runtimeConfig"], json!({"portMappings": [{"hostPort": 80}]}));
         let args = std::fs::read_to_string(conf.path().join("args")).unwrap();
@@ -113,7 +113,7 @@ fn foreign_plugins_get_capabilities_and_arguments() {
 }
 
 #[test]
-fn list_shows_networks_and_faults() {
+fn list_shows_networks_and_invalid_files() {
     in_netns(|| {
         let conf = Conf::with_bridge("mynet", "10.1.0.0/24");
         conf.write("20-broken.conflist", "{\n  \"name\": }\n");
@@ -127,24 +127,24 @@ fn list_shows_networks_and_faults() {
         assert!(why.contains("error: there is no network \"other\" in "), "{why}");
         assert!(why.contains("20-broken.conflist:2:11: expected value"), "{why}");
         assert!(why.contains("line 2: \"name\": }"), "{why}");
-        assert!(why.contains("hint: the networks there are: mynet"), "{why}");
+        assert!(why.contains("hint: existing networks: mynet"), "{why}");
         let why = fails(&["net", "status", "broken", &conf.flag()]);
-        assert!(why.contains("error: the configuration of network \"broken\" is broken"), "{why}");
+        assert!(why.contains("error: the configuration of network \"broken\" is invalid"), "{why}");
         assert!(why.contains("20-broken.conflist:2:11: expected value"), "{why}");
         let file = format!("--conf-dir={}/10-bridge.conflist", conf.net_d().display());
         assert_eq!(fails_json(&["net", "list", &file])["code"], 5);
         let why = fails(&["net", "status", "a", "--conf-dir=/nowhere"]);
-        assert!(why.contains("or write a network to /nowhere/10-mynet.conflist"), "{why}");
+        assert!(why.contains("or write one to /nowhere/10-mynet.conflist"), "{why}");
     });
 }
 
 #[test]
-fn errors_say_what_to_do() {
+fn errors_have_hints() {
     in_netns(|| {
         let conf = Conf::with_bridge("mynet", "10.1.0.0/24");
         let why = fails(&["net", "add", "mynet", "missing", &conf.flag()]);
         assert!(why.contains("error: open network namespace /run/netns/missing"), "{why}");
-        assert!(why.contains("hint: make it with: ip netns add missing"), "{why}");
+        assert!(why.contains("hint: create it with: ip netns add missing"), "{why}");
 
         let _blue = Ns::new("blue");
         conf.write("20-x.conflist", &list("x", &[json!({"type": "nosuch"})]).to_string());
@@ -159,7 +159,7 @@ fn errors_say_what_to_do() {
 }
 
 #[test]
-fn errors_for_programs_have_codes() {
+fn json_errors_have_cni_codes() {
     in_netns(|| {
         let conf = Conf::with_bridge("mynet", "10.1.0.0/24");
         let _blue = Ns::new("blue");
@@ -175,18 +175,18 @@ fn errors_for_programs_have_codes() {
 }
 
 #[test]
-fn attachments_outlive_the_networks_file() {
+fn attachment_survives_a_removed_network_file() {
     in_netns(|| {
         let conf = Conf::with_bridge("mynet", "10.1.0.0/24");
         let _blue = Ns::new("blue");
         ok(&["net", "add", "mynet", "blue", &conf.flag()]);
         conf.write("10-bridge.conflist", "{");
-        let said = warned(&["net", "check", "mynet", "blue", &conf.flag()]);
-        assert!(said.starts_with("note: ") && said.lines().count() == 1, "{said}");
+        let printed = warnings(&["net", "check", "mynet", "blue", &conf.flag()]);
+        assert!(printed.starts_with("note: ") && printed.lines().count() == 1, "{printed}");
         fs::remove_file(conf.net_d().join("10-bridge.conflist")).unwrap();
-        let said = warned(&["net", "del", "mynet", "blue", &conf.flag()]);
-        assert!(said.contains("the cache's copy is used"), "{said}");
-        assert!(conf.taken("mynet").is_empty());
+        let printed = warnings(&["net", "del", "mynet", "blue", &conf.flag()]);
+        assert!(printed.contains("using the cached configuration"), "{printed}");
+        assert!(conf.reserved("mynet").is_empty());
         assert_eq!(links(), ["mynet0"]);
         assert_eq!(ok_json(&["net", "del", "mynet", "blue", &conf.flag()])["network"], "mynet");
         assert_eq!(fails_json(&["net", "check", "mynet", "blue", &conf.flag()])["code"], 7);
@@ -194,33 +194,33 @@ fn attachments_outlive_the_networks_file() {
 }
 
 #[test]
-fn second_add_is_told_what_comes_first() {
+fn second_add_gets_a_hint() {
     in_netns(|| {
         let conf = Conf::with_bridge("mynet", "10.1.0.0/24");
         let blue = Ns::new("blue");
         let add = ["net", "add", "mynet", "blue", "--ifname=net1", &conf.flag()];
         ok(&add);
         let why = fails(&add);
-        let hint = "hint: podwire net del mynet blue --ifname net1 comes first\n";
+        let hint = "hint: run `podwire net del mynet blue --ifname net1` first\n";
         assert!(why.contains(hint), "{why}");
         assert_eq!(addresses(&blue, "net1", "-4"), ["10.1.0.2"]);
     });
 }
 
 #[test]
-fn capability_that_nobody_has_is_warned_about() {
+fn unsupported_capability_is_warned_about() {
     in_netns(|| {
         let conf = Conf::with_bridge("mynet", "10.1.0.0/24");
         let _blue = Ns::new("blue");
-        let wish = r#"--cap-args={"ips":["10.1.0.9/24"]}"#;
-        let said = warned(&["net", "add", "mynet", "blue", wish, &conf.flag()]);
+        let option = r#"--cap-args={"ips":["10.1.0.9/24"]}"#;
+        let printed = warnings(&["net", "add", "mynet", "blue", option, &conf.flag()]);
         let expected = "warning: no plugin of network \"mynet\" has capability \"ips\"\n";
-        assert_eq!(said, expected);
+        assert_eq!(printed, expected);
     });
 }
 
 #[test]
-fn gc_keeps_what_is_alive() {
+fn gc_keeps_existing_namespaces() {
     in_netns(|| {
         let conf = Conf::with_bridge("mynet", "10.1.0.0/24");
         let (blue, red) = (Ns::new("blue"), Ns::new("red"));
@@ -231,18 +231,18 @@ fn gc_keeps_what_is_alive() {
         let printed = ok(&["net", "gc", "mynet", &conf.flag()]);
         assert!(printed.starts_with("mynet: 1 removed, 1 kept\n"), "{printed}");
         assert!(printed.contains("/run/netns/red"), "{printed}");
-        assert_eq!(conf.taken("mynet"), ["10.1.0.2"]);
+        assert_eq!(conf.reserved("mynet"), ["10.1.0.2"]);
         assert_eq!(addresses(&blue, "eth0", "-4"), ["10.1.0.2"]);
 
         let printed = ok_json(&["net", "gc", "mynet", "--all", &conf.flag()]);
         assert_eq!(printed["removed"][0]["netns"], "/run/netns/blue");
-        assert!(conf.taken("mynet").is_empty());
+        assert!(conf.reserved("mynet").is_empty());
         assert_eq!(links(), ["mynet0"]);
     });
 }
 
 #[test]
-fn gc_leaves_the_attachments_of_other_runtimes_alone() {
+fn gc_keeps_attachments_of_other_runtimes() {
     in_netns(|| {
         let conf = Conf::with_bridge("mynet", "10.1.0.0/24");
         let (blue, red) = (Ns::new("blue"), Ns::new("red"));
@@ -251,23 +251,22 @@ fn gc_leaves_the_attachments_of_other_runtimes_alone() {
         ok(&[&add[..], &["red", &conf.flag()]].concat());
         for flags in [&[][..], &["--all"]] {
             ok(&[&["net", "gc", "mynet", &conf.flag()], flags].concat());
-            assert!(conf.taken("mynet").contains(&"10.1.0.2".to_owned()), "{flags:?}");
+            assert!(conf.reserved("mynet").contains(&"10.1.0.2".to_owned()), "{flags:?}");
         }
-        assert_eq!(conf.taken("mynet"), ["10.1.0.2"], "--all took red");
+        assert_eq!(conf.reserved("mynet"), ["10.1.0.2"], "--all removes red");
         testkit::ping(&blue, "10.1.0.1".parse().unwrap());
 
         let printed = ok(&["net", "gc", "mynet", "--plugins", &conf.flag()]);
-        let expected =
-            "mynet: 1 removed, 0 kept; the plugins removed what belongs to none of those kept\n";
+        let expected = "mynet: 1 removed, 0 kept; plugins removed everything else\n";
         assert!(printed.starts_with(expected), "{printed}");
-        assert!(conf.taken("mynet").is_empty(), "this cache was said to know all");
+        assert!(conf.reserved("mynet").is_empty(), "the cache contains all containers");
         drop(red);
     });
 }
 
-/// No cache tells of these: only the plugins can free them, and they do not say how many they found.
+/// These addresses are not in the cache. Only the plugins can free them, and GC returns no count.
 #[test]
-fn gc_counts_addresses_that_plugins_freed() {
+fn gc_counts_addresses_freed_by_plugins() {
     in_netns(|| {
         let conf = Conf::with_bridge("mynet", "10.1.0.0/24");
         let dir = Path::new(&conf.addresses()).join("mynet");
@@ -279,16 +278,16 @@ fn gc_counts_addresses_that_plugins_freed() {
         let printed = ok_json(&["net", "gc", "mynet", "--plugins", &conf.flag()]);
         assert_eq!(printed["removed"].as_array().unwrap().len(), 46, "{printed}");
         assert_eq!(printed["removed"][0]["containerID"], "lost10");
-        assert!(conf.taken("mynet").is_empty());
+        assert!(conf.reserved("mynet").is_empty());
         fs::write(dir.join("10.1.0.9"), "lost9\r\neth0").unwrap();
         let printed = ok(&["net", "gc", "mynet", "--plugins", &conf.flag()]);
-        assert!(printed.starts_with("mynet: 1 removed, 0 kept; the plugins"), "{printed}");
+        assert!(printed.starts_with("mynet: 1 removed, 0 kept; plugins"), "{printed}");
         assert!(printed.contains("lost9"), "{printed}");
     });
 }
 
 #[test]
-fn gc_with_a_broken_cache_file_cuts_nobody_off() {
+fn gc_with_an_invalid_cache_file_keeps_addresses() {
     in_netns(|| {
         let conf = Conf::with_bridge("mynet", "10.1.0.0/24");
         let (blue, red) = (Ns::new("blue"), Ns::new("red"));
@@ -301,13 +300,13 @@ fn gc_with_a_broken_cache_file_cuts_nobody_off() {
         let why = fails(&["net", "gc", "mynet", "--plugins", &conf.flag()]);
         assert!(why.contains(file.to_str().unwrap()), "{why}");
         assert!(why.contains("mynet: 1 removed, 0 kept\n"), "{why}");
-        assert_eq!(conf.taken("mynet"), ["10.1.0.2"]);
+        assert_eq!(conf.reserved("mynet"), ["10.1.0.2"]);
         testkit::ping(&blue, "10.1.0.1".parse().unwrap());
     });
 }
 
 #[test]
-fn gc_counts_what_it_did() {
+fn gc_prints_the_number_of_removals() {
     in_netns(|| {
         let conf = Conf::new();
         let recorder = super::pod::write_recorder(&conf);
@@ -321,7 +320,7 @@ fn gc_counts_what_it_did() {
         drop(red);
         let gc = ["net", "gc", "rec", &path, &conf.flag()];
         fs::write(conf.path().join("fail-DEL"), "").unwrap();
-        assert!(!fails(&gc).contains("removed, "), "nothing was");
+        assert!(!fails(&gc).contains("removed, "), "nothing was removed");
         fs::remove_file(conf.path().join("fail-DEL")).unwrap();
         network["disableGC"] = true.into();
         conf.write("10-rec.conflist", &network.to_string());
@@ -329,7 +328,7 @@ fn gc_counts_what_it_did() {
         network["disableGC"] = false.into();
         conf.write("10-rec.conflist", &network.to_string());
         assert!(ok(&gc).starts_with("rec: 1 removed, 1 kept\n"));
-        assert!(!conf.path().join("GC.json").exists(), "plugins are sent GC when asked only");
+        assert!(!conf.path().join("GC.json").exists(), "GC is sent only with --plugins");
         ok(&[&gc[..], &["--plugins"]].concat());
         let valid = &super::pod::recorded(&conf, "GC")["cni.dev/valid-attachments"];
         assert_eq!(valid.as_array().unwrap().len(), 1);
@@ -337,24 +336,23 @@ fn gc_counts_what_it_did() {
     });
 }
 
-/// That nobody was asked is not the same as that all is well.
 #[test]
-fn status_says_that_older_plugins_cannot_be_asked() {
+fn status_of_an_old_version_is_unknown() {
     in_netns(|| {
         let conf = Conf::new();
         let bridge = bridge("old", "10.1.0.0/24", &conf.addresses());
         let mut network = list("old", &[bridge]);
         network["cniVersion"] = "1.0.0".into();
         conf.write("10-old.conflist", &network.to_string());
-        let said = ok(&["net", "status", "old", &conf.flag()]);
-        assert!(said.contains("cannot be asked before cniVersion 1.1.0"), "{said}");
-        let told = ok_json(&["net", "status", "old", &conf.flag()]);
-        assert_eq!((&told["ready"], &told["pluginsAsked"]), (&true.into(), &false.into()));
+        let printed = ok(&["net", "status", "old", &conf.flag()]);
+        assert!(printed.contains("because STATUS needs cniVersion 1.1.0"), "{printed}");
+        let printed = ok_json(&["net", "status", "old", &conf.flag()]);
+        assert_eq!((&printed["ready"], &printed["pluginsAsked"]), (&true.into(), &false.into()));
     });
 }
 
 #[test]
-fn status_tells_an_exhausted_range() {
+fn status_fails_for_an_exhausted_range() {
     in_netns(|| {
         // One address for the gateway and one for a container.
         let conf = Conf::with_bridge("tiny", "10.1.0.0/30");
@@ -362,13 +360,13 @@ fn status_tells_an_exhausted_range() {
         assert_eq!(ok(&["net", "status", "tiny", &conf.flag()]), "tiny: ready\n");
         ok(&["net", "add", "tiny", "blue", &conf.flag()]);
         let why = fails(&["net", "status", "tiny", &conf.flag(), "-o", "json"]);
-        assert!(why.contains("error: network \"tiny\" cannot take containers"), "{why}");
+        assert!(why.contains("error: network \"tiny\" cannot accept containers"), "{why}");
         assert!(why.contains("\"code\": 50"), "{why}");
     });
 }
 
 #[test]
-fn program_answers_under_a_plugins_name() {
+fn program_runs_the_plugin_it_is_named_after() {
     in_netns(|| {
         let conf = Conf::new();
         let plugin = conf.path().join("bridge");
@@ -388,7 +386,7 @@ fn program_answers_under_a_plugins_name() {
 }
 
 #[test]
-fn completions_and_help_are_there() {
+fn completions_and_help_are_printed() {
     for shell in ["bash", "zsh", "fish"] {
         assert!(ok(&["completions", shell]).contains("podwire"), "{shell}");
     }
@@ -398,38 +396,38 @@ fn completions_and_help_are_there() {
     }
 }
 
-/// The plugins run inside this program: a configuration must not be able to end it by a signal.
+/// Plugins run in this process: endless recursion would kill it.
 #[test]
-fn a_network_that_delegates_to_itself_is_an_error() {
+fn delegation_to_itself_is_an_error() {
     in_netns(|| {
         let conf = Conf::new();
         let plugin = json!({"type": "bridge", "bridge": "br0", "ipam": {"type": "bridge"}});
         conf.write("10-mynet.conflist", &list("mynet", &[plugin]).to_string());
         let _blue = Ns::new("blue");
-        let words = "\"ipam.type\" is \"bridge\", which is not an IPAM plugin";
+        let error = "\"ipam.type\" is \"bridge\", which is not an IPAM plugin";
         for command in [&["net", "add", "mynet", "blue"][..], &["net", "status", "mynet"]] {
             let flag = conf.flag();
             let why = fails(&[command, &[flag.as_str()]].concat());
-            assert!(why.contains(words), "{why}");
+            assert!(why.contains(error), "{why}");
         }
         assert!(links().is_empty());
     });
 }
 
-/// Whoever reads the result takes the container for not attached.
+/// A caller without the result assumes that the container is not attached.
 #[test]
-fn an_add_whose_result_cannot_be_printed_is_undone() {
+fn add_is_undone_if_the_result_cannot_be_printed() {
     in_netns(|| {
         let conf = Conf::with_bridge("mynet", "10.1.0.0/24");
         let _blue = Ns::new("blue");
         let flag = conf.flag();
         for format in ["text", "json"] {
-            let words = ["-c", "exec \"$0\" \"$@\" > /dev/full", PODWIRE];
+            let shell = ["-c", "exec \"$0\" \"$@\" > /dev/full", PODWIRE];
             let args = ["-o", format, "net", "add", "mynet", "blue", &flag];
-            let why = try_run("sh", &[&words[..], &args].concat()).unwrap_err();
+            let why = try_run("sh", &[&shell[..], &args].concat()).unwrap_err();
             assert!(why.contains("exit status: 1") && why.contains("detached again"), "{why}");
             assert_eq!(links(), ["mynet0"]);
-            assert!(conf.taken("mynet").is_empty());
+            assert!(conf.reserved("mynet").is_empty());
         }
         ok(&["net", "add", "mynet", "blue", &flag]);
         ok(&["net", "del", "mynet", "blue", &flag]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `podwire net` and what its cache remembers.
+//! `podwire net` and its cache.
 
 use std::fs;
 
@@ -7,20 +7,20 @@ use serde_json::{Value, json};
 use testkit::{Ns, in_netns, run, write_program};
 
 use super::pod::{recorded, write_recorder};
-use super::program::{Conf, bridge, fails, links, list, ok, ok_json, warned};
+use super::program::{Conf, bridge, fails, links, list, ok, ok_json, warnings};
 
-/// A network with published ports.
-pub fn published(conf: &Conf) -> Value {
+/// A network with the plugin portmap.
+pub fn with_portmap(conf: &Conf) -> Value {
     let mut bridge = bridge("mynet", "10.1.0.0/24", &conf.addresses());
     bridge["cniVersion"] = "1.1.0".into();
     list("mynet", &[bridge, json!({"type": "portmap", "capabilities": {"portMappings": true}})])
 }
 
 #[test]
-fn check_knows_what_add_was_told() {
+fn check_uses_the_cached_arguments_of_add() {
     in_netns(|| {
         let conf = Conf::new();
-        conf.write("10-mynet.conflist", &published(&conf).to_string());
+        conf.write("10-mynet.conflist", &with_portmap(&conf).to_string());
         let _blue = Ns::new("blue");
         let ports = r#"--cap-args={"portMappings":[{"hostPort":8080,"containerPort":80}]}"#;
         ok(&["net", "add", "mynet", "blue", ports, &conf.flag()]);
@@ -32,17 +32,17 @@ fn check_knows_what_add_was_told() {
     });
 }
 
-/// Plugins of others may find what to remove only there.
+/// A foreign plugin may need the arguments of ADD to find what to remove.
 #[test]
-fn del_tells_what_add_was_told() {
+fn del_passes_the_cached_arguments_of_add() {
     in_netns(|| {
         let conf = Conf::new();
         let recorder = write_recorder(&conf);
         conf.write("10-rec.conflist", &list("rec", &[recorder]).to_string());
         let _blue = Ns::new("blue");
         let path = format!("--path={}", conf.path().display());
-        let told = ["--args", "A=b", "--cap-args", r#"{"portMappings":[{"hostPort":80}]}"#];
-        ok(&[&["net", "add", "rec", "blue", &path, &conf.flag()], &told[..]].concat());
+        let options = ["--args", "A=b", "--cap-args", r#"{"portMappings":[{"hostPort":80}]}"#];
+        ok(&[&["net", "add", "rec", "blue", &path, &conf.flag()], &options[..]].concat());
         ok(&["net", "del", "rec", "blue", &path, &conf.flag()]);
         let expected = json!({"portMappings": [{"hostPort": 80}]});
         assert_eq!(recorded(&conf, "DEL")["runtimeConfig"], expected);
@@ -51,55 +51,55 @@ fn del_tells_what_add_was_told() {
 }
 
 #[test]
-fn what_was_never_attached_is_called_so() {
+fn unknown_attachment_is_reported() {
     in_netns(|| {
         let conf = Conf::with_bridge("mynet", "10.1.0.0/24");
         let _blue = Ns::new("blue");
         let why = fails(&["net", "check", "mynet", "blue", &conf.flag()]);
         let expected = "error: eth0 of /run/netns/blue on network \"mynet\" is not attached\n";
         assert!(why.contains(expected), "{why}");
-        let said = ok(&["net", "del", "mynet", "blue", &conf.flag()]);
-        assert!(said.contains("eth0 of /run/netns/blue was not attached; "), "{said}");
+        let printed = ok(&["net", "del", "mynet", "blue", &conf.flag()]);
+        assert!(printed.contains("eth0 of /run/netns/blue was not attached; "), "{printed}");
         fs::remove_file(conf.net_d().join("10-bridge.conflist")).unwrap();
-        let nothing = "nothing is known of eth0 of /run/netns/blue on network \"mynet\"";
+        let unknown = "unknown attachment: eth0 of /run/netns/blue on network \"mynet\"";
         let why = fails(&["net", "check", "mynet", "blue", &conf.flag()]);
-        assert!(why.contains(&format!("error: {nothing}\n")), "{why}");
-        let said = warned(&["net", "del", "mynet", "blue", &conf.flag()]);
-        assert!(said.contains(&format!("warning: {nothing}, and there is no such net")), "{said}");
+        assert!(why.contains(&format!("error: {unknown}\n")), "{why}");
+        let printed = warnings(&["net", "del", "mynet", "blue", &conf.flag()]);
+        assert!(printed.contains(&format!("warning: {unknown}: no such network")), "{printed}");
         conf.write("10-mynet.conflist", "{");
         let why = fails(&["net", "del", "mynet", "blue", &conf.flag()]);
-        assert!(why.contains("the configuration of network \"mynet\" is broken"), "{why}");
+        assert!(why.contains("the configuration of network \"mynet\" is invalid"), "{why}");
     });
 }
 
 #[test]
-fn a_key_that_is_nearly_right_is_told_of() {
+fn misspelled_key_is_warned_about() {
     in_netns(|| {
         let conf = Conf::new();
         let mut bridge = bridge("mynet", "10.1.0.0/24", &conf.addresses());
         bridge["isGatway"] = true.into();
         conf.write("10-mynet.conflist", &list("mynet", &[bridge]).to_string());
         let _blue = Ns::new("blue");
-        let words = "warning: plugin \"bridge\" of network \"mynet\" passes over key \"isGatway\": \
-                     did you mean \"isGateway\"?\n";
+        let warning = "warning: plugin \"bridge\" of network \"mynet\" ignores unknown key \"isGatway\" \
+                       (did you mean \"isGateway\"?)\n";
         for command in [&["list"][..], &["status", "mynet"], &["add", "mynet", "blue"]] {
-            assert_eq!(warned(&[&["net"], command, &[&conf.flag()]].concat()), words);
+            assert_eq!(warnings(&[&["net"], command, &[&conf.flag()]].concat()), warning);
         }
-        assert_eq!(warned(&["net", "del", "mynet", "blue", &conf.flag()]), "");
+        assert_eq!(warnings(&["net", "del", "mynet", "blue", &conf.flag()]), "");
     });
 }
 
 #[test]
-fn gc_outlives_the_networks_file() {
+fn gc_uses_the_cached_network() {
     in_netns(|| {
         let conf = Conf::with_bridge("mynet", "10.1.0.0/24");
         let blue = Ns::new("blue");
         ok(&["net", "add", "mynet", "blue", &conf.flag()]);
         fs::remove_file(conf.net_d().join("10-bridge.conflist")).unwrap();
         drop(blue);
-        let said = warned(&["net", "gc", "mynet", &conf.flag()]);
-        assert!(said.contains("the cache's copy is used"), "{said}");
-        assert!(conf.taken("mynet").is_empty());
+        let printed = warnings(&["net", "gc", "mynet", &conf.flag()]);
+        assert!(printed.contains("using the cached configuration"), "{printed}");
+        assert!(conf.reserved("mynet").is_empty());
         assert_eq!(links(), ["mynet0"]);
         let why = fails(&["net", "gc", "mynet", &conf.flag()]);
         assert!(why.contains("there is no network \"mynet\""), "{why}");
@@ -107,40 +107,39 @@ fn gc_outlives_the_networks_file() {
 }
 
 #[test]
-fn gc_says_whether_plugins_were_asked() {
+fn gc_of_an_old_version_calls_no_plugins() {
     in_netns(|| {
         let conf = Conf::new();
-        let mut network = published(&conf);
+        let mut network = with_portmap(&conf);
         network["cniVersion"] = "1.0.0".into();
         conf.write("10-mynet.conflist", &network.to_string());
         let gc = ["net", "gc", "mynet", "--plugins", &conf.flag()];
-        let expected =
-            "mynet: 0 removed, 0 kept; its plugins cannot be asked before cniVersion 1.1.0\n";
+        let expected = "mynet: 0 removed, 0 kept; plugins not called: GC needs cniVersion 1.1.0\n";
         assert_eq!(ok(&gc), expected);
         assert_eq!(ok_json(&gc)["pluginsAsked"], false);
     });
 }
 
 #[test]
-fn a_network_that_another_hides_is_told_of() {
+fn hidden_network_is_warned_about() {
     in_netns(|| {
         let conf = Conf::with_bridge("mynet", "10.1.0.0/24");
-        conf.write("20-again.conflist", &published(&conf).to_string());
-        let said = warned(&["net", "list", &conf.flag()]);
+        conf.write("20-again.conflist", &with_portmap(&conf).to_string());
+        let printed = warnings(&["net", "list", &conf.flag()]);
         let (first, second) = ("10-bridge.conflist", "20-again.conflist");
         let dir = conf.net_d();
         let expected = format!(
-            "warning: {}: network \"mynet\" is that of {}, which counts\n",
+            "warning: {}: ignored, network \"mynet\" is defined by {}\n",
             dir.join(second).display(),
             dir.join(first).display()
         );
-        assert_eq!(said, expected);
+        assert_eq!(printed, expected);
     });
 }
 
-/// Packets may not pass, but containers can come.
+/// Code 51: containers can be added, but some traffic may fail.
 #[test]
-fn limited_connectivity_has_words_of_its_own() {
+fn limited_connectivity_is_reported() {
     in_netns(|| {
         let conf = Conf::new();
         let script = "#!/bin/sh\ncat > /dev/null; echo '{\"cniVersion\":\"1.1.0\",\"code\":51,\"msg\":\"half\"}'; exit 1\n";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Secrets and text of others in all that an agent and its commands write, with a real agent and etcd.
+//! Secrets and control characters in the output of an agent and its commands, with a real etcd.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ use testkit::{Daemon, EtcdServer, Node, Wire, in_netns, run, try_run, wait_for};
 
 use super::program::PODWIRE;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const LOG: &str = "/run/lab/log";
 const CONFIG: &str = "/coreos.com/network/config";
 const SUBNETS: &str = "/coreos.com/network/subnets/";
@@ -31,8 +31,8 @@ fn start(node: &Node, more: &[&str]) -> Daemon {
     node.ns.start("sh", &words)
 }
 
-/// Output of a command, also of one that fails: a node that is not ready, and an agent that would wait.
-fn said(words: &[&str]) -> String {
+/// Output of a command, even if it fails.
+fn output(words: &[&str]) -> String {
     try_run(PODWIRE, words).unwrap_or_else(|why| why)
 }
 
@@ -40,31 +40,31 @@ fn page(socket: &str, page: &str) -> String {
     run("curl", &["-sS", "--unix-socket", socket, &format!("http://agent{page}")])
 }
 
-/// All that is to be seen of a node's agent, by name.
-fn seen(node: &Node, store: &[&str]) -> Vec<(String, String)> {
+/// All outputs of the agent of a node, by name.
+fn outputs(node: &Node, store: &[&str]) -> Vec<(String, String)> {
     let below = |name: &str| node.dir().join(name).to_str().unwrap().to_owned();
     let (run_dir, state) = (below("run"), below("state"));
-    let mut seen = vec![("log".to_owned(), fs::read_to_string(LOG).unwrap())];
+    let mut outputs = vec![("log".to_owned(), fs::read_to_string(LOG).unwrap())];
     for command in ["status", "peers"] {
         for format in ["text", "json"] {
             let words = [command, "--run-dir", &run_dir, "-o", format];
-            seen.push((format!("{command} as {format}"), said(&words)));
+            outputs.push((format!("{command} as {format}"), output(&words)));
         }
     }
     let socket = format!("{run_dir}/agent.sock");
     for name in ["/healthz", "/readyz", "/metrics", "/status", "/peers"] {
-        seen.push((name.to_owned(), page(&socket, name)));
+        outputs.push((name.to_owned(), page(&socket, name)));
     }
     let flags = node.flags();
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     for command in ["agent", "cleanup"] {
         let words = [&[command, "--dry-run"], store, &flags].concat();
         let printed = node.ns.try_exec(PODWIRE, &words).unwrap_or_else(|why| why);
-        seen.push((format!("{command} --dry-run"), printed));
+        outputs.push((format!("{command} --dry-run"), printed));
     }
     let words = ["cleanup", "--dry-run", "--state-dir", &state, "--run-dir", &run_dir];
-    seen.push(("cleanup by the record".to_owned(), said(&words)));
-    seen
+    outputs.push(("cleanup with the saved options".to_owned(), output(&words)));
+    outputs
 }
 
 fn files(dir: &Path) -> Vec<PathBuf> {
@@ -73,7 +73,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn secrets_reach_neither_log_nor_page_nor_a_file_of_others() {
+fn secrets_are_not_printed_or_world_readable() {
     in_netns(|| {
         let wire = Wire::new();
         let mut server = etcd();
@@ -85,7 +85,7 @@ fn secrets_reach_neither_log_nor_page_nor_a_file_of_others() {
         let endpoint = server.endpoint().replace("http://", "http://root:hush@");
         let store =
             ["--etcd-endpoints", &endpoint, "--etcd-username", "a", "--etcd-password", "hush"];
-        // As an earlier version wrote them.
+        // Files with the permissions of an earlier version.
         let state = node.dir().join("state");
         fs::create_dir_all(&state).unwrap();
         let written = ["podwire.toml", "podwire.view"].map(|name| state.join(name));
@@ -95,49 +95,49 @@ fn secrets_reach_neither_log_nor_page_nor_a_file_of_others() {
         }
         let _agent = start(&node, &[&store[..], &["--v=5", "--net-config", &conf]].concat());
         let log = || fs::read_to_string(LOG).unwrap_or_default();
-        wait_for("it to be ready", PATIENCE, || log().contains("this node is ready"));
+        wait_for("readiness", TIMEOUT, || log().contains("this node is ready"));
         let mode = |path: &PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         for path in &written {
-            wait_for("it to be written", PATIENCE, || fs::metadata(path).unwrap().len() > 0);
+            wait_for("a written file", TIMEOUT, || fs::metadata(path).unwrap().len() > 0);
             assert_eq!(mode(path), 0o600, "{}", path.display());
         }
         assert!(log().contains("the user name and password in an address are not used"));
-        // A configuration that is wrong is quoted, and so is a store that is away.
+        // The log quotes an invalid configuration and an unreachable store.
         let wrong = conf.replace("host-gw", "wireguard").replace(psk, &format!("{psk}{psk}"));
         server.ctl(&["put", CONFIG, &wrong]);
-        wait_for("the refusal", PATIENCE, || log().contains("Backend.PSK"));
+        wait_for("the rejected configuration", TIMEOUT, || log().contains("Backend.PSK"));
         server.kill();
-        wait_for("the store to be missed", PATIENCE, || log().contains("cannot be reached"));
-        let of_others = files(node.dir()).into_iter().filter(|path| {
-            let is_plain = fs::symlink_metadata(path).unwrap().is_file();
-            is_plain && mode(path) & 0o077 != 0
+        wait_for("the unreachable store", TIMEOUT, || log().contains("cannot be reached"));
+        let readable = files(node.dir()).into_iter().filter(|path| {
+            let is_file = fs::symlink_metadata(path).unwrap().is_file();
+            is_file && mode(path) & 0o077 != 0
         });
-        let of_others = of_others.map(|path| {
+        let readable = readable.map(|path| {
             (path.display().to_string(), String::from_utf8_lossy(&fs::read(&path).unwrap()).into())
         });
-        for (name, text) in seen(&node, &store).into_iter().chain(of_others) {
+        for (name, text) in outputs(&node, &store).into_iter().chain(readable) {
             let text: String = text;
-            // Not the command line that a failed command is quoted with.
+            // The error of a failed command quotes its own command line.
             let text = text.replace(&endpoint, "").replace("--etcd-password hush", "");
             assert!(!text.contains("hush") && !text.contains(psk), "{name}: {text}");
         }
     });
 }
 
-/// Whether a terminal would do anything else than to show it.
-fn is_active(letter: char) -> bool {
+/// Whether a terminal interprets the character instead of printing it.
+fn is_control(letter: char) -> bool {
     letter != '\n' && (letter.is_control() || matches!(letter, '\u{202a}'..='\u{202e}'))
 }
 
 #[test]
-fn control_characters_of_the_store_reach_no_terminal() {
+fn control_characters_of_the_store_are_escaped() {
     in_netns(|| {
         let wire = Wire::new();
         let server = etcd();
         let node = wire.node(1, true, false);
         let endpoint = server.endpoint();
         let store = ["--etcd-endpoints", &endpoint];
-        // In the name of a key and its value: colours, a title, C1, an override of direction, a line of its own.
+        // In keys and values: colours, a window title, C1 codes, a direction override, a newline.
         let conf = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "host-gw"},
             "\u001b[31mKey\u009b\u202e\nready": 1}"#;
         server.ctl(&["put", CONFIG, conf]);
@@ -154,21 +154,21 @@ fn control_characters_of_the_store_reach_no_terminal() {
         put("10.5.12.0-24", "\u{1b}[5m\u{9b}no JSON");
         let _agent = start(&node, &[&store[..], &["--v=5"]].concat());
         let log = || fs::read_to_string(LOG).unwrap_or_default();
-        wait_for("it to be ready", PATIENCE, || log().contains("this node is ready"));
+        wait_for("readiness", TIMEOUT, || log().contains("this node is ready"));
         let socket = node.dir().join("run/agent.sock").to_str().unwrap().to_owned();
-        wait_for("all of them", PATIENCE, || {
+        wait_for("all four leases", TIMEOUT, || {
             let readyz = page(&socket, "/readyz");
             ["10.5.9.0", "10.5.10.0", "10.5.11.0", "10.5.12.0"]
                 .iter()
                 .all(|key| readyz.contains(key))
         });
-        for (name, text) in seen(&node, &store) {
-            assert!(!text.contains(is_active), "{name}: {text:?}");
+        for (name, text) in outputs(&node, &store) {
+            assert!(!text.contains(is_control), "{name}: {text:?}");
             let forged = text.lines().any(|line| line.starts_with("ready: evil"));
             assert!(!forged, "{name}: {text:?}");
         }
         let peers: Value = serde_json::from_str(&page(&socket, "/peers")).unwrap();
         let names = peers.as_array().unwrap().iter().map(|peer| peer["name"].as_str().unwrap());
-        assert!(names.into_iter().any(|name| name == evil), "programs get the name as it is");
+        assert!(names.into_iter().any(|name| name == evil), "JSON has the unchanged name");
     });
 }

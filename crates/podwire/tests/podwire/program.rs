@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Starting the program, and what the tests of all commands share.
+//! Starts the program, and helpers for the tests of all commands.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use testkit::{Ns, run, try_run};
 
 pub const PODWIRE: &str = env!("CARGO_BIN_EXE_podwire");
 
-/// What it printed; panics if it failed.
+/// Returns what the program printed; panics if it failed.
 #[track_caller]
 pub fn ok(args: &[&str]) -> String {
     match try_run(PODWIRE, args) {
@@ -19,14 +19,14 @@ pub fn ok(args: &[&str]) -> String {
     }
 }
 
-/// The JSON that it printed; panics if it failed.
+/// Returns the JSON that the program printed; panics if it failed.
 #[track_caller]
 pub fn ok_json(args: &[&str]) -> Value {
     let printed = ok(&[args, &["-o", "json"]].concat());
     serde_json::from_str(&printed).unwrap_or_else(|cause| panic!("{cause}: {printed}"))
 }
 
-/// What it said on both outputs; panics if it did not fail with status 1.
+/// Returns both outputs of a failed program; panics unless the exit status is 1.
 #[track_caller]
 pub fn fails(args: &[&str]) -> String {
     match try_run(PODWIRE, args) {
@@ -38,15 +38,15 @@ pub fn fails(args: &[&str]) -> String {
     }
 }
 
-/// What it said on both outputs; panics if it did not fail with the status of a wrong command line.
+/// Returns both outputs for a wrong command line; panics unless the exit status is 2.
 #[track_caller]
-pub fn misused(args: &[&str]) -> String {
-    let why = try_run(PODWIRE, args).expect_err("a wrong command line");
+pub fn usage_error(args: &[&str]) -> String {
+    let why = try_run(PODWIRE, args).expect_err("exit status 2");
     assert!(why.contains("exit status: 2\n"), "{why}");
     why
 }
 
-/// The error that it printed as JSON; panics if it did not fail.
+/// Returns the error that the program printed as JSON; panics if it did not fail.
 #[track_caller]
 pub fn fails_json(args: &[&str]) -> Value {
     let script = "\"$0\" -o json \"$@\" 2>/dev/null; test $? = 1";
@@ -54,13 +54,13 @@ pub fn fails_json(args: &[&str]) -> Value {
     serde_json::from_str(&printed).unwrap_or_else(|cause| panic!("{cause}: {printed}"))
 }
 
-/// What it said on standard error; panics if it failed.
+/// Returns standard error of the program; panics if it failed.
 #[track_caller]
-pub fn warned(args: &[&str]) -> String {
+pub fn warnings(args: &[&str]) -> String {
     run("sh", &[&["-c", "exec \"$0\" \"$@\" 2>&1 >/dev/null", PODWIRE], args].concat())
 }
 
-/// A configuration directory and a directory for addresses, gone with the value.
+/// A configuration directory and a directory for addresses; removed when dropped.
 pub struct Conf {
     dir: TempDir,
 }
@@ -72,7 +72,7 @@ impl Conf {
         Conf { dir }
     }
 
-    /// With a bridge network of this name and range.
+    /// Adds a bridge network with this name and subnet.
     pub fn with_bridge(name: &str, subnet: &str) -> Conf {
         let conf = Conf::new();
         let bridge = bridge(name, subnet, &conf.addresses());
@@ -92,7 +92,7 @@ impl Conf {
         self.dir.path()
     }
 
-    /// As an argument.
+    /// The option `--conf-dir`.
     pub fn flag(&self) -> String {
         format!("--conf-dir={}", self.net_d().display())
     }
@@ -101,8 +101,8 @@ impl Conf {
         self.dir.path().join("addresses")
     }
 
-    /// The addresses that are taken, from the files of host-local.
-    pub fn taken(&self, network: &str) -> Vec<String> {
+    /// Reserved addresses, read from the files of host-local.
+    pub fn reserved(&self, network: &str) -> Vec<String> {
         let names = names(&self.addresses().join(network)).into_iter();
         names.filter(|name| name.parse::<std::net::IpAddr>().is_ok()).collect()
     }
@@ -122,7 +122,7 @@ pub fn list(name: &str, plugins: &[Value]) -> Value {
     json!({"cniVersion": "1.1.0", "name": name, "plugins": plugins})
 }
 
-/// Sorted; empty where there is no such directory.
+/// Sorted names in a directory; empty if it does not exist.
 pub fn names(dir: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
     let name = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name();
@@ -132,14 +132,14 @@ pub fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// The addresses of a family on an interface, as `ip` shows them.
+/// Addresses of one family on an interface, read with `ip`.
 pub fn addresses(ns: &Ns, device: &str, family: &str) -> Vec<String> {
     let shown = ns.ip_json(&[family, "addr", "show", "dev", device, "scope", "global"]);
     let infos = shown[0]["addr_info"].as_array().cloned().unwrap_or_default();
     infos.iter().map(|info| info["local"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Links of the test's own namespace but loopback and bridges.
+/// Links of the test's namespace except loopback.
 pub fn links() -> Vec<String> {
     let shown = Ns::here().ip_json(&["link"]);
     let names = shown.as_array().unwrap().iter().map(|link| link["ifname"].as_str().unwrap());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `podwire status` and `podwire peers`, and STATUS of the plugins, with the real server of an agent.
+//! `podwire status` and `podwire peers`, STATUS of the plugins with the agent's real server, and
+//! completions.
 
 use std::fs;
 use std::os::unix::net::UnixListener;
@@ -17,7 +18,7 @@ use tokio::sync::oneshot;
 
 use super::program::{PODWIRE, fails, fails_json, ok, ok_json};
 
-/// An agent as far as others see it, on a thread of its own; gone when dropped.
+/// The server of an agent on its own thread; stopped when dropped.
 struct Agent {
     hub: StatusHub,
     stop: Option<oneshot::Sender<()>>,
@@ -45,7 +46,7 @@ impl Agent {
         Agent { hub, stop: Some(stop), thread: Some(thread) }
     }
 
-    fn is_part_of_the_network(&self) {
+    fn join_network(&self) {
         self.hub.set_session(Some(Session {
             mark: "mark".into(),
             networks: vec!["10.244.0.0/16".parse().unwrap()],
@@ -86,52 +87,52 @@ fn peer(number: u8, problem: Option<&str>) -> Peer {
 }
 
 #[test]
-fn status_and_peers_show_what_the_agent_knows() {
+fn status_and_peers_print_the_agents_state() {
     in_netns(|| {
         let agent = Agent::start(Path::new("/run/podwire"));
         agent.hub.set_problem(ConditionKind::Lease, "all subnets are taken");
-        let said = fails(&["status"]);
-        assert!(said.contains("blue: not ready\n"), "{said}");
-        assert!(said.contains("because lease: all subnets are taken\n"), "{said}");
+        let printed = fails(&["status"]);
+        assert!(printed.contains("blue: not ready\n"), "{printed}");
+        assert!(printed.contains("because lease: all subnets are taken\n"), "{printed}");
         assert_eq!(fails_json(&["status"])["problems"]["lease"]["text"], "all subnets are taken");
 
         agent.hub.clear_problem(ConditionKind::Lease);
-        agent.is_part_of_the_network();
+        agent.join_network();
         agent.hub.set_peers(vec![peer(2, None), peer(3, Some("no answer"))]);
-        let said = ok(&["status"]);
-        assert!(said.starts_with("blue: ready\n"), "{said}");
-        for words in ["10.244.1.0/24", "node2", "no answer", "embedded", "eth0"] {
-            assert!(said.contains(words), "{said}");
+        let printed = ok(&["status"]);
+        assert!(printed.starts_with("blue: ready\n"), "{printed}");
+        for text in ["10.244.1.0/24", "node2", "no answer", "embedded", "eth0"] {
+            assert!(printed.contains(text), "{printed}");
         }
         let status = ok_json(&["status"]);
         assert_eq!(status["session"]["podMtu"], 1450);
         assert_eq!(ok_json(&["peers"]), status["peers"]);
-        let said = ok(&["peers", "--problems"]);
-        assert!(said.contains("node3") && !said.contains("node2"), "{said}");
+        let printed = ok(&["peers", "--problems"]);
+        assert!(printed.contains("node3") && !printed.contains("node2"), "{printed}");
         assert_eq!(ok_json(&["peers", "--problems"]).as_array().unwrap().len(), 1);
     });
 }
 
 #[test]
-fn without_an_agent_there_is_a_hint() {
+fn missing_agent_error_has_a_hint() {
     in_netns(|| {
         let dir = tempfile::tempdir().unwrap();
         let flag = format!("--run-dir={}", dir.path().display());
         let check = |command: &str, words: &str| {
-            let said = fails(&[command, &flag]);
-            assert!(said.contains(words) && said.contains("hint: "), "{said}");
+            let printed = fails(&[command, &flag]);
+            assert!(printed.contains(words) && printed.contains("hint: "), "{printed}");
         };
-        check("status", "error: no node agent runs here: nobody listens on");
+        check("status", "error: no node agent is running: nothing listens on");
         let path = socket_path(dir.path());
         drop(UnixListener::bind(&path).unwrap());
-        check("peers", "podwire agent; or name its directory with --run-dir");
+        check("peers", "`podwire agent`, or pass its directory with --run-dir");
         fs::remove_file(&path).unwrap();
         let _silent = UnixListener::bind(&path).unwrap();
         check("status", "no answer within 5 s");
     });
 }
 
-/// A node with the files that an agent writes.
+/// The files that an agent writes on its node.
 struct Node {
     dir: TempDir,
 }
@@ -170,7 +171,7 @@ impl Node {
 }
 
 #[test]
-fn plugins_ask_the_agent_whether_the_node_is_ready() {
+fn plugin_status_depends_on_the_agent() {
     in_netns(|| {
         let node = Node::new();
         let agent = Agent::start(&node.run_dir());
@@ -178,9 +179,9 @@ fn plugins_ask_the_agent_whether_the_node_is_ready() {
         agent.hub.set_problem(ConditionKind::Underlay, "no interface has an address");
         let error = fails_json(&status);
         assert_eq!(error["code"], 50);
-        let words =
+        let message =
             "flannel: the node agent is not ready: this node is not part of the network yet";
-        assert!(error["msg"].as_str().unwrap().ends_with(words), "{error}");
+        assert!(error["msg"].as_str().unwrap().ends_with(message), "{error}");
         let details = error["details"].as_str().unwrap();
         assert!(details.starts_with("underlay: no interface has an address"), "{error}");
 
@@ -191,7 +192,7 @@ fn plugins_ask_the_agent_whether_the_node_is_ready() {
         assert!(error["details"].as_str().unwrap().contains("no interface has"), "{error}");
 
         agent.hub.clear_problem(ConditionKind::Underlay);
-        agent.is_part_of_the_network();
+        agent.join_network();
         node.write_subnet_file();
         ok(&status);
         ok(&add);
@@ -212,20 +213,19 @@ fn plugins_ask_the_agent_whether_the_node_is_ready() {
     });
 }
 
-/// As all other commands, agent and cleanup tell a wrong command line by their status, and have examples.
 #[test]
-fn the_agents_command_line_is_one_of_ours() {
-    for words in [&["agent", "--bogus"][..], &["cleanup", "bogus"], &["cleanup", "-o", "yaml"]] {
-        let why = testkit::try_run(PODWIRE, words).unwrap_err();
+fn agent_and_cleanup_report_usage_errors() {
+    for args in [&["agent", "--bogus"][..], &["cleanup", "bogus"], &["cleanup", "-o", "yaml"]] {
+        let why = testkit::try_run(PODWIRE, args).unwrap_err();
         assert!(why.contains("exit status: 2\n"), "{why}");
     }
     for command in ["agent", "cleanup"] {
         let help = ok(&[command, "--help"]);
-        assert!(help.contains("\nExamples:\n") && help.contains("\n  --mark "), "{help}");
+        assert!(help.contains("\nExamples:\n") && help.contains(" --mark <NAME>"), "{help}");
     }
 }
 
-/// As bash itself completes a line, whose last word is not done.
+/// Completes the last word of a line with bash.
 fn completed(line: &str) -> String {
     let script = "source /dev/stdin; COMP_WORDS=($1); COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
         _podwire podwire \"${COMP_WORDS[-1]}\" \"${COMP_WORDS[-2]}\"; echo ${COMPREPLY[@]}";
@@ -234,19 +234,21 @@ fn completed(line: &str) -> String {
 }
 
 #[test]
-fn a_shell_completes_every_option() {
-    for (line, wanted) in [
+fn bash_completes_every_option() {
+    for (line, expected) in [
         ("podwire agent --etcd-e", "--etcd-endpoints"),
         ("podwire cleanup --mar", "--mark"),
         ("podwire status --run", "--run-dir"),
         ("podwire peers --pr", "--problems"),
         ("podwire demo --ba", "--backend"),
     ] {
-        assert_eq!(completed(line).trim(), wanted, "{line}");
+        assert_eq!(completed(line).trim(), expected, "{line}");
     }
     let all = completed("podwire agent --");
     let help = ok(&["agent", "--help"]);
-    let names = help.lines().filter_map(|line| line.strip_prefix("  --")?.split(' ').next());
+    let names = help
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix("--")?.split([' ', '[']).next());
     let missing: Vec<&str> = names
         .filter(|name| !all.split_whitespace().any(|one| one == format!("--{name}")))
         .collect();
@@ -254,7 +256,7 @@ fn a_shell_completes_every_option() {
 }
 
 #[test]
-fn cleanup_tells_programs_what_it_does() {
+fn cleanup_prints_json() {
     in_netns(|| {
         let root = TempDir::new().unwrap();
         let dir = root.path().to_str().unwrap();
@@ -262,10 +264,13 @@ fn cleanup_tells_programs_what_it_does() {
         let (store, env) = (format!("--store-file={dir}/s"), format!("--subnet-file={dir}/env"));
         let flags = ["cleanup", &state, &run, &store, &env];
         fs::write(root.path().join("podwire.lease"), "10.5.1.0-24 {}\n").unwrap();
-        let told = ok_json(&flags);
-        assert_eq!(told["done"], serde_json::json!([]));
-        assert!(told["left"][0].as_str().unwrap().starts_with("lease 10.5.1.0-24: "), "{told}");
+        let printed = ok_json(&flags);
+        assert_eq!(printed["done"], serde_json::json!([]));
+        assert!(
+            printed["left"][0].as_str().unwrap().starts_with("lease 10.5.1.0-24: "),
+            "{printed}"
+        );
         let left: Vec<_> = fs::read_dir(dir).unwrap().map(|one| one.unwrap().file_name()).collect();
-        assert_eq!(left, ["podwire.lease"], "for the next try, and nothing else");
+        assert_eq!(left, ["podwire.lease"], "only the lease file stays, for the next attempt");
     });
 }
