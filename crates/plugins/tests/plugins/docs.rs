@@ -212,6 +212,39 @@ fn links(page: &str) -> Vec<String> {
 }
 
 #[test]
+fn every_heading_link_leads_to_a_heading() {
+    let root = workspace();
+    let pages = ["", "docs", "docs/plugins"].map(|folder| pages_in(&root.join(folder)));
+    for page in pages.concat() {
+        let folder = page.parent().expect("a page is in a folder");
+        let text = read(&page);
+        let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        for link in targets.filter(|link| !link.contains("://")) {
+            let Some((file, heading)) = link.split_once('#') else { continue };
+            let target = if file.is_empty() { page.clone() } else { folder.join(file) };
+            let known = headings(&read(&target));
+            assert!(known.contains(heading), "{}: {link} has no such heading", page.display());
+        }
+    }
+}
+
+/// The names that GitHub gives to the headings of a page.
+fn headings(page: &str) -> BTreeSet<String> {
+    let mut in_block = false;
+    let mut names = BTreeSet::new();
+    for line in page.lines() {
+        if line.trim_start().starts_with("```") {
+            in_block = !in_block;
+        } else if line.starts_with('#') && !in_block {
+            let title = line.trim_start_matches('#').trim().to_lowercase();
+            let kept = title.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+            names.insert(kept.map(|c| if c == ' ' { '-' } else { c }).collect());
+        }
+    }
+    names
+}
+
+#[test]
 fn commands_page_shows_the_list_of_plugins() {
     let page = read(&workspace().join("docs/commands.md"));
     let listed = run(env!("CARGO_BIN_EXE_podwire-cni"), &["--list"]);
