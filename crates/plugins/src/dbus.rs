@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A client of the system's D-Bus, as far as it takes to ask a service something: method calls with
-//! texts, answered by a truth value, a text or nothing. Every wait has an end.
+//! A minimal client of the system D-Bus: method calls with string arguments, replies with a boolean, a
+//! string or nothing. Every wait has a deadline.
 
 mod address;
 
@@ -8,18 +8,18 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// How long all calls of a connection may take together.
+/// Time limit for all calls of a connection together.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// The specification's limit for a message is 128 MiB; what we ask for is answered in a line.
-const LIMIT: usize = 1 << 20;
+/// Maximum size of a message. The specification allows 128 MiB; the replies that we need are short.
+const MAX_MESSAGE: usize = 1 << 20;
 
 const METHOD_CALL: u8 = 1;
 const METHOD_RETURN: u8 = 2;
 const ERROR: u8 = 3;
-/// Do not start the service for this.
+/// Flag: do not start the service for this call.
 const NO_AUTO_START: u8 = 2;
 
-/// A connection that has been let in.
+/// An authenticated connection.
 #[derive(Debug)]
 pub struct Bus {
     stream: UnixStream,
@@ -27,7 +27,6 @@ pub struct Bus {
     serial: u32,
 }
 
-/// Whom and what to call.
 #[derive(Debug, Clone, Copy)]
 pub struct Method<'a> {
     pub service: &'a str,
@@ -36,13 +35,12 @@ pub struct Method<'a> {
     pub name: &'a str,
 }
 
-/// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum Fault {
-    /// The service refused, in its words.
+pub enum Error {
+    /// The service's error message.
     #[error("{0}")]
     Refused(String),
-    /// The bus is not there, or does not answer.
+    /// The bus is not reachable or does not answer.
     #[error("D-Bus")]
     Io(#[from] io::Error),
 }
@@ -55,8 +53,8 @@ const BUS: Method<'static> = Method {
 };
 
 impl Bus {
-    /// Connects to the system's bus.
-    pub fn system() -> Result<Self, Fault> {
+    /// Connects to the system bus.
+    pub fn system() -> Result<Self, Error> {
         let stream = address::connect()?;
         let mut bus = Self { stream, deadline: Instant::now() + DEADLINE, serial: 0 };
         bus.authenticate()?;
@@ -64,34 +62,34 @@ impl Bus {
         Ok(bus)
     }
 
-    /// Whether somebody serves this name.
-    pub fn has_owner(&mut self, name: &str) -> Result<bool, Fault> {
+    /// Whether a service has this name.
+    pub fn has_owner(&mut self, name: &str) -> Result<bool, Error> {
         let body = self.call(Method { name: "NameHasOwner", ..BUS }, &[name])?;
         Ok(body.first() == Some(&1))
     }
 
-    /// Calls a method with these texts, and returns the body of its answer.
-    pub fn call(&mut self, method: Method<'_>, args: &[&str]) -> Result<Vec<u8>, Fault> {
+    /// Calls a method with these arguments and returns the body of the reply.
+    pub fn call(&mut self, method: Method<'_>, args: &[&str]) -> Result<Vec<u8>, Error> {
         self.serial += 1;
         let message = write_call(self.serial, method, args);
-        self.patience()?;
+        self.set_timeouts()?;
         self.stream.write_all(&message)?;
         loop {
-            let answer = self.read_message()?;
-            if answer.reply_to != Some(self.serial) {
+            let reply = self.read_message()?;
+            if reply.reply_to != Some(self.serial) {
                 continue;
             }
-            match answer.kind {
-                METHOD_RETURN => return Ok(answer.body),
-                ERROR => return Err(Fault::Refused(answer.error_text())),
+            match reply.kind {
+                METHOD_RETURN => return Ok(reply.body),
+                ERROR => return Err(Error::Refused(reply.error_text())),
                 _ => {}
             }
         }
     }
 
-    /// Who we are is known to the bus from the socket.
-    fn authenticate(&mut self) -> Result<(), Fault> {
-        self.patience()?;
+    /// The bus takes our user ID from the socket.
+    fn authenticate(&mut self) -> Result<(), Error> {
+        self.set_timeouts()?;
         self.stream.write_all(b"\0AUTH EXTERNAL\r\nDATA\r\n")?;
         loop {
             let line = self.read_line()?;
@@ -99,14 +97,14 @@ impl Bus {
                 break;
             }
             if !line.starts_with("DATA") {
-                return Err(Fault::Refused(format!("D-Bus lets us not in: {line}")));
+                return Err(Error::Refused(format!("D-Bus authentication failed: {line}")));
             }
         }
         self.stream.write_all(b"BEGIN\r\n")?;
         Ok(())
     }
 
-    fn read_line(&mut self) -> Result<String, Fault> {
+    fn read_line(&mut self) -> Result<String, Error> {
         let mut line = Vec::new();
         while !line.ends_with(b"\r\n") && line.len() < 1000 {
             let mut byte = [0];
@@ -116,27 +114,27 @@ impl Bus {
         Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
     }
 
-    fn read_message(&mut self) -> Result<Answer, Fault> {
+    fn read_message(&mut self) -> Result<Reply, Error> {
         let mut head = [0; 16];
         self.read(&mut head)?;
-        let broken = || io::Error::from(io::ErrorKind::InvalidData);
+        let invalid = || io::Error::from(io::ErrorKind::InvalidData);
         let word = |at: usize| head.get(at..)?.first_chunk().map(|word| u32_of(&head, *word));
-        let (Some(body), Some(fields)) = (word(4), word(12)) else { return Err(broken().into()) };
+        let (Some(body), Some(fields)) = (word(4), word(12)) else { return Err(invalid().into()) };
         let (body, fields) = (body as usize, fields as usize);
-        if body > LIMIT || fields > LIMIT {
-            return Err(broken().into());
+        if body > MAX_MESSAGE || fields > MAX_MESSAGE {
+            return Err(invalid().into());
         }
         let mut rest = vec![0; fields.next_multiple_of(8) + body];
         self.read(&mut rest)?;
         let body = rest.split_off(fields.next_multiple_of(8));
         rest.truncate(fields);
-        Ok(Answer { kind: head[1], reply_to: reply_to(&head, &rest), body, head })
+        Ok(Reply { kind: head[1], reply_to: reply_to(&head, &rest), body, head })
     }
 
-    fn read(&mut self, to: &mut [u8]) -> Result<(), Fault> {
+    fn read(&mut self, to: &mut [u8]) -> Result<(), Error> {
         let mut done = 0;
         while done < to.len() {
-            self.patience()?;
+            self.set_timeouts()?;
             match self.stream.read(&mut to[done..]) {
                 Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
                 Ok(count) => done += count,
@@ -147,8 +145,8 @@ impl Bus {
         Ok(())
     }
 
-    /// The next wait ends with the deadline.
-    fn patience(&self) -> io::Result<()> {
+    /// Limits the next read or write to the rest of the deadline.
+    fn set_timeouts(&self) -> io::Result<()> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
@@ -158,15 +156,15 @@ impl Bus {
     }
 }
 
-struct Answer {
+struct Reply {
     kind: u8,
     reply_to: Option<u32>,
     body: Vec<u8>,
     head: [u8; 16],
 }
 
-impl Answer {
-    /// An error's body begins with a text for people.
+impl Reply {
+    /// The body of an error starts with a readable text.
     fn error_text(&self) -> String {
         let len = self.body.first_chunk().map_or(0, |word| u32_of(&self.head, *word) as usize);
         let text = self.body.get(4..4 + len).unwrap_or_default();
@@ -174,19 +172,19 @@ impl Answer {
     }
 }
 
-/// Numbers are in the sender's order.
+/// Numbers are in the sender's byte order.
 fn u32_of(head: &[u8; 16], word: [u8; 4]) -> u32 {
     if head[0] == b'B' { u32::from_be_bytes(word) } else { u32::from_le_bytes(word) }
 }
 
-/// The field REPLY_SERIAL, found among the others.
+/// Reads the header field REPLY_SERIAL.
 fn reply_to(head: &[u8; 16], fields: &[u8]) -> Option<u32> {
     let word = |at: usize| Some(u32_of(head, *fields.get(at..)?.first_chunk()?));
     let mut at = 0_usize;
     while at < fields.len() {
         at = at.next_multiple_of(8);
         let (code, kind) = (*fields.get(at)?, *fields.get(at + 2)?);
-        // Code, length and letter of a signature, its end, and then the value.
+        // Field code, signature length, signature letter, NUL byte, then the value.
         at += 4;
         match kind {
             b'u' if code == 5 => return word(at),

@@ -2,29 +2,17 @@
 //! Every CNI plugin: a module each under `main`, `ipam` and `meta`, and [`registry`], the one table
 //! of their names. The other modules are what several of them need.
 
-pub mod chained;
-pub mod child;
+pub mod attach;
+pub mod compat;
 pub mod dbus;
-pub mod delegated;
-pub mod dns;
-pub mod fault;
-pub mod forwarding;
-pub mod go_names;
-pub mod go_rules;
-pub mod identity;
+pub mod error;
+pub mod host_sysctl;
 pub mod install;
 pub mod ipam;
-pub mod iptables;
-pub mod mac;
-pub mod masquerade;
 pub mod multicall;
-pub mod note;
-pub mod pod;
+pub mod nftables;
 pub mod registry;
-pub mod rules;
-pub mod undo;
-pub mod verify;
-pub mod veth;
+pub mod state_file;
 
 /// Plugins that make interfaces.
 pub mod main {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where the system's bus listens: DBUS_SYSTEM_BUS_ADDRESS as the D-Bus specification defines it, or the usual
-//! socket.
+//! The address of the system bus: DBUS_SYSTEM_BUS_ADDRESS as the D-Bus specification defines it, or the
+//! default socket.
 
 use std::ffi::OsStr;
 use std::io;
@@ -9,12 +9,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 
 const VARIABLE: &str = "DBUS_SYSTEM_BUS_ADDRESS";
-const USUAL: &[u8] = b"unix:path=/run/dbus/system_bus_socket";
+const DEFAULT: &[u8] = b"unix:path=/run/dbus/system_bus_socket";
 
 /// Connects to the first address that answers.
 pub fn connect() -> io::Result<UnixStream> {
     let set = std::env::var_os(VARIABLE).filter(|text| !text.is_empty());
-    connect_to(set.as_deref().map_or(USUAL, OsStr::as_bytes))
+    connect_to(set.as_deref().map_or(DEFAULT, OsStr::as_bytes))
 }
 
 /// Several addresses are separated by semicolons.
@@ -45,7 +45,7 @@ enum Socket {
 }
 
 impl Socket {
-    /// Other transports than `unix` are for other machines, or start a program.
+    /// Only the transport `unix` is supported: others lead to other machines or start a program.
     fn parse(address: &[u8]) -> Option<Self> {
         let keys = address.strip_prefix(b"unix:")?;
         let value = |key: &[u8]| {
@@ -70,7 +70,7 @@ impl Socket {
     }
 }
 
-/// Replaces `%` and two hexadecimal digits by the byte that they stand for.
+/// Replaces `%` and two hexadecimal digits by the byte.
 fn unescaped(value: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(value.len());
     let mut rest = value;
@@ -95,9 +95,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read() {
-        let check = |text: &str, wanted: Option<Socket>| {
-            assert_eq!(Socket::parse(text.as_bytes()), wanted, "{text}");
+    fn socket_parse() {
+        let check = |text: &str, expected: Option<Socket>| {
+            assert_eq!(Socket::parse(text.as_bytes()), expected, "{text}");
         };
         let path = |path: &str| Some(Socket::Path(path.into()));
         check("unix:path=/run/bus", path("/run/bus"));
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_address_that_answers_counts() {
+    fn connect_uses_the_first_reachable_address() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("the bus");
         let _listener = UnixListener::bind(&path).unwrap();

@@ -28,7 +28,7 @@ pub const PLUGIN: Plugin = Plugin {
 };
 
 fn add(request: &Request) -> Result<CniResult, Error> {
-    let conf = HostLocal::understand(request)?;
+    let conf = HostLocal::parse(request)?;
     let dns = read_dns(&conf)?;
     let mut store = Store::open(&conf.data_dir, &request.network).map_err(fault)?;
     let (id, ifname) = (&request.container_id, &request.ifname);
@@ -70,7 +70,7 @@ fn del(request: &Request) -> Result<(), Error> {
 
 /// The attachment must hold an address, and each that the result tells of out of the ranges.
 fn check(request: &Request) -> Result<(), Error> {
-    let conf = HostLocal::understand(request)?;
+    let conf = HostLocal::parse(request)?;
     let id = &request.container_id;
     let store = Store::open_existing(&conf.data_dir, &request.network).map_err(fault)?;
     let held = match store {
@@ -100,7 +100,7 @@ fn check(request: &Request) -> Result<(), Error> {
 }
 
 fn status(request: &Request) -> Result<(), Error> {
-    let conf = HostLocal::understand(request)?;
+    let conf = HostLocal::parse(request)?;
     read_dns(&conf).map_err(|error| Error { code: Code::NOT_AVAILABLE, ..error })?;
     let unusable = |cause| Error { code: Code::NOT_AVAILABLE, ..fault(cause) };
     store::require_writable(&conf.data_dir, &request.network).map_err(unusable)?;

@@ -15,7 +15,7 @@ pub const PLUGIN: Plugin = Plugin {
     add,
     del: |_| Ok(()),
     check,
-    status: |request| understand(request).map(drop),
+    status: |request| parse(request).map(drop),
     gc: |_| Ok(()),
 };
 
@@ -55,20 +55,20 @@ struct IpsConf {
 }
 
 fn add(request: &Request) -> Result<CniResult, Error> {
-    let (ipam, ips) = understand(request)?;
+    let (ipam, ips) = parse(request)?;
     Ok(CniResult { ips, routes: ipam.routes, dns: ipam.dns, ..CniResult::default() })
 }
 
 /// The addresses that are wanted: the runtime's own, else `args`, else the configuration's with
 /// those of CNI_ARGS.
-fn understand(request: &Request) -> Result<(IpamConf, Vec<IpConfig>), Error> {
+fn parse(request: &Request) -> Result<(IpamConf, Vec<IpConfig>), Error> {
     let conf: StaticConf = request.conf()?;
     let ipam = conf.ipam.ok_or_else(super::no_ipam_key)?;
     let configured = with_env_args(&ipam, request)?;
     let ips = match (conf.runtime_config.ips.as_slice(), conf.args.cni.ips.as_slice()) {
         ([], []) => configured,
-        ([], from_args) => parse_all("key \"args.cni.ips\"", from_args)?,
-        (from_runtime, _) => parse_all("key \"runtimeConfig.ips\"", from_runtime)?,
+        ([], from_args) => parse_cidrs("key \"args.cni.ips\"", from_args)?,
+        (from_runtime, _) => parse_cidrs("key \"runtimeConfig.ips\"", from_runtime)?,
     };
     super::one_address_per_family_before_0_3_0(request, ips.iter().map(|ip| ip.address.addr()))?;
     Ok((ipam, ips))
@@ -79,7 +79,7 @@ fn with_env_args(ipam: &IpamConf, request: &Request) -> Result<Vec<IpConfig>, Er
     for (at, entry) in ipam.addresses.iter().enumerate() {
         let key = format!("key \"ipam.addresses[{at}].address\"");
         let wrong = "the 'address' field is expected to be in CIDR notation";
-        let address = parse(wrong, &key, Code::INVALID_CONFIG, &entry.address)?;
+        let address = parse_cidr(wrong, &key, Code::INVALID_CONFIG, &entry.address)?;
         ips.push(IpConfig::new(address, entry.gateway));
     }
     if request.raw_args.is_empty() {
@@ -89,7 +89,7 @@ fn with_env_args(ipam: &IpamConf, request: &Request) -> Result<Vec<IpConfig>, Er
     args.allow_only(&["IP", "GATEWAY"])?;
     for text in list(args.get("IP")) {
         let wrong = "the 'ip' field is expected to be in CIDR notation";
-        let address = parse(wrong, "IP in CNI_ARGS", Code::BAD_ENVIRONMENT, text)?;
+        let address = parse_cidr(wrong, "IP in CNI_ARGS", Code::BAD_ENVIRONMENT, text)?;
         ips.push(IpConfig::new(address, None));
     }
     for text in list(args.get("GATEWAY")) {
@@ -108,15 +108,15 @@ fn list(text: Option<&str>) -> impl Iterator<Item = &str> {
     text.unwrap_or_default().split(',').map(str::trim).filter(|item| !item.is_empty())
 }
 
-fn parse_all(key: &str, texts: &[String]) -> Result<Vec<IpConfig>, Error> {
+fn parse_cidrs(key: &str, texts: &[String]) -> Result<Vec<IpConfig>, Error> {
     let wrong = "an entry in the 'ips' field is NOT in CIDR notation";
     texts
         .iter()
-        .map(|text| Ok(IpConfig::new(parse(wrong, key, Code::INVALID_CONFIG, text)?, None)))
+        .map(|text| Ok(IpConfig::new(parse_cidr(wrong, key, Code::INVALID_CONFIG, text)?, None)))
         .collect()
 }
 
-fn parse(wrong: &str, key: &str, code: Code, text: &str) -> Result<IpNet, Error> {
+fn parse_cidr(wrong: &str, key: &str, code: Code, text: &str) -> Result<IpNet, Error> {
     text.parse().map_err(|_| {
         let details = format!("{key} is {text:?}, expected CIDR notation such as 10.1.2.3/24");
         Error::new(code, format!("{wrong}, got: '{text}'")).with_details(details)
@@ -125,7 +125,7 @@ fn parse(wrong: &str, key: &str, code: Code, text: &str) -> Result<IpNet, Error>
 
 /// Every wanted address must be in the result of the ADD, with its gateway.
 fn check(request: &Request) -> Result<(), Error> {
-    let (_, wanted) = understand(request)?;
+    let (_, wanted) = parse(request)?;
     let result = request.required_prev_result()?;
     for want in wanted {
         let found = result.ips.iter().any(|ip| {

@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `bridge`: containers on a bridge of the host, each by a veth pair.
+//! `bridge`: connects containers to a bridge on the host, each through a veth pair.
 
 mod check;
 mod conf;
 mod gateway;
-mod host;
+mod host_bridge;
 mod spoofing;
 mod vlan;
 
 use cni::{CniResult, Error, Interface, IpConfig, Plugin, Request, Version};
 use ipnet::IpNet;
 use kernel::addr::AddrOptions;
-use kernel::link::{Link, PortOptions};
+use kernel::link::PortOptions;
 use kernel::{MacAddr, Netlink, Netns};
 
 use self::conf::Bridge;
-use self::host::Missing;
-use crate::fault::OrFault;
-use crate::masquerade::{self, Masquerade};
-use crate::pod::{self, Announce, Dad, Manner, Up};
-use crate::rules::{self, Feature};
-use crate::undo::{Undo, or_undo};
-use crate::veth::{self, Pair, Wanted};
-use crate::{delegated, forwarding, identity};
+use self::host_bridge::{HostBridge, MissingAddress};
+use crate::attach::interface::{self, AddressOptions, ArpAnnounce, ConfiguredInterface};
+use crate::attach::undo::{Undo, or_undo};
+use crate::attach::veth::{self, DesiredPair, Pair};
+use crate::attach::{ipam, names, netns};
+use crate::error::Context;
+use crate::host_sysctl;
+use crate::nftables::masquerade::{self, Masquerade};
+use crate::nftables::{self, Feature};
 
-/// The plugin.
 pub const PLUGIN: Plugin = Plugin {
     name: "bridge",
     about: "connects containers by a bridge on the host",
@@ -36,124 +36,184 @@ pub const PLUGIN: Plugin = Plugin {
     gc,
 };
 
-/// What its containers may have in nf_tables.
-const RULES: &[&Feature] = &[&masquerade::FEATURE, &spoofing::FEATURE];
+/// The features that may have elements for the plugin's containers.
+const FEATURES: &[&Feature] = &[&masquerade::FEATURE, &spoofing::FEATURE];
 
 fn add(request: &Request) -> Result<CniResult, Error> {
-    let bridge = Bridge::understand(request)?;
-    let ns = pod::open(request)?;
-    let host = Netlink::open().or_fault("open a netlink socket")?;
-    or_undo(|undo| build(request, &bridge, &host, &ns, undo))
+    let conf = Bridge::parse(request)?;
+    let ns = netns::open(request)?;
+    let host = Netlink::open().context("open a netlink socket")?;
+    or_undo(|undo| build(request, &conf, &host, &ns, undo))
 }
 
-/// What others may count on as soon as it is there, and so cannot be taken back, comes when nothing
-/// else can fail: the bridge's own address and forwarding.
+/// The steps of ADD. The bridge's address and forwarding come last, when nothing else can fail: other
+/// containers may use them at once, so they cannot be undone.
 fn build<'a>(
     request: &'a Request,
-    bridge: &'a Bridge,
+    conf: &'a Bridge,
     host: &'a Netlink,
     ns: &Netns,
     undo: &mut Undo<'a>,
 ) -> Result<CniResult, Error> {
-    let asks_later = delegated::needs_interface(request)?;
-    let made = if asks_later { connect_then_ask } else { ask_then_connect };
-    let Made { mut found, on_bridge, missing, pair, given } =
-        made(request, bridge, host, ns, undo)?;
-    let has_addresses = given.is_some();
-    let mut result = given.unwrap_or_default();
-    let up = bring_up(bridge, ns, &pair, &result)?;
-    add_rules(request, bridge, &pair, &result, undo)?;
-    if let Some(up) = up {
-        up.add_routes(&pod::routes(up.index, &result.ips, &result.routes))?;
-        host::wait_for_port(host, &found, pair.host)?;
+    let connect = if ipam::needs_interface(request)? { ipam_after_link } else { ipam_before_link };
+    let Connected { mut bridge, gateways, missing, pair, ipam_result } =
+        connect(request, conf, host, ns, undo)?;
+    let has_addresses = ipam_result.is_some();
+    let mut result = ipam_result.unwrap_or_default();
+    let interface = add_addresses(conf, ns, &pair, &result)?;
+    add_rules(request, conf, &pair, &result, undo)?;
+    if let Some(interface) = interface {
+        interface.add_routes(&interface::routes(interface.index, &result.ips, &result.routes))?;
+        bridge.wait_port_forwarding(pair.host)?;
     }
-    let mac = host::mac_with_port(host, bridge, &found, pair.host_mac)?;
-    // The address that gets pinned is the bridge's own, and not the one of its first port.
-    found.mac = found.mac.filter(|own| own.is_unicast()).or(mac);
-    let gateway = give_addresses(bridge, host, &found, &on_bridge, &missing)?;
-    // A gateway of its own has brought another port.
+    let mac = bridge.mac_with_port(pair.host_mac)?;
+    // Adding an address pins the bridge's own MAC address, not the one of its first port.
+    bridge.link.mac = bridge.link.mac.filter(|own| own.is_unicast()).or(mac);
+    let gateway = bridge.add_gateways(&gateways, &missing)?;
     let mac = match gateway {
-        Some(_) => host::mac(host, bridge)?,
+        // The gateway of a VLAN has added another port.
+        Some(_) => bridge.mac()?,
         None if missing.is_empty() => mac,
-        None => found.mac,
+        None => bridge.link.mac,
     };
-    if has_addresses && bridge.is_gateway {
-        forwarding::enable(result.ips.iter().map(|ip| ip.address.addr()))?;
+    if has_addresses && conf.is_gateway {
+        host_sysctl::enable_forwarding(result.ips.iter().map(|ip| ip.address.addr()))?;
     }
-    result.interfaces = interfaces(request, bridge, mac, &pair);
+    result.interfaces = interfaces(request, conf, mac, &pair);
     result.interfaces.extend(gateway);
-    bridge.dns.put_into(&mut result);
+    conf.dns.override_in(&mut result);
     Ok(result)
 }
 
-/// What the first half of an ADD has made.
-struct Made {
-    found: Link,
-    /// The containers' gateways, that the bridge is to have.
-    on_bridge: Vec<IpNet>,
-    missing: Vec<Missing>,
+/// The result of the first half of ADD.
+struct Connected<'a> {
+    bridge: HostBridge<'a>,
+    /// The containers' gateway addresses, which the bridge or the gateway of the VLAN must have.
+    gateways: Vec<IpNet>,
+    missing: Vec<MissingAddress>,
     pair: Pair,
-    given: Option<CniResult>,
+    ipam_result: Option<CniResult>,
 }
 
-/// What fails most often comes first, so that little has to be taken back: the address, then the
-/// bridge, then the pair.
-fn ask_then_connect<'a>(
+/// The usual order: the step that fails most often comes first, so that little has to be undone. First
+/// the address, then the bridge, then the pair.
+fn ipam_before_link<'a>(
     request: &'a Request,
-    bridge: &'a Bridge,
+    conf: &'a Bridge,
     host: &'a Netlink,
     ns: &Netns,
     undo: &mut Undo<'a>,
-) -> Result<Made, Error> {
-    let mut given = delegated::add(request)?;
-    undo.push(move || drop(delegated::del(request)));
-    let on_bridge = given.as_mut().map(|given| gateway::complete(bridge, given));
-    let on_bridge = on_bridge.unwrap_or_default();
-    let (mut found, mut missing) = prepare_bridge(bridge, host, &on_bridge, undo)?;
-    let ips = given.as_ref().map(|given| given.ips.as_slice()).unwrap_or_default();
-    let pair = match connect(request, bridge, host, ns, &found, ips, undo) {
-        // Another ADD that failed has taken the empty bridge away in the meantime.
-        Err(_) if !host::is_same(host, bridge, &found)? => {
-            (found, missing) = prepare_bridge(bridge, host, &on_bridge, undo)?;
-            connect(request, bridge, host, ns, &found, ips, undo)?
+) -> Result<Connected<'a>, Error> {
+    let mut ipam_result = ipam::add(request)?;
+    undo.push(move || drop(ipam::del(request)));
+    let gateways = ipam_result.as_mut().map(|result| gateway::complete(conf, result));
+    let gateways = gateways.unwrap_or_default();
+    let (mut bridge, mut missing) = prepare_bridge(conf, host, &gateways, undo)?;
+    let ips = ipam_result.as_ref().map(|result| result.ips.as_slice()).unwrap_or_default();
+    let pair = match create_pair(request, conf, host, ns, &bridge, ips, undo) {
+        // Another ADD has failed and removed the empty bridge meanwhile.
+        Err(_) if !bridge.is_current()? => {
+            (bridge, missing) = prepare_bridge(conf, host, &gateways, undo)?;
+            create_pair(request, conf, host, ns, &bridge, ips, undo)?
         }
         other => other?,
     };
-    Ok(Made { found, on_bridge, missing, pair, given })
+    Ok(Connected { bridge, gateways, missing, pair, ipam_result })
 }
 
-/// The other way round, for addresses that are asked for through the interface.
-fn connect_then_ask<'a>(
+/// The order for an IPAM plugin that works through the interface.
+fn ipam_after_link<'a>(
     request: &'a Request,
-    bridge: &'a Bridge,
+    conf: &'a Bridge,
     host: &'a Netlink,
     ns: &Netns,
     undo: &mut Undo<'a>,
-) -> Result<Made, Error> {
-    delegated::refuse_early(request)?;
-    let (found, _) = prepare_bridge(bridge, host, &[], undo)?;
-    let pair = connect(request, bridge, host, ns, &found, &[], undo)?;
-    pod::bring_up(ns, pair.container, if bridge.dad { Dad::Wait } else { Dad::Skip })?;
-    host::wait_for_port(host, &found, pair.host)?;
-    let mut given = delegated::add_through_interface(request)?.unwrap_or_default();
-    undo.push(move || drop(delegated::del(request)));
-    let on_bridge = gateway::complete(bridge, &mut given);
-    let missing = missing_addresses(bridge, host, &found, &on_bridge)?;
-    Ok(Made { found, on_bridge, missing, pair, given: Some(given) })
+) -> Result<Connected<'a>, Error> {
+    ipam::check_available(request)?;
+    let (bridge, _) = prepare_bridge(conf, host, &[], undo)?;
+    let pair = create_pair(request, conf, host, ns, &bridge, &[], undo)?;
+    interface::bring_up(ns, pair.container, conf.dad)?;
+    bridge.wait_port_forwarding(pair.host)?;
+    let mut result = ipam::add_after_link(request)?.unwrap_or_default();
+    undo.push(move || drop(ipam::del(request)));
+    let gateways = gateway::complete(conf, &mut result);
+    let missing = bridge.missing_gateways(&gateways)?;
+    Ok(Connected { bridge, gateways, missing, pair, ipam_result: Some(result) })
+}
+
+fn prepare_bridge<'a>(
+    conf: &'a Bridge,
+    host: &'a Netlink,
+    gateways: &[IpNet],
+    undo: &mut Undo<'a>,
+) -> Result<(HostBridge<'a>, Vec<MissingAddress>), Error> {
+    let bridge = HostBridge::ensure(host, conf, undo)?;
+    let missing = bridge.missing_gateways(gateways)?;
+    bridge.set_up()?;
+    Ok((bridge, missing))
+}
+
+fn create_pair<'a>(
+    request: &Request,
+    conf: &Bridge,
+    host: &'a Netlink,
+    ns: &Netns,
+    bridge: &HostBridge,
+    ips: &[IpConfig],
+    undo: &mut Undo<'a>,
+) -> Result<Pair, Error> {
+    let enabled = |option: bool| option.then_some(true);
+    let port = PortOptions {
+        hairpin: enabled(conf.hairpin),
+        isolated: enabled(conf.isolated),
+        ..PortOptions::default()
+    };
+    let first = ips.iter().map(|ip| ip.address.addr()).min_by_key(|address| address.is_ipv6());
+    let mac = conf.mac.or_else(|| first.map(names::mac_of));
+    let master = Some(bridge.link.index);
+    let pair = veth::create(host, ns, request, &DesiredPair { mtu: conf.mtu, mac, master, port })?;
+    if let Some(vlans) = &conf.vlans {
+        vlan::port::configure(host, pair.host, vlans)
+            .inspect_err(|_| veth::rollback(host, pair.host))?;
+    }
+    if let Some(gateway) = conf.vlan_gateway {
+        undo.push(move || drop(vlan::gateway::remove_if_unused(host, gateway)));
+    }
+    undo.push(move || veth::rollback(host, pair.host));
+    Ok(pair)
+}
+
+/// Adds the container's addresses and brings its interface up, unless the interface is to stay down.
+fn add_addresses(
+    conf: &Bridge,
+    ns: &Netns,
+    pair: &Pair,
+    result: &CniResult,
+) -> Result<Option<ConfiguredInterface>, Error> {
+    if conf.leave_down {
+        return Ok(None);
+    }
+    let announce = match (result.ips.is_empty(), conf.mac) {
+        (true, _) => ArpAnnounce::Never,
+        (false, Some(_)) => ArpAnnounce::Now,
+        (false, None) => ArpAnnounce::Later,
+    };
+    let options = AddressOptions { addresses: AddrOptions::default(), dad: conf.dad, announce };
+    interface::add_addresses(ns, pair.container, &result.ips, options).map(Some)
 }
 
 fn add_rules<'a>(
     request: &'a Request,
-    bridge: &'a Bridge,
+    conf: &'a Bridge,
     pair: &Pair,
     result: &CniResult,
     undo: &mut Undo<'a>,
 ) -> Result<(), Error> {
-    undo.push(|| drop(rules::remove(request, RULES)));
-    if bridge.check_spoofing {
+    undo.push(|| drop(nftables::remove(request, FEATURES)));
+    if conf.check_spoofing {
         spoofing::add(request, pair.host, pair.container_mac)?;
     }
-    if let Some(masquerade) = &bridge.masquerade {
+    if let Some(masquerade) = &conf.masquerade {
         masquerade.add(request, &result.ips)?;
         if let Some(step) = masquerade.undo_iptables(request, &result.ips) {
             undo.push(step);
@@ -162,132 +222,44 @@ fn add_rules<'a>(
     Ok(())
 }
 
-fn prepare_bridge<'a>(
-    bridge: &'a Bridge,
-    host: &'a Netlink,
-    addresses: &[IpNet],
-    undo: &mut Undo<'a>,
-) -> Result<(Link, Vec<Missing>), Error> {
-    let found = host::ensure_bridge(host, bridge, undo)?;
-    let missing = missing_addresses(bridge, host, &found, addresses)?;
-    host::bring_up(host, bridge, &found)?;
-    Ok((found, missing))
-}
-
-fn missing_addresses(
-    bridge: &Bridge,
-    host: &Netlink,
-    found: &Link,
-    addresses: &[IpNet],
-) -> Result<Vec<Missing>, Error> {
-    let of_vlan = bridge.vlan_gateway.map(|gateway| vlan::gateway::find(host, gateway));
-    let holder = of_vlan.transpose()?.unwrap_or_else(|| Some(found.clone()));
-    host::missing_addresses(host, bridge, holder.as_ref(), addresses)
-}
-
-fn connect<'a>(
-    request: &Request,
-    bridge: &Bridge,
-    host: &'a Netlink,
-    ns: &Netns,
-    found: &Link,
-    ips: &[IpConfig],
-    undo: &mut Undo<'a>,
-) -> Result<Pair, Error> {
-    let asked = |option: bool| option.then_some(true);
-    let port = PortOptions {
-        hairpin: asked(bridge.hairpin),
-        isolated: asked(bridge.isolated),
-        ..PortOptions::default()
-    };
-    let first = ips.iter().map(|ip| ip.address.addr()).min_by_key(|address| address.is_ipv6());
-    let mac = bridge.mac.or_else(|| first.map(identity::mac_of));
-    let master = Some(found.index);
-    let pair = veth::create(host, ns, request, &Wanted { mtu: bridge.mtu, mac, master, port })?;
-    if let Some(vlans) = &bridge.vlans {
-        vlan::port::enter(host, pair.host, vlans)
-            .inspect_err(|_| veth::take_back(host, pair.host))?;
-    }
-    if let Some(gateway) = bridge.vlan_gateway {
-        undo.push(move || drop(vlan::gateway::remove_if_unused(host, gateway)));
-    }
-    undo.push(move || veth::take_back(host, pair.host));
-    Ok(pair)
-}
-
-/// Gives the bridge its addresses; or the gateway of the VLAN, which then is in the result too.
-fn give_addresses(
-    bridge: &Bridge,
-    host: &Netlink,
-    found: &Link,
-    wanted: &[IpNet],
-    missing: &[Missing],
-) -> Result<Option<Interface>, Error> {
-    match bridge.vlan_gateway.filter(|_| !wanted.is_empty()) {
-        Some(gateway) => vlan::gateway::provide(host, bridge, gateway, found, wanted).map(Some),
-        None => host::give_addresses(host, found, missing).map(|()| None),
-    }
-}
-
-/// The container's side, unless it is to stay down.
-fn bring_up(
-    bridge: &Bridge,
-    ns: &Netns,
-    pair: &Pair,
-    result: &CniResult,
-) -> Result<Option<Up>, Error> {
-    if bridge.leave_down {
-        return Ok(None);
-    }
-    let dad = if bridge.dad { Dad::Wait } else { Dad::Skip };
-    let announce = match (result.ips.is_empty(), bridge.mac) {
-        (true, _) => Announce::Never,
-        (false, Some(_)) => Announce::Now,
-        (false, None) => Announce::Later,
-    };
-    let manner = Manner { addresses: AddrOptions::default(), dad, announce };
-    pod::give_addresses(ns, pair.container, &result.ips, manner).map(Some)
-}
-
 fn interfaces(
     request: &Request,
-    bridge: &Bridge,
+    conf: &Bridge,
     mac: Option<MacAddr>,
     pair: &Pair,
 ) -> Vec<Interface> {
     let mac = mac.map(|mac| mac.to_string()).unwrap_or_default();
-    let on_host = Interface { name: bridge.name.to_string(), mac, ..Interface::default() };
-    [on_host].into_iter().chain(pair.interfaces(request)).collect()
+    let bridge = Interface { name: conf.name.to_string(), mac, ..Interface::default() };
+    [bridge].into_iter().chain(pair.interfaces(request)).collect()
 }
 
-/// The gateway of a VLAN goes with the last container in it.
 fn del(request: &Request) -> Result<(), Error> {
-    let removed = veth::del(request, RULES);
-    let left = leave_vlan(request);
-    Error::all([removed, left])
+    let removed = veth::del(request, FEATURES);
+    let gateway = remove_unused_vlan_gateway(request);
+    Error::all([removed, gateway])
 }
 
 fn gc(request: &Request) -> Result<(), Error> {
     if request.valid_attachments()?.is_none() {
         return Ok(());
     }
-    let removed = veth::gc(request, RULES);
-    let left = leave_vlan(request);
-    Error::all([removed, left])
+    let removed = veth::gc(request, FEATURES);
+    let gateway = remove_unused_vlan_gateway(request);
+    Error::all([removed, gateway])
 }
 
-fn leave_vlan(request: &Request) -> Result<(), Error> {
+fn remove_unused_vlan_gateway(request: &Request) -> Result<(), Error> {
     let Some(gateway) = conf::vlan_gateway(request) else { return Ok(()) };
-    let host = Netlink::open().or_fault("open a netlink socket")?;
+    let host = Netlink::open().context("open a netlink socket")?;
     vlan::gateway::remove_if_unused(&host, gateway)
 }
 
 fn status(request: &Request) -> Result<(), Error> {
-    let bridge = Bridge::understand(request)?;
-    host::check_usable(&bridge)?;
-    if bridge.check_spoofing {
+    let conf = Bridge::parse(request)?;
+    host_bridge::check_usable(&conf)?;
+    if conf.check_spoofing {
         spoofing::status()?;
     }
-    bridge.masquerade.as_ref().map_or(Ok(()), Masquerade::status)?;
-    delegated::status(request)
+    conf.masquerade.as_ref().map_or(Ok(()), Masquerade::status)?;
+    ipam::status(request)
 }

@@ -1,30 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `dummy`: an interface of the container with addresses and nobody behind it.
+//! `dummy`: an interface with addresses that discards everything sent through it.
 
 use cni::{CniResult, Error, Plugin, Request, Version};
 use kernel::link::Kind;
 
-use crate::child::{self, Child, Mac, Parent};
+use crate::attach::container_link::{self, ContainerLink, Mac, Master};
 
-/// The plugin.
 pub const PLUGIN: Plugin = Plugin {
     name: "dummy",
-    about: "gives a container an interface with addresses and nobody behind it",
+    about: "creates a dummy interface with addresses in a container",
     versions: Version::ALL,
     add,
-    del: |request| child::del(request, "dummy"),
-    check: |request| child::check(request, &understand(request)?),
-    status: |request| child::status(request, &understand(request)?),
-    gc: child::gc,
+    del: |request| container_link::del(request, "dummy"),
+    check: |request| container_link::check(request, &parse(request)?),
+    status: |request| container_link::status(request, &parse(request)?),
+    gc: container_link::gc,
 };
 
-/// Of the keys that the others have, `master` and `mtu` mean nothing here.
-fn understand(request: &Request) -> Result<Child, Error> {
+/// The keys `master` and `mtu` are ignored.
+fn parse(request: &Request) -> Result<ContainerLink, Error> {
     super::require_ipam(request, "dummy interface requires an IPAM configuration")?;
-    let child = Child::understand(request, Kind::Dummy, Mac::Own(None))?;
-    Ok(Child { parent: Parent::None, in_container: true, mtu: None, ..child })
+    let desired = ContainerLink::parse(request, Kind::Dummy, Mac::Own(None))?;
+    Ok(ContainerLink { master: Master::None, master_in_container: true, mtu: None, ..desired })
 }
 
 fn add(request: &Request) -> Result<CniResult, Error> {
-    child::add(request, &understand(request)?)
+    container_link::add(request, &parse(request)?)
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `host-device`: moves an interface of the host into the container, and home again.
 
-mod carried;
-mod moving;
+mod move_device;
+mod saved_config;
 mod select;
 
 use cni::{CniResult, Code, Error, Plugin, Request, Version};
@@ -12,14 +12,14 @@ use kernel::rule::{self, Rule};
 use kernel::{IfName, Netlink, Netns};
 use serde::Deserialize;
 
-use self::carried::{Before, Carried};
-use self::moving::Device;
+use self::move_device::Device;
+use self::saved_config::{Before, Carried};
 use self::select::{Choice, Selector};
-use crate::dns::DnsConf;
-use crate::fault::OrFault;
-use crate::pod::{self, Announce, Dad, Manner};
-use crate::undo::{Undo, or_undo};
-use crate::{delegated, verify};
+use crate::attach::dns::DnsConf;
+use crate::attach::interface::{self, AddressOptions, ArpAnnounce, Dad};
+use crate::attach::undo::{Undo, or_undo};
+use crate::attach::{check, ipam, netns};
+use crate::error::Context;
 
 /// The plugin.
 pub const PLUGIN: Plugin = Plugin {
@@ -42,9 +42,9 @@ struct HostDeviceConf {
 
 fn add(request: &Request) -> Result<CniResult, Error> {
     let conf: HostDeviceConf = request.conf()?;
-    let choice = select::understand(request)?;
-    let ns = pod::open(request)?;
-    let host = Netlink::open().or_fault("open a netlink socket")?;
+    let choice = select::parse(request)?;
+    let ns = netns::open(request)?;
+    let host = Netlink::open().context("open a netlink socket")?;
     let mut result = match choice {
         Choice::Interface(selector) => {
             or_undo(|undo| bring(request, &conf, &selector, &host, &ns, undo))?
@@ -54,15 +54,15 @@ fn add(request: &Request) -> Result<CniResult, Error> {
     for ip in &mut result.ips {
         ip.interface = Some(0);
     }
-    conf.dns.put_into(&mut result);
+    conf.dns.override_in(&mut result);
     Ok(result)
 }
 
 /// A device that a program in user space drives: addresses are for that program.
 fn without_interface(request: &Request) -> Result<CniResult, Error> {
-    delegated::refuse_through_interface(request, "a program in user space has it")?;
-    let mut result = delegated::add(request)?.unwrap_or_default();
-    result.interfaces = vec![pod::told(request, None)];
+    ipam::refuse_if_needs_interface(request, "a program in user space has it")?;
+    let mut result = ipam::add(request)?.unwrap_or_default();
+    result.interfaces = vec![interface::to_result_interface(request, None)];
     Ok(result)
 }
 
@@ -74,19 +74,19 @@ fn bring<'a>(
     ns: &'a Netns,
     undo: &mut Undo<'a>,
 ) -> Result<CniResult, Error> {
-    pod::refuse_existing(request)?;
+    netns::refuse_existing(request)?;
     let device = find(selector, host, request)?;
     let before = Before::read(host, &device.link)?;
     let carried =
         if conf.use_interface_network { before.carried.clone() } else { Carried::default() };
-    let interface = pod::told(request, device.link.mac);
+    let interface = interface::to_result_interface(request, device.link.mac);
     let take_in = move |undo: &mut Undo<'a>| {
         let moved = device.take_in(request, host, ns);
         undo.push(move || take_back(request, host, ns, &device, &before));
-        moved.or_fault("move the device into the container")
+        moved.context("move the device into the container")
     };
-    let bring_up = || pod::bring_up(ns, pod::ifname(request)?, Dad::Wait);
-    let (given, ()) = delegated::add_with_interface(request, take_in, bring_up, undo)?;
+    let bring_up = || interface::bring_up(ns, netns::ifname(request)?, Dad::Wait);
+    let (given, ()) = ipam::add_with_interface(request, take_in, bring_up, undo)?;
     let mut result = given.unwrap_or_default();
     let carried = carried.without(&result);
     // They are not the device's, so they are still there.
@@ -128,12 +128,15 @@ fn configure(
     given: &CniResult,
     carried: &Carried,
 ) -> Result<(), Error> {
-    let manner =
-        Manner { addresses: AddrOptions::default(), dad: Dad::Wait, announce: Announce::Never };
+    let options = AddressOptions {
+        addresses: AddrOptions::default(),
+        dad: Dad::Wait,
+        announce: ArpAnnounce::Never,
+    };
     let ips = [carried.ips(), given.ips.clone()].concat();
-    pod::configure(ns, pod::ifname(request)?, &ips, manner, |index| {
+    interface::configure(ns, netns::ifname(request)?, &ips, options, |index| {
         let mut routes = carried.routes_by(index);
-        routes.extend(pod::routes(index, &given.ips, &given.routes));
+        routes.extend(interface::routes(index, &given.ips, &given.routes));
         routes
     })
 }
@@ -143,35 +146,35 @@ fn copy_rules<'a>(ns: &Netns, rules: Vec<Rule>, undo: &mut Undo<'a>) -> Result<(
     if rules.is_empty() {
         return Ok(());
     }
-    let inside = ns.netlink().or_fault("open a socket in the container's namespace")?;
+    let inside = ns.netlink().context("open a socket in the container's namespace")?;
     let results = inside.apply_each(rules.iter().map(rule::add));
     undo.push(move || drop(inside.apply_each(rules.iter().map(rule::remove))));
     let failed = results.into_iter().filter_map(Result::err).find(|error| !error.already_exists());
-    failed.map_or(Ok(()), Err).or_fault("copy the device's rules")
+    failed.map_or(Ok(()), Err).context("copy the device's rules")
 }
 
 /// The address is given back when the device that holds it is home, but by dhcp before.
 fn del(request: &Request) -> Result<(), Error> {
-    delegated::del_with_interface(request, || remove(request))
+    ipam::del_with_interface(request, || remove(request))
 }
 
 /// A namespace that is gone has sent its devices home itself, if they are not made of software, but not
 /// under their names.
 fn remove(request: &Request) -> Result<(), Error> {
-    let host = Netlink::open().or_fault("open a netlink socket")?;
+    let host = Netlink::open().context("open a netlink socket")?;
     match find_inside(request)? {
         Some((inside, link)) => send_home(request, &host, &inside, &link),
         None => {
-            let is_own = |link: &Link| moving::is_marked(link, request);
-            moving::rename_those_at_home(&host, &request.network, is_own, is_own)
+            let is_own = |link: &Link| move_device::is_marked(link, request);
+            move_device::rename_those_at_home(&host, &request.network, is_own, is_own)
         }
     }
 }
 
 fn find_inside(request: &Request) -> Result<Option<(Netlink, Link)>, Error> {
-    let Some(ns) = pod::open_if_there(request) else { return Ok(None) };
-    let inside = ns.netlink().or_fault("open a socket in the container's namespace")?;
-    let link = moving::find_brought(&inside, request)?;
+    let Some(ns) = netns::open_if_exists(request) else { return Ok(None) };
+    let inside = ns.netlink().context("open a socket in the container's namespace")?;
+    let link = move_device::find_brought(&inside, request)?;
     Ok(link.map(|link| (inside, link)))
 }
 
@@ -182,13 +185,13 @@ fn send_home(
     link: &Link,
 ) -> Result<(), Error> {
     // Without an alias nobody knows its name; then it keeps the one that it has.
-    let name = moving::alias_name(link).unwrap_or(link.name);
+    let name = move_device::alias_name(link).unwrap_or(link.name);
     let carried = carried_in(request);
     if let Some(carried) = &carried {
         let rules = carried.rules(inside)?;
         inside.apply_each(rules.iter().map(rule::remove));
     }
-    let got = moving::give_back(inside, link, name).or_fault("move the device to the host")?;
+    let got = move_device::give_back(inside, link, name).context("move the device to the host")?;
     if got != name {
         eprintln!("host-device: name {name} is taken on the host, the device is there as {got}");
     }
@@ -208,36 +211,36 @@ fn carried_in(request: &Request) -> Option<Carried> {
 }
 
 fn restore(host: &Netlink, name: IfName, carried: &Carried) -> Result<(), Error> {
-    let index = link::index_of(host, name).or_fault("look for the device")?;
+    let index = link::index_of(host, name).context("look for the device")?;
     carried.restore(host, index, true);
     Ok(())
 }
 
 fn check(request: &Request) -> Result<(), Error> {
-    let choice = select::understand(request)?;
-    delegated::check(request)?;
+    let choice = select::parse(request)?;
+    ipam::check(request)?;
     let result = request.required_prev_result()?;
-    let interface = verify::container_interface(&result, request)?;
+    let interface = check::container_interface(&result, request)?;
     if choice == Choice::Userspace {
         return Ok(());
     }
-    let inside = pod::open(request)?;
-    let inside = inside.netlink().or_fault("open a socket in the container's namespace")?;
-    let link = verify::any_interface(&inside, interface)?;
+    let inside = netns::open(request)?;
+    let inside = inside.netlink().context("open a socket in the container's namespace")?;
+    let link = check::any_interface(&inside, interface)?;
     if !link.is_up() {
         return Err(Error::internal(format!("Interface {} is down", link.name)));
     }
-    if moving::alias_name(&link).is_none() {
+    if move_device::alias_name(&link).is_none() {
         let msg = format!("alias of {}, which keeps its name on the host, is missing", link.name);
         return Err(Error::internal(msg));
     }
-    verify::addresses(&inside, link.index, &result.ips)?;
-    verify::routes(&inside, &result.routes)
+    check::addresses(&inside, link.index, &result.ips)?;
+    check::routes(&inside, &result.routes)
 }
 
 fn status(request: &Request) -> Result<(), Error> {
-    if let Choice::Interface(selector) = select::understand(request)? {
-        let host = Netlink::open().or_fault("open a netlink socket")?;
+    if let Choice::Interface(selector) = select::parse(request)? {
+        let host = Netlink::open().context("open a netlink socket")?;
         let found = match selector.has_device() {
             true => None,
             false => selector.find(&host, &request.network)?,
@@ -246,20 +249,20 @@ fn status(request: &Request) -> Result<(), Error> {
             return Err(loopback(link));
         }
         let is_there = selector.has_device() || found.is_some();
-        if !is_there && !moving::is_in_a_container(&host, &request.network, &selector)? {
+        if !is_there && !move_device::is_in_a_container(&host, &request.network, &selector)? {
             let msg = format!("this host has no device {selector}");
             return Err(Error::new(Code::NOT_AVAILABLE, msg));
         }
     }
-    delegated::status(request)
+    ipam::status(request)
 }
 
 fn gc(request: &Request) -> Result<(), Error> {
     if request.valid_attachments()?.is_none() {
         return Ok(());
     }
-    let host = Netlink::open().or_fault("open a netlink socket")?;
-    delegated::gc_with_interfaces(request, || {
-        moving::rename_those_at_home(&host, &request.network, |_| false, |_| true)
+    let host = Netlink::open().context("open a netlink socket")?;
+    ipam::gc_with_interfaces(request, || {
+        move_device::rename_those_at_home(&host, &request.network, |_| false, |_| true)
     })
 }

@@ -1,23 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `ipvlan`: containers on the network of one of the host's interfaces, all with that one's hardware
-//! address.
+//! `ipvlan`: connects containers to the network of a host interface; all share its MAC address.
 
 use cni::{CniResult, Error, Plugin, Request, Version};
 use kernel::link::{IpvlanMode, Kind};
 use serde::Deserialize;
 
-use crate::child::{self, Child, Mac, Parent};
+use crate::attach::container_link::{self, ContainerLink, Mac, Master};
 
-/// The plugin.
 pub const PLUGIN: Plugin = Plugin {
     name: "ipvlan",
-    about: "puts containers on the network of a host's interface, with the MAC of that one",
+    about: "connects containers to the network of a host interface with its MAC address",
     versions: Version::ALL,
     add,
-    del: |request| child::del(request, "ipvlan"),
-    check: |request| child::check(request, &understand(request)?),
-    status: |request| child::status(request, &understand(request)?),
-    gc: child::gc,
+    del: |request| container_link::del(request, "ipvlan"),
+    check: |request| container_link::check(request, &parse(request)?),
+    status: |request| container_link::status(request, &parse(request)?),
+    gc: container_link::gc,
 };
 
 #[derive(Debug, Deserialize, Default)]
@@ -26,18 +24,18 @@ struct IpvlanConf {
     mode: String,
 }
 
-/// Without a `master` it may be the interface of a plugin before this one, so that only an ADD knows.
-fn understand(request: &Request) -> Result<Child, Error> {
+/// Without `master`, the master may be the interface of an earlier plugin, which only ADD knows.
+fn parse(request: &Request) -> Result<ContainerLink, Error> {
     let conf: IpvlanConf = request.conf()?;
-    let kind = Kind::Ipvlan(understand_mode(&conf.mode)?);
-    let mut child = Child::understand(request, kind, Mac::OfParent)?;
-    if child.parent == Parent::OfDefaultRoute {
-        child.parent = Parent::Unknown;
+    let kind = Kind::Ipvlan(parse_mode(&conf.mode)?);
+    let mut desired = ContainerLink::parse(request, kind, Mac::OfMaster)?;
+    if desired.master == Master::OfDefaultRoute {
+        desired.master = Master::Unknown;
     }
-    Ok(child)
+    Ok(desired)
 }
 
-fn understand_mode(mode: &str) -> Result<IpvlanMode, Error> {
+fn parse_mode(mode: &str) -> Result<IpvlanMode, Error> {
     match mode {
         "" | "l2" => Ok(IpvlanMode::L2),
         "l3" => Ok(IpvlanMode::L3),
@@ -51,21 +49,21 @@ fn understand_mode(mode: &str) -> Result<IpvlanMode, Error> {
 }
 
 fn add(request: &Request) -> Result<CniResult, Error> {
-    let mut child = understand(request)?;
-    let before = request.prev_result()?;
-    if child.parent == Parent::Unknown {
-        child.parent = chained_parent(before.as_ref())?;
+    let mut desired = parse(request)?;
+    let prev_result = request.prev_result()?;
+    if desired.master == Master::Unknown {
+        desired.master = chained_master(prev_result.as_ref())?;
     }
     if request.ipam_type()?.is_none() {
-        child.given = Some(chained_addresses(before)?);
+        desired.prev_result = Some(chained_addresses(prev_result)?);
     }
-    child::add(request, &child)
+    container_link::add(request, &desired)
 }
 
-fn chained_parent(before: Option<&CniResult>) -> Result<Parent, Error> {
-    let Some(result) = before else { return Ok(Parent::OfDefaultRoute) };
+fn chained_master(prev_result: Option<&CniResult>) -> Result<Master, Error> {
+    let Some(result) = prev_result else { return Ok(Master::OfDefaultRoute) };
     match result.interfaces.as_slice() {
-        [one] if !one.name.is_empty() => Parent::understand(&one.name),
+        [one] if !one.name.is_empty() => Master::parse(&one.name),
         _ => {
             let msg = "chained master failure. PrevResult lacks a single named interface";
             Err(Error::invalid_config(msg).with_details("set key \"master\""))
@@ -73,10 +71,9 @@ fn chained_parent(before: Option<&CniResult>) -> Result<Parent, Error> {
     }
 }
 
-fn chained_addresses(before: Option<CniResult>) -> Result<CniResult, Error> {
-    before.filter(|result| !result.ips.is_empty()).ok_or_else(|| {
-        Error::invalid_config("no plugin name provided").with_details(
-            "key \"ipam.type\" must be set: there are no addresses from a plugin before",
-        )
+fn chained_addresses(prev_result: Option<CniResult>) -> Result<CniResult, Error> {
+    prev_result.filter(|result| !result.ips.is_empty()).ok_or_else(|| {
+        Error::invalid_config("no plugin name provided")
+            .with_details("key \"ipam.type\" must be set, because prevResult has no addresses")
     })
 }

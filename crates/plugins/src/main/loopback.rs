@@ -6,8 +6,8 @@ use ipnet::IpNet;
 use kernel::link::Link;
 use kernel::{IfName, Netlink, addr, link};
 
-use crate::fault::OrFault;
-use crate::pod;
+use crate::attach::{interface, netns};
+use crate::error::Context;
 
 /// The plugin.
 pub const PLUGIN: Plugin = Plugin {
@@ -29,7 +29,7 @@ fn lo() -> IfName {
 fn add(request: &Request) -> Result<CniResult, Error> {
     let prev_result = request.prev_result()?;
     let pod = open(request)?;
-    let link = pod::find(&pod, lo())?;
+    let link = interface::find(&pod, lo())?;
     // Before it is up: then the kernel gives it addresses that setting it down does not take back.
     let strange = addresses(&pod, &link)?.into_iter().find(|net| !net.addr().is_loopback());
     if let Some(strange) = strange {
@@ -37,7 +37,7 @@ fn add(request: &Request) -> Result<CniResult, Error> {
             format!("loopback interface found with non-loopback address {:?}", strange.addr());
         return Err(Error::internal(msg));
     }
-    pod.apply([link::set_up(link.index)]).or_fault("bring the loopback interface up")?;
+    pod.apply([link::set_up(link.index)]).context("bring the loopback interface up")?;
     if let Some(result) = prev_result {
         return Ok(result);
     }
@@ -58,22 +58,22 @@ fn add(request: &Request) -> Result<CniResult, Error> {
 }
 
 fn addresses(pod: &Netlink, link: &Link) -> Result<Vec<IpNet>, Error> {
-    let found = addr::list(pod, Some(link.index)).or_fault("list the loopback's addresses")?;
+    let found = addr::list(pod, Some(link.index)).context("list the loopback's addresses")?;
     Ok(found.iter().map(|address| address.prefix).collect())
 }
 
 fn del(request: &Request) -> Result<(), Error> {
-    let Some(ns) = pod::open_if_there(request) else { return Ok(()) };
+    let Some(ns) = netns::open_if_exists(request) else { return Ok(()) };
     ns.netlink()
         .and_then(|pod| pod.apply([link::set_down(lo())]))
-        .or_fault("set the loopback interface down")
+        .context("set the loopback interface down")
 }
 
 fn check(request: &Request) -> Result<(), Error> {
-    let link = pod::find(&open(request)?, lo())?;
+    let link = interface::find(&open(request)?, lo())?;
     if link.is_up() { Ok(()) } else { Err(Error::internal("loopback interface is down")) }
 }
 
 fn open(request: &Request) -> Result<Netlink, Error> {
-    pod::open(request)?.netlink().or_fault("open a socket in the container's namespace")
+    netns::open(request)?.netlink().context("open a socket in the container's namespace")
 }

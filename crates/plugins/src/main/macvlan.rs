@@ -1,25 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `macvlan`: containers on the network of one of the host's interfaces, each with a hardware address
-//! of its own.
+//! `macvlan`: connects containers to the network of a host interface, each with its own MAC address.
 
 use cni::{CniResult, Error, Plugin, Request, Version};
 use kernel::MacAddr;
 use kernel::link::{Kind, MacvlanMode};
 use serde::Deserialize;
 
-use crate::child::{self, Child, Mac};
-use crate::mac::{self, Source};
+use crate::attach::container_link::{self, ContainerLink, Mac};
+use crate::attach::mac::{self, Source};
 
-/// The plugin.
 pub const PLUGIN: Plugin = Plugin {
     name: "macvlan",
-    about: "puts containers on the network of a host's interface, with MACs of their own",
+    about: "connects containers to the network of a host interface with their own MAC addresses",
     versions: Version::ALL,
     add,
-    del: |request| child::del(request, "macvlan"),
-    check: |request| child::check(request, &understand(request)?),
-    status: |request| child::status(request, &understand(request)?),
-    gc: child::gc,
+    del: |request| container_link::del(request, "macvlan"),
+    check: |request| container_link::check(request, &parse(request)?),
+    status: |request| container_link::status(request, &parse(request)?),
+    gc: container_link::gc,
 };
 
 #[derive(Debug, Deserialize, Default)]
@@ -29,17 +27,17 @@ struct MacvlanConf {
     bcqueuelen: u32,
 }
 
-fn understand(request: &Request) -> Result<Child, Error> {
+fn parse(request: &Request) -> Result<ContainerLink, Error> {
     let conf: MacvlanConf = request.conf()?;
-    let mode = understand_mode(&conf.mode)?;
+    let mode = parse_mode(&conf.mode)?;
     let bc_queue_len = Some(conf.bcqueuelen).filter(|len| *len != 0);
     let sources = [Source::RuntimeConfig, Source::Environment, Source::Conf];
-    let asked = mac::wanted(request, &sources)?;
-    let mac = understand_mac(mode, asked)?;
-    Child::understand(request, Kind::Macvlan { mode, bc_queue_len }, mac)
+    let requested = mac::requested(request, &sources)?;
+    let mac = parse_mac(mode, requested)?;
+    ContainerLink::parse(request, Kind::Macvlan { mode, bc_queue_len }, mac)
 }
 
-fn understand_mode(mode: &str) -> Result<MacvlanMode, Error> {
+fn parse_mode(mode: &str) -> Result<MacvlanMode, Error> {
     match mode {
         "" | "bridge" => Ok(MacvlanMode::Bridge),
         "private" => Ok(MacvlanMode::Private),
@@ -53,18 +51,18 @@ fn understand_mode(mode: &str) -> Result<MacvlanMode, Error> {
     }
 }
 
-/// The one interface of a master in mode passthru shares its hardware address; the kernel passes over
-/// any other without a word.
-fn understand_mac(mode: MacvlanMode, asked: Option<MacAddr>) -> Result<Mac, Error> {
-    match (mode, asked) {
-        (MacvlanMode::Passthru, None) => Ok(Mac::OfParent),
+/// In mode passthru the interface has the master's MAC address; the kernel silently ignores another
+/// one.
+fn parse_mac(mode: MacvlanMode, requested: Option<MacAddr>) -> Result<Mac, Error> {
+    match (mode, requested) {
+        (MacvlanMode::Passthru, None) => Ok(Mac::OfMaster),
         (MacvlanMode::Passthru, Some(mac)) => Err(Error::invalid_config(format!(
-            "hardware address {mac} cannot be had: in mode \"passthru\" it is the master's"
+            "MAC address {mac} cannot be set: mode \"passthru\" uses the MAC address of the master"
         ))),
-        (_, asked) => Ok(Mac::Own(asked)),
+        (_, requested) => Ok(Mac::Own(requested)),
     }
 }
 
 fn add(request: &Request) -> Result<CniResult, Error> {
-    child::add(request, &understand(request)?)
+    container_link::add(request, &parse(request)?)
 }

@@ -2,8 +2,8 @@
 //! `podwire`: a whole list of plugins by one process. It calls the functions that the list's plugins
 //! are, in the list's order, with what a runtime would send to each.
 
+mod before_link_up;
 pub mod convert;
-mod early;
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use cni::{CniResult, Code, Command, Error, Interface, Plugin, Request, Version, 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use self::early::Early;
-use crate::undo::or_undo;
+use self::before_link_up::Early;
+use crate::attach::undo::or_undo;
 
 /// The plugin.
 pub const PLUGIN: Plugin = Plugin {
@@ -52,7 +52,7 @@ struct List {
 }
 
 impl List {
-    fn understand(request: &Request) -> Result<List, Error> {
+    fn parse(request: &Request) -> Result<List, Error> {
         let conf: PodwireConf = request.conf()?;
         let depth = delegate::deeper(request)?;
         if conf.plugins.is_empty() {
@@ -60,7 +60,7 @@ impl List {
             return Err(Error::invalid_config(msg));
         }
         let numbered = conf.plugins.into_iter().enumerate();
-        let steps = numbered.map(|(at, config)| understand_step(request, at, config));
+        let steps = numbered.map(|(at, config)| parse_step(request, at, config));
         Ok(List {
             steps: steps.collect::<Result<_, _>>()?,
             args: conf.args,
@@ -98,11 +98,7 @@ impl List {
     }
 }
 
-fn understand_step(
-    request: &Request,
-    at: usize,
-    config: Map<String, Value>,
-) -> Result<Step, Error> {
+fn parse_step(request: &Request, at: usize, config: Map<String, Value>) -> Result<Step, Error> {
     #[derive(Deserialize, Default)]
     #[serde(default)]
     struct StepConf {
@@ -129,7 +125,7 @@ fn understand_step(
 }
 
 fn add(request: &Request) -> Result<CniResult, Error> {
-    let list = List::understand(request)?;
+    let list = List::parse(request)?;
     let mut result = request.prev_result()?.map(Arc::new);
     let early = Early::of(&list, request);
     let shape = |made: &[Interface]| early.shape(made);
@@ -156,7 +152,7 @@ fn add(request: &Request) -> Result<CniResult, Error> {
 
 /// Backwards, and none is held up by one that fails.
 fn del(request: &Request) -> Result<(), Error> {
-    let list = List::understand(request)?;
+    let list = List::parse(request)?;
     // An ADD of this process hands its result on as a value, see `Request::result_before`.
     let result = request.config.get("prevResult").filter(|_| request.result_before.is_none());
     each(list.steps.iter().rev(), |step| {
@@ -165,7 +161,7 @@ fn del(request: &Request) -> Result<(), Error> {
 }
 
 fn check(request: &Request) -> Result<(), Error> {
-    let list = List::understand(request)?;
+    let list = List::parse(request)?;
     let result = request.config.get("prevResult");
     list.steps.iter().try_for_each(|step| {
         let asked = list.request(request, step, Command::Check, result);
@@ -174,7 +170,7 @@ fn check(request: &Request) -> Result<(), Error> {
 }
 
 fn status(request: &Request) -> Result<(), Error> {
-    let list = List::understand(request)?;
+    let list = List::parse(request)?;
     list.steps.iter().try_for_each(|step| {
         let asked = list.request(request, step, Command::Status, None);
         (step.plugin.status)(&asked).map_err(|error| failed(step, error))
@@ -182,7 +178,7 @@ fn status(request: &Request) -> Result<(), Error> {
 }
 
 fn gc(request: &Request) -> Result<(), Error> {
-    let list = List::understand(request)?;
+    let list = List::parse(request)?;
     each(list.steps.iter(), |step| {
         (step.plugin.gc)(&list.request(request, step, Command::Gc, None))
     })

@@ -10,14 +10,15 @@ use kernel::route::{self, Route};
 use kernel::{IfIndex, Netlink, Netns, link};
 use serde::Deserialize;
 
-use crate::dns::DnsConf;
-use crate::fault::OrFault;
-use crate::masquerade::{self, Masquerade};
-use crate::pod::{self, Announce, Dad, Manner};
-use crate::rules::{self, Feature};
-use crate::undo::{Undo, or_undo};
-use crate::veth::{self, Pair, Wanted};
-use crate::{delegated, forwarding, verify};
+use crate::attach::dns::DnsConf;
+use crate::attach::interface::{self, AddressOptions, ArpAnnounce, Dad};
+use crate::attach::undo::{Undo, or_undo};
+use crate::attach::veth::{self, DesiredPair, Pair};
+use crate::attach::{check, ipam, netns};
+use crate::error::Context;
+use crate::host_sysctl;
+use crate::nftables::masquerade::{self, Masquerade};
+use crate::nftables::{self, Feature};
 
 /// The plugin.
 pub const PLUGIN: Plugin = Plugin {
@@ -51,21 +52,21 @@ struct Ptp {
     dns: DnsConf,
 }
 
-fn understand(request: &Request) -> Result<Ptp, Error> {
+fn parse(request: &Request) -> Result<Ptp, Error> {
     let conf: PtpConf = request.conf()?;
-    let mtu = veth::understand_mtu(conf.mtu, veth::MOST_MTU)?;
+    let mtu = veth::parse_mtu(conf.mtu, veth::MAX_MTU)?;
     if request.ipam_type()?.is_none() {
         return Err(Error::invalid_config("no plugin name provided")
             .with_details("key \"ipam.type\" must be set: ptp routes by address"));
     }
-    delegated::refuse_through_interface(request, "ptp's leads to this host alone")?;
-    Ok(Ptp { mtu, masquerade: Masquerade::understand(request)?, dns: conf.dns })
+    ipam::refuse_if_needs_interface(request, "ptp's leads to this host alone")?;
+    Ok(Ptp { mtu, masquerade: Masquerade::parse(request)?, dns: conf.dns })
 }
 
 fn add(request: &Request) -> Result<CniResult, Error> {
-    let ptp = understand(request)?;
-    let ns = pod::open(request)?;
-    let host = Netlink::open().or_fault("open a netlink socket")?;
+    let ptp = parse(request)?;
+    let ns = netns::open(request)?;
+    let host = Netlink::open().context("open a netlink socket")?;
     or_undo(|undo| build(request, &ptp, &host, &ns, undo))
 }
 
@@ -76,28 +77,29 @@ fn build<'a>(
     ns: &Netns,
     undo: &mut Undo<'a>,
 ) -> Result<CniResult, Error> {
-    let mut result = delegated::add(request)?.unwrap_or_default();
-    undo.push(move || drop(delegated::del(request)));
+    let mut result = ipam::add(request)?.unwrap_or_default();
+    undo.push(move || drop(ipam::del(request)));
     let gateways = gateways(&result.ips)?;
-    let pair = veth::create(host, ns, request, &Wanted { mtu: ptp.mtu, ..Wanted::default() })?;
-    undo.push(move || veth::take_back(host, pair.host));
-    forwarding::ignore_routers(pair.host)?;
+    let pair =
+        veth::create(host, ns, request, &DesiredPair { mtu: ptp.mtu, ..DesiredPair::default() })?;
+    undo.push(move || veth::rollback(host, pair.host));
+    host_sysctl::ignore_router_advertisements(pair.host)?;
     configure_container(ns, &pair, &result, &gateways)?;
     configure_host(host, &pair, &result.ips, &gateways)?;
     if let Some(masquerade) = &ptp.masquerade {
-        undo.push(|| drop(rules::remove(request, RULES)));
+        undo.push(|| drop(nftables::remove(request, RULES)));
         masquerade.add(request, &result.ips)?;
         if let Some(step) = masquerade.undo_iptables(request, &result.ips) {
             undo.push(step);
         }
     }
     // Last, as it is not taken back: other networks may count on it by then.
-    forwarding::enable(result.ips.iter().map(|ip| ip.address.addr()))?;
+    host_sysctl::enable_forwarding(result.ips.iter().map(|ip| ip.address.addr()))?;
     for ip in &mut result.ips {
         ip.interface = Some(CONTAINER);
     }
     result.interfaces = pair.interfaces(request).to_vec();
-    ptp.dns.put_into(&mut result);
+    ptp.dns.override_in(&mut result);
     Ok(result)
 }
 
@@ -125,10 +127,10 @@ fn configure_container(
     gateways: &[IpAddr],
 ) -> Result<(), Error> {
     let addresses = AddrOptions { no_prefix_route: true, ..AddrOptions::default() };
-    let manner = Manner { addresses, dad: Dad::Skip, announce: Announce::Never };
-    let up = pod::give_addresses(ns, pair.container, &result.ips, manner)?;
+    let options = AddressOptions { addresses, dad: Dad::Skip, announce: ArpAnnounce::Never };
+    let up = interface::add_addresses(ns, pair.container, &result.ips, options)?;
     let own = own_routes(up.index, &result.ips, gateways);
-    let others = pod::routes(up.index, &result.ips, &result.routes);
+    let others = interface::routes(up.index, &result.ips, &result.routes);
     let direct = routes_to_other_gateways(up.index, &result.ips, gateways, &others);
     if direct.is_empty() {
         return up.add_routes(&[own, others].concat());
@@ -186,7 +188,7 @@ fn configure_host(
     ips: &[IpConfig],
     gateways: &[IpAddr],
 ) -> Result<(), Error> {
-    let index = link::index_of(host, pair.host).or_fault("look for the host's interface")?;
+    let index = link::index_of(host, pair.host).context("look for the host's interface")?;
     let options = AddrOptions { nodad: true, ..AddrOptions::default() };
     let mut distinct = gateways.to_vec();
     distinct.sort_unstable();
@@ -206,18 +208,18 @@ fn configure_host(
 }
 
 fn check(request: &Request) -> Result<(), Error> {
-    let ptp = understand(request)?;
-    delegated::check(request)?;
+    let ptp = parse(request)?;
+    ipam::check(request)?;
     let result = request.required_prev_result()?;
-    let ns = pod::open(request)?;
-    let inside = ns.netlink().or_fault("open a socket in the container's namespace")?;
-    let interface = verify::container_interface(&result, request)?;
-    let container = verify::interface(&inside, interface, "veth")?;
+    let ns = netns::open(request)?;
+    let inside = ns.netlink().context("open a socket in the container's namespace")?;
+    let interface = check::container_interface(&result, request)?;
+    let container = check::interface(&inside, interface, "veth")?;
     if !container.is_up() {
         return Err(Error::internal(format!("Interface {} is down", container.name)));
     }
-    verify::addresses(&inside, container.index, &result.ips)?;
-    verify::routes(&inside, &result.routes)?;
+    check::addresses(&inside, container.index, &result.ips)?;
+    check::routes(&inside, &result.routes)?;
     if let Some(masquerade) = &ptp.masquerade {
         masquerade.check(request, &result.ips)?;
     }
@@ -226,17 +228,17 @@ fn check(request: &Request) -> Result<(), Error> {
 
 /// The host's end must be up and hold the gateways, and every address of the container be routed to it.
 fn check_host(result: &CniResult, container: IfIndex) -> Result<(), Error> {
-    let host = Netlink::open().or_fault("open a netlink socket")?;
+    let host = Netlink::open().context("open a netlink socket")?;
     let on_host = result.interfaces.iter().find(|interface| interface.sandbox.is_empty());
     let Some(on_host) = on_host else {
         return Err(Error::internal("prevResult has no interface on the host"));
     };
-    let link = verify::interface(&host, on_host, "veth")?;
+    let link = check::interface(&host, on_host, "veth")?;
     if link.link != Some(container) || !link.is_up() {
         let name = link.name;
         return Err(Error::internal(format!("{name} is down or not the container's other end")));
     }
-    let found = addr::list(&host, Some(link.index)).or_fault("list the host end's addresses")?;
+    let found = addr::list(&host, Some(link.index)).context("list the host end's addresses")?;
     for ip in &result.ips {
         let gateway = ip.gateway.filter(|gateway| {
             let wanted = single(*gateway);
@@ -247,7 +249,7 @@ fn check_host(result: &CniResult, container: IfIndex) -> Result<(), Error> {
             return Err(Error::internal(msg));
         }
         let address = ip.address.addr();
-        let route = route::lookup(&host, address).or_fault("look the container's route up")?;
+        let route = route::lookup(&host, address).context("look the container's route up")?;
         if route.and_then(|route| route.oif) != Some(link.index) {
             let msg = format!("the host does not route {address} to {}", link.name);
             return Err(Error::internal(msg));
@@ -257,11 +259,11 @@ fn check_host(result: &CniResult, container: IfIndex) -> Result<(), Error> {
 }
 
 fn status(request: &Request) -> Result<(), Error> {
-    let ptp = understand(request)?;
-    let host = Netlink::open().or_fault("open a netlink socket")?;
-    if !link::is_supported(&host, "veth").or_fault("ask the kernel for its features")? {
+    let ptp = parse(request)?;
+    let host = Netlink::open().context("open a netlink socket")?;
+    if !link::is_supported(&host, "veth").context("ask the kernel for its features")? {
         return Err(Error::new(Code::NOT_AVAILABLE, "this kernel has no veth interfaces"));
     }
     ptp.masquerade.as_ref().map_or(Ok(()), Masquerade::status)?;
-    delegated::status(request)
+    ipam::status(request)
 }

@@ -10,12 +10,12 @@ use kernel::tun::{self, NewTap};
 use kernel::{IfIndex, IfName, MacAddr, Netlink, Netns};
 use serde::Deserialize;
 
-use crate::dns::DnsConf;
-use crate::fault::OrFault;
-use crate::mac::{self, Source};
-use crate::pod::{self, Announce, Dad, Manner};
-use crate::undo::{Undo, or_undo};
-use crate::{child, delegated, identity, verify, veth};
+use crate::attach::dns::DnsConf;
+use crate::attach::interface::{self, AddressOptions, ArpAnnounce, Dad};
+use crate::attach::mac::{self, Source};
+use crate::attach::undo::{Undo, or_undo};
+use crate::attach::{check, container_link, ipam, names, netns, veth};
+use crate::error::Context;
 
 /// The plugin.
 pub const PLUGIN: Plugin = Plugin {
@@ -26,14 +26,14 @@ pub const PLUGIN: Plugin = Plugin {
     del,
     check,
     status,
-    gc: child::gc,
+    gc: container_link::gc,
 };
 
 /// The kernel's word for tun and tap interfaces.
 const KIND: &str = "tun";
 
 /// The largest MTU of a tap: a frame of 65535 bytes without its header.
-const MOST_MTU: u32 = 65521;
+const MAX_MTU: u32 = 65521;
 
 #[derive(Debug, Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
@@ -60,7 +60,7 @@ struct Tap {
     dns: DnsConf,
 }
 
-fn understand(request: &Request) -> Result<Tap, Error> {
+fn parse(request: &Request) -> Result<Tap, Error> {
     let conf: TapConf = request.conf()?;
     let bridge = Some(conf.bridge.as_str()).filter(|name| !name.is_empty());
     let bridge = bridge.map(str::parse).transpose().map_err(|cause: kernel::IfNameError| {
@@ -68,17 +68,17 @@ fn understand(request: &Request) -> Result<Tap, Error> {
     })?;
     Ok(Tap {
         multi_queue: conf.multi_queue,
-        mtu: veth::understand_mtu(conf.mtu, MOST_MTU)?,
-        mac: mac::wanted(request, &[Source::RuntimeConfig, Source::Environment, Source::Conf])?,
-        owner: understand_id("owner", conf.owner)?,
-        group: understand_id("group", conf.group)?,
-        label: understand_label(&conf.selinux_context)?,
+        mtu: veth::parse_mtu(conf.mtu, MAX_MTU)?,
+        mac: mac::requested(request, &[Source::RuntimeConfig, Source::Environment, Source::Conf])?,
+        owner: parse_id("owner", conf.owner)?,
+        group: parse_id("group", conf.group)?,
+        label: parse_label(&conf.selinux_context)?,
         bridge,
         dns: conf.dns,
     })
 }
 
-fn understand_id(key: &str, id: Option<u32>) -> Result<Option<u32>, Error> {
+fn parse_id(key: &str, id: Option<u32>) -> Result<Option<u32>, Error> {
     if id == Some(u32::MAX) {
         let msg = format!("key {key:?} is {}, which stands for nobody", u32::MAX);
         return Err(Error::invalid_config(msg).with_details("allowed are 0 to 4294967294"));
@@ -86,7 +86,7 @@ fn understand_id(key: &str, id: Option<u32>) -> Result<Option<u32>, Error> {
     Ok(id)
 }
 
-fn understand_label(context: &str) -> Result<Option<CString>, Error> {
+fn parse_label(context: &str) -> Result<Option<CString>, Error> {
     if context.is_empty() {
         return Ok(None);
     }
@@ -102,12 +102,12 @@ fn without_selinux(tap: &Tap) -> Option<String> {
 }
 
 fn add(request: &Request) -> Result<CniResult, Error> {
-    let tap = understand(request)?;
+    let tap = parse(request)?;
     if let Some(msg) = without_selinux(&tap) {
         return Err(Error::invalid_config(msg));
     }
-    let ns = pod::open(request)?;
-    let inside = ns.netlink().or_fault("open a socket in the container's namespace")?;
+    let ns = netns::open(request)?;
+    let inside = ns.netlink().context("open a socket in the container's namespace")?;
     let bridge = tap.bridge.map(|name| find_bridge(&inside, name)).transpose()?;
     or_undo(|undo| build(request, &tap, &ns, &inside, bridge, undo))
 }
@@ -120,29 +120,29 @@ fn build<'a>(
     bridge: Option<IfIndex>,
     undo: &mut Undo<'a>,
 ) -> Result<CniResult, Error> {
-    let name = pod::ifname(request)?;
+    let name = netns::ifname(request)?;
     let make = move |undo: &mut Undo<'a>| {
         create(request, tap, ns, name)?;
         undo.push(move || drop(inside.apply([link::remove(name)])));
-        let link = pod::find(inside, name)?;
+        let link = interface::find(inside, name)?;
         dress(request, tap, inside, &link, bridge)?;
         Ok(link)
     };
-    let bring_up = || pod::bring_up(ns, name, Dad::Skip);
-    let (given, link) = delegated::add_with_interface(request, make, bring_up, undo)?;
+    let bring_up = || interface::bring_up(ns, name, Dad::Skip);
+    let (given, link) = ipam::add_with_interface(request, make, bring_up, undo)?;
     let has_addresses = given.is_some();
     let mut result = given.unwrap_or_default();
     configure(ns, name, &result, has_addresses)?;
     for ip in &mut result.ips {
         ip.interface = Some(0);
     }
-    result.interfaces = vec![pod::told(request, tap.mac.or(link.mac))];
-    tap.dns.put_into(&mut result);
+    result.interfaces = vec![interface::to_result_interface(request, tap.mac.or(link.mac))];
+    tap.dns.override_in(&mut result);
     Ok(result)
 }
 
 fn find_bridge(inside: &Netlink, name: IfName) -> Result<IfIndex, Error> {
-    let found = link::by_name(inside, name).or_fault("look for the bridge")?;
+    let found = link::by_name(inside, name).context("look for the bridge")?;
     match found {
         Some(link) if link.is_kind("bridge") => Ok(link.index),
         Some(_) => {
@@ -168,10 +168,10 @@ fn create(request: &Request, tap: &Tap, ns: &Netns, name: IfName) -> Result<(), 
     };
     match ns.enter(|| tun::create(&new)).and_then(|made| made) {
         Err(error) if error.already_exists() => {
-            pod::refuse_existing(request)?;
-            Err(error).or_fault("create tap interface")
+            netns::refuse_existing(request)?;
+            Err(error).context("create tap interface")
         }
-        other => other.or_fault("create tap interface"),
+        other => other.context("create tap interface"),
     }
 }
 
@@ -183,7 +183,7 @@ fn dress(
     link: &Link,
     bridge: Option<IfIndex>,
 ) -> Result<(), Error> {
-    let mark = identity::mark(&request.network, &request.attachment());
+    let mark = names::attachment_group(&request.network, &request.attachment());
     let mut requests = vec![link::relocate(
         link.index,
         &Relocation { group: Some(mark), ..Relocation::default() },
@@ -191,35 +191,37 @@ fn dress(
     requests.extend(tap.mtu.map(|mtu| link::set_mtu(link.index, mtu)));
     requests.extend(tap.mac.map(|mac| link::set_mac(link.index, mac)));
     requests.extend(bridge.map(|bridge| link::set_master(link.index, bridge)));
-    inside.apply(requests).or_fault("set the tap interface up as configured")
+    inside.apply(requests).context("set the tap interface up as configured")
 }
 
 /// Nobody is at the other end yet, so there is nobody to ask whether an IPv6 address is a duplicate.
 fn configure(ns: &Netns, name: IfName, result: &CniResult, announce: bool) -> Result<(), Error> {
     let addresses = AddrOptions { nodad: true, ..AddrOptions::default() };
-    let announce = if announce { Announce::Now } else { Announce::Never };
-    let manner = Manner { addresses, dad: Dad::Skip, announce };
+    let announce = if announce { ArpAnnounce::Now } else { ArpAnnounce::Never };
+    let options = AddressOptions { addresses, dad: Dad::Skip, announce };
     let ips: &[IpConfig] = &result.ips;
-    pod::configure(ns, name, ips, manner, |index| pod::routes(index, ips, &result.routes))
+    interface::configure(ns, name, ips, options, |index| {
+        interface::routes(index, ips, &result.routes)
+    })
 }
 
 /// The interface is gone with its namespace; in one that is there it is removed before its address is
 /// given back; with dhcp after.
 fn del(request: &Request) -> Result<(), Error> {
-    delegated::del_with_interface(request, || {
-        pod::open_if_there(request).map_or(Ok(()), |ns| remove(request, &ns))
+    ipam::del_with_interface(request, || {
+        netns::open_if_exists(request).map_or(Ok(()), |ns| remove(request, &ns))
     })
 }
 
 fn remove(request: &Request, ns: &Netns) -> Result<(), Error> {
-    let name = pod::ifname(request)?;
-    let mark = identity::mark(&request.network, &request.attachment());
+    let name = netns::ifname(request)?;
+    let mark = names::attachment_group(&request.network, &request.attachment());
     ns.netlink()
         .and_then(|inside| match link::by_name(&inside, name)? {
             Some(link) if is_ours(&link, mark) => link::remove_in_background(&inside, link.index),
             _ => Ok(()),
         })
-        .or_fault("remove the tap interface")
+        .context("remove the tap interface")
 }
 
 /// Those of the Go plugin bear no mark. What is no tap, or bears another mark, is another's.
@@ -228,35 +230,35 @@ fn is_ours(link: &Link, mark: u32) -> bool {
 }
 
 fn check(request: &Request) -> Result<(), Error> {
-    let tap = understand(request)?;
-    delegated::check(request)?;
+    let tap = parse(request)?;
+    ipam::check(request)?;
     let result = request.required_prev_result()?;
-    let inside = pod::open(request)?;
-    let inside = inside.netlink().or_fault("open a socket in the container's namespace")?;
-    let interface = verify::container_interface(&result, request)?;
-    let link = verify::interface(&inside, interface, KIND)?;
+    let inside = netns::open(request)?;
+    let inside = inside.netlink().context("open a socket in the container's namespace")?;
+    let interface = check::container_interface(&result, request)?;
+    let link = check::interface(&inside, interface, KIND)?;
     let name = link.name;
     if !link.is_up() {
         return Err(Error::internal(format!("Interface {name} is down")));
     }
-    verify::mtu(&link, interface, tap.mtu, request.version)?;
+    check::mtu(&link, interface, tap.mtu, request.version)?;
     if let Some(bridge) = tap.bridge
         && link.master != Some(find_bridge(&inside, bridge)?)
     {
         return Err(Error::internal(format!("interface {name} is not a port of bridge {bridge}")));
     }
-    verify::addresses(&inside, link.index, &result.ips)?;
-    verify::routes(&inside, &result.routes)
+    check::addresses(&inside, link.index, &result.ips)?;
+    check::routes(&inside, &result.routes)
 }
 
 fn status(request: &Request) -> Result<(), Error> {
-    let tap = understand(request)?;
-    if !tun::is_supported().or_fault("ask the kernel for its features")? {
+    let tap = parse(request)?;
+    if !tun::is_supported().context("ask the kernel for its features")? {
         let msg = "this kernel has no tap interfaces, or /dev/net/tun is missing";
         return Err(Error::new(Code::NOT_AVAILABLE, msg));
     }
     if let Some(msg) = without_selinux(&tap) {
         return Err(Error::new(Code::NOT_AVAILABLE, msg));
     }
-    delegated::status(request)
+    ipam::status(request)
 }

@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `vlan`: a container on a VLAN of one of the host's interfaces.
+//! `vlan`: connects a container to a VLAN of a host interface.
 
 use cni::{CniResult, Error, Plugin, Request, Version};
 use kernel::bridge_vlan;
 use kernel::link::Kind;
 use serde::Deserialize;
 
-use crate::child::{self, Child, Mac, Parent};
+use crate::attach::container_link::{self, ContainerLink, Mac, Master};
 
-/// The plugin.
 pub const PLUGIN: Plugin = Plugin {
     name: "vlan",
-    about: "puts a container on a VLAN of a host's interface",
+    about: "connects a container to a VLAN of a host interface",
     versions: Version::ALL,
     add,
-    del: |request| child::del(request, "vlan"),
-    check: |request| child::check(request, &understand(request)?),
-    status: |request| child::status(request, &understand(request)?),
-    gc: child::gc,
+    del: |request| container_link::del(request, "vlan"),
+    check: |request| container_link::check(request, &parse(request)?),
+    status: |request| container_link::status(request, &parse(request)?),
+    gc: container_link::gc,
 };
 
 #[derive(Debug, Deserialize, Default)]
@@ -26,7 +25,7 @@ struct VlanConf {
     vlan_id: i64,
 }
 
-fn understand(request: &Request) -> Result<Child, Error> {
+fn parse(request: &Request) -> Result<ContainerLink, Error> {
     let conf: VlanConf = request.conf()?;
     let id =
         u16::try_from(conf.vlan_id).ok().filter(|id| *id <= bridge_vlan::MAX).ok_or_else(|| {
@@ -34,16 +33,16 @@ fn understand(request: &Request) -> Result<Child, Error> {
             Error::invalid_config(format!("invalid VLAN ID {found} (must be between 0 and {last})"))
                 .with_details(format!("key \"vlanId\" is {found}, allowed are 0 to {last}"))
         })?;
-    let child = Child::understand(request, Kind::Vlan(id), Mac::OfParent)?;
-    if child.parent == Parent::OfDefaultRoute {
+    let desired = ContainerLink::parse(request, Kind::Vlan(id), Mac::OfMaster)?;
+    if desired.master == Master::OfDefaultRoute {
         let msg = "\"master\" field is required. It specifies the host interface name to create \
                    the VLAN for";
         return Err(Error::invalid_config(msg).with_details("key \"master\" must be set"));
     }
     super::require_ipam(request, "no plugin name provided")?;
-    Ok(child)
+    Ok(desired)
 }
 
 fn add(request: &Request) -> Result<CniResult, Error> {
-    child::add(request, &understand(request)?)
+    container_link::add(request, &parse(request)?)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `bandwidth`: limits what a container sends and receives, at the host end of its veth pair.
+//! `bandwidth`: limits the rates at which a container sends and receives, at the host end of its veth pair.
 
 mod check;
 mod conf;
@@ -14,10 +14,10 @@ use kernel::{IfIndex, Netlink, Netns};
 
 use self::conf::{Bandwidth, Limit};
 use self::shape::Plan;
-use crate::fault::OrFault;
-use crate::undo::{Undo, or_undo};
+use crate::attach::prev_result;
+use crate::attach::undo::{Undo, or_undo};
+use crate::error::Context;
 
-/// The plugin.
 pub const PLUGIN: Plugin = Plugin {
     name: "bandwidth",
     about: "limits what a container sends and receives",
@@ -36,29 +36,19 @@ pub const PLUGIN: Plugin = Plugin {
 };
 
 fn add(request: &Request) -> Result<CniResult, Error> {
-    let bandwidth = Bandwidth::understand(request)?;
-    let result = prev_result(request)?;
+    let bandwidth = Bandwidth::parse(request)?;
+    let result = prev_result::required(request, "must be called as chained plugin")?;
     if bandwidth.limits_nothing() {
         return Ok(result);
     }
-    let host = Netlink::open().or_fault("open a netlink socket")?;
+    let host = Netlink::open().context("open a netlink socket")?;
     let link = host_end::index(&host, request, &result)?;
     or_undo(|undo| build(request, &bandwidth, &host, link, result, undo))
 }
 
-/// Whether ADD has anything to limit. A configuration that cannot be understood has not: ADD tells.
+/// Whether ADD has anything to limit. `false` for an invalid configuration: ADD reports the error.
 pub fn limits(request: &Request) -> bool {
-    Bandwidth::understand(request).is_ok_and(|bandwidth| !bandwidth.limits_nothing())
-}
-
-fn prev_result(request: &Request) -> Result<CniResult, Error> {
-    request.prev_result()?.ok_or_else(|| {
-        let msg = match request.command {
-            cni::Command::Check => "must be called as a chained plugin",
-            _ => "must be called as chained plugin",
-        };
-        Error::invalid_config(msg).with_details("prevResult is missing")
-    })
+    Bandwidth::parse(request).is_ok_and(|bandwidth| !bandwidth.limits_nothing())
 }
 
 fn build<'a>(
@@ -71,25 +61,25 @@ fn build<'a>(
 ) -> Result<CniResult, Error> {
     let mut plan = Plan::default();
     if let Some(limit) = &bandwidth.egress {
-        let made = ifb::create(host, request, link, undo)?;
-        let place = filter_place(host, link, made.index, &mut plan, undo)?;
-        shape_ifb(&mut plan, request, made.index, limit);
-        plan.make.extend(shape::filters_from(link, place, made.index, &bandwidth.subnets));
+        let ifb = ifb::create(host, request, link, undo)?;
+        let parent = filter_parent(host, link, ifb.index, &mut plan, undo)?;
+        shape_ifb(&mut plan, request, ifb.index, limit);
+        plan.make.extend(shape::egress_requests(link, parent, ifb.index, &bandwidth.subnets));
         result.interfaces.push(Interface {
-            name: made.name.to_string(),
-            mac: made.mac.to_string(),
+            name: ifb.name.to_string(),
+            mac: ifb.mac.to_string(),
             ..Interface::default()
         });
     }
     if let Some(limit) = &bandwidth.ingress {
-        shape::towards(&mut plan, link, limit, &bandwidth.subnets);
+        shape::limit_ingress(&mut plan, link, limit, &bandwidth.subnets);
         undo.push(move || drop(host.apply([tc::remove_qdisc(link, Handle::ROOT)])));
     }
-    plan.apply(host).or_fault("limit the container's bandwidth")?;
+    plan.apply(host).context("limit the container's bandwidth")?;
     Ok(result)
 }
 
-/// Before it is up: an interface that is up waits for a grace period when its queue is replaced.
+/// The qdisc is set before the ifb is up: replacing it on an interface that is up waits for a grace period.
 fn shape_ifb(plan: &mut Plan, request: &Request, index: IfIndex, limit: &Limit) {
     let tbf = Qdisc::Tbf(limit.bucket, limit.queue);
     plan.make.extend([
@@ -99,60 +89,60 @@ fn shape_ifb(plan: &mut Plan, request: &Request, index: IfIndex, limit: &Limit) 
     ]);
 }
 
-/// Where filters of what the container sends go. Where others have made a place already, they keep
-/// it: `clsact` holds programs of policy agents, and to replace it would turn those off.
-fn filter_place<'a>(
+/// Returns the parent of the filters for packets from the container. An existing qdisc of another program
+/// is kept: `clsact` may hold the programs of policy agents, and replacing it would disable them.
+fn filter_parent<'a>(
     host: &'a Netlink,
     link: IfIndex,
     ifb: IfIndex,
     plan: &mut Plan,
     undo: &mut Undo<'a>,
 ) -> Result<Handle, Error> {
-    let place = Handle::INGRESS_QDISC;
-    let ingress = tc::add_qdisc(link, Handle::INGRESS, place, &Qdisc::Ingress);
+    let parent = Handle::INGRESS_QDISC;
+    let ingress = tc::add_qdisc(link, Handle::INGRESS, parent, &Qdisc::Ingress);
     match host.apply([ingress]) {
         Ok(()) => {
             undo.push(move || drop(host.apply([tc::remove_qdisc(link, Handle::INGRESS)])));
-            return Ok(place);
+            return Ok(parent);
         }
         Err(error) if error.already_exists() => {}
-        Err(error) => return Err(error).or_fault("limit what the container sends"),
+        Err(error) => return Err(error).context("limit the container's egress"),
     }
-    let place = place_of(host, link)?.unwrap_or(place);
-    // What an ADD that was killed has left.
-    plan.clear.extend(our_filters(host, link, place, None));
-    undo.push(move || drop(host.apply_each(our_filters(host, link, place, Some(ifb)))));
-    Ok(place)
+    let parent = existing_parent(host, link)?.unwrap_or(parent);
+    // Filters that a killed ADD left.
+    plan.clear.extend(filter_removals(host, link, parent, None));
+    undo.push(move || drop(host.apply_each(filter_removals(host, link, parent, Some(ifb)))));
+    Ok(parent)
 }
 
-/// The removal of our filters, as far as they can be seen.
-fn our_filters(
+/// The requests that remove the plugin's filters, as far as the filters can be read.
+fn filter_removals(
     host: &Netlink,
     link: IfIndex,
-    place: Handle,
+    parent: Handle,
     ifb: Option<IfIndex>,
 ) -> Vec<kernel::Request> {
-    let found = tc::filters_of(host, link, place).unwrap_or_default();
-    shape::removal_of_filters(link, place, ifb, &found)
+    let found = tc::filters_of(host, link, parent).unwrap_or_default();
+    shape::filter_removals(link, parent, ifb, &found)
 }
 
-/// Where filters of incoming packets are, if there is a place for them.
-fn place_of(host: &Netlink, link: IfIndex) -> Result<Option<Handle>, Error> {
-    let found = tc::qdisc_at(host, link, Handle::INGRESS).or_fault("look for filters")?;
+/// The parent of ingress filters, if there is a qdisc for them.
+fn existing_parent(host: &Netlink, link: IfIndex) -> Result<Option<Handle>, Error> {
+    let found = tc::qdisc_at(host, link, Handle::INGRESS).context("look for filters")?;
     Ok(found.map(|found| match found.kind.as_str() {
         "clsact" => Handle::CLSACT_INGRESS,
         _ => Handle::INGRESS_QDISC,
     }))
 }
 
-/// Whether the kernel can do it is found out by doing it, in a namespace that nobody else sees. Only limits of the
-/// configuration are tried: a container without limits of the runtime's needs none of it.
+/// Tries the limits in a new network namespace. Only limits of the network configuration are tried: a
+/// container without limits from the runtime needs none of the kernel's features.
 fn status(request: &Request) -> Result<(), Error> {
-    let bandwidth = Bandwidth::understand(request)?;
+    let bandwidth = Bandwidth::parse(request)?;
     if bandwidth.limits_nothing() {
         return Ok(());
     }
-    try_out(&bandwidth).map_err(|cause| {
+    probe(&bandwidth).map_err(|cause| {
         let doing = "this kernel cannot limit bandwidth";
         Error::because(Code::NOT_AVAILABLE, doing, &cause).with_details(
             "it needs ifb, sch_tbf, sch_ingress, cls_u32 and act_mirred; with subnets also sch_htb",
@@ -160,22 +150,22 @@ fn status(request: &Request) -> Result<(), Error> {
     })
 }
 
-fn try_out(bandwidth: &Bandwidth) -> kernel::Result<()> {
+fn probe(bandwidth: &Bandwidth) -> kernel::Result<()> {
     let nl = Netns::new_anonymous()?.netlink()?;
     let (name, loopback) = (ifb::probe_name(), IfIndex(1));
-    let limit = Limit::for_probes();
+    let limit = Limit::for_probe();
     let mut plan = Plan::default();
     if bandwidth.egress.is_some() {
-        let place = Handle::INGRESS_QDISC;
-        let ingress = tc::add_qdisc(loopback, Handle::INGRESS, place, &Qdisc::Ingress);
+        let parent = Handle::INGRESS_QDISC;
+        let ingress = tc::add_qdisc(loopback, Handle::INGRESS, parent, &Qdisc::Ingress);
         nl.apply([ifb::creation(name, None), ingress])?;
         let index = link::index_of(&nl, name)?;
-        plan.make.extend(shape::filters_from(loopback, place, index, &bandwidth.subnets));
+        plan.make.extend(shape::egress_requests(loopback, parent, index, &bandwidth.subnets));
         let tbf = Qdisc::Tbf(limit.bucket, limit.queue);
         plan.make.push(tc::replace_qdisc(index, Handle::ROOT, shape::TBF, &tbf));
     }
     if bandwidth.ingress.is_some() {
-        shape::towards(&mut plan, loopback, &limit, &bandwidth.subnets);
+        shape::limit_ingress(&mut plan, loopback, &limit, &bandwidth.subnets);
     }
     plan.apply(&nl)
 }

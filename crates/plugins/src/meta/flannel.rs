@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 
 use self::conf::Flannel;
 use self::scratch::Scratch;
-use crate::pod;
+use crate::attach::netns;
 
 /// The plugin.
 pub const PLUGIN: Plugin = Plugin {
@@ -33,7 +33,7 @@ const OF_THE_CALL: [&str; 4] =
     ["prevResult", "runtimeConfig", "cni.dev/valid-attachments", "cni.dev/attachments"];
 
 fn add(request: &Request) -> Result<CniResult, Error> {
-    let flannel = Flannel::understand(request)?;
+    let flannel = Flannel::parse(request)?;
     let env = daemon::read(&flannel.subnet_file).map_err(|error| {
         // An agent that is there knows better why there is no file.
         let asked = daemon::require_ready(flannel.agent_socket.as_deref(), Code::TRY_LATER);
@@ -42,7 +42,7 @@ fn add(request: &Request) -> Result<CniResult, Error> {
     let mut config = flannel.delegate_config(request, Some(&env))?;
     let target = delegate::find(request.host, conf::kind_of(&config)?, &request.path)?;
     // Before the first one's configuration is overwritten.
-    pod::refuse_existing(request)?;
+    netns::refuse_existing(request)?;
     let scratch = Scratch::of(request, &flannel.data_dir);
     // A capability's arguments are in Go's file too.
     hand_on(request, &mut config, &["runtimeConfig"]);
@@ -87,13 +87,13 @@ fn del(request: &Request) -> Result<(), Error> {
 
 /// Without ranges where the daemon is away; the delegates need none to remove something.
 fn present_config(request: &Request) -> Option<Map<String, Value>> {
-    let flannel = Flannel::understand(request).ok()?;
+    let flannel = Flannel::parse(request).ok()?;
     let env = daemon::read(&flannel.subnet_file).ok();
     flannel.delegate_config(request, env.as_ref()).ok()
 }
 
 fn check(request: &Request) -> Result<(), Error> {
-    let flannel = Flannel::understand(request)?;
+    let flannel = Flannel::parse(request)?;
     let config = match Scratch::of(request, &flannel.data_dir).read()? {
         Some(kept) => kept,
         None => {
@@ -106,7 +106,7 @@ fn check(request: &Request) -> Result<(), Error> {
 }
 
 fn status(request: &Request) -> Result<(), Error> {
-    let flannel = Flannel::understand(request)?;
+    let flannel = Flannel::parse(request)?;
     daemon::require_ready(flannel.agent_socket.as_deref(), Code::NOT_AVAILABLE)?;
     let env =
         daemon::read(&flannel.subnet_file).map_err(|error| error.to_cni(Code::NOT_AVAILABLE))?;

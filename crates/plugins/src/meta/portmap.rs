@@ -3,9 +3,8 @@
 //! nf_tables, see `tables`; whose it is stands on the element, so that DEL needs nothing but the
 //! attachment's name, and never takes away what somebody else has by now.
 
-mod by_iptables;
 mod conditions;
-mod conf;
+pub(crate) mod conf;
 mod plan;
 mod tables;
 
@@ -16,13 +15,14 @@ use ipnet::IpNet;
 use kernel::nft::Nft;
 use kernel::{Family, IfName, Netlink, conntrack, iptables_legacy, link, route, sysctl};
 
-use self::by_iptables::Wanted;
 use self::conf::{Backend, HostPort, Portmap, Verbatim};
 use self::plan::{Plan, Pod, addresses, host_port, lasting, overlap};
 use self::tables::FEATURE;
-use crate::fault::OrFault;
-use crate::rules::{Conflict, Fault, Ledger, Located, Owner};
-use crate::{go_rules, iptables, rules};
+use crate::attach::prev_result;
+use crate::compat::portmap_iptables::{self as by_iptables, DesiredRules};
+use crate::compat::{go_nft, iptables};
+use crate::error::Context;
+use crate::nftables::{self, Conflict, ElementError, ElementStore, IndexEntry, Owner};
 
 /// The plugin.
 pub const PLUGIN: Plugin = Plugin {
@@ -37,10 +37,8 @@ pub const PLUGIN: Plugin = Plugin {
 };
 
 fn add(request: &Request) -> Result<CniResult, Error> {
-    let portmap = Portmap::understand(request)?;
-    let result = request
-        .prev_result()?
-        .ok_or_else(|| Error::invalid_config("must be called as chained plugin"))?;
+    let portmap = Portmap::parse(request)?;
+    let result = prev_result::required(request, "must be called as chained plugin")?;
     if !portmap.mappings.is_empty() {
         match &portmap.backend {
             Backend::Nftables => map(&portmap, request, &result)?,
@@ -53,24 +51,26 @@ fn add(request: &Request) -> Result<CniResult, Error> {
 }
 
 fn map(portmap: &Portmap, request: &Request, result: &CniResult) -> Result<(), Error> {
-    let pods = pods(portmap, &addresses(result, &request.ifname))?;
+    let pods = pods(portmap, &addresses(result, request))?;
     let plan = Plan::new(portmap, &request.network, &pods);
     if plan.entries.is_empty() {
         return Ok(());
     }
-    let mut ledger = open()?;
-    let added = ledger.add(&Owner::of(request), &plan.entries, &plan.chains).map_err(refused);
+    let mut store = open()?;
+    let added = store.add(&Owner::of(request), &plan.entries, &plan.chains).map_err(refused);
     let added = added.and_then(|()| {
         let let_in = let_localhost_in(portmap, &pods);
         if let_in.is_err() {
             // The error that made this necessary is the one to tell.
-            let _ = ledger.remove(&request.network, &request.attachment());
+            let _ = store.remove(&request.network, &request.attachment());
         }
         let_in
     });
     added?;
-    let places =
-        plan.entries.iter().map(|entry| Located { map: entry.map.number, key: entry.key.clone() });
+    let places = plan
+        .entries
+        .iter()
+        .map(|entry| IndexEntry { map: entry.map.number, key: entry.key.clone() });
     forget(places.filter_map(|place| host_port(&place)));
     Ok(())
 }
@@ -81,12 +81,12 @@ fn map_by_iptables(
     request: &Request,
     result: &CniResult,
 ) -> Result<(), Error> {
-    let own = addresses(result, &request.ifname);
+    let own = addresses(result, request);
     let (network, container) = (&request.network[..], &request.container_id[..]);
-    let wanted = Wanted { network, container, portmap, verbatim, own: &own };
-    by_iptables::add(&wanted)?;
+    let desired = DesiredRules { network, container, portmap, verbatim, own: &own };
+    by_iptables::add(&desired)?;
     let let_in = pods(portmap, &own).and_then(|pods| let_localhost_in(portmap, &pods));
-    let_in.inspect_err(|_| by_iptables::take_back(&wanted))?;
+    let_in.inspect_err(|_| by_iptables::rollback(&desired))?;
     forget(portmap.mappings.iter().map(|mapping| mapping.from));
     Ok(())
 }
@@ -98,7 +98,7 @@ fn pods(portmap: &Portmap, addresses: &[IpNet]) -> Result<Vec<Pod>, Error> {
         let pod = |address| Pod { address, reached_by: None };
         return Ok(addresses.map(pod).collect());
     }
-    let host = Netlink::open().or_fault("look at the host's routes")?;
+    let host = Netlink::open().context("look at the host's routes")?;
     let pod = |address| Ok(Pod { address, reached_by: interface_to(&host, address)? });
     addresses.map(pod).collect()
 }
@@ -106,15 +106,15 @@ fn pods(portmap: &Portmap, addresses: &[IpNet]) -> Result<Vec<Pod>, Error> {
 /// The interface that the host reaches an address by; a look at the route to it costs the same however
 /// many routes there are.
 fn interface_to(host: &Netlink, address: IpAddr) -> Result<Option<IfName>, Error> {
-    let route = route::lookup(host, address).or_fault("look for the way to the container")?;
+    let route = route::lookup(host, address).context("look for the way to the container")?;
     let Some(index) = route.and_then(|route| route.oif) else { return Ok(None) };
-    link::name_of(host, index).or_fault("look for the way to the container")
+    link::name_of(host, index).context("look for the way to the container")
 }
 
 /// Packets from 127.0.0.1 may cross the interface to the container, and their answers come back.
 fn let_localhost_in(portmap: &Portmap, pods: &[Pod]) -> Result<(), Error> {
     for switch in localhost_switches(portmap, pods) {
-        sysctl::ensure(&switch, "1").or_fault("let connections from localhost in")?;
+        sysctl::ensure(&switch, "1").context("let connections from localhost in")?;
     }
     Ok(())
 }
@@ -136,10 +136,10 @@ fn forget(ports: impl Iterator<Item = HostPort>) {
 }
 
 fn del(request: &Request) -> Result<(), Error> {
-    let portmap = Portmap::understand(request).ok();
-    let mut ledger = open()?;
-    let removed = ledger.remove(&request.network, &request.attachment());
-    let by_go = remove_by_go(ledger.nft(), request, portmap.as_ref());
+    let portmap = Portmap::parse(request).ok();
+    let mut store = open()?;
+    let removed = store.remove(&request.network, &request.attachment());
+    let by_go = remove_by_go(store.nft(), request, portmap.as_ref());
     let by_iptables = match portmap.as_ref().map(|portmap| &portmap.backend) {
         Some(Backend::Iptables(_)) => remove_by_old_iptables(request),
         _ => Ok(()),
@@ -149,19 +149,18 @@ fn del(request: &Request) -> Result<(), Error> {
     let ports_by_go = portmap.iter().filter(|_| was_by_go).flat_map(|portmap| &portmap.mappings);
     forget(ports.chain(ports_by_go.map(|mapping| mapping.from)));
     let by_netlink = [removed.map(drop), by_go.map(drop)];
-    let by_netlink = by_netlink.map(|one| one.or_fault("remove mapped ports"));
+    let by_netlink = by_netlink.map(|one| one.context("remove mapped ports"));
     Error::all(by_netlink.into_iter().chain([by_iptables]))
 }
 
 /// Rules of the Go plugin, and of our own backend `iptables`.
 fn remove_by_go(nft: &Nft, request: &Request, portmap: Option<&Portmap>) -> kernel::Result<bool> {
     let result = request.prev_result().ok().flatten().unwrap_or_default();
-    let addresses: Vec<IpAddr> =
-        addresses(&result, &request.ifname).iter().map(IpNet::addr).collect();
+    let addresses: Vec<IpAddr> = addresses(&result, request).iter().map(IpNet::addr).collect();
     let mappings = portmap.iter().flat_map(|portmap| &portmap.mappings);
     let host_ports: Vec<u16> = mappings.map(|mapping| mapping.from.port).collect();
-    let mapped = go_rules::Mapped { addresses: &addresses, host_ports: &host_ports };
-    go_rules::remove_port_mappings(nft, &request.network, &request.container_id, mapped)
+    let mapped = go_nft::Mapped { addresses: &addresses, host_ports: &host_ports };
+    go_nft::remove_port_mappings(nft, &request.network, &request.container_id, mapped)
 }
 
 /// What was made by the older iptables, which netlink does not reach.
@@ -175,15 +174,15 @@ fn remove_by_old_iptables(request: &Request) -> Result<(), Error> {
 
 fn gc(request: &Request) -> Result<(), Error> {
     let Some(valid) = request.valid_attachments()? else { return Ok(()) };
-    let mut ledger = open()?;
+    let mut store = open()?;
     let network = &request.network;
-    let removed = ledger.gc(network, &valid);
-    let swept = ledger.remove_unused_chains(network);
+    let removed = store.gc(network, &valid);
+    let swept = nftables::remove_unused_chains(store.nft(), store.feature(), network);
     forget(removed.as_deref().unwrap_or_default().iter().filter_map(host_port));
-    let by_go = go_rules::gc_port_mappings(ledger.nft(), network, &valid);
+    let by_go = go_nft::gc_port_mappings(store.nft(), network, &valid);
     let by_netlink = [removed.map(drop), swept, by_go];
-    let by_netlink = by_netlink.map(|one| one.or_fault("remove stale mapped ports"));
-    let by_iptables = match Portmap::understand(request).map(|portmap| portmap.backend) {
+    let by_netlink = by_netlink.map(|one| one.context("remove stale mapped ports"));
+    let by_iptables = match Portmap::parse(request).map(|portmap| portmap.backend) {
         Ok(Backend::Iptables(_)) => by_iptables::gc(request, &valid),
         _ => Ok(()),
     };
@@ -191,26 +190,27 @@ fn gc(request: &Request) -> Result<(), Error> {
 }
 
 fn check(request: &Request) -> Result<(), Error> {
-    let portmap = Portmap::understand(request)?;
+    let portmap = Portmap::parse(request)?;
     let result = request.required_prev_result()?;
     if portmap.mappings.is_empty() {
         return Ok(());
     }
-    let own = addresses(&result, &request.ifname);
+    let own = addresses(&result, request);
     let pods = pods(&portmap, &own)?;
     match &portmap.backend {
         Backend::Nftables => check_elements(&portmap, request, &pods)?,
         Backend::Iptables(verbatim) => {
             let (network, container) = (&request.network[..], &request.container_id[..]);
-            let wanted = Wanted { network, container, portmap: &portmap, verbatim, own: &own };
-            if let Some(rule) = by_iptables::missing(&wanted)? {
+            let desired =
+                DesiredRules { network, container, portmap: &portmap, verbatim, own: &own };
+            if let Some(rule) = by_iptables::missing(&desired)? {
                 let msg = format!("mapped ports: iptables has no rule {rule:?}");
                 return Err(Error::internal(msg));
             }
         }
     }
     for switch in localhost_switches(&portmap, &pods) {
-        if sysctl::read(&switch).or_fault("mapped ports")? != "1" {
+        if sysctl::read(&switch).context("mapped ports")? != "1" {
             return Err(Error::internal(format!("mapped ports: {switch} is not 1")));
         }
     }
@@ -222,10 +222,10 @@ fn check_elements(portmap: &Portmap, request: &Request, pods: &[Pod]) -> Result<
     if plan.entries.is_empty() {
         return Ok(());
     }
-    let ledger = open()?;
-    let found = ledger.check(&Owner::of(request), &plan.entries, &plan.chains);
+    let store = open()?;
+    let found = store.check(&Owner::of(request), &plan.entries, &plan.chains);
     let Err(fault) = found else { return Ok(()) };
-    if is_by_go(ledger.nft(), portmap, request, pods).or_fault("mapped ports")? {
+    if is_by_go(store.nft(), portmap, request, pods).context("mapped ports")? {
         return Ok(());
     }
     Err(fault.into_error("mapped ports"))
@@ -237,7 +237,7 @@ fn is_by_go(nft: &Nft, portmap: &Portmap, request: &Request, pods: &[Pod]) -> ke
     for address in pods.iter().map(|pod| pod.address) {
         let is_mapped = |mapping: &&conf::Mapping| mapping.from.family == Family::of(address);
         let count = portmap.mappings.iter().filter(is_mapped).count();
-        if count > 0 && !go_rules::has_port_mappings(nft, network, container, address, count)? {
+        if count > 0 && !go_nft::has_port_mappings(nft, network, container, address, count)? {
             return Ok(false);
         }
     }
@@ -248,32 +248,32 @@ fn is_by_go(nft: &Nft, portmap: &Portmap, request: &Request, pods: &[Pod]) -> ke
 /// Only ports of the configuration are reported as impossible: a container without ports of the runtime's needs
 /// neither iptables nor nf_tables.
 fn status(request: &Request) -> Result<(), Error> {
-    let portmap = Portmap::understand(request)?;
+    let portmap = Portmap::parse(request)?;
     if portmap.mappings.is_empty() {
         return Ok(());
     }
     if let Backend::Iptables(_) = portmap.backend {
         return iptables::status();
     }
-    rules::status(&FEATURE, "map ports")
+    nftables::status(&FEATURE, "map ports")
 }
 
-fn open() -> Result<Ledger, Error> {
-    Ledger::open(&FEATURE).or_fault("map ports")
+fn open() -> Result<ElementStore, Error> {
+    ElementStore::open(&FEATURE).context("map ports")
 }
 
 /// Another container may end, so that a later try finds the port free.
-fn refused(fault: Fault) -> Error {
+fn refused(fault: ElementError) -> Error {
     match fault {
-        Fault::Taken(Conflict { entry, holder }) => {
+        ElementError::Conflict(Conflict { entry, holder }) => {
             let overlapped = overlap(&entry);
-            let place = Located { map: entry.map.number, key: entry.key };
+            let place = IndexEntry { map: entry.map.number, key: entry.key };
             let port = host_port(&place).as_ref().map(HostPort::to_string).or(overlapped);
             let port = port.unwrap_or_default();
             let msg = format!("{port} is mapped to {holder} already");
             Error::new(Code::TRY_LATER, msg)
         }
-        Fault::TooMany(count) => Error::invalid_config(format!(
+        ElementError::TooMany(count) => Error::invalid_config(format!(
             "key \"runtimeConfig.portMappings\" is {count} elements of nf_tables long, \
              allowed are about 100000: 50000 ports of one family, or 25000 of both"
         )),

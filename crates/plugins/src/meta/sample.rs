@@ -4,7 +4,7 @@
 use cni::{CniResult, Error, Plugin, Request, Version};
 use serde::Deserialize;
 
-use crate::delegated;
+use crate::attach::ipam;
 
 /// The plugin.
 pub const PLUGIN: Plugin = Plugin {
@@ -26,7 +26,7 @@ struct SampleConf {
     another_awesome_arg: String,
 }
 
-fn understand(request: &Request) -> Result<SampleConf, Error> {
+fn parse(request: &Request) -> Result<SampleConf, Error> {
     let conf: SampleConf = request.conf_or("failed to parse network configuration")?;
     if conf.another_awesome_arg.is_empty() {
         return Err(Error::invalid_config("anotherAwesomeArg must be specified"));
@@ -35,7 +35,7 @@ fn understand(request: &Request) -> Result<SampleConf, Error> {
 }
 
 fn add(request: &Request) -> Result<CniResult, Error> {
-    understand(request)?;
+    parse(request)?;
     let result = request
         .prev_result()?
         .ok_or_else(|| Error::invalid_config("must be called as chained plugin"))?;
@@ -46,11 +46,11 @@ fn add(request: &Request) -> Result<CniResult, Error> {
 }
 
 fn check(request: &Request) -> Result<(), Error> {
-    understand(request)?;
+    parse(request)?;
     request.required_prev_result().map(drop)
 }
 
 fn status(request: &Request) -> Result<(), Error> {
-    understand(request)?;
-    delegated::status(request)
+    parse(request)?;
+    ipam::status(request)
 }

@@ -15,8 +15,8 @@ use kernel::{Family, Netlink, addr};
 
 use self::conf::Sbr;
 use self::plan::{Change, Found};
-use crate::fault::{self, OrFault};
-use crate::{chained, pod};
+use crate::attach::{netns, prev_result};
+use crate::error::{self, Context};
 
 /// The plugin.
 pub const PLUGIN: Plugin = Plugin {
@@ -31,13 +31,13 @@ pub const PLUGIN: Plugin = Plugin {
 };
 
 fn add(request: &Request) -> Result<CniResult, Error> {
-    let sbr = Sbr::understand(request)?;
-    let result = chained::prev_result(request, "This plugin must be called as chained plugin")?;
+    let sbr = Sbr::parse(request)?;
+    let result = prev_result::required(request, "This plugin must be called as chained plugin")?;
     let ips = addresses(&result, request)?;
-    let ns = pod::open(request)?;
+    let ns = netns::open(request)?;
     // Another interface of the same container may be looking for a free table.
-    let _lock = ns.lock("sbr").or_fault("lock the container's namespace")?;
-    let (inside, link) = chained::interface(request, &ns)?;
+    let _lock = ns.lock("sbr").context("lock the container's namespace")?;
+    let (inside, link) = prev_result::interface(request, &ns)?;
     let found = look(&inside, &link)?;
     let change = plan::change(&sbr, &ips, link.index, &found);
     apply(&inside, &link, &change)?;
@@ -45,7 +45,7 @@ fn add(request: &Request) -> Result<CniResult, Error> {
 }
 
 fn addresses(result: &CniResult, request: &Request) -> Result<Vec<IpConfig>, Error> {
-    let ips: Vec<IpConfig> = chained::addresses(result, request).cloned().collect();
+    let ips: Vec<IpConfig> = prev_result::addresses(result, request).cloned().collect();
     if ips.is_empty() {
         let msg = format!("No IP addresses supplied on interface: {}", request.ifname);
         return Err(Error::internal(msg).with_details("sbr routes by address of prevResult"));
@@ -54,7 +54,7 @@ fn addresses(result: &CniResult, request: &Request) -> Result<Vec<IpConfig>, Err
 }
 
 fn look(inside: &Netlink, link: &Link) -> Result<Found, Error> {
-    let routes = route::list(inside, RouteFilter::default()).or_fault("list routes")?;
+    let routes = route::list(inside, RouteFilter::default()).context("list routes")?;
     let main = |route: &&Route| route.table == route::TABLE_MAIN && route.oif == Some(link.index);
     Ok(Found {
         main: routes.iter().filter(main).cloned().collect(),
@@ -70,7 +70,7 @@ fn rules(inside: &Netlink) -> Result<Vec<Rule>, Error> {
             Ok(found) => rules.extend(found),
             // A kernel without IPv6.
             Err(error) if family == Family::V6 && error.is_unsupported() => {}
-            Err(error) => return Err(error).or_fault("list rules"),
+            Err(error) => return Err(error).context("list rules"),
         }
     }
     Ok(rules)
@@ -79,21 +79,21 @@ fn rules(inside: &Netlink) -> Result<Vec<Rule>, Error> {
 /// Makes the change, or takes back what was made of it.
 fn apply(inside: &Netlink, link: &Link, change: &Change) -> Result<(), Error> {
     let made = inside.apply(change.additions());
-    let made = made.map_err(|error| fault::named(error, link.index, link.name));
-    let made = made.or_fault("make source based routes");
+    let made = made.map_err(|error| error::with_ifname(error, link.index, link.name));
+    let made = made.context("make source based routes");
     let made = made.and_then(|()| {
         // Not before the others stand: the kernel goes on after a failure.
-        inside.apply(change.removals()).or_fault("move routes out of the main table")
+        inside.apply(change.removals()).context("move routes out of the main table")
     });
     made.inspect_err(|_| drop(inside.apply_each(change.taken_back())))
 }
 
 /// The rules are the interface's addresses'; the routes go with the interface.
 fn del(request: &Request) -> Result<(), Error> {
-    let Some(ns) = pod::open_if_there(request) else { return Ok(()) };
+    let Some(ns) = netns::open_if_exists(request) else { return Ok(()) };
     let doing = "remove source based rules";
-    let _lock = ns.lock("sbr").or_fault(doing)?;
-    let inside = ns.netlink().or_fault(doing)?;
+    let _lock = ns.lock("sbr").context(doing)?;
+    let inside = ns.netlink().context(doing)?;
     let sources = sources_of(request, &inside)?;
     let table = conf::table_of(request);
     let is_ours = |rule: &&Rule| {
@@ -110,11 +110,11 @@ fn del(request: &Request) -> Result<(), Error> {
 /// Those of the interface, and those that the ADD told of, for an interface that is gone.
 fn sources_of(request: &Request, inside: &Netlink) -> Result<Vec<IpAddr>, Error> {
     let result = request.prev_result().ok().flatten().unwrap_or_default();
-    let told = chained::addresses(&result, request).map(|ip| ip.address.addr());
+    let told = prev_result::addresses(&result, request).map(|ip| ip.address.addr());
     let mut sources: Vec<IpAddr> = told.collect();
-    let link = link::by_name(inside, pod::ifname(request)?).or_fault("look for the interface")?;
+    let link = link::by_name(inside, netns::ifname(request)?).context("look for the interface")?;
     if let Some(link) = link {
-        let found = addr::list(inside, Some(link.index)).or_fault("list addresses")?;
+        let found = addr::list(inside, Some(link.index)).context("list addresses")?;
         sources.extend(found.iter().map(|address| address.prefix.addr()));
     }
     Ok(sources)
@@ -122,10 +122,10 @@ fn sources_of(request: &Request, inside: &Netlink) -> Result<Vec<IpAddr>, Error>
 
 /// Each address must have its rule, and the table that it leads to the routes of the result.
 fn check(request: &Request) -> Result<(), Error> {
-    let sbr = Sbr::understand(request)?;
+    let sbr = Sbr::parse(request)?;
     let result = request.required_prev_result()?;
-    let ns = pod::open(request)?;
-    let (inside, link) = chained::interface(request, &ns)?;
+    let ns = netns::open(request)?;
+    let (inside, link) = prev_result::interface(request, &ns)?;
     let rules = rules(&inside)?;
     for ip in addresses(&result, request)? {
         let source = ip.address.addr();
@@ -136,7 +136,7 @@ fn check(request: &Request) -> Result<(), Error> {
             continue;
         }
         let filter = RouteFilter { table: Some(table), ..RouteFilter::default() };
-        let routes = route::list(&inside, filter).or_fault("list routes")?;
+        let routes = route::list(&inside, filter).context("list routes")?;
         for want in plan::expected(&sbr, &ip, &result) {
             let fits = |route: &Route| {
                 let same_gateway = want.gateway.is_none() || route.gateway == want.gateway;
@@ -153,12 +153,12 @@ fn check(request: &Request) -> Result<(), Error> {
 }
 
 fn status(request: &Request) -> Result<(), Error> {
-    Sbr::understand(request)?;
-    let host = Netlink::open().or_fault("open a netlink socket")?;
+    Sbr::parse(request)?;
+    let host = Netlink::open().context("open a netlink socket")?;
     match rule::list(&host, Family::V4) {
         Err(error) if error.is_unsupported() => {
             Err(Error::new(Code::NOT_AVAILABLE, "this kernel has no routing rules"))
         }
-        other => other.map(drop).or_fault("ask the kernel for its rules"),
+        other => other.map(drop).context("ask the kernel for its rules"),
     }
 }

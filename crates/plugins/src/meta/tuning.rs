@@ -13,9 +13,9 @@ use kernel::{Netlink, Netns};
 
 use self::backup::{Backup, Shelf};
 use self::conf::{Tuning, data_dir_of};
-use crate::fault::OrFault;
-use crate::undo::{Undo, or_undo};
-use crate::{chained, pod};
+use crate::attach::undo::{Undo, or_undo};
+use crate::attach::{netns, prev_result};
+use crate::error::Context;
 
 /// The plugin.
 pub const PLUGIN: Plugin = Plugin {
@@ -30,12 +30,12 @@ pub const PLUGIN: Plugin = Plugin {
 };
 
 fn add(request: &Request) -> Result<CniResult, Error> {
-    let tuning = Tuning::understand(request)?;
+    let tuning = Tuning::parse(request)?;
     allowlist::check(&tuning.sysctls)?;
-    let mut result = chained::prev_result(request, "Required prevResult missing")?;
-    let ns = pod::open(request)?;
+    let mut result = prev_result::required(request, "Required prevResult missing")?;
+    let ns = netns::open(request)?;
     or_undo(|undo| build(request, &tuning, &ns, undo))?;
-    for interface in chained::interfaces_mut(&mut result, request) {
+    for interface in prev_result::interfaces_mut(&mut result, request) {
         if let Some(mac) = tuning.attributes.mac {
             interface.mac = mac.to_string();
         }
@@ -56,9 +56,9 @@ fn build<'a>(
     if tuning.attributes.is_empty() {
         return Ok(());
     }
-    let (inside, link) = chained::interface(request, ns)?;
+    let (inside, link) = prev_result::interface(request, ns)?;
     let shelf = Shelf::of(request, &tuning.data_dir);
-    let namespace = ns.unique_name().or_fault("look at the container's namespace")?;
+    let namespace = ns.unique_name().context("look at the container's namespace")?;
     // A backup of another namespace is of a container that is gone without a DEL.
     let kept = shelf.take_down()?.filter(|kept| kept.is_of(&namespace));
     let mut backup = Backup::of(&link, &tuning.attributes).owned_by(&request.network, &namespace);
@@ -79,7 +79,7 @@ fn set(inside: &Netlink, link: &Link, tuning: &Tuning) -> Result<(), Error> {
     let wanted = &tuning.attributes;
     inside
         .apply([link::set_attributes(link.name, wanted)])
-        .or_fault("tune the interface")
+        .context("tune the interface")
         .inspect_err(|_| {
             let before = Backup::of(link, wanted).attributes();
             drop(inside.apply([link::set_attributes(link.index, &before)]));
@@ -93,7 +93,7 @@ fn del(request: &Request) -> Result<(), Error> {
     let shelf = Shelf::of(request, &data_dir);
     // A backup that cannot be read cannot be restored.
     let Ok(Some(backup)) = shelf.take_down() else { return shelf.clear() };
-    let is_restored = match pod::open_if_there(request) {
+    let is_restored = match netns::open_if_exists(request) {
         Some(ns) => restore(request, &ns, &backup),
         None => true,
     };
@@ -105,7 +105,7 @@ fn restore(request: &Request, ns: &Netns, backup: &Backup) -> bool {
     if ns.unique_name().is_ok_and(|namespace| backup.is_of_another(&namespace)) {
         return true;
     }
-    let Ok((inside, link)) = chained::interface(request, ns) else { return true };
+    let Ok((inside, link)) = prev_result::interface(request, ns) else { return true };
     if inside.apply([link::set_attributes(link.index, &backup.attributes())]).is_ok() {
         return true;
     }
@@ -116,11 +116,11 @@ fn restore(request: &Request, ns: &Netns, backup: &Backup) -> bool {
 }
 
 fn check(request: &Request) -> Result<(), Error> {
-    let tuning = Tuning::understand(request)?;
+    let tuning = Tuning::parse(request)?;
     request.required_prev_result()?;
-    let ns = pod::open(request)?;
+    let ns = netns::open(request)?;
     sysctls::check(&ns, &tuning.sysctls)?;
-    let (_, link) = chained::interface(request, &ns)?;
+    let (_, link) = prev_result::interface(request, &ns)?;
     let wanted = tuning.attributes;
     let is = Backup::of(&link, &wanted).attributes();
     let differ = [
@@ -148,7 +148,7 @@ fn shown(value: Option<impl ToString>) -> String {
 }
 
 fn status(request: &Request) -> Result<(), Error> {
-    let tuning = Tuning::understand(request)?;
+    let tuning = Tuning::parse(request)?;
     allowlist::check(&tuning.sysctls)
 }
 

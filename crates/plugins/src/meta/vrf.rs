@@ -14,9 +14,9 @@ use kernel::route::{self, Route, RouteFilter};
 use kernel::{IfIndex, IfName, Netlink, Netns};
 use serde::Deserialize;
 
-use crate::fault::OrFault;
-use crate::undo::{Undo, or_undo};
-use crate::{chained, identity, pod, verify};
+use crate::attach::undo::{Undo, or_undo};
+use crate::attach::{check, names, netns, prev_result};
+use crate::error::Context;
 
 /// The plugin.
 pub const PLUGIN: Plugin = Plugin {
@@ -44,7 +44,7 @@ struct VrfConf {
     table: u32,
 }
 
-/// As understood.
+/// As parsed.
 #[derive(Debug)]
 struct Vrf {
     name: IfName,
@@ -52,7 +52,7 @@ struct Vrf {
     table: Option<u32>,
 }
 
-fn understand(request: &Request) -> Result<Vrf, Error> {
+fn parse(request: &Request) -> Result<Vrf, Error> {
     let conf: VrfConf = request.conf()?;
     if conf.vrfname.is_empty() {
         return Err(Error::invalid_config("configuration is expected to have a valid vrf name")
@@ -65,10 +65,10 @@ fn understand(request: &Request) -> Result<Vrf, Error> {
 }
 
 fn add(request: &Request) -> Result<CniResult, Error> {
-    let vrf = understand(request)?;
-    let result = chained::prev_result(request, NO_PREV_RESULT)?;
-    let ns = pod::open(request)?;
-    let (inside, link) = chained::interface(request, &ns)?;
+    let vrf = parse(request)?;
+    let result = prev_result::required(request, NO_PREV_RESULT)?;
+    let ns = netns::open(request)?;
+    let (inside, link) = prev_result::interface(request, &ns)?;
     refuse_other_master(&inside, &link)?;
     or_undo(|undo| build(request, &vrf, &ns, &inside, &link, undo))?;
     Ok(result)
@@ -76,7 +76,7 @@ fn add(request: &Request) -> Result<CniResult, Error> {
 
 fn refuse_other_master(inside: &Netlink, link: &Link) -> Result<(), Error> {
     let Some(master) = link.master else { return Ok(()) };
-    let found = link::by_index(inside, master).or_fault("look for the interface's master")?;
+    let found = link::by_index(inside, master).context("look for the interface's master")?;
     let shown = found.map_or(master.to_string(), |master| master.name.to_string());
     Err(Error::internal(format!("interface {} has already a master set: {shown}", link.name)))
 }
@@ -92,16 +92,16 @@ fn build<'a>(
     let (master, table) = ensure(request, vrf, inside, undo)?;
     let before = Before::of(inside, link)?;
     let mut monitor =
-        ns.enter(route::monitor).and_then(|monitor| monitor).or_fault("listen to routes")?;
+        ns.enter(route::monitor).and_then(|monitor| monitor).context("listen to routes")?;
     let doing = "put the interface into the VRF";
     let kept = before.clone();
     undo.push(move || kept.put_back(inside, link.index));
-    inside.apply([link::set_master(link.index, master)]).or_fault(doing)?;
+    inside.apply([link::set_master(link.index, master)]).context(doing)?;
     before.restore_addresses(inside, link.index)?;
     if link.is_up() && link.has_carrier() {
         before.wait_for_addresses(inside, &mut monitor, link.index, table)?;
     }
-    inside.apply(before.routes_in(table)).or_fault("move routes into the VRF")
+    inside.apply(before.routes_in(table)).context("move routes into the VRF")
 }
 
 /// The VRF's index and table; it is made where it is missing.
@@ -123,17 +123,17 @@ fn ensure<'a>(
     }
     let table = vrf.table.map_or_else(|| table::choose(inside), Ok)?;
     // By its group DEL knows one that is ours, and was left empty by a crash.
-    let group = Some(identity::group(&request.network));
+    let group = Some(names::network_group(&request.network));
     let new = NewLink { up: true, group, ..NewLink::new(vrf.name, Kind::Vrf(table)) };
-    inside.apply([link::create(&new)]).or_fault("create the VRF")?;
+    inside.apply([link::create(&new)]).context("create the VRF")?;
     let name = vrf.name;
     undo.push(move || drop(inside.apply([link::remove(name)])));
-    let index = link::index_of(inside, vrf.name).or_fault("look for the new VRF")?;
+    let index = link::index_of(inside, vrf.name).context("look for the new VRF")?;
     Ok((index, table))
 }
 
 fn find(name: IfName, inside: &Netlink) -> Result<Option<(Link, u32)>, Error> {
-    let Some(link) = link::by_name(inside, name).or_fault("look for the VRF")? else {
+    let Some(link) = link::by_name(inside, name).context("look for the VRF")? else {
         return Ok(None);
     };
     match link.detail {
@@ -158,14 +158,14 @@ struct Before {
 
 impl Before {
     fn of(inside: &Netlink, link: &Link) -> Result<Before, Error> {
-        let mut addresses = addr::list(inside, Some(link.index)).or_fault("list addresses")?;
+        let mut addresses = addr::list(inside, Some(link.index)).context("list addresses")?;
         addresses.retain(|one| one.prefix.addr().is_ipv6() && one.scope == route::SCOPE_UNIVERSE);
         let filter = RouteFilter {
             oif: Some(link.index),
             table: Some(route::TABLE_MAIN),
             ..RouteFilter::default()
         };
-        let mut routes = route::list(inside, filter).or_fault("list routes")?;
+        let mut routes = route::list(inside, filter).context("list routes")?;
         routes.retain(|route| route.protocol != route::PROTOCOL_KERNEL);
         // The gateways of the others are found by those straight out of the link.
         routes.sort_by_key(|route| route.gateway.is_some());
@@ -176,7 +176,7 @@ impl Before {
         if self.addresses.is_empty() {
             return Ok(());
         }
-        let found = addr::list(inside, Some(index)).or_fault("list addresses")?;
+        let found = addr::list(inside, Some(index)).context("list addresses")?;
         let is_lost = |one: &&Addr| !found.iter().any(|other| other.prefix == one.prefix);
         let lost = self.addresses.iter().filter(is_lost).map(|one| {
             let options = AddrOptions {
@@ -186,7 +186,7 @@ impl Before {
             };
             addr::add(index, one.prefix, options)
         });
-        inside.apply(lost).or_fault("give the interface its IPv6 addresses again")
+        inside.apply(lost).context("give the interface its IPv6 addresses again")
     }
 
     /// The kernel makes the route to an address of its own a moment later; before, it refuses routes
@@ -209,7 +209,7 @@ impl Before {
         }
         let deadline = Instant::now() + PATIENCE;
         let came = route::wait_until(inside, monitor, filter, deadline, all);
-        if came.or_fault("wait for routes to IPv6 addresses")? {
+        if came.context("wait for routes to IPv6 addresses")? {
             return Ok(());
         }
         let seconds = PATIENCE.as_secs();
@@ -232,23 +232,23 @@ impl Before {
 
 fn del(request: &Request) -> Result<(), Error> {
     // Without a name there was no ADD.
-    let Ok(vrf) = understand(request) else { return Ok(()) };
-    let Some(ns) = pod::open_if_there(request) else { return Ok(()) };
-    let inside = ns.netlink().or_fault("open a socket in the container's namespace")?;
+    let Ok(vrf) = parse(request) else { return Ok(()) };
+    let Some(ns) = netns::open_if_exists(request) else { return Ok(()) };
+    let inside = ns.netlink().context("open a socket in the container's namespace")?;
     let Ok(Some((master, _))) = find(vrf.name, &inside) else { return Ok(()) };
-    let ifname = pod::ifname(request)?;
-    let link = link::by_name(&inside, ifname).or_fault("look for the interface")?;
+    let ifname = netns::ifname(request)?;
+    let link = link::by_name(&inside, ifname).context("look for the interface")?;
     let member = link.filter(|link| link.master == Some(master.index));
     if let Some(link) = &member {
         or_gone(inside.apply([link::set_no_master(link.index)]))
-            .or_fault("take the interface out of the VRF")?;
+            .context("take the interface out of the VRF")?;
     }
     let members =
-        link::list_of_master(&inside, master.index).or_fault("list the VRF's interfaces")?;
+        link::list_of_master(&inside, master.index).context("list the VRF's interfaces")?;
     // One that never held our interface, and is not of our making, is somebody else's.
-    let is_ours = member.is_some() || master.group == identity::group(&request.network);
+    let is_ours = member.is_some() || master.group == names::network_group(&request.network);
     if is_ours && members.is_empty() {
-        or_gone(inside.apply([link::remove(master.index)])).or_fault("remove the VRF")?;
+        or_gone(inside.apply([link::remove(master.index)])).context("remove the VRF")?;
     }
     Ok(())
 }
@@ -262,10 +262,10 @@ fn or_gone(done: kernel::Result<()>) -> kernel::Result<()> {
 }
 
 fn check(request: &Request) -> Result<(), Error> {
-    let vrf = understand(request)?;
-    let result = chained::prev_result(request, NO_PREV_RESULT)?;
-    let ns = pod::open(request)?;
-    let (inside, link) = chained::interface(request, &ns)?;
+    let vrf = parse(request)?;
+    let result = prev_result::required(request, NO_PREV_RESULT)?;
+    let ns = netns::open(request)?;
+    let (inside, link) = prev_result::interface(request, &ns)?;
     let name = vrf.name;
     let Some((master, table)) = find(name, &inside)? else {
         return Err(Error::internal(format!("VRF {name} is not in the container")));
@@ -277,10 +277,10 @@ fn check(request: &Request) -> Result<(), Error> {
         let msg = format!("failed to find {} associated to vrf {name}", link.name);
         return Err(Error::internal(msg));
     }
-    let ips: Vec<_> = chained::addresses(&result, request).cloned().collect();
-    verify::addresses(&inside, link.index, &ips)?;
+    let ips: Vec<_> = prev_result::addresses(&result, request).cloned().collect();
+    check::addresses(&inside, link.index, &ips)?;
     let filter = RouteFilter { table: Some(table), ..RouteFilter::default() };
-    let routes = route::list(&inside, filter).or_fault("list routes")?;
+    let routes = route::list(&inside, filter).context("list routes")?;
     for want in result.routes.iter().filter(|want| want.table.is_none()) {
         if !routes.iter().any(|route| route.dst == want.dst.trunc()) {
             let msg = format!("route to {} is missing in table {table}", want.dst.trunc());
@@ -291,9 +291,9 @@ fn check(request: &Request) -> Result<(), Error> {
 }
 
 fn status(request: &Request) -> Result<(), Error> {
-    understand(request)?;
-    let host = Netlink::open().or_fault("open a netlink socket")?;
-    if !link::is_supported(&host, "vrf").or_fault("ask the kernel for its features")? {
+    parse(request)?;
+    let host = Netlink::open().context("open a netlink socket")?;
+    if !link::is_supported(&host, "vrf").context("ask the kernel for its features")? {
         return Err(Error::new(Code::NOT_AVAILABLE, "this kernel has no VRFs"));
     }
     Ok(())

@@ -28,7 +28,7 @@ use self::listen::Listening;
 use self::serve::Daemon;
 use self::store::Store;
 use super::protocol::Key;
-use crate::fault::OrFault;
+use crate::error::Context;
 
 /// Runs the daemon with these arguments, those behind the word `daemon`.
 pub fn command_line(words: impl Iterator<Item = OsString>) -> ExitCode {
@@ -63,8 +63,8 @@ pub fn release_without(key: &Key) {
 }
 
 fn run(flags: &Flags) -> Result<(), Error> {
-    kernel::daemon::raise_file_limit().or_fault("prepare")?;
-    let signals = TerminationSignals::open().or_fault("prepare to be ended")?;
+    kernel::daemon::raise_file_limit().context("prepare")?;
+    let signals = TerminationSignals::open().context("prepare to be ended")?;
     let store = Store::new(&flags.lease_dir);
     let listening = Listening::open(&flags.socket)?;
     let served =

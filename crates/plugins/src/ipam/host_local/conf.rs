@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer};
 
 const DEFAULT_DATA_DIR: &str = "/var/lib/cni/networks";
 
-/// host-local's part of a configuration, understood.
+/// host-local's part of a configuration, parsed.
 #[derive(Debug)]
 pub struct HostLocal {
     /// Each gives one address.
@@ -88,13 +88,13 @@ struct RequestedIp(IpAddr);
 impl<'de> Deserialize<'de> for RequestedIp {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<RequestedIp, D::Error> {
         let text = String::deserialize(from)?;
-        parse_requested(&text)
+        parse_address(&text)
             .map(RequestedIp)
             .ok_or_else(|| serde::de::Error::custom("expected an address such as 10.1.2.3"))
     }
 }
 
-fn parse_requested(text: &str) -> Option<IpAddr> {
+fn parse_address(text: &str) -> Option<IpAddr> {
     let address = match text.parse::<IpNet>() {
         Ok(net) => net.addr(),
         Err(_) => text.parse().ok()?,
@@ -104,7 +104,7 @@ fn parse_requested(text: &str) -> Option<IpAddr> {
 
 impl HostLocal {
     /// Reads and checks everything.
-    pub fn understand(request: &Request) -> Result<HostLocal, Error> {
+    pub fn parse(request: &Request) -> Result<HostLocal, Error> {
         let conf: NetConf = request.conf()?;
         let ipam = conf.ipam.ok_or_else(super::super::no_ipam_key)?;
         let mut requested = requested_in_env(request)?;
@@ -113,7 +113,7 @@ impl HostLocal {
         let (single, data_dir) = (ipam.single_range(), data_dir(ipam.data_dir));
         let written = [conf.runtime_config.ip_ranges, single, ipam.ranges].concat();
         Ok(HostLocal {
-            sets: understand_sets(request, written)?,
+            sets: parse_sets(request, written)?,
             requested,
             routes: ipam.routes,
             resolv_conf: ipam.resolv_conf,
@@ -156,7 +156,7 @@ fn requested_in_env(request: &Request) -> Result<Vec<IpAddr>, Error> {
     let args = request.args()?;
     args.allow_only(&["IP"])?;
     let Some(text) = args.get("IP").filter(|text| !text.is_empty()) else { return Ok(Vec::new()) };
-    let address = parse_requested(text).ok_or_else(|| {
+    let address = parse_address(text).ok_or_else(|| {
         let msg = format!("invalid IP address {text}");
         let details = "IP in CNI_ARGS must be an address such as 10.1.2.3";
         Error::new(Code::BAD_ENVIRONMENT, msg).with_details(details)
@@ -164,17 +164,14 @@ fn requested_in_env(request: &Request) -> Result<Vec<IpAddr>, Error> {
     Ok(vec![address])
 }
 
-fn understand_sets(
-    request: &Request,
-    written: Vec<Vec<WrittenRange>>,
-) -> Result<Vec<RangeSet>, Error> {
+fn parse_sets(request: &Request, written: Vec<Vec<WrittenRange>>) -> Result<Vec<RangeSet>, Error> {
     if written.is_empty() {
         return Err(Error::invalid_config("no IP ranges specified")
             .with_details("key \"ipam.ranges\" or \"ipam.subnet\" must be set"));
     }
     let mut sets = Vec::with_capacity(written.len());
     for (at, ranges) in written.into_iter().enumerate() {
-        let set = understand_set(ranges).map_err(|cause| {
+        let set = parse_set(ranges).map_err(|cause| {
             Error::because(Code::INVALID_CONFIG, format!("invalid range set {at}"), &cause)
         })?;
         sets.push(set);
@@ -187,10 +184,10 @@ fn understand_sets(
     Ok(sets)
 }
 
-fn understand_set(ranges: Vec<WrittenRange>) -> Result<RangeSet, ipam::Error> {
-    let understand = |range: WrittenRange| {
+fn parse_set(ranges: Vec<WrittenRange>) -> Result<RangeSet, ipam::Error> {
+    let parse = |range: WrittenRange| {
         let WrittenRange { subnet: Cidr(subnet), range_start, range_end, gateway } = range;
         Range::new(RangeConf { subnet, range_start, range_end, gateway })
     };
-    RangeSet::new(ranges.into_iter().map(understand).collect::<Result<_, _>>()?)
+    RangeSet::new(ranges.into_iter().map(parse).collect::<Result<_, _>>()?)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CHECK: bridge, port, container's interface, addresses and routes are as ADD left them.
+//! CHECK: the bridge, its port, the container's interface, addresses and routes are as ADD made them.
 
 use cni::{Error, Interface, IpConfig, Request};
 use ipnet::IpNet;
@@ -9,16 +9,16 @@ use kernel::{Netlink, addr};
 use super::conf::Bridge;
 use super::spoofing;
 use super::vlan;
-use crate::fault::OrFault;
-use crate::{delegated, pod, verify};
+use crate::attach::{check, ipam, netns, prev_result};
+use crate::error::Context;
 
 pub fn check(request: &Request) -> Result<(), Error> {
-    let bridge = Bridge::understand(request)?;
-    delegated::check(request)?;
+    let bridge = Bridge::parse(request)?;
+    ipam::check(request)?;
     let result = request.required_prev_result()?;
-    let ns = pod::open(request)?;
-    let host = Netlink::open().or_fault("open a netlink socket")?;
-    let inside = ns.netlink().or_fault("open a socket in the container's namespace")?;
+    let ns = netns::open(request)?;
+    let host = Netlink::open().context("open a netlink socket")?;
+    let inside = ns.netlink().context("open a socket in the container's namespace")?;
 
     let on_host = result.interfaces.iter().find(|one| is_host_bridge(one, &bridge));
     let on_host = on_host.ok_or_else(|| {
@@ -26,9 +26,9 @@ pub fn check(request: &Request) -> Result<(), Error> {
         Error::internal(format!("CNI created bridge {name} in host namespace was not found"))
             .with_details(format!("prevResult has no bridge \"{name}\""))
     })?;
-    let bridge_link = verify::interface(&host, on_host, "bridge")?;
-    let container = verify::container_interface(&result, request)?;
-    let container = verify::interface(&inside, container, "veth")?;
+    let bridge_link = check::interface(&host, on_host, "bridge")?;
+    let container = check::container_interface(&result, request)?;
+    let container = check::interface(&inside, container, "veth")?;
     let port = find_port(&host, &result.interfaces, &bridge, &container)?;
     check_bridge(&bridge, &bridge_link)?;
     check_port(&bridge, &bridge_link, &port)?;
@@ -44,10 +44,9 @@ pub fn check(request: &Request) -> Result<(), Error> {
     if !container.is_up() {
         return Err(Error::internal(format!("Interface {} is down", container.name)));
     }
-    let own = |ip: &&IpConfig| is_on(ip, &result.interfaces, request);
-    let ips: Vec<IpConfig> = result.ips.iter().filter(own).cloned().collect();
-    verify::addresses(&inside, container.index, &ips)?;
-    verify::routes(&inside, &result.routes)?;
+    let ips: Vec<IpConfig> = prev_result::addresses(&result, request).cloned().collect();
+    check::addresses(&inside, container.index, &ips)?;
+    check::routes(&inside, &result.routes)?;
     if let Some(masquerade) = &bridge.masquerade {
         masquerade.check(request, &ips)?;
     }
@@ -58,13 +57,7 @@ fn is_host_bridge(interface: &Interface, bridge: &Bridge) -> bool {
     interface.sandbox.is_empty() && interface.name == bridge.name.as_str()
 }
 
-/// Whether an address belongs to the interface that is checked.
-fn is_on(ip: &IpConfig, interfaces: &[Interface], request: &Request) -> bool {
-    let Some(interface) = ip.interface.and_then(|at| interfaces.get(at)) else { return true };
-    interface.name == request.ifname && pod::is_sandbox(request, &interface.sandbox)
-}
-
-/// The interface of the host in the result whose other end is the container's.
+/// Finds the host end of the container's interface among the interfaces of the result.
 fn find_port(
     host: &Netlink,
     interfaces: &[Interface],
@@ -72,16 +65,16 @@ fn find_port(
     container: &Link,
 ) -> Result<Link, Error> {
     let gateway = bridge.vlan_gateway.map(|gateway| gateway.name);
-    let is_other = |name: &str| Some(name) == gateway.as_ref().map(|name| name.as_str());
+    let is_gateway = |name: &str| Some(name) == gateway.as_ref().map(|name| name.as_str());
     let is_candidate = |one: &&Interface| {
-        one.sandbox.is_empty() && one.name != bridge.name.as_str() && !is_other(&one.name)
+        one.sandbox.is_empty() && one.name != bridge.name.as_str() && !is_gateway(&one.name)
     };
     let candidates = interfaces.iter().filter(is_candidate);
     let msg = format!("CNI veth created for bridge {} was not found", bridge.name);
     let mut last = Error::internal(msg)
         .with_details("prevResult has no host end of the container's interface");
     for candidate in candidates {
-        match verify::interface(host, candidate, "veth") {
+        match check::interface(host, candidate, "veth") {
             Ok(link) if link.link == Some(container.index) => return Ok(link),
             Ok(link) => {
                 let msg =
@@ -108,7 +101,7 @@ fn check_bridge(bridge: &Bridge, link: &Link) -> Result<(), Error> {
     Ok(())
 }
 
-/// Without its address the bridge is nobody's gateway.
+/// The bridge, or the gateway of the VLAN, must have the gateway addresses.
 fn check_gateways(
     host: &Netlink,
     bridge: &Bridge,
@@ -121,14 +114,14 @@ fn check_gateways(
     let of_vlan = bridge.vlan_gateway.map(|gateway| vlan::gateway::check(host, gateway, link));
     let of_vlan = of_vlan.transpose()?;
     let link = of_vlan.as_ref().unwrap_or(link);
-    let found = addr::list(host, Some(link.index)).or_fault("list the gateway's addresses")?;
+    let found = addr::list(host, Some(link.index)).context("list the gateway's addresses")?;
     for ip in ips {
-        let wanted = ip.gateway.and_then(|gw| IpNet::new(gw, ip.address.prefix_len()).ok());
-        let is_there = |wanted: IpNet| found.iter().any(|address| address.prefix == wanted);
-        if let Some(wanted) = wanted.filter(|wanted| !is_there(*wanted)) {
+        let expected = ip.gateway.and_then(|gw| IpNet::new(gw, ip.address.prefix_len()).ok());
+        let is_present = |expected: IpNet| found.iter().any(|one| one.prefix == expected);
+        if let Some(expected) = expected.filter(|expected| !is_present(*expected)) {
             let name = link.name;
             let kind = if of_vlan.is_some() { "interface" } else { "bridge" };
-            return Err(Error::internal(format!("address {wanted} is missing on {kind} {name}")));
+            return Err(Error::internal(format!("address {expected} is missing on {kind} {name}")));
         }
     }
     Ok(())
@@ -143,13 +136,13 @@ fn check_port(bridge: &Bridge, bridge_link: &Link, port: &Link) -> Result<(), Er
         return Err(Error::internal(format!("bridge port {name} is down")));
     }
     let PortOptions { hairpin, isolated, .. } = port.port.unwrap_or_default();
-    // That it is isolated although nobody asked us for it is firewall's doing.
+    // The plugin firewall may isolate a port too.
     let isolated = isolated.filter(|_| bridge.isolated);
-    let switches =
+    let options =
         [("hairpinMode", bridge.hairpin, hairpin), ("portIsolation", bridge.isolated, isolated)];
-    for (key, wanted, found) in switches {
-        if found.is_some_and(|found| found != wanted) {
-            let msg = format!("bridge port {name} has {key} {}, expected {wanted}", !wanted);
+    for (key, expected, found) in options {
+        if found.is_some_and(|found| found != expected) {
+            let msg = format!("bridge port {name} has {key} {}, expected {expected}", !expected);
             return Err(Error::internal(msg));
         }
     }

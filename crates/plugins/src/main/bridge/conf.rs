@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The configuration of bridge: as written, and as understood.
+//! The configuration of bridge.
 
 use cni::{Code, Error, Request};
 use kernel::{IfName, MacAddr};
@@ -7,45 +7,43 @@ use serde::Deserialize;
 
 use super::vlan::gateway::Gateway;
 use super::vlan::{Vlans, VlansConf};
-use crate::dns::DnsConf;
-use crate::mac::{self, Source};
-use crate::masquerade::Masquerade;
-use crate::veth;
+use crate::attach::dns::DnsConf;
+use crate::attach::interface::Dad;
+use crate::attach::mac::{self, Source};
+use crate::attach::veth;
+use crate::nftables::masquerade::Masquerade;
 
-/// What the network wants, free of contradictions.
+/// The parsed configuration, without contradictions.
 #[derive(Debug, Clone)]
 pub struct Bridge {
-    /// The bridge's name.
     pub name: IfName,
-    /// The bridge holds the containers' gateway address.
+    /// The bridge has the containers' gateway address.
     pub is_gateway: bool,
-    /// Containers get a default route to it.
+    /// Containers get a default route through the bridge.
     pub is_default_gateway: bool,
-    /// A different address on the bridge is replaced and is no error.
+    /// Replaces a conflicting address on the bridge instead of failing.
     pub force_address: bool,
-    /// MTU of both ends, and of a bridge that is made.
+    /// MTU of the veth pair, and of a new bridge.
     pub mtu: Option<u32>,
     /// A container may reach itself through the bridge.
     pub hairpin: bool,
-    /// The bridge takes every frame.
+    /// Promiscuous mode of the bridge.
     pub promisc: bool,
-    /// Containers of this network do not reach each other.
+    /// Containers of this network cannot reach each other.
     pub isolated: bool,
-    /// IPv6 addresses wait for duplicate detection.
-    pub dad: bool,
-    /// The container's interface is left down and without addresses.
+    pub dad: Dad,
+    /// The container's interface stays down and without addresses.
     pub leave_down: bool,
-    /// VLANs of the container's port, where the bridge must filter them.
+    /// VLANs of the container's port; the bridge then filters VLANs.
     pub vlans: Option<Vlans>,
-    /// What holds the gateway address in place of the bridge, where the containers are in a VLAN.
+    /// Has the gateway address instead of the bridge if the containers are in a VLAN.
     pub vlan_gateway: Option<Gateway>,
-    /// Hardware address of the container's interface.
+    /// MAC address of the container's interface.
     pub mac: Option<MacAddr>,
-    /// Ports take frames only from their container's hardware address.
+    /// A port accepts frames from its container's MAC address only.
     pub check_spoofing: bool,
-    /// How containers leave the network, if with the host's address.
     pub masquerade: Option<Masquerade>,
-    /// Overrides the IPAM plugin's.
+    /// Overrides the DNS settings of the IPAM plugin.
     pub dns: DnsConf,
 }
 
@@ -67,51 +65,53 @@ struct BridgeConf {
 }
 
 impl Bridge {
-    /// Reads and checks the configuration.
-    pub fn understand(request: &Request) -> Result<Bridge, Error> {
+    pub fn parse(request: &Request) -> Result<Bridge, Error> {
         let conf: BridgeConf = request.conf()?;
         refuse_contradictions(&conf, request)?;
-        let vlans = request.conf::<VlansConf>()?.understand()?;
-        let name = understand_name(conf.bridge.as_deref())?;
+        let vlans = request.conf::<VlansConf>()?.validate()?;
+        let name = parse_name(conf.bridge.as_deref())?;
         let is_gateway = conf.is_gateway || conf.is_default_gateway;
         let vlan = vlans.as_ref().and_then(|vlans| vlans.native).filter(|_| is_gateway);
         Ok(Bridge {
-            mac: mac::wanted(request, &[Source::RuntimeConfig, Source::Args, Source::Environment])?,
+            mac: mac::requested(
+                request,
+                &[Source::RuntimeConfig, Source::Args, Source::Environment],
+            )?,
             name,
             is_gateway,
             is_default_gateway: conf.is_default_gateway,
             force_address: conf.force_address,
-            mtu: veth::understand_mtu(conf.mtu, veth::MOST_MTU)?,
+            mtu: veth::parse_mtu(conf.mtu, veth::MAX_MTU)?,
             hairpin: conf.hairpin_mode,
             promisc: conf.promisc_mode,
             isolated: conf.port_isolation,
-            dad: conf.enabledad,
+            dad: if conf.enabledad { Dad::Wait } else { Dad::Skip },
             leave_down: conf.disable_container_interface,
             check_spoofing: conf.macspoofchk,
-            masquerade: Masquerade::understand(request)?,
-            vlan_gateway: vlan.map(|vlan| understand_gateway(name, vlan)).transpose()?,
+            masquerade: Masquerade::parse(request)?,
+            vlan_gateway: vlan.map(|vlan| parse_gateway(name, vlan)).transpose()?,
             vlans,
             dns: conf.dns,
         })
     }
 }
 
-/// The gateway of the VLAN that a configuration names, whatever else it says.
+/// The gateway of the configured VLAN, for DEL and GC, even if other keys are invalid.
 pub fn vlan_gateway(request: &Request) -> Option<Gateway> {
-    let vlan = request.conf::<VlansConf>().ok()?.understand().ok()??.native?;
+    let vlan = request.conf::<VlansConf>().ok()?.validate().ok()??.native?;
     let conf: BridgeConf = request.conf().ok()?;
-    Gateway::of(understand_name(conf.bridge.as_deref()).ok()?, vlan).ok()
+    Gateway::of(parse_name(conf.bridge.as_deref()).ok()?, vlan).ok()
 }
 
-fn understand_gateway(bridge: IfName, vlan: u16) -> Result<Gateway, Error> {
+fn parse_gateway(bridge: IfName, vlan: u16) -> Result<Gateway, Error> {
     Gateway::of(bridge, vlan).map_err(|cause| {
-        let keys = "keys \"bridge\" and \"vlan\" name the interface of the VLAN's gateway";
+        let keys = "keys \"bridge\" and \"vlan\" form the name of the VLAN's gateway interface";
         Error::because(Code::INVALID_CONFIG, keys, &cause)
     })
 }
 
-fn understand_name(written: Option<&str>) -> Result<IfName, Error> {
-    let name = written.unwrap_or("cni0");
+fn parse_name(name: Option<&str>) -> Result<IfName, Error> {
+    let name = name.unwrap_or("cni0");
     name.parse().map_err(|cause: kernel::IfNameError| {
         Error::because(Code::INVALID_CONFIG, "key \"bridge\"", &cause)
     })

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which gateways and default routes follow from the addresses given, as pure functions.
+//! Gateways and default routes for the addresses of the IPAM plugin. Pure functions.
 
 use std::net::IpAddr;
 
@@ -13,26 +13,26 @@ use super::conf::Bridge;
 /// Index of the container's interface in the result: bridge, host end, container end.
 pub const CONTAINER: usize = 2;
 
-/// Completes the IPAM plugin's result: every address belongs to the container, has a gateway
-/// where the bridge is one, and its family a default route where that is asked for. Returns the
-/// addresses that the bridge must hold.
+/// Completes the result of the IPAM plugin: assigns each address to the container's interface, and adds
+/// gateways and default routes if the configuration asks for them. Returns the addresses that the bridge
+/// must have.
 pub fn complete(bridge: &Bridge, result: &mut CniResult) -> Vec<IpNet> {
-    let mut on_bridge = Vec::new();
+    let mut gateways = Vec::new();
     for ip in &mut result.ips {
         ip.interface = Some(CONTAINER);
         if !bridge.is_gateway {
             continue;
         }
         let gateway = *ip.gateway.get_or_insert_with(|| first_address(ip.address));
-        on_bridge.extend(IpNet::new(gateway, ip.address.prefix_len()));
+        gateways.extend(IpNet::new(gateway, ip.address.prefix_len()));
         if bridge.is_default_gateway {
             ensure_default_route(&mut result.routes, gateway);
         }
     }
-    on_bridge
+    gateways
 }
 
-/// A default route that names no gateway goes by the address's own, so it counts as well.
+/// An existing default route without a gateway is enough: it uses the gateway of the address.
 fn ensure_default_route(routes: &mut Vec<Route>, gateway: IpAddr) {
     let default = default_dst(Family::of(gateway));
     if !routes.iter().any(|route| route.dst == default) {
@@ -40,7 +40,7 @@ fn ensure_default_route(routes: &mut Vec<Route>, gateway: IpAddr) {
     }
 }
 
-/// The address after the network's own.
+/// The first host address of a network.
 fn first_address(net: IpNet) -> IpAddr {
     match net.network() {
         IpAddr::V4(network) => IpAddr::V4((u32::from(network).wrapping_add(1)).into()),
@@ -48,31 +48,31 @@ fn first_address(net: IpNet) -> IpAddr {
     }
 }
 
-/// What must happen to the bridge's addresses so that it holds `wanted`.
+/// The change that gives the bridge an address.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It is there.
+    /// The bridge has the address.
     Nothing,
-    /// Nothing is in its way.
     Add,
-    /// These stand in its way: only one IPv4 address, and no overlapping IPv6 networks.
+    /// These addresses must go first: only one IPv4 address is allowed, and no overlapping IPv6
+    /// networks.
     Conflict(Vec<IpNet>),
 }
 
-/// Compares one wanted address with those that the bridge holds.
-pub fn compare(wanted: IpNet, found: &[IpNet]) -> Change {
-    if found.contains(&wanted) {
+/// Compares a desired address with the addresses of the bridge.
+pub fn compare(desired: IpNet, found: &[IpNet]) -> Change {
+    if found.contains(&desired) {
         return Change::Nothing;
     }
-    let is_in_the_way = |other: &&IpNet| match (wanted, other) {
+    let is_conflict = |other: &&IpNet| match (desired, other) {
         (IpNet::V4(_), IpNet::V4(_)) => true,
         (IpNet::V6(_), IpNet::V6(_)) => {
-            wanted.contains(&other.addr()) || other.contains(&wanted.addr())
+            desired.contains(&other.addr()) || other.contains(&desired.addr())
         }
         _ => false,
     };
-    let in_the_way: Vec<IpNet> = found.iter().filter(is_in_the_way).copied().collect();
-    if in_the_way.is_empty() { Change::Add } else { Change::Conflict(in_the_way) }
+    let conflicts: Vec<IpNet> = found.iter().filter(is_conflict).copied().collect();
+    if conflicts.is_empty() { Change::Add } else { Change::Conflict(conflicts) }
 }
 
 #[cfg(test)]
@@ -95,18 +95,21 @@ mod tests {
             hairpin: false,
             promisc: false,
             isolated: false,
-            dad: false,
+            dad: crate::attach::interface::Dad::Skip,
             leave_down: false,
             check_spoofing: false,
             masquerade: None,
             vlans: None,
             vlan_gateway: None,
             mac: None,
-            dns: crate::dns::DnsConf::default(),
+            dns: crate::attach::dns::DnsConf::default(),
         }
     }
 
-    fn given(addresses: &[(&str, Option<&str>)], routes: &[(&str, Option<&str>)]) -> CniResult {
+    fn ipam_result(
+        addresses: &[(&str, Option<&str>)],
+        routes: &[(&str, Option<&str>)],
+    ) -> CniResult {
         let ip = |gw: &Option<&str>| gw.map(|gw| gw.parse().unwrap());
         CniResult {
             ips: addresses.iter().map(|(a, gw)| IpConfig::new(net(a), ip(gw))).collect(),
@@ -116,18 +119,19 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_bridge_only_claims_the_addresses() {
-        let mut result = given(&[("10.1.0.5/24", None)], &[]);
+    fn complete_without_gateway_sets_interface_only() {
+        let mut result = ipam_result(&[("10.1.0.5/24", None)], &[]);
         assert!(complete(&bridge(false, false), &mut result).is_empty());
         assert_eq!(result.ips[0].interface, Some(CONTAINER));
         assert_eq!(result.ips[0].gateway, None);
     }
 
     #[test]
-    fn a_missing_gateway_is_the_first_address() {
-        let mut result = given(&[("10.1.0.5/24", None), ("fd00::5/64", Some("fd00::9"))], &[]);
-        let on_bridge = complete(&bridge(true, true), &mut result);
-        assert_eq!(on_bridge, [net("10.1.0.1/24"), net("fd00::9/64")]);
+    fn complete_uses_first_address_as_gateway() {
+        let mut result =
+            ipam_result(&[("10.1.0.5/24", None), ("fd00::5/64", Some("fd00::9"))], &[]);
+        let gateways = complete(&bridge(true, true), &mut result);
+        assert_eq!(gateways, [net("10.1.0.1/24"), net("fd00::9/64")]);
         let routes: Vec<_> = result.routes.iter().map(|r| (r.dst, r.gw)).collect();
         assert_eq!(
             routes,
@@ -139,19 +143,19 @@ mod tests {
     }
 
     #[test]
-    fn one_default_route_is_enough() {
+    fn complete_keeps_existing_default_route() {
         for gw in [None, Some("10.1.0.7")] {
-            let mut result = given(&[("10.1.0.5/24", None)], &[("0.0.0.0/0", gw)]);
+            let mut result = ipam_result(&[("10.1.0.5/24", None)], &[("0.0.0.0/0", gw)]);
             complete(&bridge(true, true), &mut result);
             assert_eq!(result.routes.len(), 1, "{gw:?}");
         }
     }
 
     #[test]
-    fn addresses_of_the_bridge_are_compared() {
-        let check = |wanted: &str, found: &[&str], expected: Change| {
+    fn compare_finds_conflicting_addresses() {
+        let check = |desired: &str, found: &[&str], expected: Change| {
             let found: Vec<IpNet> = found.iter().map(|text| net(text)).collect();
-            assert_eq!(compare(net(wanted), &found), expected, "{wanted} {found:?}");
+            assert_eq!(compare(net(desired), &found), expected, "{desired} {found:?}");
         };
         check("10.1.0.1/24", &[], Change::Add);
         check("10.1.0.1/24", &["fe80::1/64"], Change::Add);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `macspoofchk`: a port of the bridge takes frames only from the hardware address that its container
-//! was given. Two elements a container; looking them up costs the same however many there are.
+//! `macspoofchk`: a bridge port accepts frames from its container's MAC address only. Each container has
+//! two set elements; the cost of a lookup does not grow with the number of containers.
 
 use cni::{Error, Request};
 use kernel::nft::{
@@ -9,14 +9,15 @@ use kernel::nft::{
 };
 use kernel::{IfName, MacAddr};
 
-use crate::fault::OrFault;
-use crate::rules::match_expr::ifname_key;
-use crate::rules::{Claim, Entry, Feature, Ledger, Map, Owner, Spread, WantedChain, key};
-use crate::{go_rules, rules};
+use crate::compat::go_nft;
+use crate::error::Context;
+use crate::nftables::match_expr::ifname_key;
+use crate::nftables::{
+    self, ConflictPolicy, DesiredChain, ElementStore, Entry, Feature, Map, Owner, Placement, key,
+};
 
 const BRIDGE: Table<'static> = Table { family: TableFamily::Bridge, name: "podwire" };
-/// Before anything else looks at the frame: NF_BR_PRI_NAT_DST_BRIDGED, linux/netfilter_bridge.h.
-const FIRST: i32 = -300;
+const PRIORITY: i32 = -300; // NF_BR_PRI_NAT_DST_BRIDGED, linux/netfilter_bridge.h
 
 static PORTS: Map = Map {
     number: 1,
@@ -24,20 +25,19 @@ static PORTS: Map = Map {
     name: "ports",
     key: &[DataType::IfName],
     data: MapTo::Nothing,
-    claim: Claim::Last,
-    spread: Spread::Whole,
-    comment: "ports whose hardware address is checked",
+    conflict: ConflictPolicy::LastWins,
+    placement: Placement::Single,
+    comment: "ports whose MAC address is checked",
 };
 
 static ADDRESSES: Map = Map {
     number: 2,
     name: "addresses",
     key: &[DataType::IfName, DataType::EtherAddr],
-    comment: "port . hardware address that it may send from",
+    comment: "port . MAC address that it may send from",
     ..PORTS
 };
 
-/// The elements of bridges' ports.
 pub static FEATURE: Feature = Feature {
     number: 4,
     table: BRIDGE,
@@ -46,31 +46,31 @@ pub static FEATURE: Feature = Feature {
     networks_chains: None,
 };
 
-/// Lets the port send from this address only.
+/// Allows the port to send from this MAC address only.
 pub fn add(request: &Request, port: IfName, mac: MacAddr) -> Result<(), Error> {
-    let mut ledger = Ledger::open(&FEATURE).or_fault(DOING)?;
-    let added = ledger.add(&Owner::of(request), &entries(port, mac), &[]);
-    added.map_err(|fault| fault.into_error(DOING))
+    let mut store = ElementStore::open(&FEATURE).context(DOING)?;
+    let added = store.add(&Owner::of(request), &entries(port, mac), &[]);
+    added.map_err(|error| error.into_error(DOING))
 }
 
-/// Whether it may.
+/// CHECK.
 pub fn check(request: &Request, port: IfName, mac: MacAddr) -> Result<(), Error> {
-    let ledger = Ledger::open(&FEATURE).or_fault(DOING)?;
-    let found = ledger.check(&Owner::of(request), &entries(port, mac), &[]);
-    let Err(fault) = found else { return Ok(()) };
-    let by_go = go_rules::has_spoof_check(ledger.nft(), &request.attachment(), mac);
-    if by_go.or_fault("macspoofchk")? {
+    let store = ElementStore::open(&FEATURE).context(DOING)?;
+    let found = store.check(&Owner::of(request), &entries(port, mac), &[]);
+    let Err(error) = found else { return Ok(()) };
+    let is_by_go = go_nft::has_spoof_check(store.nft(), &request.attachment(), mac);
+    if is_by_go.context("macspoofchk")? {
         return Ok(());
     }
-    Err(fault.into_error("macspoofchk"))
+    Err(error.into_error("macspoofchk"))
 }
 
-/// Whether the kernel could.
+/// STATUS.
 pub fn status() -> Result<(), Error> {
-    rules::status(&FEATURE, "check hardware addresses")
+    nftables::status(&FEATURE, "check MAC addresses")
 }
 
-const DOING: &str = "check the hardware address that the container sends from";
+const DOING: &str = "check the source MAC address of the container";
 
 fn entries(port: IfName, mac: MacAddr) -> [Entry; 2] {
     let port = ifname_key(port.as_str());
@@ -81,14 +81,14 @@ fn entries(port: IfName, mac: MacAddr) -> [Entry; 2] {
     ]
 }
 
-fn base_chain() -> Vec<WantedChain> {
+fn base_chain() -> Vec<DesiredChain> {
     let from_port = Expr::Meta(MetaKey::IifName, Reg(0));
     let source = Expr::Payload { base: PayloadBase::Link, offset: 6, len: 6, to: Reg(4) };
     let is_in = |map: &Map| Expr::Lookup { set: map.name.into(), key: Reg(0), inverted: false };
     let own = vec![from_port.clone(), source, is_in(&ADDRESSES), Expr::Verdict(Verdict::Accept)];
     let others = vec![from_port, is_in(&PORTS), Expr::Verdict(Verdict::Drop)];
-    let base = BaseChain { kind: ChainKind::Filter, hook: Hook::Prerouting, priority: FIRST };
-    let comment = "containers send from their own hardware address";
+    let base = BaseChain { kind: ChainKind::Filter, hook: Hook::Prerouting, priority: PRIORITY };
+    let comment = "containers send from their own MAC address";
     let rules = vec![(own, ""), (others, "")];
-    vec![WantedChain { base: Some(base), ..WantedChain::new("spoofing", comment, rules) }]
+    vec![DesiredChain { base: Some(base), ..DesiredChain::new("spoofing", comment, rules) }]
 }

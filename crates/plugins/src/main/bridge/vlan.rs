@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! VLANs of a container's port: as written, and as understood. Pure; what is done with them is in
-//! the files below.
+//! The VLAN keys of bridge. Pure functions; `port` and `gateway` apply them.
 
 pub mod gateway;
 pub mod port;
@@ -9,21 +8,20 @@ use cni::Error;
 use kernel::bridge_vlan::{self, MAX};
 use serde::Deserialize;
 
-/// What the native VLAN of a trunk is where none is named, as that of a switch.
-const USUAL_NATIVE: u16 = 1;
+/// The native VLAN of a trunk by default, as on a switch.
+const DEFAULT_NATIVE: u16 = 1;
 
-/// What a network wants of a bridge that filters VLANs.
+/// The VLANs of a container's port.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Vlans {
-    /// Frames without a tag belong here.
+    /// The VLAN of untagged frames.
     pub native: Option<u16>,
-    /// Frames with one of these tags pass: first and last, ascending, without overlap.
+    /// Ranges of tagged VLANs (first, last), ascending and without overlap.
     trunk: Vec<(u16, u16)>,
-    /// The port stays in the bridge's default VLAN too.
+    /// The port also stays in the bridge's default VLAN.
     pub keeps_default: bool,
 }
 
-/// The keys.
 #[derive(Debug, Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
 pub struct VlansConf {
@@ -32,7 +30,7 @@ pub struct VlansConf {
     preserve_default_vlan: bool,
 }
 
-/// A number, a range, or both.
+/// One item of `vlanTrunk`: an ID, a range, or both.
 #[derive(Debug, Deserialize, Default, Clone, Copy)]
 #[serde(default)]
 struct TrunkConf {
@@ -44,13 +42,13 @@ struct TrunkConf {
 }
 
 impl VlansConf {
-    /// What the keys mean; none where the bridge need not filter VLANs.
-    pub fn understand(&self) -> Result<Option<Vlans>, Error> {
+    /// Returns `None` if the bridge need not filter VLANs.
+    pub fn validate(&self) -> Result<Option<Vlans>, Error> {
         let native = match self.vlan {
             0 => None,
             vlan => {
-                let wrong = format!("invalid VLAN ID {vlan} (must be between 0 and {MAX})");
-                Some(number(&wrong, "vlan", vlan, 0)?)
+                let msg = format!("invalid VLAN ID {vlan} (must be between 0 and {MAX})");
+                Some(parse_id(&msg, "vlan", vlan, 0)?)
             }
         };
         if native.is_none() && self.vlan_trunk.is_none() {
@@ -59,7 +57,7 @@ impl VlansConf {
         let mut trunk = Vec::new();
         let items = self.vlan_trunk.iter().flatten().enumerate();
         for (at, item) in items.filter_map(|(at, item)| Some((at, (*item)?))) {
-            trunk.extend(item.understand(at)?);
+            trunk.extend(item.validate(at)?);
         }
         let keeps_default = self.preserve_default_vlan;
         Ok(Some(Vlans { native, trunk: merged(trunk), keeps_default }))
@@ -67,15 +65,15 @@ impl VlansConf {
 }
 
 impl TrunkConf {
-    fn understand(self, at: usize) -> Result<Vec<(u16, u16)>, Error> {
+    fn validate(self, at: usize) -> Result<Vec<(u16, u16)>, Error> {
         let key = |name: &str| format!("vlanTrunk[{at}].{name}");
-        let mut found = Vec::new();
+        let mut ranges = Vec::new();
         match (self.min, self.max) {
             (None, None) => {}
             (Some(min), Some(max)) => {
                 let range = (
-                    number("incorrect trunk minID parameter", &key("minID"), min, 1)?,
-                    number("incorrect trunk maxID parameter", &key("maxID"), max, 1)?,
+                    parse_id("incorrect trunk minID parameter", &key("minID"), min, 1)?,
+                    parse_id("incorrect trunk maxID parameter", &key("maxID"), max, 1)?,
                 );
                 if range.0 > range.1 {
                     let details =
@@ -83,35 +81,35 @@ impl TrunkConf {
                     let msg = "minID is greater than maxID in trunk parameter";
                     return Err(Error::invalid_config(msg).with_details(details));
                 }
-                found.push(range);
+                ranges.push(range);
             }
             (min, _) => {
-                let (there, missing) =
+                let (present, missing) =
                     if min.is_some() { ("minID", "maxID") } else { ("maxID", "minID") };
                 let msg = format!(
                     "minID and maxID should be configured simultaneously, {missing} is missing"
                 );
-                let details = format!("key {:?} needs {missing:?} beside it", key(there));
+                let details = format!("key {:?} needs {missing:?} beside it", key(present));
                 return Err(Error::invalid_config(msg).with_details(details));
             }
         }
         if let Some(id) = self.id {
-            let id = number("incorrect trunk id parameter", &key("id"), id, 1)?;
-            found.push((id, id));
+            let id = parse_id("incorrect trunk id parameter", &key("id"), id, 1)?;
+            ranges.push((id, id));
         }
-        Ok(found)
+        Ok(ranges)
     }
 }
 
-fn number(wrong: &str, key: &str, written: i64, lowest: u16) -> Result<u16, Error> {
-    let number = u16::try_from(written).ok();
-    number.filter(|number| (lowest..=MAX).contains(number)).ok_or_else(|| {
-        let details = format!("key {key:?} is {written}, allowed are {lowest} to {MAX}");
-        Error::invalid_config(wrong).with_details(details)
+fn parse_id(msg: &str, key: &str, id: i64, min: u16) -> Result<u16, Error> {
+    let parsed = u16::try_from(id).ok();
+    parsed.filter(|id| (min..=MAX).contains(id)).ok_or_else(|| {
+        let details = format!("key {key:?} is {id}, allowed are {min} to {MAX}");
+        Error::invalid_config(msg).with_details(details)
     })
 }
 
-/// Ascending, and what overlaps or adjoins in one.
+/// Sorts the ranges and joins those that overlap or adjoin.
 fn merged(mut ranges: Vec<(u16, u16)>) -> Vec<(u16, u16)> {
     ranges.sort_unstable();
     let mut merged: Vec<(u16, u16)> = Vec::new();
@@ -125,10 +123,10 @@ fn merged(mut ranges: Vec<(u16, u16)>) -> Vec<(u16, u16)> {
 }
 
 impl Vlans {
-    /// What the container's port must be in, besides the default VLAN. A native VLAN that the trunk has
-    /// as well is native: a frame can leave with a tag or without, but not both.
+    /// The VLANs of the container's port, in addition to the default VLAN. If the native VLAN is in the
+    /// trunk too, it is native: frames of a VLAN leave either tagged or untagged.
     pub fn of_port(&self) -> Vec<bridge_vlan::Vlans> {
-        let native = self.native.or((!self.trunk.is_empty()).then_some(USUAL_NATIVE));
+        let native = self.native.or((!self.trunk.is_empty()).then_some(DEFAULT_NATIVE));
         let tagged = self.trunk.iter().flat_map(|range| without(*range, native));
         let tagged = tagged.map(|(first, last)| bridge_vlan::Vlans::tagged(first, last));
         native.map(bridge_vlan::Vlans::native).into_iter().chain(tagged).collect()
@@ -147,43 +145,43 @@ fn without((first, last): (u16, u16), vlan: Option<u16>) -> Vec<(u16, u16)> {
 
 #[cfg(test)]
 mod tests {
-    use kernel::bridge_vlan::Vlans as Wanted;
+    use kernel::bridge_vlan::Vlans as PortVlans;
     use serde_json::{Value, json};
 
     use super::*;
 
-    fn understood(keys: Value) -> Result<Option<Vlans>, Error> {
-        serde_json::from_value::<VlansConf>(keys).unwrap().understand()
+    fn validate(keys: Value) -> Result<Option<Vlans>, Error> {
+        serde_json::from_value::<VlansConf>(keys).unwrap().validate()
     }
 
     #[test]
-    fn keys_are_understood() {
-        let check = |keys: Value, expected: &[Wanted]| {
-            let vlans = understood(keys.clone()).unwrap().unwrap();
+    fn keys_give_the_vlans_of_the_port() {
+        let check = |keys: Value, expected: &[PortVlans]| {
+            let vlans = validate(keys.clone()).unwrap().unwrap();
             assert_eq!(vlans.of_port(), expected, "{keys}");
         };
-        assert_eq!(understood(json!({})).unwrap(), None);
-        assert_eq!(understood(json!({"vlan": 0, "preserveDefaultVlan": true})).unwrap(), None);
-        check(json!({"vlan": 100}), &[Wanted::native(100)]);
+        assert_eq!(validate(json!({})).unwrap(), None);
+        assert_eq!(validate(json!({"vlan": 0, "preserveDefaultVlan": true})).unwrap(), None);
+        check(json!({"vlan": 100}), &[PortVlans::native(100)]);
         check(json!({"vlanTrunk": []}), &[]);
         check(json!({"vlanTrunk": [{}, null]}), &[]);
-        check(json!({"vlanTrunk": [{"id": 7}]}), &[Wanted::native(1), Wanted::tagged(7, 7)]);
+        check(json!({"vlanTrunk": [{"id": 7}]}), &[PortVlans::native(1), PortVlans::tagged(7, 7)]);
         let trunk = json!([{"minID": 20, "maxID": 30}, {"id": 31}, {"id": 25}, {"id": 40}]);
-        let ranges = [Wanted::tagged(20, 31), Wanted::tagged(40, 40)];
+        let ranges = [PortVlans::tagged(20, 31), PortVlans::tagged(40, 40)];
         check(
             json!({"vlan": 5, "vlanTrunk": trunk}),
-            &[&[Wanted::native(5)], &ranges[..]].concat(),
+            &[&[PortVlans::native(5)], &ranges[..]].concat(),
         );
         let all = json!([{"minID": 1, "maxID": 4094, "id": 9}]);
-        check(json!({"vlanTrunk": all}), &[Wanted::native(1), Wanted::tagged(2, 4094)]);
-        let around = [Wanted::native(50), Wanted::tagged(1, 49), Wanted::tagged(51, 4094)];
+        check(json!({"vlanTrunk": all}), &[PortVlans::native(1), PortVlans::tagged(2, 4094)]);
+        let around = [PortVlans::native(50), PortVlans::tagged(1, 49), PortVlans::tagged(51, 4094)];
         check(json!({"vlan": 50, "vlanTrunk": all}), &around);
     }
 
     #[test]
-    fn bad_numbers_are_named() {
+    fn invalid_ids_are_named() {
         let check = |keys: Value, words: &str| {
-            let error = understood(keys).unwrap_err();
+            let error = validate(keys).unwrap_err();
             assert!(error.to_string().contains(words), "{error}");
         };
         check(json!({"vlan": 4095}), "\"vlan\" is 4095, allowed are 0 to 4094");

@@ -9,8 +9,8 @@ use kernel::link::{self, Link};
 use kernel::{IfName, MacAddr, Netlink};
 use serde::Deserialize;
 
-use crate::fault::OrFault;
-use crate::identity;
+use crate::attach::names;
+use crate::error::Context;
 
 const PCI: &str = "/sys/bus/pci/devices";
 const AUXILIARY: &str = "/sys/bus/auxiliary/devices";
@@ -69,7 +69,7 @@ pub enum Selector {
 }
 
 /// A network that leaves the device to the runtime is complete for STATUS and GC, which name none.
-pub fn understand(request: &Request) -> Result<Choice, Error> {
+pub fn parse(request: &Request) -> Result<Choice, Error> {
     let conf: SelectorConf = request.conf()?;
     let pci = pci_device(&conf)?;
     if pci.as_deref().is_some_and(is_driven_from_userspace) {
@@ -155,10 +155,10 @@ impl Selector {
     /// The interface, if it is on the host. One that came back by itself from a namespace that is gone
     /// is known by the name that it had.
     pub fn find(&self, host: &Netlink, network: &str) -> Result<Option<Link>, Error> {
-        let all = || link::list(host).or_fault("list the host's interfaces");
+        let all = || link::list(host).context("list the host's interfaces");
         match self {
             Self::Name(name) => {
-                let found = link::by_name(host, *name).or_fault("look for the device")?;
+                let found = link::by_name(host, *name).context("look for the device")?;
                 if found.is_some() {
                     return Ok(found);
                 }
@@ -167,7 +167,7 @@ impl Selector {
             }
             Self::Mac(mac) => Ok(all()?.into_iter().find(|link| link.mac == Some(*mac))),
             Self::Device(path) => match interface_of(path) {
-                Some(name) => link::by_name(host, name).or_fault("look for the device"),
+                Some(name) => link::by_name(host, name).context("look for the device"),
                 None => Ok(None),
             },
         }
@@ -201,7 +201,8 @@ impl std::fmt::Display for Selector {
 
 /// The name that a device of ours had on the host before it went into a container.
 pub fn home_name(link: &Link, network: &str) -> Option<IfName> {
-    let alias = link.alias.as_deref().filter(|_| identity::is_marked(network, link.group))?;
+    let alias =
+        link.alias.as_deref().filter(|_| names::is_attachment_group(network, link.group))?;
     alias.parse().ok()
 }
 

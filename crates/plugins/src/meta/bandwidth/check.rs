@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CHECK: both limits are there, with the numbers that were asked for, by whichever plugin.
+//! CHECK: both limits exist with the configured values, made by this plugin or by the Go plugin.
 
 use cni::{Error, Request};
 use kernel::link::Link;
@@ -7,18 +7,18 @@ use kernel::tc::{self, Bucket, Filter, FoundBucket, Handle};
 use kernel::{IfIndex, Netlink};
 
 use super::conf::{Bandwidth, Limit, Subnets};
-use super::{host_end, ifb, place_of, prev_result, shape};
-use crate::fault::OrFault;
-use crate::pod;
+use super::{existing_parent, host_end, ifb, shape};
+use crate::attach::{netns, prev_result};
+use crate::error::Context;
 
 pub fn check(request: &Request) -> Result<(), Error> {
-    let bandwidth = Bandwidth::understand(request)?;
-    let result = prev_result(request)?;
+    let bandwidth = Bandwidth::parse(request)?;
+    let result = prev_result::required(request, "must be called as a chained plugin")?;
     if bandwidth.limits_nothing() {
         return Ok(());
     }
-    let ns = pod::open(request)?;
-    let host = Netlink::open().or_fault("open a netlink socket")?;
+    let ns = netns::open(request)?;
+    let host = Netlink::open().context("open a netlink socket")?;
     let end = host_end::find(&host, &ns, request, &result)?;
     if let Some(limit) = &bandwidth.ingress {
         check_ingress(&host, &end, limit, &bandwidth.subnets)?;
@@ -43,11 +43,11 @@ fn check_ingress(
     if root.as_ref().and_then(|root| root.default) != Some(shape::default_class(subnets).into()) {
         return Err(Error::internal(format!("{name} has no htb for its subnets at its root")));
     }
-    let class = tc::class_by_handle(host, end.index, shape::CLASS).or_fault("look for a class")?;
+    let class = tc::class_by_handle(host, end.index, shape::CLASS).context("look for a class")?;
     check_bucket(end, class, limit.bucket)?;
-    let queue = tc::qdisc_at(host, end.index, shape::CLASS).or_fault("look for a queue")?;
+    let queue = tc::qdisc_at(host, end.index, shape::CLASS).context("look for a queue")?;
     check_queue(end, queue.and_then(|queue| queue.limit), limit)?;
-    check_filters(host, end, shape::HTB, &shape::towards_filters(subnets))
+    check_filters(host, end, shape::HTB, &shape::ingress_filters(subnets))
 }
 
 fn check_egress(
@@ -57,21 +57,21 @@ fn check_egress(
     limit: &Limit,
     subnets: &Subnets,
 ) -> Result<(), Error> {
-    let found = ifb::find(host, request).or_fault("look for an interface")?;
-    let found = found.ok_or_else(|| {
+    let found = ifb::find(host, request).context("look for an interface")?;
+    let ifb = found.ok_or_else(|| {
         let name = ifb::go_name(&request.network, &request.container_id);
         Error::internal(format!("get ifb device: interface {name} does not exist"))
     })?;
-    if !found.is_up() {
-        return Err(Error::internal(format!("interface {} is down", found.name)));
+    if !ifb.is_up() {
+        return Err(Error::internal(format!("interface {} is down", ifb.name)));
     }
-    check_tbf(host, &found, limit)?;
-    let place = place_of(host, end.index)?.unwrap_or(Handle::INGRESS_QDISC);
-    check_filters(host, end, place, &shape::from_filters(place, found.index, subnets))
+    check_tbf(host, &ifb, limit)?;
+    let parent = existing_parent(host, end.index)?.unwrap_or(Handle::INGRESS_QDISC);
+    check_filters(host, end, parent, &shape::egress_filters(parent, ifb.index, subnets))
 }
 
 fn root_of(host: &Netlink, link: IfIndex) -> Result<Option<tc::FoundQdisc>, Error> {
-    tc::qdisc_at(host, link, Handle::ROOT).or_fault("look for a queueing discipline")
+    tc::qdisc_at(host, link, Handle::ROOT).context("look for a queueing discipline")
 }
 
 fn check_tbf(host: &Netlink, link: &Link, limit: &Limit) -> Result<(), Error> {
@@ -83,35 +83,35 @@ fn check_tbf(host: &Netlink, link: &Link, limit: &Limit) -> Result<(), Error> {
     check_queue(link, root.limit, limit)
 }
 
-fn check_bucket(link: &Link, found: Option<FoundBucket>, wanted: Bucket) -> Result<(), Error> {
+fn check_bucket(link: &Link, found: Option<FoundBucket>, expected: Bucket) -> Result<(), Error> {
     let name = link.name;
     let Some(found) = found else {
         return Err(Error::internal(format!("{name} has no class with the limit")));
     };
-    if found.rate != wanted.rate {
-        let (found, wanted) = (found.rate, wanted.rate);
-        return Err(Error::internal(format!("{name} has rate {found} bytes/s, expected {wanted}")));
+    if found.rate != expected.rate {
+        let (found, rate) = (found.rate, expected.rate);
+        return Err(Error::internal(format!("{name} has rate {found} bytes/s, expected {rate}")));
     }
-    if !is_near(found, wanted) && found.ticks != go_ticks(wanted) {
-        let msg = format!("{name} has another burst than {} bytes", wanted.burst);
+    if !is_near(found, expected) && found.ticks != go_ticks(expected) {
+        let msg = format!("{name} has another burst than {} bytes", expected.burst);
         return Err(Error::internal(msg));
     }
     Ok(())
 }
 
-/// Whether the time to fill is what it should be, as far as the kernel's 32 bits can tell. It is counted in
-/// whole microseconds or by a multiplication with 32 bits, so it may be off a little.
-fn is_near(found: FoundBucket, wanted: Bucket) -> bool {
-    let exact = u128::from(wanted.burst) * 1_000_000_000 / 64 / u128::from(wanted.rate.max(1));
-    // A class has no more than the field can hold.
+/// Compares the time to fill the bucket. The kernel stores it in 32 bits, and computes it in whole
+/// microseconds or with a 32-bit multiplication, so that it may differ slightly.
+fn is_near(found: FoundBucket, expected: Bucket) -> bool {
+    let exact = u128::from(expected.burst) * 1_000_000_000 / 64 / u128::from(expected.rate.max(1));
+    // For a class, the kernel limits the value to the size of the field.
     if exact > u128::from(u32::MAX) && found.ticks == u32::MAX {
         return true;
     }
-    let off = (exact as u32).wrapping_sub(found.ticks).cast_signed().unsigned_abs();
-    u128::from(off) <= 16 + exact / 100_000
+    let difference = (exact as u32).wrapping_sub(found.ticks).cast_signed().unsigned_abs();
+    u128::from(difference) <= 16 + exact / 100_000
 }
 
-/// What the Go plugin asks for: it lets numbers beyond 32 bits overflow, twice.
+/// The value of the Go plugin, which lets numbers above 32 bits overflow twice.
 fn go_ticks(bucket: Bucket) -> u32 {
     let micros = f64::from(bucket.burst) * 1e6 / bucket.rate as f64;
     let ticks = f64::from(micros as i64 as u32) * 15.625;
@@ -119,28 +119,28 @@ fn go_ticks(bucket: Bucket) -> u32 {
 }
 
 fn check_queue(link: &Link, found: Option<u32>, limit: &Limit) -> Result<(), Error> {
-    let waiting = limit.bucket.rate as f64 * 0.025;
-    let by_go = (waiting as i64 as u32).wrapping_add(limit.bucket.burst);
-    let is_by_go = limit.queue == u32::MAX && found == Some(by_go);
+    let latency_bytes = limit.bucket.rate as f64 * 0.025;
+    let go_queue = (latency_bytes as i64 as u32).wrapping_add(limit.bucket.burst);
+    let is_by_go = limit.queue == u32::MAX && found == Some(go_queue);
     if found == Some(limit.queue) || is_by_go {
         return Ok(());
     }
     let found = found.map_or("none".to_owned(), |found| format!("of {found} bytes"));
-    let (name, wanted) = (link.name, limit.queue);
-    Err(Error::internal(format!("{name} has a queue {found}, expected {wanted} bytes")))
+    let (name, expected) = (link.name, limit.queue);
+    Err(Error::internal(format!("{name} has a queue {found}, expected {expected} bytes")))
 }
 
 fn check_filters(
     host: &Netlink,
     link: &Link,
-    place: Handle,
-    wanted: &[Filter],
+    parent: Handle,
+    expected: &[Filter],
 ) -> Result<(), Error> {
-    let found = tc::filters_of(host, link.index, place).or_fault("list filters")?;
-    let missing = wanted.iter().find(|filter| !found.contains(filter));
+    let found = tc::filters_of(host, link.index, parent).context("list filters")?;
+    let missing = expected.iter().find(|filter| !found.contains(filter));
     missing.map_or(Ok(()), |filter| {
         let (name, packets) = (link.name, shown(filter));
-        Err(Error::internal(format!("{name} has no filter for {packets} at {place}")))
+        Err(Error::internal(format!("{name} has no filter for {packets} at {parent}")))
     })
 }
 
@@ -157,16 +157,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bursts_are_known_again() {
-        let check = |rate, burst, ticks, wanted| {
+    fn burst_matches_kernel_and_go_values() {
+        let check = |rate, burst, ticks, expected| {
             let found = FoundBucket { rate, ticks };
             let bucket = Bucket { rate, burst };
-            let is_known = is_near(found, bucket) || go_ticks(bucket) == ticks;
-            assert_eq!(is_known, wanted, "{rate} {burst} {ticks}");
+            let is_match = is_near(found, bucket) || go_ticks(bucket) == ticks;
+            assert_eq!(is_match, expected, "{rate} {burst} {ticks}");
         };
         check(2_500_000, 32_768, 204_796, true);
         check(2_500_000, 32_768, 204_900, false);
-        // 2147 s: the kernel tells the lower 32 bits of the ticks, and the Go plugin sets others.
+        // 2147 s: the kernel keeps the lower 32 bits of the ticks, and the Go plugin sets others.
         let exact = 268_435_455_u64 * 1_000_000_000 / 64 / 125_000;
         check(125_000, 268_435_455, exact as u32, true);
         check(125_000, 268_435_455, (exact as u32).wrapping_add(1000), true);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The configuration of bandwidth: as written, and as understood.
+//! The configuration of bandwidth.
 
 use std::time::Duration;
 
@@ -9,38 +9,36 @@ use kernel::tc::Bucket;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// How long a packet may wait by default, as in the Go plugin.
+/// Default for the time that a packet may wait, as in the Go plugin.
 const LATENCY: Duration = Duration::from_millis(25);
 const MAX_LATENCY: Duration = Duration::from_secs(60);
 
-/// What the network wants, free of contradictions.
+/// The parsed configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bandwidth {
-    /// What the container receives.
+    /// Limit for packets to the container.
     pub ingress: Option<Limit>,
-    /// What the container sends.
+    /// Limit for packets from the container.
     pub egress: Option<Limit>,
-    /// Whose packets count.
+    /// The packets that the limits apply to.
     pub subnets: Subnets,
 }
 
 /// A limit in one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
-    /// Rate and burst.
     pub bucket: Bucket,
-    /// How many bytes may wait.
+    /// Size of the queue in bytes.
     pub queue: u32,
 }
 
-/// Whose packets count, by the address of the container's partner.
+/// The packets that a limit applies to, selected by the address of the container's peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Subnets {
-    /// Everybody's.
     All,
-    /// Those of all but these.
+    /// All packets except those of these subnets.
     Except(Vec<IpNet>),
-    /// Those of none but these.
+    /// Only the packets of these subnets.
     Only(Vec<IpNet>),
 }
 
@@ -75,8 +73,9 @@ impl Entry {
         keys.iter().any(Option::is_some)
     }
 
-    /// The network's rates come before the runtime's, all together; each of the other keys by itself,
-    /// so that a network can say how the rates of a runtime are to be kept.
+    /// Merges the network's configuration with the runtime's. All rates come from the network if it has
+    /// any, otherwise from the runtime. The other keys are merged one by one, so that a network can
+    /// refine the rates of a runtime.
     fn or(&self, runtime: &Self) -> Self {
         let rates = if self.has_rates() { self } else { runtime };
         let has_subnets = self.unshaped_subnets.is_some() || self.shaped_subnets.is_some();
@@ -91,23 +90,22 @@ impl Entry {
 }
 
 impl Bandwidth {
-    pub fn understand(request: &Request) -> Result<Self, Error> {
+    pub fn parse(request: &Request) -> Result<Self, Error> {
         let network: Entry = request.conf()?;
         let runtime: RuntimeConf = request.conf()?;
         Self::from_entry(&network.or(&runtime.runtime_config.bandwidth.unwrap_or_default()))
     }
 
     fn from_entry(entry: &Entry) -> Result<Self, Error> {
-        let latency = entry.latency.as_ref().map_or(Ok(LATENCY), understand_latency)?;
-        let limit = |direction, rate, burst| understand_limit(direction, rate, burst, latency);
+        let latency = entry.latency.as_ref().map_or(Ok(LATENCY), parse_latency)?;
+        let limit = |direction, rate, burst| parse_limit(direction, rate, burst, latency);
         Ok(Self {
             ingress: limit("ingress", entry.ingress_rate, entry.ingress_burst)?,
             egress: limit("egress", entry.egress_rate, entry.egress_burst)?,
-            subnets: understand_subnets(entry)?,
+            subnets: parse_subnets(entry)?,
         })
     }
 
-    /// There is nothing to do.
     pub fn limits_nothing(&self) -> bool {
         self.ingress.is_none() && self.egress.is_none()
     }
@@ -115,41 +113,42 @@ impl Bandwidth {
 
 impl Limit {
     fn new(bucket: Bucket, latency: Duration) -> Self {
-        let waiting = u128::from(bucket.rate) * latency.as_micros() / 1_000_000;
-        let queue = waiting + u128::from(bucket.burst);
+        let latency_bytes = u128::from(bucket.rate) * latency.as_micros() / 1_000_000;
+        let queue = latency_bytes + u128::from(bucket.burst);
         Self { bucket, queue: u32::try_from(queue).unwrap_or(u32::MAX) }
     }
 
-    /// Any limit.
-    pub fn for_probes() -> Self {
+    /// An arbitrary limit, for STATUS.
+    pub fn for_probe() -> Self {
         Self::new(Bucket { rate: 1_000_000, burst: 100_000 }, LATENCY)
     }
 }
 
-/// From bits to bytes. Rate and burst come in pairs, and a limit of 0 is none.
-fn understand_limit(
+/// Converts bits to bytes. Rate and burst must be set together; 0 means no limit.
+fn parse_limit(
     direction: &str,
     rate: Option<u64>,
     burst: Option<u64>,
     latency: Duration,
 ) -> Result<Option<Limit>, Error> {
     let (rate, burst) = (rate.unwrap_or(0), burst.unwrap_or(0));
-    let wrong = |msg: &str, details: String| Err(Error::invalid_config(msg).with_details(details));
+    let invalid =
+        |msg: &str, details: String| Err(Error::invalid_config(msg).with_details(details));
     match (rate, burst) {
         (0, 0) => return Ok(None),
         (_, 0) => {
             let details = format!("key \"{direction}Burst\" must be set");
-            return wrong("if rate is set, burst must also be set", details);
+            return invalid("if rate is set, burst must also be set", details);
         }
         (0, _) => {
             let details = format!("key \"{direction}Rate\" must be set");
-            return wrong("if burst is set, rate must also be set", details);
+            return invalid("if burst is set, rate must also be set", details);
         }
         _ => {}
     }
     if rate < 8 {
         let details = format!("key \"{direction}Rate\" is {rate}, allowed are 8 bits/s and more");
-        return wrong(&format!("invalid rate: {rate}"), details);
+        return invalid(&format!("invalid rate: {rate}"), details);
     }
     match u32::try_from(burst / 8) {
         Ok(bytes) if bytes != 0 && bytes != u32::MAX => {
@@ -160,15 +159,15 @@ fn understand_limit(
                 "key \"{direction}Burst\" is {burst}, allowed are 8 bits to less than 4 GiB"
             );
             match found {
-                Ok(0) => wrong(&format!("invalid burst: {burst}"), details),
-                _ => wrong("burst cannot be more than 4GB", details),
+                Ok(0) => invalid(&format!("invalid burst: {burst}"), details),
+                _ => invalid("burst cannot be more than 4GB", details),
             }
         }
     }
 }
 
-/// A number of milliseconds, or a text such as `25ms`.
-fn understand_latency(value: &Value) -> Result<Duration, Error> {
+/// Parses a number of milliseconds, or a text such as `25ms`.
+fn parse_latency(value: &Value) -> Result<Duration, Error> {
     let latency = match value {
         Value::Number(number) => number.as_u64().map(Duration::from_millis),
         Value::String(text) => duration(text),
@@ -194,10 +193,10 @@ fn duration(text: &str) -> Option<Duration> {
     }
 }
 
-fn understand_subnets(entry: &Entry) -> Result<Subnets, Error> {
+fn parse_subnets(entry: &Entry) -> Result<Subnets, Error> {
     let parse = |key: &str, list: &Option<Vec<String>>| {
         let texts = list.iter().flatten();
-        texts.map(|text| understand_subnet(key, text)).collect::<Result<Vec<IpNet>, Error>>()
+        texts.map(|text| parse_subnet(key, text)).collect::<Result<Vec<IpNet>, Error>>()
     };
     let except = parse("unshapedSubnets", &entry.unshaped_subnets)?;
     let only = parse("shapedSubnets", &entry.shaped_subnets)?;
@@ -211,7 +210,7 @@ fn understand_subnets(entry: &Entry) -> Result<Subnets, Error> {
     }
 }
 
-fn understand_subnet(key: &str, text: &str) -> Result<IpNet, Error> {
+fn parse_subnet(key: &str, text: &str) -> Result<IpNet, Error> {
     text.parse::<IpNet>().map(|net| net.trunc()).map_err(|_| {
         let msg = format!("key {key:?} has {text:?}, expected a subnet such as \"10.0.0.0/8\"");
         Error::invalid_config(msg)
@@ -224,54 +223,54 @@ mod tests {
 
     use super::*;
 
-    fn understood(network: Value, runtime: Value) -> Result<Bandwidth, String> {
+    fn parsed(network: Value, runtime: Value) -> Result<Bandwidth, String> {
         let read = |value| serde_json::from_value::<Entry>(value).unwrap();
         Bandwidth::from_entry(&read(network).or(&read(runtime))).map_err(|error| error.to_string())
     }
 
     #[track_caller]
     fn refused(network: Value, words: &str) {
-        let msg = understood(network, json!({})).unwrap_err();
+        let msg = parsed(network, json!({})).unwrap_err();
         assert!(msg.contains(words), "{msg}");
     }
 
     #[test]
-    fn bits_become_bytes() {
-        let found = understood(json!({"ingressRate": 8000, "ingressBurst": 16000}), json!({}));
+    fn rates_are_converted_to_bytes() {
+        let found = parsed(json!({"ingressRate": 8000, "ingressBurst": 16000}), json!({}));
         let found = found.unwrap();
         // 25 ms of 1000 bytes/s, and the burst.
-        let wanted = Limit { bucket: Bucket { rate: 1000, burst: 2000 }, queue: 2025 };
-        assert_eq!((found.ingress, found.egress), (Some(wanted), None));
+        let expected = Limit { bucket: Bucket { rate: 1000, burst: 2000 }, queue: 2025 };
+        assert_eq!((found.ingress, found.egress), (Some(expected), None));
         assert_eq!(found.subnets, Subnets::All);
-        assert!(understood(json!({"egressRate": 0}), json!({})).unwrap().limits_nothing());
+        assert!(parsed(json!({"egressRate": 0}), json!({})).unwrap().limits_nothing());
     }
 
     #[test]
-    fn queue_is_no_longer_than_the_kernel_can_tell() {
+    fn queue_is_limited_to_32_bits() {
         let rate = 400_000_000_000_u64;
         let found =
-            understood(json!({"egressRate": rate, "egressBurst": 34_000_000_000_u64}), json!({}));
+            parsed(json!({"egressRate": rate, "egressBurst": 34_000_000_000_u64}), json!({}));
         assert_eq!(found.unwrap().egress.unwrap().queue, u32::MAX);
     }
 
     #[test]
-    fn network_comes_before_runtime() {
+    fn network_overrides_runtime() {
         let runtime = json!({"egressRate": 800, "egressBurst": 800, "latency": 7,
             "shapedSubnets": ["10.0.0.0/8"]});
-        let found = understood(json!({"ingressRate": 8, "ingressBurst": 8}), runtime.clone());
+        let found = parsed(json!({"ingressRate": 8, "ingressBurst": 8}), runtime.clone());
         let found = found.unwrap();
-        assert!(found.ingress.is_some() && found.egress.is_none(), "all rates are the network's");
+        assert!(found.ingress.is_some() && found.egress.is_none(), "all rates from the network");
         let more = json!({"latency": "1s", "unshapedSubnets": ["fd00::/8"]});
-        let found = understood(more, runtime).unwrap();
+        let found = parsed(more, runtime).unwrap();
         let bucket = Bucket { rate: 100, burst: 100 };
-        assert_eq!(found.egress, Some(Limit { bucket, queue: 200 }), "rates are the runtime's");
+        assert_eq!(found.egress, Some(Limit { bucket, queue: 200 }), "rates from the runtime");
         assert_eq!(found.subnets, Subnets::Except(vec!["fd00::/8".parse().unwrap()]));
     }
 
     #[test]
-    fn latency_is_a_text_or_milliseconds() {
-        let check = |value: Value, wanted| {
-            assert_eq!(understand_latency(&value).ok(), wanted, "{value}");
+    fn latency_accepts_text_and_milliseconds() {
+        let check = |value: Value, expected| {
+            assert_eq!(parse_latency(&value).ok(), expected, "{value}");
         };
         check(json!("25ms"), Some(Duration::from_millis(25)));
         check(json!(25), Some(Duration::from_millis(25)));
@@ -286,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn contradictions_are_named() {
+    fn invalid_keys_are_named() {
         refused(json!({"ingressRate": 8}), "\"ingressBurst\" must be set");
         refused(json!({"egressBurst": 8}), "\"egressRate\" must be set");
         refused(json!({"egressRate": 7, "egressBurst": 8}), "allowed are 8 bits/s");

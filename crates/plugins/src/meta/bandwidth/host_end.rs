@@ -1,41 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The host's end of the container's interface, where it is limited.
+//! The host end of the container's interface, where the limits are applied.
 
 use cni::{CniResult, Error, Request};
 use kernel::link::{self, Link};
 use kernel::{IfIndex, IfName, Netlink, Netns};
 
-use crate::fault::OrFault;
-use crate::{identity, pod};
+use crate::attach::{interface, names, netns};
+use crate::error::Context;
 
-/// Its index, for ADD. A name that follows from the attachment, in a result that lists it, is enough: nobody else
-/// gives such names.
+/// The index of the host end, for ADD. A name derived from the attachment is enough if the result lists it:
+/// only podwire's plugins use such names.
 pub fn index(host: &Netlink, request: &Request, result: &CniResult) -> Result<IfIndex, Error> {
     if let Some(index) = own_name(request, result).and_then(|name| link::index_of(host, name).ok())
     {
         return Ok(index);
     }
-    find(host, &pod::open(request)?, request, result).map(|end| end.index)
+    find(host, &netns::open(request)?, request, result).map(|end| end.index)
 }
 
-/// What our plugins have called it.
+/// The name that podwire's plugins give to the host end.
 fn own_name(request: &Request, result: &CniResult) -> Option<IfName> {
     let is_listed = |name: &IfName| {
         let mut on_host = result.interfaces.iter().filter(|one| one.sandbox.is_empty());
         on_host.any(|one| one.name == name.as_str())
     };
-    identity::host_ifnames(&request.network, &request.attachment()).find(is_listed)
+    names::host_ifnames(&request.network, &request.attachment()).find(is_listed)
 }
 
-/// Finds it by what the kernel says of the container's interface. A result that lists interfaces of the
-/// host must list this one: an index alone may also be that of something in another namespace.
+/// Finds the host end through the container's interface. If the result lists host interfaces, it must list
+/// this one: the index alone may belong to an interface in another namespace.
 pub fn find(
     host: &Netlink,
     ns: &Netns,
     request: &Request,
     result: &CniResult,
 ) -> Result<Link, Error> {
-    let container = pod::find_from(host, ns, pod::ifname(request)?)?;
+    let container = interface::find_from(host, ns, netns::ifname(request)?)?;
     let name = container.name;
     if !container.is_kind("veth") {
         let found = container.kind.as_deref().unwrap_or("a device");
@@ -43,7 +43,7 @@ pub fn find(
         return Err(Error::internal(msg).with_details("only a veth pair has an end on the host"));
     }
     let peer = container.link.map(|peer| link::by_index(host, peer)).transpose();
-    let peer = peer.or_fault("look for the host's interface")?.flatten();
+    let peer = peer.context("look for the host's interface")?.flatten();
     let is_other_end = |peer: &Link| peer.is_kind("veth") && peer.link == Some(container.index);
     let peer = peer.filter(is_other_end).ok_or_else(|| {
         let peer = container.link.map(|peer| peer.to_string()).unwrap_or_default();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The ifb that what a container sends is queued at: its name, whose it is, and its end.
+//! The ifb that queues the packets from a container: its name, its owner, creation and removal.
 //!
-//! The Go plugin has one name for all interfaces of a container on a network, so that a second one fails. Here
-//! the interface that comes first gets that name, so that each plugin finds and removes the other's ifb, and
-//! further ones get names of their own. Group, hardware address and alias tell the owner; the Go plugin's
-//! ifbs have neither group nor alias.
+//! The Go plugin uses the same name for all interfaces of a container on a network, so that a second
+//! interface fails. Here the first interface gets that name, so that each plugin finds and removes the
+//! other's ifb; further interfaces get names of their own. Link group, MAC address and alias identify the
+//! owner. An ifb of the Go plugin has neither group nor alias.
 
 use std::collections::HashSet;
 
@@ -13,63 +13,63 @@ use kernel::link::{self, Kind, Link, NewLink};
 use kernel::tc::{self, Handle, Verdict};
 use kernel::{IfIndex, IfName, MacAddr, Netlink};
 
-use crate::fault::OrFault;
-use crate::undo::Undo;
-use crate::{go_names, identity};
+use crate::attach::names;
+use crate::attach::undo::Undo;
+use crate::compat;
+use crate::error::Context;
 
 const PREFIX: &str = "bwp";
-/// The longest alias (`IFALIASZ` of linux/if.h, with its NUL).
+/// Maximum length of an alias: `IFALIASZ` of linux/if.h without the NUL byte.
 const MAX_ALIAS: usize = 255;
 
-/// One below the least that IPv6 works with: the kernel then makes no IPv6 of an interface's own, with
-/// its addresses, routes and groups, which would take as long as the interface itself. What is redirected
-/// to an interface is not held against its MTU.
+/// One below the minimum MTU of IPv6: the kernel then sets up no IPv6 addresses, routes and groups, which
+/// would take as long as creating the interface. The MTU does not limit redirected packets.
 const MTU: u32 = 1279;
 
-/// One that was made.
+/// An ifb that was created.
 #[derive(Debug, Clone, Copy)]
-pub struct Made {
+pub struct NewIfb {
     pub name: IfName,
     pub mac: MacAddr,
     pub index: IfIndex,
 }
 
-/// The name that the Go plugin gives.
+/// The name that the Go plugin uses.
 pub fn go_name(network: &str, container_id: &str) -> IfName {
     hashed(&[network, container_id])
 }
 
 /// The name of an attachment's ifb if another interface of the container has the Go plugin's name.
 fn own_name(network: &str, attachment: &Attachment) -> IfName {
-    // None of the words can hold a slash.
+    // None of these words can contain a slash.
     hashed(&[network, "/", &attachment.container_id, "/", &attachment.ifname])
 }
 
-/// The names to try for an attachment, in this order.
+/// The possible names of an attachment's ifb, in the order to try.
 fn names(network: &str, attachment: &Attachment) -> [IfName; 2] {
     [go_name(network, &attachment.container_id), own_name(network, attachment)]
 }
 
-/// The hardware address of an attachment's ifb. The kernel sets it when it creates the interface, and an alias
-/// only afterwards: it tells the owner from the first moment on.
+/// The MAC address of an attachment's ifb. The kernel sets it when it creates the interface, the alias only
+/// later: the address identifies the owner from the start.
 fn mac(network: &str, attachment: &Attachment) -> MacAddr {
     let Attachment { container_id, ifname } = attachment;
     let [a, b, c, d, e, f, ..] =
-        identity::digest(&[PREFIX, network, container_id, ifname]).to_be_bytes();
+        names::digest(&[PREFIX, network, container_id, ifname]).to_be_bytes();
     MacAddr([(a & 0xfc) | 0x02, b, c, d, e, f])
 }
 
 fn hashed(words: &[&str]) -> IfName {
-    let name = go_names::hashed(PREFIX, words, 15);
+    let name = compat::names::hashed(PREFIX, words, 15);
     name.parse().expect("15 letters and digits are a valid name")
 }
 
-/// Any name, for a namespace where nobody else is.
+/// A name for an ifb in a new network namespace.
 pub fn probe_name() -> IfName {
     hashed(&[])
 }
 
-/// What the alias says of whose it is.
+/// The alias of an attachment's ifb.
 pub fn tag(network: &str, attachment: &Attachment) -> String {
     let Attachment { container_id, ifname } = attachment;
     let mut tag = format!("{}{container_id} {ifname}", network_tag(network));
@@ -82,12 +82,12 @@ fn network_tag(network: &str) -> String {
     format!("podwire bandwidth {network} ")
 }
 
-/// Whether an ifb is this attachment's.
+/// Whether an ifb belongs to this attachment.
 fn is_of(link: &Link, network: &str, attachment: &Attachment) -> bool {
     is_of_network(link, network) && Owner::of(network, attachment).has(link)
 }
 
-/// The two marks of an attachment's ifb.
+/// The two properties that identify the ifb of an attachment.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Owner {
     mac: MacAddr,
@@ -99,8 +99,8 @@ impl Owner {
         Self { mac: mac(network, attachment), tag: tag(network, attachment) }
     }
 
-    /// An ADD that was killed leaves an ifb without an alias; earlier versions chose hardware addresses at
-    /// random. An alias that was cut off may belong to several attachments.
+    /// A killed ADD leaves an ifb without an alias; earlier versions used random MAC addresses. A truncated
+    /// alias may belong to several attachments.
     fn has(&self, link: &Link) -> bool {
         let is_tagged =
             self.tag.len() < MAX_ALIAS && link.alias.as_deref() == Some(self.tag.as_str());
@@ -108,12 +108,12 @@ impl Owner {
     }
 }
 
-/// Whether it may be one that the Go plugin made.
-fn is_gos(link: &Link) -> bool {
+/// Whether the Go plugin may have created this ifb.
+fn may_be_go(link: &Link) -> bool {
     link.is_kind("ifb") && link.group == 0 && link.alias.is_none()
 }
 
-/// One queue each way: the packets of one container. The queue that counts is the token bucket's.
+/// One queue per direction is enough for one container. The effective queue is that of the token bucket.
 pub fn creation(name: IfName, owner: Option<(MacAddr, u32)>) -> kernel::Request {
     let mut new = NewLink::new(name, Kind::Ifb);
     new.mtu = Some(MTU);
@@ -124,59 +124,65 @@ pub fn creation(name: IfName, owner: Option<(MacAddr, u32)>) -> kernel::Request 
     link::create(&new)
 }
 
-/// Makes the attachment's ifb, down, for the host's end `link`. What an earlier ADD has left makes way.
+/// Creates the attachment's ifb for the host end `link`, and leaves it down. An ifb of an earlier ADD is
+/// replaced.
 pub fn create<'a>(
     host: &'a Netlink,
     request: &Request,
     link: IfIndex,
     undo: &mut Undo<'a>,
-) -> Result<Made, Error> {
+) -> Result<NewIfb, Error> {
     let attachment = request.attachment();
     let mac = mac(&request.network, &attachment);
-    let owner = Some((mac, identity::group(&request.network)));
+    let owner = Some((mac, names::network_group(&request.network)));
     let [first, second] = names(&request.network, &attachment);
     let mut name = first;
     let try_create = |name| host.apply([creation(name, owner)]);
-    let mut made = try_create(name);
+    let mut created = try_create(name);
     for next in [second, second] {
-        if !made.as_ref().is_err_and(kernel::Error::already_exists) {
+        if !created.as_ref().is_err_and(kernel::Error::already_exists) {
             break;
         }
-        if !make_way(host, request, link, name)? {
+        if !remove_leftover(host, request, link, name)? {
             name = next;
         }
-        made = try_create(name);
+        created = try_create(name);
     }
-    made.or_fault("create the interface for what the container sends")?;
+    created.context("create the interface for the container's egress")?;
     undo.push(move || drop(host.apply([link::remove(name)])));
-    let index = link::index_of(host, name).or_fault("look for the new interface")?;
-    Ok(Made { name, mac, index })
+    let index = link::index_of(host, name).context("look for the new interface")?;
+    Ok(NewIfb { name, mac, index })
 }
 
-/// Removes what an earlier ADD of this attachment left under a name. `false` if the name belongs to another
-/// interface of the container.
-fn make_way(host: &Netlink, request: &Request, end: IfIndex, name: IfName) -> Result<bool, Error> {
-    let found = link::by_name(host, name).or_fault("look at an interface")?;
+/// Removes an ifb of this name that an earlier ADD of the attachment left. Returns `false` if the ifb belongs
+/// to another interface of the container.
+fn remove_leftover(
+    host: &Netlink,
+    request: &Request,
+    end: IfIndex,
+    name: IfName,
+) -> Result<bool, Error> {
+    let found = link::by_name(host, name).context("look at an interface")?;
     let Some(found) = found else { return Ok(true) };
     let is_own = is_of(&found, &request.network, &request.attachment());
-    if is_own || is_gos(&found) && is_redirected_to(host, end, found.index) {
-        host.apply([link::remove(found.index)]).or_fault("remove what an earlier ADD left")?;
+    if is_own || may_be_go(&found) && is_redirected_to(host, end, found.index) {
+        host.apply([link::remove(found.index)]).context("remove the ifb of an earlier ADD")?;
         return Ok(true);
     }
-    if is_gos(&found) || is_of_network(&found, &request.network) {
+    if may_be_go(&found) || is_of_network(&found, &request.network) {
         return Ok(false);
     }
-    let whose = found.alias.unwrap_or_else(|| "somebody else's".to_owned());
-    Err(Error::internal(format!("interface {name} is in the way: it is {whose}")))
+    let owner = found.alias.unwrap_or_else(|| "another program".to_owned());
+    Err(Error::internal(format!("interface {name} exists already and belongs to {owner}")))
 }
 
-/// Whether what comes in at the host's end goes to this ifb.
+/// Whether the packets that arrive at the host end are redirected to this ifb.
 fn is_redirected_to(host: &Netlink, end: IfIndex, ifb: IfIndex) -> bool {
     let filters = tc::filters_of(host, end, Handle::INGRESS_QDISC).unwrap_or_default();
     filters.iter().any(|filter| filter.verdict == Verdict::Redirect(ifb))
 }
 
-/// The attachment's ifb: ours, or the Go plugin's.
+/// Finds the attachment's ifb, created by this plugin or by the Go plugin.
 pub fn find(host: &Netlink, request: &Request) -> kernel::Result<Option<Link>> {
     let (network, attachment) = (&request.network, request.attachment());
     let [first, second] = names(network, &attachment);
@@ -186,32 +192,32 @@ pub fn find(host: &Netlink, request: &Request) -> kernel::Result<Option<Link>> {
     }
     let under_second = link::by_name(host, second)?;
     let own = under_second.filter(|one| is_of(one, network, &attachment));
-    Ok(own.or(under_first.filter(|one| is_gos(one) && may_be_gos(request))))
+    Ok(own.or(under_first.filter(|one| may_be_go(one) && is_listed(request))))
 }
 
-/// Of a container with several interfaces on a network, the Go plugin's ifb can be any one's. The result
-/// tells; without one it is taken for this one's, as the Go plugin does.
-fn may_be_gos(request: &Request) -> bool {
+/// Whether the Go plugin's ifb belongs to this interface. If a container has several interfaces on a network,
+/// only the result tells which one. Without a result the answer is yes, as in the Go plugin.
+fn is_listed(request: &Request) -> bool {
     let Ok(Some(result)) = request.prev_result() else { return true };
     let name = go_name(&request.network, &request.container_id);
     result.interfaces.iter().any(|one| one.name == name.as_str())
 }
 
-/// DEL. What limits the host end goes with it, and that is another plugin's.
+/// DEL. The limits at the host end disappear with the host end, which another plugin removes.
 pub fn del(request: &Request) -> Result<(), Error> {
     Netlink::open()
         .and_then(|host| {
             let found = find(&host, request)?;
             found.map_or(Ok(()), |found| link::remove_in_background(&host, found.index))
         })
-        .or_fault("remove the interface for what the container sent")
+        .context("remove the interface for the container's egress")
 }
 
-/// GC. The Go plugin's are left: nothing about them tells which network they belong to.
+/// GC. The ifbs of the Go plugin are kept, because they do not show which network they belong to.
 pub fn gc(request: &Request) -> Result<(), Error> {
     let Some(valid) = request.valid_attachments()? else { return Ok(()) };
-    let host = Netlink::open().or_fault("open a netlink socket")?;
-    let found = link::list_of_kind(&host, "ifb").or_fault("list the host's interfaces")?;
+    let host = Netlink::open().context("open a netlink socket")?;
+    let found = link::list_of_kind(&host, "ifb").context("list the host's interfaces")?;
     let network = &request.network;
     let valid: Vec<Owner> = valid.iter().map(|one| Owner::of(network, one)).collect();
     let macs: HashSet<MacAddr> = valid.iter().map(|one| one.mac).collect();
@@ -235,7 +241,7 @@ fn is_of_network(link: &Link, network: &str) -> bool {
     let tag = network_tag(network);
     link.is_kind("ifb")
         && link.name.as_str().starts_with(PREFIX)
-        && link.group == identity::group(network)
+        && link.group == names::network_group(network)
         && link.alias.as_ref().is_none_or(|alias| alias.starts_with(&tag))
 }
 
@@ -248,26 +254,26 @@ mod tests {
     }
 
     #[test]
-    fn first_name_is_gos_and_the_second_follows_from_the_interface() {
+    fn first_name_is_the_name_of_the_go_plugin() {
         // printf netcid | sha512sum
         let go = go_name("net", "cid");
         assert_eq!(go.as_str(), "bwpf74d2f3ccf98");
         let [eth0, net1] = ["eth0", "net1"].map(|ifname| names("net", &attachment(ifname)));
         assert_eq!((eth0[0], net1[0]), (go, go));
         assert!(eth0[1] != net1[1] && ![eth0[1], net1[1]].contains(&go));
-        // The name that earlier versions gave.
+        // The name in earlier versions.
         assert_eq!(net1[1], hashed(&["net/cid/net1"]));
     }
 
     #[test]
-    fn hardware_addresses_tell_interfaces_apart() {
+    fn mac_addresses_are_unique_and_local() {
         let macs = ["eth0", "net1"].map(|ifname| mac("net", &attachment(ifname)));
         assert_ne!(macs[0], macs[1]);
         assert!(macs.iter().all(|mac| mac.is_unicast() && mac.0[0] & 2 != 0));
     }
 
     #[test]
-    fn tags_fit_the_kernel() {
+    fn alias_is_truncated_to_the_limit() {
         assert_eq!(tag("net", &attachment("eth0")), "podwire bandwidth net cid eth0");
         let long = Attachment { container_id: "c".repeat(300), ..attachment("eth0") };
         assert_eq!(tag("net", &long).len(), MAX_ALIAS);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From limits to requests of the kernel: pure, and the same for ADD, CHECK and STATUS.
+//! The kernel requests for the limits. Pure functions, shared by ADD, CHECK and STATUS.
 //!
-//! What the container receives is queued at the root of the host end. Where some subnets do not count, an
-//! `htb` there has one class with the limit, and lets the rest pass without a class. What the container
-//! sends comes in at the host end, where it cannot be queued: filters send it out of an ifb with a queue
-//! of its own, and leave alone what does not count.
+//! Packets to the container are queued at the root of the host end. If the limit does not apply to all
+//! subnets, the root is an `htb` with one class for the limited packets; other packets pass without a
+//! class. Packets from the container arrive at the host end, where they cannot be queued: filters redirect
+//! them to an ifb with its own queue. Filters let packets pass that the limit does not apply to.
 
 use ipnet::IpNet;
 use kernel::tc::{self, Filter, Handle, Match, Qdisc, Side, Verdict};
@@ -12,62 +12,61 @@ use kernel::{IfIndex, Netlink, Request};
 
 use super::conf::{Limit, Subnets};
 
-/// The token bucket at a root. An `htb` there has another name, so that either replaces the other.
+/// The handle of a `tbf` at the root. An `htb` has another one, so that each replaces the other.
 pub const TBF: Handle = Handle::new(1, 0);
 pub const HTB: Handle = Handle::new(2, 0);
-/// Its class with the limit.
+/// The class of the `htb` with the limit.
 pub const CLASS: Handle = Handle::new(2, 1);
 /// The queue of that class.
 const QUEUE: Handle = Handle::new(0x10, 0);
-/// The class of incoming packets that just go on. The kernel takes no notice of it; it marks our filters.
+/// The class of packets that are not limited. The kernel ignores it; it identifies the plugin's filters.
 const PASS: Handle = Handle::new(0xb3d, 1);
 
-/// Filters are tried by priority, and those of one priority are of one protocol.
+/// Priorities of filters. The filters of one priority must have the same protocol.
 const V4: u16 = 1;
 const V6: u16 = 2;
 const REST: u16 = 3;
 
-/// What comes before those numbers. In a place that others have made, ours come behind theirs: what has
-/// been through an ifb is not looked at again, and would pass by a policy.
-fn base(place: Handle) -> u16 {
-    if place == Handle::CLSACT_INGRESS { 0xb300 } else { 0 }
+/// Offset of the priorities. In a `clsact` of another program the filters come after that program's: packets
+/// that went through an ifb are not filtered again and would bypass a policy.
+fn base_priority(parent: Handle) -> u16 {
+    if parent == Handle::CLSACT_INGRESS { 0xb300 } else { 0 }
 }
 
 /// Requests for one batch.
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// What may be in the way. Most often it is not, and the refusal does not matter.
+    /// Removals of objects that usually do not exist; their errors are ignored.
     pub clear: Vec<Request>,
-    /// What is wanted.
     pub make: Vec<Request>,
 }
 
 impl Plan {
     pub fn apply(self, nl: &Netlink) -> kernel::Result<()> {
-        let in_the_way = self.clear.len();
+        let cleared = self.clear.len();
         let results = nl.apply_each(self.clear.into_iter().chain(self.make));
-        results.into_iter().skip(in_the_way).collect()
+        results.into_iter().skip(cleared).collect()
     }
 }
 
-/// Limits what goes to the container.
-pub fn towards(plan: &mut Plan, link: IfIndex, limit: &Limit, subnets: &Subnets) {
+/// Limits packets to the container.
+pub fn limit_ingress(plan: &mut Plan, link: IfIndex, limit: &Limit, subnets: &Subnets) {
     let Limit { bucket, queue } = *limit;
     if *subnets == Subnets::All {
         plan.make.push(tc::replace_qdisc(link, Handle::ROOT, TBF, &Qdisc::Tbf(bucket, queue)));
         return;
     }
-    // An `htb` cannot be changed.
+    // The kernel cannot change an existing `htb`.
     plan.clear.push(tc::remove_qdisc(link, Handle::ROOT));
     plan.make.extend([
         tc::replace_qdisc(link, Handle::ROOT, HTB, &Qdisc::Htb(default_class(subnets))),
         tc::replace_class(link, HTB, CLASS, bucket),
         tc::replace_qdisc(link, CLASS, QUEUE, &Qdisc::Bfifo(queue)),
     ]);
-    plan.make.extend(towards_filters(subnets).iter().map(|one| tc::add_filter(link, HTB, one)));
+    plan.make.extend(ingress_filters(subnets).iter().map(|one| tc::add_filter(link, HTB, one)));
 }
 
-/// The class of what no filter claims.
+/// The class of packets that no filter matches.
 pub fn default_class(subnets: &Subnets) -> u16 {
     match subnets {
         Subnets::All | Subnets::Except(_) => 1,
@@ -75,23 +74,23 @@ pub fn default_class(subnets: &Subnets) -> u16 {
     }
 }
 
-/// The filters of an `htb`.
-pub fn towards_filters(subnets: &Subnets) -> Vec<Filter> {
+/// The filters of the `htb` for packets to the container.
+pub fn ingress_filters(subnets: &Subnets) -> Vec<Filter> {
     match subnets {
         Subnets::All => Vec::new(),
-        // The name of the discipline itself stands for passing without a class.
+        // The handle of the qdisc itself means: pass without a class.
         Subnets::Except(nets) => by_prefix(0, nets, Side::Source, Verdict::Class(HTB)),
         Subnets::Only(nets) => by_prefix(0, nets, Side::Source, Verdict::Class(CLASS)),
     }
 }
 
-/// The filters that send what comes from the container out of the ifb.
-pub fn from_filters(place: Handle, ifb: IfIndex, subnets: &Subnets) -> Vec<Filter> {
+/// The filters that redirect packets from the container to the ifb.
+pub fn egress_filters(parent: Handle, ifb: IfIndex, subnets: &Subnets) -> Vec<Filter> {
     let redirect = Verdict::Redirect(ifb);
-    let base = base(place);
+    let base = base_priority(parent);
     let all = |number| Filter { priority: base + number, packets: Match::All, verdict: redirect };
     match subnets {
-        // The Go plugin's number.
+        // The same priority as in the Go plugin.
         Subnets::All => vec![all(1)],
         Subnets::Except(nets) => {
             let mut filters = by_prefix(base, nets, Side::Destination, Verdict::Class(PASS));
@@ -102,30 +101,36 @@ pub fn from_filters(place: Handle, ifb: IfIndex, subnets: &Subnets) -> Vec<Filte
     }
 }
 
-/// The requests for those.
-pub fn filters_from(link: IfIndex, place: Handle, ifb: IfIndex, subnets: &Subnets) -> Vec<Request> {
-    let filters = from_filters(place, ifb, subnets);
-    filters.iter().map(|filter| tc::add_filter(link, place, filter)).collect()
+/// The requests that add the filters of [`egress_filters`].
+pub fn egress_requests(
+    link: IfIndex,
+    parent: Handle,
+    ifb: IfIndex,
+    subnets: &Subnets,
+) -> Vec<Request> {
+    let filters = egress_filters(parent, ifb, subnets);
+    filters.iter().map(|filter| tc::add_filter(link, parent, filter)).collect()
 }
 
-/// Removes what [`filters_from`] made, to this ifb or to one that is gone; filters of others stay.
-pub fn removal_of_filters(
+/// Removes the filters of [`egress_requests`] to this ifb or to one that no longer exists. Filters of other
+/// programs are kept.
+pub fn filter_removals(
     link: IfIndex,
-    place: Handle,
+    parent: Handle,
     ifb: Option<IfIndex>,
     found: &[Filter],
 ) -> Vec<Request> {
-    let is_ours = |filter: &Filter| match filter.verdict {
+    let is_own = |filter: &Filter| match filter.verdict {
         Verdict::Redirect(to) => to == IfIndex(0) || Some(to) == ifb,
         Verdict::Class(class) => class == PASS,
     };
     let key = |filter: &Filter| (filter.priority, filter.packets.protocol());
-    let mut keys: Vec<(u16, u16)> = found.iter().filter(|one| is_ours(one)).map(key).collect();
+    let mut keys: Vec<(u16, u16)> = found.iter().filter(|one| is_own(one)).map(key).collect();
     keys.sort_unstable();
     keys.dedup();
-    // All of a priority go at once.
-    keys.retain(|at| found.iter().all(|one| key(one) != *at || is_ours(one)));
-    let remove = |(priority, protocol)| tc::remove_filters(link, place, priority, protocol);
+    // A removal affects all filters of a priority.
+    keys.retain(|at| found.iter().all(|one| key(one) != *at || is_own(one)));
+    let remove = |(priority, protocol)| tc::remove_filters(link, parent, priority, protocol);
     keys.into_iter().map(remove).collect()
 }
 
@@ -143,21 +148,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn filters_of_others_stay() {
-        let (link, ifb, place) = (IfIndex(7), IfIndex(9), Handle::INGRESS_QDISC);
+    fn foreign_filters_are_kept() {
+        let (link, ifb, parent) = (IfIndex(7), IfIndex(9), Handle::INGRESS_QDISC);
         let subnets = Subnets::Except(vec!["10.0.0.0/8".parse().unwrap()]);
-        let mut found = from_filters(place, ifb, &subnets);
-        let count = |found: &[Filter], ifb| removal_of_filters(link, place, ifb, found).len();
+        let mut found = egress_filters(parent, ifb, &subnets);
+        let count = |found: &[Filter], ifb| filter_removals(link, parent, ifb, found).len();
         assert_eq!(count(&found, Some(ifb)), 2);
-        assert_eq!(count(&found, Some(IfIndex(8))), 1, "another's redirection");
-        assert_eq!(count(&from_filters(place, IfIndex(0), &subnets), None), 2);
+        assert_eq!(count(&found, Some(IfIndex(8))), 1, "redirected to another ifb");
+        assert_eq!(count(&egress_filters(parent, IfIndex(0), &subnets), None), 2);
         found.push(Filter { verdict: Verdict::Class(Handle::new(1, 7)), ..found[0] });
-        assert_eq!(count(&found, Some(ifb)), 1, "another's of the same priority");
+        assert_eq!(count(&found, Some(ifb)), 1, "a foreign filter of the same priority");
     }
 
     #[test]
-    fn policies_of_others_come_first() {
-        let filters = from_filters(Handle::CLSACT_INGRESS, IfIndex(9), &Subnets::All);
+    fn filters_come_after_those_of_a_clsact() {
+        let filters = egress_filters(Handle::CLSACT_INGRESS, IfIndex(9), &Subnets::All);
         assert_eq!(filters[0].priority, 0xb301);
     }
 }

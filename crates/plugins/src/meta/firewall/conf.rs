@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The configuration.
+//! The configuration of firewall.
 
 use cni::{Error, Request};
 use serde::Deserialize;
 
-use crate::iptables::{CHAIN_NAME, is_chain_name};
+use crate::compat::iptables::{CHAIN_NAME, is_chain_name};
 
-/// The bit of a packet's mark that says: let pass. kube-proxy has 14 and 15, portmap 13, Cilium 8 to 11,
-/// Calico 16 to 31.
+/// Default mark bit of packets to accept. kube-proxy uses bits 14 and 15, portmap 13, Cilium 8 to 11, Calico 16
+/// to 31.
 const MARK_BIT: u8 = 12;
 
 #[derive(Debug, Deserialize, Default)]
@@ -20,32 +20,32 @@ struct FirewallConf {
     mark_bit: Option<u8>,
 }
 
-/// What the packets of a network's containers are let pass by.
+/// The program that accepts the packets of a network's containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backend {
-    /// firewalld where it runs, otherwise nf_tables.
-    Found,
-    /// nf_tables, by netlink.
+    /// firewalld if it runs, otherwise nf_tables.
+    Auto,
+    /// nf_tables by netlink.
     Nftables,
     /// The program iptables-restore.
     Iptables,
-    /// firewalld, by D-Bus.
+    /// firewalld by D-Bus.
     Firewalld,
 }
 
-/// Which containers may be reached from others.
+/// Which other containers may reach the containers of a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ingress {
-    /// From all.
+    /// All.
     Open,
-    /// Not from other networks that have a policy.
+    /// All except those of other networks with a policy.
     SameBridge,
-    /// Neither from those of the same network.
+    /// As `SameBridge`, and not those of the same network either.
     Isolated,
 }
 
 impl Ingress {
-    /// As a configuration writes it.
+    /// The value of the key `ingressPolicy`.
     pub fn as_str(self) -> &'static str {
         match self {
             Ingress::Open => "open",
@@ -55,27 +55,27 @@ impl Ingress {
     }
 }
 
-/// What a network wants.
+/// The parsed configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Firewall {
     pub backend: Backend,
     pub ingress: Ingress,
-    /// The chain for rules of the administrator's.
+    /// The chain for the administrator's rules.
     pub admin_chain: String,
-    /// firewalld's zone.
+    /// The zone of firewalld.
     pub zone: String,
-    /// The bit of the mark.
+    /// The bit of the packet mark.
     pub mark_bit: u8,
 }
 
 impl Firewall {
-    pub fn understand(request: &Request) -> Result<Self, Error> {
+    pub fn parse(request: &Request) -> Result<Self, Error> {
         let conf: FirewallConf = request.conf()?;
         let backend = match conf.backend.as_str() {
-            "" => Backend::Found,
+            "" => Backend::Auto,
             "nftables" => Backend::Nftables,
-            // Nomad has a second firewall in its list, by this name, for IPv6. The Go plugin takes an
-            // unknown name for none and does both families; so do we with this one.
+            // Nomad's list has a second firewall plugin with this name, for IPv6. The Go plugin treats an
+            // unknown name as no name and handles both families.
             "iptables" | "ip6tables" => Backend::Iptables,
             "firewalld" => Backend::Firewalld,
             other => {
@@ -106,7 +106,7 @@ impl Firewall {
             return Err(not_allowed(key, &admin_chain, CHAIN_NAME));
         }
         if admin_chain.starts_with("firewall_") {
-            let allowed = "names that do not begin with firewall_, as the plugin's own do";
+            let allowed = "names that do not begin with firewall_, which the plugin uses itself";
             return Err(not_allowed(key, &admin_chain, allowed));
         }
         Ok(Self { backend, ingress, admin_chain, zone, mark_bit })

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! firewalld: a container's addresses are sources of a zone.
+//! firewalld: the container's addresses become sources of a zone.
 
 use std::net::IpAddr;
 
 use cni::{Code, Error};
 
-use crate::dbus::{Bus, Fault, Method};
-use crate::iptables::host;
+use crate::compat::iptables::host;
+use crate::dbus::{self, Bus, Method};
 
 const NAME: &str = "org.fedoraproject.FirewallD1";
 
@@ -17,56 +17,58 @@ pub struct Firewalld {
 }
 
 impl Firewalld {
-    /// The one that runs on this host, if any. Where there is no bus, this is one failed connect.
+    /// Connects to firewalld if it runs on this host. Without a bus this costs one failed connect.
     pub fn find() -> Option<Self> {
-        Self::look_for().ok().flatten()
+        Self::connect().ok().flatten()
     }
 
-    fn look_for() -> Result<Option<Self>, Fault> {
+    fn connect() -> Result<Option<Self>, dbus::Error> {
         let mut bus = Bus::system()?;
         Ok(bus.has_owner(NAME)?.then_some(Self { bus }))
     }
 
-    /// The same for those who cannot do without.
+    /// Connects to firewalld; an error if it does not run.
     pub fn required() -> Result<Self, Error> {
-        let found = Self::look_for()
-            .map_err(|fault| Error::because(Code::TRY_LATER, "firewalld does not run", &fault))?;
+        let found = Self::connect()
+            .map_err(|cause| Error::because(Code::TRY_LATER, "firewalld does not run", &cause))?;
         found.ok_or_else(|| {
             Error::new(Code::TRY_LATER, "firewalld does not run")
-                .with_details(format!("nobody owns {NAME} on the system's D-Bus"))
+                .with_details(format!("no program owns {NAME} on the system D-Bus"))
         })
     }
 
-    /// Puts an address into the zone.
+    /// Adds an address to the zone.
     pub fn add(&mut self, zone: &str, address: IpAddr) -> Result<(), Error> {
         match self.call("addSource", zone, address) {
-            Err(Fault::Refused(words))
-                if is_done(&words, &["ZONE_ALREADY_SET", "ALREADY_ENABLED"]) =>
+            Err(dbus::Error::Refused(msg))
+                if contains_any(&msg, &["ZONE_ALREADY_SET", "ALREADY_ENABLED"]) =>
             {
                 Ok(())
             }
-            other => other.map(drop).map_err(|fault| failed("add", zone, address, &fault)),
+            other => other.map(drop).map_err(|cause| failed("add", zone, address, &cause)),
         }
     }
 
-    /// Takes an address out of the zone.
+    /// Removes an address from the zone.
     pub fn remove(&mut self, zone: &str, address: IpAddr) -> Result<(), Error> {
         match self.call("removeSource", zone, address) {
-            Err(Fault::Refused(words)) if is_done(&words, &["NOT_ENABLED", "UNKNOWN_SOURCE"]) => {
+            Err(dbus::Error::Refused(msg))
+                if contains_any(&msg, &["NOT_ENABLED", "UNKNOWN_SOURCE"]) =>
+            {
                 Ok(())
             }
-            other => other.map(drop).map_err(|fault| failed("remove", zone, address, &fault)),
+            other => other.map(drop).map_err(|cause| failed("remove", zone, address, &cause)),
         }
     }
 
     /// Whether an address is in the zone.
     pub fn has(&mut self, zone: &str, address: IpAddr) -> Result<bool, Error> {
-        let answer = self.call("querySource", zone, address);
-        let body = answer.map_err(|fault| failed("look for", zone, address, &fault))?;
+        let reply = self.call("querySource", zone, address);
+        let body = reply.map_err(|cause| failed("look for", zone, address, &cause))?;
         Ok(body.iter().any(|byte| *byte != 0))
     }
 
-    fn call(&mut self, name: &str, zone: &str, address: IpAddr) -> Result<Vec<u8>, Fault> {
+    fn call(&mut self, name: &str, zone: &str, address: IpAddr) -> Result<Vec<u8>, dbus::Error> {
         let method = Method {
             service: NAME,
             path: "/org/fedoraproject/FirewallD1",
@@ -77,11 +79,11 @@ impl Firewalld {
     }
 }
 
-fn is_done(words: &str, kinds: &[&str]) -> bool {
-    kinds.iter().any(|kind| words.contains(kind))
+fn contains_any(msg: &str, errors: &[&str]) -> bool {
+    errors.iter().any(|error| msg.contains(error))
 }
 
-fn failed(doing: &str, zone: &str, address: IpAddr, fault: &Fault) -> Error {
+fn failed(doing: &str, zone: &str, address: IpAddr, cause: &dbus::Error) -> Error {
     let doing = format!("{doing} source {address} of firewalld's zone {zone:?}");
-    Error::because(Code::INTERNAL, doing, fault)
+    Error::because(Code::INTERNAL, doing, cause)
 }

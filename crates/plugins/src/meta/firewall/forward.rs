@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What our own table lets pass, chains of iptables may drop all the same: Docker makes that the policy
-//! of FORWARD. So there is one rule for all containers in that chain, which lets marked packets pass,
-//! in the form that iptables itself writes, for every version of it to read.
+//! Packets that our table accepts can still be dropped by a chain of iptables: Docker sets the policy of
+//! FORWARD to DROP. One rule in that chain accepts the marked packets of all containers. It has the form
+//! that iptables itself writes, so that every version of iptables can read it.
 
 use kernel::Family;
 use kernel::nft::{
@@ -9,28 +9,29 @@ use kernel::nft::{
     Rule, Table, Verdict, xtables,
 };
 
-use crate::rules;
+use crate::nftables;
 
 const COMMENT: &str = "podwire: what the firewall plugin has marked";
 
-/// Chains of the Go plugin: behind its jumps, so that rules of administrators in there come first.
-const OF_GO: [&str; 2] = ["CNI-ISOLATION-STAGE-1", "CNI-FORWARD"];
+/// The Go plugin's chains. Our rule comes after the jumps to them, so that the administrator's rules there
+/// apply first.
+const GO_CHAINS: [&str; 2] = ["CNI-ISOLATION-STAGE-1", "CNI-FORWARD"];
 
-/// How often the rule is tried again when others rewrite the chain meanwhile.
-const TRIES: usize = 20;
+/// Maximum number of attempts if other programs rewrite the chain.
+const MAX_ATTEMPTS: usize = 20;
 
-/// Makes sure that packets with this bit pass.
+/// Ensures that packets with this mark bit are accepted.
 pub fn ensure(nft: &Nft, family: Family, mark_bit: u8) -> kernel::Result<()> {
-    if is_there(nft, family, mark_bit)? {
+    if exists(nft, family, mark_bit)? {
         return Ok(());
     }
-    // Others of ours may have seen the same, and each would insert a rule.
-    let _lock = rules::lock()?;
-    for _ in 1..TRIES {
+    // Another plugin process may insert the same rule at the same time.
+    let _lock = nftables::lock()?;
+    for _ in 1..MAX_ATTEMPTS {
         match insert(nft, family, 1 << mark_bit) {
-            // The rule that it was to stand behind is gone, or the chain.
+            // The chain, or the rule that ours was to follow, was removed meanwhile.
             Err(error) if error.is_not_found() => {}
-            done => return done,
+            other => return other,
         }
     }
     insert(nft, family, 1 << mark_bit)
@@ -41,23 +42,24 @@ fn insert(nft: &Nft, family: Family, bit: u32) -> kernel::Result<()> {
     if rules.iter().any(|rule| is_pass(rule, bit)) {
         return Ok(());
     }
-    let is_of_go =
-        |rule: &&ObservedRule| rule.target.as_deref().is_some_and(|target| OF_GO.contains(&target));
-    let behind = rules.iter().rfind(is_of_go);
-    let place = behind.map_or(Place::First, |rule| Place::After(rule.handle));
+    let is_go_jump = |rule: &&ObservedRule| {
+        rule.target.as_deref().is_some_and(|target| GO_CHAINS.contains(&target))
+    };
+    let last_jump = rules.iter().rfind(is_go_jump);
+    let place = last_jump.map_or(Place::First, |rule| Place::After(rule.handle));
     let has_chain = !rules.is_empty() || nft.has_chain(filter(family), "FORWARD")?;
     match nft.commit(&batch(family, has_chain, place, as_iptables(bit), "")) {
-        // The kernel's word also for a match that it lacks; such a kernel has no iptables that could not
-        // read the other form.
+        // The kernel also returns ENOENT if it lacks the match. Every iptables that works with such a
+        // kernel can read the other form.
         Err(error) if error.is_not_found() || error.is_unsupported() => {
             nft.commit(&batch(family, has_chain, place, as_nft(bit), COMMENT))
         }
-        done => done,
+        other => other,
     }
 }
 
-/// Whether they do.
-pub fn is_there(nft: &Nft, family: Family, mark_bit: u8) -> kernel::Result<bool> {
+/// Whether the rule exists.
+pub fn exists(nft: &Nft, family: Family, mark_bit: u8) -> kernel::Result<bool> {
     let rules = nft.rules(filter(family), "FORWARD")?;
     Ok(rules.iter().any(|rule| is_pass(rule, 1 << mark_bit)))
 }
@@ -66,7 +68,7 @@ fn filter(family: Family) -> Table<'static> {
     xtables::table(family, "filter")
 }
 
-/// The chain as iptables makes it, where it is missing: what comes later finds our rule in it.
+/// Adds the chain as iptables creates it if it is missing; a program that uses it later finds our rule there.
 fn batch(
     family: Family,
     has_chain: bool,
@@ -110,8 +112,8 @@ fn as_nft(bit: u32) -> Vec<Expr> {
     ]
 }
 
-/// Whether a rule lets packets with this bit pass and asks for nothing else, in either form: a chain that
-/// was saved and restored by another iptables has the other one.
+/// Whether a rule accepts packets with this bit and has no other condition, in either form: if another version of
+/// iptables saved and restored the chain, the rule has the other form.
 fn is_pass(rule: &ObservedRule, bit: u32) -> bool {
     const KNOWN: [&str; 6] = ["match", "meta", "bitwise", "cmp", "counter", "immediate"];
     let bits = bit.to_ne_bytes();
@@ -122,14 +124,14 @@ fn is_pass(rule: &ObservedRule, bit: u32) -> bool {
     }
     match rule.xt_match("mark") {
         Some(info) => {
-            let wanted = [bits, bits].concat();
-            let is_plain = info.starts_with(&wanted) && info.get(8) == Some(&0);
+            let expected = [bits, bits].concat();
+            let is_plain = info.starts_with(&expected) && info.get(8) == Some(&0);
             is_plain && count("cmp") == 0 && count("match") == 1 + has_comment
         }
         None => {
             let is_mark = rule.looks_at(MetaKey::Mark) && count("meta") == 1;
-            let is_alone = count("cmp") == 1 && count("match") == has_comment;
-            is_mark && is_alone && rule.compared().any(|value| value == bits)
+            let is_only = count("cmp") == 1 && count("match") == has_comment;
+            is_mark && is_only && rule.compared().any(|value| value == bits)
         }
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! By nf_tables: elements of the container, the chain of the administrator's, the rule in iptables'
-//! chain, and the port of the bridge.
+//! The firewall in nf_tables: the container's elements, the administrator's chain, the rule in FORWARD of
+//! iptables, and the isolation of the bridge port.
 
 use std::net::IpAddr;
 
@@ -12,49 +12,50 @@ use kernel::{Family, IfName, Netlink};
 use super::conf::{Firewall, Ingress};
 use super::elements::{self, ADMIN, BRIDGES, FEATURE, ON_BRIDGES};
 use super::forward;
-use crate::fault::OrFault;
-use crate::rules::match_expr::ifname_key;
-use crate::rules::{self, Entry, Ledger, Located, Owner, TABLE, WantedChain};
-use crate::{go_rules, identity};
+use crate::attach::names;
+use crate::compat::go_nft;
+use crate::error::Context;
+use crate::nftables::match_expr::ifname_key;
+use crate::nftables::{self, DesiredChain, ElementStore, Entry, IndexEntry, Owner, TABLE};
 
 const DOING: &str = "let the container's packets pass";
 
-/// What the container's elements are for.
+/// The purpose of the container's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// They let its packets pass.
+    /// They accept the container's packets.
     Pass,
-    /// They remember that firewalld does; who may reach it is for us to see to.
-    RememberZone,
-    /// They remember that iptables sees to everything.
-    RememberRules,
+    /// firewalld accepts the packets and the elements record that. The ingress policy is still ours.
+    RecordZone,
+    /// iptables does everything and the elements record that.
+    RecordRules,
 }
 
-/// Adds the container's elements and what they need.
+/// Adds the container's elements and the objects that they need.
 pub fn add(
     request: &Request,
     firewall: &Firewall,
     result: &CniResult,
     purpose: Purpose,
 ) -> Result<(), Error> {
-    let bridge = bridge(firewall, result)?.filter(|_| purpose != Purpose::RememberRules);
+    let bridge = bridge(firewall, result)?.filter(|_| purpose != Purpose::RecordRules);
     let (entries, chains) = plan(firewall, result, bridge, purpose);
     if entries.is_empty() {
         return Ok(());
     }
-    let mut ledger = Ledger::open(&FEATURE).or_fault(DOING)?;
-    let added = ledger.add(&Owner::of(request), &entries, &chains);
-    let added = added.map_err(|fault| fault.into_error(DOING));
-    let rest = added.and_then(|()| finish(ledger.nft(), firewall, result, bridge, purpose));
-    if rest.is_err() {
-        // The failure is the one to tell.
-        let _ = ledger.remove(&request.network, &request.attachment());
+    let mut store = ElementStore::open(&FEATURE).context(DOING)?;
+    let added = store.add(&Owner::of(request), &entries, &chains);
+    let added = added.map_err(|error| error.into_error(DOING));
+    let added = added.and_then(|()| add_shared(store.nft(), firewall, result, bridge, purpose));
+    if added.is_err() {
+        // The first error is the one to report.
+        let _ = store.remove(&request.network, &request.attachment());
     }
-    rest
+    added
 }
 
-/// What is not the container's own.
-fn finish(
+/// Adds the objects that containers share.
+fn add_shared(
     nft: &Nft,
     firewall: &Firewall,
     result: &CniResult,
@@ -63,29 +64,29 @@ fn finish(
 ) -> Result<(), Error> {
     if purpose == Purpose::Pass {
         ensure_admin_chain(nft, &firewall.admin_chain)
-            .or_fault("make the administrator's chain")?;
+            .context("create the administrator's chain")?;
         for family in families(result) {
             let doing = "let marked packets pass the chain FORWARD of iptables";
-            forward::ensure(nft, family, firewall.mark_bit).or_fault(doing)?;
+            forward::ensure(nft, family, firewall.mark_bit).context(doing)?;
         }
     }
     let Some(bridge) = bridge else { return Ok(()) };
     let mut batch = Batch::new();
     let key = ifname_key(bridge);
     batch.add_elements(TABLE, BRIDGES.name, &[Element { key: &key, data: None, userdata: None }]);
-    nft.commit(&batch).or_fault("remember the bridge")?;
+    nft.commit(&batch).context("record the bridge")?;
     if firewall.ingress == Ingress::Isolated {
-        let host = Netlink::open().or_fault("open a netlink socket")?;
+        let host = Netlink::open().context("open a netlink socket")?;
         for port in ports(&host, result, bridge)? {
             let isolated = PortOptions { isolated: Some(true), ..PortOptions::default() };
             let set = host.apply([link::set_port(port.name, &isolated)]);
-            set.or_fault("isolate the port of the bridge")?;
+            set.context("isolate the port of the bridge")?;
         }
     }
     Ok(())
 }
 
-/// Whether all of it is there that packets meet. What the Go plugin made is not remembered.
+/// CHECK. Records are not checked: the Go plugin makes none.
 pub fn check(
     request: &Request,
     firewall: &Firewall,
@@ -94,19 +95,19 @@ pub fn check(
 ) -> Result<(), Error> {
     let bridge = bridge(firewall, result)?;
     let (mut entries, chains) = plan(firewall, result, bridge, purpose);
-    entries.retain(|entry| !elements::is_told(entry));
+    entries.retain(|entry| !elements::is_record(entry));
     if entries.is_empty() {
         return Ok(());
     }
-    let ledger = Ledger::open(&FEATURE).or_fault(DOING)?;
-    if let Err(fault) = ledger.check(&Owner::of(request), &entries, &chains) {
-        return if is_by_go(ledger.nft(), result, bridge, purpose).or_fault(DOING)? {
+    let store = ElementStore::open(&FEATURE).context(DOING)?;
+    if let Err(error) = store.check(&Owner::of(request), &entries, &chains) {
+        return if is_by_go(store.nft(), result, bridge, purpose).context(DOING)? {
             Ok(())
         } else {
-            Err(fault.into_error("firewall"))
+            Err(error.into_error("firewall"))
         };
     }
-    check_shared(ledger.nft(), firewall, result, bridge, purpose)
+    check_shared(store.nft(), firewall, result, bridge, purpose)
 }
 
 fn check_shared(
@@ -118,12 +119,12 @@ fn check_shared(
 ) -> Result<(), Error> {
     if purpose == Purpose::Pass {
         let chain = &firewall.admin_chain;
-        if !has_admin_chain(nft, chain).or_fault(DOING)? {
+        if !has_admin_chain(nft, chain).context(DOING)? {
             let msg = format!("chain {ADMIN:?} of table \"podwire\" does not jump to {chain:?}");
             return Err(Error::internal(msg));
         }
         for family in families(result) {
-            if !forward::is_there(nft, family, firewall.mark_bit).or_fault(DOING)? {
+            if !forward::exists(nft, family, firewall.mark_bit).context(DOING)? {
                 let program = if family == Family::V4 { "iptables" } else { "ip6tables" };
                 let msg = format!("the chain FORWARD of {program} has no rule for marked packets");
                 return Err(Error::internal(msg));
@@ -131,11 +132,11 @@ fn check_shared(
         }
     }
     let Some(bridge) = bridge else { return Ok(()) };
-    if nft.element(TABLE, BRIDGES.name, &ifname_key(bridge)).or_fault(DOING)?.is_none() {
+    if nft.element(TABLE, BRIDGES.name, &ifname_key(bridge)).context(DOING)?.is_none() {
         return Err(Error::internal(format!("set {:?} has no {bridge:?}", BRIDGES.name)));
     }
     if firewall.ingress == Ingress::Isolated {
-        let host = Netlink::open().or_fault("open a netlink socket")?;
+        let host = Netlink::open().context("open a netlink socket")?;
         let is_open = |port: &Link| port.port.as_ref().and_then(|port| port.isolated) != Some(true);
         if let Some(port) = ports(&host, result, bridge)?.into_iter().find(is_open) {
             let msg = format!("port {} of bridge {bridge} is not isolated", port.name);
@@ -145,36 +146,36 @@ fn check_shared(
     Ok(())
 }
 
-/// Forgets the bridge of a container that is alone on it, as with ptp, where it is the container's own end
-/// on the host. Others are left to GC, which can see that nobody is on them.
-pub fn forget_own_bridge(
-    ledger: &Ledger,
+/// Removes the bridge from the set if the container is alone on it. This is the case with ptp, where the "bridge"
+/// is the container's host end. Other bridges are left to GC, which can see whether they have containers.
+pub fn remove_own_bridge(
+    store: &ElementStore,
     request: &Request,
-    removed: &[Located],
+    removed: &[IndexEntry],
 ) -> kernel::Result<()> {
-    let is_on_bridge = |place: &Located| ON_BRIDGES.iter().any(|map| map.number == place.map);
-    let Some(place) = removed.iter().find(|place| is_on_bridge(place)) else { return Ok(()) };
+    let is_on_bridge = |entry: &IndexEntry| ON_BRIDGES.iter().any(|map| map.number == entry.map);
+    let Some(entry) = removed.iter().find(|entry| is_on_bridge(entry)) else { return Ok(()) };
     let attachment = request.attachment();
-    let mut own = identity::host_ifnames(&request.network, &attachment);
-    let Some(name) = own.find(|name| place.key.ends_with(&ifname_key(name.as_str()))) else {
+    let mut own = names::host_ifnames(&request.network, &attachment);
+    let Some(name) = own.find(|name| entry.key.ends_with(&ifname_key(name.as_str()))) else {
         return Ok(());
     };
     let mut batch = Batch::new();
     let key = ifname_key(name.as_str());
     let element = Element { key: &key, data: None, userdata: None };
     batch.remove_elements(TABLE, BRIDGES.name, &[element]);
-    match ledger.nft().commit(&batch) {
+    match store.nft().commit(&batch) {
         Err(error) if error.is_not_found() => Ok(()),
-        done => done,
+        other => other,
     }
 }
 
-/// Forgets bridges whose containers are all gone.
-pub fn forget_unused_bridges(ledger: &Ledger) -> kernel::Result<()> {
-    ledger.remove_unused(|| {
-        let mut unused = ledger.nft().elements(TABLE, BRIDGES.name)?;
+/// Removes bridges without containers from the set.
+pub fn remove_unused_bridges(store: &ElementStore) -> kernel::Result<()> {
+    nftables::remove_unused(store.nft(), || {
+        let mut unused = store.nft().elements(TABLE, BRIDGES.name)?;
         for map in ON_BRIDGES {
-            for found in ledger.nft().elements(TABLE, map.name)? {
+            for found in store.nft().elements(TABLE, map.name)? {
                 unused.retain(|bridge| !found.key.ends_with(&bridge.key));
             }
         }
@@ -191,12 +192,12 @@ fn plan(
     result: &CniResult,
     bridge: Option<&str>,
     purpose: Purpose,
-) -> (Vec<Entry>, Vec<WantedChain>) {
+) -> (Vec<Entry>, Vec<DesiredChain>) {
     let mut entries = Vec::new();
     for address in addresses(result) {
         entries.push(match purpose {
             Purpose::Pass => elements::pass(firewall, address),
-            Purpose::RememberZone | Purpose::RememberRules => elements::told(address),
+            Purpose::RecordZone | Purpose::RecordRules => elements::recorded(address),
         });
         let policy = |bridge| elements::ingress(firewall.ingress, bridge, address);
         entries.extend(bridge.map(policy).into_iter().flatten());
@@ -205,7 +206,7 @@ fn plan(
     (entries, is_passing.then(|| elements::mark_chain(firewall)).into_iter().collect())
 }
 
-/// The result's addresses, each once.
+/// The addresses of the result without duplicates.
 pub fn addresses(result: &CniResult) -> Vec<IpAddr> {
     let mut addresses: Vec<IpAddr> = result.ips.iter().map(|ip| ip.address.addr()).collect();
     addresses.sort_unstable();
@@ -218,7 +219,7 @@ fn families(result: &CniResult) -> impl Iterator<Item = Family> {
     [Family::V4, Family::V6].into_iter().filter(move |family| has(*family))
 }
 
-/// The interface that an ingress policy is about: the result's first, as with the Go plugin.
+/// The interface that the ingress policy applies to: the first one of the result, as in the Go plugin.
 pub fn bridge<'a>(firewall: &Firewall, result: &'a CniResult) -> Result<Option<&'a str>, Error> {
     if firewall.ingress == Ingress::Open {
         return Ok(None);
@@ -236,27 +237,27 @@ pub fn bridge<'a>(firewall: &Firewall, result: &'a CniResult) -> Result<Option<&
     Ok(Some(first))
 }
 
-/// The result's interfaces that are ports of the bridge.
+/// The interfaces of the result that are ports of the bridge.
 fn ports(host: &Netlink, result: &CniResult, bridge: &str) -> Result<Vec<Link>, Error> {
-    let look = |name: &str| {
+    let find = |name: &str| {
         let Ok(name) = name.parse::<IfName>() else { return Ok(None) };
-        link::by_name(host, name).or_fault("look for the container's port")
+        link::by_name(host, name).context("look for the container's port")
     };
-    let Some(bridge) = look(bridge)? else { return Ok(Vec::new()) };
+    let Some(bridge) = find(bridge)? else { return Ok(Vec::new()) };
     let on_host = result.interfaces.iter().filter(|interface| interface.sandbox.is_empty());
     let mut found = Vec::new();
     for interface in on_host {
-        found.extend(look(&interface.name)?.filter(|link| link.master == Some(bridge.index)));
+        found.extend(find(&interface.name)?.filter(|link| link.master == Some(bridge.index)));
     }
     Ok(found)
 }
 
-/// An empty chain for the administrator, and a jump to it; one that is there keeps its rules.
+/// Creates an empty chain for the administrator and a jump to it. An existing chain keeps its rules.
 fn ensure_admin_chain(nft: &Nft, name: &str) -> kernel::Result<()> {
     if has_admin_chain(nft, name)? {
         return Ok(());
     }
-    let _lock = rules::lock()?;
+    let _lock = nftables::lock()?;
     if has_admin_chain(nft, name)? {
         return Ok(());
     }
@@ -273,7 +274,7 @@ fn has_admin_chain(nft: &Nft, name: &str) -> kernel::Result<bool> {
     Ok(nft.rules(TABLE, ADMIN)?.iter().any(|rule| rule.target.as_deref() == Some(name)))
 }
 
-/// Whether the Go plugin has seen to it, where it made the attachment.
+/// Whether the Go plugin's rules do the same, because it made the attachment.
 fn is_by_go(
     nft: &Nft,
     result: &CniResult,
@@ -281,9 +282,9 @@ fn is_by_go(
     purpose: Purpose,
 ) -> kernel::Result<bool> {
     for address in addresses(result) {
-        let is_isolated = |bridge| go_rules::has_isolation(nft, address, bridge);
+        let is_isolated = |bridge| go_nft::has_isolation(nft, address, bridge);
         if !bridge.map_or(Ok(true), is_isolated)?
-            || (purpose == Purpose::Pass && !go_rules::has_firewall(nft, address)?)
+            || (purpose == Purpose::Pass && !go_nft::has_firewall(nft, address)?)
         {
             return Ok(false);
         }
@@ -291,8 +292,8 @@ fn is_by_go(
     Ok(true)
 }
 
-/// Whether an address has an owner among those that others were told of.
-pub fn is_remembered(nft: &Nft, address: IpAddr) -> bool {
-    let entry = elements::told(address);
+/// Whether an attachment has a record for this address.
+pub fn is_recorded(nft: &Nft, address: IpAddr) -> bool {
+    let entry = elements::recorded(address);
     matches!(nft.element(TABLE, entry.map.name, &entry.key), Ok(Some(_)))
 }

@@ -20,7 +20,7 @@ struct PlacesConf {
     agent_socket: Option<PathBuf>,
 }
 
-/// As understood.
+/// As parsed.
 #[derive(Debug)]
 pub struct Flannel {
     pub subnet_file: PathBuf,
@@ -32,7 +32,7 @@ pub struct Flannel {
 }
 
 impl Flannel {
-    pub fn understand(request: &Request) -> Result<Flannel, Error> {
+    pub fn parse(request: &Request) -> Result<Flannel, Error> {
         let places: PlacesConf = request.conf()?;
         let delegate = object(request, "delegate")?;
         for key in ["name", "ipam"] {

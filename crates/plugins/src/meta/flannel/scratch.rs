@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use cni::{Attachment, Code, Error, Request};
 use serde_json::{Map, Value};
 
-use crate::note;
+use crate::state_file;
 
 /// The interface whose file bears the container's name alone.
 const USUAL: &str = "eth0";
@@ -38,14 +38,14 @@ impl Scratch {
 
     pub fn put(&self, config: &Map<String, Value>) -> Result<(), Error> {
         let text = serde_json::to_vec(config).expect("a JSON value with text keys always prints");
-        note::write(&self.directory, &self.own, &text)
+        state_file::write(&self.directory, &self.own, &text)
             .map_err(|cause| io_error("write", &self.directory, &self.own, &cause))
     }
 
-    /// What was kept; `None` where there is nothing that could be understood.
+    /// What was kept; `None` where there is nothing that could be parsed.
     pub fn read(&self) -> Result<Option<Map<String, Value>>, Error> {
         for name in [&self.own, &self.go] {
-            let text = note::read(&self.directory, name)
+            let text = state_file::read(&self.directory, name)
                 .map_err(|cause| io_error("read", &self.directory, name, &cause))?;
             let config = text.and_then(|text| serde_json::from_slice(&text).ok());
             if config.is_some() {
@@ -63,7 +63,7 @@ impl Scratch {
 
 /// Removes a file.
 pub fn remove(directory: &Path, name: &str) -> Result<(), Error> {
-    note::remove(directory, name).map_err(|cause| io_error("remove", directory, name, &cause))
+    state_file::remove(directory, name).map_err(|cause| io_error("remove", directory, name, &cause))
 }
 
 fn io_error(doing: &str, directory: &Path, name: &str, cause: &std::io::Error) -> Error {
@@ -86,7 +86,8 @@ pub fn unlisted(
     network: &str,
     valid: &[Attachment],
 ) -> Result<Vec<Stale>, Error> {
-    let names = note::names(directory).map_err(|cause| io_error("list", directory, "", &cause))?;
+    let names =
+        state_file::names(directory).map_err(|cause| io_error("list", directory, "", &cause))?;
     let valid: HashSet<(&str, Option<&str>)> = valid
         .iter()
         .flat_map(|one| [None, Some(one.ifname.as_str())].map(|name| (&*one.container_id, name)))
@@ -100,7 +101,7 @@ pub fn unlisted(
         if valid.contains(&(container_id, ifname)) {
             continue;
         }
-        let text = note::read(directory, &file).ok().flatten().unwrap_or_default();
+        let text = state_file::read(directory, &file).ok().flatten().unwrap_or_default();
         let Ok(config) = serde_json::from_slice::<Map<String, Value>>(&text) else { continue };
         if config.get("name").is_some_and(|name| name == network) {
             let ifname = ifname.unwrap_or(USUAL).to_owned();

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use kernel::Family;
 use kernel::nft::{Expr, Fib, MetaKey, Op, Reg};
 
-use crate::rules::match_expr::{ifname_key, match_network};
+use crate::nftables::match_expr::{ifname_key, match_network};
 
 /// One thing that is asked of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl Problem {
 
 impl Conditions {
     /// Understands the words; `None` where there are none. The error is a text that names the word.
-    pub fn understand(words: &[String], family: Family) -> Result<Option<Self>, String> {
+    pub fn parse(words: &[String], family: Family) -> Result<Option<Self>, String> {
         let text = words.join(" ");
         let text = text.trim();
         let all = match text.chars().next() {
@@ -200,17 +200,17 @@ mod tests {
 
     use super::*;
 
-    fn understand(text: &str, family: Family) -> Result<Option<Conditions>, String> {
+    fn parse(text: &str, family: Family) -> Result<Option<Conditions>, String> {
         let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
-        Conditions::understand(&words, family)
+        Conditions::parse(&words, family)
     }
 
     /// What is understood is the same, however it is said.
     #[test]
     fn both_languages_say_the_same() {
         let check = |iptables: &str, nft: &str, family| {
-            let one = understand(iptables, family).unwrap().expect("a condition");
-            let other = understand(nft, family).unwrap().expect("a condition");
+            let one = parse(iptables, family).unwrap().expect("a condition");
+            let other = parse(nft, family).unwrap().expect("a condition");
             assert_eq!(one.exprs(), other.exprs(), "{iptables} and {nft}");
         };
         check("-s 10.0.0.0/8", "ip saddr 10.0.0.0/8", Family::V4);
@@ -230,23 +230,23 @@ mod tests {
     #[test]
     fn nothing_asked_is_no_condition() {
         for words in [&[][..], &[String::new()], &[" ".to_owned()]] {
-            assert_eq!(Conditions::understand(words, Family::V4), Ok(None));
+            assert_eq!(Conditions::parse(words, Family::V4), Ok(None));
         }
     }
 
     #[test]
     fn alternatives_become_several_lists() {
         let text = "ip saddr { 10.0.0.1, 10.0.0.2 } iifname { a, b, c }";
-        assert_eq!(understand(text, Family::V4).unwrap().unwrap().exprs().len(), 6);
+        assert_eq!(parse(text, Family::V4).unwrap().unwrap().exprs().len(), 6);
         let text = "ip saddr != { 10.0.0.1, 10.0.0.2 }";
-        let lists = understand(text, Family::V4).unwrap().unwrap().exprs();
+        let lists = parse(text, Family::V4).unwrap().unwrap().exprs();
         assert_eq!((lists.len(), lists[0].len()), (1, 2 + 2 * 2));
     }
 
     #[test]
     fn problems_name_the_word() {
         let check = |text: &str, family, problem: &str| {
-            assert_eq!(understand(text, family), Err(problem.to_owned()), "{text}");
+            assert_eq!(parse(text, family), Err(problem.to_owned()), "{text}");
         };
         let known = "is not understood here; allowed are";
         check("-s fd00::1", Family::V4, "\"fd00::1\" is no IPv4 address or network");
@@ -267,15 +267,15 @@ mod tests {
         check("ip ttl 5", Family::V4, &format!("\"ttl\" {known} saddr, daddr"));
         check("ip6 saddr ::1", Family::V4, "\"ip6\" is for the other family of addresses");
         check("-m set", Family::V4, &format!("\"set\" {known} addrtype, comment, tcp, udp, sctp"));
-        assert!(understand("--ttl 5", Family::V4).unwrap_err().starts_with("\"--ttl\" is not"));
-        assert!(understand("tcp dport 5", Family::V4).unwrap_err().starts_with("\"tcp\" is not"));
+        assert!(parse("--ttl 5", Family::V4).unwrap_err().starts_with("\"--ttl\" is not"));
+        assert!(parse("tcp dport 5", Family::V4).unwrap_err().starts_with("\"tcp\" is not"));
         check("-i sixteen-letters-", Family::V4, "\"sixteen-letters-\" is no name of an interface");
     }
 
     proptest! {
         #[test]
         fn any_words_are_read(words in prop::collection::vec("\\PC{0,8}", 0..6)) {
-            let _ = Conditions::understand(&words, Family::V4);
+            let _ = Conditions::parse(&words, Family::V4);
         }
 
         #[test]
@@ -287,7 +287,7 @@ mod tests {
             ]), 0..12)
         ) {
             let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
-            if let Ok(Some(conditions)) = Conditions::understand(&words, Family::V4) {
+            if let Ok(Some(conditions)) = Conditions::parse(&words, Family::V4) {
                 prop_assert!(!conditions.exprs().is_empty());
             }
         }

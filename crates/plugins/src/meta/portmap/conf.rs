@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The configuration of portmap: as written, and as understood. Pure.
+//! The configuration of portmap: as written, and as parsed. Pure.
 
 use std::net::IpAddr;
 
 use cni::{Error, Request};
 use serde::Deserialize;
 
-use kernel::Family;
-
 use super::conditions::Conditions;
-use crate::iptables::{CHAIN_NAME, is_chain_name};
+use crate::compat::iptables::{CHAIN_NAME, is_chain_name};
+use kernel::Family;
 
 /// As the Go plugin; Kubernetes uses 14 and 15.
 const MARK_BIT: i64 = 13;
@@ -159,7 +158,7 @@ pub struct Portmap {
 }
 
 impl Portmap {
-    pub fn understand(request: &Request) -> Result<Self, Error> {
+    pub fn parse(request: &Request) -> Result<Self, Error> {
         let conf: PortmapConf = request.conf_or("failed to parse network configuration")?;
         let mark = mark(&conf)?;
         let backend = backend(&conf, mark)?;
@@ -168,7 +167,7 @@ impl Portmap {
             if matches!(backend, Backend::Iptables(_)) {
                 return Ok(None);
             }
-            Conditions::understand(words, family).map_err(problem)
+            Conditions::parse(words, family).map_err(problem)
         };
         Ok(Self {
             snat: conf.snat.unwrap_or(true),
@@ -258,7 +257,7 @@ fn mappings(confs: &[MappingConf]) -> Result<Vec<Mapping>, Error> {
     let mut all: Vec<Mapping> = Vec::new();
     let mut known = std::collections::HashMap::new();
     for (at, conf) in confs.iter().enumerate() {
-        for mapping in conf.understand(at)? {
+        for mapping in conf.validate(at)? {
             let HostPort { family, address, protocol, port } = mapping.from;
             let key = (family == Family::V4, address, protocol.number(), port);
             match known.insert(key, mapping.to) {
@@ -295,7 +294,7 @@ fn port(whose: &str, key: &str, value: Option<i64>) -> Result<u16, Error> {
 
 impl MappingConf {
     /// One for each family that it is for.
-    fn understand(&self, at: usize) -> Result<Vec<Mapping>, Error> {
+    fn validate(&self, at: usize) -> Result<Vec<Mapping>, Error> {
         let (protocol, from) = self.listed(at)?;
         let to = port("container", &key(at, "containerPort"), self.container_port)?;
         let mapping = |(family, address)| Mapping {

@@ -5,18 +5,19 @@
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 
-use cni::CniResult;
+use cni::{CniResult, Request};
 use ipnet::IpNet;
+use kernel::Family;
+use kernel::IfName;
 use kernel::conntrack::SentTo;
 use kernel::nft::{Data, Op, Place, Reg};
-use kernel::{Family, IfName};
 
 use super::conditions::Conditions;
 use super::conf::{HostPort, Mapping, Portmap, Protocol};
 use super::tables::{self, CONDITIONS, FEATURE, Maps, chain_prefix};
-use crate::identity;
-use crate::rules::match_expr::{ifname_key, match_network, octets};
-use crate::rules::{Entrance, Entry, Located, Number, WantedChain, key};
+use crate::attach::{names, prev_result};
+use crate::nftables::match_expr::{ifname_key, match_network, octets};
+use crate::nftables::{ChainId, DesiredChain, Entry, IndexEntry, JumpRule, key};
 
 /// An address of the container, with the host's interface that leads to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,22 +30,19 @@ pub struct Pod {
 #[derive(Debug, Default)]
 pub struct Plan {
     pub entries: Vec<Entry>,
-    pub chains: Vec<WantedChain>,
+    pub chains: Vec<DesiredChain>,
 }
 
 /// The first address of each family on the container's interface, as far as the result says.
-pub fn addresses(result: &CniResult, interface: &str) -> Vec<IpNet> {
-    let mut found: Vec<IpNet> = Vec::new();
-    for ip in &result.ips {
-        let named = ip.interface.and_then(|at| result.interfaces.get(at));
-        let is_elsewhere =
-            named.is_some_and(|named| named.name != interface || named.sandbox.is_empty());
+pub fn addresses(result: &CniResult, request: &Request) -> Vec<IpNet> {
+    let mut first: Vec<IpNet> = Vec::new();
+    for ip in prev_result::addresses(result, request) {
         let family = Family::of(ip.address.addr());
-        if !is_elsewhere && found.iter().all(|other| Family::of(other.addr()) != family) {
-            found.push(ip.address);
+        if first.iter().all(|other| Family::of(other.addr()) != family) {
+            first.push(ip.address);
         }
     }
-    found
+    first
 }
 
 impl Plan {
@@ -110,10 +108,10 @@ impl Plan {
         network: &str,
         family: Family,
         host: Option<IpAddr>,
-    ) -> Number {
+    ) -> ChainId {
         let shown = host.map(|host| host.to_string()).unwrap_or_default();
         let twin = if family == Family::V4 { "4" } else { "6" };
-        let number = identity::digest(&[network, twin, &shown, &conditions.text]) as Number;
+        let number = names::digest(&[network, twin, &shown, &conditions.text]) as ChainId;
         let name = format!("{}{number:08x}", chain_prefix(network));
         if self.chains.iter().any(|chain| chain.name == name) {
             return number;
@@ -125,16 +123,16 @@ impl Plan {
             exprs.extend(match_network(Reg(0), Op::Eq, host.into()));
             exprs
         });
-        let entrance = |exprs: Vec<_>| Entrance {
+        let jump_rule = |exprs: Vec<_>| JumpRule {
             from: CONDITIONS,
             place,
             exprs: [exprs, to_host.clone().unwrap_or_default()].concat(),
         };
         let rules = vec![(tables::condition_rule(family, number), "")];
-        self.chains.push(WantedChain {
+        self.chains.push(DesiredChain {
             parts: vec![(Maps::of(family).ports_if, number)],
-            entrances: conditions.exprs().into_iter().map(entrance).collect(),
-            ..WantedChain::new(name, network, rules)
+            jump_rules: conditions.exprs().into_iter().map(jump_rule).collect(),
+            ..DesiredChain::new(name, network, rules)
         });
         number
     }
@@ -159,7 +157,7 @@ impl Plan {
 pub fn overlap(entry: &Entry) -> Option<String> {
     let family =
         [Family::V4, Family::V6].into_iter().find(|one| entry.map == Maps::of(*one).held)?;
-    let whole = Located { map: Maps::of(family).ports.number, key: entry.key.clone() };
+    let whole = IndexEntry { map: Maps::of(family).ports.number, key: entry.key.clone() };
     let port = host_port(&whole)?;
     if entry.data == Some(Data::Value(tables::PART.to_vec())) {
         return Some(port.to_string());
@@ -170,7 +168,7 @@ pub fn overlap(entry: &Entry) -> Option<String> {
 
 /// The port of the host that an element is about; `None` for elements about other things. Of one under
 /// conditions the address is not known.
-pub fn host_port(place: &Located) -> Option<HostPort> {
+pub fn host_port(place: &IndexEntry) -> Option<HostPort> {
     let map = FEATURE.maps.iter().find(|map| map.number == place.map)?;
     for family in [Family::V4, Family::V6] {
         let maps = Maps::of(family);
@@ -225,7 +223,7 @@ mod tests {
             backend: super::super::conf::Backend::Nftables,
             snat: true,
             masq_all: false,
-            conditions_v4: Conditions::understand(&words, Family::V4).unwrap(),
+            conditions_v4: Conditions::parse(&words, Family::V4).unwrap(),
             conditions_v6: None,
             mappings: vec![
                 mapping(Family::V4, None),
@@ -248,7 +246,8 @@ mod tests {
     fn ports_are_read_back_from_elements() {
         let read = |conditions: &str| -> Vec<HostPort> {
             let plan = Plan::new(&portmap(conditions), "net", &pods());
-            let place = |entry: &Entry| Located { map: entry.map.number, key: entry.key.clone() };
+            let place =
+                |entry: &Entry| IndexEntry { map: entry.map.number, key: entry.key.clone() };
             plan.entries.iter().filter_map(|entry| host_port(&place(entry))).collect()
         };
         let all = |of: &[Mapping]| of.iter().map(|one| one.from).collect::<Vec<_>>();

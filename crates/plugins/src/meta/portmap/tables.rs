@@ -8,11 +8,13 @@ use ipnet::{IpNet, Ipv4Net};
 use kernel::Family;
 use kernel::nft::{BaseChain, ChainKind, DataType, Expr, Hook, MapTo, MetaKey, Op, Reg, Verdict};
 
-use crate::identity;
-use crate::rules::match_expr::{
+use crate::attach::names;
+use crate::nftables::match_expr::{
     ifname_key, load_destination_port, match_dnat_status, match_local_destination, match_network,
 };
-use crate::rules::{Claim, Feature, Map, Number, Rules, Spread, TABLE, WantedChain};
+use crate::nftables::{
+    ChainId, ConflictPolicy, DesiredChain, Feature, Map, Placement, Rules, TABLE,
+};
 
 const DSTNAT: i32 = -100; // NF_IP_PRI_NAT_DST, linux/netfilter_ipv4.h
 const SRCNAT: i32 = 100; // NF_IP_PRI_NAT_SRC, the same header
@@ -29,8 +31,8 @@ pub static PORTS4: Map = Map {
     name: "ports4",
     key: &[DataType::InetProto, DataType::InetService],
     data: TO4,
-    claim: Claim::First,
-    spread: Spread::Whole,
+    conflict: ConflictPolicy::FirstWins,
+    placement: Placement::Single,
     comment: "port of every address: container",
 };
 pub static PORTS6: Map = Map { number: 2, name: "ports6", data: TO6, ..PORTS4 };
@@ -51,7 +53,8 @@ pub static PORTS_AT6: Map = Map {
 };
 
 /// Each network has a chain and a map for each of its conditions.
-pub static PORTS_IF4: Map = Map { number: 5, name: "ports_if4", spread: Spread::Parts, ..PORTS4 };
+pub static PORTS_IF4: Map =
+    Map { number: 5, name: "ports_if4", placement: Placement::PerChain, ..PORTS4 };
 pub static PORTS_IF6: Map = Map { number: 6, name: "ports_if6", data: TO6, ..PORTS_IF4 };
 
 pub static HAIRPIN4: Map = Map {
@@ -59,7 +62,7 @@ pub static HAIRPIN4: Map = Map {
     name: "hairpin4",
     key: &[DataType::IfName, DataType::Ipv4Addr],
     data: MapTo::Nothing,
-    claim: Claim::Last,
+    conflict: ConflictPolicy::LastWins,
     comment: "way to a container that goes back where it came from",
     ..PORTS4
 };
@@ -96,7 +99,7 @@ pub static HELD4: Map = Map {
     number: 15,
     name: "held4",
     data: MapTo::Values(&[DataType::Mark]),
-    claim: Claim::Guard(&PART),
+    conflict: ConflictPolicy::SharedGuard(&PART),
     comment: "port that is mapped, 0 for everything or 1 for a part",
     ..PORTS4
 };
@@ -152,18 +155,18 @@ impl Maps {
 
 /// How the names of a network's chains of conditions begin.
 pub fn chain_prefix(network: &str) -> String {
-    format!("ports-{:016x}-", identity::digest(&[network]))
+    format!("ports-{:016x}-", names::digest(&[network]))
 }
 
-fn chains() -> Vec<WantedChain> {
+fn chains() -> Vec<DesiredChain> {
     let base = |hook, priority| Some(BaseChain { kind: ChainKind::Nat, hook, priority });
     let to_hostports = || {
         let jump = Expr::Verdict(Verdict::Jump("hostports".to_owned()));
         ([&match_local_destination()[..], &[jump]].concat(), "")
     };
-    let chain = |name: &str, base, comment: &str, rules: Rules| WantedChain {
+    let chain = |name: &str, base, comment: &str, rules: Rules| DesiredChain {
         base,
-        ..WantedChain::new(name, comment, rules)
+        ..DesiredChain::new(name, comment, rules)
     };
     vec![
         chain(
@@ -242,7 +245,7 @@ fn dnat(family: Family, first: &[Expr], filled: u32, map: &str) -> Vec<Expr> {
 }
 
 /// The rule of a chain of conditions.
-pub fn condition_rule(family: Family, number: Number) -> Vec<Expr> {
+pub fn condition_rule(family: Family, number: ChainId) -> Vec<Expr> {
     dnat(family, &[], 0, &Maps::of(family).ports_if.part(number))
 }
 

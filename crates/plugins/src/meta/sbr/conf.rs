@@ -15,7 +15,7 @@ struct SbrConf {
     add_source_hints: bool,
 }
 
-/// As understood.
+/// As parsed.
 #[derive(Debug, Default)]
 pub struct Sbr {
     /// A table that others fill: only rules are made.
@@ -27,7 +27,7 @@ pub struct Sbr {
 }
 
 impl Sbr {
-    pub fn understand(request: &Request) -> Result<Sbr, Error> {
+    pub fn parse(request: &Request) -> Result<Sbr, Error> {
         let conf: SbrConf = request.conf_or("failed to parse network configuration")?;
         if conf.table == Some(0) {
             let msg = "key \"table\" is 0, allowed are 1 to 4294967295";

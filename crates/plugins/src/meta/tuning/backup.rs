@@ -9,7 +9,7 @@ use kernel::link::{Attributes, Link};
 use serde::{Deserialize, Serialize};
 
 use super::io_error;
-use crate::note;
+use crate::state_file;
 
 /// The Go plugin's file; it passes over the network's name, by which GC knows whose it is, and the namespace, by which
 /// ADD and DEL know whether it is of this container.
@@ -126,20 +126,20 @@ impl<'a> Shelf<'a> {
         Shelf { directory, name: file_name(&request.attachment()) }
     }
 
-    /// The backup, if there is one that can be understood.
+    /// The backup, if there is one that can be parsed.
     pub fn take_down(&self) -> Result<Option<Backup>, Error> {
-        let text = note::read(self.directory, &self.name);
+        let text = state_file::read(self.directory, &self.name);
         let text = text.map_err(|cause| io_error(&format!("read {}", self.shown()), &cause))?;
         Ok(text.and_then(|text| serde_json::from_slice(&text).ok()))
     }
 
     pub fn put(&self, backup: &Backup) -> Result<(), Error> {
-        note::write(self.directory, &self.name, &backup.to_text())
+        state_file::write(self.directory, &self.name, &backup.to_text())
             .map_err(|cause| Error::because(Code::IO, format!("write {}", self.shown()), &cause))
     }
 
     pub fn clear(&self) -> Result<(), Error> {
-        note::remove(self.directory, &self.name)
+        state_file::remove(self.directory, &self.name)
             .map_err(|cause| io_error(&format!("remove {}", self.shown()), &cause))
     }
 
@@ -155,7 +155,7 @@ fn file_name(attachment: &Attachment) -> String {
 /// Removes the backups of a network that belong to none of these attachments.
 pub fn remove_unlisted(directory: &Path, network: &str, valid: &[Attachment]) -> Result<(), Error> {
     let valid: HashSet<String> = valid.iter().map(file_name).collect();
-    let names = note::names(directory)
+    let names = state_file::names(directory)
         .map_err(|cause| io_error(&format!("list {}", directory.display()), &cause))?;
     let mut errors = Vec::new();
     for name in names.into_iter().filter(|name| !valid.contains(name)) {

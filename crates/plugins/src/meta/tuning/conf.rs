@@ -10,7 +10,7 @@ use kernel::link::Attributes;
 use serde::Deserialize;
 
 use super::sysctls::Sysctl;
-use crate::mac::{self, Source};
+use crate::attach::mac::{self, Source};
 
 const DATA_DIR: &str = "/run/cni/tuning";
 
@@ -50,7 +50,7 @@ struct DataDirConf {
     data_dir: Option<PathBuf>,
 }
 
-/// As understood.
+/// As parsed.
 #[derive(Debug)]
 pub struct Tuning {
     pub sysctls: Vec<Sysctl>,
@@ -59,14 +59,14 @@ pub struct Tuning {
 }
 
 impl Tuning {
-    pub fn understand(request: &Request) -> Result<Tuning, Error> {
+    pub fn parse(request: &Request) -> Result<Tuning, Error> {
         let conf: TuningConf = request.conf()?;
         let sources = [Source::Args, Source::RuntimeConfig, Source::Environment, Source::Conf];
         let data: DataDirConf = request.conf()?;
         let args = conf.args.cni;
         refuse_repeated(request)?;
-        let mut sysctls = understand_sysctls(conf.sysctl, request)?;
-        let of_args = understand_sysctls(args.sysctl, request)?;
+        let mut sysctls = parse_sysctls(conf.sysctl, request)?;
+        let of_args = parse_sysctls(args.sysctl, request)?;
         sysctls.retain(|one| !of_args.iter().any(|other| other.path == one.path));
         sysctls.extend(of_args);
         // A promiscuity of false asks for nothing, and never did.
@@ -74,7 +74,7 @@ impl Tuning {
         Ok(Tuning {
             sysctls,
             attributes: Attributes {
-                mac: mac::wanted(request, &sources)?,
+                mac: mac::requested(request, &sources)?,
                 mtu: Some(args.mtu.unwrap_or(conf.mtu)).filter(|mtu| *mtu != 0),
                 promisc: promisc.then_some(true),
                 allmulti: args.allmulti.or(conf.allmulti),
@@ -96,7 +96,7 @@ fn refuse_repeated(request: &Request) -> Result<(), Error> {
 
 /// One sysctl may have several names, with dots or slashes, with `IFNAME` or the interface itself; its values must
 /// agree.
-fn understand_sysctls(
+fn parse_sysctls(
     written: BTreeMap<String, String>,
     request: &Request,
 ) -> Result<Vec<Sysctl>, Error> {

@@ -8,24 +8,24 @@ use kernel::link::{self, Detail};
 use kernel::route::{self, RouteFilter};
 use kernel::{Family, Netlink, rule};
 
-use crate::fault::OrFault;
+use crate::error::Context;
 
 /// The smallest one that no VRF, no rule and no route uses.
 pub fn choose(inside: &Netlink) -> Result<u32, Error> {
     let doing = "look for a free routing table";
     let mut used = HashSet::new();
-    for link in link::list(inside).or_fault(doing)? {
+    for link in link::list(inside).context(doing)? {
         if let Detail::Vrf(table) = link.detail {
             used.insert(table);
         }
     }
-    let routes = route::list(inside, RouteFilter::default()).or_fault(doing)?;
+    let routes = route::list(inside, RouteFilter::default()).context(doing)?;
     used.extend(routes.iter().map(|route| route.table));
     for family in Family::ALL {
         match rule::list(inside, family) {
             Ok(rules) => used.extend(rules.iter().map(|rule| rule.table)),
             Err(error) if error.is_unsupported() => {}
-            Err(error) => return Err(error).or_fault(doing),
+            Err(error) => return Err(error).context(doing),
         }
     }
     free(&used).ok_or_else(|| Error::internal("all routing tables are in use"))

@@ -96,7 +96,7 @@ fn failing_add_leaves_nothing() {
         tc(&world, "qdisc del dev vhost1 clsact");
         let name = "bwp623e1c388032";
         world.on_host(&format!("link add {name} type veth peer name other"));
-        call.add().fails_with(999, "is in the way");
+        call.add().fails_with(999, "exists already and belongs to");
         call.run("DEL").ok();
         world.on_host(&format!("link show {name}"));
         assert_eq!(tc(&world, "qdisc show dev vhost1 ingress"), "");

@@ -237,7 +237,7 @@ fn device_with_the_mark_of_an_earlier_version_comes_home() {
         let world = world(1);
         let call = world.call(&host_device(&json!({})), 1);
         let result = call.add().result();
-        let mark = plugins::identity::mark(
+        let mark = plugins::attach::names::attachment_group(
             "net",
             &cni::Attachment { container_id: "c1".into(), ifname: "eth0".into() },
         );

@@ -276,7 +276,7 @@ fn check_of_macvlan_looks_at_the_master() {
         let config = macvlan(&json!({}));
         let result = world.call(&config, 1).add().result();
         let other = with(config.clone(), &json!({"master": "m1"}));
-        world.call(&other, 1).check(&result).fails_with(999, "does not hang on master m1");
+        world.call(&other, 1).check(&result).fails_with(999, "is not on master m1");
         let missing = with(config.clone(), &json!({"master": "m9"}));
         world.call(&missing, 1).check(&result).fails_with(999, "m9");
         world.call(&config, 1).check(&result).ok();

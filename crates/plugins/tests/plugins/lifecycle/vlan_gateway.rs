@@ -116,7 +116,7 @@ fn vm_check_notices_a_damaged_gateway() {
             (&|| ip("link set br0.100 down"), "br0.100, gateway of VLAN 100, is down"),
             (
                 &|| ip(&format!("link set {port} nomaster")),
-                "br0.100 is not connected with bridge br0",
+                "br0.100 is not connected to bridge br0",
             ),
             (
                 &|| drop(on_bridge(&world, &format!("vlan del dev {port} vid 100"))),

@@ -124,7 +124,7 @@ fn check_looks_at_the_way_in() {
         let call = lab.call(&network("net", &["-i", "eth0"], &[]), 1);
         call.add().ok();
         lab.world.host.exec("nft", &["flush", "chain", "inet", "podwire", "conditions"]);
-        call.run("CHECK").fails_with(999, "0 rules of chain \"conditions\" lead to");
+        call.run("CHECK").fails_with(999, "0 rules of chain \"conditions\" jump to");
     });
 }
 

@@ -8,7 +8,7 @@ use kernel::{IfIndex, Request};
 
 use super::super::lease::Terms;
 use super::spot::Spot;
-use crate::pod;
+use crate::attach::interface;
 
 /// Brings the interface from one lease, or none, to another, or none. Returns what went wrong.
 pub fn change(
@@ -34,7 +34,7 @@ fn plan(
     priority: u32,
 ) -> (Vec<Request>, Vec<Request>) {
     let routes = |terms: &Terms| -> Vec<Route> {
-        pod::routes(index, &[terms.ip()], &terms.cni_routes(priority))
+        interface::routes(index, &[terms.ip()], &terms.cni_routes(priority))
     };
     let old = before.map(routes).unwrap_or_default();
     let new = after.map(routes).unwrap_or_default();

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use cni::{Code, Error};
 
-use crate::fault::OrFault;
+use crate::error::Context;
 
 /// A socket that listens.
 #[derive(Debug)]
@@ -27,8 +27,7 @@ impl Listening {
         let (count, pid) = (var("LISTEN_FDS"), var("LISTEN_PID"));
         match inherited(count.as_deref(), pid.as_deref(), std::process::id())? {
             true => {
-                let listener =
-                    kernel::daemon::inherited_listener().or_fault("socket activation")?;
+                let listener = kernel::daemon::inherited_listener().context("socket activation")?;
                 Listening { listener, file: None }.ready(path)
             }
             false => {

@@ -21,7 +21,7 @@ use super::log;
 use super::side::Outcome;
 use super::spot::Spot;
 use super::store::Store;
-use crate::fault::OrFault;
+use crate::error::Context;
 
 /// A CHECK does not wait for long.
 const TAKE_OVER_PATIENCE: Duration = Duration::from_secs(4);
@@ -132,7 +132,7 @@ impl<'a> Daemon<'a> {
         let deadline = deadlines.chain(self.callers.deadline()).min();
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let fds: Vec<BorrowedFd> = waited.iter().map(|(_, fd)| *fd).collect();
-        let ready = wait_readable(&fds, left).or_fault("wait")?;
+        let ready = wait_readable(&fds, left).context("wait")?;
         let concerns = waited.into_iter().zip(ready).filter(|(_, is_ready)| *is_ready);
         Ok(concerns.map(|((concern, _), _)| concern).collect())
     }

@@ -8,7 +8,7 @@ use cni::{Code, Error};
 use kernel::{IfIndex, IfName, MacAddr, Netlink, Netns, link, sysctl};
 use serde::{Deserialize, Serialize};
 
-use crate::fault::OrFault;
+use crate::error::Context;
 
 /// An interface in a namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
@@ -33,20 +33,20 @@ impl Spot {
         let name: IfName = ifname.parse().map_err(|cause: kernel::IfNameError| {
             Error::because(Code::BAD_ENVIRONMENT, "CNI_IFNAME", &cause)
         })?;
-        let nl = ns.netlink().or_fault("open a socket in the container's namespace")?;
+        let nl = ns.netlink().context("open a socket in the container's namespace")?;
         let link = link::by_name(&nl, name)
-            .or_fault("look for the container's interface")?
+            .context("look for the container's interface")?
             .ok_or_else(|| Error::internal(format!("interface {name} is not in the container")))?;
         let mac = link.mac.ok_or_else(|| {
             Error::internal(format!("interface {name} has no hardware address of six bytes"))
         })?;
         if with_ipv6 {
-            ns.enter(|| enable_ipv6(name)).and_then(|done| done).or_fault("enable IPv6")?;
+            ns.enter(|| enable_ipv6(name)).and_then(|done| done).context("enable IPv6")?;
         }
         if !link.is_up() {
-            nl.apply([link::set_up(link.index)]).or_fault("bring the interface up")?;
+            nl.apply([link::set_up(link.index)]).context("bring the interface up")?;
         }
-        let identity = ns.identity().or_fault("look at the container's namespace")?;
+        let identity = ns.identity().context("look at the container's namespace")?;
         let (netns, index) = (netns.to_owned(), link.index.0);
         Ok(Spot { netns, identity, index, mac: mac.0, ifname: ifname.to_owned() })
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The gateway of a VLAN: a pair of interfaces on the host, of which one is a port in that VLAN and the
-//! other, called `<bridge>.<vlan>`, holds the address. It goes when the last port of the VLAN has gone.
+//! The gateway of a VLAN: a veth pair on the host. One end is a bridge port in that VLAN; the other end,
+//! `<bridge>.<vlan>`, has the gateway address. The pair is removed with the last container port of the
+//! VLAN.
 
 use cni::{Error, Interface};
 use ipnet::IpNet;
@@ -9,62 +10,58 @@ use kernel::link::{self, Kind, Link, NewLink, Peer};
 use kernel::{IfName, IfNameError, MacAddr, Netlink, Netns};
 
 use super::super::conf::Bridge;
-use super::super::host;
+use super::super::host_bridge;
 use super::port;
-use crate::fault::OrFault;
-use crate::identity;
+use crate::attach::names;
+use crate::error::Context;
 
-/// Which one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gateway {
-    /// The name of its interface.
+    /// The name of the interface with the address.
     pub name: IfName,
-    /// The VLAN.
     pub vlan: u16,
 }
 
 impl Gateway {
-    /// The gateway of a VLAN on a bridge.
     pub fn of(bridge: IfName, vlan: u16) -> Result<Gateway, IfNameError> {
         let name = format!("{bridge}.{vlan}").parse()?;
         Ok(Gateway { name, vlan })
     }
 
-    /// The name of its port, by which we know that we made it.
+    /// The name of the bridge port. It identifies a gateway that this plugin created.
     fn port(self) -> IfName {
-        identity::gateway_port(self.name)
+        names::gateway_port(self.name)
     }
 }
 
-/// Makes the gateway where it is missing and gives it these addresses. What is told of it in the result
-/// comes back.
-pub fn provide(
+/// Creates the gateway if it is missing, adds the addresses, and returns its entry for the result.
+pub fn ensure(
     host: &Netlink,
     bridge: &Bridge,
     gateway: Gateway,
-    on: &Link,
+    bridge_link: &Link,
     addresses: &[IpNet],
 ) -> Result<Interface, Error> {
-    // Another DEL must not take it away between our look and our address; our own port is there by
-    // now, so that one that comes later leaves it.
+    // Keeps a DEL from removing the gateway between the lookup and the new address. A later DEL keeps it
+    // because the container's own port exists by now.
     let _lock = lock()?;
     let keeps_default = bridge.vlans.as_ref().is_some_and(|vlans| vlans.keeps_default);
     let link = match find(host, gateway)? {
-        Some(link) => repaired(host, gateway, on, keeps_default, link)?,
-        None => create(host, gateway, on, keeps_default, addresses)?,
+        Some(link) => repair(host, gateway, bridge_link, keeps_default, link)?,
+        None => create(host, gateway, bridge_link, keeps_default, addresses)?,
     };
-    let missing = host::missing_addresses(host, bridge, Some(&link), addresses)?;
-    host::give_addresses(host, &link, &missing)?;
+    let missing = host_bridge::missing_addresses(host, bridge, Some(&link), addresses)?;
+    host_bridge::add_addresses(host, &link, &missing)?;
     let mac = link.mac.map(|mac| mac.to_string()).unwrap_or_default();
     Ok(Interface { name: gateway.name.to_string(), mac, ..Interface::default() })
 }
 
-/// The gateway's interface, if it is there.
+/// Finds the interface with the gateway address.
 pub fn find(host: &Netlink, gateway: Gateway) -> Result<Option<Link>, Error> {
-    link::by_name(host, gateway.name).or_fault("look for the VLAN's gateway")
+    link::by_name(host, gateway.name).context("look for the VLAN's gateway")
 }
 
-/// Removes the gateway if no port is in its VLAN but its own. One that others made is left alone.
+/// Removes the gateway if the VLAN has no other port. A gateway of another program is kept.
 pub fn remove_if_unused(host: &Netlink, gateway: Gateway) -> Result<(), Error> {
     if find(host, gateway)?.is_none() {
         return Ok(());
@@ -74,15 +71,15 @@ pub fn remove_if_unused(host: &Netlink, gateway: Gateway) -> Result<(), Error> {
     let Some(own) = own_port(host, gateway, &link)? else { return Ok(()) };
     if let Some(bridge) = own.master {
         let ports = bridge_vlan::ports(host, bridge, gateway.vlan);
-        let ports = ports.or_fault("list the ports of a VLAN")?;
+        let ports = ports.context("list the ports of a VLAN")?;
         if ports.iter().any(|port| *port != own.index) {
             return Ok(());
         }
     }
-    link::remove_in_background(host, link.index).or_fault("remove the VLAN's gateway")
+    link::remove_in_background(host, link.index).context("remove the VLAN's gateway")
 }
 
-/// CHECK: the gateway must be there, and its port on the bridge and in the VLAN.
+/// CHECK: the gateway must exist, and its port must be on the bridge and in the VLAN.
 pub fn check(host: &Netlink, gateway: Gateway, bridge: &Link) -> Result<Link, Error> {
     let Gateway { name, vlan } = gateway;
     let link = find(host, gateway)?.ok_or_else(|| {
@@ -93,11 +90,14 @@ pub fn check(host: &Netlink, gateway: Gateway, bridge: &Link) -> Result<Link, Er
     }
     let Some(port) = peer(host, &link)? else { return Ok(link) };
     if port.master != Some(bridge.index) || !port.is_up() {
-        let msg = format!("interface {name} is not connected with bridge {}", bridge.name);
+        let msg = format!("interface {name} is not connected to bridge {}", bridge.name);
         return Err(Error::internal(msg));
     }
     if !is_in_vlan(host, gateway, &port)? {
-        let msg = format!("interface {name} is not in VLAN {vlan}: its port {} is not", port.name);
+        let msg = format!(
+            "interface {name} is not in VLAN {vlan}: its port {} is not in that VLAN",
+            port.name
+        );
         return Err(Error::internal(msg));
     }
     Ok(link)
@@ -105,51 +105,51 @@ pub fn check(host: &Netlink, gateway: Gateway, bridge: &Link) -> Result<Link, Er
 
 fn lock() -> Result<kernel::netns::Lock, Error> {
     let held = Netns::current().and_then(|ns| ns.lock("gateways"));
-    held.or_fault("wait for others who change a VLAN's gateway")
+    held.context("lock the VLAN gateways")
 }
 
-/// The gateway's hardware address follows from its IP address, so that what containers remember of it is
-/// true for one that is made anew. The port's is high, so that a bridge without one of its own does
-/// not take it.
+/// The gateway's MAC address is derived from its IP address, so that the containers' neighbour caches
+/// stay correct when the gateway is re-created. The port's MAC address is high, so that a bridge without
+/// its own address does not take it.
 fn create(
     host: &Netlink,
     gateway: Gateway,
-    on: &Link,
+    bridge_link: &Link,
     keeps_default: bool,
     addresses: &[IpNet],
 ) -> Result<Link, Error> {
-    let mut port_mac = MacAddr::random().or_fault("choose a hardware address")?;
+    let mut port_mac = MacAddr::random().context("choose a MAC address")?;
     port_mac.0[0] = 0xfe;
-    let mtu = Some(on.mtu);
+    let mtu = Some(bridge_link.mtu);
     let first = addresses.iter().map(IpNet::addr).min_by_key(|address| address.is_ipv6());
-    let mac = first.map(identity::mac_of);
+    let mac = first.map(names::mac_of);
     let peer = Peer { name: gateway.name, mac, mtu, netns: None };
     let mut new = NewLink::new(gateway.port(), Kind::Veth(peer));
-    (new.mtu, new.mac, new.master, new.up) = (mtu, Some(port_mac), Some(on.index), true);
-    host.apply([link::create(&new)]).or_fault("create the VLAN's gateway")?;
+    (new.mtu, new.mac, new.master, new.up) = (mtu, Some(port_mac), Some(bridge_link.index), true);
+    host.apply([link::create(&new)]).context("create the VLAN's gateway")?;
     let link = find(host, gateway)?
         .ok_or_else(|| Error::internal(format!("interface {} has disappeared", gateway.name)))?;
-    repaired(host, gateway, on, keeps_default, link)
+    repair(host, gateway, bridge_link, keeps_default, link)
 }
 
-/// One of ours that a process which was killed has left half-made, or that has lost its bridge, is made
-/// whole. One that others made is taken as it is.
-fn repaired(
+/// Completes a gateway that a killed process left incomplete or that lost its bridge. A gateway of
+/// another program is used as it is.
+fn repair(
     host: &Netlink,
     gateway: Gateway,
-    on: &Link,
+    bridge_link: &Link,
     keeps_default: bool,
     link: Link,
 ) -> Result<Link, Error> {
     let Some(own) = own_port(host, gateway, &link)? else { return Ok(link) };
     let mut changes = Vec::new();
-    if own.master != Some(on.index) {
-        changes.push(link::set_master(own.index, on.index));
+    if own.master != Some(bridge_link.index) {
+        changes.push(link::set_master(own.index, bridge_link.index));
     }
     for end in [&own, &link] {
         changes.extend((!end.is_up()).then(|| link::set_up(end.index)));
     }
-    host.apply(changes).or_fault("set the VLAN's gateway up")?;
+    host.apply(changes).context("set the VLAN's gateway up")?;
     if !is_in_vlan(host, gateway, &own)? {
         port::set(host, own.index, &[Range::native(gateway.vlan)], keeps_default)?;
     }
@@ -158,11 +158,11 @@ fn repaired(
 
 fn is_in_vlan(host: &Netlink, gateway: Gateway, port: &Link) -> Result<bool, Error> {
     let found = bridge_vlan::list(host, port.index);
-    // A port without a bridge has none.
+    // The kernel reports EINVAL for a port without a bridge.
     match found {
         Err(error) if error.errno == kernel::Errno::INVAL => Ok(false),
         other => other
-            .or_fault("list VLANs of the gateway's port")
+            .context("list VLANs of the gateway's port")
             .map(|found| port::covers(&found, &Range::native(gateway.vlan))),
     }
 }
@@ -171,9 +171,9 @@ fn own_port(host: &Netlink, gateway: Gateway, link: &Link) -> Result<Option<Link
     Ok(peer(host, link)?.filter(|port| port.name == gateway.port()))
 }
 
-/// The other end of a pair, where that is on the host too.
+/// The other end of a veth pair, if it is on the host.
 fn peer(host: &Netlink, link: &Link) -> Result<Option<Link>, Error> {
     let index = link.link.filter(|_| link.is_kind("veth") && link.link_netnsid.is_none());
     let found = index.map(|index| link::by_index(host, index)).transpose();
-    found.map(Option::flatten).or_fault("look for the port of the VLAN's gateway")
+    found.map(Option::flatten).context("look for the port of the VLAN's gateway")
 }

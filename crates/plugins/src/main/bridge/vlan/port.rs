@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A container's port: put into its VLANs, and looked at by CHECK.
+//! The VLANs of a container's port.
 
 use cni::Error;
 use kernel::bridge_vlan::{self, Vlans as Range};
@@ -7,16 +7,16 @@ use kernel::link::{self, Link};
 use kernel::{IfIndex, IfName, Netlink};
 
 use super::Vlans;
-use crate::fault::OrFault;
+use crate::error::Context;
 
-/// Puts a new port into its VLANs. It is out of the default one before its other end comes up, so that
-/// no frame gets there.
-pub fn enter(host: &Netlink, port: IfName, vlans: &Vlans) -> Result<(), Error> {
-    let index = link::index_of(host, port).or_fault("look at the bridge's port")?;
+/// Adds a new port to its VLANs. The container end is still down, so that no frame enters the default
+/// VLAN.
+pub fn configure(host: &Netlink, port: IfName, vlans: &Vlans) -> Result<(), Error> {
+    let index = link::index_of(host, port).context("look at the bridge's port")?;
     set(host, index, &vlans.of_port(), vlans.keeps_default)
 }
 
-/// Puts a port into these VLANs, and out of all others unless it keeps the default one.
+/// Adds a port to these VLANs, and removes it from all others unless it keeps the default VLAN.
 pub fn set(
     host: &Netlink,
     port: IfIndex,
@@ -28,40 +28,41 @@ pub fn set(
     }
     let leave = (!keeps_default).then(|| bridge_vlan::remove_all(port));
     let changes = leave.into_iter().chain([bridge_vlan::add(port, vlans)]);
-    host.apply(changes).or_fault("put the bridge's port into its VLANs")
+    host.apply(changes).context("add the bridge's port to its VLANs")
 }
 
-/// CHECK: the port must be in all of its VLANs, and in the way that it was put there.
+/// CHECK: the port must be in all of its VLANs, tagged or untagged as configured.
 pub fn check(host: &Netlink, port: &Link, vlans: &Vlans) -> Result<(), Error> {
-    let found = bridge_vlan::list(host, port.index).or_fault("list VLANs of the bridge's port")?;
-    match vlans.of_port().iter().find(|wanted| !covers(&found, wanted)) {
-        Some(wanted) => Err(Error::internal(format!(
+    let found = bridge_vlan::list(host, port.index).context("list VLANs of the bridge's port")?;
+    match vlans.of_port().iter().find(|expected| !covers(&found, expected)) {
+        Some(expected) => Err(Error::internal(format!(
             "bridge port {} is not in VLAN {}",
             port.name,
-            shown(wanted)
+            shown(expected)
         ))),
         None => Ok(()),
     }
 }
 
-/// The kernel joins neighbours that are alike, so one range may lie in a longer one.
-pub fn covers(found: &[Range], wanted: &Range) -> bool {
-    let is_alike = |other: &&Range| (other.pvid, other.untagged) == (wanted.pvid, wanted.untagged);
-    let mut next = wanted.first;
-    // They are ascending.
-    for range in found.iter().filter(is_alike) {
+/// The kernel joins adjacent ranges with equal flags, so the expected range may be part of a longer one.
+pub fn covers(found: &[Range], expected: &Range) -> bool {
+    let has_same_flags =
+        |other: &&Range| (other.pvid, other.untagged) == (expected.pvid, expected.untagged);
+    let mut next = expected.first;
+    // The kernel lists ranges in ascending order.
+    for range in found.iter().filter(has_same_flags) {
         if range.contains(next) {
             next = range.last + 1;
         }
     }
-    next > wanted.last
+    next > expected.last
 }
 
 fn shown(range: &Range) -> String {
-    let way = if range.untagged { "untagged" } else { "tagged" };
+    let tagging = if range.untagged { "untagged" } else { "tagged" };
     match (range.first, range.last) {
-        (first, last) if first == last => format!("{first}, {way}"),
-        (first, last) => format!("{first} to {last}, {way}"),
+        (first, last) if first == last => format!("{first}, {tagging}"),
+        (first, last) => format!("{first} to {last}, {tagging}"),
     }
 }
 
@@ -70,9 +71,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_found_in_longer_ones_and_in_parts() {
-        let check = |found: &[Range], wanted: Range, expected: bool| {
-            assert_eq!(covers(found, &wanted), expected, "{found:?} {wanted:?}");
+    fn covers_accepts_joined_and_split_ranges() {
+        let check = |found: &[Range], range: Range, expected: bool| {
+            assert_eq!(covers(found, &range), expected, "{found:?} {range:?}");
         };
         let tagged = Range::tagged;
         check(&[], tagged(5, 9), false);

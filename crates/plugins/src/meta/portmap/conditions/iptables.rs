@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Conditions in the words of iptables: `-s 10.0.0.0/8 ! -i eth0`.
 
-use kernel::Family;
-
 use super::{Condition, Match, Name, Problem, address_type, network, protocol};
+use kernel::Family;
 
 const OPTIONS: &str = "-s, -d, -i, -p, -m addrtype with --src-type or --dst-type, -m comment";
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Conditions in the words of nft: `ip saddr 10.0.0.0/8 iifname != eth0`.
 
-use kernel::Family;
-
 use super::{Condition, Match, Name, Problem, address_type, network, protocol};
+use kernel::Family;
 
 const SELECTORS: &str = "ip, ip6, meta, iifname, iif, l4proto, fib";
 
