@@ -12,7 +12,7 @@ mod file;
 mod journal;
 mod kept;
 mod keys;
-pub mod leases;
+pub mod lease;
 pub mod mark;
 pub mod multicast;
 pub mod net_config;

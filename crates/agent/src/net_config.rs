@@ -1,45 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Another configuration for all nodes of a network, on an administrator's word. Agents that run change over.
+//! Replaces the stored network configuration for all nodes. Running agents switch to it.
 
 use cni::json::DecodeError;
 use overlay::netconf::{NetConf, RawNetConf};
 use overlay::{Addresses, plan};
 
-use crate::leases::OwnNode;
+use crate::lease::{self, OwnNode};
 use crate::options::Settings;
-use crate::run::{self, Error};
+use crate::run::Error;
 use crate::session::underlay_of;
 
-/// Whether it says what a node needs.
+/// Checks that the configuration is complete.
 pub(crate) fn check(text: &str) -> Result<(), DecodeError> {
-    let written = RawNetConf::parse(text)?;
-    written.validate()?;
-    written.pools().map(drop)
+    let conf = RawNetConf::parse(text)?;
+    conf.validate()?;
+    conf.pools().map(drop)
 }
 
-/// Whether this node could be part of it, where this is a node at all.
+/// Checks that this machine could join the network. A machine without a suitable interface is no node, and may replace
+/// the configuration all the same.
 fn check_here(settings: &Settings, text: &str) -> Result<(), Error> {
     let conf = NetConf::parse(text)?;
-    let (unknown, untold) = (OwnNode::default(), Addresses::default());
-    let Ok(chosen) = underlay_of(settings, &unknown, &conf, None, untold) else { return Ok(()) };
-    let own = Addresses { v4: chosen.local_v4, v6: chosen.local_v6 };
+    let (own_node, published) = (OwnNode::default(), Addresses::default());
+    let Ok(underlay) = underlay_of(settings, &own_node, &conf, None, published) else {
+        return Ok(());
+    };
+    let own = Addresses { v4: underlay.local_v4, v6: underlay.local_v6 };
     Ok(plan::check_networks(&conf, own)?)
 }
 
-/// Stores the one that the settings tell in the place of what is stored. Tells what was done, or with `dry-run`
-/// would be.
+/// Stores the configuration of the settings in place of the present one. Returns what was done, or what would be done
+/// with `dry-run`.
 pub async fn replace(settings: &Settings) -> Result<String, Error> {
     let text = settings.net_config.as_ref().map_or("", |text| text.expose());
     check(text)?;
     check_here(settings, text)?;
-    let (leases, _) = run::open(settings).await?;
-    let place = leases.config_place();
-    let seen = leases.config_in(&leases.list().await?);
-    if leases.configuration(seen.as_slice()).is_ok_and(|stored| stored.as_deref() == Some(text)) {
-        return Ok(format!("{place} has this configuration already"));
+    let leases = lease::open(settings).await?;
+    let location = leases.config_location();
+    let stored = leases.config(&leases.list().await?.items);
+    if stored.is_ok_and(|stored| stored.as_deref() == Some(text)) {
+        return Ok(format!("{location} has this configuration already"));
     }
     if !settings.dry_run {
         leases.replace_config(text).await?;
     }
-    Ok(format!("write the network's configuration to {place}"))
+    Ok(format!("write the network's configuration to {location}"))
 }

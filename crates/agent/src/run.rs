@@ -4,8 +4,6 @@
 //! Everything happens on the thread that polls this, and on threads that it starts, all in the network
 //! namespace of the first: one process can have an agent in each of several namespaces.
 
-mod open;
-
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -16,13 +14,11 @@ use ipnet::IpNet;
 use kernel::IfIndex;
 use overlay::{Prefixes, plan};
 use store::Revision;
-use store::kubernetes::{Condition, Kubernetes};
 use text::Secret;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use tokio::time::{Instant, interval, sleep_until};
 
-pub(crate) use self::open::open;
 use crate::cni_conf::CniConf;
 use crate::dataplane::nft::Keeper;
 use crate::dataplane::routes::{
@@ -30,9 +26,9 @@ use crate::dataplane::routes::{
 };
 use crate::ear::Ear;
 use crate::journal::Journal;
-use crate::leases::{Follow, Held, Leases, OwnNode};
+use crate::lease::{self, HeldLease, LeaseBackend, OwnNode, PeerWatch};
 use crate::multicast::{self, Counts};
-use crate::options::{self, Settings, StoreChoice};
+use crate::options::{self, Settings};
 use crate::path::{self, Pace, Verdict};
 use crate::session::{Backends, End, Memory, Next, chain};
 use crate::status::{BEAT_EVERY, ConditionKind, StatusHub};
@@ -67,7 +63,7 @@ pub enum Error {
     #[error("option net-config")]
     Network(#[from] plan::Error),
     #[error("open the store")]
-    Store(#[from] store::Error),
+    Store(#[from] lease::Error),
     #[error(transparent)]
     Serve(#[from] serve::Error),
 }
@@ -77,7 +73,7 @@ pub enum Error {
 pub(crate) struct Worker {
     pub(crate) settings: Settings,
     pub(crate) hub: StatusHub,
-    pub(crate) leases: Leases,
+    pub(crate) leases: Arc<dyn LeaseBackend>,
     /// Where the network's configuration is a file.
     pub(crate) config_file: Option<Ear>,
     pub(crate) kernel: KernelThread,
@@ -93,7 +89,7 @@ pub(crate) struct Worker {
     /// None where it is switched off.
     pub(crate) multicast: Option<UnboundedSender<multicast::Command>>,
     /// Of this session, or of the last one.
-    pub(crate) held: Option<Held>,
+    pub(crate) held: Option<HeldLease>,
     /// The way to other nodes of this session, or of the last one.
     pub(crate) interface: Option<IfIndex>,
     /// The network's configuration of this session, or of the last one.
@@ -110,8 +106,6 @@ pub(crate) struct Worker {
     pub(crate) extension_output: Option<String>,
     /// Subnets of peers for which a command of the backend's has failed, with what it said.
     pub(crate) not_added: BTreeMap<IpNet, String>,
-    /// Where nodes are Kubernetes'.
-    pub(crate) cluster: Option<Kubernetes>,
 }
 
 /// Works until it is dropped, or cannot begin. What it has made in the kernel stays.
@@ -197,7 +191,7 @@ impl Worker {
         if let Some(text) = &settings.net_config {
             net_config::check(text.expose())?;
         }
-        let (leases, cluster) = open(&settings).await?;
+        let leases = lease::open(&settings).await?;
         let backends = Backends::read(&settings);
         let mark = settings.mark.clone();
         let identity = identity(&settings);
@@ -212,7 +206,7 @@ impl Worker {
         Ok(Self {
             settings,
             hub,
-            config_file: leases.config_file().map(Ear::new),
+            config_file: leases.config_location().file().map(Ear::new),
             leases,
             kernel,
             reports,
@@ -232,7 +226,6 @@ impl Worker {
             identity,
             extension_output: None,
             not_added: BTreeMap::new(),
-            cluster,
         })
     }
 
@@ -279,7 +272,7 @@ impl Worker {
     }
 
     async fn wait(&mut self, seen: Option<Revision>, patience: Duration) {
-        let mut follow = seen.map(|revision| self.leases.follow(revision));
+        let mut follow = seen.map(|revision| PeerWatch::new(&*self.leases, revision));
         let deadline = Instant::now() + patience;
         let mut beats = interval(BEAT_EVERY);
         loop {
@@ -316,16 +309,7 @@ impl Worker {
     /// Kubernetes keeps pods away from a node until somebody says that its network is there.
     /// Returns when to try again, if that failed.
     pub(crate) async fn tell_cluster(&self) -> Option<std::time::Instant> {
-        let StoreChoice::Kubernetes(told) = &self.settings.store else { return None };
-        let (Some(cluster), true) = (&self.cluster, told.sets_condition) else { return None };
-        let node = self.settings.node_name.as_deref().unwrap_or_default();
-        let condition = Condition {
-            kind: "NetworkUnavailable".to_owned(),
-            status: "False".to_owned(),
-            reason: "PodwireIsUp".to_owned(),
-            message: "podwire is running on this node".to_owned(),
-        };
-        let error = cluster.set_condition(node, &condition).await.err()?;
+        let error = self.leases.set_network_available().await.err()?;
         tracing::warn!(error = chain(&error), "node condition not set, retrying");
         Some(std::time::Instant::now() + TELL_AGAIN)
     }
@@ -385,7 +369,7 @@ async fn checked(commands: UnboundedReceiver<path::Command>, verdicts: Unbounded
 }
 
 /// Never, where nothing is followed. An error ends the wait as well: the next session tells it.
-async fn news(follow: &mut Option<Follow>) {
+async fn news(follow: &mut Option<PeerWatch>) {
     match follow {
         Some(follow) => drop(follow.next().await),
         None => std::future::pending().await,

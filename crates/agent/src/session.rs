@@ -29,7 +29,7 @@ pub(crate) use self::backends::{Backends, backends_file};
 pub(crate) use self::memory::{Memory, view_file};
 pub(crate) use self::prepare::underlay_of;
 pub(crate) use self::remember::lease_file;
-use crate::leases::{Follow, Held};
+use crate::lease::{HeldLease, PeerWatch};
 use crate::status::ConditionKind;
 
 /// Why a session has ended, or did not begin.
@@ -85,8 +85,8 @@ pub struct Session {
     /// What else is to be said of the configuration.
     remarks: Vec<String>,
     underlay: plan::Underlay,
-    held: Held,
-    follow: Follow,
+    held: HeldLease,
+    follow: PeerWatch,
     /// Peers that cannot be understood, with the reason.
     bad: BTreeMap<String, String>,
     renew_at: Option<Instant>,

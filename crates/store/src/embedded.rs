@@ -18,27 +18,27 @@
 //! a boot of the machine starts it anew. The file must lie on a disk of this machine: locks over a network
 //! cannot be relied on.
 
-mod change;
 mod clock;
 mod copy;
 mod database;
+mod notify;
 mod schema;
-mod wake;
+mod thread;
+mod transaction;
 mod watch;
-mod worker;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::thread::StoreThread;
 use self::watch::Watcher;
-use self::worker::Worker;
-use crate::{Answer, Entry, Result, Revision, Snapshot, Store, Watch, Written};
+use crate::{BoxFuture, Entry, Result, Revision, Snapshot, Store, Watch, WriteResult};
 
 /// An open file. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Embedded {
-    worker: Arc<Worker>,
+    thread: Arc<StoreThread>,
     path: PathBuf,
 }
 
@@ -46,31 +46,31 @@ impl Embedded {
     /// Opens the store in this file, or makes it, with its directory.
     pub async fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref().to_path_buf();
-        let worker = Arc::new(Worker::start(path.clone()).await?);
-        Ok(Self { worker, path })
+        let thread = Arc::new(StoreThread::start(path.clone()).await?);
+        Ok(Self { thread, path })
     }
 
     /// Forgets all changes up to now, so that a watch from an earlier revision ends as
     /// [`Compacted`](crate::Watched::Compacted). Old ones are forgotten without this, too.
     pub async fn compact(&self) -> Result<Revision> {
-        self.worker.ask(|database| database.compact()).await
+        self.thread.run(|database| database.compact()).await
     }
 }
 
 impl Store for Embedded {
-    fn get<'a>(&'a self, key: &'a str) -> Answer<'a, Option<Entry>> {
+    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Option<Entry>> {
         let key = key.to_owned();
-        Box::pin(self.worker.ask(move |database| database.get(&key)))
+        Box::pin(self.thread.run(move |database| database.get(&key)))
     }
 
-    fn list<'a>(&'a self, prefix: &'a str) -> Answer<'a, Snapshot> {
+    fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Snapshot> {
         let prefix = prefix.to_owned();
-        Box::pin(self.worker.ask(move |database| database.list(&prefix)))
+        Box::pin(self.thread.run(move |database| database.list(&prefix)))
     }
 
     fn watch(&self, prefix: &str, after: Revision) -> Box<dyn Watch> {
-        let worker = Arc::clone(&self.worker);
-        Box::new(Watcher::new(worker, &self.path, prefix.to_owned(), after))
+        let thread = Arc::clone(&self.thread);
+        Box::new(Watcher::new(thread, &self.path, prefix.to_owned(), after))
     }
 
     fn create<'a>(
@@ -78,29 +78,35 @@ impl Store for Embedded {
         key: &'a str,
         value: &'a [u8],
         ttl: Option<Duration>,
-    ) -> Answer<'a, Written> {
+    ) -> BoxFuture<'a, WriteResult> {
         let (key, value) = (key.to_owned(), value.to_owned());
-        Box::pin(self.worker.ask(move |database| database.create(&key, &value, ttl)))
+        Box::pin(self.thread.run(move |database| database.create(&key, &value, ttl)))
     }
 
-    fn swap<'a>(
+    fn compare_and_swap<'a>(
         &'a self,
         key: &'a str,
         value: &'a [u8],
         expected: Revision,
         ttl: Option<Duration>,
-    ) -> Answer<'a, Written> {
+    ) -> BoxFuture<'a, WriteResult> {
         let (key, value) = (key.to_owned(), value.to_owned());
-        Box::pin(self.worker.ask(move |database| database.swap(&key, &value, expected, ttl)))
+        Box::pin(
+            self.thread.run(move |database| database.compare_and_swap(&key, &value, expected, ttl)),
+        )
     }
 
-    fn keep<'a>(&'a self, key: &'a str, expected: Revision) -> Answer<'a, Written> {
+    fn refresh_ttl<'a>(&'a self, key: &'a str, expected: Revision) -> BoxFuture<'a, WriteResult> {
         let key = key.to_owned();
-        Box::pin(self.worker.ask(move |database| database.keep(&key, expected)))
+        Box::pin(self.thread.run(move |database| database.refresh_ttl(&key, expected)))
     }
 
-    fn delete<'a>(&'a self, key: &'a str, expected: Option<Revision>) -> Answer<'a, Written> {
+    fn delete<'a>(
+        &'a self,
+        key: &'a str,
+        expected: Option<Revision>,
+    ) -> BoxFuture<'a, WriteResult> {
         let key = key.to_owned();
-        Box::pin(self.worker.ask(move |database| database.delete(&key, expected)))
+        Box::pin(self.thread.run(move |database| database.delete(&key, expected)))
     }
 }

@@ -12,8 +12,8 @@
 mod client;
 mod conf;
 mod endpoints;
+mod failure;
 mod proto;
-mod verdict;
 mod watch;
 
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use self::proto::{
 };
 use self::watch::Watcher;
 use crate::limit::{self, Listed};
-use crate::{Answer, Entry, Result, Revision, Snapshot, Store, Watch, Written, key};
+use crate::{BoxFuture, Entry, Result, Revision, Snapshot, Store, Watch, WriteResult, key};
 
 /// Most entries in one answer to a list.
 const PAGE: i64 = 1000;
@@ -107,7 +107,7 @@ impl Etcd {
         condition: Compare,
         value: &[u8],
         ttl: Option<Duration>,
-    ) -> Result<Written> {
+    ) -> Result<WriteResult> {
         key::check(key)?;
         limit::check_value(key, value)?;
         let lease = match ttl {
@@ -133,7 +133,7 @@ impl Etcd {
         Ok(written)
     }
 
-    async fn remove(&self, key: &str, expected: Option<Revision>) -> Result<Written> {
+    async fn remove(&self, key: &str, expected: Option<Revision>) -> Result<WriteResult> {
         key::check(key)?;
         let condition = expected.map(|expected| is_unchanged(key, expected));
         let effect = match expected {
@@ -144,32 +144,32 @@ impl Etcd {
         let answer = self.0.call(Txn::new(key, condition, delete), effect).await?;
         let now = revision(answer.header.clone().unwrap_or_default().revision);
         match written(answer).0 {
-            Written::Conflict(None) => Ok(Written::Done(now)),
+            WriteResult::Conflict(None) => Ok(WriteResult::Done(now)),
             written => Ok(written),
         }
     }
 
-    async fn keep_alive(&self, key: &str, expected: Revision) -> Result<Written> {
+    async fn keep_alive(&self, key: &str, expected: Revision) -> Result<WriteResult> {
         let Some((found, lease)) = self.find(key).await? else {
-            return Ok(Written::Conflict(None));
+            return Ok(WriteResult::Conflict(None));
         };
         if found.revision != expected {
-            return Ok(Written::Conflict(Some(found)));
+            return Ok(WriteResult::Conflict(Some(found)));
         }
         if lease == 0 || self.0.keep_alive(lease).await? {
-            return Ok(Written::Done(expected));
+            return Ok(WriteResult::Done(expected));
         }
         // Its time was over between the two requests.
-        Ok(Written::Conflict(self.find(key).await?.map(|(entry, _)| entry)))
+        Ok(WriteResult::Conflict(self.find(key).await?.map(|(entry, _)| entry)))
     }
 }
 
 impl Store for Etcd {
-    fn get<'a>(&'a self, key: &'a str) -> Answer<'a, Option<Entry>> {
+    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Option<Entry>> {
         Box::pin(async move { Ok(self.find(key).await?.map(|(entry, _)| entry)) })
     }
 
-    fn list<'a>(&'a self, prefix: &'a str) -> Answer<'a, Snapshot> {
+    fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Snapshot> {
         Box::pin(async move {
             for _ in 0..TRIES {
                 if let Some(snapshot) = self.pages(prefix).await? {
@@ -190,25 +190,29 @@ impl Store for Etcd {
         key: &'a str,
         value: &'a [u8],
         ttl: Option<Duration>,
-    ) -> Answer<'a, Written> {
+    ) -> BoxFuture<'a, WriteResult> {
         Box::pin(self.put(key, is_absent(key), value, ttl))
     }
 
-    fn swap<'a>(
+    fn compare_and_swap<'a>(
         &'a self,
         key: &'a str,
         value: &'a [u8],
         expected: Revision,
         ttl: Option<Duration>,
-    ) -> Answer<'a, Written> {
+    ) -> BoxFuture<'a, WriteResult> {
         Box::pin(self.put(key, is_unchanged(key, expected), value, ttl))
     }
 
-    fn keep<'a>(&'a self, key: &'a str, expected: Revision) -> Answer<'a, Written> {
+    fn refresh_ttl<'a>(&'a self, key: &'a str, expected: Revision) -> BoxFuture<'a, WriteResult> {
         Box::pin(self.keep_alive(key, expected))
     }
 
-    fn delete<'a>(&'a self, key: &'a str, expected: Option<Revision>) -> Answer<'a, Written> {
+    fn delete<'a>(
+        &'a self,
+        key: &'a str,
+        expected: Option<Revision>,
+    ) -> BoxFuture<'a, WriteResult> {
         Box::pin(self.remove(key, expected))
     }
 
@@ -234,29 +238,29 @@ fn compare(key: &str, target: CompareTarget, with: CompareWith) -> Compare {
 
 /// What has become of a put. It may have been carried out before it was repeated: then what is in the
 /// way may be our own, which its lease tells. `None` if nothing tells.
-fn outcome(answer: TxnAnswer, value: &[u8], lease: i64, is_doubtful: bool) -> Option<Written> {
+fn outcome(answer: TxnAnswer, value: &[u8], lease: i64, is_doubtful: bool) -> Option<WriteResult> {
     let (written, found) = written(answer);
-    let Some(Entry { revision, value: present, .. }) = written.in_the_way().filter(|_| is_doubtful)
+    let Some(Entry { revision, value: present, .. }) = written.present().filter(|_| is_doubtful)
     else {
         return Some(written);
     };
     match lease {
         0 if present == value => None,
         0 => Some(written),
-        _ if found == lease => Some(Written::Done(*revision)),
+        _ if found == lease => Some(WriteResult::Done(*revision)),
         _ => Some(written),
     }
 }
 
 /// And the lease of what was in the way.
-fn written(answer: TxnAnswer) -> (Written, i64) {
+fn written(answer: TxnAnswer) -> (WriteResult, i64) {
     if answer.succeeded {
-        return (Written::Done(revision(answer.header.unwrap_or_default().revision)), 0);
+        return (WriteResult::Done(revision(answer.header.unwrap_or_default().revision)), 0);
     }
     let found = answer.responses.into_iter().find_map(|op| op.response);
     let kvs = found.map(|Response::Range(range)| range.kvs).unwrap_or_default();
     let lease = kvs.first().map_or(0, |kv| kv.lease);
-    (Written::Conflict(kvs.into_iter().find_map(|kv| entry(kv, false))), lease)
+    (WriteResult::Conflict(kvs.into_iter().find_map(|kv| entry(kv, false))), lease)
 }
 
 /// `is_huge` if the value was not asked for because no answer can hold it.

@@ -17,8 +17,8 @@ mod store;
 pub mod embedded;
 #[cfg(feature = "etcd")]
 pub mod etcd;
-#[cfg(feature = "kubernetes")]
-pub mod kubernetes;
 
 pub use self::error::{Cause, Error, Result};
-pub use self::store::{Answer, Entry, Event, Revision, Snapshot, Store, Watch, Watched, Written};
+pub use self::store::{
+    BoxFuture, Entry, Event, Revision, Snapshot, Store, Watch, Watched, WriteResult,
+};

@@ -11,7 +11,7 @@ use crate::{Result, limit};
 /// run time.
 ///
 /// A write may be done although its answer is dropped: whoever gives up waiting does not know.
-pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
 /// A moment in a store's history. Every change has one, later changes have greater ones.
 ///
@@ -55,7 +55,7 @@ impl Entry {
     }
 
     /// Explains why the value is missing, if it is.
-    pub fn refusal(&self) -> Option<String> {
+    pub fn too_large(&self) -> Option<String> {
         let length = self.oversized?;
         Some(format!("its value has at least {length} bytes; the limit is {}", limit::MAX_VALUE))
     }
@@ -107,23 +107,23 @@ pub enum Watched {
 
 /// What has become of a write that was conditional.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Written {
+pub enum WriteResult {
     /// It is done, and durable, as of this revision.
     Done(Revision),
     /// Nothing was done, because this is there (or nothing is) and not what was expected.
     Conflict(Option<Entry>),
 }
 
-impl Written {
+impl WriteResult {
     pub fn is_done(&self) -> bool {
-        matches!(self, Written::Done(_))
+        matches!(self, WriteResult::Done(_))
     }
 
     /// What was there instead of what was expected.
-    pub fn in_the_way(&self) -> Option<&Entry> {
+    pub fn present(&self) -> Option<&Entry> {
         match self {
-            Written::Done(_) => None,
-            Written::Conflict(present) => present.as_ref(),
+            WriteResult::Done(_) => None,
+            WriteResult::Conflict(present) => present.as_ref(),
         }
     }
 }
@@ -132,17 +132,17 @@ impl Written {
 ///
 /// A time to live is counted by the store, in whole seconds or finer, and is never shorter than
 /// asked for. A store whose entries live as long as something else (a Kubernetes node) may ignore
-/// it. Writes other than [`keep`](Store::keep) replace it: without one the entry stays for ever.
+/// it. Writes other than [`refresh_ttl`](Store::refresh_ttl) replace it: without one the entry stays for ever.
 ///
 /// What it hands out is bounded, see [`limit`]: a list that exceeds the limits is refused.
 ///
 /// On [`Error::Uncertain`](crate::Error::Uncertain) a write may have happened: list, and look.
 pub trait Store: fmt::Debug + Send + Sync {
     /// The entry under a key, if there is one.
-    fn get<'a>(&'a self, key: &'a str) -> Answer<'a, Option<Entry>>;
+    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Option<Entry>>;
 
     /// All entries whose keys start with `prefix`, of one and the same moment.
-    fn list<'a>(&'a self, prefix: &'a str) -> Answer<'a, Snapshot>;
+    fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Snapshot>;
 
     /// The changes after `after` to entries whose keys start with `prefix`.
     ///
@@ -155,24 +155,25 @@ pub trait Store: fmt::Debug + Send + Sync {
         key: &'a str,
         value: &'a [u8],
         ttl: Option<Duration>,
-    ) -> Answer<'a, Written>;
+    ) -> BoxFuture<'a, WriteResult>;
 
     /// Replaces value and time to live if the entry has not changed since `expected`.
-    fn swap<'a>(
+    fn compare_and_swap<'a>(
         &'a self,
         key: &'a str,
         value: &'a [u8],
         expected: Revision,
         ttl: Option<Duration>,
-    ) -> Answer<'a, Written>;
+    ) -> BoxFuture<'a, WriteResult>;
 
     /// Starts the entry's time to live anew, if the entry has not changed since `expected`. The
     /// entry's revision stays, and nobody who watches is told. An entry for ever is left as it is.
-    fn keep<'a>(&'a self, key: &'a str, expected: Revision) -> Answer<'a, Written>;
+    fn refresh_ttl<'a>(&'a self, key: &'a str, expected: Revision) -> BoxFuture<'a, WriteResult>;
 
     /// Deletes the entry, if given only when it has not changed since `expected`. An entry that
-    /// is not there is [`Written::Done`].
-    fn delete<'a>(&'a self, key: &'a str, expected: Option<Revision>) -> Answer<'a, Written>;
+    /// is not there is [`WriteResult::Done`].
+    fn delete<'a>(&'a self, key: &'a str, expected: Option<Revision>)
+    -> BoxFuture<'a, WriteResult>;
 
     /// This machine may have other addresses: what is asked next goes over connections that are made
     /// then. Over one whose address is gone no answer would come.
@@ -185,5 +186,5 @@ pub trait Watch: fmt::Debug + Send {
     ///
     /// An error is not the end: the next call goes on from where this one stopped, after a pause
     /// that grows with every failure in a row.
-    fn next(&mut self) -> Answer<'_, Watched>;
+    fn next(&mut self) -> BoxFuture<'_, Watched>;
 }

@@ -7,6 +7,7 @@
 
 mod api_server;
 mod authority;
+mod certificates;
 mod command;
 mod etcd;
 mod in_netns;
@@ -23,6 +24,7 @@ mod wait;
 
 pub use self::api_server::ApiServer;
 pub use self::authority::Authority;
+pub use self::certificates::hide_system_certificates;
 pub use self::command::{Daemon, json, run, succeeds, try_run};
 pub use self::etcd::EtcdServer;
 pub use self::in_netns::{in_netns, is_inside};

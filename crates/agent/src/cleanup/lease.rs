@@ -8,8 +8,8 @@ use ipnet::IpNet;
 use overlay::lease::parse_key;
 
 use super::Cleaner;
+use crate::lease;
 use crate::options::{Settings, StoreChoice};
-use crate::run::open;
 use crate::session::{chain, lease_file};
 use crate::{file, subnet_env};
 
@@ -83,11 +83,8 @@ impl Cleaner<'_> {
             _ => {}
         }
         let released = async {
-            let (leases, _) = open(self.settings).await?;
-            match self.settings.dry_run {
-                true => leases.written(text).await.map(|found| found.is_some()),
-                false => leases.release_written(text).await,
-            }
+            let leases = lease::open(self.settings).await?;
+            leases.release_saved(text, self.settings.dry_run).await
         };
         match released.await {
             Ok(true) => self.done(format_args!("release lease {name}")),
@@ -98,7 +95,7 @@ impl Cleaner<'_> {
                 ));
             }
             Err(error) => {
-                let error: store::Error = error;
+                let error: lease::Error = error;
                 self.cleaned.failed.push(format!("release lease {name}: {}", chain(&error)));
                 return false;
             }

@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use overlay::Addresses;
 use overlay::lease::Lease;
 use overlay::plan::{self, Network};
-use store::Snapshot;
 use tokio::time::timeout;
 
 use super::prepare::{Prepared, leases};
 use super::{End, Next, Session, chain};
-use crate::leases::{AcquireError, Follow, Held, NodeState, Seen};
+use crate::lease::{
+    self, AcquireError, HeldLease, NodeRecordState, PeerWatch, Snapshot, StoreItem,
+};
 use crate::path::Command;
 use crate::run::Worker;
 use crate::status::ConditionKind;
@@ -63,8 +64,8 @@ impl Worker {
         let revision = snapshot.revision;
         let waits = |end: End| end.until_news(revision);
         let prepared = self.look(&snapshot).await.map_err(waits)?;
-        let mut follow = self.leases.follow(revision);
-        let held = follow.listen_during(self.lease(snapshot, &prepared)).await.map_err(waits)?;
+        let mut follow = PeerWatch::new(&*self.leases, revision);
+        let held = follow.poll_during(self.lease(&prepared)).await.map_err(waits)?;
         let mut session = self.enter(prepared, held, follow, false).await?;
         session.tell_at = self.tell_cluster().await;
         Ok(session)
@@ -78,13 +79,13 @@ impl Worker {
         let away = End { part: ConditionKind::Store, why, next: Next::Away };
         let held = self.held.clone().ok_or(away)?;
         let lease = Lease { attributes: prepared.attributes.clone(), ..held.lease };
-        let follow = self.leases.follow_when_back(last.revision);
-        self.enter(prepared, Held { lease, ..held }, follow, true).await
+        let follow = PeerWatch::after_list(&*self.leases, last.revision);
+        self.enter(prepared, HeldLease { lease, ..held }, follow, true).await
     }
 
     /// What follows from the store and from the interfaces.
     async fn look(&mut self, snapshot: &Snapshot) -> Result<Prepared, End> {
-        self.own = self.leases.own(snapshot)?;
+        self.own = self.leases.own_node()?;
         let judged = self.choose_configuration(snapshot)?;
         let prepared = self.prepare(snapshot, judged).await?;
         let Underlay { name, index, local_v4, local_v6, mtu, .. } = &prepared.judged.chosen;
@@ -98,8 +99,8 @@ impl Worker {
     async fn enter(
         &mut self,
         Prepared { judged, seen, .. }: Prepared,
-        held: Held,
-        follow: Follow,
+        held: HeldLease,
+        follow: PeerWatch,
         is_from_memory: bool,
     ) -> Result<Session, End> {
         let renew_at = self.renewal(&held).filter(|_| !is_from_memory);
@@ -141,14 +142,14 @@ impl Worker {
 
     /// The lease that is held, with other attributes perhaps; else the one of the last run; else a
     /// free one.
-    async fn lease(&mut self, snapshot: Snapshot, prepared: &Prepared) -> Result<Held, End> {
+    async fn lease(&mut self, prepared: &Prepared) -> Result<HeldLease, End> {
         let want = self.want(prepared);
         let mut kept = match &self.held {
-            Some(held) => self.leases.keep_with(held, &want).await?,
+            Some(held) => self.leases.renew_with(held, &want).await?,
             None => None,
         };
-        if let (None, Some(held)) = (&kept, self.remembered(&snapshot)) {
-            kept = self.leases.keep_with(&held, &want).await?;
+        if let (None, Some(held)) = (&kept, self.remembered()) {
+            kept = self.leases.renew_with(&held, &want).await?;
         }
         let held = match kept {
             Some(held) => {
@@ -156,7 +157,7 @@ impl Worker {
                 held
             }
             None => {
-                let held = self.leases.acquire(snapshot, &want).await?;
+                let held = self.leases.acquire(&want).await?;
                 tracing::info!(lease = %held.name, "lease taken");
                 held
             }
@@ -171,7 +172,7 @@ impl Worker {
     pub(super) async fn program_all(
         &mut self,
         session: &mut Session,
-        seen: Vec<Seen>,
+        seen: Vec<StoreItem>,
     ) -> Result<(), End> {
         let start = Instant::now();
         session.bad = bad(&seen);
@@ -203,8 +204,8 @@ impl Worker {
     }
 }
 
-impl From<store::Error> for End {
-    fn from(error: store::Error) -> Self {
+impl From<lease::Error> for End {
+    fn from(error: lease::Error) -> Self {
         let next = if error.can_retry() { Next::Away } else { Next::News(None) };
         Self { part: ConditionKind::Store, why: chain(&error), next }
     }
@@ -219,13 +220,13 @@ impl From<AcquireError> for End {
     }
 }
 
-fn bad(seen: &[Seen]) -> BTreeMap<String, String> {
-    let reason = |one: &Seen| match one {
-        Seen::Node(node) => match &node.state {
-            NodeState::Bad(why) => Some((node.name.clone(), why.clone())),
+fn bad(seen: &[StoreItem]) -> BTreeMap<String, String> {
+    let reason = |one: &StoreItem| match one {
+        StoreItem::Node(node) => match &node.state {
+            NodeRecordState::Invalid(why) => Some((node.name.clone(), why.clone())),
             _ => None,
         },
-        Seen::Config(_) | Seen::ConfigRefused(_) => None,
+        StoreItem::Config(_) | StoreItem::ConfigRejected(_) => None,
     };
     seen.iter().filter_map(reason).collect()
 }

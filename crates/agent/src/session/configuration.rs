@@ -4,12 +4,11 @@
 
 use overlay::backend::Backend;
 use overlay::netconf::{NetConf, Pool, RawNetConf, unknown_keys};
-use overlay::{Addresses, PerFamily, allocate, plan};
-use store::Snapshot;
+use overlay::{Addresses, PerFamily, plan};
 use text::Secret;
 
 use super::{End, Session, extension};
-use crate::leases::{Held, Seen};
+use crate::lease::{ConfigLocation, HeldLease, Snapshot, StoreItem};
 use crate::run::Worker;
 use crate::status::ConditionKind;
 use crate::underlay::Underlay;
@@ -43,8 +42,8 @@ impl Worker {
         }
         // Where this node cannot be part of it, nobody is to be.
         let NetConf { networks, backend, .. } = self.judge(told.clone())?.conf;
-        if self.leases.offer_config(told.expose()).await? {
-            let (place, backend) = (self.leases.config_place(), backend.name());
+        if self.leases.create_config_if_absent(told.expose()).await? {
+            let (place, backend) = (self.leases.config_location(), backend.name());
             let networks: Vec<String> = networks.iter().map(|net| net.to_string()).collect();
             let networks = networks.join(" ");
             tracing::info!(%place, %networks, backend, "the network's configuration is stored");
@@ -54,18 +53,18 @@ impl Worker {
 
     /// Whether there is none, and one that we were told would be put there. One that cannot be read is there.
     pub(super) fn lacks_configuration(&self, snapshot: &Snapshot) -> bool {
-        let stored = self.leases.configuration(self.leases.config_in(snapshot).as_slice());
-        self.leases.are_chosen() && matches!(stored, Ok(None))
+        let is_key = matches!(self.leases.config_location(), ConfigLocation::Key(_));
+        is_key && matches!(self.leases.config(&snapshot.items), Ok(None))
     }
 
     /// The stored one, else the one that was in force before.
     pub(super) fn choose_configuration(&self, snapshot: &Snapshot) -> Result<Judged, End> {
-        let stored = self.stored(self.leases.config_in(snapshot).as_slice());
+        let stored = self.stored(&snapshot.items);
         let there = stored.as_ref().ok().cloned();
         let is_another = there != self.in_force;
         let fitting = stored
             .and_then(|text| self.judge(text))
-            .and_then(|judged| self.has_room(snapshot, &judged).map(|()| judged));
+            .and_then(|judged| self.has_room(&judged).map(|()| judged));
         match (fitting, &self.in_force) {
             (Err(wrong), Some(before)) if is_another => {
                 let judged = self.judge(before.clone())?;
@@ -76,12 +75,12 @@ impl Worker {
     }
 
     /// As it was written.
-    pub(super) fn stored(&self, seen: &[Seen]) -> Result<Secret, End> {
-        let place = self.leases.config_place();
+    pub(super) fn stored(&self, seen: &[StoreItem]) -> Result<Secret, End> {
+        let place = self.leases.config_location();
         let missing = |why: String| End::wait(ConditionKind::Config, why, None);
-        match self.leases.configuration(seen) {
+        match self.leases.config(seen) {
             Ok(Some(text)) => Ok(Secret::new(text)),
-            Ok(None) if !self.leases.are_chosen() => {
+            Ok(None) if place.file().is_some() => {
                 Err(missing(format!("the network has no configuration: {place} is not there")))
             }
             Ok(None) => Err(missing(format!(
@@ -101,10 +100,7 @@ impl Worker {
         let written = RawNetConf::parse(text.expose()).map_err(|error| wrong(error.to_string()))?;
         let conf = written.validate().map_err(|error| wrong(error.to_string()))?;
         extension::check_allowed(&self.settings, &conf).map_err(wrong)?;
-        let pools = match self.leases.are_chosen() {
-            true => written.pools().map_err(|error| wrong(error.to_string()))?,
-            false => PerFamily::default(),
-        };
+        let pools = self.leases.pools(&written).map_err(|error| wrong(error.to_string()))?;
         let chosen = self.underlay(&conf)?;
         // Here, and not with the plan: the lease of the configuration before would be gone by then.
         let own = Addresses { v4: chosen.local_v4, v6: chosen.local_v6 };
@@ -113,30 +109,26 @@ impl Worker {
     }
 
     /// Whether this node has a subnet in such a network, or could have one.
-    fn has_room(&self, snapshot: &Snapshot, judged: &Judged) -> Result<(), End> {
-        let held = self.held.clone().or_else(|| self.remembered(snapshot));
-        let fits = |held: Held| allocate::fits(&judged.pools, &held.lease.subnets);
-        if !self.leases.are_chosen() || held.is_some_and(fits) {
+    fn has_room(&self, judged: &Judged) -> Result<(), End> {
+        let held = self.held.clone().or_else(|| self.remembered());
+        let fits = |held: HeldLease| self.leases.may_keep(&judged.pools, &held.lease.subnets);
+        if held.is_some_and(fits) {
             return Ok(());
         }
         let public = self.public(&judged.chosen);
-        Ok(self.leases.has_room(snapshot, &judged.pools, public)?)
+        Ok(self.leases.check_capacity(&judged.pools, public)?)
     }
 
     /// The same, for one that has only now come.
-    async fn is_fit(&self, text: Secret) -> Result<(), End> {
-        let judged = self.judge(text)?;
-        match self.leases.are_chosen() {
-            true => self.has_room(&self.leases.list().await?, &judged),
-            false => Ok(()),
-        }
+    fn is_fit(&self, text: Secret) -> Result<(), End> {
+        self.has_room(&self.judge(text)?)
     }
 
     /// News of the store, or of the file: one that can be had begins another session, any other is told.
     pub(super) async fn hear_configuration(
         &self,
         session: &mut Session,
-        seen: &[Seen],
+        seen: &[StoreItem],
     ) -> Result<(), End> {
         let stored = self.stored(seen);
         session.stored = stored.as_ref().ok().cloned();
@@ -144,7 +136,7 @@ impl Worker {
             session.unfit = None;
         } else {
             let fit = match stored {
-                Ok(text) => self.is_fit(text).await,
+                Ok(text) => self.is_fit(text),
                 Err(missing) => Err(missing),
             };
             let Err(wrong) = fit else {
@@ -164,7 +156,7 @@ impl Worker {
         match (&session.unfit, session.stored.clone()) {
             (Some(_), Some(text)) => {
                 let text = text.into_exposed();
-                self.hear_configuration(session, &[Seen::Config(Some(text))]).await
+                self.hear_configuration(session, &[StoreItem::Config(Some(text))]).await
             }
             _ => Ok(()),
         }
@@ -178,16 +170,18 @@ impl Worker {
 
     /// Whether it is another one than we were told.
     fn differs(&self, judged: &Judged) -> Option<String> {
-        let place = self.leases.config_place();
+        let place = self.leases.config_location();
         let told = RawNetConf::parse(self.settings.net_config.as_ref()?.expose());
         let told = told.and_then(|told| Ok((told.validate()?, told.pools()?)));
         let is_same = told.is_ok_and(|(conf, pools)| conf == judged.conf && pools == judged.pools);
-        match self.leases.are_chosen() {
+        match place {
             _ if is_same => None,
-            true => Some(format!(
+            ConfigLocation::Key(_) => Some(format!(
                 "--net-config differs from what is stored under {place}, which counts: {REPLACE} stores it"
             )),
-            false => Some(format!("--net-config differs from {place}, which counts")),
+            ConfigLocation::File(_) => {
+                Some(format!("--net-config differs from {place}, which counts"))
+            }
         }
     }
 

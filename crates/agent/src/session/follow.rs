@@ -9,7 +9,7 @@ use tokio::time::{interval, sleep_until};
 use super::{End, RENEW_AGAIN, Session, begin, chain};
 use crate::dataplane::routes::{PeerUpdate, Report};
 use crate::ear;
-use crate::leases::{News, NodeSeen, NodeState, Renewal, Seen};
+use crate::lease::{NodeRecord, NodeRecordState, PeerEvents, Renewal, StoreItem};
 use crate::path::Command;
 use crate::run::Worker;
 use crate::status::{BEAT_EVERY, ConditionKind};
@@ -44,23 +44,24 @@ impl Worker {
     }
 
     /// News from the store.
-    async fn hear(&mut self, session: &mut Session, news: News) -> Result<(), End> {
+    async fn hear(&mut self, session: &mut Session, news: PeerEvents) -> Result<(), End> {
         if session.is_from_memory {
-            self.memory.listed = self.leases.last();
+            self.memory.listed = self.leases.last_known();
             return Err(End::now(ConditionKind::Store, "the store answers again"));
         }
         let revision = session.follow.revision().0;
         self.hub.watched(revision, revision);
         match news {
-            News::All(all) => {
+            PeerEvents::All(all) => {
                 self.hear_configuration(session, &all).await?;
                 let own = all.iter().find_map(|one| session.own(one)).cloned();
                 self.look_at_own(session, own).await?;
                 self.program_all(session, all).await
             }
-            News::Changes(changes) => {
-                let is_configuration =
-                    |one: &&Seen| matches!(one, Seen::Config(_) | Seen::ConfigRefused(_));
+            PeerEvents::Changed(changes) => {
+                let is_configuration = |one: &&StoreItem| {
+                    matches!(one, StoreItem::Config(_) | StoreItem::ConfigRejected(_))
+                };
                 if let Some(last) = changes.iter().rfind(is_configuration) {
                     self.hear_configuration(session, std::slice::from_ref(last)).await?;
                 } else if changes.iter().any(has_left) {
@@ -71,12 +72,12 @@ impl Worker {
         }
     }
 
-    async fn change(&mut self, session: &mut Session, changes: Vec<Seen>) -> Result<(), End> {
+    async fn change(&mut self, session: &mut Session, changes: Vec<StoreItem>) -> Result<(), End> {
         let mut updates = Vec::new();
         for change in changes {
             if let Some(node) = session.own(&change).cloned() {
                 self.look_at_own(session, Some(node)).await?;
-            } else if let Seen::Node(node) = change {
+            } else if let StoreItem::Node(node) = change {
                 updates.push(self.update(session, node));
             }
         }
@@ -90,16 +91,16 @@ impl Worker {
         Ok(())
     }
 
-    fn update(&self, session: &mut Session, node: NodeSeen) -> PeerUpdate {
+    fn update(&self, session: &mut Session, node: NodeRecord) -> PeerUpdate {
         session.bad.remove(&node.name);
         match node.state {
-            NodeState::In { since, lease } => {
+            NodeRecordState::Active { since, lease } => {
                 self.hub.set_peer(session.shown_peer(&node.name, &lease));
                 self.add_to_multicast(&node.name, &lease);
                 return PeerUpdate::Set { name: node.name, since, lease: *lease };
             }
-            NodeState::Bad(why) => drop(session.bad.insert(node.name.clone(), why)),
-            NodeState::Gone => {}
+            NodeRecordState::Invalid(why) => drop(session.bad.insert(node.name.clone(), why)),
+            NodeRecordState::Removed => {}
         }
         self.hub.remove_peer(&node.name);
         self.check_path(Command::Forget(node.name.clone()));
@@ -111,10 +112,10 @@ impl Worker {
     async fn look_at_own(
         &mut self,
         session: &mut Session,
-        node: Option<NodeSeen>,
+        node: Option<NodeRecord>,
     ) -> Result<(), End> {
         match node {
-            Some(NodeSeen { state: NodeState::In { lease, .. }, revision, .. })
+            Some(NodeRecord { state: NodeRecordState::Active { lease, .. }, revision, .. })
                 if *lease == session.held.lease =>
             {
                 session.held.revision = session.held.revision.max(revision);
@@ -191,9 +192,9 @@ impl Worker {
 
 impl Session {
     /// The node, if it is this one.
-    fn own<'a>(&self, seen: &'a Seen) -> Option<&'a NodeSeen> {
+    fn own<'a>(&self, seen: &'a StoreItem) -> Option<&'a NodeRecord> {
         match seen {
-            Seen::Node(node) if node.name == self.held.name => Some(node),
+            StoreItem::Node(node) if node.name == self.held.name => Some(node),
             _ => None,
         }
     }
@@ -214,8 +215,8 @@ impl Session {
 }
 
 /// Whether a subnet may be free now.
-fn has_left(seen: &Seen) -> bool {
-    matches!(seen, Seen::Node(NodeSeen { state: NodeState::Gone, .. }))
+fn has_left(seen: &StoreItem) -> bool {
+    matches!(seen, StoreItem::Node(NodeRecord { state: NodeRecordState::Removed, .. }))
 }
 
 /// Of those that are there.

@@ -5,12 +5,11 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
-use overlay::allocate;
 use serde::{Deserialize, Serialize};
-use store::{Entry, Revision, Snapshot};
+use store::Revision;
 
 use crate::file;
-use crate::leases::{Held, TIME_TO_LIVE};
+use crate::lease::{Cached, CachedEntry, HeldLease, Snapshot, TIME_TO_LIVE};
 use crate::options::Settings;
 use crate::run::Worker;
 
@@ -44,29 +43,19 @@ struct View {
     /// None where the lease has no end.
     lease_until: Option<u64>,
     revision: u64,
-    entries: Vec<Line>,
-}
-
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Line {
-    key: String,
-    value: String,
-    revision: u64,
-    created: u64,
-    expires: bool,
+    entries: Vec<CachedEntry>,
 }
 
 impl Worker {
     /// The lease was written or renewed just now.
-    pub(super) fn lease_is_whole(&mut self, held: &Held) {
+    pub(super) fn lease_is_whole(&mut self, held: &HeldLease) {
         let now = Instant::now();
         self.memory.lease_until = (!held.is_reservation).then(|| now + TIME_TO_LIVE);
         self.memory.write_at.get_or_insert(now + SETTLED);
     }
 
     /// When the lease is to be renewed.
-    pub(super) fn renewal(&self, held: &Held) -> Option<Instant> {
+    pub(super) fn renewal(&self, held: &HeldLease) -> Option<Instant> {
         let until = self.memory.lease_until.filter(|_| !held.is_reservation);
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         self.hub.set_lease_left(left);
@@ -83,15 +72,14 @@ impl Worker {
         if self.in_force.is_none() {
             self.recall();
         }
-        let (last, held) = (self.leases.last()?, self.held.as_ref()?);
+        let (last, held) = (self.leases.last_known()?, self.held.as_ref()?);
         let is_good = |until: Instant| until > Instant::now();
         if !held.is_reservation && !self.memory.lease_until.is_some_and(is_good) {
             return None;
         }
-        let is_of_another = self.leases.are_chosen()
-            && self
-                .choose_configuration(&last)
-                .is_ok_and(|judged| !allocate::fits(&judged.pools, &held.lease.subnets));
+        let is_of_another = self
+            .choose_configuration(&last)
+            .is_ok_and(|judged| !self.leases.may_keep(&judged.pools, &held.lease.subnets));
         (!is_of_another).then_some(last)
     }
 
@@ -110,10 +98,9 @@ impl Worker {
         if self.held.is_some() || is_expired || view.store != self.store_name() {
             return;
         }
-        let snapshot = view.snapshot();
-        let Some(held) = self.remembered(&snapshot) else { return };
+        self.leases.import_cache(view.cached());
+        let Some(held) = self.remembered() else { return };
         self.memory.lease_until = left.map(|left| Instant::now() + left);
-        self.leases.recall(&snapshot);
         if self.settings.node_name.is_none() {
             self.set_name(held.name.clone());
         }
@@ -121,13 +108,13 @@ impl Worker {
     }
 
     fn store_name(&self) -> String {
-        format!("{} {}", self.settings.store.name(), self.leases.prefix())
+        format!("{} {}", self.settings.store.name(), self.leases.id())
     }
 
     /// When the file is to be written, if it is.
     pub(super) fn view_is_due(&mut self) -> Option<Instant> {
         let Memory { write_at, written, .. } = &mut self.memory;
-        if self.leases.last_has_changed() {
+        if self.leases.take_changed() {
             write_at.get_or_insert(Instant::now() + SETTLED);
         }
         let earliest = written.map(|written| written + WRITE_EVERY);
@@ -138,9 +125,9 @@ impl Worker {
     pub(super) fn write_view(&mut self) {
         self.memory.write_at = None;
         self.memory.written = Some(Instant::now());
-        let Some(last) = self.leases.last() else { return };
+        let Some(last) = self.leases.export_cache() else { return };
         let left = self.memory.lease_until.map(|at| at.saturating_duration_since(Instant::now()));
-        let view = View::of(&last, self.store_name(), now(), left);
+        let view = View::new(last, self.store_name(), now(), left);
         let file = view_file(&self.settings);
         let text = serde_json::to_string(&view).unwrap_or_default();
         if let Err(error) = file::replace_secret(&file, &text) {
@@ -150,23 +137,13 @@ impl Worker {
 }
 
 impl View {
-    fn of(last: &Snapshot, store: String, now: u64, left: Option<Duration>) -> View {
-        let line = |entry: &Entry| {
-            // What is no text, or too large, is no lease.
-            if entry.oversized.is_some() {
-                return None;
-            }
-            let value = String::from_utf8(entry.value.clone()).ok()?;
-            let Entry { key, revision, created, expires, .. } = entry;
-            let (key, revision, created) = (key.clone(), revision.0, created.0);
-            Some(Line { key, value, revision, created, expires: *expires })
-        };
+    fn new(last: Cached, store: String, now: u64, left: Option<Duration>) -> View {
         View {
             store,
             written: now,
             lease_until: left.map(|left| now + left.as_secs()),
             revision: last.revision.0,
-            entries: last.entries.iter().filter_map(line).collect(),
+            entries: last.entries,
         }
     }
 
@@ -177,17 +154,8 @@ impl View {
         Some(Duration::from_secs(left))
     }
 
-    fn snapshot(self) -> Snapshot {
-        let entry = |line: Line| Entry {
-            key: line.key,
-            value: line.value.into_bytes(),
-            revision: Revision(line.revision),
-            created: Revision(line.created),
-            expires: line.expires,
-            oversized: None,
-        };
-        let revision = Revision(self.revision);
-        Snapshot { entries: self.entries.into_iter().map(entry).collect(), revision }
+    fn cached(self) -> Cached {
+        Cached { revision: Revision(self.revision), entries: self.entries }
     }
 }
 
@@ -206,25 +174,21 @@ mod tests {
 
     #[test]
     fn what_was_seen_is_read_as_it_was_and_a_lease_only_while_it_lasts() {
-        let entry = |key: &str, value: &[u8]| Entry {
-            key: key.to_owned(),
-            value: value.to_vec(),
-            revision: Revision(7),
-            created: Revision(3),
+        let entry = CachedEntry {
+            key: "/n/config".to_owned(),
+            value: "{}".to_owned(),
+            revision: 7,
+            created: 3,
             expires: true,
-            oversized: None,
         };
-        let last = Snapshot {
-            entries: vec![entry("/n/config", b"{}"), entry("/n/subnets/x", &[0xff])],
-            revision: Revision(9),
-        };
-        let view = View::of(&last, "etcd /n/".to_owned(), 1000, Some(Duration::from_secs(60)));
+        let last = Cached { entries: vec![entry], revision: Revision(9) };
+        let view =
+            View::new(last.clone(), "etcd /n/".to_owned(), 1000, Some(Duration::from_secs(60)));
         let read: View = serde_json::from_str(&serde_json::to_string(&view).unwrap()).unwrap();
         assert_eq!(read, view);
         let left = |now| read.left(now).map(|left| left.as_secs());
         assert_eq!([1000, 1059, 1060, 9999, 999].map(left), [60, 1, 0, 0, 0].map(Some));
-        let entries = vec![entry("/n/config", b"{}")];
-        assert_eq!(read.snapshot(), Snapshot { entries, revision: Revision(9) });
-        assert_eq!(View::of(&last, String::new(), 1000, None).left(u64::MAX), None);
+        assert_eq!(read.cached(), last);
+        assert_eq!(View::new(last, String::new(), 1000, None).left(u64::MAX), None);
     }
 }

@@ -11,15 +11,14 @@ use overlay::lease::{Attributes, Lease};
 use overlay::netconf::NetConf;
 use overlay::publish::{self, Identity};
 use overlay::Addresses;
-use store::Snapshot;
 use tokio::time::sleep;
 
 use super::configuration::Judged;
 use super::{End, chain};
 use crate::dataplane::routes::{Report, Secrets, public_key};
 use crate::keys;
-use crate::leases::{NodeState, OwnNode, Seen, Want};
-use crate::options::{Settings, StoreChoice};
+use crate::lease::{LeaseRequest, NodeRecordState, OwnNode, Snapshot, StoreItem};
+use crate::options::Settings;
 use crate::run::Worker;
 use crate::status::ConditionKind;
 use crate::underlay::{self, Carrier, Facts, Underlay, Wish};
@@ -32,7 +31,7 @@ const FIRST_TRY: Duration = Duration::from_millis(100);
 pub(crate) struct Prepared {
     pub judged: Judged,
     pub attributes: Attributes,
-    pub seen: Vec<Seen>,
+    pub seen: Vec<StoreItem>,
 }
 
 impl Worker {
@@ -44,8 +43,8 @@ impl Worker {
     ) -> Result<Prepared, End> {
         let wireguard_key = self.wireguard_key(&judged.conf).await?;
         self.before_start(&judged.conf).await?;
-        let seen = self.leases.understand(snapshot);
-        let known = self.held.clone().or_else(|| self.remembered(snapshot));
+        let seen = snapshot.items.clone();
+        let known = self.held.clone().or_else(|| self.remembered());
         let known = known.map(|held| held.lease.attributes);
         let (conf, chosen) = (&judged.conf, &judged.chosen);
         let attributes = self.attributes(conf, chosen, &seen, known, wireguard_key)?;
@@ -53,8 +52,8 @@ impl Worker {
     }
 
     /// What the node wants of the store.
-    pub(super) fn want<'a>(&self, prepared: &'a Prepared) -> Want<'a> {
-        Want {
+    pub(super) fn want<'a>(&self, prepared: &'a Prepared) -> LeaseRequest<'a> {
+        LeaseRequest {
             pools: &prepared.judged.pools,
             attributes: &prepared.attributes,
             previous: self.previous(),
@@ -108,25 +107,15 @@ impl Worker {
 
     /// A pod that was not told which node it is on asks the cluster, once.
     async fn look_up_name(&mut self) -> Result<(), End> {
-        let StoreChoice::Kubernetes(told) = &self.settings.store else { return Ok(()) };
-        let (Some(cluster), Some((namespace, pod)), None) =
-            (&self.cluster, &told.pod, &self.settings.node_name)
-        else {
-            return Ok(());
-        };
-        let Some(node) = cluster.node_of_pod(namespace, pod).await? else {
-            let why = format!(
-                "the pod {namespace}/{pod}, which POD_NAMESPACE and POD_NAME say that this is, runs on no node"
-            );
-            return Err(End::wait(ConditionKind::Lease, why, None));
-        };
-        self.set_name(node);
+        if let Some(node) = self.leases.look_up_node_name().await? {
+            self.set_name(node);
+        }
         Ok(())
     }
 
     pub(super) fn set_name(&mut self, node: String) {
         self.hub.set_node(&node);
-        self.leases.set_own(&node);
+        self.leases.set_node_name(&node);
         self.settings.node_name = Some(node);
     }
 
@@ -169,7 +158,7 @@ impl Worker {
         &self,
         conf: &NetConf,
         underlay: &Underlay,
-        seen: &[Seen],
+        seen: &[StoreItem],
         known: Option<Attributes>,
         wireguard_key: Option<PublicKey>,
     ) -> Result<Attributes, End> {
@@ -185,7 +174,7 @@ impl Worker {
             publish::attributes(conf, &identity)
                 .map_err(|error| End::wait(ConditionKind::Underlay, error.to_string(), None))
         };
-        let seed = self.leases.identity().unwrap_or(&self.identity);
+        let seed = self.leases.node_name().unwrap_or(&self.identity);
         let attributes = told(seed)?;
         let others = || leases(seen).map(|(_, _, lease)| &lease.attributes);
         let there = || others().find(|one| one.public == attributes.public).cloned();
@@ -225,13 +214,15 @@ pub(crate) fn underlay_of(
 }
 
 /// Nodes that take part: name, since when, lease.
-pub(super) fn leases(seen: &[Seen]) -> impl Iterator<Item = (&str, u64, &Lease)> {
+pub(super) fn leases(seen: &[StoreItem]) -> impl Iterator<Item = (&str, u64, &Lease)> {
     seen.iter().filter_map(|one| match one {
-        Seen::Node(node) => match &node.state {
-            NodeState::In { since, lease } => Some((node.name.as_str(), *since, &**lease)),
+        StoreItem::Node(node) => match &node.state {
+            NodeRecordState::Active { since, lease } => {
+                Some((node.name.as_str(), *since, &**lease))
+            }
             _ => None,
         },
-        Seen::Config(_) | Seen::ConfigRefused(_) => None,
+        StoreItem::Config(_) | StoreItem::ConfigRejected(_) => None,
     })
 }
 

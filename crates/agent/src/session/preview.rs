@@ -7,12 +7,11 @@ use ipnet::IpNet;
 use kernel::Netlink;
 use overlay::netconf::Pool;
 use overlay::plan::Network;
-use store::Snapshot;
 
 use super::prepare::{Prepared, leases};
 use super::{End, begin, extension};
 use crate::dataplane::nft::RulesConf;
-use crate::leases::{Foreseen, How, Want};
+use crate::lease::{LeaseOrigin, LeasePreview, LeaseRequest};
 use crate::run::Worker;
 use crate::status::ConditionKind;
 use crate::{blackhole, bridge};
@@ -25,17 +24,17 @@ impl Worker {
         let is_missing = self.lacks_configuration(&snapshot);
         let text = match self.settings.net_config.clone().filter(|_| is_missing) {
             Some(told) => {
-                let place = self.leases.config_place();
+                let place = self.leases.config_location();
                 lines.push(format!("write the network's configuration to {place}"));
                 told
             }
-            None => self.stored(self.leases.config_in(&snapshot).as_slice())?,
+            None => self.stored(&snapshot.items)?,
         };
-        self.own = self.leases.own(&snapshot)?;
+        self.own = self.leases.own_node()?;
         let prepared = self.prepare(&snapshot, self.judge(text)?).await?;
         let conf = prepared.judged.conf.clone();
         lines.extend(extension::line_before_start(&conf).map(|line| format!("run {line}")));
-        let foreseen = self.preview_lease(&snapshot, &prepared)?;
+        let foreseen = self.preview_lease(&prepared)?;
         lines.extend(told(&foreseen, &prepared));
         let (changes, pod_mtu) = self.preview_kernel(&prepared, &foreseen).await?;
         lines.extend(changes);
@@ -52,23 +51,23 @@ impl Worker {
         Ok(lines)
     }
 
-    fn preview_lease(&self, snapshot: &Snapshot, prepared: &Prepared) -> Result<Foreseen, End> {
-        let remembered = self.remembered(snapshot).map(|held| held.lease);
-        let want = Want { random: 0, ..self.want(prepared) };
-        Ok(self.leases.preview(snapshot, remembered, &want)?)
+    fn preview_lease(&self, prepared: &Prepared) -> Result<LeasePreview, End> {
+        let remembered = self.remembered().map(|held| held.lease);
+        let want = LeaseRequest { random: 0, ..self.want(prepared) };
+        Ok(self.leases.preview(remembered, &want)?)
     }
 
     /// Also what pods' packets may have.
     async fn preview_kernel(
         &self,
         Prepared { judged, seen, .. }: &Prepared,
-        Foreseen { lease, obsolete, .. }: &Foreseen,
+        LeasePreview { lease, obsolete, .. }: &LeasePreview,
     ) -> Result<(Vec<String>, u32), End> {
         let own = lease.key();
         let is_own = |name: &str| {
             name == own
                 || obsolete.iter().any(|old| old == name)
-                || self.leases.identity() == Some(name)
+                || self.leases.node_name() == Some(name)
         };
         let peers = leases(seen)
             .filter(|(name, ..)| !is_own(name))
@@ -113,13 +112,16 @@ impl Worker {
 }
 
 /// Where it is not known yet which subnet that will be, another one stands for it.
-fn told(Foreseen { lease, how, obsolete }: &Foreseen, prepared: &Prepared) -> Vec<String> {
+fn told(
+    LeasePreview { lease, origin, obsolete }: &LeasePreview,
+    prepared: &Prepared,
+) -> Vec<String> {
     let key = lease.key();
     let gone = obsolete.iter().map(|old| format!("delete lease {old}, which no longer fits"));
-    let taken = match how {
-        How::Kept => format!("keep lease {key}"),
-        How::Taken => format!("take lease {key}"),
-        How::ByChance => {
+    let taken = match origin {
+        LeaseOrigin::Kept => format!("keep lease {key}"),
+        LeaseOrigin::Known => format!("take lease {key}"),
+        LeaseOrigin::Free => {
             let pools = ranges(prepared.judged.pools.iter().map(|(_, pool)| pool));
             format!("take a lease that is free {pools}; {key} stands for it below")
         }

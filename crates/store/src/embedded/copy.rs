@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags};
 
+use super::notify::beside;
 use super::schema;
-use super::wake::beside;
 use crate::error::Cause;
 
 /// Added to all revisions of a restored backup: more than any process has seen of the database since.

@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, Transaction, TransactionBehavior};
 
-use super::change::Change;
 use super::clock::Moment;
 use super::copy;
+use super::notify::{self, Lock, Notifier};
 use super::schema::{self, Unfit};
-use super::wake::{self, Bell, Lock};
+use super::transaction::Change;
 use super::watch::Look;
 use crate::error::Cause;
 use crate::limit::{self, Listed, MAX_VALUE};
-use crate::{Entry, Error, Event, Result, Revision, Snapshot, Watched, Written, key};
+use crate::{Entry, Error, Event, Result, Revision, Snapshot, Watched, WriteResult, key};
 
 /// Of events, in one answer to a watch.
 const BATCH: usize = 1000;
@@ -45,7 +45,7 @@ const IS_DUE: &str = "SELECT EXISTS (SELECT 1 FROM entry WHERE due <= ?1)";
 #[derive(Debug)]
 pub struct Database {
     connection: Connection,
-    bell: Bell,
+    notifier: Notifier,
     path: PathBuf,
     /// Device and inode.
     identity: (u64, u64),
@@ -77,7 +77,7 @@ impl Database {
         let backup = copy::backup(path);
         if !path.exists() && backup.exists() {
             // Whoever has removed the store wants a new one, and may find out that it was a mistake.
-            let old = wake::beside(&backup, ".old");
+            let old = notify::beside(&backup, ".old");
             fs::rename(&backup, &old)?;
             tracing::warn!(store = %path.display(), backup = %old.display(), "the store is gone: a new one is made, the backup of the old one is kept");
         }
@@ -95,10 +95,10 @@ impl Database {
         let identity = identity(path)?;
         drop(lock);
         let id = schema::id(&connection)?;
-        let bell = Bell::open(path)?;
+        let notifier = Notifier::open(path)?;
         Ok(Self {
             connection,
-            bell,
+            notifier,
             path: path.to_path_buf(),
             identity,
             id,
@@ -170,48 +170,53 @@ impl Database {
         Ok(look)
     }
 
-    pub fn create(&mut self, key: &str, value: &[u8], ttl: Option<Duration>) -> Result<Written> {
+    pub fn create(
+        &mut self,
+        key: &str,
+        value: &[u8],
+        ttl: Option<Duration>,
+    ) -> Result<WriteResult> {
         key::check(key)?;
         limit::check_value(key, value)?;
         self.write(|change| match entry(change.tx(), key)? {
-            Some(present) => Ok(Written::Conflict(Some(present))),
+            Some(present) => Ok(WriteResult::Conflict(Some(present))),
             None => change.put(None, key, value, ttl),
         })
     }
 
-    pub fn swap(
+    pub fn compare_and_swap(
         &mut self,
         key: &str,
         value: &[u8],
         expected: Revision,
         ttl: Option<Duration>,
-    ) -> Result<Written> {
+    ) -> Result<WriteResult> {
         key::check(key)?;
         limit::check_value(key, value)?;
         self.write(|change| match entry(change.tx(), key)? {
             Some(present) if present.revision == expected => {
                 change.put(Some(&present), key, value, ttl)
             }
-            other => Ok(Written::Conflict(other)),
+            other => Ok(WriteResult::Conflict(other)),
         })
     }
 
-    pub fn keep(&mut self, key: &str, expected: Revision) -> Result<Written> {
+    pub fn refresh_ttl(&mut self, key: &str, expected: Revision) -> Result<WriteResult> {
         key::check(key)?;
         self.write(|change| match entry(change.tx(), key)? {
-            Some(present) if present.revision == expected => change.keep(&present),
-            other => Ok(Written::Conflict(other)),
+            Some(present) if present.revision == expected => change.refresh_ttl(&present),
+            other => Ok(WriteResult::Conflict(other)),
         })
     }
 
-    pub fn delete(&mut self, key: &str, expected: Option<Revision>) -> Result<Written> {
+    pub fn delete(&mut self, key: &str, expected: Option<Revision>) -> Result<WriteResult> {
         key::check(key)?;
         self.write(|change| match entry(change.tx(), key)? {
-            None => Ok(Written::Done(change.revision())),
+            None => Ok(WriteResult::Done(change.revision())),
             Some(present) if expected.is_none_or(|expected| expected == present.revision) => {
                 change.remove(key)
             }
-            other => Ok(Written::Conflict(other)),
+            other => Ok(WriteResult::Conflict(other)),
         })
     }
 
@@ -247,7 +252,7 @@ impl Database {
         let (value, revision) = self.explain(done)?;
         if let Some(revision) = revision {
             self.seen = self.seen.max(revision);
-            self.bell.ring();
+            self.notifier.notify();
         }
         Ok(value)
     }
@@ -308,7 +313,7 @@ impl Database {
         };
         let joined = join();
         let is_successor = self.explain(joined)?;
-        fresh.bell.ring();
+        fresh.notifier.notify();
         fresh.seen = if is_successor { self.seen } else { Revision(0) };
         tracing::info!(store = %self.path.display(), is_successor, "store opened again");
         *self = fresh;

@@ -6,19 +6,19 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::wake::Ear;
-use super::worker::Worker;
-use crate::{Answer, Result, Revision, Watch, Watched, backoff};
+use super::notify::Listener;
+use super::thread::StoreThread;
+use crate::{BoxFuture, Result, Revision, Watch, Watched, backoff};
 
 #[derive(Debug)]
 pub struct Watcher {
-    worker: Arc<Worker>,
+    thread: Arc<StoreThread>,
     database: PathBuf,
     prefix: String,
     /// All changes up to here have been reported, or concern others.
     after: Revision,
     /// Since the first wait, as only an asynchronous runtime has one.
-    ear: Option<Ear>,
+    listener: Option<Listener>,
     /// The last look found nothing: until then, or until it is woken, another would find nothing either,
     /// however often the wait is given up and taken up again.
     rest: Option<Instant>,
@@ -35,9 +35,18 @@ pub struct Look {
 }
 
 impl Watcher {
-    pub fn new(worker: Arc<Worker>, database: &Path, prefix: String, after: Revision) -> Self {
+    pub fn new(thread: Arc<StoreThread>, database: &Path, prefix: String, after: Revision) -> Self {
         let database = database.to_path_buf();
-        Self { worker, database, prefix, after, ear: None, rest: None, is_over: false, failures: 0 }
+        Self {
+            thread,
+            database,
+            prefix,
+            after,
+            listener: None,
+            rest: None,
+            is_over: false,
+            failures: 0,
+        }
     }
 
     async fn changes(&mut self) -> Result<Watched> {
@@ -49,21 +58,21 @@ impl Watcher {
                 return Ok(Watched::Compacted);
             }
             // Before the first look, or what happens right after that would go unheard.
-            let ear = self.ear.get_or_insert_with(|| Ear::open(&self.database));
+            let listener = self.listener.get_or_insert_with(|| Listener::open(&self.database));
             if let Some(until) = &mut self.rest {
-                ear.wait(until).await;
+                listener.wait(until).await;
                 self.rest = None;
             }
-            if ear.is_stale() {
+            if listener.is_stale() {
                 // The look puts the file back; another one follows once its successor is listened to.
-                self.ear = None;
+                self.listener = None;
             }
             let was_missed = self.failures > 0;
             let look = self.look().await?;
             match look.watched {
                 Watched::Changes { events, revision } if events.is_empty() => {
                     self.after = revision;
-                    self.rest = self.ear.as_ref().map(|ear| ear.rest(look.due));
+                    self.rest = self.listener.as_ref().map(|listener| listener.rest(look.due));
                     // After an error, that it goes on is news.
                     if was_missed {
                         return Ok(Watched::Changes { events, revision });
@@ -83,17 +92,17 @@ impl Watcher {
 
     async fn look(&mut self) -> Result<Look> {
         let (prefix, after) = (self.prefix.clone(), self.after);
-        let look = self.worker.ask(move |database| database.look(&prefix, after)).await;
+        let look = self.thread.run(move |database| database.look(&prefix, after)).await;
         self.failures = if look.is_err() { self.failures.saturating_add(1) } else { 0 };
         if look.is_err() {
-            self.ear = None;
+            self.listener = None;
         }
         look
     }
 }
 
 impl Watch for Watcher {
-    fn next(&mut self) -> Answer<'_, Watched> {
+    fn next(&mut self) -> BoxFuture<'_, Watched> {
         Box::pin(self.changes())
     }
 }

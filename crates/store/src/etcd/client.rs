@@ -16,8 +16,8 @@ use tonic_prost::ProstCodec;
 
 use super::conf::{Credentials, EtcdConf, Tls};
 use super::endpoints::{self, Rotation};
+use super::failure::{Failure, FailureKind};
 use super::proto::{Authenticate, Call, KEEP_ALIVE, LeaseKeepAlive, LeaseKeepAliveAnswer};
-use super::verdict::{Failure, Verdict};
 use crate::error::Cause;
 use crate::{Error, Result, backoff};
 
@@ -145,37 +145,43 @@ impl Client {
         let deadline = Instant::now() + patience;
         let (mut failures, mut logins, mut is_doubtful) = (0, 0, false);
         loop {
-            let (verdict, cause) = match self.try_once(&attempt).await {
+            let (kind, cause) = match self.try_once(&attempt).await {
                 Ok(answer) => return Ok((answer, is_doubtful)),
                 Err(failed) => failed,
             };
             failures += 1;
-            logins += u32::from(verdict == Verdict::Unauthenticated);
-            tracing::debug!(store = self.name(), ?verdict, %cause, failures, "call failed");
-            is_doubtful |= verdict == Verdict::Unknown;
-            let is_final = match verdict {
-                Verdict::Refused => true,
-                Verdict::Unauthenticated => self.credentials.is_none() || logins > LOGINS,
-                Verdict::Unknown => matches!(effect, Effect::Any { .. }),
-                Verdict::NotDone => false,
+            logins += u32::from(kind == FailureKind::Unauthenticated);
+            tracing::debug!(store = self.name(), ?kind, %cause, failures, "call failed");
+            is_doubtful |= kind == FailureKind::Unknown;
+            let is_final = match kind {
+                FailureKind::Refused => true,
+                FailureKind::Unauthenticated => self.credentials.is_none() || logins > LOGINS,
+                FailureKind::Unknown => matches!(effect, Effect::Any { .. }),
+                FailureKind::NotDone => false,
             };
             let rounds = endpoints::rounds(failures, self.endpoints.len());
             let next = Instant::now() + backoff::pause(rounds, backoff::noise());
             let is_late = next >= deadline || !self.has_answered.load(Relaxed);
             // Everybody gets a chance, even where the first took all the time.
             if is_final || rounds > 0 && is_late {
-                return Err(self.error(verdict, effect, is_doubtful, cause));
+                return Err(self.error(kind, effect, is_doubtful, cause));
             }
             sleep_until(next).await;
         }
     }
 
-    fn error(&self, last: Verdict, effect: Effect<'_>, is_doubtful: bool, cause: Cause) -> Error {
+    fn error(
+        &self,
+        last: FailureKind,
+        effect: Effect<'_>,
+        is_doubtful: bool,
+        cause: Cause,
+    ) -> Error {
         match (effect, last) {
             (Effect::Once { key } | Effect::Any { key }, _) if is_doubtful => {
                 self.uncertain(key, cause)
             }
-            (_, Verdict::Refused | Verdict::Unauthenticated) => self.refused(cause),
+            (_, FailureKind::Refused | FailureKind::Unauthenticated) => self.refused(cause),
             _ => self.unavailable(cause),
         }
     }
@@ -194,14 +200,14 @@ impl Client {
 
     /// Never uses this session again. Unless only its token was at fault, the next one will be with
     /// another server.
-    pub async fn discard(&self, session: u64, verdict: Verdict) {
+    pub async fn discard(&self, session: u64, kind: FailureKind) {
         let mut state = self.state.lock().await;
         let is_current = state.session.as_ref().is_some_and(|current| current.number == session);
         if !is_current {
             return;
         }
         state.session = None;
-        if verdict != Verdict::Unauthenticated {
+        if kind != FailureKind::Unauthenticated {
             state.rotation.advance();
         }
     }
@@ -217,7 +223,7 @@ impl Client {
     async fn try_once<T, F>(
         &self,
         attempt: &(impl Fn(Session) -> F + Send + Sync),
-    ) -> std::result::Result<T, (Verdict, Cause)>
+    ) -> std::result::Result<T, (FailureKind, Cause)>
     where
         F: Future<Output = std::result::Result<T, Status>> + Send,
         T: Send,
@@ -232,11 +238,11 @@ impl Client {
             Ok(Err(status)) => status,
             Err(_) => Status::deadline_exceeded(format!("no answer within {ANSWER:?}")),
         };
-        let verdict = Failure::of(&status).verdict();
-        if verdict != Verdict::Refused {
-            self.discard(number, verdict).await;
+        let kind = Failure::of(&status).kind();
+        if kind != FailureKind::Refused {
+            self.discard(number, kind).await;
         }
-        Err((verdict, self.explained(&status)))
+        Err((kind, self.explained(&status)))
     }
 
     /// A server that wants TLS hangs up on whoever does not begin with it.
@@ -252,7 +258,7 @@ impl Client {
     }
 
     /// The session there is, or a new one.
-    async fn session(&self) -> std::result::Result<Session, (Verdict, Cause)> {
+    async fn session(&self) -> std::result::Result<Session, (FailureKind, Cause)> {
         let mut state = self.state.lock().await;
         if let Some(session) = &state.session {
             return Ok(session.clone());
@@ -261,7 +267,10 @@ impl Client {
         let number = state.count + 1;
         let connecting = timeout(CONNECT, self.connect(endpoint, number)).await;
         let connected = connecting.unwrap_or_else(|_| {
-            Err((Verdict::NotDone, format!("{endpoint} did not greet within {CONNECT:?}").into()))
+            Err((
+                FailureKind::NotDone,
+                format!("{endpoint} did not greet within {CONNECT:?}").into(),
+            ))
         });
         match &connected {
             Ok(session) => {
@@ -278,8 +287,8 @@ impl Client {
         &self,
         uri: &Uri,
         number: u64,
-    ) -> std::result::Result<Session, (Verdict, Cause)> {
-        let channel = self.channel(uri).await.map_err(|cause| (Verdict::NotDone, cause))?;
+    ) -> std::result::Result<Session, (FailureKind, Cause)> {
+        let channel = self.channel(uri).await.map_err(|cause| (FailureKind::NotDone, cause))?;
         let grpc = Grpc::new(channel).max_decoding_message_size(LARGEST);
         let mut session = Session { grpc, token: None, number };
         if let Some(Credentials { user, password }) = self.credentials.clone() {
@@ -351,22 +360,22 @@ impl Session {
     async fn log_in(
         self,
         request: Authenticate,
-    ) -> std::result::Result<Option<MetadataValue<Ascii>>, (Verdict, Cause)> {
+    ) -> std::result::Result<Option<MetadataValue<Ascii>>, (FailureKind, Cause)> {
         match self.unary(request).await {
             Ok(answer) => match answer.token.parse::<MetadataValue<Ascii>>() {
                 Ok(mut token) => {
                     token.set_sensitive(true);
                     Ok(Some(token))
                 }
-                Err(_) => Err((Verdict::Refused, "the token for the user is no text".into())),
+                Err(_) => Err((FailureKind::Refused, "the token for the user is no text".into())),
             },
             Err(status) if is_open_to_all(&status) => Ok(None),
             Err(status) => {
-                let verdict = match Failure::of(&status).verdict() {
-                    Verdict::Refused => Verdict::Refused,
-                    _ => Verdict::NotDone,
+                let kind = match Failure::of(&status).kind() {
+                    FailureKind::Refused => FailureKind::Refused,
+                    _ => FailureKind::NotDone,
                 };
-                Err((verdict, cause(&status)))
+                Err((kind, cause(&status)))
             }
         }
     }

@@ -9,12 +9,12 @@ use tokio_stream::StreamExt;
 use tonic::{Status, Streaming};
 
 use super::client::{Client, Effect, Session, cause, is_too_large};
+use super::failure::{Failure, FailureKind};
 use super::proto::{
     self, EventType, Range, WATCH, WatchAnswer, WatchCreate, WatchRequest, WatchUnion,
 };
-use super::verdict::{Failure, Verdict};
 use super::{entry, revision, text};
-use crate::{Answer, Event, Result, Revision, Watch, Watched, backoff, limit};
+use crate::{BoxFuture, Event, Result, Revision, Watch, Watched, backoff, limit};
 
 /// How long to look for a server before saying that there is none. Looking goes on with the next call.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -166,15 +166,15 @@ impl Watcher {
     /// Takes note that the stream has ended. The first time round nobody has to know, as another
     /// server will do.
     async fn broken(&mut self, status: &Status) -> Result<()> {
-        let verdict = Failure::of(status).verdict();
+        let kind = Failure::of(status).kind();
         if let Some(live) = self.live.take() {
             self.failures = if live.since.elapsed() > GOOD { 0 } else { self.failures };
-            self.client.discard(live.session, verdict).await;
+            self.client.discard(live.session, kind).await;
         }
         tracing::debug!(prefix = self.prefix, after = %self.after, ?status, "watch broken");
         self.failed();
         let servers = u32::try_from(self.client.endpoint_count()).unwrap_or(u32::MAX);
-        let is_denied = matches!(verdict, Verdict::Refused | Verdict::Unauthenticated);
+        let is_denied = matches!(kind, FailureKind::Refused | FailureKind::Unauthenticated);
         match self.failures {
             // A token may be out of date, once.
             2.. if is_denied => Err(self.client.refused(cause(status))),
@@ -185,7 +185,7 @@ impl Watcher {
 }
 
 impl Watch for Watcher {
-    fn next(&mut self) -> Answer<'_, Watched> {
+    fn next(&mut self) -> BoxFuture<'_, Watched> {
         Box::pin(async {
             let watched = self.changes().await;
             self.was_missed = watched.is_err();

@@ -150,7 +150,7 @@ fn old_changes_are_forgotten() {
     block_on(async {
         let store = lab.open().await;
         let first = done(store.create("k", b"1", None).await);
-        let second = done(store.swap("k", b"2", first, None).await);
+        let second = done(store.compare_and_swap("k", b"2", first, None).await);
         // As after many changes.
         sqlite(&lab.path(), "UPDATE head SET revision = 10001");
         let last = done(store.create("l", b"", None).await);

@@ -60,7 +60,7 @@ fn deleted_file_is_restored() {
         assert_eq!(mode & 0o777, 0o600);
         // Revisions and history are as they were.
         assert_eq!(events(&mut *watch, 1).await[0].key(), "l");
-        done(store.swap("k", b"3", first, None).await);
+        done(store.compare_and_swap("k", b"3", first, None).await);
         // Moved away it is deleted as well, and with it the file that wakes.
         fs::rename(database(dir.path()), dir.path().join("theirs")).unwrap();
         fs::remove_file(beside(dir.path(), "-wake")).unwrap();
@@ -119,7 +119,8 @@ fn process_goes_over_to_a_file_that_replaces_its_own() {
         fs::rename(database(other.path()), database(dir.path())).unwrap();
         let watched = timeout(LONG, watch.next()).await.unwrap().unwrap();
         assert_eq!(watched, Watched::Compacted);
-        let present = conflict(store.swap("k", b"ours again", ours, None).await).unwrap();
+        let present =
+            conflict(store.compare_and_swap("k", b"ours again", ours, None).await).unwrap();
         assert_eq!(present.value, b"theirs");
         let list = store.list("").await.unwrap();
         assert!(list.entries[0].revision > ours);
@@ -216,7 +217,7 @@ fn damaged_file_is_replaced_by_its_backup() {
             // Who has seen the damaged one starts with a list.
             let watched = timeout(LONG, store.watch("", last).next()).await.unwrap().unwrap();
             assert_eq!(watched, Watched::Compacted);
-            assert!(conflict(store.swap("k", b"3", first, None).await).is_some());
+            assert!(conflict(store.compare_and_swap("k", b"3", first, None).await).is_some());
             assert!(list.entries.iter().all(|one| one.revision > last));
             assert_eq!(fs::read(beside(path, ".damaged")).unwrap(), found, "it is kept");
             done(store.create("m", b"", None).await);

@@ -66,7 +66,7 @@ fn leases_are_those_of_etcd() {
             // A lease for a write that came to nothing is given back.
             conflict(store.create("ours", b"y", Some(Duration::from_secs(60))).await);
             assert_eq!(leases(), of_ours);
-            done(store.keep("ours", ours).await);
+            done(store.refresh_ttl("ours", ours).await);
             assert_eq!(leases(), of_ours);
 
             let grant = server.ctl(&["lease", "grant", "600"]);

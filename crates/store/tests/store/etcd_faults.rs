@@ -124,7 +124,7 @@ fn compacted_while_away() {
         let store = client(&[server]);
         let first = done(store.create("k", b"1", None).await);
         let mut watch = store.watch("k", first);
-        let second = done(store.swap("k", b"2", first, None).await);
+        let second = done(store.compare_and_swap("k", b"2", first, None).await);
         assert_eq!(events(&mut *watch, 1).await[0].revision(), second);
         // We hear nothing from it; others do, later.
         server.kill();
@@ -160,7 +160,7 @@ fn wiped_while_away() {
         let store = client(&[server]);
         let mut newest = done(store.create("k", b"", None).await);
         for _ in 0..20 {
-            newest = done(store.swap("k", b"", newest, None).await);
+            newest = done(store.compare_and_swap("k", b"", newest, None).await);
         }
         let mut watch = store.watch("k", newest);
         assert!(timeout(Duration::from_millis(200), watch.next()).await.is_err());
@@ -211,11 +211,11 @@ fn majority_is_lost_and_found() {
         servers[1].kill();
         let error = timeout(LONG, watch.next()).await.unwrap().unwrap_err();
         assert!(error.can_retry(), "{error:?}");
-        let error = store.swap("k", b"2", first, None).await.unwrap_err();
+        let error = store.compare_and_swap("k", b"2", first, None).await.unwrap_err();
         assert!(error.can_retry(), "{error:?}");
         servers[0].start();
         servers[0].wait();
-        let second = done(store.swap("k", b"2", first, None).await);
+        let second = done(store.compare_and_swap("k", b"2", first, None).await);
         let mut view = View::list(&store, "none").await.0;
         follow(&mut view, &mut *watch, first.0, second.0).await.unwrap();
         assert_eq!(view.0["k"].0, b"2");
@@ -234,7 +234,7 @@ fn hung_server_is_left() {
         let process = servers[hung].process().to_string();
         run("kill", &["-STOP", &process]);
         for value in [b"2", b"3", b"4"] {
-            at = done(client(&[&servers[others[0]]]).swap("k", value, at, None).await);
+            at = done(client(&[&servers[others[0]]]).compare_and_swap("k", value, at, None).await);
             let seen = timeout(LONG, events(&mut *watch, 1)).await.unwrap();
             assert_eq!(seen[0].revision(), at);
             assert_eq!(store.get("k").await.unwrap().unwrap().value, value);

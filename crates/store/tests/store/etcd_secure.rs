@@ -5,7 +5,7 @@ use std::path::Path;
 
 use store::etcd::{Credentials, Etcd, EtcdConf, Identity, Tls};
 use store::{Error, Revision, Store, Watched};
-use testkit::{Authority, in_netns, require};
+use testkit::{Authority, hide_system_certificates, in_netns, require};
 use tokio::time::timeout;
 
 use crate::lab::{LONG, block_on, done, events};
@@ -49,7 +49,7 @@ pub async fn works(store: &Etcd, server: &Server) {
     let first = done(store.create("k", b"secret", Some(LONG)).await);
     assert_eq!(events(&mut *watch, 1).await[0].revision(), first);
     assert_eq!(server.ctl(&["get", "k", "--print-value-only"]), "secret\n");
-    done(store.keep("k", first).await);
+    done(store.refresh_ttl("k", first).await);
     done(store.delete("k", Some(first)).await);
 }
 
@@ -156,7 +156,7 @@ fn users_get_what_they_may_have() {
             let mut watch = store.watch("/n/", from);
             let first = done(store.create("/n/a", b"x", Some(LONG)).await);
             assert_eq!(events(&mut *watch, 1).await[0].revision(), first);
-            done(store.keep("/n/a", first).await);
+            done(store.refresh_ttl("/n/a", first).await);
 
             assert_refused(store.list("/m/").await, "permission denied");
             assert_refused(store.create("/m/a", b"", None).await, "permission denied");
@@ -185,7 +185,7 @@ fn lost_tokens_are_renewed() {
             let first = done(store.create("/n/a", b"1", None).await);
             let mut watch = store.watch("/n/", first);
             enable_users(server);
-            let second = done(store.swap("/n/a", b"2", first, None).await);
+            let second = done(store.compare_and_swap("/n/a", b"2", first, None).await);
             let next = |watched: store::Result<Watched>| match watched {
                 Ok(Watched::Changes { revision, .. }) => revision,
                 Err(error) if error.can_retry() => Revision(0),
@@ -196,7 +196,7 @@ fn lost_tokens_are_renewed() {
             server.kill();
             server.start();
             server.wait();
-            let third = done(store.swap("/n/a", b"3", second, None).await);
+            let third = done(store.compare_and_swap("/n/a", b"3", second, None).await);
             while next(timeout(LONG, watch.next()).await.unwrap()) < third {}
 
             // The token is no longer good although the connection stands.
@@ -205,7 +205,7 @@ fn lost_tokens_are_renewed() {
             {
                 server.ctl(&command.split(' ').collect::<Vec<_>>());
             }
-            done(store.swap("/n/a", b"4", third, None).await);
+            done(store.compare_and_swap("/n/a", b"4", third, None).await);
         });
     });
 }
@@ -218,5 +218,18 @@ fn user_where_there_are_none_is_let_in() {
             let store = as_user(&lab.server, "node", "secret");
             timeout(LONG, works(&store, &lab.server)).await.unwrap();
         });
+    });
+}
+
+/// As in an image that contains nothing but the program.
+#[test]
+fn tls_needs_no_system_certificates() {
+    in_netns(|| {
+        let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
+        let server = server(&authority, dir.path(), true);
+        authority.sign("node");
+        hide_system_certificates();
+        let store = secure(&server, tls(&authority, Some("node")));
+        block_on(works(&store, &server));
     });
 }

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use store::{Entry, Event, Revision, Store, Watch, Watched, Written};
+use store::{Entry, Event, Revision, Store, Watch, Watched, WriteResult};
 use tokio::time::timeout;
 
 /// Nothing takes this long unless it never ends.
@@ -39,18 +39,18 @@ pub fn block_on<T>(test: impl Future<Output = T>) -> T {
 
 /// The revision of a write that must have been done.
 #[track_caller]
-pub fn done(written: store::Result<Written>) -> Revision {
+pub fn done(written: store::Result<WriteResult>) -> Revision {
     match written {
-        Ok(Written::Done(revision)) => revision,
+        Ok(WriteResult::Done(revision)) => revision,
         other => panic!("not written: {other:?}"),
     }
 }
 
 /// What was in the way of a write.
 #[track_caller]
-pub fn conflict(written: store::Result<Written>) -> Option<Entry> {
+pub fn conflict(written: store::Result<WriteResult>) -> Option<Entry> {
     match written {
-        Ok(Written::Conflict(present)) => present,
+        Ok(WriteResult::Conflict(present)) => present,
         other => panic!("no conflict: {other:?}"),
     }
 }

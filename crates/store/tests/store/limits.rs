@@ -44,13 +44,13 @@ fn large_values_in_a_file_are_left_out() {
         assert_eq!(shown(&list.entries), all);
         let found = store.get("k/2").await.unwrap().unwrap();
         assert_eq!(shown(std::slice::from_ref(&found)), all[1..2]);
-        let why = found.refusal().unwrap();
+        let why = found.too_large().unwrap();
         assert_eq!(why, "its value has at least 1000000 bytes; the limit is 16384");
         let seen = events(&mut *store.watch("k/", before), 3).await;
         let entries: Vec<Entry> = seen.into_iter().map(put).collect();
         assert_eq!(shown(&entries), all[1..]);
         // It can be replaced and deleted as any other.
-        done(store.swap("k/2", b"y", found.revision, None).await);
+        done(store.compare_and_swap("k/2", b"y", found.revision, None).await);
         done(store.delete("k/2", None).await);
     });
 }

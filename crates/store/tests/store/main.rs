@@ -4,21 +4,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a test panics where it fails")]
 
-mod api_server;
 mod embedded;
 mod embedded_damage;
 mod etcd;
 mod etcd_faults;
 mod etcd_secure;
-mod kubernetes;
-mod kubernetes_access;
-mod kubernetes_faults;
 mod lab;
 mod limits;
-mod no_system_certificates;
 mod processes;
 mod server;
 mod suite;
 mod suite_ttl;
 mod suite_watch;
-mod words;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use store::embedded::Embedded;
-use store::{Store, Written};
+use store::{Store, WriteResult};
 use testkit::{Daemon, test_name, wait_for, wait_some};
 
 use crate::embedded::sqlite;
@@ -153,7 +153,7 @@ fn write_for_ever(dir: &Path, number: u32) {
             continue;
         }
         note(&file, &format!("created {key}"));
-        done(block_on(store.swap(&key, value(&key).as_bytes(), first, None)));
+        done(block_on(store.compare_and_swap(&key, value(&key).as_bytes(), first, None)));
         note(&file, &format!("swapped {key}"));
     }
 }
@@ -179,5 +179,5 @@ fn check_acknowledged(store: &Embedded, dir: &Path, number: u32) {
     }
     // And the next one can write.
     let again = block_on(store.create(&format!("after {number}"), b"", None)).unwrap();
-    assert!(matches!(again, Written::Done(_)));
+    assert!(matches!(again, WriteResult::Done(_)));
 }

@@ -4,25 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use store::{Error, Event, Revision, Store, Written};
+use store::{Error, Event, Revision, Store, WriteResult};
 
 use crate::lab::{Lab, View, conflict, done, events};
 
-/// All tests that every store has to pass, run by `$run`, which makes a lab for each. A store whose
-/// entries have no time to live is not asked what it does at its end, and one that does not forget
-/// history unless it is told to is run by `$forgetful` where it has to.
+/// Defines all tests that every store has to pass. `$run` runs each of them with its own lab.
 macro_rules! suite {
     ($run:path) => {
-        crate::suite::suite!($run, no time to live, forgetful: $run);
-        crate::suite::suite!($run; suite_ttl:
-            time_to_live_ends,
-            time_is_not_over_early,
-            keeping_keeps_and_is_no_change,
-            swap_replaces_the_time_to_live,
-            one_of_many_gets_what_has_expired,
-        );
-    };
-    ($run:path, no time to live, forgetful: $forgetful:path) => {
         crate::suite::suite!($run; suite:
             what_is_created_is_there,
             create_is_no_change_where_something_is,
@@ -41,8 +29,13 @@ macro_rules! suite {
             subnets_are_given_once,
         );
         crate::suite::suite!($run; suite_ttl:
+            time_to_live_ends,
+            time_is_not_over_early,
+            keeping_keeps_and_is_no_change,
             keeping_needs_the_newest_revision,
             keeping_what_stays_anyway,
+            swap_replaces_the_time_to_live,
+            one_of_many_gets_what_has_expired,
         );
         crate::suite::suite!($run; suite_watch:
             watch_misses_nothing_after_a_list,
@@ -51,11 +44,11 @@ macro_rules! suite {
             watch_from_the_past,
             watch_waits_for_what_is_to_come,
             watch_that_is_interrupted_loses_nothing,
+            watch_after_compaction_says_so,
             watch_that_is_up_to_date_survives_compaction,
             watch_from_the_future_says_so,
             many_watches_see_the_same,
         );
-        crate::suite::suite!($forgetful; suite_watch: watch_after_compaction_says_so);
     };
     ($run:path; $module:ident: $($name:ident),+ $(,)?) => {
         $(#[test]
@@ -134,7 +127,7 @@ pub async fn too_large_values_are_not_written(lab: &dyn Lab) {
     let large = vec![b'x'; store::limit::MAX_VALUE + 1];
     let refused = |result: Error| assert!(matches!(result, Error::Invalid(_)), "{result}");
     refused(store.create("l", &large, None).await.unwrap_err());
-    refused(store.swap("k", &large, first, None).await.unwrap_err());
+    refused(store.compare_and_swap("k", &large, first, None).await.unwrap_err());
     assert_eq!(store.get("l").await.unwrap(), None);
     assert_eq!(lab.witness("k"), [("k".to_owned(), "x".to_owned())]);
 }
@@ -142,13 +135,13 @@ pub async fn too_large_values_are_not_written(lab: &dyn Lab) {
 pub async fn swap_needs_the_newest_revision(lab: &dyn Lab) {
     let store = lab.open().await;
     let first = done(store.create("k", b"1", None).await);
-    let second = done(store.swap("k", b"2", first, None).await);
+    let second = done(store.compare_and_swap("k", b"2", first, None).await);
     assert!(second > first);
-    let present = conflict(store.swap("k", b"3", first, None).await).unwrap();
+    let present = conflict(store.compare_and_swap("k", b"3", first, None).await).unwrap();
     assert_eq!((present.value.as_slice(), present.revision), (&b"2"[..], second));
     done(store.create("other", b"", None).await);
     // What happens to others does not matter.
-    let third = done(store.swap("k", b"2", second, None).await);
+    let third = done(store.compare_and_swap("k", b"2", second, None).await);
     assert_eq!(store.get("k").await.unwrap().unwrap().revision, third);
     assert_eq!(lab.witness("k"), [("k".to_owned(), "2".to_owned())]);
 }
@@ -158,7 +151,7 @@ pub async fn who_came_first_stays_so(lab: &dyn Lab) {
     let before = store.list("").await.unwrap().revision;
     let older = done(store.create("older", b"1", None).await);
     done(store.create("younger", b"1", None).await);
-    done(store.swap("older", b"2", older, None).await);
+    done(store.compare_and_swap("older", b"2", older, None).await);
     let entry = async |key| store.get(key).await.unwrap().unwrap();
     let (first, second) = (entry("older").await.created, entry("younger").await.created);
     assert!(first <= second, "{first} {second}");
@@ -173,13 +166,16 @@ pub async fn who_came_first_stays_so(lab: &dyn Lab) {
 pub async fn nothing_can_be_swapped_for_something(lab: &dyn Lab) {
     let store = lab.open().await;
     for expected in [Revision(0), Revision(1), Revision(u64::MAX)] {
-        assert_eq!(conflict(store.swap("k", b"x", expected, None).await), None);
+        assert_eq!(conflict(store.compare_and_swap("k", b"x", expected, None).await), None);
     }
     let first = done(store.create("k", b"x", None).await);
     done(store.delete("k", None).await);
-    assert_eq!(conflict(store.swap("k", b"y", first, None).await), None);
+    assert_eq!(conflict(store.compare_and_swap("k", b"y", first, None).await), None);
     done(store.create("k", b"z", None).await);
-    assert!(conflict(store.swap("k", b"y", first, None).await).is_some(), "it is another one");
+    assert!(
+        conflict(store.compare_and_swap("k", b"y", first, None).await).is_some(),
+        "it is another one"
+    );
     assert_eq!(lab.witness("k"), [("k".to_owned(), "z".to_owned())]);
 }
 
@@ -198,7 +194,7 @@ pub async fn delete_is_quiet_about_what_is_gone(lab: &dyn Lab) {
 pub async fn delete_respects_a_change(lab: &dyn Lab) {
     let store = lab.open().await;
     let first = done(store.create("k", b"1", None).await);
-    let second = done(store.swap("k", b"2", first, None).await);
+    let second = done(store.compare_and_swap("k", b"2", first, None).await);
     let present = conflict(store.delete("k", Some(first)).await).unwrap();
     assert_eq!(present.revision, second);
     assert_eq!(store.get("k").await.unwrap().unwrap().value, b"2");
@@ -212,8 +208,8 @@ pub async fn empty_keys_are_refused(lab: &dyn Lab) {
         let refused = |result: Error| assert!(matches!(result, Error::Invalid(_)), "{result}");
         refused(store.get(key).await.unwrap_err());
         refused(store.create(key, b"", None).await.unwrap_err());
-        refused(store.swap(key, b"", Revision(1), None).await.unwrap_err());
-        refused(store.keep(key, Revision(1)).await.unwrap_err());
+        refused(store.compare_and_swap(key, b"", Revision(1), None).await.unwrap_err());
+        refused(store.refresh_ttl(key, Revision(1)).await.unwrap_err());
         refused(store.delete(key, None).await.unwrap_err());
     }
 }
@@ -276,13 +272,14 @@ pub async fn increment(store: &dyn Store, times: u64) {
         let present = entry.expect("nobody deletes the counter");
         let count: u64 = String::from_utf8(present.value).unwrap().parse().unwrap();
         let next = (count + 1).to_string().into_bytes();
-        entry = match store.swap("counter", &next, present.revision, None).await.unwrap() {
-            Written::Done(_) => {
-                left -= 1;
-                store.get("counter").await.unwrap()
-            }
-            Written::Conflict(newer) => newer,
-        };
+        entry =
+            match store.compare_and_swap("counter", &next, present.revision, None).await.unwrap() {
+                WriteResult::Done(_) => {
+                    left -= 1;
+                    store.get("counter").await.unwrap()
+                }
+                WriteResult::Conflict(newer) => newer,
+            };
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use store::{Event, Revision, Written};
+use store::{Event, Revision, WriteResult};
 use tokio::time::{sleep, timeout};
 
 use crate::lab::{LONG, Lab, changes, conflict, done, events};
@@ -28,7 +28,7 @@ pub async fn time_to_live_ends(lab: &dyn Lab) {
     assert!(list.revision >= *revision);
     assert_eq!(lab.witness(""), [("reserved".to_owned(), "y".to_owned())]);
     // Now it is free.
-    assert_eq!(conflict(store.swap("lease", b"z", created, None).await), None);
+    assert_eq!(conflict(store.compare_and_swap("lease", b"z", created, None).await), None);
     done(store.create("lease", b"z", None).await);
 }
 
@@ -50,7 +50,7 @@ pub async fn keeping_keeps_and_is_no_change(lab: &dyn Lab) {
     let start = Instant::now();
     while start.elapsed() < TTL * 3 / 2 {
         // By somebody who has not created it, as after a restart.
-        assert_eq!(done(lab.open().await.keep("lease", created).await), created);
+        assert_eq!(done(lab.open().await.refresh_ttl("lease", created).await), created);
         let early = timeout(TTL / 4, watch.next()).await;
         assert!(early.is_err(), "after {:?}: {early:?}", start.elapsed());
     }
@@ -62,20 +62,20 @@ pub async fn keeping_keeps_and_is_no_change(lab: &dyn Lab) {
 
 pub async fn keeping_needs_the_newest_revision(lab: &dyn Lab) {
     let store = lab.open().await;
-    assert_eq!(conflict(store.keep("lease", Revision(1)).await), None);
+    assert_eq!(conflict(store.refresh_ttl("lease", Revision(1)).await), None);
     let first = done(store.create("lease", b"1", Some(LONG)).await);
-    let second = done(store.swap("lease", b"2", first, Some(LONG)).await);
-    let present = conflict(store.keep("lease", first).await).unwrap();
+    let second = done(store.compare_and_swap("lease", b"2", first, Some(LONG)).await);
+    let present = conflict(store.refresh_ttl("lease", first).await).unwrap();
     assert_eq!((present.revision, present.value.as_slice()), (second, &b"2"[..]));
-    assert_eq!(done(store.keep("lease", second).await), second);
+    assert_eq!(done(store.refresh_ttl("lease", second).await), second);
     done(store.delete("lease", None).await);
-    assert_eq!(conflict(store.keep("lease", second).await), None);
+    assert_eq!(conflict(store.refresh_ttl("lease", second).await), None);
 }
 
 pub async fn keeping_what_stays_anyway(lab: &dyn Lab) {
     let store = lab.open().await;
     let created = done(store.create("reserved", b"x", None).await);
-    assert_eq!(done(store.keep("reserved", created).await), created);
+    assert_eq!(done(store.refresh_ttl("reserved", created).await), created);
     assert!(!store.get("reserved").await.unwrap().unwrap().expires);
 }
 
@@ -84,9 +84,9 @@ pub async fn swap_replaces_the_time_to_live(lab: &dyn Lab) {
     let longer = done(store.create("longer", b"x", Some(TTL)).await);
     let stays = done(store.create("stays", b"x", Some(TTL)).await);
     let ends = done(store.create("ends", b"x", None).await);
-    let longer = done(store.swap("longer", b"x", longer, Some(LONG)).await);
-    let stays = done(store.swap("stays", b"x", stays, None).await);
-    let ends = done(store.swap("ends", b"x", ends, Some(TTL)).await);
+    let longer = done(store.compare_and_swap("longer", b"x", longer, Some(LONG)).await);
+    let stays = done(store.compare_and_swap("stays", b"x", stays, None).await);
+    let ends = done(store.compare_and_swap("ends", b"x", ends, Some(TTL)).await);
 
     let mut watch = store.watch("", ends);
     let (gone, _) = changes(&mut *watch).await;
@@ -120,5 +120,5 @@ pub async fn one_of_many_gets_what_has_expired(lab: &dyn Lab) {
     let value = stores[0].get("lease").await.unwrap().unwrap().value;
     assert_eq!(value, winners[0].to_string().into_bytes());
     let lost = stores[0].create("lease", b"late", None).await.unwrap();
-    assert!(matches!(lost, Written::Conflict(Some(_))), "{lost:?}");
+    assert!(matches!(lost, WriteResult::Conflict(Some(_))), "{lost:?}");
 }

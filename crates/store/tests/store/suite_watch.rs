@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use store::{Event, Revision, Store, Watched, Written};
+use store::{Event, Revision, Store, Watched, WriteResult};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -32,7 +32,7 @@ pub async fn watch_sees_other_handles_in_order(lab: &dyn Lab) {
     let (seen, at) = changes(&mut *watch).await;
     assert!(matches!(&seen[..], [Event::Put(entry)] if entry.value == b"1"), "{seen:?}");
     assert!(at >= first);
-    let second = done(other.swap("a", b"2", first, None).await);
+    let second = done(other.compare_and_swap("a", b"2", first, None).await);
     let third = done(other.delete("a", Some(second)).await);
     let fourth = done(store.create("a", b"4", None).await);
     let seen = events(&mut *watch, 3).await;
@@ -61,7 +61,7 @@ pub async fn watch_from_the_past(lab: &dyn Lab) {
     let first = done(store.create("k", b"0", None).await);
     let mut newest = first;
     for value in 1..50_u8 {
-        newest = done(store.swap("k", &[value], newest, None).await);
+        newest = done(store.compare_and_swap("k", &[value], newest, None).await);
     }
     let mut watch = store.watch("k", first);
     let seen = events(&mut *watch, 49).await;
@@ -104,8 +104,8 @@ pub async fn watch_that_is_interrupted_loses_nothing(lab: &dyn Lab) {
 pub async fn watch_after_compaction_says_so(lab: &dyn Lab) {
     let store = lab.open().await;
     let first = done(store.create("k", b"1", None).await);
-    let second = done(store.swap("k", b"2", first, None).await);
-    done(store.swap("k", b"3", second, None).await);
+    let second = done(store.compare_and_swap("k", b"2", first, None).await);
+    done(store.compare_and_swap("k", b"3", second, None).await);
     lab.compact().await;
     let mut watch = store.watch("k", first);
     // And does not say anything else ever again.
@@ -126,7 +126,7 @@ pub async fn watch_that_is_up_to_date_survives_compaction(lab: &dyn Lab) {
     let first = done(store.create("k", b"1", None).await);
     assert_eq!(events(&mut *watch, 1).await[0].revision(), first);
     lab.compact().await;
-    let second = done(store.swap("k", b"2", first, None).await);
+    let second = done(store.compare_and_swap("k", b"2", first, None).await);
     assert_eq!(events(&mut *watch, 1).await[0].revision(), second);
 }
 
@@ -174,12 +174,12 @@ async fn churn(lab: &dyn Lab, tasks: usize, steps: usize) -> Vec<JoinHandle<()>>
 async fn step_of_churn(store: &Arc<dyn Store>, task: usize, step: usize) {
     let key = format!("k/{}", (task * 7 + step) % 5);
     let value = format!("{task}.{step}").into_bytes();
-    if let Written::Conflict(Some(present)) = store.create(&key, &value, None).await.unwrap() {
+    if let WriteResult::Conflict(Some(present)) = store.create(&key, &value, None).await.unwrap() {
         // Somebody else may be quicker.
         if step.is_multiple_of(3) {
             store.delete(&key, Some(present.revision)).await.unwrap();
         } else {
-            store.swap(&key, &value, present.revision, None).await.unwrap();
+            store.compare_and_swap(&key, &value, present.revision, None).await.unwrap();
         }
     }
 }

@@ -7,8 +7,9 @@ use overlay::backend::Backend;
 use overlay::lease::Lease;
 use overlay::netconf::NetConf;
 
-use super::super::remember::{lease_file, written};
+use super::super::remember::lease_file;
 use crate::cni_conf::{self, CniConf};
+use crate::lease::saved_text;
 use crate::options::record;
 use crate::run::Worker;
 use crate::{file, keys};
@@ -24,7 +25,7 @@ impl Worker {
         }
         let record = record::path(&settings.state_dir, &settings.mark);
         lines.extend(told(&record, &settings.record));
-        lines.extend(told(&lease_file(settings), &written(lease)));
+        lines.extend(told(&lease_file(settings), &saved_text(lease)));
         lines.extend(told(&settings.subnet_file, &self.env(conf, lease, mtu).to_string()));
         if let Some(CniConf { path, text }) = CniConf::of(settings) {
             lines.extend(match cni_conf::refuse_foreign(&path) {
