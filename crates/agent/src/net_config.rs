@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Replaces the stored network configuration for all nodes. Running agents switch to it.
 
-use cni::json::DecodeError;
+use gojson::DecodeError;
 use overlay::netconf::{NetConf, RawNetConf};
 use overlay::{Addresses, plan};
 

@@ -9,7 +9,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cni::json::DecodeError;
+use gojson::DecodeError;
 use ipnet::IpNet;
 use kernel::IfIndex;
 use overlay::{Prefixes, plan};

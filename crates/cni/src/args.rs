@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! CNI_ARGS: `KEY=VALUE;KEY=VALUE` in the environment, for what a configuration cannot say.
 
+use text::shorten_value;
+
 use crate::error::{Code, Error};
-use crate::text::shown;
 
 /// The pairs of CNI_ARGS in their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,7 +19,7 @@ impl Args {
             [key, value] => Ok((key.to_owned(), value.to_owned())),
             _ => Err(Error::new(
                 Code::BAD_ENVIRONMENT,
-                format!("ARGS: invalid pair {:?}", shown(pair)),
+                format!("ARGS: invalid pair {:?}", shorten_value(pair)),
             )
             .with_details("CNI_ARGS takes KEY=VALUE pairs with ';' between them")),
         };
@@ -44,7 +45,7 @@ impl Args {
         if strange.is_empty() {
             return Ok(());
         }
-        let msg = shown(format_args!("ARGS: unknown args {strange:?}"));
+        let msg = shorten_value(format_args!("ARGS: unknown args {strange:?}"));
         Err(Error::new(Code::BAD_ENVIRONMENT, msg)
             .with_details("add IgnoreUnknown=1 to CNI_ARGS to let them pass"))
     }
@@ -55,7 +56,10 @@ impl Args {
             Some("1" | "true") => Ok(true),
             Some(other) => Err(Error::new(
                 Code::BAD_ENVIRONMENT,
-                format!("ARGS: IgnoreUnknown is {:?}, expected 1, true, 0 or false", shown(other)),
+                format!(
+                    "ARGS: IgnoreUnknown is {:?}, expected 1, true, 0 or false",
+                    shorten_value(other)
+                ),
             )),
         }
     }

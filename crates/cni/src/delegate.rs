@@ -5,12 +5,13 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
+use text::shorten_value;
+
 use crate::error::Error;
 use crate::exec;
 use crate::plugin::{Host, Plugin};
 use crate::request::{Command, Request};
 use crate::result::CniResult;
-use crate::text::shown;
 
 /// How often a plugin may delegate to another one that delegates in turn. The longest useful chain is
 /// `podwire`, `flannel`, `bridge`, `host-local`.
@@ -31,7 +32,7 @@ pub enum Target {
 /// Looks a plugin up in CNI_PATH.
 pub fn find(host: &Host, kind: &str, path: &str) -> Result<Target, Error> {
     if kind.is_empty() || kind.contains('/') {
-        let msg = format!("invalid plugin name: {}", shown(kind));
+        let msg = format!("invalid plugin name: {}", shorten_value(kind));
         return Err(Error::invalid_config(msg).with_details("it must be the name of a file"));
     }
     for directory in path.split(':').filter(|directory| !directory.is_empty()) {
@@ -49,8 +50,8 @@ pub fn find(host: &Host, kind: &str, path: &str) -> Result<Target, Error> {
     if let Some(plugin) = host.plugin(kind).filter(|_| host.uninstalled) {
         return Ok(Target::Function(plugin));
     }
-    let path = shown(path.replace(':', " "));
-    let msg = format!("failed to find plugin {:?} in path [{path}]", shown(kind));
+    let path = shorten_value(path.replace(':', " "));
+    let msg = format!("failed to find plugin {:?} in path [{path}]", shorten_value(kind));
     Err(Error::invalid_config(msg))
 }
 

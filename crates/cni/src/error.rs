@@ -6,9 +6,9 @@ use std::fmt;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
+use text::shorten;
 
 use crate::Version;
-use crate::text::shorten;
 
 /// A number from the specification's table; 100 and above are a plugin's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -135,7 +135,7 @@ impl Error {
             #[serde(default)]
             details: String,
         }
-        let wire: Wire = crate::json::decode(value).ok()?;
+        let wire: Wire = gojson::decode(value).ok()?;
         let (code, msg, details) = (wire.code?, wire.msg, wire.details);
         Some(Error { code: Code(code), msg, details }.bounded())
     }

@@ -18,7 +18,6 @@ use serde_json::Value;
 
 use crate::delegate::DEPTH_VARIABLE;
 use crate::error::{Code, Error};
-use crate::text;
 
 /// The specification's variables for one call.
 #[derive(Debug, Clone, Copy)]

@@ -8,13 +8,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
+use text::shorten_value;
 
 use crate::delegate::DEPTH_VARIABLE;
 use crate::error::{Code, Error};
-use crate::json as go;
 use crate::request::{Command, Request};
 use crate::result::CniResult;
-use crate::text::shown;
 use crate::turn;
 use crate::validate;
 use crate::version::Version;
@@ -133,7 +132,7 @@ impl Reply {
 
     /// An error object on standard output.
     pub fn failure(error: &Error, version: Version) -> Reply {
-        let stdout = go::to_pretty(&error.to_json(version));
+        let stdout = gojson::to_pretty(&error.to_json(version));
         Reply { stdout, stderr: Vec::new(), success: false }
     }
 }
@@ -198,7 +197,7 @@ fn serve(
     let command = check_env(env)?;
     let config = read_config(stdin)?;
     let mut deliver = |result: &Value| {
-        let written = stdout.write_all(&go::to_pretty(result)).and_then(|()| stdout.flush());
+        let written = stdout.write_all(&gojson::to_pretty(result)).and_then(|()| stdout.flush());
         written.map_err(|cause| {
             Error::because(Code::IO, "write the result to standard output", &cause)
         })
@@ -269,8 +268,11 @@ fn take_back(plugin: &Plugin, request: &Request, result: CniResult, error: Error
 /// Which verb is asked for, once all that it needs is there and looks as it must.
 pub(crate) fn check_env(env: &Env) -> Result<Command, Error> {
     let command = Command::parse(&env.command).ok_or_else(|| {
-        Error::new(Code::BAD_ENVIRONMENT, format!("unknown CNI_COMMAND: {}", shown(&env.command)))
-            .with_details("known are ADD, DEL, CHECK, GC, STATUS, VERSION")
+        Error::new(
+            Code::BAD_ENVIRONMENT,
+            format!("unknown CNI_COMMAND: {}", shorten_value(&env.command)),
+        )
+        .with_details("known are ADD, DEL, CHECK, GC, STATUS, VERSION")
     })?;
     let about_container = command.is_about_container();
     let needs_netns = matches!(command, Command::Add | Command::Check);
@@ -323,14 +325,14 @@ fn understand<'host>(
     host: &'host Host,
     version: &mut Version,
 ) -> Result<Request<'host>, Error> {
-    let text = |key: &str| match go::get(&config.object, key) {
+    let text = |key: &str| match gojson::get(&config.object, key) {
         None => Ok(String::new()),
         Some(Value::String(text)) => Ok(text.clone()),
         Some(other) => Err(Error::new(
             Code::DECODE,
             format!(
                 "error unmarshall network config: key {key:?} is {}, expected a text",
-                shown(other)
+                shorten_value(other)
             ),
         )),
     };
@@ -367,7 +369,7 @@ fn understand<'host>(
 
 fn incompatible(plugin: &Plugin, stated: &str) -> Error {
     let versions: Vec<&str> = plugin.versions.iter().map(|version| version.as_str()).collect();
-    let details = format!("config is {:?}, plugin supports {versions:?}", shown(stated));
+    let details = format!("config is {:?}, plugin supports {versions:?}", shorten_value(stated));
     Error::new(Code::INCOMPATIBLE_VERSION, "incompatible CNI versions").with_details(details)
 }
 

@@ -8,13 +8,12 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use text::shorten_value;
 
 use crate::args::Args;
 use crate::error::{Code, Error};
-use crate::json as go;
 use crate::plugin::Host;
 use crate::result::{CniResult, Interface};
-use crate::text::shown;
 use crate::version::Version;
 
 /// The verbs that act on a network; VERSION is answered before there is a request.
@@ -131,7 +130,7 @@ impl Request<'_> {
 
     /// The same with other words for a failure, where the Go plugin has others.
     pub fn conf_or<T: DeserializeOwned>(&self, failed: &str) -> Result<T, Error> {
-        go::decode_object(&self.config).map_err(|problem| {
+        gojson::decode_object(&self.config).map_err(|problem| {
             Error::because(Code::INVALID_CONFIG, failed, &problem)
                 .with_details(format!("network {:?}", self.network))
         })
@@ -147,7 +146,7 @@ impl Request<'_> {
         if let Some(known) = &self.result_before {
             return Ok(Some(CniResult::clone(known)));
         }
-        let Some(value) = go::get(&self.config, "prevResult") else { return Ok(None) };
+        let Some(value) = gojson::get(&self.config, "prevResult") else { return Ok(None) };
         CniResult::parse(value.clone(), self.version).map(Some).map_err(|error| {
             Error::new(error.code, format!("could not parse prevResult: {}", error.msg))
                 .with_details(error.details)
@@ -172,13 +171,13 @@ impl Request<'_> {
     /// `ipam.type`, or `None` where the network gives no addresses.
     pub fn ipam_type(&self) -> Result<Option<&str>, Error> {
         let wrong = |key: &str, value: &Value, wanted: &str| {
-            let value = shown(value);
+            let value = shorten_value(value);
             let msg = format!("failed to load netconf: key {key:?} is {value}, expected {wanted}");
             Error::invalid_config(msg)
         };
-        let kind = match go::get(&self.config, "ipam") {
+        let kind = match gojson::get(&self.config, "ipam") {
             None => None,
-            Some(Value::Object(ipam)) => go::get(ipam, "type"),
+            Some(Value::Object(ipam)) => gojson::get(ipam, "type"),
             Some(other) => return Err(wrong("ipam", other, "an object")),
         };
         match kind {
@@ -193,11 +192,11 @@ impl Request<'_> {
     pub fn valid_attachments(&self) -> Result<Option<Vec<Attachment>>, Error> {
         let keys = ["cni.dev/valid-attachments", "cni.dev/attachments"];
         let Some((key, value)) =
-            keys.iter().find_map(|key| Some((key, go::get(&self.config, key)?)))
+            keys.iter().find_map(|key| Some((key, gojson::get(&self.config, key)?)))
         else {
             return Ok(None);
         };
-        go::decode(value).map(Some).map_err(|problem| {
+        gojson::decode(value).map(Some).map_err(|problem| {
             Error::because(Code::INVALID_CONFIG, format!("key {key:?}"), &problem)
         })
     }

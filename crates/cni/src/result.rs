@@ -6,11 +6,11 @@ mod per_family;
 
 use std::net::IpAddr;
 
+use gojson::DecodeError;
 use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 
 use crate::error::{Code, Error};
-use crate::json::{self as go, DecodeError};
 use crate::version::{Shape, Version};
 
 /// What a network did for a container.
@@ -99,14 +99,14 @@ impl Route {
     pub fn read(value: Value) -> Result<Route, DecodeError> {
         let mut map = object(value)?;
         let mut route = Route::new(
-            required(go::take_as::<Cidr>(&mut map, "dst")?, "dst")?.0,
+            required(gojson::take_as::<Cidr>(&mut map, "dst")?, "dst")?.0,
             take_ip(&mut map, "gw")?,
         );
-        route.mtu = go::take_as(&mut map, "mtu")?.unwrap_or(0);
-        route.advmss = go::take_as(&mut map, "advmss")?.unwrap_or(0);
-        route.priority = go::take_as(&mut map, "priority")?.unwrap_or(0);
-        route.table = go::take_as(&mut map, "table")?;
-        route.scope = go::take_as(&mut map, "scope")?;
+        route.mtu = gojson::take_as(&mut map, "mtu")?.unwrap_or(0);
+        route.advmss = gojson::take_as(&mut map, "advmss")?.unwrap_or(0);
+        route.priority = gojson::take_as(&mut map, "priority")?.unwrap_or(0);
+        route.table = gojson::take_as(&mut map, "table")?;
+        route.scope = gojson::take_as(&mut map, "scope")?;
         route.extra = map;
         Ok(route)
     }
@@ -158,15 +158,15 @@ impl Dns {
     }
 
     fn take(from: &mut Map<String, Value>) -> Result<Dns, DecodeError> {
-        let Some(value) = go::take(from, "dns") else { return Ok(Dns::default()) };
+        let Some(value) = gojson::take(from, "dns") else { return Ok(Dns::default()) };
         let within = |error: DecodeError| error.within("dns");
         let mut map = object(value).map_err(within)?;
-        let read = |map: &mut _, key| go::take_as(map, key).map_err(within);
+        let read = |map: &mut _, key| gojson::take_as(map, key).map_err(within);
         Ok(Dns {
             nameservers: read(&mut map, "nameservers")?.unwrap_or_default(),
             search: read(&mut map, "search")?.unwrap_or_default(),
             options: read(&mut map, "options")?.unwrap_or_default(),
-            domain: go::take_as(&mut map, "domain").map_err(within)?.unwrap_or_default(),
+            domain: gojson::take_as(&mut map, "domain").map_err(within)?.unwrap_or_default(),
             extra: map,
         })
     }
@@ -192,7 +192,7 @@ impl CniResult {
             return Ok(CniResult::default());
         }
         let mut map = object(value).map_err(undecodable)?;
-        let version = go::take_as::<String>(&mut map, "cniVersion").map_err(undecodable)?;
+        let version = gojson::take_as::<String>(&mut map, "cniVersion").map_err(undecodable)?;
         let version = match version.as_deref() {
             None | Some("") => fallback,
             Some(text) => Version::parse(text).ok_or_else(|| unknown_version(text))?,
@@ -231,12 +231,12 @@ impl Interface {
     fn read(value: Value) -> Result<Interface, DecodeError> {
         let mut map = object(value)?;
         Ok(Interface {
-            name: go::take_as(&mut map, "name")?.unwrap_or_default(),
-            mac: go::take_as(&mut map, "mac")?.unwrap_or_default(),
-            mtu: go::take_as(&mut map, "mtu")?.unwrap_or(0),
-            sandbox: go::take_as(&mut map, "sandbox")?.unwrap_or_default(),
-            socket_path: go::take_as(&mut map, "socketPath")?.unwrap_or_default(),
-            pci_id: go::take_as(&mut map, "pciID")?.unwrap_or_default(),
+            name: gojson::take_as(&mut map, "name")?.unwrap_or_default(),
+            mac: gojson::take_as(&mut map, "mac")?.unwrap_or_default(),
+            mtu: gojson::take_as(&mut map, "mtu")?.unwrap_or(0),
+            sandbox: gojson::take_as(&mut map, "sandbox")?.unwrap_or_default(),
+            socket_path: gojson::take_as(&mut map, "socketPath")?.unwrap_or_default(),
+            pci_id: gojson::take_as(&mut map, "pciID")?.unwrap_or_default(),
             extra: map,
         })
     }
@@ -258,10 +258,10 @@ impl Interface {
 impl IpConfig {
     fn read(value: Value) -> Result<IpConfig, DecodeError> {
         let mut map = object(value)?;
-        go::take(&mut map, "version"); // the address tells it
+        gojson::take(&mut map, "version"); // the address tells it
         Ok(IpConfig {
-            interface: go::take_as(&mut map, "interface")?,
-            address: required(go::take_as::<Cidr>(&mut map, "address")?, "address")?.0,
+            interface: gojson::take_as(&mut map, "interface")?,
+            address: required(gojson::take_as::<Cidr>(&mut map, "address")?, "address")?.0,
             gateway: take_ip(&mut map, "gateway")?,
             extra: map,
         })
@@ -295,7 +295,7 @@ fn read_list<T>(
     key: &str,
     read: fn(Value) -> Result<T, DecodeError>,
 ) -> Result<Vec<T>, DecodeError> {
-    let items: Vec<Value> = go::take_as(map, key)?.unwrap_or_default();
+    let items: Vec<Value> = gojson::take_as(map, key)?.unwrap_or_default();
     let numbered = items.into_iter().enumerate();
     numbered.map(|(at, item)| read(item).map_err(|error| error.under(key, at))).collect()
 }
@@ -319,7 +319,7 @@ impl<'de> serde::Deserialize<'de> for Cidr {
 
 /// An address, where an IPv4 one may be written inside an IPv6 one.
 fn take_ip(map: &mut Map<String, Value>, key: &str) -> Result<Option<IpAddr>, DecodeError> {
-    Ok(go::take_as(map, key)?.map(|ip: IpAddr| ip.to_canonical()))
+    Ok(gojson::take_as(map, key)?.map(|ip: IpAddr| ip.to_canonical()))
 }
 
 fn object(value: Value) -> Result<Map<String, Value>, DecodeError> {

@@ -3,7 +3,6 @@
 //! [`NetworkList`] is a configuration, [`conf_dir`] finds it, [`Runtime`] runs its plugins and
 //! keeps [`cache`], in the format and the place of the reference library.
 
-pub mod base64;
 pub mod cache;
 pub mod conf_dir;
 mod gc;
@@ -21,6 +20,7 @@ use serde_json::{Map, Value};
 
 use self::cache::Entry;
 use self::invoke::{bare_config, config_for, failed, settle};
+
 pub use self::list::{NetworkList, PluginConf};
 use crate::delegate::Target;
 use crate::error::{Code, Error};

@@ -3,8 +3,9 @@
 
 use std::borrow::Cow;
 
+use text::shorten;
+
 use crate::error::{Code, Error};
-use crate::text::shorten;
 
 /// The longest name of a file that Linux takes.
 pub(crate) const NAME_MAX: usize = 255;

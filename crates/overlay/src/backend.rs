@@ -10,7 +10,7 @@ pub mod wireguard;
 
 use std::ops::RangeInclusive;
 
-use cni::json::{self, DecodeError};
+use gojson::DecodeError;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 use text::Secret;
@@ -160,19 +160,19 @@ impl Backend {
     pub(crate) fn parse(conf: Option<&Map<String, Value>>) -> Result<Self, DecodeError> {
         // Its documents say vxlan, its code says udp, and nodes of both kinds must agree.
         let Some(conf) = conf else { return Ok(Self::Udp(Udp { port: UDP_PORT })) };
-        let other: OtherConf = json::decode_object(conf)?;
+        let other: OtherConf = gojson::decode_object(conf)?;
         let kind = other.r#type.unwrap_or_default();
         Ok(match kind.to_ascii_lowercase().as_str() {
-            "vxlan" => Self::Vxlan(vxlan(&json::decode_object(conf)?)?),
+            "vxlan" => Self::Vxlan(vxlan(&gojson::decode_object(conf)?)?),
             "host-gw" => Self::HostGw,
             "wireguard" => {
-                let conf = json::decode_object(conf).map_err(without_secrets)?;
+                let conf = gojson::decode_object(conf).map_err(without_secrets)?;
                 Self::Wireguard(wireguard(&conf)?)
             }
             "udp" => Self::Udp(Udp { port: port("Port", other.port)?.unwrap_or(UDP_PORT) }),
             "ipip" => Self::Ipip(Ipip { direct_routing: other.direct_routing.unwrap_or(false) }),
             "alloc" => Self::Alloc,
-            "extension" => Self::Extension(extension(&json::decode_object(conf)?)),
+            "extension" => Self::Extension(extension(&gojson::decode_object(conf)?)),
             "ipsec" | "tencent-vpc" => {
                 let problem = format!("podwire does not have this backend; it has {KNOWN}");
                 return Err(DecodeError::at("Type", format!("{kind:?}"), problem));

@@ -10,7 +10,7 @@ pub(crate) mod data;
 mod key;
 mod value;
 
-use cni::json::DecodeError;
+use gojson::DecodeError;
 
 pub use self::key::KeyError;
 use crate::backend::BackendData;

@@ -10,7 +10,7 @@ mod pool;
 mod special;
 mod unknown;
 
-use cni::json::{self, DecodeError};
+use gojson::DecodeError;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use kernel::Family;
 use serde::Deserialize;
@@ -80,7 +80,7 @@ impl RawNetConf {
         let Value::Object(object) = value else {
             return Err(whole("the network's configuration is no JSON object".to_owned()));
         };
-        let backend = match json::get(&object, "Backend") {
+        let backend = match gojson::get(&object, "Backend") {
             None => None,
             Some(Value::Object(backend)) => Some(Secret::new(backend.clone())),
             // Not with its value, which may hold a secret.
@@ -89,7 +89,7 @@ impl RawNetConf {
                 return Err(DecodeError { path: "Backend".to_owned(), value: None, problem });
             }
         };
-        Ok(Self { keys: json::decode_object(&object)?, backend })
+        Ok(Self { keys: gojson::decode_object(&object)?, backend })
     }
 
     /// Settles what every node needs.

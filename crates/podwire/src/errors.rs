@@ -141,7 +141,7 @@ fn hint(error: &Error, privilege: Privilege) -> Option<String> {
     let (_, missing) = text.split_once("failed to find plugin \"")?;
     let (missing, _) = missing.split_once('"')?;
     let install = "install the plugin there, or pass its directory with --path";
-    Some(match cni::near(missing, PLUGINS.iter().map(|plugin| plugin.name)) {
+    Some(match text::suggest(missing, PLUGINS.iter().map(|plugin| plugin.name)) {
         Some(known) => format!("did you mean {known:?}? Otherwise {install}"),
         None => install.to_owned(),
     })
@@ -191,7 +191,7 @@ hint: install it
 
     #[test]
     fn misspelled_plugin_gets_a_suggestion() {
-        let near = |name: &str| cni::near(name, PLUGINS.iter().map(|plugin| plugin.name));
+        let near = |name: &str| text::suggest(name, PLUGINS.iter().map(|plugin| plugin.name));
         let check = |name: &str, known: Option<&str>| assert_eq!(near(name), known, "{name}");
         check("brige", Some("bridge"));
         check("brigde", Some("bridge"));

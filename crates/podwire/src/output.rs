@@ -48,7 +48,7 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
 
 /// Prints JSON as CNI plugins do, with a newline.
 pub(crate) fn print_json(value: &Value) -> Result<()> {
-    let document = cni::json::to_pretty(value);
+    let document = gojson::to_pretty(value);
     print(&format!("{}\n", escape::json(&String::from_utf8_lossy(&document))))
 }
 

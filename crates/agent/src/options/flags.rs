@@ -47,7 +47,7 @@ pub fn parse(args: &[String]) -> Result<Parsed, Error> {
 /// The option of this name, or an error with the one that looks most like it.
 pub fn known(place: &str, name: &str) -> Result<&'static Spec, Error> {
     Spec::by_name(name).ok_or_else(|| {
-        let meant = cni::near(name, super::OPTIONS.iter().map(|spec| spec.name));
+        let meant = text::suggest(name, super::OPTIONS.iter().map(|spec| spec.name));
         let hint = meant.map(|meant| format!(": did you mean {meant}?")).unwrap_or_default();
         Error::new(place, format!("there is no such option{hint}"))
     })

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The first shape, 0.1.0 and 0.2.0: one object for each family, routes inside, no interfaces.
 
+use gojson::DecodeError;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -8,17 +9,16 @@ use super::{
     take_ip,
 };
 use crate::error::{Code, Error};
-use crate::json::{self as go, DecodeError};
 
 pub(super) fn read(mut map: Map<String, Value>) -> Result<CniResult, DecodeError> {
     // The Go plugin loopback prints lists whatever the version, and labels them with it.
-    let has = |key| go::get(&map, key).is_some();
+    let has = |key| gojson::get(&map, key).is_some();
     if !has("ip4") && !has("ip6") && (has("ips") || has("interfaces")) {
         return read_lists(map);
     }
     let mut result = CniResult::default();
     for family in ["ip4", "ip6"] {
-        if let Some(value) = go::take(&mut map, family) {
+        if let Some(value) = gojson::take(&mut map, family) {
             read_family(value, &mut result).map_err(|error| error.within(family))?;
         }
     }
@@ -29,7 +29,7 @@ pub(super) fn read(mut map: Map<String, Value>) -> Result<CniResult, DecodeError
 
 fn read_family(value: Value, result: &mut CniResult) -> Result<(), DecodeError> {
     let mut map = object(value)?;
-    let address = required(go::take_as::<Cidr>(&mut map, "ip")?, "ip")?.0;
+    let address = required(gojson::take_as::<Cidr>(&mut map, "ip")?, "ip")?.0;
     let mut ip = IpConfig::new(address, take_ip(&mut map, "gateway")?);
     result.routes.extend(read_list(&mut map, "routes", Route::read)?);
     ip.extra = map;

@@ -7,12 +7,12 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use gojson::base64;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Container, base64};
+use super::Container;
 use crate::error::{Code, Error};
-use crate::json as go;
 use crate::request::Attachment;
 
 const KIND: &str = "cniCacheV1";
@@ -188,10 +188,10 @@ fn parse(text: &[u8], file: PathBuf) -> Result<Content, Error> {
         serde_json::from_slice(text).map_err(|cause| broken(&cause))?;
     // Before 0.8 the library wrote nothing but the result; whatever is not of the present kind it
     // takes for that.
-    if go::get(&object, "kind").and_then(Value::as_str) != Some(KIND) {
+    if gojson::get(&object, "kind").and_then(Value::as_str) != Some(KIND) {
         return Ok(Content::BareResult(Value::Object(object)));
     }
-    let wire: Wire = go::decode_object(&object).map_err(|cause| broken(&cause))?;
+    let wire: Wire = gojson::decode_object(&object).map_err(|cause| broken(&cause))?;
     Ok(Content::Entry(Entry {
         network: wire.network_name,
         container: Container {

@@ -8,7 +8,6 @@ use super::{Container, NetworkList, PluginConf, Runtime};
 use crate::delegate::{self, Target};
 use crate::error::Error;
 use crate::exec;
-use crate::json as go;
 use crate::plugin::{self, Env};
 use crate::request::Command;
 use crate::result::CniResult;
@@ -107,7 +106,7 @@ pub(super) fn bare_config(list: &NetworkList, plugin: &PluginConf) -> Map<String
 pub(super) fn settle(printed: Value, version: Version) -> Result<Value, Error> {
     let understood = CniResult::parse(printed.clone(), version)?;
     let Value::Object(mut raw) = printed else { return understood.to_json(version) };
-    match go::take(&mut raw, "cniVersion") {
+    match gojson::take(&mut raw, "cniVersion") {
         Some(Value::String(stated)) if !stated.is_empty() && stated != version.as_str() => {
             understood.to_json(version)
         }

@@ -5,12 +5,12 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use gojson::DecodeError;
 use serde_json::{Map, Value, json};
 
 use super::conf_dir;
 use super::source::Source;
 use crate::error::Error;
-use crate::json::{self as go, DecodeError};
 use crate::validate;
 use crate::version::{self, Version};
 
@@ -75,13 +75,13 @@ impl NetworkList {
         let mut rest = config.clone();
         let plugin = PluginConf::read(Value::Object(config)).map_err(|problem| {
             let error = wrong(problem);
-            match go::get(&rest, "plugins") {
+            match gojson::get(&rest, "plugins") {
                 Some(_) => error.with_details("it holds \"plugins\": call the file *.conflist"),
                 None => error,
             }
         })?;
         let name = take_name(&mut rest).map_err(wrong)?;
-        let stated: Option<String> = go::take_as(&mut rest, "cniVersion").map_err(wrong)?;
+        let stated: Option<String> = gojson::take_as(&mut rest, "cniVersion").map_err(wrong)?;
         let stated = stated.unwrap_or_default();
         let version = known_version(&stated).map_err(wrong)?;
         let list = json!({"cniVersion": stated, "name": name, "plugins": [plugin.config]});
@@ -107,12 +107,12 @@ impl PluginConf {
         let Value::Object(mut config) = value else {
             return Err(serde::de::Error::custom("expected an object"));
         };
-        let kind: String = match go::get(&config, "type") {
+        let kind: String = match gojson::get(&config, "type") {
             None => return Err(missing("type")),
             Some(Value::String(kind)) if !kind.is_empty() => kind.clone(),
             Some(other) => return Err(DecodeError::at("type", other, "expected a plugin's name")),
         };
-        let capabilities = match go::get(&config, "capabilities") {
+        let capabilities = match gojson::get(&config, "capabilities") {
             None => BTreeSet::new(),
             Some(Value::Object(flags)) => enabled(flags)?,
             Some(other) => {
@@ -141,7 +141,7 @@ fn enabled(flags: &Map<String, Value>) -> Result<BTreeSet<String>, DecodeError> 
 }
 
 fn take_name(object: &mut Map<String, Value>) -> Result<String, DecodeError> {
-    let name: String = go::take_as(object, "name")?.ok_or_else(|| missing("name"))?;
+    let name: String = gojson::take_as(object, "name")?.ok_or_else(|| missing("name"))?;
     match validate::network_name(&name) {
         Ok(()) => Ok(name),
         Err(problem) => Err(DecodeError::at("name", json!(name), problem.to_string())),
@@ -150,8 +150,8 @@ fn take_name(object: &mut Map<String, Value>) -> Result<String, DecodeError> {
 
 /// The newest version that both the list and we know; versions newer than ours are passed over.
 fn choose_version(object: &mut Map<String, Value>) -> Result<Version, DecodeError> {
-    let stated: String = go::take_as(object, "cniVersion")?.unwrap_or_default();
-    let Some(all) = go::take_as::<Vec<String>>(object, "cniVersions")? else {
+    let stated: String = gojson::take_as(object, "cniVersion")?.unwrap_or_default();
+    let Some(all) = gojson::take_as::<Vec<String>>(object, "cniVersions")? else {
         return known_version(&stated);
     };
     let mut best = None;
@@ -189,7 +189,7 @@ fn known_versions() -> String {
 
 /// A flag, which may be written as a text.
 fn take_flag(object: &mut Map<String, Value>, key: &str) -> Result<bool, DecodeError> {
-    match go::take(object, key) {
+    match gojson::take(object, key) {
         None => Ok(false),
         Some(Value::Bool(flag)) => Ok(flag),
         Some(Value::String(text)) if text.eq_ignore_ascii_case("true") => Ok(true),
@@ -202,7 +202,7 @@ fn take_plugins(
     object: &mut Map<String, Value>,
     only_inlined: bool,
 ) -> Result<Vec<PluginConf>, DecodeError> {
-    let Some(plugins) = go::take_as::<Vec<Value>>(object, "plugins")? else {
+    let Some(plugins) = gojson::take_as::<Vec<Value>>(object, "plugins")? else {
         return match only_inlined {
             true => Err(DecodeError::at(
                 "loadOnlyInlinedPlugins",

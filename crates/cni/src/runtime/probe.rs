@@ -10,7 +10,6 @@ use super::{NetworkList, Runtime};
 use crate::delegate::{self, Target};
 use crate::error::{Code, Error};
 use crate::exec;
-use crate::json as go;
 use crate::version::Version;
 
 impl Runtime<'_> {
@@ -70,7 +69,7 @@ fn read_versions(kind: &str, printed: &[u8]) -> Result<Vec<String>, Error> {
     let value = exec::parse_output(printed)
         .map_err(|error| Error { msg: format!("{doing}: {}", error.msg), ..error })?;
     let wire: Wire =
-        go::decode(&value).map_err(|cause| Error::because(Code::DECODE, &doing, &cause))?;
+        gojson::decode(&value).map_err(|cause| Error::because(Code::DECODE, &doing, &cause))?;
     let missing = |key: &str| Error::new(Code::DECODE, format!("{doing}: missing field {key}"));
     match (&*wire.cni_version, wire.supported_versions) {
         ("", _) => Err(missing("cniVersion")),

@@ -5,11 +5,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use gojson::DecodeError;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::error::{Code, Error};
-use crate::json::DecodeError;
 
 /// A configuration as text.
 #[derive(Clone, Copy)]

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Results: one rich result in every version, and each rule of conversion.
 
-use cni::json::to_pretty;
 use cni::{CniResult, Code, Version};
+use gojson::to_pretty;
 use serde_json::{Value, json};
 
 fn rich() -> Value {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-use cni::json::DecodeError;
+use gojson::DecodeError;
 use ipnet::IpNet;
 use kernel::Family;
 use serde_json::Value;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What each backend publishes: `BackendType`, `BackendData` and `BackendV6Data`.
 
-use cni::json::{self, DecodeError};
+use gojson::DecodeError;
 use kernel::MacAddr;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -174,7 +174,7 @@ struct VtepConf {
 }
 
 fn vtep(value: &Value) -> Result<Vtep, DecodeError> {
-    let conf: VtepConf = json::decode(value)?;
+    let conf: VtepConf = gojson::decode(value)?;
     let text = conf.mac.unwrap_or_default();
     match text.parse().ok().filter(|mac: &MacAddr| mac.is_unicast()) {
         Some(mac) => Ok(Vtep { vni: conf.vni, mac }),
@@ -193,7 +193,7 @@ struct WireguardConf {
 }
 
 fn wireguard(value: &Value) -> Result<WireguardData, DecodeError> {
-    let conf: WireguardConf = json::decode(value)?;
+    let conf: WireguardConf = gojson::decode(value)?;
     let text = conf.public_key.unwrap_or_default();
     let key = text.parse();
     let wrong = |_| DecodeError::at("PublicKey", format!("{text:?}"), KEY_FORM);

@@ -3,7 +3,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use cni::json::{self, DecodeError};
+use gojson::DecodeError;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -28,7 +28,7 @@ struct Conf {
 pub(super) fn parse(value: &[u8]) -> Result<Attributes, Error> {
     let value: Value =
         serde_json::from_slice(value).map_err(|cause| Error::Json(cause.to_string()))?;
-    let conf: Conf = json::decode(&value)?;
+    let conf: Conf = gojson::decode(&value)?;
     let public = Addresses {
         v4: address(["PublicIP", "an IPv4 address"], conf.public_ip.as_deref())?
             .filter(|address: &Ipv4Addr| !address.is_unspecified()),

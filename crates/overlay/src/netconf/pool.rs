@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use cni::json::DecodeError;
+use gojson::DecodeError;
 use ipnet::IpNet;
 use kernel::Family;
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Keys that nobody reads. They are passed over, as flannel does; who mistypes one is told.
 
-use cni::json;
 use serde_json::{Map, Value};
 
 const ALL: &str = "Network SubnetLen SubnetMin SubnetMax EnableIPv4 EnableIPv6 EnableNFTables \
@@ -22,8 +21,8 @@ const BACKENDS: [(&str, &str); 7] = [
 pub fn unknown_keys(text: &str) -> Vec<String> {
     let Ok(Value::Object(object)) = serde_json::from_str(text) else { return Vec::new() };
     let mut lines = unknown(&object, "", &ALL.split_whitespace().collect::<Vec<_>>());
-    let Some(Value::Object(backend)) = json::get(&object, "Backend") else { return lines };
-    let kind = json::get(backend, "Type").and_then(Value::as_str).unwrap_or_default();
+    let Some(Value::Object(backend)) = gojson::get(&object, "Backend") else { return lines };
+    let kind = gojson::get(backend, "Type").and_then(Value::as_str).unwrap_or_default();
     if let Some((_, keys)) = BACKENDS.iter().find(|(name, _)| name.eq_ignore_ascii_case(kind)) {
         let known: Vec<&str> = ["Type"].into_iter().chain(keys.split_whitespace()).collect();
         lines.extend(unknown(backend, "Backend.", &known));
@@ -34,7 +33,7 @@ pub fn unknown_keys(text: &str) -> Vec<String> {
 fn unknown(object: &Map<String, Value>, within: &str, known: &[&str]) -> Vec<String> {
     let is_known = |key: &str| known.iter().any(|known| known.eq_ignore_ascii_case(key));
     let others = object.keys().filter(|key| !is_known(key));
-    let hint = |key: &str| match cni::near(key, known.iter().copied()) {
+    let hint = |key: &str| match text::suggest(key, known.iter().copied()) {
         Some(meant) => format!("did you mean \"{within}{meant}\"?"),
         None => format!("those that are known are {}", known.join(", ")),
     };

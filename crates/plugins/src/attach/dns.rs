@@ -47,7 +47,7 @@ mod tests {
     fn empty_list_overrides_and_missing_list_does_not() {
         let ipam = Dns { nameservers: vec!["10.0.0.3".into()], ..Dns::default() };
         let check = |written: serde_json::Value, overrides: bool| {
-            let conf: DnsConf = cni::json::decode(&written).expect("a valid key");
+            let conf: DnsConf = gojson::decode(&written).expect("a valid key");
             let mut result = CniResult { dns: ipam.clone(), ..CniResult::default() };
             conf.override_in(&mut result);
             assert_eq!(result.dns != ipam, overrides, "{written}");

@@ -105,7 +105,7 @@ fn parse_step(request: &Request, at: usize, config: Map<String, Value>) -> Resul
         r#type: String,
         capabilities: std::collections::BTreeMap<String, bool>,
     }
-    let conf: StepConf = cni::json::decode_object(&config).map_err(|problem| {
+    let conf: StepConf = gojson::decode_object(&config).map_err(|problem| {
         Error::because(Code::INVALID_CONFIG, format!("key \"plugins[{at}]\""), &problem)
     })?;
     let kind = conf.r#type;

@@ -57,7 +57,7 @@ fn add(request: &Request) -> Result<CniResult, Error> {
 /// Puts what came with the call into the delegate's configuration.
 fn hand_on(request: &Request, config: &mut Map<String, Value>, keys: &[&str]) {
     for key in keys {
-        if let Some(value) = cni::json::get(&request.config, key) {
+        if let Some(value) = gojson::get(&request.config, key) {
             config.insert((*key).to_owned(), value.clone());
         }
     }

@@ -68,7 +68,7 @@ impl Flannel {
     ) -> Result<Map<String, Value>, Error> {
         let mut config = self.delegate.clone();
         config.insert("name".into(), request.network.as_str().into());
-        if let Some(version) = cni::json::get(&request.config, "cniVersion") {
+        if let Some(version) = gojson::get(&request.config, "cniVersion") {
             config.insert("cniVersion".into(), version.clone());
         }
         let mut default = |key: &str, value: Value| {
@@ -122,7 +122,7 @@ fn base_routes(ipam: &Map<String, Value>) -> Result<Vec<Value>, Error> {
 
 /// The object under a key; an empty one where there is none.
 fn object(request: &Request, key: &str) -> Result<Map<String, Value>, Error> {
-    match cni::json::get(&request.config, key) {
+    match gojson::get(&request.config, key) {
         None => Ok(Map::new()),
         Some(Value::Object(object)) => Ok(object.clone()),
         Some(other) => {

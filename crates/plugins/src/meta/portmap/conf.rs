@@ -338,7 +338,7 @@ mod tests {
     use super::*;
 
     fn read(written: &serde_json::Value) -> Result<Vec<Mapping>, String> {
-        let confs: Vec<MappingConf> = cni::json::decode(written).expect("the types are right");
+        let confs: Vec<MappingConf> = gojson::decode(written).expect("the types are right");
         mappings(&confs).map_err(|error| error.to_string())
     }
 

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use cni::repeated::repeated_keys;
 use cni::{Error, Request};
+use gojson::repeated_keys;
 use kernel::link::Attributes;
 use serde::Deserialize;
 

@@ -88,7 +88,7 @@ fn fetch(lab: &Lab, stop: &StopSignal, progress: &mut Progress) -> Result<Vec<Fe
 
 fn write_network(dir: &Path) -> Result<NetworkList> {
     let folder = dir.join("net.d");
-    let text = cni::json::to_pretty(&network(&dir.join("addresses")));
+    let text = gojson::to_pretty(&network(&dir.join("addresses")));
     fs::create_dir(&folder)
         .and_then(|()| fs::write(folder.join("10-demo.conflist"), text))
         .context("write the network's configuration")?;

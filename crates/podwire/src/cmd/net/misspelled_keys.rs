@@ -52,7 +52,7 @@ fn in_object(object: &Map<String, Value>, report: &mut impl FnMut(&str, &str)) {
             if !OPAQUE.into_iter().any(is) {
                 in_value(value, report);
             }
-        } else if let Some(meant) = cni::near(key, KEYS.split_whitespace()) {
+        } else if let Some(meant) = text::suggest(key, KEYS.split_whitespace()) {
             report(key, meant);
         }
     }

@@ -2,7 +2,7 @@
 //! What somebody meant who has mistyped a name.
 
 /// Which of these was meant, if one is nearly the same. Case does not count.
-pub fn near<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn suggest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let measured = known.into_iter().map(|known| (edits(name, known), known));
     let (edits, known) = measured.min()?;
     (edits <= 2 && edits < known.len() / 2).then_some(known)
@@ -35,7 +35,7 @@ mod tests {
 
     #[test]
     fn what_is_nearly_right_is_found() {
-        let meant = |name| near(name, ["Port", "VNI", "Learning", "host-local"]);
+        let meant = |name| suggest(name, ["Port", "VNI", "Learning", "host-local"]);
         for (name, wanted) in [
             ("Prot", Some("Port")),
             ("leraning", Some("Learning")),
@@ -46,6 +46,6 @@ mod tests {
         ] {
             assert_eq!(meant(name), wanted, "{name}");
         }
-        assert_eq!(near("x", []), None);
+        assert_eq!(suggest("x", []), None);
     }
 }

@@ -21,7 +21,7 @@ pub fn shorten(text: &str, most: usize) -> Cow<'_, str> {
 }
 
 /// A value of a configuration as an error shows it.
-pub fn shown(value: impl std::fmt::Display) -> String {
+pub fn shorten_value(value: impl std::fmt::Display) -> String {
     let text = value.to_string();
     match shorten(&text, 400) {
         Cow::Borrowed(_) => text,

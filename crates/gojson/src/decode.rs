@@ -11,8 +11,7 @@ use serde::de::{
 };
 use serde::forward_to_deserialize_any;
 use serde_json::{Map, Value};
-
-use crate::text::{shorten, shown};
+use text::{shorten, shorten_value};
 
 /// Maximum length of what is said about a value, in characters.
 const PROBLEM_LIMIT: usize = 1000;
@@ -90,7 +89,7 @@ impl DecodeError {
     pub fn at(key: &str, value: impl fmt::Display, problem: impl fmt::Display) -> DecodeError {
         DecodeError {
             path: key.to_owned(),
-            value: Some(shown(value)),
+            value: Some(shorten_value(value)),
             problem: shorten(&problem.to_string(), PROBLEM_LIMIT).into_owned(),
         }
     }
