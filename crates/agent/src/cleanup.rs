@@ -10,10 +10,11 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use text::ErrorChain;
 
 use self::lease::Own;
 use crate::options::{Settings, StoreChoice, record};
-use crate::session::{backends_file, chain, view_file};
+use crate::session::{backends_file, view_file};
 use crate::{cni_conf, file, keys, run, serve, subnet_env};
 
 /// What was done, or with `--dry-run` would be; what is still there; and what could not be done.
@@ -166,7 +167,7 @@ impl Cleaner<'_> {
         match removed {
             Ok(true) => self.done(format_args!("remove {}", path.display())),
             Ok(false) => {}
-            Err(error) => self.cleaned.failed.push(chain(&error)),
+            Err(error) => self.cleaned.failed.push(ErrorChain(&error).to_string()),
         }
     }
 

@@ -13,10 +13,11 @@ mod tests;
 use std::collections::BTreeMap;
 use std::fmt;
 
+use text::ErrorChain;
+
 pub use self::settings::{DamagedRecord, Etcd, Kubernetes, Masquerade, Settings, StoreChoice, Tls};
 pub use self::table::{Kind, OPTIONS, Spec};
 use crate::net_config;
-use crate::session::chain;
 
 /// What is wrong with what was told: by whom, about which option, and what is allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -121,7 +122,8 @@ pub fn understand(
     settings.damaged_record = damaged_record;
     if let Some(text) = settings.net_config.as_ref().filter(|_| command == Command::Agent) {
         let place = values.get("net-config").map(|told| told.place.clone()).unwrap_or_default();
-        net_config::check(text.expose()).map_err(|cause| Error::new(place, chain(&cause)))?;
+        net_config::check(text.expose())
+            .map_err(|cause| Error::new(place, ErrorChain(&cause).to_string()))?;
     }
     if command == Command::Agent && matches!(settings.store, StoreChoice::Etcd(_)) {
         check_files(&values, &["etcd-cafile", "etcd-certfile", "etcd-keyfile"], &read)?;

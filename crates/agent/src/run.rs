@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use kernel::IfIndex;
 use overlay::{Prefixes, plan};
 use store::Revision;
-use text::Secret;
+use text::{ErrorChain, Secret};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use tokio::time::{Instant, interval, sleep_until};
@@ -30,7 +30,7 @@ use crate::lease::{self, HeldLease, LeaseBackend, OwnNode, PeerWatch};
 use crate::multicast::{self, Counts};
 use crate::options::{self, Settings};
 use crate::path::{self, Pace, Verdict};
-use crate::session::{Backends, End, Memory, Next, chain};
+use crate::session::{Backends, End, Memory, Next};
 use crate::status::{BEAT_EVERY, ConditionKind, StatusHub};
 use crate::{bridge, ear, file, mark, net_config, serve, subnet_env};
 
@@ -310,7 +310,7 @@ impl Worker {
     /// Returns when to try again, if that failed.
     pub(crate) async fn tell_cluster(&self) -> Option<std::time::Instant> {
         let error = self.leases.set_network_available().await.err()?;
-        tracing::warn!(error = chain(&error), "node condition not set, retrying");
+        tracing::warn!(error = %ErrorChain(&error), "node condition not set, retrying");
         Some(std::time::Instant::now() + TELL_AGAIN)
     }
 
@@ -326,7 +326,9 @@ impl Worker {
     /// What this node had when an agent, or flanneld, last ran here.
     pub(crate) fn previous(&self) -> Option<Prefixes> {
         let read = subnet_env::read(&self.settings.subnet_file);
-        let env = read.inspect_err(|error| tracing::warn!(error = chain(error), "passed over"));
+        let env = read.inspect_err(
+            |error| tracing::warn!(error = %ErrorChain(error), "ignoring unreadable subnet file"),
+        );
         Prefixes::of(env.ok()??.subnets)
     }
 

@@ -20,6 +20,7 @@ use hyper::Method;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use text::ErrorChain;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::Semaphore;
@@ -30,7 +31,6 @@ use self::answer::Answer;
 use self::connections::{Client, Connections};
 pub use self::socket::{Socket, socket_path};
 use crate::kept::Kept;
-use crate::session::chain;
 use crate::status::StatusHub;
 
 /// Maximum time until the head of a request is complete, and for which a connection may be idle.
@@ -94,7 +94,7 @@ pub async fn over_socket(mut socket: Socket, hub: StatusHub) {
     let mut kept = Kept::new(socket.path(), &hub);
     let pages = Pages::new(hub);
     loop {
-        kept.put(&socket.ensure().map_err(|error| chain(&error)));
+        kept.put(&socket.ensure().map_err(|error| ErrorChain(&error).to_string()));
         let accepted = tokio::select! {
             accepted = socket.listener.accept() => accepted.map(|(stream, _)| (stream, Client::Local)),
             () = kept.next() => continue,

@@ -101,16 +101,5 @@ pub struct Session {
     has_begun: bool,
 }
 
-/// A cause and what it goes back to, in one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text
-}
-
 /// After a renewal failed.
 const RENEW_AGAIN: Duration = Duration::from_secs(60);

@@ -5,12 +5,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use ipam::subnet_env::{Problem, SubnetEnv};
-
+use text::ErrorChain;
 use tokio::sync::watch;
 
 use crate::file;
 use crate::kept::Kept;
-use crate::session::chain;
 use crate::status::{Session, StatusHub};
 
 /// Why the file is of no use.
@@ -46,7 +45,7 @@ pub(crate) async fn keep(path: &Path, mut wanted: watch::Receiver<Option<Told>>,
     let mut kept = Kept::new(path, hub);
     loop {
         if let Some((env, session)) = &*wanted.borrow_and_update() {
-            let written = write(path, env).map_err(|error| chain(&error));
+            let written = write(path, env).map_err(|error| ErrorChain(&error).to_string());
             let shown = written.is_ok().then(|| session.clone());
             kept.put(&written);
             // Whoever sees a node that is ready may read the file.

@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use text::shorten;
+use text::{ErrorChain, shorten};
 
 use crate::Version;
 
@@ -72,16 +72,8 @@ impl Error {
 
     /// An error of our own doing something, with its chain of causes as details.
     pub fn because(code: Code, doing: impl fmt::Display, cause: &dyn std::error::Error) -> Error {
-        let mut details = String::new();
-        let mut next = cause.source();
-        while let Some(deeper) = next {
-            if !details.is_empty() {
-                details.push_str(": ");
-            }
-            details.push_str(&deeper.to_string());
-            next = deeper.source();
-        }
-        Error { code, msg: format!("{doing}: {cause}"), details }
+        let details = cause.source().map(|deeper| ErrorChain(deeper).to_string());
+        Error { code, msg: format!("{doing}: {cause}"), details: details.unwrap_or_default() }
     }
 
     /// [`Code::INVALID_CONFIG`] with this text.

@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use ipam::subnet_env::SubnetEnv;
 use ipnet::IpNet;
 use overlay::lease::parse_key;
+use text::ErrorChain;
 
 use super::Cleaner;
 use crate::lease;
 use crate::options::{Settings, StoreChoice};
-use crate::session::{chain, lease_file};
+use crate::session::lease_file;
 use crate::{file, subnet_env};
 
 /// What the agent has written down of its subnets.
@@ -96,7 +97,7 @@ impl Cleaner<'_> {
             }
             Err(error) => {
                 let error: lease::Error = error;
-                self.cleaned.failed.push(format!("release lease {name}: {}", chain(&error)));
+                self.cleaned.failed.push(format!("release lease {name}: {}", ErrorChain(&error)));
                 return false;
             }
         }

@@ -12,8 +12,9 @@ use overlay::lease::{Attributes, Lease};
 use overlay::netconf::NetConf;
 use overlay::plan::{Network, PreviousBackend, PreviousBackendState, are_distinguishable};
 use serde::{Deserialize, Serialize};
+use text::ErrorChain;
 
-use super::{End, Session, chain};
+use super::{End, Session};
 use crate::file;
 use crate::options::Settings;
 use crate::run::Worker;
@@ -163,7 +164,7 @@ fn keep(backends: &Backends, network: &mut Network) -> bool {
             true
         }
         Err(error) => {
-            tracing::warn!(error = chain(&error), "previous backend cannot be kept");
+            tracing::warn!(error = %ErrorChain(&error), "previous backend cannot be kept");
             false
         }
     }

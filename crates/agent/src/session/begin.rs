@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use overlay::Addresses;
 use overlay::lease::Lease;
 use overlay::plan::{self, Network};
+use text::ErrorChain;
 use tokio::time::timeout;
 
 use super::prepare::{Prepared, leases};
-use super::{End, Next, Session, chain};
+use super::{End, Next, Session};
 use crate::lease::{
     self, AcquireError, HeldLease, NodeRecordState, PeerWatch, Snapshot, StoreItem,
 };
@@ -207,7 +208,7 @@ impl Worker {
 impl From<lease::Error> for End {
     fn from(error: lease::Error) -> Self {
         let next = if error.can_retry() { Next::Away } else { Next::News(None) };
-        Self { part: ConditionKind::Store, why: chain(&error), next }
+        Self { part: ConditionKind::Store, why: ErrorChain(&error).to_string(), next }
     }
 }
 

@@ -4,9 +4,10 @@
 use std::convert::Infallible;
 use std::time::Instant;
 
+use text::ErrorChain;
 use tokio::time::{interval, sleep_until};
 
-use super::{End, RENEW_AGAIN, Session, begin, chain};
+use super::{End, RENEW_AGAIN, Session, begin};
 use crate::dataplane::routes::{PeerUpdate, Report};
 use crate::ear;
 use crate::lease::{NodeRecord, NodeRecordState, PeerEvents, Renewal, StoreItem};
@@ -28,7 +29,7 @@ impl Worker {
                         self.hear(session, news).await?;
                     }
                     // The watch goes on from where it was, after a pause of its own.
-                    Err(error) => self.hub.set_problem(ConditionKind::Store, chain(&error)),
+                    Err(error) => self.hub.set_problem(ConditionKind::Store, ErrorChain(&error).to_string()),
                 },
                 () = ear::next_of(&mut self.config_file) => self.hear_configuration(session, &[]).await?,
                 report = self.reports.recv() => self.take_report(session, report).await?,
@@ -147,7 +148,7 @@ impl Worker {
                 ))
             }
             Err(error) => {
-                self.hub.set_problem(ConditionKind::Store, chain(&error));
+                self.hub.set_problem(ConditionKind::Store, ErrorChain(&error).to_string());
                 session.renew_at = Some(Instant::now() + RENEW_AGAIN);
                 Ok(())
             }

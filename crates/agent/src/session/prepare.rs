@@ -6,15 +6,16 @@ use std::time::Duration;
 
 use kernel::wireguard::PublicKey;
 use kernel::{Family, IfIndex, Netlink};
+use overlay::Addresses;
 use overlay::backend::{Backend, WireguardMode, wireguard};
 use overlay::lease::{Attributes, Lease};
 use overlay::netconf::NetConf;
 use overlay::publish::{self, Identity};
-use overlay::Addresses;
+use text::ErrorChain;
 use tokio::time::sleep;
 
+use super::End;
 use super::configuration::Judged;
-use super::{End, chain};
 use crate::dataplane::routes::{Report, Secrets, public_key};
 use crate::keys;
 use crate::lease::{LeaseRequest, NodeRecordState, OwnNode, Snapshot, StoreItem};
@@ -134,8 +135,8 @@ impl Worker {
         let failed = |why: String| End::wait(ConditionKind::Kernel, why, None);
         let flannels = self.settings.subnet_file.with_file_name("wgkey");
         let find = if self.settings.dry_run { keys::foresee_wireguard } else { keys::wireguard };
-        let private =
-            find(&self.settings.state_dir, &flannels).map_err(|error| failed(chain(&error)))?;
+        let private = find(&self.settings.state_dir, &flannels)
+            .map_err(|error| failed(ErrorChain(&error).to_string()))?;
         let names = Family::ALL.map(wireguard::device_name);
         let asked = self.kernel.run(move |reconciler| {
             let public = public_key(&private, &names);

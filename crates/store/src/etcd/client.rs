@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
+use text::ErrorChain;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_stream::Stream;
@@ -307,7 +308,7 @@ impl Client {
         if let Some(tls) = self.tls.as_ref().filter(|_| uri.scheme_str() == Some("https")) {
             endpoint = endpoint.tls_config(tls.read(endpoints::server_name(uri))?)?;
         }
-        endpoint.connect().await.map_err(|error| format!("{uri}: {}", chain(&error)).into())
+        endpoint.connect().await.map_err(|error| format!("{uri}: {}", ErrorChain(&error)).into())
     }
 }
 
@@ -409,19 +410,8 @@ fn says(error: &Error, words: &str) -> bool {
 /// What the server said, or all that went wrong on the way to it.
 pub fn cause(status: &Status) -> Cause {
     match std::error::Error::source(status) {
-        Some(source) => chain(source).into(),
+        Some(source) => ErrorChain(source).to_string().into(),
         None if status.message().is_empty() => status.code().description().into(),
         None => status.message().into(),
     }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut words = vec![error.to_string()];
-    let mut source = error.source();
-    while let Some(error) = source {
-        words.push(error.to_string());
-        source = error.source();
-    }
-    words.dedup();
-    words.join(": ")
 }

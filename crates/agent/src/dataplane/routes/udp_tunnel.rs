@@ -8,6 +8,7 @@ use ipnet::{IpNet, Ipv4Net};
 use kernel::{IfIndex, IfName};
 use overlay::backend::Backend;
 use overlay::plan::Network;
+use text::ErrorChain;
 use tunnel::{Config, Counts, Peer, Tunnel};
 
 /// A running tunnel.
@@ -36,7 +37,7 @@ impl UdpTunnel {
         index_of: impl FnOnce() -> Result<IfIndex, String>,
     ) -> Result<Self, String> {
         let config = Config { device, listen: listen.into(), queues };
-        let tunnel = Tunnel::start(&config).map_err(|error| chain(&error))?;
+        let tunnel = Tunnel::start(&config).map_err(|error| ErrorChain(&error).to_string())?;
         Ok(Self { tunnel, listen, index: index_of()? })
     }
 
@@ -77,15 +78,4 @@ impl UdpTunnel {
 
 fn peer((subnet, via): (&Ipv4Net, &SocketAddrV4)) -> Peer {
     Peer { prefix: (*subnet).into(), via: (*via).into() }
-}
-
-/// An error with its causes in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        text = format!("{text}: {next}");
-        cause = next.source();
-    }
-    text
 }
