@@ -9,11 +9,11 @@ mod pods;
 use std::path::Path;
 
 use cni::runtime::DEFAULT_CACHE_DIR;
-use ipam::stale_bridge;
 use ipnet::IpNet;
 use kernel::addr::{self, AddrOptions};
 use kernel::link::{self, Link};
 use kernel::{IfName, Netlink};
+use overlay::stale_bridge;
 
 pub(crate) use self::keep::keep;
 use crate::multicast::gateway;

@@ -4,7 +4,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use ipam::subnet_env::{Problem, SubnetEnv};
+use overlay::subnet_env::{Problem, SubnetEnv};
 use text::ErrorChain;
 use tokio::sync::watch;
 

@@ -16,5 +16,7 @@ pub mod observed;
 pub mod ownership;
 pub mod plan;
 pub mod publish;
+pub mod stale_bridge;
+pub mod subnet_env;
 
 pub use crate::cidr::{Addresses, PerFamily, Prefixes};

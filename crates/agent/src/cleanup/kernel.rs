@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What an agent has made in the kernel.
 
-use ipam::stale_bridge;
 use ipnet::IpNet;
 use kernel::Netlink;
 use overlay::ownership::PROTOCOL;
+use overlay::stale_bridge;
 
 use super::Cleaner;
 use super::lease::Own;

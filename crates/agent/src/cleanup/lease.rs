@@ -3,9 +3,9 @@
 
 use std::path::PathBuf;
 
-use ipam::subnet_env::SubnetEnv;
 use ipnet::IpNet;
 use overlay::lease::parse_key;
+use overlay::subnet_env::SubnetEnv;
 use text::ErrorChain;
 
 use super::Cleaner;

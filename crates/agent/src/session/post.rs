@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What became of a comparison: told to people, probes and plugins.
 
-use ipam::subnet_env::SubnetEnv;
 use overlay::backend::Backend;
 use overlay::lease::Lease;
 use overlay::netconf::NetConf;
+use overlay::subnet_env::SubnetEnv;
 
 use super::Session;
 use crate::bridge;

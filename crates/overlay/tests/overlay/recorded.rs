@@ -4,7 +4,6 @@
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 
-use ipam::subnet_env::SubnetEnv;
 use ipnet::IpNet;
 use kernel::{IfIndex, IfName};
 use overlay::Addresses;
@@ -15,6 +14,7 @@ use overlay::netconf::{NetConf, RawNetConf};
 use overlay::observed::{ObservedDevice, ObservedKind, ObservedRoute, ObservedState};
 use overlay::ownership::Ownership;
 use overlay::plan::{Node, Peer, Plan, Underlay, plan};
+use overlay::subnet_env::SubnetEnv;
 use testkit::Recorded;
 
 fn conf(recorded: &Recorded) -> NetConf {

@@ -11,7 +11,7 @@ use agent::cni_conf::{self, CniConf};
 use agent::serve::{self, Socket, socket_path};
 use agent::status::{ConditionKind, Lease, Peer, Session, StatusHub, Underlay, Way};
 use agent::subnet_env;
-use ipam::subnet_env::SubnetEnv;
+use overlay::subnet_env::SubnetEnv;
 use tempfile::TempDir;
 use testkit::{Ns, in_netns};
 use tokio::sync::oneshot;

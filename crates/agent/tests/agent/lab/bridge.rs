@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::Path;
 
-use ipam::stale_bridge;
+use overlay::stale_bridge;
 use serde_json::{Value, json};
 use testkit::{Node, Wire, in_netns, wait_for};
 

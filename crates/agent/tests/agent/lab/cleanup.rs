@@ -183,7 +183,7 @@ fn the_pods_bridge_is_left_and_told_of() {
         node.sh(&format!("ip address flush dev cni0; ip address add {gateway} dev cni0"));
         let left = clean(&node, &flags, &[]).left.join("; ");
         assert!(left.contains(&format!("cni0 with {gateway}")), "{left}");
-        assert!(left.contains(&ipam::stale_bridge::hint("cni0")), "{left}");
+        assert!(left.contains(&overlay::stale_bridge::hint("cni0")), "{left}");
     });
 }
 

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use cni::{Code, Error, Interface};
-use ipam::stale_bridge;
+use overlay::stale_bridge;
 use ipnet::IpNet;
 use kernel::addr::{self, AddrOptions};
 use kernel::link::{self, Detail, Kind, Link, NewLink, OperState};

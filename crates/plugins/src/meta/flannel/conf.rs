@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use cni::{Code, Error, Request};
-use ipam::subnet_env::SubnetEnv;
+use overlay::subnet_env::SubnetEnv;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 

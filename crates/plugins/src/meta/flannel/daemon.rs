@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use agent_client::ClientError;
 use cni::Code;
-use ipam::subnet_env::{Problem, SubnetEnv};
+use overlay::subnet_env::{Problem, SubnetEnv};
 
 /// An agent answers within a millisecond, on a busy node within seconds, or hangs.
 const PATIENCE: Duration = Duration::from_secs(5);

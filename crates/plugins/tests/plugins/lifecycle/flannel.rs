@@ -54,7 +54,7 @@ fn hint_for_a_bridge_of_another_subnet_works() {
         let refused = new.add();
         refused.fails_with(7, "\"cni0\" already has an IP address different from 10.244.2.1/24");
         let details = refused.values[0]["details"].as_str().expect("details").to_owned();
-        let hint = ipam::stale_bridge::hint("cni0");
+        let hint = overlay::stale_bridge::hint("cni0");
         assert_eq!(details, format!("it has 10.244.1.1/24; {hint}"));
         assert!(hint.starts_with("delete the pods that are attached to cni0"), "{hint}");
         old.del(&result).ok();
