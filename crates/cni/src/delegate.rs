@@ -17,7 +17,7 @@ use crate::result::CniResult;
 /// `podwire`, `flannel`, `bridge`, `host-local`.
 pub const MAX_DEPTH: u32 = 8;
 
-/// Carries [`Request::depth`] to a plugin that is started as a process.
+/// Carries [`Delegation::depth`](crate::Delegation::depth) to a plugin that is started as a process.
 pub const DEPTH_VARIABLE: &str = "PODWIRE_DELEGATION_DEPTH";
 
 /// Where a plugin lives.
@@ -47,7 +47,7 @@ pub fn find(host: &Host, kind: &str, path: &str) -> Result<Target, Error> {
             None => Target::Program(file),
         });
     }
-    if let Some(plugin) = host.plugin(kind).filter(|_| host.uninstalled) {
+    if let Some(plugin) = host.plugin(kind).filter(|_| host.builtin_fallback) {
         return Ok(Target::Function(plugin));
     }
     let path = shorten_value(path.replace(':', " "));
@@ -85,8 +85,8 @@ pub fn forward(request: &Request, kind: &str, command: Command) -> Result<(), Er
 /// The depth of a plugin that this one delegates to. A configuration that makes plugins call each
 /// other without end is an error, instead of the end of the stack.
 pub fn deeper(request: &Request) -> Result<u32, Error> {
-    if request.depth < MAX_DEPTH {
-        return Ok(request.depth + 1);
+    if request.delegation.depth < MAX_DEPTH {
+        return Ok(request.delegation.depth + 1);
     }
     let msg = format!("plugins delegate to each other more than {MAX_DEPTH} times");
     let hint = "look for a plugin that delegates to itself in keys \"ipam\", \"delegate\" and \
@@ -95,7 +95,9 @@ pub fn deeper(request: &Request) -> Result<u32, Error> {
 }
 
 fn asked_to<'host>(request: &Request<'host>, command: Command) -> Result<Request<'host>, Error> {
-    Ok(Request { command, depth: deeper(request)?, ..request.clone() })
+    let mut delegated = Request { command, ..request.clone() };
+    delegated.delegation.depth = deeper(request)?;
+    Ok(delegated)
 }
 
 fn run(target: &Target, request: &Request, command: Command) -> Result<Vec<u8>, Error> {

@@ -23,6 +23,6 @@ pub mod version;
 pub use crate::args::Args;
 pub use crate::error::{Code, Error};
 pub use crate::plugin::{Host, Plugin};
-pub use crate::request::{Attachment, Command, Request, WhileDown};
+pub use crate::request::{Attachment, BeforeLinkUp, Command, Delegation, Request};
 pub use crate::result::{Cidr, CniResult, Dns, Interface, IpConfig, Route};
 pub use crate::version::Version;

@@ -12,7 +12,7 @@ use text::shorten_value;
 
 use crate::delegate::DEPTH_VARIABLE;
 use crate::error::{Code, Error};
-use crate::request::{Command, Request};
+use crate::request::{Command, Delegation, Request};
 use crate::result::CniResult;
 use crate::turn;
 use crate::validate;
@@ -52,7 +52,7 @@ pub struct Host {
     /// Start a process even for plugins that this program holds.
     pub always_exec: bool,
     /// Use a plugin that this program holds when none is found in CNI_PATH.
-    pub uninstalled: bool,
+    pub builtin_fallback: bool,
     /// Directory of the locks that let ADD and DEL of one attachment run one after the other; `None`
     /// leaves their order to the runtime.
     pub locks: Option<PathBuf>,
@@ -62,7 +62,7 @@ impl Host {
     /// This very program, with these plugins.
     pub fn of_this_program(plugins: &'static [&'static Plugin]) -> Host {
         let program = identity(&started_as()).or_else(|| identity(Path::new("/proc/self/exe")));
-        Host { plugins, program, always_exec: false, uninstalled: false, locks: None }
+        Host { plugins, program, always_exec: false, builtin_fallback: false, locks: None }
     }
 
     /// One of its plugins.
@@ -252,8 +252,8 @@ fn call(plugin: &Plugin, request: &Request, deliver: Deliver) -> Result<Option<V
 
 /// Undoes an ADD whose result nobody has got, as a runtime would.
 fn take_back(plugin: &Plugin, request: &Request, result: CniResult, error: Error) -> Error {
-    let result_before = Some(result.into());
-    let request = Request { command: Command::Del, result_before, ..request.clone() };
+    let mut request = Request { command: Command::Del, ..request.clone() };
+    request.delegation.prev_result = Some(result.into());
     let outcome = match (plugin.del)(&request) {
         Ok(()) => "the attachment was removed again".to_owned(),
         Err(undoing) => format!("removing the attachment again failed as well: {undoing}"),
@@ -360,9 +360,7 @@ fn understand<'host>(
         network,
         config: config.object.into(),
         config_text: config.text.into(),
-        result_before: None,
-        depth: env.depth,
-        while_down: None,
+        delegation: Delegation { depth: env.depth, ..Delegation::default() },
         host,
     })
 }

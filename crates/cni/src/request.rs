@@ -100,25 +100,32 @@ pub struct Request<'host> {
     /// The configuration as it was read, or nothing if a runtime in this process built it. It shows keys that
     /// stand twice, of which `config` holds the last one.
     pub config_text: Arc<Vec<u8>>,
-    /// The result of the plugin before this one, where that ran in this process: it need not be
-    /// printed and read again. It counts in place of the configuration's `prevResult`.
-    pub result_before: Option<Arc<CniResult>>,
-    /// How many plugins have delegated to this one, one after the other.
-    pub depth: u32,
-    /// What another plugin in this process does to the interface that this one makes.
-    pub while_down: Option<WhileDown<'host>>,
+    /// Set by the plugin that delegates to this one.
+    pub delegation: Delegation<'host>,
     /// The program that this runs in.
     pub host: &'host Host,
 }
 
-/// Work on a new interface before it is brought up, when it is cheapest. It is given what the interface
-/// and its other end are called.
-#[derive(Clone, Copy)]
-pub struct WhileDown<'a>(pub &'a dyn Fn(&[Interface]) -> Result<(), Error>);
+/// What a delegating plugin passes on besides configuration and environment. Default for a plugin that a runtime calls.
+#[derive(Clone, Debug, Default)]
+pub struct Delegation<'a> {
+    /// Number of delegations that led to this request. The only field that also reaches a plugin in another process.
+    pub depth: u32,
+    /// Result of the previous plugin if that plugin ran in this process: it needs no printing and parsing. Takes
+    /// precedence over the configuration's `prevResult`.
+    pub prev_result: Option<Arc<CniResult>>,
+    /// Work that another plugin does on the new interface before the interface is brought up.
+    pub before_link_up: Option<BeforeLinkUp<'a>>,
+}
 
-impl fmt::Debug for WhileDown<'_> {
+/// Work on a new interface before it is brought up, when changes are cheapest. The argument names the interface and
+/// its peer.
+#[derive(Clone, Copy)]
+pub struct BeforeLinkUp<'a>(pub &'a dyn Fn(&[Interface]) -> Result<(), Error>);
+
+impl fmt::Debug for BeforeLinkUp<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("WhileDown")
+        f.write_str("BeforeLinkUp")
     }
 }
 
@@ -143,7 +150,7 @@ impl Request<'_> {
 
     /// The result of the plugin before this one in the list, or of the ADD that this undoes.
     pub fn prev_result(&self) -> Result<Option<CniResult>, Error> {
-        if let Some(known) = &self.result_before {
+        if let Some(known) = &self.delegation.prev_result {
             return Ok(Some(CniResult::clone(known)));
         }
         let Some(value) = gojson::get(&self.config, "prevResult") else { return Ok(None) };
@@ -161,7 +168,7 @@ impl Request<'_> {
     /// The configuration as a program gets it.
     pub(crate) fn to_stdin(&self) -> Result<Vec<u8>, Error> {
         let mut config = Cow::Borrowed(&*self.config);
-        if let Some(known) = &self.result_before {
+        if let Some(known) = &self.delegation.prev_result {
             config.to_mut().insert("prevResult".into(), known.to_json(self.version)?);
         }
         serde_json::to_vec(&*config)

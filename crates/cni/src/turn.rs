@@ -34,7 +34,8 @@ fn take_within(
     patience: Duration,
 ) -> Result<Option<fsutil::Lock>, Error> {
     let changes = matches!(request.command, Command::Add | Command::Del);
-    let Some(directory) = host.locks.as_ref().filter(|_| changes && request.depth == 0) else {
+    let Some(directory) = host.locks.as_ref().filter(|_| changes && request.delegation.depth == 0)
+    else {
         return Ok(None);
     };
     let parts = [plugin.name, &request.network, &request.container_id, &request.ifname];
@@ -67,7 +68,7 @@ fn hash(parts: &[&str]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use crate::{CniResult, Version};
+    use crate::{CniResult, Delegation, Version};
 
     use super::*;
 
@@ -93,8 +94,13 @@ mod tests {
     fn one_call_of_an_attachment_at_a_time() {
         let directory = tempfile::tempdir().unwrap();
         let locks = Some(directory.path().join("locks"));
-        let host =
-            Host { plugins: &[], program: None, always_exec: false, uninstalled: false, locks };
+        let host = Host {
+            plugins: &[],
+            program: None,
+            always_exec: false,
+            builtin_fallback: false,
+            locks,
+        };
         let add = Request {
             command: Command::Add,
             container_id: "c1".into(),
@@ -106,9 +112,7 @@ mod tests {
             network: "net".into(),
             config: serde_json::Map::new().into(),
             config_text: Vec::new().into(),
-            result_before: None,
-            depth: 0,
-            while_down: None,
+            delegation: Delegation::default(),
             host: &host,
         };
         let soon = Duration::from_millis(20);
@@ -120,7 +124,8 @@ mod tests {
         assert_eq!(error.code, Code::TRY_LATER);
         assert!(error.msg.contains(&format!("process {} (", std::process::id())), "{error}");
         // A delegate in another process, a verb that changes nothing, another container.
-        assert!(take(&Request { depth: 1, ..del.clone() }).unwrap().is_none());
+        let delegation = Delegation { depth: 1, ..Delegation::default() };
+        assert!(take(&Request { delegation, ..del.clone() }).unwrap().is_none());
         assert!(take(&Request { command: Command::Check, ..del.clone() }).unwrap().is_none());
         assert!(take(&Request { container_id: "c2".into(), ..del.clone() }).unwrap().is_some());
         drop(held);

@@ -2,7 +2,7 @@
 //! Delegation: when a plugin is a function and when a process, and what happens to its failure.
 
 use cni::delegate::{self, Target};
-use cni::{Code, Command, Host, Plugin, Request, Version};
+use cni::{Code, Command, Delegation, Host, Plugin, Request, Version};
 use serde_json::{Value, json};
 
 use crate::lab::{FUNCTION, Lab, failing, identity, printing};
@@ -10,7 +10,7 @@ use crate::lab::{FUNCTION, Lab, failing, identity, printing};
 static PLUGINS: &[&Plugin] = &[&FUNCTION];
 
 fn host(program: Option<(u64, u64)>) -> Host {
-    Host { plugins: PLUGINS, program, always_exec: false, uninstalled: false, locks: None }
+    Host { plugins: PLUGINS, program, always_exec: false, builtin_fallback: false, locks: None }
 }
 
 fn request<'h>(lab: &Lab, host: &'h Host, config: &Value) -> Request<'h> {
@@ -25,9 +25,7 @@ fn request<'h>(lab: &Lab, host: &'h Host, config: &Value) -> Request<'h> {
         network: "net".into(),
         config: config.as_object().unwrap().clone().into(),
         config_text: Vec::new().into(),
-        result_before: None,
-        depth: 0,
-        while_down: None,
+        delegation: Delegation::default(),
         host,
     }
 }
@@ -68,7 +66,7 @@ fn a_plugin_that_is_not_installed_is_a_function_only_on_request() {
     let path = lab.path("bin").display().to_string();
     let error = delegate::find(&host, "function", &path).unwrap_err();
     assert_eq!(error.msg, format!("failed to find plugin \"function\" in path [{path}]"));
-    host.uninstalled = true;
+    host.builtin_fallback = true;
     assert!(is_function(&lab, &host, "function"));
     lab.plugin("function", "");
     assert!(!is_function(&lab, &host, "function"), "the installed one is preferred");
@@ -123,7 +121,7 @@ fn a_process_gets_the_result_that_was_never_printed() {
     let mut request = request(&lab, &host, &config);
     let ip = cni::IpConfig::new("10.0.0.9/24".parse().unwrap(), None);
     let before = cni::CniResult { ips: vec![ip], ..cni::CniResult::default() };
-    request.result_before = Some(before.clone().into());
+    request.delegation.prev_result = Some(before.clone().into());
     assert_eq!(request.prev_result().unwrap(), Some(before));
     add(&request, "ipam").unwrap();
     let sent = lab.sent("ipam", "ADD");
@@ -134,7 +132,7 @@ fn a_process_gets_the_result_that_was_never_printed() {
 #[test]
 fn a_programs_failed_add_is_followed_by_del() {
     let lab = Lab::new();
-    let host = Host { uninstalled: true, ..host(None) };
+    let host = Host { builtin_fallback: true, ..host(None) };
     let log = lab.path("calls");
     let config = json!({"cniVersion": "1.0.0", "name": "net", "log": log, "fail": "ADD"});
     let request = request(&lab, &host, &config);
@@ -161,7 +159,7 @@ fn a_programs_failed_add_is_followed_by_del() {
 #[test]
 fn functions_are_forwarded_every_verb() {
     let lab = Lab::new();
-    let host = Host { uninstalled: true, ..host(None) };
+    let host = Host { builtin_fallback: true, ..host(None) };
     let request = request(&lab, &host, &json!({"log": lab.path("calls"), "fail": "GC"}));
     let result = add(&request, "function").unwrap();
     assert_eq!(result.interfaces[0].name, "from-function");
@@ -197,7 +195,7 @@ static ITSELF: Plugin = Plugin {
 fn delegation_without_end_is_an_error() {
     static ONLY: &[&Plugin] = &[&ITSELF];
     let lab = Lab::new();
-    let host = Host { plugins: ONLY, uninstalled: true, ..host(None) };
+    let host = Host { plugins: ONLY, builtin_fallback: true, ..host(None) };
     let request = request(&lab, &host, &json!({"cniVersion": "1.0.0", "name": "net"}));
     let check = |error: cni::Error| {
         assert_eq!(error.code, Code::INVALID_CONFIG);
@@ -215,10 +213,11 @@ fn a_process_is_given_its_depth() {
     let keep = format!("echo $PODWIRE_DELEGATION_DEPTH > {}", lab.path("depth").display());
     lab.plugin("ipam", &format!("{keep}\n{}", printing(&json!({"ips": []}))));
     let host = host(None);
-    let request = request(&lab, &host, &json!({"cniVersion": "1.0.0", "name": "net"}));
-    let request = Request { depth: 2, ..request };
+    let mut request = request(&lab, &host, &json!({"cniVersion": "1.0.0", "name": "net"}));
+    request.delegation.depth = 2;
     add(&request, "ipam").unwrap();
     assert_eq!(lab.read("depth"), "3\n");
-    let error = add(&Request { depth: delegate::MAX_DEPTH, ..request }, "ipam").unwrap_err();
+    request.delegation.depth = delegate::MAX_DEPTH;
+    let error = add(&request, "ipam").unwrap_err();
     assert_eq!(error.code, Code::INVALID_CONFIG);
 }

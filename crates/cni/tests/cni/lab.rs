@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 /// A host that holds no plugins.
 pub static NO_PLUGINS: Host =
-    Host { plugins: &[], program: None, always_exec: false, uninstalled: false, locks: None };
+    Host { plugins: &[], program: None, always_exec: false, builtin_fallback: false, locks: None };
 
 pub struct Lab {
     pub folder: tempfile::TempDir,

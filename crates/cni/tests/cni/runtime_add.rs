@@ -244,8 +244,13 @@ fn functions_and_processes_are_called_alike() {
     let ours = lab.plugin("function", "");
     lab.plugin("last", &printing(&json!({})));
     let program = Some(identity(&ours));
-    let host =
-        Host { plugins: PLUGINS, program, always_exec: false, uninstalled: false, locks: None };
+    let host = Host {
+        plugins: PLUGINS,
+        program,
+        always_exec: false,
+        builtin_fallback: false,
+        locks: None,
+    };
     let mut conf = json!({"cniVersion": "1.1.0", "name": "net", "plugins": [
         {"type": "function", "log": log, "address": "10.0.0.2/24"}, {"type": "last"}]});
     let (list, runtime) = (list_of(&conf), lab.runtime_with(&host));

@@ -191,7 +191,7 @@ fn versions_are_asked_for_with_all_that_old_plugins_want() {
         plugins: PLUGINS,
         program: None,
         always_exec: false,
-        uninstalled: true,
+        builtin_fallback: true,
         locks: None,
     };
     let known = lab.runtime_with(&host).plugin_versions("function").unwrap();

@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 
-use cni::{Attachment, Code, Error, Interface, Request, WhileDown};
+use cni::{Attachment, BeforeLinkUp, Code, Error, Interface, Request};
 use kernel::link::{self, Kind, Link, NewLink, Peer, PortOptions};
 use kernel::{IfIndex, IfName, MacAddr, Netlink, Netns};
 
@@ -124,7 +124,7 @@ fn try_create(
     new.mac = Some(pair.host_mac);
     new.master = desired.master;
     new.group = Some(names::network_group(&request.network));
-    new.up = request.while_down.is_none();
+    new.up = request.delegation.before_link_up.is_none();
     host.apply([link::create(&new)])?;
     if desired.port == PortOptions::default() {
         return Ok(());
@@ -137,7 +137,7 @@ fn try_create(
 
 /// Runs the hook that another plugin of this program has set, before the host end is up.
 fn run_before_link_up(host: &Netlink, request: &Request, pair: &Pair) -> Result<(), Error> {
-    let Some(WhileDown(hook)) = request.while_down else { return Ok(()) };
+    let Some(BeforeLinkUp(hook)) = request.delegation.before_link_up else { return Ok(()) };
     hook(&pair.interfaces(request))
         .and_then(|()| host.apply([link::set_up(pair.host)]).context("bring the host end up"))
         .inspect_err(|_| rollback(host, pair.host))

@@ -8,7 +8,7 @@ pub mod convert;
 use std::sync::Arc;
 
 use cni::delegate;
-use cni::{CniResult, Code, Command, Error, Interface, Plugin, Request, Version, WhileDown};
+use cni::{BeforeLinkUp, CniResult, Code, Command, Error, Interface, Plugin, Request, Version};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -47,7 +47,7 @@ struct List {
     steps: Vec<Step>,
     args: Option<Value>,
     runtime_config: Map<String, Value>,
-    /// Of the list's plugins, see [`Request::depth`].
+    /// Of the list's plugins, see [`cni::Delegation::depth`].
     depth: u32,
 }
 
@@ -94,7 +94,9 @@ impl List {
         for key in ["cni.dev/valid-attachments", "cni.dev/attachments"] {
             put(key, request.config.get(key).cloned());
         }
-        Request { command, config: Arc::new(config), depth: self.depth, ..request.clone() }
+        let mut asked = Request { command, config: Arc::new(config), ..request.clone() };
+        asked.delegation.depth = self.depth;
+        asked
     }
 }
 
@@ -137,8 +139,8 @@ fn add(request: &Request) -> Result<CniResult, Error> {
                 continue;
             }
             let mut asked = list.request(request, step, Command::Add, None);
-            asked.result_before = result;
-            asked.while_down = early.is_waiting().then_some(WhileDown(&shape));
+            asked.delegation.prev_result = result;
+            asked.delegation.before_link_up = early.is_waiting().then_some(BeforeLinkUp(&shape));
             let made = (step.plugin.add)(&asked).map_err(|error| failed(step, error))?;
             result = Some(Arc::new(made));
             undo.push(move || {
@@ -153,8 +155,9 @@ fn add(request: &Request) -> Result<CniResult, Error> {
 /// Backwards, and none is held up by one that fails.
 fn del(request: &Request) -> Result<(), Error> {
     let list = List::parse(request)?;
-    // An ADD of this process hands its result on as a value, see `Request::result_before`.
-    let result = request.config.get("prevResult").filter(|_| request.result_before.is_none());
+    // An ADD of this process hands its result on as a value, see `Delegation::prev_result`.
+    let result =
+        request.config.get("prevResult").filter(|_| request.delegation.prev_result.is_none());
     each(list.steps.iter().rev(), |step| {
         (step.plugin.del)(&list.request(request, step, Command::Del, result))
     })

@@ -274,7 +274,7 @@ fn answer(name: &str, verb: &str, args: &str, stdin: &[u8]) -> cni::plugin::Repl
         plugins,
         program: None,
         always_exec: false,
-        uninstalled: false,
+        builtin_fallback: false,
         locks: None,
     };
     let env = cni::plugin::Env {

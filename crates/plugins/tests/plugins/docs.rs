@@ -276,7 +276,7 @@ fn comes_and_goes_as_printed(plugin: &str) {
     let pod = Ns::new("pod");
 
     let mut holder = Host::of_this_program(PLUGINS);
-    holder.uninstalled = true;
+    holder.builtin_fallback = true;
     comes_and_goes(&Runtime::new(&holder, "/nowhere"), &list, &pod);
 
     let stranger = Host::of_this_program(&[]);

@@ -35,7 +35,8 @@ impl<'a> Early<'a> {
     pub fn shape(&self, made: &[Interface]) -> Result<(), Error> {
         let Some((step, asked)) = &self.step else { return Ok(()) };
         let before = CniResult { interfaces: made.to_vec(), ..CniResult::default() };
-        let asked = Request { result_before: Some(Arc::new(before)), ..asked.clone() };
+        let mut asked = asked.clone();
+        asked.delegation.prev_result = Some(Arc::new(before));
         let mut after = (step.plugin.add)(&asked).map_err(|error| failed(step, error))?;
         self.added.get_or_init(|| after.interfaces.split_off(made.len()));
         Ok(())
