@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use cni::Code;
 use cni::runtime::NetworkList;
-use cni::runtime::conf_dir::{self, Found};
+use cni::runtime::conf_dir::{self, ConfFile};
 
 use crate::errors::Hint;
 
@@ -24,7 +24,7 @@ const EXAMPLE: &str = r#"{ "cniVersion": "1.1.0", "name": "mynet", "plugins": [ 
               "routes": [ { "dst": "0.0.0.0/0" } ] } } ] }"#;
 
 /// Reads all configuration files of a directory. A missing directory has none; a file in its place is an error.
-pub(crate) fn scan(dir: &Path) -> Result<Vec<Found>, cni::Error> {
+pub(crate) fn scan(dir: &Path) -> Result<Vec<ConfFile>, cni::Error> {
     match std::fs::read_dir(dir) {
         Err(cause) if cause.kind() == ErrorKind::NotADirectory => {
             let doing = format!("read directory {}", dir.display());
@@ -42,12 +42,12 @@ pub(crate) fn load(dir: &Path, name: &str) -> Result<NetworkList> {
 /// Loads the network of this name; `None` if no file describes it.
 pub(crate) fn find(dir: &Path, name: &str) -> Result<Option<NetworkList>> {
     let found = scan(dir)?;
-    let has_name = |found: &&Found| found.list.as_ref().is_ok_and(|list| list.name == name);
-    if let Some(Found { list: Ok(list), .. }) = found.iter().find(has_name) {
+    let has_name = |found: &&ConfFile| found.list.as_ref().is_ok_and(|list| list.name == name);
+    if let Some(ConfFile { list: Ok(list), .. }) = found.iter().find(has_name) {
         return Ok(Some(list.clone()));
     }
-    let is_invalid_file = |found: &&Found| found.list.is_err() && is_about(&found.file, name);
-    if let Some(Found { list: Err(error), .. }) = found.iter().find(is_invalid_file) {
+    let is_invalid_file = |found: &&ConfFile| found.list.is_err() && is_about(&found.file, name);
+    if let Some(ConfFile { list: Err(error), .. }) = found.iter().find(is_invalid_file) {
         return Err(error.clone())
             .hint(|| REPAIR.to_owned())
             .with_context(|| format!("the configuration of network {name:?} is invalid"));
@@ -90,13 +90,13 @@ pub(crate) fn how_to_create(dir: &Path) -> String {
 }
 
 /// The error of an invalid file with the line in question; `None` for a valid file.
-pub(crate) fn parse_error(found: &Found) -> Option<String> {
+pub(crate) fn parse_error(found: &ConfFile) -> Option<String> {
     let cni::Error { msg, details, .. } = found.list.as_ref().err()?;
     Some(if details.is_empty() { msg.clone() } else { format!("{msg}\n  {details}") })
 }
 
 /// Warnings about networks whose name an earlier file already uses.
-pub(crate) fn hidden(found: &[Found]) -> Vec<String> {
+pub(crate) fn hidden(found: &[ConfFile]) -> Vec<String> {
     let mut first: BTreeMap<&str, &Path> = BTreeMap::new();
     let mut hidden = Vec::new();
     for found in found {
@@ -117,7 +117,7 @@ pub(crate) fn loopback() -> Result<NetworkList> {
     NetworkList::parse(LOOPBACK.as_bytes(), None).context("the loopback network")
 }
 
-fn advice(dir: &Path, found: &[Found]) -> String {
+fn advice(dir: &Path, found: &[ConfFile]) -> String {
     let names: Vec<&str> =
         found.iter().filter_map(|found| Some(found.list.as_ref().ok()?.name.as_str())).collect();
     match names.is_empty() {

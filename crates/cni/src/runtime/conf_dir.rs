@@ -10,7 +10,7 @@ use crate::error::{Code, Error};
 
 /// One file of the directory.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct ConfFile {
     /// Where it is.
     pub file: PathBuf,
     /// What it says, or what is wrong with it.
@@ -19,17 +19,17 @@ pub struct Found {
 
 /// The network that serves containers which ask for none by name.
 #[derive(Clone, Debug)]
-pub struct Chosen {
+pub struct DefaultNetwork {
     /// The network.
     pub list: NetworkList,
     /// Files before it in order that could not be used, and why.
-    pub passed_over: Vec<(PathBuf, Error)>,
+    pub ignored: Vec<(PathBuf, Error)>,
 }
 
 /// Every `*.conflist` by path, then every `*.conf` and `*.json` by path. A directory that does not
 /// exist is empty.
-pub fn scan(dir: &Path) -> Result<Vec<Found>, Error> {
-    Ok(in_order(dir)?.into_iter().map(|file| Found { list: load_file(&file), file }).collect())
+pub fn scan(dir: &Path) -> Result<Vec<ConfFile>, Error> {
+    Ok(in_order(dir)?.into_iter().map(|file| ConfFile { list: load_file(&file), file }).collect())
 }
 
 /// The first network of this name in the order of [`scan`].
@@ -52,17 +52,17 @@ pub fn load(dir: &Path, name: &str) -> Result<NetworkList, Error> {
 
 /// As kubelet chooses: the first file by path, whatever its extension, that parses and whose
 /// plugins exist and accept its version.
-pub fn first_valid(dir: &Path, runtime: &Runtime) -> Result<Chosen, Error> {
+pub fn first_valid(dir: &Path, runtime: &Runtime) -> Result<DefaultNetwork, Error> {
     let files = files(dir, &["conf", "conflist", "json"])?;
     if files.is_empty() {
         return Err(none_found(dir));
     }
-    let mut passed_over = Vec::new();
+    let mut ignored = Vec::new();
     for file in files {
         let usable = |list: NetworkList| runtime.validate(&list).map(|_| list);
         match load_file(&file).and_then(usable) {
-            Ok(list) => return Ok(Chosen { list, passed_over }),
-            Err(error) => passed_over.push((file, error)),
+            Ok(list) => return Ok(DefaultNetwork { list, ignored }),
+            Err(error) => ignored.push((file, error)),
         }
     }
     // What is wrong in a file already names it; what is wrong with a plugin does not.
@@ -70,7 +70,7 @@ pub fn first_valid(dir: &Path, runtime: &Runtime) -> Result<Chosen, Error> {
         name if error.msg.starts_with(&name) => error.to_string(),
         name => format!("{name}: {error}"),
     };
-    let broken: Vec<String> = passed_over.iter().map(told).collect();
+    let broken: Vec<String> = ignored.iter().map(told).collect();
     let msg = format!("no valid net configuration in {}", dir.display());
     Err(Error::invalid_config(msg).with_details(unreadable(&broken)))
 }

@@ -101,7 +101,7 @@ fn the_default_is_the_first_that_can_work() {
     lab.plugin("speaks-new", r#"echo '{"cniVersion":"1.0.0","supportedVersions":["1.0.0"]}'"#);
     let chosen = first_valid(&lab.path("net.d"), &lab.runtime()).unwrap();
     assert_eq!(chosen.list.name, "good");
-    let reasons: Vec<&str> = chosen.passed_over.iter().map(|(_, error)| &*error.msg).collect();
+    let reasons: Vec<&str> = chosen.ignored.iter().map(|(_, error)| &*error.msg).collect();
     assert!(reasons[0].contains("EOF"), "{reasons:?}");
     assert!(reasons[1].contains("failed to find plugin \"nowhere\""), "{reasons:?}");
     let old = "plugin speaks-old does not support config version \"1.0.0\"";
