@@ -9,6 +9,7 @@
 #![warn(missing_docs)]
 
 pub mod args;
+mod attachment_lock;
 pub mod delegate;
 pub mod error;
 pub mod exec;
@@ -16,7 +17,6 @@ pub mod plugin;
 pub mod request;
 pub mod result;
 pub mod runtime;
-mod turn;
 pub mod validate;
 pub mod version;
 

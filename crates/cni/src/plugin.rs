@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 use text::shorten_value;
 
+use crate::attachment_lock;
 use crate::delegate::DEPTH_VARIABLE;
 use crate::error::{Code, Error};
 use crate::request::{Command, Delegation, Request};
 use crate::result::CniResult;
-use crate::turn;
 use crate::validate;
 use crate::version::Version;
 
@@ -230,7 +230,7 @@ pub(crate) fn perform(
     if !is_true(&env.netns_override) && matches!(command, Command::Add | Command::Del) {
         refuse_own_netns(&request.netns)?;
     }
-    let _turn = turn::take(host, plugin, &request)?;
+    let _turn = attachment_lock::acquire(host, plugin, &request)?;
     call(plugin, &request, deliver).map_err(Error::bounded)
 }
 

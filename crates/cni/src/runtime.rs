@@ -9,8 +9,8 @@ mod gc;
 mod invoke;
 mod list;
 mod lock;
-mod probe;
 mod source;
+mod validate;
 
 use std::io;
 use std::path::PathBuf;

@@ -19,15 +19,15 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Waits until no other call of this plugin changes the attachment. `None` for a verb that changes
 /// nothing, for a host without locks, and for a plugin that another process has delegated to: the first
 /// plugin of that chain holds the lock of the attachment.
-pub(crate) fn take(
+pub(crate) fn acquire(
     host: &Host,
     plugin: &Plugin,
     request: &Request,
 ) -> Result<Option<fsutil::Lock>, Error> {
-    take_within(host, plugin, request, PATIENCE)
+    acquire_within(host, plugin, request, PATIENCE)
 }
 
-fn take_within(
+fn acquire_within(
     host: &Host,
     plugin: &Plugin,
     request: &Request,
@@ -116,7 +116,7 @@ mod tests {
             host: &host,
         };
         let soon = Duration::from_millis(20);
-        let take = |request: &Request| take_within(&host, &PLUGIN, request, soon);
+        let take = |request: &Request| acquire_within(&host, &PLUGIN, request, soon);
         let held = take(&add).unwrap();
         assert!(held.is_some());
         let del = Request { command: Command::Del, ..add.clone() };
