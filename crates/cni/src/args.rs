@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CNI_ARGS: `KEY=VALUE;KEY=VALUE` in the environment, for what a configuration cannot say.
+//! CNI_ARGS: extra arguments from the runtime, as `KEY=VALUE;KEY=VALUE` in the environment.
 
 use text::shorten_value;
 
@@ -10,7 +10,7 @@ use crate::error::{Code, Error};
 pub struct Args(Vec<(String, String)>);
 
 impl Args {
-    /// Splits the text; each pair must hold exactly one `=`.
+    /// Parses CNI_ARGS. Each pair must contain exactly one `=`.
     pub fn parse(text: &str) -> Result<Args, Error> {
         if text.is_empty() {
             return Ok(Args::default());
@@ -26,41 +26,39 @@ impl Args {
         text.split(';').map(pair).collect::<Result<_, _>>().map(Args)
     }
 
-    /// The value of a key, in this exact spelling; the last one where it stands twice.
+    /// Returns the value of a key, which is case-sensitive. If a key is repeated, the last value wins.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.0.iter().rfind(|(other, _)| other == key).map(|(_, value)| value.as_str())
     }
 
-    /// An error where a key stands that is not in `known`, unless `IgnoreUnknown` allows it.
+    /// Returns an error if there is a key that is not in `known`, unless `IgnoreUnknown` is set.
     pub fn allow_only(&self, known: &[&str]) -> Result<(), Error> {
         if self.ignores_unknown()? {
             return Ok(());
         }
-        let strange: Vec<String> = self
+        let unknown: Vec<String> = self
             .0
             .iter()
             .filter(|(key, _)| key != "IgnoreUnknown" && !known.contains(&&**key))
             .map(|(key, value)| format!("{key}={value}"))
             .collect();
-        if strange.is_empty() {
+        if unknown.is_empty() {
             return Ok(());
         }
-        let msg = shorten_value(format_args!("ARGS: unknown args {strange:?}"));
+        let msg = shorten_value(format_args!("ARGS: unknown args {unknown:?}"));
         Err(Error::new(Code::BAD_ENVIRONMENT, msg)
-            .with_details("add IgnoreUnknown=1 to CNI_ARGS to let them pass"))
+            .with_details("add IgnoreUnknown=1 to CNI_ARGS to ignore them"))
     }
 
     fn ignores_unknown(&self) -> Result<bool, Error> {
         match self.get("IgnoreUnknown").map(str::to_ascii_lowercase).as_deref() {
             None | Some("0" | "false") => Ok(false),
             Some("1" | "true") => Ok(true),
-            Some(other) => Err(Error::new(
-                Code::BAD_ENVIRONMENT,
-                format!(
-                    "ARGS: IgnoreUnknown is {:?}, expected 1, true, 0 or false",
-                    shorten_value(other)
-                ),
-            )),
+            Some(other) => {
+                let value = shorten_value(other);
+                let msg = format!("ARGS: IgnoreUnknown is {value:?}, expected 1, true, 0 or false");
+                Err(Error::new(Code::BAD_ENVIRONMENT, msg))
+            }
         }
     }
 }
@@ -70,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pairs_are_split_and_found() {
+    fn args_with_pairs_are_parsed() {
         let args = Args::parse("IP=10.0.0.5;MAC=aa:bb:cc:dd:ee:ff;empty=").expect("pairs");
         assert_eq!(args.get("IP"), Some("10.0.0.5"));
         assert_eq!(args.get("empty"), Some(""));
@@ -79,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_pairs_are_refused() {
+    fn args_with_malformed_pair_are_rejected() {
         for bad in ["IP", "IP=1;", ";", "A=b=c"] {
             let error = Args::parse(bad).expect_err(bad);
             assert_eq!(error.code, Code::BAD_ENVIRONMENT, "{bad}");
@@ -87,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_keys_need_permission() {
+    fn args_with_unknown_key_need_ignore_unknown() {
         let check = |text: &str| Args::parse(text).and_then(|args| args.allow_only(&["IP"]));
         assert!(check("IP=1").is_ok());
         assert!(check("IP=1;K8S_POD_NAME=a").is_err());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A plugin calling another one. The file found in CNI_PATH decides: where it is this very
-//! program, the plugin is called as a function, otherwise it is started as a process.
+//! Delegation: a plugin that calls another plugin. If the file found in CNI_PATH is this program, the other plugin is
+//! called as a function; otherwise it is started as a process.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -13,19 +13,18 @@ use crate::plugin::{Host, Plugin};
 use crate::request::{Command, Request};
 use crate::result::CniResult;
 
-/// How often a plugin may delegate to another one that delegates in turn. The longest useful chain is
-/// `podwire`, `flannel`, `bridge`, `host-local`.
+/// Maximum length of a chain of delegations. The longest useful chain is `podwire`, `flannel`, `bridge`, `host-local`.
 pub const MAX_DEPTH: u32 = 8;
 
-/// Carries [`Delegation::depth`](crate::Delegation::depth) to a plugin that is started as a process.
+/// Environment variable that passes [`Delegation::depth`](crate::Delegation::depth) to a plugin process.
 pub const DEPTH_VARIABLE: &str = "PODWIRE_DELEGATION_DEPTH";
 
-/// Where a plugin lives.
+/// Implementation of a plugin.
 #[derive(Debug, Clone)]
 pub enum Target {
-    /// In this program.
+    /// A function of this program.
     Function(&'static Plugin),
-    /// In a file of its own.
+    /// An executable file.
     Program(PathBuf),
 }
 
@@ -41,11 +40,9 @@ pub fn find(host: &Host, kind: &str, path: &str) -> Result<Target, Error> {
         if !meta.is_file() {
             continue;
         }
-        let is_ours = !host.always_exec && host.program == Some((meta.dev(), meta.ino()));
-        return Ok(match host.plugin(kind).filter(|_| is_ours) {
-            Some(plugin) => Target::Function(plugin),
-            None => Target::Program(file),
-        });
+        let is_this_program = host.program == Some((meta.dev(), meta.ino()));
+        let builtin = host.plugin(kind).filter(|_| is_this_program && !host.always_exec);
+        return Ok(builtin.map_or(Target::Program(file), Target::Function));
     }
     if let Some(plugin) = host.plugin(kind).filter(|_| host.builtin_fallback) {
         return Ok(Target::Function(plugin));
@@ -55,17 +52,16 @@ pub fn find(host: &Host, kind: &str, path: &str) -> Result<Target, Error> {
     Err(Error::invalid_config(msg))
 }
 
-/// ADD by another plugin, which [`find`] has found. When a program fails at it, its DEL is run
-/// before the error is returned, as the specification asks; a function of this program leaves
-/// nothing when it fails.
+/// Runs ADD of another plugin, which [`find`] has found. If a program fails, its DEL is run before the error is
+/// returned, as the specification requires. A function of this program cleans up after itself.
 ///
-/// That DEL would take away what an earlier ADD of the same attachment was given, so the caller
-/// refuses a second ADD first.
+/// The DEL would also remove what an earlier ADD of the same attachment created. So the caller must reject a second ADD
+/// before it calls this function.
 pub fn add(request: &Request, target: &Target) -> Result<CniResult, Error> {
     match target {
-        Target::Function(plugin) => (plugin.add)(&asked_to(request, Command::Add)?),
+        Target::Function(plugin) => (plugin.add)(&delegated(request, Command::Add)?),
         Target::Program(_) => exec_add(target, request).inspect_err(|_| {
-            // The error of the ADD is the one to tell.
+            // The error of the ADD is the one to report.
             let _ = run(target, request, Command::Del);
         }),
     }
@@ -76,14 +72,14 @@ fn exec_add(target: &Target, request: &Request) -> Result<CniResult, Error> {
     CniResult::parse(exec::parse_output(&printed)?, request.version)
 }
 
-/// Any other verb by another plugin.
+/// Runs any other command of another plugin.
 pub fn forward(request: &Request, kind: &str, command: Command) -> Result<(), Error> {
     let target = find(request.host, kind, &request.path)?;
     run(&target, request, command).map(drop)
 }
 
-/// The depth of a plugin that this one delegates to. A configuration that makes plugins call each
-/// other without end is an error, instead of the end of the stack.
+/// Returns the depth of a plugin that this one delegates to. Plugins that delegate to each other in a loop get an
+/// error instead of a stack overflow.
 pub fn deeper(request: &Request) -> Result<u32, Error> {
     if request.delegation.depth < MAX_DEPTH {
         return Ok(request.delegation.depth + 1);
@@ -94,7 +90,7 @@ pub fn deeper(request: &Request) -> Result<u32, Error> {
     Err(Error::invalid_config(msg).with_details(hint))
 }
 
-fn asked_to<'host>(request: &Request<'host>, command: Command) -> Result<Request<'host>, Error> {
+fn delegated<'host>(request: &Request<'host>, command: Command) -> Result<Request<'host>, Error> {
     let mut delegated = Request { command, ..request.clone() };
     delegated.delegation.depth = deeper(request)?;
     Ok(delegated)
@@ -103,7 +99,7 @@ fn asked_to<'host>(request: &Request<'host>, command: Command) -> Result<Request
 fn run(target: &Target, request: &Request, command: Command) -> Result<Vec<u8>, Error> {
     match target {
         Target::Function(plugin) => {
-            let request = asked_to(request, command)?;
+            let request = delegated(request, command)?;
             match command {
                 Command::Add => (plugin.add)(&request).map(drop),
                 Command::Del => (plugin.del)(&request),

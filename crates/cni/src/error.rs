@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The error of the specification: a code, one line of text, and details.
+//! The error object of the specification: a code, a message of one line, and details.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,13 +10,13 @@ use text::{ErrorChain, shorten};
 
 use crate::Version;
 
-/// A number from the specification's table; 100 and above are a plugin's own.
+/// An error code from the specification's table. Codes from 100 on are defined by each plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Code(pub u32);
 
 impl Code {
-    /// The configuration's version is not one the plugin speaks.
+    /// The plugin does not support the configuration's version.
     pub const INCOMPATIBLE_VERSION: Code = Code(1);
     /// A field of the configuration is not supported.
     pub const UNSUPPORTED_FIELD: Code = Code(2);
@@ -26,68 +26,67 @@ impl Code {
     pub const BAD_ENVIRONMENT: Code = Code(4);
     /// Reading or writing failed.
     pub const IO: Code = Code(5);
-    /// Something was not the JSON it should be.
+    /// The input is not valid JSON or has the wrong types.
     pub const DECODE: Code = Code(6);
     /// The configuration contradicts itself or the plugin's rules.
     pub const INVALID_CONFIG: Code = Code(7);
-    /// The namespace is the plugin's own; not in the specification's text, but in its library.
+    /// CNI_NETNS is the plugin's own namespace. The specification does not list this code, but its library uses it.
     pub const INVALID_NETNS: Code = Code(8);
-    /// A passing state; the runtime should try again.
+    /// A temporary condition; the runtime should try again.
     pub const TRY_LATER: Code = Code(11);
-    /// STATUS: the plugin cannot serve an ADD.
+    /// STATUS: the plugin cannot handle an ADD.
     pub const NOT_AVAILABLE: Code = Code(50);
-    /// STATUS: the plugin cannot serve an ADD, and existing containers are cut off in part.
+    /// STATUS: the plugin cannot handle an ADD, and existing containers have limited connectivity.
     pub const LIMITED: Code = Code(51);
-    /// Anything else.
+    /// Any other error.
     pub const INTERNAL: Code = Code(999);
 }
 
-/// Maximum length of [`Error::msg`] in an answer, in characters.
+/// Maximum length of [`Error::msg`] in a reply, in characters.
 const MSG_LIMIT: usize = 2000;
-/// The same for [`Error::details`], which may list many files or containers.
+/// Maximum length of [`Error::details`], which may list many files or containers.
 const DETAILS_LIMIT: usize = 8000;
 
-/// What a plugin answers instead of a result.
+/// The reply of a plugin that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// What kind of failure.
+    /// The kind of failure.
     pub code: Code,
-    /// One line for a person.
+    /// Message of one line.
     pub msg: String,
     /// The chain of causes, or empty.
     pub details: String,
 }
 
 impl Error {
-    /// An error without details.
+    /// Creates an error without details.
     pub fn new(code: Code, msg: impl Into<String>) -> Error {
         Error { code, msg: msg.into(), details: String::new() }
     }
 
-    /// The same with details.
+    /// Replaces the details.
     pub fn with_details(mut self, details: impl Into<String>) -> Error {
         self.details = details.into();
         self
     }
 
-    /// An error of our own doing something, with its chain of causes as details.
+    /// Creates an error about a failed operation. The causes of `cause` become the details.
     pub fn because(code: Code, doing: impl fmt::Display, cause: &dyn std::error::Error) -> Error {
         let details = cause.source().map(|deeper| ErrorChain(deeper).to_string());
         Error { code, msg: format!("{doing}: {cause}"), details: details.unwrap_or_default() }
     }
 
-    /// [`Code::INVALID_CONFIG`] with this text.
+    /// Creates an error with [`Code::INVALID_CONFIG`].
     pub fn invalid_config(msg: impl Into<String>) -> Error {
         Error::new(Code::INVALID_CONFIG, msg)
     }
 
-    /// [`Code::INTERNAL`] with this text.
+    /// Creates an error with [`Code::INTERNAL`].
     pub fn internal(msg: impl Into<String>) -> Error {
         Error::new(Code::INTERNAL, msg)
     }
 
-    /// Several failures as one: the first decides the code, all are told. One alone stays as it
-    /// is.
+    /// Combines errors into one with the code of the first and the texts of all. A single error stays unchanged.
     pub fn join(errors: Vec<Error>) -> Result<(), Error> {
         let mut errors = errors.into_iter();
         let Some(first) = errors.next() else { return Ok(()) };
@@ -98,13 +97,12 @@ impl Error {
         }
     }
 
-    /// What became of several things that were each tried, whatever became of the others: success
-    /// if nothing failed, else the failures as one.
+    /// Combines the results of operations that were all tried: success, or all failures as one error.
     pub fn all(results: impl IntoIterator<Item = Result<(), Error>>) -> Result<(), Error> {
         Error::join(results.into_iter().filter_map(Result::err).collect())
     }
 
-    /// As printed on standard output.
+    /// Returns the object that a plugin prints on standard output.
     pub fn to_json(&self, version: Version) -> Value {
         let mut object = json!({
             "cniVersion": version.as_str(),
@@ -117,7 +115,7 @@ impl Error {
         object
     }
 
-    /// Reads what another plugin printed; `None` where it is no error object.
+    /// Parses the output of another plugin. Returns `None` if it is not an error object.
     pub fn from_json(value: &Value) -> Option<Error> {
         #[derive(Deserialize)]
         struct Wire {
@@ -132,8 +130,7 @@ impl Error {
         Some(Error { code: Code(code), msg, details }.bounded())
     }
 
-    /// The same error without pages of text that came from outside, such as a value of a
-    /// configuration.
+    /// Shortens the texts, because they may quote input of any length, such as a configuration value.
     pub(crate) fn bounded(mut self) -> Error {
         for (text, limit) in [(&mut self.msg, MSG_LIMIT), (&mut self.details, DETAILS_LIMIT)] {
             if let Cow::Owned(short) = shorten(text, limit) {
@@ -161,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_back_what_it_prints() {
+    fn error_printed_and_parsed_is_unchanged() {
         let error = Error::new(Code::TRY_LATER, "no address").with_details("all 253 are taken");
         let printed = error.to_json(Version::V1_0_0);
         assert_eq!(printed["cniVersion"], "1.0.0");
@@ -171,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn joined_errors_keep_the_first_code() {
+    fn joined_errors_have_the_first_code() {
         assert_eq!(Error::join(vec![]), Ok(()));
         let all = vec![Error::new(Code(103), "one"), Error::internal("two").with_details("deep")];
         assert_eq!(Error::join(all[1..].to_vec()), Err(all[1].clone()));

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Running a plugin as a process: environment, standard input and output, a deadline, and what
-//! its failure means; and the tools that a configuration asks for by name. The only place of
-//! shipped code that starts a program.
+//! Runs plugins as processes, with a time limit, and tools that a configuration names. Shipped code starts programs
+//! only here.
 
 use std::borrow::Cow;
 use std::io::{self, Read, Write};
@@ -19,7 +18,7 @@ use serde_json::Value;
 use crate::delegate::DEPTH_VARIABLE;
 use crate::error::{Code, Error};
 
-/// The specification's variables for one call.
+/// The environment variables of the specification for one call.
 #[derive(Debug, Clone, Copy)]
 #[expect(missing_docs, reason = "named after the variables")]
 pub struct Variables<'a> {
@@ -29,25 +28,26 @@ pub struct Variables<'a> {
     pub ifname: &'a str,
     pub args: &'a str,
     pub path: &'a str,
-    /// [`DEPTH_VARIABLE`]; 0 for a plugin that a runtime starts.
+    /// Value of [`DEPTH_VARIABLE`]; 0 for a plugin that a runtime starts.
     pub depth: u32,
 }
 
-/// A file that is being written cannot be executed; an installer's copy takes this long at most.
+/// Attempts to start a program that an installer is still writing: exec fails with ETXTBSY until the file is closed.
 const BUSY_TRIES: u32 = 50;
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
 
-/// No honest result is larger; a plugin gone mad must not take the runtime's memory with it.
+/// Maximum size of a plugin's output. Protects the memory of the runtime from a broken plugin.
 const OUTPUT_LIMIT: usize = 16 << 20;
-/// How long a killed process may take to be gone. One that hangs inside the kernel outlives it.
+/// Maximum time to wait for a killed process. A process that hangs in the kernel outlives it.
 const KILL_GRACE: Duration = Duration::from_secs(2);
 
-/// Runs a plugin and returns what it printed. With a timeout it gets a process group of its own,
-/// all of which is killed at the deadline. Without one it stays in ours: a plugin that delegates
-/// sets no timeout, and whoever ends that plugin's group ends the delegate with it.
+/// Runs a plugin and returns its output.
 ///
-/// Its standard error goes to ours when it succeeds and into the error when it does not. What it
-/// leaves running in the background is neither waited for nor ended.
+/// With a timeout the plugin gets its own process group, which is killed at the deadline. Without a timeout the plugin
+/// stays in the caller's group: a delegating plugin sets no timeout, and killing its group also kills the delegate.
+///
+/// The plugin's standard error goes to this process's standard error if the plugin succeeds, and into the error if it
+/// fails. Background processes that the plugin leaves running are neither awaited nor killed.
 pub fn run(
     program: &Path,
     variables: &Variables,
@@ -58,31 +58,31 @@ pub fn run(
         Error::because(Code::INTERNAL, format!("{doing} plugin {}", program.display()), &cause)
     };
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-    let group = if timeout.is_some() { Group::Own } else { Group::Ours };
+    let group = if timeout.is_some() { Group::Own } else { Group::Caller };
     let mut child =
         start(program, variables, deadline, group).map_err(|cause| failed("start", cause))?;
-    let finished = converse(&mut child, stdin, deadline);
+    let finished = communicate(&mut child, stdin, deadline);
     let (output, status) = match finished {
         Ok(Some(finished)) => finished,
         Ok(None) => {
-            end(&mut child, group);
-            return Err(out_of_time(program, variables.command, timeout));
+            kill(&mut child, group);
+            return Err(timed_out(program, variables.command, timeout));
         }
         Err(cause) => {
-            end(&mut child, group);
-            return Err(failed("talk to", cause));
+            kill(&mut child, group);
+            return Err(failed("communicate with", cause));
         }
     };
     if !status.success() {
         return Err(explain_failure(program, status, &output));
     }
-    // Nobody may be listening, and that is no reason to fail.
+    // Standard error may be closed, which does not affect the result.
     let _ = io::stderr().write_all(&output.stderr);
     Ok(output.stdout)
 }
 
-/// Runs a tool of the system, found in PATH and where administrators' tools are, and returns what it
-/// printed. At the deadline it is ended, with all that it started.
+/// Runs a system tool found in PATH, `/usr/sbin` or `/sbin` and returns its output. The tool and its children are killed
+/// at the deadline.
 pub fn run_tool(
     name: &str,
     args: &[&str],
@@ -93,8 +93,8 @@ pub fn run_tool(
     run_command(&argv, &[], stdin, timeout)
 }
 
-/// Runs a command of an administrator's, with these variables besides our own: a program by its path, or by
-/// name as a tool of the system is found.
+/// Runs a command that an administrator configured, with `env` in addition to this process's environment. The program
+/// is given by path, or by name like a system tool.
 pub fn run_command(
     argv: &[String],
     env: &[(&str, String)],
@@ -108,46 +108,46 @@ pub fn run_command(
     let by_path = Some(PathBuf::from(name)).filter(|_| name.contains('/'));
     let program = by_path.or_else(|| find_tool(name)).ok_or_else(|| {
         Error::internal(format!("there is no program {name}"))
-            .with_details("it was looked for in PATH, /usr/sbin and /sbin")
+            .with_details("searched in PATH, /usr/sbin and /sbin")
     })?;
     let deadline = Instant::now().checked_add(timeout);
     let mut child = start_tool(&program, args, env).map_err(|cause| failed("start", cause))?;
-    match converse(&mut child, stdin, deadline) {
+    match communicate(&mut child, stdin, deadline) {
         Ok(Some((output, status))) if status.success() => Ok(output.stdout),
         Ok(Some((output, status))) => {
-            let said = String::from_utf8_lossy(&output.stderr);
+            let stderr = String::from_utf8_lossy(&output.stderr);
             Err(Error::internal(format!("{name} failed: {status}"))
-                .with_details(shorten(said.trim()).into_owned()))
+                .with_details(shorten(stderr.trim()).into_owned()))
         }
         Ok(None) => {
-            end(&mut child, Group::Own);
+            kill(&mut child, Group::Own);
             let seconds = timeout.as_secs_f64();
             let msg = format!("{name} did not finish in {seconds} s");
-            Err(Error::new(Code::TRY_LATER, msg).with_details("its process was ended"))
+            Err(Error::new(Code::TRY_LATER, msg).with_details("its process was killed"))
         }
         Err(cause) => {
-            end(&mut child, Group::Own);
-            Err(failed("talk to", cause))
+            kill(&mut child, Group::Own);
+            Err(failed("communicate with", cause))
         }
     }
 }
 
-/// Whether there is such a tool.
+/// Returns whether a system tool of this name exists.
 pub fn has_tool(name: &str) -> bool {
     find_tool(name).is_some()
 }
 
 fn find_tool(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let usual = ["/usr/sbin", "/sbin"].map(PathBuf::from);
-    let directories = std::env::split_paths(&path).chain(usual);
-    let mut files = directories.filter(|one| one.is_absolute()).map(|one| one.join(name));
+    let admin_dirs = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    let directories = std::env::split_paths(&path).chain(admin_dirs);
+    let mut files = directories.filter(|dir| dir.is_absolute()).map(|dir| dir.join(name));
     files.find(|file| file.is_file())
 }
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "iptables and commands of administrators are programs"
+    reason = "iptables and commands in configurations are programs"
 )]
 fn start_tool(program: &Path, args: &[String], env: &[(&str, String)]) -> io::Result<Child> {
     let mut command = Command::new(program);
@@ -156,15 +156,14 @@ fn start_tool(program: &Path, args: &[String], env: &[(&str, String)]) -> io::Re
     command.process_group(0).spawn()
 }
 
-/// The JSON that a plugin printed for ADD; printing nothing is a failure, as in the reference
-/// library.
+/// Parses the JSON that a plugin printed for ADD. Empty output is an error, as in the reference library.
 pub fn parse_output(printed: &[u8]) -> Result<Value, Error> {
     serde_json::from_slice(printed).map_err(|cause| {
-        let shown = match String::from_utf8_lossy(printed).trim() {
+        let details = match String::from_utf8_lossy(printed).trim() {
             "" => "it printed nothing".to_owned(),
             text => format!("it printed: {}", shorten(text)),
         };
-        Error::because(Code::DECODE, "result of a plugin", &cause).with_details(shown)
+        Error::because(Code::DECODE, "result of a plugin", &cause).with_details(details)
     })
 }
 
@@ -172,7 +171,7 @@ pub fn parse_output(printed: &[u8]) -> Result<Value, Error> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Group {
     Own,
-    Ours,
+    Caller,
 }
 
 #[derive(Default)]
@@ -181,7 +180,7 @@ struct Output {
     stderr: Vec<u8>,
 }
 
-#[expect(clippy::disallowed_methods, reason = "foreign plugins are programs")]
+#[expect(clippy::disallowed_methods, reason = "plugins that are not built in are programs")]
 fn start(
     program: &Path,
     variables: &Variables,
@@ -209,7 +208,7 @@ fn start(
     for _ in 1..BUSY_TRIES {
         match command.spawn() {
             Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
-                // The kernel has no event for "no longer open for writing".
+                // The kernel has no event for the close of a file that was open for writing, so poll.
                 let pause = Instant::now() + BUSY_PAUSE;
                 wait(&mut [], Some(deadline.map_or(pause, |deadline| deadline.min(pause))))?;
                 if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
@@ -222,13 +221,13 @@ fn start(
     command.spawn()
 }
 
-/// Feeds the child and reads it until it has ended; `None` when the deadline came first.
-fn converse(
+/// Writes the input and reads the output until the child exits. Returns `None` if the deadline passes first.
+fn communicate(
     child: &mut Child,
     stdin: &[u8],
     deadline: Option<Instant>,
 ) -> io::Result<Option<(Output, ExitStatus)>> {
-    let mut feed = child.stdin.take().map(|pipe| (pipe, stdin));
+    let mut input = child.stdin.take().map(|pipe| (pipe, stdin));
     let mut stdout = child.stdout.take();
     let mut stderr = child.stderr.take();
     let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
@@ -237,7 +236,7 @@ fn converse(
         let mut watched = vec![PollFd::new(&pidfd, PollFlags::IN)];
         watched.extend(stdout.as_ref().map(|pipe| PollFd::new(pipe, PollFlags::IN)));
         watched.extend(stderr.as_ref().map(|pipe| PollFd::new(pipe, PollFlags::IN)));
-        watched.extend(feed.as_ref().map(|(pipe, _)| PollFd::new(pipe, PollFlags::OUT)));
+        watched.extend(input.as_ref().map(|(pipe, _)| PollFd::new(pipe, PollFlags::OUT)));
         if !wait(&mut watched, deadline)? {
             return Ok(None);
         }
@@ -252,18 +251,18 @@ fn converse(
         if stderr.is_some() && ready.next() == Some(true) {
             read_some(&mut stderr, &mut output.stderr)?;
         }
-        if feed.is_some() && ready.next() == Some(true) {
-            feed = write_some(feed)?;
+        if input.is_some() && ready.next() == Some(true) {
+            input = write_some(input)?;
         }
     }
-    // All that the plugin wrote lies in the pipes by now. Their end may never come: a child that
-    // it left behind holds them open.
+    // The pipes now contain everything the plugin wrote. Do not wait for their end: a background process of the
+    // plugin may keep them open.
     drain(&mut stdout, &mut output.stdout)?;
     drain(&mut stderr, &mut output.stderr)?;
     child.wait().map(|status| Some((output, status)))
 }
 
-/// Waits for any of these; false at the deadline.
+/// Waits until one of the descriptors is ready. Returns false at the deadline.
 fn wait(watched: &mut [PollFd], deadline: Option<Instant>) -> io::Result<bool> {
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -299,21 +298,21 @@ fn read_some<P: Read>(pipe: &mut Option<P>, into: &mut Vec<u8>) -> io::Result<()
     Ok(())
 }
 
-/// Reads what lies in a pipe at this moment, and not what others go on writing into it.
+/// Reads the bytes that are in a pipe now, but not what other processes write later.
 fn drain<P: Read + AsFd>(pipe: &mut Option<P>, into: &mut Vec<u8>) -> io::Result<()> {
     let Some(open) = pipe.as_ref() else { return Ok(()) };
-    let lying = usize::try_from(ioctl_fionread(open)?).unwrap_or(OUTPUT_LIMIT);
-    let wanted = into.len() + lying;
-    while pipe.is_some() && into.len() < wanted {
+    let available = usize::try_from(ioctl_fionread(open)?).unwrap_or(OUTPUT_LIMIT);
+    let end = into.len() + available;
+    while pipe.is_some() && into.len() < end {
         read_some(pipe, into)?;
     }
     Ok(())
 }
 
-/// Writes no more than a pipe takes without blocking; `None` when all is written or the plugin
-/// has stopped reading, which is its right.
-fn write_some<P: Write>(feed: Option<(P, &[u8])>) -> io::Result<Option<(P, &[u8])>> {
-    let Some((mut pipe, rest)) = feed else { return Ok(None) };
+/// Writes at most what a pipe accepts without blocking. Returns `None` when all input is written or the plugin has
+/// closed its standard input, which is allowed.
+fn write_some<P: Write>(input: Option<(P, &[u8])>) -> io::Result<Option<(P, &[u8])>> {
+    let Some((mut pipe, rest)) = input else { return Ok(None) };
     let chunk = &rest[..rest.len().min(rustix::pipe::PIPE_BUF)];
     match pipe.write(chunk) {
         Ok(count) if count < rest.len() => Ok(Some((pipe, &rest[count..]))),
@@ -324,9 +323,9 @@ fn write_some<P: Write>(feed: Option<(P, &[u8])>) -> io::Result<Option<(P, &[u8]
     }
 }
 
-/// Ends the plugin, with everything that it started where it has a group of its own, and reaps it.
-fn end(child: &mut Child, group: Group) {
-    // Either may fail when the process is gone already, which is what is wanted.
+/// Kills a process, or its whole group if it has its own, and reaps it.
+fn kill(child: &mut Child, group: Group) {
+    // Both fail if the process has already exited.
     if group == Group::Own {
         let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
     }
@@ -338,30 +337,31 @@ fn end(child: &mut Child, group: Group) {
     }
 }
 
-fn out_of_time(program: &Path, command: &str, timeout: Option<Duration>) -> Error {
+fn timed_out(program: &Path, command: &str, timeout: Option<Duration>) -> Error {
     let seconds = timeout.unwrap_or_default().as_secs_f64();
     let msg = format!("plugin {} did not finish {command} in {seconds} s", program.display());
-    Error::new(Code::TRY_LATER, msg).with_details("its process was ended")
+    Error::new(Code::TRY_LATER, msg).with_details("its process was killed")
 }
 
 fn explain_failure(program: &Path, status: ExitStatus, output: &Output) -> Error {
-    // Go's skeleton prints a result and then an error when it finds fault after the work is done.
+    // Go's skeleton prints a result and then an error if the command fails after the result was printed.
     let printed = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
-    let told = printed.map_while(Result::ok).filter_map(|value| Error::from_json(&value)).last();
-    if let Some(error) = told {
+    let printed_error =
+        printed.map_while(Result::ok).filter_map(|value| Error::from_json(&value)).last();
+    if let Some(error) = printed_error {
         return error;
     }
     let stderr = String::from_utf8_lossy(&output.stderr);
     let stdout = String::from_utf8_lossy(&output.stdout);
     let details = match (stdout.trim(), stderr.trim()) {
         ("", "") => "it printed nothing".to_owned(),
-        ("", stderr) => format!("it said: {}", shorten(stderr)),
-        (stdout, _) => format!("it printed what is no CNI error: {}", shorten(stdout)),
+        ("", stderr) => format!("standard error: {}", shorten(stderr)),
+        (stdout, _) => format!("its output is not a CNI error: {}", shorten(stdout)),
     };
     Error::internal(format!("plugin {} failed: {status}", program.display())).with_details(details)
 }
 
-/// Output that may be pages long.
+/// Shortens output, which may be very long.
 fn shorten(text: &str) -> Cow<'_, str> {
     text::shorten(text, 4000)
 }

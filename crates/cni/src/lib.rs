@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The CNI specification, versions 0.1.0 to 1.1.0, as a library.
 //!
-//! For a plugin: describe it as a [`Plugin`], a table of functions from a [`Request`] to a result,
-//! and give it to [`plugin::answer`] in `main`; [`delegate`] calls other plugins. For a runtime:
-//! [`runtime`]. Both share [`CniResult`], [`Error`] and [`Version`]. Nothing here touches the
-//! kernel's network.
+//! A plugin is described by a [`Plugin`], a table of functions from a [`Request`] to a result. `main` passes it to
+//! [`plugin::answer`]; [`delegate`] calls other plugins. A container runtime uses [`runtime`]. Both sides share
+//! [`CniResult`], [`Error`] and [`Version`]. This crate never changes the network configuration of the kernel.
 
 #![warn(missing_docs)]
 

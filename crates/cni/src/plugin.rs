@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugin side: from environment and standard input to what is printed and the exit status.
+//! The plugin side: turns environment and standard input into output and exit status.
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};
@@ -18,61 +18,61 @@ use crate::result::CniResult;
 use crate::validate;
 use crate::version::Version;
 
-/// Maximum size of a configuration. A GC of 100 000 attachments is smaller.
+/// Maximum size of a configuration. A GC with 100,000 attachments is smaller.
 const INPUT_LIMIT: u64 = 16 << 20;
 
-/// A plugin: its name and one function for each verb.
+/// A plugin: its name and one function for each command.
 #[derive(Debug)]
 pub struct Plugin {
-    /// The name that configurations call it by.
+    /// The `type` in configurations.
     pub name: &'static str,
-    /// One line for people.
+    /// Description of one line.
     pub about: &'static str,
-    /// The versions that it speaks.
+    /// Supported versions of the specification.
     pub versions: &'static [Version],
-    /// Makes the attachment, or fails and leaves nothing.
+    /// Creates the attachment. Leaves nothing behind on failure.
     pub add: fn(&Request) -> Result<CniResult, Error>,
-    /// Removes the attachment; what is gone is fine.
+    /// Removes the attachment. Succeeds if it is gone already.
     pub del: fn(&Request) -> Result<(), Error>,
-    /// Says what is wrong with the attachment.
+    /// Returns an error if the attachment is not as ADD created it.
     pub check: fn(&Request) -> Result<(), Error>,
-    /// Says why an ADD could not be served now.
+    /// Returns an error if the plugin cannot handle an ADD now.
     pub status: fn(&Request) -> Result<(), Error>,
     /// Removes every attachment that is not in the list of valid ones.
     pub gc: fn(&Request) -> Result<(), Error>,
 }
 
-/// The program that plugins run in: what it holds, and how it finds others.
+/// The program that plugins run in: its built-in plugins, and how it finds others.
 #[derive(Debug)]
 pub struct Host {
-    /// The plugins that this program holds.
+    /// Built-in plugins.
     pub plugins: &'static [&'static Plugin],
-    /// Device and inode of this program's file; a plugin found there is called as a function.
+    /// Device and inode of this program's file. A plugin with the same file is called as a function.
     pub program: Option<(u64, u64)>,
-    /// Start a process even for plugins that this program holds.
+    /// Start a process even for a built-in plugin.
     pub always_exec: bool,
-    /// Use a plugin that this program holds when none is found in CNI_PATH.
+    /// Use a built-in plugin if CNI_PATH has no file of its name.
     pub builtin_fallback: bool,
-    /// Directory of the locks that let ADD and DEL of one attachment run one after the other; `None`
-    /// leaves their order to the runtime.
+    /// Directory of the locks that serialize ADD and DEL of one attachment. With `None` only the runtime orders
+    /// them.
     pub locks: Option<PathBuf>,
 }
 
 impl Host {
-    /// This very program, with these plugins.
+    /// Describes this program with the given built-in plugins.
     pub fn of_this_program(plugins: &'static [&'static Plugin]) -> Host {
         let program = identity(&started_as()).or_else(|| identity(Path::new("/proc/self/exe")));
         Host { plugins, program, always_exec: false, builtin_fallback: false, locks: None }
     }
 
-    /// One of its plugins.
+    /// Returns a built-in plugin by name.
     pub fn plugin(&self, name: &str) -> Option<&'static Plugin> {
         self.plugins.iter().copied().find(|plugin| plugin.name == name)
     }
 }
 
-/// The path that this program was started by. It is asked of the kernel once; a walk through /proc
-/// takes longer than all else that happens before the configuration is read.
+/// Returns the path that this program was started with, from the auxiliary vector. Reading `/proc/self/exe` takes
+/// longer than everything else that happens before the configuration is read.
 fn started_as() -> PathBuf {
     PathBuf::from(OsStr::from_bytes(rustix::param::linux_execfn().to_bytes()))
 }
@@ -82,7 +82,7 @@ fn identity(file: &Path) -> Option<(u64, u64)> {
     Some((meta.dev(), meta.ino()))
 }
 
-/// The variables that the specification passes; empty where one is not set.
+/// The environment variables of the specification. A variable that is not set is empty.
 #[derive(Clone, Debug, Default)]
 #[expect(missing_docs, reason = "named after the variables")]
 pub struct Env {
@@ -93,12 +93,12 @@ pub struct Env {
     pub args: String,
     pub path: String,
     pub netns_override: String,
-    /// [`crate::delegate::DEPTH_VARIABLE`]: how many plugins have delegated to this one.
+    /// Number of delegations that led to this call, from [`crate::delegate::DEPTH_VARIABLE`].
     pub depth: u32,
 }
 
 impl Env {
-    /// Reads them with a function such as `|name| std::env::var(name).ok()`.
+    /// Reads the variables with a function such as `|name| std::env::var(name).ok()`.
     pub fn read(var: impl Fn(&str) -> Option<String>) -> Env {
         let read = |name| var(name).unwrap_or_default();
         Env {
@@ -114,12 +114,12 @@ impl Env {
     }
 }
 
-/// What the process prints and returns.
+/// Output and exit status of the process.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// For standard output.
+    /// Standard output.
     pub stdout: Vec<u8>,
-    /// For standard error.
+    /// Standard error.
     pub stderr: Vec<u8>,
     /// Whether the exit status is 0.
     pub success: bool,
@@ -130,17 +130,17 @@ impl Reply {
         Reply { stdout, stderr: Vec::new(), success: true }
     }
 
-    /// An error object on standard output.
+    /// Puts an error object on standard output.
     pub fn failure(error: &Error, version: Version) -> Reply {
         let stdout = gojson::to_pretty(&error.to_json(version));
         Reply { stdout, stderr: Vec::new(), success: false }
     }
 }
 
-/// Answers one invocation of a plugin. Standard input is read only where the verb has one.
+/// Handles one invocation of a plugin. Reads standard input only for commands that have a configuration.
 ///
-/// The caller prints the reply. If that fails, a container stays attached that the runtime does not
-/// know of: use [`answer_to`] to have it detached.
+/// The caller prints the reply. If printing fails, the container stays attached although the runtime does not know it.
+/// Use [`answer_to`] to detach it in that case.
 pub fn answer(plugin: &Plugin, env: &Env, stdin: &mut dyn Read, host: &Host) -> Reply {
     let mut printed = Vec::new();
     let mut reply = answer_to(plugin, env, stdin, &mut printed, host);
@@ -148,8 +148,8 @@ pub fn answer(plugin: &Plugin, env: &Env, stdin: &mut dyn Read, host: &Host) -> 
     Reply { stdout: printed, ..reply }
 }
 
-/// The same, with the result of an ADD written to `stdout`. If it cannot be written, the attachment is
-/// removed again. The reply holds what remains to be printed.
+/// Handles one invocation of a plugin and writes the result of an ADD to `stdout`. If the write fails, the attachment
+/// is removed. The reply contains the output that is still to be printed.
 pub fn answer_to(
     plugin: &Plugin,
     env: &Env,
@@ -161,7 +161,7 @@ pub fn answer_to(
         "" => introduce(plugin),
         "VERSION" => Reply::success(version_info(plugin)),
         _ => {
-            // Until the configuration is read, the caller's version is not known.
+            // The version is not known before the configuration is read.
             let mut version = Version::LATEST;
             serve(plugin, env, stdin, stdout, host, &mut version)
                 .unwrap_or_else(|error| Reply::failure(&error, version))
@@ -206,17 +206,17 @@ fn serve(
     Ok(Reply::success(Vec::new()))
 }
 
-/// A configuration, and the text that it was read from, which is empty if a runtime in this process built it.
+/// A configuration and the text it was parsed from. The text is empty if a runtime in this process built the object.
 pub(crate) struct Config {
     pub object: Map<String, Value>,
     pub text: Vec<u8>,
 }
 
-/// Takes the result of an ADD to the caller.
+/// Passes the result of an ADD to the caller.
 pub(crate) type Deliver<'a> = &'a mut dyn FnMut(&Value) -> Result<(), Error>;
 
-/// Does what is asked, for a process and for a runtime in the same program alike. The result of
-/// an ADD comes in the configuration's version, and this is told also where an error comes back.
+/// Runs one command, for a plugin process and for a runtime in the same program. Returns the result of an ADD in the
+/// configuration's version. `version` is set to that version as soon as it is known, so that an error can use it.
 pub(crate) fn perform(
     plugin: &Plugin,
     command: Command,
@@ -226,11 +226,11 @@ pub(crate) fn perform(
     deliver: Deliver,
     version: &mut Version,
 ) -> Result<Option<Value>, Error> {
-    let request = understand(plugin, command, env, config, host, version)?;
+    let request = parse_request(plugin, command, env, config, host, version)?;
     if !is_true(&env.netns_override) && matches!(command, Command::Add | Command::Del) {
-        refuse_own_netns(&request.netns)?;
+        reject_own_netns(&request.netns)?;
     }
-    let _turn = attachment_lock::acquire(host, plugin, &request)?;
+    let _lock = attachment_lock::acquire(host, plugin, &request)?;
     call(plugin, &request, deliver).map_err(Error::bounded)
 }
 
@@ -240,8 +240,8 @@ fn call(plugin: &Plugin, request: &Request, deliver: Deliver) -> Result<Option<V
             let result = (plugin.add)(request)?;
             let printed = result.to_json(request.version);
             let delivered = printed.and_then(|printed| deliver(&printed).map(|()| printed));
-            // The runtime does not know of what it was not told: it must not stay.
-            delivered.map(Some).map_err(|error| take_back(plugin, request, result, error))
+            // The runtime does not know an attachment whose result it never got.
+            delivered.map(Some).map_err(|error| roll_back(plugin, request, result, error))
         }
         Command::Del => (plugin.del)(request).map(|()| None),
         Command::Check => (plugin.check)(request).map(|()| None),
@@ -250,8 +250,8 @@ fn call(plugin: &Plugin, request: &Request, deliver: Deliver) -> Result<Option<V
     }
 }
 
-/// Undoes an ADD whose result nobody has got, as a runtime would.
-fn take_back(plugin: &Plugin, request: &Request, result: CniResult, error: Error) -> Error {
+/// Removes an attachment whose result could not be delivered. Adds the outcome to the error.
+fn roll_back(plugin: &Plugin, request: &Request, result: CniResult, error: Error) -> Error {
     let mut request = Request { command: Command::Del, ..request.clone() };
     request.delegation.prev_result = Some(result.into());
     let outcome = match (plugin.del)(&request) {
@@ -265,14 +265,14 @@ fn take_back(plugin: &Plugin, request: &Request, result: CniResult, error: Error
     error.with_details(details)
 }
 
-/// Which verb is asked for, once all that it needs is there and looks as it must.
+/// Checks that all variables of the command are set and valid, and returns the command.
 pub(crate) fn check_env(env: &Env) -> Result<Command, Error> {
     let command = Command::parse(&env.command).ok_or_else(|| {
         Error::new(
             Code::BAD_ENVIRONMENT,
             format!("unknown CNI_COMMAND: {}", shorten_value(&env.command)),
         )
-        .with_details("known are ADD, DEL, CHECK, GC, STATUS, VERSION")
+        .with_details("expected ADD, DEL, CHECK, GC, STATUS, VERSION")
     })?;
     let about_container = command.is_about_container();
     let needs_netns = matches!(command, Command::Add | Command::Check);
@@ -316,8 +316,7 @@ fn read_config(stdin: &mut dyn Read) -> Result<Config, Error> {
     Ok(Config { object, text })
 }
 
-/// Turns environment and configuration into a request, or says what is wrong with them.
-fn understand<'host>(
+fn parse_request<'host>(
     plugin: &Plugin,
     command: Command,
     env: &Env,
@@ -337,16 +336,16 @@ fn understand<'host>(
         )),
     };
     let stated = text("cniVersion")?;
-    let known = Version::parse(&stated).filter(|version| plugin.versions.contains(version));
-    if let Some(known) = known {
-        *version = known;
+    let supported = Version::parse(&stated).filter(|version| plugin.versions.contains(version));
+    if let Some(supported) = supported {
+        *version = supported;
     }
     let network = text("name")?;
     validate::network_name(&network)?;
-    let known = known.ok_or_else(|| incompatible(plugin, &stated))?;
-    if known < command.since() {
+    let supported = supported.ok_or_else(|| incompatible(plugin, &stated))?;
+    if supported < command.since() {
         let msg = format!("config version does not allow {command}");
-        let details = format!("config is {known}, {command} exists since {}", command.since());
+        let details = format!("config is {supported}, {command} exists since {}", command.since());
         return Err(Error::new(Code::INCOMPATIBLE_VERSION, msg).with_details(details));
     }
     Ok(Request {
@@ -356,7 +355,7 @@ fn understand<'host>(
         ifname: env.ifname.clone(),
         raw_args: env.args.clone(),
         path: env.path.clone(),
-        version: known,
+        version: supported,
         network,
         config: config.object.into(),
         config_text: config.text.into(),
@@ -371,10 +370,10 @@ fn incompatible(plugin: &Plugin, stated: &str) -> Error {
     Error::new(Code::INCOMPATIBLE_VERSION, "incompatible CNI versions").with_details(details)
 }
 
-/// A container in the plugin's own namespace would mean changing the host's network.
-fn refuse_own_netns(netns: &str) -> Result<(), Error> {
-    let theirs = identity(Path::new(netns));
-    if theirs.is_none() || theirs != identity(Path::new("/proc/thread-self/ns/net")) {
+/// Rejects the plugin's own namespace: the plugin would change the host's network.
+fn reject_own_netns(netns: &str) -> Result<(), Error> {
+    let container = identity(Path::new(netns));
+    if container.is_none() || container != identity(Path::new("/proc/thread-self/ns/net")) {
         return Ok(());
     }
     let msg = "plugin's netns and netns from CNI_NETNS should not be the same";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a plugin is asked: the environment and the configuration, checked.
+//! A validated request to a plugin: command, environment and configuration.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,7 +16,7 @@ use crate::plugin::Host;
 use crate::result::{CniResult, Interface};
 use crate::version::Version;
 
-/// The verbs that act on a network; VERSION is answered before there is a request.
+/// A command that acts on a network. VERSION is not one of them: it needs no request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the specification's own names")]
 pub enum Command {
@@ -28,7 +28,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// As CNI_COMMAND says it.
+    /// Returns the value of CNI_COMMAND.
     pub fn as_str(self) -> &'static str {
         match self {
             Command::Add => "ADD",
@@ -39,18 +39,18 @@ impl Command {
         }
     }
 
-    /// Reads CNI_COMMAND; upper case only.
+    /// Parses CNI_COMMAND, which must be in upper case.
     pub fn parse(text: &str) -> Option<Command> {
         let all = [Command::Add, Command::Del, Command::Check, Command::Gc, Command::Status];
         all.into_iter().find(|command| command.as_str() == text)
     }
 
-    /// Whether it is about one container, and not the network as a whole.
+    /// Returns whether the command acts on one container, not on the whole network.
     pub fn is_about_container(self) -> bool {
         matches!(self, Command::Add | Command::Del | Command::Check)
     }
 
-    /// The first version that has it.
+    /// Returns the first version of the specification that has the command.
     pub fn since(self) -> Version {
         match self {
             Command::Add | Command::Del => Version::V0_1_0,
@@ -66,28 +66,28 @@ impl fmt::Display for Command {
     }
 }
 
-/// One container's place on one network.
+/// One interface of one container on a network.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 pub struct Attachment {
-    /// The container.
+    /// CNI_CONTAINERID.
     #[serde(rename = "containerID")]
     pub container_id: String,
-    /// Its interface.
+    /// CNI_IFNAME.
     pub ifname: String,
 }
 
-/// A verb with all that comes with it.
+/// A command with its environment and configuration.
 #[derive(Clone, Debug)]
 pub struct Request<'host> {
-    /// What to do.
+    /// CNI_COMMAND.
     pub command: Command,
     /// CNI_CONTAINERID; empty for GC and STATUS.
     pub container_id: String,
-    /// CNI_NETNS as given; empty where there is none.
+    /// CNI_NETNS as given; empty if it is not set.
     pub netns: String,
     /// CNI_IFNAME; empty for GC and STATUS.
     pub ifname: String,
-    /// CNI_ARGS as given; [`Request::args`] reads it.
+    /// CNI_ARGS as given; [`Request::args`] parses it.
     pub raw_args: String,
     /// CNI_PATH as given.
     pub path: String,
@@ -95,18 +95,18 @@ pub struct Request<'host> {
     pub version: Version,
     /// The network's name.
     pub network: String,
-    /// The whole configuration; shared, as a request is handed on with another verb.
+    /// The whole configuration. Shared, because a request is copied for each delegation.
     pub config: Arc<Map<String, Value>>,
-    /// The configuration as it was read, or nothing if a runtime in this process built it. It shows keys that
-    /// stand twice, of which `config` holds the last one.
+    /// The text of the configuration; empty if a runtime in this process built it. The text shows repeated keys, of
+    /// which `config` has the last one only.
     pub config_text: Arc<Vec<u8>>,
-    /// Set by the plugin that delegates to this one.
+    /// Context from the plugin that delegates to this one.
     pub delegation: Delegation<'host>,
     /// The program that this runs in.
     pub host: &'host Host,
 }
 
-/// What a delegating plugin passes on besides configuration and environment. Default for a plugin that a runtime calls.
+/// Context that a delegating plugin passes on besides configuration and environment. A runtime passes the default.
 #[derive(Clone, Debug, Default)]
 pub struct Delegation<'a> {
     /// Number of delegations that led to this request. The only field that also reaches a plugin in another process.
@@ -130,12 +130,12 @@ impl fmt::Debug for BeforeLinkUp<'_> {
 }
 
 impl Request<'_> {
-    /// The configuration as the plugin's own type.
+    /// Decodes the configuration into the plugin's own type.
     pub fn conf<T: DeserializeOwned>(&self) -> Result<T, Error> {
         self.conf_or("failed to load netconf")
     }
 
-    /// The same with other words for a failure, where the Go plugin has others.
+    /// Decodes the configuration. The error starts with `failed`, for plugins whose Go version has its own text.
     pub fn conf_or<T: DeserializeOwned>(&self, failed: &str) -> Result<T, Error> {
         gojson::decode_object(&self.config).map_err(|problem| {
             Error::because(Code::INVALID_CONFIG, failed, &problem)
@@ -143,15 +143,15 @@ impl Request<'_> {
         })
     }
 
-    /// CNI_ARGS. Only plugins that look at it find fault with it.
+    /// Parses CNI_ARGS. Invalid arguments are an error only for plugins that use them.
     pub fn args(&self) -> Result<Args, Error> {
         Args::parse(&self.raw_args)
     }
 
-    /// The result of the plugin before this one in the list, or of the ADD that this undoes.
+    /// Returns the result of the previous plugin in the list. For CHECK and DEL it is the result of the ADD.
     pub fn prev_result(&self) -> Result<Option<CniResult>, Error> {
-        if let Some(known) = &self.delegation.prev_result {
-            return Ok(Some(CniResult::clone(known)));
+        if let Some(result) = &self.delegation.prev_result {
+            return Ok(Some(CniResult::clone(result)));
         }
         let Some(value) = gojson::get(&self.config, "prevResult") else { return Ok(None) };
         CniResult::parse(value.clone(), self.version).map(Some).map_err(|error| {
@@ -160,42 +160,42 @@ impl Request<'_> {
         })
     }
 
-    /// The same for verbs that cannot do without.
+    /// Returns the previous result, or an error if there is none.
     pub fn required_prev_result(&self) -> Result<CniResult, Error> {
         self.prev_result()?.ok_or_else(|| Error::invalid_config("Required prevResult missing"))
     }
 
-    /// The configuration as a program gets it.
+    /// Returns the configuration as a plugin process gets it on standard input.
     pub(crate) fn to_stdin(&self) -> Result<Vec<u8>, Error> {
         let mut config = Cow::Borrowed(&*self.config);
-        if let Some(known) = &self.delegation.prev_result {
-            config.to_mut().insert("prevResult".into(), known.to_json(self.version)?);
+        if let Some(result) = &self.delegation.prev_result {
+            config.to_mut().insert("prevResult".into(), result.to_json(self.version)?);
         }
         serde_json::to_vec(&*config)
             .map_err(|cause| Error::because(Code::INTERNAL, "print configuration", &cause))
     }
 
-    /// `ipam.type`, or `None` where the network gives no addresses.
+    /// Returns `ipam.type`, or `None` if the network assigns no addresses.
     pub fn ipam_type(&self) -> Result<Option<&str>, Error> {
-        let wrong = |key: &str, value: &Value, wanted: &str| {
+        let invalid = |key: &str, value: &Value, expected: &str| {
             let value = shorten_value(value);
-            let msg = format!("failed to load netconf: key {key:?} is {value}, expected {wanted}");
+            let msg =
+                format!("failed to load netconf: key {key:?} is {value}, expected {expected}");
             Error::invalid_config(msg)
         };
         let kind = match gojson::get(&self.config, "ipam") {
             None => None,
             Some(Value::Object(ipam)) => gojson::get(ipam, "type"),
-            Some(other) => return Err(wrong("ipam", other, "an object")),
+            Some(other) => return Err(invalid("ipam", other, "an object")),
         };
         match kind {
             None => Ok(None),
             Some(Value::String(kind)) => Ok(Some(kind.as_str()).filter(|kind| !kind.is_empty())),
-            Some(other) => Err(wrong("ipam.type", other, "the name of a plugin")),
+            Some(other) => Err(invalid("ipam.type", other, "the name of a plugin")),
         }
     }
 
-    /// GC: the attachments to keep. `None` where the runtime did not say, and then nothing may
-    /// be removed.
+    /// Returns the attachments that GC must keep. With `None` the runtime gave no list, and GC must remove nothing.
     pub fn valid_attachments(&self) -> Result<Option<Vec<Attachment>>, Error> {
         let keys = ["cni.dev/valid-attachments", "cni.dev/attachments"];
         let Some((key, value)) =
@@ -208,7 +208,7 @@ impl Request<'_> {
         })
     }
 
-    /// The attachment that this request is about.
+    /// Returns the attachment that this request acts on.
     pub fn attachment(&self) -> Attachment {
         Attachment { container_id: self.container_id.clone(), ifname: self.ifname.clone() }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The result of an ADD, in one form for all versions, with readers and printers for the three
-//! shapes that stand on the wire. What a reader does not know it keeps and prints again.
+//! The result of an ADD: one type for all versions, with a parser and a printer for each of the three layouts. Unknown
+//! keys are kept and printed again.
 
 mod per_family;
 
@@ -13,33 +13,33 @@ use serde_json::{Map, Value, json};
 use crate::error::{Code, Error};
 use crate::version::{Shape, Version};
 
-/// What a network did for a container.
+/// The result of an ADD.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CniResult {
-    /// Interfaces made or changed, on the host and in the container.
+    /// Interfaces created or changed, on the host and in the container.
     pub interfaces: Vec<Interface>,
-    /// Addresses given.
+    /// Assigned addresses.
     pub ips: Vec<IpConfig>,
-    /// Routes made.
+    /// Created routes.
     pub routes: Vec<Route>,
-    /// Name resolution for the container.
+    /// DNS settings for the container.
     pub dns: Dns,
-    /// Keys that the specification does not know.
+    /// Keys that are not in the specification.
     pub extra: Map<String, Value>,
 }
 
-/// One interface.
+/// An interface of a result.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Interface {
-    /// Its name.
+    /// Interface name.
     pub name: String,
-    /// Its hardware address as text, or empty.
+    /// MAC address as text, or empty.
     pub mac: String,
-    /// Its MTU, or 0 where nothing is said.
+    /// MTU, or 0 if not set.
     pub mtu: u32,
-    /// The namespace's path exactly as the runtime gave it; empty for the host.
+    /// Path of the namespace exactly as the runtime gave it; empty for the host.
     pub sandbox: String,
-    /// Path of a socket in place of an interface, or empty.
+    /// Path of a socket used instead of an interface, or empty.
     pub socket_path: String,
     /// PCI address of the device, or empty.
     pub pci_id: String,
@@ -47,56 +47,56 @@ pub struct Interface {
     pub extra: Map<String, Value>,
 }
 
-/// One address.
+/// An address of a result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IpConfig {
-    /// Which of the result's interfaces holds it.
+    /// Index of the result's interface that has the address.
     pub interface: Option<usize>,
     /// Address and prefix length; host bits are kept.
     pub address: IpNet,
-    /// The way out of its network.
+    /// Gateway of the subnet.
     pub gateway: Option<IpAddr>,
     /// Unknown keys.
     pub extra: Map<String, Value>,
 }
 
 impl IpConfig {
-    /// An address that is on no interface yet, as an IPAM plugin gives it.
+    /// Creates an address that is not on an interface yet, as an IPAM plugin returns it.
     pub fn new(address: IpNet, gateway: Option<IpAddr>) -> IpConfig {
         IpConfig { interface: None, address, gateway, extra: Map::new() }
     }
 }
 
-/// One route.
+/// A route of a configuration or a result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Route {
-    /// Where to.
+    /// Destination.
     pub dst: IpNet,
-    /// By which gateway; without one the address's gateway is meant.
+    /// Gateway. With `None` the gateway of the address is used.
     pub gw: Option<IpAddr>,
-    /// Path MTU, or 0.
+    /// Path MTU, or 0 if not set.
     pub mtu: u32,
-    /// Largest TCP segment, or 0.
+    /// Maximum TCP segment size, or 0 if not set.
     pub advmss: u32,
-    /// Metric, or 0.
+    /// Metric, or 0 if not set.
     pub priority: u32,
     /// Routing table.
     pub table: Option<u32>,
-    /// Scope number of the kernel.
+    /// Scope number as in the kernel.
     pub scope: Option<u8>,
     /// Unknown keys.
     pub extra: Map<String, Value>,
 }
 
 impl Route {
-    /// A route with nothing but its destination and gateway.
+    /// Creates a route with destination and gateway only.
     pub fn new(dst: IpNet, gw: Option<IpAddr>) -> Route {
         let (mtu, advmss, priority) = (0, 0, 0);
         Route { dst, gw, mtu, advmss, priority, table: None, scope: None, extra: Map::new() }
     }
 
-    /// Reads one route of a configuration or a result.
-    pub fn read(value: Value) -> Result<Route, DecodeError> {
+    /// Parses a route.
+    pub fn parse(value: Value) -> Result<Route, DecodeError> {
         let mut map = object(value)?;
         let mut route = Route::new(
             required(gojson::take_as::<Cidr>(&mut map, "dst")?, "dst")?.0,
@@ -126,33 +126,33 @@ impl Route {
 
 impl<'de> serde::Deserialize<'de> for Route {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Route, D::Error> {
-        Route::read(Value::deserialize(from)?).map_err(serde::de::Error::custom)
+        Route::parse(Value::deserialize(from)?).map_err(serde::de::Error::custom)
     }
 }
 
-/// Name resolution.
+/// DNS settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(default)]
 pub struct Dns {
-    /// Servers in the order to ask them.
+    /// Servers in the order of use.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nameservers: Vec<String>,
     /// The local domain.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub domain: String,
-    /// Domains to try for short names.
+    /// Search domains for short names.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub search: Vec<String>,
     /// Resolver options.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub options: Vec<String>,
-    /// Unknown keys, of a result only.
+    /// Unknown keys. Kept for results only.
     #[serde(skip)]
     pub extra: Map<String, Value>,
 }
 
 impl Dns {
-    /// Whether nothing is said.
+    /// Returns whether no setting is present.
     pub fn is_empty(&self) -> bool {
         *self == Dns::default()
     }
@@ -161,11 +161,11 @@ impl Dns {
         let Some(value) = gojson::take(from, "dns") else { return Ok(Dns::default()) };
         let within = |error: DecodeError| error.within("dns");
         let mut map = object(value).map_err(within)?;
-        let read = |map: &mut _, key| gojson::take_as(map, key).map_err(within);
+        let take = |map: &mut _, key| gojson::take_as(map, key).map_err(within);
         Ok(Dns {
-            nameservers: read(&mut map, "nameservers")?.unwrap_or_default(),
-            search: read(&mut map, "search")?.unwrap_or_default(),
-            options: read(&mut map, "options")?.unwrap_or_default(),
+            nameservers: take(&mut map, "nameservers")?.unwrap_or_default(),
+            search: take(&mut map, "search")?.unwrap_or_default(),
+            options: take(&mut map, "options")?.unwrap_or_default(),
             domain: gojson::take_as(&mut map, "domain").map_err(within)?.unwrap_or_default(),
             extra: map,
         })
@@ -183,28 +183,28 @@ impl Dns {
 }
 
 impl CniResult {
-    /// Reads a result. It is taken to be of the version that it names; where it names none, of
-    /// `fallback`, as the runtime library does. `null` is an empty result.
+    /// Parses a result in the version that it states, or in `fallback` if it states none, as libcni does. `null` is an
+    /// empty result.
     pub fn parse(value: Value, fallback: Version) -> Result<CniResult, Error> {
-        let undecodable =
+        let invalid =
             |problem: DecodeError| Error::because(Code::DECODE, "result of a plugin", &problem);
         if value.is_null() {
             return Ok(CniResult::default());
         }
-        let mut map = object(value).map_err(undecodable)?;
-        let version = gojson::take_as::<String>(&mut map, "cniVersion").map_err(undecodable)?;
+        let mut map = object(value).map_err(invalid)?;
+        let version = gojson::take_as::<String>(&mut map, "cniVersion").map_err(invalid)?;
         let version = match version.as_deref() {
             None | Some("") => fallback,
             Some(text) => Version::parse(text).ok_or_else(|| unknown_version(text))?,
         };
         match version.shape() {
-            Shape::PerFamily => per_family::read(map),
-            Shape::VersionedList | Shape::List => read_lists(map),
+            Shape::PerFamily => per_family::parse(map),
+            Shape::VersionedList | Shape::List => parse_lists(map),
         }
-        .map_err(undecodable)
+        .map_err(invalid)
     }
 
-    /// The result as this version writes it.
+    /// Returns the result in the layout of this version.
     pub fn to_json(&self, version: Version) -> Result<Value, Error> {
         let mut map = match version.shape() {
             Shape::PerFamily => per_family::print(self)?,
@@ -228,7 +228,7 @@ impl CniResult {
 }
 
 impl Interface {
-    fn read(value: Value) -> Result<Interface, DecodeError> {
+    fn parse(value: Value) -> Result<Interface, DecodeError> {
         let mut map = object(value)?;
         Ok(Interface {
             name: gojson::take_as(&mut map, "name")?.unwrap_or_default(),
@@ -256,9 +256,9 @@ impl Interface {
 }
 
 impl IpConfig {
-    fn read(value: Value) -> Result<IpConfig, DecodeError> {
+    fn parse(value: Value) -> Result<IpConfig, DecodeError> {
         let mut map = object(value)?;
-        gojson::take(&mut map, "version"); // the address tells it
+        gojson::take(&mut map, "version"); // the address implies it
         Ok(IpConfig {
             interface: gojson::take_as(&mut map, "interface")?,
             address: required(gojson::take_as::<Cidr>(&mut map, "address")?, "address")?.0,
@@ -280,27 +280,27 @@ impl IpConfig {
     }
 }
 
-fn read_lists(mut map: Map<String, Value>) -> Result<CniResult, DecodeError> {
+fn parse_lists(mut map: Map<String, Value>) -> Result<CniResult, DecodeError> {
     Ok(CniResult {
-        interfaces: read_list(&mut map, "interfaces", Interface::read)?,
-        ips: read_list(&mut map, "ips", IpConfig::read)?,
-        routes: read_list(&mut map, "routes", Route::read)?,
+        interfaces: parse_list(&mut map, "interfaces", Interface::parse)?,
+        ips: parse_list(&mut map, "ips", IpConfig::parse)?,
+        routes: parse_list(&mut map, "routes", Route::parse)?,
         dns: Dns::take(&mut map)?,
         extra: map,
     })
 }
 
-fn read_list<T>(
+fn parse_list<T>(
     map: &mut Map<String, Value>,
     key: &str,
-    read: fn(Value) -> Result<T, DecodeError>,
+    parse: fn(Value) -> Result<T, DecodeError>,
 ) -> Result<Vec<T>, DecodeError> {
     let items: Vec<Value> = gojson::take_as(map, key)?.unwrap_or_default();
     let numbered = items.into_iter().enumerate();
-    numbered.map(|(at, item)| read(item).map_err(|error| error.under(key, at))).collect()
+    numbered.map(|(at, item)| parse(item).map_err(|error| error.under(key, at))).collect()
 }
 
-/// An address with prefix length, where an IPv4 address may be written inside an IPv6 one.
+/// An address with prefix length. An IPv4-mapped IPv6 address becomes an IPv4 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cidr(pub IpNet);
 
@@ -317,7 +317,7 @@ impl<'de> serde::Deserialize<'de> for Cidr {
     }
 }
 
-/// An address, where an IPv4 one may be written inside an IPv6 one.
+/// Takes an address. An IPv4-mapped IPv6 address becomes an IPv4 address.
 fn take_ip(map: &mut Map<String, Value>, key: &str) -> Result<Option<IpAddr>, DecodeError> {
     Ok(gojson::take_as(map, key)?.map(|ip: IpAddr| ip.to_canonical()))
 }
@@ -334,9 +334,9 @@ fn required<T>(value: Option<T>, key: &str) -> Result<T, DecodeError> {
 }
 
 fn unknown_version(text: &str) -> Error {
-    let known: Vec<&str> = Version::ALL.iter().map(|version| version.as_str()).collect();
+    let supported: Vec<&str> = Version::ALL.iter().map(|version| version.as_str()).collect();
     Error::new(Code::INCOMPATIBLE_VERSION, format!("result has cniVersion {text:?}"))
-        .with_details(format!("known are {}", known.join(", ")))
+        .with_details(format!("supported are {}", supported.join(", ")))
 }
 
 fn put(map: &mut Map<String, Value>, key: &str, value: Option<Value>) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The runtime side: what kubelet, containerd or cnitool need to attach containers to networks.
-//! [`NetworkList`] is a configuration, [`conf_dir`] finds it, [`Runtime`] runs its plugins and
-//! keeps [`cache`], in the format and the place of the reference library.
+//! The runtime side: functions that kubelet, containerd or cnitool need to attach containers to networks.
+//!
+//! [`conf_dir`] finds a [`NetworkList`], [`Runtime`] runs its plugins, and [`cache`] keeps their results in the format
+//! and the directory of the reference library, libcni.
 
 pub mod cache;
 pub mod conf_dir;
@@ -12,6 +13,7 @@ mod lock;
 mod source;
 mod validate;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,40 +21,42 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use self::cache::Entry;
-use self::invoke::{bare_config, config_for, failed, settle};
-
+use self::gc::PluginGc;
+use self::invoke::{bare_config, config_for, find, in_list_version, invoke, named};
 pub use self::list::{NetworkList, PluginConf};
+use crate::Version;
 use crate::delegate::Target;
 use crate::error::{Code, Error};
 use crate::plugin::Host;
 use crate::request::{Attachment, Command};
 use crate::result::CniResult;
-use crate::validate;
 
-/// Where the cache lives unless somebody says otherwise.
+/// Directory of the cache unless the caller chooses another.
 pub const DEFAULT_CACHE_DIR: &str = "/var/lib/cni";
+
+/// First version in which DEL gets the result of ADD.
+const DEL_GETS_RESULT: Version = Version::V0_4_0;
 
 /// How plugins are found and run, and where their results are kept.
 ///
-/// Runtimes that share a cache wait for each other as the specification asks: operations on one
-/// container run one after the other, GC runs alone. So a plugin must not use a runtime with the
-/// same cache for the same container.
+/// Runtimes that share a cache wait for each other, as the specification requires: operations on one container run one
+/// after the other, and GC runs alone. So a plugin must not use a runtime with the same cache for the same container.
 #[derive(Clone, Debug)]
 pub struct Runtime<'h> {
-    /// This program; plugins that it holds are called as functions, see [`crate::delegate::find`].
+    /// This program. Its built-in plugins are called as functions, see [`crate::delegate::find`].
     pub host: &'h Host,
-    /// CNI_PATH: directories with `:` between them.
+    /// CNI_PATH: directories separated by `:`.
     pub path: String,
-    /// Home of results and locks, usually [`DEFAULT_CACHE_DIR`].
+    /// Directory of results and locks, usually [`DEFAULT_CACHE_DIR`].
     pub cache_dir: PathBuf,
-    /// How long one started plugin may take. Functions of this program have no deadline.
+    /// Time limit for each plugin process. Built-in plugins have no time limit.
     pub timeout: Option<Duration>,
-    /// Whether CNI_NETNS_OVERRIDE is set in this process's environment, which plugins inherit: a
+    /// Whether CNI_NETNS_OVERRIDE is set in this process's environment, which plugins inherit. A
     /// container may then be in the caller's own namespace.
     pub allow_own_netns: bool,
 }
 
-/// One interface of one container, and what the runtime wants to tell plugins about it.
+/// One interface of one container, with the runtime's arguments for plugins.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Container {
     /// CNI_CONTAINERID.
@@ -63,12 +67,12 @@ pub struct Container {
     pub ifname: String,
     /// CNI_ARGS in their order.
     pub args: Vec<(String, String)>,
-    /// Values for capabilities, such as `portMappings`; a plugin sees those it has enabled.
+    /// Values for capabilities, such as `portMappings`. A plugin gets those that it has enabled.
     pub capability_args: Map<String, Value>,
 }
 
 impl Container {
-    /// As GC speaks of it.
+    /// Returns the attachment as GC lists it.
     pub fn attachment(&self) -> Attachment {
         Attachment { container_id: self.id.clone(), ifname: self.ifname.clone() }
     }
@@ -81,7 +85,7 @@ impl Container {
 }
 
 impl<'h> Runtime<'h> {
-    /// The usual runtime: default cache, no deadline.
+    /// Creates a runtime with the default cache and without a time limit.
     pub fn new(host: &'h Host, path: impl Into<String>) -> Runtime<'h> {
         Runtime {
             host,
@@ -92,26 +96,27 @@ impl<'h> Runtime<'h> {
         }
     }
 
-    /// Attaches a container. On failure everything is undone before the error is returned, except
-    /// where an earlier ADD of the same attachment is remembered and this one got nowhere: then the
-    /// earlier one is left as it is.
+    /// Attaches a container. On failure everything is undone before the error is returned. There is one exception: if
+    /// the cache has an earlier ADD of the same attachment and no plugin of this ADD succeeded, the earlier attachment
+    /// is kept.
     pub fn add(&self, list: &NetworkList, container: &Container) -> Result<CniResult, Error> {
         CniResult::parse(self.add_raw(list, container)?, list.version)
     }
 
-    /// The same, with the result as the last plugin printed it, in the list's version.
+    /// Attaches a container like [`Runtime::add`]. Returns the result as the last plugin printed it, in the list's
+    /// version.
     pub fn add_raw(&self, list: &NetworkList, container: &Container) -> Result<Value, Error> {
         check_names(list, container)?;
-        // Before anything is done, so that nothing has to be undone for a plugin not installed.
+        // Before the first plugin runs, so that a missing plugin leaves nothing to undo.
         let targets = self.find_all(list)?;
-        let _turn = lock::container(&self.cache_dir, &container.id)
+        let _lock = lock::container(&self.cache_dir, &container.id)
             .map_err(|cause| self.not_locked(&cause))?;
         let was_attached = self.cached(&list.name, container).is_some();
         let mut last = None;
         let added = self.add_each(list, container, &targets, &mut last);
-        match added.and_then(|result| self.remember(list, container, result)) {
+        match added.and_then(|result| self.store_result(list, container, result)) {
             Ok(result) => Ok(result),
-            // Once a plugin has begun anew, what is remembered is no longer what is there.
+            // Once a plugin has succeeded, the cached result no longer describes the attachment.
             Err(error) if was_attached && last.is_none() => {
                 Err(add_details(error, "an attachment made before is left as it is"))
             }
@@ -128,15 +133,15 @@ impl<'h> Runtime<'h> {
     ) -> Result<Value, Error> {
         for (plugin, target) in list.plugins.iter().zip(targets) {
             let config = config_for(list, plugin, container, last.as_ref());
-            let printed = self.call(target, Command::Add, container, config);
-            let result =
-                printed.and_then(|printed| settle(printed.unwrap_or_default(), list.version));
-            *last = Some(result.map_err(|error| failed(plugin, "add", error))?);
+            let printed = invoke(self, target, Command::Add, container, config);
+            let result = printed
+                .and_then(|printed| in_list_version(printed.unwrap_or_default(), list.version));
+            *last = Some(result.map_err(|error| named(plugin, "add", error))?);
         }
         last.clone().ok_or_else(|| Error::invalid_config("network without plugins"))
     }
 
-    fn remember(
+    fn store_result(
         &self,
         list: &NetworkList,
         container: &Container,
@@ -152,8 +157,8 @@ impl<'h> Runtime<'h> {
         cache::write(&self.cache_dir, &entry).map(|()| result)
     }
 
-    /// DEL by every plugin, also those whose turn had not come: what a runtime does after a failed
-    /// ADD. They are given the last result there was, for some find what to remove only there.
+    /// Runs DEL of every plugin after a failed ADD, even of plugins whose ADD did not run. Some plugins find what to
+    /// remove only in the last result, so all get it.
     fn undo(
         &self,
         list: &NetworkList,
@@ -167,14 +172,14 @@ impl<'h> Runtime<'h> {
                 cache::remove(&self.cache_dir, &list.name, container);
                 error
             }
-            Err(undoing) if cause(&undoing) == cause(&error) => {
+            Err(undoing) if plugin_message(&undoing) == plugin_message(&error) => {
                 add_details(error, "undoing it failed for the same reason")
             }
             Err(undoing) => add_details(error, &format!("undoing it failed as well: {undoing}")),
         }
     }
 
-    /// Asks every plugin whether the attachment is as it was made.
+    /// Asks every plugin whether the attachment is as ADD created it.
     pub fn check(&self, list: &NetworkList, container: &Container) -> Result<(), Error> {
         check_names(list, container)?;
         if list.version < Command::Check.since() {
@@ -186,30 +191,29 @@ impl<'h> Runtime<'h> {
         if list.disable_check {
             return Ok(());
         }
-        let _turn = self.lock_if_possible(container)?;
+        let _lock = self.lock_if_possible(container)?;
         let entry = cache::read(&self.cache_dir, &list.name, container)?;
         let result = entry.and_then(|entry| entry.result);
-        let result = result.map(|result| settle(result, list.version)).transpose()?;
+        let result = result.map(|result| in_list_version(result, list.version)).transpose()?;
         for plugin in &list.plugins {
             let config = config_for(list, plugin, container, result.as_ref());
-            let checked = self
-                .find(plugin)
-                .and_then(|target| self.call(&target, Command::Check, container, config));
-            checked.map_err(|error| failed(plugin, "check", error))?;
+            let checked = find(self, plugin)
+                .and_then(|target| invoke(self, &target, Command::Check, container, config));
+            checked.map_err(|error| named(plugin, "check", error))?;
         }
         Ok(())
     }
 
-    /// Detaches a container, in reverse order, through every plugin whatever fails on the way.
+    /// Detaches a container. Runs DEL of every plugin in reverse order, even after failures.
     pub fn del(&self, list: &NetworkList, container: &Container) -> Result<(), Error> {
         check_names(list, container)?;
-        let _turn = self.lock_if_possible(container)?;
+        let _lock = self.lock_if_possible(container)?;
         self.del_locked(list, container)
     }
 
     fn del_locked(&self, list: &NetworkList, container: &Container) -> Result<(), Error> {
         let entry = self.cached(&list.name, container);
-        let result = entry.and_then(|entry| settle(entry.result?, list.version).ok());
+        let result = entry.and_then(|entry| in_list_version(entry.result?, list.version).ok());
         let result = result.filter(|_| list.version >= DEL_GETS_RESULT);
         Error::join(self.del_each(list, container, result.as_ref()))?;
         cache::remove(&self.cache_dir, &list.name, container);
@@ -224,32 +228,73 @@ impl<'h> Runtime<'h> {
     ) -> Vec<Error> {
         let del = |plugin: &PluginConf| {
             let config = config_for(list, plugin, container, result);
-            self.call(&self.find(plugin)?, Command::Del, container, config)
+            invoke(self, &find(self, plugin)?, Command::Del, container, config)
         };
-        let each = list.plugins.iter().rev();
-        each.filter_map(|plugin| del(plugin).err().map(|error| failed(plugin, "delete", error)))
+        let plugins = list.plugins.iter().rev();
+        plugins
+            .filter_map(|plugin| del(plugin).err().map(|error| named(plugin, "delete", error)))
             .collect()
     }
 
-    /// Why an ADD could not be served now: the first plugin's own error and code.
+    /// Checks that every plugin can handle an ADD now. Returns the error of the first plugin that cannot.
     pub fn status(&self, list: &NetworkList) -> Result<(), Error> {
         if list.version < Command::Status.since() {
             return Ok(());
         }
         for plugin in &list.plugins {
-            let (target, config) = (self.find(plugin)?, bare_config(list, plugin));
-            self.call(&target, Command::Status, &Container::default(), config)
-                .map_err(|error| failed(plugin, "status", error))?;
+            let (target, config) = (find(self, plugin)?, bare_config(list, plugin));
+            invoke(self, &target, Command::Status, &Container::default(), config)
+                .map_err(|error| named(plugin, "status", error))?;
         }
         Ok(())
     }
 
-    /// What is known of an attachment; `None` where nothing (readable) is.
+    /// Removes every attachment that is not in `valid`. The list must name all containers of the network, including
+    /// those that other runtimes attached.
+    pub fn gc(&self, list: &NetworkList, valid: &[Attachment]) -> Result<(), Error> {
+        gc::collect(self, list, |_| valid.to_vec(), PluginGc::Always)
+    }
+
+    /// Removes every attachment that is not valid. `valid` is called with the network's cached attachments while the
+    /// cache is locked: a list made earlier could miss an ADD that has just finished.
+    ///
+    /// A cache file that cannot be parsed may belong to a running container. Then only cached attachments are removed,
+    /// the plugins' own GC is not run, and the error names the file.
+    pub fn gc_with(
+        &self,
+        list: &NetworkList,
+        valid: impl FnOnce(&[Entry]) -> Vec<Attachment>,
+    ) -> Result<(), Error> {
+        gc::collect(self, list, valid, PluginGc::IfCacheIsComplete)
+    }
+
+    /// Removes the cached attachments that are not valid, and nothing else: for callers that cannot know the
+    /// containers of other runtimes. Files that cannot be parsed are an error, returned after all others are handled.
+    pub fn del_stale(
+        &self,
+        list: &NetworkList,
+        valid: impl FnOnce(&[Entry]) -> Vec<Attachment>,
+    ) -> Result<(), Error> {
+        gc::collect(self, list, valid, PluginGc::Never)
+    }
+
+    /// Checks that every plugin exists and supports the list's version. Returns the enabled capabilities.
+    pub fn validate(&self, list: &NetworkList) -> Result<BTreeSet<String>, Error> {
+        validate::validate(self, list)
+    }
+
+    /// Returns the versions that a plugin reports, including versions that this library does not know.
+    pub fn plugin_versions(&self, kind: &str) -> Result<Vec<String>, Error> {
+        validate::plugin_versions(self, kind)
+    }
+
+    /// Returns the cache entry of an attachment, or `None` if there is none or it cannot be parsed.
     pub fn cached(&self, network: &str, container: &Container) -> Option<Entry> {
         cache::read(&self.cache_dir, network, container).ok().flatten()
     }
 
-    /// All attachments of this network, of this container, or both; unreadable ones are left out.
+    /// Returns all cached attachments of this network, of this container, or both. Leaves out files that cannot be
+    /// parsed.
     pub fn cached_attachments(
         &self,
         network: Option<&str>,
@@ -261,15 +306,20 @@ impl<'h> Runtime<'h> {
     }
 
     fn find_all(&self, list: &NetworkList) -> Result<Vec<Target>, Error> {
-        let each = list.plugins.iter();
-        each.map(|plugin| self.find(plugin).map_err(|error| failed(plugin, "add", error))).collect()
+        let plugins = list.plugins.iter();
+        plugins
+            .map(|plugin| find(self, plugin).map_err(|error| named(plugin, "add", error)))
+            .collect()
     }
 
-    /// Takes the container's lock. If no lock file can be made, removing is still better than not
-    /// removing; a lock that another process holds is an error.
-    fn lock_if_possible(&self, container: &Container) -> Result<Option<lock::Turn>, Error> {
+    /// Takes the container's lock. If no lock file can be created, the operation continues without: an unlocked DEL is
+    /// better than none. A lock that another process holds is an error.
+    fn lock_if_possible(
+        &self,
+        container: &Container,
+    ) -> Result<Option<lock::ContainerLock>, Error> {
         match lock::container(&self.cache_dir, &container.id) {
-            Ok(turn) => Ok(Some(turn)),
+            Ok(lock) => Ok(Some(lock)),
             Err(cause) if cause.kind() == io::ErrorKind::TimedOut => Err(self.not_locked(&cause)),
             Err(_) => Ok(None),
         }
@@ -282,30 +332,27 @@ impl<'h> Runtime<'h> {
     }
 }
 
-/// The first version in which DEL is given the result of ADD.
-const DEL_GETS_RESULT: crate::Version = crate::Version::V0_4_0;
-
-/// What is about to become the name of a file, and the environment of plugins.
+/// Checks names that become a file name and environment variables.
 fn check_names(list: &NetworkList, container: &Container) -> Result<(), Error> {
-    validate::container_id(&container.id)?;
-    validate::network_name(&list.name)?;
-    validate::interface_name(&container.ifname)?;
-    // The file of the cache has all of them in its name, and a dot while it is written.
+    use crate::validate::{NAME_MAX, container_id, interface_name, network_name};
+    container_id(&container.id)?;
+    network_name(&list.name)?;
+    interface_name(&container.ifname)?;
+    // The name of the cache file contains all three, and starts with a dot while the file is written.
     let length = list.name.len() + container.id.len() + container.ifname.len() + ".--".len();
-    if length <= validate::NAME_MAX {
+    if length <= NAME_MAX {
         return Ok(());
     }
     let msg = format!(
         "network name, container ID and interface name need {length} bytes in the name of a cached \
-         result, at most {} are allowed",
-        validate::NAME_MAX
+         result, at most {NAME_MAX} are allowed"
     );
     Err(Error::invalid_config(msg).with_details("choose a shorter network name"))
 }
 
-/// What a plugin said, without its name and the verb that [`failed`] has put before it.
-fn cause(error: &Error) -> &str {
-    error.msg.split_once("): ").map_or(&*error.msg, |(_, cause)| cause)
+/// Returns the message of a plugin without the prefix that [`named`] has added.
+fn plugin_message(error: &Error) -> &str {
+    error.msg.split_once("): ").map_or(&*error.msg, |(_, message)| message)
 }
 
 fn add_details(mut error: Error, more: &str) -> Error {

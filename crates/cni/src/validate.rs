@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a container id, a network's name and an interface's name may look like.
+//! Rules for container IDs, network names and interface names.
 
 use std::borrow::Cow;
 
@@ -7,10 +7,10 @@ use text::shorten;
 
 use crate::error::{Code, Error};
 
-/// The longest name of a file that Linux takes.
+/// Maximum length of a file name on Linux.
 pub(crate) const NAME_MAX: usize = 255;
 
-/// What is allowed in a container id and a network's name.
+/// Rule for container IDs and network names.
 const PLAIN_NAME: &str = "allowed are letters, digits, '_', '.', '-', the first a letter or digit";
 
 /// Checks CNI_CONTAINERID: letters, digits, `_`, `.`, `-`, the first a letter or digit.
@@ -22,12 +22,12 @@ pub fn container_id(id: &str) -> Result<(), Error> {
         let code = Code::BAD_ENVIRONMENT;
         return require_file_name(id).map_err(|why| Error::new(code, format!("containerID {why}")));
     }
-    let details = format!("CNI_CONTAINERID is {:?}, {PLAIN_NAME}", shown(id));
+    let details = format!("CNI_CONTAINERID is {:?}, {PLAIN_NAME}", short(id));
     Err(Error::new(Code::BAD_ENVIRONMENT, "invalid characters in containerID")
         .with_details(details))
 }
 
-/// Checks the `name` of a network by the same rule.
+/// Checks the `name` of a network by the rule for container IDs.
 pub fn network_name(name: &str) -> Result<(), Error> {
     if name.is_empty() {
         return Err(
@@ -38,7 +38,7 @@ pub fn network_name(name: &str) -> Result<(), Error> {
         return require_file_name(name)
             .map_err(|why| Error::invalid_config(format!("network name {why}")));
     }
-    let details = format!("key \"name\" is {:?}, {PLAIN_NAME}", shown(name));
+    let details = format!("key \"name\" is {:?}, {PLAIN_NAME}", short(name));
     Err(Error::invalid_config("invalid characters found in network name").with_details(details))
 }
 
@@ -57,16 +57,16 @@ pub fn interface_name(name: &str) -> Result<(), Error> {
     } else {
         return Ok(());
     };
-    let details = format!("CNI_IFNAME is {:?}, allowed are 1 to 15 bytes", shown(name));
+    let details = format!("CNI_IFNAME is {:?}, allowed are 1 to 15 bytes", short(name));
     Err(Error::new(Code::BAD_ENVIRONMENT, msg).with_details(details))
 }
 
-/// Names become names of files and directories.
+/// Checks the length of a name that becomes the name of a file or directory.
 fn require_file_name(name: &str) -> Result<(), String> {
     match name.len() {
         ..=NAME_MAX => Ok(()),
         length => {
-            Err(format!("{:?} has {length} bytes, at most {NAME_MAX} are allowed", shown(name)))
+            Err(format!("{:?} has {length} bytes, at most {NAME_MAX} are allowed", short(name)))
         }
     }
 }
@@ -76,8 +76,8 @@ fn is_plain_name(text: &str) -> bool {
     text.bytes().all(plain) && text.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric)
 }
 
-/// A name as an error shows it.
-fn shown(text: &str) -> Cow<'_, str> {
+/// Shortens a name for an error message.
+fn short(text: &str) -> Cow<'_, str> {
     shorten(text, 64)
 }
 
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_held_to_the_specification() {
+    fn names_follow_the_specification() {
         for good in ["a", "0", "a-b_c.d", "Z9"] {
             assert!(container_id(good).is_ok(), "{good}");
             assert!(network_name(good).is_ok(), "{good}");
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn names_fit_into_file_names() {
+    fn names_longer_than_file_names_are_rejected() {
         let longest = "x".repeat(255);
         assert!(container_id(&longest).is_ok() && network_name(&longest).is_ok());
         let long = "x".repeat(256);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn interface_names_are_held_to_the_kernel() {
+    fn interface_names_follow_the_kernel() {
         for good in ["eth0", "a.b", "123456789012345", "é"] {
             assert!(interface_name(good).is_ok(), "{good}");
         }

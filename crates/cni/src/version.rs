@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The versions of the specification, and the comparison of version texts that we may not know.
+//! Versions of the specification.
 
 use std::fmt;
 
-/// A version of the CNI specification that this library speaks, oldest first.
+/// A version of the CNI specification that this library supports, oldest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[expect(missing_docs, reason = "the names say it all")]
+#[expect(missing_docs, reason = "the names are the versions")]
 pub enum Version {
     V0_1_0,
     V0_2_0,
@@ -16,19 +16,19 @@ pub enum Version {
     V1_1_0,
 }
 
-/// How a result of a version is laid out.
+/// Layout of a result in JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// 0.1.0 and 0.2.0: one object for each family.
+    /// 0.1.0 and 0.2.0: one object for each address family.
     PerFamily,
-    /// 0.3.0 to 0.4.0: lists; every address says its family.
+    /// 0.3.0 to 0.4.0: lists, and every address states its family.
     VersionedList,
     /// 1.0.0 and later: lists.
     List,
 }
 
 impl Version {
-    /// Every version, oldest first.
+    /// All versions, oldest first.
     pub const ALL: &[Version] = &[
         Version::V0_1_0,
         Version::V0_2_0,
@@ -41,7 +41,7 @@ impl Version {
     /// The newest version.
     pub const LATEST: Version = Version::V1_1_0;
 
-    /// The version of this exact text; an empty text means 0.1.0, as it always did.
+    /// Parses a version. As in the reference library, an empty text means 0.1.0.
     pub fn parse(text: &str) -> Option<Version> {
         if text.is_empty() {
             return Some(Version::V0_1_0);
@@ -49,7 +49,7 @@ impl Version {
         Version::ALL.iter().copied().find(|version| version.as_str() == text)
     }
 
-    /// As it stands in a configuration.
+    /// Returns the text that configurations use.
     pub fn as_str(self) -> &'static str {
         match self {
             Version::V0_1_0 => "0.1.0",
@@ -62,7 +62,7 @@ impl Version {
         }
     }
 
-    /// How its results are laid out.
+    /// Returns the layout of results in this version.
     pub fn shape(self) -> Shape {
         match self {
             Version::V0_1_0 | Version::V0_2_0 => Shape::PerFamily,
@@ -78,8 +78,8 @@ impl fmt::Display for Version {
     }
 }
 
-/// Reads any version text of one to three numbers, so that versions newer than ours can be
-/// compared with ours; `None` where it is no version. An empty text is 0.1.0.
+/// Parses any version of one to three numbers, so that versions newer than [`Version::LATEST`] can be compared too. An
+/// empty text means 0.1.0.
 pub fn parse_numbers(text: &str) -> Option<[u32; 3]> {
     if text.is_empty() {
         return Some([0, 1, 0]);
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_version_reads_back() {
+    fn version_printed_and_parsed_is_unchanged() {
         for version in Version::ALL {
             assert_eq!(Version::parse(version.as_str()), Some(*version));
         }
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_compare_beyond_what_we_know() {
+    fn unknown_versions_are_compared_by_number() {
         assert!(parse_numbers("1.10.0") > parse_numbers("1.9.3"));
         assert_eq!(parse_numbers("1"), Some([1, 0, 0]));
         assert_eq!(parse_numbers("1.0.0.0"), None);

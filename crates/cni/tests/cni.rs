@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the specification and the reference library promise, held against this library. Foreign
-//! plugins are shell scripts, because that is what a foreign plugin is: some program.
+//! Tests of this library against the specification and libcni, the reference library. External plugins are shell
+//! scripts.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -24,5 +24,7 @@ mod result_properties;
 mod runtime_add;
 #[path = "cni/runtime_cache.rs"]
 mod runtime_cache;
-#[path = "cni/runtime_other.rs"]
-mod runtime_other;
+#[path = "cni/runtime_gc.rs"]
+mod runtime_gc;
+#[path = "cni/runtime_validate.rs"]
+mod runtime_validate;

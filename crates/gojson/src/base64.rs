@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Base64 with padding (RFC 4648 section 4), which the cache's format and WireGuard's keys ask for.
+//! Base64 with padding (RFC 4648, section 4), as Go encodes bytes in JSON. WireGuard keys use the same encoding.
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// The text of some bytes.
+/// Encodes bytes.
 pub fn encode(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for chunk in bytes.chunks(3) {
@@ -17,7 +17,7 @@ pub fn encode(bytes: &[u8]) -> String {
     text
 }
 
-/// The bytes of a text; none where it is no base64.
+/// Decodes a text. Returns `None` if it is not valid base64.
 pub fn decode(text: &str) -> Option<Vec<u8>> {
     let digits = text.trim_end_matches('=').as_bytes();
     if !text.len().is_multiple_of(4) || text.len() - digits.len() > 2 {
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_examples_of_the_rfc() {
+    fn base64_matches_the_examples_of_the_rfc() {
         let check = |plain: &str, coded: &str| {
             assert_eq!(encode(plain.as_bytes()), coded);
             assert_eq!(decode(coded).as_deref(), Some(plain.as_bytes()));
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_base64_is_refused() {
+    fn invalid_base64_is_rejected() {
         for bad in ["Z", "Zg", "Zg=", "Z===", "====", "Zm9v!mFy", "Zm9vYg=="[1..].into(), "é==="] {
             assert_eq!(decode(bad), None, "{bad}");
         }
@@ -65,7 +65,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn bytes_come_back(bytes: Vec<u8>) {
+        fn encoding_and_decoding_keeps_bytes(bytes: Vec<u8>) {
             proptest::prop_assert_eq!(decode(&encode(&bytes)), Some(bytes));
         }
     }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Decoding as Go's library does it, so that a configuration that works there works here: keys
-//! match whatever their case, `null` means absent, unknown keys are passed over, an empty text is
-//! an unset option. Errors name the key and the value.
+//! Decoding by the rules of Go's `encoding/json`: keys match in any case, `null` means absent, unknown keys are ignored,
+//! an empty string is an unset option. Errors name the key and the value.
 
 use std::fmt;
 
@@ -13,17 +12,17 @@ use serde::forward_to_deserialize_any;
 use serde_json::{Map, Value};
 use text::{shorten, shorten_value};
 
-/// Maximum length of what is said about a value, in characters.
+/// Maximum length of [`DecodeError::problem`] in characters.
 const PROBLEM_LIMIT: usize = 1000;
 
-/// Why a value did not decode: where it stood, what it was, what was wanted.
+/// The reason why a value could not be decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecodeError {
-    /// Keys and indexes from the outside in, such as `ipam.ranges[0][0].subnet`; may be empty.
+    /// Keys and indexes from the outermost object inward, such as `ipam.ranges[0][0].subnet`; may be empty.
     pub path: String,
-    /// The value itself when it is short.
+    /// The value, if it is short.
     pub value: Option<String>,
-    /// What was wrong with it.
+    /// Description of the problem.
     pub problem: String,
 }
 
@@ -53,24 +52,24 @@ impl de::Error for DecodeError {
         DecodeError { path: field.to_owned(), value: None, problem }
     }
 
-    fn invalid_type(found: de::Unexpected, wanted: &dyn de::Expected) -> DecodeError {
-        let found = match found {
+    fn invalid_type(actual: de::Unexpected, expected: &dyn de::Expected) -> DecodeError {
+        let actual = match actual {
             de::Unexpected::Map => ", not an object",
             de::Unexpected::Seq => ", not a list",
-            // A plain value stands before the problem.
+            // The error message already contains a plain value.
             _ => "",
         };
-        de::Error::custom(format_args!("expected {}{found}", in_words_of_json(wanted)))
+        de::Error::custom(format_args!("expected {}{actual}", json_type(expected)))
     }
 
-    fn invalid_value(_: de::Unexpected, wanted: &dyn de::Expected) -> DecodeError {
-        de::Error::custom(format_args!("expected {}", in_words_of_json(wanted)))
+    fn invalid_value(_: de::Unexpected, expected: &dyn de::Expected) -> DecodeError {
+        de::Error::custom(format_args!("expected {}", json_type(expected)))
     }
 }
 
-/// What serde expects, for people who write JSON and not Rust.
-fn in_words_of_json(wanted: &dyn de::Expected) -> String {
-    match wanted.to_string().as_str() {
+/// Translates serde's description of a Rust type into JSON terms.
+fn json_type(expected: &dyn de::Expected) -> String {
+    match expected.to_string().as_str() {
         "a sequence" => "a list".to_owned(),
         "a map" => "an object".to_owned(),
         "a boolean" => "true or false".to_owned(),
@@ -85,7 +84,7 @@ fn in_words_of_json(wanted: &dyn de::Expected) -> String {
 }
 
 impl DecodeError {
-    /// An error about the value of this key.
+    /// Creates an error about the value of a key.
     pub fn at(key: &str, value: impl fmt::Display, problem: impl fmt::Display) -> DecodeError {
         DecodeError {
             path: key.to_owned(),
@@ -94,39 +93,39 @@ impl DecodeError {
         }
     }
 
-    /// The same error seen from outside the object under this key.
+    /// Prepends the key of the object that contains the value.
     pub fn within(self, key: &str) -> DecodeError {
-        self.inside(key, None)
+        self.with_prefix(key, None)
     }
 
-    /// The same error seen from outside the list under this key.
-    pub fn under(self, key: &str, at: usize) -> DecodeError {
-        self.inside(&format!("{key}[{at}]"), None)
+    /// Prepends the key of the list that contains the value, with its index.
+    pub fn under(self, key: &str, index: usize) -> DecodeError {
+        self.with_prefix(&format!("{key}[{index}]"), None)
     }
 
-    /// The same error seen from one level further out.
-    fn inside(mut self, step: &str, value: Option<String>) -> DecodeError {
-        let joint = if self.path.is_empty() || self.path.starts_with('[') { "" } else { "." };
+    /// Prepends one step to the path. `value` is used if the error is about the value at this step itself.
+    fn with_prefix(mut self, step: &str, value: Option<String>) -> DecodeError {
+        let separator = if self.path.is_empty() || self.path.starts_with('[') { "" } else { "." };
         if self.path.is_empty() {
             self.value = value;
         }
-        self.path = format!("{step}{joint}{}", self.path);
+        self.path = format!("{step}{separator}{}", self.path);
         self
     }
 }
 
-/// Decodes a value into a type as Go would.
+/// Decodes a value.
 pub fn decode<T: DeserializeOwned>(value: &Value) -> Result<T, DecodeError> {
     T::deserialize(GoValue::of(value))
 }
 
-/// The same for an object.
+/// Decodes an object.
 pub fn decode_object<T: DeserializeOwned>(object: &Map<String, Value>) -> Result<T, DecodeError> {
     T::deserialize(GoValue::Object(object))
 }
 
-/// Takes the value of a key from an object, whatever the key's case; the last of several such
-/// keys wins and `null` counts as absent, as in Go.
+/// Removes a key in any case from an object and returns its value. As in Go, the last of several such keys wins and
+/// `null` counts as absent.
 pub fn take(object: &mut Map<String, Value>, key: &str) -> Option<Value> {
     if let Some(value) = object.remove(key) {
         return Some(value).filter(|value| !value.is_null());
@@ -135,30 +134,30 @@ pub fn take(object: &mut Map<String, Value>, key: &str) -> Option<Value> {
     object.remove(&other).filter(|value| !value.is_null())
 }
 
-/// Takes and decodes the value of a key; an empty text is as good as no value.
+/// Removes a key from an object and decodes its value. An empty string counts as absent.
 pub fn take_as<T: DeserializeOwned>(
     object: &mut Map<String, Value>,
     key: &str,
 ) -> Result<Option<T>, DecodeError> {
     let Some(value) = take(object, key) else { return Ok(None) };
-    decode::<Option<T>>(&value).map_err(|error| error.inside(key, short(&value)))
+    decode::<Option<T>>(&value).map_err(|error| error.with_prefix(key, short(&value)))
 }
 
-/// Like [`Map::get`], whatever the key's case.
+/// Returns the value of a key in any case. `null` counts as absent.
 pub fn get<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
-    let found = object.get(key).or_else(|| {
+    let value = object.get(key).or_else(|| {
         object.iter().rfind(|(other, _)| other.eq_ignore_ascii_case(key)).map(|(_, value)| value)
     });
-    found.filter(|value| !value.is_null())
+    value.filter(|value| !value.is_null())
 }
 
-/// Indented by four spaces and without a newline at the end, as every CNI plugin prints.
+/// Prints a value indented by four spaces and without a final newline, like the Go plugins.
 pub fn to_pretty(value: &Value) -> Vec<u8> {
     let mut out = Vec::with_capacity(512);
     let formatter = serde_json::ser::PrettyFormatter::with_indent(b"    ");
     let mut serializer = serde_json::Serializer::with_formatter(&mut out, formatter);
     serde::Serialize::serialize(value, &mut serializer)
-        .expect("a JSON value with text keys always prints into memory");
+        .expect("a JSON value always serializes into memory");
     out
 }
 
@@ -170,7 +169,7 @@ fn short(value: &Value) -> Option<String> {
     }
 }
 
-/// A value to be read, borrowed: a configuration is read by several plugins of one process.
+/// A deserializer for a borrowed value. Several plugins of one process decode the same configuration.
 enum GoValue<'a> {
     Object(&'a Map<String, Value>),
     Other(&'a Value),
@@ -212,7 +211,7 @@ impl<'de> de::Deserializer<'de> for GoValue<'_> {
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
         match self {
             GoValue::Other(Value::Null) => visitor.visit_none(),
-            // Go's addresses, and its texts, read an empty text as unset.
+            // Go treats an empty string as an unset address and as an unset text.
             GoValue::Other(Value::String(text)) if text.is_empty() => visitor.visit_none(),
             _ => visitor.visit_some(self),
         }
@@ -252,7 +251,7 @@ impl<'de> de::Deserializer<'de> for GoValue<'_> {
         }
     }
 
-    /// Without a look inside: most of a configuration is another plugin's.
+    /// Skips the value without visiting it, because most keys of a configuration belong to other plugins.
     fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
         visitor.visit_unit()
     }
@@ -263,8 +262,8 @@ impl<'de> de::Deserializer<'de> for GoValue<'_> {
     }
 }
 
-/// Gives each key the spelling of the field it means and leaves out what is `null`. Where two
-/// spellings of one field stand side by side the exact one wins.
+/// Renames each key to the field it matches and leaves out `null` values. If several keys match a field, the exact
+/// spelling wins.
 fn fold_keys<'a>(
     map: &'a Map<String, Value>,
     fields: &'static [&'static str],
@@ -312,7 +311,7 @@ impl<'de> MapAccess<'de> for GoFields<'_> {
         seed: V,
     ) -> Result<V::Value, DecodeError> {
         let (key, value) = self.pending.take().unwrap_or(("", &Value::Null));
-        seed.deserialize(GoValue::of(value)).map_err(|error| error.inside(key, short(value)))
+        seed.deserialize(GoValue::of(value)).map_err(|error| error.with_prefix(key, short(value)))
     }
 }
 
@@ -327,9 +326,9 @@ impl<'de> SeqAccess<'de> for GoItems<'_> {
         &mut self,
         seed: T,
     ) -> Result<Option<T::Value>, DecodeError> {
-        let Some((at, value)) = self.items.next() else { return Ok(None) };
-        let read = seed.deserialize(GoValue::of(value)).map(Some);
-        read.map_err(|error| error.inside(&format!("[{at}]"), short(value)))
+        let Some((index, value)) = self.items.next() else { return Ok(None) };
+        let decoded = seed.deserialize(GoValue::of(value)).map(Some);
+        decoded.map_err(|error| error.with_prefix(&format!("[{index}]"), short(value)))
     }
 }
 
@@ -350,20 +349,20 @@ mod tests {
     }
 
     #[test]
-    fn keys_match_in_any_case_and_null_is_absent() {
+    fn decode_matches_keys_in_any_case() {
         let value = json!({"ISGATEWAY": true, "Mtu": 1500, "address": null, "other": 1});
         let sample: Sample = decode(&value).expect("decodes");
         assert_eq!(sample, Sample { is_gateway: true, mtu: 1500, ..Sample::default() });
     }
 
     #[test]
-    fn the_exact_spelling_wins() {
+    fn decode_prefers_the_exact_spelling() {
         let sample: Sample = decode(&json!({"MTU": 1, "mtu": 2, "mTU": 3})).expect("decodes");
         assert_eq!(sample.mtu, 2);
     }
 
     #[test]
-    fn errors_name_key_and_value() {
+    fn decode_error_names_key_and_value() {
         let check = |value: Value, expected: &str| {
             let error = decode::<Sample>(&value).expect_err("must not decode");
             assert_eq!(error.to_string(), expected);
@@ -381,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn take_is_blind_to_case() {
+    fn take_matches_keys_in_any_case() {
         let mut object = json!({"IPS": [1], "x": null}).as_object().expect("object").clone();
         assert_eq!(take(&mut object, "ips"), Some(json!([1])));
         assert_eq!(take(&mut object, "x"), None);
@@ -389,11 +388,11 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_text_is_no_address() {
+    fn take_as_treats_empty_string_as_absent() {
         let mut object = json!({"gateway": "", "gw": "x"}).as_object().expect("object").clone();
         assert_eq!(take_as::<std::net::IpAddr>(&mut object, "gateway"), Ok(None));
         let error = take_as::<std::net::IpAddr>(&mut object, "gw").expect_err("no address");
-        let words = r#"key "gw" is "x": expected an address such as 10.1.2.3"#;
-        assert_eq!(error.to_string(), words);
+        let expected = r#"key "gw" is "x": expected an address such as 10.1.2.3"#;
+        assert_eq!(error.to_string(), expected);
     }
 }

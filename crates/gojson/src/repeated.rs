@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keys that stand twice in one object of a JSON text. A decoded configuration shows only the last of them.
+//! Keys that occur more than once in one object of a JSON text. A decoded object has only the last value.
 
 use std::collections::HashSet;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-/// The keys that stand twice in an object under the key `within`, at any depth. A text that is no JSON has none.
+/// Returns the repeated keys of objects under the key `within`, which may be at any depth. Invalid JSON has none.
 pub fn repeated_keys(text: &[u8], within: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    let scan = Scan { within, is_inside: false, found: &mut found };
+    let mut repeated = Vec::new();
+    let scan = Scan { within, is_inside: false, repeated: &mut repeated };
     match scan.deserialize(&mut serde_json::Deserializer::from_slice(text)) {
-        Ok(()) => found,
+        Ok(()) => repeated,
         Err(_) => Vec::new(),
     }
 }
@@ -19,7 +19,7 @@ pub fn repeated_keys(text: &[u8], within: &str) -> Vec<String> {
 struct Scan<'a> {
     within: &'a str,
     is_inside: bool,
-    found: &'a mut Vec<String>,
+    repeated: &'a mut Vec<String>,
 }
 
 impl<'de> DeserializeSeed<'de> for Scan<'_> {
@@ -41,9 +41,9 @@ impl<'de> Visitor<'de> for Scan<'_> {
         let mut seen = HashSet::new();
         while let Some(key) = map.next_key::<String>()? {
             let is_inside = key.eq_ignore_ascii_case(self.within);
-            map.next_value_seed(Scan { within: self.within, is_inside, found: self.found })?;
+            map.next_value_seed(Scan { within: self.within, is_inside, repeated: self.repeated })?;
             if self.is_inside && !seen.insert(key.clone()) {
-                self.found.push(key);
+                self.repeated.push(key);
             }
         }
         Ok(())
@@ -51,7 +51,7 @@ impl<'de> Visitor<'de> for Scan<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
         loop {
-            let item = Scan { within: self.within, is_inside: false, found: self.found };
+            let item = Scan { within: self.within, is_inside: false, repeated: self.repeated };
             if items.next_element_seed(item)?.is_none() {
                 return Ok(());
             }
@@ -88,9 +88,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_compared_within_one_object() {
-        let check = |text: &str, wanted: &[&str]| {
-            assert_eq!(repeated_keys(text.as_bytes(), "sysctl"), wanted, "{text}");
+    fn repeated_keys_are_found_per_object() {
+        let check = |text: &str, expected: &[&str]| {
+            assert_eq!(repeated_keys(text.as_bytes(), "sysctl"), expected, "{text}");
         };
         check(r#"{"sysctl": {"a": "1", "b": "2", "a": "1"}, "mtu": 1}"#, &["a"]);
         check(r#"{"SysCtl": {"a": 1, "a": -2.5, "a": null}}"#, &["a", "a"]);

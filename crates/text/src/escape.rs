@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Text of others for a terminal, a page or a log. Characters that a terminal obeys instead of showing them (escape
-//! sequences, C1 codes, line breaks) and characters that change how others are shown (bidirectional overrides,
-//! invisible ones) become visible escapes such as `\u{1b}`. Escaping twice changes nothing.
+//! Escapes untrusted text for a terminal, a web page or a log. Control characters (escape sequences, C1 codes, line
+//! breaks) and characters that change how others appear (bidirectional overrides, invisible characters) become visible
+//! escapes such as `\u{1b}`. Escaping twice changes nothing.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Escapes a text that must stay within its line, such as a name.
+/// Escapes a text that must stay on one line, such as a name.
 pub fn line(text: &str) -> Cow<'_, str> {
-    escape(text, is_active, visible)
+    escape(text, is_active, visible_escape)
 }
 
-/// Escapes a text of several lines: line feeds and tabs stay.
+/// Escapes a text of several lines. Line feeds and tabs stay.
 pub fn lines(text: &str) -> Cow<'_, str> {
-    escape(text, |letter| is_active(letter) && !is_layout(letter), visible)
+    escape(text, |letter| is_active(letter) && !is_layout(letter), visible_escape)
 }
 
-/// Escapes a whole JSON document in JSON's own way, which changes none of its values.
+/// Escapes a whole JSON document with JSON escapes, which changes none of its values.
 pub fn json(document: &str) -> Cow<'_, str> {
-    escape(document, |letter| is_active(letter) && !is_layout(letter), of_json)
+    escape(document, |letter| is_active(letter) && !is_layout(letter), json_escape)
 }
 
 fn is_layout(letter: char) -> bool {
     matches!(letter, '\n' | '\t')
 }
 
-/// Whether a character does something else than to appear.
+/// Returns whether a character has an effect other than being displayed.
 fn is_active(letter: char) -> bool {
     letter.is_control()
         || matches!(letter,
@@ -55,17 +55,17 @@ fn escape(
     Cow::Owned(escaped)
 }
 
-fn visible(text: &mut String, letter: char) {
+fn visible_escape(text: &mut String, letter: char) {
     match letter {
         '\n' => text.push_str("\\n"),
         '\r' => text.push_str("\\r"),
         '\t' => text.push_str("\\t"),
-        // Writing into text does not fail.
+        // Writing to a string cannot fail.
         other => drop(write!(text, "\\u{{{:x}}}", u32::from(other))),
     }
 }
 
-fn of_json(text: &mut String, letter: char) {
+fn json_escape(text: &mut String, letter: char) {
     for unit in letter.encode_utf16(&mut [0; 2]) {
         let _ = write!(text, "\\u{unit:04x}");
     }
@@ -79,8 +79,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_terminal_obeys_is_shown() {
-        let check = |text: &str, shown: &str| assert_eq!(line(text), shown);
+    fn control_characters_become_visible() {
+        let check = |text: &str, escaped: &str| assert_eq!(line(text), escaped);
         check("10.5.1.0-24 Grüße, 節点 '\"\\{}", "10.5.1.0-24 Grüße, 節点 '\"\\{}");
         check("\u{1b}[31mred\u{1b}]0;title\u{7}", "\\u{1b}[31mred\\u{1b}]0;title\\u{7}");
         check("\u{9b}2J\u{7f}", "\\u{9b}2J\\u{7f}");
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_json_document_keeps_its_values() {
+    fn escaped_json_keeps_its_values() {
         let value = json!({"name": "\u{1b}[31m\n\u{9b}\u{202e}\u{7f}\u{e0041}ü", "n": 1});
         for document in [value.to_string(), serde_json::to_string_pretty(&value).unwrap()] {
             let escaped = json(&document);
@@ -102,7 +102,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_active_is_left_and_escaping_twice_changes_nothing(text: String) {
+        fn escaping_is_complete_and_idempotent(text: String) {
             let escaped = line(&text).into_owned();
             prop_assert!(!escaped.contains(is_active));
             prop_assert_eq!(line(&escaped), escaped.as_str());

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A value that no log, error or status shows.
+//! A value that is never printed in logs, errors or status.
 
 use std::fmt;
 
-const SHOWN: &str = "[redacted]";
+const REDACTED: &str = "[redacted]";
 
-/// A secret, such as a password. `Debug` and `Display` do not print it, and it cannot be serialized: whoever needs the
-/// value calls [`expose`](Secret::expose).
+/// A secret, such as a password. `Debug` and `Display` do not print it, and it cannot be serialized. Call
+/// [`expose`](Secret::expose) to use the value.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secret<T = String>(T);
 
@@ -15,12 +15,12 @@ impl<T> Secret<T> {
         Secret(value)
     }
 
-    /// Returns the value itself.
+    /// Returns the secret value.
     pub fn expose(&self) -> &T {
         &self.0
     }
 
-    /// Returns the value itself and consumes the secret.
+    /// Returns the secret value and consumes the wrapper.
     pub fn into_exposed(self) -> T {
         self.0
     }
@@ -28,13 +28,13 @@ impl<T> Secret<T> {
 
 impl<T> fmt::Debug for Secret<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(SHOWN)
+        f.write_str(REDACTED)
     }
 }
 
 impl<T> fmt::Display for Secret<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(SHOWN)
+        f.write_str(REDACTED)
     }
 }
 
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_not_printed() {
+    fn secret_is_not_printed() {
         let secret = Secret::from("hush");
         assert_eq!(format!("{secret} {secret:?} {:#?}", Some(&secret)).matches("hush").count(), 0);
         assert_eq!(secret.expose(), "hush");

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Text from outside in errors: shown, but never pages of it.
+//! Shortens input of any length for error messages.
 
 use std::borrow::Cow;
 
-/// Shortens a text to about this many characters. What is left out stands between the beginning and
-/// the end, because an error often ends with what was expected.
-pub fn shorten(text: &str, most: usize) -> Cow<'_, str> {
-    // A text has at least as many bytes as characters: nearly all texts end here.
-    if text.len() <= most {
+/// Shortens a text to about `max` characters. The middle is left out, because an error often ends with the expected
+/// value.
+pub fn shorten(text: &str, max: usize) -> Cow<'_, str> {
+    // A text has at least as many bytes as characters, so this covers nearly all texts.
+    if text.len() <= max {
         return Cow::Borrowed(text);
     }
-    let tail = most / 4;
-    let Some((head_end, _)) = text.char_indices().nth(most - tail) else { return text.into() };
+    let tail = max / 4;
+    let Some((head_end, _)) = text.char_indices().nth(max - tail) else { return text.into() };
     let tail_start = text.char_indices().rev().nth(tail).map_or(head_end, |(start, _)| start);
     if tail_start <= head_end {
         return Cow::Borrowed(text);
@@ -20,7 +20,7 @@ pub fn shorten(text: &str, most: usize) -> Cow<'_, str> {
     format!("{head}… ({} bytes in all) …{tail}", text.len()).into()
 }
 
-/// A value of a configuration as an error shows it.
+/// Shortens a configuration value for an error message.
 pub fn shorten_value(value: impl std::fmt::Display) -> String {
     let text = value.to_string();
     match shorten(&text, 400) {
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn beginning_and_end_stay() {
+    fn shortened_text_keeps_start_and_end() {
         assert_eq!(shorten("", 8), "");
         assert_eq!(shorten("12345678", 8), "12345678");
         assert_eq!(shorten("éééééééé", 8), "éééééééé");
@@ -44,8 +44,8 @@ mod tests {
         assert!(short.starts_with("key is é") && short.ends_with("é, expected a number"));
         assert!(short.chars().count() < 450, "{short}");
         assert!(short.contains("(2000026 bytes in all)"), "{short}");
-        for most in 0..20 {
-            shorten("éaéaéaéa", most);
+        for max in 0..20 {
+            shorten("éaéaéaéa", max);
         }
     }
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What somebody meant who has mistyped a name.
+//! Suggestions for mistyped names.
 
-/// Which of these was meant, if one is nearly the same. Case does not count.
+/// Returns the known name that is most similar to a mistyped name, if one is similar enough. Ignores case.
 pub fn suggest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let measured = known.into_iter().map(|known| (edits(name, known), known));
-    let (edits, known) = measured.min()?;
+    let (edits, known) = known.into_iter().map(|known| (edits(name, known), known)).min()?;
     (edits <= 2 && edits < known.len() / 2).then_some(known)
 }
 
-/// How many letters must be put in, taken out, replaced or swapped with the next to make one word of the other.
+/// Returns the Damerau-Levenshtein distance (optimal string alignment): the number of letters to insert, remove, replace
+/// or swap with the next one.
 fn edits(one: &str, other: &str) -> usize {
     let (one, other) = (one.to_ascii_lowercase(), other.to_ascii_lowercase());
     let (one, other) = (one.as_bytes(), other.as_bytes());
@@ -34,9 +34,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_nearly_right_is_found() {
-        let meant = |name| suggest(name, ["Port", "VNI", "Learning", "host-local"]);
-        for (name, wanted) in [
+    fn mistyped_name_gets_a_suggestion() {
+        let suggested = |name| suggest(name, ["Port", "VNI", "Learning", "host-local"]);
+        for (name, expected) in [
             ("Prot", Some("Port")),
             ("leraning", Some("Learning")),
             ("hostlocal", Some("host-local")),
@@ -44,7 +44,7 @@ mod tests {
             ("GBP", None),
             ("", None),
         ] {
-            assert_eq!(meant(name), wanted, "{name}");
+            assert_eq!(suggested(name), expected, "{name}");
         }
         assert_eq!(suggest("x", []), None);
     }

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The first shape, 0.1.0 and 0.2.0: one object for each family, routes inside, no interfaces.
+//! Layout of results in 0.1.0 and 0.2.0: one object for each address family that contains the routes, no interfaces.
 
 use gojson::DecodeError;
 use serde_json::{Map, Value, json};
 
 use super::{
-    Cidr, CniResult, Dns, IpConfig, Route, object, put, put_list, read_list, read_lists, required,
-    take_ip,
+    Cidr, CniResult, Dns, IpConfig, Route, object, parse_list, parse_lists, put, put_list,
+    required, take_ip,
 };
 use crate::error::{Code, Error};
 
-pub(super) fn read(mut map: Map<String, Value>) -> Result<CniResult, DecodeError> {
-    // The Go plugin loopback prints lists whatever the version, and labels them with it.
+pub(super) fn parse(mut map: Map<String, Value>) -> Result<CniResult, DecodeError> {
+    // The Go plugin loopback prints lists in every version.
     let has = |key| gojson::get(&map, key).is_some();
     if !has("ip4") && !has("ip6") && (has("ips") || has("interfaces")) {
-        return read_lists(map);
+        return parse_lists(map);
     }
     let mut result = CniResult::default();
     for family in ["ip4", "ip6"] {
         if let Some(value) = gojson::take(&mut map, family) {
-            read_family(value, &mut result).map_err(|error| error.within(family))?;
+            parse_family(value, &mut result).map_err(|error| error.within(family))?;
         }
     }
     result.dns = Dns::take(&mut map)?;
@@ -27,17 +27,17 @@ pub(super) fn read(mut map: Map<String, Value>) -> Result<CniResult, DecodeError
     Ok(result)
 }
 
-fn read_family(value: Value, result: &mut CniResult) -> Result<(), DecodeError> {
+fn parse_family(value: Value, result: &mut CniResult) -> Result<(), DecodeError> {
     let mut map = object(value)?;
     let address = required(gojson::take_as::<Cidr>(&mut map, "ip")?, "ip")?.0;
     let mut ip = IpConfig::new(address, take_ip(&mut map, "gateway")?);
-    result.routes.extend(read_list(&mut map, "routes", Route::read)?);
+    result.routes.extend(parse_list(&mut map, "routes", Route::parse)?);
     ip.extra = map;
     result.ips.push(ip);
     Ok(())
 }
 
-/// The first address of each family is all that this shape can say.
+/// Prints the first address of each family. The layout has no room for more.
 pub(super) fn print(result: &CniResult) -> Result<Map<String, Value>, Error> {
     let mut map = result.extra.clone();
     for (key, is_ipv4) in [("ip4", true), ("ip6", false)] {

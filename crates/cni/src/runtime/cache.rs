@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is remembered of an attachment between ADD and DEL: `<cache>/results/<network>-<id>-<if>`
-//! in the reference library's format, so that either can undo what the other has done.
+//! Results of ADD, kept until DEL in `<cache>/results/<network>-<id>-<ifname>`. The format is libcni's, so that libcni
+//! and podwire can remove each other's attachments.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -17,40 +17,40 @@ use crate::request::Attachment;
 
 const KIND: &str = "cniCacheV1";
 
-/// One attachment.
+/// A cached attachment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// The network's name.
+    /// Name of the network.
     pub network: String,
-    /// The container and all that the runtime told about it.
+    /// The container and the runtime's arguments for it.
     pub container: Container,
-    /// The list as it was at the time of ADD, see [`super::NetworkList::bytes`]; may be empty.
+    /// Text of the list at the time of ADD, see [`super::NetworkList::bytes`]; may be empty.
     pub config: Vec<u8>,
-    /// The result of ADD as printed.
+    /// Result of ADD as printed.
     pub result: Option<Value>,
-    /// Where this is written.
+    /// File of this entry.
     pub file: PathBuf,
 }
 
 impl Entry {
-    /// As GC speaks of it.
+    /// Returns the attachment as GC lists it.
     pub fn attachment(&self) -> Attachment {
         self.container.attachment()
     }
 
-    fn is_named(&self) -> bool {
+    fn has_names(&self) -> bool {
         let Container { id, ifname, .. } = &self.container;
         !self.network.is_empty() && !id.is_empty() && !ifname.is_empty()
     }
 
-    fn is_of(&self, network: &str, container: &Container) -> bool {
+    fn belongs_to(&self, network: &str, container: &Container) -> bool {
         self.network == network
             && self.container.id == container.id
             && self.container.ifname == container.ifname
     }
 }
 
-/// The file's content, its keys in the order of the reference library.
+/// Content of the file, with the keys in libcni's order.
 #[derive(Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Wire {
@@ -69,7 +69,7 @@ struct Wire {
     result: Option<Value>,
 }
 
-/// Writes an entry to the place that its names say, all of it or nothing.
+/// Writes an entry to its file atomically.
 pub(super) fn write(cache: &Path, entry: &Entry) -> Result<(), Error> {
     let container = &entry.container;
     let wire = Wire {
@@ -92,8 +92,8 @@ pub(super) fn write(cache: &Path, entry: &Entry) -> Result<(), Error> {
         .map_err(|cause| failed(&cause).with_details(entry.file.display().to_string()))
 }
 
-/// What is known of an attachment; `None` where there is nothing or the file is about another one
-/// (names may contain the `-` that stands between them). An error where it cannot be read.
+/// Reads the entry of an attachment. Returns `None` if there is no file or it belongs to another attachment, which is
+/// possible because names may contain the separator `-`. Returns an error if the file cannot be parsed.
 pub(super) fn read(
     cache: &Path,
     network: &str,
@@ -109,7 +109,9 @@ pub(super) fn read(
         }
     };
     match parse(&text, file.clone())? {
-        Content::Entry(entry) => Ok(Some(entry).filter(|entry| entry.is_of(network, container))),
+        Content::Entry(entry) => {
+            Ok(Some(entry).filter(|entry| entry.belongs_to(network, container)))
+        }
         Content::BareResult(result) => Ok(Some(Entry {
             network: network.to_owned(),
             container: container.clone(),
@@ -120,15 +122,15 @@ pub(super) fn read(
     }
 }
 
-/// Forgets an attachment. That it is not there, or cannot be removed, must not keep a DEL.
+/// Removes an entry. A failure is ignored, because it must not fail a DEL.
 pub(super) fn remove(cache: &Path, network: &str, container: &Container) {
     if !matches!(read(cache, network, container), Ok(None)) {
         let _ = std::fs::remove_file(path(cache, network, container));
     }
 }
 
-/// All entries by file name, and the files that do not say which attachment they are about: empty
-/// or broken ones, and those of old libraries. Where there is no cache, there is nothing in it.
+/// Returns all entries in order of file name, and the files that do not name their attachment: empty files, broken
+/// files, and files of old versions of libcni. A missing cache is empty.
 pub(super) fn list(
     cache: &Path,
     container_id: Option<&str>,
@@ -136,11 +138,11 @@ pub(super) fn list(
     let (mut entries, mut unreadable) = (Vec::new(), Vec::new());
     for file in files(&results(cache), container_id)? {
         match fsutil::read(&file) {
-            // Removed since the folder was read.
+            // Removed since the directory was read.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(_) => unreadable.push(file),
             Ok(text) => match parse(&text, file.clone()) {
-                Ok(Content::Entry(entry)) if entry.is_named() => entries.push(entry),
+                Ok(Content::Entry(entry)) if entry.has_names() => entries.push(entry),
                 _ => unreadable.push(file),
             },
         }
@@ -149,28 +151,28 @@ pub(super) fn list(
     Ok((entries, unreadable))
 }
 
-/// All attachments that the cache in this directory holds. Unreadable entries are left out.
+/// Returns all attachments of the cache in this directory. Leaves out files that cannot be parsed.
 pub fn attachments(cache: &Path) -> Vec<Entry> {
     list(cache, None).map(|(entries, _)| entries).unwrap_or_default()
 }
 
-/// Sorted; those whose name cannot be of this container are left out.
-fn files(folder: &Path, container_id: Option<&str>) -> io::Result<Vec<PathBuf>> {
-    let entries = match std::fs::read_dir(folder) {
+/// Returns the sorted files, without those whose name excludes this container.
+fn files(dir: &Path, container_id: Option<&str>) -> io::Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other?,
     };
     let mut files = entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<PathBuf>>>()?;
     files.retain(|file| {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
-        // Files being written begin with a dot, and no network does.
+        // Temporary files start with a dot, and network names do not.
         !name.starts_with('.') && container_id.is_none_or(|id| name.contains(&format!("-{id}-")))
     });
     files.sort();
     Ok(files)
 }
 
-/// Where an attachment's file is.
+/// Returns the file of an attachment.
 pub(super) fn path(cache: &Path, network: &str, container: &Container) -> PathBuf {
     results(cache).join(file_name(network, container))
 }
@@ -186,8 +188,7 @@ fn parse(text: &[u8], file: PathBuf) -> Result<Content, Error> {
     };
     let object: Map<String, Value> =
         serde_json::from_slice(text).map_err(|cause| broken(&cause))?;
-    // Before 0.8 the library wrote nothing but the result; whatever is not of the present kind it
-    // takes for that.
+    // Before 0.8 libcni wrote only the result. It still treats a file of any other kind as such a result.
     if gojson::get(&object, "kind").and_then(Value::as_str) != Some(KIND) {
         return Ok(Content::BareResult(Value::Object(object)));
     }
@@ -215,12 +216,11 @@ fn file_name(network: &str, container: &Container) -> String {
     format!("{network}-{}-{}", container.id, container.ifname)
 }
 
-/// By rename, with the content on the disk before the name: after a power cut a file is there
-/// whole or not at all. The folder is not synced: an entry that is lost then is about a container
-/// that is lost too.
-fn replace(folder: &Path, name: &str, text: &[u8]) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    // Only one process works on an attachment at a time, and what it leaves the next overwrites.
-    let temporary = folder.join(format!(".{name}"));
-    fsutil::replace(&folder.join(name), &temporary, text, 0o600)
+/// Replaces a file by rename after its content is on disk, so that a power failure leaves a complete file or none. The
+/// directory is not synced: a power failure that loses an entry also ends its container.
+fn replace(dir: &Path, name: &str, text: &[u8]) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    // The container lock excludes other writers, and a stale temporary file is overwritten.
+    let temporary = dir.join(format!(".{name}"));
+    fsutil::replace(&dir.join(name), &temporary, text, 0o600)
 }

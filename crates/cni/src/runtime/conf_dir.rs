@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The configuration directory: which networks it holds, one of them by name, or the default.
-//! A broken file is told about and hides no other.
+//! The configuration directory: lists its networks, finds one by name, or chooses the default. An invalid file is
+//! reported and does not affect the others.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,31 +8,31 @@ use std::path::{Path, PathBuf};
 use super::{NetworkList, Runtime};
 use crate::error::{Code, Error};
 
-/// One file of the directory.
+/// A file of the configuration directory.
 #[derive(Clone, Debug)]
 pub struct ConfFile {
-    /// Where it is.
+    /// Path of the file.
     pub file: PathBuf,
-    /// What it says, or what is wrong with it.
+    /// The network, or the reason why the file is invalid.
     pub list: Result<NetworkList, Error>,
 }
 
-/// The network that serves containers which ask for none by name.
+/// The network for containers that name none.
 #[derive(Clone, Debug)]
 pub struct DefaultNetwork {
     /// The network.
     pub list: NetworkList,
-    /// Files before it in order that could not be used, and why.
+    /// Earlier files that are not usable, with the reason.
     pub ignored: Vec<(PathBuf, Error)>,
 }
 
-/// Every `*.conflist` by path, then every `*.conf` and `*.json` by path. A directory that does not
-/// exist is empty.
+/// Reads every `*.conflist` in order of path, then every `*.conf` and `*.json` in order of path. A missing directory
+/// counts as empty.
 pub fn scan(dir: &Path) -> Result<Vec<ConfFile>, Error> {
     Ok(in_order(dir)?.into_iter().map(|file| ConfFile { list: load_file(&file), file }).collect())
 }
 
-/// The first network of this name in the order of [`scan`].
+/// Returns the first network of this name in the order of [`scan`].
 pub fn load(dir: &Path, name: &str) -> Result<NetworkList, Error> {
     let files = in_order(dir)?;
     if files.is_empty() {
@@ -47,11 +47,11 @@ pub fn load(dir: &Path, name: &str) -> Result<NetworkList, Error> {
         }
     }
     let msg = format!("no net configuration with name {name:?} in {}", dir.display());
-    Err(Error::invalid_config(msg).with_details(unreadable(&broken)))
+    Err(Error::invalid_config(msg).with_details(unusable(&broken)))
 }
 
-/// As kubelet chooses: the first file by path, whatever its extension, that parses and whose
-/// plugins exist and accept its version.
+/// Returns the default network as kubelet chooses it: the first file by path, with any of the extensions, that parses
+/// and whose plugins exist and support its version.
 pub fn first_valid(dir: &Path, runtime: &Runtime) -> Result<DefaultNetwork, Error> {
     let files = files(dir, &["conf", "conflist", "json"])?;
     if files.is_empty() {
@@ -65,17 +65,17 @@ pub fn first_valid(dir: &Path, runtime: &Runtime) -> Result<DefaultNetwork, Erro
             Err(error) => ignored.push((file, error)),
         }
     }
-    // What is wrong in a file already names it; what is wrong with a plugin does not.
-    let told = |(file, error): &(PathBuf, Error)| match file.display().to_string() {
+    // An error in the file already names it; an error of a plugin does not.
+    let describe = |(file, error): &(PathBuf, Error)| match file.display().to_string() {
         name if error.msg.starts_with(&name) => error.to_string(),
         name => format!("{name}: {error}"),
     };
-    let broken: Vec<String> = ignored.iter().map(told).collect();
+    let broken: Vec<String> = ignored.iter().map(describe).collect();
     let msg = format!("no valid net configuration in {}", dir.display());
-    Err(Error::invalid_config(msg).with_details(unreadable(&broken)))
+    Err(Error::invalid_config(msg).with_details(unusable(&broken)))
 }
 
-/// Reads one file, by its extension as a list or as a single plugin.
+/// Reads one file. Its extension decides whether it is a list or a single plugin.
 pub fn load_file(file: &Path) -> Result<NetworkList, Error> {
     let bytes = read(file)?;
     match file.extension().is_some_and(|extension| extension == "conflist") {
@@ -90,14 +90,14 @@ fn in_order(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(all)
 }
 
-/// The files with one of these extensions, sorted. No folder, no files.
+/// Returns the sorted files with one of these extensions. A missing directory counts as empty.
 pub(super) fn files(dir: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, Error> {
     let failed = |cause: io::Error| {
-        Error::because(Code::IO, format!("read folder {}", dir.display()), &cause)
+        Error::because(Code::IO, format!("read directory {}", dir.display()), &cause)
     };
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
-        // A network may be called like a file, and then has no folder.
+        // A network can have the name of a file instead of a directory of plugins.
         Err(error)
             if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
         {
@@ -109,12 +109,14 @@ pub(super) fn files(dir: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, Err
     for entry in entries {
         let entry = entry.map_err(failed)?;
         let file = entry.path();
-        let matches = |wanted: &&str| file.extension().is_some_and(|found| found == *wanted);
-        if extensions.iter().any(matches) && !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+        let has_extension = |ext: &&str| file.extension().is_some_and(|own| own == *ext);
+        if extensions.iter().any(has_extension)
+            && !entry.file_type().is_ok_and(|kind| kind.is_dir())
+        {
             files.push(file);
         }
     }
-    // By the bytes of the whole path: a comparison of paths goes component by component.
+    // Sort by the bytes of the whole path, because `Path` compares component by component.
     files.sort_by(|one, other| one.as_os_str().cmp(other.as_os_str()));
     Ok(files)
 }
@@ -128,7 +130,7 @@ fn none_found(dir: &Path) -> Error {
     Error::invalid_config(format!("no net configurations found in {}", dir.display()))
 }
 
-fn unreadable(broken: &[String]) -> String {
+fn unusable(broken: &[String]) -> String {
     match broken {
         [] => String::new(),
         broken => format!("files that could not be used: {}", broken.join("; ")),

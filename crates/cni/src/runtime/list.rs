@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A network's configuration: a list of plugins, read from a `.conflist`, or from a `.conf` or
-//! `.json` of one plugin. What is read here is valid but for the plugins' own keys.
+//! A network configuration: a list of plugins from a `.conflist`, or one plugin from a `.conf` or `.json`. Everything
+//! except the plugins' own keys is validated here.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,22 +14,22 @@ use crate::error::Error;
 use crate::validate;
 use crate::version::{self, Version};
 
-/// A network: plugins in the order of ADD.
+/// A network: its plugins in the order of ADD.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NetworkList {
-    /// Its name.
+    /// Name of the network.
     pub name: String,
-    /// The newest of `cniVersions` and `cniVersion` that we speak.
+    /// The newest supported version of `cniVersions` and `cniVersion`.
     pub version: Version,
-    /// CHECK is not to be run.
+    /// CHECK does nothing.
     pub disable_check: bool,
-    /// GC is not to be run.
+    /// GC does nothing.
     pub disable_gc: bool,
-    /// At least one.
+    /// At least one plugin.
     pub plugins: Vec<PluginConf>,
-    /// The list as it was written, for the cache.
+    /// Text of the list, for the cache.
     pub bytes: Vec<u8>,
-    /// Where it was read.
+    /// File that the list was read from.
     pub file: Option<PathBuf>,
 }
 
@@ -38,52 +38,52 @@ pub struct NetworkList {
 pub struct PluginConf {
     /// `type`: the name of the plugin.
     pub kind: String,
-    /// The capabilities that are enabled.
+    /// Enabled capabilities.
     pub capabilities: BTreeSet<String>,
-    /// All of it.
+    /// The whole configuration of the plugin.
     pub config: Map<String, Value>,
 }
 
 impl NetworkList {
-    /// Reads a `.conflist`. With a file, plugins in `<folder of the file>/<name>/*.conf` are added
-    /// unless the list says `loadOnlyInlinedPlugins`.
+    /// Parses a `.conflist`. If `file` is given, plugins in `<directory of the file>/<name>/*.conf` are appended, unless
+    /// the list sets `loadOnlyInlinedPlugins`.
     pub fn parse(bytes: &[u8], file: Option<&Path>) -> Result<NetworkList, Error> {
         let source = Source { bytes, file };
         let mut object = source.object()?;
-        let wrong = |problem: DecodeError| source.wrong(&problem);
-        let name = take_name(&mut object).map_err(wrong)?;
-        let version = choose_version(&mut object).map_err(wrong)?;
-        let disable_check = take_flag(&mut object, "disableCheck").map_err(wrong)?;
-        let disable_gc = take_flag(&mut object, "disableGC").map_err(wrong)?;
-        let only_inlined = take_flag(&mut object, "loadOnlyInlinedPlugins").map_err(wrong)?;
-        let mut plugins = take_plugins(&mut object, only_inlined).map_err(wrong)?;
-        if let Some(folder) = file.and_then(Path::parent).filter(|_| !only_inlined) {
-            plugins.extend(read_folder(&folder.join(&name))?);
+        let invalid = |problem: DecodeError| source.invalid(&problem);
+        let name = take_name(&mut object).map_err(invalid)?;
+        let version = choose_version(&mut object).map_err(invalid)?;
+        let disable_check = take_flag(&mut object, "disableCheck").map_err(invalid)?;
+        let disable_gc = take_flag(&mut object, "disableGC").map_err(invalid)?;
+        let only_inlined = take_flag(&mut object, "loadOnlyInlinedPlugins").map_err(invalid)?;
+        let mut plugins = take_plugins(&mut object, only_inlined).map_err(invalid)?;
+        if let Some(dir) = file.and_then(Path::parent).filter(|_| !only_inlined) {
+            plugins.extend(read_dir(&dir.join(&name))?);
         }
         if plugins.is_empty() {
-            return Err(wrong(missing("plugins")).with_details("no plugin configs found"));
+            return Err(invalid(missing("plugins")).with_details("no plugin configs found"));
         }
         let (bytes, file) = (bytes.to_vec(), file.map(Path::to_path_buf));
         Ok(NetworkList { name, version, disable_check, disable_gc, plugins, bytes, file })
     }
 
-    /// Reads a configuration of a single plugin as a list of one.
+    /// Parses the configuration of a single plugin into a list of one plugin.
     pub fn from_single(bytes: &[u8], file: Option<&Path>) -> Result<NetworkList, Error> {
         let source = Source { bytes, file };
         let config = source.object()?;
-        let wrong = |problem: DecodeError| source.wrong(&problem);
+        let invalid = |problem: DecodeError| source.invalid(&problem);
         let mut rest = config.clone();
-        let plugin = PluginConf::read(Value::Object(config)).map_err(|problem| {
-            let error = wrong(problem);
+        let plugin = PluginConf::parse(Value::Object(config)).map_err(|problem| {
+            let error = invalid(problem);
             match gojson::get(&rest, "plugins") {
-                Some(_) => error.with_details("it holds \"plugins\": call the file *.conflist"),
+                Some(_) => error.with_details("it has key \"plugins\": name the file *.conflist"),
                 None => error,
             }
         })?;
-        let name = take_name(&mut rest).map_err(wrong)?;
-        let stated: Option<String> = gojson::take_as(&mut rest, "cniVersion").map_err(wrong)?;
+        let name = take_name(&mut rest).map_err(invalid)?;
+        let stated: Option<String> = gojson::take_as(&mut rest, "cniVersion").map_err(invalid)?;
         let stated = stated.unwrap_or_default();
-        let version = known_version(&stated).map_err(wrong)?;
+        let version = supported_version(&stated).map_err(invalid)?;
         let list = json!({"cniVersion": stated, "name": name, "plugins": [plugin.config]});
         Ok(NetworkList {
             name,
@@ -96,14 +96,14 @@ impl NetworkList {
         })
     }
 
-    /// The enabled capabilities of all plugins.
+    /// Returns the enabled capabilities of all plugins.
     pub fn capabilities(&self) -> BTreeSet<String> {
         self.plugins.iter().flat_map(|plugin| plugin.capabilities.iter().cloned()).collect()
     }
 }
 
 impl PluginConf {
-    fn read(value: Value) -> Result<PluginConf, DecodeError> {
+    fn parse(value: Value) -> Result<PluginConf, DecodeError> {
         let Value::Object(mut config) = value else {
             return Err(serde::de::Error::custom("expected an object"));
         };
@@ -119,7 +119,7 @@ impl PluginConf {
                 return Err(DecodeError::at("capabilities", other, "expected an object"));
             }
         };
-        // A program looks for it in this spelling, and Go's library in any.
+        // The key may be in any case. Plugins that are not written in Go expect this spelling.
         config.entry("type").or_insert_with(|| kind.as_str().into());
         Ok(PluginConf { kind, capabilities, config })
     }
@@ -148,16 +148,16 @@ fn take_name(object: &mut Map<String, Value>) -> Result<String, DecodeError> {
     }
 }
 
-/// The newest version that both the list and we know; versions newer than ours are passed over.
+/// Returns the newest version of the list that this library supports. Newer versions are ignored.
 fn choose_version(object: &mut Map<String, Value>) -> Result<Version, DecodeError> {
     let stated: String = gojson::take_as(object, "cniVersion")?.unwrap_or_default();
     let Some(all) = gojson::take_as::<Vec<String>>(object, "cniVersions")? else {
-        return known_version(&stated);
+        return supported_version(&stated);
     };
     let mut best = None;
     for (at, text) in all.iter().enumerate() {
         let numbers = version::parse_numbers(text).ok_or_else(|| {
-            DecodeError::at(&format!("cniVersions[{at}]"), json!(text), "this is no version")
+            DecodeError::at(&format!("cniVersions[{at}]"), json!(text), "this is not a version")
         })?;
         let is_same = |known: &&Version| version::parse_numbers(known.as_str()) == Some(numbers);
         best = best.max(Version::ALL.iter().find(is_same).copied());
@@ -165,29 +165,28 @@ fn choose_version(object: &mut Map<String, Value>) -> Result<Version, DecodeErro
     match (best, &*stated) {
         (Some(best), "") => Ok(best),
         (None, "") if !all.is_empty() => {
-            let shown = json!(all);
-            Err(DecodeError::at("cniVersions", shown, format!("known are {}", known_versions())))
+            Err(DecodeError::at("cniVersions", json!(all), supported_versions()))
         }
-        (None, stated) => known_version(stated),
-        // One that is newer than ours is no fault here; one that is no version is.
+        (None, stated) => supported_version(stated),
+        // A newer version is no error here, but text that is not a version is.
         (Some(best), stated) => match version::parse_numbers(stated) {
             Some(_) => Ok(Version::parse(stated).map_or(best, |stated| stated.max(best))),
-            None => known_version(stated),
+            None => supported_version(stated),
         },
     }
 }
 
-fn known_version(stated: &str) -> Result<Version, DecodeError> {
-    let problem = || format!("known are {}", known_versions());
-    Version::parse(stated).ok_or_else(|| DecodeError::at("cniVersion", json!(stated), problem()))
+fn supported_version(stated: &str) -> Result<Version, DecodeError> {
+    Version::parse(stated)
+        .ok_or_else(|| DecodeError::at("cniVersion", json!(stated), supported_versions()))
 }
 
-fn known_versions() -> String {
-    let known: Vec<&str> = Version::ALL.iter().map(|version| version.as_str()).collect();
-    known.join(", ")
+fn supported_versions() -> String {
+    let supported: Vec<&str> = Version::ALL.iter().map(|version| version.as_str()).collect();
+    format!("supported are {}", supported.join(", "))
 }
 
-/// A flag, which may be written as a text.
+/// Takes a boolean, which may also be written as a string.
 fn take_flag(object: &mut Map<String, Value>, key: &str) -> Result<bool, DecodeError> {
     match gojson::take(object, key) {
         None => Ok(false),
@@ -207,7 +206,7 @@ fn take_plugins(
             true => Err(DecodeError::at(
                 "loadOnlyInlinedPlugins",
                 true,
-                "then key \"plugins\" must be there",
+                "key \"plugins\" is required with it",
             )),
             false => Ok(Vec::new()),
         };
@@ -217,18 +216,18 @@ fn take_plugins(
     }
     let numbered = plugins.into_iter().enumerate();
     numbered
-        .map(|(at, plugin)| PluginConf::read(plugin).map_err(|error| error.under("plugins", at)))
+        .map(|(at, plugin)| PluginConf::parse(plugin).map_err(|error| error.under("plugins", at)))
         .collect()
 }
 
-/// Plugins that were dropped in as files of their own.
-fn read_folder(folder: &Path) -> Result<Vec<PluginConf>, Error> {
+/// Reads plugins that are in files of their own.
+fn read_dir(dir: &Path) -> Result<Vec<PluginConf>, Error> {
     let mut plugins = Vec::new();
-    for file in conf_dir::files(folder, &["conf"])? {
+    for file in conf_dir::files(dir, &["conf"])? {
         let bytes = conf_dir::read(&file)?;
         let source = Source { bytes: &bytes, file: Some(&file) };
-        let plugin = PluginConf::read(Value::Object(source.object()?));
-        plugins.push(plugin.map_err(|problem| source.wrong(&problem))?);
+        let plugin = PluginConf::parse(Value::Object(source.object()?));
+        plugins.push(plugin.map_err(|problem| source.invalid(&problem))?);
     }
     Ok(plugins)
 }

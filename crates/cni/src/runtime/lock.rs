@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Order between runtimes on one node, in one process or many: operations on one container one
-//! after the other, GC alone. Files under `<cache>/locks`, held by the kernel's `flock`, so that
-//! nothing stays locked when a process dies.
+//! Locks between runtimes on one node, across processes: operations on one container run one after the other, and GC
+//! runs alone. The locks are `flock`s on files in `<cache>/locks`, so the kernel releases them when a process dies.
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -9,80 +8,82 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long to wait for an operation of another runtime. A plugin may wait for a DHCP server, and GC
-/// for all operations.
-const PATIENCE: Duration = Duration::from_secs(180);
+/// Maximum time to wait for another runtime. A plugin may wait for a DHCP server, and GC waits for all operations.
+const TIMEOUT: Duration = Duration::from_secs(180);
 
-/// What an operation on a container holds; released from top to bottom.
+/// Locks held by an operation on a container. Fields are dropped in this order.
 #[derive(Debug)]
-pub(super) struct Turn {
-    _container: Held,
-    _no_gc: Held,
+pub(super) struct ContainerLock {
+    _container: LockFile,
+    _no_gc: LockFile,
 }
 
-/// What GC holds.
+/// Locks held by GC.
 #[derive(Debug)]
-pub(super) struct Alone {
-    _nobody_else: Held,
-    _door: Held,
+pub(super) struct GcLock {
+    _exclusive: LockFile,
+    _door: LockFile,
 }
 
 #[derive(Debug)]
-struct Held {
+struct LockFile {
     lock: fsutil::Lock,
-    /// Removed on release; such files come with every container and must not pile up.
+    /// File to remove on release. Each container has its own lock file, so the files must not accumulate.
     path: Option<PathBuf>,
 }
 
-impl Drop for Held {
+impl Drop for LockFile {
     fn drop(&mut self) {
         if let Some(path) = &self.path {
-            // While the lock is held: who waits for it will see that the file is another.
+            // While the lock is held: a waiting process then sees that the path no longer is the file it locked.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// Waits until nobody else works on this container and no GC runs.
-pub(super) fn container(cache: &Path, id: &str) -> io::Result<Turn> {
-    let folder = folder(cache)?;
-    let door = hold(&folder.join("door"), fsutil::lock)?;
-    let no_gc = hold(&folder.join("gc"), fsutil::lock_shared)?;
+/// Waits until no other operation on this container and no GC runs.
+pub(super) fn container(cache: &Path, id: &str) -> io::Result<ContainerLock> {
+    let dir = lock_dir(cache)?;
+    let door = acquire(&dir.join("door"), fsutil::lock)?;
+    let no_gc = acquire(&dir.join("gc"), fsutil::lock_shared)?;
     drop(door);
-    // Never the other way round: who holds a container waits for nothing else.
-    let path = folder.join(format!("container-{id}"));
+    // The container's lock comes last in every path, so that its holder never waits for another lock.
+    let path = dir.join(format!("container-{id}"));
     loop {
-        let mut held = hold(&path, fsutil::lock)?;
-        let ours = held.lock.file().metadata()?;
-        let found = std::fs::metadata(&path).ok().map(|meta| (meta.dev(), meta.ino()));
-        if found == Some((ours.dev(), ours.ino())) {
-            held.path = Some(path);
-            return Ok(Turn { _container: held, _no_gc: no_gc });
+        let mut container = acquire(&path, fsutil::lock)?;
+        let locked = container.lock.file().metadata()?;
+        let current = std::fs::metadata(&path).ok().map(|meta| (meta.dev(), meta.ino()));
+        if current == Some((locked.dev(), locked.ino())) {
+            container.path = Some(path);
+            return Ok(ContainerLock { _container: container, _no_gc: no_gc });
         }
     }
 }
 
-/// Waits until nothing else runs. The door stays shut meanwhile, or an endless row of overlapping
-/// operations would never let this one in.
-pub(super) fn alone(cache: &Path) -> io::Result<Alone> {
-    let folder = folder(cache)?;
-    let door = hold(&folder.join("door"), fsutil::lock)?;
-    let nobody_else = hold(&folder.join("gc"), fsutil::lock)?;
-    Ok(Alone { _nobody_else: nobody_else, _door: door })
+/// Waits until no other operation runs. Keeps the door locked meanwhile: overlapping operations on containers could
+/// otherwise hold the shared lock forever.
+pub(super) fn gc(cache: &Path) -> io::Result<GcLock> {
+    let dir = lock_dir(cache)?;
+    let door = acquire(&dir.join("door"), fsutil::lock)?;
+    let exclusive = acquire(&dir.join("gc"), fsutil::lock)?;
+    Ok(GcLock { _exclusive: exclusive, _door: door })
 }
 
-fn folder(cache: &Path) -> io::Result<PathBuf> {
-    let folder = cache.join("locks");
-    DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
-    Ok(folder)
+fn lock_dir(cache: &Path) -> io::Result<PathBuf> {
+    let dir = cache.join("locks");
+    DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+    Ok(dir)
 }
 
-fn hold(path: &Path, lock: fn(File, Duration) -> io::Result<fsutil::Lock>) -> io::Result<Held> {
-    let locked = lock(fsutil::create(path, 0o600)?, PATIENCE);
+fn acquire(
+    path: &Path,
+    lock: fn(File, Duration) -> io::Result<fsutil::Lock>,
+) -> io::Result<LockFile> {
+    let locked = lock(fsutil::create(path, 0o600)?, TIMEOUT);
     let locked = locked.map_err(|error| {
         io::Error::new(error.kind(), format!("wait for {}: {error}", path.display()))
     });
-    Ok(Held { lock: locked?, path: None })
+    Ok(LockFile { lock: locked?, path: None })
 }
 
 #[cfg(test)]
@@ -92,7 +93,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs `inside` in eight threads, many times, and counts how many are in there at once.
+    /// Runs `enter` many times in eight threads. Returns how many threads were inside at the same time.
     fn most_at_once(enter: impl Fn(usize, &dyn Fn()) + Sync) -> usize {
         let (inside, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let work = || {
@@ -110,26 +111,26 @@ mod tests {
     }
 
     #[test]
-    fn one_container_is_worked_on_by_one() {
+    fn operations_on_one_container_run_one_by_one() {
         let cache = tempfile::tempdir().unwrap();
         let most = most_at_once(|_, work| {
-            let _turn = container(cache.path(), "a").unwrap();
+            let _lock = container(cache.path(), "a").unwrap();
             work();
         });
         assert_eq!(most, 1);
         let left: Vec<_> = std::fs::read_dir(cache.path().join("locks")).unwrap().collect();
-        assert_eq!(left.len(), 2, "only the door and GC's lock stay: {left:?}");
+        assert_eq!(left.len(), 2, "only the files of door and GC stay: {left:?}");
     }
 
     #[test]
-    fn gc_is_alone() {
+    fn gc_runs_alone() {
         let cache = tempfile::tempdir().unwrap();
         let most = most_at_once(|number, work| {
             if number % 2 == 0 {
-                let _alone = alone(cache.path()).unwrap();
+                let _lock = gc(cache.path()).unwrap();
                 work();
             } else {
-                let _turn = container(cache.path(), "a").unwrap();
+                let _lock = container(cache.path(), "a").unwrap();
                 work();
             }
         });
@@ -137,9 +138,9 @@ mod tests {
     }
 
     #[test]
-    fn containers_do_not_wait_for_each_other() {
+    fn operations_on_two_containers_run_together() {
         let cache = tempfile::tempdir().unwrap();
-        let _one = container(cache.path(), "a").unwrap();
-        let _other = container(cache.path(), "b").unwrap();
+        let _first = container(cache.path(), "a").unwrap();
+        let _second = container(cache.path(), "b").unwrap();
     }
 }

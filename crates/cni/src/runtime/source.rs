@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The text of a configuration and where it came from, so that an error can say file, line and
-//! column and show the line.
+//! The text of a configuration and its file, so that an error can name file, line and column and quote the line.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::error::{Code, Error};
 
-/// A configuration as text.
+/// The text of a configuration.
 #[derive(Clone, Copy)]
 pub(super) struct Source<'a> {
     pub bytes: &'a [u8],
@@ -19,25 +18,25 @@ pub(super) struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// The object that the text is.
+    /// Parses the text, which must be a JSON object.
     pub fn object(&self) -> Result<Map<String, Value>, Error> {
         serde_json::from_slice(self.bytes).map_err(|cause| {
             let text = cause.to_string();
             let problem = text.rsplit_once(" at line ").map_or(&*text, |(problem, _)| problem);
-            let place = Some((cause.line(), cause.column())).filter(|(line, _)| *line > 0);
-            self.error(Code::DECODE, place, problem)
+            let position = Some((cause.line(), cause.column())).filter(|(line, _)| *line > 0);
+            self.error(Code::DECODE, position, problem)
         })
     }
 
-    /// An error about a value of it.
-    pub fn wrong(&self, problem: &DecodeError) -> Error {
-        let place = self.locate(&problem.path);
-        self.error(Code::INVALID_CONFIG, place, &problem.to_string())
+    /// Creates an error about an invalid value.
+    pub fn invalid(&self, problem: &DecodeError) -> Error {
+        let position = self.locate(&problem.path);
+        self.error(Code::INVALID_CONFIG, position, &problem.to_string())
     }
 
-    fn error(&self, code: Code, place: Option<(usize, usize)>, problem: &str) -> Error {
+    fn error(&self, code: Code, position: Option<(usize, usize)>, problem: &str) -> Error {
         let file = self.file.map(|file| file.display().to_string());
-        let at = match (file, place) {
+        let at = match (file, position) {
             (Some(file), Some((line, column))) => format!("{file}:{line}:{column}"),
             (Some(file), None) => file,
             (None, Some((line, column))) => {
@@ -46,20 +45,20 @@ impl Source<'_> {
             (None, None) => "network configuration".to_owned(),
         };
         let error = Error::new(code, format!("{at}: {problem}"));
-        match place.and_then(|(line, _)| Some((line, self.line(line)?))) {
+        match position.and_then(|(line, _)| Some((line, self.line(line)?))) {
             Some((number, line)) => error.with_details(format!("line {number}: {line}")),
             None => error,
         }
     }
 
-    /// A line by its number, never pages of it.
+    /// Returns the start of a line by its number.
     fn line(&self, number: usize) -> Option<String> {
         let line = self.bytes.split(|byte| *byte == b'\n').nth(number.checked_sub(1)?)?;
         let text = String::from_utf8_lossy(line.trim_ascii());
         Some(text.chars().take(160).collect()).filter(|text: &String| !text.is_empty())
     }
 
-    /// Line and column of the value at a path such as `plugins[1].type`.
+    /// Returns line and column of the value at a path such as `plugins[1].type`.
     fn locate(&self, path: &str) -> Option<(usize, usize)> {
         if path.is_empty() {
             return None;
@@ -72,7 +71,7 @@ impl Source<'_> {
                 None => field(inner, step)?,
             };
         }
-        // Both are slices of one text, so their addresses tell how far apart they begin.
+        // Both are slices of the same text, so the difference of their addresses is the offset.
         let before = &self.bytes[..inner.as_ptr() as usize - whole.as_ptr() as usize];
         let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
         let column = before.iter().rev().take_while(|byte| **byte != b'\n').count() + 1;
@@ -98,7 +97,7 @@ mod tests {
     const TEXT: &[u8] = b"{\n  \"name\": \"a\",\n  \"plugins\": [\n    {}, {\"Type\": 3}\n  ]\n}\n";
 
     #[test]
-    fn values_are_located() {
+    fn value_is_located_by_path() {
         let source = Source { bytes: TEXT, file: None };
         assert_eq!(source.locate("name"), Some((2, 11)));
         assert_eq!(source.locate("plugins[0]"), Some((4, 5)));
@@ -109,10 +108,10 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_where() {
+    fn error_names_file_line_and_column() {
         let file = Path::new("/etc/cni/net.d/10-a.conflist");
         let source = Source { bytes: TEXT, file: Some(file) };
-        let error = source.wrong(&DecodeError::at("plugins[1].type", 3, "expected a text"));
+        let error = source.invalid(&DecodeError::at("plugins[1].type", 3, "expected a text"));
         assert_eq!(
             error.to_string(),
             "/etc/cni/net.d/10-a.conflist:4:18: key \"plugins[1].type\" is 3: expected a text; \

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What plugins say about themselves: the VERSION command, and whether a list can work at all.
+//! Checks that the plugins of a list exist and support its version. Asks plugin processes with the VERSION command.
 
 use std::collections::BTreeSet;
 
@@ -12,53 +12,48 @@ use crate::error::{Code, Error};
 use crate::exec;
 use crate::version::Version;
 
-impl Runtime<'_> {
-    /// Checks that every plugin exists and speaks the list's version; returns the capabilities.
-    pub fn validate(&self, list: &NetworkList) -> Result<BTreeSet<String>, Error> {
-        let check = |kind: &str| {
-            let versions = self.plugin_versions(kind)?;
-            if versions.iter().any(|version| version == list.version.as_str()) {
-                return Ok(());
-            }
-            let stated = list.version.as_str();
-            let msg = format!("plugin {kind} does not support config version {stated:?}");
-            let details = format!("it supports {}", versions.join(", "));
-            Err(Error::new(Code::INCOMPATIBLE_VERSION, msg).with_details(details))
-        };
-        let checked = list.plugins.iter().map(|plugin| check(&plugin.kind));
-        Error::all(checked)?;
-        Ok(list.capabilities())
-    }
-
-    /// The versions that a plugin says it speaks, also those that we do not know.
-    pub fn plugin_versions(&self, kind: &str) -> Result<Vec<String>, Error> {
-        let file = match delegate::find(self.host, kind, &self.path)? {
-            Target::Program(file) => file,
-            Target::Function(plugin) => {
-                return Ok(plugin.versions.iter().map(Version::to_string).collect());
-            }
-        };
-        // The oldest skeletons want these to be there for every command.
-        let variables = exec::Variables {
-            command: "VERSION",
-            container_id: "",
-            netns: "dummy",
-            ifname: "dummy",
-            args: "",
-            path: "dummy",
-            depth: 0,
-        };
-        let stdin = json!({"cniVersion": Version::LATEST.as_str()}).to_string();
-        match exec::run(&file, &variables, stdin.as_bytes(), self.timeout) {
-            Ok(printed) => read_versions(kind, &printed),
-            // VERSION came with 0.2.0.
-            Err(error) if error.msg == "unknown CNI_COMMAND: VERSION" => Ok(vec!["0.1.0".into()]),
-            Err(error) => Err(error),
+pub(super) fn validate(runtime: &Runtime, list: &NetworkList) -> Result<BTreeSet<String>, Error> {
+    let check = |kind: &str| {
+        let versions = plugin_versions(runtime, kind)?;
+        if versions.iter().any(|version| version == list.version.as_str()) {
+            return Ok(());
         }
+        let stated = list.version.as_str();
+        let msg = format!("plugin {kind} does not support config version {stated:?}");
+        let details = format!("it supports {}", versions.join(", "));
+        Err(Error::new(Code::INCOMPATIBLE_VERSION, msg).with_details(details))
+    };
+    Error::all(list.plugins.iter().map(|plugin| check(&plugin.kind)))?;
+    Ok(list.capabilities())
+}
+
+pub(super) fn plugin_versions(runtime: &Runtime, kind: &str) -> Result<Vec<String>, Error> {
+    let file = match delegate::find(runtime.host, kind, &runtime.path)? {
+        Target::Program(file) => file,
+        Target::Function(plugin) => {
+            return Ok(plugin.versions.iter().map(Version::to_string).collect());
+        }
+    };
+    // The oldest Go skeletons require these variables for every command.
+    let variables = exec::Variables {
+        command: "VERSION",
+        container_id: "",
+        netns: "dummy",
+        ifname: "dummy",
+        args: "",
+        path: "dummy",
+        depth: 0,
+    };
+    let stdin = json!({"cniVersion": Version::LATEST.as_str()}).to_string();
+    match exec::run(&file, &variables, stdin.as_bytes(), runtime.timeout) {
+        Ok(printed) => parse_versions(kind, &printed),
+        // VERSION was introduced with 0.2.0.
+        Err(error) if error.msg == "unknown CNI_COMMAND: VERSION" => Ok(vec!["0.1.0".into()]),
+        Err(error) => Err(error),
     }
 }
 
-fn read_versions(kind: &str, printed: &[u8]) -> Result<Vec<String>, Error> {
+fn parse_versions(kind: &str, printed: &[u8]) -> Result<Vec<String>, Error> {
     #[derive(Deserialize, Default)]
     #[serde(rename_all = "camelCase", default)]
     struct Wire {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The configuration directory: order, names, broken files, and the default network.
+//! The configuration directory: order, names, invalid files, and the default network.
 
 use std::fs;
 
@@ -15,7 +15,7 @@ fn single(name: &str, kind: &str) -> String {
     format!(r#"{{"cniVersion": "1.0.0", "name": "{name}", "type": "{kind}"}}"#)
 }
 
-/// A directory with these files; `net.d` of a lab.
+/// Creates a lab with these files in `net.d`.
 fn directory(files: &[(&str, String)]) -> Lab {
     let lab = Lab::new();
     fs::create_dir(lab.path("net.d")).unwrap();
@@ -26,7 +26,7 @@ fn directory(files: &[(&str, String)]) -> Lab {
 }
 
 #[test]
-fn lists_come_first_and_a_broken_file_hides_no_other() {
+fn scan_lists_all_files_with_conflists_first() {
     let lab = directory(&[
         ("50-c.json", single("c", "x")),
         ("40-b.conf", single("b", "x")),
@@ -37,12 +37,12 @@ fn lists_come_first_and_a_broken_file_hides_no_other() {
     ]);
     fs::create_dir(lab.path("net.d/00-folder.conflist")).unwrap();
     std::os::unix::fs::symlink("90-a.conflist", lab.path("net.d/95-link.conflist")).unwrap();
-    let found = scan(&lab.path("net.d")).unwrap();
-    let told: Vec<(String, Option<String>)> = found
+    let files = scan(&lab.path("net.d")).unwrap();
+    let names: Vec<(String, Option<String>)> = files
         .into_iter()
-        .map(|found| {
-            let name = found.file.file_name().unwrap().to_string_lossy().into_owned();
-            (name, found.list.ok().map(|list| list.name))
+        .map(|conf| {
+            let name = conf.file.file_name().unwrap().to_string_lossy().into_owned();
+            (name, conf.list.ok().map(|list| list.name))
         })
         .collect();
     let expected = [
@@ -53,11 +53,11 @@ fn lists_come_first_and_a_broken_file_hides_no_other() {
         ("50-c.json", Some("c")),
     ];
     let expected = expected.map(|(file, name)| (file.to_owned(), name.map(str::to_owned)));
-    assert_eq!(told, expected);
+    assert_eq!(names, expected);
 }
 
 #[test]
-fn a_network_is_found_by_name() {
+fn load_finds_a_network_by_name() {
     let lab = directory(&[
         ("10-broken.conflist", "{\n\"name\": \"b\"".into()),
         ("20-b.conflist", conflist("b", "from-list")),
@@ -71,13 +71,13 @@ fn a_network_is_found_by_name() {
     assert_eq!(load(&dir, "c").unwrap().file, Some(dir.join("30-c.conf")));
 
     let error = load(&dir, "z").unwrap_err();
-    let shown = dir.display();
-    assert_eq!(error.msg, format!("no net configuration with name \"z\" in {shown}"));
-    assert!(error.details.contains(&format!("{shown}/10-broken.conflist:2:11: EOF")), "{error}");
+    let path = dir.display();
+    assert_eq!(error.msg, format!("no net configuration with name \"z\" in {path}"));
+    assert!(error.details.contains(&format!("{path}/10-broken.conflist:2:11: EOF")), "{error}");
 }
 
 #[test]
-fn an_empty_or_missing_directory_holds_no_network() {
+fn missing_directory_has_no_networks() {
     let lab = directory(&[]);
     for dir in ["net.d", "nowhere"] {
         let dir = lab.path(dir);
@@ -89,22 +89,22 @@ fn an_empty_or_missing_directory_holds_no_network() {
 }
 
 #[test]
-fn the_default_is_the_first_that_can_work() {
+fn default_network_is_the_first_usable_one() {
     let lab = directory(&[
         ("10-broken.conflist", "{".into()),
         ("20-missing.conf", single("missing", "nowhere")),
-        ("30-old.conflist", conflist("old", "speaks-old")),
-        ("40-good.json", single("good", "speaks-new")),
-        ("50-later.conflist", conflist("later", "speaks-new")),
+        ("30-old.conflist", conflist("old", "supports-old")),
+        ("40-good.json", single("good", "supports-new")),
+        ("50-later.conflist", conflist("later", "supports-new")),
     ]);
-    lab.plugin("speaks-old", r#"echo '{"cniVersion":"0.4.0","supportedVersions":["0.4.0"]}'"#);
-    lab.plugin("speaks-new", r#"echo '{"cniVersion":"1.0.0","supportedVersions":["1.0.0"]}'"#);
+    lab.plugin("supports-old", r#"echo '{"cniVersion":"0.4.0","supportedVersions":["0.4.0"]}'"#);
+    lab.plugin("supports-new", r#"echo '{"cniVersion":"1.0.0","supportedVersions":["1.0.0"]}'"#);
     let chosen = first_valid(&lab.path("net.d"), &lab.runtime()).unwrap();
     assert_eq!(chosen.list.name, "good");
     let reasons: Vec<&str> = chosen.ignored.iter().map(|(_, error)| &*error.msg).collect();
     assert!(reasons[0].contains("EOF"), "{reasons:?}");
     assert!(reasons[1].contains("failed to find plugin \"nowhere\""), "{reasons:?}");
-    let old = "plugin speaks-old does not support config version \"1.0.0\"";
+    let old = "plugin supports-old does not support config version \"1.0.0\"";
     assert_eq!((reasons[2], reasons.len()), (old, 3));
 
     for later in ["40-good.json", "50-later.conflist"] {
@@ -115,14 +115,14 @@ fn the_default_is_the_first_that_can_work() {
     assert!(error.details.contains(old), "{error}");
 }
 
-/// A FIFO would make every reader wait for a writer.
+/// A reader of a FIFO would wait for a writer.
 #[test]
-fn a_fifo_is_a_broken_file() {
+fn fifo_is_an_invalid_file() {
     let lab = directory(&[("20-a.conflist", conflist("a", "x"))]);
     testkit::run("mkfifo", &[lab.path("net.d/10-fifo.conflist").to_str().unwrap()]);
-    let found = scan(&lab.path("net.d")).unwrap();
-    let error = found[0].list.as_ref().unwrap_err();
+    let files = scan(&lab.path("net.d")).unwrap();
+    let error = files[0].list.as_ref().unwrap_err();
     assert!(error.to_string().ends_with("it is a FIFO, expected a regular file"), "{error}");
-    assert_eq!(found[1].list.as_ref().unwrap().name, "a");
+    assert_eq!(files[1].list.as_ref().unwrap().name, "a");
     assert_eq!(load(&lab.path("net.d"), "a").unwrap().name, "a");
 }

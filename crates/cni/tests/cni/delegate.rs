@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Delegation: when a plugin is a function and when a process, and what happens to its failure.
+//! Delegation: the choice between function and process, and failures of the delegate.
 
 use cni::delegate::{self, Target};
 use cni::{Code, Command, Delegation, Host, Plugin, Request, Version};
@@ -41,26 +41,26 @@ fn is_function(lab: &Lab, host: &Host, kind: &str) -> bool {
 }
 
 #[test]
-fn the_same_file_is_a_function() {
+fn own_program_file_is_called_as_function() {
     let lab = Lab::new();
     let ours = lab.plugin("ours", "");
     std::os::unix::fs::symlink("ours", lab.path("bin/function")).unwrap();
     let mut host = host(Some(identity(&ours)));
     assert!(is_function(&lab, &host, "function"), "through a symbolic link");
-    assert!(!is_function(&lab, &host, "ours"), "we hold no plugin of this name");
+    assert!(!is_function(&lab, &host, "ours"), "there is no built-in plugin of this name");
     std::fs::remove_file(lab.path("bin/function")).unwrap();
     std::fs::hard_link(&ours, lab.path("bin/function")).unwrap();
-    assert!(is_function(&lab, &host, "function"), "through a second name");
+    assert!(is_function(&lab, &host, "function"), "through a hard link");
     host.always_exec = true;
-    assert!(!is_function(&lab, &host, "function"), "when a process is wanted");
+    assert!(!is_function(&lab, &host, "function"), "always_exec");
     host.always_exec = false;
     std::fs::remove_file(lab.path("bin/function")).unwrap();
     lab.plugin("function", "");
-    assert!(!is_function(&lab, &host, "function"), "somebody else's file of this name");
+    assert!(!is_function(&lab, &host, "function"), "another file of this name");
 }
 
 #[test]
-fn a_plugin_that_is_not_installed_is_a_function_only_on_request() {
+fn builtin_fallback_applies_to_missing_files_only() {
     let lab = Lab::new();
     let mut host = host(None);
     let path = lab.path("bin").display().to_string();
@@ -69,11 +69,11 @@ fn a_plugin_that_is_not_installed_is_a_function_only_on_request() {
     host.builtin_fallback = true;
     assert!(is_function(&lab, &host, "function"));
     lab.plugin("function", "");
-    assert!(!is_function(&lab, &host, "function"), "the installed one is preferred");
+    assert!(!is_function(&lab, &host, "function"), "the installed file is preferred");
 }
 
 #[test]
-fn only_names_of_files_are_looked_up() {
+fn invalid_or_missing_plugin_name_is_an_error() {
     let lab = Lab::new();
     std::fs::create_dir(lab.path("bin/folder")).unwrap();
     let path = lab.path("bin").display().to_string();
@@ -84,11 +84,11 @@ fn only_names_of_files_are_looked_up() {
 }
 
 #[test]
-fn the_first_directory_wins() {
-    let (one, other) = (Lab::new(), Lab::new());
-    let first = one.plugin("a", "");
-    other.plugin("a", "");
-    let path = format!("{}:{}", one.path("bin").display(), other.path("bin").display());
+fn first_directory_of_the_path_wins() {
+    let (lab, second) = (Lab::new(), Lab::new());
+    let first = lab.plugin("a", "");
+    second.plugin("a", "");
+    let path = format!("{}:{}", lab.path("bin").display(), second.path("bin").display());
     match delegate::find(&host(None), "a", &path).unwrap() {
         Target::Program(file) => assert_eq!(file, first),
         Target::Function(plugin) => panic!("{plugin:?}"),
@@ -96,7 +96,7 @@ fn the_first_directory_wins() {
 }
 
 #[test]
-fn a_process_gets_the_same_request_and_its_result_is_read() {
+fn delegate_process_gets_the_same_request() {
     let lab = Lab::new();
     lab.plugin("ipam", &printing(&json!({"ips": [{"address": "10.0.0.2/24"}]})));
     let host = host(None);
@@ -113,16 +113,16 @@ fn a_process_gets_the_same_request_and_its_result_is_read() {
 }
 
 #[test]
-fn a_process_gets_the_result_that_was_never_printed() {
+fn delegate_process_gets_in_process_prev_result() {
     let lab = Lab::new();
     lab.plugin("ipam", &printing(&json!({})));
     let host = host(None);
     let config = json!({"cniVersion": "1.0.0", "name": "net", "prevResult": {"ips": []}});
     let mut request = request(&lab, &host, &config);
     let ip = cni::IpConfig::new("10.0.0.9/24".parse().unwrap(), None);
-    let before = cni::CniResult { ips: vec![ip], ..cni::CniResult::default() };
-    request.delegation.prev_result = Some(before.clone().into());
-    assert_eq!(request.prev_result().unwrap(), Some(before));
+    let prev = cni::CniResult { ips: vec![ip], ..cni::CniResult::default() };
+    request.delegation.prev_result = Some(prev.clone().into());
+    assert_eq!(request.prev_result().unwrap(), Some(prev));
     add(&request, "ipam").unwrap();
     let sent = lab.sent("ipam", "ADD");
     assert_eq!(sent["prevResult"]["ips"][0]["address"], "10.0.0.9/24");
@@ -130,7 +130,7 @@ fn a_process_gets_the_result_that_was_never_printed() {
 }
 
 #[test]
-fn a_programs_failed_add_is_followed_by_del() {
+fn failed_add_of_a_process_is_followed_by_del() {
     let lab = Lab::new();
     let host = Host { builtin_fallback: true, ..host(None) };
     let log = lab.path("calls");
@@ -142,7 +142,7 @@ fn a_programs_failed_add_is_followed_by_del() {
     assert_eq!((error.code, &*error.msg), (Code::TRY_LATER, "no address"));
     assert_eq!(lab.calls(), ["ADD ipam", "DEL ipam"]);
 
-    // What cannot be read is as good as failed.
+    // Output that cannot be parsed counts as a failure.
     lab.plugin("ipam", "[ $CNI_COMMAND = DEL ] || echo '{\"ips\": ['");
     assert_eq!(add(&request, "ipam").unwrap_err().code, Code::DECODE);
     assert_eq!(lab.calls(), ["ADD ipam", "DEL ipam"]);
@@ -151,13 +151,13 @@ fn a_programs_failed_add_is_followed_by_del() {
     assert_eq!((error.code, &*error.details), (Code::DECODE, "it printed nothing"));
     assert_eq!(lab.calls(), ["ADD ipam", "DEL ipam"]);
 
-    // A function leaves nothing when it fails.
+    // A function cleans up after itself.
     add(&request, "function").unwrap_err();
     assert_eq!(lab.calls(), ["ADD function"]);
 }
 
 #[test]
-fn functions_are_forwarded_every_verb() {
+fn function_gets_every_command() {
     let lab = Lab::new();
     let host = Host { builtin_fallback: true, ..host(None) };
     let request = request(&lab, &host, &json!({"log": lab.path("calls"), "fail": "GC"}));
@@ -167,8 +167,9 @@ fn functions_are_forwarded_every_verb() {
         delegate::forward(&request, "function", command).unwrap();
     }
     let error = delegate::forward(&request, "function", Command::Gc).unwrap_err();
-    assert_eq!(error.msg, "GC is to fail");
-    let expected = ["ADD", "DEL", "CHECK", "STATUS", "GC"].map(|verb| format!("{verb} function"));
+    assert_eq!(error.msg, "GC fails as configured");
+    let expected =
+        ["ADD", "DEL", "CHECK", "STATUS", "GC"].map(|command| format!("{command} function"));
     assert_eq!(lab.calls(), expected);
 }
 
@@ -192,7 +193,7 @@ static ITSELF: Plugin = Plugin {
 };
 
 #[test]
-fn delegation_without_end_is_an_error() {
+fn endless_delegation_is_an_error() {
     static ONLY: &[&Plugin] = &[&ITSELF];
     let lab = Lab::new();
     let host = Host { plugins: ONLY, builtin_fallback: true, ..host(None) };
@@ -208,7 +209,7 @@ fn delegation_without_end_is_an_error() {
 }
 
 #[test]
-fn a_process_is_given_its_depth() {
+fn delegate_process_gets_its_depth() {
     let lab = Lab::new();
     let keep = format!("echo $PODWIRE_DELEGATION_DEPTH > {}", lab.path("depth").display());
     lab.plugin("ipam", &format!("{keep}\n{}", printing(&json!({"ips": []}))));

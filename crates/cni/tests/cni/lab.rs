@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A folder with plugins, a cache and a record of what was called; and one plugin as functions.
+//! A directory with plugin scripts, a cache and a log of calls; and a built-in plugin.
 
 use std::fs;
 use std::io::Write;
@@ -11,29 +11,29 @@ use cni::runtime::{Container, NetworkList, Runtime};
 use cni::{CniResult, Error, Host, Interface, Plugin, Request, Version};
 use serde_json::{Value, json};
 
-/// A host that holds no plugins.
+/// A host without built-in plugins.
 pub static NO_PLUGINS: Host =
     Host { plugins: &[], program: None, always_exec: false, builtin_fallback: false, locks: None };
 
 pub struct Lab {
-    pub folder: tempfile::TempDir,
+    pub dir: tempfile::TempDir,
 }
 
 impl Lab {
     pub fn new() -> Lab {
-        let folder = tempfile::tempdir().unwrap();
-        fs::create_dir(folder.path().join("bin")).unwrap();
-        Lab { folder }
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("bin")).unwrap();
+        Lab { dir }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.dir.path().join(name)
     }
 
-    /// A plugin that records its verb, its input and its environment, and then runs this script.
-    /// `$lab` is the lab's folder, `$name` the plugin's name.
+    /// Creates a plugin that records its command, input and environment, and then runs this script. `$lab` is the
+    /// lab's directory, `$name` the plugin's name.
     pub fn plugin(&self, name: &str, script: &str) -> PathBuf {
-        let lab = self.folder.path().display();
+        let lab = self.dir.path().display();
         self.program(
             name,
             &format!(
@@ -45,23 +45,23 @@ impl Lab {
         )
     }
 
-    /// A plugin that is this text.
+    /// Creates a plugin with this content.
     pub fn program(&self, name: &str, text: &str) -> PathBuf {
         let file = self.path("bin").join(name);
         testkit::write_program(&file, text);
         file
     }
 
-    /// What was called, in order; forgotten once asked.
+    /// Returns and clears the log of calls.
     pub fn calls(&self) -> Vec<String> {
         let calls = fs::read_to_string(self.path("calls")).unwrap_or_default();
         let _ = fs::remove_file(self.path("calls"));
         calls.lines().map(str::to_owned).collect()
     }
 
-    /// What a plugin was sent for a verb.
-    pub fn sent(&self, plugin: &str, verb: &str) -> Value {
-        let text = fs::read(self.path(&format!("{plugin}.{verb}"))).unwrap();
+    /// Returns the input of a plugin for a command.
+    pub fn sent(&self, plugin: &str, command: &str) -> Value {
+        let text = fs::read(self.path(&format!("{plugin}.{command}"))).unwrap();
         serde_json::from_slice(&text).unwrap()
     }
 
@@ -79,7 +79,7 @@ impl Lab {
     }
 }
 
-/// A list of plugins with nothing but their types.
+/// Creates a list of plugins that have only a type.
 pub fn list(version: &str, kinds: &[&str]) -> NetworkList {
     let plugins: Vec<Value> = kinds.iter().map(|kind| json!({"type": kind})).collect();
     list_of(&json!({"cniVersion": version, "name": "net", "plugins": plugins}))
@@ -98,21 +98,21 @@ pub fn container() -> Container {
     }
 }
 
-/// Prints a result for ADD and succeeds with all else.
+/// Script that prints a result for ADD and succeeds for all other commands.
 pub fn printing(result: &Value) -> String {
     format!("if [ $CNI_COMMAND = ADD ]; then echo '{result}'; fi")
 }
 
-/// Fails this verb with this code, and prints a result for ADD otherwise.
-pub fn failing(verb: &str, code: u32, msg: &str) -> String {
+/// Script that fails this command with this code. Otherwise it prints a result for ADD.
+pub fn failing(command: &str, code: u32, msg: &str) -> String {
     let error = json!({"cniVersion": "1.0.0", "code": code, "msg": msg});
     format!(
-        "if [ $CNI_COMMAND = {verb} ]; then echo '{error}'; exit 1; fi\n{}",
+        "if [ $CNI_COMMAND = {command} ]; then echo '{error}'; exit 1; fi\n{}",
         printing(&json!({"cniVersion": "1.0.0"}))
     )
 }
 
-/// Waits for something to become true, without sleeping.
+/// Waits for a condition without sleeping.
 pub fn eventually(what: &str, is_true: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !is_true() {
@@ -121,17 +121,17 @@ pub fn eventually(what: &str, is_true: impl Fn() -> bool) {
     }
 }
 
-/// Device and inode, by which a program knows itself.
+/// Returns device and inode of a file, see [`Host::program`].
 pub fn identity(file: &Path) -> (u64, u64) {
     let meta = fs::metadata(file).unwrap();
     (meta.dev(), meta.ino())
 }
 
-/// A plugin as functions. Key `log` of its configuration is where it records its verbs, key `fail`
-/// the verb that it fails.
+/// A built-in plugin that logs its commands to the file in key `log` of its configuration and fails the command in key
+/// `fail`.
 pub static FUNCTION: Plugin = Plugin {
     name: "function",
-    about: "records its verbs",
+    about: "logs its commands",
     versions: Version::ALL,
     add: |request| {
         record(request)?;
@@ -156,7 +156,7 @@ fn record(request: &Request) -> Result<(), Error> {
         writeln!(file, "{} function", request.command).unwrap();
     }
     match request.config.get("fail") == Some(&json!(request.command.as_str())) {
-        true => Err(Error::internal(format!("{} is to fail", request.command))),
+        true => Err(Error::internal(format!("{} fails as configured", request.command))),
         false => Ok(()),
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reading a network's configuration: keys, versions, folders, and what is told when it is wrong.
+//! Network configurations: keys, versions, directories of plugins, and errors.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -23,7 +23,7 @@ fn with(change: &[(&str, Value)]) -> Value {
 }
 
 #[test]
-fn a_list_is_read() {
+fn list_is_parsed() {
     let text = br#"{"cniVersion": "0.4.0", "name": "net", "disableCheck": true, "plugins": [
         {"type": "a", "capabilities": {"portMappings": true, "bandwidth": false, "x": null}},
         {"Type": "b", "Capabilities": {"mac": true, "portMappings": true}, "n": 18446744073709551615}
@@ -40,7 +40,7 @@ fn a_list_is_read() {
 }
 
 #[test]
-fn flags_may_be_texts() {
+fn boolean_may_be_a_string() {
     for (value, expected) in [
         (json!(true), Some(true)),
         (json!(false), Some(false)),
@@ -51,18 +51,18 @@ fn flags_may_be_texts() {
     ] {
         for key in ["disableCheck", "disableGC", "loadOnlyInlinedPlugins"] {
             let list = parse(&with(&[(key, value.clone())]));
-            let read = list.map(|list| match key {
+            let flag = list.map(|list| match key {
                 "disableCheck" => list.disable_check,
                 "disableGC" => list.disable_gc,
                 _ => expected == Some(true),
             });
-            assert_eq!(read.ok(), expected, "{key} {value}");
+            assert_eq!(flag.ok(), expected, "{key} {value}");
         }
     }
 }
 
 #[test]
-fn the_newest_version_that_we_know_is_chosen() {
+fn newest_supported_version_is_chosen() {
     let check = |single: Option<&str>, many: Value, expected: Option<Version>| {
         let list = with(&[("cniVersion", json!(single)), ("cniVersions", many.clone())]);
         assert_eq!(parse(&list).map(|list| list.version).ok(), expected, "{single:?} {many}");
@@ -88,7 +88,7 @@ fn the_newest_version_that_we_know_is_chosen() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_its_place() {
+fn invalid_list_error_names_the_position() {
     let file = Path::new("/nowhere/10-a.conflist");
     let check = |text: &str, expected: &str| {
         let error = NetworkList::parse(text.as_bytes(), Some(file)).unwrap_err();
@@ -106,7 +106,7 @@ fn what_is_wrong_is_told_with_its_place() {
     );
     check(
         "{\"name\": \"a\",\n \"cniVersion\": \"7.0\"}",
-        "/nowhere/10-a.conflist:2:16: key \"cniVersion\" is \"7.0\": known are 0.1.0, 0.2.0, 0.3.0, \
+        "/nowhere/10-a.conflist:2:16: key \"cniVersion\" is \"7.0\": supported are 0.1.0, 0.2.0, 0.3.0, \
          0.3.1, 0.4.0, 1.0.0, 1.1.0",
     );
     check("{\"name\": \"a\"}", "/nowhere/10-a.conflist: key \"plugins\" is missing");
@@ -125,8 +125,8 @@ fn what_is_wrong_is_told_with_its_place() {
     );
     check(
         "{\"name\": \"a\", \"loadOnlyInlinedPlugins\": true}",
-        "/nowhere/10-a.conflist:1:41: key \"loadOnlyInlinedPlugins\" is true: then key \"plugins\" \
-         must be there",
+        "/nowhere/10-a.conflist:1:41: key \"loadOnlyInlinedPlugins\" is true: key \"plugins\" is \
+         required with it",
     );
     let error = NetworkList::parse(b"{\n\n  \"name\": 3 }", None).unwrap_err();
     assert_eq!(error.code, Code::INVALID_CONFIG);
@@ -135,7 +135,7 @@ fn what_is_wrong_is_told_with_its_place() {
 }
 
 #[test]
-fn every_cut_of_a_list_is_an_error_and_no_panic() {
+fn truncated_list_is_an_error() {
     let text = with(&[("cniVersions", json!(["1.0.0"]))]).to_string();
     for end in 0..text.len() {
         assert!(NetworkList::parse(&text.as_bytes()[..end], None).is_err(), "{end}");
@@ -144,13 +144,13 @@ fn every_cut_of_a_list_is_an_error_and_no_panic() {
 }
 
 #[test]
-fn a_single_plugin_becomes_a_list() {
+fn single_plugin_becomes_a_list() {
     let text = br#"{"type": "a", "Name": "net", "cniVersion": "0.3.1", "x": 1,
                     "capabilities": {"mac": true}}"#;
     let list = NetworkList::from_single(text, None).unwrap();
     assert_eq!((&*list.name, list.version, &*list.plugins[0].kind), ("net", Version::V0_3_1, "a"));
     assert_eq!(list.capabilities(), BTreeSet::from(["mac".to_owned()]));
-    // As the reference library keeps it in the cache: as a list.
+    // libcni caches it in this form.
     assert_eq!(
         String::from_utf8(list.bytes.clone()).unwrap(),
         r#"{"cniVersion":"0.3.1","name":"net","plugins":[{"Name":"net","capabilities":{"mac":true},"cniVersion":"0.3.1","type":"a","x":1}]}"#
@@ -159,15 +159,15 @@ fn a_single_plugin_becomes_a_list() {
 }
 
 #[test]
-fn a_list_in_a_file_for_one_plugin_is_pointed_out() {
+fn list_in_a_conf_file_gets_a_hint() {
     let text = with(&[]).to_string();
     let error = NetworkList::from_single(text.as_bytes(), None).unwrap_err();
     assert_eq!(error.msg, "network configuration: key \"type\" is missing");
-    assert_eq!(error.details, "it holds \"plugins\": call the file *.conflist");
+    assert_eq!(error.details, "it has key \"plugins\": name the file *.conflist");
 }
 
 #[test]
-fn plugins_are_dropped_into_a_folder() {
+fn plugins_in_a_directory_are_appended() {
     let lab = Lab::new();
     let file = lab.path("10-net.conflist");
     std::fs::create_dir(lab.path("net")).unwrap();
@@ -186,7 +186,7 @@ fn plugins_are_dropped_into_a_folder() {
     assert_eq!(kinds(&json!({"name": "net"})), Ok(vec!["b".into(), "c".into()]));
     let only = with(&[("loadOnlyInlinedPlugins", json!(true))]);
     assert_eq!(kinds(&only), Ok(vec!["a".into()]));
-    // Empty and absent are not the same.
+    // An empty list is an error; a missing list is not.
     assert!(kinds(&with(&[("plugins", json!([]))])).is_err());
 
     std::fs::write(lab.path("net/15-broken.conf"), "{\"type\": 3}").unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugin side: every way to call a plugin wrongly, and what it answers.
+//! The plugin side: invalid calls and their replies.
 
 use std::io::{self, Read};
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::lab::NO_PLUGINS;
 
-/// Speaks some versions only, gives an address unless told not to, and fails where told to.
+/// Supports some versions only. Its configuration sets the addresses of the result and whether ADD fails.
 static SAMPLE: Plugin = Plugin {
     name: "sample",
     about: "for tests",
@@ -60,14 +60,14 @@ fn error_of(reply: &Reply) -> (Value, Error) {
 }
 
 #[test]
-fn a_wrong_environment_is_told() {
+fn invalid_environment_is_an_error() {
     let check = |change: &dyn Fn(&mut Env), code: Code, msg: &str| {
         for command in ["ADD", "DEL", "CHECK"] {
             let mut env = env(command);
             change(&mut env);
             let (version, error) = error_of(&ask(&env, &config("1.0.0").to_string()));
             assert_eq!((error.code, &*error.msg), (code, msg), "{command}");
-            assert_eq!(version, "1.1.0", "nothing of the configuration is known yet");
+            assert_eq!(version, "1.1.0", "the configuration is not read yet");
         }
     };
     let bad = Code::BAD_ENVIRONMENT;
@@ -82,7 +82,7 @@ fn a_wrong_environment_is_told() {
     check(&clear, bad, several);
     let id = "invalid characters in containerID";
     check(&|env| env.container_id = "../a".into(), bad, id);
-    // What is there is looked at before what is missing is told.
+    // Invalid variables are reported before missing ones.
     let both = |env: &mut Env| {
         (env.container_id, env.path) = ("../a".into(), "".into());
     };
@@ -94,7 +94,7 @@ fn a_wrong_environment_is_told() {
 }
 
 #[test]
-fn only_del_does_without_a_namespace() {
+fn namespace_is_optional_for_del_only() {
     let without = |command| Env { netns: "".into(), ..env(command) };
     let config = config("1.0.0").to_string();
     assert!(ask(&without("DEL"), &config).success);
@@ -105,7 +105,7 @@ fn only_del_does_without_a_namespace() {
 }
 
 #[test]
-fn gc_and_status_need_the_path_alone() {
+fn gc_and_status_need_cni_path_only() {
     let bare = |command: &str| Env { command: command.into(), path: "/a".into(), ..Env::default() };
     let mut config = config("1.1.0");
     config["cni.dev/valid-attachments"] = json!([{"containerID": "a", "ifname": "eth0"}]);
@@ -120,13 +120,13 @@ fn gc_and_status_need_the_path_alone() {
 }
 
 fn check_config(config: &str, code: Code, version: &str, msg: &str) {
-    let (told, error) = error_of(&ask(&env("ADD"), config));
-    assert_eq!((error.code, told), (code, json!(version)), "{error}");
+    let (printed_version, error) = error_of(&ask(&env("ADD"), config));
+    assert_eq!((error.code, printed_version), (code, json!(version)), "{error}");
     assert_eq!(error.to_string(), msg);
 }
 
 #[test]
-fn a_configuration_that_does_not_decode_is_told() {
+fn undecodable_configuration_is_an_error() {
     let check = |config, version, msg: &str| check_config(config, Code::DECODE, version, msg);
     let cut = "error unmarshall network config: stdin: EOF while parsing a value at line 1 column ";
     check("", "1.1.0", &format!("{cut}0"));
@@ -138,7 +138,7 @@ fn a_configuration_that_does_not_decode_is_told() {
 }
 
 #[test]
-fn a_wrong_name_or_version_is_told() {
+fn invalid_name_or_version_is_an_error() {
     check_config(
         r#"{"cniVersion": "1.0.0"}"#,
         Code::INVALID_CONFIG,
@@ -166,7 +166,7 @@ fn a_wrong_name_or_version_is_told() {
 }
 
 #[test]
-fn a_verb_needs_its_version() {
+fn command_needs_a_version_that_has_it() {
     let check = |command: &str, version: &str, is_known: bool| {
         let reply = ask(&env(command), &config(version).to_string());
         let code = (!reply.success).then(|| error_of(&reply).1.code);
@@ -182,7 +182,7 @@ fn a_verb_needs_its_version() {
 }
 
 #[test]
-fn an_unknown_command_is_refused() {
+fn unknown_command_is_an_error() {
     for command in ["add", "UPDATE"] {
         let (_, error) = error_of(&ask(&env(command), "{}"));
         assert_eq!(error.code, Code::BAD_ENVIRONMENT);
@@ -216,7 +216,7 @@ fn version_and_introduction_read_no_input() {
 }
 
 #[test]
-fn the_result_and_the_error_are_in_the_callers_version() {
+fn result_and_error_have_the_configured_version() {
     let mut config = config("0.2.0");
     config["ips"] = json!([{"address": "10.0.0.2/24"}]);
     let reply = ask(&env("ADD"), &config.to_string());
@@ -230,27 +230,27 @@ fn the_result_and_the_error_are_in_the_callers_version() {
 }
 
 #[test]
-fn what_cannot_be_told_is_undone() {
-    let folder = tempfile::tempdir().unwrap();
-    let gone = folder.path().join("gone");
+fn add_with_unprintable_result_is_undone() {
+    let dir = tempfile::tempdir().unwrap();
+    let gone = dir.path().join("gone");
     let mut config = config("0.2.0");
     config["gone"] = json!(gone);
     let (_, error) = error_of(&ask(&env("ADD"), &config.to_string()));
     assert_eq!(error.msg, "cannot convert: no valid IP addresses");
-    assert!(gone.exists(), "DEL was run");
+    assert!(gone.exists(), "DEL was not run");
 }
 
 #[test]
-fn the_plugins_own_namespace_is_refused_before_anything_runs() {
-    let folder = tempfile::tempdir().unwrap();
-    let gone = folder.path().join("gone");
+fn own_namespace_is_rejected_before_the_plugin_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let gone = dir.path().join("gone");
     let mut config = config("1.0.0");
     config["gone"] = json!(gone);
     let mut own = Env { netns: "/proc/self/ns/net".into(), ..env("DEL") };
     let (_, error) = error_of(&ask(&own, &config.to_string()));
     assert_eq!(error.code, Code::INVALID_NETNS);
     assert_eq!(error.msg, "plugin's netns and netns from CNI_NETNS should not be the same");
-    assert!(!gone.exists(), "nothing ran");
+    assert!(!gone.exists(), "DEL was run");
     assert!(ask(&Env { command: "CHECK".into(), ..own.clone() }, &config.to_string()).success);
     own.command = "ADD".into();
     assert_eq!(error_of(&ask(&own, &config.to_string())).1.code, Code::INVALID_NETNS);
@@ -261,7 +261,7 @@ fn the_plugins_own_namespace_is_refused_before_anything_runs() {
 }
 
 #[test]
-fn variables_are_read_by_name() {
+fn env_reads_each_variable() {
     let env = Env::read(|name| Some(format!("<{name}>")).filter(|_| name != "CNI_ARGS"));
     assert_eq!((&*env.command, &*env.container_id), ("<CNI_COMMAND>", "<CNI_CONTAINERID>"));
     assert_eq!((&*env.netns, &*env.ifname), ("<CNI_NETNS>", "<CNI_IFNAME>"));
@@ -270,7 +270,7 @@ fn variables_are_read_by_name() {
 }
 
 #[test]
-fn a_host_knows_its_plugins_and_itself() {
+fn host_describes_this_program() {
     static PLUGINS: &[&Plugin] = &[&SAMPLE];
     let host = Host::of_this_program(PLUGINS);
     assert_eq!(host.plugin("sample").map(|plugin| plugin.name), Some("sample"));

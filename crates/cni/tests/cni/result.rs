@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Results: one rich result in every version, and each rule of conversion.
+//! Results: one result with all keys in every version, and each conversion rule.
 
 use cni::{CniResult, Code, Version};
 use gojson::to_pretty;
 use serde_json::{Value, json};
 
-fn rich() -> Value {
+fn full() -> Value {
     json!({
         "cniVersion": "1.1.0",
         "interfaces": [
@@ -33,22 +33,22 @@ fn parse(value: Value) -> CniResult {
 }
 
 fn check(version: Version, expected: &Value) {
-    let printed = parse(rich()).to_json(version).unwrap();
+    let printed = parse(full()).to_json(version).unwrap();
     assert_eq!(&printed, expected, "{version}: {printed:#}");
 }
 
 #[test]
-fn since_1_0_0_everything_is_said() {
-    let mut expected = rich();
+fn result_since_1_0_0_has_all_keys() {
+    let mut expected = full();
     check(Version::V1_1_0, &expected);
     expected["cniVersion"] = "1.0.0".into();
     check(Version::V1_0_0, &expected);
 }
 
 #[test]
-fn before_1_0_0_addresses_say_their_family() {
+fn addresses_before_1_0_0_state_their_family() {
     for version in [Version::V0_3_0, Version::V0_3_1, Version::V0_4_0] {
-        let mut expected = rich();
+        let mut expected = full();
         expected["cniVersion"] = version.as_str().into();
         expected["interfaces"][1] =
             json!({"name": "eth0", "mac": "99:88:77:66:55:44", "sandbox": "/run/netns/a"});
@@ -60,7 +60,7 @@ fn before_1_0_0_addresses_say_their_family() {
 }
 
 #[test]
-fn before_0_3_0_the_first_address_of_each_family_is_said() {
+fn result_before_0_3_0_has_one_address_per_family() {
     for version in [Version::V0_1_0, Version::V0_2_0] {
         check(
             version,
@@ -84,7 +84,7 @@ fn before_0_3_0_the_first_address_of_each_family_is_said() {
 }
 
 #[test]
-fn print_is_indented_by_four_and_ends_without_newline() {
+fn printed_json_is_indented_by_four_spaces() {
     let result = json!({"ips": [{"address": "10.1.0.5/16", "interface": 0}]});
     let printed = to_pretty(&parse(result).to_json(Version::V1_0_0).unwrap());
     let expected = r#"{
@@ -100,7 +100,7 @@ fn print_is_indented_by_four_and_ends_without_newline() {
 }
 
 #[test]
-fn dns_is_printed_empty_before_1_0_0_only() {
+fn empty_dns_is_printed_before_1_0_0_only() {
     let result = parse(json!({"ips": [{"address": "10.1.0.5/16"}]}));
     for version in Version::ALL {
         let printed = result.to_json(*version).unwrap();
@@ -110,7 +110,7 @@ fn dns_is_printed_empty_before_1_0_0_only() {
 }
 
 #[test]
-fn the_old_shape_becomes_lists_in_the_order_of_families() {
+fn per_family_result_becomes_lists_with_ipv4_first() {
     let old = json!({
         "cniVersion": "0.2.0",
         "ip6": {"ip": "2001:db8::5/64", "routes": [{"dst": "::/0"}]},
@@ -131,7 +131,7 @@ fn the_old_shape_becomes_lists_in_the_order_of_families() {
 }
 
 #[test]
-fn a_route_of_a_family_without_address_has_no_place_in_the_old_shape() {
+fn per_family_result_drops_routes_without_an_address() {
     let result = parse(json!({"ips": [{"address": "10.1.0.5/16"}], "routes": [{"dst": "::/0"}]}));
     let printed = result.to_json(Version::V0_2_0).unwrap();
     let expected = json!({"cniVersion": "0.2.0", "ip4": {"ip": "10.1.0.5/16"}, "dns": {}});
@@ -139,13 +139,13 @@ fn a_route_of_a_family_without_address_has_no_place_in_the_old_shape() {
 }
 
 #[test]
-fn the_old_shape_needs_an_address() {
+fn per_family_result_needs_an_address() {
     let error = parse(json!({"interfaces": [{"name": "a"}]})).to_json(Version::V0_2_0).unwrap_err();
     assert_eq!(error.msg, "cannot convert: no valid IP addresses");
 }
 
 #[test]
-fn a_result_without_version_is_of_the_configurations() {
+fn result_without_version_uses_the_fallback() {
     let old = json!({"ip4": {"ip": "10.1.0.5/16"}});
     for (text, expected) in [(json!(null), 1), (json!(""), 1), (json!("1.0.0"), 0)] {
         let mut result = old.clone();
@@ -156,7 +156,7 @@ fn a_result_without_version_is_of_the_configurations() {
 }
 
 #[test]
-fn lists_under_an_old_label_are_read_as_lists() {
+fn lists_with_an_old_version_are_parsed() {
     let loopback = json!({"cniVersion": "0.2.0", "interfaces": [{"name": "lo"}],
                           "ips": [{"address": "127.0.0.1/8", "interface": 0}], "dns": {}});
     let result = parse(loopback);
@@ -165,7 +165,7 @@ fn lists_under_an_old_label_are_read_as_lists() {
 }
 
 #[test]
-fn keys_match_in_any_case_and_mapped_addresses_are_ipv4() {
+fn mapped_addresses_become_ipv4() {
     let result = parse(json!({"CNIVersion": "0.4.0", "IPs": [
         {"Version": "4", "Address": "::ffff:10.1.0.5/112", "Gateway": "::ffff:10.1.0.1"}]}));
     let printed = result.to_json(Version::V1_0_0).unwrap();
@@ -173,14 +173,14 @@ fn keys_match_in_any_case_and_mapped_addresses_are_ipv4() {
 }
 
 #[test]
-fn an_empty_gateway_is_none() {
+fn empty_gateway_is_none() {
     let result = parse(json!({"ips": [{"address": "10.1.0.5/16", "gateway": ""}],
                               "routes": [{"dst": "0.0.0.0/0", "gw": ""}]}));
     assert_eq!((result.ips[0].gateway, result.routes[0].gw), (None, None));
 }
 
 #[test]
-fn unknown_keys_survive_at_every_level() {
+fn unknown_keys_are_kept_at_every_level() {
     let all = json!({
         "cniVersion": "1.0.0",
         "interfaces": [{"name": "a", "x": [1]}],
@@ -200,7 +200,7 @@ fn unknown_keys_survive_at_every_level() {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn invalid_result_error_names_the_key() {
     let check = |value: Value, expected: &str| {
         let error = CniResult::parse(value, Version::LATEST).unwrap_err();
         assert_eq!(error.to_string(), expected);

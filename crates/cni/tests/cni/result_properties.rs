@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Results: whatever they hold, a version gives back all that it can express, and no JSON makes
-//! the reader panic.
+//! Properties of results: printing and parsing in a version keeps everything the version can express, and parsing
+//! never panics.
 
 use std::net::IpAddr;
 
@@ -26,7 +26,7 @@ fn json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Keys that the reader looks at, so that arbitrary JSON comes near a result.
+/// Mostly keys that the parser reads, so that arbitrary JSON resembles a result.
 fn key() -> impl Strategy<Value = String> {
     let known = "cniVersion interfaces ips routes dns ip4 ip6 ip address gateway interface dst gw \
                  name mac table nameservers IPS";
@@ -34,7 +34,7 @@ fn key() -> impl Strategy<Value = String> {
     prop_oneof![proptest::sample::select(known), "[a-z]{1,3}"]
 }
 
-/// Keys that no version knows.
+/// Keys that are in no version of the specification.
 fn extra() -> impl Strategy<Value = Map<String, Value>> {
     btree_map("x-[a-z]{1,4}", json(), 0..2).prop_map(|map| map.into_iter().collect())
 }
@@ -98,7 +98,7 @@ fn result() -> impl Strategy<Value = CniResult> {
     )
 }
 
-/// What is left of a result in a version; `None` where the version cannot tell it at all.
+/// Returns the part of a result that a version can express, or `None` if it can express no part.
 fn expressible(result: &CniResult, version: Version) -> Option<CniResult> {
     let mut left = result.clone();
     if version < Version::V1_0_0 {
@@ -109,10 +109,10 @@ fn expressible(result: &CniResult, version: Version) -> Option<CniResult> {
     if version < Version::V0_3_0 {
         left.interfaces.clear();
         let first = |is_ipv4| {
-            let mut found =
+            let mut first =
                 result.ips.iter().find(|ip| ip.address.addr().is_ipv4() == is_ipv4)?.clone();
-            found.interface = None;
-            Some(found)
+            first.interface = None;
+            Some(first)
         };
         left.ips = [first(true), first(false)].into_iter().flatten().collect();
         let of_family = |ip: &IpConfig| {
@@ -134,7 +134,7 @@ fn expressible(result: &CniResult, version: Version) -> Option<CniResult> {
 
 proptest! {
     #[test]
-    fn a_version_gives_back_what_it_can_express(result in result()) {
+    fn printing_and_parsing_keeps_what_a_version_has(result in result()) {
         for version in Version::ALL {
             let printed = result.to_json(*version);
             let Some(expected) = expressible(&result, *version) else {
@@ -142,15 +142,15 @@ proptest! {
                 continue;
             };
             let printed = printed.unwrap();
-            // The label decides, not what the reader falls back to.
-            let read = CniResult::parse(printed.clone(), Version::V0_1_0).unwrap();
-            prop_assert_eq!(&read, &expected, "{}", version);
-            prop_assert_eq!(read.to_json(*version).unwrap(), printed);
+            // The stated version takes precedence over the fallback.
+            let parsed = CniResult::parse(printed.clone(), Version::V0_1_0).unwrap();
+            prop_assert_eq!(&parsed, &expected, "{}", version);
+            prop_assert_eq!(parsed.to_json(*version).unwrap(), printed);
         }
     }
 
     #[test]
-    fn reading_never_panics(value in json(), version in proptest::sample::select(Version::ALL)) {
+    fn parsing_never_panics(value in json(), version in proptest::sample::select(Version::ALL)) {
         if let Ok(result) = CniResult::parse(value, version) {
             for version in Version::ALL {
                 let _ = result.to_json(*version);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ADD by a runtime: what each plugin is sent, what comes back, and how a failure is undone.
+//! ADD by a runtime: the input of each plugin, the result, and the rollback after a failure.
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use crate::lab::{FUNCTION, Lab, container, failing, identity, list, list_of, pri
 
 static PLUGINS: &[&Plugin] = &[&FUNCTION];
 
-fn told() -> Container {
+fn container_with_args() -> Container {
     let capability_args = json!({
-        "portMappings": [{"hostPort": 8080}], "mac": "00:11:22:33:44:55", "unasked": 1,
+        "portMappings": [{"hostPort": 8080}], "mac": "00:11:22:33:44:55", "unrequested": 1,
     });
     Container {
         args: vec![("IgnoreUnknown".into(), "1".into()), ("K8S_POD_NAME".into(), "web".into())],
@@ -24,7 +24,7 @@ fn told() -> Container {
 }
 
 #[test]
-fn each_plugin_is_sent_what_the_one_before_printed() {
+fn each_plugin_gets_the_previous_result() {
     let lab = Lab::new();
     let first = json!({"cniVersion": "1.0.0", "ips": [{"address": "10.0.0.2/24", "x": [null]}],
                        "unknown": {"big": u64::MAX}});
@@ -37,7 +37,7 @@ fn each_plugin_is_sent_what_the_one_before_printed() {
             {"type": "second", "name": "own", "cniVersion": "0.1.0", "runtimeConfig": {"kept": 1}},
         ]
     }));
-    let result = lab.runtime().add(&list, &told()).unwrap();
+    let result = lab.runtime().add(&list, &container_with_args()).unwrap();
     assert_eq!(lab.calls(), ["ADD first", "ADD second"]);
 
     let sent = json!({
@@ -50,7 +50,7 @@ fn each_plugin_is_sent_what_the_one_before_printed() {
         "cniVersion": "1.0.0", "name": "net", "type": "second", "runtimeConfig": {"kept": 1},
         "prevResult": first,
     });
-    assert_eq!(lab.sent("second", "ADD"), sent, "all that the first printed, word for word");
+    assert_eq!(lab.sent("second", "ADD"), sent, "the output of the first plugin, unchanged");
     let variables = format!(
         "CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAME=web\nCNI_COMMAND=ADD\nCNI_CONTAINERID=c1\n\
          CNI_IFNAME=eth0\nCNI_NETNS=/run/netns/c1\nCNI_PATH={}\n",
@@ -62,20 +62,20 @@ fn each_plugin_is_sent_what_the_one_before_printed() {
 }
 
 #[test]
-fn the_cache_is_the_reference_librarys_to_the_letter() {
+fn cache_file_has_libcnis_format() {
     let lab = Lab::new();
     lab.plugin(
         "a",
         &printing(&json!({"cniVersion": "1.0.0", "ips": [{"address": "10.0.0.2/24"}]})),
     );
-    lab.runtime().add(&list("1.0.0", &["a"]), &told()).unwrap();
+    lab.runtime().add(&list("1.0.0", &["a"]), &container_with_args()).unwrap();
     // Keys in the order of libcni's struct `cachedInfo`, maps sorted, bytes in base64.
     let expected = concat!(
         r#"{"kind":"cniCacheV1","containerId":"c1","#,
         r#""config":"eyJjbmlWZXJzaW9uIjoiMS4wLjAiLCJuYW1lIjoibmV0IiwicGx1Z2lucyI6W3sidHlwZSI6ImEifV19","#,
         r#""ifName":"eth0","networkName":"net","netns":"/run/netns/c1","#,
         r#""cniArgs":[["IgnoreUnknown","1"],["K8S_POD_NAME","web"]],"#,
-        r#""capabilityArgs":{"mac":"00:11:22:33:44:55","portMappings":[{"hostPort":8080}],"unasked":1},"#,
+        r#""capabilityArgs":{"mac":"00:11:22:33:44:55","portMappings":[{"hostPort":8080}],"unrequested":1},"#,
         r#""result":{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.2/24"}]}}"#,
     );
     assert_eq!(lab.read("cache/results/net-c1-eth0"), expected);
@@ -91,7 +91,7 @@ fn the_cache_is_the_reference_librarys_to_the_letter() {
 }
 
 #[test]
-fn a_result_is_brought_to_the_lists_version() {
+fn result_is_converted_to_the_lists_version() {
     let lab = Lab::new();
     lab.plugin("old", &printing(&json!({"cniVersion": "0.2.0", "ip4": {"ip": "10.0.0.2/24"}})));
     lab.plugin("last", &printing(&Value::Null));
@@ -103,7 +103,7 @@ fn a_result_is_brought_to_the_lists_version() {
 }
 
 #[test]
-fn names_are_checked_before_anything_runs() {
+fn names_are_checked_before_plugins_run() {
     let lab = Lab::new();
     lab.plugin("a", &printing(&json!({})));
     let check = |change: &dyn Fn(&mut Container), code: Code| {
@@ -125,7 +125,7 @@ fn names_are_checked_before_anything_runs() {
 }
 
 #[test]
-fn a_missing_plugin_is_found_out_before_anything_runs() {
+fn missing_plugin_is_an_error_before_plugins_run() {
     let lab = Lab::new();
     lab.plugin("a", &printing(&json!({})));
     let error = lab.runtime().add(&list("1.0.0", &["a", "nowhere"]), &container()).unwrap_err();
@@ -139,7 +139,7 @@ fn a_missing_plugin_is_found_out_before_anything_runs() {
 }
 
 #[test]
-fn a_failure_is_undone_from_the_last_to_the_first() {
+fn failed_add_is_undone_in_reverse_order() {
     let lab = Lab::new();
     let first = json!({"cniVersion": "1.0.0", "ips": [{"address": "10.0.0.2/24"}]});
     lab.plugin("a", &printing(&first));
@@ -153,12 +153,12 @@ fn a_failure_is_undone_from_the_last_to_the_first() {
         error.details,
         "undoing it failed as well: plugin type=\"c\" failed (delete): cannot"
     );
-    assert_eq!(lab.sent("a", "DEL")["prevResult"], first, "the last result there was");
+    assert_eq!(lab.sent("a", "DEL")["prevResult"], first, "the last result");
     assert!(!lab.path("cache/results").exists());
 }
 
 #[test]
-fn a_reason_that_undoing_fails_for_too_is_told_once() {
+fn rollback_failing_for_the_same_reason_is_brief() {
     let lab = Lab::new();
     let (add, del) = (failing("ADD", 7, "no helper"), failing("DEL", 7, "no helper"));
     lab.plugin("a", &format!("{}{del}", &add[..add.find("fi\n").unwrap() + 3]));
@@ -168,7 +168,7 @@ fn a_reason_that_undoing_fails_for_too_is_told_once() {
 }
 
 #[test]
-fn results_that_cannot_be_read_are_failures() {
+fn unparsable_result_is_undone() {
     let lab = Lab::new();
     for (printed, code) in [
         (r#"{"cniVersion": "1.0.0", "ips": [{"addr"#, Code::DECODE),
@@ -185,18 +185,18 @@ fn results_that_cannot_be_read_are_failures() {
 }
 
 #[test]
-fn what_cannot_be_remembered_is_undone() {
+fn add_with_unwritable_cache_is_undone() {
     let lab = Lab::new();
     lab.plugin("a", &printing(&json!({})));
     std::fs::create_dir(lab.path("cache")).unwrap();
-    std::fs::write(lab.path("cache/results"), "a file where a folder belongs").unwrap();
+    std::fs::write(lab.path("cache/results"), "a file instead of a directory").unwrap();
     let error = lab.runtime().add(&list("1.0.0", &["a"]), &container()).unwrap_err();
     assert!(error.msg.starts_with("failed to set network \"net\" cached result: "), "{error}");
     assert_eq!(lab.calls(), ["ADD a", "DEL a"]);
 }
 
 #[test]
-fn a_second_add_that_fails_leaves_the_first_in_place() {
+fn failed_second_add_keeps_the_first_attachment() {
     let lab = Lab::new();
     lab.plugin("a", &printing(&json!({"x": 1})));
     let list = list("1.0.0", &["a"]);
@@ -210,7 +210,7 @@ fn a_second_add_that_fails_leaves_the_first_in_place() {
 }
 
 #[test]
-fn a_stale_memory_does_not_keep_an_add_from_being_undone() {
+fn partly_failed_second_add_is_undone() {
     let lab = Lab::new();
     lab.plugin("a", &printing(&json!({"x": 1})));
     lab.plugin("b", &printing(&json!({"x": 2})));
@@ -221,12 +221,12 @@ fn a_stale_memory_does_not_keep_an_add_from_being_undone() {
     let error = lab.runtime().add(&list, &container()).unwrap_err();
     assert_eq!((error.code, &*error.details), (Code(103), ""));
     assert_eq!(lab.calls(), ["ADD a", "ADD b", "DEL b", "DEL a"]);
-    assert_eq!(lab.sent("a", "DEL")["prevResult"]["x"], 1, "of this ADD, not the one remembered");
-    assert!(lab.runtime().cached("net", &container()).is_none(), "nothing of it is there");
+    assert_eq!(lab.sent("a", "DEL")["prevResult"]["x"], 1, "of this ADD, not of the cached one");
+    assert!(lab.runtime().cached("net", &container()).is_none(), "the cache entry remains");
 }
 
 #[test]
-fn a_plugin_out_of_time_is_undone() {
+fn add_that_times_out_is_undone() {
     let lab = Lab::new();
     lab.plugin("a", &printing(&json!({})));
     lab.plugin("slow", "[ $CNI_COMMAND = DEL ] && exit 0\nsleep 1000 &\nwait");
@@ -241,9 +241,9 @@ fn a_plugin_out_of_time_is_undone() {
 fn functions_and_processes_are_called_alike() {
     let lab = Lab::new();
     let log = lab.path("calls");
-    let ours = lab.plugin("function", "");
+    let file = lab.plugin("function", "");
     lab.plugin("last", &printing(&json!({})));
-    let program = Some(identity(&ours));
+    let program = Some(identity(&file));
     let host = Host {
         plugins: PLUGINS,
         program,
@@ -262,13 +262,14 @@ fn functions_and_processes_are_called_alike() {
     runtime.status(&list).unwrap();
     runtime.gc(&list, &[container().attachment()]).unwrap();
     runtime.del(&list, &container()).unwrap();
-    let verbs = ["ADD", "CHECK", "STATUS", "GC"].iter();
-    let mut expected: Vec<String> =
-        verbs.flat_map(|verb| [format!("{verb} function"), format!("{verb} last")]).collect();
+    let commands = ["ADD", "CHECK", "STATUS", "GC"].iter();
+    let mut expected: Vec<String> = commands
+        .flat_map(|command| [format!("{command} function"), format!("{command} last")])
+        .collect();
     expected.extend(["DEL last".into(), "DEL function".into()]);
     assert_eq!(lab.calls(), expected);
 
-    // A function is held to the same rules as a program.
+    // The same rules apply to functions.
     let own = Container { netns: "/proc/self/ns/net".into(), ..container() };
     assert_eq!(runtime.add(&list, &own).unwrap_err().code, Code::INVALID_NETNS);
     let allowing = Runtime { allow_own_netns: true, ..runtime.clone() };
@@ -279,7 +280,7 @@ fn functions_and_processes_are_called_alike() {
     assert!(error.msg.ends_with("required env variables [CNI_NETNS] missing"), "{error}");
     lab.calls();
 
-    // What a version cannot tell is undone like any failure.
+    // A result that the version cannot express is undone like any failure.
     conf["cniVersion"] = "0.2.0".into();
     conf["plugins"][0]["address"] = Value::Null;
     conf["plugins"][0].as_object_mut().unwrap().remove("address");

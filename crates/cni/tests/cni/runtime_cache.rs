@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! DEL and CHECK by a runtime, and what they make of the cache, whole, broken or missing.
+//! DEL and CHECK by a runtime with a valid, broken or missing cache.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::lab::{Lab, container, failing, list, list_of, printing};
 
-/// A lab with plugins `a` and `b` and one attachment.
+/// Creates a lab with plugins `a` and `b` and one attachment.
 fn attached(version: &str) -> (Lab, NetworkList) {
     let lab = Lab::new();
     lab.plugin("a", &printing(&json!({"cniVersion": version})));
@@ -23,7 +23,7 @@ fn attached(version: &str) -> (Lab, NetworkList) {
 const CACHED: &str = "cache/results/net-c1-eth0";
 
 #[test]
-fn del_goes_backwards_and_forgets() {
+fn del_runs_in_reverse_order_and_clears_the_cache() {
     let (lab, list) = attached("1.0.0");
     lab.runtime().del(&list, &container()).unwrap();
     assert_eq!(lab.calls(), ["DEL b", "DEL a"]);
@@ -33,12 +33,12 @@ fn del_goes_backwards_and_forgets() {
     assert!(!lab.path(CACHED).exists());
 
     lab.runtime().del(&list, &Container { netns: String::new(), ..container() }).unwrap();
-    assert_eq!(lab.calls(), ["DEL b", "DEL a"], "once more, without anything to go by");
+    assert_eq!(lab.calls(), ["DEL b", "DEL a"], "a second DEL without a cache entry");
     assert_eq!(lab.sent("a", "DEL").get("prevResult"), None);
 }
 
 #[test]
-fn del_has_no_result_before_0_4_0() {
+fn del_gets_no_result_before_0_4_0() {
     let (lab, list) = attached("0.3.1");
     lab.runtime().del(&list, &container()).unwrap();
     assert_eq!(lab.sent("a", "DEL").get("prevResult"), None);
@@ -46,14 +46,14 @@ fn del_has_no_result_before_0_4_0() {
 }
 
 #[test]
-fn del_goes_on_after_failures_and_can_be_repeated() {
+fn del_continues_after_failures_and_is_repeatable() {
     let (lab, _) = attached("1.0.0");
     lab.plugin("a", &failing("DEL", 11, "busy"));
     lab.plugin("b", &failing("DEL", 101, "stuck"));
     let list = list("1.0.0", &["a", "b", "nowhere"]);
     let error = lab.runtime().del(&list, &container()).unwrap_err();
     assert_eq!(lab.calls(), ["DEL b", "DEL a"]);
-    assert_eq!(error.code, Code::INVALID_CONFIG, "of the first that failed");
+    assert_eq!(error.code, Code::INVALID_CONFIG, "the code of the first failure");
     for part in ["failed to find plugin \"nowhere\"", "(delete): stuck", "(delete): busy"] {
         assert!(error.msg.contains(part), "{error}");
     }
@@ -68,7 +68,7 @@ fn del_goes_on_after_failures_and_can_be_repeated() {
 }
 
 #[test]
-fn a_broken_cache_does_not_keep_a_del() {
+fn del_ignores_a_broken_cache() {
     for broken in ["", "{", "null", "[]", r#"{"kind":"cniCacheV1","ifName":3}"#] {
         let (lab, list) = attached("1.0.0");
         fs::write(lab.path(CACHED), broken).unwrap();
@@ -79,13 +79,13 @@ fn a_broken_cache_does_not_keep_a_del() {
     }
     let (lab, list) = attached("1.0.0");
     fs::remove_dir_all(lab.path("cache")).unwrap();
-    fs::write(lab.path("cache"), "no folder, so no lock").unwrap();
+    fs::write(lab.path("cache"), "no directory, so no lock").unwrap();
     lab.runtime().del(&list, &container()).unwrap();
     assert_eq!(lab.calls(), ["DEL b", "DEL a"]);
 }
 
 #[test]
-fn a_result_that_cannot_be_used_does_not_keep_a_del() {
+fn del_ignores_an_invalid_cached_result() {
     let (lab, list) = attached("1.0.0");
     let text = lab.read(CACHED).replace("\"cniVersion\":\"1.0.0\",\"x\"", "\"ips\":3,\"x\"");
     fs::write(lab.path(CACHED), text).unwrap();
@@ -94,7 +94,7 @@ fn a_result_that_cannot_be_used_does_not_keep_a_del() {
 }
 
 #[test]
-fn the_cache_of_old_libraries_is_understood() {
+fn cache_files_of_old_libcni_are_parsed() {
     let (lab, list) = attached("1.0.0");
     let ips = json!([{"version": "4", "address": "10.0.0.2/24"}]);
     for bare in [
@@ -108,27 +108,27 @@ fn the_cache_of_old_libraries_is_understood() {
         assert_eq!(sent["cniVersion"], "1.0.0", "in the list's version: {bare}");
         assert_eq!(sent["ips"], json!([{"address": "10.0.0.2/24"}]), "{bare}");
     }
-    assert!(lab.runtime().cached_attachments(None, None).is_empty(), "it tells no names");
+    assert!(lab.runtime().cached_attachments(None, None).is_empty(), "the files have no names");
     lab.runtime().del(&list, &container()).unwrap();
     assert!(!lab.path(CACHED).exists());
 }
 
 #[test]
-fn a_file_about_another_attachment_is_left_alone() {
+fn cache_file_of_another_attachment_is_kept() {
     let lab = Lab::new();
     lab.plugin("a", &printing(&json!({"x": "of another"})));
     let mut conf = json!({"cniVersion": "1.0.0", "name": "net-c1", "plugins": [{"type": "a"}]});
     let other = Container { id: "x".into(), ..container() };
     lab.runtime().add(&list_of(&conf), &other).unwrap();
     conf["name"] = "net".into();
-    let ours = Container { id: "c1-x".into(), ..container() };
-    lab.runtime().del(&list_of(&conf), &ours).unwrap();
+    let own = Container { id: "c1-x".into(), ..container() };
+    lab.runtime().del(&list_of(&conf), &own).unwrap();
     assert_eq!(lab.sent("a", "DEL").get("prevResult"), None);
     assert!(lab.path("cache/results/net-c1-x-eth0").exists());
 }
 
 #[test]
-fn check_asks_everyone_and_stops_at_the_first_failure() {
+fn check_stops_at_the_first_failure() {
     let (lab, list) = attached("0.4.0");
     lab.runtime().check(&list, &container()).unwrap();
     assert_eq!(lab.calls(), ["CHECK a", "CHECK b"]);
@@ -143,7 +143,7 @@ fn check_asks_everyone_and_stops_at_the_first_failure() {
 }
 
 #[test]
-fn check_needs_a_version_that_has_it_and_can_be_disabled() {
+fn check_needs_0_4_0_and_can_be_disabled() {
     let (lab, mut list) = attached("0.3.1");
     let error = lab.runtime().check(&list, &container()).unwrap_err();
     assert_eq!(error.code, Code::INCOMPATIBLE_VERSION);
@@ -155,7 +155,7 @@ fn check_needs_a_version_that_has_it_and_can_be_disabled() {
 }
 
 #[test]
-fn check_without_cache_leaves_it_to_the_plugins_and_with_a_broken_one_fails() {
+fn check_with_broken_cache_fails() {
     let (lab, list) = attached("1.0.0");
     fs::remove_file(lab.path(CACHED)).unwrap();
     lab.runtime().check(&list, &container()).unwrap();
@@ -178,11 +178,11 @@ fn attachments_are_listed_by_network_and_container() {
     }
     fs::write(lab.path("cache/results/n1-c9-eth0"), "broken").unwrap();
     let names = |network: Option<&str>, id: Option<&str>| {
-        let found = lab.runtime().cached_attachments(network, id);
+        let entries = lab.runtime().cached_attachments(network, id);
         let name = |entry: &cni::runtime::cache::Entry| {
             format!("{}-{}-{}", entry.network, entry.container.id, entry.container.ifname)
         };
-        found.iter().map(name).collect::<Vec<_>>()
+        entries.iter().map(name).collect::<Vec<_>>()
     };
     assert_eq!(names(None, None), ["n1-c1-eth0", "n1-c2-eth0", "n2-c1-eth1"]);
     assert_eq!(names(Some("n1"), None), ["n1-c1-eth0", "n1-c2-eth0"]);

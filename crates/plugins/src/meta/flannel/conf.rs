@@ -112,7 +112,7 @@ fn base_routes(ipam: &Map<String, Value>) -> Result<Vec<Value>, Error> {
         }
     };
     for (at, route) in routes.iter().enumerate() {
-        cni::Route::read(route.clone()).map_err(|problem| {
+        cni::Route::parse(route.clone()).map_err(|problem| {
             let within = problem.under("ipam.routes", at);
             Error::because(Code::INVALID_CONFIG, "flannel", &within)
         })?;
