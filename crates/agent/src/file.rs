@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 
@@ -52,19 +52,7 @@ fn replace_with(path: &Path, text: &str, mode: u32) -> io::Result<bool> {
     fresh.push(name);
     fresh.push(".new");
     let fresh = directory.join(fresh);
-    write(&fresh, text, mode).and_then(|()| fs::rename(&fresh, path)).inspect_err(|_| {
-        // Best effort: the first error is the one to tell, and the next write takes this name.
-        let _ = fs::remove_file(&fresh);
-    })?;
-    Ok(true)
-}
-
-fn write(path: &Path, text: &str, mode: u32) -> io::Result<()> {
-    let mut file = fsutil::create_fresh(path, mode)?;
-    // Whatever the process' mask is.
-    file.set_permissions(fs::Permissions::from_mode(mode))?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()
+    fsutil::replace(path, &fresh, text.as_bytes(), mode).map(|()| true)
 }
 
 /// Removes a file; false where there is none.

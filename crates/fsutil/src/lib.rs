@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! State files that other processes can reach: opened without following a symbolic link and
-//! without waiting for a FIFO, locked with a deadline, replaced atomically.
+//! State files that other processes can access. They are opened without following symbolic links or blocking on FIFOs,
+//! locked with a deadline, and replaced atomically.
 
 #![warn(missing_docs)]
 

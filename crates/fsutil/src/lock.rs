@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `flock` with a deadline. The error of a lock that was not released in time names the process that
-//! holds it.
+//! `flock` with a deadline. The error at the deadline names the process that holds the lock.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -22,7 +21,7 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// The locked file.
+    /// Returns the locked file.
     pub fn file(&self) -> &File {
         &self.file
     }
@@ -30,24 +29,24 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Closing the file is not enough: a child that another thread has just forked holds a copy
-        // of the descriptor until its exec.
+        // Closing the file is not enough: a child that another thread has just forked has a copy of the descriptor
+        // until it calls exec.
         let _ = flock(&self.file, FlockOperation::Unlock);
     }
 }
 
-/// Waits until no other opening of the file is locked, at most this long. After that the error is
-/// of kind [`io::ErrorKind::TimedOut`] and names the holder.
+/// Takes an exclusive lock. Waits for other holders at most this long. After that the error has the kind
+/// [`io::ErrorKind::TimedOut`] and names the holder.
 pub fn lock(file: File, wait: Duration) -> io::Result<Lock> {
     acquire(file, wait, FlockOperation::NonBlockingLockExclusive, FlockOperation::LockExclusive)
 }
 
-/// The same for a lock that several can hold at a time.
+/// Takes a shared lock, which several processes can hold at the same time. Waits like [`lock`].
 pub fn lock_shared(file: File, wait: Duration) -> io::Result<Lock> {
     acquire(file, wait, FlockOperation::NonBlockingLockShared, FlockOperation::LockShared)
 }
 
-/// Takes the lock if no other opening of the file holds it; `None` if one does.
+/// Takes an exclusive lock without waiting. Returns `None` if another open file description holds it.
 pub fn try_lock(file: File) -> io::Result<Option<Lock>> {
     match retry_on_intr(|| flock(&file, FlockOperation::NonBlockingLockExclusive)) {
         Ok(()) => Ok(Some(Lock { file })),
@@ -56,8 +55,8 @@ pub fn try_lock(file: File) -> io::Result<Option<Lock>> {
     }
 }
 
-/// Opens a lock file that only its owner can open, because whoever can open a file can lock it.
-/// Creates the file, its directory and the parent of that.
+/// Opens a lock file with mode 0600, because every process that can open the file could lock it. Creates the file, its
+/// directory and the parent of the directory.
 pub fn open_lock(directory: &Path, name: &str) -> io::Result<File> {
     let path = directory.join(name);
     match create(&path, 0o600) {
@@ -86,8 +85,8 @@ fn acquire(
         Err(Errno::WOULDBLOCK) => {}
         Err(errno) => return Err(errno.into()),
     }
-    // No system call waits for a lock with a deadline: a thread waits, and we wait for the thread. A
-    // thread that gets the lock after the deadline releases it at once.
+    // No system call waits for a lock with a deadline, so a thread waits for the lock. If the thread gets the lock after
+    // the deadline, it releases the lock at once.
     let waiting = file.try_clone()?;
     let (sender, receiver) = mpsc::sync_channel(1);
     let blocked = move || {
@@ -105,36 +104,36 @@ fn acquire(
     }
 }
 
-/// The process that holds the lock of a file, if the kernel tells.
+/// Returns the process that holds the lock of a file, if `/proc/locks` lists it.
 fn holder(file: &File) -> Option<String> {
     let meta = file.metadata().ok()?;
     let locks = fs::read_to_string("/proc/locks").ok()?;
     let pid = holder_in(&locks, meta.dev(), meta.ino())?;
-    // 0 is a process of another PID namespace.
+    // The kernel prints 0 for a process of another PID namespace.
     if pid == 0 {
         return Some("a process of another PID namespace".to_owned());
     }
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok();
     Some(match name {
         Some(name) => format!("process {pid} ({})", name.trim_end().escape_debug()),
-        // The process has ended, and a child of it has inherited the lock.
+        // The process has exited, and a child has inherited the lock.
         None => format!("a child of process {pid}"),
     })
 }
 
-/// Finds the holder in the text of `/proc/locks`. Some file systems have another device number
-/// there than `stat` tells; then the inode decides.
+/// Finds the holder in the text of `/proc/locks`. On some file systems the device number differs from that of `stat`.
+/// If no line matches both, a line with the same inode is used.
 fn holder_in(locks: &str, device: u64, inode: u64) -> Option<u32> {
     let held = locks.lines().filter_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
         // `1: FLOCK ADVISORY WRITE 4242 08:01:1234 0 EOF`; a waiting process has `->` after the number.
-        let [_, "FLOCK", _, _, pid, place, ..] = words.as_slice() else { return None };
-        let (found, number) = place.rsplit_once(':')?;
-        (number.parse() == Ok(inode)).then(|| Some((pid.parse().ok()?, found.to_owned())))?
+        let [_, "FLOCK", _, _, pid, id, ..] = words.as_slice() else { return None };
+        let (device, number) = id.rsplit_once(':')?;
+        (number.parse() == Ok(inode)).then(|| Some((pid.parse().ok()?, device.to_owned())))?
     });
     let held: Vec<(u32, String)> = held.collect();
     let device = format!("{:02x}:{:02x}", major(device), minor(device));
-    let exact = held.iter().find(|(_, found)| *found == device);
+    let exact = held.iter().find(|(_, other)| *other == device);
     exact.or(held.first()).map(|(pid, _)| *pid)
 }
 
@@ -146,31 +145,31 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(20);
 
     #[test]
-    fn a_lock_is_waited_for_until_the_deadline() {
+    fn lock_is_awaited_until_the_deadline() {
         let directory = tempfile::tempdir().unwrap();
-        let another = || open_lock(&directory.path().join("a"), "lock").unwrap();
-        let held = try_lock(another()).unwrap().unwrap();
-        assert!(try_lock(another()).unwrap().is_none());
-        let late = lock(another(), SHORT).unwrap_err();
+        let open = || open_lock(&directory.path().join("a"), "lock").unwrap();
+        let held = try_lock(open()).unwrap().unwrap();
+        assert!(try_lock(open()).unwrap().is_none());
+        let late = lock(open(), SHORT).unwrap_err();
         assert_eq!(late.kind(), io::ErrorKind::TimedOut);
         let own = format!("process {} (", std::process::id());
         assert!(late.to_string().starts_with(&own), "{late}");
         assert!(late.to_string().ends_with(") has held it for 0 s"), "{late}");
-        assert!(lock_shared(another(), SHORT).is_err());
-        let waiting = another();
+        assert!(lock_shared(open(), SHORT).is_err());
+        let waiting = open();
         let waiter = thread::spawn(move || lock(waiting, LONG));
         drop(held);
-        // The thread that was too late has released the lock, too.
+        // The thread that timed out has also released the lock.
         drop(waiter.join().unwrap().unwrap());
-        let one = lock_shared(another(), LONG).unwrap();
-        let other = lock_shared(another(), LONG).unwrap();
-        assert!(lock(another(), SHORT).is_err());
-        drop((one, other));
-        lock(another(), LONG).unwrap();
+        let first = lock_shared(open(), LONG).unwrap();
+        let second = lock_shared(open(), LONG).unwrap();
+        assert!(lock(open(), SHORT).is_err());
+        drop((first, second));
+        lock(open(), LONG).unwrap();
     }
 
     #[test]
-    fn the_holder_is_found_by_device_and_inode() {
+    fn holder_is_found_by_device_and_inode() {
         let text = "1: POSIX  ADVISORY  WRITE 11 00:19:77 0 EOF\n\
                     2: FLOCK  ADVISORY  WRITE 12 00:1a:77 0 EOF\n\
                     3: FLOCK  ADVISORY  WRITE 13 00:19:77 0 EOF\n\

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Opening and reading regular files. Anything else at the path is an error at once: a FIFO would
-//! block, and a symbolic link could lead to a file of another program.
+//! Opens and reads regular files. Every other kind of file is an error: a FIFO would block, and a symbolic link could
+//! point to a file of another program.
 
 use std::fmt;
 use std::fs::{self, File, FileType};
@@ -45,7 +45,7 @@ pub fn read_following(path: &Path) -> io::Result<Vec<u8>> {
     read_all(open_following(path)?)
 }
 
-/// Whether an error of this module says that the path is not a regular file.
+/// Returns whether an error of this module means that the path is not a regular file.
 pub fn is_wrong_kind(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<WrongKind>())
 }
@@ -70,17 +70,17 @@ fn open_regular(path: &Path, flags: OFlags, mode: u32) -> io::Result<File> {
     if kind.is_file() { Ok(opened) } else { Err(wrong_kind(kind)) }
 }
 
-/// Names the kind of file if that is why the kernel refused to open it.
+/// Names the kind of file if that is the reason for the error.
 fn explain(path: &Path, errno: Errno) -> io::Error {
     let may_be_kind = matches!(errno, Errno::LOOP | Errno::NXIO | Errno::ISDIR);
-    match fs::symlink_metadata(path).map(|found| found.file_type()) {
+    match fs::symlink_metadata(path).map(|meta| meta.file_type()) {
         Ok(kind) if may_be_kind && !kind.is_file() => wrong_kind(kind),
         _ => errno.into(),
     }
 }
 
 fn wrong_kind(kind: FileType) -> io::Error {
-    let found = if kind.is_symlink() {
+    let actual = if kind.is_symlink() {
         "a symbolic link"
     } else if kind.is_fifo() {
         "a FIFO"
@@ -91,17 +91,17 @@ fn wrong_kind(kind: FileType) -> io::Error {
     } else {
         "a device"
     };
-    io::Error::new(io::ErrorKind::InvalidInput, WrongKind { found })
+    io::Error::new(io::ErrorKind::InvalidInput, WrongKind { actual })
 }
 
 #[derive(Debug)]
 struct WrongKind {
-    found: &'static str,
+    actual: &'static str,
 }
 
 impl fmt::Display for WrongKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "it is {}, expected a regular file", self.found)
+        write!(f, "it is {}, expected a regular file", self.actual)
     }
 }
 
@@ -128,16 +128,16 @@ mod tests {
         let _listener = UnixListener::bind(path("socket")).unwrap();
         let all = [open, open_for_update, |path: &Path| create(path, 0o600)];
         for open in all {
-            let refused = |name: &str, text: &str| {
+            let check_rejected = |name: &str, text: &str| {
                 let error = open(&path(name)).unwrap_err();
                 assert!(is_wrong_kind(&error), "{name}: {error}");
                 assert_eq!(error.to_string(), format!("it is {text}, expected a regular file"));
             };
             open(&path("file")).unwrap();
-            refused("directory", "a directory");
-            refused("link", "a symbolic link");
-            refused("fifo", "a FIFO");
-            refused("socket", "a socket");
+            check_rejected("directory", "a directory");
+            check_rejected("link", "a symbolic link");
+            check_rejected("fifo", "a FIFO");
+            check_rejected("socket", "a socket");
         }
         let missing = open(&path("missing")).unwrap_err();
         assert_eq!(missing.kind(), io::ErrorKind::NotFound);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_file_is_refused() {
+    fn large_file_is_rejected() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("large");
         File::create(&path).unwrap().set_len(LIMIT + 1).unwrap();

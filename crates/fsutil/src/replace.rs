@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Replacing a file by rename, so that readers find the old content or the new one.
+//! Replaces a file by rename, so that readers see either the old or the new content.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-/// Creates a file that did not exist before, in place of whatever has its name: the rest of a
-/// crash, or a symbolic link that would lead the writer elsewhere.
+/// Creates a new file. Removes an existing file first: a stale file of a crash, or a symbolic link that would redirect
+/// the write.
 pub fn create_fresh(path: &Path, mode: u32) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(mode);
@@ -20,11 +20,14 @@ pub fn create_fresh(path: &Path, mode: u32) -> io::Result<File> {
     }
 }
 
-/// Makes a file have this content. The content is written to `temporary` first, which must be in the
-/// same directory, and is on the disk before the name changes.
+/// Replaces a file. The content is first written to `temporary`, which must be in the same directory, and synced to
+/// disk before the rename. The file gets exactly this mode; the umask is ignored.
 pub fn replace(path: &Path, temporary: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let mut file = create_fresh(temporary, mode)?;
-    let written = file.write_all(content).and_then(|()| file.sync_data());
+    let written = file
+        .set_permissions(Permissions::from_mode(mode))
+        .and_then(|()| file.write_all(content))
+        .and_then(|()| file.sync_all());
     written.and_then(|()| fs::rename(temporary, path)).inspect_err(|_| {
         // Best effort: the first error is the one to report.
         let _ = fs::remove_file(temporary);
@@ -33,12 +36,12 @@ pub fn replace(path: &Path, temporary: &Path, content: &[u8], mode: u32) -> io::
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::fs::symlink;
 
     use super::*;
 
     #[test]
-    fn a_planted_link_is_replaced_and_not_followed() {
+    fn replace_does_not_follow_a_planted_link() {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         fs::write(path("victim"), "precious").unwrap();
@@ -53,11 +56,11 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_leaves_the_old_file() {
+    fn failed_replace_keeps_the_old_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         fs::create_dir(path("state")).unwrap();
-        fs::write(path(".state"), "of a crash").unwrap();
+        fs::write(path(".state"), "stale").unwrap();
         replace(&path("state"), &path(".state"), b"new", 0o600).unwrap_err();
         assert!(path("state").is_dir() && !path(".state").exists());
     }

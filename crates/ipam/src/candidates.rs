@@ -1,50 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The order in which addresses are tried: round-robin, so that a container that keeps restarting
-//! does not meet its old address before the whole set has had its turn.
+//! The order in which addresses are tried: round-robin. A released address is reused only after all other addresses of
+//! the set were tried.
 
 use std::net::IpAddr;
 
 use crate::range::bits;
 use crate::{Range, RangeSet};
 
-/// One loop over the addresses of a set without its gateways. Holds four numbers whatever the size
-/// of the set, so an IPv6 subnet costs no more than a handful of addresses.
+/// Iterates once over the addresses of a set, without its gateways. The memory use does not depend on the size of the
+/// set, so an IPv6 subnet is as cheap as a small one.
 #[derive(Debug, Clone)]
 pub struct Candidates<'a> {
     set: &'a RangeSet,
-    /// The range the loop begins and ends in.
-    home: usize,
-    /// Where in the home range it began: the number of the last reserved address.
+    /// Index of the range that the iteration starts and ends in.
+    first_range: usize,
+    /// The last reserved address as a number. The iteration starts after it.
     last: Option<u128>,
-    /// How many ranges after the home range we are; the range count means back in it.
+    /// Number of ranges after the first one. If it equals the number of ranges, the first range is visited again.
     step: usize,
-    /// What is left of the range in hand, inclusive.
+    /// Addresses of the current range that are left, inclusive.
     span: Option<(u128, u128)>,
 }
 
 impl<'a> Candidates<'a> {
     pub(crate) fn new(set: &'a RangeSet, last: Option<IpAddr>) -> Self {
         let ranges = set.ranges();
-        let found = last.and_then(|ip| {
-            let home = ranges.iter().position(|r| r.contains(ip))?;
-            Some((home, bits(ip.to_canonical())))
+        let start = last.and_then(|ip| {
+            let first_range = ranges.iter().position(|r| r.contains(ip))?;
+            Some((first_range, bits(ip.to_canonical())))
         });
-        let Some((home, last)) = found else {
+        let Some((first_range, last)) = start else {
             let span = Some(ranges[0].span());
-            return Self { set, home: 0, last: None, step: 0, span };
+            return Self { set, first_range: 0, last: None, step: 0, span };
         };
-        let end = ranges[home].span().1;
-        // `last < end` also keeps `last + 1` from overflowing
+        let end = ranges[first_range].span().1;
+        // `last < end` also prevents an overflow of `last + 1`.
         let span = (last < end).then(|| (last + 1, end));
-        Self { set, home, last: Some(last), step: 0, span }
+        Self { set, first_range, last: Some(last), step: 0, span }
     }
 
     fn range(&self) -> &'a Range {
         let ranges = self.set.ranges();
-        &ranges[(self.home + self.step) % ranges.len()]
+        &ranges[(self.first_range + self.step) % ranges.len()]
     }
 
-    /// Moves on to the next range; `None` after the loop.
+    /// Moves to the next range and returns its addresses. Returns `None` after the last one.
     fn advance(&mut self) -> Option<(u128, u128)> {
         let count = self.set.ranges().len();
         if self.step == count {
@@ -77,7 +77,7 @@ impl Iterator for Candidates<'_> {
     }
 }
 
-/// The first address in turn that is not taken; `None` if the set is exhausted.
+/// Returns the next address that is not taken, or `None` if the set is exhausted.
 pub fn choose(
     set: &RangeSet,
     last: Option<IpAddr>,
@@ -100,7 +100,7 @@ mod tests {
     const TWO: &str = "10.1.0.0/29=10.1.0.1-10.1.0.4 10.2.0.0/29=10.2.0.2-10.2.0.3";
 
     #[test]
-    fn one_loop_begins_after_the_last() {
+    fn candidates_start_after_the_last_address() {
         check(TWO, "", "10.1.0.2 10.1.0.3 10.1.0.4 10.2.0.2 10.2.0.3");
         check(TWO, "10.1.0.3", "10.1.0.4 10.2.0.2 10.2.0.3 10.1.0.2 10.1.0.3");
         check(TWO, "10.1.0.4", "10.2.0.2 10.2.0.3 10.1.0.2 10.1.0.3 10.1.0.4");
@@ -108,21 +108,21 @@ mod tests {
     }
 
     #[test]
-    fn a_last_address_from_elsewhere_is_forgotten() {
+    fn last_address_outside_the_set_is_ignored() {
         check(TWO, "10.9.0.3", "10.1.0.2 10.1.0.3 10.1.0.4 10.2.0.2 10.2.0.3");
         check(TWO, "fd00::1", "10.1.0.2 10.1.0.3 10.1.0.4 10.2.0.2 10.2.0.3");
         check(TWO, "10.1.0.1", "10.1.0.2 10.1.0.3 10.1.0.4 10.2.0.2 10.2.0.3");
     }
 
     #[test]
-    fn a_set_of_its_gateway_alone_has_no_candidates() {
+    fn set_of_only_a_gateway_has_no_candidates() {
         check("10.1.0.0/29=10.1.0.1-10.1.0.1", "", "");
         check("10.1.0.0/29=10.1.0.1-10.1.0.1", "10.1.0.1", "");
         check("10.1.0.0/29=10.1.0.2-10.1.0.2", "10.1.0.2", "10.1.0.2");
     }
 
     #[test]
-    fn the_ends_of_the_address_space_do_not_overflow() {
+    fn ends_of_the_address_space_do_not_overflow() {
         let top = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffc/126";
         let last = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff";
         check(
@@ -138,10 +138,10 @@ mod tests {
     }
 
     #[test]
-    fn huge_sets_are_walked_lazily() {
+    fn huge_set_is_iterated_lazily() {
         let set = set("fd00::/8").unwrap();
         let last = "fdff:ffff:ffff:ffff:ffff:ffff:ffff:ffff".parse().ok();
-        // fd00::1 is the gateway
+        // fd00::1 is the gateway.
         assert_eq!(choose(&set, last, |_| false), "fd00::2".parse().ok());
         assert_eq!(choose(&set, "fd80::7".parse().ok(), |_| false), "fd80::8".parse().ok());
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What can be wrong with a range or a set; each text names the key, the value and what is allowed.
+//! Errors in ranges and range sets. Each text names the key, the value and the rule.
 
 use std::net::IpAddr;
 
@@ -7,11 +7,11 @@ use ipnet::IpNet;
 
 use crate::{Range, RangeSet};
 
-/// Why a range or a range set was refused.
+/// The reason why a range or a range set is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    #[error("Network {subnet} too small to allocate from; its prefix may be at most /{most}")]
-    TooSmall { subnet: IpNet, most: u8 },
+    #[error("Network {subnet} too small to allocate from; its prefix may be at most /{max}")]
+    TooSmall { subnet: IpNet, max: u8 },
 
     #[error(
         "Network has host bits set. For a subnet mask of length {} the network address is {}; \

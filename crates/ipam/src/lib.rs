@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Address ranges, sets of ranges and the choice of the next address, as pure functions.
+//! Address ranges, range sets and the choice of the next address, as pure functions.
 //!
 //! The rules are those of the Go plugin host-local. The caller stores the reservations and locks them; it passes in the
 //! last address and which addresses are taken.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What must hold of every range, set and choice, tried with random ones.
+//! Property tests of ranges, sets and the choice of addresses.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -19,11 +19,11 @@ fn any_ip() -> impl Strategy<Value = IpAddr> {
     ]
 }
 
-/// Anything a configuration may say; most of it is refused.
+/// Any range that a configuration can contain. Most are invalid.
 fn any_conf() -> impl Strategy<Value = RangeConf> {
     let subnet = (any_ip(), 0u8..=128, any::<bool>()).prop_map(|(ip, len, trunc)| {
-        let most = if ip.is_ipv4() { 32 } else { 128 };
-        let net = IpNet::new(ip, len.min(most)).unwrap();
+        let max = if ip.is_ipv4() { 32 } else { 128 };
+        let net = IpNet::new(ip, len.min(max)).unwrap();
         if trunc { net.trunc() } else { net }
     });
     let ips = (option::of(any_ip()), option::of(any_ip()), option::of(any_ip()));
@@ -35,7 +35,7 @@ fn any_conf() -> impl Strategy<Value = RangeConf> {
     })
 }
 
-/// One to three ranges of up to 64 addresses, each in a subnet of its own.
+/// One to three ranges of up to 64 addresses, each in its own subnet.
 fn small_set() -> impl Strategy<Value = RangeSet> {
     let range = (0u32..64, 0u32..64, option::of(0u32..64));
     (any::<bool>(), vec(range, 1..4)).prop_map(|(v6, spans)| {
@@ -58,7 +58,7 @@ fn small_set() -> impl Strategy<Value = RangeSet> {
     })
 }
 
-/// Every address of a small set, one by one, gateways left out: the reference to compare with.
+/// Returns every address of a small set without gateways, as the reference for comparisons.
 fn usable(set: &RangeSet) -> HashSet<IpAddr> {
     let hosts = set.ranges().iter().flat_map(|r| {
         r.subnet().trunc().hosts().chain([r.subnet().network(), r.subnet().broadcast()])
@@ -81,7 +81,7 @@ proptest! {
     }
 
     #[test]
-    fn candidates_of_any_range_lie_in_it(conf in any_conf(), last in option::of(any_ip())) {
+    fn candidates_are_inside_the_range(conf in any_conf(), last in option::of(any_ip())) {
         let subnet = conf.subnet.trunc();
         let Ok(range) = Range::new(RangeConf { range_start: None, range_end: None, subnet, ..conf })
         else { return Ok(()) };
@@ -93,7 +93,7 @@ proptest! {
     }
 
     #[test]
-    fn a_loop_visits_every_address_exactly_once(set in small_set(), n in any::<prop::sample::Index>()) {
+    fn candidates_visit_every_address_once(set in small_set(), n in any::<prop::sample::Index>()) {
         let usable = usable(&set);
         let all: Vec<_> = usable.iter().copied().collect();
         let last = (!all.is_empty()).then(|| all[n.index(all.len())]);
@@ -106,9 +106,9 @@ proptest! {
         }
     }
 
-    /// `true` allocates, `false` releases the one allocated at that place in the list.
+    /// In `steps`, `true` allocates an address and `false` releases the allocated one at that index.
     #[test]
-    fn no_address_is_held_twice(
+    fn no_address_is_allocated_twice(
         set in small_set(),
         steps in vec((any::<bool>(), any::<prop::sample::Index>()), 0..200),
     ) {

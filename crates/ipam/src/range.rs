@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One range of addresses in a subnet: defaults and rules of a host-local `ranges` entry.
+//! A range of addresses in a subnet, with the defaults and rules of host-local's `ranges`.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -8,8 +8,8 @@ use ipnet::IpNet;
 
 use crate::Error;
 
-/// The first and last of ::ffff:0:0/96. Addresses in it are IPv4 addresses in disguise: their text,
-/// and so the name of their file, would be that of another family's address.
+/// First and last address of ::ffff:0:0/96, the IPv4-mapped addresses. Their text, which is also the name of the
+/// reservation file, would equal that of an IPv4 address.
 const MAPPED: (u128, u128) = (0xffff_0000_0000, 0xffff_ffff_ffff);
 
 /// A range as written in a configuration.
@@ -21,7 +21,7 @@ pub struct RangeConf {
     pub gateway: Option<IpAddr>,
 }
 
-/// A range as understood: start and end lie in the subnet, in this order, both inclusive.
+/// A valid range: start and end are in the subnet and in this order. Both are inclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Range {
     subnet: IpNet,
@@ -31,17 +31,16 @@ pub struct Range {
 }
 
 impl RangeConf {
-    /// The whole of a subnet, with host-local's defaults.
+    /// Creates a range of a whole subnet with host-local's defaults.
     pub fn whole(subnet: IpNet) -> Self {
         Self { subnet, range_start: None, range_end: None, gateway: None }
     }
 }
 
 impl Range {
-    /// Fills in the defaults and refuses what host-local refuses.
+    /// Applies host-local's defaults and checks.
     ///
-    /// The gateway may lie anywhere, as it may for host-local: a gateway outside of the subnet is a
-    /// legitimate on-link route.
+    /// As for host-local, the gateway may be outside of the subnet: that is a valid on-link route.
     pub fn new(conf: RangeConf) -> Result<Self, Error> {
         let subnet = checked_subnet(conf.subnet)?;
         let first = nth(subnet, 1);
@@ -53,7 +52,7 @@ impl Range {
         if !subnet.contains(&end) {
             return Err(Error::EndOutside { end, subnet });
         }
-        // rangeStart may name the broadcast address, which the default end excludes
+        // rangeStart may be the broadcast address, which is after the default end.
         if start > end {
             return Err(Error::Reversed { start, end, subnet });
         }
@@ -76,7 +75,7 @@ impl Range {
         self.end
     }
 
-    /// Never handed out. A range built from a [`RangeConf`] has one.
+    /// Returns the gateway, which is never assigned. A range built from a [`RangeConf`] has one.
     pub fn gateway(&self) -> Option<IpAddr> {
         self.gateway
     }
@@ -85,10 +84,10 @@ impl Range {
         self.start.is_ipv6()
     }
 
-    /// Whether an address lies between start and end, the gateway's included.
+    /// Returns whether an address is between start and end. The gateway counts too.
     pub fn contains(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
-        // IpAddr's order puts every IPv4 address before every IPv6 one, so families cannot mix
+        // `IpAddr` orders every IPv4 address before every IPv6 address, so families cannot mix.
         self.start <= ip && ip <= self.end
     }
 
@@ -96,14 +95,14 @@ impl Range {
         self.is_ipv6() == other.is_ipv6() && self.start <= other.end && other.start <= self.end
     }
 
-    /// Start and end as numbers.
+    /// Returns start and end as numbers.
     pub(crate) fn span(&self) -> (u128, u128) {
         (bits(self.start), bits(self.end))
     }
 
-    /// The address a number from [`Range::span`] stands for.
+    /// Converts a number from [`Range::span`] back to an address.
     pub(crate) fn address(&self, bits: u128) -> IpAddr {
-        like(self.start, bits)
+        from_bits(self.start, bits)
     }
 }
 
@@ -114,9 +113,9 @@ impl fmt::Display for Range {
 }
 
 fn checked_subnet(subnet: IpNet) -> Result<IpNet, Error> {
-    let most = subnet.max_prefix_len() - 2;
-    if subnet.prefix_len() > most {
-        return Err(Error::TooSmall { subnet, most });
+    let max = subnet.max_prefix_len() - 2;
+    if subnet.prefix_len() > max {
+        return Err(Error::TooSmall { subnet, max });
     }
     let network = subnet.trunc();
     if network != subnet {
@@ -126,10 +125,10 @@ fn checked_subnet(subnet: IpNet) -> Result<IpNet, Error> {
 }
 
 fn nth(subnet: IpNet, n: u128) -> IpAddr {
-    like(subnet.addr(), bits(subnet.addr()) + n)
+    from_bits(subnet.addr(), bits(subnet.addr()) + n)
 }
 
-/// The last address handed out by default: IPv6 has no broadcast address to leave free.
+/// Returns the last address that is assigned by default. IPv6 has no broadcast address to exclude.
 fn last(subnet: IpNet) -> IpAddr {
     match subnet {
         IpNet::V4(net) => Ipv4Addr::from_bits(net.broadcast().to_bits() - 1).into(),
@@ -144,9 +143,12 @@ pub(crate) fn bits(ip: IpAddr) -> u128 {
     }
 }
 
-fn like(family: IpAddr, bits: u128) -> IpAddr {
+fn from_bits(family: IpAddr, bits: u128) -> IpAddr {
     match family {
-        #[expect(clippy::cast_possible_truncation, reason = "the number came from an IPv4 address")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the number comes from an IPv4 address"
+        )]
         IpAddr::V4(_) => Ipv4Addr::from_bits(bits as u32).into(),
         IpAddr::V6(_) => Ipv6Addr::from_bits(bits).into(),
     }
@@ -168,15 +170,15 @@ mod tests {
     }
 
     fn check(text: &str, expected: &str) {
-        let found = match range(text) {
+        let actual = match range(text) {
             Ok(r) => format!("{r} via {}", r.gateway().unwrap()),
             Err(e) => e.to_string(),
         };
-        assert_eq!(found, expected, "{text}");
+        assert_eq!(actual, expected, "{text}");
     }
 
     #[test]
-    fn defaults_are_host_locals() {
+    fn range_has_host_locals_defaults() {
         check("10.1.0.0/24", "10.1.0.1-10.1.0.254 via 10.1.0.1");
         check("10.1.0.0/30", "10.1.0.1-10.1.0.2 via 10.1.0.1");
         check("0.0.0.0/0", "0.0.0.1-255.255.255.254 via 0.0.0.1");
@@ -185,14 +187,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_wins() {
+    fn range_prefers_configured_values() {
         check("10.1.0.0/24 10.1.0.0 10.1.0.255", "10.1.0.0-10.1.0.255 via 10.1.0.1");
         check("10.1.0.0/24 10.1.0.7 10.1.0.7 10.9.9.9", "10.1.0.7-10.1.0.7 via 10.9.9.9");
         check("10.1.0.0/24 ::ffff:10.1.0.7 _ ::ffff:10.1.0.9", "10.1.0.7-10.1.0.254 via 10.1.0.9");
     }
 
     #[test]
-    fn refusals_name_key_value_and_rule() {
+    fn invalid_range_error_names_value_and_rule() {
         check(
             "10.1.0.0/31",
             "Network 10.1.0.0/31 too small to allocate from; its prefix may be at most /30",
@@ -224,14 +226,14 @@ mod tests {
     }
 
     #[test]
-    fn mapped_addresses_are_no_ipv6_range() {
+    fn ipv4_mapped_range_is_rejected() {
         assert!(matches!(range("::ffff:10.0.0.0/120"), Err(Error::Mapped { .. })));
         assert!(matches!(range("::/64"), Err(Error::Mapped { .. })));
         check("::/64 ::1 ::ff", "::1-::ff via ::1");
     }
 
     #[test]
-    fn contains_knows_families_and_disguises() {
+    fn contains_handles_both_families() {
         let r = range("10.1.0.0/24 10.1.0.10 10.1.0.20").unwrap();
         for (ip, inside) in [
             ("10.1.0.9", false),

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A range set: the ranges one address is chosen from.
+//! A range set: the ranges from which one address is chosen.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use crate::{Candidates, Error, Range};
 
-/// At least one range, all of one family, none overlapping another.
+/// At least one range, all of one family, without overlaps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RangeSet(Vec<Range>);
 
@@ -41,15 +41,15 @@ impl RangeSet {
         self.range_of(ip).is_some()
     }
 
-    /// The range an address lies in.
+    /// Returns the range that contains an address.
     pub fn range_of(&self, ip: IpAddr) -> Option<&Range> {
         self.0.iter().find(|r| r.contains(ip))
     }
 
-    /// Whether an address is the gateway of any range of the set.
+    /// Returns whether an address is the gateway of any range of the set.
     ///
-    /// host-local asks only the range the address lies in; two ranges of one subnet with different
-    /// gateways would give one's gateway to a container of the other.
+    /// host-local checks only the range that contains the address. If two ranges of one subnet have different gateways,
+    /// it can assign one gateway to a container.
     pub fn is_gateway(&self, ip: IpAddr) -> bool {
         self.0.iter().any(|r| r.gateway() == Some(ip))
     }
@@ -58,8 +58,8 @@ impl RangeSet {
         self.0.iter().any(|a| other.0.iter().any(|b| a.overlaps(b)))
     }
 
-    /// Every address that may be handed out, once, beginning after `last` where that lies in the
-    /// set and at the set's first address where it does not.
+    /// Iterates once over all addresses that may be assigned. Starts after `last` if the set contains it, otherwise at
+    /// the first address.
     pub fn candidates(&self, last: Option<IpAddr>) -> Candidates<'_> {
         Candidates::new(self, last)
     }
@@ -75,7 +75,7 @@ impl fmt::Display for RangeSet {
     }
 }
 
-/// Refuses sets of which two share an address.
+/// Returns an error if two sets share an address.
 pub fn check_disjoint(sets: &[RangeSet]) -> Result<(), Error> {
     for (first, a) in sets.iter().enumerate() {
         for (second, b) in sets.iter().enumerate().skip(first + 1) {
@@ -93,7 +93,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::RangeConf;
 
-    /// `10.1.0.0/24 10.1.1.0/24=10.1.1.5-10.1.1.9` → a set.
+    /// Parses a set such as `10.1.0.0/24 10.1.1.0/24=10.1.1.5-10.1.1.9`.
     pub(crate) fn set(text: &str) -> Result<RangeSet, Error> {
         let ranges = text.split_whitespace().map(|word| {
             let Some((subnet, span)) = word.split_once('=') else {
@@ -109,12 +109,12 @@ pub(crate) mod tests {
     }
 
     fn check(text: &str, expected: &str) {
-        let found = set(text).map_or_else(|e| e.to_string(), |s| s.to_string());
-        assert_eq!(found, expected, "{text}");
+        let actual = set(text).map_or_else(|e| e.to_string(), |s| s.to_string());
+        assert_eq!(actual, expected, "{text}");
     }
 
     #[test]
-    fn a_set_is_of_one_family_and_without_overlap() {
+    fn set_has_one_family_and_no_overlap() {
         check("", "empty range set: it must hold at least one range");
         check("10.1.0.0/30 10.2.0.0/30", "10.1.0.1-10.1.0.2,10.2.0.1-10.2.0.2");
         check(
@@ -132,7 +132,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn sets_of_one_network_share_no_address() {
+    fn overlapping_sets_are_rejected() {
         let sets = ["10.1.0.0/24", "fd00::/64", "10.1.0.0/16"].map(|s| set(s).unwrap());
         assert_eq!(check_disjoint(&sets[..2]), Ok(()));
         assert_eq!(
@@ -142,7 +142,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn every_gateway_of_the_set_counts() {
+    fn gateway_of_any_range_is_excluded() {
         let s = set("10.1.0.0/24 10.2.0.0/24").unwrap();
         assert!(s.is_gateway("10.2.0.1".parse().unwrap()));
         assert!(!s.is_gateway("10.2.0.2".parse().unwrap()));

@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `/run/flannel/subnet.env`, by which a node's daemon tells the plugins what it has leased, and
-//! itself at its next start what it had. The text only; files are the callers' business.
+//! The text of `/run/flannel/subnet.env`: the subnets of this node, written by the node daemon. Plugins read it, and
+//! the daemon reads it after a restart.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-/// What the daemon says.
+/// The content of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SubnetEnv {
-    /// Of the whole cluster, IPv4 before IPv6; mostly one a family.
+    /// Networks of the whole cluster, IPv4 before IPv6. Usually one per family.
     pub networks: Vec<IpNet>,
-    /// Of this node: one a family at most, IPv4 first.
+    /// Subnets of this node, at most one per family, IPv4 first.
     pub subnets: Vec<IpNet>,
     pub mtu: u32,
-    /// The daemon masquerades, so the plugins must not.
+    /// Whether the daemon masquerades. Then plugins must not.
     pub ip_masq: bool,
 }
 
-/// What is wrong with a text.
+/// The reason why a text is invalid.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     #[error("{0} is missing")]
     Incomplete(String),
     #[error("line {0:?} has no '='")]
     NoValue(String),
-    #[error("{key} is {value:?}, expected {wanted}")]
-    Value { key: String, value: String, wanted: &'static str },
+    #[error("{key} is {value:?}, expected {expected}")]
+    Value { key: String, value: String, expected: &'static str },
 }
 
 impl fmt::Display for SubnetEnv {
@@ -46,7 +46,7 @@ impl fmt::Display for SubnetEnv {
     }
 }
 
-/// The first address of a subnet that a host can have: its bridge's.
+/// Returns the first host address of a subnet, which is the address of the bridge.
 fn bridge(subnet: IpNet) -> IpAddr {
     match subnet.network() {
         IpAddr::V4(address) => Ipv4Addr::from_bits(address.to_bits().saturating_add(1)).into(),
@@ -55,8 +55,7 @@ fn bridge(subnet: IpNet) -> IpAddr {
 }
 
 impl SubnetEnv {
-    /// Lines of `KEY=VALUE`; unknown ones are passed over, quotes and white space do not matter, and a
-    /// value that is empty is as good as none.
+    /// Parses lines of `KEY=VALUE`. Unknown lines, quotes and white space are ignored. An empty value counts as missing.
     pub fn parse(text: &str) -> Result<SubnetEnv, Problem> {
         let mut networks: [Vec<IpNet>; 2] = Default::default();
         let mut subnets: [Option<IpNet>; 2] = Default::default();
@@ -69,7 +68,7 @@ impl SubnetEnv {
                 "FLANNEL_SUBNET" => subnets[0] = Some(prefix(key, value)?),
                 "FLANNEL_IPV6_SUBNET" => subnets[1] = Some(prefix(key, value)?),
                 "FLANNEL_MTU" => mtu = Some(number(key, value)?),
-                // Anything else is false, as it always was.
+                // As in the Go plugin, every other value means false.
                 "FLANNEL_IPMASQ" => ip_masq = Some(value == "true"),
                 _ => {}
             }
@@ -100,7 +99,7 @@ impl SubnetEnv {
     }
 }
 
-/// Key and value of a line; `None` where it says nothing.
+/// Returns key and value of a line, or `None` if the line sets nothing.
 fn pair(line: &str) -> Result<Option<(&str, &str)>, Problem> {
     let line = line.trim();
     let line = line.strip_prefix("export ").unwrap_or(line).trim_start();
@@ -117,28 +116,28 @@ fn pair(line: &str) -> Result<Option<(&str, &str)>, Problem> {
 }
 
 fn prefixes(key: &str, value: &str) -> Result<Vec<IpNet>, Problem> {
-    let mut found: Vec<IpNet> = Vec::new();
+    let mut networks: Vec<IpNet> = Vec::new();
     for part in value.split(',') {
         let network = prefix(key, part.trim())?;
-        if !found.contains(&network) {
-            found.push(network);
+        if !networks.contains(&network) {
+            networks.push(network);
         }
     }
-    Ok(found)
+    Ok(networks)
 }
 
-/// The network of an address with prefix length: the daemon writes its own address of the subnet.
+/// Returns the network of an address with prefix length. The daemon writes its own address in the subnet.
 fn prefix(key: &str, value: &str) -> Result<IpNet, Problem> {
     let net = value.parse::<IpNet>().map(|net| net.trunc());
-    net.map_err(|_| wrong(key, value, "an address with prefix length, such as 10.244.1.1/24"))
+    net.map_err(|_| invalid(key, value, "an address with prefix length, such as 10.244.1.1/24"))
 }
 
 fn number(key: &str, value: &str) -> Result<u32, Problem> {
-    value.parse().map_err(|_| wrong(key, value, "a number"))
+    value.parse().map_err(|_| invalid(key, value, "a number"))
 }
 
-fn wrong(key: &str, value: &str, wanted: &'static str) -> Problem {
-    Problem::Value { key: key.to_owned(), value: value.to_owned(), wanted }
+fn invalid(key: &str, value: &str, expected: &'static str) -> Problem {
+    Problem::Value { key: key.to_owned(), value: value.to_owned(), expected }
 }
 
 #[cfg(test)]
@@ -152,16 +151,16 @@ mod tests {
         FLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n";
 
     #[test]
-    fn a_file_of_the_daemon_is_read() {
+    fn file_of_flanneld_is_parsed() {
         let env = SubnetEnv::parse(DUAL).unwrap();
-        let shown = |nets: &[IpNet]| nets.iter().map(IpNet::to_string).collect::<Vec<_>>();
-        assert_eq!(shown(&env.networks), ["10.244.0.0/16", "fd00:244::/48"]);
-        assert_eq!(shown(&env.subnets), ["10.244.1.0/24", "fd00:244:0:1::/64"]);
+        let texts = |nets: &[IpNet]| nets.iter().map(IpNet::to_string).collect::<Vec<_>>();
+        assert_eq!(texts(&env.networks), ["10.244.0.0/16", "fd00:244::/48"]);
+        assert_eq!(texts(&env.subnets), ["10.244.1.0/24", "fd00:244:0:1::/64"]);
         assert_eq!((env.mtu, env.ip_masq), (1450, true));
     }
 
     #[test]
-    fn it_is_written_to_the_letter() {
+    fn printed_text_has_flannels_format() {
         let check = |text: &str| assert_eq!(SubnetEnv::parse(text).unwrap().to_string(), text);
         check(DUAL);
         check(&DUAL.replace("10.244.0.0/16", "10.244.0.0/16,10.245.0.0/16"));
@@ -170,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_matter_is_passed_over() {
+    fn untidy_file_is_parsed() {
         let untidy = "# made by hand\r\n\n export FLANNEL_NETWORK = \"10.1.0.0/16, 10.2.0.0/16,\
             10.1.0.0/16\"\r\nFLANNEL_SUBNET='10.1.5.1/24'\nFLANNEL_IPV6_NETWORK=\nOTHER\nX=y=z\n\
             FLANNEL_MTU= 1400 \nFLANNEL_IPMASQ=False";
@@ -180,10 +179,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
-        let check = |text: &str, words: &str| {
+    fn invalid_file_error_names_the_key() {
+        let check = |text: &str, expected: &str| {
             let problem = SubnetEnv::parse(text).unwrap_err().to_string();
-            assert!(problem.contains(words), "{problem:?} should say {words:?}");
+            assert!(problem.contains(expected), "{problem:?} does not contain {expected:?}");
         };
         check("", "FLANNEL_NETWORK or FLANNEL_IPV6_NETWORK, FLANNEL_SUBNET or");
         check(&DUAL.replace("FLANNEL_MTU=1450", ""), "FLANNEL_MTU is missing");
@@ -194,7 +193,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_it_panic(text: String, key in 0_usize..6, value: String) {
+        fn parsing_never_panics(text: String, key in 0_usize..6, value: String) {
             let _ = SubnetEnv::parse(&text);
             let line = DUAL.lines().nth(key).unwrap_or_default();
             let (name, _) = line.split_once('=').unwrap_or_default();
@@ -202,7 +201,7 @@ mod tests {
         }
 
         #[test]
-        fn it_comes_back(bits: u32, len in 8u8..=30, mtu: u32, ip_masq: bool) {
+        fn printing_and_parsing_keeps_the_content(bits: u32, len in 8u8..=30, mtu: u32, ip_masq: bool) {
             let net = IpNet::new(Ipv4Addr::from_bits(bits).into(), len).unwrap().trunc();
             let env = SubnetEnv { networks: vec![net], subnets: vec![net], mtu, ip_masq };
             prop_assert_eq!(SubnetEnv::parse(&env.to_string()), Ok(env));
