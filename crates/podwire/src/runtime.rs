@@ -75,7 +75,7 @@ fn plugin_path(text: &str) -> Result<String, Infallible> {
 
 /// This program as host of all plugins; they need not be installed.
 pub(crate) fn this_program() -> Host {
-    Host { uninstalled: true, ..plugins::multicall::host() }
+    Host { builtin_fallback: true, ..plugins::multicall::host() }
 }
 
 /// Path of a namespace. A word without '/' is a name of `ip netns`.
@@ -151,7 +151,7 @@ mod tests {
         let parse = |args: &[&str]| Line::parse_from([&["test"], args].concat()).args;
         let plain = parse(&[]);
         assert_eq!(plain.runtime(&plain.host()).timeout, Some(TIMEOUT));
-        assert!(plain.host().uninstalled);
+        assert!(plain.host().builtin_fallback);
         // Any value counts, even an empty one.
         assert!(parse(&["--always-exec="]).host().always_exec);
     }

@@ -4,7 +4,7 @@
 use anyhow::Result;
 use clap::Args;
 use cni::runtime::NetworkList;
-use cni::runtime::conf_dir::Found;
+use cni::runtime::conf_dir::ConfFile;
 use serde_json::{Value, json};
 
 use crate::output::{self, Format};
@@ -51,7 +51,7 @@ fn types(list: &NetworkList) -> Vec<&str> {
     list.plugins.iter().map(|plugin| plugin.kind.as_str()).collect()
 }
 
-fn json(files: &[Found]) -> Value {
+fn json(files: &[ConfFile]) -> Value {
     let (mut networks, mut broken) = (Vec::new(), Vec::new());
     for file in files {
         match &file.list {

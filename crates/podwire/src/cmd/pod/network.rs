@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use cni::runtime::conf_dir::{self, Chosen};
+use cni::runtime::conf_dir::{self, DefaultNetwork};
 use cni::runtime::{Container, NetworkList, Runtime};
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ use crate::{network_lookup, runtime};
 const UNINITIALIZED: &str = "cni config uninitialized";
 
 /// Reads the directory and returns its first valid network.
-pub(crate) fn default(dir: &Path, runtime: &Runtime) -> Result<Chosen> {
+pub(crate) fn default(dir: &Path, runtime: &Runtime) -> Result<DefaultNetwork> {
     let chosen = conf_dir::first_valid(dir, runtime);
     if chosen.is_ok() || !network_lookup::scan(dir).context(UNINITIALIZED)?.is_empty() {
         // The error describes the problem of each file.
@@ -26,12 +26,12 @@ pub(crate) fn default(dir: &Path, runtime: &Runtime) -> Result<Chosen> {
 }
 
 /// The invalid files before the chosen one, each with its error.
-pub(crate) fn ignored_files(chosen: &Chosen) -> Vec<String> {
+pub(crate) fn ignored_files(chosen: &DefaultNetwork) -> Vec<String> {
     let describe = |(file, error): &(PathBuf, cni::Error)| {
         let (file, error) = (file.display().to_string(), error.to_string());
         if error.contains(&file) { error } else { format!("{file}: {error}") }
     };
-    chosen.passed_over.iter().map(describe).collect()
+    chosen.ignored.iter().map(describe).collect()
 }
 
 /// The whole network as JSON for the state file, independent of its file and directory.
