@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 
-use cni::json::DecodeError;
+use gojson::DecodeError;
 use overlay::lease::annotations::Overwrites;
 use overlay::lease::{Attributes, Lease};
 use overlay::netconf::{Pool, RawNetConf};

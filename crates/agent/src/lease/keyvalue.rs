@@ -12,7 +12,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cni::json::DecodeError;
+use gojson::DecodeError;
 use overlay::allocate::{self, Choice, Requester};
 use overlay::lease::{Attributes, Lease, print_key};
 use overlay::netconf::{Pool, RawNetConf};

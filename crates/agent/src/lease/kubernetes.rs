@@ -9,7 +9,7 @@ use cluster::{
     Access, AnnotationPrefixes, Cluster, Condition, Event, Mirror, Node, Object, Reflector, Update,
     Write, annotation_changes,
 };
-use cni::json::DecodeError;
+use gojson::DecodeError;
 use overlay::lease::annotations::{AnnotationPrefix, NodeFacts, Overwrites};
 use overlay::lease::{self, Attributes, Lease};
 use overlay::netconf::{Pool, RawNetConf};
