@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! IP addresses of links.
 
-mod settle;
+mod wait;
 
 use std::net::IpAddr;
 
@@ -13,7 +13,7 @@ use crate::netlink_ip::{self, AF_UNSPEC, put_ip};
 use crate::request::{Netlink, Request};
 use crate::types::{Family, IfIndex};
 
-pub use self::settle::{Settled, monitor, wait_until_settled};
+pub use self::wait::{DadResult, monitor, wait_for_dad};
 
 pub(crate) const RTM_NEWADDR: u16 = 20; // linux/rtnetlink.h
 pub(crate) const RTM_DELADDR: u16 = 21; // linux/rtnetlink.h
@@ -25,57 +25,58 @@ const IFA_LABEL: u16 = 3; // linux/if_addr.h
 const IFA_BROADCAST: u16 = 4; // linux/if_addr.h
 const IFA_FLAGS: u16 = 8; // linux/if_addr.h
 
-/// Used at once, without duplicate address detection (`linux/if_addr.h`).
+/// The address is used at once, without duplicate address detection (`linux/if_addr.h`).
 pub const IFA_F_NODAD: u32 = 0x02;
-/// Found to be a duplicate (`linux/if_addr.h`).
+/// Duplicate address detection found another owner (`linux/if_addr.h`).
 pub const IFA_F_DADFAILED: u32 = 0x08;
-/// Duplicate address detection is going on (`linux/if_addr.h`).
+/// Duplicate address detection has not finished (`linux/if_addr.h`).
 pub const IFA_F_TENTATIVE: u32 = 0x40;
-/// Does not expire: not from a router or a lease (`linux/if_addr.h`).
+/// The address does not expire: it comes from neither a router nor a lease (`linux/if_addr.h`).
 pub const IFA_F_PERMANENT: u32 = 0x80;
-/// Comes without the route to its network (`linux/if_addr.h`).
+/// The kernel adds no route to the address's network (`linux/if_addr.h`).
 pub const IFA_F_NOPREFIXROUTE: u32 = 0x200;
 
-/// `struct ifaddrmsg`.
+/// Length of `struct ifaddrmsg`.
 const HEADER_LEN: usize = 8;
 
-/// An address as the kernel shows it.
+/// An address as read from the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Addr {
-    /// The link it is on.
+    /// Link that has the address.
     pub index: IfIndex,
-    /// The address itself, with the length of its network.
+    /// Address with its prefix length; host bits are kept.
     pub prefix: IpNet,
-    /// The other end, on a point-to-point link.
+    /// Address of the peer on a point-to-point link.
     pub peer: Option<IpAddr>,
-    /// `RT_SCOPE_*`.
+    /// Scope (`RT_SCOPE_*`).
     pub scope: u8,
-    /// `IFA_F_*`.
+    /// Flags (`IFA_F_*`).
     pub flags: u32,
-    /// IPv4: the broadcast address.
+    /// Broadcast address (IPv4).
     pub broadcast: Option<IpAddr>,
-    /// IPv4: its label, by default the link's name.
+    /// Label (IPv4), by default the link's name.
     pub label: Option<String>,
 }
 
-/// What is not the same for every address.
+/// Options of a new address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AddrOptions {
-    /// IPv6: use it at once. Right for addresses only we give out; IPv4 has no such wait.
+    /// Skip duplicate address detection (IPv6). Correct for addresses that only podwire assigns; IPv4 has no
+    /// such detection.
     pub nodad: bool,
-    /// Without the route to its network.
+    /// Add no route to the address's network.
     pub no_prefix_route: bool,
-    /// `RT_SCOPE_*`; 0 is global.
+    /// Scope (`RT_SCOPE_*`); 0 is global.
     pub scope: u8,
 }
 
-/// Adds an address; fails if the link has it.
+/// Adds an address; fails if the link already has it.
 pub fn add(index: IfIndex, prefix: IpNet, options: AddrOptions) -> Request {
     let message = message(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, index, prefix, options);
     Request::new("add address", object(index, prefix), message)
 }
 
-/// Adds an address, or changes it if the link has it.
+/// Adds an address, or changes it if the link already has it.
 pub fn replace(index: IfIndex, prefix: IpNet, options: AddrOptions) -> Request {
     let message = message(RTM_NEWADDR, NLM_F_CREATE | NLM_F_REPLACE, index, prefix, options);
     Request::new("replace address", object(index, prefix), message)
@@ -87,12 +88,12 @@ pub fn remove(index: IfIndex, prefix: IpNet) -> Request {
     Request::new("remove address", object(index, prefix), message)
 }
 
-/// The addresses of one link, chosen by the kernel, or of all.
+/// Lists the addresses of one link, filtered by the kernel, or of all links.
 pub fn list(nl: &Netlink, index: Option<IfIndex>) -> Result<Vec<Addr>> {
     let mut message = Message::new(RTM_GETADDR, 0);
     message.header(&header(AF_UNSPEC, 0, 0, index.map_or(0, |index| index.0)));
     match nl.dump("list addresses", &message, parse) {
-        // The link was removed meanwhile: the filter names a link that does not exist.
+        // The link of the filter was removed in the meantime.
         Err(error) if error.is_not_found() => Ok(Vec::new()),
         other => other,
     }
@@ -135,21 +136,21 @@ fn message(
 
 pub(crate) fn parse(payload: &[u8]) -> Option<Addr> {
     let attrs = Attrs::after(payload, HEADER_LEN);
-    let ip_of = |kind| attrs.find_kind(kind).and_then(|attr| netlink_ip::ip(attr.payload));
-    let address = ip_of(IFA_ADDRESS);
-    // IPv6 has IFA_LOCAL only on point-to-point links; where both are, LOCAL is ours.
-    let local = ip_of(IFA_LOCAL).or(address)?;
+    let ip = |kind| attrs.find_kind(kind).and_then(|attr| netlink_ip::ip(attr.payload));
+    let address = ip(IFA_ADDRESS);
+    // IPv6 has IFA_LOCAL only on point-to-point links. If both exist, IFA_LOCAL is the link's own address.
+    let local = ip(IFA_LOCAL).or(address)?;
     Some(Addr {
         index: IfIndex(u32_at(payload, 4)?),
         prefix: netlink_ip::prefix(local, *payload.get(1)?)?,
         peer: address.filter(|address| *address != local),
         scope: *payload.get(3)?,
-        // The header has room for the lowest eight flags only.
+        // The header holds only the lowest eight flags.
         flags: attrs
             .find_kind(IFA_FLAGS)
             .and_then(|attr| attr.u32())
             .or_else(|| payload.get(2).copied().map(u32::from))?,
-        broadcast: ip_of(IFA_BROADCAST),
+        broadcast: ip(IFA_BROADCAST),
         label: attrs.find_kind(IFA_LABEL).and_then(|attr| attr.str().map(str::to_owned)),
     })
 }
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv4_bytes() {
+    fn ipv4_address_has_golden_bytes() {
         // ip address add 10.1.2.3/24 broadcast + dev <index 7>
         check(
             &add(IfIndex(7), "10.1.2.3/24".parse().unwrap(), AddrOptions::default()),
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_bytes() {
+    fn ipv6_address_has_golden_bytes() {
         // ip address add fd00::1/64 dev <index 7> nodad
         let options = AddrOptions { nodad: true, ..AddrOptions::default() };
         let request = add(IfIndex(7), "fd00::1/64".parse().unwrap(), options);
@@ -201,7 +202,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_parsed_without_panic(bytes: Vec<u8>) {
+        fn parser_never_panics(bytes: Vec<u8>) {
             let _ = parse(&bytes);
         }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Connection tracking: forgetting connections whose address translation is out of date.
+//! Connection tracking: removal of connections whose address translation is outdated.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -24,65 +24,65 @@ const CTA_IP_V4_DST: u16 = 2;
 const CTA_IP_V6_DST: u16 = 4;
 const CTA_PROTO_NUM: u16 = 1;
 const CTA_PROTO_DST_PORT: u16 = 3;
-// net/netfilter/nf_internals.h: what a dump is filtered by, since Linux 5.8.
+// net/netfilter/nf_internals.h: filters of a dump, since Linux 5.8.
 const CTA_FILTER_F_CTA_PROTO_NUM: u32 = 1 << 3;
 const CTA_FILTER_F_CTA_PROTO_DST_PORT: u32 = 1 << 5;
 
-/// `struct nfgenmsg`.
+/// Length of `struct nfgenmsg`.
 const HEADER_LEN: usize = 4;
 
-/// Which connections: those that were first sent to this protocol and port.
+/// Original destination of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SentTo {
-    /// `IPPROTO_UDP` and the like.
+    /// Protocol, such as `IPPROTO_UDP`.
     pub protocol: u8,
-    /// The port before any translation.
+    /// Port before address translation.
     pub port: u16,
-    /// The address before any translation; `None` for any of either family.
+    /// Address before address translation; `None` for any address.
     pub address: Option<IpAddr>,
 }
 
-/// A connection that is there, as far as it takes to remove it.
-struct Found {
+/// The part of a connection that its removal needs.
+struct Connection {
     family: u8,
     tuple: Vec<u8>,
     id: Option<u32>,
 }
 
-/// Forgets the connections that were sent there, and returns how many. The next packet of each is a
-/// first packet again. The kernel looks through all of its connections, once for each protocol and family, but tells
-/// of a few only.
-pub fn forget(sent_to: &[SentTo]) -> Result<usize> {
-    const OP: &str = "forget connections";
+/// Removes the connections to these destinations and returns their number. Address translation then treats the
+/// next packet of each as the first one again. The kernel walks through all connections once per protocol and
+/// address family, but sends only those that match.
+pub fn remove(sent_to: &[SentTo]) -> Result<usize> {
+    const OP: &str = "remove connections";
     let fail = |cause| Error::new(OP, "", cause);
     let socket = Socket::open(Protocol::Netfilter).map_err(fail)?;
     crate::deferred_close::defer_close(&socket);
     let protocols: BTreeSet<u8> = sent_to.iter().map(|one| one.protocol).collect();
-    let mut forgotten = 0;
+    let mut removed = 0;
     let families = [libc::AF_INET, libc::AF_INET6];
     let all = protocols.iter().flat_map(|one| families.map(|family| (*one, family)));
     for (protocol, family) in all {
-        let wanted = of_family(sent_to, protocol, family);
-        if wanted.is_empty() {
+        let destinations = of_family(sent_to, protocol, family);
+        if destinations.is_empty() {
             continue;
         }
-        let message = list(family, protocol, &wanted);
-        let found = socket.dump(&message, |_, payload| read(payload, &wanted));
-        let found = match found {
-            // A kernel without connection tracking of this family has nothing to forget.
+        let message = list_request(family, protocol, &destinations);
+        let connections = socket.dump(&message, |_, payload| parse(payload, &destinations));
+        let connections = match connections {
+            // The kernel has no connection tracking for this address family.
             Err(cause) if cause.errno == Errno::OPNOTSUPP || cause.errno == Errno::NOENT => {
                 continue;
             }
             other => other.map_err(fail)?,
         };
-        let messages: Vec<Message> = found.iter().map(remove).collect();
-        // One that has ended meanwhile is as good.
-        forgotten += messages.len() - socket.request(&messages).map_err(fail)?.len();
+        let messages: Vec<Message> = connections.iter().map(removal).collect();
+        // A removal that fails is of a connection that has ended in the meantime.
+        removed += messages.len() - socket.request(&messages).map_err(fail)?.len();
     }
-    Ok(forgotten)
+    Ok(removed)
 }
 
-/// Those of this protocol that connections of the family can be sent to.
+/// Returns the destinations of this protocol and address family.
 fn of_family(sent_to: &[SentTo], protocol: u8, family: libc::c_int) -> Vec<SentTo> {
     let is_family = |address: IpAddr| address.is_ipv4() == (family == libc::AF_INET);
     let fits = |one: &SentTo| one.protocol == protocol && one.address.is_none_or(is_family);
@@ -95,9 +95,9 @@ fn message(kind: u16, family: u8) -> Message {
     message
 }
 
-/// Asks for one port where it is one, and for all of the protocol else.
-fn list(family: libc::c_int, protocol: u8, wanted: &[SentTo]) -> Message {
-    let port = match wanted {
+/// Requests the connections to a single port, or all connections of the protocol if there are several ports.
+fn list_request(family: libc::c_int, protocol: u8, destinations: &[SentTo]) -> Message {
+    let port = match destinations {
         [one] => Some(one.port),
         _ => None,
     };
@@ -115,19 +115,19 @@ fn list(family: libc::c_int, protocol: u8, wanted: &[SentTo]) -> Message {
     message
 }
 
-/// The kernel may not have filtered; what does not fit is not ours to remove.
-fn read(payload: &[u8], wanted: &[SentTo]) -> Option<Found> {
+/// Parses a connection; `None` if it has another destination, because older kernels ignore the filter.
+fn parse(payload: &[u8], destinations: &[SentTo]) -> Option<Connection> {
     let attrs = Attrs::after(payload, HEADER_LEN);
     let tuple = attrs.find_kind(CTA_TUPLE_ORIG)?;
     let proto = tuple.nested().find_kind(CTA_TUPLE_PROTO)?.nested();
     let protocol = proto.find_kind(CTA_PROTO_NUM)?.u8()?;
     let port = proto.find_kind(CTA_PROTO_DST_PORT)?.be16()?;
     let to = destination(&tuple);
-    let is_sent_there = wanted.iter().any(|one| {
+    let is_match = destinations.iter().any(|one| {
         let is_address = one.address.is_none_or(|address| to == Some(address));
         one.protocol == protocol && one.port == port && is_address
     });
-    is_sent_there.then(|| Found {
+    is_match.then(|| Connection {
         family: payload.first().copied().unwrap_or_default(),
         tuple: tuple.payload.to_vec(),
         id: attrs.find_kind(CTA_ID).and_then(|id| id.be32()),
@@ -140,11 +140,11 @@ fn destination(tuple: &Attr<'_>) -> Option<IpAddr> {
     v4().or_else(|| ip.find_kind(CTA_IP_V6_DST)?.fixed::<16>().map(IpAddr::from))
 }
 
-fn remove(found: &Found) -> Message {
-    let mut message = message(IPCTNL_MSG_CT_DELETE, found.family);
-    message.bytes(CTA_TUPLE_ORIG | NLA_F_NESTED, &found.tuple);
-    if let Some(id) = found.id {
-        // Not a new connection with the same addresses.
+fn removal(connection: &Connection) -> Message {
+    let mut message = message(IPCTNL_MSG_CT_DELETE, connection.family);
+    message.bytes(CTA_TUPLE_ORIG | NLA_F_NESTED, &connection.tuple);
+    if let Some(id) = connection.id {
+        // The ID prevents the removal of a newer connection with the same addresses.
         message.be32(CTA_ID, id);
     }
     message

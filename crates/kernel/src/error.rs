@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The one error of this crate: what we were doing to what, the errno, the kernel's words.
+//! The error of this crate: operation, object, error number, and the kernel's explanation.
 
 use std::fmt;
 
@@ -11,13 +11,13 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// The kernel refused an operation on an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
-    /// What we were doing: `create link`.
+    /// Operation, such as `create link`.
     pub op: &'static str,
-    /// To what: `vethab12`.
+    /// Object of the operation, such as `vethab12`.
     pub object: String,
-    /// The error number.
+    /// Error number.
     pub errno: Errno,
-    /// The kernel's extended acknowledgement, or our own explanation of the errno.
+    /// Explanation by the kernel (extended acknowledgement) or by this crate.
     pub ext: Option<String>,
 }
 
@@ -34,44 +34,44 @@ impl Error {
         Self::new(op, object, errno.into())
     }
 
-    /// An error of the standard library, for what was done to what.
+    /// Creates an error from one of the standard library.
     pub fn from_io(op: &'static str, object: impl Into<String>, cause: &std::io::Error) -> Self {
         let ext = cause.raw_os_error().is_none().then(|| cause.to_string());
         let errno = Errno::from_io_error(cause).unwrap_or(Errno::IO);
         Self { op, object: object.into(), errno, ext }
     }
 
-    /// The object is not there: what a removal wanted.
+    /// The object does not exist; a removal treats this as success.
     pub fn is_not_found(&self) -> bool {
         matches!(self.errno, Errno::NODEV | Errno::NOENT | Errno::SRCH | Errno::ADDRNOTAVAIL)
     }
 
-    /// The object, or one of its name, is there already.
+    /// The object, or another one of its name, already exists.
     pub fn already_exists(&self) -> bool {
         self.errno == Errno::EXIST
     }
 
-    /// Something else holds the object.
+    /// The object is in use.
     pub fn is_busy(&self) -> bool {
         self.errno == Errno::BUSY
     }
 
-    /// Others have changed what it was to be done to.
+    /// The ruleset changed since its generation was read.
     pub fn is_stale_generation(&self) -> bool {
         self.errno == Errno::RESTART
     }
 
-    /// No route leads where it is to go.
+    /// There is no route to the destination.
     pub fn is_unreachable(&self) -> bool {
         matches!(self.errno, Errno::NETUNREACH | Errno::HOSTUNREACH)
     }
 
-    /// This kernel does not have it.
+    /// The kernel does not support the operation.
     pub fn is_unsupported(&self) -> bool {
         matches!(self.errno, Errno::OPNOTSUPP | Errno::AFNOSUPPORT)
     }
 
-    /// Others had the object for too long.
+    /// Another process held the object for too long.
     pub fn is_timed_out(&self) -> bool {
         self.errno == Errno::TIMEDOUT
     }
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn display_says_what_was_done_to_what() {
+    fn display_has_operation_object_and_explanation() {
         let plain = Error::from_errno("create link", "vethab12", Errno::EXIST);
         assert_eq!(plain.to_string(), "create link vethab12: File exists");
         assert!(plain.already_exists() && !plain.is_not_found());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Forwarding entries: behind which bridge port, or which VXLAN peer, a hardware address is. For the
-//! overlay between nodes; no plugin needs them.
+//! Forwarding entries: the bridge port or VXLAN peer behind which a MAC address is. Only the overlay between
+//! nodes uses them.
 
 use std::net::IpAddr;
 
@@ -22,40 +22,40 @@ const NDA_VNI: u16 = 7; // linux/neighbour.h
 const NDA_MASTER: u16 = 9; // linux/neighbour.h
 const NDA_SRC_VNI: u16 = 11; // linux/neighbour.h
 
-/// The entry is the link's own, as of a VXLAN (`NTF_SELF`, linux/neighbour.h).
+/// The entry belongs to the link itself, such as a VXLAN (`NTF_SELF`, linux/neighbour.h).
 pub const SELF: u8 = 0x02;
-/// The entry is the bridge's the link is in (`NTF_MASTER`, linux/neighbour.h).
+/// The entry belongs to the link's bridge (`NTF_MASTER`, linux/neighbour.h).
 pub const MASTER: u8 = 0x04;
 
-/// A forwarding entry, to be made or as found.
+/// A forwarding entry, to be added or as read from the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fdb {
-    /// The bridge port or the VXLAN link.
+    /// Bridge port or VXLAN link.
     pub index: IfIndex,
-    /// The hardware address.
+    /// MAC address.
     pub mac: MacAddr,
-    /// VXLAN: the peer it is behind.
+    /// Address of the VXLAN peer.
     pub dst: Option<IpAddr>,
-    /// Bridge: in this VLAN.
+    /// VLAN of a bridge entry.
     pub vlan: Option<u16>,
-    /// VXLAN: the network to send with, if not the link's own.
+    /// VXLAN network identifier, if it differs from the link's own.
     pub vni: Option<u32>,
-    /// The bridge, when read.
+    /// Bridge, only when read.
     pub master: Option<IfIndex>,
-    /// `NUD_*`.
+    /// State (`NUD_*`).
     pub state: u16,
-    /// `NTF_*`: [`SELF`] or [`MASTER`].
+    /// Flags (`NTF_*`): [`SELF`] or [`MASTER`].
     pub flags: u8,
 }
 
 impl Fdb {
-    /// A permanent entry of a VXLAN link: this address is behind this peer.
+    /// Returns a permanent entry of a VXLAN link: the MAC address is behind this peer.
     pub fn vxlan(index: IfIndex, mac: MacAddr, dst: IpAddr) -> Self {
         let dst = Some(dst);
         Self { dst, flags: SELF, ..Self::port(index, mac) }
     }
 
-    /// A permanent entry of a bridge: this address is behind this port.
+    /// Returns a permanent entry of a bridge: the MAC address is behind this port.
     pub fn port(index: IfIndex, mac: MacAddr) -> Self {
         Self {
             index,
@@ -70,17 +70,17 @@ impl Fdb {
     }
 }
 
-/// Adds an entry; fails if the address is known.
+/// Adds an entry; fails if one for the MAC address exists.
 pub fn add(entry: &Fdb) -> Request {
     request("add forwarding entry", RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_EXCL, entry)
 }
 
-/// Adds an entry, or changes where the address is.
+/// Adds an entry, or changes the existing one for the MAC address.
 pub fn replace(entry: &Fdb) -> Request {
     request("replace forwarding entry", RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, entry)
 }
 
-/// Adds one more peer an address is behind: for the all-zero address that broadcasts go to.
+/// Adds one more peer for a MAC address. Used for the all-zero address, to which broadcasts go.
 pub fn append(entry: &Fdb) -> Request {
     request("append forwarding entry", RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_APPEND, entry)
 }
@@ -90,26 +90,17 @@ pub fn remove(entry: &Fdb) -> Request {
     request("remove forwarding entry", RTM_DELNEIGH, 0, entry)
 }
 
-/// The entries of one link (a port, a VXLAN), chosen by the kernel.
+/// Lists the entries of a bridge port or VXLAN link; the kernel filters.
 pub fn list(nl: &Netlink, index: IfIndex) -> Result<Vec<Fdb>> {
-    let mut found = dump(nl, NDA_IFINDEX, index)?;
-    found.retain(|entry| entry.index == index);
-    Ok(found)
-}
-
-/// The entries of one bridge, chosen by the kernel.
-pub fn list_of_bridge(nl: &Netlink, bridge: IfIndex) -> Result<Vec<Fdb>> {
-    let mut found = dump(nl, NDA_MASTER, bridge)?;
-    found.retain(|entry| entry.master == Some(bridge) || entry.index == bridge);
-    Ok(found)
-}
-
-fn dump(nl: &Netlink, filter: u16, index: IfIndex) -> Result<Vec<Fdb>> {
     let mut message = Message::new(RTM_GETNEIGH, 0);
-    message.header(&header(AF_BRIDGE, 0, 0, 0)).u32(filter, index.0);
+    message.header(&header(AF_BRIDGE, 0, 0, 0)).u32(NDA_IFINDEX, index.0);
     match nl.dump("list forwarding entries", &message, parse) {
         Err(error) if error.is_not_found() => Ok(Vec::new()),
-        other => other,
+        listed => {
+            let mut entries = listed?;
+            entries.retain(|entry| entry.index == index);
+            Ok(entries)
+        }
     }
 }
 
@@ -126,7 +117,7 @@ fn request(op: &'static str, kind: u16, nlm_flags: u16, entry: &Fdb) -> Request 
     if let Some(vni) = entry.vni {
         message.u32(NDA_VNI, vni);
     }
-    Request::read(op, message, object)
+    Request::with_parsed_object(op, message, object)
 }
 
 fn object(payload: &[u8]) -> Option<String> {
@@ -158,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes() {
+    fn append_has_golden_bytes() {
         // bridge fdb append 02:00:00:00:00:01 dev <index 4> dst 192.0.2.7 self permanent
         let mac = MacAddr([2, 0, 0, 0, 0, 1]);
         let entry = Fdb::vxlan(IfIndex(4), mac, "192.0.2.7".parse().unwrap());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Generic netlink: families that get their number when they are loaded.
+//! Generic netlink, whose families get their ID when they are loaded.
 
 use ::netlink::{Attrs, Errno, Error, Message, Socket};
 
@@ -9,12 +9,12 @@ const CTRL_ATTR_FAMILY_ID: u16 = 1; // linux/genetlink.h
 const CTRL_ATTR_FAMILY_NAME: u16 = 2; // linux/genetlink.h
 const CTRL_VERSION: u8 = 2; // of the family "nlctrl"
 
-/// `struct genlmsghdr`.
+/// Length of `struct genlmsghdr`.
 pub(crate) const HEADER_LEN: usize = 4;
 
-/// The number of a family; none if this kernel does not have it. Asking loads its module.
-pub(crate) fn number_of(socket: &Socket, family: &str) -> Result<Option<u16>, Error> {
-    match socket.get(&question(family)) {
+/// Returns the ID of a family; `None` if the kernel does not have it. The request loads the family's module.
+pub(crate) fn family_id(socket: &Socket, family: &str) -> Result<Option<u16>, Error> {
+    match socket.get(&family_request(family)) {
         Ok((_, payload)) => Ok(Attrs::after(&payload, HEADER_LEN)
             .find_kind(CTRL_ATTR_FAMILY_ID)
             .and_then(|attr| attr.u16())),
@@ -23,14 +23,14 @@ pub(crate) fn number_of(socket: &Socket, family: &str) -> Result<Option<u16>, Er
     }
 }
 
-/// A message of a family with its fixed header.
+/// Starts a message of a family.
 pub(crate) fn message(family: u16, command: u8, version: u8) -> Message {
     let mut message = Message::new(family, 0);
     message.header(&[command, version, 0, 0]);
     message
 }
 
-fn question(family: &str) -> Message {
+fn family_request(family: &str) -> Message {
     let mut message = message(GENL_ID_CTRL, CTRL_CMD_GETFAMILY, CTRL_VERSION);
     message.str(CTRL_ATTR_FAMILY_NAME, family);
     message
@@ -43,10 +43,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes() {
+    fn family_request_has_golden_bytes() {
         // genl ctrl get name nlctrl
         assert_eq!(
-            question("nlctrl").to_bytes(),
+            family_request("nlctrl").to_bytes(),
             [
                 32, 0, 0, 0, 16, 0, 0x01, 0, 0, 0, 0, 0, 0, 0, 0, 0, //
                 3, 2, 0, 0, // genlmsghdr
@@ -56,9 +56,9 @@ mod tests {
     }
 
     #[test]
-    fn the_family_of_families_has_its_fixed_number() {
+    fn control_family_has_its_fixed_id() {
         let socket = Socket::open(Protocol::Generic).unwrap();
-        assert_eq!(number_of(&socket, "nlctrl").unwrap(), Some(GENL_ID_CTRL));
-        assert_eq!(number_of(&socket, "no-such").unwrap(), None);
+        assert_eq!(family_id(&socket, "nlctrl").unwrap(), Some(GENL_ID_CTRL));
+        assert_eq!(family_id(&socket, "no-such").unwrap(), None);
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Neighbours: which hardware address an IP address has on a link (ARP, NDP), and which ones
-//! we answer for. Forwarding entries of bridges and VXLAN are in [`crate::fdb`]. Both are for the
-//! overlay between nodes; no plugin needs them.
+//! Neighbours: the MAC address of an IP address on a link (ARP, NDP), and proxy entries, for which the host
+//! answers itself. Forwarding entries of bridges and VXLAN are in [`crate::fdb`]. Only the overlay between nodes
+//! uses both.
 
 use std::net::IpAddr;
 
@@ -20,67 +20,65 @@ pub(crate) const NDA_DST: u16 = 1; // linux/neighbour.h
 pub(crate) const NDA_LLADDR: u16 = 2; // linux/neighbour.h
 pub(crate) const NDA_IFINDEX: u16 = 8; // linux/neighbour.h
 
-/// Valid without ARP (`NUD_NOARP`, linux/neighbour.h).
-pub const NOARP: u16 = 0x40;
-/// Valid until removed (`NUD_PERMANENT`, linux/neighbour.h).
+/// The entry is valid until it is removed (`NUD_PERMANENT`, linux/neighbour.h).
 pub const PERMANENT: u16 = 0x80;
-/// We answer for this address (`NTF_PROXY`, linux/neighbour.h).
+/// The host answers for this address (`NTF_PROXY`, linux/neighbour.h).
 pub const PROXY: u8 = 0x08;
 
-/// `struct ndmsg`.
+/// Length of `struct ndmsg`.
 pub(crate) const HEADER_LEN: usize = 12;
 
-/// A neighbour, to be made or as found.
+/// A neighbour, to be added or as read from the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Neigh {
-    /// On this link.
+    /// Link of the neighbour.
     pub index: IfIndex,
-    /// This address.
+    /// IP address.
     pub ip: IpAddr,
-    /// Is there; none for a proxy entry or while it is being asked for.
+    /// MAC address; `None` for a proxy entry or an unresolved neighbour.
     pub mac: Option<MacAddr>,
-    /// `NUD_*`.
+    /// State (`NUD_*`).
     pub state: u16,
-    /// `NTF_*`.
+    /// Flags (`NTF_*`).
     pub flags: u8,
 }
 
 impl Neigh {
-    /// A neighbour that stays until removed.
+    /// Returns a permanent neighbour.
     pub fn permanent(index: IfIndex, ip: IpAddr, mac: MacAddr) -> Self {
         Self { index, ip, mac: Some(mac), state: PERMANENT, flags: 0 }
     }
 
-    /// An address we answer for on this link.
+    /// Returns a proxy entry: the host answers for this address on this link.
     pub fn proxy(index: IfIndex, ip: IpAddr) -> Self {
         Self { index, ip, mac: None, state: 0, flags: PROXY }
     }
 }
 
-/// Adds a neighbour; fails if it is known.
+/// Adds a neighbour; fails if it exists.
 pub fn add(neigh: &Neigh) -> Request {
     let message = message(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_EXCL, neigh);
-    Request::read("add neighbour", message, object)
+    Request::with_parsed_object("add neighbour", message, object)
 }
 
-/// Adds a neighbour, or changes it if it is known.
+/// Adds a neighbour, or changes the existing one.
 pub fn replace(neigh: &Neigh) -> Request {
     let message = message(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, neigh);
-    Request::read("replace neighbour", message, object)
+    Request::with_parsed_object("replace neighbour", message, object)
 }
 
 /// Removes a neighbour.
 pub fn remove(neigh: &Neigh) -> Request {
-    Request::read("remove neighbour", message(RTM_DELNEIGH, 0, neigh), object)
+    Request::with_parsed_object("remove neighbour", message(RTM_DELNEIGH, 0, neigh), object)
 }
 
-/// The neighbours of a family, of one link or of all. Proxy entries are a list of their own
-/// in the kernel; see [`list_proxies`].
+/// Lists the neighbours of an address family, of one link or of all links. The kernel lists proxy entries
+/// separately, see [`list_proxies`].
 pub fn list(nl: &Netlink, family: Family, index: Option<IfIndex>) -> Result<Vec<Neigh>> {
     dump(nl, family, index, 0)
 }
 
-/// The addresses we answer for.
+/// Lists the proxy entries.
 pub fn list_proxies(nl: &Netlink, family: Family, index: Option<IfIndex>) -> Result<Vec<Neigh>> {
     dump(nl, family, index, PROXY)
 }
@@ -91,10 +89,10 @@ fn dump(nl: &Netlink, family: Family, index: Option<IfIndex>, flags: u8) -> Resu
     if let Some(index) = index {
         message.u32(NDA_IFINDEX, index.0);
     }
-    let mut found = nl.dump("list neighbours", &message, |payload| parse(payload, family))?;
-    // A link that is gone, and for proxies any link, is no filter to the kernel.
-    found.retain(|neigh| index.is_none_or(|index| index == neigh.index));
-    Ok(found)
+    let mut neighbours = nl.dump("list neighbours", &message, |payload| parse(payload, family))?;
+    // The kernel ignores the filter if the link does not exist, and always for proxy entries.
+    neighbours.retain(|neigh| index.is_none_or(|index| index == neigh.index));
+    Ok(neighbours)
 }
 
 fn object(payload: &[u8]) -> Option<String> {
@@ -143,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes() {
+    fn replace_has_golden_bytes() {
         // ip neighbour replace 10.1.2.3 lladdr 02:00:00:00:00:01 dev <index 3> nud permanent
         let mac = MacAddr([2, 0, 0, 0, 0, 1]);
         let neigh = Neigh::permanent(IfIndex(3), "10.1.2.3".parse().unwrap(), mac);
@@ -160,7 +158,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_parsed_without_panic(mut bytes: Vec<u8>) {
+        fn parser_never_panics(mut bytes: Vec<u8>) {
             if let Some(first) = bytes.first_mut() {
                 *first = 2;
             }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Network namespaces. A namespace belongs to a thread: every way into one here comes back on
-//! the same thread before it returns, or ends the process.
+//! Network namespaces. A namespace is a property of a thread: every function that enters one returns the thread
+//! to its previous namespace, or aborts the process.
 
 mod lock;
 
@@ -27,16 +27,16 @@ const SO_NETNS_COOKIE: libc::c_int = 71; // asm-generic/socket.h
 const RTM_GETNSID: u16 = 90; // linux/rtnetlink.h
 const NETNSA_NSID: u16 = 1; // linux/net_namespace.h
 const NETNSA_FD: u16 = 3; // linux/net_namespace.h
-/// `struct rtgenmsg`, with its padding.
+/// Length of `struct rtgenmsg` with padding.
 const RTGEN_LEN: usize = 4;
 
-/// Of the calling thread; `/proc/self` would be the main thread's.
+/// Namespace file of the calling thread; `/proc/self` is that of the main thread.
 const THREAD_NETNS: &str = "/proc/thread-self/ns/net";
 
-/// Where `ip netns` keeps named namespaces.
+/// Directories of named namespaces, used by `ip netns`.
 const SHARED_DIRECTORIES: [&str; 2] = ["/run/netns", "/var/run/netns"];
 
-/// An open network namespace; it lives at least as long as this.
+/// An open network namespace. The namespace exists at least as long as this value.
 #[derive(Debug)]
 pub struct Netns {
     fd: OwnedFd,
@@ -49,29 +49,29 @@ impl Netns {
         let path = path.as_ref();
         let object = || path.display().to_string();
         let fail = |errno| Error::from_errno(OP, object(), errno);
-        // A path from outside may be a pipe or a device: do not wait for it.
+        // NONBLOCK, because a path from a configuration may be a FIFO or a device.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let fd = openat(CWD, path, flags, Mode::empty()).map_err(fail)?;
         let magic = fstatfs(&fd).map_err(fail)?.f_type.cast_unsigned();
         let problem = match magic {
-            NSFS_MAGIC if is_of_network(&fd) => return Ok(Self { fd }),
+            NSFS_MAGIC if is_network(&fd) => return Ok(Self { fd }),
             NSFS_MAGIC => "a namespace, but not a network namespace".to_owned(),
             _ => format!("not a namespace: file system magic {magic:#x}"),
         };
         Err(Error { ext: Some(problem), ..fail(Errno::INVAL) })
     }
 
-    /// The calling thread's namespace.
+    /// Opens the calling thread's namespace.
     pub fn current() -> Result<Self> {
         Self::open(THREAD_NETNS)
     }
 
-    /// A new namespace without a name: it lives as long as someone holds it.
+    /// Creates a namespace without a name. It exists as long as a process or a descriptor refers to it.
     pub fn new_anonymous() -> Result<Self> {
         in_new(Self::current)?
     }
 
-    /// Makes a new namespace and binds it to `path`, as `ip netns add` does.
+    /// Creates a namespace and mounts it at `path`, as `ip netns add` does.
     pub fn create_named(path: impl AsRef<Path>) -> Result<Self> {
         const OP: &str = "create network namespace";
         let path = path.as_ref();
@@ -88,16 +88,16 @@ impl Netns {
             Self::current()
         });
         bound.flatten().inspect_err(|_| {
-            // Best effort: the cause is more telling than what the clean-up says.
+            // Best effort: the first error is the one to report.
             let _ = unlink(path);
         })
     }
 
-    /// Unbinds a namespace made by [`Netns::create_named`]; one already gone is success. It
-    /// ends when nobody uses it any more.
+    /// Unmounts a namespace created by [`Netns::create_named`] and removes its file. Succeeds if it does not
+    /// exist. The namespace ends when nothing refers to it any more.
     pub fn remove_named(path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        // EINVAL: not a mount point, a creation that stopped half-way.
+        // EINVAL means "not a mount point": a creation that was interrupted.
         match unmount(path, UnmountFlags::DETACH) {
             Ok(()) | Err(Errno::INVAL) => {}
             Err(Errno::NOENT) => return Ok(()),
@@ -109,32 +109,32 @@ impl Netns {
         }
     }
 
-    /// Runs `body` with the calling thread in this namespace. Threads it starts are born there.
+    /// Runs `body` with the calling thread in this namespace. Threads started by `body` stay in it.
     pub fn enter<T>(&self, body: impl FnOnce() -> T) -> Result<T> {
         let home = Self::current()?;
-        let _back = self.enter_from(&home)?;
+        let _return = self.enter_from(&home)?;
         Ok(body())
     }
 
-    /// A netlink socket in this namespace.
+    /// Opens a netlink socket in this namespace.
     pub fn netlink(&self) -> Result<Netlink> {
         self.enter(Netlink::open)?
     }
 
-    /// The same namespace, whatever path it was opened by.
+    /// Returns whether both values refer to the same namespace.
     pub fn is_same(&self, other: &Self) -> Result<bool> {
         Ok(self.identity()? == other.identity()?)
     }
 
-    /// Device and inode: what tells namespaces apart while they live.
+    /// Returns device and inode, which identify a namespace while it exists.
     pub fn identity(&self) -> Result<(u64, u64)> {
         let stat = fstat(&self.fd);
         let stat =
-            stat.map_err(|errno| Error::from_errno("look at network namespace", "", errno))?;
+            stat.map_err(|errno| Error::from_errno("inspect network namespace", "", errno))?;
         Ok((stat.st_dev, stat.st_ino))
     }
 
-    /// A text that no other namespace has until the next start of the kernel, not even one that comes later.
+    /// Returns a name that is unique until the next boot, also among namespaces created later.
     pub fn unique_name(&self) -> Result<String> {
         match self.enter(cookie)?? {
             Some(cookie) => Ok(cookie.to_string()),
@@ -157,9 +157,9 @@ impl Netns {
     }
 }
 
-/// The numbers that the socket's namespace has for others: those that links were moved to, that a veth
-/// leads to, and so on. Where one has gone, its number goes too.
-pub fn peers(nl: &Netlink) -> Result<Vec<i32>> {
+/// Lists the IDs that the socket's namespace has assigned to others, such as those with the other end of a veth
+/// or with links that were moved there. The kernel removes the ID of a namespace that is gone.
+pub fn ids(nl: &Netlink) -> Result<Vec<i32>> {
     let mut message = Message::new(RTM_GETNSID, 0);
     message.header(&[0; RTGEN_LEN]);
     nl.dump("list namespaces", &message, |payload| {
@@ -167,27 +167,27 @@ pub fn peers(nl: &Netlink) -> Result<Vec<i32>> {
     })
 }
 
-/// The number that the socket's namespace has for another, if any.
-pub fn number_of(nl: &Netlink, other: &Netns) -> Result<Option<i32>> {
+/// Returns the ID that the socket's namespace has assigned to another, if any.
+pub fn id_of(nl: &Netlink, other: &Netns) -> Result<Option<i32>> {
     let mut message = Message::new(RTM_GETNSID, 0);
     message.header(&[0; RTGEN_LEN]).i32(NETNSA_FD, other.fd.as_raw_fd());
     let (_, payload) = nl
         .socket()
         .get(&message)
-        .map_err(|cause| Error::new("find the number of a namespace", "", cause))?;
-    let number = Attrs::after(&payload, RTGEN_LEN).find_kind(NETNSA_NSID).and_then(|it| it.i32());
-    Ok(number.filter(|number| *number >= 0))
+        .map_err(|cause| Error::new("look up ID of namespace", "", cause))?;
+    let id = Attrs::after(&payload, RTGEN_LEN).find_kind(NETNSA_NSID).and_then(|attr| attr.i32());
+    Ok(id.filter(|id| *id >= 0))
 }
 
-/// Makes the directory of named namespaces a mount of its own that is shared, as `ip netns add` does:
-/// otherwise the first one that does so covers those that are there, and they cannot be removed.
+/// Makes the directory of named namespaces a shared mount, as `ip netns add` does. Otherwise a later
+/// `ip netns add` would do so, hide the existing namespaces, and make them impossible to remove.
 fn share_directory(directory: &Path) -> std::result::Result<(), Errno> {
     if !SHARED_DIRECTORIES.iter().any(|shared| directory == Path::new(shared)) {
         return Ok(());
     }
     let shared = MountPropagationFlags::SHARED | MountPropagationFlags::REC;
     match mount_change(directory, shared) {
-        // It is no mount yet.
+        // The directory is not a mount point yet.
         Err(Errno::INVAL) => {}
         other => return other,
     }
@@ -195,22 +195,22 @@ fn share_directory(directory: &Path) -> std::result::Result<(), Errno> {
     mount_change(directory, shared)
 }
 
-fn is_of_network(namespace: &OwnedFd) -> bool {
-    // SAFETY: this request takes no argument and only answers with a number.
+fn is_network(namespace: &OwnedFd) -> bool {
+    // SAFETY: this request takes no argument and only returns a number.
     let kind = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_NSTYPE) };
-    // A kernel without this request lets setns tell.
+    // On a kernel without this request, setns reports the error later.
     kind == libc::CLONE_NEWNET || kind == -1
 }
 
-/// The number that the kernel gives to each namespace once; `None` before Linux 5.14.
+/// Returns the cookie of the calling thread's namespace, which the kernel never reuses; `None` before Linux 5.14.
 fn cookie() -> Result<Option<u64>> {
-    let fail = |errno| Error::from_errno("look at network namespace", "", errno);
+    let fail = |errno| Error::from_errno("inspect network namespace", "", errno);
     let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
         .map_err(fail)?;
     let mut cookie = 0_u64;
     let mut len = size_of::<u64>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes to `cookie`, and how many these were to `len`.
-    let answer = unsafe {
+    // SAFETY: the kernel writes at most `len` bytes to `cookie`, and the number of bytes to `len`.
+    let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
             libc::SOL_SOCKET,
@@ -219,7 +219,7 @@ fn cookie() -> Result<Option<u64>> {
             &raw mut len,
         )
     };
-    if answer == 0 {
+    if result == 0 {
         return Ok(Some(cookie));
     }
     match std::io::Error::last_os_error().raw_os_error().map(Errno::from_raw_os_error) {
@@ -234,7 +234,7 @@ impl AsFd for Netns {
     }
 }
 
-/// Brings the thread back when dropped.
+/// Returns the thread to its previous namespace when dropped.
 struct Return<'a> {
     home: &'a Netns,
 }
@@ -242,7 +242,7 @@ struct Return<'a> {
 impl Drop for Return<'_> {
     fn drop(&mut self) {
         if self.home.set().is_err() {
-            // Going on would change the network of the wrong namespace.
+            // To continue would change the network of the wrong namespace.
             std::process::abort();
         }
     }
@@ -251,10 +251,10 @@ impl Drop for Return<'_> {
 /// Runs `body` with the calling thread in a new namespace.
 fn in_new<T>(body: impl FnOnce() -> T) -> Result<T> {
     let home = Netns::current()?;
-    // SAFETY: only the network namespace is unshared, not the table of descriptors.
+    // SAFETY: only the network namespace is unshared, not the descriptor table.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET) }
         .map_err(|errno| Error::from_errno("create network namespace", "", errno))?;
-    let _back = Return { home: &home };
+    let _return = Return { home: &home };
     Ok(body())
 }
 

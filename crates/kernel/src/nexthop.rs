@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Next hop objects: gateway and link under a number, which routes then name. Thousands of routes
-//! through one link are linear with them and quadratic without: the kernel keeps the next hops that
-//! stand in routes themselves in a table by link alone.
+//! Next hop objects: a gateway and a link with an ID that routes refer to.
 //!
-//! What removes a next hop removes its routes too: its own removal, or its link going down.
+//! With them, adding thousands of routes through one link takes linear time. Without them it takes quadratic
+//! time, because the kernel hashes the next hops that are part of routes by link only.
+//!
+//! When a next hop is removed, or its link goes down, the kernel removes its routes too.
 
 use std::net::IpAddr;
 
@@ -23,28 +24,28 @@ const NHA_ID: u16 = 1; // linux/nexthop.h
 const NHA_OIF: u16 = 5; // linux/nexthop.h
 const NHA_GATEWAY: u16 = 6; // linux/nexthop.h
 
-/// `struct nhmsg`.
+/// Length of `struct nhmsg`.
 const HEADER_LEN: usize = 8;
 
-/// A next hop, to be made or as found.
+/// A next hop, to be added or as read from the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Nexthop {
-    /// Its number, of all families and makers; 0 is none.
+    /// ID, unique among all address families and protocols; 0 is invalid.
     pub id: u32,
-    /// Of the gateway, or of the routes if there is no gateway.
+    /// Address family of the gateway, or of the routes if there is no gateway.
     pub family: Family,
-    /// Through whom.
+    /// Gateway.
     pub gateway: Option<IpAddr>,
-    /// Through which link; found without for a group, a blackhole and forwarding entries.
+    /// Outgoing link; `None` for groups, blackholes and forwarding entries read from the kernel.
     pub oif: Option<IfIndex>,
-    /// The gateway is on the link although no route says so.
+    /// The gateway is on the link even if no route covers it.
     pub onlink: bool,
-    /// `RTPROT_*`: who made it.
+    /// Protocol that added the next hop (`RTPROT_*`).
     pub protocol: u8,
 }
 
 impl Nexthop {
-    /// Through a gateway on a link, whatever routes say.
+    /// Returns a next hop through a gateway on a link, regardless of routes.
     pub fn onlink(id: u32, gateway: IpAddr, oif: IfIndex, protocol: u8) -> Self {
         Self {
             gateway: Some(gateway),
@@ -53,40 +54,40 @@ impl Nexthop {
         }
     }
 
-    /// Straight out of a link.
+    /// Returns a next hop through a link without a gateway.
     pub fn dev(id: u32, family: Family, oif: IfIndex, protocol: u8) -> Self {
         Self { id, family, gateway: None, oif: Some(oif), onlink: false, protocol }
     }
 }
 
-/// Which next hops to list; what is not given does not matter.
+/// Filter for [`list`]; `None` matches everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NexthopFilter {
-    /// Through this link: chosen by the kernel.
+    /// Outgoing link; the kernel filters.
     pub oif: Option<IfIndex>,
-    /// Made by this `RTPROT_*`: chosen by us, as the kernel refuses to.
+    /// Protocol (`RTPROT_*`); filtered here, because the kernel rejects such a filter.
     pub protocol: Option<u8>,
 }
 
-/// Adds a next hop; fails if the number is taken.
+/// Adds a next hop; fails if the ID is taken.
 pub fn add(nexthop: &Nexthop) -> Request {
     request("add next hop", NLM_F_CREATE | NLM_F_EXCL, nexthop)
 }
 
-/// Adds a next hop, or changes it under all routes that use it. The kernel refuses to change the
-/// family while there are such routes.
+/// Adds a next hop, or changes it for all routes that use it. The kernel rejects a change of the address family
+/// while such routes exist.
 pub fn replace(nexthop: &Nexthop) -> Request {
     request("replace next hop", NLM_F_CREATE | NLM_F_REPLACE, nexthop)
 }
 
-/// Removes a next hop and all routes that use it. Their removal is not told to those who listen.
+/// Removes a next hop and all routes that use it. The kernel sends no events for these routes.
 pub fn remove(id: u32) -> Request {
     let mut message = Message::new(RTM_DELNEXTHOP, 0);
     message.header(&[0; HEADER_LEN]).u32(NHA_ID, id);
     Request::new("remove next hop", id.to_string(), message)
 }
 
-/// The next hops that the filter lets through.
+/// Lists the next hops that match the filter.
 pub fn list(nl: &Netlink, filter: NexthopFilter) -> Result<Vec<Nexthop>> {
     let mut message = Message::new(RTM_GETNEXTHOP, 0);
     let mut header = [0; HEADER_LEN];
@@ -95,8 +96,8 @@ pub fn list(nl: &Netlink, filter: NexthopFilter) -> Result<Vec<Nexthop>> {
     if let Some(oif) = filter.oif {
         message.u32(NHA_OIF, oif.0);
     }
-    let is_wanted = |found: &Nexthop| filter.protocol.is_none_or(|wanted| wanted == found.protocol);
-    nl.dump("list next hops", &message, |payload| parse(payload).filter(is_wanted))
+    let is_match = |nexthop: &Nexthop| filter.protocol.is_none_or(|it| it == nexthop.protocol);
+    nl.dump("list next hops", &message, |payload| parse(payload).filter(is_match))
 }
 
 fn request(op: &'static str, nlm_flags: u16, nexthop: &Nexthop) -> Request {
@@ -111,7 +112,7 @@ fn request(op: &'static str, nlm_flags: u16, nexthop: &Nexthop) -> Request {
     if let Some(gateway) = nexthop.gateway {
         put_ip(&mut message, NHA_GATEWAY, gateway);
     }
-    Request::read(op, message, object)
+    Request::with_parsed_object(op, message, object)
 }
 
 fn object(payload: &[u8]) -> Option<String> {
@@ -121,7 +122,7 @@ fn object(payload: &[u8]) -> Option<String> {
     Some(format!("{id}{via}{dev}"))
 }
 
-/// A group has no family and is not ours.
+/// Parses a next hop; `None` for a group, which has no address family and is not podwire's.
 pub(crate) fn parse(payload: &[u8]) -> Option<Nexthop> {
     let attrs = Attrs::after(payload, HEADER_LEN);
     Some(Nexthop {
@@ -141,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes() {
+    fn replace_and_remove_have_golden_bytes() {
         // ip nexthop replace id 7 via 10.1.2.0 dev <index 3> onlink protocol 97
         let nexthop = Nexthop::onlink(7, "10.1.2.0".parse().unwrap(), IfIndex(3), 97);
         let request = replace(&nexthop);
@@ -168,7 +169,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_parsed_without_panic(mut bytes: Vec<u8>) {
+        fn parser_never_panics(mut bytes: Vec<u8>) {
             if let Some(first) = bytes.first_mut() {
                 *first = 2;
             }
@@ -176,7 +177,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_read(id: u32, gateway: std::net::IpAddr, oif: u32, protocol: u8) {
+        fn nexthop_round_trips(id: u32, gateway: std::net::IpAddr, oif: u32, protocol: u8) {
             let nexthop = Nexthop::onlink(id, gateway, IfIndex(oif), protocol);
             prop_assert_eq!(parse(&add(&nexthop).message.to_bytes()[16..]), Some(nexthop));
         }

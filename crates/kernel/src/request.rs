@@ -7,48 +7,49 @@ use ::netlink::{Message, Protocol, Socket};
 
 use crate::error::{Error, Result};
 
-/// One change, ready to be sent, with the words for its failure.
+/// A change to send, with its description for errors.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// What it does: `create link`.
+    /// Operation, such as `create link`.
     pub op: &'static str,
     object: Object,
-    /// The bytes.
+    /// Netlink message.
     pub message: Message,
 }
 
-/// To what something is done.
+/// Object of a request.
 #[derive(Debug, Clone)]
 enum Object {
-    Said(String),
-    /// Says it of the message, for what is sent by the thousand and seldom fails.
-    Read(fn(&[u8]) -> Option<String>),
+    Text(String),
+    /// Function that parses the message, for requests that are sent by the thousand and rarely fail.
+    Parsed(fn(&[u8]) -> Option<String>),
 }
 
 impl Request {
     pub(crate) fn new(op: &'static str, object: String, message: Message) -> Self {
-        Self { op, object: Object::Said(object), message }
+        Self { op, object: Object::Text(object), message }
     }
 
-    /// Its object is read from what is sent: the words cost as much as the rest of the request.
-    pub(crate) fn read(
+    /// Creates a request whose object is parsed from the message if an error needs it: formatting the object
+    /// costs as much as the rest of the request.
+    pub(crate) fn with_parsed_object(
         op: &'static str,
         message: Message,
         object: fn(&[u8]) -> Option<String>,
     ) -> Self {
-        Self { op, object: Object::Read(object), message }
+        Self { op, object: Object::Parsed(object), message }
     }
 
-    /// To what: `vethab12`.
+    /// Returns the object, such as `vethab12`.
     pub fn object(&self) -> String {
         match &self.object {
-            Object::Said(object) => object.clone(),
-            Object::Read(read) => read(self.message.payload()).unwrap_or_default(),
+            Object::Text(object) => object.clone(),
+            Object::Parsed(parse) => parse(self.message.payload()).unwrap_or_default(),
         }
     }
 }
 
-/// The object follows from the message.
+/// The object is a function of the message, so it is not compared.
 impl PartialEq for Request {
     fn eq(&self, other: &Self) -> bool {
         (self.op, &self.message) == (other.op, &other.message)
@@ -57,8 +58,8 @@ impl PartialEq for Request {
 
 impl Eq for Request {}
 
-/// An rtnetlink socket. It acts in the network namespace of the thread that opened it,
-/// wherever that thread goes later.
+/// An rtnetlink socket. It belongs to the network namespace of the thread that opened it, even if that thread
+/// enters another one later.
 #[derive(Debug)]
 pub struct Netlink {
     socket: Socket,
@@ -73,13 +74,12 @@ impl Netlink {
         }
     }
 
-    /// Sends all requests in one go and returns the first refusal. The kernel does not stop
-    /// at a refused request: those behind it are carried out all the same.
+    /// Sends all requests at once and returns the first error. The kernel continues after a rejected request.
     pub fn apply(&self, requests: impl IntoIterator<Item = Request>) -> Result<()> {
         self.apply_each(requests).into_iter().collect()
     }
 
-    /// Sends all requests in one go and returns what became of each.
+    /// Sends all requests at once and returns the result of each.
     pub fn apply_each(&self, requests: impl IntoIterator<Item = Request>) -> Vec<Result<()>> {
         let requests: Vec<Request> = requests.into_iter().collect();
         let failed =
@@ -104,9 +104,9 @@ impl Netlink {
         &self,
         op: &'static str,
         message: &Message,
-        mut read: impl FnMut(&[u8]) -> Option<T>,
+        mut parse: impl FnMut(&[u8]) -> Option<T>,
     ) -> Result<Vec<T>> {
-        let items = self.socket.dump(message, |_, payload| read(payload));
+        let items = self.socket.dump(message, |_, payload| parse(payload));
         items.map_err(|cause| Error::new(op, "", cause))
     }
 }

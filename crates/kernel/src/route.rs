@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Routes with one next hop, by gateway, link or next hop object.
+//! Routes with one next hop, given by a gateway, a link or a next hop object.
 
-mod read;
+mod list;
 mod wait;
 
 use std::net::IpAddr;
@@ -13,8 +13,8 @@ use crate::netlink_ip::put_ip;
 use crate::request::Request;
 use crate::types::{Family, IfIndex};
 
-pub(crate) use self::read::parse;
-pub use self::read::{RouteFilter, list, lookup, lookup_each};
+pub(crate) use self::list::parse;
+pub use self::list::{RouteFilter, list, lookup, lookup_each};
 pub use self::wait::{monitor, wait_until};
 
 pub(crate) const RTM_NEWROUTE: u16 = 24; // linux/rtnetlink.h
@@ -34,67 +34,67 @@ const RTAX_MTU: u16 = 2; // linux/rtnetlink.h
 const RTAX_ADVMSS: u16 = 8; // linux/rtnetlink.h
 pub(crate) const RTNH_F_ONLINK: u32 = 4; // linux/rtnetlink.h
 
-/// The table behind main, empty by habit (`RT_TABLE_DEFAULT`, linux/rtnetlink.h).
+/// The table looked up after main, usually empty (`RT_TABLE_DEFAULT`, linux/rtnetlink.h).
 pub const TABLE_DEFAULT: u32 = 253;
-/// The kernel's own addresses (`RT_TABLE_LOCAL`, linux/rtnetlink.h).
+/// The table of local addresses (`RT_TABLE_LOCAL`, linux/rtnetlink.h).
 pub const TABLE_LOCAL: u32 = 255;
-/// The table looked up without a rule of its own (`RT_TABLE_MAIN`, linux/rtnetlink.h).
+/// The main table (`RT_TABLE_MAIN`, linux/rtnetlink.h).
 pub const TABLE_MAIN: u32 = 254;
-/// Reachable anywhere (`RT_SCOPE_UNIVERSE`, linux/rtnetlink.h).
+/// Scope of destinations beyond the link (`RT_SCOPE_UNIVERSE`, linux/rtnetlink.h).
 pub const SCOPE_UNIVERSE: u8 = 0;
-/// Reachable on the link (`RT_SCOPE_LINK`, linux/rtnetlink.h).
+/// Scope of destinations on the link (`RT_SCOPE_LINK`, linux/rtnetlink.h).
 pub const SCOPE_LINK: u8 = 253;
-/// On this host (`RT_SCOPE_HOST`, linux/rtnetlink.h).
+/// Scope of addresses of this host (`RT_SCOPE_HOST`, linux/rtnetlink.h).
 pub const SCOPE_HOST: u8 = 254;
-/// Any scope, when removing (`RT_SCOPE_NOWHERE`, linux/rtnetlink.h).
+/// Matches any scope when removing a route (`RT_SCOPE_NOWHERE`, linux/rtnetlink.h).
 const SCOPE_NOWHERE: u8 = 255;
-/// The kernel itself, for an address (`RTPROT_KERNEL`, linux/rtnetlink.h).
+/// Protocol of routes that the kernel adds for an address (`RTPROT_KERNEL`, linux/rtnetlink.h).
 pub const PROTOCOL_KERNEL: u8 = 2;
-/// What `ip route` and the Go plugins write (`RTPROT_BOOT`, linux/rtnetlink.h).
+/// Protocol that `ip route` and the Go plugins use (`RTPROT_BOOT`, linux/rtnetlink.h).
 pub const PROTOCOL_BOOT: u8 = 3;
-/// Packets go to the next hop (`RTN_UNICAST`, linux/rtnetlink.h).
+/// Forwards packets to the next hop (`RTN_UNICAST`, linux/rtnetlink.h).
 pub const KIND_UNICAST: u8 = 1;
-/// Packets are for us (`RTN_LOCAL`, linux/rtnetlink.h).
+/// Delivers packets locally (`RTN_LOCAL`, linux/rtnetlink.h).
 pub const KIND_LOCAL: u8 = 2;
-/// Packets are dropped silently (`RTN_BLACKHOLE`, linux/rtnetlink.h).
+/// Drops packets silently (`RTN_BLACKHOLE`, linux/rtnetlink.h).
 pub const KIND_BLACKHOLE: u8 = 6;
 
-/// `struct rtmsg`.
+/// Length of `struct rtmsg`.
 const HEADER_LEN: usize = 12;
 
-/// A route, to be made or as found.
+/// A route, to be added or as read from the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Route {
-    /// Where to; host bits are cut off when it is sent.
+    /// Destination; host bits are cleared when the request is built.
     pub dst: IpNet,
-    /// Through whom; may be of the other family (`via inet6`).
+    /// Gateway; may be of the other address family (`via inet6`).
     pub gateway: Option<IpAddr>,
-    /// Through which link.
+    /// Outgoing link.
     pub oif: Option<IfIndex>,
     /// Preferred source address.
     pub src: Option<IpAddr>,
-    /// The table.
+    /// Routing table.
     pub table: u32,
-    /// `RT_SCOPE_*`; chosen as `ip route` does if none.
+    /// Scope (`RT_SCOPE_*`); `None` chooses the scope as `ip route` does.
     pub scope: Option<u8>,
-    /// `RTPROT_*`: who made it.
+    /// Protocol that added the route (`RTPROT_*`).
     pub protocol: u8,
-    /// `RTN_*`.
+    /// Type (`RTN_*`).
     pub kind: u8,
-    /// Its metric; the kernel's choice (IPv4: 0, IPv6: 1024) if none.
+    /// Metric; `None` leaves the choice to the kernel (IPv4: 0, IPv6: 1024).
     pub priority: Option<u32>,
     /// Path MTU.
     pub mtu: Option<u32>,
-    /// Advertised TCP segment size.
+    /// Advertised maximum segment size of TCP.
     pub advmss: Option<u32>,
-    /// The gateway is on the link although no route says so.
+    /// The gateway is on the link even if no route covers it.
     pub onlink: bool,
-    /// A next hop object instead of gateway and link; when found, its own are shown as well.
+    /// Next hop object instead of gateway and link. When read, gateway and link are those of the object.
     pub nexthop: Option<u32>,
 }
 
 impl Route {
-    /// A unicast route in the main table, as `ip route add` makes it.
+    /// Returns a unicast route in the main table, as `ip route add` creates it.
     pub fn new(dst: IpNet) -> Self {
         Self {
             dst,
@@ -113,21 +113,21 @@ impl Route {
         }
     }
 
-    /// Through a gateway.
+    /// Sets the gateway.
     #[must_use]
     pub fn via(self, gateway: IpAddr) -> Self {
         Self { gateway: Some(gateway), ..self }
     }
 
-    /// Through a link.
+    /// Sets the outgoing link.
     #[must_use]
     pub fn dev(self, oif: IfIndex) -> Self {
         Self { oif: Some(oif), ..self }
     }
 
-    /// By a next hop object: [`crate::nexthop`].
+    /// Sets the next hop object, see [`crate::nexthop`].
     #[must_use]
-    pub fn by(self, nexthop: u32) -> Self {
+    pub fn via_nexthop(self, nexthop: u32) -> Self {
         Self { nexthop: Some(nexthop), ..self }
     }
 
@@ -141,7 +141,7 @@ impl Route {
     }
 }
 
-/// The default route's destination.
+/// Returns the destination of the default route.
 pub fn default_dst(family: Family) -> IpNet {
     match family {
         Family::V4 => Ipv4Net::default().into(),
@@ -149,12 +149,12 @@ pub fn default_dst(family: Family) -> IpNet {
     }
 }
 
-/// Adds a route; fails if there is one to this destination with this priority.
+/// Adds a route; fails if a route to this destination with this priority exists.
 pub fn add(route: &Route) -> Request {
     request("add route", RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, route)
 }
 
-/// Adds a route in front of others to this destination, if they differ; fails on its like.
+/// Adds a route before other routes to this destination; fails if an equal route exists.
 pub fn create(route: &Route) -> Request {
     request("create route", RTM_NEWROUTE, NLM_F_CREATE, route)
 }
@@ -164,7 +164,7 @@ pub fn replace(route: &Route) -> Request {
     request("replace route", RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, route)
 }
 
-/// Removes a route that is like this one in all that is given, its protocol included.
+/// Removes a route that matches all given attributes, including the protocol.
 pub fn remove(route: &Route) -> Request {
     let any_scope = Route { scope: route.scope.or(Some(SCOPE_NOWHERE)), ..route.clone() };
     request("remove route", RTM_DELROUTE, 0, &any_scope)
@@ -175,7 +175,7 @@ fn request(op: &'static str, kind: u16, nlm_flags: u16, route: &Route) -> Reques
     let mut header = [0; HEADER_LEN];
     header[0] = Family::of(route.dst.addr()).number();
     header[1] = route.dst.prefix_len();
-    // A table beyond the header's byte stands in RTA_TABLE alone.
+    // A table number above 255 does not fit into the header and is only in RTA_TABLE.
     header[4] = u8::try_from(route.table).unwrap_or(0);
     header[5] = route.protocol;
     header[6] = route.scope.unwrap_or_else(|| route.default_scope());
@@ -184,7 +184,7 @@ fn request(op: &'static str, kind: u16, nlm_flags: u16, route: &Route) -> Reques
     header[8..12].copy_from_slice(&flags.to_ne_bytes());
     message.header(&header);
     put_attrs(&mut message, route);
-    Request::read(op, message, object)
+    Request::with_parsed_object(op, message, object)
 }
 
 fn put_attrs(message: &mut Message, route: &Route) {
@@ -224,7 +224,7 @@ fn put_attrs(message: &mut Message, route: &Route) {
     }
 }
 
-/// `struct rtvia`: the family, then the address.
+/// Writes a `struct rtvia`: the family, then the address.
 fn put_via(message: &mut Message, gateway: IpAddr) {
     let mut via = u16::from(Family::of(gateway).number()).to_ne_bytes().to_vec();
     match gateway {
@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_of_default_route() {
+    fn default_route_has_golden_bytes() {
         // ip route add default via 10.1.2.1 dev <index 2>
         let route =
             Route::new(default_dst(Family::V4)).via("10.1.2.1".parse().unwrap()).dev(IfIndex(2));
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_link_route_in_high_table() {
+    fn link_route_in_high_table_has_golden_bytes() {
         // ip route replace 10.1.2.0/24 dev <index 2> table 1000 metric 5 mtu 1400 advmss 1360
         let route = Route {
             table: 1000,
@@ -288,7 +288,7 @@ mod tests {
             [
                 0x01, 0x05, 0, 0, 0, 0, 0, 0, 0, 0, //
                 2, 24, 0, 0, 0, 3, 253, 1, 0, 0, 0, 0, //
-                8, 0, 1, 0, 10, 1, 2, 0, // RTA_DST, host bits cut off
+                8, 0, 1, 0, 10, 1, 2, 0, // RTA_DST, host bits cleared
                 8, 0, 4, 0, 2, 0, 0, 0, //
                 8, 0, 15, 0, 0xe8, 3, 0, 0, // RTA_TABLE
                 8, 0, 6, 0, 5, 0, 0, 0, // RTA_PRIORITY
@@ -298,9 +298,10 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_a_route_by_next_hop() {
+    fn route_via_nexthop_has_golden_bytes() {
         // ip route replace 10.5.94.0/24 nhid 7 proto 97
-        let route = Route { protocol: 97, ..Route::new("10.5.94.0/24".parse().unwrap()).by(7) };
+        let route =
+            Route { protocol: 97, ..Route::new("10.5.94.0/24".parse().unwrap()).via_nexthop(7) };
         let request = replace(&route);
         assert_eq!(
             request.message.to_bytes()[16..],
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_ipv4_route_via_ipv6_gateway() {
+    fn route_via_ipv6_gateway_has_golden_bytes() {
         // ip route add 10.0.0.0/8 via inet6 fe80::1 dev <index 2> onlink
         let route = Route {
             onlink: true,

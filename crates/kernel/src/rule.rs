@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Policy routing rules: which packets look into which table.
+//! Policy routing rules, which select the routing table for a packet.
 
 use ::netlink::{Attrs, Message, NLM_F_CREATE, NLM_F_EXCL, u32_at};
 use ipnet::IpNet;
@@ -24,41 +24,42 @@ const FRA_OIFNAME: u16 = 17; // linux/fib_rules.h
 const FRA_PROTOCOL: u16 = 21; // linux/fib_rules.h
 const FIB_RULE_INVERT: u32 = 2; // linux/fib_rules.h
 
-/// Look into the table (`FR_ACT_TO_TBL`, linux/fib_rules.h).
+/// Looks up the table (`FR_ACT_TO_TBL`, linux/fib_rules.h).
 pub const ACTION_TABLE: u8 = 1;
 
-/// `struct fib_rule_hdr`.
+/// Length of `struct fib_rule_hdr`.
 const HEADER_LEN: usize = 12;
 
-/// A rule, to be made or as found.
+/// A rule, to be added or as read from the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Rule {
-    /// IPv4 or IPv6 packets.
+    /// Address family of the packets.
     pub family: Family,
-    /// Rules are tried in this order; the kernel's choice (before all others) if none.
+    /// Position in the order of rules. `None` leaves the choice to the kernel, which puts the rule before all
+    /// others.
     pub priority: Option<u32>,
-    /// From these sources.
+    /// Matches packets from these sources.
     pub from: Option<IpNet>,
-    /// To these destinations.
+    /// Matches packets to these destinations.
     pub to: Option<IpNet>,
-    /// With this mark under this mask.
+    /// Matches packets with this mark under this mask.
     pub mark: Option<(u32, u32)>,
-    /// Come in through this link.
+    /// Matches packets that arrive through this link.
     pub iif: Option<IfName>,
-    /// Bound to this link.
+    /// Matches packets of sockets bound to this link.
     pub oif: Option<IfName>,
-    /// Packets the conditions do *not* hold for.
+    /// Inverts the match.
     pub invert: bool,
-    /// The table to look into.
+    /// Routing table to look up.
     pub table: u32,
-    /// `FR_ACT_*`.
+    /// Action (`FR_ACT_*`).
     pub action: u8,
-    /// `RTPROT_*`: who made it.
+    /// Protocol that added the rule (`RTPROT_*`).
     pub protocol: u8,
 }
 
 impl Rule {
-    /// All packets of a family look into a table.
+    /// Returns a rule that looks up a table for all packets of an address family.
     pub fn new(family: Family, table: u32) -> Self {
         Self {
             family,
@@ -76,18 +77,18 @@ impl Rule {
     }
 }
 
-/// Adds a rule; fails if its like exists.
+/// Adds a rule; fails if an equal rule exists.
 pub fn add(rule: &Rule) -> Request {
     let message = message(RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, rule);
     Request::new("add rule", object(rule), message)
 }
 
-/// Removes the first rule that is like this one in all that is given.
+/// Removes the first rule that matches all given attributes.
 pub fn remove(rule: &Rule) -> Request {
     Request::new("remove rule", object(rule), message(RTM_DELRULE, 0, rule))
 }
 
-/// All rules of a family.
+/// Lists the rules of an address family.
 pub fn list(nl: &Netlink, family: Family) -> Result<Vec<Rule>> {
     let mut header = [0; HEADER_LEN];
     header[0] = family.number();
@@ -157,7 +158,7 @@ fn parse(payload: &[u8], family: Family) -> Option<Rule> {
     let mask = number(FRA_FWMASK);
     Some(Rule {
         family,
-        // The kernel leaves out a priority of 0, which the rule of the local table has.
+        // The kernel omits the priority 0, which the rule of the local table has.
         priority: Some(number(FRA_PRIORITY).unwrap_or(0)),
         from: prefix(FRA_SRC, *payload.get(2)?),
         to: prefix(FRA_DST, *payload.get(1)?),
@@ -178,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes() {
+    fn source_rule_has_golden_bytes() {
         // ip rule add from 10.1.2.3/32 lookup 100 priority 50
         let rule = Rule {
             from: Some("10.1.2.3/32".parse().unwrap()),
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_mark_and_link() {
+    fn mark_and_link_rule_has_golden_bytes() {
         // ip rule del not iif eth0 fwmark 0x1/0xff lookup 1000
         let rule = Rule {
             mark: Some((1, 0xff)),
@@ -219,7 +220,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_parsed_without_panic(mut bytes: Vec<u8>) {
+        fn parser_never_panics(mut bytes: Vec<u8>) {
             if let Some(first) = bytes.first_mut() {
                 *first = 2;
             }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Values under `/proc/sys`. Those under `net/` are the calling thread's namespace's: use
-//! [`crate::Netns::enter`] for another. Paths are written with `/`, so that an interface name
-//! may contain dots: `net/ipv4/conf/eth0.100/arp_notify`.
+//! Values under `/proc/sys`. Those under `net/` belong to the calling thread's namespace; use
+//! [`crate::Netns::enter`] for another one. Paths are written with `/`, so that an interface name can contain
+//! dots: `net/ipv4/conf/eth0.100/arp_notify`.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -11,26 +11,26 @@ use rustix::fs::{Access, access};
 
 use crate::error::{Error, Result};
 
-/// The value, without the newline.
+/// Reads a value, without the newline.
 pub fn read(path: &str) -> Result<String> {
     const OP: &str = "read sysctl";
     let value = fs::read_to_string(file(OP, path)?).map_err(|e| Error::from_io(OP, path, &e))?;
     Ok(value.trim_end().to_owned())
 }
 
-/// Writes the value.
+/// Writes a value.
 pub fn write(path: &str, value: &str) -> Result<()> {
     const OP: &str = "write sysctl";
-    // Not fs::write: a missing entry must be ENOENT, not the EACCES of creating it.
+    // Not fs::write, which tries to create a missing entry and fails with EACCES instead of ENOENT.
     let opened = fs::OpenOptions::new().write(true).open(file(OP, path)?);
     let written =
         opened.and_then(|mut file| std::io::Write::write_all(&mut file, value.as_bytes()));
     written.map_err(|e| Error::from_io(OP, path, &e))
 }
 
-/// Whether the value can be written here. Most containers have `/proc/sys` read-only.
+/// Returns whether a value can be written. In most containers `/proc/sys` is read-only.
 pub fn is_writable(path: &str) -> Result<bool> {
-    const OP: &str = "look at sysctl";
+    const OP: &str = "inspect sysctl";
     match access(file(OP, path)?, Access::WRITE_OK) {
         Ok(()) => Ok(true),
         Err(Errno::ROFS | Errno::ACCESS | Errno::PERM) => Ok(false),
@@ -38,8 +38,8 @@ pub fn is_writable(path: &str) -> Result<bool> {
     }
 }
 
-/// Writes the value only if it differs (`true`): reading is cheaper, and `/proc/sys` may be
-/// read-only where everything is as wanted already.
+/// Writes a value if it differs, and returns whether it did. Reading is cheaper, and succeeds even if
+/// `/proc/sys` is read-only.
 pub fn ensure(path: &str, value: &str) -> Result<bool> {
     if read(path)? == value {
         return Ok(false);
@@ -49,7 +49,7 @@ pub fn ensure(path: &str, value: &str) -> Result<bool> {
 
 fn file(op: &'static str, path: &str) -> Result<PathBuf> {
     let mut parts = Path::new(path).components();
-    // A path from a configuration file must not lead out of /proc/sys.
+    // A path from a configuration must stay below /proc/sys.
     if path.is_empty() || !parts.all(|part| matches!(part, Component::Normal(_))) {
         let ext = Some("not a path under /proc/sys".to_owned());
         return Err(Error { op, object: path.to_owned(), errno: Errno::INVAL, ext });
@@ -63,8 +63,8 @@ mod tests {
 
     #[test]
     fn paths_stay_under_proc_sys() {
-        for bad in ["", "/etc/passwd", "net/../../etc/passwd", "../x"] {
-            assert_eq!(read(bad).unwrap_err().errno, Errno::INVAL, "{bad:?}");
+        for path in ["", "/etc/passwd", "net/../../etc/passwd", "../x"] {
+            assert_eq!(read(path).unwrap_err().errno, Errno::INVAL, "{path:?}");
         }
         assert!(read("net/ipv4/conf/no.such.link/arp_notify").unwrap_err().is_not_found());
         assert_eq!(read("kernel/ostype").unwrap(), "Linux");

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Traffic control: queueing disciplines, their classes, and the filters that choose among them.
-//! What is here is what shaping needs; the verbs are in the files below.
+//! Traffic control: queueing disciplines, classes and filters, as far as traffic shaping needs them.
 
 mod filter;
+mod list;
 mod qdisc;
-mod read;
 
 use std::fmt;
 
@@ -13,10 +12,10 @@ use ::netlink::{Message, u32_at};
 use crate::types::IfIndex;
 
 pub use self::filter::{Filter, Match, Side, Verdict, add_filter, remove_filters};
+pub use self::list::{ObservedBucket, ObservedQdisc, class_by_handle, filters_of, qdisc_at};
 pub use self::qdisc::{
     Bucket, Qdisc, add_qdisc, remove_qdisc, replace_class, replace_qdisc, ticks_of,
 };
-pub use self::read::{FoundBucket, FoundQdisc, class_by_handle, filters_of, qdisc_at};
 
 const RTM_NEWQDISC: u16 = 36; // linux/rtnetlink.h
 const RTM_DELQDISC: u16 = 37; // linux/rtnetlink.h
@@ -39,24 +38,24 @@ const TCA_HTB_INIT: u16 = 2; // linux/pkt_sched.h
 const TCA_HTB_RATE64: u16 = 6; // linux/pkt_sched.h
 const TCA_HTB_CEIL64: u16 = 7; // linux/pkt_sched.h
 
-/// `struct tcmsg`.
+/// Length of `struct tcmsg`.
 const HEADER_LEN: usize = 20;
 
-/// The name of a queueing discipline (`1:`) or of a class in it (`1:2`); also a place for one.
+/// Handle of a queueing discipline (`1:`) or of a class (`1:2`); also the parent that one is attached to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Handle(pub u32);
 
 impl Handle {
-    /// Where a link's outgoing packets are queued (`TC_H_ROOT`, linux/pkt_sched.h).
+    /// Parent of a link's egress discipline (`TC_H_ROOT`, linux/pkt_sched.h).
     pub const ROOT: Self = Self(0xffff_ffff);
-    /// Where a link's incoming packets are looked at (`TC_H_INGRESS`, linux/pkt_sched.h).
+    /// Parent of a link's ingress discipline (`TC_H_INGRESS`, linux/pkt_sched.h).
     pub const INGRESS: Self = Self(0xffff_fff1);
-    /// What the kernel calls the discipline there.
+    /// Handle of the ingress discipline.
     pub const INGRESS_QDISC: Self = Self::new(0xffff, 0);
-    /// Filters of incoming packets where the discipline there is `clsact` (`TC_H_MIN_INGRESS`).
+    /// Parent of ingress filters if the ingress discipline is `clsact` (`TC_H_MIN_INGRESS`).
     pub const CLSACT_INGRESS: Self = Self::new(0xffff, 0xfff2);
 
-    /// `major:minor`.
+    /// Builds the handle `major:minor`.
     pub const fn new(major: u16, minor: u16) -> Self {
         Self((major as u32) << 16 | minor as u32)
     }
@@ -73,7 +72,7 @@ impl fmt::Display for Handle {
     }
 }
 
-/// `struct tcmsg`, the same for disciplines, classes and filters.
+/// `struct tcmsg`, the header of messages about disciplines, classes and filters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Header {
     link: IfIndex,
@@ -113,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn handles_are_shown_as_tc_does() {
+    fn handles_are_displayed_as_by_tc() {
         let check = |handle: Handle, text: &str| assert_eq!(handle.to_string(), text);
         check(Handle::ROOT, "root");
         check(Handle::INGRESS, "ingress");

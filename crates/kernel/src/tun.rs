@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tap and TUN interfaces: the host's end is a file, for a virtual machine or a program in user space.
-//! They cannot be made by netlink, only by `/dev/net/tun`.
+//! Tap and TUN interfaces, whose packets a virtual machine or another program reads and writes through a file.
+//! Only `/dev/net/tun` can create them, not netlink.
 
-mod carried;
-mod labelled;
+mod queues;
+mod selinux;
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -11,46 +11,46 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use ::netlink::Errno;
 use rustix::fs::{CWD, Mode, OFlags, openat, statfs};
 
-pub use self::carried::{NewTun, carry};
+pub use self::queues::{NewTun, open_queues};
 use crate::error::{Error, Result};
 use crate::types::IfName;
 
 const DEVICE: &CStr = c"/dev/net/tun";
 const SELINUX_MAGIC: u64 = 0xf97c_ff8c; // linux/magic.h
 
-/// A tap interface to be made. It stays when nobody has it open.
+/// A tap interface to create. It persists when no program has it open.
 #[derive(Debug, Clone, Copy)]
 pub struct NewTap<'a> {
-    /// Its final name.
+    /// Final name.
     pub name: IfName,
-    /// It can be opened several times, a queue each.
+    /// Allow several queues, one per open file.
     pub multi_queue: bool,
-    /// The user that may open it; anyone with the right to make one if none.
+    /// User that may open the interface; `None` for any process that may create one.
     pub owner: Option<u32>,
-    /// The group that may open it.
+    /// Group that may open the interface.
     pub group: Option<u32>,
-    /// The SELinux label that it bears; the calling process's if none.
+    /// SELinux label; `None` for that of the calling process.
     pub label: Option<&'a CStr>,
 }
 
-/// Makes a tap interface in the calling thread's namespace; fails if the name is taken.
+/// Creates a tap interface in the calling thread's namespace; fails if the name is taken.
 pub fn create(tap: &NewTap<'_>) -> Result<()> {
-    let made = match tap.label {
-        None => make(tap).map_err(Refusal::Tap),
-        Some(label) => labelled::make(tap, label),
+    let created = match tap.label {
+        None => create_tap(tap).map_err(Failure::Tap),
+        Some(label) => selinux::create_tap(tap, label),
     };
-    made.map_err(|refusal| {
-        let (op, errno) = match refusal {
-            Refusal::Label(errno) => ("take the SELinux label for tap", errno),
-            // What IFF_TUN_EXCL makes of a name that any link has.
-            Refusal::Tap(Errno::BUSY) => ("create tap", Errno::EXIST),
-            Refusal::Tap(errno) => ("create tap", errno),
+    created.map_err(|failure| {
+        let (op, errno) = match failure {
+            Failure::Label(errno) => ("set SELinux label for tap", errno),
+            // With IFF_TUN_EXCL the kernel answers EBUSY if a link has the name.
+            Failure::Tap(Errno::BUSY) => ("create tap", Errno::EXIST),
+            Failure::Tap(errno) => ("create tap", errno),
         };
         Error::from_errno(op, tap.name.as_str(), errno)
     })
 }
 
-/// Whether tap interfaces can be made.
+/// Returns whether the kernel supports tap interfaces.
 pub fn is_supported() -> Result<bool> {
     match open() {
         Ok(_) => Ok(true),
@@ -59,15 +59,15 @@ pub fn is_supported() -> Result<bool> {
     }
 }
 
-/// Whether SELinux is on, so that interfaces can bear labels.
-pub fn has_labels() -> bool {
-    let found = statfs("/sys/fs/selinux");
-    found.is_ok_and(|found| found.f_type.cast_unsigned() & 0xffff_ffff == SELINUX_MAGIC)
+/// Returns whether SELinux is enabled, so that interfaces have labels.
+pub fn is_selinux_enabled() -> bool {
+    let stat = statfs("/sys/fs/selinux");
+    stat.is_ok_and(|stat| stat.f_type.cast_unsigned() & 0xffff_ffff == SELINUX_MAGIC)
 }
 
-/// What was refused.
+/// The step that failed.
 #[derive(Debug, Clone, Copy)]
-enum Refusal {
+enum Failure {
     Label(Errno),
     Tap(Errno),
 }
@@ -76,9 +76,9 @@ fn open() -> std::result::Result<OwnedFd, Errno> {
     openat(CWD, DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Makes no call that is not async-signal-safe, as it also runs in a forked child. An interface that
-/// is not made to stay goes when its file is closed.
-fn make(tap: &NewTap<'_>) -> std::result::Result<(), Errno> {
+/// Creates a persistent tap interface. It makes only async-signal-safe calls, because it also runs in a forked
+/// child. If it fails, the interface vanishes when the file is closed.
+fn create_tap(tap: &NewTap<'_>) -> std::result::Result<(), Errno> {
     let file = open()?;
     let multi_queue = if tap.multi_queue { libc::IFF_MULTI_QUEUE } else { 0 };
     let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_TUN_EXCL;
@@ -94,23 +94,23 @@ fn make(tap: &NewTap<'_>) -> std::result::Result<(), Errno> {
 
 fn attach(file: &OwnedFd, name: IfName, flags: libc::c_int) -> std::result::Result<(), Errno> {
     // SAFETY: zero is a valid value for this plain structure.
-    let mut wanted: libc::ifreq = unsafe { std::mem::zeroed() };
-    for (to, from) in wanted.ifr_name.iter_mut().zip(name.as_str().bytes()) {
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.as_str().bytes()) {
         *to = from.cast_signed() as libc::c_char;
     }
-    // The kernel reads the field as unsigned: IFF_TUN_EXCL is its highest bit.
-    wanted.ifr_ifru.ifru_flags = flags as libc::c_short;
-    // SAFETY: the kernel reads and writes one ifreq, which `wanted` is.
-    told(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut wanted) })
+    // The kernel reads the field as unsigned; IFF_TUN_EXCL is its highest bit.
+    request.ifr_ifru.ifru_flags = flags as libc::c_short;
+    // SAFETY: the kernel reads and writes one ifreq, which `request` is.
+    check(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) })
 }
 
 fn set(file: &OwnedFd, request: libc::Ioctl, value: u32) -> std::result::Result<(), Errno> {
     // SAFETY: these requests take a number and no pointer.
-    told(unsafe { libc::ioctl(file.as_raw_fd(), request, libc::c_ulong::from(value)) })
+    check(unsafe { libc::ioctl(file.as_raw_fd(), request, libc::c_ulong::from(value)) })
 }
 
-fn told(answer: libc::c_int) -> std::result::Result<(), Errno> {
-    if answer >= 0 {
+fn check(returned: libc::c_int) -> std::result::Result<(), Errno> {
+    if returned >= 0 {
         return Ok(());
     }
     let error = std::io::Error::last_os_error();

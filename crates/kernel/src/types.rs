@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Interface index, interface name and hardware address: checked once, then trusted.
+//! Interface index, interface name, MAC address and address family.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use crate::error::{Error, Result};
 use crate::netlink_ip::{AF_INET, AF_INET6};
 
-/// An interface's index, unique in its network namespace.
+/// Index of an interface, unique in its network namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IfIndex(pub u32);
 
@@ -20,7 +20,7 @@ impl fmt::Display for IfIndex {
     }
 }
 
-/// IPv4 or IPv6.
+/// Address family: IPv4 or IPv6.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
     /// IPv4.
@@ -30,10 +30,10 @@ pub enum Family {
 }
 
 impl Family {
-    /// Both, in the order lists are read.
+    /// Both families, in the order in which lists are read.
     pub const ALL: [Self; 2] = [Self::V4, Self::V6];
 
-    /// The family of an address.
+    /// Returns the family of an address.
     pub fn of(ip: IpAddr) -> Self {
         if ip.is_ipv4() { Self::V4 } else { Self::V6 }
     }
@@ -50,26 +50,25 @@ impl Family {
     }
 }
 
-/// Longest interface name without its NUL: IFNAMSIZ - 1 (`linux/if.h`).
+/// Maximum length of an interface name without NUL: IFNAMSIZ - 1 (`linux/if.h`).
 const MAX_NAME_LEN: usize = 15;
 
-/// An interface name the kernel takes: 1 to 15 bytes, not `.` or `..`, without `/`, `:` and
-/// white space.
+/// A valid interface name: 1 to 15 bytes, not `.` or `..`, without `/`, `:` and white space.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IfName {
-    // Unused bytes are zero, so that the derived order is the order of the text.
+    // Unused bytes are zero, so that the derived order is that of the text.
     bytes: [u8; MAX_NAME_LEN],
     len: u8,
 }
 
 impl IfName {
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         let bytes = &self.bytes[..usize::from(self.len)];
-        std::str::from_utf8(bytes).expect("an interface name is made from text")
+        std::str::from_utf8(bytes).expect("an interface name is created from text")
     }
 
-    /// A name the kernel gave us; bytes that are not text become `?`.
+    /// Converts a name reported by the kernel; bytes that are not UTF-8 become `?`.
     pub(crate) fn from_kernel(name: &[u8]) -> Option<Self> {
         if let Ok(text) = std::str::from_utf8(name) {
             return Self::from_text(text);
@@ -85,13 +84,13 @@ impl IfName {
     }
 }
 
-/// Why a text is no interface name.
+/// The text is not a valid interface name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("interface name {name:?} {reason}")]
 pub struct IfNameError {
-    /// The text.
+    /// The invalid text.
     pub name: String,
-    /// What is wrong with it.
+    /// Reason why it is invalid.
     pub reason: &'static str,
 }
 
@@ -99,7 +98,7 @@ impl FromStr for IfName {
     type Err = IfNameError;
 
     fn from_str(text: &str) -> std::result::Result<Self, IfNameError> {
-        // The kernel's isspace() also counts vertical tab and, being Latin-1, byte 0xa0.
+        // The kernel's isspace() also includes vertical tab and, because it uses Latin-1, the byte 0xa0.
         let is_space = |byte: u8| byte.is_ascii_whitespace() || matches!(byte, 0x0b | 0xa0);
         let reason = match text {
             "" => "is empty",
@@ -108,7 +107,7 @@ impl FromStr for IfName {
             _ if text.contains('/') => "contains a '/'",
             _ if text.contains(':') => "contains a ':'",
             _ if text.contains('\0') => "contains a NUL",
-            _ if text.contains('%') => "contains a '%', in whose place the kernel puts a number",
+            _ if text.contains('%') => "contains a '%', which the kernel replaces by a number",
             _ if text.bytes().any(is_space) => "contains white space",
             _ => match Self::from_text(text) {
                 Some(name) => return Ok(name),
@@ -131,21 +130,21 @@ impl fmt::Debug for IfName {
     }
 }
 
-/// A 48-bit hardware address.
+/// A 48-bit MAC address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MacAddr(pub [u8; 6]);
 
 impl MacAddr {
-    /// Whether one interface can have it: it is neither a group's nor nobody's.
+    /// Returns whether the address can belong to an interface: it is neither a group address nor zero.
     pub fn is_unicast(self) -> bool {
         self.0[0] & 1 == 0 && self.0 != [0; 6]
     }
 
-    /// A random unicast address, locally administered.
+    /// Generates a random, locally administered unicast address.
     pub fn random() -> Result<Self> {
         let mut octets = [0; 6];
         getrandom(&mut octets, GetRandomFlags::empty())
-            .map_err(|errno| Error::from_errno("make random MAC address", "", errno))?;
+            .map_err(|errno| Error::from_errno("generate MAC address", "", errno))?;
         octets[0] = (octets[0] & 0xfe) | 0x02;
         Ok(Self(octets))
     }
@@ -158,7 +157,7 @@ impl fmt::Display for MacAddr {
     }
 }
 
-/// Why a text is no MAC address.
+/// The text is not a MAC address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a MAC address, such as 02:00:5e:10:00:01")]
 pub struct MacAddrError(pub String);
@@ -166,7 +165,7 @@ pub struct MacAddrError(pub String);
 impl FromStr for MacAddr {
     type Err = MacAddrError;
 
-    /// The 48-bit forms of Go's `net.ParseMAC`: `02:00:5e:10:00:01`, `02-00-5e-10-00-01`,
+    /// Accepts the 48-bit forms of Go's `net.ParseMAC`: `02:00:5e:10:00:01`, `02-00-5e-10-00-01`,
     /// `0200.5e10.0001`.
     fn from_str(text: &str) -> std::result::Result<Self, MacAddrError> {
         parse_mac(text).map(Self).ok_or_else(|| MacAddrError(text.to_owned()))
@@ -182,14 +181,14 @@ fn parse_mac(text: &str) -> Option<[u8; 6]> {
     let mut octets = [0; 6];
     let mut rest = octets.as_mut_slice();
     for group in text.split(separator) {
-        // from_str_radix would take a sign.
+        // from_str_radix would accept a sign.
         if group.len() != digits || !group.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return None;
         }
         let value = u16::from_str_radix(group, 16).ok()?.to_be_bytes();
-        let (now, later) = rest.split_at_mut_checked(digits / 2)?;
-        now.copy_from_slice(&value[2 - digits / 2..]);
-        rest = later;
+        let (octets, remaining) = rest.split_at_mut_checked(digits / 2)?;
+        octets.copy_from_slice(&value[2 - digits / 2..]);
+        rest = remaining;
     }
     rest.is_empty().then_some(octets)
 }
@@ -201,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_checked() {
+    fn invalid_names_are_rejected() {
         let check = |text: &str, reason: Option<&str>| {
             assert_eq!(text.parse::<IfName>().err().map(|e| e.reason), reason, "{text:?}");
         };
@@ -223,18 +222,18 @@ mod tests {
     }
 
     #[test]
-    fn mac_is_parsed_as_go_does() {
-        let wanted = Some([2, 0, 0x5e, 0x10, 0, 0xab]);
-        let check = |text: &str, wanted| {
-            assert_eq!(text.parse::<MacAddr>().ok().map(|mac| mac.0), wanted, "{text:?}");
+    fn mac_is_parsed_as_in_go() {
+        let expected = Some([2, 0, 0x5e, 0x10, 0, 0xab]);
+        let check = |text: &str, expected| {
+            assert_eq!(text.parse::<MacAddr>().ok().map(|mac| mac.0), expected, "{text:?}");
         };
-        check("02:00:5e:10:00:ab", wanted);
-        check("02-00-5E-10-00-AB", wanted);
-        check("0200.5e10.00ab", wanted);
-        for bad in
+        check("02:00:5e:10:00:ab", expected);
+        check("02-00-5E-10-00-AB", expected);
+        check("0200.5e10.00ab", expected);
+        for invalid in
             ["", "02:00:5e:10:00", "2:0:5e:10:0:ab:11111", "02:00:5e:10:00-ab", "+2:00:5e:10:00:ab"]
         {
-            check(bad, None);
+            check(invalid, None);
         }
         assert_eq!("0200.5E10.00AB".parse::<MacAddr>().unwrap().to_string(), "02:00:5e:10:00:ab");
     }

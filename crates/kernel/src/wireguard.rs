@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! WireGuard: keys and peers of a link of kind `wireguard`. The link itself, its addresses and its
-//! routes are made as those of any other.
+//! WireGuard: keys and peers of a link of kind `wireguard`. [`crate::link`], [`crate::addr`] and
+//! [`crate::route`] create the link, its addresses and its routes.
 //!
-//! The kernel computes the public key: give a link its private key and read the other one.
+//! The kernel computes the public key: set the private key of a link and read the public one.
 
 mod key;
 mod read;
@@ -43,47 +43,45 @@ const WGALLOWEDIP_A_FAMILY: u16 = 1; // linux/wireguard.h
 const WGALLOWEDIP_A_IPADDR: u16 = 2; // linux/wireguard.h
 const WGALLOWEDIP_A_CIDR_MASK: u16 = 3; // linux/wireguard.h
 
-/// A WireGuard link as the kernel shows it.
+/// A WireGuard link as read from the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Device {
-    /// Its index.
     pub index: IfIndex,
-    /// Its name.
     pub name: IfName,
-    /// None until it is set.
+    /// Private key; `None` until it is set.
     pub private_key: Option<PrivateKey>,
-    /// What the private key makes it.
+    /// Public key, computed from the private key.
     pub public_key: Option<PublicKey>,
-    /// The UDP port; the kernel's choice while it is up and none was set.
+    /// UDP port. If none was set, the kernel chooses one while the link is up.
     pub listen_port: u16,
-    /// The mark of the packets it sends; 0 is none.
+    /// Mark of the packets that the link sends; 0 for none.
     pub fwmark: u32,
-    /// Whom it talks to.
     pub peers: Vec<Peer>,
 }
 
-/// A peer as the kernel shows it.
+/// A peer as read from the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
-    /// Who it is.
+    /// Public key, which identifies the peer.
     pub public_key: PublicKey,
-    /// A secret that both know in addition.
+    /// Additional shared secret.
     pub preshared_key: Option<PresharedKey>,
-    /// Where it was last heard from, or set to be; none until one of both.
+    /// Last known address of the peer, received or configured; `None` if there is none yet.
     pub endpoint: Option<SocketAddr>,
-    /// Seconds between packets that keep paths through NAT open; 0 is none.
+    /// Interval of keepalive packets in seconds; 0 for none.
     pub keepalive: u16,
-    /// What it may send, and what is sent to it. Unordered.
+    /// Addresses that the peer may send from and that are routed to it, in no particular order.
     pub allowed_ips: Vec<IpNet>,
-    /// When both last agreed on a session.
+    /// Time of the last handshake.
     pub last_handshake: Option<SystemTime>,
-    /// Bytes received.
+    /// Number of received bytes.
     pub rx_bytes: u64,
-    /// Bytes sent.
+    /// Number of sent bytes.
     pub tx_bytes: u64,
 }
 
-/// A socket for WireGuard in the namespace of the thread that opened it.
+/// A WireGuard socket in the namespace of the thread that opened it.
 #[derive(Debug)]
 pub struct Wireguard {
     socket: Socket,
@@ -91,20 +89,20 @@ pub struct Wireguard {
 }
 
 impl Wireguard {
-    /// Opens a socket in the calling thread's namespace. A kernel without WireGuard is
-    /// [`Error::is_unsupported`].
+    /// Opens a socket in the calling thread's namespace. Fails with [`Error::is_unsupported`] on a kernel without
+    /// WireGuard.
     pub fn open() -> Result<Self> {
         let fail = |cause| Error::new("open WireGuard socket", "", cause);
         let socket = Socket::open(Protocol::Generic).map_err(fail)?;
         let none = "this kernel has no WireGuard";
-        match genl::number_of(&socket, FAMILY).map_err(fail)? {
+        match genl::family_id(&socket, FAMILY).map_err(fail)? {
             Some(family) => Ok(Self { socket, family }),
             None => Err(fail(::netlink::Error::explained(Errno::OPNOTSUPP, none))),
         }
     }
 
-    /// Changes a link and some or all of its peers. More peers than fit into one message (some hundred)
-    /// go in several, one after the other; the first refusal is returned.
+    /// Changes a link and its peers. A message holds some hundred peers; more are sent in several messages. Returns
+    /// the first error.
     pub fn set(&self, link: impl Into<Target>, change: &DeviceChange<'_>) -> Result<()> {
         let link = link.into();
         let fail = |cause| Error::new("set WireGuard keys and peers of", link.to_string(), cause);
@@ -115,7 +113,7 @@ impl Wireguard {
         }
     }
 
-    /// A link with its keys and peers; none if there is no link of this name.
+    /// Reads a link with its keys and peers; `None` if the link does not exist.
     pub fn get(&self, link: impl Into<Target>) -> Result<Option<Device>> {
         let link = link.into();
         let mut message = genl::message(self.family, WG_CMD_GET_DEVICE, VERSION);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the kernel said no with: the errno and, where it gave one, its own words.
+//! Errors of the kernel: the error number and, if the kernel sent one, its explanation.
 
 use std::fmt;
 
@@ -8,14 +8,14 @@ use rustix::io::Errno;
 /// An error number with the kernel's extended acknowledgement text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
-    /// The error number.
+    /// Error number.
     pub errno: Errno,
-    /// The kernel's own words (`NLMSGERR_ATTR_MSG`), or ours where the kernel has none.
+    /// Explanation by the kernel (`NLMSGERR_ATTR_MSG`) or by this crate.
     pub ext: Option<String>,
 }
 
 impl Error {
-    /// An error of our own making, explained.
+    /// Creates an error with an explanation.
     pub fn explained(errno: Errno, text: impl Into<String>) -> Self {
         Self { errno, ext: Some(text.into()) }
     }
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn display_has_words_of_libc_and_kernel() {
+    fn display_has_error_name_and_explanation() {
         assert_eq!(Error::from(Errno::EXIST).to_string(), "File exists");
         assert_eq!(
             Error::explained(Errno::INVAL, "Invalid prefix").to_string(),

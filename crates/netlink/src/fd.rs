@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The file descriptor of a netlink socket: opening it, waiting for it, and reading whole datagrams.
+//! The file descriptor of a netlink socket: opening, waiting, and receiving whole datagrams.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub(crate) fn set_netlink_option(
     value: libc::c_int,
 ) -> Result<(), Errno> {
     const LEN: libc::socklen_t = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the descriptor is open for the borrow, the pointer is to an int of that length.
+    // SAFETY: the descriptor is open during the borrow, and the pointer is to an int of that length.
     let status = unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
@@ -47,12 +47,12 @@ pub(crate) fn set_netlink_option(
     Err(Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
 }
 
-/// Receives one datagram, growing the buffer first if it would be cut off: looking at the
-/// length costs one syscall of 0.1 µs, a cut-off reply would be lost.
+/// Receives one datagram and first grows the buffer if the datagram would not fit. Reading the length costs
+/// one system call of 0.1 µs; a truncated reply would be lost.
 pub(crate) fn receive_whole(fd: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result<usize, Errno> {
     let mut nothing = [0_u8; 0];
-    let look = RecvFlags::PEEK | RecvFlags::TRUNC;
-    let (_, len) = retry_on_intr(|| recv(fd, &mut nothing, look))?;
+    let peek = RecvFlags::PEEK | RecvFlags::TRUNC;
+    let (_, len) = retry_on_intr(|| recv(fd, &mut nothing, peek))?;
     if len > buffer.len() {
         buffer.resize(len, 0);
     }
@@ -60,7 +60,7 @@ pub(crate) fn receive_whole(fd: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result<
     Ok(len)
 }
 
-/// Waits until there is something to receive; `false` when the time is over.
+/// Waits until the socket is readable. Returns `false` after the timeout or an interruption by a signal.
 pub(crate) fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> Result<bool, Errno> {
     let timeout = Timespec {
         tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
@@ -69,7 +69,6 @@ pub(crate) fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> Result<boo
     let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
     match poll(&mut fds, Some(&timeout)) {
         Ok(ready) => Ok(ready > 0),
-        // The caller has the deadline and comes back.
         Err(Errno::INTR) => Ok(false),
         Err(errno) => Err(errno),
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Netlink wire format: a message builder, an attribute reader, and a synchronous socket with
-//! extended errors. It knows no kernel object; links, routes and rules live in `kernel`.
+//! Netlink wire format: a message builder, an attribute parser, and a synchronous socket with extended
+//! errors. Links, routes, rules and all other kernel objects are in the crate `kernel`.
 
 mod attrs;
 mod error;
@@ -17,5 +17,5 @@ pub use crate::message::{
 };
 pub use crate::monitor::{Monitor, Received};
 pub use crate::replies::{Replies, Reply};
-pub use crate::socket::{Answer, Failure, Got, Protocol, Socket};
+pub use crate::socket::{AckStatus, Failure, Protocol, ReplyResult, Socket};
 pub use rustix::io::Errno;

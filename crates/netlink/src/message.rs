@@ -1,37 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Builder for one netlink message: header, the family's fixed header, attributes.
-//! Length, sequence number and acknowledgement flag are filled in when the socket sends it.
+//! Builder of a netlink message: netlink header, fixed header of the family, attributes. The socket fills in
+//! the length, the sequence number and the acknowledgement flag when it sends the message.
 
-/// Size of `struct nlmsghdr`.
+/// Length of `struct nlmsghdr`.
 pub(crate) const HEADER_LEN: usize = 16;
 
 pub(crate) const NLM_F_REQUEST: u16 = 0x01; // linux/netlink.h
 pub(crate) const NLM_F_ACK: u16 = 0x04; // linux/netlink.h
 
-/// Dump all objects (`linux/netlink.h`).
+/// Dumps all objects (`linux/netlink.h`).
 pub const NLM_F_DUMP: u16 = 0x300;
-/// Replace an existing object (`linux/netlink.h`).
+/// Replaces an existing object (`linux/netlink.h`).
 pub const NLM_F_REPLACE: u16 = 0x100;
-/// Fail if the object exists (`linux/netlink.h`).
+/// Fails if the object exists (`linux/netlink.h`).
 pub const NLM_F_EXCL: u16 = 0x200;
-/// Create the object if it does not exist (`linux/netlink.h`).
+/// Creates the object if it does not exist (`linux/netlink.h`).
 pub const NLM_F_CREATE: u16 = 0x400;
-/// Add to the end of the list (`linux/netlink.h`).
+/// Adds the object to the end of the list (`linux/netlink.h`).
 pub const NLM_F_APPEND: u16 = 0x800;
 
 const NLA_F_NESTED: u16 = 1 << 15; // linux/netlink.h
 const NLA_HEADER_LEN: usize = 4;
 
-/// One netlink message under construction.
+/// A netlink message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
     bytes: Vec<u8>,
-    /// Some attribute outgrew its 16-bit length; the socket refuses to send such a message.
+    /// An attribute exceeds its 16-bit length field; the socket does not send such a message.
     oversized: bool,
 }
 
 impl Message {
-    /// An empty message; `NLM_F_REQUEST` is always added to `flags`.
+    /// Creates a message without payload. `NLM_F_REQUEST` is always added to `flags`.
     pub fn new(kind: u16, flags: u16) -> Self {
         let mut bytes = Vec::with_capacity(256);
         bytes.extend_from_slice(&[0; HEADER_LEN]);
@@ -40,14 +40,14 @@ impl Message {
         Self { bytes, oversized: false }
     }
 
-    /// Appends a fixed header, also inside a nest (as in `VETH_INFO_PEER`).
+    /// Appends a fixed header; some nested attributes, such as `VETH_INFO_PEER`, have one too.
     pub fn header(&mut self, bytes: &[u8]) -> &mut Self {
         self.bytes.extend_from_slice(bytes);
         self.pad();
         self
     }
 
-    /// An attribute with the payload as it is.
+    /// Appends an attribute with this payload.
     pub fn bytes(&mut self, kind: u16, payload: &[u8]) -> &mut Self {
         let start = self.open(kind);
         self.bytes.extend_from_slice(payload);
@@ -55,52 +55,52 @@ impl Message {
         self
     }
 
-    /// An attribute without payload; being there is its meaning.
+    /// Appends an attribute without payload; its presence is its meaning.
     pub fn flag(&mut self, kind: u16) -> &mut Self {
         self.bytes(kind, &[])
     }
 
-    /// An 8-bit attribute.
+    /// Appends an 8-bit attribute.
     pub fn u8(&mut self, kind: u16, value: u8) -> &mut Self {
         self.bytes(kind, &[value])
     }
 
-    /// A 16-bit attribute in host byte order.
+    /// Appends a 16-bit attribute in host byte order.
     pub fn u16(&mut self, kind: u16, value: u16) -> &mut Self {
         self.bytes(kind, &value.to_ne_bytes())
     }
 
-    /// A 32-bit attribute in host byte order.
+    /// Appends a 32-bit attribute in host byte order.
     pub fn u32(&mut self, kind: u16, value: u32) -> &mut Self {
         self.bytes(kind, &value.to_ne_bytes())
     }
 
-    /// A signed 32-bit attribute in host byte order.
+    /// Appends a signed 32-bit attribute in host byte order.
     pub fn i32(&mut self, kind: u16, value: i32) -> &mut Self {
         self.bytes(kind, &value.to_ne_bytes())
     }
 
-    /// A 64-bit attribute in host byte order.
+    /// Appends a 64-bit attribute in host byte order.
     pub fn u64(&mut self, kind: u16, value: u64) -> &mut Self {
         self.bytes(kind, &value.to_ne_bytes())
     }
 
-    /// A 16-bit attribute in network byte order.
+    /// Appends a 16-bit attribute in network byte order.
     pub fn be16(&mut self, kind: u16, value: u16) -> &mut Self {
         self.bytes(kind, &value.to_be_bytes())
     }
 
-    /// A 32-bit attribute in network byte order.
+    /// Appends a 32-bit attribute in network byte order.
     pub fn be32(&mut self, kind: u16, value: u32) -> &mut Self {
         self.bytes(kind, &value.to_be_bytes())
     }
 
-    /// A 64-bit attribute in network byte order.
+    /// Appends a 64-bit attribute in network byte order.
     pub fn be64(&mut self, kind: u16, value: u64) -> &mut Self {
         self.bytes(kind, &value.to_be_bytes())
     }
 
-    /// A text attribute, NUL-terminated.
+    /// Appends a text attribute, terminated by NUL.
     pub fn str(&mut self, kind: u16, value: &str) -> &mut Self {
         let start = self.open(kind);
         self.bytes.extend_from_slice(value.as_bytes());
@@ -109,7 +109,7 @@ impl Message {
         self
     }
 
-    /// An attribute made of attributes, marked `NLA_F_NESTED`.
+    /// Appends an attribute that contains attributes, with the flag `NLA_F_NESTED`.
     pub fn nest(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) -> &mut Self {
         let start = self.open(kind | NLA_F_NESTED);
         fill(self);
@@ -117,14 +117,14 @@ impl Message {
         self
     }
 
-    /// The message as it goes over the wire, with sequence number 0: for tests and logs.
+    /// Returns the encoded message with sequence number 0, for tests and logs.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.bytes.len());
         self.encode(&mut out, 0, 0);
         out
     }
 
-    /// What is behind the header: the family's own header, and attributes.
+    /// Returns everything after the netlink header: the family's fixed header and the attributes.
     pub fn payload(&self) -> &[u8] {
         &self.bytes[HEADER_LEN..]
     }
@@ -142,7 +142,7 @@ impl Message {
         out.extend_from_slice(&self.bytes);
         let header = &mut out[start..];
         let flags = flags | u16::from_ne_bytes([header[6], header[7]]);
-        // More than 4 GiB cannot be sent anyway: the socket's buffer is far smaller.
+        // A message of 4 GiB could not be sent anyway: the socket's buffer is far smaller.
         let len = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
         header[0..4].copy_from_slice(&len.to_ne_bytes());
         header[6..8].copy_from_slice(&flags.to_ne_bytes());
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attributes_are_aligned_and_nested() {
+    fn attributes_have_golden_bytes() {
         let mut message = Message::new(16, NLM_F_CREATE);
         message.header(&[1, 2, 3, 4]).u8(1, 7).nest(18, |m| {
             m.str(1, "veth").flag(2);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attribute_beyond_64_kib_is_noticed() {
+    fn attribute_of_64_kib_is_oversized() {
         let mut message = Message::new(16, 0);
         assert!(!message.bytes(1, &[0; 65_531]).is_oversized());
         assert!(message.bytes(1, &[0; 65_532]).is_oversized());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A socket that only listens: multicast groups, each wait with a deadline.
-//! Open it before looking at the state to wait for, and no change can be missed between.
+//! A socket that receives events of multicast groups; every wait has a deadline. Open it before reading the
+//! state: then no change is missed in between.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
@@ -18,19 +18,19 @@ use crate::socket::Protocol;
 const NETLINK_ADD_MEMBERSHIP: libc::c_int = 1; // linux/netlink.h
 const BUFFER_LEN: usize = 32 * 1024;
 
-/// What became of one wait.
+/// Result of one wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Received {
-    /// At least one event was handed over.
+    /// At least one event arrived.
     Events,
-    /// The kernel dropped events (`ENOBUFS`): look at the whole state again. What was still there has
-    /// been thrown away, and what happens from now on will be told.
+    /// The kernel dropped events (`ENOBUFS`): read the whole state again. The remaining old events were
+    /// discarded; later events arrive again.
     Overrun,
-    /// Nothing came before the deadline.
+    /// No event arrived before the deadline.
     Deadline,
 }
 
-/// A listening netlink socket in the namespace of the thread that opened it.
+/// A netlink socket that receives events in the namespace of the thread that opened it.
 #[derive(Debug)]
 pub struct Monitor {
     fd: OwnedFd,
@@ -38,11 +38,11 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Opens a socket that has joined these multicast groups (`RTNLGRP_*` and the like).
+    /// Opens a socket and joins these multicast groups, such as `RTNLGRP_LINK`.
     pub fn open(protocol: Protocol, groups: &[u32]) -> Result<Self, Error> {
         let fd = open_fd(protocol)?;
-        // The kernel leaves out the sender itself, and takes a socket without an address (0)
-        // for the sender of its own events (0 as well): unbound, nothing ever arrives.
+        // The kernel does not deliver an event to its sender. Its own events have the sender 0, which is also
+        // the address of an unbound socket: such a socket receives nothing.
         bind(&fd, &SocketAddrNetlink::new(0, 0))?;
         for group in groups {
             let group = group.cast_signed();
@@ -51,16 +51,16 @@ impl Monitor {
         Ok(Self { fd, buffer: vec![0; BUFFER_LEN] })
     }
 
-    /// Lets the kernel keep this many bytes of events before it drops any; without the right to more,
-    /// as many as it grants everybody. It counts about a kilobyte for an event.
+    /// Sets how many bytes of events the kernel queues before it drops events. Without CAP_NET_ADMIN the
+    /// system's limit applies. An event counts as about one kilobyte.
     pub fn set_receive_buffer(&self, bytes: usize) -> Result<(), Error> {
         set_socket_recv_buffer_size_force(&self.fd, bytes)
             .or_else(|_| set_socket_recv_buffer_size(&self.fd, bytes))
             .map_err(Error::from)
     }
 
-    /// Waits for events until `deadline` (a past one: takes only what is there) and hands
-    /// kind and payload of each to `event`.
+    /// Waits for events until `deadline` and passes the type and payload of each to `event`. With a past
+    /// deadline it does not wait.
     pub fn receive(
         &mut self,
         deadline: Instant,
@@ -85,8 +85,8 @@ impl Monitor {
         }
     }
 
-    /// The kernel drops events, and says so only once, until the queue has been empty: a state read
-    /// before that would grow old unnoticed.
+    /// Empties the queue. After an overrun the kernel drops events without a further report until the queue
+    /// has been empty, so a state read before that could become stale unnoticed.
     fn drain(&self) -> Result<(), Error> {
         let mut nothing = [0_u8; 0];
         loop {

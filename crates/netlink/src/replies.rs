@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Splits a received datagram into messages and reads errors with their extended text.
+//! Splits a received datagram into messages and parses errors with their explanation.
 
 use rustix::io::Errno;
 
@@ -21,16 +21,16 @@ pub struct Reply<'a> {
     pub kind: u16,
     /// `nlmsg_flags`.
     pub flags: u16,
-    /// `nlmsg_seq`: 0 for an event nobody asked for.
+    /// `nlmsg_seq`; 0 for an event.
     pub seq: u32,
     /// Everything after the header.
     pub payload: &'a [u8],
 }
 
 impl Reply<'_> {
-    /// What an `NLMSG_ERROR` or `NLMSG_DONE` says; an acknowledgement is `Ok`.
+    /// Returns the result in an `NLMSG_ERROR` or `NLMSG_DONE`; an acknowledgement is `Ok`.
     pub fn outcome(&self) -> Result<(), Error> {
-        // NLMSG_DONE of old kernels may come without the error number.
+        // Old kernels send NLMSG_DONE without an error number.
         let code = u32_at(self.payload, 0).unwrap_or(0).cast_signed();
         if code >= 0 {
             return Ok(());
@@ -45,7 +45,7 @@ impl Reply<'_> {
         let attrs_at = match self.kind {
             NLMSG_DONE => 4,
             _ if self.flags & NLM_F_CAPPED != 0 => 4 + HEADER_LEN,
-            // Without NETLINK_CAP_ACK the whole request is repeated before the attributes.
+            // Without NETLINK_CAP_ACK the whole request precedes the attributes.
             _ => usize::try_from(u32_at(self.payload, 4)?).ok()?.checked_add(4)?,
         };
         let attrs = Attrs::new(self.payload.get(attrs_at..)?);
@@ -54,7 +54,7 @@ impl Reply<'_> {
     }
 }
 
-/// The kernel's numbers end at 4095 (`MAX_ERRNO`); rustix panics on anything else.
+/// Converts an error number. The kernel's numbers end at 4095 (`MAX_ERRNO`), and rustix panics on others.
 fn errno(number: i32) -> Errno {
     match number {
         1..=4095 => Errno::from_raw_os_error(number),
@@ -62,14 +62,14 @@ fn errno(number: i32) -> Errno {
     }
 }
 
-/// Iterator over the messages of one datagram; malformed bytes end it.
+/// Iterator over the messages of one datagram. Malformed bytes end the iteration.
 #[derive(Debug, Clone)]
 pub struct Replies<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Replies<'a> {
-    /// The messages in `datagram`.
+    /// Parses the messages in `datagram`.
     pub fn new(datagram: &'a [u8]) -> Self {
         Self { rest: datagram }
     }
@@ -98,8 +98,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_carries_errno_and_text() {
-        // RTM_NEWLINK refused: `ip link add type bridge name lo`, NETLINK_CAP_ACK set.
+    fn error_has_number_and_explanation() {
+        // Reply to `ip link add type bridge name lo` with NETLINK_CAP_ACK.
         let mut bytes = vec![0; 36];
         bytes[4] = 2;
         bytes[6..8].copy_from_slice(&(NLM_F_CAPPED | NLM_F_ACK_TLVS).to_ne_bytes());
@@ -111,8 +111,9 @@ mod tests {
         assert_eq!(reply.seq, 9);
         assert_eq!(reply.outcome(), Err(Error::explained(Errno::EXIST, "why")));
     }
+
     #[test]
-    fn strange_error_numbers_are_errors_all_the_same() {
+    fn error_number_out_of_range_is_eio() {
         for number in [i32::MIN, -4096, -100_000] {
             let payload = number.to_ne_bytes();
             let reply = Reply { kind: NLMSG_ERROR, flags: 0, seq: 1, payload: &payload };

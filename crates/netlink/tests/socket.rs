@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use netlink::{
-    Answer, Attrs, Errno, Message, Monitor, NLM_F_CREATE, NLM_F_EXCL, Protocol, Received, Socket,
+    AckStatus, Attrs, Errno, Message, Monitor, NLM_F_CREATE, NLM_F_EXCL, Protocol, Received, Socket,
 };
 use rustix::net::sockopt::socket_recv_buffer_size;
 use rustix::net::{SendFlags, send};
@@ -17,22 +17,22 @@ const IFLA_IFNAME: u16 = 3; // linux/if_link.h
 const IFLA_MTU: u16 = 4; // linux/if_link.h
 const IFLA_LINKINFO: u16 = 18; // linux/if_link.h
 const RTNLGRP_LINK: u32 = 1; // linux/rtnetlink.h
-const SOON: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-fn about(kind: u16, flags: u16, name: &str) -> Message {
+fn link_message(kind: u16, flags: u16, name: &str) -> Message {
     let mut message = Message::new(kind, flags);
     message.header(&[0; 16]).str(IFLA_IFNAME, name);
     message
 }
 
 fn set_mtu(name: &str, mtu: u32) -> Message {
-    let mut message = about(RTM_SETLINK, 0, name);
+    let mut message = link_message(RTM_SETLINK, 0, name);
     message.u32(IFLA_MTU, mtu);
     message
 }
 
 fn create(name: &str, kind: &str) -> Message {
-    let mut message = about(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, name);
+    let mut message = link_message(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, name);
     message.nest(IFLA_LINKINFO, |info| {
         info.str(1, kind);
     });
@@ -45,12 +45,12 @@ fn all_links() -> Message {
     message
 }
 
-fn name_in(payload: &[u8]) -> Option<String> {
+fn link_name(payload: &[u8]) -> Option<String> {
     Attrs::after(payload, 16).find_kind(IFLA_IFNAME)?.str().map(str::to_owned)
 }
 
 #[test]
-fn refusals_are_told_with_place_and_words() {
+fn failures_have_index_and_explanation() {
     in_netns(|| {
         run("ip", &["link", "add", "a0", "type", "veth", "peer", "name", "a1"]);
         let socket = Socket::open(Protocol::Route).unwrap();
@@ -64,77 +64,80 @@ fn refusals_are_told_with_place_and_words() {
         assert!(run("ip", &["link", "show", "a1"]).contains("mtu 1401"));
         assert!(socket.request(&[]).unwrap().is_empty());
 
-        let (kind, payload) = socket.get(&about(RTM_GETLINK, 0, "a0")).unwrap();
-        assert_eq!((kind, name_in(&payload).as_deref()), (RTM_NEWLINK, Some("a0")));
-        let error = socket.get(&about(RTM_GETLINK, 0, "none")).unwrap_err();
+        let (kind, payload) = socket.get(&link_message(RTM_GETLINK, 0, "a0")).unwrap();
+        assert_eq!((kind, link_name(&payload).as_deref()), (RTM_NEWLINK, Some("a0")));
+        let error = socket.get(&link_message(RTM_GETLINK, 0, "none")).unwrap_err();
         assert_eq!(error.errno, Errno::NODEV);
-        // Strict checking is on: an attribute that means nothing here is refused.
-        let mut wrong = all_links();
-        wrong.u32(IFLA_MTU, 1);
-        let error = socket.dump(&wrong, |_, _| Some(())).unwrap_err();
+        // Strict checking is on: the kernel rejects an attribute without meaning in a dump.
+        let mut invalid = all_links();
+        invalid.u32(IFLA_MTU, 1);
+        let error = socket.dump(&invalid, |_, _| Some(())).unwrap_err();
         assert_eq!(error.errno, Errno::INVAL);
         assert!(error.ext.is_some(), "{error}");
     });
 }
 
 #[test]
-fn a_dump_of_several_datagrams_is_whole() {
+fn dump_of_several_datagrams_is_complete() {
     in_netns(|| {
         let socket = Socket::open(Protocol::Route).unwrap();
-        let wanted: Vec<_> = (0..200).map(|n| format!("br{n:03}")).collect();
-        let messages: Vec<_> = wanted.iter().map(|name| create(name, "bridge")).collect();
+        let names: Vec<_> = (0..200).map(|n| format!("br{n:03}")).collect();
+        let messages: Vec<_> = names.iter().map(|name| create(name, "bridge")).collect();
         assert!(socket.request(&messages).unwrap().is_empty());
-        let mut found = socket.dump(&all_links(), |_, payload| name_in(payload)).unwrap();
-        found.retain(|name| name.starts_with("br"));
-        found.sort();
-        assert_eq!(found, wanted);
-        // Every one fails, in two datagrams of requests and 200 of answers.
+        let mut listed = socket.dump(&all_links(), |_, payload| link_name(payload)).unwrap();
+        listed.retain(|name| name.starts_with("br"));
+        listed.sort();
+        assert_eq!(listed, names);
+        // Every request fails: two datagrams of requests, 200 of answers.
         let failures = socket.request(&messages).unwrap();
         assert_eq!(failures.len(), 200);
-        assert!(failures.iter().enumerate().all(|(place, failure)| failure.index == place));
+        assert!(failures.iter().enumerate().all(|(index, failure)| failure.index == index));
     });
 }
 
 #[test]
-fn a_late_answer_is_not_taken_for_ours() {
+fn late_answer_is_not_mistaken_for_another() {
     in_netns(|| {
         let socket = Socket::open(Protocol::Route).unwrap();
         let (seq, bytes) = socket.prepare(&create("br0", "bridge"));
         send(&socket, &bytes, SendFlags::empty()).unwrap();
-        // Its acknowledgement is first in the queue, then comes our refusal.
+        // The queue holds the acknowledgement of the prepared message, then the failure of this request.
         let failures = socket.request(&[create("br0", "bridge")]).unwrap();
         assert_eq!(failures[0].error.errno, Errno::EXIST);
-        assert_eq!(socket.answer(seq, Duration::ZERO).unwrap(), Answer::Pending);
+        assert_eq!(socket.ack_status(seq, Duration::ZERO).unwrap(), AckStatus::Pending);
 
         let (seq, bytes) = socket.prepare(&create("br1", "bridge"));
         send(&socket, &bytes, SendFlags::empty()).unwrap();
-        assert_eq!(socket.answer(seq, SOON).unwrap(), Answer::Done);
+        assert_eq!(socket.ack_status(seq, TIMEOUT).unwrap(), AckStatus::Done);
         let (seq, bytes) = socket.prepare(&create("br1", "bridge"));
         send(&socket, &bytes, SendFlags::empty()).unwrap();
-        assert_eq!(socket.answer(seq, SOON).unwrap(), Answer::Failed(Errno::EXIST.into()));
+        assert_eq!(
+            socket.ack_status(seq, TIMEOUT).unwrap(),
+            AckStatus::Failed(Errno::EXIST.into())
+        );
     });
 }
 
 #[test]
-fn events_come_or_the_deadline_does() {
+fn receive_returns_events_or_the_deadline() {
     in_netns(|| {
         let mut monitor = Monitor::open(Protocol::Route, &[RTNLGRP_LINK]).unwrap();
         let mut names = Vec::new();
         let mut receive = |deadline| {
-            monitor.receive(deadline, |_, payload| names.extend(name_in(payload))).unwrap()
+            monitor.receive(deadline, |_, payload| names.extend(link_name(payload))).unwrap()
         };
         assert_eq!(receive(Instant::now()), Received::Deadline);
         let soon = Instant::now() + Duration::from_millis(20);
         assert_eq!(receive(soon), Received::Deadline);
         assert!(Instant::now() >= soon);
         run("ip", &["link", "add", "br0", "type", "bridge"]);
-        assert_eq!(receive(Instant::now() + SOON), Received::Events);
+        assert_eq!(receive(Instant::now() + TIMEOUT), Received::Events);
         assert_eq!(names, ["br0"]);
     });
 }
 
 #[test]
-fn too_many_events_are_told() {
+fn too_many_events_cause_an_overrun() {
     in_netns(|| {
         run("ip", &["link", "add", "br0", "type", "bridge"]);
         let mut monitor = Monitor::open(Protocol::Route, &[RTNLGRP_LINK]).unwrap();
@@ -145,23 +148,23 @@ fn too_many_events_are_told() {
         }
         let received = monitor.receive(Instant::now(), |_, _| {}).unwrap();
         assert_eq!(received, Received::Overrun);
-        // The old ones are gone; the next is told.
+        // The old events are discarded; the next event arrives.
         let received = monitor.receive(Instant::now(), |_, _| {}).unwrap();
         assert_eq!(received, Received::Deadline);
         run("ip", &["link", "set", "br0", "mtu", "1499"]);
-        let received = monitor.receive(Instant::now() + SOON, |_, _| {}).unwrap();
+        let received = monitor.receive(Instant::now() + TIMEOUT, |_, _| {}).unwrap();
         assert_eq!(received, Received::Events);
     });
 }
 
 #[test]
-fn a_larger_buffer_holds_more_events() {
+fn larger_buffer_holds_more_events() {
     in_netns(|| {
         run("ip", &["link", "add", "br0", "type", "bridge"]);
         let mut monitor = Monitor::open(Protocol::Route, &[RTNLGRP_LINK]).unwrap();
         monitor.set_receive_buffer(16 << 20).unwrap();
         if socket_recv_buffer_size(&monitor).unwrap() < 16 << 20 {
-            let reason = "only root of the whole machine may have a larger buffer";
+            let reason = "only root outside of user namespaces may exceed the buffer limit";
             return testkit::not_run(&testkit::test_name(), reason);
         }
         let socket = Socket::open(Protocol::Route).unwrap();
@@ -177,12 +180,12 @@ fn a_larger_buffer_holds_more_events() {
 }
 
 #[test]
-fn an_nf_tables_batch_is_all_or_nothing() {
+fn nf_tables_batch_is_all_or_nothing() {
     in_netns(|| {
         const NFNL_MSG_BATCH_BEGIN: u16 = 16; // linux/netfilter/nfnetlink.h
         const NFNL_MSG_BATCH_END: u16 = 17; // linux/netfilter/nfnetlink.h
         const NFT_MSG_NEWTABLE: u16 = 10 << 8; // linux/netfilter/nf_tables.h, NFNL_SUBSYS_NFTABLES
-        let edge = |kind| {
+        let batch_message = |kind| {
             let mut message = Message::new(kind, 0);
             message.header(&[0, 0, 0, 10]);
             message
@@ -193,9 +196,9 @@ fn an_nf_tables_batch_is_all_or_nothing() {
             message
         };
         let batch = |names: &[&str]| {
-            let mut batch = vec![edge(NFNL_MSG_BATCH_BEGIN)];
+            let mut batch = vec![batch_message(NFNL_MSG_BATCH_BEGIN)];
             batch.extend(names.iter().map(|name| table(name)));
-            batch.push(edge(NFNL_MSG_BATCH_END));
+            batch.push(batch_message(NFNL_MSG_BATCH_END));
             batch
         };
         let socket = Socket::open(Protocol::Netfilter).unwrap();

@@ -83,7 +83,7 @@ impl Tunnel {
             stop: Some(stop),
         };
         let stopped = Arc::new(stopped);
-        for (at, queue) in tun::carry(&new).map_err(open)?.into_iter().enumerate() {
+        for (at, queue) in tun::open_queues(&new).map_err(open)?.into_iter().enumerate() {
             let queue = Arc::new(queue);
             let socket = Arc::new(GsoSocket::open(config.listen).map_err(open)?);
             let sender = Sender {

@@ -88,7 +88,7 @@ fn ours(node: &Node, other: &Node) -> Outcome<Tunnel> {
 /// A thread that alternates between interface and socket while there is something, and waits then.
 fn naive(node: &Node, other: &Node) -> Outcome {
     let new = NewTun { name: device()?, queues: 1, offload: false };
-    let mut queues = node.netns.enter(|| tun::carry(&new))??;
+    let mut queues = node.netns.enter(|| tun::open_queues(&new))??;
     let queue = queues.pop().ok_or("no queue")?;
     let socket = node.netns.enter(|| UdpSocket::bind(listen(node)))??;
     socket.set_nonblocking(true)?;

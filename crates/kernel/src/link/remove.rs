@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use ::netlink::{Answer, Errno};
+use ::netlink::{AckStatus, Errno};
 use rustix::net::netdevice::index_to_name_inlined;
 use rustix::thread::sched_yield;
 
@@ -52,10 +52,10 @@ pub fn remove_in_background(nl: &Netlink, index: IfIndex) -> Result<()> {
             sched_yield();
             continue;
         }
-        match nl.socket().answer(seq, POLL_INTERVAL) {
-            Ok(Answer::Pending) => {}
-            Ok(Answer::Done) => return Ok(()),
-            Ok(Answer::Failed(cause)) => {
+        match nl.socket().ack_status(seq, POLL_INTERVAL) {
+            Ok(AckStatus::Pending) => {}
+            Ok(AckStatus::Done) => return Ok(()),
+            Ok(AckStatus::Failed(cause)) => {
                 return ignore_missing(Err(Error::new("remove link", index.to_string(), cause)));
             }
             Err(_) => break,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Locks of namespaces, for changes that depend on what was read before. They are files that root alone
-//! can open: a lock on the namespace's own file could be held by everybody who lives in it.
+//! Locks of namespaces, for changes that depend on an earlier read. The lock files are accessible to root only: a
+//! lock on the namespace's own file could be held by any process in the namespace.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -15,27 +15,27 @@ use crate::error::{Error, Result};
 
 const DIRECTORY: &str = "/run/podwire/locks";
 
-/// Namespaces come and go; the files stay, and are no more than these for each purpose. Two namespaces
-/// with the same file wait for each other now and then.
-const FILES: u64 = 256;
+/// Maximum number of lock files per purpose. The files stay when namespaces go, so namespaces share them; two
+/// namespaces with the same file occasionally wait for each other.
+const MAX_FILES: u64 = 256;
 
-/// Whoever holds a lock is done in milliseconds, with iptables in seconds. One that is not was stopped.
-const DEADLINE: Duration = Duration::from_secs(20);
+/// Maximum time to wait. A holder needs milliseconds, with iptables seconds; one that needs longer was stopped.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A namespace's lock; dropping it releases the lock.
+/// A held lock of a namespace; dropping it releases the lock.
 #[derive(Debug)]
 pub struct Lock {
     _lock: fsutil::Lock,
 }
 
 impl Netns {
-    /// Waits until nobody else holds this namespace's lock for this purpose, and holds it until the
-    /// value that comes back is dropped. After a deadline it is an error, [`Error::is_timed_out`].
+    /// Acquires the lock of this namespace for a purpose. Fails with [`Error::is_timed_out`] if another process
+    /// holds it too long.
     pub fn lock(&self, purpose: &str) -> Result<Lock> {
         let (_, inode) = self.identity()?;
-        let name = format!("{purpose}-{}", inode % FILES);
+        let name = format!("{purpose}-{}", inode % MAX_FILES);
         let opened = match fsutil::open_lock(Path::new(DIRECTORY), &name) {
-            // Root of a user namespace only: it has no place for files of its own.
+            // Root of a user namespace cannot create the lock file: lock the namespace file instead.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -46,7 +46,7 @@ impl Netns {
             }
             other => other,
         };
-        let locked = opened.and_then(|file| fsutil::lock(file, DEADLINE));
+        let locked = opened.and_then(|file| fsutil::lock(file, TIMEOUT));
         locked.map(|lock| Lock { _lock: lock }).map_err(|cause| {
             let path = format!("{DIRECTORY}/{name}");
             if cause.kind() != ErrorKind::TimedOut {
@@ -57,7 +57,7 @@ impl Netns {
         })
     }
 
-    /// Locks belong to an opening of the file: one of its own for each holder.
+    /// Opens the namespace file again, because a lock belongs to an open file description.
     fn reopen(&self) -> io::Result<File> {
         File::open(format!("/proc/self/fd/{}", self.fd.as_raw_fd()))
     }

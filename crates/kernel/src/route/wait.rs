@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Waiting for routes that the kernel makes by itself: by event, never by sleeping.
+//! Waits for routes that the kernel adds itself, by event and not by polling.
 
 use std::time::Instant;
 
@@ -12,23 +12,23 @@ use crate::request::Netlink;
 const RTNLGRP_IPV4_ROUTE: u32 = 7; // linux/rtnetlink.h
 const RTNLGRP_IPV6_ROUTE: u32 = 11; // linux/rtnetlink.h
 
-/// Listens to changes of routes in the calling thread's namespace.
+/// Subscribes to changes of routes in the calling thread's namespace.
 pub fn monitor() -> Result<Monitor> {
     let monitor = Monitor::open(Protocol::Route, &[RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_ROUTE]);
-    monitor.map_err(|cause| Error::new("listen to routes", "", cause))
+    monitor.map_err(|cause| Error::new("subscribe to routes", "", cause))
 }
 
-/// Waits until `wanted` holds for the routes that the filter lets through; `false` if it does not
-/// by the deadline. The monitor must be of the same namespace as the socket.
+/// Waits until `condition` is true for the routes that match the filter. Returns `false` if the deadline passes
+/// first. The monitor must belong to the same namespace as the socket.
 pub fn wait_until(
     nl: &Netlink,
     monitor: &mut Monitor,
     filter: RouteFilter,
     deadline: Instant,
-    mut wanted: impl FnMut(&[Route]) -> bool,
+    mut condition: impl FnMut(&[Route]) -> bool,
 ) -> Result<bool> {
     loop {
-        if wanted(&list(nl, filter)?) {
+        if condition(&list(nl, filter)?) {
             return Ok(true);
         }
         match monitor.receive(deadline, |_, _| {}) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `u32` filters: all packets, or those from or to a prefix, go to a class or out of another link.
+//! `u32` filters, which send all packets, or those from or to a prefix, to a class or out of another link.
 
 use ::netlink::{Attr, Attrs, Message, NLM_F_CREATE, NLM_F_EXCL, u32_at};
 use ipnet::IpNet;
@@ -23,32 +23,32 @@ const ETH_P_ALL: u16 = 0x0003; // linux/if_ether.h
 const ETH_P_IP: u16 = 0x0800; // linux/if_ether.h
 const ETH_P_IPV6: u16 = 0x86dd; // linux/if_ether.h
 
-/// `struct tc_u32_sel` and, for each key, `struct tc_u32_key`.
+/// Lengths of `struct tc_u32_sel` and of `struct tc_u32_key`, which follows it once per key.
 const SEL_LEN: usize = 16;
 const KEY_LEN: usize = 16;
 
-/// A filter, to be made or as found.
+/// A filter, to be added or as read from the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Filter {
-    /// Filters are tried in this order. Those of one priority are of one [`Match::protocol`].
+    /// Position in the order of filters. All filters of a priority have the same [`Match::protocol`].
     pub priority: u16,
-    /// Which packets.
+    /// Packets that the filter matches.
     pub packets: Match,
-    /// Where they go.
+    /// Target of the packets.
     pub verdict: Verdict,
 }
 
-/// Which packets.
+/// Packets that a filter matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Match {
-    /// All, IP or not.
+    /// All packets, IP or not.
     All,
-    /// Those with an address in this prefix.
+    /// Packets with an address in this prefix.
     Prefix(Side, IpNet),
 }
 
 impl Match {
-    /// `ETH_P_*`: all, IPv4 or IPv6.
+    /// Returns the protocol (`ETH_P_*`): all, IPv4 or IPv6.
     pub fn protocol(&self) -> u16 {
         match self {
             Self::All => ETH_P_ALL,
@@ -58,19 +58,19 @@ impl Match {
     }
 }
 
-/// Which address of a packet.
+/// An address of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Side {
-    /// Where it comes from.
+    /// Source address.
     Source,
-    /// Where it goes to.
+    /// Destination address.
     Destination,
 }
 
 impl Side {
     const ALL: [Self; 2] = [Self::Source, Self::Destination];
 
-    /// Where the address is in the header.
+    /// Returns the offset of the address in the IP header.
     fn offset(self, family: Family) -> u32 {
         match (family, self) {
             (Family::V4, Self::Source) => 12,
@@ -81,16 +81,16 @@ impl Side {
     }
 }
 
-/// Where packets go.
+/// Target of packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// To a class; incoming packets just go on.
+    /// To a class; packets at ingress continue normally.
     Class(Handle),
     /// Out of this link, as if sent there.
     Redirect(IfIndex),
 }
 
-/// Adds a filter behind others of its priority.
+/// Adds a filter after the others of its priority.
 pub fn add_filter(link: IfIndex, parent: Handle, filter: &Filter) -> Request {
     let header = header(link, parent, filter.priority, filter.packets.protocol());
     let mut message = header.start(RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_EXCL);
@@ -129,7 +129,7 @@ fn selector(packets: Match) -> Vec<u8> {
             let words =
                 mask.chunks(4).zip(value.chunks(4)).zip((side.offset(Family::V6)..).step_by(4));
             let all = words.map(|((mask, value), offset)| (mask, value, offset));
-            // The first word stays even where it matches all: it tells the side.
+            // The first word is kept even if its mask is zero: its offset says which address is meant.
             let needed = all.enumerate().filter(|(at, (mask, ..))| *at == 0 || **mask != [0; 4]);
             needed.map(|(_, (mask, value, offset))| key(mask, value, offset)).collect()
         }
@@ -141,7 +141,7 @@ fn selector(packets: Match) -> Vec<u8> {
     bytes
 }
 
-/// Mask and value in network byte order, offset in the host's.
+/// Builds a key: mask and value in network byte order, offset in host byte order.
 fn key(mask: &[u8], value: &[u8], offset: u32) -> Vec<u8> {
     [mask, value, &offset.to_ne_bytes(), &[0; 4]].concat()
 }
@@ -150,7 +150,7 @@ fn put_redirect(actions: &mut Message, to: IfIndex) {
     // struct tc_mirred: index, capab, action, refcnt, bindcnt, eaction, ifindex
     let fields = [0, 0, TC_ACT_STOLEN, 0, 0, TCA_EGRESS_REDIR, to.0];
     let parms: Vec<u8> = fields.iter().flat_map(|field| field.to_ne_bytes()).collect();
-    // The first action.
+    // The attribute type is the position of the action.
     actions.nest(1, |action| {
         action.str(TCA_ACT_KIND, "mirred").nest(TCA_ACT_OPTIONS, |options| {
             options.bytes(TCA_MIRRED_PARMS, &parms);
@@ -158,7 +158,7 @@ fn put_redirect(actions: &mut Message, to: IfIndex) {
     });
 }
 
-/// The filter in a message, if it is one that we could have made.
+/// Parses a filter; `None` if this module could not have created it.
 pub(super) fn parse(payload: &[u8]) -> Option<Filter> {
     let header = Header::parse(payload)?;
     let attrs = Attrs::after(payload, super::HEADER_LEN);
@@ -167,17 +167,17 @@ pub(super) fn parse(payload: &[u8]) -> Option<Filter> {
     }
     let options = attrs.find_kind(TCA_OPTIONS)?.nested();
     let protocol = u16::from_be((header.info & 0xffff) as u16);
-    let packets = packets(protocol, options.find_kind(TCA_U32_SEL)?.payload)?;
+    let packets = parse_selector(protocol, options.find_kind(TCA_U32_SEL)?.payload)?;
     let class = options.find_kind(TCA_U32_CLASSID).and_then(|class| class.u32()).map(Handle);
     let verdict = match options.find_kind(TCA_U32_ACT) {
-        Some(actions) => Verdict::Redirect(redirect(&actions)?),
+        Some(actions) => Verdict::Redirect(parse_redirect(&actions)?),
         None => Verdict::Class(class.unwrap_or(Handle(0))),
     };
     Some(Filter { priority: (header.info >> 16) as u16, packets, verdict })
 }
 
-/// Where the first action sends packets.
-fn redirect(actions: &Attr<'_>) -> Option<IfIndex> {
+/// Returns the link that the first action redirects to.
+fn parse_redirect(actions: &Attr<'_>) -> Option<IfIndex> {
     let action = actions.nested().next()?.nested();
     if action.find_kind(TCA_ACT_KIND)?.str() != Some("mirred") {
         return None;
@@ -186,7 +186,7 @@ fn redirect(actions: &Attr<'_>) -> Option<IfIndex> {
     (u32_at(parms, 20)? == TCA_EGRESS_REDIR).then_some(IfIndex(u32_at(parms, 24)?))
 }
 
-fn packets(protocol: u16, selector: &[u8]) -> Option<Match> {
+fn parse_selector(protocol: u16, selector: &[u8]) -> Option<Match> {
     let count = usize::from(*selector.get(2)?);
     let keys = selector.get(SEL_LEN..)?.chunks_exact(KEY_LEN).take(count);
     let family = match protocol {
@@ -226,12 +226,12 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_a_redirect() {
+    fn redirect_has_golden_bytes() {
         // tc filter add dev <index 7> parent ffff: protocol all prio 1 u32 match u32 0 0
         //   action mirred egress redirect dev <index 9>
-        let made = add_filter(IfIndex(7), Handle::INGRESS_QDISC, &REDIRECT);
+        let request = add_filter(IfIndex(7), Handle::INGRESS_QDISC, &REDIRECT);
         assert_eq!(
-            made.message.to_bytes(),
+            request.message.to_bytes(),
             [
                 140, 0, 0, 0, 44, 0, 0x01, 0x06, 0, 0, 0, 0, 0, 0, 0, 0, // nlmsghdr
                 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 0, 3, 1, 0, // tcmsg
@@ -249,14 +249,14 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_prefixes() {
+    fn prefix_filters_have_golden_bytes() {
         // tc filter add dev <index 7> parent 2: protocol ip prio 2 u32 match ip src 10.2.0.0/15
         //   flowid 2:1
         let filter = prefix(Side::Source, "10.2.0.0/15");
-        let made = add_filter(IfIndex(7), Handle::new(2, 0), &filter).message.to_bytes();
-        assert_eq!(made[32..36], [8, 0, 2, 0], "protocol and priority");
+        let added = add_filter(IfIndex(7), Handle::new(2, 0), &filter).message.to_bytes();
+        assert_eq!(added[32..36], [8, 0, 2, 0], "protocol and priority");
         assert_eq!(
-            made[44..],
+            added[44..],
             [
                 48, 0, 2, 0x80, 8, 0, 1, 0, 1, 0, 2, 0, // TCA_OPTIONS, TCA_U32_CLASSID
                 36, 0, 5, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // TCA_U32_SEL
@@ -265,22 +265,23 @@ mod tests {
         );
         // ... protocol ipv6 prio 2 u32 match ip6 dst fd00:1::/40 flowid 2:1
         let filter = prefix(Side::Destination, "fd00:1::/40");
-        let made = add_filter(IfIndex(7), Handle::new(2, 0), &filter).message.to_bytes();
-        assert_eq!(made[32..36], [0x86, 0xdd, 2, 0]);
+        let added = add_filter(IfIndex(7), Handle::new(2, 0), &filter).message.to_bytes();
+        assert_eq!(added[32..36], [0x86, 0xdd, 2, 0]);
         assert_eq!(
-            made[76..],
+            added[76..],
             [
                 255, 255, 255, 255, 0xfd, 0, 0, 1, 24, 0, 0, 0, 0, 0, 0, 0, //
                 255, 0, 0, 0, 0, 0, 0, 0, 28, 0, 0, 0, 0, 0, 0, 0,
             ]
         );
-        let gone = remove_filters(IfIndex(7), Handle::new(2, 0), 2, ETH_P_IPV6).message.to_bytes();
-        assert_eq!(gone[4..6], [45, 0]);
-        assert_eq!(gone[32..], [0x86, 0xdd, 2, 0]);
+        let removed =
+            remove_filters(IfIndex(7), Handle::new(2, 0), 2, ETH_P_IPV6).message.to_bytes();
+        assert_eq!(removed[4..6], [45, 0]);
+        assert_eq!(removed[32..], [0x86, 0xdd, 2, 0]);
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn filters_round_trip() {
         let texts =
             ["0.0.0.0/0", "10.2.0.0/15", "192.0.2.1/32", "::/0", "fd00:1::/40", "fd00::1/128"];
         let prefixes = texts.iter().flat_map(|text| Side::ALL.map(|side| prefix(side, text)));
@@ -292,7 +293,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_parsed_without_panic(bytes: Vec<u8>, at in 36_usize..140, byte: u8) {
+        fn parser_never_panics(bytes: Vec<u8>, at in 36_usize..140, byte: u8) {
             let _ = parse(&bytes);
             let mut near = add_filter(IfIndex(7), Handle::ROOT, &REDIRECT).message.to_bytes();
             near[at] = byte;
@@ -300,9 +301,9 @@ mod tests {
         }
 
         #[test]
-        fn any_selector_is_parsed_without_panic(bytes: Vec<u8>) {
+        fn selector_parser_never_panics(bytes: Vec<u8>) {
             for protocol in [ETH_P_ALL, ETH_P_IP, ETH_P_IPV6] {
-                let _ = packets(protocol, &bytes);
+                let _ = parse_selector(protocol, &bytes);
             }
         }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Queueing disciplines and classes: making, replacing, removing.
+//! Adds, replaces and removes queueing disciplines and classes.
 
 use ::netlink::{Message, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 
@@ -12,47 +12,47 @@ use crate::request::Request;
 use crate::types::IfIndex;
 
 const TC_LINKLAYER_ETHERNET: u8 = 1; // linux/pkt_sched.h
-/// A tick of the packet scheduler's clock (`PSCHED_SHIFT` of net/pkt_sched.h), what
-/// `/proc/net/psched` tells of; the same in every kernel since 2.6.31.
+/// Length of a tick of the packet scheduler's clock (`PSCHED_SHIFT` of net/pkt_sched.h, also in
+/// `/proc/net/psched`); the same in every kernel since 2.6.31.
 const TICK_NANOS: u64 = 64;
 const HTB_VERSION: u32 = 3; // linux/pkt_sched.h, TC_HTB_PROTOVER
-/// How much a class may send in its turn. There is one class, so it only must be there: without it
-/// the kernel warns of what it makes of the rate.
+/// Number of bytes that a class sends in its turn. The value does not matter for a single class, but without it
+/// the kernel derives one from the rate and logs a warning.
 const HTB_QUANTUM: u32 = 60_000;
 
-/// A token bucket: what may pass in the long run, and at once.
+/// A token bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Bucket {
-    /// Bytes in a second.
+    /// Rate in bytes per second.
     pub rate: u64,
-    /// Bytes at once.
+    /// Burst in bytes.
     pub burst: u32,
 }
 
-/// The time that a bucket takes to fill, in the kernel's ticks: in whole microseconds first, as `tc`
-/// and the Go plugins count. None where that is nothing, or more than the kernel's field holds.
+/// Returns the time to fill a bucket in the kernel's ticks. It is computed in whole microseconds first, as by
+/// `tc` and the Go plugins. `None` if it is zero or does not fit into 32 bits.
 pub fn ticks_of(bucket: Bucket) -> Option<u32> {
     let micros = u128::from(bucket.burst) * 1_000_000 / u128::from(bucket.rate.max(1));
     let ticks = micros * 1000 / u128::from(TICK_NANOS);
     u32::try_from(ticks).ok().filter(|ticks| *ticks != 0)
 }
 
-/// A queueing discipline to be made.
+/// A queueing discipline to add.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Qdisc {
-    /// One token bucket for all, with a queue of so many bytes in front of it.
+    /// One token bucket for all packets, with a queue limit in bytes.
     Tbf(Bucket, u32),
-    /// Token buckets in classes; what no filter claims goes to the class with this minor number,
-    /// and with 0 passes freely.
+    /// Classes with token buckets. Packets without a matching filter go to the class with this minor number; with
+    /// 0 they are not limited.
     Htb(u16),
-    /// A queue of so many bytes.
+    /// A queue with a limit in bytes.
     Bfifo(u32),
-    /// No queue: a place for filters of incoming packets.
+    /// No queue, only a parent for filters of incoming packets.
     Ingress,
 }
 
 impl Qdisc {
-    /// The kernel's word for it.
+    /// Returns the kernel's name of the discipline.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Tbf(..) => "tbf",
@@ -63,26 +63,26 @@ impl Qdisc {
     }
 }
 
-/// Makes a queueing discipline; fails if there is one with a handle.
+/// Adds a queueing discipline; fails if the parent already has one with a handle.
 pub fn add_qdisc(link: IfIndex, parent: Handle, handle: Handle, qdisc: &Qdisc) -> Request {
     let message = qdisc_message(NLM_F_EXCL, Header::new(link, handle, parent), qdisc);
     Request::new("add qdisc", object(qdisc.name(), link, parent), message)
 }
 
-/// Makes a queueing discipline in the place of what is there. One of the same handle must be of the same
-/// kind and is changed, which an `htb` cannot be.
+/// Adds a queueing discipline or replaces the existing one. One with the same handle must be of the same kind and
+/// is changed, which an `htb` does not support.
 pub fn replace_qdisc(link: IfIndex, parent: Handle, handle: Handle, qdisc: &Qdisc) -> Request {
     let message = qdisc_message(NLM_F_REPLACE, Header::new(link, handle, parent), qdisc);
     Request::new("replace qdisc", object(qdisc.name(), link, parent), message)
 }
 
-/// Removes what is in a place, with all classes and filters in it.
+/// Removes the queueing discipline of a parent, with its classes and filters.
 pub fn remove_qdisc(link: IfIndex, parent: Handle) -> Request {
     let message = Header::new(link, Handle(0), parent).start(RTM_DELQDISC, 0);
     Request::new("remove qdisc", format!("of {link} at {parent}"), message)
 }
 
-/// Makes a class of an `htb` discipline, or changes the one of that handle. It cannot borrow.
+/// Adds a class of an `htb` discipline, or changes the one with that handle. The class cannot borrow.
 pub fn replace_class(link: IfIndex, parent: Handle, handle: Handle, bucket: Bucket) -> Request {
     let header = Header::new(link, handle, parent);
     let mut message = header.start(RTM_NEWTCLASS, NLM_F_CREATE | NLM_F_REPLACE);
@@ -90,8 +90,8 @@ pub fn replace_class(link: IfIndex, parent: Handle, handle: Handle, bucket: Buck
     Request::new("replace class", object("htb", link, handle), message)
 }
 
-fn object(name: &str, link: IfIndex, place: Handle) -> String {
-    format!("{name} of {link} at {place}")
+fn object(name: &str, link: IfIndex, parent: Handle) -> String {
+    format!("{name} of {link} at {parent}")
 }
 
 fn qdisc_message(flag: u16, header: Header, qdisc: &Qdisc) -> Message {
@@ -115,7 +115,7 @@ fn qdisc_message(flag: u16, header: Header, qdisc: &Qdisc) -> Message {
     message
 }
 
-/// `struct tc_tbf_qopt`.
+/// Writes a `struct tc_tbf_qopt`.
 fn put_tbf(options: &mut Message, bucket: Bucket, limit: u32) {
     let ticks = ticks_of(bucket);
     let mut parms = ratespec(bucket.rate).to_vec();
@@ -124,15 +124,15 @@ fn put_tbf(options: &mut Message, bucket: Bucket, limit: u32) {
     options.bytes(TCA_TBF_PARMS, &parms);
     put_rate64(options, TCA_TBF_RATE64, bucket.rate);
     if ticks.is_none() {
-        // In bytes, which the kernel prefers to the ticks.
+        // The kernel prefers the burst in bytes to the ticks.
         options.u32(TCA_TBF_BURST, bucket.burst);
     }
 }
 
-/// `struct tc_htb_opt`: the ceiling is the rate.
+/// Writes a `struct tc_htb_opt` whose ceiling equals the rate.
 fn put_class(options: &mut Message, bucket: Bucket) {
-    let is_short = u64::from(bucket.burst) < bucket.rate;
-    let ticks = ticks_of(bucket).unwrap_or(if is_short { 1 } else { u32::MAX });
+    let is_below_a_second = u64::from(bucket.burst) < bucket.rate;
+    let ticks = ticks_of(bucket).unwrap_or(if is_below_a_second { 1 } else { u32::MAX });
     let mut parms = ratespec(bucket.rate).to_vec();
     parms.extend_from_slice(&ratespec(bucket.rate));
     // buffer, cbuffer, quantum, level, prio
@@ -144,7 +144,7 @@ fn put_class(options: &mut Message, bucket: Bucket) {
 
 const RATESPEC_LEN: usize = 12;
 
-/// `struct tc_ratespec`. With a link layer of Ethernet the kernel needs no table of a kilobyte.
+/// Builds a `struct tc_ratespec`. With the link layer Ethernet the kernel needs no rate table.
 fn ratespec(rate: u64) -> [u8; RATESPEC_LEN] {
     let mut spec = [0; RATESPEC_LEN];
     spec[1] = TC_LINKLAYER_ETHERNET;
@@ -169,25 +169,25 @@ mod tests {
     const MBIT: u64 = 125_000;
 
     #[test]
-    fn time_is_counted_as_tc_does() {
-        let check = |rate, burst, wanted| assert_eq!(ticks_of(Bucket { rate, burst }), wanted);
+    fn ticks_equal_those_of_tc() {
+        let check = |rate, burst, ticks| assert_eq!(ticks_of(Bucket { rate, burst }), ticks);
         // tc qdisc add dev lo root tbf rate 20mbit burst 32kb latency 25ms: 13107 µs
         check(20 * MBIT, 32_768, Some(204_796));
         check(1, 1, Some(15_625_000));
-        // Less than a microsecond, and more than 274 seconds: only bytes can tell.
+        // Less than a microsecond, and more than 274 seconds: the burst is sent in bytes.
         check(100_000 * MBIT, 1500, None);
         check(MBIT, i32::MAX as u32 / 8, None);
         check(0, 1, Some(15_625_000));
     }
 
     #[test]
-    fn bytes_of_tbf() {
+    fn tbf_has_golden_bytes() {
         // tc qdisc replace dev <index 7> root handle 1: tbf rate 20mbit burst 32kb limit 65536
         let bucket = Bucket { rate: 20 * MBIT, burst: 32_768 };
         let handle = Handle::new(1, 0);
-        let made = replace_qdisc(IfIndex(7), Handle::ROOT, handle, &Qdisc::Tbf(bucket, 65_536));
+        let request = replace_qdisc(IfIndex(7), Handle::ROOT, handle, &Qdisc::Tbf(bucket, 65_536));
         assert_eq!(
-            made.message.to_bytes(),
+            request.message.to_bytes(),
             [
                 88, 0, 0, 0, 36, 0, 0x01, 0x05, 0, 0, 0, 0, 0, 0, 0, 0, // nlmsghdr
                 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 1, 0, 255, 255, 255, 255, 0, 0, 0, 0, // tcmsg
@@ -198,14 +198,15 @@ mod tests {
                 0, 0, 1, 0, 0xfc, 0x1f, 3, 0, 0, 0, 0, 0, // limit, buffer, mtu
             ]
         );
-        assert_eq!(made.object(), "tbf of #7 at root");
+        assert_eq!(request.object(), "tbf of #7 at root");
     }
 
     #[test]
-    fn bytes_of_a_rate_beyond_32_bits() {
+    fn rate_above_32_bits_has_golden_bytes() {
         let bucket = Bucket { rate: 1 << 33, burst: 0x1000 };
-        let made = add_qdisc(IfIndex(7), Handle::ROOT, Handle::new(1, 0), &Qdisc::Tbf(bucket, 1));
-        let bytes = made.message.to_bytes();
+        let request =
+            add_qdisc(IfIndex(7), Handle::ROOT, Handle::new(1, 0), &Qdisc::Tbf(bucket, 1));
+        let bytes = request.message.to_bytes();
         let tail = [
             12, 0, 4, 0, 0, 0, 0, 0, 2, 0, 0, 0, // TCA_TBF_RATE64
             8, 0, 6, 0, 0, 0x10, 0, 0, // TCA_TBF_BURST
@@ -216,11 +217,11 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_htb_and_its_class() {
+    fn htb_and_class_have_golden_bytes() {
         // tc qdisc replace dev <index 7> root handle 2: htb default 1
-        let made = replace_qdisc(IfIndex(7), Handle::ROOT, Handle::new(2, 0), &Qdisc::Htb(1));
+        let request = replace_qdisc(IfIndex(7), Handle::ROOT, Handle::new(2, 0), &Qdisc::Htb(1));
         assert_eq!(
-            made.message.to_bytes()[36..],
+            request.message.to_bytes()[36..],
             [
                 8, 0, 1, 0, b'h', b't', b'b', 0, // TCA_KIND
                 28, 0, 2, 0x80, 24, 0, 2, 0, // TCA_OPTIONS, TCA_HTB_INIT
@@ -245,21 +246,21 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_small_ones() {
+    fn ingress_bfifo_and_removal_have_golden_bytes() {
         // tc qdisc add dev <index 7> ingress
-        let place = (Handle::INGRESS, Handle::INGRESS_QDISC);
-        let made = add_qdisc(IfIndex(7), place.0, place.1, &Qdisc::Ingress).message.to_bytes();
-        assert_eq!(made[20..36], [7, 0, 0, 0, 0, 0, 255, 255, 0xf1, 255, 255, 255, 0, 0, 0, 0]);
-        assert_eq!(made[36..], *b"\x0c\0\x01\0ingress\0");
+        let (parent, handle) = (Handle::INGRESS, Handle::INGRESS_QDISC);
+        let request = add_qdisc(IfIndex(7), parent, handle, &Qdisc::Ingress).message.to_bytes();
+        assert_eq!(request[20..36], [7, 0, 0, 0, 0, 0, 255, 255, 0xf1, 255, 255, 255, 0, 0, 0, 0]);
+        assert_eq!(request[36..], *b"\x0c\0\x01\0ingress\0");
         // tc qdisc add dev <index 7> parent 2:1 handle 10: bfifo limit 4096
-        let place = (Handle::new(2, 1), Handle::new(0x10, 0));
-        let made = add_qdisc(IfIndex(7), place.0, place.1, &Qdisc::Bfifo(4096)).message.to_bytes();
-        assert_eq!(made[36..], *b"\x0a\0\x01\0bfifo\0\0\0\x08\0\x02\0\0\x10\0\0");
+        let (parent, handle) = (Handle::new(2, 1), Handle::new(0x10, 0));
+        let request = add_qdisc(IfIndex(7), parent, handle, &Qdisc::Bfifo(4096)).message.to_bytes();
+        assert_eq!(request[36..], *b"\x0a\0\x01\0bfifo\0\0\0\x08\0\x02\0\0\x10\0\0");
         // tc qdisc del dev <index 7> root
-        let made = remove_qdisc(IfIndex(7), Handle::ROOT).message.to_bytes();
-        assert_eq!(made[4..8], [37, 0, 1, 0]);
+        let request = remove_qdisc(IfIndex(7), Handle::ROOT).message.to_bytes();
+        assert_eq!(request[4..8], [37, 0, 1, 0]);
         assert_eq!(
-            made[16..],
+            request[16..],
             [0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255, 0, 0, 0, 0]
         );
     }

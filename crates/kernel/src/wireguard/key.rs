@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keys: 32 bytes, written as `wg` writes them. Those that are secret do not show in logs.
+//! Keys: 32 bytes, encoded in base64 as by `wg`. Secret keys do not appear in debug output.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,47 +12,47 @@ const LEN: usize = 32; // linux/wireguard.h, WG_KEY_LEN
 const TEXT_LEN: usize = LEN.div_ceil(3) * 4;
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Why a text is no key. It does not repeat the text, which may be a secret.
+/// The text is not a key. The error does not contain the text, which may be a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a WireGuard key is 44 characters of base64")]
 pub struct KeyError;
 
-/// Who a node is, to others.
+/// Public key of a node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PublicKey(pub [u8; LEN]);
 
-/// What proves who a node is.
+/// Private key of a node.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PrivateKey(pub [u8; LEN]);
 
-/// A secret that two peers share.
+/// Secret shared by two peers.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PresharedKey(pub [u8; LEN]);
 
 impl PrivateKey {
-    /// A new one.
+    /// Generates a key.
     pub fn random() -> Result<Self> {
         let mut bytes = random()?;
-        // A scalar of Curve25519 (RFC 7748, section 5). The kernel would do the same; so the key that
-        // it shows is the one that it was given.
+        // Clamp the scalar of Curve25519 (RFC 7748, section 5), as the kernel does: then the kernel reports the
+        // same key that it was given.
         bytes[0] &= 0xf8;
         bytes[31] = (bytes[31] & 0x7f) | 0x40;
         Ok(Self(bytes))
     }
 
-    /// As it stands in a key file.
+    /// Encodes the key as in a key file.
     pub fn to_base64(&self) -> String {
         encode(&self.0)
     }
 }
 
 impl PresharedKey {
-    /// A new one.
+    /// Generates a key.
     pub fn random() -> Result<Self> {
         random().map(Self)
     }
 
-    /// As it stands in a configuration.
+    /// Encodes the key as in a configuration.
     pub fn to_base64(&self) -> String {
         encode(&self.0)
     }
@@ -109,7 +109,7 @@ impl FromStr for PresharedKey {
 fn random() -> Result<[u8; LEN]> {
     let mut bytes = [0; LEN];
     getrandom(&mut bytes, GetRandomFlags::empty())
-        .map_err(|errno| Error::from_errno("make random WireGuard key", "", errno))?;
+        .map_err(|errno| Error::from_errno("generate WireGuard key", "", errno))?;
     Ok(bytes)
 }
 
@@ -124,7 +124,7 @@ fn encode(bytes: &[u8; LEN]) -> String {
             text.push(char::from(ALPHABET[sextet as usize]));
         }
     }
-    // 32 bytes are two short of a multiple of three.
+    // 32 bytes are one short of a multiple of three, so one padding character is needed.
     text.push('=');
     text
 }
@@ -141,7 +141,7 @@ fn decode(text: &str) -> Option<[u8; LEN]> {
         let [_, decoded @ ..] = bits.to_be_bytes();
         group.copy_from_slice(&decoded[..group.len()]);
     }
-    // The last letter has two bits too many; `wg` refuses a key where they are set.
+    // The last character has two unused bits; `wg` rejects a key in which they are set.
     (encode(&bytes) == text).then_some(bytes)
 }
 
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_written_as_wg_writes_them() {
+    fn keys_are_encoded_as_by_wg() {
         let zero = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
         assert_eq!(PublicKey([0; 32]).to_string(), zero);
         assert_eq!(zero.parse::<PublicKey>(), Ok(PublicKey([0; 32])));
@@ -161,7 +161,7 @@ mod tests {
         let key: PrivateKey = text.parse().unwrap();
         assert_eq!(key.0[..4], [0xc8, 0x09, 0xf3, 0xe5]);
         assert_eq!(key.to_base64(), text);
-        for bad in [
+        for invalid in [
             "",
             "=",
             "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA",
@@ -170,12 +170,12 @@ mod tests {
             "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA-=",
             "éAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=",
         ] {
-            assert_eq!(bad.parse::<PublicKey>(), Err(KeyError), "{bad}");
+            assert_eq!(invalid.parse::<PublicKey>(), Err(KeyError), "{invalid}");
         }
     }
 
     #[test]
-    fn secrets_do_not_show() {
+    fn secret_keys_are_hidden_in_debug_output() {
         let private = PrivateKey::random().unwrap();
         let shared = PresharedKey::random().unwrap();
         assert_eq!(format!("{private:?} {shared:?}"), "(private key) (preshared key)");
@@ -185,7 +185,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(bytes: [u8; 32], text: String) {
+        fn keys_round_trip(bytes: [u8; 32], text: String) {
             prop_assert_eq!(encode(&bytes).len(), TEXT_LEN);
             prop_assert_eq!(decode(&encode(&bytes)), Some(bytes));
             let _ = decode(&text);

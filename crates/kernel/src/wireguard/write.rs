@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Changes of a WireGuard link as messages, each short enough for a length of 16 bits.
+//! Encodes changes of a WireGuard link in messages whose attributes fit into 64 KiB.
 
 use std::net::SocketAddr;
 
@@ -25,53 +25,55 @@ const WGPEER_F_REMOVE_ME: u32 = 1; // linux/wireguard.h
 const WGPEER_F_REPLACE_ALLOWEDIPS: u32 = 2; // linux/wireguard.h
 const WGPEER_F_UPDATE_ONLY: u32 = 4; // linux/wireguard.h
 
-/// Of the peers in one message, by the estimates below; an attribute ends at 64 KiB.
+/// Maximum length of the peers in one message, by the estimates below; an attribute holds at most 64 KiB.
 const MAX_BYTES: usize = 32 * 1024;
-/// At most so many bytes has a peer without its allowed addresses, and one of those.
+/// Maximum length of a peer without its allowed addresses.
 const PEER_BYTES: usize = 144;
+/// Maximum length of an allowed address.
 const ALLOWED_IP_BYTES: usize = 40;
-/// So many addresses of one peer stay together.
+/// Maximum number of addresses of one peer per message.
 const MAX_ALLOWED_IPS: usize = 500;
 
-/// What to change of a link; what is not given stays as it is.
+/// Changes of a link; `None` leaves a value unchanged.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DeviceChange<'a> {
-    /// The private key; one of zeroes removes it.
+    /// Private key; a key of zeroes removes it.
     pub private_key: Option<&'a PrivateKey>,
-    /// The UDP port; 0 leaves it to the kernel.
+    /// UDP port; 0 leaves the choice to the kernel.
     pub listen_port: Option<u16>,
-    /// The mark of the packets it sends, for policy routing; 0 is none.
+    /// Mark of the packets that the link sends, for policy routing; 0 for none.
     pub fwmark: Option<u32>,
-    /// Forget all peers first. Their sessions are lost, also of those that are given here again: to keep
-    /// traffic going, change only what differs.
+    /// Remove all existing peers first. This ends all sessions, even of peers that are added again. To keep
+    /// traffic flowing, change only the peers that differ.
     pub replace_peers: bool,
     /// Peers to add, change or remove.
     pub peers: &'a [PeerChange],
 }
 
-/// What to change of a peer; what is not given stays as it is.
+/// Changes of a peer; `None` leaves a value unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerChange {
-    /// Who it is.
+    /// Public key, which identifies the peer.
     pub public_key: PublicKey,
-    /// A secret that both know in addition; one of zeroes removes it.
+    /// Additional shared secret; a key of zeroes removes it.
     pub preshared_key: Option<PresharedKey>,
-    /// Where to send to.
+    /// Address of the peer.
     pub endpoint: Option<SocketAddr>,
-    /// Seconds between packets that keep paths through NAT open; 0 is none.
+    /// Interval of keepalive packets in seconds; 0 for none.
     pub keepalive: Option<u16>,
-    /// What it may send, and what is sent to it. An address moves here from the peer that had it.
+    /// Addresses that the peer may send from and that are routed to it. The kernel removes an address from the
+    /// peer that had it before.
     pub allowed_ips: Vec<IpNet>,
-    /// Forget its addresses first.
+    /// Remove all existing addresses first.
     pub replace_allowed_ips: bool,
-    /// Only if it is known; else it is added.
+    /// Change the peer only if it exists; otherwise a missing peer is added.
     pub update_only: bool,
-    /// Forget it. One that is not known is no error.
+    /// Remove the peer; not an error if it does not exist.
     pub remove: bool,
 }
 
 impl PeerChange {
-    /// A peer that is to have exactly these addresses.
+    /// Returns a peer with exactly these addresses.
     pub fn new(public_key: PublicKey, allowed_ips: Vec<IpNet>) -> Self {
         Self {
             public_key,
@@ -85,23 +87,23 @@ impl PeerChange {
         }
     }
 
-    /// A peer that is to go.
+    /// Returns the removal of a peer.
     pub fn remove(public_key: PublicKey) -> Self {
-        let nothing = Self::new(public_key, Vec::new());
-        Self { remove: true, replace_allowed_ips: false, ..nothing }
+        let unchanged = Self::new(public_key, Vec::new());
+        Self { remove: true, replace_allowed_ips: false, ..unchanged }
     }
 }
 
-/// A peer, or the rest of one whose addresses do not fit.
+/// A peer with a part of its addresses.
 #[derive(Debug, Clone, Copy)]
-struct Piece<'a> {
+struct PeerPart<'a> {
     peer: &'a PeerChange,
     allowed_ips: &'a [IpNet],
     is_first: bool,
 }
 
-impl<'a> Piece<'a> {
-    fn all_of(peer: &'a PeerChange) -> impl Iterator<Item = Self> {
+impl<'a> PeerPart<'a> {
+    fn split(peer: &'a PeerChange) -> impl Iterator<Item = Self> {
         let at = peer.allowed_ips.len().min(MAX_ALLOWED_IPS);
         let (first, rest) = peer.allowed_ips.split_at(at);
         let rest = rest.chunks(MAX_ALLOWED_IPS);
@@ -123,10 +125,10 @@ impl<'a> Piece<'a> {
     }
 }
 
-/// The messages of a change, at least one, to be sent in this order.
+/// Encodes a change as messages to send in this order, at least one.
 pub(super) fn messages(family: u16, link: Target, change: &DeviceChange<'_>) -> Vec<Message> {
-    let pieces: Vec<Piece<'_>> = change.peers.iter().flat_map(Piece::all_of).collect();
-    let mut rest = pieces.as_slice();
+    let parts: Vec<PeerPart<'_>> = change.peers.iter().flat_map(PeerPart::split).collect();
+    let mut rest = parts.as_slice();
     let mut messages = Vec::new();
     while messages.is_empty() || !rest.is_empty() {
         let mut message = genl::message(family, WG_CMD_SET_DEVICE, VERSION);
@@ -136,7 +138,7 @@ pub(super) fn messages(family: u16, link: Target, change: &DeviceChange<'_>) -> 
         }
         let (now, later) = rest.split_at(fitting(rest));
         if !now.is_empty() {
-            message.nest(WGDEVICE_A_PEERS, |list| now.iter().for_each(|piece| put(list, piece)));
+            message.nest(WGDEVICE_A_PEERS, |list| now.iter().for_each(|part| put_part(list, part)));
         }
         messages.push(message);
         rest = later;
@@ -144,11 +146,11 @@ pub(super) fn messages(family: u16, link: Target, change: &DeviceChange<'_>) -> 
     messages
 }
 
-/// How many go into one message: at least one, as none alone is too long.
-fn fitting(pieces: &[Piece<'_>]) -> usize {
+/// Returns the number of parts for the next message. At least one fits, because every part is limited.
+fn fitting(parts: &[PeerPart<'_>]) -> usize {
     let mut bytes = 0;
-    let fitting = pieces.iter().take_while(|piece| {
-        bytes += piece.max_bytes();
+    let fitting = parts.iter().take_while(|part| {
+        bytes += part.max_bytes();
         bytes <= MAX_BYTES
     });
     fitting.count()
@@ -176,20 +178,20 @@ fn put_device(message: &mut Message, change: &DeviceChange<'_>) {
     }
 }
 
-/// Elements of these lists have no kind.
-fn put(list: &mut Message, piece: &Piece<'_>) {
-    let peer = piece.peer;
+/// Appends an element to the list of peers; elements of this list have the type 0.
+fn put_part(list: &mut Message, part: &PeerPart<'_>) {
+    let peer = part.peer;
     list.nest(0, |m| {
         m.bytes(WGPEER_A_PUBLIC_KEY, &peer.public_key.0);
-        if piece.flags() != 0 {
-            m.u32(WGPEER_A_FLAGS, piece.flags());
+        if part.flags() != 0 {
+            m.u32(WGPEER_A_FLAGS, part.flags());
         }
-        if piece.is_first {
+        if part.is_first {
             put_settings(m, peer);
         }
-        if !piece.allowed_ips.is_empty() {
+        if !part.allowed_ips.is_empty() {
             m.nest(WGPEER_A_ALLOWEDIPS, |ips| {
-                piece.allowed_ips.iter().for_each(|net| put_allowed_ip(ips, *net));
+                part.allowed_ips.iter().for_each(|net| put_allowed_ip(ips, *net));
             });
         }
     });
@@ -215,7 +217,7 @@ fn put_allowed_ip(list: &mut Message, net: IpNet) {
     });
 }
 
-/// `struct sockaddr_in` or `struct sockaddr_in6`.
+/// Encodes a `struct sockaddr_in` or `struct sockaddr_in6`.
 fn sockaddr(endpoint: SocketAddr) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(28);
     match endpoint {
@@ -245,7 +247,7 @@ mod tests {
     use crate::types::IfIndex;
 
     #[test]
-    fn bytes() {
+    fn change_has_golden_bytes() {
         // wg set <index 3> listen-port 51820 fwmark 9 peer AQEB…
         //   endpoint 192.0.2.7:51820 persistent-keepalive 25 allowed-ips 10.1.2.0/24
         let net = "10.1.2.3/24".parse().unwrap();
@@ -281,14 +283,14 @@ mod tests {
             6, 0, 5, 0, 25, 0, 0, 0, // WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL
             32, 0, 9, 0x80, 28, 0, 0, 0x80, // WGPEER_A_ALLOWEDIPS, the first
             6, 0, 1, 0, 2, 0, 0, 0, // WGALLOWEDIP_A_FAMILY
-            8, 0, 2, 0, 10, 1, 2, 0, // WGALLOWEDIP_A_IPADDR, host bits cut off
+            8, 0, 2, 0, 10, 1, 2, 0, // WGALLOWEDIP_A_IPADDR, host bits cleared
             5, 0, 3, 0, 24, 0, 0, 0, // WGALLOWEDIP_A_CIDR_MASK
         ]);
         assert_eq!(message.to_bytes(), expected);
     }
 
     #[test]
-    fn bytes_of_a_removal() {
+    fn removal_has_golden_bytes() {
         // wg set wg0 peer AQEB… remove
         let peers = [PeerChange::remove(PublicKey([1; 32]))];
         let change = DeviceChange { peers: &peers, ..DeviceChange::default() };
@@ -298,9 +300,8 @@ mod tests {
         assert!(bytes.ends_with(&[8, 0, 3, 0, 1, 0, 0, 0]), "WGPEER_A_FLAGS: {bytes:?}");
     }
 
-    /// The peers of these messages as a link would have them: what is asked for is told in the same
-    /// attributes.
-    fn told(messages: &[Message], peers: usize) -> Vec<(PublicKey, Vec<IpNet>)> {
+    /// Parses the peers of these messages as if a link reported them: requests and reports use the same attributes.
+    fn parse_peers(messages: &[Message], peers: usize) -> Vec<(PublicKey, Vec<IpNet>)> {
         let mut device = crate::genl::message(0, 0, 1);
         put_target(&mut device, Target::Name("wg0".parse().unwrap()));
         put_target(&mut device, IfIndex(3).into());
@@ -315,7 +316,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(40))]
         #[test]
-        fn any_number_is_told_in_short_messages(sizes in prop::collection::vec(0_u32..2500, 0..40)) {
+        fn any_number_of_peers_fits_into_messages(sizes in prop::collection::vec(0_u32..2500, 0..40)) {
             let key = |n: usize| PublicKey([u8::try_from(n).unwrap(); 32]);
             let nets = |n: u32| (0..n).map(|i| IpNet::new([10, 0, (i >> 8) as u8, i as u8].into(), 32));
             let peers: Vec<_> = sizes.iter().enumerate().map(|(n, size)| {
@@ -329,9 +330,9 @@ mod tests {
             let change = DeviceChange { peers: &peers, ..DeviceChange::default() };
             let messages = messages(1, IfIndex(3).into(), &change);
             prop_assert!(messages.iter().all(|message| message.to_bytes().len() <= MAX_BYTES + 64));
-            let wanted: Vec<_> =
+            let expected: Vec<_> =
                 peers.into_iter().map(|peer| (peer.public_key, peer.allowed_ips)).collect();
-            prop_assert_eq!(told(&messages, sizes.len()), wanted);
+            prop_assert_eq!(parse_peers(&messages, sizes.len()), expected);
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
-use kernel::addr::{self, AddrOptions, Settled};
+use kernel::addr::{self, AddrOptions, DadResult};
 use kernel::{IfIndex, Netlink};
 use serde_json::{Value, json};
 use testkit::{Ns, in_netns};
@@ -59,13 +59,13 @@ fn duplicate_detection_is_waited_for() {
         nl.apply([addr::add(a0, address, nodad), addr::add(a1, address, AddrOptions::default())])
             .unwrap();
         let mut wait =
-            |index, deadline| addr::wait_until_settled(&nl, &mut monitor, index, deadline).unwrap();
+            |index, deadline| addr::wait_for_dad(&nl, &mut monitor, index, deadline).unwrap();
         // Without a carrier nobody can be asked; with one the kernel asks after a random time.
-        assert_eq!(wait(a1, Instant::now()), Settled::NotInTime);
+        assert_eq!(wait(a1, Instant::now()), DadResult::Timeout);
         ip("link set a0 up");
         let deadline = Instant::now() + Duration::from_secs(30);
-        assert_eq!(wait(a1, deadline), Settled::Duplicate(address.addr()));
-        assert_eq!(wait(a0, deadline), Settled::Yes);
+        assert_eq!(wait(a1, deadline), DadResult::Duplicate(address.addr()));
+        assert_eq!(wait(a0, deadline), DadResult::Done);
     });
 }
 

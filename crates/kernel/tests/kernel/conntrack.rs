@@ -25,13 +25,13 @@ fn connections_to_a_port_are_forgotten_and_no_others() {
         connect("tcp", "192.0.2.1", "192.0.2.9", "53");
         let udp_53 = SentTo { protocol: 17, port: 53, address: None };
         let one = SentTo { address: Some("192.0.2.8".parse().unwrap()), ..udp_53 };
-        assert_eq!(conntrack::forget(&[one]).unwrap(), 1);
-        assert_eq!(conntrack::forget(&[udp_53]).unwrap(), 2);
+        assert_eq!(conntrack::remove(&[one]).unwrap(), 1);
+        assert_eq!(conntrack::remove(&[udp_53]).unwrap(), 2);
         connect_udp("192.0.2.1", "192.0.2.9", "55");
         connect_udp("fd00::1", "fd00::9", "56");
         let several = [55, 56, 57].map(|port| SentTo { port, ..udp_53 });
-        assert_eq!(conntrack::forget(&several).unwrap(), 2);
-        assert_eq!(conntrack::forget(&[udp_53]).unwrap(), 0);
+        assert_eq!(conntrack::remove(&several).unwrap(), 2);
+        assert_eq!(conntrack::remove(&[udp_53]).unwrap(), 0);
         let left = run("conntrack", &["-L"]);
         assert_eq!(left.lines().count(), 2, "{left}");
         assert!(left.contains("dport=54") && left.contains("tcp"), "{left}");

@@ -182,17 +182,17 @@ fn link_is_put_in_its_place() {
         assert_eq!((&there["ifalias"], &there["group"]), (&"ens1".into(), &"77".into()));
         assert!(!has_flag(&there, "UP"));
 
-        let peers = netns::peers(&host).unwrap();
+        let peers = netns::ids(&host).unwrap();
         let links = peers.iter().flat_map(|id| link::list_in(&host, *id).unwrap());
         let names: Vec<String> = links.map(|link| link.name.to_string()).collect();
         assert!(names.contains(&"eth0".to_owned()), "{peers:?} {names:?}");
         assert_eq!(link::list_in(&host, 4711).unwrap(), []);
-        let number = netns::number_of(&host, &pod_ns).unwrap().unwrap();
+        let number = netns::id_of(&host, &pod_ns).unwrap().unwrap();
         let inside = link::by_name_in(&host, number, name("eth0")).unwrap().unwrap();
         assert_eq!((inside.index.0, inside.group), (index_in(&there), 77));
         assert_eq!(link::by_name_in(&host, number, name("eth1")).unwrap(), None);
         let unknown = Netns::new_anonymous().unwrap();
-        assert_eq!(netns::number_of(&host, &unknown).unwrap(), None);
+        assert_eq!(netns::id_of(&host, &unknown).unwrap(), None);
 
         ip("link add ens2 type veth peer name far2");
         let taken = host.apply([link::relocate(index_of(&host, "ens2"), &place)]).unwrap_err();

@@ -68,10 +68,10 @@ fn routes_follow_their_next_hop() {
             priority: Some(5),
             src: Some(addr("10.1.2.3")),
             mtu: Some(1400),
-            ..Route::new(net("10.5.94.0/24")).by(7)
+            ..Route::new(net("10.5.94.0/24")).via_nexthop(7)
         };
-        let over_six = Route { protocol: OURS, ..Route::new(net("10.5.95.0/24")).by(8) };
-        let route6 = Route { protocol: OURS, ..Route::new(net("fd05::/64")).by(8) };
+        let over_six = Route { protocol: OURS, ..Route::new(net("10.5.95.0/24")).via_nexthop(8) };
+        let route6 = Route { protocol: OURS, ..Route::new(net("fd05::/64")).via_nexthop(8) };
         nl.apply([nexthop::add(&hop), nexthop::add(&six)]).unwrap();
         nl.apply([&route, &over_six, &route6].map(route::replace)).unwrap();
         let shown = ip_json(&Ns::here(), "route show 10.5.94.0/24");
@@ -112,7 +112,7 @@ fn peer(vxlan: IfIndex, n: u32) -> [Request; 4] {
     let [_, a, b, c] = n.to_be_bytes();
     let mac = MacAddr([2, 0, 0, a, b, c]);
     let subnet = IpNet::new(base.into(), 24).unwrap();
-    let route = Route { protocol: OURS, ..Route::new(subnet).by(n + 1) };
+    let route = Route { protocol: OURS, ..Route::new(subnet).via_nexthop(n + 1) };
     [
         neigh::replace(&Neigh::permanent(vxlan, base.into(), mac)),
         fdb::replace(&Fdb::vxlan(vxlan, mac, public.into())),

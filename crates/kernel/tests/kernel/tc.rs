@@ -2,7 +2,7 @@
 //! Traffic control: what we made is looked at with `tc`, and what we read was made with it.
 
 use kernel::link::{self, Kind, NewLink};
-use kernel::tc::{self, Bucket, Filter, FoundBucket, Handle, Match, Qdisc, Side, Verdict};
+use kernel::tc::{self, Bucket, Filter, Handle, Match, ObservedBucket, Qdisc, Side, Verdict};
 use kernel::{IfIndex, Netlink};
 use serde_json::{Value, json};
 use testkit::{in_netns, run};
@@ -123,7 +123,7 @@ fn htb_with_a_class_queue_and_filters_is_made() {
 
         assert_eq!(tc::filters_of(&nl, veth, TWO).unwrap(), filters);
         let found = tc::class_by_handle(&nl, veth, class).unwrap();
-        assert_eq!(found, Some(FoundBucket { rate: SHAPED.rate, ticks: 204_796 }));
+        assert_eq!(found, Some(ObservedBucket { rate: SHAPED.rate, ticks: 204_796 }));
         let leaf = tc::qdisc_at(&nl, veth, class).unwrap().unwrap();
         assert_eq!((leaf.kind.as_str(), leaf.limit), ("bfifo", Some(4096)));
         nl.apply([tc::remove_filters(veth, TWO, 1, filters[0].packets.protocol())]).unwrap();

@@ -68,7 +68,7 @@ fn taken_name_and_bad_owner_are_refused() {
 #[test]
 fn label_is_refused_without_selinux() {
     in_netns(|| {
-        if tun::has_labels() {
+        if tun::is_selinux_enabled() {
             testkit::not_run(&testkit::test_name(), "SELinux is on");
             return;
         }
@@ -83,7 +83,7 @@ fn label_is_refused_without_selinux() {
 fn tun_hands_packets_over_and_takes_them() {
     in_netns(|| {
         let new = NewTun { name: name("tun0"), queues: 1, offload: false };
-        let mut queue = tun::carry(&new).unwrap().remove(0);
+        let mut queue = tun::open_queues(&new).unwrap().remove(0);
         // It would announce itself.
         std::fs::write("/proc/sys/net/ipv6/conf/tun0/disable_ipv6", "1").unwrap();
         ip("link set tun0 up");
@@ -115,17 +115,17 @@ fn tun_hands_packets_over_and_takes_them() {
 fn tun_has_queues_and_offloads_as_asked_and_a_name_of_its_own() {
     in_netns(|| {
         let new = NewTun { name: name("tun0"), queues: 3, offload: true };
-        let queues = tun::carry(&new).unwrap();
+        let queues = tun::open_queues(&new).unwrap();
         assert_eq!(queues.len(), 3);
         let made = ip_json(&Ns::here(), "link show tun0")["linkinfo"]["info_data"].clone();
         assert_eq!((&made["type"], &made["persist"]), (&json!("tun"), &json!(false)));
         assert_eq!((&made["vnet_hdr"], &made["multi_queue"]), (&json!(true), &json!(true)));
         assert_eq!(made["numqueues"], 3, "{made}");
-        let twice = tun::carry(&new).unwrap_err();
+        let twice = tun::open_queues(&new).unwrap_err();
         assert!(twice.already_exists(), "{twice}");
         drop(queues);
         ip("link add tun0 type veth peer name other");
-        let other = tun::carry(&new).unwrap_err();
+        let other = tun::open_queues(&new).unwrap_err();
         assert!(other.already_exists(), "{other}");
     });
 }

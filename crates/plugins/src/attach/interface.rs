@@ -105,7 +105,7 @@ pub fn find(pod: &Netlink, ifname: IfName) -> Result<Link, Error> {
 /// As [`find`], over a socket on the host. The host has a numeric ID for a namespace that it shares a
 /// veth pair with; a query by ID is faster than entering the namespace.
 pub fn find_from(host: &Netlink, ns: &Netns, ifname: IfName) -> Result<Link, Error> {
-    let number = netns::number_of(host, ns).context("look for the container's interface")?;
+    let number = netns::id_of(host, ns).context("look for the container's interface")?;
     match number {
         Some(number) => or_missing(link::by_name_in(host, number, ifname), ifname),
         None => find(&ns.netlink().context("open a socket in the container's namespace")?, ifname),
@@ -253,14 +253,14 @@ fn wait_for_ipv6(ns: &Netns, pod: &Netlink, index: IfIndex) -> Result<(), Error>
     }
     let mut monitor = ns.enter(addr::monitor).and_then(|monitor| monitor).context(doing)?;
     let deadline = Instant::now() + IPV6_TIMEOUT;
-    match addr::wait_until_settled(pod, &mut monitor, index, deadline).context(doing)? {
-        addr::Settled::Yes => Ok(()),
-        addr::Settled::Duplicate(address) => Err(Error::internal(format!(
+    match addr::wait_for_dad(pod, &mut monitor, index, deadline).context(doing)? {
+        addr::DadResult::Done => Ok(()),
+        addr::DadResult::Duplicate(address) => Err(Error::internal(format!(
             "IPv6 address {address} is in use by another host on this network"
         ))),
         // The carrier was lost meanwhile.
-        addr::Settled::NotInTime if !has_carrier(pod, index)? => Ok(()),
-        addr::Settled::NotInTime => {
+        addr::DadResult::Timeout if !has_carrier(pod, index)? => Ok(()),
+        addr::DadResult::Timeout => {
             let seconds = IPV6_TIMEOUT.as_secs();
             let msg = format!("IPv6 addresses were still tentative after {seconds} s");
             Err(Error::new(Code::TRY_LATER, msg))

@@ -97,7 +97,7 @@ fn parse_label(context: &str) -> Result<Option<CString>, Error> {
 }
 
 fn without_selinux(tap: &Tap) -> Option<String> {
-    let label = tap.label.as_ref().filter(|_| !tun::has_labels())?;
+    let label = tap.label.as_ref().filter(|_| !tun::is_selinux_enabled())?;
     Some(format!("key \"selinuxContext\" is {label:?}, but SELinux is not enabled on this host"))
 }
 

@@ -131,7 +131,7 @@ fn localhost_switches(portmap: &Portmap, pods: &[Pod]) -> Vec<String> {
 fn forget(ports: impl Iterator<Item = HostPort>) {
     let sent_to = lasting(ports);
     if !sent_to.is_empty() {
-        let _ = conntrack::forget(&sent_to);
+        let _ = conntrack::remove(&sent_to);
     }
 }
 

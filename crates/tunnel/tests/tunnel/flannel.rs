@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What flannel's udp backend does, and nothing of ours but the opening of the interface: one packet a
-//! call, a hop taken at both ends.
+//! A stand-in for flannel's udp backend: one packet per system call, and a TTL that is decremented at both
+//! ends. It shares only the opening of the interface with the code under test.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -14,61 +14,62 @@ use kernel::tun::{self, NewTun};
 
 use crate::lab::{DEVICE, Node, PORT};
 
-/// Runs until it is dropped.
+/// Forwards packets until it is dropped.
 #[derive(Debug)]
 pub struct Flannel {
-    is_over: Arc<AtomicBool>,
+    is_stopped: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Both ways between `node` and the one other node.
+/// Forwards packets in both directions between `node` and one other node.
 pub fn start(node: &Node, other: [u8; 4]) -> Flannel {
     let new = NewTun { name: DEVICE.parse().unwrap(), queues: 1, offload: false };
-    let open = || (tun::carry(&new).unwrap().remove(0), UdpSocket::bind(node.config().listen));
+    let open =
+        || (tun::open_queues(&new).unwrap().remove(0), UdpSocket::bind(node.config().listen));
     let (device, socket) = node.netns().enter(open).unwrap();
     let (device, socket) = (Arc::new(device), socket.unwrap());
     node.set_up_device();
     socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
-    let is_over = Arc::new(AtomicBool::new(false));
-    let (out, into, reader) =
-        (socket.try_clone().unwrap(), Arc::clone(&device), Arc::clone(&is_over));
-    let over = Arc::clone(&is_over);
-    let outward = thread::spawn(move || {
-        while !over.load(Ordering::Relaxed) {
+    let is_stopped = Arc::new(AtomicBool::new(false));
+    let (out, into, receiver_stopped) =
+        (socket.try_clone().unwrap(), Arc::clone(&device), Arc::clone(&is_stopped));
+    let sender_stopped = Arc::clone(&is_stopped);
+    let sender = thread::spawn(move || {
+        while !sender_stopped.load(Ordering::Relaxed) {
             let mut packet = vec![0; 65_536];
             let Some(len) = read(&device, &mut packet).filter(|_| is_v4(&packet)) else { continue };
-            take_hop(&mut packet[..len]);
+            decrement_ttl(&mut packet[..len]);
             let _ = out.send_to(&packet[..len], SocketAddr::from((other, PORT)));
         }
     });
-    let inward = thread::spawn(move || {
-        while !reader.load(Ordering::Relaxed) {
+    let receiver = thread::spawn(move || {
+        while !receiver_stopped.load(Ordering::Relaxed) {
             let mut packet = vec![0; 65_536];
             let Some(len) = socket.recv(&mut packet).ok().filter(|_| is_v4(&packet)) else {
                 continue;
             };
-            take_hop(&mut packet[..len]);
+            decrement_ttl(&mut packet[..len]);
             let _ = (&*into).write(&packet[..len]);
         }
     });
-    Flannel { is_over, threads: vec![outward, inward] }
+    Flannel { is_stopped, threads: vec![sender, receiver] }
 }
 
-/// Waits at most a moment, so that the end is seen.
+/// Waits at most 20 ms, so that the thread notices the stop flag.
 fn read(mut device: &File, packet: &mut [u8]) -> Option<usize> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let moment = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
-    poll(&mut [PollFd::new(&device, PollFlags::IN)], Some(&moment)).ok()?;
+    let timeout = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+    poll(&mut [PollFd::new(&device, PollFlags::IN)], Some(&timeout)).ok()?;
     device.read(packet).ok()
 }
 
-/// IPv4 only, as there: what the kernel says of its own over IPv6 is left out.
+/// Accepts IPv4 only, like flannel, and so ignores the kernel's own IPv6 packets.
 fn is_v4(packet: &[u8]) -> bool {
     packet[0] >> 4 == 4
 }
 
-/// The header's sum is one less in its high byte.
-fn take_hop(packet: &mut [u8]) {
+/// The TTL is the high byte of its word, so the checksum grows by 256.
+fn decrement_ttl(packet: &mut [u8]) {
     packet[8] -= 1;
     let sum = u32::from(packet[10]) * 256 + u32::from(packet[11]) + 256;
     let sum = (sum & 0xffff) + (sum >> 16);
@@ -77,7 +78,7 @@ fn take_hop(packet: &mut [u8]) {
 
 impl Drop for Flannel {
     fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Relaxed);
+        self.is_stopped.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Two nodes on one wire, a pod behind each.
+//! Two nodes on one link, with a pod behind each.
 
 use std::net::SocketAddr;
 
@@ -9,10 +9,10 @@ use tunnel::{Config, Peer, Tunnel};
 
 pub const DEVICE: &str = "flannel0";
 pub const PORT: u16 = 8285;
-/// Of the wire, less the headers of the tunnel.
+/// MTU of the link without the headers of the tunnel.
 pub const MTU: usize = 1472;
 
-/// A node: its number is the last part of its addresses.
+/// A node; its number is the last part of its addresses.
 #[derive(Debug)]
 pub struct Node {
     pub ns: Ns,
@@ -20,7 +20,7 @@ pub struct Node {
     number: u8,
 }
 
-/// Nodes 1 and 2, without tunnels.
+/// Creates nodes 1 and 2 without tunnels.
 pub fn nodes() -> [Node; 2] {
     let [a, b] = [1, 2].map(Node::new);
     a.ns.connect("eth0", &b.ns, "eth0");
@@ -32,8 +32,8 @@ pub fn nodes() -> [Node; 2] {
     [a, b]
 }
 
-/// The same with a tunnel of ours on each.
-pub fn two() -> ([Node; 2], [Tunnel; 2]) {
+/// Creates two nodes with a tunnel each.
+pub fn nodes_with_tunnels() -> ([Node; 2], [Tunnel; 2]) {
     let [a, b] = nodes();
     let tunnels = [a.start(), b.start()];
     assert_eq!(tunnels[0].set_peers(&b.peers()), []);
@@ -45,22 +45,22 @@ impl Node {
     fn new(number: u8) -> Node {
         let ns = Ns::new(&format!("node-{number}"));
         let pod = Ns::new(&format!("pod-{number}"));
-        // A neighbour cannot be asked for while an address of the asker's is being tried out.
-        let no_trial = "echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad
+        // The kernel sends no neighbour solicitation while duplicate address detection is under way.
+        let disable_dad = "echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad
             echo 0 > /proc/sys/net/ipv6/conf/all/accept_dad
             ip link set lo up";
-        for place in [&ns, &pod] {
-            place.exec("sh", &["-ec", no_trial]);
+        for ns in [&ns, &pod] {
+            ns.exec("sh", &["-ec", disable_dad]);
         }
         let forward = "echo 1 > /proc/sys/net/ipv4/ip_forward
             echo 1 > /proc/sys/net/ipv6/conf/all/forwarding";
         ns.exec("sh", &["-ec", forward]);
         ns.connect("pod0", &pod, "eth0");
         let node = Node { ns, pod, number };
-        for (place, last) in [(&node.ns, 1), (&node.pod, 2)] {
+        for (ns, last) in [(&node.ns, 1), (&node.pod, 2)] {
             let device = if last == 1 { "pod0" } else { "eth0" };
-            ip(place, &format!("addr add 10.244.{number}.{last}/24 dev {device}"));
-            ip(place, &format!("addr add fd44:{number}::{last}/64 dev {device} nodad"));
+            ip(ns, &format!("addr add 10.244.{number}.{last}/24 dev {device}"));
+            ip(ns, &format!("addr add fd44:{number}::{last}/64 dev {device} nodad"));
         }
         node.set_pod_mtu(MTU);
         ip(&node.pod, &format!("route add default via 10.244.{number}.1"));
@@ -72,7 +72,7 @@ impl Node {
         ip(&self.ns, args)
     }
 
-    /// That of the tunnel, as flannel's plugin has it.
+    /// Sets the MTU of the pod's interface, as flannel's plugin does.
     pub fn set_pod_mtu(&self, mtu: usize) {
         ip(&self.ns, &format!("link set pod0 mtu {mtu}"));
         ip(&self.pod, &format!("link set eth0 mtu {mtu}"));
@@ -91,14 +91,14 @@ impl Node {
         Config { device: DEVICE.parse().unwrap(), listen, queues: 2 }
     }
 
-    /// A tunnel of ours here, and what the interface needs.
+    /// Starts a tunnel and configures its interface.
     pub fn start(&self) -> Tunnel {
         let tunnel = self.netns().enter(|| Tunnel::start(&self.config())).unwrap().unwrap();
         self.set_up_device();
         tunnel
     }
 
-    /// As flannel does it.
+    /// Configures the interface as flannel does.
     pub fn set_up_device(&self) {
         self.ip(&format!("link set {DEVICE} mtu {MTU} up"));
         self.ip(&format!("addr add 10.244.{}.0/32 dev {DEVICE}", self.number));
@@ -106,7 +106,7 @@ impl Node {
         self.ip(&format!("-6 route add fd44::/16 dev {DEVICE}"));
     }
 
-    /// What other nodes know of this one.
+    /// Returns this node as a peer of other nodes.
     pub fn peers(&self) -> [Peer; 2] {
         let n = self.number;
         let via = self.config().listen;
@@ -123,11 +123,11 @@ impl Node {
     }
 }
 
-fn ip(place: &Ns, args: &str) -> String {
-    place.ip(&args.split_whitespace().collect::<Vec<_>>())
+fn ip(ns: &Ns, args: &str) -> String {
+    ns.ip(&args.split_whitespace().collect::<Vec<_>>())
 }
 
-/// One echo request with these arguments.
+/// Sends one echo request with these arguments.
 pub fn ping(from: &Ns, args: &str) -> Result<String, String> {
     let args: Vec<&str> =
         ["-n", "-c", "1", "-W", "5"].into_iter().chain(args.split_whitespace()).collect();

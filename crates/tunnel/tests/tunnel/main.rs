@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tunnels between nodes that are namespaces, with pods behind them. What passes is judged by `ping` and
-//! by the kernel's own TCP and UDP.
+//! Tunnels between nodes, which are namespaces with pods behind them. `ping` and the kernel's own TCP and UDP
+//! verify what arrives.
 
-#![expect(clippy::unwrap_used, reason = "a test panics where it fails")]
+#![expect(clippy::unwrap_used, reason = "a test panics when it fails")]
 
 mod flannel;
 mod interop;
 mod lab;
-mod life;
+mod lifecycle;
 mod packets;
 mod streams;

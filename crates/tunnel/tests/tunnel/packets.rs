@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Single packets: sizes, hops, senders that are told.
+//! Single packets: sizes, TTL, ICMP errors, changes of peers.
 
 use testkit::in_netns;
 
-use crate::lab::{MTU, nodes, ping, ping_sizes, two};
+use crate::lab::{MTU, nodes, nodes_with_tunnels, ping, ping_sizes};
 
 #[test]
-fn packets_of_all_sizes_pass() {
+fn packets_of_all_sizes_arrive() {
     in_netns(|| {
-        let ([a, b], _tunnels) = two();
+        let ([a, b], _tunnels) = nodes_with_tunnels();
         let fits = MTU - 28;
         let sizes = [0, 1, 8, 56, 57, 1000, fits - 1, fits, fits + 1, 3000, 9001, 65_507];
         ping_sizes(&a.pod, &b.pod_v4(), &sizes);
@@ -21,32 +21,32 @@ fn packets_of_all_sizes_pass() {
 }
 
 #[test]
-fn what_may_not_be_cut_and_does_not_fit_is_told_its_size() {
+fn too_large_packet_with_df_gets_the_mtu() {
     in_netns(|| {
-        let ([a, b], _tunnels) = two();
+        let ([a, b], _tunnels) = nodes_with_tunnels();
         a.set_pod_mtu(1500);
         let fits = MTU - 28;
         ping(&a.pod, &format!("-M do -s {fits} {}", b.pod_v4())).unwrap();
-        let told = ping(&a.pod, &format!("-M do -s {} {}", fits + 1, b.pod_v4())).unwrap_err();
-        assert!(told.contains("mtu = 1472") || told.contains("mtu=1472"), "{told}");
+        let error = ping(&a.pod, &format!("-M do -s {} {}", fits + 1, b.pod_v4())).unwrap_err();
+        assert!(error.contains("mtu = 1472") || error.contains("mtu=1472"), "{error}");
         let fits = MTU - 48;
         ping(&a.pod, &format!("-M do -s {fits} {}", b.pod_v6())).unwrap();
-        let told = ping(&a.pod, &format!("-M do -s {} {}", fits + 1, b.pod_v6())).unwrap_err();
-        assert!(told.contains("mtu=1472") || told.contains("mtu = 1472"), "{told}");
-        // What may be cut is, by the node.
+        let error = ping(&a.pod, &format!("-M do -s {} {}", fits + 1, b.pod_v6())).unwrap_err();
+        assert!(error.contains("mtu=1472") || error.contains("mtu = 1472"), "{error}");
+        // Without DF the node fragments the packet.
         ping(&a.pod, &format!("-M dont -s 1472 {}", b.pod_v4())).unwrap();
     });
 }
 
-/// The node takes one, the tunnel one, the other node one.
+/// The first node, the tunnel and the second node decrement the TTL once each.
 #[test]
-fn tunnel_takes_one_hop_and_tells_who_has_none_left() {
+fn tunnel_decrements_ttl_and_reports_expiry() {
     in_netns(|| {
-        let ([a, b], tunnels) = two();
+        let ([a, b], tunnels) = nodes_with_tunnels();
         for to in [b.pod_v4(), b.pod_v6()] {
-            let told = ping(&a.pod, &format!("-t 2 {to}")).unwrap_err();
-            let words = ["Time to live exceeded", "Hop limit"];
-            assert!(words.iter().any(|word| told.contains(word)), "{told}");
+            let error = ping(&a.pod, &format!("-t 2 {to}")).unwrap_err();
+            let texts = ["Time to live exceeded", "Hop limit"];
+            assert!(texts.iter().any(|text| error.contains(text)), "{error}");
             ping(&a.pod, &format!("-t 3 {to}")).unwrap_err();
             let answer = ping(&a.pod, &format!("-t 4 {to}")).unwrap();
             assert!(answer.contains("ttl=61"), "{answer}");
@@ -57,27 +57,27 @@ fn tunnel_takes_one_hop_and_tells_who_has_none_left() {
 }
 
 #[test]
-fn sender_is_told_where_no_node_has_the_address() {
+fn packet_to_unknown_peer_gets_unreachable() {
     in_netns(|| {
-        let ([a, _b], tunnels) = two();
-        let told = ping(&a.pod, "10.244.9.2").unwrap_err();
-        assert!(told.contains("Destination Net Unreachable"), "{told}");
-        let told = ping(&a.pod, "fd44:9::2").unwrap_err();
-        assert!(told.contains("Destination unreachable: No route"), "{told}");
+        let ([a, _b], tunnels) = nodes_with_tunnels();
+        let error = ping(&a.pod, "10.244.9.2").unwrap_err();
+        assert!(error.contains("Destination Net Unreachable"), "{error}");
+        let error = ping(&a.pod, "fd44:9::2").unwrap_err();
+        assert!(error.contains("Destination unreachable: No route"), "{error}");
         assert_eq!(tunnels[0].counts().dropped.no_route, 2);
     });
 }
 
 #[test]
-fn peers_are_replaced_while_packets_pass() {
+fn replaced_peers_take_effect_at_once() {
     in_netns(|| {
-        let ([a, b], [tunnel, _other]) = two();
+        let ([a, b], [tunnel, _other]) = nodes_with_tunnels();
         ping(&a.pod, &b.pod_v4()).unwrap();
         assert_eq!(tunnel.set_peers(&[]), []);
         ping(&a.pod, &b.pod_v4()).unwrap_err();
         let mut peers = b.peers().to_vec();
         peers[1].via = "[2001:db8::2]:8285".parse().unwrap();
-        // A socket of IPv4 does not reach it; the other peer is not held up.
+        // An IPv4 socket cannot reach the second peer; the first one works.
         assert_eq!(tunnel.set_peers(&peers), [peers[1]]);
         ping(&a.pod, &b.pod_v4()).unwrap();
         ping(&a.pod, &b.pod_v6()).unwrap_err();
@@ -85,22 +85,22 @@ fn peers_are_replaced_while_packets_pass() {
 }
 
 #[test]
-fn one_peer_changes_and_the_others_stay() {
+fn changed_peer_leaves_other_peers_unchanged() {
     in_netns(|| {
-        let ([a, b], [tunnel, _other]) = two();
+        let ([a, b], [tunnel, _other]) = nodes_with_tunnels();
         let [v4, v6] = b.peers();
         assert_eq!(tunnel.change_peers(&[v4.prefix], &[]), []);
         ping(&a.pod, &b.pod_v4()).unwrap_err();
         ping(&a.pod, &b.pod_v6()).unwrap();
-        let unreached = tunnel::Peer { via: "[2001:db8::2]:8285".parse().unwrap(), ..v6 };
-        assert_eq!(tunnel.change_peers(&[], &[v4, unreached]), [unreached]);
+        let unreachable = tunnel::Peer { via: "[2001:db8::2]:8285".parse().unwrap(), ..v6 };
+        assert_eq!(tunnel.change_peers(&[], &[v4, unreachable]), [unreachable]);
         ping(&a.pod, &b.pod_v4()).unwrap();
         ping(&a.pod, &b.pod_v6()).unwrap_err();
     });
 }
 
 #[test]
-fn wire_may_be_of_ipv6() {
+fn tunnel_over_ipv6_carries_both_families() {
     in_netns(|| {
         let [a, b] = nodes();
         let listen = ["[2001:db8::1]:8285", "[2001:db8::2]:8285"].map(|at| at.parse().unwrap());

@@ -11,7 +11,7 @@ use std::time::Duration;
 use agent::path::{Checksum, Command, Pace};
 use kernel::Netns;
 use kernel::poll::wait_readable;
-use kernel::tun::{NewTun, carry};
+use kernel::tun::{NewTun, open_queues};
 use testkit::{Ns, in_netns, require};
 
 use super::lab::{Checker, sh, through_tunnel, tunnel};
@@ -32,7 +32,7 @@ fn nodes(card: Card) -> [Ns; 2] {
     let mut ends = Vec::new();
     for (node, n) in nodes.iter().zip([1, 2]) {
         let tun = NewTun { name: "eth0".parse().unwrap(), queues: 1, offload: true };
-        let end = Netns::open(node.path()).unwrap().enter(|| carry(&tun)).unwrap().unwrap();
+        let end = Netns::open(node.path()).unwrap().enter(|| open_queues(&tun)).unwrap().unwrap();
         ends.extend(end);
         let other = 3 - n;
         sh(

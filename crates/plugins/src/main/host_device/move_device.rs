@@ -205,7 +205,7 @@ pub fn is_in_a_container(
     selector: &Selector,
 ) -> Result<bool, Error> {
     let doing = "look for the device in the containers";
-    for id in kernel::netns::peers(host).context(doing)? {
+    for id in kernel::netns::ids(host).context(doing)? {
         let links = link::list_in(host, id).context(doing)?;
         if links.iter().any(|link| is_at_work(link, network, selector)) {
             return Ok(true);

@@ -3,7 +3,7 @@
 
 use cni::{Error, Request};
 use kernel::link::Link;
-use kernel::tc::{self, Bucket, Filter, FoundBucket, Handle};
+use kernel::tc::{self, Bucket, Filter, Handle, ObservedBucket};
 use kernel::{IfIndex, Netlink};
 
 use super::conf::{Bandwidth, Limit, Subnets};
@@ -70,7 +70,7 @@ fn check_egress(
     check_filters(host, end, parent, &shape::egress_filters(parent, ifb.index, subnets))
 }
 
-fn root_of(host: &Netlink, link: IfIndex) -> Result<Option<tc::FoundQdisc>, Error> {
+fn root_of(host: &Netlink, link: IfIndex) -> Result<Option<tc::ObservedQdisc>, Error> {
     tc::qdisc_at(host, link, Handle::ROOT).context("look for a queueing discipline")
 }
 
@@ -83,7 +83,7 @@ fn check_tbf(host: &Netlink, link: &Link, limit: &Limit) -> Result<(), Error> {
     check_queue(link, root.limit, limit)
 }
 
-fn check_bucket(link: &Link, found: Option<FoundBucket>, expected: Bucket) -> Result<(), Error> {
+fn check_bucket(link: &Link, found: Option<ObservedBucket>, expected: Bucket) -> Result<(), Error> {
     let name = link.name;
     let Some(found) = found else {
         return Err(Error::internal(format!("{name} has no class with the limit")));
@@ -101,7 +101,7 @@ fn check_bucket(link: &Link, found: Option<FoundBucket>, expected: Bucket) -> Re
 
 /// Compares the time to fill the bucket. The kernel stores it in 32 bits, and computes it in whole
 /// microseconds or with a 32-bit multiplication, so that it may differ slightly.
-fn is_near(found: FoundBucket, expected: Bucket) -> bool {
+fn is_near(found: ObservedBucket, expected: Bucket) -> bool {
     let exact = u128::from(expected.burst) * 1_000_000_000 / 64 / u128::from(expected.rate.max(1));
     // For a class, the kernel limits the value to the size of the field.
     if exact > u128::from(u32::MAX) && found.ticks == u32::MAX {
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn burst_matches_kernel_and_go_values() {
         let check = |rate, burst, ticks, expected| {
-            let found = FoundBucket { rate, ticks };
+            let found = ObservedBucket { rate, ticks };
             let bucket = Bucket { rate, burst };
             let is_match = is_near(found, bucket) || go_ticks(bucket) == ticks;
             assert_eq!(is_match, expected, "{rate} {burst} {ticks}");

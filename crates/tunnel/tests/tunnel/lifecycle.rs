@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Beginning and end of a tunnel.
+//! Start and end of a tunnel.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use std::time::Duration;
 use testkit::{in_netns, wait_for};
 use tunnel::Tunnel;
 
-use crate::lab::{DEVICE, nodes, ping, two};
+use crate::lab::{DEVICE, nodes, nodes_with_tunnels, ping};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test]
-fn interface_goes_with_its_tunnel() {
+fn stopped_tunnel_removes_its_interface() {
     in_netns(|| {
         let [a, _b] = nodes();
         let tunnel = a.start();
@@ -27,18 +27,18 @@ fn interface_goes_with_its_tunnel() {
 }
 
 #[test]
-fn taken_name_and_port_are_errors_and_leave_nothing() {
+fn start_with_taken_name_or_port_leaves_nothing() {
     in_netns(|| {
         let [a, _b] = nodes();
         let start = || a.netns().enter(|| Tunnel::start(&a.config())).unwrap();
         let first = a.start();
-        let refused = start().unwrap_err();
-        let tunnel::Error::Open { cause, .. } = &refused else { panic!("{refused}") };
+        let error = start().unwrap_err();
+        let tunnel::Error::Open { cause, .. } = &error else { panic!("{error}") };
         assert!(cause.already_exists(), "{cause}");
         first.stop();
         let other = a.netns().enter(|| UdpSocket::bind(a.config().listen)).unwrap().unwrap();
-        let refused = start().unwrap_err();
-        let tunnel::Error::Open { cause, .. } = &refused else { panic!("{refused}") };
+        let error = start().unwrap_err();
+        let tunnel::Error::Open { cause, .. } = &error else { panic!("{error}") };
         assert!(cause.to_string().contains("192.0.2.1:8285"), "{cause}");
         a.ns.try_exec("ip", &["link", "show", DEVICE]).unwrap_err();
         drop(other);
@@ -47,13 +47,13 @@ fn taken_name_and_port_are_errors_and_leave_nothing() {
 }
 
 #[test]
-fn tunnel_says_that_its_interface_is_gone() {
+fn tunnel_without_interface_reports_failure() {
     in_netns(|| {
-        let ([a, b], [tunnel, _other]) = two();
+        let ([a, b], [tunnel, _other]) = nodes_with_tunnels();
         ping(&a.pod, &b.pod_v4()).unwrap();
         assert_eq!(tunnel.failure(), None);
         a.ip(&format!("link del {DEVICE}"));
-        wait_for("the failure", PATIENCE, || tunnel.failure().is_some());
+        wait_for("tunnel.failure", TIMEOUT, || tunnel.failure().is_some());
         tunnel.stop();
         let again = a.start();
         assert_eq!(again.set_peers(&b.peers()), []);
@@ -61,11 +61,10 @@ fn tunnel_says_that_its_interface_is_gone() {
     });
 }
 
-/// Nothing is lost that comes while the interface is down for a moment, but what came then.
 #[test]
-fn interface_that_was_down_carries_again() {
+fn interface_down_loses_only_packets_meanwhile() {
     in_netns(|| {
-        let ([a, b], tunnels) = two();
+        let ([a, b], tunnels) = nodes_with_tunnels();
         b.ip(&format!("link set {DEVICE} down"));
         ping(&a.pod, &b.pod_v4()).unwrap_err();
         assert_eq!(tunnels[1].counts().dropped.not_taken, 1);

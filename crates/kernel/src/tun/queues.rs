@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! TUN interfaces whose packets this process carries: IP packets without a link layer.
+//! TUN interfaces whose IP packets this process reads and writes.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -10,43 +10,43 @@ use super::{attach, open, set};
 use crate::error::{Error, Result};
 use crate::types::IfName;
 
-/// A TUN interface to be opened. It goes when its last queue is closed.
+/// A TUN interface to create. It vanishes when its last queue is closed.
 #[derive(Debug, Clone, Copy)]
 pub struct NewTun {
-    /// Its final name.
+    /// Final name.
     pub name: IfName,
-    /// Each flow of packets comes out of one of these.
+    /// Number of queues; all packets of one flow use the same queue.
     pub queues: usize,
-    /// Packets come behind a `virtio_net_hdr` of ten bytes, may be larger than the MTU, and may lack
-    /// their checksums; without it each is one packet as on a wire.
+    /// A `virtio_net_hdr` of ten bytes precedes each packet, and packets can exceed the MTU and lack checksums.
+    /// Without offload each packet is as on the wire.
     pub offload: bool,
 }
 
-/// Opens a TUN interface in the calling thread's namespace, a file for each queue; fails if the name is
-/// taken. Reading and writing do not wait.
-pub fn carry(tun: &NewTun) -> Result<Vec<File>> {
-    let queues = (0..tun.queues.max(1)).map(|at| queue(tun, at == 0).map(File::from));
+/// Creates a TUN interface in the calling thread's namespace and returns one file per queue. Fails if the name
+/// is taken. Reads and writes do not block.
+pub fn open_queues(tun: &NewTun) -> Result<Vec<File>> {
+    let queues = (0..tun.queues.max(1)).map(|at| open_queue(tun, at == 0).map(File::from));
     queues.collect::<std::result::Result<_, _>>().map_err(|errno| {
-        // What IFF_TUN_EXCL makes of a name that any link has.
+        // With IFF_TUN_EXCL the kernel answers EBUSY if a link has the name.
         let errno = if errno == Errno::BUSY { Errno::EXIST } else { errno };
         Error::from_errno("create tun", tun.name.as_str(), errno)
     })
 }
 
-fn queue(tun: &NewTun, is_first: bool) -> std::result::Result<OwnedFd, Errno> {
+fn open_queue(tun: &NewTun, is_first: bool) -> std::result::Result<OwnedFd, Errno> {
     let file = open()?;
     let mut flags = libc::IFF_TUN | libc::IFF_NO_PI;
-    for (is_wanted, flag) in [
+    for (is_set, flag) in [
         (tun.queues > 1, libc::IFF_MULTI_QUEUE),
         (tun.offload, libc::IFF_VNET_HDR),
         (is_first, libc::IFF_TUN_EXCL),
     ] {
-        flags |= if is_wanted { flag } else { 0 };
+        flags |= if is_set { flag } else { 0 };
     }
     attach(&file, tun.name, flags)?;
     if tun.offload {
         let basic = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
-        // Large UDP packets came with Linux 6.2.
+        // UDP segmentation offload exists since Linux 6.2.
         set(&file, libc::TUNSETOFFLOAD, basic | libc::TUN_F_USO4 | libc::TUN_F_USO6)
             .or_else(|_| set(&file, libc::TUNSETOFFLOAD, basic))?;
     }

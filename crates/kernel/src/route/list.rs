@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reading routes, chosen by the kernel, and asking which one a packet would take.
+//! Lists routes, filtered by the kernel, and looks up the route of a packet.
 
 use std::net::IpAddr;
 
-use ::netlink::{Attr, Attrs, Errno, Got, Message, u16_at, u32_at};
+use ::netlink::{Attr, Attrs, Errno, Message, ReplyResult, u16_at, u32_at};
 
 use super::{
     HEADER_LEN, RTA_DST, RTA_GATEWAY, RTA_METRICS, RTA_NH_ID, RTA_OIF, RTA_PREFSRC, RTA_PRIORITY,
@@ -16,32 +16,32 @@ use crate::types::{Family, IfIndex};
 
 const RTM_F_LOOKUP_TABLE: u32 = 0x1000; // linux/rtnetlink.h
 
-/// Which routes to list; what is not given does not matter.
+/// Filter for [`list`]; `None` matches everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RouteFilter {
-    /// Of this family.
+    /// Address family.
     pub family: Option<Family>,
-    /// In this table.
+    /// Routing table.
     pub table: Option<u32>,
-    /// Through this link.
+    /// Outgoing link.
     pub oif: Option<IfIndex>,
-    /// Made by this `RTPROT_*`.
+    /// Protocol (`RTPROT_*`).
     pub protocol: Option<u8>,
-    /// Of this `RTN_*`.
+    /// Type (`RTN_*`).
     pub kind: Option<u8>,
 }
 
-/// The routes the filter lets through. The kernel does the filtering.
+/// Lists the routes that match the filter.
 pub fn list(nl: &Netlink, filter: RouteFilter) -> Result<Vec<Route>> {
     let mut routes = Vec::new();
     for family in Family::ALL {
-        if filter.family.is_some_and(|wanted| wanted != family) {
+        if filter.family.is_some_and(|filtered| filtered != family) {
             continue;
         }
-        let message = question(family, filter);
+        let message = list_request(family, filter);
         match nl.dump("list routes", &message, |payload| parse(payload, family)) {
-            Ok(found) => routes.extend(found),
-            // A table without routes does not exist.
+            Ok(listed) => routes.extend(listed),
+            // A table without routes does not exist in the kernel.
             Err(error) if error.is_not_found() => {}
             Err(error) => return Err(error),
         }
@@ -49,26 +49,29 @@ pub fn list(nl: &Netlink, filter: RouteFilter) -> Result<Vec<Route>> {
     Ok(routes)
 }
 
-/// The route a packet from this namespace to `dst` would take; none if there is none.
+/// Returns the route that a packet from this namespace to `dst` takes; `None` if there is no route.
 pub fn lookup(nl: &Netlink, dst: IpAddr) -> Result<Option<Route>> {
-    found(dst, nl.socket().get(&lookup_question(dst)))
+    parse_lookup(dst, nl.socket().get(&lookup_request(dst)))
 }
 
-/// The same for many at once.
+/// Looks up many routes at once, as [`lookup`] does.
 pub fn lookup_each(nl: &Netlink, dsts: &[IpAddr]) -> Result<Vec<Result<Option<Route>>>> {
-    let questions: Vec<Message> = dsts.iter().map(|dst| lookup_question(*dst)).collect();
-    match nl.socket().get_each(&questions) {
-        Ok(answers) => Ok(dsts.iter().zip(answers).map(|(dst, one)| found(*dst, one)).collect()),
+    let requests: Vec<Message> = dsts.iter().map(|dst| lookup_request(*dst)).collect();
+    match nl.socket().get_each(&requests) {
+        Ok(replies) => {
+            let results = dsts.iter().zip(replies);
+            Ok(results.map(|(dst, reply)| parse_lookup(*dst, reply)).collect())
+        }
         Err(cause) => Err(Error::new("look up routes", "", cause)),
     }
 }
 
-fn lookup_question(dst: IpAddr) -> Message {
+fn lookup_request(dst: IpAddr) -> Message {
     let family = Family::of(dst);
     let mut header = [0; HEADER_LEN];
     header[0] = family.number();
     header[1] = if dst.is_ipv4() { 32 } else { 128 };
-    // IPv4 shows the table only if asked; IPv6 always does, and refuses to be asked.
+    // IPv4 reports the table only with this flag. IPv6 always reports it, and rejects the flag.
     let flags = if dst.is_ipv4() { RTM_F_LOOKUP_TABLE } else { 0 };
     header[8..12].copy_from_slice(&flags.to_ne_bytes());
     let mut message = Message::new(RTM_GETROUTE, 0);
@@ -77,15 +80,15 @@ fn lookup_question(dst: IpAddr) -> Message {
     message
 }
 
-fn found(dst: IpAddr, answer: Got) -> Result<Option<Route>> {
-    match answer {
+fn parse_lookup(dst: IpAddr, reply: ReplyResult) -> Result<Option<Route>> {
+    match reply {
         Ok((_, payload)) => Ok(parse(&payload, Family::of(dst))),
         Err(cause) if matches!(cause.errno, Errno::NETUNREACH | Errno::HOSTUNREACH) => Ok(None),
         Err(cause) => Err(Error::new("look up route to", dst.to_string(), cause)),
     }
 }
 
-fn question(family: Family, filter: RouteFilter) -> Message {
+fn list_request(family: Family, filter: RouteFilter) -> Message {
     let mut header = [0; HEADER_LEN];
     header[0] = family.number();
     header[5] = filter.protocol.unwrap_or(0);
@@ -102,7 +105,7 @@ fn question(family: Family, filter: RouteFilter) -> Message {
 }
 
 pub(crate) fn parse(payload: &[u8], family: Family) -> Option<Route> {
-    // A kernel without IPv6 answers such a dump with all families it has.
+    // A kernel without IPv6 answers an IPv6 dump with the routes of all its families.
     if *payload.first()? != family.number() {
         return None;
     }
@@ -118,16 +121,16 @@ pub(crate) fn parse(payload: &[u8], family: Family) -> Option<Route> {
     for attr in Attrs::after(payload, HEADER_LEN) {
         match attr.kind {
             RTA_DST => route.dst = netlink_ip::prefix(netlink_ip::ip(attr.payload)?, dst_len)?,
-            _ => read_attr(&mut route, &attr),
+            _ => parse_attr(&mut route, &attr),
         }
     }
     Some(route)
 }
 
-fn read_attr(route: &mut Route, attr: &Attr<'_>) {
+fn parse_attr(route: &mut Route, attr: &Attr<'_>) {
     match attr.kind {
         RTA_GATEWAY => route.gateway = netlink_ip::ip(attr.payload),
-        RTA_VIA => route.gateway = via(attr),
+        RTA_VIA => route.gateway = parse_via(attr),
         RTA_OIF => route.oif = attr.u32().map(IfIndex),
         RTA_PREFSRC => route.src = netlink_ip::ip(attr.payload),
         RTA_TABLE => route.table = attr.u32().unwrap_or(route.table),
@@ -142,7 +145,7 @@ fn read_attr(route: &mut Route, attr: &Attr<'_>) {
     }
 }
 
-fn via(attr: &Attr<'_>) -> Option<IpAddr> {
+fn parse_via(attr: &Attr<'_>) -> Option<IpAddr> {
     let family = u8::try_from(u16_at(attr.payload, 0)?).ok()?;
     Family::from_number(family)?;
     netlink_ip::ip(attr.payload.get(2..)?)
@@ -156,7 +159,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_parsed_without_panic(mut bytes: Vec<u8>) {
+        fn parser_never_panics(mut bytes: Vec<u8>) {
             if let Some(first) = bytes.first_mut() {
                 *first = 2;
             }
