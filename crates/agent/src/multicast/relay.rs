@@ -119,9 +119,15 @@ impl Relay {
         address
     }
 
+    /// Removes a peer. The cost does not depend on the number of peers.
     pub fn remove_peer(&mut self, name: &str) {
-        self.peers.remove(name);
-        self.by_subnet.retain(|_, owner| owner != name);
+        let Some(known) = self.peers.remove(name) else { return };
+        for subnet in &known.peer.subnets {
+            // Another peer may have claimed the subnet since.
+            if self.by_subnet.get(subnet).is_some_and(|owner| owner == name) {
+                self.by_subnet.remove(subnet);
+            }
+        }
     }
 
     /// Forgets all peers but these.

@@ -162,6 +162,39 @@ fn peer_that_has_left_is_sent_nothing() {
 }
 
 #[test]
+fn subnet_taken_over_by_another_peer_stays_with_it() {
+    let mut relay = Relay::new(subnets(1), Instant::now());
+    relay.set_peer(peer(2));
+    let successor = Peer { name: "successor".into(), subnets: subnets(2) };
+    relay.set_peer(successor.clone());
+    relay.remove_peer("node-2");
+    for subnet in successor.subnets {
+        assert_eq!(relay.by_subnet.get(&subnet).map(String::as_str), Some("successor"));
+    }
+    relay.remove_peer("successor");
+    assert!(relay.by_subnet.is_empty());
+}
+
+/// A scan of all subnets for each peer takes more than a minute here.
+#[test]
+fn peers_are_set_and_removed_in_constant_time() {
+    let peer = |n: u32| {
+        let subnet = IpNet::new(Ipv4Addr::from(0x0b00_0000 + (n << 8)).into(), 24).unwrap();
+        Peer { name: format!("node-{n}"), subnets: vec![subnet] }
+    };
+    let mut relay = Relay::new(subnets(1), Instant::now());
+    let started = Instant::now();
+    for n in 0..50_000 {
+        relay.set_peer(peer(n));
+    }
+    for n in 0..50_000 {
+        relay.remove_peer(&format!("node-{n}"));
+    }
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+    assert!(relay.by_subnet.is_empty());
+}
+
+#[test]
 fn peer_is_reached_by_a_family_that_both_have() {
     let [v4, v6] = [0, 1].map(|at| vec![subnets(1)[at]]);
     let reached = |own: &Vec<IpNet>| Relay::new(own.clone(), Instant::now()).set_peer(peer(2));
