@@ -2,9 +2,9 @@
 //! What is on the hub, over HTTP: for probes and Prometheus on an address, for plugins and commands
 //! on a socket in the agent's directory. Nothing can be changed by either.
 
-mod answer;
 mod connections;
 mod metrics;
+mod routes;
 mod socket;
 
 use std::convert::Infallible;
@@ -27,10 +27,10 @@ use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, spawn_blocking, yield_now};
 use tokio::time::{sleep, timeout};
 
-use self::answer::Answer;
 use self::connections::{Client, Connections};
+use self::routes::Answer;
 pub use self::socket::{Socket, socket_path};
-use crate::kept::Kept;
+use crate::managed_file::ManagedFile;
 use crate::status::StatusHub;
 
 /// Maximum time until the head of a request is complete, and for which a connection may be idle.
@@ -91,7 +91,7 @@ pub async fn over_tcp(listener: TcpListener, hub: StatusHub) {
 /// Serves on the agent's socket until it is dropped.
 pub async fn over_socket(mut socket: Socket, hub: StatusHub) {
     let mut connections = Connections::default();
-    let mut kept = Kept::new(socket.path(), &hub);
+    let mut kept = ManagedFile::new(socket.path(), &hub);
     let pages = Pages::new(hub);
     loop {
         kept.put(&socket.ensure().map_err(|error| ErrorChain(&error).to_string()));
@@ -152,15 +152,15 @@ impl Pages {
 
     /// Large pages are made one at a time and on another thread, so that probes never wait for one.
     async fn get(&self, method: Method, path: String) -> Answer {
-        if !answer::is_large(&path) {
-            return answer::answer(&method, &path, &self.hub);
+        if !routes::is_large(&path) {
+            return routes::answer(&method, &path, &self.hub);
         }
         let turn = Arc::clone(&self.large).acquire_owned().await;
         let hub = self.hub.clone();
         let made = spawn_blocking(move || {
             // Also if the connection ends meanwhile.
             let _turn = turn;
-            answer::answer(&method, &path, &hub)
+            routes::answer(&method, &path, &hub)
         });
         made.await.unwrap_or_else(|_| Answer::unavailable(&["the page cannot be made".to_owned()]))
     }

@@ -1,71 +1,119 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Removes every trace of an agent from its node, and its lease from the store. What bears the mark of another
-//! agent is left alone. With `--keep-network` the network stays, for flanneld.
+//! `podwire cleanup`: removes every trace of an agent from its node, and its lease from the store. Objects with the
+//! owner tag of another agent are left alone. With `--keep-network` the network stays in place for flanneld.
 
-mod keep;
-mod kernel;
-mod lease;
-
+use std::collections::HashMap;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
+use ipnet::IpNet;
+use kernel::nexthop::{self, Nexthop, NexthopFilter};
+use kernel::route::{self, PROTOCOL_BOOT, Route, RouteFilter, TABLE_MAIN};
+use kernel::{Netlink, Request, link};
+use overlay::lease::parse_key;
+use overlay::ownership::{Ownership, PROTOCOL};
+use overlay::stale_bridge;
+use overlay::subnet_env::SubnetEnv;
 use serde::Serialize;
 use text::ErrorChain;
 
-use self::lease::Own;
-use crate::options::{Settings, StoreChoice, record};
-use crate::session::{backends_file, view_file};
-use crate::{cni_conf, file, keys, run, serve, subnet_env};
+use crate::dataplane::nft::Rules;
+use crate::dataplane::routes::{Options, Reconciler, Secrets, complete};
+use crate::node_files::{bridge, cni_conf, subnet_env};
+use crate::session::{backends_file, lease_file, view_file};
+use crate::settings::{NodeSettings, Settings, StoreChoice, saved};
+use crate::{api, blackhole, keys, lease, managed_file, run};
 
-/// What was done, or with `--dry-run` would be; what is still there; and what could not be done.
+/// The result of a cleanup. With `--dry-run` nothing was done yet.
 #[derive(Debug, Default, Serialize)]
 pub struct Cleaned {
     pub done: Vec<String>,
-    /// With what to do about it, where that is known.
+    /// What was left in place, with a hint if there is one.
     pub left: Vec<String>,
     pub failed: Vec<String>,
 }
 
-/// Removes all there is: in the kernel, in files, in the store. Pods are not touched. Fails if an agent
-/// runs, also with `--dry-run`.
+/// Removes the agent's kernel objects, files and lease. Pods are not touched. Fails if an agent is running, also with
+/// `--dry-run`.
 pub async fn cleanup(settings: &Settings) -> Result<Cleaned, run::Error> {
-    let lock = match settings.dry_run {
+    let lock = match settings.mode.dry_run {
         true => {
-            serve::Socket::refuse_taken(&settings.run_dir)?;
+            api::Socket::refuse_taken(&settings.api.run_dir)?;
             None
         }
-        false => Some(serve::Socket::create(&settings.run_dir)?),
+        false => Some(api::Socket::create(&settings.api.run_dir)?),
     };
     let mut cleaner = Cleaner { settings, cleaned: Cleaned::default() };
-    cleaner.withdraw();
-    let own = Own::read(settings);
-    cleaner.tell_of_record(&own);
-    if settings.keeps_network {
-        cleaner.clean_rules(&own)?;
-        cleaner.leave_network()?;
-        cleaner.forget(&own);
+    cleaner.withdraw_cni_conf();
+    let saved_lease = SavedLease::read(settings);
+    cleaner.report_damaged_record(&saved_lease);
+    if settings.mode.keeps_network {
+        cleaner.remove_rules(&saved_lease)?;
+        cleaner.hand_over_network()?;
+        cleaner.remove_records(&saved_lease);
     } else {
-        let is_released = cleaner.release(&own).await;
-        cleaner.clean_kernel(&own)?;
-        cleaner.remove_files(&own, is_released);
+        let is_released = cleaner.release(&saved_lease).await;
+        cleaner.clean_kernel(&saved_lease)?;
+        cleaner.remove_files(&saved_lease, is_released);
     }
-    cleaner.remove(&view_file(settings), file::remove);
-    cleaner.remove(&backends_file(settings), file::remove);
-    cleaner.tell_of_others();
-    lock.map(serve::Socket::remove).transpose()?;
+    cleaner.remove(&view_file(settings), managed_file::remove);
+    cleaner.remove(&backends_file(settings), managed_file::remove);
+    cleaner.report_shared();
+    lock.map(api::Socket::remove).transpose()?;
     Ok(cleaner.cleaned)
 }
 
-/// At work.
+/// The agent's lease as it saved it, which tells which subnets and files are this agent's.
+#[derive(Debug)]
+struct SavedLease {
+    path: PathBuf,
+    /// Key and value of the lease in the store.
+    text: Option<String>,
+    subnets: Vec<IpNet>,
+    /// subnet.env; `None` if the file names other subnets.
+    env: Option<SubnetEnv>,
+}
+
+impl SavedLease {
+    fn read(settings: &Settings) -> SavedLease {
+        let path = lease_file(settings);
+        let text = managed_file::read(&path).ok().flatten();
+        let subnets: Vec<IpNet> = text.as_deref().map(subnets_of).unwrap_or_default();
+        let env = subnet_env::read(&settings.files.subnet_env).ok().flatten();
+        let is_own = |env: &SubnetEnv| env.subnets.iter().all(|one| subnets.contains(&one.trunc()));
+        let env = env.filter(is_own);
+        SavedLease { path, text, subnets, env }
+    }
+
+    /// Key of the lease in the store.
+    fn key(&self) -> &str {
+        self.text.as_deref().and_then(|text| text.split(' ').next()).unwrap_or_default()
+    }
+
+    /// The networks that the agent's routes lead to.
+    fn networks(&self) -> Vec<IpNet> {
+        let networks = self.env.iter().flat_map(|env| &env.networks);
+        networks.chain(&self.subnets).copied().collect()
+    }
+}
+
+fn subnets_of(text: &str) -> Vec<IpNet> {
+    let key = text.split(' ').next().unwrap_or_default();
+    parse_key(key)
+        .map(|subnets| subnets.iter().map(|one| one.trunc()).collect())
+        .unwrap_or_default()
+}
+
+/// A cleanup in progress.
 struct Cleaner<'a> {
     settings: &'a Settings,
     cleaned: Cleaned,
 }
 
 impl Cleaner<'_> {
-    /// First of all: new pods would have no network.
-    fn withdraw(&mut self) {
-        let Some(path) = &self.settings.cni_conf else { return };
+    /// Removes the CNI configuration. This comes first: new pods would have no network.
+    fn withdraw_cni_conf(&mut self) {
+        let Some(path) = &self.settings.files.cni_conf else { return };
         let path = match path.parent().is_none_or(Path::exists) {
             true => path.clone(),
             false => {
@@ -82,80 +130,216 @@ impl Cleaner<'_> {
         }
     }
 
-    /// An agent in a container names the file by the container's path, which this machine may not have. The file
-    /// at the usual place is the same one if it has the agent's own content.
+    /// Finds the CNI configuration of an agent in a container. The saved path is the container's and may not exist on
+    /// this machine. The file in the usual directory is the same file if it has the agent's content.
     fn usual_cni_conf(&mut self, path: &Path) -> Option<PathBuf> {
         let usual = Path::new(cni_conf::USUAL_DIR).join(path.file_name()?);
-        if cni_conf::is_of(&usual, self.settings) {
+        if cni_conf::belongs_to(&usual, self.settings) {
             return Some(usual);
         }
         let (path, usual) = (path.display(), usual.display());
         self.cleaned.left.push(format!(
-            "the CNI configuration {path}: its directory does not exist here, and {usual} is not of this agent; if the agent ran in a container, name the directory on this machine with --cni-conf-dir"
+            "CNI configuration {path}: its directory does not exist here, and {usual} does not belong to this agent; if the agent ran in a container, pass the directory on this machine with --cni-conf-dir"
         ));
         None
     }
 
-    /// Reports a record of the agent's options that cannot be used.
-    fn tell_of_record(&mut self, own: &Own) {
-        let Some(record) = &self.settings.damaged_record else { return };
-        let path = record::path(&self.settings.state_dir, &self.settings.mark);
+    /// Reports that the agent's saved options are unusable.
+    fn report_damaged_record(&mut self, saved: &SavedLease) {
+        let Some(record) = &self.settings.sources.damaged_record else { return };
+        let path = saved::path(&self.settings.node.state_dir, &self.settings.node.owner);
         let text = format!(
-            "the agent's options in {} cannot be read ({}): run podwire cleanup with the options of the agent, such as --etcd-endpoints or --store-file, --cni-conf-dir and --subnet-file",
+            "cannot read the agent's options in {} ({}): run podwire cleanup with the options of the agent, such as --etcd-endpoints or --store-file, --cni-conf-dir and --subnet-file",
             path.display(),
             record.problem
         );
         let is_lease_kept =
-            own.text.is_some() && !record.names_store && !self.settings.keeps_network;
+            saved.text.is_some() && !record.names_store && !self.settings.mode.keeps_network;
         match is_lease_kept {
-            true => self.cleaned.failed.push(format!("release lease {}: {text}", own.name())),
+            true => self.cleaned.failed.push(format!("release lease {}: {text}", saved.key())),
             false => self.cleaned.left.push(text),
         }
     }
 
-    /// What a lease that was not released is known by stays for the next try.
-    fn remove_files(&mut self, own: &Own, is_released: bool) {
-        let Settings { subnet_file, state_dir, .. } = self.settings;
-        if own.env.is_some() {
-            self.remove(subnet_file, subnet_env::remove);
-        } else if subnet_file.exists() {
-            let why =
-                format!("{} tells of a subnet that is not this agent's", subnet_file.display());
+    /// Releases the lease, so that other nodes need not wait for its expiry. Returns whether nothing is left to
+    /// release.
+    async fn release(&mut self, saved: &SavedLease) -> bool {
+        let Some(text) = &saved.text else { return true };
+        if self.settings.sources.damaged_record.as_ref().is_some_and(|record| !record.names_store) {
+            // Reported already. A store other than the agent's may have a lease with the same key.
+            return false;
+        }
+        let key = saved.key();
+        match &self.settings.store {
+            StoreChoice::Embedded(path) if !path.exists() => {
+                let path = path.display();
+                self.cleaned.left.push(format!(
+                    "lease {key}: the store {path} does not exist; pass the agent's store with --store-file"
+                ));
+                return false;
+            }
+            StoreChoice::Kubernetes(kubernetes) => {
+                let prefix = kubernetes.annotation_prefix.as_str();
+                let node = self.settings.node.name.as_deref().unwrap_or("NODE");
+                self.cleaned.left.push(format!(
+                    "annotations of the node, which make it part of the network: kubectl annotate node {node} {prefix}kube-subnet-manager-"
+                ));
+                return true;
+            }
+            _ => {}
+        }
+        let released = async {
+            let leases = lease::open(self.settings).await?;
+            leases.release_saved(text, self.settings.mode.dry_run).await
+        };
+        match released.await {
+            Ok(true) => self.done(format_args!("release lease {key}")),
+            Ok(false) => {
+                let store = self.settings.store.name();
+                self.cleaned.left.push(format!(
+                    "lease {key} in the {store} store is not the one that the agent wrote: it has expired, it is a reservation, or the agent used another store"
+                ));
+            }
+            Err(error) => {
+                let error: lease::Error = error;
+                self.cleaned
+                    .failed
+                    .push(format!("release lease {key}: {}", ErrorChain(&error).to_string()));
+                return false;
+            }
+        }
+        true
+    }
+
+    fn clean_kernel(&mut self, saved: &SavedLease) -> Result<(), run::Error> {
+        let options = Options {
+            mark: self.settings.node.owner.clone(),
+            previous: saved.networks(),
+            secrets: Secrets::default(),
+            queues: 1,
+        };
+        let mut reconciler = Reconciler::open(options)?;
+        if self.settings.mode.dry_run {
+            reconciler.everything()?.iter().for_each(|change| self.done(change));
+        } else {
+            let outcome = reconciler.remove_everything();
+            outcome.changes.iter().for_each(|change| self.done(change));
+            self.cleaned.failed.extend(outcome.failures.iter().map(ToString::to_string));
+        }
+        self.remove_rules(saved)?;
+        self.report_bridge(saved)
+    }
+
+    /// Removes nf_tables rules and blackhole routes.
+    fn remove_rules(&mut self, saved: &SavedLease) -> Result<(), run::Error> {
+        let dry_run = self.settings.mode.dry_run;
+        let mut rules = Rules::open(&self.settings.node.owner)?;
+        let nl = Netlink::open()?;
+        let rules = if dry_run { rules.preview_removal() } else { rules.remove() };
+        self.cleaned.done.extend(rules.changes);
+        self.cleaned.failed.extend(rules.problems.iter().map(ToString::to_string));
+        let settle = if dry_run { blackhole::preview } else { blackhole::settle };
+        match settle(&nl, &saved.networks(), &[], false) {
+            Ok(changes) => self.cleaned.done.extend(changes),
+            Err(error) => {
+                let failed = format!("remove blackhole routes of protocol {PROTOCOL}: {error}");
+                self.cleaned.failed.push(failed);
+            }
+        }
+        self.report_blackholes(&nl, saved)
+    }
+
+    /// Reports blackhole routes outside the saved networks of this agent and of other agents with the same state
+    /// directory. They may belong to either, or to an agent with another state directory.
+    fn report_blackholes(&mut self, nl: &Netlink, saved: &SavedLease) -> Result<(), run::Error> {
+        let mut known = saved.networks();
+        for owner in self.other_owners() {
+            let mut others = self.settings.clone();
+            others.node.owner = owner;
+            known.extend(SavedLease::read(&others).subnets);
+        }
+        let is_known = |dst: &IpNet| known.iter().any(|network| network.contains(dst));
+        for dst in blackhole::of_agents(nl)?.iter().filter(|dst| !is_known(dst)) {
+            self.cleaned.left.push(format!(
+                "blackhole {dst}, which may belong to another agent: ip route delete blackhole {dst} metric {}",
+                blackhole::METRIC
+            ));
+        }
+        Ok(())
+    }
+
+    /// Reports the pods' bridge. It has no owner tag, so cleanup does not remove it.
+    fn report_bridge(&mut self, saved: &SavedLease) -> Result<(), run::Error> {
+        if let Some((name, address)) = bridge::within(&saved.networks())? {
+            self.cleaned.left.push(format!(
+                "{name} with {address}; if this node gets another subnet, {}",
+                stale_bridge::hint(name)
+            ));
+        }
+        Ok(())
+    }
+
+    /// Removes the owner tag from devices, and our protocol number and next-hop objects from routes. flanneld removes
+    /// a route by its gateway, and the kernel does not match a route with a next-hop object that way.
+    fn hand_over_network(&mut self) -> Result<(), run::Error> {
+        let nl = Netlink::open()?;
+        for Step { description, request } in hand_over_steps(&nl, &self.settings.node.owner)? {
+            let done = if self.settings.mode.dry_run { Ok(()) } else { nl.apply([request]) };
+            match done {
+                Ok(()) => self.done(description),
+                Err(error) => {
+                    self.cleaned.failed.push(format!("{description}: {error}"));
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the agent's files. Those that identify a lease stay if the lease was not released, for the next try.
+    fn remove_files(&mut self, saved: &SavedLease, is_released: bool) {
+        let subnet_env = &self.settings.files.subnet_env;
+        if saved.env.is_some() {
+            self.remove(subnet_env, subnet_env::remove);
+        } else if subnet_env.exists() {
+            let why = format!("{} names a subnet of another agent", subnet_env.display());
             self.cleaned.left.push(why);
         }
         if is_released {
-            self.forget(own);
+            self.remove_records(saved);
         }
-        if self.other_marks().is_empty() {
-            self.remove(&keys::wireguard_file(state_dir), file::remove);
+        if self.other_owners().is_empty() {
+            let key = keys::wireguard_file(&self.settings.node.state_dir);
+            self.remove(&key, managed_file::remove);
         }
     }
 
-    /// What was written down.
-    fn forget(&mut self, own: &Own) {
-        self.remove(&own.file, file::remove);
-        self.remove(&record::path(&self.settings.state_dir, &self.settings.mark), file::remove);
+    /// Removes the saved lease and the saved options.
+    fn remove_records(&mut self, saved: &SavedLease) {
+        self.remove(&saved.path, managed_file::remove);
+        let NodeSettings { state_dir, owner, .. } = &self.settings.node;
+        self.remove(&saved::path(state_dir, owner), managed_file::remove);
     }
 
-    /// What may still be wanted.
-    fn tell_of_others(&mut self) {
-        for mark in self.other_marks() {
-            let why = format!(
-                "what an agent with the mark {mark} has made: podwire cleanup --mark {mark}"
-            );
-            self.cleaned.left.push(why);
+    /// Reports what other agents may still use.
+    fn report_shared(&mut self) {
+        for owner in self.other_owners() {
+            self.cleaned.left.push(format!(
+                "objects of the agent with owner tag {owner}: podwire cleanup --owner {owner}"
+            ));
         }
         if let StoreChoice::Embedded(path) = &self.settings.store
             && path.exists()
         {
             let path = path.display();
-            self.cleaned.left.push(format!("the store {path}, which other agents may share"));
+            self.cleaned.left.push(format!("store {path}, which other agents may share"));
         }
     }
 
-    pub(super) fn other_marks(&self) -> Vec<String> {
-        let Settings { state_dir, mark, .. } = self.settings;
-        record::marks(state_dir).into_iter().filter(|other| other != mark).collect()
+    /// Owner tags of other agents with the same state directory.
+    fn other_owners(&self) -> Vec<String> {
+        let NodeSettings { state_dir, owner, .. } = &self.settings.node;
+        saved::owners(state_dir).into_iter().filter(|other| other != owner).collect()
     }
 
     fn remove<E: std::error::Error>(
@@ -163,7 +347,7 @@ impl Cleaner<'_> {
         path: &Path,
         remove: impl FnOnce(&Path) -> Result<bool, E>,
     ) {
-        let removed = if self.settings.dry_run { Ok(path.exists()) } else { remove(path) };
+        let removed = if self.settings.mode.dry_run { Ok(path.exists()) } else { remove(path) };
         match removed {
             Ok(true) => self.done(format_args!("remove {}", path.display())),
             Ok(false) => {}
@@ -171,7 +355,48 @@ impl Cleaner<'_> {
         }
     }
 
-    fn done(&mut self, what: impl Display) {
-        self.cleaned.done.push(what.to_string());
+    fn done(&mut self, description: impl Display) {
+        self.cleaned.done.push(description.to_string());
     }
+}
+
+/// One change of a handover to flanneld.
+struct Step {
+    description: String,
+    request: Request,
+}
+
+/// Returns the changes in an order that keeps traffic going: routes leave their next-hop objects before these are
+/// removed, because the kernel removes the routes of a next hop with it.
+fn hand_over_steps(nl: &Netlink, owner: &str) -> kernel::Result<Vec<Step>> {
+    let mut steps = Vec::new();
+    for link in link::list(nl)?.iter().filter(|link| link.alias.as_deref() == Some(owner)) {
+        let description = format!("leave device {} to flanneld", link.name);
+        steps.push(Step { description, request: link::set_alias(link.index, "") });
+    }
+    let ownership = Ownership::for_cleanup(owner, Vec::new());
+    let is_ours = |id: &u32| ownership.nexthops.as_ref().is_some_and(|range| range.contains(id));
+    let nexthops = match nexthop::list(nl, NexthopFilter::default()) {
+        Err(error) if error.is_unsupported() => return Ok(steps),
+        listed => listed?,
+    };
+    let ours: HashMap<u32, &Nexthop> =
+        nexthops.iter().map(|one| (one.id, one)).filter(|(id, _)| is_ours(id)).collect();
+    let filter =
+        RouteFilter { table: Some(TABLE_MAIN), protocol: Some(PROTOCOL), ..RouteFilter::default() };
+    for mut route in route::list(nl, filter)? {
+        if !route.nexthop.is_some_and(|id| ours.contains_key(&id)) {
+            continue;
+        }
+        complete(&mut route, &ours);
+        let description = format!("leave route {} to flanneld", route.dst);
+        let flannels = Route { protocol: PROTOCOL_BOOT, nexthop: None, ..route };
+        steps.push(Step { description, request: route::replace(&flannels) });
+    }
+    let mut ids: Vec<u32> = ours.into_keys().collect();
+    ids.sort_unstable();
+    let remove =
+        |id| Step { description: format!("remove nexthop {id}"), request: nexthop::remove(id) };
+    steps.extend(ids.into_iter().map(remove));
+    Ok(steps)
 }

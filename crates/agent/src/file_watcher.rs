@@ -11,7 +11,7 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, sleep_until};
 
-use crate::watched::watched;
+use crate::async_fd::register;
 
 /// After the first change of others until it is looked at: they may not be done, or keep at it.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -27,7 +27,7 @@ const CONFIG_MAP: &[u8] = b"..data";
 
 /// Listens to what happens to a file.
 #[derive(Debug)]
-pub(crate) struct Ear {
+pub(crate) struct FileWatcher {
     path: PathBuf,
     /// None where the system has no more room for that.
     fd: Option<AsyncFd<OwnedFd>>,
@@ -36,10 +36,10 @@ pub(crate) struct Ear {
     due: Instant,
 }
 
-impl Ear {
-    pub(crate) fn new(path: &Path) -> Ear {
+impl FileWatcher {
+    pub(crate) fn new(path: &Path) -> FileWatcher {
         let due = Instant::now() + LOOK_AGAIN;
-        Ear { path: path.to_owned(), fd: open(), watch: None, due }
+        FileWatcher { path: path.to_owned(), fd: open(), watch: None, due }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -57,7 +57,7 @@ impl Ear {
             self.due = self.due.min(Instant::now() + LOOK_FOR_DIRECTORY);
         }
         loop {
-            let Ear { path, fd, due, .. } = self;
+            let FileWatcher { path, fd, due, .. } = self;
             tokio::select! {
                 is_news = heard(fd, path) => {
                     if is_news {
@@ -89,7 +89,7 @@ impl Ear {
 }
 
 /// Never, where nothing is listened to.
-pub(crate) async fn next_of(ear: &mut Option<Ear>) {
+pub(crate) async fn next_of(ear: &mut Option<FileWatcher>) {
     match ear {
         Some(ear) => ear.next().await,
         None => std::future::pending().await,
@@ -100,7 +100,7 @@ fn open() -> Option<AsyncFd<OwnedFd>> {
     let fd = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)
         .inspect_err(|cause| tracing::warn!(%cause, "no inotify: looking now and then instead"))
         .ok()?;
-    watched(fd).ok()
+    register(fd).ok()
 }
 
 /// Whether something has happened to the file or to its directory.
@@ -142,7 +142,7 @@ mod tests {
         let lab = tempfile::tempdir().unwrap();
         let dir = lab.path().join("of-others");
         fs::create_dir(&dir).unwrap();
-        let mut ear = Ear::new(&dir.join("file"));
+        let mut ear = FileWatcher::new(&dir.join("file"));
         timeout(SOON, ear.next()).await.expect("the first time it does not wait");
         fs::remove_dir(&dir).unwrap();
         timeout(SOON, ear.next()).await.expect("it was heard");

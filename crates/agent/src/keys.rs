@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use kernel::wireguard::PrivateKey;
 
-use crate::file;
+use crate::managed_file;
 
 /// Why there is no key.
 #[derive(Debug, thiserror::Error)]
@@ -31,9 +31,9 @@ pub fn wireguard(state_dir: &Path, flannels: &Path) -> Result<PrivateKey, Error>
     let key = foresee_wireguard(state_dir, flannels)?;
     let path = wireguard_file(state_dir);
     let failed = |source| Error::Write { path: path.clone(), source };
-    file::restrict(&path).map_err(failed)?;
+    managed_file::restrict(&path).map_err(failed)?;
     if !path.exists() {
-        file::replace_secret(&path, &format!("{}\n", key.to_base64())).map_err(failed)?;
+        managed_file::replace_secret(&path, &format!("{}\n", key.to_base64())).map_err(failed)?;
     }
     Ok(key)
 }
@@ -50,7 +50,7 @@ pub fn foresee_wireguard(state_dir: &Path, flannels: &Path) -> Result<PrivateKey
 
 fn read(path: &Path) -> Result<Option<PrivateKey>, Error> {
     let failed = |source| Error::Read { path: path.to_owned(), source };
-    let Some(text) = file::read(path).map_err(failed)? else { return Ok(None) };
+    let Some(text) = managed_file::read(path).map_err(failed)? else { return Ok(None) };
     let malformed = |problem: kernel::wireguard::KeyError| Error::Malformed {
         path: path.to_owned(),
         problem: problem.to_string(),

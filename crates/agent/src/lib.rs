@@ -2,27 +2,22 @@
 //! The node daemon. What decides anything is pure and in modules of its own; the rest orders and
 //! repeats.
 
+pub mod api;
+mod async_fd;
 pub mod blackhole;
-mod bridge;
 pub mod cleanup;
-pub mod cni_conf;
 pub mod dataplane;
-mod ear;
-mod file;
-mod journal;
-mod kept;
+mod file_watcher;
 mod keys;
 pub mod lease;
-pub mod mark;
+mod managed_file;
 pub mod multicast;
 pub mod net_config;
-pub mod notify;
-pub mod options;
-pub mod path;
+pub mod node_files;
+pub mod owner;
+pub mod path_check;
 pub mod run;
-pub mod serve;
 mod session;
+pub mod settings;
 pub mod status;
-pub mod subnet_env;
 pub mod underlay;
-mod watched;

@@ -6,9 +6,9 @@ use overlay::netconf::{NetConf, RawNetConf};
 use overlay::{Addresses, plan};
 
 use crate::lease::{self, OwnNode};
-use crate::options::Settings;
 use crate::run::Error;
 use crate::session::underlay_of;
+use crate::settings::Settings;
 
 /// Checks that the configuration is complete.
 pub(crate) fn check(text: &str) -> Result<(), DecodeError> {
@@ -32,7 +32,7 @@ fn check_here(settings: &Settings, text: &str) -> Result<(), Error> {
 /// Stores the configuration of the settings in place of the present one. Returns what was done, or what would be done
 /// with `dry-run`.
 pub async fn replace(settings: &Settings) -> Result<String, Error> {
-    let text = settings.net_config.as_ref().map_or("", |text| text.expose());
+    let text = settings.network.config.as_ref().map_or("", |text| text.expose());
     check(text)?;
     check_here(settings, text)?;
     let leases = lease::open(settings).await?;
@@ -41,7 +41,7 @@ pub async fn replace(settings: &Settings) -> Result<String, Error> {
     if stored.is_ok_and(|stored| stored.as_deref() == Some(text)) {
         return Ok(format!("{location} has this configuration already"));
     }
-    if !settings.dry_run {
+    if !settings.mode.dry_run {
         leases.replace_config(text).await?;
     }
     Ok(format!("write the network's configuration to {location}"))

@@ -5,7 +5,7 @@
 use kernel::{Netlink, link};
 use overlay::ownership::nexthop_ranges_collide;
 
-use crate::options::{Settings, record};
+use crate::settings::{Settings, saved};
 
 /// Why a mark cannot be this agent's.
 #[derive(Debug, thiserror::Error)]
@@ -21,8 +21,8 @@ pub enum Error {
 
 /// Fails where an agent that is known by its record or by its devices has the same share.
 pub(crate) fn check(settings: &Settings) -> Result<(), Error> {
-    let mark = &settings.mark;
-    let mut others = record::marks(&settings.state_dir);
+    let mark = &settings.node.owner;
+    let mut others = saved::owners(&settings.node.state_dir);
     let links = link::list(&Netlink::open()?)?;
     // All our devices are called so, as flannel's are, and their alias is the mark.
     let devices = links.into_iter().filter(|link| link.name.as_str().starts_with("fl"));

@@ -19,20 +19,21 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use tokio::time::{Instant, interval, sleep_until};
 
-use crate::cni_conf::CniConf;
 use crate::dataplane::nft::Keeper;
 use crate::dataplane::routes::{
     KernelThread, Options, Outcome, Reconciler, Report, Secrets, StartError,
 };
-use crate::ear::Ear;
-use crate::journal::Journal;
+use crate::file_watcher::FileWatcher;
 use crate::lease::{self, HeldLease, LeaseBackend, OwnNode, PeerWatch};
-use crate::multicast::{self, Counts};
-use crate::options::{self, Settings};
-use crate::path::{self, Pace, Verdict};
+use crate::multicast::{self, Counters};
+use crate::node_files::cni_conf::CniConf;
+use crate::node_files::{bridge, subnet_env};
+use crate::path_check::{self, PathCheck, PathResult, ProbeIntervals};
 use crate::session::{Backends, End, Memory, Next};
+use crate::settings::{self, Settings};
+use crate::status::log::StatusLog;
 use crate::status::{BEAT_EVERY, ConditionKind, StatusHub};
-use crate::{bridge, ear, file, mark, net_config, serve, subnet_env};
+use crate::{api, file_watcher, managed_file, net_config, owner};
 
 /// What a session needs before it can begin, in this order.
 pub(crate) const BEGINNING: [ConditionKind; 4] =
@@ -55,7 +56,7 @@ pub enum Error {
     #[error(transparent)]
     Kernel(#[from] StartError),
     #[error(transparent)]
-    Mark(#[from] mark::Error),
+    Mark(#[from] owner::Error),
     #[error("listen to nf_tables")]
     Rules(#[from] kernel::Error),
     #[error("option net-config")]
@@ -65,7 +66,7 @@ pub enum Error {
     #[error("open the store")]
     Store(#[from] lease::Error),
     #[error(transparent)]
-    Serve(#[from] serve::Error),
+    Serve(#[from] api::Error),
 }
 
 /// An agent at work.
@@ -75,19 +76,19 @@ pub(crate) struct Worker {
     pub(crate) hub: StatusHub,
     pub(crate) leases: Arc<dyn LeaseBackend>,
     /// Where the network's configuration is a file.
-    pub(crate) config_file: Option<Ear>,
+    pub(crate) config_file: Option<FileWatcher>,
     pub(crate) kernel: KernelThread,
     pub(crate) reports: UnboundedReceiver<Report>,
     pub(crate) rules: Keeper,
     /// None where paths are not checked.
-    pub(crate) paths: Option<UnboundedSender<path::Command>>,
-    pub(crate) verdicts: UnboundedReceiver<Verdict>,
+    pub(crate) paths: Option<UnboundedSender<path_check::Command>>,
+    pub(crate) verdicts: UnboundedReceiver<PathResult>,
     /// What plugins are told.
     pub(crate) subnet_env: watch::Sender<Option<subnet_env::Told>>,
     /// The subnets that the pods' bridge is for.
     pub(crate) bridge: watch::Sender<Option<bridge::Expected>>,
     /// None where it is switched off.
-    pub(crate) multicast: Option<UnboundedSender<multicast::Command>>,
+    pub(crate) multicast: multicast::Handle,
     /// Of this session, or of the last one.
     pub(crate) held: Option<HeldLease>,
     /// The way to other nodes of this session, or of the last one.
@@ -110,28 +111,29 @@ pub(crate) struct Worker {
 
 /// Works until it is dropped, or cannot begin. What it has made in the kernel stays.
 pub async fn run(settings: Settings, hub: StatusHub) -> Result<Infallible, Error> {
-    mark::check(&settings)?;
-    let listener = settings.health.map(|(ip, port)| serve::listen(ip, port)).transpose()?;
-    let socket = serve::Socket::create(&settings.run_dir)?;
+    owner::check(&settings)?;
+    let listener = settings.api.health.map(|(ip, port)| api::listen(ip, port)).transpose()?;
+    let socket = api::Socket::create(&settings.api.run_dir)?;
     record(&settings);
-    let served = serve::both(listener, Some(socket), &hub);
+    let served = api::both(listener, Some(socket), &hub);
     let conf = CniConf::of(&settings);
-    let subnet_file = settings.subnet_file.clone();
+    let subnet_file = settings.files.subnet_env.clone();
     let (subnet_env, wanted_env) = watch::channel(None);
     let (bridge, expected) = watch::channel(None);
-    let (node, store) = (settings.node_name.clone().unwrap_or_default(), settings.store.name());
+    let (node, store) = (settings.node.name.clone().unwrap_or_default(), settings.store.name());
     let version = env!("CARGO_PKG_VERSION");
     tracing::info!(%version, %node, %store, "the agent starts");
-    settings.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    settings.sources.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let ((paths, commands), (verdicts, heard)) = (unbounded_channel(), unbounded_channel());
-    let paths = Some(paths).filter(|_| settings.path_check);
-    let (multicast, groups) = unbounded_channel();
-    let multicast = Some(multicast).filter(|_| settings.multicast);
-    let counts = Arc::new(Counts::default());
-    if multicast.is_some() {
-        hub.set_multicast(Arc::clone(&counts));
+    let paths = Some(paths).filter(|_| settings.checks.path_check);
+    let counters = Arc::new(Counters::default());
+    let (mut multicast, groups) = multicast::Handle::channel();
+    if settings.multicast {
+        hub.set_multicast(Arc::clone(&counters));
+    } else {
+        multicast = multicast::Handle::default();
     }
-    let journal = Journal::new(&hub);
+    let journal = StatusLog::new(&hub);
     let worker =
         Worker::start(settings, hub.clone(), Ways { paths, heard, multicast, subnet_env, bridge })
             .await?;
@@ -148,15 +150,15 @@ pub async fn run(settings: Settings, hub: StatusHub) -> Result<Infallible, Error
         () = kept => unreachable!("it is kept until it is dropped"),
         () = subnet_env::keep(&subnet_file, wanted_env, &hub) => unreachable!("the same"),
         () = bridge::keep(expected, &hub) => unreachable!("the same"),
-        () = checked(commands, verdicts) => unreachable!("it waits when it is done"),
-        () = carried(groups, counts) => unreachable!("it waits when it is done"),
+        () = run_path_check(commands, verdicts) => unreachable!("it waits when it is done"),
+        () = run_multicast(groups, counters) => unreachable!("it waits when it is done"),
     }
 }
 
 /// For cleanup. One that cannot be written is no reason to end: cleanup can be told as well.
 fn record(settings: &Settings) {
-    let path = options::record::path(&settings.state_dir, &settings.mark);
-    if let Err(error) = file::replace_secret(&path, &settings.record) {
+    let path = settings::saved::path(&settings.node.state_dir, &settings.node.owner);
+    if let Err(error) = managed_file::replace_secret(&path, &settings.sources.saved) {
         tracing::warn!(%error, file = %path.display(), "cannot be written");
     }
 }
@@ -164,11 +166,12 @@ fn record(settings: &Settings) {
 /// What an agent with these settings would do now, a line each; those after a `#` are in its way. Nothing is
 /// changed.
 pub async fn dry_run(settings: Settings, hub: StatusHub) -> Result<Vec<String>, DryError> {
-    mark::check(&settings).map_err(Error::from)?;
+    owner::check(&settings).map_err(Error::from)?;
     let (subnet_env, _) = watch::channel(None);
     let (bridge, _) = watch::channel(None);
     let heard = unbounded_channel().1;
-    let ways = Ways { paths: None, heard, multicast: None, subnet_env, bridge };
+    let ways =
+        Ways { paths: None, heard, multicast: multicast::Handle::default(), subnet_env, bridge };
     let mut worker = Worker::start(settings, hub, ways).await?;
     worker.preview().await.map_err(|end| DryError::NotYet(end.why))
 }
@@ -188,12 +191,12 @@ impl Worker {
         hub: StatusHub,
         Ways { paths, heard, multicast, subnet_env, bridge }: Ways,
     ) -> Result<Self, Error> {
-        if let Some(text) = &settings.net_config {
+        if let Some(text) = &settings.network.config {
             net_config::check(text.expose())?;
         }
         let leases = lease::open(&settings).await?;
         let backends = Backends::read(&settings);
-        let mark = settings.mark.clone();
+        let mark = settings.node.owner.clone();
         let identity = identity(&settings);
         let options = Options {
             mark: mark.clone(),
@@ -201,12 +204,12 @@ impl Worker {
             secrets: Secrets::default(),
             queues: 2,
         };
-        let (kernel, reports) = KernelThread::start(options, settings.compare_every)?;
-        let rules = Keeper::open(&mark, settings.compare_every)?;
+        let (kernel, reports) = KernelThread::start(options, settings.checks.compare_interval)?;
+        let rules = Keeper::open(&mark, settings.checks.compare_interval)?;
         Ok(Self {
             settings,
             hub,
-            config_file: leases.config_location().file().map(Ear::new),
+            config_file: leases.config_location().file().map(FileWatcher::new),
             leases,
             kernel,
             reports,
@@ -278,7 +281,7 @@ impl Worker {
         loop {
             tokio::select! {
                 () = news(&mut follow) => return,
-                () = ear::next_of(&mut self.config_file) => return,
+                () = file_watcher::next_of(&mut self.config_file) => return,
                 report = self.reports.recv() => match report {
                     Some(Report::Underlay) => return self.leases.reconnect(),
                     None => return,
@@ -325,7 +328,7 @@ impl Worker {
 
     /// What this node had when an agent, or flanneld, last ran here.
     pub(crate) fn previous(&self) -> Option<Prefixes> {
-        let read = subnet_env::read(&self.settings.subnet_file);
+        let read = subnet_env::read(&self.settings.files.subnet_env);
         let env = read.inspect_err(
             |error| tracing::warn!(error = %ErrorChain(error), "ignoring unreadable subnet file"),
         );
@@ -341,31 +344,38 @@ impl Worker {
 /// Machines may be copies of each other, and nodes may share one: both tell them apart.
 fn identity(settings: &Settings) -> String {
     let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
-    let name = settings.node_name.as_deref().unwrap_or_default();
+    let name = settings.node.name.as_deref().unwrap_or_default();
     format!("{name} {}", machine.trim())
 }
 
 /// What a worker tells the parts beside it, and hears of them.
 struct Ways {
-    paths: Option<UnboundedSender<path::Command>>,
-    heard: UnboundedReceiver<Verdict>,
-    multicast: Option<UnboundedSender<multicast::Command>>,
+    paths: Option<UnboundedSender<path_check::Command>>,
+    heard: UnboundedReceiver<PathResult>,
+    multicast: multicast::Handle,
     subnet_env: watch::Sender<Option<subnet_env::Told>>,
     bridge: watch::Sender<Option<bridge::Expected>>,
 }
 
-/// Multicast that cannot be carried is no reason to end.
-async fn carried(groups: UnboundedReceiver<multicast::Command>, counts: Arc<Counts>) {
-    if let Err(error) = multicast::run(groups, counts).await {
-        tracing::error!(%error, "multicast is not carried to other nodes");
+/// Runs multicast, and restarts it after an error.
+async fn run_multicast(commands: UnboundedReceiver<multicast::Command>, counters: Arc<Counters>) {
+    let mut multicast = multicast::Multicast::new(commands, counters);
+    while let Err(error) = multicast.run().await {
+        tracing::error!(error = %ErrorChain(&error), "multicast failed, restarting");
+        sleep_until(Instant::now() + PATIENCE).await;
     }
     std::future::pending::<()>().await;
 }
 
-/// Paths that cannot be checked are no reason to end.
-async fn checked(commands: UnboundedReceiver<path::Command>, verdicts: UnboundedSender<Verdict>) {
-    if let Err(error) = path::run(Pace::default(), commands, verdicts).await {
-        tracing::error!(%error, "paths to peers are not checked");
+/// Runs the path check, and restarts it after an error.
+async fn run_path_check(
+    commands: UnboundedReceiver<path_check::Command>,
+    results: UnboundedSender<PathResult>,
+) {
+    let mut check = PathCheck::new(ProbeIntervals::default(), commands, results);
+    while let Err(error) = check.run().await {
+        tracing::error!(%error, "path check failed, restarting");
+        sleep_until(Instant::now() + PATIENCE).await;
     }
     std::future::pending::<()>().await;
 }

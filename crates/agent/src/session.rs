@@ -8,7 +8,6 @@ mod begin;
 mod configuration;
 mod extension;
 mod follow;
-mod many;
 mod memory;
 mod paths;
 mod post;

@@ -2,9 +2,11 @@
 //! Where the agent's parts post what they know, and whence health, status and metrics are read. To
 //! post is cheap, and costs the same however many peers there are.
 
+pub(crate) mod log;
 mod model;
 mod peers;
 mod readiness;
+pub mod systemd;
 #[cfg(test)]
 mod tests;
 
@@ -15,7 +17,7 @@ use std::time::{Duration, Instant};
 use overlay::diff::{Change, Conflict};
 use tokio::sync::watch;
 
-use crate::multicast::Counts;
+use crate::multicast::Counters;
 
 pub use self::model::{
     Compare, ConditionKind, Lease, Multicast, Path, Peer, PeerCounts, Problem, Refused, Repair,
@@ -60,7 +62,7 @@ struct State {
     counts: BTreeMap<RepairKind, u64>,
     repairs: VecDeque<Repair>,
     compare: Option<Compare>,
-    multicast: Option<Arc<Counts>>,
+    multicast: Option<Arc<Counters>>,
     problems: BTreeMap<ConditionKind, ActiveCondition>,
 }
 
@@ -260,7 +262,7 @@ impl StatusHub {
     }
 
     /// Multicast is carried, and counted there.
-    pub fn set_multicast(&self, counts: Arc<Counts>) {
+    pub fn set_multicast(&self, counts: Arc<Counters>) {
         self.lock().multicast = Some(counts);
     }
 

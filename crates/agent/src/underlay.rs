@@ -3,7 +3,7 @@
 //! what was told and what is there. Where nothing fits, the reason is told, and the agent waits.
 
 mod carrier;
-mod facts;
+mod observe;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -52,7 +52,7 @@ fn fail(error: &anyhow::Error, format: Format) -> ExitCode {
     }
     let text = errors::text(error, Privilege::of_process());
     let _ = std::io::stderr().write_all(text.as_bytes());
-    let is_usage = error.is::<agent::options::Error>() || error.is::<errors::Usage>();
+    let is_usage = error.is::<agent::settings::Error>() || error.is::<errors::Usage>();
     match is_usage {
         true => USAGE_ERROR.into(),
         false => ExitCode::FAILURE,

@@ -21,7 +21,7 @@ use super::{
     LeaseOrigin, LeasePreview, LeaseRequest, NodeRecord, NodeRecordState, OwnNode, PeerEvents,
     PeerSource, Renewal, Snapshot, StoreItem, saved_text,
 };
-use crate::file;
+use crate::managed_file;
 
 /// Attempts to annotate this node. The node changes in between only when kubelet reports its status.
 const ATTEMPTS: usize = 100;
@@ -236,7 +236,7 @@ impl LeaseBackend for KubernetesLeases {
     }
 
     fn config(&self, _items: &[StoreItem]) -> io::Result<Option<String>> {
-        file::read(&self.net_config)
+        managed_file::read(&self.net_config)
     }
 
     fn create_config_if_absent<'a>(&'a self, _text: &'a str) -> BoxFuture<'a, Result<bool, Error>> {

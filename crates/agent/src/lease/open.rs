@@ -8,7 +8,7 @@ use store::embedded::Embedded;
 use store::etcd::{Credentials, Etcd, EtcdConf, Identity, Tls};
 
 use super::{Error, KeyValueLeases, KubernetesConf, KubernetesLeases, LeaseBackend};
-use crate::options::{self, Settings, StoreChoice};
+use crate::settings::{self, Settings, StoreChoice};
 
 /// Prefix of the keys in the embedded store, the same as flannel's in etcd.
 const PREFIX: &str = "/coreos.com/network";
@@ -27,7 +27,7 @@ pub(crate) async fn open(settings: &Settings) -> Result<Arc<dyn LeaseBackend>, E
     })
 }
 
-fn etcd_conf(etcd: &options::Etcd) -> EtcdConf {
+fn etcd_conf(etcd: &settings::Etcd) -> EtcdConf {
     let identity = etcd.tls.identity.clone();
     let identity = identity.map(|(certificate, key)| Identity { certificate, key });
     let credentials = etcd.user.clone().map(|(user, password)| Credentials { user, password });
@@ -40,22 +40,22 @@ fn etcd_conf(etcd: &options::Etcd) -> EtcdConf {
 
 fn kubernetes_conf(
     settings: &Settings,
-    kubernetes: &options::Kubernetes,
+    kubernetes: &settings::Kubernetes,
 ) -> Result<KubernetesConf, cluster::Error> {
-    if settings.node_name.is_none() && kubernetes.pod.is_none() {
+    if settings.node.name.is_none() && kubernetes.pod.is_none() {
         return Err(cluster::Error::Invalid("node-name is missing".to_owned()));
     }
     Ok(KubernetesConf {
         access: access(kubernetes)?,
         annotation_prefix: kubernetes.annotation_prefix.clone(),
-        node_name: settings.node_name.clone(),
+        node_name: settings.node.name.clone(),
         pod: kubernetes.pod.clone(),
         net_config: kubernetes.net_config.clone(),
         sets_condition: kubernetes.sets_condition,
     })
 }
 
-fn access(kubernetes: &options::Kubernetes) -> Result<Access, cluster::Error> {
+fn access(kubernetes: &settings::Kubernetes) -> Result<Access, cluster::Error> {
     match (&kubernetes.kubeconfig, &kubernetes.api_url, &kubernetes.service) {
         (Some(file), url, _) => Ok(Access::Kubeconfig { file: file.clone(), url: url.clone() }),
         (None, Some(url), _) => Ok(Access::Url(url.clone())),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The bridge of a node's pods: the one that has the gateway address of its subnet. It comes with the first pod, and
-//! may go and come again.
+//! The bridge of the node's pods, which has the gateway address of the node's subnet. The first pod creates it. It may be
+//! removed and re-created at any time.
 
 use std::io;
 use std::net::IpAddr;
@@ -12,11 +12,11 @@ use kernel::socket::multicast::{BUFFER_LEN, MulticastSocket, ReceivedPacket};
 use kernel::{Family, IfIndex, MacAddr, Netlink, Received, addr, link};
 use tokio::io::unix::AsyncFd;
 
+use super::igmp;
 use super::relay::gateway;
-use super::reports;
-use crate::watched::watched;
+use crate::async_fd::register;
 
-/// The bridge, and the sockets on it.
+/// The bridge with its packet sockets.
 #[derive(Debug)]
 pub(super) struct Bridge {
     pub index: IfIndex,
@@ -26,14 +26,14 @@ pub(super) struct Bridge {
 }
 
 impl Bridge {
-    /// Listens to it.
+    /// Opens the sockets.
     pub(super) fn open(index: IfIndex, mac: MacAddr) -> kernel::Result<Self> {
         let [v4, v6] =
-            Family::ALL.map(|family| watched(MulticastSocket::open(index, mac, family)?));
+            Family::ALL.map(|family| register(MulticastSocket::open(index, mac, family)?));
         Ok(Self { index, mac, v4: v4?, v6: v6? })
     }
 
-    /// Waits until a pod sends something.
+    /// Waits for a packet from a pod.
     pub(super) async fn ready(&self) -> io::Result<()> {
         tokio::select! {
             ready = self.v4.readable() => ready?.clear_ready(),
@@ -42,7 +42,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// The next packet that is there.
+    /// Returns the next packet; `None` if none is waiting.
     pub(super) fn receive(
         &self,
         family: Family,
@@ -55,11 +55,11 @@ impl Bridge {
         self.frames(family).send(to, packet)
     }
 
-    /// Asks all pods which groups they are in.
-    pub(super) fn ask(&self) -> io::Result<()> {
-        let (to, query) = reports::igmp_query();
+    /// Asks all pods for their groups.
+    pub(super) fn query(&self) -> io::Result<()> {
+        let (to, query) = igmp::igmp_query();
         self.send(Family::V4, to, &query)?;
-        let (to, query) = reports::mld_query(self.mac);
+        let (to, query) = igmp::mld_query(self.mac);
         self.send(Family::V6, to, &query)
     }
 
@@ -71,57 +71,57 @@ impl Bridge {
     }
 }
 
-/// Room for one packet.
+/// Creates a buffer for one packet.
 pub(super) fn buffer() -> Vec<u8> {
     vec![0; BUFFER_LEN]
 }
 
-/// Looks for the bridge, and hears when to look again.
+/// Finds the bridge and watches for its changes.
 #[derive(Debug)]
-pub(super) struct Lookout {
+pub(super) struct BridgeWatcher {
     netlink: Netlink,
     events: AsyncFd<Events>,
     gateways: Vec<IpAddr>,
 }
 
-impl Lookout {
-    /// For the bridge of these subnets.
+impl BridgeWatcher {
+    /// Watches for the bridge of these subnets.
     pub(super) fn open(subnets: &[IpNet]) -> kernel::Result<Self> {
         let gateways = subnets.iter().filter_map(|subnet| gateway(*subnet));
         Ok(Self {
             netlink: Netlink::open()?,
-            events: watched(Events::listen(&[Topic::Links, Topic::Addrs])?)?,
+            events: register(Events::listen(&[Topic::Links, Topic::Addrs])?)?,
             gateways: gateways.collect(),
         })
     }
 
-    /// Waits until something has changed on the node.
+    /// Waits for an event.
     pub(super) async fn ready(&self) -> io::Result<()> {
         self.events.readable().await?.clear_ready();
         Ok(())
     }
 
-    /// Whether what has changed may be the bridge.
+    /// Reads all events and returns whether one may concern the bridge.
     pub(super) fn has_changed(&mut self, known: Option<IfIndex>) -> kernel::Result<bool> {
         let gateways = &self.gateways;
-        let mut is_it = false;
+        let mut has_relevant = false;
         loop {
             let received = self.events.get_mut().receive(Instant::now(), |event| {
-                is_it |= concerns(&event, known, gateways);
+                has_relevant |= is_relevant(&event, known, gateways);
             })?;
             match received {
                 Received::Events => {}
-                Received::Overrun => is_it = true,
-                Received::Deadline => return Ok(is_it),
+                Received::Overrun => has_relevant = true,
+                Received::Deadline => return Ok(has_relevant),
             }
         }
     }
 
-    /// The bridge as it is now.
+    /// Returns index and MAC address of the bridge, if it is up.
     pub(super) fn find(&self) -> kernel::Result<Option<(IfIndex, MacAddr)>> {
         let all = addr::list(&self.netlink, None)?;
-        for found in all.iter().filter(|found| self.gateways.contains(&found.prefix.addr())) {
-            let link = link::by_index(&self.netlink, found.index)?;
+        for one in all.iter().filter(|one| self.gateways.contains(&one.prefix.addr())) {
+            let link = link::by_index(&self.netlink, one.index)?;
             if let Some(link) = link.filter(|link| link.is_kind("bridge") && link.is_up()) {
                 return Ok(link.mac.map(|mac| (link.index, mac)));
             }
@@ -130,9 +130,9 @@ impl Lookout {
     }
 }
 
-fn concerns(event: &Event, known: Option<IfIndex>, gateways: &[IpAddr]) -> bool {
+fn is_relevant(event: &Event, known: Option<IfIndex>, gateways: &[IpAddr]) -> bool {
     match &event.object {
-        Object::Addr(found) => gateways.contains(&found.prefix.addr()),
+        Object::Addr(addr) => gateways.contains(&addr.prefix.addr()),
         Object::Link(link) => Some(link.index) == known || link.is_kind("bridge"),
         _ => false,
     }

@@ -1,44 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What was carried, and what was not.
+//! Counters of forwarded and dropped packets.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counters that others may look at.
+/// Counters, updated by the forwarder and read by the status.
 #[derive(Debug, Default)]
-pub struct Counts {
-    /// Packets of pods that were carried to other nodes.
+pub struct Counters {
+    /// Packets of local pods that were forwarded.
     pub carried: AtomicU64,
-    /// Copies of them, one for each node.
+    /// Copies of those packets, one for each receiving node.
     pub sent: AtomicU64,
-    /// Packets of other nodes' pods that were given to pods.
+    /// Packets of other nodes that were delivered to local pods.
     pub delivered: AtomicU64,
-    /// Groups that pods are in.
+    /// Groups that local pods have joined.
     pub groups: AtomicU64,
-    lost: [AtomicU64; Loss::ALL.len()],
+    dropped: [AtomicU64; DropReason::ALL.len()],
 }
 
-/// Why something was not carried.
+/// Why a packet or datagram was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Loss {
-    /// More than may be carried in a second.
+pub enum DropReason {
+    /// The rate limit was exceeded.
     Rate,
-    /// A datagram that does not come from the node it names, or a packet that does not come from its pods.
+    /// The datagram does not come from the node that it names, or its packet does not come from a pod of that node.
     Forged,
-    /// A datagram of a node that is not known, or not yet.
+    /// The datagram comes from a node that is not known, or not known yet.
     Stranger,
-    /// A datagram of another protocol or version.
+    /// The datagram has another protocol or version.
     Unknown,
-    /// Refused by the kernel, as when it is too large for the bridge.
+    /// The kernel rejected the packet, for example because it is larger than the bridge's MTU.
     Refused,
-    /// Several packets in one, as only senders of very much make them.
+    /// The packet is a batch that the sender left to segmentation offload.
     Uncut,
 }
 
-impl Loss {
+impl DropReason {
     pub const ALL: [Self; 6] =
         [Self::Rate, Self::Forged, Self::Stranger, Self::Unknown, Self::Refused, Self::Uncut];
 
-    /// Its word in metrics.
+    /// Value of the metric label.
     pub fn name(self) -> &'static str {
         match self {
             Self::Rate => "rate",
@@ -51,14 +51,14 @@ impl Loss {
     }
 }
 
-impl Counts {
-    pub(super) fn lose(&self, why: Loss) {
-        add(&self.lost[why as usize], 1);
+impl Counters {
+    pub(super) fn count_drop(&self, reason: DropReason) {
+        add(&self.dropped[reason as usize], 1);
     }
 
-    /// How many were lost for this reason.
-    pub fn lost(&self, why: Loss) -> u64 {
-        self.lost[why as usize].load(Ordering::Relaxed)
+    /// Returns the number of packets dropped for this reason.
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        self.dropped[reason as usize].load(Ordering::Relaxed)
     }
 }
 

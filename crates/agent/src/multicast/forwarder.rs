@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The loop between pods and other nodes: takes what comes on either side, asks the relay what becomes of it, and
-//! does that.
+//! Forwards packets between the pods' bridge and other nodes. The relay decides about each packet; this module does the
+//! input and output.
 
 use std::future::pending;
 use std::io;
@@ -14,65 +14,56 @@ use kernel::Family;
 use kernel::socket::multicast;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc::UnboundedReceiver;
-use tracing::{debug, info, warn};
+use tracing::{debug, info};
 
-use super::bridge::{self, Bridge, Lookout};
-use super::counts::{Counts, Loss, add};
-use super::members::ASK_EVERY;
-use super::relay::{Inward, Outward, Peer, Relay, gateway};
-use super::wire::PORT;
-use crate::watched::watched;
+use super::Command;
+use super::bridge::{self, Bridge, BridgeWatcher};
+use super::counters::{Counters, DropReason, add};
+use super::membership::QUERY_INTERVAL;
+use super::protocol::PORT;
+use super::relay::{FromPeer, FromPod, Peer, Relay, gateway};
+use crate::async_fd::register;
 
-/// What others should know is said again after this time.
-const SAY_EVERY: Duration = Duration::from_secs(30);
-/// And after a change once more, as datagrams get lost.
-const SAY_AGAIN: Duration = Duration::from_secs(1);
-/// Of each socket before others have their turn.
-const AT_ONCE: usize = 64;
+/// Interval between announcements of this node's groups.
+const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(30);
+/// Delay before a change is announced a second time, because datagrams get lost.
+const REPEAT_DELAY: Duration = Duration::from_secs(1);
+/// Maximum number of packets taken from one socket before the others get their turn.
+const BATCH: usize = 64;
 
-/// What the loop is told.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Command {
-    /// This node has these subnets, and there are these peers and no others.
-    Begin { subnets: Vec<IpNet>, peers: Vec<Peer> },
-    /// There is this peer, in place of one of the same name.
-    Set(Peer),
-    /// A peer of this name has left.
-    Remove(String),
-}
-
-/// Carries packets for many between the pods of this node and those of others, from the first
-/// [`Command::Begin`] until nobody gives commands any more.
-pub async fn run(
+/// Forwards packets from the first [`Command::SetNetwork`] until the command channel is closed.
+pub(super) async fn run(
     mut commands: UnboundedReceiver<Command>,
-    counts: Arc<Counts>,
+    counters: Arc<Counters>,
 ) -> kernel::Result<()> {
     let mut next = commands.recv().await;
     while let Some(command) = next {
         next = match command {
-            Command::Begin { subnets, peers } => {
-                let mut station = Station::open(subnets, Arc::clone(&counts))?;
-                station.set_peers(peers);
-                station.work(&mut commands).await?
+            Command::SetNetwork { subnets, peers } => {
+                let mut forwarder = Forwarder::open(subnets, Arc::clone(&counters))?;
+                forwarder.set_peers(peers);
+                forwarder.forward(&mut commands).await?
             }
-            Command::Set(_) | Command::Remove(_) => commands.recv().await,
+            Command::SetPeer(_) | Command::RemovePeer(_) => commands.recv().await,
         };
     }
     Ok(())
 }
 
-fn told(ready: io::Result<()>) -> kernel::Result<()> {
-    ready.map_err(|cause| kernel::Error::from_io("wait for", "multicast", &cause))
+fn readiness(ready: io::Result<()>) -> kernel::Result<()> {
+    ready.map_err(|cause| kernel::Error::from_io("wait for", "multicast packets", &cause))
 }
 
-async fn heard(bridge: Option<&Bridge>) -> io::Result<()> {
+/// Waits for a packet from a pod. Never returns without a bridge.
+async fn pod_packet(bridge: Option<&Bridge>) -> io::Result<()> {
     match bridge {
         Some(bridge) => bridge.ready().await,
         None => pending().await,
     }
 }
 
-async fn datagrams(socket: Option<&AsyncFd<UdpSocket>>) -> io::Result<()> {
+/// Waits for a datagram from another node. Never returns without a socket.
+async fn datagram(socket: Option<&AsyncFd<UdpSocket>>) -> io::Result<()> {
     match socket {
         Some(socket) => {
             socket.readable().await?.clear_ready();
@@ -82,46 +73,44 @@ async fn datagrams(socket: Option<&AsyncFd<UdpSocket>>) -> io::Result<()> {
     }
 }
 
-struct Station {
+struct Forwarder {
     subnets: Vec<IpNet>,
     relay: Relay,
-    lookout: Lookout,
+    watcher: BridgeWatcher,
     bridge: Option<Bridge>,
-    /// On the bridge's address of the family.
+    /// Sockets to other nodes, bound to the bridge's address of each family.
     v4: Option<AsyncFd<UdpSocket>>,
     v6: Option<AsyncFd<UdpSocket>>,
-    counts: Arc<Counts>,
+    counters: Arc<Counters>,
     buffer: Vec<u8>,
-    /// When others are told of our pods' groups.
-    say_at: Instant,
-    /// When pods are asked.
-    ask_at: Instant,
-    /// There was more to be carried than had its turn.
+    announce_at: Instant,
+    query_at: Instant,
+    /// Whether packets may be waiting after the last batch.
     has_more: bool,
 }
 
-impl Station {
-    fn open(subnets: Vec<IpNet>, counts: Arc<Counts>) -> kernel::Result<Self> {
+impl Forwarder {
+    fn open(subnets: Vec<IpNet>, counters: Arc<Counters>) -> kernel::Result<Self> {
         let now = Instant::now();
-        let mut station = Self {
-            lookout: Lookout::open(&subnets)?,
+        let mut forwarder = Self {
+            watcher: BridgeWatcher::open(&subnets)?,
             relay: Relay::new(subnets.clone(), now),
             subnets,
             bridge: None,
             v4: None,
             v6: None,
-            counts,
+            counters,
             buffer: bridge::buffer(),
-            say_at: now + SAY_EVERY,
-            ask_at: now,
+            announce_at: now + ANNOUNCE_INTERVAL,
+            query_at: now,
             has_more: false,
         };
-        station.find_bridge()?;
-        Ok(station)
+        forwarder.find_bridge()?;
+        Ok(forwarder)
     }
 
-    /// Works until this node has other subnets, or nobody gives commands any more.
-    async fn work(
+    /// Forwards until this node has other subnets, or the command channel is closed. Returns the next command.
+    async fn forward(
         mut self,
         commands: &mut UnboundedReceiver<Command>,
     ) -> kernel::Result<Option<Command>> {
@@ -129,38 +118,38 @@ impl Station {
             if self.has_more {
                 tokio::task::yield_now().await;
             }
-            let wake = self.wake();
+            let wake = self.next_deadline();
             tokio::select! {
                 command = commands.recv() => match command {
-                    Some(Command::Begin { subnets, peers }) if subnets == self.subnets => {
+                    Some(Command::SetNetwork { subnets, peers }) if subnets == self.subnets => {
                         self.set_peers(peers);
                     }
-                    Some(Command::Set(peer)) => self.set_peer(peer),
-                    Some(Command::Remove(name)) => self.relay.remove_peer(&name),
+                    Some(Command::SetPeer(peer)) => self.set_peer(peer),
+                    Some(Command::RemovePeer(name)) => self.relay.remove_peer(&name),
                     other => return Ok(other),
                 },
-                ready = self.lookout.ready() => {
-                    told(ready)?;
-                    self.look()?;
+                ready = self.watcher.ready() => {
+                    readiness(ready)?;
+                    self.handle_link_events()?;
                 }
-                ready = heard(self.bridge.as_ref()) => told(ready)?,
-                ready = datagrams(self.v4.as_ref()) => told(ready)?,
-                ready = datagrams(self.v6.as_ref()) => told(ready)?,
+                ready = pod_packet(self.bridge.as_ref()) => readiness(ready)?,
+                ready = datagram(self.v4.as_ref()) => readiness(ready)?,
+                ready = datagram(self.v6.as_ref()) => readiness(ready)?,
                 () = tokio::time::sleep_until(wake.into()) => {}
             }
-            self.carry();
-            self.on_time(Instant::now());
+            self.forward_batch();
+            self.handle_timers(Instant::now());
         }
     }
 
-    /// When something is to be done even if nothing comes.
-    fn wake(&self) -> Instant {
+    /// When the loop must wake even if nothing arrives.
+    fn next_deadline(&self) -> Instant {
         if self.has_more {
             return Instant::now();
         }
-        let ask_at = self.bridge.as_ref().map(|_| self.ask_at);
-        let times = [Some(self.say_at), ask_at, self.relay.next_end()];
-        times.into_iter().flatten().min().unwrap_or(self.say_at)
+        let query_at = self.bridge.as_ref().map(|_| self.query_at);
+        let times = [Some(self.announce_at), query_at, self.relay.next_expiry()];
+        times.into_iter().flatten().min().unwrap_or(self.announce_at)
     }
 
     fn set_peers(&mut self, peers: Vec<Peer>) {
@@ -176,97 +165,100 @@ impl Station {
         }
     }
 
-    fn look(&mut self) -> kernel::Result<()> {
+    fn handle_link_events(&mut self) -> kernel::Result<()> {
         let known = self.bridge.as_ref().map(|bridge| bridge.index);
-        if self.lookout.has_changed(known)? { self.find_bridge() } else { Ok(()) }
+        if self.watcher.has_changed(known)? { self.find_bridge() } else { Ok(()) }
     }
 
     fn find_bridge(&mut self) -> kernel::Result<()> {
-        let found = self.lookout.find()?;
+        let found = self.watcher.find()?;
         let known = self.bridge.as_ref().map(|bridge| bridge.index);
         if found.map(|(index, _)| index) == known {
-            return self.open_carriers();
+            return self.open_sockets();
         }
         (self.v4, self.v6) = (None, None);
         self.bridge = match found.map(|(index, mac)| Bridge::open(index, mac)).transpose() {
             Ok(bridge) => bridge,
-            // It has gone again, which is an event, too.
-            Err(cause) if cause.is_not_found() => None,
-            Err(cause) => return Err(cause),
+            // The bridge has been removed meanwhile, which causes another event.
+            Err(error) if error.is_not_found() => None,
+            Err(error) => return Err(error),
         };
         self.relay.set_bridge(self.bridge.is_some());
         match &self.bridge {
-            Some(bridge) => info!(bridge = %bridge.index, "multicast of pods is carried"),
-            None => info!("no bridge of pods: no multicast is carried"),
+            Some(bridge) => {
+                info!(bridge = %bridge.index, "multicast forwarding started");
+                self.query();
+            }
+            None => info!("multicast forwarding stopped, no pod bridge"),
         }
-        if self.bridge.is_some() {
-            self.ask();
-        }
-        self.open_carriers()
+        self.open_sockets()
     }
 
-    /// Opens the sockets to other nodes that there are not yet. Each needs its address on the bridge, which may
-    /// come later, with an event.
-    fn open_carriers(&mut self) -> kernel::Result<()> {
+    /// Opens the missing sockets to other nodes. Each needs its address on the bridge. An address that is added later
+    /// causes an event.
+    fn open_sockets(&mut self) -> kernel::Result<()> {
         let Some(index) = self.bridge.as_ref().map(|bridge| bridge.index) else { return Ok(()) };
         let mut has_new = false;
         for address in self.subnets.iter().filter_map(|subnet| gateway(*subnet)) {
-            let carrier = if address.is_ipv4() { &mut self.v4 } else { &mut self.v6 };
-            if carrier.is_some() {
+            let slot = if address.is_ipv4() { &mut self.v4 } else { &mut self.v6 };
+            if slot.is_some() {
                 continue;
             }
             let socket = match multicast::fragmenting_udp(SocketAddr::new(address, PORT)) {
                 Ok(socket) => socket,
-                Err(cause) if cause.is_not_found() => continue,
-                Err(cause) => return Err(cause),
+                Err(error) if error.is_not_found() => continue,
+                Err(error) => return Err(error),
             };
             multicast::ignore_interface(&socket, index)?;
-            *carrier = Some(watched(socket)?);
+            *slot = Some(register(socket)?);
             has_new = true;
         }
-        for address in self.relay.addresses().into_iter().filter(|_| has_new) {
-            self.greet(address);
+        if has_new {
+            for address in self.relay.addresses() {
+                self.greet(address);
+            }
         }
         Ok(())
     }
 
-    /// Tells a node what it should know, and asks it for the same.
+    /// Announces this node's groups to a peer, and asks for the peer's groups.
     fn greet(&self, address: IpAddr) {
-        self.say_to(address);
-        if let Some(question) = self.relay.question() {
-            self.send(address, &question);
+        self.announce_to(address);
+        if let Some(query) = self.relay.query() {
+            self.send(address, &query);
         }
     }
 
-    fn on_time(&mut self, now: Instant) {
+    fn handle_timers(&mut self, now: Instant) {
         if self.relay.expire(now) {
-            self.say_all();
+            self.announce();
         }
-        if self.say_at <= now {
-            self.say_all();
-            self.say_at = now + SAY_EVERY;
+        if self.announce_at <= now {
+            self.announce();
+            self.announce_at = now + ANNOUNCE_INTERVAL;
         }
-        if self.bridge.is_some() && self.ask_at <= now {
-            self.ask();
+        if self.bridge.is_some() && self.query_at <= now {
+            self.query();
         }
-        self.counts.groups.store(self.relay.groups() as u64, Ordering::Relaxed);
+        self.counters.groups.store(self.relay.groups() as u64, Ordering::Relaxed);
     }
 
-    fn ask(&mut self) {
-        self.ask_at = Instant::now() + ASK_EVERY;
-        if let Some(Err(cause)) = self.bridge.as_ref().map(Bridge::ask) {
-            debug!(%cause, "pods were not asked for their groups");
+    /// Asks the pods for their groups.
+    fn query(&mut self) {
+        self.query_at = Instant::now() + QUERY_INTERVAL;
+        if let Some(Err(error)) = self.bridge.as_ref().map(Bridge::query) {
+            debug!(%error, "group query not sent");
         }
     }
 
-    fn say_all(&mut self) {
-        self.say_at = Instant::now() + SAY_AGAIN;
+    fn announce(&mut self) {
+        self.announce_at = Instant::now() + REPEAT_DELAY;
         for address in self.relay.addresses() {
-            self.say_to(address);
+            self.announce_to(address);
         }
     }
 
-    fn say_to(&self, address: IpAddr) {
+    fn announce_to(&self, address: IpAddr) {
         if let Some(announcement) = self.relay.announcement() {
             self.send(address, &announcement);
         }
@@ -277,77 +269,76 @@ impl Station {
         let Some(socket) = socket else { return false };
         match socket.get_ref().send_to(datagram, SocketAddr::new(to, PORT)) {
             Ok(_) => true,
-            Err(cause) => {
-                debug!(%to, %cause, "not sent");
+            Err(error) => {
+                debug!(%to, %error, "multicast send failed");
                 false
             }
         }
     }
 
-    /// Carries what is there, of each side a part.
-    fn carry(&mut self) {
-        let outward = Family::ALL.map(|family| self.carry_outward(family));
-        let inward = Family::ALL.map(|family| self.carry_inward(family));
-        self.has_more = outward.contains(&true) || inward.contains(&true);
+    /// Forwards one batch of packets from each socket.
+    fn forward_batch(&mut self) {
+        let from_pods = Family::ALL.map(|family| self.forward_from_pods(family));
+        let from_peers = Family::ALL.map(|family| self.forward_from_peers(family));
+        self.has_more = from_pods.contains(&true) || from_peers.contains(&true);
     }
 
-    /// Whether there may be more.
-    fn carry_outward(&mut self, family: Family) -> bool {
-        for _ in 0..AT_ONCE {
+    /// Returns whether more packets may be waiting.
+    fn forward_from_pods(&mut self, family: Family) -> bool {
+        for _ in 0..BATCH {
             let Some(bridge) = &self.bridge else { return false };
-            let heard = match bridge.receive(family, &mut self.buffer) {
-                Ok(Some(heard)) => heard,
-                Ok(None) => return false,
-                // It is down; that it goes or comes back is an event.
-                Err(_) => return false,
+            let received = match bridge.receive(family, &mut self.buffer) {
+                Ok(Some(received)) => received,
+                // On an error the bridge is down. An event tells when it is up again.
+                Ok(None) | Err(_) => return false,
             };
-            if heard.is_unsegmented {
-                self.counts.lose(Loss::Uncut);
+            if received.is_unsegmented {
+                self.counters.count_drop(DropReason::Uncut);
                 continue;
             }
-            let packet = &self.buffer[heard.packet];
-            match self.relay.outward(packet, Instant::now(), &self.counts) {
-                Outward::Nothing => {}
-                Outward::Groups { have_changed, must_ask } => {
+            let packet = &self.buffer[received.packet];
+            match self.relay.handle_pod_packet(packet, Instant::now(), &self.counters) {
+                FromPod::Nothing => {}
+                FromPod::Groups { have_changed, must_query } => {
                     if have_changed {
-                        self.say_all();
+                        self.announce();
                     }
-                    if must_ask {
-                        self.ask();
+                    if must_query {
+                        self.query();
                     }
                 }
-                Outward::Send { datagram, to } => {
+                FromPod::Send { datagram, to } => {
                     let sent = to.iter().filter(|to| self.send(**to, &datagram)).count();
-                    add(&self.counts.carried, 1);
-                    add(&self.counts.sent, sent as u64);
+                    add(&self.counters.carried, 1);
+                    add(&self.counters.sent, sent as u64);
                 }
             }
         }
         true
     }
 
-    /// Whether there may be more.
-    fn carry_inward(&mut self, family: Family) -> bool {
-        for _ in 0..AT_ONCE {
+    /// Returns whether more datagrams may be waiting.
+    fn forward_from_peers(&mut self, family: Family) -> bool {
+        for _ in 0..BATCH {
             let socket = if family == Family::V4 { &self.v4 } else { &self.v6 };
             let Some(socket) = socket else { return false };
             let (len, from) = match socket.get_ref().recv_from(&mut self.buffer) {
                 Ok(received) => received,
                 Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => return false,
-                // An error for something that was sent.
+                // An ICMP error for a datagram that was sent earlier.
                 Err(_) => continue,
             };
             let datagram = &self.buffer[..len];
-            match self.relay.inward(from.ip(), datagram, Instant::now(), &self.counts) {
-                Inward::Nothing => {}
-                Inward::Answer(to) => self.say_to(to),
-                Inward::Deliver { family, mac, packet } => {
+            match self.relay.handle_datagram(from.ip(), datagram, Instant::now(), &self.counters) {
+                FromPeer::Nothing => {}
+                FromPeer::Announce(to) => self.announce_to(to),
+                FromPeer::Deliver { family, mac, packet } => {
                     let Some(bridge) = &self.bridge else { continue };
                     match bridge.send(family, mac, &packet) {
-                        Ok(()) => add(&self.counts.delivered, 1),
-                        Err(cause) => {
-                            warn!(%cause, len = packet.len(), "a packet was not given to pods");
-                            self.counts.lose(Loss::Refused);
+                        Ok(()) => add(&self.counters.delivered, 1),
+                        Err(error) => {
+                            debug!(%error, len = packet.len(), "multicast delivery failed");
+                            self.counters.count_drop(DropReason::Refused);
                         }
                     }
                 }

@@ -1,66 +1,66 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which groups pods of this node are in. A pod that says nothing for a while is taken to have left.
+//! The groups that pods of this node have joined. A membership expires if the pod does not report it again.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use super::packet::is_carried;
-use super::reports::{Change, Report};
+use super::igmp::{Change, Report};
+use super::packet::is_forwarded;
 
-/// Between two questions (RFC 3376, 8.2).
-pub const ASK_EVERY: Duration = Duration::from_secs(125);
-/// After a report: two questions and the time for an answer (RFC 3376, 8.4).
-const STAYS: Duration = Duration::from_secs(260);
-/// For others in a group to speak up after one has left it.
-const LAST_CALL: Duration = Duration::from_secs(3);
-/// More than that are not told apart: the node then wants all.
-const MOST: usize = 10_000;
+/// Interval between queries (RFC 3376, 8.2).
+pub const QUERY_INTERVAL: Duration = Duration::from_secs(125);
+/// Lifetime of a report: two queries and the time for an answer (RFC 3376, 8.4).
+const MEMBERSHIP_TIMEOUT: Duration = Duration::from_secs(260);
+/// Time for other members to report after one has left the group.
+const LAST_MEMBER_TIMEOUT: Duration = Duration::from_secs(3);
+/// Maximum number of groups. Beyond it the node receives all groups.
+const MAX_GROUPS: usize = 10_000;
 
-/// Who is in what.
+/// The members of each group.
 #[derive(Debug, Default)]
-pub struct Members {
-    /// When each pod's membership ends.
+pub struct Membership {
+    /// Expiry of the membership of each pod, by group and pod.
     groups: HashMap<IpAddr, HashMap<IpAddr, Instant>>,
-    /// No membership ends before.
-    next_end: Option<Instant>,
+    /// No membership expires before this time.
+    next_expiry: Option<Instant>,
 }
 
-/// What a report has done.
+/// The effect of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Noted {
-    /// There is a group more or less.
+pub struct Effect {
+    /// Whether a group was added or removed.
     pub has_changed: bool,
-    /// All should be asked who is still there.
-    pub must_ask: bool,
+    /// Whether the remaining members must be queried.
+    pub must_query: bool,
 }
 
-impl Members {
-    /// What a pod has said.
-    pub fn note(&mut self, pod: IpAddr, report: Report, now: Instant) -> Noted {
+impl Membership {
+    /// Applies a report of a pod.
+    pub fn apply(&mut self, pod: IpAddr, report: Report, now: Instant) -> Effect {
         let Report { group, change } = report;
-        let nothing = Noted { has_changed: false, must_ask: false };
-        if !is_carried(group) {
-            return nothing;
+        let none = Effect { has_changed: false, must_query: false };
+        if !is_forwarded(group) {
+            return none;
         }
         let Some(pods) = self.groups.get_mut(&group) else {
-            let joins = change == Change::Joins && self.groups.len() < MOST;
+            let joins = change == Change::Joins && self.groups.len() < MAX_GROUPS;
             if joins {
-                self.groups.insert(group, HashMap::from([(pod, now + STAYS)]));
-                self.look_at(now + STAYS);
+                self.groups.insert(group, HashMap::from([(pod, now + MEMBERSHIP_TIMEOUT)]));
+                self.expire_by(now + MEMBERSHIP_TIMEOUT);
             }
-            return Noted { has_changed: joins, ..nothing };
+            return Effect { has_changed: joins, ..none };
         };
         match change {
             Change::Joins => {
-                pods.insert(pod, now + STAYS);
+                pods.insert(pod, now + MEMBERSHIP_TIMEOUT);
             }
             Change::Leaves => {
                 pods.remove(&pod);
             }
             Change::MayBeLast => {
                 for end in pods.values_mut() {
-                    *end = (*end).min(now + LAST_CALL);
+                    *end = (*end).min(now + LAST_MEMBER_TIMEOUT);
                 }
             }
         }
@@ -68,20 +68,20 @@ impl Members {
         if has_changed {
             self.groups.remove(&group);
         }
-        let must_ask = change == Change::MayBeLast;
-        if must_ask {
-            self.look_at(now + LAST_CALL);
+        let must_query = change == Change::MayBeLast;
+        if must_query {
+            self.expire_by(now + LAST_MEMBER_TIMEOUT);
         }
-        Noted { has_changed, must_ask }
+        Effect { has_changed, must_query }
     }
 
-    fn look_at(&mut self, end: Instant) {
-        self.next_end = Some(self.next_end.map_or(end, |next| next.min(end)));
+    fn expire_by(&mut self, end: Instant) {
+        self.next_expiry = Some(self.next_expiry.map_or(end, |next| next.min(end)));
     }
 
-    /// Forgets who has been silent for too long; whether there is a group less.
+    /// Removes expired memberships. Returns whether a group was removed.
     pub fn expire(&mut self, now: Instant) -> bool {
-        if self.next_end.is_none_or(|next| next > now) {
+        if self.next_expiry.is_none_or(|next| next > now) {
             return false;
         }
         let before = self.groups.len();
@@ -89,7 +89,7 @@ impl Members {
             pods.retain(|_, end| *end > now);
             !pods.is_empty()
         });
-        self.next_end = self.groups.values().flat_map(HashMap::values).min().copied();
+        self.next_expiry = self.groups.values().flat_map(HashMap::values).min().copied();
         self.groups.len() != before
     }
 
@@ -97,9 +97,9 @@ impl Members {
         self.groups.contains_key(&group) || self.is_full()
     }
 
-    /// There are too many to be told apart.
+    /// Whether there are too many groups to list.
     pub fn is_full(&self) -> bool {
-        self.groups.len() >= MOST
+        self.groups.len() >= MAX_GROUPS
     }
 
     pub fn groups(&self) -> BTreeSet<IpAddr> {
@@ -110,9 +110,9 @@ impl Members {
         self.groups.len()
     }
 
-    /// When to look whether a membership has ended.
-    pub fn next_end(&self) -> Option<Instant> {
-        self.next_end
+    /// When [`Self::expire`] has work to do next.
+    pub fn next_expiry(&self) -> Option<Instant> {
+        self.next_expiry
     }
 }
 
@@ -124,69 +124,69 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn note(members: &mut Members, pod: &str, change: Change, now: Instant) -> bool {
-        members.note(ip(pod), Report { group: ip("239.1.2.3"), change }, now).has_changed
+    fn report(members: &mut Membership, pod: &str, change: Change, now: Instant) -> bool {
+        members.apply(ip(pod), Report { group: ip("239.1.2.3"), change }, now).has_changed
     }
 
     #[test]
-    fn group_is_there_while_one_pod_is_in_it() {
+    fn group_exists_while_it_has_a_member() {
         let now = Instant::now();
-        let mut members = Members::default();
-        assert!(note(&mut members, "10.0.0.2", Change::Joins, now));
-        assert!(!note(&mut members, "10.0.0.3", Change::Joins, now));
-        assert!(!note(&mut members, "10.0.0.2", Change::Leaves, now));
+        let mut members = Membership::default();
+        assert!(report(&mut members, "10.0.0.2", Change::Joins, now));
+        assert!(!report(&mut members, "10.0.0.3", Change::Joins, now));
+        assert!(!report(&mut members, "10.0.0.2", Change::Leaves, now));
         assert!(members.has(ip("239.1.2.3")));
-        assert!(note(&mut members, "10.0.0.3", Change::Leaves, now));
+        assert!(report(&mut members, "10.0.0.3", Change::Leaves, now));
         assert!(!members.has(ip("239.1.2.3")));
-        assert!(!note(&mut members, "10.0.0.3", Change::Leaves, now));
+        assert!(!report(&mut members, "10.0.0.3", Change::Leaves, now));
     }
 
     #[test]
-    fn silent_pods_leave() {
+    fn membership_without_reports_expires() {
         let now = Instant::now();
-        let mut members = Members::default();
-        note(&mut members, "10.0.0.2", Change::Joins, now);
-        assert_eq!(members.next_end(), Some(now + STAYS));
-        assert!(!members.expire(now + STAYS / 2));
-        note(&mut members, "10.0.0.2", Change::Joins, now + STAYS / 2);
-        assert!(!members.expire(now + STAYS));
-        assert!(members.expire(now + STAYS * 2));
-        assert_eq!(members.next_end(), None);
+        let mut members = Membership::default();
+        report(&mut members, "10.0.0.2", Change::Joins, now);
+        assert_eq!(members.next_expiry(), Some(now + MEMBERSHIP_TIMEOUT));
+        assert!(!members.expire(now + MEMBERSHIP_TIMEOUT / 2));
+        report(&mut members, "10.0.0.2", Change::Joins, now + MEMBERSHIP_TIMEOUT / 2);
+        assert!(!members.expire(now + MEMBERSHIP_TIMEOUT));
+        assert!(members.expire(now + MEMBERSHIP_TIMEOUT * 2));
+        assert_eq!(members.next_expiry(), None);
     }
 
-    /// With version 2 only one pod of several answers, and that one may be the one that leaves.
+    /// With IGMPv2 only one of several members answers a query, and it may be the one that leaves.
     #[test]
-    fn last_call_gives_others_time_to_speak_up() {
+    fn other_members_can_report_after_a_leave() {
         let now = Instant::now();
-        let mut members = Members::default();
-        note(&mut members, "10.0.0.2", Change::Joins, now);
+        let mut members = Membership::default();
+        report(&mut members, "10.0.0.2", Change::Joins, now);
         let left = Report { group: ip("239.1.2.3"), change: Change::MayBeLast };
-        let noted = members.note(ip("10.0.0.2"), left, now);
-        assert_eq!(noted, Noted { has_changed: false, must_ask: true });
-        note(&mut members, "10.0.0.3", Change::Joins, now);
-        assert!(!members.expire(now + LAST_CALL));
-        members.note(ip("10.0.0.3"), left, now);
-        assert!(members.expire(now + LAST_CALL));
+        let effect = members.apply(ip("10.0.0.2"), left, now);
+        assert_eq!(effect, Effect { has_changed: false, must_query: true });
+        report(&mut members, "10.0.0.3", Change::Joins, now);
+        assert!(!members.expire(now + LAST_MEMBER_TIMEOUT));
+        members.apply(ip("10.0.0.3"), left, now);
+        assert!(members.expire(now + LAST_MEMBER_TIMEOUT));
     }
 
     #[test]
-    fn groups_of_a_link_are_nobodys_business() {
-        let mut members = Members::default();
+    fn link_local_groups_are_ignored() {
+        let mut members = Membership::default();
         for group in ["224.0.0.5", "ff02::1:ff00:1", "ff02::2"] {
             let report = Report { group: ip(group), change: Change::Joins };
-            assert!(!members.note(ip("10.0.0.2"), report, Instant::now()).has_changed, "{group}");
+            assert!(!members.apply(ip("10.0.0.2"), report, Instant::now()).has_changed, "{group}");
         }
     }
 
     #[test]
-    fn too_many_groups_are_all() {
-        let mut members = Members::default();
-        for n in 0..MOST as u32 + 1 {
+    fn too_many_groups_count_as_all() {
+        let mut members = Membership::default();
+        for n in 0..MAX_GROUPS as u32 + 1 {
             let group = std::net::Ipv4Addr::from(0xef00_0000 + n).into();
             let report = Report { group, change: Change::Joins };
-            members.note(ip("10.0.0.2"), report, Instant::now());
+            members.apply(ip("10.0.0.2"), report, Instant::now());
         }
         assert!(members.is_full() && members.has(ip("ff15::1")));
-        assert_eq!(members.groups().len(), MOST);
+        assert_eq!(members.groups().len(), MAX_GROUPS);
     }
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! IP packets that are for many: what they are, which of them are carried to other nodes, and what they
-//! look like there.
+//! Multicast and broadcast packets: parsing, which of them are forwarded to other nodes, and how they are rewritten
+//! there.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 use kernel::{Family, MacAddr};
 
-use super::reports::{self, Report};
+use super::igmp::{self, Report};
 
 const UDP: u8 = 17; // linux/in.h
 const IGMP: u8 = 2; // linux/in.h
@@ -15,76 +15,76 @@ const ICMPV6: u8 = 58; // linux/in6.h
 const HOP_BY_HOP: u8 = 0; // linux/in6.h
 /// Router solicitations and advertisements, neighbours' likewise, redirects: of one link for ever.
 const NEIGHBOUR_DISCOVERY: std::ops::RangeInclusive<u8> = 133..=137;
-/// Listener queries, reports and leaving, and reports of version 2.
+/// MLD queries, reports and leave messages.
 const LISTENERS: [u8; 4] = [130, 131, 132, 143];
 
-/// A packet that somebody sends to many.
+/// A packet to more than one receiver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet {
     pub source: IpAddr,
-    pub to: Many,
+    pub to: Destination,
     pub content: Content,
 }
 
-/// Who it is for.
+/// The receivers of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Many {
-    /// All on the link, by an address of all or of all in a subnet.
+pub enum Destination {
+    /// All hosts of the link: broadcast, subnet broadcast, all-hosts and all-nodes.
     All(IpAddr),
-    /// Whoever has joined.
+    /// Members of a group.
     Group(IpAddr),
 }
 
-/// What is in it.
+/// The content of a packet, as far as it matters for forwarding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
-    /// Anything, to be carried.
+    /// Any content that may be forwarded.
     Any,
-    /// Who joins and leaves.
+    /// Reports of group memberships.
     Reports(Vec<Report>),
-    /// What is not for other links.
+    /// Messages that belong to one link, such as neighbour discovery.
     Local,
 }
 
 impl Packet {
-    /// Reads a packet that was sent to many on the link of this subnet. None if it is damaged, or for one
-    /// receiver.
-    pub fn read(bytes: &[u8], subnet: Option<IpNet>) -> Option<Self> {
-        let ip = Ip::read(bytes)?;
+    /// Parses a packet on the link of this subnet. Returns `None` if the packet is malformed or has a unicast
+    /// destination.
+    pub fn parse(bytes: &[u8], subnet: Option<IpNet>) -> Option<Self> {
+        let ip = Ip::parse(bytes)?;
         let content = match ip.protocol {
-            IGMP => Content::Reports(reports::igmp(ip.payload(bytes))),
+            IGMP => Content::Reports(igmp::parse_igmp(ip.payload(bytes))),
             ICMPV6 => match ip.payload(bytes).first() {
                 Some(kind) if LISTENERS.contains(kind) => {
-                    Content::Reports(reports::mld(ip.payload(bytes)))
+                    Content::Reports(igmp::parse_mld(ip.payload(bytes)))
                 }
                 Some(kind) if NEIGHBOUR_DISCOVERY.contains(kind) => Content::Local,
                 _ => Content::Any,
             },
             _ => Content::Any,
         };
-        Some(Self { source: ip.source, to: many(ip.destination, subnet)?, content })
+        Some(Self { source: ip.source, to: destination(ip.destination, subnet)?, content })
     }
 
-    /// Whether it is carried at all, for a link of these subnets.
-    pub fn is_carried(&self, subnets: &[IpNet]) -> bool {
+    /// Whether a packet of a link with these subnets is forwarded.
+    pub fn is_forwarded(&self, subnets: &[IpNet]) -> bool {
         let is_of_link = subnets.iter().any(|subnet| subnet.contains(&self.source));
-        // Addresses of a link alone are good enough for what is asked and answered on it.
+        // A link-local source is fine for a link-local group.
         let is_link_local = matches!((self.source, self.to),
-            (IpAddr::V6(source), Many::All(to) | Many::Group(to))
-                if source.is_unicast_link_local() && is_of_one_link(to));
-        self.content == Content::Any && (is_of_link || is_link_local) && self.to.is_carried()
+            (IpAddr::V6(source), Destination::All(to) | Destination::Group(to))
+                if source.is_unicast_link_local() && is_link_local_group(to));
+        self.content == Content::Any && (is_of_link || is_link_local) && self.to.is_forwarded()
     }
 }
 
-impl Many {
-    fn is_carried(self) -> bool {
+impl Destination {
+    fn is_forwarded(self) -> bool {
         match self {
             Self::All(_) => true,
-            Self::Group(group) => is_carried(group),
+            Self::Group(group) => is_forwarded(group),
         }
     }
 
-    /// The hardware address that a frame for it has.
+    /// The destination MAC address of a frame.
     pub fn mac(self) -> MacAddr {
         match self {
             Self::All(IpAddr::V4(_)) => kernel::socket::packet::BROADCAST,
@@ -100,9 +100,9 @@ impl Many {
     }
 }
 
-/// Whether a group is carried between nodes: not those that routers and hosts of one link use among
-/// themselves, but those by which programs find each other.
-pub fn is_carried(group: IpAddr) -> bool {
+/// Whether a group is forwarded between nodes. Groups of link-local protocols are not, except those for service
+/// discovery.
+pub fn is_forwarded(group: IpAddr) -> bool {
     const MDNS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 251);
     const LLMNR: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 252);
     const MDNS_V6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0xfb);
@@ -112,45 +112,44 @@ pub fn is_carried(group: IpAddr) -> bool {
         IpAddr::V4(group) => group.is_multicast(),
         IpAddr::V6(group) => match group.segments()[0] {
             0xff02 => [MDNS_V6, LLMNR_V6].contains(&group),
-            // Reserved, or of one interface.
+            // Reserved or interface-local scope.
             first if first & 0xf < 2 => false,
             _ => group.is_multicast(),
         },
     }
 }
 
-fn is_of_one_link(group: IpAddr) -> bool {
+fn is_link_local_group(group: IpAddr) -> bool {
     matches!(group, IpAddr::V6(group) if group.segments()[0] & 0xff0f == 0xff02)
 }
 
-fn many(destination: IpAddr, subnet: Option<IpNet>) -> Option<Many> {
+fn destination(address: IpAddr, subnet: Option<IpNet>) -> Option<Destination> {
     const HOSTS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
     const NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-    let is_of_subnet = subnet.is_some_and(|subnet| {
-        destination.is_ipv4() && subnet.prefix_len() < 31 && subnet.broadcast() == destination
+    let is_subnet_broadcast = subnet.is_some_and(|subnet| {
+        address.is_ipv4() && subnet.prefix_len() < 31 && subnet.broadcast() == address
     });
-    match destination {
-        // Nobody reports these, as everybody is in them.
-        IpAddr::V4(HOSTS) => Some(Many::All(destination)),
-        IpAddr::V6(NODES) => Some(Many::All(destination)),
-        IpAddr::V4(Ipv4Addr::BROADCAST) => Some(Many::All(destination)),
-        _ if is_of_subnet => Some(Many::All(destination)),
-        _ if destination.is_multicast() => Some(Many::Group(destination)),
+    match address {
+        // Hosts do not report these groups, because all hosts are members.
+        IpAddr::V4(HOSTS) => Some(Destination::All(address)),
+        IpAddr::V6(NODES) => Some(Destination::All(address)),
+        IpAddr::V4(Ipv4Addr::BROADCAST) => Some(Destination::All(address)),
+        _ if is_subnet_broadcast => Some(Destination::All(address)),
+        _ if address.is_multicast() => Some(Destination::Group(address)),
         _ => None,
     }
 }
 
-/// What the broadcast address of the sender's subnet becomes on another node: that of the subnet there. All
-/// else stays as it is.
+/// Replaces the broadcast address of the sender's subnet by that of the receiver's subnet. Other packets do not change.
 pub fn translate(bytes: &mut [u8], from: Option<IpNet>, to: Option<IpNet>) {
-    let (Some(ip), Some(from), Some(to)) = (Ip::read(bytes), from, to) else { return };
+    let (Some(ip), Some(from), Some(to)) = (Ip::parse(bytes), from, to) else { return };
     let (IpAddr::V4(old), IpAddr::V4(new)) = (from.broadcast(), to.broadcast()) else { return };
     if ip.destination != IpAddr::V4(old) || from.prefix_len() >= 31 {
         return;
     }
     bytes[16..20].copy_from_slice(&new.octets());
     adjust(bytes, 10, old, new);
-    // Of a packet in pieces the first has it. Zero is none.
+    // Only the first fragment has the UDP checksum. Zero means no checksum.
     let sum_at = ip.start + 6;
     if ip.protocol == UDP
         && ip.is_first
@@ -160,7 +159,7 @@ pub fn translate(bytes: &mut [u8], from: Option<IpNet>, to: Option<IpNet>) {
     }
 }
 
-/// A checksum after an address has changed (RFC 1624).
+/// Updates a checksum after a change of an address (RFC 1624).
 fn adjust(bytes: &mut [u8], at: usize, old: Ipv4Addr, new: Ipv4Addr) {
     let word = |bytes: &[u8], at: usize| u32::from(u16::from_be_bytes([bytes[at], bytes[at + 1]]));
     let (old, new) = (old.octets(), new.octets());
@@ -174,20 +173,21 @@ fn adjust(bytes: &mut [u8], at: usize, old: Ipv4Addr, new: Ipv4Addr) {
     bytes[at..at + 2].copy_from_slice(&(!(sum as u16)).to_be_bytes());
 }
 
-/// What headers of IP say.
+/// The fields of the IP header that matter here.
 struct Ip {
     source: IpAddr,
     destination: IpAddr,
     protocol: u8,
-    /// Where the payload begins.
+    /// Offset of the payload.
     start: usize,
-    /// Where the packet ends: frames may be longer.
+    /// Length of the packet. The frame may be longer.
     end: usize,
+    /// Whether this is the first fragment, or not fragmented.
     is_first: bool,
 }
 
 impl Ip {
-    fn read(bytes: &[u8]) -> Option<Self> {
+    fn parse(bytes: &[u8]) -> Option<Self> {
         match bytes.first()? >> 4 {
             4 => Self::v4(bytes),
             6 => Self::v6(bytes),
@@ -205,7 +205,7 @@ impl Ip {
         is_whole.then_some(Self {
             source: address(12)?,
             destination: address(16)?,
-            // What is in a later piece is not known.
+            // A later fragment does not contain the header of the protocol.
             protocol: if offset == 0 { header[9] } else { u8::MAX },
             start,
             end,
@@ -218,7 +218,7 @@ impl Ip {
         let end = 40 + usize::from(u16::from_be_bytes([header[4], header[5]]));
         let address = |at: usize| header[at..].first_chunk::<16>().copied().map(IpAddr::from);
         let (mut protocol, mut start) = (header[6], 40);
-        // Listener reports have a router alert there.
+        // MLD reports have a hop-by-hop header with the router alert option.
         if protocol == HOP_BY_HOP {
             protocol = *bytes.get(40)?;
             start += 8 + usize::from(*bytes.get(41)?) * 8;
@@ -238,7 +238,7 @@ impl Ip {
     }
 }
 
-/// The family of a packet, by its first byte.
+/// Returns the family of a packet.
 pub fn family(bytes: &[u8]) -> Option<Family> {
     match bytes.first()? >> 4 {
         4 => Some(Family::V4),

@@ -1,67 +1,65 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What agents send each other, in UDP datagrams over the network itself: packets of pods, which groups a node's
-//! pods are in, and the question for that.
+//! The protocol between agents: UDP datagrams over the pod network with packets of pods, announcements of a node's groups,
+//! and queries for such announcements.
 //!
 //! ```text
 //!  0      4         5      6        7        8                24
 //!  "PWMC" | version | kind | family | length | subnet address | body
 //! ```
 //!
-//! The family is 4 or 6; an address of IPv4 has four bytes and twelve zeroes behind it. Numbers are in network
-//! byte order.
+//! The family is 4 or 6. An IPv4 address is followed by twelve zero bytes. Numbers are in network byte order.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-/// Where agents listen.
+/// UDP port of the agents.
 pub const PORT: u16 = 8287;
-/// Before every body.
+/// Length of the header.
 pub const HEADER: usize = 24;
 
 const MAGIC: [u8; 4] = *b"PWMC";
 const VERSION: u8 = 1;
 const PACKET: u8 = 1;
-const WANTS: u8 = 2;
-const QUESTION: u8 = 3;
+const INTEREST: u8 = 2;
+const QUERY: u8 = 3;
 const HAS_PODS: u8 = 1;
-const WANTS_ALL: u8 = 2;
+const ALL_GROUPS: u8 = 2;
 
-/// A datagram.
+/// The content of a datagram.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message<'a> {
-    /// What a pod has sent.
+    /// A packet of a pod.
     Packet(&'a [u8]),
-    /// What the pods of a node want.
-    Wants(Wants),
-    /// Asks for that.
-    Question,
+    /// The sender's groups.
+    Interest(Interest),
+    /// Asks for the receiver's groups.
+    Query,
 }
 
-/// What the pods of a node want.
+/// The packets that the pods of a node are to receive.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Wants {
-    /// There are some, who want what is for all.
+pub struct Interest {
+    /// Whether there are pods. They receive all broadcasts.
     pub has_pods: bool,
-    /// There are too many groups to name.
+    /// Whether the node receives all groups, because it has too many to list.
     pub all: bool,
-    /// Their groups.
     pub groups: BTreeSet<IpAddr>,
 }
 
-impl Wants {
-    pub fn has(&self, group: IpAddr) -> bool {
+impl Interest {
+    pub fn includes(&self, group: IpAddr) -> bool {
         self.has_pods && (self.all || self.groups.contains(&group))
     }
 }
 
-/// A datagram of the node with this subnet.
-pub fn write(subnet: IpNet, message: &Message<'_>) -> Vec<u8> {
+/// Encodes a datagram of the node with this subnet.
+pub fn encode(subnet: IpNet, message: &Message<'_>) -> Vec<u8> {
     let kind = match message {
         Message::Packet(_) => PACKET,
-        Message::Wants(_) => WANTS,
-        Message::Question => QUESTION,
+        Message::Interest(_) => INTEREST,
+        Message::Query => QUERY,
     };
     let mut bytes = MAGIC.to_vec();
     bytes.extend([VERSION, kind, family(subnet.addr()), subnet.prefix_len()]);
@@ -69,19 +67,19 @@ pub fn write(subnet: IpNet, message: &Message<'_>) -> Vec<u8> {
     bytes.resize(HEADER, 0);
     match message {
         Message::Packet(packet) => bytes.extend_from_slice(packet),
-        Message::Wants(wants) => put_wants(&mut bytes, wants),
-        Message::Question => {}
+        Message::Interest(interest) => put_interest(&mut bytes, interest),
+        Message::Query => {}
     }
     bytes
 }
 
-/// Flags, then each family's number of groups and the groups.
-fn put_wants(bytes: &mut Vec<u8>, wants: &Wants) {
-    let flags = [(wants.has_pods, HAS_PODS), (wants.all, WANTS_ALL)];
+/// Encodes the flags, then for each family the number of groups and the groups.
+fn put_interest(bytes: &mut Vec<u8>, interest: &Interest) {
+    let flags = [(interest.has_pods, HAS_PODS), (interest.all, ALL_GROUPS)];
     bytes.push(flags.into_iter().filter(|(is, _)| *is).map(|(_, flag)| flag).sum());
     for number in [4, 6] {
-        let groups: Vec<&IpAddr> =
-            wants.groups.iter().filter(|group| !wants.all && family(**group) == number).collect();
+        let is_listed = |group: &&IpAddr| !interest.all && family(**group) == number;
+        let groups: Vec<&IpAddr> = interest.groups.iter().filter(is_listed).collect();
         bytes.extend((groups.len() as u16).to_be_bytes());
         for group in groups {
             put(bytes, *group);
@@ -100,8 +98,8 @@ fn put(bytes: &mut Vec<u8>, address: IpAddr) {
     }
 }
 
-/// Whose datagram it is, and what; none for anything else.
-pub fn read(bytes: &[u8]) -> Option<(IpNet, Message<'_>)> {
+/// Decodes a datagram into the sender's subnet and the message. Returns `None` for anything else.
+pub fn decode(bytes: &[u8]) -> Option<(IpNet, Message<'_>)> {
     let (header, body) = bytes.split_first_chunk::<HEADER>()?;
     if header[..4] != MAGIC || header[4] != VERSION {
         return None;
@@ -114,22 +112,22 @@ pub fn read(bytes: &[u8]) -> Option<(IpNet, Message<'_>)> {
     let subnet = IpNet::new(address, header[7]).ok()?;
     let message = match header[5] {
         PACKET => Message::Packet(body),
-        WANTS => Message::Wants(read_wants(body)?),
-        QUESTION => Message::Question,
+        INTEREST => Message::Interest(decode_interest(body)?),
+        QUERY => Message::Query,
         _ => return None,
     };
     Some((subnet, message))
 }
 
-fn read_wants(body: &[u8]) -> Option<Wants> {
+fn decode_interest(body: &[u8]) -> Option<Interest> {
     let (flags, body) = body.split_first()?;
     let mut groups = BTreeSet::new();
-    let rest = read_groups::<4>(body, &mut groups)?;
-    read_groups::<16>(rest, &mut groups)?;
-    Some(Wants { has_pods: flags & HAS_PODS != 0, all: flags & WANTS_ALL != 0, groups })
+    let rest = decode_groups::<4>(body, &mut groups)?;
+    decode_groups::<16>(rest, &mut groups)?;
+    Some(Interest { has_pods: flags & HAS_PODS != 0, all: flags & ALL_GROUPS != 0, groups })
 }
 
-fn read_groups<'a, const N: usize>(
+fn decode_groups<'a, const N: usize>(
     body: &'a [u8],
     groups: &mut BTreeSet<IpAddr>,
 ) -> Option<&'a [u8]>
@@ -149,13 +147,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes() {
-        let wants = Wants {
+    fn interest_has_these_bytes() {
+        let interest = Interest {
             has_pods: true,
             all: false,
             groups: ["239.1.2.3".parse().unwrap(), "ff15::42".parse().unwrap()].into(),
         };
-        let bytes = write("10.244.1.0/24".parse().unwrap(), &Message::Wants(wants));
+        let bytes = encode("10.244.1.0/24".parse().unwrap(), &Message::Interest(interest));
         let mut expected = b"PWMC\x01\x02\x04\x18\x0a\xf4\x01\x00".to_vec();
         expected.extend([0; 12]);
         expected.extend([1, 0, 1, 239, 1, 2, 3, 0, 1, 0xff, 0x15]);
@@ -166,23 +164,23 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_read(
+        fn encoded_message_is_decoded(
             groups: BTreeSet<IpAddr>, has_pods: bool, packet: Vec<u8>, v6: bool,
         ) {
             let subnet = if v6 { "fd44:1::/64" } else { "10.244.1.0/24" };
             let subnet: IpNet = subnet.parse().unwrap();
-            let wants = Message::Wants(Wants { has_pods, all: false, groups });
-            for message in [wants, Message::Packet(&packet), Message::Question] {
-                let bytes = write(subnet, &message);
-                prop_assert_eq!(read(&bytes), Some((subnet, message)));
+            let interest = Message::Interest(Interest { has_pods, all: false, groups });
+            for message in [interest, Message::Packet(&packet), Message::Query] {
+                let bytes = encode(subnet, &message);
+                prop_assert_eq!(decode(&bytes), Some((subnet, message)));
             }
         }
 
         #[test]
-        fn any_bytes_are_read_without_panic(bytes: Vec<u8>, kind: u8) {
-            let _ = read(&bytes);
+        fn any_bytes_are_decoded_without_panic(bytes: Vec<u8>, kind: u8) {
+            let _ = decode(&bytes);
             let header = [&MAGIC[..], &[VERSION, kind & 3, 4, 24], &[0; 16], &bytes].concat();
-            let _ = read(&header);
+            let _ = decode(&header);
         }
     }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What becomes of each packet of a pod and of each datagram of another node. Knows no socket: it is given bytes
-//! and says what to send where.
+//! Decides what happens to each packet of a pod and to each datagram of another node. It has no sockets: it takes bytes
+//! and returns what to send where.
 //!
-//! Nothing that came from another node is sent on, so nothing goes round in circles.
+//! A packet from another node is delivered to local pods only, so that packets cannot loop.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,27 +10,32 @@ use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use kernel::{Family, MacAddr};
+use overlay::lease::Lease;
 
-use super::counts::{Counts, Loss};
-use super::members::Members;
-use super::packet::{self, Content, Many, Packet};
-use super::rate::Rate;
-use super::wire::{self, Message, Wants};
+use super::counters::{Counters, DropReason};
+use super::membership::Membership;
+use super::packet::{self, Content, Destination, Packet};
+use super::protocol::{self, Interest, Message};
 
-/// What a node wants counts for so long; it says so again three times in that.
-const WANTS_STAY: Duration = Duration::from_secs(100);
+/// Lifetime of a peer's announcement. Peers repeat it three times in that period.
+const INTEREST_TIMEOUT: Duration = Duration::from_secs(100);
 
-/// Another node. Its agent sends from, and is reached at, the addresses that its pods have as their gateway: no
-/// pod can use them, and what is sent there goes the way of all that pods send each other.
+/// Another node. Its agent uses the gateway addresses of its pods: no pod can use them, and traffic to them takes the same
+/// path as traffic between pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
-    /// Its name.
     pub name: String,
-    /// Its pods' subnets.
+    /// Subnets of its pods.
     pub subnets: Vec<IpNet>,
 }
 
-/// The address that the pods of a subnet have as their gateway.
+impl Peer {
+    pub(crate) fn new(name: &str, lease: &Lease) -> Self {
+        Self { name: name.to_owned(), subnets: lease.subnets.iter().collect() }
+    }
+}
+
+/// Returns the gateway address of a subnet's pods: the first address after the base address.
 pub(crate) fn gateway(subnet: IpNet) -> Option<IpAddr> {
     let next = match subnet.network() {
         IpAddr::V4(base) => Ipv4Addr::from_bits(base.to_bits().checked_add(1)?).into(),
@@ -39,72 +44,73 @@ pub(crate) fn gateway(subnet: IpNet) -> Option<IpAddr> {
     subnet.contains(&next).then_some(next)
 }
 
-/// This node and all others.
+/// State of this node and its peers.
 #[derive(Debug)]
 pub struct Relay {
     subnets: Vec<IpNet>,
-    members: Members,
+    members: Membership,
     has_bridge: bool,
     peers: HashMap<String, Known>,
-    /// Peers by their subnets.
+    /// Names of peers by subnet.
     by_subnet: HashMap<IpNet, String>,
-    sending: Rate,
-    receiving: Rate,
+    send_limit: RateLimit,
+    receive_limit: RateLimit,
 }
 
 #[derive(Debug)]
 struct Known {
     peer: Peer,
-    /// Where it is reached, if by a family that this node has as well.
+    /// Address of the peer's agent, if both nodes have a subnet of that family.
     address: Option<IpAddr>,
-    wants: Option<(Wants, Instant)>,
+    /// The last announcement and its expiry.
+    interest: Option<(Interest, Instant)>,
 }
 
-/// What a packet of a pod leads to.
+/// The consequence of a packet from a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outward {
+pub enum FromPod {
     Nothing,
-    /// The same datagram to all of these.
+    /// Send this datagram to all of these addresses.
     Send {
         datagram: Vec<u8>,
         to: Vec<IpAddr>,
     },
-    /// The groups of this node's pods are others now; the rest should be asked.
+    /// The pod has reported its groups.
     Groups {
         have_changed: bool,
-        must_ask: bool,
+        must_query: bool,
     },
 }
 
-/// What a datagram of another node leads to.
+/// The consequence of a datagram from another node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Inward {
+pub enum FromPeer {
     Nothing,
-    /// For the pods.
+    /// Deliver this packet to the pods.
     Deliver {
         family: Family,
         mac: MacAddr,
         packet: Vec<u8>,
     },
-    /// Someone wants to know what our pods want.
-    Answer(IpAddr),
+    /// Announce this node's groups to this address.
+    Announce(IpAddr),
 }
 
 impl Relay {
-    /// A node with these subnets.
+    /// Creates the relay of a node with these subnets.
     pub fn new(subnets: Vec<IpNet>, now: Instant) -> Self {
         Self {
             subnets,
-            members: Members::default(),
+            members: Membership::default(),
             has_bridge: false,
             peers: HashMap::new(),
             by_subnet: HashMap::new(),
-            sending: Rate::new(now),
-            receiving: Rate::new(now),
+            send_limit: RateLimit::new(now),
+            receive_limit: RateLimit::new(now),
         }
     }
 
-    /// A peer has come or changed; where it is reached, if it is news.
+    /// Adds or replaces a peer. Returns the address of its agent if the peer is new or has changed.
     pub fn set_peer(&mut self, peer: Peer) -> Option<IpAddr> {
         if self.peers.get(&peer.name).is_some_and(|known| known.peer == peer) {
             return None;
@@ -115,7 +121,7 @@ impl Relay {
         }
         let is_common = |subnet: &&IpNet| self.subnet(Family::of(subnet.addr())).is_some();
         let address = peer.subnets.iter().find(is_common).and_then(|subnet| gateway(*subnet));
-        self.peers.insert(peer.name.clone(), Known { peer, address, wants: None });
+        self.peers.insert(peer.name.clone(), Known { peer, address, interest: None });
         address
     }
 
@@ -130,145 +136,183 @@ impl Relay {
         }
     }
 
-    /// Forgets all peers but these.
+    /// Removes all peers except these.
     pub fn retain_peers(&mut self, peers: &[Peer]) {
-        let stay: HashSet<&str> = peers.iter().map(|peer| peer.name.as_str()).collect();
-        self.peers.retain(|name, _| stay.contains(name.as_str()));
-        self.by_subnet.retain(|_, owner| stay.contains(owner.as_str()));
+        let retained: HashSet<&str> = peers.iter().map(|peer| peer.name.as_str()).collect();
+        self.peers.retain(|name, _| retained.contains(name.as_str()));
+        self.by_subnet.retain(|_, owner| retained.contains(owner.as_str()));
     }
 
-    /// Where all peers are reached.
+    /// Returns the addresses of all peers' agents.
     pub fn addresses(&self) -> Vec<IpAddr> {
         self.peers.values().filter_map(|known| known.address).collect()
     }
 
-    /// Pods have a bridge, or have none; who is on it is not known yet.
+    /// Sets whether the node has a pod bridge, and forgets all memberships.
     pub fn set_bridge(&mut self, has_bridge: bool) {
         self.has_bridge = has_bridge;
-        self.members = Members::default();
+        self.members = Membership::default();
     }
 
-    /// What others should know of our pods.
+    /// Encodes the announcement of this node's groups.
     pub fn announcement(&self) -> Option<Vec<u8>> {
-        let wants = Wants {
+        let interest = Interest {
             has_pods: self.has_bridge,
             all: self.members.is_full(),
             groups: self.members.groups(),
         };
-        Some(wire::write(*self.subnets.first()?, &Message::Wants(wants)))
+        Some(protocol::encode(*self.subnets.first()?, &Message::Interest(interest)))
     }
 
-    /// What asks others for the same.
-    pub fn question(&self) -> Option<Vec<u8>> {
-        Some(wire::write(*self.subnets.first()?, &Message::Question))
+    /// Encodes the query for a peer's groups.
+    pub fn query(&self) -> Option<Vec<u8>> {
+        Some(protocol::encode(*self.subnets.first()?, &Message::Query))
     }
 
-    /// Forgets who has been silent for too long; whether others should know.
+    /// Removes expired memberships. Returns whether the node's groups have changed.
     pub fn expire(&mut self, now: Instant) -> bool {
         self.members.expire(now)
     }
 
-    /// When someone will have been silent for too long.
-    pub fn next_end(&self) -> Option<Instant> {
-        self.members.next_end()
+    /// When the next membership may expire.
+    pub fn next_expiry(&self) -> Option<Instant> {
+        self.members.next_expiry()
     }
 
-    /// How many groups pods are in.
+    /// Number of groups that local pods have joined.
     pub fn groups(&self) -> usize {
         self.members.len()
     }
 
-    /// A pod has sent this.
-    pub fn outward(&mut self, bytes: &[u8], now: Instant, counts: &Counts) -> Outward {
-        let Some(packet) = Packet::read(bytes, self.subnet(Family::V4)) else {
-            return Outward::Nothing;
+    /// Handles a packet of a pod.
+    pub fn handle_pod_packet(
+        &mut self,
+        bytes: &[u8],
+        now: Instant,
+        counters: &Counters,
+    ) -> FromPod {
+        let Some(packet) = Packet::parse(bytes, self.subnet(Family::V4)) else {
+            return FromPod::Nothing;
         };
         if let Content::Reports(reports) = &packet.content {
-            let (mut have_changed, mut must_ask) = (false, false);
+            let (mut have_changed, mut must_query) = (false, false);
             for report in reports {
-                let noted = self.members.note(packet.source, *report, now);
-                have_changed |= noted.has_changed;
-                must_ask |= noted.must_ask;
+                let effect = self.members.apply(packet.source, *report, now);
+                have_changed |= effect.has_changed;
+                must_query |= effect.must_query;
             }
-            return Outward::Groups { have_changed, must_ask };
+            return FromPod::Groups { have_changed, must_query };
         }
-        if !packet.is_carried(&self.subnets) {
-            return Outward::Nothing;
+        if !packet.is_forwarded(&self.subnets) {
+            return FromPod::Nothing;
         }
         let to = self.interested(packet.to, now);
         let of_family = packet::family(bytes).and_then(|family| self.subnet(family));
-        let Some(subnet) = of_family.filter(|_| !to.is_empty()) else { return Outward::Nothing };
-        if !self.sending.take(to.len() as u32, now) {
-            counts.lose(Loss::Rate);
-            return Outward::Nothing;
+        let Some(subnet) = of_family.filter(|_| !to.is_empty()) else { return FromPod::Nothing };
+        if !self.send_limit.take(to.len() as u32, now) {
+            counters.count_drop(DropReason::Rate);
+            return FromPod::Nothing;
         }
-        Outward::Send { datagram: wire::write(subnet, &Message::Packet(bytes)), to }
+        FromPod::Send { datagram: protocol::encode(subnet, &Message::Packet(bytes)), to }
     }
 
-    fn interested(&self, to: Many, now: Instant) -> Vec<IpAddr> {
-        let wants = |known: &&Known| match (&known.wants, to) {
+    fn interested(&self, to: Destination, now: Instant) -> Vec<IpAddr> {
+        let is_interested = |known: &&Known| match (&known.interest, to) {
             (Some((_, until)), _) if *until < now => false,
-            (Some((wants, _)), Many::All(_)) => wants.has_pods,
-            (Some((wants, _)), Many::Group(group)) => wants.has(group),
+            (Some((interest, _)), Destination::All(_)) => interest.has_pods,
+            (Some((interest, _)), Destination::Group(group)) => interest.includes(group),
             (None, _) => false,
         };
-        self.peers.values().filter(wants).filter_map(|known| known.address).collect()
+        self.peers.values().filter(is_interested).filter_map(|known| known.address).collect()
     }
 
-    /// Another node's agent has sent this, from this address.
-    pub fn inward(
+    /// Handles a datagram of another node.
+    pub fn handle_datagram(
         &mut self,
         from: IpAddr,
         datagram: &[u8],
         now: Instant,
-        counts: &Counts,
-    ) -> Inward {
-        let refuse = |why| {
-            counts.lose(why);
-            Inward::Nothing
+        counters: &Counters,
+    ) -> FromPeer {
+        let reject = |reason| {
+            counters.count_drop(reason);
+            FromPeer::Nothing
         };
-        let Some((subnet, message)) = wire::read(datagram) else { return refuse(Loss::Unknown) };
+        let Some((subnet, message)) = protocol::decode(datagram) else {
+            return reject(DropReason::Unknown);
+        };
         let Some(known) = self.by_subnet.get(&subnet).and_then(|name| self.peers.get_mut(name))
         else {
-            return refuse(Loss::Stranger);
+            return reject(DropReason::Stranger);
         };
         let is_gateway = |subnet: &IpNet| gateway(*subnet) == Some(from);
         if !known.peer.subnets.iter().any(is_gateway) {
-            return refuse(Loss::Forged);
+            return reject(DropReason::Forged);
         }
         match message {
-            Message::Wants(wants) => {
-                known.wants = Some((wants, now + WANTS_STAY));
-                Inward::Nothing
+            Message::Interest(interest) => {
+                known.interest = Some((interest, now + INTEREST_TIMEOUT));
+                FromPeer::Nothing
             }
-            Message::Question => known.address.map_or(Inward::Nothing, Inward::Answer),
-            Message::Packet(_) if !self.receiving.take(1, now) => refuse(Loss::Rate),
+            Message::Query => known.address.map_or(FromPeer::Nothing, FromPeer::Announce),
+            Message::Packet(_) if !self.receive_limit.take(1, now) => reject(DropReason::Rate),
             Message::Packet(bytes) => {
                 let subnets = known.peer.subnets.clone();
-                self.deliver(subnet, &subnets, bytes).unwrap_or_else(|| refuse(Loss::Forged))
+                self.deliver(subnet, &subnets, bytes).unwrap_or_else(|| reject(DropReason::Forged))
             }
         }
     }
 
-    /// None if it cannot be from a pod of that node.
-    fn deliver(&self, subnet: IpNet, subnets: &[IpNet], bytes: &[u8]) -> Option<Inward> {
+    /// Returns `None` if the packet cannot come from a pod of that node.
+    fn deliver(&self, subnet: IpNet, subnets: &[IpNet], bytes: &[u8]) -> Option<FromPeer> {
         let packet =
-            Packet::read(bytes, Some(subnet)).filter(|packet| packet.is_carried(subnets))?;
+            Packet::parse(bytes, Some(subnet)).filter(|packet| packet.is_forwarded(subnets))?;
         let family = packet::family(bytes)?;
-        let is_wanted = match packet.to {
-            Many::All(_) => self.has_bridge,
-            Many::Group(group) => self.has_bridge && self.members.has(group),
+        let has_receiver = match packet.to {
+            Destination::All(_) => self.has_bridge,
+            Destination::Group(group) => self.has_bridge && self.members.has(group),
         };
-        if !is_wanted {
-            return Some(Inward::Nothing);
+        if !has_receiver {
+            return Some(FromPeer::Nothing);
         }
         let mut bytes = bytes.to_vec();
         packet::translate(&mut bytes, Some(subnet), self.subnet(Family::V4));
-        Some(Inward::Deliver { family, mac: packet.to.mac(), packet: bytes })
+        Some(FromPeer::Deliver { family, mac: packet.to.mac(), packet: bytes })
     }
 
     fn subnet(&self, family: Family) -> Option<IpNet> {
         self.subnets.iter().copied().find(|subnet| Family::of(subnet.addr()) == family)
+    }
+}
+
+/// Sustained limit of packets per second, so that a pod that floods the network does not starve the others.
+const PER_SECOND: u32 = 20_000;
+/// Packets that may pass at once.
+const BURST: u32 = 5_000;
+
+/// A token bucket.
+#[derive(Debug)]
+struct RateLimit {
+    tokens: f64,
+    updated: Instant,
+}
+
+impl RateLimit {
+    fn new(now: Instant) -> Self {
+        Self { tokens: f64::from(BURST), updated: now }
+    }
+
+    /// Takes tokens for `count` packets. Returns `false` if there are not enough.
+    fn take(&mut self, count: u32, now: Instant) -> bool {
+        let passed = now.saturating_duration_since(self.updated).as_secs_f64();
+        self.updated = self.updated.max(now);
+        self.tokens = (self.tokens + passed * f64::from(PER_SECOND)).min(f64::from(BURST));
+        // A packet for more peers than the burst passes if the bucket is full.
+        if self.tokens < f64::from(count.min(BURST)) {
+            return false;
+        }
+        self.tokens -= f64::from(count);
+        true
     }
 }
 

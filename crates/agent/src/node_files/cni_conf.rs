@@ -9,11 +9,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::ear::LOOK_AGAIN;
-use crate::file;
-use crate::kept::Kept;
-use crate::options::Settings;
-use crate::serve::socket_path;
+use crate::api::socket_path;
+use crate::file_watcher::LOOK_AGAIN;
+use crate::managed_file;
+use crate::managed_file::ManagedFile;
+use crate::settings::Settings;
 use crate::status::StatusHub;
 
 /// As flannel's own configuration calls it, so that addresses given under it stay known.
@@ -49,8 +49,8 @@ pub struct CniConf {
 impl CniConf {
     /// What the settings ask for.
     pub fn of(settings: &Settings) -> Option<CniConf> {
-        let path = settings.cni_conf.clone()?;
-        Some(CniConf { path, text: text(&settings.subnet_file, &settings.run_dir) })
+        let path = settings.files.cni_conf.clone()?;
+        Some(CniConf { path, text: text(&settings.files.subnet_env, &settings.api.run_dir) })
     }
 
     /// Puts it there, unless it is. False where it was.
@@ -61,7 +61,7 @@ impl CniConf {
 
     /// Puts it back where it was. What is no configuration is what is left of ours, and nobody's.
     fn put_back(&self) -> Result<bool, Error> {
-        let found = file::read(&self.path).map_err(|source| failed(&self.path, source))?;
+        let found = managed_file::read(&self.path).map_err(|source| failed(&self.path, source))?;
         match found.as_deref().is_some_and(is_configuration) {
             true => self.install(),
             false => self.write(),
@@ -69,7 +69,7 @@ impl CniConf {
     }
 
     fn write(&self) -> Result<bool, Error> {
-        let is_new = file::replace(&self.path, &self.text);
+        let is_new = managed_file::replace(&self.path, &self.text);
         let is_new = is_new.map_err(|source| failed(&self.path, source))?;
         if is_new {
             tracing::info!(file = %self.path.display(), "CNI configuration written");
@@ -90,7 +90,7 @@ impl CniConf {
     /// The file stays when this is dropped: pods of a node whose agent is started again go on.
     pub async fn keep(self, hub: StatusHub) {
         let mut changes = hub.changes();
-        let mut kept = Kept::new(&self.path, &hub);
+        let mut kept = ManagedFile::new(&self.path, &hub);
         let mut unfit_since = None;
         loop {
             let readiness = hub.readiness();
@@ -122,7 +122,9 @@ pub fn withdraw(path: &Path) -> Result<bool, Error> {
     match refuse_foreign(path) {
         // It is theirs, and was never ours.
         Err(Error::Foreign(_)) => Ok(false),
-        other => other.and_then(|()| file::remove(path).map_err(|cause| failed(path, cause))),
+        other => {
+            other.and_then(|()| managed_file::remove(path).map_err(|cause| failed(path, cause)))
+        }
     }
 }
 
@@ -132,7 +134,7 @@ fn failed(path: &Path, source: io::Error) -> Error {
 
 /// Fails where the file is another's.
 pub fn refuse_foreign(path: &Path) -> Result<(), Error> {
-    let found = file::read(path).map_err(|source| failed(path, source))?;
+    let found = managed_file::read(path).map_err(|source| failed(path, source))?;
     match found.is_none_or(|text| is_ours(&text)) {
         true => Ok(()),
         false => Err(Error::Foreign(path.to_owned())),
@@ -143,13 +145,13 @@ pub fn refuse_foreign(path: &Path) -> Result<(), Error> {
 pub const USUAL_DIR: &str = "/etc/cni/net.d";
 
 /// Whether the file is there and was written by an agent with the same subnet file and socket.
-pub fn is_of(path: &Path, settings: &Settings) -> bool {
+pub fn belongs_to(path: &Path, settings: &Settings) -> bool {
     let plugins = |text: &str| {
         let list = serde_json::from_str::<Value>(text).unwrap_or_default();
         list.get("plugins").and_then(|plugins| plugins.get(0)).cloned()
     };
-    let own = text(&settings.subnet_file, &settings.run_dir);
-    let found = file::read(path).ok().flatten();
+    let own = text(&settings.files.subnet_env, &settings.api.run_dir);
+    let found = managed_file::read(path).ok().flatten();
     found.is_some_and(|found| is_ours(&found) && plugins(&found) == plugins(&own))
 }
 

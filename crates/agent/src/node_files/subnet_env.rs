@@ -8,8 +8,8 @@ use overlay::subnet_env::{Problem, SubnetEnv};
 use text::ErrorChain;
 use tokio::sync::watch;
 
-use crate::file;
-use crate::kept::Kept;
+use crate::managed_file;
+use crate::managed_file::ManagedFile;
 use crate::status::{Session, StatusHub};
 
 /// Why the file is of no use.
@@ -26,13 +26,13 @@ pub enum Error {
 /// Writes it, where it says something else. False where it does not.
 pub fn write(path: &Path, env: &SubnetEnv) -> Result<bool, Error> {
     let failed = |source| Error::Write { path: path.to_owned(), source };
-    file::replace(path, &env.to_string()).map_err(failed)
+    managed_file::replace(path, &env.to_string()).map_err(failed)
 }
 
 /// What the last agent, or flanneld, has left there; none where there is no file.
 pub fn read(path: &Path) -> Result<Option<SubnetEnv>, Error> {
     let failed = |source| Error::Read { path: path.to_owned(), source };
-    let Some(text) = file::read(path).map_err(failed)? else { return Ok(None) };
+    let Some(text) = managed_file::read(path).map_err(failed)? else { return Ok(None) };
     let malformed = |source| Error::Malformed { path: path.to_owned(), source };
     SubnetEnv::parse(&text).map(Some).map_err(malformed)
 }
@@ -42,7 +42,7 @@ pub(crate) type Told = (SubnetEnv, Session);
 
 /// Has it there as it is wanted, until dropped. Without it no plugin can connect a pod.
 pub(crate) async fn keep(path: &Path, mut wanted: watch::Receiver<Option<Told>>, hub: &StatusHub) {
-    let mut kept = Kept::new(path, hub);
+    let mut kept = ManagedFile::new(path, hub);
     loop {
         if let Some((env, session)) = &*wanted.borrow_and_update() {
             let written = write(path, env).map_err(|error| ErrorChain(&error).to_string());
@@ -62,7 +62,7 @@ pub(crate) async fn keep(path: &Path, mut wanted: watch::Receiver<Option<Told>>,
 
 /// Removes it; false where there is none.
 pub fn remove(path: &Path) -> Result<bool, Error> {
-    file::remove(path).map_err(|source| Error::Write { path: path.to_owned(), source })
+    managed_file::remove(path).map_err(|source| Error::Write { path: path.to_owned(), source })
 }
 
 #[cfg(test)]

@@ -1,166 +1,165 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One check of one peer: what to send next, and what an answer or its absence means. Knows no socket
-//! and no clock.
+//! The check of one peer as a state machine without sockets and clock: the next probe to send, and the meaning of an
+//! answer or of silence.
 //!
-//! 1. A knock: a small echo request. A peer that has answered before is not knocked at first.
-//! 2. An echo request as large as what pods send. An answer: the path carries it. Without one, a peer that
-//!    was not knocked at is now. No answer to that: it is not reachable.
-//! 3. Without an answer of one that is, sizes between the two, until the largest that passes is known.
-//! 4. A datagram of that size to a port where nobody listens, its checksum left to the device, as with
-//!    all that programs send. The peer's kernel refuses it if the checksum is right and drops it else.
-//! 5. Without an answer, one whose checksum the kernel has filled in. If only that is refused, the
-//!    device's checksums are wrong. If neither is, something drops datagrams, and nothing is known.
+//! 1. Hello: a small echo request. It is skipped if the peer answered its last check.
+//! 2. An echo request of the pods' MTU. If it is answered, the path carries full-size packets. If not, a peer that got
+//!    no hello gets one now. A peer that does not answer the hello is unreachable.
+//! 3. If only the hello is answered, a search between the two sizes finds the largest packet that passes.
+//! 4. A datagram of that size to a closed port, with its checksum left to the device, as programs do. The peer's kernel
+//!    answers with an ICMP error if the checksum is right, and drops the datagram otherwise.
+//! 5. If there is no answer, a datagram whose checksum the kernel has computed. If only this one is answered, the
+//!    device's checksums are wrong. If neither is, datagrams are dropped for another reason: the result is unknown.
 
 #[cfg(test)]
 mod tests;
 
 use kernel::socket::icmp_probe::ChecksumBy;
 
-/// Before silence means that it does not pass: packets get lost on good paths, too.
+/// Number of probes before silence means that the size does not pass. Packets get lost on good paths, too.
 const TRIES: u32 = 3;
 
-/// MTUs of links that are often found below or on the way: Ethernet, PPPoE, tunnels, clouds.
+/// MTUs of common links: Ethernet, PPPoE, tunnels, clouds.
 const LIKELY: [u32; 16] = [
     9000, 8951, 8500, 1500, 1492, 1480, 1476, 1460, 1450, 1440, 1430, 1420, 1400, 1380, 1300, 1280,
 ];
 
-/// What to send. The size is that of the whole packet with its IP header.
+/// A packet to send. The size includes the IP header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Probe {
-    /// An echo request that tells an agent who sends it.
-    Knock { size: u32 },
+    /// An echo request that agents recognize. An agent that gave up on this node then checks it again.
+    Hello { size: u32 },
     /// An echo request.
     Echo { size: u32 },
-    /// A datagram to a port where nobody listens.
+    /// A datagram to a closed port.
     Datagram { size: u32, sum: ChecksumBy },
 }
 
-/// What became of it.
+/// The outcome of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// The peer answered: an echo, or that nobody listens.
+    /// The peer answered with an echo or with "port unreachable".
     Answered,
-    /// Something on the way said that it is too large, and maybe what is not.
+    /// A router reported that the packet is too large, perhaps with its MTU.
     TooBig(Option<u32>),
     /// No answer in time.
     Silent,
 }
 
-/// Whether what programs send arrives with the right checksum.
+/// Whether checksums that are left to the device arrive intact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sums {
+pub enum ChecksumResult {
     Right,
     Wrong,
     /// The peer answers no datagrams.
     Unknown,
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finding {
     Unreachable,
-    Reachable { path_mtu: u32, sums: Sums },
+    Reachable { path_mtu: u32, sums: ChecksumResult },
 }
 
-/// What is to be done next.
+/// The next action of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     Send(Probe),
     Done(Finding),
 }
 
-/// What is known of a peer before a check.
+/// The result of the previous check of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum PeerReachability {
     Unknown,
     Reachable,
-    /// It did not answer the last time.
-    Lost,
+    Unreachable,
 }
 
-/// A check that is under way.
+/// A check in progress.
 #[derive(Debug, Clone)]
 pub struct Check {
-    /// What pods send.
+    /// The pods' MTU.
     full: u32,
-    /// What passes everywhere.
+    /// Size that fits every path.
     small: u32,
-    /// What tunnels on the way add.
+    /// Bytes that the tunnel adds to a packet.
     overhead: u32,
-    standing: Standing,
+    reachability: PeerReachability,
     stage: Stage,
-    /// Of what is being sent.
+    /// Probes sent in this stage.
     tries: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Stage {
-    Knock,
+    Hello,
     Full {
-        /// It has answered a knock.
-        is_awake: bool,
+        /// Whether the peer has answered a hello.
+        is_alive: bool,
     },
     Between(Search),
-    /// Datagrams of this size.
-    Sums {
+    Checksums {
         size: u32,
-        step: SumStep,
+        step: ChecksumStep,
     },
     Done(Finding),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SumStep {
+enum ChecksumStep {
     ByDevice,
     ByKernel,
-    /// Once more by the device: all of its first ones may have been lost.
+    /// Once more by the device, because its first datagrams may all have been lost.
     Again,
 }
 
-/// Between a size that passes and one that does not.
+/// A search between a size that passes and one that does not.
 #[derive(Debug, Clone, Copy)]
 struct Search {
     passes: u32,
     fails: u32,
-    /// What something on the way said would pass.
+    /// MTU that a router reported.
     hint: Option<u32>,
-    /// The one that passes is a likely one, so that the next larger one is worth a try.
+    /// Whether `passes` is a common MTU. Then it is probably the path's MTU, and one byte more is tried next.
     is_likely: bool,
 }
 
 impl Check {
-    /// A check with packets of `full` bytes, where tunnels on the way add `overhead`. `small` bytes are
-    /// taken to pass.
-    pub fn new(full: u32, small: u32, overhead: u32, standing: Standing) -> Self {
-        let stage = match standing {
-            Standing::Reachable => Stage::Full { is_awake: false },
-            Standing::Unknown | Standing::Lost => Stage::Knock,
+    /// Creates a check with packets of `full` bytes, to which a tunnel adds `overhead`. Packets of `small` bytes are
+    /// assumed to pass.
+    pub fn new(full: u32, small: u32, overhead: u32, reachability: PeerReachability) -> Self {
+        let stage = match reachability {
+            PeerReachability::Reachable => Stage::Full { is_alive: false },
+            PeerReachability::Unknown | PeerReachability::Unreachable => Stage::Hello,
         };
-        Self { full, small: small.min(full), overhead, standing, stage, tries: 0 }
+        Self { full, small: small.min(full), overhead, reachability, stage, tries: 0 }
     }
 
-    /// A check of checksums alone, with packets of a size that is known to pass.
+    /// Creates a check of checksums only, with packets of a size that is known to pass.
     pub fn of_sums(size: u32) -> Self {
-        let standing = Standing::Reachable;
-        Self { full: size, small: size, overhead: 0, standing, stage: sums(size), tries: 0 }
+        let reachability = PeerReachability::Reachable;
+        let stage = checksums(size);
+        Self { full: size, small: size, overhead: 0, reachability, stage, tries: 0 }
     }
 
-    /// What is to be done now.
+    /// Returns the next action.
     pub fn step(&self) -> Step {
         let probe = match self.stage {
             Stage::Done(finding) => return Step::Done(finding),
-            Stage::Knock => Probe::Knock { size: self.small },
+            Stage::Hello => Probe::Hello { size: self.small },
             Stage::Full { .. } => Probe::Echo { size: self.full },
             Stage::Between(search) => Probe::Echo { size: search.next(&self.likely()) },
-            Stage::Sums { size, step: SumStep::ByKernel } => {
+            Stage::Checksums { size, step: ChecksumStep::ByKernel } => {
                 Probe::Datagram { size, sum: ChecksumBy::Kernel }
             }
-            Stage::Sums { size, .. } => Probe::Datagram { size, sum: ChecksumBy::Device },
+            Stage::Checksums { size, .. } => Probe::Datagram { size, sum: ChecksumBy::Device },
         };
         Step::Send(probe)
     }
 
-    /// What became of the probe that was to be sent.
+    /// Takes the outcome of the probe that [`Self::step`] returned.
     pub fn learn(&mut self, outcome: Outcome) {
         self.tries += 1;
         if outcome == Outcome::Silent && self.tries < self.tries_allowed() {
@@ -172,15 +171,15 @@ impl Check {
 
     fn tries_allowed(&self) -> u32 {
         match self.stage {
-            // Its turn comes again.
-            Stage::Knock if self.standing == Standing::Lost => 1,
-            // Before more of these, a knock shows whether there is anybody.
-            Stage::Full { is_awake: false } => 1,
+            // An unreachable peer is checked again soon.
+            Stage::Hello if self.reachability == PeerReachability::Unreachable => 1,
+            // A hello tells sooner than more large packets whether the peer is alive.
+            Stage::Full { is_alive: false } => 1,
             _ => TRIES,
         }
     }
 
-    /// Sizes to try first, ascending.
+    /// Sizes to try first, in ascending order.
     fn likely(&self) -> Vec<u32> {
         let inside = LIKELY.iter().map(|mtu| mtu.saturating_sub(self.overhead));
         let mut likely: Vec<u32> = inside.chain(LIKELY).filter(|mtu| *mtu > self.small).collect();
@@ -192,24 +191,30 @@ impl Check {
     fn after(&self, outcome: Outcome) -> Stage {
         let passed = outcome == Outcome::Answered;
         match self.stage {
-            Stage::Knock if passed => Stage::Full { is_awake: true },
-            Stage::Knock => Stage::Done(Finding::Unreachable),
-            Stage::Full { .. } if passed => sums(self.full),
-            Stage::Full { is_awake: false } => Stage::Knock,
-            Stage::Full { is_awake: true } => {
+            Stage::Hello if passed => Stage::Full { is_alive: true },
+            Stage::Hello => Stage::Done(Finding::Unreachable),
+            Stage::Full { .. } if passed => checksums(self.full),
+            Stage::Full { is_alive: false } => Stage::Hello,
+            Stage::Full { is_alive: true } => {
                 let hint = if let Outcome::TooBig(hint) = outcome { hint } else { None };
                 let (passes, fails, is_likely) = (self.small, self.full, false);
                 search(Search { passes, fails, hint, is_likely })
             }
             Stage::Between(before) => search(before.after(outcome, &self.likely())),
-            Stage::Sums { size, step } => {
+            Stage::Checksums { size, step } => {
                 let done = |sums| Stage::Done(Finding::Reachable { path_mtu: size, sums });
                 match (step, passed) {
-                    (SumStep::ByDevice | SumStep::Again, true) => done(Sums::Right),
-                    (SumStep::ByDevice, false) => Stage::Sums { size, step: SumStep::ByKernel },
-                    (SumStep::ByKernel, true) => Stage::Sums { size, step: SumStep::Again },
-                    (SumStep::ByKernel, false) => done(Sums::Unknown),
-                    (SumStep::Again, false) => done(Sums::Wrong),
+                    (ChecksumStep::ByDevice | ChecksumStep::Again, true) => {
+                        done(ChecksumResult::Right)
+                    }
+                    (ChecksumStep::ByDevice, false) => {
+                        Stage::Checksums { size, step: ChecksumStep::ByKernel }
+                    }
+                    (ChecksumStep::ByKernel, true) => {
+                        Stage::Checksums { size, step: ChecksumStep::Again }
+                    }
+                    (ChecksumStep::ByKernel, false) => done(ChecksumResult::Unknown),
+                    (ChecksumStep::Again, false) => done(ChecksumResult::Wrong),
                 }
             }
             Stage::Done(finding) => Stage::Done(finding),
@@ -217,13 +222,13 @@ impl Check {
     }
 }
 
-fn sums(size: u32) -> Stage {
-    Stage::Sums { size, step: SumStep::ByDevice }
+fn checksums(size: u32) -> Stage {
+    Stage::Checksums { size, step: ChecksumStep::ByDevice }
 }
 
 fn search(search: Search) -> Stage {
     match search.fails - search.passes {
-        0 | 1 => sums(search.passes),
+        0 | 1 => checksums(search.passes),
         _ => Stage::Between(search),
     }
 }

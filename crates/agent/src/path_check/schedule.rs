@@ -1,72 +1,73 @@
 // SPDX-License-Identifier: Apache-2.0
-//! When each peer's turn is. Checks begin in rounds, so that the machine wakes once for many, and only a
-//! few in each, however many peers there are. Who is new, or was heard of, waits for no round.
+//! The schedule of path checks. Checks start in rounds, so that the machine wakes up once for many, and the number of
+//! checks per round is limited. New peers, and peers that show signs of life, do not wait for a round.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-/// How often.
+/// How often peers are probed.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Pace {
-    /// From one check of a peer to the next, give or take a quarter.
+pub struct ProbeIntervals {
+    /// Interval between two checks of a peer, plus or minus a quarter.
     pub period: Duration,
-    /// From one round to the next.
+    /// Interval between two rounds.
     pub round: Duration,
-    /// Checks that may begin in one.
-    pub each: u32,
-    /// After the first check that found a peer unreachable; doubled by each further one, and give or take
-    /// a quarter.
+    /// Maximum number of checks that start in a round.
+    pub per_round: u32,
+    /// Delay after the first check that finds a peer unreachable, plus or minus a quarter. It doubles with each
+    /// further one.
     pub first_retry: Duration,
-    /// The most that it is doubled to.
+    /// Maximum of that delay.
     pub last_retry: Duration,
 }
 
-impl Default for Pace {
+impl Default for ProbeIntervals {
     fn default() -> Self {
         Self {
             period: Duration::from_secs(600),
             round: Duration::from_secs(4),
-            each: 16,
+            per_round: 16,
             first_retry: Duration::from_secs(5),
             last_retry: Duration::from_secs(300),
         }
     }
 }
 
-/// Whose turn is when.
+/// The time of the next check of each peer.
 #[derive(Debug)]
 pub struct Schedule<K> {
-    pace: Pace,
+    intervals: ProbeIntervals,
     due: BTreeSet<(Rank, Instant, K)>,
     peers: HashMap<K, Turn>,
-    /// When the present round began; all begin so many rounds after the first.
+    /// Start of the current round.
     round: Instant,
-    /// That have begun in it.
-    begun: u32,
+    /// Number of checks that started in the current round.
+    started: u32,
 }
 
-/// Who comes first if not all can.
+/// Order in which due checks start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
-    /// Whose time has come already.
+    /// Checks that do not wait for a round.
     Now,
-    InTurn,
+    InRound,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Turn {
-    /// None while it is being checked.
+    /// `None` while the check is running.
     at: Option<(Rank, Instant)>,
+    /// Number of checks in a row that found the peer unreachable.
     misses: u32,
 }
 
 impl<K: Clone + Ord + Hash> Schedule<K> {
-    pub fn new(pace: Pace, now: Instant) -> Self {
-        Self { pace, due: BTreeSet::new(), peers: HashMap::new(), round: now, begun: 0 }
+    pub fn new(intervals: ProbeIntervals, now: Instant) -> Self {
+        Self { intervals, due: BTreeSet::new(), peers: HashMap::new(), round: now, started: 0 }
     }
 
-    /// A peer that is to be checked as soon as may be, from then on.
+    /// Adds a peer, or starts it over. Its first check starts at `from` or as soon as the limit allows.
     pub fn add(&mut self, key: K, from: Instant) {
         self.remove(&key);
         self.due.insert((Rank::Now, from, key.clone()));
@@ -79,7 +80,7 @@ impl<K: Clone + Ord + Hash> Schedule<K> {
         }
     }
 
-    /// A peer may be back: it is tried as soon as may be, and as often as at first.
+    /// Checks a peer as soon as possible, and resets the delay between its retries.
     pub fn hurry(&mut self, key: &K, now: Instant) {
         let Some(turn) = self.peers.get_mut(key) else { return };
         turn.misses = 0;
@@ -89,7 +90,7 @@ impl<K: Clone + Ord + Hash> Schedule<K> {
         }
     }
 
-    /// Takes the next one whose turn it is, if one may begin now.
+    /// Takes the next peer whose check may start now.
     pub fn take(&mut self, now: Instant) -> Option<K> {
         if self.next()? > now {
             return None;
@@ -98,34 +99,35 @@ impl<K: Clone + Ord + Hash> Schedule<K> {
         self.peers.get_mut(&key)?.at = None;
         let round = self.round_at(now);
         if round > self.round {
-            (self.round, self.begun) = (round, 0);
+            (self.round, self.started) = (round, 0);
         }
-        self.begun += 1;
+        self.started += 1;
         Some(key)
     }
 
-    /// When to look again.
+    /// When the next check may start.
     pub fn next(&self) -> Option<Instant> {
         let (_, at, _) = self.due.first()?;
-        let is_full = self.begun >= self.pace.each;
-        Some(if is_full { (*at).max(self.round + self.pace.round) } else { *at })
+        let is_full = self.started >= self.intervals.per_round;
+        Some(if is_full { (*at).max(self.round + self.intervals.round) } else { *at })
     }
 
-    /// A check has ended. `chance` is between 0 and 1, so that peers do not stay in step.
-    pub fn done(&mut self, key: &K, is_reachable: bool, chance: f64, now: Instant) {
+    /// Schedules the next check after one has ended. `jitter` is a random number between 0 and 1, so that peers do
+    /// not stay in step.
+    pub fn done(&mut self, key: &K, is_reachable: bool, jitter: f64, now: Instant) {
         let Some(turn) = self.peers.get_mut(key) else { return };
         let wait = if is_reachable {
             turn.misses = 0;
-            self.pace.period
+            self.intervals.period
         } else {
-            let doubled = self.pace.first_retry * 2_u32.saturating_pow(turn.misses.min(16));
+            let doubled = self.intervals.first_retry * 2_u32.saturating_pow(turn.misses.min(16));
             turn.misses += 1;
-            doubled.min(self.pace.last_retry)
+            doubled.min(self.intervals.last_retry)
         };
-        let at = now + wait.mul_f64(0.75 + chance.clamp(0.0, 1.0) / 2.0);
-        // The first round that is not before it.
+        let at = now + wait.mul_f64(0.75 + jitter.clamp(0.0, 1.0) / 2.0);
+        // The first round at or after that time.
         let round = self.round_at(at);
-        self.put(key, Rank::InTurn, if round < at { round + self.pace.round } else { round });
+        self.put(key, Rank::InRound, if round < at { round + self.intervals.round } else { round });
     }
 
     fn put(&mut self, key: &K, rank: Rank, at: Instant) {
@@ -134,10 +136,10 @@ impl<K: Clone + Ord + Hash> Schedule<K> {
         self.due.insert((rank, at, key.clone()));
     }
 
-    /// The last round that begins before, or then.
+    /// Start of the last round at or before `at`.
     fn round_at(&self, at: Instant) -> Instant {
         let since = at.saturating_duration_since(self.round).as_nanos();
-        let part = since % self.pace.round.as_nanos().max(1);
+        let part = since % self.intervals.round.as_nanos().max(1);
         at - Duration::from_nanos(u64::try_from(part).unwrap_or_default())
     }
 }
@@ -151,29 +153,29 @@ mod tests {
     }
 
     #[test]
-    fn some_begin_at_once_and_the_others_in_rounds() {
+    fn new_peers_beyond_the_limit_wait_for_rounds() {
         let start = Instant::now();
-        let pace = Pace::default();
-        let mut schedule = Schedule::new(pace, start);
+        let intervals = ProbeIntervals::default();
+        let mut schedule = Schedule::new(intervals, start);
         for peer in 0..1000 {
             schedule.add(peer, start);
         }
-        let mut began: Vec<u64> = Vec::new();
-        while began.len() < 1000 {
+        let mut started: Vec<u64> = Vec::new();
+        while started.len() < 1000 {
             let now = schedule.next().unwrap();
             while let Some(peer) = schedule.take(now) {
-                began.push((now - start).as_secs());
-                schedule.done(&peer, true, 0.5, now + pace.period * 10);
+                started.push((now - start).as_secs());
+                schedule.done(&peer, true, 0.5, now + intervals.period * 10);
             }
         }
         let rounds: Vec<u64> = (0..1000).map(|nth| nth / 16 * 4).collect();
-        assert_eq!(began, rounds);
+        assert_eq!(started, rounds);
     }
 
     #[test]
-    fn those_that_come_later_begin_together() {
+    fn later_checks_start_together_in_a_round() {
         let start = Instant::now();
-        let mut schedule = Schedule::new(Pace::default(), start);
+        let mut schedule = Schedule::new(ProbeIntervals::default(), start);
         for peer in 0..10 {
             let now = start + Duration::from_millis(peer * 300);
             schedule.add(peer, now);
@@ -181,7 +183,7 @@ mod tests {
             schedule.done(&peer, true, 0.5, now);
         }
         let at = schedule.next().unwrap();
-        assert_eq!(at, start + secs(600), "the first is in step with a round");
+        assert_eq!(at, start + secs(600), "already aligned with a round");
         assert_eq!(schedule.take(at), Some(0));
         let at = schedule.next().unwrap();
         assert_eq!(at, start + secs(604));
@@ -190,10 +192,10 @@ mod tests {
     }
 
     #[test]
-    fn unreachable_ones_are_tried_sooner_and_ever_less_often() {
+    fn unreachable_peer_is_retried_with_growing_delay() {
         let start = Instant::now();
-        let pace = Pace { round: secs(1), ..Pace::default() };
-        let mut schedule = Schedule::new(pace, start);
+        let intervals = ProbeIntervals { round: secs(1), ..ProbeIntervals::default() };
+        let mut schedule = Schedule::new(intervals, start);
         schedule.add("peer", start);
         let mut now = start;
         let mut waits = Vec::new();
@@ -202,7 +204,7 @@ mod tests {
             waits.push((at - now).as_secs());
             now = at;
             assert_eq!(schedule.take(now), Some("peer"));
-            assert_eq!(schedule.next(), None, "it is being checked");
+            assert_eq!(schedule.next(), None, "check is running");
             schedule.done(&"peer", is_reachable, 0.5, now);
         }
         assert_eq!(waits, [0, 5, 10, 20, 40, 80, 160, 300, 300]);
@@ -210,23 +212,23 @@ mod tests {
     }
 
     #[test]
-    fn waits_are_not_all_the_same() {
+    fn intervals_are_randomized() {
         let start = Instant::now();
-        for (is_reachable, least, most) in [(true, 452, 752), (false, 4, 8)] {
-            for (chance, wait) in [(0.0, least), (1.0, most)] {
-                let mut schedule = Schedule::new(Pace::default(), start);
+        for (is_reachable, min, max) in [(true, 452, 752), (false, 4, 8)] {
+            for (jitter, wait) in [(0.0, min), (1.0, max)] {
+                let mut schedule = Schedule::new(ProbeIntervals::default(), start);
                 schedule.add((), start);
                 schedule.take(start);
-                schedule.done(&(), is_reachable, chance, start);
-                assert_eq!(schedule.next().unwrap() - start, secs(wait), "{chance}");
+                schedule.done(&(), is_reachable, jitter, start);
+                assert_eq!(schedule.next().unwrap() - start, secs(wait), "{jitter}");
             }
         }
     }
 
     #[test]
-    fn who_is_heard_of_again_is_tried_before_others_and_often_at_first() {
+    fn hurried_peer_is_checked_before_others() {
         let start = Instant::now();
-        let mut schedule = Schedule::new(Pace::default(), start);
+        let mut schedule = Schedule::new(ProbeIntervals::default(), start);
         schedule.add("lost", start);
         let mut now = start;
         for _ in 0..10 {
@@ -234,7 +236,7 @@ mod tests {
             schedule.take(now);
             schedule.done(&"lost", false, 0.5, now);
         }
-        // Others have waited for longer than there is room.
+        // Other peers have waited longer, and the round is full.
         for other in ["a", "b"] {
             schedule.add(other, start);
             schedule.take(now);
@@ -244,7 +246,7 @@ mod tests {
         schedule.hurry(&"lost", now);
         assert_eq!(schedule.next(), Some(now));
         assert_eq!(schedule.take(now), Some("lost"));
-        // While it is being checked there is nothing to hurry but what comes then.
+        // While the check is running, only the next retry is affected.
         schedule.hurry(&"lost", now);
         assert!(schedule.take(now).is_some_and(|other| other != "lost"));
         schedule.done(&"lost", false, 0.5, now);
@@ -254,9 +256,9 @@ mod tests {
     }
 
     #[test]
-    fn what_was_removed_has_no_turn() {
+    fn removed_peer_is_not_checked() {
         let now = Instant::now();
-        let mut schedule = Schedule::new(Pace::default(), now);
+        let mut schedule = Schedule::new(ProbeIntervals::default(), now);
         schedule.add(1, now);
         schedule.add(2, now);
         schedule.remove(&1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sending probes and telling whose answers come back, and who sends some to us. A probe begins with a
-//! number that is on no other; one that is a knock has a mark behind it.
+//! Sockets for probes: sends probes, matches answers to them, and receives hellos of other agents. The payload of a
+//! probe begins with a unique number. In a hello, a fixed marker follows.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -13,16 +13,16 @@ use kernel::socket::icmp_probe::{ChecksumBy, ProbeSocket, Reason};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::check::{Outcome, Probe};
-use crate::watched::watched;
+use super::probe::{Outcome, Probe};
+use crate::async_fd::register;
 
-/// Nobody listens there: what traceroute counts on, too.
+/// A port that is usually closed. traceroute relies on that as well.
 const PORT: u16 = 33_434;
-/// An agent's random number and the probe's own.
+/// Length of the agent's random number and the number of the probe.
 const NUMBER: usize = 16;
-/// Behind the number, for agents that have given up on the one that sends it.
-const KNOCK: [u8; 8] = *b"knocking";
-const LARGEST: usize = 65_536;
+/// Marks a hello. Agents that gave up on the sender then check it again. Part of the wire format.
+const HELLO: [u8; 8] = *b"knocking";
+const MAX_PACKET: usize = 65_536;
 
 /// The sockets of one family.
 #[derive(Debug)]
@@ -30,60 +30,60 @@ pub(super) struct Sockets {
     family: Family,
     echo: AsyncFd<ProbeSocket>,
     datagram: AsyncFd<ProbeSocket>,
-    knocks: AsyncFd<EchoListener>,
-    /// What tells our packets from those of others.
-    ours: u64,
+    hellos: AsyncFd<EchoListener>,
+    /// Random number in all probes of this agent.
+    agent_number: u64,
     buffer: Vec<u8>,
 }
 
-/// What came.
+/// A packet that concerns the path check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Heard {
+pub(super) enum Received {
     Answer(Answer),
-    /// Somebody there knocks.
-    Knock(IpAddr),
+    /// The agent at this address has sent a hello.
+    Hello(IpAddr),
 }
 
-/// What came back for a probe.
+/// An answer to a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Answer {
     pub number: u64,
     pub outcome: Outcome,
-    /// Counts only if this is the peer: anybody on the way may say so.
-    pub if_by: Option<IpAddr>,
+    /// The answer counts only if this is the peer, because any router may send such an answer.
+    pub only_from: Option<IpAddr>,
 }
 
 impl Sockets {
     pub(super) fn open(family: Family) -> kernel::Result<Self> {
-        let ours = random();
-        let identifier = (ours & 0xffff) as u16;
+        let agent_number = random();
+        let identifier = (agent_number & 0xffff) as u16;
         Ok(Self {
             family,
-            echo: watched(ProbeSocket::echo(family, identifier)?)?,
-            datagram: watched(ProbeSocket::datagram(family)?)?,
-            knocks: watched(EchoListener::open(family, KNOCK, NUMBER as u32)?)?,
-            ours,
-            buffer: vec![0; LARGEST],
+            echo: register(ProbeSocket::echo(family, identifier)?)?,
+            datagram: register(ProbeSocket::datagram(family)?)?,
+            hellos: register(EchoListener::open(family, HELLO, NUMBER as u32)?)?,
+            agent_number,
+            buffer: vec![0; MAX_PACKET],
         })
     }
 
-    /// Sends a probe under this number; `false` if it is larger than what the device takes. What cannot be
-    /// sent for another reason is not answered, and that is how it is noticed.
+    /// Sends a probe with this number. Returns `false` if it is larger than the device's MTU. Other errors are ignored:
+    /// the probe is then not answered in time.
     pub(super) fn send(&self, to: IpAddr, probe: Probe, number: u64) -> bool {
         let headers = if self.family == Family::V4 { 20 + 8 } else { 40 + 8 };
-        let (socket, size, sum, mark) = match probe {
-            Probe::Knock { size } => (&self.echo, size, ChecksumBy::Device, KNOCK),
+        let (socket, size, sum, marker) = match probe {
+            Probe::Hello { size } => (&self.echo, size, ChecksumBy::Device, HELLO),
             Probe::Echo { size } => (&self.echo, size, ChecksumBy::Device, [0; 8]),
             Probe::Datagram { size, sum } => (&self.datagram, size, sum, [0; 8]),
         };
-        let mut payload = [self.ours.to_be_bytes(), number.to_be_bytes(), mark].concat();
-        payload.resize((size as usize).saturating_sub(headers).clamp(payload.len(), LARGEST), 0);
+        let mut payload = [self.agent_number.to_be_bytes(), number.to_be_bytes(), marker].concat();
+        payload.resize((size as usize).saturating_sub(headers).clamp(payload.len(), MAX_PACKET), 0);
         let sent = socket.get_ref().send(SocketAddr::new(to, PORT), &payload, sum);
         !sent.is_err_and(|cause| cause.raw_os_error() == Some(TOO_LARGE))
     }
 
-    /// Waits for something to come.
-    pub(super) async fn receive(&mut self) -> io::Result<Vec<Heard>> {
+    /// Waits for packets.
+    pub(super) async fn receive(&mut self) -> io::Result<Vec<Received>> {
         let interest = Interest::READABLE | Interest::ERROR;
         let socket = tokio::select! {
             ready = self.echo.ready(interest) => {
@@ -94,51 +94,53 @@ impl Sockets {
                 ready?.clear_ready();
                 self.datagram.get_ref()
             }
-            ready = self.knocks.ready(interest) => {
+            ready = self.hellos.ready(interest) => {
                 ready?.clear_ready();
-                return who_knocks(self.knocks.get_ref());
+                return receive_hellos(self.hellos.get_ref());
             }
         };
         let mut answers = Vec::new();
         while let Some(range) = socket.receive(&mut self.buffer)? {
-            let number = number(&self.buffer[range], self.ours);
-            let answered = |number| Answer { number, outcome: Outcome::Answered, if_by: None };
-            answers.extend(number.map(answered).map(Heard::Answer));
+            let number = number(&self.buffer[range], self.agent_number);
+            let answered = |number| Answer { number, outcome: Outcome::Answered, only_from: None };
+            answers.extend(number.map(answered).map(Received::Answer));
         }
         while let Some(error) = socket.receive_error(&mut self.buffer)? {
-            let (outcome, if_by) = match error.reason {
+            let (outcome, only_from) = match error.reason {
                 Reason::TooBig(mtu) => (Outcome::TooBig(Some(mtu).filter(|mtu| *mtu > 0)), None),
                 Reason::Refused => (Outcome::Answered, None),
                 Reason::Unreachable if error.by.is_none() => continue,
-                // A firewall of the peer's, which looks at checksums as well.
+                // From a firewall on the peer, which drops packets with wrong checksums before.
                 Reason::Unreachable => (Outcome::Answered, error.by),
             };
-            let number = number(&self.buffer[..error.len], self.ours);
-            answers.extend(number.map(|number| Heard::Answer(Answer { number, outcome, if_by })));
+            let number = number(&self.buffer[..error.len], self.agent_number);
+            answers.extend(
+                number.map(|number| Received::Answer(Answer { number, outcome, only_from })),
+            );
         }
         Ok(answers)
     }
 }
 
-fn who_knocks(socket: &EchoListener) -> io::Result<Vec<Heard>> {
-    let mut knocks = Vec::new();
+fn receive_hellos(socket: &EchoListener) -> io::Result<Vec<Received>> {
+    let mut hellos = Vec::new();
     while let Some(address) = socket.receive()? {
-        knocks.push(Heard::Knock(address));
+        hellos.push(Received::Hello(address));
     }
-    Ok(knocks)
+    Ok(hellos)
 }
 
 const TOO_LARGE: i32 = 90; // asm-generic/errno.h, EMSGSIZE
 
-/// The number of a probe of ours.
-fn number(payload: &[u8], ours: u64) -> Option<u64> {
+/// Returns the number of a probe, if this agent sent it.
+fn number(payload: &[u8], agent_number: u64) -> Option<u64> {
     let numbers = payload.first_chunk::<NUMBER>()?;
     let (front, back) = numbers.split_at(NUMBER / 2);
-    let is_ours = front == ours.to_be_bytes();
+    let is_ours = front == agent_number.to_be_bytes();
     is_ours.then(|| back.try_into().ok().map(u64::from_be_bytes))?
 }
 
-/// A number that nobody can guess: the standard library's hashers begin with one.
+/// Returns an unpredictable number, the random seed of the standard library's hashers.
 pub(super) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
@@ -148,8 +150,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_others_are_not_ours() {
-        let payload = [7_u64.to_be_bytes(), 9_u64.to_be_bytes(), KNOCK].concat();
+    fn probe_of_another_agent_is_ignored() {
+        let payload = [7_u64.to_be_bytes(), 9_u64.to_be_bytes(), HELLO].concat();
         assert_eq!(number(&payload, 7), Some(9));
         assert_eq!(number(&payload, 8), None);
         assert_eq!(number(&payload[..15], 7), None);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where a peer's kernel answers, whoever runs there, flannel or we.
+//! The addresses to probe. A peer's kernel answers there, whether it runs podwire or flannel.
 
 use std::net::IpAddr;
 
@@ -10,42 +10,43 @@ use overlay::desired::{DesiredDevice, DeviceKind};
 use overlay::lease::Lease;
 use overlay::plan::Plan;
 
-/// What to check.
+/// A path to check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// The peer's name.
+    /// Name of the peer.
     pub peer: String,
-    /// Its pods.
+    /// Subnet of the peer's pods.
     pub subnet: IpNet,
-    /// An address of its kernel's that is reached as its pods are.
+    /// Address of the peer's kernel that is reached over the same path as its pods.
     pub address: IpAddr,
-    /// What pods send at once.
+    /// The pods' MTU.
     pub full: u32,
-    /// What a tunnel adds to it.
+    /// Bytes that the tunnel adds to a packet.
     pub overhead: u32,
-    /// The tunnel's device, if its checksums can be repaired.
+    /// The tunnel device, if its checksum offload can be turned off.
     pub device: Option<IfName>,
-    /// The peer's agent begins, and this one lets a moment pass before it does.
-    pub comes_second: bool,
+    /// Whether the peer's agent starts, and this agent waits a moment.
+    pub starts_second: bool,
 }
 
 impl Target {
-    /// A peer has one for each family at most.
+    /// Unique key: a peer has at most one target of each family.
     pub(super) fn key(&self) -> (String, Family) {
         (self.peer.clone(), Family::of(self.subnet.addr()))
     }
 }
 
-/// Where to check a peer: for each of its subnets that is served the base address, which a tunnel's device
-/// has; by a plain route the peer's own address. `underlay_mtu` is that of the interface to other nodes.
+/// Returns one target for each subnet of a peer that has a route. Through a tunnel that is the subnet's base address,
+/// which the peer's tunnel device has; over a direct route it is the gateway. `underlay_mtu` is the MTU of the
+/// interface to other nodes.
 pub fn targets(plan: &Plan, underlay_mtu: u32, peer: &str, lease: &Lease) -> Vec<Target> {
     let target = |subnet: IpNet| {
         let device = route_device(plan, subnet)?;
         let tunnel = plan.desired.devices.get(&device);
         let address = match tunnel {
             Some(_) => subnet.network(),
-            // A base address of IPv6 is an anycast address of the peer's bridge, too, and an answer from that comes
-            // from the address of the interface it leaves by: through the tunnel the same one, else another.
+            // The IPv6 base address is also the subnet-router anycast address of the peer's bridge. The kernel answers
+            // from the address of the outgoing interface: the same address in a tunnel, but another one otherwise.
             None => plan.desired.routes.get(&subnet)?.gateway?,
         };
         let is_vxlan = tunnel.is_some_and(|device| matches!(device.kind, DeviceKind::Vxlan(_)));
@@ -56,21 +57,21 @@ pub fn targets(plan: &Plan, underlay_mtu: u32, peer: &str, lease: &Lease) -> Vec
             full: plan.pod_mtu,
             overhead: tunnel.map_or(0, |tunnel| underlay_mtu.saturating_sub(tunnel.mtu)),
             device: Some(device).filter(|_| is_vxlan),
-            comes_second: tunnel.is_some_and(|device| comes_second(device, lease)),
+            starts_second: tunnel.is_some_and(|device| starts_second(device, lease)),
         })
     };
     lease.subnets.iter().filter_map(target).collect()
 }
 
-/// Where both ends of a WireGuard tunnel begin a session at the same time, each forgets its own beginning for the
-/// other's, and the kernel tries again after 5 s only. So the end with the smaller key begins.
-fn comes_second(device: &DesiredDevice, peer: &Lease) -> bool {
+/// Whether the peer starts first. If both ends of a WireGuard tunnel start a handshake at the same time, each drops its
+/// own for the other's, and the kernel retries only after 5 s. So the end with the smaller key starts.
+fn starts_second(device: &DesiredDevice, peer: &Lease) -> bool {
     let DeviceKind::Wireguard { public_key, .. } = device.kind else { return false };
     let BackendData::Wireguard(theirs) = &peer.attributes.data else { return false };
     theirs.iter().any(|(_, end)| end.key < public_key)
 }
 
-/// The device of the most specific route: some tunnels have one for the whole network.
+/// Returns the device of the most specific route. Some tunnels have one route for the whole network.
 fn route_device(plan: &Plan, subnet: IpNet) -> Option<IfName> {
     if let Some(route) = plan.desired.routes.get(&subnet) {
         return Some(route.device);
@@ -109,8 +110,8 @@ mod tests {
         (Lease { subnets: Prefixes::of(subnets).unwrap(), attributes }, addresses)
     }
 
-    /// The second node as the first sees it.
-    fn seen(conf: &str, numbers: [u8; 2], is_on_link: bool) -> Vec<Target> {
+    /// Returns the targets of the second node on the first.
+    fn targets_of(conf: &str, numbers: [u8; 2], is_on_link: bool) -> Vec<Target> {
         let conf = NetConf::parse(conf).unwrap();
         let [(own, addresses), (other, others)] = numbers.map(|n| lease(&conf, n));
         let name: IfName = "eth0".parse().unwrap();
@@ -124,9 +125,9 @@ mod tests {
         found
     }
 
-    /// Address, overhead and device of each, in words.
+    /// Compares subnet, address, overhead and device of each target.
     fn check(conf: &str, is_on_link: bool, expected: &[&str]) {
-        let found: Vec<String> = seen(conf, [1, 2], is_on_link)
+        let found: Vec<String> = targets_of(conf, [1, 2], is_on_link)
             .iter()
             .map(|Target { subnet, address, overhead, device, .. }| {
                 format!("{subnet} at {address}, {overhead}, {device:?}")
@@ -136,17 +137,17 @@ mod tests {
     }
 
     #[test]
-    fn one_end_of_a_wireguard_tunnel_begins() {
+    fn wireguard_end_with_the_smaller_key_starts() {
         let conf = |backend: &str| {
             format!(r#"{{"Network": "10.5.0.0/16", "Backend": {{"Type": "{backend}"}}}}"#)
         };
-        let second = |backend, numbers| seen(&conf(backend), numbers, false)[0].comes_second;
+        let second = |backend, numbers| targets_of(&conf(backend), numbers, false)[0].starts_second;
         assert_eq!([[1, 2], [2, 1]].map(|ends| second("wireguard", ends)), [false, true]);
         assert_eq!([[1, 2], [2, 1]].map(|ends| second("vxlan", ends)), [false, false]);
     }
 
     #[test]
-    fn kernels_answer_where_they_have_an_address() {
+    fn target_address_depends_on_the_backend() {
         let network = |backend: &str| {
             format!(r#"{{"Network": "10.5.0.0/16", "Backend": {{"Type": "{backend}"}}}}"#)
         };
@@ -161,14 +162,14 @@ mod tests {
     }
 
     #[test]
-    fn direct_routes_are_checked_without_the_tunnel() {
+    fn direct_route_is_probed_without_the_tunnel() {
         let conf = r#"{"Network": "10.5.0.0/16",
             "Backend": {"Type": "vxlan", "DirectRouting": true}}"#;
         check(conf, true, &["10.5.2.0/24 at 192.0.2.2, 0, None"]);
     }
 
     #[test]
-    fn each_family_is_checked() {
+    fn each_family_has_a_target() {
         let conf = r#"{"Network": "10.5.0.0/16", "EnableIPv6": true, "IPv6Network": "fd00:5::/48",
             "Backend": {"Type": "vxlan"}}"#;
         let device = r#"50, Some("flannel.1")"#;

@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 use text::ErrorChain;
 
 use super::{End, Session};
-use crate::file;
-use crate::options::Settings;
+use crate::managed_file;
 use crate::run::Worker;
+use crate::settings::Settings;
 use crate::status::ConditionKind;
 
 /// Peers send by the previous backend until they have read this node's lease. The device goes after
@@ -77,7 +77,7 @@ impl Published {
 impl Backends {
     /// As an earlier process wrote it; empty if the file is missing or invalid.
     pub(crate) fn read(settings: &Settings) -> Self {
-        let text = file::read(&backends_file(settings)).unwrap_or_default();
+        let text = managed_file::read(&backends_file(settings)).unwrap_or_default();
         text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
     }
 
@@ -145,7 +145,7 @@ impl Worker {
         let file = backends_file(&self.settings);
         let text = serde_json::to_string(&self.backends).unwrap_or_default();
         // A configuration may hold a pre-shared key.
-        if let Err(error) = file::replace_secret(&file, &text) {
+        if let Err(error) = managed_file::replace_secret(&file, &text) {
             tracing::warn!(%error, file = %file.display(), "cannot be written");
         }
     }
@@ -172,7 +172,7 @@ fn keep(backends: &Backends, network: &mut Network) -> bool {
 
 /// The file, for this agent's network.
 pub(crate) fn backends_file(settings: &Settings) -> PathBuf {
-    settings.state_dir.join(format!("{}.backends", settings.mark))
+    settings.node.state_dir.join(format!("{}.backends", settings.node.owner))
 }
 
 #[cfg(test)]

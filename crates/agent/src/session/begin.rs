@@ -15,7 +15,7 @@ use super::{End, Next, Session};
 use crate::lease::{
     self, AcquireError, HeldLease, NodeRecordState, PeerWatch, Snapshot, StoreItem,
 };
-use crate::path::Command;
+use crate::path_check::Command;
 use crate::run::Worker;
 use crate::status::ConditionKind;
 use crate::underlay::Underlay;
@@ -184,8 +184,8 @@ impl Worker {
             .collect();
         let shown = peers.iter().map(|(name, (_, lease))| session.shown_peer(name, lease));
         self.hub.set_peers(shown.collect());
-        self.begin_multicast(
-            session,
+        self.multicast.set_network(
+            session.held.lease.subnets.iter(),
             peers.iter().map(|(name, (_, lease))| (name.as_str(), lease)),
         );
         let (conf, lease) = (session.conf.clone(), session.held.lease.clone());

@@ -36,7 +36,7 @@ impl Worker {
     /// not in the place of one that somebody has deleted while it was in force.
     pub(super) async fn snapshot_with_configuration(&mut self) -> Result<Snapshot, End> {
         let snapshot = self.snapshot().await?;
-        let Some(told) = self.settings.net_config.clone() else { return Ok(snapshot) };
+        let Some(told) = self.settings.network.config.clone() else { return Ok(snapshot) };
         if !self.lacks_configuration(&snapshot) || self.in_force.is_some() {
             return Ok(snapshot);
         }
@@ -171,7 +171,7 @@ impl Worker {
     /// Whether it is another one than we were told.
     fn differs(&self, judged: &Judged) -> Option<String> {
         let place = self.leases.config_location();
-        let told = RawNetConf::parse(self.settings.net_config.as_ref()?.expose());
+        let told = RawNetConf::parse(self.settings.network.config.as_ref()?.expose());
         let told = told.and_then(|told| Ok((told.validate()?, told.pools()?)));
         let is_same = told.is_ok_and(|(conf, pools)| conf == judged.conf && pools == judged.pools);
         match place {

@@ -10,8 +10,8 @@ use overlay::diff::Change;
 use overlay::netconf::NetConf;
 
 use super::{End, Session};
-use crate::options::Settings;
 use crate::run::Worker;
+use crate::settings::Settings;
 use crate::status::{ConditionKind, Refused};
 
 /// A command that takes longer is ended.
@@ -21,7 +21,7 @@ impl Worker {
     /// Runs the command before the start, once: what it prints is told to the others.
     pub(super) async fn before_start(&mut self, conf: &NetConf) -> Result<(), End> {
         let Some(commands) = commands(conf) else { return Ok(()) };
-        if self.extension_output.is_some() || self.settings.dry_run {
+        if self.extension_output.is_some() || self.settings.mode.dry_run {
             return Ok(());
         }
         let call = extension::before_start(&commands.pre_startup, &variable);
@@ -88,7 +88,7 @@ impl Worker {
 
 /// Refuses commands unless this node allows them: whoever writes the network's configuration chooses them.
 pub(super) fn check_allowed(settings: &Settings, conf: &NetConf) -> Result<(), String> {
-    if settings.allows_extension || commands(conf).is_none() {
+    if settings.network.allows_extension || commands(conf).is_none() {
         return Ok(());
     }
     Err("the backend \"extension\" runs commands from the network's configuration as root, \

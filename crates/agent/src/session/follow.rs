@@ -9,9 +9,9 @@ use tokio::time::{interval, sleep_until};
 
 use super::{End, RENEW_AGAIN, Session, begin};
 use crate::dataplane::routes::{PeerUpdate, Report};
-use crate::ear;
+use crate::file_watcher;
 use crate::lease::{NodeRecord, NodeRecordState, PeerEvents, Renewal, StoreItem};
-use crate::path::Command;
+use crate::path_check::Command;
 use crate::run::Worker;
 use crate::status::{BEAT_EVERY, ConditionKind};
 
@@ -31,7 +31,7 @@ impl Worker {
                     // The watch goes on from where it was, after a pause of its own.
                     Err(error) => self.hub.set_problem(ConditionKind::Store, ErrorChain(&error).to_string()),
                 },
-                () = ear::next_of(&mut self.config_file) => self.hear_configuration(session, &[]).await?,
+                () = file_watcher::next_of(&mut self.config_file) => self.hear_configuration(session, &[]).await?,
                 report = self.reports.recv() => self.take_report(session, report).await?,
                 Some(verdict) = self.verdicts.recv() => self.take_verdict(session, verdict).await?,
                 mended = self.rules.next() => self.post_rules(&mended, true),
@@ -97,7 +97,7 @@ impl Worker {
         match node.state {
             NodeRecordState::Active { since, lease } => {
                 self.hub.set_peer(session.shown_peer(&node.name, &lease));
-                self.add_to_multicast(&node.name, &lease);
+                self.multicast.set_peer(&node.name, &lease);
                 return PeerUpdate::Set { name: node.name, since, lease: *lease };
             }
             NodeRecordState::Invalid(why) => drop(session.bad.insert(node.name.clone(), why)),
@@ -105,7 +105,7 @@ impl Worker {
         }
         self.hub.remove_peer(&node.name);
         self.check_path(Command::Forget(node.name.clone()));
-        self.remove_from_multicast(&node.name);
+        self.multicast.remove_peer(&node.name);
         PeerUpdate::Remove { name: node.name }
     }
 

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant, SystemTime};
 use serde::{Deserialize, Serialize};
 use store::Revision;
 
-use crate::file;
 use crate::lease::{Cached, CachedEntry, HeldLease, Snapshot, TIME_TO_LIVE};
-use crate::options::Settings;
+use crate::managed_file;
 use crate::run::Worker;
+use crate::settings::Settings;
 
 /// What has changed may not be all: our own lease is heard of a moment after it was written.
 const SETTLED: Duration = Duration::from_secs(1);
@@ -59,7 +59,7 @@ impl Worker {
         let until = self.memory.lease_until.filter(|_| !held.is_reservation);
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         self.hub.set_lease_left(left);
-        left.map(|left| Instant::now() + left.saturating_sub(self.settings.renew_margin))
+        left.map(|left| Instant::now() + left.saturating_sub(self.settings.network.renew_margin))
     }
 
     /// Whether it is worth asking for what was last seen.
@@ -86,7 +86,7 @@ impl Worker {
     /// What the agent before this one has seen.
     fn recall(&mut self) {
         let file = view_file(&self.settings);
-        let read = file::read_at_most(&file, LARGEST).unwrap_or_else(|error| {
+        let read = managed_file::read_at_most(&file, LARGEST).unwrap_or_else(|error| {
             tracing::warn!(%error, file = %file.display(), "ignored");
             None
         });
@@ -101,7 +101,7 @@ impl Worker {
         self.leases.import_cache(view.cached());
         let Some(held) = self.remembered() else { return };
         self.memory.lease_until = left.map(|left| Instant::now() + left);
-        if self.settings.node_name.is_none() {
+        if self.settings.node.name.is_none() {
             self.set_name(held.name.clone());
         }
         self.held = Some(held);
@@ -130,7 +130,7 @@ impl Worker {
         let view = View::new(last, self.store_name(), now(), left);
         let file = view_file(&self.settings);
         let text = serde_json::to_string(&view).unwrap_or_default();
-        if let Err(error) = file::replace_secret(&file, &text) {
+        if let Err(error) = managed_file::replace_secret(&file, &text) {
             tracing::warn!(%error, file = %file.display(), "cannot be written");
         }
     }
@@ -165,7 +165,7 @@ fn now() -> u64 {
 
 /// What was last seen, for this agent's network.
 pub(crate) fn view_file(settings: &Settings) -> PathBuf {
-    settings.state_dir.join(format!("{}.view", settings.mark))
+    settings.node.state_dir.join(format!("{}.view", settings.node.owner))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use overlay::plan::Network;
 
 use super::{End, Session};
 use crate::dataplane::routes::PeerUpdate;
-use crate::path::{Checksum, Command, Target, Verdict, targets};
+use crate::path_check::{Checksum, Command, PathResult, Target, targets};
 use crate::run::Worker;
 use crate::status::{ConditionKind, Path, RepairKind, Time, Way};
 
@@ -54,7 +54,7 @@ impl Worker {
     pub(super) async fn take_verdict(
         &mut self,
         session: &mut Session,
-        verdict: Verdict,
+        verdict: PathResult,
     ) -> Result<(), End> {
         self.hub.set_path(&verdict.peer, shown(&verdict));
         if verdict.checksum == Checksum::Repaired {
@@ -121,10 +121,10 @@ fn way(
     Some((name, way, targets))
 }
 
-fn shown(verdict: &Verdict) -> Path {
+fn shown(verdict: &PathResult) -> Path {
     let problem = match verdict {
-        Verdict { reachable: false, .. } => Some("it does not answer".to_owned()),
-        Verdict { checksum: Checksum::Wrong, .. } => {
+        PathResult { reachable: false, .. } => Some("it does not answer".to_owned()),
+        PathResult { checksum: Checksum::Wrong, .. } => {
             Some("checksums arrive wrong: TCP and UDP do not get through".to_owned())
         }
         _ => verdict

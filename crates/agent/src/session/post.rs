@@ -7,8 +7,8 @@ use overlay::netconf::NetConf;
 use overlay::subnet_env::SubnetEnv;
 
 use super::Session;
-use crate::bridge;
 use crate::dataplane::routes::Outcome;
+use crate::node_files::bridge;
 use crate::run::Worker;
 use crate::status::{self, ConditionKind, Path, Refused, RepairKind, Way};
 
@@ -73,7 +73,7 @@ impl Worker {
             networks: conf.networks.iter().collect(),
             subnets: lease.subnets.iter().collect(),
             mtu,
-            ip_masq: self.settings.masquerade.is_some(),
+            ip_masq: self.settings.nat.masquerade.is_some(),
         }
     }
 
@@ -88,7 +88,7 @@ impl Worker {
         bridge::Expected {
             networks: conf.networks.iter().collect(),
             subnets: lease.subnets.iter().collect(),
-            has_cni_conf: self.settings.cni_conf.is_some(),
+            has_cni_conf: self.settings.files.cni_conf.is_some(),
         }
     }
 

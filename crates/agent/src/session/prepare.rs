@@ -11,7 +11,6 @@ use overlay::backend::{Backend, WireguardMode, wireguard};
 use overlay::lease::{Attributes, Lease};
 use overlay::netconf::NetConf;
 use overlay::publish::{self, Identity};
-use text::ErrorChain;
 use tokio::time::sleep;
 
 use super::End;
@@ -19,10 +18,11 @@ use super::configuration::Judged;
 use crate::dataplane::routes::{Report, Secrets, public_key};
 use crate::keys;
 use crate::lease::{LeaseRequest, NodeRecordState, OwnNode, Snapshot, StoreItem};
-use crate::options::Settings;
 use crate::run::Worker;
+use crate::settings::Settings;
 use crate::status::ConditionKind;
 use crate::underlay::{self, Carrier, Facts, Underlay, Wish};
+use text::ErrorChain;
 
 /// For the store to answer in, however interfaces change.
 const FIRST_TRY: Duration = Duration::from_millis(100);
@@ -117,7 +117,7 @@ impl Worker {
     pub(super) fn set_name(&mut self, node: String) {
         self.hub.set_node(&node);
         self.leases.set_node_name(&node);
-        self.settings.node_name = Some(node);
+        self.settings.node.name = Some(node);
     }
 
     /// The interface to other nodes, of the families that pods have; else of one that can carry.
@@ -133,9 +133,10 @@ impl Worker {
             return Ok(None);
         }
         let failed = |why: String| End::wait(ConditionKind::Kernel, why, None);
-        let flannels = self.settings.subnet_file.with_file_name("wgkey");
-        let find = if self.settings.dry_run { keys::foresee_wireguard } else { keys::wireguard };
-        let private = find(&self.settings.state_dir, &flannels)
+        let flannels = self.settings.files.subnet_env.with_file_name("wgkey");
+        let find =
+            if self.settings.mode.dry_run { keys::foresee_wireguard } else { keys::wireguard };
+        let private = find(&self.settings.node.state_dir, &flannels)
             .map_err(|error| failed(ErrorChain(&error).to_string()))?;
         let names = Family::ALL.map(wireguard::device_name);
         let asked = self.kernel.run(move |reconciler| {
@@ -199,15 +200,15 @@ pub(crate) fn underlay_of(
     told: Addresses,
 ) -> Result<Underlay, String> {
     let facts = Netlink::open()
-        .and_then(|nl| Facts::read(&nl, settings.can_reach, own.internal.clone()))
+        .and_then(|nl| Facts::read(&nl, settings.underlay.can_reach, own.internal.clone()))
         .map_err(|error| error.to_string())?;
     let wish = Wish {
-        interfaces: &settings.interfaces,
-        patterns: &settings.interface_patterns,
-        can_reach: settings.can_reach,
+        interfaces: &settings.underlay.interfaces,
+        patterns: &settings.underlay.patterns,
+        can_reach: settings.underlay.can_reach,
         before,
-        public_v4: own.overwrites.node.v4.or(settings.public_ipv4),
-        public_v6: own.overwrites.node.v6.or(settings.public_ipv6),
+        public_v4: own.overwrites.node.v4.or(settings.underlay.public_ipv4),
+        public_v6: own.overwrites.node.v6.or(settings.underlay.public_ipv6),
         ..Wish::default()
     };
     underlay::choose_among(&carriers(conf), &wish, &facts, told)

@@ -10,11 +10,12 @@ use overlay::plan::Network;
 
 use super::prepare::{Prepared, leases};
 use super::{End, begin, extension};
+use crate::blackhole;
 use crate::dataplane::nft::RulesConf;
 use crate::lease::{LeaseOrigin, LeasePreview, LeaseRequest};
+use crate::node_files::bridge;
 use crate::run::Worker;
 use crate::status::ConditionKind;
-use crate::{blackhole, bridge};
 
 impl Worker {
     /// Each change in a line, in the order in which they would be made; then files, and what is in the way.
@@ -22,7 +23,7 @@ impl Worker {
         let mut lines = Vec::new();
         let snapshot = self.snapshot().await?;
         let is_missing = self.lacks_configuration(&snapshot);
-        let text = match self.settings.net_config.clone().filter(|_| is_missing) {
+        let text = match self.settings.network.config.clone().filter(|_| is_missing) {
             Some(told) => {
                 let place = self.leases.config_location();
                 lines.push(format!("write the network's configuration to {place}"));
@@ -92,15 +93,16 @@ impl Worker {
         networks: &[IpNet],
         subnets: &[IpNet],
     ) -> Result<Vec<String>, End> {
-        let wanted: &[IpNet] = if self.settings.blackhole { subnets } else { &[] };
+        let wanted: &[IpNet] = if self.settings.nat.blackhole { subnets } else { &[] };
         Netlink::open()
             .and_then(|nl| blackhole::preview(&nl, networks, wanted, true))
             .map_err(|error| End::wait(ConditionKind::Kernel, error.to_string(), None))
     }
 
     fn preview_rules(&self, networks: Vec<IpNet>, subnets: Vec<IpNet>) -> Vec<String> {
-        let masquerade = self.settings.masquerade.clone();
-        let conf = RulesConf { networks, subnets, masquerade, forwards: self.settings.forwards };
+        let masquerade = self.settings.nat.masquerade.clone();
+        let conf =
+            RulesConf { networks, subnets, masquerade, forwards: self.settings.nat.forwards };
         let rules = self.rules.rules();
         let both = [rules.preview(&conf), rules.preview_take_over()];
         let told = both.into_iter().flat_map(|outcome| {

@@ -4,24 +4,24 @@
 
 use std::path::PathBuf;
 
-use crate::file;
 use crate::lease::{HeldLease, saved_text};
-use crate::options::Settings;
+use crate::managed_file;
 use crate::run::Worker;
+use crate::settings::Settings;
 
 impl Worker {
     /// From now on this one is held.
     pub(super) fn hold(&mut self, held: &HeldLease) {
         self.held = Some(held.clone());
         let text = saved_text(&held.lease);
-        if let Err(error) = file::replace(&self.lease_file(), &text) {
+        if let Err(error) = managed_file::replace(&self.lease_file(), &text) {
             tracing::warn!(%error, file = %self.lease_file().display(), "cannot be written");
         }
     }
 
     /// The lease of the last run, if it is as it was left.
     pub(super) fn remembered(&self) -> Option<HeldLease> {
-        let text = file::read(&self.lease_file()).ok()??;
+        let text = managed_file::read(&self.lease_file()).ok()??;
         self.leases.saved_lease(&text)
     }
 
@@ -32,5 +32,5 @@ impl Worker {
 
 /// The file, for this agent's network.
 pub(crate) fn lease_file(settings: &Settings) -> PathBuf {
-    settings.state_dir.join(format!("{}.lease", settings.mark))
+    settings.node.state_dir.join(format!("{}.lease", settings.node.owner))
 }

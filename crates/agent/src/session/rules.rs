@@ -16,8 +16,8 @@ impl Worker {
         let networks: Vec<IpNet> = session.conf.networks.iter().collect();
         let subnets: Vec<IpNet> = session.held.lease.subnets.iter().collect();
         self.settle_blackholes(session, false);
-        let masquerade = self.settings.masquerade.clone();
-        let forwards = self.settings.forwards;
+        let masquerade = self.settings.nat.masquerade.clone();
+        let forwards = self.settings.nat.forwards;
         let set = self.rules.set(&RulesConf { networks, subnets, masquerade, forwards });
         self.post_rules(&set, false);
         let taken = self.rules.rules().take_over();
@@ -32,7 +32,7 @@ impl Worker {
     /// Where they are wanted; those of earlier subnets go, and so do flannel's.
     pub(super) fn settle_blackholes(&self, session: &Session, is_repair: bool) {
         let networks: Vec<IpNet> = session.conf.networks.iter().collect();
-        let subnets = session.held.lease.subnets.iter().filter(|_| self.settings.blackhole);
+        let subnets = session.held.lease.subnets.iter().filter(|_| self.settings.nat.blackhole);
         let subnets: Vec<IpNet> = subnets.collect();
         let settled =
             Netlink::open().and_then(|nl| blackhole::settle(&nl, &networks, &subnets, true));

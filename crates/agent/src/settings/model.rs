@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Options as understood: every default settled, every contradiction refused.
-
-mod words;
+//! The settings by concern, with all defaults applied and contradictions rejected.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
@@ -12,98 +10,152 @@ use overlay::lease::annotations::AnnotationPrefix;
 use regex_lite::Regex;
 use text::{Secret, url};
 
-use self::words::Words;
-use super::{Error, Values, record};
+use super::values::RawValues;
+use super::{Error, saved};
 
-/// Of a mark, in letters.
-const LONGEST_MARK: usize = 63;
+/// Maximum length of an owner tag: it becomes part of file names and of a table name.
+const MAX_OWNER: usize = 63;
 
-/// All that an agent was told.
+/// All settings of an agent.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// This node's name, where it was told.
-    pub node_name: Option<String>,
-    /// Where nodes learn of each other.
+    pub node: NodeSettings,
     pub store: StoreChoice,
-    /// net-conf.json, to be stored where there is none. It may hold WireGuard's pre-shared key.
-    pub net_config: Option<Secret>,
-    /// Time before its end that a lease is renewed.
+    pub network: NetworkSettings,
+    pub underlay: UnderlaySettings,
+    pub nat: NatSettings,
+    pub files: FileSettings,
+    pub api: ApiSettings,
+    pub checks: CheckSettings,
+    /// Whether multicast and broadcast are forwarded between nodes.
+    pub multicast: bool,
+    pub log: LogSettings,
+    pub mode: Mode,
+    pub sources: Sources,
+}
+
+/// Identity of the node and of the agent on it.
+#[derive(Debug, Clone)]
+pub struct NodeSettings {
+    /// `None` until the store or the host name provides it.
+    pub name: Option<String>,
+    /// Owner tag of this agent's devices, next hops, rules and state files.
+    pub owner: String,
+    /// Directory for files that survive a reboot.
+    pub state_dir: PathBuf,
+}
+
+/// The network and this node's lease in it.
+#[derive(Debug, Clone)]
+pub struct NetworkSettings {
+    /// net-conf.json, stored if the store has none. It may contain WireGuard's pre-shared key.
+    pub config: Option<Secret>,
+    /// Whether commands from the network configuration may be run.
+    pub allows_extension: bool,
+    /// How long before its expiry a lease is renewed.
     pub renew_margin: Duration,
-    /// Interfaces by name or address, in order.
+}
+
+/// Choice of the interface to other nodes.
+#[derive(Debug, Clone)]
+pub struct UnderlaySettings {
+    /// Names or addresses, in order of preference.
     pub interfaces: Vec<String>,
     /// Patterns for addresses or names.
-    pub interface_patterns: Vec<Regex>,
-    /// An address that the interface must reach.
+    pub patterns: Vec<Regex>,
+    /// Address that the interface must have a route to.
     pub can_reach: Option<IpAddr>,
-    /// The address that others use.
+    /// Address at which other nodes reach this node.
     pub public_ipv4: Option<Ipv4Addr>,
-    /// Its sister.
     pub public_ipv6: Option<Ipv6Addr>,
-    /// subnet.env.
-    pub subnet_file: PathBuf,
-    /// What is done to what leaves the network, if anything.
+}
+
+/// Masquerading, forwarding and blackhole routes.
+#[derive(Debug, Clone)]
+pub struct NatSettings {
+    /// `None` if traffic that leaves the network is not masqueraded.
     pub masquerade: Option<Masquerade>,
-    /// Whether the network's packets are let through.
+    /// Whether forwarding of the network's traffic is allowed by rules.
     pub forwards: bool,
-    /// Whether addresses that no pod has are dropped.
+    /// Whether traffic to addresses without a pod is dropped.
     pub blackhole: bool,
-    /// The CNI configuration to keep, if any.
+}
+
+/// Files for plugins and container runtimes.
+#[derive(Debug, Clone)]
+pub struct FileSettings {
+    /// Path of subnet.env.
+    pub subnet_env: PathBuf,
+    /// Path of the CNI configuration, if the agent writes one.
     pub cni_conf: Option<PathBuf>,
-    /// The alias of our devices, and more.
-    pub mark: String,
-    /// What survives a reboot.
-    pub state_dir: PathBuf,
-    /// Sockets.
-    pub run_dir: PathBuf,
-    /// Multicast between nodes.
-    pub multicast: bool,
-    /// Full packets to peers.
-    pub path_check: bool,
-    /// Between full comparisons.
-    pub compare_every: Duration,
-    /// Where health and metrics listen.
+}
+
+/// The local API.
+#[derive(Debug, Clone)]
+pub struct ApiSettings {
+    /// Address and port for health and metrics.
     pub health: Option<(IpAddr, u16)>,
-    /// Logs as JSON.
-    pub logs_json: bool,
-    /// How much is logged.
+    /// Directory of the socket.
+    pub run_dir: PathBuf,
+}
+
+/// Periodic checks.
+#[derive(Debug, Clone)]
+pub struct CheckSettings {
+    /// Whether peers are probed with full-size packets.
+    pub path_check: bool,
+    /// Interval between full comparisons with the kernel.
+    pub compare_interval: Duration,
+}
+
+#[derive(Debug, Clone)]
+pub struct LogSettings {
+    pub json: bool,
     pub verbosity: u64,
-    /// Nothing is changed.
+}
+
+/// What the command does instead of, or beside, its usual work.
+#[derive(Debug, Clone)]
+pub struct Mode {
+    /// Print changes instead of making them.
     pub dry_run: bool,
-    /// Cleanup leaves the network to flanneld.
+    /// Cleanup leaves the network in place for flanneld.
     pub keeps_network: bool,
-    /// The network's configuration is replaced, and nothing else is done.
+    /// Replace the stored network configuration, then exit.
     pub replaces_net_config: bool,
-    /// Whether commands of the network's configuration may be run.
-    pub allows_extension: bool,
-    /// Advice about options that work, but not as they look.
+}
+
+/// Where the settings come from.
+#[derive(Debug, Clone)]
+pub struct Sources {
+    /// Warnings about options that have no effect.
     pub warnings: Vec<String>,
-    /// What of this is written down for cleanup.
-    pub record: String,
-    /// Cleanup: the options that the agent wrote down cannot be used.
+    /// Text of the record for cleanup.
+    pub saved: String,
+    /// Set by cleanup if the agent's record is unusable.
     pub damaged_record: Option<DamagedRecord>,
 }
 
-/// A record of options that cannot be used.
+/// A record of saved options that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DamagedRecord {
     pub problem: String,
-    /// Other options say which store the agent had.
+    /// Whether other options select the agent's store.
     pub names_store: bool,
 }
 
-/// Where nodes learn of each other.
+/// The store that nodes share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreChoice {
-    /// A file of this machine.
+    /// A file on this machine.
     Embedded(PathBuf),
-    /// etcd.
     Etcd(Etcd),
-    /// Kubernetes' nodes.
+    /// Node objects of Kubernetes.
     Kubernetes(Kubernetes),
 }
 
 impl StoreChoice {
-    /// As options and people call it.
+    /// The name used in options, status and logs.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Embedded(_) => "embedded",
@@ -112,177 +164,186 @@ impl StoreChoice {
         }
     }
 
-    /// Whether it is asked for this node's name.
-    pub fn tells_name(&self) -> bool {
+    /// Whether the store is asked for this node's name.
+    pub fn provides_node_name(&self) -> bool {
         matches!(self, Self::Kubernetes(Kubernetes { pod: Some(_), .. }))
     }
 }
 
-/// How etcd is reached.
+/// Connection to etcd.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Etcd {
-    /// Its servers.
     pub endpoints: Vec<String>,
-    /// Where the network is.
+    /// Key prefix of the network.
     pub prefix: String,
-    /// Keys and certificates.
     pub tls: Tls,
-    /// User and password.
+    /// User name and password.
     pub user: Option<(String, Secret)>,
 }
 
-/// Files of keys and certificates.
+/// Files for TLS.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// Who signs the servers' certificates.
+    /// CA certificate for verifying the servers.
     pub authority: Option<PathBuf>,
-    /// The client's certificate and key.
+    /// Certificate and key of the client.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// How Kubernetes is reached, and what it is told.
+/// Connection to Kubernetes, and what the agent writes there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kubernetes {
-    /// Its API's address.
     pub api_url: Option<String>,
-    /// A kubeconfig.
     pub kubeconfig: Option<PathBuf>,
-    /// Where a pod finds the API, if this is one.
+    /// URL of the API server inside a pod.
     pub service: Option<String>,
-    /// The namespace and name of the pod that this is, where that is what says which node it is on.
+    /// Namespace and name of the pod that the agent runs in, if the pod determines the node's name.
     pub pod: Option<(String, String)>,
-    /// Prefix of annotations.
     pub annotation_prefix: AnnotationPrefix,
-    /// net-conf.json.
+    /// Path of net-conf.json.
     pub net_config: PathBuf,
-    /// Whether the node's condition is set.
+    /// Whether the agent sets the node's NetworkUnavailable condition.
     pub sets_condition: bool,
 }
 
-/// How what leaves the network is masqueraded.
+/// Masquerading of traffic that leaves the network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Masquerade {
-    /// Source ports at random.
+    /// Whether source ports are chosen at random.
     pub fully_random: bool,
-    /// What pods reach under their own addresses.
+    /// Destinations that are not masqueraded.
     pub except: Vec<IpNet>,
 }
 
 impl Settings {
-    pub(super) fn understand(values: &Values) -> Result<Settings, Error> {
+    pub(super) fn parse(values: &RawValues) -> Result<Settings, Error> {
         let (values, warnings) = without_passwords(values);
         let values = &values;
-        let told = Words { values };
-        let store = store(&told)?;
+        let store = store(values)?;
         Ok(Settings {
-            record: record::print(values, store.name()),
-            warnings,
-            damaged_record: None,
-            node_name: node_name(&told)?,
+            sources: Sources {
+                saved: saved::print(values, store.name()),
+                warnings,
+                damaged_record: None,
+            },
+            node: NodeSettings {
+                name: node_name(values)?,
+                owner: owner(values)?,
+                state_dir: values.path("state-dir"),
+            },
             store,
-            net_config: told.text("net-config").map(Secret::new),
-            renew_margin: Duration::from_secs(60 * told.number("subnet-lease-renew-margin")?),
-            interfaces: told.list("iface"),
-            interface_patterns: patterns(&told)?,
-            can_reach: told.one("iface-can-reach", "an IP address")?,
-            public_ipv4: told.one("public-ip", "an IPv4 address")?,
-            public_ipv6: told.one("public-ipv6", "an IPv6 address")?,
-            subnet_file: told.path("subnet-file"),
-            masquerade: masquerade(&told)?,
-            forwards: told.switch("iptables-forward-rules")?,
-            blackhole: told.switch("ip-blackhole-route")?,
-            cni_conf: told
-                .text("cni-conf-dir")
-                .map(|directory| PathBuf::from(directory).join(told.path("cni-conf-name"))),
-            mark: mark(&told)?,
-            state_dir: told.path("state-dir"),
-            run_dir: told.path("run-dir"),
-            multicast: told.switch("multicast")?,
-            path_check: told.switch("path-check")?,
-            compare_every: Duration::from_secs(told.number("compare-every")?),
-            health: health(&told)?,
-            logs_json: told.choice("log-format", &["text", "json"])? == "json",
-            verbosity: told.number("v")?,
-            dry_run: told.switch("dry-run")?,
-            keeps_network: told.switch("keep-network")?,
-            replaces_net_config: replaces(&told)?,
-            allows_extension: told.switch("allow-extension-commands")?,
+            network: NetworkSettings {
+                config: values.text("net-config").map(Secret::new),
+                allows_extension: values.switch("allow-extension-commands")?,
+                renew_margin: Duration::from_secs(60 * values.number("subnet-lease-renew-margin")?),
+            },
+            underlay: UnderlaySettings {
+                interfaces: values.list("iface"),
+                patterns: patterns(values)?,
+                can_reach: values.parsed("iface-can-reach", "an IP address")?,
+                public_ipv4: values.parsed("public-ip", "an IPv4 address")?,
+                public_ipv6: values.parsed("public-ipv6", "an IPv6 address")?,
+            },
+            nat: NatSettings {
+                masquerade: masquerade(values)?,
+                forwards: values.switch("iptables-forward-rules")?,
+                blackhole: values.switch("ip-blackhole-route")?,
+            },
+            files: FileSettings {
+                subnet_env: values.path("subnet-file"),
+                cni_conf: values
+                    .text("cni-conf-dir")
+                    .map(|directory| PathBuf::from(directory).join(values.path("cni-conf-name"))),
+            },
+            api: ApiSettings { health: health(values)?, run_dir: values.path("run-dir") },
+            checks: CheckSettings {
+                path_check: values.switch("path-check")?,
+                compare_interval: Duration::from_secs(values.number("compare-every")?),
+            },
+            multicast: values.switch("multicast")?,
+            log: LogSettings {
+                json: values.choice("log-format", &["text", "json"])? == "json",
+                verbosity: values.number("v")?,
+            },
+            mode: Mode {
+                dry_run: values.switch("dry-run")?,
+                keeps_network: values.switch("keep-network")?,
+                replaces_net_config: replaces_net_config(values)?,
+            },
         })
     }
 }
 
-/// Options that are addresses of servers, and what to use for a user name and password instead.
-const ADDRESSES: [(&str, &str); 2] = [
-    ("etcd-endpoints", "give etcd-username and etcd-password"),
-    ("kube-api-url", "give a kubeconfig-file with them"),
+/// Options that hold URLs, and how to give a user name and password instead.
+const URLS: [(&str, &str); 2] = [
+    ("etcd-endpoints", "use etcd-username and etcd-password"),
+    ("kube-api-url", "use a kubeconfig-file with credentials"),
 ];
 
-/// Removes user names and passwords from addresses, which do not use them (flanneld ignores them as well), so that no log,
-/// error or file can show them.
-fn without_passwords(values: &Values) -> (Values, Vec<String>) {
+/// Removes user names and passwords from URLs, so that no log, error or file can show them. The clients, like
+/// flanneld, do not use them.
+fn without_passwords(values: &RawValues) -> (RawValues, Vec<String>) {
     let (mut values, mut warnings) = (values.clone(), Vec::new());
-    for (name, instead) in ADDRESSES {
-        let Some(told) = values.get_mut(name) else { continue };
+    for (name, instead) in URLS {
+        let Some(value) = values.get_mut(name) else { continue };
         let mut has_password = false;
-        let plain = |address: &str| match url::without_credentials(address.trim()) {
+        let plain = |url: &str| match url::without_credentials(url.trim()) {
             Some(plain) => {
                 has_password = true;
                 plain
             }
-            None => address.to_owned(),
+            None => url.to_owned(),
         };
-        let addresses: Vec<String> =
-            told.words.iter().flat_map(|word| word.split(',')).map(plain).collect();
+        let urls: Vec<String> =
+            value.texts.iter().flat_map(|text| text.split(',')).map(plain).collect();
         if has_password {
             warnings.push(format!(
-                "{}: the user name and password in an address are not used: {instead}",
-                told.place
+                "{}: ignoring user name and password in a URL: {instead}",
+                value.place
             ));
-            told.words = match name {
-                "etcd-endpoints" => addresses,
-                _ => vec![addresses.join(",")],
+            value.texts = match name {
+                "etcd-endpoints" => urls,
+                _ => vec![urls.join(",")],
             };
         }
     }
     (values, warnings)
 }
 
-/// One that was told says something.
-fn node_name(told: &Words<'_>) -> Result<Option<String>, Error> {
-    let name = told.text("node-name");
-    match told.is_told("node-name") && name.is_none() {
-        true => Err(Error::new(told.place("node-name"), "is empty, expected a name")),
+/// Rejects an empty name if it was given explicitly.
+fn node_name(values: &RawValues) -> Result<Option<String>, Error> {
+    let name = values.text("node-name");
+    match values.is_given("node-name") && name.is_none() {
+        true => Err(values.invalid("node-name", "", "a name")),
         false => Ok(name),
     }
 }
 
-/// It is part of the names of files and of a table.
-fn mark(told: &Words<'_>) -> Result<String, Error> {
-    let mark = told.last("mark");
+fn owner(values: &RawValues) -> Result<String, Error> {
+    let owner = values.last("owner");
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
-    let begins_well = mark.starts_with(|letter: char| letter.is_ascii_alphanumeric());
-    if begins_well && mark.len() <= LONGEST_MARK && mark.chars().all(is_plain) {
-        return Ok(mark);
+    let begins_well = owner.starts_with(|letter: char| letter.is_ascii_alphanumeric());
+    if begins_well && owner.len() <= MAX_OWNER && owner.chars().all(is_plain) {
+        return Ok(owner);
     }
-    let problem = format!(
-        "is {mark:?}, allowed are up to {LONGEST_MARK} letters, digits, '-', '_' and '.', the first a letter or digit"
+    let expected = format!(
+        "up to {MAX_OWNER} letters, digits, '-', '_' and '.', beginning with a letter or digit"
     );
-    Err(Error::new(told.place("mark"), problem))
+    Err(values.invalid("owner", &owner, &expected))
 }
 
-/// What is stored, and by what, has to be told.
-fn replaces(told: &Words<'_>) -> Result<bool, Error> {
-    let wrong = |problem: &str| Err(Error::new(told.place("replace-net-config"), problem));
-    match told.switch("replace-net-config")? {
-        true if told.text("net-config").is_none() => wrong("needs net-config as well"),
-        true if matches!(store(told)?, StoreChoice::Kubernetes(_)) => {
-            wrong("is true, but with kubernetes the file net-config-path counts: change that one")
+fn replaces_net_config(values: &RawValues) -> Result<bool, Error> {
+    let wrong = |problem: &str| Err(Error::new(values.place("replace-net-config"), problem));
+    match values.switch("replace-net-config")? {
+        true if values.text("net-config").is_none() => wrong("requires net-config"),
+        true if matches!(store(values)?, StoreChoice::Kubernetes(_)) => {
+            wrong("not possible with kubernetes: change the file net-config-path instead")
         }
         replaces => Ok(replaces),
     }
 }
 
-/// As flannel joins its keys, whatever was written.
+/// Normalizes a key prefix as flannel does.
 fn clean(prefix: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in prefix.split('/') {
@@ -296,91 +357,93 @@ fn clean(prefix: &str) -> String {
     format!("{root}{}", parts.join("/"))
 }
 
-/// Not separated by commas, which a pattern may have.
-fn patterns(told: &Words<'_>) -> Result<Vec<Regex>, Error> {
-    let words = told.values.get("iface-regex").map(|told| told.words.as_slice());
+/// Parses `iface-regex`. It is not split at commas, because a pattern may contain some.
+fn patterns(values: &RawValues) -> Result<Vec<Regex>, Error> {
+    let texts = values.get("iface-regex").map(|value| value.texts.as_slice());
     let pattern = |text: &String| {
         Regex::new(text).map_err(|cause| {
-            let problem = format!("is {text:?}, expected a regular expression: {cause}");
-            Error::new(told.place("iface-regex"), problem)
+            values.invalid("iface-regex", text, &format!("a regular expression: {cause}"))
         })
     };
-    words.unwrap_or_default().iter().map(pattern).collect()
+    texts.unwrap_or_default().iter().map(pattern).collect()
 }
 
-fn masquerade(told: &Words<'_>) -> Result<Option<Masquerade>, Error> {
-    let except = told.parsed("non-masquerade-cidrs", "a network such as 10.0.0.0/8")?;
-    let fully_random = !told.switch("ip-masq-fully-random-disable")?;
-    Ok(told.switch("ip-masq")?.then_some(Masquerade { fully_random, except }))
+fn masquerade(values: &RawValues) -> Result<Option<Masquerade>, Error> {
+    let except = values.parsed_list("non-masquerade-cidrs", "a network such as 10.0.0.0/8")?;
+    let fully_random = !values.switch("ip-masq-fully-random-disable")?;
+    Ok(values.switch("ip-masq")?.then_some(Masquerade { fully_random, except }))
 }
 
-fn health(told: &Words<'_>) -> Result<Option<(IpAddr, u16)>, Error> {
-    let port = u16::try_from(told.number("healthz-port")?).unwrap_or(0);
-    // Empty means all addresses, as it does for flanneld.
-    let address = told.one("healthz-ip", "an IP address")?;
+fn health(values: &RawValues) -> Result<Option<(IpAddr, u16)>, Error> {
+    let port = u16::try_from(values.number("healthz-port")?).unwrap_or(0);
+    // An empty address means all addresses, as with flanneld.
+    let address = values.parsed("healthz-ip", "an IP address")?;
     let address = address.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
     Ok(Some((address, port)).filter(|_| port != 0))
 }
 
-/// What is said by name, else what other options imply, else this machine alone.
-fn store(told: &Words<'_>) -> Result<StoreChoice, Error> {
-    let by_name = told.choice("store", &["", "embedded", "etcd", "kubernetes"])?;
-    let is_kubernetes = told.switch("kube-subnet-mgr")?;
+/// The store that `store` names, else the one that other options imply, else the embedded store.
+fn store(values: &RawValues) -> Result<StoreChoice, Error> {
+    let by_name = values.choice("store", &["", "embedded", "etcd", "kubernetes"])?;
+    let is_kubernetes = values.switch("kube-subnet-mgr")?;
     if is_kubernetes && !["", "kubernetes"].contains(&by_name.as_str()) {
-        let place = told.place("store");
-        let problem = format!("is {by_name:?}, but kube-subnet-mgr asks for kubernetes");
-        return Err(Error::new(place, problem));
+        let problem = format!("{by_name:?} contradicts kube-subnet-mgr, which selects kubernetes");
+        return Err(Error::new(values.place("store"), problem));
     }
-    let says_etcd = ["etcd-endpoints", "etcd-prefix", "etcd-cafile", "etcd-certfile"];
+    let implies_etcd = ["etcd-endpoints", "etcd-prefix", "etcd-cafile", "etcd-certfile"];
     let chosen = match by_name.as_str() {
         "" if is_kubernetes => "kubernetes",
-        "" if says_etcd.iter().any(|name| told.is_told(name)) => "etcd",
+        "" if implies_etcd.iter().any(|name| values.is_given(name)) => "etcd",
         "" => "embedded",
         other => other,
     };
     Ok(match chosen {
-        "kubernetes" => StoreChoice::Kubernetes(kubernetes(told)?),
-        "etcd" => StoreChoice::Etcd(etcd(told)?),
-        _ => StoreChoice::Embedded(told.path("store-file")),
+        "kubernetes" => StoreChoice::Kubernetes(kubernetes(values)?),
+        "etcd" => StoreChoice::Etcd(etcd(values)?),
+        _ => StoreChoice::Embedded(values.path("store-file")),
     })
 }
 
-fn etcd(told: &Words<'_>) -> Result<Etcd, Error> {
-    let together = |one: &str, other: &str| match (told.text(one), told.text(other)) {
+fn etcd(values: &RawValues) -> Result<Etcd, Error> {
+    let pair = |one: &str, other: &str| match (values.text(one), values.text(other)) {
         (Some(one), Some(other)) => Ok(Some((one, other))),
         (None, None) => Ok(None),
-        (Some(_), None) => Err(Error::new(told.place(one), format!("needs {other} as well"))),
-        (None, Some(_)) => Err(Error::new(told.place(other), format!("needs {one} as well"))),
+        (Some(_), None) => Err(Error::new(values.place(one), format!("requires {other}"))),
+        (None, Some(_)) => Err(Error::new(values.place(other), format!("requires {one}"))),
     };
-    let identity = together("etcd-certfile", "etcd-keyfile")?;
-    let is_secure = |endpoint: &&String| endpoint.starts_with("https://");
-    if let Some(one) = told.list("etcd-endpoints").iter().find(is_secure)
-        && told.text("etcd-cafile").is_none()
+    let identity = pair("etcd-certfile", "etcd-keyfile")?;
+    let is_https = |endpoint: &&String| endpoint.starts_with("https://");
+    if let Some(url) = values.list("etcd-endpoints").iter().find(is_https)
+        && values.text("etcd-cafile").is_none()
     {
-        let problem = format!("is {one:?}, which needs etcd-cafile as well");
-        return Err(Error::new(told.place("etcd-endpoints"), problem));
+        let problem = format!("{url:?} requires etcd-cafile");
+        return Err(Error::new(values.place("etcd-endpoints"), problem));
     }
     Ok(Etcd {
-        endpoints: told.list("etcd-endpoints"),
-        prefix: clean(&told.text("etcd-prefix").unwrap_or_default()),
+        endpoints: values.list("etcd-endpoints"),
+        prefix: clean(&values.text("etcd-prefix").unwrap_or_default()),
         tls: Tls {
-            authority: told.text("etcd-cafile").map(PathBuf::from),
+            authority: values.text("etcd-cafile").map(PathBuf::from),
             identity: identity.map(|(cert, key)| (cert.into(), key.into())),
         },
-        user: together("etcd-username", "etcd-password")?
+        user: pair("etcd-username", "etcd-password")?
             .map(|(user, password)| (user, Secret::new(password))),
     })
 }
 
-fn kubernetes(told: &Words<'_>) -> Result<Kubernetes, Error> {
-    let prefix = told.last("kube-annotation-prefix");
+fn kubernetes(values: &RawValues) -> Result<Kubernetes, Error> {
+    let prefix = values.last("kube-annotation-prefix");
     Ok(Kubernetes {
-        api_url: told.text("kube-api-url"),
-        kubeconfig: told.text("kubeconfig-file").map(PathBuf::from),
+        api_url: values.text("kube-api-url"),
+        kubeconfig: values.text("kubeconfig-file").map(PathBuf::from),
         service: None,
         pod: None,
-        annotation_prefix: told.parse("kube-annotation-prefix", &prefix, AnnotationPrefix::FORM)?,
-        net_config: told.path("net-config-path"),
-        sets_condition: told.switch("set-node-network-unavailable")?,
+        annotation_prefix: values.parse_text(
+            "kube-annotation-prefix",
+            &prefix,
+            AnnotationPrefix::FORM,
+        )?,
+        net_config: values.path("net-config-path"),
+        sets_condition: values.switch("set-node-network-unavailable")?,
     })
 }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an agent was told of where its things are, written down for its cleanup in the form of a file of options.
-//! Passwords are not. The file is for root alone all the same: it tells where the store and its keys are.
+//! The options that tell where an agent keeps its state. The agent saves them for cleanup, as a TOML file of options.
+//! Passwords are left out. The file is readable by root only, because it names the store and its keys.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{Told, Values, file};
+use super::sources;
+use super::values::RawValues;
 
-/// Which store. They go together: whoever names one says all there is to say of it.
+/// Options that select the store. They are used together: if one of them is given, none is taken from the record.
 const STORE: [&str; 12] = [
     "store",
     "store-file",
@@ -23,7 +24,7 @@ const STORE: [&str; 12] = [
     "node-name",
 ];
 
-/// Those of all these that are paths. They are written down as absolute paths: cleanup may be started elsewhere.
+/// Saved options that are paths. They are saved as absolute paths: cleanup may run in another directory.
 const PATHS: [&str; 8] = [
     "store-file",
     "etcd-keyfile",
@@ -37,83 +38,77 @@ const PATHS: [&str; 8] = [
 
 const FILES: [&str; 4] = ["subnet-file", "cni-conf-dir", "cni-conf-name", "run-dir"];
 
-/// How the names of such files end.
-pub const EXTENSION: &str = "toml";
+const EXTENSION: &str = "toml";
 
-/// Where the agent with this mark writes it.
-pub fn path(state_dir: &Path, mark: &str) -> PathBuf {
-    state_dir.join(format!("{mark}.{EXTENSION}"))
+/// Path of the record of the agent with this owner tag.
+pub fn path(state_dir: &Path, owner: &str) -> PathBuf {
+    state_dir.join(format!("{owner}.{EXTENSION}"))
 }
 
-/// The marks of all agents that keep their things there, in order.
-pub fn marks(state_dir: &Path) -> Vec<String> {
+/// Returns the owner tags of all agents with a record in this directory, sorted.
+pub fn owners(state_dir: &Path) -> Vec<String> {
     let Ok(entries) = state_dir.read_dir() else { return Vec::new() };
-    let mark = |path: &Path| {
+    let owner = |path: &Path| {
         let is_record = path.extension().is_some_and(|one| one == EXTENSION);
         path.file_stem().filter(|_| is_record)?.to_str().map(str::to_owned)
     };
-    let mut marks: Vec<String> =
-        entries.flatten().filter_map(|entry| mark(&entry.path())).collect();
-    marks.sort_unstable();
-    marks
+    let mut owners: Vec<String> =
+        entries.flatten().filter_map(|entry| owner(&entry.path())).collect();
+    owners.sort_unstable();
+    owners
 }
 
-/// The text of the file.
-pub(super) fn print(values: &Values, store: &str) -> String {
-    let mut text = String::from("# What podwire agent was told, for podwire cleanup.\n");
+/// Formats the record.
+pub(super) fn print(values: &RawValues, store: &str) -> String {
+    let mut text = String::from("# Options of podwire agent, saved for podwire cleanup.\n");
     text.push_str(&format!("store = {store:?}\n"));
     for name in STORE.iter().chain(&FILES).filter(|name| **name != "store") {
-        if let Some(Told { words, .. }) = values.get(*name) {
-            let words: Vec<String> = words.iter().map(|word| absolute(name, word)).collect();
-            text.push_str(&line(name, &words));
+        if let Some(value) = values.get(name) {
+            let texts: Vec<String> = value.texts.iter().map(|text| absolute(name, text)).collect();
+            text.push_str(&line(name, &texts));
         }
     }
     text
 }
 
-fn absolute(name: &str, word: &str) -> String {
-    let is_path = PATHS.contains(&name) && !word.is_empty();
-    let path = is_path.then(|| std::path::absolute(word).ok()).flatten();
-    path.and_then(|path| path.to_str().map(str::to_owned)).unwrap_or_else(|| word.to_owned())
+fn absolute(name: &str, text: &str) -> String {
+    let is_path = PATHS.contains(&name) && !text.is_empty();
+    let path = is_path.then(|| std::path::absolute(text).ok()).flatten();
+    path.and_then(|path| path.to_str().map(str::to_owned)).unwrap_or_else(|| text.to_owned())
 }
 
-/// One option. TOML has these lists as JSON has them.
-pub(super) fn line(name: &str, words: &[impl AsRef<str>]) -> String {
-    let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
-    format!("{name} = {}\n", serde_json::json!(words))
+/// Formats one option. Lists of strings look the same in TOML and JSON.
+pub(super) fn line(name: &str, texts: &[impl AsRef<str>]) -> String {
+    let texts: Vec<&str> = texts.iter().map(AsRef::as_ref).collect();
+    format!("{name} = {}\n", serde_json::json!(texts))
 }
 
-/// Whether these options say which store the agent had.
-pub(super) fn names_store(values: &Values) -> bool {
-    STORE.iter().any(|name| values.contains_key(name))
+/// Whether these options select a store.
+pub(super) fn names_store(values: &RawValues) -> bool {
+    STORE.iter().any(|name| values.is_given(name))
 }
 
-/// The options that were told and those of the record at this path, or why the record is of no use. Without a
-/// record no agent has run here, or one from before these files.
+/// Adds the options of the record at `path`, which have lower precedence. Fails if the record is unusable. A missing
+/// record is fine: no agent has run here, or one of a version without records.
 pub(super) fn merge(
-    values: &Values,
+    values: &RawValues,
     path: &str,
     read: impl Fn(&str) -> io::Result<String>,
-) -> Result<Values, String> {
+) -> Result<RawValues, String> {
     let mut merged = values.clone();
     let text = match read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(merged),
         read => read.map_err(|error| error.to_string())?,
     };
-    let written = file::parse(path, &text).map_err(|error| error.to_string())?;
-    if !written.contains_key("store") {
-        return Err("it does not name the store".to_owned());
+    let saved = sources::parse_file(path, &text).map_err(|error| error.to_string())?;
+    if !saved.is_given("store") {
+        return Err("the store is missing".to_owned());
     }
-    add(&mut merged, written);
-    Ok(merged)
-}
-
-/// Adds what was written down to what was told, which comes first.
-fn add(values: &mut Values, written: Values) {
     let names_store = names_store(values);
-    for (name, told) in written {
+    for (name, value) in saved.iter() {
         if !(names_store && STORE.contains(&name)) {
-            values.entry(name).or_insert(told);
+            merged.set_default(name, value.clone());
         }
     }
+    Ok(merged)
 }

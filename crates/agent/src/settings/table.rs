@@ -1,228 +1,206 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The one table of options, from which flags, variables, the file's keys and the help follow.
+//! The table of options. Flags, environment variables, keys of the file and the help text are derived from it.
 
-/// What an option takes.
+/// The type of an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Any text; the last one counts.
+    /// Any text. If the option is repeated, the last one counts.
     Text,
-    /// Several, separated by commas or said several times.
+    /// Several values, separated by commas or by repeating the option.
     List,
-    /// True or false; alone it means true.
+    /// A boolean. A flag without a value means true.
     Switch,
-    /// A whole number in these bounds.
+    /// A whole number between these bounds, inclusive.
     Number(u64, u64),
 }
 
 /// One option.
 #[derive(Debug, Clone, Copy)]
 pub struct Spec {
-    /// `--name`, and the key in the file.
+    /// The flag without dashes, and the key in the file.
     pub name: &'static str,
-    /// What it takes.
+    /// Former name, still accepted.
+    pub alias: Option<&'static str>,
+    /// One of [`GROUPS`].
+    pub group: &'static str,
+    /// Name of the value in the help text; empty for a switch.
+    pub value_name: &'static str,
     pub kind: Kind,
-    /// What counts where nothing is said; empty for nothing.
+    /// Empty if there is no default.
     pub default: &'static str,
-    /// One line for people.
+    /// One phrase for the help text.
     pub about: &'static str,
-    /// Whether flanneld has it: its variable then begins with `FLANNELD_`.
+    /// Whether flanneld has this flag. Its environment variable then begins with `FLANNELD_`.
     pub is_flannels: bool,
 }
 
 impl Spec {
-    /// Its variable in the environment.
-    pub fn variable(&self) -> String {
+    /// The environment variables of the option, those of its present name first.
+    pub fn variables(&self) -> impl Iterator<Item = String> {
         let prefix = if self.is_flannels { "FLANNELD" } else { "PODWIRE" };
-        format!("{prefix}_{}", self.name.to_ascii_uppercase().replace('-', "_"))
+        let names = [Some(self.name), self.alias].into_iter().flatten();
+        names.map(move |name| format!("{prefix}_{}", name.to_ascii_uppercase().replace('-', "_")))
     }
 
-    /// The option of this name.
+    /// Finds an option by its name or alias.
     pub fn by_name(name: &str) -> Option<&'static Spec> {
-        OPTIONS.iter().find(|spec| spec.name == name)
+        OPTIONS.iter().find(|spec| spec.name == name || spec.alias == Some(name))
+    }
+
+    /// The flag with the name of its value, such as `--store-file <FILE>`.
+    pub fn usage(&self) -> String {
+        match self.value_name {
+            "" => format!("--{}", self.name),
+            value => format!("--{} <{value}>", self.name),
+        }
+    }
+
+    const fn flannels(self) -> Spec {
+        Spec { is_flannels: true, ..self }
+    }
+
+    const fn alias(self, alias: &'static str) -> Spec {
+        Spec { alias: Some(alias), ..self }
     }
 }
 
-const fn flannels(
+/// An option of podwire. [`Spec::flannels`] makes it one of flanneld.
+const fn option(
+    group: &'static str,
     name: &'static str,
+    value_name: &'static str,
     kind: Kind,
     default: &'static str,
     about: &'static str,
 ) -> Spec {
-    Spec { name, kind, default, about, is_flannels: true }
+    Spec { name, alias: None, group, value_name, kind, default, about, is_flannels: false }
 }
 
-const fn ours(name: &'static str, kind: Kind, default: &'static str, about: &'static str) -> Spec {
-    Spec { name, kind, default, about, is_flannels: false }
+const fn switch(
+    group: &'static str,
+    name: &'static str,
+    default: &'static str,
+    about: &'static str,
+) -> Spec {
+    option(group, name, "", Kind::Switch, default, about)
 }
 
-use Kind::{List, Number, Switch, Text};
+use Kind::{List, Number, Text};
 
-/// All of them, in the order of the help.
+const GENERAL: &str = "General";
+const STORE: &str = "Store";
+const ETCD: &str = "etcd";
+const KUBERNETES: &str = "Kubernetes";
+const UNDERLAY: &str = "Interface to other nodes";
+const TRAFFIC: &str = "Traffic";
+const FILES: &str = "Files";
+const CHECKS: &str = "Checks and health";
+const LOG: &str = "Logging";
+
+/// The groups of options, in the order of the help text.
+pub static GROUPS: &[&str] =
+    &[GENERAL, STORE, ETCD, KUBERNETES, UNDERLAY, TRAFFIC, FILES, CHECKS, LOG];
+
+/// All options, in the order of the help text.
+#[rustfmt::skip]
 pub static OPTIONS: &[Spec] = &[
-    ours("config", Text, "", "a TOML file with any of these options as keys"),
-    ours(
-        "node-name",
-        Text,
-        "",
-        "this node's name; by default NODE_NAME, with Kubernetes that of the node of POD_NAME, else the host's name",
-    ),
-    ours(
-        "store",
-        Text,
-        "",
-        "embedded, etcd or kubernetes; by default what other options imply, else embedded",
-    ),
-    ours(
-        "store-file",
-        Text,
-        "/var/lib/podwire/store.db",
-        "the embedded store's file, shared by all agents of this machine",
-    ),
-    ours(
-        "net-config",
-        Text,
-        "",
-        "net-conf.json as text; with the embedded store and etcd it is stored where there is none",
-    ),
-    ours(
-        "replace-net-config",
-        Switch,
-        "false",
-        "store --net-config in the place of what is stored, for all nodes, and end",
-    ),
-    ours(
-        "allow-extension-commands",
-        Switch,
-        "false",
-        "run the commands of the backend extension, which whoever writes the network's configuration chooses",
-    ),
-    flannels("etcd-endpoints", List, "http://127.0.0.1:4001,http://127.0.0.1:2379", "etcd servers"),
-    flannels("etcd-prefix", Text, "/coreos.com/network", "where in etcd the network is"),
-    flannels("etcd-keyfile", Text, "", "client key for etcd"),
-    flannels("etcd-certfile", Text, "", "client certificate for etcd"),
-    flannels(
-        "etcd-cafile",
-        Text,
-        "",
-        "who signs etcd's certificates: https needs it; will do without a client certificate",
-    ),
-    flannels("etcd-username", Text, "", "user of etcd"),
-    flannels("etcd-password", Text, "", "the user's password"),
-    flannels(
-        "subnet-lease-renew-margin",
-        Number(1, 1439),
-        "60",
-        "minutes before the end that a lease is renewed",
-    ),
-    flannels(
-        "kube-subnet-mgr",
-        Switch,
-        "false",
-        "take subnets from Kubernetes' nodes; the same as --store kubernetes",
-    ),
-    flannels("kube-api-url", Text, "", "Kubernetes' API; by default the cluster that this runs in"),
-    flannels("kubeconfig-file", Text, "", "a kubeconfig"),
-    flannels(
-        "kube-annotation-prefix",
-        Text,
-        "flannel.alpha.coreos.com",
-        "prefix of the annotations of nodes",
-    ),
-    flannels(
-        "net-config-path",
-        Text,
-        "/etc/kube-flannel/net-conf.json",
-        "net-conf.json, with Kubernetes",
-    ),
-    flannels(
-        "set-node-network-unavailable",
-        Switch,
-        "true",
-        "tell Kubernetes whether this node's network works",
-    ),
-    flannels("iface", List, "", "interfaces to other nodes, by name or address, in order"),
-    flannels(
-        "iface-regex",
-        List,
-        "",
-        "patterns for an interface's address or name, tried after --iface; the first with a usable address is taken",
-    ),
-    flannels(
-        "iface-can-reach",
-        Text,
-        "",
-        "take the interface that reaches this address, tried last",
-    ),
-    flannels("public-ip", Text, "", "the IPv4 address that other nodes use"),
-    flannels("public-ipv6", Text, "", "the IPv6 address that other nodes use"),
-    flannels(
-        "subnet-file",
-        Text,
-        "/run/flannel/subnet.env",
-        "where plugins read this node's subnet",
-    ),
-    flannels("ip-masq", Switch, "false", "masquerade what leaves the network"),
-    flannels(
-        "ip-masq-fully-random-disable",
-        Switch,
-        "false",
-        "keep source ports in order when masquerading",
-    ),
-    ours("non-masquerade-cidrs", List, "", "what pods reach under their own addresses"),
-    flannels("iptables-forward-rules", Switch, "true", "let the network's packets be forwarded"),
-    flannels(
-        "iptables-resync",
-        Number(1, 86_400),
-        "5",
-        "accepted, and without effect: changes by others are repaired as they happen",
-    ),
-    flannels(
-        "ip-blackhole-route",
-        Switch,
-        "false",
-        "drop what is sent to addresses of this node that no pod has",
-    ),
-    ours(
-        "cni-conf-dir",
-        Text,
-        "",
-        "write the network's CNI configuration there while this node is ready",
-    ),
-    ours("cni-conf-name", Text, "10-podwire.conflist", "its name"),
-    ours(
-        "mark",
-        Text,
-        "podwire",
-        "whose devices, next hops and rules are this agent's, a word; each network of a node has its own",
-    ),
-    ours("state-dir", Text, "/var/lib/podwire", "keys and other things that survive a reboot"),
-    ours("run-dir", Text, "/run/podwire", "the socket that plugins and commands ask"),
-    ours(
-        "multicast",
-        Switch,
-        "false",
-        "carry multicast and broadcast between pods of different nodes",
-    ),
-    ours("path-check", Switch, "true", "send a full packet to each peer now and then"),
-    ours(
-        "compare-every",
-        Number(1, 86_400),
-        "60",
-        "seconds between full comparisons with the kernel",
-    ),
-    flannels("healthz-ip", Text, "0.0.0.0", "where /healthz, /readyz and /metrics listen"),
-    flannels("healthz-port", Number(0, 65_535), "0", "their port; 0 for none"),
-    ours("log-format", Text, "text", "text or json"),
-    flannels("v", Number(0, 10), "0", "how much to log; 0 changes only, more for decisions"),
-    flannels("vmodule", Text, "", "accepted, and without effect: of flanneld's own files"),
-    flannels("log_backtrace_at", Text, "", "accepted, and without effect: of flanneld's own files"),
-    ours("dry-run", Switch, "false", "print what would be changed, and end"),
-    ours(
-        "keep-network",
-        Switch,
-        "false",
-        "for cleanup: leave lease, devices, routes and subnet-file to flanneld, which goes on with them",
-    ),
+    option(GENERAL, "config", "FILE", Text, "",
+        "read options from this TOML file; its keys are the option names"),
+    option(GENERAL, "node-name", "NAME", Text, "",
+        "name of this node; defaults to NODE_NAME, with Kubernetes to the node of the pod POD_NAME, else to the host name"),
+    option(GENERAL, "owner", "NAME", Text, "podwire",
+        "owner tag for this agent's devices, next hops and rules; must differ between agents on one node")
+        .alias("mark"),
+    switch(GENERAL, "dry-run", "false",
+        "print the changes that would be made, then exit"),
+    switch(GENERAL, "keep-network", "false",
+        "cleanup only: leave lease, devices, routes and subnet-file in place for flanneld"),
+
+    option(STORE, "store", "KIND", Text, "",
+        "embedded, etcd or kubernetes; defaults to what other options imply, else to embedded"),
+    option(STORE, "store-file", "FILE", Text, "/var/lib/podwire/store.db",
+        "file of the embedded store, shared by all agents of this machine"),
+    option(STORE, "net-config", "JSON", Text, "",
+        "net-conf.json as text; stored in the embedded store or etcd if there is no configuration yet"),
+    switch(STORE, "replace-net-config", "false",
+        "replace the stored network configuration with --net-config for all nodes, then exit"),
+    switch(STORE, "allow-extension-commands", "false",
+        "run the commands of the extension backend, which come from the network configuration"),
+    option(STORE, "subnet-lease-renew-margin", "MINUTES", Number(1, 1439), "60",
+        "minutes before its expiry at which a lease is renewed").flannels(),
+
+    option(ETCD, "etcd-endpoints", "URLS", List, "http://127.0.0.1:4001,http://127.0.0.1:2379",
+        "etcd servers").flannels(),
+    option(ETCD, "etcd-prefix", "PREFIX", Text, "/coreos.com/network",
+        "key prefix of the network in etcd").flannels(),
+    option(ETCD, "etcd-keyfile", "FILE", Text, "", "client key for etcd").flannels(),
+    option(ETCD, "etcd-certfile", "FILE", Text, "", "client certificate for etcd").flannels(),
+    option(ETCD, "etcd-cafile", "FILE", Text, "",
+        "CA certificate for verifying etcd (required for https)").flannels(),
+    option(ETCD, "etcd-username", "NAME", Text, "", "etcd user name").flannels(),
+    option(ETCD, "etcd-password", "PASSWORD", Text, "", "etcd password").flannels(),
+
+    switch(KUBERNETES, "kube-subnet-mgr", "false",
+        "take subnets from Kubernetes nodes; same as --store kubernetes").flannels(),
+    option(KUBERNETES, "kube-api-url", "URL", Text, "",
+        "Kubernetes API server; defaults to the cluster that the agent runs in").flannels(),
+    option(KUBERNETES, "kubeconfig-file", "FILE", Text, "", "kubeconfig file").flannels(),
+    option(KUBERNETES, "kube-annotation-prefix", "PREFIX", Text, "flannel.alpha.coreos.com",
+        "prefix of node annotations").flannels(),
+    option(KUBERNETES, "net-config-path", "FILE", Text, "/etc/kube-flannel/net-conf.json",
+        "net-conf.json file").flannels(),
+    switch(KUBERNETES, "set-node-network-unavailable", "true",
+        "set the node's NetworkUnavailable condition").flannels(),
+
+    option(UNDERLAY, "iface", "NAMES", List, "",
+        "interfaces to other nodes, by name or address, in order of preference").flannels(),
+    option(UNDERLAY, "iface-regex", "REGEX", List, "",
+        "regular expressions for an interface's address or name, tried after --iface; the first with a usable address is used")
+        .flannels(),
+    option(UNDERLAY, "iface-can-reach", "IP", Text, "",
+        "use the interface with the route to this address, tried last").flannels(),
+    option(UNDERLAY, "public-ip", "IPV4", Text, "",
+        "IPv4 address at which other nodes reach this node").flannels(),
+    option(UNDERLAY, "public-ipv6", "IPV6", Text, "",
+        "IPv6 address at which other nodes reach this node").flannels(),
+
+    switch(TRAFFIC, "ip-masq", "false", "masquerade traffic that leaves the network").flannels(),
+    switch(TRAFFIC, "ip-masq-fully-random-disable", "false",
+        "do not randomize source ports when masquerading").flannels(),
+    option(TRAFFIC, "non-masquerade-cidrs", "CIDRS", List, "",
+        "destinations that are not masqueraded"),
+    switch(TRAFFIC, "iptables-forward-rules", "true", "allow forwarding of the network's traffic").flannels(),
+    option(TRAFFIC, "iptables-resync", "SECONDS", Number(1, 86_400), "5",
+        "accepted without effect: the agent repairs changes as they happen").flannels(),
+    switch(TRAFFIC, "ip-blackhole-route", "false",
+        "drop traffic to addresses of this node's subnet that no pod has").flannels(),
+    switch(TRAFFIC, "multicast", "false",
+        "forward multicast and broadcast between pods of different nodes"),
+
+    option(FILES, "subnet-file", "FILE", Text, "/run/flannel/subnet.env",
+        "file that tells plugins this node's subnet").flannels(),
+    option(FILES, "cni-conf-dir", "DIR", Text, "",
+        "write the CNI configuration to this directory while the node is ready"),
+    option(FILES, "cni-conf-name", "NAME", Text, "10-podwire.conflist",
+        "file name of the CNI configuration"),
+    option(FILES, "state-dir", "DIR", Text, "/var/lib/podwire", "directory for persistent state"),
+    option(FILES, "run-dir", "DIR", Text, "/run/podwire", "directory for the API socket"),
+
+    switch(CHECKS, "path-check", "true", "periodically probe each peer with a full-size packet"),
+    option(CHECKS, "compare-every", "SECONDS", Number(1, 86_400), "60",
+        "interval between full comparisons with the kernel"),
+    option(CHECKS, "healthz-ip", "IP", Text, "0.0.0.0",
+        "address that serves /healthz, /readyz and /metrics").flannels(),
+    option(CHECKS, "healthz-port", "PORT", Number(0, 65_535), "0",
+        "port for healthz-ip; 0 turns it off").flannels(),
+
+    option(LOG, "log-format", "FORMAT", Text, "text", "text or json"),
+    option(LOG, "v", "LEVEL", Number(0, 10), "0",
+        "log verbosity; 0 logs changes, more also logs decisions").flannels(),
+    option(LOG, "vmodule", "PATTERN", Text, "",
+        "accepted without effect: concerns flanneld's source files").flannels(),
+    option(LOG, "log_backtrace_at", "LINE", Text, "",
+        "accepted without effect: concerns flanneld's source files").flannels(),
 ];
 
 #[cfg(test)]
@@ -230,20 +208,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_different_and_defaults_are_of_their_kind() {
+    fn option_names_are_unique_and_defaults_valid() {
         for (at, spec) in OPTIONS.iter().enumerate() {
             assert!(OPTIONS[..at].iter().all(|other| other.name != spec.name), "{}", spec.name);
+            assert!(GROUPS.contains(&spec.group), "{}", spec.name);
+            assert_eq!(spec.value_name.is_empty(), spec.kind == Kind::Switch, "{}", spec.name);
             match spec.kind {
-                Switch => assert!(["true", "false"].contains(&spec.default), "{}", spec.name),
-                Number(least, most) => {
-                    assert!((least..=most).contains(&spec.default.parse().unwrap()));
+                Kind::Switch => assert!(["true", "false"].contains(&spec.default), "{}", spec.name),
+                Number(min, max) => {
+                    assert!((min..=max).contains(&spec.default.parse().unwrap()));
                 }
                 Text | List => {}
             }
         }
     }
 
-    /// As `flanneld --help` of release 0.28.9 lists them, but for `--version`.
+    /// From `flanneld --help` of release 0.28.9, without `--version`.
     const FLANNELDS: &str = "etcd-cafile etcd-certfile etcd-endpoints etcd-keyfile etcd-password etcd-prefix \
         etcd-username healthz-ip healthz-port iface iface-can-reach iface-regex \
         ip-blackhole-route ip-masq ip-masq-fully-random-disable iptables-forward-rules \
@@ -252,17 +232,18 @@ mod tests {
         subnet-file subnet-lease-renew-margin v vmodule";
 
     #[test]
-    fn flannelds_flags_are_these_and_no_others() {
-        let mut ours: Vec<&str> =
+    fn flanneld_flags_are_all_present() {
+        let mut flannels: Vec<&str> =
             OPTIONS.iter().filter(|one| one.is_flannels).map(|one| one.name).collect();
-        ours.sort_unstable();
-        assert_eq!(ours, FLANNELDS.split_whitespace().collect::<Vec<_>>());
+        flannels.sort_unstable();
+        assert_eq!(flannels, FLANNELDS.split_whitespace().collect::<Vec<_>>());
     }
 
     #[test]
-    fn variables_are_flannels_where_it_has_the_flag() {
-        let variable = |name| Spec::by_name(name).unwrap().variable();
-        assert_eq!(variable("etcd-endpoints"), "FLANNELD_ETCD_ENDPOINTS");
-        assert_eq!(variable("store-file"), "PODWIRE_STORE_FILE");
+    fn variables_of_flanneld_flags_keep_their_prefix() {
+        let variables = |name| Spec::by_name(name).unwrap().variables().collect::<Vec<_>>();
+        assert_eq!(variables("etcd-endpoints"), ["FLANNELD_ETCD_ENDPOINTS"]);
+        assert_eq!(variables("store-file"), ["PODWIRE_STORE_FILE"]);
+        assert_eq!(variables("mark"), ["PODWIRE_OWNER", "PODWIRE_MARK"]);
     }
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Flags, variables and file together.
+//! Flags, variables and the file together.
 
 use std::io;
 use std::path::PathBuf;
 
 use super::*;
 
-fn asked(args: &str, vars: &[(&str, &str)], file: &str) -> Result<Settings, String> {
+fn parsed(args: &str, vars: &[(&str, &str)], file: &str) -> Result<Settings, String> {
     let args: Vec<String> = args.split_whitespace().map(str::to_owned).collect();
     let var = |name: &str| {
         vars.iter().find(|(other, _)| *other == name).map(|(_, value)| (*value).to_owned())
@@ -16,29 +16,29 @@ fn asked(args: &str, vars: &[(&str, &str)], file: &str) -> Result<Settings, Stri
         _ if path.ends_with(".pem") => Ok(String::new()),
         _ => Err(io::Error::from(io::ErrorKind::NotFound)),
     };
-    match understand(Command::Agent, &args, var, read) {
-        Ok(Asked::Run(settings)) => Ok(*settings),
+    match parse(Command::Agent, &args, var, read) {
+        Ok(Invocation::Run(settings)) => Ok(*settings),
         Ok(other) => panic!("{other:?}"),
         Err(error) => Err(error.to_string()),
     }
 }
 
 fn flags(args: &str) -> Settings {
-    asked(args, &[], "").unwrap()
+    parsed(args, &[], "").unwrap()
 }
 
 #[test]
-fn flags_win_over_variables_and_these_over_the_file() {
+fn flag_wins_over_variable_and_variable_over_file() {
     let file = "public-ip = \"192.0.2.3\"\nhealthz-port = 3\nsubnet-file = \"/three\"\n";
     let vars = [("FLANNELD_PUBLIC_IP", "192.0.2.2"), ("FLANNELD_HEALTHZ_PORT", "2")];
-    let settings = asked("--config agent.toml --public-ip 192.0.2.1", &vars, file).unwrap();
-    assert_eq!(settings.public_ipv4, Some("192.0.2.1".parse().unwrap()));
-    assert_eq!(settings.health, Some(("0.0.0.0".parse().unwrap(), 2)));
-    assert_eq!(settings.subnet_file, PathBuf::from("/three"));
+    let settings = parsed("--config agent.toml --public-ip 192.0.2.1", &vars, file).unwrap();
+    assert_eq!(settings.underlay.public_ipv4, Some("192.0.2.1".parse().unwrap()));
+    assert_eq!(settings.api.health, Some(("0.0.0.0".parse().unwrap(), 2)));
+    assert_eq!(settings.files.subnet_env, PathBuf::from("/three"));
 }
 
 #[test]
-fn the_store_follows_from_what_is_said() {
+fn store_is_implied_by_other_options() {
     let embedded = PathBuf::from("/var/lib/podwire/store.db");
     assert_eq!(flags("").store, StoreChoice::Embedded(embedded));
     let StoreChoice::Etcd(etcd) = flags("--etcd-endpoints http://a:1,http://b:2").store else {
@@ -46,8 +46,8 @@ fn the_store_follows_from_what_is_said() {
     };
     assert_eq!(etcd.endpoints, ["http://a:1", "http://b:2"]);
     assert_eq!((etcd.prefix.as_str(), etcd.user), ("/coreos.com/network", None));
-    for (told, prefix) in [("/a/", "/a"), ("/a//b/./c/../d", "/a/b/d"), ("a", "a"), ("/", "")] {
-        let store = flags(&format!("--etcd-prefix {told}")).store;
+    for (given, prefix) in [("/a/", "/a"), ("/a//b/./c/../d", "/a/b/d"), ("a", "a"), ("/", "")] {
+        let store = flags(&format!("--etcd-prefix {given}")).store;
         assert!(matches!(&store, StoreChoice::Etcd(etcd) if etcd.prefix == prefix), "{store:?}");
     }
     let StoreChoice::Etcd(etcd) = flags("--store etcd --etcd-cafile ca.pem").store else {
@@ -59,7 +59,7 @@ fn the_store_follows_from_what_is_said() {
 }
 
 #[test]
-fn annotations_prefixes_are_completed_as_flannel_does() {
+fn annotation_prefix_is_completed_as_flannel_does() {
     let prefix = |text: &str| match flags(&format!("--kube-subnet-mgr {text}")).store {
         StoreChoice::Kubernetes(kubernetes) => kubernetes.annotation_prefix.as_str().to_owned(),
         other => panic!("{other:?}"),
@@ -71,39 +71,40 @@ fn annotations_prefixes_are_completed_as_flannel_does() {
     assert_eq!(prefix("--kube-annotation-prefix a.org/net-"), "a.org/net-");
 }
 
-/// As flannel's manifest has it; a name that was told is not looked up.
+/// With the variables of flannel's manifest. A name that was given is not looked up.
 #[test]
-fn nodes_name_may_be_that_of_a_pods_node() {
-    let settings = |args: &str, vars: &[(&str, &str)]| {
-        let settings = asked(args, vars, "").unwrap();
-        (settings.node_name.clone(), settings.store.tells_name())
+fn node_name_of_a_pod_is_left_to_kubernetes() {
+    let name = |args: &str, vars: &[(&str, &str)]| {
+        let settings = parsed(args, vars, "").unwrap();
+        let is_looked_up = settings.store.provides_node_name();
+        (settings.node.name, is_looked_up)
     };
     let pod = [("POD_NAME", "a"), ("POD_NAMESPACE", "b")];
-    assert_eq!(settings("--kube-subnet-mgr", &pod), (None, true));
-    assert_eq!(settings("--kube-subnet-mgr", &pod[..1]), (None, false));
-    assert_eq!(settings("", &pod), (None, false));
-    let told = [pod[0], pod[1], ("NODE_NAME", "n")];
-    assert_eq!(settings("--kube-subnet-mgr", &told), (Some("n".to_owned()), false));
+    assert_eq!(name("--kube-subnet-mgr", &pod), (None, true));
+    assert_eq!(name("--kube-subnet-mgr", &pod[..1]), (None, false));
+    assert_eq!(name("", &pod), (None, false));
+    let given = [pod[0], pod[1], ("NODE_NAME", "n")];
+    assert_eq!(name("--kube-subnet-mgr", &given), (Some("n".to_owned()), false));
     let empty = [pod[0], pod[1], ("NODE_NAME", "")];
-    assert_eq!(settings("--kube-subnet-mgr", &empty), (None, true));
-    assert_eq!(settings("--kube-subnet-mgr --node-name n", &pod), (Some("n".to_owned()), false));
+    assert_eq!(name("--kube-subnet-mgr", &empty), (None, true));
+    assert_eq!(name("--kube-subnet-mgr --node-name n", &pod), (Some("n".to_owned()), false));
 }
 
 #[test]
-fn a_daemon_sets_arguments_are_understood() {
+fn arguments_of_flannels_daemonset_are_accepted() {
     let settings = flags("--ip-masq --kube-subnet-mgr --healthz-port=8081");
     let masquerade = Masquerade { fully_random: true, except: Vec::new() };
-    assert_eq!(settings.masquerade, Some(masquerade));
-    assert!(settings.forwards && !settings.blackhole && !settings.dry_run);
-    assert!(!settings.replaces_net_config);
-    assert_eq!(settings.health, Some(("0.0.0.0".parse().unwrap(), 8081)));
-    assert_eq!(settings.renew_margin.as_secs(), 3600);
+    assert_eq!(settings.nat.masquerade, Some(masquerade));
+    assert!(settings.nat.forwards && !settings.nat.blackhole && !settings.mode.dry_run);
+    assert!(!settings.mode.replaces_net_config);
+    assert_eq!(settings.api.health, Some(("0.0.0.0".parse().unwrap(), 8081)));
+    assert_eq!(settings.network.renew_margin.as_secs(), 3600);
 }
 
-/// As flanneld's `--healthz-ip`.
+/// Same meaning as flanneld's `--healthz-ip`.
 #[test]
-fn health_is_served_on_the_address_that_is_given() {
-    let health = |args: &str| flags(&format!("--healthz-port=8081 {args}")).health;
+fn health_address_is_used_if_a_port_is_given() {
+    let health = |args: &str| flags(&format!("--healthz-port=8081 {args}")).api.health;
     for (args, address) in [
         ("", "0.0.0.0"),
         ("--healthz-ip=", "0.0.0.0"),
@@ -112,13 +113,13 @@ fn health_is_served_on_the_address_that_is_given() {
     ] {
         assert_eq!(health(args), Some((address.parse().unwrap(), 8081)), "{args}");
     }
-    assert_eq!(flags("--healthz-ip=192.0.2.7").health, None, "no port, no pages");
+    assert_eq!(flags("--healthz-ip=192.0.2.7").api.health, None, "no port");
 }
 
 #[test]
-fn commands_of_the_network_are_refused_unless_allowed() {
+fn extension_commands_are_off_by_default() {
     let allows = |args: &str, vars: &[(&str, &str)], file: &str| {
-        asked(args, vars, file).unwrap().allows_extension
+        parsed(args, vars, file).unwrap().network.allows_extension
     };
     assert!(!allows("", &[], ""));
     assert!(allows("--allow-extension-commands", &[], ""));
@@ -127,98 +128,118 @@ fn commands_of_the_network_are_refused_unless_allowed() {
 }
 
 #[test]
-fn patterns_may_hold_commas_and_interfaces_not() {
+fn interface_list_splits_at_commas_patterns_do_not() {
     let settings = flags("--iface=eth0,eth1 --iface=eth2 --iface-regex=^en.{2,3}$");
-    assert_eq!(settings.interfaces, ["eth0", "eth1", "eth2"]);
-    assert_eq!(settings.interface_patterns.len(), 1);
-    assert!(settings.interface_patterns[0].is_match("ens3"));
+    assert_eq!(settings.underlay.interfaces, ["eth0", "eth1", "eth2"]);
+    assert_eq!(settings.underlay.patterns.len(), 1);
+    assert!(settings.underlay.patterns[0].is_match("ens3"));
 }
 
 #[test]
-fn what_is_wrong_is_named_with_what_is_allowed() {
-    let refused = |args: &str, wanted: &str| {
-        let said = asked(args, &[], "store = \"etcd\"").unwrap_err();
-        assert_eq!(said, wanted, "{args}");
+fn invalid_option_is_reported_with_allowed_values() {
+    let rejects = |args: &str, expected: &str| {
+        let error = parsed(args, &[], "store = \"etcd\"").unwrap_err();
+        assert_eq!(error, expected, "{args}");
     };
-    refused(
+    rejects(
         "--subnet-lease-renew-margin 1440",
-        "flag --subnet-lease-renew-margin: is \"1440\", allowed are whole numbers from 1 to 1439",
+        "flag --subnet-lease-renew-margin: invalid value \"1440\", expected a whole number from 1 to 1439",
     );
-    refused("--ip-masq=maybe", "flag --ip-masq: is \"maybe\", allowed are true and false");
-    refused("--public-ip fd00::1", "flag --public-ip: is \"fd00::1\", expected an IPv4 address");
-    refused("--store redis", "flag --store: is \"redis\", allowed are embedded, etcd, kubernetes");
-    refused("--store etcd --etcd-certfile c", "flag --etcd-certfile: needs etcd-keyfile as well");
-    refused(
+    rejects("--ip-masq=maybe", "flag --ip-masq: invalid value \"maybe\", expected true or false");
+    rejects(
+        "--public-ip fd00::1",
+        "flag --public-ip: invalid value \"fd00::1\", expected an IPv4 address",
+    );
+    rejects(
+        "--store redis",
+        "flag --store: invalid value \"redis\", expected one of embedded, etcd, kubernetes",
+    );
+    rejects("--store etcd --etcd-certfile c", "flag --etcd-certfile: requires etcd-keyfile");
+    rejects(
         "--etcd-endpoints http://a:1,https://b:2",
-        "flag --etcd-endpoints: is \"https://b:2\", which needs etcd-cafile as well",
+        "flag --etcd-endpoints: \"https://b:2\" requires etcd-cafile",
     );
-    refused("--replace-net-config", "flag --replace-net-config: needs net-config as well");
-    refused(
+    rejects("--replace-net-config", "flag --replace-net-config: requires net-config");
+    rejects(
         "--kube-subnet-mgr --net-config {} --replace-net-config",
-        "flag --replace-net-config: is true, but with kubernetes the file net-config-path counts: change that one",
+        "flag --replace-net-config: not possible with kubernetes: change the file net-config-path instead",
     );
-    refused("--store etcd --etcd-password p", "flag --etcd-password: needs etcd-username as well");
-    refused(
+    rejects("--store etcd --etcd-password p", "flag --etcd-password: requires etcd-username");
+    rejects(
         "--config agent.toml --kube-subnet-mgr",
-        "key \"store\" of agent.toml: is \"etcd\", but kube-subnet-mgr asks for kubernetes",
+        "key \"store\" of agent.toml: \"etcd\" contradicts kube-subnet-mgr, which selects kubernetes",
     );
-    refused(
+    rejects(
         "--non-masquerade-cidrs 10.0.0.1",
-        "flag --non-masquerade-cidrs: is \"10.0.0.1\", expected a network such as 10.0.0.0/8",
+        "flag --non-masquerade-cidrs: invalid value \"10.0.0.1\", expected a network such as 10.0.0.0/8",
     );
-    refused(
+    rejects(
         "--kube-subnet-mgr --kube-annotation-prefix a.org/b/c",
-        "flag --kube-annotation-prefix: is \"a.org/b/c\", \
+        "flag --kube-annotation-prefix: invalid value \"a.org/b/c\", \
          expected a domain, and perhaps a slash and a name, in small letters",
     );
-    for mark in ["a/c", "..", ""] {
-        let said = asked(&format!("--mark={mark}"), &[], "").unwrap_err();
-        assert!(said.starts_with(&format!("flag --mark: is {mark:?}, allowed are ")), "{said}");
+    for owner in ["a/c", "..", ""] {
+        let error = parsed(&format!("--owner={owner}"), &[], "").unwrap_err();
+        let expected = format!("flag --owner: invalid value {owner:?}, expected up to 63 letters");
+        assert!(error.starts_with(&expected), "{error}");
     }
-    assert_eq!(flags("--mark a.b-2_c").mark, "a.b-2_c");
-    refused("--node-name=", "flag --node-name: is empty, expected a name");
+    rejects("--node-name=", "flag --node-name: invalid value \"\", expected a name");
     for option in ["etcd-cafile", "etcd-certfile", "etcd-keyfile"] {
         let files = "--store etcd --etcd-cafile a.pem --etcd-certfile b.pem --etcd-keyfile c.pem";
-        let said = asked(&format!("{files} --{option} gone"), &[], "").unwrap_err();
-        let wanted = format!("flag --{option}: cannot read \"gone\": ");
-        assert!(said.starts_with(&wanted), "{said}");
+        let error = parsed(&format!("{files} --{option} gone"), &[], "").unwrap_err();
+        let expected = format!("flag --{option}: cannot read \"gone\": ");
+        assert!(error.starts_with(&expected), "{error}");
     }
-    let missing = asked("--config no.toml", &[], "").unwrap_err();
+    let missing = parsed("--config no.toml", &[], "").unwrap_err();
     assert!(missing.starts_with("flag --config: cannot read \"no.toml\": "), "{missing}");
 }
 
 #[test]
-fn help_names_every_option() {
+fn owner_tag_is_accepted_under_its_former_name() {
+    assert_eq!(flags("--owner a.b-2_c").node.owner, "a.b-2_c");
+    assert_eq!(flags("--mark a.b-2_c").node.owner, "a.b-2_c");
+    for variable in ["PODWIRE_OWNER", "PODWIRE_MARK"] {
+        assert_eq!(parsed("", &[(variable, "blue")], "").unwrap().node.owner, "blue");
+    }
+    for key in ["owner", "mark"] {
+        let file = format!("{key} = \"blue\"");
+        assert_eq!(parsed("--config agent.toml", &[], &file).unwrap().node.owner, "blue");
+    }
+}
+
+#[test]
+fn help_lists_every_option_with_its_value_name() {
     let text = help();
-    assert!(OPTIONS.iter().all(|spec| text.contains(&format!("--{} ", spec.name))));
+    assert!(OPTIONS.iter().all(|spec| text.contains(&format!("  {} ", spec.usage()))), "{text}");
+    assert!(text.contains("\nStore:\n  --store <KIND> "), "{text}");
 }
 
 const PAGE: &str = include_str!("../../../../docs/agent.md");
 
 #[test]
-fn the_page_has_every_option_as_it_is() {
-    let rows: Vec<String> = OPTIONS
-        .iter()
-        .map(|spec| {
-            let default = match spec.default {
-                "" => "–".to_owned(),
-                default => format!("`{default}`"),
-            };
-            let whose = if spec.is_flannels { " flanneld's |" } else { " |" };
-            format!("| `{}` | {default} | {} |{whose}", spec.name, spec.about)
-        })
-        .collect();
-    assert!(PAGE.contains(&rows.join("\n")), "it should have\n{}", rows.join("\n"));
+fn docs_list_every_option() {
+    let row = |spec: &Spec| {
+        let default = match spec.default {
+            "" => "–".to_owned(),
+            default => format!("`{default}`"),
+        };
+        let flannels = if spec.is_flannels { " flanneld's |" } else { " |" };
+        format!("| `{}` | {default} | {} |{flannels}", spec.name, spec.about)
+    };
+    let rows: Vec<String> = OPTIONS.iter().map(row).collect();
+    let is_missing = |row: &&String| !PAGE.contains(row.as_str());
+    let missing: Vec<&String> = rows.iter().filter(is_missing).collect();
+    assert!(missing.is_empty(), "docs/agent.md lacks {missing:#?}");
 }
 
 #[test]
-fn the_pages_file_and_command_are_understood() {
+fn docs_examples_are_valid() {
     let (_, file) = PAGE.split_once("```toml\n").unwrap();
     let (file, _) = file.split_once("```").unwrap();
-    let settings = asked("--config agent.toml", &[], file).unwrap();
+    let settings = parsed("--config agent.toml", &[], file).unwrap();
     let StoreChoice::Etcd(etcd) = &settings.store else { panic!("{:?}", settings.store) };
     assert_eq!(etcd.endpoints.len(), 2);
-    assert_eq!(settings.masquerade.unwrap().except.len(), 1);
+    assert_eq!(settings.nat.masquerade.unwrap().except.len(), 1);
     let (_, command) = PAGE.split_once("podwire agent --etcd-endpoints").unwrap();
     let (_, conf) = command.split_once("--net-config '").unwrap();
     let (conf, _) = conf.split_once('\'').unwrap();
@@ -226,80 +247,84 @@ fn the_pages_file_and_command_are_understood() {
 }
 
 #[test]
-fn a_damaged_record_is_told_and_the_rest_is_understood() {
+fn damaged_record_is_reported_to_cleanup() {
     let cleanup = |args: &str, record: io::Result<String>| {
         let args: Vec<String> = args.split_whitespace().map(str::to_owned).collect();
         let record = std::cell::RefCell::new(Some(record));
         let read = |_: &str| record.borrow_mut().take().unwrap();
-        match understand(Command::Cleanup, &args, |_| None, read).unwrap() {
-            Asked::Run(settings) => *settings,
+        match parse(Command::Cleanup, &args, |_| None, read).unwrap() {
+            Invocation::Run(settings) => *settings,
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!(cleanup("", Err(io::ErrorKind::NotFound.into())).damaged_record, None);
-    let whole = flags("--etcd-endpoints http://a:1").record;
-    assert_eq!(cleanup("", Ok(whole)).damaged_record, None);
-    let problem = |record: io::Result<String>| cleanup("", record).damaged_record.unwrap().problem;
+    assert_eq!(cleanup("", Err(io::ErrorKind::NotFound.into())).sources.damaged_record, None);
+    let whole = flags("--etcd-endpoints http://a:1").sources.saved;
+    assert_eq!(cleanup("", Ok(whole)).sources.damaged_record, None);
+    let problem =
+        |record: io::Result<String>| cleanup("", record).sources.damaged_record.unwrap().problem;
     assert!(problem(Err(io::ErrorKind::InvalidData.into())).contains("invalid data"));
     assert!(problem(Ok("store = ".into())).contains("line 1"));
     assert!(problem(Ok("store = \"xx\"".into())).contains("\"xx\""));
-    assert!(problem(Ok("stor = \"etcd\"".into())).contains("no such option"));
-    assert_eq!(problem(Ok(String::new())), "it does not name the store");
-    let told = cleanup("--store-file /s.db", Ok(String::new()));
-    assert!(told.damaged_record.unwrap().names_store);
-    assert_eq!(told.store, StoreChoice::Embedded("/s.db".into()));
+    assert!(problem(Ok("stor = \"etcd\"".into())).contains("unknown option"));
+    assert_eq!(problem(Ok(String::new())), "the store is missing");
+    let given = cleanup("--store-file /s.db", Ok(String::new()));
+    assert!(given.sources.damaged_record.unwrap().names_store);
+    assert_eq!(given.store, StoreChoice::Embedded("/s.db".into()));
 }
 
 #[test]
-fn the_record_has_absolute_paths_and_the_nodes_name() {
+fn record_has_absolute_paths_and_the_node_name() {
     let here = std::env::current_dir().unwrap();
-    let record = asked("--store-file a/s.db --run-dir /r", &[("NODE_NAME", "blue")], "").unwrap();
+    let args = "--store-file a/s.db --run-dir /r";
+    let record = parsed(args, &[("NODE_NAME", "blue")], "").unwrap().sources.saved;
     let store = format!("store-file = [{:?}]\n", here.join("a/s.db").to_str().unwrap());
-    assert!(record.record.contains(&store), "{}", record.record);
-    assert!(record.record.contains("run-dir = [\"/r\"]\n"), "{}", record.record);
-    assert!(record.record.contains("node-name = [\"blue\"]\n"), "{}", record.record);
+    assert!(record.contains(&store), "{record}");
+    assert!(record.contains("run-dir = [\"/r\"]\n"), "{record}");
+    assert!(record.contains("node-name = [\"blue\"]\n"), "{record}");
 }
 
 #[test]
-fn cleanup_goes_by_what_the_agent_has_written_down() {
-    let agent = flags("--etcd-endpoints http://a:1,http://b:1 --subnet-file /x/env --mark blue");
+fn cleanup_uses_the_options_that_the_agent_saved() {
+    let agent = flags("--etcd-endpoints http://a:1,http://b:1 --subnet-file /x/env --owner blue");
     let cleanup = |args: &str| {
         let args: Vec<String> = args.split_whitespace().map(str::to_owned).collect();
         let read = |path: &str| match path {
-            "/var/lib/podwire/blue.toml" => Ok(agent.record.clone()),
+            "/var/lib/podwire/blue.toml" => Ok(agent.sources.saved.clone()),
             _ => Err(std::io::ErrorKind::NotFound.into()),
         };
-        match understand(Command::Cleanup, &args, |_| None, read).unwrap() {
-            Asked::Run(settings) => *settings,
+        match parse(Command::Cleanup, &args, |_| None, read).unwrap() {
+            Invocation::Run(settings) => *settings,
             other => panic!("{other:?}"),
         }
     };
-    let found = cleanup("--mark blue");
-    assert_eq!((found.store, found.subnet_file), (agent.store.clone(), "/x/env".into()));
-    // What is told comes first, and no half of another store with it.
-    let found = cleanup("--mark blue --store-file /s.db");
-    assert_eq!(found.store, StoreChoice::Embedded("/s.db".into()));
-    assert_eq!(found.subnet_file, agent.subnet_file);
+    let given = cleanup("--owner blue");
+    assert_eq!((given.store, given.files.subnet_env), (agent.store.clone(), "/x/env".into()));
+    // An option for the store replaces all saved options for the store.
+    let given = cleanup("--owner blue --store-file /s.db");
+    assert_eq!(given.store, StoreChoice::Embedded("/s.db".into()));
+    assert_eq!(given.files.subnet_env, agent.files.subnet_env);
     assert_eq!(cleanup("").store.name(), "embedded");
 }
 
 #[test]
-fn secrets_are_not_shown() {
+fn secrets_appear_in_no_output() {
     let settings = flags(
         "--etcd-username root --etcd-password hush --etcd-endpoints \
          http://u:hush@a:1,http://b:2 --net-config {\"Network\":\"10.5.0.0/16\",\"PSK\":\"hush\"}",
     );
-    assert!(!settings.record.contains("hush"), "{}", settings.record);
+    assert!(!settings.sources.saved.contains("hush"), "{}", settings.sources.saved);
     assert!(!format!("{settings:?}").contains("hush"), "{settings:?}");
-    assert!(settings.net_config.unwrap().expose().ends_with("\"PSK\":\"hush\"}"));
+    assert!(settings.network.config.unwrap().expose().ends_with("\"PSK\":\"hush\"}"));
     let StoreChoice::Etcd(etcd) = settings.store else { panic!("{:?}", settings.store) };
     assert_eq!(etcd.endpoints, ["http://a:1", "http://b:2"]);
     assert_eq!(etcd.user.unwrap().1.expose(), "hush");
-    let [warning] = &settings.warnings[..] else { panic!("{:?}", settings.warnings) };
+    let [warning] = &settings.sources.warnings[..] else {
+        panic!("{:?}", settings.sources.warnings)
+    };
     assert!(warning.starts_with("flag --etcd-endpoints: ") && warning.contains("etcd-password"));
-    let error = asked("--etcd-endpoints https://u:hush@a:1", &[], "").unwrap_err();
+    let error = parsed("--etcd-endpoints https://u:hush@a:1", &[], "").unwrap_err();
     assert!(error.contains("\"https://a:1\"") && !error.contains("hush"), "{error}");
-    let error = asked("--config agent.toml", &[], "etcd-password = [[\"hush\"]]").unwrap_err();
+    let error = parsed("--config agent.toml", &[], "etcd-password = [[\"hush\"]]").unwrap_err();
     assert!(!error.contains("hush"), "{error}");
     let StoreChoice::Kubernetes(cluster) =
         flags("--kube-subnet-mgr --kube-api-url https://u:hush@a").store

@@ -22,16 +22,16 @@ type Line = (bool, String);
 
 /// What becomes of a hub from when this is made, which has to be before anybody posts.
 #[derive(Debug)]
-pub struct Journal {
+pub struct StatusLog {
     hub: StatusHub,
     changes: Changes,
     said: Said,
 }
 
-impl Journal {
-    pub fn new(hub: &StatusHub) -> Journal {
+impl StatusLog {
+    pub fn new(hub: &StatusHub) -> StatusLog {
         let (changes, said) = (hub.changes(), Said::of(&hub.summary()));
-        Journal { hub: hub.clone(), changes, said }
+        StatusLog { hub: hub.clone(), changes, said }
     }
 
     /// Tells what is on the hub until it is dropped.
@@ -121,7 +121,7 @@ mod tests {
     #[tokio::test]
     async fn what_was_posted_before_anybody_looked_is_said() {
         let hub = StatusHub::new("a", "etcd");
-        let mut journal = Journal::new(&hub);
+        let mut journal = StatusLog::new(&hub);
         hub.set_problem(ConditionKind::Config, "none");
         let line = "this node is not ready: this node is not part of the network yet; config: none";
         assert_eq!(journal.next().await, [(true, line.to_owned())]);

@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::multicast::{Counts, Loss};
+use crate::multicast::{Counters, DropReason};
 
 /// Everything.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -82,9 +82,9 @@ pub struct Multicast {
 }
 
 impl Multicast {
-    pub(super) fn of(counts: &Counts) -> Self {
+    pub(super) fn of(counts: &Counters) -> Self {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let lost = Loss::ALL.map(|why| (why.name().to_owned(), counts.lost(why)));
+        let lost = DropReason::ALL.map(|why| (why.name().to_owned(), counts.dropped(why)));
         Self {
             groups: read(&counts.groups),
             carried: read(&counts.carried),

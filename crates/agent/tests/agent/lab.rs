@@ -28,7 +28,7 @@ mod ways;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use agent::options::{self, Asked, Command, Settings};
+use agent::settings::{self, Command, Invocation, Settings};
 use agent::status::{RepairKind, Status, StatusHub};
 use kernel::Netns;
 use testkit::{EtcdServer, Node, Pod, Wire, wait_some};
@@ -68,8 +68,8 @@ fn words(words: &[&str]) -> Vec<String> {
 fn settings(command: Command, flags: &[String], vars: &[(&str, &str)]) -> Settings {
     let value = |name: &str| vars.iter().find(|(key, _)| *key == name).map(|(_, value)| *value);
     let var = |name: &str| value(name).map(str::to_owned);
-    let asked = options::understand(command, flags, var, |path| std::fs::read_to_string(path));
-    let Ok(Asked::Run(settings)) = asked else { panic!("{asked:?}") };
+    let asked = settings::parse(command, flags, var, |path| std::fs::read_to_string(path));
+    let Ok(Invocation::Run(settings)) = asked else { panic!("{asked:?}") };
     *settings
 }
 

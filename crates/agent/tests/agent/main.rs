@@ -7,7 +7,7 @@
 mod blackhole;
 mod lab;
 mod multicast;
-mod path;
+mod path_check;
 mod reconcile;
 mod rules;
 mod serve;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods of three nodes that talk to many. Senders and receivers are `socat`, and what nodes send each other is counted
-//! by nf_tables.
+//! Multicast between pods of three nodes. Senders and receivers are `socat`, and nf_tables counts the packets between
+//! nodes.
 
-mod carried;
+mod forwarding;
 mod lab;
-mod life;
+mod restart;
 
 pub use self::lab::Listener;

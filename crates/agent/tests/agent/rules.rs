@@ -8,7 +8,7 @@ mod mended;
 mod take_over;
 
 use agent::dataplane::nft::{Outcome, Rules, RulesConf};
-use agent::options::Masquerade;
+use agent::settings::Masquerade;
 use ipnet::IpNet;
 use testkit::run;
 

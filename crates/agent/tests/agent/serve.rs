@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use agent::multicast::Counts;
-use agent::serve::{Error, Socket, socket_path};
+use agent::api::{Error, Socket, socket_path};
+use agent::multicast::Counters;
 use agent::status::{ConditionKind, Refused, RepairKind};
 use serde_json::Value;
 use testkit::{in_netns, require, run};
@@ -125,7 +125,7 @@ fn prometheus_reads_the_metrics_that_are_documented() {
         hub.compared(Duration::from_millis(12), 3);
         hub.set_peers((0..5).map(peer).collect());
         hub.repaired(RepairKind::Route, "set route");
-        let counts = Arc::new(Counts::default());
+        let counts = Arc::new(Counters::default());
         counts.delivered.store(7, Ordering::Relaxed);
         hub.set_multicast(counts);
         hub.set_problem(ConditionKind::Store, "gone");

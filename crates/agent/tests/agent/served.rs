@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::thread::JoinHandle;
 
-use agent::serve::{self, Socket};
+use agent::api::{self, Socket};
 use agent::status::{Lease, Peer, Session, StatusHub, Underlay, Way};
 use tokio::sync::oneshot;
 
@@ -29,9 +29,9 @@ impl Served {
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
-                let listener = serve::listen(IpAddr::from(Ipv4Addr::LOCALHOST), PORT).unwrap();
+                let listener = api::listen(IpAddr::from(Ipv4Addr::LOCALHOST), PORT).unwrap();
                 let socket = Socket::create(&run_dir).unwrap();
-                let serving = serve::both(Some(listener), Some(socket), &shown);
+                let serving = api::both(Some(listener), Some(socket), &shown);
                 ready.send(()).unwrap();
                 tokio::select! {
                     () = serving => {}

@@ -67,8 +67,9 @@ fn what_is_made_is_found_and_removed() {
             to("fd00:6::/48", None, "flannel.1"),
         ];
         routes.sort();
-        let make =
-            |desired: &DesiredRoute| route::replace(&desired.to_kernel(index_of(&nl, desired), None));
+        let make = |desired: &DesiredRoute| {
+            route::replace(&desired.to_kernel(index_of(&nl, desired), None))
+        };
         nl.apply(routes.iter().map(make)).unwrap();
         assert!(ip("route show 10.5.4.0/24").contains("via inet6 2001:db8::4 dev eth0"));
         let there = found(&nl);

@@ -5,9 +5,9 @@
 use std::convert::Infallible;
 use std::io::{self, Write};
 
-use agent::notify::{self, Notifier};
-use agent::options::{Command, Settings};
+use agent::settings::{Command, Settings};
 use agent::status::StatusHub;
+use agent::status::systemd::{self, Notifier};
 use anyhow::{Context, Result, anyhow};
 use text::escape;
 use tokio::signal::unix::{SignalKind, signal};
@@ -36,9 +36,9 @@ environment, the environment over the file. Options may be written with one dash
 pub(crate) fn run(options: &AgentOptions) -> Result<()> {
     let settings = options.settings(Command::Agent)?;
     init_log(&settings)?;
-    let hub = StatusHub::new(settings.node_name.clone().unwrap_or_default(), settings.store.name());
-    match settings.dry_run {
-        _ if settings.replaces_net_config => {
+    let hub = StatusHub::new(settings.node.name.clone().unwrap_or_default(), settings.store.name());
+    match settings.mode.dry_run {
+        _ if settings.mode.replaces_net_config => {
             let done = runtime()?.block_on(agent::net_config::replace(&settings))?;
             output::print_lines(&[done])
         }
@@ -97,13 +97,13 @@ fn notifier() -> Result<Option<Notifier>> {
     let Some(address) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(None) };
     let var = |name| std::env::var(name).ok();
     let (usec, pid) = (var("WATCHDOG_USEC"), var("WATCHDOG_PID"));
-    let watchdog = notify::watchdog(usec.as_deref(), pid.as_deref(), std::process::id());
+    let watchdog = systemd::watchdog(usec.as_deref(), pid.as_deref(), std::process::id());
     Notifier::new(&address, watchdog).map(Some).context("NOTIFY_SOCKET")
 }
 
 /// Logs to standard error, one line per event. Libraries log warnings and errors only.
 fn init_log(settings: &Settings) -> Result<()> {
-    let level = match settings.verbosity {
+    let level = match settings.log.verbosity {
         0 => LevelFilter::INFO,
         1..=3 => LevelFilter::DEBUG,
         _ => LevelFilter::TRACE,
@@ -114,9 +114,9 @@ fn init_log(settings: &Settings) -> Result<()> {
         // kube_client logs every failed attempt; the agent logs the final result.
         .with_target("kube_client", LevelFilter::OFF)
         .with_targets(own_crates.map(|target| (target, level)));
-    let is_json = settings.logs_json;
+    let is_json = settings.log.json;
     let lines = tracing_subscriber::fmt::layer().with_writer(move || LogWriter { is_json });
-    let layer = match settings.logs_json {
+    let layer = match settings.log.json {
         true => lines.json().boxed(),
         false => lines.boxed(),
     };

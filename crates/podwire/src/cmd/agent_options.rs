@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Command-line arguments of `agent` and `cleanup`, built from the agent's option table. clap checks
-//! names, prints the help and completes them; `agent::options` merges the values with the environment
+//! names, prints the help and completes them; `agent::settings` merges the values with the environment
 //! and the option file, and validates them.
 
 use std::ffi::OsString;
 
-use agent::options::{self, Asked, Command, Kind, OPTIONS, Settings, Spec};
+use agent::settings::{self, Command, Invocation, Kind, OPTIONS, Settings, Spec};
 use anyhow::{Result, bail};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches};
@@ -109,14 +109,14 @@ impl AgentOptions {
     /// name if nothing else sets it.
     pub(crate) fn settings(&self, command: Command) -> Result<Settings> {
         let var = |name: &str| std::env::var(name).ok();
-        match options::understand(command, &self.0, var, |path| std::fs::read_to_string(path))? {
-            Asked::Run(mut settings) => {
-                if !settings.store.tells_name() {
-                    settings.node_name.get_or_insert_with(host_name);
+        match settings::parse(command, &self.0, var, |path| std::fs::read_to_string(path))? {
+            Invocation::Run(mut settings) => {
+                if !settings.store.provides_node_name() {
+                    settings.node.name.get_or_insert_with(host_name);
                 }
                 Ok(*settings)
             }
-            Asked::Help | Asked::Version => bail!("clap handles --help and --version"),
+            Invocation::Help | Invocation::Version => bail!("clap handles --help and --version"),
         }
     }
 }
@@ -158,7 +158,7 @@ fn arg(spec: &'static Spec) -> Arg {
     let arg = Arg::new(spec.name)
         .long(spec.name)
         .help(spec.about)
-        .long_help(format!("{} [env: {}]", spec.about, spec.variable()))
+        .long_help(format!("{} [env: {}]", spec.about, spec.variables().next().unwrap_or_default()))
         .help_heading(heading)
         .value_name(value_name)
         .action(ArgAction::Append);

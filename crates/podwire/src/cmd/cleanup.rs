@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-use agent::options::Command;
+use agent::settings::Command;
 use anyhow::Result;
 
 use super::agent::runtime;

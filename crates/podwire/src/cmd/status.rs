@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
-use agent::serve::socket_path;
+use agent::api::socket_path;
 use agent::status;
 use agent_client::ClientError;
 use anyhow::{Context, Result, anyhow};

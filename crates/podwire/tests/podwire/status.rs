@@ -7,11 +7,11 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
-use agent::cni_conf::{self, CniConf};
-use agent::serve::{self, Socket, socket_path};
+use agent::api::{self, Socket, socket_path};
+use agent::node_files::cni_conf::{self, CniConf};
+use agent::node_files::subnet_env;
 use agent::status::{ConditionKind, Lease, Peer, Session, StatusHub, Underlay, Way};
-use agent::subnet_env;
-use overlay::subnet_env::SubnetEnv;
+use ipam::subnet_env::SubnetEnv;
 use tempfile::TempDir;
 use testkit::{Ns, in_netns};
 use tokio::sync::oneshot;
@@ -37,7 +37,7 @@ impl Agent {
                 let socket = Socket::create(&run_dir).unwrap();
                 ready.send(()).unwrap();
                 tokio::select! {
-                    () = serve::over_socket(socket, shown) => {}
+                    () = api::over_socket(socket, shown) => {}
                     _ = stopped => {}
                 }
             });

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use kernel::Family;
 use kernel::nft::{DataType, Expr, MetaKey, Op, Range, Reg, Verdict};
 
-use crate::options::Masquerade;
+use crate::settings::Masquerade;
 
 /// kube-proxy masquerades what has this bit, and takes the bit away by that.
 const KUBE_PROXYS: u32 = 0x4000;

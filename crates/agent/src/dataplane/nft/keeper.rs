@@ -9,7 +9,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, sleep_until};
 
 use super::{Outcome, Rules, RulesConf};
-use crate::watched::watched;
+use crate::async_fd::register;
 
 /// After the first change of others until it is mended: whoever writes rules writes several.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -39,7 +39,7 @@ pub struct Keeper {
 impl Keeper {
     /// Opens sockets in the calling thread's namespace. All is compared at least once in `every`.
     pub fn open(mark: &str, every: Duration) -> kernel::Result<Self> {
-        let events = watched(Events::listen()?)?;
+        let events = register(Events::listen()?)?;
         let last = Instant::now();
         let (rules, due) = (Rules::open(mark)?, last + every);
         Ok(Self { rules, events: Some(events), every, due, last, retry: None })

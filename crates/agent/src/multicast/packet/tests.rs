@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Packets as pods send them.
+//! Packets of pods, built byte by byte.
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::multicast::reports::{self, Change};
+use crate::multicast::igmp::{self, Change};
 
 const SUBNETS: [&str; 2] = ["10.244.1.0/24", "fd44:1::/64"];
 
@@ -12,14 +12,14 @@ fn subnets() -> Vec<IpNet> {
     SUBNETS.iter().map(|subnet| subnet.parse().unwrap()).collect()
 }
 
-/// UDP with a checksum.
+/// Builds a UDP packet with checksums.
 pub(crate) fn udp(source: &str, destination: &str, payload: &[u8]) -> Vec<u8> {
     let length = (8 + payload.len()) as u16;
     let mut udp = [&[0x13, 0x88, 0x13, 0x88][..], &length.to_be_bytes(), &[0, 0], payload].concat();
     let addresses: Vec<u8> = match (source.parse().unwrap(), destination.parse().unwrap()) {
         (IpAddr::V4(a), IpAddr::V4(b)) => [a.octets(), b.octets()].concat(),
         (IpAddr::V6(a), IpAddr::V6(b)) => [a.octets(), b.octets()].concat(),
-        _ => panic!("two families"),
+        _ => panic!("families differ"),
     };
     let sum = sum(&udp) + sum(&addresses) + u64::from(length) + 17;
     udp[6..8].copy_from_slice(&(!fold(sum)).to_be_bytes());
@@ -50,25 +50,25 @@ fn fold(mut sum: u64) -> u16 {
     sum as u16
 }
 
-/// Whether the sums of an IPv4 packet are right.
-fn is_right(packet: &[u8]) -> bool {
+/// Whether the checksums of an IPv4 UDP packet are right.
+fn has_right_checksums(packet: &[u8]) -> bool {
     let payload = &packet[20..];
     let pseudo = sum(&packet[12..20]) + 17 + payload.len() as u64;
     fold(sum(&packet[..20])) == 0xffff && fold(sum(payload) + pseudo) == 0xffff
 }
 
 #[test]
-fn what_is_carried() {
-    fn check(source: &str, destination: &str, is_carried: bool) {
+fn packet_is_forwarded_by_source_and_group() {
+    fn check(source: &str, destination: &str, is_forwarded: bool) {
         let packet = udp(source, destination, b"hello");
-        let read = Packet::read(&packet, Some(SUBNETS[0].parse().unwrap()));
-        let carried = read.is_some_and(|packet| packet.is_carried(&subnets()));
-        assert_eq!(carried, is_carried, "{source} to {destination}");
+        let parsed = Packet::parse(&packet, Some(SUBNETS[0].parse().unwrap()));
+        let forwarded = parsed.is_some_and(|packet| packet.is_forwarded(&subnets()));
+        assert_eq!(forwarded, is_forwarded, "{source} to {destination}");
     }
     for group in ["239.1.2.3", "224.0.1.1", "232.1.1.1", "224.0.0.1", "224.0.0.251", "224.0.0.252"]
     {
         check("10.244.1.2", group, true);
-        // Not a pod of this node; an address that was never given.
+        // Not a pod of this node; no address yet.
         check("10.244.2.2", group, false);
         check("0.0.0.0", group, false);
     }
@@ -84,52 +84,52 @@ fn what_is_carried() {
     for other in ["ff01::1", "ff02::2", "ff02::5", "ff02::1:ff00:2", "ff02::1:2", "fd44:1::3"] {
         check("fd44:1::2", other, false);
     }
-    // An address of the link does for groups of the link.
-    for (group, is_carried) in [("ff02::fb", true), ("ff12::1", true), ("ff15::42", false)] {
-        check("fe80::2", group, is_carried);
+    // A link-local source is fine for link-local groups only.
+    for (group, is_forwarded) in [("ff02::fb", true), ("ff12::1", true), ("ff15::42", false)] {
+        check("fe80::2", group, is_forwarded);
     }
 }
 
 #[test]
-fn talk_about_groups_and_neighbours_stays_on_the_link() {
-    let (to, query) = reports::igmp_query();
-    let packet = Packet::read(&query, None).unwrap();
-    assert_eq!(packet.to, Many::All("224.0.0.1".parse().unwrap()));
+fn reports_and_neighbour_discovery_stay_on_the_link() {
+    let (to, query) = igmp::igmp_query();
+    let packet = Packet::parse(&query, None).unwrap();
+    assert_eq!(packet.to, Destination::All("224.0.0.1".parse().unwrap()));
     assert_eq!(packet.content, Content::Reports(vec![]));
-    assert_eq!(to, Many::Group("224.0.0.1".parse().unwrap()).mac());
-    let (to, query) = reports::mld_query(MacAddr([2, 0, 0, 0, 0, 1]));
-    let packet = Packet::read(&query, None).unwrap();
+    assert_eq!(to, Destination::Group("224.0.0.1".parse().unwrap()).mac());
+    let (to, query) = igmp::mld_query(MacAddr([2, 0, 0, 0, 0, 1]));
+    let packet = Packet::parse(&query, None).unwrap();
     assert_eq!(packet.content, Content::Reports(vec![]));
-    assert!(!packet.is_carried(&subnets()));
+    assert!(!packet.is_forwarded(&subnets()));
     assert_eq!(to, packet.to.mac());
-    // A neighbour advertisement to all.
+    // A neighbour advertisement to all nodes.
     let mut advertisement = udp("fe80::2", "ff02::1", &[0; 16]);
     (advertisement[6], advertisement[40]) = (58, 136);
-    let packet = Packet::read(&advertisement, None).unwrap();
-    assert!(packet.content == Content::Local && !packet.is_carried(&subnets()));
+    let packet = Packet::parse(&advertisement, None).unwrap();
+    assert!(packet.content == Content::Local && !packet.is_forwarded(&subnets()));
 }
 
-/// Of a pod that joined with socat, as it came.
+/// Captured from a pod that joined the group with socat.
 #[test]
-fn reports_are_found_behind_options() {
+fn report_after_ip_options_is_found() {
     let report = [
         0x46, 0xc0, 0, 40, 0, 0, 0x40, 0, 1, 2, 0, 0, 10, 244, 1, 2, 224, 0, 0, 22, 0x94, 4, 0,
         0, //
         0x22, 0, 0, 0, 0, 0, 0, 1, 4, 0, 0, 0, 239, 1, 2, 3,
     ];
-    let Content::Reports(reports) = Packet::read(&report, None).unwrap().content else { panic!() };
+    let Content::Reports(reports) = Packet::parse(&report, None).unwrap().content else { panic!() };
     assert_eq!(reports[0].change, Change::Joins);
     assert_eq!(reports[0].group, "239.1.2.3".parse::<IpAddr>().unwrap());
 }
 
 #[test]
-fn broadcast_of_a_subnet_becomes_that_of_the_other() {
+fn subnet_broadcast_is_translated() {
     let [from, to] = ["10.244.1.0/24", "10.244.2.0/24"].map(|net| net.parse().ok());
     let mut packet = udp("10.244.1.2", "10.244.1.255", b"hello");
-    assert!(is_right(&packet));
+    assert!(has_right_checksums(&packet));
     translate(&mut packet, from, to);
     assert_eq!(packet[16..20], [10, 244, 2, 255]);
-    assert!(is_right(&packet));
+    assert!(has_right_checksums(&packet));
     for other in ["239.1.2.3", "255.255.255.255", "224.0.0.1"] {
         let mut packet = udp("10.244.1.2", other, b"hello");
         let before = packet.clone();
@@ -139,21 +139,21 @@ fn broadcast_of_a_subnet_becomes_that_of_the_other() {
 }
 
 #[test]
-fn groups_have_hardware_addresses() {
-    let mac = |many: Many| many.mac().to_string();
-    assert_eq!(mac(Many::Group("239.129.2.3".parse().unwrap())), "01:00:5e:01:02:03");
-    assert_eq!(mac(Many::Group("ff15::1:2345".parse().unwrap())), "33:33:00:01:23:45");
-    assert_eq!(mac(Many::All("10.244.1.255".parse().unwrap())), "ff:ff:ff:ff:ff:ff");
+fn group_mac_addresses_follow_the_rfcs() {
+    let mac = |to: Destination| to.mac().to_string();
+    assert_eq!(mac(Destination::Group("239.129.2.3".parse().unwrap())), "01:00:5e:01:02:03");
+    assert_eq!(mac(Destination::Group("ff15::1:2345".parse().unwrap())), "33:33:00:01:23:45");
+    assert_eq!(mac(Destination::All("10.244.1.255".parse().unwrap())), "ff:ff:ff:ff:ff:ff");
 }
 
 proptest! {
     #[test]
-    fn any_bytes_are_read_without_panic(mut bytes: Vec<u8>, first in prop::sample::select(&[0x45, 0x46, 0x4f, 0x60][..])) {
+    fn any_bytes_are_parsed_without_panic(mut bytes: Vec<u8>, first in prop::sample::select(&[0x45, 0x46, 0x4f, 0x60][..])) {
         if let Some(byte) = bytes.first_mut() {
             *byte = first;
         }
         let subnet: Option<IpNet> = SUBNETS[0].parse().ok();
-        let _ = Packet::read(&bytes, subnet);
+        let _ = Packet::parse(&bytes, subnet);
         translate(&mut bytes, subnet, subnet);
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Two nodes without a network between them.
+//! Two relays that exchange datagrams in memory.
 
 use super::*;
 use crate::multicast::packet::tests::udp;
@@ -18,7 +18,7 @@ fn peer(n: u8) -> Peer {
 
 struct Two {
     nodes: [Relay; 2],
-    counts: Counts,
+    counters: Counters,
     now: Instant,
 }
 
@@ -31,10 +31,10 @@ impl Two {
             assert_eq!(node.set_peer(peer(other)), Some(address(other)));
             assert_eq!(node.set_peer(peer(other)), None);
         }
-        Self { nodes, counts: Counts::default(), now }
+        Self { nodes, counters: Counters::default(), now }
     }
 
-    /// A pod of the second node joins a group or leaves it, and the first node is told.
+    /// A pod of the second node joins or leaves a group, and the first node gets the announcement.
     fn join(&mut self, group: &str, joins: bool) {
         let kind = if joins { 4 } else { 3 };
         let [a, b, c, d] = group.parse::<std::net::Ipv4Addr>().unwrap().octets();
@@ -43,121 +43,122 @@ impl Two {
             0, //
             0x22, 0, 0, 0, 0, 0, 0, 1, kind, 0, 0, 0, a, b, c, d,
         ];
-        let done = self.nodes[1].outward(&report, self.now, &self.counts);
-        assert_eq!(done, Outward::Groups { have_changed: true, must_ask: false });
+        let done = self.nodes[1].handle_pod_packet(&report, self.now, &self.counters);
+        assert_eq!(done, FromPod::Groups { have_changed: true, must_query: false });
         self.announce();
     }
 
     fn announce(&mut self) {
         let announcement = self.nodes[1].announcement().unwrap();
-        let done = self.nodes[0].inward(address(2), &announcement, self.now, &self.counts);
-        assert_eq!(done, Inward::Nothing);
+        let done =
+            self.nodes[0].handle_datagram(address(2), &announcement, self.now, &self.counters);
+        assert_eq!(done, FromPeer::Nothing);
     }
 
-    /// What a packet of a pod of the first node becomes on the second, if it is sent there.
-    fn carry(&mut self, packet: &[u8]) -> Option<Inward> {
-        match self.nodes[0].outward(packet, self.now, &self.counts) {
-            Outward::Send { datagram, to } => {
+    /// Forwards a packet of a pod of the first node. Returns the consequence on the second node, if it gets there.
+    fn forward(&mut self, packet: &[u8]) -> Option<FromPeer> {
+        match self.nodes[0].handle_pod_packet(packet, self.now, &self.counters) {
+            FromPod::Send { datagram, to } => {
                 assert_eq!(to, [address(2)]);
-                Some(self.nodes[1].inward(address(1), &datagram, self.now, &self.counts))
+                Some(self.nodes[1].handle_datagram(address(1), &datagram, self.now, &self.counters))
             }
-            Outward::Nothing => None,
+            FromPod::Nothing => None,
             other => panic!("{other:?}"),
         }
     }
 }
 
 #[test]
-fn group_is_carried_while_somebody_is_in_it() {
+fn group_is_forwarded_while_it_has_a_member() {
     let mut two = Two::new();
     let packet = udp("10.244.1.2", "239.1.2.3", b"hello");
-    assert_eq!(two.carry(&packet), None);
+    assert_eq!(two.forward(&packet), None);
     two.join("239.1.2.3", true);
-    let Some(Inward::Deliver { family, mac, packet: delivered }) = two.carry(&packet) else {
+    let Some(FromPeer::Deliver { family, mac, packet: delivered }) = two.forward(&packet) else {
         panic!()
     };
     assert_eq!((family, mac.to_string().as_str()), (Family::V4, "01:00:5e:01:02:03"));
     assert_eq!(delivered, packet);
-    assert_eq!(two.carry(&udp("10.244.1.2", "239.1.2.4", b"hello")), None);
+    assert_eq!(two.forward(&udp("10.244.1.2", "239.1.2.4", b"hello")), None);
     two.join("239.1.2.3", false);
-    assert_eq!(two.carry(&packet), None);
+    assert_eq!(two.forward(&packet), None);
 }
 
 #[test]
-fn all_is_for_nodes_with_pods() {
+fn broadcast_is_forwarded_to_nodes_with_pods() {
     let mut two = Two::new();
     let packet = udp("10.244.1.2", "255.255.255.255", b"hello");
-    assert_eq!(two.carry(&packet), None, "nothing is known of it yet");
+    assert_eq!(two.forward(&packet), None, "no announcement yet");
     two.announce();
-    assert!(matches!(two.carry(&packet), Some(Inward::Deliver { .. })));
-    two.now += WANTS_STAY * 2;
-    assert_eq!(two.carry(&packet), None, "it has not been heard of for long");
+    assert!(matches!(two.forward(&packet), Some(FromPeer::Deliver { .. })));
+    two.now += INTEREST_TIMEOUT * 2;
+    assert_eq!(two.forward(&packet), None, "announcement expired");
     two.nodes[1].set_bridge(false);
     two.announce();
-    assert_eq!(two.carry(&packet), None);
+    assert_eq!(two.forward(&packet), None);
 }
 
 #[test]
-fn questions_are_answered() {
+fn query_is_answered_with_an_announcement() {
     let mut two = Two::new();
-    let question = two.nodes[1].question().unwrap();
-    let done = two.nodes[0].inward(address(2), &question, two.now, &two.counts);
-    assert_eq!(done, Inward::Answer(address(2)));
+    let query = two.nodes[1].query().unwrap();
+    let done = two.nodes[0].handle_datagram(address(2), &query, two.now, &two.counters);
+    assert_eq!(done, FromPeer::Announce(address(2)));
 }
 
 #[test]
-fn forged_datagrams_are_refused() {
+fn forged_datagram_is_dropped() {
     let mut two = Two::new();
     two.join("239.1.2.3", true);
     let good = udp("10.244.1.2", "239.1.2.3", b"hello");
     let datagram = |subnet: &str, packet: &[u8]| {
-        wire::write(subnet.parse().unwrap(), &Message::Packet(packet))
+        protocol::encode(subnet.parse().unwrap(), &Message::Packet(packet))
     };
-    let mut check = |from: u8, datagram: &[u8], why: Loss| {
-        let before = two.counts.lost(why);
-        let done = two.nodes[1].inward(address(from), datagram, two.now, &two.counts);
-        assert_eq!(done, Inward::Nothing);
-        assert_eq!(two.counts.lost(why), before + 1);
+    let mut check = |from: u8, datagram: &[u8], reason: DropReason| {
+        let before = two.counters.dropped(reason);
+        let done = two.nodes[1].handle_datagram(address(from), datagram, two.now, &two.counters);
+        assert_eq!(done, FromPeer::Nothing);
+        assert_eq!(two.counters.dropped(reason), before + 1);
     };
-    // From an address that is not the node's; of a subnet that nobody has; of our own.
-    check(3, &datagram("10.244.1.0/24", &good), Loss::Forged);
-    check(1, &datagram("10.244.3.0/24", &good), Loss::Stranger);
-    check(1, &datagram("10.244.2.0/24", &good), Loss::Stranger);
-    // A packet of somebody else's pod; one for a single pod; a report; rubbish.
+    // Sender address of another node; unknown subnet; own subnet.
+    check(3, &datagram("10.244.1.0/24", &good), DropReason::Forged);
+    check(1, &datagram("10.244.3.0/24", &good), DropReason::Stranger);
+    check(1, &datagram("10.244.2.0/24", &good), DropReason::Stranger);
+    // Packets of other pods, unicast packets, a query, garbage.
     for packet in [
         udp("10.244.2.9", "239.1.2.3", b"hello"),
         udp("192.0.2.1", "239.1.2.3", b"hello"),
         udp("10.244.1.2", "10.244.2.2", b"hello"),
         udp("10.244.1.2", "10.244.2.255", b"hello"),
         udp("10.244.1.2", "224.0.0.5", b"hello"),
-        crate::multicast::reports::igmp_query().1,
-        b"rubbish".to_vec(),
+        crate::multicast::igmp::igmp_query().1,
+        b"garbage".to_vec(),
         good[..20].to_vec(),
     ] {
-        check(1, &datagram("10.244.1.0/24", &packet), Loss::Forged);
+        check(1, &datagram("10.244.1.0/24", &packet), DropReason::Forged);
     }
-    check(1, b"something else", Loss::Unknown);
+    check(1, b"something else", DropReason::Unknown);
     let mut later = datagram("10.244.1.0/24", &good);
     later[4] = 2;
-    check(1, &later, Loss::Unknown);
+    check(1, &later, DropReason::Unknown);
 }
 
 #[test]
-fn floods_are_cut_off() {
+fn flood_is_limited() {
     let mut two = Two::new();
     two.join("239.1.2.3", true);
     let packet = udp("10.244.1.2", "239.1.2.3", b"hello");
-    let carried = (0..20_000).filter(|_| two.carry(&packet).is_some()).count();
-    assert_eq!(carried, 5_000);
-    assert_eq!(two.counts.lost(Loss::Rate), 15_000);
+    let forwarded = (0..20_000).filter(|_| two.forward(&packet).is_some()).count();
+    assert_eq!(forwarded, 5_000);
+    assert_eq!(two.counters.dropped(DropReason::Rate), 15_000);
 }
 
 #[test]
-fn peer_that_has_left_is_sent_nothing() {
+fn removed_peer_gets_no_packets() {
     let mut two = Two::new();
     two.join("239.1.2.3", true);
     two.nodes[0].remove_peer("node-2");
-    assert_eq!(two.carry(&udp("10.244.1.2", "239.1.2.3", b"hello")), None);
+    assert_eq!(two.forward(&udp("10.244.1.2", "239.1.2.3", b"hello")), None);
     assert_eq!(two.nodes[0].addresses(), [] as [IpAddr; 0]);
 }
 
@@ -195,7 +196,7 @@ fn peers_are_set_and_removed_in_constant_time() {
 }
 
 #[test]
-fn peer_is_reached_by_a_family_that_both_have() {
+fn peer_address_has_a_family_that_both_nodes_have() {
     let [v4, v6] = [0, 1].map(|at| vec![subnets(1)[at]]);
     let reached = |own: &Vec<IpNet>| Relay::new(own.clone(), Instant::now()).set_peer(peer(2));
     assert_eq!(reached(&v4), Some(address(2)));
@@ -204,4 +205,17 @@ fn peer_is_reached_by_a_family_that_both_have() {
     let other = Peer { subnets: v6, ..peer(2) };
     assert_eq!(node.set_peer(other), None);
     assert_eq!(node.addresses(), [] as [IpAddr; 0]);
+}
+
+#[test]
+fn rate_limit_allows_bursts_and_stops_floods() {
+    let start = Instant::now();
+    let mut limit = RateLimit::new(start);
+    let passed = (0..10_000).filter(|_| limit.take(1, start)).count();
+    assert_eq!(passed, 5_000);
+    let later = start + Duration::from_millis(100);
+    let passed = (0..10_000).filter(|_| limit.take(1, later)).count();
+    assert_eq!(passed, 2_000);
+    assert!(limit.take(9_999, later + Duration::from_secs(9)));
+    assert!(!limit.take(1, later + Duration::from_secs(9)));
 }

@@ -11,9 +11,9 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::{Error, Expected, NAME, settle};
-use crate::ear::LOOK_AGAIN;
+use crate::async_fd::register;
+use crate::file_watcher::LOOK_AGAIN;
 use crate::status::{ConditionKind, StatusHub};
-use crate::watched::watched;
 
 /// Delay between a change and the next look at the bridge: many pods may go at once.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -55,7 +55,7 @@ fn report(hub: &StatusHub, settled: Result<Vec<String>, Error>) -> bool {
 
 /// None if the kernel refuses: then the bridge is checked at intervals only.
 fn listen() -> Option<AsyncFd<Events>> {
-    let events = Events::listen(&[Topic::Links, Topic::Addrs]).and_then(watched);
+    let events = Events::listen(&[Topic::Links, Topic::Addrs]).and_then(register);
     events.inspect_err(|error| tracing::warn!(%error, "changes of {NAME} are noticed late")).ok()
 }
 

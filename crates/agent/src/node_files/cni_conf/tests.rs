@@ -47,7 +47,7 @@ fn places_are_named_only_where_they_are_unusual() {
 
 #[test]
 fn it_is_as_documented() {
-    let documented = include_str!("../../../../docs/health.md");
+    let documented = include_str!("../../../../../docs/health.md");
     let usual = text(Path::new(SUBNET_FILE), Path::new(RUN_DIR));
     assert!(documented.contains(&format!("```json\n{usual}```\n")), "{usual}");
 }

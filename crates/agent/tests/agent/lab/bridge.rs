@@ -150,7 +150,7 @@ fn a_dry_run_shows_what_happens_to_the_bridge() {
             let flags = [node.flags(), Store::embedded(CONF).0].concat();
             let more = super::words(&["--cni-conf-dir", "/run/lab/net.d", "--dry-run"]);
             let flags = [flags, more].concat();
-            let settings = super::settings(agent::options::Command::Agent, &flags, &[]);
+            let settings = super::settings(agent::settings::Command::Agent, &flags, &[]);
             let hub = agent::status::StatusHub::new("node-1", "embedded");
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let run = || runtime.unwrap().block_on(agent::run::dry_run(settings, hub)).unwrap();

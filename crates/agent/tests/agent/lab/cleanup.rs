@@ -2,7 +2,7 @@
 //! Cleanup removes every trace of one agent and nothing of another, and with `--dry-run` it only tells.
 
 use agent::cleanup::{self, Cleaned};
-use agent::options::Command;
+use agent::settings::Command;
 use kernel::Netns;
 use testkit::{Node, Pinging, Wire, in_netns};
 

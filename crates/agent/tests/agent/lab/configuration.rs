@@ -3,8 +3,8 @@
 
 use std::error::Error;
 
-use agent::options::{self, Asked};
 use agent::run;
+use agent::settings::{self, Invocation};
 use agent::status::{ConditionKind, RepairKind};
 use kernel::Netns;
 use testkit::{EtcdServer, Node, Wire, in_netns, wait_for};
@@ -142,8 +142,8 @@ pub fn replace(node: &Node, store: &Store, flags: &[&str]) -> String {
 fn try_replace(node: &Node, store: &Store, flags: &[&str]) -> Result<String, run::Error> {
     let replaced = store.and(&["--replace-net-config"]).and(flags);
     let flags = [node.flags(), replaced.0].concat();
-    let Ok(Asked::Run(settings)) =
-        options::understand(options::Command::Agent, &flags, |_| None, |_| unreachable!())
+    let Ok(Invocation::Run(settings)) =
+        settings::parse(settings::Command::Agent, &flags, |_| None, |_| unreachable!())
     else {
         panic!("{flags:?}");
     };

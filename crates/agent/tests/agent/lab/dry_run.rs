@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What `--dry-run` tells is what an agent then does, and it does nothing itself.
 
-use agent::options::Command;
+use agent::settings::Command;
 use agent::status::StatusHub;
 use kernel::Netns;
 use testkit::{Node, Wire, in_netns};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Nodes on one wire with routes to each other's pods, and pods on bridges.
+//! Nodes on one link with routes to each other's pods, and pods on bridges.
 
 use std::fs;
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use agent::multicast::{Command, Counts, Peer, run};
+use agent::multicast::{Command, Counters, Multicast, Peer};
 use ipnet::IpNet;
 use kernel::Netns;
 use testkit::{Daemon, Ns, wait_for};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Node `n` has the subnets 10.244.n.0/24 and fd44:n::/64.
 pub struct Node {
@@ -21,24 +21,24 @@ pub struct Node {
     pub ns: Ns,
 }
 
-/// A pod, with the last part of its addresses as its number.
+/// A pod. Its number is the last part of its addresses.
 pub struct Pod {
     pub ns: Ns,
     pub address: String,
 }
 
-/// What runs on a node until it is dropped.
-pub struct Station {
-    pub counts: Arc<Counts>,
-    /// None when it is to end.
+/// Multicast forwarding on a node until it is dropped.
+pub struct Forwarder {
+    pub counters: Arc<Counters>,
+    /// Closing the channel ends the forwarder.
     commands: Option<UnboundedSender<Command>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Drop for Station {
+impl Drop for Forwarder {
     fn drop(&mut self) {
         self.commands = None;
-        // A second panic would hide the first.
+        // Ignore a panic here, it would hide an earlier one.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
@@ -63,9 +63,9 @@ pub fn nodes() -> [Node; 3] {
         }
         sh(
             ns,
-            "nft add table inet seen
-            nft add chain inet seen in '{ type filter hook input priority 0; }'
-            nft add rule inet seen in udp dport 8287 @th,104,8 1 counter",
+            "nft add table inet count
+            nft add chain inet count in '{ type filter hook input priority 0; }'
+            nft add rule inet count in udp dport 8287 @th,104,8 1 counter",
         );
     }
     nodes
@@ -82,7 +82,7 @@ fn prepare(ns: &Ns) {
 }
 
 impl Node {
-    /// As the bridge plugin makes it.
+    /// Creates the bridge like the bridge plugin.
     pub fn make_bridge(&self) {
         let n = self.n;
         sh(
@@ -125,90 +125,90 @@ impl Node {
         Peer { name: format!("node-{}", self.n), subnets: self.subnets() }
     }
 
-    /// Carries multicast here.
-    pub fn start(&self, others: &[&Node]) -> Station {
-        let (commands, told) = unbounded_channel();
-        let counts = Arc::new(Counts::default());
+    /// Starts multicast forwarding.
+    pub fn start(&self, others: &[&Node]) -> Forwarder {
+        let (commands, receiver) = unbounded_channel();
+        let counters = Arc::new(Counters::default());
         let ns = Netns::open(self.ns.path()).unwrap();
-        let shared = Arc::clone(&counts);
+        let mut multicast = Multicast::new(receiver, Arc::clone(&counters));
         let thread = std::thread::spawn(move || {
             let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
-            ns.enter(|| runtime().unwrap().block_on(run(told, shared))).unwrap().unwrap();
+            ns.enter(|| runtime().unwrap().block_on(multicast.run())).unwrap().unwrap();
         });
         let peers = others.iter().map(|other| other.peer()).collect();
-        commands.send(Command::Begin { subnets: self.subnets(), peers }).unwrap();
-        Station { counts, commands: Some(commands), thread: Some(thread) }
+        commands.send(Command::SetNetwork { subnets: self.subnets(), peers }).unwrap();
+        Forwarder { counters, commands: Some(commands), thread: Some(thread) }
     }
 
-    /// Packets of pods that other nodes have sent here.
-    pub fn seen(&self) -> u64 {
-        let text = sh(&self.ns, "nft list chain inet seen in");
+    /// Number of pod packets that other nodes have sent to this node.
+    pub fn received(&self) -> u64 {
+        let text = sh(&self.ns, "nft list chain inet count in");
         let (_, behind) = text.split_once("packets ").unwrap();
         behind.split_whitespace().next().unwrap().parse().unwrap()
     }
 }
 
-impl Station {
-    pub fn tell(&self, command: Command) {
+impl Forwarder {
+    pub fn send(&self, command: Command) {
         self.commands.as_ref().unwrap().send(command).unwrap();
     }
 
     pub fn wait_for_groups(&self, count: u64) {
-        wait_for(&format!("{count} groups"), PATIENCE, || {
-            self.counts.groups.load(Ordering::Relaxed) == count
+        wait_for(&format!("{count} groups"), TIMEOUT, || {
+            self.counters.groups.load(Ordering::Relaxed) == count
         });
     }
 }
 
-/// All three nodes with bridges and stations.
-pub fn running() -> ([Node; 3], [Station; 3]) {
+/// All three nodes with bridges and forwarders.
+pub fn running() -> ([Node; 3], [Forwarder; 3]) {
     let nodes = nodes();
     nodes.iter().for_each(Node::make_bridge);
     let [a, b, c] = &nodes;
-    let stations = [a.start(&[b, c]), b.start(&[a, c]), c.start(&[a, b])];
-    (nodes, stations)
+    let forwarders = [a.start(&[b, c]), b.start(&[a, c]), c.start(&[a, b])];
+    (nodes, forwarders)
 }
 
-/// Hears in a pod what comes to a port, in a group or not.
+/// Records the datagrams that a pod receives on a port.
 pub struct Listener {
     file: String,
     _program: Daemon,
 }
 
 impl Listener {
-    /// `socket` is an address of socat's.
+    /// `socket` is a socat address.
     pub fn start(pod: &Ns, socket: &str) -> Listener {
         let port = socket.split([':', ',']).nth(1).unwrap();
-        let file = format!("/run/heard-{}-{port}", pod.name());
+        let file = format!("/run/received-{}-{port}", pod.name());
         fs::write(&file, "").unwrap();
         let target = format!("OPEN:{file},append");
         let program = pod.start("socat", &["-u", "-b", "65536", socket, &target]);
-        wait_for("the listener", PATIENCE, || {
+        wait_for("the listener to listen", TIMEOUT, || {
             pod.exec("ss", &["-Hlun"]).contains(&format!(":{port} "))
         });
         Listener { file, _program: program }
     }
 
-    pub fn heard(&self) -> String {
+    pub fn received(&self) -> String {
         fs::read_to_string(&self.file).unwrap()
     }
 
-    /// Sends until it is heard: that somebody is in a group takes a moment to get around.
+    /// Sends until the word is received. An announcement of a group takes a moment.
     pub fn wait(&self, pod: &Ns, word: &str, socket: &str) {
-        wait_for(&format!("{word} by {socket}"), PATIENCE, || {
+        wait_for(&format!("{word} by {socket}"), TIMEOUT, || {
             send(pod, word, socket);
-            self.heard().contains(word)
+            self.received().contains(word)
         });
     }
 
-    /// Sends once, where the way is known, and waits. What was sent before has come by then, too.
+    /// Sends once and waits until the word is received. Earlier packets have arrived by then.
     pub fn expect(&self, pod: &Ns, word: &str, socket: &str) {
         send(pod, word, socket);
-        wait_for(&format!("{word} by {socket}"), PATIENCE, || self.heard().contains(word));
+        wait_for(&format!("{word} by {socket}"), TIMEOUT, || self.received().contains(word));
     }
 }
 
-/// A datagram of a pod's.
+/// Sends a datagram from a pod.
 pub fn send(pod: &Ns, word: &str, socket: &str) {
     sh(pod, &format!("printf {word} | socat -u - {socket}"));
 }

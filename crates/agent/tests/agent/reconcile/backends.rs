@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use agent::dataplane::routes::{KernelThread, Options, Outcome, Secrets, public_key};
-use agent::path::{Command, Pace, targets};
+use agent::path_check::{Command, ProbeIntervals, targets};
 use kernel::Netns;
 use kernel::wireguard::{PrivateKey, PublicKey};
 use overlay::Addresses;
@@ -16,7 +16,7 @@ use testkit::{Ns, in_netns};
 
 use super::node::{SOON, conf, lease, options, public, subnet};
 use super::repairs::block_on;
-use crate::path::lab::Checker;
+use crate::path_check::lab::Checker;
 
 const NEVER: Duration = Duration::from_secs(100_000);
 
@@ -215,17 +215,17 @@ fn vm_wireguard_begins_at_once() {
         testkit::not_run_unless!(Link("wireguard"));
         let backend = r#"{"Type": "wireguard"}"#;
         let [a, b] = two_nodes();
-        let checkers = || [&a, &b].map(|node| Checker::start(&node.ns, Pace::default()));
+        let checkers = || [&a, &b].map(|node| Checker::start(&node.ns, ProbeIntervals::default()));
         let [to_b, to_a] = [a.target(backend, &b), b.target(backend, &a)];
         let knows_late = || {
             let [early, mut late] = checkers();
             let network = b.network(backend, &a);
             let _thread = a.start(backend, &b);
-            early.tell(to_b.clone());
+            early.send(to_b.clone());
             let sent = || a.ns.exec("wg", &["show", "flannel-wg", "transfer"]);
             testkit::wait_for("its first knock", SOON, || !sent().trim_end().ends_with("\t0"));
             let _thread = b.begin(network);
-            late.tell(to_a.clone());
+            late.send(to_a.clone());
             late.next().reachable
         };
         let know_at_once = || {
@@ -235,8 +235,8 @@ fn vm_wireguard_begins_at_once() {
                 node.ns.exec("sh", &["-c", "tc qdisc replace dev eth0 root netem delay 50ms"]);
             }
             let _threads = [a.start(backend, &b), b.start(backend, &a)];
-            first.tell(to_b.clone());
-            second.tell(to_a.clone());
+            first.send(to_b.clone());
+            second.send(to_a.clone());
             first.next().reachable && second.next().reachable
         };
         // An emulated machine may be late itself.

@@ -2,7 +2,7 @@
 //! Under whose address packets travel.
 
 use agent::dataplane::nft::RulesConf;
-use agent::options::Masquerade;
+use agent::settings::Masquerade;
 use testkit::{Ns, in_netns, require, run, run as program};
 
 use super::lab::{

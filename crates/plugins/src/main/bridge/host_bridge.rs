@@ -4,11 +4,11 @@
 use std::time::{Duration, Instant};
 
 use cni::{Code, Error, Interface};
-use overlay::stale_bridge;
 use ipnet::IpNet;
 use kernel::addr::{self, AddrOptions};
 use kernel::link::{self, Detail, Kind, Link, NewLink, OperState};
 use kernel::{IfName, MacAddr, Netlink, bridge_vlan};
+use overlay::stale_bridge;
 
 use super::conf::Bridge;
 use super::gateway::{self, Change};

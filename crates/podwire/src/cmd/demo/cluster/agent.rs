@@ -6,7 +6,7 @@ use std::path::Path;
 use std::thread::{self, JoinHandle};
 
 use agent::cleanup::Cleaned;
-use agent::options::{self, Asked, Command, Settings};
+use agent::settings::{self, Command, Invocation, Settings};
 use agent::status::StatusHub;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use kernel::Netns;
@@ -42,7 +42,7 @@ impl Agent {
     /// Starts `podwire agent` with these arguments in a namespace.
     pub(crate) fn start(netns: &Netns, args: &[String]) -> Result<Agent> {
         let settings = settings(args)?;
-        let name = settings.node_name.clone().unwrap_or_default();
+        let name = settings.node.name.clone().unwrap_or_default();
         let hub = StatusHub::new(name, settings.store.name());
         let (stop, stopped) = oneshot::channel();
         let (settings_copy, hub_copy) = (settings.clone(), hub.clone());
@@ -128,9 +128,9 @@ pub(crate) fn arguments(
 /// Parses options without reading the environment or any file.
 fn settings(args: &[String]) -> Result<Settings> {
     let no_file = |path: &str| Err(std::io::Error::other(format!("the demo reads no file {path}")));
-    match options::understand(Command::Agent, args, |_| None, no_file)? {
-        Asked::Run(settings) => Ok(*settings),
-        Asked::Help | Asked::Version => bail!("--help and --version are not supported"),
+    match settings::parse(Command::Agent, args, |_| None, no_file)? {
+        Invocation::Run(settings) => Ok(*settings),
+        Invocation::Help | Invocation::Version => bail!("--help and --version are not supported"),
     }
 }
 
@@ -144,10 +144,10 @@ mod tests {
         let net_config = super::super::backend::Backend::Vxlan.net_config();
         let settings = settings(&arguments("node1", &net_config, files).unwrap()).unwrap();
         for path in [
-            Some(settings.subnet_file.as_path()),
-            settings.cni_conf.as_deref(),
-            Some(&settings.state_dir),
-            Some(&settings.run_dir),
+            Some(settings.files.subnet_env.as_path()),
+            settings.files.cni_conf.as_deref(),
+            Some(&settings.node.state_dir),
+            Some(&settings.api.run_dir),
         ] {
             assert!(path.unwrap().starts_with("/d/node1"), "{path:?}");
         }

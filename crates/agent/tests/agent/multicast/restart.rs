@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Bridges, pods and agents that come and go.
+//! Bridges, pods and agents that appear and disappear.
 
 use agent::multicast::Command;
 use testkit::{in_netns, require, wait_for};
 
-use super::lab::{Listener, PATIENCE, nodes, running, sh};
+use super::lab::{Listener, TIMEOUT, nodes, running, sh};
 
 const GROUP: &str = "UDP4-DATAGRAM:239.1.2.3:5000";
 const JOIN: &str = "UDP4-RECV:5000,ip-add-membership=239.1.2.3:eth0";
 
 #[test]
-fn bridge_may_come_late_and_go_and_come_again() {
+fn bridge_may_be_removed_and_recreated() {
     in_netns(|| {
         require!(Program("socat"));
         let nodes = nodes();
         let [a, b, c] = &nodes;
-        let stations = [a.start(&[b, c]), b.start(&[a, c])];
+        let forwarders = [a.start(&[b, c]), b.start(&[a, c])];
         for _ in 0..2 {
             for node in [a, b] {
                 node.make_bridge();
@@ -27,14 +27,14 @@ fn bridge_may_come_late_and_go_and_come_again() {
                 node.ns.ip(&["link", "del", "cni0"]);
                 node.ns.ip(&["link", "del", "veth2"]);
             }
-            stations[1].wait_for_groups(0);
+            forwarders[1].wait_for_groups(0);
         }
     });
 }
 
-/// Pods that joined before are asked.
+/// The agent queries pods that joined before it started.
 #[test]
-fn agent_that_starts_late_finds_out_who_is_in_what() {
+fn restarted_agent_learns_existing_groups() {
     in_netns(|| {
         require!(Program("socat"));
         let nodes = nodes();
@@ -48,7 +48,7 @@ fn agent_that_starts_late_finds_out_who_is_in_what() {
         let second = b.start(&[a, c]);
         second.wait_for_groups(2);
         listener.wait(&one.ns, "hello", GROUP);
-        // And once more after another restart of either.
+        // The same after another restart.
         drop(second);
         let second = b.start(&[a, c]);
         second.wait_for_groups(2);
@@ -57,44 +57,44 @@ fn agent_that_starts_late_finds_out_who_is_in_what() {
 }
 
 #[test]
-fn peer_that_has_left_is_sent_nothing() {
+fn removed_peer_gets_no_packets() {
     in_netns(|| {
         require!(Program("socat"), Program("nft"));
-        let (nodes, stations) = running();
+        let (nodes, forwarders) = running();
         let [one, two, three] = [nodes[0].pod(2), nodes[1].pod(2), nodes[2].pod(2)];
         let listeners = [Listener::start(&two.ns, JOIN), Listener::start(&three.ns, JOIN)];
         for listener in &listeners {
             listener.wait(&one.ns, "hello", GROUP);
         }
-        stations[0].tell(Command::Remove("node-3".to_owned()));
-        wait_for("silence", PATIENCE, || {
-            let seen = nodes[2].seen();
-            let word = format!("word-{seen}");
+        forwarders[0].send(Command::RemovePeer("node-3".to_owned()));
+        wait_for("no packets to the removed peer", TIMEOUT, || {
+            let before = nodes[2].received();
+            let word = format!("word-{before}");
             listeners[0].wait(&one.ns, &word, GROUP);
-            nodes[2].seen() == seen
+            nodes[2].received() == before
         });
         listeners[0].expect(&one.ns, "last", GROUP);
-        assert!(!listeners[1].heard().contains("last"));
-        // And it comes back; told all anew, what is known of others stays known.
-        stations[0].tell(Command::Set(nodes[2].peer()));
+        assert!(!listeners[1].received().contains("last"));
+        // The peer returns. A full list keeps what is known of the peers in it.
+        forwarders[0].send(Command::SetPeer(nodes[2].peer()));
         listeners[1].wait(&one.ns, "again", GROUP);
         let peers = vec![nodes[2].peer()];
-        stations[0].tell(Command::Begin { subnets: nodes[0].subnets(), peers });
-        wait_for("silence of the other", PATIENCE, || {
-            let seen = nodes[1].seen();
-            let word = format!("now-{seen}");
+        forwarders[0].send(Command::SetNetwork { subnets: nodes[0].subnets(), peers });
+        wait_for("no packets to the peer missing in the list", TIMEOUT, || {
+            let before = nodes[1].received();
+            let word = format!("now-{before}");
             listeners[1].wait(&one.ns, &word, GROUP);
-            nodes[1].seen() == seen
+            nodes[1].received() == before
         });
     });
 }
 
-/// Version 2 of IGMP has one pod answer for all, and a leave for the group.
+/// With IGMPv2 one pod answers for all, and a leave message concerns the group.
 #[test]
-fn old_versions_are_understood() {
+fn igmp_v2_and_mld_v1_work() {
     in_netns(|| {
         require!(Program("socat"));
-        let (nodes, stations) = running();
+        let (nodes, forwarders) = running();
         let [one, two, other] = [nodes[0].pod(2), nodes[1].pod(2), nodes[1].pod(3)];
         for pod in [&two, &other] {
             sh(&pod.ns, "echo 2 > /proc/sys/net/ipv4/conf/eth0/force_igmp_version");
@@ -104,9 +104,9 @@ fn old_versions_are_understood() {
         let second = Listener::start(&other.ns, JOIN);
         first.wait(&one.ns, "hello", GROUP);
         drop(first);
-        // The other one is asked, and stays.
+        // The remaining member answers the query.
         second.wait(&one.ns, "still", GROUP);
         drop(second);
-        stations[1].wait_for_groups(0);
+        forwarders[1].wait_for_groups(0);
     });
 }

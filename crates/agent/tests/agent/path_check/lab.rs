@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Two nodes with a VXLAN tunnel as flannel makes it, and a router between them.
+//! Two nodes with a VXLAN tunnel like flannel's, and a router between them.
 
 use std::time::Duration;
 
-use agent::path::{Command, Pace, Target, Verdict, run};
+use agent::path_check::{Command, PathCheck, PathResult, ProbeIntervals, Target};
 use kernel::Netns;
 use testkit::{Ns, wait_some};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-pub const PATIENCE: Duration = Duration::from_secs(60);
-/// What is left of 1500 in the tunnel.
+pub const TIMEOUT: Duration = Duration::from_secs(60);
+/// MTU in the tunnel over links of 1500 bytes.
 pub const FULL: u32 = 1450;
 pub const OVERHEAD: u32 = 50;
 
-/// Again and again, so that a test sees changes soon.
-pub const OFTEN: Pace = Pace {
+/// Short intervals, so that a test sees changes soon.
+pub const OFTEN: ProbeIntervals = ProbeIntervals {
     period: Duration::from_millis(200),
     round: Duration::from_millis(10),
-    each: 16,
+    per_round: 16,
     first_retry: Duration::from_millis(100),
     last_retry: Duration::from_millis(100),
 };
 
-/// Once, and then not again while a test lasts.
-pub const ONCE: Pace = {
+/// One check only while a test runs.
+pub const ONCE: ProbeIntervals = {
     let hour = Duration::from_secs(3600);
-    Pace { period: hour, first_retry: hour, last_retry: hour, ..OFTEN }
+    ProbeIntervals { period: hour, first_retry: hour, last_retry: hour, ..OFTEN }
 };
 
 /// Nodes 1 and 2 and the router.
@@ -35,7 +35,7 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// All links are of 1500 bytes.
+    /// Creates the nodes and the router. All links have MTU 1500.
     pub fn new() -> Lab {
         let nodes = ["node-1", "node-2"].map(Ns::new);
         let router = Ns::new("router");
@@ -63,7 +63,7 @@ impl Lab {
         Lab { nodes, router }
     }
 
-    /// A tunnel between them.
+    /// Adds a tunnel between the nodes.
     pub fn with_tunnel() -> Lab {
         let lab = Lab::new();
         for (node, n) in lab.nodes.iter().zip([1, 2]) {
@@ -74,7 +74,7 @@ impl Lab {
     }
 }
 
-/// A tunnel to the other node, with options of `ip link` as flannel has them.
+/// Creates a tunnel to the other node with flannel's options.
 pub fn tunnel(node: &Ns, n: u8, local: &str, remote: &str) {
     let other = 3 - n;
     sh(
@@ -109,7 +109,7 @@ pub fn sh(ns: &Ns, script: &str) -> String {
     ns.exec("sh", &["-ec", script])
 }
 
-/// The second node through the tunnel, as the first one sees it.
+/// Target for the second node through the tunnel.
 pub fn through_tunnel(address: &str) -> Target {
     let subnet = if address.contains(':') { "fd44:2::/64" } else { "10.244.2.0/24" };
     Target {
@@ -119,53 +119,56 @@ pub fn through_tunnel(address: &str) -> Target {
         full: FULL,
         overhead: OVERHEAD,
         device: Some("flannel.1".parse().unwrap()),
-        comes_second: false,
+        starts_second: false,
     }
 }
 
-/// A check that runs in a namespace until it is dropped.
+/// A path check that runs in a namespace until it is dropped.
 pub struct Checker {
     commands: UnboundedSender<Command>,
-    verdicts: UnboundedReceiver<Verdict>,
+    results: UnboundedReceiver<PathResult>,
 }
 
 impl Checker {
-    pub fn start(ns: &Ns, pace: Pace) -> Checker {
-        let (commands, told) = unbounded_channel();
-        let (tell, verdicts) = unbounded_channel();
+    pub fn start(ns: &Ns, intervals: ProbeIntervals) -> Checker {
+        let (commands, command_receiver) = unbounded_channel();
+        let (result_sender, results) = unbounded_channel();
+        let mut check = PathCheck::new(intervals, command_receiver, result_sender);
         let ns = Netns::open(ns.path()).unwrap();
         std::thread::spawn(move || {
             let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
-            ns.enter(|| runtime().unwrap().block_on(run(pace, told, tell))).unwrap().unwrap();
+            ns.enter(|| runtime().unwrap().block_on(check.run())).unwrap().unwrap();
         });
-        Checker { commands, verdicts }
+        Checker { commands, results }
     }
 
-    pub fn tell(&self, command: Command) {
+    pub fn send(&self, command: Command) {
         self.commands.send(command).unwrap();
     }
 
-    /// The next verdict that is as it should be.
+    /// Waits for a result that matches.
     #[track_caller]
-    pub fn wait(&mut self, what: &str, is_it: impl Fn(&Verdict) -> bool) -> Verdict {
+    pub fn wait(&mut self, condition: &str, matches: impl Fn(&PathResult) -> bool) -> PathResult {
         let mut others = Vec::new();
-        let found = wait_some(PATIENCE, || {
-            let verdict = self.verdicts.try_recv().ok()?;
-            let is_it = is_it(&verdict);
-            others.push(verdict);
-            if is_it { others.pop() } else { None }
+        let found = wait_some(TIMEOUT, || {
+            let result = self.results.try_recv().ok()?;
+            if matches(&result) {
+                return Some(result);
+            }
+            others.push(result);
+            None
         });
-        found.unwrap_or_else(|| panic!("waited in vain for {what}; there was {others:?}"))
+        found.unwrap_or_else(|| panic!("timeout while waiting for {condition}; got {others:?}"))
     }
 
-    /// The very next verdict.
+    /// Waits for the next result.
     #[track_caller]
-    pub fn next(&mut self) -> Verdict {
-        self.wait("a verdict", |_| true)
+    pub fn next(&mut self) -> PathResult {
+        self.wait("a result", |_| true)
     }
 
-    /// None is there.
+    /// Whether there is no result.
     pub fn is_quiet(&mut self) -> bool {
-        self.verdicts.try_recv().is_err()
+        self.results.try_recv().is_err()
     }
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Network cards that should fill in checksums and do not look into tunnels, as some hypervisors' do: only
-//! the outer checksum is right, and all TCP and UDP in a tunnel is dropped by the receiver. Each node's
-//! `eth0` is a TUN interface here, and this program is the cards and the wire.
+//! Network cards with checksum offload that ignore tunnels, as those of some hypervisors: only the outer checksum is
+//! right, and the receiver drops all TCP and UDP in a tunnel. Each node's `eth0` is a TUN interface, and this program
+//! simulates the cards and the cable.
 
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use agent::path::{Checksum, Command, Pace};
+use agent::path_check::{Checksum, Command, ProbeIntervals};
 use kernel::Netns;
 use kernel::poll::wait_readable;
 use kernel::tun::{NewTun, open_queues};
@@ -20,7 +20,7 @@ const VNET_HEADER: usize = 10; // linux/virtio_net.h, struct virtio_net_hdr
 const NEEDS_CSUM: u8 = 1; // linux/virtio_net.h, VIRTIO_NET_HDR_F_NEEDS_CSUM
 const OUTER_UDP: usize = 20;
 
-/// Which checksums a card fills in.
+/// The checksums that a card computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Card {
     All,
@@ -45,12 +45,12 @@ fn nodes(card: Card) -> [Ns; 2] {
         );
         tunnel(node, n, &format!("192.0.2.{n}"), &format!("192.0.2.{other}"));
     }
-    std::thread::spawn(move || be_wire(&ends, card));
+    std::thread::spawn(move || forward(&ends, card));
     nodes
 }
 
-/// Carries packets from one end to the other for as long as both are there.
-fn be_wire(ends: &[File], card: Card) {
+/// Forwards packets between both ends until one is closed.
+fn forward(ends: &[File], card: Card) {
     let mut packet = vec![0; 65_546];
     loop {
         let ready =
@@ -58,8 +58,8 @@ fn be_wire(ends: &[File], card: Card) {
         for from in ready.unwrap().into_iter().enumerate().filter(|(_, is)| *is).map(|(at, _)| at) {
             match (&ends[from]).read(&mut packet) {
                 Ok(len) if len > VNET_HEADER => {
-                    finish(&mut packet[..len], card);
-                    // One that is down takes nothing, which is what wires are like.
+                    compute_checksums(&mut packet[..len], card);
+                    // An interface that is down accepts nothing.
                     let _ = (&ends[1 - from]).write(&packet[..len]);
                 }
                 Ok(_) => {}
@@ -70,8 +70,8 @@ fn be_wire(ends: &[File], card: Card) {
     }
 }
 
-/// What the card does before a packet is on the wire, where nothing says any more what was left to it.
-fn finish(packet: &mut [u8], card: Card) {
+/// Computes the checksums that the kernel left to the card.
+fn compute_checksums(packet: &mut [u8], card: Card) {
     let (header, bytes) = packet.split_at_mut(VNET_HEADER);
     let at = |offset: usize| usize::from(u16::from_ne_bytes([header[offset], header[offset + 1]]));
     let (start, offset) = (at(6), at(8));
@@ -88,10 +88,10 @@ fn finish(packet: &mut [u8], card: Card) {
     header.fill(0);
 }
 
-/// Whether a program on the first node gets through to one on the second.
+/// Whether TCP works from the first node to the second.
 fn tcp_passes(nodes: &[Ns; 2]) -> bool {
     let _server = nodes[1].start("socat", &["TCP-LISTEN:7,reuseaddr,fork", "SYSTEM:echo hello"]);
-    testkit::wait_for("the server", Duration::from_secs(30), || {
+    testkit::wait_for("the server to listen", Duration::from_secs(30), || {
         nodes[1].exec("ss", &["-Hltn"]).contains(":7 ")
     });
     let answer = nodes[0].try_exec("socat", &["-u", "TCP:10.244.2.0:7,connect-timeout=5", "-"]);
@@ -105,66 +105,66 @@ fn offload(node: &Ns) -> String {
 }
 
 #[test]
-fn wrong_checksums_are_seen_and_repaired() {
+fn wrong_checksums_are_repaired() {
     in_netns(|| {
         require!(Program("socat"), Program("ethtool"));
         let nodes = nodes(Card::OuterOnly);
         nodes[0].exec("ping", &["-c", "1", "-W", "5", "10.244.2.0"]);
-        assert!(!tcp_passes(&nodes), "the fault is there");
-        let mut checkers = nodes.each_ref().map(|node| Checker::start(node, Pace::default()));
-        checkers[0].tell(Command::Watch(through_tunnel("10.244.2.0")));
-        let verdict = checkers[0].next();
-        assert_eq!(verdict.checksum, Checksum::Repaired, "{verdict:?}");
-        assert_eq!(verdict.route_mtu(), None);
+        assert!(!tcp_passes(&nodes), "checksums are wrong");
+        let mut checkers =
+            nodes.each_ref().map(|node| Checker::start(node, ProbeIntervals::default()));
+        checkers[0].send(Command::Watch(through_tunnel("10.244.2.0")));
+        let result = checkers[0].next();
+        assert_eq!(result.checksum, Checksum::Repaired, "{result:?}");
+        assert_eq!(result.route_mtu(), None);
         assert_eq!(offload(&nodes[0]), "tx-checksum-ip-generic: off");
-        // The way back is the other node's business.
-        checkers[1].tell(Command::Watch(through_tunnel("10.244.1.0")));
+        // The other node repairs the opposite direction.
+        checkers[1].send(Command::Watch(through_tunnel("10.244.1.0")));
         assert_eq!(checkers[1].next().checksum, Checksum::Repaired);
         assert!(tcp_passes(&nodes));
-        // It stays so, and other peers behind the same device need nothing.
-        checkers[0].tell(Command::CheckAll);
+        // The repair stays in effect.
+        checkers[0].send(Command::CheckAll);
         assert_eq!(checkers[0].next().checksum, Checksum::Right);
         assert_eq!(offload(&nodes[0]), "tx-checksum-ip-generic: off");
     });
 }
 
 #[test]
-fn right_checksums_are_left_to_the_card() {
+fn right_checksums_leave_offload_on() {
     in_netns(|| {
         require!(Program("socat"), Program("ethtool"));
         let nodes = nodes(Card::All);
         assert!(tcp_passes(&nodes));
-        let mut checker = Checker::start(&nodes[0], Pace::default());
-        checker.tell(Command::Watch(through_tunnel("10.244.2.0")));
+        let mut checker = Checker::start(&nodes[0], ProbeIntervals::default());
+        checker.send(Command::Watch(through_tunnel("10.244.2.0")));
         assert_eq!(checker.next().checksum, Checksum::Right);
         assert_eq!(offload(&nodes[0]), "tx-checksum-ip-generic: on");
     });
 }
 
-/// Silence is not taken for wrong checksums.
 #[test]
-fn firewalls_are_not_taken_for_wrong_checksums() {
+fn firewall_is_not_mistaken_for_wrong_checksums() {
     in_netns(|| {
         require!(Program("nft"), Program("ethtool"));
         let nodes = nodes(Card::All);
-        let mut checker = Checker::start(&nodes[0], Pace::default());
+        let mut checker = Checker::start(&nodes[0], ProbeIntervals::default());
         sh(
             &nodes[1],
-            "nft add table inet deaf
-            nft add chain inet deaf in '{ type filter hook input priority 0; }'
-            nft add rule inet deaf in iifname flannel.1 udp dport 33434 drop",
+            "nft add table inet drops
+            nft add chain inet drops in '{ type filter hook input priority 0; }'
+            nft add rule inet drops in iifname flannel.1 udp dport 33434 drop",
         );
-        checker.tell(Command::Watch(through_tunnel("10.244.2.0")));
-        let verdict = checker.next();
-        assert_eq!((verdict.reachable, verdict.checksum), (true, Checksum::Unknown));
-        // A firewall that answers is as good as a kernel that does.
+        checker.send(Command::Watch(through_tunnel("10.244.2.0")));
+        let result = checker.next();
+        assert_eq!((result.reachable, result.checksum), (true, Checksum::Unknown));
+        // An ICMP error of the peer's firewall counts as an answer.
         sh(
             &nodes[1],
-            "nft flush chain inet deaf in
-            nft add rule inet deaf in iifname flannel.1 udp dport 33434 \
+            "nft flush chain inet drops in
+            nft add rule inet drops in iifname flannel.1 udp dport 33434 \
                 reject with icmp type admin-prohibited",
         );
-        checker.tell(Command::CheckAll);
+        checker.send(Command::CheckAll);
         assert_eq!(checker.next().checksum, Checksum::Right);
         assert_eq!(offload(&nodes[0]), "tx-checksum-ip-generic: on");
     });
