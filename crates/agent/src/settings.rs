@@ -18,7 +18,7 @@ pub use self::model::{
     Tls, UnderlaySettings,
 };
 use self::sources::CommandLine;
-pub use self::table::{GROUPS, Kind, OPTIONS, Spec};
+pub use self::table::{Kind, OPTIONS, Spec, group};
 use self::values::RawValues;
 use crate::net_config;
 use text::ErrorChain;
@@ -148,21 +148,4 @@ fn service(var: impl Fn(&str) -> Option<String>) -> Option<String> {
     let (host, port) = (var("KUBERNETES_SERVICE_HOST")?, var("KUBERNETES_SERVICE_PORT")?);
     let host = if host.contains(':') { format!("[{host}]") } else { host };
     Some(format!("https://{host}:{port}"))
-}
-
-/// Formats all options for `--help`, by group.
-pub fn help() -> String {
-    let width = OPTIONS.iter().map(|spec| spec.usage().len()).max().unwrap_or(0);
-    let mut text = String::new();
-    for (at, group) in GROUPS.iter().enumerate() {
-        text.push_str(&format!("{}{group}:\n", if at == 0 { "" } else { "\n" }));
-        for spec in OPTIONS.iter().filter(|spec| spec.group == *group) {
-            let default = match spec.default {
-                "" => String::new(),
-                default => format!(" [default: {default}]"),
-            };
-            text.push_str(&format!("  {:width$}  {}{default}\n", spec.usage(), spec.about));
-        }
-    }
-    text
 }

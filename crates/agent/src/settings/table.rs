@@ -21,9 +21,9 @@ pub struct Spec {
     pub name: &'static str,
     /// Former name, still accepted.
     pub alias: Option<&'static str>,
-    /// One of [`GROUPS`].
+    /// Heading of its group, from [`group`].
     pub group: &'static str,
-    /// Name of the value in the help text; empty for a switch.
+    /// Name of the value in the help text, such as `FILE`.
     pub value_name: &'static str,
     pub kind: Kind,
     /// Empty if there is no default.
@@ -45,14 +45,6 @@ impl Spec {
     /// Finds an option by its name or alias.
     pub fn by_name(name: &str) -> Option<&'static Spec> {
         OPTIONS.iter().find(|spec| spec.name == name || spec.alias == Some(name))
-    }
-
-    /// The flag with the name of its value, such as `--store-file <FILE>`.
-    pub fn usage(&self) -> String {
-        match self.value_name {
-            "" => format!("--{}", self.name),
-            value => format!("--{} <{value}>", self.name),
-        }
     }
 
     const fn flannels(self) -> Spec {
@@ -82,24 +74,25 @@ const fn switch(
     default: &'static str,
     about: &'static str,
 ) -> Spec {
-    option(group, name, "", Kind::Switch, default, about)
+    option(group, name, "BOOL", Kind::Switch, default, about)
 }
 
 use Kind::{List, Number, Text};
 
-const GENERAL: &str = "General";
-const STORE: &str = "Store";
-const ETCD: &str = "etcd";
-const KUBERNETES: &str = "Kubernetes";
-const UNDERLAY: &str = "Interface to other nodes";
-const TRAFFIC: &str = "Traffic";
-const FILES: &str = "Files";
-const CHECKS: &str = "Checks and health";
-const LOG: &str = "Logging";
+/// Headings of the groups of options in the help text.
+pub mod group {
+    pub const GENERAL: &str = "General options";
+    pub const STORE: &str = "Store and network configuration";
+    pub const ETCD: &str = "etcd";
+    pub const KUBERNETES: &str = "Kubernetes";
+    pub const UNDERLAY: &str = "Underlay interface";
+    pub const TRAFFIC: &str = "Traffic";
+    pub const FILES: &str = "Files";
+    pub const MONITORING: &str = "Monitoring and logs";
+    pub const IGNORED: &str = "Accepted for compatibility with flanneld, without effect";
+}
 
-/// The groups of options, in the order of the help text.
-pub static GROUPS: &[&str] =
-    &[GENERAL, STORE, ETCD, KUBERNETES, UNDERLAY, TRAFFIC, FILES, CHECKS, LOG];
+use group::{ETCD, FILES, GENERAL, IGNORED, KUBERNETES, MONITORING, STORE, TRAFFIC, UNDERLAY};
 
 /// All options, in the order of the help text.
 #[rustfmt::skip]
@@ -113,10 +106,8 @@ pub static OPTIONS: &[Spec] = &[
         .alias("mark"),
     switch(GENERAL, "dry-run", "false",
         "print the changes that would be made, then exit"),
-    switch(GENERAL, "keep-network", "false",
-        "cleanup only: leave lease, devices, routes and subnet-file in place for flanneld"),
 
-    option(STORE, "store", "KIND", Text, "",
+    option(STORE, "store", "STORE", Text, "",
         "embedded, etcd or kubernetes; defaults to what other options imply, else to embedded"),
     option(STORE, "store-file", "FILE", Text, "/var/lib/podwire/store.db",
         "file of the embedded store, shared by all agents of this machine"),
@@ -124,19 +115,19 @@ pub static OPTIONS: &[Spec] = &[
         "net-conf.json as text; stored in the embedded store or etcd if there is no configuration yet"),
     switch(STORE, "replace-net-config", "false",
         "replace the stored network configuration with --net-config for all nodes, then exit"),
-    switch(STORE, "allow-extension-commands", "false",
-        "run the commands of the extension backend, which come from the network configuration"),
     option(STORE, "subnet-lease-renew-margin", "MINUTES", Number(1, 1439), "60",
         "minutes before its expiry at which a lease is renewed").flannels(),
+    switch(STORE, "allow-extension-commands", "false",
+        "run the commands of the extension backend, which come from the network configuration"),
 
     option(ETCD, "etcd-endpoints", "URLS", List, "http://127.0.0.1:4001,http://127.0.0.1:2379",
         "etcd servers").flannels(),
-    option(ETCD, "etcd-prefix", "PREFIX", Text, "/coreos.com/network",
+    option(ETCD, "etcd-prefix", "KEY", Text, "/coreos.com/network",
         "key prefix of the network in etcd").flannels(),
-    option(ETCD, "etcd-keyfile", "FILE", Text, "", "client key for etcd").flannels(),
-    option(ETCD, "etcd-certfile", "FILE", Text, "", "client certificate for etcd").flannels(),
     option(ETCD, "etcd-cafile", "FILE", Text, "",
         "CA certificate for verifying etcd (required for https)").flannels(),
+    option(ETCD, "etcd-certfile", "FILE", Text, "", "client certificate for etcd").flannels(),
+    option(ETCD, "etcd-keyfile", "FILE", Text, "", "client key for etcd").flannels(),
     option(ETCD, "etcd-username", "NAME", Text, "", "etcd user name").flannels(),
     option(ETCD, "etcd-password", "PASSWORD", Text, "", "etcd password").flannels(),
 
@@ -154,14 +145,14 @@ pub static OPTIONS: &[Spec] = &[
 
     option(UNDERLAY, "iface", "NAMES", List, "",
         "interfaces to other nodes, by name or address, in order of preference").flannels(),
-    option(UNDERLAY, "iface-regex", "REGEX", List, "",
+    option(UNDERLAY, "iface-regex", "REGEXES", List, "",
         "regular expressions for an interface's address or name, tried after --iface; the first with a usable address is used")
         .flannels(),
-    option(UNDERLAY, "iface-can-reach", "IP", Text, "",
+    option(UNDERLAY, "iface-can-reach", "ADDRESS", Text, "",
         "use the interface with the route to this address, tried last").flannels(),
-    option(UNDERLAY, "public-ip", "IPV4", Text, "",
+    option(UNDERLAY, "public-ip", "ADDRESS", Text, "",
         "IPv4 address at which other nodes reach this node").flannels(),
-    option(UNDERLAY, "public-ipv6", "IPV6", Text, "",
+    option(UNDERLAY, "public-ipv6", "ADDRESS", Text, "",
         "IPv6 address at which other nodes reach this node").flannels(),
 
     switch(TRAFFIC, "ip-masq", "false", "masquerade traffic that leaves the network").flannels(),
@@ -170,12 +161,13 @@ pub static OPTIONS: &[Spec] = &[
     option(TRAFFIC, "non-masquerade-cidrs", "CIDRS", List, "",
         "destinations that are not masqueraded"),
     switch(TRAFFIC, "iptables-forward-rules", "true", "allow forwarding of the network's traffic").flannels(),
-    option(TRAFFIC, "iptables-resync", "SECONDS", Number(1, 86_400), "5",
-        "accepted without effect: the agent repairs changes as they happen").flannels(),
     switch(TRAFFIC, "ip-blackhole-route", "false",
         "drop traffic to addresses of this node's subnet that no pod has").flannels(),
     switch(TRAFFIC, "multicast", "false",
         "forward multicast and broadcast between pods of different nodes"),
+    switch(TRAFFIC, "path-check", "true", "periodically probe each peer with a full-size packet"),
+    option(TRAFFIC, "compare-every", "SECONDS", Number(1, 86_400), "60",
+        "interval between full comparisons with the kernel"),
 
     option(FILES, "subnet-file", "FILE", Text, "/run/flannel/subnet.env",
         "file that tells plugins this node's subnet").flannels(),
@@ -185,22 +177,23 @@ pub static OPTIONS: &[Spec] = &[
         "file name of the CNI configuration"),
     option(FILES, "state-dir", "DIR", Text, "/var/lib/podwire", "directory for persistent state"),
     option(FILES, "run-dir", "DIR", Text, "/run/podwire", "directory for the API socket"),
+    switch(FILES, "keep-network", "false",
+        "cleanup only: leave lease, devices, routes and subnet-file in place for flanneld"),
 
-    switch(CHECKS, "path-check", "true", "periodically probe each peer with a full-size packet"),
-    option(CHECKS, "compare-every", "SECONDS", Number(1, 86_400), "60",
-        "interval between full comparisons with the kernel"),
-    option(CHECKS, "healthz-ip", "IP", Text, "0.0.0.0",
+    option(MONITORING, "healthz-ip", "ADDRESS", Text, "0.0.0.0",
         "address that serves /healthz, /readyz and /metrics").flannels(),
-    option(CHECKS, "healthz-port", "PORT", Number(0, 65_535), "0",
+    option(MONITORING, "healthz-port", "PORT", Number(0, 65_535), "0",
         "port for healthz-ip; 0 turns it off").flannels(),
-
-    option(LOG, "log-format", "FORMAT", Text, "text", "text or json"),
-    option(LOG, "v", "LEVEL", Number(0, 10), "0",
+    option(MONITORING, "log-format", "FORMAT", Text, "text", "text or json"),
+    option(MONITORING, "v", "LEVEL", Number(0, 10), "0",
         "log verbosity; 0 logs changes, more also logs decisions").flannels(),
-    option(LOG, "vmodule", "PATTERN", Text, "",
-        "accepted without effect: concerns flanneld's source files").flannels(),
-    option(LOG, "log_backtrace_at", "LINE", Text, "",
-        "accepted without effect: concerns flanneld's source files").flannels(),
+
+    option(IGNORED, "iptables-resync", "SECONDS", Number(1, 86_400), "5",
+        "interval of rule checks; not needed, because the agent repairs changes as they happen").flannels(),
+    option(IGNORED, "vmodule", "TEXT", Text, "",
+        "logging by source file of flanneld").flannels(),
+    option(IGNORED, "log_backtrace_at", "TEXT", Text, "",
+        "logging by source file of flanneld").flannels(),
 ];
 
 #[cfg(test)]
@@ -211,8 +204,6 @@ mod tests {
     fn option_names_are_unique_and_defaults_valid() {
         for (at, spec) in OPTIONS.iter().enumerate() {
             assert!(OPTIONS[..at].iter().all(|other| other.name != spec.name), "{}", spec.name);
-            assert!(GROUPS.contains(&spec.group), "{}", spec.name);
-            assert_eq!(spec.value_name.is_empty(), spec.kind == Kind::Switch, "{}", spec.name);
             match spec.kind {
                 Kind::Switch => assert!(["true", "false"].contains(&spec.default), "{}", spec.name),
                 Number(min, max) => {

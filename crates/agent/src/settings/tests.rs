@@ -207,13 +207,6 @@ fn owner_tag_is_accepted_under_its_former_name() {
     }
 }
 
-#[test]
-fn help_lists_every_option_with_its_value_name() {
-    let text = help();
-    assert!(OPTIONS.iter().all(|spec| text.contains(&format!("  {} ", spec.usage()))), "{text}");
-    assert!(text.contains("\nStore:\n  --store <KIND> "), "{text}");
-}
-
 const PAGE: &str = include_str!("../../../../docs/agent.md");
 
 #[test]

@@ -5,100 +5,10 @@
 
 use std::ffi::OsString;
 
-use agent::settings::{self, Command, Invocation, Kind, OPTIONS, Settings, Spec};
+use agent::settings::{self, Command, Invocation, Kind, OPTIONS, Settings, Spec, group};
 use anyhow::{Result, bail};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches};
-
-/// Options in the order and the groups of the help, each with the name of its value.
-const GROUPS: &[(&str, &[(&str, &str)])] = &[
-    (
-        "General options",
-        &[("config", "FILE"), ("node-name", "NAME"), ("mark", "NAME"), ("dry-run", "BOOL")],
-    ),
-    (
-        "Store and network configuration",
-        &[
-            ("store", "STORE"),
-            ("store-file", "FILE"),
-            ("net-config", "JSON"),
-            ("replace-net-config", "BOOL"),
-            ("subnet-lease-renew-margin", "MINUTES"),
-            ("allow-extension-commands", "BOOL"),
-        ],
-    ),
-    (
-        "etcd",
-        &[
-            ("etcd-endpoints", "URLS"),
-            ("etcd-prefix", "KEY"),
-            ("etcd-cafile", "FILE"),
-            ("etcd-certfile", "FILE"),
-            ("etcd-keyfile", "FILE"),
-            ("etcd-username", "NAME"),
-            ("etcd-password", "PASSWORD"),
-        ],
-    ),
-    (
-        "Kubernetes",
-        &[
-            ("kube-subnet-mgr", "BOOL"),
-            ("kube-api-url", "URL"),
-            ("kubeconfig-file", "FILE"),
-            ("kube-annotation-prefix", "PREFIX"),
-            ("net-config-path", "FILE"),
-            ("set-node-network-unavailable", "BOOL"),
-        ],
-    ),
-    (
-        UNDERLAY,
-        &[
-            ("iface", "NAMES"),
-            ("iface-regex", "REGEXES"),
-            ("iface-can-reach", "ADDRESS"),
-            ("public-ip", "ADDRESS"),
-            ("public-ipv6", "ADDRESS"),
-        ],
-    ),
-    (
-        TRAFFIC,
-        &[
-            ("ip-masq", "BOOL"),
-            ("ip-masq-fully-random-disable", "BOOL"),
-            ("non-masquerade-cidrs", "CIDRS"),
-            ("iptables-forward-rules", "BOOL"),
-            ("ip-blackhole-route", "BOOL"),
-            ("multicast", "BOOL"),
-            ("path-check", "BOOL"),
-            ("compare-every", "SECONDS"),
-        ],
-    ),
-    (
-        "Files",
-        &[
-            ("subnet-file", "FILE"),
-            ("cni-conf-dir", "DIR"),
-            ("cni-conf-name", "NAME"),
-            ("state-dir", "DIR"),
-            ("run-dir", "DIR"),
-            ("keep-network", "BOOL"),
-        ],
-    ),
-    (
-        MONITORING,
-        &[
-            ("healthz-ip", "ADDRESS"),
-            ("healthz-port", "PORT"),
-            ("log-format", "FORMAT"),
-            ("v", "LEVEL"),
-        ],
-    ),
-    (IGNORED, &[("iptables-resync", "SECONDS"), ("vmodule", "TEXT"), ("log_backtrace_at", "TEXT")]),
-];
-const UNDERLAY: &str = "Underlay interface";
-const TRAFFIC: &str = "Traffic";
-const MONITORING: &str = "Monitoring and logs";
-const IGNORED: &str = "Accepted for compatibility with flanneld, without effect";
 
 /// Options given on the command line, each as `--name=value`.
 #[derive(Debug, Clone)]
@@ -123,12 +33,7 @@ impl AgentOptions {
 
 impl clap::Args for AgentOptions {
     fn augment_args(command: clap::Command) -> clap::Command {
-        let position = |spec: &Spec| {
-            GROUPS.iter().flat_map(|(_, names)| *names).position(|(name, _)| *name == spec.name)
-        };
-        let mut specs: Vec<&Spec> = OPTIONS.iter().collect();
-        specs.sort_by_key(|spec| position(spec).unwrap_or(usize::MAX));
-        command.args(specs.into_iter().map(arg))
+        command.args(OPTIONS.iter().map(arg))
     }
 
     fn augment_args_for_update(command: clap::Command) -> clap::Command {
@@ -154,13 +59,14 @@ impl clap::FromArgMatches for AgentOptions {
 }
 
 fn arg(spec: &'static Spec) -> Arg {
-    let (heading, value_name) = group(spec.name);
+    let variable = spec.variables().next().unwrap_or_default();
     let arg = Arg::new(spec.name)
         .long(spec.name)
         .help(spec.about)
-        .long_help(format!("{} [env: {}]", spec.about, spec.variables().next().unwrap_or_default()))
-        .help_heading(heading)
-        .value_name(value_name)
+        .long_help(format!("{} [env: {variable}]", spec.about))
+        .help_heading(spec.group)
+        .value_name(spec.value_name)
+        .aliases(spec.alias)
         .action(ArgAction::Append);
     let arg = match spec.kind {
         // As with Go's flags, a boolean takes its value after `=` only.
@@ -170,18 +76,9 @@ fn arg(spec: &'static Spec) -> Arg {
     if spec.default.is_empty() { arg } else { arg.default_value(spec.default) }
 }
 
-/// Heading and value name of an option in the help.
-fn group(option: &str) -> (&'static str, &'static str) {
-    let in_group = |(heading, names): &(&'static str, &'static [(&str, &'static str)])| {
-        let entry = names.iter().find(|(name, _)| *name == option)?;
-        Some((*heading, entry.1))
-    };
-    GROUPS.iter().find_map(in_group).unwrap_or(("Other options", "VALUE"))
-}
-
 /// `cleanup` accepts all options of the agent; its help leaves out those that make no difference.
 pub(crate) fn hide_unused_by_cleanup(arg: Arg) -> Arg {
-    let unused = [UNDERLAY, TRAFFIC, MONITORING, IGNORED];
+    let unused = [group::UNDERLAY, group::TRAFFIC, group::MONITORING, group::IGNORED];
     let is_unused = arg.get_help_heading().is_some_and(|heading| unused.contains(&heading));
     arg.hide(is_unused)
 }
@@ -244,13 +141,8 @@ mod tests {
     }
 
     #[test]
-    fn every_option_is_in_one_group() {
-        let mut names: Vec<&str> =
-            GROUPS.iter().flat_map(|(_, names)| names.iter().map(|(name, _)| *name)).collect();
-        let mut options: Vec<&str> = OPTIONS.iter().map(|spec| spec.name).collect();
-        names.sort_unstable();
-        options.sort_unstable();
-        assert_eq!(names, options);
+    fn former_name_of_an_option_is_accepted() {
+        assert_eq!(given("--mark blue").unwrap(), "--owner=blue");
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub(crate) const EXAMPLES: &str = "\
 Examples:
   podwire cleanup --dry-run                           print what would be removed
   podwire cleanup                                     remove an agent that runs with default options
-  podwire cleanup --mark blue                         remove the agent with the owner tag blue
+  podwire cleanup --owner blue                        remove the agent with the owner tag blue
   podwire cleanup --keep-network                      hand the network over to flanneld
   podwire cleanup --config /etc/podwire/agent.toml    read the agent's option file";
 

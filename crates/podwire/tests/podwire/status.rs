@@ -11,7 +11,7 @@ use agent::api::{self, Socket, socket_path};
 use agent::node_files::cni_conf::{self, CniConf};
 use agent::node_files::subnet_env;
 use agent::status::{ConditionKind, Lease, Peer, Session, StatusHub, Underlay, Way};
-use ipam::subnet_env::SubnetEnv;
+use overlay::subnet_env::SubnetEnv;
 use tempfile::TempDir;
 use testkit::{Ns, in_netns};
 use tokio::sync::oneshot;
@@ -221,7 +221,7 @@ fn agent_and_cleanup_report_usage_errors() {
     }
     for command in ["agent", "cleanup"] {
         let help = ok(&[command, "--help"]);
-        assert!(help.contains("\nExamples:\n") && help.contains(" --mark <NAME>"), "{help}");
+        assert!(help.contains("\nExamples:\n") && help.contains(" --owner <NAME>"), "{help}");
     }
 }
 
@@ -237,7 +237,7 @@ fn completed(line: &str) -> String {
 fn bash_completes_every_option() {
     for (line, expected) in [
         ("podwire agent --etcd-e", "--etcd-endpoints"),
-        ("podwire cleanup --mar", "--mark"),
+        ("podwire cleanup --own", "--owner"),
         ("podwire status --run", "--run-dir"),
         ("podwire peers --pr", "--problems"),
         ("podwire demo --ba", "--backend"),

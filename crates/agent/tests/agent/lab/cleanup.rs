@@ -88,7 +88,7 @@ fn one_of_two_networks(backend: &str, other: &str) {
         clean(&node, &mark("green"), &[&green[..], &["--store-file=/run/lab/no"]].concat());
     assert_eq!((nothing.done, shown(&node)), (vec![], before));
     let left = nothing.left.join("; ");
-    assert!(left.contains("subnet.env") && left.contains("cleanup --mark podwire"), "{left}");
+    assert!(left.contains("subnet.env") && left.contains("cleanup --owner podwire"), "{left}");
     assert!(!std::path::Path::new("/run/lab/no").exists(), "no store is made");
     clean(&node, &mark("podwire"), &[]);
     let rest = shown(&node).join("\n");
