@@ -7,8 +7,8 @@ use std::time::Duration;
 const FIRST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// Returns the delay after `failures` failures in a row. It doubles each time, and a random half of it spreads the
-/// reconnects of many nodes.
+/// Returns the delay after `failures` failures in a row. The delay doubles each time. Half of it is random, so that many
+/// nodes do not reconnect at the same instant.
 pub(crate) fn delay(failures: u32) -> Duration {
     let Some(doublings) = failures.checked_sub(1) else {
         return Duration::ZERO;

@@ -8,7 +8,7 @@ use crate::object::Budget;
 use crate::watch::Event;
 use crate::{Object, Resource, Revision, Snapshot};
 
-/// The last known objects of one kind. They stay available while the server cannot be reached. Clones share the
+/// The last known objects of one kind, which stay available while the server cannot be reached. Clones share the
 /// content.
 #[derive(Clone, Debug)]
 pub struct Mirror<R>(Arc<Mutex<State<R>>>);

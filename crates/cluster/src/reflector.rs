@@ -18,9 +18,9 @@ const REFUSED_DELAY: Duration = Duration::from_secs(10);
 
 /// Mirrors all objects of one kind.
 ///
-/// The reflector of kube-runtime 5.0 does not fit. It notices a silent server only after five minutes. It waits forever
-/// for its last revision if the data of the cluster was replaced. It cannot start from a list that exists already, and
-/// it keeps the whole metadata of each object.
+/// This is not the reflector of kube-runtime 5.0, which notices a silent server only after five minutes, waits forever
+/// if the data of the cluster was replaced, cannot start from an existing list, and keeps the whole metadata of each
+/// object.
 #[derive(Debug)]
 pub struct Reflector<R: Resource> {
     cluster: Cluster,

@@ -62,7 +62,7 @@ impl<R> Event<R> {
     }
 }
 
-/// What a watch reports.
+/// A report of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchUpdate<R> {
     /// All changes up to `revision` that were not reported before, oldest first. The list is empty if the server only

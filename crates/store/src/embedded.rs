@@ -1,22 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A store in one file, for the processes of one machine.
+//! A store in one file, shared by the processes of one machine.
 //!
-//! The file is SQLite's, with a rollback journal, and every write is on disk before it is acknowledged:
-//! a process can be killed at any moment, and the machine lose its power. Any number of processes may
-//! have it open. Nobody serves it: entries whose time is over are removed by whoever looks next, and
-//! old changes are forgotten by whoever writes. Who watches is woken through a second file beside
-//! it, `<file>-wake`.
+//! The file is an SQLite database with a rollback journal. Every write is on disk before it is acknowledged, so a
+//! process may be killed and the machine may lose power at any moment. Any number of processes can open it; there is
+//! no server. The next reader removes expired entries, and writers drop old events. A writer wakes watches in all
+//! processes through a second file, `<file>-wake`.
 //!
-//! Not in write-ahead mode, though a commit takes one `fsync` there and three here: the index of that mode
-//! is a mapped file, and whoever truncates it ends all processes that have it open with a bus error.
+//! The write-ahead mode of SQLite is not used, although a commit needs one `fsync` there and three here. Its index is a
+//! mapped file: a program that truncates it kills all processes that have it open with a bus error.
 //!
-//! A file that is deleted while a process has it open is restored from there; one that is replaced is gone
-//! over to. A damaged file is replaced by its backup, `<file>.backup`, which is written a second after a
-//! change and at most every ten seconds.
+//! A file that is deleted while a process has it open is restored by that process. If the file is replaced, all
+//! processes switch to the new one. A damaged file is replaced by its backup, `<file>.backup`, which is written one
+//! second after a change and at most every ten seconds.
 //!
-//! Time to live is counted while the machine runs (also asleep) and does not depend on the wall clock;
-//! a boot of the machine starts it anew. The file must lie on a disk of this machine: locks over a network
-//! cannot be relied on.
+//! Times to live run on a clock that counts while the machine runs or sleeps and that does not depend on the wall
+//! clock. After a boot they start again. The file must be on a local disk, because locks over a network are unreliable.
 
 mod clock;
 mod copy;
@@ -35,7 +33,7 @@ use self::thread::StoreThread;
 use self::watch::Watcher;
 use crate::{BoxFuture, Entry, Result, Revision, Snapshot, Store, Watch, WriteResult};
 
-/// An open file. Clones share it.
+/// An open store. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Embedded {
     thread: Arc<StoreThread>,
@@ -43,15 +41,15 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// Opens the store in this file, or makes it, with its directory.
+    /// Opens the store in this file. Creates the file and its directory if they do not exist.
     pub async fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref().to_path_buf();
         let thread = Arc::new(StoreThread::start(path.clone()).await?);
         Ok(Self { thread, path })
     }
 
-    /// Forgets all changes up to now, so that a watch from an earlier revision ends as
-    /// [`Compacted`](crate::Watched::Compacted). Old ones are forgotten without this, too.
+    /// Drops the history of changes, so that a watch from an earlier revision ends with
+    /// [`Compacted`](crate::Watched::Compacted). Old changes are also dropped without this.
     pub async fn compact(&self) -> Result<Revision> {
         self.thread.run(|database| database.compact()).await
     }

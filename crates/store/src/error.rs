@@ -1,45 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The one error of this crate.
+//! The error type of this crate.
 
 /// `Result` with this crate's error.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What lies below an error, for people to read.
+/// The underlying error, for display.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why a store did not do what it was asked for. Each names the store.
+/// Why an operation failed. `store` names the store with its path or addresses.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Nothing was done. Trying later may help.
+    /// Nothing was done. A later attempt may succeed.
     #[error("{store} cannot be reached")]
     Unavailable {
         store: String,
         #[source]
         cause: Cause,
     },
-    /// A write was sent and no answer came: it may have been done or not.
-    #[error("{store} did not say whether it has written {key}")]
+    /// A write was sent and no answer arrived: it may or may not have been carried out.
+    #[error("{store} did not confirm the write of {key}")]
     Uncertain {
         store: String,
         key: String,
         #[source]
         cause: Cause,
     },
-    /// The store does not want to: wrong password, no permission, no space, a foreign file. Somebody
-    /// must act.
-    #[error("{store} refuses")]
+    /// The store rejected the operation: wrong password, missing permission, no space, or a file of another program. An
+    /// administrator has to act.
+    #[error("{store} refused the request")]
     Refused {
         store: String,
         #[source]
         cause: Cause,
     },
-    /// What was asked for, or configured, makes no sense.
+    /// An argument or the configuration is invalid.
     #[error("{0}")]
     Invalid(String),
 }
 
 impl Error {
-    /// Whether the same call may succeed later although nobody has done anything about it.
+    /// Returns whether the same call may succeed later without any action.
     pub fn can_retry(&self) -> bool {
         matches!(self, Error::Unavailable { .. } | Error::Uncertain { .. })
     }

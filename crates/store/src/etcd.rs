@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A store in etcd, by its v3 API.
+//! A store in etcd, through its v3 API.
 //!
-//! All requests share one connection, to one of the endpoints. When it breaks, or its server has no
-//! leader, the next endpoint is tried. Reads are repeated; a write that may have been carried out is only
-//! where that can do no harm and it can be told afterwards. A list is read in pages of one revision, so that every answer
-//! is bounded.
+//! All requests share one connection to one of the endpoints. If it breaks, or its server has no leader, the next
+//! endpoint is used. Reads are repeated. A write that may have been carried out is repeated only if that does no harm
+//! and its outcome can be determined afterwards. A list is read in pages of one revision, so that every answer is
+//! bounded.
 //!
-//! An entry with a time to live has a lease of etcd's of its own. A lease that a swap leaves behind
-//! runs out by itself. Keys that are not UTF-8 are passed over.
+//! An entry with a time to live has its own etcd lease. A lease that is no longer used expires. Keys that are not UTF-8
+//! are ignored.
 
 mod client;
 mod conf;
@@ -26,29 +26,29 @@ use self::proto::{
     LeaseRevoke, Put, Range, Request, Response, Txn, TxnAnswer,
 };
 use self::watch::Watcher;
-use crate::limit::{self, Listed};
+use crate::limit::{self, BoundedList};
 use crate::{BoxFuture, Entry, Result, Revision, Snapshot, Store, Watch, WriteResult, key};
 
-/// Most entries in one answer to a list.
+/// Entries per page of a list.
 const PAGE: i64 = 1000;
 
-/// How often history may be forgotten in the middle of a list.
-const TRIES: usize = 3;
+/// How often a list starts again because etcd has compacted its revision.
+const LIST_ATTEMPTS: usize = 3;
 
-/// The longest that etcd grants, in seconds.
+/// Longest time to live that etcd grants, in seconds.
 const LONGEST_TTL: i64 = 9_000_000_000;
 
-/// A cluster. Clones share the connection.
+/// A client of an etcd cluster. Clones share the connection.
 #[derive(Clone, Debug)]
 pub struct Etcd(Arc<Client>);
 
 impl Etcd {
-    /// Checks what it can without a server, and connects to none before there is something to ask.
+    /// Checks the configuration. It connects when the first request is made.
     pub fn new(conf: &EtcdConf) -> Result<Self> {
         Client::new(conf).map(|client| Self(Arc::new(client)))
     }
 
-    /// The entry under a key, with its lease.
+    /// Returns the entry of a key and the ID of its etcd lease.
     async fn find(&self, key: &str) -> Result<Option<(Entry, i64)>> {
         key::check(key)?;
         let mut range = Range::of_key(key);
@@ -66,13 +66,13 @@ impl Etcd {
         }))
     }
 
-    /// Lists page by page, as of the first page. `None` if etcd has forgotten that revision meanwhile.
-    async fn pages(&self, prefix: &str) -> Result<Option<Snapshot>> {
-        let mut listed = Listed::default();
+    /// Lists page by page, as of the revision of the first page. Returns `None` if etcd has compacted that revision.
+    async fn list_pages(&self, prefix: &str) -> Result<Option<Snapshot>> {
+        let mut listed = BoundedList::default();
         let mut range = Range { limit: PAGE, ..Range::of_prefix(prefix) };
         loop {
             let answer = match self.0.call(range.clone(), Effect::None).await {
-                // Smaller pages, and at last the key alone of a value that no answer can hold.
+                // Use smaller pages, and at last only the key of a value that fits in no answer.
                 Err(error) if was_too_large(&error) && !range.keys_only => {
                     range.keys_only = range.limit == 1;
                     range.limit = (range.limit / 8).max(1);
@@ -88,7 +88,7 @@ impl Etcd {
             let mut entries = answer.kvs.into_iter().filter_map(|kv| entry(kv, range.keys_only));
             entries
                 .try_for_each(|entry| listed.push(entry))
-                .map_err(|why| self.0.refused(format!("under {prefix:?} {why}").into()))?;
+                .map_err(|limit| self.0.refused(format!("list {prefix:?}: {limit}").into()))?;
             let Some(next) = next.filter(|_| answer.more) else {
                 let revision = revision(range.revision);
                 return Ok(Some(Snapshot { entries: listed.entries, revision }));
@@ -99,8 +99,8 @@ impl Etcd {
         }
     }
 
-    /// Puts under a condition. The lease, if there is to be one, comes first, and is given back where
-    /// it turns out that it is of no use.
+    /// Writes an entry under a condition. A time to live needs an etcd lease first, which is revoked if the condition
+    /// does not hold.
     async fn put(
         &self,
         key: &str,
@@ -115,19 +115,22 @@ impl Etcd {
             None => 0,
         };
         let put = Put { key: key.into(), value: value.to_owned(), lease };
-        // An entry for ever that came to be too late nobody would ever remove.
+        // An entry without a time to live that is created late would stay forever.
         let effect = match lease == 0 && condition.target == i32::from(CompareTarget::Version) {
             true => Effect::Any { key },
             false => Effect::Once { key },
         };
         let txn = Txn::new(key, Some(condition), Request::Put(put));
-        let (answer, is_doubtful) = self.0.call_twice(txn, effect).await?;
+        let (answer, is_doubtful) = self.0.call_with_doubt(txn, effect).await?;
         let written = match outcome(answer, value, lease, is_doubtful) {
             Some(written) => written,
-            None => return Err(self.0.uncertain(key, "it was written, by us or another".into())),
+            None => {
+                let cause = "the value is present, written by this node or by another one";
+                return Err(self.0.uncertain(key, cause.into()));
+            }
         };
         if lease != 0 && !written.is_done() {
-            // It would run out in any case.
+            // If this fails, the lease expires.
             let _ = self.0.call(LeaseRevoke { id: lease }, Effect::None).await;
         }
         Ok(written)
@@ -159,7 +162,7 @@ impl Etcd {
         if lease == 0 || self.0.keep_alive(lease).await? {
             return Ok(WriteResult::Done(expected));
         }
-        // Its time was over between the two requests.
+        // The entry expired between the two requests.
         Ok(WriteResult::Conflict(self.find(key).await?.map(|(entry, _)| entry)))
     }
 }
@@ -171,13 +174,13 @@ impl Store for Etcd {
 
     fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Snapshot> {
         Box::pin(async move {
-            for _ in 0..TRIES {
-                if let Some(snapshot) = self.pages(prefix).await? {
+            for _ in 0..LIST_ATTEMPTS {
+                if let Some(snapshot) = self.list_pages(prefix).await? {
                     return Ok(snapshot);
                 }
             }
-            let why = "history is forgotten faster than all entries can be listed";
-            Err(self.0.unavailable(why.into()))
+            let cause = "etcd compacts its history faster than all entries can be listed";
+            Err(self.0.unavailable(cause.into()))
         })
     }
 
@@ -226,7 +229,7 @@ fn is_absent(key: &str) -> Compare {
 }
 
 fn is_unchanged(key: &str, since: Revision) -> Compare {
-    // No key has revision 0, but etcd says of a key that is not there that it has.
+    // etcd reports revision 0 for a key that does not exist.
     let since = i64::try_from(since.0).ok().filter(|since| *since > 0).unwrap_or(-1);
     compare(key, CompareTarget::ModRevision, CompareWith::ModRevision(since))
 }
@@ -236,8 +239,8 @@ fn compare(key: &str, target: CompareTarget, with: CompareWith) -> Compare {
     Compare { result, target: target.into(), key: key.into(), with: Some(with) }
 }
 
-/// What has become of a put. It may have been carried out before it was repeated: then what is in the
-/// way may be our own, which its lease tells. `None` if nothing tells.
+/// Returns the result of a put. If an earlier attempt may have been carried out, the present entry may be our own; its
+/// lease shows that. Returns `None` if that cannot be determined.
 fn outcome(answer: TxnAnswer, value: &[u8], lease: i64, is_doubtful: bool) -> Option<WriteResult> {
     let (written, found) = written(answer);
     let Some(Entry { revision, value: present, .. }) = written.present().filter(|_| is_doubtful)
@@ -252,7 +255,7 @@ fn outcome(answer: TxnAnswer, value: &[u8], lease: i64, is_doubtful: bool) -> Op
     }
 }
 
-/// And the lease of what was in the way.
+/// Returns the result, and the lease of the present entry after a conflict.
 fn written(answer: TxnAnswer) -> (WriteResult, i64) {
     if answer.succeeded {
         return (WriteResult::Done(revision(answer.header.unwrap_or_default().revision)), 0);
@@ -263,7 +266,7 @@ fn written(answer: TxnAnswer) -> (WriteResult, i64) {
     (WriteResult::Conflict(kvs.into_iter().find_map(|kv| entry(kv, false))), lease)
 }
 
-/// `is_huge` if the value was not asked for because no answer can hold it.
+/// `is_huge` means that the value was not requested because it fits in no answer.
 fn entry(kv: KeyValue, is_huge: bool) -> Option<Entry> {
     let entry = Entry {
         key: text(kv.key)?,
@@ -279,7 +282,7 @@ fn entry(kv: KeyValue, is_huge: bool) -> Option<Entry> {
 fn text(key: Vec<u8>) -> Option<String> {
     let text = String::from_utf8(key);
     if let Err(error) = &text {
-        tracing::debug!(key = ?error.as_bytes(), "passed over: not UTF-8");
+        tracing::debug!(key = ?error.as_bytes(), "ignoring key that is not UTF-8");
     }
     text.ok()
 }
@@ -288,7 +291,7 @@ fn revision(revision: i64) -> Revision {
     Revision(u64::try_from(revision).unwrap_or_default())
 }
 
-/// Whole seconds, and not less than was asked for.
+/// Rounds up to whole seconds.
 fn seconds(ttl: Duration) -> i64 {
     let whole = ttl.as_secs().saturating_add(u64::from(ttl.subsec_nanos() > 0));
     i64::try_from(whole).unwrap_or(LONGEST_TTL).clamp(1, LONGEST_TTL)
@@ -300,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seconds_are_rounded_up_within_what_etcd_grants() {
+    fn ttl_is_rounded_up_and_limited() {
         assert_eq!(seconds(Duration::ZERO), 1);
         assert_eq!(seconds(Duration::from_secs(86_400)), 86_400);
         assert_eq!(seconds(Duration::from_millis(1001)), 2);
@@ -308,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn no_revision_is_that_of_an_absent_key() {
+    fn revision_zero_never_matches() {
         let with = |revision| is_unchanged("k", Revision(revision)).with;
         assert_eq!(with(0), Some(CompareWith::ModRevision(-1)));
         assert_eq!(with(u64::MAX), Some(CompareWith::ModRevision(-1)));
@@ -316,9 +319,14 @@ mod tests {
     }
 
     #[test]
-    fn own_writes_are_known_again_by_their_lease() {
-        fn check(found: Option<(&str, i64)>, ours: i64, is_doubtful: bool, expected: Option<bool>) {
-            let kvs = found.map(|(value, lease)| KeyValue {
+    fn own_write_is_recognized_by_its_lease() {
+        fn check(
+            present: Option<(&str, i64)>,
+            own: i64,
+            is_doubtful: bool,
+            expected: Option<bool>,
+        ) {
+            let kvs = present.map(|(value, lease)| KeyValue {
                 key: b"k".to_vec(),
                 value: value.into(),
                 lease,
@@ -328,20 +336,20 @@ mod tests {
             let range = RangeAnswer { kvs: kvs.into_iter().collect(), ..RangeAnswer::default() };
             let responses = vec![proto::ResponseOp { response: Some(Response::Range(range)) }];
             let answer = TxnAnswer { responses, ..TxnAnswer::default() };
-            let outcome = outcome(answer, b"ours", ours, is_doubtful);
-            assert_eq!(outcome.map(|written| written.is_done()), expected, "{found:?} {ours}");
+            let outcome = outcome(answer, b"own", own, is_doubtful);
+            assert_eq!(outcome.map(|written| written.is_done()), expected, "{present:?} {own}");
         }
-        check(Some(("ours", 5)), 5, true, Some(true));
-        check(Some(("ours", 6)), 5, true, Some(false));
-        check(Some(("ours", 5)), 5, false, Some(false));
-        check(Some(("ours", 0)), 0, true, None);
-        check(Some(("ours", 0)), 0, false, Some(false));
-        check(Some(("theirs", 0)), 0, true, Some(false));
+        check(Some(("own", 5)), 5, true, Some(true));
+        check(Some(("own", 6)), 5, true, Some(false));
+        check(Some(("own", 5)), 5, false, Some(false));
+        check(Some(("own", 0)), 0, true, None);
+        check(Some(("own", 0)), 0, false, Some(false));
+        check(Some(("other", 0)), 0, true, Some(false));
         check(None, 5, true, Some(false));
     }
 
     #[test]
-    fn keys_that_are_no_text_are_passed_over() {
+    fn keys_that_are_not_utf8_are_ignored() {
         let kv = |key: &[u8], lease| KeyValue { key: key.into(), lease, ..KeyValue::default() };
         assert_eq!(entry(kv(&[0xff], 0), false), None);
         assert!(!entry(kv(b"reserved", 0), false).unwrap().expires);

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keys and the ranges that prefixes stand for. Keys are ordered by their bytes, which for UTF-8 is
-//! the order of their characters.
+//! Keys and the ranges of keys that prefixes select. Keys are ordered by their bytes, which for UTF-8 is the order of
+//! their characters.
 
 use crate::limit::MAX_KEY;
 use crate::{Error, Result};
 
-/// The smallest text that is greater than all texts that start with `prefix`, or `None` if there is
-/// no such text and the range has no end.
+/// Returns the smallest key after all keys with this prefix. `None` means that the range has no end.
 pub(crate) fn end_of(prefix: &str) -> Option<String> {
     let mut end = prefix.to_owned();
     while let Some(last) = end.pop() {
@@ -20,13 +19,13 @@ pub(crate) fn end_of(prefix: &str) -> Option<String> {
 
 fn successor(c: char) -> Option<char> {
     match c {
-        // Between the two lie surrogates, which are no characters.
+        // Surrogates between these two are not characters.
         '\u{d7ff}' => Some('\u{e000}'),
         _ => char::from_u32(u32::from(c) + 1),
     }
 }
 
-/// Refuses what not every store can have as a key.
+/// Rejects keys that not every store accepts.
 pub(crate) fn check(key: &str) -> Result<()> {
     if key.is_empty() {
         return Err(Error::Invalid("a key must not be empty".to_owned()));
@@ -48,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn end_follows_the_last_key_with_the_prefix() {
+    fn range_end_follows_the_last_key() {
         fn check(prefix: &str, expected: Option<&str>) {
             assert_eq!(end_of(prefix).as_deref(), expected, "{prefix:?}");
         }
@@ -62,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_no_store_takes_are_refused() {
+    fn invalid_keys_are_rejected() {
         assert!(check("a/b").is_ok());
         assert!(matches!(check(""), Err(Error::Invalid(_))));
         assert!(matches!(check("a\0b"), Err(Error::Invalid(_))));
@@ -70,7 +69,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn range_is_exactly_the_prefix(prefix in "\\PC{0,4}", key in "\\PC{0,6}", tail in "\\PC{0,3}") {
+        fn range_contains_exactly_the_prefix(prefix in "\\PC{0,4}", key in "\\PC{0,6}", tail in "\\PC{0,3}") {
             let in_range = |key: &str| {
                 key >= prefix.as_str() && end_of(&prefix).is_none_or(|end| key < end.as_str())
             };

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where nodes find each other: small texts under keys, which many write and all watch.
+//! A key-value store that nodes share: small values that many write and all watch.
 //!
-//! [`Store`] is what a node needs of such a place, and no more: a list with the revision it was true
-//! at, a watch from there, and writes that fail when somebody was quicker. `embedded` is one file for
-//! the processes of one machine; `etcd` is a cluster of servers; `kubernetes` has the nodes of a
-//! Kubernetes cluster. What keys and values mean is the caller's business, but for `kubernetes`, whose
-//! entries are there whether somebody writes them or not.
+//! [`Store`] offers what an agent needs: a list with its revision, a watch that starts there, and writes that fail if
+//! another node was faster. `embedded` is one file for the processes of one machine, `etcd` is a cluster of servers. The
+//! caller decides what keys and values mean.
 
 mod backoff;
 mod error;

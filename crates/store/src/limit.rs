@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Limits on the size of entries and lists.
 //!
-//! Anybody who can write to a store could otherwise make every node hold any amount of memory. A lease
-//! has 200 to 400 bytes, a Kubernetes node some 600, so the limits leave room for 65 536 nodes.
+//! Without them, anyone who can write to a store could make every node hold any amount of memory. A lease has 200 to
+//! 400 bytes, so the limits leave room for 65,536 nodes.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::{Entry, Error, Result};
 
-/// Longest key in bytes. A longer one is shortened in the answer.
+/// Maximum length of a key in bytes. A longer key is shortened in answers.
 pub const MAX_KEY: usize = 1024;
 
-/// Longest value in bytes. A longer one is left out of the answer, see [`Entry::oversized`].
+/// Maximum length of a value in bytes. A longer value is left out of answers, see [`Entry::oversized`].
 pub const MAX_VALUE: usize = 16 << 10;
 
-/// Most entries in one list.
+/// Maximum number of entries in a list.
 pub const MAX_ENTRIES: usize = 65_536;
 
-/// Most bytes of keys and values in one list.
+/// Maximum size of all keys and values in a list, in bytes.
 pub const MAX_TOTAL: usize = 32 << 20;
 
-/// How much of a key that is too long stays readable.
-const SHORTENED: usize = 200;
+/// Length of the readable part of a shortened key.
+const READABLE: usize = 200;
 
 /// Counts entries against [`MAX_ENTRIES`] and [`MAX_TOTAL`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,26 +41,26 @@ impl Budget {
         self.bytes -= entry.key.len() + entry.value.len();
     }
 
-    /// Explains which limit is exceeded, if one is.
+    /// Returns which limit is exceeded, if one is.
     pub fn exceeded(&self) -> Option<String> {
-        let advice = "remove the keys that are no leases";
+        let hint = "remove keys that are not leases";
         if self.entries > MAX_ENTRIES {
-            return Some(format!("it has more than {MAX_ENTRIES} entries: {advice}"));
+            return Some(format!("the store has more than {MAX_ENTRIES} entries: {hint}"));
         }
         let megabytes = MAX_TOTAL >> 20;
         (self.bytes > MAX_TOTAL)
-            .then(|| format!("its entries have more than {megabytes} MiB in all: {advice}"))
+            .then(|| format!("the entries have more than {megabytes} MiB in all: {hint}"))
     }
 }
 
 /// Collects the entries of a list until it exceeds a limit.
 #[derive(Debug, Default)]
-pub(crate) struct Listed {
+pub(crate) struct BoundedList {
     pub entries: Vec<Entry>,
     budget: Budget,
 }
 
-impl Listed {
+impl BoundedList {
     pub fn push(&mut self, entry: Entry) -> std::result::Result<(), String> {
         self.budget.add(&entry);
         self.entries.push(entry);
@@ -68,20 +68,20 @@ impl Listed {
     }
 }
 
-/// Returns the key, shortened if it is too long. Different keys stay different, and the first characters,
-/// by which a prefix selects keys, stay the same.
-pub(crate) fn key(key: String) -> String {
+/// Shortens a key that exceeds [`MAX_KEY`]. Different keys stay different because of a digest, and the beginning stays,
+/// so that prefixes still match.
+pub(crate) fn shorten_key(key: String) -> String {
     if key.len() <= MAX_KEY {
         return key;
     }
     let mut digest = DefaultHasher::new();
     key.hash(&mut digest);
-    let end = (0..=SHORTENED).rfind(|at| key.is_char_boundary(*at)).unwrap_or_default();
+    let end = (0..=READABLE).rfind(|at| key.is_char_boundary(*at)).unwrap_or_default();
     let start = &key[..end];
     format!("{start}… ({} bytes, digest {:016x})", key.len(), digest.finish())
 }
 
-/// Refuses to write a value that no node would read.
+/// Rejects a value that every reader would drop because of its size.
 pub(crate) fn check_value(key: &str, value: &[u8]) -> Result<()> {
     match value.len() {
         0..=MAX_VALUE => Ok(()),
@@ -102,32 +102,32 @@ mod tests {
     }
 
     #[test]
-    fn long_keys_are_shortened_and_stay_different() {
+    fn shortened_keys_stay_different() {
         let short = "k".repeat(MAX_KEY);
-        assert_eq!(key(short.clone()), short);
-        let long = |last: &str| key(format!("/n/{}{last}", "é".repeat(MAX_KEY)));
+        assert_eq!(shorten_key(short.clone()), short);
+        let long = |last: &str| shorten_key(format!("/n/{}{last}", "é".repeat(MAX_KEY)));
         assert!(long("a").len() < 300 && long("a").starts_with("/n/éé"), "{}", long("a"));
         assert_ne!(long("a"), long("b"));
         assert_eq!(long("a"), long("a"));
     }
 
     #[test]
-    fn lists_are_bounded_in_number_and_size() {
+    fn lists_are_limited_in_count_and_size() {
         let fill = |count: usize, size: usize| {
-            let mut listed = Listed::default();
+            let mut listed = BoundedList::default();
             (0..count).try_for_each(|at| listed.push(entry(format!("{at:08}"), vec![0; size])))
         };
         assert_eq!(fill(MAX_ENTRIES, 0), Ok(()));
-        let why = fill(MAX_ENTRIES + 1, 0).unwrap_err();
-        assert!(why.contains("more than 65536 entries"), "{why}");
+        let limit = fill(MAX_ENTRIES + 1, 0).unwrap_err();
+        assert!(limit.contains("more than 65536 entries"), "{limit}");
         let count = MAX_TOTAL / (MAX_VALUE + 8);
         assert_eq!(fill(count, MAX_VALUE), Ok(()));
-        let why = fill(count + 1, MAX_VALUE).unwrap_err();
-        assert!(why.contains("more than 32 MiB"), "{why}");
+        let limit = fill(count + 1, MAX_VALUE).unwrap_err();
+        assert!(limit.contains("more than 32 MiB"), "{limit}");
     }
 
     #[test]
-    fn budget_forgets_what_is_removed() {
+    fn budget_subtracts_removed_entries() {
         let mut budget = Budget::default();
         let large = entry("k".to_owned(), vec![0; MAX_VALUE]);
         for _ in 0..5000 {
@@ -138,9 +138,9 @@ mod tests {
     }
 
     #[test]
-    fn values_that_nobody_would_read_are_not_written() {
+    fn oversized_values_are_not_written() {
         assert!(check_value("k", &vec![0; MAX_VALUE]).is_ok());
-        let why = check_value("k", &vec![0; MAX_VALUE + 1]).unwrap_err().to_string();
-        assert!(why.contains("the key k has 16385 bytes"), "{why}");
+        let error = check_value("k", &vec![0; MAX_VALUE + 1]).unwrap_err().to_string();
+        assert!(error.contains("the key k has 16385 bytes"), "{error}");
     }
 }

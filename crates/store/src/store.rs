@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a store is, whichever one it is.
+//! The interface of every store.
 
 use std::fmt;
 use std::pin::Pin;
@@ -7,15 +7,14 @@ use std::time::Duration;
 
 use crate::{Result, limit};
 
-/// What an asynchronous method of a store gives. It is boxed so that a `dyn Store` can be chosen at
-/// run time.
+/// The future of an asynchronous method, boxed so that a store can be chosen at run time.
 ///
-/// A write may be done although its answer is dropped: whoever gives up waiting does not know.
+/// A write may be carried out although its future was dropped.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
-/// A moment in a store's history. Every change has one, later changes have greater ones.
+/// A point in the history of a store. Each change has its own, and later changes have greater ones.
 ///
-/// Revisions of different stores, and of different databases, have nothing to do with each other.
+/// Revisions of different stores, or of different databases, cannot be compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(pub u64);
 
@@ -25,28 +24,26 @@ impl fmt::Display for Revision {
     }
 }
 
-/// A key and its value at some moment.
+/// A key with its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub key: String,
     pub value: Vec<u8>,
-    /// Of its last change: what a compare-and-swap compares with.
+    /// Revision of the last change. A compare-and-swap compares it.
     pub revision: Revision,
-    /// Of its creation: what everybody agrees on who came first by. A Kubernetes node's is the
-    /// second it was made in.
+    /// Revision of the creation. All nodes use it to agree on which entry is older.
     pub created: Revision,
-    /// Whether it has a time to live and goes away unless it is kept. How much of it is left is
-    /// not said, as etcd would have to be asked for each key.
+    /// Whether the entry has a time to live and is deleted if it is not refreshed. The remaining time is not included,
+    /// because etcd needs another request for it.
     pub expires: bool,
-    /// The least length of a value that exceeds [`MAX_VALUE`](crate::limit::MAX_VALUE). `value` is then
-    /// empty.
+    /// Minimum length of a value that exceeds [`MAX_VALUE`](crate::limit::MAX_VALUE). `value` is empty then.
     pub oversized: Option<u64>,
 }
 
 impl Entry {
-    /// Drops a value, and shortens a key, that exceeds its limit.
+    /// Drops a value that exceeds the limit, and shortens such a key.
     pub(crate) fn bounded(mut self) -> Self {
-        self.key = limit::key(self.key);
+        self.key = limit::shorten_key(self.key);
         if self.value.len() > limit::MAX_VALUE {
             self.oversized = Some(self.value.len() as u64);
             self.value = Vec::new();
@@ -54,25 +51,25 @@ impl Entry {
         self
     }
 
-    /// Explains why the value is missing, if it is.
+    /// Explains why the value was dropped, if it was.
     pub fn too_large(&self) -> Option<String> {
         let length = self.oversized?;
         Some(format!("its value has at least {length} bytes; the limit is {}", limit::MAX_VALUE))
     }
 }
 
-/// All entries under a prefix, in the order of their keys, and the moment at which that was all.
+/// All entries under a prefix at one revision, ordered by key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     pub entries: Vec<Entry>,
-    /// A watch from here misses nothing.
+    /// A watch that starts here misses nothing.
     pub revision: Revision,
 }
 
 /// A change under a watched prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Created or changed, which may mean to the same value.
+    /// Created or changed. The value may be the same as before.
     Put(Entry),
     /// Deleted or expired.
     Deleted { key: String, revision: Revision },
@@ -94,23 +91,23 @@ impl Event {
     }
 }
 
-/// What a watch has seen.
+/// A report of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Watched {
-    /// All changes up to `revision` that were not reported before, oldest first. There may be none:
-    /// then the store only says how far it has come, or after an error that it goes on.
+    /// All changes up to `revision` that were not reported before, oldest first. The list is empty if the store only
+    /// reports its revision, or if the watch works again after an error.
     Changes { events: Vec<Event>, revision: Revision },
-    /// The store no longer has the changes that come next, or it has another database than before.
-    /// The watch is at its end: list again, compare, and watch from the list's revision.
+    /// The store no longer has the next changes, or its database was replaced. The watch has ended: list again, and
+    /// watch from the revision of the list.
     Compacted,
 }
 
-/// What has become of a write that was conditional.
+/// The result of a conditional write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WriteResult {
-    /// It is done, and durable, as of this revision.
+    /// The write is durable and has this revision.
     Done(Revision),
-    /// Nothing was done, because this is there (or nothing is) and not what was expected.
+    /// Nothing was written, because the condition does not hold. Contains the present entry, if there is one.
     Conflict(Option<Entry>),
 }
 
@@ -119,7 +116,7 @@ impl WriteResult {
         matches!(self, WriteResult::Done(_))
     }
 
-    /// What was there instead of what was expected.
+    /// Returns the present entry that caused the conflict.
     pub fn present(&self) -> Option<&Entry> {
         match self {
             WriteResult::Done(_) => None,
@@ -128,28 +125,27 @@ impl WriteResult {
     }
 }
 
-/// A place for entries.
+/// A key-value store.
 ///
-/// A time to live is counted by the store, in whole seconds or finer, and is never shorter than
-/// asked for. A store whose entries live as long as something else (a Kubernetes node) may ignore
-/// it. Writes other than [`refresh_ttl`](Store::refresh_ttl) replace it: without one the entry stays for ever.
+/// The store counts times to live, with a resolution of at least one second. An entry never lives shorter than asked
+/// for. All writes except [`refresh_ttl`](Store::refresh_ttl) replace the time to live: without one, the entry stays.
 ///
-/// What it hands out is bounded, see [`limit`]: a list that exceeds the limits is refused.
+/// The size of answers is limited, see [`limit`]. A list that exceeds the limits fails.
 ///
-/// On [`Error::Uncertain`](crate::Error::Uncertain) a write may have happened: list, and look.
+/// After [`Error::Uncertain`](crate::Error::Uncertain) a write may have been carried out: list to find out.
 pub trait Store: fmt::Debug + Send + Sync {
-    /// The entry under a key, if there is one.
+    /// Returns the entry of a key, if there is one.
     fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Option<Entry>>;
 
-    /// All entries whose keys start with `prefix`, of one and the same moment.
+    /// Lists all entries whose keys start with `prefix`, as of one revision.
     fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Snapshot>;
 
-    /// The changes after `after` to entries whose keys start with `prefix`.
+    /// Watches entries whose keys start with `prefix`, for changes after `after`.
     ///
-    /// Nothing is asked of the store before the first [`Watch::next`].
+    /// The first request is made by the first call of [`Watch::next`].
     fn watch(&self, prefix: &str, after: Revision) -> Box<dyn Watch>;
 
-    /// Creates the entry if there is none under its key.
+    /// Creates an entry if its key is free.
     fn create<'a>(
         &'a self,
         key: &'a str,
@@ -157,7 +153,7 @@ pub trait Store: fmt::Debug + Send + Sync {
         ttl: Option<Duration>,
     ) -> BoxFuture<'a, WriteResult>;
 
-    /// Replaces value and time to live if the entry has not changed since `expected`.
+    /// Replaces the value and the time to live if the entry has not changed since `expected`.
     fn compare_and_swap<'a>(
         &'a self,
         key: &'a str,
@@ -166,25 +162,24 @@ pub trait Store: fmt::Debug + Send + Sync {
         ttl: Option<Duration>,
     ) -> BoxFuture<'a, WriteResult>;
 
-    /// Starts the entry's time to live anew, if the entry has not changed since `expected`. The
-    /// entry's revision stays, and nobody who watches is told. An entry for ever is left as it is.
+    /// Restarts the time to live if the entry has not changed since `expected`. The revision stays the same, and watches
+    /// report nothing. An entry without a time to live stays as it is.
     fn refresh_ttl<'a>(&'a self, key: &'a str, expected: Revision) -> BoxFuture<'a, WriteResult>;
 
-    /// Deletes the entry, if given only when it has not changed since `expected`. An entry that
-    /// is not there is [`WriteResult::Done`].
+    /// Deletes an entry, if `expected` is given only if it has not changed since. Deleting an entry that does not exist
+    /// is [`WriteResult::Done`].
     fn delete<'a>(&'a self, key: &'a str, expected: Option<Revision>)
     -> BoxFuture<'a, WriteResult>;
 
-    /// This machine may have other addresses: what is asked next goes over connections that are made
-    /// then. Over one whose address is gone no answer would come.
+    /// Makes later requests use new connections. Call this when the addresses of the machine may have changed, because
+    /// no answer arrives over a connection whose address is gone.
     fn reconnect(&self) {}
 }
 
-/// Changes as they happen.
+/// A watch of a prefix.
 pub trait Watch: fmt::Debug + Send {
-    /// Waits for changes. The wait can be given up and taken up again without losing any.
+    /// Waits for changes. The wait can be cancelled without losing changes.
     ///
-    /// An error is not the end: the next call goes on from where this one stopped, after a pause
-    /// that grows with every failure in a row.
+    /// After an error the next call continues from the same revision, after a delay that grows with every failure.
     fn next(&mut self) -> BoxFuture<'_, Watched>;
 }

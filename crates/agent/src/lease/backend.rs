@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the agent needs of a place that holds leases, and the types of its answers.
+//! The interface of a place that holds leases, and its types.
 
 use std::fmt;
 use std::io;
@@ -17,7 +17,7 @@ use store::Revision;
 
 use super::PeerSource;
 
-/// The future of an asynchronous trait method. It is boxed so that a backend can be chosen at run time.
+/// The future of an asynchronous trait method, boxed so that a backend can be chosen at run time.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// The leases of all nodes in one place, and this node's own lease.
@@ -76,7 +76,7 @@ pub trait LeaseBackend: fmt::Debug + Send + Sync {
         Box::pin(async { Ok(None) })
     }
 
-    /// Returns what the cluster and its administrator have set for this node.
+    /// Returns the settings of the cluster and its administrator for this node.
     fn own_node(&self) -> Result<OwnNode, AcquireError> {
         Ok(OwnNode::default())
     }
@@ -136,7 +136,7 @@ pub trait LeaseBackend: fmt::Debug + Send + Sync {
     ) -> BoxFuture<'a, Result<bool, Error>>;
 }
 
-/// Where the network configuration is.
+/// The place of the network configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConfigLocation {
     /// A key of the store, which agents may write.
@@ -199,7 +199,7 @@ pub enum NodeRecordState {
     Removed,
 }
 
-/// What a node asks for.
+/// A node's request for a lease.
 #[derive(Debug, Clone, Copy)]
 pub struct LeaseRequest<'a> {
     pub pools: &'a PerFamily<Pool>,
@@ -246,7 +246,7 @@ pub enum Renewal {
     Lost,
 }
 
-/// What the cluster and its administrator have set for this node.
+/// Settings of the cluster and its administrator for this node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct OwnNode {
     /// Internal addresses of the node object.

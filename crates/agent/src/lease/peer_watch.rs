@@ -50,8 +50,8 @@ impl PeerWatch {
         self.revision
     }
 
-    /// Keeps the watch running while `work` runs. etcd serves a watch that starts at an older revision only ten times
-    /// per second, and any write, such as that of this node's own lease, makes the start revision older.
+    /// Keeps the watch running while `work` runs, because a late start is slow. If anything was written since the start
+    /// revision, even this node's own lease, etcd serves the watch only ten times per second.
     pub async fn poll_during<T>(&mut self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         loop {

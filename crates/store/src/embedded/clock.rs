@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Time that all processes of the machine agree on, and that nobody sets.
+//! A clock that all processes of the machine share and that cannot be set.
 
 use std::fs;
 use std::io;
@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Milliseconds since the machine was booted, asleep or not.
+/// Milliseconds since boot, including sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(pub i64);
 
 impl Moment {
     pub fn now() -> Self {
         let time = clock_gettime(ClockId::Boottime);
-        // Rounded down, as what is due at a moment is then never removed before it.
+        // Rounded down, so that no entry expires early.
         Self(time.tv_sec.saturating_mul(1000).saturating_add(time.tv_nsec / 1_000_000))
     }
 
-    /// `ttl` later, and never sooner.
+    /// Returns the time at which a time to live ends, never too early.
     pub fn after(self, ttl: i64) -> i64 {
         self.0.saturating_add(ttl).saturating_add(1)
     }
@@ -28,12 +28,12 @@ impl Moment {
     }
 }
 
-/// Which run of the machine moments belong to.
-pub fn boot() -> io::Result<String> {
+/// Returns the ID of this boot. Moments of different boots cannot be compared.
+pub fn boot_id() -> io::Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
-/// A time to live as it is kept: rounded up.
+/// Rounds a time to live up to milliseconds.
 pub fn millis(ttl: Duration) -> i64 {
     i64::try_from(ttl.as_micros().div_ceil(1000)).unwrap_or(i64::MAX)
 }
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_to_live_are_rounded_up_and_never_overflow() {
+    fn ttl_is_rounded_up_without_overflow() {
         assert_eq!(millis(Duration::ZERO), 0);
         assert_eq!(millis(Duration::from_micros(1)), 1);
         assert_eq!(millis(Duration::from_secs(2)), 2000);
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_overdue_is_due_at_once() {
+    fn overdue_entry_expires_at_once() {
         assert_eq!(Moment(5).until(7), Duration::from_millis(2));
         assert_eq!(Moment(5).until(3), Duration::ZERO);
         assert_eq!(Moment(i64::MAX).until(i64::MIN), Duration::ZERO);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Valid copies of the database: the backup beside it, and a new file in the place of one that was deleted or
-//! damaged.
+//! Copies of the database: the backup, and a new file in place of a deleted or damaged one.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,39 +11,39 @@ use super::notify::beside;
 use super::schema;
 use crate::error::Cause;
 
-/// Added to all revisions of a restored backup: more than any process has seen of the database since.
-const LATER: i64 = 1 << 32;
+/// Added to all revisions of a restored backup, so that they exceed all revisions that any process has seen.
+const REVISION_GAP: i64 = 1 << 32;
 
-/// The path of the backup.
-pub fn backup(database: &Path) -> PathBuf {
+/// Returns the path of the backup.
+pub fn backup_path(database: &Path) -> PathBuf {
     beside(database, ".backup")
 }
 
-/// Writes a copy of what the connection reads to a path. The copy replaces the file there.
+/// Writes a copy of the database to a path and replaces the file there.
 pub fn write(connection: &Connection, path: &Path) -> Result<(), Cause> {
     let fresh = beside(path, ".new");
     remove(&fresh)?;
-    // SQLite writes into an empty file, which has the right mode.
-    schema::private(&fresh)?;
+    // SQLite writes into the empty file, which has the right mode.
+    schema::open_private(&fresh)?;
     let written = connection.execute("VACUUM INTO ?1", [text(&fresh)?]).map_err(Cause::from);
     written.and_then(|_| Ok(place(&fresh, path)?)).inspect_err(|_| drop(fs::remove_file(&fresh)))
 }
 
-/// Writes a copy of what the connection reads to the path of the database, where no file is.
+/// Writes a copy of a deleted database, which is still open, to its old path.
 pub fn write_deleted(connection: &Connection, database: &Path) -> Result<(), Cause> {
-    set_journals_aside(database)?;
+    move_journals_away(database)?;
     write(connection, database)
 }
 
-/// Puts the backup in the place of a damaged or missing database. The caller holds the lock of the database.
+/// Replaces a damaged or missing database by its backup. The caller holds the lock of the database.
 pub fn restore(database: &Path, damage: &Cause) -> Result<(), Cause> {
-    let backup = backup(database);
+    let backup = backup_path(database);
     let (shown, aside) = (database.display(), damaged(database));
     if let Err(cause) = check(&backup) {
         let aside = aside.display();
         return Err(format!(
-            "it is damaged ({damage}), and there is no valid backup ({}: {cause}): stop all agents of this machine, \
-             run `mv {shown} {aside}`, and start them again, with --net-config",
+            "the file is damaged ({damage}), and there is no valid backup ({}: {cause}): stop all agents of this \
+             machine, run `mv {shown} {aside}`, and start them again with --net-config",
             backup.display()
         )
         .into());
@@ -52,17 +51,17 @@ pub fn restore(database: &Path, damage: &Cause) -> Result<(), Cause> {
     let fresh = beside(database, ".new");
     remove(&fresh)?;
     let rebased = || -> Result<(), Cause> {
-        io::copy(&mut File::open(&backup)?, &mut schema::private(&fresh)?)?;
+        io::copy(&mut File::open(&backup)?, &mut schema::open_private(&fresh)?)?;
         let mut connection = Connection::open_with_flags(&fresh, schema::FLAGS)?;
-        schema::rebase(&mut connection, LATER)?;
-        // Times to live start again, as after a boot: those of the backup are of an earlier moment.
+        schema::rebase(&mut connection, REVISION_GAP)?;
+        // Restarts the times to live, as after a boot, because those of the backup are old.
         connection.execute("UPDATE head SET boot = ''", ())?;
         connection.close().map_err(|(_, error)| error)?;
         remove(&beside(&fresh, "-journal"))?;
         Ok(())
     };
     rebased().inspect_err(|_| drop(fs::remove_file(&fresh)))?;
-    set_journals_aside(database)?;
+    move_journals_away(database)?;
     match fs::rename(database, &aside) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
         _ => {}
@@ -73,22 +72,22 @@ pub fn restore(database: &Path, damage: &Cause) -> Result<(), Cause> {
     Ok(())
 }
 
-/// Returns the identity and the newest revision of a copy, if it is a valid database of ours.
+/// Returns the identity and the newest revision of a copy, if it is a valid database of podwire.
 pub fn check(path: &Path) -> Result<(String, i64), Cause> {
-    // SQLite would create what is missing.
+    // SQLite would create a missing file.
     fs::metadata(path)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
-    if !schema::is_known(&connection)? {
-        return Err("it is empty".into());
+    if !schema::is_initialized(&connection)? {
+        return Err("the file is empty".into());
     }
     schema::verify(&connection)?;
     let id = schema::id(&connection)?;
     Ok((id, connection.query_row("SELECT revision FROM head", (), |row| row.get(0))?))
 }
 
-/// A journal belongs to the file that it was written for: another file in that place must not get it.
-fn set_journals_aside(database: &Path) -> io::Result<()> {
+/// Moves the journals of the database away, because SQLite would apply them to the new file.
+fn move_journals_away(database: &Path) -> io::Result<()> {
     let aside = damaged(database);
     for ending in ["-journal", "-wal", "-shm"] {
         let journal = beside(database, ending);

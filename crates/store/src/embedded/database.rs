@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The store's verbs as transactions. What they change goes through [`Change`], which numbers it.
+//! The operations of the store as transactions. [`WriteTransaction`] numbers their changes.
 
 use std::fs;
 use std::io;
@@ -12,20 +12,20 @@ use rusqlite::{Connection, OptionalExtension, Row, ToSql, Transaction, Transacti
 use super::clock::Moment;
 use super::copy;
 use super::notify::{self, Lock, Notifier};
-use super::schema::{self, Unfit};
-use super::transaction::Change;
-use super::watch::Look;
+use super::schema::{self, OpenError};
+use super::transaction::WriteTransaction;
+use super::watch::ReadEvents;
 use crate::error::Cause;
-use crate::limit::{self, Listed, MAX_VALUE};
+use crate::limit::{self, BoundedList, MAX_VALUE};
 use crate::{Entry, Error, Event, Result, Revision, Snapshot, Watched, WriteResult, key};
 
-/// Of events, in one answer to a watch.
+/// Maximum number of events that one read returns.
 const BATCH: usize = 1000;
 
-/// From a key up to another, or without end: a blob is greater than any text.
+/// A range of keys. Without an end the range ends at a blob, which SQLite orders after all texts.
 const IN_RANGE: &str = "key >= ?1 AND key < coalesce(?2, x'')";
 
-/// The length of a value, and the value if it is within the limit: SQLite does not read a longer one.
+/// The length of a value, and the value if it is within the limit. SQLite does not read a longer value.
 macro_rules! value {
     () => {
         "octet_length(value), iif(octet_length(value) <= 16384, CAST(value AS BLOB), x'')"
@@ -37,7 +37,7 @@ const ENTRY: &str =
 
 const EVENT: &str = concat!("SELECT key, revision, created, expires, ", value!(), " FROM event");
 
-/// The condition is the index's own: without it every entry would be read.
+/// The condition is that of the index. Without it SQLite would read every entry.
 const NEXT_DUE: &str = "SELECT min(due) FROM entry WHERE due IS NOT NULL";
 
 const IS_DUE: &str = "SELECT EXISTS (SELECT 1 FROM entry WHERE due <= ?1)";
@@ -47,15 +47,16 @@ pub struct Database {
     connection: Connection,
     notifier: Notifier,
     path: PathBuf,
-    /// Device and inode.
+    /// Device and inode of the file.
     identity: (u64, u64),
-    /// Of the content: a copy has the same.
+    /// Identity of the content, which copies share.
     id: String,
-    /// The newest revision that this process has seen, and the one that the backup has.
-    seen: Revision,
-    saved: Option<Revision>,
-    /// The file has to be opened again: the last error may be one of this connection, or of the file.
-    is_doubtful: bool,
+    /// The newest revision that this process has seen.
+    newest: Revision,
+    /// The revision of the backup.
+    backed_up: Option<Revision>,
+    /// Whether the file has to be opened again, because the last error may be one of the connection or of the file.
+    must_reopen: bool,
 }
 
 impl Database {
@@ -63,7 +64,7 @@ impl Database {
         Self::open_with(path).map_err(|cause| {
             let store = path.display().to_string();
             match cause.downcast_ref::<rusqlite::Error>() {
-                Some(error) if may_pass(error) => Error::Unavailable { store, cause },
+                Some(error) if is_transient(error) => Error::Unavailable { store, cause },
                 _ => Error::Refused { store, cause },
             }
         })
@@ -74,21 +75,21 @@ impl Database {
             fs::create_dir_all(dir)?;
         }
         let lock = Lock::take(path)?;
-        let backup = copy::backup(path);
+        let backup = copy::backup_path(path);
         if !path.exists() && backup.exists() {
-            // Whoever has removed the store wants a new one, and may find out that it was a mistake.
+            // The store was removed, perhaps by mistake, so its backup is kept under another name.
             let old = notify::beside(&backup, ".old");
             fs::rename(&backup, &old)?;
-            tracing::warn!(store = %path.display(), backup = %old.display(), "the store is gone: a new one is made, the backup of the old one is kept");
+            tracing::warn!(store = %path.display(), backup = %old.display(), "store missing, creating a new one and keeping the old backup");
         }
         let connection = match schema::open(path, backup.exists()) {
             Ok(connection) => connection,
-            Err(Unfit::Other(cause)) => return Err(cause),
-            Err(Unfit::Damaged(cause)) => {
+            Err(OpenError::Other(cause)) => return Err(cause),
+            Err(OpenError::Damaged(cause)) => {
                 copy::restore(path, &cause)?;
                 match schema::open(path, false) {
                     Ok(connection) => connection,
-                    Err(Unfit::Other(cause) | Unfit::Damaged(cause)) => return Err(cause),
+                    Err(OpenError::Other(cause) | OpenError::Damaged(cause)) => return Err(cause),
                 }
             }
         };
@@ -102,32 +103,32 @@ impl Database {
             path: path.to_path_buf(),
             identity,
             id,
-            seen: Revision(0),
-            saved: None,
-            is_doubtful: false,
+            newest: Revision(0),
+            backed_up: None,
+            must_reopen: false,
         })
     }
 
-    /// Whether the backup is not known to have all of the database.
+    /// Returns whether the backup may be older than the database.
     pub fn needs_backup(&self) -> bool {
-        self.saved != Some(self.seen)
+        self.backed_up != Some(self.newest)
     }
 
-    /// Writes the backup, unless another process has, or does.
+    /// Writes the backup, unless another process has written it or is writing it.
     pub fn back_up(&mut self) {
         if let Err(cause) = self.try_back_up() {
-            tracing::warn!(store = %self.path.display(), %cause, "no backup of the store was written");
+            tracing::warn!(store = %self.path.display(), %cause, "backup of the store failed");
         }
     }
 
     fn try_back_up(&mut self) -> std::result::Result<(), Cause> {
-        // What is wrong with the file is told to whoever asks next.
-        if identity(&self.path).ok() != Some(self.identity) || self.is_doubtful {
+        // The next operation reports the problem of the file.
+        if identity(&self.path).ok() != Some(self.identity) || self.must_reopen {
             return Ok(());
         }
         let Some(_lock) = Lock::try_take(&self.path)? else { return Ok(()) };
         schema::leave_wal(&self.connection)?;
-        let backup = copy::backup(&self.path);
+        let backup = copy::backup_path(&self.path);
         let saved = copy::check(&backup).ok();
         let revision: i64 =
             self.connection.query_row("SELECT revision FROM head", (), |row| row.get(0))?;
@@ -136,38 +137,38 @@ impl Database {
             schema::verify(&self.connection)?;
             copy::write(&self.connection, &backup)?;
         }
-        self.seen = unsigned(revision);
-        self.saved = Some(self.seen);
+        self.newest = unsigned(revision);
+        self.backed_up = Some(self.newest);
         Ok(())
     }
 
     pub fn get(&mut self, key: &str) -> Result<Option<Entry>> {
         key::check(key)?;
-        self.check_place()?;
-        self.expire()?;
+        self.check_file()?;
+        self.remove_expired()?;
         let found = entry(&self.connection, key);
         self.explain(found)
     }
 
     pub fn list(&mut self, prefix: &str) -> Result<Snapshot> {
-        self.check_place()?;
-        self.expire()?;
+        self.check_file()?;
+        self.remove_expired()?;
         let snapshot = snapshot(&mut self.connection, prefix);
-        let listed = self.explain(snapshot)?.map_err(|why| self.refused(why.into()))?;
-        self.seen = self.seen.max(listed.revision);
+        let listed = self.explain(snapshot)?.map_err(|limit| self.refused(limit.into()))?;
+        self.newest = self.newest.max(listed.revision);
         Ok(listed)
     }
 
-    /// What a watch sees that has seen everything up to `after`.
-    pub fn look(&mut self, prefix: &str, after: Revision) -> Result<Look> {
-        self.check_place()?;
-        self.expire()?;
-        let look = look(&mut self.connection, prefix, after);
-        let look = self.explain(look)?;
-        if let Watched::Changes { revision, .. } = look.watched {
-            self.seen = self.seen.max(revision);
+    /// Returns the events after `after` for a watch.
+    pub fn events(&mut self, prefix: &str, after: Revision) -> Result<ReadEvents> {
+        self.check_file()?;
+        self.remove_expired()?;
+        let read = read_events(&mut self.connection, prefix, after);
+        let read = self.explain(read)?;
+        if let Watched::Changes { revision, .. } = read.watched {
+            self.newest = self.newest.max(revision);
         }
-        Ok(look)
+        Ok(read)
     }
 
     pub fn create(
@@ -178,9 +179,9 @@ impl Database {
     ) -> Result<WriteResult> {
         key::check(key)?;
         limit::check_value(key, value)?;
-        self.write(|change| match entry(change.tx(), key)? {
+        self.write(|write| match entry(write.tx(), key)? {
             Some(present) => Ok(WriteResult::Conflict(Some(present))),
-            None => change.put(None, key, value, ttl),
+            None => write.put(None, key, value, ttl),
         })
     }
 
@@ -193,9 +194,9 @@ impl Database {
     ) -> Result<WriteResult> {
         key::check(key)?;
         limit::check_value(key, value)?;
-        self.write(|change| match entry(change.tx(), key)? {
+        self.write(|write| match entry(write.tx(), key)? {
             Some(present) if present.revision == expected => {
-                change.put(Some(&present), key, value, ttl)
+                write.put(Some(&present), key, value, ttl)
             }
             other => Ok(WriteResult::Conflict(other)),
         })
@@ -203,65 +204,67 @@ impl Database {
 
     pub fn refresh_ttl(&mut self, key: &str, expected: Revision) -> Result<WriteResult> {
         key::check(key)?;
-        self.write(|change| match entry(change.tx(), key)? {
-            Some(present) if present.revision == expected => change.refresh_ttl(&present),
+        self.write(|write| match entry(write.tx(), key)? {
+            Some(present) if present.revision == expected => write.refresh_ttl(&present),
             other => Ok(WriteResult::Conflict(other)),
         })
     }
 
     pub fn delete(&mut self, key: &str, expected: Option<Revision>) -> Result<WriteResult> {
         key::check(key)?;
-        self.write(|change| match entry(change.tx(), key)? {
-            None => Ok(WriteResult::Done(change.revision())),
+        self.write(|write| match entry(write.tx(), key)? {
+            None => Ok(WriteResult::Done(write.revision())),
             Some(present) if expected.is_none_or(|expected| expected == present.revision) => {
-                change.remove(key)
+                write.remove(key)
             }
             other => Ok(WriteResult::Conflict(other)),
         })
     }
 
-    /// Forgets all events.
+    /// Drops all events.
     pub fn compact(&mut self) -> Result<Revision> {
-        self.write(|change| {
-            let revision = change.revision();
-            change.forget(revision)?;
+        self.write(|write| {
+            let revision = write.revision();
+            write.drop_events(revision)?;
             Ok(revision)
         })
     }
 
-    /// Removes what is due. Looks before it takes the lock: mostly nothing is.
-    fn expire(&mut self) -> Result<()> {
+    /// Removes expired entries. Takes the lock only if there are any.
+    fn remove_expired(&mut self) -> Result<()> {
         let is_due = self.connection.query_row(IS_DUE, [Moment::now().0], |row| row.get(0));
         if self.explain(is_due)? { self.write(|_| Ok(())) } else { Ok(()) }
     }
 
-    /// A transaction. What is due is removed first, so that no condition is met, or not met, because
-    /// of what should be gone.
-    fn write<T>(&mut self, body: impl FnOnce(&mut Change<'_>) -> rusqlite::Result<T>) -> Result<T> {
-        self.check_place()?;
+    /// Runs a write transaction, and wakes watches if it has changed anything.
+    fn write<T>(
+        &mut self,
+        body: impl FnOnce(&mut WriteTransaction<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T> {
+        self.check_file()?;
         let work = || -> rusqlite::Result<(T, Option<Revision>)> {
             let tx = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let mut change = Change::begin(&tx, Moment::now())?;
-            let value = body(&mut change)?;
-            let revision = change.revision();
-            let has_events = change.finish()?;
+            let mut write = WriteTransaction::begin(&tx, Moment::now())?;
+            let value = body(&mut write)?;
+            let revision = write.revision();
+            let has_events = write.finish()?;
             tx.commit()?;
             Ok((value, has_events.then_some(revision)))
         };
         let done = work();
         let (value, revision) = self.explain(done)?;
         if let Some(revision) = revision {
-            self.seen = self.seen.max(revision);
+            self.newest = self.newest.max(revision);
             self.notifier.notify();
         }
         Ok(value)
     }
 
-    /// Goes over to the file that is there if it is another one, and restores one that was deleted: a process that
-    /// goes on with a deleted file shares the store with no other, and the next agent would start a second network.
-    fn check_place(&mut self) -> Result<()> {
+    /// Opens the file again if it was replaced, and restores it if it was deleted. A process that continued with a deleted
+    /// file would share the store with no other process, and the next agent would start a second network.
+    fn check_file(&mut self) -> Result<()> {
         match identity(&self.path) {
-            Ok(identity) if identity == self.identity && !self.is_doubtful => Ok(()),
+            Ok(identity) if identity == self.identity && !self.must_reopen => Ok(()),
             Ok(_) => self.reopen(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.restore_deleted()?;
@@ -271,15 +274,15 @@ impl Database {
         }
     }
 
-    /// Everything is still in the file, which is open.
+    /// Writes the deleted file again. Its content is still accessible, because the file is open.
     fn restore_deleted(&self) -> Result<()> {
         let dir = self.path.parent().unwrap_or(Path::new("/"));
         if !dir.is_dir() {
-            let why = format!(
-                "the directory {} was removed: create it, and the store is restored",
+            let cause = format!(
+                "the directory {} was removed: create it, then the agent restores the store",
                 dir.display()
             );
-            return Err(self.unavailable(why.into()));
+            return Err(self.unavailable(cause.into()));
         }
         let restore = || -> std::result::Result<(), Cause> {
             let _lock = Lock::take(&self.path)?;
@@ -297,11 +300,11 @@ impl Database {
         restore().map_err(|cause| self.unavailable(cause))
     }
 
-    /// If the file is no copy of the one before, or an older one, its revisions mean something else than those that
-    /// this process knows: they are moved out of their range.
+    /// Opens the file again. If the file is not a copy of the previous one, or an older copy, its revisions have another
+    /// meaning than those that this process knows. They are increased beyond all known ones.
     fn reopen(&mut self) -> Result<()> {
         let mut fresh = Self::open(&self.path)?;
-        let known = i64::try_from(self.seen.0).unwrap_or(i64::MAX / 2);
+        let known = i64::try_from(self.newest.0).unwrap_or(i64::MAX / 2);
         let mut join = || -> rusqlite::Result<bool> {
             let sql = "SELECT revision FROM head";
             let head: i64 = fresh.connection.query_row(sql, (), |row| row.get(0))?;
@@ -314,19 +317,19 @@ impl Database {
         let joined = join();
         let is_successor = self.explain(joined)?;
         fresh.notifier.notify();
-        fresh.seen = if is_successor { self.seen } else { Revision(0) };
-        tracing::info!(store = %self.path.display(), is_successor, "store opened again");
+        fresh.newest = if is_successor { self.newest } else { Revision(0) };
+        tracing::info!(store = %self.path.display(), is_successor, "store re-opened");
         *self = fresh;
         Ok(())
     }
 
     fn explain<T>(&mut self, result: rusqlite::Result<T>) -> Result<T> {
         result.map_err(|cause| {
-            if may_pass(&cause) {
+            if is_transient(&cause) {
                 return self.unavailable(cause.into());
             }
-            self.is_doubtful = true;
-            self.unavailable(format!("{cause}; it is opened and checked again").into())
+            self.must_reopen = true;
+            self.unavailable(format!("{cause}; the file will be re-opened and checked").into())
         })
     }
 
@@ -343,20 +346,20 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     fs::metadata(path).map(|file| (file.dev(), file.ino()))
 }
 
-/// Whether the same may succeed later.
-fn may_pass(error: &rusqlite::Error) -> bool {
+/// Returns whether the same operation may succeed later.
+fn is_transient(error: &rusqlite::Error) -> bool {
     use rusqlite::ErrorCode::{
         DatabaseBusy, DatabaseLocked, DiskFull, OutOfMemory, SystemIoFailure,
     };
-    let passing = [DatabaseBusy, DatabaseLocked, DiskFull, OutOfMemory, SystemIoFailure];
-    error.sqlite_error_code().is_some_and(|code| passing.contains(&code))
+    let transient = [DatabaseBusy, DatabaseLocked, DiskFull, OutOfMemory, SystemIoFailure];
+    error.sqlite_error_code().is_some_and(|code| transient.contains(&code))
 }
 
 fn entry(connection: &Connection, key: &str) -> rusqlite::Result<Option<Entry>> {
     connection.query_row(&format!("{ENTRY} WHERE key = ?1"), [key], read_entry).optional()
 }
 
-/// The inner error explains which limit the list exceeds.
+/// The inner error names the limit that the list exceeds.
 fn snapshot(
     connection: &mut Connection,
     prefix: &str,
@@ -364,24 +367,28 @@ fn snapshot(
     let tx = connection.transaction()?;
     let (revision, _) = head(&tx)?;
     let sql = format!("{ENTRY} WHERE {IN_RANGE} ORDER BY key");
-    let mut listed = Listed::default();
+    let mut listed = BoundedList::default();
     let mut rows = tx.prepare(&sql)?;
     for entry in rows.query_map((prefix, key::end_of(prefix)), read_entry)? {
-        if let Err(why) = listed.push(entry?) {
-            return Ok(Err(format!("under {prefix:?} {why}")));
+        if let Err(limit) = listed.push(entry?) {
+            return Ok(Err(format!("list {prefix:?}: {limit}")));
         }
     }
     Ok(Ok(Snapshot { entries: listed.entries, revision }))
 }
 
-fn look(connection: &mut Connection, prefix: &str, after: Revision) -> rusqlite::Result<Look> {
+fn read_events(
+    connection: &mut Connection,
+    prefix: &str,
+    after: Revision,
+) -> rusqlite::Result<ReadEvents> {
     let tx = connection.transaction()?;
     let (head, compacted) = head(&tx)?;
     let next: Option<i64> = tx.query_row(NEXT_DUE, (), |row| row.get(0))?;
     let due = next.map(|due| Moment::now().until(due));
-    // A revision that is yet to come is one of another database.
+    // A revision in the future is one of another database.
     if after < compacted || after > head {
-        return Ok(Look { watched: Watched::Compacted, due });
+        return Ok(ReadEvents { watched: Watched::Compacted, due });
     }
     let sql = format!(
         "{EVENT}
@@ -392,10 +399,10 @@ fn look(connection: &mut Connection, prefix: &str, after: Revision) -> rusqlite:
         Some(last) if events.len() == BATCH => last.revision(),
         _ => head,
     };
-    Ok(Look { watched: Watched::Changes { events, revision }, due })
+    Ok(ReadEvents { watched: Watched::Changes { events, revision }, due })
 }
 
-/// The newest revision, and the newest whose events are forgotten.
+/// Returns the newest revision, and the newest revision whose events were dropped.
 pub fn head(tx: &Transaction<'_>) -> rusqlite::Result<(Revision, Revision)> {
     let read = |row: &Row<'_>| Ok((unsigned(row.get(0)?), unsigned(row.get(1)?)));
     tx.query_row("SELECT revision, compacted FROM head", (), read)
@@ -426,13 +433,12 @@ fn read_entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
 fn read_event(row: &Row<'_>) -> rusqlite::Result<Event> {
     let is_deleted = matches!(row.get_ref(4)?, rusqlite::types::ValueRef::Null);
     if is_deleted {
-        let (key, revision) = (limit::key(row.get(0)?), unsigned(row.get(1)?));
+        let (key, revision) = (limit::shorten_key(row.get(0)?), unsigned(row.get(1)?));
         return Ok(Event::Deleted { key, revision });
     }
     read_entry(row).map(Event::Put)
 }
 
-/// SQLite's integers have a sign, and it counts from 1.
 fn unsigned(revision: i64) -> Revision {
     Revision(u64::try_from(revision).unwrap_or_default())
 }
@@ -446,13 +452,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queries_know_the_limit() {
+    fn queries_use_the_limit_of_values() {
         assert!(value!().contains(&format!("<= {MAX_VALUE},")));
     }
 
-    /// A look must not cost more where there is more.
+    /// The cost of a read must not grow with the number of entries.
     #[test]
-    fn what_is_due_next_is_looked_up_and_not_searched() {
+    fn expiry_queries_use_the_index() {
         let dir = tempfile::tempdir().unwrap();
         let connection = schema::open(&dir.path().join("db"), false).unwrap();
         for sql in [NEXT_DUE, IS_DUE] {

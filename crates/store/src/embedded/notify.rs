@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The file beside the database through which who writes wakes who watches, in any process.
+//! The wake file beside the database, through which a writer wakes the watches of all processes.
 //!
-//! The database's own files do not serve: they change before a commit can be seen. This one is
-//! written after it. Who is killed between the two wakes nobody, so a watch looks a moment after the
-//! database was written to, too. It is also the lock of whoever creates or replaces the database.
+//! The files of the database itself cannot be used, because they change before a commit is visible. The wake file is
+//! written after the commit. A writer that is killed in between wakes no watch, so a watch also checks a moment after
+//! the database was written. The wake file is also the lock for creating or replacing the database.
 
 use std::fs::{self, File, Metadata, TryLockError};
 use std::io;
@@ -20,13 +20,16 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::schema;
 
-/// How long a watch goes without looking: one that is woken, one that has heard somebody write and not ring,
-/// and one that is deaf.
-const WOKEN: Duration = Duration::from_secs(60);
-const UNRUNG: Duration = Duration::from_secs(1);
-const BLIND: Duration = Duration::from_millis(100);
+/// Maximum delay between two checks of a watch with inotify.
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The side of who writes.
+/// Delay of a check after a write to the database that was not followed by a wake-up.
+const MISSED_WAKE_DELAY: Duration = Duration::from_secs(1);
+
+/// Delay between two checks without inotify.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Wakes the watches of all processes.
 #[derive(Debug)]
 pub struct Notifier {
     file: File,
@@ -36,33 +39,33 @@ pub struct Notifier {
 impl Notifier {
     pub fn open(database: &Path) -> io::Result<Self> {
         let path = beside(database, "-wake");
-        Ok(Self { file: schema::private(&path)?, path })
+        Ok(Self { file: schema::open_private(&path)?, path })
     }
 
     pub fn notify(&mut self) {
-        // Nobody watches a file that was removed.
+        // Watches use the new file if this one was removed.
         if !is_at(&self.file, &self.path)
-            && let Ok(file) = schema::private(&self.path)
+            && let Ok(file) = schema::open_private(&self.path)
         {
             self.file = file;
         }
-        // Where it fails, as on a full disk, watches look by themselves a little later.
+        // If this fails, for example on a full disk, watches check a little later.
         let _ = self.file.write_at(b".", 0);
     }
 }
 
-/// The right to create or replace the database's file. It ends when it is dropped.
+/// The lock for creating or replacing the file of the database. Dropping it releases the lock.
 #[derive(Debug)]
-pub struct Lock(#[expect(dead_code, reason = "it unlocks when it is closed")] File);
+pub struct Lock(#[expect(dead_code, reason = "closing the file releases the lock")] File);
 
 impl Lock {
-    /// Waits for it.
+    /// Waits for the lock.
     pub fn take(database: &Path) -> io::Result<Self> {
         Self::take_with(database, |file| file.lock().map(|()| true))
             .and_then(|lock| lock.ok_or_else(|| io::Error::from(io::ErrorKind::WouldBlock)))
     }
 
-    /// None if another process has it.
+    /// Returns `None` if another process has the lock.
     pub fn try_take(database: &Path) -> io::Result<Option<Self>> {
         Self::take_with(database, |file| match file.try_lock() {
             Ok(()) => Ok(true),
@@ -77,11 +80,11 @@ impl Lock {
     ) -> io::Result<Option<Self>> {
         let path = beside(database, "-wake");
         loop {
-            let file = schema::private(&path)?;
+            let file = schema::open_private(&path)?;
             if !lock(&file)? {
                 return Ok(None);
             }
-            // Others lock another file if this one was removed meanwhile.
+            // If this file was removed in the meantime, other processes lock another one.
             if is_at(&file, &path) {
                 return Ok(Some(Self(file)));
             }
@@ -95,100 +98,101 @@ fn is_at(file: &File, path: &Path) -> bool {
     matches!((opened, found), (Ok(opened), Ok(found)) if opened == found)
 }
 
-/// The side of who watches.
+/// Waits for changes of the database, with inotify if possible.
 #[derive(Debug)]
-pub struct Listener(Option<Listening>);
+pub struct Listener(Option<Inotify>);
 
 #[derive(Debug)]
-struct Listening {
+struct Inotify {
     fd: AsyncFd<OwnedFd>,
-    /// The watch of the file that wakes.
+    /// inotify's number for the wake file.
     wake: i32,
-    /// A file that is listened to was removed or replaced.
+    /// Whether a watched file was removed or replaced.
     is_stale: AtomicBool,
 }
 
-/// What was heard last.
+/// The last inotify event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Heard {
-    /// Somebody writes, and will ring.
-    Write,
-    Ring,
+enum Change {
+    /// The database was written; a wake-up follows.
+    Database,
+    /// A writer has committed, or a file was removed or replaced.
+    Wake,
 }
 
 impl Listener {
-    /// Listens from now on. Where the system has no more room for that, it will be deaf.
+    /// Starts to watch the files. Without inotify, for example because the system has no more watches, it polls.
     pub fn open(database: &Path) -> Self {
-        let listening = Listening::open(database);
-        // A store that was removed is reported by whoever looks.
-        if let Err(cause) = &listening
+        let inotify = Inotify::open(database);
+        // The next read reports a store that was removed.
+        if let Err(cause) = &inotify
             && cause.kind() != io::ErrorKind::NotFound
         {
-            tracing::warn!(database = %database.display(), %cause, "no inotify: looking often instead");
+            tracing::warn!(database = %database.display(), %cause, "inotify unavailable, polling the store");
         }
-        Self(listening.ok())
+        Self(inotify.ok())
     }
 
-    /// Whether it listens to files that are no longer the store's.
+    /// Returns whether the watched files are no longer those of the store.
     pub fn is_stale(&self) -> bool {
-        self.0.as_ref().is_some_and(|listening| listening.is_stale.load(Relaxed))
+        self.0.as_ref().is_some_and(|inotify| inotify.is_stale.load(Relaxed))
     }
 
-    /// Until when to wait, if something is due after so long.
-    pub fn rest(&self, due: Option<Duration>) -> Instant {
-        Instant::now() + patience(self.0.is_some(), due)
+    /// Returns the time of the next check, if the next entry expires after `due`.
+    pub fn next_check(&self, due: Option<Duration>) -> Instant {
+        Instant::now() + check_delay(self.0.is_some(), due)
     }
 
-    /// Returns when there may be something to see, at the latest then. It can be given up and taken up
-    /// again: what it has heard is in the time.
+    /// Waits until the database may have changed, at most until `until`. The wait can be cancelled: what it has learned
+    /// is in `until`.
     pub async fn wait(&self, until: &mut Instant) {
-        let Some(listening) = &self.0 else { return sleep_until(*until).await };
-        while let Ok(Heard::Write) = timeout_at(*until, listening.heard()).await {
-            *until = (*until).min(Instant::now() + UNRUNG);
+        let Some(inotify) = &self.0 else { return sleep_until(*until).await };
+        while let Ok(Change::Database) = timeout_at(*until, inotify.next_change()).await {
+            *until = (*until).min(Instant::now() + MISSED_WAKE_DELAY);
         }
     }
 }
 
-impl Listening {
+impl Inotify {
     fn open(database: &Path) -> io::Result<Self> {
         let fd = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
         let place = WatchFlags::ATTRIB | WatchFlags::MOVE_SELF | WatchFlags::MODIFY;
         let wake = inotify::add_watch(&fd, beside(database, "-wake"), place)?;
         inotify::add_watch(&fd, database, place)?;
-        // In write-ahead mode what is written is in the log.
+        // In write-ahead mode, writes go to the log.
         let _ = inotify::add_watch(&fd, beside(database, "-wal"), WatchFlags::MODIFY);
         #[expect(
             deprecated,
-            reason = "its successor is unsafe, for types that do not own what they name"
+            reason = "its successor is unsafe, for types that do not own their file descriptor"
         )]
         let fd = AsyncFd::new(fd)?;
         Ok(Self { fd, wake, is_stale: AtomicBool::new(false) })
     }
 
-    async fn heard(&self) -> Heard {
-        let Ok(mut ready) = self.fd.readable().await else { return Heard::Ring };
+    async fn next_change(&self) -> Change {
+        let Ok(mut ready) = self.fd.readable().await else { return Change::Wake };
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut reader = inotify::Reader::new(self.fd.get_ref(), &mut buffer);
-        let mut heard = Heard::Write;
-        // Until there is no more, or the next wait would end at once.
+        let mut change = Change::Database;
+        // Read everything, or the next wait would end at once.
         let mut next =
             || ready.try_io(|_| Ok(reader.next().map(|one| (one.wd(), one.events()))?));
         while let Ok(Ok((watch, events))) = next() {
-            let is_change = events == ReadFlags::MODIFY;
-            if !is_change {
+            let is_write = events == ReadFlags::MODIFY;
+            if !is_write {
                 self.is_stale.store(true, Relaxed);
             }
-            if !is_change || watch == self.wake {
-                heard = Heard::Ring;
+            if !is_write || watch == self.wake {
+                change = Change::Wake;
             }
         }
-        heard
+        change
     }
 }
 
-fn patience(can_hear: bool, due: Option<Duration>) -> Duration {
-    let longest = if can_hear { WOKEN } else { BLIND };
-    // One millisecond is the clock's grain: a moment before it is due there is nothing to see.
+fn check_delay(has_inotify: bool, due: Option<Duration>) -> Duration {
+    let longest = if has_inotify { CHECK_INTERVAL } else { POLL_INTERVAL };
+    // The clock has a resolution of one millisecond: an entry is not expired before.
     due.map_or(longest, |due| longest.min(due + Duration::from_millis(1)))
 }
 
@@ -203,16 +207,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patience_ends_when_something_is_due() {
+    fn check_happens_when_an_entry_expires() {
         let secs = Duration::from_secs;
-        assert_eq!(patience(true, None), WOKEN);
-        assert_eq!(patience(false, Some(secs(60))), BLIND);
-        assert_eq!(patience(true, Some(Duration::ZERO)), Duration::from_millis(1));
-        assert_eq!(patience(true, Some(secs(90))), WOKEN);
+        assert_eq!(check_delay(true, None), CHECK_INTERVAL);
+        assert_eq!(check_delay(false, Some(secs(60))), POLL_INTERVAL);
+        assert_eq!(check_delay(true, Some(Duration::ZERO)), Duration::from_millis(1));
+        assert_eq!(check_delay(true, Some(secs(90))), CHECK_INTERVAL);
     }
 
     #[test]
-    fn file_stands_beside_the_database() {
+    fn wake_file_is_beside_the_database() {
         assert_eq!(beside(Path::new("/a/b.db"), "-wake"), Path::new("/a/b.db-wake"));
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The file: how it is opened, and what is in it.
+//! The database file: how it is opened, and its tables.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -13,15 +13,15 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 use super::clock::{self, Moment};
 use crate::error::Cause;
 
-/// In the file's header, so that `file` and we can tell it from others: "podw".
+/// "podw" in the header of the file, which distinguishes it from databases of other programs.
 const APPLICATION: i32 = 0x706f_6477;
 const VERSION: i32 = 1;
 
-/// How long to wait for a writer in another process. It holds the lock while the disk writes.
-const BUSY: Duration = Duration::from_secs(10);
+/// How long to wait for a writer in another process, which holds the lock until its data is on disk.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// `head` is one row. `entry` is what is there; `event` is how it came to be, one for each revision
-/// after `compacted`; a deletion has no value. `ttl` and `due` are milliseconds, `due` since boot.
+/// `head` has one row. `entry` has the present entries. `event` has one row for each revision after `compacted`; a
+/// deletion has no value. `ttl` and `due` are milliseconds, `due` since boot.
 const TABLES: &str = "
 CREATE TABLE head (
     only INTEGER PRIMARY KEY CHECK (only = 1),
@@ -48,114 +48,116 @@ CREATE TABLE event (
 );
 ";
 
-/// One row, which tells a copy of this database from another database.
+/// One row with the identity of the database, which its copies share.
 const ORIGIN: &str = "
 CREATE TABLE IF NOT EXISTS origin (only INTEGER PRIMARY KEY CHECK (only = 1), id TEXT NOT NULL);
 INSERT OR IGNORE INTO origin VALUES (1, lower(hex(randomblob(16))));
 ";
 
-/// How the file is opened. It is never created: its mode would be another.
+/// SQLite never creates the file, because the file would have the wrong mode.
 pub const FLAGS: OpenFlags =
     OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
 
 /// Why the file cannot be used.
 #[derive(Debug)]
-pub enum Unfit {
-    /// A backup can take its place.
+pub enum OpenError {
+    /// The file is damaged; a backup can replace it.
     Damaged(Cause),
     Other(Cause),
 }
 
-impl<E: Into<Cause>> From<E> for Unfit {
+impl<E: Into<Cause>> From<E> for OpenError {
     fn from(error: E) -> Self {
         let cause = error.into();
         match cause.downcast_ref::<rusqlite::Error>().and_then(rusqlite::Error::sqlite_error_code) {
-            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Unfit::Damaged(cause),
-            _ => Unfit::Other(cause),
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => OpenError::Damaged(cause),
+            _ => OpenError::Other(cause),
         }
     }
 }
 
-/// Opens the file, and makes it and its tables if they are missing. The caller holds the lock that keeps others
-/// from doing the same. `has_backup` if an empty file is not a new one.
-pub fn open(path: &Path, has_backup: bool) -> Result<Connection, Unfit> {
+/// Opens the file. Creates it and its tables if they are missing. The caller holds the lock against concurrent creation.
+/// `has_backup` means that an empty file is damaged, not new.
+pub fn open(path: &Path, has_backup: bool) -> Result<Connection, OpenError> {
     create_file(path)?;
     let mut connection = Connection::open_with_flags(path, FLAGS)?;
-    connection.busy_timeout(BUSY)?;
-    let is_new = !is_known(&connection)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    let is_new = !is_initialized(&connection)?;
     if is_new && has_backup {
-        return Err(Unfit::Damaged("it is empty".into()));
+        return Err(OpenError::Damaged("the file is empty".into()));
     }
-    // A page that another program cuts off while it is mapped ends the process.
+    // With a mapped file, a program that truncates it would kill this process.
     connection.pragma_update(None, "mmap_size", 0)?;
     leave_wal(&connection)?;
     connection.pragma_update(None, "synchronous", "FULL")?;
-    // Otherwise the last to leave holds up, for a moment and without a queue, who comes then.
+    // Otherwise the last process to close the file blocks the next one for a moment, without a queue.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
-    let boot = clock::boot()?;
+    let boot = clock::boot_id()?;
     if is_new {
         create(&mut connection, &boot)?;
     } else if let Err(cause) = verify(&connection) {
-        return Err(Unfit::Damaged(cause));
+        return Err(OpenError::Damaged(cause));
     }
-    identify(&mut connection)?;
-    adopt(&mut connection, &boot)?;
+    add_id(&mut connection)?;
+    restart_ttls(&mut connection, &boot)?;
     Ok(connection)
 }
 
-/// Whether the database is ours; if not, it is empty. Fails if it is another program's.
-pub fn is_known(connection: &Connection) -> Result<bool, Cause> {
+/// Returns whether the database has podwire's tables; `false` if it is empty. Fails if it belongs to another program.
+pub fn is_initialized(connection: &Connection) -> Result<bool, Cause> {
     let application: i32 = pragma(connection, "application_id")?;
     let version: i32 = pragma(connection, "user_version")?;
     if application == 0 && version == 0 && is_empty(connection)? {
         return Ok(false);
     }
     if application != APPLICATION {
-        return Err("it is a database of another program".into());
+        return Err("the file is a database of another program".into());
     }
     if version != VERSION {
-        return Err(format!("it has format {version}, and this program knows {VERSION}").into());
+        return Err(
+            format!("the file has format {version}, but this program supports {VERSION}").into()
+        );
     }
     Ok(true)
 }
 
-/// Reads all of the database, without the content of its indexes.
+/// Checks the whole database, except the content of its indexes.
 pub fn verify(connection: &Connection) -> Result<(), Cause> {
     let check = "PRAGMA quick_check(1)";
     match connection.query_row(check, (), |row| row.get::<_, String>(0))?.as_str() {
         "ok" => Ok(()),
-        found => Err(found.lines().collect::<Vec<_>>().join(" ").into()),
+        problem => Err(problem.lines().collect::<Vec<_>>().join(" ").into()),
     }
 }
 
-/// Uses a rollback journal. Files of earlier versions are in write-ahead mode, whose index is a mapped file: whoever
-/// truncates that file ends all processes that have it open. While a process of such a version has the file open the
-/// mode stays, which works as well.
+/// Switches to a rollback journal. Files of earlier versions are in write-ahead mode, whose index is a mapped file: a
+/// program that truncates it kills all processes that have it open. While a process of such a version has the file
+/// open, the mode stays, which also works.
 pub fn leave_wal(connection: &Connection) -> rusqlite::Result<()> {
     let mode: String = connection.pragma_query_value(None, "journal_mode", |row| row.get(0))?;
     let is_wal = mode == "wal";
     if is_wal {
         connection.busy_timeout(Duration::ZERO)?;
     }
-    let left = connection
+    let switched = connection
         .pragma_update_and_check(None, "journal_mode", "TRUNCATE", |row| row.get::<_, String>(0));
-    connection.busy_timeout(BUSY)?;
-    match left {
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    match switched {
         Err(error) if is_wal && error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {
-            tracing::debug!("write-ahead mode stays: another process has the store open");
+            tracing::debug!("keeping write-ahead mode, another process has the store open");
             Ok(())
         }
-        left => left.map(drop),
+        switched => switched.map(drop),
     }
 }
 
-/// The identity of the database, which its copies have as well.
+/// Returns the identity of the database, which its copies share.
 pub fn id(connection: &Connection) -> rusqlite::Result<String> {
     connection.query_row("SELECT id FROM origin", (), |row| row.get(0))
 }
 
-/// Files of earlier versions have none.
-fn identify(connection: &mut Connection) -> rusqlite::Result<()> {
+/// Adds an identity to a file of an earlier version.
+fn add_id(connection: &mut Connection) -> rusqlite::Result<()> {
     if id(connection).is_ok() {
         return Ok(());
     }
@@ -164,7 +166,7 @@ fn identify(connection: &mut Connection) -> rusqlite::Result<()> {
     tx.commit()
 }
 
-/// Moves all revisions ahead, and forgets all events: every watch and every condition from before ends.
+/// Increases all revisions and drops all events, so that no watch and no condition from before can match.
 pub fn rebase(connection: &mut Connection, by: i64) -> rusqlite::Result<()> {
     let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     tx.execute("UPDATE entry SET revision = revision + ?1, created = created + ?1", [by])?;
@@ -174,8 +176,8 @@ pub fn rebase(connection: &mut Connection, by: i64) -> rusqlite::Result<()> {
     tx.commit()
 }
 
-/// Creates the file if it is missing. A file that is there is not even opened: POSIX locks of this process on it
-/// would end when it is closed.
+/// Creates the file if it is missing. An existing file is not opened, because closing it would release the POSIX locks
+/// of this process.
 fn create_file(path: &Path) -> io::Result<()> {
     let mut options = OpenOptions::new();
     match options.read(true).write(true).create_new(true).mode(0o600).open(path) {
@@ -184,8 +186,8 @@ fn create_file(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A file that root, or whoever we are, can open and nobody else; made if missing.
-pub fn private(path: &Path) -> io::Result<File> {
+/// Opens or creates a file that only the owner can access.
+pub fn open_private(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
@@ -207,11 +209,11 @@ fn create(connection: &mut Connection, boot: &str) -> rusqlite::Result<()> {
     tx.commit()
 }
 
-/// After a boot the moments in the file mean nothing. How long the machine was off nobody knows for
-/// sure, so everybody gets their whole time again.
-fn adopt(connection: &mut Connection, boot: &str) -> rusqlite::Result<()> {
-    let known: String = connection.query_row("SELECT boot FROM head", (), |row| row.get(0))?;
-    if known == boot {
+/// Restarts all times to live after a boot, because the moments in the file are of another clock and nothing says for
+/// how long the machine was off.
+fn restart_ttls(connection: &mut Connection, boot: &str) -> rusqlite::Result<()> {
+    let stored: String = connection.query_row("SELECT boot FROM head", (), |row| row.get(0))?;
+    if stored == boot {
         return Ok(());
     }
     let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -228,15 +230,15 @@ mod tests {
 
     use super::*;
 
-    fn said(path: &Path) -> String {
+    fn open_error(path: &Path) -> String {
         match open(path, false).unwrap_err() {
-            Unfit::Other(cause) => cause.to_string(),
-            damaged @ Unfit::Damaged(_) => panic!("{damaged:?}"),
+            OpenError::Other(cause) => cause.to_string(),
+            damaged @ OpenError::Damaged(_) => panic!("{damaged:?}"),
         }
     }
 
     #[test]
-    fn files_of_others_are_refused_and_left_alone() {
+    fn foreign_files_are_rejected_and_unchanged() {
         let dir = tempfile::tempdir().unwrap();
         let text = dir.path().join("text");
         fs::write(
@@ -252,24 +254,24 @@ mod tests {
         let connection = Connection::open(&other).unwrap();
         connection.execute_batch("CREATE TABLE theirs (x)").unwrap();
         drop(connection);
-        let why = said(&other);
-        assert!(why.contains("another program"), "{why}");
+        let error = open_error(&other);
+        assert!(error.contains("another program"), "{error}");
 
         let newer = dir.path().join("newer");
         open(&newer, false).unwrap().pragma_update(None, "user_version", 2).unwrap();
-        let why = said(&newer);
-        assert!(why.contains("format 2"), "{why}");
+        let error = open_error(&newer);
+        assert!(error.contains("format 2"), "{error}");
     }
 
     #[test]
-    fn boot_starts_times_to_live_anew() {
+    fn boot_restarts_times_to_live() {
         let dir = tempfile::tempdir().unwrap();
         let mut connection = open(&dir.path().join("db"), false).unwrap();
         let add = "INSERT INTO entry VALUES (?1, x'00', 1, 1, ?2, ?3)";
         connection.execute(add, ("lease", 60_000, 1)).unwrap();
         connection.execute(add, ("long", i64::MAX, 1)).unwrap();
         connection.execute(add, ("for ever", None::<i64>, None::<i64>)).unwrap();
-        adopt(&mut connection, "another boot").unwrap();
+        restart_ttls(&mut connection, "another boot").unwrap();
         let due = |key: &str| -> Option<i64> {
             let sql = "SELECT due FROM entry WHERE key = ?1";
             connection.query_row(sql, [key], |row| row.get(0)).unwrap()

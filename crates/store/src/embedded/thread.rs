@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The thread that has the file: SQLite waits for disk and locks, and nothing else shall.
+//! The thread that owns the database. SQLite waits for the disk and for locks, which must not block the runtime.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -13,13 +13,13 @@ use crate::{Error, Result};
 
 type Job = Box<dyn FnOnce(&mut Database) + Send>;
 
-/// After a change, as others often follow.
-const SETTLED: Duration = Duration::from_secs(1);
+/// Delay of a backup after a change, because more changes often follow.
+const BACKUP_DELAY: Duration = Duration::from_secs(1);
 
-/// Between two backups at least.
-const BACKUP_EVERY: Duration = Duration::from_secs(10);
+/// Minimum interval between two backups.
+const BACKUP_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Ends, with the file closed, when the value is dropped and what was asked for is done.
+/// A handle of the thread. When it is dropped, the thread finishes its jobs, closes the file and ends.
 #[derive(Debug)]
 pub struct StoreThread {
     jobs: mpsc::Sender<Job>,
@@ -33,9 +33,9 @@ impl StoreThread {
         let (opened, wait) = oneshot::channel();
         let run = move || match Database::open(&path) {
             Ok(mut database) => {
-                // Nobody waits for it any more if this fails, and then there will be no jobs.
+                // If this fails, the caller has gone, and there will be no jobs.
                 let _ = opened.send(Ok(()));
-                serve(&work, &mut database);
+                run_jobs(&work, &mut database);
             }
             Err(error) => drop(opened.send(Err(error))),
         };
@@ -45,7 +45,7 @@ impl StoreThread {
         Ok(Self { jobs, name })
     }
 
-    /// Lets the thread do something with the database. It is done even if nobody waits for it.
+    /// Runs a job on the thread. The job runs even if the returned future is dropped.
     pub async fn run<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Database) -> Result<T> + Send + 'static,
@@ -57,8 +57,8 @@ impl StoreThread {
     }
 }
 
-/// Does jobs until there is nobody to ask for more, and backs the database up a moment after it has changed.
-fn serve(work: &mpsc::Receiver<Job>, database: &mut Database) {
+/// Runs jobs until the handle is dropped, and writes a backup after changes.
+fn run_jobs(work: &mpsc::Receiver<Job>, database: &mut Database) {
     let mut backup: Option<Instant> = None;
     let mut earliest = Instant::now();
     loop {
@@ -71,13 +71,13 @@ fn serve(work: &mpsc::Receiver<Job>, database: &mut Database) {
             Err(RecvTimeoutError::Timeout) => {
                 database.back_up();
                 backup = None;
-                earliest = Instant::now() + BACKUP_EVERY;
+                earliest = Instant::now() + BACKUP_INTERVAL;
                 continue;
             }
             Err(RecvTimeoutError::Disconnected) => return,
         }
         if backup.is_none() && database.needs_backup() {
-            backup = Some(earliest.max(Instant::now() + SETTLED));
+            backup = Some(earliest.max(Instant::now() + BACKUP_DELAY));
         }
     }
 }

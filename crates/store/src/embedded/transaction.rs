@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A transaction in the making: every change gets the next revision and leaves an event.
+//! A write transaction: every change gets the next revision and is recorded as an event.
 
 use std::time::Duration;
 
@@ -9,27 +9,28 @@ use super::clock::{self, Moment};
 use super::database::{head, signed};
 use crate::{Entry, Revision, WriteResult};
 
-/// So many events are remembered. A node that was away for more has to list again, which is cheap.
-const REMEMBERED: u64 = 10_000;
+/// Number of events that are kept. A watch that is further behind has to list again, which is cheap.
+const KEPT_EVENTS: u64 = 10_000;
 
 #[derive(Debug)]
-pub struct Change<'a> {
+pub struct WriteTransaction<'a> {
     tx: &'a Transaction<'a>,
     now: Moment,
-    /// Before all this, and by now.
+    /// Revision before the transaction.
     before: Revision,
+    /// Revision after the changes so far.
     revision: Revision,
 }
 
-impl<'a> Change<'a> {
-    /// Starts with removing what is due.
+impl<'a> WriteTransaction<'a> {
+    /// Begins with removing expired entries, so that no condition depends on them.
     pub fn begin(tx: &'a Transaction<'a>, now: Moment) -> rusqlite::Result<Self> {
         let (revision, _) = head(tx)?;
-        let mut change = Self { tx, now, before: revision, revision };
-        for key in change.due()? {
-            change.remove(&key)?;
+        let mut write = Self { tx, now, before: revision, revision };
+        for key in write.expired()? {
+            write.remove(&key)?;
         }
-        Ok(change)
+        Ok(write)
     }
 
     pub fn tx(&self) -> &'a Transaction<'a> {
@@ -40,7 +41,7 @@ impl<'a> Change<'a> {
         self.revision
     }
 
-    /// In place of `present`, which is all there is under the key.
+    /// Writes an entry in place of `present`, the present entry of the key.
     pub fn put(
         &mut self,
         present: Option<&Entry>,
@@ -50,7 +51,7 @@ impl<'a> Change<'a> {
     ) -> rusqlite::Result<WriteResult> {
         let ttl = ttl.map(clock::millis);
         let due = ttl.map(|ttl| self.now.after(ttl));
-        let revision = self.next();
+        let revision = self.next_revision();
         let created = present.map_or(revision, |entry| entry.created);
         let (number, created) = (signed(revision), signed(created));
         let sql = "INSERT INTO event (revision, key, value, created, expires)
@@ -63,14 +64,14 @@ impl<'a> Change<'a> {
     }
 
     pub fn remove(&mut self, key: &str) -> rusqlite::Result<WriteResult> {
-        let revision = self.next();
+        let revision = self.next_revision();
         let sql = "INSERT INTO event (revision, key, expires) VALUES (?1, ?2, FALSE)";
         self.tx.execute(sql, (signed(revision), key))?;
         self.tx.execute("DELETE FROM entry WHERE key = ?1", [key])?;
         Ok(WriteResult::Done(revision))
     }
 
-    /// Starts the time to live anew. That is no event.
+    /// Restarts the time to live. This is not an event.
     pub fn refresh_ttl(&mut self, entry: &Entry) -> rusqlite::Result<WriteResult> {
         let ttl = "SELECT ttl FROM entry WHERE key = ?1";
         let ttl: Option<i64> = self.tx.query_row(ttl, [&entry.key], |row| row.get(0))?;
@@ -81,32 +82,32 @@ impl<'a> Change<'a> {
         Ok(WriteResult::Done(entry.revision))
     }
 
-    /// Forgets the events up to `until`.
-    pub fn forget(&mut self, until: Revision) -> rusqlite::Result<()> {
+    /// Drops the events up to `until`.
+    pub fn drop_events(&mut self, until: Revision) -> rusqlite::Result<()> {
         let until = signed(until);
         self.tx.execute("DELETE FROM event WHERE revision <= ?1", [until])?;
         self.tx.execute("UPDATE head SET compacted = max(compacted, ?1)", [until])?;
         Ok(())
     }
 
-    /// Whether there is something that watches have to be woken for.
+    /// Returns whether watches have to be woken.
     pub fn finish(mut self) -> rusqlite::Result<bool> {
         if self.revision == self.before {
             return Ok(false);
         }
         self.tx.execute("UPDATE head SET revision = ?1", [signed(self.revision)])?;
-        if let Some(old) = self.revision.0.checked_sub(REMEMBERED) {
-            self.forget(Revision(old))?;
+        if let Some(old) = self.revision.0.checked_sub(KEPT_EVENTS) {
+            self.drop_events(Revision(old))?;
         }
         Ok(true)
     }
 
-    fn next(&mut self) -> Revision {
+    fn next_revision(&mut self) -> Revision {
         self.revision.0 += 1;
         self.revision
     }
 
-    fn due(&self) -> rusqlite::Result<Vec<String>> {
+    fn expired(&self) -> rusqlite::Result<Vec<String>> {
         let sql = "SELECT key FROM entry WHERE due <= ?1 ORDER BY due, key";
         self.tx.prepare(sql)?.query_map([self.now.0], |row| row.get(0))?.collect()
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A watch: look, and if there is nothing, wait to be woken.
+//! A watch: read the events, and if there are none, wait for a wake-up.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,22 +15,22 @@ pub struct Watcher {
     thread: Arc<StoreThread>,
     database: PathBuf,
     prefix: String,
-    /// All changes up to here have been reported, or concern others.
+    /// All changes up to this revision have been reported or have another prefix.
     after: Revision,
-    /// Since the first wait, as only an asynchronous runtime has one.
+    /// Opened by the first wait, because it needs the asynchronous runtime.
     listener: Option<Listener>,
-    /// The last look found nothing: until then, or until it is woken, another would find nothing either,
-    /// however often the wait is given up and taken up again.
-    rest: Option<Instant>,
-    is_over: bool,
+    /// The last read returned nothing. Before this time, or a wake-up, another read would return nothing either, however
+    /// often the wait is cancelled.
+    next_check: Option<Instant>,
+    is_compacted: bool,
     failures: u32,
 }
 
-/// What one look found.
+/// The result of one read.
 #[derive(Debug)]
-pub struct Look {
+pub struct ReadEvents {
     pub watched: Watched,
-    /// When the next entry's time to live is over.
+    /// Time until the next entry expires.
     pub due: Option<std::time::Duration>,
 }
 
@@ -43,38 +43,39 @@ impl Watcher {
             prefix,
             after,
             listener: None,
-            rest: None,
-            is_over: false,
+            next_check: None,
+            is_compacted: false,
             failures: 0,
         }
     }
 
-    async fn changes(&mut self) -> Result<Watched> {
+    async fn next_changes(&mut self) -> Result<Watched> {
         if self.failures > 0 {
-            tokio::time::sleep(backoff::pause(self.failures, backoff::noise())).await;
+            tokio::time::sleep(backoff::delay(self.failures, backoff::random())).await;
         }
         loop {
-            if self.is_over {
+            if self.is_compacted {
                 return Ok(Watched::Compacted);
             }
-            // Before the first look, or what happens right after that would go unheard.
+            // Opened before the first read, or changes right after it would be missed.
             let listener = self.listener.get_or_insert_with(|| Listener::open(&self.database));
-            if let Some(until) = &mut self.rest {
+            if let Some(until) = &mut self.next_check {
                 listener.wait(until).await;
-                self.rest = None;
+                self.next_check = None;
             }
             if listener.is_stale() {
-                // The look puts the file back; another one follows once its successor is listened to.
+                // The read restores the file; a new listener watches it.
                 self.listener = None;
             }
-            let was_missed = self.failures > 0;
-            let look = self.look().await?;
-            match look.watched {
+            let has_recovered = self.failures > 0;
+            let read = self.read().await?;
+            match read.watched {
                 Watched::Changes { events, revision } if events.is_empty() => {
                     self.after = revision;
-                    self.rest = self.listener.as_ref().map(|listener| listener.rest(look.due));
-                    // After an error, that it goes on is news.
-                    if was_missed {
+                    self.next_check =
+                        self.listener.as_ref().map(|listener| listener.next_check(read.due));
+                    // After an error, recovery is reported.
+                    if has_recovered {
                         return Ok(Watched::Changes { events, revision });
                     }
                 }
@@ -83,26 +84,26 @@ impl Watcher {
                     return Ok(Watched::Changes { events, revision });
                 }
                 Watched::Compacted => {
-                    self.is_over = true;
+                    self.is_compacted = true;
                     continue;
                 }
             }
         }
     }
 
-    async fn look(&mut self) -> Result<Look> {
+    async fn read(&mut self) -> Result<ReadEvents> {
         let (prefix, after) = (self.prefix.clone(), self.after);
-        let look = self.thread.run(move |database| database.look(&prefix, after)).await;
-        self.failures = if look.is_err() { self.failures.saturating_add(1) } else { 0 };
-        if look.is_err() {
+        let read = self.thread.run(move |database| database.events(&prefix, after)).await;
+        self.failures = if read.is_err() { self.failures.saturating_add(1) } else { 0 };
+        if read.is_err() {
             self.listener = None;
         }
-        look
+        read
     }
 }
 
 impl Watch for Watcher {
     fn next(&mut self) -> BoxFuture<'_, Watched> {
-        Box::pin(self.changes())
+        Box::pin(self.next_changes())
     }
 }

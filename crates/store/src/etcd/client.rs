@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One connection to one of the servers, and trying the others when it fails.
+//! One connection to one of the servers, and failover to the others.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -22,37 +22,37 @@ use super::proto::{Authenticate, Call, KEEP_ALIVE, LeaseKeepAlive, LeaseKeepAliv
 use crate::error::Cause;
 use crate::{Error, Result, backoff};
 
-/// For a connection with all its greetings, and for one answer. An election of a leader, during which
-/// servers are silent, takes about a second.
-const CONNECT: Duration = Duration::from_secs(3);
-const ANSWER: Duration = Duration::from_secs(5);
+/// Timeout for connecting, including TLS and login.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// After this long without an answer by anybody who has answered before a call fails.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout for one answer. Servers do not answer while they elect a leader, which takes about a second.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A silent server is asked for a sign of life while there is a watch. etcd shuts out who asks more
-/// often than every 5 s, or asks while nothing is going on.
-const PING: Duration = Duration::from_secs(10);
-const PONG: Duration = Duration::from_secs(5);
+/// Timeout of a call with all its attempts, if any server has answered before.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Largest answer. A list is asked for in pages, and etcd splits what a watch tells.
+/// Interval of HTTP/2 pings while a watch is open. etcd closes connections that ping more often than every 5 s, or
+/// without an open request.
+const PING_INTERVAL: Duration = Duration::from_secs(10);
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Maximum size of an answer. Lists are requested in pages, and etcd splits the answers of watches.
 pub const LARGEST: usize = 8 << 20;
 
 const TOO_LARGE: &str = "message length too large";
 
-/// How often in one call to log in anew.
-const LOGINS: u32 = 2;
+/// Maximum number of logins during one call.
+const MAX_LOGINS: u32 = 2;
 
-/// What a call does if it is carried out, and so, when there was no answer, what to do about it.
+/// The effect of a call, which decides whether it is repeated after no answer has arrived.
 #[derive(Clone, Copy, Debug)]
 pub enum Effect<'a> {
-    /// Nothing that a second time could change, or that would not go away by itself. It is repeated.
+    /// The call can be repeated: it changes nothing, or only something that expires.
     None,
-    /// It writes the key, under a condition that its own success ends for ever. It is repeated; the
-    /// condition may then fail because of the first time.
+    /// The call writes the key under a condition that no longer holds afterwards. It is repeated; the condition may then
+    /// fail because of the first attempt.
     Once { key: &'a str },
-    /// It writes the key, and it is never repeated: coming through late the first could undo what
-    /// others have done since.
+    /// The call writes the key and is never repeated: a late first attempt could undo changes of other nodes.
     Any { key: &'a str },
 }
 
@@ -61,10 +61,9 @@ pub struct Client {
     endpoints: Vec<Uri>,
     tls: Option<Tls>,
     credentials: Option<Credentials>,
-    /// Held while connecting, so that all wait for the one connection.
+    /// Locked while connecting, so that all calls wait for the same connection.
     state: Mutex<State>,
-    /// Whether anybody has ever answered. Until then what is wrong is likely to be what we were told, and whoever
-    /// asks has to know at once.
+    /// Whether any server has ever answered. Until then the configuration is probably wrong, and calls fail at once.
     has_answered: AtomicBool,
 }
 
@@ -72,11 +71,11 @@ pub struct Client {
 struct State {
     rotation: Rotation,
     session: Option<Session>,
-    /// Of sessions so far.
+    /// Number of sessions so far.
     count: u64,
 }
 
-/// A connection, with what tells the server who we are.
+/// A connection and its login token.
 #[derive(Clone, Debug)]
 pub struct Session {
     grpc: Grpc<Channel>,
@@ -87,13 +86,12 @@ pub struct Session {
 impl Client {
     pub fn new(conf: &EtcdConf) -> Result<Self> {
         let endpoints = endpoints::parse(&conf.endpoints, conf.tls.is_some())?;
-        let rotation = Rotation::new(endpoints.len(), backoff::noise());
+        let rotation = Rotation::new(endpoints.len(), backoff::random());
         let state = Mutex::new(State { rotation, session: None, count: 0 });
         let (tls, credentials) = (conf.tls.clone(), conf.credentials.clone());
         Ok(Self { endpoints, tls, credentials, state, has_answered: AtomicBool::new(false) })
     }
 
-    /// For people.
     pub fn name(&self) -> String {
         let hosts: Vec<_> = self.endpoints.iter().map(|uri| uri.authority()).collect();
         let hosts: Vec<_> = hosts.into_iter().flatten().map(|host| host.as_str()).collect();
@@ -104,38 +102,38 @@ impl Client {
         self.endpoints.len()
     }
 
-    /// One request, one answer.
+    /// Sends a request and returns the answer.
     pub async fn call<C: Call>(&self, request: C, effect: Effect<'_>) -> Result<C::Answer> {
-        self.call_twice(request, effect).await.map(|(answer, _)| answer)
+        self.call_with_doubt(request, effect).await.map(|(answer, _)| answer)
     }
 
-    /// Like [`call`](Self::call), and says whether it may have been carried out more than once.
-    pub async fn call_twice<C: Call>(
+    /// Like [`call`](Self::call). Also returns whether an earlier attempt may have been carried out.
+    pub async fn call_with_doubt<C: Call>(
         &self,
         request: C,
         effect: Effect<'_>,
     ) -> Result<(C::Answer, bool)> {
         let attempt = |session: Session| session.unary(request.clone());
-        self.repeat(PATIENCE, effect, attempt).await
+        self.repeat(CALL_TIMEOUT, effect, attempt).await
     }
 
-    /// Starts a lease's time anew. `false` if there is no such lease any more.
+    /// Restarts the time to live of a lease. Returns `false` if the lease does not exist.
     pub async fn keep_alive(&self, lease: i64) -> Result<bool> {
         let attempt = |session: Session| async move {
             let requests = tokio_stream::once(LeaseKeepAlive { id: lease });
             let mut answers = session.stream(KEEP_ALIVE, requests).await?;
             let answer: Option<LeaseKeepAliveAnswer> = answers.message().await?;
-            answer.ok_or_else(|| Status::unavailable("the server hung up"))
+            answer.ok_or_else(|| Status::unavailable("the server closed the connection"))
         };
-        let (answer, _) = self.repeat(PATIENCE, Effect::None, attempt).await?;
+        let (answer, _) = self.repeat(CALL_TIMEOUT, Effect::None, attempt).await?;
         Ok(answer.ttl > 0)
     }
 
-    /// Tries with one server after the other, for as long as that makes sense. Says whether an
-    /// earlier try than the one that was answered may have been carried out.
+    /// Tries one server after the other until one answers, the call is refused, or time is up. Also returns whether an
+    /// earlier attempt than the answered one may have been carried out.
     pub async fn repeat<T, F>(
         &self,
-        patience: Duration,
+        limit: Duration,
         effect: Effect<'_>,
         attempt: impl Fn(Session) -> F + Send + Sync,
     ) -> Result<(T, bool)>
@@ -143,7 +141,7 @@ impl Client {
         F: Future<Output = std::result::Result<T, Status>> + Send,
         T: Send,
     {
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + limit;
         let (mut failures, mut logins, mut is_doubtful) = (0, 0, false);
         loop {
             let (kind, cause) = match self.try_once(&attempt).await {
@@ -156,14 +154,14 @@ impl Client {
             is_doubtful |= kind == FailureKind::Unknown;
             let is_final = match kind {
                 FailureKind::Refused => true,
-                FailureKind::Unauthenticated => self.credentials.is_none() || logins > LOGINS,
+                FailureKind::Unauthenticated => self.credentials.is_none() || logins > MAX_LOGINS,
                 FailureKind::Unknown => matches!(effect, Effect::Any { .. }),
-                FailureKind::NotDone => false,
+                FailureKind::NotSent => false,
             };
             let rounds = endpoints::rounds(failures, self.endpoints.len());
-            let next = Instant::now() + backoff::pause(rounds, backoff::noise());
+            let next = Instant::now() + backoff::delay(rounds, backoff::random());
             let is_late = next >= deadline || !self.has_answered.load(Relaxed);
-            // Everybody gets a chance, even where the first took all the time.
+            // Each server is tried at least once, even if the first one took all the time.
             if is_final || rounds > 0 && is_late {
                 return Err(self.error(kind, effect, is_doubtful, cause));
             }
@@ -199,8 +197,7 @@ impl Client {
         Error::Unavailable { store: self.name(), cause }
     }
 
-    /// Never uses this session again. Unless only its token was at fault, the next one will be with
-    /// another server.
+    /// Drops a session. The next one uses another server, unless only the token of this one was invalid.
     pub async fn discard(&self, session: u64, kind: FailureKind) {
         let mut state = self.state.lock().await;
         let is_current = state.session.as_ref().is_some_and(|current| current.number == session);
@@ -213,9 +210,9 @@ impl Client {
         }
     }
 
-    /// The next session will be a new one, with the same server.
+    /// Opens a new connection to the same server for the next call.
     pub fn reconnect(&self) {
-        // Where it is locked a new one is being made.
+        // If it is locked, a new one is being opened.
         if let Ok(mut state) = self.state.try_lock() {
             state.session = None;
         }
@@ -231,34 +228,34 @@ impl Client {
     {
         let session = self.session().await?;
         let number = session.number;
-        let status = match timeout(ANSWER, attempt(session)).await {
+        let status = match timeout(ANSWER_TIMEOUT, attempt(session)).await {
             Ok(Ok(answer)) => {
                 self.has_answered.store(true, Relaxed);
                 return Ok(answer);
             }
             Ok(Err(status)) => status,
-            Err(_) => Status::deadline_exceeded(format!("no answer within {ANSWER:?}")),
+            Err(_) => Status::deadline_exceeded(format!("no answer within {ANSWER_TIMEOUT:?}")),
         };
         let kind = Failure::of(&status).kind();
         if kind != FailureKind::Refused {
             self.discard(number, kind).await;
         }
-        Err((kind, self.explained(&status)))
+        Err((kind, self.explain(&status)))
     }
 
-    /// A server that wants TLS hangs up on whoever does not begin with it.
-    fn explained(&self, status: &Status) -> Cause {
+    /// Adds a hint, because a server that requires TLS closes connections without it.
+    fn explain(&self, status: &Status) -> Cause {
         let cause = cause(status);
-        let hung_up = std::error::Error::source(status).is_some();
+        let is_closed = std::error::Error::source(status).is_some();
         match self.tls {
-            None if hung_up && !self.has_answered.load(Relaxed) => {
-                format!("{cause}; does it want https, and the file of its authority?").into()
+            None if is_closed && !self.has_answered.load(Relaxed) => {
+                format!("{cause}; if etcd uses TLS, use https and set the CA file").into()
             }
             _ => cause,
         }
     }
 
-    /// The session there is, or a new one.
+    /// Returns the present session, or opens one.
     async fn session(&self) -> std::result::Result<Session, (FailureKind, Cause)> {
         let mut state = self.state.lock().await;
         if let Some(session) = &state.session {
@@ -266,11 +263,12 @@ impl Client {
         }
         let endpoint = &self.endpoints[state.rotation.at()];
         let number = state.count + 1;
-        let connecting = timeout(CONNECT, self.connect(endpoint, number)).await;
+        let connecting = timeout(CONNECT_TIMEOUT, self.connect(endpoint, number)).await;
         let connected = connecting.unwrap_or_else(|_| {
             Err((
-                FailureKind::NotDone,
-                format!("{endpoint} did not greet within {CONNECT:?}").into(),
+                FailureKind::NotSent,
+                format!("{endpoint} did not accept the connection within {CONNECT_TIMEOUT:?}")
+                    .into(),
             ))
         });
         match &connected {
@@ -289,7 +287,7 @@ impl Client {
         uri: &Uri,
         number: u64,
     ) -> std::result::Result<Session, (FailureKind, Cause)> {
-        let channel = self.channel(uri).await.map_err(|cause| (FailureKind::NotDone, cause))?;
+        let channel = self.channel(uri).await.map_err(|cause| (FailureKind::NotSent, cause))?;
         let grpc = Grpc::new(channel).max_decoding_message_size(LARGEST);
         let mut session = Session { grpc, token: None, number };
         if let Some(Credentials { user, password }) = self.credentials.clone() {
@@ -301,10 +299,10 @@ impl Client {
 
     async fn channel(&self, uri: &Uri) -> std::result::Result<Channel, Cause> {
         let mut endpoint = Endpoint::from(uri.clone())
-            .connect_timeout(CONNECT)
+            .connect_timeout(CONNECT_TIMEOUT)
             .tcp_nodelay(true)
-            .http2_keep_alive_interval(PING)
-            .keep_alive_timeout(PONG);
+            .http2_keep_alive_interval(PING_INTERVAL)
+            .keep_alive_timeout(PING_TIMEOUT);
         if let Some(tls) = self.tls.as_ref().filter(|_| uri.scheme_str() == Some("https")) {
             endpoint = endpoint.tls_config(tls.read(endpoints::server_name(uri))?)?;
         }
@@ -325,7 +323,7 @@ impl Session {
         Ok(answer.into_inner())
     }
 
-    /// A stream of requests, and one of answers.
+    /// Opens a stream of requests and a stream of answers.
     pub async fn stream<Q, A>(
         mut self,
         path: &'static str,
@@ -342,7 +340,7 @@ impl Session {
         Ok(self.grpc.streaming(requests, path, codec).await?.into_inner())
     }
 
-    /// Waits for the connection, which tonic makes anew by itself. Nothing has been sent if it fails.
+    /// Waits for the connection, which tonic re-opens if needed. If this fails, nothing was sent.
     async fn ready(&mut self) -> std::result::Result<(), Status> {
         let ready = self.grpc.ready().await;
         ready.map_err(|error| Status::from_error(Box::new(tonic::ConnectError(error.into()))))
@@ -350,7 +348,7 @@ impl Session {
 
     fn with_metadata<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
-        // Better another server than one that waits for a leader.
+        // Fail at once instead of waiting for a leader, so that another server is used.
         request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
         if let Some(token) = &self.token {
             request.metadata_mut().insert("token", token.clone());
@@ -368,13 +366,13 @@ impl Session {
                     token.set_sensitive(true);
                     Ok(Some(token))
                 }
-                Err(_) => Err((FailureKind::Refused, "the token for the user is no text".into())),
+                Err(_) => Err((FailureKind::Refused, "the login token is not ASCII".into())),
             },
-            Err(status) if is_open_to_all(&status) => Ok(None),
+            Err(status) if is_authentication_off(&status) => Ok(None),
             Err(status) => {
                 let kind = match Failure::of(&status).kind() {
                     FailureKind::Refused => FailureKind::Refused,
-                    _ => FailureKind::NotDone,
+                    _ => FailureKind::NotSent,
                 };
                 Err((kind, cause(&status)))
             }
@@ -382,32 +380,32 @@ impl Session {
     }
 }
 
-/// A user is configured here and authentication is not turned on there: as with etcd's own client
-/// that is no error.
-fn is_open_to_all(status: &Status) -> bool {
+/// Returns whether the server has authentication turned off although a user is configured. As in etcd's own client, that
+/// is no error.
+fn is_authentication_off(status: &Status) -> bool {
     status.code() == Code::FailedPrecondition && status.message().contains("not enabled")
 }
 
-/// Whether an answer exceeds [`LARGEST`]. In tonic's words.
+/// Returns whether an answer exceeds [`LARGEST`]. The text is tonic's.
 pub fn is_too_large(status: &Status) -> bool {
     status.code() == Code::OutOfRange && status.message().contains(TOO_LARGE)
 }
 
-/// The same, for the error of a call.
+/// Like [`is_too_large`], for the error of a call.
 pub fn was_too_large(error: &Error) -> bool {
-    says(error, TOO_LARGE)
+    refused_with(error, TOO_LARGE)
 }
 
-/// Whether the revision that was asked for is forgotten.
+/// Returns whether the requested revision was compacted.
 pub fn is_compacted(error: &Error) -> bool {
-    says(error, "has been compacted")
+    refused_with(error, "has been compacted")
 }
 
-fn says(error: &Error, words: &str) -> bool {
-    matches!(error, Error::Refused { cause, .. } if cause.to_string().contains(words))
+fn refused_with(error: &Error, text: &str) -> bool {
+    matches!(error, Error::Refused { cause, .. } if cause.to_string().contains(text))
 }
 
-/// What the server said, or all that went wrong on the way to it.
+/// Returns the server's message, or the chain of errors on the way to it.
 pub fn cause(status: &Status) -> Cause {
     match std::error::Error::source(status) {
         Some(source) => ErrorChain(source).to_string().into(),

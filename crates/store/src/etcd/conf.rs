@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What has to be known of a cluster.
+//! Configuration of the client.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,33 +9,33 @@ use tonic::transport::{Certificate, ClientTlsConfig};
 
 use crate::error::Cause;
 
-/// A cluster, and how to be let in.
+/// Addresses and credentials of an etcd cluster.
 #[derive(Clone, Debug, Default)]
 pub struct EtcdConf {
-    /// Such as `https://10.0.0.1:2379`. Without a scheme it is `https` where there is `tls`, else `http`.
+    /// Such as `https://10.0.0.1:2379`. The default scheme is `https` if `tls` is set, else `http`.
     pub endpoints: Vec<String>,
-    /// Needed for `https`.
+    /// Required for `https`.
     pub tls: Option<Tls>,
     pub credentials: Option<Credentials>,
 }
 
-/// Files in PEM format. They are read anew for each connection, so they may be renewed in place.
+/// Files in PEM format. They are read again for each connection, so they can be replaced while the client runs.
 #[derive(Clone, Debug)]
 pub struct Tls {
-    /// The certificate authority, or several, of the servers.
+    /// CA certificates for verifying the servers.
     pub ca: PathBuf,
-    /// What we show to the servers, if they want to see something.
+    /// Client certificate.
     pub identity: Option<Identity>,
 }
 
-/// A certificate, with its chain, and its key.
+/// A certificate chain and its key.
 #[derive(Clone, Debug)]
 pub struct Identity {
     pub certificate: PathBuf,
     pub key: PathBuf,
 }
 
-/// A user of etcd's own.
+/// A user of etcd's authentication.
 #[derive(Clone, Debug)]
 pub struct Credentials {
     pub user: String,
@@ -43,7 +43,7 @@ pub struct Credentials {
 }
 
 impl Tls {
-    /// Reads the files, for a server of this name or address.
+    /// Reads the files for a connection to this host name or address.
     pub(super) fn read(&self, server: &str) -> Result<ClientTlsConfig, Cause> {
         let ca = Certificate::from_pem(read(&self.ca)?);
         let config = ClientTlsConfig::new().domain_name(server).ca_certificate(ca);
@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn missing_file_is_named() {
         let tls = Tls { ca: "/no/such/ca.pem".into(), identity: None };
-        let why = tls.read("localhost").unwrap_err().to_string();
-        assert!(why.contains("/no/such/ca.pem"), "{why}");
+        let error = tls.read("localhost").unwrap_err().to_string();
+        assert!(error.contains("/no/such/ca.pem"), "{error}");
     }
 }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The servers of a cluster, and which of them comes next.
+//! The servers of a cluster and their order.
 
 use text::url;
 use tonic::transport::Uri;
 
 use crate::{Error, Result};
 
-/// Understands endpoints as they are written in configurations.
+/// Parses endpoints.
 pub fn parse(endpoints: &[String], has_tls: bool) -> Result<Vec<Uri>> {
     if endpoints.is_empty() {
-        return Err(Error::Invalid("no endpoint of etcd is given".to_owned()));
+        return Err(Error::Invalid("no etcd endpoint is given".to_owned()));
     }
     let parse = |endpoint: &String| {
-        // They are not used, as flannel does not use them either; and errors must not show a password.
+        // Credentials in the URL are ignored, as in flannel, and errors must not contain a password.
         let plain = url::without_credentials(endpoint.trim());
         parse_one(plain.as_deref().unwrap_or(endpoint.trim()), has_tls)
     };
@@ -20,35 +20,36 @@ pub fn parse(endpoints: &[String], has_tls: bool) -> Result<Vec<Uri>> {
 }
 
 fn parse_one(endpoint: &str, has_tls: bool) -> Result<Uri> {
-    let invalid = |why: &str| Err(Error::Invalid(format!("the etcd endpoint {endpoint:?} {why}")));
+    let invalid =
+        |reason: &str| Err(Error::Invalid(format!("the etcd endpoint {endpoint:?} {reason}")));
     let scheme = if has_tls { "https" } else { "http" };
     let whole = match endpoint.contains("://") {
         true => endpoint.to_owned(),
         false => format!("{scheme}://{endpoint}"),
     };
     let Ok(uri) = whole.parse::<Uri>() else {
-        return invalid("is not an address such as http://10.0.0.1:2379");
+        return invalid("is not a URL such as http://10.0.0.1:2379");
     };
     if uri.host().is_none_or(str::is_empty) {
-        return invalid("names no host");
+        return invalid("has no host");
     }
     if !matches!(uri.path(), "" | "/") {
-        return invalid("has a path, and etcd serves none");
+        return invalid("has a path; remove it");
     }
     match uri.scheme_str() {
         Some("http") => Ok(uri),
         Some("https") if has_tls => Ok(uri),
-        Some("https") => invalid("needs the file of a certificate authority"),
+        Some("https") => invalid("uses https; set the CA file"),
         _ => invalid("is neither http nor https"),
     }
 }
 
-/// The name or address that the server's certificate must be for.
+/// Returns the name or address for which the server's certificate must be valid.
 pub fn server_name(uri: &Uri) -> &str {
     uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']')
 }
 
-/// One after the other, and round again.
+/// The next endpoint, round robin.
 #[derive(Clone, Copy, Debug)]
 pub struct Rotation {
     count: usize,
@@ -56,11 +57,11 @@ pub struct Rotation {
 }
 
 impl Rotation {
-    /// Of `count` endpoints, starting anywhere, so that many nodes use all servers alike.
-    pub fn new(count: usize, noise: u64) -> Self {
+    /// Starts at a random endpoint, so that the nodes use all servers evenly.
+    pub fn new(count: usize, random: u64) -> Self {
         let count = count.max(1);
         let spread = u64::try_from(count).unwrap_or(u64::MAX);
-        Self { count, at: usize::try_from(noise % spread).unwrap_or_default() }
+        Self { count, at: usize::try_from(random % spread).unwrap_or_default() }
     }
 
     pub fn at(self) -> usize {
@@ -72,7 +73,7 @@ impl Rotation {
     }
 }
 
-/// How often all endpoints were tried in vain, after so many failures: only then is it worth waiting.
+/// Returns how often all endpoints have failed. Only then is a delay useful.
 pub fn rounds(failures: u32, endpoints: usize) -> u32 {
     failures / u32::try_from(endpoints).unwrap_or(u32::MAX).max(1)
 }
@@ -82,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints_are_understood_as_written() {
+    fn endpoints_are_parsed() {
         fn check(endpoint: &str, has_tls: bool, expected: &str) {
             let parsed = parse(&[endpoint.to_owned()], has_tls).unwrap();
             assert_eq!(parsed[0].to_string(), expected, "{endpoint}");
@@ -98,17 +99,17 @@ mod tests {
     #[test]
     fn bad_endpoints_are_named() {
         fn check(endpoint: &str, reason: &str) {
-            let why = parse(&[endpoint.to_owned()], false).unwrap_err().to_string();
-            assert!(why.contains(endpoint) && why.contains(reason), "{why}");
+            let error = parse(&[endpoint.to_owned()], false).unwrap_err().to_string();
+            assert!(error.contains(endpoint) && error.contains(reason), "{error}");
         }
-        check("https://10.0.0.1:2379", "certificate authority");
+        check("https://10.0.0.1:2379", "CA file");
         check("unix://localhost:1", "neither http nor https");
         check("http://10.0.0.1:2379/v2", "path");
-        check("http://", "not an address");
+        check("http://", "not a URL");
         check("", "");
         assert!(parse(&[], false).is_err());
-        let why = parse(&["ftp://root:hush@a".to_owned()], false).unwrap_err().to_string();
-        assert!(why.contains("ftp://a") && !why.contains("hush"), "{why}");
+        let error = parse(&["ftp://root:hush@a".to_owned()], false).unwrap_err().to_string();
+        assert!(error.contains("ftp://a") && !error.contains("hush"), "{error}");
     }
 
     #[test]
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn rotation_visits_all_before_it_pauses() {
+    fn rotation_visits_all_endpoints() {
         let mut rotation = Rotation::new(3, 4);
         let visited: Vec<_> = (0..4)
             .map(|_| {

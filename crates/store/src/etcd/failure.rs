@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a failed call means for the next step. The words are those of etcd's `rpctypes`.
+//! Kinds of failed calls. The messages are those of etcd's `rpctypes`.
 
 use tonic::{Code, ConnectError, Status};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureKind {
-    /// It was certainly not carried out, and another server may do better.
-    NotDone,
-    /// It was not carried out, because who we are is not known (any more).
+    /// The call was certainly not carried out. Another server may accept it.
+    NotSent,
+    /// The call was not carried out, because the login is missing or no longer valid.
     Unauthenticated,
-    /// It may have been carried out.
+    /// The call may have been carried out.
     Unknown,
-    /// It was not carried out, and the same call would not be by any server.
+    /// The call was not carried out, and every server would refuse it.
     Refused,
 }
 
-/// A call, and why it failed.
+/// A failed call.
 #[derive(Clone, Copy, Debug)]
 pub struct Failure<'a> {
     pub code: Code,
     pub message: &'a str,
-    /// Whether a server may have seen it.
+    /// Whether a server may have received it.
     pub was_sent: bool,
 }
 
@@ -31,17 +31,19 @@ impl<'a> Failure<'a> {
     }
 
     pub fn kind(self) -> FailureKind {
-        let says = |words: &str| self.message.contains(words);
+        let contains = |text: &str| self.message.contains(text);
         match self.code {
-            _ if !self.was_sent => FailureKind::NotDone,
-            Code::Unavailable if says("no leader") || says("not capable") => FailureKind::NotDone,
-            Code::ResourceExhausted if says("too many requests") => FailureKind::NotDone,
-            // The lease of a put has run out meanwhile.
-            Code::NotFound if says("requested lease not found") => FailureKind::NotDone,
+            _ if !self.was_sent => FailureKind::NotSent,
+            Code::Unavailable if contains("no leader") || contains("not capable") => {
+                FailureKind::NotSent
+            }
+            Code::ResourceExhausted if contains("too many requests") => FailureKind::NotSent,
+            // The lease of the put has expired.
+            Code::NotFound if contains("requested lease not found") => FailureKind::NotSent,
             Code::Unauthenticated => FailureKind::Unauthenticated,
-            // Somebody has turned authentication on, or changed a user.
-            Code::InvalidArgument if says("user name is empty") => FailureKind::Unauthenticated,
-            Code::InvalidArgument if says("auth store is old") => FailureKind::Unauthenticated,
+            // Authentication was turned on, or a user was changed.
+            Code::InvalidArgument if contains("user name is empty") => FailureKind::Unauthenticated,
+            Code::InvalidArgument if contains("auth store is old") => FailureKind::Unauthenticated,
             Code::InvalidArgument
             | Code::NotFound
             | Code::AlreadyExists
@@ -71,21 +73,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn verdicts() {
+    fn messages_map_to_failure_kinds() {
         fn check(code: Code, message: &str, expected: FailureKind) {
             let failure = Failure { code, message, was_sent: true };
             assert_eq!(failure.kind(), expected, "{code:?} {message}");
             let unsent = Failure { was_sent: false, ..failure };
-            assert_eq!(unsent.kind(), FailureKind::NotDone, "{code:?} {message}, never sent");
+            assert_eq!(unsent.kind(), FailureKind::NotSent, "{code:?} {message}, never sent");
         }
-        check(Code::Unavailable, "etcdserver: no leader", FailureKind::NotDone);
+        check(Code::Unavailable, "etcdserver: no leader", FailureKind::NotSent);
         check(Code::Unavailable, "etcdserver: leader changed", FailureKind::Unknown);
         check(Code::Unavailable, "etcdserver: request timed out", FailureKind::Unknown);
         check(Code::Unavailable, "tcp connect error", FailureKind::Unknown);
         check(Code::DeadlineExceeded, "", FailureKind::Unknown);
         check(Code::Unknown, "transport error", FailureKind::Unknown);
         check(Code::Cancelled, "", FailureKind::Unknown);
-        check(Code::ResourceExhausted, "etcdserver: too many requests", FailureKind::NotDone);
+        check(Code::ResourceExhausted, "etcdserver: too many requests", FailureKind::NotSent);
         let no_space = "etcdserver: mvcc: database space exceeded";
         check(Code::ResourceExhausted, no_space, FailureKind::Refused);
         check(
@@ -103,12 +105,12 @@ mod tests {
         let password = "etcdserver: authentication failed, invalid user ID or password";
         check(Code::InvalidArgument, password, FailureKind::Refused);
         check(Code::PermissionDenied, "etcdserver: permission denied", FailureKind::Refused);
-        check(Code::NotFound, "etcdserver: requested lease not found", FailureKind::NotDone);
+        check(Code::NotFound, "etcdserver: requested lease not found", FailureKind::NotSent);
         check(Code::OutOfRange, "etcdserver: mvcc: required revision…", FailureKind::Refused);
     }
 
     #[test]
-    fn status_of_a_server_was_sent() {
+    fn connect_error_means_not_sent() {
         assert!(Failure::of(&Status::unavailable("x")).was_sent);
         let refused = Status::from_error(Box::new(ConnectError("refused".into())));
         assert!(!Failure::of(&refused).was_sent);

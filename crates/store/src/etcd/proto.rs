@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The messages of etcd's v3 API that we use, with the fields that we use; protobuf skips the rest.
+//! The messages and fields of etcd's v3 API that this client uses. Protobuf skips all others.
 //! Field numbers are those of `rpc.proto`, `kv.proto` and `auth.proto`.
 
 use std::fmt;
 
 use prost::{Enumeration, Message, Oneof};
 
-/// A call that gets one answer.
+/// A call with one answer.
 pub trait Call: Message + Clone + Send + Sync + 'static {
     const PATH: &'static str;
     type Answer: Message + Default + Send + Sync + 'static;
@@ -57,13 +57,13 @@ pub struct KeyValue {
 pub struct Range {
     #[prost(bytes = "vec", tag = "1")]
     pub key: Vec<u8>,
-    /// Empty for the one key.
+    /// Empty for a single key.
     #[prost(bytes = "vec", tag = "2")]
     pub range_end: Vec<u8>,
-    /// 0 for all.
+    /// 0 means no limit.
     #[prost(int64, tag = "3")]
     pub limit: i64,
-    /// 0 for the newest.
+    /// 0 means the newest revision.
     #[prost(int64, tag = "4")]
     pub revision: i64,
     #[prost(bool, tag = "8")]
@@ -78,7 +78,7 @@ pub struct RangeAnswer {
     pub header: Option<Header>,
     #[prost(message, repeated, tag = "2")]
     pub kvs: Vec<KeyValue>,
-    /// There are entries beyond the limit.
+    /// Whether there are entries beyond the limit.
     #[prost(bool, tag = "3")]
     pub more: bool,
 }
@@ -89,7 +89,7 @@ pub struct Put {
     pub key: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
     pub value: Vec<u8>,
-    /// 0 for none.
+    /// 0 means no lease.
     #[prost(int64, tag = "3")]
     pub lease: i64,
 }
@@ -211,7 +211,7 @@ pub struct LeaseKeepAlive {
 
 #[derive(Clone, PartialEq, Message)]
 pub struct LeaseKeepAliveAnswer {
-    /// 0 where there is no such lease any more.
+    /// 0 if the lease does not exist.
     #[prost(int64, tag = "3")]
     pub ttl: i64,
 }
@@ -254,7 +254,7 @@ pub struct WatchCreate {
     pub start_revision: i64,
     #[prost(bool, tag = "4")]
     pub progress_notify: bool,
-    /// Asks for answers of limited size.
+    /// Requests answers of limited size.
     #[prost(bool, tag = "8")]
     pub fragment: bool,
 }
@@ -317,7 +317,7 @@ impl Range {
 }
 
 impl Txn {
-    /// One request about a key, under a condition; where that is not met, a look at the key.
+    /// Returns a transaction: the request if the condition holds, else a read of the key.
     pub fn new(key: &str, condition: Option<Compare>, then: Request) -> Self {
         let op = |request| vec![RequestOp { request: Some(request) }];
         let look = Request::Range(Range::of_key(key));
@@ -325,7 +325,7 @@ impl Txn {
     }
 }
 
-/// A range of keys as etcd writes it, where a zero byte stands for the first key and for no end.
+/// Returns a range of keys in etcd's form, in which a zero byte means the first key or no end.
 pub fn bounds(prefix: &str) -> (Vec<u8>, Vec<u8>) {
     let start = if prefix.is_empty() { vec![0] } else { prefix.into() };
     (start, crate::key::end_of(prefix).map_or_else(|| vec![0], String::into_bytes))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A watch that outlives connections: it goes on, with whichever server, after the last revision seen.
+//! A watch that outlives its connections: it continues with any server after the last reported revision.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,44 +16,44 @@ use super::proto::{
 use super::{entry, revision, text};
 use crate::{BoxFuture, Event, Result, Revision, Watch, Watched, backoff, limit};
 
-/// How long to look for a server before saying that there is none. Looking goes on with the next call.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// How long to look for a server before an error is returned. The next call continues.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A stream that lasted this long was a good one, and its end is the first failure.
-const GOOD: Duration = Duration::from_secs(10);
+/// A stream that lasted this long counts as a success.
+const STABLE: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub struct Watcher {
     client: Arc<Client>,
     prefix: String,
-    /// All changes up to here have been reported.
+    /// All changes up to this revision have been reported.
     after: Revision,
-    live: Option<Live>,
-    /// What a server knew that was not compared with what we know yet.
+    stream: Option<Stream>,
+    /// The newest revision of the server, if it was not compared with `after` yet.
     unchecked: Option<Revision>,
-    is_over: bool,
-    /// In a row, without a word about the watched entries in between.
+    is_compacted: bool,
+    /// Failures in a row.
     failures: u32,
-    /// The last word was an error: that it goes on is news.
-    was_missed: bool,
+    /// The last call returned an error, so recovery has to be reported.
+    has_reported_error: bool,
 }
 
-/// A stream of answers, and the session it came with.
+/// A stream of answers and its session.
 #[derive(Debug)]
-struct Live {
+struct Stream {
     answers: Streaming<WatchAnswer>,
     session: u64,
     since: Instant,
 }
 
-/// What an answer means.
+/// The meaning of an answer.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
-    /// The watch stands, at a server that knows this revision.
+    /// The watch is open, at a server with this newest revision.
     Created(Revision),
     Changes(Vec<Event>, Revision),
     Compacted,
-    /// The server has ended the watch; `true` if because of who we are.
+    /// The server has ended the watch, for this reason. `true` if the login is the reason.
     Cancelled(String, bool),
 }
 
@@ -63,55 +63,57 @@ impl Watcher {
             client,
             prefix,
             after,
-            live: None,
+            stream: None,
             unchecked: None,
-            is_over: false,
+            is_compacted: false,
             failures: 0,
-            was_missed: false,
+            has_reported_error: false,
         }
     }
 
-    async fn changes(&mut self) -> Result<Watched> {
+    async fn next_changes(&mut self) -> Result<Watched> {
         loop {
-            if let Some(there) = self.unchecked {
-                self.check(there).await.inspect_err(|_| self.failed())?;
-                if self.was_missed && !self.is_over {
+            if let Some(newest) = self.unchecked {
+                self.check(newest).await.inspect_err(|_| self.failed())?;
+                if self.has_reported_error && !self.is_compacted {
                     return Ok(Watched::Changes { events: Vec::new(), revision: self.after });
                 }
             }
-            if self.is_over {
+            if self.is_compacted {
                 return Ok(Watched::Compacted);
             }
-            let Some(live) = &mut self.live else {
+            let Some(stream) = &mut self.stream else {
                 self.open().await?;
                 continue;
             };
-            match live.answers.message().await {
+            match stream.answers.message().await {
                 Ok(Some(answer)) => {
-                    if let Some(watched) = self.take(judge(answer)).await? {
+                    if let Some(watched) = self.handle(classify(answer)).await? {
                         return Ok(watched);
                     }
                 }
-                Ok(None) => self.broken(&Status::unavailable("the server hung up")).await?,
-                // A list skips the value that makes it so large.
+                Ok(None) => {
+                    self.broken(&Status::unavailable("the server closed the connection")).await?
+                }
+                // A list can leave out the oversized value.
                 Err(status) if is_too_large(&status) => {
-                    self.live = None;
-                    self.is_over = true;
+                    self.stream = None;
+                    self.is_compacted = true;
                 }
                 Err(status) => self.broken(&status).await?,
             }
         }
     }
 
-    async fn take(&mut self, step: Step) -> Result<Option<Watched>> {
+    async fn handle(&mut self, step: Step) -> Result<Option<Watched>> {
         match step {
-            Step::Created(there) => self.unchecked = Some(there),
+            Step::Created(newest) => self.unchecked = Some(newest),
             Step::Changes(events, revision) => {
                 self.failures = 0;
                 self.after = self.after.max(revision);
                 return Ok(Some(Watched::Changes { events, revision: self.after }));
             }
-            Step::Compacted => self.is_over = true,
+            Step::Compacted => self.is_compacted = true,
             Step::Cancelled(reason, true) => {
                 self.broken(&Status::unauthenticated(reason)).await?;
             }
@@ -120,13 +122,13 @@ impl Watcher {
         Ok(None)
     }
 
-    /// A server that does not know our revision yet is late, and will come to it; a cluster that does
-    /// not know it has lost its data, or is another one, and would let us wait for ever.
-    async fn check(&mut self, there: Revision) -> Result<()> {
-        if there < self.after {
+    /// A server that does not have the revision yet is behind. A cluster that does not have it has lost its data or is
+    /// another one, and the watch would wait forever.
+    async fn check(&mut self, newest: Revision) -> Result<()> {
+        if newest < self.after {
             let count = Range { count_only: true, ..Range::of_prefix(&self.prefix) };
             let answer = self.client.call(count, Effect::None).await?;
-            self.is_over = revision(answer.header.unwrap_or_default().revision) < self.after;
+            self.is_compacted = revision(answer.header.unwrap_or_default().revision) < self.after;
         }
         self.unchecked = None;
         Ok(())
@@ -134,20 +136,20 @@ impl Watcher {
 
     async fn open(&mut self) -> Result<()> {
         if self.failures > 0 {
-            sleep(backoff::pause(self.failures, backoff::noise())).await;
+            sleep(backoff::delay(self.failures, backoff::random())).await;
         }
         let request = request(&self.prefix, self.after);
         let attempt = |session: Session| {
-            // The stream of requests stays open: its end would be that of the watch.
+            // The stream of requests stays open, because its end would end the watch.
             let requests = tokio_stream::once(request.clone()).chain(tokio_stream::pending());
             let number = session.number();
             async move {
                 let answers = session.stream(WATCH, requests).await?;
-                Ok(Live { answers, session: number, since: Instant::now() })
+                Ok(Stream { answers, session: number, since: Instant::now() })
             }
         };
-        match self.client.repeat(PATIENCE, Effect::None, attempt).await {
-            Ok((live, _)) => self.live = Some(live),
+        match self.client.repeat(OPEN_TIMEOUT, Effect::None, attempt).await {
+            Ok((stream, _)) => self.stream = Some(stream),
             Err(error) => {
                 self.failed();
                 return Err(error);
@@ -156,27 +158,26 @@ impl Watcher {
         Ok(())
     }
 
-    /// There will be a new stream, after a pause.
+    /// Makes the next call open a new stream, after a delay.
     fn failed(&mut self) {
-        self.live = None;
+        self.stream = None;
         self.unchecked = None;
         self.failures = self.failures.saturating_add(1);
     }
 
-    /// Takes note that the stream has ended. The first time round nobody has to know, as another
-    /// server will do.
+    /// Handles the end of a stream. It is reported only after all servers have failed.
     async fn broken(&mut self, status: &Status) -> Result<()> {
         let kind = Failure::of(status).kind();
-        if let Some(live) = self.live.take() {
-            self.failures = if live.since.elapsed() > GOOD { 0 } else { self.failures };
-            self.client.discard(live.session, kind).await;
+        if let Some(stream) = self.stream.take() {
+            self.failures = if stream.since.elapsed() > STABLE { 0 } else { self.failures };
+            self.client.discard(stream.session, kind).await;
         }
-        tracing::debug!(prefix = self.prefix, after = %self.after, ?status, "watch broken");
+        tracing::debug!(prefix = self.prefix, after = %self.after, ?status, "watch stream ended");
         self.failed();
         let servers = u32::try_from(self.client.endpoint_count()).unwrap_or(u32::MAX);
         let is_denied = matches!(kind, FailureKind::Refused | FailureKind::Unauthenticated);
         match self.failures {
-            // A token may be out of date, once.
+            // The first time, only the token may be outdated.
             2.. if is_denied => Err(self.client.refused(cause(status))),
             failures if failures > servers => Err(self.client.unavailable(cause(status))),
             _ => Ok(()),
@@ -187,8 +188,8 @@ impl Watcher {
 impl Watch for Watcher {
     fn next(&mut self) -> BoxFuture<'_, Watched> {
         Box::pin(async {
-            let watched = self.changes().await;
-            self.was_missed = watched.is_err();
+            let watched = self.next_changes().await;
+            self.has_reported_error = watched.is_err();
             watched
         })
     }
@@ -202,25 +203,25 @@ fn request(prefix: &str, after: Revision) -> WatchRequest {
     WatchRequest { request: Some(WatchUnion::Create(create)) }
 }
 
-fn judge(answer: WatchAnswer) -> Step {
-    // The newest there is, which may be newer than what this answer tells of.
+fn classify(answer: WatchAnswer) -> Step {
+    // The newest revision of the server, which may be newer than the events.
     let header = revision(answer.header.unwrap_or_default().revision);
     if answer.compact_revision > 0 || answer.cancel_reason.contains("has been compacted") {
         return Step::Compacted;
     }
     if answer.canceled {
         let reason = answer.cancel_reason;
-        // etcd 3.4 says that permission is denied when it does not know the token.
-        let words = ["permission denied", "invalid auth token", "auth store", "user name is empty"];
-        let is_about_us = words.iter().any(|words| reason.contains(words));
-        return Step::Cancelled(reason, is_about_us);
+        // etcd 3.4 reports a denied permission if it does not know the token.
+        let texts = ["permission denied", "invalid auth token", "auth store", "user name is empty"];
+        let is_login = texts.iter().any(|text| reason.contains(text));
+        return Step::Cancelled(reason, is_login);
     }
     if answer.created {
         return Step::Created(header);
     }
     let last = answer.events.iter().rev().find_map(|event| event.kv.as_ref());
     let reached = match last.map(|kv| revision(kv.mod_revision)) {
-        // A watch that goes on after this answer must see the rest of the revision.
+        // A watch that is re-opened after this answer must receive the rest of the revision.
         Some(last) if answer.fragment => Revision(last.0.saturating_sub(1)),
         Some(last) => last,
         None => header,
@@ -233,7 +234,7 @@ fn event(event: proto::Event) -> Option<Event> {
     let kv = event.kv?;
     if is_deletion {
         let revision = revision(kv.mod_revision);
-        return Some(Event::Deleted { key: limit::key(text(kv.key)?), revision });
+        return Some(Event::Deleted { key: limit::shorten_key(text(kv.key)?), revision });
     }
     entry(kv, false).map(Event::Put)
 }
@@ -253,14 +254,14 @@ mod tests {
     }
 
     #[test]
-    fn revision_reached_is_that_of_the_last_event() {
+    fn reached_revision_is_that_of_the_last_event() {
         let events = vec![
             change(EventType::Put, b"a", 7),
             change(EventType::Delete, b"b", 8),
             change(EventType::Put, &[0xff], 9),
         ];
-        let Step::Changes(events, reached) = judge(WatchAnswer { events, ..answer(12) }) else {
-            panic!("changes are changes");
+        let Step::Changes(events, reached) = classify(WatchAnswer { events, ..answer(12) }) else {
+            panic!("these are changes");
         };
         assert_eq!(reached, Revision(9));
         let keys: Vec<_> = events.iter().map(|event| (event.key(), event.revision().0)).collect();
@@ -270,16 +271,16 @@ mod tests {
 
     #[test]
     fn answer_without_events_is_progress() {
-        assert_eq!(judge(answer(12)), Step::Changes(Vec::new(), Revision(12)));
+        assert_eq!(classify(answer(12)), Step::Changes(Vec::new(), Revision(12)));
         let created = WatchAnswer { created: true, ..answer(12) };
-        assert_eq!(judge(created), Step::Created(Revision(12)));
+        assert_eq!(classify(created), Step::Created(Revision(12)));
     }
 
     #[test]
-    fn cancellations_are_told_apart() {
+    fn cancellations_are_classified() {
         fn check(compact_revision: i64, reason: &str, expected: &Step) {
             let cancel_reason = reason.to_owned();
-            // Some come in one with the creation.
+            // Some arrive together with the creation.
             for created in [false, true] {
                 let cancel_reason = cancel_reason.clone();
                 let answer = WatchAnswer {
@@ -289,7 +290,7 @@ mod tests {
                     cancel_reason,
                     ..answer(12)
                 };
-                assert_eq!(&judge(answer), expected, "{reason}");
+                assert_eq!(&classify(answer), expected, "{reason}");
             }
         }
         check(5, "", &Step::Compacted);
@@ -300,9 +301,9 @@ mod tests {
     }
 
     #[test]
-    fn watch_starts_after_what_is_known() {
+    fn watch_starts_after_the_known_revision() {
         let Some(WatchUnion::Create(create)) = request("/a/", Revision(41)).request else {
-            panic!("there is a request");
+            panic!("the request creates a watch");
         };
         assert_eq!(create.start_revision, 42);
         assert!(create.progress_notify);

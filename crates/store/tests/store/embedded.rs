@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The store in a file: the suite, and what only it can suffer.
+//! The embedded store: the suite, and properties of its file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,33 +11,33 @@ use store::{Error, Store, Watched};
 use tempfile::TempDir;
 use tokio::time::{sleep, timeout};
 
-use crate::lab::{LONG, Lab, Later, block_on, changes, done, events};
+use crate::lab::{LONG, Lab, LocalFuture, block_on, changes, done, events};
 use crate::suite::suite;
 
 suite!(in_file);
 
-/// Alone in a directory.
+/// A store in its own directory.
 struct FileLab(TempDir);
 
 impl FileLab {
     fn path(&self) -> PathBuf {
-        // Nobody has to make the directory first.
+        // The store creates its directory.
         self.0.path().join("state/podwire.db")
     }
 }
 
 impl Lab for FileLab {
-    fn open(&self) -> Later<'_, Arc<dyn Store>> {
+    fn open(&self) -> LocalFuture<'_, Arc<dyn Store>> {
         Box::pin(async { Arc::new(Embedded::open(self.path()).await.unwrap()) as Arc<dyn Store> })
     }
 
-    fn compact(&self) -> Later<'_, ()> {
+    fn compact(&self) -> LocalFuture<'_, ()> {
         Box::pin(async {
             Embedded::open(self.path()).await.unwrap().compact().await.unwrap();
         })
     }
 
-    fn witness(&self, prefix: &str) -> Vec<(String, String)> {
+    fn external_entries(&self, prefix: &str) -> Vec<(String, String)> {
         let sql = format!(
             "SELECT key, CAST(value AS TEXT) FROM entry
              WHERE substr(key, 1, length('{prefix}')) = '{prefix}' ORDER BY key"
@@ -48,20 +48,20 @@ impl Lab for FileLab {
     }
 }
 
-fn in_file(test: impl for<'a> FnOnce(&'a dyn Lab) -> Later<'a, ()>) {
+fn in_file(test: impl for<'a> FnOnce(&'a dyn Lab) -> LocalFuture<'a, ()>) {
     let lab = FileLab(tempfile::tempdir().unwrap());
     block_on(test(&lab));
     assert_eq!(sqlite(&lab.path(), "PRAGMA integrity_check"), "ok\n");
 }
 
-/// Debian's SQLite, which knows nothing of us.
+/// Runs SQL with Debian's `sqlite3`.
 pub fn sqlite(path: &Path, sql: &str) -> String {
     let path = path.to_str().unwrap();
     testkit::run("sqlite3", &["-batch", "-cmd", ".timeout 10000", "-separator", "\t", path, sql])
 }
 
 #[test]
-fn foreign_files_are_refused_with_their_name() {
+fn foreign_file_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("theirs.db");
     sqlite(&path, "CREATE TABLE theirs (x)");
@@ -78,13 +78,13 @@ fn foreign_files_are_refused_with_their_name() {
 }
 
 #[test]
-fn file_is_for_its_owner_alone() {
+fn files_are_accessible_to_the_owner_only() {
     use std::os::unix::fs::PermissionsExt;
     let lab = FileLab(tempfile::tempdir().unwrap());
     block_on(async {
         let store = lab.open().await;
         done(store.create("k", b"", None).await);
-        // The database, its journal, and the file that wakes.
+        // The database, its journal, and the wake file.
         let dir = fs::read_dir(lab.path().parent().unwrap()).unwrap();
         let files: Vec<_> = dir.map(|file| file.unwrap()).collect();
         assert_eq!(files.len(), 3, "{files:?}");
@@ -95,9 +95,9 @@ fn file_is_for_its_owner_alone() {
     });
 }
 
-/// Who was killed after the commit has woken nobody.
+/// A writer that is killed after the commit wakes no watch.
 #[test]
-fn change_that_woke_nobody_is_seen() {
+fn watch_reports_change_without_wake_up() {
     let lab = FileLab(tempfile::tempdir().unwrap());
     block_on(async {
         let store = lab.open().await;
@@ -112,14 +112,14 @@ fn change_that_woke_nobody_is_seen() {
         );
         let start = Instant::now();
         assert_eq!(events(&mut *watch, 1).await[0].key(), "k");
-        // A second later; a watch that only looks now and then takes a minute.
+        // The watch checks after a second. Without that it would take a minute.
         assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
     });
 }
 
-/// A watch is woken, and does not only look now and then.
+/// A watch is woken and does not only poll.
 #[test]
-fn changes_are_seen_at_once() {
+fn watch_reports_changes_at_once() {
     let lab = FileLab(tempfile::tempdir().unwrap());
     block_on(async {
         let (store, other) = (lab.open().await, lab.open().await);
@@ -130,7 +130,7 @@ fn changes_are_seen_at_once() {
                 changes(&mut *watch).await;
                 (Instant::now(), watch)
             });
-            // Until it has looked and sleeps.
+            // The watch has checked by then and waits.
             sleep(Duration::from_millis(30)).await;
             let start = Instant::now();
             done(other.create(&number.to_string(), b"", None).await);
@@ -139,13 +139,13 @@ fn changes_are_seen_at_once() {
             times.push(seen - start);
         }
         times.sort();
-        // Of a change that it is not woken for it hears a second later.
+        // Without a wake-up each one would take a second.
         assert!(times[5] < Duration::from_secs(1), "{times:?}");
     });
 }
 
 #[test]
-fn old_changes_are_forgotten() {
+fn old_events_are_dropped() {
     let lab = FileLab(tempfile::tempdir().unwrap());
     block_on(async {
         let store = lab.open().await;
@@ -157,18 +157,18 @@ fn old_changes_are_forgotten() {
         assert_eq!(sqlite(&lab.path(), "SELECT revision FROM event"), format!("{}\n", last.0));
         for (from, is_compacted) in [(first, true), (second, false), (last, false)] {
             let mut watch = store.watch("", from);
-            // There is nothing to come after the last.
-            let patience = if from == last { Duration::from_millis(500) } else { LONG };
-            let seen = timeout(patience, watch.next()).await;
+            // There are no events after the last revision.
+            let limit = if from == last { Duration::from_millis(500) } else { LONG };
+            let seen = timeout(limit, watch.next()).await;
             let compacted = matches!(seen, Ok(Ok(Watched::Compacted)));
             assert_eq!(compacted, is_compacted, "from {from}: {seen:?}");
         }
     });
 }
 
-/// What is due is removed by a watch when it is due, with nobody else looking.
+/// A watch removes expired entries on time, without other readers.
 #[test]
-fn watch_ends_times_to_live_on_time() {
+fn watch_expires_entries_on_time() {
     let lab = FileLab(tempfile::tempdir().unwrap());
     block_on(async {
         let store = lab.open().await;
@@ -178,7 +178,7 @@ fn watch_ends_times_to_live_on_time() {
         let mut watch = store.watch("", created);
         timeout(LONG, watch.next()).await.unwrap().unwrap();
         let lived = start.elapsed();
-        // A watch that only looks now and then takes a minute.
+        // A watch that only polls would take a minute.
         assert!(lived >= ttl && lived < ttl + Duration::from_secs(15), "{lived:?}");
     });
 }

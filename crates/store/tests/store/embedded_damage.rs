@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The store in a file while others delete, replace, truncate or damage its files. `sqlite3` tells what is there.
+//! The embedded store while other programs delete, replace, truncate or damage its files. `sqlite3` is the oracle.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -25,7 +25,7 @@ fn beside(dir: &Path, ending: &str) -> PathBuf {
     dir.join(format!("podwire.db{ending}"))
 }
 
-/// All causes of an error.
+/// Returns an error with its cause.
 fn chain(error: &Error) -> String {
     match error {
         Error::Unavailable { cause, .. } | Error::Refused { cause, .. } => {
@@ -39,10 +39,10 @@ fn chain(error: &Error) -> String {
 fn wait_for_backup(dir: &Path, key: &str) {
     let backup = beside(dir, ".backup");
     let has = || backup.exists() && sqlite(&backup, KEYS).lines().any(|line| line == key);
-    wait_for("the backup", LONG, has);
+    wait_for("the backup contains the key", LONG, has);
 }
 
-/// Otherwise two nodes could be given one subnet, each in its own file.
+/// Otherwise two nodes could get the same subnet, each in its own file.
 #[test]
 fn deleted_file_is_restored() {
     let dir = tempfile::tempdir().unwrap();
@@ -58,10 +58,10 @@ fn deleted_file_is_restored() {
         assert_ne!(fs::metadata(database(dir.path())).unwrap().ino(), inode);
         let mode = fs::metadata(database(dir.path())).unwrap().mode();
         assert_eq!(mode & 0o777, 0o600);
-        // Revisions and history are as they were.
+        // Revisions and history are unchanged.
         assert_eq!(events(&mut *watch, 1).await[0].key(), "l");
         done(store.compare_and_swap("k", b"3", first, None).await);
-        // Moved away it is deleted as well, and with it the file that wakes.
+        // Moving the file away counts as deletion. The wake file is deleted as well.
         fs::rename(database(dir.path()), dir.path().join("theirs")).unwrap();
         fs::remove_file(beside(dir.path(), "-wake")).unwrap();
         assert_eq!(store.list("").await.unwrap().entries.len(), 2);
@@ -69,9 +69,9 @@ fn deleted_file_is_restored() {
     });
 }
 
-/// An agent whose file is deleted, and one that is started then: one network.
+/// The file of a running agent is deleted, then another agent starts. Both share one network.
 #[test]
-fn later_process_finds_the_store_of_the_first() {
+fn later_process_finds_the_restored_file() {
     if let Some((dir, _)) = child() {
         return block_on(async {
             let store = open(&dir).await;
@@ -87,33 +87,35 @@ fn later_process_finds_the_store_of_the_first() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path();
     let _first = start(path, 0);
-    wait_for("the first process", LONG, || !notes(&path.join("ready")).is_empty());
+    wait_for("the first process is ready", LONG, || !notes(&path.join("ready")).is_empty());
     for round in 0..3 {
         for ending in ["", "-wake", "-journal"] {
             let _ = fs::remove_file(beside(path, ending));
         }
-        // The first process does nothing but watch.
-        wait_for("the file to be back", LONG, || database(path).exists());
+        // The first process only watches.
+        wait_for("the file is restored", LONG, || database(path).exists());
         let key = format!("round {round}");
         block_on(async {
             let later = open(path).await;
             assert!(later.get("first").await.unwrap().is_some());
             done(later.create(&key, b"", None).await);
         });
-        wait_for("the first to see it", LONG, || notes(&path.join("seen")).contains(&key));
+        wait_for("the first process has seen the key", LONG, || {
+            notes(&path.join("seen")).contains(&key)
+        });
     }
     assert_eq!(sqlite(&database(path), "SELECT count(*) FROM entry"), "4\n");
 }
 
-/// Otherwise a revision of one file could be taken for that of another.
+/// Revisions of two files must not be mixed up.
 #[test]
-fn process_goes_over_to_a_file_that_replaces_its_own() {
+fn process_switches_to_a_replaced_file() {
     let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     block_on(async {
         let theirs = done(open(other.path()).await.create("k", b"theirs", None).await);
         let store = open(dir.path()).await;
         let ours = done(store.create("k", b"ours", None).await);
-        assert_eq!(ours, theirs, "the same revision, of another history");
+        assert_eq!(ours, theirs, "the same revision of another history");
         let mut watch = store.watch("", ours);
         assert!(timeout(Duration::from_millis(50), watch.next()).await.is_err());
         fs::rename(database(other.path()), database(dir.path())).unwrap();
@@ -132,7 +134,7 @@ fn process_goes_over_to_a_file_that_replaces_its_own() {
 }
 
 #[test]
-fn removed_directory_is_told_and_the_store_restored_when_it_is_back() {
+fn removed_directory_is_reported_then_restored() {
     let dir = tempfile::tempdir().unwrap();
     let inner = dir.path().join("state");
     block_on(async {
@@ -142,9 +144,9 @@ fn removed_directory_is_told_and_the_store_restored_when_it_is_back() {
         assert!(timeout(Duration::from_millis(50), watch.next()).await.is_err());
         fs::remove_dir_all(&inner).unwrap();
         let error = timeout(LONG, watch.next()).await.unwrap().unwrap_err();
-        let why = chain(&error);
+        let text = chain(&error);
         let remedy = format!("the directory {} was removed: create it", inner.display());
-        assert!(error.can_retry() && why.contains(&remedy), "{why}");
+        assert!(error.can_retry() && text.contains(&remedy), "{text}");
         let error = store.create("l", b"", None).await.unwrap_err();
         assert!(chain(&error).contains(&remedy), "{error:?}");
         assert!(!inner.exists());
@@ -155,9 +157,9 @@ fn removed_directory_is_told_and_the_store_restored_when_it_is_back() {
     });
 }
 
-/// In SQLite's write-ahead mode it ends with a bus error.
+/// In SQLite's write-ahead mode the process would die with a bus error.
 #[test]
-fn truncated_files_end_no_process() {
+fn truncated_files_kill_no_process() {
     if let Some((dir, _)) = child() {
         let store = block_on(open(&dir));
         for step in 0.. {
@@ -171,7 +173,7 @@ fn truncated_files_end_no_process() {
     let _writer = start(path, 0);
     for _ in 0..20 {
         let before = notes(&path.join("done")).len();
-        wait_for("the writer to write", LONG, || notes(&path.join("done")).len() > before);
+        wait_for("the writer has written again", LONG, || notes(&path.join("done")).len() > before);
         for ending in ["-shm", "-wal", "-journal", "-wake"] {
             if beside(path, ending).exists() {
                 run("truncate", &["-s", "0", beside(path, ending).to_str().unwrap()]);
@@ -179,11 +181,13 @@ fn truncated_files_end_no_process() {
         }
     }
     let before = notes(&path.join("done")).len();
-    wait_for("the writer to go on", LONG, || notes(&path.join("done")).len() > before + 5);
+    wait_for("the writer has written five more", LONG, || {
+        notes(&path.join("done")).len() > before + 5
+    });
     assert_eq!(sqlite(&database(path), "PRAGMA integrity_check"), "ok\n");
 }
 
-/// What others may do to a file.
+/// Commands that damage a file.
 const DAMAGES: [&str; 3] = [
     "truncate -s 0 $0",
     "truncate -s 5000 $0",
@@ -207,19 +211,23 @@ fn damaged_file_is_replaced_by_its_backup() {
             (first, last)
         });
         damage(path, command);
-        let found = fs::read(database(path)).unwrap();
+        let damaged = fs::read(database(path)).unwrap();
         block_on(async {
             let store = open(path).await;
             let list = store.list("").await.unwrap();
             let keys: Vec<_> =
                 list.entries.iter().map(|one| (one.key.as_str(), one.expires)).collect();
             assert_eq!(keys, [("k", true), ("l", false)], "{command}");
-            // Who has seen the damaged one starts with a list.
+            // A watch from before the damage has to list again.
             let watched = timeout(LONG, store.watch("", last).next()).await.unwrap().unwrap();
             assert_eq!(watched, Watched::Compacted);
             assert!(conflict(store.compare_and_swap("k", b"3", first, None).await).is_some());
             assert!(list.entries.iter().all(|one| one.revision > last));
-            assert_eq!(fs::read(beside(path, ".damaged")).unwrap(), found, "it is kept");
+            assert_eq!(
+                fs::read(beside(path, ".damaged")).unwrap(),
+                damaged,
+                "the damaged file is kept"
+            );
             done(store.create("m", b"", None).await);
         });
         assert_eq!(sqlite(&database(path), KEYS), "k\nl\nm\n");
@@ -228,7 +236,7 @@ fn damaged_file_is_replaced_by_its_backup() {
 }
 
 #[test]
-fn damage_while_it_is_open_is_repaired() {
+fn damage_of_an_open_file_is_repaired() {
     for command in DAMAGES {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path();
@@ -237,11 +245,11 @@ fn damage_while_it_is_open_is_repaired() {
             done(store.create("k", b"1", None).await);
             wait_for_backup(path, "k");
             damage(path, command);
-            let mut tries = 0;
+            let mut attempts = 0;
             while let Err(error) = store.create("l", b"2", None).await {
                 assert!(error.can_retry(), "{error:?}");
-                tries += 1;
-                assert!(tries < 5, "{command}: {error:?}");
+                attempts += 1;
+                assert!(attempts < 5, "{command}: {error:?}");
             }
             assert_eq!(store.list("").await.unwrap().entries.len(), 2, "{command}");
         });
@@ -251,7 +259,7 @@ fn damage_while_it_is_open_is_repaired() {
 }
 
 #[test]
-fn damaged_file_without_backup_names_the_command_that_helps() {
+fn damage_without_backup_names_a_command() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path();
     block_on(async {
@@ -260,17 +268,17 @@ fn damaged_file_without_backup_names_the_command_that_helps() {
         let before = fs::read(database(path)).unwrap();
         let error = Embedded::open(database(path)).await.unwrap_err();
         assert!(matches!(error, Error::Refused { .. }), "{error:?}");
-        let why = chain(&error);
-        assert_eq!(fs::read(database(path)).unwrap(), before, "it is left as it is");
-        let command = why.split('`').nth(1).unwrap_or_else(|| panic!("{why}"));
+        let text = chain(&error);
+        assert_eq!(fs::read(database(path)).unwrap(), before, "the file is unchanged");
+        let command = text.split('`').nth(1).unwrap_or_else(|| panic!("{text}"));
         run("sh", &["-c", command]);
         done(open(path).await.create("k", b"", None).await);
     });
 }
 
-/// Whoever deletes the file while no process has it open gets a new store, and can go back.
+/// If the file is deleted while no process has it open, a new store is created and the old backup is kept.
 #[test]
-fn deleted_store_leaves_its_backup() {
+fn deleted_store_keeps_its_backup() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path();
     block_on(async {
@@ -284,22 +292,22 @@ fn deleted_store_leaves_its_backup() {
     assert_eq!(sqlite(&beside(path, ".backup.old"), KEYS), "k\n");
 }
 
-/// Such files are in write-ahead mode, and a process of that version may have one open.
+/// Files of earlier versions are in write-ahead mode, and a process of such a version may have one open.
 #[test]
-fn files_of_earlier_versions_are_taken_over() {
+fn files_of_earlier_versions_are_converted() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path();
-    // sqlite3 calls it "delete" where there is no log.
+    // sqlite3 reports "delete" if there is no log.
     let mode = || sqlite(&database(path), "PRAGMA journal_mode");
     block_on(async {
         done(open(path).await.create("k", b"", None).await);
         sqlite(&database(path), "DROP TABLE origin; PRAGMA journal_mode = WAL");
         let (fifo, name) = (dir.path().join("fifo"), database(path));
         run("mkfifo", &[fifo.to_str().unwrap()]);
-        // It waits for somebody to write to the pipe.
+        // sqlite3 waits for input from the pipe.
         let wait = format!(".read {}", fifo.display());
         let earlier = Daemon::start("sqlite3", &[name.to_str().unwrap(), "-cmd", KEYS, &wait]);
-        wait_for("the log", LONG, || beside(path, "-shm").exists());
+        wait_for("the log exists", LONG, || beside(path, "-shm").exists());
         let store = open(path).await;
         let created = done(store.create("l", b"", None).await);
         assert_eq!(mode(), "wal\n", "another process has it open");
@@ -308,14 +316,14 @@ fn files_of_earlier_versions_are_taken_over() {
         assert_eq!(events(&mut *watch, 1).await[0].key(), "m");
         drop(earlier);
     });
-    // Once all have closed it.
-    wait_for("write-ahead mode to end", LONG, || {
+    // After all processes have closed it.
+    wait_for("write-ahead mode has ended", LONG, || {
         block_on(open(path));
         mode() == "delete\n"
     });
     assert!(!beside(path, "-shm").exists() && !beside(path, "-wal").exists());
     block_on(async {
-        // One of an earlier version that comes later turns the mode on again, and all go on.
+        // A process of an earlier version turns the mode on again, and all continue.
         let store = open(path).await;
         sqlite(&database(path), "PRAGMA journal_mode = WAL");
         done(store.create("n", b"", None).await);

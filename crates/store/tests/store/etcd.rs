@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The store in etcd: the suite, and how etcd's own client sees it.
+//! The etcd store: the suite, and compatibility with `etcdctl`.
 
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::suite::suite;
 
 suite!(in_etcd);
 
-/// Flannel asks once more for every key; 1000 nodes are 1000 requests.
+/// flannel makes one more request for every key, so 1,000 nodes cause 1,000 requests.
 #[test]
 fn list_and_watch_are_one_request_each() {
     in_netns(|| {
@@ -44,9 +44,9 @@ fn list_and_watch_are_one_request_each() {
     });
 }
 
-/// What we write has leases as etcd's own client makes them, and what it writes we understand.
+/// `etcdctl` reads the leases of this store, and this store reads those of `etcdctl`.
 #[test]
-fn leases_are_those_of_etcd() {
+fn leases_are_compatible_with_etcdctl() {
     in_netns(|| {
         let lab = EtcdLab::start();
         let server = &lab.server;
@@ -59,11 +59,11 @@ fn leases_are_those_of_etcd() {
             };
             let of_ours = leases();
             assert_eq!(of_ours.len(), 1);
-            let said = server.ctl(&["lease", "timetolive", "--keys", &of_ours[0]]);
-            assert!(said.contains("granted with TTL(86400s)"), "{said}");
-            assert!(said.contains("[ours]"), "{said}");
+            let shown = server.ctl(&["lease", "timetolive", "--keys", &of_ours[0]]);
+            assert!(shown.contains("granted with TTL(86400s)"), "{shown}");
+            assert!(shown.contains("[ours]"), "{shown}");
 
-            // A lease for a write that came to nothing is given back.
+            // The lease of a failed write is revoked.
             conflict(store.create("ours", b"y", Some(Duration::from_secs(60))).await);
             assert_eq!(leases(), of_ours);
             done(store.refresh_ttl("ours", ours).await);
@@ -85,7 +85,7 @@ fn leases_are_those_of_etcd() {
 }
 
 #[test]
-fn keys_that_are_no_text_disturb_nobody() {
+fn keys_that_are_not_utf8_are_ignored() {
     in_netns(|| {
         let lab = EtcdLab::start();
         let server = &lab.server;
@@ -107,17 +107,17 @@ fn keys_that_are_no_text_disturb_nobody() {
 }
 
 #[test]
-fn dead_and_silent_endpoints_are_passed_over() {
+fn dead_and_silent_endpoints_are_skipped() {
     in_netns(|| {
         let lab = EtcdLab::start();
         let server = &lab.server;
-        // Takes connections and never says a word.
+        // Accepts connections and never answers.
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let silent = format!("http://{}", silent.local_addr().unwrap());
         block_on(async {
             for other in ["http://127.0.0.1:1", "http://192.0.2.1:2379", &silent] {
                 let endpoints = vec![other.to_owned(), server.endpoint()];
-                // Where it starts is left to chance.
+                // The first endpoint is random.
                 for _ in 0..3 {
                     let endpoints = endpoints.clone();
                     let store = Etcd::new(&EtcdConf { endpoints, ..EtcdConf::default() }).unwrap();
@@ -131,7 +131,7 @@ fn dead_and_silent_endpoints_are_passed_over() {
 }
 
 #[test]
-fn nobody_there_is_said_with_every_address() {
+fn unreachable_etcd_is_reported_with_addresses() {
     in_netns(|| {
         let endpoints = vec!["http://127.0.0.1:1".to_owned(), "127.0.0.1:2".to_owned()];
         let store = Etcd::new(&EtcdConf { endpoints, ..EtcdConf::default() }).unwrap();
@@ -140,7 +140,7 @@ fn nobody_there_is_said_with_every_address() {
             assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
             assert!(error.to_string().contains("127.0.0.1:1, 127.0.0.1:2"), "{error}");
             let mut watch = store.watch("k", store::Revision(1));
-            // Every call says so, and goes on.
+            // Every call reports the error and continues.
             for _ in 0..2 {
                 let error = watch.next().await.unwrap_err();
                 assert!(error.can_retry(), "{error:?}");

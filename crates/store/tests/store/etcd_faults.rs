@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The store in etcd while etcd has a bad day: killed, restarted, compacted, without leader, wiped.
+//! Faults of etcd: killed, restarted, compacted, without leader, wiped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 use crate::lab::{LONG, View, block_on, done, events};
 use crate::server::{Server, client, compact};
 
-/// Runs a test with so many servers of etcd's.
+/// Runs a test with a cluster of `count` servers.
 fn with_servers(count: u16, test: impl AsyncFnOnce(&mut [Server])) {
     in_netns(|| {
         require!(Program("etcd"), Program("etcdctl"));
@@ -26,7 +26,7 @@ fn with_servers(count: u16, test: impl AsyncFnOnce(&mut [Server])) {
     });
 }
 
-/// Follows a watch through errors until everything up to a revision was seen, or it says compacted.
+/// Follows a watch through errors until it has reached a revision. Returns `None` if it ends as compacted.
 async fn follow(view: &mut View, watch: &mut dyn Watch, from: u64, until: u64) -> Option<u64> {
     let mut at = store::Revision(from);
     let all = async {
@@ -39,44 +39,44 @@ async fn follow(view: &mut View, watch: &mut dyn Watch, from: u64, until: u64) -
         }
         Some(at.0)
     };
-    timeout(LONG * 2, all).await.expect("the watch goes on")
+    timeout(LONG * 2, all).await.expect("the watch continues")
 }
 
-/// What writers and those who wait for them share.
+/// State that writers share with the test.
 #[derive(Default)]
-struct Writing {
-    is_over: AtomicBool,
-    /// Of keys that were acknowledged.
+struct Progress {
+    must_stop: AtomicBool,
+    /// Number of acknowledged writes.
     count: AtomicUsize,
 }
 
-impl Writing {
-    /// Until some more keys were acknowledged.
-    async fn goes_on(&self) {
+impl Progress {
+    /// Waits for a few more acknowledged writes.
+    async fn advance(&self) {
         let before = self.count.load(Ordering::Relaxed);
         let some = async {
             while self.count.load(Ordering::Relaxed) < before + 5 {
                 sleep(Duration::from_millis(10)).await;
             }
         };
-        timeout(LONG, some).await.expect("writing goes on");
+        timeout(LONG, some).await.expect("writers continue");
     }
 }
 
-/// Creates keys until told to stop, through errors; gives the keys that were acknowledged.
-fn writer(store: Etcd, name: &'static str, writing: Arc<Writing>) -> JoinHandle<Vec<String>> {
+/// Creates keys through errors until the test ends. Returns the acknowledged keys.
+fn writer(store: Etcd, name: &'static str, progress: Arc<Progress>) -> JoinHandle<Vec<String>> {
     tokio::spawn(async move {
         let mut acknowledged = Vec::new();
         for number in 0.. {
-            if writing.is_over.load(Ordering::Relaxed) {
+            if progress.must_stop.load(Ordering::Relaxed) {
                 break;
             }
             let key = format!("k/{name}/{number}");
             match store.create(&key, b"x", None).await {
                 Ok(written) => {
-                    assert!(written.is_done(), "{key} is nobody else's");
+                    assert!(written.is_done(), "{key} belongs to this writer");
                     acknowledged.push(key);
-                    writing.count.fetch_add(1, Ordering::Relaxed);
+                    progress.count.fetch_add(1, Ordering::Relaxed);
                 }
                 Err(error) => assert!(error.can_retry(), "{error:?}"),
             }
@@ -86,23 +86,23 @@ fn writer(store: Etcd, name: &'static str, writing: Arc<Writing>) -> JoinHandle<
 }
 
 #[test]
-fn killed_and_restarted_during_churn() {
+fn kills_during_churn_lose_no_write() {
     with_servers(1, async |servers| {
         let server = &mut servers[0];
         let store = client(&[server]);
         let (mut view, from) = View::list(&store, "k/").await;
         let mut watch = store.watch("k/", from);
-        let writing = Arc::new(Writing::default());
-        let writers = ["a", "b"].map(|name| writer(client(&[server]), name, Arc::clone(&writing)));
+        let progress = Arc::new(Progress::default());
+        let writers = ["a", "b"].map(|name| writer(client(&[server]), name, Arc::clone(&progress)));
         for _ in 0..3 {
-            writing.goes_on().await;
+            progress.advance().await;
             server.kill();
             sleep(Duration::from_millis(300)).await;
             server.start();
             server.wait();
         }
-        writing.goes_on().await;
-        writing.is_over.store(true, Ordering::Relaxed);
+        progress.advance().await;
+        progress.must_stop.store(true, Ordering::Relaxed);
         let mut acknowledged = Vec::new();
         for writer in writers {
             acknowledged.extend(timeout(LONG, writer).await.unwrap().unwrap());
@@ -116,9 +116,9 @@ fn killed_and_restarted_during_churn() {
     });
 }
 
-/// A node that could not reach etcd while others changed everything and history was forgotten.
+/// A node cannot reach etcd while other nodes change everything and etcd compacts its history.
 #[test]
-fn compacted_while_away() {
+fn watch_ends_if_compacted_while_away() {
     with_servers(1, async |servers| {
         let server = &mut servers[0];
         let store = client(&[server]);
@@ -126,7 +126,7 @@ fn compacted_while_away() {
         let mut watch = store.watch("k", first);
         let second = done(store.compare_and_swap("k", b"2", first, None).await);
         assert_eq!(events(&mut *watch, 1).await[0].revision(), second);
-        // We hear nothing from it; others do, later.
+        // This node loses the connection; other nodes write later.
         server.kill();
         let error = watch.next().await.unwrap_err();
         assert!(error.can_retry(), "{error:?}");
@@ -137,7 +137,7 @@ fn compacted_while_away() {
         compact(server).await;
         let seen = loop {
             match timeout(LONG, watch.next()).await.unwrap() {
-                // It goes on, which is all that it says.
+                // This only reports the recovery.
                 Ok(Watched::Changes { events, .. }) if events.is_empty() => {}
                 Ok(seen) => break seen,
                 Err(error) => assert!(error.can_retry(), "{error:?}"),
@@ -152,9 +152,9 @@ fn compacted_while_away() {
     });
 }
 
-/// The data was lost: revisions start again below those that we know.
+/// The data was lost, so revisions start again below the known ones.
 #[test]
-fn wiped_while_away() {
+fn watch_ends_if_wiped_while_away() {
     with_servers(1, async |servers| {
         let server = &mut servers[0];
         let store = client(&[server]);
@@ -174,23 +174,23 @@ fn wiped_while_away() {
 }
 
 #[test]
-fn leader_is_lost_and_found() {
+fn loss_of_the_leader_loses_no_write() {
     with_servers(3, async |servers| {
         let store = client(&servers.iter().collect::<Vec<_>>());
         let (mut view, from) = View::list(&store, "k/").await;
         let mut watch = store.watch("k/", from);
-        let writing = Arc::new(Writing::default());
+        let progress = Arc::new(Progress::default());
         let second = client(&servers.iter().rev().collect::<Vec<_>>());
-        let writer = writer(second, "a", Arc::clone(&writing));
+        let writer = writer(second, "a", Arc::clone(&progress));
         for _ in 0..3 {
-            writing.goes_on().await;
+            progress.advance().await;
             let leader = leader(servers);
             servers[leader].kill();
             sleep(Duration::from_secs(2)).await;
             servers[leader].start();
             servers[leader].wait();
         }
-        writing.is_over.store(true, Ordering::Relaxed);
+        progress.must_stop.store(true, Ordering::Relaxed);
         let acknowledged = timeout(LONG, writer).await.unwrap().unwrap();
         let last = done(store.create("k/last", b"", None).await);
         follow(&mut view, &mut *watch, from.0, last.0).await.unwrap();
@@ -199,9 +199,9 @@ fn leader_is_lost_and_found() {
     });
 }
 
-/// Two of three are gone: nothing can be written or watched, and that is said. Then they come back.
+/// Without a majority nothing can be written or watched, and errors are reported until it is back.
 #[test]
-fn majority_is_lost_and_found() {
+fn loss_of_the_majority_is_reported() {
     with_servers(3, async |servers| {
         let store = client(&servers.iter().collect::<Vec<_>>());
         let first = done(store.create("k", b"1", None).await);
@@ -222,9 +222,9 @@ fn majority_is_lost_and_found() {
     });
 }
 
-/// A server that hangs takes connections and does not answer; it is passed over.
+/// A server that hangs accepts connections and does not answer.
 #[test]
-fn hung_server_is_left() {
+fn hanging_server_is_skipped() {
     with_servers(3, async |servers| {
         let hung = (leader(servers) + 1) % 3;
         let others: Vec<_> = (0..3).filter(|number| *number != hung).collect();
@@ -244,7 +244,7 @@ fn hung_server_is_left() {
 }
 
 fn leader(servers: &[Server]) -> usize {
-    // None while one is being elected.
+    // `None` during an election.
     let leads = |server: &Server| {
         let status = server.ctl(&["endpoint", "status", "-w", "json"]);
         let status: serde_json::Value = serde_json::from_str(&status).unwrap();
@@ -252,19 +252,19 @@ fn leader(servers: &[Server]) -> usize {
         status["leader"] == status["header"]["member_id"]
     };
     let leader = || servers.iter().position(|server| server.is_running() && leads(server));
-    wait_some(LONG, leader).expect("there is one")
+    wait_some(LONG, leader).expect("the cluster has a leader")
 }
 
-/// What is wrong may be what we were told, so nobody waits for it to pass; whoever has answered is waited for.
+/// Before the first answer the configuration may be wrong, so calls fail at once. Later calls wait for the server.
 #[test]
-fn first_try_tells_why_and_later_ones_wait() {
+fn first_call_fails_at_once_later_ones_wait() {
     with_servers(1, async |servers| {
         let store = client(&[&servers[0]]);
         servers[0].kill();
-        // Whoever has answered before is waited for twice as long.
+        // After a first answer a call would wait twice as long.
         let error = timeout(Duration::from_secs(5), store.list("")).await.expect("at once");
-        let why = std::error::Error::source(&error.unwrap_err()).unwrap().to_string();
-        assert!(why.contains("refused"), "{why}");
+        let cause = std::error::Error::source(&error.unwrap_err()).unwrap().to_string();
+        assert!(cause.contains("refused"), "{cause}");
         servers[0].start();
         servers[0].wait();
         store.list("").await.unwrap();

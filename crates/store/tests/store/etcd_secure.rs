@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The store in an etcd that does not let everybody in: TLS, client certificates, users.
+//! etcd with access control: TLS, client certificates, users.
 
 use std::path::Path;
 
@@ -11,14 +11,14 @@ use tokio::time::timeout;
 use crate::lab::{LONG, block_on, done, events};
 use crate::server::{EtcdLab, Server, client};
 
-/// A server with a certificate, which may want to see ours.
-pub fn server(authority: &Authority, dir: &Path, wants_certificates: bool) -> Server {
+/// Starts a server with TLS, which may require client certificates.
+fn server(authority: &Authority, dir: &Path, requires_certificates: bool) -> Server {
     require!(Program("etcd"), Program("etcdctl"));
     authority.sign("server");
     let mut flags =
         [authority.flag("--cert-file", "server.pem"), authority.flag("--key-file", "server.key")]
             .concat();
-    if wants_certificates {
+    if requires_certificates {
         flags.extend(authority.flag("--trusted-ca-file", "ca.pem"));
         flags.push("--client-cert-auth".to_owned());
     }
@@ -30,7 +30,7 @@ pub fn server(authority: &Authority, dir: &Path, wants_certificates: bool) -> Se
     server
 }
 
-pub fn tls(authority: &Authority, identity: Option<&str>) -> Tls {
+fn tls(authority: &Authority, identity: Option<&str>) -> Tls {
     let identity = identity.map(|name| Identity {
         certificate: authority.file(&format!("{name}.pem")),
         key: authority.file(&format!("{name}.key")),
@@ -38,12 +38,12 @@ pub fn tls(authority: &Authority, identity: Option<&str>) -> Tls {
     Tls { ca: authority.file("ca.pem"), identity }
 }
 
-pub fn secure(server: &Server, tls: Tls) -> Etcd {
+fn secure(server: &Server, tls: Tls) -> Etcd {
     let endpoints = vec![server.endpoint()];
     Etcd::new(&EtcdConf { endpoints, tls: Some(tls), credentials: None }).unwrap()
 }
 
-pub async fn works(store: &Etcd, server: &Server) {
+async fn check_access(store: &Etcd, server: &Server) {
     let from = store.list("").await.unwrap().revision;
     let mut watch = store.watch("k", from);
     let first = done(store.create("k", b"secret", Some(LONG)).await);
@@ -54,62 +54,62 @@ pub async fn works(store: &Etcd, server: &Server) {
 }
 
 #[test]
-fn tls_with_the_authority_alone() {
+fn tls_verifies_the_server() {
     in_netns(|| {
         let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
         let server = server(&authority, dir.path(), false);
         block_on(async {
-            works(&secure(&server, tls(&authority, None)), &server).await;
-            // Whoever does not begin with TLS is hung up on, and told why.
+            check_access(&secure(&server, tls(&authority, None)), &server).await;
+            // The server closes plain connections, and the error has a hint.
             let plain = server.endpoint().replace("https:", "http:");
             let plain = EtcdConf { endpoints: vec![plain], ..EtcdConf::default() };
             let error = Etcd::new(&plain).unwrap().list("").await.unwrap_err();
-            let why = std::error::Error::source(&error).unwrap().to_string();
-            assert!(why.contains("does it want https"), "{why}");
-            // A server that another authority has signed is not talked to.
+            let cause = std::error::Error::source(&error).unwrap().to_string();
+            assert!(cause.contains("if etcd uses TLS, use https"), "{cause}");
+            // A server that another authority has signed is refused.
             let error = secure(&server, tls(&Authority::new(), None)).list("").await.unwrap_err();
-            let why = std::error::Error::source(&error).unwrap().to_string();
-            assert!(why.contains("invalid peer certificate"), "{why}");
+            let cause = std::error::Error::source(&error).unwrap().to_string();
+            assert!(cause.contains("invalid peer certificate"), "{cause}");
         });
     });
 }
 
 #[test]
-fn tls_with_client_certificates() {
+fn tls_with_client_certificate_gives_access() {
     in_netns(|| {
         let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
         let server = server(&authority, dir.path(), true);
         authority.sign("node");
         block_on(async {
             let store = secure(&server, tls(&authority, Some("node")));
-            works(&store, &server).await;
+            check_access(&store, &server).await;
             let without = secure(&server, tls(&authority, None));
             let error = without.list("").await.unwrap_err();
             assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
             let missing = secure(&server, tls(&authority, Some("nobody")));
             let error = missing.list("").await.unwrap_err();
-            let why = std::error::Error::source(&error).unwrap().to_string();
-            assert!(why.contains("nobody.pem"), "{why}");
+            let cause = std::error::Error::source(&error).unwrap().to_string();
+            assert!(cause.contains("nobody.pem"), "{cause}");
         });
     });
 }
 
-/// Certificates are renewed in place, and the next connection uses the new ones.
+/// Certificate files are replaced, and the next connection uses the new ones.
 #[test]
-fn certificates_may_be_renewed() {
+fn renewed_certificates_are_used() {
     in_netns(|| {
         let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
         let mut server = server(&authority, dir.path(), true);
         block_on(async {
             let store = secure(&server, tls(&authority, Some("node")));
-            assert!(store.list("").await.is_err(), "there is no certificate yet");
+            assert!(store.list("").await.is_err(), "the certificate does not exist yet");
             authority.sign("node");
-            works(&store, &server).await;
+            check_access(&store, &server).await;
             server.kill();
             authority.sign("node");
             server.start();
             server.wait();
-            works(&store, &server).await;
+            check_access(&store, &server).await;
         });
     });
 }
@@ -120,7 +120,7 @@ fn as_user(server: &Server, user: &str, password: &str) -> Etcd {
     Etcd::new(&EtcdConf { endpoints, tls: None, credentials: Some(credentials) }).unwrap()
 }
 
-/// From now on there is a user `node` who may read and write below `/n/`, and nobody else but root.
+/// Turns on authentication, with a user `node` that may read and write below `/n/`.
 fn enable_users(server: &mut Server) {
     let commands = [
         "user add root:master",
@@ -137,15 +137,15 @@ fn enable_users(server: &mut Server) {
 }
 
 #[track_caller]
-fn assert_refused<T: std::fmt::Debug>(result: store::Result<T>, words: &str) {
+fn assert_refused<T: std::fmt::Debug>(result: store::Result<T>, text: &str) {
     let error = result.unwrap_err();
     assert!(matches!(error, Error::Refused { .. }), "{error:?}");
-    let why = std::error::Error::source(&error).unwrap().to_string();
-    assert!(why.contains(words), "{why}");
+    let cause = std::error::Error::source(&error).unwrap().to_string();
+    assert!(cause.contains(text), "{cause}");
 }
 
 #[test]
-fn users_get_what_they_may_have() {
+fn users_have_only_their_permissions() {
     in_netns(|| {
         let mut lab = EtcdLab::start();
         enable_users(&mut lab.server);
@@ -173,14 +173,14 @@ fn users_get_what_they_may_have() {
     });
 }
 
-/// Tokens live in a server's memory, and for five minutes.
+/// A server keeps tokens in memory, for five minutes.
 #[test]
 fn lost_tokens_are_renewed() {
     in_netns(|| {
         let mut lab = EtcdLab::start();
         let server = &mut lab.server;
         block_on(async {
-            // Users are turned on under our feet.
+            // Authentication is turned on while the store is in use.
             let store = as_user(server, "node", "secret");
             let first = done(store.create("/n/a", b"1", None).await);
             let mut watch = store.watch("/n/", first);
@@ -199,7 +199,7 @@ fn lost_tokens_are_renewed() {
             let third = done(store.compare_and_swap("/n/a", b"3", second, None).await);
             while next(timeout(LONG, watch.next()).await.unwrap()) < third {}
 
-            // The token is no longer good although the connection stands.
+            // The token becomes invalid although the connection stays open.
             for command in
                 ["user delete node", "user add node:secret", "user grant-role node nodes"]
             {
@@ -211,12 +211,12 @@ fn lost_tokens_are_renewed() {
 }
 
 #[test]
-fn user_where_there_are_none_is_let_in() {
+fn user_is_ignored_without_authentication() {
     in_netns(|| {
         let lab = EtcdLab::start();
         block_on(async {
             let store = as_user(&lab.server, "node", "secret");
-            timeout(LONG, works(&store, &lab.server)).await.unwrap();
+            timeout(LONG, check_access(&store, &lab.server)).await.unwrap();
         });
     });
 }
@@ -230,6 +230,6 @@ fn tls_needs_no_system_certificates() {
         authority.sign("node");
         hide_system_certificates();
         let store = secure(&server, tls(&authority, Some("node")));
-        block_on(works(&store, &server));
+        block_on(check_access(&store, &server));
     });
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the suite needs of a store under test, and what several of its tests do.
+//! A store under test, and helpers that several tests share.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -10,34 +10,29 @@ use std::time::Duration;
 use store::{Entry, Event, Revision, Store, Watch, Watched, WriteResult};
 use tokio::time::timeout;
 
-/// Nothing takes this long unless it never ends.
+/// Deadline for everything that is expected to happen.
 pub const LONG: Duration = Duration::from_secs(30);
 
-pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// A store under test.
 pub trait Lab {
-    /// One more handle on it, that shares nothing with the others, as in another process.
-    fn open(&self) -> Later<'_, Arc<dyn Store>>;
+    /// Opens another handle, which shares nothing with the others, as in another process.
+    fn open(&self) -> LocalFuture<'_, Arc<dyn Store>>;
 
-    /// Makes it forget all changes up to now.
-    fn compact(&self) -> Later<'_, ()>;
+    /// Drops the history of the store.
+    fn compact(&self) -> LocalFuture<'_, ()>;
 
-    /// The length of the longest value that the suite may write.
-    fn longest_value(&self) -> usize {
-        store::limit::MAX_VALUE
-    }
-
-    /// Keys and values under a prefix, as another program sees them.
-    fn witness(&self, prefix: &str) -> Vec<(String, String)>;
+    /// Returns keys and values under a prefix, read by another program.
+    fn external_entries(&self, prefix: &str) -> Vec<(String, String)>;
 }
 
-/// Runs a test to its end as the agent does, in one thread.
+/// Runs a test in one thread, as the agent does.
 pub fn block_on<T>(test: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test)
 }
 
-/// The revision of a write that must have been done.
+/// Returns the revision of a write that must have succeeded.
 #[track_caller]
 pub fn done(written: store::Result<WriteResult>) -> Revision {
     match written {
@@ -46,7 +41,7 @@ pub fn done(written: store::Result<WriteResult>) -> Revision {
     }
 }
 
-/// What was in the way of a write.
+/// Returns the present entry of a write that must have failed.
 #[track_caller]
 pub fn conflict(written: store::Result<WriteResult>) -> Option<Entry> {
     match written {
@@ -55,7 +50,7 @@ pub fn conflict(written: store::Result<WriteResult>) -> Option<Entry> {
     }
 }
 
-/// The next changes, which must come.
+/// Waits for the next changes.
 pub async fn changes(watch: &mut dyn Watch) -> (Vec<Event>, Revision) {
     match timeout(LONG, watch.next()).await {
         Ok(Ok(Watched::Changes { events, revision })) => (events, revision),
@@ -63,7 +58,7 @@ pub async fn changes(watch: &mut dyn Watch) -> (Vec<Event>, Revision) {
     }
 }
 
-/// The next so many events.
+/// Waits for the next `count` events.
 pub async fn events(watch: &mut dyn Watch, count: usize) -> Vec<Event> {
     let mut all = Vec::new();
     while all.len() < count {
@@ -72,7 +67,7 @@ pub async fn events(watch: &mut dyn Watch, count: usize) -> Vec<Event> {
     all
 }
 
-/// What a watch has made of a list, as every user of a store keeps it.
+/// A copy of the entries, kept up to date with the events of a watch.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct View(pub BTreeMap<String, (Vec<u8>, Revision)>);
 
@@ -84,7 +79,7 @@ impl View {
         (Self(view), snapshot.revision)
     }
 
-    /// Events must come in order, and each but once.
+    /// Applies events, which must come in order and only once. Returns the revision of the last one.
     #[track_caller]
     pub fn apply(&mut self, events: Vec<Event>, after: Revision) -> Revision {
         let mut last = after;
@@ -96,14 +91,14 @@ impl View {
                     self.0.insert(entry.key, (entry.value, entry.revision));
                 }
                 Event::Deleted { key, .. } => {
-                    assert!(self.0.remove(&key).is_some(), "{key} was not there");
+                    assert!(self.0.remove(&key).is_some(), "{key} is unknown");
                 }
             }
         }
         last
     }
 
-    /// Follows a watch until everything up to a revision has been seen.
+    /// Follows a watch until it has reached a revision.
     pub async fn follow(&mut self, watch: &mut dyn Watch, from: Revision, until: Revision) {
         let mut at = from;
         while at < until {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Values that others have made too large: a list and a watch name them and leave the values out.
+//! Oversized values of other programs: lists and watches report the key and leave the value out.
 
 use std::fs;
 use std::path::Path;
@@ -14,13 +14,13 @@ use crate::embedded::sqlite;
 use crate::lab::{LONG, block_on, done, events};
 use crate::server::{Server, client};
 
-/// Keys, lengths of values, and what is said of those that are missing.
-fn shown(entries: &[Entry]) -> Vec<(&str, usize, Option<u64>)> {
+/// Returns keys, lengths of values, and the reported sizes of dropped values.
+fn summary(entries: &[Entry]) -> Vec<(&str, usize, Option<u64>)> {
     entries.iter().map(|one| (one.key.as_str(), one.value.len(), one.oversized)).collect()
 }
 
 #[test]
-fn large_values_in_a_file_are_left_out() {
+fn file_list_leaves_out_oversized_values() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("podwire.db");
     block_on(async {
@@ -41,15 +41,15 @@ fn large_values_in_a_file_are_left_out() {
         let all =
             [("k/1", 1, None), ("k/2", 0, Some(1_000_000)), ("k/3", edge, None), ("k/4", 4, None)];
         let list = store.list("k/").await.unwrap();
-        assert_eq!(shown(&list.entries), all);
+        assert_eq!(summary(&list.entries), all);
         let found = store.get("k/2").await.unwrap().unwrap();
-        assert_eq!(shown(std::slice::from_ref(&found)), all[1..2]);
-        let why = found.too_large().unwrap();
-        assert_eq!(why, "its value has at least 1000000 bytes; the limit is 16384");
+        assert_eq!(summary(std::slice::from_ref(&found)), all[1..2]);
+        let reason = found.too_large().unwrap();
+        assert_eq!(reason, "its value has at least 1000000 bytes; the limit is 16384");
         let seen = events(&mut *store.watch("k/", before), 3).await;
         let entries: Vec<Entry> = seen.into_iter().map(put).collect();
-        assert_eq!(shown(&entries), all[1..]);
-        // It can be replaced and deleted as any other.
+        assert_eq!(summary(&entries), all[1..]);
+        // It can be replaced and deleted like any other entry.
         done(store.compare_and_swap("k/2", b"y", found.revision, None).await);
         done(store.delete("k/2", None).await);
     });
@@ -63,7 +63,7 @@ fn put(event: Event) -> Entry {
 }
 
 #[test]
-fn lists_of_too_many_entries_are_refused() {
+fn list_with_too_many_entries_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("podwire.db");
     block_on(async {
@@ -76,21 +76,21 @@ fn lists_of_too_many_entries_are_refused() {
         let error = store.list("k/").await.unwrap_err();
         let Error::Refused { cause, .. } = error else { panic!("{error:?}") };
         let cause = cause.to_string();
-        assert!(cause.starts_with("under \"k/\" it has more than 65536 entries"), "{cause}");
+        assert!(cause.starts_with("list \"k/\": the store has more than 65536 entries"), "{cause}");
         sqlite(&path, "DELETE FROM entry WHERE key = 'k/7'");
         assert_eq!(store.list("k/").await.unwrap().entries.len(), MAX_ENTRIES);
     });
 }
 
-/// Through etcd's gateway, as etcdctl sends no more than 2 MB.
+/// Writes through etcd's HTTP gateway, because etcdctl sends at most 2 MB.
 fn put_in_etcd(server: &Server, dir: &Path, key: &str, length: usize) {
     let text = dir.join("put.json");
-    // Four digits of base 64 stand for three zeros.
+    // Four characters of base64 encode three zero bytes.
     let (value, key) = ("AAAA".repeat(length / 3), base64(key.as_bytes()));
     fs::write(&text, format!(r#"{{"key":"{key}","value":"{value}"}}"#)).unwrap();
     let (url, data) = (format!("{}/v3/kv/put", server.endpoint()), format!("@{}", text.display()));
-    let said = run("curl", &["-sS", "-m", "60", "--data-binary", &data, &url]);
-    assert!(said.contains("revision"), "{said}");
+    let answer = run("curl", &["-sS", "-m", "60", "--data-binary", &data, &url]);
+    assert!(answer.contains("revision"), "{answer}");
 }
 
 fn base64(bytes: &[u8]) -> String {
@@ -107,14 +107,14 @@ fn base64(bytes: &[u8]) -> String {
     bytes.chunks(3).map(digits).collect()
 }
 
-/// More than one answer may have, in several values and in one.
+/// Several values, and then one value, that exceed the size of one answer.
 #[test]
-fn large_values_in_etcd_are_left_out() {
+fn etcd_list_leaves_out_oversized_values() {
     in_netns(|| {
         require!(Program("etcd"), Program("etcdctl"), Program("curl"));
         let dir = tempfile::tempdir().unwrap();
         let mut server = Server::cluster(dir.path(), 1).remove(0);
-        // etcd derives the time-out of a write from it, 15 s with this: a busy disk needs long for megabytes.
+        // etcd derives the timeout of a write from this flag, 15 s here: a busy disk needs long for megabytes.
         server.add_flags(&["--election-timeout", "5000"]);
         server.start();
         server.wait();
@@ -130,7 +130,7 @@ fn large_values_in_etcd_are_left_out() {
             all.extend((1..=6).map(large));
             all.push(("k/8".to_owned(), 1, None));
             let owned = |entries: &[Entry]| -> Vec<(String, usize, Option<u64>)> {
-                shown(entries)
+                summary(entries)
                     .into_iter()
                     .map(|(key, at, over)| (key.to_owned(), at, over))
                     .collect()
@@ -141,7 +141,7 @@ fn large_values_in_etcd_are_left_out() {
             let seen = events(&mut *store.watch("k/", before), 7).await;
             assert_eq!(owned(&seen.into_iter().map(put).collect::<Vec<_>>()), all[1..]);
 
-            // One value that no answer can hold: the watch cannot go on with it, a list can.
+            // One value that fits in no answer: the watch cannot continue, but a list can leave it out.
             server.kill();
             server.add_flags(&["--max-request-bytes", "20000000"]);
             server.start();
@@ -162,9 +162,9 @@ fn large_values_in_etcd_are_left_out() {
     });
 }
 
-/// Also with keys that are too long, of which one page is not enough.
+/// With more entries than fit in one page, and one oversized key.
 #[test]
-fn pages_of_etcd_are_one_list() {
+fn etcd_list_spans_several_pages() {
     in_netns(|| {
         let lab = crate::server::EtcdLab::start();
         let server = &lab.server;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The stores, each by the same suite and then by what is its own. What they have written is looked at
-//! with `etcdctl`, `kubectl` and `sqlite3`.
+//! Tests of both stores: a shared suite, and tests of each one. `etcdctl` and `sqlite3` are the oracles for writes.
 
 #![expect(clippy::unwrap_used, reason = "a test panics where it fails")]
 

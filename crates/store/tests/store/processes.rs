@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The store in a file, shared by processes, which are killed. A test starts its own program again
-//! for each of them; the child finds its part in the environment.
+//! The embedded store, shared by several processes that are killed. A test starts its own program again for each
+//! process; environment variables tell the child its role.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -17,7 +17,7 @@ use crate::embedded::sqlite;
 use crate::lab::{LONG, View, block_on, done};
 use crate::suite::increment;
 
-/// The directory of the test, and the child's number: a child has both.
+/// Directory of the test, and number of the child process.
 const DIR: &str = "STORE_TEST_DIR";
 const CHILD: &str = "STORE_TEST_CHILD";
 
@@ -26,11 +26,11 @@ pub fn child() -> Option<(PathBuf, u32)> {
     Some((dir.into(), env::var(CHILD).unwrap().parse().unwrap()))
 }
 
-/// This test again, in a process of its own.
+/// Runs this test again in a child process.
 pub fn start(dir: &Path, number: u32) -> Daemon {
     let variables = [format!("{DIR}={}", dir.display()), format!("{CHILD}={number}")];
     let program = env::current_exe().unwrap();
-    // What the child says on stdout is the harness's, and would be taken for ours.
+    // The child's test harness writes to stdout, which would mix with that of the parent.
     let quiet = ["-c", "exec \"$@\" >/dev/null", "sh", "env", &variables[0], &variables[1]];
     let words = [program.to_str().unwrap(), "--exact", &test_name(), "--nocapture"];
     Daemon::start("sh", &[&quiet[..], &words].concat())
@@ -40,13 +40,13 @@ pub fn database(dir: &Path) -> PathBuf {
     dir.join("podwire.db")
 }
 
-/// Adds a line to a file, for the parent to see.
+/// Appends a line to a file for the parent.
 pub fn note(file: &Path, line: &str) {
     let mut file = OpenOptions::new().append(true).create(true).open(file).unwrap();
     file.write_all(format!("{line}\n").as_bytes()).unwrap();
 }
 
-/// All whole lines of a file.
+/// Returns all complete lines of a file.
 pub fn notes(file: &Path) -> Vec<String> {
     let text = fs::read_to_string(file).unwrap_or_default();
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
@@ -54,7 +54,7 @@ pub fn notes(file: &Path) -> Vec<String> {
 }
 
 #[test]
-fn processes_count_together() {
+fn concurrent_processes_lose_no_increment() {
     const EACH: u64 = 50;
     if let Some((dir, number)) = child() {
         let store = block_on(Embedded::open(database(&dir))).unwrap();
@@ -66,14 +66,14 @@ fn processes_count_together() {
     done(block_on(store.create("counter", b"0", None)));
     let children: Vec<_> = (0..4).map(|number| start(dir.path(), number)).collect();
     let ended = || notes(&dir.path().join("done")).len() == children.len();
-    wait_for("all processes to end", LONG * 2, ended);
+    wait_for("all processes have ended", LONG * 2, ended);
     let total = sqlite(&database(dir.path()), "SELECT CAST(value AS TEXT) FROM entry");
     assert_eq!(total, format!("{}\n", EACH * 4));
 }
 
-/// They race for making the file as well.
+/// The processes also race for creating the file.
 #[test]
-fn processes_start_at_one_instant() {
+fn concurrent_starts_create_one_store() {
     if let Some((dir, number)) = child() {
         let store = block_on(Embedded::open(database(&dir))).unwrap();
         let won = block_on(store.create("k", number.to_string().as_bytes(), None)).unwrap();
@@ -83,14 +83,14 @@ fn processes_start_at_one_instant() {
         let dir = tempfile::tempdir().unwrap();
         let children: Vec<_> = (0..6).map(|number| start(dir.path(), number)).collect();
         let ended = || notes(&dir.path().join("done")).len() == children.len();
-        wait_for("all processes to end", LONG * 2, ended);
+        wait_for("all processes have ended", LONG * 2, ended);
         let won = notes(&dir.path().join("done")).into_iter().filter(|line| line == "won").count();
         assert_eq!(won, 1);
     }
 }
 
 #[test]
-fn watch_sees_what_other_processes_do() {
+fn watch_reports_changes_of_other_processes() {
     const EACH: usize = 30;
     if let Some((dir, number)) = child() {
         let store = block_on(Embedded::open(database(&dir))).unwrap();
@@ -113,12 +113,12 @@ fn watch_sees_what_other_processes_do() {
     });
 }
 
-/// A writer is killed at a hundred moments while another process watches: what was acknowledged is
-/// there, what is there is whole, and the watch has seen the same as a list.
+/// A writer is killed at a hundred moments while another process watches. Acknowledged writes survive, entries are
+/// complete, and the watch has reported the same as a list.
 #[test]
-fn killed_writers_lose_nothing() {
+fn killed_writers_lose_no_acknowledged_write() {
     if let Some((dir, number)) = child() {
-        return write_for_ever(&dir, number);
+        return write_forever(&dir, number);
     }
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path();
@@ -126,8 +126,10 @@ fn killed_writers_lose_nothing() {
     let (mut view, revision) = block_on(View::list(&store, "k/"));
     for number in 0..100 {
         let writer = start(path, number);
-        wait_for("the first write", LONG, || !notes(&path.join(number.to_string())).is_empty());
-        // Somewhere in the next 5 ms.
+        wait_for("the first write is acknowledged", LONG, || {
+            !notes(&path.join(number.to_string())).is_empty()
+        });
+        // At some moment in the next 5 ms.
         let moment = Duration::from_micros(u64::from(number) * 7919 % 5000);
         wait_some(moment, || None::<()>);
         drop(writer);
@@ -140,7 +142,7 @@ fn killed_writers_lose_nothing() {
 }
 
 /// Creates keys, notes what was acknowledged, deletes every third, and changes all others once.
-fn write_for_ever(dir: &Path, number: u32) {
+fn write_forever(dir: &Path, number: u32) {
     let store = block_on(Embedded::open(database(dir))).unwrap();
     let file = dir.join(number.to_string());
     for step in 0.. {
@@ -158,7 +160,7 @@ fn write_for_ever(dir: &Path, number: u32) {
     }
 }
 
-/// Long enough to be in several pages.
+/// Long enough for several pages of the database.
 fn value(key: &str) -> String {
     key.repeat(1000)
 }
@@ -166,7 +168,7 @@ fn value(key: &str) -> String {
 fn check_acknowledged(store: &Embedded, dir: &Path, number: u32) {
     let list = block_on(store.list(&format!("k/{number}/"))).unwrap();
     for entry in &list.entries {
-        assert_eq!(entry.value, value(&entry.key).into_bytes(), "half of {}", entry.key);
+        assert_eq!(entry.value, value(&entry.key).into_bytes(), "{} is incomplete", entry.key);
     }
     let present: BTreeSet<_> = list.entries.iter().map(|entry| entry.key.as_str()).collect();
     for line in notes(&dir.join(number.to_string())) {
@@ -177,7 +179,7 @@ fn check_acknowledged(store: &Embedded, dir: &Path, number: u32) {
             _ => {}
         }
     }
-    // And the next one can write.
+    // The next process can write.
     let again = block_on(store.create(&format!("after {number}"), b"", None)).unwrap();
     assert!(matches!(again, WriteResult::Done(_)));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! etcd as a lab for the suite, and clients of it.
+//! An etcd server as a lab for the suite, and clients of it.
 
 use std::sync::Arc;
 
@@ -9,15 +9,15 @@ use tempfile::TempDir;
 pub use testkit::EtcdServer as Server;
 use testkit::{in_netns, require};
 
-use crate::lab::{Lab, Later, block_on};
+use crate::lab::{Lab, LocalFuture, block_on};
 
-/// A client that knows these servers.
+/// Returns a client with the endpoints of these servers.
 pub fn client(servers: &[&Server]) -> Etcd {
     let endpoints = servers.iter().map(|server| server.endpoint()).collect();
     Etcd::new(&EtcdConf { endpoints, ..EtcdConf::default() }).unwrap()
 }
 
-/// One server, running, and its directory.
+/// A running server and its directory.
 pub struct EtcdLab {
     pub server: Server,
     _dir: TempDir,
@@ -35,27 +35,27 @@ impl EtcdLab {
 }
 
 impl Lab for EtcdLab {
-    fn open(&self) -> Later<'_, Arc<dyn Store>> {
+    fn open(&self) -> LocalFuture<'_, Arc<dyn Store>> {
         Box::pin(async { Arc::new(client(&[&self.server])) as Arc<dyn Store> })
     }
 
-    fn compact(&self) -> Later<'_, ()> {
+    fn compact(&self) -> LocalFuture<'_, ()> {
         Box::pin(async { compact(&self.server).await })
     }
 
-    fn witness(&self, prefix: &str) -> Vec<(String, String)> {
+    fn external_entries(&self, prefix: &str) -> Vec<(String, String)> {
         self.server.entries(prefix)
     }
 }
 
-/// Makes a server forget all changes up to now.
+/// Drops the history of a server.
 pub async fn compact(server: &Server) {
     let now = client(&[server]).list("").await.unwrap().revision;
     server.ctl(&["compact", &now.to_string()]);
 }
 
 /// Runs a test of the suite with a server of its own.
-pub fn in_etcd(test: impl for<'a> FnOnce(&'a dyn Lab) -> Later<'a, ()>) {
+pub fn in_etcd(test: impl for<'a> FnOnce(&'a dyn Lab) -> LocalFuture<'a, ()>) {
     in_netns(|| {
         let lab = EtcdLab::start();
         block_on(test(&lab));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What holds for every store: entries with a time to live.
+//! The suite that every store passes: times to live.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,10 @@ use tokio::time::{sleep, timeout};
 use crate::lab::{LONG, Lab, changes, conflict, done, events};
 use crate::suite::race;
 
-/// Long enough for some writes to a busy disk.
+/// Longer than a few writes to a busy disk.
 const TTL: Duration = Duration::from_secs(5);
 
-pub async fn time_to_live_ends(lab: &dyn Lab) {
+pub async fn entry_expires_after_its_ttl(lab: &dyn Lab) {
     let store = lab.open().await;
     let created = done(store.create("lease", b"x", Some(TTL)).await);
     let reserved = done(store.create("reserved", b"y", None).await);
@@ -26,13 +26,13 @@ pub async fn time_to_live_ends(lab: &dyn Lab) {
     assert_eq!(key, "lease");
     let list = store.list("").await.unwrap();
     assert!(list.revision >= *revision);
-    assert_eq!(lab.witness(""), [("reserved".to_owned(), "y".to_owned())]);
-    // Now it is free.
+    assert_eq!(lab.external_entries(""), [("reserved".to_owned(), "y".to_owned())]);
+    // The key is free again.
     assert_eq!(conflict(store.compare_and_swap("lease", b"z", created, None).await), None);
     done(store.create("lease", b"z", None).await);
 }
 
-pub async fn time_is_not_over_early(lab: &dyn Lab) {
+pub async fn entry_never_expires_early(lab: &dyn Lab) {
     let store = lab.open().await;
     let start = Instant::now();
     let created = done(store.create("lease", b"x", Some(TTL)).await);
@@ -43,13 +43,13 @@ pub async fn time_is_not_over_early(lab: &dyn Lab) {
     assert!(lived >= TTL, "gone after {lived:?}");
 }
 
-pub async fn keeping_keeps_and_is_no_change(lab: &dyn Lab) {
+pub async fn refresh_prevents_expiry_without_event(lab: &dyn Lab) {
     let store = lab.open().await;
     let created = done(store.create("lease", b"x", Some(TTL)).await);
     let mut watch = lab.open().await.watch("", created);
     let start = Instant::now();
     while start.elapsed() < TTL * 3 / 2 {
-        // By somebody who has not created it, as after a restart.
+        // Another handle refreshes it, as after a restart.
         assert_eq!(done(lab.open().await.refresh_ttl("lease", created).await), created);
         let early = timeout(TTL / 4, watch.next()).await;
         assert!(early.is_err(), "after {:?}: {early:?}", start.elapsed());
@@ -60,7 +60,7 @@ pub async fn keeping_keeps_and_is_no_change(lab: &dyn Lab) {
     assert!(matches!(gone[0], Event::Deleted { .. }), "{gone:?}");
 }
 
-pub async fn keeping_needs_the_newest_revision(lab: &dyn Lab) {
+pub async fn refresh_needs_the_newest_revision(lab: &dyn Lab) {
     let store = lab.open().await;
     assert_eq!(conflict(store.refresh_ttl("lease", Revision(1)).await), None);
     let first = done(store.create("lease", b"1", Some(LONG)).await);
@@ -72,14 +72,14 @@ pub async fn keeping_needs_the_newest_revision(lab: &dyn Lab) {
     assert_eq!(conflict(store.refresh_ttl("lease", second).await), None);
 }
 
-pub async fn keeping_what_stays_anyway(lab: &dyn Lab) {
+pub async fn refresh_of_entry_without_ttl_succeeds(lab: &dyn Lab) {
     let store = lab.open().await;
     let created = done(store.create("reserved", b"x", None).await);
     assert_eq!(done(store.refresh_ttl("reserved", created).await), created);
     assert!(!store.get("reserved").await.unwrap().unwrap().expires);
 }
 
-pub async fn swap_replaces_the_time_to_live(lab: &dyn Lab) {
+pub async fn swap_replaces_the_ttl(lab: &dyn Lab) {
     let store = lab.open().await;
     let longer = done(store.create("longer", b"x", Some(TTL)).await);
     let stays = done(store.create("stays", b"x", Some(TTL)).await);
@@ -92,7 +92,7 @@ pub async fn swap_replaces_the_time_to_live(lab: &dyn Lab) {
     let (gone, _) = changes(&mut *watch).await;
     assert_eq!(gone.len(), 1, "{gone:?}");
     assert_eq!(gone[0].key(), "ends");
-    // What would be over before the last, had it not been swapped; etcd looks every half second.
+    // The other two would have expired by now without the swap. etcd checks every half second.
     sleep(Duration::from_secs(2)).await;
     let left = store.list("").await.unwrap().entries;
     let left: Vec<_> = left.iter().map(|entry| (entry.key.as_str(), entry.revision)).collect();
@@ -101,7 +101,7 @@ pub async fn swap_replaces_the_time_to_live(lab: &dyn Lab) {
     assert_eq!(entries.iter().map(|entry| entry.expires).collect::<Vec<_>>(), [true, false]);
 }
 
-pub async fn one_of_many_gets_what_has_expired(lab: &dyn Lab) {
+pub async fn expired_key_has_one_new_owner(lab: &dyn Lab) {
     let mut stores = Vec::new();
     for _ in 0..6 {
         stores.push(lab.open().await);
@@ -113,7 +113,7 @@ pub async fn one_of_many_gets_what_has_expired(lab: &dyn Lab) {
         if !winners.is_empty() {
             break winners;
         }
-        assert!(start.elapsed() < LONG, "it never expired");
+        assert!(start.elapsed() < LONG, "the entry did not expire");
     };
     assert_eq!(winners.len(), 1, "{winners:?}");
     assert!(start.elapsed() >= TTL, "{:?}", start.elapsed());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What holds for every store: watches.
+//! The suite that every store passes: watches.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use tokio::time::timeout;
 
 use crate::lab::{LONG, Lab, View, changes, done, events};
 
-pub async fn watch_misses_nothing_after_a_list(lab: &dyn Lab) {
+pub async fn watch_after_list_misses_nothing(lab: &dyn Lab) {
     let store = lab.open().await;
     let writers = churn(lab, 4, 25).await;
-    // In the middle of it.
+    // The writers are still running.
     let (mut view, revision) = View::list(&*store, "k/").await;
     let mut watch = store.watch("k/", revision);
     for writer in writers {
@@ -25,7 +25,7 @@ pub async fn watch_misses_nothing_after_a_list(lab: &dyn Lab) {
     assert_eq!(view, expected);
 }
 
-pub async fn watch_sees_other_handles_in_order(lab: &dyn Lab) {
+pub async fn watch_reports_other_handles_in_order(lab: &dyn Lab) {
     let (store, other) = (lab.open().await, lab.open().await);
     let mut watch = store.watch("", store.list("").await.unwrap().revision);
     let first = done(other.create("a", b"1", None).await);
@@ -38,12 +38,10 @@ pub async fn watch_sees_other_handles_in_order(lab: &dyn Lab) {
     let seen = events(&mut *watch, 3).await;
     assert_eq!((seen[0].revision(), seen[2].revision()), (second, fourth));
     assert!(matches!(seen[1], Event::Deleted { .. }));
-    // Of a deletion Kubernetes only says when it was done at the latest.
-    let deleted = seen[1].revision();
-    assert!(deleted > second && deleted <= third, "{deleted}: {second} {third}");
+    assert_eq!(seen[1].revision(), third);
 }
 
-pub async fn watch_sees_its_prefix_only(lab: &dyn Lab) {
+pub async fn watch_reports_only_its_prefix(lab: &dyn Lab) {
     let store = lab.open().await;
     let mut watch = store.watch("k/", store.list("").await.unwrap().revision);
     for key in ["k", "k0", "j/x"] {
@@ -56,7 +54,7 @@ pub async fn watch_sees_its_prefix_only(lab: &dyn Lab) {
     assert!(seen.iter().all(|event| event.key() == "k/x"), "{seen:?}");
 }
 
-pub async fn watch_from_the_past(lab: &dyn Lab) {
+pub async fn watch_from_old_revision_reports_all(lab: &dyn Lab) {
     let store = lab.open().await;
     let first = done(store.create("k", b"0", None).await);
     let mut newest = first;
@@ -71,26 +69,26 @@ pub async fn watch_from_the_past(lab: &dyn Lab) {
     assert_eq!(seen.last().unwrap().revision(), newest);
 }
 
-pub async fn watch_waits_for_what_is_to_come(lab: &dyn Lab) {
+pub async fn watch_waits_for_the_next_change(lab: &dyn Lab) {
     let store = lab.open().await;
     let mut watch = store.watch("", store.list("").await.unwrap().revision);
     let early = timeout(Duration::from_millis(300), watch.next()).await;
-    assert!(early.is_err(), "there was nothing to see: {early:?}");
+    assert!(early.is_err(), "nothing has changed: {early:?}");
     let waiting = tokio::spawn(async move { changes(&mut *watch).await.0 });
     done(lab.open().await.create("k", b"", None).await);
     assert_eq!(timeout(LONG, waiting).await.unwrap().unwrap()[0].key(), "k");
 }
 
-/// The agent waits for many things at once, and drops a wait whenever something else happens.
-pub async fn watch_that_is_interrupted_loses_nothing(lab: &dyn Lab) {
+/// The agent waits for many things at once, and cancels a wait whenever another one ends.
+pub async fn cancelled_watch_loses_nothing(lab: &dyn Lab) {
     let store = lab.open().await;
     let (mut view, revision) = View::list(&*store, "k/").await;
     let mut watch = store.watch("k/", revision);
     let writers = churn(lab, 2, 30).await;
     let mut at = revision;
     while !writers.iter().all(JoinHandle::is_finished) {
-        let patience = Duration::from_micros(at.0 % 7 * 300);
-        if let Ok(watched) = timeout(patience, watch.next()).await {
+        let limit = Duration::from_micros(at.0 % 7 * 300);
+        if let Ok(watched) = timeout(limit, watch.next()).await {
             let Watched::Changes { events, .. } = watched.unwrap() else { panic!("compacted") };
             at = view.apply(events, at);
         }
@@ -101,14 +99,14 @@ pub async fn watch_that_is_interrupted_loses_nothing(lab: &dyn Lab) {
     assert_eq!(view, expected);
 }
 
-pub async fn watch_after_compaction_says_so(lab: &dyn Lab) {
+pub async fn watch_after_compaction_ends(lab: &dyn Lab) {
     let store = lab.open().await;
     let first = done(store.create("k", b"1", None).await);
     let second = done(store.compare_and_swap("k", b"2", first, None).await);
     done(store.compare_and_swap("k", b"3", second, None).await);
     lab.compact().await;
     let mut watch = store.watch("k", first);
-    // And does not say anything else ever again.
+    // The end is final.
     for _ in 0..2 {
         let seen = timeout(LONG, watch.next()).await.unwrap().unwrap();
         assert_eq!(seen, Watched::Compacted);
@@ -120,7 +118,7 @@ pub async fn watch_after_compaction_says_so(lab: &dyn Lab) {
     assert_eq!(events(&mut *watch, 1).await[0].key(), "k");
 }
 
-pub async fn watch_that_is_up_to_date_survives_compaction(lab: &dyn Lab) {
+pub async fn current_watch_survives_compaction(lab: &dyn Lab) {
     let store = lab.open().await;
     let mut watch = store.watch("k", store.list("").await.unwrap().revision);
     let first = done(store.create("k", b"1", None).await);
@@ -130,8 +128,8 @@ pub async fn watch_that_is_up_to_date_survives_compaction(lab: &dyn Lab) {
     assert_eq!(events(&mut *watch, 1).await[0].revision(), second);
 }
 
-/// The database was lost, or somebody has set up a new one under the same address.
-pub async fn watch_from_the_future_says_so(lab: &dyn Lab) {
+/// The data was lost, or another database has the same address.
+pub async fn watch_from_future_revision_ends(lab: &dyn Lab) {
     let store = lab.open().await;
     let first = done(store.create("k", b"1", None).await);
     let mut watch = store.watch("k", Revision(first.0 + 1000));
@@ -139,7 +137,7 @@ pub async fn watch_from_the_future_says_so(lab: &dyn Lab) {
     assert_eq!(seen, Watched::Compacted);
 }
 
-pub async fn many_watches_see_the_same(lab: &dyn Lab) {
+pub async fn all_watches_report_the_same(lab: &dyn Lab) {
     let store = lab.open().await;
     let from = store.list("").await.unwrap().revision;
     let mut followers = Vec::new();
@@ -157,25 +155,25 @@ pub async fn many_watches_see_the_same(lab: &dyn Lab) {
     }
 }
 
-/// Tasks that create, change and delete a few keys that they share.
+/// Starts tasks that create, change and delete a few shared keys.
 async fn churn(lab: &dyn Lab, tasks: usize, steps: usize) -> Vec<JoinHandle<()>> {
     let mut writers = Vec::new();
     for task in 0..tasks {
         let store = lab.open().await;
         writers.push(tokio::spawn(async move {
             for step in 0..steps {
-                step_of_churn(&store, task, step).await;
+                churn_step(&store, task, step).await;
             }
         }));
     }
     writers
 }
 
-async fn step_of_churn(store: &Arc<dyn Store>, task: usize, step: usize) {
+async fn churn_step(store: &Arc<dyn Store>, task: usize, step: usize) {
     let key = format!("k/{}", (task * 7 + step) % 5);
     let value = format!("{task}.{step}").into_bytes();
     if let WriteResult::Conflict(Some(present)) = store.create(&key, &value, None).await.unwrap() {
-        // Somebody else may be quicker.
+        // Another task may have been faster.
         if step.is_multiple_of(3) {
             store.delete(&key, Some(present.revision)).await.unwrap();
         } else {

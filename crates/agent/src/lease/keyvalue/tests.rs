@@ -196,13 +196,13 @@ fn renew_repairs_own_lease_and_reports_a_lost_one() {
         let leases = lab.leases().await;
         let mut held = lab.acquire(&leases, 1).await.unwrap();
         let key = format!("/n/subnets/{}", held.name);
-        // Another program has written it, for this node.
+        // An administrator has replaced the value, for the same node.
         let text = br#"{"PublicIP": "192.0.2.1"}"#;
         leases.store.compare_and_swap(&key, text, held.revision, None).await.unwrap();
         assert_eq!(leases.renew(&mut held).await.unwrap(), Renewal::Done);
         let entry = leases.store.get(&key).await.unwrap().unwrap();
         assert_eq!((entry.value, entry.revision), (attributes(1).print().into(), held.revision));
-        // For another node.
+        // An administrator has given the subnet to another node.
         let text = br#"{"PublicIP": "192.0.2.2"}"#;
         leases.store.compare_and_swap(&key, text, held.revision, None).await.unwrap();
         assert_eq!(leases.renew(&mut held).await.unwrap(), Renewal::Lost);
@@ -236,7 +236,7 @@ fn cache_restores_the_mirror() {
         let leases = lab.leases().await;
         leases.create_config_if_absent(SMALL).await.unwrap();
         lab.acquire(&leases, 1).await.unwrap();
-        // Not UTF-8, so not a lease.
+        // A value that is not UTF-8 is no lease.
         leases.store.create("/n/subnets/x", &[0xff], None).await.unwrap();
         leases.list().await.unwrap();
         let cached = leases.export_cache().unwrap();
