@@ -129,7 +129,8 @@ fn kubeconfig_and_kubectl_proxy_give_access() {
             assert_eq!(list(&cluster).await.objects.len(), 1);
 
             // A server that another authority has signed is refused.
-            fs::write(&file, kubeconfig(&Authority::new().file("ca.pem"))).unwrap();
+            let other = Authority::new();
+            fs::write(&file, kubeconfig(&other.file("ca.pem"))).unwrap();
             let cluster = Cluster::open(&access).await.unwrap();
             let error = cluster.list::<Node>(&prefixes()).await.unwrap_err();
             assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
