@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The object `Backend` of the network's configuration, for each backend we have.
+//! The backends, one module each: configuration, published data and plan. A backend decides how
+//! packets reach other nodes.
+//!
+//! This module selects the backend by its name in the configuration (`Backend.Type`) or in a lease
+//! (`BackendType`).
 
 pub mod extension;
 pub(crate) mod host_gw;
@@ -11,180 +15,87 @@ pub mod wireguard;
 use std::ops::RangeInclusive;
 
 use gojson::DecodeError;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use text::Secret;
 
-pub use crate::lease::data::{BackendData, Vtep, WireguardData};
-use kernel::wireguard::PresharedKey;
+pub use self::extension::Extension;
+pub use self::ipip::Ipip;
+pub use self::udp::Udp;
+pub use self::vxlan::{Vtep, Vxlan};
+pub use self::wireguard::{Wireguard, WireguardData, WireguardMode};
+use crate::cidr::PerFamily;
 
-/// How packets get to other nodes.
+/// The backend of a network, with its configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Backend {
-    /// In VXLAN, whose peers the agent knows.
+    /// VXLAN tunnels whose forwarding entries the agent sets.
     Vxlan(Vxlan),
-    /// By plain routes to nodes on the same link.
+    /// Plain routes to nodes on the same link.
     HostGw,
-    /// Encrypted by WireGuard.
+    /// Tunnels encrypted by WireGuard.
     Wireguard(Wireguard),
-    /// In UDP, by a program; for where nothing else works.
+    /// UDP tunnels in user space, for nodes on which no other backend works.
     Udp(Udp),
-    /// IPv4 in IPv4.
+    /// IPv4-in-IPv4 tunnels.
     Ipip(Ipip),
-    /// Not at all: subnets are given out and others do the rest.
+    /// Only leases subnets. Other software connects the nodes.
     Alloc,
-    /// By commands of the administrator.
+    /// Commands of the administrator connect the nodes.
     Extension(Extension),
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Vxlan {
-    /// The network's number.
-    pub vni: u32,
-    pub port: u16,
-    /// Policy groups in the header.
-    pub gbp: bool,
-    pub learning: bool,
-    /// Peers on the same link are reached without a tunnel.
-    pub direct_routing: bool,
-    /// Of the underlay; its own where none is given.
-    pub mtu: Option<u32>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wireguard {
-    pub listen_port: u16,
-    pub listen_port_v6: u16,
-    /// Of the underlay; its own where none is given.
-    pub mtu: Option<u32>,
-    pub psk: Option<PresharedKey>,
-    /// In seconds.
-    pub keepalive: Option<u16>,
-    pub mode: WireguardMode,
-}
-
-/// Which tunnels WireGuard has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WireguardMode {
-    /// One for each family.
-    Separate,
-    /// One, by the family that is likelier to get through.
-    Auto,
-    /// One over IPv4.
-    Ipv4,
-    /// One over IPv6.
-    Ipv6,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Udp {
-    pub port: u16,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ipip {
-    /// Peers on the same link are reached without a tunnel.
-    pub direct_routing: bool,
-}
-
-/// Commands as words; empty where there is none.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Extension {
-    pub pre_startup: Vec<String>,
-    pub post_startup: Vec<String>,
-    pub subnet_add: Vec<String>,
-    pub subnet_remove: Vec<String>,
-}
+/// Name of each backend in the configuration, with the keys that it reads besides `Type`.
+pub(crate) const KEYS: [(&str, &str); 7] = [
+    ("vxlan", vxlan::KEYS),
+    ("host-gw", ""),
+    ("wireguard", wireguard::KEYS),
+    ("udp", "Port"),
+    ("ipip", "DirectRouting"),
+    ("alloc", ""),
+    ("extension", extension::KEYS),
+];
 
 #[derive(Debug, Deserialize, Default)]
 #[serde(default, rename_all = "PascalCase")]
-struct VxlanConf {
-    #[serde(rename = "VNI")]
-    vni: Option<i64>,
-    port: Option<i64>,
-    #[serde(rename = "GBP")]
-    gbp: Option<bool>,
-    learning: Option<bool>,
-    direct_routing: Option<bool>,
-    #[serde(rename = "MTU")]
-    mtu: Option<i64>,
-}
-
-#[derive(Debug, Deserialize, Default)]
-#[serde(default, rename_all = "PascalCase")]
-struct WireguardConf {
-    listen_port: Option<i64>,
-    listen_port_v6: Option<i64>,
-    #[serde(rename = "MTU")]
-    mtu: Option<i64>,
-    #[serde(rename = "PSK", deserialize_with = "secret")]
-    psk: Option<Secret>,
-    persistent_keepalive_interval: Option<i64>,
-    mode: Option<String>,
-}
-
-#[derive(Debug, Deserialize, Default)]
-#[serde(default, rename_all = "PascalCase")]
-struct ExtensionConf {
-    pre_startup_command: Option<String>,
-    post_startup_command: Option<String>,
-    subnet_add_command: Option<String>,
-    subnet_remove_command: Option<String>,
-}
-
-#[derive(Debug, Deserialize, Default)]
-#[serde(default, rename_all = "PascalCase")]
-struct OtherConf {
+struct BackendConf {
     r#type: Option<String>,
     port: Option<i64>,
     direct_routing: Option<bool>,
 }
 
-fn secret<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Secret>, D::Error> {
-    Option::<String>::deserialize(value).map(|text| text.map(Secret::new))
-}
-
-/// The value of a key that is a secret is not shown, whatever it is.
-fn without_secrets(error: DecodeError) -> DecodeError {
-    let key = error.path.split(['.', '[']).next().unwrap_or_default();
-    let value = error.value.filter(|_| !key.eq_ignore_ascii_case("PSK"));
-    DecodeError { value, ..error }
-}
-
-const KNOWN: &str = "vxlan, host-gw, wireguard, udp, ipip, alloc, extension";
-const PORTS: RangeInclusive<i64> = 1..=65_535;
-/// Zero is as good as none. 68 is the least that IPv4 works with.
-const MTUS: RangeInclusive<i64> = 68..=65_535;
-
 impl Backend {
+    /// Parses the object `Backend` of the network configuration.
     pub(crate) fn parse(conf: Option<&Map<String, Value>>) -> Result<Self, DecodeError> {
-        // Its documents say vxlan, its code says udp, and nodes of both kinds must agree.
-        let Some(conf) = conf else { return Ok(Self::Udp(Udp { port: UDP_PORT })) };
-        let other: OtherConf = gojson::decode_object(conf)?;
-        let kind = other.r#type.unwrap_or_default();
+        // flannel's documentation says that vxlan is the default, but its code uses udp. podwire and
+        // flannel nodes of one network must agree.
+        let Some(conf) = conf else { return Ok(Self::Udp(Udp { port: udp::DEFAULT_PORT })) };
+        let common: BackendConf = gojson::decode_object(conf)?;
+        let kind = common.r#type.unwrap_or_default();
         Ok(match kind.to_ascii_lowercase().as_str() {
-            "vxlan" => Self::Vxlan(vxlan(&gojson::decode_object(conf)?)?),
+            "vxlan" => Self::Vxlan(Vxlan::parse(conf)?),
             "host-gw" => Self::HostGw,
-            "wireguard" => {
-                let conf = gojson::decode_object(conf).map_err(without_secrets)?;
-                Self::Wireguard(wireguard(&conf)?)
+            "wireguard" => Self::Wireguard(Wireguard::parse(conf)?),
+            "udp" => {
+                let port = port("Port", common.port)?.unwrap_or(udp::DEFAULT_PORT);
+                Self::Udp(Udp { port })
             }
-            "udp" => Self::Udp(Udp { port: port("Port", other.port)?.unwrap_or(UDP_PORT) }),
-            "ipip" => Self::Ipip(Ipip { direct_routing: other.direct_routing.unwrap_or(false) }),
+            "ipip" => Self::Ipip(Ipip { direct_routing: common.direct_routing.unwrap_or(false) }),
             "alloc" => Self::Alloc,
-            "extension" => Self::Extension(extension(&gojson::decode_object(conf)?)),
-            "ipsec" | "tencent-vpc" => {
-                let problem = format!("podwire does not have this backend; it has {KNOWN}");
-                return Err(DecodeError::at("Type", format!("{kind:?}"), problem));
-            }
-            _ => {
-                let problem = format!("expected one of {KNOWN}");
+            "extension" => Self::Extension(Extension::parse(conf)?),
+            other => {
+                let known = KEYS.map(|(name, _)| name).join(", ");
+                let problem = match other {
+                    "ipsec" | "tencent-vpc" => {
+                        format!("podwire does not have this backend; it has {known}")
+                    }
+                    _ => format!("expected one of {known}"),
+                };
                 return Err(DecodeError::at("Type", format!("{kind:?}"), problem));
             }
         })
     }
 
-    /// Its name in the configuration.
+    /// Returns the name of the backend in the configuration.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Vxlan(_) => "vxlan",
@@ -198,78 +109,21 @@ impl Backend {
     }
 }
 
-/// Problem reported for a WireGuard key that cannot be parsed.
-pub(crate) const KEY_FORM: &str = "expected base64 of 32 bytes";
-
-const UDP_PORT: u16 = 8285;
-
-fn vxlan(conf: &VxlanConf) -> Result<Vxlan, DecodeError> {
-    // 24 bits of the header.
-    let vni = within("VNI", conf.vni, 0..=0xff_ffff)?;
-    let port = within("Port", conf.port.filter(|port| *port != 0), PORTS)?;
-    Ok(Vxlan {
-        vni: vni.unwrap_or(1),
-        port: port.and_then(|port| u16::try_from(port).ok()).unwrap_or(8472),
-        gbp: conf.gbp.unwrap_or(false),
-        learning: conf.learning.unwrap_or(false),
-        direct_routing: conf.direct_routing.unwrap_or(false),
-        mtu: within("MTU", conf.mtu.filter(|mtu| *mtu != 0), MTUS)?,
-    })
-}
-
-fn wireguard(conf: &WireguardConf) -> Result<Wireguard, DecodeError> {
-    let psk = match &conf.psk {
-        None => None,
-        Some(text) => {
-            let key = text.expose().parse().map_err(|_| DecodeError {
-                path: "PSK".to_owned(),
-                value: None,
-                problem: KEY_FORM.to_owned(),
-            });
-            Some(key?)
-        }
-    };
-    let mode = match conf.mode.as_deref() {
-        None | Some("separate") => WireguardMode::Separate,
-        Some("auto") => WireguardMode::Auto,
-        Some("ipv4") => WireguardMode::Ipv4,
-        Some("ipv6") => WireguardMode::Ipv6,
-        Some(other) => {
-            let problem = "expected one of separate, auto, ipv4, ipv6";
-            return Err(DecodeError::at("Mode", format!("{other:?}"), problem));
-        }
-    };
-    let keepalive =
-        within("PersistentKeepaliveInterval", conf.persistent_keepalive_interval, 0..=65_535)?;
-    Ok(Wireguard {
-        listen_port: port("ListenPort", conf.listen_port)?.unwrap_or(51_820),
-        listen_port_v6: port("ListenPortV6", conf.listen_port_v6)?.unwrap_or(51_821),
-        mtu: within("MTU", conf.mtu.filter(|mtu| *mtu != 0), MTUS)?,
-        psk,
-        keepalive: keepalive.and_then(|secs| u16::try_from(secs).ok()).filter(|secs| *secs > 0),
-        mode,
-    })
-}
-
-/// No shell reads them: words are what white space separates.
-fn extension(conf: &ExtensionConf) -> Extension {
-    let words = |text: &Option<String>| {
-        text.iter().flat_map(|text| text.split_whitespace()).map(str::to_owned).collect()
-    };
-    Extension {
-        pre_startup: words(&conf.pre_startup_command),
-        post_startup: words(&conf.post_startup_command),
-        subnet_add: words(&conf.subnet_add_command),
-        subnet_remove: words(&conf.subnet_remove_command),
-    }
-}
+const PORTS: RangeInclusive<i64> = 1..=65_535;
+/// The minimum MTU of IPv4 is 68.
+const MTUS: RangeInclusive<i64> = 68..=65_535;
 
 fn port(key: &str, value: Option<i64>) -> Result<Option<u16>, DecodeError> {
-    let number = within(key, value, PORTS)?;
+    let number = in_range(key, value, PORTS)?;
     Ok(number.and_then(|number| u16::try_from(number).ok()))
 }
 
-fn within(
+/// Parses an MTU. Zero means that none is set.
+fn mtu(value: Option<i64>) -> Result<Option<u32>, DecodeError> {
+    in_range("MTU", value.filter(|mtu| *mtu != 0), MTUS)
+}
+
+fn in_range(
     key: &str,
     value: Option<i64>,
     allowed: RangeInclusive<i64>,
@@ -285,6 +139,111 @@ fn within(
     }
 }
 
+/// What a node publishes about its backend: `BackendType`, `BackendData` and `BackendV6Data`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BackendData {
+    /// No backend type: udp, alloc, and reservations written by hand.
+    Bare,
+    /// The tunnel endpoints over IPv4 and IPv6.
+    Vxlan(PerFamily<Vtep>),
+    HostGw,
+    Ipip,
+    /// The tunnel endpoints over IPv4 and IPv6.
+    Wireguard(PerFamily<WireguardData>),
+    /// Output of the pre-startup command.
+    Extension(Option<String>),
+    /// A backend that podwire does not have.
+    Other(String),
+}
+
+impl BackendData {
+    /// Returns the text of `BackendType`. It is empty for backends that publish none.
+    pub fn kind(&self) -> &str {
+        match self {
+            Self::Bare => "",
+            Self::Vxlan(_) => "vxlan",
+            Self::HostGw => "host-gw",
+            Self::Ipip => "ipip",
+            Self::Wireguard(_) => "wireguard",
+            Self::Extension(_) => "extension",
+            Self::Other(kind) => kind,
+        }
+    }
+
+    /// Returns whether a node with this backend can exchange packets with the publisher of this data.
+    pub fn is_compatible_with(&self, backend: &Backend) -> bool {
+        match backend {
+            Backend::Udp(_) | Backend::Alloc => *self == Self::Bare,
+            _ => self.kind() == backend.name(),
+        }
+    }
+
+    /// Returns whether the publisher has exactly this backend, as far as a lease shows.
+    pub fn matches(&self, backend: &Backend) -> bool {
+        let has_vni = match (self, backend) {
+            (Self::Vxlan(vteps), Backend::Vxlan(conf)) => {
+                vteps.iter().all(|(_, vtep)| vtep.vni.is_none_or(|vni| vni == conf.vni))
+            }
+            _ => true,
+        };
+        self.is_compatible_with(backend) && has_vni
+    }
+
+    /// Parses the values of `BackendType`, `BackendData` and `BackendV6Data`.
+    pub(crate) fn parse(
+        kind: String,
+        v4: Option<&Value>,
+        v6: Option<&Value>,
+    ) -> Result<Self, DecodeError> {
+        Ok(match kind.as_str() {
+            "" => Self::Bare,
+            "vxlan" => Self::Vxlan(parse_both(v4, v6, Vtep::parse)?),
+            "host-gw" => Self::HostGw,
+            "ipip" => Self::Ipip,
+            "wireguard" => Self::Wireguard(parse_both(v4, v6, WireguardData::parse)?),
+            "extension" => Self::Extension(match v4.filter(|value| !value.is_null()) {
+                None => None,
+                Some(Value::String(text)) => Some(text.clone()),
+                Some(other) => {
+                    return Err(DecodeError::at("BackendData", other, "expected a text"));
+                }
+            }),
+            _ => Self::Other(kind),
+        })
+    }
+
+    /// Returns the values of `BackendData` (v4) and `BackendV6Data` (v6) as flannel writes them.
+    pub(crate) fn to_json(&self) -> PerFamily<DataJson<'_>> {
+        match self {
+            Self::Vxlan(vteps) => vteps.map(|vtep| DataJson::Vxlan(vtep.to_json())),
+            Self::Wireguard(ends) => ends.map(|end| DataJson::Wireguard(end.to_json())),
+            Self::Extension(Some(text)) => PerFamily { v4: Some(DataJson::Text(text)), v6: None },
+            _ => PerFamily::default(),
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum DataJson<'a> {
+    Vxlan(vxlan::VtepJson),
+    Wireguard(wireguard::WireguardJson),
+    Text(&'a str),
+}
+
+fn parse_both<T>(
+    v4: Option<&Value>,
+    v6: Option<&Value>,
+    parse: fn(&Value) -> Result<T, DecodeError>,
+) -> Result<PerFamily<T>, DecodeError> {
+    let parse_one = |key: &str, value: Option<&Value>| match value.filter(|value| !value.is_null())
+    {
+        None => Ok(None),
+        Some(value) => parse(value).map(Some).map_err(|error| error.within(key)),
+    };
+    Ok(PerFamily { v4: parse_one("BackendData", v4)?, v6: parse_one("BackendV6Data", v6)? })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -296,8 +255,9 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_flannels() {
-        let check = |json: &str, wanted: Backend| assert_eq!(backend(json), Ok(wanted), "{json}");
+    fn missing_keys_get_flannels_defaults() {
+        let check =
+            |json: &str, expected: Backend| assert_eq!(backend(json), Ok(expected), "{json}");
         let vxlan = Vxlan {
             vni: 1,
             port: 8472,
@@ -326,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_is_read() {
+    fn every_key_is_parsed() {
         let text = r#"{"Type": "vxlan", "VNI": 4096, "Port": 4789, "GBP": true, "Learning": true,
             "DirectRouting": true, "MTU": 1400}"#;
         let Ok(Backend::Vxlan(vxlan)) = backend(text) else { panic!("no vxlan") };
@@ -347,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_values_are_named_in_errors() {
         let check = |json: &str, words: &str| {
             let error = backend(json).unwrap_err();
             assert!(error.contains(words), "{error:?} should say {words:?}");
@@ -365,6 +325,10 @@ mod tests {
         check(r#"{"Type": "vxlan", "MTU": 67}"#, "from 68 to 65535");
         check(r#"{"Type": "udp", "Port": 0}"#, "from 1 to 65535");
         check(r#"{"Type": "wireguard", "Mode": "both"}"#, "expected one of separate, auto, ipv4");
+    }
+
+    #[test]
+    fn errors_do_not_show_the_preshared_key() {
         let error = backend(r#"{"Type": "wireguard", "PSK": "secret"}"#).unwrap_err();
         assert!(error.contains("Backend.PSK") && !error.contains("secret"), "{error}");
         for psk in [r#"["secret"]"#, r#"{"secret": "secret"}"#, "5318008"] {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One thing for IPv4 and one for IPv6, each there or not.
+//! Addresses and prefixes of both families, and arithmetic on prefixes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use kernel::Family;
 
-/// Something that each family may have.
+/// An optional value for each family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PerFamily<T> {
     pub v4: Option<T>,
@@ -20,7 +20,6 @@ impl<T> Default for PerFamily<T> {
 }
 
 impl<T> PerFamily<T> {
-    /// That of a family.
     pub fn get(&self, family: Family) -> Option<&T> {
         match family {
             Family::V4 => self.v4.as_ref(),
@@ -28,7 +27,7 @@ impl<T> PerFamily<T> {
         }
     }
 
-    /// With another one for a family.
+    /// Sets the value of a family.
     #[must_use]
     pub fn with(mut self, family: Family, value: T) -> Self {
         match family {
@@ -38,9 +37,23 @@ impl<T> PerFamily<T> {
         self
     }
 
-    /// Those that are there, IPv4 first.
+    /// Returns the values that are set, IPv4 first.
     pub fn iter(&self) -> impl Iterator<Item = (Family, &T)> {
         Family::ALL.into_iter().filter_map(|family| Some((family, self.get(family)?)))
+    }
+
+    /// Creates a value for each of these families.
+    pub(crate) fn collect(families: &[Family], value: impl Fn(Family) -> T) -> Self {
+        families.iter().fold(Self::default(), |all, family| all.with(*family, value(*family)))
+    }
+
+    pub(crate) fn map<U>(&self, to: impl Fn(&T) -> U) -> PerFamily<U> {
+        PerFamily { v4: self.v4.as_ref().map(&to), v6: self.v6.as_ref().map(&to) }
+    }
+
+    /// Returns `family` if it has a value, or else the other family if that has one.
+    pub(crate) fn preferred(&self, family: Family) -> Option<Family> {
+        [family, other(family)].into_iter().find(|one| self.get(*one).is_some())
     }
 }
 
@@ -52,7 +65,6 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// That of a family.
     pub fn get(&self, family: Family) -> Option<IpAddr> {
         match family {
             Family::V4 => self.v4.map(IpAddr::V4),
@@ -60,19 +72,14 @@ impl Addresses {
         }
     }
 
-    /// Those that are there, IPv4 first.
+    /// Returns the addresses that are set, IPv4 first.
     pub fn iter(&self) -> impl Iterator<Item = IpAddr> {
         Family::ALL.into_iter().filter_map(|family| self.get(family))
     }
-
-    /// Whether the two have one in common.
-    pub fn meet(&self, other: &Addresses) -> bool {
-        self.iter().any(|address| other.iter().any(|one| one == address))
-    }
 }
 
-/// Prefixes without host bits, one a family and at least one: a node's subnets or the whole
-/// network's.
+/// Prefixes without host bits: at most one for each family and at least one in total. They are the
+/// subnets of a node or the prefixes of the whole network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Prefixes {
     v4: Option<Ipv4Net>,
@@ -80,13 +87,13 @@ pub struct Prefixes {
 }
 
 impl Prefixes {
-    /// None where neither is given. Host bits are cut off.
+    /// Clears the host bits. Returns `None` if there is no prefix.
     pub fn new(v4: Option<Ipv4Net>, v6: Option<Ipv6Net>) -> Option<Self> {
         let prefixes = Self { v4: v4.map(|net| net.trunc()), v6: v6.map(|net| net.trunc()) };
         (v4.is_some() || v6.is_some()).then_some(prefixes)
     }
 
-    /// The first of each family wins.
+    /// Takes the first prefix of each family.
     pub fn of(prefixes: impl IntoIterator<Item = IpNet>) -> Option<Self> {
         let (mut v4, mut v6) = (None, None);
         for prefix in prefixes {
@@ -98,17 +105,14 @@ impl Prefixes {
         Self::new(v4, v6)
     }
 
-    /// The IPv4 prefix.
     pub fn v4(&self) -> Option<Ipv4Net> {
         self.v4
     }
 
-    /// The IPv6 prefix.
     pub fn v6(&self) -> Option<Ipv6Net> {
         self.v6
     }
 
-    /// That of a family.
     pub fn get(&self, family: Family) -> Option<IpNet> {
         match family {
             Family::V4 => self.v4.map(IpNet::V4),
@@ -116,13 +120,12 @@ impl Prefixes {
         }
     }
 
-    /// Those that are there, IPv4 first.
+    /// Returns the prefixes that are set, IPv4 first.
     pub fn iter(&self) -> impl Iterator<Item = IpNet> {
         Family::ALL.into_iter().filter_map(|family| self.get(family))
     }
 }
 
-/// The family's name.
 pub(crate) fn name(family: Family) -> &'static str {
     match family {
         Family::V4 => "IPv4",
@@ -130,7 +133,6 @@ pub(crate) fn name(family: Family) -> &'static str {
     }
 }
 
-/// The family that this one is not.
 pub(crate) fn other(family: Family) -> Family {
     match family {
         Family::V4 => Family::V6,
@@ -138,17 +140,18 @@ pub(crate) fn other(family: Family) -> Family {
     }
 }
 
-/// The family of a prefix.
+/// Returns the family of a prefix.
 pub(crate) fn of(prefix: IpNet) -> Family {
     Family::of(prefix.addr())
 }
 
-/// An address alone, as a prefix.
+/// Returns the prefix that contains only this address.
 pub(crate) fn host(address: IpAddr) -> IpNet {
     IpNet::from(address)
 }
 
-/// First and last address of a prefix as numbers. Only those of one family may be compared.
+/// Returns the first and the last address of a prefix as numbers. Numbers of different families must
+/// not be compared.
 pub(crate) fn span(prefix: IpNet) -> (u128, u128) {
     let number = |address| match address {
         IpAddr::V4(address) => u128::from(address.to_bits()),
@@ -157,7 +160,7 @@ pub(crate) fn span(prefix: IpNet) -> (u128, u128) {
     (number(prefix.network()), number(prefix.broadcast()))
 }
 
-/// Whether the two have an address in common.
+/// Returns whether two prefixes have an address in common.
 pub(crate) fn overlap(one: IpNet, two: IpNet) -> bool {
     one.contains(&two) || two.contains(&one)
 }

@@ -153,9 +153,23 @@ pub struct DeviceAddress {
     pub prefix: IpNet,
 }
 
+/// A route of the main table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DesiredRoute {
     pub dst: IpNet,
+    pub kind: RouteKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RouteKind {
+    Unicast(NextHop),
+    /// Drops packets to the destination. The route has the [worst metric](BLACKHOLE_METRIC).
+    Blackhole,
+}
+
+/// The path of a unicast route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NextHop {
     /// An IPv6 gateway may serve an IPv4 destination, but not the other way round.
     pub gateway: Option<IpAddr>,
     pub device: IfName,
@@ -167,39 +181,82 @@ pub struct DesiredRoute {
     pub mtu: Option<u32>,
 }
 
+/// Metric of blackhole routes. Every other route to the same destination wins, such as that of a
+/// bridge. flannel's blackhole routes have the best metric and cut off a bridge that is created later.
+pub const BLACKHOLE_METRIC: u32 = u32::MAX;
+
+impl NextHop {
+    pub(crate) fn with_mtu(self, mtu: u32) -> Self {
+        Self { mtu: Some(mtu), ..self }
+    }
+}
+
 impl DesiredRoute {
+    pub fn unicast(dst: IpNet, next_hop: NextHop) -> Self {
+        Self { dst, kind: RouteKind::Unicast(next_hop) }
+    }
+
+    pub fn blackhole(dst: IpNet) -> Self {
+        Self { dst, kind: RouteKind::Blackhole }
+    }
+
     /// A route through a gateway that the kernel knows to be on the link.
     pub(crate) fn via(dst: IpNet, gateway: IpAddr, device: IfName) -> Self {
-        let (onlink, is_link_scope, mtu) = (false, false, None);
-        Self { dst, gateway: Some(gateway), device, onlink, is_link_scope, mtu }
+        let (gateway, onlink, is_link_scope, mtu) = (Some(gateway), false, false, None);
+        Self::unicast(dst, NextHop { gateway, device, onlink, is_link_scope, mtu })
     }
 
     /// A route through a gateway inside a tunnel.
     pub(crate) fn onlink(dst: IpNet, gateway: IpAddr, device: IfName) -> Self {
-        Self { onlink: true, ..Self::via(dst, gateway, device) }
+        let (gateway, onlink, is_link_scope, mtu) = (Some(gateway), true, false, None);
+        Self::unicast(dst, NextHop { gateway, device, onlink, is_link_scope, mtu })
     }
 
     /// A route into a device, without a gateway.
     pub(crate) fn into_device(dst: IpNet, device: IfName, is_link_scope: bool) -> Self {
         let is_link_scope = is_link_scope && cidr::of(dst) == Family::V4;
-        Self { dst, gateway: None, device, onlink: false, is_link_scope, mtu: None }
+        let (gateway, onlink, mtu) = (None, false, None);
+        Self::unicast(dst, NextHop { gateway, device, onlink, is_link_scope, mtu })
     }
 
-    /// Converts the route to its netlink form: through its gateway and device, or through a next-hop
-    /// object that has both.
-    pub fn to_kernel(&self, index: IfIndex, nexthop: Option<u32>) -> route::Route {
-        let scope = if self.is_link_scope { route::SCOPE_LINK } else { route::SCOPE_UNIVERSE };
-        let plain = route::Route {
-            protocol: PROTOCOL,
-            scope: Some(scope),
-            nexthop,
-            mtu: self.mtu,
-            ..route::Route::new(self.dst)
-        };
-        if nexthop.is_some() {
-            return plain;
+    /// Returns the next hop of a unicast route.
+    pub fn next_hop(&self) -> Option<NextHop> {
+        match self.kind {
+            RouteKind::Unicast(next_hop) => Some(next_hop),
+            RouteKind::Blackhole => None,
         }
-        route::Route { gateway: self.gateway, oif: Some(index), onlink: self.onlink, ..plain }
+    }
+
+    pub fn device(&self) -> Option<IfName> {
+        self.next_hop().map(|hop| hop.device)
+    }
+
+    pub fn gateway(&self) -> Option<IpAddr> {
+        self.next_hop()?.gateway
+    }
+
+    /// Returns the metric that the route has in the kernel. Destination and metric identify a route.
+    pub fn metric(&self) -> u32 {
+        match self.kind {
+            RouteKind::Unicast(_) => default_metric(self.dst),
+            RouteKind::Blackhole => BLACKHOLE_METRIC,
+        }
+    }
+
+    /// Converts the route to its netlink form. `index` is the index of its device. A unicast route
+    /// uses its gateway and device, or the next-hop object `nexthop`, which has both.
+    pub fn to_kernel(&self, index: Option<IfIndex>, nexthop: Option<u32>) -> route::Route {
+        let plain = route::Route { protocol: PROTOCOL, ..route::Route::new(self.dst) };
+        let RouteKind::Unicast(hop) = self.kind else {
+            let (kind, priority) = (route::KIND_BLACKHOLE, Some(BLACKHOLE_METRIC));
+            return route::Route { kind, priority, ..plain };
+        };
+        let scope = if hop.is_link_scope { route::SCOPE_LINK } else { route::SCOPE_UNIVERSE };
+        let plain = route::Route { scope: Some(scope), nexthop, mtu: hop.mtu, ..plain };
+        match nexthop {
+            Some(_) => plain,
+            None => route::Route { gateway: hop.gateway, oif: index, onlink: hop.onlink, ..plain },
+        }
     }
 }
 
@@ -214,8 +271,8 @@ pub struct Gateway {
 impl Gateway {
     /// Returns the gateway of a route, if it has one.
     pub fn of(route: &DesiredRoute) -> Option<Self> {
-        let (address, device, onlink) = (route.gateway?, route.device, route.onlink);
-        Some(Self { address, device, onlink })
+        let hop = route.next_hop()?;
+        Some(Self { address: hop.gateway?, device: hop.device, onlink: hop.onlink })
     }
 }
 

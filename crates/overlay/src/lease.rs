@@ -6,7 +6,6 @@
 //! What one node has written wrongly is an [`Error`] of its lease and no one else's.
 
 pub mod annotations;
-pub(crate) mod data;
 mod key;
 mod value;
 

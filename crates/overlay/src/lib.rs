@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The network over many machines, as values. [`netconf`] says what the network is, [`allocate`]
-//! which subnet a node takes, [`publish`] and [`lease`] what it tells the others, in flannel's
-//! words; [`plan`] turns the leases of all nodes into what one node's kernel should hold, and
-//! [`diff`] into what has to change there. Nothing here touches kernel, store or clock.
+//! The network that connects the pods of all nodes, as pure functions on values.
+//!
+//! - [`netconf`] parses the network configuration, and [`backend`] the part of its backend.
+//! - [`allocate`] chooses the subnet of a node.
+//! - [`publish`] and [`lease`] produce and parse the data that nodes publish, in flannel's format.
+//! - [`plan`] turns the leases of all nodes into the [`desired`] state of one node's kernel.
+//! - [`diff`] compares it with the [`observed`] state, within the limits of [`ownership`].
+//!
+//! Nothing in this crate accesses the kernel, the store or the clock.
 
 pub mod allocate;
 pub mod backend;

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The hardware address of a node's tunnel device. It follows from who the node is, so that a
-//! device that was made anew, by us or after a reboot, is the one its peers already know.
+//! MAC address of a node's tunnel device. It is derived from the node's identity, so a re-created
+//! device has the address that the peers already know, also after a reboot.
 
 use kernel::{Family, MacAddr};
 use sha2::{Digest, Sha512};
 
-/// The address for a node, a network number and the family of the tunnel: unicast and locally
-/// administered.
+/// Returns a locally administered unicast address for a node, a VNI and the underlay family of the
+/// tunnel.
 ///
-/// `identity` is what the node never changes and no other node has, such as its UID or machine id.
+/// `identity` must never change and must be unique to the node, such as its UID or machine ID.
 pub fn of_node(identity: &[u8], vni: u32, carrier: Family) -> MacAddr {
     let mut digest = Sha512::new();
     digest.update(b"podwire vtep");
-    // Its length keeps an identity from running into what follows.
+    // Separates the identity from the bytes that follow.
     digest.update((identity.len() as u64).to_be_bytes());
     digest.update(identity);
     digest.update(vni.to_be_bytes());
@@ -31,9 +31,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_stays_and_tells_nodes_networks_and_tunnels_apart() {
+    fn mac_differs_by_node_vni_and_family() {
         let mac = of_node(b"node-1", 1, Family::V4);
-        // Written down: nodes of different versions must agree with themselves after an update.
+        // The value is fixed: a node must keep its address when podwire is updated.
         assert_eq!(mac.to_string(), "ba:8f:8b:31:92:7e");
         let others = [
             of_node(b"node-2", 1, Family::V4),
@@ -46,7 +46,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_local_and_unicast(identity: Vec<u8>, vni: u32, is_v6: bool) {
+        fn mac_is_local_and_unicast(identity: Vec<u8>, vni: u32, is_v6: bool) {
             let mac = of_node(&identity, vni, if is_v6 { Family::V6 } else { Family::V4 });
             prop_assert_eq!(mac.0[0] & 3, 2);
             prop_assert!(mac.is_unicast());

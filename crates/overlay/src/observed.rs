@@ -11,7 +11,7 @@ use kernel::{IfIndex, IfName, MacAddr, route};
 use crate::backend::extension::ExtensionPeer;
 use crate::desired::{
     DesiredDevice, DesiredRoute, DesiredState, DesiredWireguardPeer, DeviceAddress, DeviceKind,
-    Gateway, default_metric,
+    Gateway, NextHop,
 };
 use crate::ownership::{Ownership, PROTOCOL};
 
@@ -21,10 +21,10 @@ use crate::ownership::{Ownership, PROTOCOL};
 pub struct ObservedState {
     pub devices: Vec<ObservedDevice>,
     pub addresses: BTreeSet<DeviceAddress>,
-    /// Unicast routes of the main table through one device.
+    /// Unicast routes through one device and blackhole routes of the main table.
     pub routes: Vec<ObservedRoute>,
-    /// Protocols of all other routes with the default metric (blackholes, multipath routes and the
-    /// like), by destination: the kernel accepts no second route with the same metric.
+    /// Protocols of all other routes with the default metric (multipath, unreachable and the like), by
+    /// destination: the kernel accepts no second route with the same metric.
     pub blocking_routes: BTreeMap<IpNet, u8>,
     /// All next-hop objects. Those of others are needed so that their IDs are not used twice.
     pub nexthops: BTreeMap<u32, ObservedNexthop>,
@@ -55,7 +55,7 @@ impl ObservedState {
         let nexthop_id = |route: &DesiredRoute| nexthops.get(&Gateway::of(route)?).copied();
         let route = |route: &DesiredRoute| ObservedRoute {
             route: *route,
-            metric: default_metric(route.dst),
+            metric: route.metric(),
             protocol: PROTOCOL,
             nexthop: nexthop_id(route),
         };
@@ -121,31 +121,36 @@ pub struct ObservedRoute {
 }
 
 impl ObservedRoute {
-    /// Converts a route from its netlink form. Returns `None` unless it is a unicast route of the main
-    /// table through one device. The caller fills in gateway and device of a route that only has the
-    /// ID of a next-hop object.
+    /// Converts a route from its netlink form. Returns `None` unless it is a blackhole route or a
+    /// unicast route through one device, in the main table. The caller fills in gateway and device of
+    /// a route that only has the ID of a next-hop object.
     pub fn from_kernel(
         observed: &route::Route,
         name_of: impl Fn(IfIndex) -> Option<IfName>,
     ) -> Option<Self> {
-        if observed.table != route::TABLE_MAIN || observed.kind != route::KIND_UNICAST {
-            return None;
-        }
-        let is_ipv4 = observed.dst.addr().is_ipv4();
-        let route = DesiredRoute {
-            dst: observed.dst,
-            gateway: observed.gateway,
-            device: name_of(observed.oif?)?,
-            onlink: observed.onlink,
-            is_link_scope: is_ipv4 && observed.scope == Some(route::SCOPE_LINK),
-            mtu: observed.mtu,
+        let dst = observed.dst;
+        let route = match observed.kind {
+            _ if observed.table != route::TABLE_MAIN => return None,
+            route::KIND_BLACKHOLE => DesiredRoute::blackhole(dst),
+            route::KIND_UNICAST => {
+                let has_link_scope = observed.scope == Some(route::SCOPE_LINK);
+                let next_hop = NextHop {
+                    gateway: observed.gateway,
+                    device: name_of(observed.oif?)?,
+                    onlink: observed.onlink,
+                    is_link_scope: dst.addr().is_ipv4() && has_link_scope,
+                    mtu: observed.mtu,
+                };
+                DesiredRoute::unicast(dst, next_hop)
+            }
+            _ => return None,
         };
         let metric = observed.priority.unwrap_or(0);
         Some(Self { route, metric, protocol: observed.protocol, nexthop: observed.nexthop })
     }
 
-    /// Converts the route to the netlink form that removes it.
-    pub fn to_kernel(&self, index: IfIndex) -> route::Route {
+    /// Converts the route to the netlink form that removes it. `index` is the index of its device.
+    pub fn to_kernel(&self, index: Option<IfIndex>) -> route::Route {
         let scope = None;
         let priority = Some(self.metric).filter(|metric| *metric != 0);
         let route = self.route.to_kernel(index, self.nexthop);

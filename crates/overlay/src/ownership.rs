@@ -5,10 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
+use kernel::route::PROTOCOL_BOOT;
 use kernel::{Family, IfName};
 use sha2::{Digest, Sha256};
 
 use crate::backend::{Backend, ipip, udp, vxlan, wireguard};
+use crate::desired::default_metric;
 use crate::netconf::NetConf;
 use crate::observed::{ObservedDevice, ObservedRoute};
 
@@ -32,11 +34,23 @@ pub struct Ownership {
     pub adopted: BTreeSet<IfName>,
     /// Networks of the current and of earlier configurations.
     pub networks: Vec<IpNet>,
+    /// Which blackhole routes in `networks` are removed if they are not desired.
+    pub stale_blackholes: StaleBlackholes,
     /// Next-hop IDs of this agent. `None` for kernels before 5.3.
     pub nexthops: Option<RangeInclusive<u32>>,
     /// Lowest next-hop ID that is known to be free.
     /// [`ObservedState::nexthops`](crate::observed::ObservedState::nexthops) may lack lower IDs.
     pub first_free_nexthop: u32,
+}
+
+/// Which undesired blackhole routes the agent removes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StaleBlackholes {
+    Keep,
+    /// Removes those of podwire. A blackhole route does not show which agent made it.
+    RemoveOwn,
+    /// Also removes those that flannel makes.
+    RemoveOwnAndFlannel,
 }
 
 impl Ownership {
@@ -73,6 +87,7 @@ impl Ownership {
             known_devices,
             adopted: BTreeSet::new(),
             networks,
+            stale_blackholes: StaleBlackholes::Keep,
             first_free_nexthop: *nexthops.start(),
             nexthops: Some(nexthops),
         }
@@ -94,6 +109,21 @@ impl Ownership {
     pub(crate) fn owns_nexthop_of(&self, route: &ObservedRoute) -> Option<bool> {
         let id = route.nexthop.filter(|id| NEXTHOP_IDS.contains(id))?;
         Some(self.nexthops.as_ref().is_some_and(|ours| ours.contains(&id)))
+    }
+
+    /// Returns whether an undesired blackhole route has to be removed. flannel does not mark its
+    /// blackhole routes; no other program has reason to make one inside the network.
+    pub(crate) fn is_stale_blackhole(&self, observed: &ObservedRoute) -> bool {
+        let dst = observed.route.dst;
+        let is_own = observed.protocol == PROTOCOL;
+        let is_flannel =
+            observed.protocol == PROTOCOL_BOOT && observed.metric == default_metric(dst);
+        self.has_prefix(dst)
+            && match self.stale_blackholes {
+                StaleBlackholes::Keep => false,
+                StaleBlackholes::RemoveOwn => is_own,
+                StaleBlackholes::RemoveOwnAndFlannel => is_own || is_flannel,
+            }
     }
 
     /// Returns whether a prefix is inside one of the networks.

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From the leases of all nodes to what this node's kernel should hold, one module a backend.
+//! Turns the leases of all nodes into the desired state of this node's kernel.
 //!
-//! A peer that cannot be served is rejected with the reason, and stops no other. Of subnets that
-//! overlap, the one that was there first is served, by all nodes alike and whatever order they
-//! learn of them in.
+//! A peer that cannot be served is rejected with a reason and does not affect the others. If subnets
+//! overlap, all nodes serve the older one, whatever the order in which they learn of them.
 
 mod claims;
 mod network;
@@ -18,7 +17,7 @@ use kernel::{Family, IfIndex, IfName};
 
 use self::claims::Claims;
 pub use self::network::{Network, PeerChange, PlanChange, PreviousBackendState};
-use self::previous::Ends;
+use self::previous::NodeBackends;
 pub use self::previous::{PreviousBackend, are_distinguishable};
 pub use self::rejected::{RejectReason, RejectedPeer};
 use crate::backend::{Backend, extension, host_gw, ipip, udp, vxlan, wireguard};
@@ -31,54 +30,54 @@ use crate::netconf::NetConf;
 #[derive(Debug, Clone, Copy)]
 pub struct Node<'a> {
     pub conf: &'a NetConf,
-    /// Its own: what it publishes is what it must have.
+    /// The lease of this node. The devices match the data published in it.
     pub lease: &'a Lease,
     pub underlay: &'a Underlay,
 }
 
-/// The network that nodes reach each other over, as this node sees it.
+/// The network that connects the nodes, as this node sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Underlay {
     pub name: IfName,
     pub index: IfIndex,
     pub mtu: u32,
-    /// Of the interface itself; a node behind NAT publishes others.
+    /// Addresses of the interface. A node behind NAT publishes others.
     pub addresses: Addresses,
-    /// Peers' public addresses that the routes say are on a link, with that link: asked for again
-    /// when routes change.
+    /// Public addresses of peers that are on a link of this node, with that link. The agent looks them
+    /// up again when routes change.
     pub on_link: HashMap<IpAddr, IfName>,
 }
 
 /// Another node.
 #[derive(Debug, Clone, Copy)]
 pub struct Peer<'a> {
-    /// Its key in the store, or the node's name.
+    /// Key in the store, or name of the Kubernetes node.
     pub name: &'a str,
-    /// When it came, in a number that all nodes see alike, such as the revision that created the
-    /// key.
-    pub since: u64,
+    /// Age of the lease as a number that is the same on all nodes, such as the store revision that
+    /// created the key.
+    pub created: u64,
     pub lease: &'a Lease,
 }
 
-/// What follows from all leases.
+/// Result of planning.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     pub desired: DesiredState,
-    /// What pods may send at once, whichever peer it goes to.
+    /// Largest packet that pods can send to any peer.
     pub pod_mtu: u32,
     pub rejected: Vec<RejectedPeer>,
 }
 
-/// Why this node cannot take part.
+/// Reason why this node cannot join the network.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("the interface has no {} address", cidr::name(*.0))]
     NoUnderlay(Family),
     #[error("no tunnel of this node can carry its subnet {0}")]
     NoTunnel(IpNet),
-    #[error("this node's lease is of backend {published:?}, and the configuration's is {backend}")]
+    #[error("this node's lease has backend {published:?}, and the configuration has {backend}")]
     OwnData { published: String, backend: &'static str },
-    #[error("backend {backend} carries IPv4 only, and the network has none")]
+    #[error("backend {backend} carries IPv4 only, and the network has no IPv4")]
     Ipv4Only { backend: &'static str },
     #[error("MTU {underlay} of {name} leaves {left} for pods; at least {least} is needed")]
     Mtu { name: IfName, underlay: u32, left: i64, least: u32 },
@@ -86,27 +85,32 @@ pub enum Error {
     Overlap { network: IpNet, address: IpAddr },
 }
 
-/// Plans.
+/// Plans for a node and all its peers.
 pub fn plan(node: &Node<'_>, peers: &[Peer<'_>]) -> Result<Plan, Error> {
     check_networks(node.conf, node.underlay.addresses)?;
     let base = devices(node)?;
-    Ok(fill(Ends::new(*node), base, peers, &mut Claims::new(node.subnets())))
+    Ok(add_peers(NodeBackends::new(*node), base, peers, &mut Claims::new(node.subnets())))
 }
 
-/// What there is without any peer, and then all of them in an order that all nodes agree on.
-fn fill(ends: Ends<'_>, base: DesiredState, peers: &[Peer<'_>], claims: &mut Claims) -> Plan {
+/// Adds all peers to the base state, in an order that is the same on all nodes.
+fn add_peers(
+    node: NodeBackends<'_>,
+    base: DesiredState,
+    peers: &[Peer<'_>],
+    claims: &mut Claims,
+) -> Plan {
     let mut desired = base;
     let mut sorted: Vec<&Peer<'_>> = peers.iter().collect();
-    sorted.sort_by_key(|peer| (peer.since, peer.name, peer.lease.subnets));
+    sorted.sort_by_key(|peer| (peer.created, peer.name, peer.lease.subnets));
     let mut rejected = Vec::new();
     for peer in sorted {
-        rejected.extend(serve(ends, peer, claims, &mut desired));
+        rejected.extend(add_peer(node, peer, claims, &mut desired));
     }
     let pod_mtu = desired.devices.values().map(|device| device.mtu).min();
-    Plan { desired, pod_mtu: pod_mtu.unwrap_or(ends.now.underlay.mtu), rejected }
+    Plan { desired, pod_mtu: pod_mtu.unwrap_or(node.current.underlay.mtu), rejected }
 }
 
-/// What there is without any peer.
+/// Returns the desired state without peers: devices, their addresses, and routes to the whole network.
 fn devices(node: &Node<'_>) -> Result<DesiredState, Error> {
     match &node.conf.backend {
         Backend::Vxlan(conf) => vxlan::devices(node, conf),
@@ -117,27 +121,28 @@ fn devices(node: &Node<'_>) -> Result<DesiredState, Error> {
     }
 }
 
-fn serve(
-    ends: Ends<'_>,
+/// Adds one peer to the desired state. Returns its subnets that cannot be served.
+fn add_peer(
+    node: NodeBackends<'_>,
     peer: &Peer<'_>,
     claims: &mut Claims,
     desired: &mut DesiredState,
 ) -> Vec<RejectedPeer> {
-    let previous = ends.previous_for(&peer.lease.attributes.data);
-    let node = &previous.map_or(ends.now, |previous| previous.node(ends.now.underlay));
+    let previous = node.previous_for(&peer.lease.attributes.data);
+    let node = &previous.map_or(node.current, |previous| previous.node(node.current.underlay));
     let rejection = |subnet, reason| RejectedPeer { peer: peer.name.to_owned(), subnet, reason };
     if let Err(reason) = check_peer(node, peer) {
         return vec![rejection(None, reason)];
     }
     let mut rejected = Vec::new();
     for subnet in peer.lease.subnets.iter() {
-        // A family that is switched off here is none of our business.
+        // The network does not have this family.
         let Some(network) = node.conf.networks.get(cidr::of(subnet)) else { continue };
         let served = match network.contains(&subnet) {
             false => Err(RejectReason::OutsideNetwork(network)),
             true => claims
                 .check(subnet)
-                .and_then(|()| carry(node, peer, subnet, desired))
+                .and_then(|()| add_subnet(node, peer, subnet, desired))
                 .map(|()| claims.add(subnet, peer.name)),
         };
         if let (Ok(()), Some(route)) = (&served, previous.and_then(|one| one.route(subnet))) {
@@ -150,31 +155,31 @@ fn serve(
     rejected
 }
 
-fn carry(
+fn add_subnet(
     node: &Node<'_>,
     peer: &Peer<'_>,
     subnet: IpNet,
     desired: &mut DesiredState,
 ) -> Result<(), RejectReason> {
     match &node.conf.backend {
-        Backend::Vxlan(conf) => vxlan::carry(node, conf, peer, subnet, desired),
-        Backend::HostGw => host_gw::carry(node, peer, subnet, desired),
-        Backend::Wireguard(conf) => wireguard::carry(node, conf, peer, subnet, desired),
-        Backend::Ipip(conf) => ipip::carry(node, conf, peer, subnet, desired),
-        Backend::Udp(conf) => udp::carry(conf, peer, subnet, desired),
+        Backend::Vxlan(conf) => vxlan::add_subnet(node, conf, peer, subnet, desired),
+        Backend::HostGw => host_gw::add_subnet(node, peer, subnet, desired),
+        Backend::Wireguard(conf) => wireguard::add_subnet(node, conf, peer, subnet, desired),
+        Backend::Ipip(conf) => ipip::add_subnet(node, conf, peer, subnet, desired),
+        Backend::Udp(conf) => udp::add_subnet(conf, peer, subnet, desired),
         Backend::Extension(_) => {
-            extension::carry(peer, subnet, desired);
+            extension::add_subnet(peer, subnet, desired);
             Ok(())
         }
         Backend::Alloc => Ok(()),
     }
 }
 
-/// A network that contains the addresses of nodes would route what holds it up into itself.
+/// Checks that the network does not contain the node's own addresses. Its routes would lead the
+/// tunnel's packets into the tunnel.
 pub fn check_networks(conf: &NetConf, addresses: Addresses) -> Result<(), Error> {
     for network in conf.networks.iter() {
-        let own = addresses.iter();
-        if let Some(address) = own.into_iter().find(|address| network.contains(address)) {
+        if let Some(address) = addresses.iter().find(|address| network.contains(address)) {
             return Err(Error::Overlap { network, address });
         }
     }
@@ -190,8 +195,8 @@ fn check_peer(node: &Node<'_>, peer: &Peer<'_>) -> Result<(), RejectReason> {
     if let Some(public) = peer.lease.attributes.public.iter().find(|one| !is_node_address(*one)) {
         return Err(RejectReason::NotANodeAddress(public));
     }
-    // A lease that this node has left behind. Nodes behind one NAT share an address, and only
-    // WireGuard can tell them apart.
+    // A lease with this node's address is a stale lease of this node. WireGuard is the exception:
+    // nodes behind one NAT share an address, and their keys tell them apart.
     if matches!(node.conf.backend, Backend::Wireguard(_)) {
         return Ok(());
     }
@@ -204,12 +209,12 @@ fn check_peer(node: &Node<'_>, peer: &Peer<'_>) -> Result<(), RejectReason> {
 }
 
 fn is_node_address(address: IpAddr) -> bool {
-    let is_everybody = address == IpAddr::V4(Ipv4Addr::BROADCAST);
-    !(address.is_loopback() || address.is_multicast() || is_everybody)
+    let is_broadcast = address == IpAddr::V4(Ipv4Addr::BROADCAST);
+    !(address.is_loopback() || address.is_multicast() || is_broadcast)
 }
 
 impl Node<'_> {
-    /// Its own subnets, of families that are switched on.
+    /// Returns this node's subnets of the families that the network has.
     pub(crate) fn subnets(&self) -> impl Iterator<Item = IpNet> {
         let networks = self.conf.networks;
         let subnets = self.lease.subnets;
@@ -226,8 +231,13 @@ impl Peer<'_> {
     }
 }
 
-/// A route without a tunnel to a peer on a link. A gateway of IPv6 serves IPv4, too.
-pub(crate) fn direct(node: &Node<'_>, peer: &Peer<'_>, subnet: IpNet) -> Option<DesiredRoute> {
+/// Returns a route without a tunnel, if the peer is on a link of this node. An IPv6 gateway can serve
+/// IPv4 too.
+pub(crate) fn direct_route(
+    node: &Node<'_>,
+    peer: &Peer<'_>,
+    subnet: IpNet,
+) -> Option<DesiredRoute> {
     let gateways: &[Family] = match cidr::of(subnet) {
         Family::V4 => &Family::ALL,
         Family::V6 => &[Family::V6],
@@ -239,14 +249,15 @@ pub(crate) fn direct(node: &Node<'_>, peer: &Peer<'_>, subnet: IpNet) -> Option<
     })
 }
 
-/// What fits into a tunnel. The kernel would cut down more than the interface has, silently.
+/// Returns the MTU of a tunnel device. `configured` is the MTU of the underlay from the configuration.
+/// It is limited to that of the interface, because the kernel would silently do the same.
 pub(crate) fn tunnel_mtu(
     node: &Node<'_>,
-    desired: Option<u32>,
+    configured: Option<u32>,
     overhead: u32,
 ) -> Result<u32, Error> {
-    let underlay = desired.unwrap_or(u32::MAX).min(node.underlay.mtu);
-    // IPv6 works with 1280 and more, IPv4 with 68.
+    let underlay = configured.unwrap_or(u32::MAX).min(node.underlay.mtu);
+    // The minimum MTU of IPv6 is 1280, that of IPv4 is 68.
     let least = if node.conf.networks.v6().is_some() { 1280 } else { 68 };
     let left = i64::from(underlay) - i64::from(overhead);
     match u32::try_from(left) {

@@ -1,55 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a node tells the others about itself. [`crate::plan`] makes the node what it says here.
+//! The lease attributes that a node publishes about itself. [`crate::plan`] configures the node
+//! accordingly.
 
 use kernel::Family;
-
-use crate::backend::{Backend, BackendData, Vtep, Vxlan, Wireguard, WireguardData, WireguardMode};
-use crate::cidr::{self, Addresses, PerFamily};
-use crate::lease::Attributes;
-use crate::mac;
-use crate::netconf::NetConf;
 use kernel::wireguard::PublicKey;
 
-/// Who the node is.
+use crate::backend::{Backend, BackendData, Vtep, WireguardMode, vxlan, wireguard};
+use crate::cidr::{self, Addresses};
+use crate::lease::Attributes;
+use crate::netconf::NetConf;
+
+/// Identity of a node.
 #[derive(Debug, Clone, Copy)]
 pub struct Identity<'a> {
-    /// What it never changes and no other node has.
+    /// Bytes that never change and that no other node has. MAC addresses are derived from them.
     pub seed: &'a [u8],
-    /// Of its interface.
+    /// Addresses of the underlay interface.
     pub addresses: Addresses,
-    /// Under which others reach it: the same, but behind NAT.
+    /// Addresses by which peers reach the node. They differ from `addresses` behind NAT.
     pub public: Addresses,
-    /// With WireGuard, its public key.
+    /// Public key for the wireguard backend.
     pub wireguard_key: Option<PublicKey>,
-    /// What the command before the start has printed.
+    /// Output of the pre-startup command of the extension backend.
     pub extension_output: Option<&'a str>,
 }
 
-/// Why it has nothing to tell.
+/// Reason why a node cannot publish a lease.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("the node has neither an IPv4 nor an IPv6 address that backend {0} can use")]
     NoAddress(&'static str),
     #[error(
-        "the public address differs from the interface's: the node is behind NAT, which host-gw cannot cross"
+        "the public address differs from the interface's: the node is behind NAT, which host-gw does not support"
     )]
     Nat,
     #[error("backend wireguard needs a key")]
     NoKey,
 }
 
-/// The attributes of its lease.
+/// Returns the attributes of a node's lease.
 pub fn attributes(conf: &NetConf, identity: &Identity<'_>) -> Result<Attributes, Error> {
     let backend = &conf.backend;
     let carriers = carriers(conf, identity);
     let (families, data) = match backend {
-        Backend::Vxlan(vxlan) => (carriers.clone(), vteps(vxlan, &carriers, identity)),
-        Backend::Wireguard(wireguard) => {
-            let carriers = match wireguard.mode {
+        Backend::Vxlan(conf) => (carriers.clone(), vxlan::lease_data(conf, &carriers, identity)),
+        Backend::Wireguard(conf) => {
+            let carriers = match conf.mode {
                 WireguardMode::Separate => carriers,
-                _ => both(&identity.public),
+                _ => families(&identity.public),
             };
-            (carriers.clone(), wireguard_ends(wireguard, &carriers, identity)?)
+            (carriers.clone(), wireguard::lease_data(conf, &carriers, identity)?)
         }
         Backend::HostGw => {
             if identity.addresses != identity.public {
@@ -59,10 +59,10 @@ pub fn attributes(conf: &NetConf, identity: &Identity<'_>) -> Result<Attributes,
         }
         Backend::Ipip(_) => (vec![Family::V4], BackendData::Ipip),
         Backend::Udp(_) => (vec![Family::V4], BackendData::Bare),
-        Backend::Alloc => (both(&identity.public), BackendData::Bare),
+        Backend::Alloc => (families(&identity.public), BackendData::Bare),
         Backend::Extension(_) => {
             let output = identity.extension_output.map(str::to_owned);
-            (both(&identity.public), BackendData::Extension(output))
+            (families(&identity.public), BackendData::Extension(output))
         }
     };
     let v4 = identity.public.v4.filter(|_| families.contains(&Family::V4));
@@ -73,8 +73,8 @@ pub fn attributes(conf: &NetConf, identity: &Identity<'_>) -> Result<Attributes,
     Ok(Attributes { public: Addresses { v4, v6 }, data })
 }
 
-/// With the hardware addresses that others know of this node, where they are of the same network
-/// number: what is in flight to it, and what flannel chose for it before, stays good.
+/// Keeps the MAC addresses of an earlier lease with the same VNI, such as one that flannel published.
+/// Packets in flight then still reach the node.
 pub fn keep_macs(mut attributes: Attributes, before: &Attributes) -> Attributes {
     if let (BackendData::Vxlan(now), BackendData::Vxlan(before)) =
         (&mut attributes.data, &before.data)
@@ -89,7 +89,7 @@ pub fn keep_macs(mut attributes: Attributes, before: &Attributes) -> Attributes 
     attributes
 }
 
-/// Whether two nodes tell of the same hardware address: then others could reach only one of them.
+/// Returns whether two nodes publish the same MAC address. Peers could reach only one of them.
 pub fn share_mac(one: &Attributes, other: &Attributes) -> bool {
     let macs = |attributes: &Attributes| match &attributes.data {
         BackendData::Vxlan(vteps) => vteps.iter().map(|(_, vtep)| vtep.mac).collect(),
@@ -99,8 +99,8 @@ pub fn share_mac(one: &Attributes, other: &Attributes) -> bool {
     macs(one).iter().any(|mac| others.contains(mac))
 }
 
-/// The families that carry: those that pods have, and where the node has no address of one, the
-/// other.
+/// Returns the underlay families of the tunnels: those that pods have. If the node has no address of
+/// such a family, the other family carries it.
 fn carriers(conf: &NetConf, identity: &Identity<'_>) -> Vec<Family> {
     let has = |family: &Family| {
         identity.addresses.get(*family).is_some() && identity.public.get(*family).is_some()
@@ -114,37 +114,14 @@ fn carriers(conf: &NetConf, identity: &Identity<'_>) -> Vec<Family> {
     carriers
 }
 
-fn both(addresses: &Addresses) -> Vec<Family> {
+fn families(addresses: &Addresses) -> Vec<Family> {
     addresses.iter().map(Family::of).collect()
-}
-
-fn vteps(conf: &Vxlan, carriers: &[Family], identity: &Identity<'_>) -> BackendData {
-    let vtep =
-        |carrier| Vtep { vni: Some(conf.vni), mac: mac::of_node(identity.seed, conf.vni, carrier) };
-    let all = carriers.iter().fold(PerFamily::default(), |all, one| all.with(*one, vtep(*one)));
-    BackendData::Vxlan(all)
-}
-
-fn wireguard_ends(
-    conf: &Wireguard,
-    carriers: &[Family],
-    identity: &Identity<'_>,
-) -> Result<BackendData, Error> {
-    let key = identity.wireguard_key.ok_or(Error::NoKey)?;
-    let end = |carrier| WireguardData {
-        key,
-        port: Some(match (conf.mode, carrier) {
-            (WireguardMode::Separate, Family::V6) => conf.listen_port_v6,
-            _ => conf.listen_port,
-        }),
-    };
-    let all = carriers.iter().fold(PerFamily::default(), |all, one| all.with(*one, end(*one)));
-    Ok(BackendData::Wireguard(all))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mac;
 
     fn addresses(v4: &str, v6: &str) -> Addresses {
         Addresses { v4: v4.parse().ok(), v6: v6.parse().ok() }
@@ -172,35 +149,35 @@ mod tests {
     }
 
     #[test]
-    fn each_backend_tells_what_flannel_tells() {
+    fn each_backend_publishes_flannels_attributes() {
         let own = addresses("192.0.2.1", "fd00:90::1");
-        let check = |families: &str, backend: &str, wanted: &str| {
-            assert_eq!(published(&conf(families, backend), own).unwrap(), wanted);
+        let check = |families: &str, backend: &str, expected: &str| {
+            assert_eq!(published(&conf(families, backend), own).unwrap(), expected);
         };
         let v4 = r#"{"PublicIP":"192.0.2.1","PublicIPv6":null"#;
         let mac4 = mac::of_node(b"node-1", 1, Family::V4);
         let mac6 = mac::of_node(b"node-1", 1, Family::V6);
         let vtep = |mac| format!(r#"{{"VNI":1,"VtepMAC":"{mac}"}}"#);
-        let wanted = format!(r#"{v4},"BackendType":"vxlan","BackendData":{}}}"#, vtep(mac4));
-        check("4", r#"{"Type":"vxlan"}"#, &wanted);
-        let wanted = format!(
+        let expected = format!(r#"{v4},"BackendType":"vxlan","BackendData":{}}}"#, vtep(mac4));
+        check("4", r#"{"Type":"vxlan"}"#, &expected);
+        let expected = format!(
             r#"{{"PublicIP":"192.0.2.1","PublicIPv6":"fd00:90::1","BackendType":"vxlan","BackendData":{},"BackendV6Data":{}}}"#,
             vtep(mac4),
             vtep(mac6),
         );
-        check("46", r#"{"Type":"vxlan"}"#, &wanted);
+        check("46", r#"{"Type":"vxlan"}"#, &expected);
         check("4", r#"{"Type":"host-gw"}"#, &format!(r#"{v4},"BackendType":"host-gw"}}"#));
         check("4", r#"{"Type":"ipip"}"#, &format!(r#"{v4},"BackendType":"ipip"}}"#));
         check("4", r#"{"Type":"udp"}"#, &format!("{v4}}}"));
         let key = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
-        let wanted = format!(
+        let expected = format!(
             r#"{v4},"BackendType":"wireguard","BackendData":{{"PublicKey":"{key}","Port":51820}}}}"#
         );
-        check("4", r#"{"Type":"wireguard"}"#, &wanted);
+        check("4", r#"{"Type":"wireguard"}"#, &expected);
     }
 
     #[test]
-    fn a_hardware_address_that_others_know_is_kept() {
+    fn published_mac_with_same_vni_is_kept() {
         let data = |text: &str| {
             let text = format!(r#"{{"PublicIP":"192.0.2.1","PublicIPv6":null,{text}}}"#);
             Attributes::parse(text.as_bytes()).unwrap()
@@ -219,11 +196,11 @@ mod tests {
     }
 
     #[test]
-    fn a_family_without_an_address_is_carried_by_the_other() {
+    fn family_without_address_uses_the_other() {
         let check = |families: &str, own: Addresses, v4: bool, v6: bool| {
             let text = published(&conf(families, r#"{"Type":"vxlan"}"#), own).unwrap();
-            let found = (text.contains("BackendData"), text.contains("BackendV6Data"));
-            assert_eq!(found, (v4, v6), "{text}");
+            let carriers = (text.contains("BackendData"), text.contains("BackendV6Data"));
+            assert_eq!(carriers, (v4, v6), "{text}");
         };
         let (v4, v6) = (addresses("192.0.2.1", ""), addresses("", "fd00:90::1"));
         check("46", v4, true, false);
@@ -234,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_refused() {
+    fn unusable_addresses_are_errors() {
         let none = Addresses::default();
         let vxlan = conf("4", r#"{"Type":"vxlan"}"#);
         assert_eq!(published(&vxlan, none), Err(Error::NoAddress("vxlan")));

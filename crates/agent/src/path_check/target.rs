@@ -47,7 +47,7 @@ pub fn targets(plan: &Plan, underlay_mtu: u32, peer: &str, lease: &Lease) -> Vec
             Some(_) => subnet.network(),
             // The IPv6 base address is also the subnet-router anycast address of the peer's bridge. The kernel answers
             // from the address of the outgoing interface: the same address in a tunnel, but another one otherwise.
-            None => plan.desired.routes.get(&subnet)?.gateway?,
+            None => plan.desired.routes.get(&subnet)?.gateway()?,
         };
         let is_vxlan = tunnel.is_some_and(|device| matches!(device.kind, DeviceKind::Vxlan(_)));
         Some(Target {
@@ -74,10 +74,10 @@ fn starts_second(device: &DesiredDevice, peer: &Lease) -> bool {
 /// Returns the device of the most specific route. Some tunnels have one route for the whole network.
 fn route_device(plan: &Plan, subnet: IpNet) -> Option<IfName> {
     if let Some(route) = plan.desired.routes.get(&subnet) {
-        return Some(route.device);
+        return route.device();
     }
     let routes = plan.desired.routes.iter().filter(|(dst, _)| dst.contains(&subnet));
-    routes.max_by_key(|(dst, _)| dst.prefix_len()).map(|(_, route)| route.device)
+    routes.max_by_key(|(dst, _)| dst.prefix_len()).and_then(|(_, route)| route.device())
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@
 use std::collections::HashSet;
 
 use ipnet::IpNet;
+use kernel::IfName;
+use overlay::desired::DesiredRoute;
 use overlay::plan::Network;
 
 use super::{End, Session};
@@ -106,8 +108,8 @@ fn way(
     let lease = network.served_lease(&name)?;
     let plan = network.plan();
     let routes = lease.subnets.iter().filter_map(|subnet| plan.desired.routes.get(&subnet));
-    let is_direct = |device| !plan.desired.devices.contains_key(device);
-    let way = match routes.map(|route| is_direct(&route.device)).max() {
+    let is_direct = |device: IfName| !plan.desired.devices.contains_key(&device);
+    let way = match routes.filter_map(DesiredRoute::device).map(is_direct).max() {
         Some(true) => Way::Direct,
         Some(false) => Way::Tunnel,
         // One route for the whole network, or none at all.

@@ -1,31 +1,72 @@
 // SPDX-License-Identifier: Apache-2.0
-//! extension: which commands of the administrator's to call, with what. No shell reads them:
-//! variables are put in here, so what a peer publishes stays one word.
+//! extension: commands of the administrator that are called when the node starts and when peers join
+//! or leave. No shell is involved: variables are expanded here, so text that a peer publishes never
+//! becomes a second argument or a script.
 
 use std::net::IpAddr;
 
+use gojson::DecodeError;
 use ipnet::IpNet;
+use serde::Deserialize;
+use serde_json::{Map, Value};
 
-use crate::backend::BackendData;
-use crate::cidr::{Addresses, Prefixes};
+use super::BackendData;
+use crate::cidr::{self, Addresses, Prefixes};
 use crate::desired::DesiredState;
 use crate::plan::Peer;
 
-/// What a command is told of a peer.
+/// Commands as lists of words. A command that is not set is empty.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Extension {
+    pub pre_startup: Vec<String>,
+    pub post_startup: Vec<String>,
+    pub subnet_add: Vec<String>,
+    pub subnet_remove: Vec<String>,
+}
+
+pub(super) const KEYS: &str =
+    "PreStartupCommand PostStartupCommand SubnetAddCommand SubnetRemoveCommand";
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(default, rename_all = "PascalCase")]
+struct ExtensionConf {
+    pre_startup_command: Option<String>,
+    post_startup_command: Option<String>,
+    subnet_add_command: Option<String>,
+    subnet_remove_command: Option<String>,
+}
+
+impl Extension {
+    /// Parses the commands. White space separates their words.
+    pub(super) fn parse(conf: &Map<String, Value>) -> Result<Self, DecodeError> {
+        let conf: ExtensionConf = gojson::decode_object(conf)?;
+        let words = |text: &Option<String>| {
+            text.iter().flat_map(|text| text.split_whitespace()).map(str::to_owned).collect()
+        };
+        Ok(Self {
+            pre_startup: words(&conf.pre_startup_command),
+            post_startup: words(&conf.post_startup_command),
+            subnet_add: words(&conf.subnet_add_command),
+            subnet_remove: words(&conf.subnet_remove_command),
+        })
+    }
+}
+
+/// A subnet of a peer, as passed to the add and remove commands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExtensionPeer {
     pub subnet: IpNet,
     pub public: Option<IpAddr>,
-    /// What the peer's command before the start has printed.
+    /// Output of the peer's pre-startup command.
     pub data: String,
 }
 
-/// A program to start.
+/// A program to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandLine {
     /// The program and its arguments.
     pub argv: Vec<String>,
-    /// In addition to the agent's own.
+    /// Variables in addition to the agent's environment.
     pub env: Vec<(&'static str, String)>,
     pub stdin: String,
 }
@@ -33,12 +74,14 @@ pub struct CommandLine {
 /// The agent's own environment.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// The command before the start; what it prints is published. None where there is no command.
+/// Returns the command to run before the node starts, if one is configured. The node publishes its
+/// output.
 pub fn before_start(command: &[String], environment: Environment<'_>) -> Option<CommandLine> {
-    call(command, Vec::new(), "", environment)
+    command_line(command, Vec::new(), "", environment)
 }
 
-/// The command that is told what the node has got.
+/// Returns the command to run after the node has started, if one is configured. It gets the node's
+/// subnets and addresses.
 pub fn after_start(
     command: &[String],
     networks: &Prefixes,
@@ -54,10 +97,10 @@ pub fn after_start(
         ("PUBLIC_IP", text(public.v4.map(|address| address.to_string()))),
         ("PUBLIC_IPV6", text(public.v6.map(|address| address.to_string()))),
     ];
-    call(command, env, "", environment)
+    command_line(command, env, "", environment)
 }
 
-/// The command that is told of a peer that came or went.
+/// Returns the command to run when a peer joins or leaves, if one is configured.
 pub fn for_peer(
     command: &[String],
     peer: &ExtensionPeer,
@@ -65,20 +108,20 @@ pub fn for_peer(
 ) -> Option<CommandLine> {
     let public = peer.public.map(|address| address.to_string()).unwrap_or_default();
     let env = vec![("SUBNET", peer.subnet.to_string()), ("PUBLIC_IP", public)];
-    call(command, env, &peer.data, environment)
+    command_line(command, env, &peer.data, environment)
 }
 
-pub(crate) fn carry(peer: &Peer<'_>, subnet: IpNet, desired: &mut DesiredState) {
+pub(crate) fn add_subnet(peer: &Peer<'_>, subnet: IpNet, desired: &mut DesiredState) {
     let attributes = &peer.lease.attributes;
     let data = match &attributes.data {
         BackendData::Extension(Some(data)) => data.clone(),
         _ => String::new(),
     };
-    let public = attributes.public.get(crate::cidr::of(subnet));
+    let public = attributes.public.get(cidr::of(subnet));
     desired.extension.insert(subnet, ExtensionPeer { subnet, public, data });
 }
 
-fn call(
+fn command_line(
     command: &[String],
     env: Vec<(&'static str, String)>,
     stdin: &str,
@@ -95,8 +138,8 @@ fn call(
     Some(CommandLine { argv, env, stdin: format!("{stdin}\n") })
 }
 
-/// `$NAME` and `${NAME}` become values; a `$` before anything else goes away with it or stays, as
-/// in Go.
+/// Replaces `$NAME` and `${NAME}` by their values. As in Go, a `$` that is not followed by a name
+/// stays, and `${` without a closing brace disappears.
 fn expand(word: &str, value: &dyn Fn(&str) -> String) -> String {
     let mut out = String::new();
     let mut rest = word;
@@ -140,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_words_and_never_a_script() {
+    fn peer_data_is_never_expanded() {
         let peer = ExtensionPeer {
             subnet: "10.5.2.0/24".parse().unwrap(),
             public: Some("192.0.2.2".parse().unwrap()),
@@ -155,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_node_is_told_what_it_has() {
+    fn after_start_passes_subnets_and_addresses() {
         let nets =
             |text: &str| Prefixes::of(text.split(' ').map(|net| net.parse().unwrap())).unwrap();
         let public = Addresses { v4: Some("192.0.2.1".parse().unwrap()), v6: None };
@@ -166,16 +209,16 @@ mod tests {
         assert_eq!(call.argv, ["run", "10.5.0.0/16"]);
         let env: Vec<String> =
             call.env.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        let desired = "NETWORK=10.5.0.0/16 SUBNET=10.5.1.0/24 IPV6SUBNET=fd00:5:0:1::/64 \
+        let expected = "NETWORK=10.5.0.0/16 SUBNET=10.5.1.0/24 IPV6SUBNET=fd00:5:0:1::/64 \
             PUBLIC_IP=192.0.2.1 PUBLIC_IPV6=";
-        assert_eq!(env.join(" "), desired);
+        assert_eq!(env.join(" "), expected);
         assert_eq!(before_start(&[], &home), None);
         assert_eq!(before_start(&words("true"), &home).unwrap().stdin, "\n");
     }
 
     proptest! {
         #[test]
-        fn no_word_makes_it_panic(word: String, near in "[${}A-Z_é ]{0,12}") {
+        fn expanding_any_word_does_not_panic(word: String, near in "[${}A-Z_é ]{0,12}") {
             let value = |name: &str| name.to_lowercase();
             let _ = (expand(&word, &value), expand(&near, &value));
         }

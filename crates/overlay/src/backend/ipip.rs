@@ -1,19 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! IPv4 in IPv4: one device to any remote; the gateway of a route is the remote.
+//! ipip: one IPv4-in-IPv4 device without a fixed remote address. The gateway of a route is the remote
+//! node.
 
 use ipnet::IpNet;
 use kernel::{Family, IfName};
 
-use crate::backend::Ipip;
 use crate::cidr;
 use crate::desired::{DesiredDevice, DesiredRoute, DesiredState, DeviceAddress, DeviceKind};
-use crate::plan::{Error, Node, Peer, RejectReason, direct, tunnel_mtu};
+use crate::plan::{Error, Node, Peer, RejectReason, direct_route, tunnel_mtu};
 
-/// One more header.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ipip {
+    /// Peers on the same link are reached without a tunnel.
+    pub direct_routing: bool,
+}
+
+/// The outer IPv4 header.
 const OVERHEAD: u32 = 20;
 
 pub fn device_name() -> IfName {
-    "flannel.ipip".parse().expect("a dozen letters are a name")
+    "flannel.ipip".parse().expect("a valid interface name")
 }
 
 pub(crate) fn devices(node: &Node<'_>) -> Result<DesiredState, Error> {
@@ -28,7 +34,7 @@ pub(crate) fn devices(node: &Node<'_>) -> Result<DesiredState, Error> {
     Ok(desired)
 }
 
-pub(crate) fn carry(
+pub(crate) fn add_subnet(
     node: &Node<'_>,
     conf: &Ipip,
     peer: &Peer<'_>,
@@ -38,10 +44,10 @@ pub(crate) fn carry(
     if cidr::of(subnet) == Family::V6 {
         return Err(RejectReason::Ipv4Only { backend: "ipip" });
     }
-    let public =
-        peer.lease.attributes.public.get(Family::V4).ok_or(RejectReason::NoCommonUnderlay)?;
-    let near = if conf.direct_routing { direct(node, peer, subnet) } else { None };
-    let route = near.unwrap_or_else(|| DesiredRoute::onlink(subnet, public, device_name()));
+    let public = peer.lease.attributes.public.get(Family::V4);
+    let public = public.ok_or(RejectReason::NoCommonUnderlay)?;
+    let direct = if conf.direct_routing { direct_route(node, peer, subnet) } else { None };
+    let route = direct.unwrap_or_else(|| DesiredRoute::onlink(subnet, public, device_name()));
     desired.routes.insert(subnet, route);
     Ok(())
 }

@@ -1,24 +1,133 @@
 // SPDX-License-Identifier: Apache-2.0
-//! VXLAN: a device for each family that carries, and for each subnet of a peer a neighbour, a
-//! forwarding entry and a route. The gateway of the route is the subnet's base address, which the
-//! peer's device has.
+//! vxlan: one VXLAN device for each underlay family, and a neighbour entry, a forwarding entry and a
+//! route for each subnet of a peer. The gateway of the route is the first address of the subnet, which
+//! the peer's device has.
 //!
-//! A subnet is carried by its own family where both nodes can, else by the other one: frames in a
-//! tunnel do not care what is outside.
+//! A subnet uses the tunnel over its own family if both nodes have one, otherwise the tunnel over the
+//! other family: a tunnel carries both.
 
 use std::net::IpAddr;
 
+use gojson::DecodeError;
 use ipnet::IpNet;
-use kernel::{Family, IfName};
+use kernel::{Family, IfName, MacAddr};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
-use crate::backend::{BackendData, Vtep, Vxlan};
+use super::{BackendData, PORTS, in_range, mtu};
 use crate::cidr::{self, PerFamily};
 use crate::desired::{
     DesiredDevice, DesiredRoute, DesiredState, DeviceAddress, DeviceKind, LowerDevice, VxlanDevice,
 };
-use crate::plan::{Error, Node, Peer, RejectReason, direct, tunnel_mtu};
+use crate::mac;
+use crate::plan::{Error, Node, Peer, RejectReason, direct_route, tunnel_mtu};
+use crate::publish::Identity;
 
-/// Headers of Ethernet, VXLAN and UDP, and of the family outside.
+/// Default port of the kernel. It is older than 4789, the port that IANA assigned to VXLAN.
+const DEFAULT_PORT: u16 = 8472;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Vxlan {
+    /// The VXLAN network identifier.
+    pub vni: u32,
+    pub port: u16,
+    /// Group-based policy extension of the header.
+    pub gbp: bool,
+    pub learning: bool,
+    /// Peers on the same link are reached without a tunnel.
+    pub direct_routing: bool,
+    /// MTU of the underlay, if it differs from that of the interface.
+    pub mtu: Option<u32>,
+}
+
+pub(super) const KEYS: &str = "VNI Port GBP Learning DirectRouting MTU";
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(default, rename_all = "PascalCase")]
+struct VxlanConf {
+    #[serde(rename = "VNI")]
+    vni: Option<i64>,
+    port: Option<i64>,
+    #[serde(rename = "GBP")]
+    gbp: Option<bool>,
+    learning: Option<bool>,
+    direct_routing: Option<bool>,
+    #[serde(rename = "MTU")]
+    mtu: Option<i64>,
+}
+
+impl Vxlan {
+    pub(super) fn parse(conf: &Map<String, Value>) -> Result<Self, DecodeError> {
+        let conf: VxlanConf = gojson::decode_object(conf)?;
+        // The header has 24 bits for it.
+        let vni = in_range("VNI", conf.vni, 0..=0xff_ffff)?;
+        let port = in_range("Port", conf.port.filter(|port| *port != 0), PORTS)?;
+        Ok(Self {
+            vni: vni.unwrap_or(1),
+            port: port.and_then(|port| u16::try_from(port).ok()).unwrap_or(DEFAULT_PORT),
+            gbp: conf.gbp.unwrap_or(false),
+            learning: conf.learning.unwrap_or(false),
+            direct_routing: conf.direct_routing.unwrap_or(false),
+            mtu: mtu(conf.mtu)?,
+        })
+    }
+}
+
+/// A VXLAN tunnel endpoint, as published in a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Vtep {
+    /// flannel before 0.13.1 does not publish it.
+    pub vni: Option<u32>,
+    pub mac: MacAddr,
+}
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(default)]
+struct VtepConf {
+    #[serde(rename = "VNI")]
+    vni: Option<u32>,
+    #[serde(rename = "VtepMAC")]
+    mac: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct VtepJson {
+    #[serde(rename = "VNI")]
+    vni: u32,
+    #[serde(rename = "VtepMAC")]
+    mac: String,
+}
+
+impl Vtep {
+    pub(super) fn parse(value: &Value) -> Result<Self, DecodeError> {
+        let conf: VtepConf = gojson::decode(value)?;
+        let text = conf.mac.unwrap_or_default();
+        match text.parse().ok().filter(|mac: &MacAddr| mac.is_unicast()) {
+            Some(mac) => Ok(Self { vni: conf.vni, mac }),
+            None => {
+                let problem = "expected the MAC address of one device";
+                Err(DecodeError::at("VtepMAC", format!("{text:?}"), problem))
+            }
+        }
+    }
+
+    pub(super) fn to_json(self) -> VtepJson {
+        VtepJson { vni: self.vni.unwrap_or(0), mac: self.mac.to_string() }
+    }
+}
+
+/// Returns the data that a node publishes for tunnels over these underlay families.
+pub(crate) fn lease_data(
+    conf: &Vxlan,
+    carriers: &[Family],
+    identity: &Identity<'_>,
+) -> BackendData {
+    let vtep =
+        |carrier| Vtep { vni: Some(conf.vni), mac: mac::of_node(identity.seed, conf.vni, carrier) };
+    BackendData::Vxlan(PerFamily::collect(carriers, vtep))
+}
+
+/// Headers of Ethernet, VXLAN and UDP, and of the underlay family.
 fn overhead(carrier: Family) -> u32 {
     match carrier {
         Family::V4 => 14 + 8 + 8 + 20,
@@ -26,19 +135,19 @@ fn overhead(carrier: Family) -> u32 {
     }
 }
 
-/// flannel's names. It cannot have numbers that make them too long; ours are shorter then.
+/// Returns flannel's name of the device, or a shorter one if the VNI makes that too long.
 pub fn device_name(vni: u32, carrier: Family) -> IfName {
     let (long, short) = match carrier {
         Family::V4 => (format!("flannel.{vni}"), format!("fl.{vni}")),
         Family::V6 => (format!("flannel-v6.{vni}"), format!("fl-v6.{vni}")),
     };
-    long.parse().or_else(|_| short.parse()).expect("eight digits and a few letters are a name")
+    long.parse().or_else(|_| short.parse()).expect("the short name with eight digits fits")
 }
 
 pub(crate) fn devices(node: &Node<'_>, conf: &Vxlan) -> Result<DesiredState, Error> {
-    let ours = vteps(node)?;
+    let own = own_vteps(node)?;
     let mut desired = DesiredState::default();
-    for (carrier, vtep) in ours.iter() {
+    for (carrier, vtep) in own.iter() {
         let name = device_name(conf.vni, carrier);
         let local = node.underlay.addresses.get(carrier).ok_or(Error::NoUnderlay(carrier))?;
         let kind = DeviceKind::Vxlan(VxlanDevice {
@@ -54,14 +163,14 @@ pub(crate) fn devices(node: &Node<'_>, conf: &Vxlan) -> Result<DesiredState, Err
         desired.devices.insert(name, DesiredDevice { name, mtu, kind });
     }
     for subnet in node.subnets() {
-        let carrier = home(ours, cidr::of(subnet)).ok_or(Error::NoTunnel(subnet))?;
+        let carrier = own.preferred(cidr::of(subnet)).ok_or(Error::NoTunnel(subnet))?;
         let device = device_name(conf.vni, carrier);
         desired.addresses.insert(DeviceAddress { device, prefix: cidr::host(subnet.network()) });
     }
     Ok(desired)
 }
 
-pub(crate) fn carry(
+pub(crate) fn add_subnet(
     node: &Node<'_>,
     conf: &Vxlan,
     peer: &Peer<'_>,
@@ -69,7 +178,7 @@ pub(crate) fn carry(
     desired: &mut DesiredState,
 ) -> Result<(), RejectReason> {
     if conf.direct_routing
-        && let Some(route) = direct(node, peer, subnet)
+        && let Some(route) = direct_route(node, peer, subnet)
     {
         desired.routes.insert(subnet, route);
         return Ok(());
@@ -79,12 +188,12 @@ pub(crate) fn carry(
         return Err(RejectReason::Vni { theirs: vni, ours: conf.vni });
     }
     let device = device_name(conf.vni, carrier);
-    // A clone of a machine has its identity, too.
-    if ours(node, carrier).is_some_and(|vtep| vtep.mac == theirs.mac) {
+    // A cloned machine has the identity of the original, and thus its MAC address.
+    if own_vtep(node, carrier).is_some_and(|vtep| vtep.mac == theirs.mac) {
         return Err(RejectReason::OwnMac(theirs.mac));
     }
-    let behind = desired.forwarding.entry((device, theirs.mac)).or_insert(public);
-    if *behind != public {
+    let dst = desired.forwarding.entry((device, theirs.mac)).or_insert(public);
+    if *dst != public {
         return Err(RejectReason::MacTaken(theirs.mac));
     }
     let gateway = subnet.network();
@@ -93,23 +202,19 @@ pub(crate) fn carry(
     Ok(())
 }
 
-fn vteps<'a>(node: &Node<'a>) -> Result<&'a PerFamily<Vtep>, Error> {
+fn own_vteps<'a>(node: &Node<'a>) -> Result<&'a PerFamily<Vtep>, Error> {
     match &node.lease.attributes.data {
         BackendData::Vxlan(vteps) => Ok(vteps),
         other => Err(Error::OwnData { published: other.kind().to_owned(), backend: "vxlan" }),
     }
 }
 
-fn ours<'a>(node: &Node<'a>, carrier: Family) -> Option<&'a Vtep> {
-    vteps(node).ok()?.get(carrier)
+fn own_vtep<'a>(node: &Node<'a>, carrier: Family) -> Option<&'a Vtep> {
+    own_vteps(node).ok()?.get(carrier)
 }
 
-/// The device that has the address of a family of ours.
-fn home(ours: &PerFamily<Vtep>, family: Family) -> Option<Family> {
-    [family, cidr::other(family)].into_iter().find(|carrier| ours.get(*carrier).is_some())
-}
-
-/// The family that both nodes have a tunnel over.
+/// Returns the underlay family over which both nodes have a tunnel, with the peer's endpoint. `family`
+/// is preferred.
 fn tunnel<'a>(
     node: &Node<'_>,
     peer: &Peer<'a>,
@@ -123,7 +228,7 @@ fn tunnel<'a>(
         return Err(RejectReason::NoData { backend: "vxlan" });
     }
     let over = |carrier| {
-        ours(node, carrier)?;
+        own_vtep(node, carrier)?;
         Some((carrier, theirs.get(carrier)?, attributes.public.get(carrier)?))
     };
     over(family).or_else(|| over(cidr::other(family))).ok_or(RejectReason::NoCommonUnderlay)

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One step from what is observed to what is desired. Each may be done twice, and removing what is gone
-//! is success.
+//! One step from the observed to the desired state. Every change may be applied twice: setting what
+//! exists and removing what is gone succeed.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
+use kernel::wireguard::PublicKey;
 use kernel::{IfName, MacAddr};
 
 use crate::backend::extension::ExtensionPeer;
 use crate::desired::{
     DesiredDevice, DesiredRoute, DesiredWireguardPeer, DeviceAddress, DeviceKind, Gateway,
-    VxlanDevice,
+    RouteKind, VxlanDevice,
 };
 use crate::observed::ObservedRoute;
-use kernel::wireguard::PublicKey;
 
-/// There are four for each peer when an agent starts, so what is large and rare is behind a pointer.
+/// A change of kernel state. A starting agent holds four per peer, so large and rare values are boxed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// With our mark as its alias, up, and with `accept_ra` 0.
+    /// Creates the device with the owner as alias and `accept_ra` 0, and brings it up.
     CreateDevice(DesiredDevice),
     ChangeDevice {
         name: IfName,
@@ -37,7 +37,7 @@ pub enum Change {
         device: IfName,
         ip: IpAddr,
     },
-    /// In place of where the address was.
+    /// Replaces an entry for the same MAC address.
     SetForwarding {
         device: IfName,
         mac: MacAddr,
@@ -55,13 +55,14 @@ pub enum Change {
     RemoveNexthop {
         id: u32,
     },
-    /// In place of another to this destination.
+    /// Replaces a route with the same destination and metric.
     SetRoute {
         route: DesiredRoute,
         nexthop: Option<u32>,
     },
     RemoveRoute(ObservedRoute),
-    /// Its subnets become exactly these. The endpoint is left alone where the peer may have roamed.
+    /// Replaces the allowed subnets of a WireGuard peer. `keeps_endpoint` leaves the endpoint alone
+    /// because the peer may have roamed.
     SetPeer {
         device: IfName,
         key: PublicKey,
@@ -76,39 +77,40 @@ pub enum Change {
     CallRemoved(ExtensionPeer),
 }
 
-/// What can be changed of a device that stays.
+/// A change that the kernel can make to an existing device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceChange {
-    /// The owner as its alias.
+    /// Sets the owner as alias.
     Owner,
     Mtu(u32),
-    /// The kernel forgets the device's neighbours at that.
+    /// The kernel deletes the device's neighbour entries at this change.
     Mac(MacAddr),
-    /// Lower device, local address, learning.
+    /// Sets lower device, local address and learning.
     Vxlan(VxlanDevice),
     Wireguard {
         public_key: PublicKey,
         listen_port: u16,
     },
     Ipip {
-        local: std::net::Ipv4Addr,
+        local: Ipv4Addr,
     },
     Up,
 }
 
-/// Something of others that is in the way, and stays.
+/// A foreign object in place of a desired one. The agent reports it and leaves it alone.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Conflict {
     #[error(
-        "device {name} is a {observed} that is not ours; a {desired} of that name is needed: rename or remove it"
+        "device {name} ({observed}) is not managed by podwire but a {desired} of that name is required: rename or remove it"
     )]
     Device { name: IfName, observed: String, desired: &'static str },
-    #[error("a route to {dst} of protocol {protocol} is in the way: remove it")]
+    #[error("conflicting route to {dst} (protocol {protocol}): remove it")]
     Route { dst: IpNet, protocol: u8 },
 }
 
 impl Conflict {
-    /// Whether nothing of the network can be on a device for it.
+    /// Returns whether a device is missing because of the conflict, and with it everything on that
+    /// device.
     pub fn is_device(&self) -> bool {
         matches!(self, Self::Device { .. })
     }
@@ -117,7 +119,7 @@ impl Conflict {
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::CreateDevice(device) => write!(f, "create device {}", Shown(device)),
+            Self::CreateDevice(device) => write!(f, "create device {}", DeviceDisplay(device)),
             Self::ChangeDevice { name, to } => write!(f, "change device {name}: {to}"),
             Self::RemoveDevice(name) => write!(f, "remove device {name}"),
             Self::AddAddress(DeviceAddress { device, prefix }) => {
@@ -156,7 +158,7 @@ impl fmt::Display for Change {
 impl fmt::Display for DeviceChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Owner => f.write_str("mark it as ours"),
+            Self::Owner => f.write_str("set owner"),
             Self::Mtu(mtu) => write!(f, "mtu {mtu}"),
             Self::Mac(mac) => write!(f, "address {mac}"),
             Self::Vxlan(vxlan) => {
@@ -174,14 +176,17 @@ impl fmt::Display for DeviceChange {
 
 impl fmt::Display for DesiredRoute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RouteKind::Unicast(hop) = &self.kind else {
+            return write!(f, "blackhole {}", self.dst);
+        };
         write!(f, "{}", self.dst)?;
-        if let Some(gateway) = self.gateway {
-            let is_other = gateway.is_ipv4() != self.dst.addr().is_ipv4();
-            write!(f, " via {}{gateway}", if is_other { "inet6 " } else { "" })?;
+        if let Some(gateway) = hop.gateway {
+            let is_other_family = gateway.is_ipv4() != self.dst.addr().is_ipv4();
+            write!(f, " via {}{gateway}", if is_other_family { "inet6 " } else { "" })?;
         }
-        write!(f, " dev {}", self.device)?;
-        f.write_str(if self.is_link_scope { " scope link" } else { "" })?;
-        f.write_str(if self.onlink { " onlink" } else { "" })
+        write!(f, " dev {}", hop.device)?;
+        f.write_str(if hop.is_link_scope { " scope link" } else { "" })?;
+        f.write_str(if hop.onlink { " onlink" } else { "" })
     }
 }
 
@@ -192,9 +197,9 @@ impl fmt::Display for Gateway {
     }
 }
 
-struct Shown<'a>(&'a DesiredDevice);
+struct DeviceDisplay<'a>(&'a DesiredDevice);
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for DeviceDisplay<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let DesiredDevice { name, mtu, kind } = self.0;
         write!(f, "{name} type {} mtu {mtu}", kind.name())?;

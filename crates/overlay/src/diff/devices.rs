@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Devices: kept and changed where the kernel can, as all that hangs on one goes with it.
+//! Compares devices. A device is changed in place if the kernel can do so, because removing it also
+//! removes its addresses, routes and neighbours.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,20 +11,20 @@ use crate::diff::change::{Change, Conflict, DeviceChange};
 use crate::observed::{ObservedDevice, ObservedKind, ObservedState};
 use crate::ownership::Ownership;
 
-/// What becomes of devices.
+/// Result of comparing devices.
 #[derive(Debug, Default)]
 pub(super) struct Devices {
-    /// To be done first.
+    /// Changes to apply before all others.
     pub(super) changes: Vec<Change>,
-    /// Not desired any more, to be removed last.
+    /// Devices that are no longer desired, to be removed last.
     pub(super) surplus: Vec<IfName>,
-    /// Those that are ours when all is done or were until now.
+    /// Devices that are the agent's, before or after the changes.
     pub(super) ours: BTreeSet<IfName>,
-    /// What hangs on these goes by itself.
+    /// Devices that are removed or re-created. The kernel removes everything on them.
     pub(super) gone: BTreeSet<IfName>,
-    /// What is a neighbour on these goes by itself.
+    /// Devices whose neighbour entries the kernel deletes.
     pub(super) without_neighbours: BTreeSet<IfName>,
-    /// Another's device has the name: nothing on it is ours.
+    /// Names that foreign devices have. Nothing desired can exist on them.
     pub(super) blocked: BTreeSet<IfName>,
     pub(super) conflicts: Vec<Conflict>,
 }
@@ -40,29 +41,28 @@ pub(super) fn compare(
         devices.ours.insert(device.name);
         match by_name.get(&device.name) {
             None => devices.changes.push(Change::CreateDevice(*device)),
-            Some(observed) if ownership.owns_device(observed) => {
-                devices.adjust(device, observed, ownership)
-            }
-            Some(observed) => devices.block(device, observed),
+            Some(found) if ownership.owns_device(found) => devices.adjust(device, found, ownership),
+            Some(found) => devices.block(device, found),
         }
     }
-    for observed in observed.devices.iter().filter(|observed| ownership.owns_device(observed)) {
-        devices.ours.insert(observed.name);
-        if desired.devices.contains_key(&observed.name) {
+    for device in observed.devices.iter().filter(|device| ownership.owns_device(device)) {
+        devices.ours.insert(device.name);
+        if desired.devices.contains_key(&device.name) {
             continue;
         }
-        devices.gone.insert(observed.name);
-        match devices.changes.iter().any(|change| is_prevented_by(observed, change)) {
-            true => devices.changes.insert(0, Change::RemoveDevice(observed.name)),
-            false => devices.surplus.push(observed.name),
+        devices.gone.insert(device.name);
+        match devices.changes.iter().any(|change| prevents(device, change)) {
+            true => devices.changes.insert(0, Change::RemoveDevice(device.name)),
+            false => devices.surplus.push(device.name),
         }
     }
     devices
 }
 
-/// Whether a device has to go before another can be made: the kernel has no two of the same kind. Somebody has
-/// given ours another name.
-fn is_prevented_by(observed: &ObservedDevice, change: &Change) -> bool {
+/// Returns whether a surplus device has to be removed before the change can be made. The kernel
+/// refuses a second VXLAN with the same VNI and port, and a second ipip tunnel with the same address.
+/// This happens after another program has renamed the agent's device.
+fn prevents(observed: &ObservedDevice, change: &Change) -> bool {
     let (Change::CreateDevice(desired), ObservedKind::Known(observed)) = (change, &observed.kind)
     else {
         return false;
@@ -83,10 +83,10 @@ impl Devices {
         self.ours.remove(&desired.name);
         self.blocked.insert(desired.name);
         let kind = observed.kind.name();
-        let alias = observed.alias.as_ref().map(|alias| format!("{kind} with the alias {alias:?}"));
+        let with_alias = observed.alias.as_ref().map(|alias| format!("{kind}, alias {alias:?}"));
         self.conflicts.push(Conflict::Device {
             name: desired.name,
-            observed: alias.unwrap_or_else(|| kind.to_owned()),
+            observed: with_alias.unwrap_or_else(|| kind.to_owned()),
             desired: desired.kind.name(),
         });
     }
@@ -97,7 +97,7 @@ impl Devices {
         observed: &ObservedDevice,
         ownership: &Ownership,
     ) {
-        let Some(mut changes) = of_kind(&desired.kind, &observed.kind) else {
+        let Some(mut changes) = kind_changes(&desired.kind, &observed.kind) else {
             self.gone.insert(desired.name);
             self.changes.push(Change::RemoveDevice(desired.name));
             self.changes.push(Change::CreateDevice(*desired));
@@ -120,14 +120,16 @@ impl Devices {
     }
 }
 
-/// None where only a new device will do.
-fn of_kind(desired: &DeviceKind, observed: &ObservedKind) -> Option<Vec<DeviceChange>> {
+/// Returns `None` if the device has to be re-created.
+fn kind_changes(desired: &DeviceKind, observed: &ObservedKind) -> Option<Vec<DeviceChange>> {
     let ObservedKind::Known(observed) = observed else { return None };
     if desired == observed {
         return Some(Vec::new());
     }
     match (desired, observed) {
-        (DeviceKind::Vxlan(desired), DeviceKind::Vxlan(observed)) => of_vxlan(desired, observed),
+        (DeviceKind::Vxlan(desired), DeviceKind::Vxlan(observed)) => {
+            vxlan_changes(desired, observed)
+        }
         (DeviceKind::Wireguard { public_key, listen_port }, DeviceKind::Wireguard { .. }) => {
             let (public_key, listen_port) = (*public_key, *listen_port);
             Some(vec![DeviceChange::Wireguard { public_key, listen_port }])
@@ -139,15 +141,16 @@ fn of_kind(desired: &DeviceKind, observed: &ObservedKind) -> Option<Vec<DeviceCh
     }
 }
 
-/// The kernel changes neither number nor port nor groups of a VXLAN, nor the family of its address.
-fn of_vxlan(desired: &VxlanDevice, observed: &VxlanDevice) -> Option<Vec<DeviceChange>> {
+/// The kernel can change neither the VNI, the port and GBP of a VXLAN nor the family of its local
+/// address.
+fn vxlan_changes(desired: &VxlanDevice, observed: &VxlanDevice) -> Option<Vec<DeviceChange>> {
     let fixed = |vxlan: &VxlanDevice| (vxlan.vni, vxlan.port, vxlan.gbp, Family::of(vxlan.local));
-    let live = |vxlan: &VxlanDevice| (vxlan.lower, vxlan.local, vxlan.learning);
+    let changeable = |vxlan: &VxlanDevice| (vxlan.lower, vxlan.local, vxlan.learning);
     if fixed(desired) != fixed(observed) {
         return None;
     }
     let mut changes = Vec::new();
-    if live(desired) != live(observed) {
+    if changeable(desired) != changeable(observed) {
         changes.push(DeviceChange::Vxlan(*desired));
     }
     if desired.mac != observed.mac {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Routes and the next hop objects that they go through.
+//! Compares routes and their next-hop objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -13,12 +13,12 @@ use crate::diff::devices::Devices;
 use crate::observed::{ObservedRoute, ObservedState};
 use crate::ownership::{Ownership, PROTOCOL};
 
-/// What becomes of routes.
+/// Result of comparing routes.
 #[derive(Debug, Default)]
 pub(super) struct Routes {
-    /// Next hops, then routes.
+    /// Next hops, then the routes that use them.
     pub(super) additions: Vec<Change>,
-    /// Routes, then next hops: the kernel removes the routes of a next hop with it.
+    /// Routes, then next hops: the kernel removes the routes of a next hop together with it.
     pub(super) removals: Vec<Change>,
     pub(super) conflicts: Vec<Conflict>,
 }
@@ -31,157 +31,160 @@ pub(super) fn compare(
 ) -> Routes {
     let mut by_dst: BTreeMap<IpNet, Vec<&ObservedRoute>> = BTreeMap::new();
     for route in &observed.routes {
-        if !devices.gone.contains(&route.route.device) {
+        if route.route.device().is_none_or(|device| !devices.gone.contains(&device)) {
             by_dst.entry(route.route.dst).or_default().push(route);
         }
     }
     let mut routes = Routes::default();
-    let mut sets = Vec::new();
-    let mut kept = BTreeSet::new();
-    for (dst, there) in &by_dst {
-        let (same_key, other_key): (Vec<&ObservedRoute>, Vec<&ObservedRoute>) =
-            there.iter().partition(|route| {
-                desired.routes.contains_key(dst) && route.metric == default_metric(*dst)
-            });
+    let mut to_set = Vec::new();
+    let mut used_nexthops = BTreeSet::new();
+    for (dst, existing) in &by_dst {
+        let route = desired.routes.get(dst);
+        let (same_key, other_key): (Vec<&ObservedRoute>, Vec<&ObservedRoute>) = existing
+            .iter()
+            .partition(|existing| route.is_some_and(|route| existing.metric == route.metric()));
         let surplus = other_key.into_iter().filter(|route| is_surplus(route, ownership, devices));
         routes.removals.extend(surplus.map(|route| Change::RemoveRoute(*route)));
-        let Some(route) = desired.routes.get(dst) else { continue };
-        routes.settle(route, &same_key, devices, &mut sets, &mut kept);
+        let Some(route) = route else { continue };
+        routes.compare_one(route, &same_key, devices, &mut to_set, &mut used_nexthops);
     }
     let missing = desired.routes.iter().filter(|(dst, _)| !by_dst.contains_key(*dst));
-    sets.extend(missing.map(|(_, route)| *route).filter(|route| !is_blocked(route, devices)));
-    routes.leave_to_others(&mut sets, observed);
-    routes.through_nexthops(&sets, observed, ownership, devices, &mut kept);
+    to_set.extend(missing.map(|(_, route)| *route).filter(|route| !is_blocked(route, devices)));
+    routes.skip_conflicting(&mut to_set, observed);
+    routes.assign_nexthops(&to_set, observed, ownership, devices, &mut used_nexthops);
     routes
 }
 
-/// What flannel and people at a terminal make bears the same number.
+/// flannel's routes have the protocol number that routes made by hand have too.
 fn is_foreign(protocol: u8) -> bool {
     !matches!(protocol, PROTOCOL | PROTOCOL_BOOT)
 }
 
 fn is_blocked(route: &DesiredRoute, devices: &Devices) -> bool {
-    devices.blocked.contains(&route.device)
+    route.device().is_some_and(|device| devices.blocked.contains(&device))
 }
 
-/// Ours by its protocol and by its next hop's number, or else by where it leads; on devices of ours flannel's, too.
+/// Returns whether an undesired route is the agent's: by its protocol and next-hop ID, or, without a
+/// next hop, by its destination. On the agent's own devices flannel's routes count too.
 fn is_surplus(observed: &ObservedRoute, ownership: &Ownership, devices: &Devices) -> bool {
-    let is_on_ours = devices.ours.contains(&observed.route.device);
+    let Some(device) = observed.route.device() else {
+        return ownership.is_stale_blackhole(observed);
+    };
+    let is_on_own_device = devices.ours.contains(&device);
     match observed.protocol {
-        PROTOCOL if is_on_ours => true,
+        PROTOCOL if is_on_own_device => true,
         PROTOCOL => ownership
             .owns_nexthop_of(observed)
             .unwrap_or_else(|| ownership.has_prefix(observed.route.dst)),
-        PROTOCOL_BOOT => is_on_ours,
+        PROTOCOL_BOOT => is_on_own_device,
         _ => false,
     }
 }
 
-/// Destinations of routes with an MTU. The kernel does not take it off a route that it replaces through the same
-/// next hop.
-fn narrow(observed: &ObservedState) -> BTreeSet<IpNet> {
-    let routes = observed.routes.iter().filter(|one| one.route.mtu.is_some());
-    routes.map(|one| one.route.dst).collect()
+/// Returns the destinations of routes with an MTU. If a route is replaced by one with the same next
+/// hop, the kernel keeps the old MTU.
+fn destinations_with_mtu(observed: &ObservedState) -> BTreeSet<IpNet> {
+    let has_mtu = |one: &&ObservedRoute| one.route.next_hop().is_some_and(|hop| hop.mtu.is_some());
+    observed.routes.iter().filter(has_mtu).map(|one| one.route.dst).collect()
 }
 
 impl Routes {
-    /// What to do about a desired route where there are others to its destination with its metric.
-    fn settle(
+    /// Compares a desired route with the existing ones that have its destination and metric.
+    fn compare_one(
         &mut self,
         desired: &DesiredRoute,
-        there: &[&ObservedRoute],
+        existing: &[&ObservedRoute],
         devices: &Devices,
-        sets: &mut Vec<DesiredRoute>,
-        kept: &mut BTreeSet<u32>,
+        to_set: &mut Vec<DesiredRoute>,
+        used_nexthops: &mut BTreeSet<u32>,
     ) {
         if is_blocked(desired, devices) {
             return;
         }
-        let right = there
-            .iter()
-            .position(|observed| observed.protocol == PROTOCOL && observed.route == *desired);
+        let is_right =
+            |route: &&ObservedRoute| route.protocol == PROTOCOL && route.route == *desired;
+        let right = existing.iter().position(is_right);
         match right {
-            Some(at) => kept.extend(there[at].nexthop),
+            Some(at) => used_nexthops.extend(existing[at].nexthop),
             None => {
-                if let Some(observed) = there.iter().find(|observed| is_foreign(observed.protocol))
-                {
-                    let (dst, protocol) = (desired.dst, observed.protocol);
+                if let Some(foreign) = existing.iter().find(|route| is_foreign(route.protocol)) {
+                    let (dst, protocol) = (desired.dst, foreign.protocol);
                     self.conflicts.push(Conflict::Route { dst, protocol });
                     return;
                 }
-                sets.push(*desired);
+                to_set.push(*desired);
             }
         }
-        // One alone is replaced; of several, the others have to go.
-        let is_alone = right.is_none() && there.len() == 1;
-        let others = there.iter().enumerate().filter(|(at, observed)| {
-            Some(*at) != right
-                && !is_alone
-                && observed.protocol == PROTOCOL
-                && observed.route != *desired
+        // Setting the route replaces a single existing one. If there are several, all but the one
+        // that is replaced have to be removed.
+        let is_alone = right.is_none() && existing.len() == 1;
+        let others = existing.iter().enumerate().filter(|(at, route)| {
+            Some(*at) != right && !is_alone && route.protocol == PROTOCOL && route.route != *desired
         });
-        self.removals.extend(others.map(|(_, observed)| Change::RemoveRoute(**observed)));
+        self.removals.extend(others.map(|(_, route)| Change::RemoveRoute(**route)));
     }
 
-    /// Barriers of others stay; ours and flannel's are replaced.
-    fn leave_to_others(&mut self, sets: &mut Vec<DesiredRoute>, observed: &ObservedState) {
-        sets.retain(|route| {
-            let barrier =
-                observed.blocking_routes.get(&route.dst).filter(|protocol| is_foreign(**protocol));
+    /// Reports foreign blocking routes as conflicts. The kernel replaces those of podwire and flannel.
+    fn skip_conflicting(&mut self, to_set: &mut Vec<DesiredRoute>, observed: &ObservedState) {
+        to_set.retain(|route| {
+            let has_default_metric = route.metric() == default_metric(route.dst);
+            let blocking = observed.blocking_routes.get(&route.dst);
+            let foreign = blocking.filter(|protocol| has_default_metric && is_foreign(**protocol));
             let conflict = |protocol: &u8| Conflict::Route { dst: route.dst, protocol: *protocol };
-            self.conflicts.extend(barrier.map(conflict));
-            barrier.is_none()
+            self.conflicts.extend(foreign.map(conflict));
+            foreign.is_none()
         });
     }
 
-    fn through_nexthops(
+    fn assign_nexthops(
         &mut self,
-        sets: &[DesiredRoute],
+        to_set: &[DesiredRoute],
         observed: &ObservedState,
         ownership: &Ownership,
         devices: &Devices,
-        kept: &mut BTreeSet<u32>,
+        used: &mut BTreeSet<u32>,
     ) {
         let range = ownership.nexthops.clone();
-        let is_ours = |id: &u32, protocol: u8| {
+        let is_own = |id: &u32, protocol: u8| {
             protocol == PROTOCOL && range.as_ref().is_some_and(|range| range.contains(id))
         };
-        let mut ours: BTreeMap<Gateway, u32> = BTreeMap::new();
+        let mut by_gateway: BTreeMap<Gateway, u32> = BTreeMap::new();
         let mut surplus: Vec<u32> = Vec::new();
         for (id, nexthop) in &observed.nexthops {
-            if !is_ours(id, nexthop.protocol) {
+            if !is_own(id, nexthop.protocol) {
                 continue;
             }
             match nexthop.gateway {
-                // It goes with its device.
+                // The kernel removes it together with its device.
                 Some(gateway) if devices.gone.contains(&gateway.device) => continue,
-                Some(gateway) => drop(ours.entry(gateway).or_insert(*id)),
-                // Somebody has made something else of it.
+                Some(gateway) => drop(by_gateway.entry(gateway).or_insert(*id)),
+                // Another program has turned it into a blackhole or a group.
                 None => {}
             }
             surplus.push(*id);
         }
-        let first = |range: RangeInclusive<u32>| {
+        let from_first_free = |range: RangeInclusive<u32>| {
             ownership.first_free_nexthop.max(*range.start())..=*range.end()
         };
-        let mut free = range.clone().into_iter().flat_map(first);
+        let mut free = range.clone().into_iter().flat_map(from_first_free);
         let mut free = free.by_ref().filter(|id| !observed.nexthops.contains_key(id));
-        let narrow = narrow(observed);
-        for route in sets {
-            let keeps_nexthop = route.mtu.is_some() || !narrow.contains(&route.dst);
-            let nexthop = Gateway::of(route).and_then(|gateway| match ours.get(&gateway) {
+        let with_mtu = destinations_with_mtu(observed);
+        for route in to_set {
+            let has_mtu = route.next_hop().is_some_and(|hop| hop.mtu.is_some());
+            let keeps_nexthop = has_mtu || !with_mtu.contains(&route.dst);
+            let nexthop = Gateway::of(route).and_then(|gateway| match by_gateway.get(&gateway) {
                 Some(id) if keeps_nexthop => Some(*id),
                 _ => {
                     let id = free.next()?;
-                    ours.insert(gateway, id);
+                    by_gateway.insert(gateway, id);
                     self.additions.push(Change::AddNexthop { id, gateway });
                     Some(id)
                 }
             });
-            kept.extend(nexthop);
+            used.extend(nexthop);
             self.additions.push(Change::SetRoute { route: *route, nexthop });
         }
-        surplus.retain(|id| !kept.contains(id));
+        surplus.retain(|id| !used.contains(id));
         self.removals.extend(surplus.into_iter().map(|id| Change::RemoveNexthop { id }));
     }
 }

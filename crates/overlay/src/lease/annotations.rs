@@ -101,8 +101,8 @@ impl AnnotationPrefix {
         attributes: &Attributes,
         overwrites: &Overwrites,
     ) -> BTreeMap<String, Option<String>> {
-        let data = attributes.data.print();
-        let json = |data| match data {
+        let data = attributes.data.to_json();
+        let json = |data: Option<_>| match data {
             None => "null".to_owned(),
             Some(data) => go_json(&data),
         };

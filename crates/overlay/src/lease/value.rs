@@ -7,9 +7,8 @@ use gojson::DecodeError;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::backend::BackendData;
+use crate::backend::{BackendData, DataJson};
 use crate::cidr::Addresses;
-use crate::lease::data::Printed;
 use crate::lease::{Attributes, Error};
 
 #[derive(Debug, Deserialize, Default)]
@@ -64,13 +63,13 @@ struct Out<'a> {
     #[serde(skip_serializing_if = "str::is_empty")]
     backend_type: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    backend_data: Option<Printed<'a>>,
+    backend_data: Option<DataJson<'a>>,
     #[serde(rename = "BackendV6Data", skip_serializing_if = "Option::is_none")]
-    backend_v6_data: Option<Printed<'a>>,
+    backend_v6_data: Option<DataJson<'a>>,
 }
 
 pub(super) fn print(attributes: &Attributes) -> String {
-    let data = attributes.data.print();
+    let data = attributes.data.to_json();
     go_json(&Out {
         // Its address of IPv4 is a number, which is never missing.
         public_ip: attributes.public.v4.unwrap_or(Ipv4Addr::UNSPECIFIED),
@@ -151,7 +150,7 @@ pub(super) mod tests {
         check(r#"{"PublicIP": "1.2.3"}"#, r#"key "PublicIP" is "1.2.3": expected an IPv4"#);
         check(r#"{"PublicIPv6": "1.2.3.4"}"#, "expected an IPv6 address");
         let vxlan = |data: &str| format!(r#"{{"BackendType": "vxlan", "BackendData": {data}}}"#);
-        check(&vxlan("{}"), r#"key "BackendData.VtepMAC" is "": expected the hardware address"#);
+        check(&vxlan("{}"), r#"key "BackendData.VtepMAC" is "": expected the MAC address"#);
         check(&vxlan(r#"{"VtepMAC": "01:00:5e:00:00:01"}"#), "of one device");
         check(&vxlan(r#"{"VtepMAC": "00:00:00:00:00:00"}"#), "of one device");
         check(&vxlan(r#"{"VtepMAC": "02:00:5e:10:00:ab", "VNI": -1}"#), "BackendData.VNI");

@@ -3,19 +3,10 @@
 
 use serde_json::{Map, Value};
 
+use crate::backend::KEYS;
+
 const ALL: &str = "Network SubnetLen SubnetMin SubnetMax EnableIPv4 EnableIPv6 EnableNFTables \
     IPv6Network IPv6SubnetLen IPv6SubnetMin IPv6SubnetMax Backend";
-
-/// Of each backend, beside its type.
-const BACKENDS: [(&str, &str); 7] = [
-    ("vxlan", "VNI Port GBP Learning DirectRouting MTU"),
-    ("host-gw", ""),
-    ("wireguard", "ListenPort ListenPortV6 MTU PSK PersistentKeepaliveInterval Mode"),
-    ("udp", "Port"),
-    ("ipip", "DirectRouting"),
-    ("alloc", ""),
-    ("extension", "PreStartupCommand PostStartupCommand SubnetAddCommand SubnetRemoveCommand"),
-];
 
 /// A line for each key of a file that is passed over.
 pub fn unknown_keys(text: &str) -> Vec<String> {
@@ -23,7 +14,7 @@ pub fn unknown_keys(text: &str) -> Vec<String> {
     let mut lines = unknown(&object, "", &ALL.split_whitespace().collect::<Vec<_>>());
     let Some(Value::Object(backend)) = gojson::get(&object, "Backend") else { return lines };
     let kind = gojson::get(backend, "Type").and_then(Value::as_str).unwrap_or_default();
-    if let Some((_, keys)) = BACKENDS.iter().find(|(name, _)| name.eq_ignore_ascii_case(kind)) {
+    if let Some((_, keys)) = KEYS.iter().find(|(name, _)| name.eq_ignore_ascii_case(kind)) {
         let known: Vec<&str> = ["Type"].into_iter().chain(keys.split_whitespace()).collect();
         lines.extend(unknown(backend, "Backend.", &known));
     }
@@ -75,6 +66,6 @@ mod tests {
             assert_eq!(unknown_keys(&text), Vec::<String>::new(), "{row}");
             rows += 1;
         }
-        assert_eq!(rows, BACKENDS.len());
+        assert_eq!(rows, KEYS.len());
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who has which subnet, so that nobody gets another's. A look-up costs the logarithm of how many
-//! there are.
+//! Subnets in use, so that no two nodes are served the same addresses. A lookup takes logarithmic
+//! time.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,8 @@ use kernel::Family;
 use crate::cidr;
 use crate::plan::rejected::RejectReason;
 
-/// Subnets that do not overlap, by their first address.
+/// Subnets that do not overlap, by first address, with the name of the peer that has each. This node's
+/// own subnets have no name.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Claims {
     v4: BTreeMap<u128, (IpNet, Option<String>)>,
@@ -18,7 +19,7 @@ pub(super) struct Claims {
 }
 
 impl Claims {
-    /// With this node's own.
+    /// Starts with this node's own subnets.
     pub(super) fn new(own: impl Iterator<Item = IpNet>) -> Self {
         let mut claims = Self::default();
         for subnet in own {
@@ -27,14 +28,15 @@ impl Claims {
         claims
     }
 
-    /// Whether nobody has any of it.
+    /// Returns an error if any address of the subnet is claimed.
     pub(super) fn check(&self, subnet: IpNet) -> Result<(), RejectReason> {
         let map = match cidr::of(subnet) {
             Family::V4 => &self.v4,
             Family::V6 => &self.v6,
         };
         let (_, last) = cidr::span(subnet);
-        // The last one that begins before the end of this one: any other ends before it.
+        // Claims do not overlap, so only the last claim that begins before the end of this subnet can
+        // overlap it.
         match map.range(..=last).next_back() {
             Some((_, (other, owner))) if cidr::overlap(*other, subnet) => Err(match owner {
                 None => RejectReason::OwnSubnet(*other),
@@ -44,12 +46,11 @@ impl Claims {
         }
     }
 
-    /// Gives it to a peer.
+    /// Claims a subnet for a peer.
     pub(super) fn add(&mut self, subnet: IpNet, peer: &str) {
         self.insert(subnet, Some(peer.to_owned()));
     }
 
-    /// Takes it back from whoever has it.
     pub(super) fn remove(&mut self, subnet: IpNet) {
         let map = match cidr::of(subnet) {
             Family::V4 => &mut self.v4,
@@ -78,17 +79,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_agrees_with_comparing_each_with_each(nets in vec((any::<u16>(), 16u8..=32), 0..60)) {
+        fn check_equals_pairwise_comparison(nets in vec((any::<u16>(), 16u8..=32), 0..60)) {
             let mut claims = Claims::new(std::iter::empty());
-            let mut given: Vec<IpNet> = Vec::new();
+            let mut claimed: Vec<IpNet> = Vec::new();
             for (bits, len) in nets {
                 let address = Ipv4Addr::from_bits(u32::from(bits));
                 let net = IpNet::new(address.into(), len).unwrap().trunc();
-                let is_free = !given.iter().any(|other| cidr::overlap(*other, net));
+                let is_free = !claimed.iter().any(|other| cidr::overlap(*other, net));
                 prop_assert_eq!(claims.check(net).is_ok(), is_free);
                 if is_free {
                     claims.add(net, "peer");
-                    given.push(net);
+                    claimed.push(net);
                 }
             }
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A plan that is kept up to date. A peer that comes, changes or goes costs what it is itself,
-//! however many there are; only where peers are in each other's way is all planned anew.
+//! A plan that follows changes of peers. Adding, changing or removing a peer costs the same whatever
+//! the number of peers. Everything is planned again only if peers share addresses or conflict.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -14,9 +14,9 @@ use crate::desired::{DesiredRoute, DesiredState};
 use crate::lease::{Attributes, Lease};
 use crate::netconf::NetConf;
 use crate::plan::claims::Claims;
-use crate::plan::previous::{Ends, Kept, PreviousBackend};
+use crate::plan::previous::{KeptBackend, NodeBackends, PreviousBackend};
 use crate::plan::{
-    Error, Node, Peer, Plan, RejectedPeer, Underlay, check_networks, devices, fill, serve,
+    Error, Node, Peer, Plan, RejectedPeer, Underlay, add_peer, add_peers, check_networks, devices,
 };
 
 /// The network as one node sees it.
@@ -25,140 +25,141 @@ pub struct Network {
     conf: NetConf,
     lease: Lease,
     underlay: Underlay,
+    /// Creation revision and published lease of each peer.
     peers: BTreeMap<String, (u64, Lease)>,
-    /// The backend before the current one, while peers may use it.
-    previous: Option<Kept>,
-    /// Leases of peers that have read a newer configuration than this node, with the data that they
-    /// published before: such a peer keeps its previous backend.
+    /// The previous backend, while peers may use it.
+    previous: Option<KeptBackend>,
+    /// Leases of peers that already use a newer configuration than this node, with the backend data
+    /// that they published before. Such a peer keeps its previous backend, so it can be served by
+    /// that one.
     earlier: BTreeMap<String, Lease>,
-    /// How many peers say that they are reached there: two leases of one node share entries.
-    publics: HashMap<IpAddr, usize>,
-    /// What there is without any peer.
+    /// Number of peers that publish each address. It is above one if a node has two leases.
+    public_addresses: HashMap<IpAddr, usize>,
+    /// Desired state without peers.
     base: DesiredState,
     claims: Claims,
-    /// What paths carry that carry less than pods send.
+    /// MTU of the path to each subnet for which it is below the pod MTU.
     path_mtus: BTreeMap<IpNet, u32>,
+    has_own_blackholes: bool,
     plan: Plan,
 }
 
-/// What a peer's change has done to the plan.
+/// Effect of one peer's change on the plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PlanChange {
     None,
-    /// Nothing but this.
+    /// Only the desired state of this peer has changed.
     Peer(Box<PeerChange>),
-    /// Anything may have changed.
+    /// Any part of the plan may have changed.
     Full,
 }
 
-/// State of the previous backend after [`Network::expire_previous`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PreviousBackendState {
-    /// There is none.
-    Absent,
-    /// Peers use it, or may do so.
-    Kept,
-    /// No peer uses it any more: anything may have changed.
-    Dropped,
-}
-
-/// What was desired for a peer, and what is.
+/// Desired state of one peer before and after a change.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PeerChange {
     pub before: DesiredState,
     pub after: DesiredState,
 }
 
+/// State of the previous backend after [`Network::expire_previous`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PreviousBackendState {
+    /// There is no previous backend.
+    Absent,
+    /// Peers use the previous backend, or may still do so.
+    Kept,
+    /// No peer uses it any more, and it has just been dropped. Any part of the plan may have changed.
+    Dropped,
+}
+
 impl Network {
-    /// Plans for these peers: by name, since when, and with which lease.
+    /// Plans for these peers: creation revision and lease by name.
     pub fn new(
         conf: NetConf,
         lease: Lease,
         underlay: Underlay,
         peers: BTreeMap<String, (u64, Lease)>,
     ) -> Result<Self, Error> {
-        let node = Node { conf: &conf, lease: &lease, underlay: &underlay };
-        check_networks(node.conf, node.underlay.addresses)?;
-        let base = devices(&node)?;
-        let pod_mtu = underlay.mtu;
-        let plan = Plan { desired: base.clone(), pod_mtu, rejected: Vec::new() };
-        let (publics, claims) = (HashMap::new(), Claims::default());
-        let (path_mtus, earlier) = (BTreeMap::new(), BTreeMap::new());
+        check_networks(&conf, underlay.addresses)?;
+        let (desired, pod_mtu) = (DesiredState::default(), underlay.mtu);
         let mut network = Self {
             conf,
             lease,
             underlay,
             peers,
             previous: None,
-            earlier,
-            publics,
-            base,
-            claims,
-            path_mtus,
-            plan,
+            earlier: BTreeMap::new(),
+            public_addresses: HashMap::new(),
+            base: DesiredState::default(),
+            claims: Claims::default(),
+            path_mtus: BTreeMap::new(),
+            has_own_blackholes: false,
+            plan: Plan { desired, pod_mtu, rejected: Vec::new() },
         };
+        network.base = network.plan_base()?;
         network.replan();
         Ok(network)
     }
 
-    /// What follows from all leases.
+    /// Returns the current plan for all peers.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// What the network is.
+    /// Returns the network's configuration.
     pub fn conf(&self) -> &NetConf {
         &self.conf
     }
 
-    /// This node's own lease.
+    /// Returns the lease of this node.
     pub fn lease(&self) -> &Lease {
         &self.lease
     }
 
-    /// What holds it up.
+    /// Returns the underlay that the plan is based on.
     pub fn underlay(&self) -> &Underlay {
         &self.underlay
     }
 
-    /// The other nodes: by name, since when, and with which lease.
+    /// Returns the other nodes: creation revision and lease by name.
     pub fn peers(&self) -> &BTreeMap<String, (u64, Lease)> {
         &self.peers
     }
 
-    /// The lease by which a peer is served: its own, or an earlier one while the peer has a newer
-    /// configuration than this node.
+    /// Returns the lease by which a peer is served: the published one, or an earlier one while the
+    /// peer uses a newer configuration than this node.
     pub fn served_lease(&self, name: &str) -> Option<&Lease> {
         self.earlier.get(name).or_else(|| self.peers.get(name).map(|(_, lease)| lease))
     }
 
-    /// The current backend, and the previous one if it is kept.
+    /// Returns the current backend, and the previous one if it is kept.
     pub fn backends(&self) -> impl Iterator<Item = &Backend> {
-        [&self.conf.backend].into_iter().chain(self.previous.as_ref().map(Kept::backend))
+        [&self.conf.backend].into_iter().chain(self.previous.as_ref().map(KeptBackend::backend))
     }
 
     /// Keeps the previous backend for peers that still publish it.
     pub fn set_previous_backend(&mut self, previous: PreviousBackend) -> Result<(), Error> {
-        let kept = Kept::new(previous, &self.conf, &self.lease, &self.underlay)?;
+        let kept = KeptBackend::new(previous, &self.conf, &self.lease, &self.underlay)?;
         kept.add_to(&mut self.base);
         self.previous = Some(kept);
         self.replan();
         Ok(())
     }
 
-    /// To be called at intervals. Drops the previous backend if no peer has published it at this
-    /// call and the one before: peers still send by it until they have read this node's lease.
+    /// Drops the previous backend if no peer published it at this call and at the one before. The
+    /// caller repeats it at intervals: peers send by the previous backend until they have read this
+    /// node's new lease.
     pub fn expire_previous(&mut self) -> PreviousBackendState {
         let Some(previous) = &self.previous else { return PreviousBackendState::Absent };
-        let ends = self.ends();
+        let node = self.node_backends();
         let uses = |name: &String| {
             let lease = self.served_lease(name);
-            lease.is_some_and(|lease| ends.previous_for(&lease.attributes.data).is_some())
+            lease.is_some_and(|lease| node.previous_for(&lease.attributes.data).is_some())
         };
         let (is_idle, was_idle) = (!self.peers.keys().any(uses), previous.is_idle);
         if is_idle
             && was_idle
-            && let Ok(base) = devices(&self.node())
+            && let Ok(base) = self.plan_base()
         {
             (self.base, self.previous) = (base, None);
             self.replan();
@@ -170,7 +171,24 @@ impl Network {
         PreviousBackendState::Kept
     }
 
-    /// Takes over what peers published earlier, for those whose leases this node cannot use now.
+    /// Adds or removes a blackhole route for each of this node's own subnets. It drops packets to
+    /// addresses that no pod has if no other route for the subnet exists, such as that of a bridge.
+    /// Such packets would otherwise leave by the default route and might come back.
+    pub fn set_own_blackholes(&mut self, enabled: bool) {
+        let subnets: Vec<IpNet> = self.node().subnets().collect();
+        self.has_own_blackholes = enabled;
+        for subnet in subnets {
+            let blackhole = DesiredRoute::blackhole(subnet);
+            match enabled {
+                true => drop(self.base.routes.entry(subnet).or_insert(blackhole)),
+                false => self.base.routes.retain(|_, route| *route != blackhole),
+            }
+        }
+        self.replan();
+    }
+
+    /// Takes over the leases by which `before` served peers that this network cannot serve by their
+    /// current ones.
     pub fn inherit_served_leases(&mut self, before: &Network) {
         let earlier = self.peers.iter().filter_map(|(name, (_, lease))| {
             let served = self.earlier_lease(before.served_lease(name)?, lease)?;
@@ -182,7 +200,7 @@ impl Network {
         }
     }
 
-    /// Whether it matters which peers are on a link.
+    /// Returns whether the plan depends on [`Underlay::on_link`].
     pub fn needs_on_link(&self) -> bool {
         self.backends().any(|backend| match backend {
             Backend::HostGw => true,
@@ -192,17 +210,18 @@ impl Network {
         })
     }
 
-    /// Where peers say that they are reached.
+    /// Returns the public addresses of all peers.
     pub fn public_addresses(&self) -> impl Iterator<Item = IpAddr> {
-        self.publics.keys().copied()
+        self.public_addresses.keys().copied()
     }
 
-    /// Whether a peer says that it is reached there.
+    /// Returns whether a peer publishes this address.
     pub fn has_public_address(&self, address: IpAddr) -> bool {
-        self.publics.contains_key(&address)
+        self.public_addresses.contains_key(&address)
     }
 
-    /// What the routes say of an address that no peer has yet.
+    /// Records the link that an address of a new peer is on, before the peer is added. Addresses of
+    /// known peers are left alone.
     pub fn learn_on_link(&mut self, address: IpAddr, link: Option<IfName>) {
         match link {
             _ if self.has_public_address(address) => {}
@@ -211,7 +230,7 @@ impl Network {
         }
     }
 
-    /// What the routes say now of all peers' addresses. Whether that is anything new.
+    /// Sets the links of all peers' addresses. Returns whether anything has changed.
     pub fn set_on_link(&mut self, on_link: HashMap<IpAddr, IfName>) -> bool {
         if self.underlay.on_link == on_link {
             return false;
@@ -221,9 +240,9 @@ impl Network {
         true
     }
 
-    /// A peer has come or changed.
-    pub fn set_peer(&mut self, name: &str, since: u64, lease: Lease) -> PlanChange {
-        if self.peers.get(name).is_some_and(|known| *known == (since, lease.clone())) {
+    /// Adds or changes a peer.
+    pub fn set_peer(&mut self, name: &str, created: u64, lease: Lease) -> PlanChange {
+        if self.peers.get(name).is_some_and(|known| *known == (created, lease.clone())) {
             return PlanChange::None;
         }
         let served = self.served_lease(name);
@@ -233,12 +252,11 @@ impl Network {
             Some(earlier) => drop(self.earlier.insert(name.to_owned(), earlier)),
             None => drop(self.earlier.remove(name)),
         }
-        self.peers.insert(name.to_owned(), (since, lease));
+        self.peers.insert(name.to_owned(), (created, lease));
         let after = before.as_ref().and_then(|_| self.add_peer_part(name));
         self.plan_change(before, after)
     }
 
-    /// A peer has gone.
     pub fn remove_peer(&mut self, name: &str) -> PlanChange {
         if !self.peers.contains_key(name) {
             return PlanChange::None;
@@ -253,7 +271,7 @@ impl Network {
         self.plan_change(before, Some(DesiredState::default()))
     }
 
-    /// The path to a peer's subnet carries less than pods send; none if it does no longer.
+    /// Sets the MTU of the path to a peer's subnet, or `None` if the path carries all that pods send.
     pub fn set_path_mtu(&mut self, name: &str, subnet: IpNet, mtu: Option<u32>) -> PlanChange {
         let has = |(_, lease): &(u64, Lease)| lease.subnets.iter().any(|own| own == subnet);
         if !self.peers.get(name).is_some_and(has) || self.path_mtus.get(&subnet).copied() == mtu {
@@ -268,19 +286,18 @@ impl Network {
         self.plan_change(before, after)
     }
 
-    /// Takes over what is known of paths from the network as it was planned before, if they are the same
-    /// paths.
+    /// Takes over the path MTUs of an earlier plan if the paths are the same.
     pub fn inherit_path_mtus(&mut self, before: &Network) {
-        let way = |network: &Network| {
+        let path = |network: &Network| {
             let Underlay { name, index, mtu, addresses, .. } = network.underlay;
             (name, index, mtu, addresses, network.conf.backend.clone())
         };
-        if before.path_mtus.is_empty() || way(self) != way(before) {
+        if before.path_mtus.is_empty() || path(self) != path(before) {
             return;
         }
-        let served = self.peers.values().flat_map(|(_, lease)| lease.subnets.iter());
+        let subnets = self.peers.values().flat_map(|(_, lease)| lease.subnets.iter());
         let mtu = |subnet: IpNet| Some((subnet, *before.path_mtus.get(&subnet)?));
-        self.path_mtus = served.filter_map(mtu).collect();
+        self.path_mtus = subnets.filter_map(mtu).collect();
         self.replan();
     }
 
@@ -303,18 +320,19 @@ impl Network {
         Node { conf: &self.conf, lease: &self.lease, underlay: &self.underlay }
     }
 
-    fn ends(&self) -> Ends<'_> {
-        Ends { now: self.node(), before: self.previous.as_ref() }
+    fn node_backends(&self) -> NodeBackends<'_> {
+        NodeBackends { current: self.node(), previous: self.previous.as_ref() }
     }
 
     fn peer(&self, name: &str) -> Option<Peer<'_>> {
-        let (name, (since, _)) = self.peers.get_key_value(name)?;
-        Some(Peer { name, since: *since, lease: self.served_lease(name)? })
+        let (name, (created, _)) = self.peers.get_key_value(name)?;
+        Some(Peer { name, created: *created, lease: self.served_lease(name)? })
     }
 
-    /// A peer's lease with the data of its lease before, if the peer has a newer configuration than
-    /// this node: it published a backend of this node, and now one that this node does not have. A
-    /// peer that leaves the current backend for the previous one has a newer configuration too.
+    /// Returns a peer's current lease with the backend data of the lease before, if the peer uses a
+    /// newer configuration than this node: it published a backend of this node, and now publishes one
+    /// that this node does not have. A peer that changes from the current to the previous backend
+    /// uses a newer configuration too.
     fn earlier_lease(&self, before: &Lease, now: &Lease) -> Option<Lease> {
         let is_current = |data: &BackendData| data.matches(&self.conf.backend);
         let has = |data: &BackendData| self.backends().any(|backend| data.matches(backend));
@@ -328,34 +346,43 @@ impl Network {
         Some(Lease { subnets: now.subnets, attributes: Attributes { data, ..now.attributes } })
     }
 
+    /// Plans the current backend and the blackhole routes, without peers.
+    fn plan_base(&self) -> Result<DesiredState, Error> {
+        let mut base = devices(&self.node())?;
+        for subnet in self.node().subnets().filter(|_| self.has_own_blackholes) {
+            base.routes.entry(subnet).or_insert(DesiredRoute::blackhole(subnet));
+        }
+        Ok(base)
+    }
+
+    /// Plans all peers again.
     fn replan(&mut self) {
         let peers: Vec<Peer<'_>> = self.peers.keys().filter_map(|name| self.peer(name)).collect();
         let mut claims = Claims::new(self.node().subnets());
-        let mut plan = fill(self.ends(), self.base.clone(), &peers, &mut claims);
+        let mut plan = add_peers(self.node_backends(), self.base.clone(), &peers, &mut claims);
         let served = self.path_mtus.keys().filter(|subnet| claims.check(**subnet).is_err());
         self.apply_path_mtus(served.copied(), &mut plan.desired);
-        let mut publics = HashMap::new();
+        let mut public_addresses = HashMap::new();
         for address in peers.iter().flat_map(|peer| peer.lease.attributes.public.iter()) {
-            *publics.entry(address).or_insert(0) += 1;
+            *public_addresses.entry(address).or_insert(0) += 1;
         }
-        (self.plan, self.claims, self.publics) = (plan, claims, publics);
+        (self.plan, self.claims, self.public_addresses) = (plan, claims, public_addresses);
     }
 
-    /// Takes a peer's part out of the plan; nothing for one that is not there. None where others
-    /// may have a share in it, or wait for it to go.
+    /// Removes a peer's state from the plan and returns it; it is empty for an unknown peer. Returns
+    /// `None` if other peers share a part of it, or may be served once it is gone.
     fn remove_peer_part(&mut self, name: &str) -> Option<DesiredState> {
         let Some(peer) = self.peer(name) else { return Some(DesiredState::default()) };
         let lease = peer.lease.clone();
-        let publics: Vec<IpAddr> = lease.attributes.public.iter().collect();
-        let is_shared = publics.iter().any(|address| self.publics.get(address) != Some(&1));
-        let concerns = |rejected: &RejectedPeer| {
-            rejected.peer == name || rejected.reason.depends_on_another_peer()
-        };
+        let public: Vec<IpAddr> = lease.attributes.public.iter().collect();
+        let is_shared = public.iter().any(|address| self.public_addresses.get(address) != Some(&1));
+        let concerns =
+            |one: &RejectedPeer| one.peer == name || one.reason.depends_on_another_peer();
         if is_shared || self.plan.rejected.iter().any(concerns) {
             return None;
         }
         let mut part = DesiredState::default();
-        let rejected = serve(self.ends(), &peer, &mut Claims::default(), &mut part);
+        let rejected = add_peer(self.node_backends(), &peer, &mut Claims::default(), &mut part);
         if !rejected.is_empty() {
             return None;
         }
@@ -363,54 +390,53 @@ impl Network {
         for subnet in lease.subnets.iter() {
             self.claims.remove(subnet);
         }
-        for address in publics {
-            self.publics.remove(&address);
+        for address in public {
+            self.public_addresses.remove(&address);
         }
         self.plan.desired.subtract(&part);
         Some(part)
     }
 
-    /// Puts a peer's part into the plan; none where it meets another's.
+    /// Adds a peer's state to the plan and returns it. Returns `None` if it conflicts with that of
+    /// another peer.
     fn add_peer_part(&mut self, name: &str) -> Option<DesiredState> {
         let peer = self.peer(name)?;
         let lease = peer.lease.clone();
-        let publics: Vec<IpAddr> = lease.attributes.public.iter().collect();
-        if publics.iter().any(|address| self.publics.contains_key(address)) {
+        let public: Vec<IpAddr> = lease.attributes.public.iter().collect();
+        if public.iter().any(|address| self.public_addresses.contains_key(address)) {
             return None;
         }
         if lease.subnets.iter().any(|subnet| self.claims.check(subnet).is_err()) {
             return None;
         }
         let mut part = DesiredState::default();
-        let rejected = serve(self.ends(), &peer, &mut Claims::default(), &mut part);
+        let rejected = add_peer(self.node_backends(), &peer, &mut Claims::default(), &mut part);
         self.apply_path_mtus(lease.subnets.iter(), &mut part);
         if !rejected.is_empty() || self.plan.desired.overlaps(&part) {
             return None;
         }
-        let subnets: Vec<IpNet> = lease.subnets.iter().collect();
-        for subnet in subnets {
+        for subnet in lease.subnets.iter() {
             if self.conf.networks.get(cidr::of(subnet)).is_some() {
                 self.claims.add(subnet, name);
             }
         }
-        for address in publics {
-            self.publics.insert(address, 1);
+        for address in public {
+            self.public_addresses.insert(address, 1);
         }
         self.plan.desired.add(part.clone());
         Some(part)
     }
 
-    /// Gives routes to subnets the MTU of their paths. A tunnel that has one route for the whole
-    /// network gets one for the subnet as well.
+    /// Sets the MTU of routes to subnets that are reached by a path with a lower MTU. If a tunnel has
+    /// one route for the whole network, the subnet gets a route of its own.
     fn apply_path_mtus(&self, subnets: impl Iterator<Item = IpNet>, desired: &mut DesiredState) {
         for subnet in subnets {
             let Some(mtu) = self.path_mtus.get(&subnet) else { continue };
             let whole = self.base.routes.values().find(|route| route.dst.contains(&subnet));
-            let route = match (desired.routes.get(&subnet), whole) {
-                (Some(route), _) | (None, Some(route)) => *route,
-                (None, None) => continue,
-            };
-            desired.routes.insert(subnet, DesiredRoute { dst: subnet, mtu: Some(*mtu), ..route });
+            let route = desired.routes.get(&subnet).or(whole);
+            if let Some(hop) = route.and_then(DesiredRoute::next_hop) {
+                desired.routes.insert(subnet, DesiredRoute::unicast(subnet, hop.with_mtu(*mtu)));
+            }
         }
     }
 }

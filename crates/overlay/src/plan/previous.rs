@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The backend of an earlier configuration. Nodes read a changed configuration at different times,
+//! The backend of the previous configuration. Nodes read a changed configuration at different times,
 //! so a node keeps its previous backend until no peer publishes it, and serves each peer by the
-//! backend that the peer publishes. Both ends of a pair then use the same tunnel at all times: a
-//! reverse path filter drops packets that arrive by another device than they would leave by.
+//! backend that the peer publishes. Both nodes of a pair then always use the same tunnel. Otherwise a
+//! reverse path filter would drop the packets, because they arrive by another device than the answers
+//! leave by.
 
 use ipnet::IpNet;
 
@@ -12,7 +13,7 @@ use crate::lease::{Attributes, Lease};
 use crate::netconf::NetConf;
 use crate::plan::{Error, Node, Underlay, devices};
 
-/// A backend that this node had, with the data that it published for it.
+/// The backend that this node had before, with the data that it published for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PreviousBackend {
     backend: Backend,
@@ -20,16 +21,16 @@ pub struct PreviousBackend {
 }
 
 impl PreviousBackend {
-    /// None if peers cannot be told apart by their leases, or if this node keeps no device for the
-    /// previous backend.
-    pub fn new(backend: Backend, data: BackendData, now: &Backend) -> Option<Self> {
-        (are_distinguishable(&backend, now) && data.matches(&backend))
-            .then_some(Self { backend, data })
+    /// Returns `None` if leases do not show which of the two backends a peer uses, or if the previous
+    /// backend has no device on this node.
+    pub fn new(backend: Backend, data: BackendData, current: &Backend) -> Option<Self> {
+        let is_usable = are_distinguishable(&backend, current) && data.matches(&backend);
+        is_usable.then_some(Self { backend, data })
     }
 }
 
-/// Whether a lease shows which of two backends its node has, and both can exist on one node.
-/// Neither the port of VXLAN or udp nor a pre-shared key is published.
+/// Returns whether a lease shows which of two backends its node has, and both can exist on one node.
+/// Leases contain neither the port of vxlan and udp nor the pre-shared key of wireguard.
 pub fn are_distinguishable(before: &Backend, now: &Backend) -> bool {
     match (before, now) {
         (Backend::Alloc | Backend::Extension(_), _) | (Backend::Udp(_), Backend::Alloc) => false,
@@ -40,17 +41,17 @@ pub fn are_distinguishable(before: &Backend, now: &Backend) -> bool {
 
 /// The previous backend as part of a network.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct KeptBackend {
     conf: NetConf,
     lease: Lease,
-    /// Desired state without any peer. The routes are only a pattern: the current backend has the
-    /// route to the whole network.
+    /// Desired state without peers. Its routes are only templates: the current backend has the route
+    /// to the whole network.
     base: DesiredState,
-    /// No peer published it when [`super::Network::expire_previous`] was last called.
+    /// No peer published the backend at the last call of [`super::Network::expire_previous`].
     pub(super) is_idle: bool,
 }
 
-impl Kept {
+impl KeptBackend {
     pub(super) fn new(
         previous: PreviousBackend,
         conf: &NetConf,
@@ -68,38 +69,40 @@ impl Kept {
         &self.conf.backend
     }
 
-    /// Adds the devices and their addresses.
+    /// Adds the devices of the backend and their addresses.
     pub(super) fn add_to(&self, base: &mut DesiredState) {
         base.devices.extend(self.base.devices.clone());
         base.addresses.extend(self.base.addresses.iter().copied());
     }
 
+    /// Returns this node with the previous backend.
     pub(super) fn node<'a>(&'a self, underlay: &'a Underlay) -> Node<'a> {
         Node { conf: &self.conf, lease: &self.lease, underlay }
     }
 
-    /// The route to a peer's subnet, for tunnels that have one route for the whole network.
+    /// Returns the route to a peer's subnet, for a backend that has one route for the whole network.
     pub(super) fn route(&self, subnet: IpNet) -> Option<DesiredRoute> {
         let whole = self.base.routes.values().find(|route| route.dst.contains(&subnet))?;
         Some(DesiredRoute { dst: subnet, ..*whole })
     }
 }
 
-/// This node with the current backend, and with the previous one.
+/// This node with its current backend and the previous one.
 #[derive(Clone, Copy)]
-pub(super) struct Ends<'a> {
-    pub(super) now: Node<'a>,
-    pub(super) before: Option<&'a Kept>,
+pub(super) struct NodeBackends<'a> {
+    pub(super) current: Node<'a>,
+    pub(super) previous: Option<&'a KeptBackend>,
 }
 
-impl<'a> Ends<'a> {
-    pub(super) fn new(now: Node<'a>) -> Self {
-        Self { now, before: None }
+impl<'a> NodeBackends<'a> {
+    /// A node without a previous backend.
+    pub(super) fn new(current: Node<'a>) -> Self {
+        Self { current, previous: None }
     }
 
-    /// The previous backend, if a peer with this data has to be served by it.
-    pub(super) fn previous_for(&self, data: &BackendData) -> Option<&'a Kept> {
-        let before = self.before.filter(|before| data.matches(before.backend()));
-        before.filter(|_| !data.matches(&self.now.conf.backend))
+    /// Returns the previous backend if a peer that publishes `data` has to be served by it.
+    pub(super) fn previous_for(&self, data: &BackendData) -> Option<&'a KeptBackend> {
+        let previous = self.previous.filter(|previous| data.matches(previous.backend()));
+        previous.filter(|_| !data.matches(&self.current.conf.backend))
     }
 }

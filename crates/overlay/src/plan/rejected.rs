@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Why a peer, or one of its subnets, is not served. It stops nobody else's.
+//! Peers and subnets that the plan leaves out, with the reason. Other peers are not affected.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,12 +7,12 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use kernel::MacAddr;
 
-/// A peer or a subnet of it that is not served.
+/// A peer, or one of its subnets, that is not served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RejectedPeer {
-    /// The peer's name.
+    /// Name of the peer.
     pub peer: String,
-    /// None where it is about all of them.
+    /// The rejected subnet, or `None` if all subnets of the peer are rejected.
     pub subnet: Option<IpNet>,
     pub reason: RejectReason,
 }
@@ -26,43 +26,43 @@ impl fmt::Display for RejectedPeer {
     }
 }
 
-impl RejectReason {
-    /// Whether it may end when another peer changes or goes.
-    pub(super) fn depends_on_another_peer(&self) -> bool {
-        matches!(self, Self::Overlap { .. } | Self::MacTaken(_) | Self::KeyTaken)
-    }
-}
-
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RejectReason {
     #[error("it overlaps this node's own subnet {0}")]
     OwnSubnet(IpNet),
-    #[error("it overlaps {subnet} of {peer}, which was there before")]
+    #[error("it overlaps {subnet} of {peer}, which is older")]
     Overlap { subnet: IpNet, peer: String },
     #[error("it is not inside the network {0}")]
     OutsideNetwork(IpNet),
     #[error("its public address {0} is this node's own")]
     OwnAddress(IpAddr),
-    #[error("its public address {0} is no address of a node")]
+    #[error("its public address {0} cannot be the address of a node")]
     NotANodeAddress(IpAddr),
     #[error("it publishes BackendType {theirs:?}, and this node's backend is {ours}")]
     Backend { theirs: String, ours: &'static str },
     #[error("it publishes VNI {theirs}, and this node's is {ours}")]
     Vni { theirs: u32, ours: u32 },
-    #[error("it publishes the hardware address {0}, which is this node's own")]
+    #[error("it publishes the MAC address {0}, which is this node's own")]
     OwnMac(MacAddr),
-    #[error("it publishes the hardware address {0}, which another peer has")]
+    #[error("it publishes the MAC address {0}, which another peer has")]
     MacTaken(MacAddr),
     #[error("it publishes this node's own public key")]
     OwnKey,
     #[error("it publishes the public key of a peer with another address")]
     KeyTaken,
-    #[error("it publishes neither BackendData nor BackendV6Data, of which {backend} needs one")]
+    #[error("it publishes neither BackendData nor BackendV6Data, and {backend} needs one of them")]
     NoData { backend: &'static str },
     #[error("the two nodes have no address family in common")]
     NoCommonUnderlay,
-    #[error("{0} is not on this node's link, which host-gw needs")]
+    #[error("{0} is not on a link of this node, which host-gw requires")]
     NotOnLink(IpAddr),
     #[error("{backend} carries IPv4 only")]
     Ipv4Only { backend: &'static str },
+}
+
+impl RejectReason {
+    /// Returns whether the reason may disappear when another peer changes or leaves.
+    pub(super) fn depends_on_another_peer(&self) -> bool {
+        matches!(self, Self::Overlap { .. } | Self::MacTaken(_) | Self::KeyTaken)
+    }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What each backend makes of peers; with recorded ones in `tests/recorded.rs`.
+//! Plans of each backend. `tests/overlay/recorded.rs` compares plans with recorded flannel nodes.
 
 mod network;
 mod previous;
@@ -10,7 +10,7 @@ use crate::publish::{self, Identity};
 use crate::{PerFamily, Prefixes};
 use kernel::wireguard::PublicKey;
 
-/// A node of a test network: number, the families of its underlay, its lease.
+/// A test network: name, underlay and lease of each node. The first node plans.
 struct Lab {
     conf: NetConf,
     nodes: Vec<(String, Underlay, Lease)>,
@@ -21,7 +21,7 @@ const V4: &str = r#""Network": "10.5.0.0/16""#;
 const V6: &str = r#""EnableIPv4": false, "EnableIPv6": true, "IPv6Network": "fd00:5::/48""#;
 
 impl Lab {
-    /// `underlays` has the families of each node, such as `["4", "46"]`.
+    /// `underlays` has the underlay families of each node, such as `["4", "46"]`.
     fn new(families: &str, backend: &str, underlays: &[&str]) -> Self {
         let conf = format!(r#"{{{families}, "Backend": {backend}}}"#);
         let conf = NetConf::parse(&conf).unwrap();
@@ -33,7 +33,6 @@ impl Lab {
         self.try_plan().unwrap()
     }
 
-    /// Of the first node.
     fn try_plan(&self) -> Result<Plan, Error> {
         let (_, underlay, lease) = &self.nodes[0];
         plan(&Node { conf: &self.conf, lease, underlay }, &self.peers())
@@ -41,7 +40,7 @@ impl Lab {
 
     fn peers(&self) -> Vec<Peer<'_>> {
         let peers = self.nodes[1..].iter().zip(1..);
-        peers.map(|((name, _, lease), since)| Peer { name, since, lease }).collect()
+        peers.map(|((name, _, lease), created)| Peer { name, created, lease }).collect()
     }
 
     fn put_on_link(&mut self) {
@@ -107,7 +106,7 @@ fn peers(plan: &Plan) -> Vec<String> {
 }
 
 #[test]
-fn vxlan_carries_each_family_in_its_own_tunnel() {
+fn vxlan_dual_stack_has_a_tunnel_per_family() {
     let plan = Lab::new(DUAL, r#"{"Type": "vxlan", "VNI": 7}"#, &["46", "46"]).plan();
     assert_eq!(devices(&plan), ["flannel-v6.7 1430", "flannel.7 1450"]);
     assert_eq!(addresses(&plan), ["flannel-v6.7 fd00:5:0:1::/128", "flannel.7 10.5.1.0/32"]);
@@ -120,17 +119,19 @@ fn vxlan_carries_each_family_in_its_own_tunnel() {
 }
 
 #[test]
-fn vxlan_carries_one_family_over_the_other() {
-    // Nobody has IPv6 outside.
+fn vxlan_carries_ipv6_over_ipv4_underlay() {
     let plan = Lab::new(DUAL, r#"{"Type": "vxlan"}"#, &["4", "46", "4"]).plan();
     assert_eq!(devices(&plan), ["flannel.1 1450"]);
     assert_eq!(addresses(&plan), ["flannel.1 10.5.1.0/32", "flannel.1 fd00:5:0:1::/128"]);
     assert_eq!(routes(&plan)[2], "fd00:5:0:2::/64 via fd00:5:0:2:: dev flannel.1 onlink");
-    // Each address is that node's device.
+    // Both gateway addresses of a peer have the MAC address of its only device.
     let macs: Vec<_> = plan.desired.neighbours.values().collect();
     assert_eq!((macs.len(), plan.desired.forwarding.len()), (4, 2));
     assert!(plan.desired.forwarding.keys().all(|(_, mac)| macs.contains(&mac)));
-    // One of several peers has no IPv6 outside: its subnet takes the other tunnel.
+}
+
+#[test]
+fn vxlan_peer_without_ipv6_uses_the_ipv4_tunnel() {
     let plan = Lab::new(DUAL, r#"{"Type": "vxlan"}"#, &["46", "4", "46"]).plan();
     let expected = [
         "10.5.2.0/24 via 10.5.2.0 dev flannel.1 onlink",
@@ -139,25 +140,35 @@ fn vxlan_carries_one_family_over_the_other() {
         "fd00:5:0:3::/64 via fd00:5:0:3:: dev flannel-v6.1 onlink",
     ];
     assert_eq!(routes(&plan), expected);
-    // IPv4 pods over IPv6, and IPv6 alone.
+}
+
+#[test]
+fn vxlan_works_over_ipv6_only() {
     let plan = Lab::new(V4, r#"{"Type": "vxlan"}"#, &["6", "6"]).plan();
     assert_eq!(routes(&plan), ["10.5.2.0/24 via 10.5.2.0 dev flannel-v6.1 onlink"]);
     assert_eq!(plan.pod_mtu, 1430);
     let plan = Lab::new(V6, r#"{"Type": "vxlan"}"#, &["46", "6"]).plan();
     assert_eq!(devices(&plan), ["flannel-v6.1 1430"]);
-    // No family in common.
+}
+
+#[test]
+fn vxlan_peer_without_a_common_family_is_rejected() {
     let plan = Lab::new(V4, r#"{"Type": "vxlan"}"#, &["4", "6"]).plan();
     let expected =
         "10.5.2.0/24 of node-2 is not served: the two nodes have no address family in common";
     assert_eq!(rejected(&plan), [expected]);
-    // No data, as where a lease was written by hand.
+}
+
+/// An administrator may have written the lease by hand.
+#[test]
+fn vxlan_peer_without_backend_data_is_rejected() {
     let mut lab = Lab::new(V4, r#"{"Type": "vxlan"}"#, &["4", "4"]);
     lab.nodes[1].2.attributes.data = BackendData::Vxlan(PerFamily::default());
     assert!(rejected(&lab.plan())[0].contains("neither BackendData nor BackendV6Data"));
 }
 
 #[test]
-fn vxlan_routes_directly_where_it_can() {
+fn vxlan_direct_routing_skips_the_tunnel_on_a_link() {
     let mut lab =
         Lab::new(DUAL, r#"{"Type": "vxlan", "DirectRouting": true}"#, &["46", "46", "46"]);
     lab.put_on_link();
@@ -177,7 +188,7 @@ fn vxlan_routes_directly_where_it_can() {
 }
 
 #[test]
-fn names_of_vxlan_fit() {
+fn vxlan_device_names_fit_any_vni() {
     let check = |vni, carrier, expected: &str| {
         assert_eq!(vxlan::device_name(vni, carrier).as_str(), expected);
     };
@@ -189,18 +200,22 @@ fn names_of_vxlan_fit() {
 }
 
 #[test]
-fn host_gw_needs_the_link() {
+fn host_gw_serves_only_peers_on_a_link() {
     let mut lab = Lab::new(DUAL, r#"{"Type": "host-gw"}"#, &["46", "46"]);
     assert_eq!(
         rejected(&lab.plan())[0],
-        "10.5.2.0/24 of node-2 is not served: 192.0.2.2 is not on this node's link, which host-gw needs"
+        "10.5.2.0/24 of node-2 is not served: 192.0.2.2 is not on a link of this node, which host-gw requires"
     );
     lab.put_on_link();
     let plan = lab.plan();
     let expected =
         ["10.5.2.0/24 via 192.0.2.2 dev eth0", "fd00:5:0:2::/64 via 2001:db8::2 dev eth0"];
     assert_eq!((routes(&plan), plan.pod_mtu), (expected.map(str::to_owned).to_vec(), 1500));
-    // IPv4 goes through a gateway of IPv6; the kernel knows no other way round.
+}
+
+/// The kernel accepts an IPv6 gateway for an IPv4 destination, but not the other way round.
+#[test]
+fn host_gw_uses_ipv6_gateways_for_ipv4() {
     let mut lab = Lab::new(DUAL, r#"{"Type": "host-gw"}"#, &["6", "6"]);
     lab.put_on_link();
     assert_eq!(routes(&lab.plan())[0], "10.5.2.0/24 via inet6 2001:db8::2 dev eth0");
@@ -210,7 +225,7 @@ fn host_gw_needs_the_link() {
 }
 
 #[test]
-fn wireguard_has_a_tunnel_for_each_family() {
+fn wireguard_dual_stack_has_a_tunnel_per_family() {
     let plan = Lab::new(DUAL, r#"{"Type": "wireguard"}"#, &["46", "46", "4"]).plan();
     assert_eq!(devices(&plan), ["flannel-wg 1420", "flannel-wg-v6 1420"]);
     let expected = [
@@ -229,7 +244,7 @@ fn wireguard_has_a_tunnel_for_each_family() {
 }
 
 #[test]
-fn wireguard_can_have_one_tunnel() {
+fn wireguard_modes_with_one_tunnel() {
     let check = |mode: &str, endpoint: &str| {
         let backend = format!(r#"{{"Type": "wireguard", "Mode": "{mode}"}}"#);
         let plan = Lab::new(DUAL, &backend, &["46", "46"]).plan();
@@ -240,16 +255,16 @@ fn wireguard_can_have_one_tunnel() {
         assert_eq!(routes(&plan), expected);
     };
     check("ipv4", "192.0.2.2:51820");
-    // flannel would publish, and dial, a port that it does not listen on.
+    // flannel would publish and use a port on which it does not listen.
     check("ipv6", "[2001:db8::2]:51820");
-    // 192.0.2.2 is no private address.
+    // 192.0.2.2 is not a private address, so IPv4 is preferred.
     check("auto", "192.0.2.2:51820");
     let plan = Lab::new(V4, r#"{"Type": "wireguard", "Mode": "auto"}"#, &["46", "6"]).plan();
     assert_eq!(peers(&plan), ["flannel-wg 2 [2001:db8::2]:51820 10.5.2.0/24"]);
 }
 
 #[test]
-fn ipip_and_udp_carry_ipv4() {
+fn ipip_and_udp_carry_only_ipv4() {
     let mut lab = Lab::new(DUAL, r#"{"Type": "ipip", "DirectRouting": true}"#, &["4", "4", "4"]);
     lab.put_on_link();
     lab.nodes[0].1.on_link.retain(|address, _| address.to_string().ends_with('2'));
@@ -267,13 +282,13 @@ fn ipip_and_udp_carry_ipv4() {
 }
 
 #[test]
-fn alloc_and_extension_leave_the_kernel_alone() {
+fn alloc_and_extension_need_no_kernel_state() {
     let plan = Lab::new(V4, r#"{"Type": "alloc"}"#, &["4", "4"]).plan();
     assert_eq!((plan.desired, plan.pod_mtu), (DesiredState::default(), 1500));
     let plan = Lab::new(V4, r#"{"Type": "extension"}"#, &["4", "4"]).plan();
-    let told: Vec<_> = plan.desired.extension.values().collect();
-    assert_eq!(told.len(), 1);
-    assert_eq!((told[0].subnet.to_string(), &*told[0].data), ("10.5.2.0/24".to_owned(), "hello"));
+    let calls: Vec<_> = plan.desired.extension.values().collect();
+    assert_eq!(calls.len(), 1);
+    assert_eq!((calls[0].subnet.to_string(), &*calls[0].data), ("10.5.2.0/24".to_owned(), "hello"));
     assert_eq!(
         DesiredState { extension: Default::default(), ..plan.desired },
         DesiredState::default()
@@ -281,7 +296,7 @@ fn alloc_and_extension_leave_the_kernel_alone() {
 }
 
 #[test]
-fn a_bad_peer_is_refused_and_stops_no_other() {
+fn unusable_peer_is_rejected_others_are_served() {
     let backend = r#"{"Type": "vxlan"}"#;
     let check = |spoil: &dyn Fn(&mut Lease), words: &str| {
         let mut lab = Lab::new(V4, backend, &["4", "4", "4"]);
@@ -302,20 +317,15 @@ fn a_bad_peer_is_refused_and_stops_no_other() {
     check(&|lease| lease.subnets = subnets("10.0.0.0/8"), "is not inside the network");
     let own = "192.0.2.1".parse().ok();
     check(&|lease| lease.attributes.public.v4 = own, "its public address 192.0.2.1 is this node's");
-    for nobody in ["127.0.0.1", "224.0.0.1", "255.255.255.255"] {
-        let public = nobody.parse().ok();
-        let words = format!("its public address {nobody} is no address of a node");
+    for address in ["127.0.0.1", "224.0.0.1", "255.255.255.255"] {
+        let public = address.parse().ok();
+        let words = format!("its public address {address} cannot be the address of a node");
         check(&|lease| lease.attributes.public.v4 = public, &words);
     }
-    check(
-        &|lease| lease.attributes.data = crate::backend::BackendData::HostGw,
-        "BackendType \"host-gw\"",
-    );
-    check(&|lease| lease.attributes.data = crate::backend::BackendData::Bare, "BackendType \"\"");
+    check(&|lease| lease.attributes.data = BackendData::HostGw, "BackendType \"host-gw\"");
+    check(&|lease| lease.attributes.data = BackendData::Bare, "BackendType \"\"");
     let change = |lease: &mut Lease, change: &dyn Fn(&mut crate::backend::Vtep)| {
-        let crate::backend::BackendData::Vxlan(vteps) = &mut lease.attributes.data else {
-            panic!()
-        };
+        let BackendData::Vxlan(vteps) = &mut lease.attributes.data else { panic!() };
         change(vteps.v4.as_mut().unwrap());
     };
     check(&|lease| change(lease, &|vtep| vtep.vni = Some(9)), "VNI 9, and this node's is 1");
@@ -324,25 +334,30 @@ fn a_bad_peer_is_refused_and_stops_no_other() {
 }
 
 #[test]
-fn of_peers_that_overlap_the_first_is_served_whatever_the_order() {
+fn older_of_overlapping_peers_is_served() {
     let mut lab = Lab::new(V4, r#"{"Type": "vxlan"}"#, &["4", "4", "4", "4"]);
     lab.nodes[2].2.subnets = Prefixes::of(["10.5.2.0/23".parse().unwrap()]).unwrap();
     let (_, underlay, lease) = &lab.nodes[0];
     let node = Node { conf: &lab.conf, lease, underlay };
     let mut peers = lab.peers();
     let first = plan(&node, &peers).unwrap();
-    let expected = "10.5.2.0/23 of node-3 is not served: it overlaps 10.5.2.0/24 of node-2, which was \
-        there before";
+    let expected =
+        "10.5.2.0/23 of node-3 is not served: it overlaps 10.5.2.0/24 of node-2, which is older";
     assert_eq!(rejected(&first), [expected]);
     peers.reverse();
     assert_eq!(plan(&node, &peers).unwrap(), first);
-    // Without a time, names decide.
+    // Names decide between peers of the same age.
     for peer in &mut peers {
-        peer.since = 0;
+        peer.created = 0;
     }
     assert_eq!(plan(&node, &peers).unwrap(), first);
-    // A clone of a machine, with an address of its own.
-    lab.nodes[2].2 = Lease { subnets: lab.nodes[2].2.subnets, ..lab.nodes[1].2.clone() };
+}
+
+/// A cloned machine has the identity of the original, and thus its MAC address.
+#[test]
+fn cloned_peer_is_rejected() {
+    let mut lab = Lab::new(V4, r#"{"Type": "vxlan"}"#, &["4", "4", "4", "4"]);
+    lab.nodes[2].2 = lab.nodes[1].2.clone();
     lab.nodes[2].2.subnets = Prefixes::of(["10.5.9.0/24".parse().unwrap()]).unwrap();
     lab.nodes[2].2.attributes.public.v4 = "192.0.2.9".parse().ok();
     let rejected = rejected(&lab.plan());
@@ -353,7 +368,7 @@ fn of_peers_that_overlap_the_first_is_served_whatever_the_order() {
 }
 
 #[test]
-fn a_node_that_cannot_take_part_says_why() {
+fn node_that_cannot_join_gets_the_reason() {
     let mut lab = Lab::new(DUAL, r#"{"Type": "vxlan"}"#, &["46", "46"]);
     lab.nodes[0].1.mtu = 1340;
     let error = lab.try_plan().unwrap_err().to_string();
@@ -363,9 +378,13 @@ fn a_node_that_cannot_take_part_says_why() {
     let error = lab.try_plan().unwrap_err().to_string();
     assert_eq!(error, "the network 10.5.0.0/16 contains 10.5.77.1, which is this node's own");
     let mut lab = Lab::new(V4, r#"{"Type": "vxlan"}"#, &["4", "4"]);
-    lab.nodes[0].2.attributes.data = crate::backend::BackendData::HostGw;
+    lab.nodes[0].2.attributes.data = BackendData::HostGw;
     assert!(matches!(lab.try_plan(), Err(Error::OwnData { .. })));
-    // What the kernel would cut down silently.
+}
+
+/// The kernel would limit it silently.
+#[test]
+fn configured_mtu_is_limited_to_the_interface() {
     let lab = Lab::new(V4, r#"{"Type": "vxlan", "MTU": 9000}"#, &["4", "4"]);
     assert_eq!(lab.plan().pod_mtu, 1450);
 }

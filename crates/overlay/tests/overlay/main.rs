@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plans against what flannel made of the same leases, and routes against the real kernel.
+//! Compares plans with recorded flannel nodes, and sets routes in the real kernel.
 
-#![expect(clippy::unwrap_used, reason = "a test panics where it fails")]
+#![expect(clippy::unwrap_used, reason = "a failing test panics")]
 
 mod recorded;
 mod routes;

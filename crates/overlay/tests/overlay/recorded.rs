@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Fed with the keys and values of real flannel nodes, a plan is what flannel had made of them.
+//! Plans for the recorded leases of real flannel nodes equal the kernel state that flannel made.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use kernel::{IfIndex, IfName};
 use overlay::Addresses;
-use overlay::desired::{DesiredRoute, DeviceKind, VxlanDevice, default_metric};
+use overlay::desired::{DesiredRoute, DeviceKind, VxlanDevice};
 use overlay::diff::{Change, DeviceChange, diff};
 use overlay::lease::Lease;
 use overlay::netconf::{NetConf, RawNetConf};
@@ -26,7 +26,7 @@ fn env(recorded: &Recorded) -> String {
     recorded.lines("head")[1..].iter().map(|line| format!("{line}\n")).collect()
 }
 
-/// Keys and leases; values are written as they were read.
+/// Parses the recorded leases and checks that they print to the same text.
 fn leases(recorded: &Recorded) -> Vec<(&str, Lease)> {
     let read = |(key, value): (_, &str)| {
         let lease = Lease::parse(key, value.as_bytes()).unwrap();
@@ -54,7 +54,7 @@ fn underlay(recorded: &Recorded) -> Underlay {
     Underlay { name, index: IfIndex(2), mtu: 1500, addresses, on_link }
 }
 
-/// The plan of the node that the file was recorded on, and its own lease.
+/// Returns the plan of the node on which the file was recorded, and its own lease.
 fn plan_of(recorded: &Recorded) -> (Plan, Lease) {
     let (conf, leases, underlay) = (conf(recorded), leases(recorded), underlay(recorded));
     let is_own = |lease: &&(&str, Lease)| lease.1.attributes.public.v4 == underlay.addresses.v4;
@@ -62,7 +62,7 @@ fn plan_of(recorded: &Recorded) -> (Plan, Lease) {
     let peers: Vec<Peer<'_>> = leases
         .iter()
         .filter(|lease| lease.0 != own.0)
-        .map(|(name, lease)| Peer { name, since: 0, lease })
+        .map(|(name, lease)| Peer { name, created: 0, lease })
         .collect();
     assert!(!peers.is_empty());
     let node = Node { conf: &conf, lease: &own.1, underlay: &underlay };
@@ -81,7 +81,7 @@ fn shown_route(route: &DesiredRoute) -> String {
     }
 }
 
-/// A device in the words of `ip -d link`.
+/// Formats a device as `ip -d link` does.
 fn shown_device(device: &overlay::desired::DesiredDevice) -> Vec<String> {
     let flags = match device.kind {
         DeviceKind::Tun => "<POINTOPOINT,MULTICAST,NOARP,UP,LOWER_UP>",
@@ -116,7 +116,6 @@ fn check(text: &str) -> (Recorded, Plan, Lease) {
         .map(|((device, mac), dst)| format!("{mac} dev {device} dst {dst} self permanent"))
         .collect();
     assert_eq!(forwarding, recorded.on_flannel("fdb", "self permanent"));
-    // `ip` leaves the length of an IPv4 host address there, too.
     let addresses: BTreeSet<String> =
         desired.addresses.iter().map(|one| format!("{} {}", one.device, one.prefix)).collect();
     assert_eq!(addresses, recorded.addresses());
@@ -124,8 +123,8 @@ fn check(text: &str) -> (Recorded, Plan, Lease) {
     for line in &devices {
         assert!(recorded.lines("link").contains(line), "{line:?} was not recorded");
     }
-    let there = recorded.lines("link").iter().filter(|line| !line.starts_with(' ')).count();
-    assert_eq!(desired.devices.len(), there);
+    let count = recorded.lines("link").iter().filter(|line| !line.starts_with(' ')).count();
+    assert_eq!(desired.devices.len(), count);
     (recorded, plan, own)
 }
 
@@ -136,35 +135,35 @@ fn shown_env(recorded: &Recorded, plan: &Plan, own: &Lease) -> String {
 }
 
 #[test]
-fn vxlan_on_both_nodes() {
+fn vxlan_plans_of_both_nodes_match_flannel() {
     check(include_str!("recorded/vxlan-n1.txt"));
     check(include_str!("recorded/vxlan-n2.txt"));
 }
 
 #[test]
-fn vxlan_with_direct_routing_and_all_options() {
+fn vxlan_with_direct_routing_matches_flannel() {
     let (recorded, plan, own) = check(include_str!("recorded/vxlan-direct.txt"));
     assert_eq!(shown_env(&recorded, &plan, &own), env(&recorded));
 }
 
 #[test]
-fn vxlan_with_both_families() {
+fn dual_stack_vxlan_matches_flannel() {
     for text in [include_str!("recorded/vxlan-dual.txt"), include_str!("recorded/vxlan-nft.txt")] {
         let (recorded, plan, own) = check(text);
-        // flannel tells pods 1450, which does not fit into its tunnel over IPv6 of 1430.
+        // flannel sets a pod MTU of 1450, which does not fit into its IPv6 tunnel with MTU 1430.
         let right = env(&recorded).replace("FLANNEL_MTU=1450", "FLANNEL_MTU=1430");
         assert_eq!(shown_env(&recorded, &plan, &own), right);
     }
 }
 
 #[test]
-fn host_gw() {
+fn host_gw_matches_flannel() {
     let (recorded, plan, own) = check(include_str!("recorded/hostgw.txt"));
     assert_eq!(shown_env(&recorded, &plan, &own), env(&recorded));
 }
 
 #[test]
-fn udp() {
+fn udp_matches_flannel() {
     let (recorded, plan, own) = check(include_str!("recorded/udp.txt"));
     assert_eq!(shown_env(&recorded, &plan, &own), env(&recorded));
     let peers: Vec<String> =
@@ -172,8 +171,8 @@ fn udp() {
     assert_eq!(peers, ["10.5.1.0/24 192.168.90.2:8285"]);
 }
 
-/// What flannel has left, which is all there is but our mark and our protocol.
-fn left_by_flannel(plan: &Plan) -> ObservedState {
+/// Kernel state that flannel leaves: the desired state without owner tag and protocol.
+fn state_of_flannel(plan: &Plan) -> ObservedState {
     let desired = &plan.desired;
     let devices = desired.devices.values().map(|device| ObservedDevice {
         name: device.name,
@@ -184,7 +183,7 @@ fn left_by_flannel(plan: &Plan) -> ObservedState {
     });
     let routes = desired.routes.values().map(|route| ObservedRoute {
         route: *route,
-        metric: default_metric(route.dst),
+        metric: route.metric(),
         protocol: kernel::route::PROTOCOL_BOOT,
         nexthop: None,
     });
@@ -200,7 +199,7 @@ fn left_by_flannel(plan: &Plan) -> ObservedState {
 }
 
 #[test]
-fn taking_over_from_flannel_only_marks_what_is_there() {
+fn taking_over_from_flannel_only_sets_owner() {
     for text in [
         include_str!("recorded/vxlan-n1.txt"),
         include_str!("recorded/vxlan-dual.txt"),
@@ -209,17 +208,17 @@ fn taking_over_from_flannel_only_marks_what_is_there() {
         include_str!("recorded/udp.txt"),
     ] {
         let (recorded, plan, _) = check(text);
-        let scope = Ownership::new(&conf(&recorded), "podwire");
-        let changes = diff(&plan.desired, &left_by_flannel(&plan), &scope).changes;
+        let ownership = Ownership::new(&conf(&recorded), "podwire");
+        let changes = diff(&plan.desired, &state_of_flannel(&plan), &ownership).changes;
         assert!(!changes.is_empty());
         for change in changes {
-            let is_mark = matches!(
+            let is_takeover = matches!(
                 change,
                 Change::ChangeDevice { to: DeviceChange::Owner, .. }
                     | Change::AddNexthop { .. }
                     | Change::SetRoute { .. }
             );
-            assert!(is_mark, "{change}");
+            assert!(is_takeover, "{change}");
         }
     }
 }

@@ -16,9 +16,7 @@ use kernel::neigh::{self, Neigh};
 use kernel::nexthop::Nexthop;
 use kernel::route::{self, PROTOCOL_BOOT};
 use kernel::{Family, IfIndex, IfName};
-use overlay::desired::{
-    DesiredDevice, DesiredState, DeviceAddress, DeviceKind, Gateway, default_metric,
-};
+use overlay::desired::{DesiredDevice, DesiredState, DeviceAddress, DeviceKind, Gateway};
 use overlay::observed::ObservedRoute;
 use overlay::ownership::PROTOCOL;
 use overlay::plan::Underlay;
@@ -202,7 +200,7 @@ impl View<'_> {
     fn concerns_route(&self, route: &route::Route, is_removal: bool) -> bool {
         let metric = route.priority.unwrap_or(0);
         if let Some(wanted) = self.wanted().routes.get(&route.dst) {
-            if metric != default_metric(route.dst) {
+            if metric != wanted.metric() {
                 return route.protocol == PROTOCOL && !is_removal;
             }
             return is_removal || !self.is_route_right(wanted, route);
@@ -223,7 +221,7 @@ impl View<'_> {
     ) -> bool {
         let number = Gateway::of(wanted).and_then(|one| self.numbers.by_gateway().get(&one));
         // The kernel may show no more than the number.
-        if route.oif.is_none() {
+        if route.oif.is_none() && wanted.next_hop().is_some() {
             return route.protocol == PROTOCOL
                 && number.is_some()
                 && route.nexthop.as_ref() == number;

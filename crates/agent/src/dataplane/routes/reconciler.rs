@@ -10,7 +10,7 @@ use kernel::nexthop::{self, NexthopFilter};
 use kernel::wireguard::{PrivateKey, Wireguard};
 use kernel::{IfIndex, IfName, Netlink};
 use overlay::backend::extension::ExtensionPeer;
-use overlay::desired::{DesiredState, default_metric};
+use overlay::desired::{DesiredRoute, DesiredState, default_metric};
 use overlay::diff::{Change, Conflict, Diff, diff, diff_peer};
 use overlay::observed::ObservedState;
 use overlay::ownership::{NEXTHOP_IDS, Ownership};
@@ -313,7 +313,7 @@ impl Reconciler {
         wanting.take_devices(&self.conflicts);
         // NexthopIds are taken as used from now on.
         self.numbers.expect(&changes);
-        let seen = seen_routes(&reading.found);
+        let seen = seen_routes(&reading.found, &wanting.network.plan().desired);
         let is_seen = |dst: &IpNet| seen.contains(dst);
         let is_contested = self.apply(changes, is_seen, Some(&wanting.network), outcome);
         if let Some(carrier) = &self.carrier {
@@ -397,7 +397,8 @@ impl Reconciler {
 }
 
 /// Destinations of routes that ours would be in place of.
-fn seen_routes(found: &ObservedState) -> BTreeSet<IpNet> {
-    let same_key = found.routes.iter().filter(|one| one.metric == default_metric(one.route.dst));
+fn seen_routes(found: &ObservedState, desired: &DesiredState) -> BTreeSet<IpNet> {
+    let metric = |dst| desired.routes.get(&dst).map_or(default_metric(dst), DesiredRoute::metric);
+    let same_key = found.routes.iter().filter(|one| one.metric == metric(one.route.dst));
     same_key.map(|one| one.route.dst).chain(found.blocking_routes.keys().copied()).collect()
 }

@@ -76,13 +76,20 @@ pub(super) fn step(
             on(&gateway.device, &|index| nexthop::add(&new_nexthop(*id, gateway, index)))
         }
         Change::RemoveNexthop { id } => Step::Send(nexthop::remove(*id)),
-        Change::SetRoute { route, nexthop } => on(&route.device, &|index| {
-            let wanted = route.to_kernel(index, *nexthop);
-            if exclusive { route::add(&wanted) } else { route::replace(&wanted) }
-        }),
-        Change::RemoveRoute(found) => {
-            on(&found.route.device, &|index| route::remove(&found.to_kernel(index)))
+        Change::SetRoute { route, nexthop } => {
+            let set = |index| {
+                let desired = route.to_kernel(index, *nexthop);
+                if exclusive { route::add(&desired) } else { route::replace(&desired) }
+            };
+            match route.device() {
+                Some(device) => on(&device, &|index| set(Some(index))),
+                None => Step::Send(set(None)),
+            }
         }
+        Change::RemoveRoute(observed) => match observed.route.device() {
+            Some(device) => on(&device, &|index| route::remove(&observed.to_kernel(Some(index)))),
+            None => Step::Send(route::remove(&observed.to_kernel(None))),
+        },
         Change::SetPeer { device, key, peer, keeps_endpoint } => {
             Step::Peer { device: *device, peer: set_peer(*key, peer, *keeps_endpoint) }
         }

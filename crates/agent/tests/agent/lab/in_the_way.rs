@@ -9,7 +9,7 @@ use super::{Agent, Member, PATIENCE, Store, all_reach_all};
 const CONF: &str = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}"#;
 
 fn is_blocked(status: &Status) -> bool {
-    let is_it = |reason: &String| reason.contains("flannel.1 is a bridge that is not ours");
+    let is_it = |reason: &String| reason.contains("flannel.1 (bridge) is not managed by podwire");
     !status.ready
         && status.reasons.iter().any(is_it)
         && !status.problems.contains_key(&ConditionKind::Kernel)

@@ -211,7 +211,7 @@ fn a_route_or_device_of_others_in_the_way_is_told_and_left_alone() {
         for _ in 0..2 {
             let outcome = reconciler.set_network(network(VXLAN, 2..5));
             let told: Vec<String> = outcome.conflicts.iter().map(ToString::to_string).collect();
-            assert_eq!(told, ["a route to 10.0.3.0/24 of protocol 4 is in the way: remove it"]);
+            assert_eq!(told, ["conflicting route to 10.0.3.0/24 (protocol 4): remove it"]);
             assert_eq!(outcome.failures, []);
             assert!(ip("route show 10.0.3.0/24").contains("proto static"));
             assert_eq!(ip("route show proto 112").lines().count(), 2);
@@ -232,7 +232,7 @@ fn a_route_or_device_of_others_in_the_way_is_told_and_left_alone() {
         ip("link add flannel.1 type bridge");
         let outcome = reconciler.compare();
         let told = outcome.conflicts[0].to_string();
-        assert!(told.starts_with("device flannel.1 is a bridge that is not ours"), "{told}");
+        assert!(told.starts_with("device flannel.1 (bridge) is not managed by podwire"), "{told}");
         assert_eq!(outcome.failures, []);
     });
 }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A kernel made of values, in which changes do what they do in the real one.
+//! An in-memory kernel. Changes have the effect that they have in the real one.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::Ipv4Addr;
 
+use kernel::wireguard::PublicKey;
 use kernel::{Family, IfIndex, MacAddr};
 
 use super::super::*;
-use crate::desired::{DesiredRoute, DeviceAddress, DeviceKind, Gateway, default_metric};
+use crate::desired::{DesiredRoute, DeviceAddress, DeviceKind, Gateway};
 use crate::lease::Lease;
 use crate::netconf::NetConf;
 use crate::observed::{
@@ -17,8 +18,8 @@ use crate::ownership::{NEXTHOP_IDS, Ownership, PROTOCOL};
 use crate::plan::{Node, Peer, Underlay, plan};
 use crate::publish::{self, Identity};
 use crate::{Addresses, Prefixes, mac};
-use kernel::wireguard::PublicKey;
 
+/// The desired state of node 1 and the state of its kernel.
 pub(super) struct FakeKernel {
     pub(super) desired: DesiredState,
     pub(super) observed: ObservedState,
@@ -49,7 +50,7 @@ fn lease(conf: &NetConf, n: u32, subnet: &str) -> Lease {
     Lease { subnets: Prefixes::of([subnet.parse().unwrap()]).unwrap(), attributes }
 }
 
-/// What node 1 wants with these peers.
+/// Returns the desired state of node 1 with these peers.
 pub(super) fn desired(backend: &str, peers: &[u32]) -> DesiredState {
     let subnets = peers.iter().map(|n| (*n, format!("10.5.{n}.0/24")));
     planned(&conf(backend), "10.5.1.0/24", &subnets.collect::<Vec<_>>())
@@ -67,29 +68,28 @@ fn planned(conf: &NetConf, own: &str, peers: &[(u32, String)]) -> DesiredState {
     let own = lease(conf, 1, own);
     let leases: Vec<Lease> = peers.iter().map(|(n, subnet)| lease(conf, *n, subnet)).collect();
     let peers: Vec<Peer<'_>> =
-        leases.iter().map(|lease| Peer { name: "peer", since: 0, lease }).collect();
+        leases.iter().map(|lease| Peer { name: "peer", created: 0, lease }).collect();
     let plan = plan(&Node { conf, lease: &own, underlay: &underlay }, &peers).unwrap();
     assert_eq!(plan.rejected, []);
     plan.desired
 }
 
 impl FakeKernel {
+    /// A kernel without any of the desired objects.
     pub(super) fn new(backend: &str, peers: &[u32]) -> Self {
         let ownership = Ownership::new(&conf(backend), "podwire");
         Self { desired: desired(backend, peers), observed: ObservedState::default(), ownership }
     }
 
-    pub(super) fn many(peers: u32) -> Self {
+    /// A kernel without any of the desired objects, with `peers` vxlan peers.
+    pub(super) fn with_many_peers(peers: u32) -> Self {
         let conf = r#"{"Network": "10.0.0.0/8", "Backend": {"Type": "vxlan"}}"#;
         let conf = NetConf::parse(conf).unwrap();
         let subnet = |n: u32| format!("{}/24", Ipv4Addr::from_bits((10 << 24) + (n << 8)));
         let list: Vec<(u32, String)> = (2..peers + 2).map(|n| (n, subnet(n))).collect();
         let desired = planned(&conf, &subnet(1), &list);
-        Self {
-            desired,
-            observed: ObservedState::default(),
-            ownership: Ownership::new(&conf, "podwire"),
-        }
+        let ownership = Ownership::new(&conf, "podwire");
+        Self { desired, observed: ObservedState::default(), ownership }
     }
 
     pub(super) fn mac_of(&self, n: u32) -> MacAddr {
@@ -100,21 +100,20 @@ impl FakeKernel {
         diff(&self.desired, &self.observed, &self.ownership)
     }
 
-    pub(super) fn settled(mut self) -> Self {
-        self.settle();
+    pub(super) fn reconciled(mut self) -> Self {
+        self.reconcile();
         self
     }
 
-    /// Does all that has to change; then nothing has.
-    pub(super) fn settle(&mut self) {
+    /// Applies all changes and checks that none is left.
+    pub(super) fn reconcile(&mut self) {
         for change in self.diff().changes {
             self.apply(&change);
         }
-        let rest = self.diff();
-        assert_eq!(rest.changes, [], "nothing should be left to change");
+        assert_eq!(self.diff().changes, []);
     }
 
-    /// Things of others, some of them on our devices or in our network.
+    /// Adds foreign objects, some of them on the agent's devices or in its network.
     pub(super) fn add_foreign(&mut self) {
         let observed = &mut self.observed;
         let device = |name: &str, kind: &str| ObservedDevice {
@@ -126,24 +125,21 @@ impl FakeKernel {
         };
         observed.devices.push(device("cni0", "bridge"));
         observed.devices.push(device("flannel.9", "vxlan"));
-        let route = |dst: &str, device: &str, protocol| ObservedRoute {
-            route: DesiredRoute {
-                dst: dst.parse().unwrap(),
-                gateway: None,
-                device: device.parse().unwrap(),
-                onlink: false,
-                is_link_scope: true,
-                mtu: None,
-            },
-            metric: 0,
-            protocol,
-            nexthop: None,
+        let with_protocol =
+            |route, protocol| ObservedRoute { route, metric: 0, protocol, nexthop: None };
+        let route = |dst: &str, device: &str, protocol| {
+            let (dst, device) = (dst.parse().unwrap(), device.parse().unwrap());
+            with_protocol(DesiredRoute::into_device(dst, device, true), protocol)
         };
         observed.routes.push(route("10.5.1.0/24", "cni0", 2));
         observed.routes.push(route("10.5.77.0/24", "eth0", 3));
         observed.routes.push(route("10.5.78.0/24", "eth0", 4));
-        // An agent of another network.
+        let blackhole = |dst: &str| DesiredRoute::blackhole(dst.parse().unwrap());
+        observed.routes.push(with_protocol(blackhole("10.5.79.0/24"), 4));
+        observed.routes.push(with_protocol(blackhole("10.9.2.0/24"), 3));
+        // Routes of an agent of another network.
         observed.routes.push(route("10.9.1.0/24", "eth0", PROTOCOL));
+        observed.routes.push(with_protocol(blackhole("10.9.3.0/24"), PROTOCOL));
         for (id, protocol) in [(7, PROTOCOL), (*NEXTHOP_IDS.start() + 9, 4)] {
             let device = "eth0".parse().unwrap();
             let gateway = Gateway { address: address(9).into(), device, onlink: false };
@@ -165,10 +161,8 @@ impl FakeKernel {
         let observed = &mut self.observed;
         match change.clone() {
             Change::CreateDevice(device) => {
-                assert!(
-                    observed.devices.iter().all(|other| other.name != device.name),
-                    "it is there"
-                );
+                let name_is_free = observed.devices.iter().all(|other| other.name != device.name);
+                assert!(name_is_free, "device {} exists", device.name);
                 observed.devices.push(ObservedDevice {
                     name: device.name,
                     alias: Some(self.ownership.owner.clone()),
@@ -196,7 +190,7 @@ impl FakeKernel {
             }
             Change::AddNexthop { id, gateway } => {
                 let nexthop = ObservedNexthop { gateway: Some(gateway), protocol: PROTOCOL };
-                assert_eq!(observed.nexthops.insert(id, nexthop), None, "next hop {id} was there");
+                assert_eq!(observed.nexthops.insert(id, nexthop), None, "next hop {id} exists");
             }
             Change::RemoveNexthop { id } => {
                 observed.nexthops.remove(&id);
@@ -213,7 +207,7 @@ impl FakeKernel {
         }
     }
 
-    /// A subnet has one peer: giving it to another takes it away.
+    /// Moves the allowed subnets from their old peers to this one.
     fn set_peer(
         &mut self,
         key: (IfName, PublicKey),
@@ -253,7 +247,7 @@ impl FakeKernel {
             (DeviceChange::Ipip { local }, kind) => {
                 *kind = ObservedKind::Known(DeviceKind::Ipip { local });
             }
-            (to, kind) => panic!("{to} cannot be done to {kind:?}"),
+            (to, kind) => panic!("{to} is impossible for {kind:?}"),
         }
     }
 
@@ -261,30 +255,32 @@ impl FakeKernel {
         let observed = &mut self.observed;
         observed.devices.retain(|device| device.name != name);
         observed.addresses.retain(|address| address.device != name);
-        observed.routes.retain(|route| route.route.device != name);
+        observed.routes.retain(|route| route.route.device() != Some(name));
         observed.nexthops.retain(|_, nexthop| nexthop.gateway.is_none_or(|via| via.device != name));
         observed.neighbours.retain(|key, _| key.0 != name);
         observed.forwarding.retain(|entry| entry.0 != name);
         observed.wireguard.retain(|key, _| key.0 != name);
     }
 
-    /// In place of the first to this destination with this metric, whoever made it.
+    /// Replaces the first route with the same destination and metric, whatever its protocol.
     fn set_route(&mut self, route: DesiredRoute, nexthop: Option<u32>) {
         let observed = &mut self.observed;
         let devices: BTreeSet<IfName> = observed.devices.iter().map(|device| device.name).collect();
-        let is_there = devices.contains(&route.device) || route.device.as_str() == "eth0";
-        assert!(is_there, "{route}: there is no such device");
+        if let Some(device) = route.device() {
+            let exists = devices.contains(&device) || device.as_str() == "eth0";
+            assert!(exists, "{route}: no such device");
+        }
         if let Some(id) = nexthop {
             let gateway = observed.nexthops[&id].gateway.unwrap();
-            assert_eq!(Some(gateway.address), route.gateway, "{route}: another's next hop");
+            assert_eq!(Some(gateway.address), route.gateway(), "{route}: wrong next hop");
         }
-        let metric = default_metric(route.dst);
+        let metric = route.metric();
         let new = ObservedRoute { route, metric, protocol: PROTOCOL, nexthop };
         let is_same =
             |other: &ObservedRoute| other.route.dst == route.dst && other.metric == metric;
         match observed.routes.iter_mut().find(|other| is_same(other)) {
             Some(old) => {
-                assert!(matches!(old.protocol, PROTOCOL | 3), "{route}: replaces another's");
+                assert!(matches!(old.protocol, PROTOCOL | 3), "{route}: replaces a foreign route");
                 *old = new;
             }
             None => observed.routes.push(new),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Nodes read another backend from the configuration at different times.
+//! The previous backend: nodes read a changed configuration at different times.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ fn network(own: usize, backend: &str, peers: &[(usize, &str)]) -> Network {
     Network::new(conf, own, underlay, peers.collect()).unwrap()
 }
 
-/// The same after another backend.
+/// The same, with `before` as the previous backend.
 fn network_after(own: usize, before: &str, backend: &str, peers: &[(usize, &str)]) -> Network {
     let mut network = network(own, backend, peers);
     network.set_previous_backend(previous(own, before, backend).unwrap()).unwrap();
@@ -54,12 +54,12 @@ fn previous(own: usize, before: &str, backend: &str) -> Option<PreviousBackend> 
     PreviousBackend::new(conf(before).backend, data, &conf(backend).backend)
 }
 
-/// The device by which packets for a node's pods leave, and what its tunnel is told of them.
-fn way(network: &Network, n: usize) -> (IfName, DesiredState) {
+/// Returns the device by which packets to a node's pods leave, and the desired state of its tunnel.
+fn path(network: &Network, n: usize) -> (IfName, DesiredState) {
     let desired = &network.plan().desired;
     let subnet: IpNet = format!("10.5.{n}.0/24").parse().unwrap();
     let routes = desired.routes.values().filter(|route| route.dst.contains(&subnet));
-    let device = routes.max_by_key(|route| route.dst.prefix_len()).unwrap().device;
+    let device = routes.max_by_key(|route| route.dst.prefix_len()).unwrap().device().unwrap();
     let mut inside = desired.clone();
     inside.devices.retain(|name, _| *name == device);
     inside.addresses.retain(|address| address.device == device);
@@ -68,7 +68,7 @@ fn way(network: &Network, n: usize) -> (IfName, DesiredState) {
 }
 
 #[test]
-fn a_peer_is_served_by_the_backend_that_it_publishes() {
+fn peer_is_served_by_the_backend_it_publishes() {
     let mut network = network_after(1, VXLAN, HOST_GW, &[(2, VXLAN), (3, HOST_GW)]);
     let plan = network.plan();
     assert_eq!(devices(plan), ["flannel.1 1450"]);
@@ -86,7 +86,7 @@ fn a_peer_is_served_by_the_backend_that_it_publishes() {
     let PeerChange { before, after } = *part;
     assert_eq!((before.neighbours.len(), before.forwarding.len()), (1, 1));
     assert_eq!((after.routes.len(), after.neighbours.len(), after.forwarding.len()), (1, 0, 0));
-    // Packets may be on their way: the device stays for one more interval.
+    // Packets may be in flight: the device stays for one more interval.
     assert_eq!(
         (network.expire_previous(), devices(network.plan()).len()),
         (PreviousBackendState::Kept, 1)
@@ -97,24 +97,28 @@ fn a_peer_is_served_by_the_backend_that_it_publishes() {
     assert_eq!(network.expire_previous(), PreviousBackendState::Absent);
 }
 
-/// The configuration gets its old backend again while both nodes keep that one. Only the first node has read it.
+/// The configuration returns to its old backend while both nodes still keep that one. Only the first
+/// node has read it.
 #[test]
-fn a_backend_that_is_taken_back_at_once_leaves_both_ends_the_same_tunnel() {
+fn reverted_backend_leaves_one_tunnel_for_both_nodes() {
     let mut behind = network_after(2, VXLAN, HOST_GW, &[(1, HOST_GW)]);
     assert_eq!(behind.expire_previous(), PreviousBackendState::Kept);
     behind.set_peer("node-1", 1, lease(VXLAN, 1));
     let ahead = network_after(1, HOST_GW, VXLAN, &[(2, HOST_GW)]);
-    assert_eq!([way(&ahead, 2).0, way(&behind, 1).0].map(|device| device.to_string()), ["eth0"; 2]);
+    assert_eq!(
+        [path(&ahead, 2).0, path(&behind, 1).0].map(|device| device.to_string()),
+        ["eth0"; 2]
+    );
     // The store is listed again.
     let mut again = network_after(2, VXLAN, HOST_GW, &[(1, VXLAN)]);
     again.inherit_served_leases(&behind);
     assert_eq!(again.plan(), behind.plan());
     assert_eq!(behind.expire_previous(), PreviousBackendState::Dropped);
-    assert_eq!(way(&behind, 1).0.to_string(), "eth0");
+    assert_eq!(path(&behind, 1).0.to_string(), "eth0");
 }
 
 #[test]
-fn a_peer_with_a_newer_configuration_is_served_as_before() {
+fn peer_with_newer_configuration_is_served_as_before() {
     let mut network = network(2, VXLAN, &[(1, VXLAN), (3, VXLAN)]);
     let before = network.plan().clone();
     for newer in [HOST_GW, OTHER_VNI, r#"{"Type": "udp"}"#] {
@@ -128,16 +132,16 @@ fn a_peer_with_a_newer_configuration_is_served_as_before() {
     assert_eq!(rejected(again.plan()).len(), 1);
     again.inherit_served_leases(&network);
     assert_eq!(*again.plan(), before);
-    // This node has read the configuration, too.
+    // This node has read the new configuration too.
     let mut after = network_after(2, VXLAN, HOST_GW, &[(1, HOST_GW), (3, VXLAN)]);
     after.inherit_served_leases(&again);
     assert_eq!(after.served_lease("node-1"), Some(&lease(HOST_GW, 1)));
-    assert_eq!(way(&after, 1).0.to_string(), "eth0");
-    assert_eq!(way(&after, 3).0.to_string(), "flannel.1");
+    assert_eq!(path(&after, 1).0.to_string(), "eth0");
+    assert_eq!(path(&after, 3).0.to_string(), "flannel.1");
 }
 
 #[test]
-fn a_peer_that_was_never_served_stays_refused() {
+fn peer_never_served_stays_rejected() {
     let mut network = network(2, VXLAN, &[]);
     network.set_peer("node-1", 1, lease(HOST_GW, 1));
     let reason = r#"it publishes BackendType "host-gw", and this node's backend is vxlan"#;
@@ -149,30 +153,30 @@ fn a_peer_that_was_never_served_stays_refused() {
     assert_eq!(network.plan().rejected.len(), 1);
 }
 
-/// Whatever the two backends are, both nodes send by the old one, as before, while one of them has the new one.
+/// For any two backends: while only one node has the new one, both send by the old one.
 #[test]
-fn both_ends_of_a_pair_use_the_same_tunnel() {
-    let mut told_apart = 0;
+fn both_nodes_of_a_pair_use_the_same_tunnel() {
+    let mut distinguishable = 0;
     for (before, after) in CARRIERS.iter().flat_map(|one| CARRIERS.map(|other| (*one, other))) {
         let Some(_) = previous(1, before, after) else {
             assert_eq!(before, after);
             continue;
         };
-        told_apart += 1;
+        distinguishable += 1;
         let mut behind = network(2, before, &[(1, before)]);
-        let (ahead, was) = (network(1, before, &[(2, before)]), way(&behind, 1));
+        let (ahead, was) = (network(1, before, &[(2, before)]), path(&behind, 1));
         behind.set_peer("node-1", 1, lease(after, 1));
-        assert_eq!(way(&behind, 1), was, "{before} {after}");
+        assert_eq!(path(&behind, 1), was, "{before} {after}");
         let now = network_after(1, before, after, &[(2, before)]);
-        let (device, inside) = way(&now, 2);
-        assert_eq!((device, inside), way(&ahead, 2), "{before} {after}");
+        let (device, inside) = path(&now, 2);
+        assert_eq!((device, inside), path(&ahead, 2), "{before} {after}");
         assert!(rejected(now.plan()).is_empty() && rejected(behind.plan()).is_empty());
     }
-    assert_eq!(told_apart, 30);
+    assert_eq!(distinguishable, 30);
 }
 
 #[test]
-fn backends_that_leases_do_not_tell_apart_are_not_kept() {
+fn indistinguishable_previous_backend_is_not_kept() {
     let check = |before: &str, after: &str| assert_eq!(previous(1, before, after), None);
     check(VXLAN, r#"{"Type": "vxlan", "Port": 4789}"#);
     check(r#"{"Type": "udp"}"#, r#"{"Type": "udp", "Port": 1}"#);
@@ -182,14 +186,26 @@ fn backends_that_leases_do_not_tell_apart_are_not_kept() {
     check(r#"{"Type": "wireguard"}"#, r#"{"Type": "wireguard", "ListenPort": 1}"#);
 }
 
+#[test]
+fn own_blackholes_survive_the_previous_backend() {
+    let mut network = network_after(1, VXLAN, HOST_GW, &[(2, HOST_GW)]);
+    network.set_own_blackholes(true);
+    assert_eq!(network.expire_previous(), PreviousBackendState::Kept);
+    assert_eq!(network.expire_previous(), PreviousBackendState::Dropped);
+    assert_eq!(
+        routes(network.plan()),
+        ["blackhole 10.5.1.0/24", "10.5.2.0/24 via 192.0.2.2 dev eth0"]
+    );
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn news_of_peers_make_the_plan_of_all(news in vec((2usize..9, 0usize..7), 0..20)) {
+    fn each_change_gives_the_full_plan(changes in vec((2usize..9, 0usize..7), 0..20)) {
         let mut network = network_after(1, VXLAN, HOST_GW, &[]);
         let mut published = BTreeMap::new();
-        for (n, backend) in news {
+        for (n, backend) in changes {
             match CARRIERS.get(backend) {
                 Some(backend) => {
                     network.set_peer(&name(n), n as u64, lease(backend, n));

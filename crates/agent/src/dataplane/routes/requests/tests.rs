@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 use kernel::MacAddr;
 use kernel::wireguard::{PresharedKey, PublicKey};
-use overlay::desired::{DesiredRoute, DeviceAddress};
+use overlay::desired::{DesiredRoute, DeviceAddress, NextHop};
 use overlay::observed::ObservedRoute;
 
 use super::*;
@@ -23,14 +23,14 @@ fn told(change: &Change, exclusive: bool) -> Vec<String> {
 }
 
 fn route(device: &str) -> DesiredRoute {
-    DesiredRoute {
-        dst: "10.5.2.0/24".parse().unwrap(),
+    let next_hop = NextHop {
         gateway: Some("10.5.2.0".parse().unwrap()),
         device: name(device),
         onlink: true,
         is_link_scope: false,
         mtu: None,
-    }
+    };
+    DesiredRoute::unicast("10.5.2.0/24".parse().unwrap(), next_hop)
 }
 
 #[test]
