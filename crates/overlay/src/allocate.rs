@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which subnets a node takes: those it has, else those it had, else free ones.
+//! Chooses the subnets of a node: those of its current lease, or else the previous ones, or else free
+//! ones.
 //!
-//! Nodes choose at the same time, so whoever creates a key that is there by then has lost a race
-//! and asks again with the newer list; the random number makes that rare. A cost of n log n in the
+//! Nodes choose at the same time. A node that finds its key taken when it creates the key has lost a race
+//! and chooses again from a newer list. The random choice makes races rare. The cost is n log n in the
 //! number of leases.
 
 use ipnet::IpNet;
@@ -12,69 +13,68 @@ use crate::cidr::{self, Addresses, PerFamily, Prefixes};
 use crate::lease::print_key;
 use crate::netconf::Pool;
 
-/// A key of the store. Its subnets are taken even if its value cannot be read, as far as nodes serve them.
+/// A key of the store. It takes its subnets even if its value cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     pub subnets: Prefixes,
     pub public: Addresses,
-    /// It never expires: an administrator has set it aside for the node with this address.
+    /// The key never expires. An administrator reserved it for the node with this address.
     pub is_reservation: bool,
 }
 
-/// Who asks.
+/// The node that needs subnets.
 #[derive(Debug, Clone, Copy)]
 pub struct Requester {
-    /// Under which it is reached.
+    /// Addresses by which peers reach the node.
     pub public: Addresses,
-    /// What it had when it last ran.
+    /// Subnets of the node when the agent last ran.
     pub previous: Option<Prefixes>,
-    /// Anything.
+    /// A random number, which selects one of the free subnets.
     pub random: u64,
 }
 
-/// What to do.
+/// Result of [`choose`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Choice {
-    /// The node has these; a reservation has to stay one, without an end.
+    /// The node already has these subnets. A reservation must stay without an expiry.
     Keep { subnets: Prefixes, is_reservation: bool },
-    /// Create these, after the node's own that no longer fit the configuration are removed.
-    /// `is_random` where any other free one would do as well.
+    /// Remove the node's `obsolete` leases, which no longer fit the configuration, then lease these
+    /// subnets. `is_random` means that they were picked from the free ones.
     Create { subnets: Prefixes, obsolete: Vec<Prefixes>, is_random: bool },
 }
 
-/// Why there is nothing to take.
+/// Reason why no subnet can be chosen.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error(
         "all {} subnets from {} to {} are taken: widen {} or make subnets smaller{}",
-        .pool.count(), .pool.min(), .pool.max(), .pool.network(), named(.large)
+        .pool.count(), .pool.min(), .pool.max(), .pool.network(), name_keys(.large)
     )]
     Full {
         pool: Pool,
         /// Keys that take several subnets each, sorted.
         large: Vec<Prefixes>,
     },
-    #[error("the network has no family")]
+    #[error("the network has no address family")]
     NoPool,
 }
 
-/// Free subnets that the choice is among: enough to keep nodes that start together apart.
-const CHOICES: usize = 100;
+/// Number of free subnets among which a node picks, so that nodes that start together pick different ones.
+const CANDIDATES: usize = 100;
 
-/// How many keys an error names.
-const NAMED: usize = 3;
+/// Maximum number of keys in an error message.
+const MAX_NAMED: usize = 3;
 
-/// Chooses.
+/// Chooses the subnets of a node.
 pub fn choose(
     pools: &PerFamily<Pool>,
     entries: &[Entry],
     requester: &Requester,
 ) -> Result<Choice, Error> {
     let (own, others): (Vec<&Entry>, Vec<&Entry>) =
-        entries.iter().partition(|entry| is_of(entry, requester));
+        entries.iter().partition(|entry| belongs_to(entry, requester));
     let fitting = own.iter().filter(|entry| fits(pools, &entry.subnets));
-    // A reservation is what an administrator wants; among others any order that all agree on will
-    // do.
+    // A reservation has precedence. Otherwise the lowest subnets win, so that repeated calls agree.
     if let Some(kept) = fitting.min_by_key(|entry| (!entry.is_reservation, entry.subnets)) {
         let Entry { subnets, is_reservation, .. } = **kept;
         return Ok(Choice::Keep { subnets, is_reservation });
@@ -82,16 +82,17 @@ pub fn choose(
     let (kept, obsolete): (Vec<&Entry>, Vec<&Entry>) =
         own.into_iter().partition(|entry| entry.is_reservation);
     let taken = || others.iter().chain(&kept).map(|entry| &entry.subnets);
-    let wishes = obsolete.iter().map(|entry| entry.subnets).chain(requester.previous);
-    let wishes: Vec<Prefixes> = wishes.collect();
+    let candidates = obsolete.iter().map(|entry| entry.subnets).chain(requester.previous);
+    let candidates: Vec<Prefixes> = candidates.collect();
     let (mut chosen, mut is_random) = (Vec::new(), false);
     for (family, pool) in pools.iter() {
         let of_family = |prefixes: &Prefixes| prefixes.get(family);
         let is_taken = |prefix: &IpNet| takes(pool, *prefix);
         let taken = Taken::new(pool, taken().filter_map(of_family).filter(is_taken));
-        let wish = wishes.iter().filter_map(of_family).find(|subnet| taken.is_free(*subnet));
-        is_random |= wish.is_none();
-        let subnet = wish.or_else(|| taken.pick(mixed(requester.random, family)));
+        let previous =
+            candidates.iter().filter_map(of_family).find(|subnet| taken.is_free(*subnet));
+        is_random |= previous.is_none();
+        let subnet = previous.or_else(|| taken.pick(mixed(requester.random, family)));
         chosen.push(subnet.ok_or_else(|| full(*pool, others.iter().chain(&kept)))?);
     }
     let obsolete = obsolete.iter().map(|entry| entry.subnets).collect();
@@ -99,16 +100,15 @@ pub fn choose(
     Ok(Choice::Create { subnets, obsolete, is_random })
 }
 
-fn is_of(entry: &Entry, requester: &Requester) -> bool {
-    // Nodes of a network are told apart by IPv4 where they have it.
+fn belongs_to(entry: &Entry, requester: &Requester) -> bool {
+    // The IPv4 address identifies a node; nodes without one are identified by IPv6.
     match (requester.public.v4, entry.public.v4) {
         (Some(ours), theirs) => theirs == Some(ours),
         (None, _) => requester.public.v6.is_some() && requester.public.v6 == entry.public.v6,
     }
 }
 
-/// Whether subnets are ones that a node may have: both families, or neither, and each one of the
-/// pool's.
+/// Returns whether a node may have these subnets: exactly one from the pool of each family.
 pub fn fits(pools: &PerFamily<Pool>, subnets: &Prefixes) -> bool {
     Family::ALL.into_iter().all(|family| match (pools.get(family), subnets.get(family)) {
         (Some(pool), Some(subnet)) => pool.has(subnet),
@@ -117,14 +117,14 @@ pub fn fits(pools: &PerFamily<Pool>, subnets: &Prefixes) -> bool {
     })
 }
 
-/// Whether a prefix of a key takes subnets. One that is not inside the network, or is all of it, does not:
-/// every node that has a subnet refuses to serve it (see [`plan`](crate::plan)).
+/// Returns whether a prefix of a key takes subnets. A prefix outside the network or equal to the network
+/// does not: every node rejects it (see [`plan`](crate::plan)).
 fn takes(pool: &Pool, prefix: IpNet) -> bool {
     let network = pool.network();
     network.contains(&prefix) && prefix.prefix_len() > network.prefix_len()
 }
 
-/// Whether the subnets of a key overlap these. Prefixes of the key that no node serves do not count.
+/// Returns whether the subnets of a key overlap these. Prefixes that no node serves are ignored.
 pub fn overlap(pools: &PerFamily<Pool>, key: &Prefixes, subnets: &Prefixes) -> bool {
     Family::ALL.into_iter().any(|family| {
         match (pools.get(family), key.get(family), subnets.get(family)) {
@@ -146,12 +146,12 @@ fn full<'a>(pool: Pool, entries: impl Iterator<Item = &'a &'a Entry>) -> Error {
     Error::Full { pool, large }
 }
 
-fn named(keys: &[Prefixes]) -> String {
+fn name_keys(keys: &[Prefixes]) -> String {
     if keys.is_empty() {
         return String::new();
     }
-    let shown: Vec<String> = keys.iter().take(NAMED).map(print_key).collect();
-    let more = match keys.len().saturating_sub(NAMED) {
+    let shown: Vec<String> = keys.iter().take(MAX_NAMED).map(print_key).collect();
+    let more = match keys.len().saturating_sub(MAX_NAMED) {
         0 => String::new(),
         more => format!(" and {more} more keys"),
     };
@@ -159,7 +159,7 @@ fn named(keys: &[Prefixes]) -> String {
     format!("; {shown}{more} take several each: delete these keys if no node uses them")
 }
 
-/// The two families are chosen independently.
+/// Derives a number for each family, so that the families are chosen independently.
 fn mixed(random: u64, family: Family) -> u64 {
     match family {
         Family::V4 => random,
@@ -167,7 +167,7 @@ fn mixed(random: u64, family: Family) -> u64 {
     }
 }
 
-/// What of a pool is taken: numbers of first and last subnets, sorted, which may overlap.
+/// The taken subnets of a pool, as sorted ranges of numbers that may overlap.
 struct Taken<'a> {
     pool: &'a Pool,
     runs: Vec<(u128, u128)>,
@@ -175,25 +175,26 @@ struct Taken<'a> {
 
 impl<'a> Taken<'a> {
     fn new(pool: &'a Pool, prefixes: impl Iterator<Item = IpNet>) -> Self {
-        let mut runs: Vec<(u128, u128)> = prefixes.filter_map(|net| pool.touched(net)).collect();
+        let mut runs: Vec<(u128, u128)> =
+            prefixes.filter_map(|net| pool.overlapping(net)).collect();
         runs.sort_unstable();
         Self { pool, runs }
     }
 
     fn is_free(&self, subnet: IpNet) -> bool {
-        let number = self.pool.touched(subnet).filter(|_| self.pool.has(subnet));
+        let number = self.pool.overlapping(subnet).filter(|_| self.pool.has(subnet));
         number.is_some_and(|(number, _)| {
             !self.runs.iter().any(|(first, last)| (*first..=*last).contains(&number))
         })
     }
 
-    /// One of the first free ones.
+    /// Picks one of the first free subnets.
     fn pick(&self, random: u64) -> Option<IpNet> {
-        let mut free: Vec<u128> = Vec::with_capacity(CHOICES);
+        let mut free: Vec<u128> = Vec::with_capacity(CANDIDATES);
         let mut next = 0;
         let end = (self.pool.count(), self.pool.count());
         for (first, last) in self.runs.iter().copied().chain([end]) {
-            let room = CHOICES - free.len();
+            let room = CANDIDATES - free.len();
             free.extend((next..first).take(room));
             next = next.max(last.saturating_add(1));
         }
@@ -229,7 +230,7 @@ mod tests {
         Requester { public, previous: previous.map(|key| parse_key(key).unwrap()), random }
     }
 
-    fn check(conf: &str, entries: &[Entry], requester: &Requester, wanted: &str) {
+    fn check(conf: &str, entries: &[Entry], requester: &Requester, expected: &str) {
         let shown = match choose(&pools(conf), entries, requester) {
             Ok(Choice::Keep { subnets, is_reservation }) => {
                 let kind = if is_reservation { "reserved" } else { "keep" };
@@ -242,7 +243,7 @@ mod tests {
             }
             Err(error) => error.to_string(),
         };
-        assert_eq!(shown, wanted);
+        assert_eq!(shown, expected);
     }
 
     const NET: &str = r#"{"Network": "10.5.0.0/16"}"#;
@@ -251,35 +252,35 @@ mod tests {
         r#"{"Network": "10.5.0.0/16", "EnableIPv6": true, "IPv6Network": "fd00:5::/48"}"#;
 
     #[test]
-    fn own_then_previous_then_free() {
+    fn own_previous_and_free_subnets_in_order() {
         let entries = [entry("10.5.37.0-24", "192.0.2.1"), entry("10.5.1.0-24", "192.0.2.2")];
         check(NET, &entries, &requester("192.0.2.1", Some("10.5.9.0-24"), 7), "keep 10.5.37.0-24");
         check(NET, &entries, &requester("192.0.2.3", Some("10.5.9.0-24"), 7), "create 10.5.9.0-24");
-        // Taken, of another length, or not in the network.
+        // A previous subnet that is taken, has another length, or is outside the network.
         for previous in ["10.5.37.0-24", "10.5.9.0-25", "10.6.9.0-24", "10.5.0.0-24"] {
             check(NET, &entries, &requester("192.0.2.3", Some(previous), 0), "create 10.5.2.0-24");
         }
-        // The first hundred free ones: 2 to 36, and 38 to 102.
+        // The first hundred free subnets: 2 to 36, and 38 to 102.
         check(NET, &entries, &requester("192.0.2.3", None, 99), "create 10.5.102.0-24");
         check(NET, &entries, &requester("192.0.2.3", None, 100), "create 10.5.2.0-24");
     }
 
     #[test]
-    fn what_no_longer_fits_is_replaced() {
+    fn lease_that_no_longer_fits_is_replaced() {
         let entries = [entry("10.6.37.0-24", "192.0.2.1")];
-        let wanted = "create 10.5.1.0-24 -10.6.37.0-24";
-        check(NET, &entries, &requester("192.0.2.1", None, 0), wanted);
-        // A family more: pods keep their addresses.
+        let expected = "create 10.5.1.0-24 -10.6.37.0-24";
+        check(NET, &entries, &requester("192.0.2.1", None, 0), expected);
+        // If the network gets a second family, pods keep their addresses.
         let entries = [entry("10.5.37.0-24", "192.0.2.1")];
-        let wanted = "create 10.5.37.0-24&fd00:5:0:1::-64 -10.5.37.0-24";
-        check(DUAL, &entries, &requester("192.0.2.1", None, 0), wanted);
+        let expected = "create 10.5.37.0-24&fd00:5:0:1::-64 -10.5.37.0-24";
+        check(DUAL, &entries, &requester("192.0.2.1", None, 0), expected);
         let entries = [entry("10.5.37.0-24&fd00:5:0:9::-64", "192.0.2.1")];
-        let wanted = "create 10.5.37.0-24 -10.5.37.0-24&fd00:5:0:9::-64";
-        check(NET, &entries, &requester("192.0.2.1", None, 0), wanted);
+        let expected = "create 10.5.37.0-24 -10.5.37.0-24&fd00:5:0:9::-64";
+        check(NET, &entries, &requester("192.0.2.1", None, 0), expected);
     }
 
     #[test]
-    fn reservations_stay_and_are_never_removed() {
+    fn reservations_are_kept() {
         let reserved = Entry { is_reservation: true, ..entry("10.5.8.0-24", "192.0.2.1") };
         let entries = [entry("10.5.1.0-24", "192.0.2.1"), reserved.clone()];
         check(NET, &entries, &requester("192.0.2.1", None, 0), "reserved 10.5.8.0-24");
@@ -289,13 +290,13 @@ mod tests {
     }
 
     #[test]
-    fn subnets_of_another_size_are_in_the_way() {
+    fn subnets_of_other_sizes_are_taken() {
         let entries = [entry("10.5.0.0-17", "192.0.2.2"), entry("10.5.128.64-26", "192.0.2.3")];
         check(NET, &entries, &requester("192.0.2.1", None, 0), "create 10.5.129.0-24");
     }
 
     #[test]
-    fn a_full_network_says_so() {
+    fn full_network_is_an_error() {
         let entries: Vec<Entry> =
             (1..4).map(|n| entry(&format!("10.5.{n}.0-24"), "192.0.2.2")).collect();
         let full = "all 3 subnets from 10.5.1.0 to 10.5.3.0 are taken: widen 10.5.0.0/22 or make \
@@ -305,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_covers_the_network_takes_nothing() {
+    fn key_that_covers_the_network_takes_nothing() {
         for key in ["0.0.0.0-0", "10.0.0.0-8", "10.4.0.0-15", "10.5.0.0-16", "10.6.0.0-16"] {
             let leased = entry(key, "192.0.2.2");
             let reserved = Entry { is_reservation: true, ..entry(key, "192.0.2.1") };
@@ -313,14 +314,14 @@ mod tests {
                 check(NET, &entries, &requester("192.0.2.1", None, 0), "create 10.5.1.0-24");
             }
         }
-        // Each family is looked at by itself.
+        // Each family is checked by itself.
         let entries = [entry("10.5.1.0-24&::-0", "192.0.2.2")];
-        let wanted = "create 10.5.2.0-24&fd00:5:0:1::-64";
-        check(DUAL, &entries, &requester("192.0.2.1", None, 0), wanted);
+        let expected = "create 10.5.2.0-24&fd00:5:0:1::-64";
+        check(DUAL, &entries, &requester("192.0.2.1", None, 0), expected);
     }
 
     #[test]
-    fn keys_that_take_several_subnets_are_named_when_none_is_left() {
+    fn full_network_error_names_large_keys() {
         let halves = [entry("10.5.128.0-17", "192.0.2.2"), entry("10.5.0.0-17", "192.0.2.3")];
         let full = "all 255 subnets from 10.5.1.0 to 10.5.255.0 are taken: widen 10.5.0.0/16 or make \
             subnets smaller; 10.5.0.0-17, 10.5.128.0-17 take several each: delete these keys if no \
@@ -328,13 +329,13 @@ mod tests {
         check(NET, &halves, &requester("192.0.2.1", None, 0), full);
         let parts = (0..8).map(|n| entry(&format!("10.5.{}.0-19", n * 32), "192.0.2.2"));
         let parts: Vec<Entry> = parts.collect();
-        let said = choose(&pools(NET), &parts, &requester("192.0.2.1", None, 0)).unwrap_err();
+        let error = choose(&pools(NET), &parts, &requester("192.0.2.1", None, 0)).unwrap_err();
         let listed = "10.5.0.0-19, 10.5.32.0-19, 10.5.64.0-19 and 5 more keys take several each";
-        assert!(said.to_string().contains(listed), "{said}");
+        assert!(error.to_string().contains(listed), "{error}");
     }
 
     #[test]
-    fn nodes_without_ipv4_are_told_apart_by_ipv6() {
+    fn nodes_without_ipv4_are_identified_by_ipv6() {
         let conf = r#"{"EnableIPv4": false, "EnableIPv6": true, "IPv6Network": "fd00:5::/48"}"#;
         let entries = [entry("fd00:5:0:7::-64", "fd00::1"), entry("fd00:5:0:1::-64", "fd00::2")];
         check(conf, &entries, &requester("fd00::1", None, 0), "keep fd00:5:0:7::-64");
@@ -342,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_network_is_filled_in_no_time() {
+    fn last_free_of_65535_subnets_is_found() {
         let pools = pools(r#"{"Network": "10.0.0.0/8"}"#);
         let pool = pools.v4.unwrap();
         assert_eq!(pool.count(), 65_535);
@@ -355,17 +356,17 @@ mod tests {
             })
             .collect();
         let start = Instant::now();
-        let found = choose(&pools, &entries, &requester("192.0.2.1", None, 3)).unwrap();
+        let choice = choose(&pools, &entries, &requester("192.0.2.1", None, 3)).unwrap();
         let subnets = Prefixes::of(pool.subnet(40_000)).unwrap();
         let obsolete = Vec::new();
-        assert_eq!(found, Choice::Create { subnets, obsolete, is_random: true });
-        // Quadratic would be minutes.
+        assert_eq!(choice, Choice::Create { subnets, obsolete, is_random: true });
+        // Quadratic cost would take minutes.
         assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
     }
 
     proptest! {
         #[test]
-        fn nothing_taken_is_given(
+        fn taken_subnets_are_never_chosen(
             taken in vec((0u32..1 << 12, 21u8..=30), 0..80),
             previous in option::of((0u32..1 << 12, 24u8..=26)),
             random: u64,
@@ -394,7 +395,7 @@ mod tests {
                 Err(_) => {
                     let pool = pools.v4.unwrap();
                     let mut all = (0..pool.count()).filter_map(|number| pool.subnet(number));
-                    prop_assert!(!all.any(is_free), "there was a free one");
+                    prop_assert!(!all.any(is_free), "a free subnet exists");
                 }
             }
         }

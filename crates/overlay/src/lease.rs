@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a node tells the others, in flannel's words: its subnets, the address it is reached under,
-//! and what its backend needs. In etcd the subnets are the key, the rest the value; in Kubernetes
+//! The lease of a node, in flannel's format: its subnets, its public addresses, and the data of its
+//! backend. In a key-value store the key holds the subnets and the value holds the rest. In Kubernetes
 //! they are podCIDRs and [`annotations`].
 //!
-//! What one node has written wrongly is an [`Error`] of its lease and no one else's.
+//! An [`Error`] in one node's lease does not affect the leases of other nodes.
 
 pub mod annotations;
 mod key;
@@ -15,28 +15,27 @@ pub use self::key::KeyError;
 use crate::backend::BackendData;
 use crate::cidr::{Addresses, Prefixes};
 
-/// A node's place in the network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
-    /// Where its pods are.
+    /// Subnets of the node's pods.
     pub subnets: Prefixes,
     pub attributes: Attributes,
 }
 
-/// What a node tells about itself.
+/// The part of a lease that a node publishes about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attributes {
-    /// Where it is reached.
+    /// Addresses by which peers reach the node.
     pub public: Addresses,
     pub data: BackendData,
 }
 
-/// Why something is no lease.
+/// Reason why a lease cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
     Key(#[from] KeyError),
-    #[error("the lease's value is no JSON: {0}")]
+    #[error("the lease's value is not JSON: {0}")]
     Json(String),
     #[error(transparent)]
     Value(#[from] DecodeError),
@@ -45,36 +44,36 @@ pub enum Error {
 }
 
 impl Lease {
-    /// Reads a key and its value.
+    /// Parses a key of the store and its value.
     pub fn parse(key: &str, value: &[u8]) -> Result<Self, Error> {
         let subnets = parse_key(key)?;
         Ok(Self { subnets, attributes: Attributes::parse(value)? })
     }
 
-    /// Its key, without the prefix that all keys have.
+    /// Returns the key of the lease, without the prefix that all keys of the store have.
     pub fn key(&self) -> String {
         print_key(&self.subnets)
     }
 }
 
-/// The subnets that a key is about. What stands before its last `/` does not matter. A key whose
-/// value cannot be read still takes its subnets away from others.
+/// Returns the subnets of a key. The text before its last `/` is ignored. A key takes its subnets even
+/// if its value cannot be parsed.
 pub fn parse_key(key: &str) -> Result<Prefixes, KeyError> {
     key::parse(key)
 }
 
-/// The key of some subnets, such as `10.5.10.0-24&fd00:5:0:19::-64`.
+/// Returns the key of these subnets, such as `10.5.10.0-24&fd00:5:0:19::-64`.
 pub fn print_key(subnets: &Prefixes) -> String {
     key::print(subnets)
 }
 
 impl Attributes {
-    /// Reads a value of the store.
+    /// Parses a value of the store.
     pub fn parse(value: &[u8]) -> Result<Self, Error> {
         value::parse(value)
     }
 
-    /// The value for the store: compact, with keys in flannel's order.
+    /// Returns the value for the store: compact JSON with keys in flannel's order.
     pub fn print(&self) -> String {
         value::print(self)
     }

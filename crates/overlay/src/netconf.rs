@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! flannel's `net-conf.json`: which network there is, how it is cut into subnets, and which backend
-//! carries it.
+//! flannel's `net-conf.json`: the network, its division into subnets, and the backend.
 //!
-//! [`RawNetConf`] is the file as written; [`RawNetConf::validate`] settles what every node
-//! needs, and [`RawNetConf::pools`] the keys that only matter where nodes choose their subnets
-//! themselves: in Kubernetes the node's podCIDR is its subnet.
+//! [`RawNetConf`] is the file as written. [`RawNetConf::validate`] checks the keys that every node needs.
+//! [`RawNetConf::pools`] checks the keys that matter only if nodes choose their subnets themselves. In
+//! Kubernetes they do not: the subnet is the podCIDR of the node.
 
 mod pool;
 mod special;
@@ -17,16 +16,15 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use text::Secret;
 
+pub use self::pool::Pool;
+pub use self::unknown::unknown_keys;
 use crate::backend::Backend;
 use crate::cidr::{self, PerFamily, Prefixes};
-pub use crate::netconf::pool::Pool;
-pub use crate::netconf::unknown::unknown_keys;
 
-/// The file as written. Keys match in any case, as in Go, and [unknown ones](unknown_keys) are passed over.
+/// The file as written. As in Go, keys match in any case and [unknown keys](unknown_keys) are ignored.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RawNetConf {
     keys: Keys,
-    /// Empty where the file has none.
     backend: Option<Secret<Map<String, Value>>>,
 }
 
@@ -53,37 +51,36 @@ struct Keys {
     ipv6_subnet_max: Option<String>,
 }
 
-/// The file as understood.
+/// The validated configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NetConf {
-    /// Where all pods are; a family that is switched off has none.
+    /// Prefixes that contain all pods. A disabled family has none.
     pub networks: Prefixes,
-    /// Rules in nf_tables were asked for. Ours always are.
+    /// The file asks for nf_tables rules. podwire always uses them.
     pub nftables: bool,
-    /// How packets get to other nodes.
     pub backend: Backend,
 }
 
 impl NetConf {
-    /// Reads and understands a file.
+    /// Parses and validates a file.
     pub fn parse(text: &str) -> Result<Self, DecodeError> {
         RawNetConf::parse(text)?.validate()
     }
 }
 
 impl RawNetConf {
-    /// Reads a file's text.
+    /// Parses a file without validating its values.
     pub fn parse(text: &str) -> Result<Self, DecodeError> {
         let whole = |problem: String| DecodeError { path: String::new(), value: None, problem };
         let value: Value = serde_json::from_str(text)
-            .map_err(|cause| whole(format!("the network's configuration is no JSON: {cause}")))?;
+            .map_err(|cause| whole(format!("the network configuration is not JSON: {cause}")))?;
         let Value::Object(object) = value else {
-            return Err(whole("the network's configuration is no JSON object".to_owned()));
+            return Err(whole("the network configuration is not a JSON object".to_owned()));
         };
         let backend = match gojson::get(&object, "Backend") {
             None => None,
             Some(Value::Object(backend)) => Some(Secret::new(backend.clone())),
-            // Not with its value, which may hold a secret.
+            // The error does not show the value, which may contain a secret.
             Some(_) => {
                 let problem = "expected an object with a Type".to_owned();
                 return Err(DecodeError { path: "Backend".to_owned(), value: None, problem });
@@ -92,11 +89,12 @@ impl RawNetConf {
         Ok(Self { keys: gojson::decode_object(&object)?, backend })
     }
 
-    /// Settles what every node needs.
+    /// Validates the keys that every node needs.
     pub fn validate(&self) -> Result<NetConf, DecodeError> {
         let (v4, v6) = (self.network(Family::V4)?, self.network(Family::V6)?);
         let networks = Prefixes::of([v4, v6].into_iter().flatten()).ok_or_else(|| {
-            let problem = "expected true where EnableIPv6 is not true: the network has no family";
+            let problem =
+                "expected true unless EnableIPv6 is true: the network has no address family";
             DecodeError::at("EnableIPv4", false, problem)
         })?;
         let backend = self.backend.as_ref().map(Secret::expose);
@@ -104,18 +102,18 @@ impl RawNetConf {
         Ok(NetConf { networks, nftables: self.keys.enable_nftables.unwrap_or(false), backend })
     }
 
-    /// Settles which subnets nodes may choose.
+    /// Returns the subnets that nodes may choose.
     pub fn pools(&self) -> Result<PerFamily<Pool>, DecodeError> {
         let mut pools = PerFamily::default();
         for family in Family::ALL {
             if let Some(network) = self.network(family)? {
-                pools = pools.with(family, Pool::new(network, &self.cut(family)?)?);
+                pools = pools.with(family, Pool::new(network, &self.division(family)?)?);
             }
         }
         Ok(pools)
     }
 
-    /// The network of a family; none where the family is switched off.
+    /// Returns the network of a family, or `None` if the family is disabled.
     fn network(&self, family: Family) -> Result<Option<IpNet>, DecodeError> {
         let (key, text, is_on) = match family {
             Family::V4 => ("Network", &self.keys.network, self.keys.enable_ipv4.unwrap_or(true)),
@@ -126,7 +124,7 @@ impl RawNetConf {
         if !is_on {
             return Ok(None);
         }
-        let (wanted, net) = match family {
+        let (expected, net) = match family {
             Family::V4 => (
                 "expected an IPv4 network such as \"10.244.0.0/16\"",
                 text.as_deref().and_then(|text| text.parse::<Ipv4Net>().ok()).map(IpNet::V4),
@@ -136,17 +134,17 @@ impl RawNetConf {
                 text.as_deref().and_then(|text| text.parse::<Ipv6Net>().ok()).map(IpNet::V6),
             ),
         };
-        let refused = |problem: &str| Err(DecodeError::at(key, shown(text.as_deref()), problem));
+        let invalid = |problem: &str| Err(DecodeError::at(key, shown(text.as_deref()), problem));
         match net.filter(|net| net.prefix_len() > 0) {
-            None => refused(wanted),
-            Some(net) => match special::met_by(net) {
-                Some((part, why)) => refused(&format!("{part} is for {why}; {wanted}")),
+            None => invalid(expected),
+            Some(net) => match special::overlapping(net) {
+                Some((part, why)) => invalid(&format!("{part} is for {why}; {expected}")),
                 None => Ok(Some(net.trunc())),
             },
         }
     }
 
-    fn cut(&self, family: Family) -> Result<pool::Cut, DecodeError> {
+    fn division(&self, family: Family) -> Result<pool::Division, DecodeError> {
         let keys = &self.keys;
         let (names, len, min, max) = match family {
             Family::V4 => (&pool::V4, keys.subnet_len, &keys.subnet_min, &keys.subnet_max),
@@ -164,9 +162,9 @@ impl RawNetConf {
                 }
             },
         };
-        // Go's zero values mean that the key is not there.
+        // Go's zero values count as missing.
         let given = |address: std::net::IpAddr| !address.is_unspecified();
-        Ok(pool::Cut {
+        Ok(pool::Division {
             names,
             len: len.filter(|len| *len != 0),
             min: address(names.min, min)?.filter(|min| given(*min)),
@@ -187,14 +185,14 @@ mod tests {
     use crate::backend::{Udp, Vxlan};
 
     #[test]
-    fn defaults_are_flannels() {
+    fn missing_keys_get_flannels_defaults() {
         let conf = RawNetConf::parse(r#"{"Network": "10.5.3.0/16"}"#).unwrap();
-        let understood = conf.validate().unwrap();
-        assert_eq!(understood.networks.v4(), Some("10.5.0.0/16".parse().unwrap()));
-        assert_eq!(understood.networks.v6(), None);
-        // Its documents say vxlan; its code does this.
-        assert_eq!(understood.backend, Backend::Udp(Udp { port: 8285 }));
-        assert!(!understood.nftables);
+        let valid = conf.validate().unwrap();
+        assert_eq!(valid.networks.v4(), Some("10.5.0.0/16".parse().unwrap()));
+        assert_eq!(valid.networks.v6(), None);
+        // flannel's documentation says vxlan, but its code uses udp.
+        assert_eq!(valid.backend, Backend::Udp(Udp { port: 8285 }));
+        assert!(!valid.nftables);
         let pools = conf.pools().unwrap();
         let pool = pools.v4.unwrap();
         assert_eq!(pool.min().to_string(), "10.5.1.0");
@@ -208,17 +206,17 @@ mod tests {
         let text = r#"{"network": "10.5.0.0/16", "ENABLEIPV6": true, "ipv6network": "fd00:5::/48",
             "enableNfTables": true, "subnetlen": 26, "backend": {"type": "VXLAN", "vni": 7}, "x": 1}"#;
         let conf = RawNetConf::parse(text).unwrap();
-        let understood = conf.validate().unwrap();
-        assert_eq!(understood.networks.v6(), Some("fd00:5::/48".parse().unwrap()));
-        assert!(understood.nftables);
-        assert!(matches!(understood.backend, Backend::Vxlan(Vxlan { vni: 7, .. })));
+        let valid = conf.validate().unwrap();
+        assert_eq!(valid.networks.v6(), Some("fd00:5::/48".parse().unwrap()));
+        assert!(valid.nftables);
+        assert!(matches!(valid.backend, Backend::Vxlan(Vxlan { vni: 7, .. })));
         let pools = conf.pools().unwrap();
         assert_eq!(pools.v4.unwrap().subnet_len(), 26);
         assert_eq!(pools.v6.unwrap().min().to_string(), "fd00:5:0:1::");
     }
 
     #[test]
-    fn ipv6_alone_needs_no_ipv4_network() {
+    fn ipv6_only_needs_no_ipv4_network() {
         let text = r#"{"EnableIPv4": false, "EnableIPv6": true, "IPv6Network": "fd00:5::/48",
             "Network": "nonsense", "Backend": {"Type": "host-gw"}}"#;
         let conf = NetConf::parse(text).unwrap();
@@ -226,14 +224,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_values_are_named_in_errors() {
         let check = |text: &str, words: &str| {
             let conf = RawNetConf::parse(text);
             let error = conf.and_then(|conf| conf.validate()).unwrap_err().to_string();
             assert!(error.contains(words), "{error:?} should say {words:?}");
         };
-        check("{", "is no JSON: EOF");
-        check("[]", "no JSON object");
+        check("{", "is not JSON: EOF");
+        check("[]", "not a JSON object");
         check("{}", "key \"Network\" is missing: expected an IPv4 network");
         check(r#"{"Network": "10.5.0.0"}"#, r#"key "Network" is "10.5.0.0": expected an IPv4"#);
         check(r#"{"Network": "fd00::/48"}"#, "expected an IPv4 network");
@@ -247,7 +245,7 @@ mod tests {
             r#"key "IPv6Network" is "fe80::/64": fe80::/10 is for the addresses of one link; expected"#,
         );
         check(r#"{"Network": 10}"#, r#"key "Network" is 10: expected a text"#);
-        check(r#"{"EnableIPv4": false}"#, "key \"EnableIPv4\" is false: expected true where");
+        check(r#"{"EnableIPv4": false}"#, "key \"EnableIPv4\" is false: expected true unless");
         check(r#"{"EnableIPv4": "no"}"#, "expected true or false");
         check(
             r#"{"EnableIPv4": false, "EnableIPv6": true}"#,
@@ -261,7 +259,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_it_panic(text: String, network: String, len: i64, min: String) {
+        fn parsing_any_text_does_not_panic(text: String, network: String, len: i64, min: String) {
             let _ = NetConf::parse(&text);
             let text = serde_json::json!({
                 "Network": network, "SubnetLen": len, "SubnetMin": min, "Backend": {"Type": min},

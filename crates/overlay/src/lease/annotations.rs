@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A lease as annotations of a Kubernetes node. Its subnets are the node's podCIDRs.
+//! A lease as annotations of a Kubernetes node. The podCIDRs of the node are the subnets.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -15,11 +15,11 @@ use crate::cidr::{Addresses, Prefixes};
 use crate::lease::value::{address, go_json};
 use crate::lease::{Attributes, Error, Lease};
 
-/// What all names of flannel's annotations begin with.
+/// Common prefix of the names of flannel's annotations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AnnotationPrefix(String);
 
-/// Why a text cannot begin the names of annotations.
+/// Error for a text that cannot be an annotation prefix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected {}", AnnotationPrefix::FORM)]
 pub struct AnnotationPrefixError;
@@ -33,7 +33,8 @@ impl Default for AnnotationPrefix {
 impl FromStr for AnnotationPrefix {
     type Err = AnnotationPrefixError;
 
-    /// Completed as flannel does: a domain alone gets a slash, a name after the slash a hyphen.
+    /// Completes the prefix as flannel does: adds a slash to a domain, and a hyphen to a name after the
+    /// slash.
     fn from_str(text: &str) -> Result<Self, AnnotationPrefixError> {
         let (domain, name) = text.split_once('/').unwrap_or((text, ""));
         let is_word = |word: &str| {
@@ -50,7 +51,7 @@ impl FromStr for AnnotationPrefix {
     }
 }
 
-/// What of a node matters here.
+/// The fields of a Kubernetes node that make up its lease.
 #[derive(Debug, Clone, Copy)]
 pub struct NodeFacts<'a> {
     pub annotations: &'a BTreeMap<String, String>,
@@ -58,17 +59,17 @@ pub struct NodeFacts<'a> {
     pub pod_cidrs: &'a [String],
 }
 
-/// What an administrator has written about a node's addresses.
+/// Addresses that an administrator set by annotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Overwrites {
-    /// Chooses the interface, as the flag `public-ip` does.
+    /// Selects the underlay interface, as the option `public-ip` does.
     pub node: Addresses,
-    /// Is published in place of the interface's.
+    /// Published instead of the interface's addresses.
     pub public: Addresses,
 }
 
 impl AnnotationPrefix {
-    /// What a text must be to become one.
+    /// Description of the expected text, for error messages.
     pub const FORM: &str = "a domain, and perhaps a slash and a name, in small letters";
 
     pub fn as_str(&self) -> &str {
@@ -79,7 +80,7 @@ impl AnnotationPrefix {
         format!("{}{rest}", self.0)
     }
 
-    /// The lease of a node; none where it takes no part in the network.
+    /// Parses the lease of a node. Returns `None` if the node is not part of the network.
     pub fn read(&self, node: NodeFacts<'_>) -> Result<Option<Lease>, Error> {
         let text = |rest| node.annotations.get(&self.name(rest)).map(String::as_str);
         if text("kube-subnet-manager") != Some("true") {
@@ -95,7 +96,7 @@ impl AnnotationPrefix {
         Ok(Some(Lease { subnets, attributes: Attributes { public, data } }))
     }
 
-    /// The annotations that a node should have; those with no value should be gone.
+    /// Returns the annotations for a lease. `None` stands for an annotation that has to be removed.
     pub fn write(
         &self,
         attributes: &Attributes,
@@ -106,7 +107,7 @@ impl AnnotationPrefix {
             None => "null".to_owned(),
             Some(data) => go_json(&data),
         };
-        // Only vxlan leaves out what it does not have.
+        // Only vxlan omits the annotations of a family without data.
         let is_vxlan = matches!(attributes.data, BackendData::Vxlan(_));
         let has_v4 = !is_vxlan || data.v4.is_some();
         let has_v6 = match attributes.data {
@@ -126,7 +127,7 @@ impl AnnotationPrefix {
         ])
     }
 
-    /// What an administrator has written.
+    /// Parses the annotations that an administrator may set.
     pub fn overwrites(
         &self,
         annotations: &BTreeMap<String, String>,
@@ -155,12 +156,12 @@ impl AnnotationPrefix {
 
     fn json(&self, rest: &str, text: Option<&str>) -> Result<Option<Value>, DecodeError> {
         let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(None) };
-        let wrong = |_| DecodeError::at(&self.name(rest), format!("{text:?}"), "expected JSON");
-        serde_json::from_str(text).map(Some).map_err(wrong)
+        let invalid = |_| DecodeError::at(&self.name(rest), format!("{text:?}"), "expected JSON");
+        serde_json::from_str(text).map(Some).map_err(invalid)
     }
 }
 
-/// At most one of each family.
+/// Parses the podCIDRs: at most one of each family.
 fn pod_cidrs(node: NodeFacts<'_>) -> Result<Prefixes, Error> {
     let given: Vec<&str> = match node.pod_cidrs {
         [] => node.pod_cidr.into_iter().collect(),
@@ -168,10 +169,10 @@ fn pod_cidrs(node: NodeFacts<'_>) -> Result<Prefixes, Error> {
     };
     let mut nets: Vec<IpNet> = Vec::new();
     for text in given.into_iter().filter(|text| !text.is_empty()) {
-        let wrong = |problem| DecodeError::at("podCIDRs", format!("{text:?}"), problem);
-        let net: IpNet = text.parse().map_err(|_| wrong("expected a network"))?;
+        let invalid = |problem| DecodeError::at("podCIDRs", format!("{text:?}"), problem);
+        let net: IpNet = text.parse().map_err(|_| invalid("expected a network"))?;
         if nets.iter().any(|other| Family::of(other.addr()) == Family::of(net.addr())) {
-            return Err(wrong("expected at most one network of each family").into());
+            return Err(invalid("expected at most one network of each family").into());
         }
         nets.push(net);
     }
@@ -209,7 +210,7 @@ mod tests {
     ];
 
     #[test]
-    fn annotations_of_flannel_are_read_and_written_to_the_letter() {
+    fn flannels_annotations_are_parsed_and_printed() {
         let check = |pairs: &[(&str, &str)], cidrs: &[&str]| {
             let annotations = annotated(pairs);
             let lease = read(&annotations, cidrs).unwrap().unwrap();
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overwrite_is_published_and_what_is_no_longer_true_is_removed() {
+    fn overwrite_is_published_stale_values_are_removed() {
         let mut annotations = annotated(&DUAL[..3]);
         annotations
             .extend(annotated(&[("public-ip", "10.0.0.1"), ("public-ip-overwrite", "8.8.8.8")]));
@@ -247,13 +248,13 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_take_no_part_have_no_lease() {
+    fn node_outside_the_network_has_no_lease() {
         assert_eq!(read(&annotated(&DUAL[1..]), &["10.244.1.0/24"]), Ok(None));
         assert_eq!(read(&annotated(&[("kube-subnet-manager", "false")]), &[]), Ok(None));
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_values_are_named_in_errors() {
         let check = |pairs: &[(&str, &str)], cidrs: &[&str], words: &str| {
             let error = read(&annotated(&[&DUAL[..3], pairs].concat()), cidrs).unwrap_err();
             assert!(error.contains(words), "{error:?} should say {words:?}");
@@ -272,10 +273,10 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_are_completed() {
-        let check = |text: &str, wanted: Option<&str>| {
-            let found = text.parse::<AnnotationPrefix>().ok().map(|prefix| prefix.0);
-            assert_eq!(found.as_deref(), wanted, "{text:?}");
+    fn prefix_is_completed_as_flannel_does() {
+        let check = |text: &str, expected: Option<&str>| {
+            let parsed = text.parse::<AnnotationPrefix>().ok().map(|prefix| prefix.0);
+            assert_eq!(parsed.as_deref(), expected, "{text:?}");
         };
         check("flannel.alpha.coreos.com", Some("flannel.alpha.coreos.com/"));
         check("a.b/", Some("a.b/"));
@@ -287,9 +288,9 @@ mod tests {
     }
 
     proptest! {
-        /// What a backend does not use is not written; the rest comes back.
+        /// Values that a backend does not use are not printed.
         #[test]
-        fn annotations_come_back(attributes in any_attributes()) {
+        fn printed_annotations_parse_to_the_same_data(attributes in any_attributes()) {
             let prefix = AnnotationPrefix::default();
             let written = prefix.write(&attributes, &Overwrites::default());
             let set = written.clone().into_iter().filter_map(|(name, value)| Some((name, value?)));
@@ -299,7 +300,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_makes_it_panic(values: [String; 5], cidr: String) {
+        fn parsing_any_text_does_not_panic(values: [String; 5], cidr: String) {
             let pairs = DUAL[1..].iter().zip(&values).map(|(pair, v)| (pair.0, v.as_str()));
             let pairs: Vec<_> = std::iter::once(DUAL[0]).chain(pairs).collect();
             let annotations = annotated(&pairs);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The key of a lease. flannel knows `10.5.37.0-24` and `10.5.10.0-24&fd00:5:0:19::-64`; a network
-//! of IPv6 alone, which it has in Kubernetes only, has `fd00:5:0:19::-64` here.
+//! The key of a lease: `10.5.37.0-24` or `10.5.10.0-24&fd00:5:0:19::-64`, as in flannel. IPv6-only
+//! networks have `fd00:5:0:19::-64`; flannel supports them only in Kubernetes.
 
 use std::str::FromStr;
 
@@ -8,7 +8,7 @@ use ipnet::{Ipv4Net, Ipv6Net};
 
 use crate::cidr::Prefixes;
 
-/// Why a text is no key of a lease.
+/// Error for a text that is not the key of a lease.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("key {0:?}: expected subnets such as 10.5.37.0-24 or 10.5.37.0-24&fd00:5:0:19::-64")]
 pub struct KeyError(pub String);
@@ -19,13 +19,13 @@ pub(super) fn parse(key: &str) -> Result<Prefixes, KeyError> {
         Some((first, second)) => (first, Some(second)),
         None => (name, None),
     };
-    let found = match (v4(first), second) {
+    let subnets = match (v4(first), second) {
         (Some(net), None) => Prefixes::new(Some(net), None),
         (Some(net), Some(second)) => v6(second).and_then(|v6| Prefixes::new(Some(net), Some(v6))),
         (None, None) => v6(first).and_then(|v6| Prefixes::new(None, Some(v6))),
         (None, Some(_)) => None,
     };
-    found.ok_or_else(|| KeyError(key.to_owned()))
+    subnets.ok_or_else(|| KeyError(key.to_owned()))
 }
 
 pub(super) fn print(subnets: &Prefixes) -> String {
@@ -33,7 +33,7 @@ pub(super) fn print(subnets: &Prefixes) -> String {
     subnets.iter().map(text).collect::<Vec<_>>().join("&")
 }
 
-/// A subnet with host bits would be no route, and one of a single address is of no use.
+/// Rejects prefixes with host bits, which no route can have, and prefixes of a single address.
 fn v4(text: &str) -> Option<Ipv4Net> {
     let (address, len) = halves(text, 31)?;
     Ipv4Net::new(address, len).ok().filter(|net| net.trunc() == *net)
@@ -47,7 +47,7 @@ fn v6(text: &str) -> Option<Ipv6Net> {
 
 fn halves<T: FromStr>(text: &str, most: u8) -> Option<(T, u8)> {
     let (address, len) = text.split_once('-')?;
-    // parse() would take a sign.
+    // parse() accepts a sign.
     let len: u8 = len.bytes().all(|byte| byte.is_ascii_digit()).then(|| len.parse().ok())??;
     Some((address.parse().ok()?, len)).filter(|_| len <= most)
 }
@@ -62,12 +62,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_of_flannel_are_read() {
+    fn flannels_keys_are_parsed() {
         let check = |key: &str, v4: Option<&str>, v6: Option<&str>| {
-            let found = parse(key).unwrap();
-            assert_eq!(found.v4(), v4.map(|net| net.parse().unwrap()), "{key}");
-            assert_eq!(found.v6(), v6.map(|net| net.parse().unwrap()), "{key}");
-            assert_eq!(print(&found), key.rsplit('/').next().unwrap());
+            let subnets = parse(key).unwrap();
+            assert_eq!(subnets.v4(), v4.map(|net| net.parse().unwrap()), "{key}");
+            assert_eq!(subnets.v6(), v6.map(|net| net.parse().unwrap()), "{key}");
+            assert_eq!(print(&subnets), key.rsplit('/').next().unwrap());
         };
         check("/coreos.com/network/subnets/10.5.37.0-24", Some("10.5.37.0/24"), None);
         check("10.5.10.0-24&fd00:5:0:19::-64", Some("10.5.10.0/24"), Some("fd00:5:0:19::/64"));
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused() {
+    fn invalid_keys_are_rejected() {
         for bad in [
             "",
             "config",
@@ -101,7 +101,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn keys_come_back(
+        fn printed_keys_parse_to_the_same_subnets(
             v4 in option::of((any::<u32>(), 0u8..=31)),
             v6 in option::of((any::<u64>(), 0u8..=64)),
         ) {
@@ -115,7 +115,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_makes_it_panic(text: String, near in "[0-9a-f.:&/-]{0,30}") {
+        fn parsing_any_text_does_not_panic(text: String, near in "[0-9a-f.:&/-]{0,30}") {
             let _ = (parse(&text), parse(&near));
         }
     }

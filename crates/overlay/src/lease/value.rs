@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The value of a lease in a store: flannel's JSON to the letter.
+//! The value of a lease in a store. It equals flannel's JSON byte for byte.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -13,7 +13,7 @@ use crate::lease::{Attributes, Error};
 
 #[derive(Debug, Deserialize, Default)]
 #[serde(default, rename_all = "PascalCase")]
-struct Conf {
+struct ValueConf {
     #[serde(rename = "PublicIP")]
     public_ip: Option<String>,
     #[serde(rename = "PublicIPv6")]
@@ -27,7 +27,7 @@ struct Conf {
 pub(super) fn parse(value: &[u8]) -> Result<Attributes, Error> {
     let value: Value =
         serde_json::from_slice(value).map_err(|cause| Error::Json(cause.to_string()))?;
-    let conf: Conf = gojson::decode(&value)?;
+    let conf: ValueConf = gojson::decode(&value)?;
     let public = Addresses {
         v4: address(["PublicIP", "an IPv4 address"], conf.public_ip.as_deref())?
             .filter(|address: &Ipv4Addr| !address.is_unspecified()),
@@ -42,20 +42,20 @@ pub(super) fn parse(value: &[u8]) -> Result<Attributes, Error> {
     Ok(Attributes { public, data })
 }
 
-/// A public address; flannel's zero value and an empty text stand for none.
+/// Parses a public address. An empty text counts as missing.
 pub(super) fn address<T: std::str::FromStr>(
-    [key, wanted]: [&str; 2],
+    [key, expected]: [&str; 2],
     text: Option<&str>,
 ) -> Result<Option<T>, DecodeError> {
     let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(None) };
-    let wrong = |_| DecodeError::at(key, format!("{text:?}"), format!("expected {wanted}"));
-    text.parse().map(Some).map_err(wrong)
+    let invalid = |_| DecodeError::at(key, format!("{text:?}"), format!("expected {expected}"));
+    text.parse().map(Some).map_err(invalid)
 }
 
-/// Go prints the fields in the order of the struct.
+/// The fields are in the order of the Go struct, in which flannel prints them.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
-struct Out<'a> {
+struct ValueJson<'a> {
     #[serde(rename = "PublicIP")]
     public_ip: Ipv4Addr,
     #[serde(rename = "PublicIPv6")]
@@ -70,8 +70,8 @@ struct Out<'a> {
 
 pub(super) fn print(attributes: &Attributes) -> String {
     let data = attributes.data.to_json();
-    go_json(&Out {
-        // Its address of IPv4 is a number, which is never missing.
+    go_json(&ValueJson {
+        // flannel always prints an IPv4 address.
         public_ip: attributes.public.v4.unwrap_or(Ipv4Addr::UNSPECIFIED),
         public_ipv6: attributes.public.v6,
         backend_type: attributes.data.kind(),
@@ -80,10 +80,10 @@ pub(super) fn print(attributes: &Attributes) -> String {
     })
 }
 
-/// Compact JSON as Go prints it: what could end a script in a web page is escaped. Such characters
-/// stand in texts only.
+/// Prints compact JSON as Go does. Go escapes characters that could end a script in a web page. They
+/// occur only inside JSON strings.
 pub(super) fn go_json(value: &impl Serialize) -> String {
-    let text = serde_json::to_string(value).expect("texts and numbers always print into memory");
+    let text = serde_json::to_string(value).expect("strings and numbers always serialize");
     if !text.contains(['<', '>', '&', '\u{2028}', '\u{2029}']) {
         return text;
     }
@@ -110,7 +110,7 @@ pub(super) mod tests {
     use kernel::wireguard::PublicKey;
 
     #[test]
-    fn values_of_flannel_are_read_and_written_to_the_letter() {
+    fn flannels_values_are_parsed_and_printed_unchanged() {
         for text in [
             r#"{"PublicIP":"192.168.90.1","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"76:40:2b:2c:32:07"}}"#,
             r#"{"PublicIP":"192.168.90.1","PublicIPv6":"fd00:90::1","BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"5a:e3:a9:5e:b9:eb"},"BackendV6Data":{"VNI":1,"VtepMAC":"26:df:a1:32:09:f3"}}"#,
@@ -127,25 +127,26 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_does_not_matter_is_passed_over() {
+    fn unknown_keys_and_backends_are_accepted() {
         let text = r#" {"publicip": "1.2.3.4", "backendtype": "vxlan", "Unknown": [1],
             "BackendData": {"vtepmac": "02-00-5E-10-00-AB"}, "BackendV6Data": null} "#;
         let attributes = parse(text.as_bytes()).unwrap();
         let mac = "02:00:5e:10:00:ab".parse().unwrap();
-        let wanted = BackendData::Vxlan(PerFamily { v4: Some(Vtep { vni: None, mac }), v6: None });
-        assert_eq!(attributes.data, wanted);
+        let expected =
+            BackendData::Vxlan(PerFamily { v4: Some(Vtep { vni: None, mac }), v6: None });
+        assert_eq!(attributes.data, expected);
         let text =
             r#"{"PublicIP": "1.2.3.4", "BackendType": "aws-vpc", "BackendData": {"a": [1]}}"#;
         assert_eq!(parse(text.as_bytes()).unwrap().data, BackendData::Other("aws-vpc".to_owned()));
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_values_are_named_in_errors() {
         let check = |text: &str, words: &str| {
             let error = parse(text.as_bytes()).unwrap_err().to_string();
             assert!(error.contains(words), "{error:?} should say {words:?}");
         };
-        check("", "is no JSON");
+        check("", "is not JSON");
         check("[]", "expected an object");
         check(r#"{"PublicIP": "1.2.3"}"#, r#"key "PublicIP" is "1.2.3": expected an IPv4"#);
         check(r#"{"PublicIPv6": "1.2.3.4"}"#, "expected an IPv6 address");
@@ -187,7 +188,7 @@ pub(super) mod tests {
         ]
     }
 
-    /// Those of any node.
+    /// Attributes of any node.
     pub(in crate::lease) fn any_attributes() -> impl Strategy<Value = Attributes> {
         let public = (option::of(1u32..), option::of(1u128..)).prop_map(|(v4, v6)| Addresses {
             v4: v4.map(Ipv4Addr::from_bits),
@@ -198,12 +199,12 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn attributes_come_back(attributes in any_attributes()) {
+        fn printed_values_parse_to_the_same_attributes(attributes in any_attributes()) {
             prop_assert_eq!(parse(print(&attributes).as_bytes()).unwrap(), attributes);
         }
 
         #[test]
-        fn no_bytes_make_it_panic(bytes: Vec<u8>, kind in "vxlan|wireguard|extension|", data: String) {
+        fn parsing_any_bytes_does_not_panic(bytes: Vec<u8>, kind in "vxlan|wireguard|extension|", data: String) {
             let _ = parse(&bytes);
             let value = serde_json::json!({
                 "PublicIP": data, "BackendType": kind,

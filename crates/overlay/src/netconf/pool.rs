@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The subnets of one family that nodes may choose, numbered from 0.
+//! The subnets of one family that nodes may lease, numbered from 0.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -9,26 +9,26 @@ use kernel::Family;
 
 use crate::cidr;
 
-/// Subnets of one length in a row.
+/// Consecutive subnets of the same prefix length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pool {
     network: IpNet,
     subnet_len: u8,
-    /// The base addresses of the first and the last one.
+    /// Base addresses of the first and the last subnet.
     min: u128,
     max: u128,
 }
 
-/// What the keys of a family are called, and what holds for it.
+/// Configuration keys and limits of a family.
 #[derive(Debug)]
 pub(super) struct Names {
     network: &'static str,
     len: &'static str,
     pub(super) min: &'static str,
     pub(super) max: &'static str,
-    /// The longest subnet: one with room for a bridge and a pod.
+    /// Longest prefix length: such a subnet has room for a bridge and a pod.
     longest: u8,
-    /// The length where none is given and the network has room for four of them.
+    /// Default prefix length, if the network has room for four such subnets.
     usual: u8,
 }
 
@@ -50,9 +50,9 @@ pub(super) const V6: Names = Names {
     usual: 64,
 };
 
-/// How the file says the network is cut.
+/// The division of the network into subnets, as configured.
 #[derive(Debug)]
-pub(super) struct Cut {
+pub(super) struct Division {
     pub(super) names: &'static Names,
     pub(super) len: Option<i64>,
     pub(super) min: Option<IpAddr>,
@@ -60,58 +60,58 @@ pub(super) struct Cut {
 }
 
 impl Pool {
-    pub(super) fn new(network: IpNet, cut: &Cut) -> Result<Self, DecodeError> {
-        let subnet_len = subnet_len(network, cut)?;
+    pub(super) fn new(network: IpNet, division: &Division) -> Result<Self, DecodeError> {
+        let subnet_len = subnet_len(network, division)?;
         let (first, last) = cidr::span(network);
         let size = 1_u128 << (network.max_prefix_len() - subnet_len);
         let base = |key: &str, given: Option<IpAddr>, default: u128| match given {
             None => Ok(default),
             Some(address) => base(key, address, network, size),
         };
-        // The first subnet has the network's own address as its own, which confuses people and
-        // routers.
-        let min = base(cut.names.min, cut.min, first + size)?;
-        let max = base(cut.names.max, cut.max, last - size + 1)?;
+        // The default skips the first subnet, because its base address is that of the whole network.
+        let min = base(division.names.min, division.min, first + size)?;
+        let max = base(division.names.max, division.max, last - size + 1)?;
         let pool = Self { network, subnet_len, min, max };
         if min > max {
-            let problem = format!("expected at most {}, which is {}", pool.max(), cut.names.max);
-            return Err(DecodeError::at(cut.names.min, pool.min(), problem));
+            let problem =
+                format!("expected at most {}, which is {}", pool.max(), division.names.max);
+            return Err(DecodeError::at(division.names.min, pool.min(), problem));
         }
         Ok(pool)
     }
 
-    /// The network that they are cut from.
+    /// Returns the network that contains the subnets.
     pub fn network(&self) -> IpNet {
         self.network
     }
 
-    /// How long their prefixes are.
+    /// Returns the prefix length of the subnets.
     pub fn subnet_len(&self) -> u8 {
         self.subnet_len
     }
 
-    /// The base address of the first one.
+    /// Returns the base address of the first subnet.
     pub fn min(&self) -> IpAddr {
         self.address(self.min)
     }
 
-    /// The base address of the last one.
+    /// Returns the base address of the last subnet.
     pub fn max(&self) -> IpAddr {
         self.address(self.max)
     }
 
-    /// How many there are, at least one.
+    /// Returns the number of subnets, at least one.
     pub fn count(&self) -> u128 {
         ((self.max - self.min) >> self.shift()) + 1
     }
 
-    /// The subnet of a number below [`Pool::count`].
+    /// Returns the subnet with this number, which must be below [`Pool::count`].
     pub fn subnet(&self, number: u128) -> Option<IpNet> {
         let base = (number < self.count()).then(|| self.min + (number << self.shift()))?;
         IpNet::new(self.address(base), self.subnet_len).ok()
     }
 
-    /// Whether this is one of them.
+    /// Returns whether the pool contains this subnet.
     pub fn has(&self, subnet: IpNet) -> bool {
         let base = cidr::span(subnet).0;
         cidr::of(subnet) == cidr::of(self.network)
@@ -119,8 +119,8 @@ impl Pool {
             && (self.min..=self.max).contains(&base)
     }
 
-    /// The numbers of the first and the last one that this prefix has an address in.
-    pub(crate) fn touched(&self, prefix: IpNet) -> Option<(u128, u128)> {
+    /// Returns the numbers of the first and the last subnet that overlap this prefix.
+    pub(crate) fn overlapping(&self, prefix: IpNet) -> Option<(u128, u128)> {
         if cidr::of(prefix) != cidr::of(self.network) {
             return None;
         }
@@ -143,25 +143,25 @@ impl Pool {
     }
 }
 
-/// At least four subnets, as the first is not used.
-fn subnet_len(network: IpNet, cut: &Cut) -> Result<u8, DecodeError> {
-    let Names { longest, usual, .. } = *cut.names;
+/// The network must have room for at least four subnets: the first is not used by default.
+fn subnet_len(network: IpNet, division: &Division) -> Result<u8, DecodeError> {
+    let Names { longest, usual, .. } = *division.names;
     let shortest = network.prefix_len().saturating_add(2);
     if shortest > longest {
         let problem =
             format!("expected a prefix of at most {}: there must be four subnets", longest - 2);
-        return Err(DecodeError::at(cut.names.network, network, problem));
+        return Err(DecodeError::at(division.names.network, network, problem));
     }
-    match cut.len {
+    match division.len {
         None => Ok(usual.max(shortest)),
         Some(len) => match u8::try_from(len) {
             Ok(len) if (shortest..=longest).contains(&len) => Ok(len),
             _ => {
                 let problem = format!(
                     "expected {shortest} to {longest}: {} {network} must have room for four subnets",
-                    cut.names.network
+                    division.names.network
                 );
-                Err(DecodeError::at(cut.names.len, len, problem))
+                Err(DecodeError::at(division.names.len, len, problem))
             }
         },
     }
@@ -197,11 +197,11 @@ mod tests {
     }
 
     #[test]
-    fn lengths_follow_the_network() {
+    fn default_subnets_follow_the_ipv4_network() {
         let check = |network: &str, len: u8, min: &str, max: &str| {
             let pool = pool(&format!(r#"{{"Network": "{network}"}}"#)).unwrap();
-            let found = (pool.subnet_len(), pool.min().to_string(), pool.max().to_string());
-            assert_eq!(found, (len, min.to_owned(), max.to_owned()), "{network}");
+            let actual = (pool.subnet_len(), pool.min().to_string(), pool.max().to_string());
+            assert_eq!(actual, (len, min.to_owned(), max.to_owned()), "{network}");
         };
         check("10.0.0.0/8", 24, "10.0.1.0", "10.255.255.0");
         check("10.5.0.0/22", 24, "10.5.1.0", "10.5.3.0");
@@ -211,14 +211,14 @@ mod tests {
     }
 
     #[test]
-    fn lengths_of_ipv6_too() {
+    fn default_subnets_follow_the_ipv6_network() {
         let check = |network: &str, len: u8, min: &str, max: &str| {
             let text = format!(
                 r#"{{"EnableIPv4": false, "EnableIPv6": true, "IPv6Network": "{network}"}}"#
             );
             let pool = pool(&text).unwrap();
-            let found = (pool.subnet_len(), pool.min().to_string(), pool.max().to_string());
-            assert_eq!(found, (len, min.to_owned(), max.to_owned()), "{network}");
+            let actual = (pool.subnet_len(), pool.min().to_string(), pool.max().to_string());
+            assert_eq!(actual, (len, min.to_owned(), max.to_owned()), "{network}");
         };
         check("fd00:5::/48", 64, "fd00:5:0:1::", "fd00:5:0:ffff::");
         check("fd00:5::/63", 65, "fd00:5:0:0:8000::", "fd00:5:0:1:8000::");
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn invalid_divisions_are_errors() {
         let check = |keys: &str, words: &str| {
             let error = pool(&format!(r#"{{"Network": "10.5.0.0/16"{keys}}}"#)).unwrap_err();
             assert!(error.contains(words), "{error:?} should say {words:?}");
@@ -255,7 +255,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn numbers_and_subnets_agree(
+        fn numbers_and_subnets_match(
             bits in 0u32..0x7000_0000, net_len in 4u8..=28, extra in 2u8..30, pick: u128,
         ) {
             let len = (net_len + extra).min(30);
@@ -264,8 +264,8 @@ mod tests {
             let number = pick % pool.count();
             let subnet = pool.subnet(number).unwrap();
             prop_assert!(pool.has(subnet) && network.contains(&subnet));
-            prop_assert_eq!(pool.touched(subnet), Some((number, number)));
-            prop_assert_eq!(pool.touched(network), Some((0, pool.count() - 1)));
+            prop_assert_eq!(pool.overlapping(subnet), Some((number, number)));
+            prop_assert_eq!(pool.overlapping(network), Some((0, pool.count() - 1)));
             prop_assert_eq!(pool.subnet(pool.count()), None);
         }
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Networks that no pod can be in, as the kernel does not forward to them, or not to one host.
+//! Networks that pods cannot use because the kernel does not forward packets to single hosts in them.
 
 use ipnet::IpNet;
 
-/// With what they are for.
+/// Special networks, each with its use.
 const SPECIAL: &[(&str, &str)] = &[
     ("127.0.0.0/8", "a machine's own addresses"),
     ("169.254.0.0/16", "the addresses of one link"),
@@ -14,8 +14,8 @@ const SPECIAL: &[(&str, &str)] = &[
     ("ff00::/8", "multicast"),
 ];
 
-/// The one that shares addresses with this network.
-pub(super) fn met_by(network: IpNet) -> Option<(IpNet, &'static str)> {
+/// Returns the special network that overlaps this one.
+pub(super) fn overlapping(network: IpNet) -> Option<(IpNet, &'static str)> {
     SPECIAL
         .iter()
         .filter_map(|(text, why)| Some((text.parse::<IpNet>().ok()?, *why)))
@@ -27,16 +27,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pods_are_where_packets_go() {
-        let is_met = |text: &str| met_by(text.parse().unwrap()).is_some();
+    fn only_networks_with_special_addresses_overlap() {
+        let is_special = |text: &str| overlapping(text.parse().unwrap()).is_some();
         for (text, _) in SPECIAL {
-            assert!(is_met(text), "{text}");
+            assert!(is_special(text), "{text}");
         }
         for text in ["127.5.0.0/16", "255.0.0.0/8", "126.0.0.0/7", "ff02::/64", "::/64"] {
-            assert!(is_met(text), "{text}");
+            assert!(is_special(text), "{text}");
         }
         for text in ["10.0.0.0/8", "100.64.0.0/10", "128.0.0.0/8", "fc00::/7", "2001:db8::/32"] {
-            assert!(!is_met(text), "{text}");
+            assert!(!is_special(text), "{text}");
         }
     }
 }

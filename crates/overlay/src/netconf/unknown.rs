@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keys that nobody reads. They are passed over, as flannel does; who mistypes one is told.
+//! Unknown keys of the network configuration. They are ignored, as in flannel, but reported because they
+//! may be typing errors.
 
 use serde_json::{Map, Value};
 
 use crate::backend::KEYS;
 
-const ALL: &str = "Network SubnetLen SubnetMin SubnetMax EnableIPv4 EnableIPv6 EnableNFTables \
+/// Keys of the file itself.
+const FILE_KEYS: &str = "Network SubnetLen SubnetMin SubnetMax EnableIPv4 EnableIPv6 EnableNFTables \
     IPv6Network IPv6SubnetLen IPv6SubnetMin IPv6SubnetMax Backend";
 
-/// A line for each key of a file that is passed over.
+/// Returns a message for each unknown key of a file.
 pub fn unknown_keys(text: &str) -> Vec<String> {
     let Ok(Value::Object(object)) = serde_json::from_str(text) else { return Vec::new() };
-    let mut lines = unknown(&object, "", &ALL.split_whitespace().collect::<Vec<_>>());
+    let mut lines = unknown(&object, "", &FILE_KEYS.split_whitespace().collect::<Vec<_>>());
     let Some(Value::Object(backend)) = gojson::get(&object, "Backend") else { return lines };
     let kind = gojson::get(backend, "Type").and_then(Value::as_str).unwrap_or_default();
     if let Some((_, keys)) = KEYS.iter().find(|(name, _)| name.eq_ignore_ascii_case(kind)) {
@@ -25,10 +27,10 @@ fn unknown(object: &Map<String, Value>, within: &str, known: &[&str]) -> Vec<Str
     let is_known = |key: &str| known.iter().any(|known| known.eq_ignore_ascii_case(key));
     let others = object.keys().filter(|key| !is_known(key));
     let hint = |key: &str| match text::suggest(key, known.iter().copied()) {
-        Some(meant) => format!("did you mean \"{within}{meant}\"?"),
-        None => format!("those that are known are {}", known.join(", ")),
+        Some(similar) => format!("did you mean \"{within}{similar}\"?"),
+        None => format!("known keys are {}", known.join(", ")),
     };
-    let line = |key: &String| format!("key \"{within}{key}\" is passed over: {}", hint(key));
+    let line = |key: &String| format!("unknown key \"{within}{key}\" is ignored: {}", hint(key));
     others.map(line).collect()
 }
 
@@ -37,19 +39,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_that_nobody_reads_are_told_with_what_was_meant() {
+    fn unknown_keys_are_reported_with_a_hint() {
         let text = r#"{"network": "10.5.0.0/16", "SubnetLegn": 24,
             "Backend": {"Type": "UDP", "Prot": 4789, "PORT": 1, "VNI": 1}}"#;
-        let wanted = [
-            "key \"SubnetLegn\" is passed over: did you mean \"SubnetLen\"?",
-            "key \"Backend.Prot\" is passed over: did you mean \"Backend.Port\"?",
-            "key \"Backend.VNI\" is passed over: those that are known are Type, Port",
+        let expected = [
+            "unknown key \"SubnetLegn\" is ignored: did you mean \"SubnetLen\"?",
+            "unknown key \"Backend.Prot\" is ignored: did you mean \"Backend.Port\"?",
+            "unknown key \"Backend.VNI\" is ignored: known keys are Type, Port",
         ];
-        assert_eq!(unknown_keys(text), wanted);
+        assert_eq!(unknown_keys(text), expected);
     }
 
     #[test]
-    fn every_key_of_the_page_is_known() {
+    fn keys_in_the_documentation_are_known() {
         let page = include_str!("../../../../docs/agent.md");
         let (_, table) =
             page.split_once("| `Type` | keys | packets go |\n|---|---|---|\n").unwrap();
