@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A real API server of Kubernetes on an etcd of its own, in a namespace of its own.
+//! A real Kubernetes API server with its own etcd, in its own namespace.
 
 use std::fs;
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ use crate::command::{Daemon, json, run, try_run};
 use crate::etcd::EtcdServer;
 use crate::wait::wait_for;
 
-/// Those who are let in: a token, a name, a number.
+/// Users that may log in: token, name, ID.
 const USERS: &str = "admin-token,admin,1,system:masters
 podwire-token,system:serviceaccount:kube-podwire:podwire,2
 nobody-token,nobody,3
@@ -24,38 +24,37 @@ nobody-token,nobody,3
 const PARTS: &str = "api/all=false,api/v1=true,apps/v1=true,rbac.authorization.k8s.io/v1=true,\
     apiregistration.k8s.io/v1=true,apiextensions.k8s.io/v1=true";
 
-/// What looks at requests by means of the other parts, or of controllers that nobody has started.
-const NO_CHECKS: &str = "CertificateApproval,CertificateSigning,CertificateSubjectRestriction,\
+/// Admission plugins that need disabled parts of the API, or controllers that do not run.
+const DISABLED_PLUGINS: &str = "CertificateApproval,CertificateSigning,CertificateSubjectRestriction,\
     DefaultIngressClass,DefaultStorageClass,LimitRanger,MutatingAdmissionWebhook,\
     PersistentVolumeClaimResize,Priority,ResourceQuota,RuntimeClass,ServiceAccount,\
     StorageObjectInUseProtection,ValidatingAdmissionWebhook";
 
-/// A machine with many tests at once takes its time to start it.
-const START: Duration = Duration::from_secs(120);
+/// Maximum time to start on a machine that runs many tests at once.
+const START_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// It is killed when dropped.
+/// An API server. It is killed when dropped.
 #[derive(Debug)]
 pub struct ApiServer {
     programs: PathBuf,
     host: String,
-    /// For files of a test.
+    /// Temporary directory, also for files of the test.
     pub dir: TempDir,
     authority: Authority,
-    /// Where it keeps everything.
     pub etcd: EtcdServer,
     extra: Vec<String>,
     daemon: Option<Daemon>,
 }
 
 impl ApiServer {
-    /// At this address, with these flags besides those that it needs. `programs` is what
-    /// [`kubernetes`](crate::kubernetes) gives.
+    /// Starts a server at this address, with `extra` options. `programs` is the directory that
+    /// [`kubernetes`](crate::kubernetes) returns.
     #[track_caller]
     pub fn start(programs: &Path, host: &str, extra: &[&str]) -> Self {
-        let dir = tempfile::tempdir().expect("there is room for temporary files");
+        let dir = tempfile::tempdir().expect("create a temporary directory");
         let authority = Authority::new();
         authority.sign("server");
-        fs::write(dir.path().join("users.csv"), USERS).expect("a temporary file can be written");
+        fs::write(dir.path().join("users.csv"), USERS).expect("write a temporary file");
         let mut etcd = EtcdServer::cluster(dir.path(), 1).remove(0);
         etcd.start();
         etcd.wait();
@@ -66,12 +65,12 @@ impl ApiServer {
         server
     }
 
-    /// Where clients find it.
+    /// Returns the URL for clients.
     pub fn url(&self) -> String {
         format!("https://{}:6443", self.host)
     }
 
-    /// Comes back only when it answers.
+    /// Restarts the server and waits until it answers.
     #[track_caller]
     pub fn restart(&mut self) {
         self.kill();
@@ -79,7 +78,7 @@ impl ApiServer {
         let words: Vec<_> = words.iter().map(String::as_str).collect();
         let program = self.programs.join("kube-apiserver").display().to_string();
         self.daemon = Some(Daemon::start(&program, &words));
-        wait_for("the API server to answer", START, || {
+        wait_for("the API server to answer", START_TIMEOUT, || {
             let is_there = TcpStream::connect((self.host.as_str(), 6443)).is_ok();
             is_there && self.try_kubectl(&["get", "--raw", "/api/v1/nodes?limit=1"]).is_ok()
         });
@@ -103,9 +102,9 @@ impl ApiServer {
             ("service-account-key-file", pem("server.pem")),
             ("service-account-signing-key-file", pem("server.key")),
             ("runtime-config", PARTS.to_owned()),
-            ("disable-admission-plugins", NO_CHECKS.to_owned()),
+            ("disable-admission-plugins", DISABLED_PLUGINS.to_owned()),
             ("enable-priority-and-fairness", "false".to_owned()),
-            // Errors are printed all the same.
+            // Errors are still printed to stderr.
             ("logtostderr", "false".to_owned()),
             ("log-dir", self.dir.path().display().to_string()),
         ];
@@ -113,23 +112,23 @@ impl ApiServer {
         words.chain(self.extra.iter().cloned()).collect()
     }
 
-    /// As `kill -9` does.
+    /// Kills the server with SIGKILL.
     pub fn kill(&mut self) {
         self.daemon = None;
     }
 
-    /// Its number, for those who stop it and let it go on.
+    /// Returns the process ID, for tests that stop and continue the server.
     #[track_caller]
     pub fn process(&self) -> u32 {
-        self.daemon.as_ref().expect("it runs").id()
+        self.daemon.as_ref().expect("the API server runs").id()
     }
 
-    /// The certificate of who has signed its own.
+    /// Returns the CA certificate of the server.
     pub fn ca(&self) -> PathBuf {
         self.authority.file("ca.pem")
     }
 
-    /// A kubeconfig for who has this token, with whom that authority has signed.
+    /// Returns a kubeconfig with this token and CA certificate.
     pub fn kubeconfig(&self, token: &str, ca: &Path) -> String {
         let (url, ca) = (self.url(), ca.display());
         format!(
@@ -140,41 +139,40 @@ impl ApiServer {
         )
     }
 
-    /// kubectl of the administrator's; what it printed.
+    /// Runs kubectl as administrator and returns its output.
     #[track_caller]
     pub fn kubectl(&self, words: &[&str]) -> String {
         let words = self.kubectl_words(words);
         run(&words[0], &words[1..].iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    /// Like [`kubectl`](Self::kubectl), where it may fail.
+    /// Like [`kubectl`](Self::kubectl), for commands that may fail.
     pub fn try_kubectl(&self, words: &[&str]) -> Result<String, String> {
         let words = self.kubectl_words(words);
         try_run(&words[0], &words[1..].iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    /// What is there, as JSON.
+    /// Returns the object at this API path.
     #[track_caller]
     pub fn object(&self, path: &str) -> Value {
         let words = self.kubectl_words(&["get", "--raw", path]);
         json(&words[0], &words[1..].iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    /// A node object.
     #[track_caller]
     pub fn node(&self, name: &str) -> Value {
         self.object(&format!("/api/v1/nodes/{name}"))
     }
 
-    /// Makes what such JSON says.
+    /// Creates an object.
     #[track_caller]
     pub fn create(&self, object: &Value) {
         let path = self.dir.path().join("object.json");
-        fs::write(&path, object.to_string()).expect("a temporary file can be written");
+        fs::write(&path, object.to_string()).expect("write a temporary file");
         self.kubectl(&["create", "-f", &path.display().to_string()]);
     }
 
-    /// The program, what it needs to be let in, and these words.
+    /// Returns the command line of kubectl: program, credentials and these arguments.
     pub fn kubectl_words(&self, words: &[&str]) -> Vec<String> {
         let own = [
             self.programs.join("kubectl").display().to_string(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A certificate authority of the tests, by openssl.
+//! A certificate authority for tests, made with openssl.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::command::run;
 use crate::require;
 
-/// A certificate authority, and what it has signed for 127.0.0.1 and [`Wire::HOST`](crate::Wire::HOST).
+/// A certificate authority. Its certificates are valid for 127.0.0.1 and [`Wire::HOST`](crate::Wire::HOST).
 #[derive(Debug)]
 pub struct Authority(TempDir);
 
@@ -33,18 +33,18 @@ extendedKeyUsage = serverAuth, clientAuth
 const NEW_KEY: &str = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -config request.cnf";
 
 impl Authority {
-    /// With a key of its own.
+    /// Creates an authority with a new key.
     #[track_caller]
     pub fn new() -> Self {
         require!(Program("openssl"));
-        let authority = Self(tempfile::tempdir().expect("there is room for temporary files"));
+        let authority = Self(tempfile::tempdir().expect("create a temporary directory"));
         authority.write("request.cnf", REQUEST);
         authority.write("signed.cnf", SIGNED);
         authority.openssl(&format!("req -x509 {NEW_KEY} -keyout ca.key -out ca.pem -days 2"));
         authority
     }
 
-    /// Makes `<name>.key` and `<name>.pem`.
+    /// Creates the key `<name>.key` and the certificate `<name>.pem`.
     #[track_caller]
     pub fn sign(&self, name: &str) {
         self.openssl(&format!("req -new {NEW_KEY} -keyout {name}.key -out {name}.csr"));
@@ -56,7 +56,7 @@ impl Authority {
 
     #[track_caller]
     fn write(&self, name: &str, text: &str) {
-        fs::write(self.file(name), text).expect("a temporary file can be written");
+        fs::write(self.file(name), text).expect("write a temporary file");
     }
 
     #[track_caller]
@@ -65,12 +65,12 @@ impl Authority {
         run("sh", &["-ec", &format!("cd {}; openssl {words} 2>&1", self.0.path().display())]);
     }
 
-    /// Where such a file is; `ca.pem` is its own certificate.
+    /// Returns the path of a file. `ca.pem` is the certificate of the authority itself.
     pub fn file(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    /// A flag and the path of a file.
+    /// Returns an option with the path of a file as its value.
     pub fn flag(&self, flag: &str, file: &str) -> [String; 2] {
         [flag.to_owned(), self.file(file).display().to_string()]
     }

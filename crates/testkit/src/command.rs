@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Outside programs: started here and nowhere else in the tests.
+//! Starts outside programs. No other module of the tests does so.
 
 use std::ffi::OsStr;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-/// A command with nothing on its stdin, for the rest of this crate.
-#[expect(clippy::disallowed_methods, reason = "outside tools are the oracle of the tests")]
+/// Returns a command with an empty stdin.
+#[expect(clippy::disallowed_methods, reason = "tests verify results with outside tools")]
 pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command.stdin(Stdio::null());
     command
 }
 
-/// Runs a program to its end and returns its stdout; panics with its stderr if it fails.
+/// Runs a program and returns its stdout; panics with its stderr if it fails.
 #[track_caller]
 pub fn run(program: &str, args: &[&str]) -> String {
     match try_run(program, args) {
@@ -23,7 +23,7 @@ pub fn run(program: &str, args: &[&str]) -> String {
     }
 }
 
-/// Runs a program to its end: its stdout, or what it was and why it failed.
+/// Runs a program. Returns its stdout, or an error with the command line, status and output.
 pub fn try_run(program: &str, args: &[&str]) -> Result<String, String> {
     let shown = || format!("{program} {}", args.join(" "));
     let output = command(program)
@@ -38,7 +38,7 @@ pub fn try_run(program: &str, args: &[&str]) -> Result<String, String> {
     Err(format!("`{}`: {}\n{stdout}{stderr}", shown(), output.status))
 }
 
-/// Whether a program ran and ended well. Panics if it cannot be started.
+/// Returns whether a program succeeds. Panics if it cannot be started.
 #[track_caller]
 pub fn succeeds(program: &str, args: &[&str]) -> bool {
     match command(program).args(args).output() {
@@ -57,8 +57,8 @@ pub fn json(program: &str, args: &[&str]) -> Value {
     }
 }
 
-/// Two habits of `ip -j`: no output where nothing was found, and an empty object for each
-/// entry that a filter left out.
+/// Parses the output of `ip -j`, which prints nothing if there is no entry, and an empty object for each
+/// entry that a filter excluded.
 fn parse(text: &str) -> Result<Value, serde_json::Error> {
     if text.trim().is_empty() {
         return Ok(Value::Array(Vec::new()));
@@ -70,12 +70,12 @@ fn parse(text: &str) -> Result<Value, serde_json::Error> {
     Ok(value)
 }
 
-/// A program that runs until this value is dropped; it is killed then.
+/// A running program. It is killed when the value is dropped.
 #[derive(Debug)]
 pub struct Daemon(Child);
 
 impl Daemon {
-    /// Starts a program and leaves it running.
+    /// Starts a program in the background.
     #[track_caller]
     pub fn start(program: &str, args: &[&str]) -> Daemon {
         match command(program).args(args).spawn() {
@@ -84,7 +84,7 @@ impl Daemon {
         }
     }
 
-    /// The process id, for `/proc/<id>/ns/net`.
+    /// Returns the process ID, for `/proc/<id>/ns/net`.
     pub fn id(&self) -> u32 {
         self.0.id()
     }
@@ -92,7 +92,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // It may have ended by itself, which is as good.
+        // The program may have ended by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_of_ip_is_cleaned_of_empty_entries() {
+    fn empty_entries_of_ip_are_dropped() {
         fn check(text: &str, expected: &Value) {
             assert_eq!(&parse(text).unwrap(), expected, "{text:?}");
         }
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn failure_carries_status_and_stderr() {
+    fn error_contains_status_and_stderr() {
         let why = try_run("sh", &["-c", "echo out; echo err >&2; exit 3"]).unwrap_err();
         for part in ["sh -c", "exit status: 3", "out", "err"] {
             assert!(why.contains(part), "{part} is missing in {why}");
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn daemon_ends_with_its_value() {
+    fn dropped_daemon_is_killed() {
         let daemon = Daemon::start("sleep", &["1000"]);
         let proc = format!("/proc/{}", daemon.id());
         assert!(std::fs::exists(&proc).unwrap());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Debian's etcd, alone or as a cluster, on ports of a namespace of its own.
+//! Debian's etcd, as a single server or a cluster, in its own namespace.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -9,11 +9,12 @@ use std::time::Duration;
 use crate::command::{Daemon, run, succeeds};
 use crate::wait::wait_for;
 
-/// A server that is alone elects itself in half a second. Of several on a busy machine, each would do so again and
-/// again.
-const QUICK: [&str; 4] = ["--heartbeat-interval", "50", "--election-timeout", "500"];
+/// Lets a single server elect itself in half a second. In a cluster on a busy machine, such short timeouts
+/// would cause one election after the other.
+const SINGLE_SERVER_TIMEOUTS: [&str; 4] =
+    ["--heartbeat-interval", "50", "--election-timeout", "500"];
 
-/// One server. It is killed when dropped.
+/// An etcd server. It is killed when dropped.
 #[derive(Debug)]
 pub struct EtcdServer {
     number: u16,
@@ -22,13 +23,13 @@ pub struct EtcdServer {
     scheme: &'static str,
     host: String,
     extra: Vec<String>,
-    /// What etcdctl needs to be let in.
+    /// Options that etcdctl needs to connect.
     pub ctl_flags: Vec<String>,
     daemon: Option<Daemon>,
 }
 
 impl EtcdServer {
-    /// So many servers that form one cluster, with their data below `dir`; not started yet.
+    /// Returns `count` servers that form one cluster, with their data below `dir`. They are not started.
     pub fn cluster(dir: &Path, count: u16) -> Vec<EtcdServer> {
         let members: Vec<_> = (0..count)
             .map(|number| format!("n{number}=http://127.0.0.1:{}", peer_port(number)))
@@ -47,7 +48,7 @@ impl EtcdServer {
         (0..count).map(server).collect()
     }
 
-    /// One that serves over TLS, with these flags.
+    /// Returns a single server that uses TLS, with these options.
     pub fn secure(dir: &Path, flags: &[String]) -> EtcdServer {
         let mut server = EtcdServer::cluster(dir, 1).remove(0);
         server.scheme = "https";
@@ -55,51 +56,51 @@ impl EtcdServer {
         server
     }
 
-    /// One for clients of other namespaces, at this address.
+    /// Returns a single server at this address, for clients in other namespaces.
     pub fn at(dir: &Path, host: &str) -> EtcdServer {
         let mut server = EtcdServer::cluster(dir, 1).remove(0);
         server.host = host.to_owned();
         server
     }
 
-    /// Starts it with these flags as well.
+    /// Adds options for the next start.
     pub fn add_flags(&mut self, flags: &[&str]) {
         self.extra.extend(flags.iter().map(|&flag| flag.to_owned()));
     }
 
-    /// Where clients find it.
+    /// Returns the endpoint for clients.
     pub fn endpoint(&self) -> String {
         format!("{}://{}:{}", self.scheme, self.host, client_port(self.number))
     }
 
-    /// Starts it, or starts it again with the data it has.
+    /// Starts the server, with the data of an earlier start if there is any.
     #[track_caller]
     pub fn start(&mut self) {
         let (client, name) = (self.endpoint(), format!("n{}", self.number));
         let peer = format!("http://127.0.0.1:{}", peer_port(self.number));
-        let data = self.data.to_str().expect("a path of a test is text");
+        let data = self.data.to_str().expect("a UTF-8 path");
         let mut words = vec!["--name", &name, "--data-dir", data];
         words.extend(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
         words.extend(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
         words.extend(["--initial-cluster", &self.cluster, "--logger", "zap"]);
         words.extend(["--log-level", "error"]);
-        let is_alone = !self.cluster.contains(',');
-        words.extend(QUICK.iter().filter(|_| is_alone));
+        let is_single = !self.cluster.contains(',');
+        words.extend(SINGLE_SERVER_TIMEOUTS.iter().filter(|_| is_single));
         words.extend(self.extra.iter().map(String::as_str));
         self.daemon = Some(Daemon::start("etcd", &words));
     }
 
-    /// As `kill -9` does.
+    /// Kills the server with SIGKILL.
     pub fn kill(&mut self) {
         self.daemon = None;
     }
 
-    /// Whether it was started and not killed since.
+    /// Returns whether the server was started and not killed since.
     pub fn is_running(&self) -> bool {
         self.daemon.is_some()
     }
 
-    /// Until it answers, which it does once there is a leader.
+    /// Waits until the server answers, which requires a leader.
     #[track_caller]
     pub fn wait(&self) {
         let words = self.ctl_words(&["endpoint", "health"]);
@@ -107,27 +108,27 @@ impl EtcdServer {
         wait_for("etcd to be healthy", Duration::from_secs(120), || succeeds("etcdctl", &words));
     }
 
-    /// The process id.
+    /// Returns the process ID.
     #[track_caller]
     pub fn process(&self) -> u32 {
-        self.daemon.as_ref().map(Daemon::id).expect("it was started")
+        self.daemon.as_ref().map(Daemon::id).expect("etcd was started")
     }
 
-    /// Loses everything it knew.
+    /// Kills the server and deletes its data.
     #[track_caller]
     pub fn wipe(&mut self) {
         self.kill();
-        std::fs::remove_dir_all(&self.data).expect("its data is there");
+        std::fs::remove_dir_all(&self.data).expect("remove the data of etcd");
     }
 
-    /// etcdctl; what it printed.
+    /// Runs etcdctl and returns its output.
     #[track_caller]
     pub fn ctl(&self, words: &[&str]) -> String {
         let words = self.ctl_words(words);
         run("etcdctl", &words.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    /// Keys and values below a prefix.
+    /// Returns the keys and values below a prefix.
     #[track_caller]
     pub fn entries(&self, prefix: &str) -> Vec<(String, String)> {
         let text = self.ctl(&["get", "--prefix", prefix]);
@@ -141,14 +142,14 @@ impl EtcdServer {
         server.chain(flags).chain(words.iter().map(|&word| word.to_owned())).collect()
     }
 
-    /// How often a method was called, by etcd's own count.
+    /// Returns the number of calls of a gRPC method, from etcd's metrics.
     #[track_caller]
     pub fn calls(&self, method: &str) -> u64 {
         let address = (self.host.as_str(), client_port(self.number));
-        let mut stream = TcpStream::connect(address).expect("it listens");
-        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").expect("it reads");
+        let mut stream = TcpStream::connect(address).expect("connect to etcd");
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").expect("send a request to etcd");
         let mut text = String::new();
-        stream.read_to_string(&mut text).expect("it answers");
+        stream.read_to_string(&mut text).expect("read the metrics of etcd");
         let of_method = format!("grpc_method=\"{method}\"");
         let mut lines = text.lines().filter(|line| line.starts_with("grpc_server_started_total"));
         let line = lines.find(|line| line.contains(&of_method)).expect("a line for each method");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One test in a network and mount namespace of its own.
+//! Runs one test in its own network and mount namespaces.
 //!
-//! The tests of one program share a process, and namespaces belong to threads and mounts to
-//! processes; so the test starts its own program again, for itself alone, under `unshare`.
+//! The tests of one program share a process, but mounts belong to a process. So the test starts its own
+//! program again under `unshare`, for this test alone.
 
 use std::env;
 use std::fs;
@@ -15,21 +15,20 @@ use crate::need::test_name;
 /// Set in the process inside the namespaces.
 const INSIDE: &str = "PODWIRE_TEST_INSIDE";
 
-/// Printed by the inner process when the body has returned. Without it a name that matches
-/// no test would be "0 passed", and look like success.
+/// Printed by the inner process after the body has returned. Without it a name that matches no test would
+/// look like success, because the harness reports "0 passed".
 const DONE: &str = "testkit: the body in the namespace has returned";
 
-/// A test that hangs fails after this many seconds, and shows what it had said: several times what the
-/// longest takes on a busy machine. `timeout` kills the whole process group, so that no program of the
-/// test outlives it.
+/// A test that hangs fails after this many seconds and shows its output. The longest test takes a fraction
+/// of it on a busy machine. `timeout` kills the whole process group, so no program of the test survives.
 const DEADLINE: &str = "900";
 
-/// Where tests are slower, as in the emulated machine, the number is here.
+/// Overrides the deadline, for slow machines such as the emulated one.
 const OTHER_DEADLINE: &str = "PODWIRE_TEST_DEADLINE";
 
-/// `/sys` shows the network namespace it was mounted in, so it needs a new mount. An empty
-/// `/run` holds no namespaces, results or locks of the machine. A plain user cannot make
-/// `/var/lib/cni` and then has none, which is just as clean.
+/// `/sys` shows the network namespace in which it was mounted, so it is mounted again. An empty `/run`
+/// has no namespaces, results or locks of the machine. An unprivileged user cannot create `/var/lib/cni`;
+/// then the directory does not exist.
 const PREPARE: &str = "
 mount -t sysfs sysfs /sys
 mount -t tmpfs -o mode=755 tmpfs /run
@@ -45,31 +44,31 @@ exec \"$@\"
 /// Runs `body` in fresh network and mount namespaces with `lo` up, an empty `/run` (so no
 /// named namespaces) and an empty `/var/lib/cni`.
 ///
-/// Call it from the test's own thread, as the whole of the test: what stands before it runs
-/// twice. Do not combine it with `#[should_panic]`.
+/// Call it from the test's own thread. Statements before the call run twice. Do not combine it with
+/// `#[should_panic]`.
 #[track_caller]
 pub fn in_netns(body: impl FnOnce()) {
-    in_place(&LAB, &[], body);
+    in_sandbox(&LAB, &[], body);
 }
 
-/// Which namespaces, and the shell script that furnishes them and then runs `"$@"`.
-pub(crate) struct Place {
+/// Options of `unshare`, and a shell script that prepares the namespaces and then runs `"$@"`.
+pub(crate) struct Sandbox {
     pub unshare: &'static [&'static str],
     pub prepare: &'static str,
 }
 
-const LAB: Place = Place { unshare: &["--net", "--mount"], prepare: PREPARE };
+const LAB: Sandbox = Sandbox { unshare: &["--net", "--mount"], prepare: PREPARE };
 
-/// Runs `body` in a process of its own in `place`, with these variables.
+/// Runs `body` in a sandboxed process with these environment variables.
 #[track_caller]
-pub(crate) fn in_place(place: &Place, variables: &[(&str, &str)], body: impl FnOnce()) {
+pub(crate) fn in_sandbox(sandbox: &Sandbox, variables: &[(&str, &str)], body: impl FnOnce()) {
     if is_inside() {
         body();
         println!("{DONE}");
         return;
     }
     let name = test_name();
-    let output = again(&name, place, variables);
+    let output = run_again(&name, sandbox, variables);
     let stdout = String::from_utf8_lossy(&output.stdout);
     let stderr = String::from_utf8_lossy(&output.stderr);
     // The test harness shows this if the test fails, or with --nocapture.
@@ -83,23 +82,23 @@ pub(crate) fn in_place(place: &Place, variables: &[(&str, &str)], body: impl FnO
         "{name} failed in its namespace ({}); its output is above",
         output.status
     );
-    assert!(stdout.contains(DONE), "{name} was not found by its own program; output is above");
+    assert!(stdout.contains(DONE), "{name} was not found by its own program; its output is above");
 }
 
-/// Whether this process is the inner one, with namespaces of its own.
+/// Returns whether this process runs inside the namespaces.
 pub fn is_inside() -> bool {
     env::var_os(INSIDE).is_some()
 }
 
-/// This program again, in namespaces, for the one test.
-fn again(name: &str, place: &Place, variables: &[(&str, &str)]) -> Output {
-    let program = env::current_exe().expect("the test's own program has a path");
+/// Runs this program again in the namespaces, for one test.
+fn run_again(name: &str, sandbox: &Sandbox, variables: &[(&str, &str)]) -> Output {
+    let program = env::current_exe().expect("the path of the test program");
     let mut child = command("timeout");
-    child.args(["-k", "5", &deadline(), "unshare"]).args(place.unshare);
+    child.args(["-k", "5", &deadline(), "unshare"]).args(sandbox.unshare);
     if !is_root() {
         child.arg("--map-root-user");
     }
-    child.args(["sh", "-ec", place.prepare, "sh"]).arg(program);
+    child.args(["sh", "-ec", sandbox.prepare, "sh"]).arg(program);
     child.args(["--exact", name, "--nocapture"]);
     child.env(INSIDE, "1").envs(variables.iter().copied());
     match child.output() {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One test on a node of its own, for container runtimes: beyond the namespaces of `in_netns` it has
-//! its own processes, host name and file systems.
+//! Runs one test on a node of its own, for container runtimes. In addition to the namespaces of
+//! `in_netns` it has its own processes, host name and file systems.
 //!
-//! A runtime leaves daemons behind that outlive the test. Here they end with the test's own process
-//! namespace, whether it passes, fails or hangs.
+//! A runtime leaves daemons behind. They end together with the test's process namespace, whether the
+//! test passes, fails or hangs.
 
 use std::env;
 use std::fs;
@@ -11,18 +11,18 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::time::Duration;
 
-use crate::in_netns::{Place, in_place, is_root};
+use crate::in_netns::{Sandbox, in_sandbox, is_root};
 use crate::need::test_name;
 use crate::wait::wait_some;
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// Tells the inner process its control group.
+/// Passes the name of the control group to the inner process.
 const CGROUP: &str = "PODWIRE_TEST_CGROUP";
 
-/// `/etc` and its like show what the machine has and take what the node writes in a layer above.
-/// What runtimes keep, and where they look for plugins and networks, is empty. The shell stays as
-/// the first process, which inherits orphans and waits for them.
+/// Mounts an overlay over `/etc` and similar directories, so that writes of the node do not reach the
+/// machine. The directories of runtimes, plugins and network configurations are empty. The shell stays
+/// as the first process, which inherits orphans and waits for them.
 const PREPARE: &str = "
 mount -t proc proc /proc
 mount -t tmpfs -o mode=755 tmpfs /run
@@ -46,32 +46,31 @@ done
 mount --make-rshared /
 hostname node
 ip link set lo up
-# Not the last word of the script, which a shell may become.
+# With `|| exit` the shell does not replace itself by the last command.
 \"$@\" || exit $?
 ";
 
-const NODE: Place = Place {
+const NODE: Sandbox = Sandbox {
     unshare: &["--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child"],
     prepare: PREPARE,
 };
 
-/// Runs `body` as [`in_netns`](crate::in_netns()) does, on a node that has nothing of what a runtime
-/// or a plugin keeps. Needs root.
+/// Runs `body` as [`in_netns`](crate::in_netns()) does, on a node without state of runtimes or plugins.
+/// It needs root.
 #[track_caller]
 pub fn in_node(body: impl FnOnce()) {
     assert!(is_root(), "container runtimes need root");
     let cgroup = Cgroup::of_test();
-    in_place(&NODE, &[(CGROUP, &cgroup.0)], body);
+    in_sandbox(&NODE, &[(CGROUP, &cgroup.0)], body);
 }
 
-/// The control group that this node's containers are to be put below, `/podwire-…`. It is removed
-/// after the test.
+/// Returns the control group for this node's containers, `/podwire-…`. It is removed after the test.
 #[track_caller]
 pub fn cgroup_parent() -> String {
-    env::var(CGROUP).expect("a node has a control group: call this inside testkit::in_node")
+    env::var(CGROUP).expect("call cgroup_parent inside testkit::in_node")
 }
 
-/// By name, from the root of every hierarchy.
+/// A control group, by its path from the root of every hierarchy.
 struct Cgroup(String);
 
 impl Cgroup {
@@ -80,7 +79,7 @@ impl Cgroup {
         Cgroup(format!("/podwire-{}-{test}", process::id()))
     }
 
-    /// Where it is in each hierarchy of version 1, and in the one of version 2.
+    /// Returns its directories in the hierarchies of version 1 and in that of version 2.
     fn directories(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(CGROUPS).into_iter().flatten().flatten();
         let hierarchies = entries.map(|entry| entry.path()).chain([CGROUPS.into()]);
@@ -89,17 +88,17 @@ impl Cgroup {
 }
 
 impl Drop for Cgroup {
-    /// Nobody is in there any more, though the kernel may need a moment to see that. In the inner
-    /// process, where this is dropped too, the name is another: it has its own process id.
+    /// All processes in the group have ended, but the kernel may need a moment to notice. The inner
+    /// process drops such a value too; the name there has another process ID, so nothing is removed.
     fn drop(&mut self) {
         for dir in self.directories() {
-            // A panic here would hide the test's own.
+            // A panic here would hide that of the test.
             let _ = wait_some(Duration::from_secs(30), || remove(&dir));
         }
     }
 }
 
-/// The files of a control group go with its directory.
+/// Removes a control group. The kernel removes the files together with the directory.
 fn remove(dir: &Path) -> Option<()> {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {

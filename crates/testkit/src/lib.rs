@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Private namespaces, labs of pods and nodes, and probes with outside tools.
 //!
-//! For tests only: every function here panics when something is wrong, so that a test needs
-//! no error handling and its backtrace points at the line that failed. It uses none of our
-//! crates; what it reports is what `ip`, `nft` and `ping` say.
+//! For tests only: every function panics on failure, so a test needs no error handling and its backtrace
+//! points at the failed line. The crate uses no other podwire crate. It reports what `ip`, `nft` and
+//! `ping` print.
 
 mod api_server;
 mod authority;
@@ -15,8 +15,8 @@ mod in_node;
 mod need;
 mod nodes;
 mod ns;
+mod paths;
 mod pinging;
-mod place;
 mod probe;
 mod program;
 mod recorded;
@@ -32,8 +32,8 @@ pub use self::in_node::{cgroup_parent, in_node};
 pub use self::need::{Need, missing, not_run, not_run_by_choice, require, test_name};
 pub use self::nodes::{Node, Pod, Wire};
 pub use self::ns::Ns;
+pub use self::paths::{go_plugins, kubernetes, plugin_program, target_dir};
 pub use self::pinging::Pinging;
-pub use self::place::{go_plugins, kubernetes, plugin_program, target_dir};
 pub use self::probe::{answers, can_ping, ping};
 pub use self::program::write_program;
 pub use self::recorded::Recorded;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a test needs of the machine. Nothing is skipped in silence: a test either fails with
-//! the reason, or is put on the list of tests not run that `cargo xtask test` prints.
+//! Requirements of tests on the machine. No test is skipped silently: it either fails with the reason, or
+//! is added to the list of tests not run, which `cargo xtask test` prints.
 
 use std::env;
 use std::fmt;
@@ -11,14 +11,14 @@ use std::thread;
 
 use crate::command::{succeeds, try_run};
 use crate::in_netns::is_inside;
-use crate::place::target_dir;
+use crate::paths::target_dir;
 
-/// Something that not every machine has.
+/// A requirement that not every machine meets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need<'a> {
     /// A program in `PATH`, by name.
     Program(&'a str),
-    /// A kind of link the kernel can make, as `ip link add type` calls it.
+    /// A link type of `ip link add type` that the kernel supports.
     Link(&'a str),
     /// A file or directory, such as one below `/proc/sys`.
     File(&'a str),
@@ -34,17 +34,17 @@ impl fmt::Display for Need<'_> {
     }
 }
 
-/// Why `need` is not met on this machine, or `None` if it is.
+/// Returns the reason why `need` is not met on this machine, or `None` if it is met.
 #[track_caller]
 pub fn missing(need: Need<'_>) -> Option<String> {
     match need {
         Need::Program(name) => find_program(name).is_none().then(|| {
-            format!("{need} is not in PATH; `cargo xtask setup` installs what tests need")
+            format!("{need} is not in PATH; `cargo xtask setup` installs the programs for tests")
         }),
         Need::Link(kind) => {
             missing_link(kind).map(|why| format!("the kernel has no {need}: {why}"))
         }
-        Need::File(path) => (!Path::new(path).exists()).then(|| format!("{need} is not there")),
+        Need::File(path) => (!Path::new(path).exists()).then(|| format!("{need} does not exist")),
     }
 }
 
@@ -65,9 +65,9 @@ macro_rules! require {
     }};
 }
 
-/// Returns from the test (or from the body of `in_netns`) unless the machine has all of
-/// these, and puts the test on the list of tests not run. For what no package can add, such
-/// as a kernel without `wireguard`: `not_run_unless!(Link("wireguard"))`.
+/// Returns from the test (or from the body of `in_netns`) unless the machine has all of these, and adds the
+/// test to the list of tests not run. Use it for requirements that no package can provide, such as a
+/// kernel with wireguard: `not_run_unless!(Link("wireguard"))`.
 #[macro_export]
 macro_rules! not_run_unless {
     ($($kind:ident($what:expr)),+ $(,)?) => {
@@ -78,15 +78,15 @@ macro_rules! not_run_unless {
     };
 }
 
-/// Puts a test on the list of tests not run here, that `cargo xtask test` prints at its end.
+/// Adds a test to the list of tests not run, which `cargo xtask test` prints at the end.
 #[track_caller]
 pub fn not_run(name: &str, reason: &str) {
     println!("not run: {name}: {reason}");
     append(&list(), &line(name, reason));
 }
 
-/// Like [`not_run`], for a test that needs what is only built when somebody asks for it, and that the
-/// emulated machine does not have either.
+/// Like [`not_run`], for a test that needs programs which are built only on request. The emulated machine
+/// does not have them either.
 #[track_caller]
 pub fn not_run_by_choice(name: &str, reason: &str) {
     println!("not run: {name}: {reason}");
@@ -98,7 +98,7 @@ fn list() -> PathBuf {
     env::var_os("PODWIRE_NOT_RUN").map_or_else(|| target_dir().join("not-run.txt"), PathBuf::from)
 }
 
-/// The name of the running test, which is the name its thread has.
+/// Returns the name of the running test, which is the name of its thread.
 #[track_caller]
 pub fn test_name() -> String {
     match thread::current().name() {
@@ -112,7 +112,7 @@ fn line(name: &str, reason: &str) -> String {
     format!("{name}\t{reason}\n")
 }
 
-/// One write in append mode, so that tests of several processes do not mix their lines.
+/// Appends with a single write, so that lines of several processes do not mix.
 #[track_caller]
 fn append(list: &Path, line: &str) {
     let written = OpenOptions::new()
@@ -130,11 +130,11 @@ fn find_program(name: &str) -> Option<PathBuf> {
     env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())
 }
 
-/// Tries to make one. An unknown type is told from wrong parameters (a vlan without a
-/// parent) by the words of the kernel, since only the former ends in `ip`'s own message.
+/// Tries to create a link. The message of `ip` shows whether the type is unknown or only a parameter is
+/// missing, such as the parent of a vlan.
 #[track_caller]
 fn missing_link(kind: &str) -> Option<String> {
-    assert!(is_inside(), "a link type is tried out: call this inside testkit::in_netns");
+    assert!(is_inside(), "call this inside testkit::in_netns: it creates a link");
     let probe = "probe0";
     match try_run("ip", &["link", "add", probe, "type", kind]) {
         Ok(_) => {
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn missing_says_why() {
+    fn missing_needs_have_a_reason() {
         assert_eq!(missing(Need::Program("sh")), None);
         assert_eq!(missing(Need::File("/proc/self")), None);
         let why = missing(Need::Program("no-such-program")).unwrap();
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn list_has_one_line_for_a_test() {
+    fn reason_is_listed_on_one_line() {
         assert_eq!(line("a::b", "no\n  such thing\n"), "a::b\tno such thing\n");
     }
 }

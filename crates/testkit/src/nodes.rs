@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Nodes on one wire, each with a pod: what a node agent is tried on. The wire is a bridge in the
-//! test's own namespace, which is the router too, and where servers for all nodes listen.
+//! Nodes connected by a bridge, each with a pod, for tests of the node agent. The bridge is in the test's
+//! own namespace. That namespace is also the router, and servers for all nodes listen in it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::ns::Ns;
 
-/// Forwards, and uses addresses at once.
+/// Enables forwarding and disables duplicate address detection, so that addresses are usable at once.
 const PREPARE: &str = "
 echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad
 echo 0 > /proc/sys/net/ipv6/conf/all/accept_dad
@@ -17,8 +17,8 @@ echo 1 > /proc/sys/net/ipv4/ip_forward
 echo 1 > /proc/sys/net/ipv6/conf/all/forwarding
 ";
 
-/// All that an agent keeps of devices, addresses, routes and the like, in the words of `ip` and
-/// `bridge`, without numbers that the kernel or the agent gives as they come.
+/// Prints all devices, addresses, routes and entries of an agent with `ip` and `bridge`, without indices
+/// and IDs that differ between runs.
 const STATE: &str = "
 ip -o -d link show | grep ': flannel' | sed 's/^[0-9]*: //'
 ip -o address show | grep ' flannel' | grep -v 'scope link' | sed 's/^[0-9]*: //'
@@ -31,21 +31,21 @@ bridge fdb show | grep ' flannel' | grep ' dst '
 true
 ";
 
-/// The bridge between nodes, with 192.168.90.254 and fd00:90::fe.
+/// The bridge that connects the nodes, with addresses 192.168.90.254 and fd00:90::fe.
 #[derive(Debug)]
 pub struct Wire(());
 
 impl Wire {
-    /// Where servers for all nodes listen.
+    /// Address on which servers for all nodes listen.
     pub const HOST: &str = "192.168.90.254";
 
-    /// Only inside [`in_netns`](crate::in_netns()).
+    /// Creates the bridge. Call it only inside [`in_netns`](crate::in_netns()).
     #[track_caller]
     pub fn new() -> Wire {
         sh(&Ns::here(), PREPARE);
         sh(
             &Ns::here(),
-            // With an address of its own: else it has that of a port, and another when that one goes.
+            // A fixed MAC address: otherwise the bridge has that of a port and changes it when ports go.
             "ip link add wire address 02:00:00:00:90:fe type bridge
             ip link set wire up
             ip address add 192.168.90.254/24 dev wire
@@ -55,7 +55,8 @@ impl Wire {
         Wire(())
     }
 
-    /// A node on it, with these of `192.168.90.<number>/24` and `fd00:90::<number>/64`.
+    /// Adds a node to the bridge, with `192.168.90.<number>/24` if `has_v4` and `fd00:90::<number>/64` if
+    /// `has_v6`.
     #[track_caller]
     pub fn node(&self, number: u8, has_v4: bool, has_v6: bool) -> Node {
         let node = Node::new(number, &format!("port-{number}"));
@@ -65,7 +66,7 @@ impl Wire {
         node
     }
 
-    /// A node behind the router, with `192.168.<number>.1/24`.
+    /// Adds a node behind the router, with `192.168.<number>.1/24`.
     #[track_caller]
     pub fn far_node(&self, number: u8) -> Node {
         let port = format!("port-{number}");
@@ -82,10 +83,9 @@ impl Default for Wire {
     }
 }
 
-/// A machine of the network.
+/// A node of the lab.
 #[derive(Debug)]
 pub struct Node {
-    /// Its namespace.
     pub ns: Ns,
     number: u8,
     dir: PathBuf,
@@ -99,7 +99,7 @@ impl Node {
         ns.ip(&["link", "set", "lo", "up"]);
         ns.connect("eth0", &Ns::here(), port);
         let dir = PathBuf::from(format!("/run/lab/node-{number}"));
-        fs::create_dir_all(&dir).expect("a test may write below /run");
+        fs::create_dir_all(&dir).expect("create the directory of a node");
         Node { ns, number, dir }
     }
 
@@ -113,17 +113,16 @@ impl Node {
         self.ns.ip(&["route", "add", "default", "via", router]);
     }
 
-    /// Which one.
     pub fn number(&self) -> u8 {
         self.number
     }
 
-    /// Where its agent keeps files.
+    /// Directory for the files of the node's agent.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Flags of an agent on it, but for the store.
+    /// Returns the options of an agent on this node, except those of the store.
     pub fn flags(&self) -> Vec<String> {
         let below = |name: &str| self.dir.join(name).display().to_string();
         let pairs = [
@@ -136,27 +135,27 @@ impl Node {
         pairs.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect()
     }
 
-    /// subnet.env by key; empty where there is none.
+    /// Returns the keys of subnet.env. The map is empty if the file does not exist.
     pub fn subnet_env(&self) -> BTreeMap<String, String> {
         let text = fs::read_to_string(self.dir.join("subnet.env")).unwrap_or_default();
         let pairs = text.lines().filter_map(|line| line.split_once('='));
         pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
     }
 
-    /// Commands of a shell, which stops at the first that fails.
+    /// Runs a shell script on the node. It stops at the first command that fails.
     #[track_caller]
     pub fn sh(&self, script: &str) -> String {
         sh(&self.ns, script)
     }
 
-    /// What is in the kernel for the network, a line each.
+    /// Returns the kernel objects of the network, one per line.
     #[track_caller]
     pub fn kernel(&self) -> BTreeSet<String> {
         let text = self.ns.exec("sh", &["-c", STATE]);
         text.lines().map(|line| line.trim_end().to_owned()).collect()
     }
 
-    /// A pod, on a bridge with the first address of each subnet that subnet.env tells.
+    /// Creates a pod on a bridge that has the first address of each subnet in subnet.env.
     #[track_caller]
     pub fn pod(&self) -> Pod {
         let env = self.subnet_env();
@@ -174,8 +173,8 @@ impl Node {
         ns.ip(&["link", "set", "eth0", "mtu", mtu]);
         let mut addresses = Vec::new();
         for gateway in gateways {
-            let (via, length) = gateway.split_once('/').expect("a subnet has a length");
-            let own = format!("{}2", via.strip_suffix('1').expect("a gateway is the first"));
+            let (via, length) = gateway.split_once('/').expect("a subnet with a prefix length");
+            let own = format!("{}2", via.strip_suffix('1').expect("a gateway that ends with 1"));
             let nodad = if own.contains(':') { "nodad" } else { "" };
             self.sh(&format!("ip address add {gateway} dev cni0 {nodad}"));
             sh(&ns, &format!("ip address add {own}/{length} dev eth0 {nodad}"));
@@ -186,22 +185,21 @@ impl Node {
     }
 }
 
-/// A pod, with its addresses of IPv4 and IPv6 in this order.
+/// A pod of the lab.
 #[derive(Debug)]
 pub struct Pod {
-    /// Its namespace.
     pub ns: Ns,
-    /// One a family.
+    /// At most one address of each family, IPv4 first.
     pub addresses: Vec<IpAddr>,
 }
 
 impl Pod {
-    /// Whether each address of another pod answers to one packet within a second.
+    /// Returns whether each address of another pod answers one ping within a second.
     pub fn reaches(&self, other: &Pod) -> bool {
         other.addresses.iter().all(|address| crate::can_ping(&self.ns, *address))
     }
 
-    /// Whether a packet of this size, as a whole, reaches another pod's first address.
+    /// Returns whether an unfragmented packet of this size reaches the first address of another pod.
     pub fn reaches_with(&self, other: &Pod, size: u32) -> bool {
         let to = other.addresses[0].to_string();
         let payload = (size - if to.contains(':') { 48 } else { 28 }).to_string();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A network namespace of the lab: a pod or a node, made, asked and removed with `ip`.
+//! A network namespace of the lab, for a pod or a node. `ip` creates, queries and removes it.
 
 use std::path::PathBuf;
 use std::process;
@@ -11,35 +11,36 @@ use crate::command::{Daemon, json, run, succeeds, try_run};
 use crate::in_netns::is_inside;
 use crate::wait::wait_for;
 
-/// A network namespace: a named one of our making, or the one the test itself runs in.
+/// A network namespace: a named one that the test created, or that of the test itself.
 #[derive(Debug)]
 pub struct Ns {
-    /// `None` for the test's own.
+    /// `None` for the namespace of the test.
     name: Option<String>,
 }
 
 impl Ns {
-    /// Makes a named namespace with `lo` down, as runtimes do. Removed when dropped.
+    /// Creates a named namespace with `lo` down, as runtimes do. It is removed when dropped.
     ///
-    /// Only inside [`in_netns`](crate::in_netns()), where names cannot meet those of the machine.
+    /// Call it only inside [`in_netns`](crate::in_netns()), where names cannot collide with those of the
+    /// machine.
     #[track_caller]
     pub fn new(name: &str) -> Ns {
-        assert!(is_inside(), "make lab namespaces inside testkit::in_netns");
+        assert!(is_inside(), "create lab namespaces inside testkit::in_netns");
         run("ip", &["netns", "add", name]);
         Ns { name: Some(name.to_owned()) }
     }
 
-    /// The namespace the test runs in.
+    /// Returns the namespace in which the test runs.
     pub fn here() -> Ns {
         Ns { name: None }
     }
 
-    /// What `ip netns` calls it; empty for the test's own.
+    /// Returns the name for `ip netns`. It is empty for the namespace of the test.
     pub fn name(&self) -> &str {
         self.name.as_deref().unwrap_or_default()
     }
 
-    /// The file that stands for it, as in `CNI_NETNS`.
+    /// Returns the path of the namespace, as in `CNI_NETNS`.
     pub fn path(&self) -> PathBuf {
         match &self.name {
             Some(name) => PathBuf::from(format!("/run/netns/{name}")),
@@ -47,19 +48,19 @@ impl Ns {
         }
     }
 
-    /// `ip` in this namespace; panics if it fails.
+    /// Runs `ip` in this namespace; panics if it fails.
     #[track_caller]
     pub fn ip(&self, args: &[&str]) -> String {
         run("ip", &self.ip_args(args))
     }
 
-    /// `ip -d -j` in this namespace, without the empty entries `ip` prints.
+    /// Runs `ip -d -j` in this namespace and drops the empty entries that `ip` prints.
     #[track_caller]
     pub fn ip_json(&self, args: &[&str]) -> Value {
         json("ip", &self.ip_args(&[&["-d", "-j"], args].concat()))
     }
 
-    /// A program in this namespace, with its `/sys`; panics with its stderr if it fails.
+    /// Runs a program in this namespace, with its `/sys`; panics with its stderr if it fails.
     #[track_caller]
     pub fn exec(&self, program: &str, args: &[&str]) -> String {
         let words = self.exec_words(program, args);
@@ -72,26 +73,26 @@ impl Ns {
         try_run(words[0], &words[1..])
     }
 
-    /// Starts a program here and leaves it running until the value is dropped.
+    /// Starts a program in this namespace. It runs until the value is dropped.
     #[track_caller]
     pub fn start(&self, program: &str, args: &[&str]) -> Daemon {
         let words = self.exec_words(program, args);
         Daemon::start(words[0], &words[1..])
     }
 
-    /// A veth pair between two namespaces, both ends up and ready: the kernel follows a change of
-    /// carrier in a task of its own, and drops what is sent before.
+    /// Connects two namespaces by a veth pair and waits until both ends are up. The kernel handles a change
+    /// of carrier asynchronously and drops packets that are sent before.
     #[track_caller]
     pub fn connect(&self, device: &str, other: &Ns, other_device: &str) {
         let target = other.path();
-        let target = target.to_str().expect("a namespace's path is text");
+        let target = target.to_str().expect("a UTF-8 path");
         let peer = ["peer", "name", other_device, "netns", target];
         self.ip(&[&["link", "add", device, "type", "veth"], &peer[..]].concat());
         self.ip(&["link", "set", device, "up"]);
         other.ip(&["link", "set", other_device, "up"]);
         for (ns, device) in [(self, device), (other, other_device)] {
             let is_up = || ns.ip_json(&["link", "show", device])[0]["operstate"] == "UP";
-            wait_for("carrier of a new pair", Duration::from_secs(30), is_up);
+            wait_for("operstate UP of both ends of a veth pair", Duration::from_secs(30), is_up);
         }
     }
 
@@ -109,7 +110,7 @@ impl Ns {
 
 impl Drop for Ns {
     fn drop(&mut self) {
-        // The test may have removed it already; a second panic would hide the first.
+        // The test may have removed the namespace. A second panic would hide the first.
         if let Some(name) = &self.name {
             succeeds("ip", &["netns", "del", name]);
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A stream of packets, for what must not be interrupted.
+//! A stream of pings, for traffic that must not be interrupted.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,10 +11,10 @@ use crate::command::Daemon;
 use crate::ns::Ns;
 use crate::wait::wait_for;
 
-/// Before what is tried, and after it.
-const MORE: usize = 20;
+/// Number of answers to wait for at the start and at the end.
+const ANSWERS: usize = 20;
 
-/// A hundred echo requests a second, until it is ended.
+/// Sends a hundred echo requests per second.
 #[derive(Debug)]
 pub struct Pinging {
     _daemon: Daemon,
@@ -22,34 +22,34 @@ pub struct Pinging {
 }
 
 impl Pinging {
-    /// Begins, and waits for the first answers. Only inside [`in_netns`](crate::in_netns()), whose
-    /// `/run` it writes to.
+    /// Starts sending and waits for the first answers. Call it only inside
+    /// [`in_netns`](crate::in_netns()), because it writes to `/run`.
     #[track_caller]
     pub fn start(from: &Ns, to: IpAddr) -> Pinging {
         let output = PathBuf::from(format!("/run/ping-{}-{to}", from.name()));
-        // Nothing of one before it.
-        fs::write(&output, "").expect("a test may write below /run");
+        // Remove the output of an earlier stream.
+        fs::write(&output, "").expect("write below /run");
         let script = format!("exec stdbuf -oL ping -nD -i 0.01 {to} > {}", output.display());
         let pinging = Pinging { _daemon: from.start("sh", &["-c", &script]), output };
-        pinging.wait_for(MORE);
+        pinging.wait_for(ANSWERS);
         pinging
     }
 
-    /// Ends it after some more answers: how many were sent up to the last one that was answered, as others may be under
-    /// way, and how many of these were answered.
+    /// Ends the stream after some more answers. Returns the number of requests up to the last one that was
+    /// answered, and the number of answers. Later requests may still be in flight, so they do not count.
     #[track_caller]
     pub fn end(self) -> (usize, usize) {
-        self.wait_for(MORE);
+        self.wait_for(ANSWERS);
         let numbers: BTreeSet<usize> = answers(&self.output).into_iter().map(|(_, n)| n).collect();
         (numbers.last().copied().unwrap_or_default(), numbers.len())
     }
 
-    /// How many answers have come.
+    /// Returns the number of answers so far.
     pub fn answers(&self) -> usize {
         answers(&self.output).len()
     }
 
-    /// For how long no answer came, at most, since there were so many; once they come again.
+    /// Waits for more answers and returns the longest time without an answer since answer number `since`.
     #[track_caller]
     pub fn longest_silence(&self, since: usize) -> Duration {
         self.wait_for(2);
@@ -62,18 +62,20 @@ impl Pinging {
     #[track_caller]
     fn wait_for(&self, more: usize) {
         let before = self.answers();
-        wait_for("answers to ping", Duration::from_secs(60), || self.answers() >= before + more);
+        wait_for("more answers to ping", Duration::from_secs(60), || {
+            self.answers() >= before + more
+        });
     }
 }
 
-/// When answers came, in seconds, and to which requests, of whole lines
+/// Returns time and request number of each answer. Only complete lines count, such as
 /// `[1700000000.123456] 64 bytes from 10.5.1.2: icmp_seq=7 ttl=62 …`.
 fn answers(output: &Path) -> Vec<(f64, usize)> {
     let text = fs::read_to_string(output).unwrap_or_default();
     let answer = |line: &str| {
         let (time, rest) = line.strip_suffix('\n')?.strip_prefix('[')?.split_once(']')?;
-        let (_, behind) = rest.split_once(" icmp_seq=")?;
-        let (number, _) = behind.split_once(" ttl=")?;
+        let (_, after) = rest.split_once(" icmp_seq=")?;
+        let (number, _) = after.split_once(" ttl=")?;
         Some((time.parse().ok()?, number.parse().ok()?))
     };
     text.split_inclusive('\n').filter_map(answer).collect()
@@ -84,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_have_times_and_numbers() {
+    fn only_complete_answers_are_parsed() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let text = "PING 10.5.1.2 (10.5.1.2) 56(84) bytes of data.\n\
             [1700000000.5] 64 bytes from 10.5.1.2: icmp_seq=1 ttl=62 time=0.1 ms\n\

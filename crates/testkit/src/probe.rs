@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Packets from one place of the lab to another.
+//! Pings between namespaces of the lab.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -7,20 +7,20 @@ use std::time::Duration;
 use crate::ns::Ns;
 use crate::wait::wait_some;
 
-/// One echo request, answered within a second. For "must not get through": what must is not to depend
-/// on how busy the machine is.
+/// Returns whether one echo request is answered within a second. Use it to assert that there is no
+/// connectivity. For the opposite use [`ping`] or [`answers`], which tolerate a busy machine.
 pub fn can_ping(from: &Ns, to: IpAddr) -> bool {
     ping_once(from, to, "1").is_ok()
 }
 
-/// One echo request, with all the time that a busy machine takes for the answer. For "the first packet
-/// gets through".
+/// Returns whether one echo request is answered, with enough time for a busy machine. Use it to assert
+/// that the first packet gets through.
 pub fn answers(from: &Ns, to: IpAddr) -> bool {
     ping_once(from, to, "20").is_ok()
 }
 
-/// Panics unless `to` answers before long. Tried more than once, since an IPv6
-/// address or a bridge port may need a moment before it is usable.
+/// Panics unless `to` answers within 30 seconds. It tries repeatedly, because an IPv6 address or a bridge
+/// port may need a moment before it is usable.
 #[track_caller]
 pub fn ping(from: &Ns, to: IpAddr) {
     let mut last = String::new();

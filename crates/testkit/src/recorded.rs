@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a node of flannel's had, in the words of `ip` and `bridge`.
+//! Recorded state of a flannel node: output of `ip`, `bridge` and etcd.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One record: a head, and sections of lines, each under `--- name`.
+/// A recording: a head, followed by sections of lines that each start with `--- name`.
 #[derive(Debug)]
 pub struct Recorded {
     sections: BTreeMap<String, Vec<String>>,
@@ -26,30 +26,32 @@ impl Recorded {
         self.sections.get(section).map_or(&[], Vec::as_slice)
     }
 
-    /// net-conf.json.
+    /// Returns net-conf.json.
     pub fn conf(&self) -> &str {
-        self.lines("head")[0].strip_prefix("conf: ").expect("the head begins with it")
+        self.lines("head")[0]
+            .strip_prefix("conf: ")
+            .expect("the head starts with the configuration")
     }
 
-    /// Keys of leases and their values.
+    /// Returns keys and values of the leases.
     pub fn leases(&self) -> impl Iterator<Item = (&str, &str)> {
         self.lines("keys").chunks(2).map(|pair| (pair[0].as_str(), pair[1].as_str()))
     }
 
-    /// Routes of the network, but not the kernel's own.
+    /// Returns the routes of the network, without those that the kernel made.
     pub fn routes(&self) -> BTreeSet<String> {
         let lines = self.lines("route").iter().chain(self.lines("route6"));
         let ours = lines.filter(|line| line.starts_with("10.5.") || line.starts_with("fd00:5:"));
         ours.filter(|line| !line.contains("proto kernel")).cloned().collect()
     }
 
-    /// Lines about flannel's devices that end so, in small letters.
+    /// Returns the lines about flannel's devices that end with `word`, in lower case.
     pub fn on_flannel(&self, section: &str, word: &str) -> BTreeSet<String> {
         let lines = self.lines(section).iter().filter(|line| line.contains("dev flannel"));
         lines.map(|line| line.to_lowercase()).filter(|line| line.ends_with(word)).collect()
     }
 
-    /// Names of flannel's devices and addresses, without those that the kernel gives by itself.
+    /// Returns names and addresses of flannel's devices, without link-local addresses.
     pub fn addresses(&self) -> BTreeSet<String> {
         let lines = self.lines("addr").iter().filter(|line| line.starts_with("flannel"));
         let shown = lines.flat_map(|line| {

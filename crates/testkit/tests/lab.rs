@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The testkit on itself: what the other crates' kernel tests rely on.
+//! Tests of testkit itself, on which the kernel tests of other crates rely.
 
 use std::fs;
 use std::net::IpAddr;
@@ -12,19 +12,19 @@ use testkit::{
 };
 
 fn addr(text: &str) -> IpAddr {
-    text.parse().expect("an address")
+    text.parse().expect("an IP address")
 }
 
 fn panics(body: impl FnOnce() + panic::UnwindSafe) -> String {
-    let cause = panic::catch_unwind(body).expect_err("this should have panicked");
+    let cause = panic::catch_unwind(body).expect_err("a panic");
     match cause.downcast::<String>() {
         Ok(text) => *text,
-        Err(other) => (*other.downcast::<&str>().expect("a panic has a text")).to_owned(),
+        Err(other) => (*other.downcast::<&str>().expect("a panic message")).to_owned(),
     }
 }
 
 #[test]
-fn namespace_is_fresh() {
+fn namespace_starts_empty() {
     in_netns(|| {
         let links = json("ip", &["-j", "link"]);
         let names: Vec<_> = links.as_array().unwrap().iter().map(|l| &l["ifname"]).collect();
@@ -34,7 +34,7 @@ fn namespace_is_fresh() {
         assert_eq!(fs::read_dir("/sys/class/net").unwrap().count(), 1);
         assert_eq!(run("ip", &["netns", "list"]), "");
         for dir in ["/run/netns", "/run/cni", "/var/lib/cni"] {
-            // A plain user on a machine without /var/lib/cni has none.
+            // An unprivileged user cannot create /var/lib/cni.
             assert_eq!(fs::read_dir(dir).map_or(0, Iterator::count), 0, "{dir}");
         }
     });
@@ -55,7 +55,7 @@ fn node_is_empty_and_writes_stay_inside() {
         for dir in ["/etc/cni", "/opt/cni", "/usr/lib/cni", "/var/lib/cni", "/var/lib/containers"] {
             assert_eq!(fs::read_dir(dir).unwrap().count(), 0, "{dir}");
         }
-        assert!(fs::exists("/etc/passwd").unwrap(), "what the machine has is still there");
+        assert!(fs::exists("/etc/passwd").unwrap(), "files of the machine are visible");
         assert_eq!(fs::read_dir("/sys/class/net").unwrap().count(), 1);
         assert!(fs::read_dir("/sys/fs/cgroup").unwrap().count() > 0);
         for file in &files {
@@ -67,16 +67,16 @@ fn node_is_empty_and_writes_stay_inside() {
     }
 }
 
-/// As a runtime leaves its containers when a test fails: orphans in control groups. A control group
-/// that somebody is in cannot be removed.
+/// A runtime leaves orphans in control groups when a test fails. A control group with processes cannot be
+/// removed.
 #[test]
-fn orphans_and_control_groups_end_with_the_node() {
+fn orphans_and_control_groups_are_removed() {
     let failed = panic::catch_unwind(|| in_node(leave_an_orphan)).is_err();
-    assert!(failed, "the inner panic must come through");
-    // The inner process ends here too, and must itself report the failure.
+    assert!(failed, "the inner panic must fail the outer test");
+    // The inner process ends here too and must report the failure itself.
     assert!(!is_inside(), "failed inside, as intended");
     let of_ours = format!("podwire-{}-orphans", std::process::id());
-    // Others make and remove groups meanwhile, which is none of `find`'s troubles.
+    // Other tests create and remove groups at the same time. `find` must ignore that.
     let below = ["/sys/fs/cgroup", "-ignore_readdir_race", "-maxdepth", "2"];
     let left = run("find", &[&below[..], &["-name", &format!("{of_ours}*")]].concat());
     assert_eq!(left, "");
@@ -92,9 +92,9 @@ fn leave_an_orphan() {
     panic!("as intended");
 }
 
-/// Ten of one name would meet if they were not alone.
+/// Several tests create namespaces of the same name.
 #[test]
-fn labs_do_not_meet() {
+fn labs_are_isolated() {
     in_netns(|| {
         let pod = Ns::new("pod");
         assert!(pod.path().exists());
@@ -105,7 +105,7 @@ fn labs_do_not_meet() {
 }
 
 #[test]
-fn connected_namespaces_talk() {
+fn connected_namespaces_exchange_packets() {
     in_netns(|| {
         let pod = Ns::new("pod");
         let node = Ns::here();
@@ -123,20 +123,20 @@ fn connected_namespaces_talk() {
 }
 
 #[test]
-fn program_started_in_a_pod_runs_there() {
+fn program_started_in_a_pod_runs_in_it() {
     in_netns(|| {
         let pod = Ns::new("pod");
         let daemon = pod.start("sleep", &["1000"]);
         let file = format!("/proc/{}/ns/net", daemon.id());
         let of_pod = pod.exec("readlink", &["/proc/self/ns/net"]);
-        wait_for("the program to enter the pod", Duration::from_secs(10), || {
+        wait_for("the program's namespace to be the pod's", Duration::from_secs(10), || {
             fs::read_link(&file).is_ok_and(|link| link.to_str() == Some(of_pod.trim()))
         });
     });
 }
 
 #[test]
-fn link_types_are_tried_out() {
+fn missing_link_types_are_detected() {
     in_netns(|| {
         assert_eq!(missing(Need::Link("veth")), None);
         assert_eq!(missing(Need::Link("bridge")), None);
@@ -147,21 +147,21 @@ fn link_types_are_tried_out() {
 }
 
 #[test]
-fn unmet_need_fails_the_test_with_the_reason() {
+fn unmet_need_fails_with_the_reason() {
     let why = panics(|| testkit::require!(Program("sh"), Program("no-such-program")));
     assert!(why.contains("cannot run here") && why.contains("no-such-program"), "{why}");
 }
 
 #[test]
-fn labs_outside_are_refused() {
+fn lab_outside_in_netns_panics() {
     if !is_inside() {
         assert!(panics(|| drop(Ns::new("stray"))).contains("in_netns"));
     }
 }
 
-/// The harness calls a name that matches nothing "0 passed" and succeeds.
+/// The harness reports "0 passed" for a name that matches no test, and succeeds.
 #[test]
-fn name_of_no_test_is_not_success() {
+fn unknown_test_name_is_a_failure() {
     let other = std::thread::Builder::new().name("no_such_test".to_owned());
     let outcome = other.spawn(|| in_netns(|| ())).unwrap().join();
     let why = *outcome.unwrap_err().downcast::<String>().unwrap();
@@ -169,10 +169,10 @@ fn name_of_no_test_is_not_success() {
 }
 
 #[test]
-fn failure_inside_fails_outside() {
+fn inner_failure_fails_the_outer_test() {
     let failed = panic::catch_unwind(|| in_netns(run_fails)).is_err();
-    assert!(failed, "the inner panic must come through");
-    // The inner process ends here too, and must itself report the failure.
+    assert!(failed, "the inner panic must fail the outer test");
+    // The inner process ends here too and must report the failure itself.
     assert!(!is_inside(), "failed inside, as intended");
 }
 
@@ -181,12 +181,12 @@ fn run_fails() {
 }
 
 #[test]
-fn wait_names_what_it_waited_for() {
+fn wait_timeout_names_the_condition() {
     let why = panics(|| wait_for("the moon", Duration::from_millis(10), || false));
     assert!(why.contains("the moon"), "{why}");
 }
 
-/// Started again with a list of its own: the real one is for tests of the product.
+/// The test starts itself again with its own list, because the real one is for tests of the product.
 #[test]
 fn tests_not_run_are_listed() {
     let list = testkit::target_dir().join("not-run-of-testkit.txt");
@@ -194,7 +194,7 @@ fn tests_not_run_are_listed() {
         testkit::not_run_unless!(File("/no/such/file"));
         panic!("the line above returns");
     }
-    // One that was interrupted has left its list.
+    // An interrupted run may have left its list.
     let _ = fs::remove_file(&list);
     let program = std::env::current_exe().unwrap();
     let setting = format!("PODWIRE_NOT_RUN={}", list.display());
@@ -202,5 +202,5 @@ fn tests_not_run_are_listed() {
     run("env", &[&setting, program.to_str().unwrap(), "--exact", &name]);
     let text = fs::read_to_string(&list).unwrap();
     fs::remove_file(&list).unwrap();
-    assert_eq!(text, format!("{name}\tfile /no/such/file is not there\n"));
+    assert_eq!(text, format!("{name}\tfile /no/such/file does not exist\n"));
 }

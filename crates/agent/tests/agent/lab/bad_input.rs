@@ -12,7 +12,7 @@ const GOOD: &str = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}"#
 
 /// Configurations that are wrong, and what is said of each.
 const WRONG: [(&str, &[&str]); 7] = [
-    ("{", &["is no JSON"]),
+    ("{", &["is not JSON"]),
     (r#"{"Network": "10.5.0.0/16", "SubnetLen": 17}"#, &["SubnetLen", "17"]),
     (r#"{"Network": "10.5.0.0/16", "SubnetMin": "10.6.0.0"}"#, &["SubnetMin", "10.6.0.0"]),
     (
@@ -80,7 +80,7 @@ fn claims(own: &str) -> Vec<(String, String, &'static str)> {
     };
     let part = own.replace("-24", "-25");
     vec![
-        ("10.5.250.0-24".into(), "{nonsense".into(), "is no JSON"),
+        ("10.5.250.0-24".into(), "{nonsense".into(), "is not JSON"),
         ("10.5.251.0-24".into(), r#"{"PublicIP":"x"}"#.into(), "PublicIP"),
         ("nonsense".into(), vxlan(50, 1), "nonsense"),
         (part, vxlan(51, 1), "overlaps this node's own subnet"),
