@@ -44,7 +44,7 @@ pub fn refuse_if_needs_interface(request: &Request, reason: &str) -> Result<(), 
         return Ok(());
     }
     let kind = ipam_type(request)?.unwrap_or_default();
-    let msg = format!("key \"ipam.type\" is {kind:?}, which asks through the interface: {reason}");
+    let msg = format!("key \"ipam.type\" is {kind:?}, which needs the interface: {reason}");
     Err(Error::invalid_config(msg).with_details("host-local and static give addresses without it"))
 }
 

@@ -18,7 +18,7 @@ use self::store::{Store, allocate};
 /// The plugin.
 pub const PLUGIN: Plugin = Plugin {
     name: "host-local",
-    about: "gives addresses from ranges and remembers them on this node",
+    about: "assigns addresses from ranges and records them on this node",
     versions: Version::ALL,
     add,
     del,

@@ -10,7 +10,7 @@ use serde::Deserialize;
 /// The plugin.
 pub const PLUGIN: Plugin = Plugin {
     name: "static",
-    about: "gives the addresses named in the configuration",
+    about: "assigns the addresses of the configuration",
     versions: Version::ALL,
     add,
     del: |_| Ok(()),

@@ -27,7 +27,7 @@ use crate::nftables::{self, Feature};
 
 pub const PLUGIN: Plugin = Plugin {
     name: "bridge",
-    about: "connects containers by a bridge on the host",
+    about: "connects containers to a bridge on the host",
     versions: Version::ALL,
     add,
     del,

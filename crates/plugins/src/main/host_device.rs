@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `host-device`: moves an interface of the host into the container, and home again.
+//! `host-device`: moves an interface of the host into the container and back.
 
 mod move_device;
 mod saved_config;
@@ -13,7 +13,7 @@ use kernel::{IfName, Netlink, Netns};
 use serde::Deserialize;
 
 use self::move_device::Device;
-use self::saved_config::{Before, Carried};
+use self::saved_config::{SavedConfig, SavedDevice};
 use self::select::{Choice, Selector};
 use crate::attach::dns::DnsConf;
 use crate::attach::interface::{self, AddressOptions, ArpAnnounce, Dad};
@@ -21,7 +21,6 @@ use crate::attach::undo::{Undo, or_undo};
 use crate::attach::{check, ipam, netns};
 use crate::error::Context;
 
-/// The plugin.
 pub const PLUGIN: Plugin = Plugin {
     name: "host-device",
     about: "moves an interface of the host into the container",
@@ -47,7 +46,7 @@ fn add(request: &Request) -> Result<CniResult, Error> {
     let host = Netlink::open().context("open a netlink socket")?;
     let mut result = match choice {
         Choice::Interface(selector) => {
-            or_undo(|undo| bring(request, &conf, &selector, &host, &ns, undo))?
+            or_undo(|undo| move_in(request, &conf, &selector, &host, &ns, undo))?
         }
         _ => without_interface(request)?,
     };
@@ -58,15 +57,15 @@ fn add(request: &Request) -> Result<CniResult, Error> {
     Ok(result)
 }
 
-/// A device that a program in user space drives: addresses are for that program.
+/// A device with a user-space driver: the addresses are for the program that uses it.
 fn without_interface(request: &Request) -> Result<CniResult, Error> {
-    ipam::refuse_if_needs_interface(request, "a program in user space has it")?;
+    ipam::refuse_if_needs_interface(request, "a user-space program has the interface")?;
     let mut result = ipam::add(request)?.unwrap_or_default();
     result.interfaces = vec![interface::to_result_interface(request, None)];
     Ok(result)
 }
 
-fn bring<'a>(
+fn move_in<'a>(
     request: &'a Request,
     conf: &HostDeviceConf,
     selector: &Selector,
@@ -76,25 +75,25 @@ fn bring<'a>(
 ) -> Result<CniResult, Error> {
     netns::refuse_existing(request)?;
     let device = find(selector, host, request)?;
-    let before = Before::read(host, &device.link)?;
-    let carried =
-        if conf.use_interface_network { before.carried.clone() } else { Carried::default() };
+    let saved = SavedDevice::read(host, &device.link)?;
+    let config =
+        if conf.use_interface_network { saved.config.clone() } else { SavedConfig::default() };
     let interface = interface::to_result_interface(request, device.link.mac);
-    let take_in = move |undo: &mut Undo<'a>| {
-        let moved = device.take_in(request, host, ns);
-        undo.push(move || take_back(request, host, ns, &device, &before));
+    let move_link = move |undo: &mut Undo<'a>| {
+        let moved = device.move_in(request, host, ns);
+        undo.push(move || rollback(request, host, ns, &device, &saved));
         moved.context("move the device into the container")
     };
     let bring_up = || interface::bring_up(ns, netns::ifname(request)?, Dad::Wait);
-    let (given, ()) = ipam::add_with_interface(request, take_in, bring_up, undo)?;
-    let mut result = given.unwrap_or_default();
-    let carried = carried.without(&result);
-    // They are not the device's, so they are still there.
-    let rules = carried.rules(host)?;
-    configure(request, ns, &result, &carried)?;
+    let (ipam_result, ()) = ipam::add_with_interface(request, move_link, bring_up, undo)?;
+    let mut result = ipam_result.unwrap_or_default();
+    let config = config.without(&result);
+    // Rules do not belong to the device, so they are still on the host.
+    let rules = config.rules(host)?;
+    configure(request, ns, &result, &config)?;
     copy_rules(ns, rules, undo)?;
-    result.ips.splice(..0, carried.ips());
-    result.routes.splice(..0, carried.routes_told());
+    result.ips.splice(..0, config.ips());
+    result.routes.splice(..0, config.result_routes());
     result.interfaces = vec![interface];
     Ok(result)
 }
@@ -111,37 +110,38 @@ fn find(selector: &Selector, host: &Netlink, request: &Request) -> Result<Device
 }
 
 fn loopback(link: &Link) -> Error {
-    let msg = format!("device {} is the host's loopback, which cannot move", link.name);
+    let msg =
+        format!("device {} is the host's loopback interface, which cannot be moved", link.name);
     Error::invalid_config(msg)
 }
 
-fn take_back(request: &Request, host: &Netlink, ns: &Netns, device: &Device, before: &Before) {
-    if let Some(index) = device.take_back(request, host, ns) {
-        before.restore(host, index);
+fn rollback(request: &Request, host: &Netlink, ns: &Netns, device: &Device, saved: &SavedDevice) {
+    if let Some(index) = device.rollback(request, host, ns) {
+        saved.restore(host, index);
     }
 }
 
-/// The network outside is not ours, so an IPv6 address is asked for there as the kernel does.
+/// Waits for duplicate address detection, because other hosts may be on the device's network.
 fn configure(
     request: &Request,
     ns: &Netns,
-    given: &CniResult,
-    carried: &Carried,
+    result: &CniResult,
+    config: &SavedConfig,
 ) -> Result<(), Error> {
     let options = AddressOptions {
         addresses: AddrOptions::default(),
         dad: Dad::Wait,
         announce: ArpAnnounce::Never,
     };
-    let ips = [carried.ips(), given.ips.clone()].concat();
+    let ips = [config.ips(), result.ips.clone()].concat();
     interface::configure(ns, netns::ifname(request)?, &ips, options, |index| {
-        let mut routes = carried.routes_by(index);
-        routes.extend(interface::routes(index, &given.ips, &given.routes));
+        let mut routes = config.routes_by(index);
+        routes.extend(interface::routes(index, &result.ips, &result.routes));
         routes
     })
 }
 
-/// Rules are not the device's, so they do not go with it.
+/// Rules do not belong to the device, so the kernel does not move them.
 fn copy_rules<'a>(ns: &Netns, rules: Vec<Rule>, undo: &mut Undo<'a>) -> Result<(), Error> {
     if rules.is_empty() {
         return Ok(());
@@ -153,20 +153,19 @@ fn copy_rules<'a>(ns: &Netns, rules: Vec<Rule>, undo: &mut Undo<'a>) -> Result<(
     failed.map_or(Ok(()), Err).context("copy the device's rules")
 }
 
-/// The address is given back when the device that holds it is home, but by dhcp before.
+/// Releases the addresses after the device is back on the host; with dhcp before.
 fn del(request: &Request) -> Result<(), Error> {
     ipam::del_with_interface(request, || remove(request))
 }
 
-/// A namespace that is gone has sent its devices home itself, if they are not made of software, but not
-/// under their names.
+/// When a namespace is removed, the kernel moves physical devices back to the host, but under other names.
 fn remove(request: &Request) -> Result<(), Error> {
     let host = Netlink::open().context("open a netlink socket")?;
     match find_inside(request)? {
-        Some((inside, link)) => send_home(request, &host, &inside, &link),
+        Some((inside, link)) => move_back(request, &host, &inside, &link),
         None => {
-            let is_own = |link: &Link| move_device::is_marked(link, request);
-            move_device::rename_those_at_home(&host, &request.network, is_own, is_own)
+            let is_own = |link: &Link| move_device::is_own(link, request);
+            move_device::restore_names(&host, &request.network, is_own, is_own)
         }
     }
 }
@@ -174,45 +173,46 @@ fn remove(request: &Request) -> Result<(), Error> {
 fn find_inside(request: &Request) -> Result<Option<(Netlink, Link)>, Error> {
     let Some(ns) = netns::open_if_exists(request) else { return Ok(None) };
     let inside = ns.netlink().context("open a socket in the container's namespace")?;
-    let link = move_device::find_brought(&inside, request)?;
+    let link = move_device::find_moved(&inside, request)?;
     Ok(link.map(|link| (inside, link)))
 }
 
-fn send_home(
+fn move_back(
     request: &Request,
     host: &Netlink,
     inside: &Netlink,
     link: &Link,
 ) -> Result<(), Error> {
-    // Without an alias nobody knows its name; then it keeps the one that it has.
+    // Without an alias, the name on the host is unknown: the device keeps its current name.
     let name = move_device::alias_name(link).unwrap_or(link.name);
-    let carried = carried_in(request);
-    if let Some(carried) = &carried {
-        let rules = carried.rules(inside)?;
+    let config = config_in(request);
+    if let Some(config) = &config {
+        let rules = config.rules(inside)?;
         inside.apply_each(rules.iter().map(rule::remove));
     }
-    let got = move_device::give_back(inside, link, name).context("move the device to the host")?;
-    if got != name {
-        eprintln!("host-device: name {name} is taken on the host, the device is there as {got}");
+    let new_name =
+        move_device::move_back(inside, link, name).context("move the device to the host")?;
+    if new_name != name {
+        eprintln!("host-device: name {name} is taken on the host, the device is named {new_name}");
     }
-    // With an IPAM plugin nobody knows which addresses are its.
-    match carried {
-        Some(carried) if matches!(request.ipam_type(), Ok(None)) => restore(host, got, &carried),
+    // With an IPAM plugin, the result does not show which addresses belong to the device.
+    match config {
+        Some(config) if matches!(request.ipam_type(), Ok(None)) => restore(host, new_name, &config),
         _ => Ok(()),
     }
 }
 
-/// What the device brought along: what the result says, as what the container has made of it is not the
-/// host's business.
-fn carried_in(request: &Request) -> Option<Carried> {
+/// The configuration that the device brought along, from the result: changes made inside the container must not reach the
+/// host.
+fn config_in(request: &Request) -> Option<SavedConfig> {
     let conf: HostDeviceConf = request.conf().ok()?;
     let result = request.prev_result().ok()?.filter(|_| conf.use_interface_network)?;
-    Some(Carried::of_result(&result))
+    Some(SavedConfig::of_result(&result))
 }
 
-fn restore(host: &Netlink, name: IfName, carried: &Carried) -> Result<(), Error> {
+fn restore(host: &Netlink, name: IfName, config: &SavedConfig) -> Result<(), Error> {
     let index = link::index_of(host, name).context("look for the device")?;
-    carried.restore(host, index, true);
+    config.restore(host, index, true);
     Ok(())
 }
 
@@ -231,7 +231,7 @@ fn check(request: &Request) -> Result<(), Error> {
         return Err(Error::internal(format!("Interface {} is down", link.name)));
     }
     if move_device::alias_name(&link).is_none() {
-        let msg = format!("alias of {}, which keeps its name on the host, is missing", link.name);
+        let msg = format!("alias of {} is missing, which stores its name on the host", link.name);
         return Err(Error::internal(msg));
     }
     check::addresses(&inside, link.index, &result.ips)?;
@@ -248,8 +248,8 @@ fn status(request: &Request) -> Result<(), Error> {
         if let Some(link) = found.as_ref().filter(|link| link.is_loopback()) {
             return Err(loopback(link));
         }
-        let is_there = selector.has_device() || found.is_some();
-        if !is_there && !move_device::is_in_a_container(&host, &request.network, &selector)? {
+        let exists = selector.has_device() || found.is_some();
+        if !exists && !move_device::is_in_container(&host, &request.network, &selector)? {
             let msg = format!("this host has no device {selector}");
             return Err(Error::new(Code::NOT_AVAILABLE, msg));
         }
@@ -263,6 +263,6 @@ fn gc(request: &Request) -> Result<(), Error> {
     }
     let host = Netlink::open().context("open a netlink socket")?;
     ipam::gc_with_interfaces(request, || {
-        move_device::rename_those_at_home(&host, &request.network, |_| false, |_| true)
+        move_device::restore_names(&host, &request.network, |_| false, |_| true)
     })
 }

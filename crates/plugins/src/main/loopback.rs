@@ -9,7 +9,6 @@ use kernel::{IfName, Netlink, addr, link};
 use crate::attach::{interface, netns};
 use crate::error::Context;
 
-/// The plugin.
 pub const PLUGIN: Plugin = Plugin {
     name: "loopback",
     about: "brings the container's loopback interface up",
@@ -21,7 +20,7 @@ pub const PLUGIN: Plugin = Plugin {
     gc: |_| Ok(()),
 };
 
-/// Whatever CNI_IFNAME says.
+/// The interface is always `lo`; CNI_IFNAME is ignored.
 fn lo() -> IfName {
     "lo".parse().expect("lo is a valid name")
 }
@@ -30,11 +29,11 @@ fn add(request: &Request) -> Result<CniResult, Error> {
     let prev_result = request.prev_result()?;
     let pod = open(request)?;
     let link = interface::find(&pod, lo())?;
-    // Before it is up: then the kernel gives it addresses that setting it down does not take back.
-    let strange = addresses(&pod, &link)?.into_iter().find(|net| !net.addr().is_loopback());
-    if let Some(strange) = strange {
+    // Checked before the interface is up: the kernel then adds addresses that remain when it is set down.
+    let foreign = addresses(&pod, &link)?.into_iter().find(|net| !net.addr().is_loopback());
+    if let Some(foreign) = foreign {
         let msg =
-            format!("loopback interface found with non-loopback address {:?}", strange.addr());
+            format!("loopback interface found with non-loopback address {:?}", foreign.addr());
         return Err(Error::internal(msg));
     }
     pod.apply([link::set_up(link.index)]).context("bring the loopback interface up")?;

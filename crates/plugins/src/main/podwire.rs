@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `podwire`: a whole list of plugins by one process. It calls the functions that the list's plugins
-//! are, in the list's order, with what a runtime would send to each.
+//! `podwire`: runs a whole list of plugins in one process. It calls the plugins' functions in the order of the list, with the
+//! configuration that a runtime would pass to each.
 
 mod before_link_up;
 pub mod convert;
@@ -12,13 +12,12 @@ use cni::{BeforeLinkUp, CniResult, Code, Command, Error, Interface, Plugin, Requ
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use self::before_link_up::Early;
+use self::before_link_up::EarlyLimits;
 use crate::attach::undo::or_undo;
 
-/// The plugin.
 pub const PLUGIN: Plugin = Plugin {
     name: "podwire",
-    about: "does the work of a whole list of plugins in one process",
+    about: "runs a whole list of plugins in one process",
     versions: Version::ALL,
     add,
     del,
@@ -35,19 +34,19 @@ struct PodwireConf {
     runtime_config: Map<String, Value>,
 }
 
-/// A plugin of the list with its part of the configuration.
+/// A plugin of the list with its configuration.
 struct Step {
     plugin: &'static Plugin,
     config: Map<String, Value>,
     capabilities: Vec<String>,
 }
 
-/// The list, each plugin known and speaking the configuration's version.
+/// The list; each plugin exists and supports the configuration's version.
 struct List {
     steps: Vec<Step>,
     args: Option<Value>,
     runtime_config: Map<String, Value>,
-    /// Of the list's plugins, see [`cni::Delegation::depth`].
+    /// The depth of the list's plugins, see [`cni::Delegation::depth`].
     depth: u32,
 }
 
@@ -56,7 +55,7 @@ impl List {
         let conf: PodwireConf = request.conf()?;
         let depth = delegate::deeper(request)?;
         if conf.plugins.is_empty() {
-            let msg = "key \"plugins\" must be a list of the plugins to call, and it is empty";
+            let msg = "key \"plugins\" is empty, a list of plugins is required";
             return Err(Error::invalid_config(msg));
         }
         let numbered = conf.plugins.into_iter().enumerate();
@@ -69,7 +68,7 @@ impl List {
         })
     }
 
-    /// What a runtime would send to this plugin.
+    /// The request that a runtime would make to this plugin.
     fn request<'host>(
         &self,
         request: &Request<'host>,
@@ -87,16 +86,17 @@ impl List {
         put("cniVersion", Some(request.version.as_str().into()));
         put("prevResult", prev_result.cloned());
         put("args", self.args.clone());
-        let told = self.runtime_config.iter().filter(|(name, _)| step.capabilities.contains(name));
-        let told: Map<String, Value> =
-            told.map(|(name, value)| (name.clone(), value.clone())).collect();
-        put("runtimeConfig", (!told.is_empty()).then_some(Value::Object(told)));
+        let enabled = self.runtime_config.iter();
+        let enabled = enabled.filter(|(name, _)| step.capabilities.contains(name));
+        let enabled: Map<String, Value> =
+            enabled.map(|(name, value)| (name.clone(), value.clone())).collect();
+        put("runtimeConfig", (!enabled.is_empty()).then_some(Value::Object(enabled)));
         for key in ["cni.dev/valid-attachments", "cni.dev/attachments"] {
             put(key, request.config.get(key).cloned());
         }
-        let mut asked = Request { command, config: Arc::new(config), ..request.clone() };
-        asked.delegation.depth = self.depth;
-        asked
+        let mut call = Request { command, config: Arc::new(config), ..request.clone() };
+        call.delegation.depth = self.depth;
+        call
     }
 }
 
@@ -116,10 +116,10 @@ fn parse_step(request: &Request, at: usize, config: Map<String, Value>) -> Resul
         let names = request.host.plugins.iter().map(|plugin| plugin.name);
         let names: Vec<&str> = names.filter(|name| *name != PLUGIN.name).collect();
         Error::invalid_config(format!("key \"plugins[{at}].type\" is {kind:?}"))
-            .with_details(format!("one process can do {}", names.join(", ")))
+            .with_details(format!("allowed are {}", names.join(", ")))
     })?;
     if !plugin.versions.contains(&request.version) {
-        let msg = format!("plugin {kind:?} does not speak version {}", request.version);
+        let msg = format!("plugin {kind:?} does not support version {}", request.version);
         return Err(Error::new(Code::INCOMPATIBLE_VERSION, msg));
     }
     let enabled = conf.capabilities.into_iter().filter(|(_, enabled)| *enabled);
@@ -129,33 +129,33 @@ fn parse_step(request: &Request, at: usize, config: Map<String, Value>) -> Resul
 fn add(request: &Request) -> Result<CniResult, Error> {
     let list = List::parse(request)?;
     let mut result = request.prev_result()?.map(Arc::new);
-    let early = Early::of(&list, request);
-    let shape = |made: &[Interface]| early.shape(made);
+    let limits = EarlyLimits::of(&list, request);
+    let hook = |interfaces: &[Interface]| limits.run(interfaces);
     or_undo(|undo| {
-        undo.push(|| early.take_back());
+        undo.push(|| limits.rollback());
         for step in &list.steps {
-            if early.has_done(step) {
-                result = result.map(|result| early.complete(result));
+            if limits.has_run(step) {
+                result = result.map(|result| limits.complete(result));
                 continue;
             }
-            let mut asked = list.request(request, step, Command::Add, None);
-            asked.delegation.prev_result = result;
-            asked.delegation.before_link_up = early.is_waiting().then_some(BeforeLinkUp(&shape));
-            let made = (step.plugin.add)(&asked).map_err(|error| failed(step, error))?;
-            result = Some(Arc::new(made));
+            let mut call = list.request(request, step, Command::Add, None);
+            call.delegation.prev_result = result;
+            call.delegation.before_link_up = limits.is_pending().then_some(BeforeLinkUp(&hook));
+            let added = (step.plugin.add)(&call).map_err(|error| failed(step, error))?;
+            result = Some(Arc::new(added));
             undo.push(move || {
-                // The error that led here is the one to tell.
-                let _ = (step.plugin.del)(&Request { command: Command::Del, ..asked });
+                // The error that caused the rollback is the one to report.
+                let _ = (step.plugin.del)(&Request { command: Command::Del, ..call });
             });
         }
         Ok(result.map(Arc::unwrap_or_clone).unwrap_or_default())
     })
 }
 
-/// Backwards, and none is held up by one that fails.
+/// In reverse order; a failure does not stop the others.
 fn del(request: &Request) -> Result<(), Error> {
     let list = List::parse(request)?;
-    // An ADD of this process hands its result on as a value, see `Delegation::prev_result`.
+    // An ADD in this process passes its result as a value, see `Delegation::prev_result`.
     let result =
         request.config.get("prevResult").filter(|_| request.delegation.prev_result.is_none());
     each(list.steps.iter().rev(), |step| {
@@ -167,16 +167,16 @@ fn check(request: &Request) -> Result<(), Error> {
     let list = List::parse(request)?;
     let result = request.config.get("prevResult");
     list.steps.iter().try_for_each(|step| {
-        let asked = list.request(request, step, Command::Check, result);
-        (step.plugin.check)(&asked).map_err(|error| failed(step, error))
+        let call = list.request(request, step, Command::Check, result);
+        (step.plugin.check)(&call).map_err(|error| failed(step, error))
     })
 }
 
 fn status(request: &Request) -> Result<(), Error> {
     let list = List::parse(request)?;
     list.steps.iter().try_for_each(|step| {
-        let asked = list.request(request, step, Command::Status, None);
-        (step.plugin.status)(&asked).map_err(|error| failed(step, error))
+        let call = list.request(request, step, Command::Status, None);
+        (step.plugin.status)(&call).map_err(|error| failed(step, error))
     })
 }
 
@@ -195,7 +195,7 @@ fn each<'a>(
     Error::join(failures.collect())
 }
 
-/// Which of them it was.
+/// Adds the name of the plugin to an error.
 fn failed(step: &Step, error: Error) -> Error {
     Error { msg: format!("{}: {}", step.plugin.name, error.msg), ..error }
 }

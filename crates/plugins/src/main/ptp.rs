@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `ptp`: each container on a link of its own to the host, which routes for it.
+//! `ptp`: connects each container to the host by its own veth pair; the host routes for it.
 
 use std::net::IpAddr;
 
@@ -20,20 +20,19 @@ use crate::host_sysctl;
 use crate::nftables::masquerade::{self, Masquerade};
 use crate::nftables::{self, Feature};
 
-/// The plugin.
 pub const PLUGIN: Plugin = Plugin {
     name: "ptp",
-    about: "connects each container to the host by a link of its own",
+    about: "connects each container to the host by its own veth pair",
     versions: Version::ALL,
     add,
-    del: |request| veth::del(request, RULES),
+    del: |request| veth::del(request, FEATURES),
     check,
     status,
-    gc: |request| veth::gc(request, RULES),
+    gc: |request| veth::gc(request, FEATURES),
 };
 
-/// What its containers may have in nf_tables.
-const RULES: &[&Feature] = &[&masquerade::FEATURE];
+/// The features that may have elements for the plugin's containers.
+const FEATURES: &[&Feature] = &[&masquerade::FEATURE];
 
 /// Index of the container's interface in the result: host end, container end.
 const CONTAINER: usize = 1;
@@ -45,7 +44,7 @@ struct PtpConf {
     dns: DnsConf,
 }
 
-/// What the network wants, free of contradictions.
+/// The parsed configuration.
 struct Ptp {
     mtu: Option<u32>,
     masquerade: Option<Masquerade>,
@@ -59,7 +58,7 @@ fn parse(request: &Request) -> Result<Ptp, Error> {
         return Err(Error::invalid_config("no plugin name provided")
             .with_details("key \"ipam.type\" must be set: ptp routes by address"));
     }
-    ipam::refuse_if_needs_interface(request, "ptp's leads to this host alone")?;
+    ipam::refuse_if_needs_interface(request, "the interface of ptp leads to this host only")?;
     Ok(Ptp { mtu, masquerade: Masquerade::parse(request)?, dns: conf.dns })
 }
 
@@ -87,13 +86,13 @@ fn build<'a>(
     configure_container(ns, &pair, &result, &gateways)?;
     configure_host(host, &pair, &result.ips, &gateways)?;
     if let Some(masquerade) = &ptp.masquerade {
-        undo.push(|| drop(nftables::remove(request, RULES)));
+        undo.push(|| drop(nftables::remove(request, FEATURES)));
         masquerade.add(request, &result.ips)?;
         if let Some(step) = masquerade.undo_iptables(request, &result.ips) {
             undo.push(step);
         }
     }
-    // Last, as it is not taken back: other networks may count on it by then.
+    // Last, because it is not undone: other networks may rely on it at once.
     host_sysctl::enable_forwarding(result.ips.iter().map(|ip| ip.address.addr()))?;
     for ip in &mut result.ips {
         ip.interface = Some(CONTAINER);
@@ -103,7 +102,7 @@ fn build<'a>(
     Ok(result)
 }
 
-/// The host answers for a gateway, so every address must have one.
+/// The host has the gateway addresses, so each address must have a gateway.
 fn gateways(ips: &[IpConfig]) -> Result<Vec<IpAddr>, Error> {
     let gateway = |ip: &IpConfig| {
         ip.gateway.ok_or_else(|| {
@@ -118,8 +117,8 @@ fn single(address: IpAddr) -> IpNet {
     IpNet::from(address)
 }
 
-/// In the container everything, its own network included, goes by the gateway: the address comes
-/// without the kernel's route to its network, and the gateway is reached straight.
+/// In the container everything, even its own network, is reached through the gateway. Therefore the address is added without
+/// the kernel's route to its network, and the gateway gets a direct route.
 fn configure_container(
     ns: &Netns,
     pair: &Pair,
@@ -128,21 +127,21 @@ fn configure_container(
 ) -> Result<(), Error> {
     let addresses = AddrOptions { no_prefix_route: true, ..AddrOptions::default() };
     let options = AddressOptions { addresses, dad: Dad::Skip, announce: ArpAnnounce::Never };
-    let up = interface::add_addresses(ns, pair.container, &result.ips, options)?;
-    let own = own_routes(up.index, &result.ips, gateways);
-    let others = interface::routes(up.index, &result.ips, &result.routes);
-    let direct = routes_to_other_gateways(up.index, &result.ips, gateways, &others);
+    let interface = interface::add_addresses(ns, pair.container, &result.ips, options)?;
+    let own = own_routes(interface.index, &result.ips, gateways);
+    let others = interface::routes(interface.index, &result.ips, &result.routes);
+    let direct = routes_to_other_gateways(interface.index, &result.ips, gateways, &others);
     if direct.is_empty() {
-        return up.add_routes(&[own, others].concat());
+        return interface.add_routes(&[own, others].concat());
     }
-    up.add_routes(&[direct.as_slice(), &others].concat())?;
-    up.remove_routes(&direct)?;
-    up.add_routes(&own)
+    interface.add_routes(&[direct.as_slice(), &others].concat())?;
+    interface.remove_routes(&direct)?;
+    interface.add_routes(&own)
 }
 
-/// Routes to the networks of gateways that the container's own routes do not lead to directly: other addresses of
-/// the IPAM plugin's subnets. The kernel takes a route only if its gateway is on the link, so the link has to
-/// lead to these networks for a moment, as it does in the Go plugin.
+/// Temporary direct routes for gateways other than the container's own: other addresses of the IPAM plugin's subnets. The
+/// kernel accepts a route only if its gateway is reachable directly, so the networks get direct routes for a moment, as in
+/// the Go plugin.
 fn routes_to_other_gateways(
     index: IfIndex,
     ips: &[IpConfig],
@@ -180,8 +179,7 @@ fn own_routes(index: IfIndex, ips: &[IpConfig], gateways: &[IpAddr]) -> Vec<Rout
     routes
 }
 
-/// On the host the gateway's address lies on every such link, and each container's address is
-/// routed to its own.
+/// On the host, each veth pair has the gateway address, and each container's address has a route to its pair.
 fn configure_host(
     host: &Netlink,
     pair: &Pair,
@@ -226,7 +224,7 @@ fn check(request: &Request) -> Result<(), Error> {
     check_host(&result, container.index)
 }
 
-/// The host's end must be up and hold the gateways, and every address of the container be routed to it.
+/// The host end must be up and have the gateway addresses, and each container address must be routed to it.
 fn check_host(result: &CniResult, container: IfIndex) -> Result<(), Error> {
     let host = Netlink::open().context("open a netlink socket")?;
     let on_host = result.interfaces.iter().find(|interface| interface.sandbox.is_empty());
@@ -241,15 +239,15 @@ fn check_host(result: &CniResult, container: IfIndex) -> Result<(), Error> {
     let found = addr::list(&host, Some(link.index)).context("list the host end's addresses")?;
     for ip in &result.ips {
         let gateway = ip.gateway.filter(|gateway| {
-            let wanted = single(*gateway);
-            !found.iter().any(|address| address.prefix == wanted)
+            let expected = single(*gateway);
+            !found.iter().any(|address| address.prefix == expected)
         });
         if let Some(gateway) = gateway {
             let msg = format!("gateway {gateway} is missing on the host's {}", link.name);
             return Err(Error::internal(msg));
         }
         let address = ip.address.addr();
-        let route = route::lookup(&host, address).context("look the container's route up")?;
+        let route = route::lookup(&host, address).context("look up the container's route")?;
         if route.and_then(|route| route.oif) != Some(link.index) {
             let msg = format!("the host does not route {address} to {}", link.name);
             return Err(Error::internal(msg));

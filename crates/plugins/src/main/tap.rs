@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `tap`: an interface in the container whose other end is a file, for a virtual machine.
+//! `tap`: creates an interface in the container whose other end is a file, for a virtual machine.
 
 use std::ffi::CString;
 
@@ -17,10 +17,9 @@ use crate::attach::undo::{Undo, or_undo};
 use crate::attach::{check, container_link, ipam, names, netns, veth};
 use crate::error::Context;
 
-/// The plugin.
 pub const PLUGIN: Plugin = Plugin {
     name: "tap",
-    about: "makes a tap interface in the container, for a virtual machine",
+    about: "creates a tap interface in the container, for a virtual machine",
     versions: Version::ALL,
     add,
     del,
@@ -29,7 +28,7 @@ pub const PLUGIN: Plugin = Plugin {
     gc: container_link::gc,
 };
 
-/// The kernel's word for tun and tap interfaces.
+/// The kernel's kind of tun and tap interfaces.
 const KIND: &str = "tun";
 
 /// The largest MTU of a tap: a frame of 65535 bytes without its header.
@@ -47,7 +46,7 @@ struct TapConf {
     dns: DnsConf,
 }
 
-/// A configuration that makes sense.
+/// The parsed configuration.
 #[derive(Debug)]
 struct Tap {
     multi_queue: bool,
@@ -80,7 +79,7 @@ fn parse(request: &Request) -> Result<Tap, Error> {
 
 fn parse_id(key: &str, id: Option<u32>) -> Result<Option<u32>, Error> {
     if id == Some(u32::MAX) {
-        let msg = format!("key {key:?} is {}, which stands for nobody", u32::MAX);
+        let msg = format!("key {key:?} is {}, which is not a valid ID", u32::MAX);
         return Err(Error::invalid_config(msg).with_details("allowed are 0 to 4294967294"));
     }
     Ok(id)
@@ -92,7 +91,9 @@ fn parse_label(context: &str) -> Result<Option<CString>, Error> {
     }
     let label = CString::new(context);
     label.map(Some).map_err(|_| {
-        Error::invalid_config(format!("key \"selinuxContext\" is {context:?}, which holds a NUL"))
+        Error::invalid_config(format!(
+            "key \"selinuxContext\" is {context:?}, which contains a NUL"
+        ))
     })
 }
 
@@ -121,17 +122,17 @@ fn build<'a>(
     undo: &mut Undo<'a>,
 ) -> Result<CniResult, Error> {
     let name = netns::ifname(request)?;
-    let make = move |undo: &mut Undo<'a>| {
+    let create_link = move |undo: &mut Undo<'a>| {
         create(request, tap, ns, name)?;
         undo.push(move || drop(inside.apply([link::remove(name)])));
         let link = interface::find(inside, name)?;
-        dress(request, tap, inside, &link, bridge)?;
+        configure_link(request, tap, inside, &link, bridge)?;
         Ok(link)
     };
     let bring_up = || interface::bring_up(ns, name, Dad::Skip);
-    let (given, link) = ipam::add_with_interface(request, make, bring_up, undo)?;
-    let has_addresses = given.is_some();
-    let mut result = given.unwrap_or_default();
+    let (ipam_result, link) = ipam::add_with_interface(request, create_link, bring_up, undo)?;
+    let has_addresses = ipam_result.is_some();
+    let mut result = ipam_result.unwrap_or_default();
     configure(ns, name, &result, has_addresses)?;
     for ip in &mut result.ips {
         ip.interface = Some(0);
@@ -146,13 +147,13 @@ fn find_bridge(inside: &Netlink, name: IfName) -> Result<IfIndex, Error> {
     match found {
         Some(link) if link.is_kind("bridge") => Ok(link.index),
         Some(_) => {
-            let msg = format!("failed to get bridge {name}: it is no bridge");
+            let msg = format!("failed to get bridge {name}: it is not a bridge");
             Err(Error::invalid_config(msg).with_details(format!("key \"bridge\" is \"{name}\"")))
         }
         None => {
             let msg = format!("failed to get bridge {name}: it is not in the container");
             Err(Error::invalid_config(msg).with_details(format!(
-                "key \"bridge\" is \"{name}\"; the bridge must be there before the tap"
+                "key \"bridge\" is \"{name}\"; the bridge must exist before the tap"
             )))
         }
     }
@@ -166,7 +167,7 @@ fn create(request: &Request, tap: &Tap, ns: &Netns, name: IfName) -> Result<(), 
         group: tap.group,
         label: tap.label.as_deref(),
     };
-    match ns.enter(|| tun::create(&new)).and_then(|made| made) {
+    match ns.enter(|| tun::create(&new)).and_then(|created| created) {
         Err(error) if error.already_exists() => {
             netns::refuse_existing(request)?;
             Err(error).context("create tap interface")
@@ -175,26 +176,26 @@ fn create(request: &Request, tap: &Tap, ns: &Netns, name: IfName) -> Result<(), 
     }
 }
 
-/// What the file cannot say at birth, in one batch.
-fn dress(
+/// Sets the properties that /dev/net/tun cannot set at creation, in one batch.
+fn configure_link(
     request: &Request,
     tap: &Tap,
     inside: &Netlink,
     link: &Link,
     bridge: Option<IfIndex>,
 ) -> Result<(), Error> {
-    let mark = names::attachment_group(&request.network, &request.attachment());
+    let group = names::attachment_group(&request.network, &request.attachment());
     let mut requests = vec![link::relocate(
         link.index,
-        &Relocation { group: Some(mark), ..Relocation::default() },
+        &Relocation { group: Some(group), ..Relocation::default() },
     )];
     requests.extend(tap.mtu.map(|mtu| link::set_mtu(link.index, mtu)));
     requests.extend(tap.mac.map(|mac| link::set_mac(link.index, mac)));
     requests.extend(bridge.map(|bridge| link::set_master(link.index, bridge)));
-    inside.apply(requests).context("set the tap interface up as configured")
+    inside.apply(requests).context("configure the tap interface")
 }
 
-/// Nobody is at the other end yet, so there is nobody to ask whether an IPv6 address is a duplicate.
+/// No duplicate address detection: the other end is not connected yet, so nothing could answer.
 fn configure(ns: &Netns, name: IfName, result: &CniResult, announce: bool) -> Result<(), Error> {
     let addresses = AddrOptions { nodad: true, ..AddrOptions::default() };
     let announce = if announce { ArpAnnounce::Now } else { ArpAnnounce::Never };
@@ -205,8 +206,8 @@ fn configure(ns: &Netns, name: IfName, result: &CniResult, announce: bool) -> Re
     })
 }
 
-/// The interface is gone with its namespace; in one that is there it is removed before its address is
-/// given back; with dhcp after.
+/// Removes the interface, then releases the addresses; with dhcp in the opposite order. If the namespace is gone, so is the
+/// interface.
 fn del(request: &Request) -> Result<(), Error> {
     ipam::del_with_interface(request, || {
         netns::open_if_exists(request).map_or(Ok(()), |ns| remove(request, &ns))
@@ -215,18 +216,18 @@ fn del(request: &Request) -> Result<(), Error> {
 
 fn remove(request: &Request, ns: &Netns) -> Result<(), Error> {
     let name = netns::ifname(request)?;
-    let mark = names::attachment_group(&request.network, &request.attachment());
+    let group = names::attachment_group(&request.network, &request.attachment());
     ns.netlink()
         .and_then(|inside| match link::by_name(&inside, name)? {
-            Some(link) if is_ours(&link, mark) => link::remove_in_background(&inside, link.index),
+            Some(link) if is_own(&link, group) => link::remove_in_background(&inside, link.index),
             _ => Ok(()),
         })
         .context("remove the tap interface")
 }
 
-/// Those of the Go plugin bear no mark. What is no tap, or bears another mark, is another's.
-fn is_ours(link: &Link, mark: u32) -> bool {
-    link.is_kind(KIND) && (link.group == mark || link.group == 0)
+/// Interfaces of the Go plugin are in no group. An interface of another kind or group belongs to another attachment.
+fn is_own(link: &Link, group: u32) -> bool {
+    link.is_kind(KIND) && (link.group == group || link.group == 0)
 }
 
 fn check(request: &Request) -> Result<(), Error> {

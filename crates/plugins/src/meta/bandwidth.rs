@@ -20,7 +20,7 @@ use crate::error::Context;
 
 pub const PLUGIN: Plugin = Plugin {
     name: "bandwidth",
-    about: "limits what a container sends and receives",
+    about: "limits the bandwidth of a container",
     versions: &[
         Version::V0_3_0,
         Version::V0_3_1,

@@ -26,7 +26,7 @@ use crate::nftables::{self, ElementStore};
 
 pub const PLUGIN: Plugin = Plugin {
     name: "firewall",
-    about: "lets packets of containers pass the host's packet filter",
+    about: "accepts packets of containers in the host's packet filter",
     versions: &[Version::V0_4_0, Version::V1_0_0, Version::V1_1_0],
     add,
     del,

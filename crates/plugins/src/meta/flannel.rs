@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `flannel`: makes a configuration from what flannel's daemon has written for this node, and has
-//! another plugin, by default `bridge`, do the work.
+//! `flannel`: builds a configuration from the subnet that flannel's daemon wrote for this node, and delegates to
+//! another plugin, by default `bridge`.
 
 mod conf;
 mod daemon;
@@ -16,10 +16,9 @@ use self::conf::Flannel;
 use self::scratch::Scratch;
 use crate::attach::netns;
 
-/// The plugin.
 pub const PLUGIN: Plugin = Plugin {
     name: "flannel",
-    about: "configures another plugin by the subnet of flannel's daemon",
+    about: "configures another plugin with the subnet of flannel's daemon",
     versions: Version::ALL,
     add,
     del,
@@ -28,34 +27,34 @@ pub const PLUGIN: Plugin = Plugin {
     gc,
 };
 
-/// Keys that are of the call and not of the network: they are handed on, and not kept.
-const OF_THE_CALL: [&str; 4] =
+/// Keys that belong to the call and not to the network: they are passed to the delegate and not saved.
+const CALL_KEYS: [&str; 4] =
     ["prevResult", "runtimeConfig", "cni.dev/valid-attachments", "cni.dev/attachments"];
 
 fn add(request: &Request) -> Result<CniResult, Error> {
     let flannel = Flannel::parse(request)?;
     let env = daemon::read(&flannel.subnet_file).map_err(|error| {
-        // An agent that is there knows better why there is no file.
-        let asked = daemon::require_ready(flannel.agent_socket.as_deref(), Code::TRY_LATER);
-        asked.err().unwrap_or_else(|| error.to_cni(Code::TRY_LATER))
+        // A running agent can say why the file is missing.
+        let ready = daemon::require_ready(flannel.agent_socket.as_deref(), Code::TRY_LATER);
+        ready.err().unwrap_or_else(|| error.to_cni(Code::TRY_LATER))
     })?;
     let mut config = flannel.delegate_config(request, Some(&env))?;
     let target = delegate::find(request.host, conf::kind_of(&config)?, &request.path)?;
-    // Before the first one's configuration is overwritten.
+    // A second ADD must not overwrite the saved configuration of the first one.
     netns::refuse_existing(request)?;
     let scratch = Scratch::of(request, &flannel.data_dir);
-    // A capability's arguments are in Go's file too.
-    hand_on(request, &mut config, &["runtimeConfig"]);
+    // The file of the Go plugin contains the capability arguments too.
+    copy_keys(request, &mut config, &["runtimeConfig"]);
     scratch.put(&config)?;
-    let asked = Request { config: Arc::new(config), ..request.clone() };
-    delegate::add(&asked, &target).inspect_err(|_| {
-        // Best effort: the first error is the one to tell, and DEL finds the file.
+    let delegated = Request { config: Arc::new(config), ..request.clone() };
+    delegate::add(&delegated, &target).inspect_err(|_| {
+        // Best effort: the first error is the one to report, and DEL removes the file.
         let _ = scratch.clear();
     })
 }
 
-/// Puts what came with the call into the delegate's configuration.
-fn hand_on(request: &Request, config: &mut Map<String, Value>, keys: &[&str]) {
+/// Copies keys of the call into the delegate's configuration.
+fn copy_keys(request: &Request, config: &mut Map<String, Value>, keys: &[&str]) {
     for key in keys {
         if let Some(value) = gojson::get(&request.config, key) {
             config.insert((*key).to_owned(), value.clone());
@@ -63,30 +62,30 @@ fn hand_on(request: &Request, config: &mut Map<String, Value>, keys: &[&str]) {
     }
 }
 
-/// Asks the delegate for a verb with this configuration.
+/// Calls a verb of the delegate with this configuration.
 fn forward(
     request: &Request,
     mut config: Map<String, Value>,
     command: Command,
 ) -> Result<(), Error> {
     let kind = conf::kind_of(&config)?.to_owned();
-    hand_on(request, &mut config, &OF_THE_CALL);
-    let asked = Request { config: Arc::new(config), ..request.clone() };
-    delegate::forward(&asked, &kind, command)
+    copy_keys(request, &mut config, &CALL_KEYS);
+    let delegated = Request { config: Arc::new(config), ..request.clone() };
+    delegate::forward(&delegated, &kind, command)
 }
 
-/// The configuration of the ADD is kept in a file. Where that is lost, one as it would be made today
-/// finds what there is to remove, too.
+/// Uses the saved configuration of the ADD. If the file is lost, the current configuration also finds everything
+/// that must be removed.
 fn del(request: &Request) -> Result<(), Error> {
     let scratch = Scratch::of(request, &conf::data_dir_of(request));
-    let kept = scratch.read()?.filter(|kept| conf::kind_of(kept).is_ok());
-    let Some(config) = kept.or_else(|| present_config(request)) else { return scratch.clear() };
+    let saved = scratch.read()?.filter(|saved| conf::kind_of(saved).is_ok());
+    let Some(config) = saved.or_else(|| current_config(request)) else { return scratch.clear() };
     forward(request, config, Command::Del)?;
     scratch.clear()
 }
 
-/// Without ranges where the daemon is away; the delegates need none to remove something.
-fn present_config(request: &Request) -> Option<Map<String, Value>> {
+/// Without a subnet file, the configuration has no ranges. The delegates need none for a removal.
+fn current_config(request: &Request) -> Option<Map<String, Value>> {
     let flannel = Flannel::parse(request).ok()?;
     let env = daemon::read(&flannel.subnet_file).ok();
     flannel.delegate_config(request, env.as_ref()).ok()
@@ -95,7 +94,7 @@ fn present_config(request: &Request) -> Option<Map<String, Value>> {
 fn check(request: &Request) -> Result<(), Error> {
     let flannel = Flannel::parse(request)?;
     let config = match Scratch::of(request, &flannel.data_dir).read()? {
-        Some(kept) => kept,
+        Some(saved) => saved,
         None => {
             let env = daemon::read(&flannel.subnet_file)
                 .map_err(|error| error.to_cni(Code::TRY_LATER))?;
@@ -114,14 +113,13 @@ fn status(request: &Request) -> Result<(), Error> {
     forward(request, config, Command::Status)
 }
 
-/// Attachments of this network that are kept and not valid get their DEL; then the delegate looks for
-/// what it alone knows of.
+/// Runs DEL for attachments of this network that are saved but not valid, then GC of the delegate.
 fn gc(request: &Request) -> Result<(), Error> {
     let Some(valid) = request.valid_attachments()? else { return Ok(()) };
     let data_dir = conf::data_dir_of(request);
     let mut errors = Vec::new();
-    for stale in scratch::unlisted(&data_dir, &request.network, &valid)? {
-        let asked = Request {
+    for stale in scratch::stale(&data_dir, &request.network, &valid)? {
+        let del = Request {
             command: Command::Del,
             container_id: stale.attachment.container_id.clone(),
             ifname: stale.attachment.ifname.clone(),
@@ -129,11 +127,11 @@ fn gc(request: &Request) -> Result<(), Error> {
             ..request.clone()
         };
         let kind = conf::kind_of(&stale.config).map(str::to_owned);
-        let asked = Request { config: Arc::new(stale.config), ..asked };
-        let removed = kind.and_then(|kind| delegate::forward(&asked, &kind, Command::Del));
+        let del = Request { config: Arc::new(stale.config), ..del };
+        let removed = kind.and_then(|kind| delegate::forward(&del, &kind, Command::Del));
         errors.extend(removed.and_then(|()| scratch::remove(&data_dir, &stale.file)).err());
     }
-    if let Some(config) = present_config(request) {
+    if let Some(config) = current_config(request) {
         errors.extend(forward(request, config, Command::Gc).err());
     }
     Error::join(errors)

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `sample`: the smallest chained plugin, to start a new one from. It passes the result on.
+//! `sample`: the smallest chained plugin, as a template for new ones. It returns the previous result.
 
 use cni::{CniResult, Error, Plugin, Request, Version};
 use serde::Deserialize;
 
-use crate::attach::ipam;
+use crate::attach::{ipam, prev_result};
 
-/// The plugin.
 pub const PLUGIN: Plugin = Plugin {
     name: "sample",
-    about: "passes the previous result on; a start for a plugin of your own",
+    about: "returns the previous result; a template for new plugins",
     versions: Version::ALL,
     add,
     del: |_| Ok(()),
@@ -18,7 +17,7 @@ pub const PLUGIN: Plugin = Plugin {
     gc: |_| Ok(()),
 };
 
-/// What is read; a plugin of your own puts its keys here.
+/// The plugin's keys. Replace them by your own.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct SampleConf {
@@ -36,9 +35,7 @@ fn parse(request: &Request) -> Result<SampleConf, Error> {
 
 fn add(request: &Request) -> Result<CniResult, Error> {
     parse(request)?;
-    let result = request
-        .prev_result()?
-        .ok_or_else(|| Error::invalid_config("must be called as chained plugin"))?;
+    let result = prev_result::required(request, "must be called as chained plugin")?;
     if result.ips.is_empty() {
         return Err(Error::internal("got no container IPs"));
     }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `tuning`: sysctls of the container's namespace, and attributes of its interface, which DEL gives
-//! back.
+//! `tuning`: sets sysctls of the container's namespace and attributes of its interface. DEL restores the attributes.
 
 mod allowlist;
 mod backup;
@@ -11,16 +10,15 @@ use cni::{CniResult, Code, Error, Plugin, Request, Version};
 use kernel::link::{self, Link};
 use kernel::{Netlink, Netns};
 
-use self::backup::{Backup, Shelf};
+use self::backup::{Backup, BackupFile};
 use self::conf::{Tuning, data_dir_of};
 use crate::attach::undo::{Undo, or_undo};
 use crate::attach::{netns, prev_result};
 use crate::error::Context;
 
-/// The plugin.
 pub const PLUGIN: Plugin = Plugin {
     name: "tuning",
-    about: "sets sysctls of the container, and attributes of its interface",
+    about: "sets sysctls of the container and attributes of its interface",
     versions: Version::ALL,
     add,
     del,
@@ -39,7 +37,7 @@ fn add(request: &Request) -> Result<CniResult, Error> {
         if let Some(mac) = tuning.attributes.mac {
             interface.mac = mac.to_string();
         }
-        // The plugin that made the interface has another one in its configuration, maybe.
+        // CHECK of the plugin that created the interface compares the MTU with the result.
         interface.mtu = tuning.attributes.mtu.unwrap_or(interface.mtu);
     }
     Ok(result)
@@ -51,56 +49,55 @@ fn build<'a>(
     ns: &'a Netns,
     undo: &mut Undo<'a>,
 ) -> Result<(), Error> {
-    let before = sysctls::write(ns, &tuning.sysctls)?;
-    undo.push(move || sysctls::put_back(ns, &before));
+    let previous = sysctls::write(ns, &tuning.sysctls)?;
+    undo.push(move || sysctls::restore(ns, &previous));
     if tuning.attributes.is_empty() {
         return Ok(());
     }
     let (inside, link) = prev_result::interface(request, ns)?;
-    let shelf = Shelf::of(request, &tuning.data_dir);
+    let file = BackupFile::of(request, &tuning.data_dir);
     let namespace = ns.unique_name().context("look at the container's namespace")?;
-    // A backup of another namespace is of a container that is gone without a DEL.
-    let kept = shelf.take_down()?.filter(|kept| kept.is_of(&namespace));
+    // A backup from another namespace belongs to a container that is gone without a DEL.
+    let saved = file.read()?.filter(|saved| saved.is_of(&namespace));
     let mut backup = Backup::of(&link, &tuning.attributes).owned_by(&request.network, &namespace);
-    if let Some(kept) = &kept {
-        // A second ADD: the interface holds our values now, and the backup the ones from before.
-        backup = backup.with_older(kept);
+    if let Some(saved) = &saved {
+        // A second ADD: the interface has the new values already, the saved backup has the original ones.
+        backup = backup.with_older(saved);
     }
-    shelf.put(&backup)?;
-    set(&inside, &link, tuning).inspect_err(|_| match kept {
-        // Best effort: the first error is the one to tell.
-        Some(kept) => drop(shelf.put(&kept)),
-        None => drop(shelf.clear()),
+    file.write(&backup)?;
+    set(&inside, &link, tuning).inspect_err(|_| match saved {
+        // Best effort: the first error is the one to report.
+        Some(saved) => drop(file.write(&saved)),
+        None => drop(file.remove()),
     })
 }
 
 /// Sets all attributes, or none.
 fn set(inside: &Netlink, link: &Link, tuning: &Tuning) -> Result<(), Error> {
-    let wanted = &tuning.attributes;
+    let desired = &tuning.attributes;
     inside
-        .apply([link::set_attributes(link.name, wanted)])
+        .apply([link::set_attributes(link.name, desired)])
         .context("tune the interface")
         .inspect_err(|_| {
-            let before = Backup::of(link, wanted).attributes();
-            drop(inside.apply([link::set_attributes(link.index, &before)]));
+            let previous = Backup::of(link, desired).attributes();
+            drop(inside.apply([link::set_attributes(link.index, &previous)]));
         })
 }
 
-/// Nothing here may keep the plugins before this one from their DEL: an attribute that cannot be
-/// given back is of no use to an interface that goes away.
+/// A failure here must not prevent the DEL of earlier plugins, which remove the interface anyway.
 fn del(request: &Request) -> Result<(), Error> {
     let data_dir = data_dir_of(request);
-    let shelf = Shelf::of(request, &data_dir);
+    let file = BackupFile::of(request, &data_dir);
     // A backup that cannot be read cannot be restored.
-    let Ok(Some(backup)) = shelf.take_down() else { return shelf.clear() };
+    let Ok(Some(backup)) = file.read() else { return file.remove() };
     let is_restored = match netns::open_if_exists(request) {
         Some(ns) => restore(request, &ns, &backup),
         None => true,
     };
-    if is_restored { shelf.clear() } else { Ok(()) }
+    if is_restored { file.remove() } else { Ok(()) }
 }
 
-/// Whether all is as before, or no more.
+/// Returns whether the backup is no longer needed.
 fn restore(request: &Request, ns: &Netns, backup: &Backup) -> bool {
     if ns.unique_name().is_ok_and(|namespace| backup.is_of_another(&namespace)) {
         return true;
@@ -109,7 +106,7 @@ fn restore(request: &Request, ns: &Netns, backup: &Backup) -> bool {
     if inside.apply([link::set_attributes(link.index, &backup.attributes())]).is_ok() {
         return true;
     }
-    // One that the kernel refuses must not keep the others.
+    // An attribute that the kernel refuses must not prevent the restoration of the others.
     let each = backup.each_attribute().map(|one| link::set_attributes(link.index, &one));
     let results = inside.apply_each(each);
     results.iter().all(Result::is_ok)
@@ -121,24 +118,24 @@ fn check(request: &Request) -> Result<(), Error> {
     let ns = netns::open(request)?;
     sysctls::check(&ns, &tuning.sysctls)?;
     let (_, link) = prev_result::interface(request, &ns)?;
-    let wanted = tuning.attributes;
-    let is = Backup::of(&link, &wanted).attributes();
-    let differ = [
-        ("Ethernet", shown(wanted.mac), shown(is.mac)),
-        ("MTU", shown(wanted.mtu), shown(is.mtu)),
-        ("promisc", shown(wanted.promisc), shown(is.promisc)),
-        ("all-multicast mode", shown(wanted.allmulti), shown(is.allmulti)),
-        ("Transmit Queue Length", shown(wanted.txqlen), shown(is.txqlen)),
+    let expected = tuning.attributes;
+    let found = Backup::of(&link, &expected).attributes();
+    let attributes = [
+        ("Ethernet", shown(expected.mac), shown(found.mac)),
+        ("MTU", shown(expected.mtu), shown(found.mtu)),
+        ("promisc", shown(expected.promisc), shown(found.promisc)),
+        ("all-multicast mode", shown(expected.allmulti), shown(found.allmulti)),
+        ("Transmit Queue Length", shown(expected.txqlen), shown(found.txqlen)),
     ];
-    match differ.into_iter().find(|(_, wanted, is)| wanted != is) {
+    match attributes.into_iter().find(|(_, expected, found)| expected != found) {
         None => Ok(()),
-        Some((key, wanted, is)) => {
+        Some((key, expected, found)) => {
             let name = link.name;
             let msg = match key {
-                "promisc" => format!("Error: Tuning link {name} configured promisc is {wanted}"),
-                _ => format!("Error: Tuning configured {key} of {name} is {wanted}"),
+                "promisc" => format!("Error: Tuning link {name} configured promisc is {expected}"),
+                _ => format!("Error: Tuning configured {key} of {name} is {expected}"),
             };
-            Err(Error::internal(format!("{msg}, current value is {is}")))
+            Err(Error::internal(format!("{msg}, current value is {found}")))
         }
     }
 }
@@ -152,15 +149,14 @@ fn status(request: &Request) -> Result<(), Error> {
     allowlist::check(&tuning.sysctls)
 }
 
-/// Removes the backups of this network that belong to no valid attachment. Those of the Go plugin
-/// do not name their network, and may be another's: they stay for their DEL.
+/// Removes the backups of this network that belong to no valid attachment. Backups of the Go plugin do not name their
+/// network and are kept until their DEL.
 fn gc(request: &Request) -> Result<(), Error> {
     let Some(valid) = request.valid_attachments()? else { return Ok(()) };
     let data_dir = data_dir_of(request);
-    backup::remove_unlisted(&data_dir, &request.network, &valid)
+    backup::remove_stale(&data_dir, &request.network, &valid)
 }
 
-/// An error of a file of ours.
 fn io_error(doing: &str, cause: &std::io::Error) -> Error {
     Error::because(Code::IO, doing, cause)
 }

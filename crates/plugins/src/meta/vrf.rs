@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `vrf`: puts the container's interface into a VRF, a routing table of its own within the
-//! container, and makes the VRF where it is missing.
+//! `vrf`: adds the container's interface to a VRF (a separate routing table within the container), and creates the VRF if
+//! it is missing.
 
 mod table;
 
@@ -18,10 +18,9 @@ use crate::attach::undo::{Undo, or_undo};
 use crate::attach::{check, names, netns, prev_result};
 use crate::error::Context;
 
-/// The plugin.
 pub const PLUGIN: Plugin = Plugin {
     name: "vrf",
-    about: "puts the container's interface into a VRF",
+    about: "adds the container's interface to a VRF",
     versions: &[Version::V0_3_1, Version::V0_4_0, Version::V1_0_0, Version::V1_1_0],
     add,
     del,
@@ -30,13 +29,12 @@ pub const PLUGIN: Plugin = Plugin {
     gc: |_| Ok(()),
 };
 
-/// How long the kernel may take for the routes to IPv6 addresses; with duplicate detection it is one
-/// to two seconds.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Maximum time until the kernel has added the routes to IPv6 addresses. Duplicate address detection takes one to two
+/// seconds.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 const NO_PREV_RESULT: &str = "missing prevResult from earlier plugin";
 
-/// As written.
 #[derive(Debug, Deserialize, Default)]
 #[serde(default)]
 struct VrfConf {
@@ -44,11 +42,11 @@ struct VrfConf {
     table: u32,
 }
 
-/// As parsed.
+/// The parsed configuration.
 #[derive(Debug)]
 struct Vrf {
     name: IfName,
-    /// `None`: that of the VRF that is there, or a free one.
+    /// `None`: the table of the existing VRF, or a free one.
     table: Option<u32>,
 }
 
@@ -90,21 +88,21 @@ fn build<'a>(
     undo: &mut Undo<'a>,
 ) -> Result<(), Error> {
     let (master, table) = ensure(request, vrf, inside, undo)?;
-    let before = Before::of(inside, link)?;
+    let saved = Saved::of(inside, link)?;
     let mut monitor =
         ns.enter(route::monitor).and_then(|monitor| monitor).context("listen to routes")?;
-    let doing = "put the interface into the VRF";
-    let kept = before.clone();
-    undo.push(move || kept.put_back(inside, link.index));
+    let doing = "add the interface to the VRF";
+    let to_restore = saved.clone();
+    undo.push(move || to_restore.restore(inside, link.index));
     inside.apply([link::set_master(link.index, master)]).context(doing)?;
-    before.restore_addresses(inside, link.index)?;
+    saved.restore_addresses(inside, link.index)?;
     if link.is_up() && link.has_carrier() {
-        before.wait_for_addresses(inside, &mut monitor, link.index, table)?;
+        saved.wait_for_addresses(inside, &mut monitor, link.index, table)?;
     }
-    inside.apply(before.routes_in(table)).context("move routes into the VRF")
+    inside.apply(saved.routes_in(table)).context("move routes into the VRF")
 }
 
-/// The VRF's index and table; it is made where it is missing.
+/// Returns the index and the table of the VRF, and creates it if it is missing.
 fn ensure<'a>(
     request: &Request,
     vrf: &Vrf,
@@ -112,17 +110,17 @@ fn ensure<'a>(
     undo: &mut Undo<'a>,
 ) -> Result<(IfIndex, u32), Error> {
     if let Some((Link { index, .. }, table)) = find(vrf.name, inside)? {
-        return match vrf.table.filter(|wanted| *wanted != table) {
+        return match vrf.table.filter(|configured| *configured != table) {
             None => Ok((index, table)),
-            Some(wanted) => Err(Error::invalid_config(format!(
+            Some(configured) => Err(Error::invalid_config(format!(
                 "VRF {} already exist with different routing table {table}",
                 vrf.name
             ))
-            .with_details(format!("key \"table\" is {wanted}"))),
+            .with_details(format!("key \"table\" is {configured}"))),
         };
     }
     let table = vrf.table.map_or_else(|| table::choose(inside), Ok)?;
-    // By its group DEL knows one that is ours, and was left empty by a crash.
+    // By the group, DEL recognizes a VRF of this plugin that a crash left empty.
     let group = Some(names::network_group(&request.network));
     let new = NewLink { up: true, group, ..NewLink::new(vrf.name, Kind::Vrf(table)) };
     inside.apply([link::create(&new)]).context("create the VRF")?;
@@ -147,17 +145,17 @@ fn find(name: IfName, inside: &Netlink) -> Result<Option<(Link, u32)>, Error> {
     }
 }
 
-/// What the kernel takes from an interface when it changes its VRF: it sets it down and up again.
+/// State that the kernel removes when an interface changes its VRF, because it sets the interface down and up again.
 #[derive(Debug, Clone)]
-struct Before {
-    /// Global IPv6 addresses, which go unless `keep_addr_on_down` is set.
+struct Saved {
+    /// Global IPv6 addresses; the kernel removes them unless `keep_addr_on_down` is set.
     addresses: Vec<Addr>,
-    /// Routes but for those that the kernel makes for addresses.
+    /// Routes except those that the kernel adds for addresses.
     routes: Vec<Route>,
 }
 
-impl Before {
-    fn of(inside: &Netlink, link: &Link) -> Result<Before, Error> {
+impl Saved {
+    fn of(inside: &Netlink, link: &Link) -> Result<Saved, Error> {
         let mut addresses = addr::list(inside, Some(link.index)).context("list addresses")?;
         addresses.retain(|one| one.prefix.addr().is_ipv6() && one.scope == route::SCOPE_UNIVERSE);
         let filter = RouteFilter {
@@ -167,9 +165,9 @@ impl Before {
         };
         let mut routes = route::list(inside, filter).context("list routes")?;
         routes.retain(|route| route.protocol != route::PROTOCOL_KERNEL);
-        // The gateways of the others are found by those straight out of the link.
+        // Direct routes first: the gateways of the others are reached through them.
         routes.sort_by_key(|route| route.gateway.is_some());
-        Ok(Before { addresses, routes })
+        Ok(Saved { addresses, routes })
     }
 
     fn restore_addresses(&self, inside: &Netlink, index: IfIndex) -> Result<(), Error> {
@@ -186,11 +184,11 @@ impl Before {
             };
             addr::add(index, one.prefix, options)
         });
-        inside.apply(lost).context("give the interface its IPv6 addresses again")
+        inside.apply(lost).context("restore the interface's IPv6 addresses")
     }
 
-    /// The kernel makes the route to an address of its own a moment later; before, it refuses routes
-    /// with that source.
+    /// The kernel adds the route to a local address with a delay, and refuses routes with that source address until
+    /// then.
     fn wait_for_addresses(
         &self,
         inside: &Netlink,
@@ -199,20 +197,20 @@ impl Before {
         table: u32,
     ) -> Result<(), Error> {
         let filter = RouteFilter { oif: Some(index), table: Some(table), ..RouteFilter::default() };
-        let is_there = |routes: &[Route], one: &Addr| {
+        let has_route = |routes: &[Route], one: &Addr| {
             let own = IpNet::from(one.prefix.addr());
             routes.iter().any(|route| route.kind == route::KIND_LOCAL && route.dst == own)
         };
-        let all = |routes: &[Route]| self.addresses.iter().all(|one| is_there(routes, one));
+        let all = |routes: &[Route]| self.addresses.iter().all(|one| has_route(routes, one));
         if self.addresses.is_empty() {
             return Ok(());
         }
-        let deadline = Instant::now() + PATIENCE;
-        let came = route::wait_until(inside, monitor, filter, deadline, all);
-        if came.context("wait for routes to IPv6 addresses")? {
+        let deadline = Instant::now() + TIMEOUT;
+        let arrived = route::wait_until(inside, monitor, filter, deadline, all);
+        if arrived.context("wait for routes to IPv6 addresses")? {
             return Ok(());
         }
-        let seconds = PATIENCE.as_secs();
+        let seconds = TIMEOUT.as_secs();
         let msg = format!("IPv6 addresses were not usable in table {table} after {seconds} s");
         Err(Error::new(Code::TRY_LATER, msg))
     }
@@ -222,8 +220,8 @@ impl Before {
         moved.map(|route| route::replace(&route)).collect()
     }
 
-    /// As it was, as far as that can be: the first error is the one to tell.
-    fn put_back(&self, inside: &Netlink, index: IfIndex) {
+    /// Best effort: the error that caused the rollback is the one to report.
+    fn restore(&self, inside: &Netlink, index: IfIndex) {
         let _ = inside.apply([link::set_no_master(index)]);
         let _ = self.restore_addresses(inside, index);
         drop(inside.apply_each(self.routes_in(route::TABLE_MAIN)));
@@ -231,7 +229,7 @@ impl Before {
 }
 
 fn del(request: &Request) -> Result<(), Error> {
-    // Without a name there was no ADD.
+    // An ADD without a valid name has failed.
     let Ok(vrf) = parse(request) else { return Ok(()) };
     let Some(ns) = netns::open_if_exists(request) else { return Ok(()) };
     let inside = ns.netlink().context("open a socket in the container's namespace")?;
@@ -240,22 +238,22 @@ fn del(request: &Request) -> Result<(), Error> {
     let link = link::by_name(&inside, ifname).context("look for the interface")?;
     let member = link.filter(|link| link.master == Some(master.index));
     if let Some(link) = &member {
-        or_gone(inside.apply([link::set_no_master(link.index)]))
+        accept_missing(inside.apply([link::set_no_master(link.index)]))
             .context("take the interface out of the VRF")?;
     }
     let members =
         link::list_of_master(&inside, master.index).context("list the VRF's interfaces")?;
-    // One that never held our interface, and is not of our making, is somebody else's.
-    let is_ours = member.is_some() || master.group == names::network_group(&request.network);
-    if is_ours && members.is_empty() {
-        or_gone(inside.apply([link::remove(master.index)])).context("remove the VRF")?;
+    // A VRF that did not have this interface and is not in the network's group belongs to another program.
+    let is_own = member.is_some() || master.group == names::network_group(&request.network);
+    if is_own && members.is_empty() {
+        accept_missing(inside.apply([link::remove(master.index)])).context("remove the VRF")?;
     }
     Ok(())
 }
 
 /// Another DEL of the same container may have been faster.
-fn or_gone(done: kernel::Result<()>) -> kernel::Result<()> {
-    match done {
+fn accept_missing(result: kernel::Result<()>) -> kernel::Result<()> {
+    match result {
         Err(error) if error.is_not_found() => Ok(()),
         other => other,
     }
@@ -270,7 +268,7 @@ fn check(request: &Request) -> Result<(), Error> {
     let Some((master, table)) = find(name, &inside)? else {
         return Err(Error::internal(format!("VRF {name} is not in the container")));
     };
-    if vrf.table.is_some_and(|wanted| wanted != table) {
+    if vrf.table.is_some_and(|configured| configured != table) {
         return Err(Error::internal(format!("VRF {name} has table {table}")));
     }
     if link.master != Some(master.index) {
@@ -281,9 +279,9 @@ fn check(request: &Request) -> Result<(), Error> {
     check::addresses(&inside, link.index, &ips)?;
     let filter = RouteFilter { table: Some(table), ..RouteFilter::default() };
     let routes = route::list(&inside, filter).context("list routes")?;
-    for want in result.routes.iter().filter(|want| want.table.is_none()) {
-        if !routes.iter().any(|route| route.dst == want.dst.trunc()) {
-            let msg = format!("route to {} is missing in table {table}", want.dst.trunc());
+    for expected in result.routes.iter().filter(|expected| expected.table.is_none()) {
+        if !routes.iter().any(|route| route.dst == expected.dst.trunc()) {
+            let msg = format!("route to {} is missing in table {table}", expected.dst.trunc());
             return Err(Error::internal(msg));
         }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a device has on the host besides its name: addresses, routes, a master, being up. The kernel
-//! takes all of it away when the device moves.
+//! The configuration of a device on the host: addresses, routes, master, and whether it is up. The kernel removes all of it
+//! when the device moves.
 
 use cni::{CniResult, Error, IpConfig};
 use ipnet::IpNet;
@@ -15,42 +15,41 @@ use crate::error::Context;
 
 const PROTOCOL_RA: u8 = 9; // RTPROT_RA, linux/rtnetlink.h
 
-/// Addresses and routes of a device, to be made again elsewhere.
+/// Addresses and routes of a device, to be restored elsewhere.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Carried {
-    /// Of global scope; IPv6 ones from a router or a lease come by themselves again.
+pub struct SavedConfig {
+    /// Addresses of global scope, except IPv6 addresses from a router or a lease, which reappear by themselves.
     pub addresses: Vec<IpNet>,
-    /// Those that did not come with an address or from a router.
+    /// Routes that the kernel did not add for an address or a router.
     pub routes: Vec<Route>,
 }
 
-impl Carried {
-    /// Reads a device.
-    pub fn read(nl: &Netlink, index: IfIndex) -> Result<Carried, Error> {
+impl SavedConfig {
+    pub fn read(nl: &Netlink, index: IfIndex) -> Result<SavedConfig, Error> {
         let addresses = addr::list(nl, Some(index)).context("list the device's addresses")?;
         let addresses: Vec<IpNet> =
-            addresses.iter().filter(|one| is_worth_keeping(one)).map(|one| one.prefix).collect();
+            addresses.iter().filter(|one| is_static(one)).map(|one| one.prefix).collect();
         if addresses.is_empty() {
-            // Without an address there are hardly routes, and their list is as long as the host's.
-            return Ok(Carried::default());
+            // A device without addresses rarely has routes, and listing them takes as long as listing the host's.
+            return Ok(SavedConfig::default());
         }
         let filter = RouteFilter { oif: Some(index), ..RouteFilter::default() };
         let mut routes = route::list(nl, filter).context("list the device's routes")?;
-        routes.retain(|route| route.oif == Some(index) && is_made_by_hand(route));
-        // Gateways are reached by routes of a narrower scope, which must come first.
+        routes.retain(|route| route.oif == Some(index) && is_configured(route));
+        // A gateway is reached through a route of narrower scope, which must come first.
         routes.sort_by_key(|route| std::cmp::Reverse(route.scope));
-        Ok(Carried { addresses, routes })
+        Ok(SavedConfig { addresses, routes })
     }
 
-    /// What a result says the container has: trusted, as the container cannot change it.
-    pub fn of_result(result: &CniResult) -> Carried {
+    /// The configuration in the container according to the result, which the container cannot change.
+    pub fn of_result(result: &CniResult) -> SavedConfig {
         let routes = interface::routes(IfIndex(0), &[], &result.routes);
-        Carried { addresses: result.ips.iter().map(|ip| ip.address).collect(), routes }
+        SavedConfig { addresses: result.ips.iter().map(|ip| ip.address).collect(), routes }
     }
 
-    /// Without what the IPAM plugin gives as well.
-    pub fn without(mut self, given: &CniResult) -> Carried {
-        self.addresses.retain(|address| !given.ips.iter().any(|ip| ip.address == *address));
+    /// Removes the addresses and routes that the IPAM plugin provides too.
+    pub fn without(mut self, ipam: &CniResult) -> SavedConfig {
+        self.addresses.retain(|address| !ipam.ips.iter().any(|ip| ip.address == *address));
         self.routes.retain(|route| {
             let table = |other: &cni::Route| other.table.unwrap_or(route::TABLE_MAIN);
             let is_same = |other: &cni::Route| {
@@ -58,28 +57,28 @@ impl Carried {
                     && table(other) == route.table
                     && other.priority == route.priority.unwrap_or(0)
             };
-            !given.routes.iter().any(is_same)
+            !ipam.routes.iter().any(is_same)
         });
         self
     }
 
-    /// The addresses as a result tells them.
+    /// The addresses as entries of a result.
     pub fn ips(&self) -> Vec<IpConfig> {
         self.addresses.iter().map(|address| IpConfig::new(*address, None)).collect()
     }
 
-    /// The routes as a result tells them.
-    pub fn routes_told(&self) -> Vec<cni::Route> {
-        let told = |route: &Route| {
-            let mut told = cni::Route::new(route.dst, route.gateway);
-            told.mtu = route.mtu.unwrap_or(0);
-            told.advmss = route.advmss.unwrap_or(0);
-            told.priority = route.priority.unwrap_or(0);
-            told.table = Some(route.table).filter(|table| *table != route::TABLE_MAIN);
-            told.scope = route.scope.filter(|scope| *scope != route::SCOPE_UNIVERSE);
-            told
+    /// The routes as entries of a result.
+    pub fn result_routes(&self) -> Vec<cni::Route> {
+        let convert = |route: &Route| {
+            let mut converted = cni::Route::new(route.dst, route.gateway);
+            converted.mtu = route.mtu.unwrap_or(0);
+            converted.advmss = route.advmss.unwrap_or(0);
+            converted.priority = route.priority.unwrap_or(0);
+            converted.table = Some(route.table).filter(|table| *table != route::TABLE_MAIN);
+            converted.scope = route.scope.filter(|scope| *scope != route::SCOPE_UNIVERSE);
+            converted
         };
-        self.routes.iter().map(told).collect()
+        self.routes.iter().map(convert).collect()
     }
 
     /// The routes through an interface of this index.
@@ -88,7 +87,7 @@ impl Carried {
         self.routes.iter().map(by).collect()
     }
 
-    /// The rules that send the addresses' packets to tables of these routes.
+    /// The rules that select the tables of these routes for packets from these addresses.
     pub fn rules(&self, nl: &Netlink) -> Result<Vec<Rule>, Error> {
         let is_in_other_table = |route: &Route| route.table != route::TABLE_MAIN;
         if !self.routes.iter().any(is_in_other_table) {
@@ -98,17 +97,17 @@ impl Carried {
         for family in Family::ALL {
             rules.extend(rule::list(nl, family).context("list the host's rules")?);
         }
-        let is_of_us = |rule: &Rule| {
+        let is_own = |rule: &Rule| {
             let covers = |from: IpNet| self.addresses.iter().any(|one| from.contains(&one.addr()));
-            let is_wanted = |route: &Route| is_in_other_table(route) && route.table == rule.table;
-            rule.from.is_some_and(covers) && self.routes.iter().any(is_wanted)
+            let is_in_table = |route: &Route| is_in_other_table(route) && route.table == rule.table;
+            rule.from.is_some_and(covers) && self.routes.iter().any(is_in_table)
         };
-        rules.retain(is_of_us);
+        rules.retain(is_own);
         Ok(rules)
     }
 
-    /// Makes them again on the host, as far as the host lets us: a name taken or an address in use there
-    /// must not keep the device from coming home.
+    /// Restores the configuration on the host. Best effort: an address that is in use there must not prevent the device from
+    /// coming back.
     pub fn restore(&self, host: &Netlink, index: IfIndex, up: bool) {
         let options = AddrOptions::default();
         let mut requests: Vec<_> =
@@ -119,12 +118,12 @@ impl Carried {
     }
 }
 
-fn is_worth_keeping(address: &Addr) -> bool {
-    let stays = address.prefix.addr().is_ipv4() || address.flags & IFA_F_PERMANENT != 0;
-    address.scope == route::SCOPE_UNIVERSE && stays
+fn is_static(address: &Addr) -> bool {
+    let is_permanent = address.prefix.addr().is_ipv4() || address.flags & IFA_F_PERMANENT != 0;
+    address.scope == route::SCOPE_UNIVERSE && is_permanent
 }
 
-fn is_made_by_hand(route: &Route) -> bool {
+fn is_configured(route: &Route) -> bool {
     let is_link_local = match route.dst {
         IpNet::V4(_) => false,
         IpNet::V6(dst) => dst.addr().is_unicast_link_local() && dst.prefix_len() != 0,
@@ -135,25 +134,22 @@ fn is_made_by_hand(route: &Route) -> bool {
         && !is_link_local
 }
 
-/// A device as it was before an ADD, for the case that it fails.
+/// The state of a device before ADD, to restore it if ADD fails.
 #[derive(Debug)]
-pub struct Before {
+pub struct SavedDevice {
     up: bool,
     master: Option<IfIndex>,
-    /// Its addresses and routes.
-    pub carried: Carried,
+    pub config: SavedConfig,
 }
 
-impl Before {
-    /// Reads a device.
-    pub fn read(host: &Netlink, link: &Link) -> Result<Before, Error> {
-        let carried = Carried::read(host, link.index)?;
-        Ok(Before { up: link.is_up(), master: link.master, carried })
+impl SavedDevice {
+    pub fn read(host: &Netlink, link: &Link) -> Result<SavedDevice, Error> {
+        let config = SavedConfig::read(host, link.index)?;
+        Ok(SavedDevice { up: link.is_up(), master: link.master, config })
     }
 
-    /// Makes the device so again.
     pub fn restore(&self, host: &Netlink, index: IfIndex) {
         host.apply_each(self.master.map(|master| link::set_master(index, master)));
-        self.carried.restore(host, index, self.up);
+        self.config.restore(host, index, self.up);
     }
 }

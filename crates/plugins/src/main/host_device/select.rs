@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which device a configuration means: by name, hardware address, or place in `/sys`.
+//! The selection of a device: by name, MAC address, or path in `/sys`.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -16,7 +16,7 @@ const PCI: &str = "/sys/bus/pci/devices";
 const AUXILIARY: &str = "/sys/bus/auxiliary/devices";
 const DEVICES: &str = "/sys/devices/";
 
-/// Drivers that give a device to a program in user space: there is no interface then.
+/// Drivers that give a device to a user-space program: such a device has no interface.
 const USERSPACE_DRIVERS: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"];
 
 #[derive(Debug, Deserialize, Default)]
@@ -46,52 +46,49 @@ struct CapabilitiesConf {
     device_id: bool,
 }
 
-/// What a configuration asks for.
+/// The device that a configuration selects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Choice {
-    /// An interface.
     Interface(Selector),
-    /// A device that a program in user space drives.
+    /// A device with a user-space driver.
     Userspace,
-    /// The runtime names it in each ADD.
+    /// The runtime names the device in each ADD.
     ByRuntime,
 }
 
-/// How the interface is found.
+/// Identifies the interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Selector {
-    /// By its name.
     Name(IfName),
-    /// By its hardware address.
     Mac(MacAddr),
-    /// By the device in `/sys` that it belongs to.
+    /// The device in `/sys` that the interface belongs to.
     Device(PathBuf),
 }
 
-/// A network that leaves the device to the runtime is complete for STATUS and GC, which name none.
+/// STATUS and GC do not require a device if the runtime names it.
 pub fn parse(request: &Request) -> Result<Choice, Error> {
     let conf: SelectorConf = request.conf()?;
     let pci = pci_device(&conf)?;
     if pci.as_deref().is_some_and(is_driven_from_userspace) {
         return Ok(Choice::Userspace);
     }
-    let given = |text: &str| !text.is_empty();
+    let is_set = |text: &str| !text.is_empty();
     let invalid = |key: &str, cause: &dyn std::error::Error| {
         Error::because(Code::INVALID_CONFIG, format!("key {key:?}"), cause)
     };
-    if given(&conf.device) {
+    if is_set(&conf.device) {
         let name =
             conf.device.parse().map_err(|cause: kernel::IfNameError| invalid("device", &cause))?;
         return Ok(Choice::Interface(Selector::Name(name)));
     }
-    if given(&conf.hwaddr) {
+    if is_set(&conf.hwaddr) {
         let mac = conf.hwaddr.parse().map_err(|cause: kernel::MacAddrError| {
             let doing = format!("failed to parse MAC address {:?}", conf.hwaddr);
             Error::because(Code::INVALID_CONFIG, doing, &cause).with_details("key \"hwaddr\"")
         })?;
         return Ok(Choice::Interface(Selector::Mac(mac)));
     }
-    if given(&conf.kernelpath) {
+    if is_set(&conf.kernelpath) {
         return Ok(Choice::Interface(Selector::Device(kernel_path(&conf.kernelpath)?)));
     }
     match pci {
@@ -106,7 +103,7 @@ pub fn parse(request: &Request) -> Result<Choice, Error> {
     }
 }
 
-/// The device on the PCI or auxiliary bus; the runtime's word is before the configuration's.
+/// The device on the PCI or auxiliary bus. The runtime's value overrides the configuration's.
 fn pci_device(conf: &SelectorConf) -> Result<Option<PathBuf>, Error> {
     let id = conf.runtime_config.device_id.as_str();
     if id.is_empty() {
@@ -152,8 +149,7 @@ fn is_driven_from_userspace(device: &Path) -> bool {
 }
 
 impl Selector {
-    /// The interface, if it is on the host. One that came back by itself from a namespace that is gone
-    /// is known by the name that it had.
+    /// Finds the interface on the host. An interface that the kernel moved back is found by its previous name.
     pub fn find(&self, host: &Netlink, network: &str) -> Result<Option<Link>, Error> {
         let all = || link::list(host).context("list the host's interfaces");
         match self {
@@ -162,8 +158,8 @@ impl Selector {
                 if found.is_some() {
                     return Ok(found);
                 }
-                let is_it = |link: &Link| home_name(link, network) == Some(*name);
-                Ok(all()?.into_iter().find(is_it))
+                let is_match = |link: &Link| home_name(link, network) == Some(*name);
+                Ok(all()?.into_iter().find(is_match))
             }
             Self::Mac(mac) => Ok(all()?.into_iter().find(|link| link.mac == Some(*mac))),
             Self::Device(path) => match interface_of(path) {
@@ -173,9 +169,9 @@ impl Selector {
         }
     }
 
-    /// Whether a device that had this name on the host may be the one that is meant. A place in `/sys` does not tell,
-    /// because it shows no interfaces of other namespaces.
-    pub fn may_mean(&self, link: &Link, home_name: Option<IfName>) -> bool {
+    /// Whether the selector may select a device that had this name on the host. A path in `/sys` does not decide it, because
+    /// `/sys` shows no interfaces of other namespaces.
+    pub fn may_match(&self, link: &Link, home_name: Option<IfName>) -> bool {
         match self {
             Self::Name(name) => home_name == Some(*name),
             Self::Mac(mac) => link.mac == Some(*mac),
@@ -183,7 +179,7 @@ impl Selector {
         }
     }
 
-    /// The interface's device is there, wherever the interface is.
+    /// Whether the device exists in `/sys`, wherever its interface is.
     pub fn has_device(&self) -> bool {
         matches!(self, Self::Device(path) if path.exists())
     }
@@ -193,20 +189,20 @@ impl std::fmt::Display for Selector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Name(name) => write!(f, "\"{name}\""),
-            Self::Mac(mac) => write!(f, "with hardware address {mac}"),
+            Self::Mac(mac) => write!(f, "with MAC address {mac}"),
             Self::Device(path) => write!(f, "of {}", path.display()),
         }
     }
 }
 
-/// The name that a device of ours had on the host before it went into a container.
+/// The name that a device of the network had on the host before it was moved into a container.
 pub fn home_name(link: &Link, network: &str) -> Option<IfName> {
     let alias =
         link.alias.as_deref().filter(|_| names::is_attachment_group(network, link.group))?;
     alias.parse().ok()
 }
 
-/// The first interface of a device; virtio has a device of its own in between.
+/// The first interface of a device; virtio has another device in between.
 fn interface_of(device: &Path) -> Option<IfName> {
     let own = names_in(&device.join("net"));
     let first = own.into_iter().next().or_else(|| {

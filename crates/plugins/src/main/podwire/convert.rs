@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From a list of standard plugins to one of `podwire`. Pure.
+//! Converts a list of standard plugins to a list with `podwire`. Pure functions.
 
 use cni::Error;
 use serde_json::{Map, Value, json};
 
 use super::PLUGIN;
 
-/// A list in which every run of plugins that this program holds has become one plugin `podwire`, and
-/// how many they were. Plugins of others stay in their place.
-pub fn convert(mut list: Value, held: &[&str]) -> Result<(Value, usize), Error> {
+/// Replaces each run of plugins that this program has by one plugin `podwire`. Returns the list and the number of replaced
+/// plugins. Other plugins keep their position.
+pub fn convert(mut list: Value, known: &[&str]) -> Result<(Value, usize), Error> {
     let Some(Value::Array(plugins)) = list.get_mut("plugins") else {
-        return Err(Error::invalid_config("key \"plugins\" is missing: it is no network list"));
+        return Err(Error::invalid_config("key \"plugins\" is missing: not a network list"));
     };
     let mut converted: Vec<Value> = Vec::new();
     let mut count = 0;
@@ -19,8 +19,8 @@ pub fn convert(mut list: Value, held: &[&str]) -> Result<(Value, usize), Error> 
             converted.push(plugin);
             continue;
         }
-        let is_held = plugin["type"].as_str().is_some_and(|kind| held.contains(&kind));
-        if !is_held {
+        let is_known = plugin["type"].as_str().is_some_and(|kind| known.contains(&kind));
+        if !is_known {
             converted.push(plugin);
             continue;
         }
@@ -38,18 +38,18 @@ pub fn convert(mut list: Value, held: &[&str]) -> Result<(Value, usize), Error> 
     Ok((list, count))
 }
 
-/// The whole needs every capability that one of its plugins has.
-fn append(whole: &mut Value, plugin: Value) {
+/// The combined plugin needs the capabilities of all its plugins.
+fn append(combined: &mut Value, plugin: Value) {
     if let Some(Value::Object(flags)) = plugin.get("capabilities") {
         let enabled = flags.iter().filter(|(_, flag)| **flag == Value::Bool(true));
         for (name, flag) in enabled {
-            if !whole["capabilities"].is_object() {
-                whole["capabilities"] = Value::Object(Map::new());
+            if !combined["capabilities"].is_object() {
+                combined["capabilities"] = Value::Object(Map::new());
             }
-            whole["capabilities"][name] = flag.clone();
+            combined["capabilities"][name] = flag.clone();
         }
     }
-    if let Some(Value::Array(plugins)) = whole.get_mut("plugins") {
+    if let Some(Value::Array(plugins)) = combined.get_mut("plugins") {
         plugins.push(plugin);
     }
 }
@@ -58,18 +58,18 @@ fn append(whole: &mut Value, plugin: Value) {
 mod tests {
     use super::*;
 
-    const HELD: &[&str] = &["bridge", "portmap", "tuning", "podwire"];
+    const KNOWN: &[&str] = &["bridge", "portmap", "tuning", "podwire"];
 
     fn list(plugins: &Value) -> Value {
         json!({"cniVersion": "1.1.0", "name": "net", "plugins": plugins})
     }
 
     fn check(from: &Value, to: &Value, count: usize) {
-        assert_eq!(convert(list(from), HELD).unwrap(), (list(to), count), "{from}");
+        assert_eq!(convert(list(from), KNOWN).unwrap(), (list(to), count), "{from}");
     }
 
     #[test]
-    fn runs_of_our_plugins_become_one() {
+    fn runs_of_known_plugins_are_combined() {
         let bridge = json!({"type": "bridge", "ipam": {"type": "host-local"}});
         let portmap =
             json!({"type": "portmap", "capabilities": {"portMappings": true, "x": false}});
@@ -88,13 +88,13 @@ mod tests {
             ]),
             2,
         );
-        let whole = json!([{"type": "podwire", "plugins": [bridge]}]);
-        check(&whole, &whole, 0);
+        let combined = json!([{"type": "podwire", "plugins": [bridge]}]);
+        check(&combined, &combined, 0);
         check(&json!([foreign]), &json!([foreign]), 0);
     }
 
     #[test]
-    fn what_is_no_list_is_refused() {
-        assert!(convert(json!({"type": "bridge"}), HELD).is_err());
+    fn plugin_without_list_is_refused() {
+        assert!(convert(json!({"type": "bridge"}), KNOWN).is_err());
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The configuration of flannel, and the delegate's that is made from it.
+//! The configuration of flannel, and the configuration of the delegate.
 
 use std::path::{Path, PathBuf};
 
@@ -11,21 +11,21 @@ use serde_json::{Map, Value, json};
 const SUBNET_FILE: &str = "/run/flannel/subnet.env";
 const DATA_DIR: &str = "/var/lib/cni/flannel";
 
-/// Apart from the rest, so that DEL finds the files whatever has become of the other keys.
+/// Separate from the other keys, so that DEL finds the files even if other keys are invalid.
 #[derive(Debug, Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
-struct PlacesConf {
+struct PathsConf {
     subnet_file: Option<PathBuf>,
     data_dir: Option<PathBuf>,
     agent_socket: Option<PathBuf>,
 }
 
-/// As parsed.
+/// The parsed configuration.
 #[derive(Debug)]
 pub struct Flannel {
     pub subnet_file: PathBuf,
     pub data_dir: PathBuf,
-    /// Of the node agent, where it may be one that writes this file.
+    /// The socket of the node agent, if an agent may write the subnet file.
     pub agent_socket: Option<PathBuf>,
     delegate: Map<String, Value>,
     ipam: Map<String, Value>,
@@ -33,7 +33,7 @@ pub struct Flannel {
 
 impl Flannel {
     pub fn parse(request: &Request) -> Result<Flannel, Error> {
-        let places: PlacesConf = request.conf()?;
+        let paths: PathsConf = request.conf()?;
         let delegate = object(request, "delegate")?;
         for key in ["name", "ipam"] {
             if delegate.contains_key(key) {
@@ -46,21 +46,21 @@ impl Flannel {
         }
         let ipam = object(request, "ipam")?;
         base_routes(&ipam)?;
-        let subnet_file = places.subnet_file.unwrap_or_else(|| SUBNET_FILE.into());
-        // A file at another place may be another daemon's.
-        let usual =
+        let subnet_file = paths.subnet_file.unwrap_or_else(|| SUBNET_FILE.into());
+        // A file at another path may belong to another daemon.
+        let default_socket =
             || (subnet_file == Path::new(SUBNET_FILE)).then(|| agent_client::DEFAULT_SOCKET.into());
-        let agent_socket = places.agent_socket.or_else(usual);
+        let agent_socket = paths.agent_socket.or_else(default_socket);
         Ok(Flannel {
             subnet_file,
             agent_socket,
-            data_dir: places.data_dir.unwrap_or_else(|| DATA_DIR.into()),
+            data_dir: paths.data_dir.unwrap_or_else(|| DATA_DIR.into()),
             delegate,
             ipam,
         })
     }
 
-    /// What the delegate is given. Without the daemon's file it is fit for removing only.
+    /// The configuration of the delegate. Without `env` it is sufficient for removals only.
     pub fn delegate_config(
         &self,
         request: &Request,
@@ -76,7 +76,7 @@ impl Flannel {
         };
         default("type", "bridge".into());
         if let Some(env) = env {
-            // One of the two has to.
+            // Either the daemon or the delegate masquerades.
             default("ipMasq", (!env.ip_masq).into());
             default("mtu", env.mtu.into());
         }
@@ -101,7 +101,7 @@ impl Flannel {
     }
 }
 
-/// The configuration's own routes, once it is known that they are some.
+/// The routes of the configuration itself, after a check of their syntax.
 fn base_routes(ipam: &Map<String, Value>) -> Result<Vec<Value>, Error> {
     let routes = match ipam.get("routes") {
         None | Some(Value::Null) => return Ok(Vec::new()),
@@ -120,7 +120,7 @@ fn base_routes(ipam: &Map<String, Value>) -> Result<Vec<Value>, Error> {
     Ok(routes.clone())
 }
 
-/// The object under a key; an empty one where there is none.
+/// The object under a key; empty if the key is missing.
 fn object(request: &Request, key: &str) -> Result<Map<String, Value>, Error> {
     match gojson::get(&request.config, key) {
         None => Ok(Map::new()),
@@ -131,7 +131,7 @@ fn object(request: &Request, key: &str) -> Result<Map<String, Value>, Error> {
     }
 }
 
-/// The plugin that a configuration is for.
+/// The plugin name of a configuration.
 pub fn kind_of(config: &Map<String, Value>) -> Result<&str, Error> {
     match config.get("type") {
         Some(Value::String(kind)) if kind == "flannel" => {
@@ -147,8 +147,8 @@ pub fn kind_of(config: &Map<String, Value>) -> Result<&str, Error> {
     }
 }
 
-/// Where the delegate's configurations are kept; a key that cannot be read is nothing to act on.
+/// The directory of saved configurations; the default if the key cannot be read.
 pub fn data_dir_of(request: &Request) -> PathBuf {
-    let places: PlacesConf = request.conf().unwrap_or_default();
-    places.data_dir.unwrap_or_else(|| DATA_DIR.into())
+    let paths: PathsConf = request.conf().unwrap_or_default();
+    paths.data_dir.unwrap_or_else(|| DATA_DIR.into())
 }

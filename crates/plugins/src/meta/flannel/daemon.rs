@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the daemon says: by the file that tells what it has leased for this node, and, where it is
-//! podwire's own agent, when it is asked.
+//! The state of the daemon: the subnet file that it writes for this node and, if the daemon is podwire's agent, its
+//! readiness.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -10,13 +10,13 @@ use agent_client::ClientError;
 use cni::Code;
 use overlay::subnet_env::{Problem, SubnetEnv};
 
-/// An agent answers within a millisecond, on a busy node within seconds, or hangs.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// An agent usually answers within a millisecond, on a busy node within seconds.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why a file tells nothing.
+/// Errors of reading the subnet file.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{} is not there: flannel's daemon is not ready on this node", .0.display())]
+    #[error("{} does not exist: flannel's daemon is not ready on this node", .0.display())]
     Missing(PathBuf),
     #[error("read {}", .file.display())]
     Io {
@@ -29,27 +29,27 @@ pub enum Error {
 }
 
 impl Error {
-    /// A passing state has the code that the verb gives it.
-    pub fn to_cni(&self, passing: Code) -> cni::Error {
-        let is_passing = match self {
+    /// A temporary problem gets the code of the verb.
+    pub fn to_cni(&self, temporary: Code) -> cni::Error {
+        let is_temporary = match self {
             Error::Missing(_) => true,
             Error::Content { problem, .. } => matches!(problem, Problem::Incomplete(_)),
             Error::Io { .. } => false,
         };
         let code = match self {
-            _ if is_passing || passing == Code::NOT_AVAILABLE => passing,
+            _ if is_temporary || temporary == Code::NOT_AVAILABLE => temporary,
             Error::Io { .. } => Code::IO,
             _ => Code::INTERNAL,
         };
         let error = cni::Error::because(code, "flannel", self);
-        if is_passing {
-            return error.with_details("look at the log of flannel's pod on this node");
+        if is_temporary {
+            return error.with_details("check the log of flannel's pod on this node");
         }
         error
     }
 }
 
-/// What the daemon has written.
+/// Reads the subnet file.
 pub fn read(file: &Path) -> Result<SubnetEnv, Error> {
     let read = fsutil::read_following(file).map_err(|cause| match cause.kind() {
         ErrorKind::NotFound => Error::Missing(file.to_owned()),
@@ -59,12 +59,12 @@ pub fn read(file: &Path) -> Result<SubnetEnv, Error> {
     SubnetEnv::parse(&text).map_err(|problem| Error::Content { file: file.to_owned(), problem })
 }
 
-/// Asks the agent whether pods can be connected. Without one the file decides alone: flannel's daemon
-/// has no such socket, and while an agent is started again its node goes on.
+/// Asks the agent whether pods can be connected. If no agent listens, the file alone decides: flannel's own daemon has
+/// no such socket, and pods can be connected while the agent restarts.
 pub fn require_ready(socket: Option<&Path>, code: Code) -> Result<(), cni::Error> {
     let Some(socket) = socket else { return Ok(()) };
     let not_ready = |why: &str| cni::Error::new(code, format!("flannel: {why}"));
-    match agent_client::get(socket, "/readyz", PATIENCE) {
+    match agent_client::get(socket, "/readyz", TIMEOUT) {
         Ok(answer) if answer.status == 200 => Ok(()),
         Ok(answer) => {
             let (first, more) = answer.body.split_once('\n').unwrap_or((&answer.body, ""));

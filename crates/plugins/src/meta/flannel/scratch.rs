@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The delegate's configuration, kept from ADD to DEL in the Go plugin's file. That one is named by
-//! the container alone; interfaces but for `eth0` have one of their own here, so that two
-//! attachments of a container do not overwrite each other's.
+//! The delegate's configuration, saved from ADD to DEL in the file of the Go plugin. The Go plugin's file name has the
+//! container ID only. Here, interfaces other than `eth0` have their own files, so that two attachments of a container
+//! do not overwrite each other's configuration.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -11,18 +11,18 @@ use serde_json::{Map, Value};
 
 use crate::state_file;
 
-/// The interface whose file bears the container's name alone.
-const USUAL: &str = "eth0";
+/// The interface whose file is named after the container only.
+const DEFAULT_IFNAME: &str = "eth0";
 
-/// Neither a container's identifier nor an interface's name can hold it.
+/// Neither a container ID nor an interface name can contain this character.
 const SEPARATOR: char = ':';
 
-/// The place of one attachment's file.
+/// The saved configuration of one attachment.
 #[derive(Debug)]
 pub struct Scratch {
     directory: PathBuf,
     own: String,
-    /// Where the Go plugin has put it.
+    /// The file name of the Go plugin.
     go: String,
 }
 
@@ -30,7 +30,7 @@ impl Scratch {
     pub fn of(request: &Request, directory: &Path) -> Scratch {
         let Attachment { container_id, ifname } = request.attachment();
         let own = match ifname.as_str() {
-            USUAL => container_id.clone(),
+            DEFAULT_IFNAME => container_id.clone(),
             _ => format!("{container_id}{SEPARATOR}{ifname}"),
         };
         Scratch { directory: directory.to_owned(), own, go: container_id }
@@ -42,7 +42,7 @@ impl Scratch {
             .map_err(|cause| io_error("write", &self.directory, &self.own, &cause))
     }
 
-    /// What was kept; `None` where there is nothing that could be parsed.
+    /// Reads the configuration; `None` if there is none or it cannot be parsed.
     pub fn read(&self) -> Result<Option<Map<String, Value>>, Error> {
         for name in [&self.own, &self.go] {
             let text = state_file::read(&self.directory, name)
@@ -55,13 +55,12 @@ impl Scratch {
         Ok(None)
     }
 
-    /// Removes the attachment's own file. One by the container's name alone may be `eth0`'s.
+    /// Removes the attachment's own file. The file of the Go plugin may belong to `eth0`.
     pub fn clear(&self) -> Result<(), Error> {
         remove(&self.directory, &self.own)
     }
 }
 
-/// Removes a file.
 pub fn remove(directory: &Path, name: &str) -> Result<(), Error> {
     state_file::remove(directory, name).map_err(|cause| io_error("remove", directory, name, &cause))
 }
@@ -71,7 +70,7 @@ fn io_error(doing: &str, directory: &Path, name: &str, cause: &std::io::Error) -
     Error::because(Code::IO, doing, cause)
 }
 
-/// A file of an attachment that is not valid any more.
+/// The saved configuration of an attachment that is no longer valid.
 #[derive(Debug)]
 pub struct Stale {
     pub attachment: Attachment,
@@ -79,13 +78,9 @@ pub struct Stale {
     pub file: String,
 }
 
-/// The files of this network that belong to none of these attachments. One by the container's name
-/// alone is the Go plugin's perhaps, and then of any interface.
-pub fn unlisted(
-    directory: &Path,
-    network: &str,
-    valid: &[Attachment],
-) -> Result<Vec<Stale>, Error> {
+/// The files of this network that belong to none of these attachments. A file without an interface name may have been
+/// written by the Go plugin for any interface.
+pub fn stale(directory: &Path, network: &str, valid: &[Attachment]) -> Result<Vec<Stale>, Error> {
     let names =
         state_file::names(directory).map_err(|cause| io_error("list", directory, "", &cause))?;
     let valid: HashSet<(&str, Option<&str>)> = valid
@@ -104,7 +99,7 @@ pub fn unlisted(
         let text = state_file::read(directory, &file).ok().flatten().unwrap_or_default();
         let Ok(config) = serde_json::from_slice::<Map<String, Value>>(&text) else { continue };
         if config.get("name").is_some_and(|name| name == network) {
-            let ifname = ifname.unwrap_or(USUAL).to_owned();
+            let ifname = ifname.unwrap_or(DEFAULT_IFNAME).to_owned();
             let attachment = Attachment { container_id: container_id.to_owned(), ifname };
             stale.push(Stale { attachment, config, file });
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `conditionsV4` and `conditionsV6`: which packets a network's port mappings are for, in the words of
-//! iptables or of nft. A useful part of both is understood and becomes rules; the rest is an error that
-//! names the word. Pure.
+//! `conditionsV4` and `conditionsV6`: the packets that a network's port mappings apply to, in the syntax of
+//! iptables or of nft. A useful subset of both is supported and becomes nf_tables rules; anything else is an
+//! error that names the word. Pure functions.
 
 mod iptables;
 mod nft;
@@ -12,44 +12,44 @@ use kernel::nft::{Expr, Fib, MetaKey, Op, Reg};
 
 use crate::nftables::match_expr::{ifname_key, match_network};
 
-/// One thing that is asked of a packet.
+/// A property of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Match {
     Source(IpNet),
     Destination(IpNet),
-    /// The interface that it came in by.
+    /// The interface that the packet arrived on.
     Interface(Name),
-    /// What the source address is to this host, an `RTN_*` number.
+    /// The type of the source address, an `RTN_*` number.
     SourceType(u32),
     DestinationType(u32),
-    /// The protocol that IP carries.
+    /// The transport protocol.
     Protocol(u8),
 }
 
-/// An interface's name, or how it begins.
+/// The name of an interface, or its prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Name {
-    Whole(String),
-    Beginning(String),
+    Full(String),
+    Prefix(String),
 }
 
-/// A thing that is asked, or asked not to be so; of several alternatives one will do.
+/// One condition: any of the alternatives matches, or none of them if it is negated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Condition {
     negated: bool,
     alternatives: Vec<Match>,
 }
 
-/// All that is asked of a packet, for one family of addresses.
+/// All conditions for one address family.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conditions {
-    /// As written, for the digest and for people.
+    /// The original text; part of the chain's ID.
     pub text: String,
     family: Family,
     all: Vec<Condition>,
 }
 
-/// A word that is not understood, and what could be in its place.
+/// An unsupported word and the reason.
 #[derive(Debug, PartialEq, Eq)]
 struct Problem {
     word: String,
@@ -63,13 +63,13 @@ impl Problem {
 }
 
 impl Conditions {
-    /// Understands the words; `None` where there are none. The error is a text that names the word.
+    /// Returns `None` if there are no words. The error names the unsupported word.
     pub fn parse(words: &[String], family: Family) -> Result<Option<Self>, String> {
         let text = words.join(" ");
         let text = text.trim();
         let all = match text.chars().next() {
             None => return Ok(None),
-            // No condition of nft begins so.
+            // No condition of nft starts with these characters.
             Some('-' | '!') => iptables::parse(words, family),
             Some(_) => nft::parse(text, family),
         };
@@ -79,7 +79,7 @@ impl Conditions {
         }
     }
 
-    /// The lists of instructions that the packets in question pass one of.
+    /// The alternative lists of expressions; a packet must match one of the lists.
     pub fn exprs(&self) -> Vec<Vec<Expr>> {
         let mut lists = vec![self.family.match_nfproto().to_vec()];
         for condition in &self.all {
@@ -91,14 +91,14 @@ impl Conditions {
 
 impl Condition {
     fn append_to(&self, lists: &[Vec<Expr>], family: Family) -> Vec<Vec<Expr>> {
-        let longer = |list: &Vec<Expr>, more: Vec<Expr>| [list.clone(), more].concat();
+        let append = |list: &Vec<Expr>, more: Vec<Expr>| [list.clone(), more].concat();
         if self.negated {
             let none = self.alternatives.iter().flat_map(|one| one.exprs(Op::Neq, family));
             let none: Vec<Expr> = none.collect();
-            return lists.iter().map(|list| longer(list, none.clone())).collect();
+            return lists.iter().map(|list| append(list, none.clone())).collect();
         }
         let alternatives = self.alternatives.iter().map(|one| one.exprs(Op::Eq, family));
-        let one_of = |more: Vec<Expr>| lists.iter().map(move |list| longer(list, more.clone()));
+        let one_of = |more: Vec<Expr>| lists.iter().map(move |list| append(list, more.clone()));
         alternatives.flat_map(one_of).collect()
     }
 }
@@ -109,9 +109,7 @@ impl Match {
         match self {
             Match::Source(net) => address(family.load_source(Reg(0)), op, *net),
             Match::Destination(net) => address(family.load_destination(Reg(0)), op, *net),
-            Match::Interface(name) => {
-                compare(Expr::Meta(MetaKey::IifName, Reg(0)), name.compared_with())
-            }
+            Match::Interface(name) => compare(Expr::Meta(MetaKey::IifName, Reg(0)), name.value()),
             Match::SourceType(kind) => {
                 compare(Expr::Fib(Fib::SourceType, Reg(0)), kind.to_ne_bytes().to_vec())
             }
@@ -131,45 +129,45 @@ fn address(load: Expr, op: Op, net: IpNet) -> Vec<Expr> {
 
 impl Name {
     fn parse(word: &str, wildcard: char) -> Result<Self, Problem> {
-        let (beginning, is_whole) = match word.strip_suffix(wildcard) {
-            Some(beginning) => (beginning, false),
+        let (name, is_full) = match word.strip_suffix(wildcard) {
+            Some(prefix) => (prefix, false),
             None => (word, true),
         };
-        let bad = |c: char| c == '/' || c.is_whitespace() || !c.is_ascii();
-        if beginning.is_empty() || beginning.len() > 15 || beginning.contains(bad) {
-            return Err(Problem::new(word, "is no name of an interface"));
+        let is_invalid = |c: char| c == '/' || c.is_whitespace() || !c.is_ascii();
+        if name.is_empty() || name.len() > 15 || name.contains(is_invalid) {
+            return Err(Problem::new(word, "is not an interface name"));
         }
-        let name = beginning.to_owned();
-        Ok(if is_whole { Name::Whole(name) } else { Name::Beginning(name) })
+        let name = name.to_owned();
+        Ok(if is_full { Name::Full(name) } else { Name::Prefix(name) })
     }
 
-    /// A shorter value is compared with the beginning only.
-    fn compared_with(&self) -> Vec<u8> {
+    /// The value to compare with. The kernel compares only as many bytes as the value has.
+    fn value(&self) -> Vec<u8> {
         match self {
-            Name::Whole(name) => ifname_key(name).to_vec(),
-            Name::Beginning(beginning) => beginning.as_bytes().to_vec(),
+            Name::Full(name) => ifname_key(name).to_vec(),
+            Name::Prefix(prefix) => prefix.as_bytes().to_vec(),
         }
     }
 }
 
-/// An address, or a network with the length or the mask of its prefix.
+/// Parses an address, or a network with a prefix length or a netmask.
 fn network(word: &str, family: Family) -> Result<IpNet, Problem> {
-    let wanted = || match family {
-        Family::V4 => Problem::new(word, "is no IPv4 address or network"),
-        Family::V6 => Problem::new(word, "is no IPv6 address or network"),
+    let invalid = || match family {
+        Family::V4 => Problem::new(word, "is not an IPv4 address or network"),
+        Family::V6 => Problem::new(word, "is not an IPv6 address or network"),
     };
     let (address, length) = word.split_once('/').unwrap_or((word, ""));
-    let address: std::net::IpAddr = address.parse().map_err(|_| wanted())?;
+    let address: std::net::IpAddr = address.parse().map_err(|_| invalid())?;
     let net = match (length, length.parse::<u8>(), length.parse::<std::net::IpAddr>()) {
         ("", ..) => IpNet::from(address),
-        (_, Ok(length), _) => IpNet::new(address, length).map_err(|_| wanted())?,
-        (_, _, Ok(mask)) => IpNet::with_netmask(address, mask).map_err(|_| wanted())?,
-        _ => return Err(wanted()),
+        (_, Ok(length), _) => IpNet::new(address, length).map_err(|_| invalid())?,
+        (_, _, Ok(mask)) => IpNet::with_netmask(address, mask).map_err(|_| invalid())?,
+        _ => return Err(invalid()),
     };
-    if Family::of(address) == family { Ok(net.trunc()) } else { Err(wanted()) }
+    if Family::of(address) == family { Ok(net.trunc()) } else { Err(invalid()) }
 }
 
-/// `local` and its like.
+/// Parses an address type such as `local`.
 fn address_type(word: &str) -> Result<u32, Problem> {
     // RTN_* of linux/rtnetlink.h, from 0.
     const TYPES: [&str; 9] = [
@@ -184,14 +182,14 @@ fn address_type(word: &str) -> Result<u32, Problem> {
         "prohibit",
     ];
     let found = (0..).zip(TYPES).find(|(_, name)| name.eq_ignore_ascii_case(word));
-    let problem = || Problem::new(word, format!("is none of {}", TYPES.join(", ")));
+    let problem = || Problem::new(word, format!("is not one of {}", TYPES.join(", ")));
     found.map(|(number, _)| number).ok_or_else(problem)
 }
 
 fn protocol(word: &str) -> Result<u8, Problem> {
     super::conf::Protocol::parse(word)
         .map(super::conf::Protocol::number)
-        .ok_or_else(|| Problem::new(word, "is none of tcp, udp, sctp"))
+        .ok_or_else(|| Problem::new(word, "is not one of tcp, udp, sctp"))
 }
 
 #[cfg(test)]
@@ -205,9 +203,8 @@ mod tests {
         Conditions::parse(&words, family)
     }
 
-    /// What is understood is the same, however it is said.
     #[test]
-    fn both_languages_say_the_same() {
+    fn both_syntaxes_give_the_same_expressions() {
         let check = |iptables: &str, nft: &str, family| {
             let one = parse(iptables, family).unwrap().expect("a condition");
             let other = parse(nft, family).unwrap().expect("a condition");
@@ -228,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_asked_is_no_condition() {
+    fn empty_words_are_no_condition() {
         for words in [&[][..], &[String::new()], &[" ".to_owned()]] {
             assert_eq!(Conditions::parse(words, Family::V4), Ok(None));
         }
@@ -244,42 +241,46 @@ mod tests {
     }
 
     #[test]
-    fn problems_name_the_word() {
+    fn errors_name_the_word() {
         let check = |text: &str, family, problem: &str| {
             assert_eq!(parse(text, family), Err(problem.to_owned()), "{text}");
         };
-        let known = "is not understood here; allowed are";
-        check("-s fd00::1", Family::V4, "\"fd00::1\" is no IPv4 address or network");
-        check("ip6 saddr 10.0.0.1", Family::V6, "\"10.0.0.1\" is no IPv6 address or network");
-        check("ip saddr 10.0.0.1/33", Family::V4, "\"10.0.0.1/33\" is no IPv4 address or network");
+        let known = "is not supported; allowed are";
+        check("-s fd00::1", Family::V4, "\"fd00::1\" is not an IPv4 address or network");
+        check("ip6 saddr 10.0.0.1", Family::V6, "\"10.0.0.1\" is not an IPv6 address or network");
+        check(
+            "ip saddr 10.0.0.1/33",
+            Family::V4,
+            "\"10.0.0.1/33\" is not an IPv4 address or network",
+        );
         check("-s", Family::V4, "\"-s\" must be followed by a value");
         check("ip saddr", Family::V4, "\"saddr\" must be followed by a value");
-        check("ip saddr {", Family::V4, "\"{\" has no }");
-        check("ip saddr { }", Family::V4, "\"{\" has nothing in it");
+        check("ip saddr {", Family::V4, "\"{\" has no matching }");
+        check("ip saddr { }", Family::V4, "\"{\" is empty");
         check("-i eth0 !", Family::V4, "\"!\" must be followed by an option");
         check(
             "-m addrtype --dst-type NEAR",
             Family::V4,
-            "\"NEAR\" is none of unspec, unicast, local, broadcast, anycast, multicast, \
+            "\"NEAR\" is not one of unspec, unicast, local, broadcast, anycast, multicast, \
              blackhole, unreachable, prohibit",
         );
-        check("-p icmp", Family::V4, "\"icmp\" is none of tcp, udp, sctp");
+        check("-p icmp", Family::V4, "\"icmp\" is not one of tcp, udp, sctp");
         check("ip ttl 5", Family::V4, &format!("\"ttl\" {known} saddr, daddr"));
-        check("ip6 saddr ::1", Family::V4, "\"ip6\" is for the other family of addresses");
+        check("ip6 saddr ::1", Family::V4, "\"ip6\" is for the other address family");
         check("-m set", Family::V4, &format!("\"set\" {known} addrtype, comment, tcp, udp, sctp"));
         assert!(parse("--ttl 5", Family::V4).unwrap_err().starts_with("\"--ttl\" is not"));
         assert!(parse("tcp dport 5", Family::V4).unwrap_err().starts_with("\"tcp\" is not"));
-        check("-i sixteen-letters-", Family::V4, "\"sixteen-letters-\" is no name of an interface");
+        check("-i sixteen-letters-", Family::V4, "\"sixteen-letters-\" is not an interface name");
     }
 
     proptest! {
         #[test]
-        fn any_words_are_read(words in prop::collection::vec("\\PC{0,8}", 0..6)) {
+        fn parse_never_panics(words in prop::collection::vec("\\PC{0,8}", 0..6)) {
             let _ = Conditions::parse(&words, Family::V4);
         }
 
         #[test]
-        fn any_words_of_the_languages_are_read(
+        fn parse_never_panics_on_known_words(
             words in prop::collection::vec(prop::sample::select(vec![
                 "-s", "-d", "-i", "!", "-m", "addrtype", "--dst-type", "LOCAL", "10.0.0.1", "ip",
                 "saddr", "daddr", "!=", "{", "}", ",", "iifname", "meta", "fib", "type", "eth0",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The configuration of portmap: as written, and as parsed. Pure.
+//! The configuration of portmap. Pure functions.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use super::conditions::Conditions;
 use crate::compat::iptables::{CHAIN_NAME, is_chain_name};
 use kernel::Family;
 
-/// As the Go plugin; Kubernetes uses 14 and 15.
+/// The default of the Go plugin. Kubernetes uses bits 14 and 15.
 const MARK_BIT: i64 = 13;
 
 #[derive(Debug, Deserialize, Default)]
@@ -42,30 +42,30 @@ struct MappingConf {
     host_ip: String,
 }
 
-/// How the rules are kept in the kernel.
+/// The form of the rules in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Backend {
     /// Elements of maps in the table `podwire`.
     Nftables,
-    /// Rules that the program iptables-restore makes.
+    /// Rules made by the program iptables-restore.
     Iptables(Verbatim),
 }
 
-/// What goes into rules of iptables as it was written.
+/// Settings that are copied into iptables rules unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verbatim {
     pub mark: Mark,
     pub conditions_v4: Vec<String>,
     pub conditions_v6: Vec<String>,
-    /// The port of each mapping, also where one is listed twice.
+    /// The port of each mapping, including duplicates.
     pub listed: Vec<(Protocol, u16)>,
 }
 
-/// What tells that a connection is to be masqueraded.
+/// How connections that must be masqueraded are marked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mark {
     Bit(u8),
-    /// Somebody else's chain.
+    /// By an external chain.
     By(String),
 }
 
@@ -89,7 +89,7 @@ pub enum Protocol {
 impl Protocol {
     const ALL: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
 
-    /// By name, in any case.
+    /// Parses the name, in upper or lower case.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|one| one.as_str().eq_ignore_ascii_case(name))
     }
@@ -106,7 +106,7 @@ impl Protocol {
         }
     }
 
-    /// `IPPROTO_*` of linux/in.h.
+    /// The number, `IPPROTO_*` of linux/in.h.
     pub fn number(self) -> u8 {
         match self {
             Protocol::Tcp => 6,
@@ -136,24 +136,24 @@ impl std::fmt::Display for HostPort {
     }
 }
 
-/// A port of the host that leads to one of the container.
+/// A mapping of a host port to a container port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mapping {
     pub from: HostPort,
     pub to: u16,
 }
 
-/// What the configuration asks for.
+/// The parsed configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Portmap {
     pub backend: Backend,
-    /// Containers of the same network and this host itself can use the ports too.
+    /// Containers of the same network and the host itself can use the mapped ports too.
     pub snat: bool,
-    /// The container sees everybody with this host's address.
+    /// All traffic to the container is masqueraded.
     pub masq_all: bool,
     pub conditions_v4: Option<Conditions>,
     pub conditions_v6: Option<Conditions>,
-    /// Each port of the host once for each family.
+    /// Each host port once per family.
     pub mappings: Vec<Mapping>,
 }
 
@@ -208,7 +208,7 @@ fn backend(conf: &PortmapConf, mark: Mark) -> Result<Backend, Error> {
     }
 }
 
-/// Each word is one for iptables-restore, which reads lines.
+/// Checks the words for iptables-restore, which reads lines.
 fn verbatim(key: &str, words: &[String]) -> Result<Vec<String>, Error> {
     let refused = |word: &str, problem: &str| {
         Err(Error::invalid_config(format!("key {key:?}: {word:?} {problem}")))
@@ -219,18 +219,18 @@ fn verbatim(key: &str, words: &[String]) -> Result<Vec<String>, Error> {
                 "iptables backend was requested but configuration contains nftables-specific \
                  options [{key}]"
             );
-            let details = format!("key {key:?}: {first:?} is no option of iptables");
+            let details = format!("key {key:?}: {first:?} is not an option of iptables");
             return Err(Error::invalid_config(msg).with_details(details));
         }
         _ => {}
     }
     match words.iter().find(|word| word.is_empty() || word.contains(char::is_control)) {
-        Some(word) => refused(word, "is no word for iptables"),
+        Some(word) => refused(word, "is not a valid word for iptables"),
         None => Ok(words.to_vec()),
     }
 }
 
-/// With nf_tables no packet is marked; what would be wrong elsewhere is wrong there too.
+/// The backend nftables does not mark packets, but validates the keys as well.
 fn mark(conf: &PortmapConf) -> Result<Mark, Error> {
     match (conf.mark_masq_bit, &conf.external_set_mark_chain) {
         (Some(_), Some(_)) => {
@@ -244,8 +244,8 @@ fn mark(conf: &PortmapConf) -> Result<Mark, Error> {
         (_, Some(chain)) => Ok(Mark::By(chain.clone())),
         (bit, None) => {
             let bit = bit.unwrap_or(MARK_BIT);
-            let found = u8::try_from(bit).ok().filter(|bit| *bit <= 31).map(Mark::Bit);
-            found.ok_or_else(|| {
+            let parsed = u8::try_from(bit).ok().filter(|bit| *bit <= 31).map(Mark::Bit);
+            parsed.ok_or_else(|| {
                 Error::invalid_config("MasqMarkBit must be between 0 and 31")
                     .with_details(format!("key \"markMasqBit\" is {bit}, allowed are 0 to 31"))
             })
@@ -280,20 +280,20 @@ fn key(at: usize, name: &str) -> String {
     format!("runtimeConfig.portMappings[{at}].{name}")
 }
 
-fn port(whose: &str, key: &str, value: Option<i64>) -> Result<u16, Error> {
-    let written = value.unwrap_or(0);
-    u16::try_from(written).ok().filter(|port| *port != 0).ok_or_else(|| {
+fn port(side: &str, key: &str, value: Option<i64>) -> Result<u16, Error> {
+    let number = value.unwrap_or(0);
+    u16::try_from(number).ok().filter(|port| *port != 0).ok_or_else(|| {
         let details = match value {
             None => format!("key {key:?} must be set"),
-            Some(_) => format!("key {key:?} is {written}, allowed are 1 to 65535"),
+            Some(_) => format!("key {key:?} is {number}, allowed are 1 to 65535"),
         };
-        let msg = format!("Invalid {whose} port number: {written}");
+        let msg = format!("Invalid {side} port number: {number}");
         Error::invalid_config(msg).with_details(details)
     })
 }
 
 impl MappingConf {
-    /// One for each family that it is for.
+    /// Returns one mapping per family.
     fn validate(&self, at: usize) -> Result<Vec<Mapping>, Error> {
         let (protocol, from) = self.listed(at)?;
         let to = port("container", &key(at, "containerPort"), self.container_port)?;
@@ -301,7 +301,7 @@ impl MappingConf {
             from: HostPort { family, address, protocol, port: from },
             to,
         };
-        Ok(self.places(&key(at, "hostIP"))?.into_iter().map(mapping).collect())
+        Ok(self.host_addresses(&key(at, "hostIP"))?.into_iter().map(mapping).collect())
     }
 
     fn listed(&self, at: usize) -> Result<(Protocol, u16), Error> {
@@ -317,8 +317,8 @@ impl MappingConf {
         Ok((protocol, port))
     }
 
-    /// On which addresses of the host.
-    fn places(&self, key: &str) -> Result<Vec<(Family, Option<IpAddr>)>, Error> {
+    /// The host addresses of the mapping.
+    fn host_addresses(&self, key: &str) -> Result<Vec<(Family, Option<IpAddr>)>, Error> {
         if self.host_ip.is_empty() {
             return Ok(vec![(Family::V4, None), (Family::V6, None)]);
         }
@@ -326,8 +326,8 @@ impl MappingConf {
             Error::invalid_config(format!("key {key:?} is {:?}, expected an address", self.host_ip))
         })?;
         let address = address.to_canonical();
-        let one = Some(address).filter(|address| !address.is_unspecified());
-        Ok(vec![(Family::of(address), one)])
+        let specific = Some(address).filter(|address| !address.is_unspecified());
+        Ok(vec![(Family::of(address), specific)])
     }
 }
 
@@ -337,8 +337,8 @@ mod tests {
 
     use super::*;
 
-    fn read(written: &serde_json::Value) -> Result<Vec<Mapping>, String> {
-        let confs: Vec<MappingConf> = gojson::decode(written).expect("the types are right");
+    fn parse(keys: &serde_json::Value) -> Result<Vec<Mapping>, String> {
+        let confs: Vec<MappingConf> = gojson::decode(keys).expect("the types are right");
         mappings(&confs).map_err(|error| error.to_string())
     }
 
@@ -347,9 +347,9 @@ mod tests {
     }
 
     #[test]
-    fn each_port_is_mapped_once_for_each_family() {
-        let check = |written: serde_json::Value, expected: &[&str]| {
-            assert_eq!(shown(&read(&written).unwrap()), expected);
+    fn mappings_are_unique_per_family() {
+        let check = |keys: serde_json::Value, expected: &[&str]| {
+            assert_eq!(shown(&parse(&keys).unwrap()), expected);
         };
         let four = "tcp port 8080 of every IPv4 address to 80";
         let six = "tcp port 8080 of every IPv6 address to 80";
@@ -376,10 +376,10 @@ mod tests {
     }
 
     #[test]
-    fn problems_name_key_and_value() {
-        let check = |written: serde_json::Value, words: &str| {
-            let problem = read(&written).unwrap_err();
-            assert!(problem.contains(words), "{problem}");
+    fn errors_name_key_and_value() {
+        let check = |keys: serde_json::Value, words: &str| {
+            let error = parse(&keys).unwrap_err();
+            assert!(error.contains(words), "{error}");
         };
         check(json!([{"containerPort": 80}]), "portMappings[0].hostPort\" must be set");
         check(json!([{"hostPort": 80}]), "portMappings[0].containerPort\" must be set");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From a configuration and a container's addresses to elements of maps, and back from elements to
-//! ports. Pure.
+//! The map elements for a configuration and a container's addresses, and the ports of existing elements. Pure
+//! functions.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
@@ -19,21 +19,21 @@ use crate::attach::{names, prev_result};
 use crate::nftables::match_expr::{ifname_key, match_network, octets};
 use crate::nftables::{ChainId, DesiredChain, Entry, IndexEntry, JumpRule, key};
 
-/// An address of the container, with the host's interface that leads to it.
+/// An address of the container, with the host interface that leads to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pod {
     pub address: IpAddr,
-    pub reached_by: Option<IfName>,
+    pub interface: Option<IfName>,
 }
 
-/// What an attachment needs.
+/// The elements and chains of an attachment.
 #[derive(Debug, Default)]
 pub struct Plan {
     pub entries: Vec<Entry>,
     pub chains: Vec<DesiredChain>,
 }
 
-/// The first address of each family on the container's interface, as far as the result says.
+/// The first address of each family on the container's interface.
 pub fn addresses(result: &CniResult, request: &Request) -> Vec<IpNet> {
     let mut first: Vec<IpNet> = Vec::new();
     for ip in prev_result::addresses(result, request) {
@@ -50,17 +50,17 @@ impl Plan {
         let mut plan = Self::default();
         for pod in pods {
             let family = Family::of(pod.address);
-            let mine = portmap.mappings.iter().filter(|mapping| mapping.from.family == family);
+            let mappings = portmap.mappings.iter().filter(|mapping| mapping.from.family == family);
             let before = plan.entries.len();
-            let mut held: BTreeMap<Vec<u8>, bool> = BTreeMap::new();
-            for mapping in mine {
+            let mut guards: BTreeMap<Vec<u8>, bool> = BTreeMap::new();
+            for mapping in mappings {
                 let conditions = portmap.conditions(family);
                 plan.map(conditions, network, mapping, pod.address);
                 let HostPort { protocol, port, address, .. } = mapping.from;
                 let key = key(&[&[protocol.number()], &port.to_be_bytes()]);
-                *held.entry(key).or_default() |= conditions.is_none() && address.is_none();
+                *guards.entry(key).or_default() |= conditions.is_none() && address.is_none();
             }
-            plan.hold(family, held);
+            plan.guard(family, guards);
             if portmap.snat && plan.entries.len() > before {
                 plan.masquerade(portmap.masq_all, pod);
             }
@@ -84,25 +84,25 @@ impl Plan {
             (None, None) => (maps.ports, key(&[&protocol, &port])),
             (None, Some(host)) => (maps.ports_at, key(&[&host, &protocol, &port])),
             (Some(conditions), _) => {
-                let number = self.meet(conditions, network, family, address).to_be_bytes();
-                (maps.ports_if, key(&[&number, &protocol, &port]))
+                let chain = self.chain_for(conditions, network, family, address).to_be_bytes();
+                (maps.ports_if, key(&[&chain, &protocol, &port]))
             }
         };
         self.entries.push(Entry { map, key, data });
     }
 
-    /// Ports, and whether each is mapped for everything that is sent to it. They come last, so that one
-    /// who asks for exactly what another has is told so.
-    fn hold(&mut self, family: Family, ports: BTreeMap<Vec<u8>, bool>) {
+    /// Adds the guards of ports; the boolean tells whether all packets to the port are mapped. Guards come last,
+    /// so that a claim of exactly the same port reports that port.
+    fn guard(&mut self, family: Family, ports: BTreeMap<Vec<u8>, bool>) {
         let map = Maps::of(family).held;
-        self.entries.extend(ports.into_iter().map(|(key, is_whole)| {
-            let value = if is_whole { tables::WHOLE } else { tables::PART };
+        self.entries.extend(ports.into_iter().map(|(key, is_all)| {
+            let value = if is_all { tables::ALL } else { tables::PART };
             Entry { map, key, data: Some(Data::Value(value.to_vec())) }
         }));
     }
 
-    /// The number of a network's conditions, to which the host's address belongs where there is one.
-    fn meet(
+    /// Returns the chain for a network's conditions and, if there is one, a host address.
+    fn chain_for(
         &mut self,
         conditions: &Conditions,
         network: &str,
@@ -110,13 +110,13 @@ impl Plan {
         host: Option<IpAddr>,
     ) -> ChainId {
         let shown = host.map(|host| host.to_string()).unwrap_or_default();
-        let twin = if family == Family::V4 { "4" } else { "6" };
-        let number = names::digest(&[network, twin, &shown, &conditions.text]) as ChainId;
-        let name = format!("{}{number:08x}", chain_prefix(network));
+        let suffix = if family == Family::V4 { "4" } else { "6" };
+        let id = names::digest(&[network, suffix, &shown, &conditions.text]) as ChainId;
+        let name = format!("{}{id:08x}", chain_prefix(network));
         if self.chains.iter().any(|chain| chain.name == name) {
-            return number;
+            return id;
         }
-        // What is for one address of the host comes before what is for all.
+        // A rule for one host address comes before the rules for all addresses.
         let place = if host.is_some() { Place::First } else { Place::Last };
         let to_host = host.map(|host| {
             let mut exprs = vec![family.load_destination(Reg(0))];
@@ -128,37 +128,37 @@ impl Plan {
             place,
             exprs: [exprs, to_host.clone().unwrap_or_default()].concat(),
         };
-        let rules = vec![(tables::condition_rule(family, number), "")];
+        let rules = vec![(tables::condition_rule(family, id), "")];
         self.chains.push(DesiredChain {
-            parts: vec![(Maps::of(family).ports_if, number)],
+            parts: vec![(Maps::of(family).ports_if, id)],
             jump_rules: conditions.exprs().into_iter().map(jump_rule).collect(),
             ..DesiredChain::new(name, network, rules)
         });
-        number
+        id
     }
 
-    /// Whoever must see the host's address in place of another.
-    fn masquerade(&mut self, everybody: bool, pod: &Pod) {
+    /// Adds the elements for connections that must be masqueraded.
+    fn masquerade(&mut self, all: bool, pod: &Pod) {
         let maps = Maps::of(Family::of(pod.address));
         let own = octets(pod.address);
         let mut add = |map, key| self.entries.push(Entry { map, key, data: None });
-        if everybody {
+        if all {
             add(maps.masq_all, own);
             return;
         }
         add(maps.own, key(&[&own, &own]));
-        if let Some(name) = pod.reached_by {
+        if let Some(name) = pod.interface {
             add(maps.hairpin, key(&[&ifname_key(name.as_str()), &own]));
         }
     }
 }
 
-/// What another has of a port, where one of them asks for all of it and the other for a part.
+/// Describes a conflict between a mapping of all packets to a port and a mapping of a part of them.
 pub fn overlap(entry: &Entry) -> Option<String> {
     let family =
         [Family::V4, Family::V6].into_iter().find(|one| entry.map == Maps::of(*one).held)?;
-    let whole = IndexEntry { map: Maps::of(family).ports.number, key: entry.key.clone() };
-    let port = host_port(&whole)?;
+    let all = IndexEntry { map: Maps::of(family).ports.number, key: entry.key.clone() };
+    let port = host_port(&all)?;
     if entry.data == Some(Data::Value(tables::PART.to_vec())) {
         return Some(port.to_string());
     }
@@ -166,20 +166,20 @@ pub fn overlap(entry: &Entry) -> Option<String> {
     Some(format!("{} port {port} of one address, or under conditions,", protocol.as_str()))
 }
 
-/// The port of the host that an element is about; `None` for elements about other things. Of one under
-/// conditions the address is not known.
-pub fn host_port(place: &IndexEntry) -> Option<HostPort> {
-    let map = FEATURE.maps.iter().find(|map| map.number == place.map)?;
+/// The host port of an element; `None` for elements of other maps. For an element with conditions the address is
+/// not known.
+pub fn host_port(entry: &IndexEntry) -> Option<HostPort> {
+    let map = FEATURE.maps.iter().find(|map| map.number == entry.map)?;
     for family in [Family::V4, Family::V6] {
         let maps = Maps::of(family);
         let len = usize::try_from(family.address_registers() * 4).ok()?;
         let (address, rest) = match *map {
-            map if *map == *maps.ports => (None, &place.key[..]),
+            map if *map == *maps.ports => (None, &entry.key[..]),
             map if *map == *maps.ports_at => {
-                let (address, rest) = place.key.split_at_checked(len)?;
+                let (address, rest) = entry.key.split_at_checked(len)?;
                 (address_of(address), rest)
             }
-            map if *map == *maps.ports_if => (None, place.key.get(4..)?),
+            map if *map == *maps.ports_if => (None, entry.key.get(4..)?),
             _ => continue,
         };
         let [protocol, _, _, _, high, low, ..] = *rest else { return None };
@@ -194,9 +194,9 @@ fn address_of(octets: &[u8]) -> Option<IpAddr> {
     v4.or_else(|_| <[u8; 16]>::try_from(octets).map(IpAddr::from)).ok()
 }
 
-/// The connections that follow from these ports and do not end by themselves: those of UDP go on as long
-/// as somebody sends.
-pub fn lasting(ports: impl Iterator<Item = HostPort>) -> Vec<SentTo> {
+/// The UDP connections to these ports. Their tracking entries live as long as the client keeps sending; those of
+/// other protocols end by themselves.
+pub fn udp_connections(ports: impl Iterator<Item = HostPort>) -> Vec<SentTo> {
     let ports = ports.filter(|one| one.protocol == Protocol::Udp);
     let sent_to = |HostPort { address, protocol, port, .. }: HostPort| SentTo {
         protocol: protocol.number(),
@@ -237,24 +237,24 @@ mod tests {
     fn pods() -> Vec<Pod> {
         let pod = |address: &str| Pod {
             address: address.parse().expect("an address"),
-            reached_by: Some("br0".parse().expect("a name")),
+            interface: Some("br0".parse().expect("a name")),
         };
         vec![pod("10.1.0.2"), pod("fd00:1::2")]
     }
 
     #[test]
-    fn ports_are_read_back_from_elements() {
+    fn host_port_reads_elements_of_the_plan() {
         let read = |conditions: &str| -> Vec<HostPort> {
             let plan = Plan::new(&portmap(conditions), "net", &pods());
-            let place =
+            let indexed =
                 |entry: &Entry| IndexEntry { map: entry.map.number, key: entry.key.clone() };
-            plan.entries.iter().filter_map(|entry| host_port(&place(entry))).collect()
+            plan.entries.iter().filter_map(|entry| host_port(&indexed(entry))).collect()
         };
         let all = |of: &[Mapping]| of.iter().map(|one| one.from).collect::<Vec<_>>();
         let mut found = read("");
         found.sort_by_key(|one| (one.address.is_some(), one.family == Family::V6));
         assert_eq!(found, all(&portmap("").mappings));
-        // The address is among the conditions.
+        // With conditions, the address is part of the chain.
         assert_eq!(
             read("ip saddr 10.0.0.0/8").iter().filter(|one| one.address.is_none()).count(),
             3
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_have_a_chain_for_each_network_and_address() {
+    fn conditions_get_a_chain_per_network_and_address() {
         let names = |network: &str, conditions: &str| -> Vec<String> {
             let plan = Plan::new(&portmap(conditions), network, &pods());
             plan.chains.into_iter().map(|chain| chain.name).collect()
@@ -274,10 +274,10 @@ mod tests {
     }
 
     #[test]
-    fn lasting_connections_are_those_of_udp() {
+    fn udp_connections_are_unique() {
         let tcp = HostPort { protocol: Protocol::Tcp, ..mapping(Family::V4, None).from };
         let ports = [tcp, mapping(Family::V4, None).from, mapping(Family::V6, None).from];
-        let found = lasting(ports.into_iter());
+        let found = udp_connections(ports.into_iter());
         assert_eq!(found, [SentTo { protocol: 17, port: 5353, address: None }]);
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The maps and chains of portmap. A packet's way through them costs the same however many ports are
-//! mapped, and only the first packet of a connection goes it.
+//! The maps and chains of portmap. The cost of a packet does not grow with the number of mappings, and only the
+//! first packet of a connection passes the chains.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -17,9 +17,9 @@ use crate::nftables::{
 };
 
 const DSTNAT: i32 = -100; // NF_IP_PRI_NAT_DST, linux/netfilter_ipv4.h
-const SRCNAT: i32 = 100; // NF_IP_PRI_NAT_SRC, the same header
+const SRCNAT: i32 = 100; // NF_IP_PRI_NAT_SRC, same header
 
-/// The chain whose rules lead to the chains of conditions.
+/// The chain that jumps to the chains of conditions.
 pub const CONDITIONS: &str = "conditions";
 
 const TO4: MapTo<'static> = MapTo::Values(&[DataType::Ipv4Addr, DataType::InetService]);
@@ -52,7 +52,7 @@ pub static PORTS_AT6: Map = Map {
     ..PORTS_AT4
 };
 
-/// Each network has a chain and a map for each of its conditions.
+/// Each network has a chain and a map for its conditions.
 pub static PORTS_IF4: Map =
     Map { number: 5, name: "ports_if4", placement: Placement::PerChain, ..PORTS4 };
 pub static PORTS_IF6: Map = Map { number: 6, name: "ports_if6", data: TO6, ..PORTS_IF4 };
@@ -63,7 +63,7 @@ pub static HAIRPIN4: Map = Map {
     key: &[DataType::IfName, DataType::Ipv4Addr],
     data: MapTo::Nothing,
     conflict: ConflictPolicy::LastWins,
-    comment: "way to a container that goes back where it came from",
+    comment: "interface . container: packet leaves where it arrived",
     ..PORTS4
 };
 pub static HAIRPIN6: Map =
@@ -73,7 +73,7 @@ pub static SELF4: Map = Map {
     number: 11,
     name: "self4",
     key: &[DataType::Ipv4Addr, DataType::Ipv4Addr],
-    comment: "container that reaches itself",
+    comment: "container . itself",
     ..HAIRPIN4
 };
 pub static SELF6: Map =
@@ -83,24 +83,25 @@ pub static MASQ_ALL4: Map = Map {
     number: 13,
     name: "masq_all4",
     key: &[DataType::Ipv4Addr],
-    comment: "container that sees this host in place of everybody",
+    comment: "containers whose incoming traffic is masqueraded",
     ..HAIRPIN4
 };
 pub static MASQ_ALL6: Map =
     Map { number: 14, name: "masq_all6", key: &[DataType::Ipv6Addr], ..MASQ_ALL4 };
 
-/// The value of a port that is mapped for all that is sent to it.
-pub const WHOLE: [u8; 4] = 0_u32.to_ne_bytes();
-/// The value of a port that is mapped for one address or under conditions.
+/// The value for a port whose packets are all mapped.
+pub const ALL: [u8; 4] = 0_u32.to_ne_bytes();
+/// The value for a port that is mapped for one address or with conditions.
 pub const PART: [u8; 4] = 1_u32.to_ne_bytes();
 
-/// Who has a port for one address and who has it for all would not meet otherwise.
+/// Guards against a mapping for one address and a mapping for all addresses of the same port, which are in
+/// different maps.
 pub static HELD4: Map = Map {
     number: 15,
     name: "held4",
     data: MapTo::Values(&[DataType::Mark]),
     conflict: ConflictPolicy::SharedGuard(&PART),
-    comment: "port that is mapped, 0 for everything or 1 for a part",
+    comment: "mapped port: 0 for all packets, 1 for a part",
     ..PORTS4
 };
 pub static HELD6: Map = Map { number: 16, name: "held6", ..HELD4 };
@@ -116,7 +117,6 @@ pub static FEATURE: Feature = Feature {
     networks_chains: Some(chain_prefix),
 };
 
-/// The maps of a family.
 #[derive(Debug)]
 pub struct Maps {
     pub ports: &'static Map,
@@ -153,7 +153,7 @@ impl Maps {
     }
 }
 
-/// How the names of a network's chains of conditions begin.
+/// The name prefix of a network's chains of conditions.
 pub fn chain_prefix(network: &str) -> String {
     format!("ports-{:016x}-", names::digest(&[network]))
 }
@@ -172,46 +172,46 @@ fn chains() -> Vec<DesiredChain> {
         chain(
             "portmap_prerouting",
             base(Hook::Prerouting, DSTNAT),
-            "from elsewhere to this host",
-            vec![no_strangers_on_localhost(), to_hostports()],
+            "packets from outside to this host",
+            vec![drop_foreign_to_localhost(), to_hostports()],
         ),
         chain(
             "portmap_output",
             base(Hook::Output, DSTNAT),
-            "from this host to itself",
-            vec![nothing_from_localhost6(), to_hostports()],
+            "packets from this host to itself",
+            vec![skip_localhost6(), to_hostports()],
         ),
         chain(
             "portmap_postrouting",
             base(Hook::Postrouting, SRCNAT),
-            "where the answer must come back by this host",
+            "connections whose replies must return through this host",
             masquerading(),
         ),
-        chain("hostports", None, "to mapped ports", hostports()),
+        chain("hostports", None, "mapped ports", hostports()),
         chain(CONDITIONS, None, "mapped ports of networks with conditions", Vec::new()),
     ]
 }
 
-/// `route_localnet` lets answers come back to 127.0.0.1, but others could then knock at the host's own
+/// `route_localnet` lets replies return to 127.0.0.1. Without this rule it would also let other hosts reach local
 /// services there.
-fn no_strangers_on_localhost() -> (Vec<Expr>, &'static str) {
+fn drop_foreign_to_localhost() -> (Vec<Expr>, &'static str) {
     let mut exprs = Family::V4.match_nfproto().to_vec();
     exprs.push(Family::V4.load_destination(Reg(0)));
     exprs.extend(match_network(Reg(0), Op::Eq, localhost4()));
     exprs.push(Expr::Meta(MetaKey::IifName, Reg(0)));
     exprs.push(Expr::Cmp(Reg(0), Op::Neq, ifname_key("lo").to_vec()));
     exprs.push(Expr::Verdict(Verdict::Drop));
-    (exprs, "as without route_localnet")
+    (exprs, "protects localhost despite route_localnet")
 }
 
-/// Packets from ::1 never leave the host. Left alone, a connection is refused at once, and whoever tries
-/// `localhost` goes on to 127.0.0.1.
-fn nothing_from_localhost6() -> (Vec<Expr>, &'static str) {
+/// Packets from ::1 never leave the host. If they are not mapped, a connection is refused at once, and a client
+/// that uses `localhost` tries 127.0.0.1 next.
+fn skip_localhost6() -> (Vec<Expr>, &'static str) {
     let mut exprs = Family::V6.match_nfproto().to_vec();
     exprs.push(Family::V6.load_destination(Reg(0)));
     exprs.extend(match_network(Reg(0), Op::Eq, IpAddr::from(Ipv6Addr::LOCALHOST).into()));
     exprs.push(Expr::Verdict(Verdict::Return));
-    (exprs, "cannot be sent on")
+    (exprs, "cannot be forwarded")
 }
 
 fn localhost4() -> IpNet {
@@ -231,8 +231,7 @@ fn hostports() -> Rules {
     rules
 }
 
-/// `dnat ip to … . meta l4proto . th dport map @…`, with the first part of the key in `filled`
-/// registers.
+/// `dnat ip to … . meta l4proto . th dport map @…`; the first part of the key fills `filled` registers.
 fn dnat(family: Family, first: &[Expr], filled: u32, map: &str) -> Vec<Expr> {
     let mut exprs = family.match_nfproto().to_vec();
     exprs.extend_from_slice(first);
@@ -245,8 +244,8 @@ fn dnat(family: Family, first: &[Expr], filled: u32, map: &str) -> Vec<Expr> {
 }
 
 /// The rule of a chain of conditions.
-pub fn condition_rule(family: Family, number: ChainId) -> Vec<Expr> {
-    dnat(family, &[], 0, &Maps::of(family).ports_if.part(number))
+pub fn condition_rule(family: Family, chain: ChainId) -> Vec<Expr> {
+    dnat(family, &[], 0, &Maps::of(family).ports_if.part(chain))
 }
 
 fn masquerading() -> Rules {
@@ -266,8 +265,8 @@ fn masquerading() -> Rules {
             all.extend([lookup, masquerade]);
             rules.push((all, comment));
         };
-        rule(in_by.to_vec(), maps.hairpin, "a neighbour");
-        // A bridge that passes frames through these rules does not tell where they came in.
+        rule(in_by.to_vec(), maps.hairpin, "container on the same interface");
+        // With bridge netfilter, the input interface of a packet is the bridge and not the port.
         rule(own.to_vec(), maps.own, "the container itself");
         if family == Family::V4 {
             let mut exprs = vec![family.load_source(Reg(0))];
@@ -275,7 +274,7 @@ fn masquerading() -> Rules {
             exprs.extend([Expr::Meta(MetaKey::OifName, Reg(0)), family.load_destination(Reg(4))]);
             rule(exprs, maps.hairpin, "localhost");
         }
-        rule(vec![family.load_destination(Reg(0))], maps.masq_all, "everybody");
+        rule(vec![family.load_destination(Reg(0))], maps.masq_all, "all traffic");
     }
     rules
 }

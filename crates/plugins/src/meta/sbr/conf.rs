@@ -6,7 +6,6 @@ use std::net::IpAddr;
 use cni::{Error, Request};
 use serde::Deserialize;
 
-/// As written.
 #[derive(Debug, Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
 struct SbrConf {
@@ -15,14 +14,14 @@ struct SbrConf {
     add_source_hints: bool,
 }
 
-/// As parsed.
+/// The parsed configuration.
 #[derive(Debug, Default)]
 pub struct Sbr {
-    /// A table that others fill: only rules are made.
+    /// An existing table: only rules are added.
     pub table: Option<u32>,
-    /// In place of those of the result, one a family.
+    /// Override the gateways of the result; at most one per family.
     pub gateways: Vec<IpAddr>,
-    /// Routes of the link stay in the main table.
+    /// Direct routes stay in the main table.
     pub add_source_hints: bool,
 }
 
@@ -54,13 +53,13 @@ impl Sbr {
     }
 
     /// The gateway for packets from an address.
-    pub fn gateway(&self, source: IpAddr, told: Option<IpAddr>) -> Option<IpAddr> {
-        let fits = |gateway: &&IpAddr| gateway.is_ipv4() == source.is_ipv4();
-        self.gateways.iter().find(fits).copied().or(told)
+    pub fn gateway(&self, source: IpAddr, default: Option<IpAddr>) -> Option<IpAddr> {
+        let is_same_family = |gateway: &&IpAddr| gateway.is_ipv4() == source.is_ipv4();
+        self.gateways.iter().find(is_same_family).copied().or(default)
     }
 }
 
-/// The table, if DEL can read it.
+/// The table for DEL; `None` if the configuration is invalid.
 pub fn table_of(request: &Request) -> Option<u32> {
     request.conf::<SbrConf>().ok().and_then(|conf| conf.table)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The administrator's list of sysctls that configurations may set. Without the file all may be.
+//! The administrator's list of sysctls that configurations may set. Without the file, all are allowed.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -9,10 +9,10 @@ use regex_lite::Regex;
 
 use super::sysctls::Sysctl;
 
-/// One regular expression a line; a key is allowed where one of them matches a part of it.
+/// One regular expression per line. A key is allowed if an expression matches a part of it.
 const FILE: &str = "/etc/cni/tuning/allowlist.conf";
 
-/// Refuses what the list does not allow.
+/// Refuses sysctls that the list does not allow.
 pub fn check(sysctls: &[Sysctl]) -> Result<(), Error> {
     if sysctls.is_empty() {
         return Ok(());
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn expressions_match_any_part_of_a_key() {
+    fn expression_matches_any_part_of_a_key() {
         let check = |list: &str, key: &str| {
             let sysctl = Sysctl::new(key.to_owned(), "1".to_owned(), "eth0").unwrap();
             check_against(list, &[sysctl]).is_ok()
@@ -62,6 +62,6 @@ mod tests {
         assert!(check("^net.core\n(rp|arp)_filter$", key));
         assert!(!check("^rp_filter", key));
         assert!(!check("", key), "an empty list allows nothing");
-        assert!(!check("(", key), "what is no expression allows nothing");
+        assert!(!check("(", key), "an invalid expression allows nothing");
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Attributes as they were before the first ADD, kept in a file that the Go plugin reads too.
+//! The attributes before the first ADD, saved in a file that the Go plugin can read too.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use super::io_error;
 use crate::state_file;
 
-/// The Go plugin's file; it passes over the network's name, by which GC knows whose it is, and the namespace, by which
-/// ADD and DEL know whether it is of this container.
+/// The file of the Go plugin with two more keys, which the Go plugin ignores: GC recognizes its network's backups by
+/// the network's name, and ADD and DEL recognize their container's backup by the namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Backup {
@@ -38,7 +38,7 @@ fn is_zero(number: &u32) -> bool {
 }
 
 impl Backup {
-    /// What the link has of what is about to change.
+    /// The current values of the attributes that will change.
     pub fn of(link: &Link, changes: &Attributes) -> Backup {
         let mac = link.mac.filter(|_| changes.mac.is_some());
         Backup {
@@ -51,22 +51,22 @@ impl Backup {
         }
     }
 
-    /// The same with its network, and with the unique name of its namespace.
+    /// Adds the network and the unique name of the namespace.
     pub fn owned_by(self, network: &str, netns: &str) -> Backup {
         Backup { network: network.to_owned(), netns: netns.to_owned(), ..self }
     }
 
-    /// Whether it was made in this namespace.
+    /// Whether the backup was made in this namespace.
     pub fn is_of(&self, netns: &str) -> bool {
         self.netns == netns
     }
 
-    /// Whether it was made in another namespace than this one. The Go plugin does not tell.
+    /// Whether the backup was made in another namespace. The Go plugin does not record it.
     pub fn is_of_another(&self, netns: &str) -> bool {
         !self.netns.is_empty() && !self.is_of(netns)
     }
 
-    /// The values of an older backup win: they are the ones from before any change.
+    /// Prefers the values of an older backup, which are the original ones.
     pub fn with_older(self, older: &Backup) -> Backup {
         Backup {
             mac: if older.mac.is_empty() { self.mac } else { older.mac.clone() },
@@ -79,7 +79,7 @@ impl Backup {
         }
     }
 
-    /// To be set again.
+    /// The attributes to restore.
     pub fn attributes(&self) -> Attributes {
         Attributes {
             mac: self.mac.parse().ok(),
@@ -90,7 +90,7 @@ impl Backup {
         }
     }
 
-    /// The same one by one.
+    /// The attributes to restore, one by one.
     pub fn each_attribute(&self) -> impl Iterator<Item = Attributes> {
         let Attributes { mac, mtu, promisc, allmulti, txqlen } = self.attributes();
         let nothing = Attributes::default();
@@ -104,7 +104,7 @@ impl Backup {
         each.into_iter().filter(|one| !one.is_empty())
     }
 
-    /// As the Go plugin writes it, to the space.
+    /// Exactly the text that the Go plugin writes.
     fn to_text(&self) -> Vec<u8> {
         let mut text = Vec::new();
         let formatter = serde_json::ser::PrettyFormatter::with_indent(b" ");
@@ -114,31 +114,31 @@ impl Backup {
     }
 }
 
-/// The place of one attachment's backup.
+/// The backup file of an attachment.
 #[derive(Debug)]
-pub struct Shelf<'a> {
+pub struct BackupFile<'a> {
     directory: &'a Path,
     name: String,
 }
 
-impl<'a> Shelf<'a> {
-    pub fn of(request: &Request, directory: &'a Path) -> Shelf<'a> {
-        Shelf { directory, name: file_name(&request.attachment()) }
+impl<'a> BackupFile<'a> {
+    pub fn of(request: &Request, directory: &'a Path) -> BackupFile<'a> {
+        BackupFile { directory, name: file_name(&request.attachment()) }
     }
 
-    /// The backup, if there is one that can be parsed.
-    pub fn take_down(&self) -> Result<Option<Backup>, Error> {
+    /// Reads the backup; `None` if there is none or it cannot be parsed.
+    pub fn read(&self) -> Result<Option<Backup>, Error> {
         let text = state_file::read(self.directory, &self.name);
         let text = text.map_err(|cause| io_error(&format!("read {}", self.shown()), &cause))?;
         Ok(text.and_then(|text| serde_json::from_slice(&text).ok()))
     }
 
-    pub fn put(&self, backup: &Backup) -> Result<(), Error> {
+    pub fn write(&self, backup: &Backup) -> Result<(), Error> {
         state_file::write(self.directory, &self.name, &backup.to_text())
             .map_err(|cause| Error::because(Code::IO, format!("write {}", self.shown()), &cause))
     }
 
-    pub fn clear(&self) -> Result<(), Error> {
+    pub fn remove(&self) -> Result<(), Error> {
         state_file::remove(self.directory, &self.name)
             .map_err(|cause| io_error(&format!("remove {}", self.shown()), &cause))
     }
@@ -153,15 +153,15 @@ fn file_name(attachment: &Attachment) -> String {
 }
 
 /// Removes the backups of a network that belong to none of these attachments.
-pub fn remove_unlisted(directory: &Path, network: &str, valid: &[Attachment]) -> Result<(), Error> {
+pub fn remove_stale(directory: &Path, network: &str, valid: &[Attachment]) -> Result<(), Error> {
     let valid: HashSet<String> = valid.iter().map(file_name).collect();
     let names = state_file::names(directory)
         .map_err(|cause| io_error(&format!("list {}", directory.display()), &cause))?;
     let mut errors = Vec::new();
     for name in names.into_iter().filter(|name| !valid.contains(name)) {
-        let shelf = Shelf { directory, name };
-        match shelf.take_down() {
-            Ok(Some(backup)) if backup.network == network => errors.extend(shelf.clear().err()),
+        let file = BackupFile { directory, name };
+        match file.read() {
+            Ok(Some(backup)) if backup.network == network => errors.extend(file.remove().err()),
             _ => {}
         }
     }
@@ -177,7 +177,7 @@ mod tests {
                       \"allmulti\": false,\n \"txQLen\": 1000\n}";
 
     #[test]
-    fn the_file_is_gos() {
+    fn to_text_matches_the_go_plugin() {
         let backup: Backup = serde_json::from_str(GO).unwrap();
         assert_eq!(String::from_utf8(backup.to_text()).unwrap(), GO);
         assert_eq!(backup.each_attribute().count(), 5);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The configuration of tuning, from all the places that can say something.
+//! The configuration of tuning, from all of its sources.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,7 +14,6 @@ use crate::attach::mac::{self, Source};
 
 const DATA_DIR: &str = "/run/cni/tuning";
 
-/// As written.
 #[derive(Debug, Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
 struct TuningConf {
@@ -32,7 +31,7 @@ struct ArgsConf {
     cni: CniArgs,
 }
 
-/// What `args.cni` says wins over the keys of the same name.
+/// The keys of `args.cni` override the keys of the same name.
 #[derive(Debug, Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
 struct CniArgs {
@@ -43,14 +42,14 @@ struct CniArgs {
     tx_q_len: Option<u32>,
 }
 
-/// Apart from the rest, so that DEL finds the files whatever has become of the other keys.
+/// Separate from the other keys, so that DEL finds the files even if other keys are invalid.
 #[derive(Debug, Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
 struct DataDirConf {
     data_dir: Option<PathBuf>,
 }
 
-/// As parsed.
+/// The parsed configuration.
 #[derive(Debug)]
 pub struct Tuning {
     pub sysctls: Vec<Sysctl>,
@@ -66,10 +65,10 @@ impl Tuning {
         let args = conf.args.cni;
         refuse_repeated(request)?;
         let mut sysctls = parse_sysctls(conf.sysctl, request)?;
-        let of_args = parse_sysctls(args.sysctl, request)?;
-        sysctls.retain(|one| !of_args.iter().any(|other| other.path == one.path));
-        sysctls.extend(of_args);
-        // A promiscuity of false asks for nothing, and never did.
+        let from_args = parse_sysctls(args.sysctl, request)?;
+        sysctls.retain(|one| !from_args.iter().any(|other| other.path == one.path));
+        sysctls.extend(from_args);
+        // `false` means "leave as it is", as in the Go plugin.
         let promisc = args.promisc.unwrap_or(conf.promisc);
         Ok(Tuning {
             sysctls,
@@ -85,7 +84,7 @@ impl Tuning {
     }
 }
 
-/// A sysctl that stands twice has no clear value.
+/// A key that occurs twice has no defined value.
 fn refuse_repeated(request: &Request) -> Result<(), Error> {
     let repeated = repeated_keys(&request.config_text, "sysctl");
     repeated.first().map_or(Ok(()), |key| {
@@ -94,14 +93,11 @@ fn refuse_repeated(request: &Request) -> Result<(), Error> {
     })
 }
 
-/// One sysctl may have several names, with dots or slashes, with `IFNAME` or the interface itself; its values must
-/// agree.
-fn parse_sysctls(
-    written: BTreeMap<String, String>,
-    request: &Request,
-) -> Result<Vec<Sysctl>, Error> {
-    let written = written.into_iter();
-    let all = written.map(|(key, value)| Sysctl::new(key, value, &request.ifname));
+/// A sysctl can be written in several ways: with dots or slashes, with `IFNAME` or the name of the interface. Their values
+/// must agree.
+fn parse_sysctls(conf: BTreeMap<String, String>, request: &Request) -> Result<Vec<Sysctl>, Error> {
+    let conf = conf.into_iter();
+    let all = conf.map(|(key, value)| Sysctl::new(key, value, &request.ifname));
     let all: Vec<Sysctl> = all.collect::<Result<_, _>>()?;
     let mut by_path: BTreeMap<&str, &Sysctl> = BTreeMap::new();
     for one in &all {
@@ -117,7 +113,7 @@ fn parse_sysctls(
     Ok(all)
 }
 
-/// Where the backups are; a key that cannot be read is nothing that DEL could act on.
+/// The directory of the backups; the default if the key cannot be read.
 pub fn data_dir_of(request: &Request) -> PathBuf {
     let conf: DataDirConf = request.conf().unwrap_or_default();
     conf.data_dir.unwrap_or_else(|| DATA_DIR.into())

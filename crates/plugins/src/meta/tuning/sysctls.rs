@@ -4,19 +4,18 @@
 use cni::{Code, Error};
 use kernel::{Errno, Netns, sysctl};
 
-/// One to be set.
+/// A sysctl to set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sysctl {
-    /// As the configuration names it, for the allowlist and for errors.
+    /// The key of the configuration, for the allowlist and for errors.
     pub key: String,
-    /// Its path below /proc/sys.
+    /// The path below /proc/sys.
     pub path: String,
     pub value: String,
 }
 
 impl Sysctl {
-    /// Separators are dots or slashes; the first `IFNAME` stands for the interface, whose own name
-    /// may hold dots.
+    /// Separators are dots or slashes. The first `IFNAME` stands for the interface, whose name may contain dots.
     pub fn new(key: String, value: String, ifname: &str) -> Result<Sysctl, Error> {
         let slashed = key.replace('.', "/").replacen("IFNAME", ifname, 1);
         let parts: Vec<&str> = slashed.split('/').filter(|part| !part.is_empty()).collect();
@@ -31,24 +30,24 @@ impl Sysctl {
     }
 }
 
-/// What a sysctl was: its path and value.
-pub type Before = (String, String);
+/// The path and the previous value of a sysctl.
+pub type Previous = (String, String);
 
-/// Writes all, or puts back those that were written before one that fails.
-pub fn write(ns: &Netns, sysctls: &[Sysctl]) -> Result<Vec<Before>, Error> {
+/// Writes all sysctls. If one fails, restores those that were written before.
+pub fn write(ns: &Netns, sysctls: &[Sysctl]) -> Result<Vec<Previous>, Error> {
     if sysctls.is_empty() {
         return Ok(Vec::new());
     }
     inside(ns, || {
-        let mut before = Vec::with_capacity(sysctls.len());
+        let mut previous = Vec::with_capacity(sysctls.len());
         for one in sysctls {
-            // One that can only be written, such as net.ipv4.route.flush, has nothing to put back.
+            // A write-only sysctl such as net.ipv4.route.flush has no previous value.
             let old = sysctl::read(&one.path).ok();
             let written = sysctl::write(&one.path, &one.value);
-            written.map_err(|cause| refused(one, &cause)).inspect_err(|_| rewrite(&before))?;
-            before.extend(old.map(|old| (one.path.clone(), old)));
+            written.map_err(|cause| refused(one, &cause)).inspect_err(|_| rewrite(&previous))?;
+            previous.extend(old.map(|old| (one.path.clone(), old)));
         }
-        Ok(before)
+        Ok(previous)
     })
 }
 
@@ -60,26 +59,25 @@ fn refused(one: &Sysctl, cause: &kernel::Error) -> Error {
         cause,
     );
     if cause.is_not_found() {
-        return error.with_details("this kernel has no such sysctl for each network namespace");
+        return error.with_details("this kernel has no such sysctl per network namespace");
     }
     error
 }
 
-/// Puts back what was there before.
-pub fn put_back(ns: &Netns, before: &[Before]) {
-    if !before.is_empty() {
-        // The error that made this necessary is the one to tell.
-        let _ = ns.enter(|| rewrite(before));
+pub fn restore(ns: &Netns, previous: &[Previous]) {
+    if !previous.is_empty() {
+        // The error that caused the rollback is the one to report.
+        let _ = ns.enter(|| rewrite(previous));
     }
 }
 
-fn rewrite(before: &[Before]) {
-    for (path, value) in before.iter().rev() {
+fn rewrite(previous: &[Previous]) {
+    for (path, value) in previous.iter().rev() {
         let _ = sysctl::write(path, value);
     }
 }
 
-/// Every one must still have its value.
+/// CHECK: each sysctl must have its value.
 pub fn check(ns: &Netns, sysctls: &[Sysctl]) -> Result<(), Error> {
     if sysctls.is_empty() {
         return Ok(());
@@ -90,19 +88,19 @@ pub fn check(ns: &Netns, sysctls: &[Sysctl]) -> Result<(), Error> {
 fn check_one(one: &Sysctl) -> Result<(), Error> {
     let found = match sysctl::read(&one.path) {
         Ok(found) => found,
-        // It can only be written.
+        // The sysctl is write-only.
         Err(error) if matches!(error.errno, Errno::ACCESS | Errno::PERM) => return Ok(()),
         Err(cause) => {
             return Err(Error::because(Code::INTERNAL, format!("sysctl {:?}", one.key), &cause));
         }
     };
-    // The kernel separates several numbers by tabs, whatever they were written with.
+    // The kernel separates several numbers by tabs, whichever separator was written.
     if found.split_whitespace().eq(one.value.split_whitespace()) {
         return Ok(());
     }
-    let (key, wanted) = (&one.key, &one.value);
+    let (key, expected) = (&one.key, &one.value);
     let msg =
-        format!("Error: Tuning configured value of {key} is {wanted}, current value is {found}");
+        format!("Error: Tuning configured value of {key} is {expected}, current value is {found}");
     Err(Error::internal(msg))
 }
 
@@ -116,12 +114,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_lead_below_net_and_nowhere_else() {
+    fn keys_are_limited_to_net() {
         let path = |key: &str, ifname: &str| {
             Sysctl::new(key.to_owned(), String::new(), ifname).ok().map(|one| one.path)
         };
-        let check = |key: &str, wanted: Option<&str>| {
-            assert_eq!(path(key, "eth0.7").as_deref(), wanted, "{key:?}");
+        let check = |key: &str, expected: Option<&str>| {
+            assert_eq!(path(key, "eth0.7").as_deref(), expected, "{key:?}");
         };
         check("net.ipv4.conf.IFNAME.rp_filter", Some("net/ipv4/conf/eth0.7/rp_filter"));
         check("net/ipv4/conf/IFNAME/rp_filter", Some("net/ipv4/conf/eth0.7/rp_filter"));

@@ -10,7 +10,7 @@ use kernel::{Family, Netlink, rule};
 
 use crate::error::Context;
 
-/// The smallest one that no VRF, no rule and no route uses.
+/// Returns the smallest table that no VRF, rule or route uses.
 pub fn choose(inside: &Netlink) -> Result<u32, Error> {
     let doing = "look for a free routing table";
     let mut used = HashSet::new();
@@ -41,9 +41,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_smallest_free_table_is_chosen() {
-        let check = |used: &[u32], wanted| {
-            assert_eq!(free(&used.iter().copied().collect()), Some(wanted), "{used:?}");
+    fn free_returns_the_smallest_unused_table() {
+        let check = |used: &[u32], expected| {
+            assert_eq!(free(&used.iter().copied().collect()), Some(expected), "{used:?}");
         };
         check(&[], 1);
         check(&[1, 2, 4], 3);

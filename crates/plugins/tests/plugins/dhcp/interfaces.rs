@@ -104,8 +104,8 @@ fn ptp_has_nobody_to_ask() {
         let lab = Lab::new(1);
         let before = lab.world.snapshot();
         let call = lab.world.call(&ptp(&json!({"ipam": dhcp()})), 1);
-        call.add().fails_with(7, "key \"ipam.type\" is \"dhcp\", which asks through the interface");
-        call.status().fails_with(7, "ptp's leads to this host alone");
+        call.add().fails_with(7, "key \"ipam.type\" is \"dhcp\", which needs the interface");
+        call.status().fails_with(7, "the interface of ptp leads to this host only");
         call.run("DEL").ok();
         assert_eq!(before.changes_to(&lab.world.snapshot()), Vec::<String>::new());
     });

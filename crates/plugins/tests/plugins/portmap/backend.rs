@@ -270,8 +270,8 @@ fn bad_words_are_refused() {
         let mappings = [port(8080, 80, "tcp")];
         for (more, words) in [
             (json!({"conditionsV4": ["ip", "saddr", "10.0.0.1"]}), "\"conditionsV4\": \"ip\""),
-            (json!({"conditionsV6": ["-s", "::1\nCOMMIT"]}), "is no word for iptables"),
-            (json!({"conditionsV4": ["-s", ""]}), "is no word for iptables"),
+            (json!({"conditionsV6": ["-s", "::1\nCOMMIT"]}), "is not a valid word for iptables"),
+            (json!({"conditionsV4": ["-s", ""]}), "is not a valid word for iptables"),
             (json!({"externalSetMarkChain": "a b"}), "\"externalSetMarkChain\" is \"a b\""),
         ] {
             let call = world.call(&by_iptables(&mappings, &more), 1).with_prev_result(&prev());

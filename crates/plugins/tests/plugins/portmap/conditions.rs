@@ -69,9 +69,10 @@ fn networks_have_conditions_of_their_own() {
         assert_ne!(told_by(&lab.client, at_two), "", "of network three");
         // The same network and conditions: the port has an owner.
         let again = three.with_prev_result(&only_v4).container("c7").netns("/run/netns/pod2");
-        again
-            .add()
-            .fails_with(11, "tcp port 8080 of every IPv4 address is mapped to c1/eth0 three");
+        again.add().fails_with(
+            11,
+            "tcp port 8080 of every IPv4 address is already mapped to c1/eth0 three",
+        );
     });
 }
 
@@ -134,10 +135,9 @@ fn what_is_not_understood_is_named() {
         let lab = Lab::new(&Plugins::ours());
         let before = lab.ruleset();
         let call = lab.call(&network("net", &["-m", "set", "--match-set", "x", "src"], &[]), 1);
-        call.add()
-            .fails_with(7, "key \"conditionsV4\": \"set\" is not understood here; allowed are");
+        call.add().fails_with(7, "key \"conditionsV4\": \"set\" is not supported; allowed are");
         let call = lab.call(&network("net", &[], &["ip6 hoplimit 5"]), 1);
-        call.add().fails_with(7, "key \"conditionsV6\": \"hoplimit\" is not understood here");
+        call.add().fails_with(7, "key \"conditionsV6\": \"hoplimit\" is not supported");
         assert_eq!(lab.ruleset(), before);
         call.run("DEL").ok();
     });

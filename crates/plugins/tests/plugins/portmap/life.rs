@@ -220,7 +220,7 @@ fn a_container_may_have_a_thousand_ports() {
         assert_eq!(lab.all_elements(), Vec::<String>::new());
         assert_eq!(lab.elements("owned"), Vec::<String>::new());
         let too_many: Vec<Value> = (1..=65000).map(|n| port(n, 1, "tcp")).collect();
-        let words = "\"runtimeConfig.portMappings\" is 260004 elements of nf_tables long, allowed";
+        let words = "\"runtimeConfig.portMappings\" needs 260004 nf_tables elements, allowed";
         lab.call(&portmap(&too_many), 1).add().fails_with(7, words);
         assert_eq!(lab.all_elements(), Vec::<String>::new());
     });

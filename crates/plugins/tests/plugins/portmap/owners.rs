@@ -21,11 +21,11 @@ fn a_port_of_a_live_container_is_refused() {
         let config = portmap(&[port(8080, 80, "tcp"), at(53)]);
         lab.call(&config, 1).add().ok();
         let before = lab.ruleset();
-        let words = "tcp port 8080 of every IPv4 address is mapped to c1/eth0 net already";
+        let words = "tcp port 8080 of every IPv4 address is already mapped to c1/eth0 net";
         lab.call(&portmap(&[port(9000, 1, "tcp"), port(8080, 1, "tcp")]), 2)
             .add()
             .fails_with(11, words);
-        let words = "udp port 53 of 192.0.2.1 is mapped to c1/eth0 net already";
+        let words = "udp port 53 of 192.0.2.1 is already mapped to c1/eth0 net";
         lab.call(&portmap(&[at(53)]), 2).add().fails_with(11, words);
         assert_eq!(lab.ruleset(), before, "a refused ADD leaves nothing");
         let others = portmap(&[port(8080, 80, "udp"), port(53, 53, "tcp"), at(54)]);
@@ -48,7 +48,7 @@ fn a_part_of_a_port_is_refused_as_well() {
         lab.call(&whole, 1).add().ok();
         let before = lab.ruleset();
         for part in [&one, &conditions] {
-            let words = "tcp port 8080 of every IPv4 address is mapped to c1/eth0 net already";
+            let words = "tcp port 8080 of every IPv4 address is already mapped to c1/eth0 net";
             lab.call(part, 2).add().fails_with(11, words);
         }
         assert_eq!(lab.ruleset().replace("ports-", ""), before.replace("ports-", ""));
@@ -56,14 +56,17 @@ fn a_part_of_a_port_is_refused_as_well() {
         lab.call(&one, 1).add().ok();
         lab.call(&two, 2).add().ok();
         lab.call(&two, 2).run("CHECK").ok();
-        let words = "tcp port 8080 of one address, or under conditions, is mapped to c1/eth0 net";
+        let words =
+            "tcp port 8080 of one address, or under conditions, is already mapped to c1/eth0 net";
         let third = lab.call(&whole, 2).container("c3").netns("/run/netns/pod3");
         third.add().fails_with(11, words);
         lab.call(&two, 2).run("DEL").ok();
         third.add().fails_with(11, words);
         lab.call(&one, 1).run("DEL").ok();
         third.add().ok();
-        lab.call(&one, 1).add().fails_with(11, "every IPv4 address is mapped to c3/eth0 net");
+        lab.call(&one, 1)
+            .add()
+            .fails_with(11, "every IPv4 address is already mapped to c3/eth0 net");
         // All that a dead container has goes, also what is not asked for by the same words.
         lab.world.host.exec("ip", &["netns", "del", "pod3"]);
         lab.call(&one, 1).add().ok();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Conditions in the words of iptables: `-s 10.0.0.0/8 ! -i eth0`.
+//! Conditions in iptables syntax: `-s 10.0.0.0/8 ! -i eth0`.
 
 use super::{Condition, Match, Name, Problem, address_type, network, protocol};
 use kernel::Family;
@@ -30,9 +30,9 @@ pub(super) fn parse(words: &[String], family: Family) -> Result<Vec<Condition>, 
     Ok(all)
 }
 
-/// What an option asks for; `None` where it asks for nothing by itself.
+/// Parses an option; `None` if it is not a condition.
 fn option(word: &str, value: &str, family: Family) -> Result<Option<Vec<Match>>, Problem> {
-    let asked = match word {
+    let alternatives = match word {
         "-s" | "--source" | "--src" => networks(value, family, Match::Source)?,
         "-d" | "--destination" | "--dst" => networks(value, family, Match::Destination)?,
         "-i" | "--in-interface" => vec![Match::Interface(Name::parse(value, '+')?)],
@@ -42,11 +42,11 @@ fn option(word: &str, value: &str, family: Family) -> Result<Option<Vec<Match>>,
         "--comment" => return Ok(None),
         "-m" | "--match" => return module(value).map(|()| None),
         other => {
-            let problem = format!("is not understood here; allowed are {OPTIONS}");
+            let problem = format!("is not supported; allowed are {OPTIONS}");
             return Err(Problem::new(other, problem));
         }
     };
-    Ok(Some(asked))
+    Ok(Some(alternatives))
 }
 
 fn networks(
@@ -57,16 +57,19 @@ fn networks(
     each(value, |word| network(word, family).map(to_match))
 }
 
-fn each(value: &str, read: impl Fn(&str) -> Result<Match, Problem>) -> Result<Vec<Match>, Problem> {
-    value.split(',').map(read).collect()
+fn each(
+    value: &str,
+    parse: impl Fn(&str) -> Result<Match, Problem>,
+) -> Result<Vec<Match>, Problem> {
+    value.split(',').map(parse).collect()
 }
 
-/// Modules only say where the words that follow come from.
+/// A module only enables the options that follow.
 fn module(name: &str) -> Result<(), Problem> {
     const MODULES: [&str; 5] = ["addrtype", "comment", "tcp", "udp", "sctp"];
     if MODULES.contains(&name) {
         return Ok(());
     }
-    let problem = format!("is not understood here; allowed are {}", MODULES.join(", "));
+    let problem = format!("is not supported; allowed are {}", MODULES.join(", "));
     Err(Problem::new(name, problem))
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Conditions in the words of nft: `ip saddr 10.0.0.0/8 iifname != eth0`.
+//! Conditions in nft syntax: `ip saddr 10.0.0.0/8 iifname != eth0`.
 
 use super::{Condition, Match, Name, Problem, address_type, network, protocol};
 use kernel::Family;
@@ -11,13 +11,13 @@ pub(super) fn parse(text: &str, family: Family) -> Result<Vec<Condition>, Proble
     let mut words = Words { all: &words, at: 0 };
     let mut all = Vec::new();
     while let Some(word) = words.next() {
-        let read = selector(word, &mut words, family)?;
-        all.push(condition(&mut words, &read)?);
+        let parse = selector(word, &mut words, family)?;
+        all.push(condition(&mut words, &parse)?);
     }
     Ok(all)
 }
 
-/// Braces and commas are words of their own; quotes are for people.
+/// Splits into words. Braces and commas are separate words; quotes are removed.
 fn words(text: &str) -> Vec<String> {
     let mut spaced = String::new();
     for c in text.chars() {
@@ -42,7 +42,7 @@ impl<'a> Words<'a> {
         Some(word)
     }
 
-    /// The word before the next one.
+    /// The word that was read last.
     fn last(&self) -> &'a str {
         self.at.checked_sub(1).and_then(|at| self.all.get(at)).map_or("", String::as_str)
     }
@@ -59,38 +59,37 @@ impl<'a> Words<'a> {
     }
 }
 
-/// Reads a value of what is asked about.
-type Read = Box<dyn Fn(&str) -> Result<Match, Problem>>;
+/// Parses a value of a selector.
+type ParseValue = Box<dyn Fn(&str) -> Result<Match, Problem>>;
 
-fn selector(word: &str, words: &mut Words<'_>, family: Family) -> Result<Read, Problem> {
+fn selector(word: &str, words: &mut Words<'_>, family: Family) -> Result<ParseValue, Problem> {
     let own = if family == Family::V4 { "ip" } else { "ip6" };
     match word {
         "ip" | "ip6" if word == own => {
             let to_match = direction(words, Match::Source, Match::Destination)?;
             Ok(Box::new(move |word| network(word, family).map(to_match)))
         }
-        "ip" | "ip6" => Err(Problem::new(word, "is for the other family of addresses")),
+        "ip" | "ip6" => Err(Problem::new(word, "is for the other address family")),
         "meta" => meta(words.value()?, "iifname, iif, l4proto"),
         "fib" => {
             let to_match = direction(words, Match::SourceType, Match::DestinationType)?;
             match words.value()? {
                 "type" => Ok(Box::new(move |word| address_type(word).map(to_match))),
-                other => Err(not_understood(other, "type")),
+                other => Err(unsupported(other, "type")),
             }
         }
         other => meta(other, SELECTORS),
     }
 }
 
-fn meta(key: &str, allowed: &str) -> Result<Read, Problem> {
+fn meta(key: &str, allowed: &str) -> Result<ParseValue, Problem> {
     match key {
         "iifname" | "iif" => Ok(Box::new(|word| Name::parse(word, '*').map(Match::Interface))),
         "l4proto" => Ok(Box::new(|word| protocol(word).map(Match::Protocol))),
-        other => Err(not_understood(other, allowed)),
+        other => Err(unsupported(other, allowed)),
     }
 }
 
-/// From a value to what is asked.
 type ToMatch<T> = fn(T) -> Match;
 
 fn direction<T>(
@@ -101,33 +100,33 @@ fn direction<T>(
     match words.value()? {
         "saddr" => Ok(source),
         "daddr" => Ok(destination),
-        other => Err(not_understood(other, "saddr, daddr")),
+        other => Err(unsupported(other, "saddr, daddr")),
     }
 }
 
-fn not_understood(word: &str, allowed: &str) -> Problem {
-    Problem::new(word, format!("is not understood here; allowed are {allowed}"))
+fn unsupported(word: &str, allowed: &str) -> Problem {
+    Problem::new(word, format!("is not supported; allowed are {allowed}"))
 }
 
-fn condition(words: &mut Words<'_>, read: &Read) -> Result<Condition, Problem> {
+fn condition(words: &mut Words<'_>, parse: &ParseValue) -> Result<Condition, Problem> {
     let negated = words.skip(&["!=", "ne"]);
     if !negated {
         words.skip(&["==", "eq"]);
     }
     if !words.skip(&["{"]) {
-        return Ok(Condition { negated, alternatives: vec![read(words.value()?)?] });
+        return Ok(Condition { negated, alternatives: vec![parse(words.value()?)?] });
     }
     let mut alternatives = Vec::new();
     loop {
         match words.next() {
-            None => return Err(Problem::new("{", "has no }")),
+            None => return Err(Problem::new("{", "has no matching }")),
             Some("}") => break,
             Some(",") => {}
-            Some(word) => alternatives.push(read(word)?),
+            Some(word) => alternatives.push(parse(word)?),
         }
     }
     if alternatives.is_empty() {
-        return Err(Problem::new("{", "has nothing in it"));
+        return Err(Problem::new("{", "is empty"));
     }
     Ok(Condition { negated, alternatives })
 }
