@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Everything that exists only because of the Go plugins and of iptables: the rules that they leave
-//! behind, the names that they derive, and rules that a configuration wants to be made by iptables.
+//! Compatibility with the Go plugins and with iptables: the rules that the Go plugins left, the
+//! names that they use, and the backend `iptables`.
 
 pub mod go_nft;
 pub mod iptables;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A minimal client of the system D-Bus: method calls with string arguments, replies with a boolean, a
-//! string or nothing. Every wait has a deadline.
+//! A minimal client of the system D-Bus: method calls with string arguments, replies with a
+//! boolean, a string or nothing. Every wait has a deadline.
 
 mod address;
 

@@ -22,14 +22,15 @@ pub fn enable_forwarding(addresses: impl Iterator<Item = IpAddr>) -> Result<(), 
     Ok(())
 }
 
-/// Keeps a container that sends router advertisements from configuring addresses and routes on the host.
+/// Keeps a container that sends router advertisements from configuring addresses and routes on the
+/// host.
 pub fn ignore_router_advertisements(interface: IfName) -> Result<(), Error> {
     disable(interface, "accept_ra")
 }
 
 /// Disables duplicate address detection. The interface's MAC address was chosen by a plugin, so its
-/// addresses are unique. With detection, the host could not send neighbour solicitations to containers
-/// for one or two seconds.
+/// addresses are unique. With detection, the host could not send neighbour solicitations to
+/// containers for one or two seconds.
 pub fn disable_dad(interface: IfName) -> Result<(), Error> {
     disable(interface, "accept_dad")
 }

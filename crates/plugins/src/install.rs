@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `podwire-cni` does under its own name: put itself into a plugin directory under every
-//! plugin's name, list the plugins, tell its version.
+//! `podwire-cni` under its own name: installs itself under the names of all plugins, lists the
+//! plugins, and prints its version.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -13,17 +13,17 @@ use crate::registry::PLUGINS;
 
 const PROGRAM: &str = "podwire-cni";
 
-/// Where the DaemonSet of `deploy/kubernetes` installs the command-line tool.
+/// The path where the DaemonSet of `deploy/kubernetes` installs the command-line tool.
 pub const TOOL: &str = "/opt/podwire/bin/podwire";
 
 const HELP: &str = "\
-podwire-cni: CNI plugins in one program. It is the plugin whose name it is started under.
+podwire-cni: all CNI plugins in one program. The name under which it is started selects the plugin.
 
 Usage:
-  podwire-cni --install DIR   put the program and a link for every plugin into DIR
-  podwire-cni --list          the plugins it holds
-  podwire-cni --version       its version and the CNI versions it speaks
-  podwire-cni --help          this text
+  podwire-cni --install DIR   install the program and a link for each plugin in DIR
+  podwire-cni --list          list the plugins
+  podwire-cni --version       print the version and the supported CNI versions
+  podwire-cni --help          print this help
 
 Examples:
   podwire-cni --install /opt/cni/bin
@@ -32,22 +32,22 @@ Examples:
     CNI_PATH=/opt/cni/bin /opt/cni/bin/loopback
 ";
 
-/// Runs the command line without the program's own name.
-pub fn command_line(words: impl Iterator<Item = OsString>) -> ExitCode {
-    let words: Vec<OsString> = words.collect();
-    let words: Vec<&str> = words.iter().filter_map(|word| word.to_str()).collect();
-    let outcome = match words[..] {
+/// Runs the command line, without the program name.
+pub fn command_line(args: impl Iterator<Item = OsString>) -> ExitCode {
+    let args: Vec<OsString> = args.collect();
+    let args: Vec<&str> = args.iter().filter_map(|arg| arg.to_str()).collect();
+    let outcome = match args[..] {
         ["--install", directory] => install(Path::new(directory)),
         ["--install"] => Err(format!("podwire-cni --install: the directory is missing\n\n{HELP}")),
         ["--list"] => Ok(list()),
         ["--version" | "-V"] => Ok(version()),
         [] | ["--help" | "-h"] => Ok(HELP.to_owned()),
-        _ => Err(format!("podwire-cni does not know {:?}\n\n{HELP}", words.join(" "))),
+        _ => Err(format!("unknown arguments: {}\n\n{HELP}", args.join(" "))),
     };
     let (text, code) = match outcome {
         Ok(text) => (text, ExitCode::SUCCESS),
         Err(text) => {
-            // With standard error closed the exit status still tells.
+            // If standard error is closed, the exit status still shows the failure.
             let _ = write!(io::stderr(), "error: {text}");
             return ExitCode::FAILURE;
         }
@@ -58,12 +58,12 @@ pub fn command_line(words: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// The answer to a person who starts the plugin `podwire` with the words of the command-line tool.
-pub fn refuse_tool_words(program: Option<OsString>) -> ExitCode {
+/// Answers a user who starts the plugin `podwire` with arguments for the command-line tool.
+pub fn refuse_tool_args(program: Option<OsString>) -> ExitCode {
     let program = program.unwrap_or_default();
     let text = format!(
         "error: {} is the CNI plugin \"podwire\", not the command-line tool of this name\n\
-         hint: start the tool; on nodes of Kubernetes it is {TOOL}\n",
+         hint: start the command-line tool; on Kubernetes nodes it is {TOOL}\n",
         Path::new(&program).display()
     );
     let _ = io::stderr().write_all(text.as_bytes());
@@ -72,7 +72,7 @@ pub fn refuse_tool_words(program: Option<OsString>) -> ExitCode {
 
 fn list() -> String {
     PLUGINS.iter().fold(String::new(), |mut text, plugin| {
-        // Writing to a String does not fail.
+        // Writing to a String cannot fail.
         let _ = writeln!(text, "{:12} {}", plugin.name, plugin.about);
         text
     })
@@ -83,8 +83,8 @@ fn version() -> String {
     format!("podwire-cni {}\nCNI {}\n", env!("CARGO_PKG_VERSION"), versions.join(", "))
 }
 
-/// Copies the program into the directory and makes a hard link to it for every plugin. Each name
-/// appears by rename, so a runtime finds the old plugin or the new one, never a part.
+/// Copies the program into the directory and creates a hard link for each plugin. Each name is
+/// replaced by rename, so that a runtime finds either the old or the new plugin.
 fn install(directory: &Path) -> Result<String, String> {
     let failed = |doing: &str, path: &Path, cause: io::Error| {
         format!("{doing} {}: {cause}\n", path.display())
@@ -98,7 +98,8 @@ fn install(directory: &Path) -> Result<String, String> {
     Ok(format!("installed {PROGRAM} and {count} plugins in {shown}\n"))
 }
 
-/// Creates the directory itself, but not its parents: a path whose parent is missing is more likely misspelled.
+/// Creates the directory, but not its parents: if the parent is missing, the path is probably
+/// misspelled.
 pub fn make_directory(directory: &Path) -> Result<(), String> {
     let failed =
         |cause: &dyn std::fmt::Display| format!("create {}: {cause}\n", directory.display());
@@ -106,13 +107,13 @@ pub fn make_directory(directory: &Path) -> Result<(), String> {
         Err(_) if directory.is_dir() => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let parent = directory.parent().unwrap_or(directory).display();
-            Err(failed(&format_args!("its parent {parent} does not exist, create that first")))
+            Err(failed(&format_args!("its parent {parent} does not exist, create it first")))
         }
         created => created.map_err(|cause| failed(&cause)),
     }
 }
 
-/// Copies the running program into the directory under this name, by rename.
+/// Copies the running program into the directory under this name, atomically.
 pub fn copy_to(directory: &Path, name: &str) -> Result<PathBuf, String> {
     let failed = |doing: &str, path: &Path, cause: io::Error| {
         format!("{doing} {}: {cause}\n", path.display())
@@ -141,14 +142,14 @@ fn link(program: &Path, fresh: &Path, name: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    // A file system without hard links gets symbolic ones, which work as well.
+    // On a file system without hard links, symbolic links work as well.
     std::fs::hard_link(program, fresh).or_else(|_| std::os::unix::fs::symlink(PROGRAM, fresh))?;
     rename(fresh, name)
 }
 
 fn rename(fresh: &Path, name: &Path) -> io::Result<()> {
     std::fs::rename(fresh, name)?;
-    // rename() of two links to one file does nothing and leaves both.
+    // rename() of two links to the same file does nothing and leaves both.
     match std::fs::remove_file(fresh) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plugins that give addresses.
+//! Plugins that assign addresses.
 
 pub mod dhcp;
 pub mod host_local;
@@ -9,12 +9,12 @@ use std::net::IpAddr;
 
 use cni::{Error, Request, Version};
 
-/// The error for a configuration without the key `ipam`.
+/// The error if the key `ipam` is missing.
 fn no_ipam_key() -> Error {
     Error::invalid_config("IPAM config missing 'ipam' key")
 }
 
-/// A result of the oldest versions has room for one address of each family.
+/// Results before version 0.3.0 can hold only one address per family.
 fn one_address_per_family_before_0_3_0(
     request: &Request,
     addresses: impl Iterator<Item = IpAddr>,

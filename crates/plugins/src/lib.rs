@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Every CNI plugin: a module each under `main`, `ipam` and `meta`, and [`registry`], the one table
-//! of their names. The other modules are what several of them need.
+//! All CNI plugins: one module per plugin under `main`, `ipam` and `meta`. [`registry`] is the
+//! table of their names. The other modules hold code that several plugins share.
 
 pub mod attach;
 pub mod compat;
@@ -14,7 +14,7 @@ pub mod nftables;
 pub mod registry;
 pub mod state_file;
 
-/// Plugins that make interfaces.
+/// Plugins that create interfaces.
 pub mod main {
     pub mod bridge;
     pub mod dummy;
@@ -27,7 +27,7 @@ pub mod main {
     pub mod tap;
     pub mod vlan;
 
-    /// The error for a plugin that cannot do without addresses.
+    /// Returns an error if the network has no IPAM plugin.
     fn require_ipam(request: &cni::Request, missing: &str) -> Result<(), cni::Error> {
         match request.ipam_type()? {
             Some(_) => Ok(()),
@@ -39,7 +39,7 @@ pub mod main {
     }
 }
 
-/// Plugins that change what others have made.
+/// Plugins that change the interface of an earlier plugin.
 pub mod meta {
     pub mod bandwidth;
     pub mod firewall;

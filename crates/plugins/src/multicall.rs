@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Answering as the plugin whose name the program was started under: the one place where a
-//! plugin meets process, environment, standard input and output.
+//! Runs the plugin whose name the program was started under. This is the only place where a plugin
+//! meets the process, its environment, standard input and output.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -14,24 +14,25 @@ use rustix::io::Errno;
 
 use crate::registry::PLUGINS;
 
-/// Set to anything, a plugin is started as a process even where a function call would do.
+/// If this variable is set, plugins of this program are started as processes instead of called as
+/// functions.
 pub const ALWAYS_EXEC: &str = "PODWIRE_ALWAYS_EXEC";
 
-/// The plugin that this program was started as, if any.
+/// The plugin that the program was started as.
 pub fn called_as(program: Option<&OsStr>) -> Option<&'static Plugin> {
     let name = Path::new(program?).file_name()?.to_str()?;
     PLUGINS.iter().copied().find(|plugin| plugin.name == name)
 }
 
-/// Where the locks of attachments are, beside those of namespaces.
+/// The directory of the attachments' locks, next to the locks of namespaces.
 const LOCKS: &str = "/run/podwire/locks";
 
-/// This program with all its plugins.
+/// All plugins of this program.
 pub fn host() -> Host {
     Host { locks: Some(LOCKS.into()), ..Host::of_this_program(PLUGINS) }
 }
 
-/// Answers the invocation that environment and standard input hold.
+/// Runs the plugin with the request in the environment and standard input.
 pub fn run(plugin: &Plugin) -> ExitCode {
     std::panic::set_hook(Box::new(report_panic));
     let mut host = host();
@@ -48,18 +49,18 @@ pub fn run(plugin: &Plugin) -> ExitCode {
     code
 }
 
-/// The answer to a runtime that calls this program by a name that is no plugin's; `None` where it is
-/// a person who calls.
+/// Answers a runtime that started the program under a name that is not a plugin's. `None` if a user
+/// started it.
 pub fn refuse(name: Option<&OsStr>) -> Option<ExitCode> {
     std::env::var_os("CNI_COMMAND")?;
     let name = Path::new(name.unwrap_or_default()).file_name().unwrap_or_default();
     let names: Vec<&str> = PLUGINS.iter().map(|plugin| plugin.name).collect();
-    let error = Error::invalid_config(format!("there is no plugin {name:?} in this program"))
-        .with_details(format!("it holds {}", names.join(", ")));
+    let error = Error::invalid_config(format!("this program has no plugin {name:?}"))
+        .with_details(format!("plugins are {}", names.join(", ")));
     Some(print(&Reply::failure(&error, Version::LATEST)))
 }
 
-/// Standard output without a buffer, which would be written when nothing can be undone any more.
+/// Standard output without a buffer: a write error must occur while ADD can still be undone.
 struct Stdout;
 
 impl Write for Stdout {
@@ -81,16 +82,16 @@ fn print(reply: &Reply) -> ExitCode {
         written = Stdout.write_all(&reply.stdout);
     }
     if written.is_err() {
-        // For whoever looks for the reason; a runtime has the exit status.
+        // For the user; a runtime sees the exit status.
         let _ = io::stderr().lock().write_all(&reply.stdout);
     }
-    let told = io::stderr().lock().write_all(&reply.stderr);
-    let success = reply.success && written.is_ok() && told.is_ok();
+    let stderr = io::stderr().lock().write_all(&reply.stderr);
+    let success = reply.success && written.is_ok() && stderr.is_ok();
     if success { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// A runtime that reads JSON must not get silence, even for a fault of ours.
+/// Reports a panic as a CNI error, because a runtime expects JSON.
 fn report_panic(info: &std::panic::PanicHookInfo) {
-    let error = Error::internal("the plugin broke").with_details(info.to_string());
+    let error = Error::internal("the plugin panicked").with_details(info.to_string());
     print(&Reply::failure(&error, Version::LATEST));
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugins' state in nf_tables: elements of sets and maps in the table `podwire`, each tagged with
-//! the attachment that owns it. The cost of a packet, an ADD or a DEL does not grow with the number of
-//! elements, because there is no rule and no jump per container (see [`Placement`]).
+//! The plugins' state in nf_tables: elements of sets and maps in the table `podwire`, each tagged
+//! with the attachment that owns it. The cost of a packet, an ADD or a DEL does not grow with the
+//! number of elements, because there is no rule and no jump per container (see [`Placement`]).
 //!
 //! Each [`Feature`] has its own maps, chains and rules in the table, created when they are first
-//! needed. The set `owned` is an index: it lists the elements of each attachment under a key that is
-//! derived from the attachment. DEL therefore needs neither a result nor a namespace, and GC reads only
-//! the elements of one network.
+//! needed. The set `owned` is an index: it lists the elements of each attachment under a key that
+//! is derived from the attachment. DEL therefore needs neither a result nor a namespace, and GC
+//! reads only the elements of one network.
 
 mod element;
 mod elements;
@@ -35,8 +35,8 @@ pub use kernel::nft::match_expr;
 /// The table for everything that filters or changes IP packets.
 pub const TABLE: Table<'static> = Table { family: TableFamily::Inet, name: "podwire" };
 
-/// Locks the plugins' nf_tables state of the calling thread's namespace, for a change that depends on
-/// what was read before.
+/// Locks the plugins' nf_tables state of the calling thread's namespace, for a change that depends
+/// on what was read before.
 pub fn lock() -> kernel::Result<Lock> {
     Netns::current()?.lock("rules")
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The one table of plugins.
+//! The table of all plugins.
 
 use cni::Plugin;
 
@@ -7,7 +7,7 @@ use crate::ipam::{dhcp, host_local, static_addresses};
 use crate::main::{bridge, dummy, host_device, ipvlan, loopback, macvlan, podwire, ptp, tap, vlan};
 use crate::meta::{bandwidth, firewall, flannel, portmap, sample, sbr, tuning, vrf};
 
-/// Every plugin of this program, by name.
+/// All plugins of this program, sorted by name.
 pub const PLUGINS: &[&Plugin] = &[
     &bandwidth::PLUGIN,
     &bridge::PLUGIN,
@@ -32,10 +32,10 @@ pub const PLUGINS: &[&Plugin] = &[
     &vrf::PLUGIN,
 ];
 
-/// The plugins that give addresses. Only these can be a network's IPAM plugin.
+/// The plugins that assign addresses. Only these can be a network's IPAM plugin.
 pub const IPAM: &[&Plugin] = &[&dhcp::PLUGIN, &host_local::PLUGIN, &static_addresses::PLUGIN];
 
-/// Whether this program has a plugin of this name that gives no addresses.
+/// Whether this program has a plugin of this name that is not an IPAM plugin.
 pub fn is_not_ipam(name: &str) -> bool {
     let has = |plugins: &[&Plugin]| plugins.iter().any(|plugin| plugin.name == name);
     has(PLUGINS) && !has(IPAM)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A file that a plugin keeps for an attachment. Writes are atomic; removing a missing file succeeds. An
-//! incomplete file that a crash left has a name that the next write or removal reuses.
+//! A file that a plugin keeps for an attachment. Writes are atomic; removing a missing file
+//! succeeds. An incomplete file that a crash left has a name that the next write or removal reuses.
 
 use std::fs::{self, DirBuilder};
 use std::io;

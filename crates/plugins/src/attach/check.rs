@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Parts of CHECK that several plugins share: compare the kernel with the result. Later plugins of the
-//! list may have added objects; only missing or different objects are errors.
+//! Parts of CHECK that several plugins share: compare the kernel with the result. Later plugins of
+//! the list may have added objects; only missing or different objects are errors.
 
 use cni::{CniResult, Error, Interface, IpConfig, Request, Version};
 use ipnet::IpNet;
@@ -68,8 +68,8 @@ pub fn any_interface(nl: &Netlink, interface: &Interface) -> Result<Link, Error>
     Ok(link)
 }
 
-/// The MTU must be as configured, unless a later plugin of the list has changed it. Since version 1.1.0
-/// such a plugin reports the MTU in the result; in older versions any MTU is accepted.
+/// The MTU must be as configured, unless a later plugin of the list has changed it. Since version
+/// 1.1.0 such a plugin reports the MTU in the result; in older versions any MTU is accepted.
 pub fn mtu(
     link: &Link,
     interface: &Interface,

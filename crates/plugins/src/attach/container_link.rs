@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The plugins dummy, ipvlan, macvlan and vlan: their interface exists in the container's namespace
-//! only, on top of another interface (its master) or of none. One message creates it there under its
-//! final name. Nothing of it is on the host, so nothing can be left behind there.
+//! only, on top of another interface (its master) or of none. One message creates it there under
+//! its final name. Nothing of it is on the host, so nothing can be left behind there.
 
 use std::os::fd::AsFd;
 
@@ -99,7 +99,7 @@ impl ContainerLink {
         socket.context("open a netlink socket")
     }
 
-    /// Returns the MTU. It must not exceed the master's, which would drop longer packets.
+    /// Returns the MTU, which must not exceed the master's: the master would drop longer packets.
     fn mtu_on(&self, master: &Link) -> Result<Option<u32>, Error> {
         let is_invalid = |mtu: &u32| !(veth::MIN_MTU..=master.mtu).contains(mtu);
         let Some(invalid) = self.mtu.filter(is_invalid) else { return Ok(self.mtu) };
@@ -132,8 +132,8 @@ impl Master {
         Ok(Master::Named(name))
     }
 
-    /// Finds the master; an error if it does not exist. `None` if there is no master, or if only ADD
-    /// knows it.
+    /// Finds the master; an error if it does not exist. `None` if there is no master, or if only
+    /// ADD knows it.
     fn find(self, nl: &Netlink, in_container: bool) -> Result<Option<Link>, Error> {
         match self {
             Master::None | Master::Unknown => Ok(None),
@@ -217,8 +217,8 @@ fn build<'a>(
     Ok(result)
 }
 
-/// Creates the interface and returns its MAC address. The address is known without reading it back: it is
-/// the master's, or was chosen here.
+/// Creates the interface and returns its MAC address. The address is known without reading it back:
+/// it is the master's, or was chosen here.
 fn create(
     request: &Request,
     desired: &ContainerLink,
@@ -241,8 +241,8 @@ fn create(
     let created = match nl.apply([link::create(&new)]) {
         Err(error) if error.already_exists() => {
             netns::refuse_existing(request)?;
-            // The host has an interface of this name. Older kernels look up the name in the sender's
-            // namespace unless the request has an index.
+            // The host has an interface of this name. Older kernels look up the name in the
+            // sender's namespace unless the request has an index.
             let index = Some(names::attachment_index(&request.network, &attachment));
             nl.apply([link::create(&NewLink { index, ..new })])
         }
@@ -252,8 +252,8 @@ fn create(
     Ok((name, mac))
 }
 
-/// Returns the MAC address that the interface will have, and the one to pass to the kernel. An address
-/// that was chosen here does not count as random for udev, whose rules would replace it.
+/// Returns the MAC address that the interface will have, and the one to pass to the kernel. An
+/// address that was chosen here does not count as random for udev, whose rules would replace it.
 fn mac_address(
     desired: &ContainerLink,
     master: Option<&Link>,
@@ -300,14 +300,15 @@ fn rollback(ns: &Netns, name: IfName) {
     });
 }
 
-/// DEL. It needs neither the master nor the previous result; without the namespace there is nothing to
-/// remove. Addresses are released after the interface is gone, except that dhcp needs the interface.
+/// DEL needs neither the master nor the previous result; without the namespace there is nothing to
+/// remove. Addresses are released after the interface is gone, except that dhcp needs the
+/// interface.
 pub fn del(request: &Request, kind: &str) -> Result<(), Error> {
     ipam::del_with_interface(request, || remove(request, kind))
 }
 
-/// Removes the interface of this name and kind if it is in the attachment's group or in no group, as the
-/// interfaces of the Go plugins are.
+/// Removes the interface of this name and kind if it is in the attachment's group or in no group,
+/// as the interfaces of the Go plugins are.
 fn remove(request: &Request, kind: &str) -> Result<(), Error> {
     let ifname = netns::ifname(request)?;
     let Some(ns) = netns::open_if_exists(request) else { return Ok(()) };

@@ -4,8 +4,8 @@
 use cni::{CniResult, Dns};
 use serde::Deserialize;
 
-/// The key `dns`. An empty list overrides the IPAM plugin's settings, a missing list does not, as in the
-/// Go plugins.
+/// The key `dns`. An empty list overrides the IPAM plugin's settings, a missing list does not, as
+/// in the Go plugins.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct DnsConf {

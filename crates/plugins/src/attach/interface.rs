@@ -12,7 +12,8 @@ use kernel::{IfIndex, IfName, MacAddr, Netlink, Netns, netns, sysctl};
 
 use crate::error::{self, Context};
 
-/// Maximum time until IPv6 addresses are usable. Duplicate address detection takes one to two seconds.
+/// Maximum time until IPv6 addresses are usable. Duplicate address detection takes one to two
+/// seconds.
 const IPV6_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Duplicate address detection for IPv6.
@@ -30,8 +31,8 @@ pub enum Dad {
 pub enum ArpAnnounce {
     /// Now, and each time the interface comes up again.
     Now,
-    /// Only when the interface comes up again. For a MAC address that is derived from the IP address:
-    /// the neighbours' caches are correct already.
+    /// Only when the interface comes up again. For a MAC address that is derived from the IP
+    /// address: the neighbours' caches are correct already.
     Later,
     Never,
 }
@@ -69,8 +70,8 @@ fn enter(
     .context("prepare the container's namespace")
 }
 
-/// Does nothing without IPv6 addresses: opening a sysctl file takes longer the more containers there
-/// are, because the kernel searches the entries of all namespaces.
+/// Does nothing without IPv6 addresses: opening a sysctl file takes longer the more containers
+/// there are, because the kernel searches the entries of all namespaces.
 fn set_sysctls(ifname: IfName, ips: &[IpConfig], options: AddressOptions) -> kernel::Result<()> {
     if !has_ipv6(ips) {
         return Ok(());
@@ -102,8 +103,8 @@ pub fn find(pod: &Netlink, ifname: IfName) -> Result<Link, Error> {
     or_missing(link::by_name(pod, ifname), ifname)
 }
 
-/// As [`find`], over a socket on the host. The host has a numeric ID for a namespace that it shares a
-/// veth pair with; a query by ID is faster than entering the namespace.
+/// As [`find`], over a socket on the host. The host has a numeric ID for a namespace that it shares
+/// a veth pair with; a query by ID is faster than entering the namespace.
 pub fn find_from(host: &Netlink, ns: &Netns, ifname: IfName) -> Result<Link, Error> {
     let number = netns::id_of(host, ns).context("look for the container's interface")?;
     match number {
@@ -185,8 +186,9 @@ impl ConfiguredInterface {
 
 const CONFIGURING: &str = "configure the container's interface";
 
-/// The first half of [`configure`]. After that the kernel processes the new carrier in the background and
-/// holds the RTNL lock meanwhile. Adding routes waits for the lock, so callers do other work in between.
+/// The first half of [`configure`]. After that the kernel processes the new carrier in the
+/// background and holds the RTNL lock meanwhile. Adding routes waits for the lock, so callers do
+/// other work in between.
 pub fn add_addresses(
     ns: &Netns,
     ifname: IfName,
@@ -214,8 +216,8 @@ pub fn add_addresses(
     Ok(ConfiguredInterface { inside, name: ifname, index })
 }
 
-/// Converts the routes of a result. A route without a gateway uses the first gateway of its family. If
-/// there is none, or the route has link scope, it goes straight out of the interface.
+/// Converts the routes of a result. A route without a gateway uses the first gateway of its family.
+/// If there is none, or the route has link scope, it goes straight out of the interface.
 pub fn routes(index: IfIndex, ips: &[IpConfig], routes: &[cni::Route]) -> Vec<Route> {
     let convert = |route: &cni::Route| {
         let same_family = |ip: &IpAddr| ip.is_ipv4() == route.dst.addr().is_ipv4();
@@ -237,10 +239,11 @@ pub fn routes(index: IfIndex, ips: &[IpConfig], routes: &[cni::Route]) -> Vec<Ro
     routes.iter().map(convert).collect()
 }
 
-/// Waits until the IPv6 addresses of the interface are usable. Even without duplicate address detection
-/// an address is tentative until a kernel task has joined its multicast group. A neighbour solicitation
-/// that arrives before is lost, and the neighbour retries only after a second. Without a carrier there
-/// is nothing to wait for: the kernel finishes when the carrier appears.
+/// Waits until the IPv6 addresses of the interface are usable. Even without duplicate address
+/// detection an address is tentative until a kernel task has joined its multicast group. A
+/// neighbour solicitation that arrives before is lost, and the neighbour retries only after a
+/// second. Without a carrier there is nothing to wait for: the kernel finishes when the carrier
+/// appears.
 fn wait_for_ipv6(ns: &Netns, pod: &Netlink, index: IfIndex) -> Result<(), Error> {
     let doing = "wait for the container's IPv6 addresses";
     let found = addr::list(pod, Some(index)).context(doing)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Calls of the network's IPAM plugin, for plugins that create interfaces. If the network has no IPAM
-//! plugin, these functions do nothing.
+//! Calls of the network's IPAM plugin, for plugins that create interfaces. If the network has no
+//! IPAM plugin, these functions do nothing.
 
 use cni::delegate::{self, Target};
 use cni::{CniResult, Code, Command, Error, Request};
@@ -19,14 +19,15 @@ fn ipam_type<'a>(request: &'a Request) -> Result<Option<&'a str>, Error> {
     Err(Error::invalid_config(msg).with_details(format!("IPAM plugins are {}", names.join(", "))))
 }
 
-/// Whether the IPAM plugin works through the container's interface, as dhcp does. The interface must be
-/// up and connected before [`add_after_link`], and must exist until [`del`] and [`gc`] have returned.
+/// Whether the IPAM plugin works through the container's interface, as dhcp does. The interface
+/// must be up and connected before [`add_after_link`], and must exist until [`del`] and [`gc`] have
+/// returned.
 pub fn needs_interface(request: &Request) -> Result<bool, Error> {
     Ok(ipam_type(request)? == Some("dhcp"))
 }
 
-/// Fails early if [`add_after_link`] would fail anyway: invalid configuration, no dhcp daemon. Only for
-/// plugins of this program; an external plugin is started once, by the ADD itself.
+/// Fails early if [`add_after_link`] would fail anyway: invalid configuration, no dhcp daemon. Only
+/// for plugins of this program; an external plugin is started once, by the ADD itself.
 pub fn check_available(request: &Request) -> Result<(), Error> {
     let kind = ipam_type(request)?.unwrap_or_default();
     let Target::Function(plugin) = delegate::find(request.host, kind, &request.path)? else {
@@ -53,15 +54,15 @@ pub fn add(request: &Request) -> Result<Option<CniResult>, Error> {
     let Some(kind) = ipam_type(request)? else { return Ok(None) };
     let target = delegate::find(request.host, kind, &request.path)?;
     if let Target::Program(_) = target {
-        // If an external plugin fails, it gets a DEL, which would release the address of the running
-        // container in case of a second ADD.
+        // If an external plugin fails, it gets a DEL, which would release the address of the
+        // running container in case of a second ADD.
         netns::refuse_existing(request)?;
     }
     call_add(request, kind, &target).map(Some)
 }
 
-/// Requests addresses after the interface was created, which also proves that this is not a second ADD.
-/// `None` if the network has no IPAM plugin.
+/// Requests addresses after the interface was created, which also proves that this is not a second
+/// ADD. `None` if the network has no IPAM plugin.
 pub fn add_after_link(request: &Request) -> Result<Option<CniResult>, Error> {
     let Some(kind) = ipam_type(request)? else { return Ok(None) };
     let target = delegate::find(request.host, kind, &request.path)?;
@@ -85,9 +86,9 @@ fn call_add(request: &Request, kind: &str, target: &Target) -> Result<CniResult,
     Ok(result)
 }
 
-/// Creates the interface and requests addresses. The addresses come first because IPAM fails most often
-/// and then little has to be undone. If the IPAM plugin needs the interface, the interface is created
-/// and brought up first.
+/// Creates the interface and requests addresses. The addresses come first because IPAM fails most
+/// often and then little has to be undone. If the IPAM plugin needs the interface, the interface is
+/// created and brought up first.
 pub fn add_with_interface<'a, T>(
     request: &'a Request,
     create: impl FnOnce(&mut Undo<'a>) -> Result<T, Error>,
@@ -108,9 +109,9 @@ pub fn add_with_interface<'a, T>(
     Ok((result, created))
 }
 
-/// Removes the interface and releases the addresses. The interface goes first, so that an address is not
-/// assigned to another container while it is in use. If the IPAM plugin needs the interface, the
-/// addresses go first; a failure of IPAM does not keep the interface.
+/// Removes the interface and releases the addresses. The interface goes first, so that an address
+/// is not assigned to another container while it is in use. If the IPAM plugin needs the interface,
+/// the addresses go first; a failure of IPAM does not keep the interface.
 pub fn del_with_interface(
     request: &Request,
     remove: impl FnOnce() -> Result<(), Error>,

@@ -38,8 +38,8 @@ pub enum Source {
     Conf,
 }
 
-/// The address from the first of these sources that has one. If CNI_ARGS is a source, it must contain no
-/// unknown key.
+/// The address from the first of these sources that has one. If CNI_ARGS is a source, it must
+/// contain no unknown key.
 pub fn requested(request: &Request, sources: &[Source]) -> Result<Option<MacAddr>, Error> {
     let conf: Conf = request.conf()?;
     let mut requested = None;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Interface names, link groups and MAC addresses derived from an attachment or an IP address. DEL and
-//! GC find an attachment's interface by them, without a namespace, a result or a state file.
+//! Interface names, link groups and MAC addresses derived from an attachment or an IP address. DEL
+//! and GC find an attachment's interface by them, without a namespace, a result or a state file.
 
 use std::net::IpAddr;
 
 use cni::Attachment;
 use kernel::{IfIndex, IfName, MacAddr};
 
-/// Number of alternative names of a host end. An interface whose namespace is being removed may still
-/// hold a name for a moment.
+/// Number of alternative names of a host end. An interface whose namespace is being removed may
+/// still hold a name for a moment.
 const ATTEMPTS: u32 = 4;
 
 /// The possible names of an attachment's host end, in the order to try.
@@ -40,20 +40,22 @@ pub fn network_group(network: &str) -> u32 {
     folded(digest(&[network]))
 }
 
-/// Folds a digest to 31 bits, because `ip link` treats a group as signed. Never 0, the default group.
+/// Folds a digest to 31 bits, because `ip link` treats a group as signed. Never 0, the default
+/// group.
 fn folded(digest: u64) -> u32 {
     (((digest ^ (digest >> 32)) as u32) & 0x7fff_ffff).max(1)
 }
 
-/// The link group of an interface without a host end. The upper 16 bits identify the network, the lower
-/// 16 bits the attachment.
+/// The link group of an interface without a host end. The upper 16 bits identify the network, the
+/// lower 16 bits the attachment.
 pub fn attachment_group(network: &str, attachment: &Attachment) -> u32 {
     let digest = digest(&[network, &attachment.container_id, &attachment.ifname]);
     network_half(network) << 16 | u32::from(((digest >> 32) ^ digest) as u16)
 }
 
-/// The link group of a host device in a container. The upper 16 bits identify the network, the lower 16
-/// bits the container and interface, so that the device is recognized after its network was renamed.
+/// The link group of a host device in a container. The upper 16 bits identify the network, the
+/// lower 16 bits the container and interface, so that the device is recognized after its network
+/// was renamed.
 pub fn device_group(network: &str, attachment: &Attachment) -> u32 {
     network_half(network) << 16 | u32::from(attachment_half(attachment))
 }
@@ -73,14 +75,14 @@ pub fn is_attachment_group(network: &str, group: u32) -> bool {
     group >> 16 == network_half(network)
 }
 
-/// Never 0, so that a small number chosen by an administrator never matches. 15 bits, because `ip link`
-/// treats a group as signed.
+/// Never 0, so that a small number chosen by an administrator never matches. 15 bits, because `ip
+/// link` treats a group as signed.
 fn network_half(network: &str) -> u32 {
     (network_group(network) >> 16).max(1)
 }
 
-/// An interface index for an attachment, above 2^30 so that it does not collide with indexes that the
-/// kernel assigns.
+/// An interface index for an attachment, above 2^30 so that it does not collide with indexes that
+/// the kernel assigns.
 pub fn attachment_index(network: &str, attachment: &Attachment) -> IfIndex {
     IfIndex(attachment_group(network, attachment) | 0x4000_0000)
 }
@@ -101,8 +103,8 @@ pub fn mac_of(address: IpAddr) -> MacAddr {
     }
 }
 
-/// FNV-1a over the words, each followed by a NUL byte, which no word contains. The result must be the
-/// same in every build and on every machine; it need not be secret.
+/// FNV-1a over the words, each followed by a NUL byte, which no word contains. The result must be
+/// the same in every build and on every machine; it need not be secret.
 pub(crate) fn digest(words: &[&str]) -> u64 {
     digest_of(words.iter().flat_map(|word| word.bytes().chain([0])))
 }

@@ -17,8 +17,8 @@ pub fn open(request: &Request) -> Result<Netns, Error> {
     })
 }
 
-/// Opens the namespace for DEL. If the path does not exist or is not a namespace, there is nothing to
-/// remove.
+/// Opens the namespace for DEL. If the path does not exist or is not a namespace, there is nothing
+/// to remove.
 pub fn open_if_exists(request: &Request) -> Option<Netns> {
     if request.netns.is_empty() {
         return None;
@@ -33,8 +33,8 @@ pub fn ifname(request: &Request) -> Result<IfName, Error> {
     })
 }
 
-/// Whether the `sandbox` of a result is the request's namespace. The paths may differ: `/var/run` is
-/// often a symbolic link to `/run`.
+/// Whether the `sandbox` of a result is the request's namespace. The paths may differ: `/var/run`
+/// is often a symbolic link to `/run`.
 pub fn is_sandbox(request: &Request, sandbox: &str) -> bool {
     let identity = |path: &str| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
     sandbox == request.netns

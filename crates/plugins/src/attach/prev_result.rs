@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The previous result, for chained plugins: plugins that change the interface of an earlier plugin and
-//! return its result.
+//! The previous result, for chained plugins: plugins that change the interface of an earlier plugin
+//! and return its result.
 
 use cni::{CniResult, Error, Interface, IpConfig, Request};
 use kernel::link::Link;
@@ -24,8 +24,8 @@ pub fn interface(request: &Request, ns: &Netns) -> Result<(Netlink, Link), Error
     Ok((inside, link))
 }
 
-/// The entries of the container's interface in a result, for recording a change. If no entry of this
-/// name has the container's sandbox, these are all entries of this name, as in the Go plugin.
+/// The entries of the container's interface in a result, for recording a change. If no entry of
+/// this name has the container's sandbox, these are all entries of this name, as in the Go plugin.
 pub fn interfaces_mut<'a>(
     result: &'a mut CniResult,
     request: &'a Request,
@@ -39,8 +39,8 @@ pub fn interfaces_mut<'a>(
     result.interfaces.iter_mut().filter(is_selected)
 }
 
-/// The addresses of the container's interface. An address without an interface, as in results before
-/// version 0.3.0, counts as one of them.
+/// The addresses of the container's interface. An address without an interface, as in results
+/// before version 0.3.0, counts as one of them.
 pub fn addresses<'a>(
     result: &'a CniResult,
     request: &'a Request,

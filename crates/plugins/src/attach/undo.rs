@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The steps that undo a failed ADD, last step first. A value and not a destructor, because the plugin
-//! program aborts on panic and a successful ADD must undo nothing.
+//! The steps that undo a failed ADD, last step first. A value and not a destructor, because the
+//! plugin program aborts on panic and a successful ADD must undo nothing.
 
 use std::fmt;
 

@@ -79,8 +79,8 @@ impl Pair {
 /// Creates the pair: the host end up, in its bridge, with a name and a group derived from the
 /// attachment; the container end directly in its namespace.
 ///
-/// The MAC addresses are chosen here, so that they are known without reading them back and no udev rule
-/// for random addresses replaces them.
+/// The MAC addresses are chosen here, so that they are known without reading them back and no udev
+/// rule for random addresses replaces them.
 pub fn create(
     host: &Netlink,
     ns: &Netns,
@@ -129,8 +129,8 @@ fn try_create(
     if desired.port == PortOptions::default() {
         return Ok(());
     }
-    // Not in one batch with the creation: the kernel continues after a failure, and if the name is taken
-    // it would change an interface of another program.
+    // Not in one batch with the creation: the kernel continues after a failure, and if the name is
+    // taken it would change an interface of another program.
     host.apply([link::set_port(pair.host, &desired.port)])
         .inspect_err(|_| rollback(host, pair.host))
 }
@@ -184,8 +184,8 @@ pub fn gc(request: &Request, features: &[&'static Feature]) -> Result<(), Error>
     Error::all([removed, rules, go_rules, by_iptables])
 }
 
-/// Removes the attachment's pair by the name of its host end. If there is none, the Go plugin may have
-/// created the interface: then it is found by its name in the namespace.
+/// Removes the attachment's pair by the name of its host end. If there is none, the Go plugin may
+/// have created the interface: then it is found by its name in the namespace.
 fn remove(request: &Request) -> Result<(), Error> {
     let ifname = netns::ifname(request)?;
     Netlink::open()
@@ -212,8 +212,8 @@ fn remove_on_host(host: &Netlink, request: &Request) -> kernel::Result<bool> {
     Ok(!found.is_empty())
 }
 
-/// Keeps an interface whose host end has a name of podwire's: it belongs to another attachment, either
-/// on another network or because another container now has this namespace path.
+/// Keeps an interface whose host end has a name of podwire's: it belongs to another attachment,
+/// either on another network or because another container now has this namespace path.
 fn remove_inside(host: &Netlink, ns: &Netns, ifname: IfName) -> kernel::Result<()> {
     let inside = ns.netlink()?;
     let Some(link) = link::by_name(&inside, ifname)? else { return Ok(()) };
@@ -225,8 +225,8 @@ fn remove_inside(host: &Netlink, ns: &Netns, ifname: IfName) -> kernel::Result<(
     link::remove_in_background(&inside, link.index)
 }
 
-/// Removes the pairs of a network that belong to none of these attachments. Interfaces of other programs
-/// are not in the network's group or have other names, and are kept.
+/// Removes the pairs of a network that belong to none of these attachments. Interfaces of other
+/// programs are not in the network's group or have other names, and are kept.
 fn remove_stale(network: &str, valid: &[Attachment]) -> Result<(), Error> {
     let host = Netlink::open().context("open a netlink socket")?;
     let links = link::list(&host).context("list the host's interfaces")?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rules that the Go plugins made for containers that still exist: CHECK accepts them, DEL and GC remove
-//! them. The rules of iptables-nft are nf_tables rules and are changed by netlink. The rules of
-//! iptables-legacy are not reachable this way.
+//! Rules that the Go plugins made for containers that still exist: CHECK accepts them, DEL and GC
+//! remove them. The rules of iptables-nft are nf_tables rules and are changed by netlink. The rules
+//! of iptables-legacy are not reachable this way.
 //!
 //! Each search starts with the name of a chain, and is cheap if the chain does not exist.
 
@@ -53,8 +53,8 @@ fn matches_other_address(rule: &ObservedRule, addresses: &[IpAddr]) -> bool {
     rule.compared().any(|value| is_address(value) && !is_listed(value))
 }
 
-/// Commits a removal; plans it again if another program changed the same objects. Returns whether there
-/// was anything to remove.
+/// Commits a removal; plans it again if another program changed the same objects. Returns whether
+/// there was anything to remove.
 fn remove(nft: &Nft, plan: impl Fn() -> kernel::Result<Batch>) -> kernel::Result<bool> {
     for _ in 1..MAX_ATTEMPTS {
         let batch = plan()?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The backend `iptables`, if a configuration asks for it by name. It makes the same chains, rules and
-//! comments as the Go plugins, so that each can remove the other's rules. For each family, one
+//! The backend `iptables`, if a configuration asks for it by name. It makes the same chains, rules
+//! and comments as the Go plugins, so that each can remove the other's rules. For each family, one
 //! `iptables-save` reads the table and one `iptables-restore` writes the difference.
 
 pub mod firewall;
@@ -39,7 +39,8 @@ fn program(family: Family, what: &str) -> String {
     }
 }
 
-/// Reads a table and writes the lines that `change` returns. A lock keeps other plugin processes out.
+/// Reads a table and writes the lines that `change` returns. A lock keeps other plugin processes
+/// out.
 pub fn change(
     family: Family,
     table: &str,

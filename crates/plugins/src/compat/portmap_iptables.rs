@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The backend `iptables` of portmap. It makes the same chains, rules and comments as the Go plugin, so
-//! that each can remove the other's rules. A chain for all containers jumps to one chain per container; a
-//! mark selects the connections to masquerade.
+//! The backend `iptables` of portmap. It makes the same chains, rules and comments as the Go
+//! plugin, so that each can remove the other's rules. A chain for all containers jumps to one chain
+//! per container; a mark selects the connections to masquerade.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -111,8 +111,8 @@ enum At {
     End,
 }
 
-/// The rules that mark connections and masquerade marked ones; none if another chain does both. In order of
-/// creation, because a rule can jump only to an existing chain.
+/// The rules that mark connections and masquerade marked ones; none if another chain does both. In
+/// order of creation, because a rule can jump only to an existing chain.
 fn shared(desired: &DesiredRules) -> Vec<(At, Rule)> {
     let Mark::Bit(bit) = &desired.verbatim.mark else { return Vec::new() };
     if !desired.portmap.snat {
@@ -132,8 +132,8 @@ fn jumps_to_all() -> [Rule; 2] {
     ["PREROUTING", "OUTPUT"].map(|from| Rule::new(from, "-m addrtype --dst-type LOCAL", "", ALL))
 }
 
-/// The rules of the shared chain that jump to the container's chain. They list the ports of all mappings,
-/// also of mappings for the other family, as the Go plugin's CHECK expects.
+/// The rules of the shared chain that jump to the container's chain. They list the ports of all
+/// mappings, also of mappings for the other family, as the Go plugin's CHECK expects.
 fn jumps(desired: &DesiredRules, own: IpNet) -> Vec<Rule> {
     let chain = chain(desired.network, desired.container);
     let comment = comment(desired.network, desired.container);

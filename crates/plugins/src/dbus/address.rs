@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The address of the system bus: DBUS_SYSTEM_BUS_ADDRESS as the D-Bus specification defines it, or the
-//! default socket.
+//! The address of the system bus: DBUS_SYSTEM_BUS_ADDRESS as the D-Bus specification defines it, or
+//! the default socket.
 
 use std::ffi::OsStr;
 use std::io;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `host-local`: addresses from ranges, remembered in files on this node.
+//! `host-local`: assigns addresses from ranges and records them in files on this node.
 
 mod conf;
 mod resolv_conf;
@@ -15,7 +15,6 @@ use ipnet::IpNet;
 use self::conf::{HostLocal, data_dir_of};
 use self::store::{Store, allocate};
 
-/// The plugin.
 pub const PLUGIN: Plugin = Plugin {
     name: "host-local",
     about: "assigns addresses from ranges and records them on this node",
@@ -30,18 +29,18 @@ pub const PLUGIN: Plugin = Plugin {
 fn add(request: &Request) -> Result<CniResult, Error> {
     let conf = HostLocal::parse(request)?;
     let dns = read_dns(&conf)?;
-    let mut store = Store::open(&conf.data_dir, &request.network).map_err(fault)?;
+    let mut store = Store::open(&conf.data_dir, &request.network).map_err(to_cni)?;
     let (id, ifname) = (&request.container_id, &request.ifname);
-    let given = allocate(&mut store, &conf.sets, &conf.requested, id, ifname);
-    let given = given.map_err(|cause| match cause {
+    let allocated = allocate(&mut store, &conf.sets, &conf.requested, id, ifname);
+    let allocated = allocated.map_err(|cause| match cause {
         store::Error::NotInAnySet { .. } => {
             let sets: Vec<String> = conf.sets.iter().map(ToString::to_string).collect();
-            let hint = format!("one address is given from each of: {}", sets.join("; "));
-            fault(cause).with_details(hint)
+            let hint = format!("one address is assigned from each of: {}", sets.join("; "));
+            to_cni(cause).with_details(hint)
         }
-        _ => fault(cause),
+        _ => to_cni(cause),
     })?;
-    let ips = given.into_iter().map(|(address, range)| {
+    let ips = allocated.into_iter().map(|(address, range)| {
         let prefix = IpNet::new(address, range.subnet().prefix_len());
         IpConfig::new(prefix.unwrap_or_else(|_| address.into()), range.gateway())
     });
@@ -57,29 +56,29 @@ fn read_dns(conf: &HostLocal) -> Result<Dns, Error> {
     Ok(resolv_conf::parse(&String::from_utf8_lossy(&text)))
 }
 
-/// Works whatever has become of the ranges since the ADD.
+/// Needs no valid ranges: they may have changed since ADD.
 fn del(request: &Request) -> Result<(), Error> {
-    let store = Store::open_existing(&data_dir_of(request)?, &request.network).map_err(fault)?;
+    let store = Store::open_existing(&data_dir_of(request)?, &request.network).map_err(to_cni)?;
     let Some(mut store) = store else { return Ok(()) };
-    // Nothing depends on a result that cannot be read: the index knows the addresses.
+    // A result that cannot be read is ignored: the index knows the addresses.
     let result = request.prev_result().ok().flatten().unwrap_or_default();
-    let told: Vec<IpAddr> = result.ips.iter().map(|ip| ip.address.addr()).collect();
-    store.release(&request.container_id, &request.ifname, &told).map_err(fault)?;
+    let candidates: Vec<IpAddr> = result.ips.iter().map(|ip| ip.address.addr()).collect();
+    store.release(&request.container_id, &request.ifname, &candidates).map_err(to_cni)?;
     Ok(())
 }
 
-/// The attachment must hold an address, and each that the result tells of out of the ranges.
+/// The attachment must have an address, and all addresses of the result that are in the ranges.
 fn check(request: &Request) -> Result<(), Error> {
     let conf = HostLocal::parse(request)?;
     let id = &request.container_id;
-    let store = Store::open_existing(&conf.data_dir, &request.network).map_err(fault)?;
+    let store = Store::open_existing(&conf.data_dir, &request.network).map_err(to_cni)?;
     let held = match store {
         Some(mut store) => {
-            let mut held = store.addresses_of(id, &request.ifname).map_err(fault)?;
+            let mut held = store.addresses_of(id, &request.ifname).map_err(to_cni)?;
             if held.is_empty() {
-                // The index misses a file that another program has rewritten in place.
+                // The index does not notice a file that another program rewrote in place.
                 store.rescan();
-                held = store.addresses_of(id, &request.ifname).map_err(fault)?;
+                held = store.addresses_of(id, &request.ifname).map_err(to_cni)?;
             }
             held
         }
@@ -102,14 +101,15 @@ fn check(request: &Request) -> Result<(), Error> {
 fn status(request: &Request) -> Result<(), Error> {
     let conf = HostLocal::parse(request)?;
     read_dns(&conf).map_err(|error| Error { code: Code::NOT_AVAILABLE, ..error })?;
-    let unusable = |cause| Error { code: Code::NOT_AVAILABLE, ..fault(cause) };
+    let unusable = |cause| Error { code: Code::NOT_AVAILABLE, ..to_cni(cause) };
     store::require_writable(&conf.data_dir, &request.network).map_err(unusable)?;
     let store = Store::open_existing(&conf.data_dir, &request.network).map_err(unusable)?;
     let Some(store) = store else { return Ok(()) };
     for set in &conf.sets {
         if store.is_exhausted(set).map_err(unusable)? {
             let msg = format!("no IP addresses available in range set: {set}");
-            let hint = "containers that are gone still hold addresses until DEL or GC frees them";
+            let hint =
+                "containers that are gone hold their addresses until DEL or GC releases them";
             return Err(Error::new(Code::NOT_AVAILABLE, msg).with_details(hint));
         }
     }
@@ -118,20 +118,20 @@ fn status(request: &Request) -> Result<(), Error> {
 
 fn gc(request: &Request) -> Result<(), Error> {
     let Some(valid) = request.valid_attachments()? else { return Ok(()) };
-    let store = Store::open_existing(&data_dir_of(request)?, &request.network).map_err(fault)?;
+    let store = Store::open_existing(&data_dir_of(request)?, &request.network).map_err(to_cni)?;
     let Some(mut store) = store else { return Ok(()) };
     let valid: HashSet<(&str, &str)> =
         valid.iter().map(|one| (one.container_id.as_str(), one.ifname.as_str())).collect();
-    // A file that names no interface was made by hand to keep an address free, or by a plugin of
-    // many years ago; only DEL or a person may free it.
+    // A file without an interface was created by hand to reserve an address, or by a very old
+    // version of the Go plugin. GC keeps it.
     let is_valid =
         |id: &str, ifname: Option<&str>| ifname.is_none_or(|ifname| valid.contains(&(id, ifname)));
-    store.retain(is_valid).map_err(fault)?;
+    store.retain(is_valid).map_err(to_cni)?;
     Ok(())
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn fault(cause: store::Error) -> Error {
+fn to_cni(cause: store::Error) -> Error {
     let code = match &cause {
         store::Error::Exhausted { .. } => Code::TRY_LATER,
         store::Error::Io { cause, .. } if cause.kind() == ErrorKind::TimedOut => Code::TRY_LATER,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `static`: the addresses that the configuration or the runtime names, and no record of them.
+//! `static`: assigns the addresses that the configuration or the runtime names, without a record of
+//! them.
 
 use std::net::IpAddr;
 
@@ -7,7 +8,6 @@ use cni::{CniResult, Code, Dns, Error, IpConfig, Plugin, Request, Route, Version
 use ipnet::IpNet;
 use serde::Deserialize;
 
-/// The plugin.
 pub const PLUGIN: Plugin = Plugin {
     name: "static",
     about: "assigns the addresses of the configuration",
@@ -59,8 +59,7 @@ fn add(request: &Request) -> Result<CniResult, Error> {
     Ok(CniResult { ips, routes: ipam.routes, dns: ipam.dns, ..CniResult::default() })
 }
 
-/// The addresses that are wanted: the runtime's own, else `args`, else the configuration's with
-/// those of CNI_ARGS.
+/// The addresses come from the runtime, else from `args`, else from the configuration and CNI_ARGS.
 fn parse(request: &Request) -> Result<(IpamConf, Vec<IpConfig>), Error> {
     let conf: StaticConf = request.conf()?;
     let ipam = conf.ipam.ok_or_else(super::no_ipam_key)?;
@@ -78,8 +77,8 @@ fn with_env_args(ipam: &IpamConf, request: &Request) -> Result<Vec<IpConfig>, Er
     let mut ips = Vec::with_capacity(ipam.addresses.len());
     for (at, entry) in ipam.addresses.iter().enumerate() {
         let key = format!("key \"ipam.addresses[{at}].address\"");
-        let wrong = "the 'address' field is expected to be in CIDR notation";
-        let address = parse_cidr(wrong, &key, Code::INVALID_CONFIG, &entry.address)?;
+        let msg = "the 'address' field is expected to be in CIDR notation";
+        let address = parse_cidr(msg, &key, Code::INVALID_CONFIG, &entry.address)?;
         ips.push(IpConfig::new(address, entry.gateway));
     }
     if request.raw_args.is_empty() {
@@ -88,8 +87,8 @@ fn with_env_args(ipam: &IpamConf, request: &Request) -> Result<Vec<IpConfig>, Er
     let args = request.args()?;
     args.allow_only(&["IP", "GATEWAY"])?;
     for text in list(args.get("IP")) {
-        let wrong = "the 'ip' field is expected to be in CIDR notation";
-        let address = parse_cidr(wrong, "IP in CNI_ARGS", Code::BAD_ENVIRONMENT, text)?;
+        let msg = "the 'ip' field is expected to be in CIDR notation";
+        let address = parse_cidr(msg, "IP in CNI_ARGS", Code::BAD_ENVIRONMENT, text)?;
         ips.push(IpConfig::new(address, None));
     }
     for text in list(args.get("GATEWAY")) {
@@ -109,30 +108,28 @@ fn list(text: Option<&str>) -> impl Iterator<Item = &str> {
 }
 
 fn parse_cidrs(key: &str, texts: &[String]) -> Result<Vec<IpConfig>, Error> {
-    let wrong = "an entry in the 'ips' field is NOT in CIDR notation";
+    let msg = "an entry in the 'ips' field is NOT in CIDR notation";
     texts
         .iter()
-        .map(|text| Ok(IpConfig::new(parse_cidr(wrong, key, Code::INVALID_CONFIG, text)?, None)))
+        .map(|text| Ok(IpConfig::new(parse_cidr(msg, key, Code::INVALID_CONFIG, text)?, None)))
         .collect()
 }
 
-fn parse_cidr(wrong: &str, key: &str, code: Code, text: &str) -> Result<IpNet, Error> {
+fn parse_cidr(msg: &str, key: &str, code: Code, text: &str) -> Result<IpNet, Error> {
     text.parse().map_err(|_| {
         let details = format!("{key} is {text:?}, expected CIDR notation such as 10.1.2.3/24");
-        Error::new(code, format!("{wrong}, got: '{text}'")).with_details(details)
+        Error::new(code, format!("{msg}, got: '{text}'")).with_details(details)
     })
 }
 
-/// Every wanted address must be in the result of the ADD, with its gateway.
+/// Each address must be in the previous result, with its gateway.
 fn check(request: &Request) -> Result<(), Error> {
-    let (_, wanted) = parse(request)?;
+    let (_, ips) = parse(request)?;
     let result = request.required_prev_result()?;
-    for want in wanted {
-        let found = result.ips.iter().any(|ip| {
-            ip.address == want.address && (want.gateway.is_none() || ip.gateway == want.gateway)
-        });
-        if !found {
-            let address = want.address;
+    for IpConfig { address, gateway, .. } in ips {
+        let is_match =
+            |ip: &IpConfig| ip.address == address && (gateway.is_none() || ip.gateway == gateway);
+        if !result.ips.iter().any(is_match) {
             let ip = address.addr();
             return Err(Error::internal(format!(
                 "static: Failed to match addr {ip} on interface {}",

@@ -46,8 +46,8 @@ fn add(request: &Request) -> Result<CniResult, Error> {
     or_undo(|undo| build(request, &conf, &host, &ns, undo))
 }
 
-/// The steps of ADD. The bridge's address and forwarding come last, when nothing else can fail: other
-/// containers may use them at once, so they cannot be undone.
+/// The steps of ADD. The bridge's address and forwarding come last, when nothing else can fail:
+/// other containers may use them at once, so they cannot be undone.
 fn build<'a>(
     request: &'a Request,
     conf: &'a Bridge,
@@ -95,8 +95,8 @@ struct Connected<'a> {
     ipam_result: Option<CniResult>,
 }
 
-/// The usual order: the step that fails most often comes first, so that little has to be undone. First
-/// the address, then the bridge, then the pair.
+/// The usual order: the step that fails most often comes first, so that little has to be undone.
+/// First the address, then the bridge, then the pair.
 fn ipam_before_link<'a>(
     request: &'a Request,
     conf: &'a Bridge,
@@ -183,7 +183,8 @@ fn create_pair<'a>(
     Ok(pair)
 }
 
-/// Adds the container's addresses and brings its interface up, unless the interface is to stay down.
+/// Adds the container's addresses and brings its interface up, unless the interface is to stay
+/// down.
 fn add_addresses(
     conf: &Bridge,
     ns: &Netns,

@@ -158,7 +158,8 @@ fn del(request: &Request) -> Result<(), Error> {
     ipam::del_with_interface(request, || remove(request))
 }
 
-/// When a namespace is removed, the kernel moves physical devices back to the host, but under other names.
+/// When a namespace is removed, the kernel moves physical devices back to the host, but under other
+/// names.
 fn remove(request: &Request) -> Result<(), Error> {
     let host = Netlink::open().context("open a netlink socket")?;
     match find_inside(request)? {
@@ -202,8 +203,8 @@ fn move_back(
     }
 }
 
-/// The configuration that the device brought along, from the result: changes made inside the container must not reach the
-/// host.
+/// The configuration that the device brought along, from the result: changes made inside the
+/// container must not reach the host.
 fn config_in(request: &Request) -> Option<SavedConfig> {
     let conf: HostDeviceConf = request.conf().ok()?;
     let result = request.prev_result().ok()?.filter(|_| conf.use_interface_network)?;

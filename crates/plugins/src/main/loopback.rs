@@ -29,7 +29,8 @@ fn add(request: &Request) -> Result<CniResult, Error> {
     let prev_result = request.prev_result()?;
     let pod = open(request)?;
     let link = interface::find(&pod, lo())?;
-    // Checked before the interface is up: the kernel then adds addresses that remain when it is set down.
+    // Checked before the interface is up: the kernel then adds addresses that remain when it is set
+    // down.
     let foreign = addresses(&pod, &link)?.into_iter().find(|net| !net.addr().is_loopback());
     if let Some(foreign) = foreign {
         let msg =

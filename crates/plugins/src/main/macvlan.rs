@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `macvlan`: connects containers to the network of a host interface, each with its own MAC address.
+//! `macvlan`: connects containers to the network of a host interface, each with its own MAC
+//! address.
 
 use cni::{CniResult, Error, Plugin, Request, Version};
 use kernel::MacAddr;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `podwire`: runs a whole list of plugins in one process. It calls the plugins' functions in the order of the list, with the
-//! configuration that a runtime would pass to each.
+//! `podwire`: runs a whole list of plugins in one process. It calls the plugins' functions in the
+//! order of the list, with the configuration that a runtime would pass to each.
 
 mod before_link_up;
 pub mod convert;

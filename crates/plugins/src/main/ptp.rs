@@ -117,8 +117,8 @@ fn single(address: IpAddr) -> IpNet {
     IpNet::from(address)
 }
 
-/// In the container everything, even its own network, is reached through the gateway. Therefore the address is added without
-/// the kernel's route to its network, and the gateway gets a direct route.
+/// In the container everything, even its own network, is reached through the gateway. Therefore the
+/// address is added without the kernel's route to its network, and the gateway gets a direct route.
 fn configure_container(
     ns: &Netns,
     pair: &Pair,
@@ -139,9 +139,9 @@ fn configure_container(
     interface.add_routes(&own)
 }
 
-/// Temporary direct routes for gateways other than the container's own: other addresses of the IPAM plugin's subnets. The
-/// kernel accepts a route only if its gateway is reachable directly, so the networks get direct routes for a moment, as in
-/// the Go plugin.
+/// Temporary direct routes for gateways other than the container's own: other addresses of the IPAM
+/// plugin's subnets. The kernel accepts a route only if its gateway is reachable directly, so the
+/// networks get direct routes for a moment, as in the Go plugin.
 fn routes_to_other_gateways(
     index: IfIndex,
     ips: &[IpConfig],
@@ -179,7 +179,8 @@ fn own_routes(index: IfIndex, ips: &[IpConfig], gateways: &[IpAddr]) -> Vec<Rout
     routes
 }
 
-/// On the host, each veth pair has the gateway address, and each container's address has a route to its pair.
+/// On the host, each veth pair has the gateway address, and each container's address has a route to
+/// its pair.
 fn configure_host(
     host: &Netlink,
     pair: &Pair,
@@ -224,7 +225,8 @@ fn check(request: &Request) -> Result<(), Error> {
     check_host(&result, container.index)
 }
 
-/// The host end must be up and have the gateway addresses, and each container address must be routed to it.
+/// The host end must be up and have the gateway addresses, and each container address must be
+/// routed to it.
 fn check_host(result: &CniResult, container: IfIndex) -> Result<(), Error> {
     let host = Netlink::open().context("open a netlink socket")?;
     let on_host = result.interfaces.iter().find(|interface| interface.sandbox.is_empty());

@@ -206,8 +206,8 @@ fn configure(ns: &Netns, name: IfName, result: &CniResult, announce: bool) -> Re
     })
 }
 
-/// Removes the interface, then releases the addresses; with dhcp in the opposite order. If the namespace is gone, so is the
-/// interface.
+/// Removes the interface, then releases the addresses; with dhcp in the opposite order. If the
+/// namespace is gone, so is the interface.
 fn del(request: &Request) -> Result<(), Error> {
     ipam::del_with_interface(request, || {
         netns::open_if_exists(request).map_or(Ok(()), |ns| remove(request, &ns))
@@ -225,7 +225,8 @@ fn remove(request: &Request, ns: &Netns) -> Result<(), Error> {
         .context("remove the tap interface")
 }
 
-/// Interfaces of the Go plugin are in no group. An interface of another kind or group belongs to another attachment.
+/// Interfaces of the Go plugin are in no group. An interface of another kind or group belongs to
+/// another attachment.
 fn is_own(link: &Link, group: u32) -> bool {
     link.is_kind(KIND) && (link.group == group || link.group == 0)
 }

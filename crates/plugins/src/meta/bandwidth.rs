@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `bandwidth`: limits the rates at which a container sends and receives, at the host end of its veth pair.
+//! `bandwidth`: limits the rates at which a container sends and receives, at the host end of its
+//! veth pair.
 
 mod check;
 mod conf;
@@ -79,7 +80,8 @@ fn build<'a>(
     Ok(result)
 }
 
-/// The qdisc is set before the ifb is up: replacing it on an interface that is up waits for a grace period.
+/// The qdisc is set before the ifb is up: replacing it on an interface that is up waits for a grace
+/// period.
 fn shape_ifb(plan: &mut Plan, request: &Request, index: IfIndex, limit: &Limit) {
     let tbf = Qdisc::Tbf(limit.bucket, limit.queue);
     plan.make.extend([
@@ -89,8 +91,9 @@ fn shape_ifb(plan: &mut Plan, request: &Request, index: IfIndex, limit: &Limit) 
     ]);
 }
 
-/// Returns the parent of the filters for packets from the container. An existing qdisc of another program
-/// is kept: `clsact` may hold the programs of policy agents, and replacing it would disable them.
+/// Returns the parent of the filters for packets from the container. An existing qdisc of another
+/// program is kept: `clsact` may hold the programs of policy agents, and replacing it would disable
+/// them.
 fn filter_parent<'a>(
     host: &'a Netlink,
     link: IfIndex,
@@ -135,8 +138,8 @@ fn existing_parent(host: &Netlink, link: IfIndex) -> Result<Option<Handle>, Erro
     }))
 }
 
-/// Tries the limits in a new network namespace. Only limits of the network configuration are tried: a
-/// container without limits from the runtime needs none of the kernel's features.
+/// Tries the limits in a new network namespace. Only limits of the network configuration are tried:
+/// a container without limits from the runtime needs none of the kernel's features.
 fn status(request: &Request) -> Result<(), Error> {
     let bandwidth = Bandwidth::parse(request)?;
     if bandwidth.limits_nothing() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `firewall`: lets the packets of containers and their replies pass the host's packet filter. Ingress policies
-//! isolate networks.
+//! `firewall`: lets the packets of containers and their replies pass the host's packet filter.
+//! Ingress policies isolate networks.
 
 mod conf;
 mod elements;
@@ -94,8 +94,8 @@ fn bridge_policy<'a>(
     Ok(native::bridge(firewall, result)?.map(|bridge| BridgePolicy { bridge, isolated }))
 }
 
-/// Packets that iptables-legacy drops are lost, whatever the rules of nf_tables say. A configuration that names
-/// nftables as backend accepts that.
+/// Packets that iptables-legacy drops are lost, whatever the rules of nf_tables say. A
+/// configuration that names nftables as backend accepts that.
 fn refuse_legacy_iptables(firewall: &Firewall, addresses: &[IpAddr]) -> Result<(), Error> {
     if firewall.backend == Backend::Nftables {
         return Ok(());
@@ -166,9 +166,9 @@ fn del(request: &Request) -> Result<(), Error> {
 
 const REMOVING: &str = "remove the container's rules";
 
-/// Removes the rules in firewalld and iptables: those of the recorded addresses, and those of the result's
-/// addresses, because the Go plugin records nothing. An address that was assigned again since is recorded
-/// for its new owner, or has rules of the Go plugin.
+/// Removes the rules in firewalld and iptables: those of the recorded addresses, and those of the
+/// result's addresses, because the Go plugin records nothing. An address that was assigned again
+/// since is recorded for its new owner, or has rules of the Go plugin.
 fn remove_elsewhere(
     nft: &Nft,
     request: &Request,
@@ -192,7 +192,8 @@ fn remove_elsewhere(
     Error::all([by_netlink, remove_by_iptables(&firewall, &all, is_removed)])
 }
 
-/// Errors are ignored: without a bus there are no zones, and a bus that does not answer must not block DEL.
+/// Errors are ignored: without a bus there are no zones, and a bus that does not answer must not
+/// block DEL.
 fn leave_zone(firewall: &Firewall, addresses: Vec<IpAddr>) {
     if addresses.is_empty() {
         return;
@@ -240,8 +241,8 @@ fn status(request: &Request) -> Result<(), Error> {
         Backend::Auto if Firewalld::find().is_some() => by_nf_tables(),
         Backend::Auto | Backend::Nftables => {
             by_nf_tables()?;
-            // STATUS does not know the containers' families. A problem of IPv6 alone must not stop all
-            // containers.
+            // STATUS does not know the containers' families. A problem of IPv6 alone must not stop
+            // all containers.
             let dropped = drops_forwarded([Family::V4].into_iter())?;
             match dropped.filter(|_| firewall.backend == Backend::Auto) {
                 Some(msg) => Err(Error::new(Code::LIMITED, msg).with_details(HINT)),

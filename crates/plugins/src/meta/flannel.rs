@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `flannel`: builds a configuration from the subnet that flannel's daemon wrote for this node, and delegates to
-//! another plugin, by default `bridge`.
+//! `flannel`: builds a configuration from the subnet that flannel's daemon wrote for this node, and
+//! delegates to another plugin, by default `bridge`.
 
 mod conf;
 mod daemon;
@@ -27,7 +27,8 @@ pub const PLUGIN: Plugin = Plugin {
     gc,
 };
 
-/// Keys that belong to the call and not to the network: they are passed to the delegate and not saved.
+/// Keys that belong to the call and not to the network: they are passed to the delegate and not
+/// saved.
 const CALL_KEYS: [&str; 4] =
     ["prevResult", "runtimeConfig", "cni.dev/valid-attachments", "cni.dev/attachments"];
 
@@ -74,8 +75,8 @@ fn forward(
     delegate::forward(&delegated, &kind, command)
 }
 
-/// Uses the saved configuration of the ADD. If the file is lost, the current configuration also finds everything
-/// that must be removed.
+/// Uses the saved configuration of the ADD. If the file is lost, the current configuration also
+/// finds everything that must be removed.
 fn del(request: &Request) -> Result<(), Error> {
     let scratch = Scratch::of(request, &conf::data_dir_of(request));
     let saved = scratch.read()?.filter(|saved| conf::kind_of(saved).is_ok());

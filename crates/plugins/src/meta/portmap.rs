@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `portmap`: maps ports of the host to ports of a container. Each mapping is an element of an nf_tables map
-//! (see `tables`). The element is tagged with its owner: DEL needs only the attachment's name, and never
-//! removes a mapping that another container has now.
+//! `portmap`: maps ports of the host to ports of a container. Each mapping is an element of an
+//! nf_tables map (see `tables`). The element is tagged with its owner: DEL needs only the
+//! attachment's name, and never removes a mapping that another container has now.
 
 mod conditions;
 pub(crate) mod conf;
@@ -102,8 +102,8 @@ fn pods(portmap: &Portmap, addresses: &[IpNet]) -> Result<Vec<Pod>, Error> {
     addresses.map(pod).collect()
 }
 
-/// The host interface on the route to an address. The cost of the route lookup does not grow with the number of
-/// routes.
+/// The host interface on the route to an address. The cost of the route lookup does not grow with
+/// the number of routes.
 fn interface_to(host: &Netlink, address: IpAddr) -> Result<Option<IfName>, Error> {
     let route = route::lookup(host, address).context("look up the route to the container")?;
     let Some(index) = route.and_then(|route| route.oif) else { return Ok(None) };
@@ -124,9 +124,9 @@ fn localhost_sysctls(portmap: &Portmap, pods: &[Pod]) -> Vec<String> {
     names.map(|name| format!("net/ipv4/conf/{name}/route_localnet")).collect()
 }
 
-/// Removes the connection tracking entries of these ports, so that the next packet is mapped again. Best
-/// effort: without netlink access to connection tracking, only a UDP client that never stops sending keeps
-/// its old destination.
+/// Removes the connection tracking entries of these ports, so that the next packet is mapped again.
+/// Best effort: without netlink access to connection tracking, only a UDP client that never stops
+/// sending keeps its old destination.
 fn forget_connections(ports: impl Iterator<Item = HostPort>) {
     let sent_to = udp_connections(ports);
     if !sent_to.is_empty() {
@@ -243,8 +243,8 @@ fn is_by_go(nft: &Nft, portmap: &Portmap, request: &Request, pods: &[Pod]) -> ke
     Ok(true)
 }
 
-/// STATUS. Checks the backend only if the configuration has mappings: a container without mappings from the
-/// runtime needs neither iptables nor nf_tables.
+/// STATUS. Checks the backend only if the configuration has mappings: a container without mappings
+/// from the runtime needs neither iptables nor nf_tables.
 fn status(request: &Request) -> Result<(), Error> {
     let portmap = Portmap::parse(request)?;
     if portmap.mappings.is_empty() {

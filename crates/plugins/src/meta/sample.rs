@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `sample`: the smallest chained plugin, as a template for new ones. It returns the previous result.
+//! `sample`: the smallest chained plugin, as a template for new ones. It returns the previous
+//! result.
 
 use cni::{CniResult, Error, Plugin, Request, Version};
 use serde::Deserialize;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `sbr`: source based routing. Packets from an address of the interface use their own routing table, so that they
-//! leave through that interface.
+//! `sbr`: source based routing. Packets from an address of the interface use their own routing
+//! table, so that they leave through that interface.
 
 mod conf;
 mod plan;
@@ -87,7 +87,8 @@ fn apply(inside: &Netlink, link: &Link, change: &Change) -> Result<(), Error> {
     applied.inspect_err(|_| drop(inside.apply_each(change.rollback())))
 }
 
-/// Removes the rules of the interface's addresses. The kernel removes the routes with the interface.
+/// Removes the rules of the interface's addresses. The kernel removes the routes with the
+/// interface.
 fn del(request: &Request) -> Result<(), Error> {
     let Some(ns) = netns::open_if_exists(request) else { return Ok(()) };
     let doing = "remove source based rules";

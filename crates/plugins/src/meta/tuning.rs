@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `tuning`: sets sysctls of the container's namespace and attributes of its interface. DEL restores the attributes.
+//! `tuning`: sets sysctls of the container's namespace and attributes of its interface. DEL
+//! restores the attributes.
 
 mod allowlist;
 mod backup;
@@ -61,7 +62,8 @@ fn build<'a>(
     let saved = file.read()?.filter(|saved| saved.is_of(&namespace));
     let mut backup = Backup::of(&link, &tuning.attributes).owned_by(&request.network, &namespace);
     if let Some(saved) = &saved {
-        // A second ADD: the interface has the new values already, the saved backup has the original ones.
+        // A second ADD: the interface has the new values already, the saved backup has the original
+        // ones.
         backup = backup.with_older(saved);
     }
     file.write(&backup)?;
@@ -149,8 +151,8 @@ fn status(request: &Request) -> Result<(), Error> {
     allowlist::check(&tuning.sysctls)
 }
 
-/// Removes the backups of this network that belong to no valid attachment. Backups of the Go plugin do not name their
-/// network and are kept until their DEL.
+/// Removes the backups of this network that belong to no valid attachment. Backups of the Go plugin
+/// do not name their network and are kept until their DEL.
 fn gc(request: &Request) -> Result<(), Error> {
     let Some(valid) = request.valid_attachments()? else { return Ok(()) };
     let data_dir = data_dir_of(request);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `vrf`: adds the container's interface to a VRF (a separate routing table within the container), and creates the VRF if
-//! it is missing.
+//! `vrf`: adds the container's interface to a VRF (a separate routing table within the container),
+//! and creates the VRF if it is missing.
 
 mod table;
 
@@ -29,8 +29,8 @@ pub const PLUGIN: Plugin = Plugin {
     gc: |_| Ok(()),
 };
 
-/// Maximum time until the kernel has added the routes to IPv6 addresses. Duplicate address detection takes one to two
-/// seconds.
+/// Maximum time until the kernel has added the routes to IPv6 addresses. Duplicate address
+/// detection takes one to two seconds.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 const NO_PREV_RESULT: &str = "missing prevResult from earlier plugin";
@@ -145,7 +145,8 @@ fn find(name: IfName, inside: &Netlink) -> Result<Option<(Link, u32)>, Error> {
     }
 }
 
-/// State that the kernel removes when an interface changes its VRF, because it sets the interface down and up again.
+/// State that the kernel removes when an interface changes its VRF, because it sets the interface
+/// down and up again.
 #[derive(Debug, Clone)]
 struct Saved {
     /// Global IPv6 addresses; the kernel removes them unless `keep_addr_on_down` is set.
@@ -187,8 +188,8 @@ impl Saved {
         inside.apply(lost).context("restore the interface's IPv6 addresses")
     }
 
-    /// The kernel adds the route to a local address with a delay, and refuses routes with that source address until
-    /// then.
+    /// The kernel adds the route to a local address with a delay, and refuses routes with that
+    /// source address until then.
     fn wait_for_addresses(
         &self,
         inside: &Netlink,
@@ -243,7 +244,8 @@ fn del(request: &Request) -> Result<(), Error> {
     }
     let members =
         link::list_of_master(&inside, master.index).context("list the VRF's interfaces")?;
-    // A VRF that did not have this interface and is not in the network's group belongs to another program.
+    // A VRF that did not have this interface and is not in the network's group belongs to another
+    // program.
     let is_own = member.is_some() || master.group == names::network_group(&request.network);
     if is_own && members.is_empty() {
         accept_missing(inside.apply([link::remove(master.index)])).context("remove the VRF")?;

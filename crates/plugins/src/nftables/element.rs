@@ -26,17 +26,17 @@ pub struct Map {
 
 /// The sets that hold the elements of a map. The obvious way to select one of several chains for a
 /// packet would be a map from keys to chains. But for each element that is added to such a map the
-/// kernel walks all existing elements. Therefore each chain has its own set, and one rule that jumps to
-/// the chain.
+/// kernel walks all existing elements. Therefore each chain has its own set, and one rule that
+/// jumps to the chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {
     /// One set.
     Single,
-    /// One set for each chain that uses the elements. The key of an entry starts with the [`ChainId`],
-    /// and the name of the set ends with it.
+    /// One set for each chain that uses the elements. The key of an entry starts with the
+    /// [`ChainId`], and the name of the set ends with it.
     PerChain,
-    /// One set for each chain, and a set that holds all elements. A key is then in one per-chain set
-    /// only, and one lookup decides whether it is in any of them.
+    /// One set for each chain, and a set that holds all elements. A key is then in one per-chain
+    /// set only, and one lookup decides whether it is in any of them.
     PerChainAndSingle,
 }
 
@@ -48,16 +48,17 @@ const CHAIN_ID_LEN: usize = size_of::<ChainId>();
 /// Which attachment wins when two claim the same element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConflictPolicy {
-    /// The attachment that claims it last. For elements that follow from an IP address: the attachment
-    /// that was assigned the address last owns it.
+    /// The attachment that claims it last. For elements that follow from an IP address: the
+    /// attachment that was assigned the address last owns it.
     LastWins,
-    /// The attachment that has the corresponding element of another map. The key starts with the key of
-    /// that element; losing the parent means losing this element too.
+    /// The attachment that has the corresponding element of another map. The key starts with the
+    /// key of that element; losing the parent means losing this element too.
     FollowsParent(&'static Map),
     /// The attachment that claimed it first, as long as its container exists.
     FirstWins,
-    /// As `FirstWins`, except that several attachments may claim the element with this value; the first
-    /// one holds it for all. No rule uses the element: it only prevents overlapping claims in other maps.
+    /// As `FirstWins`, except that several attachments may claim the element with this value; the
+    /// first one holds it for all. No rule uses the element: it only prevents overlapping claims in
+    /// other maps.
     SharedGuard(&'static [u8]),
 }
 
@@ -115,8 +116,8 @@ impl Map {
         without_chain.unwrap_or(key)
     }
 
-    /// The sets that hold an entry with this key, each with the key of the element. The set with all
-    /// elements comes first.
+    /// The sets that hold an entry with this key, each with the key of the element. The set with
+    /// all elements comes first.
     pub(super) fn sets_for<'k>(
         &self,
         key: &'k [u8],

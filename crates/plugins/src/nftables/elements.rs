@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Adding, removing, checking and garbage-collecting the elements of a feature. Adding is one batch
-//! that reads nothing first. Only a conflict and a removal read elements, and then the namespace's lock
-//! keeps other plugin processes from changing what was read.
+//! that reads nothing first. Only a conflict and a removal read elements, and then the namespace's
+//! lock keeps other plugin processes from changing what was read.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
@@ -107,7 +107,8 @@ impl ElementStore {
         let (mut elements, mut removed) = (Vec::new(), Vec::new());
         for entry in listed.drain(..) {
             let all = self.elements_of(&entry);
-            // The elements of one entry are added and removed together: checking the first is enough.
+            // The elements of one entry are added and removed together: checking the first is
+            // enough.
             let is_owned = all.first().map_or(Ok(false), |first| self.is_owned(first, digest))?;
             let owned = if is_owned { all } else { self.only_owned(all, digest)? };
             if !owned.is_empty() {
@@ -214,9 +215,9 @@ impl ElementStore {
         Ok((elements, entries))
     }
 
-    /// Finds the elements that must be removed before the entries can be added: those of the owner, all
-    /// elements of containers that are gone and hold a requested element, and elements that depend on
-    /// an address which the owner has now.
+    /// Finds the elements that must be removed before the entries can be added. These are the
+    /// owner's elements, all elements of a container that is gone and holds a requested element,
+    /// and the elements that follow from an address which the owner has now.
     fn find_conflicts(&self, owner: &Owner, entries: &[Entry]) -> Result<Conflicts, ElementError> {
         let mut conflicts = Conflicts::default();
         self.claim_all(owner.digest(), &mut conflicts)?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The index of elements by attachment, stored in the set `owned`. The key of an index element (a page)
-//! is derived from the attachment; its user data lists the keys of the attachment's elements. Pure
-//! functions.
+//! The index of elements by attachment, stored in the set `owned`. The key of an index element (a
+//! page) is derived from the attachment; its user data lists the keys of the attachment's elements.
+//! Pure functions.
 
 use kernel::nft::{DataType, MapTo, Userdata};
 
@@ -34,8 +34,8 @@ pub struct IndexEntry {
     pub key: Vec<u8>,
 }
 
-/// The key of a page: the digest, then 16 bits that hold the upper four bits of the page number, four
-/// bits of the feature, and the lower eight bits of the page number.
+/// The key of a page: the digest, then 16 bits. These are the upper four bits of the page number,
+/// four bits of the feature, and the lower eight bits of the page number.
 pub fn page_key(digest: Digest, feature: u8, page: u16) -> Vec<u8> {
     let [upper, lower] = page.to_be_bytes();
     element::key(&[&digest.0, &[upper << 4 | feature, lower]])

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `ipMasq`: packets that leave a container's network get the host's address. Each container address is an
-//! element of the set of a chain that the containers of a network share.
+//! `ipMasq`: packets that leave a container's network get the host's address. Each container
+//! address is an element of the set of a chain that the containers of a network share.
 
 use std::net::IpAddr;
 
@@ -203,8 +203,8 @@ impl Masquerade {
         [own].iter().chain(self.exclude.iter().filter(is_of_family)).copied().collect()
     }
 
-    /// The ID is derived from the contents of the chain. A changed configuration therefore makes a new
-    /// chain, and existing containers keep theirs.
+    /// The ID is derived from the contents of the chain. A changed configuration therefore makes a
+    /// new chain, and existing containers keep theirs.
     fn chain_id(&self, network: &str, excluded: &[IpNet]) -> ChainId {
         let excluded: Vec<String> = excluded.iter().map(ToString::to_string).collect();
         let random = if self.fully_random { "random" } else { "" };

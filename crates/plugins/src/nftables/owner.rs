@@ -100,8 +100,8 @@ impl Tag {
         !self.netns.is_empty() && (is_inherited() || is_removed())
     }
 
-    /// Whether the tag belongs to the same container, on any interface. A container ID has no slash; a
-    /// text without one was truncated.
+    /// Whether the tag belongs to the same container, on any interface. A container ID has no
+    /// slash; a text without one was truncated.
     fn is_same_container(&self, owner: &Owner) -> bool {
         let named = self.shown.split_once('/');
         named.is_none_or(|(container, _)| container == owner.attachment.container_id)

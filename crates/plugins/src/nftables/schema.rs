@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The maps, chains and rules of a feature: creating them when they are first needed, repairing them
-//! after another program removed a part, checking them, and removing chains without elements.
+//! The maps, chains and rules of a feature: creating them when they are first needed, repairing
+//! them after another program removed a part, checking them, and removing chains without elements.
 
 use std::collections::BTreeMap;
 
@@ -130,8 +130,8 @@ impl Feature {
     }
 }
 
-/// Creates the feature and these chains if they do not exist. Another process may do the same at the
-/// same time.
+/// Creates the feature and these chains if they do not exist. Another process may do the same at
+/// the same time.
 pub(super) fn create_missing(
     nft: &Nft,
     feature: &Feature,
@@ -163,8 +163,8 @@ fn accept_existing(result: kernel::Result<()>) -> kernel::Result<()> {
     }
 }
 
-/// Re-creates the missing parts of a feature: another program removed them, or an older release did not
-/// have them. Of `chains`, only existing ones are repaired. The caller holds the lock.
+/// Re-creates the missing parts of a feature: another program removed them, or an older release did
+/// not have them. Missing ones of `chains` are not created. The caller holds the lock.
 pub(super) fn repair(nft: &Nft, feature: &Feature, chains: &[DesiredChain]) -> kernel::Result<()> {
     let table = feature.table;
     let mut batch = Batch::new();
@@ -181,8 +181,8 @@ pub(super) fn repair(nft: &Nft, feature: &Feature, chains: &[DesiredChain]) -> k
     nft.commit(&batch)
 }
 
-/// Repairs the feature if one of its chains or rules is missing. Does nothing if all of them are missing:
-/// the feature is not in use then. The caller holds the lock.
+/// Repairs the feature if one of its chains or rules is missing. Does nothing if all of them are
+/// missing: the feature is not in use then. The caller holds the lock.
 pub(super) fn repair_rules(nft: &Nft, feature: &Feature) -> kernel::Result<()> {
     let present = nft.chains(feature.table)?;
     let is_used = (feature.chains)().iter().any(|chain| present.contains(&chain.name));
@@ -193,7 +193,8 @@ pub(super) fn repair_rules(nft: &Nft, feature: &Feature) -> kernel::Result<()> {
     if missing.is_empty() { Ok(()) } else { repair(nft, feature, &[]) }
 }
 
-/// Rules that other programs added to a chain are kept unless some of the chain's own rules are missing.
+/// Rules that other programs added to a chain are kept unless some of the chain's own rules are
+/// missing.
 fn add_missing_rules(nft: &Nft, feature: &Feature, batch: &mut Batch) -> kernel::Result<()> {
     let table = feature.table;
     let mut incomplete = Vec::new();
@@ -271,8 +272,8 @@ pub fn status(feature: &'static Feature, doing: &str) -> Result<(), Error> {
     })
 }
 
-/// Tries to create the feature without changing anything: the batch ends with a change that must fail,
-/// so that the kernel rolls back all of it. A feature that exists needs no probe.
+/// Tries to create the feature without changing anything: the batch ends with a change that must
+/// fail, so that the kernel rolls back all of it. A feature that exists needs no probe.
 fn probe(nft: &Nft, feature: &Feature) -> kernel::Result<()> {
     let table = feature.table;
     let chains = (feature.chains)();
@@ -289,8 +290,8 @@ fn probe(nft: &Nft, feature: &Feature) -> kernel::Result<()> {
     }
 }
 
-/// Removes the chains of a network whose sets are empty, with the sets and the rules that jump to the
-/// chains.
+/// Removes the chains of a network whose sets are empty, with the sets and the rules that jump to
+/// the chains.
 pub fn remove_unused_chains(nft: &Nft, feature: &Feature, network: &str) -> kernel::Result<()> {
     let Some(prefix) = feature.networks_chains else { return Ok(()) };
     let prefix = prefix(network);
@@ -304,8 +305,8 @@ pub fn remove_unused_chains(nft: &Nft, feature: &Feature, network: &str) -> kern
     Ok(())
 }
 
-/// Commits the removal that `plan` returns. An ADD that needs the object does not take the lock: if the
-/// ruleset changed since `plan` read it, `plan` runs again.
+/// Commits the removal that `plan` returns. An ADD that needs the object does not take the lock: if
+/// the ruleset changed since `plan` read it, `plan` runs again.
 pub fn remove_unused(nft: &Nft, plan: impl Fn() -> kernel::Result<Batch>) -> kernel::Result<()> {
     for _ in 0..MAX_ATTEMPTS {
         let generation = nft.generation()?;

@@ -218,7 +218,7 @@ fn under_its_own_name_it_is_no_plugin() {
         let config = with(bridge(&json!({})), &json!({"type": "podwire-cni"}));
         for verb in ["ADD", "DEL", "CHECK", "VERSION"] {
             let answer = world.call(&config, 1).run(verb);
-            answer.fails_with(7, "there is no plugin \"podwire-cni\"");
+            answer.fails_with(7, "this program has no plugin \"podwire-cni\"");
         }
     });
 }

@@ -11,8 +11,8 @@ const CHAIN: &str = "CNI-FORWARD";
 /// The chains that isolate bridges.
 const STAGES: [&str; 2] = ["CNI-ISOLATION-STAGE-1", "CNI-ISOLATION-STAGE-2"];
 
-/// Removes the rules of the addresses that `is_removed` selects. Its second argument tells whether our
-/// backend `iptables` made the rules.
+/// Removes the rules of the addresses that `is_removed` selects. Its second argument tells whether
+/// our backend `iptables` made the rules.
 pub fn remove_firewall(
     nft: &Nft,
     addresses: &[IpAddr],

@@ -17,8 +17,8 @@ use crate::compat::names::hashed;
 const NFT: Table<'static> = Table { family: TableFamily::Inet, name: "cni_plugins_masquerade" };
 const NFT_CHAIN: &str = "masq_checks";
 
-/// Removes an attachment's rules. The name of the iptables chain depends on network and container only.
-/// If the addresses are known, rules for another interface of the same container are kept.
+/// Removes an attachment's rules. The name of the iptables chain depends on network and container
+/// only. If the addresses are known, rules for another interface of the same container are kept.
 pub fn remove_masquerade(
     nft: &Nft,
     network: &str,

@@ -20,8 +20,8 @@ const NFT_TABLE: &str = "cni_hostport";
 const NFT_PORTS: [&str; 2] = ["hostports", "hostip_hostports"];
 const NFT_MASQUERADE: &str = "masquerading";
 
-/// The known properties of an attachment's mappings. A rule of nft names the container only, which may have
-/// mappings on other networks too.
+/// The known properties of an attachment's mappings. A rule of nft names the container only, which
+/// may have mappings on other networks too.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Mapped<'a> {
     /// The container's addresses on this network.
@@ -54,8 +54,8 @@ pub fn remove_port_mappings(
     Ok(removed)
 }
 
-/// Removes the chains of a network's containers that are not valid. Rules of nft are kept: they name the
-/// container only, which may be on another network.
+/// Removes the chains of a network's containers that are not valid. Rules of nft are kept: they
+/// name the container only, which may be on another network.
 pub fn gc_port_mappings(nft: &Nft, network: &str, valid: &[Attachment]) -> kernel::Result<()> {
     let (prefix, from) = CHAINS[0];
     let chain = |one: &Attachment| hashed(prefix, &[network, &one.container_id], 28);

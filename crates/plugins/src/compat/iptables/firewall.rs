@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rules of the Go plugin firewall: a chain for all containers with two rules per address, and chains
-//! that isolate bridges.
+//! The rules of the Go plugin firewall: a chain for all containers with two rules per address, and
+//! chains that isolate bridges.
 
 use std::net::IpAddr;
 
@@ -26,8 +26,8 @@ pub fn add(addresses: &[IpAddr], admin: &str, policy: Option<BridgePolicy>) -> R
     })
 }
 
-/// Removes the rules of the addresses that `is_removed` selects. Its second argument tells whether this
-/// backend made the rules.
+/// Removes the rules of the addresses that `is_removed` selects. Its second argument tells whether
+/// this backend made the rules.
 pub fn remove(
     addresses: &[IpAddr],
     is_removed: impl Fn(IpAddr, bool) -> bool,
@@ -101,8 +101,8 @@ fn jump_to_admin(admin: &str) -> Rule {
     Rule::new(ALL, "", "CNI firewall plugin admin overrides", admin)
 }
 
-/// The Go plugin adds the rule for replies first. The order does not matter for packets, but it is the only
-/// thing that tells which program made the rules.
+/// The Go plugin adds the rule for replies first. The order does not matter for packets, but it is
+/// the only thing that tells which program made the rules.
 fn rules_of(address: IpAddr) -> [Rule; 2] {
     let all = format!("-s {}", host(address));
     let replies = format!("-d {} -m conntrack --ctstate RELATED,ESTABLISHED", host(address));
@@ -115,7 +115,8 @@ fn is_own(saved: &Saved, address: IpAddr) -> bool {
     all.is_some() && (replies.is_none() || all < replies)
 }
 
-/// The rules that isolate a bridge: those to insert at the head of their chains, and those to append.
+/// The rules that isolate a bridge: those to insert at the head of their chains, and those to
+/// append.
 fn isolation(BridgePolicy { bridge, isolated }: BridgePolicy) -> [Vec<Rule>; 2] {
     let shown = if isolated { "isolated" } else { "same-bridge" };
     let comment = |policy: &str| format!("CNI firewall plugin rules (ingressPolicy: {policy})");

@@ -40,7 +40,8 @@ pub fn rollback(desired: &DesiredRules) {
     }
 }
 
-/// Removes a container's chain, or only the rules of these addresses if another interface uses the chain.
+/// Removes a container's chain, or only the rules of these addresses if another interface uses the
+/// chain.
 pub fn remove(network: &str, container: &str, addresses: &[IpAddr]) -> Result<(), Error> {
     let removed = [Family::V4, Family::V6].map(|family| {
         change(family, "nat", |saved| removals(saved, &chain(network, container), addresses))

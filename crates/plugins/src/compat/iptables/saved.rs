@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A table as `iptables-save` prints it, and the `iptables-restore` lines that change it. Pure functions.
+//! A table as `iptables-save` prints it, and the `iptables-restore` lines that change it. Pure
+//! functions.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +23,7 @@ impl Rule {
         Self { chain: chain.to_owned(), words }
     }
 
-    /// Where it jumps to.
+    /// The target of the rule.
     pub fn target(&self) -> Option<&str> {
         self.after("-j")
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The configuration of host-local: ranges from three places, requested addresses from three
-//! others, checked once.
+//! The configuration of host-local: ranges from three sources and requested addresses from three
+//! others.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -12,18 +12,18 @@ use serde::{Deserialize, Deserializer};
 
 const DEFAULT_DATA_DIR: &str = "/var/lib/cni/networks";
 
-/// host-local's part of a configuration, parsed.
+/// The parsed configuration.
 #[derive(Debug)]
 pub struct HostLocal {
-    /// Each gives one address.
+    /// Each set provides one address.
     pub sets: Vec<RangeSet>,
-    /// Addresses that must be among those given.
+    /// Addresses that must be among the assigned ones.
     pub requested: Vec<IpAddr>,
-    /// For the result.
+    /// Routes of the result.
     pub routes: Vec<Route>,
-    /// A file to take the result's name servers from.
+    /// The resolv.conf file for the DNS settings of the result.
     pub resolv_conf: Option<PathBuf>,
-    /// Where reservations are kept, below it a folder for each network.
+    /// The directory of the reservations, with a subdirectory for each network.
     pub data_dir: PathBuf,
 }
 
@@ -39,12 +39,12 @@ struct NetConf {
 #[derive(Debug, Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
 struct IpamConf {
-    // One range without a set around it: how the first versions wrote it.
+    // One range without a set, as in the first versions.
     subnet: Option<Cidr>,
     range_start: Option<IpAddr>,
     range_end: Option<IpAddr>,
     gateway: Option<IpAddr>,
-    ranges: Vec<Vec<WrittenRange>>,
+    ranges: Vec<Vec<RangeEntry>>,
     routes: Vec<Route>,
     data_dir: Option<PathBuf>,
     resolv_conf: Option<PathBuf>,
@@ -52,7 +52,7 @@ struct IpamConf {
 
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct WrittenRange {
+struct RangeEntry {
     subnet: Cidr,
     #[serde(default)]
     range_start: Option<IpAddr>,
@@ -65,7 +65,7 @@ struct WrittenRange {
 #[derive(Debug, Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
 struct RuntimeConf {
-    ip_ranges: Vec<Vec<WrittenRange>>,
+    ip_ranges: Vec<Vec<RangeEntry>>,
     ips: Vec<RequestedIp>,
 }
 
@@ -81,7 +81,7 @@ struct CniArgsConf {
     ips: Vec<RequestedIp>,
 }
 
-/// An address with or without a prefix length; the length is the range's to say.
+/// An address with or without a prefix length. The length is ignored: the range defines it.
 #[derive(Debug, Clone, Copy)]
 struct RequestedIp(IpAddr);
 
@@ -103,7 +103,6 @@ fn parse_address(text: &str) -> Option<IpAddr> {
 }
 
 impl HostLocal {
-    /// Reads and checks everything.
     pub fn parse(request: &Request) -> Result<HostLocal, Error> {
         let conf: NetConf = request.conf()?;
         let ipam = conf.ipam.ok_or_else(super::super::no_ipam_key)?;
@@ -111,9 +110,9 @@ impl HostLocal {
         requested.extend(conf.args.cni.ips.iter().map(|ip| ip.0));
         requested.extend(conf.runtime_config.ips.iter().map(|ip| ip.0));
         let (single, data_dir) = (ipam.single_range(), data_dir(ipam.data_dir));
-        let written = [conf.runtime_config.ip_ranges, single, ipam.ranges].concat();
+        let entries = [conf.runtime_config.ip_ranges, single, ipam.ranges].concat();
         Ok(HostLocal {
-            sets: parse_sets(request, written)?,
+            sets: parse_sets(request, entries)?,
             requested,
             routes: ipam.routes,
             resolv_conf: ipam.resolv_conf,
@@ -122,7 +121,7 @@ impl HostLocal {
     }
 }
 
-/// Where reservations are, for verbs that must work even if the ranges are no longer valid.
+/// The directory of the reservations, for verbs that must work even if the ranges are invalid.
 pub fn data_dir_of(request: &Request) -> Result<PathBuf, Error> {
     #[derive(Deserialize, Default)]
     #[serde(default)]
@@ -142,10 +141,10 @@ fn data_dir(configured: Option<PathBuf>) -> PathBuf {
 }
 
 impl IpamConf {
-    fn single_range(&self) -> Vec<Vec<WrittenRange>> {
+    fn single_range(&self) -> Vec<Vec<RangeEntry>> {
         let Some(subnet) = self.subnet else { return Vec::new() };
         let (range_start, range_end, gateway) = (self.range_start, self.range_end, self.gateway);
-        vec![vec![WrittenRange { subnet, range_start, range_end, gateway }]]
+        vec![vec![RangeEntry { subnet, range_start, range_end, gateway }]]
     }
 }
 
@@ -164,13 +163,13 @@ fn requested_in_env(request: &Request) -> Result<Vec<IpAddr>, Error> {
     Ok(vec![address])
 }
 
-fn parse_sets(request: &Request, written: Vec<Vec<WrittenRange>>) -> Result<Vec<RangeSet>, Error> {
-    if written.is_empty() {
+fn parse_sets(request: &Request, entries: Vec<Vec<RangeEntry>>) -> Result<Vec<RangeSet>, Error> {
+    if entries.is_empty() {
         return Err(Error::invalid_config("no IP ranges specified")
             .with_details("key \"ipam.ranges\" or \"ipam.subnet\" must be set"));
     }
-    let mut sets = Vec::with_capacity(written.len());
-    for (at, ranges) in written.into_iter().enumerate() {
+    let mut sets = Vec::with_capacity(entries.len());
+    for (at, ranges) in entries.into_iter().enumerate() {
         let set = parse_set(ranges).map_err(|cause| {
             Error::because(Code::INVALID_CONFIG, format!("invalid range set {at}"), &cause)
         })?;
@@ -184,9 +183,9 @@ fn parse_sets(request: &Request, written: Vec<Vec<WrittenRange>>) -> Result<Vec<
     Ok(sets)
 }
 
-fn parse_set(ranges: Vec<WrittenRange>) -> Result<RangeSet, ipam::Error> {
-    let parse = |range: WrittenRange| {
-        let WrittenRange { subnet: Cidr(subnet), range_start, range_end, gateway } = range;
+fn parse_set(ranges: Vec<RangeEntry>) -> Result<RangeSet, ipam::Error> {
+    let parse = |range: RangeEntry| {
+        let RangeEntry { subnet: Cidr(subnet), range_start, range_end, gateway } = range;
         Range::new(RangeConf { subnet, range_start, range_end, gateway })
     };
     RangeSet::new(ranges.into_iter().map(parse).collect::<Result<_, _>>()?)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The name servers of a resolv.conf file, as part of a result.
+//! DNS settings of a result from a resolv.conf file.
 
 use cni::Dns;
 
-/// Reads the text of a resolv.conf; lines it does not know are passed over.
+/// Parses the text of a resolv.conf; unknown lines are ignored.
 pub fn parse(text: &str) -> Dns {
     let mut dns = Dns::default();
     for line in text.lines().map(str::trim) {
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn comments_and_strange_lines_are_passed_over() {
+    fn comments_and_unknown_lines_are_ignored() {
         let dns = parse(
             "# comment\n; another\nnameserver 10.0.0.1 ignored\n  nameserver fd00::1\n\n\
              domain example.org\nsearch a b\nsearch c\noptions ndots:5 rotate\nsortlist x\ndomain\n",

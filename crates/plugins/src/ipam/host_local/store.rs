@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who holds which address of a network, in the Go plugin's files and under its lock, so that both
-//! can serve one directory.
+//! The reservations of a network, in the files of the Go plugin and under its lock, so that both
+//! plugins can use one directory.
 //!
-//! The files are the truth, but name no address for a container. An `index` beside them does, and
-//! spares ADD and DEL the reading of every file; it is a cache, checked before it is believed, and
-//! no operation fails for want of it: a full disk is emptied by DEL.
+//! The files are authoritative, but finding the addresses of a container means reading all of them.
+//! The `index` next to them maps containers to addresses, so that ADD and DEL need not read every
+//! file. It is a cache: it is verified before use, and no operation fails without it. DEL must work
+//! even if the disk is full.
 
 mod allocate;
 mod dir;
@@ -39,62 +40,63 @@ use index::{Index, Listed};
 use last::Last;
 use owner::Owner;
 
-/// Holds the indexes of all networks. A network's name cannot begin with a dot.
+/// The directory with the indexes of all networks. The name of a network cannot start with a dot.
 const INDEXES: &str = ".podwire";
 
-/// The file that the Go plugin locks, too.
+/// The lock file, which the Go plugin uses too.
 const LOCK: &str = "lock";
 
-/// How long to wait for the lock. A plugin holds it for microseconds; one that reads all files of a
-/// large network, for less than a second.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Maximum time to wait for the lock. A plugin holds it for microseconds; one that reads all files
+/// of a large network holds it for less than a second.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// An address for one of the range sets of a network.
+/// An address chosen from one of the network's range sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pick {
     pub ip: IpAddr,
-    /// The set's place in the configuration, which names its `last_reserved_ip` file.
+    /// The position of the set in the configuration, which is part of the name of its
+    /// `last_reserved_ip` file.
     pub set: usize,
 }
 
-/// The reservations of one network. The lock is held as long as the value lives.
+/// The reservations of one network. The lock is held until the value is dropped.
 #[derive(Debug)]
 pub struct Store {
     files: Files,
-    /// Missing once it could not be opened or written. The files are read instead, and the next
+    /// `None` if the index could not be opened or written. The files are read instead, and the next
     /// store tries again.
     index: Option<Index>,
     last: Vec<Last>,
-    /// Whether the index says what the files say; a failure half way leaves it unset.
+    /// Whether the index matches the files; false after a failure halfway.
     in_sync: bool,
     _lock: fsutil::Lock,
 }
 
 impl Store {
-    /// Opens the store of a network, creating what is missing; waits for the lock, with a deadline.
+    /// Opens the store of a network and creates it if it is missing. Waits for the lock.
     pub fn open(data_dir: &Path, network: &str) -> Result<Self, Error> {
-        Self::open_within(data_dir, network, PATIENCE)
+        Self::open_within(data_dir, network, LOCK_TIMEOUT)
     }
 
-    fn open_within(data_dir: &Path, network: &str, patience: Duration) -> Result<Self, Error> {
+    fn open_within(data_dir: &Path, network: &str, timeout: Duration) -> Result<Self, Error> {
         let path = network_dir(data_dir, network)?;
         let lock = match open_lock(&path) {
             Err(e) if e.kind() == ErrorKind::NotFound => {
-                let made = DirBuilder::new().recursive(true).mode(0o755).create(&path);
-                made.map_err(doing("create directory", &path))?;
+                let created = DirBuilder::new().recursive(true).mode(0o755).create(&path);
+                created.map_err(doing("create directory", &path))?;
                 open_lock(&path)
             }
             other => other,
         };
-        Self::locked(data_dir, network, path, lock, patience)
+        Self::locked(data_dir, network, path, lock, timeout)
     }
 
-    /// Opens the store of a network if it has a directory; creates nothing if it has none.
+    /// Opens the store of a network if its directory exists.
     pub fn open_existing(data_dir: &Path, network: &str) -> Result<Option<Self>, Error> {
         let path = network_dir(data_dir, network)?;
         match open_lock(&path) {
             Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
-            lock => Self::locked(data_dir, network, path, lock, PATIENCE).map(Some),
+            lock => Self::locked(data_dir, network, path, lock, LOCK_TIMEOUT).map(Some),
         }
     }
 
@@ -103,9 +105,9 @@ impl Store {
         network: &str,
         path: PathBuf,
         lock: io::Result<File>,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Self, Error> {
-        let lock = lock.and_then(|file| fsutil::lock(file, patience));
+        let lock = lock.and_then(|file| fsutil::lock(file, timeout));
         let lock = lock.map_err(doing("lock", &path.join(LOCK)))?;
         let files = Dir::open(path)?;
         let index = Index::open(&data_dir.join(INDEXES).join(network));
@@ -116,18 +118,18 @@ impl Store {
         Ok(store)
     }
 
-    /// The address reserved last in a set; `None` too if the file holds something else.
+    /// The address that was reserved last in a set; `None` if the file has no valid address.
     pub fn last_reserved(&mut self, set: usize) -> Result<Option<IpAddr>, Error> {
         Ok(self.last(set)?.ip())
     }
 
-    /// Whether somebody holds an address. An empty file is what a crash left between creating and
-    /// writing it: nobody's.
+    /// Whether an address is reserved. An empty file reserves nothing: a crash left it between
+    /// creation and writing.
     pub fn is_taken(&self, ip: IpAddr) -> Result<bool, Error> {
         self.files.is_taken(ip)
     }
 
-    /// The addresses of an attachment, those in files that name only its container included.
+    /// The addresses of an attachment, including those in files that name the container only.
     pub fn addresses_of(&mut self, id: &str, ifname: &str) -> Result<Vec<IpAddr>, Error> {
         self.sync();
         let owner = Owner::new(id, ifname);
@@ -136,12 +138,12 @@ impl Store {
         Ok(found)
     }
 
-    /// Takes all of these addresses, or none: [`Error::Taken`] if somebody holds one.
+    /// Reserves all of these addresses or none; [`Error::Taken`] if one is reserved already.
     pub fn reserve(&mut self, id: &str, ifname: &str, picks: &[Pick]) -> Result<(), Error> {
         self.sync();
         let owner = Owner::new(id, ifname);
         let mut taken = self.take(owner, picks);
-        // the index may hold the last of the space
+        // The index may occupy the last free space.
         if taken.as_ref().is_err_and(Error::is_full) && self.discard_index() {
             taken = self.take(owner, picks);
         }
@@ -169,19 +171,20 @@ impl Store {
         advanced
     }
 
-    /// Takes back what this call has just created. An error is already on its way to the caller,
-    /// and the index is out of step until the next rebuild.
+    /// Removes the files that this call has just created. Errors are ignored because the caller
+    /// reports another one; the index is out of sync until the next rebuild.
     fn unreserve(&self, picks: &[Pick]) {
         for pick in picks {
             let _ = self.files.remove(pick.ip);
         }
     }
 
-    /// Frees the addresses of an attachment and says which; none is success.
+    /// Releases the addresses of an attachment and returns them. It is not an error if there are
+    /// none.
     ///
-    /// `candidates` are addresses it may hold whatever the index says, such as those of a
-    /// `prevResult`. Like every address, they are freed only if their file names the attachment.
-    /// Files that name only the container count if no other does, as they do for the Go plugin.
+    /// `candidates` are addresses that the attachment may have regardless of the index, such as
+    /// those of a `prevResult`. As for every address, their file must name the attachment. Files
+    /// that name the container only are used if there are no others, as in the Go plugin.
     pub fn release(
         &mut self,
         id: &str,
@@ -195,8 +198,8 @@ impl Store {
         if !freed.is_empty() || !was_in_sync {
             return Ok(freed);
         }
-        // The index knows no address, but the index does not notice a file that was rewritten in
-        // place: the directory's time stays as it was. Only a repeated DEL comes here in vain.
+        // The index does not notice a file that was rewritten in place, because the directory's
+        // modification time stays the same. Otherwise only a repeated DEL gets here.
         self.rescan();
         self.release_either(owner, candidates)
     }
@@ -210,7 +213,7 @@ impl Store {
         if freed.is_empty() { self.release_all_of(owner.legacy(), candidates) } else { Ok(freed) }
     }
 
-    /// Rebuilds the index from the files, whatever their directory's time says.
+    /// Rebuilds the index from the files, regardless of the directory's modification time.
     pub fn rescan(&mut self) {
         self.in_sync = false;
         self.sync();
@@ -237,10 +240,10 @@ impl Store {
         Ok(ips)
     }
 
-    /// Frees every address whose holder `keep` does not want kept, and says which.
+    /// Releases all addresses for which `keep` returns false, and returns them.
     ///
-    /// `keep` is asked with a container and its interface; with `None` for the interface, the file
-    /// is an old one or made by hand, and GC keeps every such file: nothing says that the
+    /// The arguments of `keep` are a container and its interface. Without an interface, the file is
+    /// an old one or was created by hand; GC keeps such files, because they do not show whether the
     /// attachment is gone.
     pub fn retain(
         &mut self,
@@ -255,7 +258,7 @@ impl Store {
         Ok(gone)
     }
 
-    /// Everything that is held, by reading every file: for people, not for ADD and DEL.
+    /// All reservations, by reading every file; not for ADD and DEL.
     pub fn reservations(&self) -> Result<Vec<Reservation>, Error> {
         Ok(self.files.scan()?.held)
     }
@@ -265,19 +268,20 @@ impl Store {
         self.files.list()
     }
 
-    /// Whether a set has no address left, by reading the directory: for STATUS.
+    /// Whether a set has no free address, by reading the directory; for STATUS.
     pub fn is_exhausted(&self, set: &RangeSet) -> Result<bool, Error> {
         let taken = self.taken()?;
         if choose(set, None, |ip| taken.contains(&ip)).is_some() {
             return Ok(false);
         }
-        // An empty file reserves nothing; now that it matters, the files are looked at.
+        // An empty file reserves nothing, so the files themselves must be checked before the set
+        // counts as exhausted.
         let is_taken = |ip| taken.contains(&ip) && self.is_taken(ip).unwrap_or(true);
         Ok(choose(set, None, is_taken).is_none())
     }
 
-    /// What the index lists for an owner, or all files say where it cannot tell; and whether the
-    /// index has an entry to remove.
+    /// The addresses that the index lists for an owner, or those found in all files if the index
+    /// cannot answer; and whether the index has an entry to remove.
     fn listed(&self, owner: Owner<'_>) -> Result<(Vec<IpAddr>, bool), Error> {
         let index = self.index.as_ref().filter(|_| self.in_sync);
         match index.map(|index| index.get(owner)) {
@@ -314,20 +318,20 @@ impl Store {
         Ok(&mut self.last[place])
     }
 
-    /// Rebuilds the index by one full scan if it is not in step with the files: after a change by
-    /// the Go plugin, a crash half way, or at the first use. Files that cannot be read are left to
-    /// fail where they are needed.
+    /// Rebuilds the index by a full scan if it is out of sync: after a change by the Go plugin, a
+    /// crash, or on first use. A file that cannot be read causes an error only when it is needed.
     fn sync(&mut self) {
         if self.in_sync || self.index.is_none() {
             return;
         }
         let Ok(scan) = self.files.scan() else { return };
-        // we hold the lock, so nobody is about to write these; those that stay do no harm
+        // The lock is held, so no process is about to write these files. A file that cannot be
+        // removed does no harm.
         let _ = self.files.remove_all(&scan.empty);
         self.update_index(|index| index.replace_all(&scan.held));
     }
 
-    /// Lets the index follow the files, and stamps both; gives the index up if that fails.
+    /// Applies a change to the index and stamps both directories; discards the index on failure.
     fn update_index(&mut self, change: impl FnOnce(&Index) -> Result<(), Error>) {
         let Some(index) = &self.index else { return };
         let updated = change(index).and_then(|()| self.files.dir().stamp_alike(index.dir()));
@@ -337,7 +341,7 @@ impl Store {
         }
     }
 
-    /// Whether there was one.
+    /// Returns whether there was an index.
     fn discard_index(&mut self) -> bool {
         self.in_sync = false;
         self.index.take().map(Index::discard).is_some()
@@ -352,12 +356,12 @@ fn network_dir(data_dir: &Path, network: &str) -> Result<PathBuf, Error> {
     Ok(data_dir.join(network))
 }
 
-/// Whether an ADD could write reservations, for STATUS: nothing that is missing is made.
+/// Whether an ADD could write reservations, for STATUS. Creates nothing.
 pub fn require_writable(data_dir: &Path, network: &str) -> Result<(), Error> {
     let path = network_dir(data_dir, network)?;
-    // The first that is there has to take the others.
+    // The first existing directory must be writable.
     for directory in path.ancestors() {
-        // With a slash at its end, which refuses a file.
+        // The trailing slash makes the call fail for a file.
         match access(directory.join(""), Access::WRITE_OK | Access::EXEC_OK) {
             Err(Errno::NOENT) => {}
             Err(cause) => return Err(doing("write to directory", directory)(cause.into())),
@@ -367,7 +371,7 @@ pub fn require_writable(data_dir: &Path, network: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Opens the lock file, without the lock; "not found" means that the directory is missing.
+/// Opens the lock file without locking it. "Not found" means that the directory is missing.
 fn open_lock(dir: &Path) -> io::Result<File> {
     let path = dir.join(LOCK);
     match fsutil::open(&path) {

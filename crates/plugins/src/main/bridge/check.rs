@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CHECK: the bridge, its port, the container's interface, addresses and routes are as ADD made them.
+//! CHECK: the bridge, its port, the container's interface, addresses and routes are as ADD made
+//! them.
 
 use cni::{Error, Interface, IpConfig, Request};
 use ipnet::IpNet;

@@ -36,7 +36,8 @@ pub struct Bridge {
     pub leave_down: bool,
     /// VLANs of the container's port; the bridge then filters VLANs.
     pub vlans: Option<Vlans>,
-    /// Has the gateway address instead of the bridge if the containers are in a VLAN.
+    /// The interface with the gateway address, instead of the bridge, if the containers are in a
+    /// VLAN.
     pub vlan_gateway: Option<Gateway>,
     /// MAC address of the container's interface.
     pub mac: Option<MacAddr>,

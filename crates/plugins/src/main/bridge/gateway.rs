@@ -13,9 +13,9 @@ use super::conf::Bridge;
 /// Index of the container's interface in the result: bridge, host end, container end.
 pub const CONTAINER: usize = 2;
 
-/// Completes the result of the IPAM plugin: assigns each address to the container's interface, and adds
-/// gateways and default routes if the configuration asks for them. Returns the addresses that the bridge
-/// must have.
+/// Completes the result of the IPAM plugin: assigns each address to the container's interface, and
+/// adds gateways and default routes if the configuration asks for them. Returns the addresses that
+/// the bridge must have.
 pub fn complete(bridge: &Bridge, result: &mut CniResult) -> Vec<IpNet> {
     let mut gateways = Vec::new();
     for ip in &mut result.ips {

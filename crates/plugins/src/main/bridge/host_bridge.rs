@@ -17,8 +17,8 @@ use crate::attach::undo::Undo;
 use crate::error::Context;
 use crate::host_sysctl;
 
-/// Maximum time until a new port forwards frames. The kernel enables the port under the RTNL lock, which
-/// other processes may hold for seconds, for example while a thousand containers are removed.
+/// Maximum time until a new port forwards frames. The kernel enables the port under the RTNL lock,
+/// which other processes may hold for seconds, for example while a thousand containers are removed.
 const PORT_TIMEOUT: Duration = Duration::from_secs(20);
 
 const NO_VLAN_FILTERING: &str = "bridges of this kernel cannot filter VLANs, \
@@ -55,14 +55,15 @@ impl<'a> HostBridge<'a> {
         Ok(Self { host, conf, link })
     }
 
-    /// Whether the bridge is still the one that was found: it may have been removed and created again.
+    /// Whether the bridge is still the one that was found: it may have been removed and created
+    /// again.
     pub fn is_current(&self) -> Result<bool, Error> {
         let now = find(self.host, self.conf)?;
         Ok(now.is_some_and(|now| now.index == self.link.index))
     }
 
-    /// Brings the bridge up. This is not undone, because other containers may use the bridge at once.
-    /// Therefore it comes after all checks of the bridge.
+    /// Brings the bridge up. This is not undone, because other containers may use the bridge at
+    /// once. Therefore it comes after all checks of the bridge.
     pub fn set_up(&self) -> Result<(), Error> {
         let (conf, link) = (self.conf, &self.link);
         // A router advertisement on the bridge must not configure addresses on the host.
@@ -89,8 +90,9 @@ impl<'a> HostBridge<'a> {
         self.host.apply(changes).context("set the bridge up")
     }
 
-    /// Returns the gateway addresses that are missing on the bridge, or on the gateway of the VLAN. An
-    /// address that conflicts with an existing one is an error unless the configuration forces it.
+    /// Returns the gateway addresses that are missing on the bridge, or on the gateway of the VLAN.
+    /// An address that conflicts with an existing one is an error unless the configuration forces
+    /// it.
     pub fn missing_gateways(&self, gateways: &[IpNet]) -> Result<Vec<MissingAddress>, Error> {
         let of_vlan = self.conf.vlan_gateway.map(|gateway| vlan::gateway::find(self.host, gateway));
         let holder = of_vlan.transpose()?.unwrap_or_else(|| Some(self.link.clone()));
@@ -113,9 +115,9 @@ impl<'a> HostBridge<'a> {
         }
     }
 
-    /// The bridge's MAC address after the port with this address was added. A bridge that another program
-    /// created has the lowest address of its ports: it changes with the first port or with a lower
-    /// address only.
+    /// The bridge's MAC address after the port with this address was added. A bridge that another
+    /// program created has the lowest address of its ports: it changes with the first port or with
+    /// a lower address only.
     pub fn mac_with_port(&self, port: MacAddr) -> Result<Option<MacAddr>, Error> {
         if self.link.has_carrier() && self.link.mac.is_some_and(|mac| mac < port) {
             return Ok(self.link.mac);
@@ -128,8 +130,8 @@ impl<'a> HostBridge<'a> {
         find_existing(self.host, self.conf).map(|bridge| bridge.mac)
     }
 
-    /// Waits until the port forwards frames. A kernel task enables it shortly after both ends of the pair
-    /// are up.
+    /// Waits until the port forwards frames. A kernel task enables it shortly after both ends of
+    /// the pair are up.
     pub fn wait_port_forwarding(&self, name: IfName) -> Result<(), Error> {
         let doing = "watch the bridge's port";
         let is_forwarding = |link: &Link| link.operstate == OperState::Up;
@@ -188,8 +190,8 @@ fn refuse_other_kind(link: &Link) -> Result<(), Error> {
         .with_details(format!("key \"bridge\" is {name:?}, which is {kind}")))
 }
 
-/// A bridge keeps a MAC address that was set. Otherwise the kernel changes the address whenever a port
-/// with a lower one is added or removed, and containers lose their gateway for a while.
+/// A bridge keeps a MAC address that was set. Otherwise the kernel changes the address whenever a
+/// port with a lower one is added or removed, and containers lose their gateway for a while.
 fn create<'a>(host: &'a Netlink, conf: &'a Bridge, undo: &mut Undo<'a>) -> Result<Link, Error> {
     let vlan_filtering = conf.vlans.as_ref().map(|_| true);
     let mut new = NewLink::new(conf.name, Kind::Bridge { vlan_filtering });
@@ -253,7 +255,8 @@ pub fn add_addresses(
     for MissingAddress { address, replaces } in missing {
         let mut changes: Vec<_> =
             replaces.iter().map(|other| addr::remove(index, *other)).collect();
-        // The gateway address is unique on this bridge, so duplicate address detection is not needed.
+        // The gateway address is unique on this bridge, so duplicate address detection is not
+        // needed.
         let options = AddrOptions { nodad: true, ..AddrOptions::default() };
         changes.push(addr::add(index, *address, options));
         // Setting the current MAC address pins it, see `create`.

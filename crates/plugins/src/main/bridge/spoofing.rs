@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `macspoofchk`: a bridge port accepts frames from its container's MAC address only. Each container has
-//! two set elements; the cost of a lookup does not grow with the number of containers.
+//! `macspoofchk`: a bridge port accepts frames from its container's MAC address only. Each
+//! container has two set elements; the cost of a lookup does not grow with the number of
+//! containers.
 
 use cni::{Error, Request};
 use kernel::nft::{

@@ -123,8 +123,8 @@ fn merged(mut ranges: Vec<(u16, u16)>) -> Vec<(u16, u16)> {
 }
 
 impl Vlans {
-    /// The VLANs of the container's port, in addition to the default VLAN. If the native VLAN is in the
-    /// trunk too, it is native: frames of a VLAN leave either tagged or untagged.
+    /// The VLANs of the container's port, in addition to the default VLAN. If the native VLAN is in
+    /// the trunk too, it is native: frames of a VLAN leave either tagged or untagged.
     pub fn of_port(&self) -> Vec<bridge_vlan::Vlans> {
         let native = self.native.or((!self.trunk.is_empty()).then_some(DEFAULT_NATIVE));
         let tagged = self.trunk.iter().flat_map(|range| without(*range, native));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Moving a device into the container and back. The alias stores the device's name on the host, as in the Go plugin; the link
-//! group identifies the attachment. Both stay with the device if the kernel moves it back because its namespace was removed.
-//! Therefore no state file is needed.
+//! Moving a device into the container and back. The alias stores the device's name on the host, as
+//! in the Go plugin; the link group identifies the attachment. Both stay with the device if the
+//! kernel moves it back because its namespace was removed. Therefore no state file is needed.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -83,15 +83,15 @@ fn original(device: &Device) -> Relocation<'_> {
     }
 }
 
-/// Whether an interface in the container is a device of this attachment. Devices that the Go plugin moved have an alias and no
-/// group.
+/// Whether an interface in the container is a device of this attachment. Devices that the Go plugin
+/// moved have an alias and no group.
 fn is_moved(link: &Link, request: &Request) -> bool {
     is_own(link, request) || link.group < MIN_DEVICE_GROUP && alias_name(link).is_some()
 }
 
-/// Whether a device is in this attachment's group, or in the one that earlier versions used. The network may have been renamed
-/// since ADD: then the configuration must select this device, because a network whose ADD failed on the interface's name gets a
-/// DEL too.
+/// Whether a device is in this attachment's group, or in the one that earlier versions used. The
+/// network may have been renamed since ADD: then the configuration must select this device, because
+/// a network whose ADD failed on the interface's name gets a DEL too.
 pub fn is_own(link: &Link, request: &Request) -> bool {
     let (network, attachment) = (&request.network, request.attachment());
     let own =
@@ -111,8 +111,8 @@ pub fn alias_name(link: &Link) -> Option<IfName> {
     link.alias.as_deref()?.parse().ok()
 }
 
-/// Finds the device of this attachment in the container. A device in the attachment's group is found under any name: a killed
-/// DEL may have renamed it.
+/// Finds the device of this attachment in the container. A device in the attachment's group is
+/// found under any name: a killed DEL may have renamed it.
 pub fn find_moved(inside: &Netlink, request: &Request) -> Result<Option<Link>, Error> {
     let doing = "look for the device in the container";
     let found = link::by_name(inside, netns::ifname(request)?).context(doing)?;
@@ -123,10 +123,12 @@ pub fn find_moved(inside: &Netlink, request: &Request) -> Result<Option<Link>, E
     Ok(links.into_iter().find(|link| link.alias.is_some() && is_own(link, request)))
 }
 
-/// Moves a device to the current namespace and sets it down. If the name is taken, uses and returns another one; the device then
-/// keeps its alias and group, so that it gets its name when that is free.
+/// Moves a device to the current namespace and sets it down. If the name is taken, uses and returns
+/// another one; the device then keeps its alias and group, so that it gets its name when that is
+/// free.
 ///
-/// The device is renamed before it is moved, so that device managers on the host see it appear under its final name.
+/// The device is renamed before it is moved, so that device managers on the host see it appear
+/// under its final name.
 pub fn move_back(inside: &Netlink, link: &Link, name: IfName) -> kernel::Result<IfName> {
     let home = Netns::current()?;
     let netns = Some(home.as_fd());
@@ -164,9 +166,9 @@ fn move_back_renamed(
     })
 }
 
-/// Restores the names of devices that the kernel moved back, and of those whose name was taken when they came back. This
-/// applies to devices of the network and to those that `is_selected` accepts. Only failures of devices that `is_required`
-/// accepts are reported.
+/// Restores the names of devices that the kernel moved back, and of those whose name was taken when
+/// they came back. This applies to devices of the network and to those that `is_selected` accepts.
+/// Only failures of devices that `is_required` accepts are reported.
 pub fn restore_names(
     host: &Netlink,
     network: &str,
@@ -198,8 +200,8 @@ fn rename(host: &Netlink, link: &Link, name: IfName) -> kernel::Result<()> {
     }
 }
 
-/// Whether the device is in a container of this network. The kernel has a numeric ID for each namespace that a device was moved
-/// to, and lists the links in it.
+/// Whether the device is in a container of this network. The kernel has a numeric ID for each
+/// namespace that a device was moved to, and lists the links in it.
 pub fn is_in_container(host: &Netlink, network: &str, selector: &Selector) -> Result<bool, Error> {
     let doing = "look for the device in the containers";
     for id in kernel::netns::ids(host).context(doing)? {

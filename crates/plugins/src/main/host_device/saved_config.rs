@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The configuration of a device on the host: addresses, routes, master, and whether it is up. The kernel removes all of it
-//! when the device moves.
+//! The configuration of a device on the host: addresses, routes, master, and whether it is up. The
+//! kernel removes all of it when the device moves.
 
 use cni::{CniResult, Error, IpConfig};
 use ipnet::IpNet;
@@ -18,7 +18,8 @@ const PROTOCOL_RA: u8 = 9; // RTPROT_RA, linux/rtnetlink.h
 /// Addresses and routes of a device, to be restored elsewhere.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SavedConfig {
-    /// Addresses of global scope, except IPv6 addresses from a router or a lease, which reappear by themselves.
+    /// Addresses of global scope, except IPv6 addresses from a router or a lease, which reappear by
+    /// themselves.
     pub addresses: Vec<IpNet>,
     /// Routes that the kernel did not add for an address or a router.
     pub routes: Vec<Route>,
@@ -30,7 +31,8 @@ impl SavedConfig {
         let addresses: Vec<IpNet> =
             addresses.iter().filter(|one| is_static(one)).map(|one| one.prefix).collect();
         if addresses.is_empty() {
-            // A device without addresses rarely has routes, and listing them takes as long as listing the host's.
+            // A device without addresses rarely has routes, and listing them takes as long as
+            // listing the host's.
             return Ok(SavedConfig::default());
         }
         let filter = RouteFilter { oif: Some(index), ..RouteFilter::default() };
@@ -41,7 +43,8 @@ impl SavedConfig {
         Ok(SavedConfig { addresses, routes })
     }
 
-    /// The configuration in the container according to the result, which the container cannot change.
+    /// The configuration in the container according to the result, which the container cannot
+    /// change.
     pub fn of_result(result: &CniResult) -> SavedConfig {
         let routes = interface::routes(IfIndex(0), &[], &result.routes);
         SavedConfig { addresses: result.ips.iter().map(|ip| ip.address).collect(), routes }
@@ -106,8 +109,8 @@ impl SavedConfig {
         Ok(rules)
     }
 
-    /// Restores the configuration on the host. Best effort: an address that is in use there must not prevent the device from
-    /// coming back.
+    /// Restores the configuration on the host. Best effort: an address that is in use there must
+    /// not prevent the device from coming back.
     pub fn restore(&self, host: &Netlink, index: IfIndex, up: bool) {
         let options = AddrOptions::default();
         let mut requests: Vec<_> =

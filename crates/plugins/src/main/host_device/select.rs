@@ -149,7 +149,8 @@ fn is_driven_from_userspace(device: &Path) -> bool {
 }
 
 impl Selector {
-    /// Finds the interface on the host. An interface that the kernel moved back is found by its previous name.
+    /// Finds the interface on the host. An interface that the kernel moved back is found by its
+    /// previous name.
     pub fn find(&self, host: &Netlink, network: &str) -> Result<Option<Link>, Error> {
         let all = || link::list(host).context("list the host's interfaces");
         match self {
@@ -169,8 +170,8 @@ impl Selector {
         }
     }
 
-    /// Whether the selector may select a device that had this name on the host. A path in `/sys` does not decide it, because
-    /// `/sys` shows no interfaces of other namespaces.
+    /// Whether the selector may select a device that had this name on the host. A path in `/sys`
+    /// does not decide it, because `/sys` shows no interfaces of other namespaces.
     pub fn may_match(&self, link: &Link, home_name: Option<IfName>) -> bool {
         match self {
             Self::Name(name) => home_name == Some(*name),

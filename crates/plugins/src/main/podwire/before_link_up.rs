@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Runs bandwidth before the interface is up. On an interface that is up, each change of a qdisc waits for a grace period while
-//! it holds the RTNL lock: twice in each ADD, and for milliseconds on a busy machine.
+//! Runs bandwidth before the interface is up. On an interface that is up, each change of a qdisc
+//! waits for a grace period while it holds the RTNL lock: twice in each ADD, and for milliseconds
+//! on a busy machine.
 
 use std::cell::OnceCell;
 use std::ptr;

@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 
 use super::PLUGIN;
 
-/// Replaces each run of plugins that this program has by one plugin `podwire`. Returns the list and the number of replaced
-/// plugins. Other plugins keep their position.
+/// Replaces each run of plugins that this program has by one plugin `podwire`. Returns the list and
+/// the number of replaced plugins. Other plugins keep their position.
 pub fn convert(mut list: Value, known: &[&str]) -> Result<(Value, usize), Error> {
     let Some(Value::Array(plugins)) = list.get_mut("plugins") else {
         return Err(Error::invalid_config("key \"plugins\" is missing: not a network list"));

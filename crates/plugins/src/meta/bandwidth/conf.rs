@@ -73,9 +73,9 @@ impl Entry {
         keys.iter().any(Option::is_some)
     }
 
-    /// Merges the network's configuration with the runtime's. All rates come from the network if it has
-    /// any, otherwise from the runtime. The other keys are merged one by one, so that a network can
-    /// refine the rates of a runtime.
+    /// Merges the network's configuration with the runtime's. All rates come from the network if it
+    /// has any, otherwise from the runtime. The other keys are merged one by one, so that a network
+    /// can refine the rates of a runtime.
     fn or(&self, runtime: &Self) -> Self {
         let rates = if self.has_rates() { self } else { runtime };
         let has_subnets = self.unshaped_subnets.is_some() || self.shaped_subnets.is_some();

@@ -8,8 +8,8 @@ use kernel::{IfIndex, IfName, Netlink, Netns};
 use crate::attach::{interface, names, netns};
 use crate::error::Context;
 
-/// The index of the host end, for ADD. A name derived from the attachment is enough if the result lists it:
-/// only podwire's plugins use such names.
+/// The index of the host end, for ADD. A name derived from the attachment is enough if the result
+/// lists it: only podwire's plugins use such names.
 pub fn index(host: &Netlink, request: &Request, result: &CniResult) -> Result<IfIndex, Error> {
     if let Some(index) = own_name(request, result).and_then(|name| link::index_of(host, name).ok())
     {
@@ -27,8 +27,8 @@ fn own_name(request: &Request, result: &CniResult) -> Option<IfName> {
     names::host_ifnames(&request.network, &request.attachment()).find(is_listed)
 }
 
-/// Finds the host end through the container's interface. If the result lists host interfaces, it must list
-/// this one: the index alone may belong to an interface in another namespace.
+/// Finds the host end through the container's interface. If the result lists host interfaces, it
+/// must list this one: the index alone may belong to an interface in another namespace.
 pub fn find(
     host: &Netlink,
     ns: &Netns,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The ifb that queues the packets from a container: its name, its owner, creation and removal.
 //!
-//! The Go plugin uses the same name for all interfaces of a container on a network, so that a second
-//! interface fails. Here the first interface gets that name, so that each plugin finds and removes the
-//! other's ifb; further interfaces get names of their own. Link group, MAC address and alias identify the
-//! owner. An ifb of the Go plugin has neither group nor alias.
+//! The Go plugin uses the same name for all interfaces of a container on a network, so that a
+//! second interface fails. Here the first interface gets that name, so that each plugin finds and
+//! removes the other's ifb; further interfaces get names of their own. Link group, MAC address and
+//! alias identify the owner. An ifb of the Go plugin has neither group nor alias.
 
 use std::collections::HashSet;
 
@@ -22,8 +22,8 @@ const PREFIX: &str = "bwp";
 /// Maximum length of an alias: `IFALIASZ` of linux/if.h without the NUL byte.
 const MAX_ALIAS: usize = 255;
 
-/// One below the minimum MTU of IPv6: the kernel then sets up no IPv6 addresses, routes and groups, which
-/// would take as long as creating the interface. The MTU does not limit redirected packets.
+/// One below the minimum MTU of IPv6: the kernel then sets up no IPv6 addresses, routes and groups,
+/// which would take as long as creating the interface. The MTU does not limit redirected packets.
 const MTU: u32 = 1279;
 
 /// An ifb that was created.
@@ -50,8 +50,8 @@ fn names(network: &str, attachment: &Attachment) -> [IfName; 2] {
     [go_name(network, &attachment.container_id), own_name(network, attachment)]
 }
 
-/// The MAC address of an attachment's ifb. The kernel sets it when it creates the interface, the alias only
-/// later: the address identifies the owner from the start.
+/// The MAC address of an attachment's ifb. The kernel sets it when it creates the interface, the
+/// alias only later: the address identifies the owner from the start.
 fn mac(network: &str, attachment: &Attachment) -> MacAddr {
     let Attachment { container_id, ifname } = attachment;
     let [a, b, c, d, e, f, ..] =
@@ -99,8 +99,8 @@ impl Owner {
         Self { mac: mac(network, attachment), tag: tag(network, attachment) }
     }
 
-    /// A killed ADD leaves an ifb without an alias; earlier versions used random MAC addresses. A truncated
-    /// alias may belong to several attachments.
+    /// A killed ADD leaves an ifb without an alias; earlier versions used random MAC addresses. A
+    /// truncated alias may belong to several attachments.
     fn has(&self, link: &Link) -> bool {
         let is_tagged =
             self.tag.len() < MAX_ALIAS && link.alias.as_deref() == Some(self.tag.as_str());
@@ -113,7 +113,8 @@ fn may_be_go(link: &Link) -> bool {
     link.is_kind("ifb") && link.group == 0 && link.alias.is_none()
 }
 
-/// One queue per direction is enough for one container. The effective queue is that of the token bucket.
+/// One queue per direction is enough for one container. The effective queue is that of the token
+/// bucket.
 pub fn creation(name: IfName, owner: Option<(MacAddr, u32)>) -> kernel::Request {
     let mut new = NewLink::new(name, Kind::Ifb);
     new.mtu = Some(MTU);
@@ -124,8 +125,8 @@ pub fn creation(name: IfName, owner: Option<(MacAddr, u32)>) -> kernel::Request 
     link::create(&new)
 }
 
-/// Creates the attachment's ifb for the host end `link`, and leaves it down. An ifb of an earlier ADD is
-/// replaced.
+/// Creates the attachment's ifb for the host end `link`, and leaves it down. An ifb of an earlier
+/// ADD is replaced.
 pub fn create<'a>(
     host: &'a Netlink,
     request: &Request,
@@ -154,8 +155,8 @@ pub fn create<'a>(
     Ok(NewIfb { name, mac, index })
 }
 
-/// Removes an ifb of this name that an earlier ADD of the attachment left. Returns `false` if the ifb belongs
-/// to another interface of the container.
+/// Removes an ifb of this name that an earlier ADD of the attachment left. Returns `false` if the
+/// ifb belongs to another interface of the container.
 fn remove_leftover(
     host: &Netlink,
     request: &Request,
@@ -195,8 +196,9 @@ pub fn find(host: &Netlink, request: &Request) -> kernel::Result<Option<Link>> {
     Ok(own.or(under_first.filter(|one| may_be_go(one) && is_listed(request))))
 }
 
-/// Whether the Go plugin's ifb belongs to this interface. If a container has several interfaces on a network,
-/// only the result tells which one. Without a result the answer is yes, as in the Go plugin.
+/// Whether the Go plugin's ifb belongs to this interface. If a container has several interfaces on
+/// a network, only the result tells which one. Without a result the answer is yes, as in the Go
+/// plugin.
 fn is_listed(request: &Request) -> bool {
     let Ok(Some(result)) = request.prev_result() else { return true };
     let name = go_name(&request.network, &request.container_id);

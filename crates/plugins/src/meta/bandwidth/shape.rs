@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The kernel requests for the limits. Pure functions, shared by ADD, CHECK and STATUS.
 //!
-//! Packets to the container are queued at the root of the host end. If the limit does not apply to all
-//! subnets, the root is an `htb` with one class for the limited packets; other packets pass without a
-//! class. Packets from the container arrive at the host end, where they cannot be queued: filters redirect
-//! them to an ifb with its own queue. Filters let packets pass that the limit does not apply to.
+//! Packets to the container are queued at the root of the host end. If the limit does not apply to
+//! all subnets, the root is an `htb` with one class for the limited packets; other packets pass
+//! without a class. Packets from the container arrive at the host end, where they cannot be queued:
+//! filters redirect them to an ifb with its own queue. Filters let packets pass that the limit does
+//! not apply to.
 
 use ipnet::IpNet;
 use kernel::tc::{self, Filter, Handle, Match, Qdisc, Side, Verdict};
@@ -19,7 +20,8 @@ pub const HTB: Handle = Handle::new(2, 0);
 pub const CLASS: Handle = Handle::new(2, 1);
 /// The queue of that class.
 const QUEUE: Handle = Handle::new(0x10, 0);
-/// The class of packets that are not limited. The kernel ignores it; it identifies the plugin's filters.
+/// The class of packets that are not limited. The kernel ignores it; it identifies the plugin's
+/// filters.
 const PASS: Handle = Handle::new(0xb3d, 1);
 
 /// Priorities of filters. The filters of one priority must have the same protocol.
@@ -27,8 +29,8 @@ const V4: u16 = 1;
 const V6: u16 = 2;
 const REST: u16 = 3;
 
-/// Offset of the priorities. In a `clsact` of another program the filters come after that program's: packets
-/// that went through an ifb are not filtered again and would bypass a policy.
+/// Offset of the priorities. In a `clsact` of another program the filters come after that
+/// program's: packets that went through an ifb are not filtered again and would bypass a policy.
 fn base_priority(parent: Handle) -> u16 {
     if parent == Handle::CLSACT_INGRESS { 0xb300 } else { 0 }
 }
@@ -112,8 +114,8 @@ pub fn egress_requests(
     filters.iter().map(|filter| tc::add_filter(link, parent, filter)).collect()
 }
 
-/// Removes the filters of [`egress_requests`] to this ifb or to one that no longer exists. Filters of other
-/// programs are kept.
+/// Removes the filters of [`egress_requests`] to this ifb or to one that no longer exists. Filters
+/// of other programs are kept.
 pub fn filter_removals(
     link: IfIndex,
     parent: Handle,

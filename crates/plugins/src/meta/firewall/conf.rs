@@ -6,8 +6,8 @@ use serde::Deserialize;
 
 use crate::compat::iptables::{CHAIN_NAME, is_chain_name};
 
-/// Default mark bit of packets to accept. kube-proxy uses bits 14 and 15, portmap 13, Cilium 8 to 11, Calico 16
-/// to 31.
+/// Default mark bit of packets to accept. kube-proxy uses bits 14 and 15, portmap 13, Cilium 8 to
+/// 11, Calico 16 to 31.
 const MARK_BIT: u8 = 12;
 
 #[derive(Debug, Deserialize, Default)]
@@ -74,8 +74,8 @@ impl Firewall {
         let backend = match conf.backend.as_str() {
             "" => Backend::Auto,
             "nftables" => Backend::Nftables,
-            // Nomad's list has a second firewall plugin with this name, for IPv6. The Go plugin treats an
-            // unknown name as no name and handles both families.
+            // Nomad's list has a second firewall plugin with this name, for IPv6. The Go plugin
+            // treats an unknown name as no name and handles both families.
             "iptables" | "ip6tables" => Backend::Iptables,
             "firewalld" => Backend::Firewalld,
             other => {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugin's sets and chains in table `inet podwire`. Some sets hold the addresses whose packets are marked
-//! and accepted, others implement the ingress policies.
+//! The plugin's sets and chains in table `inet podwire`. Some sets hold the addresses whose packets
+//! are marked and accepted, others implement the ingress policies.
 
 use std::net::IpAddr;
 
@@ -76,8 +76,8 @@ static ISOLATED6: Map =
 /// The maps whose keys end with a bridge.
 pub static ON_BRIDGES: [&Map; 4] = [&SAME4, &SAME6, &ISOLATED4, &ISOLATED6];
 
-/// No rule uses these elements: they record which attachment has an address in firewalld or iptables, which do
-/// not know owners.
+/// No rule uses these elements: they record which attachment has an address in firewalld or
+/// iptables, which do not know owners.
 static RECORDED4: Map = Map {
     number: 5,
     name: "firewall_told4",
@@ -87,7 +87,8 @@ static RECORDED4: Map = Map {
 static RECORDED6: Map =
     Map { number: 6, name: "firewall_told6", key: &[DataType::Ipv6Addr], ..RECORDED4 };
 
-/// The elements belong to no container: they exist as long as a container with a policy is on the bridge.
+/// The elements belong to no container: they exist as long as a container with a policy is on the
+/// bridge.
 pub static BRIDGES: Map = Map {
     number: 7,
     name: "firewall_bridges",
@@ -157,7 +158,8 @@ pub fn ingress(policy: Ingress, bridge: &str, address: IpAddr) -> [Entry; 2] {
     ]
 }
 
-/// `iifname @firewall_bridges ip daddr @firewall_ingress4 ip daddr . iifname != @firewall_same4 drop`
+/// `iifname @firewall_bridges ip daddr @firewall_ingress4 ip daddr . iifname != @firewall_same4
+/// drop`
 fn drop_others(family: Family, ingress: &Map, same: &Map) -> Vec<Expr> {
     let lookup = |map: &Map, inverted| {
         let (set, key) = (map.name.to_owned(), Reg(0));
@@ -195,7 +197,8 @@ fn of_family(address: IpAddr, [v4, v6]: [&'static Map; 2]) -> &'static Map {
     if address.is_ipv4() { v4 } else { v6 }
 }
 
-/// The administrators' rules come first, then the ingress policies; the remaining packets are marked.
+/// The administrators' rules come first, then the ingress policies; the remaining packets are
+/// marked.
 fn chains() -> Vec<DesiredChain> {
     let jump = |to: &str| vec![Expr::Verdict(Verdict::Jump(to.to_owned()))];
     let rules: Rules = vec![

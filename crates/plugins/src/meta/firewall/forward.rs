@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Packets that our table accepts can still be dropped by a chain of iptables: Docker sets the policy of
-//! FORWARD to DROP. One rule in that chain accepts the marked packets of all containers. It has the form
-//! that iptables itself writes, so that every version of iptables can read it.
+//! Packets that our table accepts can still be dropped by a chain of iptables: Docker sets the
+//! policy of FORWARD to DROP. One rule in that chain accepts the marked packets of all containers.
+//! It has the form that iptables itself writes, so that every version of iptables can read it.
 
 use kernel::Family;
 use kernel::nft::{
@@ -13,8 +13,8 @@ use crate::nftables;
 
 const COMMENT: &str = "podwire: what the firewall plugin has marked";
 
-/// The Go plugin's chains. Our rule comes after the jumps to them, so that the administrator's rules there
-/// apply first.
+/// The Go plugin's chains. Our rule comes after the jumps to them, so that the administrator's
+/// rules there apply first.
 const GO_CHAINS: [&str; 2] = ["CNI-ISOLATION-STAGE-1", "CNI-FORWARD"];
 
 /// Maximum number of attempts if other programs rewrite the chain.
@@ -49,8 +49,8 @@ fn insert(nft: &Nft, family: Family, bit: u32) -> kernel::Result<()> {
     let place = last_jump.map_or(Place::First, |rule| Place::After(rule.handle));
     let has_chain = !rules.is_empty() || nft.has_chain(filter(family), "FORWARD")?;
     match nft.commit(&batch(family, has_chain, place, as_iptables(bit), "")) {
-        // The kernel also returns ENOENT if it lacks the match. Every iptables that works with such a
-        // kernel can read the other form.
+        // The kernel also returns ENOENT if it lacks the match. Every iptables that works with such
+        // a kernel can read the other form.
         Err(error) if error.is_not_found() || error.is_unsupported() => {
             nft.commit(&batch(family, has_chain, place, as_nft(bit), COMMENT))
         }
@@ -68,7 +68,8 @@ fn filter(family: Family) -> Table<'static> {
     xtables::table(family, "filter")
 }
 
-/// Adds the chain as iptables creates it if it is missing; a program that uses it later finds our rule there.
+/// Adds the chain as iptables creates it if it is missing; a program that uses it later finds our
+/// rule there.
 fn batch(
     family: Family,
     has_chain: bool,
@@ -112,8 +113,8 @@ fn as_nft(bit: u32) -> Vec<Expr> {
     ]
 }
 
-/// Whether a rule accepts packets with this bit and has no other condition, in either form: if another version of
-/// iptables saved and restored the chain, the rule has the other form.
+/// Whether a rule accepts packets with this bit and has no other condition, in either form: if
+/// another version of iptables saved and restored the chain, the rule has the other form.
 fn is_pass(rule: &ObservedRule, bit: u32) -> bool {
     const KNOWN: [&str; 6] = ["match", "meta", "bitwise", "cmp", "counter", "immediate"];
     let bits = bit.to_ne_bytes();

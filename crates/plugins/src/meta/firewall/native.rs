@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The firewall in nf_tables: the container's elements, the administrator's chain, the rule in FORWARD of
-//! iptables, and the isolation of the bridge port.
+//! The firewall in nf_tables: the container's elements, the administrator's chain, the rule in
+//! FORWARD of iptables, and the isolation of the bridge port.
 
 use std::net::IpAddr;
 
@@ -25,7 +25,8 @@ const DOING: &str = "let the container's packets pass";
 pub enum Purpose {
     /// They accept the container's packets.
     Pass,
-    /// firewalld accepts the packets and the elements record that. The ingress policy is still ours.
+    /// firewalld accepts the packets and the elements record that. The ingress policy is still
+    /// ours.
     RecordZone,
     /// iptables does everything and the elements record that.
     RecordRules,
@@ -146,8 +147,9 @@ fn check_shared(
     Ok(())
 }
 
-/// Removes the bridge from the set if the container is alone on it. This is the case with ptp, where the "bridge"
-/// is the container's host end. Other bridges are left to GC, which can see whether they have containers.
+/// Removes the bridge from the set if the container is alone on it. This is the case with ptp,
+/// where the "bridge" is the container's host end. Other bridges are left to GC, which can see
+/// whether they have containers.
 pub fn remove_own_bridge(
     store: &ElementStore,
     request: &Request,
@@ -219,7 +221,8 @@ fn families(result: &CniResult) -> impl Iterator<Item = Family> {
     [Family::V4, Family::V6].into_iter().filter(move |family| has(*family))
 }
 
-/// The interface that the ingress policy applies to: the first one of the result, as in the Go plugin.
+/// The interface that the ingress policy applies to: the first one of the result, as in the Go
+/// plugin.
 pub fn bridge<'a>(firewall: &Firewall, result: &'a CniResult) -> Result<Option<&'a str>, Error> {
     if firewall.ingress == Ingress::Open {
         return Ok(None);
@@ -252,7 +255,8 @@ fn ports(host: &Netlink, result: &CniResult, bridge: &str) -> Result<Vec<Link>, 
     Ok(found)
 }
 
-/// Creates an empty chain for the administrator and a jump to it. An existing chain keeps its rules.
+/// Creates an empty chain for the administrator and a jump to it. An existing chain keeps its
+/// rules.
 fn ensure_admin_chain(nft: &Nft, name: &str) -> kernel::Result<()> {
     if has_admin_chain(nft, name)? {
         return Ok(());

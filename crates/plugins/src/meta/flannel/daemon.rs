@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The state of the daemon: the subnet file that it writes for this node and, if the daemon is podwire's agent, its
-//! readiness.
+//! The state of the daemon: the subnet file that it writes for this node and, if the daemon is
+//! podwire's agent, its readiness.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -59,8 +59,8 @@ pub fn read(file: &Path) -> Result<SubnetEnv, Error> {
     SubnetEnv::parse(&text).map_err(|problem| Error::Content { file: file.to_owned(), problem })
 }
 
-/// Asks the agent whether pods can be connected. If no agent listens, the file alone decides: flannel's own daemon has
-/// no such socket, and pods can be connected while the agent restarts.
+/// Asks the agent whether pods can be connected. If no agent listens, the file alone decides:
+/// flannel's own daemon has no such socket, and pods can be connected while the agent restarts.
 pub fn require_ready(socket: Option<&Path>, code: Code) -> Result<(), cni::Error> {
     let Some(socket) = socket else { return Ok(()) };
     let not_ready = |why: &str| cni::Error::new(code, format!("flannel: {why}"));

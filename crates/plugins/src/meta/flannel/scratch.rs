@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The delegate's configuration, saved from ADD to DEL in the file of the Go plugin. The Go plugin's file name has the
-//! container ID only. Here, interfaces other than `eth0` have their own files, so that two attachments of a container
-//! do not overwrite each other's configuration.
+//! The delegate's configuration, saved from ADD to DEL in the file of the Go plugin. The Go
+//! plugin's file name has the container ID only. Here, interfaces other than `eth0` have their own
+//! files, so that two attachments of a container do not overwrite each other's configuration.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -78,8 +78,8 @@ pub struct Stale {
     pub file: String,
 }
 
-/// The files of this network that belong to none of these attachments. A file without an interface name may have been
-/// written by the Go plugin for any interface.
+/// The files of this network that belong to none of these attachments. A file without an interface
+/// name may have been written by the Go plugin for any interface.
 pub fn stale(directory: &Path, network: &str, valid: &[Attachment]) -> Result<Vec<Stale>, Error> {
     let names =
         state_file::names(directory).map_err(|cause| io_error("list", directory, "", &cause))?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `conditionsV4` and `conditionsV6`: the packets that a network's port mappings apply to, in the syntax of
-//! iptables or of nft. A useful subset of both is supported and becomes nf_tables rules; anything else is an
-//! error that names the word. Pure functions.
+//! `conditionsV4` and `conditionsV6`: the packets that a network's port mappings apply to, in the
+//! syntax of iptables or of nft. A useful subset of both is supported and becomes nf_tables rules;
+//! anything else is an error that names the word. Pure functions.
 
 mod iptables;
 mod nft;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The map elements for a configuration and a container's addresses, and the ports of existing elements. Pure
-//! functions.
+//! The map elements for a configuration and a container's addresses, and the ports of existing
+//! elements. Pure functions.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
@@ -91,8 +91,8 @@ impl Plan {
         self.entries.push(Entry { map, key, data });
     }
 
-    /// Adds the guards of ports; the boolean tells whether all packets to the port are mapped. Guards come last,
-    /// so that a claim of exactly the same port reports that port.
+    /// Adds the guards of ports; the boolean tells whether all packets to the port are mapped.
+    /// Guards come last, so that a claim of exactly the same port reports that port.
     fn guard(&mut self, family: Family, ports: BTreeMap<Vec<u8>, bool>) {
         let map = Maps::of(family).held;
         self.entries.extend(ports.into_iter().map(|(key, is_all)| {
@@ -166,8 +166,8 @@ pub fn overlap(entry: &Entry) -> Option<String> {
     Some(format!("{} port {port} of one address, or under conditions,", protocol.as_str()))
 }
 
-/// The host port of an element; `None` for elements of other maps. For an element with conditions the address is
-/// not known.
+/// The host port of an element; `None` for elements of other maps. For an element with conditions
+/// the address is not known.
 pub fn host_port(entry: &IndexEntry) -> Option<HostPort> {
     let map = FEATURE.maps.iter().find(|map| map.number == entry.map)?;
     for family in [Family::V4, Family::V6] {
@@ -194,8 +194,8 @@ fn address_of(octets: &[u8]) -> Option<IpAddr> {
     v4.or_else(|_| <[u8; 16]>::try_from(octets).map(IpAddr::from)).ok()
 }
 
-/// The UDP connections to these ports. Their tracking entries live as long as the client keeps sending; those of
-/// other protocols end by themselves.
+/// The UDP connections to these ports. Their tracking entries live as long as the client keeps
+/// sending; those of other protocols end by themselves.
 pub fn udp_connections(ports: impl Iterator<Item = HostPort>) -> Vec<SentTo> {
     let ports = ports.filter(|one| one.protocol == Protocol::Udp);
     let sent_to = |HostPort { address, protocol, port, .. }: HostPort| SentTo {

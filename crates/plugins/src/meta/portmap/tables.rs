@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The maps and chains of portmap. The cost of a packet does not grow with the number of mappings, and only the
-//! first packet of a connection passes the chains.
+//! The maps and chains of portmap. The cost of a packet does not grow with the number of mappings,
+//! and only the first packet of a connection passes the chains.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -94,8 +94,8 @@ pub const ALL: [u8; 4] = 0_u32.to_ne_bytes();
 /// The value for a port that is mapped for one address or with conditions.
 pub const PART: [u8; 4] = 1_u32.to_ne_bytes();
 
-/// Guards against a mapping for one address and a mapping for all addresses of the same port, which are in
-/// different maps.
+/// Guards against a mapping for one address and a mapping for all addresses of the same port, which
+/// are in different maps.
 pub static HELD4: Map = Map {
     number: 15,
     name: "held4",
@@ -192,8 +192,8 @@ fn chains() -> Vec<DesiredChain> {
     ]
 }
 
-/// `route_localnet` lets replies return to 127.0.0.1. Without this rule it would also let other hosts reach local
-/// services there.
+/// `route_localnet` lets replies return to 127.0.0.1. Without this rule it would also let other
+/// hosts reach local services there.
 fn drop_foreign_to_localhost() -> (Vec<Expr>, &'static str) {
     let mut exprs = Family::V4.match_nfproto().to_vec();
     exprs.push(Family::V4.load_destination(Reg(0)));
@@ -204,8 +204,8 @@ fn drop_foreign_to_localhost() -> (Vec<Expr>, &'static str) {
     (exprs, "protects localhost despite route_localnet")
 }
 
-/// Packets from ::1 never leave the host. If they are not mapped, a connection is refused at once, and a client
-/// that uses `localhost` tries 127.0.0.1 next.
+/// Packets from ::1 never leave the host. If they are not mapped, a connection is refused at once,
+/// and a client that uses `localhost` tries 127.0.0.1 next.
 fn skip_localhost6() -> (Vec<Expr>, &'static str) {
     let mut exprs = Family::V6.match_nfproto().to_vec();
     exprs.push(Family::V6.load_destination(Reg(0)));
@@ -231,7 +231,8 @@ fn hostports() -> Rules {
     rules
 }
 
-/// `dnat ip to … . meta l4proto . th dport map @…`; the first part of the key fills `filled` registers.
+/// `dnat ip to … . meta l4proto . th dport map @…`; the first part of the key fills `filled`
+/// registers.
 fn dnat(family: Family, first: &[Expr], filled: u32, map: &str) -> Vec<Expr> {
     let mut exprs = family.match_nfproto().to_vec();
     exprs.extend_from_slice(first);

@@ -38,8 +38,8 @@ pub struct Change {
     pub hinted: Vec<Route>,
 }
 
-/// Returns the change that gives each address a rule and, unless the configuration names a table, a table with its
-/// routes.
+/// Returns the change that gives each address a rule and, unless the configuration names a table, a
+/// table with its routes.
 pub fn change(sbr: &Sbr, ips: &[IpConfig], index: IfIndex, observed: &Observed) -> Change {
     let mut change = Change::default();
     let mut used = observed.used_tables.clone();
@@ -71,8 +71,8 @@ fn next_table(used: &HashSet<u32>) -> u32 {
         .unwrap_or(FIRST_TABLE)
 }
 
-/// The table of the rule for packets from an address, if the rule looks like one of this plugin. A second ADD finds
-/// the table of the first one.
+/// The table of the rule for packets from an address, if the rule looks like one of this plugin. A
+/// second ADD finds the table of the first one.
 pub fn table_of(sbr: &Sbr, source: IpAddr, rules: &[Rule]) -> Option<u32> {
     let from = Some(IpNet::from(source));
     let is_own = |rule: &&Rule| {
@@ -87,8 +87,8 @@ pub fn table_of(sbr: &Sbr, source: IpAddr, rules: &[Rule]) -> Option<u32> {
     rules.iter().find(is_own).map(|rule| rule.table)
 }
 
-/// The routes of an address's table: the default route, and those routes of the main table that have its family and
-/// belong to its network or to no network.
+/// The routes of an address's table: the default route, and those routes of the main table that
+/// have its family and belong to its network or to no network.
 fn routes(sbr: &Sbr, ip: &IpConfig, index: IfIndex, table: u32, main: &[Route]) -> Vec<Route> {
     let source = ip.address.addr();
     let mut routes = Vec::new();
@@ -127,8 +127,8 @@ fn without_gateway_of_nexthop(route: Route) -> Route {
     }
 }
 
-/// Moves routes out of the main table, except those of a family without addresses. With source hints, direct routes
-/// stay and get a preferred source address.
+/// Moves routes out of the main table, except those of a family without addresses. With source
+/// hints, direct routes stay and get a preferred source address.
 fn leave_main(
     sbr: &Sbr,
     ips: &[IpConfig],

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The administrator's list of sysctls that configurations may set. Without the file, all are allowed.
+//! The administrator's list of sysctls that configurations may set. Without the file, all are
+//! allowed.
 
 use std::io::ErrorKind;
 use std::path::Path;

@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 use super::io_error;
 use crate::state_file;
 
-/// The file of the Go plugin with two more keys, which the Go plugin ignores: GC recognizes its network's backups by
-/// the network's name, and ADD and DEL recognize their container's backup by the namespace.
+/// The file of the Go plugin with two more keys, which the Go plugin ignores: GC recognizes its
+/// network's backups by the network's name, and ADD and DEL recognize their container's backup by
+/// the namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Backup {

@@ -93,8 +93,8 @@ fn refuse_repeated(request: &Request) -> Result<(), Error> {
     })
 }
 
-/// A sysctl can be written in several ways: with dots or slashes, with `IFNAME` or the name of the interface. Their values
-/// must agree.
+/// A sysctl can be written in several ways: with dots or slashes, with `IFNAME` or the name of the
+/// interface. Their values must agree.
 fn parse_sysctls(conf: BTreeMap<String, String>, request: &Request) -> Result<Vec<Sysctl>, Error> {
     let conf = conf.into_iter();
     let all = conf.map(|(key, value)| Sysctl::new(key, value, &request.ifname));

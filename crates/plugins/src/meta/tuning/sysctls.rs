@@ -15,7 +15,8 @@ pub struct Sysctl {
 }
 
 impl Sysctl {
-    /// Separators are dots or slashes. The first `IFNAME` stands for the interface, whose name may contain dots.
+    /// Separators are dots or slashes. The first `IFNAME` stands for the interface, whose name may
+    /// contain dots.
     pub fn new(key: String, value: String, ifname: &str) -> Result<Sysctl, Error> {
         let slashed = key.replace('.', "/").replacen("IFNAME", ifname, 1);
         let parts: Vec<&str> = slashed.split('/').filter(|part| !part.is_empty()).collect();

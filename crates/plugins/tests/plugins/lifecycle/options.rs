@@ -118,7 +118,7 @@ fn an_address_outside_of_the_ranges_is_told_with_them() {
         let call = world.call(&bridge(&json!({})), 1).args("IgnoreUnknown=1;IP=10.9.0.1");
         let answer = call.add();
         answer.fails_with(999, "failed to allocate all requested IPs: 10.9.0.1");
-        let details = "one address is given from each of: 10.1.0.1-10.1.0.254";
+        let details = "one address is assigned from each of: 10.1.0.1-10.1.0.254";
         assert_eq!(answer.values[0]["details"], details);
     });
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! host-local's ADD: one address a range set, requested or next in turn. All are chosen before the
-//! first is taken, so that a refusal leaves nothing to undo.
+//! Allocation for ADD: one address per range set, either requested or the next free one. All
+//! addresses are chosen before the first one is reserved, so that a refusal leaves nothing to undo.
 
 use std::net::IpAddr;
 
@@ -8,14 +8,14 @@ use ::ipam::{Range, RangeSet, choose};
 
 use super::{Error, Pick, Store};
 
-/// How many addresses are looked at one by one, about 1 µs each, before the directory is read once
-/// to pass a longer run of taken ones, about 40 ms at 50 000. A /24 never needs that.
-const PROBES: usize = 512;
+/// Number of addresses to check one by one (about 1 µs each) before the directory is read once to
+/// skip a longer run of reserved addresses (about 40 ms for 50 000). A /24 never needs that.
+const MAX_PROBES: usize = 512;
 
-/// Reserves one address of each set for an attachment, and says in which range each lies.
+/// Reserves one address of each set for an attachment, and returns each with its range.
 ///
-/// A requested address goes to the set that holds it. An attachment that already has an address in
-/// one of the sets gets [`Error::Duplicate`]; on any error nothing has been reserved.
+/// A requested address is taken from the set that contains it. An attachment that already has an
+/// address in one of the sets gets [`Error::Duplicate`]. After an error nothing is reserved.
 pub fn allocate(
     store: &mut Store,
     sets: &[RangeSet],
@@ -66,16 +66,16 @@ fn next_free(
 ) -> Result<IpAddr, Error> {
     let last = store.last_reserved(index)?;
     let is_picked = |ip| picks.iter().any(|p| p.ip == ip);
-    let mut turn = set.candidates(last);
-    if let Some(ip) = probe(store, turn.by_ref().take(PROBES), is_picked)? {
+    let mut candidates = set.candidates(last);
+    if let Some(ip) = probe(store, candidates.by_ref().take(MAX_PROBES), is_picked)? {
         return Ok(ip);
     }
-    if turn.next().is_some() {
+    if candidates.next().is_some() {
         let taken = store.taken()?;
         if let Some(ip) = choose(set, last, |ip| taken.contains(&ip) || is_picked(ip)) {
             return Ok(ip);
         }
-        // the names alone do not tell which files are empty, and so free
+        // File names do not show which files are empty and therefore free.
         if let Some(ip) = probe(store, set.candidates(last), is_picked)? {
             return Ok(ip);
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A directory with its path and an open handle, for reading and setting its time of change.
+//! A directory with its path and an open handle, for reading and setting its modification time.
 
 use std::fs::{self, DirBuilder, File, FileTimes, Metadata, ReadDir};
 use std::io::ErrorKind;
@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime};
 
 use super::error::{Error, doing};
 
-/// How far back a stamp is dated: no change by anyone else can carry the same time, even on file
-/// systems that count in whole seconds and kernels that count in timer ticks.
+/// A stamp is this many seconds in the past. No change by another program can have the same time,
+/// even on file systems with a resolution of one second and kernels that count in timer ticks.
 const BACKDATE_SECS: i64 = 10;
 
 #[derive(Debug)]
@@ -25,14 +25,14 @@ impl Dir {
         Ok(Self { path, file })
     }
 
-    /// Readable for its owner only: names in an index tell which containers there are, which the
-    /// address files, of mode 0600, do not.
+    /// Creates the directory with access for its owner only: the names in an index show which
+    /// containers exist, which the address files of mode 0600 do not.
     pub(super) fn open_or_create(path: PathBuf) -> Result<Self, Error> {
-        // with a slash at its end: refuses a file, and does not wait for the writer of a fifo
+        // The trailing slash makes the call fail for a file and avoids blocking on a FIFO.
         match File::open(path.join("")) {
             Err(e) if e.kind() == ErrorKind::NotFound => {
-                let made = DirBuilder::new().recursive(true).mode(0o700).create(&path);
-                made.map_err(doing("create directory", &path))?;
+                let created = DirBuilder::new().recursive(true).mode(0o700).create(&path);
+                created.map_err(doing("create directory", &path))?;
                 Self::open(path)
             }
             Err(e) => Err(doing("open directory", &path)(e)),
@@ -52,11 +52,11 @@ impl Dir {
         fs::read_dir(&self.path).map_err(doing("read directory", &self.path))
     }
 
-    /// Whether both carry one stamp and nobody has changed either since.
+    /// Whether both directories have the same stamp and have not changed since.
     ///
-    /// Equal times are not enough: two directories changed within one timer tick have them too. But
-    /// a change sets both times of a directory to the present, and a stamp only the first, to the
-    /// past.
+    /// Equal modification times are not enough: two directories that changed within one timer tick
+    /// have them too. But a change sets both mtime and ctime to the present, whereas a stamp sets
+    /// only the mtime to the past.
     pub(super) fn is_stamped_like(&self, other: &Self) -> Result<bool, Error> {
         let (ours, theirs) = (self.metadata()?, other.metadata()?);
         let time = |meta: &Metadata| (meta.mtime(), meta.mtime_nsec());
@@ -67,7 +67,7 @@ impl Dir {
         self.file.metadata().map_err(doing("look at", &self.path))
     }
 
-    /// Dates directories alike, which says that they agree.
+    /// Stamps both directories with the same time, which means that they agree.
     pub(super) fn stamp_alike(&self, other: &Self) -> Result<(), Error> {
         let back = Duration::from_secs(BACKDATE_SECS.unsigned_abs());
         let time = SystemTime::now().checked_sub(back).unwrap_or(SystemTime::UNIX_EPOCH);
@@ -75,7 +75,7 @@ impl Dir {
         other.stamp(time)
     }
 
-    /// Dates it as no stamp and no change does, so that it agrees with no other.
+    /// Sets a time that no stamp and no change has, so that the directory agrees with no other.
     pub(super) fn unstamp(&self) -> Result<(), Error> {
         self.stamp(SystemTime::UNIX_EPOCH)
     }

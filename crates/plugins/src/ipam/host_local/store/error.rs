@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What can go wrong with reservations. Texts about addresses are the Go plugin's: people search
-//! for them.
+//! Errors of reservations. The texts about addresses are those of the Go plugin, because users
+//! search for them.
 
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-/// Why addresses could not be reserved, found or freed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Another ADD may succeed once an address is freed.
+    /// A later ADD may succeed after an address was released.
     #[error("no IP addresses available in range set: {set}")]
     Exhausted { index: usize, set: String },
 
-    /// The attachment has been added before.
+    /// The attachment was added before.
     #[error("{ip} has been allocated to {id}, duplicate allocation is not allowed")]
     Duplicate { index: usize, ip: IpAddr, id: String },
 
@@ -29,10 +28,10 @@ pub enum Error {
     #[error("IP address {ip} is already reserved")]
     Taken { ip: IpAddr },
 
-    #[error("network name {name:?} must begin with a letter or digit and hold no slash")]
+    #[error("network name {name:?} must start with a letter or digit and contain no slash")]
     Network { name: String },
 
-    /// Every address was tried; the cause is the first that failed.
+    /// All addresses were tried; the cause is the first failure.
     #[error("release {}", list(.ips))]
     Release {
         ips: Vec<IpAddr>,
@@ -50,14 +49,14 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether space, or inodes, ran out.
+    /// Whether the disk is out of space or inodes.
     pub(super) fn is_full(&self) -> bool {
         let Self::Io { cause, .. } = self else { return false };
         matches!(cause.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
     }
 
-    /// The range set an error is about: the Go plugin begins these with
-    /// "failed to allocate for range N: ".
+    /// The range set that an error is about. The Go plugin starts such errors with "failed to
+    /// allocate for range N: ".
     pub fn set_index(&self) -> Option<usize> {
         match self {
             Self::Exhausted { index, .. }
@@ -69,7 +68,7 @@ impl Error {
     }
 }
 
-/// Says what was being done to which file when an operation failed.
+/// Adds the operation and the file to an I/O error.
 pub(super) fn doing(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     move |cause| Error::Io { action, path: path.to_owned(), cause }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The address files of a network: one a reservation, named by the address, to the byte as the Go
-//! plugin writes them.
+//! The address files of a network: one file per reservation, named after the address, with exactly
+//! the contents that the Go plugin writes.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -17,11 +17,11 @@ use super::owner::{Owner, Reservation};
 #[derive(Debug)]
 pub(super) struct Files(Dir);
 
-/// Everything in the directory that is an address file.
+/// The contents of all address files.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     pub(super) held: Vec<Reservation>,
-    /// Addresses whose file was created and never written.
+    /// Addresses whose file was created but not written.
     pub(super) empty: Vec<IpAddr>,
 }
 
@@ -41,14 +41,14 @@ impl Files {
     pub(super) fn is_taken(&self, ip: IpAddr) -> Result<bool, Error> {
         let path = self.file_of(ip);
         match fs::symlink_metadata(&path) {
-            // Anything else than a file, such as a FIFO, was put there to keep the address free.
+            // Anything other than a file, such as a FIFO, reserves the address.
             Ok(meta) => Ok(meta.len() > 0 || !meta.is_file()),
             Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
             Err(e) => Err(doing("look at", &path)(e)),
         }
     }
 
-    /// Writes the file of an address; `false` if somebody holds it.
+    /// Creates the file of an address; returns `false` if the address is reserved.
     pub(super) fn create(&self, ip: IpAddr, text: &str) -> Result<bool, Error> {
         let path = self.file_of(ip);
         let mut options = OpenOptions::new();
@@ -58,15 +58,15 @@ impl Files {
                 if self.is_taken(ip)? {
                     return Ok(false);
                 }
-                // not written in place, which would leave the directory's time, and so the index,
-                // as it was
+                // Not rewritten in place: this would not change the directory's modification time,
+                // and the index would not notice it.
                 fs::remove_file(&path).and_then(|()| options.open(&path))
             }
             other => other,
         };
         let mut file = opened.map_err(doing("create", &path))?;
         if let Err(e) = file.write_all(text.as_bytes()) {
-            // a full disk must not leave an address nobody can use
+            // A full disk must not leave an address that is reserved for no container.
             let _ = fs::remove_file(&path);
             return Err(doing("write", &path)(e));
         }
@@ -89,7 +89,7 @@ impl Files {
         }
     }
 
-    /// Tries to remove every one of these before it reports a failure.
+    /// Tries to remove all of these before it reports a failure.
     pub(super) fn remove_all(&self, ips: &[IpAddr]) -> Result<(), Error> {
         let (mut failed, mut first) = (Vec::new(), None);
         for ip in ips {
@@ -101,7 +101,7 @@ impl Files {
         first.map_or(Ok(()), |cause| Err(Error::Release { ips: failed, cause }))
     }
 
-    /// The addresses that have a file, by their names alone.
+    /// The addresses that have a file, from the file names.
     pub(super) fn list(&self) -> Result<HashSet<IpAddr>, Error> {
         let mut ips = HashSet::new();
         for entry in self.0.entries()? {
@@ -117,7 +117,7 @@ impl Files {
         Ok(held.filter(|reservation| reservation.owner() == owner).map(|r| r.ip).collect())
     }
 
-    /// Reads every address file; what cannot be read is nobody's, and stays.
+    /// Reads every address file. A file that cannot be read has no owner and is kept.
     pub(super) fn scan(&self) -> Result<Scan, Error> {
         let mut scan = Scan::default();
         for ip in self.list()? {
@@ -144,15 +144,15 @@ impl Files {
     }
 }
 
-/// The address a file is named by; `None` for the other files in the directory and for spellings
-/// neither plugin writes.
+/// The address that a file is named after; `None` for other files and for spellings that neither
+/// plugin uses.
 fn address(name: &OsStr) -> Option<IpAddr> {
     let name = name.to_str()?;
     let ip: IpAddr = name.parse().ok()?;
     (ip.to_string() == name).then_some(ip)
 }
 
-/// Reads a small file with one call; `read_to_string` needs four.
+/// Reads a small file with one system call; `read_to_string` needs four.
 pub(super) fn read_short(file: &mut File) -> io::Result<String> {
     let mut buffer = [0; 512];
     let n = file.read(&mut buffer)?;

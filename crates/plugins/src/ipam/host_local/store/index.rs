@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From a container and interface to its addresses: a directory of symbolic links, each named after
-//! its owner and pointing at a list of addresses. Read with one call, written with one, and free of
-//! half-written states.
+//! The index from attachments to addresses: a directory of symbolic links, each named after its
+//! owner and with a list of addresses as target. Reading or writing an entry takes one system call,
+//! and an entry is never incomplete.
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,26 +14,27 @@ use super::dir::Dir;
 use super::error::{Error, doing};
 use super::owner::{Owner, Reservation};
 
-/// The target of an entry whose addresses do not fit in one.
+/// The target of an entry with too many addresses.
 const TOO_MANY: &str = "*";
 
-/// The longest target Linux takes, without the final zero.
-const TARGET_MAX: usize = 4095;
+/// The maximum length of a link target on Linux, without the NUL byte.
+const MAX_TARGET: usize = 4095;
 
 #[derive(Debug)]
 pub(super) struct Index(Dir);
 
-/// What the index has to say about an owner. It may list too much, so look at the files.
+/// The addresses that the index lists for an owner. There may be too many, so the files must be
+/// checked.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Listed {
     Nothing,
     Addresses(Vec<IpAddr>),
-    /// Only the files can tell.
+    /// Only the files have the addresses.
     TooMany,
 }
 
 impl Index {
-    /// `None` if there is none and none can be made.
+    /// Returns `None` if the index cannot be opened or created.
     pub(super) fn open(path: &Path) -> Option<Self> {
         match Dir::open_or_create(path.to_owned()) {
             Ok(dir) => Some(Self(dir)),
@@ -44,7 +45,8 @@ impl Index {
         }
     }
 
-    /// Removes what it can, as a full disk needs the space; what stays is not believed.
+    /// Removes as much as possible, because a full disk needs the space. A remaining part is marked
+    /// as out of sync.
     pub(super) fn discard(self) {
         for entry in self.0.entries().into_iter().flatten().flatten() {
             let _ = remove(&entry.path());
@@ -55,7 +57,7 @@ impl Index {
         remove_empty_parent(self.0.path());
     }
 
-    /// Whether it says what the files say.
+    /// Whether the index matches the files.
     pub(super) fn agrees_with(&self, files: &Dir) -> bool {
         self.0.is_stamped_like(files).unwrap_or(false)
     }
@@ -73,7 +75,7 @@ impl Index {
         }
     }
 
-    /// Lists more addresses for an owner.
+    /// Adds addresses to the entry of an owner.
     pub(super) fn add(
         &self,
         owner: Owner<'_>,
@@ -81,7 +83,7 @@ impl Index {
     ) -> Result<(), Error> {
         let path = self.0.join(&owner.entry_name());
         let mut ips: Vec<_> = ips.collect();
-        // nearly always the first: an attachment is added once
+        // Usually there is no entry yet, because an attachment is added once.
         match symlink(target(&mut ips), &path) {
             Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
             other => return other.map_err(doing("create", &path)),
@@ -102,26 +104,27 @@ impl Index {
         remove(&self.0.join(&owner.entry_name()))
     }
 
-    /// Makes the index list exactly these, touching only what differs.
+    /// Makes the index list exactly these reservations. Only entries that differ are changed.
     pub(super) fn replace_all(&self, held: &[Reservation]) -> Result<(), Error> {
-        let mut wanted: HashMap<String, Vec<IpAddr>> = HashMap::new();
+        let mut desired: HashMap<String, Vec<IpAddr>> = HashMap::new();
         for reservation in held {
-            wanted.entry(reservation.owner().entry_name()).or_default().push(reservation.ip);
+            desired.entry(reservation.owner().entry_name()).or_default().push(reservation.ip);
         }
-        let mut wanted: HashMap<_, _> =
-            wanted.into_iter().map(|(name, mut ips)| (name, target(&mut ips))).collect();
+        let mut desired: HashMap<_, _> =
+            desired.into_iter().map(|(name, mut ips)| (name, target(&mut ips))).collect();
         for entry in self.0.entries()? {
             let entry = entry.map_err(doing("read directory", self.0.path()))?;
             let name = entry.file_name();
             let name = name.to_str().unwrap_or_default();
             let found = fs::read_link(entry.path());
-            if found.is_ok_and(|found| wanted.get(name).is_some_and(|w| found == Path::new(w))) {
-                wanted.remove(name);
+            let is_same = |found| desired.get(name).is_some_and(|one| found == Path::new(one));
+            if found.is_ok_and(is_same) {
+                desired.remove(name);
             } else {
                 remove(&entry.path())?;
             }
         }
-        for (name, target) in wanted {
+        for (name, target) in desired {
             let path = self.0.join(&name);
             symlink(target, &path).map_err(doing("create", &path))?;
         }
@@ -134,18 +137,18 @@ fn target(ips: &mut Vec<IpAddr>) -> String {
     ips.dedup();
     let texts: Vec<_> = ips.iter().map(IpAddr::to_string).collect();
     let target = texts.join(",");
-    if target.len() <= TARGET_MAX { target } else { TOO_MANY.to_owned() }
+    if target.len() <= MAX_TARGET { target } else { TOO_MANY.to_owned() }
 }
 
-/// A target that is no list of ours is treated as one too long to hold.
+/// A target that is not a list of addresses is treated as too long.
 fn parse(target: &Path) -> Listed {
     let text = target.to_str().unwrap_or(TOO_MANY);
     let ips: Result<Vec<IpAddr>, _> = text.split(',').map(str::parse).collect();
     ips.map_or(Listed::TooMany, Listed::Addresses)
 }
 
-/// The parent is shared with other networks. One that is about to create its index in there does
-/// without it this time.
+/// The parent is shared with other networks. If another process is about to create its index there,
+/// it continues without an index this time.
 fn remove_empty_parent(path: &Path) {
     if let Some(parent) = path.parent() {
         let _ = fs::remove_dir(parent);

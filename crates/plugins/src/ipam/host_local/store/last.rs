@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `last_reserved_ip.<set>`: where the round-robin of a range set stands.
+//! `last_reserved_ip.<set>`: the position of the round-robin of a range set.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -14,7 +14,7 @@ use super::files::read_short;
 pub(super) struct Last {
     set: usize,
     path: PathBuf,
-    /// Missing until the first reservation.
+    /// `None` until the first reservation.
     file: Option<File>,
     text: String,
 }
@@ -51,8 +51,9 @@ impl Last {
         Ok(())
     }
 
-    /// Writes over what is there: truncating first makes ext4 write the file out at once, ten times
-    /// the cost. A crash half way leaves another address, and the round-robin goes on from there.
+    /// Overwrites the file without truncating it first: truncation makes ext4 write the file to
+    /// disk at once, at ten times the cost. A crash halfway leaves another address, and the
+    /// round-robin continues from there.
     fn write(&mut self, text: &str) -> io::Result<()> {
         let file = match &self.file {
             Some(file) => file,

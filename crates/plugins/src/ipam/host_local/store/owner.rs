@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who holds an address: the text of its file, and the name of its entry in the index.
+//! The owner of an address: the text of its file, and the name of its entry in the index.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-/// Between container and interface in a file, whatever the system.
+/// The separator between container and interface in a file, on every system.
 const LINE_BREAK: &str = "\r\n";
 
-/// The longest file name Linux takes.
-const NAME_MAX: usize = 255;
+/// The maximum length of a file name on Linux.
+const MAX_NAME: usize = 255;
 
-/// An address and who holds it.
+/// A reserved address with its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reservation {
     pub ip: IpAddr,
     pub id: String,
-    /// Missing in files of the Go plugin's early versions and in those made by hand.
+    /// `None` in files of early versions of the Go plugin and in files created by hand.
     pub ifname: Option<String>,
 }
 
-/// A container and its interface; old files name no interface.
+/// A container and its interface; old files have no interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Owner<'a> {
     pub(super) id: &'a str,
@@ -38,12 +38,12 @@ impl<'a> Owner<'a> {
         Self { id: id.trim(), ifname }
     }
 
-    /// The same container, as an old file names it.
+    /// The same container as an old file names it.
     pub(super) fn legacy(self) -> Self {
         Self { ifname: None, ..self }
     }
 
-    /// Reads the text of an address file.
+    /// Parses the text of an address file.
     pub(super) fn parse(text: &'a str) -> Self {
         let text = text.trim();
         match text.split_once(LINE_BREAK) {
@@ -57,17 +57,17 @@ impl<'a> Owner<'a> {
         format!("{}{LINE_BREAK}{}", self.id, self.ifname.unwrap_or_default())
     }
 
-    /// The name of the entry in the index: `id:ifname`, or `id:` for an old file. No two owners
-    /// share one, as neither part can hold a colon after escaping.
+    /// The name of the entry in the index: `id:ifname`, or `id:` for an old file. Names are unique
+    /// because escaping removes colons from both parts.
     pub(super) fn entry_name(self) -> String {
-        let mut name = String::with_capacity(NAME_MAX);
+        let mut name = String::with_capacity(MAX_NAME);
         escape(self.id, &mut name);
         name.push(':');
         escape(self.ifname.unwrap_or_default(), &mut name);
-        if name.len() <= NAME_MAX {
+        if name.len() <= MAX_NAME {
             return name;
         }
-        // no other name holds a tilde; the readable part is for people
+        // No other name contains a tilde. The first part keeps the name readable.
         let digest = fnv1a(name.as_bytes());
         name.truncate(100);
         let _ = write!(name, "~{digest:032x}");
@@ -75,7 +75,7 @@ impl<'a> Owner<'a> {
     }
 }
 
-/// Container and interface names pass unchanged; files made by others may hold anything.
+/// Container and interface names stay unchanged; files of other programs may contain anything.
 fn escape(text: &str, out: &mut String) {
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"_.-".contains(&byte) {
@@ -86,7 +86,8 @@ fn escape(text: &str, out: &mut String) {
     }
 }
 
-/// FNV-1a of 128 bits. std's hasher may change with the compiler, and these names outlive it.
+/// FNV-1a with 128 bits. The hasher of std may change between compiler versions, and these names
+/// must be stable.
 fn fnv1a(bytes: &[u8]) -> u128 {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
@@ -100,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_the_go_plugins() {
+    fn text_matches_the_go_plugin() {
         assert_eq!(Owner::new(" abc\n", "eth0").text(), "abc\r\neth0");
         for (text, id, ifname) in [
             ("abc\r\neth0", "abc", Some("eth0")),
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn entry_names_are_readable_and_short() {
+    fn entry_names_are_readable_and_limited() {
         assert_eq!(Owner::new("abc", "eth0").entry_name(), "abc:eth0");
         assert_eq!(Owner::new("abc", "").entry_name(), "abc:");
         assert_eq!(Owner::new("..", "").entry_name(), "..:");
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn hash_is_the_published_one() {
+    fn fnv1a_matches_the_draft() {
         assert_eq!(fnv1a(b""), 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);
         // draft-eastlake-fnv, appendix C
         assert_eq!(fnv1a(b"foobar"), 0x343e_1662_793c_64bf_6f0d_3597_ba44_6f18);
@@ -151,13 +152,13 @@ mod tests {
         }
 
         #[test]
-        fn entry_names_tell_owners_apart(
+        fn entry_names_are_unique(
             a in ("[a-b:/~%]{0,300}", "[a-b:]{0,3}"),
             b in ("[a-b:/~%]{0,300}", "[a-b:]{0,3}"),
         ) {
             let (x, y) = (Owner::new(&a.0, &a.1), Owner::new(&b.0, &b.1));
             prop_assert_eq!(x == y, x.entry_name() == y.entry_name());
-            prop_assert!(x.entry_name().len() <= NAME_MAX && !x.entry_name().contains('/'));
+            prop_assert!(x.entry_name().len() <= MAX_NAME && !x.entry_name().contains('/'));
         }
     }
 }

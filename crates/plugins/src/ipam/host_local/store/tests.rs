@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The store over a real directory: the Go plugin's files, allocation, release, and a bench to
-//! arrange states no run of ours would leave.
+//! Tests of the store in a real directory: the files of the Go plugin, allocation, release, and
+//! states that no run of the plugin leaves.
 
 mod crash;
 mod foreign;
@@ -26,8 +26,8 @@ impl Bench {
         Self(tempfile::tempdir().unwrap())
     }
 
-    /// ext4 looks at every inode freed in the last half minute before it hands one out, which
-    /// makes thousands of files slow; memory does not.
+    /// ext4 checks every inode that was freed within the last half minute before it assigns one,
+    /// which makes tests with thousands of files slow.
     fn in_memory() -> Self {
         Self(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap())
     }
@@ -44,7 +44,7 @@ impl Bench {
         fs::read_to_string(self.path(name)).unwrap()
     }
 
-    /// What the Go plugin, or a person, does.
+    /// Writes a file as the Go plugin or an administrator does.
     fn write(&self, name: &str, text: &str) {
         fs::create_dir_all(self.path("")).unwrap();
         fs::write(self.path(name), text).unwrap();
@@ -94,7 +94,7 @@ fn mode(path: PathBuf) -> u32 {
 }
 
 #[test]
-fn files_are_the_go_plugins_to_the_byte() {
+fn files_match_the_go_plugin() {
     let bench = Bench::new();
     assert_eq!(
         bench.add("10.1.0.0/29 fd00:0:0:1::/64", "", "abc").unwrap(),
@@ -116,7 +116,7 @@ fn files_are_the_go_plugins_to_the_byte() {
 }
 
 #[test]
-fn looking_creates_nothing() {
+fn open_existing_creates_nothing() {
     let bench = Bench::new();
     assert!(Store::open_existing(bench.0.path(), NET).unwrap().is_none());
     assert_eq!(fs::read_dir(bench.0.path()).unwrap().count(), 0);
@@ -126,7 +126,7 @@ fn looking_creates_nothing() {
 }
 
 #[test]
-fn network_names_cannot_leave_the_directory() {
+fn network_name_cannot_leave_the_directory() {
     let bench = Bench::new();
     for name in ["", ".podwire", "..", "/etc", "a/../../b"] {
         let refused = Store::open(bench.0.path(), name);
@@ -135,7 +135,7 @@ fn network_names_cannot_leave_the_directory() {
 }
 
 #[test]
-fn an_attachment_is_added_once() {
+fn second_add_of_an_attachment_is_refused() {
     let bench = Bench::new();
     bench.add("10.1.0.0/29", "", "abc").unwrap();
     let again = bench.add("10.1.0.0/29", "", "abc").unwrap_err();
@@ -146,7 +146,7 @@ fn an_attachment_is_added_once() {
     );
     let requested = bench.add("10.1.0.0/29", "10.1.0.5", "abc");
     assert!(matches!(requested, Err(Error::Duplicate { .. })));
-    // another set, another container and another interface are all new
+    // Another set, another container and another interface are allowed.
     assert_eq!(bench.add("10.2.0.0/29", "", "abc").unwrap(), "10.2.0.2");
     assert_eq!(bench.add("10.1.0.0/29", "", "abd").unwrap(), "10.1.0.3");
     let other = allocate(&mut bench.open(), &sets_of("10.1.0.0/29"), &[], "abc", "eth1").unwrap();
@@ -157,7 +157,7 @@ fn an_attachment_is_added_once() {
 }
 
 #[test]
-fn the_last_address_taken_is_the_last_tried_again() {
+fn released_address_is_reused_last() {
     let bench = Bench::new();
     for expected in ["10.1.0.2", "10.1.0.3", "10.1.0.4", "10.1.0.5", "10.1.0.6", "10.1.0.2"] {
         assert_eq!(bench.add("10.1.0.0/29", "", "abc").unwrap(), expected);
@@ -168,7 +168,7 @@ fn the_last_address_taken_is_the_last_tried_again() {
 }
 
 #[test]
-fn a_shorter_last_address_leaves_no_tail() {
+fn shorter_last_address_leaves_no_tail() {
     let bench = Bench::new();
     bench.add("10.1.0.0/24", "10.1.0.100", "a").unwrap();
     bench.add("10.1.0.0/24", "10.1.0.9", "b").unwrap();
@@ -176,7 +176,7 @@ fn a_shorter_last_address_leaves_no_tail() {
 }
 
 #[test]
-fn exhaustion_says_so_and_leaves_nothing() {
+fn exhausted_set_reserves_nothing() {
     let bench = Bench::new();
     bench.add("10.1.0.0/30", "", "abc").unwrap();
     let full = bench.add("10.2.0.0/29 10.1.0.0/30", "", "abd").unwrap_err();
@@ -192,7 +192,7 @@ fn exhaustion_says_so_and_leaves_nothing() {
 }
 
 #[test]
-fn requested_addresses_are_given_or_refused() {
+fn requested_addresses_are_assigned_or_refused() {
     let bench = Bench::new();
     let sets = "10.1.0.0/29 10.2.0.0/29 fd00::/64";
     let check = |requested: &str, expected: &str| {
@@ -216,7 +216,7 @@ fn requested_addresses_are_given_or_refused() {
 }
 
 #[test]
-fn reserve_takes_all_or_nothing() {
+fn reserve_is_all_or_nothing() {
     let bench = Bench::new();
     bench.write("10.1.0.3", "other\r\neth0");
     let picks: Vec<_> =
@@ -228,7 +228,7 @@ fn reserve_takes_all_or_nothing() {
 }
 
 #[test]
-fn retain_frees_what_is_not_wanted() {
+fn retain_releases_the_others() {
     let bench = Bench::new();
     for id in ["a", "b", "c"] {
         bench.add("10.1.0.0/28", "", id).unwrap();
@@ -250,7 +250,7 @@ fn retain_frees_what_is_not_wanted() {
 }
 
 #[test]
-fn a_long_run_of_taken_addresses_is_passed() {
+fn allocate_skips_a_long_run_of_reserved_addresses() {
     let bench = Bench::in_memory();
     let sets = sets_of("10.1.0.0/22");
     let all: Vec<_> = sets[0].candidates(None).collect();
@@ -259,14 +259,15 @@ fn a_long_run_of_taken_addresses_is_passed() {
     }
     assert_eq!(bench.add("10.1.0.0/22", "", "abc").unwrap(), "10.1.3.254");
     assert!(matches!(bench.add("10.1.0.0/22", "", "abd"), Err(Error::Exhausted { .. })));
-    // a power cut may lose the text of a file long after it was written, and no time shows it
+    // A power failure may lose the contents of a file long after it was written, and no timestamp
+    // shows it.
     let empty = fs::File::options().write(true).truncate(true).open(bench.path("10.1.3.7"));
     drop(empty.unwrap());
     assert_eq!(bench.add("10.1.0.0/22", "", "abd").unwrap(), "10.1.3.7");
 }
 
 #[test]
-fn threads_get_different_addresses() {
+fn concurrent_threads_get_different_addresses() {
     let bench = Bench::new();
     std::thread::scope(|scope| {
         for thread in 0..4 {

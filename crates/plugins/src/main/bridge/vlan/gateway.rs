@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The gateway of a VLAN: a veth pair on the host. One end is a bridge port in that VLAN; the other end,
-//! `<bridge>.<vlan>`, has the gateway address. The pair is removed with the last container port of the
-//! VLAN.
+//! The gateway of a VLAN: a veth pair on the host. One end is a bridge port in that VLAN; the other
+//! end, `<bridge>.<vlan>`, has the gateway address. The pair is removed with the last container
+//! port of the VLAN.
 
 use cni::{Error, Interface};
 use ipnet::IpNet;
@@ -42,8 +42,8 @@ pub fn ensure(
     bridge_link: &Link,
     addresses: &[IpNet],
 ) -> Result<Interface, Error> {
-    // Keeps a DEL from removing the gateway between the lookup and the new address. A later DEL keeps it
-    // because the container's own port exists by now.
+    // Keeps a DEL from removing the gateway between the lookup and the new address. A later DEL
+    // keeps it because the container's own port exists by now.
     let _lock = lock()?;
     let keeps_default = bridge.vlans.as_ref().is_some_and(|vlans| vlans.keeps_default);
     let link = match find(host, gateway)? {
@@ -108,9 +108,9 @@ fn lock() -> Result<kernel::netns::Lock, Error> {
     held.context("lock the VLAN gateways")
 }
 
-/// The gateway's MAC address is derived from its IP address, so that the containers' neighbour caches
-/// stay correct when the gateway is re-created. The port's MAC address is high, so that a bridge without
-/// its own address does not take it.
+/// The gateway's MAC address is derived from its IP address, so that the containers' neighbour
+/// caches stay correct when the gateway is re-created. The port's MAC address is high, so that a
+/// bridge without its own address does not take it.
 fn create(
     host: &Netlink,
     gateway: Gateway,

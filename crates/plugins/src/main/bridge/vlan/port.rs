@@ -9,8 +9,8 @@ use kernel::{IfIndex, IfName, Netlink};
 use super::Vlans;
 use crate::error::Context;
 
-/// Adds a new port to its VLANs. The container end is still down, so that no frame enters the default
-/// VLAN.
+/// Adds a new port to its VLANs. The container end is still down, so that no frame enters the
+/// default VLAN.
 pub fn configure(host: &Netlink, port: IfName, vlans: &Vlans) -> Result<(), Error> {
     let index = link::index_of(host, port).context("look at the bridge's port")?;
     set(host, index, &vlans.of_port(), vlans.keeps_default)
@@ -44,7 +44,8 @@ pub fn check(host: &Netlink, port: &Link, vlans: &Vlans) -> Result<(), Error> {
     }
 }
 
-/// The kernel joins adjacent ranges with equal flags, so the expected range may be part of a longer one.
+/// The kernel joins adjacent ranges with equal flags, so the expected range may be part of a longer
+/// one.
 pub fn covers(found: &[Range], expected: &Range) -> bool {
     let has_same_flags =
         |other: &&Range| (other.pvid, other.untagged) == (expected.pvid, expected.untagged);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! States left by a crash, by the Go plugin, or by hand.
+//! States left by a crash, by the Go plugin, or by an administrator.
 
 use std::os::unix::fs::symlink;
 
@@ -7,22 +7,22 @@ use super::*;
 
 const SUBNET: &str = "10.1.0.0/28";
 
-/// The times of both directories say that index and files agree.
-fn pretend_in_sync(bench: &Bench) {
+/// Stamps both directories, as if the index matched the files.
+fn stamp_in_sync(bench: &Bench) {
     let files = Dir::open(bench.path("")).unwrap();
     let index = Dir::open(bench.entry("")).unwrap();
     files.stamp_alike(&index).unwrap();
 }
 
 #[test]
-fn an_empty_file_is_nobodys() {
+fn empty_file_reserves_nothing() {
     let bench = Bench::new();
     bench.write("10.1.0.2", "");
     assert_eq!(bench.add(SUBNET, "", "abc").unwrap(), "10.1.0.2");
     assert_eq!(bench.del("abc", ""), "10.1.0.2");
-    // unnoticed by the times, it is taken over
+    // An empty file that the index does not know is reused.
     bench.write("10.1.0.5", "");
-    pretend_in_sync(&bench);
+    stamp_in_sync(&bench);
     assert_eq!(bench.held(), "10.1.0.5");
     assert_eq!(bench.add(SUBNET, "10.1.0.5", "abd").unwrap(), "10.1.0.5");
     assert_eq!(bench.read("10.1.0.5"), "abd\r\neth0");
@@ -30,11 +30,11 @@ fn an_empty_file_is_nobodys() {
 }
 
 #[test]
-fn changes_by_the_go_plugin_are_seen_at_once() {
+fn changes_of_the_go_plugin_are_noticed_at_once() {
     let bench = Bench::new();
     bench.add(SUBNET, "", "ours").unwrap();
     for n in 3..9 {
-        // right after a change of ours: far less than a timer tick
+        // Right after our own change: much less than a timer tick.
         bench.write(&format!("10.1.0.{n}"), "go\r\neth0");
         assert_eq!(bench.addresses_of("go"), format!("10.1.0.{n}"));
         assert!(matches!(bench.add(SUBNET, "", "go"), Err(Error::Duplicate { .. })));
@@ -47,7 +47,7 @@ fn changes_by_the_go_plugin_are_seen_at_once() {
 }
 
 #[test]
-fn directories_changed_in_one_tick_do_not_agree() {
+fn directories_changed_within_one_tick_do_not_agree() {
     let bench = Bench::new();
     for n in 2..30 {
         let _ = fs::remove_dir_all(bench.0.path().join(INDEXES));
@@ -57,7 +57,7 @@ fn directories_changed_in_one_tick_do_not_agree() {
 }
 
 #[test]
-fn a_missing_entry_comes_back() {
+fn missing_entry_is_restored() {
     let bench = Bench::new();
     bench.add(SUBNET, "", "abc").unwrap();
     fs::remove_file(bench.entry("abc:eth0")).unwrap();
@@ -67,11 +67,11 @@ fn a_missing_entry_comes_back() {
 }
 
 #[test]
-fn an_entry_is_believed_only_with_its_file() {
+fn entry_without_its_file_is_ignored() {
     let bench = Bench::new();
     bench.add(SUBNET, "", "abc").unwrap();
     symlink("10.1.0.2,10.1.0.9", bench.entry("abd:eth0")).unwrap();
-    pretend_in_sync(&bench);
+    stamp_in_sync(&bench);
     assert_eq!(bench.addresses_of("abd"), "");
     assert_eq!(bench.del("abd", "10.1.0.2"), "");
     assert!(!bench.entry("abd:eth0").is_symlink());
@@ -79,39 +79,39 @@ fn an_entry_is_believed_only_with_its_file() {
 }
 
 #[test]
-fn a_stale_entry_does_not_hide_a_new_address() {
+fn stale_entry_does_not_hide_a_new_address() {
     let bench = Bench::new();
     bench.open();
     symlink("10.1.0.9", bench.entry("abc:eth0")).unwrap();
-    pretend_in_sync(&bench);
+    stamp_in_sync(&bench);
     assert_eq!(bench.add(SUBNET, "", "abc").unwrap(), "10.1.0.2");
     assert_eq!(bench.addresses_of("abc"), "10.1.0.2");
 }
 
 #[test]
-fn a_candidate_is_freed_although_the_index_missed_it() {
+fn candidate_missing_in_the_index_is_released() {
     let bench = Bench::new();
     bench.open();
     bench.write("10.1.0.3", "abc\r\neth0");
     bench.write("10.1.0.4", "abc\r\neth1");
     bench.write("10.1.0.5", "old");
-    pretend_in_sync(&bench);
-    // not found: no file is read but those the index names
+    stamp_in_sync(&bench);
+    // Not found: only the files that the index names are read.
     assert_eq!(bench.addresses_of("abc"), "");
     assert_eq!(bench.del("abc", "10.1.0.3 ::ffff:10.1.0.3 10.1.0.4 10.1.0.5 10.1.0.6"), "10.1.0.3");
-    pretend_in_sync(&bench);
+    stamp_in_sync(&bench);
     assert_eq!(bench.del("old", "10.1.0.4 10.1.0.5"), "10.1.0.5");
     assert_eq!(bench.held(), "10.1.0.4");
 }
 
 #[test]
-fn files_naming_only_the_container_are_honoured() {
+fn files_without_interface_are_supported() {
     let bench = Bench::new();
     bench.write("10.1.0.2", "abc");
     bench.write("10.1.0.3", "abc\r\n");
     assert_eq!(bench.addresses_of("abc"), "10.1.0.2 10.1.0.3");
     assert!(matches!(bench.add(SUBNET, "", "abc"), Err(Error::Duplicate { .. })));
-    // like the Go plugin: they go only if there is nothing better
+    // As in the Go plugin, they are released only if there are no others.
     bench.write("10.1.0.4", "abc\r\neth0");
     assert_eq!(bench.del("abc", ""), "10.1.0.4");
     assert_eq!(bench.del("abc", ""), "10.1.0.2 10.1.0.3");
@@ -119,7 +119,7 @@ fn files_naming_only_the_container_are_honoured() {
 }
 
 #[test]
-fn a_last_address_that_is_none_is_forgotten() {
+fn invalid_last_address_is_ignored() {
     let bench = Bench::new();
     for text in ["", "nonsense", "10.9.0.1", "10.1.0.2\n"] {
         bench.write("last_reserved_ip.0", text);
@@ -130,7 +130,7 @@ fn a_last_address_that_is_none_is_forgotten() {
 }
 
 #[test]
-fn many_addresses_of_one_owner_are_found_all_the_same() {
+fn owner_with_many_addresses_is_supported() {
     let bench = Bench::in_memory();
     let many: Vec<_> = sets_of("10.1.0.0/22")[0].candidates(None).take(600).collect();
     for ip in &many {
@@ -145,7 +145,7 @@ fn many_addresses_of_one_owner_are_found_all_the_same() {
 }
 
 #[test]
-fn a_failure_half_way_takes_nothing() {
+fn failure_halfway_reserves_nothing() {
     let bench = Bench::new();
     bench.add(SUBNET, "", "abc").unwrap();
     let mut store = bench.open();
@@ -155,14 +155,14 @@ fn a_failure_half_way_takes_nothing() {
     assert!(matches!(failed, Err(Error::Io { .. })), "{failed:?}");
     assert!(!bench.path("10.1.0.3").exists() && !bench.path("10.1.0.4").exists());
     fs::remove_dir(bench.path("last_reserved_ip.1")).unwrap();
-    // the same store goes on
+    // The same store continues to work.
     let found = allocate(&mut store, &sets_of(SUBNET), &[], "abd", "eth0").unwrap();
     assert_eq!(texts(found.into_iter().map(|(ip, _)| ip)), "10.1.0.4");
     assert_eq!(texts(store.addresses_of("abc", "eth0").unwrap()), "10.1.0.2");
 }
 
 #[test]
-fn other_files_are_left_alone() {
+fn unrelated_files_are_kept() {
     let bench = Bench::new();
     bench.write("notes", "");
     bench.write("FD00::2", "");
@@ -173,20 +173,21 @@ fn other_files_are_left_alone() {
     assert!(bench.path("10.1.0.2").is_dir());
 }
 
-/// Writing a file in place leaves the directory's time, and so the index, as it was.
+/// Rewrites a file in place, which does not change the directory's modification time, so that the
+/// index does not notice it.
 fn rewrite(bench: &Bench, name: &str, text: &str) {
     fs::write(bench.path(name), text).unwrap();
-    assert!(bench.open().in_sync, "the index is believed");
+    assert!(bench.open().in_sync, "the index is trusted");
 }
 
 #[test]
-fn a_file_rewritten_in_place_is_freed() {
+fn file_rewritten_in_place_is_released() {
     let bench = Bench::new();
-    // The Go plugin's early versions name no interface.
+    // Early versions of the Go plugin write no interface.
     bench.add("10.1.0.0/28", "", "abc").unwrap();
     rewrite(&bench, "10.1.0.2", "abc");
     assert_eq!(bench.del("abc", ""), "10.1.0.2");
-    // Another container, which the index has never heard of.
+    // Another container, which the index does not know.
     bench.add("10.1.0.0/28", "", "abc").unwrap();
     bench.add("10.1.0.0/28", "", "third").unwrap();
     rewrite(&bench, "10.1.0.3", "other\r\neth0");
@@ -194,13 +195,13 @@ fn a_file_rewritten_in_place_is_freed() {
     assert_eq!(bench.del("other", ""), "10.1.0.3");
     assert_eq!(bench.addresses_of("third"), "10.1.0.4");
     assert_eq!(bench.held(), "10.1.0.4");
-    // The index is right again.
+    // The index is correct again.
     assert!(!bench.entry("abc:eth0").is_symlink());
     assert!(bench.entry("third:eth0").is_symlink() && bench.open().in_sync);
 }
 
 #[test]
-fn a_rewritten_file_is_found_after_a_new_scan() {
+fn rescan_finds_a_rewritten_file() {
     let bench = Bench::new();
     bench.add("10.1.0.0/28", "", "abc").unwrap();
     rewrite(&bench, "10.1.0.2", "other\r\neth0");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Things in the directory that no plugin puts there: FIFOs, symbolic links, locks that another process
-//! holds.
+//! Objects in the directory that no plugin creates: FIFOs, symbolic links, locks held by another
+//! process.
 
 use std::error::Error as _;
 use std::os::unix::fs::symlink;
@@ -20,9 +20,9 @@ fn cause_of(error: &Error) -> String {
     error.source().unwrap().to_string()
 }
 
-/// Every operation ends, and none takes the FIFO's address.
+/// No operation blocks, and none uses the FIFO's address.
 #[test]
-fn a_fifo_keeps_its_address_and_blocks_nothing() {
+fn fifo_reserves_its_address_and_blocks_nothing() {
     let bench = Bench::new();
     make_fifo(&bench, "10.1.0.2");
     assert_eq!(bench.add(SUBNET, "", "abc").unwrap(), "10.1.0.3");
@@ -36,7 +36,7 @@ fn a_fifo_keeps_its_address_and_blocks_nothing() {
 }
 
 #[test]
-fn a_lock_that_is_no_file_is_an_error() {
+fn lock_of_another_file_type_is_an_error() {
     let bench = Bench::new();
     make_fifo(&bench, "lock");
     let error = Store::open(bench.0.path(), NET).unwrap_err();
@@ -49,9 +49,9 @@ fn a_lock_that_is_no_file_is_an_error() {
     assert_eq!(cause_of(&error), "it is a symbolic link, expected a regular file");
 }
 
-/// Through a link that somebody has put there, root would write to any file.
+/// With a planted link, the plugin would write to any file as root.
 #[test]
-fn a_planted_link_is_not_written_through() {
+fn symbolic_link_is_not_followed() {
     for (name, target) in [("last_reserved_ip.0", "../victim"), ("last_reserved_ip.0", "../new")] {
         let bench = Bench::new();
         let victim = bench.0.path().join("victim");
@@ -63,7 +63,7 @@ fn a_planted_link_is_not_written_through() {
         assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
         assert!(!bench.0.path().join("new").exists());
         assert_eq!(bench.held(), "");
-        // A link as an address file names no container of the file that it leads to.
+        // A link in place of an address file is not read through.
         fs::remove_file(bench.path(name)).unwrap();
         fs::write(&victim, "abc\r\neth0").unwrap();
         symlink("../victim", bench.path("10.1.0.2")).unwrap();
@@ -73,9 +73,9 @@ fn a_planted_link_is_not_written_through() {
     }
 }
 
-/// The Go plugin takes the same lock of the same file.
+/// The Go plugin locks the same file in the same way.
 #[test]
-fn a_lock_held_by_another_names_the_holder() {
+fn lock_timeout_names_the_holder() {
     let bench = Bench::new();
     bench.add(SUBNET, "", "abc").unwrap();
     let held = fs::File::open(bench.path("lock")).unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An index that cannot be made, written or kept: every operation does without it.
+//! An index that cannot be created, written or kept: all operations work without it.
 
 use std::os::unix::fs::symlink;
 
@@ -9,7 +9,7 @@ use super::*;
 
 const SUBNET: &str = "10.1.0.0/29";
 
-/// Every operation, over files of ours, of the Go plugin, and of its early versions.
+/// Runs every operation with files of this plugin, of the Go plugin, and of its early versions.
 fn check_operations(bench: &Bench) {
     bench.write("10.1.0.2", "go\r\neth0");
     bench.write("10.1.0.3", "old");
@@ -36,7 +36,7 @@ fn check_operations(bench: &Bench) {
     assert_eq!(texts(store.addresses_of("abc", "eth0").unwrap()), "10.1.0.4");
 }
 
-/// The index has come back, says what the files say, and is what is asked.
+/// The index exists again, matches the files, and is used.
 fn check_recovered(bench: &Bench) {
     assert_eq!(bench.addresses_of("abc"), "10.1.0.4");
     assert_eq!(fs::read_link(bench.entry("abc:eth0")).unwrap(), PathBuf::from("10.1.0.4"));
@@ -50,7 +50,7 @@ fn check_recovered(bench: &Bench) {
 }
 
 #[test]
-fn a_file_in_place_of_all_indexes() {
+fn file_in_place_of_the_index_directory_is_tolerated() {
     let bench = Bench::new();
     let obstacle = bench.0.path().join(INDEXES);
     fs::write(&obstacle, "mine").unwrap();
@@ -61,7 +61,7 @@ fn a_file_in_place_of_all_indexes() {
 }
 
 #[test]
-fn a_file_in_place_of_the_index() {
+fn file_in_place_of_the_index_is_tolerated() {
     let bench = Bench::new();
     let obstacle = bench.0.path().join(INDEXES).join(NET);
     fs::create_dir(bench.0.path().join(INDEXES)).unwrap();
@@ -73,7 +73,7 @@ fn a_file_in_place_of_the_index() {
 }
 
 #[test]
-fn an_entry_that_cannot_be_removed() {
+fn entry_that_cannot_be_removed_is_tolerated() {
     let bench = Bench::new();
     fs::create_dir_all(bench.entry("abc:eth0")).unwrap();
     check_operations(&bench);
@@ -82,7 +82,7 @@ fn an_entry_that_cannot_be_removed() {
 }
 
 #[test]
-fn an_index_that_breaks_under_way_is_not_believed_again() {
+fn index_that_fails_during_use_is_rebuilt() {
     let bench = Bench::new();
     bench.add(SUBNET, "", "first").unwrap();
     let mut store = bench.open();
@@ -94,7 +94,7 @@ fn an_index_that_breaks_under_way_is_not_believed_again() {
         assert_eq!(texts(store.addresses_of(id, "eth0").unwrap()), expected);
     }
     drop(store);
-    // the obstacle keeps the directory, which carries no time of the present
+    // The obstacle keeps the directory, which gets a time that never matches.
     let left = fs::metadata(bench.entry("")).unwrap().modified().unwrap();
     assert_eq!(left, std::time::SystemTime::UNIX_EPOCH);
     fs::remove_dir(bench.entry("abc:eth0")).unwrap();
@@ -105,21 +105,21 @@ fn an_index_that_breaks_under_way_is_not_believed_again() {
 }
 
 #[test]
-fn an_empty_file_taken_over_is_not_missed_by_the_index() {
+fn reused_empty_file_is_not_missing_in_the_index() {
     let bench = Bench::new();
     bench.add(SUBNET, "", "first").unwrap();
     let mut store = bench.open();
     bench.write("10.1.0.3", "");
     symlink("10.1.0.9", bench.entry("stale:eth0")).unwrap();
     store.files.dir().stamp_alike(store.index.as_ref().unwrap().dir()).unwrap();
-    // as after a crash between the file and the index
+    // As after a crash between writing the file and the index.
     store.take(Owner::new("abc", "eth0"), &[Pick { ip: ips("10.1.0.3")[0], set: 0 }]).unwrap();
     drop(store);
     assert_eq!(bench.addresses_of("abc"), "10.1.0.3");
     assert!(!bench.entry("stale:eth0").is_symlink());
 }
 
-/// Leaves a file system so many free inodes.
+/// Fills a file system except for this number of inodes.
 fn fill(path: &Path, free: usize) {
     for n in 0.. {
         if fs::write(path.join(format!("filler{n}")), "").is_err() {
@@ -130,7 +130,7 @@ fn fill(path: &Path, free: usize) {
 }
 
 #[test]
-fn a_full_disk_is_emptied_by_del_and_used_to_the_last_inode() {
+fn full_disk_is_usable_to_the_last_inode() {
     in_netns(|| {
         for free in 0..6 {
             let bench = Bench::new();
@@ -160,7 +160,7 @@ fn a_full_disk_is_emptied_by_del_and_used_to_the_last_inode() {
 }
 
 #[test]
-fn a_read_only_disk_can_be_looked_at() {
+fn read_only_disk_can_be_read() {
     in_netns(|| {
         let bench = Bench::new();
         let target = bench.0.path().to_str().unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Any sequence of our calls, the Go plugin's doings and crashes, compared with a map in memory.
+//! Compares any sequence of calls, changes of the Go plugin and crashes with a map in memory.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ enum Step {
     Del(u8),
     GoAdds(u8, u8),
     GoDels(u8),
-    /// Created and never written.
+    /// A file that was created and not written.
     Crash(u8),
     LoseIndex,
 }
@@ -32,7 +32,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Address to container, as the directory should say.
+/// The expected reservations: address to container.
 type Model = BTreeMap<IpAddr, String>;
 
 fn go_ip(n: u8) -> IpAddr {
@@ -90,7 +90,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn the_directory_says_what_happened(steps in vec(step(), 0..60)) {
+    fn directory_matches_the_model(steps in vec(step(), 0..60)) {
         let (bench, mut model) = (Bench::in_memory(), Model::new());
         for step in &steps {
             apply(&bench, &mut model, step);
