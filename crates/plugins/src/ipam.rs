@@ -2,8 +2,8 @@
 //! Plugins that assign addresses.
 
 pub mod dhcp;
-pub mod host_local;
-pub mod static_addresses;
+pub(crate) mod host_local;
+pub(crate) mod static_addresses;
 
 use std::net::IpAddr;
 

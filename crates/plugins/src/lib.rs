@@ -3,29 +3,29 @@
 //! table of their names. The other modules hold code that several plugins share.
 
 pub mod attach;
-pub mod compat;
-pub mod dbus;
-pub mod error;
-pub mod host_sysctl;
+mod compat;
+mod dbus;
+mod error;
+mod host_sysctl;
 pub mod install;
 pub mod ipam;
 pub mod multicall;
-pub mod nftables;
+mod nftables;
 pub mod registry;
-pub mod state_file;
+mod state_file;
 
 /// Plugins that create interfaces.
 pub mod main {
-    pub mod bridge;
-    pub mod dummy;
-    pub mod host_device;
-    pub mod ipvlan;
-    pub mod loopback;
-    pub mod macvlan;
+    pub(crate) mod bridge;
+    pub(crate) mod dummy;
+    pub(crate) mod host_device;
+    pub(crate) mod ipvlan;
+    pub(crate) mod loopback;
+    pub(crate) mod macvlan;
     pub mod podwire;
-    pub mod ptp;
-    pub mod tap;
-    pub mod vlan;
+    pub(crate) mod ptp;
+    pub(crate) mod tap;
+    pub(crate) mod vlan;
 
     /// Returns an error if the network has no IPAM plugin.
     fn require_ipam(request: &cni::Request, missing: &str) -> Result<(), cni::Error> {
@@ -40,13 +40,13 @@ pub mod main {
 }
 
 /// Plugins that change the interface of an earlier plugin.
-pub mod meta {
-    pub mod bandwidth;
-    pub mod firewall;
-    pub mod flannel;
-    pub mod portmap;
-    pub mod sample;
-    pub mod sbr;
-    pub mod tuning;
-    pub mod vrf;
+pub(crate) mod meta {
+    pub(crate) mod bandwidth;
+    pub(crate) mod firewall;
+    pub(crate) mod flannel;
+    pub(crate) mod portmap;
+    pub(crate) mod sample;
+    pub(crate) mod sbr;
+    pub(crate) mod tuning;
+    pub(crate) mod vrf;
 }

@@ -258,7 +258,8 @@ impl Store {
         Ok(gone)
     }
 
-    /// All reservations, by reading every file; not for ADD and DEL.
+    /// All reservations, by reading every file.
+    #[cfg(test)]
     pub fn reservations(&self) -> Result<Vec<Reservation>, Error> {
         Ok(self.files.scan()?.held)
     }
