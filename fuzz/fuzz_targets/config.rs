@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Any bytes on standard input of any plugin, and as a network configuration: an answer, no panic.
+//! Arbitrary bytes as input of every plugin and as a network configuration: no panic.
 #![no_main]
 
 use cni::plugin::{Env, Host, answer};
@@ -12,7 +12,7 @@ fuzz_target!(|data: &[u8]| {
     let _ = NetworkList::from_single(data, None);
     let host = Host::of_this_program(PLUGINS);
     for plugin in PLUGINS {
-        // A namespace that does not exist: everything is read, nothing is changed.
+        // With a missing namespace the plugins parse everything and change nothing.
         for command in ["ADD", "CHECK"] {
             let env = Env {
                 command: command.to_owned(),
@@ -22,7 +22,7 @@ fuzz_target!(|data: &[u8]| {
                 path: "/nonexistent".to_owned(),
                 ..Env::default()
             };
-            // host-local needs no namespace, and would write where the configuration says.
+            // host-local needs no namespace and would write to the configured directory.
             if plugin.name != "host-local" {
                 answer(plugin, &env, &mut &data[..], &host);
             }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Any bytes as a datagram from the kernel, its messages' attributes read three deep: no panic, no
+//! Arbitrary bytes as a datagram from the kernel, with attributes nested three levels deep: no panic, no
 //! endless loop.
 #![no_main]
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Any JSON as a result of any version: what is read can be printed, and reads back the same.
+//! Arbitrary JSON as a result of every version: a parsed result can be printed and parsed again.
 #![no_main]
 
 use cni::{CniResult, Version};
@@ -12,8 +12,8 @@ fuzz_target!(|data: &[u8]| {
         let Ok(result) = CniResult::parse(value.clone(), *version) else { continue };
         for target in Version::ALL {
             let Ok(printed) = result.to_json(*target) else { continue };
-            let again = CniResult::parse(printed.clone(), *target).expect("what we print reads back");
-            assert_eq!(again.to_json(*target).expect("and prints again"), printed);
+            let again = CniResult::parse(printed.clone(), *target).expect("a printed result can be parsed");
+            assert_eq!(again.to_json(*target).expect("a parsed result can be printed"), printed);
         }
     }
 });

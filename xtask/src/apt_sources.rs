@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The machine's own Debian mirror, read from apt's sources in both of their formats.
+//! The Debian mirror of this machine, read from apt's sources in both formats.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// One place apt gets packages from.
+/// One package source of apt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     pub uri: String,
     pub suites: Vec<String>,
     pub components: Vec<String>,
-    /// A keyring's path. A key written into the file is left out: apt then takes the keys
-    /// it trusts anyway, which on Debian are the archive's.
+    /// Path of a keyring. A key inside the file is ignored: apt then uses its trusted keys, which on
+    /// Debian include the archive's.
     pub signed_by: Option<String>,
 }
 
 impl Source {
-    /// A line for the same mirror with another suite; of the kind `deb`, or `deb-src` for sources.
+    /// A `deb` or `deb-src` line for the same mirror with another suite.
     pub fn line(&self, kind: &str, suite: &str) -> String {
         let keys = self.signed_by.as_ref();
         let options = keys.map(|path| format!("[signed-by={path}] ")).unwrap_or_default();
@@ -26,13 +26,13 @@ impl Source {
     }
 }
 
-/// The mirror of the installed release, not those for security, updates or other vendors.
+/// The mirror of the installed release, not of security updates or other vendors.
 pub fn mirror() -> Result<Source> {
     let release = fs::read_to_string("/etc/os-release").context("read /etc/os-release")?;
     let codename = codename(&release).context("/etc/os-release has no VERSION_CODENAME")?;
     let sources = read(Path::new("/etc/apt"))?;
-    let found = choose(&sources, codename);
-    found.cloned().with_context(|| format!("no source of {codename} main below /etc/apt"))
+    let source = choose(&sources, codename);
+    source.cloned().with_context(|| format!("no source of {codename} main below /etc/apt"))
 }
 
 fn codename(os_release: &str) -> Option<&str> {
@@ -74,7 +74,7 @@ fn one_line(text: &str) -> Vec<Source> {
 }
 
 fn entry(line: &str) -> Option<Source> {
-    // Without a blank this was `deb-src`.
+    // Without a space this is `deb-src`.
     let line = line.strip_prefix([' ', '\t'])?.trim_start();
     let (options, line) = match line.strip_prefix('[') {
         Some(rest) => rest.split_once(']')?,
@@ -92,7 +92,7 @@ fn entry(line: &str) -> Option<Source> {
     })
 }
 
-/// Paragraphs of `Key: value`, where a line that starts with a blank continues the last one.
+/// Paragraphs of `Key: value`; a line that starts with a space continues the previous one.
 fn deb822(text: &str) -> Vec<Source> {
     let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
     let paragraphs = lines.split(|line| line.trim().is_empty());
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn one_line_format() {
+    fn one_line_format_is_parsed() {
         let text = "# comment\n\
             deb http://m.example/debian bookworm main contrib # why\n\
             deb-src http://m.example/debian bookworm main\n\
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn deb822_format() {
+    fn deb822_format_is_parsed() {
         let text = "Types: deb\n# note\nURIs: http://m.example/debian\n\
             Suites: bookworm\n bookworm-updates\nComponents: main\nSigned-By: /k.gpg\n\n\n\
             Types: deb-src\nURIs: http://s.example\nSuites: bookworm\nComponents: main\n\n\
@@ -177,14 +177,14 @@ mod tests {
     }
 
     #[test]
-    fn mirror_is_that_of_the_release() {
+    fn mirror_of_the_release_is_chosen() {
         let sources = [
             source("security", &["bookworm-security"], &["main"], None),
             source("vendor", &["bookworm"], &["tools"], None),
             source("mirror", &["bookworm", "bookworm-updates"], &["main"], Some("/k.gpg")),
         ];
-        let found = choose(&sources, "bookworm").unwrap();
-        assert_eq!(found.line("deb", "sid"), "deb [signed-by=/k.gpg] mirror sid main\n");
+        let source = choose(&sources, "bookworm").unwrap();
+        assert_eq!(source.line("deb", "sid"), "deb [signed-by=/k.gpg] mirror sid main\n");
         assert_eq!(choose(&sources, "trixie"), None);
         assert_eq!(codename("ID=debian\nVERSION_CODENAME=\"bookworm\"\n"), Some("bookworm"));
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `cargo xtask bench`: the Go plugins, ours, and the least that could be done, in one run and
-//! in turn, so that all suffer the same noise. The measuring is done by this program again, in
-//! network and mount namespaces of its own; this half builds before and reports after.
+//! `cargo xtask bench`: measures the Go plugins, podwire, and a minimal program in one run and in turn,
+//! so that all see the same noise. This process builds the programs and writes the report; a second
+//! process of xtask measures, in its own network and mount namespaces.
 
 mod agent;
 mod agent_tables;
@@ -38,13 +38,13 @@ use crate::{cmd, go_plugins};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Fewer repetitions: some minutes, for tuning; docs/ stays as it is
+    /// Run fewer repetitions, for tuning; takes some minutes and does not write to docs/
     #[arg(long)]
     quick: bool,
     /// Write all measurements to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Measure nothing: report what an earlier --json wrote
+    /// Measure nothing; report the results of an earlier --json
     #[arg(long, value_name = "FILE", conflicts_with_all = ["quick", "json"])]
     from: Option<PathBuf>,
     /// Measure this program instead of building podwire-cni
@@ -53,7 +53,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Whether nothing is built or measured.
+    /// Whether the command builds and measures nothing.
     pub fn only_reports(&self) -> bool {
         self.from.is_some()
     }
@@ -64,11 +64,11 @@ pub struct InsideArgs {
     plan: PathBuf,
 }
 
-/// No run takes this long, in seconds; one that hangs ends.
+/// Time limit of the measuring process, in seconds.
 const DEADLINE: &str = "1800";
 
-/// `/sys` shows the network namespace it was mounted in. The empty `/run` is memory and holds
-/// all files that are written, but for the one row about a disk.
+/// Mounts a `/sys` for the new network namespace, and an empty `/run` in memory for all files except
+/// those of the measurements on disk.
 const PREPARE: &str = "
 mount -t sysfs sysfs /sys
 mount -t tmpfs -o mode=755 tmpfs /run
@@ -97,12 +97,12 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The half inside the namespaces.
+/// The measuring process inside the namespaces.
 pub fn run_inside(args: &InsideArgs) -> Result<()> {
     let plan: Plan = serde_json::from_str(&fs::read_to_string(&args.plan)?)?;
     let lab = lab::Lab::set_up(&plan)?;
     let mut results = Results::default();
-    say("sizes and memory");
+    print_step("sizes and memory");
     results.sizes = sizes::measure(&lab)?;
     results.memory = memory::measure(&lab)?;
     latency::measure(&lab, &plan.effort, &mut results)?;
@@ -115,7 +115,7 @@ pub fn run_inside(args: &InsideArgs) -> Result<()> {
     fs::write(&plan.results, serde_json::to_string(&results)?).context("write the results")
 }
 
-fn say(what: &str) {
+fn print_step(what: &str) {
     eprintln!("measuring: {what}");
 }
 
@@ -128,7 +128,7 @@ fn measure(workspace: &Workspace, args: &Args) -> Result<Results> {
     let floor = build_floor(workspace)?;
     let udp_path = build_udp_path(workspace)?;
     let [podwire, node_path] = build_agent(workspace)?;
-    // On the disk that the target directory is on.
+    // On the disk of the target directory.
     let work = tempfile::tempdir_in(&workspace.target_dir)?;
     let effort = if args.quick { Effort::quick() } else { Effort::full() };
     let plan = Plan {
@@ -147,16 +147,16 @@ fn measure(workspace: &Workspace, args: &Args) -> Result<Results> {
     fs::write(&file, serde_json::to_string(&plan)?)?;
     let facts = facts::gather(&go.version, args.quick, may_be_real_time())?;
     let status = inside(&file, facts.is_real_time)?.status()?;
-    ensure!(status.success(), "the half inside the namespaces: {status}");
+    ensure!(status.success(), "the measuring process failed: {status}");
     Ok(Results { facts, ..read(&plan.results)? })
 }
 
 fn read(file: &Path) -> Result<Results> {
     let text = fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
-    serde_json::from_str(&text).with_context(|| format!("understand {}", file.display()))
+    serde_json::from_str(&text).with_context(|| format!("parse {}", file.display()))
 }
 
-/// On a busy machine all others' time slices (4 ms) would be measured, not the plugins.
+/// Real-time priority: on a busy machine the time slices of other processes (4 ms) would dominate.
 const REAL_TIME: [&str; 3] = ["chrt", "--rr", "1"];
 
 fn may_be_real_time() -> bool {
@@ -166,7 +166,7 @@ fn may_be_real_time() -> bool {
 
 fn inside(plan: &Path, real_time: bool) -> Result<Command> {
     let mut command = cmd::command("timeout");
-    // In the foreground, or Ctrl-C would not reach it.
+    // In the foreground, so that Ctrl-C reaches it.
     command.args(["--foreground", "-k", "5", DEADLINE]);
     command.args(if real_time { &REAL_TIME[..] } else { &[] });
     command.args(["unshare", "--net", "--mount"]);
@@ -179,12 +179,12 @@ fn build_floor(workspace: &Workspace) -> Result<PathBuf> {
     build(workspace, "plugin", "floor")
 }
 
-/// As fast as the agent that it stands for.
+/// With the profile of the agent, whose tunnel it measures.
 fn build_udp_path(workspace: &Workspace) -> Result<PathBuf> {
     build(workspace, "release", "udp-path")
 }
 
-/// As shipped, and the program that measures it. Together, so that what both need is built once.
+/// Builds podwire as shipped together with the program that measures it.
 fn build_agent(workspace: &Workspace) -> Result<[PathBuf; 2]> {
     let mut build = cmd::cargo();
     build.args(["build", "--release", "--target", &workspace.triple]);

@@ -1,28 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Everything that can be found wrong without running a test.
+//! `cargo xtask check`: all checks that need no test run.
 
 use anyhow::Result;
 
 use crate::workspace::Workspace;
 use crate::{cmd, invariants};
 
-/// The whole of `cargo xtask check`.
 pub fn all(workspace: &Workspace) -> Result<()> {
     quick(workspace)?;
     documentation(workspace)?;
     dependencies(workspace)?;
-    invariants::of_plugin_program(&workspace.build_plugin_program()?)
+    invariants::check_plugin_program(&workspace.build_plugin_program()?)
 }
 
-/// What also precedes the tests: cheap, and finds most.
+/// The cheap checks, which also run before the tests.
 pub fn quick(workspace: &Workspace) -> Result<()> {
-    invariants::of_sources(workspace)?;
+    invariants::check_sources(workspace)?;
     let root = &workspace.root;
     cmd::run(cmd::cargo().args(["fmt", "--all", "--check"]).current_dir(root))?;
     let mut clippy = cmd::cargo();
-    // For the target we ship: types of the C library differ between musl and glibc.
+    // For the shipped target: C types differ between musl and glibc.
     clippy.args(["clippy", "--workspace", "--all-targets", "--target", &workspace.triple]);
-    // What only `bench` builds.
+    // Programs that only `bench` builds.
     clippy.args(["--features", "xtask/floor"]);
     cmd::run(clippy.args(["--", "-D", "warnings"]).current_dir(root))
 }
@@ -33,14 +32,14 @@ fn documentation(workspace: &Workspace) -> Result<()> {
     cmd::run(doc.env("RUSTDOCFLAGS", "-D warnings").current_dir(&workspace.root))
 }
 
-/// Licences and advisories.
+/// Checks licences and security advisories.
 fn dependencies(workspace: &Workspace) -> Result<()> {
     if cmd::find("cargo-deny").is_none() {
-        println!("licences and advisories were NOT checked: cargo-deny is not installed");
+        println!("licences and advisories NOT checked: cargo-deny is not installed");
         return Ok(());
     }
     if !workspace.root.join("deny.toml").is_file() {
-        println!("licences and advisories were NOT checked: there is no deny.toml");
+        println!("licences and advisories NOT checked: deny.toml is missing");
         return Ok(());
     }
     let deny = |words: &[&str]| {
@@ -48,9 +47,9 @@ fn dependencies(workspace: &Workspace) -> Result<()> {
     };
     deny(&["check", "licenses", "bans", "sources"])?;
     match deny(&["fetch", "db"]) {
-        // Where changes are judged an unknown is a failure; at a desk without network it is not.
+        // Without network, CI fails and a developer gets a message.
         Err(error) if std::env::var_os("CI").is_none() => {
-            println!("advisories were NOT checked, as their database cannot be fetched: {error}");
+            println!("advisories NOT checked: their database cannot be fetched: {error}");
             Ok(())
         }
         fetched => fetched.and_then(|()| deny(&["check", "advisories"])),

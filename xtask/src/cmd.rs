@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Starting other programs: each is shown before it runs, and named when it fails.
+//! Runs other programs. Prints each command before it runs, and names it in errors.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -9,21 +9,20 @@ use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// A command. `PATH` gets the directories of the administrator's programs, which a plain
-/// user's lacks (`ip`, `nft`).
-#[expect(clippy::disallowed_methods, reason = "starting programs is what xtask is for")]
+/// A command with the `sbin` directories in `PATH`, which users often lack (`ip`, `nft`).
+#[expect(clippy::disallowed_methods, reason = "xtask runs other programs")]
 pub fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command.env("PATH", search_path());
     command
 }
 
-/// The cargo that started us, so that a toolchain chosen by hand is kept.
+/// The cargo that started xtask, with the same toolchain.
 pub fn cargo() -> Command {
     command(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
-/// Shows the command and runs it with our own output.
+/// Prints the command and runs it; its output goes to the terminal.
 pub fn run(command: &mut Command) -> Result<()> {
     eprintln!("+ {}", shown(command));
     let status = command.status().with_context(|| format!("start {}", shown(command)))?;
@@ -33,25 +32,25 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Like [`run`], and lets `look` see each line that it prints.
-pub fn run_watched(command: &mut Command, look: impl FnMut(&str)) -> Result<()> {
+/// Like [`run`], and calls `on_line` for each printed line.
+pub fn run_watched(command: &mut Command, on_line: impl FnMut(&str)) -> Result<()> {
     eprintln!("+ {}", shown(command));
-    watch(command, look)
+    watch(command, on_line)
 }
 
-/// Like [`run_watched`], for a command that is too long to show.
-pub fn watch(command: &mut Command, mut look: impl FnMut(&str)) -> Result<()> {
+/// Like [`run_watched`], without printing the command.
+pub fn watch(command: &mut Command, mut on_line: impl FnMut(&str)) -> Result<()> {
     let mut child = command
         .stdout(Stdio::piped())
         .spawn()
         .with_context(|| format!("start {}", shown(command)))?;
-    // Not `lines()`: what a test prints need not be UTF-8.
+    // Not `lines()`: the output of a test may be invalid UTF-8.
     for line in child.stdout.take().map(BufReader::new).into_iter().flat_map(|out| out.split(b'\n'))
     {
         let line = line?;
         let line = String::from_utf8_lossy(&line);
         println!("{line}");
-        look(&line);
+        on_line(&line);
     }
     let status = child.wait()?;
     if !status.success() {
@@ -60,7 +59,7 @@ pub fn watch(command: &mut Command, mut look: impl FnMut(&str)) -> Result<()> {
     Ok(())
 }
 
-/// Runs the command and returns what it printed; its stderr is part of the error.
+/// Runs the command and returns its standard output. An error includes its standard error.
 pub fn read(command: &mut Command) -> Result<String> {
     let output = output(command)?;
     if !output.status.success() {
@@ -70,12 +69,12 @@ pub fn read(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Runs the command and returns all of it, whether it failed or not.
+/// Runs the command and returns status and output, even if it failed.
 pub fn output(command: &mut Command) -> Result<Output> {
     command.stdin(Stdio::null()).output().with_context(|| format!("start {}", shown(command)))
 }
 
-/// Where a program lies, if it is installed.
+/// Path of an installed program.
 pub fn find(program: &str) -> Option<PathBuf> {
     env::split_paths(&search_path()).map(|dir| dir.join(program)).find(|file| file.is_file())
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Debian packages that are fetched and unpacked, but never installed.
+//! Downloads and unpacks Debian packages without installing them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,19 +9,19 @@ use anyhow::{Context, Result};
 
 use crate::{apt_sources, cmd, setup};
 
-/// The file of a package of the installed release, below `work`.
+/// Downloads a package of the installed release into `work`.
 pub fn download(package: &str, work: &Path) -> Result<PathBuf> {
     let get = || quietly(apt("apt-get", &[]).args(["download", package]).current_dir(work));
     with_lists(get)?;
     find(work, package)
 }
 
-/// The file of a package of another suite.
+/// Downloads a package of another suite.
 pub fn download_from(suite: &str, package: &str, work: &Path) -> Result<PathBuf> {
     Suite::open(suite, work, false)?.download(package)
 }
 
-/// A suite of Debian's in a state of apt of our own, so that it never becomes a choice for the machine.
+/// A Debian suite with a private apt state, so that apt never installs from it on this machine.
 #[derive(Debug)]
 pub struct Suite {
     work: PathBuf,
@@ -29,7 +29,7 @@ pub struct Suite {
 }
 
 impl Suite {
-    /// Reads the suite's list of packages, and if wanted that of their sources.
+    /// Downloads the package list of the suite, and optionally the list of sources.
     pub fn open(suite: &str, work: &Path, with_sources: bool) -> Result<Suite> {
         let list = work.join("suite.list");
         let mirror = apt_sources::mirror()?;
@@ -43,30 +43,32 @@ impl Suite {
             "Dir::Etc::sourceparts=/dev/null".to_owned(),
             format!("Dir::State::lists={}", lists.display()),
             format!("Dir::Cache={}", cache.display()),
-            // A mirror that stands still has a release file past its date.
+            // The release file of a frozen mirror is expired.
             "Acquire::Check-Valid-Until=false".to_owned(),
             "Acquire::Languages=none".to_owned(),
         ];
-        // Without --error-on it warns of a mirror it cannot reach, and succeeds.
+        // Without --error-on, apt-get succeeds with a warning if the mirror is unreachable.
         quietly(apt("apt-get", &options).args(["update", "--error-on=any"]))?;
         Ok(Suite { work: work.to_path_buf(), options })
     }
 
-    /// The file of a package.
+    /// Downloads a package.
     pub fn download(&self, package: &str) -> Result<PathBuf> {
         let mut get = apt("apt-get", &self.options);
         quietly(get.args(["download", package]).current_dir(&self.work))?;
         find(&self.work, package)
     }
 
-    /// The package that a package without contents stands for.
-    pub fn stands_for(&self, package: &str) -> Result<String> {
+    /// Resolves a metapackage to the package it depends on.
+    pub fn resolve(&self, package: &str) -> Result<String> {
         let text = cmd::read(apt("apt-cache", &self.options).args(["depends", package]))?;
-        let found = first_dependency(&text, package);
-        found.map(str::to_owned).with_context(|| format!("{package} depends on nothing alike"))
+        let dependency = first_dependency(&text, package);
+        dependency
+            .map(str::to_owned)
+            .with_context(|| format!("{package} has no dependency with a similar name"))
     }
 
-    /// Unpacks the source of a package, with Debian's changes.
+    /// Unpacks the source of a package with Debian's patches.
     pub fn source(&self, package: &str, into: &Path) -> Result<()> {
         let mut get = apt("apt-get", &self.options);
         quietly(get.args(["source", "--download-only", package]).current_dir(&self.work))?;
@@ -74,13 +76,13 @@ impl Suite {
         if let Some(parent) = into.parent() {
             fs::create_dir_all(parent)?;
         }
-        // apt has checked it against the signed list of the suite.
+        // apt has verified the file with the signed list of the suite.
         let mut unpack = cmd::command("dpkg-source");
         quietly(unpack.args(["--no-check", "-x"]).arg(description).arg(into))
     }
 }
 
-/// The version that a source package says it has.
+/// Version of a source package.
 pub fn version_of_source(source: &Path) -> Result<String> {
     let changes = source.join("debian/changelog");
     let text =
@@ -90,13 +92,14 @@ pub fn version_of_source(source: &Path) -> Result<String> {
     Ok(version.to_owned())
 }
 
-/// The package that a package without contents stands for: the first that it depends on whose
-/// name starts like its own.
-pub fn stands_for(package: &str) -> Result<String> {
+/// Resolves a metapackage of the installed release: its first dependency whose name starts like its own.
+pub fn resolve(package: &str) -> Result<String> {
     with_lists(|| {
         let text = cmd::read(cmd::command("apt-cache").args(["depends", package]))?;
-        let found = first_dependency(&text, package);
-        found.map(str::to_owned).with_context(|| format!("{package} depends on nothing alike"))
+        let dependency = first_dependency(&text, package);
+        dependency
+            .map(str::to_owned)
+            .with_context(|| format!("{package} has no dependency with a similar name"))
     })
 }
 
@@ -106,22 +109,22 @@ fn first_dependency<'a>(text: &'a str, package: &str) -> Option<&'a str> {
     names.find(|name| name.starts_with(stem))
 }
 
-/// Unpacks the package, and says which version it has.
+/// Unpacks a package and returns its version.
 pub fn unpack(package: &Path, into: &Path) -> Result<String> {
     cmd::run(cmd::command("dpkg-deb").arg("-x").arg(package).arg(into))?;
     let version = cmd::read(cmd::command("dpkg-deb").arg("-f").arg(package).arg("Version"))?;
     Ok(version.trim().to_owned())
 }
 
-/// Puts what was unpacked where it belongs. By a rename, so that it is there whole or not.
-pub fn settle(unpacked: &Path, place: &Path) -> Result<()> {
+/// Moves an unpacked directory to its final path, atomically.
+pub fn move_to(unpacked: &Path, place: &Path) -> Result<()> {
     if place.exists() {
         fs::remove_dir_all(place)?;
     }
-    fs::rename(unpacked, place).with_context(|| format!("make {}", place.display()))
+    fs::rename(unpacked, place).with_context(|| format!("create {}", place.display()))
 }
 
-/// A fresh machine has no lists of packages, and old ones name files that are gone.
+/// Retries after an update: the package lists may be missing or outdated.
 fn with_lists<T>(attempt: impl Fn() -> Result<T>) -> Result<T> {
     attempt().or_else(|_| {
         setup::update_lists()?;
@@ -131,7 +134,7 @@ fn with_lists<T>(attempt: impl Fn() -> Result<T>) -> Result<T> {
 
 fn apt(program: &str, options: &[String]) -> Command {
     let mut apt = cmd::command(program);
-    // apt's own user cannot write below our directory.
+    // apt's sandbox user cannot write to this directory.
     apt.args(["-o", "APT::Sandbox::User=root"]);
     apt.args(options.iter().flat_map(|option| ["-o", option]));
     apt
@@ -142,15 +145,15 @@ fn find(dir: &Path, package: &str) -> Result<PathBuf> {
 }
 
 fn find_file(dir: &Path, package: &str, end: &str) -> Result<PathBuf> {
-    let is_it = |path: &PathBuf| {
+    let matches = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         name.strip_prefix(package).is_some_and(|rest| rest.starts_with('_')) && name.ends_with(end)
     };
     let mut files = fs::read_dir(dir)?.flatten().map(|entry| entry.path());
-    files.find(is_it).with_context(|| format!("apt-get downloaded no {package}"))
+    files.find(matches).with_context(|| format!("apt-get downloaded no {package}"))
 }
 
-/// Its options would fill the screen, so the command is shown only when it fails.
+/// Runs a command and prints it only if it fails: its options would fill the screen.
 fn quietly(command: &mut Command) -> Result<()> {
     cmd::read(command).map(drop)
 }
@@ -160,14 +163,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn package_of_a_kernel_is_found() {
+    fn metapackage_is_resolved_by_name() {
         let text = "linux-image-amd64\n  Depends: libx\n  Depends: linux-image-6.1.0-9-amd64\n";
         assert_eq!(first_dependency(text, "linux-image-amd64"), Some("linux-image-6.1.0-9-amd64"));
         assert_eq!(first_dependency("", "linux-image-amd64"), None);
     }
 
     #[test]
-    fn file_of_a_package_is_not_that_of_a_longer_name() {
+    fn package_file_is_found_by_exact_name() {
         let dir = tempfile::tempdir().unwrap();
         for name in ["a-b_1_amd64.deb", "a_2_amd64.deb", "a_2.txt"] {
             fs::write(dir.path().join(name), "").unwrap();

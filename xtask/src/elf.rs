@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a program is static: one that needs a dynamic linker says so in a program header.
+//! Detects static programs: a dynamic one has a program header of type PT_INTERP.
 
 use anyhow::{Context, Result, ensure};
 
@@ -25,7 +25,7 @@ pub fn is_static(file: &[u8]) -> Result<bool> {
 
 fn bytes<const N: usize>(file: &[u8], at: usize) -> Result<[u8; N]> {
     let rest = file.get(at..).and_then(|rest| rest.first_chunk());
-    rest.copied().context("the ELF file is cut short")
+    rest.copied().context("the ELF file is truncated")
 }
 
 #[cfg(test)]
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn interpreter_is_seen() {
+    fn interpreter_is_detected() {
         fn program(kinds: &[u32]) -> Vec<u8> {
             let mut file = b"\x7fELF\x02\x01".to_vec();
             file.resize(64, 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The Go plugins to compare with, out of Debian's package and without installing it: sid
-//! has the newest (CNI 1.1), the machine's own release serves where sid cannot be had.
+//! The Go plugins for comparison, unpacked from Debian's package. sid has the newest version (CNI
+//! 1.1); the installed release is the fallback if sid is not available.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,39 +11,38 @@ use crate::{cmd, debian};
 
 const PACKAGE: &str = "containernetworking-plugins";
 
-/// Where the package has its programs.
+/// Directory of the programs in the package.
 const PROGRAMS: &str = "usr/lib/cni";
 
-/// Ours, next to the unpacked files.
+/// File with the package version, written after unpacking.
 const VERSION: &str = "VERSION";
 
-/// Unpacked plugins that were seen to run.
+/// Unpacked plugins that run on this machine.
 #[derive(Debug)]
 pub struct GoPlugins {
-    /// To be used as `CNI_PATH`.
+    /// Value for `CNI_PATH`.
     pub dir: PathBuf,
-    /// The package's version.
+    /// Version of the package.
     pub version: String,
 }
 
-/// Fetches the plugins unless they are there.
+/// Downloads the plugins if they are missing.
 pub fn ensure(target_dir: &Path, refresh: bool) -> Result<GoPlugins> {
     let home = target_dir.join("go-plugins");
     let present = ["sid", "stable"].map(|suite| home.join(suite));
     if let Some(dir) = present.iter().find(|dir| !refresh && dir.join(VERSION).is_file()) {
         return open(dir);
     }
-    fs::create_dir_all(&home).with_context(|| format!("make {}", home.display()))?;
+    fs::create_dir_all(&home).with_context(|| format!("create {}", home.display()))?;
     let dir = fetch(&home, "sid", from_sid).or_else(|cause| {
         println!("no Go plugins from Debian sid: {cause:#}");
-        println!("taking those of the installed release");
+        println!("using those of the installed release");
         fetch(&home, "stable", from_release)
     })?;
     open(&dir)
 }
 
-/// Asks one program what it speaks: a package for another machine fails here, and not in the
-/// middle of a test.
+/// Runs VERSION once, so that a package for another architecture fails here and not in a test.
 fn open(dir: &Path) -> Result<GoPlugins> {
     let version = fs::read_to_string(dir.join(VERSION))?;
     let dir = dir.join(PROGRAMS);
@@ -56,7 +55,7 @@ fn open(dir: &Path) -> Result<GoPlugins> {
     Ok(GoPlugins { dir, version })
 }
 
-/// Downloads and unpacks next to the final place.
+/// Downloads and unpacks a package beside its final directory.
 fn fetch(home: &Path, suite: &str, download: fn(&Path) -> Result<PathBuf>) -> Result<PathBuf> {
     let work = tempfile::tempdir_in(home)?;
     let package = download(work.path())?;
@@ -64,7 +63,7 @@ fn fetch(home: &Path, suite: &str, download: fn(&Path) -> Result<PathBuf>) -> Re
     let version = debian::unpack(&package, &unpacked)?;
     fs::write(unpacked.join(VERSION), version)?;
     let dir = home.join(suite);
-    debian::settle(&unpacked, &dir)?;
+    debian::move_to(&unpacked, &dir)?;
     Ok(dir)
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What you will not find in podwire, as far as a command can tell (ARCHITECTURE.md).
+//! The invariants of ARCHITECTURE.md that a program can check.
 
 use std::fs;
 use std::path::Path;
@@ -10,31 +10,31 @@ use crate::source;
 use crate::workspace::Workspace;
 use crate::{cmd, elf};
 
-/// Of the shipped plugin program, in bytes.
+/// Maximum size of podwire-cni as shipped, in bytes.
 const MAX_SIZE: usize = 2_500_000;
 
-/// Words of code that only these crates may have.
+/// Identifiers that only the crates in `RIM` may use.
 const RIM_WORDS: [&str; 3] = ["unsafe", "setns", "libc"];
 const RIM: [&str; 2] = ["crates/netlink", "crates/kernel"];
 
-/// Invariants of the sources: they need no build.
-pub fn of_sources(workspace: &Workspace) -> Result<()> {
+/// Checks the sources; needs no build.
+pub fn check_sources(workspace: &Workspace) -> Result<()> {
     no_async_below_plugins(workspace)?;
-    let mut broken = Vec::new();
+    let mut violations = Vec::new();
     for file in source::files(&workspace.root)? {
         let bytes = fs::read(&file).with_context(|| format!("read {}", file.display()))?;
         let name = file.strip_prefix(&workspace.root)?;
         let text = String::from_utf8_lossy(&bytes);
-        broken.extend(machine_paths(name, &text, &workspace.root));
-        broken.extend(rim_words(name, &text));
+        violations.extend(machine_paths(name, &text, &workspace.root));
+        violations.extend(rim_words(name, &text));
     }
-    ensure!(broken.is_empty(), "invariants are broken:\n  {}", broken.join("\n  "));
-    println!("invariants of the sources hold");
+    ensure!(violations.is_empty(), "invariants violated:\n  {}", violations.join("\n  "));
+    println!("invariants of the sources checked");
     Ok(())
 }
 
-/// Invariants of the plugin program as shipped.
-pub fn of_plugin_program(program: &Path) -> Result<()> {
+/// Checks podwire-cni as shipped.
+pub fn check_plugin_program(program: &Path) -> Result<()> {
     let file = fs::read(program).with_context(|| format!("read {}", program.display()))?;
     let (size, shown) = (file.len(), program.display());
     ensure!(elf::is_static(&file)?, "{shown} is not static");
@@ -43,8 +43,8 @@ pub fn of_plugin_program(program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// cargo fails when the package is in no tree at all, and prints nothing when it is in
-/// another one's: both are what we want.
+/// cargo fails if tokio is in no dependency tree, and prints nothing if it is only in another one:
+/// both are fine.
 fn no_async_below_plugins(workspace: &Workspace) -> Result<()> {
     let mut tree = cmd::cargo();
     tree.args(["tree", "-p", "podwire-plugins", "-e", "normal,build", "-i", "tokio"]);
@@ -54,21 +54,21 @@ fn no_async_below_plugins(workspace: &Workspace) -> Result<()> {
         bail!("cargo tree: {stderr}");
     }
     let users = String::from_utf8_lossy(&output.stdout);
-    ensure!(users.trim().is_empty(), "the plugins have come to need tokio:\n{users}");
+    ensure!(users.trim().is_empty(), "the plugins depend on tokio:\n{users}");
     Ok(())
 }
 
-/// Paths of the machine we are built on. A short path such as `/src` would be found by chance.
+/// Finds paths of this machine. Ignores a short root such as `/src`, which matches by chance.
 fn machine_paths(name: &Path, text: &str, root: &Path) -> Vec<String> {
     let root = root.to_string_lossy();
     if root.matches('/').count() < 2 {
         return Vec::new();
     }
     let lines = text.lines().enumerate().filter(|(_, line)| line.contains(&*root));
-    lines.map(|(at, _)| format!("{}:{}: names {root}", name.display(), at + 1)).collect()
+    lines.map(|(at, _)| format!("{}:{}: contains {root}", name.display(), at + 1)).collect()
 }
 
-/// Calls into the kernel have two homes.
+/// Finds `unsafe`, `setns` and `libc` outside the two crates that may use them.
 fn rim_words(name: &Path, text: &str) -> Vec<String> {
     let is_rust = name.extension().is_some_and(|extension| extension == "rs");
     if !is_rust || RIM.iter().any(|dir| name.starts_with(dir)) {
@@ -78,8 +78,8 @@ fn rim_words(name: &Path, text: &str) -> Vec<String> {
     for (at, line) in text.lines().enumerate() {
         let code = source::code(line);
         for word in source::words(&code).filter(|word| RIM_WORDS.contains(word)) {
-            let homes = RIM.join(" and ");
-            found.push(format!("{}:{}: `{word}` outside {homes}", name.display(), at + 1));
+            let allowed = RIM.join(" and ");
+            found.push(format!("{}:{}: `{word}` outside {allowed}", name.display(), at + 1));
         }
     }
     found
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn machine_paths_are_found() {
         let check = |text, root| machine_paths(Path::new("a"), text, Path::new(root));
-        assert_eq!(check("see\n/home/me/x/y\n", "/home/me/x"), ["a:2: names /home/me/x"]);
+        assert_eq!(check("see\n/home/me/x/y\n", "/home/me/x"), ["a:2: contains /home/me/x"]);
         assert!(check("see /src/y", "/src").is_empty());
     }
 }

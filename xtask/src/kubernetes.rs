@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An API server of Kubernetes for the tests, and `kubectl` to look at it from outside. Debian has
-//! packages of neither server, but the source of all of it; so they are built here, with Debian's Go,
-//! once. Nothing is installed.
+//! `cargo xtask kubernetes`: builds a Kubernetes API server and `kubectl` for the tests. Debian has no
+//! package of the server, but its source; this builds it with Debian's Go and installs nothing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,30 +12,29 @@ use crate::cmd;
 use crate::debian::{self, Suite};
 use crate::workspace::Workspace;
 
-/// The last release of Debian whose source package is all of Kubernetes, and not only kubectl.
+/// The last Debian release whose source package contains more of Kubernetes than kubectl.
 const SUITE: &str = "bookworm";
 
 const SOURCE: &str = "kubernetes";
 
-/// Depends on the Go of the release.
+/// Metapackage that depends on the release's Go version.
 const GO: &str = "golang-go";
 
 const PROGRAMS: [&str; 2] = ["kube-apiserver", "kubectl"];
 
-/// Ours, next to the programs.
+/// File with the version, written after the build.
 const VERSION: &str = "VERSION";
 
-/// How Kubernetes' own packages call it; Go finds it by this path.
+/// Import path of Kubernetes, under which Go finds the sources.
 const IMPORT: &str = "k8s.io/kubernetes";
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Build again, though it is there
+    /// Build again even if the programs exist
     #[arg(long)]
     refresh: bool,
 }
 
-/// The whole of `cargo xtask kubernetes`.
 pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let dir = place(&workspace.target_dir);
     if args.refresh || find(&workspace.target_dir).is_none() {
@@ -47,7 +45,7 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The directory of the programs, if they were built.
+/// Directory of the programs; `None` if they are not built.
 pub fn find(target_dir: &Path) -> Option<PathBuf> {
     Some(place(target_dir)).filter(|dir| dir.join(VERSION).is_file())
 }
@@ -57,9 +55,9 @@ fn place(target_dir: &Path) -> PathBuf {
 }
 
 fn build(place: &Path) -> Result<()> {
-    println!("this takes ten minutes on two processors, and 4 GB of disk while it runs");
-    let home = place.parent().context("the programs have a directory")?;
-    fs::create_dir_all(home).with_context(|| format!("make {}", home.display()))?;
+    println!("this takes about ten minutes on two CPUs and needs 4 GB of disk space");
+    let home = place.parent().context("get the parent directory")?;
+    fs::create_dir_all(home).with_context(|| format!("create {}", home.display()))?;
     let work = tempfile::tempdir_in(home)?;
     let suite = Suite::open(SUITE, work.path(), true)?;
     let go = Go::fetch(&suite, work.path())?;
@@ -70,23 +68,23 @@ fn build(place: &Path) -> Result<()> {
     fs::create_dir(&built)?;
     generate(&go, &source, &built)?;
     compile(&go, &source, &built, &version)?;
-    let said = cmd::read(cmd::command(built.join(PROGRAMS[0])).arg("--version"))?;
-    ensure!(said.contains(&version), "the API server says that it is {said}");
+    let printed = cmd::read(cmd::command(built.join(PROGRAMS[0])).arg("--version"))?;
+    ensure!(printed.contains(&version), "the API server prints the version {printed}");
     fs::write(built.join(VERSION), version)?;
-    debian::settle(&built, place)
+    debian::move_to(&built, place)
 }
 
-/// Debian's compiler, unpacked.
+/// Debian's Go compiler, unpacked.
 struct Go {
     root: PathBuf,
-    /// `GOPATH`, which has the sources below `src`.
+    /// `GOPATH`, with the sources below `src`.
     path: PathBuf,
     cache: PathBuf,
 }
 
 impl Go {
     fn fetch(suite: &Suite, work: &Path) -> Result<Go> {
-        let package = suite.stands_for(GO)?;
+        let package = suite.resolve(GO)?;
         let library = package.replace("-go", "-src");
         let unpacked = work.join("go");
         for package in [&package, &library] {
@@ -102,8 +100,7 @@ impl Go {
         Ok(Go { root, path: work.join("gopath"), cache: work.join("cache") })
     }
 
-    /// `go build` of these packages, in the way that Kubernetes is built: all that it needs is below
-    /// its own directory `vendor`.
+    /// `go build` as Kubernetes needs it: all dependencies are in its directory `vendor`.
     fn build(&self, source: &Path, into: &Path) -> Command {
         let mut build = cmd::command(self.root.join("bin/go"));
         build.current_dir(source).arg("build").arg("-o").arg(into);
@@ -121,12 +118,12 @@ impl Go {
     }
 }
 
-/// One file is made by a program: the description of all types, without which the server cannot start.
+/// Generates the OpenAPI description of all types, which the server needs to start.
 fn generate(go: &Go, source: &Path, built: &Path) -> Result<()> {
     let generator = built.with_file_name("openapi-gen");
     let mut build = go.build(source, &generator);
     cmd::run(build.arg("./vendor/k8s.io/kube-openapi/cmd/openapi-gen"))?;
-    let packages = described_packages(source)?;
+    let packages = marked_packages(source)?;
     let mut generate = cmd::command(generator);
     go.with_env(&mut generate);
     generate.current_dir(source).args(["--input-dirs", &packages.join(",")]);
@@ -138,23 +135,23 @@ fn generate(go: &Go, source: &Path, built: &Path) -> Result<()> {
     cmd::read(&mut generate).map(drop)
 }
 
-/// Packages whose types are to be described, as a mark in them says.
-fn described_packages(source: &Path) -> Result<Vec<String>> {
+/// Packages with the marker for OpenAPI generation.
+fn marked_packages(source: &Path) -> Result<Vec<String>> {
     let mut grep = cmd::command("grep");
     grep.args(["-RlF", "--include=*.go", "+k8s:openapi-gen=", "pkg", "vendor/k8s.io"]);
     let files = cmd::read(grep.current_dir(source))?;
     let packages = packages_of(&files);
     if packages.is_empty() {
-        bail!("no package of {} is marked", source.display());
+        bail!("no package of {} has the marker +k8s:openapi-gen", source.display());
     }
     Ok(packages)
 }
 
-/// Directories of files, each once; examples are left out.
+/// Unique directories of the files, without examples.
 fn packages_of(files: &str) -> Vec<String> {
     let examples = ["vendor/k8s.io/code-generator/", "vendor/k8s.io/sample-apiserver/"];
-    let ours = files.lines().filter(|file| !examples.iter().any(|dir| file.starts_with(dir)));
-    let dirs = ours.filter_map(|file| file.rsplit_once('/').map(|(dir, _)| dir));
+    let relevant = files.lines().filter(|file| !examples.iter().any(|dir| file.starts_with(dir)));
+    let dirs = relevant.filter_map(|file| file.rsplit_once('/').map(|(dir, _)| dir));
     let mut packages: Vec<_> = dirs.map(|dir| format!("{IMPORT}/{dir}")).collect();
     packages.sort();
     packages.dedup();
@@ -170,18 +167,18 @@ fn compile(go: &Go, source: &Path, built: &Path, version: &str) -> Result<()> {
             flags.push(format!("-X {IMPORT}/vendor/k8s.io/{package}.{name}={value}"));
         }
     }
-    // A directory: each program gets its own name.
+    // The output is a directory, in which each program gets its own name.
     let mut build = go.build(source, &built.join(""));
     build.args(["-ldflags", &flags.join(" ")]);
     cmd::run(build.args(PROGRAMS.map(|program| format!("./cmd/{program}"))))
 }
 
-/// `1.20.5+really1.20.2-1.1+deb12u1` is 1.20.2, packed a second time under a greater number.
+/// Upstream version: `1.20.5+really1.20.2-1.1+deb12u1` is 1.20.2, packaged under a higher number.
 fn upstream(version: &str) -> Result<String> {
     let (upstream, _) = version.rsplit_once('-').unwrap_or((version, ""));
     let upstream = upstream.rsplit_once("really").map_or(upstream, |(_, really)| really);
     let number: String = upstream.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
-    ensure!(number.split('.').count() == 3, "{version} is no version of Kubernetes");
+    ensure!(number.split('.').count() == 3, "{version} is not a version of Kubernetes");
     Ok(format!("v{number}"))
 }
 
@@ -190,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn version_is_that_of_the_sources() {
+    fn upstream_version_is_extracted() {
         let check = |text: &str, expected: &str| assert_eq!(upstream(text).unwrap(), expected);
         check("1.20.5+really1.20.2-1.1+deb12u1", "v1.20.2");
         check("1.32.3+ds-2", "v1.32.3");
@@ -198,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn packages_are_named_once() {
+    fn packages_are_unique() {
         let files = "vendor/k8s.io/api/core/v1/types.go\nvendor/k8s.io/api/core/v1/doc.go\n\
                      pkg/apis/x.go\nvendor/k8s.io/sample-apiserver/pkg/doc.go\n";
         let expected =

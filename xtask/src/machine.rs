@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An emulated machine with Debian's kernel, for tests of what the running kernel lacks.
+//! An emulated machine with Debian's kernel, for tests of features that the running kernel lacks.
 //!
-//! It sees the root directory of this machine, with a layer of its own above for what it writes, so
-//! that tests find the programs and the build as they are here, and nothing of theirs stays.
+//! Its root file system is an overlay over the root directory of this machine: tests find all programs
+//! and the build, and their changes are discarded.
 
 mod boot;
 mod initrd;
@@ -21,41 +21,41 @@ use tempfile::TempDir;
 pub use self::job::Job;
 pub use self::kernel::Kernel;
 
-/// Programs that it takes, and their packages.
+/// Programs that the machine needs, and their packages.
 pub const PROGRAMS: [(&str, &str); 5] = [
     ("qemu-system-x86_64", "qemu-system-x86"),
-    // Started by the kernel inside as well.
+    // Also started by the kernel of the machine.
     ("modprobe", "kmod"),
     ("depmod", "kmod"),
     ("xz", "xz-utils"),
     ("zstd", "zstd"),
 ];
 
-/// Whether there can be one: its kernel runs the programs of this machine.
+/// Whether the machine can run: it executes the programs of this architecture.
 pub fn is_possible() -> bool {
     ARCH == "x86_64"
 }
 
-/// One start of the machine, and what goes in and comes out.
+/// One start of the machine, with its input and output files.
 #[derive(Debug)]
 pub struct Session {
     kernel: Kernel,
-    /// Shared with the machine, which may write there.
+    /// Directory shared with the machine, writable from inside.
     dir: TempDir,
 }
 
 impl Session {
     pub fn new(kernel: Kernel) -> Result<Session> {
-        let dir = tempfile::tempdir_in(&kernel.home).context("make a directory to share")?;
+        let dir = tempfile::tempdir_in(&kernel.home).context("create the shared directory")?;
         Ok(Session { kernel, dir })
     }
 
-    /// A file that jobs may write, in whatever namespace, and that comes back.
+    /// Path of a file that jobs can write from any namespace and that is copied back.
     pub fn file(&self, name: &str) -> PathBuf {
         self.dir.path().join(boot::FILES).join(name)
     }
 
-    /// What a job has written into [`Session::file`].
+    /// Contents of [`Session::file`] after the run.
     pub fn read(&self, name: &str) -> Result<String> {
         let path = self.dir.path().join(boot::BACK).join(name);
         if !path.exists() {
@@ -64,14 +64,14 @@ impl Session {
         fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
     }
 
-    /// Starts the machine and in it one job after the other. `look` sees each line they print.
-    /// Returns 0 if all of them succeeded, else the status of the last that failed.
-    pub fn run(&self, jobs: &[Job], look: impl FnMut(&str)) -> Result<i32> {
-        boot::run(&self.kernel, self.dir.path(), jobs, look)
+    /// Starts the machine and runs the jobs in order. Calls `on_line` for each printed line. Returns 0 if
+    /// all jobs succeeded, and otherwise the status of the last one that failed.
+    pub fn run(&self, jobs: &[Job], on_line: impl FnMut(&str)) -> Result<i32> {
+        boot::run(&self.kernel, self.dir.path(), jobs, on_line)
     }
 }
 
-/// A path as the kernel and the shell inside take it.
+/// The path as text for the kernel and the shell of the machine.
 fn text(path: &Path) -> Result<&str> {
     path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))
 }

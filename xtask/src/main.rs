@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `cargo xtask <command>`: the one set of commands for people and for CI.
+//! `cargo xtask <command>`: the commands that developers and CI use.
 
 mod apt_sources;
 mod bench;
@@ -26,7 +26,7 @@ use clap::{Parser, Subcommand};
 use crate::setup::Needs;
 use crate::workspace::Workspace;
 
-/// Builds, checks and tests podwire.
+/// Build, check and test podwire
 #[derive(Debug, Parser)]
 #[command(bin_name = "cargo xtask")]
 struct Args {
@@ -36,24 +36,24 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Install what the tests need, if it is missing; fetch the Go plugins and a kernel
+    /// Install programs that the tests need, and download the Go plugins and a kernel
     Setup(setup::Args),
-    /// Set up, check, build the plugin program as shipped and run all tests
+    /// Run setup and check, build podwire-cni as shipped, and run all tests
     Test(test::Args),
-    /// Run one command as root in an emulated machine with Debian's kernel, which has what the
-    /// running one may lack (vlan, ipvlan, dummy, vrf, VLANs of a bridge)
+    /// Run one command as root in an emulated machine with Debian's kernel, which supports features
+    /// that the running kernel may lack (vlan, ipvlan, dummy, vrf, bridge VLANs)
     ///
-    /// It sees this machine's files; what it writes is lost. `cargo xtask test` runs all tests in
-    /// there that could not run here.
+    /// The command sees the files of this machine; its changes to them are discarded. `cargo xtask
+    /// test` uses the emulated machine for all tests that cannot run on this kernel.
     Vm(vm::Args),
-    /// Build an API server of Kubernetes from Debian's sources, in some ten minutes; where it is, the
-    /// tests that need one are run
+    /// Build a Kubernetes API server from Debian's sources, for the tests that need one; takes about
+    /// ten minutes
     Kubernetes(kubernetes::Args),
-    /// Formatting, lints, documentation, and the invariants of ARCHITECTURE.md
+    /// Check formatting, lints, documentation, and the invariants of ARCHITECTURE.md
     Check,
-    /// Build the programs as they are shipped, into target/dist
+    /// Build the programs as shipped into target/dist
     Build,
-    /// Compare with the Go plugins and with the least that could be done; writes docs/benchmark.*
+    /// Run the benchmark against the Go plugins and a minimal program; writes docs/benchmark.*
     Bench(bench::Args),
     #[command(hide = true)]
     BenchInside(bench::InsideArgs),
@@ -71,7 +71,7 @@ fn main() -> ExitCode {
 }
 
 impl Task {
-    /// What has to be installed before it can run.
+    /// What must be installed before the task can run.
     fn needs(&self) -> Needs {
         match self {
             Task::Setup(_) | Task::Test(_) | Task::Vm(_) => Needs::TEST,
@@ -116,9 +116,9 @@ mod tests {
             .needs()
     }
 
-    /// A fresh machine has neither the target nor a compiler for it.
+    /// A new machine has neither the musl target nor a C compiler for it.
     #[test]
-    fn every_documented_command_installs_what_it_builds_with() {
+    fn documented_commands_install_their_compiler() {
         let named = [README, CONTRIBUTING].into_iter().flat_map(|text| text.split("cargo xtask "));
         let word = |rest: &'static str| rest.split(|c: char| !c.is_ascii_lowercase()).next();
         let commands: BTreeSet<&str> =
@@ -131,7 +131,7 @@ mod tests {
             let needs = needs(&format!("cargo-xtask {}", words.trim_start_matches("cargo-xtask ")));
             let has = |program: &str| needs.programs.iter().any(|(one, _)| *one == program);
             if command == "kubernetes" {
-                assert!(has("dpkg-source") && !needs.target, "it builds Go, not Rust");
+                assert!(has("dpkg-source") && !needs.target, "kubernetes builds Go, not Rust");
                 continue;
             }
             assert!(needs.target && has("musl-gcc"), "{command}: {needs:?}");
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_needs_nothing() {
+    fn bench_report_needs_no_programs() {
         assert_eq!(needs("cargo-xtask bench --from results.json"), Needs::NOTHING);
         assert_eq!(needs("cargo-xtask bench --quick"), Needs::BENCH);
     }

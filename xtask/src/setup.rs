@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Installs what a fresh Debian with only Rust lacks, for each command. A second run finds everything in
-//! place and does nothing.
+//! `cargo xtask setup`: installs the programs that a command needs on a new Debian with only Rust. A
+//! second run changes nothing.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::machine::{self, Kernel};
 use crate::workspace::Workspace;
 use crate::{cmd, elf, go_plugins};
 
-/// Programs the tests start, and the Debian packages that have them.
+/// Programs that the tests run, and their Debian packages.
 const PROGRAMS: &[(&str, &str)] = &[
     ("ip", "iproute2"),
     ("tc", "iproute2"),
@@ -25,7 +25,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("dbus-daemon", "dbus-daemon"),
     ("socat", "socat"),
     ("curl", "curl"),
-    // What Prometheus' own library makes of our metrics.
+    // Parses the metrics with the Prometheus library.
     (PROMETHEUS, "python3-prometheus-client"),
     ("ethtool", "ethtool"),
     ("tcpdump", "tcpdump"),
@@ -38,14 +38,14 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("nsenter", "util-linux"),
     ("mount", "mount"),
     ("timeout", "coreutils"),
-    // Stores, and what looks at them from outside.
+    // Stores and their clients.
     ("etcd", "etcd-server"),
     ("etcdctl", "etcd-client"),
     ("openssl", "openssl"),
     ("sqlite3", "sqlite3"),
     MUSL_GCC,
-    // Runtimes. Where docker's own packages are, which cannot stand next to Debian's, they have the
-    // last three of these, and nothing is installed.
+    // Container runtimes. Docker's own packages conflict with Debian's, but contain the last three
+    // programs, so that nothing is installed then.
     ("podman", "podman"),
     ("conmon", "conmon"),
     (BUSYBOX, "busybox-static"),
@@ -54,24 +54,24 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("runc", "runc"),
 ];
 
-/// SQLite and ring are C in part, and what we ship is for musl.
+/// SQLite and ring contain C code, and the shipped programs are built for musl.
 const MUSL_GCC: (&str, &str) = ("musl-gcc", "musl-tools");
 
-/// What a command needs besides Rust for this machine.
+/// Requirements of a command besides Rust.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Needs {
-    /// Programs, and the Debian packages that have them.
+    /// Programs and their Debian packages.
     pub programs: &'static [(&'static str, &'static str)],
-    /// The Rust target that we ship for.
+    /// Whether the musl target of Rust is needed.
     pub target: bool,
-    /// Components of the Rust toolchain, by the cargo command that each has.
+    /// Cargo commands and the Rust components that contain them.
     pub components: &'static [(&'static str, &'static str)],
 }
 
 impl Needs {
     pub const NOTHING: Needs = Needs { programs: &[], target: false, components: &[] };
 
-    /// To build for the target that we ship for.
+    /// For building with the shipped target.
     pub const BUILD: Needs = Needs { programs: &[MUSL_GCC], target: true, components: &[] };
 
     pub const CHECK: Needs =
@@ -92,22 +92,22 @@ impl Needs {
         ..Needs::BUILD
     };
 
-    /// Whatever a test starts; the machine of [`crate::machine`] comes on top.
+    /// For the tests; [`run`] adds the programs of [`crate::machine`].
     pub const TEST: Needs = Needs { programs: PROGRAMS, ..Needs::CHECK };
 
-    /// To unpack and patch sources of Debian.
+    /// For unpacking and patching Debian sources.
     pub const SOURCES: Needs =
         Needs { programs: &[("dpkg-source", "dpkg-dev"), ("patch", "patch")], ..Needs::NOTHING };
 }
 
-/// No program: a whole path is found as it is.
+/// A file, not a program: [`cmd::find`] also finds absolute paths.
 const PROMETHEUS: &str = "/usr/lib/python3/dist-packages/prometheus_client/parser.py";
 
-/// All that the containers of tests have, so it must be static.
+/// The only program in the containers of tests, so it must be static.
 const BUSYBOX: &str = "busybox";
 
-/// Services that come with these packages and would be started where systemd runs: a firewall, DHCP
-/// servers and a database on the machine of somebody who only wants to run tests, which start their own.
+/// Services of these packages that systemd would start: a firewall, DHCP servers and a database. Tests
+/// start their own instances.
 const SERVICES: [(&str, &str); 4] = [
     ("etcd-server", "etcd.service"),
     ("firewalld", "firewalld.service"),
@@ -117,21 +117,21 @@ const SERVICES: [(&str, &str); 4] = [
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Fetch the Go plugins and the kernel again, though they are there
+    /// Download the Go plugins and the kernel again
     #[arg(long)]
     pub refresh: bool,
 }
 
-/// What is there afterwards.
+/// Result of [`run`].
 #[derive(Debug)]
 pub struct Ready {
-    /// To be used as `CNI_PATH`.
+    /// Value for `CNI_PATH`.
     pub go_plugins: PathBuf,
-    /// For the emulated machine, where one is possible.
+    /// Kernel of the emulated machine, if this architecture supports it.
     pub kernel: Option<Kernel>,
 }
 
-/// Installs what a command needs, or says in one line what to install.
+/// Installs the requirements of a command, or fails with the command to install them.
 pub fn ensure(workspace: &Workspace, needs: &Needs) -> Result<()> {
     install(&packages_of(needs.programs, is_missing))?;
     if needs.target {
@@ -140,19 +140,19 @@ pub fn ensure(workspace: &Workspace, needs: &Needs) -> Result<()> {
     add_components(needs.components)
 }
 
-/// Makes the machine ready for the tests; [`ensure`] comes first.
+/// Downloads everything for the tests. Call [`ensure`] first.
 pub fn run(workspace: &Workspace, args: &Args) -> Result<Ready> {
-    let of_machine: &[_] = if machine::is_possible() { &machine::PROGRAMS } else { &[] };
-    install(&packages_of(of_machine, is_missing))?;
+    let programs: &[_] = if machine::is_possible() { &machine::PROGRAMS } else { &[] };
+    install(&packages_of(programs, is_missing))?;
     let plugins = go_plugins::ensure(&workspace.target_dir, args.refresh)?;
-    println!("Go plugins to compare with: {} in {}", plugins.version, plugins.dir.display());
+    println!("Go plugins for comparison: {} in {}", plugins.version, plugins.dir.display());
     let kernel = machine::is_possible()
         .then(|| Kernel::ensure(&workspace.target_dir, args.refresh))
         .transpose()?;
     Ok(Ready { go_plugins: plugins.dir, kernel })
 }
 
-/// Refreshes apt's lists; they are absent on a fresh machine and soon out of date.
+/// Updates the package lists of apt, which may be missing or outdated.
 pub fn update_lists() -> Result<()> {
     cmd::run(cmd::command("apt-get").args(["update", "-qq"]))
 }
@@ -161,19 +161,19 @@ fn install(packages: &[&str]) -> Result<()> {
     if packages.is_empty() {
         return Ok(());
     }
-    let words = packages.join(" ");
+    let names = packages.join(" ");
     if cmd::find("apt-get").is_none() {
-        bail!("this needs programs of these Debian packages, and there is no apt-get: {words}");
+        bail!("apt-get is missing; install the programs of these Debian packages: {names}");
     }
     if !std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0) {
-        bail!("this needs packages; run as root: apt-get install {words}");
+        bail!("packages are missing; run as root: apt-get install {names}");
     }
     update_lists()?;
-    keep_services_down(packages)?;
+    mask_services(packages)?;
     let mut install = cmd::command("apt-get");
     install.env("DEBIAN_FRONTEND", "noninteractive");
     install.args(["install", "-y", "-qq", "--no-install-recommends"]).args(packages);
-    cmd::run(&mut install).with_context(|| format!("install {words}"))
+    cmd::run(&mut install).with_context(|| format!("install {names}"))
 }
 
 fn is_missing(program: &str) -> bool {
@@ -185,21 +185,21 @@ fn is_missing(program: &str) -> bool {
     }
 }
 
-fn keep_services_down(packages: &[&str]) -> Result<()> {
+fn mask_services(packages: &[&str]) -> Result<()> {
     let units = services_of(packages);
     if units.is_empty() || !Path::new("/run/systemd/system").is_dir() {
         return Ok(());
     }
-    println!("masked, so that installing does not start them: {}", units.join(" "));
+    println!("services masked before installation: {}", units.join(" "));
     cmd::run(cmd::command("systemctl").arg("mask").args(units))
 }
 
 fn services_of(packages: &[&str]) -> Vec<&'static str> {
-    let of_these = SERVICES.iter().filter(|(package, _)| packages.contains(package));
-    of_these.map(|(_, unit)| *unit).collect()
+    let matching = SERVICES.iter().filter(|(package, _)| packages.contains(package));
+    matching.map(|(_, unit)| *unit).collect()
 }
 
-/// Packages of the programs that are missing, each once.
+/// Packages of the missing programs, without duplicates.
 fn packages_of(
     programs: &[(&'static str, &'static str)],
     is_missing: impl Fn(&str) -> bool,
@@ -210,8 +210,8 @@ fn packages_of(
     packages
 }
 
-/// rust-toolchain.toml names one architecture; this serves the others, and rustups that do
-/// not add a target to a toolchain already installed.
+/// Adds the musl target. rust-toolchain.toml names it for one architecture only, and some versions of
+/// rustup do not add a target to an installed toolchain.
 fn add_rust_target(triple: &str) -> Result<()> {
     let mut ask = cmd::command("rustc");
     let dir = cmd::read(ask.args(["--print", "target-libdir", "--target", triple]))?;
@@ -223,8 +223,8 @@ fn add_rust_target(triple: &str) -> Result<()> {
 
 fn add_components(components: &[(&str, &str)]) -> Result<()> {
     let is_missing = |command: &str| {
-        let said = cmd::output(cmd::cargo().args([command, "--version"]));
-        !said.is_ok_and(|said| said.status.success())
+        let output = cmd::output(cmd::cargo().args([command, "--version"]));
+        !output.is_ok_and(|output| output.status.success())
     };
     let missing = components.iter().filter(|(command, _)| is_missing(command));
     let missing: Vec<&str> = missing.map(|(_, component)| *component).collect();
@@ -238,11 +238,11 @@ fn rustup(words: &[&str]) -> Result<()> {
     let shown = words.join(" ");
     if cmd::find("rustup").is_none() {
         bail!(
-            "this needs `rustup {shown}`, and there is no rustup: get Rust from https://rustup.rs"
+            "`rustup {shown}` is required, but rustup is missing: install it from https://rustup.rs"
         );
     }
     cmd::run(cmd::command("rustup").args(words))
-        .with_context(|| format!("this needs `rustup {shown}`"))
+        .with_context(|| format!("`rustup {shown}` is required"))
 }
 
 #[cfg(test)]
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn only_missing_programs_are_installed_once() {
+    fn missing_programs_are_installed_once() {
         assert_eq!(missing(|_| false), Vec::<&str>::new());
         assert_eq!(missing(|program| program == "nft"), ["nftables"]);
         let both = missing(|program| ["ip", "tc", "strace"].contains(&program));
@@ -268,10 +268,12 @@ mod tests {
     }
 
     #[test]
-    fn a_build_installs_its_compiler() {
+    fn build_and_bench_install_the_compiler() {
         assert_eq!(packages_of(Needs::BUILD.programs, |_| true), ["musl-tools"]);
-        let of_bench = packages_of(Needs::BENCH.programs, |_| true);
-        assert!(["musl-tools", "iproute2", "etcd-server"].iter().all(|one| of_bench.contains(one)));
-        assert_eq!(services_of(&of_bench), ["etcd.service"]);
+        let for_bench = packages_of(Needs::BENCH.programs, |_| true);
+        assert!(
+            ["musl-tools", "iproute2", "etcd-server"].iter().all(|one| for_bench.contains(one))
+        );
+        assert_eq!(services_of(&for_bench), ["etcd.service"]);
     }
 }

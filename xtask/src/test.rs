@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! All tests, on a machine that may have nothing but Rust.
+//! `cargo xtask test`: runs all tests on a machine that may have nothing but Rust.
 
 mod inside;
 mod not_run;
@@ -20,18 +20,18 @@ use crate::{check, cmd, invariants, kubernetes, setup};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Leave out formatting, lints and invariants
+    /// Skip formatting, lints and invariants
     #[arg(long)]
     no_check: bool,
-    /// Leave out the emulated machine: tests that cannot run here are only listed
+    /// Skip the emulated machine; tests that cannot run on this kernel are only listed
     #[arg(long)]
     no_vm: bool,
-    /// Passed to `cargo test`, such as `-p podwire-plugins bridge`
+    /// Arguments for `cargo test`, such as `-p podwire-plugins bridge`
     #[arg(last = true)]
     cargo_args: Vec<String>,
 }
 
-/// How many tests of a program run at once.
+/// Variable for the number of tests that run in parallel.
 const THREADS: &str = "RUST_TEST_THREADS";
 
 pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
@@ -40,8 +40,8 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         check::quick(workspace)?;
     }
     let program = workspace.build_plugin_program()?;
-    invariants::of_plugin_program(&program)?;
-    let list = fresh_list(&workspace.target_dir)?;
+    invariants::check_plugin_program(&program)?;
+    let list = create_list(&workspace.target_dir)?;
     let mut test = cargo_test(workspace, &args.cargo_args);
     test.env("PODWIRE_GO_PLUGINS", &ready.go_plugins);
     test.env("PODWIRE_CNI_BIN", &program);
@@ -55,24 +55,27 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let mut total = Total::default();
     let outcome = cmd::run_watched(&mut test, |line| total.count(line));
     let (mut not_run, by_choice) = NotRun::read(&fs::read_to_string(&list)?);
-    // A test that was not run ends as one that passed.
+    // cargo counts a test that was not run as passed.
     total.passed = total.passed.saturating_sub(not_run.len() + by_choice.len());
     let Some(kernel) = ready.kernel.filter(|_| !args.no_vm) else {
         not_run.extend(by_choice);
-        summary(&total, &Inside { not_run, ..Inside::default() });
+        print_summary(&total, &Inside { not_run, ..Inside::default() });
         return outcome;
     };
     let inside_env = inside::Env { go_plugins: &ready.go_plugins, program: &program };
     let inside = in_machine(workspace, args, kernel, &inside_env, &not_run)?;
     by_choice.print();
-    summary(&total, &inside);
+    print_summary(&total, &inside);
     outcome?;
     ensure!(inside.total.failed == 0, "tests failed in the emulated machine");
-    ensure!(inside.not_run.is_empty(), "some tests could run nowhere");
+    ensure!(
+        inside.not_run.is_empty(),
+        "some tests could run neither here nor in the emulated machine"
+    );
     Ok(())
 }
 
-/// The tests that were not run here, and those that are meant for the machine.
+/// Runs the tests that could not run here, and those that are meant for the machine.
 fn in_machine(
     workspace: &Workspace,
     args: &Args,
@@ -80,22 +83,22 @@ fn in_machine(
     env: &inside::Env<'_>,
     not_run: &NotRun,
 ) -> Result<Inside> {
-    // What stands behind `--` is for the programs.
+    // Arguments after `--` are for the test programs.
     let for_cargo = args.cargo_args.split(|arg| arg == "--").next().unwrap_or_default();
     let built = inside::built(cargo_test(workspace, for_cargo))?;
-    // A test that was asked for by name is in the list if it was not run.
+    // A test that was requested by name is in the list if it was not run.
     let is_everything = args.cargo_args.is_empty();
     inside::run(kernel, &built, env, |test| {
         not_run.has(test) || is_everything && inside::is_meant_for_machine(test)
     })
 }
 
-/// Two for each CPU: half of their time tests wait for the kernel and for packets.
+/// Two per CPU: tests spend half of their time waiting for the kernel and for packets.
 fn threads() -> usize {
     2 * thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn summary(here: &Total, inside: &Inside) {
+fn print_summary(here: &Total, inside: &Inside) {
     inside.not_run.print();
     println!(
         "\n{} passed ({} of them in the emulated machine), {} failed",
@@ -108,7 +111,7 @@ fn summary(here: &Total, inside: &Inside) {
 fn cargo_test(workspace: &Workspace, extra: &[String]) -> Command {
     let mut test = cmd::cargo();
     test.args(["test", "--no-fail-fast", "--target", &workspace.triple]);
-    // --workspace would win over a package that was asked for.
+    // --workspace would override a requested package.
     let is_package = |arg: &String| arg.starts_with("-p") || arg.starts_with("--package");
     if !extra.iter().any(is_package) {
         test.arg("--workspace");
@@ -117,10 +120,10 @@ fn cargo_test(workspace: &Workspace, extra: &[String]) -> Command {
     test
 }
 
-/// The list that `testkit::not_run` adds to.
-fn fresh_list(target_dir: &Path) -> Result<PathBuf> {
+/// Creates the empty list to which `testkit::not_run` appends.
+fn create_list(target_dir: &Path) -> Result<PathBuf> {
     let list = target_dir.join("not-run.txt");
-    fs::write(&list, "").with_context(|| format!("empty {}", list.display()))?;
+    fs::write(&list, "").with_context(|| format!("create {}", list.display()))?;
     Ok(list)
 }
 
@@ -129,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chosen_package_is_not_drowned_by_the_workspace() {
+    fn requested_package_disables_workspace() {
         let workspace = Workspace {
             root: "/w".into(),
             target_dir: "/w/target".into(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One command inside the emulated machine, to look at what a test has found.
+//! `cargo xtask vm`: runs one command in the emulated machine.
 
 use std::env;
 
@@ -11,14 +11,14 @@ use crate::workspace::Workspace;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The command and its arguments; it runs in the current directory
+    /// Command with arguments; it runs in the current directory
     #[arg(last = true, required = true)]
     command: Vec<String>,
 }
 
 pub fn run(workspace: &Workspace, args: Args) -> Result<()> {
     let ready = setup::run(workspace, &setup::Args { refresh: false })?;
-    let kernel = ready.kernel.context("there is no machine for this architecture")?;
+    let kernel = ready.kernel.context("the emulated machine does not support this architecture")?;
     let session = Session::new(kernel)?;
     let job = Job::new(env::current_dir()?, args.command);
     let job = job.env_path("PODWIRE_GO_PLUGINS", &ready.go_plugins)?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The directories of this workspace, as cargo knows them, and the target we ship for.
+//! The directories of this workspace according to cargo, and the shipped target.
 
 use std::env::consts::ARCH;
 use std::path::PathBuf;
@@ -9,13 +9,12 @@ use serde_json::Value;
 
 use crate::cmd;
 
-/// Where things are and what they are built for.
 #[derive(Debug)]
 pub struct Workspace {
     pub root: PathBuf,
     /// `CARGO_TARGET_DIR`, or `target` below the root.
     pub target_dir: PathBuf,
-    /// The triple of static programs for this machine.
+    /// Target triple of static programs for this architecture.
     pub triple: String,
 }
 
@@ -34,7 +33,7 @@ impl Workspace {
         })
     }
 
-    /// Builds podwire-cni the way it is shipped, and says where it is.
+    /// Builds podwire-cni as shipped and returns its path.
     pub fn build_plugin_program(&self) -> Result<PathBuf> {
         let mut build = cmd::cargo();
         build.args(["build", "--profile", "plugin", "--target", &self.triple]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The node agent: how soon nodes reach each other, what many peers cost, and how fast TCP is between
-//! nodes that it has set up. Another program does it, in namespaces that stand for nodes.
+//! Measures the node agent with the program `node-path`: time until nodes reach each other, cost of many
+//! peers, and TCP throughput between nodes. Namespaces act as nodes.
 
 use std::fs;
 use std::path::Path;
@@ -13,24 +13,24 @@ use serde::{Deserialize, Serialize};
 use super::lab::place;
 use super::latency::in_turn;
 use super::plan::Plan;
+use super::print_step;
 use super::results::{Results, Throughput, Who, grouped};
-use super::say;
 use super::stats::summary;
 use crate::cmd;
 
-/// Each turn of a connection, and how many it has.
+/// Seconds per turn of a connection, and number of turns.
 const SECONDS: &str = "0.5";
 const TURNS: &str = "4";
-/// At real-time priority the ends of a connection would keep the kernel's own threads, which carry its packets,
-/// from the processors.
-const ORDINARY: [&str; 2] = ["--other", "0"];
+/// Normal priority: at real-time priority both ends of a connection would block the kernel threads that
+/// carry the packets.
+const NORMAL_PRIORITY: [&str; 2] = ["--other", "0"];
 
 pub const BACKENDS: [&str; 2] = ["vxlan", "host-gw"];
 
-/// How many there are when one more comes: few, and as many as was promised.
+/// Numbers of existing peers.
 pub const PEERS: [usize; 3] = [10, 1_000, 5_000];
 
-/// What was measured of agents.
+/// Measurements of agents.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Agents {
     pub starts: Vec<Start>,
@@ -38,40 +38,40 @@ pub struct Agents {
     pub tcp: Vec<Tcp>,
 }
 
-/// From the start of an agent to the first ping that the other node answers, in milliseconds.
+/// Time from the start of an agent to the first ping answered by the other node, in milliseconds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Start {
     pub store: String,
-    /// Both agents are started at once; else the other is there before.
+    /// Both agents start at the same time; otherwise the other agent runs already.
     pub together: bool,
     pub millis: Vec<f64>,
 }
 
-/// Agents that start where this many peers are, one after the other.
+/// Agents that start with this number of peers in the store.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Crowd {
     pub peers: usize,
     pub agents: Vec<Agent>,
 }
 
-/// One of them, as `node-path` prints it.
+/// Measurements of one agent, printed by `node-path`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Agent {
-    /// From the start of the process until the last route is there, in milliseconds.
+    /// Time from the start of the process to the last route, in milliseconds.
     pub started: f64,
-    /// From the list until all is in the kernel, as the agent itself says.
+    /// Time from the list of leases to the last kernel change, reported by the agent, in milliseconds.
     pub listed: f64,
-    /// Resident, in KiB.
+    /// Resident memory in KiB.
     pub memory: u64,
-    /// From the write of one more peer until its route is there, in microseconds.
+    /// Time from writing one more peer to its route, in microseconds.
     pub changes: Vec<f64>,
-    /// Of one processor, in percent, while nothing happens.
+    /// CPU usage when idle, in percent of one CPU.
     pub idle: f64,
-    /// What the kernel alone takes for one more peer, in microseconds.
+    /// Time of the kernel changes for one more peer without an agent, in microseconds.
     pub bare: Vec<f64>,
 }
 
-/// Through nodes of one backend.
+/// Throughput with one backend.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Tcp {
     pub backend: String,
@@ -95,12 +95,12 @@ fn starts(plan: &Plan, agents: &mut Agents) -> Result<()> {
     }
     let order: Vec<usize> = (0..agents.starts.len()).collect();
     for round in 0..plan.effort.starts {
-        say("agents that start");
+        print_step("start of agents");
         for &at in in_turn(&order, round) {
             let start = &mut agents.starts[at];
             let how = if start.together { "together" } else { "alone" };
-            // On a disk, as on a node: every write of a store waits for it.
-            start.millis.push(ask(plan, "start", &plan.disk, &[&start.store, how])?);
+            // On a disk, as on a node: every write of a store waits for the disk.
+            start.millis.push(node_path(plan, "start", &plan.disk, &[&start.store, how])?);
         }
     }
     Ok(())
@@ -112,9 +112,9 @@ fn crowds(plan: &Plan, agents: &mut Agents) -> Result<()> {
     for round in 0..plan.effort.crowds {
         for &at in in_turn(&[0, 1, 2], round) {
             let crowd = &mut agents.crowds[at];
-            say(&format!("an agent with {} peers", grouped(crowd.peers as u64)));
+            print_step(&format!("an agent with {} peers", grouped(crowd.peers as u64)));
             let peers = crowd.peers.to_string();
-            let agent = ask(plan, "peers", &place("agents"), &[&peers, &changes, &idle])?;
+            let agent = node_path(plan, "peers", &place("agents"), &[&peers, &changes, &idle])?;
             crowd.agents.push(agent);
         }
     }
@@ -129,12 +129,12 @@ fn tcp(plan: &Plan, agents: &mut Agents) -> Result<()> {
         }
     }
     for round in 0..plan.effort.tcp {
-        say("TCP between nodes");
+        print_step("TCP between nodes");
         for &at in in_turn(&[0, 1], round) {
             let args = [BACKENDS[at], SECONDS, TURNS];
             let mut command = cmd::command("chrt");
-            command.args(ORDINARY).arg(&plan.node_path);
-            let turns: Vec<[f64; 2]> = answer(command, plan, "tcp", &place("agents"), &args)?;
+            command.args(NORMAL_PRIORITY).arg(&plan.node_path);
+            let turns: Vec<[f64; 2]> = run_json(command, plan, "tcp", &place("agents"), &args)?;
             for (at, tcp) in agents.tcp.iter_mut().filter(|tcp| tcp.backend == args[0]).enumerate()
             {
                 tcp.through.bits.extend(turns.iter().map(|turn| turn[at]));
@@ -144,12 +144,12 @@ fn tcp(plan: &Plan, agents: &mut Agents) -> Result<()> {
     Ok(())
 }
 
-/// With an empty directory for its files, which it is rid of afterwards.
-fn ask<T: DeserializeOwned>(plan: &Plan, verb: &str, dir: &Path, args: &[&str]) -> Result<T> {
-    answer(cmd::command(&plan.node_path), plan, verb, dir, args)
+/// Runs `node-path` with an empty directory that is removed afterwards.
+fn node_path<T: DeserializeOwned>(plan: &Plan, verb: &str, dir: &Path, args: &[&str]) -> Result<T> {
+    run_json(cmd::command(&plan.node_path), plan, verb, dir, args)
 }
 
-fn answer<T: DeserializeOwned>(
+fn run_json<T: DeserializeOwned>(
     mut command: Command,
     plan: &Plan,
     verb: &str,
@@ -160,35 +160,36 @@ fn answer<T: DeserializeOwned>(
     let dir = tempfile::tempdir_in(dir)?;
     command.arg(verb).arg(&plan.podwire).arg(dir.path()).args(args);
     let text = cmd::read(&mut command)?;
-    serde_json::from_str(&text).with_context(|| format!("what node-path {verb} printed: {text:?}"))
+    serde_json::from_str(&text)
+        .with_context(|| format!("parse the output of node-path {verb}: {text:?}"))
 }
 
 impl Agents {
-    /// The median, in milliseconds.
+    /// Median start time in milliseconds.
     pub fn start(&self, store: &str, together: bool) -> Option<f64> {
-        let is_it = |start: &&Start| start.store == store && start.together == together;
-        Some(summary(&self.starts.iter().find(is_it)?.millis)?.median)
+        let matches = |start: &&Start| start.store == store && start.together == together;
+        Some(summary(&self.starts.iter().find(matches)?.millis)?.median)
     }
 
-    /// The median of something of agents with this many peers.
+    /// Median of a value of all agents with this number of peers.
     pub fn crowd(&self, peers: usize, what: impl Fn(&Agent) -> f64) -> Option<f64> {
         let crowd = self.crowds.iter().find(|crowd| crowd.peers == peers)?;
         let all: Vec<f64> = crowd.agents.iter().map(what).collect();
         Some(summary(&all)?.median)
     }
 
-    /// Resident megabytes.
+    /// Median resident memory in megabytes.
     pub fn memory(&self, peers: usize) -> Option<f64> {
         // Far below 2^52.
         Some(self.crowd(peers, |agent| agent.memory as f64)? * 1024.0 / 1e6)
     }
 
-    /// The median of all changes of one more peer, in milliseconds.
+    /// Median time of one more peer in milliseconds.
     pub fn change(&self, peers: usize) -> Option<f64> {
         self.each(peers, |agent| &agent.changes)
     }
 
-    /// The same of the kernel's part alone.
+    /// Median time of the kernel changes alone in milliseconds.
     pub fn bare(&self, peers: usize) -> Option<f64> {
         self.each(peers, |agent| &agent.bare)
     }
@@ -199,9 +200,9 @@ impl Agents {
         Some(summary(&all)?.median / 1e3)
     }
 
-    /// Gigabits a second: least, median and most of all connections.
+    /// Throughput in Gbit/s: minimum, median and maximum of all connections.
     pub fn tcp(&self, backend: &str, who: Who) -> Option<[f64; 3]> {
-        let is_it = |tcp: &&Tcp| tcp.backend == backend && tcp.through.who == who;
-        self.tcp.iter().find(is_it)?.through.gigabits()
+        let matches = |tcp: &&Tcp| tcp.backend == backend && tcp.through.who == who;
+        self.tcp.iter().find(matches)?.through.gigabits()
     }
 }

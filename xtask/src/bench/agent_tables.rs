@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What was measured of the node agent, as tables.
+//! Tables of the node agent's measurements.
 
 use super::agent::{Agents, BACKENDS, PEERS};
 use super::report::{ms, times};
@@ -17,7 +17,7 @@ fn starts(agents: &Agents) -> Table {
     let mut table = Table::new(title, &["", "n", "min", "median", "p95"]);
     for start in &agents.starts {
         let Some(of) = summary(&start.millis) else { continue };
-        let how = if start.together { "two start at once" } else { "one joins another" };
+        let how = if start.together { "two start together" } else { "one joins another" };
         let [min, median, p95] = [of.min, of.median, of.p95].map(|millis| ms(Some(millis * 1e3)));
         table.row([format!("{how}, {}", start.store), of.n.to_string(), min, median, p95]);
     }

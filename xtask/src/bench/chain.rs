@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The full chain, as a runtime runs it: bridge with host-local and masquerading, a port mapping,
-//! shaping, the firewall; a process for each plugin, each with the result of the one before. And the
-//! same by the one plugin `podwire`.
+//! The full chain as a container runtime runs it: bridge with host-local and masquerading, portmap,
+//! bandwidth, firewall. Each plugin is a process that receives the previous result. The same chain is
+//! also measured with the single plugin `podwire`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -18,47 +18,46 @@ use super::lab::{Lab, Pods, Subject, ipam, network, place, write_conf};
 use super::latency::in_turn;
 use super::parallel::record;
 use super::plan::Effort;
+use super::print_step;
 use super::results::{Bulk, CHAIN_ADD, CHAIN_DEL, Results, Who};
-use super::say;
 
-/// Containers of one chain that come one after the other, as when a node is given work, and go again
-/// before the next chain's turn.
+/// Containers of one chain that are added one after the other, and removed before the next chain.
 const IN_A_ROW: usize = 10;
-/// Rounds before those that count: they make bridges, tables and chains.
+/// Rounds that are not measured; they create bridges, tables and chains.
 const WARM_UP: usize = 1;
-/// First host port of a series; each container has its own.
+/// First host port; each container has its own port.
 const FIRST_PORT: usize = 20_000;
-/// Callers at once in the burst.
+/// Parallel callers in the burst.
 pub const AT_ONCE: usize = 32;
 
-/// A chain of one of those measured.
+/// A chain with one set of plugins.
 #[derive(Debug)]
 struct Chain<'a> {
     subject: &'a Subject,
     who: Who,
     /// Names and configurations of the plugins, in the order of ADD.
     plugins: Vec<(&'static str, Value)>,
-    /// Second byte of the addresses.
+    /// Second byte of the addresses: 10.x.0.0/16.
     net: u8,
 }
 
 pub fn measure(lab: &Lab, effort: &Effort, results: &mut Results) -> Result<()> {
     let chains = chains(lab);
-    say("the full chain, one call after the other");
+    print_step("the full chain, sequentially");
     let rounds = WARM_UP + effort.chain;
     let pods = lab.make_pods("chain-", chains.len() * (1 + rounds * IN_A_ROW))?;
     let mut fresh = 0..;
-    let staying = in_use(&chains, &pods, &mut fresh)?;
+    let background = in_use(&chains, &pods, &mut fresh)?;
     for round in 0..rounds {
         for chain in in_turn(&chains, round) {
-            let (adds, dels) = come_and_go(lab, chain, &pods, &mut fresh)?;
+            let (adds, dels) = add_and_remove(lab, chain, &pods, &mut fresh)?;
             for (add, del) in adds.into_iter().zip(dels).filter(|_| round >= WARM_UP) {
                 results.push(CHAIN_ADD, chain.who, add);
                 results.push(CHAIN_DEL, chain.who, del);
             }
         }
     }
-    for one in staying {
+    for one in background {
         one.del()?;
     }
     lab.settle()?;
@@ -66,8 +65,8 @@ pub fn measure(lab: &Lab, effort: &Effort, results: &mut Results) -> Result<()> 
     burst(lab, effort, &chains, results)
 }
 
-/// Microseconds of each ADD and each DEL.
-fn come_and_go(
+/// Adds and removes containers. Returns the microseconds of each ADD and each DEL.
+fn add_and_remove(
     lab: &Lab,
     chain: &Chain<'_>,
     pods: &Pods<'_>,
@@ -87,21 +86,21 @@ fn come_and_go(
     Ok((adds, dels))
 }
 
-/// A container of each chain that stays, as on a node in use: otherwise each ADD would bring its bridge
-/// up, and make the kernel rewrite its own code for the first interface that is shaped.
+/// Adds one container per chain that stays, as on a busy node. Otherwise each ADD would bring its bridge
+/// up, and the kernel would patch its code for the first traffic shaper (static keys).
 fn in_use<'a>(
     chains: &'a [Chain<'a>],
     pods: &Pods<'_>,
     fresh: &mut impl Iterator<Item = usize>,
 ) -> Result<Vec<Attached<'a>>> {
-    let mut staying = Vec::new();
+    let mut background = Vec::new();
     for chain in chains {
         let at = fresh.next().unwrap_or_default();
         let mut one = Attached::new(chain, &pods.path(at), at)?;
         one.add()?;
-        staying.push(one);
+        background.push(one);
     }
-    Ok(staying)
+    Ok(background)
 }
 
 fn chains(lab: &Lab) -> Vec<Chain<'_>> {
@@ -144,12 +143,12 @@ fn named(kind: &str, more: &Value) -> Value {
     config
 }
 
-/// One container's way through a chain.
+/// One container in a chain.
 struct Attached<'a> {
     chain: &'a Chain<'a>,
     netns: String,
     container: String,
-    /// What is sent to each plugin, without its last brace: the result goes there as it was printed.
+    /// Input of each plugin without its last brace, where the printed result is inserted.
     configs: Vec<String>,
     result: String,
     files: PathBuf,
@@ -158,14 +157,14 @@ struct Attached<'a> {
 impl<'a> Attached<'a> {
     fn new(chain: &'a Chain<'a>, netns: &str, at: usize) -> Result<Self> {
         let port = FIRST_PORT + at % 40_000;
-        let told = json!({
+        let runtime_config = json!({
             "portMappings": [{"hostPort": port, "containerPort": 80, "protocol": "tcp"}],
             "bandwidth": {"ingressRate": 100_000_000, "ingressBurst": 1_000_000,
                           "egressRate": 100_000_000, "egressBurst": 1_000_000},
         });
         let config = |(_, config): &(&str, Value)| {
             let mut config = config.clone();
-            config["runtimeConfig"] = told.clone();
+            config["runtimeConfig"] = runtime_config.clone();
             let text = config.to_string();
             text.strip_suffix('}').unwrap_or(&text).to_owned()
         };
@@ -180,7 +179,7 @@ impl<'a> Attached<'a> {
         })
     }
 
-    /// Microseconds of all its plugins together.
+    /// Runs all plugins and returns the total in microseconds.
     fn add(&mut self) -> Result<f64> {
         let mut micros = 0.0;
         for at in 0..self.configs.len() {
@@ -199,7 +198,7 @@ impl<'a> Attached<'a> {
         Ok(micros)
     }
 
-    /// Where the last answer is.
+    /// File with the last output.
     fn answer(&self) -> PathBuf {
         self.files.with_extension("answer")
     }
@@ -218,17 +217,17 @@ impl<'a> Attached<'a> {
     }
 }
 
-/// Many containers at once, as a node does when it starts.
+/// Adds many containers in parallel, like a starting node.
 fn burst(lab: &Lab, effort: &Effort, chains: &[Chain<'_>], results: &mut Results) -> Result<()> {
     for chain in chains {
         let count = if chain.who == Who::Go { effort.go_burst } else { effort.pods };
-        say(&format!("{count} full chains by {}, {AT_ONCE} at once", chain.who.name()));
+        print_step(&format!("{count} full chains of {}, {AT_ONCE} in parallel", chain.who.name()));
         let pods = lab.make_pods("burst-", count)?;
         let start = Instant::now();
-        let (mut made, attached) = all_at_once(chain, &pods, count);
+        let (mut bulk, attached) = all_at_once(chain, &pods, count);
         lab.settle()?;
-        made.settled_seconds.push(start.elapsed().as_secs_f64());
-        record(results, made);
+        bulk.settled_seconds.push(start.elapsed().as_secs_f64());
+        record(results, bulk);
         for one in attached {
             one.del()?;
         }
@@ -238,7 +237,7 @@ fn burst(lab: &Lab, effort: &Effort, chains: &[Chain<'_>], results: &mut Results
     Ok(())
 }
 
-/// The first failure is shown, all are counted.
+/// Prints the first failure and counts all of them.
 fn all_at_once<'a>(
     chain: &'a Chain<'a>,
     pods: &Pods<'_>,
@@ -252,9 +251,9 @@ fn all_at_once<'a>(
             if at >= count {
                 return;
             }
-            let made =
+            let added =
                 Attached::new(chain, &pods.path(at), at).and_then(|mut one| one.add().map(|_| one));
-            match made {
+            match added {
                 Ok(one) => attached.lock().expect("no worker panics").push(one),
                 Err(cause) => failures.lock().expect("no worker panics").push(cause),
             }
@@ -269,7 +268,7 @@ fn all_at_once<'a>(
     let seconds = vec![start.elapsed().as_secs_f64()];
     let failures = failures.into_inner().expect("no worker panics");
     if let Some(first) = failures.first() {
-        eprintln!("{} of {count} by {} failed: {first:#}", failures.len(), chain.who.name());
+        eprintln!("{} of {count} calls of {} failed: {first:#}", failures.len(), chain.who.name());
     }
     let bulk = Bulk {
         verb: CHAIN_ADD.to_owned(),
@@ -283,10 +282,11 @@ fn all_at_once<'a>(
     (bulk, attached.into_inner().expect("no worker panics"))
 }
 
-/// A container that stays, for what is measured with it: its portmap configuration and its path.
+/// Adds a container for the portmap measurements. Returns its portmap configuration and its ID.
 pub fn attach_for_portmap(lab: &Lab, netns: &str) -> Result<(PathBuf, String)> {
     let chains = chains(lab);
-    let chain = chains.iter().find(|chain| chain.who == Who::Ours).context("our chain")?;
+    let chain =
+        chains.iter().find(|chain| chain.who == Who::Ours).context("no chain of podwire")?;
     let mut one = Attached::new(chain, netns, 0)?;
     one.call(0, "ADD")?;
     one.result = fs::read_to_string(one.answer())?;

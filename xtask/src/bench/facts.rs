@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What must be known about the machine to read the numbers; nothing that tells which it was.
+//! Facts about the machine that explain the numbers, without identifying it.
 
 use std::fs;
 use std::thread;
@@ -21,7 +21,7 @@ pub struct Facts {
     pub podwire: String,
     pub go_plugins: String,
     pub command: String,
-    /// Whether all that was measured came before ordinary processes.
+    /// Whether the measured programs ran at real-time priority.
     pub is_real_time: bool,
 }
 
@@ -47,8 +47,8 @@ pub fn gather(go_version: &str, quick: bool, is_real_time: bool) -> Result<Facts
 /// The value of the first `name : value` line.
 pub fn field<'a>(text: &'a str, name: &str) -> &'a str {
     let values = text.lines().filter_map(|line| line.split_once(':'));
-    let mut found = values.filter(|(key, _)| key.trim() == name).map(|(_, value)| value.trim());
-    found.next().unwrap_or("unknown")
+    let mut matching = values.filter(|(key, _)| key.trim() == name).map(|(_, value)| value.trim());
+    matching.next().unwrap_or("unknown")
 }
 
 /// A field in `kB`, as in `/proc/meminfo` and `/proc/<pid>/status`.

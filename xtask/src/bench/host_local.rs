@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! host-local by itself, with ever more addresses taken. The Go plugin reads every file on each
-//! call; ours must not notice.
+//! host-local with a growing number of reserved addresses. The Go plugin reads every file on each call;
+//! the cost of podwire must not grow.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -12,33 +12,33 @@ use super::call::Call;
 use super::lab::{Lab, Subject, ipam, network, place, write_conf};
 use super::latency::in_turn;
 use super::plan::{Level, Plan};
+use super::print_step;
 use super::results::{Results, Who, host_local};
-use super::say;
 
-/// One directory of addresses and who works on it.
+/// A directory with reserved addresses, used by one set of plugins.
 struct Filled<'a> {
     subject: &'a Subject,
     who: Who,
     level: Level,
     conf: PathBuf,
-    /// How many rounds it takes part in.
+    /// Number of rounds in which it is measured.
     calls: usize,
 }
 
 pub fn measure(lab: &Lab, plan: &Plan, results: &mut Results) -> Result<()> {
-    say("host-local with addresses taken");
+    print_step("host-local with reserved addresses");
     let rounds = plan.effort.ipam;
     let pods = lab.make_pods("ipam-", 1)?;
     let netns = pods.path(0);
     let filled = fill_all(lab, plan)?;
     let (go, ours): (Vec<_>, Vec<_>) = filled.iter().partition(|one| one.who == Who::Go);
     for one in &filled {
-        // Builds the index that ours keeps; the first call of either is not measured.
+        // Builds podwire's index; the first call is not measured.
         call(one, "warm-up", &netns, &mut Results::default())?;
     }
     for round in 0..rounds {
         let container = format!("bench-{round}");
-        // Ours first and together, or its call after a long one of Go would be the colder.
+        // All calls of podwire first: after a long call of Go the caches would be cold.
         for one in in_turn(&ours, round).chain(in_turn(&go, round)) {
             if is_due(round, rounds, one.calls) {
                 call(one, &container, &netns, results)?;
@@ -92,9 +92,9 @@ fn filled_at<'a>(
     Ok(Filled { subject, who, level, conf, calls })
 }
 
-/// The files that this many ADDs by the Go plugin leave.
+/// Writes the files that this number of ADDs of the Go plugin creates.
 fn fill(dir: &Path, net: u8, taken: usize) -> Result<()> {
-    fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
+    fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
     for at in 0..taken {
         let text = format!("filler-{at}\r\neth0");
         fs::write(dir.join(address(net, at).to_string()), text)?;
@@ -105,7 +105,7 @@ fn fill(dir: &Path, net: u8, taken: usize) -> Result<()> {
     Ok(())
 }
 
-/// After the network's own address and the gateway's.
+/// The first address follows the network address and the gateway.
 fn address(net: u8, at: usize) -> Ipv4Addr {
     let first = u32::from(Ipv4Addr::new(10, net, 0, 2));
     Ipv4Addr::from(first + u32::try_from(at).expect("a /16 has fewer addresses"))
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_calls_are_spread_over_the_rounds() {
+    fn few_calls_are_spread_over_all_rounds() {
         let due = |calls| (0..10).filter(|round| is_due(*round, 10, calls)).collect::<Vec<_>>();
         assert_eq!(due(0), Vec::<usize>::new());
         assert_eq!(due(2), [4, 9]);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_those_of_go() {
+    fn files_equal_those_of_the_go_plugin() {
         let dir = tempfile::tempdir().unwrap();
         fill(dir.path(), 1, 300).unwrap();
         let read = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The place of the measurements: all programs side by side on one disk and their files in memory, a
-//! bridge for each of those measured, and pod namespaces made before the clock runs.
+//! The environment of the measurements: all programs on one disk, their files in memory, one bridge per
+//! set of plugins, and pod namespaces that are created before the time measurement.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,16 +15,16 @@ use super::plan::Plan;
 use super::results::Who;
 use crate::cmd;
 
-/// On the tmpfs that the bench has mounted for itself.
+/// On the private tmpfs of the bench.
 const ROOT: &str = "/run/bench";
-/// Longest that a child may wait for the kernel.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Maximum wait for a background child of a plugin.
+const CHILD_TIMEOUT: Duration = Duration::from_secs(30);
 const NETNS: &str = "/run/netns";
 const FLOOR_BRIDGE: &str = "floor0";
 const FLOOR_GATEWAY: &str = "10.3.0.1";
 const FLOOR_ADDRESS: &str = "10.3.0.2/16";
 
-/// Goes with both the newest Go plugins and those of Debian 12.
+/// Supported by the newest Go plugins and by those of Debian 12.
 const CNI_VERSION: &str = "1.0.0";
 
 #[derive(Debug)]
@@ -33,16 +33,16 @@ pub struct Lab {
     pub ours: Subject,
     /// The floor program.
     pub floor: PathBuf,
-    /// Index of the floor's bridge.
+    /// Interface index of the floor's bridge.
     floor_bridge: String,
-    /// What processes of the lab are called, and where their programs are.
+    /// Names of the lab's processes, and the directory of their programs.
     names: Vec<String>,
     programs: PathBuf,
     pub version_conf: PathBuf,
     pub loopback_conf: PathBuf,
 }
 
-/// A set of plugins with a bridge and a range of addresses of its own.
+/// A set of plugins with its own bridge and address range.
 #[derive(Debug)]
 pub struct Subject {
     pub who: Who,
@@ -88,20 +88,23 @@ impl Lab {
         [&self.go, &self.ours]
     }
 
-    /// New namespaces, named by a prefix and a number.
+    /// Creates namespaces, named by a prefix and a number.
     pub fn make_pods(&self, prefix: &str, count: usize) -> Result<Pods<'_>> {
         let pods = Pods { lab: self, prefix: format!("{NETNS}/{prefix}"), count };
-        self.ask_floor(&["make-pods", &pods.prefix, &count.to_string()])?;
+        self.run_floor(&["make-pods", &pods.prefix, &count.to_string()])?;
         Ok(pods)
     }
 
-    /// Returns when no program of the lab runs any more: a DEL leaves a child behind that waits
-    /// for the kernel, and would disturb whoever is measured next.
-    #[expect(clippy::disallowed_methods, reason = "the child belongs to init: nothing to wait on")]
+    /// Waits until no program of the lab runs: DEL leaves a background child that waits for the kernel
+    /// and would disturb the next measurement.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the child belongs to init and cannot be waited for"
+    )]
     pub fn settle(&self) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + CHILD_TIMEOUT;
         while self.is_anything_running()? {
-            ensure!(Instant::now() < deadline, "a plugin's child does not end");
+            ensure!(Instant::now() < deadline, "a background child of a plugin does not end");
             thread::sleep(Duration::from_micros(500));
         }
         Ok(())
@@ -113,8 +116,8 @@ impl Lab {
             let Ok(stat) = fs::read_to_string(process.join("stat")) else { return false };
             let Some((front, rest)) = stat.rsplit_once(") ") else { return false };
             let name = front.split_once(" (").map_or("", |(_, name)| name);
-            // One that ends has let go of its program before the kernel closes its sockets, which is what takes
-            // long: only its name is still there then. Others on this machine may have it as well.
+            // An exiting process has released its program before the kernel closes its sockets, which takes
+            // long. Only its name is left then, and other processes may have the same name.
             let is_elsewhere = || {
                 fs::read_link(process.join("exe")).is_ok_and(|exe| !exe.starts_with(&self.programs))
             };
@@ -124,8 +127,8 @@ impl Lab {
         }))
     }
 
-    /// Gives every bridge a port that is up, as on a node in use: otherwise each ADD would bring its
-    /// bridge up as well, and each DEL down.
+    /// Adds a port that is up to every bridge, as on a busy node. Otherwise each ADD would bring its
+    /// bridge up, and each DEL down.
     pub fn put_bridges_in_use(&self) -> Result<()> {
         let subjects = self.subjects().map(bridge_name);
         for bridge in subjects.iter().map(String::as_str).chain([FLOOR_BRIDGE]) {
@@ -137,7 +140,7 @@ impl Lab {
         Ok(())
     }
 
-    /// The floor as a whole process: ADD, with its address file.
+    /// ADD of the floor as a whole process, with its address file.
     pub fn floor_add(&self, netns: &str) -> Call {
         let file = self.floor_file();
         let mut call = Call::program(&self.floor, &self.version_conf);
@@ -151,11 +154,11 @@ impl Lab {
         call
     }
 
-    /// The floor in a loop: microseconds of each namespace's changes.
+    /// The floor in a loop. Returns the microseconds of the kernel changes per namespace.
     pub fn floor_loop(&self, namespaces: &[String]) -> Result<Vec<f64>> {
         let mut args = vec!["loop", &self.floor_bridge, FLOOR_ADDRESS, FLOOR_GATEWAY];
         args.extend(namespaces.iter().map(String::as_str));
-        let text = self.ask_floor(&args)?;
+        let text = self.run_floor(&args)?;
         let micros = |line: &str| line.parse::<f64>().map(|nanos| nanos / 1000.0);
         Ok(text.lines().map(micros).collect::<Result<_, _>>()?)
     }
@@ -164,12 +167,12 @@ impl Lab {
         format!("{ROOT}/10.3.0.2")
     }
 
-    fn ask_floor(&self, args: &[&str]) -> Result<String> {
+    fn run_floor(&self, args: &[&str]) -> Result<String> {
         cmd::read(cmd::command(&self.floor).args(args))
     }
 }
 
-/// Pod namespaces of one phase. Not removed by a destructor: the wait may fail.
+/// Pod namespaces of one phase. They have no destructor, because waiting may fail.
 #[derive(Debug)]
 pub struct Pods<'a> {
     lab: &'a Lab,
@@ -182,14 +185,14 @@ impl Pods<'_> {
         format!("{}{at}", self.prefix)
     }
 
-    /// Waits until they are gone: what the kernel does in the background costs the next phase.
+    /// Waits until they are gone: background work of the kernel would slow down the next phase.
     pub fn remove(self) -> Result<()> {
         let count = self.count.to_string();
-        self.lab.ask_floor(&["remove-pods", &self.prefix, &count]).map(drop)
+        self.lab.run_floor(&["remove-pods", &self.prefix, &count]).map(drop)
     }
 }
 
-/// The plugins that podwire-cni has put in place.
+/// The plugins that podwire-cni has installed.
 pub fn plugin_names(dir: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(dir)? {
@@ -202,7 +205,7 @@ pub fn plugin_names(dir: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// A place for files of this lab, in memory.
+/// Path of a file of the lab, in memory.
 pub fn place(name: &str) -> PathBuf {
     Path::new(ROOT).join(name)
 }
@@ -214,7 +217,7 @@ pub fn write_conf(name: &str, conf: &Value) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// host-local for addresses 10.`net`.0.0/16.
+/// A host-local configuration for 10.`net`.0.0/16.
 pub fn ipam(net: u8, data_dir: &Path) -> Value {
     let ranges = json!([[{"subnet": format!("10.{net}.0.0/16")}]]);
     json!({"type": "host-local", "dataDir": data_dir, "ranges": ranges})
@@ -242,7 +245,7 @@ fn ip(args: &[&str]) -> Result<String> {
     cmd::read(cmd::command("ip").args(args))
 }
 
-/// As the plugins leave theirs.
+/// Creates a bridge like those of the plugins.
 fn make_floor_bridge() -> Result<String> {
     ip(&["link", "add", FLOOR_BRIDGE, "address", "02:00:00:00:00:01", "type", "bridge"])?;
     ip(&["addr", "add", &format!("{FLOOR_GATEWAY}/16"), "dev", FLOOR_BRIDGE])?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One call after the other: VERSION, loopback, bridge with host-local, and both floors.
+//! Sequential calls: VERSION, loopback, bridge with host-local, and both floors.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -9,24 +9,24 @@ use anyhow::Result;
 use super::call::Call;
 use super::lab::{Lab, Subject};
 use super::plan::Effort;
+use super::print_step;
 use super::results::{
     BRIDGE_ADD, BRIDGE_DEL, BRIDGE_DEL_DONE, LOOPBACK_ADD, Results, VERSION, Who,
 };
-use super::say;
 
-/// Calls before those that count: they make the bridge and fill the page cache.
+/// Calls that are not measured; they create the bridge and fill the page cache.
 const WARM_UP: usize = 3;
 
-/// Rounds whose namespaces exist at the same time; the loop's turns come at their end, and at
-/// once, or its process would be as cold as all others.
+/// Rounds whose namespaces exist at the same time. The loop runs once at the end of each group, so that
+/// its process is warm.
 const GROUP: usize = 10;
 
 pub fn measure(lab: &Lab, effort: &Effort, results: &mut Results) -> Result<()> {
-    say("VERSION");
+    print_step("VERSION");
     version(lab, effort.calls, results)?;
-    say(LOOPBACK_ADD);
+    print_step(LOOPBACK_ADD);
     loopback(lab, effort.calls, results)?;
-    say("bridge+host-local ADD and DEL, and the floor");
+    print_step("bridge+host-local ADD and DEL, and the floor");
     bridge(lab, effort.calls, results)
 }
 
@@ -58,14 +58,14 @@ fn loopback(lab: &Lab, calls: usize, results: &mut Results) -> Result<()> {
     pods.remove()
 }
 
-/// Who is measured in one round of the bridge.
+/// What is measured in one turn of the bridge.
 #[derive(Debug, Clone, Copy)]
 enum Turn<'a> {
     Plugin(&'a Subject),
     Floor,
 }
 
-/// In groups of rounds: with many namespaces about, everything in the kernel is slower.
+/// Measures in groups of rounds, because many namespaces slow the kernel down.
 fn bridge(lab: &Lab, calls: usize, results: &mut Results) -> Result<()> {
     let mut warm_up = Results::default();
     bridge_rounds(lab, 0..WARM_UP, &mut warm_up)?;
@@ -93,7 +93,7 @@ fn bridge_rounds(lab: &Lab, rounds: Range<usize>, results: &mut Results) -> Resu
     pods.remove()
 }
 
-/// ADD and DEL by the clock, then a wait until the next one finds the kernel idle.
+/// Measures ADD and DEL, then waits until the kernel is idle.
 fn attach_and_detach(lab: &Lab, turn: Turn<'_>, netns: &str, results: &mut Results) -> Result<()> {
     let (who, add, del) = match turn {
         Turn::Plugin(subject) => {
@@ -110,7 +110,7 @@ fn attach_and_detach(lab: &Lab, turn: Turn<'_>, netns: &str, results: &mut Resul
     Ok(())
 }
 
-/// Another one begins each round, so that nobody always follows the same one.
+/// Rotates the order each round, so that no program always follows the same one.
 pub fn in_turn<T>(all: &[T], round: usize) -> impl Iterator<Item = &T> {
     all.iter().cycle().skip(round % all.len()).take(all.len())
 }
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everyone_begins_once() {
+    fn order_rotates_each_round() {
         let order = |round| in_turn(&[1, 2, 3], round).copied().collect::<Vec<_>>();
         assert_eq!([order(0), order(1), order(5)], [[1, 2, 3], [2, 3, 1], [3, 1, 2]]);
     }

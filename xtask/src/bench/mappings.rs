@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! portmap with ever more mappings of other containers present; it must not notice.
+//! portmap with a growing number of mappings of other containers; its cost must not grow.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,18 +12,18 @@ use super::chain;
 use super::lab::{Lab, place};
 use super::latency::in_turn;
 use super::plan::Effort;
+use super::print_step;
 use super::results::{Results, Who, mappings};
-use super::say;
 use crate::cmd;
 
-/// Mappings that are there before the call.
+/// Numbers of existing mappings.
 pub const LEVELS: [usize; 3] = [10, 1_000, 10_000];
-/// Maps that mappings have elements in; emptied between levels.
+/// Empties the maps between two levels.
 const FLUSH: &str = "flush map inet podwire ports4\nflush set inet podwire hairpin4\n\
                      flush set inet podwire owned\n";
 
 pub fn measure(lab: &Lab, effort: &Effort, results: &mut Results) -> Result<()> {
-    say("portmap with mappings present");
+    print_step("portmap with existing mappings");
     let pods = lab.make_pods("mappings-", 1)?;
     let netns = pods.path(0);
     let (conf, container) = chain::attach_for_portmap(lab, &netns)?;
@@ -31,7 +31,7 @@ pub fn measure(lab: &Lab, effort: &Effort, results: &mut Results) -> Result<()> 
         let call = Call::plugin(&lab.ours, "portmap", verb, &conf);
         call.with_path().attachment(&container, &netns).time()
     };
-    // Makes the table.
+    // Creates the table.
     call("ADD")?;
     call("DEL")?;
     let fillings = LEVELS.map(|level| Ok((level, write_filling(level)?)));
@@ -39,7 +39,7 @@ pub fn measure(lab: &Lab, effort: &Effort, results: &mut Results) -> Result<()> 
     for round in 0..effort.mappings {
         for (level, filling) in in_turn(&fillings, round) {
             cmd::read(cmd::command("nft").arg("-f").arg(filling))?;
-            // The first call after so much has changed is not measured.
+            // The first call after many changes is not measured.
             for verb in ["ADD", "DEL"] {
                 call(verb)?;
                 lab.settle()?;
@@ -56,7 +56,7 @@ pub fn measure(lab: &Lab, effort: &Effort, results: &mut Results) -> Result<()> 
     pods.remove()
 }
 
-/// Elements as that many containers with one mapping each have them.
+/// Writes the elements of this number of containers with one mapping each.
 fn write_filling(level: usize) -> Result<PathBuf> {
     let (mut ports, mut pods, mut owned) = (String::new(), String::new(), String::new());
     for at in 0..level {

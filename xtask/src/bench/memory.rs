@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The most memory that a call holds at once.
+//! Peak memory of a call.
 //!
-//! What `wait4` reports is no use for small programs: it counts the caller's own memory, which
-//! a started process has until it executes its program. So the program is held at the end of
-//! its work, by an output that is full, and asked there.
+//! `wait4` is useless for small programs: it includes the memory of the caller, which a new process
+//! shares until exec. Instead, a full output pipe blocks the program at the end of its work, and its
+//! peak is read from /proc.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -18,10 +18,11 @@ use super::facts::kib;
 use super::lab::Lab;
 use super::results::{Amount, Who};
 
-/// What Linux gives a pipe, in bytes.
+/// Capacity of a pipe in bytes.
 const PIPE: usize = 64 * 1024;
 const BRIDGE: &str = "memory, bridge ADD";
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Maximum wait for the blocked program.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 pub fn measure(lab: &Lab) -> Result<Vec<Amount>> {
     let pods = lab.make_pods("memory-", 6)?;
@@ -39,7 +40,7 @@ pub fn measure(lab: &Lab) -> Result<Vec<Amount>> {
             let bytes = peak(call).with_context(|| what.to_owned())?;
             amounts.push(Amount { what: what.to_owned(), who: subject.who, bytes });
         }
-        // What the calls have made is removed without being looked at.
+        // Removes what the calls have created, without measuring.
         let ipam = Call::plugin(subject, "host-local", "DEL", &subject.bridge_conf);
         ipam.attachment("memory", &netns(0)).time()?;
         Call::bridge(subject, "DEL", &netns(1)).time()?;
@@ -57,22 +58,22 @@ fn peak(call: Call) -> Result<u64> {
     writer.write_all(&[0; PIPE])?;
     let mut command = call.into_command()?;
     let mut child = command.stdout(writer).spawn()?;
-    // The command holds the writing end, and reading would never come to its end.
+    // The command holds the writing end, and reading would not end.
     drop(command);
     let peak = wait_for_writer(&mut child);
-    let mut said = Vec::new();
-    reader.read_to_end(&mut said)?;
+    let mut output = Vec::new();
+    reader.read_to_end(&mut output)?;
     if !child.wait()?.success() {
-        bail!("{}", String::from_utf8_lossy(&said[PIPE.min(said.len())..]).trim());
+        bail!("{}", String::from_utf8_lossy(&output[PIPE.min(output.len())..]).trim());
     }
     peak
 }
 
-/// Waits until one of its threads sleeps in a write to a pipe.
+/// Waits until a thread of the process sleeps in a write to a pipe.
 #[expect(clippy::disallowed_methods, reason = "the kernel has no event for a blocked writer")]
 fn wait_for_writer(child: &mut Child) -> Result<u64> {
     let proc = format!("/proc/{}", child.id());
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while Instant::now() < deadline {
         thread::sleep(Duration::from_millis(2));
         let tasks = fs::read_dir(format!("{proc}/task"))?.flatten();
@@ -82,5 +83,5 @@ fn wait_for_writer(child: &mut Child) -> Result<u64> {
             return Ok(kib(&fs::read_to_string(format!("{proc}/status"))?, "VmHWM") * 1024);
         }
     }
-    bail!("it did not come to print its answer")
+    bail!("the program printed no answer")
 }

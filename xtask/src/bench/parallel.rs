@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Many attachments made by several callers at once, as a node does when it starts.
+//! Many attachments by several parallel callers, like a starting node.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,17 +12,17 @@ use super::call::Call;
 use super::lab::{Lab, Pods, Subject, place};
 use super::latency::in_turn;
 use super::plan::Effort;
+use super::print_step;
 use super::results::{Bulk, Results};
-use super::say;
 
-/// Callers at once.
+/// Numbers of parallel callers.
 pub const PARALLEL: [usize; 3] = [1, 8, 32];
 
 pub fn measure(lab: &Lab, effort: &Effort, results: &mut Results) -> Result<()> {
     let pods = lab.make_pods("many-", effort.pods)?;
     for round in 0..effort.rounds {
         for parallel in PARALLEL {
-            say(&format!("{} attachments, {parallel} at once", effort.pods));
+            print_step(&format!("{} attachments, {parallel} at once", effort.pods));
             for subject in in_turn(&lab.subjects(), round) {
                 for verb in ["ADD", "DEL"] {
                     let start = Instant::now();
@@ -37,7 +37,7 @@ pub fn measure(lab: &Lab, effort: &Effort, results: &mut Results) -> Result<()> 
     pods.remove()
 }
 
-/// The first failure is shown, all are counted.
+/// Prints the first failure and counts all of them.
 fn all_at_once(
     subject: &Subject,
     verb: &str,

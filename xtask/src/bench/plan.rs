@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a run measures with what, and how often.
+//! Programs, directories and repetitions of a run.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Handed to the half of the bench that runs inside the namespaces.
+/// Input of the measuring process inside the namespaces.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Plan {
-    /// The directory of the Go plugins.
+    /// Directory of the Go plugins.
     pub go: PathBuf,
     /// podwire-cni.
     pub ours: PathBuf,
@@ -16,59 +16,59 @@ pub struct Plan {
     pub floor: PathBuf,
     /// The program that measures UDP tunnels.
     pub udp_path: PathBuf,
-    /// podwire, whose agent is measured.
+    /// podwire, for its agent.
     pub podwire: PathBuf,
-    /// The program that measures it.
+    /// The program that measures the agent.
     pub node_path: PathBuf,
-    /// A directory to be made on a disk, for the programs. They are mapped from there as on a node: from
-    /// memory (tmpfs) the kernel maps them page by page, which takes each process 80 µs longer.
+    /// Directory for the programs, on a disk as on a node: from tmpfs the kernel maps programs page by
+    /// page, which costs each process 80 µs.
     pub programs: PathBuf,
-    /// Another, for files of addresses.
+    /// Directory for address files on a disk.
     pub disk: PathBuf,
-    /// Where the results go.
+    /// File for the results.
     pub results: PathBuf,
     pub effort: Effort,
 }
 
-/// How often each thing is repeated.
+/// Number of repetitions.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Effort {
-    /// VERSION, loopback and bridge, each program.
+    /// Calls of VERSION, loopback and bridge per program.
     pub calls: usize,
-    /// Attachments made at once.
+    /// Parallel attachments.
     pub pods: usize,
-    /// How often those are made and removed.
+    /// Rounds of parallel attachments.
     pub rounds: usize,
-    /// Rounds through all levels of addresses taken.
+    /// Rounds through all levels of reserved addresses.
     pub ipam: usize,
     pub levels: Vec<Level>,
-    /// Also with files on a disk, with the fewest and the most addresses taken.
+    /// Also measure with files on a disk, at the lowest and the highest level.
     pub disk: bool,
-    /// Rounds of the full chain, several containers each.
+    /// Rounds of the full chain, with several containers each.
     pub chain: usize,
-    /// Attachments of the Go plugins' full chain made at once; they take a second for five.
+    /// Parallel full chains of the Go plugins, which add only five per second.
     pub go_burst: usize,
     /// Rounds through all levels of port mappings.
     pub mappings: usize,
     /// Connections through each UDP tunnel.
     pub udp: usize,
-    /// Agents that start, in each of the ways.
+    /// Starts of agents per store and order.
     pub starts: usize,
-    /// Agents with each number of peers.
+    /// Agents per number of peers.
     pub crowds: usize,
-    /// Peers that come to each of those.
+    /// Peers added to each of them.
     pub changes: usize,
-    /// Seconds that each of those is left alone; it does something every four.
+    /// Idle seconds of each of them; a periodic task runs every four seconds.
     pub idle: usize,
-    /// Pairs of connections between nodes of each backend.
+    /// Pairs of connections per backend.
     pub tcp: usize,
 }
 
-/// A number of addresses taken before the call that is measured.
+/// Number of addresses reserved before the measured call.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Level {
     pub taken: usize,
-    /// Calls of the Go plugin, which takes half a second at the highest level.
+    /// Calls of the Go plugin, which takes half a second per call at the highest level.
     pub go_calls: usize,
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The results as tables: the same for the terminal and for docs/benchmark.md.
+//! Tables of the results, for the terminal and for docs/benchmark.md.
 
 use super::agent_tables;
 use super::chain::AT_ONCE;
@@ -12,7 +12,7 @@ use super::results::{
 use super::table::Table;
 use super::targets::{Bound, ratio, targets};
 
-/// Times are milliseconds, medians unless a column says otherwise.
+/// All tables. Times are medians in milliseconds, unless a column says otherwise.
 pub fn tables(results: &Results) -> Vec<Table> {
     let [starts, crowds, tcp] = agent_tables::tables(&results.agents);
     vec![
@@ -27,7 +27,7 @@ pub fn tables(results: &Results) -> Vec<Table> {
         tcp,
         amounts(results),
         spread(results),
-        wanted(results),
+        target_table(results),
     ]
 }
 
@@ -42,9 +42,9 @@ pub fn markdown(results: &Results) -> String {
     let tables: Vec<String> = tables(results).iter().map(Table::markdown).collect();
     let notes: Vec<String> = NOTES.iter().map(|note| format!("- {note}\n")).collect();
     format!(
-        "# Benchmark\n\nWritten by `{}`; times are milliseconds.\n\n\
+        "# Benchmark\n\nWritten by `{}`. Times are in milliseconds.\n\n\
          ![podwire and the Go plugins](benchmark.svg)\n\n\
-         ## The machine\n\n{}\n{}\n## How it is measured\n\n{}",
+         ## Machine\n\n{}\n{}\n## Method\n\n{}",
         results.facts.command,
         facts.concat(),
         tables.join("\n"),
@@ -53,54 +53,53 @@ pub fn markdown(results: &Results) -> String {
 }
 
 const NOTES: [&str; 12] = [
-    "All run in one private network and mount namespace, in turn and in an order that changes \
-     each round, so that noise falls on all of them alike. Programs are on one disk, and in its \
-     cache; configurations and address files are on one tmpfs.",
-    "A call lasts from before the process is started (vfork, as a runtime does) until it is \
-     reaped. Namespaces are made before, and every bridge has one port that is up, as on a node \
-     in use; between calls the bench waits until every process of the call before has ended.",
-    "DEL by podwire returns when the interface can no longer be seen; a detached child waits \
-     for the kernel's grace periods. \"Until the kernel is done\" and \"until done\" mean until \
-     that child has ended too, looked for twice a millisecond.",
-    "The floor is a static program built like ours that reads its input, writes one address \
-     file, makes the same pair, address and default route, prints an answer of the same length \
-     and ends. The loop makes the same changes in a process that is already running.",
-    "host-local: the addresses taken are files as the Go plugin writes them. Each directory has \
-     seen one call before; in it podwire has built its index.",
-    "Many at once: from the first start to the last end, median of the rounds.",
-    "The full chain: the bench is the runtime. It starts each plugin in turn, with the result of \
-     the one before, for ADD, and backwards for DEL; the times of the calls are added up. The \
-     container has one port mapping and is shaped both ways. Ten containers come one after the \
-     other and then go; podwire's ADD of the first, when others have just had the processor, takes \
-     a quarter longer than those that follow. The Go plugins use iptables, as they do unless told \
-     otherwise.",
-    "The UDP tunnel: flannel's form of packets, between two namespaces joined by a veth pair; one \
-     TCP connection of two seconds at a time, in turn. The naive loop carries one packet a system \
-     call, as flannel does.",
-    "Agents are `podwire agent` as it is shipped, on nodes that are namespaces joined by a veth pair. The \
-     time of a start begins before the first process; pings leave every half millisecond. etcd runs all the \
-     time, on the other node; the embedded store and etcd write to a disk.",
-    "Many peers: they are in the embedded store (here in memory) when the agent starts. \"List to kernel\" \
-     is the agent's own figure, from the leases to the last route, neighbour and forwarding entry; \
-     \"start to kernel\" is seen from outside, from before the process to the last route. One more peer: \
-     from before its lease is written until its route is there. None of these peers answers, so that \
-     the agent goes on checking paths to them; that is part of its idle time.",
-    "TCP between nodes: a connection through nodes set up by hand and one through nodes set up by agents, side \
-     by side, each read for half a second in turn, at ordinary priority: the kernel's threads that carry \
-     packets have no other. By hand the same device, address, neighbour, forwarding entry and route are made \
-     by `ip` and `bridge`.",
-    "Memory of plugins is the resident peak (VmHWM) when the program prints its answer. For Go's bridge \
-     ADD, host-local is a second process beside it; for podwire it is a function.",
+    "All programs run in one private network and mount namespace. They run in turn, and the order changes \
+     each round, so that all see the same noise. Programs are on one disk and in its cache; configurations \
+     and address files are on one tmpfs.",
+    "A call lasts from the start of the process (vfork, as in a runtime) until it is reaped. Namespaces exist \
+     before the call, and every bridge has one port that is up, as on a busy node. Between two calls the \
+     bench waits until every process of the previous call has ended.",
+    "podwire's DEL returns when the interface is no longer visible; a background child waits for the kernel's \
+     grace periods. \"Until the kernel is done\" and \"until done\" include that child. The bench checks for \
+     it twice per millisecond.",
+    "The floor is a static program, built like podwire-cni. It reads its input, writes one address file, \
+     creates the same veth pair, address and default route, and prints an answer of the same length. The \
+     loop makes the same kernel changes in a process that is already running.",
+    "host-local: the reserved addresses are files in the format of the Go plugin. Each directory has seen \
+     one call before, in which podwire has built its index.",
+    "Parallel calls: time from the first start to the last end, median of the rounds.",
+    "Full chain: the bench acts as the runtime. It starts the plugins in turn with the previous result for \
+     ADD, and in reverse order for DEL, and adds up their times. The container has one port mapping and is \
+     shaped in both directions. Ten containers are added one after the other and then removed. podwire's \
+     first ADD, after other programs have used the CPU, takes a quarter longer than the following ones. The \
+     Go plugins use iptables, their default.",
+    "UDP tunnel: flannel's packet format between two namespaces that are connected by a veth pair, with one \
+     TCP connection of two seconds at a time. The naive loop sends one packet per system call, as flannel \
+     does.",
+    "Agents are `podwire agent` as shipped. Their nodes are namespaces that are connected by a veth pair. The \
+     start time begins before the first process, and a ping is sent every half millisecond. etcd runs on the \
+     other node all the time; the embedded store and etcd write to a disk.",
+    "Many peers: the peers are in the embedded store (here in memory) when the agent starts. \"List to \
+     kernel\" is reported by the agent: from the leases to the last route, neighbour and forwarding entry. \
+     \"Start to kernel\" is measured from outside: from the start of the process to the last route. \"One \
+     more peer\" lasts from the write of its lease to its route. No peer answers, so that the agent keeps \
+     probing their paths; this is part of its idle CPU usage.",
+    "TCP between nodes: one connection between nodes that are configured by hand and one between nodes with \
+     agents, measured in turn for half a second each. Both run at normal priority, like the kernel threads \
+     that carry the packets. By hand means: `ip` and `bridge` create the same device, address, neighbour, \
+     forwarding entry and route.",
+    "Memory of plugins is the resident peak (VmHWM) when the program prints its answer. In the bridge ADD of \
+     the Go plugins, host-local is a second process; in podwire it is a function.",
 ];
 
 fn facts(facts: &Facts) -> Vec<String> {
     vec![
         format!("Linux {}, {} CPUs ({})", facts.kernel, facts.cpus, facts.cpu),
         format!(
-            "{} GiB of memory, load {} at the start; all but TCP between nodes ran at {} priority",
+            "{} GiB of memory, load {} at the start; {} priority, except for TCP between nodes",
             facts.memory_kib >> 20,
             facts.load,
-            if facts.is_real_time { "real-time" } else { "ordinary" },
+            if facts.is_real_time { "real-time" } else { "normal" },
         ),
         format!("podwire {}, {}", facts.podwire, facts.rustc),
         format!("Go plugins {} (Debian)", facts.go_plugins),
@@ -124,14 +123,14 @@ fn calls(results: &Results) -> Table {
         (results.median(BRIDGE_ADD, Who::Ours), results.median(BRIDGE_ADD, Who::Loop));
     let blank = || "–".to_owned();
     let to_floor = times(ratio(ours, floor));
-    let title = format!("{BRIDGE_ADD}, the kernel's part in a loop");
+    let title = format!("{BRIDGE_ADD}, kernel changes in a loop");
     table.row([title, blank(), blank(), blank(), ms(floor), to_floor]);
     table
 }
 
 fn chain(results: &Results) -> Table {
     let header = ["", "Go", "podwire", "÷", "podwire as one plugin", "÷"];
-    let title = "The full chain: bridge, host-local, masquerading, portmap, bandwidth, firewall";
+    let title = "Full chain: bridge, host-local, masquerading, portmap, bandwidth, firewall";
     let mut table = Table::new(title, &header);
     for case in [CHAIN_ADD, CHAIN_DEL] {
         let at = |who| results.median(case, who);
@@ -149,7 +148,7 @@ fn chain(results: &Results) -> Table {
     };
     let faster = |who| times(ratio(rate(who), rate(Who::Go)));
     table.row([
-        format!("ADD, {AT_ONCE} at once"),
+        format!("ADD, {AT_ONCE} in parallel"),
         shown(Who::Go),
         shown(Who::Ours),
         faster(Who::Ours),
@@ -160,8 +159,8 @@ fn chain(results: &Results) -> Table {
 }
 
 fn present(results: &Results) -> Table {
-    let header = ["mappings present", "podwire ADD", "podwire DEL"];
-    let mut table = Table::new("portmap with mappings of others present", &header);
+    let header = ["existing mappings", "podwire ADD", "podwire DEL"];
+    let mut table = Table::new("portmap with existing mappings of other containers", &header);
     for level in LEVELS {
         let at = |verb| ms(results.median(&mappings(verb, level), Who::Ours));
         table.row([grouped(level as u64), at("ADD"), at("DEL")]);
@@ -170,9 +169,9 @@ fn present(results: &Results) -> Table {
 }
 
 fn taken(results: &Results) -> Table {
-    let header = ["addresses taken", "Go ADD", "podwire ADD", "on disk", "÷", "Go DEL"];
+    let header = ["reserved addresses", "Go ADD", "podwire ADD", "on disk", "÷", "Go DEL"];
     let header = [&header[..], &["podwire DEL", "on disk", "÷"]].concat();
-    let mut table = Table::new("host-local with addresses taken", &header);
+    let mut table = Table::new("host-local with reserved addresses", &header);
     for taken in levels(results) {
         let mut row = vec![grouped(taken as u64)];
         for verb in ["ADD", "DEL"] {
@@ -185,7 +184,7 @@ fn taken(results: &Results) -> Table {
     table
 }
 
-/// The numbers of addresses that were measured.
+/// Measured numbers of reserved addresses.
 pub fn levels(results: &Results) -> Vec<usize> {
     let all = [0, 1_000, 10_000, 50_000];
     let is_measured =
@@ -194,9 +193,10 @@ pub fn levels(results: &Results) -> Vec<usize> {
 }
 
 fn many(results: &Results) -> Table {
-    let header = ["calls", "at once", "Go s", "podwire s", "until done s", "Go /s", "podwire /s"];
+    let header =
+        ["calls", "in parallel", "Go s", "podwire s", "until done s", "Go /s", "podwire /s"];
     let header = [&header[..], &["÷", "failures"]].concat();
-    let mut table = Table::new("Many at once", &header);
+    let mut table = Table::new("Parallel calls", &header);
     let number = |number: Option<f64>, digits: usize| {
         number.map_or("–".to_owned(), |number| format!("{number:.digits$}"))
     };
@@ -221,8 +221,8 @@ fn many(results: &Results) -> Table {
 }
 
 fn udp(results: &Results) -> Table {
-    let header = ["", "least", "median", "most", "÷ naive loop"];
-    let mut table = Table::new("TCP through a UDP tunnel, Gbit/s", &header);
+    let header = ["", "min", "median", "max", "÷ naive loop"];
+    let mut table = Table::new("TCP over a UDP tunnel, Gbit/s", &header);
     let naive = results.udp(Who::Naive).map(|[_, median, _]| median);
     for who in [Who::Naive, Who::Ours] {
         let Some(of @ [_, median, _]) = results.udp(who) else { continue };
@@ -234,7 +234,7 @@ fn udp(results: &Results) -> Table {
 }
 
 fn amounts(results: &Results) -> Table {
-    let mut table = Table::new("Size and memory, KiB", &["of", "Go", "podwire", "÷", "floor"]);
+    let mut table = Table::new("Size and memory, KiB", &["", "Go", "podwire", "÷", "floor"]);
     let all = results.sizes.iter().chain(&results.memory);
     for what in unique(all.clone().map(|amount| amount.what.as_str())) {
         let at = |who| {
@@ -255,7 +255,7 @@ fn amounts(results: &Results) -> Table {
 }
 
 fn spread(results: &Results) -> Table {
-    let mut table = Table::new("All times", &["call", "by", "n", "min", "median", "p95"]);
+    let mut table = Table::new("All times", &["call", "program", "n", "min", "median", "p95"]);
     for case in cases(results) {
         for who in [Who::Go, Who::Ours, Who::Whole, Who::OursOnDisk, Who::Floor, Who::Loop] {
             let Some(of) = results.summary(case, who) else { continue };
@@ -267,8 +267,8 @@ fn spread(results: &Results) -> Table {
     table
 }
 
-fn wanted(results: &Results) -> Table {
-    let mut table = Table::new("Targets", &["target", "wanted", "measured", ""]);
+fn target_table(results: &Results) -> Table {
+    let mut table = Table::new("Targets", &["target", "required", "measured", ""]);
     for target in targets(results) {
         let bound = match target.bound {
             Bound::AtLeast(least) => format!("≥ {least}"),
@@ -285,7 +285,7 @@ fn cases(results: &Results) -> Vec<&str> {
     unique(results.latency.iter().map(|series| series.case.as_str()))
 }
 
-/// Each once, in the order they come.
+/// Without duplicates, in the order of first occurrence.
 fn unique<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut unique = Vec::new();
     for name in names {
@@ -296,7 +296,7 @@ fn unique<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     unique
 }
 
-/// Three digits that count.
+/// Milliseconds with three significant digits.
 pub fn ms(micros: Option<f64>) -> String {
     let Some(ms) = micros.map(|micros| micros / 1000.0) else { return "–".to_owned() };
     match ms {
@@ -320,7 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_have_three_digits() {
+    fn times_have_three_significant_digits() {
         let check = |micros: f64, expected: &str| assert_eq!(ms(Some(micros)), expected);
         check(151.2, "0.151");
         check(1512.0, "1.51");

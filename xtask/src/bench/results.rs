@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Everything measured, as it is written to a file and read again.
+//! All measurements, as stored in the results file.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ pub const BRIDGE_DEL_DONE: &str = "bridge+host-local DEL, until the kernel is do
 pub const CHAIN_ADD: &str = "full chain ADD";
 pub const CHAIN_DEL: &str = "full chain DEL";
 
-/// Who was measured.
+/// The measured program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Who {
@@ -24,17 +24,17 @@ pub enum Who {
     Go,
     /// podwire-cni.
     Ours,
-    /// The plugin podwire, which does a list by one process.
+    /// The plugin `podwire`, which runs a list in one process.
     Whole,
     /// podwire-cni with its files on a disk.
     OursOnDisk,
-    /// A static program that makes the same changes and nothing else.
+    /// A static program that makes only the same kernel changes.
     Floor,
-    /// The same changes in a loop, without any start of a process.
+    /// The same changes in a loop, without starting processes.
     Loop,
-    /// A loop that carries one packet a call.
+    /// A tunnel loop with one packet per system call.
     Naive,
-    /// What `ip` and `bridge` make when they are told line by line.
+    /// A network configured with `ip` and `bridge`.
     ByHand,
 }
 
@@ -66,14 +66,14 @@ pub struct Results {
     pub agents: Agents,
 }
 
-/// TCP between two nodes, in bits a second, one number a connection.
+/// TCP throughput between two nodes in bit/s, one number per connection.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Throughput {
     pub who: Who,
     pub bits: Vec<f64>,
 }
 
-/// All calls of one kind by one of those measured, in microseconds.
+/// Durations of all calls of one kind and program, in microseconds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Series {
     pub case: String,
@@ -81,7 +81,7 @@ pub struct Series {
     pub micros: Vec<f64>,
 }
 
-/// Many calls at once: seconds from the first start to the last end, one number a round.
+/// Parallel calls: seconds from the first start to the last end, one number per round.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Bulk {
     pub verb: String,
@@ -89,12 +89,12 @@ pub struct Bulk {
     pub count: usize,
     pub parallel: usize,
     pub seconds: Vec<f64>,
-    /// Until children left behind have ended too.
+    /// Seconds until the background children have ended too.
     pub settled_seconds: Vec<f64>,
     pub failures: usize,
 }
 
-/// Bytes of a thing that a program is or uses.
+/// Size or memory of a program in bytes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Amount {
     pub what: String,
@@ -115,7 +115,7 @@ impl Results {
         }
     }
 
-    /// Of one case; `None` if it was not measured.
+    /// Summary of one case; `None` if it was not measured.
     pub fn summary(&self, case: &str, who: Who) -> Option<Summary> {
         let mut all = self.latency.iter();
         summary(&all.find(|series| series.case == case && series.who == who)?.micros)
@@ -125,21 +125,21 @@ impl Results {
         Some(self.summary(case, who)?.median)
     }
 
-    /// Gigabits a second through a UDP tunnel: least, median and most of all connections.
+    /// Throughput of a UDP tunnel in Gbit/s: minimum, median and maximum of all connections.
     pub fn udp(&self, who: Who) -> Option<[f64; 3]> {
         self.udp.iter().find(|through| through.who == who)?.gigabits()
     }
 
-    /// Calls of a kind, many at once.
+    /// Parallel calls of one kind.
     pub fn bulk(&self, verb: &str, parallel: usize, who: Who) -> Option<&Bulk> {
-        let is_it =
+        let matches =
             |bulk: &&Bulk| bulk.verb == verb && bulk.parallel == parallel && bulk.who == who;
-        self.bulk.iter().find(is_it)
+        self.bulk.iter().find(matches)
     }
 }
 
 impl Throughput {
-    /// Gigabits a second: least, median and most of all connections.
+    /// Throughput in Gbit/s: minimum, median and maximum of all connections.
     pub fn gigabits(&self) -> Option<[f64; 3]> {
         let most = self.bits.iter().copied().reduce(f64::max)?;
         let of = summary(&self.bits)?;
@@ -148,7 +148,7 @@ impl Throughput {
 }
 
 impl Bulk {
-    /// Of the median round.
+    /// Median of all rounds.
     pub fn seconds(&self) -> Option<f64> {
         Some(summary(&self.seconds)?.median)
     }
@@ -157,19 +157,19 @@ impl Bulk {
         Some(summary(&self.settled_seconds)?.median)
     }
 
-    /// Calls a second.
+    /// Calls per second.
     pub fn per_second(&self) -> Option<f64> {
         // Far below 2^52.
         Some(self.count as f64 / self.seconds()?)
     }
 }
 
-/// The case of an IPAM call with this many addresses taken.
+/// Name of the case: host-local with this number of reserved addresses.
 pub fn host_local(verb: &str, taken: usize) -> String {
     format!("host-local {verb}, {} taken", grouped(taken as u64))
 }
 
-/// The case of a portmap call with this many mappings of others present.
+/// Name of the case: portmap with this number of existing mappings.
 pub fn mappings(verb: &str, present: usize) -> String {
     format!("portmap {verb}, {} mappings present", grouped(present as u64))
 }
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_of_one_case_are_together() {
+    fn samples_are_grouped_by_case() {
         let mut results = Results::default();
         for micros in [3.0, 1.0, 2.0] {
             results.push(VERSION, Who::Ours, micros);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is said about many measurements of one thing.
+//! Summary statistics.
 
-/// Of samples in any unit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Summary {
     pub n: usize,
@@ -10,7 +9,7 @@ pub struct Summary {
     pub p95: f64,
 }
 
-/// None of no samples.
+/// Summary of the samples; `None` if there are none.
 pub fn summary(samples: &[f64]) -> Option<Summary> {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -22,14 +21,14 @@ pub fn summary(samples: &[f64]) -> Option<Summary> {
     })
 }
 
-/// Of the two in the middle of an even number, the mean.
+/// For an even number of samples, the mean of the two in the middle.
 fn median(sorted: &[f64]) -> Option<f64> {
     let upper = *sorted.get(sorted.len() / 2)?;
     let lower = *sorted.get(sorted.len().saturating_sub(1) / 2)?;
     Some(f64::midpoint(lower, upper))
 }
 
-/// The smallest sample that this many percent do not exceed.
+/// Nearest-rank percentile.
 fn percentile(sorted: &[f64], percent: usize) -> Option<f64> {
     let rank = (sorted.len() * percent).div_ceil(100);
     sorted.get(rank.saturating_sub(1)).copied()
@@ -49,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn one_in_twenty_may_exceed_p95() {
+    fn p95_is_the_nearest_rank() {
         let samples: Vec<f64> = (1..=100).map(f64::from).collect();
         assert_eq!(percentile(&samples, 95), Some(95.0));
         assert_eq!(percentile(&samples[..20], 95), Some(19.0));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The results as a bar chart on a logarithmic scale, light or dark as the reader's screen is.
+//! The results as a bar chart with a logarithmic scale, with a light and a dark style.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ use super::results::{
 use super::targets::ratio;
 
 const WIDTH: f64 = 860.0;
-/// Where the bars begin and end.
+/// Horizontal range of the bars.
 const LEFT: f64 = 210.0;
 const RIGHT: f64 = 730.0;
 const TOP: f64 = 92.0;
@@ -41,14 +41,14 @@ const STYLE: &str = "
 ";
 
 const HEADING: &str = r#"<text class="title" x="20" y="32">Time of a CNI call, median</text>
-<text class="soft" x="20" y="52">Logarithmic scale, shorter is better; at the right: Go ÷ podwire</text>
+<text class="soft" x="20" y="52">Logarithmic scale, shorter is better; right column: Go ÷ podwire</text>
 <rect class="ours" x="400" y="23" width="12" height="12" rx="2"/><text x="418" y="33">podwire</text>
 <rect class="go" x="480" y="23" width="12" height="12" rx="2"/><text x="498" y="33">Go plugins</text>
 <line class="floor" x1="581" x2="581" y1="22" y2="36"/>
-<text x="590" y="33">floor: the same work and no more</text>
+<text x="590" y="33">floor: the kernel changes only</text>
 "#;
 
-/// Bars of one thing measured, in microseconds.
+/// Bars of one case, in microseconds.
 #[derive(Debug, Clone, PartialEq)]
 struct Group {
     label: String,
@@ -57,7 +57,7 @@ struct Group {
     floor: Option<f64>,
 }
 
-/// The whole picture.
+/// Renders the chart.
 pub fn chart(results: &Results) -> String {
     let groups = groups(results);
     let scale = Scale::of(&groups);
@@ -87,7 +87,7 @@ fn groups(results: &Results) -> Vec<Group> {
     };
     let many = |parallel: usize| {
         let each = |who| Some(1e6 / results.bulk("ADD", parallel, who)?.per_second()?);
-        let label = format!("ADD, {parallel} at once, each");
+        let label = format!("ADD, {parallel} in parallel, each");
         Some(Group { label, go: each(Who::Go)?, ours: each(Who::Ours)?, floor: None })
     };
     let singles = [
@@ -99,7 +99,7 @@ fn groups(results: &Results) -> Vec<Group> {
     ];
     let singles = singles.iter().map(|(label, case)| call((*label).to_owned(), case));
     let taken = levels(results).into_iter().map(|taken| {
-        let label = format!("host-local ADD, {} taken", grouped(taken as u64));
+        let label = format!("host-local ADD, {} reserved", grouped(taken as u64));
         call(label, &host_local("ADD", taken))
     });
     singles
@@ -109,7 +109,7 @@ fn groups(results: &Results) -> Vec<Group> {
         .collect()
 }
 
-/// Powers of ten, in microseconds, and what lies between them on paper.
+/// Range of the scale in powers of ten of microseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Scale {
     low: i32,
@@ -150,7 +150,7 @@ fn grid(scale: &Scale, bottom: f64) -> String {
     svg
 }
 
-/// A power of ten of microseconds.
+/// Label of a power of ten of microseconds.
 fn decade(power: i32) -> String {
     match power {
         ..3 => format!("{} µs", 10_f64.powi(power)),
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn scale_holds_all_bars() {
+    fn scale_covers_all_bars() {
         let scale = Scale::of(&[group(9000.0, 900.0), group(400_000.0, 150.0)]);
         assert_eq!(scale, Scale { low: 2, high: 6 });
         assert_eq!([scale.x(100.0), scale.x(1e6)], [LEFT, RIGHT]);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_carry_time_and_ratio() {
+    fn bars_show_time_and_ratio() {
         let scale = Scale { low: 2, high: 4 };
         let svg = bars(&group(10_000.0, 1000.0), &scale, 0.0);
         for part in

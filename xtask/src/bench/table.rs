@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A table, for the terminal and for Markdown.
+//! A table for the terminal and for Markdown.
 
 use std::fmt::Write;
 
-/// The first column is text, all others are numbers.
+/// The first column is left-aligned, all others right-aligned.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Table {
     pub title: &'static str,
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_stand_to_the_right() {
+    fn numbers_are_right_aligned() {
         let mut table = Table::new("times", &["case", "ms"]);
         table.row(["VERSION".to_owned(), "0.15".to_owned()]);
         table.row(["ADD".to_owned(), "10.20".to_owned()]);

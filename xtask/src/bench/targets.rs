@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the numbers must show.
+//! Performance targets.
 
 use super::agent::{Agents, BACKENDS};
 use super::chain::AT_ONCE;
@@ -13,7 +13,7 @@ use super::results::{
 pub struct Target {
     pub what: String,
     pub bound: Bound,
-    /// None if it was not measured.
+    /// `None` if it was not measured.
     pub measured: Option<f64>,
 }
 
@@ -32,7 +32,7 @@ impl Target {
     }
 }
 
-/// All of medians of the same run.
+/// All targets, from medians of the same run.
 pub fn targets(results: &Results) -> Vec<Target> {
     let bridge = |who| results.median(BRIDGE_ADD, who);
     let growth = |verb| {
@@ -48,22 +48,22 @@ pub fn targets(results: &Results) -> Vec<Target> {
             ratio(bridge(Who::Go), bridge(Who::Ours)),
         ),
         target(
-            "bridge+host-local ADD: times the floor of a whole process",
+            "bridge+host-local ADD: times the floor (process)",
             Bound::AtMost(1.8),
             ratio(bridge(Who::Ours), bridge(Who::Floor)),
         ),
         target(
-            "host-local ADD with 50 000 taken: times its cost with none",
+            "host-local ADD with 50 000 reserved: times its cost with none",
             Bound::AtMost(1.5),
             growth("ADD"),
         ),
         target(
-            "host-local DEL with 50 000 taken: times its cost with none",
+            "host-local DEL with 50 000 reserved: times its cost with none",
             Bound::AtMost(1.5),
             growth("DEL"),
         ),
         target(
-            "TCP through the UDP tunnel: times a loop of one packet a call",
+            "TCP over the UDP tunnel: times the naive loop",
             Bound::AtLeast(4.0),
             ratio(udp(Who::Ours), udp(Who::Naive)),
         ),
@@ -84,11 +84,11 @@ fn agent_targets(agents: &Agents) -> Vec<Target> {
     let listed = |peers| agents.crowd(peers, |agent| agent.listed);
     let mut all = Vec::new();
     for store in ["embedded", "etcd"] {
-        let what = format!("two agents at once to the first ping, {store}: ms");
+        let what = format!("two agents started together to the first ping, {store}: ms");
         all.push(target(&what, Bound::AtMost(150.0), agents.start(store, true)));
     }
     for (peers, most) in [(1_000, 50.0), (5_000, 200.0)] {
-        let what = format!("{} peers, from the list to the kernel: ms", grouped(peers as u64));
+        let what = format!("{} peers, list to kernel: ms", grouped(peers as u64));
         all.push(target(&what, Bound::AtMost(most), listed(peers)));
     }
     let growth = ratio(agents.change(5_000), agents.change(10));
@@ -102,7 +102,7 @@ fn agent_targets(agents: &Agents) -> Vec<Target> {
         ),
     ]);
     for backend in BACKENDS {
-        let what = format!("TCP over {backend}: times the same by hand");
+        let what = format!("TCP over {backend}: times the throughput by hand");
         all.push(target(&what, Bound::AtLeast(0.95), slower(backend)));
     }
     all
@@ -136,14 +136,14 @@ fn chain_targets(results: &Results) -> Vec<Target> {
             Bound::AtLeast(50.0),
             faster(CHAIN_ADD, Who::Whole),
         ),
-        target("full chain ADD, 32 at once: a second", Bound::AtLeast(300.0), burst),
+        target("full chain ADD, 32 in parallel: per second", Bound::AtLeast(300.0), burst),
         target(
-            "portmap ADD with 10, 1 000 and 10 000 mappings: times apart",
+            "portmap ADD with 10, 1 000 and 10 000 mappings: slowest ÷ fastest",
             Bound::AtMost(1.3),
             apart("ADD"),
         ),
         target(
-            "portmap DEL with 10, 1 000 and 10 000 mappings: times apart",
+            "portmap DEL with 10, 1 000 and 10 000 mappings: slowest ÷ fastest",
             Bound::AtMost(1.3),
             apart("DEL"),
         ),
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bounds_hold_on_their_side() {
+    fn bounds_are_inclusive() {
         fn check(bound: Bound, measured: Option<f64>, expected: bool) {
             let target = Target { what: String::new(), bound, measured };
             assert_eq!(target.is_met(), expected, "{target:?}");

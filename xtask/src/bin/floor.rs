@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The floor that `cargo xtask bench` compares with: the kernel changes of one bridge ADD and
-//! nothing else, as a whole static process (`add`) and in a loop (`loop`). Also the bench's
-//! hands in the kernel: it makes and removes namespaces.
+//! The floor for `cargo xtask bench`: only the kernel changes of one bridge ADD, as a static process
+//! (`add`) and in a loop (`loop`). The bench also uses it to create and remove namespaces.
 
 use std::error::Error;
 use std::fs::{OpenOptions, remove_file};
@@ -16,16 +15,16 @@ use kernel::link::{self, Kind, NewLink, Peer};
 use kernel::route::{self, Route};
 use kernel::{Family, IfIndex, IfName, Netlink, Netns};
 
-/// The one of podwire-cni: with musl's own the floor would be higher than it need be.
+/// The allocator of podwire-cni; musl's own is slower.
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
-/// As long as the namespaces of a whole phase may take to go.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Maximum wait for the removal of all namespaces of a phase.
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// As long as the answer of a real plugin.
+/// Output with the length of a real result.
 const ANSWER: &[u8] = br#"{"cniVersion":"1.0.0","interfaces":[{"name":"floor0","mac":"02:00:00:00:00:01"},{"name":"veth00000000","mac":"02:00:00:00:00:02"},{"name":"eth0","mac":"02:00:00:00:00:03","sandbox":"/run/netns/floor-000"}],"ips":[{"interface":2,"address":"10.3.0.2/16","gateway":"10.3.0.1"}],"routes":[{"dst":"0.0.0.0/0","gw":"10.3.0.1"}]}"#;
 
 fn main() -> Outcome {
@@ -42,18 +41,18 @@ fn main() -> Outcome {
         }
         ["make-pods", prefix, count] => make_pods(prefix, count.parse()?),
         ["remove-pods", prefix, count] => remove_pods(prefix, count.parse()?),
-        _ => Err("floor is started by `cargo xtask bench` only".into()),
+        _ => Err("floor is run by `cargo xtask bench` only".into()),
     }
 }
 
-/// What one ADD is about.
+/// Parameters of one ADD.
 struct Pod<'a> {
     netns: &'a str,
     address: IpNet,
     gateway: IpAddr,
 }
 
-/// A whole plugin process: standard input, one address file, the kernel, standard output.
+/// ADD as a plugin process: reads standard input, writes one address file, changes the kernel, prints.
 fn add(bridge: u32, pod: &Pod<'_>, file: &str) -> Outcome {
     let mut conf = Vec::with_capacity(1024);
     stdin().read_to_end(&mut conf)?;
@@ -74,7 +73,7 @@ fn del(file: &str) -> Outcome {
     Ok(())
 }
 
-/// One pair born in its places, then address, state and route in one visit to the namespace.
+/// Creates the veth pair with both ends in place, then sets address, state and route in one batch.
 fn attach(host: &Netlink, bridge: IfIndex, pod: &Pod<'_>) -> Outcome {
     let eth0: IfName = "eth0".parse()?;
     let netns = Netns::open(pod.netns)?;
@@ -94,12 +93,12 @@ fn attach(host: &Netlink, bridge: IfIndex, pod: &Pod<'_>) -> Outcome {
     Ok(())
 }
 
-/// There is never more than one pair of the floor's at a time.
+/// Name of the host interface; the floor has only one pair at a time.
 fn host_end() -> Outcome<IfName> {
     Ok("vethfloor".parse()?)
 }
 
-/// Prints the nanoseconds of each pod's kernel changes.
+/// Prints the nanoseconds of the kernel changes per pod.
 fn measure(bridge: u32, address: IpNet, gateway: IpAddr, namespaces: &[&str]) -> Outcome {
     let host = Netlink::open()?;
     for &netns in namespaces {
@@ -118,27 +117,26 @@ fn make_pods(prefix: &str, count: usize) -> Outcome {
     Ok(())
 }
 
-/// Removes the namespaces and waits until the kernel is rid of them, which it does in order
-/// and in the background, at the cost of whoever works then: a pair into the last one removed
-/// tells when.
+/// Removes the namespaces and waits until the kernel has destroyed them. The kernel does that in order
+/// and in the background; the end of a veth pair in the last namespace shows when it is done.
 fn remove_pods(prefix: &str, count: usize) -> Outcome {
     let host = Netlink::open()?;
     let last = format!("{prefix}last");
-    let tell: IfName = "tell0".parse()?;
+    let marker: IfName = "tell0".parse()?;
     {
         let netns = Netns::create_named(&last)?;
-        let peer = Peer { name: tell, mac: None, mtu: None, netns: Some(netns.as_fd()) };
-        host.apply([link::create(&NewLink::new(tell, Kind::Veth(peer)))])?;
+        let peer = Peer { name: marker, mac: None, mtu: None, netns: Some(netns.as_fd()) };
+        host.apply([link::create(&NewLink::new(marker, Kind::Veth(peer)))])?;
     }
-    let index = link::index_of(&host, tell)?;
+    let index = link::index_of(&host, marker)?;
     let mut monitor = link::monitor()?;
     for at in 0..count {
         Netns::remove_named(format!("{prefix}{at}"))?;
     }
     Netns::remove_named(&last)?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + REMOVAL_TIMEOUT;
     if link::wait_until(&host, &mut monitor, index, deadline, |link| link.is_none())? {
         return Ok(());
     }
-    Err("the kernel does not get rid of namespaces".into())
+    Err("the kernel has not destroyed the namespaces in time".into())
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! TCP through a UDP tunnel between two namespaces, for `cargo xtask bench`: by the crate `tunnel`
-//! (`ours`), and by a loop that carries one packet a call in the same form (`naive`), as flannel's does.
-//! Prints bits a second.
+//! TCP over a UDP tunnel between two namespaces, for `cargo xtask bench`: with the crate `tunnel`
+//! (`ours`), or with a loop of one packet per system call (`naive`), like flannel's. Prints bit/s.
 
 #[path = "node_path/mover.rs"]
 mod mover;
@@ -28,13 +27,13 @@ use self::node::Node;
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
 const PORT: u16 = 8285;
-/// Of the wire, less the headers of IPv4 and UDP.
+/// MTU of the underlay minus the IPv4 and UDP headers.
 const MTU: u32 = 1472;
 
 fn main() -> Outcome {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [who, seconds] = args.as_slice() else {
-        return Err("udp-path is started by `cargo xtask bench` only".into());
+        return Err("udp-path is run by `cargo xtask bench` only".into());
     };
     let time = Duration::from_secs_f64(seconds.parse()?);
     let nodes = node::two()?;
@@ -48,19 +47,19 @@ fn main() -> Outcome {
             tunnels.push(ours(&nodes[0], &nodes[1])?);
             tunnels.push(ours(&nodes[1], &nodes[0])?);
         }
-        _ => return Err("naive or ours".into()),
+        _ => return Err("expected naive or ours".into()),
     }
     println!("{:.0}", Flow::start(&nodes, inside(&nodes[1]).into())?.measure(time)?);
     drop(tunnels);
     Ok(())
 }
 
-/// Where a node's tunnel takes packets.
+/// Address on which the tunnel of a node receives packets.
 fn listen(node: &Node) -> SocketAddr {
     SocketAddr::from((node.underlay(), PORT))
 }
 
-/// A node's one address of the network.
+/// Address of a node in the overlay network.
 fn inside(node: &Node) -> Ipv4Addr {
     Ipv4Addr::new(10, 244, node.number, 0)
 }
@@ -81,11 +80,11 @@ fn ours(node: &Node, other: &Node) -> Outcome<Tunnel> {
     let tunnel = node.netns.enter(|| Tunnel::start(&config))??;
     set_up_tun(node, device()?)?;
     let prefix = Ipv4Net::new(inside(other), 24)?.into();
-    let refused = tunnel.set_peers(&[tunnel::Peer { prefix, via: listen(other) }]);
-    if refused.is_empty() { Ok(tunnel) } else { Err("a peer is refused".into()) }
+    let rejected = tunnel.set_peers(&[tunnel::Peer { prefix, via: listen(other) }]);
+    if rejected.is_empty() { Ok(tunnel) } else { Err("the tunnel rejected a peer".into()) }
 }
 
-/// A thread that alternates between interface and socket while there is something, and waits then.
+/// Starts a thread that alternates between device and socket, and waits if both are empty.
 fn naive(node: &Node, other: &Node) -> Outcome {
     let new = NewTun { name: device()?, queues: 1, offload: false };
     let mut queues = node.netns.enter(|| tun::open_queues(&new))??;
@@ -97,8 +96,8 @@ fn naive(node: &Node, other: &Node) -> Outcome {
     thread::spawn(move || {
         let mut packet = vec![0; 65_536];
         loop {
-            let out = carry_out(&queue, &socket, to, &mut packet);
-            let into = carry_in(&queue, &socket, &mut packet);
+            let out = send_packet(&queue, &socket, to, &mut packet);
+            let into = receive_packet(&queue, &socket, &mut packet);
             if !out && !into {
                 let mut both =
                     [PollFd::new(&queue, PollFlags::IN), PollFd::new(&socket, PollFlags::IN)];
@@ -109,22 +108,22 @@ fn naive(node: &Node, other: &Node) -> Outcome {
     Ok(())
 }
 
-fn carry_out(mut queue: &File, socket: &UdpSocket, to: SocketAddr, packet: &mut [u8]) -> bool {
+fn send_packet(mut queue: &File, socket: &UdpSocket, to: SocketAddr, packet: &mut [u8]) -> bool {
     let Ok(len) = queue.read(packet) else { return false };
-    take_hop(&mut packet[..len]);
+    decrement_ttl(&mut packet[..len]);
     let _ = socket.send_to(&packet[..len], to);
     true
 }
 
-fn carry_in(mut queue: &File, socket: &UdpSocket, packet: &mut [u8]) -> bool {
+fn receive_packet(mut queue: &File, socket: &UdpSocket, packet: &mut [u8]) -> bool {
     let Ok(len) = socket.recv(packet) else { return false };
-    take_hop(&mut packet[..len]);
+    decrement_ttl(&mut packet[..len]);
     let _ = queue.write(&packet[..len]);
     true
 }
 
-/// Of an IPv4 header, with its checksum.
-fn take_hop(packet: &mut [u8]) {
+/// Decrements the TTL of an IPv4 header and updates the checksum.
+fn decrement_ttl(packet: &mut [u8]) {
     let Some([.., _, ttl, _, high, low]) = packet.first_chunk_mut::<12>() else { return };
     *ttl = ttl.saturating_sub(1);
     let sum = u32::from(u16::from_be_bytes([*high, *low])) + 0x100;

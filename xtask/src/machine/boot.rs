@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Starting the machine and reading what it leaves.
+//! Starts QEMU and reads the results.
 
 use std::fs;
 use std::path::Path;
@@ -11,31 +11,36 @@ use anyhow::{Context, Result, bail};
 use super::{Job, Kernel, initrd, job, text};
 use crate::cmd;
 
-/// Below the session's directory: where jobs may write files that are to come back. Inside, it lies on
-/// the layer above the root directory, which all namespaces see and where files can be appended to.
+/// Subdirectory of the session for files that jobs write. In the machine it is on the overlay, which
+/// all namespaces see and which supports appending.
 pub const FILES: &str = "files";
 
-/// Below the session's directory: those files, as they were at the end.
+/// Subdirectory of the session for these files after the run.
 pub const BACK: &str = "back";
 
-/// Runs after the script of [`initrd`], in the shared root directory.
+/// Script that runs after the one of [`initrd`], in the shared root directory.
 const START: &str = include_str!("start.sh");
 
-/// In seconds, for all jobs.
+/// Time limit for all jobs, in seconds.
 const DEADLINE: &str = "3000";
 
-/// In mebibytes: what tests write is kept in memory.
+/// Memory in MiB; files written by tests are kept in memory.
 const MEMORY: &str = "1536";
 
-/// No more processors than tests can use.
+/// Tests do not profit from more CPUs.
 const MAX_CPUS: usize = 4;
 
-/// The kernel's command line: what saves time under emulation, and ends instead of starting again.
+/// Kernel command line: saves time under emulation, and exits instead of rebooting.
 const APPEND: &str = "console=ttyS0 quiet panic=-1 reboot=t nokaslr mitigations=off tsc=reliable \
     no_timer_check random.trust_cpu=on rcupdate.rcu_expedited=1 net.ifnames=0 cryptomgr.notests";
 
 /// See [`super::Session::run`].
-pub fn run(kernel: &Kernel, session: &Path, jobs: &[Job], look: impl FnMut(&str)) -> Result<i32> {
+pub fn run(
+    kernel: &Kernel,
+    session: &Path,
+    jobs: &[Job],
+    on_line: impl FnMut(&str),
+) -> Result<i32> {
     let files = session.join(FILES);
     for dir in [&files, &session.join(BACK)] {
         fs::create_dir_all(dir)?;
@@ -45,24 +50,24 @@ pub fn run(kernel: &Kernel, session: &Path, jobs: &[Job], look: impl FnMut(&str)
     let back = format!("/run/machine/{BACK}");
     fs::write(session.join("jobs"), job::script(jobs, text(&files)?, &back)?)?;
     eprintln!("starting a machine with Linux {}", kernel.release);
-    let ended = cmd::watch(&mut command(kernel, session)?, look);
+    let ended = cmd::watch(&mut command(kernel, session)?, on_line);
     let Ok(status) = fs::read_to_string(session.join("status")) else {
-        eprintln!("{}", last_words(session));
+        eprintln!("{}", console_tail(session));
         ended.context("the emulated machine ended without a result")?;
-        bail!("the emulated machine ended without a result; its last words are above")
+        bail!("the emulated machine ended without a result; its last console output is above")
     };
     status.trim().parse().context("read the status of the jobs")
 }
 
-fn last_words(session: &Path) -> String {
-    let said = fs::read(session.join("console")).unwrap_or_default();
-    let said = String::from_utf8_lossy(&said);
-    let lines: Vec<&str> = said.lines().collect();
+fn console_tail(session: &Path) -> String {
+    let console = fs::read(session.join("console")).unwrap_or_default();
+    let console = String::from_utf8_lossy(&console);
+    let lines: Vec<&str> = console.lines().collect();
     lines[lines.len().saturating_sub(30)..].join("\n")
 }
 
-/// Emulated also where the processor could do more: `/dev/kvm` is often absent, and in a machine that
-/// is virtual itself it may be there and not work.
+/// Always uses emulation: `/dev/kvm` is often absent, and in a virtual machine it may exist without
+/// working.
 fn command(kernel: &Kernel, session: &Path) -> Result<Command> {
     let cpus = thread::available_parallelism().map_or(1, usize::from).min(MAX_CPUS);
     let mut machine = cmd::command("timeout");
@@ -77,14 +82,14 @@ fn command(kernel: &Kernel, session: &Path) -> Result<Command> {
     let root = format!("local,path=/,mount_tag=root,readonly=on,{share}");
     let own = format!("local,path={},mount_tag=session,{share}", option(session)?);
     machine.args(["-virtfs", &root, "-virtfs", &own]);
-    // Not `stdio`, which closes at the end of an empty input. Our end of this is a pipe.
+    // Not `stdio`, which closes at the end of an empty input. Our end is a pipe.
     machine.args(["-device", "virtio-serial-pci", "-chardev", "file,id=out,path=/proc/self/fd/1"]);
     machine.args(["-device", "virtserialport,chardev=out,name=out"]);
     machine.stdin(Stdio::null());
     Ok(machine)
 }
 
-/// A path within an option, where a comma would end it.
+/// The path with doubled commas, because a comma separates QEMU options.
 fn option(path: &Path) -> Result<String> {
     Ok(text(path)?.replace(',', ",,"))
 }

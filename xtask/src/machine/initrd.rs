@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The first root directory of the machine: a shell, modules and a script, as a cpio archive
+//! Initial RAM disk of the machine: a shell, kernel modules and a script, as a cpio archive
 //! (Documentation/driver-api/early-userspace/buffer-format.rst).
 
 use std::fs;
@@ -8,14 +8,14 @@ use anyhow::{Context, Result};
 
 use super::{Kernel, modules, text};
 
-/// Makes way for the shared root directory.
+/// Mounts the shared root directory.
 const INIT: &str = include_str!("init.sh");
 
 const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
 const FILE: u32 = 0o100_644;
 
-/// The archive for this kernel.
+/// Builds the archive for a kernel.
 pub fn archive(kernel: &Kernel) -> Result<Vec<u8>> {
     let busybox = kernel.busybox();
     let busybox = fs::read(&busybox).with_context(|| format!("read {}", busybox.display()))?;
@@ -45,7 +45,8 @@ struct Archive {
 impl Archive {
     fn add(&mut self, name: &str, mode: u32, contents: &[u8]) {
         self.entries += 1;
-        let length = |bytes: usize| u32::try_from(bytes).expect("the files of a boot are small");
+        let length =
+            |bytes: usize| u32::try_from(bytes).expect("boot files are smaller than 4 GiB");
         let (size, name_size) = (length(contents.len()), length(name.len() + 1));
         // Inode, mode, user, group, links, time, size, device (2), special device (2), length
         // of the name, checksum.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A command to run inside, and the script that runs several.
+//! Commands for the emulated machine, and the script that runs them.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// Starts with an environment of its own, where nothing of the caller's is.
+    /// Runs with an empty environment, apart from [`Job::env`].
     pub fn new(dir: impl Into<PathBuf>, words: Vec<String>) -> Job {
         Job { dir: dir.into(), env: Vec::new(), words }
     }
@@ -31,8 +31,8 @@ impl Job {
     }
 }
 
-/// A script that runs them all and copies what is in the directory `files` into the directory `back`.
-/// Its status is that of the last job that failed.
+/// A script that runs all jobs and copies the directory `files` to `back`. Its status is that of the
+/// last job that failed.
 pub fn script(jobs: &[Job], files: &str, back: &str) -> Result<String> {
     let mut script = String::from("status=0\n");
     for job in jobs {

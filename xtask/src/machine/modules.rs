@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The modules that it takes to reach the root directory, and those they need, in order.
+//! Kernel modules for mounting the root directory, with their dependencies, in load order.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use anyhow::{Context, Result};
 
 use crate::cmd;
 
-/// The root directory comes over virtio; what is printed goes the same way.
+/// The root directory and the output use virtio.
 const NEEDED: [&str; 5] = ["virtio_pci", "9pnet_virtio", "9p", "overlay", "virtio_console"];
 
-/// Name and contents of each module, in the order of loading.
+/// Name and contents of each module, in load order.
 pub fn for_boot(dir: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     let read = |name: &str| {
         let path = dir.join(name);
@@ -21,7 +21,7 @@ pub fn for_boot(dir: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     paths.iter().map(|path| Ok((module_name(path), contents(&dir.join(path))?))).collect()
 }
 
-/// Lines of `path: path...`; what a module needs stands behind it, the first to load last.
+/// Parses lines of `path: dependency…`; the dependency to load first is the last one.
 fn order(dependencies: &str, built_in: &str) -> Result<Vec<String>> {
     let mut order: Vec<String> = Vec::new();
     for name in NEEDED {

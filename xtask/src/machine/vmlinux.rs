@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The kernel proper, out of the file that boot loaders take (Documentation/arch/x86/boot.rst).
+//! Extracts the kernel from a bzImage (Documentation/arch/x86/boot.rst).
 
 use std::fs::{self, File};
 use std::io::{Seek, Write};
@@ -15,8 +15,8 @@ const PAYLOAD_OFFSET: usize = 0x248;
 const PAYLOAD_LENGTH: usize = 0x24c;
 const SECTOR: usize = 512;
 
-/// How a kernel may be compressed: first bytes, program, and what the kernel's build appends for
-/// itself (the size, where the format ends without it).
+/// Compression formats of a kernel: magic bytes, program, and the number of bytes that the kernel's
+/// build appends (the size, if the format does not contain it).
 const FORMATS: [(&[u8], &str, usize); 3] =
     [(b"\xfd7zXZ\0", "xz", SIZE), (b"\x28\xb5\x2f\xfd", "zstd", SIZE), (b"\x1f\x8b", "gzip", 0)];
 const SIZE: usize = 4;
@@ -39,18 +39,18 @@ pub fn unpack(packed: &Path, unpacked: &Path) -> Result<()> {
 
 fn payload(image: &[u8]) -> Result<&[u8]> {
     let signature = image.get(SIGNATURE..SIGNATURE + 4);
-    ensure!(signature == Some(b"HdrS"), "the kernel's file has no setup header");
+    ensure!(signature == Some(b"HdrS"), "the kernel image has no setup header");
     let sectors = match image[SETUP_SECTORS] {
         0 => 4,
         count => usize::from(count),
     };
     let start = (sectors + 1) * SECTOR + number(image, PAYLOAD_OFFSET)?;
     let end = start + number(image, PAYLOAD_LENGTH)?;
-    image.get(start..end).context("the kernel's file is shorter than its header says")
+    image.get(start..end).context("the kernel image is shorter than its header says")
 }
 
 fn number(image: &[u8], at: usize) -> Result<usize> {
-    let bytes = image.get(at..at + 4).context("the kernel's file ends in its header")?;
+    let bytes = image.get(at..at + 4).context("the kernel image is truncated")?;
     Ok(u32::from_le_bytes(bytes.try_into()?).try_into()?)
 }
 
@@ -60,7 +60,7 @@ fn recognize(payload: &[u8]) -> Result<(&'static str, &[u8])> {
             return Ok((program, &payload[..payload.len().saturating_sub(appended)]));
         }
     }
-    bail!("the kernel is compressed in an unknown way: {:02x?}", payload.get(..6))
+    bail!("unknown compression of the kernel image: {:02x?}", payload.get(..6))
 }
 
 #[cfg(test)]
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn payload_is_cut_out() {
+    fn payload_is_extracted() {
         let mut image = vec![0; 3 * SECTOR];
         image[SETUP_SECTORS] = 1;
         image[SIGNATURE..SIGNATURE + 4].copy_from_slice(b"HdrS");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The tests that need the emulated machine: which they are, and running all of them in one start.
+//! Selects the tests for the emulated machine and runs all of them in one start.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,44 +12,44 @@ use super::total::Total;
 use crate::cmd;
 use crate::machine::{Job, Kernel, Session};
 
-/// Tests whose names start so are meant for the machine, whatever the running kernel has.
+/// Name prefix of tests that always run in the machine too.
 const PREFIX: &str = "vm_";
 
-/// In seconds, for one test: emulation is ten times slower.
+/// Time limit of one test in seconds; emulation is ten times slower.
 const DEADLINE: &str = "900";
 
 const NOT_RUN: &str = "not-run.txt";
 
-/// What came out of it.
+/// Results from the machine.
 #[derive(Debug, Default)]
 pub struct Inside {
     pub total: Total,
-    /// Those that could not even run there.
+    /// Tests that could not run there either.
     pub not_run: NotRun,
 }
 
-/// What tests are told of the machine they run on.
+/// Environment of the tests.
 #[derive(Debug)]
 pub struct Env<'a> {
     pub go_plugins: &'a Path,
-    /// The plugin program as shipped.
+    /// podwire-cni as shipped.
     pub program: &'a Path,
 }
 
-/// A program of tests.
+/// A test program.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Built {
     program: PathBuf,
-    /// Of its package; tests run there.
+    /// Directory of its package, in which tests run.
     dir: PathBuf,
 }
 
-/// Whether a test's own name, without those of its modules, says so.
+/// Whether the name of a test, without its modules, has the prefix.
 pub fn is_meant_for_machine(test: &str) -> bool {
     test.rsplit("::").next().is_some_and(|name| name.starts_with(PREFIX))
 }
 
-/// The programs that this `cargo test` runs.
+/// The test programs that this `cargo test` builds.
 pub fn built(mut cargo_test: Command) -> Result<Vec<Built>> {
     cargo_test.env("CARGO_TERM_QUIET", "true");
     cargo_test.args(["--no-run", "--message-format=json"]);
@@ -65,19 +65,19 @@ fn built_program(message: &str) -> Option<Built> {
     Some(Built { program, dir })
 }
 
-/// Runs those tests of these programs that are `chosen`.
+/// Runs the tests of these programs that `is_chosen` accepts.
 pub fn run(
     kernel: Kernel,
     programs: &[Built],
     env: &Env<'_>,
-    chosen: impl Fn(&str) -> bool,
+    is_chosen: impl Fn(&str) -> bool,
 ) -> Result<Inside> {
     let session = Session::new(kernel)?;
     let not_run = session.file(NOT_RUN);
     let (mut jobs, mut expected) = (Vec::new(), 0);
     for built in programs {
         let mut tests = tests(built)?;
-        tests.retain(|test| chosen(test));
+        tests.retain(|test| is_chosen(test));
         if tests.is_empty() {
             continue;
         }
@@ -91,9 +91,9 @@ pub fn run(
     let status = session.run(&jobs, |line| total.count(line))?;
     let (not_run, _) = NotRun::read(&session.read(NOT_RUN)?);
     let ended = total.passed + total.failed;
-    // A name that matched no test would go unnoticed.
-    ensure!(status != 0 || ended == expected, "only {ended} of {expected} tests were run");
-    // A program that died has no closing line.
+    // A name that matches no test would not be noticed otherwise.
+    ensure!(status != 0 || ended == expected, "only {ended} of {expected} tests ran");
+    // A program that crashed prints no summary.
     total.failed = total.failed.max(usize::from(status != 0));
     total.passed = total.passed.saturating_sub(not_run.len());
     Ok(Inside { total, not_run })
@@ -106,7 +106,8 @@ fn tests(built: &Built) -> Result<Vec<String>> {
 }
 
 fn job(built: &Built, tests: Vec<String>, env: &Env<'_>) -> Result<Job> {
-    let program = built.program.to_str().context("the target directory's name is not UTF-8")?;
+    let program =
+        built.program.to_str().context("the path of the target directory is not UTF-8")?;
     let words = [program.to_owned(), "--exact".to_owned()].into_iter().chain(tests);
     Job::new(&built.dir, words.collect())
         .env_path("CARGO_MANIFEST_DIR", &built.dir)?
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_tell_what_is_meant_for_the_machine() {
+    fn prefix_marks_tests_for_the_machine() {
         assert!(is_meant_for_machine("vm_vlan_is_made"));
         assert!(is_meant_for_machine("compare::vlan::vm_plain"));
         assert!(!is_meant_for_machine("vm_lab::plain"));
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn only_programs_of_tests_are_taken() {
+    fn only_test_programs_are_selected() {
         let test = r#"{"reason":"compiler-artifact","manifest_path":"/w/a/Cargo.toml",
             "profile":{"test":true},"executable":"/t/a-1"}"#;
         let built = Built { program: "/t/a-1".into(), dir: "/w/a".into() };

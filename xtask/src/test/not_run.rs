@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The list of tests that could not run, as `testkit::not_run` writes it.
+//! The list of tests that could not run, written by `testkit::not_run`.
 
 use std::collections::BTreeMap;
 
-/// As `testkit::not_run_by_choice` marks a test that needs what is only built on request.
+/// Suffix that `testkit::not_run_by_choice` adds for programs that are built only on request.
 const BY_CHOICE: &str = "\tby choice";
 
-/// Names and reasons.
+/// Names of tests with reasons.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct NotRun(BTreeMap<String, String>);
 
 impl NotRun {
-    /// One line for each test; one that is there twice counts once. Apart from them those that the
-    /// machine could not run either, because somebody has chosen not to build what they need.
+    /// Parses one line per test and drops duplicates. The second list contains the tests that need a
+    /// program which is built only on request.
     pub fn read(list: &str) -> (NotRun, NotRun) {
         let entry = |line: &str| {
             let (name, reason) = line.split_once('\t').unwrap_or((line, "no reason given"));
@@ -56,14 +56,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_test_counts_once() {
+    fn duplicate_test_counts_once() {
         let (list, _) = NotRun::read("a::b\tno vlan\na::b\tno vlan\nc\n");
         assert_eq!(list.len(), 2);
         assert!(list.has("a::b") && list.has("c") && !list.has("a"));
     }
 
     #[test]
-    fn what_nobody_has_built_is_told_apart() {
+    fn tests_by_choice_are_separate() {
         let (list, chosen) = NotRun::read("a\tno vlan\nk\tno API server\tby choice\n");
         assert!(list.has("a") && !list.has("k"));
         assert_eq!(chosen.0, BTreeMap::from([("k".to_owned(), "no API server".to_owned())]));

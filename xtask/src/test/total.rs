@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The sum over all test programs.
+//! Counts passed and failed tests of all test programs.
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Total {
     pub passed: usize,
     pub failed: usize,
-    /// How many tests each program that has not ended runs: a test that fails in its namespace shows
-    /// the output of another program, that ran for it alone and may have been killed.
+    /// Number of tests of each running program. They nest: a failed test prints the output of the inner
+    /// program that ran only this test and may have been killed.
     running: Vec<usize>,
 }
 
 impl Total {
-    /// Looks for the first line of a test program, `running 3 tests`, and for the closing one,
-    /// `test result: ok. 3 passed; 0 failed; …`.
+    /// Looks for the first line of a test program, `running 3 tests`, and for its last one, `test
+    /// result: ok. 3 passed; 0 failed; …`.
     pub fn count(&mut self, line: &str) {
         if let Some(tests) = first_line(line) {
             return self.running.push(tests);
@@ -27,7 +27,7 @@ impl Total {
             count.and_then(|count| count.trim().parse::<usize>().ok()).unwrap_or(0)
         };
         let (passed, failed) = (number("passed"), number("failed"));
-        // Those above have been killed.
+        // The inner programs were killed.
         let own = self.running.iter().rposition(|tests| *tests == passed + failed);
         self.running.truncate(own.unwrap_or(0));
         if self.running.is_empty() {
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn closing_lines_add_up() {
+    fn results_of_programs_are_added() {
         let mut total = Total::default();
         for line in [
             "running 3 tests",

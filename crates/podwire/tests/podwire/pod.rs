@@ -287,7 +287,7 @@ fn missing_readiness_has_a_reason() {
         let ready = ["pod", "ready", &path, &flag];
         let why = fails(&ready);
         assert!(why.contains("not ready: cni config uninitialized\n"), "{why}");
-        assert!(why.contains("hint: a node agent writes one "), "{why}");
+        assert!(why.contains("hint: a node agent writes a network "), "{why}");
         conf.write("10-a.conflist", "{\n  \"name\": }\n");
         let why = fails(&ready);
         assert!(why.contains("10-a.conflist:2:11: expected value"), "{why}");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `podwire agent` on a node, with all its files in one directory.
+//! `podwire agent` on a node, with all its files in private directories.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -15,25 +15,25 @@ use super::node::Node;
 use super::process::{Process, program};
 use super::{Outcome, wait};
 
-/// A process, killed when dropped.
+/// An agent process; killed when dropped.
 #[derive(Debug)]
 pub struct Agent {
     process: Process,
     run: PathBuf,
 }
 
-/// Where a network is kept, as flags of an agent.
+/// Options for a store and a network configuration.
 pub fn flags_of(store: &[String], conf: &str) -> Vec<String> {
     [store, &["--net-config".to_owned(), conf.to_owned()]].concat()
 }
 
-/// The embedded store in this file.
+/// Options for the embedded store in this file.
 pub fn embedded(file: &Path) -> Vec<String> {
     vec!["--store-file".to_owned(), file.display().to_string()]
 }
 
 impl Agent {
-    /// What outlives a boot is below `dir`, and the rest is in memory, as on a node.
+    /// Starts an agent. Persistent state is in `dir`, everything else in memory, as on a node.
     pub fn start(file: &Path, node: &Node, dir: &Path, flags: &[String]) -> Outcome<Agent> {
         let run = PathBuf::from(format!("/run/node-path-{}-{}", std::process::id(), node.number));
         fs::create_dir_all(&run)?;
@@ -54,7 +54,7 @@ impl Agent {
         self.process.check()
     }
 
-    /// The node's subnet, with the first pod's gateway as its address; None while it has none.
+    /// Subnet of the node with the gateway as its address; `None` before the agent has a lease.
     pub fn subnet(&self) -> Outcome<Option<Ipv4Net>> {
         let Ok(text) = fs::read_to_string(self.run.join("subnet.env")) else { return Ok(None) };
         let subnet = text.lines().find_map(|line| line.strip_prefix("FLANNEL_SUBNET="));
@@ -62,25 +62,25 @@ impl Agent {
     }
 
     /// Waits for the subnet.
-    pub fn settled(&mut self) -> Outcome<Ipv4Net> {
+    pub fn wait_subnet(&mut self) -> Outcome<Ipv4Net> {
         wait::until("a subnet", Duration::from_millis(2), || {
             self.check()?;
             self.subnet()
         })
     }
 
-    /// What it says of itself.
+    /// The status of the agent.
     pub fn status(&self) -> Outcome<Value> {
         let mut socket = UnixStream::connect(self.run.join("agent.sock"))?;
         socket.write_all(b"GET /status HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n")?;
         let mut answer = String::new();
         socket.read_to_string(&mut answer)?;
-        let (_, body) = answer.split_once("\r\n\r\n").ok_or("an answer without a body")?;
+        let (_, body) = answer.split_once("\r\n\r\n").ok_or("a response without a body")?;
         Ok(serde_json::from_str(body)?)
     }
 }
 
-/// The address of the node's tunnel.
+/// Address of the node's tunnel device.
 pub fn tunnel(subnet: Ipv4Net) -> Ipv4Addr {
     subnet.network()
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! etcd on a node, if it is installed.
+//! An etcd server on a node.
 
 use std::fs;
 use std::io::{self, Write};
@@ -11,7 +11,6 @@ use super::node::Node;
 use super::process::{Process, program};
 use super::{Outcome, wait};
 
-/// A server.
 #[derive(Debug)]
 pub struct Etcd {
     _process: Process,
@@ -19,7 +18,7 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    /// Started, and answering.
+    /// Starts the server and waits until it is healthy.
     pub fn start(node: &Node, dir: &Path) -> Outcome<Etcd> {
         fs::create_dir_all(dir)?;
         let at = format!("{}:2379", node.underlay());
@@ -37,13 +36,13 @@ impl Etcd {
         Ok(Etcd { _process: process, endpoint })
     }
 
-    /// Flags for an agent.
+    /// Options for an agent.
     pub fn flags(&self) -> Vec<String> {
         ["--store", "etcd", "--etcd-endpoints", &self.endpoint].map(str::to_owned).to_vec()
     }
 }
 
-/// Its port is there before it has been elected.
+/// The port is open before the server has been elected leader.
 fn health(at: &str) -> io::Result<String> {
     let mut socket = TcpStream::connect(at)?;
     socket.write_all(b"GET /health HTTP/1.1\r\nHost: etcd\r\nConnection: close\r\n\r\n")?;

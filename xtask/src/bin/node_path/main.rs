@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `cargo xtask bench` measures of `podwire agent`, in namespaces that stand for nodes: how soon a node
-//! is reached (`start`), what many peers cost (`peers`), how fast TCP is between nodes (`tcp`). Prints JSON.
+//! Measures `podwire agent` for `cargo xtask bench`, with namespaces as nodes: time until a node is
+//! reachable (`start`), cost of many peers (`peers`), TCP throughput between nodes (`tcp`). Prints JSON.
 
 mod agent;
 mod etcd;
@@ -23,24 +23,24 @@ fn main() -> Outcome {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let [verb, program, dir, rest @ ..] = args.as_slice() else {
-        return Err("node-path is started by `cargo xtask bench` only".into());
+        return Err("node-path is run by `cargo xtask bench` only".into());
     };
     let (program, dir) = (Path::new(program), Path::new(dir));
     let printed = match (*verb, rest) {
         ("start", [store, together]) => {
-            let found = start::measure(program, dir, store, *together == "together")?;
-            serde_json::to_string(&found)?
+            let millis = start::measure(program, dir, store, *together == "together")?;
+            serde_json::to_string(&millis)?
         }
         ("peers", [count, changes, idle]) => {
             let idle = Duration::from_secs(idle.parse()?);
-            let found = peers::measure(program, dir, count.parse()?, changes.parse()?, idle)?;
-            serde_json::to_string(&found)?
+            let measured = peers::measure(program, dir, count.parse()?, changes.parse()?, idle)?;
+            serde_json::to_string(&measured)?
         }
         ("tcp", [backend, seconds, turns]) => {
             let time = Duration::from_secs_f64(seconds.parse()?);
             serde_json::to_string(&tcp::measure(program, dir, backend, time, turns.parse()?)?)?
         }
-        _ => return Err("start, peers or tcp".into()),
+        _ => return Err("expected start, peers or tcp".into()),
     };
     println!("{printed}");
     Ok(())

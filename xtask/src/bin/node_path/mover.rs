@@ -9,17 +9,17 @@ use std::time::{Duration, Instant};
 use super::Outcome;
 use super::node::Node;
 
-/// Until TCP has found its speed.
+/// Time until TCP has reached its full speed.
 const WARM_UP: Duration = Duration::from_millis(500);
 
-/// A connection whose sender never rests but when nobody reads.
+/// A connection whose sender blocks only if the receiver does not read.
 pub struct Flow {
     receiver: TcpStream,
     block: Vec<u8>,
 }
 
 impl Flow {
-    /// From one node to an address of the other, up to its speed.
+    /// Connects from one node to an address of the other and waits for full speed.
     pub fn start([a, b]: &[Node; 2], to: IpAddr) -> Outcome<Self> {
         let at = SocketAddr::new(to, 7000);
         let listener = b.netns.enter(|| TcpListener::bind(at))??;
@@ -34,7 +34,7 @@ impl Flow {
         Ok(flow)
     }
 
-    /// Bits a second, as the receiver sees them.
+    /// Throughput at the receiver in bit/s.
     pub fn measure(&mut self, time: Duration) -> Outcome<f64> {
         let (start, mut bytes) = (Instant::now(), 0);
         while start.elapsed() < time {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Two nodes, namespaces joined by a veth pair.
+//! Two nodes: namespaces that are connected by a veth pair.
 
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
@@ -12,7 +12,6 @@ use kernel::{IfName, Netns};
 
 use super::Outcome;
 
-/// A node.
 #[derive(Debug)]
 pub struct Node {
     pub netns: Netns,
@@ -20,12 +19,12 @@ pub struct Node {
 }
 
 impl Node {
-    /// What other nodes reach it at.
+    /// Address on the underlay.
     pub fn underlay(&self) -> Ipv4Addr {
         Ipv4Addr::new(192, 0, 2, self.number)
     }
 
-    /// Gives a device an address, brings it up and leads routes to it.
+    /// Sets the address of a device, brings it up and adds routes through it.
     pub fn set_up(&self, device: IfName, prefix: IpNet, routes: &[IpNet]) -> Outcome {
         let nl = self.netns.netlink()?;
         let index = link::index_of(&nl, device)?;
@@ -36,7 +35,7 @@ impl Node {
     }
 }
 
-/// Nodes 1 and 2, each with `eth0` to the other.
+/// Creates nodes 1 and 2, connected by their `eth0`.
 pub fn two() -> Outcome<[Node; 2]> {
     let node = |number| Outcome::Ok(Node { netns: Netns::new_anonymous()?, number });
     let nodes = [node(1)?, node(2)?];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A peer that is made up: what a store has of it, and what a kernel needs for it.
+//! A fictitious peer: its lease in the store and its kernel objects.
 
 use std::net::Ipv4Addr;
 
@@ -13,9 +13,9 @@ use kernel::{Family, IfIndex, MacAddr, Request};
 use super::Outcome;
 
 const PREFIX: &str = "/coreos.com/network/subnets";
-/// Far above those that an agent gives.
+/// First next-hop ID, far above those of an agent.
 const NEXTHOPS: u32 = 3 << 29;
-/// A number that is no program's.
+/// Route protocol that no program uses.
 const PROTOCOL: u8 = 211;
 
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl Peer {
         )
     }
 
-    /// What an agent sends for it, in this order.
+    /// The requests of an agent for this peer, in the same order.
     pub fn requests(&self, tunnel: IfIndex) -> Vec<Request> {
         let (gateway, id) = (self.subnet.network().into(), NEXTHOPS + self.number);
         let nexthop = Nexthop::dev(id, Family::V4, tunnel, PROTOCOL);

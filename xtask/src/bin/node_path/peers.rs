@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What many peers cost: until all are in the kernel, memory, the change of one more, and doing nothing.
+//! Measures the cost of many peers: time until all are in the kernel, memory, one more peer, idle CPU.
 
 use std::fs;
 use std::path::Path;
@@ -20,42 +20,43 @@ use super::process::run;
 use super::{Outcome, wait};
 
 const CONF: &str = r#"{"Network": "10.0.0.0/8", "Backend": {"Type": "vxlan"}}"#;
-/// After a start, until the agent has written its log and has begun with what it does now and then.
+/// Time after a start until the agent has written its log and started its periodic tasks.
 const SETTLE: Duration = Duration::from_secs(2);
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Between two changes.
+/// Maximum wait for the route of a new peer.
+const ROUTE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pause between two changes.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Prefixes that follow from the agent's own address.
-const OWN: usize = 1;
+/// Number of routes of the agent's own address.
+const OWN_ROUTES: usize = 1;
 
-/// Of one agent.
+/// Measurements of one agent.
 #[derive(Debug, Serialize)]
-pub struct Found {
-    /// From the start of the process until the last route is there, in milliseconds.
+pub struct Measured {
+    /// Time from the start of the process to the last route, in milliseconds.
     started: f64,
-    /// From the list until all is in the kernel, as the agent itself says.
+    /// Time from the list of leases to the last kernel change, reported by the agent, in milliseconds.
     listed: f64,
-    /// Resident, in KiB.
+    /// Resident memory in KiB.
     memory: u64,
-    /// From the write of one more peer until its route is there, in microseconds.
+    /// Time from writing one more peer to its route, in microseconds.
     changes: Vec<f64>,
-    /// Of one processor, in percent, while nothing happens.
+    /// CPU usage when idle, in percent of one CPU.
     idle: f64,
-    /// From sending the kernel what one more peer needs until its answer, without an agent, in microseconds.
+    /// Time of the kernel changes for one more peer without an agent, in microseconds.
     bare: Vec<f64>,
 }
 
-/// An agent that starts where this many peers are.
+/// Starts an agent with this number of peers in the store.
 pub fn measure(
     program: &Path,
     dir: &Path,
     count: usize,
     changes: usize,
     idle: Duration,
-) -> Outcome<Found> {
+) -> Outcome<Measured> {
     let [node, other] = node::two()?;
-    // What is sent to peers leaves the node, and nobody answers.
+    // Packets to peers leave the node and are not answered.
     run(&node, &format!("ip route add 198.18.0.0/15 via {}", other.underlay()))?;
     let file = dir.join("store.db");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -68,10 +69,10 @@ pub fn measure(
     let mut agent = Agent::start(program, &node, dir, &flags_of(&embedded(&file), CONF))?;
     wait::until("all routes", Duration::from_micros(500), || {
         agent.check()?;
-        Ok((prefixes(&node)? >= before + OWN + count).then_some(()))
+        Ok((prefixes(&node)? >= before + OWN_ROUTES + count).then_some(()))
     })?;
     let started = start.elapsed().as_secs_f64() * 1e3;
-    agent.settled()?;
+    agent.wait_subnet()?;
     check(&node, count)?;
     pause(SETTLE);
     let listed = agent.status()?["compare"]["seconds"].as_f64().ok_or("no comparison")? * 1e3;
@@ -84,19 +85,19 @@ pub fn measure(
         .collect::<Outcome<_>>()?;
     pause(SETTLE);
     let idle = used_while(agent.id(), idle)?;
-    // What it has made stays.
+    // The kernel state stays.
     drop(agent);
     let bare = new.map(|number| add_bare(&node, number + changed)).collect::<Outcome<_>>()?;
-    Ok(Found { started, listed, memory, changes, idle, bare })
+    Ok(Measured { started, listed, memory, changes, idle, bare })
 }
 
 async fn write(store: &Embedded, peer: &Peer) -> Outcome {
     let key = peer.key();
     let written = store.create(&key, peer.value().as_bytes(), None).await?;
-    if written.is_done() { Ok(()) } else { Err(format!("{key} is there").into()) }
+    if written.is_done() { Ok(()) } else { Err(format!("{key} already exists").into()) }
 }
 
-/// Microseconds until the route of one more peer is there.
+/// Adds one more peer and returns the microseconds until its route exists.
 fn change(
     runtime: &tokio::runtime::Runtime,
     store: &Embedded,
@@ -110,9 +111,9 @@ fn change(
     runtime.block_on(write(store, &peer))?;
     let mut is_there = false;
     while !is_there {
-        let deadline = start + PATIENCE;
+        let deadline = start + ROUTE_TIMEOUT;
         if Instant::now() > deadline {
-            return Err(format!("there is no route to {subnet}").into());
+            return Err(format!("no route to {subnet}").into());
         }
         events.receive(deadline, |event| {
             let to = |dst: IpNet| dst == IpNet::V4(subnet);
@@ -122,7 +123,7 @@ fn change(
     Ok(start.elapsed().as_secs_f64() * 1e6)
 }
 
-/// Microseconds that the kernel takes for one more peer, whoever asks.
+/// Applies the kernel changes for one more peer and returns the microseconds.
 fn add_bare(node: &Node, number: usize) -> Outcome<f64> {
     let nl = node.netns.netlink()?;
     let requests = Peer::new(number)?.requests(link::index_of(&nl, "flannel.1".parse()?)?);
@@ -132,23 +133,23 @@ fn add_bare(node: &Node, number: usize) -> Outcome<f64> {
     Ok(start.elapsed().as_secs_f64() * 1e6)
 }
 
-/// In the main table; counted by the kernel, in microseconds.
+/// Number of prefixes in the main table. The kernel keeps this count, so that reading it is fast.
 fn prefixes(node: &Node) -> Outcome<usize> {
     let text = node.netns.enter(|| fs::read_to_string("/proc/thread-self/net/fib_triestat"))??;
     let count = text.lines().find_map(|line| line.trim().strip_prefix("Prefixes:"));
     Ok(count.ok_or("fib_triestat has no prefixes")?.trim().parse()?)
 }
 
-/// All that each peer needs is there, as other programs see it.
+/// Checks with `ip` and `bridge` that all objects of each peer exist.
 fn check(node: &Node, count: usize) -> Outcome {
     for line in [
         "ip -4 route show dev flannel.1",
         "ip -4 neighbour show dev flannel.1 nud permanent",
         "bridge fdb show dev flannel.1",
     ] {
-        let found = run(node, line)?.lines().count();
-        if found != count {
-            return Err(format!("`{line}` has {found} lines where there are {count} peers").into());
+        let lines = run(node, line)?.lines().count();
+        if lines != count {
+            return Err(format!("`{line}` prints {lines} lines for {count} peers").into());
         }
     }
     Ok(())
@@ -161,14 +162,14 @@ fn resident(process: u32) -> Outcome<u64> {
     Ok(amount.ok_or("no VmRSS")?.parse()?)
 }
 
-/// Percent of a processor that all threads of a process use meanwhile.
+/// CPU usage of all threads of a process during `time`, in percent of one CPU.
 fn used_while(process: u32, time: Duration) -> Outcome<f64> {
     let (before, start) = (used(process)?, Instant::now());
     pause(time);
     Ok((used(process)? - before).as_secs_f64() / start.elapsed().as_secs_f64() * 100.0)
 }
 
-/// The scheduler's own count: that of /proc/*/stat is in ticks of 10 ms.
+/// CPU time from schedstat; /proc/*/stat has a resolution of 10 ms only.
 fn used(process: u32) -> Outcome<Duration> {
     let mut nanos = 0;
     for task in fs::read_dir(format!("/proc/{process}/task"))? {
@@ -178,7 +179,7 @@ fn used(process: u32) -> Outcome<Duration> {
     Ok(Duration::from_nanos(nanos))
 }
 
-#[expect(clippy::disallowed_methods, reason = "nothing happens, and that is what is measured")]
+#[expect(clippy::disallowed_methods, reason = "measures an idle agent")]
 fn pause(time: Duration) {
     thread::sleep(time);
 }

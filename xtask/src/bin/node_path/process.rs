@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Programs that run on a node.
+//! Runs programs on a node.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -9,12 +9,12 @@ use std::process::{Child, Command, Stdio};
 use super::Outcome;
 use super::node::Node;
 
-/// Killed when dropped.
+/// A process; killed when dropped.
 #[derive(Debug)]
 pub struct Process(Child);
 
 impl Process {
-    /// Starts it, with what it says in a file.
+    /// Starts a process with its output in a file.
     pub fn start(node: &Node, command: &mut Command, log: &Path) -> Outcome<Process> {
         let log = File::create(log)?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
@@ -25,10 +25,10 @@ impl Process {
         self.0.id()
     }
 
-    /// It is still there.
+    /// Fails if the process has ended.
     pub fn check(&mut self) -> Outcome {
         match self.0.try_wait()? {
-            Some(status) => Err(format!("a program that should run has ended: {status}").into()),
+            Some(status) => Err(format!("a program ended unexpectedly: {status}").into()),
             None => Ok(()),
         }
     }
@@ -42,12 +42,12 @@ impl Drop for Process {
 }
 
 /// A program by its name.
-#[expect(clippy::disallowed_methods, reason = "starting programs is what this one is for")]
+#[expect(clippy::disallowed_methods, reason = "the benchmark runs other programs")]
 pub fn program(name: impl AsRef<OsStr>) -> Command {
     Command::new(name)
 }
 
-/// Runs a command line on a node; what it prints.
+/// Runs a command line on a node and returns its output.
 pub fn run(node: &Node, line: &str) -> Outcome<String> {
     let mut words = line.split(' ');
     let mut command = program(words.next().unwrap_or_default());
@@ -56,8 +56,8 @@ pub fn run(node: &Node, line: &str) -> Outcome<String> {
     match output.status.success() {
         true => Ok(String::from_utf8(output.stdout)?),
         false => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            Err(format!("`{line}`: {}", said.trim()).into())
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            Err(format!("`{line}`: {}", stderr.trim()).into())
         }
     }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From the start of an agent without any state to the first ping that another node answers.
+//! Measures the time from the start of an agent without state to the first ping answered by another
+//! node.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -14,10 +15,10 @@ use super::node::{self, Node};
 use super::{Outcome, wait};
 
 const CONF: &str = r#"{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan"}}"#;
-/// Between two pings.
+/// Interval between two pings.
 const PING_EVERY: Duration = Duration::from_micros(500);
 
-/// Milliseconds. The other node's agent is started `together` with the first, or is there before.
+/// Returns milliseconds. The agent of the other node starts `together` with the first, or before it.
 pub fn measure(program: &Path, dir: &Path, store: &str, together: bool) -> Outcome<f64> {
     let [a, b] = node::two()?;
     let etcd = (store == "etcd").then(|| Etcd::start(&b, &dir.join("etcd"))).transpose()?;
@@ -26,16 +27,16 @@ pub fn measure(program: &Path, dir: &Path, store: &str, together: bool) -> Outco
         None => embedded(&dir.join("store.db")),
     };
     let flags = flags_of(&store, CONF);
-    let mut there = match together {
+    let mut running = match together {
         true => None,
         false => Some(Agent::start(program, &b, dir, &flags)?),
     };
-    if let Some(agent) = &mut there {
-        agent.settled()?;
+    if let Some(agent) = &mut running {
+        agent.wait_subnet()?;
     }
     let start = Instant::now();
     let mut agent = Agent::start(program, &a, dir, &flags)?;
-    let mut other = match there {
+    let mut other = match running {
         Some(other) => other,
         None => Agent::start(program, &b, dir, &flags)?,
     };
@@ -43,11 +44,11 @@ pub fn measure(program: &Path, dir: &Path, store: &str, together: bool) -> Outco
     Ok(start.elapsed().as_secs_f64() * 1e3)
 }
 
-/// Pings the other's tunnel until an answer comes: with no route to it, with nobody there to answer, or at last.
+/// Pings the tunnel of the other node until an answer arrives; sending fails as long as there is no route.
 fn first_answer(from: &Node, agent: &mut Agent, to: &mut Agent) -> Outcome {
     let socket = from.netns.enter(|| ProbeSocket::echo(Family::V4, 0x7077))??;
     let mut buffer = [0; 256];
-    wait::until("an answer to a ping", PING_EVERY, || {
+    wait::until("a ping reply", PING_EVERY, || {
         agent.check()?;
         to.check()?;
         if socket.receive(&mut buffer)?.is_some() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! TCP between two nodes: as agents set them up, and as `ip` and `bridge` do by hand.
+//! TCP throughput between two nodes, configured by agents or by hand with `ip` and `bridge`.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
@@ -11,8 +11,8 @@ use super::node::{self, Node};
 use super::process::run;
 use super::{Outcome, wait};
 
-/// Bits a second by hand and by agents, in turn: both networks stand side by side, so that what else the
-/// machine does meets both alike.
+/// Measures bit/s by hand and with agents in turn. Both networks exist at the same time, so that both see
+/// the same load of the machine.
 pub fn measure(
     file: &Path,
     dir: &Path,
@@ -31,13 +31,13 @@ pub fn measure(
 }
 
 fn by_hand_to([a, b]: &[Node; 2], backend: &str) -> Outcome<Ipv4Addr> {
-    let way = match backend {
+    let connect = match backend {
         "vxlan" => vxlan,
         "host-gw" => host_gw,
-        _ => return Err("vxlan or host-gw".into()),
+        _ => return Err("expected vxlan or host-gw".into()),
     };
-    way(a, b)?;
-    way(b, a)?;
+    connect(a, b)?;
+    connect(b, a)?;
     Ok(gateway(b))
 }
 
@@ -53,19 +53,19 @@ fn by_agents_to(
     for node in nodes {
         agents.push(Agent::start(file, node, dir, &flags)?);
     }
-    let subnets = agents.iter_mut().map(Agent::settled).collect::<Outcome<Vec<_>>>()?;
+    let subnets = agents.iter_mut().map(Agent::wait_subnet).collect::<Outcome<Vec<_>>>()?;
     Ok(subnets[1].addr())
 }
 
 fn flow(nodes: &[Node; 2], to: Ipv4Addr) -> Outcome<Flow> {
     let [a, b] = nodes;
-    // In place of the bridge that pods would be on.
+    // Replaces the bridge of the pods.
     run(b, &format!("ip address add {to}/32 dev lo"))?;
     reach(a, to)?;
     Flow::start(nodes, to.into())
 }
 
-/// By hand a node's subnet follows from its number.
+/// Subnet of a node that is configured by hand.
 fn subnet(node: &Node) -> String {
     format!("10.244.{}.0/24", node.number)
 }
@@ -78,7 +78,7 @@ fn mac(node: &Node) -> String {
     format!("02:00:00:00:00:{:02x}", node.number)
 }
 
-/// What flannel would make, line by line.
+/// Creates the objects that flannel creates.
 fn vxlan(node: &Node, other: &Node) -> Outcome {
     let tunnel = |node: &Node| Ipv4Addr::new(10, 244, node.number, 0);
     let (own, its) = (tunnel(node), tunnel(other));
@@ -104,10 +104,10 @@ fn host_gw(node: &Node, other: &Node) -> Outcome {
     run(node, &line).map(drop)
 }
 
-/// Until both ends know the way: refused is answered.
+/// Waits until both ends have a route. A refused connection is an answer, too.
 fn reach(from: &Node, to: Ipv4Addr) -> Outcome {
     let at = SocketAddr::new(to.into(), 7);
-    wait::until("a way to the other node", Duration::from_millis(5), || {
+    wait::until("a route to the other node", Duration::from_millis(5), || {
         let tried =
             from.netns.enter(|| TcpStream::connect_timeout(&at, Duration::from_millis(200)))?;
         let is_refused =

@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Waiting for what others do and tell nobody.
+//! Waits for a condition by polling.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Outcome;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Looks again and again, `every` so long, until there is something.
-#[expect(clippy::disallowed_methods, reason = "who is measured must not know of it")]
+/// Calls `look` every `every` until it returns a value.
+#[expect(clippy::disallowed_methods, reason = "the measured program must not be involved")]
 pub fn until<T>(
     what: &str,
     every: Duration,
     mut look: impl FnMut() -> Outcome<Option<T>>,
 ) -> Outcome<T> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
-        if let Some(found) = look()? {
-            return Ok(found);
+        if let Some(value) = look()? {
+            return Ok(value);
         }
         if Instant::now() > deadline {
-            return Err(format!("{what}: not within {PATIENCE:?}").into());
+            return Err(format!("{what}: not within {TIMEOUT:?}").into());
         }
         thread::sleep(every);
     }
