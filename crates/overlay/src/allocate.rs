@@ -13,7 +13,7 @@ use crate::cidr::{self, Addresses, PerFamily, Prefixes};
 use crate::lease::print_key;
 use crate::netconf::Pool;
 
-/// A key of the store. It takes its subnets even if its value cannot be parsed.
+/// A key of the store. A key takes its subnets even if its value cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     pub subnets: Prefixes,

@@ -7,9 +7,9 @@
 
 pub mod extension;
 pub(crate) mod host_gw;
-pub mod ipip;
-pub mod udp;
-pub mod vxlan;
+pub(crate) mod ipip;
+pub(crate) mod udp;
+pub(crate) mod vxlan;
 pub mod wireguard;
 
 use std::ops::RangeInclusive;
@@ -139,7 +139,7 @@ fn in_range(
     }
 }
 
-/// What a node publishes about its backend: `BackendType`, `BackendData` and `BackendV6Data`.
+/// Data that a node publishes about its backend: `BackendType`, `BackendData` and `BackendV6Data`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BackendData {
     /// No backend type: udp, alloc, and reservations written by hand.
@@ -157,7 +157,7 @@ pub enum BackendData {
 }
 
 impl BackendData {
-    /// Returns the text of `BackendType`. It is empty for backends that publish none.
+    /// Returns the text of `BackendType`, which is empty for backends that publish none.
     pub fn kind(&self) -> &str {
         match self {
             Self::Bare => "",
@@ -171,7 +171,7 @@ impl BackendData {
     }
 
     /// Returns whether a node with this backend can exchange packets with the publisher of this data.
-    pub fn is_compatible_with(&self, backend: &Backend) -> bool {
+    pub(crate) fn is_compatible_with(&self, backend: &Backend) -> bool {
         match backend {
             Backend::Udp(_) | Backend::Alloc => *self == Self::Bare,
             _ => self.kind() == backend.name(),
@@ -179,7 +179,7 @@ impl BackendData {
     }
 
     /// Returns whether the publisher has exactly this backend, as far as a lease shows.
-    pub fn matches(&self, backend: &Backend) -> bool {
+    pub(crate) fn matches(&self, backend: &Backend) -> bool {
         let has_vni = match (self, backend) {
             (Self::Vxlan(vteps), Backend::Vxlan(conf)) => {
                 vteps.iter().all(|(_, vtep)| vtep.vni.is_none_or(|vni| vni == conf.vni))

@@ -78,8 +78,8 @@ impl Addresses {
     }
 }
 
-/// Prefixes without host bits: at most one for each family and at least one in total. They are the
-/// subnets of a node or the prefixes of the whole network.
+/// Subnets of a node, or prefixes of the whole network: at most one for each family, at least one in
+/// total, without host bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Prefixes {
     v4: Option<Ipv4Net>,

@@ -33,7 +33,7 @@ pub struct DesiredState {
 }
 
 impl DesiredState {
-    /// Adds the state of one peer. It has no devices and no addresses.
+    /// Adds the state of one peer, which has no devices and no addresses.
     pub(crate) fn add(&mut self, peer: DesiredState) {
         self.routes.extend(peer.routes);
         self.neighbours.extend(peer.neighbours);
@@ -68,7 +68,7 @@ fn remove_keys<K: Ord, V>(from: &mut BTreeMap<K, V>, keys: &BTreeMap<K, V>) {
     }
 }
 
-/// A device that the agent creates. It is up and ignores router advertisements (`accept_ra` is 0).
+/// A device that the agent creates. All devices are up and ignore router advertisements (`accept_ra` is 0).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DesiredDevice {
     pub name: IfName,

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The network that connects the pods of all nodes, as pure functions on values.
+//! The network that connects the pods of all nodes, as pure functions on values. Nothing in this crate
+//! accesses the kernel, the store or the clock.
 //!
 //! - [`netconf`] parses the network configuration, and [`backend`] the part of its backend.
 //! - [`allocate`] chooses the subnet of a node.
 //! - [`publish`] and [`lease`] produce and parse the data that nodes publish, in flannel's format.
 //! - [`plan`] turns the leases of all nodes into the [`desired`] state of one node's kernel.
 //! - [`diff`] compares it with the [`observed`] state, within the limits of [`ownership`].
-//!
-//! Nothing in this crate accesses the kernel, the store or the clock.
 
 pub mod allocate;
 pub mod backend;
@@ -15,7 +14,7 @@ mod cidr;
 pub mod desired;
 pub mod diff;
 pub mod lease;
-pub mod mac;
+mod mac;
 pub mod netconf;
 pub mod observed;
 pub mod ownership;

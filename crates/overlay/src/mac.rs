@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! MAC address of a node's tunnel device. It is derived from the node's identity, so a re-created
-//! device has the address that the peers already know, also after a reboot.
+//! MAC address of a node's tunnel device, derived from the identity of the node. Therefore a device that
+//! is re-created, for example after a reboot, has the address that the peers already know.
 
 use kernel::{Family, MacAddr};
 use sha2::{Digest, Sha512};
@@ -9,7 +9,7 @@ use sha2::{Digest, Sha512};
 /// tunnel.
 ///
 /// `identity` must never change and must be unique to the node, such as its UID or machine ID.
-pub fn of_node(identity: &[u8], vni: u32, carrier: Family) -> MacAddr {
+pub(crate) fn of_node(identity: &[u8], vni: u32, carrier: Family) -> MacAddr {
     let mut digest = Sha512::new();
     digest.update(b"podwire vtep");
     // Separates the identity from the bytes that follow.

@@ -26,7 +26,7 @@ pub struct ObservedState {
     /// Protocols of all other routes with the default metric (multipath, unreachable and the like), by
     /// destination: the kernel accepts no second route with the same metric.
     pub blocking_routes: BTreeMap<IpNet, u8>,
-    /// All next-hop objects. Those of others are needed so that their IDs are not used twice.
+    /// All next-hop objects, including foreign ones, so that no ID is used twice.
     pub nexthops: BTreeMap<u32, ObservedNexthop>,
     /// Permanent neighbour entries.
     pub neighbours: BTreeMap<(IfName, IpAddr), MacAddr>,
@@ -40,7 +40,7 @@ pub struct ObservedState {
 impl ObservedState {
     /// Returns the state of a kernel in which all desired objects exist. `nexthops` has the ID of the
     /// next-hop object of each gateway.
-    pub fn from_desired(
+    pub(crate) fn from_desired(
         desired: &DesiredState,
         ownership: &Ownership,
         nexthops: &BTreeMap<Gateway, u32>,

@@ -29,8 +29,8 @@ pub struct Ownership {
     /// Device names used by podwire and flannel, with the link kind of each. The agent adopts a
     /// matching device that has no alias.
     pub known_devices: BTreeMap<IfName, &'static str>,
-    /// Devices that the agent created or adopted. They stay the agent's even if another program
-    /// changes their alias.
+    /// Devices that the agent created or adopted. The agent still owns them after another program has
+    /// changed their alias.
     pub adopted: BTreeSet<IfName>,
     /// Networks of the current and of earlier configurations.
     pub networks: Vec<IpNet>,
@@ -132,13 +132,13 @@ impl Ownership {
     }
 }
 
-/// Returns whether two owners have the same range of next-hop IDs. Their agents would remove each
+/// Returns whether two owners have the same range of next-hop IDs, so that their agents would remove each
 /// other's next hops.
 pub fn nexthop_ranges_collide(one: &str, other: &str) -> bool {
     nexthop_range(one) == nexthop_range(other)
 }
 
-/// Returns the next-hop IDs of an owner. Its agent removes every next hop in this range that is not
+/// Returns the next-hop IDs of an owner. The agent removes every next hop in this range that is not
 /// desired.
 fn nexthop_range(owner: &str) -> RangeInclusive<u32> {
     let [share, ..] = Sha256::digest(owner).0;

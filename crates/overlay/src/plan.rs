@@ -48,7 +48,7 @@ pub struct Underlay {
     pub on_link: HashMap<IpAddr, IfName>,
 }
 
-/// Another node.
+/// A node other than this one.
 #[derive(Debug, Clone, Copy)]
 pub struct Peer<'a> {
     /// Key in the store, or name of the Kubernetes node.
@@ -175,8 +175,8 @@ fn add_subnet(
     }
 }
 
-/// Checks that the network does not contain the node's own addresses. Its routes would lead the
-/// tunnel's packets into the tunnel.
+/// Checks that the network does not contain the node's own addresses. Otherwise the network's routes would
+/// lead the packets of the tunnel into the tunnel.
 pub fn check_networks(conf: &NetConf, addresses: Addresses) -> Result<(), Error> {
     for network in conf.networks.iter() {
         if let Some(address) = addresses.iter().find(|address| network.contains(address)) {
@@ -249,8 +249,8 @@ pub(crate) fn direct_route(
     })
 }
 
-/// Returns the MTU of a tunnel device. `configured` is the MTU of the underlay from the configuration.
-/// It is limited to that of the interface, because the kernel would silently do the same.
+/// Returns the MTU of a tunnel device. `configured` is the MTU of the underlay from the configuration. The
+/// MTU of the interface limits it, because the kernel would silently do the same.
 pub(crate) fn tunnel_mtu(
     node: &Node<'_>,
     configured: Option<u32>,

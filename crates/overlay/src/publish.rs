@@ -17,7 +17,7 @@ pub struct Identity<'a> {
     pub seed: &'a [u8],
     /// Addresses of the underlay interface.
     pub addresses: Addresses,
-    /// Addresses by which peers reach the node. They differ from `addresses` behind NAT.
+    /// Addresses by which peers reach the node, different from `addresses` behind NAT.
     pub public: Addresses,
     /// Public key for the wireguard backend.
     pub wireguard_key: Option<PublicKey>,

@@ -33,7 +33,7 @@ const DISABLED_PLUGINS: &str = "CertificateApproval,CertificateSigning,Certifica
 /// Maximum time to start on a machine that runs many tests at once.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// An API server. It is killed when dropped.
+/// An API server, killed when dropped.
 #[derive(Debug)]
 pub struct ApiServer {
     programs: PathBuf,

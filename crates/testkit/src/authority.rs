@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::command::run;
 use crate::require;
 
-/// A certificate authority. Its certificates are valid for 127.0.0.1 and [`Wire::HOST`](crate::Wire::HOST).
+/// A certificate authority that signs for 127.0.0.1 and [`Wire::HOST`](crate::Wire::HOST).
 #[derive(Debug)]
 pub struct Authority(TempDir);
 

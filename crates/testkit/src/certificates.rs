@@ -13,7 +13,7 @@ done
 test ! -f \"$SSL_CERT_FILE\" || mount --bind /dev/null \"$SSL_CERT_FILE\"
 ";
 
-/// Hides the system's CA certificates from this test, as in an image that contains nothing but the program. Works only
+/// Hides the system's CA certificates from this test, as in an image that contains only the program. Works only
 /// inside [`in_netns`](crate::in_netns), which has its own mounts.
 #[track_caller]
 pub fn hide_system_certificates() {

@@ -70,7 +70,7 @@ fn parse(text: &str) -> Result<Value, serde_json::Error> {
     Ok(value)
 }
 
-/// A running program. It is killed when the value is dropped.
+/// A running program, killed when the value is dropped.
 #[derive(Debug)]
 pub struct Daemon(Child);
 

@@ -14,7 +14,7 @@ use crate::wait::wait_for;
 const SINGLE_SERVER_TIMEOUTS: [&str; 4] =
     ["--heartbeat-interval", "50", "--election-timeout", "500"];
 
-/// An etcd server. It is killed when dropped.
+/// An etcd server, killed when dropped.
 #[derive(Debug)]
 pub struct EtcdServer {
     number: u16,
@@ -29,7 +29,7 @@ pub struct EtcdServer {
 }
 
 impl EtcdServer {
-    /// Returns `count` servers that form one cluster, with their data below `dir`. They are not started.
+    /// Returns `count` servers that form one cluster, with their data below `dir`, without starting them.
     pub fn cluster(dir: &Path, count: u16) -> Vec<EtcdServer> {
         let members: Vec<_> = (0..count)
             .map(|number| format!("n{number}=http://127.0.0.1:{}", peer_port(number)))

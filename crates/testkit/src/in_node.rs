@@ -2,8 +2,8 @@
 //! Runs one test on a node of its own, for container runtimes. In addition to the namespaces of
 //! `in_netns` it has its own processes, host name and file systems.
 //!
-//! A runtime leaves daemons behind. They end together with the test's process namespace, whether the
-//! test passes, fails or hangs.
+//! A runtime leaves daemons behind. The kernel kills them together with the test's process namespace,
+//! whether the test passes, fails or hangs.
 
 use std::env;
 use std::fs;
@@ -56,7 +56,7 @@ const NODE: Sandbox = Sandbox {
 };
 
 /// Runs `body` as [`in_netns`](crate::in_netns()) does, on a node without state of runtimes or plugins.
-/// It needs root.
+/// Requires root.
 #[track_caller]
 pub fn in_node(body: impl FnOnce()) {
     assert!(is_root(), "container runtimes need root");
@@ -64,7 +64,7 @@ pub fn in_node(body: impl FnOnce()) {
     in_sandbox(&NODE, &[(CGROUP, &cgroup.0)], body);
 }
 
-/// Returns the control group for this node's containers, `/podwire-…`. It is removed after the test.
+/// Returns the control group for this node's containers, `/podwire-…`, which is removed after the test.
 #[track_caller]
 pub fn cgroup_parent() -> String {
     env::var(CGROUP).expect("call cgroup_parent inside testkit::in_node")

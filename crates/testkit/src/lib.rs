@@ -2,8 +2,8 @@
 //! Private namespaces, labs of pods and nodes, and probes with outside tools.
 //!
 //! For tests only: every function panics on failure, so a test needs no error handling and its backtrace
-//! points at the failed line. The crate uses no other podwire crate. It reports what `ip`, `nft` and
-//! `ping` print.
+//! points at the failed line. The crate uses no other podwire crate: the outside tools `ip`, `nft`
+//! and `ping` are the oracle.
 
 mod api_server;
 mod authority;

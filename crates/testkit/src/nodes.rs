@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Nodes connected by a bridge, each with a pod, for tests of the node agent. The bridge is in the test's
-//! own namespace. That namespace is also the router, and servers for all nodes listen in it.
+//! Nodes connected by a bridge, each with a pod, for tests of the node agent. The test's own namespace
+//! contains the bridge, acts as router, and runs the servers for all nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -142,7 +142,7 @@ impl Node {
         pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
     }
 
-    /// Runs a shell script on the node. It stops at the first command that fails.
+    /// Runs a shell script on the node, up to the first command that fails.
     #[track_caller]
     pub fn sh(&self, script: &str) -> String {
         sh(&self.ns, script)

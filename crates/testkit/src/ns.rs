@@ -19,7 +19,7 @@ pub struct Ns {
 }
 
 impl Ns {
-    /// Creates a named namespace with `lo` down, as runtimes do. It is removed when dropped.
+    /// Creates a named namespace with `lo` down, as runtimes do. Dropping the value removes the namespace.
     ///
     /// Call it only inside [`in_netns`](crate::in_netns()), where names cannot collide with those of the
     /// machine.
@@ -35,7 +35,7 @@ impl Ns {
         Ns { name: None }
     }
 
-    /// Returns the name for `ip netns`. It is empty for the namespace of the test.
+    /// Returns the name for `ip netns`, which is empty for the namespace of the test.
     pub fn name(&self) -> &str {
         self.name.as_deref().unwrap_or_default()
     }
@@ -73,7 +73,7 @@ impl Ns {
         try_run(words[0], &words[1..])
     }
 
-    /// Starts a program in this namespace. It runs until the value is dropped.
+    /// Starts a program in this namespace that runs until the value is dropped.
     #[track_caller]
     pub fn start(&self, program: &str, args: &[&str]) -> Daemon {
         let words = self.exec_words(program, args);

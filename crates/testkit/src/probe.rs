@@ -19,8 +19,8 @@ pub fn answers(from: &Ns, to: IpAddr) -> bool {
     ping_once(from, to, "20").is_ok()
 }
 
-/// Panics unless `to` answers within 30 seconds. It tries repeatedly, because an IPv6 address or a bridge
-/// port may need a moment before it is usable.
+/// Pings `to` repeatedly and panics unless it answers within 30 seconds. An IPv6 address or a bridge port
+/// may need a moment before it is usable.
 #[track_caller]
 pub fn ping(from: &Ns, to: IpAddr) {
     let mut last = String::new();

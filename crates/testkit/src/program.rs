@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// Creates an executable file with this text. It replaces an existing file by rename, because the kernel
+/// Creates an executable file with this text. An existing file is replaced by rename, because the kernel
 /// does not allow writing to a file that is being executed.
 #[track_caller]
 pub fn write_program(file: impl AsRef<Path>, text: &str) {

@@ -13,8 +13,8 @@ pub fn wait_for(what: &str, deadline: Duration, mut condition: impl FnMut() -> b
     assert!(held.is_some(), "timed out after {deadline:?} waiting for: {what}");
 }
 
-/// Calls `attempt` until it returns a value. It is called at least once, and once more after the deadline,
-/// so that a machine that is too busy to try in time does not cause a failure.
+/// Calls `attempt` until it returns a value: at least once, and once more after the deadline, so that a
+/// machine that is too busy to try in time does not cause a failure.
 #[expect(
     clippy::disallowed_methods,
     reason = "outside tools send no events; the deadline bounds the wait"

@@ -80,8 +80,8 @@ pub fn before_start(command: &[String], environment: Environment<'_>) -> Option<
     command_line(command, Vec::new(), "", environment)
 }
 
-/// Returns the command to run after the node has started, if one is configured. It gets the node's
-/// subnets and addresses.
+/// Returns the command to run after the node has started, if one is configured. The environment contains
+/// the node's subnets and addresses.
 pub fn after_start(
     command: &[String],
     networks: &Prefixes,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! host-gw: a route to each peer on the same link. It needs no configuration and publishes no data.
+//! host-gw: a route to each peer on the same link. The backend needs no configuration and publishes no data.
 
 use ipnet::IpNet;
 

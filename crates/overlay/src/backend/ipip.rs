@@ -18,7 +18,7 @@ pub struct Ipip {
 /// The outer IPv4 header.
 const OVERHEAD: u32 = 20;
 
-pub fn device_name() -> IfName {
+pub(crate) fn device_name() -> IfName {
     "flannel.ipip".parse().expect("a valid interface name")
 }
 

@@ -21,7 +21,7 @@ pub struct Udp {
 /// IPv4 and UDP headers. The packet follows them directly.
 const OVERHEAD: u32 = 20 + 8;
 
-pub fn device_name() -> IfName {
+pub(crate) fn device_name() -> IfName {
     "flannel0".parse().expect("a valid interface name")
 }
 

@@ -23,7 +23,7 @@ use crate::mac;
 use crate::plan::{Error, Node, Peer, RejectReason, direct_route, tunnel_mtu};
 use crate::publish::Identity;
 
-/// Default port of the kernel. It is older than 4789, the port that IANA assigned to VXLAN.
+/// Default port of the kernel, which is older than the port that IANA assigned to VXLAN (4789).
 const DEFAULT_PORT: u16 = 8472;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,7 +136,7 @@ fn overhead(carrier: Family) -> u32 {
 }
 
 /// Returns flannel's name of the device, or a shorter one if the VNI makes that too long.
-pub fn device_name(vni: u32, carrier: Family) -> IfName {
+pub(crate) fn device_name(vni: u32, carrier: Family) -> IfName {
     let (long, short) = match carrier {
         Family::V4 => (format!("flannel.{vni}"), format!("fl.{vni}")),
         Family::V6 => (format!("flannel-v6.{vni}"), format!("fl-v6.{vni}")),

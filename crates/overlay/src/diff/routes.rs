@@ -115,8 +115,8 @@ impl Routes {
                 to_set.push(*desired);
             }
         }
-        // Setting the route replaces a single existing one. If there are several, all but the one
-        // that is replaced have to be removed.
+        // Setting the route replaces an existing one with the same key. Additional ones have to be
+        // removed.
         let is_alone = right.is_none() && existing.len() == 1;
         let others = existing.iter().enumerate().filter(|(at, route)| {
             Some(*at) != right && !is_alone && route.protocol == PROTOCOL && route.route != *desired
@@ -158,7 +158,7 @@ impl Routes {
                 // The kernel removes it together with its device.
                 Some(gateway) if devices.gone.contains(&gateway.device) => continue,
                 Some(gateway) => drop(by_gateway.entry(gateway).or_insert(*id)),
-                // Another program has turned it into a blackhole or a group.
+                // Changed to a blackhole or a group by another program.
                 None => {}
             }
             surplus.push(*id);

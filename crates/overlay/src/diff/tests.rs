@@ -226,7 +226,7 @@ fn foreign_objects_stay() {
     kernel.add_foreign();
     assert_ne!(before, kernel.observed);
     assert_eq!(shown_diff(&kernel), NOTHING);
-    // They also stay when all of the agent's objects are removed.
+    // Foreign objects also stay when all of the agent's objects are removed.
     kernel.desired = DesiredState::default();
     kernel.reconcile();
     let mut others = FakeKernel::new("alloc", &[]);

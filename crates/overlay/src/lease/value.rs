@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The value of a lease in a store. It equals flannel's JSON byte for byte.
+//! The value of a lease in a store, byte for byte as flannel writes it.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -80,8 +80,8 @@ pub(super) fn print(attributes: &Attributes) -> String {
     })
 }
 
-/// Prints compact JSON as Go does. Go escapes characters that could end a script in a web page. They
-/// occur only inside JSON strings.
+/// Prints compact JSON as Go does. Go escapes characters that could end a script in a web page. Such
+/// characters occur only inside JSON strings.
 pub(super) fn go_json(value: &impl Serialize) -> String {
     let text = serde_json::to_string(value).expect("strings and numbers always serialize");
     if !text.contains(['<', '>', '&', '\u{2028}', '\u{2029}']) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Unknown keys of the network configuration. They are ignored, as in flannel, but reported because they
-//! may be typing errors.
+//! Reports unknown keys of the network configuration. Such keys are ignored, as in flannel, but may be
+//! typing errors.
 
 use serde_json::{Map, Value};
 

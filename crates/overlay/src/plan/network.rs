@@ -33,7 +33,7 @@ pub struct Network {
     /// that they published before. Such a peer keeps its previous backend, so it can be served by
     /// that one.
     earlier: BTreeMap<String, Lease>,
-    /// Number of peers that publish each address. It is above one if a node has two leases.
+    /// Number of peers that publish each address: more than one if a node has several leases.
     public_addresses: HashMap<IpAddr, usize>,
     /// Desired state without peers.
     base: DesiredState,
@@ -146,9 +146,9 @@ impl Network {
         Ok(())
     }
 
-    /// Drops the previous backend if no peer published it at this call and at the one before. The
-    /// caller repeats it at intervals: peers send by the previous backend until they have read this
-    /// node's new lease.
+    /// Drops the previous backend if no peer published it at this call and at the last call. The caller
+    /// repeats the call at intervals, because peers send by the previous backend until they have read
+    /// this node's new lease.
     pub fn expire_previous(&mut self) -> PreviousBackendState {
         let Some(previous) = &self.previous else { return PreviousBackendState::Absent };
         let node = self.node_backends();
@@ -171,9 +171,9 @@ impl Network {
         PreviousBackendState::Kept
     }
 
-    /// Adds or removes a blackhole route for each of this node's own subnets. It drops packets to
-    /// addresses that no pod has if no other route for the subnet exists, such as that of a bridge.
-    /// Such packets would otherwise leave by the default route and might come back.
+    /// Adds or removes a blackhole route for each of this node's own subnets. The route drops packets to
+    /// addresses that no pod has while no bridge has a route for the subnet. Such packets would
+    /// otherwise leave by the default route and might come back.
     pub fn set_own_blackholes(&mut self, enabled: bool) {
         let subnets: Vec<IpNet> = self.node().subnets().collect();
         self.has_own_blackholes = enabled;
@@ -329,10 +329,10 @@ impl Network {
         Some(Peer { name, created: *created, lease: self.served_lease(name)? })
     }
 
-    /// Returns a peer's current lease with the backend data of the lease before, if the peer uses a
-    /// newer configuration than this node: it published a backend of this node, and now publishes one
-    /// that this node does not have. A peer that changes from the current to the previous backend
-    /// uses a newer configuration too.
+    /// Returns a peer's current lease with the backend data of its earlier lease, if the peer uses a newer
+    /// configuration than this node. That is the case if it published a backend that this node has, and
+    /// now publishes one that this node does not have. A peer that changes from the current to the
+    /// previous backend uses a newer configuration too.
     fn earlier_lease(&self, before: &Lease, now: &Lease) -> Option<Lease> {
         let is_current = |data: &BackendData| data.matches(&self.conf.backend);
         let has = |data: &BackendData| self.backends().any(|backend| data.matches(backend));

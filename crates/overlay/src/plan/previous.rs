@@ -44,8 +44,8 @@ pub fn are_distinguishable(before: &Backend, now: &Backend) -> bool {
 pub(super) struct KeptBackend {
     conf: NetConf,
     lease: Lease,
-    /// Desired state without peers. Its routes are only templates: the current backend has the route
-    /// to the whole network.
+    /// Desired state without peers. The routes are only templates, because the current backend has the
+    /// route to the whole network.
     base: DesiredState,
     /// No peer published the backend at the last call of [`super::Network::expire_previous`].
     pub(super) is_idle: bool,

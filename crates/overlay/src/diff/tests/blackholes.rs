@@ -71,7 +71,7 @@ fn foreign_blackhole_with_the_same_metric_is_a_conflict() {
 #[test]
 fn stale_blackholes_are_removed_by_rule() {
     let kept = [
-        // Another network, another program, and a metric that flannel does not use.
+        // Routes of other networks and programs, and one with a metric that flannel does not use.
         blackhole("10.77.1.0/24", BLACKHOLE_METRIC, PROTOCOL),
         blackhole("10.77.1.0/24", 0, PROTOCOL_BOOT),
         blackhole("10.5.9.0/24", 0, 4),

@@ -114,7 +114,7 @@ fn path_mtus_are_inherited_if_the_path_is_the_same() {
     after.inherit_path_mtus(&before);
     assert_eq!(route_mtu(&after.plan().desired, subnets[0]), Some(1300));
     assert!(!after.plan().desired.routes.contains_key(&subnets[1]));
-    // Another interface means other paths.
+    // The paths differ if the interface differs.
     let another = Underlay { mtu: underlay.mtu - 8, ..underlay };
     let mut after = new(&another, &lab.nodes[1..]);
     after.inherit_path_mtus(&before);
@@ -162,8 +162,8 @@ fn own_blackholes_cover_all_own_subnets() {
     assert_eq!(*network.plan(), lab.plan());
 }
 
-/// A route to the whole network has the same destination if it consists of one subnet. It has the
-/// better metric, so a blackhole route would have no effect.
+/// If the network consists of one subnet, its route has the same destination and a better metric. A
+/// blackhole route would have no effect.
 #[test]
 fn own_blackhole_gives_way_to_the_networks_route() {
     let mut lab = Lab::new(V4, r#"{"Type": "wireguard"}"#, &["4", "4"]);

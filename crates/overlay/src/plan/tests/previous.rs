@@ -42,7 +42,7 @@ fn network(own: usize, backend: &str, peers: &[(usize, &str)]) -> Network {
     Network::new(conf, own, underlay, peers.collect()).unwrap()
 }
 
-/// The same, with `before` as the previous backend.
+/// Like [`network`], with `before` as the previous backend.
 fn network_after(own: usize, before: &str, backend: &str, peers: &[(usize, &str)]) -> Network {
     let mut network = network(own, backend, peers);
     network.set_previous_backend(previous(own, before, backend).unwrap()).unwrap();
