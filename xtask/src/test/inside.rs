@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn prefix_marks_tests_for_the_machine() {
-        assert!(is_meant_for_machine("vm_vlan_is_made"));
+        assert!(is_meant_for_machine("vm_vlan_is_created"));
         assert!(is_meant_for_machine("compare::vlan::vm_plain"));
         assert!(!is_meant_for_machine("vm_lab::plain"));
         assert!(!is_meant_for_machine("compare::a_vm_"));

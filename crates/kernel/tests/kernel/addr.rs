@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Addresses.
+//! Addresses of links.
 
 use std::time::{Duration, Instant};
 
@@ -12,8 +12,8 @@ use testkit::{Ns, in_netns};
 use crate::{index_of, ip, ip_json};
 
 fn shown(link: &str) -> Vec<Value> {
-    let found = ip_json(&Ns::here(), &format!("addr show {link}"));
-    let infos = found["addr_info"].as_array().unwrap().iter();
+    let link = ip_json(&Ns::here(), &format!("addr show {link}"));
+    let infos = link["addr_info"].as_array().unwrap().iter();
     infos.filter(|info| info["scope"] != "link").cloned().collect()
 }
 
@@ -47,7 +47,7 @@ fn addresses_are_added_and_removed() {
 }
 
 #[test]
-fn duplicate_detection_is_waited_for() {
+fn wait_for_dad_returns_each_result() {
     in_netns(|| {
         ip("link add a0 type veth peer name a1");
         ip("link set a1 up");
@@ -60,7 +60,7 @@ fn duplicate_detection_is_waited_for() {
             .unwrap();
         let mut wait =
             |index, deadline| addr::wait_for_dad(&nl, &mut monitor, index, deadline).unwrap();
-        // Without a carrier nobody can be asked; with one the kernel asks after a random time.
+        // Without a carrier the kernel sends no probe; with one it does so after a random delay.
         assert_eq!(wait(a1, Instant::now()), DadResult::Timeout);
         ip("link set a0 up");
         let deadline = Instant::now() + Duration::from_secs(30);
@@ -70,7 +70,7 @@ fn duplicate_detection_is_waited_for() {
 }
 
 #[test]
-fn options_are_taken() {
+fn address_options_take_effect() {
     in_netns(|| {
         ip("link add a0 type veth peer name a1");
         ip("link set a0 up");
@@ -85,7 +85,7 @@ fn options_are_taken() {
 }
 
 #[test]
-fn addresses_are_read() {
+fn list_returns_addresses_of_one_or_all_links() {
     in_netns(|| {
         ip("link add a0 type veth peer name a1");
         ip("addr add 10.1.2.3/24 broadcast + dev a0 label a0:1");
@@ -104,7 +104,7 @@ fn addresses_are_read() {
         let found = addr::list(&nl, Some(a1)).unwrap();
         assert_eq!(found[0].prefix, "10.9.9.1/32".parse().unwrap());
         assert_eq!(found[0].peer, Some("10.9.9.2".parse().unwrap()));
-        // 127.0.0.1 and ::1 besides.
+        // Three addresses of the links, 127.0.0.1 and ::1.
         assert_eq!(addr::list(&nl, None).unwrap().len(), 5);
         assert!(addr::list(&nl, Some(IfIndex(9999))).unwrap().is_empty());
     });

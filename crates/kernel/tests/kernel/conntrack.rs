@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Connection tracking, with connections made by `conntrack`.
+//! Connection tracking, with connections created by `conntrack`.
 
 use kernel::conntrack::{self, SentTo};
 use testkit::{in_netns, require, run};
@@ -15,7 +15,7 @@ fn connect_udp(from: &str, to: &str, port: &str) {
 }
 
 #[test]
-fn connections_to_a_port_are_forgotten_and_no_others() {
+fn only_connections_to_given_ports_are_removed() {
     require!(Program("conntrack"));
     in_netns(|| {
         connect_udp("192.0.2.1", "192.0.2.9", "53");

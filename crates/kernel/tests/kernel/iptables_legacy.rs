@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The older packet filter, set up with `iptables-legacy`.
+//! The older packet filter, configured with `iptables-legacy`.
 
 use kernel::Family;
 use kernel::iptables_legacy::{drops_forwarded, is_in_use, mentions};
 use testkit::{in_netns, not_run_unless, run, try_run};
 
 #[test]
-fn policy_of_forward_is_read_and_nothing_is_made() {
+fn forward_policy_is_read_without_creating_tables() {
     in_netns(|| {
         not_run_unless!(Program("iptables-legacy"));
         for (family, program) in [(Family::V4, "iptables-legacy"), (Family::V6, "ip6tables-legacy")]

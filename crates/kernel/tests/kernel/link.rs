@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Creating, changing and reading links.
+//! Creation, changes and reads of links.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -15,7 +15,7 @@ const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const POD_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 
 #[test]
-fn veth_is_born_in_its_place() {
+fn veth_is_created_with_all_attributes() {
     in_netns(|| {
         let (host, pod_ns, pod) = host_and_pod();
         let peer = Peer {
@@ -46,14 +46,14 @@ fn veth_is_born_in_its_place() {
         assert_eq!(there["num_rx_queues"], 1);
         assert!(!has_flag(&there, "UP"));
 
-        let taken = host.apply([link::create(&veth)]).unwrap_err();
-        assert!(taken.already_exists());
-        assert_eq!(taken.to_string(), "create link veth0: File exists");
+        let error = host.apply([link::create(&veth)]).unwrap_err();
+        assert!(error.already_exists());
+        assert_eq!(error.to_string(), "create link veth0: File exists");
     });
 }
 
 #[test]
-fn simple_kinds_are_made() {
+fn bridge_and_ifb_are_created() {
     in_netns(|| {
         let nl = Netlink::open().unwrap();
         let bridge = NewLink::new(name("br1"), Kind::Bridge { vlan_filtering: None });
@@ -69,7 +69,7 @@ fn simple_kinds_are_made() {
 }
 
 #[test]
-fn macvlan_is_made_in_another_namespace() {
+fn macvlan_is_created_in_another_namespace() {
     in_netns(|| {
         let (host, pod_ns, pod) = host_and_pod();
         ip("link add parent0 type veth peer name parent1");
@@ -89,9 +89,9 @@ fn macvlan_is_made_in_another_namespace() {
     });
 }
 
-/// Kernels before 6.15 look for the name where the socket is, not where the link is to be born.
+/// Kernels before 6.15 check the name in the socket's namespace instead of the new link's namespace.
 #[test]
-fn vm_a_link_with_an_index_may_have_a_name_of_the_host() {
+fn vm_link_with_index_may_have_a_name_of_the_host() {
     in_netns(|| {
         let (host, pod_ns, pod) = host_and_pod();
         ip("link add eth0 type veth peer name parent1");
@@ -108,7 +108,7 @@ fn vm_a_link_with_an_index_may_have_a_name_of_the_host() {
     });
 }
 
-/// Makes one link of a kind not every kernel has, and compares what `ip` and we read.
+/// Creates a link of a kind that not every kernel supports, and compares it with the output of `ip`.
 fn check_kind(kind: Kind<'_>, detail: Detail, shown: &str, value: &serde_json::Value) {
     let nl = Netlink::open().unwrap();
     ip("link add parent0 type veth peer name parent1");
@@ -122,7 +122,7 @@ fn check_kind(kind: Kind<'_>, detail: Detail, shown: &str, value: &serde_json::V
 }
 
 #[test]
-fn a_kind_is_asked_for_without_making_one() {
+fn support_of_a_kind_is_probed_without_a_link() {
     in_netns(|| {
         let nl = Netlink::open().unwrap();
         assert!(link::is_supported(&nl, "veth").unwrap());
@@ -133,7 +133,7 @@ fn a_kind_is_asked_for_without_making_one() {
 }
 
 #[test]
-fn vm_dummy_is_made() {
+fn vm_dummy_is_created() {
     in_netns(|| {
         testkit::not_run_unless!(Link("dummy"));
         check_kind(Kind::Dummy, Detail::None, "none", &json!(null));
@@ -141,7 +141,7 @@ fn vm_dummy_is_made() {
 }
 
 #[test]
-fn vm_vlan_is_made() {
+fn vm_vlan_is_created() {
     in_netns(|| {
         testkit::not_run_unless!(Link("vlan"));
         check_kind(Kind::Vlan(100), Detail::Vlan(100), "id", &json!(100));
@@ -149,7 +149,7 @@ fn vm_vlan_is_made() {
 }
 
 #[test]
-fn vm_ipvlan_is_made() {
+fn vm_ipvlan_is_created() {
     in_netns(|| {
         testkit::not_run_unless!(Link("ipvlan"));
         let detail = Detail::Ipvlan(Some(IpvlanMode::L3s));
@@ -158,7 +158,7 @@ fn vm_ipvlan_is_made() {
 }
 
 #[test]
-fn vm_vrf_is_made() {
+fn vm_vrf_is_created() {
     in_netns(|| {
         testkit::not_run_unless!(Link("vrf"));
         check_kind(Kind::Vrf(1000), Detail::Vrf(1000), "table", &json!(1000));
@@ -166,7 +166,7 @@ fn vm_vrf_is_made() {
 }
 
 #[test]
-fn links_are_changed() {
+fn setters_change_a_link() {
     in_netns(|| {
         ip("link add br0 type bridge");
         ip("link add a0 type veth peer name a1");
@@ -230,7 +230,7 @@ fn attributes_are_set_by_one_message() {
         nl.apply([link::set_attributes(link.index, &off)]).unwrap();
         let found = ip_json(&Ns::here(), "link show a0");
         assert!(!has_flag(&found, "PROMISC") && !has_flag(&found, "ALLMULTI"));
-        assert_eq!(found["mtu"], 1300, "what is not given stays");
+        assert_eq!(found["mtu"], 1300, "attributes that are not given stay");
     });
 }
 
@@ -253,10 +253,10 @@ fn ipv4_conf_is_set_without_procfs() {
 }
 
 #[test]
-fn a_link_is_born_into_its_group_and_comes_up_with_settings() {
+fn group_and_inet_conf_are_set_with_the_link() {
     in_netns(|| {
         let (host, pod_ns, pod) = host_and_pod();
-        let mut new = crate::link_life::veth(&host, "veth0", &pod_ns);
+        let mut new = crate::link_lifecycle::veth(&host, "veth0", &pod_ns);
         new.group = Some(0x7abc_def0);
         host.apply([link::create(&new)]).unwrap();
         assert_eq!(ip_json(&Ns::here(), "link show veth0")["group"], "2059198192");
@@ -287,7 +287,7 @@ fn accept_ra_is_read() {
 }
 
 #[test]
-fn links_are_read() {
+fn link_attributes_are_read() {
     in_netns(|| {
         ip("link add br0 type bridge");
         ip("link add a0 type veth peer name a1");
@@ -299,8 +299,8 @@ fn links_are_read() {
         let (a0, a1, br0) = (index_of(&nl, "a0"), index_of(&nl, "a1"), index_of(&nl, "br0"));
 
         let a0_now = || link::by_name(&nl, name("a0")).unwrap().unwrap();
-        // The kernel follows the carrier in a task of its own.
-        testkit::wait_for("a state without carrier", Duration::from_secs(30), || {
+        // The kernel updates the state asynchronously.
+        testkit::wait_for("operstate of a0 is lower layer down", Duration::from_secs(30), || {
             a0_now().operstate == OperState::LowerLayerDown
         });
         let link = a0_now();
@@ -309,7 +309,7 @@ fn links_are_read() {
         assert_eq!((link.mac, link.mtu, link.txqlen), (Some(MAC), 1400, 55));
         assert_eq!((link.master, link.link, link.link_netnsid), (Some(br0), Some(a1), None));
         assert_eq!(link.alias.as_deref(), Some("hello"));
-        // Once by us, once by the bridge, whose flooding and learning are not both on.
+        // One user is this test; the bridge is another, because flooding and learning are not both on.
         assert!(link.promiscuity >= 1, "{}", link.promiscuity);
         let port = link.port.unwrap();
         assert_eq!((port.hairpin, port.isolated), (Some(true), Some(true)));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The verbs against the real kernel, each test in namespaces of its own. What we made is
-//! looked at with `ip` and `bridge`; what we read was made with `ip`.
+//! Tests against the real kernel, each in its own namespaces. `ip` and `bridge` verify what the crate changes, and
+//! create what it reads.
 
-#![expect(clippy::unwrap_used, reason = "a test panics where it fails")]
+#![expect(clippy::unwrap_used, reason = "a test panics when it fails")]
 
 mod addr;
 mod bridge_vlan;
@@ -11,7 +11,7 @@ mod events;
 mod icmp_probe;
 mod iptables_legacy;
 mod link;
-mod link_life;
+mod link_lifecycle;
 mod multicast;
 mod neigh;
 mod netns;
@@ -50,18 +50,18 @@ fn ip(args: &str) -> String {
     Ns::here().ip(&args.split_whitespace().collect::<Vec<_>>())
 }
 
-/// The one object `ip -d -j` shows.
+/// Returns the single object that `ip -d -j` shows.
 fn ip_json(ns: &Ns, args: &str) -> Value {
-    let found = ns.ip_json(&args.split_whitespace().collect::<Vec<_>>());
-    assert_eq!(found.as_array().map(Vec::len), Some(1), "ip {args}: {found}");
-    found[0].clone()
+    let shown = ns.ip_json(&args.split_whitespace().collect::<Vec<_>>());
+    assert_eq!(shown.as_array().map(Vec::len), Some(1), "ip {args}: {shown}");
+    shown[0].clone()
 }
 
 fn index_of(nl: &Netlink, link: &str) -> IfIndex {
     kernel::link::index_of(nl, name(link)).unwrap()
 }
 
-/// `a0` and `a1`, a pair that is up; the first has addresses.
+/// Creates the veth pair `a0` and `a1`, both up; `a0` has addresses.
 fn pair_with_addresses() -> Netlink {
     ip("link add a0 type veth peer name a1");
     ip("link set a0 up");
@@ -71,7 +71,7 @@ fn pair_with_addresses() -> Netlink {
     Netlink::open().unwrap()
 }
 
-/// A host with a bridge `br0` that is up, and a pod.
+/// Creates a host with the bridge `br0`, which is up, and a pod.
 fn host_and_pod() -> (Netlink, Netns, Ns) {
     ip("link add br0 type bridge");
     ip("link set br0 up");
@@ -80,5 +80,5 @@ fn host_and_pod() -> (Netlink, Netns, Ns) {
 }
 
 fn has_flag(link: &Value, flag: &str) -> bool {
-    link["flags"].as_array().unwrap().iter().any(|found| found == flag)
+    link["flags"].as_array().unwrap().iter().any(|set| set == flag)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Packets for many, with `socat` at the other end of a wire.
+//! Multicast and broadcast packets, with `socat` at the other end of a veth pair.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use testkit::{Ns, in_netns, require, wait_some};
 
 use super::{index_of, ip, ip_json};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn connected() -> (Netlink, Ns) {
     let other = Ns::new("other");
@@ -32,13 +32,13 @@ fn send(other: &Ns, word: &str, socket: &str) {
     other.exec("sh", &["-c", &format!("printf {word} | socat -u - {socket},so-bindtodevice=v1")]);
 }
 
-/// The payload of the next UDP packet behind headers of this length, whose checksum must be right.
-fn next(frames: &MulticastSocket, header: usize) -> String {
+/// Returns the payload of the next UDP packet after an IP header of this length; its checksum must be valid.
+fn next(socket: &MulticastSocket, header: usize) -> String {
     let mut buffer = vec![0; BUFFER_LEN];
     loop {
-        let heard = wait_some(PATIENCE, || frames.receive(&mut buffer).unwrap()).unwrap();
-        assert!(!heard.is_unsegmented);
-        let packet = &buffer[heard.packet];
+        let received = wait_some(TIMEOUT, || socket.receive(&mut buffer).unwrap()).unwrap();
+        assert!(!received.is_unsegmented);
+        let packet = &buffer[received.packet];
         let protocol = if header == 20 { packet[9] } else { packet[6] };
         if protocol != 17 {
             continue;
@@ -56,7 +56,7 @@ fn next(frames: &MulticastSocket, header: usize) -> String {
 }
 
 #[test]
-fn what_is_for_many_is_heard_whole_and_nothing_else() {
+fn only_multicast_and_broadcast_are_received() {
     in_netns(|| {
         require!(Program("socat"));
         let (nl, other) = connected();
@@ -74,13 +74,13 @@ fn what_is_for_many_is_heard_whole_and_nothing_else() {
 }
 
 #[test]
-fn packets_of_any_source_are_sent() {
+fn packet_with_any_source_address_is_sent() {
     in_netns(|| {
         let (nl, other) = connected();
-        let hear = || UdpSocket::bind("0.0.0.0:5000").unwrap();
-        let socket = kernel::Netns::open(other.path()).unwrap().enter(hear).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        // 10.9.0.77:5000 to all, UDP without a checksum.
+        let bind = || UdpSocket::bind("0.0.0.0:5000").unwrap();
+        let socket = kernel::Netns::open(other.path()).unwrap().enter(bind).unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+        // 10.9.0.77:5000 to broadcast, UDP without a checksum.
         let mut packet =
             vec![0x45, 0, 0, 32, 0, 0, 0, 0, 1, 17, 0, 0, 10, 9, 0, 77, 255, 255, 255, 255];
         let sum: u32 = packet.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).sum();
@@ -96,22 +96,22 @@ fn packets_of_any_source_are_sent() {
 }
 
 #[test]
-fn deaf_sockets_hear_other_interfaces_only() {
+fn ignored_interface_delivers_no_packets() {
     in_netns(|| {
         require!(Program("socat"));
         let (nl, other) = connected();
         let socket = multicast::fragmenting_udp("0.0.0.0:5000".parse().unwrap()).unwrap();
-        let heard = || {
+        let receive = || {
             let mut buffer = [0; 16];
-            let (len, _) = wait_some(PATIENCE, || socket.recv_from(&mut buffer).ok()).unwrap();
+            let (len, _) = wait_some(TIMEOUT, || socket.recv_from(&mut buffer).ok()).unwrap();
             String::from_utf8_lossy(&buffer[..len]).into_owned()
         };
         send(&other, "before", "UDP4-DATAGRAM:10.9.0.1:5000");
-        assert_eq!(heard(), "before");
+        assert_eq!(receive(), "before");
         multicast::ignore_interface(&socket, index_of(&nl, "v0")).unwrap();
-        send(&other, "unheard", "UDP4-DATAGRAM:10.9.0.1:5000");
+        send(&other, "ignored", "UDP4-DATAGRAM:10.9.0.1:5000");
         let own = UdpSocket::bind("127.0.0.1:0").unwrap();
         own.send_to(b"after", "127.0.0.1:5000").unwrap();
-        assert_eq!(heard(), "after");
+        assert_eq!(receive(), "after");
     });
 }

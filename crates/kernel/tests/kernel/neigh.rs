@@ -13,7 +13,7 @@ const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
 const NUD_NOARP: u16 = 0x40; // linux/neighbour.h
 
 #[test]
-fn neighbours_come_and_go() {
+fn neighbours_are_added_listed_and_removed() {
     in_netns(|| {
         ip("link add a0 type veth peer name a1");
         ip("link set a0 up");
@@ -51,15 +51,15 @@ fn neighbours_come_and_go() {
 }
 
 #[test]
-fn vxlan_entries_come_and_go() {
+fn vxlan_entries_are_added_listed_and_removed() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         ip("link add vx0 type vxlan id 7 local 192.0.2.1 dstport 4789");
         let nl = Netlink::open().unwrap();
         let vx0 = index_of(&nl, "vx0");
         let one = Fdb::vxlan(vx0, MAC, addr("192.0.2.7"));
-        let all = MacAddr([0; 6]);
-        let floods = [addr("192.0.2.7"), addr("192.0.2.8")].map(|dst| Fdb::vxlan(vx0, all, dst));
+        let zero = MacAddr([0; 6]);
+        let floods = [addr("192.0.2.7"), addr("192.0.2.8")].map(|dst| Fdb::vxlan(vx0, zero, dst));
         nl.apply([fdb::add(&one), fdb::append(&floods[0]), fdb::append(&floods[1])]).unwrap();
         let shown = || testkit::run("bridge", &["fdb", "show", "dev", "vx0"]);
         let text = shown();
@@ -69,19 +69,19 @@ fn vxlan_entries_come_and_go() {
 
         nl.apply([fdb::replace(&Fdb { dst: Some(addr("192.0.2.9")), ..one })]).unwrap();
         assert!(shown().contains("02:00:00:00:00:09 dst 192.0.2.9"));
-        let found = fdb::list(&nl, vx0).unwrap();
-        assert_eq!(found.len(), 3);
-        assert!(found.contains(&floods[1]), "{found:?}");
+        let entries = fdb::list(&nl, vx0).unwrap();
+        assert_eq!(entries.len(), 3);
+        assert!(entries.contains(&floods[1]), "{entries:?}");
 
-        let gone = [Fdb { dst: Some(addr("192.0.2.9")), ..one }, floods[0], floods[1]];
-        nl.apply(gone.each_ref().map(fdb::remove)).unwrap();
+        let all = [Fdb { dst: Some(addr("192.0.2.9")), ..one }, floods[0], floods[1]];
+        nl.apply(all.each_ref().map(fdb::remove)).unwrap();
         assert_eq!(shown(), "");
         assert!(nl.apply([fdb::remove(&one)]).unwrap_err().is_not_found());
     });
 }
 
 #[test]
-fn bridge_entries_come_and_go() {
+fn bridge_entries_are_added_listed_and_removed() {
     in_netns(|| {
         ip("link add br0 type bridge");
         ip("link add a0 type veth peer name a1");

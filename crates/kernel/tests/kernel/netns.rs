@@ -14,7 +14,7 @@ fn own_inode() -> String {
 }
 
 #[test]
-fn a_thread_enters_and_comes_back() {
+fn thread_returns_to_its_namespace() {
     in_netns(|| {
         let pod = Ns::new("pod");
         pod.ip(&["link", "add", "a0", "type", "veth", "peer", "name", "a1"]);
@@ -39,7 +39,7 @@ fn a_thread_enters_and_comes_back() {
 }
 
 #[test]
-fn namespaces_are_told_apart() {
+fn is_same_compares_namespaces() {
     in_netns(|| {
         let pod = Ns::new("pod");
         let ns = Netns::open(pod.path()).unwrap();
@@ -55,7 +55,7 @@ fn namespaces_are_told_apart() {
 }
 
 #[test]
-fn what_is_no_namespace_is_refused() {
+fn open_of_another_file_fails() {
     in_netns(|| {
         let error = Netns::open("/run/netns/none").unwrap_err();
         assert_eq!(error.errno, Errno::NOENT);
@@ -74,7 +74,7 @@ fn what_is_no_namespace_is_refused() {
 }
 
 #[test]
-fn a_named_namespace_is_one_of_ip_netns() {
+fn named_namespace_is_visible_to_ip_netns() {
     in_netns(|| {
         let path = Path::new("/run/netns/blue");
         let home = own_inode();
@@ -88,7 +88,7 @@ fn a_named_namespace_is_one_of_ip_netns() {
         Netns::remove_named(path).unwrap();
         assert!(!path.exists());
         Netns::remove_named(path).unwrap();
-        // Half-made: the file without the mount.
+        // An interrupted creation leaves the file without a mount.
         fs::write(path, "").unwrap();
         Netns::remove_named(path).unwrap();
         assert!(!path.exists());
@@ -96,7 +96,7 @@ fn a_named_namespace_is_one_of_ip_netns() {
 }
 
 #[test]
-fn a_later_ip_netns_add_does_not_cover_ours() {
+fn later_ip_netns_add_keeps_named_namespace() {
     in_netns(|| {
         let path = Path::new("/run/netns/blue");
         Netns::create_named(path).unwrap();
@@ -108,7 +108,7 @@ fn a_later_ip_netns_add_does_not_cover_ours() {
 }
 
 #[test]
-fn sysctls_are_those_of_the_namespace() {
+fn sysctls_belong_to_the_entered_namespace() {
     in_netns(|| {
         let pod = Ns::new("pod");
         pod.ip(&["link", "add", "a.0", "type", "veth", "peer", "name", "a1"]);
@@ -129,19 +129,19 @@ fn sysctls_are_those_of_the_namespace() {
 }
 
 #[test]
-fn one_at_a_time_holds_the_lock() {
+fn lock_is_held_by_one_at_a_time() {
     in_netns(|| {
         let here = Netns::current().unwrap();
         let held = here.lock("test").unwrap();
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, locked) = std::sync::mpsc::channel();
         let other = std::thread::spawn(move || {
             let _held = Netns::current().unwrap().lock("test").unwrap();
-            tell.send(()).unwrap();
+            sender.send(()).unwrap();
         });
-        assert!(told.recv_timeout(std::time::Duration::from_millis(100)).is_err());
+        assert!(locked.recv_timeout(std::time::Duration::from_millis(100)).is_err());
         drop(here.lock("other").unwrap());
         drop(held);
-        told.recv_timeout(std::time::Duration::from_secs(10)).unwrap();
+        locked.recv_timeout(std::time::Duration::from_secs(10)).unwrap();
         other.join().unwrap();
     });
 }

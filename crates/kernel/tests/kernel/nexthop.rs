@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Next hop objects, routes by them, and thousands of peers.
+//! Next hop objects, routes that use them, and thousands of peers.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn ours() -> NexthopFilter {
 }
 
 #[test]
-fn next_hops_come_and_go() {
+fn next_hops_are_added_listed_and_removed() {
     in_netns(|| {
         let nl = pair_with_addresses();
         let (a0, a1) = (index_of(&nl, "a0"), index_of(&nl, "a1"));
@@ -45,14 +45,14 @@ fn next_hops_come_and_go() {
         let on_a1 = NexthopFilter { oif: Some(a1), ..ours() };
         assert_eq!(nexthop::list(&nl, on_a1).unwrap(), [dev]);
         let all = nexthop::list(&nl, NexthopFilter::default()).unwrap();
-        assert_eq!(all.iter().map(|found| found.id).collect::<Vec<_>>(), [1, 7, 8, 9]);
+        assert_eq!(all.iter().map(|nexthop| nexthop.id).collect::<Vec<_>>(), [1, 7, 8, 9]);
         let gone = NexthopFilter { oif: Some(IfIndex(9999)), ..ours() };
         assert_eq!(nexthop::list(&nl, gone).unwrap(), []);
 
         nl.apply([7, 8, 9].map(nexthop::remove)).unwrap();
         assert_eq!(nexthop::list(&nl, ours()).unwrap(), []);
         assert!(nl.apply([nexthop::remove(7)]).unwrap_err().is_not_found());
-        assert_eq!(ip("nexthop show").lines().count(), 2, "those of others stay");
+        assert_eq!(ip("nexthop show").lines().count(), 2, "next hops of other protocols stay");
     });
 }
 
@@ -101,11 +101,11 @@ fn routes_follow_their_next_hop() {
         nl.apply([route::remove(&route)]).unwrap();
         assert_eq!(ip("route show 10.5.94.0/24"), "");
         nl.apply([nexthop::remove(8)]).unwrap();
-        assert_eq!(route::list(&nl, mine).unwrap(), [], "its routes are gone with it");
+        assert_eq!(route::list(&nl, mine).unwrap(), [], "the kernel removes its routes too");
     });
 }
 
-/// What one peer of a VXLAN network takes, in the order in which the kernel wants it.
+/// Returns the requests for one peer of a VXLAN network, in the order that the kernel requires.
 fn peer(vxlan: IfIndex, n: u32) -> [Request; 4] {
     let base = Ipv4Addr::from_bits(0x0a80_0000 + n * 256);
     let public = Ipv4Addr::from_bits(0xac10_0000 + n + 1);
@@ -121,18 +121,18 @@ fn peer(vxlan: IfIndex, n: u32) -> [Request; 4] {
     ]
 }
 
-/// What this thread has had of the CPUs; the kernel works for whoever asks it. How long others had them
-/// meanwhile, or the kernel's locks, is none of it.
+/// Returns the CPU time of this thread, which includes the kernel's work for it but not the time that other threads
+/// or locks take.
 fn cpu_time() -> Duration {
-    const TICKS_IN_A_SECOND: u64 = 100; // USER_HZ
+    const TICKS_PER_SECOND: u64 = 100; // USER_HZ
     let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
-    // The 14th and 15th field of proc_pid_stat(5); the second is in parentheses.
+    // Fields 14 and 15 of proc_pid_stat(5); the second field is in parentheses.
     let (_, fields) = stat.rsplit_once(") ").unwrap();
     let ticks = fields.split(' ').skip(11).take(2).map(|field| field.parse::<u64>().unwrap());
-    Duration::from_millis(ticks.sum::<u64>() * 1000 / TICKS_IN_A_SECOND)
+    Duration::from_millis(ticks.sum::<u64>() * 1000 / TICKS_PER_SECOND)
 }
 
-/// Programs this many peers and returns what it took of the CPU, to build the messages included.
+/// Programs this many peers and returns the CPU time, including that for building the messages.
 fn program(nl: &Netlink, peers: u32) -> Duration {
     let vxlan = NewLink { up: true, ..NewLink::new(name("vx0"), Kind::Vxlan(Vxlan::new(1))) };
     nl.apply([link::create(&vxlan)]).unwrap();
@@ -140,32 +140,32 @@ fn program(nl: &Netlink, peers: u32) -> Duration {
     let start = cpu_time();
     nl.apply((0..peers).flat_map(|n| peer(vx0, n))).unwrap();
     let took = cpu_time() - start;
-    let wanted = usize::try_from(peers).unwrap();
-    assert_eq!(ip("route show proto 97").lines().count(), wanted);
-    assert_eq!(ip("nexthop show protocol 97").lines().count(), wanted);
-    assert_eq!(ip("neigh show dev vx0 nud permanent").lines().count(), wanted);
+    let count = usize::try_from(peers).unwrap();
+    assert_eq!(ip("route show proto 97").lines().count(), count);
+    assert_eq!(ip("nexthop show protocol 97").lines().count(), count);
+    assert_eq!(ip("neigh show dev vx0 nud permanent").lines().count(), count);
     let entries = testkit::run("bridge", &["fdb", "show", "dev", "vx0"]);
-    assert_eq!(entries.lines().count(), wanted);
+    assert_eq!(entries.lines().count(), count);
 
     let start = cpu_time();
     let filter =
         RouteFilter { family: Some(Family::V4), protocol: Some(OURS), ..RouteFilter::default() };
-    assert_eq!(route::list(nl, filter).unwrap().len(), wanted);
-    assert_eq!(nexthop::list(nl, ours()).unwrap().len(), wanted);
-    assert_eq!(neigh::list(nl, Family::V4, Some(vx0)).unwrap().len(), wanted);
-    assert_eq!(fdb::list(nl, vx0).unwrap().len(), wanted);
+    assert_eq!(route::list(nl, filter).unwrap().len(), count);
+    assert_eq!(nexthop::list(nl, ours()).unwrap().len(), count);
+    assert_eq!(neigh::list(nl, Family::V4, Some(vx0)).unwrap().len(), count);
+    assert_eq!(fdb::list(nl, vx0).unwrap().len(), count);
     println!("{peers} peers: {took:?} to program, {:?} to read back", cpu_time() - start);
     nl.apply([link::remove(vx0)]).unwrap();
     took
 }
 
 #[test]
-fn thousands_of_peers_are_programmed_at_once() {
+fn programming_peers_takes_linear_time() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let nl = Netlink::open().unwrap();
-        // Far above what it takes without optimisation, far below what it would if each next hop were
-        // compared with all the others.
+        // Far above the time without compiler optimisation, far below the time if the kernel compared each next hop
+        // with all others.
         assert!(program(&nl, 1000) < Duration::from_secs(1));
         assert!(program(&nl, 5000) < Duration::from_secs(5));
     });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! nf_tables: what we made is looked at with `nft`, what we read was made with it.
+//! nf_tables: `nft` verifies what the crate writes, and creates what it reads.
 
 use kernel::nft::{
     BaseChain, Batch, Chain, ChainKind, CtKey, Data, DataType, Element, Expr, Fib, Hook, MapTo,
@@ -31,7 +31,7 @@ fn set<'a>(name: &'a str, key: &'a [DataType], data: MapTo<'a>) -> Set<'a> {
     Set { table: TABLE, name, key, data, is_interval: false, comment: "by test" }
 }
 
-/// Counts a packet and marks it.
+/// Expressions that count a packet and mark it.
 fn mark() -> Vec<Expr> {
     vec![
         Expr::Counter,
@@ -45,7 +45,7 @@ fn mark() -> Vec<Expr> {
     ]
 }
 
-/// Every kind of object and instruction that we write.
+/// Builds a batch with every kind of object and expression that podwire uses.
 fn everything() -> Batch {
     use DataType::{IfName, InetProto, InetService, Ipv4Addr};
     let mut batch = Batch::new();
@@ -151,7 +151,7 @@ const LISTED: &str = r#"table inet t {
 "#;
 
 #[test]
-fn nft_reads_what_we_write_and_writes_it_back() {
+fn nft_lists_and_restores_every_object() {
     in_netns(|| {
         let nft = Nft::open().unwrap();
         let mut batch = everything();
@@ -168,9 +168,9 @@ fn nft_reads_what_we_write_and_writes_it_back() {
     });
 }
 
-/// Names and marks are in this host's byte order, which `nft` must be told.
+/// Interface names and marks are in host byte order, which the user data of the set must say.
 #[test]
-fn nft_prints_names_and_marks() {
+fn nft_prints_interface_names_and_marks() {
     in_netns(|| {
         let nft = Nft::open().unwrap();
         let mut batch = Batch::new();
@@ -191,7 +191,7 @@ fn nft_prints_names_and_marks() {
 }
 
 #[test]
-fn a_batch_is_carried_out_as_a_whole_or_not_at_all() {
+fn batch_is_applied_completely_or_not_at_all() {
     in_netns(|| {
         let nft = Nft::open().unwrap();
         let mut batch = everything();
@@ -206,7 +206,7 @@ fn a_batch_is_carried_out_as_a_whole_or_not_at_all() {
 }
 
 #[test]
-fn elements_are_found_by_key_and_removed() {
+fn elements_are_looked_up_by_key_and_removed() {
     in_netns(|| {
         let nft = Nft::open().unwrap();
         assert_eq!(nft.element(TABLE, "ports", &TCP_8080).unwrap(), None);
@@ -223,8 +223,8 @@ fn elements_are_found_by_key_and_removed() {
         assert_eq!(nft.elements(TABLE, "ports").unwrap(), [found]);
         assert_eq!(nft.elements(TABLE, "verdicts").unwrap()[0].target.as_deref(), Some("masq"));
         let mut batch = Batch::new();
-        let gone = Element { key: &TCP_8080, data: None, userdata: None };
-        batch.remove_elements(TABLE, "ports", std::slice::from_ref(&gone));
+        let element = Element { key: &TCP_8080, data: None, userdata: None };
+        batch.remove_elements(TABLE, "ports", std::slice::from_ref(&element));
         nft.commit(&batch).unwrap();
         assert!(!run("nft", &["list", "ruleset"]).contains("8080"));
         assert!(nft.commit(&batch).unwrap_err().is_not_found());
@@ -234,7 +234,7 @@ fn elements_are_found_by_key_and_removed() {
 }
 
 #[test]
-fn rules_are_listed_with_targets_and_removed_by_number() {
+fn rules_are_listed_and_removed_by_handle() {
     in_netns(|| {
         let nft = Nft::open().unwrap();
         assert!(nft.rules(TABLE, "postrouting").unwrap().is_empty());
@@ -243,7 +243,7 @@ fn rules_are_listed_with_targets_and_removed_by_number() {
         assert!(nft.has_table(TABLE).unwrap() && nft.has_chain(TABLE, "masq").unwrap());
         assert!(!nft.has_chain(TABLE, "missing").unwrap());
         run("nft", &["add", "table", "ip", "t"]);
-        run("nft", &["add", "chain", "ip", "t", "theirs"]);
+        run("nft", &["add", "chain", "ip", "t", "foreign"]);
         assert_eq!(nft.chains(TABLE).unwrap(), ["masq", "prerouting", "postrouting", "forward"]);
         let rules = nft.rules(TABLE, "postrouting").unwrap();
         assert_eq!(rules.len(), 3);
@@ -253,32 +253,32 @@ fn rules_are_listed_with_targets_and_removed_by_number() {
         batch.remove_rule(TABLE, "postrouting", jump.handle);
         nft.commit(&batch).unwrap();
         assert!(!run("nft", &["list", "ruleset"]).contains("to masq"));
-        run("nft", &["add", "rule", "inet", "t", "forward", "drop", "comment", "theirs"]);
-        assert_eq!(nft.rules(TABLE, "forward").unwrap()[1].comment, "theirs");
+        run("nft", &["add", "rule", "inet", "t", "forward", "drop", "comment", "foreign"]);
+        assert_eq!(nft.rules(TABLE, "forward").unwrap()[1].comment, "foreign");
     });
 }
 
-/// A removal that depends on a look is refused where anybody has changed something since.
+/// A removal that depends on an earlier read is rejected if the ruleset has changed since.
 #[test]
-fn sets_are_listed_and_removed_as_they_were_seen() {
+fn commit_at_stale_generation_is_rejected() {
     in_netns(|| {
         let nft = Nft::open().unwrap();
         assert!(nft.sets(TABLE).unwrap().is_empty());
         nft.commit(&everything()).unwrap();
         run("nft", &["add", "table", "ip", "t"]);
-        run("nft", &["add", "set", "ip", "t", "theirs", "{ type mark; }"]);
+        run("nft", &["add", "set", "ip", "t", "foreign", "{ type mark; }"]);
         assert_eq!(nft.sets(TABLE).unwrap(), ["ports", "pods", "verdicts"]);
         let mut batch = Batch::new();
         batch.remove_set(TABLE, "verdicts");
-        let seen = nft.generation().unwrap();
-        assert!(nft.commit_at(seen, &batch).unwrap_err().is_busy());
+        let generation = nft.generation().unwrap();
+        assert!(nft.commit_at(generation, &batch).unwrap_err().is_busy());
         let mut batch = Batch::new();
         batch.remove_rule(TABLE, "postrouting", nft.rules(TABLE, "postrouting").unwrap()[1].handle);
         batch.remove_set(TABLE, "verdicts");
         run("nft", &["add element inet t pods { eth0 . 10.1.0.9 }"]);
-        assert!(nft.commit_at(seen, &batch).unwrap_err().is_stale_generation());
-        let seen = nft.generation().unwrap();
-        nft.commit_at(seen, &batch).unwrap();
+        assert!(nft.commit_at(generation, &batch).unwrap_err().is_stale_generation());
+        let generation = nft.generation().unwrap();
+        nft.commit_at(generation, &batch).unwrap();
         assert_eq!(nft.sets(TABLE).unwrap(), ["ports", "pods"]);
         assert!(!run("nft", &["list", "ruleset"]).contains("verdicts"));
         drop(nft);
@@ -287,7 +287,7 @@ fn sets_are_listed_and_removed_as_they_were_seen() {
 }
 
 #[test]
-fn thousands_of_elements_fit() {
+fn batch_with_thousands_of_elements_succeeds() {
     in_netns(|| {
         let nft = Nft::open().unwrap();
         nft.commit(&everything()).unwrap();

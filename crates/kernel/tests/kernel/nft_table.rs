@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a table is what we made: its chains, sets, ranges and rules, and the events of its changes.
+//! Comparison of observed tables, chains, sets, ranges and rules with the desired ones, and events of changes.
 
 use std::time::{Duration, Instant};
 
@@ -39,19 +39,20 @@ fn ranges(texts: &[&str]) -> Vec<Range> {
 }
 
 #[test]
-fn ranges_are_written_and_read() {
+fn ranges_are_written_and_read_back() {
     in_netns(|| {
         let nft_socket = Nft::open().unwrap();
-        let some = ranges(&["10.0.0.0/8", "255.255.255.255/32", "192.0.2.0/25", "192.0.2.192/26"]);
+        let written =
+            ranges(&["10.0.0.0/8", "255.255.255.255/32", "192.0.2.0/25", "192.0.2.192/26"]);
         let mut batch = Batch::new();
         batch.add_table(TABLE, "");
         batch.add_set(&SET);
-        batch.add_ranges(TABLE, "s", &some);
+        batch.add_ranges(TABLE, "s", &written);
         nft_socket.commit(&batch).unwrap();
         let shown = nft("list set inet t s").split_whitespace().collect::<Vec<_>>().join(" ");
         let elements = "10.0.0.0/8, 192.0.2.0/25, 192.0.2.192/26, 255.255.255.255 }";
         assert!(shown.contains(&format!("flags interval elements = {{ {elements}")), "{shown}");
-        assert_eq!(nft_socket.ranges(TABLE, "s").unwrap(), some);
+        assert_eq!(nft_socket.ranges(TABLE, "s").unwrap(), written);
         nft("flush set inet t s");
         nft(
             "add element inet t s { 10.0.0.0/9, 10.128.0.0-10.200.0.255, 0.0.0.0/32, 224.0.0.0/3 }",
@@ -65,7 +66,7 @@ fn ranges_are_written_and_read() {
         batch.add_ranges(TABLE, "s", &ranges(&["10.0.0.0/7"]));
         nft_socket.commit(&batch).unwrap();
         assert_eq!(nft_socket.ranges(TABLE, "s").unwrap(), ranges(&["10.0.0.0/7"]));
-        // More than one message.
+        // These need more than one message.
         let many: Vec<String> = (0..250).map(|n| format!("172.16.{n}.0/25")).collect();
         let many = ranges(&many.iter().map(String::as_str).collect::<Vec<_>>());
         let mut batch = Batch::new();
@@ -78,7 +79,7 @@ fn ranges_are_written_and_read() {
 }
 
 #[test]
-fn a_changed_table_is_told_from_ours() {
+fn changed_table_is_detected() {
     in_netns(|| {
         let socket = Nft::open().unwrap();
         assert_eq!(socket.table(TABLE).unwrap(), None);
@@ -87,20 +88,20 @@ fn a_changed_table_is_told_from_ours() {
         batch.add_set(&SET);
         batch.add_chain(&CHAIN);
         socket.commit(&batch).unwrap();
-        let found = || socket.table(TABLE).unwrap().unwrap();
-        let is_ours = || {
-            let found = found();
-            found.is_active && found.chains[0].is_like(&CHAIN) && found.sets[0].is_like(&SET)
+        let observed = || socket.table(TABLE).unwrap().unwrap();
+        let is_unchanged = || {
+            let table = observed();
+            table.is_active && table.chains[0].is_like(&CHAIN) && table.sets[0].is_like(&SET)
         };
-        assert!(is_ours() && found().chains.len() == 1 && found().sets.len() == 1);
+        assert!(is_unchanged() && observed().chains.len() == 1 && observed().sets.len() == 1);
         nft("add table inet t { flags dormant; }");
-        assert!(!is_ours());
+        assert!(!is_unchanged());
         nft("delete table inet t");
-        let make = |kind: &str, set: &str| {
+        let is_accepted = |kind: &str, set: &str| {
             nft(&format!(
                 "add table inet t; add set inet t s {{ {set} }}; add chain inet t c {{ {kind} }}"
             ));
-            let result = is_ours();
+            let result = is_unchanged();
             let mut batch = Batch::new();
             batch.remove_table(TABLE);
             socket.commit(&batch).unwrap();
@@ -108,19 +109,19 @@ fn a_changed_table_is_told_from_ours() {
         };
         let (chain, set) =
             ("type nat hook postrouting priority 100;", "type ipv4_addr; flags interval;");
-        assert!(make(chain, set));
-        assert!(!make("type nat hook postrouting priority 99;", set));
-        assert!(!make("type nat hook prerouting priority 100;", set));
-        assert!(!make("type filter hook postrouting priority 100;", set));
-        assert!(!make("type nat hook postrouting priority 100; policy drop;", set));
-        assert!(!make("", set));
-        assert!(!make(chain, "type ipv4_addr;"));
-        assert!(!make(chain, "type ipv6_addr; flags interval;"));
+        assert!(is_accepted(chain, set));
+        assert!(!is_accepted("type nat hook postrouting priority 99;", set));
+        assert!(!is_accepted("type nat hook prerouting priority 100;", set));
+        assert!(!is_accepted("type filter hook postrouting priority 100;", set));
+        assert!(!is_accepted("type nat hook postrouting priority 100; policy drop;", set));
+        assert!(!is_accepted("", set));
+        assert!(!is_accepted(chain, "type ipv4_addr;"));
+        assert!(!is_accepted(chain, "type ipv6_addr; flags interval;"));
     });
 }
 
 #[test]
-fn a_rule_is_compared_with_what_was_written() {
+fn rule_is_compared_with_desired_expressions() {
     in_netns(|| {
         let socket = Nft::open().unwrap();
         let bit = 0x4000_u32.to_ne_bytes().to_vec();
@@ -136,13 +137,13 @@ fn a_rule_is_compared_with_what_was_written() {
             let rest = [Family::V4.load_source(Reg(0)), lookup, Expr::Masquerade { fully_random }];
             [&Family::V4.match_nfproto()[..], &rest].concat()
         };
-        let wanted = [marked, looked_up(false, true), looked_up(true, false)];
+        let desired = [marked, looked_up(false, true), looked_up(true, false)];
         let mut batch = Batch::new();
         batch.add_table(TABLE, "");
         batch.add_set(&SET);
         batch.add_chain(&CHAIN);
         batch.add_chain(&Chain { name: "d", base: None, ..CHAIN });
-        for exprs in &wanted {
+        for exprs in &desired {
             let (exprs, place) = (exprs.clone(), Place::Last);
             batch.add_rule(&Rule { table: TABLE, chain: "c", place, exprs, comment: "" });
         }
@@ -151,11 +152,11 @@ fn a_rule_is_compared_with_what_was_written() {
             nft("flush chain inet t c");
             nft(&format!("add rule inet t c {rule}"));
             let found = socket.rules(TABLE, "c").unwrap();
-            wanted.iter().position(|exprs| found[0].is_like(exprs))
+            desired.iter().position(|exprs| found[0].is_like(exprs))
         };
         let found = socket.rules(TABLE, "c").unwrap();
         for (at, rule) in found.iter().enumerate() {
-            let like: Vec<usize> = (0..3).filter(|one| rule.is_like(&wanted[*one])).collect();
+            let like: Vec<usize> = (0..3).filter(|one| rule.is_like(&desired[*one])).collect();
             assert_eq!(like, [at]);
         }
         assert_eq!(check("meta mark & 0x4000 == 0x4000 counter jump d"), Some(0));
@@ -172,7 +173,7 @@ fn a_rule_is_compared_with_what_was_written() {
 }
 
 #[test]
-fn rules_that_let_nothing_pass_are_known() {
+fn rules_that_block_everything_are_detected() {
     in_netns(|| {
         let socket = Nft::open().unwrap();
         let filter = Table { family: TableFamily::Ip, name: "filter" };
@@ -195,20 +196,20 @@ fn rules_that_let_nothing_pass_are_known() {
 }
 
 #[test]
-fn changes_are_told() {
+fn changes_have_events() {
     in_netns(|| {
         let mut events = Events::listen().unwrap();
         let mut next = |script: &str| {
             nft(script);
-            let (mut told, deadline) = (Vec::new(), Instant::now() + Duration::from_secs(10));
-            while told.is_empty() {
-                let received = events.receive(deadline, |event| told.push(event)).unwrap();
-                assert_ne!(received, Received::Deadline, "{script}");
+            let (mut received, deadline) = (Vec::new(), Instant::now() + Duration::from_secs(10));
+            while received.is_empty() {
+                let result = events.receive(deadline, |event| received.push(event)).unwrap();
+                assert_ne!(result, Received::Deadline, "{script}");
             }
-            while events.receive(Instant::now(), |event| told.push(event)).unwrap()
+            while events.receive(Instant::now(), |event| received.push(event)).unwrap()
                 == Received::Events
             {}
-            told
+            received
         };
         let event = |family, chain: Option<&str>| Event {
             family,
@@ -222,7 +223,10 @@ fn changes_are_told() {
         assert_eq!(next("add set inet t s { type mark; }"), [inet(None)]);
         assert_eq!(next("add element inet t s { 7 }"), [inet(None)]);
         assert_eq!(next("add table ip6 t"), [event(TableFamily::Ip6, None)]);
-        let told = next("flush ruleset");
-        assert!(told.contains(&inet(None)) && told.contains(&inet(Some("c"))), "{told:?}");
+        let received = next("flush ruleset");
+        assert!(
+            received.contains(&inet(None)) && received.contains(&inet(Some("c"))),
+            "{received:?}"
+        );
     });
 }

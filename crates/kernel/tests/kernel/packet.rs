@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sockets of an interface without an address, with `socat` at the other end.
+//! Sockets for an interface without an address, with `socat` at the other end.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -13,10 +13,10 @@ use testkit::{Ns, in_netns, run, wait_for, wait_some};
 
 use super::{index_of, ip, ip_json, name};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// From the other end's address and this port, UDP with one word to a port of everybody.
-fn shout(other: &Ns, from: u16, to: u16, word: &str) {
+/// Broadcasts one word by UDP from the other end, with these source and destination ports.
+fn broadcast(other: &Ns, from: u16, to: u16, word: &str) {
     let target =
         format!("UDP-DATAGRAM:255.255.255.255:{to},broadcast,sourceport={from},so-bindtodevice=v1");
     other.exec("sh", &["-c", &format!("printf {word} | socat -u - {target}")]);
@@ -30,19 +30,19 @@ fn connected() -> (Netlink, Ns) {
 }
 
 #[test]
-fn packets_for_one_port_are_heard_without_an_address() {
+fn packets_to_one_port_arrive_without_an_address() {
     in_netns(|| {
         let (nl, other) = connected();
         let socket = PacketSocket::open(index_of(&nl, "v0"), 68).unwrap();
         let mut buffer = [0; 2048];
         assert_eq!(socket.receive(&mut buffer).unwrap(), None);
-        shout(&other, 67, 69, "other-port");
-        shout(&other, 67, 68, "mine");
-        let ready = wait_readable(&[socket.as_fd()], Some(PATIENCE)).unwrap();
+        broadcast(&other, 67, 69, "other-port");
+        broadcast(&other, 67, 68, "mine");
+        let ready = wait_readable(&[socket.as_fd()], Some(TIMEOUT)).unwrap();
         assert_eq!(ready, [true]);
         let (length, from) = socket.receive(&mut buffer).unwrap().unwrap();
         assert!(buffer[..length].ends_with(b"mine"), "{:?}", &buffer[..length]);
-        assert_eq!(buffer[0], 0x45, "it begins with the IPv4 header");
+        assert_eq!(buffer[0], 0x45, "first byte of the IPv4 header");
         let mac = ip_json(&other, "link show v1")["address"].as_str().unwrap().to_owned();
         assert_eq!(from.to_string(), mac);
         assert_eq!(socket.receive(&mut buffer).unwrap(), None);
@@ -51,12 +51,12 @@ fn packets_for_one_port_are_heard_without_an_address() {
 }
 
 #[test]
-fn packets_are_sent_by_hardware_address() {
+fn packet_is_sent_to_a_mac_address() {
     in_netns(|| {
         let (nl, other) = connected();
         ip("addr add 10.9.0.1/24 dev v0");
         let socket = PacketSocket::open(index_of(&nl, "v0"), 68).unwrap();
-        let there = Elsewhere::open(&other);
+        let receiver = Receiver::open(&other);
         let mac: MacAddr =
             ip_json(&other, "link show v1")["address"].as_str().unwrap().parse().unwrap();
         // 10.9.0.1:68 to 10.9.0.2:67, UDP without a checksum.
@@ -68,15 +68,15 @@ fn packets_are_sent_by_hardware_address() {
         packet[10..12].copy_from_slice(&sum.to_be_bytes());
         packet.extend(udp);
         socket.send(mac, &packet).unwrap();
-        let (word, from) = there.receive();
+        let (word, from) = receiver.receive();
         assert_eq!((word.as_str(), from.as_str()), ("word", "10.9.0.1:68"));
     });
 }
 
-/// A UDP socket of ours, tied to the other end.
-struct Elsewhere(std::net::UdpSocket);
+/// A UDP socket bound to the interface at the other end.
+struct Receiver(std::net::UdpSocket);
 
-impl Elsewhere {
+impl Receiver {
     fn open(ns: &Ns) -> Self {
         let ns = kernel::Netns::open(ns.path()).unwrap();
         let local = "0.0.0.0:67".parse().unwrap();
@@ -85,14 +85,14 @@ impl Elsewhere {
 
     fn receive(&self) -> (String, String) {
         let mut buffer = [0; 64];
-        let heard = wait_some(PATIENCE, || self.0.recv_from(&mut buffer).ok());
-        let (length, from) = heard.expect("a packet comes");
+        let received = wait_some(TIMEOUT, || self.0.recv_from(&mut buffer).ok());
+        let (length, from) = received.expect("a packet arrives");
         (String::from_utf8_lossy(&buffer[..length]).into_owned(), from.to_string())
     }
 }
 
 #[test]
-fn what_is_not_there_is_told() {
+fn open_on_missing_interface_fails() {
     in_netns(|| {
         let error = PacketSocket::open(kernel::IfIndex(77), 68).unwrap_err();
         assert!(error.is_not_found(), "{error}");
@@ -102,7 +102,7 @@ fn what_is_not_there_is_told() {
 }
 
 #[test]
-fn callers_of_root_are_known() {
+fn peer_running_as_root_is_recognized() {
     in_netns(|| {
         let listener = UnixListener::bind("/run/s").unwrap();
         let _caller = UnixStream::connect("/run/s").unwrap();
@@ -110,9 +110,9 @@ fn callers_of_root_are_known() {
     });
 }
 
-/// The kernel counts an answer that nobody asked for.
+/// The kernel counts an echo reply even without a request.
 #[test]
-fn icmp_is_sent() {
+fn icmp_message_is_sent() {
     fn counted(key: &str) -> u32 {
         let text = run("nstat", &["-asz", key]);
         let line = text.lines().find(|line| line.contains(key)).unwrap();
@@ -126,7 +126,7 @@ fn icmp_is_sent() {
             let sender = IcmpSender::open(family).unwrap();
             let before = counted(key);
             sender.send(to.parse().unwrap(), &reply).unwrap();
-            wait_for("the reply", PATIENCE, || counted(key) == before + 1);
+            wait_for("the counter of echo replies grows", TIMEOUT, || counted(key) == before + 1);
         }
     });
 }

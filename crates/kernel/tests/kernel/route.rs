@@ -15,7 +15,7 @@ fn shown(args: &str) -> Value {
     ip_json(&Ns::here(), args)
 }
 
-fn each_is_shown_as_asked() {
+fn check_shown_routes() {
     let found = shown("route show default");
     assert_eq!((&found["gateway"], &found["dev"]), (&json!("10.1.2.1"), &json!("a0")));
     assert_eq!((&found["prefsrc"], &found["type"]), (&json!("10.1.2.3"), &json!("unicast")));
@@ -56,7 +56,7 @@ fn routes_are_added_replaced_and_removed() {
         let hole = Route { kind: route::KIND_BLACKHOLE, ..Route::new(net("10.8.0.0/16")) };
         let all = [&default, &six, &table, &link, &via6, &hole];
         nl.apply(all.map(route::add)).unwrap();
-        each_is_shown_as_asked();
+        check_shown_routes();
         assert!(nl.apply([route::add(&default)]).unwrap_err().already_exists());
         nl.apply([route::replace(&default.clone().via(addr("10.1.2.2")))]).unwrap();
         assert_eq!(shown("route show default")["gateway"], "10.1.2.2");
@@ -72,7 +72,7 @@ fn routes_are_added_replaced_and_removed() {
 }
 
 #[test]
-fn a_second_route_is_created_in_front() {
+fn second_route_is_created_before_the_first() {
     in_netns(|| {
         let nl = pair_with_addresses();
         let a0 = index_of(&nl, "a0");
@@ -86,7 +86,7 @@ fn a_second_route_is_created_in_front() {
 }
 
 #[test]
-fn routes_are_read_through_a_filter() {
+fn list_returns_routes_that_match_the_filter() {
     in_netns(|| {
         let nl = pair_with_addresses();
         let (a0, a1) = (index_of(&nl, "a0"), index_of(&nl, "a1"));
@@ -98,7 +98,7 @@ fn routes_are_read_through_a_filter() {
         let list = |filter| route::list(&nl, filter).unwrap();
 
         let found = list(RouteFilter { table: Some(1000), ..RouteFilter::default() });
-        let wanted = Route {
+        let expected = Route {
             table: 1000,
             priority: Some(7),
             onlink: true,
@@ -106,8 +106,8 @@ fn routes_are_read_through_a_filter() {
             scope: Some(route::SCOPE_UNIVERSE),
             ..Route::new(net("10.5.0.0/16")).via(addr("192.0.2.1")).dev(a0)
         };
-        assert_eq!(found, std::slice::from_ref(&wanted));
-        assert_eq!(list(RouteFilter { protocol: Some(97), ..RouteFilter::default() }), [wanted]);
+        assert_eq!(found, std::slice::from_ref(&expected));
+        assert_eq!(list(RouteFilter { protocol: Some(97), ..RouteFilter::default() }), [expected]);
         assert_eq!(list(RouteFilter { table: Some(77), ..RouteFilter::default() }), []);
 
         let v4 = Some(Family::V4);
@@ -130,7 +130,7 @@ fn routes_are_read_through_a_filter() {
 }
 
 #[test]
-fn lookup_says_where_a_packet_goes() {
+fn lookup_returns_the_route_of_a_packet() {
     in_netns(|| {
         let nl = pair_with_addresses();
         ip("route add 10.5.0.0/16 via 10.1.2.1");
@@ -146,7 +146,7 @@ fn lookup_says_where_a_packet_goes() {
 }
 
 #[test]
-fn thousands_go_through_one_call() {
+fn one_call_applies_thousands_of_routes() {
     in_netns(|| {
         let nl = pair_with_addresses();
         let a0 = index_of(&nl, "a0");
@@ -158,10 +158,10 @@ fn thousands_go_through_one_call() {
             .collect();
         nl.apply(routes.iter().map(route::add)).unwrap();
         assert_eq!(ip("route show proto boot").lines().count(), 3000);
-        // Every one fails, and every failure is told.
-        let refused = nl.apply_each(routes.iter().map(route::add));
+        // Every request fails, and every error is returned.
+        let results = nl.apply_each(routes.iter().map(route::add));
         assert!(
-            refused.iter().all(|result| result.as_ref().is_err_and(kernel::Error::already_exists))
+            results.iter().all(|result| result.as_ref().is_err_and(kernel::Error::already_exists))
         );
         let filter = RouteFilter { oif: Some(a0), protocol: Some(3), ..RouteFilter::default() };
         assert_eq!(route::list(&nl, filter).unwrap().len(), 3000);
@@ -169,7 +169,7 @@ fn thousands_go_through_one_call() {
 }
 
 #[test]
-fn many_routes_are_looked_up_at_once() {
+fn lookup_each_equals_single_lookups() {
     in_netns(|| {
         let nl = pair_with_addresses();
         ip("route add 10.9.0.0/16 via 10.1.2.1");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rules.
+//! Policy routing rules.
 
 use kernel::rule::{self, Rule};
 use kernel::{Family, Netlink};
@@ -52,7 +52,7 @@ fn rules_are_added_and_removed() {
 }
 
 #[test]
-fn rules_are_read() {
+fn list_returns_all_attributes() {
     in_netns(|| {
         ip(
             "rule add not from 10.1.2.3 to 10.9.0.0/16 fwmark 0x10/0xf0 iif lo oif x table 1000 prio 5 proto 97",
@@ -64,7 +64,7 @@ fn rules_are_read() {
             found.iter().map(|rule| rule.priority.unwrap()).collect::<Vec<_>>(),
             [0, 5, 32766, 32767]
         );
-        let wanted = Rule {
+        let expected = Rule {
             family: Family::V4,
             priority: Some(5),
             from: Some("10.1.2.3/32".parse().unwrap()),
@@ -77,7 +77,7 @@ fn rules_are_read() {
             action: rule::ACTION_TABLE,
             protocol: 97,
         };
-        assert_eq!(found[1], wanted);
+        assert_eq!(found[1], expected);
         nl.apply([rule::remove(&found[1])]).unwrap();
         let found = rule::list(&nl, Family::V6).unwrap();
         assert_eq!((found[1].from, found[1].table), (Some("fd00::/64".parse().unwrap()), 7));

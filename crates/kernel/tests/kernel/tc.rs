@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Traffic control: what we made is looked at with `tc`, and what we read was made with it.
+//! Traffic control: `tc` verifies what the crate creates, and creates what it reads.
 
 use kernel::link::{self, Kind, NewLink};
 use kernel::tc::{self, Bucket, Filter, Handle, Match, ObservedBucket, Qdisc, Side, Verdict};
@@ -20,7 +20,7 @@ fn shown(args: &str) -> Vec<Value> {
     found.as_array().unwrap().clone()
 }
 
-fn tc_does(args: &str) {
+fn run_tc(args: &str) {
     run("tc", &args.split_whitespace().collect::<Vec<_>>());
 }
 
@@ -34,7 +34,7 @@ fn links() -> (Netlink, IfIndex, IfIndex) {
 }
 
 #[test]
-fn tbf_is_made_changed_and_removed() {
+fn tbf_is_added_replaced_and_removed() {
     in_netns(|| {
         let (nl, veth, _) = links();
         let tbf = |bucket| Qdisc::Tbf(bucket, 65_536);
@@ -44,7 +44,7 @@ fn tbf_is_made_changed_and_removed() {
         assert_eq!((&found[0]["kind"], &found[0]["handle"]), (&json!("tbf"), &json!("1:")));
         let options = &found[0]["options"];
         assert_eq!(options["rate"], 2_500_000);
-        // In whole microseconds, so some bytes are lost.
+        // Computed in whole microseconds, so some bytes are lost.
         assert!(options["burst"].as_u64().unwrap().abs_diff(32_768) < 8, "{options}");
         let text = run("tc", &["qdisc", "show", "dev", "veth0"]);
         assert!(text.contains("lat 13.1ms"), "{text}");
@@ -56,7 +56,7 @@ fn tbf_is_made_changed_and_removed() {
         let options = &shown("qdisc show dev veth0")[0]["options"];
         assert_eq!(options["rate"], 12_500_000_000_u64, "a rate of more than 32 bits");
 
-        // The time to fill is more than the ticks can tell; the kernel knows by the bytes.
+        // The time to fill the bucket exceeds the field for ticks; the kernel uses the burst in bytes.
         let slow = Bucket { rate: MBIT, burst: 1 << 28 };
         nl.apply([tc::replace_qdisc(veth, Handle::ROOT, ONE, &tbf(slow))]).unwrap();
         let found = tc::qdisc_at(&nl, veth, Handle::ROOT).unwrap().unwrap().bucket.unwrap();
@@ -70,9 +70,9 @@ fn tbf_is_made_changed_and_removed() {
     });
 }
 
-/// Whatever is in the place gives way to what is wanted, in one message.
+/// One message replaces the discipline, whatever kind the existing one is.
 #[test]
-fn each_replaces_the_other() {
+fn qdisc_replaces_one_of_another_kind() {
     in_netns(|| {
         let (nl, veth, _) = links();
         let tbf = tc::replace_qdisc(veth, Handle::ROOT, ONE, &Qdisc::Tbf(SHAPED, 65_536));
@@ -88,7 +88,7 @@ fn each_replaces_the_other() {
 }
 
 #[test]
-fn htb_with_a_class_queue_and_filters_is_made() {
+fn htb_with_class_queue_and_filters_is_created() {
     in_netns(|| {
         let (nl, veth, _) = links();
         let (class, leaf) = (Handle::new(2, 1), Handle::new(0x10, 0));
@@ -102,12 +102,12 @@ fn htb_with_a_class_queue_and_filters_is_made() {
             prefix(1, Side::Source, "192.0.2.7/32"),
             prefix(2, Side::Destination, "fd00:1::/40"),
         ];
-        let made = [
+        let requests = [
             tc::replace_qdisc(veth, Handle::ROOT, TWO, &Qdisc::Htb(1)),
             tc::replace_class(veth, TWO, class, SHAPED),
             tc::replace_qdisc(veth, class, leaf, &Qdisc::Bfifo(4096)),
         ];
-        nl.apply(made.into_iter().chain(filters.map(|one| tc::add_filter(veth, TWO, &one))))
+        nl.apply(requests.into_iter().chain(filters.map(|one| tc::add_filter(veth, TWO, &one))))
             .unwrap();
         let qdiscs = shown("qdisc show dev veth0");
         assert_eq!(qdiscs[0]["options"]["default"], "0x1");
@@ -137,40 +137,40 @@ fn incoming_packets_are_redirected() {
     in_netns(|| {
         let (nl, veth, ifb) = links();
         let redirect = Filter { priority: 3, packets: Match::All, verdict: Verdict::Redirect(ifb) };
-        let place = Handle::INGRESS_QDISC;
+        let parent = Handle::INGRESS_QDISC;
         nl.apply([
-            tc::add_qdisc(veth, Handle::INGRESS, place, &Qdisc::Ingress),
-            tc::add_filter(veth, place, &redirect),
+            tc::add_qdisc(veth, Handle::INGRESS, parent, &Qdisc::Ingress),
+            tc::add_filter(veth, parent, &redirect),
         ])
         .unwrap();
         let text = run("tc", &["filter", "show", "dev", "veth0", "ingress"]);
         assert!(text.contains("protocol all pref 3 u32"), "{text}");
         assert!(text.contains("match 00000000/00000000 at 0"), "{text}");
         assert!(text.contains("mirred (Egress Redirect to device ifb7) stolen"), "{text}");
-        assert_eq!(tc::filters_of(&nl, veth, place).unwrap(), [redirect]);
+        assert_eq!(tc::filters_of(&nl, veth, parent).unwrap(), [redirect]);
         let ingress = tc::qdisc_at(&nl, veth, Handle::INGRESS).unwrap().unwrap();
-        assert_eq!((ingress.kind.as_str(), ingress.handle), ("ingress", place));
+        assert_eq!((ingress.kind.as_str(), ingress.handle), ("ingress", parent));
         nl.apply([tc::remove_qdisc(veth, Handle::INGRESS)]).unwrap();
         assert_eq!(tc::qdisc_at(&nl, veth, Handle::INGRESS).unwrap(), None);
-        assert_eq!(tc::filters_of(&nl, veth, place).unwrap(), []);
+        assert_eq!(tc::filters_of(&nl, veth, parent).unwrap(), []);
     });
 }
 
 #[test]
-fn what_tc_made_is_read() {
+fn qdiscs_and_filters_of_tc_are_read() {
     in_netns(|| {
         let (nl, veth, ifb) = links();
-        tc_does("qdisc add dev veth0 root handle 1: tbf rate 20mbit burst 32kb limit 65536");
+        run_tc("qdisc add dev veth0 root handle 1: tbf rate 20mbit burst 32kb limit 65536");
         let found = tc::qdisc_at(&nl, veth, Handle::ROOT).unwrap().unwrap();
         assert_eq!((found.kind.as_str(), found.handle, found.limit), ("tbf", ONE, Some(65_536)));
         let bucket = found.bucket.unwrap();
         assert_eq!(bucket.rate, SHAPED.rate);
         assert!(bucket.ticks.abs_diff(204_796) < 16, "{bucket:?}");
-        tc_does("qdisc add dev veth0 clsact");
-        tc_does(
+        run_tc("qdisc add dev veth0 clsact");
+        run_tc(
             "filter add dev veth0 ingress protocol ip prio 5 u32 match ip dst 10.9.0.0/16 flowid 1:1",
         );
-        tc_does(
+        run_tc(
             "filter add dev veth0 ingress protocol all prio 6 u32 match u32 0 0 \
              action mirred egress redirect dev ifb7",
         );

@@ -14,7 +14,7 @@ use crate::{has_flag, index_of, ip, ip_json, name};
 const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const HERE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
-/// A link `under0` with addresses of both families.
+/// Creates the link `under0` with addresses of both families.
 fn underlay() -> Netlink {
     ip("link add under0 type veth peer name under1");
     ip("link set under0 up");
@@ -24,8 +24,8 @@ fn underlay() -> Netlink {
     Netlink::open().unwrap()
 }
 
-fn check_shown(shown: &Value, wanted: &[(&str, Value)]) {
-    for (key, value) in wanted {
+fn check_shown(shown: &Value, expected: &[(&str, Value)]) {
+    for (key, value) in expected {
         assert_eq!(&shown[key], value, "{key} of {shown}");
     }
 }
@@ -35,7 +35,7 @@ fn detail(nl: &Netlink, link: &str) -> Detail {
 }
 
 #[test]
-fn vxlan_is_made_as_flannel_makes_it() {
+fn vxlan_is_created_as_by_flannel() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let nl = underlay();
@@ -51,16 +51,17 @@ fn vxlan_is_made_as_flannel_makes_it() {
             ..NewLink::new(name("flannel.1"), Kind::Vxlan(vxlan))
         };
         nl.apply([link::create(&new)]).unwrap();
-        // What real flannel nodes have, apart from names and addresses.
-        ip("link add theirs type vxlan id 2 dev under0 local 192.0.2.1 dstport 8472 nolearning");
+        // The same attributes as on real flannel nodes, apart from name and ID.
+        ip("link add reference type vxlan id 2 dev under0 local 192.0.2.1 dstport 8472 nolearning");
         let mut shown = ip_json(&Ns::here(), "link show flannel.1");
-        let mut theirs = ip_json(&Ns::here(), "link show theirs")["linkinfo"]["info_data"].clone();
-        theirs["id"] = json!(1);
-        assert_eq!(shown["linkinfo"]["info_data"].take(), theirs);
+        let mut reference =
+            ip_json(&Ns::here(), "link show reference")["linkinfo"]["info_data"].clone();
+        reference["id"] = json!(1);
+        assert_eq!(shown["linkinfo"]["info_data"].take(), reference);
         assert_eq!((&shown["mtu"], &shown["address"]), (&json!(1450), &json!("02:00:00:00:00:01")));
         assert!(has_flag(&shown, "UP"));
         assert_eq!(detail(&nl, "flannel.1"), Detail::Vxlan(vxlan));
-        assert_eq!(detail(&nl, "theirs"), Detail::Vxlan(Vxlan { id: 2, ..vxlan }));
+        assert_eq!(detail(&nl, "reference"), Detail::Vxlan(Vxlan { id: 2, ..vxlan }));
 
         let other = MacAddr([2, 0, 0, 0, 0, 2]);
         let change =
@@ -72,7 +73,7 @@ fn vxlan_is_made_as_flannel_makes_it() {
 }
 
 #[test]
-fn every_attribute_of_vxlan_is_told_and_read() {
+fn all_vxlan_attributes_are_set_and_read() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let nl = underlay();
@@ -91,14 +92,15 @@ fn every_attribute_of_vxlan_is_told_and_read() {
         let six: IpAddr = "fd00::1".parse().unwrap();
         let plain6 = Vxlan { link, local: Some(six), ..Vxlan::new(7) };
         let bare6 = Vxlan { checksum: false, port: 4790, ..plain6 };
-        let made = [("four", all), ("six", plain6), ("bare", bare6)];
-        let made = made.map(|(it, vxlan)| (it, vxlan, NewLink::new(name(it), Kind::Vxlan(vxlan))));
-        nl.apply(made.each_ref().map(|(_, _, new)| link::create(new))).unwrap();
-        for (it, vxlan, _) in &made {
-            assert_eq!(detail(&nl, it), Detail::Vxlan(*vxlan));
+        let links = [("four", all), ("six", plain6), ("bare", bare6)];
+        let links =
+            links.map(|(id, vxlan)| (id, vxlan, NewLink::new(name(id), Kind::Vxlan(vxlan))));
+        nl.apply(links.each_ref().map(|(_, _, new)| link::create(new))).unwrap();
+        for (id, vxlan, _) in &links {
+            assert_eq!(detail(&nl, id), Detail::Vxlan(*vxlan));
         }
-        let shown = |it: &str| {
-            ip_json(&Ns::here(), &format!("link show {it}"))["linkinfo"]["info_data"].clone()
+        let shown = |id: &str| {
+            ip_json(&Ns::here(), &format!("link show {id}"))["linkinfo"]["info_data"].clone()
         };
         check_shown(
             &shown("four"),
@@ -123,7 +125,7 @@ fn every_attribute_of_vxlan_is_told_and_read() {
 }
 
 #[test]
-fn a_vxlan_is_changed_and_stays() {
+fn vxlan_is_changed_in_place() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let nl = underlay();
@@ -132,19 +134,19 @@ fn a_vxlan_is_changed_and_stays() {
         let (index, other) = (index_of(&nl, "x"), index_of(&nl, "other0"));
         let Detail::Vxlan(before) = detail(&nl, "x") else { panic!() };
         let local = Some("192.0.2.9".parse().unwrap());
-        let wanted = Vxlan { link: Some(other), local, learning: true, ..before };
-        nl.apply([link::set_vxlan(index, &wanted)]).unwrap();
-        assert_eq!(detail(&nl, "x"), Detail::Vxlan(wanted));
+        let desired = Vxlan { link: Some(other), local, learning: true, ..before };
+        nl.apply([link::set_vxlan(index, &desired)]).unwrap();
+        assert_eq!(detail(&nl, "x"), Detail::Vxlan(desired));
         let shown = ip_json(&Ns::here(), "link show x");
-        let told =
+        let expected =
             [("link", json!("other0")), ("local", json!("192.0.2.9")), ("port", json!(4789))];
-        check_shown(&shown["linkinfo"]["info_data"], &told);
+        check_shown(&shown["linkinfo"]["info_data"], &expected);
         assert_eq!(index_of(&nl, "x"), index);
     });
 }
 
 #[test]
-fn vm_an_ipip_is_changed_and_stays() {
+fn vm_ipip_is_changed_in_place() {
     in_netns(|| {
         testkit::not_run_unless!(Link("ipip"));
         let nl = underlay();
@@ -160,7 +162,7 @@ fn vm_an_ipip_is_changed_and_stays() {
 }
 
 #[test]
-fn vm_ipip_is_made_and_read() {
+fn vm_all_ipip_attributes_are_set_and_read() {
     in_netns(|| {
         testkit::not_run_unless!(Link("ipip"));
         let nl = underlay();
@@ -171,33 +173,35 @@ fn vm_ipip_is_made_and_read() {
             ttl: 9,
             ..ipip
         };
-        let cut = Ipip { remote: Some(Ipv4Addr::new(192, 0, 2, 8)), pmtudisc: false, ..ipip };
-        let made = [("flannel.ipip", ipip), ("full", all), ("cut", cut)];
-        for (it, ipip) in made {
-            let new = NewLink { mtu: Some(1480), ..NewLink::new(name(it), Kind::Ipip(ipip)) };
+        let fragmenting =
+            Ipip { remote: Some(Ipv4Addr::new(192, 0, 2, 8)), pmtudisc: false, ..ipip };
+        let links = [("flannel.ipip", ipip), ("full", all), ("fragmenting", fragmenting)];
+        for (id, ipip) in links {
+            let new = NewLink { mtu: Some(1480), ..NewLink::new(name(id), Kind::Ipip(ipip)) };
             nl.apply([link::create(&new)]).unwrap();
-            assert_eq!(detail(&nl, it), Detail::Ipip(ipip), "{it}");
+            assert_eq!(detail(&nl, id), Detail::Ipip(ipip), "{id}");
         }
-        let shown = |it: &str| ip_json(&Ns::here(), &format!("link show {it}"));
+        let shown = |id: &str| ip_json(&Ns::here(), &format!("link show {id}"));
         let link = shown("flannel.ipip");
         assert_eq!((&link["mtu"], &link["linkinfo"]["info_kind"]), (&json!(1480), &json!("ipip")));
-        let wanted = [
+        let expected = [
             ("local", json!("192.0.2.1")),
             ("remote", json!("any")),
             ("ttl", json!(0)),
             ("pmtudisc", json!(true)),
         ];
-        check_shown(&link["linkinfo"]["info_data"], &wanted);
-        let wanted = [("link", json!("under0")), ("remote", json!("192.0.2.9")), ("ttl", json!(9))];
-        check_shown(&shown("full")["linkinfo"]["info_data"], &wanted);
-        check_shown(&shown("cut")["linkinfo"]["info_data"], &[("pmtudisc", json!(false))]);
-        ip("link add theirs type ipip local 192.0.2.2 remote any");
-        let theirs = Ipip { local: Some(Ipv4Addr::new(192, 0, 2, 2)), ..ipip };
-        assert_eq!(detail(&nl, "theirs"), Detail::Ipip(theirs));
+        check_shown(&link["linkinfo"]["info_data"], &expected);
+        let expected =
+            [("link", json!("under0")), ("remote", json!("192.0.2.9")), ("ttl", json!(9))];
+        check_shown(&shown("full")["linkinfo"]["info_data"], &expected);
+        check_shown(&shown("fragmenting")["linkinfo"]["info_data"], &[("pmtudisc", json!(false))]);
+        ip("link add reference type ipip local 192.0.2.2 remote any");
+        let reference = Ipip { local: Some(Ipv4Addr::new(192, 0, 2, 2)), ..ipip };
+        assert_eq!(detail(&nl, "reference"), Detail::Ipip(reference));
     });
 }
 
-/// One of two nodes: its subnet is 10.5.`this`.0/24, the other's 10.5.`other`.0/24.
+/// Configures one of two nodes, with the subnets 10.5.`this`.0/24 and 10.5.`other`.0/24.
 fn ipip_node(ns: &Ns, this: u8, other: u8) {
     ns.ip(&["addr", "add", &format!("192.0.2.{this}/24"), "dev", "under"]);
     let nl = Netns::open(ns.path()).unwrap().netlink().unwrap();
@@ -216,7 +220,7 @@ fn ipip_node(ns: &Ns, this: u8, other: u8) {
 }
 
 #[test]
-fn vm_packets_pass_ipip_to_the_gateway_of_their_route() {
+fn vm_ipip_sends_to_the_gateway_of_the_route() {
     in_netns(|| {
         testkit::not_run_unless!(Link("ipip"));
         let (a, b) = (Ns::new("a"), Ns::new("b"));

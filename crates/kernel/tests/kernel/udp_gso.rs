@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Many datagrams in one send and in one message.
+//! Messages that hold many datagrams.
 
 use std::io::{ErrorKind, IoSlice};
 use std::net::{SocketAddr, UdpSocket};
@@ -9,24 +9,24 @@ use std::time::Duration;
 use kernel::socket::udp_gso::{Datagrams, GsoSocket, ReceiveBuffer};
 use testkit::{in_netns, wait_some};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Receives until so many datagrams are there.
+/// Receives until this many datagrams have arrived.
 fn receive(socket: &GsoSocket, count: usize) -> Vec<Vec<u8>> {
-    let (mut buffer, mut found) = (ReceiveBuffer::new(), Vec::new());
-    let complete = wait_some(PATIENCE, || {
+    let (mut buffer, mut received) = (ReceiveBuffer::new(), Vec::new());
+    let complete = wait_some(TIMEOUT, || {
         match socket.receive(&mut buffer) {
-            Ok(_) => found.extend(buffer.datagrams().map(<[u8]>::to_vec)),
+            Ok(_) => received.extend(buffer.datagrams().map(<[u8]>::to_vec)),
             Err(cause) => assert_eq!(cause.kind(), ErrorKind::WouldBlock),
         }
-        (found.len() >= count).then_some(())
+        (received.len() >= count).then_some(())
     });
-    assert!(complete.is_some(), "only {} of {count} datagrams came", found.len());
-    found
+    assert!(complete.is_some(), "only {} of {count} datagrams came", received.len());
+    received
 }
 
 #[test]
-fn one_send_is_many_datagrams_and_comes_as_one_message() {
+fn gso_message_arrives_as_one_message() {
     in_netns(|| {
         for [here, there, plain] in [
             ["127.0.0.1:700", "127.0.0.1:701", "127.0.0.1:702"],
@@ -41,13 +41,13 @@ fn one_send_is_many_datagrams_and_comes_as_one_message() {
             assert_eq!(sender.send(&[message]).unwrap(), 1);
             let expected: Vec<_> = bytes.chunks(1000).map(<[u8]>::to_vec).collect();
             let mut buffer = ReceiveBuffer::new();
-            let count = wait_some(PATIENCE, || receiver.receive(&mut buffer).ok());
+            let count = wait_some(TIMEOUT, || receiver.receive(&mut buffer).ok());
             assert_eq!(count, Some(1));
             assert_eq!(buffer.datagrams().collect::<Vec<_>>(), expected);
 
-            // Whoever knows nothing of it sees datagrams.
+            // A plain socket receives single datagrams.
             let other = UdpSocket::bind(at(plain)).unwrap();
-            other.set_read_timeout(Some(PATIENCE)).unwrap();
+            other.set_read_timeout(Some(TIMEOUT)).unwrap();
             sender.send(&[Datagrams { to: at(plain), ..message }]).unwrap();
             let mut buffer = [0; 2000];
             for expected in &expected {
@@ -59,7 +59,7 @@ fn one_send_is_many_datagrams_and_comes_as_one_message() {
 }
 
 #[test]
-fn messages_go_in_order_up_to_the_first_refused() {
+fn messages_are_sent_up_to_the_first_failure() {
     in_netns(|| {
         let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let (sender, receiver) =
@@ -72,26 +72,26 @@ fn messages_go_in_order_up_to_the_first_refused() {
         assert_eq!(receive(&receiver, 30), bytes);
 
         let nowhere = SocketAddr::from(([192, 0, 2, 9], 9));
-        for refused in [0, 5, 8, 20] {
+        for failing in [0, 5, 8, 20] {
             let mut all = all.clone();
-            all[refused].to = nowhere;
-            match refused {
+            all[failing].to = nowhere;
+            match failing {
                 0 => drop(sender.send(&all).unwrap_err()),
-                _ => assert_eq!(sender.send(&all).unwrap(), refused),
+                _ => assert_eq!(sender.send(&all).unwrap(), failing),
             }
-            assert_eq!(receive(&receiver, refused), bytes[..refused]);
+            assert_eq!(receive(&receiver, failing), bytes[..failing]);
         }
     });
 }
 
 #[test]
-fn nothing_there_is_not_waited_for() {
+fn receive_does_not_block_and_taken_port_fails() {
     in_netns(|| {
         let socket = GsoSocket::open(([127, 0, 0, 1], 700).into()).unwrap();
-        let nothing = socket.receive(&mut ReceiveBuffer::new()).unwrap_err();
-        assert_eq!(nothing.kind(), ErrorKind::WouldBlock);
+        let empty = socket.receive(&mut ReceiveBuffer::new()).unwrap_err();
+        assert_eq!(empty.kind(), ErrorKind::WouldBlock);
         let taken = UdpSocket::bind("127.0.0.1:701").unwrap();
-        let refused = GsoSocket::open(taken.local_addr().unwrap()).unwrap_err();
-        assert!(refused.to_string().contains("open UDP socket 127.0.0.1:701"), "{refused}");
+        let error = GsoSocket::open(taken.local_addr().unwrap()).unwrap_err();
+        assert!(error.to_string().contains("open UDP socket 127.0.0.1:701"), "{error}");
     });
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! WireGuard, looked at with `wg`.
+//! WireGuard links, verified with `wg`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -13,12 +13,12 @@ use testkit::{Ns, in_netns};
 
 use crate::{index_of, ip_json, name, net};
 
-fn make(nl: &Netlink) {
+fn create_wg0(nl: &Netlink) {
     nl.apply([link::create(&NewLink::new(name("wg0"), Kind::Wireguard))]).unwrap();
 }
 
-/// The fields of the lines of `wg show wg0 dump`: the link, then its peers by key, the addresses of
-/// each sorted.
+/// Returns the fields of the lines of `wg show wg0 dump`: the link, then its peers sorted by key. The addresses of a
+/// peer are sorted too.
 fn dump() -> Vec<Vec<String>> {
     let text = testkit::run("wg", &["show", "wg0", "dump"]);
     let fields = |line: &str| line.split('\t').map(sorted).collect();
@@ -34,13 +34,13 @@ fn sorted(list: &str) -> String {
 }
 
 #[test]
-fn vm_a_kernel_without_wireguard_says_so() {
+fn vm_missing_wireguard_is_reported() {
     in_netns(|| {
-        let is_there = link::is_supported(&Netlink::open().unwrap(), "wireguard").unwrap();
-        assert!(!testkit::run("ip", &["link"]).contains("probe"), "asking made none");
+        let is_supported = link::is_supported(&Netlink::open().unwrap(), "wireguard").unwrap();
+        assert!(!testkit::run("ip", &["link"]).contains("probe"), "the probe leaves no link");
         match Wireguard::open() {
-            Ok(wg) => assert!(is_there && wg.get(name("none")).unwrap().is_none()),
-            Err(error) => assert!(!is_there && error.is_unsupported(), "{error}"),
+            Ok(wg) => assert!(is_supported && wg.get(name("none")).unwrap().is_none()),
+            Err(error) => assert!(!is_supported && error.is_unsupported(), "{error}"),
         }
     });
 }
@@ -66,7 +66,7 @@ fn two_peers(shared: &PresharedKey) -> [PeerChange; 2] {
 fn vm_wireguard_is_set_and_read() {
     in_netns(|| {
         testkit::not_run_unless!(Link("wireguard"));
-        make(&Netlink::open().unwrap());
+        create_wg0(&Netlink::open().unwrap());
         assert_eq!(ip_json(&Ns::here(), "link show wg0")["linkinfo"]["info_kind"], "wireguard");
         let wg = Wireguard::open().unwrap();
         let bare = wg.get(name("wg0")).unwrap().unwrap();
@@ -85,12 +85,12 @@ fn vm_wireguard_is_set_and_read() {
         let public = testkit::run("sh", &["-c", &script]).trim().to_owned();
         let (a, b, secret) = (A.to_string(), B.to_string(), shared.to_base64());
         let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
-        let wanted = [
+        let expected = [
             words(&format!("{} {public} 51820 0x77", private.to_base64())),
             words(&format!("{a} {secret} 192.0.2.7:51821 10.1.2.0/24,fd00:1::/64 0 0 0 25")),
             words(&format!("{b} (none) [2001:db8::7]:51820 10.1.3.0/24 0 0 0 off")),
         ];
-        assert_eq!(dump(), wanted);
+        assert_eq!(dump(), expected);
 
         let found = wg.get(bare.index).unwrap().unwrap();
         assert_eq!(found.public_key.unwrap().to_string(), public);
@@ -105,10 +105,10 @@ fn vm_wireguard_is_set_and_read() {
 }
 
 #[test]
-fn vm_single_peers_of_wireguard_are_changed() {
+fn vm_single_wireguard_peers_are_changed() {
     in_netns(|| {
         testkit::not_run_unless!(Link("wireguard"));
-        make(&Netlink::open().unwrap());
+        create_wg0(&Netlink::open().unwrap());
         let wg = Wireguard::open().unwrap();
         let set = |peers: &[PeerChange]| {
             wg.set(name("wg0"), &DeviceChange { peers, ..DeviceChange::default() }).unwrap();
@@ -127,7 +127,7 @@ fn vm_single_peers_of_wireguard_are_changed() {
         let ghost = PeerChange { public_key: unknown, ..moved.clone() };
         let found = set(&[moved, ghost, PeerChange::remove(B), PeerChange::remove(unknown)]);
         assert_eq!((found.peers.len(), found.listen_port), (1, 51820));
-        assert_eq!(found.peers[0].keepalive, 25, "what is not given stays");
+        assert_eq!(found.peers[0].keepalive, 25, "values that are not given stay");
         let shown = dump();
         assert_eq!(shown.len(), 2);
         assert_eq!(shown[1][2..4], ["198.51.100.1:1", "10.1.2.0/24,10.9.0.0/16,fd00:1::/64"]);
@@ -135,7 +135,7 @@ fn vm_single_peers_of_wireguard_are_changed() {
         let bare = PeerChange::new(A, Vec::new());
         let found = set(&[PeerChange { preshared_key: Some(PresharedKey([0; 32])), ..bare }]);
         assert_eq!(found.peers[0].preshared_key, None);
-        assert_eq!(dump()[1][3], "(none)", "its addresses were replaced by none");
+        assert_eq!(dump()[1][3], "(none)", "all addresses were removed");
         let empty = DeviceChange { replace_peers: true, ..DeviceChange::default() };
         wg.set(name("wg0"), &empty).unwrap();
         assert_eq!(dump().len(), 1);
@@ -145,11 +145,11 @@ fn vm_single_peers_of_wireguard_are_changed() {
 }
 
 #[test]
-fn vm_many_peers_and_many_addresses_of_one_go_and_come() {
+fn vm_many_wireguard_peers_and_addresses_round_trip() {
     in_netns(|| {
         testkit::not_run_unless!(Link("wireguard"));
         let nl = Netlink::open().unwrap();
-        make(&nl);
+        create_wg0(&nl);
         let wg = Wireguard::open().unwrap();
         let one = |ip: u32| IpNet::new(Ipv4Addr::from_bits(ip).into(), 32).unwrap();
         let mut peers: Vec<_> = (1..1000_u32)
@@ -175,21 +175,25 @@ fn vm_many_peers_and_many_addresses_of_one_go_and_come() {
         found.sort_by_key(|peer| peer.public_key);
         peers.sort_by_key(|peer| peer.public_key);
         assert_eq!(found.len(), peers.len());
-        for (found, wanted) in found.iter_mut().zip(&mut peers) {
+        for (found, expected) in found.iter_mut().zip(&mut peers) {
             found.allowed_ips.sort();
-            wanted.allowed_ips.sort();
-            assert_eq!((found.public_key, found.endpoint), (wanted.public_key, wanted.endpoint));
-            assert_eq!(found.allowed_ips, wanted.allowed_ips);
+            expected.allowed_ips.sort();
+            assert_eq!(
+                (found.public_key, found.endpoint),
+                (expected.public_key, expected.endpoint)
+            );
+            assert_eq!(found.allowed_ips, expected.allowed_ips);
         }
     });
 }
 
-/// A node with the tunnel 10.5.`n`.1 and the underlay 192.0.2.`n`; returns its public key.
+/// Configures a node with the tunnel address 10.5.`n`.1 and the underlay address 192.0.2.`n`, and returns its public
+/// key.
 fn node(ns: &Ns, n: u8) -> (Wireguard, PublicKey) {
     ns.ip(&["addr", "add", &format!("192.0.2.{n}/24"), "dev", "under"]);
     let inside = Netns::open(ns.path()).unwrap();
     let nl = inside.netlink().unwrap();
-    make(&nl);
+    create_wg0(&nl);
     let wg0 = index_of(&nl, "wg0");
     nl.apply([
         addr::add(wg0, IpNet::new([10, 5, n, 1].into(), 32).unwrap(), AddrOptions::default()),
@@ -210,7 +214,7 @@ fn node(ns: &Ns, n: u8) -> (Wireguard, PublicKey) {
 }
 
 #[test]
-fn vm_nodes_talk_by_keys_that_the_kernel_made_public() {
+fn vm_wireguard_nodes_exchange_packets() {
     in_netns(|| {
         testkit::not_run_unless!(Link("wireguard"));
         let (a, b) = (Ns::new("a"), Ns::new("b"));

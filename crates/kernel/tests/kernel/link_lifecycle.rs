@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Links in time: pipelines, errors, waiting, removal.
+//! Lifecycle of links: pipelined requests, errors, waiting, relocation, removal.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -11,7 +11,7 @@ use testkit::{Ns, in_netns};
 
 use crate::{has_flag, host_and_pod, index_of, ip, ip_json, name};
 
-const SOON: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 pub fn veth<'a>(nl: &Netlink, host: &str, pod: &'a Netns) -> NewLink<'a> {
     let netns = Some(pod.as_fd());
@@ -21,7 +21,7 @@ pub fn veth<'a>(nl: &Netlink, host: &str, pod: &'a Netns) -> NewLink<'a> {
 }
 
 #[test]
-fn port_options_are_pipelined_behind_the_creation() {
+fn port_options_are_set_together_with_creation() {
     in_netns(|| {
         let (host, pod_ns, _pod) = host_and_pod();
         let options = PortOptions {
@@ -41,7 +41,7 @@ fn port_options_are_pipelined_behind_the_creation() {
 }
 
 #[test]
-fn a_refused_request_does_not_stop_the_others() {
+fn rejected_request_does_not_stop_the_others() {
     in_netns(|| {
         ip("link add a0 type veth peer name a1");
         let nl = Netlink::open().unwrap();
@@ -58,10 +58,10 @@ fn a_refused_request_does_not_stop_the_others() {
         assert!(error.is_not_found());
         let each = nl.apply_each(requests());
         assert!(each[1].is_ok() && each[3].is_ok());
-        let refused = each[2].as_ref().unwrap_err();
-        assert_eq!(refused.errno, Errno::INVAL);
+        let rejected = each[2].as_ref().unwrap_err();
+        assert_eq!(rejected.errno, Errno::INVAL);
         assert_eq!(
-            refused.to_string(),
+            rejected.to_string(),
             "set MTU of a0: Invalid argument (mtu less than device minimum)"
         );
         assert_eq!(ip_json(&Ns::here(), "link show a1")["mtu"], 1400);
@@ -69,7 +69,7 @@ fn a_refused_request_does_not_stop_the_others() {
 }
 
 #[test]
-fn host_end_is_waited_for() {
+fn wait_until_returns_on_change_or_deadline() {
     in_netns(|| {
         let (host, pod_ns, _pod) = host_and_pod();
         host.apply([link::create(&veth(&host, "veth0", &pod_ns))]).unwrap();
@@ -82,7 +82,7 @@ fn host_end_is_waited_for() {
             scope.spawn(|| {
                 pod_ns.netlink().unwrap().apply([link::set_up(name("eth0"))]).unwrap();
             });
-            let deadline = Instant::now() + SOON;
+            let deadline = Instant::now() + TIMEOUT;
             assert!(link::wait_until(&host, &mut monitor, index, deadline, is_up).unwrap());
         });
         assert_eq!(ip_json(&Ns::here(), "link show veth0")["operstate"], "UP");
@@ -90,9 +90,9 @@ fn host_end_is_waited_for() {
             scope.spawn(|| {
                 Netns::current().unwrap().netlink().unwrap().apply([link::remove(index)]).unwrap();
             });
-            let deadline = Instant::now() + SOON;
-            let gone = |link: Option<&link::Link>| link.is_none();
-            assert!(link::wait_until(&host, &mut monitor, index, deadline, gone).unwrap());
+            let deadline = Instant::now() + TIMEOUT;
+            let is_gone = |link: Option<&link::Link>| link.is_none();
+            assert!(link::wait_until(&host, &mut monitor, index, deadline, is_gone).unwrap());
         });
     });
 }
@@ -110,11 +110,12 @@ fn link_is_removed_by_name_or_index() {
     });
 }
 
-/// Children of this process, dead or alive.
+/// Returns the children of this process, including zombies.
 fn children() -> Vec<String> {
     let tasks = fs::read_dir("/proc/self/task").unwrap();
-    let of = |task: fs::DirEntry| fs::read_to_string(task.path().join("children")).unwrap();
-    let lists: Vec<_> = tasks.map(|task| of(task.unwrap())).collect();
+    let children_of =
+        |task: fs::DirEntry| fs::read_to_string(task.path().join("children")).unwrap();
+    let lists: Vec<_> = tasks.map(|task| children_of(task.unwrap())).collect();
     lists.iter().flat_map(|list| list.split_whitespace()).map(str::to_owned).collect()
 }
 
@@ -123,26 +124,26 @@ fn has_ended(pid: &String) -> bool {
 }
 
 #[test]
-fn detached_removal_leaves_no_link() {
+fn background_removal_hides_the_link_at_once() {
     in_netns(|| {
         let (host, pod_ns, pod) = host_and_pod();
         for _ in 0..5 {
             host.apply([link::create(&veth(&host, "veth0", &pod_ns))]).unwrap();
             let index = index_of(&host, "veth0");
             link::remove_in_background(&host, index).unwrap();
-            // Under RCU as well: netlink would wait for the child.
+            // procfs reads under RCU; netlink would wait for the child.
             let seen = fs::read_to_string("/proc/net/dev").unwrap();
             assert!(!seen.contains("veth0"), "{seen}");
             link::remove_in_background(&host, index).unwrap();
         }
         assert_eq!(pod.ip_json(&["link", "show", "type", "veth"]).as_array().unwrap().len(), 0);
-        // The child's acknowledgement waits in the socket and must not be taken for ours.
+        // The acknowledgement of the child's message is in the socket and must not be mistaken for this one.
         let error = host.apply([link::set_up(name("none"))]).unwrap_err();
         assert!(error.is_not_found());
         assert_eq!(link::by_name(&host, name("br0")).unwrap().unwrap().name, name("br0"));
-        testkit::wait_for("children to end", SOON, || children().iter().all(has_ended));
+        testkit::wait_for("all children are zombies", TIMEOUT, || children().iter().all(has_ended));
         drop(host);
-        // The next removal reaps them, whatever its socket; its own child is left.
+        // The next removal reaps them, even with another socket; only its own child is left.
         let host = Netlink::open().unwrap();
         host.apply([link::create(&veth(&host, "veth0", &pod_ns))]).unwrap();
         link::remove_in_background(&host, index_of(&host, "veth0")).unwrap();
@@ -151,7 +152,7 @@ fn detached_removal_leaves_no_link() {
 }
 
 #[test]
-fn detached_removal_reports_the_real_error() {
+fn background_removal_returns_the_kernel_error() {
     in_netns(|| {
         let nl = Netlink::open().unwrap();
         let error = link::remove_in_background(&nl, IfIndex(1)).unwrap_err();
@@ -160,10 +161,11 @@ fn detached_removal_reports_the_real_error() {
     });
 }
 
-/// One message moves, renames and marks; a taken name leaves the link somewhere, never nowhere.
+/// One message moves and renames the link and sets alias and group. If the name is taken, the link still exists in
+/// one of the namespaces.
 #[test]
-fn link_is_put_in_its_place() {
-    let index_in = |told: &serde_json::Value| told["ifindex"].as_u64().unwrap() as u32;
+fn relocated_link_has_new_namespace_and_names() {
+    let index_in = |shown: &serde_json::Value| shown["ifindex"].as_u64().unwrap() as u32;
     in_netns(|| {
         let (host, pod_ns, pod) = host_and_pod();
         ip("link add ens1 type veth peer name far");
@@ -171,32 +173,32 @@ fn link_is_put_in_its_place() {
         let index = index_of(&host, "ens1");
         assert_eq!(link::name_of(&host, index).unwrap(), Some(name("ens1")));
         assert_eq!(link::name_of(&host, IfIndex(4711)).unwrap(), None);
-        let place = Relocation {
+        let relocation = Relocation {
             netns: Some(pod_ns.as_fd()),
             name: Some(name("eth0")),
             alias: Some("ens1"),
             group: Some(77),
         };
-        host.apply([link::relocate(index, &place)]).unwrap();
+        host.apply([link::relocate(index, &relocation)]).unwrap();
         let there = ip_json(&pod, "link show eth0");
         assert_eq!((&there["ifalias"], &there["group"]), (&"ens1".into(), &"77".into()));
         assert!(!has_flag(&there, "UP"));
 
-        let peers = netns::ids(&host).unwrap();
-        let links = peers.iter().flat_map(|id| link::list_in(&host, *id).unwrap());
+        let ids = netns::ids(&host).unwrap();
+        let links = ids.iter().flat_map(|id| link::list_in(&host, *id).unwrap());
         let names: Vec<String> = links.map(|link| link.name.to_string()).collect();
-        assert!(names.contains(&"eth0".to_owned()), "{peers:?} {names:?}");
+        assert!(names.contains(&"eth0".to_owned()), "{ids:?} {names:?}");
         assert_eq!(link::list_in(&host, 4711).unwrap(), []);
-        let number = netns::id_of(&host, &pod_ns).unwrap().unwrap();
-        let inside = link::by_name_in(&host, number, name("eth0")).unwrap().unwrap();
+        let id = netns::id_of(&host, &pod_ns).unwrap().unwrap();
+        let inside = link::by_name_in(&host, id, name("eth0")).unwrap().unwrap();
         assert_eq!((inside.index.0, inside.group), (index_in(&there), 77));
-        assert_eq!(link::by_name_in(&host, number, name("eth1")).unwrap(), None);
+        assert_eq!(link::by_name_in(&host, id, name("eth1")).unwrap(), None);
         let unknown = Netns::new_anonymous().unwrap();
         assert_eq!(netns::id_of(&host, &unknown).unwrap(), None);
 
         ip("link add ens2 type veth peer name far2");
-        let taken = host.apply([link::relocate(index_of(&host, "ens2"), &place)]).unwrap_err();
-        assert!(taken.already_exists());
+        let error = host.apply([link::relocate(index_of(&host, "ens2"), &relocation)]).unwrap_err();
+        assert!(error.already_exists());
         assert_eq!(ip_json(&pod, "link show ens2")["ifalias"], serde_json::Value::Null);
     });
 }
