@@ -5,28 +5,13 @@
 //!
 //! Where the chain is missing nothing drops, and nothing is made: whoever makes it is noticed.
 
-use ipnet::IpNet;
 use kernel::Family;
-use kernel::nft::match_expr::match_network;
-use kernel::nft::xtables::{self, comment_of};
-use kernel::nft::{Batch, Expr, Nft, ObservedRule, Op, Place, Reg, Rule, Table, Verdict};
+use kernel::nft::xtables::{self, Forwarded, comment_of};
+pub use kernel::nft::xtables::{FILTER as TABLE, FORWARD as CHAIN, Form};
+use kernel::nft::{Batch, Nft, ObservedRule, Place};
 
 use super::Plan;
 use super::desired::{Direction, Pass};
-
-/// The chain.
-pub const CHAIN: &str = "FORWARD";
-/// The table that it is in.
-pub const TABLE: &str = "filter";
-
-/// How the rules are written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
-    /// With the comment as iptables has it.
-    Iptables,
-    /// With that of `nft`, for kernels that lack matches of iptables.
-    Nft,
-}
 
 /// What makes this agent's rules in a family's chain as they should be.
 pub fn plan(
@@ -53,7 +38,7 @@ pub fn plan(
     for (rule, _) in &ours {
         plan.batch.remove_rule(table, CHAIN, rule.handle);
     }
-    write(&mut plan.batch, table, &wanted, place(&rules, mark), mark, form);
+    write(&mut plan.batch, family, &wanted, place(&rules, mark), mark, form);
     let program = if family == Family::V4 { "iptables" } else { "ip6tables" };
     let told = |verb: &str, what: &str| format!("{verb} the rule of {program} for packets {what}");
     let is_wanted = |text: &str| wanted.iter().any(|one| text_of(one) == text);
@@ -66,7 +51,8 @@ pub fn plan(
 /// Each is there once and as it should be, before any rule that lets nothing pass.
 fn is_right(rules: &[ObservedRule], ours: &[(&ObservedRule, String)], wanted: &[Pass]) -> bool {
     let is_there = |pass: &Pass| {
-        ours.iter().any(|(rule, text)| *text == text_of(pass) && lets_pass(rule, pass.network))
+        ours.iter()
+            .any(|(rule, text)| *text == text_of(pass) && forwarded(pass).is_accepted_by(rule))
     };
     let wall = rules.iter().position(ObservedRule::blocks_all).unwrap_or(rules.len());
     let is_reached =
@@ -83,54 +69,23 @@ fn place(rules: &[ObservedRule], mark: &str) -> Place {
     before.map_or(Place::First, |rule| Place::After(rule.handle))
 }
 
-fn write(
-    batch: &mut Batch,
-    table: Table<'_>,
-    passes: &[Pass],
-    place: Place,
-    mark: &str,
-    form: Form,
-) {
+fn write(batch: &mut Batch, family: Family, passes: &[Pass], place: Place, mark: &str, form: Form) {
     let mut passes = passes.to_vec();
     if place != Place::Last {
-        // Each goes directly behind the same rule, before those that went there earlier.
+        // The kernel adds each rule directly after the same rule, so before those that were added earlier.
         passes.reverse();
     }
     for pass in &passes {
         let comment = format!("{}{}", prefix(mark), text_of(pass));
-        let (exprs, comment) = match form {
-            Form::Iptables => (exprs(pass, Some(&comment)), ""),
-            Form::Nft => (exprs(pass, None), comment.as_str()),
-        };
-        batch.add_rule(&Rule { table, chain: CHAIN, place, exprs, comment });
+        batch.add_rule(&forwarded(pass).accept_rule(family, place, &comment, form));
     }
 }
 
-/// `-s 10.5.0.0/16 -m comment --comment "…" -j ACCEPT`
-fn exprs(pass: &Pass, comment: Option<&str>) -> Vec<Expr> {
-    let family = Family::of(pass.network.addr());
-    let mut exprs = vec![match pass.direction {
-        Direction::From => family.load_source(Reg(0)),
-        Direction::To => family.load_destination(Reg(0)),
-    }];
-    exprs.extend(match_network(Reg(0), Op::Eq, pass.network));
-    exprs.extend(comment.map(xtables::comment));
-    exprs.extend([Expr::Counter, Expr::Verdict(Verdict::Accept)]);
-    exprs
-}
-
-/// Whether a rule lets the packets of a network pass, in any form: iptables writes the same rule in
-/// other ways when it has saved and restored a chain.
-fn lets_pass(rule: &ObservedRule, network: IpNet) -> bool {
-    const KNOWN: [&str; 6] = ["payload", "bitwise", "cmp", "match", "counter", "immediate"];
-    let count = |kind: &str| rule.exprs.iter().filter(|(name, _)| name == kind).count();
-    let has_comment = usize::from(rule.xt_match("comment").is_some());
-    let address = kernel::nft::match_expr::octets(network.network());
-    let whole = usize::from(network.prefix_len()).div_ceil(8);
-    rule.accepts()
-        && rule.exprs.iter().all(|(name, _)| KNOWN.contains(&name.as_str()))
-        && (count("payload"), count("cmp"), count("match")) == (1, 1, has_comment)
-        && rule.compared().all(|value| value.len() >= whole && address.starts_with(value))
+fn forwarded(pass: &Pass) -> Forwarded {
+    match pass.direction {
+        Direction::From => Forwarded::From(pass.network),
+        Direction::To => Forwarded::To(pass.network),
+    }
 }
 
 fn prefix(mark: &str) -> String {
