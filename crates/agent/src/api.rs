@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is on the hub, over HTTP: for probes and Prometheus on an address, for plugins and commands
-//! on a socket in the agent's directory. Nothing can be changed by either.
+//! The local API: serves the status over HTTP, for probes and Prometheus on a TCP address, for plugins and commands on a
+//! Unix socket. All requests are read-only.
 
 mod connections;
 mod metrics;
@@ -33,39 +33,39 @@ pub use self::socket::{Socket, socket_path};
 use crate::managed_file::ManagedFile;
 use crate::status::StatusHub;
 
-/// Maximum time until the head of a request is complete, and for which a connection may be idle.
-const HEAD: Duration = Duration::from_secs(3);
+/// Maximum time until the header of a request is complete, and for which a connection may be idle.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Maximum life of a connection, after which no further request is read from it.
-const LIFE: Duration = Duration::from_secs(10);
+/// Maximum age of a connection, after which no further request is read from it.
+const MAX_CONNECTION_AGE: Duration = Duration::from_secs(10);
 
-/// Time after that for a client to read the answer that is being sent.
-const GRACE: Duration = Duration::from_secs(5);
+/// Time after that for a client to read the response in progress.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Connections that the kernel holds until they are accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
 
-/// Delay before the next accept while new connections replace young ones: each then has time to send its request,
-/// and a client that connects again and again does not take the agent's whole time.
-const PACE: Duration = Duration::from_millis(1);
+/// Delay before the next accept while new connections replace young ones. Each connection has time to send its request,
+/// and a client that connects in a loop does not take all of the agent's time.
+const ACCEPT_DELAY: Duration = Duration::from_millis(1);
 
-/// Before the next try where there are no more file descriptors: nothing tells when there are.
-const PAUSE: Duration = Duration::from_millis(200);
+/// Delay before the next accept after an error, such as no free file descriptor. No event reports its end.
+const RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// Why nothing can be served.
+/// Why the API cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("listen on {address}")]
     Listen { address: SocketAddr, source: io::Error },
-    #[error("make the socket {path}")]
+    #[error("create socket {path}")]
     Socket { path: PathBuf, source: io::Error },
     #[error(
-        "another agent runs with the directory {0}: stop it first, or give this one another --run-dir"
+        "another agent runs with the directory {0}: stop it first, or choose another --run-dir"
     )]
     Taken(PathBuf),
 }
 
-/// Listens on an address of the namespace that this thread is in.
+/// Listens on an address in the network namespace of the calling thread.
 pub fn listen(ip: IpAddr, port: u16) -> Result<TcpListener, Error> {
     let address = SocketAddr::new(ip, port);
     let listen = || {
@@ -77,7 +77,7 @@ pub fn listen(ip: IpAddr, port: u16) -> Result<TcpListener, Error> {
     listen().map_err(|source| Error::Listen { address, source })
 }
 
-/// Serves on an address until it is dropped.
+/// Serves a TCP address until dropped.
 pub async fn over_tcp(listener: TcpListener, hub: StatusHub) {
     let pages = Pages::new(hub);
     let mut connections = Connections::default();
@@ -88,16 +88,16 @@ pub async fn over_tcp(listener: TcpListener, hub: StatusHub) {
     }
 }
 
-/// Serves on the agent's socket until it is dropped.
+/// Serves the Unix socket until dropped, and re-creates the socket file if it disappears.
 pub async fn over_socket(mut socket: Socket, hub: StatusHub) {
     let mut connections = Connections::default();
-    let mut kept = ManagedFile::new(socket.path(), &hub);
+    let mut file = ManagedFile::new(socket.path(), &hub);
     let pages = Pages::new(hub);
     loop {
-        kept.put(&socket.ensure().map_err(|error| ErrorChain(&error).to_string()));
+        file.written(&socket.ensure().map_err(|error| ErrorChain(&error).to_string()));
         let accepted = tokio::select! {
             accepted = socket.listener.accept() => accepted.map(|(stream, _)| (stream, Client::Local)),
-            () = kept.next() => continue,
+            () = file.next() => continue,
         };
         admit(accepted, &pages, &mut connections).await;
     }
@@ -107,16 +107,16 @@ async fn admit<S>(accepted: io::Result<(S, Client)>, pages: &Pages, connections:
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let Ok((stream, client)) = accepted else { return sleep(PAUSE).await };
-    match connections.admit(client, converse(stream, pages.clone())) {
-        true => sleep(PACE).await,
-        // A request that has arrived with its connection is answered before the next one is accepted.
+    let Ok((stream, client)) = accepted else { return sleep(RETRY_DELAY).await };
+    match connections.admit(client, serve_connection(stream, pages.clone())) {
+        true => sleep(ACCEPT_DELAY).await,
+        // Lets a request that arrived with its connection be answered before the next accept.
         false => yield_now().await,
     }
 }
 
-/// Answers what comes on a connection.
-async fn converse<S>(stream: S, pages: Pages)
+/// Answers the requests of a connection.
+async fn serve_connection<S>(stream: S, pages: Pages)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -127,13 +127,13 @@ where
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD)
+        .header_read_timeout(HEADER_TIMEOUT)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
-    // Whatever a client does wrong ends its connection, and is of no interest to us.
-    if timeout(LIFE, connection.as_mut()).await.is_err() {
+    // Errors of a client end its connection and are ignored.
+    if timeout(MAX_CONNECTION_AGE, connection.as_mut()).await.is_err() {
         connection.as_mut().graceful_shutdown();
-        let _ = timeout(GRACE, connection).await;
+        let _ = timeout(SHUTDOWN_TIMEOUT, connection).await;
     }
 }
 
@@ -141,7 +141,7 @@ where
 #[derive(Debug, Clone)]
 struct Pages {
     hub: StatusHub,
-    /// Held while a large page is made.
+    /// Held while a large page is rendered.
     large: Arc<Semaphore>,
 }
 
@@ -150,37 +150,39 @@ impl Pages {
         Pages { hub, large: Arc::new(Semaphore::new(1)) }
     }
 
-    /// Large pages are made one at a time and on another thread, so that probes never wait for one.
+    /// Returns a page. Large pages are rendered one at a time and on another thread, so that probes never wait for one.
     async fn get(&self, method: Method, path: String) -> Answer {
         if !routes::is_large(&path) {
             return routes::answer(&method, &path, &self.hub);
         }
-        let turn = Arc::clone(&self.large).acquire_owned().await;
+        let permit = Arc::clone(&self.large).acquire_owned().await;
         let hub = self.hub.clone();
-        let made = spawn_blocking(move || {
-            // Also if the connection ends meanwhile.
-            let _turn = turn;
+        let rendered = spawn_blocking(move || {
+            // Held also if the connection ends meanwhile.
+            let _permit = permit;
             routes::answer(&method, &path, &hub)
         });
-        made.await.unwrap_or_else(|_| Answer::unavailable(&["the page cannot be made".to_owned()]))
+        rendered
+            .await
+            .unwrap_or_else(|_| Answer::unavailable(&["rendering the page failed".to_owned()]))
     }
 }
 
-/// Both, as far as they are wanted, until dropped.
+/// Serves the given listeners until dropped.
 pub fn both(
     listener: Option<TcpListener>,
     socket: Option<Socket>,
     hub: &StatusHub,
 ) -> impl Future<Output = ()> + use<> {
-    let mut served = JoinSet::new();
+    let mut tasks = JoinSet::new();
     if let Some(listener) = listener {
-        served.spawn(over_tcp(listener, hub.clone()));
+        tasks.spawn(over_tcp(listener, hub.clone()));
     }
     if let Some(socket) = socket {
-        served.spawn(over_socket(socket, hub.clone()));
+        tasks.spawn(over_socket(socket, hub.clone()));
     }
     async move {
-        while served.join_next().await.is_some() {}
+        while tasks.join_next().await.is_some() {}
         std::future::pending::<()>().await;
     }
 }

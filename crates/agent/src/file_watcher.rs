@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hears that a file may be another than it was. The system tells of that, and where it does not, a look now
-//! and then finds out.
+//! Watches a file for changes, with inotify and with a periodic check for changes that inotify does not report.
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -13,32 +12,33 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::async_fd::register;
 
-/// After the first change of others until it is looked at: they may not be done, or keep at it.
-const PAUSE: Duration = Duration::from_millis(20);
+/// Delay between the first event and the report, because a writer may cause several events.
+const DEBOUNCE: Duration = Duration::from_millis(20);
 
-/// Whatever is told.
-pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(30);
+/// Interval of the periodic check.
+pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// While there is no directory, of which nothing is told.
-const LOOK_FOR_DIRECTORY: Duration = Duration::from_millis(250);
+/// Interval of the check while the directory is missing, which inotify cannot watch.
+const DIRECTORY_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// A ConfigMap in a pod: its files are links into a directory that this link names, which alone is replaced.
+/// In a mounted ConfigMap files are links through this link, and an update replaces only this link.
 const CONFIG_MAP: &[u8] = b"..data";
 
-/// Listens to what happens to a file.
+/// Watches one file.
 #[derive(Debug)]
 pub(crate) struct FileWatcher {
     path: PathBuf,
-    /// None where the system has no more room for that.
+    /// `None` if inotify is not available.
     fd: Option<AsyncFd<OwnedFd>>,
-    /// None while the directory is not there.
+    /// `None` while the directory does not exist.
     watch: Option<i32>,
+    /// When [`Self::next`] returns even without an event.
     due: Instant,
 }
 
 impl FileWatcher {
     pub(crate) fn new(path: &Path) -> FileWatcher {
-        let due = Instant::now() + LOOK_AGAIN;
+        let due = Instant::now() + CHECK_INTERVAL;
         FileWatcher { path: path.to_owned(), fd: open(), watch: None, due }
     }
 
@@ -46,34 +46,33 @@ impl FileWatcher {
         &self.path
     }
 
-    /// Waits until the file may be another than it was, and the first time not at all. The wait can be given up
-    /// and taken up again.
+    /// Waits until the file may have changed. The first call returns at once. The wait can be dropped and resumed.
     pub(crate) async fn next(&mut self) {
-        if self.listen() {
-            // Whatever happened before is not told.
+        if self.watch_directory() {
+            // Earlier changes caused no event.
             return;
         }
         if self.fd.is_some() && self.watch.is_none() {
-            self.due = self.due.min(Instant::now() + LOOK_FOR_DIRECTORY);
+            self.due = self.due.min(Instant::now() + DIRECTORY_CHECK_INTERVAL);
         }
         loop {
             let FileWatcher { path, fd, due, .. } = self;
             tokio::select! {
-                is_news = heard(fd, path) => {
-                    if is_news {
-                        *due = (*due).min(Instant::now() + PAUSE);
+                is_relevant = next_events(fd, path) => {
+                    if is_relevant {
+                        *due = (*due).min(Instant::now() + DEBOUNCE);
                     }
                 }
                 () = sleep_until(*due) => {
-                    *due = Instant::now() + LOOK_AGAIN;
+                    *due = Instant::now() + CHECK_INTERVAL;
                     return;
                 }
             }
         }
     }
 
-    /// Listens where the file should be from now on; true where that is another directory than before, or none.
-    fn listen(&mut self) -> bool {
+    /// Watches the directory of the file. Returns true if that is a new watch, or if the directory is gone.
+    fn watch_directory(&mut self) -> bool {
         let within = WatchFlags::CREATE
             | WatchFlags::DELETE
             | WatchFlags::MOVE
@@ -88,42 +87,44 @@ impl FileWatcher {
     }
 }
 
-/// Never, where nothing is listened to.
-pub(crate) async fn next_of(ear: &mut Option<FileWatcher>) {
-    match ear {
-        Some(ear) => ear.next().await,
+/// Waits for a change, for ever without a watcher.
+pub(crate) async fn next_of(watcher: &mut Option<FileWatcher>) {
+    match watcher {
+        Some(watcher) => watcher.next().await,
         None => std::future::pending().await,
     }
 }
 
 fn open() -> Option<AsyncFd<OwnedFd>> {
     let fd = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)
-        .inspect_err(|cause| tracing::warn!(%cause, "no inotify: looking now and then instead"))
+        .inspect_err(|cause| tracing::warn!(error = %cause, "inotify unavailable, checking files periodically"))
         .ok()?;
     register(fd).ok()
 }
 
-/// Whether something has happened to the file or to its directory.
-async fn heard(ear: &mut Option<AsyncFd<OwnedFd>>, path: &Path) -> bool {
-    let Some(fd) = ear else { return std::future::pending().await };
+/// Waits for events and returns whether one concerns the file or its directory.
+async fn next_events(inotify: &mut Option<AsyncFd<OwnedFd>>, path: &Path) -> bool {
+    let Some(fd) = inotify else { return std::future::pending().await };
     let Ok(mut ready) = fd.readable().await else {
-        *ear = None;
+        *inotify = None;
         return true;
     };
     let mut buffer = [MaybeUninit::uninit(); 4096];
     let mut reader = inotify::Reader::new(fd.get_ref(), &mut buffer);
-    let mut is_news = false;
+    let mut is_relevant = false;
     let own = path.file_name().unwrap_or_default().as_encoded_bytes();
-    let is_ours = |event: &inotify::Event<'_>| match event.file_name() {
+    let concerns_file = |event: &inotify::Event<'_>| match event.file_name() {
         Some(name) => [own, CONFIG_MAP].contains(&name.to_bytes()),
-        // The directory itself, or more than the system could tell.
+        // The directory itself, or an overflow of the event queue.
         None => !event.events().contains(ReadFlags::IGNORED),
     };
-    // Until there is no more, or the next wait would end at once.
-    while let Ok(Ok(one)) = ready.try_io(|_| Ok(reader.next().map(|event| is_ours(&event))?)) {
-        is_news |= one;
+    // Read all events, otherwise the next wait ends at once.
+    while let Ok(Ok(one)) =
+        ready.try_io(|_| Ok(reader.next().map(|event| concerns_file(&event))?))
+    {
+        is_relevant |= one;
     }
-    is_news
+    is_relevant
 }
 
 #[cfg(test)]
@@ -134,22 +135,22 @@ mod tests {
 
     use super::*;
 
-    /// Well below [`LOOK_AGAIN`].
+    /// Well below [`CHECK_INTERVAL`].
     const SOON: Duration = Duration::from_secs(10);
 
     #[tokio::test]
-    async fn a_directory_that_goes_before_it_is_listened_to_is_noticed() {
+    async fn removed_directory_is_noticed() {
         let lab = tempfile::tempdir().unwrap();
-        let dir = lab.path().join("of-others");
+        let dir = lab.path().join("dir");
         fs::create_dir(&dir).unwrap();
-        let mut ear = FileWatcher::new(&dir.join("file"));
-        timeout(SOON, ear.next()).await.expect("the first time it does not wait");
+        let mut watcher = FileWatcher::new(&dir.join("file"));
+        timeout(SOON, watcher.next()).await.expect("first call");
         fs::remove_dir(&dir).unwrap();
-        timeout(SOON, ear.next()).await.expect("it was heard");
+        timeout(SOON, watcher.next()).await.expect("removal event");
         fs::create_dir(&dir).unwrap();
         fs::remove_dir(&dir).unwrap();
-        timeout(SOON, ear.next()).await.expect("nobody tells, and it looks");
+        timeout(SOON, watcher.next()).await.expect("periodic check for the directory");
         fs::create_dir(&dir).unwrap();
-        timeout(SOON, ear.next()).await.expect("it listens to another one");
+        timeout(SOON, watcher.next()).await.expect("new directory");
     }
 }

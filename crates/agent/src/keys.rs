@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keys that outlive an agent and a boot: with another key a node is another peer.
+//! The node's WireGuard key. It survives restarts and reboots: peers know the node by its key.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,27 +8,27 @@ use kernel::wireguard::PrivateKey;
 
 use crate::managed_file;
 
-/// Why there is no key.
+/// Why the key is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("read {path}")]
     Read { path: PathBuf, source: io::Error },
-    #[error("{path} has no key of WireGuard: {problem}")]
+    #[error("{path} contains no WireGuard key: {problem}")]
     Malformed { path: PathBuf, problem: String },
     #[error("write {path}")]
     Write { path: PathBuf, source: io::Error },
-    #[error("choose a key")]
-    Choose(#[from] kernel::Error),
+    #[error("generate a key")]
+    Generate(#[from] kernel::Error),
 }
 
-/// Where it is kept.
+/// Path of the key file.
 pub fn wireguard_file(state_dir: &Path) -> PathBuf {
     state_dir.join("wireguard.key")
 }
 
-/// The private key of this node: the one that was kept, else flannel's, else a new one.
+/// Returns the private key of this node: the saved one, else flannel's, else a new one. Saves it.
 pub fn wireguard(state_dir: &Path, flannels: &Path) -> Result<PrivateKey, Error> {
-    let key = foresee_wireguard(state_dir, flannels)?;
+    let key = preview_wireguard(state_dir, flannels)?;
     let path = wireguard_file(state_dir);
     let failed = |source| Error::Write { path: path.clone(), source };
     managed_file::restrict(&path).map_err(failed)?;
@@ -38,8 +38,8 @@ pub fn wireguard(state_dir: &Path, flannels: &Path) -> Result<PrivateKey, Error>
     Ok(key)
 }
 
-/// The same, and nothing is written.
-pub fn foresee_wireguard(state_dir: &Path, flannels: &Path) -> Result<PrivateKey, Error> {
+/// Returns the key that [`wireguard`] would return, without saving it. A new key differs each time.
+pub fn preview_wireguard(state_dir: &Path, flannels: &Path) -> Result<PrivateKey, Error> {
     for path in [&wireguard_file(state_dir), flannels] {
         if let Some(key) = read(path)? {
             return Ok(key);
@@ -66,11 +66,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_kept_and_flannels_is_taken_over() {
+    fn key_is_saved_and_flannels_key_is_adopted() {
         let dir = tempfile::tempdir().unwrap();
         let (state, flannels) = (dir.path().join("state"), dir.path().join("wgkey"));
-        foresee_wireguard(&state, &flannels).unwrap();
-        assert!(!state.exists(), "nothing is written");
+        preview_wireguard(&state, &flannels).unwrap();
+        assert!(!state.exists(), "nothing written");
         let first = wireguard(&state, &flannels).unwrap();
         let file = state.join("wireguard.key");
         fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
@@ -81,9 +81,9 @@ mod tests {
         fs::write(&flannels, theirs.to_base64()).unwrap();
         assert!(wireguard(&state, &flannels).unwrap() == theirs);
         fs::remove_file(&flannels).unwrap();
-        assert!(wireguard(&state, &flannels).unwrap() == theirs, "it is ours by now");
+        assert!(wireguard(&state, &flannels).unwrap() == theirs, "adopted");
         fs::write(&file, "nonsense").unwrap();
         let error = wireguard(&state, &flannels).unwrap_err().to_string();
-        assert!(error.contains("wireguard.key has no key of WireGuard"), "{error}");
+        assert!(error.contains("wireguard.key contains no WireGuard key"), "{error}");
     }
 }

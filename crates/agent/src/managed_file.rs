@@ -10,90 +10,90 @@ use std::path::Path;
 use crate::file_watcher::FileWatcher;
 use crate::status::{ConditionKind, RepairKind, StatusHub};
 
-/// A file that is kept, and what is said of it.
+/// A file that the agent restores, with its condition in the status.
 #[derive(Debug)]
 pub(crate) struct ManagedFile {
     hub: StatusHub,
-    ear: FileWatcher,
-    /// Whoever changes it then breaks it.
-    is_there: bool,
-    /// Others tell of files as well: only its own word is taken back.
-    has_complained: bool,
+    watcher: FileWatcher,
+    /// Whether the file had the desired content at the last check. A later difference counts as a repair.
+    is_in_place: bool,
+    /// Whether this file has set the condition. Other files share the condition, so only this file's problem is cleared.
+    has_problem: bool,
 }
 
 impl ManagedFile {
     pub(crate) fn new(path: &Path, hub: &StatusHub) -> ManagedFile {
         ManagedFile {
             hub: hub.clone(),
-            ear: FileWatcher::new(path),
-            is_there: false,
-            has_complained: false,
+            watcher: FileWatcher::new(path),
+            is_in_place: false,
+            has_problem: false,
         }
     }
 
-    /// Whether it was as it should be when last looked at.
-    pub(crate) fn is_there(&self) -> bool {
-        self.is_there
+    /// Whether the file had the desired content at the last check.
+    pub(crate) fn is_in_place(&self) -> bool {
+        self.is_in_place
     }
 
-    /// It was made what it should be, or was it already (false).
-    pub(crate) fn put(&mut self, put: &Result<bool, impl std::fmt::Display>) {
-        if self.is_there && matches!(put, Ok(true)) {
-            let text = format!("put {} back", self.ear.path().display());
-            tracing::warn!(change = text, "repaired");
-            self.hub.repaired(RepairKind::File, text);
+    /// Takes the result of a write: whether the file was changed.
+    pub(crate) fn written(&mut self, written: &Result<bool, impl std::fmt::Display>) {
+        if self.is_in_place && matches!(written, Ok(true)) {
+            let file = self.watcher.path().display();
+            tracing::warn!(%file, "file restored");
+            self.hub.repaired(RepairKind::File, format!("restored {file}"));
         }
-        self.is_there |= put.is_ok();
-        self.report(put);
+        self.is_in_place |= written.is_ok();
+        self.report(written);
     }
 
-    /// It is going to be another, and nobody has broken it.
-    pub(crate) fn is_to_change(&mut self) {
-        self.is_there = false;
+    /// The desired content changes, so that the next write is no repair.
+    pub(crate) fn desired_changed(&mut self) {
+        self.is_in_place = false;
     }
 
-    /// It was taken away, or was not there (false).
-    pub(crate) fn taken(&mut self, taken: &Result<bool, impl std::fmt::Display>) {
-        self.is_there = false;
-        self.report(taken);
+    /// Takes the result of a removal: whether the file existed.
+    pub(crate) fn removed(&mut self, removed: &Result<bool, impl std::fmt::Display>) {
+        self.is_in_place = false;
+        self.report(removed);
     }
 
-    fn report(&mut self, done: &Result<bool, impl std::fmt::Display>) {
-        match done {
-            Ok(_) if !self.has_complained => {}
+    fn report(&mut self, result: &Result<bool, impl std::fmt::Display>) {
+        match result {
+            Ok(_) if !self.has_problem => {}
             Ok(_) => self.hub.clear_problem(ConditionKind::Files),
-            Err(why) => self.hub.set_problem(ConditionKind::Files, why.to_string()),
+            Err(error) => self.hub.set_problem(ConditionKind::Files, error.to_string()),
         }
-        self.has_complained = done.is_err();
+        self.has_problem = result.is_err();
     }
 
-    /// Waits until it may be another than it was. The wait can be given up and taken up again.
+    /// Waits until the file may have changed. The wait can be dropped and resumed.
     pub(crate) async fn next(&mut self) {
-        self.ear.next().await;
+        self.watcher.next().await;
     }
 }
 
-/// Everybody may read it.
+/// Mode of files that plugins and runtimes read.
 const MODE: u32 = 0o644;
 
-/// Nobody else may.
+/// Mode of files with secrets.
 const SECRET_MODE: u32 = 0o600;
 
-/// Makes the file have this content, and its directory. False where it had it.
+/// Replaces the content of a file atomically, and creates its directory. Returns `false` if the content is the same.
 pub fn replace(path: &Path, text: &str) -> io::Result<bool> {
     replace_with(path, text, MODE)
 }
 
-/// The same, for nobody but us to read, also where it has this content and others could read it.
+/// Like [`replace`], but only root may read the file. The mode is corrected also if the content is the same.
 pub fn replace_secret(path: &Path, text: &str) -> io::Result<bool> {
     restrict(path)?;
     replace_with(path, text, SECRET_MODE)
 }
 
-/// Takes away the right of others to a file, as an earlier version or somebody else may have written it.
+/// Restricts a file to its owner. An earlier version or another program may have created it with a wider mode.
 pub fn restrict(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
-        Ok(found) if found.is_file() && found.permissions().mode() & 0o077 != 0 => {
+        Ok(metadata) if metadata.is_file() && metadata.permissions().mode() & 0o077 != 0 => {
             fs::set_permissions(path, fs::Permissions::from_mode(SECRET_MODE))
         }
         _ => Ok(()),
@@ -103,17 +103,17 @@ pub fn restrict(path: &Path) -> io::Result<()> {
 fn replace_with(path: &Path, text: &str, mode: u32) -> io::Result<bool> {
     let has_length = |file: fs::Metadata| file.len() == text.len() as u64;
     if fs::metadata(path).is_ok_and(has_length)
-        && fsutil::read(path).is_ok_and(|found| found == text.as_bytes())
+        && fsutil::read(path).is_ok_and(|content| content == text.as_bytes())
     {
         return Ok(false);
     }
     let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "this is no file's path"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path has no file name"));
     };
     if !directory.as_os_str().is_empty() && !directory.is_dir() {
         DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
     }
-    // Neither a runtime nor a shell's `*` takes it for a configuration.
+    // A hidden name without the suffix of a configuration: container runtimes ignore it.
     let mut fresh = OsString::from(".");
     fresh.push(name);
     fresh.push(".new");
@@ -121,7 +121,7 @@ fn replace_with(path: &Path, text: &str, mode: u32) -> io::Result<bool> {
     fsutil::replace(path, &fresh, text.as_bytes(), mode).map(|()| true)
 }
 
-/// Removes a file; false where there is none.
+/// Removes a file. Returns `false` if it does not exist.
 pub fn remove(path: &Path) -> io::Result<bool> {
     match fs::remove_file(path) {
         Ok(()) => Ok(true),
@@ -130,22 +130,22 @@ pub fn remove(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Largest file that [`read`] reads.
-const LARGEST: u64 = 1 << 20;
+/// Maximum size of a file for [`read`].
+const MAX_SIZE: u64 = 1 << 20;
 
-/// Returns the content of a small file; none if there is no file.
+/// Returns the content of a small file; `None` if it does not exist.
 pub fn read(path: &Path) -> io::Result<Option<String>> {
-    read_at_most(path, LARGEST)
+    read_at_most(path, MAX_SIZE)
 }
 
-/// Returns the content of a file; none if there is no file. Fails if the file is larger than the limit.
+/// Returns the content of a file; `None` if it does not exist. Fails if the file is larger than the limit.
 pub fn read_at_most(path: &Path, limit: u64) -> io::Result<Option<String>> {
     let read = || {
         let mut text = String::new();
         let read = fsutil::open_following(path)?.take(limit + 1).read_to_string(&mut text)?;
         if read as u64 > limit {
-            let why = format!("the file has more than {limit} bytes");
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+            let problem = format!("the file has more than {limit} bytes");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, problem));
         }
         Ok(text)
     };
@@ -165,14 +165,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_read_up_to_a_limit() {
+    fn file_above_the_limit_is_rejected() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         assert_eq!(read(&path).unwrap(), None);
         fs::write(&path, "12345").unwrap();
         assert_eq!(read_at_most(&path, 5).unwrap().as_deref(), Some("12345"));
-        let why = read_at_most(&path, 4).unwrap_err().to_string();
-        assert_eq!(why, "the file has more than 4 bytes");
+        let error = read_at_most(&path, 4).unwrap_err().to_string();
+        assert_eq!(error, "the file has more than 4 bytes");
         assert!(!replace(&path, "12345").unwrap());
         assert!(replace(&path, "12346").unwrap());
     }

@@ -1,102 +1,88 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The choice of the interface to other nodes and of this node's addresses on it: a pure function of
-//! what was told and what is there. Where nothing fits, the reason is told, and the agent waits.
+//! Chooses the interface to other nodes, and this node's addresses on it. The choice is a pure function of the settings
+//! and of the state of the host. If no interface fits, the agent reports the reasons and waits.
 
-mod carrier;
 mod observe;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use kernel::{IfIndex, IfName};
+use overlay::Addresses;
 use regex_lite::Regex;
-
-pub use self::carrier::{Carrier, choose_among};
 
 /// An interface of the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {
-    /// Its index.
     pub index: IfIndex,
-    /// Its name.
     pub name: IfName,
-    /// Its MTU.
     pub mtu: u32,
-    /// Whether it carries packets now.
+    /// Whether the interface is up and has a carrier.
     pub is_up: bool,
-    /// Its addresses, in the kernel's order.
+    /// Addresses in the kernel's order.
     pub addresses: Vec<Address>,
 }
 
 /// An address of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Address {
-    /// The address.
     pub ip: IpAddr,
-    /// Not to be used for new connections.
     pub is_deprecated: bool,
-    /// A privacy address, that changes.
+    /// Whether it is a privacy address, which changes.
     pub is_temporary: bool,
-    /// Without an end.
+    /// Whether its lifetime is unlimited.
     pub is_permanent: bool,
 }
 
-/// What is there.
+/// The observed state of the host.
 #[derive(Debug, Clone, Default)]
 pub struct Facts {
-    /// The host's interfaces.
     pub interfaces: Vec<Interface>,
     /// The interface of the IPv4 default route.
     pub default_v4: Option<IfIndex>,
     /// The interface of the IPv6 default route.
     pub default_v6: Option<IfIndex>,
-    /// Interface and source address of the route to the address that must be reached.
+    /// Interface and source address of the route to [`Wish::can_reach`].
     pub reaching: Option<(IfIndex, Option<IpAddr>)>,
-    /// Addresses that Kubernetes has for this node.
+    /// Internal addresses of this node's Kubernetes object.
     pub internal: Vec<IpAddr>,
 }
 
-/// What is wanted.
+/// The requirements for the underlay.
 #[derive(Debug, Clone, Default)]
 pub struct Wish<'a> {
-    /// Whether there are tunnels over IPv4.
+    /// Whether an IPv4 address is required.
     pub ipv4: bool,
-    /// Whether there are tunnels over IPv6.
+    /// Whether an IPv6 address is required.
     pub ipv6: bool,
-    /// Names or addresses, in order.
+    /// Names or addresses, in order of preference.
     pub interfaces: &'a [String],
     /// Patterns, tried next.
     pub patterns: &'a [Regex],
-    /// An address to reach, tried last.
+    /// Address that the interface must have a route to, tried last.
     pub can_reach: Option<IpAddr>,
-    /// The one that was chosen before. Without any other wish it stays: a default route comes and goes, and
-    /// may lead into a tunnel for a while.
+    /// The previous choice. It stays if the settings select no interface: the default route may change, or lead into a
+    /// tunnel, for a while.
     pub before: Option<IfIndex>,
-    /// The address that others use.
+    /// Address at which other nodes reach this node, if configured.
     pub public_v4: Option<Ipv4Addr>,
-    /// Its sister.
     pub public_v6: Option<Ipv6Addr>,
 }
 
 /// The interface to other nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Underlay {
-    /// Its index.
     pub index: IfIndex,
-    /// Its name.
     pub name: IfName,
-    /// Its MTU.
     pub mtu: u32,
-    /// Its own addresses, as far as they are wanted.
+    /// The interface's own address, if the family is required.
     pub local_v4: Option<Ipv4Addr>,
-    /// Its sister.
     pub local_v6: Option<Ipv6Addr>,
-    /// The addresses that others use: those told, else its own.
+    /// Address that other nodes use: the configured one, else the interface's own.
     pub public_v4: Option<Ipv4Addr>,
-    /// Its sister.
     pub public_v6: Option<Ipv6Addr>,
 }
 
-/// Chooses, or says what is missing.
+/// Chooses an interface. The error lists why each candidate was rejected.
 pub fn choose(wish: &Wish<'_>, facts: &Facts) -> Result<Underlay, String> {
     let mut reasons = Vec::new();
     for candidate in candidates(wish, facts) {
@@ -111,8 +97,8 @@ pub fn choose(wish: &Wish<'_>, facts: &Facts) -> Result<Underlay, String> {
 
 type Candidate<'a> = Result<(&'a Interface, Option<IpAddr>), String>;
 
-/// In the order of flanneld, except that without any wish a node's own addresses come before the
-/// default route: they are what Kubernetes' other parts use.
+/// Returns the candidates in the order of flanneld. If the settings select none, the addresses of the Kubernetes node come
+/// before the default route, because other components of Kubernetes use them.
 fn candidates<'a>(wish: &Wish<'_>, facts: &'a Facts) -> Vec<Candidate<'a>> {
     let mut found: Vec<Candidate<'a>> = Vec::new();
     found.extend(wish.interfaces.iter().map(|text| by_name_or_address(facts, text)));
@@ -125,8 +111,8 @@ fn candidates<'a>(wish: &Wish<'_>, facts: &'a Facts) -> Vec<Candidate<'a>> {
     }
     let public = [wish.public_v4.map(IpAddr::from), wish.public_v6.map(IpAddr::from)];
     if public.iter().any(Option::is_some) {
-        let told = public.into_iter().flatten();
-        return told.map(|address| by_address(facts, address)).collect();
+        let configured = public.into_iter().flatten();
+        return configured.map(|address| by_address(facts, address)).collect();
     }
     found.extend(facts.internal.iter().map(|address| by_address(facts, *address)));
     let is_before = |one: &&Interface| Some(one.index) == wish.before && one.is_up;
@@ -149,7 +135,7 @@ fn by_address(facts: &Facts, address: IpAddr) -> Candidate<'_> {
     found.map(|one| (one, Some(address))).ok_or_else(|| format!("no interface has {address}"))
 }
 
-/// Addresses first, then all names that match. An address that matches is the one to take.
+/// Matches addresses first, then names. An address that matches is the one to use.
 fn by_pattern<'a>(wish: &Wish<'_>, facts: &'a Facts, pattern: &Regex) -> Vec<Candidate<'a>> {
     for one in &facts.interfaces {
         let fits = |is_v4: bool| {
@@ -172,7 +158,7 @@ fn by_pattern<'a>(wish: &Wish<'_>, facts: &'a Facts, pattern: &Regex) -> Vec<Can
 }
 
 fn by_route(facts: &Facts, address: IpAddr) -> Candidate<'_> {
-    let missing = || format!("no route leads to {address}");
+    let missing = || format!("no route to {address}");
     let (index, source) = facts.reaching.ok_or_else(missing)?;
     let found = facts.interfaces.iter().find(|one| one.index == index);
     found.map(|one| (one, source)).ok_or_else(missing)
@@ -181,11 +167,9 @@ fn by_route(facts: &Facts, address: IpAddr) -> Candidate<'_> {
 fn by_default_route<'a>(wish: &Wish<'_>, facts: &'a Facts) -> Candidate<'a> {
     let index = match (wish.ipv4, wish.ipv6) {
         (true, true) if facts.default_v4 != facts.default_v6 => {
-            return Err(
-                "the default routes of IPv4 and IPv6 are by different interfaces, or one is \
-                        missing: say which by iface"
-                    .to_owned(),
-            );
+            return Err("the default routes of IPv4 and IPv6 use different interfaces, or one is \
+                        missing: select the interface with --iface"
+                .to_owned());
         }
         (true, _) => facts.default_v4,
         (false, _) => facts.default_v6,
@@ -194,7 +178,7 @@ fn by_default_route<'a>(wish: &Wish<'_>, facts: &'a Facts) -> Candidate<'a> {
     found.map(|one| (one, None)).ok_or_else(|| "there is no default route".to_owned())
 }
 
-/// The interface with the addresses that are wanted.
+/// Returns the interface with the required addresses.
 fn take(wish: &Wish<'_>, found: &Interface, source: Option<IpAddr>) -> Result<Underlay, String> {
     let name = found.name;
     if found.mtu == 0 {
@@ -226,7 +210,7 @@ fn take(wish: &Wish<'_>, found: &Interface, source: Option<IpAddr>) -> Result<Un
     })
 }
 
-/// Those that may be used, the best first: of global scope, permanent, not temporary.
+/// Returns the usable addresses, best first: global scope, permanent, not temporary.
 fn usable(interface: &Interface) -> Vec<IpAddr> {
     let mut found: Vec<&Address> = interface
         .addresses
@@ -242,6 +226,49 @@ fn is_link_local(address: IpAddr) -> bool {
         IpAddr::V4(address) => address.is_link_local(),
         IpAddr::V6(address) => address.is_unicast_link_local(),
     }
+}
+
+/// Whether tunnels run over IPv4, and over IPv6.
+pub type Carrier = (bool, bool);
+
+/// Chooses an interface for the first combination of families that has one. `published` are the addresses that other
+/// nodes know: with only the other family they would not find this node.
+pub fn choose_among(
+    carriers: &[Carrier],
+    wish: &Wish<'_>,
+    facts: &Facts,
+    published: Addresses,
+) -> Result<Underlay, String> {
+    let mut reason = None;
+    // Every interface has a link-local address, also while it waits for another one. It is the last resort.
+    let mut link_local = None;
+    for (at, &(ipv4, ipv6)) in carriers.iter().enumerate() {
+        let is_first = at == 0;
+        match choose(&Wish { ipv4, ipv6, ..wish.clone() }, facts) {
+            Ok(underlay) if is_link_local_only(&underlay) => {
+                link_local = link_local.or(is_first.then_some(underlay));
+            }
+            Ok(underlay) if is_first || is_published(published, (ipv4, ipv6)) => {
+                return Ok(underlay);
+            }
+            Ok(_) => {}
+            Err(why) => reason = reason.or(Some(why)),
+        }
+    }
+    link_local.ok_or_else(|| reason.unwrap_or_default())
+}
+
+/// Whether other nodes know this node by one of these families, or do not know it at all.
+fn is_published(published: Addresses, (ipv4, ipv6): Carrier) -> bool {
+    published == Addresses::default()
+        || ipv4 && published.v4.is_some()
+        || ipv6 && published.v6.is_some()
+}
+
+/// Whether an address of the choice is link-local, which only nodes on the same link can use.
+fn is_link_local_only(underlay: &Underlay) -> bool {
+    underlay.public_v4.is_some_and(|address| address.is_link_local())
+        || underlay.public_v6.is_some_and(|address| address.is_unicast_link_local())
 }
 
 #[cfg(test)]

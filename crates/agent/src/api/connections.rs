@@ -10,15 +10,15 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 /// Maximum number of connections in total.
-const TOTAL: usize = 128;
+const MAX_CONNECTIONS: usize = 128;
 
 /// Maximum number of connections of one client address.
 const PER_CLIENT: usize = 32;
 
-/// A connection that is replaced at this age had time to send its request.
+/// A connection of this age had time to send its request.
 const YOUNG: Duration = Duration::from_millis(100);
 
-/// The remote side of a connection, as far as limits distinguish it.
+/// The client of a connection, as the limits distinguish clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Client {
     /// A process that opened the agent's socket.
@@ -27,7 +27,7 @@ pub enum Client {
 }
 
 impl Client {
-    /// A host can choose any IPv6 address of its /64, so that the network counts as one client.
+    /// Returns the client for a remote address. A /64 counts as one IPv6 client, because a host can use any address of it.
     pub fn remote(ip: IpAddr) -> Client {
         Client::Remote(match ip.to_canonical() {
             IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
@@ -37,17 +37,17 @@ impl Client {
 
     fn limit(self) -> usize {
         match self {
-            Client::Local => TOTAL,
+            Client::Local => MAX_CONNECTIONS,
             Client::Remote(_) => PER_CLIENT,
         }
     }
 }
 
-/// Connections that are being served; all end when this is dropped.
+/// The connections in service. Dropping this ends them.
 #[derive(Debug, Default)]
 pub struct Connections {
     tasks: JoinSet<()>,
-    /// In the order in which they were accepted.
+    /// Oldest first.
     open: Vec<Open>,
 }
 
@@ -59,8 +59,8 @@ struct Open {
 }
 
 impl Connections {
-    /// Serves a connection. Returns true if that ended a young one: clients then connect faster than they can
-    /// be served, and the caller should accept more slowly.
+    /// Serves a connection. Returns true if it replaced a young one: clients connect faster than they can be served, and
+    /// the caller should accept more slowly.
     pub fn admit(
         &mut self,
         client: Client,
@@ -79,14 +79,14 @@ impl Connections {
     }
 }
 
-/// Which of the open connections, oldest first, a new one replaces: the oldest one of its client at the client's
-/// limit; at the limit in total, the oldest one of the client that has most.
+/// Returns the position of the connection that a new one replaces. At the client's limit that is the oldest one of the
+/// client. At the total limit it is the oldest one of the client with the most connections.
 fn replaced(open: &[Client], new: Client) -> Option<usize> {
     let count = |client: &Client| open.iter().filter(|other| *other == client).count();
     if count(&new) >= new.limit() {
         return open.iter().position(|client| *client == new);
     }
-    if open.len() < TOTAL {
+    if open.len() < MAX_CONNECTIONS {
         return None;
     }
     let most = open.iter().map(count).max()?;
@@ -101,7 +101,7 @@ mod tests {
         Client::remote(IpAddr::from([192, 0, 2, number]))
     }
 
-    /// Opens connections one after the other, and returns those that are open in the end.
+    /// Opens connections one after the other. Returns those that remain open.
     fn opened(clients: impl Iterator<Item = Client>) -> Vec<Client> {
         let mut open = Vec::new();
         for new in clients {
@@ -118,31 +118,31 @@ mod tests {
     }
 
     #[test]
-    fn a_client_at_its_limit_replaces_its_own_connections_only() {
+    fn client_at_its_limit_replaces_its_own_connections() {
         let probe = client(1);
         let open = opened(std::iter::once(probe).chain(std::iter::repeat_n(client(2), 300)));
         assert_eq!((of(&open, probe), of(&open, client(2))), (1, PER_CLIENT));
     }
 
     #[test]
-    fn clients_with_many_connections_make_room_before_clients_with_one() {
+    fn client_with_most_connections_is_replaced_first() {
         let probe = client(1);
         let many = (0..3000).map(|at| client(2 + u8::try_from(at % 7).unwrap()));
         let open = opened(std::iter::once(probe).chain(many));
-        assert_eq!((of(&open, probe), open.len()), (1, TOTAL));
+        assert_eq!((of(&open, probe), open.len()), (1, MAX_CONNECTIONS));
         let open = opened(open.into_iter().chain([client(99)]));
-        assert_eq!((of(&open, client(99)), of(&open, probe), open.len()), (1, 1, TOTAL));
+        assert_eq!((of(&open, client(99)), of(&open, probe), open.len()), (1, 1, MAX_CONNECTIONS));
     }
 
     #[test]
-    fn among_clients_with_one_connection_the_oldest_is_replaced() {
+    fn oldest_of_single_connections_is_replaced() {
         let open = opened((0..=255).map(client));
-        assert_eq!(open.len(), TOTAL);
-        assert_eq!((open[0], open[TOTAL - 1]), (client(128), client(255)));
+        assert_eq!(open.len(), MAX_CONNECTIONS);
+        assert_eq!((open[0], open[MAX_CONNECTIONS - 1]), (client(128), client(255)));
     }
 
     #[test]
-    fn addresses_that_one_host_can_choose_are_one_client() {
+    fn ipv6_network_counts_as_one_client() {
         let remote = |text: &str| Client::remote(text.parse().unwrap());
         assert_eq!(remote("2001:db8::1"), remote("2001:db8::ffff:1"));
         assert_ne!(remote("2001:db8::1"), remote("2001:db8:0:1::1"));
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_agents_socket_has_no_limit_but_the_total() {
-        assert_eq!(opened(std::iter::repeat_n(Client::Local, 300)).len(), TOTAL);
+    fn local_clients_have_only_the_total_limit() {
+        assert_eq!(opened(std::iter::repeat_n(Client::Local, 300)).len(), MAX_CONNECTIONS);
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The hub in Prometheus' text format. No series is of a single peer: with a thousand nodes that
-//! would be a million of them. docs/health.md lists all of this.
+//! Metrics in Prometheus' text format. There are no series per peer: a thousand nodes would produce a million of them.
+//! docs/health.md lists all metrics.
 
 use std::fmt::Write;
 
@@ -8,10 +8,10 @@ use text::escape;
 
 use crate::status::{ConditionKind, Multicast, PeerCounts, Status, Way};
 
-/// The format's version is part of its type.
+/// Content type with the version of the format.
 pub const KIND: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Everything that is measured.
+/// Formats all metrics.
 pub fn page(status: &Status) -> String {
     let mut page = Page::default();
     agent(&mut page, status);
@@ -32,14 +32,15 @@ fn agent(page: &mut Page, status: &Status) {
         ("backend", backend),
         ("store", &status.store.kind),
     ];
-    page.gauge("podwire_info", "What runs here; always 1.").with(&labels, 1.0);
-    page.gauge("podwire_start_time_seconds", "When the agent was started.")
+    page.gauge("podwire_info", "Version, node, backend and store of this agent; always 1.")
+        .with(&labels, 1.0);
+    page.gauge("podwire_start_time_seconds", "Start time of the agent.")
         .value(status.started.unix());
-    page.gauge("podwire_ready", "Whether pods can be connected, as /readyz says.")
+    page.gauge("podwire_ready", "Whether pods can be attached, as /readyz reports.")
         .value(number(status.ready));
-    page.gauge("podwire_healthy", "Whether the agent works, as /healthz says.")
+    page.gauge("podwire_healthy", "Whether the agent works, as /healthz reports.")
         .value(number(status.healthy));
-    page.gauge("podwire_problem", "Whether something is wrong with a part of the agent's work.");
+    page.gauge("podwire_problem", "Whether this part of the agent has a problem.");
     for part in ConditionKind::ALL {
         let is_broken = status.problems.contains_key(&part);
         page.with(&[("part", part.name())], number(is_broken));
@@ -47,28 +48,30 @@ fn agent(page: &mut Page, status: &Status) {
 }
 
 fn network(page: &mut Page, status: &Status) {
-    page.gauge("podwire_store_reachable", "Whether the store answers.")
+    page.gauge("podwire_store_reachable", "Whether the store is reachable.")
         .value(number(status.store.reachable == Some(true)));
-    page.gauge("podwire_store_since_seconds", "Since when it does, or does not.")
-        .value(status.store.since.unix());
+    page.gauge(
+        "podwire_store_since_seconds",
+        "Time of the last change of podwire_store_reachable.",
+    )
+    .value(status.store.since.unix());
     if let Some(until) = status.lease_until {
-        page.gauge("podwire_lease_end_seconds", "When the lease ends unless it is renewed.")
+        page.gauge("podwire_lease_end_seconds", "Expiry of the lease unless it is renewed.")
             .value(until.unix());
     }
     if let Some(watch) = status.watch {
-        page.gauge("podwire_watch_revision", "The store's revision that all is known of.")
-            .value(watch.revision as f64);
-        page.gauge("podwire_watch_behind", "How many revisions the store is ahead of that.")
+        page.gauge(
+            "podwire_watch_revision",
+            "Store revision up to which the agent has processed changes.",
+        )
+        .value(watch.revision as f64);
+        page.gauge("podwire_watch_behind", "Number of store revisions not processed yet.")
             .value(watch.behind as f64);
     }
     if let Some(session) = &status.session {
-        page.gauge("podwire_pod_mtu_bytes", "What pods may send at once.")
-            .value(session.pod_mtu.into());
-        page.gauge(
-            "podwire_underlay_mtu_bytes",
-            "What the interface to other nodes sends at once.",
-        )
-        .with(&[("interface", &session.underlay.name)], session.underlay.mtu.into());
+        page.gauge("podwire_pod_mtu_bytes", "MTU of pods.").value(session.pod_mtu.into());
+        page.gauge("podwire_underlay_mtu_bytes", "MTU of the interface to other nodes.")
+            .with(&[("interface", &session.underlay.name)], session.underlay.mtu.into());
     }
 }
 
@@ -76,42 +79,51 @@ fn peers(page: &mut Page, status: &Status) {
     let counts = status.peer_counts;
     let PeerCounts { total, direct, tunnel, refused, .. } = counts;
     let none = total - direct - tunnel - refused;
-    page.gauge("podwire_peers", "Other nodes, by the way that packets take to them.");
+    page.gauge("podwire_peers", "Other nodes, by the path to them.");
     let ways =
         [(Way::Direct, direct), (Way::Tunnel, tunnel), (Way::None, none), (Way::Refused, refused)];
     for (way, count) in ways {
         page.with(&[("way", way.name())], count as f64);
     }
-    page.gauge("podwire_peers_with_problem", "Other nodes that the path check has trouble with.")
+    page.gauge("podwire_peers_with_problem", "Other nodes with a problem found by the path check.")
         .value(counts.with_problem as f64);
-    page.gauge("podwire_refused", "Other nodes, or subnets of theirs, that are not served.")
+    page.gauge("podwire_refused", "Other nodes or subnets of other nodes that are rejected.")
         .value(status.refused_total as f64);
-    page.gauge("podwire_conflicts", "Things of others that are in the way.")
+    page.gauge("podwire_conflicts", "Conflicting kernel objects not managed by podwire.")
         .value(status.conflicts_total as f64);
 }
 
 fn work(page: &mut Page, status: &Status) {
-    page.family("podwire_repairs_total", "counter", "What others broke and the agent put right.");
+    page.family(
+        "podwire_repairs_total",
+        "counter",
+        "Repairs of kernel state and files changed by other programs.",
+    );
     for (kind, count) in &status.repairs.counts {
         page.with(&[("kind", kind.name())], *count as f64);
     }
     if let Some(compare) = status.compare {
-        page.gauge("podwire_compare_time_seconds", "When the last full comparison ended.")
-            .value(compare.at.unix());
-        page.gauge("podwire_compare_duration_seconds", "How long it took.").value(compare.seconds);
-        page.gauge("podwire_compare_changes", "How much it changed.").value(compare.changes as f64);
+        page.gauge(
+            "podwire_compare_time_seconds",
+            "End of the last full comparison with the kernel.",
+        )
+        .value(compare.at.unix());
+        page.gauge("podwire_compare_duration_seconds", "Duration of the last full comparison.")
+            .value(compare.seconds);
+        page.gauge("podwire_compare_changes", "Changes made by the last full comparison.")
+            .value(compare.changes as f64);
     }
 }
 
 fn multicast(page: &mut Page, counts: &Multicast) {
-    page.gauge("podwire_multicast_groups", "Groups that this node's pods are in.")
+    page.gauge("podwire_multicast_groups", "Multicast groups that pods of this node have joined.")
         .value(counts.groups as f64);
     let packets =
         [("carried", counts.carried), ("sent", counts.sent), ("delivered", counts.delivered)];
     page.family(
         "podwire_multicast_packets_total",
         "counter",
-        "Packets for many, by what became of them.",
+        "Multicast and broadcast packets by outcome.",
     );
     for (what, count) in packets {
         page.with(&[("what", what)], count as f64);
@@ -119,18 +131,18 @@ fn multicast(page: &mut Page, counts: &Multicast) {
     page.family(
         "podwire_multicast_lost_total",
         "counter",
-        "Packets for many that were not carried.",
+        "Multicast and broadcast packets dropped, by reason.",
     );
     for (why, count) in &counts.lost {
         page.with(&[("why", why)], *count as f64);
     }
 }
 
-fn number(is_so: bool) -> f64 {
-    if is_so { 1.0 } else { 0.0 }
+fn number(value: bool) -> f64 {
+    if value { 1.0 } else { 0.0 }
 }
 
-/// A page as it grows. Samples belong to the family begun last.
+/// A page under construction. Samples belong to the family started last.
 #[derive(Default)]
 struct Page {
     text: String,
@@ -158,7 +170,7 @@ impl Page {
             let before = if at == 0 { '{' } else { ',' };
             let value =
                 escape::line(value).replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-            // Writing into text does not fail.
+            // Writing to a string does not fail.
             let _ = write!(self.text, "{before}{name}=\"{value}\"");
         }
         let after = if labels.is_empty() { "" } else { "}" };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From a request to its answer.
+//! The pages of the API.
 
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -14,12 +14,12 @@ use crate::status::StatusHub;
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 
-/// What is there, for whoever asks for something else.
+/// List of pages, for the root page and unknown paths.
 const INDEX: &str = "\
 /healthz  200 while the agent works, else 503 with the reasons
-/readyz   200 while pods can be connected, else 503 with the reasons
-/metrics  for Prometheus
-/status   everything, as JSON
+/readyz   200 while pods can be attached, else 503 with the reasons
+/metrics  metrics for Prometheus
+/status   the whole status, as JSON
 /peers    the other nodes, as JSON
 ";
 
@@ -30,10 +30,10 @@ pub struct Answer {
     pub body: String,
 }
 
-/// Answers a request.
+/// Returns the response to a request.
 pub fn answer(method: &Method, path: &str, hub: &StatusHub) -> Answer {
     if method != Method::GET && method != Method::HEAD {
-        let body = format!("{method} is not allowed: GET and HEAD are\n");
+        let body = format!("{method} is not allowed, use GET or HEAD\n");
         return Answer { status: StatusCode::METHOD_NOT_ALLOWED, kind: TEXT, body };
     }
     match path {
@@ -60,7 +60,7 @@ fn healthz(hub: &StatusHub) -> Answer {
     }
 }
 
-/// What is wrong without making the node unfit is told in either case.
+/// Shows warnings, which do not affect readiness, in both cases.
 fn readyz(hub: &StatusHub) -> Answer {
     let readiness = hub.readiness();
     let warnings = readiness.warnings.iter().map(|warning| format!("warning: {warning}"));
@@ -78,18 +78,18 @@ fn ok(kind: &'static str, body: String) -> Answer {
     Answer { status: StatusCode::OK, kind, body }
 }
 
-/// A line each, whatever they hold.
+/// Formats one line for each text, with control characters escaped.
 fn text(lines: impl Iterator<Item = String>) -> String {
     lines.map(|line| format!("{}\n", escape::line(&line.replace(['\r', '\n'], " ")))).collect()
 }
 
 fn json(value: &impl Serialize) -> Answer {
-    let body = serde_json::to_string(value).expect("text keys and plain values always print");
+    let body = serde_json::to_string(value).expect("string keys and plain values serialize");
     ok(JSON, format!("{}\n", escape::json(&body)))
 }
 
 impl Answer {
-    /// With a line for each reason.
+    /// Status 503 with a line for each reason.
     pub fn unavailable(reasons: &[String]) -> Answer {
         let body = text(reasons.iter().cloned());
         Answer { status: StatusCode::SERVICE_UNAVAILABLE, kind: TEXT, body }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The agent's socket. A lock beside it says whether its owner lives, so that one that was left by a
-//! crash is replaced and a living agent's never.
+//! The agent's Unix socket. A lock file beside it tells whether its agent is running: a stale socket is replaced, the
+//! socket of a running agent never.
 
 use std::fs::{self, DirBuilder, File, Metadata, Permissions, TryLockError};
 use std::io;
@@ -16,22 +16,22 @@ const NAME: &str = "agent.sock";
 const FRESH: &str = ".agent.sock.new";
 const LOCK: &str = "agent.lock";
 
-/// For root and its group.
+/// Accessible to root and its group.
 const MODE: u32 = 0o660;
 
-/// Where the socket of an agent with this directory is.
+/// Path of the socket of an agent with this run directory.
 pub fn socket_path(run_dir: &Path) -> PathBuf {
     run_dir.join(NAME)
 }
 
-/// A socket that others can connect to; gone when dropped.
+/// The listening socket. Dropping it removes the file.
 #[derive(Debug)]
 pub struct Socket {
     pub(super) listener: UnixListener,
     path: PathBuf,
-    /// Which of all sockets that may be there under its name.
+    /// Identity of the socket file, to detect that it was replaced.
     id: Option<Id>,
-    /// Held for as long as the socket is there.
+    /// Held while the socket exists.
     lock: File,
 }
 
@@ -39,19 +39,19 @@ pub struct Socket {
 type Id = (u64, u64);
 
 impl Socket {
-    /// Makes the directory and the socket, in place of a dead agent's.
+    /// Creates the directory and the socket, and replaces a stale socket.
     pub fn create(run_dir: &Path) -> Result<Socket, Error> {
         let path = socket_path(run_dir);
         let failed = |source| Error::Socket { path: path.clone(), source };
         make_directory(run_dir).map_err(failed)?;
         let lock = take_lock(run_dir)?;
-        refuse_others(&path).map_err(failed)?;
+        refuse_foreign(&path).map_err(failed)?;
         let listener = bind(run_dir, &path).map_err(failed)?;
         let id = id_of(&path);
         Ok(Socket { listener, path, id, lock })
     }
 
-    /// Fails if an agent runs with this directory. Creates nothing.
+    /// Fails if an agent runs with this directory, without creating anything.
     pub fn refuse_taken(run_dir: &Path) -> Result<(), Error> {
         let path = run_dir.join(LOCK);
         let lock = match fsutil::open_for_update(&path) {
@@ -69,7 +69,7 @@ impl Socket {
         &self.path
     }
 
-    /// Makes it anew where somebody has removed it or put something else there. False where it is there.
+    /// Re-creates the socket if the file was removed or replaced. Returns `false` if it is in place.
     pub(super) fn ensure(&mut self) -> Result<bool, Error> {
         if self.id.is_some() && id_of(&self.path) == self.id {
             return Ok(false);
@@ -77,7 +77,7 @@ impl Socket {
         let run_dir = self.path.parent().unwrap_or(&self.path).to_owned();
         let failed = |source| Error::Socket { path: self.path.clone(), source };
         make_directory(&run_dir).map_err(failed)?;
-        // Where the lock has gone as well another agent may hold a new one.
+        // If the lock file is gone as well, another agent may hold a new one.
         if !is_at(&self.lock, &run_dir.join(LOCK)).map_err(failed)? {
             self.lock = take_lock(&run_dir)?;
         }
@@ -86,7 +86,7 @@ impl Socket {
         Ok(true)
     }
 
-    /// Removes the lock's file, too, where no agent is to run any more.
+    /// Removes the socket and the lock file.
     pub fn remove(self) -> Result<(), Error> {
         let path = self.path.with_file_name(LOCK);
         fs::remove_file(&path).map_err(|source| Error::Socket { path, source })
@@ -95,7 +95,7 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // While the lock is held. One that stays is replaced by the next agent.
+        // The lock is still held. The next agent replaces a file that could not be removed.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -107,7 +107,7 @@ fn make_directory(run_dir: &Path) -> io::Result<()> {
     }
 }
 
-/// None where there is nothing.
+/// Returns `None` if there is no file.
 fn id_of(path: &Path) -> Option<Id> {
     fs::symlink_metadata(path).ok().as_ref().map(id)
 }
@@ -122,7 +122,7 @@ fn take_lock(run_dir: &Path) -> Result<File, Error> {
     loop {
         let lock = lock_file(&path).map_err(failed)?;
         match lock.try_lock() {
-            // Whoever had it may have removed it since it was opened.
+            // The previous holder may have removed the file since it was opened.
             Ok(()) if is_at(&lock, &path).map_err(failed)? => return Ok(lock),
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(Error::Taken(run_dir.to_owned())),
@@ -131,28 +131,28 @@ fn take_lock(run_dir: &Path) -> Result<File, Error> {
     }
 }
 
-/// For root alone: whoever can open it can hold it.
+/// Opens the lock file. Only root may open it, because anybody who can open it can lock it.
 fn lock_file(path: &Path) -> io::Result<File> {
     fsutil::create(path, 0o600)
 }
 
-/// Whether this is the file that is found there.
+/// Whether the path leads to this file.
 fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     Ok(id_of(path) == Some(id(&file.metadata()?)))
 }
 
-/// What is no socket was never an agent's.
-fn refuse_others(path: &Path) -> io::Result<()> {
+/// Fails if the path is not a socket, which no agent has created.
+fn refuse_foreign(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
-        Ok(found) if !found.file_type().is_socket() => {
-            let words = "there is a file of that name that is no socket: remove it";
-            Err(io::Error::new(io::ErrorKind::AlreadyExists, words))
+        Ok(metadata) if !metadata.file_type().is_socket() => {
+            let problem = "a file that is not a socket exists: remove it";
+            Err(io::Error::new(io::ErrorKind::AlreadyExists, problem))
         }
         _ => Ok(()),
     }
 }
 
-/// Appears by rename with its mode, so that there is always a socket that answers, or none.
+/// Binds the socket and renames it into place with its final mode, so that clients find a working socket or none.
 fn bind(run_dir: &Path, path: &Path) -> io::Result<UnixListener> {
     let fresh = run_dir.join(FRESH);
     match fs::remove_file(&fresh) {

@@ -1,30 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The bridge of this node's pods. The plugin creates it with the gateway address of the node's subnet, and never
-//! changes that address. When the node gets another subnet, the agent replaces the address as soon as the bridge has
-//! no ports; until then the plugin would refuse every pod, so the node is not ready.
+//! The bridge of this node's pods. The plugin creates it with the gateway address of the node's subnet, and never changes
+//! that address. When the node gets another subnet, the agent replaces the address as soon as the bridge has no ports.
+//! Until then the plugin rejects every pod, so the node is not ready.
 
-mod keep;
 mod pods;
 
+use std::io;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use cni::runtime::DEFAULT_CACHE_DIR;
 use ipnet::IpNet;
 use kernel::addr::{self, AddrOptions};
+use kernel::events::{Event, Events, Object, Topic};
 use kernel::link::{self, Link};
-use kernel::{IfName, Netlink};
+use kernel::{IfName, Netlink, Received};
 use overlay::stale_bridge;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
 
-pub(crate) use self::keep::keep;
+use crate::async_fd::register;
+use crate::file_watcher::CHECK_INTERVAL;
 use crate::multicast::gateway;
+use crate::status::{ConditionKind, StatusHub};
 
-/// As the plugin calls it; our configuration gives it no other name.
+/// The plugin's default name, which the agent's configuration does not change.
 const NAME: &str = stale_bridge::AGENT_BRIDGE;
 
-/// Maximum number of pods that an error names.
-const SHOWN: usize = 10;
+/// Delay between an event and the next check, because many pods may be removed at once.
+const DEBOUNCE: Duration = Duration::from_millis(50);
 
-/// Why pods cannot be connected.
+/// Maximum number of pods that an error names.
+const MAX_NAMED_PODS: usize = 10;
+
+/// Why pods cannot be attached.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error(
@@ -50,11 +61,11 @@ fn advice(pods: &[String]) -> String {
     if pods.is_empty() {
         return format!("No pod is attached to {NAME}, the agent replaces the address");
     }
-    let more = match pods.len().saturating_sub(SHOWN) {
+    let more = match pods.len().saturating_sub(MAX_NAMED_PODS) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    let shown = pods.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let shown = pods.iter().take(MAX_NAMED_PODS).map(String::as_str).collect::<Vec<_>>().join(", ");
     format!("Attached to {NAME}: {shown}{more}. To fix this, {}", stale_bridge::hint(NAME))
 }
 
@@ -65,14 +76,14 @@ pub(crate) struct Expected {
     pub networks: Vec<IpNet>,
     /// This node's part.
     pub subnets: Vec<IpNet>,
-    /// The agent writes the CNI configuration, so that pods are certain to use this bridge, and the gateway is
+    /// Whether the agent writes the CNI configuration. Then pods are certain to use this bridge, and the gateway is
     /// certain to be the subnet's first address.
     pub has_cni_conf: bool,
 }
 
 impl Expected {
-    /// The addresses that must go. The plugin tolerates no other IPv4 address than its own, and an address of
-    /// another node's subnet hides the route to that node.
+    /// Returns the addresses to remove. The plugin tolerates no other IPv4 address than its own, and an address of another
+    /// node's subnet hides the route to that node.
     fn stale(&self, found: &[IpNet]) -> Vec<IpNet> {
         let is_own = |address: &IpNet| self.subnets.contains(&address.trunc());
         let blocks_ipv4 = self.has_cni_conf
@@ -81,14 +92,14 @@ impl Expected {
         let is_of_network =
             |address: &IpNet| self.networks.iter().any(|network| network.contains(address));
         let is_stale = |address: &&IpNet| {
-            let is_in_the_way = blocks_ipv4 && address.addr().is_ipv4();
-            !is_own(address) && (is_in_the_way || is_of_network(address))
+            let is_rejected_by_plugin = blocks_ipv4 && address.addr().is_ipv4();
+            !is_own(address) && (is_rejected_by_plugin || is_of_network(address))
         };
         found.iter().filter(is_stale).copied().collect()
     }
 
-    /// The gateway addresses that replace stale ones. Without our CNI configuration another address may be the
-    /// gateway; then the plugin adds it.
+    /// Returns the gateway addresses that replace stale ones. Without the agent's CNI configuration another address may be
+    /// the gateway. The plugin adds it then.
     fn replacements(&self, stale: &[IpNet], found: &[IpNet]) -> Vec<IpNet> {
         let is_replaced = |subnet: &&IpNet| {
             let is_same_family = |other: &IpNet| other.addr().is_ipv4() == subnet.addr().is_ipv4();
@@ -104,15 +115,15 @@ impl Expected {
     }
 }
 
-/// The bridge as it is.
+/// The bridge in the kernel.
 struct Observed {
     link: Link,
     addresses: Vec<IpNet>,
 }
 
-/// None where there is no bridge of this name.
+/// Returns `None` if there is no bridge of this name.
 fn observe(nl: &Netlink) -> kernel::Result<Option<Observed>> {
-    let name: IfName = NAME.parse().expect("a name of an interface");
+    let name: IfName = NAME.parse().expect("a valid interface name");
     let Some(link) = link::by_name(nl, name)?.filter(|link| link.is_kind("bridge")) else {
         return Ok(None);
     };
@@ -138,7 +149,7 @@ pub(crate) fn settle(expected: &Expected) -> Result<Vec<String>, Error> {
     change(expected, true)
 }
 
-/// What [`settle`] would do.
+/// Returns the changes that [`settle`] would make.
 pub(crate) fn preview(expected: &Expected) -> Result<Vec<String>, Error> {
     change(expected, false)
 }
@@ -159,7 +170,7 @@ fn change(expected: &Expected, applies: bool) -> Result<Vec<String>, Error> {
     let removals = stale.iter().map(|one| addr::remove(link.index, *one));
     let additions = added.iter().map(|one| addr::add(link.index, *one, options));
     if applies {
-        // A plugin may do the same at the same time.
+        // A plugin may make the same changes at the same time.
         let is_done = |error: &kernel::Error| error.already_exists() || error.is_not_found();
         let done = nl.apply_each(removals.chain(additions)).into_iter().filter_map(Result::err);
         done.filter(|error| !is_done(error)).try_for_each(Err)?;
@@ -180,6 +191,96 @@ pub fn within(networks: &[IpNet]) -> kernel::Result<Option<(&'static str, IpNet)
     let observed = observe(&Netlink::open()?)?;
     let addresses = observed.map(|one| one.addresses).unwrap_or_default();
     Ok(addresses.into_iter().find(is_within).map(|address| (NAME, address)))
+}
+
+/// Replaces addresses of other subnets until dropped, and reports the pods that prevent it.
+pub(crate) async fn keep(mut expected: watch::Receiver<Option<Expected>>, hub: &StatusHub) {
+    let mut changes = hub.changes();
+    let mut events = listen();
+    loop {
+        let current = expected.borrow_and_update().clone();
+        // Plugins must know the new subnet first: one that attaches a pod of the old subnet still needs the address.
+        let is_published = |current: &Expected| {
+            hub.session().is_some_and(|session| session.lease.subnets == current.subnets)
+        };
+        let is_stale = match current.filter(is_published) {
+            Some(current) => match spawn_blocking(move || settle(&current)).await {
+                Ok(settled) => report(hub, settled),
+                Err(error) => {
+                    tracing::error!(%error, "checking {NAME} failed");
+                    false
+                }
+            },
+            None => false,
+        };
+        tokio::select! {
+            Ok(()) = expected.changed() => {}
+            () = changes.next() => {}
+            () = relevant(&mut events, is_stale) => sleep(DEBOUNCE).await,
+            () = sleep(CHECK_INTERVAL) => {}
+        }
+    }
+}
+
+/// Reports the result. Returns whether the bridge still has addresses of other subnets.
+fn report(hub: &StatusHub, settled: Result<Vec<String>, Error>) -> bool {
+    if let Ok(changes) = &settled {
+        for change in changes {
+            tracing::info!(%change, "bridge address changed");
+        }
+    }
+    let is_stale = matches!(settled, Err(Error::Stale { .. }));
+    hub.report(ConditionKind::Bridge, settled.map(drop));
+    is_stale
+}
+
+/// Returns `None` if the kernel rejects the socket. The bridge is then checked periodically only.
+fn listen() -> Option<AsyncFd<Events>> {
+    let events = Events::listen(&[Topic::Links, Topic::Addrs]).and_then(register);
+    events
+        .inspect_err(|error| tracing::warn!(%error, "no link events, checking {NAME} periodically"))
+        .ok()
+}
+
+/// Waits for an event that may change the result of [`settle`]. While pods prevent a change, any link may be one of theirs.
+async fn relevant(events: &mut Option<AsyncFd<Events>>, is_stale: bool) {
+    let Some(socket) = events else { return std::future::pending().await };
+    loop {
+        match next(socket, is_stale).await {
+            Ok(true) => return,
+            Ok(false) => {}
+            Err(error) => {
+                tracing::warn!(%error, "no link events, checking {NAME} periodically");
+                *events = None;
+                return;
+            }
+        }
+    }
+}
+
+async fn next(socket: &mut AsyncFd<Events>, is_stale: bool) -> io::Result<bool> {
+    socket.readable().await?.clear_ready();
+    let mut is_relevant = false;
+    loop {
+        let received = socket
+            .get_mut()
+            .receive(Instant::now(), |event| is_relevant |= concerns(&event, is_stale))
+            .map_err(io::Error::other)?;
+        match received {
+            Received::Events => {}
+            Received::Overrun => is_relevant = true,
+            Received::Deadline => return Ok(is_relevant),
+        }
+    }
+}
+
+fn concerns(event: &Event, is_stale: bool) -> bool {
+    match &event.object {
+        Object::Link(link) => is_stale || link.name.as_str() == NAME,
+        // Addresses of interfaces in this namespace change rarely.
+        Object::Addr(_) => true,
+        _ => false,
+    }
 }
 
 #[cfg(test)]
@@ -222,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn gateways_replace_addresses_of_their_family() {
+    fn stale_address_is_replaced_by_the_gateway_of_its_family() {
         let check = |found: &[&str], has_cni_conf: bool, added: &[&str]| {
             let expected = expected(&["10.5.2.0/24", "fd05:0:0:2::/64"], has_cni_conf);
             let (found, added) = (nets(found), nets(added));
@@ -237,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_names_some_pods() {
+    fn error_names_a_limited_number_of_pods() {
         let pods = |count: usize| (0..count).map(|one| format!("default/p{one}")).collect();
         let text = |pods: Vec<String>| {
             expected(&["10.5.2.0/24"], true).error(nets(&["10.5.1.1/24"]), pods).to_string()

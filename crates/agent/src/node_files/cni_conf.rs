@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The CNI configuration, there while this node is ready: a runtime that finds none says that the
-//! network is not ready, where with one its pods would fail. A file of others is never touched.
+//! The CNI configuration. It exists while the node is ready: without it a runtime reports that the network is not ready,
+//! instead of failing each pod. The agent never touches a file that another program has written.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,36 +10,36 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::api::socket_path;
-use crate::file_watcher::LOOK_AGAIN;
+use crate::file_watcher::CHECK_INTERVAL;
 use crate::managed_file;
 use crate::managed_file::ManagedFile;
 use crate::settings::Settings;
 use crate::status::StatusHub;
 
-/// As flannel's own configuration calls it, so that addresses given under it stay known.
+/// Network name of flannel's own configuration, so that allocated addresses stay valid.
 const NETWORK: &str = "cbr0";
 
-/// Where the plugin looks unless it is told otherwise.
+/// Defaults of the plugin.
 const SUBNET_FILE: &str = "/run/flannel/subnet.env";
 const RUN_DIR: &str = "/run/podwire";
 
-/// By this key we know our own file again. Runtimes pass over keys that they do not know.
-const MARK_KEY: &str = "managedBy";
-const MARK: &str = "podwire agent";
+/// Marks files that the agent has written. Runtimes ignore unknown keys.
+const MANAGED_BY_KEY: &str = "managedBy";
+const MANAGED_BY: &str = "podwire agent";
 
-/// A node that is unfit for a shorter time keeps its file: a runtime without one fails all pods.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the file stays after the node stopped being ready. A short failure is not worth withdrawing it.
+const WITHDRAW_DELAY: Duration = Duration::from_secs(5);
 
-/// Why the file is not as it should be.
+/// Why the file cannot be written or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{0} was not written by podwire: move it away, or choose another --cni-conf-name")]
+    #[error("{0} was not written by podwire: move it, or choose another --cni-conf-name")]
     Foreign(PathBuf),
     #[error("write {path}: {source}")]
     Write { path: PathBuf, source: io::Error },
 }
 
-/// The file that is kept.
+/// The desired file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CniConf {
     pub path: PathBuf,
@@ -47,22 +47,23 @@ pub struct CniConf {
 }
 
 impl CniConf {
-    /// What the settings ask for.
+    /// Returns the file, if the settings ask for one.
     pub fn of(settings: &Settings) -> Option<CniConf> {
         let path = settings.files.cni_conf.clone()?;
         Some(CniConf { path, text: text(&settings.files.subnet_env, &settings.api.run_dir) })
     }
 
-    /// Puts it there, unless it is. False where it was.
+    /// Writes the file. Returns `false` if it exists with the same content.
     pub fn install(&self) -> Result<bool, Error> {
         refuse_foreign(&self.path)?;
         self.write()
     }
 
-    /// Puts it back where it was. What is no configuration is what is left of ours, and nobody's.
-    fn put_back(&self) -> Result<bool, Error> {
-        let found = managed_file::read(&self.path).map_err(|source| failed(&self.path, source))?;
-        match found.as_deref().is_some_and(is_configuration) {
+    /// Restores the file. Content that is no configuration counts as a damaged file of the agent.
+    fn restore(&self) -> Result<bool, Error> {
+        let content =
+            managed_file::read(&self.path).map_err(|source| failed(&self.path, source))?;
+        match content.as_deref().is_some_and(is_configuration) {
             true => self.install(),
             false => self.write(),
         }
@@ -77,50 +78,48 @@ impl CniConf {
         Ok(is_new)
     }
 
-    /// Takes it away.
+    /// Removes the file. Returns `false` if it does not exist.
     pub fn withdraw(&self) -> Result<bool, Error> {
-        let was_there = withdraw(&self.path)?;
-        if was_there {
+        let existed = withdraw(&self.path)?;
+        if existed {
             tracing::info!(file = %self.path.display(), "CNI configuration withdrawn");
         }
-        Ok(was_there)
+        Ok(existed)
     }
 
-    /// Has it there while the hub says that this node is ready, and not for long when it is not.
-    /// The file stays when this is dropped: pods of a node whose agent is started again go on.
+    /// Writes the file while the node is ready, and removes it after a while when it is not. The file stays when this is
+    /// dropped, so that a restart of the agent does not disturb the node.
     pub async fn keep(self, hub: StatusHub) {
         let mut changes = hub.changes();
-        let mut kept = ManagedFile::new(&self.path, &hub);
-        let mut unfit_since = None;
+        let mut file = ManagedFile::new(&self.path, &hub);
+        let mut not_ready_since = None;
         loop {
             let readiness = hub.readiness();
             let wait = if readiness.keeps_cni_conf {
-                unfit_since = None;
-                let put = if kept.is_there() { self.put_back() } else { self.install() };
-                kept.put(&put);
-                readiness.holds_for.map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN))
+                not_ready_since = None;
+                let written = if file.is_in_place() { self.restore() } else { self.install() };
+                file.written(&written);
+                readiness.holds_for.map_or(CHECK_INTERVAL, |left| left.min(CHECK_INTERVAL))
             } else {
-                let since = *unfit_since.get_or_insert_with(Instant::now);
-                let left = PATIENCE.saturating_sub(since.elapsed());
+                let since = *not_ready_since.get_or_insert_with(Instant::now);
+                let left = WITHDRAW_DELAY.saturating_sub(since.elapsed());
                 if left.is_zero() {
-                    kept.taken(&self.withdraw());
+                    file.removed(&self.withdraw());
                 }
-                if left.is_zero() { LOOK_AGAIN } else { left }
+                if left.is_zero() { CHECK_INTERVAL } else { left }
             };
-            // Whichever it is, there is something to look at.
             tokio::select! {
                 () = changes.next() => {}
-                () = kept.next() => {}
+                () = file.next() => {}
                 () = sleep(wait) => {}
             }
         }
     }
 }
 
-/// Removes a file that an agent has put there; false where there is none.
+/// Removes a file that an agent has written. Returns `false` if it does not exist or is not from an agent.
 pub fn withdraw(path: &Path) -> Result<bool, Error> {
     match refuse_foreign(path) {
-        // It is theirs, and was never ours.
         Err(Error::Foreign(_)) => Ok(false),
         other => {
             other.and_then(|()| managed_file::remove(path).map_err(|cause| failed(path, cause)))
@@ -132,30 +131,30 @@ fn failed(path: &Path, source: io::Error) -> Error {
     Error::Write { path: path.to_owned(), source }
 }
 
-/// Fails where the file is another's.
+/// Fails if another program has written the file.
 pub fn refuse_foreign(path: &Path) -> Result<(), Error> {
-    let found = managed_file::read(path).map_err(|source| failed(path, source))?;
-    match found.is_none_or(|text| is_ours(&text)) {
+    let content = managed_file::read(path).map_err(|source| failed(path, source))?;
+    match content.is_none_or(|text| is_ours(&text)) {
         true => Ok(()),
         false => Err(Error::Foreign(path.to_owned())),
     }
 }
 
-/// Where container runtimes look for configurations.
+/// The usual configuration directory of container runtimes.
 pub const USUAL_DIR: &str = "/etc/cni/net.d";
 
-/// Whether the file is there and was written by an agent with the same subnet file and socket.
+/// Whether the file was written by an agent with the same subnet file and socket.
 pub fn belongs_to(path: &Path, settings: &Settings) -> bool {
     let plugins = |text: &str| {
         let list = serde_json::from_str::<Value>(text).unwrap_or_default();
         list.get("plugins").and_then(|plugins| plugins.get(0)).cloned()
     };
     let own = text(&settings.files.subnet_env, &settings.api.run_dir);
-    let found = managed_file::read(path).ok().flatten();
-    found.is_some_and(|found| is_ours(&found) && plugins(&found) == plugins(&own))
+    let content = managed_file::read(path).ok().flatten();
+    content.is_some_and(|content| is_ours(&content) && plugins(&content) == plugins(&own))
 }
 
-/// Whether a runtime could make something of it.
+/// Whether the text is a network configuration list.
 fn is_configuration(text: &str) -> bool {
     let list = serde_json::from_str::<Value>(text).unwrap_or_default();
     list.get("name").is_some()
@@ -163,10 +162,10 @@ fn is_configuration(text: &str) -> bool {
 
 fn is_ours(text: &str) -> bool {
     let list = serde_json::from_str::<Value>(text).unwrap_or_default();
-    list.get(MARK_KEY).is_some_and(|mark| mark == MARK)
+    list.get(MANAGED_BY_KEY).is_some_and(|value| value == MANAGED_BY)
 }
 
-/// The list: flannel's own, and what pods may ask for.
+/// Formats the configuration: flannel's plugin, then the plugins for capabilities of pods.
 pub fn text(subnet_file: &Path, run_dir: &Path) -> String {
     let mut flannel = json!({
         "type": "flannel",
@@ -176,14 +175,14 @@ pub fn text(subnet_file: &Path, run_dir: &Path) -> String {
     if subnet_file != Path::new(SUBNET_FILE) {
         set("subnetFile", subnet_file);
     }
-    // The plugin asks at the usual place only if the file is the usual one, too.
+    // The plugin uses the default socket only together with the default file.
     if run_dir != Path::new(RUN_DIR) || subnet_file != Path::new(SUBNET_FILE) {
         set("agentSocket", &socket_path(run_dir));
     }
     let list = json!({
         "cniVersion": "1.1.0",
         "name": NETWORK,
-        MARK_KEY: MARK,
+        MANAGED_BY_KEY: MANAGED_BY,
         "plugins": [
             flannel,
             {"type": "portmap", "capabilities": {"portMappings": true}},

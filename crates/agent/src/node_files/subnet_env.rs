@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The file by which plugins learn this node's subnets, and an agent at its start what it had.
+//! subnet.env: tells plugins this node's subnets, and a restarted agent the subnets that the node had.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,28 +8,27 @@ use overlay::subnet_env::{Problem, SubnetEnv};
 use text::ErrorChain;
 use tokio::sync::watch;
 
-use crate::managed_file;
-use crate::managed_file::ManagedFile;
+use crate::managed_file::{self, ManagedFile};
 use crate::status::{Session, StatusHub};
 
-/// Why the file is of no use.
+/// Why the file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("read {path}")]
     Read { path: PathBuf, source: io::Error },
-    #[error("understand {path}")]
+    #[error("parse {path}")]
     Malformed { path: PathBuf, source: Problem },
     #[error("write {path}")]
     Write { path: PathBuf, source: io::Error },
 }
 
-/// Writes it, where it says something else. False where it does not.
+/// Writes the file. Returns `false` if the content is the same.
 pub fn write(path: &Path, env: &SubnetEnv) -> Result<bool, Error> {
     let failed = |source| Error::Write { path: path.to_owned(), source };
     managed_file::replace(path, &env.to_string()).map_err(failed)
 }
 
-/// What the last agent, or flanneld, has left there; none where there is no file.
+/// Reads the file that the last agent, or flanneld, has written; `None` if it does not exist.
 pub fn read(path: &Path) -> Result<Option<SubnetEnv>, Error> {
     let failed = |source| Error::Read { path: path.to_owned(), source };
     let Some(text) = managed_file::read(path).map_err(failed)? else { return Ok(None) };
@@ -37,30 +36,30 @@ pub fn read(path: &Path) -> Result<Option<SubnetEnv>, Error> {
     SubnetEnv::parse(&text).map(Some).map_err(malformed)
 }
 
-/// What the file is to say, and what is shown of this node while it does.
+/// The desired content, and the session that the status shows once the file is written.
 pub(crate) type Told = (SubnetEnv, Session);
 
-/// Has it there as it is wanted, until dropped. Without it no plugin can connect a pod.
-pub(crate) async fn keep(path: &Path, mut wanted: watch::Receiver<Option<Told>>, hub: &StatusHub) {
-    let mut kept = ManagedFile::new(path, hub);
+/// Writes the desired content and restores the file, until dropped. Plugins cannot attach a pod without the file.
+pub(crate) async fn keep(path: &Path, mut desired: watch::Receiver<Option<Told>>, hub: &StatusHub) {
+    let mut file = ManagedFile::new(path, hub);
     loop {
-        if let Some((env, session)) = &*wanted.borrow_and_update() {
+        if let Some((env, session)) = &*desired.borrow_and_update() {
             let written = write(path, env).map_err(|error| ErrorChain(&error).to_string());
             let shown = written.is_ok().then(|| session.clone());
-            kept.put(&written);
-            // Whoever sees a node that is ready may read the file.
+            file.written(&written);
+            // A client that sees a ready node may read the file.
             if hub.session() != shown {
                 hub.set_session(shown);
             }
         }
         tokio::select! {
-            Ok(()) = wanted.changed() => kept.is_to_change(),
-            () = kept.next() => {}
+            Ok(()) = desired.changed() => file.desired_changed(),
+            () = file.next() => {}
         }
     }
 }
 
-/// Removes it; false where there is none.
+/// Removes the file. Returns `false` if it does not exist.
 pub fn remove(path: &Path) -> Result<bool, Error> {
     managed_file::remove(path).map_err(|source| Error::Write { path: path.to_owned(), source })
 }
@@ -76,14 +75,14 @@ mod tests {
         FLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n";
 
     #[test]
-    fn it_is_replaced_as_a_whole_and_for_everybody_to_read() {
+    fn file_is_replaced_atomically_and_world_readable() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("run/flannel/subnet.env");
         assert!(read(&path).unwrap().is_none());
         assert!(!remove(&path).unwrap());
         let env = SubnetEnv::parse(TEXT).unwrap();
         assert!(write(&path, &env).unwrap());
-        assert!(!write(&path, &env).unwrap(), "nothing is different");
+        assert!(!write(&path, &env).unwrap(), "same content");
         assert_eq!(fs::read_to_string(&path).unwrap(), TEXT);
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
         assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o644, 0o755));
@@ -92,13 +91,17 @@ mod tests {
         assert!(write(&path, &other).unwrap());
         assert_eq!(read(&path).unwrap(), Some(other));
         let old = std::io::read_to_string(inode).unwrap();
-        assert_eq!(old, TEXT, "whoever had it open reads on in the old one");
-        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "nothing is left");
+        assert_eq!(old, TEXT, "an open file keeps the old content");
+        assert_eq!(
+            fs::read_dir(path.parent().unwrap()).unwrap().count(),
+            1,
+            "no temporary file left"
+        );
         assert!(remove(&path).unwrap());
     }
 
     #[test]
-    fn a_broken_one_is_told_from_none() {
+    fn malformed_file_is_an_error() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("subnet.env");
         fs::write(&path, "FLANNEL_MTU=x").unwrap();

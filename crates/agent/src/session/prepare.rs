@@ -135,7 +135,7 @@ impl Worker {
         let failed = |why: String| End::wait(ConditionKind::Kernel, why, None);
         let flannels = self.settings.files.subnet_env.with_file_name("wgkey");
         let find =
-            if self.settings.mode.dry_run { keys::foresee_wireguard } else { keys::wireguard };
+            if self.settings.mode.dry_run { keys::preview_wireguard } else { keys::wireguard };
         let private = find(&self.settings.node.state_dir, &flannels)
             .map_err(|error| failed(ErrorChain(&error).to_string()))?;
         let names = Family::ALL.map(wireguard::device_name);

@@ -1,104 +1,123 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the log says of the hub: a line when the node becomes ready or is no longer, when the store is lost or
-//! back, and when anything else that is wrong begins, changes or ends.
+//! Logs changes of the status: one line when the node becomes ready or stops being ready, when the store is lost or
+//! reachable again, and when any other problem starts, changes or ends.
 
 use std::collections::BTreeMap;
 
 use tokio::time::timeout;
+use tracing::{info, warn};
 
 use crate::status::{Changes, ConditionKind, Status, StatusHub};
 
-/// What was said last.
+/// The part of the status that is logged.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Said {
+struct Logged {
     ready: bool,
     reasons: Vec<String>,
     store: Option<bool>,
     problems: BTreeMap<ConditionKind, String>,
 }
 
-/// A line, and whether something is wrong.
-type Line = (bool, String);
+/// One line of the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Line {
+    StoreUnreachable(String),
+    StoreReachable,
+    Problem(ConditionKind, String),
+    Solved(ConditionKind),
+    Ready,
+    NotReady(String),
+}
 
-/// What becomes of a hub from when this is made, which has to be before anybody posts.
+impl Line {
+    fn write(&self) {
+        match self {
+            Line::StoreUnreachable(error) => warn!(%error, "store unreachable"),
+            Line::StoreReachable => info!("store reachable again"),
+            Line::Problem(kind, problem) => {
+                warn!(condition = kind.name(), %problem, "condition failed");
+            }
+            Line::Solved(kind) => info!(condition = kind.name(), "condition recovered"),
+            Line::Ready => info!("node ready"),
+            Line::NotReady(reasons) => warn!(%reasons, "node not ready"),
+        }
+    }
+}
+
+/// Watches a hub from the time of its creation on. It must be created before the first update of the hub.
 #[derive(Debug)]
 pub struct StatusLog {
     hub: StatusHub,
     changes: Changes,
-    said: Said,
+    logged: Logged,
 }
 
 impl StatusLog {
     pub fn new(hub: &StatusHub) -> StatusLog {
-        let (changes, said) = (hub.changes(), Said::of(&hub.summary()));
-        StatusLog { hub: hub.clone(), changes, said }
+        let (changes, logged) = (hub.changes(), Logged::of(&hub.summary()));
+        StatusLog { hub: hub.clone(), changes, logged }
     }
 
-    /// Tells what is on the hub until it is dropped.
+    /// Logs changes until it is dropped.
     pub async fn keep(mut self) {
         loop {
-            for (is_wrong, line) in self.next().await {
-                match is_wrong {
-                    true => tracing::warn!("{line}"),
-                    false => tracing::info!("{line}"),
-                }
-            }
+            self.next().await.iter().for_each(Line::write);
         }
     }
 
-    /// What is to be said when something has changed.
+    /// Waits for a change and returns the lines to log.
     async fn next(&mut self) -> Vec<Line> {
         match self.hub.readiness().holds_for {
             Some(left) => drop(timeout(left, self.changes.next()).await),
             None => self.changes.next().await,
         }
-        let now = Said::of(&self.hub.summary());
-        let lines = self.said.until(&now);
-        self.said = now;
+        let now = Logged::of(&self.hub.summary());
+        let lines = self.logged.lines_until(&now);
+        self.logged = now;
         lines
     }
 }
 
-impl Said {
-    fn of(status: &Status) -> Said {
+impl Logged {
+    fn of(status: &Status) -> Logged {
         let problems = status.problems.iter();
-        Said {
+        Logged {
             ready: status.ready,
             reasons: status.reasons.clone(),
             store: status.store.reachable,
-            problems: problems.map(|(part, problem)| (*part, problem.text.clone())).collect(),
+            problems: problems.map(|(kind, problem)| (*kind, problem.text.clone())).collect(),
         }
     }
 
-    /// What is to be said now.
-    fn until(&self, now: &Said) -> Vec<Line> {
+    /// Returns the lines for the change from this state to `now`.
+    fn lines_until(&self, now: &Logged) -> Vec<Line> {
         let mut lines = Vec::new();
         match (self.store, now.store) {
             (before, Some(false)) if before != now.store => {
-                let why = now.problems.get(&ConditionKind::Store).map_or("", String::as_str);
-                lines.push((true, format!("the store cannot be reached: {why}")));
+                let error = now.problems.get(&ConditionKind::Store).cloned().unwrap_or_default();
+                lines.push(Line::StoreUnreachable(error));
             }
-            (Some(false), Some(true)) => lines.push((false, "the store is back".to_owned())),
+            (Some(false), Some(true)) => lines.push(Line::StoreReachable),
             _ => {}
         }
-        // Where the node is not ready, these are the reasons.
+        // If the node is not ready, the problems are among the reasons.
         if now.ready {
-            lines.extend(now.problems.iter().filter_map(|(part, text)| {
-                let is_new = *part != ConditionKind::Store && self.problems.get(part) != Some(text);
-                is_new.then(|| (true, format!("{}: {text}", part.name())))
+            lines.extend(now.problems.iter().filter_map(|(kind, text)| {
+                let is_new = *kind != ConditionKind::Store && self.problems.get(kind) != Some(text);
+                is_new.then(|| Line::Problem(*kind, text.clone()))
             }));
         }
-        // A node that becomes ready says so below.
+        // The line for a node that becomes ready covers solved problems.
         if now.ready && self.ready {
-            lines.extend(self.problems.keys().filter_map(|part| {
-                let is_over = *part != ConditionKind::Store && !now.problems.contains_key(part);
-                is_over.then(|| (false, format!("{}: the problem is solved", part.name())))
+            lines.extend(self.problems.keys().filter_map(|kind| {
+                let is_over = *kind != ConditionKind::Store && !now.problems.contains_key(kind);
+                is_over.then_some(Line::Solved(*kind))
             }));
         }
         if now.ready && !self.ready {
-            lines.push((false, "this node is ready".to_owned()));
+            lines.push(Line::Ready);
         } else if !now.ready && (self.ready || self.reasons != now.reasons) {
-            lines.push((true, format!("this node is not ready: {}", now.reasons.join("; "))));
+            lines.push(Line::NotReady(now.reasons.join("; ")));
         }
         lines
     }
@@ -108,43 +127,43 @@ impl Said {
 mod tests {
     use super::*;
 
-    fn said(ready: bool, store: Option<bool>, problems: &[(ConditionKind, &str)]) -> Said {
+    fn logged(ready: bool, store: Option<bool>, problems: &[(ConditionKind, &str)]) -> Logged {
         let reasons = problems.iter().filter(|_| !ready).map(|(_, text)| (*text).to_owned());
-        Said {
+        Logged {
             ready,
             reasons: reasons.collect(),
             store,
-            problems: problems.iter().map(|(part, text)| (*part, (*text).to_owned())).collect(),
+            problems: problems.iter().map(|(kind, text)| (*kind, (*text).to_owned())).collect(),
         }
     }
 
     #[tokio::test]
-    async fn what_was_posted_before_anybody_looked_is_said() {
+    async fn update_before_the_first_wait_is_logged() {
         let hub = StatusHub::new("a", "etcd");
-        let mut journal = StatusLog::new(&hub);
+        let mut log = StatusLog::new(&hub);
         hub.set_problem(ConditionKind::Config, "none");
-        let line = "this node is not ready: this node is not part of the network yet; config: none";
-        assert_eq!(journal.next().await, [(true, line.to_owned())]);
+        let lines = log.next().await;
+        let [Line::NotReady(reasons)] = &lines[..] else { panic!("{lines:?}") };
+        assert!(reasons.ends_with("config: none"), "{reasons}");
     }
 
     #[test]
-    fn each_change_is_one_line() {
-        let start = said(false, None, &[]);
-        let waits = said(false, Some(true), &[(ConditionKind::Config, "none")]);
-        let ready = said(true, Some(true), &[]);
-        let lost = said(true, Some(false), &[(ConditionKind::Store, "refused")]);
-        let remark = said(true, Some(true), &[(ConditionKind::Config, "differs")]);
-        let check = |before: &Said, now: &Said, lines: &[(bool, &str)]| {
-            let lines: Vec<Line> = lines.iter().map(|(bad, text)| (*bad, (*text).into())).collect();
-            assert_eq!(before.until(now), lines);
-            assert_eq!(now.until(now), [], "once");
+    fn each_change_is_logged_once() {
+        let start = logged(false, None, &[]);
+        let waiting = logged(false, Some(true), &[(ConditionKind::Config, "none")]);
+        let ready = logged(true, Some(true), &[]);
+        let store_lost = logged(true, Some(false), &[(ConditionKind::Store, "refused")]);
+        let problem = logged(true, Some(true), &[(ConditionKind::Config, "differs")]);
+        let check = |before: &Logged, now: &Logged, line: Line| {
+            assert_eq!(before.lines_until(now), [line]);
+            assert_eq!(now.lines_until(now), []);
         };
-        check(&start, &waits, &[(true, "this node is not ready: none")]);
-        check(&waits, &ready, &[(false, "this node is ready")]);
-        check(&ready, &lost, &[(true, "the store cannot be reached: refused")]);
-        check(&lost, &ready, &[(false, "the store is back")]);
-        check(&ready, &remark, &[(true, "config: differs")]);
-        check(&remark, &ready, &[(false, "config: the problem is solved")]);
-        check(&ready, &waits, &[(true, "this node is not ready: none")]);
+        check(&start, &waiting, Line::NotReady("none".into()));
+        check(&waiting, &ready, Line::Ready);
+        check(&ready, &store_lost, Line::StoreUnreachable("refused".into()));
+        check(&store_lost, &ready, Line::StoreReachable);
+        check(&ready, &problem, Line::Problem(ConditionKind::Config, "differs".into()));
+        check(&problem, &ready, Line::Solved(ConditionKind::Config));
+        check(&ready, &waiting, Line::NotReady("none".into()));
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What systemd is told: that the service is up, what it is doing, that it is alive. The protocol is
-//! that of `sd_notify(3)`; who calls has looked for it in the environment.
+//! Notifications to systemd: the service is up, its status line, and the watchdog. The protocol is that of
+//! `sd_notify(3)`. The caller reads the environment.
 
 use std::ffi::OsStr;
 use std::io;
@@ -14,13 +14,13 @@ use tokio::time::timeout;
 
 use crate::status::{Status, StatusHub};
 
-/// While it waits for its network, a service is given that much longer to start, again and again.
-const LONGER: Duration = Duration::from_secs(60);
+/// Start timeout that the agent asks for, again and again, while it waits for its network.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Numbers of peers in the status line may be that old.
+/// Maximum age of the number of peers in the status line.
 const REFRESH: Duration = Duration::from_secs(30);
 
-/// Who is told.
+/// The notification socket of systemd.
 #[derive(Debug)]
 pub struct Notifier {
     socket: UnixDatagram,
@@ -29,14 +29,14 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// `address` is the value of NOTIFY_SOCKET: a path, or a name after an `@`.
+    /// `address` is the value of NOTIFY_SOCKET: a path, or an abstract name after an `@`.
     pub fn new(address: &OsStr, watchdog: Option<Duration>) -> io::Result<Notifier> {
         let address = match address.as_bytes() {
             [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
             [b'/', ..] => SocketAddr::from_pathname(address)?,
             _ => {
-                let words = format!("NOTIFY_SOCKET is {address:?}, expected a path or @name");
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, words));
+                let problem = format!("NOTIFY_SOCKET is {address:?}, expected a path or @name");
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
             }
         };
         let socket = UnixDatagram::unbound()?;
@@ -44,42 +44,42 @@ impl Notifier {
         Ok(Notifier { socket, address, watchdog })
     }
 
-    /// Tells that the service is on its way out.
+    /// Reports that the service is stopping.
     pub fn stopping(&self) {
         self.send("STOPPING=1\nSTATUS=stopping");
     }
 
-    /// Tells what is on the hub until it is dropped.
+    /// Reports the status of the hub until it is dropped.
     pub async fn keep(&self, hub: &StatusHub) {
         let mut changes = hub.changes();
         let mut is_up = false;
         let wait = self.watchdog.map_or(REFRESH, |interval| (interval / 2).min(REFRESH));
         loop {
             let status = hub.summary();
-            let mut message = format!("STATUS={}", line(&status));
+            let mut message = format!("STATUS={}", status_line(&status));
             if status.ready && !is_up {
                 is_up = true;
                 message += "\nREADY=1";
             }
             if !is_up {
-                message += &format!("\nEXTEND_TIMEOUT_USEC={}", LONGER.as_micros());
+                message += &format!("\nEXTEND_TIMEOUT_USEC={}", START_TIMEOUT.as_micros());
             }
             if self.watchdog.is_some() && status.healthy {
                 message += "\nWATCHDOG=1";
             }
             self.send(&message);
-            // Either way there is something to tell.
+            // After a change and after a timeout alike, the next message is due.
             let _ = timeout(wait, changes.next()).await;
         }
     }
 
-    /// Nobody may be listening any more, and there is nobody else to tell that.
+    /// Ignores errors: a missing listener cannot be reported anywhere else.
     fn send(&self, message: &str) {
         let _ = self.socket.send_to_addr(message.as_bytes(), &self.address);
     }
 }
 
-/// How often systemd wants to hear of this process: WATCHDOG_USEC, unless WATCHDOG_PID is another's.
+/// Returns the watchdog interval from WATCHDOG_USEC. WATCHDOG_PID, if set, must name this process.
 pub fn watchdog(usec: Option<&str>, pid: Option<&str>, own_pid: u32) -> Option<Duration> {
     if pid.is_some_and(|pid| pid.parse() != Ok(own_pid)) {
         return None;
@@ -88,10 +88,10 @@ pub fn watchdog(usec: Option<&str>, pid: Option<&str>, own_pid: u32) -> Option<D
     Some(Duration::from_micros(micros))
 }
 
-/// One line for `systemctl status`.
-fn line(status: &Status) -> String {
-    let said = match (&status.session, &status.reasons[..]) {
-        // The first one says that there is none, and the others why.
+/// Formats the status line for `systemctl status`.
+fn status_line(status: &Status) -> String {
+    let text = match (&status.session, &status.reasons[..]) {
+        // The first reason only says that the node has not joined. The others say why.
         (None, [_, why, more @ ..]) => {
             let all: Vec<&str> = [why].into_iter().chain(more).map(String::as_str).collect();
             format!("waiting for the network: {}", all.join("; "))
@@ -105,7 +105,7 @@ fn line(status: &Status) -> String {
         }
         (None, []) => "waiting for the network".to_owned(),
     };
-    escape::line(&said.replace(['\r', '\n'], " ")).into_owned()
+    escape::line(&text.replace(['\r', '\n'], " ")).into_owned()
 }
 
 #[cfg(test)]

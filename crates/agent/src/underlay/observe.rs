@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the kernel knows that the choice of the interface depends on.
+//! Reads the state of the host that the choice of the underlay depends on.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,13 +9,13 @@ use kernel::{Family, IfIndex, Netlink, Result, addr, link};
 
 use super::{Address, Facts, Interface};
 
-const IFA_F_TEMPORARY: u32 = 0x01; // linux/if_addr.h; of IPv4 it means secondary
+const IFA_F_TEMPORARY: u32 = 0x01; // linux/if_addr.h; for IPv4 it means secondary
 const IFA_F_DEPRECATED: u32 = 0x20; // linux/if_addr.h
 const IFA_F_PERMANENT: u32 = 0x80; // linux/if_addr.h
 
 impl Facts {
-    /// Reads them. `can_reach` is an address that a route is looked up for, `internal` what
-    /// Kubernetes says.
+    /// Reads the state from the kernel. `can_reach` is looked up in the routes; `internal` are the addresses of the
+    /// Kubernetes node.
     pub fn read(nl: &Netlink, can_reach: Option<IpAddr>, internal: Vec<IpAddr>) -> Result<Self> {
         let mut addresses: BTreeMap<IfIndex, Vec<Address>> = BTreeMap::new();
         for found in addr::list(nl, None)? {
@@ -53,7 +53,7 @@ fn address(found: &addr::Addr) -> Address {
     }
 }
 
-/// The interface of the default route that the kernel prefers.
+/// Returns the interface of the default route with the lowest metric.
 fn default_route(nl: &Netlink, family: Family) -> Result<Option<IfIndex>> {
     let filter =
         RouteFilter { family: Some(family), table: Some(TABLE_MAIN), ..RouteFilter::default() };

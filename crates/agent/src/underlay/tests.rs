@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node with a management network, a fast one and both families.
-
-use overlay::Addresses;
+//! A host with a management network, a data network and both families.
 
 use super::*;
 
@@ -45,7 +43,7 @@ fn name_of(wish: &Wish<'_>, facts: &Facts) -> String {
 }
 
 #[test]
-fn without_a_wish_the_default_route_decides() {
+fn default_route_decides_without_settings() {
     let chosen = choose(&Wish { ipv6: true, ..v4() }, &facts()).unwrap();
     assert_eq!(chosen.name.as_str(), "eth0");
     assert_eq!(chosen.local_v4, Some("192.0.2.2".parse().unwrap()));
@@ -54,7 +52,7 @@ fn without_a_wish_the_default_route_decides() {
 }
 
 #[test]
-fn kubernetes_address_comes_before_the_default_route() {
+fn kubernetes_address_comes_before_default_route() {
     let facts = Facts { internal: vec!["10.9.0.3".parse().unwrap()], ..facts() };
     assert_eq!(name_of(&v4(), &facts), "ens3");
     let gone = Facts { internal: vec!["10.9.0.9".parse().unwrap()], ..facts };
@@ -62,15 +60,15 @@ fn kubernetes_address_comes_before_the_default_route() {
 }
 
 #[test]
-fn interfaces_are_tried_in_order_by_name_and_address() {
+fn interfaces_are_tried_in_order() {
     let names = ["nowhere".to_owned(), "192.0.2.3".to_owned(), "ens3".to_owned()];
     let chosen = choose(&Wish { interfaces: &names, ..v4() }, &facts()).unwrap();
     assert_eq!(chosen.name.as_str(), "eth0");
-    assert_eq!(chosen.local_v4, Some("192.0.2.3".parse().unwrap()), "the address that was named");
+    assert_eq!(chosen.local_v4, Some("192.0.2.3".parse().unwrap()), "the configured address");
 }
 
 #[test]
-fn patterns_match_addresses_before_names() {
+fn pattern_matches_addresses_before_names() {
     let by = |text: &str| {
         let patterns = [Regex::new(text).unwrap()];
         choose(&Wish { patterns: &patterns, ..v4() }, &facts()).map(|one| one.name.to_string())
@@ -78,21 +76,21 @@ fn patterns_match_addresses_before_names() {
     assert_eq!(by(r"^10\.9\."), Ok("ens3".to_owned()));
     assert_eq!(by("^ens"), Ok("ens3".to_owned()));
     assert_eq!(by("^e"), Ok("eth0".to_owned()));
-    assert_eq!(by("^(empty0|ens3)$"), Ok("ens3".to_owned()), "the first that has an address");
+    assert_eq!(by("^(empty0|ens3)$"), Ok("ens3".to_owned()), "the first with an address");
     assert_eq!(by("^empty$"), Err("interface empty has no usable IPv4 address".to_owned()));
     assert_eq!(by("^wl"), Err("no interface's address or name matches \"^wl\"".to_owned()));
 }
 
 #[test]
-fn a_route_tells_interface_and_address() {
+fn route_selects_interface_and_address() {
     let wish = Wish { can_reach: Some("198.51.100.1".parse().unwrap()), ..v4() };
     assert_eq!(name_of(&wish, &facts()), "ens3");
     let reason = choose(&wish, &Facts { reaching: None, ..facts() }).unwrap_err();
-    assert_eq!(reason, "no route leads to 198.51.100.1");
+    assert_eq!(reason, "no route to 198.51.100.1");
 }
 
 #[test]
-fn a_public_address_alone_must_be_on_the_host() {
+fn public_address_alone_must_be_on_the_host() {
     let wish = Wish { public_v4: Some("10.9.0.3".parse().unwrap()), ..v4() };
     assert_eq!(name_of(&wish, &facts()), "ens3");
     let wish = Wish { public_v4: Some("203.0.113.1".parse().unwrap()), ..v4() };
@@ -100,11 +98,11 @@ fn a_public_address_alone_must_be_on_the_host() {
     let names = ["ens3".to_owned()];
     let chosen = choose(&Wish { interfaces: &names, ..wish }, &facts()).unwrap();
     assert_eq!(chosen.local_v4, Some("10.9.0.3".parse().unwrap()));
-    assert_eq!(chosen.public_v4, Some("203.0.113.1".parse().unwrap()), "behind a translator");
+    assert_eq!(chosen.public_v4, Some("203.0.113.1".parse().unwrap()), "behind NAT");
 }
 
 #[test]
-fn what_is_missing_is_told() {
+fn error_lists_why_each_candidate_fails() {
     let names = ["empty".to_owned(), "nowhere".to_owned()];
     let reason = choose(&Wish { interfaces: &names, ..v4() }, &facts()).unwrap_err();
     assert_eq!(
@@ -119,7 +117,7 @@ fn what_is_missing_is_told() {
 }
 
 #[test]
-fn addresses_that_last_are_preferred() {
+fn permanent_address_is_preferred() {
     let mut facts = facts();
     facts.interfaces[1].addresses = vec![
         Address { is_deprecated: true, ..address("192.0.2.9") },
@@ -137,39 +135,44 @@ fn known(v4: Option<&str>, v6: Option<&str>) -> Addresses {
     Addresses { v4: v4.map(|text| text.parse().unwrap()), v6: v6.map(|text| text.parse().unwrap()) }
 }
 
-/// The addresses of the tunnels' ends on `eth0`, which has only these.
-fn carried(carriers: &[Carrier], addresses: &[&str], told: Addresses) -> Result<Addresses, String> {
+/// Returns the local addresses that are chosen on `eth0`, which has only these addresses.
+fn chosen(
+    carriers: &[Carrier],
+    addresses: &[&str],
+    published: Addresses,
+) -> Result<Addresses, String> {
     let interfaces = vec![interface(2, "eth0", addresses)];
-    let chosen = choose_among(carriers, &Wish::default(), &Facts { interfaces, ..facts() }, told)?;
+    let chosen =
+        choose_among(carriers, &Wish::default(), &Facts { interfaces, ..facts() }, published)?;
     Ok(Addresses { v4: chosen.local_v4, v6: chosen.local_v6 })
 }
 
 #[test]
-fn one_family_carries_both_where_the_other_reaches_no_further_than_the_link() {
-    let nobody = Addresses::default();
+fn link_local_address_is_the_last_resort() {
+    let unknown = Addresses::default();
     assert_eq!(
-        carried(&BOTH, &["192.0.2.2", "fe80::2"], nobody),
+        chosen(&BOTH, &["192.0.2.2", "fe80::2"], unknown),
         Ok(known(Some("192.0.2.2"), None))
     );
     assert_eq!(
-        carried(&V4, &["fe80::2", "2001:db8::2"], nobody),
+        chosen(&V4, &["fe80::2", "2001:db8::2"], unknown),
         Ok(known(None, Some("2001:db8::2")))
     );
     let only_link = [(false, true), (true, false), (false, true)];
-    assert_eq!(carried(&only_link, &["fe80::2"], nobody), Ok(known(None, Some("fe80::2"))));
+    assert_eq!(chosen(&only_link, &["fe80::2"], unknown), Ok(known(None, Some("fe80::2"))));
 }
 
 #[test]
-fn a_node_that_others_know_by_one_family_waits_for_it() {
-    let told = known(Some("192.0.2.2"), None);
-    let refused = Err("interface eth0 has no usable IPv4 address".to_owned());
-    assert_eq!(carried(&V4, &["2001:db8::2"], told), refused);
+fn node_waits_for_its_published_family() {
+    let published = known(Some("192.0.2.2"), None);
+    let error = Err("interface eth0 has no usable IPv4 address".to_owned());
+    assert_eq!(chosen(&V4, &["2001:db8::2"], published), error);
     let both = known(Some("192.0.2.2"), Some("2001:db8::2"));
-    assert_eq!(carried(&BOTH, &["2001:db8::2"], both), Ok(known(None, Some("2001:db8::2"))));
+    assert_eq!(chosen(&BOTH, &["2001:db8::2"], both), Ok(known(None, Some("2001:db8::2"))));
 }
 
 #[test]
-fn the_interface_in_use_stays_though_the_default_route_leads_elsewhere() {
+fn previous_interface_stays_while_it_is_up() {
     let wish = Wish { before: Some(IfIndex(3)), ..v4() };
     assert_eq!(name_of(&wish, &facts()), "ens3");
     let none = Facts { default_v4: None, ..facts() };

@@ -61,7 +61,7 @@ fn other_requests_are_told_what_there_is() {
         assert!(code == 404 && body.contains("/readyz"), "{code} {body}");
         assert_eq!(curl(&[&url("/")]).0, 200);
         let (code, _, body) = curl(&["-d", "x", &url("/status")]);
-        assert_eq!((code, body.as_str()), (405, "POST is not allowed: GET and HEAD are\n"));
+        assert_eq!((code, body.as_str()), (405, "POST is not allowed, use GET or HEAD\n"));
         let (code, _, head) = curl(&["-I", &url("/status")]);
         assert!(code == 200 && head.contains("application/json"), "{head}");
         assert_eq!(curl(&["-0", &url("/readyz?verbose=1")]).0, 503, "HTTP/1.0, and a query");

@@ -46,7 +46,7 @@ fn stored_configuration_is_logged() {
         let node = Wire::new().node(1, true, false);
         let conf = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "host-gw"}}"#;
         let _agent = start(&node, &["--net-config", conf]);
-        wait_logged_once("this node is ready");
+        wait_logged_once("node ready");
         wait_logged_once(
             "is stored place=the key /coreos.com/network/config networks=10.5.0.0/16 backend=",
         );
@@ -60,7 +60,7 @@ fn extension_command_is_logged_without_expansion() {
         let conf = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "extension",
             "PreStartupCommand": "true before", "PostStartupCommand": "true $PATH"}}"#;
         let _agent = start(&node, &["--net-config", conf, "--allow-extension-commands"]);
-        wait_logged_once("this node is ready");
+        wait_logged_once("node ready");
         wait_logged_once("running a command of the backend command=true before env=");
         // A variable of the agent's environment may contain a secret.
         wait_logged_once("command=true $PATH env=NETWORK=10.5.0.0/16 SUBNET=10.5.");
@@ -84,10 +84,10 @@ fn agent_reports_its_state_to_systemd_and_log() {
         wait_message(&manager, "READY=1");
         let lines = [
             "the agent starts version=",
-            "this node is not ready: this node is not part of the network yet; config: ",
+            "node not ready reasons=",
             "the way to other nodes interface=eth0 ",
             "lease taken lease=10.5.",
-            "this node is ready",
+            "node ready",
             "CNI configuration written file=/run/lab/net.d/",
         ];
         lines.into_iter().for_each(wait_logged_once);

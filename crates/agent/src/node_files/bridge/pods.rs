@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which pods are attached to a bridge's ports, from the results that container runtimes keep.
+//! Names the pods on a bridge's ports, from the result cache of container runtimes.
 
 use std::path::Path;
 
 use cni::runtime::cache::{Entry, attachments};
 use serde_json::Value;
 
-/// Names each port's pod, such as `default/web (10.5.1.2)`; a port that no result mentions is named itself. The
-/// names are sorted.
+/// Returns the sorted names of the ports' pods, such as `default/web (10.5.1.2)`. A port without a result is named itself.
 pub(super) fn on_ports(ports: &[&str], cache_dir: &Path) -> Vec<String> {
     let entries = if ports.is_empty() { Vec::new() } else { attachments(cache_dir) };
     let named = |port: &&str| match entries.iter().find(|entry| has_interface(entry, port)) {
@@ -27,7 +26,7 @@ fn has_interface(entry: &Entry, name: &str) -> bool {
     list(entry, "interfaces").iter().any(is_it)
 }
 
-/// The pod's name if a kubelet gave one, else the container's id; and its addresses.
+/// Returns the pod's name if kubelet provided one, else the container ID, with the addresses.
 fn name(entry: &Entry) -> String {
     let args = &entry.container.args;
     let arg = |key: &str| args.iter().find(|(name, _)| name == key).map(|(_, value)| value);
@@ -58,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pods_are_found_by_their_host_interface() {
+    fn pods_are_named_by_their_host_interface() {
         let root = tempfile::tempdir().unwrap();
         let write = |id: &str, port: &str, args: Value| {
             let file = root.path().join("results").join(format!("cbr0-{id}-eth0"));
@@ -80,13 +79,13 @@ mod tests {
         write("c1", "veth1", pod);
         write("c2", "veth2", json!([]));
         let pods = on_ports(&["veth1", "veth3", "veth2", "eth0"], root.path());
-        let wanted = [
+        let expected = [
             "container c2 (10.5.1.2)",
             "default/web (10.5.1.2)",
             "interface eth0",
             "interface veth3",
         ];
-        assert_eq!(pods, wanted);
+        assert_eq!(pods, expected);
         assert_eq!(on_ports(&["veth1"], Path::new("/nowhere")), ["interface veth1"]);
     }
 }

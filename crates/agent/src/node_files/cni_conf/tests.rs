@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The file is there when it should be, and nobody else's is touched.
+//! The file exists while the node is ready, and foreign files stay untouched.
 
 use std::fs;
 
@@ -24,14 +24,14 @@ fn conf(directory: &Path) -> CniConf {
     }
 }
 
-/// Lets whoever waits do so for this long, by a clock that jumps.
+/// Lets time pass on the paused clock, and the other tasks run.
 async fn pass(time: Duration) {
     tokio::time::sleep(time).await;
     tokio::task::yield_now().await;
 }
 
 #[test]
-fn places_are_named_only_where_they_are_unusual() {
+fn configuration_names_only_unusual_paths() {
     let plugin = |subnet_file: &str, run_dir: &str| {
         let list: Value =
             serde_json::from_str(&text(Path::new(subnet_file), Path::new(run_dir))).unwrap();
@@ -46,23 +46,23 @@ fn places_are_named_only_where_they_are_unusual() {
 }
 
 #[test]
-fn it_is_as_documented() {
+fn docs_show_the_configuration() {
     let documented = include_str!("../../../../../docs/health.md");
     let usual = text(Path::new(SUBNET_FILE), Path::new(RUN_DIR));
     assert!(documented.contains(&format!("```json\n{usual}```\n")), "{usual}");
 }
 
 #[test]
-fn a_file_of_others_is_left_alone() {
+fn foreign_file_is_left_alone() {
     let root = tempfile::tempdir().unwrap();
     let conf = conf(root.path());
     fs::create_dir(root.path().join("net.d")).unwrap();
-    for theirs in ["{\"name\": \"cbr0\"}", "no JSON", "", "{\"managedBy\": \"me\"}", "[]"] {
-        fs::write(&conf.path, theirs).unwrap();
+    for foreign in ["{\"name\": \"cbr0\"}", "no JSON", "", "{\"managedBy\": \"me\"}", "[]"] {
+        fs::write(&conf.path, foreign).unwrap();
         let error = conf.install().unwrap_err().to_string();
         assert!(error.contains("10-podwire.conflist was not written by podwire: move"), "{error}");
         assert!(!conf.withdraw().unwrap());
-        assert_eq!(fs::read_to_string(&conf.path).unwrap(), theirs);
+        assert_eq!(fs::read_to_string(&conf.path).unwrap(), foreign);
     }
     fs::remove_file(&conf.path).unwrap();
     assert!(conf.install().unwrap());
@@ -72,21 +72,21 @@ fn a_file_of_others_is_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_is_there_while_the_node_is_ready() {
+async fn file_exists_while_the_node_is_ready() {
     let root = tempfile::tempdir().unwrap();
     let conf = conf(root.path());
     let hub = StatusHub::new("a", "etcd");
-    let keeping = tokio::spawn(conf.clone().keep(hub.clone()));
+    let task = tokio::spawn(conf.clone().keep(hub.clone()));
     pass(Duration::from_secs(1)).await;
     assert!(!conf.path.exists());
 
     hub.set_session(Some(session()));
     pass(Duration::from_millis(1)).await;
-    assert_eq!(fs::read_to_string(&conf.path).unwrap(), conf.text, "at once");
+    assert_eq!(fs::read_to_string(&conf.path).unwrap(), conf.text, "written at once");
 
     hub.set_problem(ConditionKind::Store, "gone");
     pass(Duration::from_secs(60)).await;
-    assert!(conf.path.exists(), "pods can be connected without the store");
+    assert!(conf.path.exists(), "the store is not needed to attach pods");
 
     hub.set_problem(ConditionKind::Kernel, "no");
     pass(Duration::from_secs(1)).await;
@@ -94,7 +94,7 @@ async fn it_is_there_while_the_node_is_ready() {
     pass(Duration::from_millis(1)).await;
     hub.set_problem(ConditionKind::Rules, "no");
     pass(Duration::from_secs(4)).await;
-    assert!(conf.path.exists(), "it was fit for a moment");
+    assert!(conf.path.exists(), "the delay started over");
     pass(Duration::from_secs(2)).await;
     assert!(!conf.path.exists());
 
@@ -103,22 +103,22 @@ async fn it_is_there_while_the_node_is_ready() {
     assert!(conf.path.exists());
     fs::remove_file(&conf.path).unwrap();
     pass(Duration::from_secs(31)).await;
-    assert!(conf.path.exists(), "somebody had removed it");
+    assert!(conf.path.exists(), "restored");
 
-    keeping.abort();
-    let _ = keeping.await;
-    assert!(conf.path.exists(), "the next agent is to find it");
+    task.abort();
+    let _ = task.await;
+    assert!(conf.path.exists(), "the file stays for the next agent");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_in_the_way_is_told_and_waited_for() {
+async fn foreign_file_is_a_warning_until_it_is_removed() {
     let root = tempfile::tempdir().unwrap();
     let conf = conf(root.path());
     fs::create_dir(root.path().join("net.d")).unwrap();
     fs::write(&conf.path, "{}").unwrap();
     let hub = StatusHub::new("a", "etcd");
     hub.set_session(Some(session()));
-    let _keeping = tokio::spawn(conf.clone().keep(hub.clone()));
+    let _task = tokio::spawn(conf.clone().keep(hub.clone()));
     pass(Duration::from_millis(1)).await;
     let readiness = hub.readiness();
     assert!(readiness.is_ready);

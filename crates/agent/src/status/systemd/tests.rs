@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What arrives at the service manager's end, to the letter.
+//! The messages that a service manager receives.
 
 use std::os::unix::net::UnixDatagram;
 
@@ -24,14 +24,14 @@ fn lines(manager: &UnixDatagram) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// Lets the other side say what it has to.
+/// Lets time pass, and the other tasks run.
 async fn pass(time: Duration) {
     tokio::time::sleep(time).await;
     tokio::task::yield_now().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_manager_hears_of_the_start_the_watchdog_and_the_end() {
+async fn manager_gets_ready_watchdog_and_stopping() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join("notify");
     let manager = UnixDatagram::bind(&path).unwrap();
@@ -40,12 +40,12 @@ async fn a_manager_hears_of_the_start_the_watchdog_and_the_end() {
     hub.set_problem(ConditionKind::Underlay, "no interface has an address\nyet");
     let interval = Duration::from_secs(20);
     let notifier = std::sync::Arc::new(Notifier::new(path.as_os_str(), Some(interval)).unwrap());
-    let (kept, shown) = (notifier.clone(), hub.clone());
-    let keeping = tokio::spawn(async move { kept.keep(&shown).await });
+    let (sender, watched) = (notifier.clone(), hub.clone());
+    let task = tokio::spawn(async move { sender.keep(&watched).await });
     pass(Duration::from_millis(1)).await;
-    let waits = ["STATUS=waiting for the network: underlay: no interface has an address yet"];
+    let waiting = "STATUS=waiting for the network: underlay: no interface has an address yet";
     let longer = "EXTEND_TIMEOUT_USEC=60000000";
-    assert_eq!(lines(&manager), [waits[0], longer, "WATCHDOG=1"]);
+    assert_eq!(lines(&manager), [waiting, longer, "WATCHDOG=1"]);
 
     hub.clear_problem(ConditionKind::Underlay);
     hub.set_session(Some(session()));
@@ -54,18 +54,18 @@ async fn a_manager_hears_of_the_start_the_watchdog_and_the_end() {
     assert_eq!(lines(&manager), [ready, "READY=1", "WATCHDOG=1"]);
 
     pass(Duration::from_secs(11)).await;
-    assert_eq!(lines(&manager), [ready, "WATCHDOG=1"], "after half of the interval");
+    assert_eq!(lines(&manager), [ready, "WATCHDOG=1"], "half of the interval has passed");
     hub.set_problem(ConditionKind::Rules, "broken\nREADY=0");
     pass(Duration::from_millis(1)).await;
     assert_eq!(lines(&manager), ["STATUS=rules: broken READY=0", "WATCHDOG=1"]);
 
-    keeping.abort();
+    task.abort();
     notifier.stopping();
     assert_eq!(lines(&manager), ["STOPPING=1", "STATUS=stopping"]);
 }
 
 #[test]
-fn names_without_a_file_work_and_others_are_refused() {
+fn abstract_address_works_and_others_are_rejected() {
     let name = format!("podwire-notify-{}", std::process::id());
     let address = SocketAddr::from_abstract_name(&name).unwrap();
     let manager = UnixDatagram::bind_addr(&address).unwrap();
@@ -80,7 +80,7 @@ fn names_without_a_file_work_and_others_are_refused() {
 }
 
 #[test]
-fn the_watchdog_is_ours_only_if_it_says_so() {
+fn watchdog_of_another_process_is_ignored() {
     let second = Some(Duration::from_secs(1));
     assert_eq!(watchdog(Some("1000000"), None, 7), second);
     assert_eq!(watchdog(Some("1000000"), Some("7"), 7), second);
