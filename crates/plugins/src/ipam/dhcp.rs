@@ -2,15 +2,13 @@
 //! `dhcp`: addresses from the DHCP servers of the network that the container is on. Leases are kept
 //! by a daemon, `dhcp daemon`; the plugin itself only asks it.
 
-mod client;
 mod conf;
 pub mod daemon;
-mod dialog;
-mod identity;
+mod domain_names;
+mod exchange;
 mod lease;
-mod machine;
-mod names;
 mod protocol;
+mod state_machine;
 mod v4;
 mod v6;
 
@@ -44,8 +42,8 @@ fn add(request: &Request) -> Result<CniResult, Error> {
     let dhcp = Dhcp::understand(request)?;
     let question = AddQuestion { place: place(request)?, asked: dhcp.asked };
     let question = Question::Add(Box::new(question));
-    let result = client::ask(&dhcp.socket, &question, ADD_PATIENCE)
-        .map_err(|cause| client::no_daemon(Code::TRY_LATER, &dhcp.socket, &cause))??;
+    let result = protocol::ask(&dhcp.socket, &question, ADD_PATIENCE)
+        .map_err(|cause| protocol::no_daemon(Code::TRY_LATER, &dhcp.socket, &cause))??;
     CniResult::parse(result.unwrap_or_default(), Version::LATEST)
 }
 
@@ -54,7 +52,7 @@ fn add(request: &Request) -> Result<CniResult, Error> {
 fn del(request: &Request) -> Result<(), Error> {
     let socket = Dhcp::socket(request)?;
     let place = place(request)?;
-    match client::ask(&socket, &Question::Del(place.clone()), PATIENCE) {
+    match protocol::ask(&socket, &Question::Del(place.clone()), PATIENCE) {
         Ok(answer) => answer.map(drop),
         Err(ClientError::Connect(_)) => {
             daemon::release_without(&place.key);
@@ -85,8 +83,8 @@ fn gc(request: &Request) -> Result<(), Error> {
 }
 
 fn ask(socket: &Path, question: &Question, code: Code) -> Result<(), Error> {
-    client::ask(socket, question, PATIENCE)
-        .map_err(|cause| client::no_daemon(code, socket, &cause))?
+    protocol::ask(socket, question, PATIENCE)
+        .map_err(|cause| protocol::no_daemon(code, socket, &cause))?
         .map(drop)
 }
 

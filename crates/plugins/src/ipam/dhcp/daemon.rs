@@ -3,17 +3,14 @@
 //! servers and the clock; sockets are open in a container's namespace only while an answer is
 //! awaited, so that a namespace can go away without us.
 
-mod apply;
-mod callers;
+mod attachment;
+mod connections;
+mod event_loop;
+mod family_lease;
 mod flags;
-mod held;
-mod listen;
-mod log;
-mod serve;
-mod side;
-mod spot;
+mod interface;
 mod store;
-mod wire;
+mod transport;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -22,10 +19,10 @@ use std::time::Instant;
 use cni::{Code, Error};
 use kernel::daemon::TerminationSignals;
 
+use self::attachment::Held;
+use self::connections::Listening;
+use self::event_loop::Daemon;
 use self::flags::{Flags, Wish};
-use self::held::Held;
-use self::listen::Listening;
-use self::serve::Daemon;
 use self::store::Store;
 use super::protocol::Key;
 use crate::error::Context;
@@ -82,4 +79,20 @@ fn write_pidfile(flags: &Flags) -> Result<(), Error> {
     std::fs::write(pidfile, std::process::id().to_string()).map_err(|cause| {
         Error::because(Code::IO, format!("write pidfile {}", pidfile.display()), &cause)
     })
+}
+
+/// Log lines of the daemon.
+mod log {
+    use std::fmt::Display;
+    use std::io::{self, Write};
+
+    /// Writes a line to standard error. Errors are ignored: the daemon works without a log.
+    pub fn line(text: &str) {
+        let _ = writeln!(io::stderr().lock(), "{text}");
+    }
+
+    /// Writes a line about an attachment.
+    pub fn about(attachment: &str, text: impl Display) {
+        line(&format!("{attachment}: {text}"));
+    }
 }

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use super::super::conf::Asked;
 use super::super::lease::{Lease, Terms};
 use super::super::protocol::Key;
+use super::interface::Spot;
 use super::log;
-use super::spot::Spot;
 
 /// What the next daemon has to know of an attachment.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]

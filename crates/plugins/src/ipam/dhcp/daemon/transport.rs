@@ -10,10 +10,10 @@ use std::time::Instant;
 use kernel::socket::packet::{self, PacketSocket};
 use kernel::{Monitor, Netns, addr};
 
-use super::super::dialog::Phase;
+use super::super::exchange::Phase;
 use super::super::lease::Terms;
 use super::super::{v4, v6};
-use super::spot::Spot;
+use super::interface::Spot;
 
 /// The largest message we take.
 const BUFFER_LEN: usize = 4096;

@@ -8,17 +8,16 @@ use cni::{CniResult, Code, Error};
 use ipnet::IpNet;
 
 use super::super::conf::Asked;
-use super::super::dialog::Dialog;
-use super::super::identity;
+use super::super::exchange::Dialog;
 use super::super::lease::{self, Lease};
-use super::super::machine::{Machine, Pace};
 use super::super::protocol::Key;
+use super::super::state_machine::{Machine, Pace};
 use super::super::{v4, v6};
+use super::family_lease::{AnySide, Outcome, Owner, Side};
 use super::flags::Flags;
-use super::side::{AnySide, Outcome, Owner, Side};
-use super::spot::Spot;
+use super::interface::Spot;
 use super::store::{Clock, Kept, Record};
-use super::wire::{Wire, Wire4, Wire6};
+use super::transport::{Wire, Wire4, Wire6};
 
 /// An attachment.
 pub struct Held {
@@ -70,8 +69,8 @@ impl Held {
             side
         });
         let ipv6 = asked.ipv6.then(|| {
-            let (duid, association) = identity::duid(&whose);
-            let client = v6::dialog::Client { duid, association };
+            let (duid, association) = v6::duid(&whose);
+            let client = v6::Client { duid, association };
             let (side, done) = begin::<_, Wire6>(client, kept6, flags, manner, owner);
             outcome = outcome.and(done);
             side
@@ -186,10 +185,10 @@ impl Held {
     }
 }
 
-fn client4(whose: &str, spot: &Spot, asked: &Asked, broadcast: bool) -> v4::dialog::Client {
-    v4::dialog::Client {
+fn client4(whose: &str, spot: &Spot, asked: &Asked, broadcast: bool) -> v4::Client {
+    v4::Client {
         mac: spot.mac(),
-        id: identity::client_id(whose),
+        id: v4::client_id(whose),
         provided: asked.provided.clone(),
         requested: asked.requested.clone(),
         broadcast,

@@ -13,13 +13,12 @@ use kernel::poll::wait_readable;
 
 use super::super::conf::Asked;
 use super::super::protocol::{AddQuestion, Answer, CheckQuestion, Key, Place, Question};
-use super::callers::{CallerId, Callers, Turn};
+use super::attachment::Held;
+use super::connections::{CallerId, Callers, Listening, Turn};
+use super::family_lease::Outcome;
 use super::flags::Flags;
-use super::held::Held;
-use super::listen::Listening;
+use super::interface::Spot;
 use super::log;
-use super::side::Outcome;
-use super::spot::Spot;
 use super::store::Store;
 use crate::error::Context;
 

@@ -5,13 +5,12 @@
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
-use super::super::dialog::Dialog;
+use super::super::exchange::Dialog;
 use super::super::lease::{Lease, Terms};
-use super::super::machine::{Event, Machine};
-use super::apply;
+use super::super::state_machine::{Event, Machine};
+use super::interface::{self, Spot};
 use super::log;
-use super::spot::Spot;
-use super::wire::{Failure, Wire};
+use super::transport::{Failure, Wire};
 
 /// What became of a lease in one step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -128,7 +127,7 @@ impl<D: Dialog, W: Wire + Default> Side<D, W> {
     }
 
     fn apply(&self, owner: Owner, before: Option<&Terms>, after: Option<&Terms>) {
-        for problem in apply::change(owner.spot, before, after, owner.priority) {
+        for problem in interface::change(owner.spot, before, after, owner.priority) {
             log::about(owner.whose, problem);
         }
     }
