@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `dhcp`: addresses from the DHCP servers of the network that the container is on. Leases are kept
-//! by a daemon, `dhcp daemon`; the plugin itself only asks it.
+//! `dhcp`: addresses from the DHCP servers of the container's network. A daemon, `dhcp daemon`, acquires and renews the
+//! leases. The plugin sends it requests.
 
 mod conf;
 pub mod daemon;
@@ -19,12 +19,11 @@ use agent_client::ClientError;
 use cni::{CniResult, Code, Error, Plugin, Request, Version};
 
 use self::conf::Dhcp;
-use self::protocol::{AddQuestion, CheckQuestion, Key, Place, Question};
+use self::protocol::{AddRequest, AttachmentKey, CheckRequest, DaemonRequest, Location};
 
-/// The plugin.
 pub const PLUGIN: Plugin = Plugin {
     name: "dhcp",
-    about: "gives addresses of the network's DHCP servers, by way of a daemon",
+    about: "assigns addresses from the DHCP servers of the network, through a daemon",
     versions: Version::ALL,
     add,
     del,
@@ -33,29 +32,28 @@ pub const PLUGIN: Plugin = Plugin {
     gc,
 };
 
-/// More than any server's patience: the daemon gives up first, and says why.
-const ADD_PATIENCE: Duration = Duration::from_secs(600);
-/// A daemon that is alive answers at once; where it waits for a server's word, for less than this.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time limit for ADD. Longer than the daemon's own limit, so that the daemon reports the reason.
+const ADD_TIMEOUT: Duration = Duration::from_secs(600);
+/// Time limit for other commands. The daemon replies at once or waits for a server for less than this.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 fn add(request: &Request) -> Result<CniResult, Error> {
-    let dhcp = Dhcp::understand(request)?;
-    let question = AddQuestion { place: place(request)?, asked: dhcp.asked };
-    let question = Question::Add(Box::new(question));
-    let result = protocol::ask(&dhcp.socket, &question, ADD_PATIENCE)
+    let dhcp = Dhcp::parse(request)?;
+    let request = AddRequest { location: location(request)?, options: dhcp.options };
+    let request = DaemonRequest::Add(Box::new(request));
+    let result = protocol::ask(&dhcp.socket, &request, ADD_TIMEOUT)
         .map_err(|cause| protocol::no_daemon(Code::TRY_LATER, &dhcp.socket, &cause))??;
     CniResult::parse(result.unwrap_or_default(), Version::LATEST)
 }
 
-/// Where there is no daemon, we give the lease back ourselves as far as we can; a container must not
-/// stay because of that.
+/// If no daemon runs, the plugin releases the lease itself as far as possible. A missing daemon must not fail DEL.
 fn del(request: &Request) -> Result<(), Error> {
     let socket = Dhcp::socket(request)?;
-    let place = place(request)?;
-    match protocol::ask(&socket, &Question::Del(place.clone()), PATIENCE) {
+    let location = location(request)?;
+    match protocol::ask(&socket, &DaemonRequest::Del(location.clone()), TIMEOUT) {
         Ok(answer) => answer.map(drop),
         Err(ClientError::Connect(_)) => {
-            daemon::release_without(&place.key);
+            daemon::release_without(&location.key);
             Ok(())
         }
         Err(ClientError::NoAnswer(_)) => Ok(()),
@@ -63,33 +61,33 @@ fn del(request: &Request) -> Result<(), Error> {
 }
 
 fn check(request: &Request) -> Result<(), Error> {
-    let dhcp = Dhcp::understand(request)?;
+    let dhcp = Dhcp::parse(request)?;
     let result = request.required_prev_result()?;
     let addresses = result.ips.iter().map(|ip| ip.address).collect();
-    let question = CheckQuestion { place: place(request)?, asked: dhcp.asked, addresses };
-    ask(&dhcp.socket, &Question::Check(Box::new(question)), Code::TRY_LATER)
+    let request = CheckRequest { location: location(request)?, options: dhcp.options, addresses };
+    ask(&dhcp.socket, &DaemonRequest::Check(Box::new(request)), Code::TRY_LATER)
 }
 
 fn status(request: &Request) -> Result<(), Error> {
-    let dhcp = Dhcp::understand(request)?;
-    ask(&dhcp.socket, &Question::Status, Code::NOT_AVAILABLE)
+    let dhcp = Dhcp::parse(request)?;
+    ask(&dhcp.socket, &DaemonRequest::Status, Code::NOT_AVAILABLE)
 }
 
 fn gc(request: &Request) -> Result<(), Error> {
     let Some(valid) = request.valid_attachments()? else { return Ok(()) };
     let socket = Dhcp::socket(request)?;
     let network = request.network.clone();
-    ask(&socket, &Question::Gc { network, valid }, Code::TRY_LATER)
+    ask(&socket, &DaemonRequest::Gc { network, valid }, Code::TRY_LATER)
 }
 
-fn ask(socket: &Path, question: &Question, code: Code) -> Result<(), Error> {
-    protocol::ask(socket, question, PATIENCE)
+fn ask(socket: &Path, request: &DaemonRequest, code: Code) -> Result<(), Error> {
+    protocol::ask(socket, request, TIMEOUT)
         .map_err(|cause| protocol::no_daemon(code, socket, &cause))?
         .map(drop)
 }
 
-/// The daemon runs in another directory, so the namespace's path must not depend on ours.
-fn place(request: &Request) -> Result<Place, Error> {
+/// Makes the namespace's path absolute, because the daemon runs in another directory.
+fn location(request: &Request) -> Result<Location, Error> {
     let netns = match request.netns.as_str() {
         "" => String::new(),
         path => std::path::absolute(path)
@@ -97,10 +95,10 @@ fn place(request: &Request) -> Result<Place, Error> {
             .display()
             .to_string(),
     };
-    let key = Key {
+    let key = AttachmentKey {
         network: request.network.clone(),
         container_id: request.container_id.clone(),
         ifname: request.ifname.clone(),
     };
-    Ok(Place { key, netns })
+    Ok(Location { key, netns })
 }

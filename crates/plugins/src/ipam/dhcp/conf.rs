@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The configuration of dhcp: as written, and as understood. It is understood by the plugin; the
-//! daemon gets numbers and bytes.
+//! The configuration of dhcp. The plugin parses it; the daemon gets numbers and bytes.
 
 use std::path::PathBuf;
 
@@ -9,11 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use super::v4::message::code;
 
-/// Where the daemon listens, as with the Go plugin.
+/// Socket of the daemon, as for the Go plugin.
 pub const DEFAULT_SOCKET: &str = "/run/cni/dhcp.sock";
 
-/// What is asked for without a word in the configuration. Classless routes stand before routers, as
-/// some servers leave out the latter otherwise (RFC 3442).
+/// Options requested by default. Classless routes come before routers, because some servers omit the routes otherwise
+/// (RFC 3442).
 const DEFAULT_REQUEST: [u8; 7] = [
     code::SUBNET_MASK,
     code::CLASSLESS_ROUTE,
@@ -24,7 +23,7 @@ const DEFAULT_REQUEST: [u8; 7] = [
     code::DOMAIN_SEARCH,
 ];
 
-/// Options that have a name, as dhcp-options(5) calls them.
+/// Options that can be given by name, with the names of dhcp-options(5).
 const NAMES: [(&str, u8); 6] = [
     ("dhcp-client-identifier", code::CLIENT_ID),
     ("subnet-mask", code::SUBNET_MASK),
@@ -34,40 +33,38 @@ const NAMES: [(&str, u8); 6] = [
     ("vendor-class-identifier", code::VENDOR_CLASS),
 ];
 
-/// The longest value of an option.
+/// Maximum length of an option value.
 const MAX_VALUE: usize = 255;
 
-/// What the network wants.
+/// A valid configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dhcp {
-    /// Where the daemon listens.
+    /// Socket of the daemon.
     pub socket: PathBuf,
-    /// What it is to ask servers for.
-    pub asked: Asked,
+    /// Options of the leases.
+    pub options: LeaseOptions,
 }
 
-/// What the daemon asks servers for.
+/// Which leases to request, and with which options.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Asked {
-    /// IPv4 addresses.
+pub struct LeaseOptions {
+    /// Request an IPv4 address.
     pub ipv4: bool,
-    /// IPv6 addresses.
+    /// Request an IPv6 address.
     pub ipv6: bool,
     /// DHCPv4 options to send.
-    pub provided: Vec<Provided>,
-    /// DHCPv4 options to ask for.
+    pub provided: Vec<ProvidedOption>,
+    /// DHCPv4 options to request.
     pub requested: Vec<u8>,
-    /// Metric of the routes, or 0.
+    /// Metric of the routes, or 0 if not set.
     pub priority: u32,
 }
 
-/// An option to send.
+/// A DHCPv4 option to send.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
-pub struct Provided {
-    /// Its number.
+pub struct ProvidedOption {
     pub code: u8,
-    /// Its value.
     pub value: Vec<u8>,
 }
 
@@ -86,7 +83,7 @@ struct IpamConf {
     priority: i64,
 }
 
-/// Apart from the rest, so that DEL finds the daemon whatever has become of the other keys.
+/// Parsed separately, so that DEL finds the daemon even if other keys are invalid.
 #[derive(Debug, Deserialize, Default)]
 #[serde(default)]
 struct SocketConf {
@@ -115,37 +112,37 @@ struct RequestConf {
 }
 
 impl Dhcp {
-    /// Reads and checks the configuration.
-    pub fn understand(request: &Request) -> Result<Dhcp, Error> {
+    /// Parses and validates the configuration.
+    pub fn parse(request: &Request) -> Result<Dhcp, Error> {
         let Conf { ipam } = request.conf()?;
-        let (ipv4, ipv6) = understand_families(ipam.families.as_deref())?;
+        let (ipv4, ipv6) = parse_families(ipam.families.as_deref())?;
         let priority = u32::try_from(ipam.priority).map_err(|_| {
             let value = ipam.priority;
             invalid(&format!("key \"ipam.priority\" is {value}, allowed are 0 to {}", u32::MAX))
         })?;
-        let asked = Asked {
+        let options = LeaseOptions {
             ipv4,
             ipv6,
-            provided: understand_provided(&ipam.provide, &request.raw_args)?,
-            requested: understand_requested(&ipam.request)?,
+            provided: parse_provided(&ipam.provide, &request.raw_args)?,
+            requested: parse_requested(&ipam.request)?,
             priority,
         };
-        Ok(Dhcp { socket: Dhcp::socket(request)?, asked })
+        Ok(Dhcp { socket: Dhcp::socket(request)?, options })
     }
 
-    /// Where the daemon listens, for verbs that must work whatever else is wrong.
+    /// Returns the daemon's socket, for commands that must work even if other keys are invalid.
     pub fn socket(request: &Request) -> Result<PathBuf, Error> {
         let SocketConf { ipam } = request.conf()?;
         Ok(ipam.daemon_socket_path.unwrap_or_else(|| DEFAULT_SOCKET.into()))
     }
 }
 
-fn understand_families(written: Option<&[String]>) -> Result<(bool, bool), Error> {
-    let Some(written) = written.filter(|written| !written.is_empty()) else {
+fn parse_families(configured: Option<&[String]>) -> Result<(bool, bool), Error> {
+    let Some(configured) = configured.filter(|configured| !configured.is_empty()) else {
         return Ok((true, false));
     };
     let (mut ipv4, mut ipv6) = (false, false);
-    for (at, family) in written.iter().enumerate() {
+    for (at, family) in configured.iter().enumerate() {
         match family.as_str() {
             "ipv4" => ipv4 = true,
             "ipv6" => ipv6 = true,
@@ -158,13 +155,13 @@ fn understand_families(written: Option<&[String]>) -> Result<(bool, bool), Error
     Ok((ipv4, ipv6))
 }
 
-fn understand_provided(written: &[ProvideConf], args: &str) -> Result<Vec<Provided>, Error> {
+fn parse_provided(configured: &[ProvideConf], args: &str) -> Result<Vec<ProvidedOption>, Error> {
     let mut provided = Vec::new();
-    for (at, entry) in written.iter().enumerate() {
+    for (at, entry) in configured.iter().enumerate() {
         let key = format!("ipam.provide[{at}]");
-        let code = understand_option(&format!("{key}.option"), &entry.option)?;
+        let code = parse_option(&format!("{key}.option"), &entry.option)?;
         if matches!(code, code::MESSAGE_TYPE) {
-            let msg = format!("key \"{key}.option\" is {code}, which no client can choose");
+            let msg = format!("key \"{key}.option\" is {code}, which cannot be set");
             return Err(invalid(&msg));
         }
         let from_arg = argument(args, &entry.from_arg);
@@ -180,25 +177,24 @@ fn understand_provided(written: &[ProvideConf], args: &str) -> Result<Vec<Provid
                 );
                 return Err(invalid(&msg));
             }
-            provided.push(Provided { code, value: value.as_bytes().to_vec() });
+            provided.push(ProvidedOption { code, value: value.as_bytes().to_vec() });
         }
     }
     Ok(provided)
 }
 
-/// A value of CNI_ARGS. What else stands there is not for us to judge; the last one counts, as with
-/// the Go plugin.
+/// Returns a value of CNI_ARGS. Other arguments are not validated. As in the Go plugin, the last value wins.
 fn argument<'a>(args: &'a str, name: &str) -> Option<&'a str> {
     let pairs = args.split(';').filter_map(|pair| pair.split_once('='));
     pairs.filter(|(key, _)| *key == name).map(|(_, value)| value).next_back()
 }
 
-fn understand_requested(written: &[RequestConf]) -> Result<Vec<u8>, Error> {
+fn parse_requested(configured: &[RequestConf]) -> Result<Vec<u8>, Error> {
     let mut requested = Vec::new();
-    for (at, entry) in written.iter().enumerate().filter(|(_, entry)| !entry.option.is_empty()) {
-        requested.push(understand_option(&format!("ipam.request[{at}].option"), &entry.option)?);
+    for (at, entry) in configured.iter().enumerate().filter(|(_, entry)| !entry.option.is_empty()) {
+        requested.push(parse_option(&format!("ipam.request[{at}].option"), &entry.option)?);
     }
-    if !written.iter().any(|entry| entry.skip_default) {
+    if !configured.iter().any(|entry| entry.skip_default) {
         requested.extend(DEFAULT_REQUEST);
     }
     let mut seen = [false; 256];
@@ -206,15 +202,16 @@ fn understand_requested(written: &[RequestConf]) -> Result<Vec<u8>, Error> {
     Ok(requested)
 }
 
-fn understand_option(key: &str, written: &str) -> Result<u8, Error> {
-    let named = NAMES.iter().find(|(name, _)| *name == written).map(|(_, code)| *code);
-    // parse() would take a sign.
-    let is_number = written.bytes().all(|byte| byte.is_ascii_digit());
-    let number = || written.parse().ok().filter(|number| is_number && (1..=254).contains(number));
+fn parse_option(key: &str, configured: &str) -> Result<u8, Error> {
+    let named = NAMES.iter().find(|(name, _)| *name == configured).map(|(_, code)| *code);
+    // `parse` would accept a sign.
+    let is_number = configured.bytes().all(|byte| byte.is_ascii_digit());
+    let number =
+        || configured.parse().ok().filter(|number| is_number && (1..=254).contains(number));
     named.or_else(number).ok_or_else(|| {
         let names: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
         let names = names.join(", ");
-        invalid(&format!("key {key:?} is {written:?}, allowed are 1 to 254 and {names}"))
+        invalid(&format!("key {key:?} is {configured:?}, allowed are 1 to 254 and {names}"))
     })
 }
 
@@ -234,11 +231,11 @@ mod tests {
                 skip_default: *skip_default,
             })
             .collect();
-        understand_requested(&entries).unwrap()
+        parse_requested(&entries).unwrap()
     }
 
     #[test]
-    fn options_are_asked_for_once() {
+    fn options_are_requested_once() {
         assert_eq!(request(&[]), DEFAULT_REQUEST);
         assert_eq!(request(&[("routers", false), ("42", false)])[..4], [3, 42, 1, 121]);
         assert_eq!(request(&[("", true)]), Vec::<u8>::new());
@@ -246,15 +243,18 @@ mod tests {
     }
 
     #[test]
-    fn values_come_from_configuration_and_arguments() {
+    fn option_values_come_from_config_and_args() {
         let entry = |value: &str, from_arg: &str| ProvideConf {
             option: "host-name".to_owned(),
             value: value.to_owned(),
             from_arg: from_arg.to_owned(),
         };
         let values = |entry: ProvideConf, args: &str| -> Vec<String> {
-            let provided = understand_provided(&[entry], args).unwrap();
-            provided.iter().map(|one| String::from_utf8_lossy(&one.value).into_owned()).collect()
+            let provided = parse_provided(&[entry], args).unwrap();
+            provided
+                .iter()
+                .map(|option| String::from_utf8_lossy(&option.value).into_owned())
+                .collect()
         };
         assert_eq!(values(entry("a", ""), "X=b"), ["a"]);
         assert_eq!(values(entry("a", "X"), "X=b;Y=c;X=d=e"), ["a", "d=e"]);
@@ -262,9 +262,9 @@ mod tests {
     }
 
     #[test]
-    fn ipv4_is_the_family_where_none_is_named() {
-        assert_eq!(understand_families(None), Ok((true, false)));
-        assert_eq!(understand_families(Some(&[])), Ok((true, false)));
-        assert_eq!(understand_families(Some(&["ipv6".to_owned()])), Ok((false, true)));
+    fn families_default_to_ipv4() {
+        assert_eq!(parse_families(None), Ok((true, false)));
+        assert_eq!(parse_families(Some(&[])), Ok((true, false)));
+        assert_eq!(parse_families(Some(&["ipv6".to_owned()])), Ok((false, true)));
     }
 }

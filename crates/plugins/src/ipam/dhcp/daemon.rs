@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `dhcp daemon`: holds the leases of all containers of this machine. One thread waits for callers,
-//! servers and the clock; sockets are open in a container's namespace only while an answer is
-//! awaited, so that a namespace can go away without us.
+//! `dhcp daemon`: manages the leases of all containers of this machine. One thread handles plugins, DHCP servers and
+//! timers. It has sockets in a container's namespace only while it waits for a reply, so that it does not keep the
+//! namespace alive.
 
 mod attachment;
 mod connections;
@@ -19,23 +19,23 @@ use std::time::Instant;
 use cni::{Code, Error};
 use kernel::daemon::TerminationSignals;
 
-use self::attachment::Held;
-use self::connections::Listening;
+use self::attachment::LeasedAttachment;
+use self::connections::ListenSocket;
 use self::event_loop::Daemon;
-use self::flags::{Flags, Wish};
+use self::flags::{Flags, Invocation};
 use self::store::Store;
-use super::protocol::Key;
+use super::protocol::AttachmentKey;
 use crate::error::Context;
 
-/// Runs the daemon with these arguments, those behind the word `daemon`.
+/// Runs the daemon with the arguments that follow `dhcp daemon`.
 pub fn command_line(words: impl Iterator<Item = OsString>) -> ExitCode {
     let words: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
     match Flags::parse(&words) {
-        Ok(Wish::Help) => {
+        Ok(Invocation::Help) => {
             log::line(flags::USAGE);
             ExitCode::SUCCESS
         }
-        Ok(Wish::Run(flags)) => match run(&flags) {
+        Ok(Invocation::Run(flags)) => match run(&flags) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 log::line(&format!("error: {error}"));
@@ -49,26 +49,26 @@ pub fn command_line(words: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// Gives leases back where no daemon runs that could: those that the last one left in the usual
-/// directory. What cannot be done is left to the next daemon, or to the server's own clock.
-pub fn release_without(key: &Key) {
+/// Releases leases without a daemon, from the files that the last daemon left in the default directory. If that fails,
+/// the next daemon releases them, or they expire.
+pub fn release_without(key: &AttachmentKey) {
     let flags = Flags::default();
     let store = Store::new(&flags.lease_dir);
     let Some(record) = store.find(key) else { return };
-    Held::leaving(record, &flags).end(Instant::now());
+    LeasedAttachment::for_release(record, &flags).end(Instant::now());
     store.remove(key);
 }
 
 fn run(flags: &Flags) -> Result<(), Error> {
     kernel::daemon::raise_file_limit().context("prepare")?;
-    let signals = TerminationSignals::open().context("prepare to be ended")?;
+    let signals = TerminationSignals::open().context("prepare for signals")?;
     let store = Store::new(&flags.lease_dir);
-    let listening = Listening::open(&flags.socket)?;
+    let socket = ListenSocket::open(&flags.socket)?;
     let served =
-        write_pidfile(flags).and_then(|()| Daemon::new(flags, store, &listening, &signals).run());
-    listening.close();
+        write_pidfile(flags).and_then(|()| Daemon::new(flags, store, &socket, &signals).run());
+    socket.close();
     if let Some(pidfile) = &flags.pidfile {
-        // What is gone is fine, and at the end nobody is left to be told.
+        // Best effort: the file may be gone, and the daemon exits anyway.
         let _ = std::fs::remove_file(pidfile);
     }
     served
@@ -92,7 +92,7 @@ mod log {
     }
 
     /// Writes a line about an attachment.
-    pub fn about(attachment: &str, text: impl Display) {
+    pub fn attachment(attachment: &str, text: impl Display) {
         line(&format!("{attachment}: {text}"));
     }
 }

@@ -1,73 +1,72 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a client and servers have to say to each other, in whichever protocol.
+//! The messages between a client and servers, independent of the DHCP version.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use super::lease::Terms;
 
-/// What is being asked of the servers.
+/// The phase of a lease, which decides the message to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// Who has an address for us? (DISCOVER, Solicit)
+    /// Find servers (DISCOVER, Solicit).
     Discover,
-    /// This server's offer, please. (REQUEST, Request)
+    /// Accept the offer of a server (REQUEST, Request).
     Request,
-    /// Is what we had before still ours? (REQUEST after a restart, Confirm)
+    /// Confirm a lease after a restart (REQUEST, Confirm).
     Confirm,
-    /// The same server for more time. (REQUEST by unicast, Renew)
+    /// Ask the same server to extend the lease (REQUEST by unicast, Renew).
     Renew,
-    /// Any server for more time. (REQUEST by broadcast, Rebind)
+    /// Ask any server to extend the lease (REQUEST by broadcast, Rebind).
     Rebind,
-    /// We do not need it any more. (RELEASE, Release)
+    /// Give up the lease (RELEASE, Release).
     Release,
 }
 
-/// What a message is about.
+/// Values that a message depends on.
 #[derive(Debug, Clone, Copy)]
-pub struct About<'a> {
-    /// What is asked.
+pub struct MessageContext<'a> {
     pub phase: Phase,
-    /// Tells the answers to this question from others.
+    /// Transaction ID, which replies repeat.
     pub xid: u32,
-    /// How long we have been asking.
+    /// Time since the first message of the phase.
     pub elapsed: Duration,
-    /// The offer in [`Phase::Request`], the lease in all others but [`Phase::Discover`].
+    /// The offer in [`Phase::Request`], nothing in [`Phase::Discover`], the lease in all other phases.
     pub terms: Option<&'a Terms>,
-    /// The address we would like, as we had it before.
+    /// Preferred address, which the client had before.
     pub hint: Option<IpAddr>,
 }
 
-/// What a server said.
+/// The meaning of a server's reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Heard {
-    /// We could have this.
+pub enum Reply {
+    /// The server offers these terms.
     Offered(Terms),
-    /// This is ours.
+    /// The server grants the lease.
     Granted(Terms),
-    /// What we had is still ours, on the same terms.
-    Kept,
-    /// It is not ours.
-    Refused,
-    /// It has been taken back.
+    /// The lease is valid on the same terms.
+    Confirmed,
+    /// The server rejects the lease.
+    Rejected,
+    /// The server has received the release.
     Released,
 }
 
-/// The messages of one protocol.
-pub trait Dialog {
-    /// What the protocol is called.
+/// A client of one DHCP version.
+pub trait DhcpClient {
+    /// Name of the protocol.
     const NAME: &'static str;
-    /// Whether the request for an offer goes under the number of the question that led to it.
-    const SAME_XID: bool;
-    /// Whether a server confirms that a lease was taken back.
-    const ANSWERS_RELEASE: bool;
+    /// Whether a request has the transaction ID of the message that led to the offer.
+    const REQUEST_KEEPS_XID: bool;
+    /// Whether a server confirms a release.
+    const SERVER_CONFIRMS_RELEASE: bool;
 
-    /// Whether an address is of its family.
-    fn speaks_of(address: IpAddr) -> bool;
+    /// Returns whether an address belongs to this family.
+    fn is_own_family(address: IpAddr) -> bool;
 
-    /// The message to send.
-    fn message(&self, about: &About) -> Vec<u8>;
+    /// Returns the message to send.
+    fn encode(&self, context: &MessageContext) -> Vec<u8>;
 
-    /// What an answer says; `None` where it is not for us, or not to this question.
-    fn read(&self, about: &About, answer: &[u8]) -> Option<Heard>;
+    /// Parses a reply. Returns `None` if it is for another client or another message.
+    fn parse_reply(&self, context: &MessageContext, reply: &[u8]) -> Option<Reply>;
 }

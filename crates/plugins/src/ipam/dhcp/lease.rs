@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A lease: what the server grants, and since when. The same for both families.
+//! A lease: the terms that the server granted, and the time of the grant. The same for both families.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -10,85 +10,86 @@ use kernel::MacAddr;
 use kernel::route::SCOPE_LINK;
 use serde::{Deserialize, Serialize};
 
-/// What the server grants.
+/// The terms of a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Terms {
-    /// The address, with the length of its network.
+    /// Address with prefix length.
     pub address: IpNet,
-    /// The way out.
+    /// Default gateway.
     pub gateway: Option<IpAddr>,
-    /// Routes, in the server's order.
-    pub routes: Vec<Via>,
-    /// Name resolution.
+    /// Routes in the server's order.
+    pub routes: Vec<LeaseRoute>,
+    /// DNS settings.
     pub dns: Dns,
-    /// The server: its address, or its DUID.
+    /// Address or DUID of the server.
     pub server: Vec<u8>,
-    /// The hardware address that its answer came from.
+    /// MAC address that the server's reply came from.
     pub server_mac: Option<[u8; 6]>,
-    /// How long until each step; `None` for ever.
-    pub span: Option<Span>,
+    /// Lifetimes; `None` for an infinite lease.
+    #[serde(rename = "span")]
+    pub lifetimes: Option<Lifetimes>,
 }
 
 /// A route of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
-pub struct Via {
-    /// Where to.
+pub struct LeaseRoute {
+    /// Destination.
     pub dst: IpNet,
-    /// By whom; the unspecified address means that it is on the link.
+    /// Gateway. The unspecified address means that the destination is on the link.
     pub gateway: IpAddr,
 }
 
-/// Seconds from the grant.
+/// Lifetimes of a lease in seconds since the grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
-pub struct Span {
-    /// Until the server that granted it is asked to renew it (T1).
+pub struct Lifetimes {
+    /// Time until the client asks the same server to renew the lease (T1).
     pub renew: u32,
-    /// Until any server is asked (T2).
+    /// Time until the client asks any server (T2).
     pub rebind: u32,
-    /// Until the address may no longer be used.
+    /// Time until the address must no longer be used.
     pub valid: u32,
 }
 
-impl Span {
-    /// Puts the steps in order where a server confused them, and at least a second away.
-    pub fn new(renew: u32, rebind: u32, valid: u32) -> Span {
+impl Lifetimes {
+    /// Corrects the order of the lifetimes, and makes each at least one second.
+    pub fn new(renew: u32, rebind: u32, valid: u32) -> Lifetimes {
         let valid = valid.max(1);
         let rebind = rebind.clamp(1, valid);
-        Span { renew: renew.clamp(1, rebind), rebind, valid }
+        Lifetimes { renew: renew.clamp(1, rebind), rebind, valid }
     }
 }
 
 impl Terms {
-    /// Whether the container's interface has to be changed to get from one to the other.
-    pub fn looks_like(&self, other: &Terms) -> bool {
+    /// Returns whether both terms lead to the same configuration of the container's interface.
+    pub fn has_same_interface_config(&self, other: &Terms) -> bool {
         self.address == other.address
             && self.gateway == other.gateway
             && self.routes == other.routes
     }
 
-    /// The hardware address to send to the server by.
+    /// Returns the MAC address of the server.
     pub fn server_mac(&self) -> Option<MacAddr> {
         self.server_mac.map(MacAddr)
     }
 
-    /// The address as a result has it.
+    /// Returns the address for a CNI result.
     pub fn ip(&self) -> IpConfig {
         IpConfig::new(self.address, self.gateway)
     }
 
-    /// The routes as a result has them.
+    /// Returns the routes for a CNI result.
     pub fn cni_routes(&self, priority: u32) -> Vec<Route> {
-        let shown = |via: &Via| {
+        let convert = |via: &LeaseRoute| {
             let mut route = Route::new(via.dst, Some(via.gateway));
             route.scope = via.gateway.is_unspecified().then_some(SCOPE_LINK);
             route.priority = priority;
             route
         };
-        self.routes.iter().map(shown).collect()
+        self.routes.iter().map(convert).collect()
     }
 }
 
-/// The leases of one attachment as the result of an ADD.
+/// Returns the result of an ADD for the leases of one attachment.
 pub fn result<'a>(leases: impl Iterator<Item = &'a Terms>, priority: u32) -> CniResult {
     let mut result = CniResult::default();
     for terms in leases {
@@ -106,36 +107,39 @@ pub fn result<'a>(leases: impl Iterator<Item = &'a Terms>, priority: u32) -> Cni
     result
 }
 
-/// A lease that is held.
+/// An acquired lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
-    /// What was granted.
     pub terms: Terms,
-    /// When it was asked for, which is when it begins.
+    /// Time of the request, which is when the lease starts.
     pub granted: Instant,
 }
 
-/// The moments of a lease.
+/// Points in time at which a lease must be handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moments {
+pub struct Deadlines {
     /// T1.
     pub renew: Instant,
     /// T2.
     pub rebind: Instant,
-    /// The end.
+    /// End of the lease.
     pub expire: Instant,
 }
 
 impl Lease {
-    /// When its steps are; `None` where it is for ever.
-    pub fn moments(&self) -> Option<Moments> {
+    /// Returns the deadlines, or `None` for an infinite lease.
+    pub fn deadlines(&self) -> Option<Deadlines> {
         let at = |seconds: u32| self.granted + Duration::from_secs(seconds.into());
-        let span = self.terms.span?;
-        Some(Moments { renew: at(span.renew), rebind: at(span.rebind), expire: at(span.valid) })
+        let lifetimes = self.terms.lifetimes?;
+        Some(Deadlines {
+            renew: at(lifetimes.renew),
+            rebind: at(lifetimes.rebind),
+            expire: at(lifetimes.valid),
+        })
     }
 
-    /// Whether the address may no longer be used.
+    /// Returns whether the address must no longer be used.
     pub fn has_expired(&self, now: Instant) -> bool {
-        self.moments().is_some_and(|moments| now >= moments.expire)
+        self.deadlines().is_some_and(|deadlines| now >= deadlines.expire)
     }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What plugin and daemon say to each other: one line of JSON each way, on a socket for root alone.
+//! The protocol between plugin and daemon: a request and a reply, each one line of JSON, on a socket that only root can
+//! use. Every wait is limited, because a hanging daemon must not block DEL.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -12,142 +13,126 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::conf::Asked;
+use super::conf::LeaseOptions;
 
-/// The longest line.
+/// Maximum length of a line.
 pub const MAX_LINE: usize = 4 << 20;
 
-/// What the plugin asks.
+/// A request of the plugin.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", tag = "verb")]
-pub enum Question {
-    /// Get leases and keep them.
-    Add(Box<AddQuestion>),
-    /// Give them back.
-    Del(Place),
-    /// Are they held? Those that nobody holds are taken over.
-    Check(Box<CheckQuestion>),
-    /// Is anybody there?
+pub enum DaemonRequest {
+    /// Acquire leases and renew them.
+    Add(Box<AddRequest>),
+    /// Release the leases.
+    Del(Location),
+    /// Check that the daemon has the leases. Leases without a daemon are adopted.
+    Check(Box<CheckRequest>),
+    /// Check that the daemon runs.
     Status,
-    /// Give back what is not listed.
-    Gc {
-        /// The network that this is about.
-        network: String,
-        /// What to keep.
-        valid: Vec<Attachment>,
-    },
+    /// Release leases of attachments that are not valid.
+    Gc { network: String, valid: Vec<Attachment> },
 }
 
-/// Which attachment, and where it is.
+/// Identifies an attachment.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Key {
-    /// The network.
+pub struct AttachmentKey {
     pub network: String,
-    /// The container.
     pub container_id: String,
-    /// Its interface.
     pub ifname: String,
 }
 
 /// An attachment and its namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Place {
-    /// Whose.
-    pub key: Key,
-    /// The namespace as an absolute path; empty where there is none any more.
+pub struct Location {
+    pub key: AttachmentKey,
+    /// Absolute path of the namespace; empty if the namespace is gone.
     pub netns: String,
 }
 
-/// Get leases and keep them.
+/// Parameters of ADD.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct AddQuestion {
-    /// For whom.
-    pub place: Place,
-    /// Which.
-    pub asked: Asked,
+pub struct AddRequest {
+    #[serde(rename = "place")]
+    pub location: Location,
+    #[serde(rename = "asked")]
+    pub options: LeaseOptions,
 }
 
-/// Are leases of these addresses held?
+/// Parameters of CHECK.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct CheckQuestion {
-    /// For whom.
-    pub place: Place,
-    /// Which.
-    pub asked: Asked,
-    /// The addresses that the result of the ADD tells.
+pub struct CheckRequest {
+    #[serde(rename = "place")]
+    pub location: Location,
+    #[serde(rename = "asked")]
+    pub options: LeaseOptions,
+    /// Addresses in the result of the ADD.
     pub addresses: Vec<IpNet>,
 }
 
-/// What the daemon answers.
+/// A reply of the daemon.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Answer {
-    /// It is done; for ADD with a result of the newest version.
+pub enum DaemonReply {
+    /// Success; for ADD with a result in the newest version.
     Done(Option<Value>),
-    /// It is not, in the specification's words.
-    Failed {
-        /// Its code.
-        code: u32,
-        /// One line.
-        msg: String,
-        /// More.
-        details: String,
-    },
+    /// An error of the specification.
+    Failed { code: u32, msg: String, details: String },
 }
 
-impl Answer {
-    /// An error to be told.
-    pub fn failed(error: &Error) -> Answer {
+impl DaemonReply {
+    /// Creates the reply for an error.
+    pub fn failed(error: &Error) -> DaemonReply {
         let (code, msg, details) = (error.code.0, error.msg.clone(), error.details.clone());
-        Answer::Failed { code, msg, details }
+        DaemonReply::Failed { code, msg, details }
     }
 
-    /// As what a plugin returns.
+    /// Converts the reply to the result of a plugin.
     pub fn into_result(self) -> Result<Option<Value>, Error> {
         match self {
-            Answer::Done(value) => Ok(value),
-            Answer::Failed { code, msg, details } => {
+            DaemonReply::Done(value) => Ok(value),
+            DaemonReply::Failed { code, msg, details } => {
                 Err(Error::new(Code(code), msg).with_details(details))
             }
         }
     }
 }
 
-impl Key {
-    /// As logs and errors show it, and as servers know it.
-    pub fn text(&self) -> String {
-        let Key { network, container_id, ifname } = self;
+impl AttachmentKey {
+    /// Returns the name for logs, errors and DHCP servers, in the format of the Go plugin.
+    pub fn name(&self) -> String {
+        let AttachmentKey { network, container_id, ifname } = self;
         format!("{container_id}/{network}/{ifname}")
     }
 }
 
-/// Asks the daemon; its own errors are in the inner result.
+/// Sends a request to the daemon and waits for the reply. The inner result is the daemon's.
 pub fn ask(
     socket: &Path,
-    question: &Question,
-    patience: Duration,
+    request: &DaemonRequest,
+    timeout: Duration,
 ) -> Result<Result<Option<Value>, Error>, ClientError> {
     let mut stream = UnixStream::connect(socket).map_err(ClientError::Connect)?;
-    let no_answer = |cause: io::Error| ClientError::no_answer(&cause, patience);
-    stream.set_read_timeout(Some(patience)).map_err(no_answer)?;
-    stream.set_write_timeout(Some(patience)).map_err(no_answer)?;
-    let mut line = serde_json::to_vec(question).map_err(|cause| no_answer(cause.into()))?;
+    let no_answer = |cause: io::Error| ClientError::no_answer(&cause, timeout);
+    stream.set_read_timeout(Some(timeout)).map_err(no_answer)?;
+    stream.set_write_timeout(Some(timeout)).map_err(no_answer)?;
+    let mut line = serde_json::to_vec(request).map_err(|cause| no_answer(cause.into()))?;
     line.push(b'\n');
     stream.write_all(&line).map_err(no_answer)?;
-    let mut said = Vec::new();
+    let mut line = Vec::new();
     let mut reader = BufReader::new(stream).take(MAX_LINE as u64);
-    reader.read_until(b'\n', &mut said).map_err(no_answer)?;
-    let answer: Answer = serde_json::from_slice(&said).map_err(|_| {
+    reader.read_until(b'\n', &mut line).map_err(no_answer)?;
+    let reply: DaemonReply = serde_json::from_slice(&line).map_err(|_| {
         ClientError::NoAnswer("what answers is not podwire's dhcp daemon".to_owned())
     })?;
-    Ok(answer.into_result())
+    Ok(reply.into_result())
 }
 
-/// The error for a daemon that does not answer.
+/// Creates the error for a daemon that does not answer.
 pub fn no_daemon(code: Code, socket: &Path, cause: &ClientError) -> Error {
     let msg = format!("error dialing DHCP daemon: {cause}");
     Error::new(code, msg).with_details(format!(

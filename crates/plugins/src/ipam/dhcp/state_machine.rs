@@ -1,48 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The life of a lease, without sockets and clocks: what is heard and what time it is goes in, what
-//! to send and what became of the lease comes out. DHCPv4 and DHCPv6 take the same steps; a
-//! [`Dialog`] knows the messages of one of them.
+//! The state machine of a lease, without sockets and clocks. Its input are replies and the time, its output are messages
+//! to send and changes of the lease. DHCPv4 and DHCPv6 share it; a [`DhcpClient`] encodes the messages of one version.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use super::exchange::{About, Dialog, Heard, Phase};
+use super::exchange::{DhcpClient, MessageContext, Phase, Reply};
 use super::lease::{Lease, Terms};
 
-/// A message is sent again after this long at first.
+/// Delay before the first retry of a message.
 const FIRST_DELAY: Duration = Duration::from_secs(1);
-/// The next few times.
+/// Delay before the next retries.
 const QUICK_DELAY: Duration = Duration::from_secs(2);
 const QUICK_TRIES: u32 = 4;
-/// Then twice as long each time, from here to [`Pace::resend_max`].
+/// Delay after that. Doubles with each retry, up to [`RetryTimes::resend_max`].
 const SLOW_DELAY: Duration = Duration::from_secs(4);
-/// A server that was asked to take a lease back has this long, twice, to answer.
+/// Time to wait for the confirmation of a release.
 const RELEASE_DELAY: Duration = Duration::from_millis(300);
 const RELEASE_TRIES: u32 = 2;
 
-/// How patient we are.
+/// Time limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pace {
-    /// How long a server may keep us waiting after its offer.
+pub struct RetryTimes {
+    /// Maximum time to wait for a server after its offer.
     pub timeout: Duration,
-    /// The longest pause between two messages.
+    /// Maximum delay between two messages.
     pub resend_max: Duration,
 }
 
-/// What comes out.
+/// Output of the state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
-    /// Send this.
+pub enum Action {
+    /// Send this message.
     Send(Phase, Vec<u8>),
-    /// There is a lease, a new one or with new terms.
-    Held,
-    /// The lease is ours no longer.
+    /// A lease was acquired or has new terms.
+    Acquired,
+    /// The lease was lost.
     Lost,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Asking {
+struct Pending {
     phase: Phase,
     xid: u32,
     began: Instant,
@@ -53,16 +52,16 @@ struct Asking {
 
 #[derive(Debug, Clone, Copy)]
 enum State {
-    Asking(Asking),
+    Waiting(Pending),
     Bound,
-    Resting,
+    Idle,
 }
 
-/// One lease, from the first question to its release.
+/// One lease, from the first message to its release.
 #[derive(Debug)]
-pub struct Machine<D> {
-    dialog: D,
-    pace: Pace,
+pub struct StateMachine<D> {
+    client: D,
+    times: RetryTimes,
     random: Random,
     state: State,
     lease: Option<Lease>,
@@ -70,87 +69,93 @@ pub struct Machine<D> {
     hint: Option<IpAddr>,
 }
 
-impl<D: Dialog> Machine<D> {
-    /// Looks for a lease, preferably of this address.
-    pub fn start(dialog: D, pace: Pace, hint: Option<IpAddr>, now: Instant) -> (Self, Vec<Event>) {
-        let mut machine = Machine::resting(dialog, pace, None);
+impl<D: DhcpClient> StateMachine<D> {
+    /// Starts to acquire a lease, preferably of this address.
+    pub fn start(
+        client: D,
+        times: RetryTimes,
+        hint: Option<IpAddr>,
+        now: Instant,
+    ) -> (Self, Vec<Action>) {
+        let mut machine = StateMachine::idle(client, times, None);
         machine.hint = hint;
-        let events = machine.ask(Phase::Discover, now);
-        (machine, events)
+        let actions = machine.send_first(Phase::Discover, now);
+        (machine, actions)
     }
 
-    /// Goes on with a lease of an earlier life.
-    pub fn resume(dialog: D, pace: Pace, lease: Lease, now: Instant) -> (Self, Vec<Event>) {
-        let mut machine = Machine::resting(dialog, pace, Some(lease));
+    /// Resumes the lease of an earlier daemon.
+    pub fn resume(client: D, times: RetryTimes, lease: Lease, now: Instant) -> (Self, Vec<Action>) {
+        let mut machine = StateMachine::idle(client, times, Some(lease));
         let expired = machine.lease.as_ref().is_some_and(|lease| lease.has_expired(now));
-        let events = if expired { machine.lose(now) } else { machine.ask(Phase::Confirm, now) };
-        (machine, events)
+        let actions =
+            if expired { machine.lose(now) } else { machine.send_first(Phase::Confirm, now) };
+        (machine, actions)
     }
 
-    /// A lease of an earlier life that is only to be released.
-    pub fn resting(dialog: D, pace: Pace, lease: Option<Lease>) -> Self {
-        let state = State::Resting;
-        Machine { dialog, pace, random: Random::new(), state, lease, offer: None, hint: None }
+    /// Creates an idle machine, for a lease of an earlier daemon that is only released.
+    pub fn idle(client: D, times: RetryTimes, lease: Option<Lease>) -> Self {
+        let state = State::Idle;
+        StateMachine { client, times, random: Random::new(), state, lease, offer: None, hint: None }
     }
 
-    /// The lease, where there is one.
+    /// Returns the lease, if there is one.
     pub fn lease(&self) -> Option<&Lease> {
         self.lease.as_ref()
     }
 
-    /// Nothing more is wanted of the servers.
-    pub fn is_resting(&self) -> bool {
-        matches!(self.state, State::Resting)
+    /// Returns whether no more messages will be sent.
+    pub fn is_idle(&self) -> bool {
+        matches!(self.state, State::Idle)
     }
 
-    /// Whether an answer is awaited.
-    pub fn is_asking(&self) -> bool {
-        matches!(self.state, State::Asking(_))
+    /// Returns whether the machine waits for a reply.
+    pub fn is_waiting(&self) -> bool {
+        matches!(self.state, State::Waiting(_))
     }
 
-    /// Gives the lease back; [`Machine::is_resting`] tells when that is done.
-    pub fn release(&mut self, now: Instant) -> Vec<Event> {
+    /// Releases the lease. [`StateMachine::is_idle`] returns true when the release is complete.
+    pub fn release(&mut self, now: Instant) -> Vec<Action> {
         if self.lease.is_none() {
-            self.state = State::Resting;
+            self.state = State::Idle;
             return Vec::new();
         }
-        let events = self.ask(Phase::Release, now);
-        if !D::ANSWERS_RELEASE {
-            self.state = State::Resting;
+        let actions = self.send_first(Phase::Release, now);
+        if !D::SERVER_CONFIRMS_RELEASE {
+            self.state = State::Idle;
         }
-        events
+        actions
     }
 
-    /// When [`Machine::wake`] wants to be called.
+    /// Returns when [`StateMachine::wake`] must be called.
     pub fn deadline(&self) -> Option<Instant> {
-        let moments = self.lease.as_ref().and_then(Lease::moments);
+        let deadlines = self.lease.as_ref().and_then(Lease::deadlines);
         match &self.state {
-            State::Resting => None,
-            State::Bound => moments.map(|moments| moments.renew),
-            State::Asking(asking) => {
-                let limit = self.limit(asking);
-                let expire = moments.map(|moments| moments.expire);
-                let expire = expire.filter(|_| asking.phase != Phase::Release);
-                [Some(asking.resend), limit, expire].into_iter().flatten().min()
+            State::Idle => None,
+            State::Bound => deadlines.map(|deadlines| deadlines.renew),
+            State::Waiting(pending) => {
+                let phase_deadline = self.phase_deadline(pending);
+                let expire = deadlines.map(|deadlines| deadlines.expire);
+                let expire = expire.filter(|_| pending.phase != Phase::Release);
+                [Some(pending.resend), phase_deadline, expire].into_iter().flatten().min()
             }
         }
     }
 
-    /// When a phase ends without an answer.
-    fn limit(&self, asking: &Asking) -> Option<Instant> {
-        match asking.phase {
-            Phase::Request | Phase::Confirm => Some(asking.began + self.pace.timeout),
-            Phase::Renew => self.lease.as_ref().and_then(Lease::moments).map(|at| at.rebind),
+    /// Returns when a phase ends without a reply.
+    fn phase_deadline(&self, pending: &Pending) -> Option<Instant> {
+        match pending.phase {
+            Phase::Request | Phase::Confirm => Some(pending.began + self.times.timeout),
+            Phase::Renew => self.lease.as_ref().and_then(Lease::deadlines).map(|at| at.rebind),
             Phase::Discover | Phase::Rebind | Phase::Release => None,
         }
     }
 
-    /// Does what is due.
-    pub fn wake(&mut self, now: Instant) -> Vec<Event> {
+    /// Handles a deadline.
+    pub fn wake(&mut self, now: Instant) -> Vec<Action> {
         let phase = match &self.state {
-            State::Resting => return Vec::new(),
+            State::Idle => return Vec::new(),
             State::Bound => None,
-            State::Asking(asking) => Some(asking.phase),
+            State::Waiting(pending) => Some(pending.phase),
         };
         if phase != Some(Phase::Release)
             && self.lease.as_ref().is_some_and(|lease| lease.has_expired(now))
@@ -158,65 +163,69 @@ impl<D: Dialog> Machine<D> {
             return self.lose(now);
         }
         match self.state {
-            State::Resting => Vec::new(),
-            State::Bound => self.leave_bound(now),
-            State::Asking(asking) if self.limit(&asking).is_some_and(|limit| now >= limit) => {
-                self.give_up(asking.phase, now)
+            State::Idle => Vec::new(),
+            State::Bound => self.check_renewal(now),
+            State::Waiting(pending)
+                if self
+                    .phase_deadline(&pending)
+                    .is_some_and(|phase_deadline| now >= phase_deadline) =>
+            {
+                self.end_phase(pending.phase, now)
             }
-            State::Asking(asking) if now >= asking.resend => self.ask_again(asking, now),
-            State::Asking(_) => Vec::new(),
+            State::Waiting(pending) if now >= pending.resend => self.send(pending, now),
+            State::Waiting(_) => Vec::new(),
         }
     }
 
-    fn leave_bound(&mut self, now: Instant) -> Vec<Event> {
-        match self.lease.as_ref().and_then(Lease::moments) {
-            Some(moments) if now >= moments.rebind => self.ask(Phase::Rebind, now),
-            Some(moments) if now >= moments.renew => self.ask(Phase::Renew, now),
+    fn check_renewal(&mut self, now: Instant) -> Vec<Action> {
+        match self.lease.as_ref().and_then(Lease::deadlines) {
+            Some(deadlines) if now >= deadlines.rebind => self.send_first(Phase::Rebind, now),
+            Some(deadlines) if now >= deadlines.renew => self.send_first(Phase::Renew, now),
             _ => Vec::new(),
         }
     }
 
-    fn give_up(&mut self, phase: Phase, now: Instant) -> Vec<Event> {
+    fn end_phase(&mut self, phase: Phase, now: Instant) -> Vec<Action> {
         match phase {
-            Phase::Renew => self.ask(Phase::Rebind, now),
+            Phase::Renew => self.send_first(Phase::Rebind, now),
             Phase::Confirm => {
-                // Nobody said no: the lease is good until its end.
+                // No server rejected the lease, so it is valid until its end.
                 self.state = State::Bound;
-                self.leave_bound(now)
+                self.check_renewal(now)
             }
-            _ => self.ask(Phase::Discover, now),
+            _ => self.send_first(Phase::Discover, now),
         }
     }
 
-    /// Takes what came from the network.
-    pub fn receive(&mut self, answer: &[u8], now: Instant) -> Vec<Event> {
-        let State::Asking(asking) = self.state else { return Vec::new() };
-        let about = self.about(&asking, now);
-        let Some(heard) = self.dialog.read(&about, answer) else { return Vec::new() };
-        match (asking.phase, heard) {
-            (Phase::Discover, Heard::Offered(terms)) => {
+    /// Handles a message from the network.
+    pub fn receive(&mut self, message: &[u8], now: Instant) -> Vec<Action> {
+        let State::Waiting(pending) = self.state else { return Vec::new() };
+        let context = self.context(&pending, now);
+        let Some(reply) = self.client.parse_reply(&context, message) else { return Vec::new() };
+        match (pending.phase, reply) {
+            (Phase::Discover, Reply::Offered(terms)) => {
                 self.offer = Some(terms);
-                self.ask(Phase::Request, now)
+                self.send_first(Phase::Request, now)
             }
-            (Phase::Release, Heard::Released) => {
-                self.state = State::Resting;
+            (Phase::Release, Reply::Released) => {
+                self.state = State::Idle;
                 Vec::new()
             }
-            (Phase::Discover | Phase::Release, _) | (_, Heard::Offered(_) | Heard::Released) => {
+            (Phase::Discover | Phase::Release, _) | (_, Reply::Offered(_) | Reply::Released) => {
                 Vec::new()
             }
-            (_, Heard::Granted(terms)) => self.hold(terms, asking.sent),
-            (Phase::Confirm, Heard::Kept) => {
+            (_, Reply::Granted(terms)) => self.acquire(terms, pending.sent),
+            (Phase::Confirm, Reply::Confirmed) => {
                 self.state = State::Bound;
-                self.leave_bound(now)
+                self.check_renewal(now)
             }
-            (_, Heard::Kept) => Vec::new(),
-            (Phase::Request, Heard::Refused) => self.discover_later(now),
-            (_, Heard::Refused) => self.lose(now),
+            (_, Reply::Confirmed) => Vec::new(),
+            (Phase::Request, Reply::Rejected) => self.delay_discovery(now),
+            (_, Reply::Rejected) => self.lose(now),
         }
     }
 
-    fn hold(&mut self, mut terms: Terms, granted: Instant) -> Vec<Event> {
+    fn acquire(&mut self, mut terms: Terms, granted: Instant) -> Vec<Action> {
         if terms.server_mac.is_none() {
             terms.server_mac = self.lease.as_ref().and_then(|lease| lease.terms.server_mac);
         }
@@ -224,100 +233,102 @@ impl<D: Dialog> Machine<D> {
         self.lease = Some(Lease { terms, granted });
         self.offer = None;
         self.state = State::Bound;
-        vec![Event::Held]
+        vec![Action::Acquired]
     }
 
-    /// Remembers which machine on the link answers.
-    pub fn heard_from(&mut self, mac: [u8; 6]) {
+    /// Stores the MAC address that the server replies from.
+    pub fn set_server_mac(&mut self, mac: [u8; 6]) {
         if let Some(lease) = &mut self.lease {
             lease.terms.server_mac = Some(mac);
         }
     }
 
-    fn lose(&mut self, now: Instant) -> Vec<Event> {
+    fn lose(&mut self, now: Instant) -> Vec<Action> {
         let lost = self.lease.take();
         self.hint = lost.map(|lease| lease.terms.address.addr());
-        let mut events = vec![Event::Lost];
-        events.extend(self.ask(Phase::Discover, now));
-        events
+        let mut actions = vec![Action::Lost];
+        actions.extend(self.send_first(Phase::Discover, now));
+        actions
     }
 
-    /// A server that refuses what it has just offered may go on like that.
-    fn discover_later(&mut self, now: Instant) -> Vec<Event> {
+    /// Waits before the next discovery: a server that rejects its own offer may do so repeatedly.
+    fn delay_discovery(&mut self, now: Instant) -> Vec<Action> {
         self.hint = None;
-        let mut asking = self.new_question(Phase::Discover, now);
-        asking.resend = now + self.random.about(FIRST_DELAY);
-        self.state = State::Asking(asking);
+        let mut pending = self.new_pending(Phase::Discover, now);
+        pending.resend = now + self.random.jitter(FIRST_DELAY);
+        self.state = State::Waiting(pending);
         Vec::new()
     }
 
-    fn ask(&mut self, phase: Phase, now: Instant) -> Vec<Event> {
-        let asking = self.new_question(phase, now);
-        self.ask_again(asking, now)
+    fn send_first(&mut self, phase: Phase, now: Instant) -> Vec<Action> {
+        let pending = self.new_pending(phase, now);
+        self.send(pending, now)
     }
 
-    fn new_question(&mut self, phase: Phase, now: Instant) -> Asking {
+    fn new_pending(&mut self, phase: Phase, now: Instant) -> Pending {
         let xid = match self.state {
-            State::Asking(before) if D::SAME_XID && phase == Phase::Request => before.xid,
+            State::Waiting(previous) if D::REQUEST_KEEPS_XID && phase == Phase::Request => {
+                previous.xid
+            }
             _ => self.random.number() as u32,
         };
-        Asking { phase, xid, began: now, sent: now, tries: 0, resend: now }
+        Pending { phase, xid, began: now, sent: now, tries: 0, resend: now }
     }
 
-    fn ask_again(&mut self, mut asking: Asking, now: Instant) -> Vec<Event> {
-        if asking.phase == Phase::Release && asking.tries >= RELEASE_TRIES {
-            self.state = State::Resting;
+    fn send(&mut self, mut pending: Pending, now: Instant) -> Vec<Action> {
+        if pending.phase == Phase::Release && pending.tries >= RELEASE_TRIES {
+            self.state = State::Idle;
             return Vec::new();
         }
-        asking.tries += 1;
-        asking.sent = now;
-        asking.resend = now + self.delay(&asking, now);
-        self.state = State::Asking(asking);
-        let message = self.dialog.message(&self.about(&asking, now));
-        vec![Event::Send(asking.phase, message)]
+        pending.tries += 1;
+        pending.sent = now;
+        pending.resend = now + self.delay(&pending, now);
+        self.state = State::Waiting(pending);
+        let message = self.client.encode(&self.context(&pending, now));
+        vec![Action::Send(pending.phase, message)]
     }
 
-    fn about(&self, asking: &Asking, now: Instant) -> About<'_> {
-        let terms = match asking.phase {
+    fn context(&self, pending: &Pending, now: Instant) -> MessageContext<'_> {
+        let terms = match pending.phase {
             Phase::Discover => None,
             Phase::Request => self.offer.as_ref(),
             _ => self.lease.as_ref().map(|lease| &lease.terms),
         };
-        let elapsed = now.saturating_duration_since(asking.began);
-        About { phase: asking.phase, xid: asking.xid, elapsed, terms, hint: self.hint }
+        let elapsed = now.saturating_duration_since(pending.began);
+        MessageContext { phase: pending.phase, xid: pending.xid, elapsed, terms, hint: self.hint }
     }
 
-    fn delay(&mut self, asking: &Asking, now: Instant) -> Duration {
-        if asking.phase == Phase::Release {
+    fn delay(&mut self, pending: &Pending, now: Instant) -> Duration {
+        if pending.phase == Phase::Release {
             return RELEASE_DELAY;
         }
         let slow = |tries: u32| SLOW_DELAY.saturating_mul(1 << tries.min(16));
-        let base = match asking.tries {
+        let base = match pending.tries {
             0 | 1 => FIRST_DELAY,
             tries if tries <= QUICK_TRIES => QUICK_DELAY,
             tries => slow(tries - QUICK_TRIES - 1),
         };
-        let base = self.random.about(base.min(self.pace.resend_max));
-        if asking.tries < QUICK_TRIES {
+        let base = self.random.jitter(base.min(self.times.resend_max));
+        if pending.tries < QUICK_TRIES {
             return base;
         }
-        // A lease has hours left: half of what remains, as the protocol asks, and no more often.
-        base.max(self.time_left(asking.phase, now) / 2)
+        // For a renewal the protocol asks for half of the remaining time between messages.
+        base.max(self.time_left(pending.phase, now) / 2)
     }
 
-    /// Until the next phase of a lease that is held.
+    /// Returns the time until the next phase of a lease.
     fn time_left(&self, phase: Phase, now: Instant) -> Duration {
-        let moments = self.lease.as_ref().and_then(Lease::moments);
-        let end = moments.and_then(|moments| match phase {
-            Phase::Renew => Some(moments.rebind),
-            Phase::Rebind => Some(moments.expire),
+        let deadlines = self.lease.as_ref().and_then(Lease::deadlines);
+        let end = deadlines.and_then(|deadlines| match phase {
+            Phase::Renew => Some(deadlines.rebind),
+            Phase::Rebind => Some(deadlines.expire),
             _ => None,
         });
         end.map_or(Duration::ZERO, |end| end.saturating_duration_since(now))
     }
 }
 
-/// Numbers that others cannot guess and that differ between containers; nothing secret hangs on them.
+/// Random numbers for transaction IDs and delays. They need not be cryptographically secure.
 #[derive(Debug)]
 struct Random(RandomState, u64);
 
@@ -333,8 +344,8 @@ impl Random {
         hasher.finish()
     }
 
-    /// A quarter more or less.
-    fn about(&mut self, base: Duration) -> Duration {
+    /// Varies a delay by up to a quarter.
+    fn jitter(&mut self, base: Duration) -> Duration {
         let permille = 750 + (self.number() % 500) as u32;
         base * permille / 1000
     }
@@ -343,34 +354,34 @@ impl Random {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ipam::dhcp::lease::Span;
+    use crate::ipam::dhcp::lease::Lifetimes;
 
-    /// Messages are the phase's first letter; answers are `o`, `g`, `k`, `r`, `R`.
-    struct Letters;
+    /// A protocol for tests. Messages are the phase and the address; replies are `o`, `g`, `G`, `k`, `r`, `R`.
+    struct TestProtocol;
 
-    impl Dialog for Letters {
-        const NAME: &'static str = "letters";
-        const SAME_XID: bool = true;
-        const ANSWERS_RELEASE: bool = true;
+    impl DhcpClient for TestProtocol {
+        const NAME: &'static str = "test";
+        const REQUEST_KEEPS_XID: bool = true;
+        const SERVER_CONFIRMS_RELEASE: bool = true;
 
-        fn speaks_of(_: IpAddr) -> bool {
+        fn is_own_family(_: IpAddr) -> bool {
             true
         }
 
-        fn message(&self, about: &About) -> Vec<u8> {
-            let address = about.terms.map(|terms| terms.address.addr()).or(about.hint);
+        fn encode(&self, context: &MessageContext) -> Vec<u8> {
+            let address = context.terms.map(|terms| terms.address.addr()).or(context.hint);
             let address = address.map(|address| address.to_string()).unwrap_or_default();
-            format!("{:?} {address}", about.phase).into_bytes()
+            format!("{:?} {address}", context.phase).into_bytes()
         }
 
-        fn read(&self, _: &About, answer: &[u8]) -> Option<Heard> {
-            match answer {
-                b"o" => Some(Heard::Offered(terms("10.0.0.1/24"))),
-                b"g" => Some(Heard::Granted(terms("10.0.0.1/24"))),
-                b"G" => Some(Heard::Granted(terms("10.0.0.2/24"))),
-                b"k" => Some(Heard::Kept),
-                b"r" => Some(Heard::Refused),
-                b"R" => Some(Heard::Released),
+        fn parse_reply(&self, _: &MessageContext, message: &[u8]) -> Option<Reply> {
+            match message {
+                b"o" => Some(Reply::Offered(terms("10.0.0.1/24"))),
+                b"g" => Some(Reply::Granted(terms("10.0.0.1/24"))),
+                b"G" => Some(Reply::Granted(terms("10.0.0.2/24"))),
+                b"k" => Some(Reply::Confirmed),
+                b"r" => Some(Reply::Rejected),
+                b"R" => Some(Reply::Released),
                 _ => None,
             }
         }
@@ -384,65 +395,65 @@ mod tests {
             dns: cni::Dns::default(),
             server: Vec::new(),
             server_mac: None,
-            span: Some(Span::new(100, 180, 200)),
+            lifetimes: Some(Lifetimes::new(100, 180, 200)),
         }
     }
 
-    const PACE: Pace =
-        Pace { timeout: Duration::from_secs(10), resend_max: Duration::from_secs(62) };
+    const TIMES: RetryTimes =
+        RetryTimes { timeout: Duration::from_secs(10), resend_max: Duration::from_secs(62) };
 
-    /// A machine with its clock and all that it has said.
-    struct Play {
-        machine: Machine<Letters>,
+    /// A machine with its clock and its output.
+    struct Scenario {
+        machine: StateMachine<TestProtocol>,
         start: Instant,
-        said: Vec<String>,
+        output: Vec<String>,
     }
 
-    impl Play {
-        fn start() -> Play {
+    impl Scenario {
+        fn start() -> Scenario {
             let start = Instant::now();
-            let (machine, events) = Machine::start(Letters, PACE, None, start);
-            Play { machine, start, said: Vec::new() }.with(events)
+            let (machine, actions) = StateMachine::start(TestProtocol, TIMES, None, start);
+            Scenario { machine, start, output: Vec::new() }.with(actions)
         }
 
-        fn bound() -> Play {
-            let mut play = Play::start();
-            play.hear(0, "o");
-            play.hear(0, "g");
-            play.said.clear();
-            play
+        fn bound() -> Scenario {
+            let mut scenario = Scenario::start();
+            scenario.receive(0, "o");
+            scenario.receive(0, "g");
+            scenario.output.clear();
+            scenario
         }
 
-        fn with(mut self, events: Vec<Event>) -> Play {
-            self.take(events);
+        fn with(mut self, actions: Vec<Action>) -> Scenario {
+            self.record(actions);
             self
         }
 
-        fn take(&mut self, events: Vec<Event>) {
-            self.said.extend(events.into_iter().map(|event| match event {
-                Event::Send(_, message) => String::from_utf8(message).unwrap().trim().to_owned(),
+        fn record(&mut self, actions: Vec<Action>) {
+            self.output.extend(actions.into_iter().map(|action| match action {
+                Action::Send(_, message) => String::from_utf8(message).unwrap().trim().to_owned(),
                 other => format!("{other:?}"),
             }));
         }
 
-        fn hear(&mut self, second: u64, answer: &str) {
-            let events = self.machine.receive(answer.as_bytes(), self.at(second));
-            self.take(events);
+        fn receive(&mut self, second: u64, reply: &str) {
+            let actions = self.machine.receive(reply.as_bytes(), self.at(second));
+            self.record(actions);
         }
 
-        /// Lets time pass as the daemon does, from deadline to deadline.
+        /// Advances the time from deadline to deadline, like the daemon.
         fn wait_until(&mut self, second: u64) {
             let end = self.at(second);
             for _ in 0..1000 {
                 match self.machine.deadline() {
                     Some(deadline) if deadline <= end => {
-                        let events = self.machine.wake(deadline);
-                        self.take(events);
+                        let actions = self.machine.wake(deadline);
+                        self.record(actions);
                     }
                     _ => return,
                 }
             }
-            panic!("the machine does not come to rest: {:?}", self.said);
+            panic!("the machine does not become idle: {:?}", self.output);
         }
 
         fn at(&self, second: u64) -> Instant {
@@ -450,145 +461,159 @@ mod tests {
         }
 
         #[track_caller]
-        fn has_said(&mut self, expected: &[&str]) {
-            assert_eq!(std::mem::take(&mut self.said), expected);
+        fn check_output(&mut self, expected: &[&str]) {
+            assert_eq!(std::mem::take(&mut self.output), expected);
         }
     }
 
     #[test]
-    fn from_nothing_to_a_lease() {
-        let mut play = Play::start();
-        play.hear(0, "nonsense");
-        play.hear(0, "g");
-        play.has_said(&["Discover"]);
-        play.hear(0, "o");
-        play.has_said(&["Request 10.0.0.1"]);
-        play.hear(0, "g");
-        play.has_said(&["Held"]);
-        assert!(play.machine.lease().is_some() && !play.machine.is_asking());
-        assert_eq!(play.machine.deadline(), Some(play.at(100)));
+    fn discovery_leads_to_a_lease() {
+        let mut scenario = Scenario::start();
+        scenario.receive(0, "nonsense");
+        scenario.receive(0, "g");
+        scenario.check_output(&["Discover"]);
+        scenario.receive(0, "o");
+        scenario.check_output(&["Request 10.0.0.1"]);
+        scenario.receive(0, "g");
+        scenario.check_output(&["Acquired"]);
+        assert!(scenario.machine.lease().is_some() && !scenario.machine.is_waiting());
+        assert_eq!(scenario.machine.deadline(), Some(scenario.at(100)));
     }
 
     #[test]
-    fn questions_are_asked_again_but_not_too_often() {
-        let mut play = Play::start();
-        play.wait_until(9);
-        let soon = play.said.len();
+    fn unanswered_messages_are_retried_with_backoff() {
+        let mut scenario = Scenario::start();
+        scenario.wait_until(9);
+        let soon = scenario.output.len();
         assert!((4..=6).contains(&soon), "{soon}");
-        play.wait_until(3600);
-        let later = play.said.len();
+        scenario.wait_until(3600);
+        let later = scenario.output.len();
         assert!((50..=90).contains(&later), "{later}");
-        assert!(play.said.iter().all(|said| said == "Discover"));
+        assert!(scenario.output.iter().all(|line| line == "Discover"));
     }
 
     #[test]
-    fn an_offer_that_leads_nowhere_is_dropped() {
-        let mut play = Play::start();
-        play.hear(0, "o");
-        play.wait_until(10);
-        assert_eq!(play.said.last().map(String::as_str), Some("Discover"));
-        play.hear(10, "o");
-        play.said.clear();
-        play.hear(10, "r");
-        play.has_said(&[]);
-        play.wait_until(12);
-        assert!(!play.said.is_empty() && play.said.iter().all(|said| said == "Discover"));
+    fn failed_request_restarts_discovery() {
+        let mut scenario = Scenario::start();
+        scenario.receive(0, "o");
+        scenario.wait_until(10);
+        assert_eq!(scenario.output.last().map(String::as_str), Some("Discover"));
+        scenario.receive(10, "o");
+        scenario.output.clear();
+        scenario.receive(10, "r");
+        scenario.check_output(&[]);
+        scenario.wait_until(12);
+        assert!(
+            !scenario.output.is_empty() && scenario.output.iter().all(|line| line == "Discover")
+        );
     }
 
     #[test]
-    fn a_lease_is_renewed_then_rebound_then_lost() {
-        let mut play = Play::bound();
-        play.wait_until(99);
-        play.has_said(&[]);
-        play.wait_until(100);
-        play.has_said(&["Renew 10.0.0.1"]);
-        play.wait_until(179);
-        assert!(play.said.len() >= 3 && play.said.iter().all(|said| said == "Renew 10.0.0.1"));
-        play.said.clear();
-        play.wait_until(180);
-        play.has_said(&["Rebind 10.0.0.1"]);
-        play.wait_until(199);
-        play.said.clear();
-        play.wait_until(200);
-        play.has_said(&["Lost", "Discover 10.0.0.1"]);
-        assert!(play.machine.lease().is_none());
+    fn unanswered_lease_is_renewed_rebound_and_lost() {
+        let mut scenario = Scenario::bound();
+        scenario.wait_until(99);
+        scenario.check_output(&[]);
+        scenario.wait_until(100);
+        scenario.check_output(&["Renew 10.0.0.1"]);
+        scenario.wait_until(179);
+        assert!(
+            scenario.output.len() >= 3
+                && scenario.output.iter().all(|line| line == "Renew 10.0.0.1")
+        );
+        scenario.output.clear();
+        scenario.wait_until(180);
+        scenario.check_output(&["Rebind 10.0.0.1"]);
+        scenario.wait_until(199);
+        scenario.output.clear();
+        scenario.wait_until(200);
+        scenario.check_output(&["Lost", "Discover 10.0.0.1"]);
+        assert!(scenario.machine.lease().is_none());
     }
 
     #[test]
-    fn a_renewal_begins_anew_and_may_change_the_address() {
-        let mut play = Play::bound();
-        play.wait_until(100);
-        play.hear(101, "G");
-        play.has_said(&["Renew 10.0.0.1", "Held"]);
-        assert_eq!(play.machine.lease().unwrap().terms.address.to_string(), "10.0.0.2/24");
-        // From when it was asked for.
-        assert_eq!(play.machine.deadline(), Some(play.at(200)));
+    fn renewal_may_change_the_address() {
+        let mut scenario = Scenario::bound();
+        scenario.wait_until(100);
+        scenario.receive(101, "G");
+        scenario.check_output(&["Renew 10.0.0.1", "Acquired"]);
+        assert_eq!(scenario.machine.lease().unwrap().terms.address.to_string(), "10.0.0.2/24");
+        // The lease starts at the time of the request.
+        assert_eq!(scenario.machine.deadline(), Some(scenario.at(200)));
     }
 
     #[test]
-    fn a_refusal_ends_a_lease_at_once() {
-        let mut play = Play::bound();
-        play.wait_until(100);
-        play.hear(101, "r");
-        play.has_said(&["Renew 10.0.0.1", "Lost", "Discover 10.0.0.1"]);
+    fn rejected_renewal_loses_the_lease() {
+        let mut scenario = Scenario::bound();
+        scenario.wait_until(100);
+        scenario.receive(101, "r");
+        scenario.check_output(&["Renew 10.0.0.1", "Lost", "Discover 10.0.0.1"]);
     }
 
     #[test]
-    fn a_lease_of_an_earlier_life_is_confirmed() {
+    fn resumed_lease_is_confirmed() {
         let resume = |age: u64| {
             let start = Instant::now();
             let granted = start - Duration::from_secs(age);
             let lease = Lease { terms: terms("10.0.0.1/24"), granted };
-            let (machine, events) = Machine::resume(Letters, PACE, lease, start);
-            Play { machine, start, said: Vec::new() }.with(events)
+            let (machine, actions) = StateMachine::resume(TestProtocol, TIMES, lease, start);
+            Scenario { machine, start, output: Vec::new() }.with(actions)
         };
-        let mut play = resume(50);
-        play.has_said(&["Confirm 10.0.0.1"]);
-        play.hear(0, "k");
-        assert_eq!(play.machine.deadline(), Some(play.at(50)), "its times are kept");
-        let mut play = resume(50);
-        play.hear(0, "G");
-        play.has_said(&["Confirm 10.0.0.1", "Held"]);
-        let mut play = resume(50);
-        play.hear(0, "r");
-        play.has_said(&["Confirm 10.0.0.1", "Lost", "Discover 10.0.0.1"]);
-        let mut play = resume(50);
-        play.wait_until(49);
-        assert!(play.said.iter().all(|said| said == "Confirm 10.0.0.1"), "nobody said no");
-        play.said.clear();
-        play.wait_until(50);
-        play.has_said(&["Renew 10.0.0.1"]);
-        let mut play = resume(190);
-        play.hear(0, "k");
-        play.has_said(&["Confirm 10.0.0.1", "Rebind 10.0.0.1"]);
-        resume(200).has_said(&["Lost", "Discover 10.0.0.1"]);
+        let mut scenario = resume(50);
+        scenario.check_output(&["Confirm 10.0.0.1"]);
+        scenario.receive(0, "k");
+        assert_eq!(
+            scenario.machine.deadline(),
+            Some(scenario.at(50)),
+            "the lifetimes do not change"
+        );
+        let mut scenario = resume(50);
+        scenario.receive(0, "G");
+        scenario.check_output(&["Confirm 10.0.0.1", "Acquired"]);
+        let mut scenario = resume(50);
+        scenario.receive(0, "r");
+        scenario.check_output(&["Confirm 10.0.0.1", "Lost", "Discover 10.0.0.1"]);
+        let mut scenario = resume(50);
+        scenario.wait_until(49);
+        assert!(
+            scenario.output.iter().all(|line| line == "Confirm 10.0.0.1"),
+            "only confirmations are sent"
+        );
+        scenario.output.clear();
+        scenario.wait_until(50);
+        scenario.check_output(&["Renew 10.0.0.1"]);
+        let mut scenario = resume(190);
+        scenario.receive(0, "k");
+        scenario.check_output(&["Confirm 10.0.0.1", "Rebind 10.0.0.1"]);
+        resume(200).check_output(&["Lost", "Discover 10.0.0.1"]);
     }
 
     #[test]
-    fn a_lease_is_given_back() {
-        let mut play = Play::bound();
-        let events = play.machine.release(play.at(1));
-        play.take(events);
-        play.hear(1, "R");
-        play.has_said(&["Release 10.0.0.1"]);
-        assert!(play.machine.is_resting());
-        let mut play = Play::bound();
-        let events = play.machine.release(play.at(1));
-        play.take(events);
-        play.wait_until(3);
-        play.has_said(&["Release 10.0.0.1", "Release 10.0.0.1"]);
-        assert!(play.machine.is_resting(), "no server answers for ever");
-        let mut play = Play::start();
-        assert_eq!(play.machine.release(play.at(1)), []);
-        assert!(play.machine.is_resting());
+    fn release_is_sent_and_retried() {
+        let mut scenario = Scenario::bound();
+        let actions = scenario.machine.release(scenario.at(1));
+        scenario.record(actions);
+        scenario.receive(1, "R");
+        scenario.check_output(&["Release 10.0.0.1"]);
+        assert!(scenario.machine.is_idle());
+        let mut scenario = Scenario::bound();
+        let actions = scenario.machine.release(scenario.at(1));
+        scenario.record(actions);
+        scenario.wait_until(3);
+        scenario.check_output(&["Release 10.0.0.1", "Release 10.0.0.1"]);
+        assert!(scenario.machine.is_idle(), "retries are limited");
+        let mut scenario = Scenario::start();
+        assert_eq!(scenario.machine.release(scenario.at(1)), []);
+        assert!(scenario.machine.is_idle());
     }
 
     #[test]
-    fn a_lease_for_ever_has_no_deadline() {
-        let mut play = Play::start();
-        play.hear(0, "o");
-        let events = play.machine.hold(Terms { span: None, ..terms("10.0.0.1/24") }, play.start);
-        play.take(events);
-        assert_eq!(play.machine.deadline(), None);
+    fn infinite_lease_has_no_deadline() {
+        let mut scenario = Scenario::start();
+        scenario.receive(0, "o");
+        let actions = scenario
+            .machine
+            .acquire(Terms { lifetimes: None, ..terms("10.0.0.1/24") }, scenario.start);
+        scenario.record(actions);
+        assert_eq!(scenario.machine.deadline(), None);
     }
 }

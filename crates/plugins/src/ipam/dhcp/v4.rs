@@ -11,18 +11,18 @@ use ipnet::Ipv4Net;
 use kernel::MacAddr;
 
 use self::message::{Message, code, kind, options};
-use super::conf::Provided;
+use super::conf::ProvidedOption;
 use super::domain_names::names;
-use super::exchange::{About, Dialog, Heard, Phase};
-use super::lease::{Span, Terms, Via};
+use super::exchange::{DhcpClient, MessageContext, Phase, Reply};
+use super::lease::{LeaseRoute, Lifetimes, Terms};
 
-/// The port of clients.
+/// UDP port of clients.
 pub const CLIENT_PORT: u16 = 68;
-/// The port of servers.
+/// UDP port of servers.
 pub const SERVER_PORT: u16 = 67;
-/// The largest message that we take: what fits an Ethernet frame.
+/// Maximum size of a message, announced to servers. It fits into an Ethernet frame.
 const MAX_SIZE: u16 = 1500;
-/// A lease without a time lasts this long, as with the Go plugin.
+/// Lifetime of a lease without a lease time, as in the Go plugin.
 const DEFAULT_SECONDS: u32 = 3600;
 
 /// Maximum length of the text in a client identifier.
@@ -30,18 +30,17 @@ const MAX_ID_LEN: usize = 254;
 /// Type of a client identifier that is not a MAC address (RFC 2132, 9.14).
 const NOT_HARDWARE: u8 = 0;
 
-/// The client.
+/// A DHCPv4 client.
 #[derive(Debug, Clone)]
 pub struct Client {
-    /// Its hardware address.
     pub mac: MacAddr,
-    /// Its name for the server; see [`super::super::identity`].
+    /// Client identifier, see [`client_id`].
     pub id: Vec<u8>,
-    /// Options that the configuration adds.
-    pub provided: Vec<Provided>,
-    /// Options that the configuration asks for.
+    /// Options to send.
+    pub provided: Vec<ProvidedOption>,
+    /// Options to request.
     pub requested: Vec<u8>,
-    /// Answers must go to everybody on the link.
+    /// Ask servers to broadcast their replies.
     pub broadcast: bool,
 }
 
@@ -52,85 +51,85 @@ pub fn client_id(attachment: &str) -> Vec<u8> {
     [&[NOT_HARDWARE], &text[..text.len().min(MAX_ID_LEN)]].concat()
 }
 
-impl Dialog for Client {
+impl DhcpClient for Client {
     const NAME: &'static str = "DHCP";
-    const SAME_XID: bool = true;
-    const ANSWERS_RELEASE: bool = false;
+    const REQUEST_KEEPS_XID: bool = true;
+    const SERVER_CONFIRMS_RELEASE: bool = false;
 
-    fn speaks_of(address: IpAddr) -> bool {
+    fn is_own_family(address: IpAddr) -> bool {
         address.is_ipv4()
     }
 
-    fn message(&self, about: &About) -> Vec<u8> {
-        let mut message = Message::from_client(about.xid, self.mac);
-        message.secs = u16::try_from(about.elapsed.as_secs()).unwrap_or(u16::MAX);
-        message.broadcast = self.broadcast && about.phase != Phase::Release;
-        let kind = match about.phase {
+    fn encode(&self, context: &MessageContext) -> Vec<u8> {
+        let mut message = Message::from_client(context.xid, self.mac);
+        message.secs = u16::try_from(context.elapsed.as_secs()).unwrap_or(u16::MAX);
+        message.broadcast = self.broadcast && context.phase != Phase::Release;
+        let kind = match context.phase {
             Phase::Discover => kind::DISCOVER,
             Phase::Release => kind::RELEASE,
             _ => kind::REQUEST,
         };
         message.set(code::MESSAGE_TYPE, &[kind]);
         message.set(code::CLIENT_ID, &self.id);
-        self.put_address(&mut message, about);
-        if about.phase != Phase::Release {
+        self.put_address(&mut message, context);
+        if context.phase != Phase::Release {
             message.set(code::MAX_SIZE, &MAX_SIZE.to_be_bytes());
             if !self.requested.is_empty() {
                 message.set(code::PARAMETERS, &self.requested);
             }
         }
-        for Provided { code, value } in &self.provided {
-            // A server takes back only what names the client as it knows it.
-            if about.phase != Phase::Release || *code == code::CLIENT_ID {
+        for ProvidedOption { code, value } in &self.provided {
+            // A server accepts a release only with the client identifier that it knows.
+            if context.phase != Phase::Release || *code == code::CLIENT_ID {
                 message.set(*code, value);
             }
         }
         message.encode()
     }
 
-    fn read(&self, about: &About, answer: &[u8]) -> Option<Heard> {
-        let message = Message::decode(answer)?;
-        if !message.is_reply || message.xid != about.xid || message.mac != self.mac {
+    fn parse_reply(&self, context: &MessageContext, reply: &[u8]) -> Option<Reply> {
+        let message = Message::decode(reply)?;
+        if !message.is_reply || message.xid != context.xid || message.mac != self.mac {
             return None;
         }
         let kind = *message.option(code::MESSAGE_TYPE)?.first()?;
         let server = message.option(code::SERVER_ID);
-        let is_other_server = server != about.terms.map(|terms| terms.server.as_slice());
-        match (about.phase, kind) {
-            (Phase::Discover, kind::OFFER) => terms(&message).map(Heard::Offered),
+        let is_other_server = server != context.terms.map(|terms| terms.server.as_slice());
+        match (context.phase, kind) {
+            (Phase::Discover, kind::OFFER) => terms(&message).map(Reply::Offered),
             (Phase::Request, kind::ACK | kind::NAK) if is_other_server => None,
             (Phase::Discover | Phase::Release, _) => None,
-            (_, kind::ACK) => terms(&message).map(Heard::Granted),
-            (_, kind::NAK) => Some(Heard::Refused),
+            (_, kind::ACK) => terms(&message).map(Reply::Granted),
+            (_, kind::NAK) => Some(Reply::Rejected),
             _ => None,
         }
     }
 }
 
 impl Client {
-    /// Where the address stands is what tells the kinds of REQUEST apart (RFC 2131, table 4).
-    fn put_address(&self, message: &mut Message, about: &About) {
-        let wanted = about.terms.map(|terms| terms.address.addr()).or(about.hint);
-        let Some(IpAddr::V4(wanted)) = wanted else { return };
-        let server = about.terms.map(|terms| terms.server.as_slice()).unwrap_or_default();
-        match about.phase {
+    /// Adds the address. Its position distinguishes the kinds of REQUEST (RFC 2131, table 4).
+    fn put_address(&self, message: &mut Message, context: &MessageContext) {
+        let address = context.terms.map(|terms| terms.address.addr()).or(context.hint);
+        let Some(IpAddr::V4(address)) = address else { return };
+        let server = context.terms.map(|terms| terms.server.as_slice()).unwrap_or_default();
+        match context.phase {
             Phase::Discover | Phase::Confirm => {
-                message.set(code::REQUESTED_ADDRESS, &wanted.octets());
+                message.set(code::REQUESTED_ADDRESS, &address.octets());
             }
             Phase::Request => {
-                message.set(code::REQUESTED_ADDRESS, &wanted.octets());
+                message.set(code::REQUESTED_ADDRESS, &address.octets());
                 message.set(code::SERVER_ID, server);
             }
-            Phase::Renew | Phase::Rebind => message.client = wanted,
+            Phase::Renew | Phase::Rebind => message.client = address,
             Phase::Release => {
-                message.client = wanted;
+                message.client = address;
                 message.set(code::SERVER_ID, server);
             }
         }
     }
 }
 
-/// What a server offers or grants; `None` without an address to use or a server to ask.
+/// Returns the terms that a server offers or grants, or `None` if address or server are missing.
 fn terms(message: &Message) -> Option<Terms> {
     let server = message.option(code::SERVER_ID).filter(|id| id.len() == 4)?;
     if message.yours.is_unspecified() || message.yours.is_broadcast() {
@@ -139,7 +138,8 @@ fn terms(message: &Message) -> Option<Terms> {
     let mask = message.option(code::SUBNET_MASK).and_then(options::prefix_len);
     let length = mask.unwrap_or_else(|| options::classful(message.yours));
     let router = message.option(code::ROUTER).map(options::addresses);
-    let router = router.and_then(|all| all.first().copied()).filter(|one| !one.is_unspecified());
+    let router =
+        router.and_then(|all| all.first().copied()).filter(|address| !address.is_unspecified());
     Some(Terms {
         address: Ipv4Net::new(message.yours, length).ok()?.into(),
         gateway: router.map(IpAddr::V4),
@@ -147,20 +147,20 @@ fn terms(message: &Message) -> Option<Terms> {
         dns: dns(message),
         server: server.to_vec(),
         server_mac: None,
-        span: span(message),
+        lifetimes: lifetimes(message),
     })
 }
 
-/// Classless routes stand for all others (RFC 3442).
-fn routes(message: &Message, router: Option<Ipv4Addr>) -> Vec<Via> {
-    let read = |code, read: fn(&[u8]) -> Vec<Via>| message.option(code).map(read);
-    let classless = read(code::CLASSLESS_ROUTE, options::classless_routes).unwrap_or_default();
+/// Returns the routes. Classless routes replace all others (RFC 3442).
+fn routes(message: &Message, router: Option<Ipv4Addr>) -> Vec<LeaseRoute> {
+    let decode = |code, decode: fn(&[u8]) -> Vec<LeaseRoute>| message.option(code).map(decode);
+    let classless = decode(code::CLASSLESS_ROUTE, options::classless_routes).unwrap_or_default();
     if !classless.is_empty() {
         return classless;
     }
-    let mut routes = read(code::STATIC_ROUTE, options::static_routes).unwrap_or_default();
+    let mut routes = decode(code::STATIC_ROUTE, options::static_routes).unwrap_or_default();
     let default = Ipv4Net::default().into();
-    routes.extend(router.map(|router| Via { dst: default, gateway: router.into() }));
+    routes.extend(router.map(|router| LeaseRoute { dst: default, gateway: router.into() }));
     routes
 }
 
@@ -174,15 +174,15 @@ fn dns(message: &Message) -> Dns {
     }
 }
 
-fn span(message: &Message) -> Option<Span> {
-    let read = |code| message.option(code).and_then(options::number);
-    let valid = match read(code::LEASE_TIME) {
+fn lifetimes(message: &Message) -> Option<Lifetimes> {
+    let seconds = |code| message.option(code).and_then(options::number);
+    let valid = match seconds(code::LEASE_TIME) {
         Some(u32::MAX) => return None,
         valid => valid.unwrap_or(DEFAULT_SECONDS),
     };
-    let renew = read(code::RENEWAL_TIME).unwrap_or(valid / 2);
-    let rebind = read(code::REBINDING_TIME).unwrap_or(valid - valid / 8);
-    Some(Span::new(renew, rebind, valid))
+    let renew = seconds(code::RENEWAL_TIME).unwrap_or(valid / 2);
+    let rebind = seconds(code::REBINDING_TIME).unwrap_or(valid - valid / 8);
+    Some(Lifetimes::new(renew, rebind, valid))
 }
 
 #[cfg(test)]
@@ -197,18 +197,24 @@ mod tests {
         Client {
             mac: MAC,
             id: b"\0c1/net/eth0".to_vec(),
-            provided: vec![Provided { code: code::HOST_NAME, value: b"blue".to_vec() }],
+            provided: vec![ProvidedOption { code: code::HOST_NAME, value: b"blue".to_vec() }],
             requested: vec![code::SUBNET_MASK, code::ROUTER],
             broadcast: true,
         }
     }
 
-    fn about(phase: Phase, terms: Option<&Terms>) -> About<'_> {
-        About { phase, xid: 0x1234_5678, elapsed: Duration::from_secs(3), terms, hint: None }
+    fn context(phase: Phase, terms: Option<&Terms>) -> MessageContext<'_> {
+        MessageContext {
+            phase,
+            xid: 0x1234_5678,
+            elapsed: Duration::from_secs(3),
+            terms,
+            hint: None,
+        }
     }
 
-    /// An answer of a server at 10.5.0.1.
-    fn answer(kind: u8, options: &[(u8, &[u8])]) -> Message {
+    /// Returns a reply of a server at 10.5.0.1.
+    fn reply(kind: u8, options: &[(u8, &[u8])]) -> Message {
         let mut message = Message::from_client(0x1234_5678, MAC);
         message.is_reply = true;
         message.yours = Ipv4Addr::new(10, 5, 0, 100);
@@ -220,7 +226,7 @@ mod tests {
     }
 
     fn lease() -> Terms {
-        terms(&answer(kind::ACK, &[(code::ROUTER, &[10, 5, 0, 1])])).unwrap()
+        terms(&reply(kind::ACK, &[(code::ROUTER, &[10, 5, 0, 1])])).unwrap()
     }
 
     #[test]
@@ -230,34 +236,35 @@ mod tests {
     }
 
     #[test]
-    fn each_request_stands_where_the_standard_says() {
+    fn message_fields_follow_rfc_2131() {
         let lease = lease();
-        let say = |phase, terms| Message::decode(&client().message(&about(phase, terms))).unwrap();
-        let wanted = Some(&[10, 5, 0, 100][..]);
+        let message_of =
+            |phase, terms| Message::decode(&client().encode(&context(phase, terms))).unwrap();
+        let address = Some(&[10, 5, 0, 100][..]);
         let server = Some(&[10, 5, 0, 1][..]);
         let own = Ipv4Addr::new(10, 5, 0, 100);
         let check = |phase, requested, id, ciaddr| {
-            let message = say(phase, Some(&lease));
+            let message = message_of(phase, Some(&lease));
             assert_eq!(message.option(code::REQUESTED_ADDRESS), requested, "{phase:?}");
             assert_eq!(message.option(code::SERVER_ID), id, "{phase:?}");
             assert_eq!(message.client, ciaddr, "{phase:?}");
             assert_eq!(message.option(code::CLIENT_ID), Some(&b"\0c1/net/eth0"[..]));
         };
-        check(Phase::Request, wanted, server, Ipv4Addr::UNSPECIFIED);
-        check(Phase::Confirm, wanted, None, Ipv4Addr::UNSPECIFIED);
+        check(Phase::Request, address, server, Ipv4Addr::UNSPECIFIED);
+        check(Phase::Confirm, address, None, Ipv4Addr::UNSPECIFIED);
         check(Phase::Renew, None, None, own);
         check(Phase::Rebind, None, None, own);
         check(Phase::Release, None, server, own);
-        let discover = say(Phase::Discover, None);
+        let discover = message_of(Phase::Discover, None);
         assert_eq!(discover.option(code::REQUESTED_ADDRESS), None);
         assert_eq!(discover.option(code::HOST_NAME), Some(&b"blue"[..]));
         assert_eq!((discover.secs, discover.broadcast), (3, true));
-        assert_eq!(say(Phase::Release, Some(&lease)).option(code::HOST_NAME), None);
+        assert_eq!(message_of(Phase::Release, Some(&lease)).option(code::HOST_NAME), None);
     }
 
     #[test]
-    fn a_lease_is_read() {
-        let message = answer(
+    fn ack_is_parsed_into_terms() {
+        let message = reply(
             kind::ACK,
             &[
                 (code::ROUTER, &[10, 5, 0, 1, 10, 5, 0, 2]),
@@ -271,54 +278,54 @@ mod tests {
         let terms = terms(&message).unwrap();
         assert_eq!(terms.address.to_string(), "10.5.0.100/24");
         assert_eq!(terms.gateway, Some([10, 5, 0, 1].into()));
-        let shown: Vec<String> =
+        let routes: Vec<String> =
             terms.routes.iter().map(|via| format!("{} {}", via.dst, via.gateway)).collect();
-        assert_eq!(shown, ["172.16.0.0/16 10.5.0.7", "0.0.0.0/0 10.5.0.1"]);
+        assert_eq!(routes, ["172.16.0.0/16 10.5.0.7", "0.0.0.0/0 10.5.0.1"]);
         assert_eq!(terms.dns.nameservers, ["10.5.0.53"]);
         assert_eq!(
             (terms.dns.domain.as_str(), terms.dns.search),
             ("example.net", vec!["a.bc".into()])
         );
-        assert_eq!(terms.span, Some(Span { renew: 500, rebind: 875, valid: 1000 }));
+        assert_eq!(terms.lifetimes, Some(Lifetimes { renew: 500, rebind: 875, valid: 1000 }));
     }
 
     #[test]
-    fn times_that_make_no_sense_are_put_in_order() {
-        let span = |valid: u32, renew: u32, rebind: u32| {
+    fn inconsistent_lifetimes_are_corrected() {
+        let lifetimes = |valid: u32, renew: u32, rebind: u32| {
             let bytes = [valid, renew, rebind].map(u32::to_be_bytes);
             let codes = [code::LEASE_TIME, code::RENEWAL_TIME, code::REBINDING_TIME];
             let options: Vec<(u8, &[u8])> =
                 codes.into_iter().zip(bytes.iter().map(|b| &b[..])).collect();
-            super::span(&answer(kind::ACK, &options))
+            super::lifetimes(&reply(kind::ACK, &options))
         };
-        assert_eq!(span(u32::MAX, 1, 2), None);
-        assert_eq!(span(10, 20, 30), Some(Span { renew: 10, rebind: 10, valid: 10 }));
-        assert_eq!(span(0, 0, 0), Some(Span { renew: 1, rebind: 1, valid: 1 }));
+        assert_eq!(lifetimes(u32::MAX, 1, 2), None);
+        assert_eq!(lifetimes(10, 20, 30), Some(Lifetimes { renew: 10, rebind: 10, valid: 10 }));
+        assert_eq!(lifetimes(0, 0, 0), Some(Lifetimes { renew: 1, rebind: 1, valid: 1 }));
     }
 
     #[test]
-    fn answers_to_others_are_not_heard() {
+    fn replies_to_other_messages_are_ignored() {
         let lease = lease();
-        let read = |phase, message: &Message| {
-            client().read(&about(phase, Some(&lease)), &message.encode())
+        let parse = |phase, message: &Message| {
+            client().parse_reply(&context(phase, Some(&lease)), &message.encode())
         };
-        let ack = answer(kind::ACK, &[]);
-        assert!(matches!(read(Phase::Request, &ack), Some(Heard::Granted(_))));
-        assert_eq!(read(Phase::Discover, &ack), None);
-        let offer = answer(kind::OFFER, &[]);
-        assert!(matches!(read(Phase::Discover, &offer), Some(Heard::Offered(_))));
-        assert_eq!(read(Phase::Renew, &offer), None);
-        assert_eq!(read(Phase::Request, &Message { xid: 1, ..ack.clone() }), None);
-        assert_eq!(read(Phase::Request, &Message { mac: MacAddr([1; 6]), ..ack.clone() }), None);
-        assert_eq!(read(Phase::Request, &Message { is_reply: false, ..ack }), None);
-        let elsewhere = answer(kind::NAK, &[(code::SERVER_ID, &[10, 5, 0, 2])]);
-        assert_eq!(read(Phase::Request, &elsewhere), None, "another server's refusal");
-        assert_eq!(read(Phase::Rebind, &elsewhere), Some(Heard::Refused));
+        let ack = reply(kind::ACK, &[]);
+        assert!(matches!(parse(Phase::Request, &ack), Some(Reply::Granted(_))));
+        assert_eq!(parse(Phase::Discover, &ack), None);
+        let offer = reply(kind::OFFER, &[]);
+        assert!(matches!(parse(Phase::Discover, &offer), Some(Reply::Offered(_))));
+        assert_eq!(parse(Phase::Renew, &offer), None);
+        assert_eq!(parse(Phase::Request, &Message { xid: 1, ..ack.clone() }), None);
+        assert_eq!(parse(Phase::Request, &Message { mac: MacAddr([1; 6]), ..ack.clone() }), None);
+        assert_eq!(parse(Phase::Request, &Message { is_reply: false, ..ack }), None);
+        let elsewhere = reply(kind::NAK, &[(code::SERVER_ID, &[10, 5, 0, 2])]);
+        assert_eq!(parse(Phase::Request, &elsewhere), None, "the NAK of another server");
+        assert_eq!(parse(Phase::Rebind, &elsewhere), Some(Reply::Rejected));
     }
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_without_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..700)) {
+        fn decoding_never_panics(mut bytes in prop::collection::vec(any::<u8>(), 0..700)) {
             let _ = Message::decode(&bytes);
             if bytes.len() > 240 {
                 bytes[..3].copy_from_slice(&[2, 1, 6]);
@@ -330,10 +337,10 @@ mod tests {
         }
 
         #[test]
-        fn messages_are_read_as_written(
+        fn encoding_and_decoding_keeps_messages(
             xid: u32, secs: u16, broadcast: bool, is_reply: bool, client: [u8; 4], yours: [u8; 4],
             options in prop::collection::btree_map(
-                (1u8..255).prop_filter("not the overload", |code| *code != code::OVERLOAD),
+                (1u8..255).prop_filter("not the overload option", |code| *code != code::OVERLOAD),
                 prop::collection::vec(any::<u8>(), 0..600), 0..6),
         ) {
             let options = options.into_iter().collect();

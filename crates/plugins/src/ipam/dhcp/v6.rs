@@ -12,24 +12,24 @@ use sha2::{Digest, Sha512};
 
 use self::message::{Address, Association, Message, Options, SUCCESS, XID_MASK, code, kind};
 use super::domain_names::names;
-use super::exchange::{About, Dialog, Heard, Phase};
-use super::lease::{Span, Terms};
+use super::exchange::{DhcpClient, MessageContext, Phase, Reply};
+use super::lease::{Lifetimes, Terms};
 
-/// The port of clients.
+/// UDP port of clients.
 pub const CLIENT_PORT: u16 = 546;
-/// The port of servers.
+/// UDP port of servers.
 pub const SERVER_PORT: u16 = 547;
-/// All servers and relays on the link.
+/// Multicast address of all servers and relays on the link.
 pub const SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
 /// DUID-UUID (RFC 6355).
 const DUID_UUID: u16 = 4;
 
-/// The client.
+/// A DHCPv6 client.
 #[derive(Debug, Clone)]
 pub struct Client {
-    /// Its name for the server; see [`super::super::identity`].
+    /// DHCP unique identifier, see [`duid`].
     pub duid: Vec<u8>,
-    /// Which of its interfaces.
+    /// Number of the identity association.
     pub association: u32,
 }
 
@@ -42,17 +42,17 @@ pub fn duid(attachment: &str) -> (Vec<u8>, u32) {
     ([&DUID_UUID.to_be_bytes(), uuid].concat(), association)
 }
 
-impl Dialog for Client {
+impl DhcpClient for Client {
     const NAME: &'static str = "DHCPv6";
-    const SAME_XID: bool = false;
-    const ANSWERS_RELEASE: bool = true;
+    const REQUEST_KEEPS_XID: bool = false;
+    const SERVER_CONFIRMS_RELEASE: bool = true;
 
-    fn speaks_of(address: IpAddr) -> bool {
+    fn is_own_family(address: IpAddr) -> bool {
         address.is_ipv6()
     }
 
-    fn message(&self, about: &About) -> Vec<u8> {
-        let kind = match about.phase {
+    fn encode(&self, context: &MessageContext) -> Vec<u8> {
+        let kind = match context.phase {
             Phase::Discover => kind::SOLICIT,
             Phase::Request => kind::REQUEST,
             Phase::Confirm => kind::CONFIRM,
@@ -62,39 +62,39 @@ impl Dialog for Client {
         };
         let mut options = Options::default();
         options.push(code::CLIENT_ID, self.duid.clone());
-        let hundredths = u16::try_from(about.elapsed.as_millis() / 10).unwrap_or(u16::MAX);
+        let hundredths = u16::try_from(context.elapsed.as_millis() / 10).unwrap_or(u16::MAX);
         options.push(code::ELAPSED_TIME, hundredths.to_be_bytes().to_vec());
         if let (Phase::Request | Phase::Renew | Phase::Release, Some(terms)) =
-            (about.phase, about.terms)
+            (context.phase, context.terms)
         {
             options.push(code::SERVER_ID, terms.server.clone());
         }
-        options.push(code::IA_NA, self.association(about).encode());
-        if about.phase != Phase::Release {
-            let wanted = [code::DNS, code::DOMAIN_SEARCH];
-            options.push(code::REQUESTED, wanted.iter().flat_map(|c| c.to_be_bytes()).collect());
+        options.push(code::IA_NA, self.association(context).encode());
+        if context.phase != Phase::Release {
+            let requested = [code::DNS, code::DOMAIN_SEARCH];
+            options.push(code::REQUESTED, requested.iter().flat_map(|c| c.to_be_bytes()).collect());
         }
-        Message { kind, xid: about.xid, options }.encode()
+        Message { kind, xid: context.xid, options }.encode()
     }
 
-    fn read(&self, about: &About, answer: &[u8]) -> Option<Heard> {
-        let message = Message::decode(answer)?;
-        let is_ours = message.xid == about.xid & XID_MASK
+    fn parse_reply(&self, context: &MessageContext, reply: &[u8]) -> Option<Reply> {
+        let message = Message::decode(reply)?;
+        let is_for_client = message.xid == context.xid & XID_MASK
             && message.options.get(code::CLIENT_ID) == Some(self.duid.as_slice());
-        let server = message.options.get(code::SERVER_ID).filter(|_| is_ours)?;
-        let is_other_server = about.terms.is_some_and(|terms| terms.server != server);
-        match (about.phase, message.kind) {
-            (Phase::Discover, kind::ADVERTISE) => self.terms(&message, server).map(Heard::Offered),
+        let server = message.options.get(code::SERVER_ID).filter(|_| is_for_client)?;
+        let is_other_server = context.terms.is_some_and(|terms| terms.server != server);
+        match (context.phase, message.kind) {
+            (Phase::Discover, kind::ADVERTISE) => self.terms(&message, server).map(Reply::Offered),
             (Phase::Request | Phase::Renew | Phase::Release, kind::REPLY) if is_other_server => {
                 None
             }
-            (Phase::Release, kind::REPLY) => Some(Heard::Released),
+            (Phase::Release, kind::REPLY) => Some(Reply::Released),
             (Phase::Confirm, kind::REPLY) if message.options.status() == SUCCESS => {
-                Some(Heard::Kept)
+                Some(Reply::Confirmed)
             }
             (Phase::Discover, _) => None,
             (_, kind::REPLY) => {
-                Some(self.terms(&message, server).map_or(Heard::Refused, Heard::Granted))
+                Some(self.terms(&message, server).map_or(Reply::Rejected, Reply::Granted))
             }
             _ => None,
         }
@@ -102,53 +102,53 @@ impl Dialog for Client {
 }
 
 impl Client {
-    fn association(&self, about: &About) -> Association {
+    fn association(&self, context: &MessageContext) -> Association {
         let mut options = Options::default();
-        let wanted = about.terms.map(|terms| terms.address.addr()).or(about.hint);
-        if let Some(IpAddr::V6(address)) = wanted {
+        let address = context.terms.map(|terms| terms.address.addr()).or(context.hint);
+        if let Some(IpAddr::V6(address)) = address {
             let none = Options::default();
-            let wanted = Address { address, preferred: 0, valid: 0, options: none };
-            options.push(code::IA_ADDRESS, wanted.encode());
+            let address = Address { address, preferred: 0, valid: 0, options: none };
+            options.push(code::IA_ADDRESS, address.encode());
         }
         Association { id: self.association, renew: 0, rebind: 0, options }
     }
 
-    /// What a server offers or grants; `None` where it has no address for us.
+    /// Returns the terms that a server offers or grants, or `None` if it has no address.
     fn terms(&self, message: &Message, server: &[u8]) -> Option<Terms> {
         if message.options.status() != SUCCESS {
             return None;
         }
         let all = message.options.all(code::IA_NA).filter_map(Association::decode);
-        let association = all.into_iter().find(|one| one.id == self.association)?;
+        let association = all.into_iter().find(|association| association.id == self.association)?;
         if association.options.status() != SUCCESS {
             return None;
         }
         let addresses = association.options.all(code::IA_ADDRESS).filter_map(Address::decode);
-        let is_good = |one: &Address| one.valid > 0 && one.options.status() == SUCCESS;
-        let given = addresses.into_iter().find(is_good)?;
+        let is_valid = |address: &Address| address.valid > 0 && address.options.status() == SUCCESS;
+        let granted = addresses.into_iter().find(is_valid)?;
         Some(Terms {
-            // Which neighbours are on the link is for the routers to say, not for this server.
-            address: IpNet::V6(Ipv6Net::new(given.address, 128).ok()?),
+            // Router advertisements define which prefixes are on the link, not this server.
+            address: IpNet::V6(Ipv6Net::new(granted.address, 128).ok()?),
             gateway: None,
             routes: Vec::new(),
             dns: dns(&message.options),
             server: server.to_vec(),
             server_mac: None,
-            span: span(&association, &given),
+            lifetimes: lifetimes(&association, &granted),
         })
     }
 }
 
-/// A server that leaves the times to us writes 0 (RFC 8415, 21.4).
-fn span(association: &Association, given: &Address) -> Option<Span> {
-    if given.valid == u32::MAX {
+/// Returns the lifetimes. A server that leaves T1 and T2 to the client sends 0 (RFC 8415, 21.4).
+fn lifetimes(association: &Association, granted: &Address) -> Option<Lifetimes> {
+    if granted.valid == u32::MAX {
         return None;
     }
-    let preferred = given.preferred.min(given.valid);
-    let or = |told: u32, ours: u32| if told == 0 { ours } else { told };
-    let renew = or(association.renew, preferred / 2);
-    let rebind = or(association.rebind, preferred - preferred / 5);
-    Some(Span::new(renew, rebind, given.valid))
+    let preferred = granted.preferred.min(granted.valid);
+    let or_default = |sent: u32, default: u32| if sent == 0 { default } else { sent };
+    let renew = or_default(association.renew, preferred / 2);
+    let rebind = or_default(association.rebind, preferred - preferred / 5);
+    Some(Lifetimes::new(renew, rebind, granted.valid))
 }
 
 fn dns(options: &Options) -> Dns {
@@ -170,8 +170,14 @@ mod tests {
         Client { duid: vec![0, 4, 1, 2], association: 7 }
     }
 
-    fn about(phase: Phase, terms: Option<&Terms>) -> About<'_> {
-        About { phase, xid: 0xff12_3456, elapsed: Duration::from_millis(1230), terms, hint: None }
+    fn context(phase: Phase, terms: Option<&Terms>) -> MessageContext<'_> {
+        MessageContext {
+            phase,
+            xid: 0xff12_3456,
+            elapsed: Duration::from_millis(1230),
+            terms,
+            hint: None,
+        }
     }
 
     fn address(valid: u32) -> Address {
@@ -184,11 +190,12 @@ mod tests {
     }
 
     fn association(id: u32, addresses: &[Address]) -> Association {
-        let options = addresses.iter().map(|one| (code::IA_ADDRESS, one.encode())).collect();
+        let options =
+            addresses.iter().map(|address| (code::IA_ADDRESS, address.encode())).collect();
         Association { id, renew: 0, rebind: 0, options: Options(options) }
     }
 
-    fn answer(kind: u8, association: &Association) -> Message {
+    fn reply(kind: u8, association: &Association) -> Message {
         let mut options = Options::default();
         options.push(code::CLIENT_ID, vec![0, 4, 1, 2]);
         options.push(code::SERVER_ID, vec![0, 3, 9]);
@@ -197,7 +204,7 @@ mod tests {
     }
 
     fn lease() -> Terms {
-        client().terms(&answer(kind::REPLY, &association(7, &[address(1000)])), &[0, 3, 9]).unwrap()
+        client().terms(&reply(kind::REPLY, &association(7, &[address(1000)])), &[0, 3, 9]).unwrap()
     }
 
     #[test]
@@ -210,11 +217,11 @@ mod tests {
     }
 
     #[test]
-    fn each_question_names_what_the_standard_says() {
+    fn message_fields_follow_rfc_8415() {
         let lease = lease();
         let check = |phase, kind, names_server: bool| {
             let terms = (phase != Phase::Discover).then_some(&lease);
-            let message = Message::decode(&client().message(&about(phase, terms))).unwrap();
+            let message = Message::decode(&client().encode(&context(phase, terms))).unwrap();
             assert_eq!((message.kind, message.xid), (kind, 0x12_3456), "{phase:?}");
             let server = names_server.then_some(&[0, 3, 9][..]);
             assert_eq!(message.options.get(code::SERVER_ID), server, "{phase:?}");
@@ -233,8 +240,8 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_read() {
-        let mut message = answer(kind::REPLY, &association(7, &[address(0), address(1000)]));
+    fn reply_is_parsed_into_terms() {
+        let mut message = reply(kind::REPLY, &association(7, &[address(0), address(1000)]));
         message.options.push(code::DNS, vec![0; 17]);
         message.options.push(code::DOMAIN_SEARCH, b"\x01a\x02bc\0".to_vec());
         let terms = client().terms(&message, &[0, 3, 9]).unwrap();
@@ -243,53 +250,53 @@ mod tests {
             (terms.dns.nameservers, terms.dns.search),
             (vec!["::".into()], vec!["a.bc".into()])
         );
-        assert_eq!(terms.span, Some(Span { renew: 250, rebind: 400, valid: 1000 }));
+        assert_eq!(terms.lifetimes, Some(Lifetimes { renew: 250, rebind: 400, valid: 1000 }));
     }
 
     #[test]
-    fn answers_mean_what_their_status_says() {
+    fn reply_meaning_depends_on_the_status() {
         let lease = lease();
-        let read = |phase, message: &Message| {
-            client().read(&about(phase, Some(&lease)), &message.encode())
+        let parse = |phase, message: &Message| {
+            client().parse_reply(&context(phase, Some(&lease)), &message.encode())
         };
         let good = association(7, &[address(1000)]);
         assert!(matches!(
-            read(Phase::Discover, &answer(kind::ADVERTISE, &good)),
-            Some(Heard::Offered(_))
+            parse(Phase::Discover, &reply(kind::ADVERTISE, &good)),
+            Some(Reply::Offered(_))
         ));
-        assert!(matches!(read(Phase::Renew, &answer(kind::REPLY, &good)), Some(Heard::Granted(_))));
-        assert_eq!(read(Phase::Confirm, &answer(kind::REPLY, &good)), Some(Heard::Kept));
-        assert_eq!(read(Phase::Release, &answer(kind::REPLY, &good)), Some(Heard::Released));
-        assert_eq!(read(Phase::Discover, &answer(kind::REPLY, &good)), None);
+        assert!(matches!(parse(Phase::Renew, &reply(kind::REPLY, &good)), Some(Reply::Granted(_))));
+        assert_eq!(parse(Phase::Confirm, &reply(kind::REPLY, &good)), Some(Reply::Confirmed));
+        assert_eq!(parse(Phase::Release, &reply(kind::REPLY, &good)), Some(Reply::Released));
+        assert_eq!(parse(Phase::Discover, &reply(kind::REPLY, &good)), None);
         let unbound = Association { options: status(3), ..good.clone() };
-        assert_eq!(read(Phase::Renew, &answer(kind::REPLY, &unbound)), Some(Heard::Refused));
-        assert_eq!(read(Phase::Discover, &answer(kind::ADVERTISE, &unbound)), None);
+        assert_eq!(parse(Phase::Renew, &reply(kind::REPLY, &unbound)), Some(Reply::Rejected));
+        assert_eq!(parse(Phase::Discover, &reply(kind::ADVERTISE, &unbound)), None);
         let other = association(8, &[address(1000)]);
-        assert_eq!(read(Phase::Request, &answer(kind::REPLY, &other)), Some(Heard::Refused));
-        let mut off_link = answer(kind::REPLY, &good);
+        assert_eq!(parse(Phase::Request, &reply(kind::REPLY, &other)), Some(Reply::Rejected));
+        let mut off_link = reply(kind::REPLY, &good);
         off_link.options.0.extend(status(4).0);
-        assert_eq!(read(Phase::Confirm, &off_link), Some(Heard::Refused));
-        let mut from_other = answer(kind::REPLY, &good);
+        assert_eq!(parse(Phase::Confirm, &off_link), Some(Reply::Rejected));
+        let mut from_other = reply(kind::REPLY, &good);
         from_other.options.0[1].1 = vec![0, 3, 8];
-        assert_eq!(read(Phase::Renew, &from_other), None);
-        assert!(matches!(read(Phase::Rebind, &from_other), Some(Heard::Granted(_))));
-        let stranger = Message { xid: 1, ..answer(kind::REPLY, &good) };
-        assert_eq!(read(Phase::Renew, &stranger), None);
+        assert_eq!(parse(Phase::Renew, &from_other), None);
+        assert!(matches!(parse(Phase::Rebind, &from_other), Some(Reply::Granted(_))));
+        let stranger = Message { xid: 1, ..reply(kind::REPLY, &good) };
+        assert_eq!(parse(Phase::Renew, &stranger), None);
     }
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_without_panic(bytes: Vec<u8>) {
+        fn decoding_never_panics(bytes: Vec<u8>) {
             let _ = (Message::decode(&bytes), Association::decode(&bytes), Address::decode(&bytes));
-            let mut message = answer(kind::REPLY, &association(7, &[]));
+            let mut message = reply(kind::REPLY, &association(7, &[]));
             message.options.push(code::IA_NA, [&7u32.to_be_bytes()[..], &bytes].concat());
             message.options.push(code::DNS, bytes.clone());
             message.options.push(code::DOMAIN_SEARCH, bytes);
-            let _ = client().read(&about(Phase::Rebind, None), &message.encode());
+            let _ = client().parse_reply(&context(Phase::Rebind, None), &message.encode());
         }
 
         #[test]
-        fn messages_are_read_as_written(
+        fn encoding_and_decoding_keeps_messages(
             kind: u8,
             xid in 0..=XID_MASK,
             options in prop::collection::vec((any::<u16>(), any::<Vec<u8>>()), 0..5),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One attachment and its leases, from the ADD to the DEL.
+//! One attachment and its leases, from ADD to DEL.
 
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -7,124 +7,141 @@ use std::time::{Duration, Instant};
 use cni::{CniResult, Code, Error};
 use ipnet::IpNet;
 
-use super::super::conf::Asked;
-use super::super::exchange::Dialog;
+use super::super::conf::LeaseOptions;
+use super::super::exchange::DhcpClient;
 use super::super::lease::{self, Lease};
-use super::super::protocol::Key;
-use super::super::state_machine::{Machine, Pace};
+use super::super::protocol::AttachmentKey;
+use super::super::state_machine::{RetryTimes, StateMachine};
 use super::super::{v4, v6};
-use super::family_lease::{AnySide, Outcome, Owner, Side};
+use super::family_lease::{AnyFamilyLease, AttachmentContext, FamilyLease, Outcome};
 use super::flags::Flags;
-use super::interface::Spot;
-use super::store::{Clock, Kept, Record};
-use super::transport::{Wire, Wire4, Wire6};
+use super::interface::ContainerInterface;
+use super::store::{Clock, Record, SavedLease};
+use super::transport::{Transport, Transport4, Transport6};
 
-/// An attachment.
-pub struct Held {
-    /// Whose.
-    pub key: Key,
-    /// Where it is.
-    pub spot: Spot,
-    asked: Asked,
-    whose: String,
-    ipv4: Option<Box<dyn AnySide>>,
-    ipv6: Option<Box<dyn AnySide>>,
-    is_settled: bool,
+/// An attachment with its leases.
+pub struct LeasedAttachment {
+    pub key: AttachmentKey,
+    pub interface: ContainerInterface,
+    options: LeaseOptions,
+    name: String,
+    ipv4: Option<Box<dyn AnyFamilyLease>>,
+    ipv6: Option<Box<dyn AnyFamilyLease>>,
+    is_added: bool,
     is_ending: bool,
 }
 
-impl Held {
-    /// Begins to look for leases, preferably of these addresses.
+impl LeasedAttachment {
+    /// Starts to acquire leases, preferably of these addresses.
     pub fn new(
-        key: Key,
-        spot: Spot,
-        asked: Asked,
+        key: AttachmentKey,
+        interface: ContainerInterface,
+        options: LeaseOptions,
         hints: &[IpNet],
         flags: &Flags,
-    ) -> (Held, Outcome) {
-        let record = Record { key, spot, asked, ipv4: None, ipv6: None };
-        Held::start(record, flags, &Manner::Look(hints))
+    ) -> (LeasedAttachment, Outcome) {
+        let record = Record { key, interface, options, ipv4: None, ipv6: None };
+        LeasedAttachment::start(record, flags, &StartMode::Acquire(hints))
     }
 
-    /// Goes on where an earlier daemon was.
-    pub fn resume(record: Record, flags: &Flags) -> (Held, Outcome) {
-        Held::start(record, flags, &Manner::Resume)
+    /// Resumes the leases of an earlier daemon.
+    pub fn resume(record: Record, flags: &Flags) -> (LeasedAttachment, Outcome) {
+        LeasedAttachment::start(record, flags, &StartMode::Resume)
     }
 
-    /// What an earlier daemon had, only to be given back.
-    pub fn leaving(record: Record, flags: &Flags) -> Held {
-        Held::start(record, flags, &Manner::Leave).0
+    /// Loads the leases of an earlier daemon in order to release them.
+    pub fn for_release(record: Record, flags: &Flags) -> LeasedAttachment {
+        LeasedAttachment::start(record, flags, &StartMode::ReleaseOnly).0
     }
 
-    fn start(record: Record, flags: &Flags, manner: &Manner) -> (Held, Outcome) {
-        let Record { key, spot, asked, ipv4: kept4, ipv6: kept6 } = record;
-        let whose = key.text();
-        let is_settled = !matches!(manner, Manner::Look(_));
-        let owner = Owner { whose: &whose, spot: &spot, priority: asked.priority, is_settled };
+    fn start(record: Record, flags: &Flags, mode: &StartMode) -> (LeasedAttachment, Outcome) {
+        let Record { key, interface, options, ipv4: saved4, ipv6: saved6 } = record;
+        let name = key.name();
+        let is_added = !matches!(mode, StartMode::Acquire(_));
+        let context = AttachmentContext {
+            name: &name,
+            interface: &interface,
+            priority: options.priority,
+            is_added,
+        };
         let mut outcome = Outcome::default();
-        let ipv4 = asked.ipv4.then(|| {
-            let client = client4(&whose, &spot, &asked, flags.broadcast);
-            let (side, done) = begin::<_, Wire4>(client, kept4, flags, manner, owner);
+        let ipv4 = options.ipv4.then(|| {
+            let client = client4(&name, &interface, &options, flags.broadcast);
+            let (family, done) = begin::<_, Transport4>(client, saved4, flags, mode, context);
             outcome = outcome.and(done);
-            side
+            family
         });
-        let ipv6 = asked.ipv6.then(|| {
-            let (duid, association) = v6::duid(&whose);
+        let ipv6 = options.ipv6.then(|| {
+            let (duid, association) = v6::duid(&name);
             let client = v6::Client { duid, association };
-            let (side, done) = begin::<_, Wire6>(client, kept6, flags, manner, owner);
+            let (family, done) = begin::<_, Transport6>(client, saved6, flags, mode, context);
             outcome = outcome.and(done);
-            side
+            family
         });
-        (Held { key, spot, asked, whose, ipv4, ipv6, is_settled, is_ending: false }, outcome)
+        (
+            LeasedAttachment {
+                key,
+                interface,
+                options,
+                name,
+                ipv4,
+                ipv6,
+                is_added,
+                is_ending: false,
+            },
+            outcome,
+        )
     }
 
-    /// What the next daemon has to know.
+    /// Returns the state for the next daemon.
     pub fn record(&self) -> Record {
         let clock = Clock::read();
-        let kept = |side: &Option<Box<dyn AnySide>>| {
-            side.as_ref().and_then(|side| side.lease()).map(|lease| Kept::new(lease, clock))
+        let saved = |family: &Option<Box<dyn AnyFamilyLease>>| {
+            family
+                .as_ref()
+                .and_then(|family| family.lease())
+                .map(|lease| SavedLease::new(lease, clock))
         };
-        let (ipv4, ipv6) = (kept(&self.ipv4), kept(&self.ipv6));
-        let (key, spot, asked) = (self.key.clone(), self.spot.clone(), self.asked.clone());
-        Record { key, spot, asked, ipv4, ipv6 }
+        let (ipv4, ipv6) = (saved(&self.ipv4), saved(&self.ipv6));
+        let (key, interface, options) =
+            (self.key.clone(), self.interface.clone(), self.options.clone());
+        Record { key, interface, options, ipv4, ipv6 }
     }
 
-    /// As logs show it.
-    pub fn whose(&self) -> &str {
-        &self.whose
+    /// Returns the name for logs.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
-    /// The ADD has been answered.
-    pub fn is_settled(&self) -> bool {
-        self.is_settled
+    /// Returns whether the ADD is complete.
+    pub fn is_added(&self) -> bool {
+        self.is_added
     }
 
-    /// Its leases are being given back.
+    /// Returns whether the leases are being released.
     pub fn is_ending(&self) -> bool {
         self.is_ending
     }
 
-    /// Whether its leases have been given back.
+    /// Returns whether all leases are released.
     pub fn has_ended(&self) -> bool {
-        self.is_ending && self.sides().all(|side| side.is_resting())
+        self.is_ending && self.families().all(|family| family.is_idle())
     }
 
-    /// What the container gets, once it has a lease of each family.
+    /// Returns the result of the ADD as soon as there is a lease of each family.
     pub fn result(&self) -> Option<CniResult> {
-        let leases: Option<Vec<&Lease>> = self.sides().map(|side| side.lease()).collect();
+        let leases: Option<Vec<&Lease>> = self.families().map(|family| family.lease()).collect();
         let terms = leases?.into_iter().map(|lease| &lease.terms);
-        Some(lease::result(terms, self.asked.priority))
+        Some(lease::result(terms, self.options.priority))
     }
 
-    /// Why there is none.
-    pub fn missing(&self, code: Code, within: Option<Duration>) -> Error {
-        let missing = self.sides().filter(|side| side.lease().is_none());
-        let names: Vec<&str> = missing.map(|side| side.protocol()).collect();
+    /// Returns the error for missing leases.
+    pub fn no_lease_error(&self, code: Code, within: Option<Duration>) -> Error {
+        let missing = self.families().filter(|family| family.lease().is_none());
+        let names: Vec<&str> = missing.map(|family| family.protocol()).collect();
         let (names, ifname) = (names.join(" and no "), &self.key.ifname);
-        let shown = |within: Option<Duration>| {
-            within.map(|time| format!(" within {time:?}")).unwrap_or_default()
-        };
-        let details = format!("no {names} server gave {ifname:?} an address{}", shown(within));
+        let limit = within.map(|time| format!(" within {time:?}")).unwrap_or_default();
+        let details = format!("no {names} server gave {ifname:?} an address{limit}");
         match within {
             Some(_) => {
                 Error::new(code, "error calling DHCP.Allocate: no more tries").with_details(details)
@@ -133,98 +150,106 @@ impl Held {
         }
     }
 
-    /// The result has been told, and the plugin acts on it.
-    pub fn settle(&mut self) {
-        self.is_settled = true;
-        self.sides_mut().for_each(|side| side.settle());
+    /// Records that the plugin has the result and applies it.
+    pub fn mark_added(&mut self) {
+        self.is_added = true;
+        self.families_mut().for_each(|family| family.mark_added());
     }
 
-    /// When there is something to do.
+    /// Returns the next deadline.
     pub fn deadline(&self) -> Option<Instant> {
-        self.sides().filter_map(|side| side.deadline()).min()
+        self.families().filter_map(|family| family.deadline()).min()
     }
 
-    /// What to wait for.
+    /// Returns the descriptors to wait for.
     pub fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        self.sides().flat_map(|side| side.fds()).collect()
+        self.families().flat_map(|family| family.fds()).collect()
     }
 
-    /// Does what is due.
+    /// Handles deadlines.
     pub fn wake(&mut self, now: Instant) -> Outcome {
-        self.each(|side, owner| {
-            let is_due = side.deadline().is_some_and(|deadline| now >= deadline);
-            if is_due { side.wake(owner, now) } else { Outcome::default() }
+        self.each(|family, context| {
+            let is_due = family.deadline().is_some_and(|deadline| now >= deadline);
+            if is_due { family.wake(context, now) } else { Outcome::default() }
         })
     }
 
-    /// Takes what has come.
-    pub fn hear(&mut self, now: Instant) -> Outcome {
-        self.each(|side, owner| side.hear(owner, now))
+    /// Handles received messages.
+    pub fn receive(&mut self, now: Instant) -> Outcome {
+        self.each(|family, context| family.receive(context, now))
     }
 
-    /// Gives its leases back.
+    /// Releases the leases.
     pub fn end(&mut self, now: Instant) -> Outcome {
         self.is_ending = true;
-        self.each(|side, owner| side.release(owner, now))
+        self.each(|family, context| family.release(context, now))
     }
 
-    fn sides(&self) -> impl Iterator<Item = &dyn AnySide> {
-        [&self.ipv4, &self.ipv6].into_iter().flatten().map(|side| &**side)
+    fn families(&self) -> impl Iterator<Item = &dyn AnyFamilyLease> {
+        [&self.ipv4, &self.ipv6].into_iter().flatten().map(|family| &**family)
     }
 
-    fn sides_mut(&mut self) -> impl Iterator<Item = &mut Box<dyn AnySide>> {
+    fn families_mut(&mut self) -> impl Iterator<Item = &mut Box<dyn AnyFamilyLease>> {
         [&mut self.ipv4, &mut self.ipv6].into_iter().flatten()
     }
 
-    fn each(&mut self, step: impl Fn(&mut dyn AnySide, Owner) -> Outcome) -> Outcome {
-        let Held { whose, spot, asked, ipv4, ipv6, is_settled, .. } = self;
-        let (priority, is_settled) = (asked.priority, *is_settled);
-        let owner = Owner { whose, spot, priority, is_settled };
-        let sides = [ipv4, ipv6].into_iter().flatten();
-        sides.map(|side| step(&mut **side, owner)).fold(Outcome::default(), Outcome::and)
+    fn each(
+        &mut self,
+        step: impl Fn(&mut dyn AnyFamilyLease, AttachmentContext) -> Outcome,
+    ) -> Outcome {
+        let LeasedAttachment { name, interface, options, ipv4, ipv6, is_added, .. } = self;
+        let (priority, is_added) = (options.priority, *is_added);
+        let context = AttachmentContext { name, interface, priority, is_added };
+        let families = [ipv4, ipv6].into_iter().flatten();
+        families.map(|family| step(&mut **family, context)).fold(Outcome::default(), Outcome::and)
     }
 }
 
-fn client4(whose: &str, spot: &Spot, asked: &Asked, broadcast: bool) -> v4::Client {
+fn client4(
+    name: &str,
+    interface: &ContainerInterface,
+    options: &LeaseOptions,
+    broadcast: bool,
+) -> v4::Client {
     v4::Client {
-        mac: spot.mac(),
-        id: v4::client_id(whose),
-        provided: asked.provided.clone(),
-        requested: asked.requested.clone(),
+        mac: interface.mac(),
+        id: v4::client_id(name),
+        provided: options.provided.clone(),
+        requested: options.requested.clone(),
         broadcast,
     }
 }
 
-/// How a side begins.
-enum Manner<'a> {
-    /// With nothing but addresses that would be welcome.
-    Look(&'a [IpNet]),
-    /// With what an earlier daemon had.
+/// How the leases of an attachment start.
+enum StartMode<'a> {
+    /// Acquire new leases, preferably of these addresses.
+    Acquire(&'a [IpNet]),
+    /// Resume the leases of an earlier daemon.
     Resume,
-    /// The same, and only to end.
-    Leave,
+    /// Load the leases of an earlier daemon in order to release them.
+    ReleaseOnly,
 }
 
-fn begin<D: Dialog + 'static, W: Wire + Default + 'static>(
+fn begin<D: DhcpClient + 'static, W: Transport + Default + 'static>(
     client: D,
-    kept: Option<Kept>,
+    saved: Option<SavedLease>,
     flags: &Flags,
-    manner: &Manner,
-    owner: Owner,
-) -> (Box<dyn AnySide>, Outcome) {
+    mode: &StartMode,
+    context: AttachmentContext,
+) -> (Box<dyn AnyFamilyLease>, Outcome) {
     let clock = Clock::read();
-    let pace = Pace { timeout: flags.timeout, resend_max: flags.resend_max };
-    let applied = kept.as_ref().map(|kept| kept.terms().clone());
-    let lease = kept.and_then(|kept| kept.lease(clock));
-    let started = match (manner, lease) {
-        (Manner::Leave, lease) => (Machine::resting(client, pace, lease), Vec::new()),
-        (Manner::Resume, Some(lease)) => Machine::resume(client, pace, lease, clock.now),
-        (Manner::Resume, None) => Machine::start(client, pace, None, clock.now),
-        (Manner::Look(hints), _) => {
-            let hint = hints.iter().map(IpNet::addr).find(|hint| D::speaks_of(*hint));
-            Machine::start(client, pace, hint, clock.now)
+    let times = RetryTimes { timeout: flags.timeout, resend_max: flags.resend_max };
+    let applied = saved.as_ref().map(|saved| saved.terms().clone());
+    let lease = saved.and_then(|saved| saved.lease(clock));
+    let started = match (mode, lease) {
+        (StartMode::ReleaseOnly, lease) => (StateMachine::idle(client, times, lease), Vec::new()),
+        (StartMode::Resume, Some(lease)) => StateMachine::resume(client, times, lease, clock.now),
+        (StartMode::Resume, None) => StateMachine::start(client, times, None, clock.now),
+        (StartMode::Acquire(hints), _) => {
+            let hint = hints.iter().map(IpNet::addr).find(|hint| D::is_own_family(*hint));
+            StateMachine::start(client, times, hint, clock.now)
         }
     };
-    let (side, outcome) = Side::<D, W>::new(started, applied, owner);
-    (Box::new(side), outcome)
+    let (family, outcome) = FamilyLease::<D, W>::new(started, applied, context);
+    (Box::new(family), outcome)
 }

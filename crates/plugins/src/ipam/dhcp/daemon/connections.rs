@@ -13,66 +13,66 @@ use std::time::{Duration, Instant};
 
 use cni::{Code, Error};
 
-use super::super::protocol::{Answer, MAX_LINE, Question};
+use super::super::protocol::{DaemonReply, DaemonRequest, MAX_LINE};
 use super::log;
 use crate::error::Context;
 
-/// A socket that listens.
+/// The socket on which the daemon accepts connections.
 #[derive(Debug)]
-pub struct Listening {
+pub struct ListenSocket {
     listener: UnixListener,
-    /// Its file, where it is ours to remove.
+    /// File of the socket, if the daemon created it and must remove it.
     file: Option<PathBuf>,
 }
 
-impl Listening {
-    /// Takes the socket that was opened for us, or opens one here.
-    pub fn open(path: &Path) -> Result<Listening, Error> {
+impl ListenSocket {
+    /// Uses the socket that systemd passed, or creates one.
+    pub fn open(path: &Path) -> Result<ListenSocket, Error> {
         let var = |name| std::env::var(name).ok();
         let (count, pid) = (var("LISTEN_FDS"), var("LISTEN_PID"));
         match inherited(count.as_deref(), pid.as_deref(), std::process::id())? {
             true => {
                 let listener = kernel::daemon::inherited_listener().context("socket activation")?;
-                Listening { listener, file: None }.ready(path)
+                ListenSocket { listener, file: None }.set_nonblocking(path)
             }
             false => {
                 let fail = |cause: io::Error| {
                     Error::because(Code::IO, format!("listen at {}", path.display()), &cause)
                 };
                 let listener = bind(path).map_err(fail)?;
-                Listening { listener, file: Some(path.to_owned()) }.ready(path)
+                ListenSocket { listener, file: Some(path.to_owned()) }.set_nonblocking(path)
             }
         }
     }
 
-    fn ready(self, path: &Path) -> Result<Listening, Error> {
+    fn set_nonblocking(self, path: &Path) -> Result<ListenSocket, Error> {
         self.listener.set_nonblocking(true).map_err(|cause| {
             Error::because(Code::IO, format!("listen at {}", path.display()), &cause)
         })?;
         Ok(self)
     }
 
-    /// The next caller who is waiting.
+    /// Accepts the next waiting connection.
     pub fn accept(&self) -> Option<UnixStream> {
         self.listener.accept().ok().map(|(stream, _)| stream)
     }
 
-    /// Stops listening.
+    /// Closes the socket and removes its file.
     pub fn close(self) {
         if let Some(file) = self.file {
-            // Whoever has removed it has done our work.
+            // The file may be gone already.
             let _ = fs::remove_file(file);
         }
     }
 }
 
-impl AsFd for Listening {
+impl AsFd for ListenSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
 }
 
-/// Whether a socket was opened for this very process, and not for the one that started it.
+/// Returns whether systemd passed a socket to this process, and not to its parent.
 fn inherited(count: Option<&str>, pid: Option<&str>, own: u32) -> Result<bool, Error> {
     if pid != Some(own.to_string().as_str()) {
         return Ok(false);
@@ -86,7 +86,7 @@ fn inherited(count: Option<&str>, pid: Option<&str>, own: u32) -> Result<bool, E
     }
 }
 
-/// Only root may come; the file of a daemon that is dead is taken over.
+/// Creates a socket that only root can use. Replaces the stale socket of a daemon that has died.
 fn bind(path: &Path) -> io::Result<UnixListener> {
     if let Some(directory) = path.parent() {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
@@ -104,137 +104,138 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
 
 fn remove_stale(path: &Path) -> io::Result<()> {
     if !fs::symlink_metadata(path)?.file_type().is_socket() {
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the file there is no socket"));
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the file is not a socket"));
     }
     match UnixStream::connect(path) {
         Err(cause) if cause.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
         Err(cause) => Err(cause),
-        Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "another daemon is listening")),
+        Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "another daemon is socket")),
     }
 }
 
-/// A plugin writes its question at once.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time limit for a request to arrive. A plugin writes it at once.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the Go plugin says first.
+/// Start of a request of the Go plugin.
 const GO_GREETING: &[u8] = b"CONNECT ";
-const TO_GO: &[u8] =
-    b"HTTP/1.0 400 this is podwire's dhcp daemon, the plugin is another one\r\n\r\n";
+const REPLY_TO_GO: &[u8] =
+    b"HTTP/1.0 400 this is podwire's dhcp daemon, it does not support the Go plugin\r\n\r\n";
 
-/// Tells callers apart.
-pub type CallerId = u64;
+/// Identifies a connection.
+pub type ConnectionId = u64;
 
-/// What became of a caller.
+/// Input from a connection.
 #[derive(Debug)]
-pub enum Turn {
-    /// There is more to come.
-    Unfinished,
-    /// This is asked.
-    Asked(Question),
-    /// It has gone away.
-    Gone,
+pub enum Input {
+    /// The request is not complete yet.
+    Incomplete,
+    /// A complete request.
+    Request(DaemonRequest),
+    /// The plugin has closed the connection.
+    Closed,
 }
 
 #[derive(Debug)]
-struct Caller {
+struct Connection {
     stream: UnixStream,
-    said: Vec<u8>,
-    /// Until when its question must be here; `None` once it is.
-    until: Option<Instant>,
+    input: Vec<u8>,
+    /// Deadline for the request; `None` once it is complete.
+    deadline: Option<Instant>,
 }
 
-/// All that are there.
+/// All open connections.
 #[derive(Debug, Default)]
-pub struct Callers {
-    callers: BTreeMap<CallerId, Caller>,
-    last: CallerId,
+pub struct Connections {
+    connections: BTreeMap<ConnectionId, Connection>,
+    last: ConnectionId,
 }
 
-impl Callers {
-    /// Lets one in, if it is root's.
-    pub fn welcome(&mut self, stream: UnixStream, now: Instant) {
-        let is_welcome = kernel::daemon::is_from_root(&stream).unwrap_or(false);
-        if !is_welcome || stream.set_nonblocking(true).is_err() {
-            log::line("a caller that is not root was turned away");
+impl Connections {
+    /// Adds a connection if the other end is root.
+    pub fn accept(&mut self, stream: UnixStream, now: Instant) {
+        let is_root = kernel::daemon::is_from_root(&stream).unwrap_or(false);
+        if !is_root || stream.set_nonblocking(true).is_err() {
+            log::line("connection rejected: the client is not root");
             return;
         }
         self.last += 1;
-        let until = Some(now + PATIENCE);
-        self.callers.insert(self.last, Caller { stream, said: Vec::new(), until });
+        let deadline = Some(now + REQUEST_TIMEOUT);
+        self.connections.insert(self.last, Connection { stream, input: Vec::new(), deadline });
     }
 
-    /// What to wait for.
-    pub fn fds(&self) -> impl Iterator<Item = (CallerId, BorrowedFd<'_>)> {
-        self.callers.iter().map(|(id, caller)| (*id, caller.stream.as_fd()))
+    /// Returns the descriptors to wait for.
+    pub fn fds(&self) -> impl Iterator<Item = (ConnectionId, BorrowedFd<'_>)> {
+        self.connections.iter().map(|(id, connection)| (*id, connection.stream.as_fd()))
     }
 
-    /// When the first of them has been silent for too long.
+    /// Returns the first deadline of a connection.
     pub fn deadline(&self) -> Option<Instant> {
-        self.callers.values().filter_map(|caller| caller.until).min()
+        self.connections.values().filter_map(|connection| connection.deadline).min()
     }
 
-    /// Drops those who have been silent for too long.
-    pub fn drop_silent(&mut self, now: Instant) {
-        self.callers.retain(|_, caller| caller.until.is_none_or(|until| now < until));
+    /// Drops connections whose request did not arrive in time.
+    pub fn drop_idle(&mut self, now: Instant) {
+        self.connections
+            .retain(|_, connection| connection.deadline.is_none_or(|deadline| now < deadline));
     }
 
-    /// Reads what one says.
-    pub fn hear(&mut self, id: CallerId) -> Turn {
-        let Some(caller) = self.callers.get_mut(&id) else { return Turn::Gone };
-        let turn = caller.hear();
-        match turn {
-            Ok(Turn::Gone) => {
-                self.callers.remove(&id);
-                Turn::Gone
+    /// Reads the input of a connection.
+    pub fn receive(&mut self, id: ConnectionId) -> Input {
+        let Some(connection) = self.connections.get_mut(&id) else { return Input::Closed };
+        let input = connection.receive();
+        match input {
+            Ok(Input::Closed) => {
+                self.connections.remove(&id);
+                Input::Closed
             }
-            Ok(turn) => turn,
+            Ok(input) => input,
             Err(error) => {
-                self.answer(id, &Answer::failed(&error));
-                Turn::Unfinished
+                self.reply(id, &DaemonReply::failed(&error));
+                Input::Incomplete
             }
         }
     }
 
-    /// Tells the answer and says goodbye; whether it has been heard.
-    pub fn answer(&mut self, id: CallerId, answer: &Answer) -> bool {
-        let Some(mut caller) = self.callers.remove(&id) else { return false };
-        let Ok(mut line) = serde_json::to_vec(answer) else { return false };
+    /// Sends the reply and closes the connection. Returns whether the reply was sent.
+    pub fn reply(&mut self, id: ConnectionId, reply: &DaemonReply) -> bool {
+        let Some(mut connection) = self.connections.remove(&id) else { return false };
+        let Ok(mut line) = serde_json::to_vec(reply) else { return false };
         line.push(b'\n');
-        // An answer fits the socket's buffer, so that this does not wait.
-        caller.stream.write_all(&line).is_ok()
+        // A reply fits into the socket's buffer, so this does not block.
+        connection.stream.write_all(&line).is_ok()
     }
 }
 
-impl Caller {
-    fn hear(&mut self) -> Result<Turn, Error> {
+impl Connection {
+    fn receive(&mut self) -> Result<Input, Error> {
         let mut buffer = [0; 8192];
         loop {
             match self.stream.read(&mut buffer) {
-                Ok(0) => return Ok(Turn::Gone),
-                // Whoever has asked has nothing more to say.
-                Ok(_) if self.until.is_none() => {}
-                Ok(length) => self.said.extend(&buffer[..length]),
+                Ok(0) => return Ok(Input::Closed),
+                // Input after the request is ignored.
+                Ok(_) if self.deadline.is_none() => {}
+                Ok(length) => self.input.extend(&buffer[..length]),
                 Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => break,
                 Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return Ok(Turn::Gone),
+                Err(_) => return Ok(Input::Closed),
             }
-            if self.said.len() > MAX_LINE {
-                return Err(Error::new(Code::DECODE, "the question is too long"));
+            if self.input.len() > MAX_LINE {
+                return Err(Error::new(Code::DECODE, "the request is too long"));
             }
         }
-        if self.said.starts_with(GO_GREETING) {
-            // It is told what it understands; if it does not listen, it is gone all the same.
-            let _ = self.stream.write_all(TO_GO);
-            return Ok(Turn::Gone);
+        if self.input.starts_with(GO_GREETING) {
+            // Reply in HTTP, which the Go plugin expects. A failure does not matter, because the connection is closed.
+            let _ = self.stream.write_all(REPLY_TO_GO);
+            return Ok(Input::Closed);
         }
-        let Some(end) = self.said.iter().position(|byte| *byte == b'\n') else {
-            return Ok(Turn::Unfinished);
+        let Some(end) = self.input.iter().position(|byte| *byte == b'\n') else {
+            return Ok(Input::Incomplete);
         };
-        let question = serde_json::from_slice(&self.said[..end])
-            .map_err(|cause| Error::because(Code::DECODE, "question to the daemon", &cause))?;
-        self.until = None;
-        self.said = Vec::new();
-        Ok(Turn::Asked(question))
+        let request = serde_json::from_slice(&self.input[..end])
+            .map_err(|cause| Error::because(Code::DECODE, "request to the daemon", &cause))?;
+        self.deadline = None;
+        self.input = Vec::new();
+        Ok(Input::Request(request))
     }
 }
 
@@ -243,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sockets_for_others_are_not_taken() {
+    fn socket_for_another_process_is_ignored() {
         let check = |count: &str, pid: &str| inherited(Some(count), Some(pid), 7);
         assert_eq!(inherited(None, None, 7), Ok(false));
         assert_eq!(check("1", "8"), Ok(false));
@@ -253,19 +254,19 @@ mod tests {
     }
 
     #[test]
-    fn stale_sockets_are_taken_over_and_live_ones_are_not() {
+    fn only_a_stale_socket_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("deep/s");
         drop(bind(&path).unwrap());
-        // A process that another test has just started holds it until it is another program.
-        let patience = std::time::Duration::from_secs(30);
-        let live = testkit::wait_some(patience, || bind(&path).ok()).unwrap();
+        // A process that another test has just forked has a copy of the descriptor until it calls exec.
+        let timeout = std::time::Duration::from_secs(30);
+        let live = testkit::wait_some(timeout, || bind(&path).ok()).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let error = bind(&path).unwrap_err();
         assert!(error.to_string().contains("another daemon"), "{error}");
         drop(live);
         fs::remove_file(&path).unwrap();
         fs::write(&path, "mine").unwrap();
-        assert!(bind(&path).unwrap_err().to_string().contains("no socket"));
+        assert!(bind(&path).unwrap_err().to_string().contains("not a socket"));
     }
 }

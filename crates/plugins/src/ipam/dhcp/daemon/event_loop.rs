@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's one loop: waits for whatever comes first and hands it to whom it concerns.
+//! The event loop of the daemon: waits for signals, connections, DHCP messages and deadlines, and dispatches them.
 
 use std::collections::{BTreeMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,340 +11,360 @@ use ipnet::IpNet;
 use kernel::daemon::TerminationSignals;
 use kernel::poll::wait_readable;
 
-use super::super::conf::Asked;
-use super::super::protocol::{AddQuestion, Answer, CheckQuestion, Key, Place, Question};
-use super::attachment::Held;
-use super::connections::{CallerId, Callers, Listening, Turn};
+use super::super::conf::LeaseOptions;
+use super::super::protocol::{
+    AddRequest, AttachmentKey, CheckRequest, DaemonReply, DaemonRequest, Location,
+};
+use super::attachment::LeasedAttachment;
+use super::connections::{ConnectionId, Connections, Input, ListenSocket};
 use super::family_lease::Outcome;
 use super::flags::Flags;
-use super::interface::Spot;
+use super::interface::ContainerInterface;
 use super::log;
 use super::store::Store;
 use crate::error::Context;
 
-/// A CHECK does not wait for long.
-const TAKE_OVER_PATIENCE: Duration = Duration::from_secs(4);
+/// Time limit for a CHECK that adopts a lease.
+const ADOPT_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// The daemon.
+/// State of the daemon.
 pub struct Daemon<'a> {
     flags: &'a Flags,
     store: Store,
-    listening: &'a Listening,
+    socket: &'a ListenSocket,
     signals: &'a TerminationSignals,
-    callers: Callers,
-    entries: BTreeMap<Key, Entry>,
+    connections: Connections,
+    entries: BTreeMap<AttachmentKey, Entry>,
 }
 
-/// An attachment, and who waits for it.
+/// An attachment and the connections that wait for it.
 struct Entry {
-    held: Held,
-    /// Who waits for leases.
-    adding: Option<Adding>,
-    /// Who waits for the end, and with what.
-    ending: Vec<(CallerId, Answer)>,
+    attachment: LeasedAttachment,
+    /// Connection that waits for leases.
+    pending_add: Option<PendingAdd>,
+    /// Connections that wait for the release, with their replies.
+    ending: Vec<(ConnectionId, DaemonReply)>,
 }
 
-/// Somebody who waits for leases.
+/// A connection that waits for leases.
 #[derive(Debug, Clone)]
-struct Adding {
-    caller: CallerId,
+struct PendingAdd {
+    connection: ConnectionId,
     since: Instant,
-    patience: Duration,
-    /// The addresses that they must be of, for a CHECK.
+    timeout: Duration,
+    /// Addresses that the leases must have, for a CHECK.
     expected: Option<Vec<IpNet>>,
 }
 
-impl Adding {
-    fn until(&self) -> Instant {
-        self.since + self.patience
+impl PendingAdd {
+    fn deadline(&self) -> Instant {
+        self.since + self.timeout
     }
 }
 
-/// Whom a descriptor concerns.
+/// The origin of an event.
 #[derive(Debug, Clone)]
-enum Concern {
+enum Source {
     Signals,
-    Listening,
-    Caller(CallerId),
-    Held(Key),
+    Listener,
+    Connection(ConnectionId),
+    Attachment(AttachmentKey),
 }
 
 impl<'a> Daemon<'a> {
-    /// A daemon that has nothing to do yet.
+    /// Creates a daemon without attachments.
     pub fn new(
         flags: &'a Flags,
         store: Store,
-        listening: &'a Listening,
+        socket: &'a ListenSocket,
         signals: &'a TerminationSignals,
     ) -> Daemon<'a> {
-        let (callers, entries) = (Callers::default(), BTreeMap::new());
-        Daemon { flags, store, listening, signals, callers, entries }
+        let (connections, entries) = (Connections::default(), BTreeMap::new());
+        Daemon { flags, store, socket, signals, connections, entries }
     }
 
-    /// Serves until a signal comes. Leases are kept, for the next daemon.
+    /// Runs until a signal arrives. The leases stay for the next daemon.
     pub fn run(mut self) -> Result<(), Error> {
         self.resume();
-        log::line(&format!("dhcp daemon holds the leases of {} containers", self.entries.len()));
+        log::line(&format!(
+            "dhcp daemon started, leases resumed for {} attachments",
+            self.entries.len()
+        ));
         loop {
-            for concern in self.wait()? {
-                match concern {
-                    Concern::Signals => return Ok(()),
-                    Concern::Listening => self.welcome(),
-                    Concern::Caller(id) => self.hear_caller(id),
-                    Concern::Held(key) => self.step(&key, Held::hear),
+            for source in self.wait()? {
+                match source {
+                    Source::Signals => return Ok(()),
+                    Source::Listener => self.accept(),
+                    Source::Connection(id) => self.read_connection(id),
+                    Source::Attachment(key) => self.step(&key, LeasedAttachment::receive),
                 }
             }
-            self.do_what_is_due();
+            self.handle_deadlines();
         }
     }
 
-    /// What earlier daemons held, as far as it is still there.
+    /// Resumes the leases of earlier daemons. Removes those whose container is gone.
     fn resume(&mut self) {
         for record in self.store.load() {
             let key = record.key.clone();
-            if record.spot.enter().is_none() {
-                log::about(&key.text(), "the container is gone, its lease is forgotten");
+            if record.interface.enter().is_none() {
+                log::attachment(&key.name(), "container is gone, lease dropped");
                 self.store.remove(&key);
                 continue;
             }
-            let (held, outcome) = Held::resume(record, self.flags);
-            self.entries.insert(key.clone(), Entry { held, adding: None, ending: Vec::new() });
-            self.follow_up(&key, outcome);
+            let (attachment, outcome) = LeasedAttachment::resume(record, self.flags);
+            self.entries
+                .insert(key.clone(), Entry { attachment, pending_add: None, ending: Vec::new() });
+            self.apply_outcome(&key, outcome);
         }
     }
 
-    /// Whom something has happened to.
-    fn wait(&self) -> Result<Vec<Concern>, Error> {
-        let mut waited: Vec<(Concern, BorrowedFd)> = vec![
-            (Concern::Signals, self.signals.as_fd()),
-            (Concern::Listening, self.listening.as_fd()),
-        ];
-        waited.extend(self.callers.fds().map(|(id, fd)| (Concern::Caller(id), fd)));
+    /// Waits for the next events or deadline.
+    fn wait(&self) -> Result<Vec<Source>, Error> {
+        let mut watched: Vec<(Source, BorrowedFd)> =
+            vec![(Source::Signals, self.signals.as_fd()), (Source::Listener, self.socket.as_fd())];
+        watched.extend(self.connections.fds().map(|(id, fd)| (Source::Connection(id), fd)));
         for (key, entry) in &self.entries {
-            let fds = entry.held.fds().into_iter();
-            waited.extend(fds.map(|fd| (Concern::Held(key.clone()), fd)));
+            let fds = entry.attachment.fds().into_iter();
+            watched.extend(fds.map(|fd| (Source::Attachment(key.clone()), fd)));
         }
         let deadlines = self.entries.values().flat_map(|entry| {
-            let until = entry.adding.as_ref().map(Adding::until);
-            [entry.held.deadline(), until].into_iter().flatten()
+            let add_deadline = entry.pending_add.as_ref().map(PendingAdd::deadline);
+            [entry.attachment.deadline(), add_deadline].into_iter().flatten()
         });
-        let deadline = deadlines.chain(self.callers.deadline()).min();
+        let deadline = deadlines.chain(self.connections.deadline()).min();
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let fds: Vec<BorrowedFd> = waited.iter().map(|(_, fd)| *fd).collect();
+        let fds: Vec<BorrowedFd> = watched.iter().map(|(_, fd)| *fd).collect();
         let ready = wait_readable(&fds, left).context("wait")?;
-        let concerns = waited.into_iter().zip(ready).filter(|(_, is_ready)| *is_ready);
-        Ok(concerns.map(|((concern, _), _)| concern).collect())
+        let sources = watched.into_iter().zip(ready).filter(|(_, is_ready)| *is_ready);
+        Ok(sources.map(|((source, _), _)| source).collect())
     }
 
-    fn welcome(&mut self) {
-        while let Some(stream) = self.listening.accept() {
-            self.callers.welcome(stream, Instant::now());
+    fn accept(&mut self) {
+        while let Some(stream) = self.socket.accept() {
+            self.connections.accept(stream, Instant::now());
         }
     }
 
-    fn do_what_is_due(&mut self) {
+    fn handle_deadlines(&mut self) {
         let now = Instant::now();
-        self.callers.drop_silent(now);
-        let is_due = |moment: Option<Instant>| moment.is_some_and(|moment| now >= moment);
+        self.connections.drop_idle(now);
+        let is_due = |deadline: Option<Instant>| deadline.is_some_and(|deadline| now >= deadline);
         let due = |entry: &Entry| {
-            is_due(entry.held.deadline()) || is_due(entry.adding.as_ref().map(Adding::until))
+            is_due(entry.attachment.deadline())
+                || is_due(entry.pending_add.as_ref().map(PendingAdd::deadline))
         };
-        let keys: Vec<Key> = self
+        let keys: Vec<AttachmentKey> = self
             .entries
             .iter()
             .filter(|(_, entry)| due(entry))
             .map(|(key, _)| key.clone())
             .collect();
         for key in keys {
-            self.step(&key, Held::wake);
-            self.give_up_if_late(&key, now);
+            self.step(&key, LeasedAttachment::wake);
+            self.time_out_add(&key, now);
         }
     }
 
-    fn give_up_if_late(&mut self, key: &Key, now: Instant) {
+    fn time_out_add(&mut self, key: &AttachmentKey, now: Instant) {
         let Some(entry) = self.entries.get_mut(key) else { return };
-        let Some(adding) = entry.adding.take_if(|adding| now >= adding.until()) else { return };
-        let error = entry.held.missing(Code::TRY_LATER, Some(adding.patience));
-        self.end(key, Some((adding.caller, Answer::failed(&error))));
+        let Some(pending_add) =
+            entry.pending_add.take_if(|pending_add| now >= pending_add.deadline())
+        else {
+            return;
+        };
+        let error = entry.attachment.no_lease_error(Code::TRY_LATER, Some(pending_add.timeout));
+        self.end(key, Some((pending_add.connection, DaemonReply::failed(&error))));
     }
 
-    fn hear_caller(&mut self, id: CallerId) {
-        match self.callers.hear(id) {
-            Turn::Unfinished => {}
-            Turn::Gone => self.forsake(id),
-            Turn::Asked(question) => {
-                if let Some(answer) = self.consider(id, question) {
-                    self.callers.answer(id, &answer);
+    fn read_connection(&mut self, id: ConnectionId) {
+        match self.connections.receive(id) {
+            Input::Incomplete => {}
+            Input::Closed => self.abandon_add(id),
+            Input::Request(request) => {
+                if let Some(reply) = self.handle_request(id, request) {
+                    self.connections.reply(id, &reply);
                 }
             }
         }
     }
 
-    /// The plugin has been killed: nobody will use what it asked for.
-    fn forsake(&mut self, id: CallerId) {
-        let is_theirs =
-            |entry: &&Entry| entry.adding.as_ref().is_some_and(|adding| adding.caller == id);
-        let key = self.entries.values().find(is_theirs).map(|entry| entry.held.key.clone());
+    /// Releases the leases of an ADD whose plugin was killed.
+    fn abandon_add(&mut self, id: ConnectionId) {
+        let is_waiting = |entry: &&Entry| {
+            entry.pending_add.as_ref().is_some_and(|pending_add| pending_add.connection == id)
+        };
+        let key = self.entries.values().find(is_waiting).map(|entry| entry.attachment.key.clone());
         if let Some(key) = key {
             self.end(&key, None);
         }
     }
 
-    /// The answer, where it is known at once.
-    fn consider(&mut self, id: CallerId, question: Question) -> Option<Answer> {
-        match question {
-            Question::Status => Some(Answer::Done(None)),
-            Question::Add(question) => {
-                let AddQuestion { place, asked } = *question;
-                let patience = self.flags.resend_timeout;
-                self.add(id, place, asked, patience, None).err().map(|error| Answer::failed(&error))
+    /// Handles a request. Returns the reply if it is known at once.
+    fn handle_request(&mut self, id: ConnectionId, request: DaemonRequest) -> Option<DaemonReply> {
+        match request {
+            DaemonRequest::Status => Some(DaemonReply::Done(None)),
+            DaemonRequest::Add(request) => {
+                let AddRequest { location, options } = *request;
+                let timeout = self.flags.resend_timeout;
+                self.add(id, location, options, timeout, None)
+                    .err()
+                    .map(|error| DaemonReply::failed(&error))
             }
-            Question::Del(place) if self.entries.contains_key(&place.key) => {
-                self.end(&place.key, Some((id, Answer::Done(None))));
+            DaemonRequest::Del(location) if self.entries.contains_key(&location.key) => {
+                self.end(&location.key, Some((id, DaemonReply::Done(None))));
                 None
             }
-            Question::Del(_) => Some(Answer::Done(None)),
-            Question::Check(question) => self.check(id, *question),
-            Question::Gc { network, valid } => {
+            DaemonRequest::Del(_) => Some(DaemonReply::Done(None)),
+            DaemonRequest::Check(request) => self.check(id, *request),
+            DaemonRequest::Gc { network, valid } => {
                 self.gc(&network, &valid);
-                Some(Answer::Done(None))
+                Some(DaemonReply::Done(None))
             }
         }
     }
 
     fn add(
         &mut self,
-        caller: CallerId,
-        place: Place,
-        asked: Asked,
-        patience: Duration,
+        connection: ConnectionId,
+        location: Location,
+        options: LeaseOptions,
+        timeout: Duration,
         expected: Option<Vec<IpNet>>,
     ) -> Result<(), Error> {
-        let key = place.key;
-        let netns = format!("{}{}", self.flags.host_prefix, place.netns);
-        let spot = Spot::find(Path::new(&netns), &key.ifname, asked.ipv6)?;
+        let key = location.key;
+        let netns = format!("{}{}", self.flags.host_prefix, location.netns);
+        let interface = ContainerInterface::find(Path::new(&netns), &key.ifname, options.ipv6)?;
         if let Some(entry) = self.entries.get(&key) {
-            if entry.held.spot.is_same(&spot) && !entry.held.is_ending() {
-                let msg = format!("{} has a lease already", key.text());
+            if entry.attachment.interface.is_same(&interface) && !entry.attachment.is_ending() {
+                let msg = format!("{} has a lease already", key.name());
                 return Err(Error::internal(msg).with_details("DEL must come before a second ADD"));
             }
-            // Its interface is another one now; servers know it by its name, so nothing is lost.
-            self.forget(&key);
+            // The interface was replaced. Servers identify the client by name, so the new lease has the same address.
+            self.remove_attachment(&key);
         }
-        log::about(&key.text(), "looking for a lease");
+        log::attachment(&key.name(), "requesting a lease");
         let hints = expected.as_deref().unwrap_or_default();
-        let (held, outcome) = Held::new(key.clone(), spot, asked, hints, self.flags);
-        let adding = Some(Adding { caller, since: Instant::now(), patience, expected });
-        self.entries.insert(key.clone(), Entry { held, adding, ending: Vec::new() });
-        self.follow_up(&key, outcome);
+        let (attachment, outcome) =
+            LeasedAttachment::new(key.clone(), interface, options, hints, self.flags);
+        let pending_add = Some(PendingAdd { connection, since: Instant::now(), timeout, expected });
+        self.entries.insert(key.clone(), Entry { attachment, pending_add, ending: Vec::new() });
+        self.apply_outcome(&key, outcome);
         Ok(())
     }
 
-    /// A container whose lease nobody holds, such as one of the Go daemon's, is taken over: servers know
-    /// it by its name, and give it the address that it has.
-    fn check(&mut self, id: CallerId, question: CheckQuestion) -> Option<Answer> {
-        let CheckQuestion { place, asked, addresses } = question;
-        let entry = self.entries.get(&place.key).filter(|entry| !entry.held.is_ending());
+    /// Adopts a container that this daemon does not know, such as one of the Go daemon: servers identify the client by
+    /// name and grant the address that it has.
+    fn check(&mut self, id: ConnectionId, request: CheckRequest) -> Option<DaemonReply> {
+        let CheckRequest { location, options, addresses } = request;
+        let entry = self.entries.get(&location.key).filter(|entry| !entry.attachment.is_ending());
         let Some(entry) = entry else {
-            let taken = self.add(id, place, asked, TAKE_OVER_PATIENCE, Some(addresses));
-            return taken.err().map(|error| Answer::failed(&error));
+            let adopted = self.add(id, location, options, ADOPT_TIMEOUT, Some(addresses));
+            return adopted.err().map(|error| DaemonReply::failed(&error));
         };
-        Some(match entry.held.result() {
-            Some(_) => Answer::Done(None),
-            None => Answer::failed(&entry.held.missing(Code::INTERNAL, None)),
+        Some(match entry.attachment.result() {
+            Some(_) => DaemonReply::Done(None),
+            None => DaemonReply::failed(&entry.attachment.no_lease_error(Code::INTERNAL, None)),
         })
     }
 
     fn gc(&mut self, network: &str, valid: &[Attachment]) {
         let valid: HashSet<(&str, &str)> =
-            valid.iter().map(|one| (one.container_id.as_str(), one.ifname.as_str())).collect();
-        let is_stale = |key: &&Key| {
+            valid.iter().map(|a| (a.container_id.as_str(), a.ifname.as_str())).collect();
+        let is_stale = |key: &&AttachmentKey| {
             key.network == network && !valid.contains(&(&*key.container_id, &*key.ifname))
         };
-        let stale: Vec<Key> = self.entries.keys().filter(is_stale).cloned().collect();
+        let stale: Vec<AttachmentKey> = self.entries.keys().filter(is_stale).cloned().collect();
         for key in stale {
             self.end(&key, None);
         }
     }
 
-    /// Gives leases back; the caller is answered when that is done.
-    fn end(&mut self, key: &Key, caller: Option<(CallerId, Answer)>) {
+    /// Releases the leases. The connection gets its reply after the release.
+    fn end(&mut self, key: &AttachmentKey, connection: Option<(ConnectionId, DaemonReply)>) {
         let Some(entry) = self.entries.get_mut(key) else { return };
-        if let Some(Adding { caller: adding, .. }) = entry.adding.take() {
-            let error = Error::internal(format!("{} was removed meanwhile", entry.held.whose()));
-            entry.ending.push((adding, Answer::failed(&error)));
+        if let Some(PendingAdd { connection: waiting, .. }) = entry.pending_add.take() {
+            let error =
+                Error::internal(format!("{} was removed during the ADD", entry.attachment.name()));
+            entry.ending.push((waiting, DaemonReply::failed(&error)));
         }
-        entry.ending.extend(caller);
-        if entry.held.is_ending() {
+        entry.ending.extend(connection);
+        if entry.attachment.is_ending() {
             return;
         }
-        log::about(entry.held.whose(), "giving the lease back");
-        self.step(key, Held::end);
+        log::attachment(entry.attachment.name(), "releasing the lease");
+        self.step(key, LeasedAttachment::end);
     }
 
-    fn step(&mut self, key: &Key, act: impl FnOnce(&mut Held, Instant) -> Outcome) {
+    fn step(
+        &mut self,
+        key: &AttachmentKey,
+        act: impl FnOnce(&mut LeasedAttachment, Instant) -> Outcome,
+    ) {
         let Some(entry) = self.entries.get_mut(key) else { return };
-        let outcome = act(&mut entry.held, Instant::now());
-        self.follow_up(key, outcome);
+        let outcome = act(&mut entry.attachment, Instant::now());
+        self.apply_outcome(key, outcome);
     }
 
-    /// What a step means for files and callers.
-    fn follow_up(&mut self, key: &Key, outcome: Outcome) {
+    /// Updates files and connections after a step.
+    fn apply_outcome(&mut self, key: &AttachmentKey, outcome: Outcome) {
         let Some(entry) = self.entries.get_mut(key) else { return };
         if outcome.gone {
-            log::about(entry.held.whose(), "the container is gone, its lease is forgotten");
-            return self.forget(key);
+            log::attachment(entry.attachment.name(), "container is gone, lease dropped");
+            return self.remove_attachment(key);
         }
-        if entry.held.has_ended() {
-            return self.forget(key);
+        if entry.attachment.has_ended() {
+            return self.remove_attachment(key);
         }
-        if entry.held.is_settled()
+        if entry.attachment.is_added()
             && outcome.changed
-            && !entry.held.is_ending()
-            && let Err(cause) = self.store.save(&entry.held.record())
+            && !entry.attachment.is_ending()
+            && let Err(cause) = self.store.save(&entry.attachment.record())
         {
-            log::about(entry.held.whose(), format!("keep the lease: {cause}"));
+            log::attachment(entry.attachment.name(), format!("save the lease: {cause}"));
         }
         self.finish_add(key);
     }
 
-    /// The lease is on disk before it is told, so that a daemon that dies does not lose it.
-    fn finish_add(&mut self, key: &Key) {
+    /// Completes an ADD. Saves the lease before the reply, so that a crash of the daemon does not lose it.
+    fn finish_add(&mut self, key: &AttachmentKey) {
         let Some(entry) = self.entries.get_mut(key) else { return };
-        let Some(result) = entry.held.result() else { return };
-        let Some(Adding { caller, expected, .. }) = entry.adding.take() else { return };
-        let others = result.ips.iter().map(|ip| ip.address);
-        let others = others.filter(|got| expected.as_ref().is_some_and(|all| !all.contains(got)));
-        let saved = match others.into_iter().next() {
+        let Some(result) = entry.attachment.result() else { return };
+        let Some(PendingAdd { connection, expected, .. }) = entry.pending_add.take() else {
+            return;
+        };
+        let mut granted = result.ips.iter().map(|ip| ip.address);
+        let unexpected = granted.find(|ip| expected.as_ref().is_some_and(|all| !all.contains(ip)));
+        let saved = match unexpected {
             Some(other) => Err(Error::internal(format!(
-                "nobody held the lease of {}, and the server would now give it {other}",
-                key.text()
+                "no daemon had the lease of {}, and the server now grants {other} instead",
+                key.name()
             ))),
-            None => self.store.save(&entry.held.record()).map_err(|cause| {
-                Error::because(Code::IO, format!("keep the lease of {}", key.text()), &cause)
+            None => self.store.save(&entry.attachment.record()).map_err(|cause| {
+                Error::because(Code::IO, format!("save the lease of {}", key.name()), &cause)
             }),
         };
         match saved.and_then(|()| result.to_json(Version::LATEST)) {
-            Err(error) => self.end(key, Some((caller, Answer::failed(&error)))),
+            Err(error) => self.end(key, Some((connection, DaemonReply::failed(&error)))),
             Ok(result) => {
-                entry.held.settle();
-                if !self.callers.answer(caller, &Answer::Done(Some(result))) {
+                entry.attachment.mark_added();
+                if !self.connections.reply(connection, &DaemonReply::Done(Some(result))) {
                     self.end(key, None);
                 }
             }
         }
     }
 
-    /// Drops an attachment, and answers all who waited for that.
-    fn forget(&mut self, key: &Key) {
+    /// Removes an attachment and replies to all connections that waited for it.
+    fn remove_attachment(&mut self, key: &AttachmentKey) {
         self.store.remove(key);
         let Some(entry) = self.entries.remove(key) else { return };
-        for (caller, answer) in entry.ending {
-            self.callers.answer(caller, &answer);
+        for (connection, reply) in entry.ending {
+            self.connections.reply(connection, &reply);
         }
-        if let Some(Adding { caller, .. }) = entry.adding {
-            let error = Error::internal(format!("{} is gone", entry.held.whose()));
-            self.callers.answer(caller, &Answer::failed(&error));
+        if let Some(PendingAdd { connection, .. }) = entry.pending_add {
+            let error = Error::internal(format!("{} is gone", entry.attachment.name()));
+            self.connections.reply(connection, &DaemonReply::failed(&error));
         }
     }
 }

@@ -1,139 +1,140 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One family's lease of an attachment: the machine that leads it, the wire it speaks on, and what of
-//! it is on the interface.
+//! The lease of one address family of an attachment: its state machine, its transport, and the terms that are applied to
+//! the interface.
 
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
-use super::super::exchange::Dialog;
+use super::super::exchange::DhcpClient;
 use super::super::lease::{Lease, Terms};
-use super::super::state_machine::{Event, Machine};
-use super::interface::{self, Spot};
+use super::super::state_machine::{Action, StateMachine};
+use super::interface::{self, ContainerInterface};
 use super::log;
-use super::transport::{Failure, Wire};
+use super::transport::{SendError, Transport};
 
-/// What became of a lease in one step.
+/// Effect of one step on a lease.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// The lease is another one, or has new times, or is no more.
+    /// The lease is new, has new terms, or is lost.
     pub changed: bool,
-    /// The container is not there any more.
+    /// The container is gone.
     pub gone: bool,
 }
 
 impl Outcome {
-    /// Both.
+    /// Combines two outcomes.
     pub fn and(self, other: Outcome) -> Outcome {
         Outcome { changed: self.changed || other.changed, gone: self.gone || other.gone }
     }
 }
 
-/// What a side needs to know of its attachment.
+/// Values of the attachment that a step needs.
 #[derive(Debug, Clone, Copy)]
-pub struct Owner<'a> {
-    /// For the log.
-    pub whose: &'a str,
-    /// Where it is.
-    pub spot: &'a Spot,
-    /// Metric of its routes.
+pub struct AttachmentContext<'a> {
+    /// Name for the log.
+    pub name: &'a str,
+    pub interface: &'a ContainerInterface,
+    /// Metric of the routes.
     pub priority: u32,
-    /// The ADD is over: from now on changes of the lease are for us to carry out.
-    pub is_settled: bool,
+    /// Whether the ADD is complete. From then on the daemon applies changes of the lease to the interface.
+    pub is_added: bool,
 }
 
-/// A side, whatever its family.
-pub trait AnySide {
-    /// What the protocol is called.
+/// A lease of either family.
+pub trait AnyFamilyLease {
+    /// Returns the name of the protocol.
     fn protocol(&self) -> &'static str;
-    /// The lease, where there is one.
+    /// Returns the lease, if there is one.
     fn lease(&self) -> Option<&Lease>;
-    /// Whether all is said that was to be said.
-    fn is_resting(&self) -> bool;
-    /// When there is something to do.
+    /// Returns whether no more messages will be sent.
+    fn is_idle(&self) -> bool;
+    /// Returns the next deadline.
     fn deadline(&self) -> Option<Instant>;
-    /// What to wait for.
+    /// Returns the descriptors to wait for.
     fn fds(&self) -> Vec<BorrowedFd<'_>>;
-    /// The plugin has put the lease on the interface.
-    fn settle(&mut self);
-    /// Does what is due.
-    fn wake(&mut self, owner: Owner, now: Instant) -> Outcome;
-    /// Takes what has come.
-    fn hear(&mut self, owner: Owner, now: Instant) -> Outcome;
-    /// Gives the lease back, and takes the address off the interface: it may be another's soon.
-    fn release(&mut self, owner: Owner, now: Instant) -> Outcome;
+    /// Records that the plugin has applied the lease to the interface.
+    fn mark_added(&mut self);
+    /// Handles a deadline.
+    fn wake(&mut self, context: AttachmentContext, now: Instant) -> Outcome;
+    /// Handles received messages.
+    fn receive(&mut self, context: AttachmentContext, now: Instant) -> Outcome;
+    /// Releases the lease and removes the address from the interface, because another client may get it soon.
+    fn release(&mut self, context: AttachmentContext, now: Instant) -> Outcome;
 }
 
-/// One family.
+/// The lease of one family.
 #[derive(Debug)]
-pub struct Side<D, W> {
-    machine: Machine<D>,
-    wire: W,
+pub struct FamilyLease<D, W> {
+    machine: StateMachine<D>,
+    transport: W,
     applied: Option<Terms>,
 }
 
-impl<D: Dialog, W: Wire + Default> Side<D, W> {
-    /// A side whose machine has just been started, with what it said, and what is on the interface.
+impl<D: DhcpClient, W: Transport + Default> FamilyLease<D, W> {
+    /// Creates a lease from a started state machine, its first actions, and the terms on the interface.
     pub fn new(
-        (machine, events): (Machine<D>, Vec<Event>),
+        (machine, events): (StateMachine<D>, Vec<Action>),
         applied: Option<Terms>,
-        owner: Owner,
+        context: AttachmentContext,
     ) -> (Self, Outcome) {
-        let mut side = Side { machine, wire: W::default(), applied };
-        let outcome = side.carry_out(events, owner);
-        (side, outcome)
+        let mut family = FamilyLease { machine, transport: W::default(), applied };
+        let outcome = family.perform(events, context);
+        (family, outcome)
     }
 
-    fn carry_out(&mut self, events: Vec<Event>, owner: Owner) -> Outcome {
+    fn perform(&mut self, events: Vec<Action>, context: AttachmentContext) -> Outcome {
         let mut outcome = Outcome::default();
         for event in events {
             match event {
-                Event::Send(phase, message) => {
+                Action::Send(phase, message) => {
                     let terms = self.machine.lease().map(|lease| &lease.terms);
-                    match self.wire.send(owner.spot, phase, &message, terms) {
+                    match self.transport.send(context.interface, phase, &message, terms) {
                         Ok(()) => {}
-                        Err(Failure::Gone) => outcome.gone = true,
-                        Err(Failure::Problem(problem)) => log::about(owner.whose, problem),
+                        Err(SendError::Gone) => outcome.gone = true,
+                        Err(SendError::Other(problem)) => log::attachment(context.name, problem),
                     }
                 }
-                Event::Held => {
+                Action::Acquired => {
                     outcome.changed = true;
-                    self.put_on_interface(owner);
+                    self.apply_lease(context);
                 }
-                Event::Lost => {
+                Action::Lost => {
                     outcome.changed = true;
-                    log::about(owner.whose, "the lease is ours no longer; looking for another");
+                    log::attachment(context.name, "lease lost, requesting another");
                     let before = self.applied.take();
-                    self.apply(owner, before.as_ref(), None);
+                    self.apply(context, before.as_ref(), None);
                 }
             }
         }
-        if !self.machine.is_asking() {
-            self.wire.close();
+        if !self.machine.is_waiting() {
+            self.transport.close();
         }
         outcome
     }
 
-    fn put_on_interface(&mut self, owner: Owner) {
+    fn apply_lease(&mut self, context: AttachmentContext) {
         let Some(terms) = self.machine.lease().map(|lease| lease.terms.clone()) else { return };
-        let times = terms.span.map_or("for ever".to_owned(), |span| {
-            format!("for {} s, to be renewed after {} s", span.valid, span.renew)
+        let times = terms.lifetimes.map_or("without a time limit".to_owned(), |lifetimes| {
+            format!("for {} s, renewal after {} s", lifetimes.valid, lifetimes.renew)
         });
-        log::about(owner.whose, format!("{} is ours {times}", terms.address));
-        if !owner.is_settled || self.applied.as_ref().is_some_and(|old| old.looks_like(&terms)) {
+        log::attachment(context.name, format!("lease acquired: {} {times}", terms.address));
+        if !context.is_added
+            || self.applied.as_ref().is_some_and(|old| old.has_same_interface_config(&terms))
+        {
             return;
         }
         let before = self.applied.replace(terms.clone());
-        self.apply(owner, before.as_ref(), Some(&terms));
+        self.apply(context, before.as_ref(), Some(&terms));
     }
 
-    fn apply(&self, owner: Owner, before: Option<&Terms>, after: Option<&Terms>) {
-        for problem in interface::change(owner.spot, before, after, owner.priority) {
-            log::about(owner.whose, problem);
+    fn apply(&self, context: AttachmentContext, before: Option<&Terms>, after: Option<&Terms>) {
+        for problem in interface::change(context.interface, before, after, context.priority) {
+            log::attachment(context.name, problem);
         }
     }
 }
 
-impl<D: Dialog, W: Wire + Default> AnySide for Side<D, W> {
+impl<D: DhcpClient, W: Transport + Default> AnyFamilyLease for FamilyLease<D, W> {
     fn protocol(&self) -> &'static str {
         D::NAME
     }
@@ -142,8 +143,8 @@ impl<D: Dialog, W: Wire + Default> AnySide for Side<D, W> {
         self.machine.lease()
     }
 
-    fn is_resting(&self) -> bool {
-        self.machine.is_resting()
+    fn is_idle(&self) -> bool {
+        self.machine.is_idle()
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -151,37 +152,37 @@ impl<D: Dialog, W: Wire + Default> AnySide for Side<D, W> {
     }
 
     fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        self.wire.fds()
+        self.transport.fds()
     }
 
-    fn settle(&mut self) {
+    fn mark_added(&mut self) {
         self.applied = self.lease().map(|lease| lease.terms.clone());
     }
 
-    fn wake(&mut self, owner: Owner, now: Instant) -> Outcome {
+    fn wake(&mut self, context: AttachmentContext, now: Instant) -> Outcome {
         let events = self.machine.wake(now);
-        self.carry_out(events, owner)
+        self.perform(events, context)
     }
 
-    fn hear(&mut self, owner: Owner, now: Instant) -> Outcome {
+    fn receive(&mut self, context: AttachmentContext, now: Instant) -> Outcome {
         let mut outcome = Outcome::default();
-        for (message, from) in self.wire.receive(owner.spot) {
+        for (message, from) in self.transport.receive(context.interface) {
             let mut events = self.machine.receive(&message, now);
-            if let (Some(from), [Event::Held, ..]) = (from, events.as_slice()) {
-                self.machine.heard_from(from);
+            if let (Some(from), [Action::Acquired, ..]) = (from, events.as_slice()) {
+                self.machine.set_server_mac(from);
             }
-            outcome = outcome.and(self.carry_out(std::mem::take(&mut events), owner));
+            outcome = outcome.and(self.perform(std::mem::take(&mut events), context));
         }
         outcome
     }
 
-    fn release(&mut self, owner: Owner, now: Instant) -> Outcome {
+    fn release(&mut self, context: AttachmentContext, now: Instant) -> Outcome {
         let held = self.lease().map(|lease| lease.terms.clone());
         let events = self.machine.release(now);
-        let outcome = self.carry_out(events, owner);
+        let outcome = self.perform(events, context);
         if !outcome.gone {
             let before = self.applied.take().or(held);
-            self.apply(owner, before.as_ref(), None);
+            self.apply(context, before.as_ref(), None);
         }
         outcome
     }

@@ -1,54 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's arguments: the Go daemon's, written as Go writes them, and one more.
+//! The daemon's arguments in Go's syntax: those of the Go daemon, and `-leasedir`.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::super::conf::DEFAULT_SOCKET;
 
-/// Where leases are kept.
+/// Default directory of leases.
 const DEFAULT_LEASE_DIR: &str = "/var/lib/cni/dhcp";
 
-/// What can be said.
+/// Help text.
 pub const USAGE: &str = "\
 usage: dhcp daemon [flags]
-  -pidfile path        write the process id to this file (an absolute path)
-  -hostprefix path     put this before the paths of socket and namespaces
-  -socketpath path     listen here (/run/cni/dhcp.sock)
-  -leasedir path       keep leases here (/var/lib/cni/dhcp)
-  -broadcast           ask servers to answer to everybody on the link
-  -timeout time        wait this long for a server after its offer (10s)
-  -resendmax time      longest pause between two messages (62s)
-  -resendtimeout time  give up an ADD after this long (3m28s)
-A time is written as 10s, 500ms or 1m30s.";
+  -pidfile path        write the process ID to this file (an absolute path)
+  -hostprefix path     prefix for the paths of socket and namespaces
+  -socketpath path     listen on this socket (/run/cni/dhcp.sock)
+  -leasedir path       directory of the leases (/var/lib/cni/dhcp)
+  -broadcast           ask servers to broadcast their replies
+  -timeout time        maximum time to wait for a server after its offer (10s)
+  -resendmax time      maximum delay between two messages (62s)
+  -resendtimeout time  maximum time for an ADD (3m28s)
+Write a time as 10s, 500ms or 1m30s.";
 
-/// The arguments as understood.
+/// The parsed arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flags {
-    /// Where to write the process id.
+    /// File for the process ID.
     pub pidfile: Option<PathBuf>,
-    /// What stands before the paths of namespaces.
+    /// Prefix for the paths of namespaces.
     pub host_prefix: String,
-    /// Where to listen, prefix included.
+    /// Path of the socket, including the prefix.
     pub socket: PathBuf,
-    /// Where leases are kept.
+    /// Directory of the leases.
     pub lease_dir: PathBuf,
-    /// Servers answer to everybody.
+    /// Ask servers to broadcast their replies.
     pub broadcast: bool,
-    /// Patience after an offer.
+    /// Maximum time to wait for a server after its offer.
     pub timeout: Duration,
-    /// Longest pause.
+    /// Maximum delay between two messages.
     pub resend_max: Duration,
-    /// Patience of an ADD.
+    /// Maximum time for an ADD.
     pub resend_timeout: Duration,
 }
 
-/// What the caller wants.
+/// The requested operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wish {
-    /// To know what can be said.
+pub enum Invocation {
+    /// Print the help text.
     Help,
-    /// A daemon.
+    /// Run the daemon.
     Run(Flags),
 }
 
@@ -68,23 +68,23 @@ impl Default for Flags {
 }
 
 impl Flags {
-    /// Reads the arguments, or says what is wrong with them.
-    pub fn parse(words: &[String]) -> Result<Wish, String> {
+    /// Parses the arguments. The error names the invalid one.
+    pub fn parse(words: &[String]) -> Result<Invocation, String> {
         let mut flags = Flags::default();
         let mut socket = String::new();
         let mut words = words.iter();
         while let Some(word) = words.next() {
-            let unknown = || format!("{word:?} is no flag of the daemon");
+            let unknown = || format!("{word:?} is not a flag of the daemon");
             let flag = word.strip_prefix("--").or_else(|| word.strip_prefix('-'));
             let (name, joined) = match flag.ok_or_else(unknown)?.split_once('=') {
                 Some((name, value)) => (name, Some(value.to_owned())),
                 None => (flag.unwrap_or_default(), None),
             };
             if matches!(name, "h" | "help") {
-                return Ok(Wish::Help);
+                return Ok(Invocation::Help);
             }
             if name == "broadcast" {
-                flags.broadcast = truth(joined.as_deref().unwrap_or("true"))?;
+                flags.broadcast = boolean(joined.as_deref().unwrap_or("true"))?;
                 continue;
             }
             let mut value = || {
@@ -112,12 +112,12 @@ impl Flags {
             Some(path) if !path.is_absolute() => {
                 Err(format!("-pidfile is {:?}, expected an absolute path", path.display()))
             }
-            _ => Ok(Wish::Run(flags)),
+            _ => Ok(Invocation::Run(flags)),
         }
     }
 }
 
-fn truth(text: &str) -> Result<bool, String> {
+fn boolean(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
@@ -125,16 +125,16 @@ fn truth(text: &str) -> Result<bool, String> {
     }
 }
 
-/// A time as Go writes it: numbers, each with a unit.
+/// Parses a time in Go's format: numbers, each with a unit.
 fn duration(name: &str, text: &str) -> Result<Duration, String> {
-    let wrong = || format!("-{name} is {text:?}, expected a time such as 10s, 500ms or 1m30s");
+    let invalid = || format!("-{name} is {text:?}, expected a time such as 10s, 500ms or 1m30s");
     let mut total = Duration::ZERO;
     let mut rest = text;
     while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
-        let (number, behind) = rest.split_at(digits);
-        let unit = behind.find(|c: char| c.is_ascii_digit()).unwrap_or(behind.len());
-        let (unit, behind) = behind.split_at(unit);
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(invalid)?;
+        let (number, tail) = rest.split_at(digits);
+        let unit = tail.find(|c: char| c.is_ascii_digit()).unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at(unit);
         let seconds = match unit {
             "h" => 3600.0,
             "m" => 60.0,
@@ -142,14 +142,14 @@ fn duration(name: &str, text: &str) -> Result<Duration, String> {
             "ms" => 1e-3,
             "us" | "µs" => 1e-6,
             "ns" => 1e-9,
-            _ => return Err(wrong()),
+            _ => return Err(invalid()),
         };
-        let number: f64 = number.parse().map_err(|_| wrong())?;
-        let part = Duration::try_from_secs_f64(number * seconds).map_err(|_| wrong())?;
-        total = total.checked_add(part).ok_or_else(wrong)?;
-        rest = behind;
+        let number: f64 = number.parse().map_err(|_| invalid())?;
+        let part = Duration::try_from_secs_f64(number * seconds).map_err(|_| invalid())?;
+        total = total.checked_add(part).ok_or_else(invalid)?;
+        rest = tail;
     }
-    if total.is_zero() { Err(wrong()) } else { Ok(total) }
+    if total.is_zero() { Err(invalid()) } else { Ok(total) }
 }
 
 #[cfg(test)]
@@ -159,13 +159,13 @@ mod tests {
     fn parse(line: &str) -> Result<Flags, String> {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         match Flags::parse(&words)? {
-            Wish::Run(flags) => Ok(flags),
-            Wish::Help => Err("help".to_owned()),
+            Invocation::Run(flags) => Ok(flags),
+            Invocation::Help => Err("help".to_owned()),
         }
     }
 
     #[test]
-    fn flags_of_the_go_daemon() {
+    fn flags_of_the_go_daemon_are_parsed() {
         let flags = parse("").unwrap();
         assert_eq!(flags.socket, PathBuf::from("/run/cni/dhcp.sock"));
         assert_eq!(flags.resend_timeout, Duration::from_secs(208));
@@ -182,17 +182,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
-        let check = |line: &str, words: &str| {
+    fn invalid_flag_is_named() {
+        let check = |line: &str, expected: &str| {
             let problem = parse(line).unwrap_err();
-            assert!(problem.contains(words), "{line}: {problem}");
+            assert!(problem.contains(expected), "{line}: {problem}");
         };
         check("-pidfile p", "-pidfile is \"p\", expected an absolute path");
         check("-timeout 10", "-timeout is \"10\", expected a time");
         check("-timeout 0s", "-timeout is \"0s\"");
         check("-timeout", "-timeout needs a value");
         check("-broadcast=maybe", "expected true or false");
-        check("-colour red", "\"-colour\" is no flag");
-        check("extra", "\"extra\" is no flag");
+        check("-colour red", "\"-colour\" is not a flag");
+        check("extra", "\"extra\" is not a flag");
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where a container's interface is: found once, and found again each time it is needed, as no
-//! namespace is kept open in between.
+//! The interface of a container: how to find it, and how to apply a lease to it. No namespace stays open between two
+//! uses, so the interface is looked up each time.
 
 use std::path::{Path, PathBuf};
 
@@ -14,22 +14,22 @@ use super::super::lease::Terms;
 use crate::attach::interface;
 use crate::error::Context;
 
-/// An interface in a namespace.
+/// The interface of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Spot {
-    /// The namespace's file.
+pub struct ContainerInterface {
+    /// Path of the namespace.
     pub netns: PathBuf,
-    /// Device and inode of the namespace: another may have taken its path.
+    /// Device and inode of the namespace, because another namespace may get the same path.
     identity: (u64, u64),
     index: u32,
     mac: [u8; 6],
     ifname: String,
 }
 
-impl Spot {
-    /// Looks for an interface that must be there and brings it up.
-    pub fn find(netns: &Path, ifname: &str, with_ipv6: bool) -> Result<Spot, Error> {
+impl ContainerInterface {
+    /// Finds an interface that must exist and brings it up.
+    pub fn find(netns: &Path, ifname: &str, with_ipv6: bool) -> Result<ContainerInterface, Error> {
         let ns = Netns::open(netns).map_err(|cause| {
             let code = if cause.is_not_found() { Code::UNKNOWN_CONTAINER } else { Code::INTERNAL };
             Error::because(code, format!("failed to open netns {:?}", netns.display()), &cause)
@@ -39,23 +39,23 @@ impl Spot {
         })?;
         let nl = ns.netlink().context("open a socket in the container's namespace")?;
         let link = link::by_name(&nl, name)
-            .context("look for the container's interface")?
+            .context("find the container's interface")?
             .ok_or_else(|| Error::internal(format!("interface {name} is not in the container")))?;
         let mac = link.mac.ok_or_else(|| {
-            Error::internal(format!("interface {name} has no hardware address of six bytes"))
+            Error::internal(format!("interface {name} has no MAC address of six bytes"))
         })?;
         if with_ipv6 {
-            ns.enter(|| enable_ipv6(name)).and_then(|done| done).context("enable IPv6")?;
+            ns.enter(|| enable_ipv6(name)).and_then(|enabled| enabled).context("enable IPv6")?;
         }
         if !link.is_up() {
             nl.apply([link::set_up(link.index)]).context("bring the interface up")?;
         }
-        let identity = ns.identity().context("look at the container's namespace")?;
+        let identity = ns.identity().context("identify the container's namespace")?;
         let (netns, index) = (netns.to_owned(), link.index.0);
-        Ok(Spot { netns, identity, index, mac: mac.0, ifname: ifname.to_owned() })
+        Ok(ContainerInterface { netns, identity, index, mac: mac.0, ifname: ifname.to_owned() })
     }
 
-    /// The namespace, as long as it is the same one with the same interface.
+    /// Opens the namespace if it still is the same and has the same interface.
     pub fn enter(&self) -> Option<(Netns, Netlink)> {
         let ns = Netns::open(&self.netns).ok()?;
         if ns.identity().ok()? != self.identity {
@@ -66,22 +66,19 @@ impl Spot {
         (link.mac == Some(self.mac())).then_some((ns, nl))
     }
 
-    /// The same interface of the same namespace.
-    pub fn is_same(&self, other: &Spot) -> bool {
+    /// Returns whether both are the same interface in the same namespace.
+    pub fn is_same(&self, other: &ContainerInterface) -> bool {
         (self.identity, self.index, self.mac) == (other.identity, other.index, other.mac)
     }
 
-    /// The interface's index.
     pub fn index(&self) -> IfIndex {
         IfIndex(self.index)
     }
 
-    /// Its hardware address.
     pub fn mac(&self) -> MacAddr {
         MacAddr(self.mac)
     }
 
-    /// Its name.
     pub fn name(&self) -> Option<IfName> {
         self.ifname.parse().ok()
     }
@@ -92,23 +89,23 @@ fn enable_ipv6(name: IfName) -> kernel::Result<()> {
     sysctl::ensure(&format!("net/ipv6/conf/{name}/disable_ipv6"), "0").map(drop)
 }
 
-/// Brings the interface from one lease, or none, to another, or none. Returns what went wrong.
+/// Replaces the addresses and routes of one lease with those of another. Either may be absent. Returns all errors.
 pub fn change(
-    spot: &Spot,
+    interface: &ContainerInterface,
     before: Option<&Terms>,
     after: Option<&Terms>,
     priority: u32,
 ) -> Vec<kernel::Error> {
-    let Some((_, nl)) = spot.enter() else { return Vec::new() };
-    let (removals, additions) = plan(spot.index(), before, after, priority);
+    let Some((_, nl)) = interface.enter() else { return Vec::new() };
+    let (removals, additions) = plan(interface.index(), before, after, priority);
     let removed = nl.apply_each(removals).into_iter().filter_map(Result::err);
     let mut problems: Vec<kernel::Error> = removed.filter(|error| !error.is_not_found()).collect();
     problems.extend(nl.apply_each(additions).into_iter().filter_map(Result::err));
     problems
 }
 
-/// What goes, then what comes. Old routes go before their address, which would take only some of
-/// them with it.
+/// Returns the requests that remove, then those that add. Routes are removed before their address, because the kernel
+/// removes only some of them with the address.
 fn plan(
     index: IfIndex,
     before: Option<&Terms>,

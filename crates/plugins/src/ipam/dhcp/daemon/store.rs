@@ -1,112 +1,102 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Leases on disk, for the next daemon: one file an attachment,
-//! `<leasedir>/<network>/<container>:<interface>.json`, written by rename.
+//! Leases on disk, for the next daemon. Each attachment has a file
+//! `<leasedir>/<network>/<container>:<interface>.json`, which is replaced by rename.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::super::conf::Asked;
+use super::super::conf::LeaseOptions;
 use super::super::lease::{Lease, Terms};
-use super::super::protocol::Key;
-use super::interface::Spot;
+use super::super::protocol::AttachmentKey;
+use super::interface::ContainerInterface;
 use super::log;
 
-/// What the next daemon has to know of an attachment.
+/// State of an attachment for the next daemon. The JSON keys are those of earlier versions.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
-    /// Whose.
-    pub key: Key,
-    /// Where it is.
-    pub spot: Spot,
-    /// What it wants.
-    pub asked: Asked,
-    /// Its IPv4 lease.
-    pub ipv4: Option<Kept>,
-    /// Its IPv6 lease.
-    pub ipv6: Option<Kept>,
+    pub key: AttachmentKey,
+    #[serde(rename = "spot")]
+    pub interface: ContainerInterface,
+    #[serde(rename = "asked")]
+    pub options: LeaseOptions,
+    pub ipv4: Option<SavedLease>,
+    pub ipv6: Option<SavedLease>,
 }
 
-/// A lease with its begin by the wall clock.
+/// A lease with the wall-clock time of its grant.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Kept {
+pub struct SavedLease {
     terms: Terms,
     granted_unix_ms: u64,
 }
 
-impl Kept {
-    /// A lease as it is kept.
-    pub fn new(lease: &Lease, clock: Clock) -> Kept {
+impl SavedLease {
+    /// Converts a lease for the file.
+    pub fn new(lease: &Lease, clock: Clock) -> SavedLease {
         let age = clock.now.saturating_duration_since(lease.granted);
         let granted = clock.unix.saturating_sub(age).as_millis();
         let granted_unix_ms = u64::try_from(granted).unwrap_or(u64::MAX);
-        Kept { terms: lease.terms.clone(), granted_unix_ms }
+        SavedLease { terms: lease.terms.clone(), granted_unix_ms }
     }
 
-    /// The lease again; `None` where it is older than this machine has been up.
+    /// Converts back to a lease. Returns `None` if the lease is older than the machine's uptime.
     pub fn lease(&self, clock: Clock) -> Option<Lease> {
         let age = clock.unix.saturating_sub(Duration::from_millis(self.granted_unix_ms));
         let granted = clock.now.checked_sub(age)?;
         Some(Lease { terms: self.terms.clone(), granted })
     }
 
-    /// What was granted.
     pub fn terms(&self) -> &Terms {
         &self.terms
     }
 }
 
-/// The same moment by both clocks: that of timers, and that of files.
+/// The same point in time on both clocks.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
-    /// For timers.
+    /// Monotonic clock, for timers.
     pub now: Instant,
-    /// Since 1970, for files.
+    /// Time since 1970, for files.
     pub unix: Duration,
 }
 
 impl Clock {
-    /// Now.
     pub fn read() -> Clock {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Clock { now: Instant::now(), unix }
     }
 }
 
-/// The directory.
+/// The lease directory.
 #[derive(Debug, Clone)]
 pub struct Store {
     directory: PathBuf,
 }
 
 impl Store {
-    /// Leases below this directory, which need not be there.
+    /// Uses this directory, which need not exist yet.
     pub fn new(directory: &Path) -> Store {
         Store { directory: directory.to_owned() }
     }
 
-    /// Writes what is to be known.
+    /// Writes the file of an attachment.
     pub fn save(&self, record: &Record) -> io::Result<()> {
         let file = self.file(&record.key);
         let directory = file.parent().unwrap_or(&self.directory);
         fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         let temporary = directory.join(format!(".{}", file_name(&record.key)));
-        let written = fsutil::create_fresh(&temporary, 0o600)
-            .and_then(|mut to| to.write_all(&serde_json::to_vec(record)?));
-        written.and_then(|()| fs::rename(&temporary, &file)).inspect_err(|_| {
-            // The failure is the one to tell.
-            let _ = fs::remove_file(&temporary);
-        })
+        fsutil::replace(&file, &temporary, &serde_json::to_vec(record)?, 0o600)
     }
 
-    /// Forgets an attachment.
-    pub fn remove(&self, key: &Key) {
+    /// Removes the file of an attachment.
+    pub fn remove(&self, key: &AttachmentKey) {
         let file = self.file(key);
         match fs::remove_file(&file) {
             Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
@@ -116,12 +106,12 @@ impl Store {
         }
     }
 
-    /// What an earlier daemon knew of an attachment.
-    pub fn find(&self, key: &Key) -> Option<Record> {
+    /// Reads the state of one attachment.
+    pub fn find(&self, key: &AttachmentKey) -> Option<Record> {
         load(&self.file(key)).filter(|record| record.key == *key)
     }
 
-    /// All that earlier daemons knew.
+    /// Reads the state of all attachments.
     pub fn load(&self) -> Vec<Record> {
         let list = |directory: &Path| -> Vec<PathBuf> {
             let entries = fs::read_dir(directory).into_iter().flatten();
@@ -131,20 +121,34 @@ impl Store {
         files.filter_map(|file| load(&file)).collect()
     }
 
-    fn file(&self, key: &Key) -> PathBuf {
+    fn file(&self, key: &AttachmentKey) -> PathBuf {
         self.directory.join(&key.network).join(file_name(key))
     }
 }
 
-/// Neither part can hold a colon.
-fn file_name(key: &Key) -> String {
+/// Returns the file name. Neither part can contain a colon.
+fn file_name(key: &AttachmentKey) -> String {
     format!("{}:{}.json", key.container_id, key.ifname)
 }
 
-/// A file that is not ours, or half of one, is left alone.
+/// Reads a file. Temporary and invalid files are ignored.
 fn load(file: &Path) -> Option<Record> {
     let is_hidden = file.file_name()?.to_str()?.starts_with('.');
     let text = fsutil::read(file).ok().filter(|_| !is_hidden)?;
     let record = serde_json::from_slice(&text);
     record.inspect_err(|cause| log::line(&format!("read {}: {cause}", file.display()))).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A new daemon must resume the leases of an older version.
+    #[test]
+    fn record_of_an_earlier_version_is_parsed_unchanged() {
+        let text = r#"{"key":{"network":"net","containerId":"c1","ifname":"eth0"},"spot":{"netns":"/run/netns/c1","identity":[4,42],"index":2,"mac":[2,0,0,0,0,9],"ifname":"eth0"},"asked":{"ipv4":true,"ipv6":false,"provided":[{"code":12,"value":[98]}],"requested":[1,3],"priority":0},"ipv4":{"terms":{"address":"10.5.0.100/24","gateway":"10.5.0.1","routes":[{"dst":"0.0.0.0/0","gateway":"10.5.0.1"}],"dns":{"nameservers":["10.5.0.53"]},"server":[10,5,0,1],"server_mac":null,"span":{"renew":500,"rebind":875,"valid":1000}},"grantedUnixMs":7},"ipv6":null}"#;
+        let record: Record = serde_json::from_str(text).unwrap();
+        assert_eq!(record.key.name(), "c1/net/eth0");
+        assert_eq!(serde_json::to_string(&record).unwrap(), text);
+    }
 }

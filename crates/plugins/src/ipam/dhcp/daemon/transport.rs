@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Messages on the container's link. Sockets live in its namespace, and so keep it alive: they are
-//! opened for a question and closed with its answer.
+//! Sends and receives messages on the container's link. Sockets keep the container's namespace alive, so they are opened
+//! for a message and closed after the reply.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
@@ -13,71 +13,73 @@ use kernel::{Monitor, Netns, addr};
 use super::super::exchange::Phase;
 use super::super::lease::Terms;
 use super::super::{v4, v6};
-use super::interface::Spot;
+use super::interface::ContainerInterface;
 
-/// The largest message we take.
+/// Maximum size of a received message.
 const BUFFER_LEN: usize = 4096;
 
-/// A message as it came, and the hardware address that it came from.
+/// A received message with the MAC address of the sender.
 pub type Received = (Vec<u8>, Option<[u8; 6]>);
 
-/// Why a message did not go out.
+/// The reason why a message was not sent.
 #[derive(Debug)]
-pub enum Failure {
-    /// The namespace or its interface is not there any more.
+pub enum SendError {
+    /// The namespace or its interface is gone.
     Gone,
-    /// Something else, which may pass.
-    Problem(String),
+    /// Another error, which may be temporary.
+    Other(String),
 }
 
-impl From<kernel::Error> for Failure {
-    fn from(cause: kernel::Error) -> Failure {
-        Failure::Problem(cause.to_string())
+impl From<kernel::Error> for SendError {
+    fn from(cause: kernel::Error) -> SendError {
+        SendError::Other(cause.to_string())
     }
 }
 
-/// The sockets of one family.
-pub trait Wire {
-    /// Sends a message, and listens for the answer.
+/// The sockets of one address family.
+pub trait Transport {
+    /// Sends a message and starts to listen for the reply.
     fn send(
         &mut self,
-        spot: &Spot,
+        interface: &ContainerInterface,
         phase: Phase,
         message: &[u8],
         terms: Option<&Terms>,
-    ) -> Result<(), Failure>;
+    ) -> Result<(), SendError>;
 
-    /// What has come.
-    fn receive(&mut self, spot: &Spot) -> Vec<Received>;
+    /// Returns the received messages.
+    fn receive(&mut self, interface: &ContainerInterface) -> Vec<Received>;
 
-    /// What to wait for.
+    /// Returns the descriptors to wait for.
     fn fds(&self) -> Vec<BorrowedFd<'_>>;
 
-    /// Stops listening.
+    /// Closes the sockets.
     fn close(&mut self);
 }
 
-/// DHCPv4: an interface without an address can send and hear whole packets only.
+/// DHCPv4 over packet sockets, because the interface may have no address.
 #[derive(Debug, Default)]
-pub struct Wire4 {
+pub struct Transport4 {
     socket: Option<PacketSocket>,
-    /// Holds the port while answers come to an address that the kernel knows: it would tell the server
-    /// that nobody is there.
+    /// Keeps the port open while replies go to an address of the interface. Otherwise the kernel would answer them with
+    /// "port unreachable".
     port: Option<UdpSocket>,
 }
 
-impl Wire for Wire4 {
+impl Transport for Transport4 {
     fn send(
         &mut self,
-        spot: &Spot,
+        interface: &ContainerInterface,
         phase: Phase,
         message: &[u8],
         terms: Option<&Terms>,
-    ) -> Result<(), Failure> {
-        let (ns, _) = spot.enter().ok_or(Failure::Gone)?;
+    ) -> Result<(), SendError> {
+        let (ns, _) = interface.enter().ok_or(SendError::Gone)?;
         let opened = match self.socket.take() {
             Some(socket) => socket,
-            None => ns.enter(|| PacketSocket::open(spot.index(), v4::CLIENT_PORT)).flatten()?,
+            None => {
+                ns.enter(|| PacketSocket::open(interface.index(), v4::CLIENT_PORT)).flatten()?
+            }
         };
         let socket = self.socket.insert(opened);
         let own = terms.map(|terms| terms.address.addr()).and_then(|own| match own {
@@ -89,8 +91,8 @@ impl Wire for Wire4 {
         let mac = terms.and_then(Terms::server_mac).unwrap_or(packet::BROADCAST);
         match (phase, own) {
             (Phase::Renew, Some(own)) => {
-                self.port = hold_port(&ns, spot, own);
-                // By the kernel's routes and neighbours; where those fail, by what we know ourselves.
+                self.port = open_port(&ns, interface, own);
+                // Send through the kernel's routes. If that fails, send to the stored MAC address of the server.
                 let sent = self
                     .port
                     .as_ref()
@@ -104,7 +106,7 @@ impl Wire for Wire4 {
                 Ok(socket.send(mac, &v4::frame::wrap(own, server, message))?)
             }
             (Phase::Rebind, Some(own)) => {
-                self.port = hold_port(&ns, spot, own);
+                self.port = open_port(&ns, interface, own);
                 let packet = v4::frame::wrap(own, Ipv4Addr::BROADCAST, message);
                 Ok(socket.send(packet::BROADCAST, &packet)?)
             }
@@ -115,11 +117,11 @@ impl Wire for Wire4 {
         }
     }
 
-    fn receive(&mut self, _: &Spot) -> Vec<Received> {
+    fn receive(&mut self, _: &ContainerInterface) -> Vec<Received> {
         let Some(socket) = &self.socket else { return Vec::new() };
         let mut buffer = [0; BUFFER_LEN];
         let mut received = Vec::new();
-        // An error is of the interface, and the next attempt to send tells of it.
+        // An error concerns the interface, and the next send reports it.
         while let Ok(Some((length, from))) = socket.receive(&mut buffer) {
             let message = v4::frame::unwrap(&buffer[..length.min(BUFFER_LEN)]);
             received.extend(message.map(|message| (message.to_vec(), Some(from.0))));
@@ -136,54 +138,55 @@ impl Wire for Wire4 {
     }
 }
 
-/// None where a client in the container has the port, which then answers to the kernel as well.
-fn hold_port(ns: &Netns, spot: &Spot, own: Ipv4Addr) -> Option<UdpSocket> {
+/// Opens the client port. Returns `None` if a client in the container has the port; then the port is open anyway.
+fn open_port(ns: &Netns, interface: &ContainerInterface, own: Ipv4Addr) -> Option<UdpSocket> {
     let local = SocketAddr::from((own, v4::CLIENT_PORT));
-    ns.enter(|| packet::udp(spot.name()?, local).ok()).ok()?
+    ns.enter(|| packet::udp(interface.name()?, local).ok()).ok()?
 }
 
-/// DHCPv6: plain UDP from the interface's link-local address, once it has one.
+/// DHCPv6 over UDP from the interface's link-local address, as soon as it has one.
 #[derive(Debug, Default)]
-pub struct Wire6 {
+pub struct Transport6 {
     socket: Option<UdpSocket>,
+    /// Message that waits for the link-local address.
     waiting: Option<(Vec<u8>, Monitor)>,
 }
 
-impl Wire for Wire6 {
+impl Transport for Transport6 {
     fn send(
         &mut self,
-        spot: &Spot,
+        interface: &ContainerInterface,
         _: Phase,
         message: &[u8],
         _: Option<&Terms>,
-    ) -> Result<(), Failure> {
-        let (ns, _) = spot.enter().ok_or(Failure::Gone)?;
+    ) -> Result<(), SendError> {
+        let (ns, _) = interface.enter().ok_or(SendError::Gone)?;
         let opened = match self.socket.take() {
             Some(socket) => socket,
             None => {
-                let name = spot.name().ok_or(Failure::Gone)?;
+                let name = interface.name().ok_or(SendError::Gone)?;
                 let local = SocketAddr::from((Ipv6Addr::UNSPECIFIED, v6::CLIENT_PORT));
                 ns.enter(|| packet::udp(name, local)).flatten()?
             }
         };
         let socket = self.socket.insert(opened);
-        if !has_no_address(&send_to_servers(socket, spot, message)) {
+        if !has_no_address(&send_to_servers(socket, interface, message)) {
             self.waiting = None;
             return Ok(());
         }
-        // Listen first, then look again: the address may come in between.
+        // Watch for addresses first, then try again: the address may appear in between.
         let monitor = ns.enter(addr::monitor).flatten()?;
-        if has_no_address(&send_to_servers(socket, spot, message)) {
+        if has_no_address(&send_to_servers(socket, interface, message)) {
             self.waiting = Some((message.to_vec(), monitor));
         }
         Ok(())
     }
 
-    fn receive(&mut self, spot: &Spot) -> Vec<Received> {
+    fn receive(&mut self, interface: &ContainerInterface) -> Vec<Received> {
         let Some(socket) = &self.socket else { return Vec::new() };
         if let Some((message, monitor)) = &mut self.waiting {
-            let heard = monitor.receive(Instant::now(), |_, _| {});
-            if heard.is_err() || !has_no_address(&send_to_servers(socket, spot, message)) {
+            let events = monitor.receive(Instant::now(), |_, _| {});
+            if events.is_err() || !has_no_address(&send_to_servers(socket, interface, message)) {
                 self.waiting = None;
             }
         }
@@ -207,12 +210,16 @@ impl Wire for Wire6 {
     }
 }
 
-fn send_to_servers(socket: &UdpSocket, spot: &Spot, message: &[u8]) -> io::Result<usize> {
-    let to = SocketAddrV6::new(v6::SERVERS, v6::SERVER_PORT, 0, spot.index().0);
+fn send_to_servers(
+    socket: &UdpSocket,
+    interface: &ContainerInterface,
+    message: &[u8],
+) -> io::Result<usize> {
+    let to = SocketAddrV6::new(v6::SERVERS, v6::SERVER_PORT, 0, interface.index().0);
     socket.send_to(message, to)
 }
 
-/// The kernel is not done with the link-local address; any other failure is like a lost packet.
+/// Returns whether the link-local address is not ready yet. Any other error counts as a lost packet.
 fn has_no_address(sent: &io::Result<usize>) -> bool {
     let kind = sent.as_ref().err().map(io::Error::kind);
     matches!(kind, Some(io::ErrorKind::AddrNotAvailable | io::ErrorKind::NetworkUnreachable))

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A DHCPv4 message and its bytes (RFC 2131, 2132, 3396).
+//! Encoding of DHCPv4 messages and options (RFC 2131, 2132, 3396).
 
 use std::net::Ipv4Addr;
 
 use kernel::MacAddr;
 
-/// Numbers of options (RFC 2132 and later).
+/// Option codes (RFC 2132 and later).
 pub mod code {
     pub const PAD: u8 = 0;
     pub const SUBNET_MASK: u8 = 1;
@@ -47,46 +47,46 @@ const ETHERNET: u8 = 1;
 const COOKIE: [u8; 4] = [99, 130, 83, 99];
 const BROADCAST_FLAG: u16 = 0x8000;
 
-/// Where the fields are: fixed header, server name, boot file, cookie, options.
+/// Offsets of client MAC address, server name, boot file, cookie and options.
 const CHADDR: usize = 28;
 const SNAME: usize = 44;
 const FILE: usize = 108;
 const MAGIC: usize = 236;
 const OPTIONS: usize = 240;
 
-/// The shortest message that old relays take (RFC 1542).
+/// Minimum length of a message that old relays accept (RFC 1542).
 const MIN_LEN: usize = 300;
 
-/// A message.
+/// A DHCPv4 message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// From a server.
+    /// Sent by a server.
     pub is_reply: bool,
-    /// Tells the answers to this question from others.
+    /// Transaction ID, which replies repeat.
     pub xid: u32,
-    /// How long the client has been asking.
+    /// Seconds since the client's first message.
     pub secs: u16,
-    /// Answers must go to everybody on the link.
+    /// Ask the server to broadcast its reply.
     pub broadcast: bool,
-    /// The address that the client has and can be reached by.
+    /// Address at which the client is reachable (ciaddr).
     pub client: Ipv4Addr,
-    /// The address that the client is given.
+    /// Address assigned to the client (yiaddr).
     pub yours: Ipv4Addr,
-    /// The client's hardware address.
+    /// MAC address of the client.
     pub mac: MacAddr,
-    /// Options in their order, each once.
+    /// Options in their order, each code once.
     pub options: Vec<(u8, Vec<u8>)>,
 }
 
 impl Message {
-    /// A client's message without options.
+    /// Creates a client's message without options.
     pub fn from_client(xid: u32, mac: MacAddr) -> Message {
         let unset = Ipv4Addr::UNSPECIFIED;
         let (client, yours, options) = (unset, unset, Vec::new());
         Message { is_reply: false, xid, secs: 0, broadcast: false, client, yours, mac, options }
     }
 
-    /// Sets an option, in place of one with this number.
+    /// Sets or replaces an option.
     pub fn set(&mut self, code: u8, value: &[u8]) {
         match self.options.iter_mut().find(|(other, _)| *other == code) {
             Some((_, old)) => *old = value.to_vec(),
@@ -94,12 +94,11 @@ impl Message {
         }
     }
 
-    /// The value of an option.
+    /// Returns the value of an option.
     pub fn option(&self, code: u8) -> Option<&[u8]> {
         self.options.iter().find(|(other, _)| *other == code).map(|(_, value)| value.as_slice())
     }
 
-    /// The bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; OPTIONS];
         bytes[0] = if self.is_reply { REPLY } else { REQUEST };
@@ -121,7 +120,7 @@ impl Message {
         bytes
     }
 
-    /// Reads a message; `None` where it is none, or not of Ethernet.
+    /// Decodes a message. Returns `None` if it is invalid or not for Ethernet.
     pub fn decode(bytes: &[u8]) -> Option<Message> {
         if bytes.get(MAGIC..OPTIONS)? != COOKIE || bytes[1] != ETHERNET || bytes[2] != 6 {
             return None;
@@ -160,7 +159,7 @@ fn chunk<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.first_chunk().copied()
 }
 
-/// A value that is longer than an option can be goes into several of them.
+/// Encodes an option. A long value is split into several options (RFC 3396).
 fn put(bytes: &mut Vec<u8>, code: u8, value: &[u8]) {
     let parts = value.chunks(usize::from(u8::MAX));
     let parts: Vec<&[u8]> = if value.is_empty() { vec![&[]] } else { parts.collect() };
@@ -170,7 +169,7 @@ fn put(bytes: &mut Vec<u8>, code: u8, value: &[u8]) {
     }
 }
 
-/// Parts of one option are joined, wherever they stand.
+/// Decodes options. Parts of one option are joined, even if other options are between them.
 fn take(options: &mut Vec<(u8, Vec<u8>)>, mut bytes: &[u8]) {
     loop {
         bytes = match bytes {
@@ -198,27 +197,27 @@ pub mod options {
 
     use ipnet::Ipv4Net;
 
-    use crate::ipam::dhcp::lease::Via;
+    use crate::ipam::dhcp::lease::LeaseRoute;
 
-    /// One number.
+    /// Decodes a number of four bytes.
     pub fn number(value: &[u8]) -> Option<u32> {
         value.try_into().ok().map(u32::from_be_bytes)
     }
 
-    /// A list of addresses.
+    /// Decodes a list of addresses.
     pub fn addresses(value: &[u8]) -> Vec<Ipv4Addr> {
         let (chunks, _) = value.as_chunks::<4>();
         chunks.iter().map(|octets| Ipv4Addr::from(*octets)).collect()
     }
 
-    /// The length of a network from its mask; `None` where ones follow zeroes.
+    /// Converts a subnet mask to a prefix length. Returns `None` if ones follow zeros.
     pub fn prefix_len(mask: &[u8]) -> Option<u8> {
         let mask = number(mask)?;
         (mask.leading_ones() + mask.trailing_zeros() == 32 || mask == 0)
             .then(|| mask.leading_ones() as u8)
     }
 
-    /// The length that networks had before there were masks.
+    /// Returns the prefix length of a classful network.
     pub fn classful(address: Ipv4Addr) -> u8 {
         match address.octets()[0] {
             0..=127 => 8,
@@ -227,15 +226,15 @@ pub mod options {
         }
     }
 
-    /// Pairs of network and router, the network's length given by its class (RFC 2132).
-    pub fn static_routes(value: &[u8]) -> Vec<Via> {
+    /// Decodes pairs of network and router. The class determines the prefix length (RFC 2132).
+    pub fn static_routes(value: &[u8]) -> Vec<LeaseRoute> {
         let pairs = addresses(value);
         let (pairs, _) = pairs.as_chunks::<2>();
         pairs.iter().filter_map(|[dst, router]| via(*dst, classful(*dst), *router)).collect()
     }
 
-    /// Length, the network's bytes that matter, router (RFC 3442).
-    pub fn classless_routes(mut value: &[u8]) -> Vec<Via> {
+    /// Decodes entries of prefix length, significant bytes of the network, and router (RFC 3442).
+    pub fn classless_routes(mut value: &[u8]) -> Vec<LeaseRoute> {
         let mut routes = Vec::new();
         while let Some((length, rest)) = value.split_first() {
             let used = usize::from(length.div_ceil(8));
@@ -250,12 +249,12 @@ pub mod options {
         routes
     }
 
-    fn via(dst: Ipv4Addr, length: u8, router: Ipv4Addr) -> Option<Via> {
+    fn via(dst: Ipv4Addr, length: u8, router: Ipv4Addr) -> Option<LeaseRoute> {
         let dst = Ipv4Net::new(dst, length).ok()?.trunc();
-        Some(Via { dst: dst.into(), gateway: IpAddr::V4(router) })
+        Some(LeaseRoute { dst: dst.into(), gateway: IpAddr::V4(router) })
     }
 
-    /// Text; servers may end it with zeroes.
+    /// Decodes a text. Servers may append zero bytes.
     pub fn text(value: &[u8]) -> String {
         String::from_utf8_lossy(value).trim_end_matches('\0').trim().to_owned()
     }
@@ -266,14 +265,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::options::*;
-    use crate::ipam::dhcp::lease::Via;
+    use crate::ipam::dhcp::lease::LeaseRoute;
 
-    fn shown(routes: &[Via]) -> Vec<String> {
+    fn texts(routes: &[LeaseRoute]) -> Vec<String> {
         routes.iter().map(|via| format!("{} via {}", via.dst, via.gateway)).collect()
     }
 
     #[test]
-    fn routes_of_both_kinds() {
+    fn classless_and_static_routes_are_decoded() {
         let classless = [
             &[0, 10, 0, 0, 1][..],
             &[8, 10, 10, 0, 0, 2],
@@ -281,18 +280,18 @@ mod tests {
             &[33, 1, 2, 3, 4, 5, 1, 1, 1, 1],
         ];
         assert_eq!(
-            shown(&classless_routes(&classless.concat())),
+            texts(&classless_routes(&classless.concat())),
             ["0.0.0.0/0 via 10.0.0.1", "10.0.0.0/8 via 10.0.0.2", "192.168.1.128/25 via 0.0.0.0"]
         );
         let classful = [172, 16, 0, 0, 10, 0, 0, 1, 192, 0, 2, 0, 10, 0, 0, 2, 9];
         assert_eq!(
-            shown(&static_routes(&classful)),
+            texts(&static_routes(&classful)),
             ["172.16.0.0/16 via 10.0.0.1", "192.0.2.0/24 via 10.0.0.2"]
         );
     }
 
     #[test]
-    fn masks_are_ones_then_zeroes() {
+    fn invalid_masks_are_rejected() {
         assert_eq!(prefix_len(&[255, 255, 255, 0]), Some(24));
         assert_eq!(prefix_len(&[255, 255, 255, 255]), Some(32));
         assert_eq!(prefix_len(&[0, 0, 0, 0]), Some(0));
@@ -302,7 +301,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_value_is_read_without_panic(value: Vec<u8>) {
+        fn decoding_options_never_panics(value: Vec<u8>) {
             let _ = (classless_routes(&value), static_routes(&value));
             let _ = (text(&value), prefix_len(&value), number(&value));
         }

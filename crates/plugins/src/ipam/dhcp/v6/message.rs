@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A DHCPv6 message and its bytes (RFC 8415).
+//! Encoding of DHCPv6 messages and options (RFC 8415).
 
 use std::net::Ipv6Addr;
 
-/// Numbers of options.
+/// Option codes.
 pub mod code {
     pub const CLIENT_ID: u16 = 1;
     pub const SERVER_ID: u16 = 2;
@@ -16,7 +16,7 @@ pub mod code {
     pub const DOMAIN_SEARCH: u16 = 24;
 }
 
-/// Kinds of messages.
+/// Message types.
 pub mod kind {
     pub const SOLICIT: u8 = 1;
     pub const ADVERTISE: u8 = 2;
@@ -28,39 +28,38 @@ pub mod kind {
     pub const RELEASE: u8 = 8;
 }
 
-/// The status that means success; also where none is told.
+/// Status code of success. A missing status means success too.
 pub const SUCCESS: u16 = 0;
 
-/// Transaction numbers have 24 bits.
+/// Transaction IDs have 24 bits.
 pub const XID_MASK: u32 = 0xff_ffff;
 
-/// A list of options, each as its number and bytes.
+/// A list of options, each with its code and bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Options(pub Vec<(u16, Vec<u8>)>);
 
 impl Options {
-    /// Adds an option.
     pub fn push(&mut self, code: u16, value: Vec<u8>) {
         self.0.push((code, value));
     }
 
-    /// The first option with this number.
+    /// Returns the first option with this code.
     pub fn get(&self, code: u16) -> Option<&[u8]> {
         self.all(code).next()
     }
 
-    /// All options with this number.
+    /// Returns all options with this code.
     pub fn all(&self, code: u16) -> impl Iterator<Item = &[u8]> {
         self.0.iter().filter(move |(other, _)| *other == code).map(|(_, value)| value.as_slice())
     }
 
-    /// The status that is told in them.
+    /// Returns the status code.
     pub fn status(&self) -> u16 {
         let value = self.get(code::STATUS).and_then(|value| value.first_chunk().copied());
         value.map_or(SUCCESS, u16::from_be_bytes)
     }
 
-    /// The bytes. A value that is too long for its length is left out.
+    /// Encodes the options. Values over 65,535 bytes are left out.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         for (code, value) in &self.0 {
@@ -72,7 +71,7 @@ impl Options {
         bytes
     }
 
-    /// Reads options, up to the first that does not fit.
+    /// Decodes options up to the first one that is cut off.
     pub fn decode(mut bytes: &[u8]) -> Options {
         let mut options = Options::default();
         while let Some(([a, b, c, d], rest)) = bytes.split_first_chunk() {
@@ -88,23 +87,21 @@ impl Options {
 /// A message between client and server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// What it is.
+    /// Message type, see [`kind`].
     pub kind: u8,
-    /// Tells the answers to this question from others.
+    /// Transaction ID, which replies repeat.
     pub xid: u32,
-    /// The rest.
     pub options: Options,
 }
 
 impl Message {
-    /// The bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = ((self.xid & XID_MASK) | u32::from(self.kind) << 24).to_be_bytes().to_vec();
         bytes.extend(self.options.encode());
         bytes
     }
 
-    /// Reads a message; `None` where it is too short for one.
+    /// Decodes a message. Returns `None` if it is too short.
     pub fn decode(bytes: &[u8]) -> Option<Message> {
         let (head, rest) = bytes.split_first_chunk::<4>()?;
         let xid = u32::from_be_bytes(*head) & XID_MASK;
@@ -112,21 +109,21 @@ impl Message {
     }
 }
 
-/// The identity association: the addresses of one interface.
+/// An identity association: the addresses of one interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Association {
-    /// Which interface.
+    /// Number of the association.
     pub id: u32,
-    /// T1, or 0.
+    /// T1, or 0 if not set.
     pub renew: u32,
-    /// T2, or 0.
+    /// T2, or 0 if not set.
     pub rebind: u32,
-    /// Addresses and a status.
+    /// Addresses and an optional status.
     pub options: Options,
 }
 
 impl Association {
-    /// The value of the option.
+    /// Encodes the option value.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         for number in [self.id, self.renew, self.rebind] {
@@ -136,7 +133,7 @@ impl Association {
         bytes
     }
 
-    /// Reads the value of the option.
+    /// Decodes the option value.
     pub fn decode(bytes: &[u8]) -> Option<Association> {
         let ([id, renew, rebind], rest) = numbers(bytes)?;
         Some(Association { id, renew, rebind, options: Options::decode(rest) })
@@ -146,18 +143,17 @@ impl Association {
 /// An address with its lifetimes in seconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
-    /// The address.
     pub address: Ipv6Addr,
-    /// How long it is to be used for new connections.
+    /// Time during which new connections use the address.
     pub preferred: u32,
-    /// How long it may be used at all.
+    /// Time during which the address may be used.
     pub valid: u32,
-    /// A status.
+    /// An optional status.
     pub options: Options,
 }
 
 impl Address {
-    /// The value of the option.
+    /// Encodes the option value.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = self.address.octets().to_vec();
         bytes.extend(self.preferred.to_be_bytes());
@@ -166,7 +162,7 @@ impl Address {
         bytes
     }
 
-    /// Reads the value of the option.
+    /// Decodes the option value.
     pub fn decode(bytes: &[u8]) -> Option<Address> {
         let (octets, rest) = bytes.split_first_chunk::<16>()?;
         let ([preferred, valid], rest) = numbers(rest)?;
@@ -176,11 +172,11 @@ impl Address {
 }
 
 fn numbers<const N: usize>(mut bytes: &[u8]) -> Option<([u32; N], &[u8])> {
-    let mut found = [0; N];
-    for number in &mut found {
+    let mut numbers = [0; N];
+    for number in &mut numbers {
         let (octets, rest) = bytes.split_first_chunk::<4>()?;
         *number = u32::from_be_bytes(*octets);
         bytes = rest;
     }
-    Some((found, bytes))
+    Some((numbers, bytes))
 }
