@@ -28,7 +28,7 @@ const IFA_FLAGS: u16 = 8; // linux/if_addr.h
 /// The address is used at once, without duplicate address detection (`linux/if_addr.h`).
 pub const IFA_F_NODAD: u32 = 0x02;
 /// Duplicate address detection found another owner (`linux/if_addr.h`).
-pub const IFA_F_DADFAILED: u32 = 0x08;
+pub(crate) const IFA_F_DADFAILED: u32 = 0x08;
 /// Duplicate address detection has not finished (`linux/if_addr.h`).
 pub const IFA_F_TENTATIVE: u32 = 0x40;
 /// The address does not expire: it comes from neither a router nor a lease (`linux/if_addr.h`).
@@ -61,8 +61,8 @@ pub struct Addr {
 /// Options of a new address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AddrOptions {
-    /// Skip duplicate address detection (IPv6). Correct for addresses that only podwire assigns; IPv4 has no
-    /// such detection.
+    /// Skip duplicate address detection (IPv6). Correct for addresses that only podwire assigns;
+    /// IPv4 has no such detection.
     pub nodad: bool,
     /// Add no route to the address's network.
     pub no_prefix_route: bool,
@@ -138,7 +138,8 @@ pub(crate) fn parse(payload: &[u8]) -> Option<Addr> {
     let attrs = Attrs::after(payload, HEADER_LEN);
     let ip = |kind| attrs.find_kind(kind).and_then(|attr| netlink_ip::ip(attr.payload));
     let address = ip(IFA_ADDRESS);
-    // IPv6 has IFA_LOCAL only on point-to-point links. If both exist, IFA_LOCAL is the link's own address.
+    // IPv6 has IFA_LOCAL only on point-to-point links. If both exist, IFA_LOCAL is the link's own
+    // address.
     let local = ip(IFA_LOCAL).or(address)?;
     Some(Addr {
         index: IfIndex(u32_at(payload, 4)?),

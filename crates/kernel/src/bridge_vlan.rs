@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! VLANs of bridge ports: the frames that a port accepts, and their tags when they leave. They take effect when
-//! the bridge filters VLANs (`link::set_vlan_filtering`), and can be set before.
+//! VLANs of bridge ports: the frames that a port accepts, and their tags when they leave. They take
+//! effect when the bridge filters VLANs (`link::set_vlan_filtering`), and can be set before.
 
 use ::netlink::{Attrs, Message, u16_at, u32_at};
 

@@ -49,9 +49,9 @@ struct Connection {
     id: Option<u32>,
 }
 
-/// Removes the connections to these destinations and returns their number. Address translation then treats the
-/// next packet of each as the first one again. The kernel walks through all connections once per protocol and
-/// address family, but sends only those that match.
+/// Removes the connections to these destinations and returns their number. Address translation then
+/// treats the next packet of each as the first one again. The kernel walks through all connections
+/// once per protocol and address family, but sends only those that match.
 pub fn remove(sent_to: &[SentTo]) -> Result<usize> {
     const OP: &str = "remove connections";
     let fail = |cause| Error::new(OP, "", cause);
@@ -95,7 +95,8 @@ fn message(kind: u16, family: u8) -> Message {
     message
 }
 
-/// Requests the connections to a single port, or all connections of the protocol if there are several ports.
+/// Requests the connections to a single port, or all connections of the protocol if there are
+/// several ports.
 fn list_request(family: libc::c_int, protocol: u8, destinations: &[SentTo]) -> Message {
     let port = match destinations {
         [one] => Some(one.port),
@@ -115,7 +116,8 @@ fn list_request(family: libc::c_int, protocol: u8, destinations: &[SentTo]) -> M
     message
 }
 
-/// Parses a connection; `None` if it has another destination, because older kernels ignore the filter.
+/// Parses a connection; `None` if it has another destination, because older kernels ignore the
+/// filter.
 fn parse(payload: &[u8], destinations: &[SentTo]) -> Option<Connection> {
     let attrs = Attrs::after(payload, HEADER_LEN);
     let tuple = attrs.find_kind(CTA_TUPLE_ORIG)?;

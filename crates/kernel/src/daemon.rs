@@ -17,8 +17,8 @@ use crate::error::{Error, Result};
 /// First descriptor that systemd passes (`SD_LISTEN_FDS_START`, sd_listen_fds(3)).
 const FIRST_INHERITED: i32 = 3;
 
-/// SIGTERM and SIGINT as a readable descriptor. Open it before starting any thread: only threads that
-/// are started later inherit the blocked signals.
+/// SIGTERM and SIGINT as a readable descriptor. Open it before starting any thread: only threads
+/// that are started later inherit the blocked signals.
 #[derive(Debug)]
 pub struct TerminationSignals {
     fd: OwnedFd,
@@ -54,13 +54,14 @@ impl AsFd for TerminationSignals {
     }
 }
 
-/// Returns the listening socket that systemd, or a program like it, opened for this process. Call it at
-/// most once: the returned listener owns the descriptor.
+/// Returns the listening socket that systemd, or a program like it, opened for this process. Call
+/// it at most once: the returned listener owns the descriptor.
 pub fn inherited_listener() -> Result<UnixListener> {
     const OP: &str = "use inherited socket";
     let object = format!("descriptor {FIRST_INHERITED}");
     let fail = |errno| Error::from_errno(OP, object.clone(), errno);
-    // SAFETY: the descriptor is only inspected, and a descriptor that is not open is an error below.
+    // SAFETY: the descriptor is only inspected, and a descriptor that is not open is an error
+    // below.
     let borrowed = unsafe { BorrowedFd::borrow_raw(FIRST_INHERITED) };
     let stat = fstat(borrowed).map_err(fail)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {

@@ -7,7 +7,8 @@ use crate::error::{Error, Result};
 use crate::genl;
 use crate::types::IfIndex;
 
-/// Checksum offload: the device computes TCP and UDP checksums; below a tunnel, its underlay device does.
+/// Checksum offload: the device computes TCP and UDP checksums; below a tunnel, its underlay device
+/// does.
 pub const TX_CHECKSUM: &str = "tx-checksum-ip-generic";
 
 const FAMILY: &str = "ethtool"; // linux/ethtool_netlink.h, ETHTOOL_GENL_NAME
@@ -32,8 +33,8 @@ pub struct Ethtool {
 }
 
 impl Ethtool {
-    /// Opens a socket in the calling thread's namespace. Fails with [`Error::is_unsupported`] on kernels before
-    /// 5.6.
+    /// Opens a socket in the calling thread's namespace. Fails with [`Error::is_unsupported`] on
+    /// kernels before 5.6.
     pub fn open() -> Result<Self> {
         let fail = |cause| Error::new("open ethtool socket", "", cause);
         let socket = Socket::open(Protocol::Generic).map_err(fail)?;
@@ -89,7 +90,8 @@ fn put_link(message: &mut Message, link: IfIndex) {
     });
 }
 
-/// Returns whether a bit set contains a feature. A set without a mask lists only the bits that are set.
+/// Returns whether a bit set contains a feature. A set without a mask lists only the bits that are
+/// set.
 fn has_bit(set: &Attrs<'_>, feature: &str) -> bool {
     let Some(bits) = set.find_kind(ETHTOOL_A_BITSET_BITS) else { return false };
     bits.nested().any(|bit| {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Events of the kernel: changes of links, addresses, routes, neighbours, forwarding entries and next hops,
-//! received through one socket. Open the socket before reading the state: then no change is missed in
-//! between.
+//! Events of the kernel: changes of links, addresses, routes, neighbours, forwarding entries and
+//! next hops, received through one socket. Open the socket before reading the state: then no change
+//! is missed in between.
 //!
-//! Not every change has an event. When a link goes down or is removed, its IPv4 routes and next hops vanish
-//! without events, and so do the routes of a next hop that is removed.
+//! Not every change has an event. When a link goes down or is removed, its IPv4 routes and next
+//! hops vanish without events, and so do the routes of a next hop that is removed.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::Instant;
@@ -21,8 +21,8 @@ use crate::nexthop::{self, Nexthop, RTM_DELNEXTHOP, RTM_NEWNEXTHOP};
 use crate::route::{self, RTM_DELROUTE, RTM_NEWROUTE, Route};
 use crate::types::Family;
 
-/// Size of the receive buffer, enough for some thousand events. The program's own changes also come back as
-/// events, in bursts, and iptables and kube-proxy rewrite whole tables.
+/// Size of the receive buffer, enough for some thousand events. The program's own changes also come
+/// back as events, in bursts, and iptables and kube-proxy rewrite whole tables.
 const BUFFER: usize = 4 << 20;
 
 const RTM_NEWNETCONF: u16 = 80; // linux/rtnetlink.h
@@ -120,8 +120,9 @@ impl<E> EventSocket<E> {
         }
     }
 
-    /// Waits for events until `deadline` and passes those that arrive to `each`. With a past deadline it
-    /// does not wait. After [`Received::Overrun`] events are lost: read the whole state again.
+    /// Waits for events until `deadline` and passes those that arrive to `each`. With a past
+    /// deadline it does not wait. After [`Received::Overrun`] events are lost: read the whole state
+    /// again.
     pub fn receive(&mut self, deadline: Instant, mut each: impl FnMut(E)) -> Result<Received> {
         let parse = self.parse;
         let received = self.monitor.receive(deadline, |kind, payload| {
@@ -148,7 +149,8 @@ impl<E> AsFd for EventSocket<E> {
 fn parse(kind: u16, payload: &[u8]) -> Option<Event> {
     let family = *payload.first()?;
     let object = match kind {
-        // A bridge reports its ports with the same message types. A port that leaves the bridge still exists.
+        // A bridge reports its ports with the same message types. A port that leaves the bridge
+        // still exists.
         RTM_NEWLINK | RTM_DELLINK if family == AF_BRIDGE => return None,
         RTM_NEWLINK | RTM_DELLINK => Object::Link(Box::new(link::parse(payload)?)),
         RTM_NEWADDR | RTM_DELADDR => Object::Addr(addr::parse(payload)?),
@@ -167,7 +169,8 @@ fn parse(kind: u16, payload: &[u8]) -> Option<Event> {
     Some(Event { object, is_removal: removals.contains(&kind) })
 }
 
-/// Parses a change of `forwarding` of `all`; `None` for settings of one interface and for other settings.
+/// Parses a change of `forwarding` of `all`; `None` for settings of one interface and for other
+/// settings.
 fn forwarding(payload: &[u8], family: Family) -> Option<Object> {
     let attrs = Attrs::after(payload, NETCONF_HEADER);
     let number = |kind| attrs.find_kind(kind)?.i32();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Forwarding entries: the bridge port or VXLAN peer behind which a MAC address is. Only the overlay between
-//! nodes uses them.
+//! Forwarding entries: the bridge port or VXLAN peer behind which a MAC address is. Only the
+//! overlay between nodes uses them.
 
 use std::net::IpAddr;
 

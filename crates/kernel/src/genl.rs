@@ -12,7 +12,8 @@ const CTRL_VERSION: u8 = 2; // of the family "nlctrl"
 /// Length of `struct genlmsghdr`.
 pub(crate) const HEADER_LEN: usize = 4;
 
-/// Returns the ID of a family; `None` if the kernel does not have it. The request loads the family's module.
+/// Returns the ID of a family; `None` if the kernel does not have it. The request loads the
+/// family's module.
 pub(crate) fn family_id(socket: &Socket, family: &str) -> Result<Option<u16>, Error> {
     match socket.get(&family_request(family)) {
         Ok((_, payload)) => Ok(Attrs::after(&payload, HEADER_LEN)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Read-only access to the kernel's older packet filter, used by `iptables-legacy`: whether it is in use, and
-//! whether it drops forwarded packets. nf_tables cannot see or override its rules.
+//! Read-only access to the kernel's older packet filter, used by `iptables-legacy`: whether it is
+//! in use, and whether it drops forwarded packets. nf_tables cannot see or override its rules.
 
 use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -28,8 +28,8 @@ const MAX_SIZE: usize = 256 << 20;
 const INFO_LEN: usize = XT_TABLE_MAXNAMELEN + 13 * 4;
 const INFO_UNDERFLOW: usize = XT_TABLE_MAXNAMELEN + 6 * 4;
 
-/// Returns whether a table is in use in the calling thread's namespace. The kernel creates a table when it is
-/// first requested, so this reads the list of existing tables instead.
+/// Returns whether a table is in use in the calling thread's namespace. The kernel creates a table
+/// when it is first requested, so this reads the list of existing tables instead.
 pub fn is_in_use(family: Family, table: &str) -> bool {
     let file = match family {
         Family::V4 => "/proc/thread-self/net/ip_tables_names",

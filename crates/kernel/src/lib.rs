@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Operations on kernel objects, one module per object. An operation that changes something only builds a
-//! [`Request`]; [`Netlink::apply`] sends any number of requests at once. An operation that reads takes the
-//! [`Netlink`] socket, which belongs to the namespace in which it was opened.
+//! Operations on kernel objects, one module per object. An operation that changes something only
+//! builds a [`Request`]; [`Netlink::apply`] sends any number of requests at once. An operation that
+//! reads takes the [`Netlink`] socket, which belongs to the namespace in which it was opened.
 
 pub mod addr;
 pub mod bridge_vlan;

@@ -14,7 +14,7 @@ use ::netlink::Message;
 use crate::types::{IfIndex, IfName, MacAddr};
 
 pub use self::create::{NewLink, create, is_supported};
-pub use self::kind::{Ipip, IpvlanMode, Kind, MacvlanMode, Peer, VXLAN_PORT, Vxlan};
+pub use self::kind::{Ipip, IpvlanMode, Kind, MacvlanMode, Peer, Vxlan};
 pub(crate) use self::list::parse;
 pub use self::list::{
     by_index, by_name, by_name_in, index_of, list, list_in, list_of_kind, list_of_master, monitor,
@@ -179,8 +179,8 @@ pub enum OperState {
     Up,
 }
 
-/// Options of a bridge port. When setting, `None` leaves an option unchanged; when reading, `None` means that
-/// the kernel did not report it.
+/// Options of a bridge port. When setting, `None` leaves an option unchanged; when reading, `None`
+/// means that the kernel did not report it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PortOptions {
     /// Send frames back out of the port that they came from.

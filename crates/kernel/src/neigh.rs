@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Neighbours: the MAC address of an IP address on a link (ARP, NDP), and proxy entries, for which the host
-//! answers itself. Forwarding entries of bridges and VXLAN are in [`crate::fdb`]. Only the overlay between nodes
-//! uses both.
+//! Neighbours: the MAC address of an IP address on a link (ARP, NDP), and proxy entries, for which
+//! the host answers itself. Forwarding entries of bridges and VXLAN are in [`crate::fdb`]. Only the
+//! overlay between nodes uses both.
 
 use std::net::IpAddr;
 
@@ -72,8 +72,8 @@ pub fn remove(neigh: &Neigh) -> Request {
     Request::with_parsed_object("remove neighbour", message(RTM_DELNEIGH, 0, neigh), object)
 }
 
-/// Lists the neighbours of an address family, of one link or of all links. The kernel lists proxy entries
-/// separately, see [`list_proxies`].
+/// Lists the neighbours of an address family, of one link or of all links. The kernel lists proxy
+/// entries separately, see [`list_proxies`].
 pub fn list(nl: &Netlink, family: Family, index: Option<IfIndex>) -> Result<Vec<Neigh>> {
     dump(nl, family, index, 0)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Network namespaces. A namespace is a property of a thread: every function that enters one returns the thread
-//! to its previous namespace, or aborts the process.
+//! Network namespaces. A namespace is a property of a thread: every function that enters one
+//! returns the thread to its previous namespace, or aborts the process.
 
 mod lock;
 
@@ -66,7 +66,8 @@ impl Netns {
         Self::open(THREAD_NETNS)
     }
 
-    /// Creates a namespace without a name. It exists as long as a process or a descriptor refers to it.
+    /// Creates a namespace without a name. It exists as long as a process or a descriptor refers to
+    /// it.
     pub fn new_anonymous() -> Result<Self> {
         in_new(Self::current)?
     }
@@ -93,8 +94,8 @@ impl Netns {
         })
     }
 
-    /// Unmounts a namespace created by [`Netns::create_named`] and removes its file. Succeeds if it does not
-    /// exist. The namespace ends when nothing refers to it any more.
+    /// Unmounts a namespace created by [`Netns::create_named`] and removes its file. Succeeds if it
+    /// does not exist. The namespace ends when nothing refers to it any more.
     pub fn remove_named(path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         // EINVAL means "not a mount point": a creation that was interrupted.
@@ -157,8 +158,9 @@ impl Netns {
     }
 }
 
-/// Lists the IDs that the socket's namespace has assigned to others, such as those with the other end of a veth
-/// or with links that were moved there. The kernel removes the ID of a namespace that is gone.
+/// Lists the IDs that the socket's namespace has assigned to others, such as those with the other
+/// end of a veth or with links that were moved there. The kernel removes the ID of a namespace that
+/// is gone.
 pub fn ids(nl: &Netlink) -> Result<Vec<i32>> {
     let mut message = Message::new(RTM_GETNSID, 0);
     message.header(&[0; RTGEN_LEN]);
@@ -179,8 +181,9 @@ pub fn id_of(nl: &Netlink, other: &Netns) -> Result<Option<i32>> {
     Ok(id.filter(|id| *id >= 0))
 }
 
-/// Makes the directory of named namespaces a shared mount, as `ip netns add` does. Otherwise a later
-/// `ip netns add` would do so, hide the existing namespaces, and make them impossible to remove.
+/// Makes the directory of named namespaces a shared mount, as `ip netns add` does. Otherwise a
+/// later `ip netns add` would do so, hide the existing namespaces, and make them impossible to
+/// remove.
 fn share_directory(directory: &Path) -> std::result::Result<(), Errno> {
     if !SHARED_DIRECTORIES.iter().any(|shared| directory == Path::new(shared)) {
         return Ok(());
@@ -202,7 +205,8 @@ fn is_network(namespace: &OwnedFd) -> bool {
     kind == libc::CLONE_NEWNET || kind == -1
 }
 
-/// Returns the cookie of the calling thread's namespace, which the kernel never reuses; `None` before Linux 5.14.
+/// Returns the cookie of the calling thread's namespace, which the kernel never reuses; `None`
+/// before Linux 5.14.
 fn cookie() -> Result<Option<u64>> {
     let fail = |errno| Error::from_errno("inspect network namespace", "", errno);
     let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)

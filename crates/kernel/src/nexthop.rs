@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Next hop objects: a gateway and a link with an ID that routes refer to.
 //!
-//! With them, adding thousands of routes through one link takes linear time. Without them it takes quadratic
-//! time, because the kernel hashes the next hops that are part of routes by link only.
+//! With them, adding thousands of routes through one link takes linear time. Without them it takes
+//! quadratic time, because the kernel hashes the next hops that are part of routes by link only.
 //!
 //! When a next hop is removed, or its link goes down, the kernel removes its routes too.
 
@@ -74,8 +74,8 @@ pub fn add(nexthop: &Nexthop) -> Request {
     request("add next hop", NLM_F_CREATE | NLM_F_EXCL, nexthop)
 }
 
-/// Adds a next hop, or changes it for all routes that use it. The kernel rejects a change of the address family
-/// while such routes exist.
+/// Adds a next hop, or changes it for all routes that use it. The kernel rejects a change of the
+/// address family while such routes exist.
 pub fn replace(nexthop: &Nexthop) -> Request {
     request("replace next hop", NLM_F_CREATE | NLM_F_REPLACE, nexthop)
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! nf_tables: tables, chains, sets, maps, rules and elements, changed in batches that succeed or fail as
-//! a whole. A rule is a list of [`Expr`]; its meaning is the caller's business.
+//! nf_tables: tables, chains, sets, maps, rules and elements, changed in batches that succeed or
+//! fail as a whole. A rule is a list of [`Expr`]; its meaning is the caller's business.
 //!
-//! Adding objects costs microseconds. After a removal, closing the socket waits for a grace period of 5 to
-//! 20 ms, and so does closing any other netfilter socket in that time. A background child closes these sockets
-//! ([`crate::deferred_close`]). A rejected batch waits as well.
+//! Adding objects costs microseconds. After a removal, closing the socket waits for a grace period
+//! of 5 to 20 ms, and so does closing any other netfilter socket in that time. A background child
+//! closes these sockets ([`crate::deferred_close`]). A rejected batch waits as well.
 
 mod batch;
 mod dump;

@@ -10,8 +10,8 @@ use rustix::io::{read, write};
 
 use crate::error::{Error, Result};
 
-/// Waits until one of the descriptors is readable or at its end. Returns for each descriptor whether it
-/// is ready; none is ready after the timeout or an interruption by a signal.
+/// Waits until one of the descriptors is readable or at its end. Returns for each descriptor
+/// whether it is ready; none is ready after the timeout or an interruption by a signal.
 pub fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> Result<Vec<bool>> {
     let mut polled: Vec<PollFd> =
         fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
@@ -26,8 +26,8 @@ pub fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> Resul
     }
 }
 
-/// Wakes a thread that waits for the kernel. Several calls of [`Waker::wake`] before the thread waits
-/// again count as one.
+/// Wakes a thread that waits for the kernel. Several calls of [`Waker::wake`] before the thread
+/// waits again count as one.
 #[derive(Debug)]
 pub struct Waker {
     fd: OwnedFd,
@@ -55,7 +55,8 @@ impl Waker {
         let _ = write(&self.fd, &1_u64.to_ne_bytes());
     }
 
-    /// Waits until `source` is readable, another thread calls [`Waker::wake`], or the deadline passes.
+    /// Waits until `source` is readable, another thread calls [`Waker::wake`], or the deadline
+    /// passes.
     pub fn wait(&self, source: impl AsFd, deadline: Option<Instant>) -> Result<Ready> {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let ready = wait_readable(&[source.as_fd(), self.fd.as_fd()], left)?;

@@ -21,7 +21,8 @@ pub struct Request {
 #[derive(Debug, Clone)]
 enum Object {
     Text(String),
-    /// Function that parses the message, for requests that are sent by the thousand and rarely fail.
+    /// Function that parses the message, for requests that are sent by the thousand and rarely
+    /// fail.
     Parsed(fn(&[u8]) -> Option<String>),
 }
 
@@ -30,8 +31,8 @@ impl Request {
         Self { op, object: Object::Text(object), message }
     }
 
-    /// Creates a request whose object is parsed from the message if an error needs it: formatting the object
-    /// costs as much as the rest of the request.
+    /// Creates a request whose object is parsed from the message if an error needs it: formatting
+    /// the object costs as much as the rest of the request.
     pub(crate) fn with_parsed_object(
         op: &'static str,
         message: Message,
@@ -58,8 +59,8 @@ impl PartialEq for Request {
 
 impl Eq for Request {}
 
-/// An rtnetlink socket. It belongs to the network namespace of the thread that opened it, even if that thread
-/// enters another one later.
+/// An rtnetlink socket. It belongs to the network namespace of the thread that opened it, even if
+/// that thread enters another one later.
 #[derive(Debug)]
 pub struct Netlink {
     socket: Socket,
@@ -74,7 +75,8 @@ impl Netlink {
         }
     }
 
-    /// Sends all requests at once and returns the first error. The kernel continues after a rejected request.
+    /// Sends all requests at once and returns the first error. The kernel continues after a
+    /// rejected request.
     pub fn apply(&self, requests: impl IntoIterator<Item = Request>) -> Result<()> {
         self.apply_each(requests).into_iter().collect()
     }

@@ -89,7 +89,8 @@ pub struct Route {
     pub advmss: Option<u32>,
     /// The gateway is on the link even if no route covers it.
     pub onlink: bool,
-    /// Next hop object instead of gateway and link. When read, gateway and link are those of the object.
+    /// Next hop object instead of gateway and link. When read, gateway and link are those of the
+    /// object.
     pub nexthop: Option<u32>,
 }
 

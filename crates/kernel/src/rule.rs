@@ -35,8 +35,8 @@ const HEADER_LEN: usize = 12;
 pub struct Rule {
     /// Address family of the packets.
     pub family: Family,
-    /// Position in the order of rules. `None` leaves the choice to the kernel, which puts the rule before all
-    /// others.
+    /// Position in the order of rules. `None` leaves the choice to the kernel, which puts the rule
+    /// before all others.
     pub priority: Option<u32>,
     /// Matches packets from these sources.
     pub from: Option<IpNet>,

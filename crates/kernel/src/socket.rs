@@ -42,7 +42,8 @@ fn set_option(
 fn attach_filter(fd: BorrowedFd<'_>, program: &[libc::sock_filter]) -> io::Result<()> {
     let length = program.len() as libc::c_ushort;
     let filter = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut() };
-    // SAFETY: the kernel copies the program, which lives until the call returns, and does not write to it.
+    // SAFETY: the kernel copies the program, which lives until the call returns, and does not write
+    // to it.
     let set = unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
@@ -55,7 +56,8 @@ fn attach_filter(fd: BorrowedFd<'_>, program: &[libc::sock_filter]) -> io::Resul
     check(set).map(drop)
 }
 
-/// Builds a BPF instruction: opcode, instructions to skip if a comparison is true or false, operand.
+/// Builds a BPF instruction: opcode, instructions to skip if a comparison is true or false,
+/// operand.
 fn op(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
     libc::sock_filter { code: code as u16, jt, jf, k }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Detects a closed standard output. Before `main`, Rust's runtime opens `/dev/null` in place of a closed
-//! descriptor, so that a plugin would succeed although nobody receives its result.
+//! Detects a closed standard output. Before `main`, Rust's runtime opens `/dev/null` in place of a
+//! closed descriptor, so that a plugin would succeed although its result is lost.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

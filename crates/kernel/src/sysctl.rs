@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Values under `/proc/sys`. Those under `net/` belong to the calling thread's namespace; use
-//! [`crate::Netns::enter`] for another one. Paths are written with `/`, so that an interface name can contain
-//! dots: `net/ipv4/conf/eth0.100/arp_notify`.
+//! [`crate::Netns::enter`] for another one. Paths are written with `/`, so that an interface name
+//! can contain dots: `net/ipv4/conf/eth0.100/arp_notify`.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -38,8 +38,8 @@ pub fn is_writable(path: &str) -> Result<bool> {
     }
 }
 
-/// Writes a value if it differs, and returns whether it did. Reading is cheaper, and succeeds even if
-/// `/proc/sys` is read-only.
+/// Writes a value if it differs, and returns whether it did. Reading is cheaper, and succeeds even
+/// if `/proc/sys` is read-only.
 pub fn ensure(path: &str, value: &str) -> Result<bool> {
     if read(path)? == value {
         return Ok(false);

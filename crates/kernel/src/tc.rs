@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Traffic control: queueing disciplines, classes and filters, as far as traffic shaping needs them.
+//! Traffic control: queueing disciplines, classes and filters, as far as traffic shaping needs
+//! them.
 
 mod filter;
 mod list;
@@ -13,9 +14,7 @@ use crate::types::IfIndex;
 
 pub use self::filter::{Filter, Match, Side, Verdict, add_filter, remove_filters};
 pub use self::list::{ObservedBucket, ObservedQdisc, class_by_handle, filters_of, qdisc_at};
-pub use self::qdisc::{
-    Bucket, Qdisc, add_qdisc, remove_qdisc, replace_class, replace_qdisc, ticks_of,
-};
+pub use self::qdisc::{Bucket, Qdisc, add_qdisc, remove_qdisc, replace_class, replace_qdisc};
 
 const RTM_NEWQDISC: u16 = 36; // linux/rtnetlink.h
 const RTM_DELQDISC: u16 = 37; // linux/rtnetlink.h
@@ -41,7 +40,8 @@ const TCA_HTB_CEIL64: u16 = 7; // linux/pkt_sched.h
 /// Length of `struct tcmsg`.
 const HEADER_LEN: usize = 20;
 
-/// Handle of a queueing discipline (`1:`) or of a class (`1:2`); also the parent that one is attached to.
+/// Handle of a queueing discipline (`1:`) or of a class (`1:2`); also the parent that one is
+/// attached to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Handle(pub u32);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tap and TUN interfaces, whose packets a virtual machine or another program reads and writes through a file.
-//! Only `/dev/net/tun` can create them, not netlink.
+//! Tap and TUN interfaces, whose packets a virtual machine or another program reads and writes
+//! through a file. Only `/dev/net/tun` can create them, not netlink.
 
 mod queues;
 mod selinux;
@@ -76,8 +76,8 @@ fn open() -> std::result::Result<OwnedFd, Errno> {
     openat(CWD, DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Creates a persistent tap interface. It makes only async-signal-safe calls, because it also runs in a forked
-/// child. If it fails, the interface vanishes when the file is closed.
+/// Creates a persistent tap interface. It makes only async-signal-safe calls, because it also runs
+/// in a forked child. If it fails, the interface vanishes when the file is closed.
 fn create_tap(tap: &NewTap<'_>) -> std::result::Result<(), Errno> {
     let file = open()?;
     let multi_queue = if tap.multi_queue { libc::IFF_MULTI_QUEUE } else { 0 };

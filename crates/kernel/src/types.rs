@@ -98,7 +98,8 @@ impl FromStr for IfName {
     type Err = IfNameError;
 
     fn from_str(text: &str) -> std::result::Result<Self, IfNameError> {
-        // The kernel's isspace() also includes vertical tab and, because it uses Latin-1, the byte 0xa0.
+        // The kernel's isspace() also includes vertical tab and, because it uses Latin-1, the byte
+        // 0xa0.
         let is_space = |byte: u8| byte.is_ascii_whitespace() || matches!(byte, 0x0b | 0xa0);
         let reason = match text {
             "" => "is empty",
@@ -135,7 +136,8 @@ impl fmt::Debug for IfName {
 pub struct MacAddr(pub [u8; 6]);
 
 impl MacAddr {
-    /// Returns whether the address can belong to an interface: it is neither a group address nor zero.
+    /// Returns whether the address can belong to an interface: it is neither a group address nor
+    /// zero.
     pub fn is_unicast(self) -> bool {
         self.0[0] & 1 == 0 && self.0 != [0; 6]
     }

@@ -89,8 +89,8 @@ pub struct Wireguard {
 }
 
 impl Wireguard {
-    /// Opens a socket in the calling thread's namespace. Fails with [`Error::is_unsupported`] on a kernel without
-    /// WireGuard.
+    /// Opens a socket in the calling thread's namespace. Fails with [`Error::is_unsupported`] on a
+    /// kernel without WireGuard.
     pub fn open() -> Result<Self> {
         let fail = |cause| Error::new("open WireGuard socket", "", cause);
         let socket = Socket::open(Protocol::Generic).map_err(fail)?;
@@ -101,8 +101,8 @@ impl Wireguard {
         }
     }
 
-    /// Changes a link and its peers. A message holds some hundred peers; more are sent in several messages. Returns
-    /// the first error.
+    /// Changes a link and its peers. A message holds some hundred peers; more are sent in several
+    /// messages. Returns the first error.
     pub fn set(&self, link: impl Into<Target>, change: &DeviceChange<'_>) -> Result<()> {
         let link = link.into();
         let fail = |cause| Error::new("set WireGuard keys and peers of", link.to_string(), cause);

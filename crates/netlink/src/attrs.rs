@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Parser of netlink attributes. It never panics: malformed bytes end the iteration, and a payload of the
-//! wrong size is `None`.
+//! Parser of netlink attributes. It never panics: malformed bytes end the iteration, and a payload
+//! of the wrong size is `None`.
 
 const NLA_TYPE_MASK: u16 = 0x3fff; // linux/netlink.h, without NLA_F_NESTED, NLA_F_NET_BYTEORDER
 const NLA_HEADER_LEN: usize = 4;
@@ -88,7 +88,8 @@ impl<'a> Attrs<'a> {
         Self { rest: bytes }
     }
 
-    /// Parses the attributes after a fixed header of `header_len` bytes; empty if the header is truncated.
+    /// Parses the attributes after a fixed header of `header_len` bytes; empty if the header is
+    /// truncated.
     pub fn after(payload: &'a [u8], header_len: usize) -> Self {
         Self::new(payload.get(header_len.next_multiple_of(4)..).unwrap_or_default())
     }

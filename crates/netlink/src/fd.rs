@@ -30,7 +30,8 @@ pub(crate) fn set_netlink_option(
     value: libc::c_int,
 ) -> Result<(), Errno> {
     const LEN: libc::socklen_t = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the descriptor is open during the borrow, and the pointer is to an int of that length.
+    // SAFETY: the descriptor is open during the borrow, and the pointer is to an int of that
+    // length.
     let status = unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
@@ -47,8 +48,8 @@ pub(crate) fn set_netlink_option(
     Err(Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
 }
 
-/// Receives one datagram and first grows the buffer if the datagram would not fit. Reading the length costs
-/// one system call of 0.1 µs; a truncated reply would be lost.
+/// Receives one datagram and first grows the buffer if the datagram would not fit. Reading the
+/// length costs one system call of 0.1 µs; a truncated reply would be lost.
 pub(crate) fn receive_whole(fd: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result<usize, Errno> {
     let mut nothing = [0_u8; 0];
     let peek = RecvFlags::PEEK | RecvFlags::TRUNC;
@@ -60,7 +61,8 @@ pub(crate) fn receive_whole(fd: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result<
     Ok(len)
 }
 
-/// Waits until the socket is readable. Returns `false` after the timeout or an interruption by a signal.
+/// Waits until the socket is readable. Returns `false` after the timeout or an interruption by a
+/// signal.
 pub(crate) fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> Result<bool, Errno> {
     let timeout = Timespec {
         tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Builder of a netlink message: netlink header, fixed header of the family, attributes. The socket fills in
-//! the length, the sequence number and the acknowledgement flag when it sends the message.
+//! Builder of a netlink message: netlink header, fixed header of the family, attributes. The socket
+//! fills in the length, the sequence number and the acknowledgement flag when it sends the message.
 
 /// Length of `struct nlmsghdr`.
 pub(crate) const HEADER_LEN: usize = 16;
@@ -9,7 +9,7 @@ pub(crate) const NLM_F_REQUEST: u16 = 0x01; // linux/netlink.h
 pub(crate) const NLM_F_ACK: u16 = 0x04; // linux/netlink.h
 
 /// Dumps all objects (`linux/netlink.h`).
-pub const NLM_F_DUMP: u16 = 0x300;
+pub(crate) const NLM_F_DUMP: u16 = 0x300;
 /// Replaces an existing object (`linux/netlink.h`).
 pub const NLM_F_REPLACE: u16 = 0x100;
 /// Fails if the object exists (`linux/netlink.h`).

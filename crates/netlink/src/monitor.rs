@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A socket that receives events of multicast groups; every wait has a deadline. Open it before reading the
-//! state: then no change is missed in between.
+//! A socket that receives events of multicast groups; every wait has a deadline. Open it before
+//! reading the state: then no change is missed in between.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
@@ -23,8 +23,8 @@ const BUFFER_LEN: usize = 32 * 1024;
 pub enum Received {
     /// At least one event arrived.
     Events,
-    /// The kernel dropped events (`ENOBUFS`): read the whole state again. The remaining old events were
-    /// discarded; later events arrive again.
+    /// The kernel dropped events (`ENOBUFS`): read the whole state again. The remaining old events
+    /// were discarded; later events arrive again.
     Overrun,
     /// No event arrived before the deadline.
     Deadline,
@@ -41,8 +41,8 @@ impl Monitor {
     /// Opens a socket and joins these multicast groups, such as `RTNLGRP_LINK`.
     pub fn open(protocol: Protocol, groups: &[u32]) -> Result<Self, Error> {
         let fd = open_fd(protocol)?;
-        // The kernel does not deliver an event to its sender. Its own events have the sender 0, which is also
-        // the address of an unbound socket: such a socket receives nothing.
+        // The kernel does not deliver an event to its sender. Its own events have the sender 0,
+        // which is also the address of an unbound socket: such a socket receives nothing.
         bind(&fd, &SocketAddrNetlink::new(0, 0))?;
         for group in groups {
             let group = group.cast_signed();
@@ -51,16 +51,16 @@ impl Monitor {
         Ok(Self { fd, buffer: vec![0; BUFFER_LEN] })
     }
 
-    /// Sets how many bytes of events the kernel queues before it drops events. Without CAP_NET_ADMIN the
-    /// system's limit applies. An event counts as about one kilobyte.
+    /// Sets how many bytes of events the kernel queues before it drops events. Without
+    /// CAP_NET_ADMIN the system's limit applies. An event counts as about one kilobyte.
     pub fn set_receive_buffer(&self, bytes: usize) -> Result<(), Error> {
         set_socket_recv_buffer_size_force(&self.fd, bytes)
             .or_else(|_| set_socket_recv_buffer_size(&self.fd, bytes))
             .map_err(Error::from)
     }
 
-    /// Waits for events until `deadline` and passes the type and payload of each to `event`. With a past
-    /// deadline it does not wait.
+    /// Waits for events until `deadline` and passes the type and payload of each to `event`. With a
+    /// past deadline it does not wait.
     pub fn receive(
         &mut self,
         deadline: Instant,
@@ -85,8 +85,8 @@ impl Monitor {
         }
     }
 
-    /// Empties the queue. After an overrun the kernel drops events without a further report until the queue
-    /// has been empty, so a state read before that could become stale unnoticed.
+    /// Empties the queue. After an overrun the kernel drops events without a further report until
+    /// the queue has been empty, so a state read before that could become stale unnoticed.
     fn drain(&self) -> Result<(), Error> {
         let mut nothing = [0_u8; 0];
         loop {

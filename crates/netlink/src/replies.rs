@@ -54,7 +54,8 @@ impl Reply<'_> {
     }
 }
 
-/// Converts an error number. The kernel's numbers end at 4095 (`MAX_ERRNO`), and rustix panics on others.
+/// Converts an error number. The kernel's numbers end at 4095 (`MAX_ERRNO`), and rustix panics on
+/// others.
 fn errno(number: i32) -> Errno {
     match number {
         1..=4095 => Errno::from_raw_os_error(number),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Synchronous netlink socket: pipelined requests with one acknowledgement, lookups of single objects, and dumps,
-//! which are repeated if the kernel reports an interruption. The socket belongs to the network namespace of the
-//! thread that opened it.
+//! Synchronous netlink socket: pipelined requests with one acknowledgement, lookups of single
+//! objects, and dumps, which are repeated if the kernel reports an interruption. The socket belongs
+//! to the network namespace of the thread that opened it.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,14 +16,16 @@ use crate::fd::{open_fd, receive_whole, wait_readable};
 use crate::message::{Message, NLM_F_ACK, NLM_F_DUMP};
 use crate::replies::{NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR, Replies, Reply};
 
-/// Buffer length for long dumps. The kernel fills dump replies up to the largest buffer used so far, at most
-/// 32 KiB. Most sockets never receive more than a page, and clearing 32 KiB would cost them 20 µs.
+/// Buffer length for long dumps. The kernel fills dump replies up to the largest buffer used so
+/// far, at most 32 KiB. Most sockets never receive more than a page, and clearing 32 KiB would cost
+/// them 20 µs.
 const DUMP_BUFFER_LEN: usize = 32 * 1024;
 /// Number of datagrams after which a dump counts as long.
 const LONG_DUMP: usize = 3;
 
-/// Maximum number of messages per `sendmsg`. The kernel answers a failing message even without NLM_F_ACK. The
-/// default receive buffer holds 128 answers; with 500, the kernel drops the expected one (ENOBUFS).
+/// Maximum number of messages per `sendmsg`. The kernel answers a failing message even without
+/// NLM_F_ACK. The default receive buffer holds 128 answers; with 500, the kernel drops the expected
+/// one (ENOBUFS).
 const MAX_MESSAGES: usize = 128;
 /// Maximum number of bytes per `sendmsg`.
 const MAX_BYTES: usize = 64 * 1024;
@@ -96,8 +98,8 @@ impl Socket {
         Ok(Self { fd, next_seq: Cell::new(1), buffer: RefCell::default() })
     }
 
-    /// Sends the messages with as few `sendmsg` calls as possible and returns those that the kernel rejected, in
-    /// order. The kernel continues after a rejected message.
+    /// Sends the messages with as few `sendmsg` calls as possible and returns those that the kernel
+    /// rejected, in order. The kernel continues after a rejected message.
     pub fn request<'m>(
         &self,
         messages: impl IntoIterator<Item = &'m Message>,
@@ -115,8 +117,8 @@ impl Socket {
         Ok(failures)
     }
 
-    /// Sends a batch that succeeds or fails as a whole (nf_tables), with one `sendmsg`. It requests an
-    /// acknowledgement of message `ack`, and returns at the first rejected message.
+    /// Sends a batch that succeeds or fails as a whole (nf_tables), with one `sendmsg`. It requests
+    /// an acknowledgement of message `ack`, and returns at the first rejected message.
     pub fn transact(&self, messages: &[Message], ack: usize) -> Result<Option<Failure>, Error> {
         let messages: Vec<_> = messages.iter().collect();
         Ok(self.exchange(&messages, ack, true)?.into_iter().next())
@@ -137,8 +139,8 @@ impl Socket {
         }
     }
 
-    /// Sends messages that have one reply each, with as few `sendmsg` calls as possible. Returns the type and
-    /// payload of each reply in order.
+    /// Sends messages that have one reply each, with as few `sendmsg` calls as possible. Returns
+    /// the type and payload of each reply in order.
     pub fn get_each(&self, messages: &[Message]) -> Result<Vec<ReplyResult>, Error> {
         let mut replies = Vec::with_capacity(messages.len());
         let messages: Vec<_> = messages.iter().collect();
@@ -150,8 +152,8 @@ impl Socket {
         Ok(replies)
     }
 
-    /// Dumps objects. `parse` turns the type and payload of each object into a `T`, or returns `None` to skip it.
-    /// An interrupted dump (`NLM_F_DUMP_INTR`) is discarded and repeated.
+    /// Dumps objects. `parse` turns the type and payload of each object into a `T`, or returns
+    /// `None` to skip it. An interrupted dump (`NLM_F_DUMP_INTR`) is discarded and repeated.
     pub fn dump<T>(
         &self,
         message: &Message,
@@ -165,8 +167,8 @@ impl Socket {
         Err(Error::explained(Errno::AGAIN, "objects changed during every dump"))
     }
 
-    /// Numbers and encodes a message that a forked child will send on this socket, with a request for an
-    /// acknowledgement. [`Socket::ack_status`] reads the acknowledgement.
+    /// Numbers and encodes a message that a forked child will send on this socket, with a request
+    /// for an acknowledgement. [`Socket::ack_status`] reads the acknowledgement.
     pub fn prepare(&self, message: &Message) -> (u32, Vec<u8>) {
         let mut bytes = Vec::with_capacity(message.len());
         let seq = self.reserve(1);
@@ -272,8 +274,8 @@ impl Socket {
         first
     }
 
-    /// Sends all messages with one `sendmsg` and adds `flags` to the message at index `flagged`. Returns the
-    /// first sequence number.
+    /// Sends all messages with one `sendmsg` and adds `flags` to the message at index `flagged`.
+    /// Returns the first sequence number.
     fn send(&self, messages: &[&Message], flagged: usize, flags: u16) -> Result<u32, Error> {
         if messages.iter().any(|message| message.is_oversized()) {
             return Err(Error::explained(Errno::MSGSIZE, "an attribute is longer than 64 KiB"));

@@ -101,7 +101,8 @@ fn late_answer_is_not_mistaken_for_another() {
         let socket = Socket::open(Protocol::Route).unwrap();
         let (seq, bytes) = socket.prepare(&create("br0", "bridge"));
         send(&socket, &bytes, SendFlags::empty()).unwrap();
-        // The queue holds the acknowledgement of the prepared message, then the failure of this request.
+        // The queue holds the acknowledgement of the prepared message, then the failure of this
+        // request.
         let failures = socket.request(&[create("br0", "bridge")]).unwrap();
         assert_eq!(failures[0].error.errno, Errno::EXIST);
         assert_eq!(socket.ack_status(seq, Duration::ZERO).unwrap(), AckStatus::Pending);

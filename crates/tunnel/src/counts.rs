@@ -14,8 +14,8 @@ pub struct Counts {
     pub dropped: Dropped,
 }
 
-/// Counters of one direction. Packets and bytes are counted as on the wire, without the outer UDP and IP
-/// headers.
+/// Counters of one direction. Packets and bytes are counted as on the wire, without the outer UDP
+/// and IP headers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Flow {
     /// Number of packets.
@@ -31,8 +31,8 @@ pub struct Flow {
 pub struct Dropped {
     /// No peer has the destination.
     pub no_route: u64,
-    /// The destination is a multicast group, which the tunnel does not forward. IPv6 sends some on every
-    /// interface.
+    /// The destination is a multicast group, which the tunnel does not forward. IPv6 sends some on
+    /// every interface.
     pub multicast: u64,
     /// The TTL expired.
     pub expired: u64,

@@ -85,7 +85,8 @@ pub(crate) enum Fragment {
 }
 
 impl Fragment {
-    /// Parses an IPv4 header. An IPv6 fragment has an extension header, so its protocol is not TCP or UDP.
+    /// Parses an IPv4 header. An IPv6 fragment has an extension header, so its protocol is not TCP
+    /// or UDP.
     pub(crate) fn of(packet: &[u8], ip: &Ip) -> Fragment {
         let field = if ip.family == Family::V4 { u16_at(packet, 6) } else { 0 };
         match (field & 0x1fff, field & 0x2000) {
@@ -98,8 +99,8 @@ impl Fragment {
 
 /// Decrements the TTL or hop limit and returns `false` if it has expired.
 ///
-/// Only the sending end of a tunnel does this (RFC 2003). flannel decrements at both ends, which shortens a path
-/// by one more router.
+/// Only the sending end of a tunnel does this (RFC 2003). flannel decrements at both ends, which
+/// shortens a path by one more router.
 pub(crate) fn decrement_ttl(packet: &mut [u8], ip: &Ip) -> bool {
     let at = if ip.family == Family::V4 { 8 } else { 7 };
     if packet[at] <= 1 {

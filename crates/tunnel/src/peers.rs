@@ -23,7 +23,8 @@ pub(crate) struct Peers {
     v6: FamilyTable,
 }
 
-/// One table per prefix length, longest first. The nodes of a network mostly have prefixes of one length.
+/// One table per prefix length, longest first. The nodes of a network mostly have prefixes of one
+/// length.
 #[derive(Debug, Default)]
 struct FamilyTable(Vec<LengthTable>);
 

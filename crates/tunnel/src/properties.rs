@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Properties of the packet functions: segmenting and merging restores the packet, checksums are valid by an
-//! independent implementation, and no input causes a panic.
+//! Properties of the packet functions: segmenting and merging restores the packet, checksums are
+//! valid by an independent implementation, and no input causes a panic.
 
 use proptest::prelude::*;
 

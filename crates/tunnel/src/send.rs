@@ -90,9 +90,9 @@ impl Sender {
         }
     }
 
-    /// Sends the datagrams of a failed message one by one. If the path MTU has become too small, the kernel
-    /// fragments single datagrams but not a message of several; and one rejected datagram must not stop the
-    /// others.
+    /// Sends the datagrams of a failed message one by one. If the path MTU has become too small,
+    /// the kernel fragments single datagrams but not a message of several; and one rejected
+    /// datagram must not stop the others.
     fn send_one_by_one(
         &self,
         batch: &SendBatch,
@@ -169,8 +169,8 @@ impl ReadBatch {
         Ok(false)
     }
 
-    /// Adds every packet to the batch as datagrams for its peer. Returns the packets whose senders get an ICMP
-    /// error.
+    /// Adds every packet to the batch as datagrams for its peer. Returns the packets whose senders
+    /// get an ICMP error.
     fn route(
         &mut self,
         peers: &Peers,

@@ -12,7 +12,8 @@ const MAX_DATAGRAMS: usize = 64;
 /// Maximum length of a message: until the kernel segments it, it is one IP packet.
 const MAX_LEN: usize = 65_535 - 48;
 
-/// Messages to send, in order. It owns the new headers; the payload stays in the buffer of the packets read.
+/// Messages to send, in order. It owns the new headers; the payload stays in the buffer of the
+/// packets read.
 #[derive(Debug, Default)]
 pub(crate) struct SendBatch {
     pub headers: Vec<u8>,
@@ -87,7 +88,8 @@ impl Message {
 mod tests {
     use super::*;
 
-    /// Adds datagrams given by port and length; expects the port, size and number of datagrams of each message.
+    /// Adds datagrams given by port and length; expects the port, size and number of datagrams of
+    /// each message.
     fn check(datagrams: &[(u16, usize)], expected: &[(u16, usize, usize)]) {
         let mut batch = SendBatch::default();
         for &(port, len) in datagrams {

@@ -46,7 +46,8 @@ pub enum Error {
 /// Configuration of a tunnel.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Name of the interface. The tunnel creates it down and without addresses, and removes it when it ends.
+    /// Name of the interface. The tunnel creates it down and without addresses, and removes it when
+    /// it ends.
     pub device: IfName,
     /// Local UDP address for receiving and sending; flannel uses port 8285.
     pub listen: SocketAddr,
@@ -67,7 +68,8 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// Creates the interface, opens the sockets in the calling thread's namespace, and starts the threads.
+    /// Creates the interface, opens the sockets in the calling thread's namespace, and starts the
+    /// threads.
     pub fn start(config: &Config) -> Result<Tunnel> {
         let device = config.device;
         let open = |cause| Error::Open { device, cause };
@@ -102,8 +104,8 @@ impl Tunnel {
         Ok(tunnel)
     }
 
-    /// Replaces all peers at once, without delaying packets. Returns the peers that the socket cannot reach,
-    /// because their address is of the other family; they are not added.
+    /// Replaces all peers at once, without delaying packets. Returns the peers that the socket
+    /// cannot reach, because their address is of the other family; they are not added.
     #[must_use = "the returned peers are unreachable"]
     pub fn set_peers(&self, peers: &[Peer]) -> Vec<Peer> {
         let (reachable, unreachable): (Vec<&Peer>, Vec<&Peer>) =
@@ -115,8 +117,8 @@ impl Tunnel {
         unreachable.into_iter().copied().collect()
     }
 
-    /// Removes peers by prefix and adds or replaces others. The cost does not depend on the number of other
-    /// peers. Returns unreachable peers as [`Tunnel::set_peers`] does.
+    /// Removes peers by prefix and adds or replaces others. The cost does not depend on the number
+    /// of other peers. Returns unreachable peers as [`Tunnel::set_peers`] does.
     #[must_use = "the returned peers are unreachable"]
     pub fn change_peers(&self, gone: &[IpNet], set: &[Peer]) -> Vec<Peer> {
         let mut unreachable = Vec::new();

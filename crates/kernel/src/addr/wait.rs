@@ -30,8 +30,8 @@ pub fn monitor() -> Result<Monitor> {
     monitor.map_err(|cause| Error::new("subscribe to addresses", "", cause))
 }
 
-/// Waits until no address of the link is tentative. The monitor must belong to the same namespace as the socket
-/// and must have been opened before the last change of the addresses.
+/// Waits until no address of the link is tentative. The monitor must belong to the same namespace
+/// as the socket and must have been opened before the last change of the addresses.
 pub fn wait_for_dad(
     nl: &Netlink,
     monitor: &mut Monitor,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Creation of links in one message: final name, master, namespace and state from the start. A later rename or
-//! move waits for an RCU grace period and costs 80 times as much.
+//! Creation of links in one message: final name, master, namespace and state from the start. A
+//! later rename or move waits for an RCU grace period and costs 80 times as much.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -36,27 +36,27 @@ pub struct NewLink<'a> {
     pub up: bool,
     /// Bridge or VRF.
     pub master: Option<IfIndex>,
-    /// Namespace; `None` for that of the socket. `parent` and `master` are always indices of the socket's
-    /// namespace.
+    /// Namespace; `None` for that of the socket. `parent` and `master` are always indices of the
+    /// socket's namespace.
     pub netns: Option<BorrowedFd<'a>>,
     /// Parent link; macvlan, ipvlan and VLAN need one.
     pub parent: Option<IfIndex>,
-    /// Number of transmit queues and of receive queues; `None` leaves the choice to the kernel, which gives a
-    /// veth one per CPU.
+    /// Number of transmit queues and of receive queues; `None` leaves the choice to the kernel,
+    /// which gives a veth one per CPU.
     pub queues: Option<u32>,
     /// Transmit queue length.
     pub txqlen: Option<u32>,
     /// Group, for `ip link show group`. The peer of a veth stays in the default group.
     pub group: Option<u32>,
-    /// Index; `None` leaves the choice to the kernel. Kernels before 6.15 fail if the socket's namespace has a
-    /// link of the same name, even if the new link goes to `netns`. With an index they look for that index
-    /// instead, in both namespaces.
+    /// Index; `None` leaves the choice to the kernel. Kernels before 6.15 fail if the socket's
+    /// namespace has a link of the same name, even if the new link goes to `netns`. With an index
+    /// they look for that index instead, in both namespaces.
     pub index: Option<IfIndex>,
 }
 
 impl<'a> NewLink<'a> {
-    /// Returns a link of this name and kind that is down, with the kernel's defaults. A veth gets one queue
-    /// each way, because it uses more only with XDP.
+    /// Returns a link of this name and kind that is down, with the kernel's defaults. A veth gets
+    /// one queue each way, because it uses more only with XDP.
     pub fn new(name: IfName, kind: Kind<'a>) -> Self {
         let queues = matches!(kind, Kind::Veth(_)).then_some(1);
         Self {
@@ -76,8 +76,8 @@ impl<'a> NewLink<'a> {
     }
 }
 
-/// Creates a link; fails if the name is taken. Set the alias, alternative names and bridge port options
-/// afterwards: the kernel ignores them in this message.
+/// Creates a link; fails if the name is taken. Set the alias, alternative names and bridge port
+/// options afterwards: the kernel ignores them in this message.
 pub fn create(link: &NewLink<'_>) -> Request {
     let mut message = Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL);
     let flags = if link.up { IFF_UP } else { 0 };
@@ -123,9 +123,9 @@ pub(super) fn put_common(
     }
 }
 
-/// Returns whether the kernel can create links of a kind. The request is a creation that must fail: the kernel
-/// looks for the kind, and loads its module, before it rejects the MAC address as too short. A kind without MAC
-/// addresses (wireguard) is created and removed again.
+/// Returns whether the kernel can create links of a kind. The request is a creation that must fail:
+/// the kernel looks for the kind, and loads its module, before it rejects the MAC address as too
+/// short. A kind without MAC addresses (wireguard) is created and removed again.
 pub fn is_supported(nl: &Netlink, kind: &str) -> Result<bool> {
     match nl.apply([invalid_creation(kind)]) {
         Err(error) if error.is_unsupported() => Ok(false),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kinds of links: their attributes as values, written when a link is created and parsed when it is read, so
-//! that the two can be compared.
+//! Kinds of links: their attributes as values, written when a link is created and parsed when it is
+//! read, so that the two can be compared.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::BorrowedFd;
@@ -74,8 +74,8 @@ pub enum Kind<'a> {
     Wireguard,
 }
 
-/// The other end of a veth pair. The kernel cannot create it up: `veth_open` fails with `ENOTCONN` if its peer
-/// is not registered yet.
+/// The other end of a veth pair. The kernel cannot create it up: `veth_open` fails with `ENOTCONN`
+/// if its peer is not registered yet.
 #[derive(Debug, Clone, Copy)]
 pub struct Peer<'a> {
     /// Final name.
@@ -198,7 +198,7 @@ pub(super) fn put_kind(info: &mut Message, kind: &Kind<'_>, queues: Option<u32>)
 }
 
 /// UDP port that the kernel and flannel use; the assigned port is 4789.
-pub const VXLAN_PORT: u16 = 8472;
+const VXLAN_PORT: u16 = 8472;
 
 /// Attributes of a VXLAN link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -224,7 +224,8 @@ pub struct Vxlan {
 }
 
 impl Vxlan {
-    /// Returns the attributes that flannel uses: no learning, no group, the kernel's port, checksums.
+    /// Returns the attributes that flannel uses: no learning, no group, the kernel's port,
+    /// checksums.
     pub fn new(id: u32) -> Self {
         Self {
             id,
@@ -309,7 +310,8 @@ pub struct Ipip {
 }
 
 impl Ipip {
-    /// Returns a tunnel from this address to the gateways of its routes, with the kernel's defaults.
+    /// Returns a tunnel from this address to the gateways of its routes, with the kernel's
+    /// defaults.
     pub fn new(local: Ipv4Addr) -> Self {
         Self { link: None, local: Some(local), remote: None, ttl: 0, pmtudisc: true }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads of links, and waiting until a link reaches a state. The requests exclude statistics, which would be
-//! most of the reply.
+//! Reads of links, and waiting until a link reaches a state. The requests exclude statistics, which
+//! would be most of the reply.
 
 use std::time::Instant;
 
@@ -48,8 +48,8 @@ pub fn by_index(nl: &Netlink, index: IfIndex) -> Result<Option<Link>> {
     find(nl, &request(index.0), &index.to_string())
 }
 
-/// Returns the index of a link that is known to exist, by an ioctl under RCU, which does not wait for RTNL. As
-/// root, a name that does *not* exist makes the kernel look for a module of that name.
+/// Returns the index of a link that is known to exist, by an ioctl under RCU, which does not wait
+/// for RTNL. As root, a name that does *not* exist makes the kernel look for a module of that name.
 pub fn index_of(nl: &Netlink, name: IfName) -> Result<IfIndex> {
     let index = name_to_index(nl, name.as_str());
     index.map(IfIndex).map_err(|errno| Error::from_errno("find link", name.as_str(), errno))
@@ -69,7 +69,8 @@ pub fn list(nl: &Netlink) -> Result<Vec<Link>> {
     nl.dump("list links", &request(0), parse)
 }
 
-/// Lists the links of another namespace, given by its ID in this namespace; empty if that namespace is gone.
+/// Lists the links of another namespace, given by its ID in this namespace; empty if that namespace
+/// is gone.
 pub fn list_in(nl: &Netlink, netns_id: i32) -> Result<Vec<Link>> {
     let mut message = request(0);
     message.i32(IFLA_TARGET_NETNSID, netns_id);
@@ -107,8 +108,9 @@ pub fn monitor() -> Result<Monitor> {
     monitor.map_err(|cause| Error::new("subscribe to links", "", cause))
 }
 
-/// Waits until `condition` is true for the link, which is `None` while it does not exist. Returns `false` if the
-/// deadline passes first. The monitor must belong to the same namespace as the socket.
+/// Waits until `condition` is true for the link, which is `None` while it does not exist. Returns
+/// `false` if the deadline passes first. The monitor must belong to the same namespace as the
+/// socket.
 pub fn wait_until(
     nl: &Netlink,
     monitor: &mut Monitor,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Removal of links, either waiting for the kernel or leaving the wait to a background child.
 //!
-//! The kernel first makes the link invisible (0.2 ms, under RTNL), then waits for one or two RCU grace periods
-//! without RTNL. Other programs continue; only the caller sleeps.
+//! The kernel first makes the link invisible (0.2 ms, under RTNL), then waits for one or two RCU
+//! grace periods without RTNL. Other programs continue; only the caller sleeps.
 
 use std::time::{Duration, Instant};
 
@@ -18,8 +18,8 @@ use crate::types::IfIndex;
 
 /// Maximum time to wait for the child before the caller removes the link itself.
 const CHILD_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time to poll without sleeping. On an idle machine the link is gone within 0.3 ms, and a timer would fire
-/// later.
+/// Time to poll without sleeping. On an idle machine the link is gone within 0.3 ms, and a timer
+/// would fire later.
 const SPIN_TIME: Duration = Duration::from_millis(1);
 /// Interval of polling after [`SPIN_TIME`].
 const POLL_INTERVAL: Duration = Duration::from_micros(100);
@@ -30,11 +30,11 @@ pub fn remove(link: impl Into<Target>) -> Request {
     Request::new("remove link", link.to_string(), message_for(RTM_DELLINK, link, 0, 0))
 }
 
-/// Removes a link and returns as soon as it is invisible; a background child waits for the rest. The name can
-/// be used again at once. Succeeds if the link does not exist.
+/// Removes a link and returns as soon as it is invisible; a background child waits for the rest.
+/// The name can be used again at once. Succeeds if the link does not exist.
 ///
-/// Meant for processes with little memory that end soon: a fork copies page tables (30 µs per megabyte), and
-/// the child stays a zombie until the next removal.
+/// Meant for processes with little memory that end soon: a fork copies page tables (30 µs per
+/// megabyte), and the child stays a zombie until the next removal.
 pub fn remove_in_background(nl: &Netlink, index: IfIndex) -> Result<()> {
     if !is_visible(nl, index)? {
         return Ok(());
@@ -75,9 +75,9 @@ fn ignore_missing(result: Result<()>) -> Result<()> {
     }
 }
 
-/// Returns whether the link is visible, by an ioctl under RCU: `RTM_GETLINK` would wait for RTNL, which the
-/// child's removal holds. The lookup is by index, because `SIOCGIFINDEX` of a missing name makes the kernel
-/// run modprobe.
+/// Returns whether the link is visible, by an ioctl under RCU: `RTM_GETLINK` would wait for RTNL,
+/// which the child's removal holds. The lookup is by index, because `SIOCGIFINDEX` of a missing
+/// name makes the kernel run modprobe.
 fn is_visible(nl: &Netlink, index: IfIndex) -> Result<bool> {
     match index_to_name_inlined(nl, index.0) {
         Ok(_) => Ok(true),

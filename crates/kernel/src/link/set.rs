@@ -26,7 +26,8 @@ pub const RP_FILTER: u16 = 8;
 /// Announces addresses: `net.ipv4.conf.*.arp_notify` (`IPV4_DEVCONF_ARP_NOTIFY`, linux/ip.h).
 /// The kernel announces when the link goes up, so set it and add the addresses before that.
 pub const ARP_NOTIFY: u16 = 22;
-/// Routes 127.0.0.0/8: `net.ipv4.conf.*.route_localnet` (`IPV4_DEVCONF_ROUTE_LOCALNET`, linux/ip.h).
+/// Routes 127.0.0.0/8: `net.ipv4.conf.*.route_localnet` (`IPV4_DEVCONF_ROUTE_LOCALNET`,
+/// linux/ip.h).
 pub const ROUTE_LOCALNET: u16 = 26;
 
 /// Brings a link up.
@@ -34,8 +35,8 @@ pub fn set_up(link: impl Into<Target>) -> Request {
     set_flags("set link up", link.into(), IFF_UP, IFF_UP)
 }
 
-/// Brings a link up and then sets entries of `net.ipv4.conf.<link>`, in one message. The kernel changes the
-/// flags first.
+/// Brings a link up and then sets entries of `net.ipv4.conf.<link>`, in one message. The kernel
+/// changes the flags first.
 pub fn set_up_with_inet_conf(link: impl Into<Target>, entries: &[(u16, u32)]) -> Request {
     let link = link.into();
     let mut message = message_for(RTM_SETLINK, link, IFF_UP, IFF_UP);
@@ -81,7 +82,8 @@ pub fn set_no_master(link: impl Into<Target>) -> Request {
     })
 }
 
-/// Renames a link. This waits for an RCU grace period, so create links under their final name instead.
+/// Renames a link. This waits for an RCU grace period, so create links under their final name
+/// instead.
 pub fn set_name(index: IfIndex, name: IfName) -> Request {
     request("rename link", index.into(), |m| {
         m.str(IFLA_IFNAME, name.as_str());
@@ -96,8 +98,8 @@ pub fn set_alias(link: impl Into<Target>, alias: &str) -> Request {
     })
 }
 
-/// Sets options of a bridge port. The kernel ignores them in the message that creates the link. A request by
-/// name can be sent together with the creation.
+/// Sets options of a bridge port. The kernel ignores them in the message that creates the link. A
+/// request by name can be sent together with the creation.
 pub fn set_port(link: impl Into<Target>, options: &PortOptions) -> Request {
     let options = [
         (IFLA_BRPORT_MODE, options.hairpin),
@@ -160,8 +162,8 @@ impl Attributes {
     }
 }
 
-/// Sets attributes. The kernel sets them one by one, in the order MAC address, MTU, flags, queue length. If it
-/// rejects one, those before it stay set.
+/// Sets attributes. The kernel sets them one by one, in the order MAC address, MTU, flags, queue
+/// length. If it rejects one, those before it stay set.
 pub fn set_attributes(link: impl Into<Target>, attributes: &Attributes) -> Request {
     let link = link.into();
     let (mut flags, mut change) = (0, 0);
@@ -197,12 +199,13 @@ pub struct Relocation<'a> {
     pub group: Option<u32>,
 }
 
-/// Moves an existing link to another namespace, renames it, and sets its alias and group, in one message. For
-/// links that podwire creates, creation in the final namespace is cheaper.
+/// Moves an existing link to another namespace, renames it, and sets its alias and group, in one
+/// message. For links that podwire creates, creation in the final namespace is cheaper.
 ///
-/// The kernel moves the link first, which sets it down and removes its addresses. If the new name is taken in
-/// the other namespace, the request fails: the link does not move if its old name is taken there too, otherwise
-/// it moves and keeps the old name. The index changes if another link in that namespace has it.
+/// The kernel moves the link first, which sets it down and removes its addresses. If the new name
+/// is taken in the other namespace, the request fails: the link does not move if its old name is
+/// taken there too, otherwise it moves and keeps the old name. The index changes if another link in
+/// that namespace has it.
 pub fn relocate(index: IfIndex, relocation: &Relocation<'_>) -> Request {
     let mut message = message_for(RTM_SETLINK, Target::Index(index), 0, 0);
     if let Some(netns) = relocation.netns {
@@ -221,8 +224,8 @@ pub fn relocate(index: IfIndex, relocation: &Relocation<'_>) -> Request {
     Request::new("move link", object, message)
 }
 
-/// Changes the underlay link, local address, group and learning of a VXLAN link. The kernel cannot change its
-/// other attributes, and rejects a request that contains the port.
+/// Changes the underlay link, local address, group and learning of a VXLAN link. The kernel cannot
+/// change its other attributes, and rejects a request that contains the port.
 pub fn set_vxlan(link: impl Into<Target>, vxlan: &Vxlan) -> Request {
     change_tunnel(link.into(), "vxlan", |data| vxlan.put_changeable(data))
 }

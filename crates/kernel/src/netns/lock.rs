@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Locks of namespaces, for changes that depend on an earlier read. The lock files are accessible to root only: a
-//! lock on the namespace's own file could be held by any process in the namespace.
+//! Locks of namespaces, for changes that depend on an earlier read. The lock files are accessible
+//! to root only: a lock on the namespace's own file could be held by any process in the namespace.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -15,11 +15,12 @@ use crate::error::{Error, Result};
 
 const DIRECTORY: &str = "/run/podwire/locks";
 
-/// Maximum number of lock files per purpose. The files stay when namespaces go, so namespaces share them; two
-/// namespaces with the same file occasionally wait for each other.
+/// Maximum number of lock files per purpose. The files stay when namespaces go, so namespaces share
+/// them; two namespaces with the same file occasionally wait for each other.
 const MAX_FILES: u64 = 256;
 
-/// Maximum time to wait. A holder needs milliseconds, with iptables seconds; one that needs longer was stopped.
+/// Maximum time to wait. A holder needs milliseconds, with iptables seconds; one that needs longer
+/// was stopped.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A held lock of a namespace; dropping it releases the lock.
@@ -29,13 +30,14 @@ pub struct Lock {
 }
 
 impl Netns {
-    /// Acquires the lock of this namespace for a purpose. Fails with [`Error::is_timed_out`] if another process
-    /// holds it too long.
+    /// Acquires the lock of this namespace for a purpose. Fails with [`Error::is_timed_out`] if
+    /// another process holds it too long.
     pub fn lock(&self, purpose: &str) -> Result<Lock> {
         let (_, inode) = self.identity()?;
         let name = format!("{purpose}-{}", inode % MAX_FILES);
         let opened = match fsutil::open_lock(Path::new(DIRECTORY), &name) {
-            // Root of a user namespace cannot create the lock file: lock the namespace file instead.
+            // Root of a user namespace cannot create the lock file: lock the namespace file
+            // instead.
             Err(error)
                 if matches!(
                     error.kind(),

@@ -14,8 +14,8 @@ use super::uapi::{
 };
 use super::{Table, message};
 
-/// Maximum number of elements per message. An attribute holds at most 64 KiB, and an element with a comment
-/// takes about 200 bytes.
+/// Maximum number of elements per message. An attribute holds at most 64 KiB, and an element with a
+/// comment takes about 200 bytes.
 const ELEMENTS_PER_MESSAGE: usize = 200;
 
 /// A list of changes. The kernel checks them in order: add a chain before a rule that jumps to it.
@@ -128,7 +128,8 @@ impl Batch {
         self.push("remove set", table.object(name), change);
     }
 
-    /// Adds elements. An element that exists with the same data stays; with other data the batch fails.
+    /// Adds elements. An element that exists with the same data stays; with other data the batch
+    /// fails.
     pub fn add_elements(&mut self, table: Table<'_>, set: &str, elements: &[Element<'_>]) {
         self.elements("add elements", NFT_MSG_NEWSETELEM, NLM_F_CREATE, table, set, elements);
     }

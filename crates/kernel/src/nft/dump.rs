@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads of nf_tables: lookups of one object, which cost the same however many objects exist, and lists.
-//! On a kernel without nf_tables everything is empty.
+//! Reads of nf_tables: lookups of one object, which cost the same however many objects exist, and
+//! lists. On a kernel without nf_tables everything is empty.
 
 mod rule;
 mod table;
@@ -170,8 +170,8 @@ fn userdata(attrs: &Attrs<'_>, kind: u16) -> Userdata {
     attrs.find_kind(kind).map(|attr| Userdata::parse(attr.payload)).unwrap_or_default()
 }
 
-/// Returns the name of an object if it belongs to this table. Kernels that do not filter a dump by table
-/// list the objects of all tables.
+/// Returns the name of an object if it belongs to this table. Kernels that do not filter a dump by
+/// table list the objects of all tables.
 fn name_in_table<'a>(
     attrs: &Attrs<'a>,
     table: Table<'_>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Events of nf_tables, including those of the program's own changes. Open the socket before reading the
-//! state: then no change is missed in between.
+//! Events of nf_tables, including those of the program's own changes. Open the socket before
+//! reading the state: then no change is missed in between.
 
 use ::netlink::{Attrs, Protocol};
 
@@ -23,7 +23,8 @@ pub struct Event {
     pub family: TableFamily,
     /// Name of the table.
     pub table: String,
-    /// The chain that changed or whose rules changed; `None` for the table itself, sets and elements.
+    /// The chain that changed or whose rules changed; `None` for the table itself, sets and
+    /// elements.
     pub chain: Option<String>,
 }
 
@@ -37,8 +38,8 @@ impl Events {
     }
 }
 
-/// Parses an event. Returns `None` for the generation, which follows every change, and for everything
-/// else outside of tables.
+/// Parses an event. Returns `None` for the generation, which follows every change, and for
+/// everything else outside of tables.
 fn parse(kind: u16, payload: &[u8]) -> Option<Event> {
     if kind >> 8 != SUBSYS_NFTABLES {
         return None;

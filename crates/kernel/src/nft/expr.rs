@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Expressions, the instructions of a rule. They pass values through registers of four bytes. A concatenated
-//! key consists of values in consecutive registers.
+//! Expressions, the instructions of a rule. They pass values through registers of four bytes. A
+//! concatenated key consists of values in consecutive registers.
 
 use ::netlink::Message;
 
@@ -28,7 +28,8 @@ impl Reg {
     fn number(self) -> u32 {
         match self.0 {
             _ if self == REG_VERDICT => 0,
-            // The first of every four registers also has an older number, which the kernel uses in dumps.
+            // The first of every four registers also has an older number, which the kernel uses in
+            // dumps.
             first if first.is_multiple_of(4) => NFT_REG_1 + first / 4,
             other => NFT_REG32_00 + other,
         }

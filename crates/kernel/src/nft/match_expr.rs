@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Building blocks for rules. Each doc comment quotes the text that `nft` prints for the expressions.
+//! Building blocks for rules. Each doc comment quotes the text that `nft` prints for the
+//! expressions.
 
 use std::net::IpAddr;
 
@@ -62,7 +63,8 @@ pub fn load_destination_port(to: Reg) -> Expr {
     Expr::Payload { base: PayloadBase::Transport, offset: 2, len: 2, to }
 }
 
-/// Compares the address in the register with a network: inside for [`Op::Eq`], outside for [`Op::Neq`].
+/// Compares the address in the register with a network: inside for [`Op::Eq`], outside for
+/// [`Op::Neq`].
 pub fn match_network(reg: Reg, op: Op, network: IpNet) -> Vec<Expr> {
     let address = octets(network.network());
     let compare = Expr::Cmp(reg, op, address.clone());

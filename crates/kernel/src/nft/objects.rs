@@ -118,7 +118,8 @@ impl Rule<'_> {
     }
 }
 
-/// Type of the keys or values of a set. `nft` needs it to print them; numbers and lengths are libnftnl's.
+/// Type of the keys or values of a set. `nft` needs it to print them; numbers and lengths are
+/// libnftnl's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names that nft uses")]
 pub enum DataType {
@@ -163,8 +164,8 @@ pub enum MapTo<'a> {
     Nothing,
     /// Values of these concatenated types.
     Values(&'a [DataType]),
-    /// Verdicts. When an element that jumps to a chain is added, the kernel walks through all elements of all
-    /// verdict maps of the table that rules refer to.
+    /// Verdicts. When an element that jumps to a chain is added, the kernel walks through all
+    /// elements of all verdict maps of the table that rules refer to.
     Verdicts,
 }
 
@@ -222,8 +223,8 @@ impl Set<'_> {
     }
 }
 
-/// Returns whether the userdata must say that a value is in host byte order. `nft` knows the byte order of the
-/// parts of a concatenation itself.
+/// Returns whether the userdata must say that a value is in host byte order. `nft` knows the byte
+/// order of the parts of a concatenation itself.
 fn is_host_order(types: &[DataType]) -> bool {
     matches!(types, [DataType::Mark | DataType::IfName])
 }
@@ -233,8 +234,8 @@ fn type_number(types: &[DataType]) -> u32 {
     types.iter().fold(0, |number, part| number << 6 | part.number())
 }
 
-/// Returns the length in bytes. Each part of a concatenation is padded to whole registers; a single type is
-/// not padded.
+/// Returns the length in bytes. Each part of a concatenation is padded to whole registers; a single
+/// type is not padded.
 fn length(types: &[DataType]) -> u32 {
     let len = match types {
         [single] => single.size(),

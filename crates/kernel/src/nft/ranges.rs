@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Interval sets, whose elements are ranges of keys. The kernel stores the start of a range and the first key
-//! after it as two elements.
+//! Interval sets, whose elements are ranges of keys. The kernel stores the start of a range and the
+//! first key after it as two elements.
 
 use std::net::IpAddr;
 
@@ -23,8 +23,8 @@ pub struct Range {
 }
 
 impl Range {
-    /// Returns the addresses of networks of one family as sorted ranges. Overlapping and adjacent networks are
-    /// merged, because the kernel rejects ranges that overlap.
+    /// Returns the addresses of networks of one family as sorted ranges. Overlapping and adjacent
+    /// networks are merged, because the kernel rejects ranges that overlap.
     pub fn of(networks: &[IpNet]) -> Vec<Self> {
         let mut ranges: Vec<Self> = networks.iter().map(Self::of_network).collect();
         ranges.sort();

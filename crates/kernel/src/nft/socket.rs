@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The netfilter socket: commits batches and reads the generation. [`super::dump`] has all other reads.
+//! The netfilter socket: commits batches and reads the generation. [`super::dump`] has all other
+//! reads.
 
 use ::netlink::{Attrs, Errno, Message, Protocol, Socket};
 
@@ -49,8 +50,8 @@ impl Nft {
         self.send(batch, batch_message(NFNL_MSG_BATCH_BEGIN))
     }
 
-    /// Like [`Nft::commit`], but fails with [`Error::is_stale_generation`] if the namespace's nf_tables has
-    /// changed since this generation was read.
+    /// Like [`Nft::commit`], but fails with [`Error::is_stale_generation`] if the namespace's
+    /// nf_tables has changed since this generation was read.
     pub fn commit_at(&self, generation: Generation, batch: &Batch) -> Result<()> {
         let mut begin = batch_message(NFNL_MSG_BATCH_BEGIN);
         begin.be32(NFNL_BATCH_GENID, generation.0);
@@ -76,7 +77,8 @@ impl Nft {
         match failure.map_err(|cause| Error::new("change nf_tables", "", cause))? {
             None => Ok(()),
             Some(failure) => {
-                // Index 0 is the message that begins the batch; the kernel rejects it without CAP_NET_ADMIN.
+                // Index 0 is the message that begins the batch; the kernel rejects it without
+                // CAP_NET_ADMIN.
                 let change = failure.index.checked_sub(1).and_then(|at| batch.describe(at));
                 let (op, object) = change.unwrap_or(("change nf_tables", String::new()));
                 Err(Error::new(op, object, failure.error))
@@ -124,9 +126,9 @@ impl Drop for Nft {
     }
 }
 
-/// Returns whether an error means that the object, or all of nf_tables, is missing. A kernel with netfilter
-/// netlink but without nf_tables answers EINVAL to every nf_tables message, even to the request for the
-/// generation.
+/// Returns whether an error means that the object, or all of nf_tables, is missing. A kernel with
+/// netfilter netlink but without nf_tables answers EINVAL to every nf_tables message, even to the
+/// request for the generation.
 fn is_missing(socket: &Socket, error: &Error) -> bool {
     let is_invalid = |errno: Errno| errno == Errno::INVAL;
     let generation = || socket.get(&message(NFT_MSG_GETGEN, 0, TableFamily::Inet));

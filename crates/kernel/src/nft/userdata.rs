@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! User data of an object: a comment that `nft` shows, and bytes of podwire that `nft` ignores. The kernel
-//! stores user data without interpreting it.
+//! User data of an object: a comment that `nft` shows, and bytes of podwire that `nft` ignores. The
+//! kernel stores user data without interpreting it.
 
 /// Type of the comment, from libnftnl (`NFTNL_UDATA_*_COMMENT`).
 const COMMENT: u8 = 0;
@@ -14,8 +14,9 @@ const HOST_ENDIAN: u32 = 1;
 const OWN_BYTES: u8 = 200;
 /// Maximum length of a comment that `nft` reads back from a saved file.
 const MAX_COMMENT: usize = 127;
-/// Maximum length, two less than `NFT_USERDATA_MAXLEN` (linux/netfilter/nf_tables.h): the kernel stores an
-/// element's length plus one in a single byte. It discards 256 bytes, and rejects 255 with EINVAL.
+/// Maximum length, two less than `NFT_USERDATA_MAXLEN` (linux/netfilter/nf_tables.h): the kernel
+/// stores an element's length plus one in a single byte. It discards 256 bytes, and rejects 255
+/// with EINVAL.
 const MAX_LEN: usize = 254;
 
 /// A comment and bytes chosen by the caller.
@@ -60,8 +61,8 @@ impl Userdata {
     }
 }
 
-/// Encodes the byte orders of a set's keys and values. Without them `nft` prints interface names as empty, and
-/// cannot load a saved file.
+/// Encodes the byte orders of a set's keys and values. Without them `nft` prints interface names as
+/// empty, and cannot load a saved file.
 pub(super) fn byte_orders(key_is_host_order: bool, data_is_host_order: bool) -> Vec<u8> {
     let mut written = Vec::new();
     for (kind, is_host_order) in

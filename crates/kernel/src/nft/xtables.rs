@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rules in the form that iptables itself writes, so that every version of iptables can read, save and
-//! restore them, and the accept rules that podwire adds to iptables' chain `FORWARD`.
+//! Rules in the form that iptables itself writes, so that every version of iptables can read, save
+//! and restore them, and the accept rules that podwire adds to iptables' chain `FORWARD`.
 
 use ipnet::IpNet;
 
@@ -10,8 +10,8 @@ use crate::types::Family;
 
 /// Table with the chain [`FORWARD`].
 pub const FILTER: &str = "filter";
-/// Chain of forwarded packets. Docker sets its policy to drop, and no accept rule in another table can
-/// override that.
+/// Chain of forwarded packets. Docker sets its policy to drop, and no accept rule in another table
+/// can override that.
 pub const FORWARD: &str = "FORWARD";
 
 /// Returns a table of iptables, such as [`FILTER`] or `nat`.
@@ -20,7 +20,7 @@ pub fn table(family: Family, name: &str) -> Table<'_> {
 }
 
 /// `-m comment --comment "…"`
-pub fn comment(text: &str) -> Expr {
+fn comment(text: &str) -> Expr {
     // struct xt_comment_info, a text that ends with NUL.
     let mut info = text.as_bytes().to_vec();
     info.truncate(255);
@@ -28,7 +28,8 @@ pub fn comment(text: &str) -> Expr {
     Expr::XtMatch { name: "comment", revision: 0, info }
 }
 
-/// Returns the comment of a rule, in the form of iptables or, on a kernel without iptables matches, of `nft`.
+/// Returns the comment of a rule, in the form of iptables or, on a kernel without iptables matches,
+/// of `nft`.
 pub fn comment_of(rule: &ObservedRule) -> String {
     let Some(info) = rule.xt_match("comment") else { return rule.comment.clone() };
     let text = info.split(|byte| *byte == 0).next().unwrap_or_default();
@@ -106,8 +107,9 @@ impl Forwarded {
         }
     }
 
-    /// Returns whether a rule accepts these packets without a further condition, in any form: another version
-    /// of iptables that saves and restores a chain writes the same rule in another form.
+    /// Returns whether a rule accepts these packets without a further condition, in any form:
+    /// another version of iptables that saves and restores a chain writes the same rule in another
+    /// form.
     pub fn is_accepted_by(self, rule: &ObservedRule) -> bool {
         if !rule.accepts() {
             return false;

@@ -18,8 +18,8 @@ pub fn monitor() -> Result<Monitor> {
     monitor.map_err(|cause| Error::new("subscribe to routes", "", cause))
 }
 
-/// Waits until `condition` is true for the routes that match the filter. Returns `false` if the deadline passes
-/// first. The monitor must belong to the same namespace as the socket.
+/// Waits until `condition` is true for the routes that match the filter. Returns `false` if the
+/// deadline passes first. The monitor must belong to the same namespace as the socket.
 pub fn wait_until(
     nl: &Netlink,
     monitor: &mut Monitor,

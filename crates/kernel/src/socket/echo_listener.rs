@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Receives echo requests that carry a mark in their payload. The kernel still answers them like all
-//! other echo requests.
+//! Receives echo requests that carry a mark in their payload. The kernel still answers them like
+//! all other echo requests.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -22,8 +22,8 @@ const ICMP_HEADER: u32 = 8;
 pub struct EchoListener(OwnedFd);
 
 impl EchoListener {
-    /// Opens a socket in the calling thread's namespace. It receives echo requests with `mark` at this
-    /// offset of their payload.
+    /// Opens a socket in the calling thread's namespace. It receives echo requests with `mark` at
+    /// this offset of their payload.
     pub fn open(family: Family, mark: [u8; 8], offset: u32) -> Result<Self> {
         let (domain, protocol) = match family {
             Family::V4 => (libc::AF_INET, libc::IPPROTO_ICMP),
@@ -65,8 +65,8 @@ impl AsRawFd for EchoListener {
     }
 }
 
-/// Returns a program that accepts marked echo requests. A raw IPv4 socket delivers packets with their IP
-/// header, a raw IPv6 socket without.
+/// Returns a program that accepts marked echo requests. A raw IPv4 socket delivers packets with
+/// their IP header, a raw IPv6 socket without.
 fn accept_marked(family: Family, mark: [u8; 8], offset: u32) -> Vec<libc::sock_filter> {
     let jump = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
     let load_header_len = op(libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH, 0, 0, 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sockets that probe a path: echo requests and UDP datagrams that no router may fragment, whatever path
-//! MTU this host has learned, and the ICMP errors that come back for them.
+//! Sockets that probe a path: echo requests and UDP datagrams that no router may fragment, whatever
+//! path MTU this host has learned, and the ICMP errors that come back for them.
 
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -19,7 +19,7 @@ const ECHO: u8 = 8; // linux/icmp.h, ICMP_ECHO
 const ECHO_V6: u8 = 128; // linux/icmpv6.h, ICMPV6_ECHO_REQUEST
 const ICMP_HEADER: usize = 8;
 
-/// Where the checksum of a datagram is computed.
+/// The component that computes the checksum of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ChecksumBy {
     /// By the outgoing device, if it can. This is the default for everything that programs send.
@@ -31,7 +31,8 @@ pub enum ChecksumBy {
 /// An ICMP error that came back for a sent packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IcmpError {
-    /// Number of bytes of the sent payload that the error quotes; they are at the start of the buffer.
+    /// Number of bytes of the sent payload that the error quotes; they are at the start of the
+    /// buffer.
     pub len: usize,
     /// Meaning of the error.
     pub reason: Reason,
@@ -42,7 +43,8 @@ pub struct IcmpError {
 /// Meaning of an ICMP error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// The packet exceeds the MTU of a link on the path. Holds that MTU, or 0 if the router did not report it.
+    /// The packet exceeds the MTU of a link on the path. Holds that MTU, or 0 if the router did not
+    /// report it.
     TooBig(u32),
     /// The destination host has no listener on the port.
     Refused,
@@ -60,8 +62,8 @@ pub struct ProbeSocket {
 }
 
 impl ProbeSocket {
-    /// Opens a socket for echo requests in the calling thread's namespace. It receives replies with this
-    /// identifier only.
+    /// Opens a socket for echo requests in the calling thread's namespace. It receives replies with
+    /// this identifier only.
     pub fn echo(family: Family, identifier: u16) -> Result<Self> {
         let (domain, protocol) = match family {
             Family::V4 => (libc::AF_INET, libc::IPPROTO_ICMP),
@@ -92,7 +94,8 @@ impl ProbeSocket {
     /// Sends a payload with the header of the socket's protocol. Echo requests ignore the port.
     pub fn send(&self, to: SocketAddr, payload: &[u8], checksum: ChecksumBy) -> io::Result<()> {
         let mut last = Ok(());
-        // The kernel reports an ICMP error for an earlier packet on the next send, which then sends nothing.
+        // The kernel reports an ICMP error for an earlier packet on the next send, which then sends
+        // nothing.
         for _ in 0..3 {
             last = match self.identifier {
                 Some(identifier) => {
@@ -125,8 +128,8 @@ impl ProbeSocket {
         Ok(())
     }
 
-    /// Receives the next reply. Returns the position of its payload in the buffer, or `None` if no reply is
-    /// waiting.
+    /// Receives the next reply. Returns the position of its payload in the buffer, or `None` if no
+    /// reply is waiting.
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<std::ops::Range<usize>>> {
         let received = rustix::net::recv(&self.fd, &mut *buffer, RecvFlags::empty());
         let (len, _) = match received {
@@ -145,8 +148,8 @@ impl ProbeSocket {
         Ok(Some(headers.min(len)..len))
     }
 
-    /// Receives the next ICMP error, or `None` if none is waiting. The buffer then starts with the part of the
-    /// sent payload that the error quotes.
+    /// Receives the next ICMP error, or `None` if none is waiting. The buffer then starts with the
+    /// part of the sent payload that the error quotes.
     pub fn receive_error(&self, buffer: &mut [u8]) -> io::Result<Option<IcmpError>> {
         loop {
             let (len, error) = match self.read_error_queue(buffer) {
@@ -173,7 +176,8 @@ impl ProbeSocket {
         header.msg_iovlen = 1;
         header.msg_control = (&raw mut control).cast();
         header.msg_controllen = size_of::<Control>() as _;
-        // SAFETY: everything that the header points to is writable and lives until the call returns.
+        // SAFETY: everything that the header points to is writable and lives until the call
+        // returns.
         let len = check(unsafe {
             libc::recvmsg(self.fd.as_raw_fd(), &raw mut header, libc::MSG_ERRQUEUE)
         })?;
@@ -217,8 +221,8 @@ fn receive_errors(family: Family) -> (libc::c_int, libc::c_int) {
     }
 }
 
-/// Returns a program that accepts echo replies with this identifier. A raw IPv4 socket delivers packets with
-/// their IP header, a raw IPv6 socket without.
+/// Returns a program that accepts echo replies with this identifier. A raw IPv4 socket delivers
+/// packets with their IP header, a raw IPv6 socket without.
 fn accept_replies(family: Family, identifier: u16) -> Vec<libc::sock_filter> {
     let jump = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
     let load_header_len = op(libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH, 0, 0, 0);
@@ -238,8 +242,8 @@ fn accept_replies(family: Family, identifier: u16) -> Vec<libc::sock_filter> {
     first.into_iter().chain(rest).collect()
 }
 
-/// Builds an echo request. For IPv6 the kernel computes the checksum, because it covers the addresses that
-/// the kernel chooses.
+/// Builds an echo request. For IPv6 the kernel computes the checksum, because it covers the
+/// addresses that the kernel chooses.
 fn echo_request(family: Family, identifier: u16, payload: &[u8]) -> Vec<u8> {
     let kind = if family == Family::V4 { ECHO } else { ECHO_V6 };
     let [high, low] = identifier.to_be_bytes();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Multicast and broadcast packets of an interface, such as a bridge of pods: receives them as they are sent,
-//! and sends them with any source address. Also the UDP sockets that carry them to other nodes. No call
-//! blocks.
+//! Multicast and broadcast packets of an interface, such as a bridge of pods: receives them as they
+//! are sent, and sends them with any source address. Also the UDP sockets that carry them to other
+//! nodes. No call blocks.
 
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -22,7 +22,8 @@ const SKF_AD_IFINDEX: u32 = 8; // linux/filter.h
 const PACKET_BROADCAST: u32 = 1; // linux/if_packet.h
 const PACKET_MULTICAST: u32 = 2; // linux/if_packet.h
 
-/// Length of `struct virtio_net_hdr`, which precedes every frame. The kernel adds it only on SOCK_RAW sockets.
+/// Length of `struct virtio_net_hdr`, which precedes every frame. The kernel adds it only on
+/// SOCK_RAW sockets.
 const HEADER: usize = 10;
 const ETHERNET: usize = 14;
 const NEEDS_CSUM: u8 = 1; // linux/virtio_net.h, VIRTIO_NET_HDR_F_NEEDS_CSUM
@@ -48,8 +49,9 @@ pub struct ReceivedPacket {
 }
 
 impl MulticastSocket {
-    /// Opens a socket on an interface of the calling thread's namespace; `mac` is the interface's MAC address.
-    /// The kernel drops unicast packets, so that other traffic does not wake the reader.
+    /// Opens a socket on an interface of the calling thread's namespace; `mac` is the interface's
+    /// MAC address. The kernel drops unicast packets, so that other traffic does not wake the
+    /// reader.
     pub fn open(index: IfIndex, mac: MacAddr, family: Family) -> Result<Self> {
         let try_open = || {
             // Protocol 0: the socket receives nothing until `bind`, when the filter is in place.
@@ -68,7 +70,8 @@ impl MulticastSocket {
         }
     }
 
-    /// Receives the next packet into a buffer of [`BUFFER_LEN`] bytes, or returns `None` if none is waiting.
+    /// Receives the next packet into a buffer of [`BUFFER_LEN`] bytes, or returns `None` if none is
+    /// waiting.
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<ReceivedPacket>> {
         let len = match rustix::net::recv(&self.fd, &mut *buffer, RecvFlags::empty()) {
             Ok((len, _)) => len,
@@ -87,7 +90,8 @@ impl MulticastSocket {
         Ok(Some(ReceivedPacket { packet: HEADER + ETHERNET..len, is_unsegmented }))
     }
 
-    /// Sends a packet, which starts with the IP header, to the MAC address of a group or to broadcast.
+    /// Sends a packet, which starts with the IP header, to the MAC address of a group or to
+    /// broadcast.
     pub fn send(&self, to: MacAddr, packet: &[u8]) -> io::Result<()> {
         let address = link_address(self.index, self.family, to);
         let kind = ethertype(self.family).to_be_bytes();
@@ -119,8 +123,8 @@ impl AsRawFd for MulticastSocket {
     }
 }
 
-/// Opens a UDP socket whose datagrams may be fragmented: each carries a whole packet of a pod, so it can
-/// exceed the MTU.
+/// Opens a UDP socket whose datagrams may be fragmented: each carries a whole packet of a pod, so
+/// it can exceed the MTU.
 pub fn fragmenting_udp(local: SocketAddr) -> Result<UdpSocket> {
     let try_open = || {
         let domain = if local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
@@ -142,8 +146,8 @@ pub fn fragmenting_udp(local: SocketAddr) -> Result<UdpSocket> {
     try_open().map_err(|cause| Error::from_io("open UDP socket", local.to_string(), &cause))
 }
 
-/// Makes a socket ignore packets that arrive through an interface: pods on that interface could forge the
-/// source address.
+/// Makes a socket ignore packets that arrive through an interface: pods on that interface could
+/// forge the source address.
 pub fn ignore_interface(socket: &impl AsFd, index: IfIndex) -> Result<()> {
     let ancillary = |field| op(LOAD_WORD, 0, 0, SKF_AD_OFF + field);
     let program = [
@@ -161,7 +165,8 @@ const LOAD_WORD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
 const JUMP_IF_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
 const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
 
-/// Returns a program that accepts received multicast and broadcast packets, not those that this host sends.
+/// Returns a program that accepts received multicast and broadcast packets, not those that this
+/// host sends.
 fn accept_multicast() -> [libc::sock_filter; 5] {
     [
         op(LOAD_WORD, 0, 0, SKF_AD_OFF + SKF_AD_PKTTYPE),
@@ -172,8 +177,8 @@ fn accept_multicast() -> [libc::sock_filter; 5] {
     ]
 }
 
-/// Requests all multicast groups: a bridge with multicast snooping does not deliver groups that this host
-/// has not joined.
+/// Requests all multicast groups: a bridge with multicast snooping does not deliver groups that
+/// this host has not joined.
 fn join_all_groups(fd: BorrowedFd<'_>, index: IfIndex) -> io::Result<()> {
     let request = libc::packet_mreq {
         mr_ifindex: index.0.cast_signed(),
@@ -212,8 +217,8 @@ fn ethertype(family: Family) -> u16 {
     }
 }
 
-/// Fills in a checksum that the sender left to the device. The checksum covers the bytes from `start` on; its
-/// field is at `start + offset` and already holds the sum of the pseudo header.
+/// Fills in a checksum that the sender left to the device. The checksum covers the bytes from
+/// `start` on; its field is at `start + offset` and already holds the sum of the pseudo header.
 fn fill_in_checksum(packet: &mut [u8], start: usize, offset: usize) {
     let at = start + offset;
     if at + 2 > packet.len() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sockets for an interface that may have no address yet: whole IPv4 packets addressed by MAC address,
-//! and UDP bound to the interface. Also a socket that only sends ICMP.
+//! Sockets for an interface that may have no address yet: whole IPv4 packets addressed by MAC
+//! address, and UDP bound to the interface. Also a socket that only sends ICMP.
 
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -31,8 +31,8 @@ pub struct PacketSocket {
 }
 
 impl PacketSocket {
-    /// Opens a socket that receives UDP packets to this port on this interface only. The kernel filters,
-    /// so that a container's other traffic does not wake the reader.
+    /// Opens a socket that receives UDP packets to this port on this interface only. The kernel
+    /// filters, so that a container's other traffic does not wake the reader.
     pub fn open(index: IfIndex, port: u16) -> Result<PacketSocket> {
         let fail =
             |cause: io::Error| Error::from_io("open packet socket", index.to_string(), &cause);
@@ -71,8 +71,8 @@ impl PacketSocket {
             .map_err(|cause| Error::from_io("send packet on", self.index.to_string(), &cause))
     }
 
-    /// Receives the next packet: its length and the sender's MAC address. Returns `None` if no packet is
-    /// waiting.
+    /// Receives the next packet: its length and the sender's MAC address. Returns `None` if no
+    /// packet is waiting.
     pub fn receive(&self, buffer: &mut [u8]) -> Result<Option<(usize, MacAddr)>> {
         // SAFETY: all zeroes is a valid `sockaddr_ll`.
         let mut address: libc::sockaddr_ll = unsafe { zeroed() };
@@ -103,8 +103,8 @@ impl AsFd for PacketSocket {
     }
 }
 
-/// Opens a non-blocking UDP socket that sends and receives through this interface only, regardless of
-/// routes.
+/// Opens a non-blocking UDP socket that sends and receives through this interface only, regardless
+/// of routes.
 pub fn udp(interface: IfName, local: SocketAddr) -> Result<UdpSocket> {
     let object = || format!("{local} on {interface}");
     let fail = |cause: io::Error| Error::from_io("open UDP socket", object(), &cause);
@@ -137,7 +137,8 @@ impl IcmpSender {
         let fail = |cause: io::Error| Error::from_io("open ICMP socket", object, &cause);
         let flags = libc::SOCK_RAW | libc::SOCK_NONBLOCK;
         let fd = open(domain, flags, protocol).map_err(fail)?;
-        // One bit blocks one ICMP type. Without the filter the kernel would queue every ping of the host.
+        // One bit blocks one ICMP type. Without the filter the kernel would queue every ping of the
+        // host.
         match family {
             Family::V4 => set_option(fd.as_fd(), SOL_RAW, ICMP_FILTER, &[0xff; 4]),
             Family::V6 => set_option(fd.as_fd(), libc::SOL_ICMPV6, ICMPV6_FILTER, &[0xff; 32]),
@@ -146,8 +147,8 @@ impl IcmpSender {
         Ok(IcmpSender { fd })
     }
 
-    /// Sends a message, which starts with the ICMP header. The kernel chooses the source address and, for
-    /// IPv6, fills in the checksum.
+    /// Sends a message, which starts with the ICMP header. The kernel chooses the source address
+    /// and, for IPv6, fills in the checksum.
     pub fn send(&self, to: IpAddr, message: &[u8]) -> Result<()> {
         rustix::net::sendto(&self.fd, message, SendFlags::empty(), &SocketAddr::new(to, 0))
             .map(drop)

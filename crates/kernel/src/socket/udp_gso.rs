@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! UDP sockets for tunnels. One message holds many datagrams of one size, both when sending (UDP_SEGMENT)
-//! and when receiving (UDP_GRO), and one system call takes several messages.
+//! UDP sockets for tunnels. One message holds many datagrams of one size, both when sending
+//! (UDP_SEGMENT) and when receiving (UDP_GRO), and one system call takes several messages.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -16,8 +16,8 @@ use crate::error::{Error, Result};
 const MESSAGES_PER_CALL: usize = 8;
 /// Maximum length of a received message.
 const MAX_MESSAGE_LEN: usize = 65_536;
-/// Size of the receive buffer, for bursts that arrive while the receiver does not run. The kernel's default
-/// of 200 KB holds three messages.
+/// Size of the receive buffer, for bursts that arrive while the receiver does not run. The kernel's
+/// default of 200 KB holds three messages.
 const RECEIVE_BUFFER: i32 = 8 << 20;
 
 /// A UDP socket with segmentation offload. Sending blocks, receiving does not.
@@ -26,8 +26,8 @@ pub struct GsoSocket {
     fd: OwnedFd,
 }
 
-/// Datagrams for one receiver. The kernel concatenates the parts and splits them into datagrams of `size`
-/// bytes; the last one may be shorter.
+/// Datagrams for one receiver. The kernel concatenates the parts and splits them into datagrams of
+/// `size` bytes; the last one may be shorter.
 #[derive(Debug, Clone, Copy)]
 pub struct Datagrams<'a> {
     /// Address of the receiver.
@@ -39,8 +39,8 @@ pub struct Datagrams<'a> {
 }
 
 impl GsoSocket {
-    /// Opens a socket that can share its address with other sockets of this program. The kernel delivers all
-    /// datagrams of one sender to the same socket.
+    /// Opens a socket that can share its address with other sockets of this program. The kernel
+    /// delivers all datagrams of one sender to the same socket.
     pub fn open(local: SocketAddr) -> Result<GsoSocket> {
         let fail = |cause: io::Error| Error::from_io("open UDP socket", local.to_string(), &cause);
         let family = if local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
@@ -52,7 +52,8 @@ impl GsoSocket {
         if local.is_ipv6() {
             set(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
         }
-        // Exceeding the system's limit needs CAP_NET_ADMIN; a smaller buffer only drops more in bursts.
+        // Exceeding the system's limit needs CAP_NET_ADMIN; a smaller buffer only drops more in
+        // bursts.
         if set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER).is_err() {
             set(libc::SOL_SOCKET, libc::SO_RCVBUF, RECEIVE_BUFFER)?;
         }
@@ -61,8 +62,8 @@ impl GsoSocket {
         Ok(GsoSocket { fd })
     }
 
-    /// Sends messages in order and returns how many were sent. An error means that the first message failed
-    /// and none was sent.
+    /// Sends messages in order and returns how many were sent. An error means that the first
+    /// message failed and none was sent.
     pub fn send(&self, messages: &[Datagrams<'_>]) -> io::Result<usize> {
         let mut sent = 0;
         for some in messages.chunks(MESSAGES_PER_CALL) {
@@ -116,7 +117,8 @@ impl GsoSocket {
         Ok(usize::try_from(sent).unwrap_or(0))
     }
 
-    /// Receives waiting messages and returns their number. Fails with `WouldBlock` if none is waiting.
+    /// Receives waiting messages and returns their number. Fails with `WouldBlock` if none is
+    /// waiting.
     pub fn receive(&self, buffer: &mut ReceiveBuffer) -> io::Result<usize> {
         buffer.received = [(0, 0); MESSAGES_PER_CALL];
         // SAFETY: zeroed vectors, control messages and headers are valid values.
@@ -135,7 +137,8 @@ impl GsoSocket {
             header.msg_control = std::ptr::from_mut(control).cast();
             header.msg_controllen = size_of::<Control<libc::c_int>>() as _;
         }
-        // SAFETY: everything that the headers point to is writable and lives until the call returns.
+        // SAFETY: everything that the headers point to is writable and lives until the call
+        // returns.
         let count = check(unsafe {
             libc::syscall(
                 libc::SYS_recvmmsg,

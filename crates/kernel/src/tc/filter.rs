@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `u32` filters, which send all packets, or those from or to a prefix, to a class or out of another link.
+//! `u32` filters, which send all packets, or those from or to a prefix, to a class or out of
+//! another link.
 
 use ::netlink::{Attr, Attrs, Message, NLM_F_CREATE, NLM_F_EXCL, u32_at};
 use ipnet::IpNet;
@@ -30,7 +31,8 @@ const KEY_LEN: usize = 16;
 /// A filter, to be added or as read from the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Filter {
-    /// Position in the order of filters. All filters of a priority have the same [`Match::protocol`].
+    /// Position in the order of filters. All filters of a priority have the same
+    /// [`Match::protocol`].
     pub priority: u16,
     /// Packets that the filter matches.
     pub packets: Match,
@@ -129,7 +131,8 @@ fn selector(packets: Match) -> Vec<u8> {
             let words =
                 mask.chunks(4).zip(value.chunks(4)).zip((side.offset(Family::V6)..).step_by(4));
             let all = words.map(|((mask, value), offset)| (mask, value, offset));
-            // The first word is kept even if its mask is zero: its offset says which address is meant.
+            // The first word is kept even if its mask is zero: its offset says which address is
+            // meant.
             let needed = all.enumerate().filter(|(at, (mask, ..))| *at == 0 || **mask != [0; 4]);
             needed.map(|(_, (mask, value, offset))| key(mask, value, offset)).collect()
         }

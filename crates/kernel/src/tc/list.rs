@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads of single queueing disciplines and classes, and of filters. The kernel can only list the disciplines of
-//! all links at once, so each one is requested by itself.
+//! Reads of single queueing disciplines and classes, and of filters. The kernel can only list the
+//! disciplines of all links at once, so each one is requested by itself.
 
 use ::netlink::{Attrs, Errno, Message, u32_at};
 
@@ -13,9 +13,11 @@ use crate::error::{Error, Result};
 use crate::request::Netlink;
 use crate::types::IfIndex;
 
-/// Without this flag the kernel sends the reply to all listeners except the requester (`linux/netlink.h`).
+/// Without this flag the kernel sends the reply to all listeners except the requester
+/// (`linux/netlink.h`).
 const NLM_F_ECHO: u16 = 0x08;
-/// Without this flag the kernel does not answer if the parent exists but has no discipline (`linux/netlink.h`).
+/// Without this flag the kernel does not answer if the parent exists but has no discipline
+/// (`linux/netlink.h`).
 const NLM_F_ACK: u16 = 0x04;
 
 /// A queueing discipline as read from the kernel.
@@ -58,7 +60,8 @@ pub fn class_by_handle(
     get(nl, &message, "find class", link, class)?.map_or(Ok(None), |bytes| Ok(parse_class(&bytes)))
 }
 
-/// Lists the filters of a parent that this module could have created; empty if the parent does not exist.
+/// Lists the filters of a parent that this module could have created; empty if the parent does not
+/// exist.
 pub fn filters_of(nl: &Netlink, link: IfIndex, parent: Handle) -> Result<Vec<Filter>> {
     let message = Header::new(link, Handle(0), parent).start(RTM_GETTFILTER, 0);
     match nl.dump("list filters", &message, filter::parse) {
@@ -76,7 +79,8 @@ fn get(
 ) -> Result<Option<Vec<u8>>> {
     match nl.socket().get(message) {
         Ok((_, payload)) => Ok(Some(payload)),
-        // Depending on kernel and parent: it does not exist, or is a default that the kernel does not report.
+        // Depending on kernel and parent: it does not exist, or is a default that the kernel does
+        // not report.
         Err(cause) if matches!(cause.errno, Errno::NOENT | Errno::INVAL | Errno::NODATA) => {
             Ok(None)
         }
@@ -113,7 +117,8 @@ fn parse_class(payload: &[u8]) -> Option<ObservedBucket> {
     parse_bucket(options.find_kind(TCA_HTB_PARMS)?.payload, 24, &options, TCA_HTB_RATE64)
 }
 
-/// Parses a token bucket. Both structures start with `struct tc_ratespec`; the offset of the ticks differs.
+/// Parses a token bucket. Both structures start with `struct tc_ratespec`; the offset of the ticks
+/// differs.
 fn parse_bucket(
     parms: &[u8],
     ticks_offset: usize,

@@ -16,8 +16,8 @@ const TC_LINKLAYER_ETHERNET: u8 = 1; // linux/pkt_sched.h
 /// `/proc/net/psched`); the same in every kernel since 2.6.31.
 const TICK_NANOS: u64 = 64;
 const HTB_VERSION: u32 = 3; // linux/pkt_sched.h, TC_HTB_PROTOVER
-/// Number of bytes that a class sends in its turn. The value does not matter for a single class, but without it
-/// the kernel derives one from the rate and logs a warning.
+/// Number of bytes that a class sends in its turn. The value does not matter for a single class,
+/// but without it the kernel derives one from the rate and logs a warning.
 const HTB_QUANTUM: u32 = 60_000;
 
 /// A token bucket.
@@ -29,9 +29,9 @@ pub struct Bucket {
     pub burst: u32,
 }
 
-/// Returns the time to fill a bucket in the kernel's ticks. It is computed in whole microseconds first, as by
-/// `tc` and the Go plugins. `None` if it is zero or does not fit into 32 bits.
-pub fn ticks_of(bucket: Bucket) -> Option<u32> {
+/// Returns the time to fill a bucket in the kernel's ticks. It is computed in whole microseconds
+/// first, as by `tc` and the Go plugins. `None` if it is zero or does not fit into 32 bits.
+pub(crate) fn ticks_of(bucket: Bucket) -> Option<u32> {
     let micros = u128::from(bucket.burst) * 1_000_000 / u128::from(bucket.rate.max(1));
     let ticks = micros * 1000 / u128::from(TICK_NANOS);
     u32::try_from(ticks).ok().filter(|ticks| *ticks != 0)
@@ -42,8 +42,8 @@ pub fn ticks_of(bucket: Bucket) -> Option<u32> {
 pub enum Qdisc {
     /// One token bucket for all packets, with a queue limit in bytes.
     Tbf(Bucket, u32),
-    /// Classes with token buckets. Packets without a matching filter go to the class with this minor number; with
-    /// 0 they are not limited.
+    /// Classes with token buckets. Packets without a matching filter go to the class with this
+    /// minor number; with 0 they are not limited.
     Htb(u16),
     /// A queue with a limit in bytes.
     Bfifo(u32),
@@ -69,8 +69,8 @@ pub fn add_qdisc(link: IfIndex, parent: Handle, handle: Handle, qdisc: &Qdisc) -
     Request::new("add qdisc", object(qdisc.name(), link, parent), message)
 }
 
-/// Adds a queueing discipline or replaces the existing one. One with the same handle must be of the same kind and
-/// is changed, which an `htb` does not support.
+/// Adds a queueing discipline or replaces the existing one. One with the same handle must be of the
+/// same kind and is changed, which an `htb` does not support.
 pub fn replace_qdisc(link: IfIndex, parent: Handle, handle: Handle, qdisc: &Qdisc) -> Request {
     let message = qdisc_message(NLM_F_REPLACE, Header::new(link, handle, parent), qdisc);
     Request::new("replace qdisc", object(qdisc.name(), link, parent), message)
@@ -82,7 +82,8 @@ pub fn remove_qdisc(link: IfIndex, parent: Handle) -> Request {
     Request::new("remove qdisc", format!("of {link} at {parent}"), message)
 }
 
-/// Adds a class of an `htb` discipline, or changes the one with that handle. The class cannot borrow.
+/// Adds a class of an `htb` discipline, or changes the one with that handle. The class cannot
+/// borrow.
 pub fn replace_class(link: IfIndex, parent: Handle, handle: Handle, bucket: Bucket) -> Request {
     let header = Header::new(link, handle, parent);
     let mut message = header.start(RTM_NEWTCLASS, NLM_F_CREATE | NLM_F_REPLACE);

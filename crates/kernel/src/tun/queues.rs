@@ -17,13 +17,13 @@ pub struct NewTun {
     pub name: IfName,
     /// Number of queues; all packets of one flow use the same queue.
     pub queues: usize,
-    /// A `virtio_net_hdr` of ten bytes precedes each packet, and packets can exceed the MTU and lack checksums.
-    /// Without offload each packet is as on the wire.
+    /// A `virtio_net_hdr` of ten bytes precedes each packet, and packets can exceed the MTU and
+    /// lack checksums. Without offload each packet is as on the wire.
     pub offload: bool,
 }
 
-/// Creates a TUN interface in the calling thread's namespace and returns one file per queue. Fails if the name
-/// is taken. Reads and writes do not block.
+/// Creates a TUN interface in the calling thread's namespace and returns one file per queue. Fails
+/// if the name is taken. Reads and writes do not block.
 pub fn open_queues(tun: &NewTun) -> Result<Vec<File>> {
     let queues = (0..tun.queues.max(1)).map(|at| open_queue(tun, at == 0).map(File::from));
     queues.collect::<std::result::Result<_, _>>().map_err(|errno| {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tap interfaces with an SELinux label. An interface gets the label of the process that creates it;
-//! `attr/sockcreate`, the label of new sockets, has no effect. A process with several threads cannot change its
-//! label, so a forked child changes its own label, creates the interface and exits.
+//! Tap interfaces with an SELinux label. An interface gets the label of the process that creates
+//! it; `attr/sockcreate`, the label of new sockets, has no effect. A process with several threads
+//! cannot change its label, so a forked child changes its own label, creates the interface and
+//! exits.
 
 use std::ffi::CStr;
 
@@ -11,7 +12,8 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use super::{Failure, NewTap};
 
 const LABEL: &CStr = c"/proc/thread-self/attr/current";
-/// Bit of the child's exit status: setting the label failed. The error numbers of these calls are smaller.
+/// Bit of the child's exit status: setting the label failed. The error numbers of these calls are
+/// smaller.
 const LABEL_FAILED: i32 = 0x80;
 
 fn run_child(tap: &NewTap<'_>, label: &CStr) -> Result<i32, Errno> {

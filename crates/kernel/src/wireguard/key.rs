@@ -33,8 +33,8 @@ impl PrivateKey {
     /// Generates a key.
     pub fn random() -> Result<Self> {
         let mut bytes = random()?;
-        // Clamp the scalar of Curve25519 (RFC 7748, section 5), as the kernel does: then the kernel reports the
-        // same key that it was given.
+        // Clamp the scalar of Curve25519 (RFC 7748, section 5), as the kernel does: then the kernel
+        // reports the same key that it was given.
         bytes[0] &= 0xf8;
         bytes[31] = (bytes[31] & 0x7f) | 0x40;
         Ok(Self(bytes))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Parses WireGuard links. The kernel describes a link in several messages: the first one has the link, and a peer
-//! with many addresses is spread over several.
+//! Parses WireGuard links. The kernel describes a link in several messages: the first one has the
+//! link, and a peer with many addresses is spread over several.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::time::{Duration, SystemTime};

@@ -25,7 +25,8 @@ const WGPEER_F_REMOVE_ME: u32 = 1; // linux/wireguard.h
 const WGPEER_F_REPLACE_ALLOWEDIPS: u32 = 2; // linux/wireguard.h
 const WGPEER_F_UPDATE_ONLY: u32 = 4; // linux/wireguard.h
 
-/// Maximum length of the peers in one message, by the estimates below; an attribute holds at most 64 KiB.
+/// Maximum length of the peers in one message, by the estimates below; an attribute holds at most
+/// 64 KiB.
 const MAX_BYTES: usize = 32 * 1024;
 /// Maximum length of a peer without its allowed addresses.
 const PEER_BYTES: usize = 144;
@@ -43,8 +44,8 @@ pub struct DeviceChange<'a> {
     pub listen_port: Option<u16>,
     /// Mark of the packets that the link sends, for policy routing; 0 for none.
     pub fwmark: Option<u32>,
-    /// Remove all existing peers first. This ends all sessions, even of peers that are added again. To keep
-    /// traffic flowing, change only the peers that differ.
+    /// Remove all existing peers first. This ends all sessions, even of peers that are added again.
+    /// To keep traffic flowing, change only the peers that differ.
     pub replace_peers: bool,
     /// Peers to add, change or remove.
     pub peers: &'a [PeerChange],
@@ -61,8 +62,8 @@ pub struct PeerChange {
     pub endpoint: Option<SocketAddr>,
     /// Interval of keepalive packets in seconds; 0 for none.
     pub keepalive: Option<u16>,
-    /// Addresses that the peer may send from and that are routed to it. The kernel removes an address from the
-    /// peer that had it before.
+    /// Addresses that the peer may send from and that are routed to it. The kernel removes an
+    /// address from the peer that had it before.
     pub allowed_ips: Vec<IpNet>,
     /// Remove all existing addresses first.
     pub replace_allowed_ips: bool,
@@ -146,7 +147,8 @@ pub(super) fn messages(family: u16, link: Target, change: &DeviceChange<'_>) -> 
     messages
 }
 
-/// Returns the number of parts for the next message. At least one fits, because every part is limited.
+/// Returns the number of parts for the next message. At least one fits, because every part is
+/// limited.
 fn fitting(parts: &[PeerPart<'_>]) -> usize {
     let mut bytes = 0;
     let fitting = parts.iter().take_while(|part| {
@@ -300,7 +302,8 @@ mod tests {
         assert!(bytes.ends_with(&[8, 0, 3, 0, 1, 0, 0, 0]), "WGPEER_A_FLAGS: {bytes:?}");
     }
 
-    /// Parses the peers of these messages as if a link reported them: requests and reports use the same attributes.
+    /// Parses the peers of these messages as if a link reported them: requests and reports use the
+    /// same attributes.
     fn parse_peers(messages: &[Message], peers: usize) -> Vec<(PublicKey, Vec<IpNet>)> {
         let mut device = crate::genl::message(0, 0, 1);
         put_target(&mut device, Target::Name("wg0".parse().unwrap()));

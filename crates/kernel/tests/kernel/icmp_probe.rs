@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Probe sockets, the echo listener and device features, with a peer at the other end of a veth pair.
+//! Probe sockets, the echo listener and device features, with a peer at the other end of a veth
+//! pair.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -87,7 +88,8 @@ fn datagram_to_closed_port_returns_refused() {
     });
 }
 
-/// A capture at the other end shows the checksum as it was passed to the veth device, which does not fill it in.
+/// A capture at the other end shows the checksum as it was passed to the veth device, which does
+/// not fill it in.
 #[test]
 fn checksum_is_computed_by_kernel_or_device() {
     in_netns(|| {

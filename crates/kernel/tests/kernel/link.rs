@@ -89,7 +89,8 @@ fn macvlan_is_created_in_another_namespace() {
     });
 }
 
-/// Kernels before 6.15 check the name in the socket's namespace instead of the new link's namespace.
+/// Kernels before 6.15 check the name in the socket's namespace instead of the new link's
+/// namespace.
 #[test]
 fn vm_link_with_index_may_have_a_name_of_the_host() {
     in_netns(|| {
@@ -108,7 +109,8 @@ fn vm_link_with_index_may_have_a_name_of_the_host() {
     });
 }
 
-/// Creates a link of a kind that not every kernel supports, and compares it with the output of `ip`.
+/// Creates a link of a kind that not every kernel supports, and compares it with the output of
+/// `ip`.
 fn check_kind(kind: Kind<'_>, detail: Detail, shown: &str, value: &serde_json::Value) {
     let nl = Netlink::open().unwrap();
     ip("link add parent0 type veth peer name parent1");
@@ -309,7 +311,8 @@ fn link_attributes_are_read() {
         assert_eq!((link.mac, link.mtu, link.txqlen), (Some(MAC), 1400, 55));
         assert_eq!((link.master, link.link, link.link_netnsid), (Some(br0), Some(a1), None));
         assert_eq!(link.alias.as_deref(), Some("hello"));
-        // One user is this test; the bridge is another, because flooding and learning are not both on.
+        // One user is this test; the bridge is another, because flooding and learning are not both
+        // on.
         assert!(link.promiscuity >= 1, "{}", link.promiscuity);
         let port = link.port.unwrap();
         assert_eq!((port.hairpin, port.isolated), (Some(true), Some(true)));

@@ -13,7 +13,7 @@ use crate::{has_flag, host_and_pod, index_of, ip, ip_json, name};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-pub fn veth<'a>(nl: &Netlink, host: &str, pod: &'a Netns) -> NewLink<'a> {
+pub(crate) fn veth<'a>(nl: &Netlink, host: &str, pod: &'a Netns) -> NewLink<'a> {
     let netns = Some(pod.as_fd());
     let peer = Peer { name: name("eth0"), mac: None, mtu: None, netns };
     let master = Some(index_of(nl, "br0"));
@@ -137,7 +137,8 @@ fn background_removal_hides_the_link_at_once() {
             link::remove_in_background(&host, index).unwrap();
         }
         assert_eq!(pod.ip_json(&["link", "show", "type", "veth"]).as_array().unwrap().len(), 0);
-        // The acknowledgement of the child's message is in the socket and must not be mistaken for this one.
+        // The acknowledgement of the child's message is in the socket and must not be mistaken for
+        // this one.
         let error = host.apply([link::set_up(name("none"))]).unwrap_err();
         assert!(error.is_not_found());
         assert_eq!(link::by_name(&host, name("br0")).unwrap().unwrap().name, name("br0"));
@@ -161,8 +162,8 @@ fn background_removal_returns_the_kernel_error() {
     });
 }
 
-/// One message moves and renames the link and sets alias and group. If the name is taken, the link still exists in
-/// one of the namespaces.
+/// One message moves and renames the link and sets alias and group. If the name is taken, the link
+/// still exists in one of the namespaces.
 #[test]
 fn relocated_link_has_new_namespace_and_names() {
     let index_in = |shown: &serde_json::Value| shown["ifindex"].as_u64().unwrap() as u32;

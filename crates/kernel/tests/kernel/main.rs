@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests against the real kernel, each in its own namespaces. `ip` and `bridge` verify what the crate changes, and
-//! create what it reads.
+//! Tests against the real kernel, each in its own namespaces. `ip` and `bridge` verify what the
+//! crate changes, and create what it reads.
 
 #![expect(clippy::unwrap_used, reason = "a test panics when it fails")]
 

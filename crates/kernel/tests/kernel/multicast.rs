@@ -32,7 +32,8 @@ fn send(other: &Ns, word: &str, socket: &str) {
     other.exec("sh", &["-c", &format!("printf {word} | socat -u - {socket},so-bindtodevice=v1")]);
 }
 
-/// Returns the payload of the next UDP packet after an IP header of this length; its checksum must be valid.
+/// Returns the payload of the next UDP packet after an IP header of this length; its checksum must
+/// be valid.
 fn next(socket: &MulticastSocket, header: usize) -> String {
     let mut buffer = vec![0; BUFFER_LEN];
     loop {

@@ -121,8 +121,8 @@ fn peer(vxlan: IfIndex, n: u32) -> [Request; 4] {
     ]
 }
 
-/// Returns the CPU time of this thread, which includes the kernel's work for it but not the time that other threads
-/// or locks take.
+/// Returns the CPU time of this thread, which includes the kernel's work for it but not the time
+/// that other threads or locks take.
 fn cpu_time() -> Duration {
     const TICKS_PER_SECOND: u64 = 100; // USER_HZ
     let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
@@ -164,8 +164,8 @@ fn programming_peers_takes_linear_time() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let nl = Netlink::open().unwrap();
-        // Far above the time without compiler optimisation, far below the time if the kernel compared each next hop
-        // with all others.
+        // Far above the time without compiler optimisation, far below the time if the kernel
+        // compared each next hop with all others.
         assert!(program(&nl, 1000) < Duration::from_secs(1));
         assert!(program(&nl, 5000) < Duration::from_secs(5));
     });

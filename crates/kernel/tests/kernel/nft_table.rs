@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Comparison of observed tables, chains, sets, ranges and rules with the desired ones, and events of changes.
+//! Comparison of observed tables, chains, sets, ranges and rules with the desired ones, and events
+//! of changes.
 
 use std::time::{Duration, Instant};
 

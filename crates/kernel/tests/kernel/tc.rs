@@ -56,7 +56,8 @@ fn tbf_is_added_replaced_and_removed() {
         let options = &shown("qdisc show dev veth0")[0]["options"];
         assert_eq!(options["rate"], 12_500_000_000_u64, "a rate of more than 32 bits");
 
-        // The time to fill the bucket exceeds the field for ticks; the kernel uses the burst in bytes.
+        // The time to fill the bucket exceeds the field for ticks; the kernel uses the burst in
+        // bytes.
         let slow = Bucket { rate: MBIT, burst: 1 << 28 };
         nl.apply([tc::replace_qdisc(veth, Handle::ROOT, ONE, &tbf(slow))]).unwrap();
         let found = tc::qdisc_at(&nl, veth, Handle::ROOT).unwrap().unwrap().bucket.unwrap();

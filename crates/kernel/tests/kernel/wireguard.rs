@@ -17,8 +17,8 @@ fn create_wg0(nl: &Netlink) {
     nl.apply([link::create(&NewLink::new(name("wg0"), Kind::Wireguard))]).unwrap();
 }
 
-/// Returns the fields of the lines of `wg show wg0 dump`: the link, then its peers sorted by key. The addresses of a
-/// peer are sorted too.
+/// Returns the fields of the lines of `wg show wg0 dump`: the link, then its peers sorted by key.
+/// The addresses of a peer are sorted too.
 fn dump() -> Vec<Vec<String>> {
     let text = testkit::run("wg", &["show", "wg0", "dump"]);
     let fields = |line: &str| line.split('\t').map(sorted).collect();
@@ -187,8 +187,8 @@ fn vm_many_wireguard_peers_and_addresses_round_trip() {
     });
 }
 
-/// Configures a node with the tunnel address 10.5.`n`.1 and the underlay address 192.0.2.`n`, and returns its public
-/// key.
+/// Configures a node with the tunnel address 10.5.`n`.1 and the underlay address 192.0.2.`n`, and
+/// returns its public key.
 fn node(ns: &Ns, n: u8) -> (Wireguard, PublicKey) {
     ns.ip(&["addr", "add", &format!("192.0.2.{n}/24"), "dev", "under"]);
     let inside = Netns::open(ns.path()).unwrap();

@@ -7,8 +7,8 @@ use super::{Ip, set_u16};
 
 /// Returns the ones' complement sum of the big-endian 16-bit words, with zero padding.
 ///
-/// The loop adds 32-bit words in host byte order, many at a time. The result is the same, because 2^16 is 1 modulo
-/// 65535 and the bytes can be swapped at the end.
+/// The loop adds 32-bit words in host byte order, many at a time. The result is the same, because
+/// 2^16 is 1 modulo 65535 and the bytes can be swapped at the end.
 pub(crate) fn sum(bytes: &[u8]) -> u64 {
     let (blocks, rest) = bytes.as_chunks::<32>();
     let mut lanes = [0_u64; 8];
@@ -52,9 +52,9 @@ pub(crate) fn is_valid(sum: u64) -> bool {
     fold(sum) == 0xffff
 }
 
-/// Fills in a checksum that the kernel left to this program. The checksum covers the bytes from `start` on; its
-/// field is at `start + offset` and already holds the sum of the pseudo header. Returns `false` if the field is
-/// not in the packet.
+/// Fills in a checksum that the kernel left to this program. The checksum covers the bytes from
+/// `start` on; its field is at `start + offset` and already holds the sum of the pseudo header.
+/// Returns `false` if the field is not in the packet.
 pub(crate) fn complete(packet: &mut [u8], start: usize, offset: usize) -> bool {
     let at = start + offset;
     if at + 2 > packet.len() {

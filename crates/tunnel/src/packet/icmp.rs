@@ -20,9 +20,9 @@ const QUOTED_V4: usize = 576 - 20 - 8;
 const QUOTED_V6: usize = 1280 - 40 - 8;
 const HEADER: usize = 8;
 
-/// Builds the message to the packet's sender, starting with the ICMP header. For IPv6 the kernel fills in the
-/// checksum. Returns `None` for packets that must not cause an error: ICMP errors, fragments other than the first,
-/// and packets whose source or destination is not a single host.
+/// Builds the message to the packet's sender, starting with the ICMP header. For IPv6 the kernel
+/// fills in the checksum. Returns `None` for packets that must not cause an error: ICMP errors,
+/// fragments other than the first, and packets whose source or destination is not a single host.
 pub(crate) fn message(packet: &[u8], ip: &Ip, reason: Reason) -> Option<Vec<u8>> {
     if !is_one_host(ip.source) || !is_one_host(ip.destination) {
         return None;

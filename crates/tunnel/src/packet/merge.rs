@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Merges received TCP segments: consecutive segments of one connection become one GSO packet for the kernel. The
-//! kernel does not verify the checksums of such a packet, so only segments with valid checksums are merged. The
-//! rules are those of the kernel's own GRO. Payload is summed, never copied.
+//! Merges received TCP segments: consecutive segments of one connection become one GSO packet for
+//! the kernel. The kernel does not verify the checksums of such a packet, so only segments with
+//! valid checksums are merged. The rules are those of the kernel's own GRO. Payload is summed,
+//! never copied.
 
 use kernel::Family;
 
@@ -118,8 +119,8 @@ impl<'a> Segment<'a> {
         flags & ACK != 0 && flags & !(ACK | ECE | PSH | FIN) == 0
     }
 
-    /// Returns whether the headers equal those of the run's first segment, except for lengths, ID, sequence number,
-    /// the flags PSH and FIN, and checksums.
+    /// Returns whether the headers equal those of the run's first segment, except for lengths, ID,
+    /// sequence number, the flags PSH and FIN, and checksums.
     fn has_same_headers(&self, first: &Segment<'_>, nth: usize) -> bool {
         let (one, other) = (self.packet, first.packet);
         let same = |parts: &[(usize, usize)]| parts.iter().all(|&(a, b)| one[a..b] == other[a..b]);
@@ -206,7 +207,8 @@ impl<'a> Run<'a> {
         true
     }
 
-    /// Verifies the first segment, only when a second one arrives: the kernel verifies single packets itself.
+    /// Verifies the first segment, only when a second one arrives: the kernel verifies single
+    /// packets itself.
     fn verify_first(&mut self, first: &Segment<'_>) -> bool {
         let is_valid = first.has_valid_checksums();
         self.is_closed = !is_valid;

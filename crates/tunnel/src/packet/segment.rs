@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Turns a packet from the kernel into packets for the wire: segments GSO packets and fills in missing
-//! checksums. Payload is summed, never copied.
+//! Turns a packet from the kernel into packets for the wire: segments GSO packets and fills in
+//! missing checksums. Payload is summed, never copied.
 
 use std::ops::Range;
 
@@ -13,7 +13,8 @@ pub(crate) const FIN: u8 = 0x01;
 pub(crate) const PSH: u8 = 0x08;
 pub(crate) const CWR: u8 = 0x80;
 
-/// One packet for the wire: a new header, empty for an unchanged packet, and a part of the original packet.
+/// One packet for the wire: a new header, empty for an unchanged packet, and a part of the original
+/// packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct WirePacket {
     /// Position among the new headers.
@@ -32,7 +33,8 @@ impl WirePacket {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-/// Splits `packet` and passes each packet for the wire to `each`. New headers are appended to `headers`.
+/// Splits `packet` and passes each packet for the wire to `each`. New headers are appended to
+/// `headers`.
 pub(crate) fn split(
     vnet: &Vnet,
     packet: &mut [u8],

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `struct virtio_net_hdr`, which precedes each packet of the interface. It tells the receiver of the packet,
-//! this program or the kernel, to segment the packet or to fill in its checksum.
+//! `struct virtio_net_hdr`, which precedes each packet of the interface. It tells the receiver of
+//! the packet, this program or the kernel, to segment the packet or to fill in its checksum.
 
 pub(crate) const LEN: usize = 10;
 

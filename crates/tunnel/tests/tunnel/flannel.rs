@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A stand-in for flannel's udp backend: one packet per system call, and a TTL that is decremented at both
-//! ends. It shares only the opening of the interface with the code under test.
+//! A stand-in for flannel's udp backend: one packet per system call, and a TTL that is decremented
+//! at both ends. It shares only the opening of the interface with the code under test.
 
 use std::fs::File;
 use std::io::{Read, Write};

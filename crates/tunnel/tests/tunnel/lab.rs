@@ -45,7 +45,8 @@ impl Node {
     fn new(number: u8) -> Node {
         let ns = Ns::new(&format!("node-{number}"));
         let pod = Ns::new(&format!("pod-{number}"));
-        // The kernel sends no neighbour solicitation while duplicate address detection is under way.
+        // The kernel sends no neighbour solicitation while duplicate address detection is under
+        // way.
         let disable_dad = "echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad
             echo 0 > /proc/sys/net/ipv6/conf/all/accept_dad
             ip link set lo up";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A rule as read from the kernel, with the questions that identify rules to find or remove, also rules
-//! written by other programs.
+//! A rule as read from the kernel, with the questions that identify rules to find or remove, also
+//! rules written by other programs.
 
 use ::netlink::{Attr, Attrs};
 
@@ -102,14 +102,15 @@ impl ObservedRule {
             && !self.exprs.iter().any(is_condition)
     }
 
-    /// Returns whether the rule has exactly these expressions. The values of counters do not matter.
+    /// Returns whether the rule has exactly these expressions. The values of counters do not
+    /// matter.
     pub fn is_like(&self, exprs: &[Expr]) -> bool {
         let desired = Expr::written(exprs);
         desired.len() == self.exprs.len() && desired.iter().zip(&self.exprs).all(is_same)
     }
 
     /// Returns whether the rule reads this metadata of a packet.
-    pub fn looks_at(&self, key: MetaKey) -> bool {
+    pub(crate) fn looks_at(&self, key: MetaKey) -> bool {
         let metas = self.exprs.iter().filter(|(name, _)| name == "meta");
         let mut keys = metas.map(|(_, data)| Attrs::new(data).find_kind(NFTA_META_KEY));
         keys.any(|attr| attr.and_then(|attr| attr.be32()) == Some(key as u32))
