@@ -188,7 +188,7 @@ impl Cluster {
             Ok(client) => *self.0.client.lock().unwrap_or_else(PoisonError::into_inner) = client,
             // For example because a certificate file is gone. The old client has its content in memory.
             Err(error) => {
-                tracing::debug!(server = self.0.name, %error, "keeping the old connection")
+                tracing::debug!(server = self.0.name, %error, "keeping the old connection");
             }
         }
     }
