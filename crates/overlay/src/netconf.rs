@@ -115,13 +115,13 @@ impl RawNetConf {
 
     /// Returns the network of a family, or `None` if the family is disabled.
     fn network(&self, family: Family) -> Result<Option<IpNet>, DecodeError> {
-        let (key, text, is_on) = match family {
+        let (key, text, is_enabled) = match family {
             Family::V4 => ("Network", &self.keys.network, self.keys.enable_ipv4.unwrap_or(true)),
             Family::V6 => {
                 ("IPv6Network", &self.keys.ipv6_network, self.keys.enable_ipv6.unwrap_or(false))
             }
         };
-        if !is_on {
+        if !is_enabled {
             return Ok(None);
         }
         let (expected, net) = match family {
@@ -134,11 +134,13 @@ impl RawNetConf {
                 text.as_deref().and_then(|text| text.parse::<Ipv6Net>().ok()).map(IpNet::V6),
             ),
         };
-        let invalid = |problem: &str| Err(DecodeError::at(key, shown(text.as_deref()), problem));
+        let invalid = |problem: &str| Err(DecodeError::at(key, quoted(text.as_deref()), problem));
         match net.filter(|net| net.prefix_len() > 0) {
             None => invalid(expected),
             Some(net) => match special::overlapping(net) {
-                Some((part, why)) => invalid(&format!("{part} is for {why}; {expected}")),
+                Some((part, purpose)) => {
+                    invalid(&format!("{part} is reserved for {purpose}; {expected}"))
+                }
                 None => Ok(Some(net.trunc())),
             },
         }
@@ -158,7 +160,7 @@ impl RawNetConf {
                 Ok(address) if Family::of(address) == family => Ok(Some(address)),
                 _ => {
                     let problem = format!("expected an {} address", cidr::name(family));
-                    Err(DecodeError::at(key, shown(Some(text)), problem))
+                    Err(DecodeError::at(key, quoted(Some(text)), problem))
                 }
             },
         };
@@ -173,7 +175,7 @@ impl RawNetConf {
     }
 }
 
-fn shown(text: Option<&str>) -> String {
+fn quoted(text: Option<&str>) -> String {
     text.map_or_else(|| "missing".to_owned(), |text| format!("{text:?}"))
 }
 
@@ -238,11 +240,11 @@ mod tests {
         check(r#"{"Network": "0.0.0.0/0"}"#, "expected an IPv4 network");
         check(
             r#"{"Network": "224.0.0.0/8"}"#,
-            r#"key "Network" is "224.0.0.0/8": 224.0.0.0/4 is for multicast; expected an IPv4"#,
+            r#"key "Network" is "224.0.0.0/8": 224.0.0.0/4 is reserved for multicast; expected an IPv4"#,
         );
         check(
             r#"{"Network": "10.5.0.0/16", "EnableIPv6": true, "IPv6Network": "fe80::/64"}"#,
-            r#"key "IPv6Network" is "fe80::/64": fe80::/10 is for the addresses of one link; expected"#,
+            r#"key "IPv6Network" is "fe80::/64": fe80::/10 is reserved for link-local addresses; expected"#,
         );
         check(r#"{"Network": 10}"#, r#"key "Network" is 10: expected a text"#);
         check(r#"{"EnableIPv4": false}"#, "key \"EnableIPv4\" is false: expected true unless");

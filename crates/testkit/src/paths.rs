@@ -39,12 +39,12 @@ pub fn plugin_program(built: &str) -> PathBuf {
 pub fn kubernetes() -> Option<PathBuf> {
     let given = env::var_os("PODWIRE_KUBERNETES").map(PathBuf::from);
     let below = targets().into_iter().map(|target| target.join("kubernetes/bin"));
-    let found = given.into_iter().chain(below).find(|dir| dir.join("VERSION").is_file());
-    if found.is_none() {
+    let dir = given.into_iter().chain(below).find(|dir| dir.join("VERSION").is_file());
+    if dir.is_none() {
         let reason = "there is no Kubernetes API server; `cargo xtask kubernetes` builds one";
         not_run_by_choice(&test_name(), reason);
     }
-    found
+    dir
 }
 
 /// Returns cargo's target directory in which the running test was built.

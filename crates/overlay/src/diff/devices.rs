@@ -41,8 +41,10 @@ pub(super) fn compare(
         devices.ours.insert(device.name);
         match by_name.get(&device.name) {
             None => devices.changes.push(Change::CreateDevice(*device)),
-            Some(found) if ownership.owns_device(found) => devices.adjust(device, found, ownership),
-            Some(found) => devices.block(device, found),
+            Some(existing) if ownership.owns_device(existing) => {
+                devices.adjust(device, existing, ownership);
+            }
+            Some(existing) => devices.block(device, existing),
         }
     }
     for device in observed.devices.iter().filter(|device| ownership.owns_device(device)) {

@@ -5,12 +5,12 @@ use ipnet::IpNet;
 
 /// Special networks, each with its use.
 const SPECIAL: &[(&str, &str)] = &[
-    ("127.0.0.0/8", "a machine's own addresses"),
-    ("169.254.0.0/16", "the addresses of one link"),
+    ("127.0.0.0/8", "loopback"),
+    ("169.254.0.0/16", "link-local addresses"),
     ("224.0.0.0/4", "multicast"),
-    ("240.0.0.0/4", "no host: it is reserved"),
-    ("::1/128", "a machine's own address"),
-    ("fe80::/10", "the addresses of one link"),
+    ("240.0.0.0/4", "future use"),
+    ("::1/128", "loopback"),
+    ("fe80::/10", "link-local addresses"),
     ("ff00::/8", "multicast"),
 ];
 

@@ -75,7 +75,7 @@ fn path_mtu_is_set_on_the_route_of_the_subnet() {
         assert_eq!(route_mtu(&part.after, subnet), Some(1300), "{backend}");
         assert_eq!(route_mtu(&network.plan().desired, subnet), Some(1300), "{backend}");
         assert_eq!(network.set_path_mtu(name, subnet, Some(1300)), PlanChange::None);
-        assert_eq!(network.set_path_mtu("nobody", subnet, None), PlanChange::None);
+        assert_eq!(network.set_path_mtu("unknown", subnet, None), PlanChange::None);
         // Everything is planned again because another peer has the same address.
         let other = lease_of(&lab.conf, 3, 77, "4");
         network.set_peer("other", 1, other.clone());
