@@ -93,7 +93,7 @@ impl Watcher {
                     }
                 }
                 Ok(None) => {
-                    self.broken(&Status::unavailable("the server closed the connection")).await?
+                    self.broken(&Status::unavailable("the server closed the connection")).await?;
                 }
                 // A list can leave out the oversized value.
                 Err(status) if is_too_large(&status) => {
