@@ -122,7 +122,7 @@ fn wrong_values(world: &World) -> Vec<Bad> {
             world,
             &bridge(&json!({"runtimeConfig": {"mac": GROUP}})),
             7,
-            "\"runtimeConfig.mac\" is \"01:00:00:00:00:01\", allowed are addresses",
+            "\"runtimeConfig.mac\" is \"01:00:00:00:00:01\", a unicast address",
         ),
         config(world, &outside("rangeStart"), 7, "10.2.0.9"),
         config(world, &outside("rangeEnd"), 7, "10.2.0.9"),

@@ -64,7 +64,7 @@ fn addresses_are_sources_of_a_zone() {
             }
             let removed = format!("--remove-source={}", address(&first, 0) + "/32");
             world.host.exec("firewall-cmd", &[&format!("--zone={zone}"), &removed]);
-            chain.call(1).check(&first).fails_with(999, "is no source");
+            chain.call(1).check(&first).fails_with(999, "is not a source");
             // Without the result: the addresses are remembered.
             chain.call(1).run("DEL").ok();
             assert!(!sources(&world, &zone).contains(&address(&first, 1)));
