@@ -111,7 +111,7 @@ impl Forwarded {
     /// another version of iptables that saves and restores a chain writes the same rule in another
     /// form.
     pub fn is_accepted_by(self, rule: &ObservedRule) -> bool {
-        if !rule.accepts() {
+        if !rule.accepts() || !rule.compares_only_equal() {
             return false;
         }
         let count = |kind: &str| rule.exprs.iter().filter(|(name, _)| name == kind).count();

@@ -26,6 +26,7 @@ mod tun;
 mod tunnel;
 mod udp_gso;
 mod wireguard;
+mod xtables;
 
 use std::net::IpAddr;
 

@@ -10,10 +10,11 @@ use crate::nft::uapi::{
     NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS, NFTA_RULE_HANDLE, NFTA_RULE_TABLE, NFTA_RULE_USERDATA,
     NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
 };
-use crate::nft::{Expr, MetaKey, Table, Verdict};
+use crate::nft::{Expr, MetaKey, Op, Table, Verdict};
 
 // linux/netfilter/nf_tables.h
 const NFTA_IMMEDIATE_DATA: u16 = 2;
+const NFTA_CMP_OP: u16 = 2;
 const NFTA_CMP_DATA: u16 = 3;
 const NFTA_META_KEY: u16 = 2;
 const NFTA_MATCH_NAME: u16 = 1;
@@ -55,6 +56,15 @@ impl ObservedRule {
     /// Returns the values that the rule compares with.
     pub fn compared(&self) -> impl Iterator<Item = &[u8]> {
         self.values("cmp", NFTA_CMP_DATA)
+    }
+
+    /// Returns whether all comparisons of the rule are for equality.
+    pub(crate) fn compares_only_equal(&self) -> bool {
+        let mut cmps = self.exprs.iter().filter(|(name, _)| name == "cmp");
+        cmps.all(|(_, data)| {
+            let op = Attrs::new(data).find_kind(NFTA_CMP_OP);
+            op.and_then(|op| op.be32()) == Some(Op::Eq as u32)
+        })
     }
 
     /// Returns the values that the rule loads, such as the new address of a NAT rule.
