@@ -29,14 +29,17 @@ fn addresses_are_added_and_removed() {
         let v6 = "fd00::3/64".parse().unwrap();
         let nodad = AddrOptions { nodad: true, ..AddrOptions::default() };
         nl.apply([addr::add(a0, v4, nodad), addr::add(a0, v6, nodad)]).unwrap();
-        let found = shown("a0");
-        assert_eq!(found[0]["local"], "10.1.2.3");
+        let observed = shown("a0");
+        assert_eq!(observed[0]["local"], "10.1.2.3");
         assert_eq!(
-            (&found[0]["prefixlen"], &found[0]["broadcast"]),
+            (&observed[0]["prefixlen"], &observed[0]["broadcast"]),
             (&json!(24), &json!("10.1.2.255"))
         );
-        assert_eq!((&found[1]["local"], &found[1]["nodad"]), (&json!("fd00::3"), &json!(true)));
-        assert_eq!(found[1]["tentative"], Value::Null);
+        assert_eq!(
+            (&observed[1]["local"], &observed[1]["nodad"]),
+            (&json!("fd00::3"), &json!(true))
+        );
+        assert_eq!(observed[1]["tentative"], Value::Null);
 
         assert!(nl.apply([addr::add(a0, v4, nodad)]).unwrap_err().already_exists());
         nl.apply([addr::replace(a0, v4, nodad)]).unwrap();
@@ -78,9 +81,12 @@ fn address_options_take_effect() {
         let options = AddrOptions { no_prefix_route: true, scope: 253, nodad: false };
         let a0 = index_of(&nl, "a0");
         nl.apply([addr::add(a0, "169.254.1.1/32".parse().unwrap(), options)]).unwrap();
-        let found = &ip_json(&Ns::here(), "addr show a0")["addr_info"][0];
-        assert_eq!((&found["scope"], &found["noprefixroute"]), (&json!("link"), &json!(true)));
-        assert_eq!(found["broadcast"], Value::Null);
+        let observed = &ip_json(&Ns::here(), "addr show a0")["addr_info"][0];
+        assert_eq!(
+            (&observed["scope"], &observed["noprefixroute"]),
+            (&json!("link"), &json!(true))
+        );
+        assert_eq!(observed["broadcast"], Value::Null);
     });
 }
 
@@ -93,17 +99,17 @@ fn list_returns_addresses_of_one_or_all_links() {
         ip("addr add 10.9.9.1 peer 10.9.9.2 dev a1");
         let nl = Netlink::open().unwrap();
         let (a0, a1) = (index_of(&nl, "a0"), index_of(&nl, "a1"));
-        let found = addr::list(&nl, Some(a0)).unwrap();
-        assert_eq!(found.len(), 2);
-        assert_eq!(found[0].prefix, "10.1.2.3/24".parse().unwrap());
-        assert_eq!(found[0].broadcast, Some("10.1.2.255".parse().unwrap()));
-        assert_eq!((found[0].label.as_deref(), found[0].peer), (Some("a0:1"), None));
-        assert_eq!(found[1].prefix, "fd00::3/64".parse().unwrap());
+        let observed = addr::list(&nl, Some(a0)).unwrap();
+        assert_eq!(observed.len(), 2);
+        assert_eq!(observed[0].prefix, "10.1.2.3/24".parse().unwrap());
+        assert_eq!(observed[0].broadcast, Some("10.1.2.255".parse().unwrap()));
+        assert_eq!((observed[0].label.as_deref(), observed[0].peer), (Some("a0:1"), None));
+        assert_eq!(observed[1].prefix, "fd00::3/64".parse().unwrap());
         let flags = addr::IFA_F_NODAD | addr::IFA_F_NOPREFIXROUTE;
-        assert_eq!(found[1].flags & flags, flags);
-        let found = addr::list(&nl, Some(a1)).unwrap();
-        assert_eq!(found[0].prefix, "10.9.9.1/32".parse().unwrap());
-        assert_eq!(found[0].peer, Some("10.9.9.2".parse().unwrap()));
+        assert_eq!(observed[1].flags & flags, flags);
+        let observed = addr::list(&nl, Some(a1)).unwrap();
+        assert_eq!(observed[0].prefix, "10.9.9.1/32".parse().unwrap());
+        assert_eq!(observed[0].peer, Some("10.9.9.2".parse().unwrap()));
         // Three addresses of the links, 127.0.0.1 and ::1.
         assert_eq!(addr::list(&nl, None).unwrap().len(), 5);
         assert!(addr::list(&nl, Some(IfIndex(9999))).unwrap().is_empty());

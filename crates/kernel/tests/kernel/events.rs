@@ -53,14 +53,14 @@ fn each_kind_of_change_has_an_event() {
             false,
             |object| matches!(object, Object::Link(link) if link.is_up() && link.mtu == 1400),
         );
-        let is_addr = |object: &Object| matches!(object, Object::Addr(found) if found.prefix.addr() == addr("10.1.2.3"));
+        let is_addr = |object: &Object| matches!(object, Object::Addr(observed) if observed.prefix.addr() == addr("10.1.2.3"));
         expect_after("addr add 10.1.2.3/24 dev a0", events, false, is_addr);
-        let is_addr6 = |object: &Object| matches!(object, Object::Addr(found) if found.prefix.addr() == addr("fd00::3"));
+        let is_addr6 = |object: &Object| matches!(object, Object::Addr(observed) if observed.prefix.addr() == addr("fd00::3"));
         expect_after("addr add fd00::3/64 dev a0 nodad", events, false, is_addr6);
-        let is_route = |object: &Object| matches!(object, Object::Route(found) if found.gateway == Some(addr("10.1.2.1")));
+        let is_route = |object: &Object| matches!(object, Object::Route(observed) if observed.gateway == Some(addr("10.1.2.1")));
         expect_after("route add 10.5.0.0/16 via 10.1.2.1", events, false, is_route);
         expect_after("route del 10.5.0.0/16", events, true, is_route);
-        let is_route6 = |object: &Object| matches!(object, Object::Route(found) if found.gateway == Some(addr("fd00::1")));
+        let is_route6 = |object: &Object| matches!(object, Object::Route(observed) if observed.gateway == Some(addr("fd00::1")));
         expect_after("-6 route add fd05::/64 via fd00::1", events, false, is_route6);
         let is_neigh = |object: &Object| matches!(object, Object::Neigh(n) if n.mac == Some(MAC));
         let neigh = "10.1.2.9 lladdr 02:00:00:00:00:09 dev a0";

@@ -82,10 +82,10 @@ fn macvlan_is_created_in_another_namespace() {
         host.apply([link::create(&macvlan)]).unwrap();
         let shown = ip_json(&pod, "link show eth0")["linkinfo"]["info_data"].clone();
         assert_eq!((&shown["mode"], &shown["bcqueuelen"]), (&json!("bridge"), &json!(500)));
-        let found = link::by_name(&pod_ns.netlink().unwrap(), name("eth0")).unwrap().unwrap();
-        assert_eq!(found.detail, Detail::Macvlan(Some(MacvlanMode::Bridge)));
-        assert_eq!(found.link, Some(index_of(&host, "parent0")));
-        assert!(found.link_netnsid.is_some());
+        let observed = link::by_name(&pod_ns.netlink().unwrap(), name("eth0")).unwrap().unwrap();
+        assert_eq!(observed.detail, Detail::Macvlan(Some(MacvlanMode::Bridge)));
+        assert_eq!(observed.link, Some(index_of(&host, "parent0")));
+        assert!(observed.link_netnsid.is_some());
     });
 }
 
@@ -117,9 +117,9 @@ fn check_kind(kind: Kind<'_>, detail: Detail, shown: &str, value: &serde_json::V
     let needs_parent = matches!(kind, Kind::Ipvlan(_) | Kind::Vlan(_));
     let parent = needs_parent.then(|| index_of(&nl, "parent0"));
     nl.apply([link::create(&NewLink { parent, ..NewLink::new(name("x0"), kind) })]).unwrap();
-    let found = ip_json(&Ns::here(), "link show x0");
-    assert_eq!(found["linkinfo"]["info_kind"], kind.name());
-    assert_eq!(&found["linkinfo"]["info_data"][shown], value);
+    let observed = ip_json(&Ns::here(), "link show x0");
+    assert_eq!(observed["linkinfo"]["info_kind"], kind.name());
+    assert_eq!(&observed["linkinfo"]["info_data"][shown], value);
     assert_eq!(link::by_name(&nl, name("x0")).unwrap().unwrap().detail, detail);
 }
 
@@ -184,12 +184,12 @@ fn setters_change_a_link() {
             link::set_name(index_of(&nl, "a1"), name("b1")),
         ])
         .unwrap();
-        let found = ip_json(&Ns::here(), "link show a0");
-        assert_eq!(found["address"], "02:00:00:00:00:01");
-        assert_eq!(found["mtu"], 1300);
-        assert_eq!(found["master"], "br0");
-        assert_eq!(found["ifalias"], "podwire: test");
-        assert!(has_flag(&found, "UP") && has_flag(&found, "PROMISC"));
+        let observed = ip_json(&Ns::here(), "link show a0");
+        assert_eq!(observed["address"], "02:00:00:00:00:01");
+        assert_eq!(observed["mtu"], 1300);
+        assert_eq!(observed["master"], "br0");
+        assert_eq!(observed["ifalias"], "podwire: test");
+        assert!(has_flag(&observed, "UP") && has_flag(&observed, "PROMISC"));
         ip_json(&Ns::here(), "link show b1");
 
         nl.apply([
@@ -199,9 +199,9 @@ fn setters_change_a_link() {
             link::set_alias(a0, ""),
         ])
         .unwrap();
-        let found = ip_json(&Ns::here(), "link show a0");
-        assert_eq!([&found["master"], &found["ifalias"]], [&json!(null); 2]);
-        assert!(!has_flag(&found, "UP") && !has_flag(&found, "PROMISC"));
+        let observed = ip_json(&Ns::here(), "link show a0");
+        assert_eq!([&observed["master"], &observed["ifalias"]], [&json!(null); 2]);
+        assert!(!has_flag(&observed, "UP") && !has_flag(&observed, "PROMISC"));
     });
 }
 
@@ -218,10 +218,10 @@ fn attributes_are_set_by_one_message() {
             txqlen: Some(55),
         };
         nl.apply([link::set_attributes(name("a0"), &all)]).unwrap();
-        let found = ip_json(&Ns::here(), "link show a0");
-        assert_eq!((&found["mtu"], &found["txqlen"]), (&json!(1300), &json!(55)));
-        assert_eq!(found["address"], "02:00:00:00:00:01");
-        assert!(has_flag(&found, "PROMISC") && has_flag(&found, "ALLMULTI"));
+        let observed = ip_json(&Ns::here(), "link show a0");
+        assert_eq!((&observed["mtu"], &observed["txqlen"]), (&json!(1300), &json!(55)));
+        assert_eq!(observed["address"], "02:00:00:00:00:01");
+        assert!(has_flag(&observed, "PROMISC") && has_flag(&observed, "ALLMULTI"));
         let link = link::by_name(&nl, name("a0")).unwrap().unwrap();
         assert!(link.is_promisc() && link.is_allmulti());
         let off = link::Attributes {
@@ -230,9 +230,9 @@ fn attributes_are_set_by_one_message() {
             ..link::Attributes::default()
         };
         nl.apply([link::set_attributes(link.index, &off)]).unwrap();
-        let found = ip_json(&Ns::here(), "link show a0");
-        assert!(!has_flag(&found, "PROMISC") && !has_flag(&found, "ALLMULTI"));
-        assert_eq!(found["mtu"], 1300, "attributes that are not given stay");
+        let observed = ip_json(&Ns::here(), "link show a0");
+        assert!(!has_flag(&observed, "PROMISC") && !has_flag(&observed, "ALLMULTI"));
+        assert_eq!(observed["mtu"], 1300, "attributes that are not given stay");
     });
 }
 

@@ -24,9 +24,12 @@ fn neighbours_are_added_listed_and_removed() {
         let six = Neigh::permanent(a0, addr("fd00::3"), MAC);
         let proxy = Neigh::proxy(a0, addr("10.1.2.9"));
         nl.apply([&four, &six, &proxy].map(neigh::add)).unwrap();
-        let found = ip_json(&Ns::here(), "neigh show 10.1.2.3");
-        assert_eq!((&found["dev"], &found["lladdr"]), (&json!("a0"), &json!("02:00:00:00:00:09")));
-        assert_eq!(found["state"], json!(["PERMANENT"]));
+        let observed = ip_json(&Ns::here(), "neigh show 10.1.2.3");
+        assert_eq!(
+            (&observed["dev"], &observed["lladdr"]),
+            (&json!("a0"), &json!("02:00:00:00:00:09"))
+        );
+        assert_eq!(observed["state"], json!(["PERMANENT"]));
         assert_eq!(ip_json(&Ns::here(), "neigh show fd00::3")["state"], json!(["PERMANENT"]));
         assert_eq!(ip_json(&Ns::here(), "neigh show proxy")["dst"], "10.1.2.9");
 

@@ -16,10 +16,10 @@ use testkit::{Ns, in_netns};
 
 use crate::{addr, index_of, ip, ip_json, name, net, pair_with_addresses};
 
-const OURS: u8 = 97;
+const PROTOCOL: u8 = 97;
 
-fn ours() -> NexthopFilter {
-    NexthopFilter { protocol: Some(OURS), ..NexthopFilter::default() }
+fn by_protocol() -> NexthopFilter {
+    NexthopFilter { protocol: Some(PROTOCOL), ..NexthopFilter::default() }
 }
 
 #[test]
@@ -29,9 +29,9 @@ fn next_hops_are_added_listed_and_removed() {
         let (a0, a1) = (index_of(&nl, "a0"), index_of(&nl, "a1"));
         ip("nexthop add id 1 via 10.1.2.1 dev a0 protocol 98");
         ip("nexthop add id 2 group 1");
-        let onlink = Nexthop::onlink(7, addr("10.5.94.0"), a0, OURS);
-        let six = Nexthop { onlink: false, ..Nexthop::onlink(8, addr("fd00::9"), a0, OURS) };
-        let dev = Nexthop::dev(9, Family::V4, a1, OURS);
+        let onlink = Nexthop::onlink(7, addr("10.5.94.0"), a0, PROTOCOL);
+        let six = Nexthop { onlink: false, ..Nexthop::onlink(8, addr("fd00::9"), a0, PROTOCOL) };
+        let dev = Nexthop::dev(9, Family::V4, a1, PROTOCOL);
         nl.apply([&onlink, &six, &dev].map(nexthop::add)).unwrap();
         let shown = ip_json(&Ns::here(), "nexthop show id 7");
         assert_eq!((&shown["gateway"], &shown["dev"]), (&json!("10.5.94.0"), &json!("a0")));
@@ -41,16 +41,16 @@ fn next_hops_are_added_listed_and_removed() {
         assert_eq!(ip_json(&Ns::here(), "nexthop show id 9")["dev"], "a1");
         assert!(nl.apply([nexthop::add(&onlink)]).unwrap_err().already_exists());
 
-        assert_eq!(nexthop::list(&nl, ours()).unwrap(), [onlink, six, dev]);
-        let on_a1 = NexthopFilter { oif: Some(a1), ..ours() };
+        assert_eq!(nexthop::list(&nl, by_protocol()).unwrap(), [onlink, six, dev]);
+        let on_a1 = NexthopFilter { oif: Some(a1), ..by_protocol() };
         assert_eq!(nexthop::list(&nl, on_a1).unwrap(), [dev]);
         let all = nexthop::list(&nl, NexthopFilter::default()).unwrap();
         assert_eq!(all.iter().map(|nexthop| nexthop.id).collect::<Vec<_>>(), [1, 7, 8, 9]);
-        let gone = NexthopFilter { oif: Some(IfIndex(9999)), ..ours() };
-        assert_eq!(nexthop::list(&nl, gone).unwrap(), []);
+        let missing = NexthopFilter { oif: Some(IfIndex(9999)), ..by_protocol() };
+        assert_eq!(nexthop::list(&nl, missing).unwrap(), []);
 
         nl.apply([7, 8, 9].map(nexthop::remove)).unwrap();
-        assert_eq!(nexthop::list(&nl, ours()).unwrap(), []);
+        assert_eq!(nexthop::list(&nl, by_protocol()).unwrap(), []);
         assert!(nl.apply([nexthop::remove(7)]).unwrap_err().is_not_found());
         assert_eq!(ip("nexthop show").lines().count(), 2, "next hops of other protocols stay");
     });
@@ -61,17 +61,18 @@ fn routes_follow_their_next_hop() {
     in_netns(|| {
         let nl = pair_with_addresses();
         let a0 = index_of(&nl, "a0");
-        let hop = Nexthop::onlink(7, addr("10.5.94.0"), a0, OURS);
-        let six = Nexthop::onlink(8, addr("fd00::9"), a0, OURS);
+        let hop = Nexthop::onlink(7, addr("10.5.94.0"), a0, PROTOCOL);
+        let six = Nexthop::onlink(8, addr("fd00::9"), a0, PROTOCOL);
         let route = Route {
-            protocol: OURS,
+            protocol: PROTOCOL,
             priority: Some(5),
             src: Some(addr("10.1.2.3")),
             mtu: Some(1400),
             ..Route::new(net("10.5.94.0/24")).via_nexthop(7)
         };
-        let over_six = Route { protocol: OURS, ..Route::new(net("10.5.95.0/24")).via_nexthop(8) };
-        let route6 = Route { protocol: OURS, ..Route::new(net("fd05::/64")).via_nexthop(8) };
+        let over_six =
+            Route { protocol: PROTOCOL, ..Route::new(net("10.5.95.0/24")).via_nexthop(8) };
+        let route6 = Route { protocol: PROTOCOL, ..Route::new(net("fd05::/64")).via_nexthop(8) };
         nl.apply([nexthop::add(&hop), nexthop::add(&six)]).unwrap();
         nl.apply([&route, &over_six, &route6].map(route::replace)).unwrap();
         let shown = ip_json(&Ns::here(), "route show 10.5.94.0/24");
@@ -83,17 +84,17 @@ fn routes_follow_their_next_hop() {
         assert_eq!(ip_json(&Ns::here(), "-6 route show fd05::/64")["nhid"], 8);
 
         let table = Some(route::TABLE_MAIN);
-        let mine = RouteFilter { table, protocol: Some(OURS), ..RouteFilter::default() };
-        let found = route::list(&nl, mine).unwrap();
-        assert_eq!(found.len(), 3);
-        let wanted = Route {
+        let mine = RouteFilter { table, protocol: Some(PROTOCOL), ..RouteFilter::default() };
+        let observed = route::list(&nl, mine).unwrap();
+        assert_eq!(observed.len(), 3);
+        let expected = Route {
             scope: Some(route::SCOPE_UNIVERSE),
             gateway: hop.gateway,
             oif: Some(a0),
             onlink: true,
             ..route.clone()
         };
-        assert!(found.contains(&wanted), "{found:?}");
+        assert!(observed.contains(&expected), "{observed:?}");
 
         nl.apply([nexthop::replace(&Nexthop { gateway: Some(addr("10.5.94.9")), ..hop })]).unwrap();
         let shown = ip_json(&Ns::here(), "route show 10.5.94.0/24");
@@ -112,11 +113,11 @@ fn peer(vxlan: IfIndex, n: u32) -> [Request; 4] {
     let [_, a, b, c] = n.to_be_bytes();
     let mac = MacAddr([2, 0, 0, a, b, c]);
     let subnet = IpNet::new(base.into(), 24).unwrap();
-    let route = Route { protocol: OURS, ..Route::new(subnet).via_nexthop(n + 1) };
+    let route = Route { protocol: PROTOCOL, ..Route::new(subnet).via_nexthop(n + 1) };
     [
         neigh::replace(&Neigh::permanent(vxlan, base.into(), mac)),
         fdb::replace(&Fdb::vxlan(vxlan, mac, public.into())),
-        nexthop::replace(&Nexthop::onlink(n + 1, base.into(), vxlan, OURS)),
+        nexthop::replace(&Nexthop::onlink(n + 1, base.into(), vxlan, PROTOCOL)),
         route::replace(&route),
     ]
 }
@@ -148,10 +149,13 @@ fn program(nl: &Netlink, peers: u32) -> Duration {
     assert_eq!(entries.lines().count(), count);
 
     let start = cpu_time();
-    let filter =
-        RouteFilter { family: Some(Family::V4), protocol: Some(OURS), ..RouteFilter::default() };
+    let filter = RouteFilter {
+        family: Some(Family::V4),
+        protocol: Some(PROTOCOL),
+        ..RouteFilter::default()
+    };
     assert_eq!(route::list(nl, filter).unwrap().len(), count);
-    assert_eq!(nexthop::list(nl, ours()).unwrap().len(), count);
+    assert_eq!(nexthop::list(nl, by_protocol()).unwrap().len(), count);
     assert_eq!(neigh::list(nl, Family::V4, Some(vx0)).unwrap().len(), count);
     assert_eq!(fdb::list(nl, vx0).unwrap().len(), count);
     println!("{peers} peers: {took:?} to program, {:?} to read back", cpu_time() - start);

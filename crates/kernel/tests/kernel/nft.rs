@@ -214,13 +214,16 @@ fn elements_are_looked_up_by_key_and_removed() {
         let mut batch = everything();
         add_elements(&mut batch);
         nft.commit(&batch).unwrap();
-        let found = nft.element(TABLE, "ports", &TCP_8080).unwrap().unwrap();
-        assert_eq!((found.key.as_slice(), found.data.as_slice()), (&TCP_8080[..], &TO_POD[..]));
+        let observed = nft.element(TABLE, "ports", &TCP_8080).unwrap().unwrap();
         assert_eq!(
-            (found.userdata.bytes.as_slice(), found.userdata.comment.as_str()),
+            (observed.key.as_slice(), observed.data.as_slice()),
+            (&TCP_8080[..], &TO_POD[..])
+        );
+        assert_eq!(
+            (observed.userdata.bytes.as_slice(), observed.userdata.comment.as_str()),
             (&[1, 2, 3][..], "net c1/eth0")
         );
-        assert_eq!(nft.elements(TABLE, "ports").unwrap(), [found]);
+        assert_eq!(nft.elements(TABLE, "ports").unwrap(), [observed]);
         assert_eq!(nft.elements(TABLE, "verdicts").unwrap()[0].target.as_deref(), Some("masq"));
         let mut batch = Batch::new();
         let element = Element { key: &TCP_8080, data: None, userdata: None };

@@ -152,11 +152,11 @@ fn rule_is_compared_with_desired_expressions() {
         let check = |rule: &str| {
             nft("flush chain inet t c");
             nft(&format!("add rule inet t c {rule}"));
-            let found = socket.rules(TABLE, "c").unwrap();
-            desired.iter().position(|exprs| found[0].is_like(exprs))
+            let observed = socket.rules(TABLE, "c").unwrap();
+            desired.iter().position(|exprs| observed[0].is_like(exprs))
         };
-        let found = socket.rules(TABLE, "c").unwrap();
-        for (at, rule) in found.iter().enumerate() {
+        let observed = socket.rules(TABLE, "c").unwrap();
+        for (at, rule) in observed.iter().enumerate() {
             let like: Vec<usize> = (0..3).filter(|one| rule.is_like(&desired[*one])).collect();
             assert_eq!(like, [at]);
         }

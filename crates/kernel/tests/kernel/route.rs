@@ -16,14 +16,14 @@ fn shown(args: &str) -> Value {
 }
 
 fn check_shown_routes() {
-    let found = shown("route show default");
-    assert_eq!((&found["gateway"], &found["dev"]), (&json!("10.1.2.1"), &json!("a0")));
-    assert_eq!((&found["prefsrc"], &found["type"]), (&json!("10.1.2.3"), &json!("unicast")));
-    assert_eq!(found["metrics"][0], json!({"mtu": 1300, "advmss": 1260}));
+    let observed = shown("route show default");
+    assert_eq!((&observed["gateway"], &observed["dev"]), (&json!("10.1.2.1"), &json!("a0")));
+    assert_eq!((&observed["prefsrc"], &observed["type"]), (&json!("10.1.2.3"), &json!("unicast")));
+    assert_eq!(observed["metrics"][0], json!({"mtu": 1300, "advmss": 1260}));
     assert_eq!(shown("-6 route show default")["gateway"], "fd00::1");
-    let found = shown("route show table 1000");
-    assert_eq!((&found["dst"], &found["flags"]), (&json!("10.5.0.0/16"), &json!(["onlink"])));
-    assert_eq!((&found["metric"], &found["protocol"]), (&json!(7), &json!("97")));
+    let observed = shown("route show table 1000");
+    assert_eq!((&observed["dst"], &observed["flags"]), (&json!("10.5.0.0/16"), &json!(["onlink"])));
+    assert_eq!((&observed["metric"], &observed["protocol"]), (&json!(7), &json!("97")));
     assert_eq!(shown("route show 10.6.0.0/16")["scope"], "link");
     assert_eq!(
         shown("route show 10.7.0.0/16")["via"],
@@ -79,8 +79,8 @@ fn second_route_is_created_before_the_first() {
         let first = Route::new(net("10.5.0.0/16")).via(addr("10.1.2.1")).dev(a0);
         let second = Route { scope: Some(route::SCOPE_LINK), ..Route::new(first.dst).dev(a0) };
         nl.apply([route::create(&first), route::create(&second)]).unwrap();
-        let found = ip("route show 10.5.0.0/16");
-        assert_eq!(found, "10.5.0.0/16 dev a0 scope link \n10.5.0.0/16 via 10.1.2.1 dev a0 \n");
+        let observed = ip("route show 10.5.0.0/16");
+        assert_eq!(observed, "10.5.0.0/16 dev a0 scope link \n10.5.0.0/16 via 10.1.2.1 dev a0 \n");
         assert!(nl.apply([route::create(&first)]).unwrap_err().already_exists());
     });
 }
@@ -97,7 +97,7 @@ fn list_returns_routes_that_match_the_filter() {
         ip("-6 route add fd01::/64 via fd00::1 dev a0 metric 5");
         let list = |filter| route::list(&nl, filter).unwrap();
 
-        let found = list(RouteFilter { table: Some(1000), ..RouteFilter::default() });
+        let observed = list(RouteFilter { table: Some(1000), ..RouteFilter::default() });
         let expected = Route {
             table: 1000,
             priority: Some(7),
@@ -106,26 +106,29 @@ fn list_returns_routes_that_match_the_filter() {
             scope: Some(route::SCOPE_UNIVERSE),
             ..Route::new(net("10.5.0.0/16")).via(addr("192.0.2.1")).dev(a0)
         };
-        assert_eq!(found, std::slice::from_ref(&expected));
+        assert_eq!(observed, std::slice::from_ref(&expected));
         assert_eq!(list(RouteFilter { protocol: Some(97), ..RouteFilter::default() }), [expected]);
         assert_eq!(list(RouteFilter { table: Some(77), ..RouteFilter::default() }), []);
 
         let v4 = Some(Family::V4);
         let table = Some(route::TABLE_MAIN);
         let main = RouteFilter { family: v4, table, ..RouteFilter::default() };
-        let found = list(main);
-        assert_eq!(found.len(), 4);
-        assert_eq!(found[0].dst, route::default_dst(Family::V4));
-        assert_eq!((found[0].src, found[0].mtu), (Some(addr("10.1.2.3")), Some(1300)));
-        assert_eq!(found[0].advmss, Some(1260));
-        let via6 = found.iter().find(|route| route.dst == net("10.7.0.0/16")).unwrap();
+        let observed = list(main);
+        assert_eq!(observed.len(), 4);
+        assert_eq!(observed[0].dst, route::default_dst(Family::V4));
+        assert_eq!((observed[0].src, observed[0].mtu), (Some(addr("10.1.2.3")), Some(1300)));
+        assert_eq!(observed[0].advmss, Some(1260));
+        let via6 = observed.iter().find(|route| route.dst == net("10.7.0.0/16")).unwrap();
         assert_eq!(via6.gateway, Some(addr("fd00::1")));
-        let found = list(RouteFilter { oif: Some(a1), ..main });
-        assert_eq!(found.iter().map(|route| route.dst).collect::<Vec<_>>(), [net("10.6.0.0/16")]);
+        let observed = list(RouteFilter { oif: Some(a1), ..main });
+        assert_eq!(
+            observed.iter().map(|route| route.dst).collect::<Vec<_>>(),
+            [net("10.6.0.0/16")]
+        );
 
         let v6 = list(RouteFilter { family: Some(Family::V6), table, oif: Some(a0), ..main });
-        let found = v6.iter().find(|route| route.dst == net("fd01::/64")).unwrap();
-        assert_eq!((found.gateway, found.priority), (Some(addr("fd00::1")), Some(5)));
+        let observed = v6.iter().find(|route| route.dst == net("fd01::/64")).unwrap();
+        assert_eq!((observed.gateway, observed.priority), (Some(addr("fd00::1")), Some(5)));
     });
 }
 
@@ -134,14 +137,17 @@ fn lookup_returns_the_route_of_a_packet() {
     in_netns(|| {
         let nl = pair_with_addresses();
         ip("route add 10.5.0.0/16 via 10.1.2.1");
-        let found = route::lookup(&nl, addr("10.5.6.7")).unwrap().unwrap();
-        assert_eq!(found.gateway, Some(addr("10.1.2.1")));
-        assert_eq!((found.oif, found.src), (Some(index_of(&nl, "a0")), Some(addr("10.1.2.3"))));
-        assert_eq!(found.table, route::TABLE_MAIN);
+        let observed = route::lookup(&nl, addr("10.5.6.7")).unwrap().unwrap();
+        assert_eq!(observed.gateway, Some(addr("10.1.2.1")));
+        assert_eq!(
+            (observed.oif, observed.src),
+            (Some(index_of(&nl, "a0")), Some(addr("10.1.2.3")))
+        );
+        assert_eq!(observed.table, route::TABLE_MAIN);
         assert_eq!(route::lookup(&nl, addr("192.0.2.1")).unwrap(), None);
         assert_eq!(route::lookup(&nl, addr("2001:db8::1")).unwrap(), None);
-        let found = route::lookup(&nl, addr("fd00::9")).unwrap().unwrap();
-        assert_eq!(found.oif, Some(index_of(&nl, "a0")));
+        let observed = route::lookup(&nl, addr("fd00::9")).unwrap().unwrap();
+        assert_eq!(observed.oif, Some(index_of(&nl, "a0")));
     });
 }
 
@@ -177,17 +183,20 @@ fn lookup_each_equals_single_lookups() {
         let near = (1..=250).map(|n| addr(&format!("10.1.2.{n}")));
         let others = ["10.9.1.1", "10.8.1.1", "fd00::7", "fd01::7"].map(addr);
         let dsts: Vec<IpAddr> = near.chain(others).collect();
-        let found = route::lookup_each(&nl, &dsts).unwrap();
-        assert_eq!(found.len(), dsts.len());
-        for (dst, found) in dsts.iter().zip(&found) {
-            assert_eq!(*found, route::lookup(&nl, *dst), "{dst}");
+        let observed = route::lookup_each(&nl, &dsts).unwrap();
+        assert_eq!(observed.len(), dsts.len());
+        for (dst, observed) in dsts.iter().zip(&observed) {
+            assert_eq!(*observed, route::lookup(&nl, *dst), "{dst}");
         }
-        let is_near = |found: &kernel::Result<Option<Route>>| {
-            let route = found.as_ref().unwrap().as_ref();
+        let is_near = |observed: &kernel::Result<Option<Route>>| {
+            let route = observed.as_ref().unwrap().as_ref();
             route.is_some_and(|route| route.gateway.is_none() && route.oif == Some(index))
         };
-        assert_eq!(found.iter().filter(|found| is_near(found)).count(), 250);
-        assert_eq!(found[250].as_ref().unwrap().as_ref().unwrap().gateway, Some(addr("10.1.2.1")));
-        assert_eq!(found[251], Ok(None));
+        assert_eq!(observed.iter().filter(|observed| is_near(observed)).count(), 250);
+        assert_eq!(
+            observed[250].as_ref().unwrap().as_ref().unwrap().gateway,
+            Some(addr("10.1.2.1"))
+        );
+        assert_eq!(observed[251], Ok(None));
     });
 }

@@ -33,16 +33,22 @@ fn rules_are_added_and_removed() {
         let oif =
             Rule { oif: Some(name("eth9")), priority: Some(70), ..Rule::new(Family::V6, 100) };
         nl.apply([&source, &mark, &oif].map(rule::add)).unwrap();
-        let found = shown(&["rule", "show"]);
-        assert_eq!(found.len(), 5, "{found:?}");
-        assert_eq!((&found[1]["priority"], &found[1]["table"]), (&json!(50), &json!("1000")));
-        assert_eq!((&found[1]["src"], &found[1]["dst"]), (&json!("10.1.2.3"), &json!("10.9.0.0")));
-        assert_eq!((&found[1]["dstlen"], &found[1]["protocol"]), (&json!(16), &json!("97")));
-        assert_eq!((&found[2]["fwmark"], &found[2]["fwmask"]), (&json!("0x10"), &json!("0xf0")));
-        assert_eq!((&found[2]["iif"], &found[2]["not"]), (&json!("lo"), &json!(null)));
-        assert!(found[2].as_object().unwrap().contains_key("not"));
-        let found = shown(&["-6", "rule", "show"]);
-        assert_eq!((&found[1]["oif"], &found[1]["table"]), (&json!("eth9"), &json!("100")));
+        let observed = shown(&["rule", "show"]);
+        assert_eq!(observed.len(), 5, "{observed:?}");
+        assert_eq!((&observed[1]["priority"], &observed[1]["table"]), (&json!(50), &json!("1000")));
+        assert_eq!(
+            (&observed[1]["src"], &observed[1]["dst"]),
+            (&json!("10.1.2.3"), &json!("10.9.0.0"))
+        );
+        assert_eq!((&observed[1]["dstlen"], &observed[1]["protocol"]), (&json!(16), &json!("97")));
+        assert_eq!(
+            (&observed[2]["fwmark"], &observed[2]["fwmask"]),
+            (&json!("0x10"), &json!("0xf0"))
+        );
+        assert_eq!((&observed[2]["iif"], &observed[2]["not"]), (&json!("lo"), &json!(null)));
+        assert!(observed[2].as_object().unwrap().contains_key("not"));
+        let observed = shown(&["-6", "rule", "show"]);
+        assert_eq!((&observed[1]["oif"], &observed[1]["table"]), (&json!("eth9"), &json!("100")));
 
         assert!(nl.apply([rule::add(&source)]).unwrap_err().already_exists());
         nl.apply([&source, &mark, &oif].map(rule::remove)).unwrap();
@@ -59,9 +65,9 @@ fn list_returns_all_attributes() {
         );
         ip("-6 rule add from fd00::/64 lookup 7 prio 6");
         let nl = Netlink::open().unwrap();
-        let found = rule::list(&nl, Family::V4).unwrap();
+        let observed = rule::list(&nl, Family::V4).unwrap();
         assert_eq!(
-            found.iter().map(|rule| rule.priority.unwrap()).collect::<Vec<_>>(),
+            observed.iter().map(|rule| rule.priority.unwrap()).collect::<Vec<_>>(),
             [0, 5, 32766, 32767]
         );
         let expected = Rule {
@@ -77,10 +83,10 @@ fn list_returns_all_attributes() {
             action: rule::ACTION_TABLE,
             protocol: 97,
         };
-        assert_eq!(found[1], expected);
-        nl.apply([rule::remove(&found[1])]).unwrap();
-        let found = rule::list(&nl, Family::V6).unwrap();
-        assert_eq!((found[1].from, found[1].table), (Some("fd00::/64".parse().unwrap()), 7));
-        assert_eq!(found[1].mark, None);
+        assert_eq!(observed[1], expected);
+        nl.apply([rule::remove(&observed[1])]).unwrap();
+        let observed = rule::list(&nl, Family::V6).unwrap();
+        assert_eq!((observed[1].from, observed[1].table), (Some("fd00::/64".parse().unwrap()), 7));
+        assert_eq!(observed[1].mark, None);
     });
 }

@@ -16,8 +16,8 @@ const TWO: Handle = Handle::new(2, 0);
 
 fn shown(args: &str) -> Vec<Value> {
     let args: Vec<&str> = ["-j"].into_iter().chain(args.split_whitespace()).collect();
-    let found = testkit::json("tc", &args);
-    found.as_array().unwrap().clone()
+    let observed = testkit::json("tc", &args);
+    observed.as_array().unwrap().clone()
 }
 
 fn run_tc(args: &str) {
@@ -39,10 +39,10 @@ fn tbf_is_added_replaced_and_removed() {
         let (nl, veth, _) = links();
         let tbf = |bucket| Qdisc::Tbf(bucket, 65_536);
         nl.apply([tc::add_qdisc(veth, Handle::ROOT, ONE, &tbf(SHAPED))]).unwrap();
-        let found = shown("qdisc show dev veth0");
-        assert_eq!(found.len(), 1, "{found:?}");
-        assert_eq!((&found[0]["kind"], &found[0]["handle"]), (&json!("tbf"), &json!("1:")));
-        let options = &found[0]["options"];
+        let observed = shown("qdisc show dev veth0");
+        assert_eq!(observed.len(), 1, "{observed:?}");
+        assert_eq!((&observed[0]["kind"], &observed[0]["handle"]), (&json!("tbf"), &json!("1:")));
+        let options = &observed[0]["options"];
         assert_eq!(options["rate"], 2_500_000);
         // Computed in whole microseconds, so some bytes are lost.
         assert!(options["burst"].as_u64().unwrap().abs_diff(32_768) < 8, "{options}");
@@ -60,10 +60,10 @@ fn tbf_is_added_replaced_and_removed() {
         // bytes.
         let slow = Bucket { rate: MBIT, burst: 1 << 28 };
         nl.apply([tc::replace_qdisc(veth, Handle::ROOT, ONE, &tbf(slow))]).unwrap();
-        let found = tc::qdisc_at(&nl, veth, Handle::ROOT).unwrap().unwrap().bucket.unwrap();
+        let observed = tc::qdisc_at(&nl, veth, Handle::ROOT).unwrap().unwrap().bucket.unwrap();
         let nanos = u64::from(slow.burst) * 1_000_000_000 / slow.rate;
-        let near = (nanos / 64).abs_diff(u64::from(found.ticks) + 7 * (1 << 32));
-        assert!(near < 1000, "{found:?} is off by {near}");
+        let near = (nanos / 64).abs_diff(u64::from(observed.ticks) + 7 * (1 << 32));
+        assert!(near < 1000, "{observed:?} is off by {near}");
 
         nl.apply([tc::remove_qdisc(veth, Handle::ROOT)]).unwrap();
         assert_eq!(shown("qdisc show dev veth0"), Vec::<Value>::new());
@@ -81,8 +81,8 @@ fn qdisc_replaces_one_of_another_kind() {
         for _ in 0..2 {
             for (request, kind) in [(&tbf, "tbf"), (&tbf, "tbf"), (&htb, "htb")] {
                 nl.apply([request.clone()]).unwrap();
-                let found = shown("qdisc show dev veth0");
-                assert_eq!((found.len(), &found[0]["kind"]), (1, &json!(kind)));
+                let observed = shown("qdisc show dev veth0");
+                assert_eq!((observed.len(), &observed[0]["kind"]), (1, &json!(kind)));
             }
         }
     });
@@ -123,8 +123,8 @@ fn htb_with_class_queue_and_filters_is_created() {
         assert!(text.contains("match 00000000/ff000000 at 28"), "{text}");
 
         assert_eq!(tc::filters_of(&nl, veth, TWO).unwrap(), filters);
-        let found = tc::class_by_handle(&nl, veth, class).unwrap();
-        assert_eq!(found, Some(ObservedBucket { rate: SHAPED.rate, ticks: 204_796 }));
+        let observed = tc::class_by_handle(&nl, veth, class).unwrap();
+        assert_eq!(observed, Some(ObservedBucket { rate: SHAPED.rate, ticks: 204_796 }));
         let leaf = tc::qdisc_at(&nl, veth, class).unwrap().unwrap();
         assert_eq!((leaf.kind.as_str(), leaf.limit), ("bfifo", Some(4096)));
         nl.apply([tc::remove_filters(veth, TWO, 1, filters[0].packets.protocol())]).unwrap();
@@ -162,9 +162,12 @@ fn qdiscs_and_filters_of_tc_are_read() {
     in_netns(|| {
         let (nl, veth, ifb) = links();
         run_tc("qdisc add dev veth0 root handle 1: tbf rate 20mbit burst 32kb limit 65536");
-        let found = tc::qdisc_at(&nl, veth, Handle::ROOT).unwrap().unwrap();
-        assert_eq!((found.kind.as_str(), found.handle, found.limit), ("tbf", ONE, Some(65_536)));
-        let bucket = found.bucket.unwrap();
+        let observed = tc::qdisc_at(&nl, veth, Handle::ROOT).unwrap().unwrap();
+        assert_eq!(
+            (observed.kind.as_str(), observed.handle, observed.limit),
+            ("tbf", ONE, Some(65_536))
+        );
+        let bucket = observed.bucket.unwrap();
         assert_eq!(bucket.rate, SHAPED.rate);
         assert!(bucket.ticks.abs_diff(204_796) < 16, "{bucket:?}");
         run_tc("qdisc add dev veth0 clsact");
@@ -178,8 +181,8 @@ fn qdiscs_and_filters_of_tc_are_read() {
         let packets = Match::Prefix(Side::Destination, "10.9.0.0/16".parse().unwrap());
         let pass = Filter { priority: 5, packets, verdict: Verdict::Class(Handle::new(1, 1)) };
         let redirect = Filter { priority: 6, packets: Match::All, verdict: Verdict::Redirect(ifb) };
-        let found = tc::filters_of(&nl, veth, Handle::CLSACT_INGRESS).unwrap();
-        assert_eq!(found, [pass, redirect]);
+        let observed = tc::filters_of(&nl, veth, Handle::CLSACT_INGRESS).unwrap();
+        assert_eq!(observed, [pass, redirect]);
         let clsact = tc::qdisc_at(&nl, veth, Handle::INGRESS).unwrap().unwrap();
         assert_eq!(clsact.kind, "clsact");
     });

@@ -67,8 +67,8 @@ fn vxlan_is_created_as_by_flannel() {
         let change =
             link::Attributes { mac: Some(other), mtu: Some(1400), ..link::Attributes::default() };
         nl.apply([link::set_attributes(name("flannel.1"), &change)]).unwrap();
-        let found = link::by_name(&nl, name("flannel.1")).unwrap().unwrap();
-        assert_eq!((found.mac, found.mtu), (Some(other), 1400));
+        let observed = link::by_name(&nl, name("flannel.1")).unwrap().unwrap();
+        assert_eq!((observed.mac, observed.mtu), (Some(other), 1400));
     });
 }
 

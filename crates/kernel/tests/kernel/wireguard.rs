@@ -92,11 +92,14 @@ fn vm_wireguard_is_set_and_read() {
         ];
         assert_eq!(dump(), expected);
 
-        let found = wg.get(bare.index).unwrap().unwrap();
-        assert_eq!(found.public_key.unwrap().to_string(), public);
-        assert_eq!(found.private_key.as_ref(), Some(&private));
-        assert_eq!((found.listen_port, found.fwmark, found.name), (51820, 0x77, name("wg0")));
-        let peer = found.peers.iter().find(|peer| peer.public_key == A).unwrap();
+        let observed = wg.get(bare.index).unwrap().unwrap();
+        assert_eq!(observed.public_key.unwrap().to_string(), public);
+        assert_eq!(observed.private_key.as_ref(), Some(&private));
+        assert_eq!(
+            (observed.listen_port, observed.fwmark, observed.name),
+            (51820, 0x77, name("wg0"))
+        );
+        let peer = observed.peers.iter().find(|peer| peer.public_key == A).unwrap();
         assert_eq!(peer.preshared_key.as_ref(), Some(&shared));
         assert_eq!(peer.endpoint, Some("192.0.2.7:51821".parse().unwrap()));
         assert_eq!((peer.keepalive, peer.last_handshake), (25, None));
@@ -125,16 +128,16 @@ fn vm_single_wireguard_peers_are_changed() {
         };
         let unknown = PublicKey([9; 32]);
         let ghost = PeerChange { public_key: unknown, ..moved.clone() };
-        let found = set(&[moved, ghost, PeerChange::remove(B), PeerChange::remove(unknown)]);
-        assert_eq!((found.peers.len(), found.listen_port), (1, 51820));
-        assert_eq!(found.peers[0].keepalive, 25, "values that are not given stay");
+        let observed = set(&[moved, ghost, PeerChange::remove(B), PeerChange::remove(unknown)]);
+        assert_eq!((observed.peers.len(), observed.listen_port), (1, 51820));
+        assert_eq!(observed.peers[0].keepalive, 25, "values that are not given stay");
         let shown = dump();
         assert_eq!(shown.len(), 2);
         assert_eq!(shown[1][2..4], ["198.51.100.1:1", "10.1.2.0/24,10.9.0.0/16,fd00:1::/64"]);
 
         let bare = PeerChange::new(A, Vec::new());
-        let found = set(&[PeerChange { preshared_key: Some(PresharedKey([0; 32])), ..bare }]);
-        assert_eq!(found.peers[0].preshared_key, None);
+        let observed = set(&[PeerChange { preshared_key: Some(PresharedKey([0; 32])), ..bare }]);
+        assert_eq!(observed.peers[0].preshared_key, None);
         assert_eq!(dump()[1][3], "(none)", "all addresses were removed");
         let empty = DeviceChange { replace_peers: true, ..DeviceChange::default() };
         wg.set(name("wg0"), &empty).unwrap();
@@ -171,18 +174,18 @@ fn vm_many_wireguard_peers_and_addresses_round_trip() {
         let longest = shown.lines().map(|line| line.split_whitespace().count() - 1).max();
         assert_eq!(longest, Some(3000));
 
-        let mut found = wg.get(name("wg0")).unwrap().unwrap().peers;
-        found.sort_by_key(|peer| peer.public_key);
+        let mut observed = wg.get(name("wg0")).unwrap().unwrap().peers;
+        observed.sort_by_key(|peer| peer.public_key);
         peers.sort_by_key(|peer| peer.public_key);
-        assert_eq!(found.len(), peers.len());
-        for (found, expected) in found.iter_mut().zip(&mut peers) {
-            found.allowed_ips.sort();
+        assert_eq!(observed.len(), peers.len());
+        for (observed, expected) in observed.iter_mut().zip(&mut peers) {
+            observed.allowed_ips.sort();
             expected.allowed_ips.sort();
             assert_eq!(
-                (found.public_key, found.endpoint),
+                (observed.public_key, observed.endpoint),
                 (expected.public_key, expected.endpoint)
             );
-            assert_eq!(found.allowed_ips, expected.allowed_ips);
+            assert_eq!(observed.allowed_ips, expected.allowed_ips);
         }
     });
 }
