@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Blackholes drop what nobody has, never what a bridge has, and go when they are not wanted.
+//! Blackhole routes drop traffic to unused addresses, never to those of a bridge, and are removed when not needed.
 
 use agent::blackhole::settle;
 use kernel::Netlink;
@@ -25,7 +25,7 @@ fn shown() -> Vec<String> {
 }
 
 #[test]
-fn they_come_and_go_with_the_subnet() {
+fn blackholes_follow_the_subnet() {
     in_netns(|| {
         let nl = Netlink::open().unwrap();
         let networks = nets(&["10.5.0.0/16", "fd05::/48"]);

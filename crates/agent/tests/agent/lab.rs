@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Networks of whole agents, each on a node of its own, as they are started by flags.
+//! Networks of complete agents, each in the namespace of its own node and started with flags.
 
-mod another_backend;
+mod backend_change;
 mod backends;
 mod bad_input;
 mod bridge;
 mod cleanup;
-mod commands;
 mod configuration;
+mod conflicts;
 mod dry_run;
 mod etcd_faults;
-mod files;
-mod in_the_way;
+mod extension;
+mod flannel_takeover;
 mod kubernetes;
-mod read_only;
+mod managed_files;
+mod read_only_sysctl;
 mod repairs;
 mod restart;
 mod services;
-mod silent;
-mod sources;
-mod store_away;
+mod source_address;
 mod store_file;
-mod take_over;
+mod store_outage;
+mod tunnels;
 mod underlay;
-mod ways;
+mod unreachable_peer;
 
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -34,10 +34,10 @@ use kernel::Netns;
 use testkit::{EtcdServer, Node, Pod, Wire, wait_some};
 use tokio::sync::oneshot;
 
-/// On a machine that is busy with other tests.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Long enough for a machine that runs other tests.
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Flags that choose a store.
+/// Flags that select a store.
 #[derive(Debug, Clone)]
 pub struct Store(Vec<String>);
 
@@ -54,7 +54,7 @@ impl Store {
         Store(words(&["--etcd-endpoints", &endpoint, "--net-config", net_config]))
     }
 
-    /// With more flags.
+    /// Adds flags.
     pub fn and(&self, flags: &[&str]) -> Store {
         Store([self.0.clone(), words(flags)].concat())
     }
@@ -64,7 +64,7 @@ fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|&word| word.to_owned()).collect()
 }
 
-/// What flags and variables tell an agent.
+/// Parses flags and variables.
 fn settings(command: Command, flags: &[String], vars: &[(&str, &str)]) -> Settings {
     let value = |name: &str| vars.iter().find(|(key, _)| *key == name).map(|(_, value)| *value);
     let var = |name: &str| value(name).map(str::to_owned);
@@ -73,7 +73,7 @@ fn settings(command: Command, flags: &[String], vars: &[(&str, &str)]) -> Settin
     *settings
 }
 
-/// etcd, where all nodes reach it, with its data on disk.
+/// Starts an etcd that all nodes reach, with its data on disk.
 pub fn etcd() -> EtcdServer {
     testkit::require!(Program("etcd"), Program("etcdctl"));
     let mut server = EtcdServer::at("/run/lab/etcd".as_ref(), Wire::HOST);
@@ -82,7 +82,7 @@ pub fn etcd() -> EtcdServer {
     server
 }
 
-/// An agent at work on a thread in a node's namespace; what it made stays when it is dropped.
+/// An agent on a thread in a node's namespace. Its kernel state stays when it is dropped.
 pub struct Agent {
     pub hub: StatusHub,
     stop: Option<oneshot::Sender<()>>,
@@ -94,7 +94,7 @@ impl Agent {
         Self::start_with(&[node.flags(), store.0.clone()].concat(), node, &[])
     }
 
-    /// With flags and variables of one's own.
+    /// Starts an agent with these flags and variables.
     pub fn start_with(flags: &[String], node: &Node, vars: &[(&str, &str)]) -> Agent {
         let settings = settings(Command::Agent, flags, vars);
         let hub = StatusHub::new(format!("node-{}", node.number()), settings.store.name());
@@ -116,10 +116,10 @@ impl Agent {
         Agent { hub, stop: Some(stop), thread: Some(thread) }
     }
 
-    /// Waits until what it shows is so.
+    /// Waits until the status satisfies the condition.
     #[track_caller]
     pub fn wait(&self, what: &str, is_so: impl Fn(&Status) -> bool) {
-        self.wait_for(PATIENCE, what, is_so);
+        self.wait_for(TIMEOUT, what, is_so);
     }
 
     #[track_caller]
@@ -145,9 +145,9 @@ impl Drop for Agent {
     }
 }
 
-/// A node with its agent, and its pod once it is ready.
+/// A node with its agent and a pod.
 pub struct Member {
-    /// None while it is not running.
+    /// `None` while the agent is stopped.
     pub agent: Option<Agent>,
     pub pod: Pod,
     pub node: Node,
@@ -165,13 +165,15 @@ pub fn network(nodes: Vec<Node>, store: &Store) -> Vec<Member> {
     let peers = nodes.len() - 1;
     let agents: Vec<Agent> = nodes.iter().map(|node| Agent::start(node, store)).collect();
     for agent in &agents {
-        agent.wait("all to know all", |status| status.ready && status.peer_counts.total == peers);
+        agent.wait("status.ready with all peers", |status| {
+            status.ready && status.peer_counts.total == peers
+        });
     }
     let join = |(node, agent): (Node, Agent)| Member { agent: Some(agent), pod: node.pod(), node };
     nodes.into_iter().zip(agents).map(join).collect()
 }
 
-/// Each pod reaches each other.
+/// Waits until every pod reaches every other pod.
 #[track_caller]
 pub fn all_reach_all(members: &[Member], deadline: Duration) {
     for from in members {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The agent's parts against the real kernel and real clients, each test in namespaces of its own,
-//! looked at with outside tools.
+//! The agent's modules with the real kernel and real clients, each test in its own namespaces,
+//! checked with external tools.
 
 #![expect(clippy::unwrap_used, reason = "a test panics where it fails")]
 
+mod api;
+mod api_server;
 mod blackhole;
 mod lab;
 mod multicast;
 mod path_check;
 mod reconcile;
 mod rules;
-mod serve;
-mod served;

@@ -2,8 +2,8 @@
 //! A namespace is a node: what a reconciler makes there, leaves alone and repairs.
 
 mod backends;
+mod events;
 mod node;
-mod own;
 mod peers;
-mod recorded;
+mod recorded_flannel;
 mod repairs;

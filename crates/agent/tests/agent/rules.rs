@@ -4,7 +4,7 @@
 mod forward;
 mod lab;
 mod masquerade;
-mod mended;
+mod repairs;
 mod take_over;
 
 use agent::dataplane::nft::{Outcome, Rules, RulesConf};

@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use agent::status::Way;
 use testkit::{Node, Wire, in_netns, wait_for};
 
-use super::{Member, PATIENCE, Store, all_reach_all, network};
+use super::{Member, Store, TIMEOUT, all_reach_all, network};
 
 /// Pods reach each other, with packets as large as they are told they may be, and subnet.env has
 /// these lines beside the subnets.
 fn check(nodes: Vec<Node>, conf: &str, env: &[(&str, &str)]) -> Vec<Member> {
     let members = network(nodes, &Store::embedded(conf));
-    all_reach_all(&members, PATIENCE);
+    all_reach_all(&members, TIMEOUT);
     for member in &members {
         let mut told = member.node.subnet_env();
         told.retain(|key, _| !key.ends_with("SUBNET"));
@@ -21,7 +21,9 @@ fn check(nodes: Vec<Node>, conf: &str, env: &[(&str, &str)]) -> Vec<Member> {
         check_subnets(member);
     }
     let mtu: u32 = members[0].node.subnet_env()["FLANNEL_MTU"].parse().unwrap();
-    wait_for("a full packet", PATIENCE, || members[0].pod.reaches_with(&members[1].pod, mtu));
+    wait_for("a full-size packet to pass", TIMEOUT, || {
+        members[0].pod.reaches_with(&members[1].pod, mtu)
+    });
     assert!(!members[0].pod.reaches_with(&members[1].pod, mtu + 1), "more than that");
     members
 }
@@ -75,9 +77,9 @@ fn vxlan_with_direct_routing_to_those_on_the_link() {
         let conf =
             r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan", "DirectRouting": true}}"#;
         let members = network(nodes, &Store::embedded(conf));
-        all_reach_all(&members, PATIENCE);
+        all_reach_all(&members, TIMEOUT);
         let first = &members[0];
-        first.agent().wait("a way to each", |status| {
+        first.agent().wait("a route to each peer", |status| {
             let ways = status.peers.iter().map(|peer| (peer.public[0].to_string(), peer.way));
             let ways: BTreeMap<String, Way> = ways.collect();
             ways["192.168.90.2"] == Way::Direct && ways["192.168.3.1"] == Way::Tunnel
@@ -85,7 +87,7 @@ fn vxlan_with_direct_routing_to_those_on_the_link() {
         for (to, way) in [(1, "via 192.168.90.2 dev eth0"), (2, "dev flannel.1")] {
             let address = members[to].pod.addresses[0].to_string();
             let route = || first.node.ns.ip(&["route", "get", &address]);
-            wait_for(way, PATIENCE, || route().contains(way));
+            wait_for(way, TIMEOUT, || route().contains(way));
         }
     });
 }

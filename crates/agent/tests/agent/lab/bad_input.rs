@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What cannot be right is refused with its key and the reason; everything else goes on.
+//! Invalid input is rejected with its key and the reason. Everything else keeps working.
 
 use agent::status::{ConditionKind, Status, Way};
 use testkit::{EtcdServer, Wire, in_netns};
 
-use super::{Agent, PATIENCE, Store, all_reach_all, etcd, network};
+use super::{Agent, Store, TIMEOUT, all_reach_all, etcd, network};
 
 const CONFIG: &str = "/coreos.com/network/config";
 const SUBNETS: &str = "/coreos.com/network/subnets/";
 const GOOD: &str = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}"#;
 
-/// Configurations that are wrong, and what is said of each.
+/// Invalid configurations, and the expected reason for each.
 const WRONG: [(&str, &[&str]); 7] = [
     ("{", &["is not JSON"]),
     (r#"{"Network": "10.5.0.0/16", "SubnetLen": 17}"#, &["SubnetLen", "17"]),
@@ -39,7 +39,7 @@ fn says(status: &Status, words: &[&str]) -> bool {
 }
 
 #[test]
-fn configuration_is_refused_until_it_is_corrected() {
+fn invalid_configuration_is_rejected_until_corrected() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let wire = Wire::new();
@@ -53,7 +53,9 @@ fn configuration_is_refused_until_it_is_corrected() {
             assert!(!agent.hub.readiness().is_ready);
         }
         server.ctl(&["put", CONFIG, GOOD]);
-        agent.wait("it to go on by itself", |status| status.ready && status.problems.is_empty());
+        agent.wait("status.ready without problems", |status| {
+            status.ready && status.problems.is_empty()
+        });
         assert_eq!(server.entries(SUBNETS).len(), 1, "nothing is left of wrong networks");
 
         let (before, leases) = (node.kernel(), server.entries(SUBNETS));
@@ -66,12 +68,12 @@ fn configuration_is_refused_until_it_is_corrected() {
             assert!(is_as_before(), "{conf}");
         }
         server.ctl(&["put", CONFIG, GOOD]);
-        agent.wait("it to go on by itself", |status| status.problems.is_empty());
+        agent.wait("status.ready without problems", |status| status.problems.is_empty());
         assert!(is_as_before());
     });
 }
 
-/// What a node may have written, and what is said of it.
+/// Invalid leases, and the expected reason for each.
 fn claims(own: &str) -> Vec<(String, String, &'static str)> {
     let vxlan = |public: u8, vni: u32| {
         format!(
@@ -99,7 +101,7 @@ fn put(server: &EtcdServer, name: &str, value: &str) {
 }
 
 #[test]
-fn peers_are_refused_one_by_one() {
+fn invalid_peers_are_rejected_one_by_one() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let wire = Wire::new();
@@ -107,8 +109,8 @@ fn peers_are_refused_one_by_one() {
         let store = Store::etcd(&server, GOOD);
         let nodes = [1, 2].map(|number| wire.node(number, true, false)).into();
         let mut members = network(nodes, &store);
-        // By then the kernel has all of it.
-        all_reach_all(&members, PATIENCE);
+        // The kernel state is complete by then.
+        all_reach_all(&members, TIMEOUT);
         let own = members[0].agent().hub.session().unwrap().lease.subnets[0];
         let claims = claims(&own.to_string().replace('/', "-"));
         let before = members[0].node.kernel();
@@ -120,7 +122,7 @@ fn peers_are_refused_one_by_one() {
             });
         }
         assert_eq!(members[0].node.kernel(), before, "none of them is in the kernel");
-        members[0].agent().wait("each to be counted", |status| {
+        members[0].agent().wait("status.refused_total", |status| {
             let counts = &status.peer_counts;
             (counts.refused, counts.tunnel, counts.with_problem) == (claims.len(), 1, 0)
         });
@@ -132,24 +134,24 @@ fn peers_are_refused_one_by_one() {
         }
         let node = wire.node(3, true, false);
         let agent = Agent::start(&node, &store);
-        agent.wait("the newcomer", |status| status.ready);
+        agent.wait("status.ready of the new node", |status| status.ready);
         members.push(super::Member { agent: Some(agent), pod: node.pod(), node });
-        all_reach_all(&members, PATIENCE);
+        all_reach_all(&members, TIMEOUT);
         assert!(members[0].agent().hub.readiness().is_ready);
         for (name, ..) in &claims {
             server.ctl(&["del", &format!("{SUBNETS}{name}")]);
         }
         for member in &members {
-            member.agent().wait("all to be well", |status| {
+            member.agent().wait("status.ready without problems", |status| {
                 status.refused.is_empty() && status.peer_counts.total == 2
             });
         }
     });
 }
 
-/// Keys that every node refuses do not block a node that starts, and those that it must respect are named.
+/// Keys that every node rejects do not block a new node. Keys that occupy subnets are named.
 #[test]
-fn refused_keys_do_not_block_a_node_that_starts() {
+fn rejected_keys_do_not_block_a_new_node() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let wire = Wire::new();
@@ -160,7 +162,7 @@ fn refused_keys_do_not_block_a_node_that_starts() {
         let store = Store::etcd(&server, GOOD);
         let first = wire.node(1, true, false);
         let agent = Agent::start(&first, &store);
-        agent.wait("it to be ready and to name the keys", |status| {
+        agent.wait("status.ready with the rejected keys", |status| {
             let is_named = |name: &str| status.refused.iter().any(|one| one.peer == name);
             status.ready && refused.into_iter().all(is_named)
         });
@@ -168,11 +170,11 @@ fn refused_keys_do_not_block_a_node_that_starts() {
         halves.iter().for_each(|name| put(&server, name, value));
         let second = wire.node(2, true, false);
         let late = Agent::start(&second, &store);
-        late.wait("it to name the keys that take all", |status| {
+        late.wait("the keys that occupy all subnets", |status| {
             let problem = status.problems.get(&ConditionKind::Lease);
             problem.is_some_and(|one| halves.iter().all(|name| one.text.contains(name)))
         });
         server.ctl(&["del", &format!("{SUBNETS}{}", halves[1])]);
-        late.wait("it to go on by itself", |status| status.ready);
+        late.wait("status.ready without problems", |status| status.ready);
     });
 }

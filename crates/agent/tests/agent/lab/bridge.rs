@@ -9,7 +9,7 @@ use overlay::stale_bridge;
 use serde_json::{Value, json};
 use testkit::{Node, Wire, in_netns, wait_for};
 
-use super::{Agent, PATIENCE, Store};
+use super::{Agent, Store, TIMEOUT};
 
 const CONF: &str = r#"{"EnableIPv6": true, "Network": "10.5.0.0/16", "IPv6Network": "fd05::/48", "Backend": {"Type": "host-gw"}}"#;
 
@@ -40,7 +40,7 @@ fn gateways(node: &Node) -> Vec<String> {
 }
 
 fn wait_for_gateways(node: &Node) {
-    wait_for("the new gateways", PATIENCE, || addresses(node) == gateways(node));
+    wait_for("the new gateway addresses", TIMEOUT, || addresses(node) == gateways(node));
 }
 
 /// A bridge of an earlier subnet; the second IPv6 address is an administrator's.
@@ -72,24 +72,24 @@ fn old_pod(node: &Node, port: &str, name: Option<&str>, address: &str) {
 }
 
 #[test]
-fn an_empty_bridge_of_another_subnet_gets_the_new_gateways() {
+fn empty_bridge_gets_the_new_gateway_addresses() {
     in_netns(|| {
         let node = Wire::new().node(1, true, true);
         // Not even of this network.
         old_bridge(&node, "10.77.1.1/24");
         let agent = start(&node, &["--cni-conf-dir", "/run/lab/net.d"]);
-        agent.wait("it to be ready", |status| status.ready && status.problems.is_empty());
+        agent.wait("status.ready", |status| status.ready && status.problems.is_empty());
         let [v4, v6] = &gateways(&node)[..] else { panic!("two subnets") };
         assert_eq!(addresses(&node), [v4.as_str(), v6.as_str(), "fd77::1/64"]);
-        // Somebody puts the old address back while the agent runs.
+        // Another program restores the old address while the agent runs.
         node.sh("ip address flush dev cni0 scope global; ip address add 10.5.0.1/24 dev cni0");
-        wait_for("the new gateway", PATIENCE, || addresses(&node) == [v4.as_str()]);
-        agent.wait("it to be ready", |status| status.ready && status.problems.is_empty());
+        wait_for("the new gateway address", TIMEOUT, || addresses(&node) == [v4.as_str()]);
+        agent.wait("status.ready", |status| status.ready && status.problems.is_empty());
     });
 }
 
 #[test]
-fn pods_of_another_subnet_keep_a_node_unready_until_the_last_is_gone() {
+fn pods_of_the_old_subnet_keep_the_node_unready() {
     in_netns(|| {
         let node = Wire::new().node(1, true, true);
         old_bridge(&node, "10.77.1.1/24");
@@ -97,7 +97,7 @@ fn pods_of_another_subnet_keep_a_node_unready_until_the_last_is_gone() {
         old_pod(&node, "veth-other", None, "");
         let agent = start(&node, &["--cni-conf-dir", "/run/lab/net.d"]);
         let hint = stale_bridge::hint("cni0");
-        agent.wait("the pods to be named", |status| {
+        agent.wait("the names of the pods in the problem", |status| {
             let names = |reason: &String| {
                 reason.contains("cni0 has 10.77.1.1/24 and fd05:0:0:ffff::1/64")
                     && reason.contains("default/web (10.77.1.2), interface veth-other. ")
@@ -107,15 +107,15 @@ fn pods_of_another_subnet_keep_a_node_unready_until_the_last_is_gone() {
         });
         assert!(addresses(&node).contains(&"10.77.1.1/24".to_owned()));
         // A runtime deletes pods by the configuration.
-        wait_for("the CNI configuration", PATIENCE, || Path::new(CONFLIST).exists());
+        wait_for("the CNI configuration file", TIMEOUT, || Path::new(CONFLIST).exists());
         node.sh("ip link delete veth-web");
-        agent.wait("one pod to be left", |status| {
+        agent.wait("one pod in the problem", |status| {
             let is_one =
                 |reason: &String| reason.contains("Attached to cni0: interface veth-other. ");
             !status.ready && status.reasons.iter().any(is_one)
         });
         node.sh("ip link delete veth-other");
-        agent.wait("it to be ready", |status| status.ready && status.problems.is_empty());
+        agent.wait("status.ready", |status| status.ready && status.problems.is_empty());
         assert!(!addresses(&node).contains(&"10.77.1.1/24".to_owned()));
         node.sh("ip address delete fd77::1/64 dev cni0");
         wait_for_gateways(&node);
@@ -125,24 +125,24 @@ fn pods_of_another_subnet_keep_a_node_unready_until_the_last_is_gone() {
 
 /// Another configuration may give cni0 to another network, and choose the gateway itself.
 #[test]
-fn without_a_cni_configuration_only_addresses_of_the_network_go() {
+fn foreign_bridge_address_stays_without_cni_conf() {
     in_netns(|| {
         let node = Wire::new().node(1, true, true);
         old_bridge(&node, "10.77.1.1/24");
         let agent = start(&node, &[]);
-        agent.wait("it to be ready", |status| status.ready && status.problems.is_empty());
-        wait_for("the stale address to go", PATIENCE, || {
+        agent.wait("status.ready", |status| status.ready && status.problems.is_empty());
+        wait_for("removal of the stale address", TIMEOUT, || {
             addresses(&node) == ["10.77.1.1/24", "fd77::1/64"]
         });
         node.sh("ip address add 10.5.0.1/24 dev cni0");
-        wait_for("the stale address to go", PATIENCE, || {
+        wait_for("removal of the stale address", TIMEOUT, || {
             addresses(&node) == ["10.77.1.1/24", "fd77::1/64"]
         });
     });
 }
 
 #[test]
-fn a_dry_run_shows_what_happens_to_the_bridge() {
+fn dry_run_shows_changes_of_the_bridge() {
     in_netns(|| {
         let node = Wire::new().node(1, true, true);
         old_bridge(&node, "10.77.1.1/24");

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Cleanup removes every trace of one agent and nothing of another, and with `--dry-run` it only tells.
+//! Cleanup removes everything of one agent and nothing of another. With `--dry-run` it only prints the changes.
 
 use agent::cleanup::{self, Cleaned};
 use agent::settings::Command;
 use kernel::Netns;
 use testkit::{Node, Pinging, Wire, in_netns};
 
-use super::{Agent, PATIENCE, Store, all_reach_all, network, settings, words};
+use super::{Agent, Store, TIMEOUT, all_reach_all, network, settings, words};
 
-/// All that agents make on a node, as outside tools show it.
+/// All kernel state of agents on a node, as external tools print it.
 fn shown(node: &Node) -> Vec<String> {
     let text = node.sh("ip -d -o link show; ip -o address show; ip route show table all; ip -6 route show table all
         ip nexthop show; ip neigh show nud permanent; bridge fdb show; nft list ruleset
@@ -44,14 +44,14 @@ fn clean(node: &Node, flags: &[String], more: &[&str]) -> Cleaned {
 /// Starts an agent, waits until it has told plugins, and ends it: what it has made stays.
 fn leave_traces(node: &Node, flags: &[String]) {
     let agent = Agent::start_with(flags, node, &[]);
-    agent.wait("it to be ready", |status| status.ready);
+    agent.wait("status.ready", |status| status.ready);
     let conf = flags.iter().find(|flag| flag.ends_with("/net.d")).unwrap();
-    testkit::wait_for("the CNI configuration", PATIENCE, || {
+    testkit::wait_for("the CNI configuration file", TIMEOUT, || {
         std::path::Path::new(conf).join("10-podwire.conflist").exists()
     });
 }
 
-fn one_of_two_networks(backend: &str, other: &str) {
+fn cleanup_of_one_network_leaves_the_other(backend: &str, other: &str) {
     let wire = Wire::new();
     let node = wire.node(1, true, false);
     let conf = |network: &str, backend: &str| {
@@ -67,7 +67,7 @@ fn one_of_two_networks(backend: &str, other: &str) {
         flags[at] = format!("/run/lab/{mark}/state");
         let agent =
             Agent::start_with(&[flags, words(&["--store-file", store])].concat(), &peer, &[]);
-        agent.wait("the peer to be ready", |status| status.ready);
+        agent.wait("status.ready of the peer", |status| status.ready);
     };
     neighbour("peer", "/run/lab/podwire/store.db");
     leave_traces(&node, &flags("podwire", ""));
@@ -97,24 +97,27 @@ fn one_of_two_networks(backend: &str, other: &str) {
 }
 
 #[test]
-fn vxlan_beside_vxlan() {
+fn cleanup_of_vxlan_leaves_another_vxlan() {
     in_netns(|| {
         testkit::require!(Link("vxlan"), Program("nft"));
-        one_of_two_networks(r#"{"Type": "vxlan", "VNI": 2}"#, r#"{"Type": "vxlan"}"#);
+        cleanup_of_one_network_leaves_the_other(
+            r#"{"Type": "vxlan", "VNI": 2}"#,
+            r#"{"Type": "vxlan"}"#,
+        );
     });
 }
 
 #[test]
-fn host_gw_beside_host_gw() {
+fn cleanup_of_host_gw_leaves_another_host_gw() {
     in_netns(|| {
         testkit::require!(Program("nft"));
-        one_of_two_networks(r#"{"Type": "host-gw"}"#, r#"{"Type": "host-gw"}"#);
+        cleanup_of_one_network_leaves_the_other(r#"{"Type": "host-gw"}"#, r#"{"Type": "host-gw"}"#);
     });
 }
 
-/// Numbers of next hops follow from the mark, and of 256 marks two have the same.
+/// Next-hop IDs are derived from the owner tag. Of 257 tags two have the same range.
 #[test]
-fn marks_with_the_same_next_hops_are_refused() {
+fn owner_tags_with_the_same_next_hops_are_rejected() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let node = Wire::new().node(1, true, false);
@@ -141,9 +144,9 @@ fn marks_with_the_same_next_hops_are_refused() {
     });
 }
 
-/// Nothing on a blackhole tells which agent has made it; what is not written down is told of.
+/// A blackhole route has no owner tag. Those outside of saved networks are reported.
 #[test]
-fn blackholes_that_nobody_has_written_down_are_told_of() {
+fn unknown_blackholes_are_reported() {
     in_netns(|| {
         let node = Wire::new().node(1, true, false);
         let conf = |network: &str| {
@@ -168,9 +171,9 @@ fn blackholes_that_nobody_has_written_down_are_told_of() {
     });
 }
 
-/// Nothing on it tells who made it.
+/// The bridge has no owner tag.
 #[test]
-fn the_pods_bridge_is_left_and_told_of() {
+fn pod_bridge_is_left_and_reported() {
     in_netns(|| {
         let node = Wire::new().node(1, true, false);
         let flags =
@@ -193,7 +196,7 @@ fn network_is_left_to_flanneld(backend: &str) {
     let conf = format!(r#"{{"Network": "10.5.0.0/16", "Backend": {{"Type": "{backend}"}}}}"#);
     let store = Store::embedded(&conf).and(&["--ip-masq"]);
     let mut members = network([1, 2].map(|number| wire.node(number, true, false)).into(), &store);
-    all_reach_all(&members, PATIENCE);
+    all_reach_all(&members, TIMEOUT);
     drop(members[0].agent.take());
     let [first, second] = &members[..] else { panic!("two") };
     let (env, lease) = (first.node.subnet_env(), second.agent().hub.peers());

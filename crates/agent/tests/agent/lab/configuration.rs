@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A configuration that was deleted, or is wrong, or is another than an agent was told: what runs goes on whole.
+//! A configuration that is deleted, invalid, or different from the agent's option: a running network keeps working.
 
 use std::error::Error;
 
@@ -9,7 +9,7 @@ use agent::status::{ConditionKind, RepairKind};
 use kernel::Netns;
 use testkit::{EtcdServer, Node, Wire, in_netns, wait_for};
 
-use super::{Agent, PATIENCE, Store, etcd};
+use super::{Agent, Store, TIMEOUT, etcd};
 
 const CONFIG: &str = "/coreos.com/network/config";
 const SUBNETS: &str = "/coreos.com/network/subnets/";
@@ -33,7 +33,7 @@ pub fn wait_problem(agent: &Agent, words: &[&str]) {
 }
 
 #[test]
-fn a_session_goes_on_whole_without_its_configuration() {
+fn deleted_configuration_stays_in_effect() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let wire = Wire::new();
@@ -43,7 +43,7 @@ fn a_session_goes_on_whole_without_its_configuration() {
         let stale = GOOD.replace("\"VNI\": 7", "\"VNI\": 1");
         let agent =
             Agent::start(&node, &Store::etcd(&server, &stale).and(&["--compare-every", "3600"]));
-        agent.wait("it to begin", |status| status.ready);
+        agent.wait("status.ready", |status| status.ready);
         let own = server.entries(SUBNETS);
         let route =
             |subnet: &str| node.sh(&format!("ip route show {subnet}")).contains("flannel.7");
@@ -59,21 +59,21 @@ fn a_session_goes_on_whole_without_its_configuration() {
             wait_problem(&agent, words);
             put_peer(&server, round);
             let subnet = format!("10.5.{round}.0/24");
-            wait_for("a new peer to be served", PATIENCE, || route(&subnet));
+            wait_for("the route to a new peer", TIMEOUT, || route(&subnet));
             node.sh(&format!("ip route del {subnet}"));
-            wait_for("its route to be back", PATIENCE, || route(&subnet));
+            wait_for("the restored route", TIMEOUT, || route(&subnet));
             let (key, value) = &own[0];
             server.ctl(&[
                 "put",
                 key,
                 &value.replace("02:", "06:").replace("\"VNI\":7", "\"VNI\":8"),
             ]);
-            wait_for("the lease to be kept", PATIENCE, || {
+            wait_for("the renewed lease", TIMEOUT, || {
                 server.entries(SUBNETS).iter().any(|entry| *entry == own[0])
             });
             // Another session, of the same configuration.
             node.sh(&format!("ip link set eth0 mtu {}", 1300 + u32::from(round)));
-            agent.wait("the MTU to be followed", |status| {
+            agent.wait("session.pod_mtu", |status| {
                 status
                     .session
                     .as_ref()
@@ -84,16 +84,14 @@ fn a_session_goes_on_whole_without_its_configuration() {
         assert!(agent.repairs(RepairKind::Route) >= 2);
         assert!(server.entries(CONFIG).is_empty(), "nobody has put another one there");
         server.ctl(&["put", CONFIG, &GOOD.replace("7", "9, \"MTU\": 9000, \"Prot\": 1")]);
-        wait_for("a good one to be followed", PATIENCE, || {
-            node.sh("ip -br link").contains("flannel.9")
-        });
+        wait_for("the new configuration", TIMEOUT, || node.sh("ip -br link").contains("flannel.9"));
         wait_problem(&agent, &["Backend.Prot", "Port", "Backend.MTU", "9000: eth0 has 1500"]);
     });
 }
 
 /// All its subnets are others': agents that run go on with the one before until one gets free.
 #[test]
-fn a_network_without_room_is_waited_for() {
+fn full_network_is_waited_for() {
     in_netns(|| {
         let wire = Wire::new();
         let server = etcd();
@@ -102,7 +100,7 @@ fn a_network_without_room_is_waited_for() {
         let node = wire.node(1, true, false);
         let store = Store::etcd(&server, wide);
         let agent = Agent::start(&node, &store);
-        agent.wait("it to begin", |status| status.ready);
+        agent.wait("status.ready", |status| status.ready);
         let (leases, subnet) = (server.entries(SUBNETS), node.subnet_env());
         let host_gw = |number: u8| {
             format!(
@@ -116,19 +114,19 @@ fn a_network_without_room_is_waited_for() {
         server.ctl(&["put", CONFIG, &wide.replace("10.5.0.0/16", "10.6.0.0/22")]);
         wait_problem(&agent, &["all 3 subnets", "10.6.1.0 to 10.6.3.0", "stays in force"]);
         server.ctl(&["put", &format!("{SUBNETS}10.5.200.0-24"), &host_gw(200)]);
-        wait_for("a new peer to be served", PATIENCE, || {
+        wait_for("the route to a new peer", TIMEOUT, || {
             node.sh("ip route show 10.5.200.0/24").contains("192.168.90.200")
         });
         assert!(server.entries(SUBNETS).contains(&leases[0]) && node.subnet_env() == subnet);
         let late = wire.node(2, true, false);
         let waiting = Agent::start(&late, &store);
-        waiting.wait("one that begins to say why it waits", |status| {
+        waiting.wait("the reason why a new node waits", |status| {
             status.reasons.iter().any(|reason| reason.starts_with("lease: all 3 subnets"))
         });
         drop(waiting);
 
         server.ctl(&["del", &format!("{SUBNETS}10.6.2.0-24")]);
-        agent.wait("the free one to be taken", |status| {
+        agent.wait("the lease of the free subnet", |status| {
             let lease = status.session.as_ref().map(|session| session.lease.subnets[0].to_string());
             status.ready && lease.as_deref() == Some("10.6.2.0/24")
         });
@@ -152,7 +150,7 @@ fn try_replace(node: &Node, store: &Store, flags: &[&str]) -> Result<String, run
 }
 
 #[test]
-fn another_configuration_is_told_of_and_stored_when_asked_for() {
+fn configuration_is_replaced_only_on_request() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let wire = Wire::new();
@@ -160,9 +158,11 @@ fn another_configuration_is_told_of_and_stored_when_asked_for() {
         let spaced = GOOD.replace(' ', "  ");
         let other = Store::embedded(&GOOD.replace("7", "9"));
         let first = Agent::start(&nodes[0], &Store::embedded(GOOD));
-        first.wait("the first", |status| status.ready);
+        first.wait("status.ready of the first agent", |status| status.ready);
         let again = Agent::start(&nodes[1], &Store::embedded(&spaced));
-        again.wait("the same in other words", |status| status.ready && status.problems.is_empty());
+        again.wait("status.ready without problems", |status| {
+            status.ready && status.problems.is_empty()
+        });
         drop(again);
         let second = Agent::start(&nodes[1], &other);
         wait_problem(&second, &["--net-config differs", CONFIG, "--replace-net-config"]);
@@ -178,10 +178,12 @@ fn another_configuration_is_told_of_and_stored_when_asked_for() {
         assert_eq!(would, format!("write the network's configuration to the key {CONFIG}"));
         assert!(replace(&nodes[0], &Store::embedded(GOOD), &[]).contains("already"));
         assert_eq!(replace(&nodes[0], &other, &[]), would);
-        second.wait("what it was told", |status| status.ready && status.problems.is_empty());
+        second.wait("status.ready without problems", |status| {
+            status.ready && status.problems.is_empty()
+        });
         wait_problem(&first, &["--net-config differs"]);
         for node in &nodes {
-            wait_for("all to change over", PATIENCE, || {
+            wait_for("the new configuration on all nodes", TIMEOUT, || {
                 node.sh("ip -br link").contains("flannel.9")
             });
         }

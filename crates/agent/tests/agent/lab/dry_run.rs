@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `--dry-run` tells is what an agent then does, and it does nothing itself.
+//! `--dry-run` prints the changes that the agent then makes, and changes nothing itself.
 
 use agent::settings::Command;
 use agent::status::StatusHub;
@@ -26,7 +26,7 @@ fn told(node: &Node) -> Vec<String> {
 }
 
 #[test]
-fn it_tells_what_will_be() {
+fn dry_run_prints_what_the_agent_then_does() {
     in_netns(|| {
         testkit::require!(Program("nft"));
         let node = Wire::new().node(1, true, false);
@@ -45,9 +45,9 @@ fn it_tells_what_will_be() {
         assert!(!node.dir().join("state").exists() && node.subnet_env().is_empty());
 
         let agent = Agent::start(&node, &store());
-        agent.wait("it to be ready", |status| status.ready);
+        agent.wait("status.ready", |status| status.ready);
         let conf = std::path::Path::new("/run/lab/net.d/10-podwire.conflist");
-        testkit::wait_for("the CNI configuration", super::PATIENCE, || conf.exists());
+        testkit::wait_for("the CNI configuration file", super::TIMEOUT, || conf.exists());
         let subnet = agent.hub.session().unwrap().lease.subnets[0];
         let lease = subnet.to_string().replace('/', "-");
         drop(agent);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Twenty nodes over one etcd that dies, forgets and comes back: packets do not notice.
+//! Twenty nodes with one etcd that fails, loses history and returns. Traffic is not affected.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Barrier};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Barrier};
 use agent::status::{ConditionKind, Status};
 use testkit::{EtcdServer, Node, Pinging, Wire, in_netns, wait_for};
 
-use super::{Agent, PATIENCE, Store, etcd};
+use super::{Agent, Store, TIMEOUT, etcd};
 
 const SUBNETS: &str = "/coreos.com/network/subnets/";
 const NODES: u8 = 20;
@@ -34,13 +34,13 @@ fn subnets(server: &EtcdServer) -> BTreeSet<String> {
     names.map(|key| key.strip_prefix(SUBNETS).unwrap().replace('-', "/")).collect()
 }
 
-/// Destinations that the kernel of a node has, in the words of `ip`.
+/// Route destinations of a node, as `ip` prints them.
 fn routes(node: &Node) -> BTreeSet<String> {
     let text = node.sh("ip route show proto 112");
     text.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
 }
 
-/// The kernel has all others, and nobody else.
+/// Waits until each node has routes to all others and no more.
 #[track_caller]
 fn all_see_all(nodes: &[Node], agents: &[Agent], server: &EtcdServer) {
     let all = subnets(server);
@@ -49,11 +49,11 @@ fn all_see_all(nodes: &[Node], agents: &[Agent], server: &EtcdServer) {
         let mut others = all.clone();
         assert!(others.remove(&own), "{own} is in the store");
         let what = format!("{} to see {others:?}", node.number());
-        wait_for(&what, PATIENCE, || routes(node) == others);
+        wait_for(&what, TIMEOUT, || routes(node) == others);
     }
 }
 
-/// Other nodes come and go, written as flannel writes them.
+/// Writes and deletes leases of other nodes in flannel's format.
 fn churn(server: &EtcdServer, from: u8, count: u8) {
     for number in from..from + count {
         let key = format!("{SUBNETS}10.5.{number}.0-24");
@@ -75,7 +75,7 @@ fn compact(server: &EtcdServer) {
 }
 
 #[test]
-fn twenty_nodes_over_an_etcd_that_fails() {
+fn twenty_nodes_survive_etcd_failures() {
     in_netns(|| {
         testkit::require!(Link("vxlan"), Program("curl"));
         let wire = Wire::new();
@@ -86,7 +86,7 @@ fn twenty_nodes_over_an_etcd_that_fails() {
         let agents =
             start_together(&nodes, &Store::etcd(&server, &conf).and(&["--path-check=false"]));
         for agent in &agents {
-            agent.wait("all to know all", |status| {
+            agent.wait("status.ready with all peers", |status| {
                 status.ready && status.peer_counts.total == usize::from(NODES) - 1
             });
         }
@@ -94,12 +94,12 @@ fn twenty_nodes_over_an_etcd_that_fails() {
         all_see_all(&nodes, &agents, &server);
 
         let pods = [nodes[0].pod(), nodes[1].pod()];
-        wait_for("the first packet", PATIENCE, || pods[0].reaches(&pods[1]));
+        wait_for("the first packet to pass", TIMEOUT, || pods[0].reaches(&pods[1]));
         let pinging = Pinging::start(&pods[0].ns, pods[1].addresses[0]);
         let before: Vec<_> = nodes.iter().map(Node::kernel).collect();
         server.kill();
         for agent in &agents {
-            agent.wait("the loss to be told", |status| status.store.reachable == Some(false));
+            agent.wait("the reported failure", |status| status.store.reachable == Some(false));
             assert!(agent.hub.readiness().is_ready);
         }
         let socket = nodes[0].dir().join("run/agent.sock");
@@ -128,7 +128,7 @@ fn twenty_nodes_over_an_etcd_that_fails() {
         all_see_all(&nodes, &agents, &server);
         assert_eq!(subnets(&server).len(), usize::from(NODES) + 15);
         for agent in &agents {
-            agent.wait("all to be well", |status| {
+            agent.wait("status.ready without problems", |status| {
                 status.store.reachable == Some(true)
                     && !status.problems.contains_key(&ConditionKind::Store)
             });
@@ -139,7 +139,7 @@ fn twenty_nodes_over_an_etcd_that_fails() {
 }
 
 #[test]
-fn a_store_that_is_back_is_known_to_be_though_there_are_no_news() {
+fn store_recovery_is_noticed_without_changes() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let wire = Wire::new();
@@ -150,14 +150,14 @@ fn a_store_that_is_back_is_known_to_be_though_there_are_no_news() {
         let store = agent.hub.status().store;
         assert_ne!(store.reachable, Some(true), "nobody has answered");
         let lost = |status: &Status| status.store.reachable == Some(false);
-        agent.wait("the loss to be told", |status| lost(status) && !status.ready);
+        agent.wait("the reported failure", |status| lost(status) && !status.ready);
         server.start();
         server.wait();
-        agent.wait("it to begin", |status| status.ready);
+        agent.wait("status.ready", |status| status.ready);
         server.kill();
-        agent.wait("the loss to be told", |status| lost(status) && status.ready);
+        agent.wait("the reported failure", |status| lost(status) && status.ready);
         server.start();
         server.wait();
-        agent.wait("it to be back", |status| status.store.reachable == Some(true));
+        agent.wait("store.reachable", |status| status.store.reachable == Some(true));
     });
 }

@@ -11,7 +11,7 @@ use testkit::{ApiServer, Node, Pinging, Wire, in_netns, wait_for};
 
 use super::configuration::wait_problem;
 use super::underlay::{READDRESS, SOON, follows};
-use super::{Agent, Member, PATIENCE, Store, all_reach_all, network};
+use super::{Agent, Member, Store, TIMEOUT, all_reach_all, network};
 
 const NET_CONF: &str = "net-conf.json";
 const PREFIX: &str = "flannel.alpha.coreos.com/";
@@ -97,7 +97,7 @@ impl Cluster {
         let has_v6 = cidrs[0].len() == 2;
         let nodes = [1, 2].map(|number| self.wire.node(number, true, has_v6)).into();
         let members = network(nodes, &self.store);
-        all_reach_all(&members, PATIENCE);
+        all_reach_all(&members, TIMEOUT);
         members
     }
 }
@@ -116,11 +116,11 @@ fn mentions(node: &Node, what: &str) -> bool {
 }
 
 #[test]
-fn pod_cidr_is_awaited_and_annotations_are_flannels() {
+fn node_waits_for_pod_cidr_and_writes_annotations() {
     in_cluster(V4, |cluster| {
         let nodes = [1, 2].map(|number| cluster.wire.node(number, true, false));
         let agents = [0, 1].map(|which| Agent::start(&nodes[which], &cluster.store));
-        agents[0].wait("a node to be waited for", |status| {
+        agents[0].wait("the missing node in the problem", |status| {
             let why = status.problems.get(&ConditionKind::Lease);
             why.is_some_and(|why| why.text.contains("the cluster has no node \"node-1\""))
         });
@@ -128,7 +128,7 @@ fn pod_cidr_is_awaited_and_annotations_are_flannels() {
             cluster.register(number);
         }
         for agent in &agents {
-            agent.wait("a podCIDR to be waited for", |status| {
+            agent.wait("the missing podCIDR in the problem", |status| {
                 let is_it = |reason: &String| reason.contains("has no podCIDR yet");
                 !status.ready && status.reasons.iter().any(is_it)
             });
@@ -138,25 +138,27 @@ fn pod_cidr_is_awaited_and_annotations_are_flannels() {
         assert_eq!(before["status"]["conditions"], Value::Null);
 
         cluster.give(1, &["10.244.1.0/24"]);
-        agents[0].wait("the first to be ready", |status| status.ready);
+        agents[0].wait("status.ready of the first node", |status| status.ready);
         assert!(!agents[1].hub.readiness().is_ready);
         cluster.give(2, &["10.244.2.0/24"]);
         let members: Vec<Member> = nodes
             .into_iter()
             .zip(agents)
             .map(|(node, agent)| {
-                agent.wait("a peer", |status| status.ready && status.peer_counts.total == 1);
+                agent.wait("status.ready with one peer", |status| {
+                    status.ready && status.peer_counts.total == 1
+                });
                 Member { agent: Some(agent), pod: node.pod(), node }
             })
             .collect();
-        all_reach_all(&members, PATIENCE);
+        all_reach_all(&members, TIMEOUT);
         for member in &members {
-            is_told_as_flannel_does(cluster, &member.node);
+            check_annotations_and_condition(cluster, &member.node);
         }
     });
 }
 
-fn is_told_as_flannel_does(cluster: &Cluster, node: &Node) {
+fn check_annotations_and_condition(cluster: &Cluster, node: &Node) {
     let number = node.number();
     let data = format!(r#"{{"VNI":1,"VtepMAC":"{}"}}"#, mac(node, "flannel.1"));
     let expected = json!({
@@ -173,28 +175,28 @@ fn is_told_as_flannel_does(cluster: &Cluster, node: &Node) {
         let found = conditions.as_array().and_then(|all| all.iter().find(of_network).cloned());
         found.is_some_and(|one| one["status"] == "False")
     };
-    wait_for("the network to be called available", PATIENCE, is_available);
+    wait_for("the NetworkUnavailable condition", TIMEOUT, is_available);
     assert_eq!(node.subnet_env()["FLANNEL_SUBNET"], format!("10.244.{number}.1/24"));
     assert_eq!(node.subnet_env()["FLANNEL_NETWORK"], "10.244.0.0/16");
 }
 
 #[test]
-fn others_change_and_delete_nodes() {
+fn node_objects_changed_by_others_are_followed() {
     in_cluster(V4, |cluster| {
         let members = cluster.two_nodes([&["10.244.1.0/24"], &["10.244.2.0/24"]]);
         let [first, second] = &members[..] else { panic!("two") };
         let pinging = Pinging::start(&first.pod.ns, second.pod.addresses[0]);
-        a_flannel_node_comes_and_goes(cluster, first);
+        flannel_node_joins_and_leaves(cluster, first);
         let (sent, answered) = pinging.end();
         assert!(sent - answered <= 1, "{answered} of {sent} came back");
-        a_stranger_writes_over_annotations(cluster);
-        all_reach_all(&members, PATIENCE);
-        a_node_is_deleted_and_made_anew(cluster, members);
+        overwritten_annotations_are_restored(cluster);
+        all_reach_all(&members, TIMEOUT);
+        recreated_node_gets_its_new_subnet(cluster, members);
     });
 }
 
 /// One with words that nobody understands is told by name, and nothing of it is used.
-fn a_flannel_node_comes_and_goes(cluster: &Cluster, first: &Member) {
+fn flannel_node_joins_and_leaves(cluster: &Cluster, first: &Member) {
     let good = ("backend-data", r#"{"VNI":1,"VtepMAC":"46:d8:32:8b:ae:24"}"#);
     cluster.register(3);
     cluster.give(3, &["10.244.3.0/24"]);
@@ -217,10 +219,10 @@ fn a_flannel_node_comes_and_goes(cluster: &Cluster, first: &Member) {
         let has = |wanted: &str| kernel.iter().any(|line| line.starts_with(wanted));
         wanted.into_iter().all(has)
     };
-    wait_for("flannel's node to be served", PATIENCE, is_served);
+    wait_for("the route to flannel's node", TIMEOUT, is_served);
     for bad in [("backend-data", "{"), ("public-ip", "somewhere")] {
         cluster.annotate(3, &[bad]);
-        first.agent().wait("it to be told", |status| {
+        first.agent().wait("the reported conflict", |status| {
             let of_it = |one: &agent::status::Refused| {
                 one.peer == "node-3" && one.reason.contains(bad.0) && one.reason.contains(bad.1)
             };
@@ -228,12 +230,12 @@ fn a_flannel_node_comes_and_goes(cluster: &Cluster, first: &Member) {
         });
         assert!(!mentions(&first.node, "10.244.3."), "{:#?}", first.node.kernel());
         cluster.annotate(3, &[good, ("public-ip", "192.168.90.3")]);
-        wait_for("it to be served again", PATIENCE, is_served);
-        first.agent().wait("nothing to be refused", |status| status.refused.is_empty());
+        wait_for("the route to flannel's node", TIMEOUT, is_served);
+        first.agent().wait("an empty list of rejected peers", |status| status.refused.is_empty());
     }
     control_characters_of_annotations_are_escaped(cluster, first);
     cluster.server.kubectl(&["delete", "node", "node-3", "--wait=false"]);
-    wait_for("it to be gone", PATIENCE, || !mentions(&first.node, "10.244.3."));
+    wait_for("removal of its routes", TIMEOUT, || !mentions(&first.node, "10.244.3."));
 }
 
 fn control_characters_of_annotations_are_escaped(cluster: &Cluster, first: &Member) {
@@ -241,7 +243,7 @@ fn control_characters_of_annotations_are_escaped(cluster: &Cluster, first: &Memb
     cluster.annotate(3, &[("backend-type", evil)]);
     first
         .agent()
-        .wait("it to be refused", |status| status.refused.iter().any(|one| one.peer == "node-3"));
+        .wait("the rejected peer", |status| status.refused.iter().any(|one| one.peer == "node-3"));
     let socket = first.node.dir().join("run/agent.sock").to_str().unwrap().to_owned();
     for page in ["/readyz", "/status", "/peers", "/metrics"] {
         let shown = testkit::run(
@@ -256,7 +258,7 @@ fn control_characters_of_annotations_are_escaped(cluster: &Cluster, first: &Memb
     }
 }
 
-fn a_stranger_writes_over_annotations(cluster: &Cluster) {
+fn overwritten_annotations_are_restored(cluster: &Cluster) {
     let before = cluster.annotations(2);
     let wrong = [
         ("backend-data", r#"{"VNI":1,"VtepMAC":"02:00:00:00:00:99"}"#),
@@ -265,38 +267,38 @@ fn a_stranger_writes_over_annotations(cluster: &Cluster) {
     ];
     for one in wrong {
         cluster.annotate(2, &[one]);
-        wait_for("it to be put back", PATIENCE, || cluster.annotations(2) == before);
+        wait_for("the restored annotations", TIMEOUT, || cluster.annotations(2) == before);
     }
 }
 
 /// Its pods have addresses that are nobody's then, so it waits for others.
-fn a_node_is_deleted_and_made_anew(cluster: &Cluster, mut members: Vec<Member>) {
+fn recreated_node_gets_its_new_subnet(cluster: &Cluster, mut members: Vec<Member>) {
     let Member { agent, pod, node } = members.pop().unwrap();
     let agent = agent.unwrap();
     cluster.server.kubectl(&["delete", "node", "node-2", "--wait=false"]);
-    wait_for("it to be gone", PATIENCE, || !mentions(&members[0].node, "10.244.2."));
-    agent.wait("the loss to be told", |status| {
+    wait_for("removal of its routes", TIMEOUT, || !mentions(&members[0].node, "10.244.2."));
+    agent.wait("the reported failure", |status| {
         let is_it = |reason: &String| reason.contains("the cluster has no node \"node-2\"");
         !status.ready && status.reasons.iter().any(is_it)
     });
     cluster.register(2);
     cluster.give(2, &["10.244.22.0/24"]);
     let is_new = || node.subnet_env()["FLANNEL_SUBNET"] == "10.244.22.1/24";
-    agent.wait("the old pod to be named", |status| {
+    agent.wait("the name of the old pod", |status| {
         let is_it = |reason: &String| reason.contains("Attached to cni0: interface veth0");
         !status.ready && is_new() && status.reasons.iter().any(is_it)
     });
     drop(pod);
-    agent.wait("it to have the other subnet", |status| status.ready && is_new());
+    agent.wait("status.ready with the new subnet", |status| status.ready && is_new());
     assert!(!node.sh("ip address show dev cni0").contains("10.244.2.1/24"));
     node.sh("ip link del cni0");
     members.push(Member { agent: Some(agent), pod: node.pod(), node });
-    all_reach_all(&members, PATIENCE);
+    all_reach_all(&members, TIMEOUT);
 }
 
 /// The connection to the API server goes with the address.
 #[test]
-fn address_of_a_node_changes() {
+fn changed_node_address_is_published() {
     in_cluster(V4, |cluster| {
         let members = cluster.two_nodes([&["10.244.1.0/24"], &["10.244.2.0/24"]]);
         let pinging = Pinging::start(&members[0].pod.ns, members[1].pod.addresses[0]);
@@ -309,19 +311,21 @@ fn address_of_a_node_changes() {
 }
 
 #[test]
-fn configuration_is_followed_in_its_file() {
+fn configuration_file_change_is_followed() {
     in_cluster(V4, |cluster| {
         let node = cluster.wire.node(1, true, false);
         cluster.register(1);
         cluster.give(1, &["10.244.1.0/24"]);
         let agent = Agent::start(&node, &cluster.store);
-        agent.wait("it to begin", |status| status.ready);
+        agent.wait("status.ready", |status| status.ready);
         let dir = cluster.server.dir.path();
         let with_vni = |vni: &str| V4.replace("\"vxlan\"", &format!("\"vxlan\", \"VNI\": {vni}"));
         let changes_over = |device: &str| {
             let is_there = || node.sh("ip -br link").contains(device);
             wait_for(device, SOON, is_there);
-            agent.wait("nothing to be wrong", |status| status.ready && status.problems.is_empty());
+            agent.wait("status.ready without problems", |status| {
+                status.ready && status.problems.is_empty()
+            });
         };
         mount(dir, Some(&with_vni("7")));
         changes_over("flannel.7");
@@ -339,7 +343,7 @@ fn configuration_is_followed_in_its_file() {
 
 /// As flanneld does where NODE_NAME is not told.
 #[test]
-fn name_is_that_of_the_pods_node() {
+fn node_name_comes_from_the_pod() {
     in_cluster(V4, |cluster| {
         let node = cluster.wire.node(1, true, false);
         cluster.register(1);
@@ -353,8 +357,10 @@ fn name_is_that_of_the_pods_node() {
         let flags = [&node.flags()[2..], &cluster.store.0].concat();
         let pod = [("POD_NAME", "podwire-x"), ("POD_NAMESPACE", "kube-podwire")];
         let agent = Agent::start_with(&flags, &node, &pod);
-        agent.wait("the node's subnet", |status| status.ready && status.node == "node-1");
-        is_told_as_flannel_does(cluster, &node);
+        agent.wait("status.ready with the node's name", |status| {
+            status.ready && status.node == "node-1"
+        });
+        check_annotations_and_condition(cluster, &node);
     });
 }
 
@@ -386,25 +392,25 @@ fn both_families() {
 
 /// An agent that is started while the API server cannot be reached goes on with what the last one has seen.
 #[test]
-fn an_agent_is_started_while_the_server_is_away() {
+fn agent_starts_from_cache_without_the_server() {
     in_cluster(V4, |cluster| {
         let mut members = cluster.two_nodes([&["10.244.1.0/24"], &["10.244.2.0/24"]]);
         let view = members[0].node.dir().join("state/podwire.view");
         let is_noted = |what: &str| fs::read_to_string(&view).is_ok_and(|text| text.contains(what));
-        wait_for("all to be noted", PATIENCE * 3, || {
+        wait_for("the written cache", TIMEOUT * 3, || {
             is_noted("10.244.1.0/24") && is_noted("192.168.90.2")
         });
         drop(members[0].agent.take());
         members[0].node.sh("ip link del flannel.1; ip route add blackhole 192.168.90.254");
         members[0].agent = Some(Agent::start(&members[0].node, &cluster.store));
-        members[0].agent().wait("it to go on", |status| {
+        members[0].agent().wait("status.ready from the cache", |status| {
             status.ready && status.store.reachable == Some(false) && status.lease_until.is_none()
         });
-        all_reach_all(&members, PATIENCE);
+        all_reach_all(&members, TIMEOUT);
         members[0].node.sh("ip route del blackhole 192.168.90.254");
-        members[0].agent().wait("the server to be back", |status| {
+        members[0].agent().wait("the store to be reachable", |status| {
             status.ready && status.store.reachable == Some(true) && status.warnings.is_empty()
         });
-        all_reach_all(&members, PATIENCE);
+        all_reach_all(&members, TIMEOUT);
     });
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whatever others break is repaired within a moment, and counted.
+//! Changes by other programs are repaired quickly, and counted.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use agent::status::RepairKind;
 use ipnet::IpNet;
 use testkit::{Pinging, Wire, in_netns, wait_for};
 
-use super::{Agent, Member, PATIENCE, Store, network};
+use super::{Agent, Member, Store, TIMEOUT, network};
 
 /// Until what was broken is repaired and packets get through.
 const SOON: Duration = Duration::from_secs(1);
@@ -27,8 +27,8 @@ fn check(members: &[Member], all: &[(RepairKind, &str)]) {
         let breaks = |_| {
             let (repaired, silence) = break_once(first, *kind, &script, &pinging);
             println!("{script}: repaired after {repaired:?}, no answer for {silence:?}");
-            wait_for(&format!("{before:#?} after {script}"), PATIENCE, || state() == before);
-            wait_for("packets of the other node", PATIENCE, || second.pod.reaches(&first.pod));
+            wait_for(&format!("{before:#?} after {script}"), TIMEOUT, || state() == before);
+            wait_for("packets of the other node", TIMEOUT, || second.pod.reaches(&first.pod));
             repaired.max(silence) < SOON
         };
         assert!((0..TRIES).any(breaks), "never repaired within {SOON:?}: {script}");
@@ -45,7 +45,7 @@ fn break_once(
     let (counted, answers) = (member.agent().repairs(kind), pinging.answers());
     member.node.sh(script);
     let start = Instant::now();
-    member.agent().wait_for(PATIENCE, script, |status| status.repairs.counts[&kind] > counted);
+    member.agent().wait_for(TIMEOUT, script, |status| status.repairs.counts[&kind] > counted);
     (start.elapsed(), pinging.longest_silence(answers))
 }
 
@@ -181,7 +181,7 @@ fn each_comparison_is_shown() {
         let node = wire.node(1, true, false);
         let conf = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "host-gw"}}"#;
         let agent = Agent::start(&node, &Store::embedded(conf).and(&["--compare-every", "1"]));
-        agent.wait("the node", |status| status.ready);
+        agent.wait("status.ready", |status| status.ready);
         for _ in 0..2 {
             let last = agent.hub.summary().compare.unwrap().at;
             agent.wait("the next comparison", |status| status.compare.unwrap().at.0 > last.0);

@@ -4,7 +4,7 @@
 
 use testkit::{EtcdServer, Pinging, Wire, in_netns, wait_for};
 
-use super::{Agent, Member, PATIENCE, Store, all_reach_all, etcd, network};
+use super::{Agent, Member, Store, TIMEOUT, all_reach_all, etcd, network};
 
 const SUBNETS: &str = "/coreos.com/network/subnets/";
 
@@ -22,7 +22,7 @@ fn peers_come_and_go_while_an_agent_is_away(backend: &str) {
     let store = Store::etcd(&server, &conf);
     let nodes = [1, 2, 3].map(|number| wire.node(number, true, false)).into();
     let mut members = network(nodes, &store);
-    all_reach_all(&members, PATIENCE);
+    all_reach_all(&members, TIMEOUT);
     let leaving = members.pop().unwrap();
     let gone = leaving.pod.addresses[0].to_string();
     let gone = gone.strip_suffix('2').unwrap();
@@ -38,7 +38,9 @@ fn peers_come_and_go_while_an_agent_is_away(backend: &str) {
     leaves(leaving, &server);
     let newcomer = wire.node(4, true, false);
     let agent = Agent::start(&newcomer, &store);
-    agent.wait("the newcomer", |status| status.ready && status.peer_counts.total == 2);
+    agent.wait("status.ready of the new node", |status| {
+        status.ready && status.peer_counts.total == 2
+    });
     members.push(Member { agent: Some(agent), pod: newcomer.pod(), node: newcomer });
     assert!(mentions(&members[0], &left), "its agent is away, so nobody has told it");
     // Subnets are chosen at random: the newcomer may have the one that was given back.
@@ -47,9 +49,9 @@ fn peers_come_and_go_while_an_agent_is_away(backend: &str) {
     assert!(!members[0].node.kernel().iter().any(|line| line.contains("90.4")));
 
     members[0].agent = Some(Agent::start(&members[0].node, &store));
-    all_reach_all(&members, PATIENCE);
+    all_reach_all(&members, TIMEOUT);
     for member in &members {
-        wait_for("leftovers to be gone", PATIENCE, || !mentions(member, left));
+        wait_for("removal of stale entries", TIMEOUT, || !mentions(member, left));
     }
     let (sent, answered) = pinging.end();
     assert!(sent - answered <= 1, "{answered} of {sent} came back");

@@ -7,7 +7,7 @@ use std::fs;
 use overlay::netconf::NetConf;
 use testkit::{Ns, in_netns, wait_for};
 
-use super::PATIENCE;
+use super::TIMEOUT;
 
 const PAGE: &str = include_str!("../../../../../docs/kubernetes.md");
 
@@ -60,7 +60,7 @@ fn set(key: &str, value: &str) {
 }
 
 #[test]
-fn pods_of_one_node_need_bridge_netfilter_as_the_page_says() {
+fn pods_of_one_node_need_bridge_netfilter() {
     in_netns(|| {
         testkit::require!(Program("nft"), Program("socat"));
         let settings = settings();
@@ -79,8 +79,8 @@ fn pods_of_one_node_need_bridge_netfilter_as_the_page_says() {
             ["TCP4:10.244.1.3:8080", "TCP4:10.96.0.10:80", "bridge-nf-call-iptables"],
             ["TCP6:[fd00:244:0:1::3]:8080", "TCP6:[fd00:96::10]:80", "bridge-nf-call-ip6tables"],
         ] {
-            wait_for("the pod itself", PATIENCE, || answers(pod));
-            wait_for("the Service", PATIENCE, || answers(service));
+            wait_for("an answer of the pod", TIMEOUT, || answers(pod));
+            wait_for("an answer of the Service", TIMEOUT, || answers(service));
             set(&format!("net/bridge/{setting}"), "0");
             assert!(!answers(service), "{setting} is needed");
             assert!(answers(pod));
@@ -89,7 +89,7 @@ fn pods_of_one_node_need_bridge_netfilter_as_the_page_says() {
 }
 
 #[test]
-fn configuration_of_both_families_is_as_the_page_says() {
+fn docs_configuration_of_both_families_works() {
     let block = PAGE.split("```\n").find(|block| block.contains("\"IPv6Network\"")).unwrap();
     let conf = NetConf::parse(block).unwrap();
     let networks: Vec<String> = conf.networks.iter().map(|net| net.to_string()).collect();

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use testkit::{Wire, in_netns, wait_for};
 
-use super::{Agent, PATIENCE, Store, network};
+use super::{Agent, Store, TIMEOUT, network};
 
 const HOST_GW: &str = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "host-gw"}}"#;
 
@@ -16,19 +16,21 @@ fn sqlite(sql: &str) -> String {
 
 /// A node that joins after that is part of the same network.
 #[test]
-fn network_survives_its_deleted_store() {
+fn deleted_store_file_is_recreated() {
     in_netns(|| {
         let wire = Wire::new();
         let store = Store::embedded(HOST_GW);
         let members = network(vec![wire.node(1, true, false), wire.node(2, true, false)], &store);
         let leases = sqlite("SELECT key FROM entry ORDER BY key");
         fs::remove_file(Store::FILE).unwrap();
-        wait_for("the store to be back", PATIENCE, || Path::new(Store::FILE).exists());
+        wait_for("the store to be reachable", TIMEOUT, || Path::new(Store::FILE).exists());
         assert_eq!(sqlite("SELECT key FROM entry ORDER BY key"), leases);
         let third = wire.node(3, true, false);
         let agent = Agent::start(&third, &store);
         for agent in members.iter().map(|member| member.agent()).chain([&agent]) {
-            agent.wait("all to know all", |status| status.ready && status.peer_counts.total == 2);
+            agent.wait("status.ready with all peers", |status| {
+                status.ready && status.peer_counts.total == 2
+            });
         }
         assert_eq!(sqlite("SELECT count(*) FROM entry"), "4\n", "a configuration and three leases");
     });
@@ -36,7 +38,7 @@ fn network_survives_its_deleted_store() {
 
 /// They must not make the agent, or what it shows, as large as they are themselves.
 #[test]
-fn foreign_keys_are_refused_and_summarised() {
+fn foreign_keys_are_rejected_and_summarised() {
     in_netns(|| {
         let wire = Wire::new();
         let store = Store::embedded(HOST_GW);
@@ -59,7 +61,7 @@ fn foreign_keys_are_refused_and_summarised() {
         ));
         for member in &members {
             let agent = member.agent();
-            agent.wait("all to be refused", |status| status.refused_total == 3010);
+            agent.wait("status.refused_total", |status| status.refused_total == 3010);
             let readiness = agent.hub.readiness();
             assert!(readiness.is_ready);
             let [warning] = &readiness.warnings[..] else { panic!("{readiness:?}") };
@@ -75,7 +77,7 @@ fn foreign_keys_are_refused_and_summarised() {
         // A new agent lists the same, and does not take a subnet that is refused.
         let third = wire.node(3, true, false);
         let agent = Agent::start(&third, &store);
-        agent.wait("it to be ready", |status| status.ready && status.refused_total == 3010);
+        agent.wait("status.ready", |status| status.ready && status.refused_total == 3010);
         sqlite("DELETE FROM entry WHERE key LIKE '%bad%' OR length(value) = 1000000");
     });
 }

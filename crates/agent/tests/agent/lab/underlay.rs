@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The way to other nodes changes while all runs: it is followed, pods keep their addresses, and peers
+//! The underlay changes at run time: the agent follows, pods keep their addresses, and peers
 //! reach them again.
 
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use agent::status::ConditionKind;
 use testkit::{Pinging, Wire, in_netns, wait_for};
 
-use super::{Member, PATIENCE, Store, all_reach_all, network};
+use super::{Member, Store, TIMEOUT, all_reach_all, network};
 
 /// Until packets get through again, on a busy machine; an answer over a connection that is none any more is awaited
 /// for five.
@@ -22,7 +22,7 @@ fn two_nodes(wire: &Wire, backend: &str) -> Vec<Member> {
     let nodes = [1, 2].map(|number| wire.node(number, true, false)).into();
     let conf = format!(r#"{{"Network": "10.5.0.0/16", "Backend": {{"Type": "{backend}"}}}}"#);
     let members = network(nodes, &Store::embedded(&conf));
-    all_reach_all(&members, PATIENCE);
+    all_reach_all(&members, TIMEOUT);
     members
 }
 
@@ -36,7 +36,7 @@ pub(super) fn follows(members: &[Member], change: &str, shown: &str) {
         let underlay = status.session.as_ref().map(|session| &session.underlay);
         status.ready && underlay.is_some_and(|one| format!("{one:?}").contains(shown))
     });
-    all_reach_all(members, PATIENCE);
+    all_reach_all(members, TIMEOUT);
     assert_eq!(first.node.subnet_env()["FLANNEL_SUBNET"], subnet, "pods keep their addresses");
 }
 
@@ -49,7 +49,7 @@ fn address_mtu_and_loss_are_followed(backend: &str, overhead: u32) {
         ip address add 192.168.90.101/24 dev eth0";
     follows(&members, readdress, "192.168.90.101");
     // Neighbours that are still known may have let packets through before.
-    members[1].agent().wait("its peer to know that it is one node all the same", |status| {
+    members[1].agent().wait("exactly one peer", |status| {
         let publics: Vec<String> =
             status.peers.iter().map(|peer| peer.public[0].to_string()).collect();
         publics == ["192.168.90.101"]
@@ -61,7 +61,7 @@ fn address_mtu_and_loss_are_followed(backend: &str, overhead: u32) {
     assert_eq!(mtu(), 1500 - overhead);
 
     members[0].node.sh("ip link del eth0");
-    members[0].agent().wait("the loss to be told", |status| {
+    members[0].agent().wait("the reported failure", |status| {
         !status.ready && status.reasons.iter().any(|reason| reason.contains("eth0"))
     });
     let again = "
@@ -97,7 +97,7 @@ fn udp() {
 
 /// The connection to etcd goes with the address.
 #[test]
-fn with_etcd_at_the_other_end() {
+fn underlay_change_with_etcd_behind_it() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let wire = Wire::new();
@@ -105,7 +105,7 @@ fn with_etcd_at_the_other_end() {
         let nodes = [1, 2].map(|number| wire.node(number, true, false)).into();
         let conf = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}"#;
         let members = network(nodes, &Store::etcd(&server, conf));
-        all_reach_all(&members, PATIENCE);
+        all_reach_all(&members, TIMEOUT);
         let mac = || members[0].node.sh("cat /sys/class/net/flannel.1/address");
         let before = mac();
         let pinging = Pinging::start(&members[0].pod.ns, members[1].pod.addresses[0]);
@@ -115,10 +115,10 @@ fn with_etcd_at_the_other_end() {
         assert!(silence < SOON, "no packet got through for {silence:?}");
         assert_eq!(mac(), before, "it is the same node");
         let leases = || server.entries("/coreos.com/network/subnets/");
-        wait_for("one lease a node", PATIENCE, || leases().len() == 2);
+        wait_for("one lease per node", TIMEOUT, || leases().len() == 2);
 
         members[0].node.sh("ip address del 192.168.90.101/24 dev eth0");
-        members[0].agent().wait("both losses to be told", |status| {
+        members[0].agent().wait("both reported failures", |status| {
             !status.ready
                 && status.store.reachable == Some(false)
                 && status.problems.contains_key(&ConditionKind::Underlay)
@@ -129,18 +129,18 @@ fn with_etcd_at_the_other_end() {
 
 /// Others know it by IPv4 alone: over IPv6 nobody would find it.
 #[test]
-fn a_node_that_lost_its_address_waits_for_it_though_it_has_one_of_the_other_family() {
+fn node_waits_for_its_published_family() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let wire = Wire::new();
         let nodes = [1, 2].map(|number| wire.node(number, true, true)).into();
         let conf = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}"#;
         let members = network(nodes, &Store::embedded(conf));
-        all_reach_all(&members, PATIENCE);
+        all_reach_all(&members, TIMEOUT);
         let index = || members[0].node.sh("cat /sys/class/net/flannel.1/ifindex");
         let before = index();
         members[0].node.sh("ip address del 192.168.90.1/24 dev eth0");
-        members[0].agent().wait("the loss to be told", |status| {
+        members[0].agent().wait("the reported failure", |status| {
             !status.ready && status.reasons.iter().any(|reason| reason.contains("IPv4"))
         });
         assert_eq!(index(), before, "the device stays");
@@ -152,7 +152,7 @@ fn a_node_that_lost_its_address_waits_for_it_though_it_has_one_of_the_other_fami
 
 /// From the old address a new connection is not answered.
 #[test]
-fn while_etcd_is_being_reached() {
+fn underlay_change_while_connecting_to_etcd() {
     in_netns(|| {
         testkit::require!(Link("vxlan"), Program("nft"));
         let wire = Wire::new();
@@ -160,7 +160,7 @@ fn while_etcd_is_being_reached() {
         let nodes = [1, 2].map(|number| wire.node(number, true, false)).into();
         let conf = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}"#;
         let members = network(nodes, &Store::etcd(&server, conf));
-        all_reach_all(&members, PATIENCE);
+        all_reach_all(&members, TIMEOUT);
         let silenced = "
             nft add table inet silent
             nft add chain inet silent in '{ type filter hook input priority 0; }'
@@ -172,7 +172,7 @@ fn while_etcd_is_being_reached() {
         members[0].node.sh("ip link set eth0 mtu 1400");
         let asks =
             || !testkit::run("nft", &["list", "table", "inet", "silent"]).contains(" packets 0 ");
-        wait_for("etcd to be asked", PATIENCE, asks);
+        wait_for("a connection to etcd", TIMEOUT, asks);
         let answers = pinging.answers();
         follows(&members, READDRESS, "192.168.90.101");
         let silence = pinging.longest_silence(answers);

@@ -186,7 +186,7 @@ fn vm_wireguard() {
 
 /// The session goes on over a restart: nothing of the device is changed.
 #[test]
-fn vm_wireguard_is_kept_by_the_next_process() {
+fn vm_wireguard_session_survives_a_restart() {
     in_netns(|| {
         testkit::not_run_unless!(Link("wireguard"));
         let backend = r#"{"Type": "wireguard"}"#;
@@ -210,7 +210,7 @@ fn vm_wireguard_is_kept_by_the_next_process() {
 /// Three knocks in three seconds are answered: of two that begin a session at once each would forget its own
 /// beginning, and one that comes before its peer is known is forgotten, both for 5 s.
 #[test]
-fn vm_wireguard_begins_at_once() {
+fn vm_wireguard_starts_without_delay() {
     in_netns(|| {
         testkit::not_run_unless!(Link("wireguard"));
         let backend = r#"{"Type": "wireguard"}"#;
@@ -223,7 +223,7 @@ fn vm_wireguard_begins_at_once() {
             let _thread = a.start(backend, &b);
             early.send(to_b.clone());
             let sent = || a.ns.exec("wg", &["show", "flannel-wg", "transfer"]);
-            testkit::wait_for("its first knock", SOON, || !sent().trim_end().ends_with("\t0"));
+            testkit::wait_for("the first handshake", SOON, || !sent().trim_end().ends_with("\t0"));
             let _thread = b.begin(network);
             late.send(to_a.clone());
             late.next().reachable
@@ -266,15 +266,17 @@ fn direct_routing_follows_the_routes() {
         assert!(route().contains("via 172.16.0.2 dev eth0"), "{}", route());
         let far = "route add 172.16.0.2/32 via 172.16.0.9 dev eth0";
         a.ip(far);
-        testkit::wait_for("a tunnel", SOON, || route().contains("via 10.0.2.0 dev flannel.1"));
+        testkit::wait_for("the route through the tunnel", SOON, || {
+            route().contains("via 10.0.2.0 dev flannel.1")
+        });
         a.ip(&far.replace("add", "del"));
-        testkit::wait_for("a direct route", SOON, || route().contains("via 172.16.0.2 dev eth0"));
+        testkit::wait_for("the direct route", SOON, || route().contains("via 172.16.0.2 dev eth0"));
         let left: IpAddr = "10.0.2.0".parse().unwrap();
         assert_eq!(a.ip(&format!("neigh show {left} dev flannel.1")), "");
         // The wire is unplugged for a moment: the kernel drops next hops without a word.
         b.ip("link set eth0 down");
         b.ip("link set eth0 up");
-        testkit::wait_for("a direct route", SOON, || route().contains("via 172.16.0.2 dev eth0"));
+        testkit::wait_for("the direct route", SOON, || route().contains("via 172.16.0.2 dev eth0"));
         let outcome = block_on(thread.run(|one| one.compare())).unwrap();
         assert!(outcome.is_quiet(), "{outcome:?}");
     });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Peers that come and go, few and very many; what of others is in between stays.
+//! Few and many peers that join and leave. Foreign objects stay.
 
 use std::time::{Duration, Instant};
 
@@ -57,7 +57,7 @@ fn check_many(peers: u32) {
 }
 
 #[test]
-fn a_thousand_peers() {
+fn thousand_peers_are_added() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         check_many(1000);
@@ -65,7 +65,7 @@ fn a_thousand_peers() {
 }
 
 #[test]
-fn five_thousand_peers_and_one_more_costs_the_same() {
+fn adding_a_peer_costs_the_same_with_5000_peers() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         check_many(5000);
@@ -74,7 +74,7 @@ fn five_thousand_peers_and_one_more_costs_the_same() {
 
 /// A table that is made anew for each change takes minutes for these.
 #[test]
-fn one_peer_of_udp_costs_the_same_among_many() {
+fn adding_a_udp_peer_costs_the_same_with_many() {
     in_netns(|| {
         make_eth0();
         let mut reconciler = open();
@@ -91,7 +91,7 @@ fn one_peer_of_udp_costs_the_same_among_many() {
 }
 
 #[test]
-fn a_peer_that_changes_is_changed_and_nothing_else() {
+fn changed_peer_changes_nothing_else() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         make_eth0();
@@ -121,7 +121,7 @@ fn a_peer_that_changes_is_changed_and_nothing_else() {
 }
 
 #[test]
-fn peers_that_left_while_nobody_watched_are_removed() {
+fn peers_removed_during_downtime_are_cleaned_up() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         make_eth0();
@@ -163,7 +163,7 @@ fn devices_of_an_earlier_configuration_are_removed() {
 }
 
 #[test]
-fn what_others_have_made_stays() {
+fn foreign_objects_stay() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         make_eth0();
@@ -202,7 +202,7 @@ fn what_others_have_made_stays() {
 }
 
 #[test]
-fn a_route_or_device_of_others_in_the_way_is_told_and_left_alone() {
+fn conflicting_route_or_device_is_reported() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         make_eth0();
@@ -255,7 +255,7 @@ fn device_of_another_agent_stays_a_conflict() {
 }
 
 #[test]
-fn flannels_routes_are_taken_over_in_place() {
+fn flannel_routes_are_adopted_in_place() {
     in_netns(|| {
         make_eth0();
         ip("route add 10.0.2.0/24 via 172.16.0.2 dev eth0");
@@ -271,7 +271,7 @@ fn flannels_routes_are_taken_over_in_place() {
 }
 
 #[test]
-fn every_trace_is_removed() {
+fn cleanup_removes_everything() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         make_eth0();
@@ -288,7 +288,7 @@ fn every_trace_is_removed() {
 }
 
 #[test]
-fn a_dry_run_tells_and_changes_nothing() {
+fn dry_run_changes_nothing() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         make_eth0();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What others break, the kernel thread repairs by itself.
+//! The dataplane thread repairs changes by other programs.
 
 use std::time::Duration;
 
@@ -72,7 +72,7 @@ impl Lab {
         });
     }
 
-    /// Our own changes are no reason for more.
+    /// The agent's own changes cause no comparison.
     fn is_at_rest(&mut self) {
         let outcome = block_on(self.thread.run(|one| one.compare())).unwrap();
         assert!(outcome.is_quiet(), "{outcome:?}");
@@ -80,7 +80,7 @@ impl Lab {
 }
 
 #[test]
-fn every_part_of_a_vxlan_is_repaired() {
+fn every_part_of_vxlan_is_repaired() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let mut lab = Lab::new(VXLAN);
@@ -121,7 +121,7 @@ fn every_part_of_a_vxlan_is_repaired() {
 }
 
 #[test]
-fn an_underlay_that_changes_is_told() {
+fn underlay_change_is_reported() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let mut lab = Lab::new(VXLAN);
@@ -140,7 +140,7 @@ fn an_underlay_that_changes_is_told() {
 
 /// The kernel keeps the MTU of a route that is replaced through the same next hop.
 #[test]
-fn a_path_that_is_wide_again_has_no_mtu() {
+fn route_mtu_is_removed_when_the_path_recovers() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let mut lab = Lab::new(VXLAN);
@@ -163,7 +163,7 @@ fn a_path_that_is_wide_again_has_no_mtu() {
 
 /// A command reports the conflict, and a comparison finds that it has gone, without a change.
 #[test]
-fn a_conflict_that_has_gone_is_reported() {
+fn end_of_a_conflict_is_reported() {
     in_netns(|| {
         make_eth0();
         let every = Duration::from_millis(100);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Packets pass where iptables drops.
+//! Forwarding although iptables drops.
 
 use agent::dataplane::nft::RulesConf;
 use testkit::{in_netns, require, run, try_run};
@@ -7,7 +7,7 @@ use testkit::{in_netns, require, run, try_run};
 use super::lab::{Lab, NODE, NODE6, OTHER, POD, POD6, REMOTE, REMOTE6, WORLD, WORLD6, check, seen};
 use super::{changes, conf, nets, open};
 
-/// What Docker makes of the table, as `iptables-save` prints it.
+/// Docker's rules, as `iptables-save` prints them.
 pub const DOCKERS: &str = "*filter
 :INPUT ACCEPT [0:0]
 :FORWARD DROP [0:0]
@@ -37,7 +37,7 @@ pub fn listed(program: &str, chain: &str) -> Vec<String> {
 }
 
 #[test]
-fn dockers_policy_is_overruled() {
+fn docker_drop_policy_is_overruled() {
     in_netns(|| {
         require!(Program("socat"), Program("iptables-nft-restore"));
         let lab = Lab::new();
@@ -63,7 +63,7 @@ fn dockers_policy_is_overruled() {
         check(&lab.pod, WORLD, NODE);
         check(&lab.pod, WORLD6, NODE6);
         check(&lab.world, POD, WORLD);
-        // Where br_netfilter is loaded, packets on the bridge meet the chain as well.
+        // With br_netfilter, packets on the bridge pass the chain as well.
         check(&lab.pod, OTHER, POD);
         check(&lab.remote, POD6, REMOTE6);
         check(&lab.pod, REMOTE, POD);
@@ -85,7 +85,7 @@ fn dockers_policy_is_overruled() {
 }
 
 #[test]
-fn switches_are_set_for_the_networks_families() {
+fn forwarding_is_enabled_for_the_families_in_use() {
     in_netns(|| {
         let read = |name: &str| run("sysctl", &["-n", name]).trim().to_owned();
         for switch in ["net.ipv4.ip_forward=0", "net.ipv6.conf.all.forwarding=0"] {
@@ -103,7 +103,7 @@ fn switches_are_set_for_the_networks_families() {
 }
 
 #[test]
-fn rules_stand_before_one_that_lets_nothing_pass() {
+fn rules_are_first_in_a_closed_chain() {
     in_netns(|| {
         let forward = |words: &str| {
             run("iptables-nft", &words.split_whitespace().collect::<Vec<_>>());
@@ -123,7 +123,7 @@ fn rules_stand_before_one_that_lets_nothing_pass() {
         };
         assert_eq!(places(), [false, false, true, true, false]);
         assert_eq!(changes(rules.compare()), [""; 0]);
-        // Somebody closes the chain before ours.
+        // Another program inserts a drop rule before the agent's rules.
         forward("-I FORWARD 2 -j DROP");
         assert_eq!(changes(rules.compare()).len(), 2);
         assert_eq!(places(), [false, true, true, false, false, false]);
@@ -147,7 +147,7 @@ fn rules_stand_before_one_that_lets_nothing_pass() {
 }
 
 #[test]
-fn iptables_legacy_is_told_of() {
+fn iptables_legacy_is_reported() {
     in_netns(|| {
         testkit::not_run_unless!(Program("iptables-legacy"));
         if try_run("iptables-legacy", &["-P", "FORWARD", "DROP"]).is_err() {

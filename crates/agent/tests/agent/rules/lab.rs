@@ -75,7 +75,7 @@ fn gateway(ns: &Ns, v4: &str, v6: &str) {
     ip(ns, &format!("-6 route add default via {v6}"));
 }
 
-/// Tells everybody under which address they are seen.
+/// A server that returns the address of its client.
 fn serve(ns: &Ns) -> [Daemon; 2] {
     ["TCP4-LISTEN:7,fork,reuseaddr", "TCP6-LISTEN:7,fork,reuseaddr,ipv6only=1"]
         .map(|listen| ns.start("socat", &[listen, "SYSTEM:echo $SOCAT_PEERADDR"]))
@@ -93,7 +93,7 @@ pub fn seen(from: &Ns, to: &str) -> Option<String> {
     answer.parse::<IpAddr>().ok().map(|address| address.to_string())
 }
 
-/// The same, where an answer must come; servers need a moment to start.
+/// Like [`seen`], but waits for an answer, because servers need a moment to start.
 #[track_caller]
 pub fn check(from: &Ns, to: &str, expected: &str) {
     let found = wait_some(Duration::from_secs(30), || seen(from, to));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Under whose address packets travel.
+//! The source addresses of packets.
 
 use agent::dataplane::nft::RulesConf;
 use agent::settings::Masquerade;
@@ -49,7 +49,7 @@ const LISTED: &str = r#"table inet podwire-agent-test {
 const DOCS: &str = include_str!("../../../../../docs/agent-rules.md");
 
 #[test]
-fn nft_shows_it_and_reads_it_back() {
+fn ruleset_is_listed_and_read_back_by_nft() {
     in_netns(|| {
         let masquerade =
             Masquerade { fully_random: true, except: nets(&["192.168.0.0/16", "192.168.7.0/24"]) };
@@ -77,7 +77,7 @@ fn nft_shows_it_and_reads_it_back() {
 }
 
 #[test]
-fn pods_keep_their_addresses_among_each_other_only() {
+fn only_traffic_leaving_the_network_is_masqueraded() {
     in_netns(|| {
         require!(Program("socat"));
         let lab = Lab::new();
@@ -99,7 +99,7 @@ fn pods_keep_their_addresses_among_each_other_only() {
 }
 
 #[test]
-fn exceptions_and_kube_proxys_mark_are_respected() {
+fn exceptions_and_kube_proxy_mark_are_respected() {
     in_netns(|| {
         require!(Program("socat"));
         let lab = Lab::new();
@@ -128,7 +128,7 @@ fn exceptions_and_kube_proxys_mark_are_respected() {
 }
 
 #[test]
-fn what_goes_to_many_is_not_masqueraded() {
+fn multicast_is_not_masqueraded() {
     in_netns(|| {
         require!(Program("socat"), Program("conntrack"));
         let lab = Lab::new();
@@ -151,7 +151,7 @@ fn what_goes_to_many_is_not_masqueraded() {
 }
 
 #[test]
-fn agents_of_two_networks_do_not_meet() {
+fn two_agents_keep_separate_rules() {
     in_netns(|| {
         require!(Program("socat"));
         let lab = Lab::new();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! flannel's rules go, and nothing else.
+//! flannel's rules are removed, and no others.
 
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ fn rest(saved: &str) -> Vec<String> {
 }
 
 #[test]
-fn flannels_rules_go_and_nothing_else() {
+fn only_flannel_rules_are_removed() {
     in_netns(|| {
         require!(Program("socat"), Program("ip6tables-nft-restore"));
         let lab = Lab::new();
@@ -107,7 +107,7 @@ fn flannels_rules_go_and_nothing_else() {
 }
 
 #[test]
-fn what_flanneld_writes_once_more_goes_too() {
+fn rules_written_again_by_flanneld_are_removed() {
     in_netns(|| {
         let every = Duration::from_millis(100);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -125,7 +125,7 @@ fn what_flanneld_writes_once_more_goes_too() {
 }
 
 #[test]
-fn flannels_rules_in_iptables_legacy_are_told_of() {
+fn flannel_rules_in_iptables_legacy_are_reported() {
     in_netns(|| {
         testkit::not_run_unless!(Program("iptables-legacy-restore"));
         if testkit::try_run("iptables-legacy", &["-t", "nat", "-S"]).is_err() {

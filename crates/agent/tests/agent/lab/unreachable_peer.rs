@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A peer that does not answer, and does again.
+//! A peer that becomes unreachable and recovers.
 
 use agent::status::Path;
 use testkit::{Wire, in_netns, require};
@@ -11,11 +11,13 @@ const CONF: &str = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}"#
 /// Of the way to the only peer.
 #[track_caller]
 fn wait_for_path(agent: &Agent, is_so: impl Fn(&Path) -> bool) {
-    agent.wait("the path", |status| status.peers.first().is_some_and(|peer| is_so(&peer.path)));
+    agent.wait("the path status", |status| {
+        status.peers.first().is_some_and(|peer| is_so(&peer.path))
+    });
 }
 
 #[test]
-fn peer_that_was_silent_is_seen_to_be_back() {
+fn unreachable_peer_recovers() {
     in_netns(|| {
         require!(Link("vxlan"), Program("nft"));
         let wire = Wire::new();

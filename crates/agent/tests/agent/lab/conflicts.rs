@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A device of others that has the name of ours: nothing is done to it, and nobody is told that all is well.
+//! A foreign device with the name of the agent's device: it stays untouched, and the node is not ready.
 
 use agent::status::{ConditionKind, Status};
 use testkit::{Node, Wire, in_netns, wait_for};
 
-use super::{Agent, Member, PATIENCE, Store, all_reach_all};
+use super::{Agent, Member, Store, TIMEOUT, all_reach_all};
 
 const CONF: &str = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}"#;
 
@@ -15,7 +15,7 @@ fn is_blocked(status: &Status) -> bool {
         && !status.problems.contains_key(&ConditionKind::Kernel)
 }
 
-/// Whatever is on the device.
+/// Everything that is configured on the device.
 fn found(node: &Node) -> String {
     node.sh("ip -4 address show dev flannel.1 scope global; ip -4 route show dev flannel.1
         ip neigh show dev flannel.1 nud permanent; ip nexthop
@@ -23,7 +23,7 @@ fn found(node: &Node) -> String {
 }
 
 #[test]
-fn foreign_device() {
+fn foreign_device_with_the_same_name_is_a_conflict() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let wire = Wire::new();
@@ -34,37 +34,37 @@ fn foreign_device() {
         nodes[0].sh("ip link add flannel.1 type bridge; ip link set flannel.1 up");
         let before = found(&nodes[0]);
         let first = Agent::start(&nodes[0], &store.and(&["--cni-conf-dir", dir]));
-        first.wait("it to be told", is_blocked);
+        first.wait("the reported conflict", is_blocked);
         let second = Agent::start(&nodes[1], &store);
-        second.wait("the other", |status| status.ready);
-        first.wait("news of the other", |status| status.peer_counts.total == 1);
+        second.wait("status.ready of the other node", |status| status.ready);
+        first.wait("one peer", |status| status.peer_counts.total == 1);
         assert!(is_blocked(&first.hub.status()), "{:#?}", first.hub.status());
         assert_eq!(found(&nodes[0]), before, "nothing was done to it");
         assert!(!list.exists());
 
         nodes[0].sh("ip link del flannel.1");
-        first.wait("it to go on by itself", |status| status.ready);
-        wait_for("the configuration", PATIENCE, || list.exists());
+        first.wait("status.ready without problems", |status| status.ready);
+        wait_for("the CNI configuration file", TIMEOUT, || list.exists());
         let join =
             |(agent, node): (Agent, Node)| Member { agent: Some(agent), pod: node.pod(), node };
         let members: Vec<Member> = [first, second].into_iter().zip(nodes).map(join).collect();
-        all_reach_all(&members, PATIENCE);
+        all_reach_all(&members, TIMEOUT);
     });
 }
 
 #[test]
-fn foreign_device_of_the_same_number() {
+fn foreign_device_with_the_same_vni_is_a_conflict() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let wire = Wire::new();
         let node = wire.node(1, true, false);
         node.sh("ip link add theirs type vxlan id 1 dstport 8472 local 192.168.90.1 dev eth0");
         let agent = Agent::start(&node, &Store::embedded(CONF));
-        agent.wait("it to be told which", |status| {
+        agent.wait("the reported conflict with its name", |status| {
             let is_named = |reason: &String| reason.contains("theirs has VNI 1 and port 8472");
             !status.ready && status.reasons.iter().any(is_named)
         });
         node.sh("ip link del theirs");
-        agent.wait("it to go on by itself", |status| status.ready);
+        agent.wait("status.ready without problems", |status| status.ready);
     });
 }

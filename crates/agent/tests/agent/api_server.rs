@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A hub that is served, and curl.
+//! A served status hub, and curl.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 pub const PORT: u16 = 8081;
 
-/// A server on a thread of its own, as an agent is; gone when dropped.
+/// A server on its own thread until it is dropped.
 pub struct Served {
     pub hub: StatusHub,
     stop: Option<oneshot::Sender<()>>,

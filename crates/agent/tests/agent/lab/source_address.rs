@@ -4,7 +4,7 @@
 use testkit::{Wire, can_ping, in_netns, wait_for};
 
 use super::configuration::replace;
-use super::{Member, PATIENCE, Store, network};
+use super::{Member, Store, TIMEOUT, network};
 
 const VXLAN: &str = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}"#;
 const DIRECT: &str =
@@ -19,7 +19,7 @@ fn source(from: &Member, to: &Member) -> String {
 }
 
 #[test]
-fn nodes_use_the_address_of_the_tunnel() {
+fn node_uses_the_tunnel_address_as_source() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let wire = Wire::new();
@@ -31,9 +31,7 @@ fn nodes_use_the_address_of_the_tunnel() {
         let pod = second.pod.addresses[0];
         let with_own = ["-nc1", "-W1", "-I", "192.168.90.1", &pod.to_string()];
         let reaches_with_own = || first.node.ns.try_exec("ping", &with_own).is_ok();
-        wait_for("a pod to answer to the tunnel's address", PATIENCE, || {
-            can_ping(&first.node.ns, pod)
-        });
+        wait_for("an answer to the tunnel's address", TIMEOUT, || can_ping(&first.node.ns, pod));
         assert!(reaches_with_own(), "an answer without a tunnel gets through on this wire");
         for member in &members {
             member.node.sh(STRICT);
@@ -43,7 +41,7 @@ fn nodes_use_the_address_of_the_tunnel() {
 
         replace(&first.node, &Store::embedded(DIRECT), &[]);
         let is_own = || source(first, second) == "192.168.90.1";
-        wait_for("the node's address without a tunnel", PATIENCE, is_own);
-        wait_for("both to have plain routes", PATIENCE, || can_ping(&first.node.ns, pod));
+        wait_for("the node's own address as source", TIMEOUT, is_own);
+        wait_for("direct routes on both nodes", TIMEOUT, || can_ping(&first.node.ns, pod));
     });
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The store does not answer, and meanwhile the node changes or its agent is started again: packets need no store.
+//! The store is unreachable while the node changes or its agent restarts. Traffic needs no store.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use agent::status::{ConditionKind, RepairKind, Status};
 use testkit::{EtcdServer, Wire, in_netns, wait_for};
 
-use super::{Agent, Member, PATIENCE, Store, all_reach_all, etcd, network};
+use super::{Agent, Member, Store, TIMEOUT, all_reach_all, etcd, network};
 
 const SUBNETS: &str = "/coreos.com/network/subnets/";
 const CONF: &str = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}"#;
@@ -16,7 +16,7 @@ fn masquerading(server: &EtcdServer) -> Store {
     Store::etcd(server, CONF).and(&["--ip-masq"])
 }
 
-/// Pods work, and people are told.
+/// The node is ready, and the failure is reported.
 fn goes_on(status: &Status) -> bool {
     status.ready
         && status.store.reachable == Some(false)
@@ -26,18 +26,18 @@ fn goes_on(status: &Status) -> bool {
 fn two_nodes(wire: &Wire, server: &EtcdServer) -> Vec<Member> {
     let nodes = [1, 2].map(|number| wire.node(number, true, false)).into();
     let members = network(nodes, &masquerading(server));
-    all_reach_all(&members, PATIENCE);
+    all_reach_all(&members, TIMEOUT);
     members
 }
 
 #[track_caller]
 fn device_has(member: &Member, word: &str) {
     let shown = || member.node.sh("ip -d link show flannel.1");
-    wait_for(&format!("{word}: {}", shown()), PATIENCE, || shown().contains(word));
+    wait_for(&format!("{word}: {}", shown()), TIMEOUT, || shown().contains(word));
 }
 
 #[test]
-fn the_way_to_other_nodes_is_followed() {
+fn underlay_change_is_followed_without_the_store() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let wire = Wire::new();
@@ -46,13 +46,15 @@ fn the_way_to_other_nodes_is_followed() {
         let first = &members[0];
         let subnet = first.node.subnet_env()["FLANNEL_SUBNET"].clone();
         server.kill();
-        first.agent().wait("the loss to be told", goes_on);
+        first.agent().wait("the reported failure", goes_on);
 
         first.node.sh("ip link set eth0 mtu 1400");
         device_has(first, "mtu 1350");
-        wait_for("plugins to know", PATIENCE, || first.node.subnet_env()["FLANNEL_MTU"] == "1350");
-        all_reach_all(&members, PATIENCE);
-        first.agent().wait("the loss to be told still", goes_on);
+        wait_for("FLANNEL_MTU in subnet.env", TIMEOUT, || {
+            first.node.subnet_env()["FLANNEL_MTU"] == "1350"
+        });
+        all_reach_all(&members, TIMEOUT);
+        first.agent().wait("the reported failure", goes_on);
         let before = first.agent().repairs(RepairKind::Rules);
         first.node.sh("nft delete table inet podwire-agent-podwire");
         first
@@ -61,19 +63,19 @@ fn the_way_to_other_nodes_is_followed() {
         first.node.sh("nft list table inet podwire-agent-podwire");
 
         first.node.sh("ip address del 192.168.90.1/24 dev eth0");
-        first.agent().wait("that loss to be told, too", |status| {
+        first.agent().wait("the reported second failure", |status| {
             !status.ready
                 && status.store.reachable == Some(false)
                 && status.problems.contains_key(&ConditionKind::Underlay)
         });
         first.node.sh("ip address add 192.168.90.101/24 dev eth0");
         device_has(first, "local 192.168.90.101");
-        first.agent().wait("it to go on", goes_on);
+        first.agent().wait("status.ready from the cache", goes_on);
 
         server.start();
         server.wait();
-        all_reach_all(&members, PATIENCE);
-        first.agent().wait("the store to be back", |status| {
+        all_reach_all(&members, TIMEOUT);
+        first.agent().wait("the store to be reachable", |status| {
             status.ready && status.store.reachable == Some(true) && status.warnings.is_empty()
         });
         assert_eq!(first.node.subnet_env()["FLANNEL_SUBNET"], subnet);
@@ -84,7 +86,7 @@ fn the_way_to_other_nodes_is_followed() {
 }
 
 #[test]
-fn an_agent_that_is_started_repairs_and_goes_on_with_what_was_last_seen() {
+fn restarted_agent_uses_the_cache_without_the_store() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let wire = Wire::new();
@@ -97,7 +99,7 @@ fn an_agent_that_is_started_repairs_and_goes_on_with_what_was_last_seen() {
         drop(members[0].agent.take());
         members[0].node.sh(&format!("rm -f {}", view.display()));
         members[0].agent = Some(Agent::start(&members[0].node, &store));
-        wait_for("both files", PATIENCE, || cni.exists() && view.exists());
+        wait_for("both files", TIMEOUT, || cni.exists() && view.exists());
         let mode = fs::metadata(&view).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "a configuration may have a key of WireGuard's");
         let env = members[0].node.subnet_env();
@@ -111,27 +113,29 @@ fn an_agent_that_is_started_repairs_and_goes_on_with_what_was_last_seen() {
         let (_, after) = after.split_once(',').unwrap();
         fs::write(&view, format!("{before}\"leaseUntil\":1,{after}")).unwrap();
         let agent = Agent::start(&members[0].node, &Store::etcd(&server, CONF));
-        agent.wait("the loss to be told", |status| status.store.reachable == Some(false));
+        agent.wait("the reported failure", |status| status.store.reachable == Some(false));
         assert!(agent.hub.session().is_none());
         drop(agent);
         fs::write(&view, good).unwrap();
 
         members[0].agent = Some(Agent::start(&members[0].node, &store));
-        members[0].agent().wait("it to go on", goes_on);
-        all_reach_all(&members, PATIENCE);
+        members[0].agent().wait("status.ready from the cache", goes_on);
+        all_reach_all(&members, TIMEOUT);
         assert!(cni.exists() && members[0].agent().hub.summary().lease_until.is_some());
         members[0].node.sh("nft list table inet podwire-agent-podwire");
         members[0].node.sh("ip route del $(ip route show proto 112 | head -n 1 | cut -d' ' -f1)");
-        all_reach_all(&members, PATIENCE);
+        all_reach_all(&members, TIMEOUT);
 
         server.start();
         server.wait();
         let newcomer = wire.node(3, true, false);
         let agent = Agent::start(&newcomer, &Store::etcd(&server, CONF));
-        agent.wait("the newcomer", |status| status.ready && status.peer_counts.total == 2);
+        agent.wait("status.ready of the new node", |status| {
+            status.ready && status.peer_counts.total == 2
+        });
         members.push(Member { agent: Some(agent), pod: newcomer.pod(), node: newcomer });
-        all_reach_all(&members, PATIENCE);
-        members[0].agent().wait("all to be well", |status| {
+        all_reach_all(&members, TIMEOUT);
+        members[0].agent().wait("status.ready without problems", |status| {
             status.ready && status.store.reachable == Some(true) && status.warnings.is_empty()
         });
         assert_eq!(members[0].node.subnet_env(), env, "it is the node that it was");

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node of flannel's becomes ours while its pods talk; beside it one that stays flannel's. What flannel
+//! A flannel node is taken over while its pods communicate, beside one that stays with flannel. What flannel
 //! had made is from the records of real nodes, laid down with `ip`, `nft` and `etcdctl`.
 
 use std::fs;
 
 use testkit::{EtcdServer, Node, Pinging, Pod, Wire, in_netns, wait_for};
 
-use super::{Agent, PATIENCE, Store, etcd};
+use super::{Agent, Store, TIMEOUT, etcd};
 
 const SUBNETS: &str = "/coreos.com/network/subnets/";
 const MACS: [&str; 3] = ["76:40:2b:2c:32:07", "46:d8:32:8b:ae:24", "b2:c9:28:d2:07:f2"];
@@ -103,7 +103,7 @@ fn flannels_nodes_become_ours(backend: &str) {
     for which in [0, 1] {
         publish(&server, which, backend);
     }
-    wait_for("flannel's nodes to work", PATIENCE, || pods[0].reaches(&pods[1]));
+    wait_for("packets between flannel's nodes", TIMEOUT, || pods[0].reaches(&pods[1]));
     let (keys, env) = (server.entries(SUBNETS), nodes[0].subnet_env());
     let store = Store::etcd(&server, "").and(&["--ip-masq"]);
 
@@ -114,15 +114,15 @@ fn flannels_nodes_become_ours(backend: &str) {
         let pinging =
             [0, 1].map(|from| Pinging::start(&pods[from].ns, pods[1 - from].addresses[0]));
         let agent = Agent::start(node, &store);
-        agent.wait("it to be ready", |status| status.ready && status.peer_counts.total == 1);
-        wait_for(&format!("{:#?} to go", leftovers(node)), PATIENCE, || leftovers(node).is_empty());
+        agent.wait("status.ready", |status| status.ready && status.peer_counts.total == 1);
+        wait_for(&format!("{:#?} to go", leftovers(node)), TIMEOUT, || leftovers(node).is_empty());
         for pinging in pinging {
             let (sent, answered) = pinging.end();
             assert!(sent - answered <= 1, "{answered} of {sent} came back");
         }
         assert_eq!(device(node), before, "the device is the same, with its hardware address");
         assert_eq!(server.entries(SUBNETS), keys, "to the letter");
-        wait_for("packets both ways", PATIENCE, || {
+        wait_for("packets in both directions", TIMEOUT, || {
             pods[0].reaches(&pods[1]) && pods[1].reaches(&pods[0])
         });
         agents.push(agent);

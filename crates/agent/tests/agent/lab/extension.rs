@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Backends that leave packets to others: `extension` with real commands, and `alloc`.
+//! Backends without a data path of their own: `extension` with real commands, and `alloc`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,7 +8,7 @@ use agent::status::{ConditionKind, Refused, Status};
 use serde_json::json;
 use testkit::{Node, Wire, in_netns, wait_for, write_program};
 
-use super::{Agent, Member, PATIENCE, Store, all_reach_all, etcd, network};
+use super::{Agent, Member, Store, TIMEOUT, all_reach_all, etcd, network};
 
 const CONFIG: &str = "/coreos.com/network/config";
 const SUBNETS: &str = "/coreos.com/network/subnets/";
@@ -77,7 +77,7 @@ fn told(member: &Member) -> String {
 }
 
 #[test]
-fn commands_of_an_extension_make_a_tunnel() {
+fn extension_commands_create_a_tunnel() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let wire = Wire::new();
@@ -85,7 +85,7 @@ fn commands_of_an_extension_make_a_tunnel() {
         let store = Store::etcd(&server, &write_scripts()).and(&[ALLOW]);
         let nodes = [1, 2, 3].map(|number| wire.node(number, true, false)).into();
         let mut members = network(nodes, &store);
-        all_reach_all(&members, PATIENCE);
+        all_reach_all(&members, TIMEOUT);
         let all: Vec<String> = members.iter().map(told).collect();
         for (member, own) in members.iter().zip(&all) {
             let [subnet, public, mac] = own.split(' ').collect::<Vec<_>>()[..] else { panic!() };
@@ -109,15 +109,15 @@ fn commands_of_an_extension_make_a_tunnel() {
         server.ctl(&["del", &format!("{SUBNETS}{subnet}")]);
         let removed = format!("remove {}", all[2]);
         for member in &members {
-            wait_for(&removed, PATIENCE, || calls(&member.node).last() == Some(&removed));
+            wait_for(&removed, TIMEOUT, || calls(&member.node).last() == Some(&removed));
         }
-        all_reach_all(&members, PATIENCE);
+        all_reach_all(&members, TIMEOUT);
     });
 }
 
 /// Flannel's first example, to the letter. What a command that fails says is told; the rest goes on.
 #[test]
-fn commands_that_fail_are_told() {
+fn failed_extension_commands_are_reported() {
     in_netns(|| {
         let wire = Wire::new();
         let conf = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "extension",
@@ -126,22 +126,22 @@ fn commands_that_fail_are_told() {
         let nodes = [1, 2].map(|number| wire.node(number, true, false)).into();
         let store = Store::embedded(conf).and(&[ALLOW]);
         let mut members = network(nodes, &store);
-        all_reach_all(&members, PATIENCE);
+        all_reach_all(&members, TIMEOUT);
         let peer = members[1].agent().hub.session().unwrap().lease.subnets[0];
         drop(members[0].agent.take());
         members[0].agent = Some(Agent::start(&members[0].node, &store));
-        members[0].agent().wait("the route to be there already", |status| {
+        members[0].agent().wait("the failed command in the status", |status| {
             let is_it = |one: &Refused| {
                 one.subnet.as_ref() == Some(&peer) && one.reason.contains("File exists")
             };
             status.ready && status.refused.iter().any(is_it)
         });
-        all_reach_all(&members, PATIENCE);
+        all_reach_all(&members, TIMEOUT);
     });
 }
 
 #[test]
-fn commands_of_the_store_run_only_where_the_node_allows_them() {
+fn extension_commands_run_only_if_allowed() {
     in_netns(|| {
         let wire = Wire::new();
         let server = etcd();
@@ -155,25 +155,25 @@ fn commands_of_the_store_run_only_where_the_node_allows_them() {
         let refusing = Agent::start(&nodes[0], &store);
         let allowing = Agent::start(&nodes[1], &store.and(&[ALLOW]));
         for agent in [&refusing, &allowing] {
-            agent.wait("it to be ready", |status| status.ready);
+            agent.wait("status.ready", |status| status.ready);
         }
         server.ctl(&["put", CONFIG, after]);
-        wait_for("the command", PATIENCE, || has_run(&nodes[1]));
+        wait_for("the command to run", TIMEOUT, || has_run(&nodes[1]));
         let is_refused = |status: &Status| {
             let problem = status.problems.get(&ConditionKind::Config);
             problem.is_some_and(|problem| problem.text.contains(ALLOW))
         };
-        refusing.wait("the refusal", is_refused);
+        refusing.wait("the rejected configuration", is_refused);
         assert!(refusing.hub.readiness().is_ready, "the configuration before stays");
         drop(refusing);
         let refusing = Agent::start(&nodes[0], &store);
-        refusing.wait("the refusal at the start", is_refused);
+        refusing.wait("the rejected configuration after a restart", is_refused);
         assert!(!refusing.hub.readiness().is_ready && !has_run(&nodes[0]));
     });
 }
 
 #[test]
-fn alloc_gives_subnets_and_nothing_else() {
+fn alloc_assigns_subnets_only() {
     in_netns(|| {
         let wire = Wire::new();
         let server = etcd();
@@ -198,6 +198,6 @@ fn alloc_gives_subnets_and_nothing_else() {
             let number = members[there].node.number();
             members[here].node.sh(&format!("{}{number}", via.replace("SUBNET", &subnet)));
         }
-        all_reach_all(&members, PATIENCE);
+        all_reach_all(&members, TIMEOUT);
     });
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Files that plugins, commands and runtimes look for are there again a moment after somebody breaks them.
+//! Files for plugins, commands and runtimes are restored soon after another program breaks them.
 
 use std::fs;
 use std::path::Path;
@@ -8,9 +8,9 @@ use std::time::Duration;
 use agent::status::RepairKind;
 use testkit::{Wire, in_netns, wait_for};
 
-use super::{Agent, PATIENCE, Store};
+use super::{Agent, Store, TIMEOUT};
 
-/// A second, were the machine not busy; without ears it would be half a minute.
+/// About a second if the machine is idle. Without inotify it would be half a minute.
 const SOON: Duration = Duration::from_secs(10);
 
 const CONF: &str = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "host-gw"}}"#;
@@ -26,19 +26,19 @@ const BREAKING: [&str; 5] = [
 ];
 
 fn check(agent: &Agent, file: &Path, is_right: impl Fn() -> bool) {
-    wait_for("it to be there at first", PATIENCE, &is_right);
+    wait_for("the file", TIMEOUT, &is_right);
     let (name, dir) = (file.display().to_string(), file.parent().unwrap().display().to_string());
     for breaking in BREAKING {
         let counted = agent.repairs(RepairKind::File);
         let script = breaking.replace("FILE", &name).replace("DIR", &dir);
         testkit::run("sh", &["-ec", &script]);
         agent.wait_for(SOON, &script, |status| status.repairs.counts[&RepairKind::File] > counted);
-        wait_for(&script, PATIENCE, || is_right() && agent.hub.summary().warnings.is_empty());
+        wait_for(&script, TIMEOUT, || is_right() && agent.hub.summary().warnings.is_empty());
     }
 }
 
 #[test]
-fn whatever_breaks_them() {
+fn managed_files_are_restored() {
     in_netns(|| {
         testkit::require!(Program("curl"));
         let wire = Wire::new();
@@ -52,9 +52,9 @@ fn whatever_breaks_them() {
             list.parent().unwrap().to_str().unwrap(),
         ];
         let agent = Agent::start(&node, &Store::embedded(CONF).and(&flags));
-        agent.wait("the node", |status| status.ready);
+        agent.wait("status.ready", |status| status.ready);
         for file in [&env, &list] {
-            wait_for("it to be written", PATIENCE, || file.exists());
+            wait_for("the file", TIMEOUT, || file.exists());
             let text = fs::read_to_string(file).unwrap();
             check(&agent, file, || fs::read_to_string(file).is_ok_and(|now| now == text));
         }

@@ -5,7 +5,7 @@
 use testkit::{Pinging, Wire, in_netns, wait_for};
 
 use super::configuration::{replace, wait_problem};
-use super::{Agent, Member, PATIENCE, Store, all_reach_all, network};
+use super::{Agent, Member, Store, TIMEOUT, all_reach_all, network};
 
 const VXLAN: &str = r#"{"Type": "vxlan"}"#;
 const OTHER_VNI: &str = r#"{"Type": "vxlan", "VNI": 7}"#;
@@ -29,7 +29,7 @@ fn two_nodes(backend: &str) -> Vec<Member> {
     let wire = Wire::new();
     let nodes = [1, 2].map(|number| wire.node(number, true, false));
     let members = network(nodes.into(), &Store::embedded(&conf("", backend)));
-    all_reach_all(&members, PATIENCE);
+    all_reach_all(&members, TIMEOUT);
     members
 }
 
@@ -58,7 +58,7 @@ fn kind(backend: &str) -> &str {
 }
 
 fn has_backend(agent: &Agent, backend: &str) {
-    agent.wait("the backend to be another", |status| {
+    agent.wait("session.backend", |status| {
         let now = status.session.as_ref().map(|session| session.backend.as_str());
         status.ready && now == Some(kind(backend))
     });
@@ -81,7 +81,7 @@ fn first_changes(members: &[Member], backend: &str) {
     assert_eq!(leases().subnets, lease.subnets);
     wait_problem(second.agent(), &["all 1 subnets", "stays in force"]);
     let published = if kind(backend) == "udp" { "" } else { kind(backend) };
-    second.agent().wait("the first one's lease to be heard of", |status| {
+    second.agent().wait("the first node's new lease", |status| {
         status.peers.first().is_some_and(|peer| peer.backend == published)
     });
     for member in members {
@@ -95,7 +95,7 @@ fn second_follows(members: &[Member], backend: &str, device_after: &str) {
     replace(&first.node, &Store::embedded(&conf("", backend)), &[]);
     has_backend(second.agent(), backend);
     for (from, to) in [(first, second), (second, first)] {
-        wait_for("the new way", PATIENCE, || device(from, to) == device_after);
+        wait_for("the route over the new device", TIMEOUT, || device(from, to) == device_after);
         assert_eq!(from.agent().hub.status().refused, []);
     }
 }
@@ -117,12 +117,12 @@ fn from_vxlan_to_host_gw() {
         assert_eq!([mtu(&members[0]), mtu(&members[1])], ["1450", "1450"]);
         second_follows(&members, HOST_GW, "eth0");
         for member in &members {
-            wait_for("the tunnel to go with its last peer", PATIENCE, || {
+            wait_for("removal of the tunnel device", TIMEOUT, || {
                 !member.node.sh("ip -br link").contains("flannel") && mtu(member) == "1500"
             });
         }
         stream.end(LOST);
-        all_reach_all(&members, PATIENCE);
+        all_reach_all(&members, TIMEOUT);
     });
 }
 
@@ -132,9 +132,9 @@ fn through(first: &str, changes: &[(&str, &str)], has_stream: bool) {
     for (backend, device) in changes {
         let stream = has_stream.then(|| Stream::start(&members));
         first_changes(&members, backend);
-        all_reach_all(&members, PATIENCE);
+        all_reach_all(&members, TIMEOUT);
         second_follows(&members, backend, device);
-        all_reach_all(&members, PATIENCE);
+        all_reach_all(&members, TIMEOUT);
         if let Some(stream) = stream {
             stream.end(LOST);
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What others break is noticed by its event and mended; what we do ourselves is no reason to do more.
+//! Changes by other programs are noticed by their events and repaired. The agent's own changes cause nothing.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use super::forward::{DOCKERS, restore};
 use super::lab::{Lab, NODE, WORLD, check};
 use super::{changes, conf, nft, open, ruleset};
 
-/// Waits for an event of ours and mends.
+/// Waits for a relevant event and repairs.
 #[track_caller]
 fn mend(rules: &Rules, events: &mut Events) -> Vec<String> {
     let deadline = Instant::now() + Duration::from_secs(30);
@@ -32,7 +32,7 @@ fn settle(rules: &Rules, events: &mut Events) {
 }
 
 #[test]
-fn whatever_is_broken_is_mended() {
+fn broken_rules_are_repaired() {
     in_netns(|| {
         restore("iptables-nft-restore", DOCKERS);
         let mut rules = open();
@@ -69,7 +69,7 @@ fn whatever_is_broken_is_mended() {
 }
 
 #[test]
-fn a_rule_that_is_removed_or_changed_comes_back() {
+fn removed_or_changed_rule_is_restored() {
     in_netns(|| {
         let mut rules = open();
         let mut events = Events::listen().unwrap();
@@ -105,7 +105,7 @@ fn a_rule_that_is_removed_or_changed_comes_back() {
 }
 
 #[test]
-fn traffic_goes_on_after_a_flush() {
+fn traffic_continues_after_a_flush() {
     in_netns(|| {
         require!(Program("socat"));
         let lab = Lab::new();
@@ -130,7 +130,7 @@ fn traffic_goes_on_after_a_flush() {
 }
 
 #[test]
-fn changes_of_others_are_none_of_ours() {
+fn foreign_rule_changes_are_ignored() {
     in_netns(|| {
         let mut rules = open();
         changes(rules.set(&conf()));

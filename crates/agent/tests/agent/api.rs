@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What probes, Prometheus and commands get, asked with curl and read by Prometheus' own parser.
+//! The pages for probes, Prometheus and commands, read with curl and with Prometheus' parser.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,12 +17,12 @@ use agent::status::{ConditionKind, Refused, RepairKind};
 use serde_json::Value;
 use testkit::{in_netns, require, run};
 
-use crate::served::{PORT, Served, curl, peer, session, url};
+use crate::api_server::{PORT, Served, curl, peer, session, url};
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
 #[test]
-fn probes_are_told_what_is_wrong() {
+fn probes_get_the_reasons() {
     in_netns(|| {
         require!(Program("curl"));
         let dir = tempfile::tempdir().unwrap();
@@ -53,7 +53,7 @@ fn probes_are_told_what_is_wrong() {
 }
 
 #[test]
-fn other_requests_are_told_what_there_is() {
+fn unknown_requests_get_the_index() {
     in_netns(|| {
         let dir = tempfile::tempdir().unwrap();
         let _served = Served::start(dir.path());
@@ -111,7 +111,7 @@ print(json.dumps([
 }
 
 #[test]
-fn prometheus_reads_the_metrics_that_are_documented() {
+fn metrics_are_valid_and_documented() {
     in_netns(|| {
         require!(File("/usr/lib/python3/dist-packages/prometheus_client/parser.py"));
         let dir = tempfile::tempdir().unwrap();
@@ -174,7 +174,7 @@ fn prometheus_reads_the_metrics_that_are_documented() {
 }
 
 #[test]
-fn the_socket_is_for_root_and_replaces_a_dead_one_only() {
+fn socket_replaces_only_a_stale_one() {
     in_netns(|| {
         let dir = tempfile::tempdir().unwrap();
         let run_dir = dir.path().join("a/b");
@@ -196,7 +196,7 @@ fn the_socket_is_for_root_and_replaces_a_dead_one_only() {
         fs::write(&path, "precious").unwrap();
         let refused = Socket::create(&run_dir).unwrap_err();
         let cause = std::error::Error::source(&refused).unwrap().to_string();
-        assert!(cause.contains("no socket"), "{cause}");
+        assert!(cause.contains("not a socket"), "{cause}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
     });
 }
@@ -221,7 +221,7 @@ fn probe() {
 }
 
 #[test]
-fn probes_are_answered_among_idle_and_slow_clients() {
+fn probes_are_answered_beside_slow_clients() {
     in_netns(|| {
         let dir = tempfile::tempdir().unwrap();
         let served = Served::start(dir.path());
@@ -245,7 +245,7 @@ fn probes_are_answered_among_idle_and_slow_clients() {
 
 /// As clients do that hold connections open against all resistance.
 #[test]
-fn probes_are_answered_while_clients_connect_again_and_again() {
+fn probes_are_answered_during_connection_floods() {
     in_netns(|| {
         let dir = tempfile::tempdir().unwrap();
         let _served = Served::start(dir.path());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is heard of: our own changes are no reason for more, and those of others that are none of our
-//! business are not, either.
+//! Events: the agent's own changes cause no comparison, and unrelated changes by other programs
+//! do not either.
 
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,7 @@ fn heard(events: &mut Events, reconciler: &Reconciler) -> (usize, EventImpact) {
 }
 
 #[test]
-fn our_own_changes_are_no_reason_for_more() {
+fn own_changes_cause_no_comparison() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         make_eth0();
@@ -59,7 +59,7 @@ fn our_own_changes_are_no_reason_for_more() {
 }
 
 #[test]
-fn what_pods_and_others_do_is_none_of_our_business() {
+fn unrelated_events_cause_no_comparison() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         make_eth0();
@@ -94,7 +94,7 @@ fn what_pods_and_others_do_is_none_of_our_business() {
 
 /// The address of the tunnel's end at a peer is one of this host: the kernel takes no such gateway.
 #[test]
-fn one_peer_that_cannot_be_served_stops_no_other_and_is_tried_again() {
+fn failed_peer_does_not_block_others_and_is_retried() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         make_eth0();
@@ -108,10 +108,10 @@ fn one_peer_that_cannot_be_served_stops_no_other_and_is_tried_again() {
         assert!(!failures.is_empty());
         assert_eq!(ip("route show proto 112").lines().count(), 3);
         // Afterwards it has heard all of its own doing.
-        wait_for("that to be told", SOON, || reports.try_recv().is_ok());
+        wait_for("a report", SOON, || reports.try_recv().is_ok());
         ip("address del 10.0.3.0/32 dev lo");
         wait_for("the fourth route", SOON, || ip("route show proto 112").lines().count() == 4);
-        wait_for("that to be told, and as no repair", SOON, || {
+        wait_for("a report that is no repair", SOON, || {
             let report = reports.try_recv().ok();
             matches!(report, Some(Report::TriedAgain(outcome)) if outcome.failures.is_empty())
         });
@@ -119,7 +119,7 @@ fn one_peer_that_cannot_be_served_stops_no_other_and_is_tried_again() {
 }
 
 #[test]
-fn a_comparison_finds_what_was_not_heard_of() {
+fn comparison_finds_changes_without_events() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         make_eth0();
@@ -135,7 +135,7 @@ fn a_comparison_finds_what_was_not_heard_of() {
 }
 
 #[test]
-fn another_address_of_the_underlay_is_followed_by_the_same_device() {
+fn underlay_address_change_keeps_the_device() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         make_eth0();
@@ -162,7 +162,7 @@ fn another_address_of_the_underlay_is_followed_by_the_same_device() {
 }
 
 #[test]
-fn commands_of_the_administrators_are_handed_over_once() {
+fn extension_commands_are_reported_once() {
     in_netns(|| {
         make_eth0();
         let backend = r#"{"Type": "extension", "SubnetAddCommand": "true"}"#;
@@ -184,7 +184,7 @@ fn commands_of_the_administrators_are_handed_over_once() {
 
 /// A container that cannot write sysctls: the device is made all the same.
 #[test]
-fn a_device_without_accept_ra_is_no_failure() {
+fn device_without_accept_ra_is_no_failure() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         make_eth0();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tunnels of which two are in no kernel of ours: a way that is too narrow, what is for many, and repairs.
+//! Tunnels with a small path MTU, multicast and repairs. Two of them need the emulated machine.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use agent::status::RepairKind;
 use testkit::{Pod, Wire, in_netns, wait_for};
 
 use super::backends::check_both;
-use super::{Member, PATIENCE, Store, all_reach_all, network};
+use super::{Member, Store, TIMEOUT, all_reach_all, network};
 use crate::multicast::Listener;
 
 /// On the way to the node behind the router, large packets vanish without a word.
@@ -30,15 +30,15 @@ fn narrow_ways_are_measured_and_groups_are_carried(backend: &str, left: u32) -> 
         node.sh("ethtool -K eth0 gso off tso off tx-udp-segmentation off");
     }
     let members = network(nodes, &store);
-    all_reach_all(&members, PATIENCE);
+    all_reach_all(&members, TIMEOUT);
     let [near, far] = &members[..] else { panic!("two") };
     for (from, to) in [(near, far), (far, near)] {
-        from.agent().wait("the way to be measured", |status| {
+        from.agent().wait("the path MTU", |status| {
             let path = &status.peers[0].path;
             path.path_mtu == Some(left) && path.problem.is_some()
         });
         let route = || from.node.sh(&format!("ip route get {}", to.pod.addresses[0]));
-        wait_for("pods to be told", PATIENCE, || route().contains(&format!("mtu {left}")));
+        wait_for("the MTU of the route", TIMEOUT, || route().contains(&format!("mtu {left}")));
     }
     groups_are_carried(near, far);
     members
@@ -54,12 +54,12 @@ fn transfer(from: &Pod, to: &Pod) {
         let (listen, sink) = (format!("{family}-LISTEN:7000"), format!("OPEN:{file},creat"));
         let _server = to.ns.start("socat", &["-u", &listen, &sink]);
         let listens = || to.ns.exec("ss", &["-Hltn"]).contains(":7000 ");
-        wait_for("the server", PATIENCE, listens);
+        wait_for("the server to listen", TIMEOUT, listens);
         let server = SocketAddr::new(*address, 7000);
         let send = format!("head -c {SIZE} /dev/zero | socat -u - {family}:{server}");
         from.ns.exec("timeout", &["60", "sh", "-ec", &send]);
         let came = || fs::metadata(&file).map_or(0, |file| file.len());
-        wait_for("all of it", PATIENCE, || came() == SIZE);
+        wait_for("all bytes", TIMEOUT, || came() == SIZE);
     }
 }
 
@@ -91,7 +91,7 @@ fn mends(members: &[Member], soon: Duration, kind: RepairKind, breaking: &str) {
     let counted = first.agent().repairs(kind);
     first.node.sh(breaking);
     first.agent().wait_for(soon, breaking, |status| status.repairs.counts[&kind] > counted);
-    wait_for(breaking, PATIENCE, || first.pod.reaches(&second.pod));
+    wait_for(breaking, TIMEOUT, || first.pod.reaches(&second.pod));
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn vm_wireguard() {
         let members = narrow_ways_are_measured_and_groups_are_carried("wireguard", 1328);
         mends(&members, AT_ONCE, RepairKind::Device, "ip link del flannel-wg");
         let remove = "wg set flannel-wg peer $(wg show flannel-wg peers) remove";
-        mends(&members, PATIENCE, RepairKind::Peer, remove);
+        mends(&members, TIMEOUT, RepairKind::Peer, remove);
     });
 }
 

@@ -23,7 +23,7 @@ fn make_read_only() {
     assert!(std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").is_err());
 }
 
-/// As somebody outside of the container does.
+/// Sets a sysctl from outside of the container.
 fn set(node: &Node, switch: &str, value: &str) {
     node.sh(&format!("echo {value} > /run/lab/sys/{switch}"));
 }
@@ -34,9 +34,9 @@ fn lacks_forwarding(status: &Status) -> bool {
     !status.ready && problem.is_some_and(|one| words.iter().all(|word| one.text.contains(word)))
 }
 
-/// Nobody has to restart the agent, or to wait for a comparison at intervals.
+/// Neither a restart nor a periodic comparison is needed.
 #[test]
-fn forwarding_that_is_on_again_makes_the_node_ready_again() {
+fn node_is_ready_after_forwarding_is_enabled() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let wire = Wire::new();
@@ -46,9 +46,11 @@ fn forwarding_that_is_on_again_makes_the_node_ready_again() {
         let store = Store::embedded(CONF).and(&["--compare-every", "86400"]);
         let agent = Agent::start(&node, &store);
         for _ in 0..2 {
-            agent.wait("the switch to be missed", lacks_forwarding);
+            agent.wait("the forwarding problem", lacks_forwarding);
             set(&node, "net/ipv4/ip_forward", "1");
-            agent.wait("it to be found on", |status| status.ready && status.problems.is_empty());
+            agent.wait("status.ready without problems", |status| {
+                status.ready && status.problems.is_empty()
+            });
             set(&node, "net/ipv4/ip_forward", "0");
         }
     });
@@ -56,7 +58,7 @@ fn forwarding_that_is_on_again_makes_the_node_ready_again() {
 
 /// Also one with no peers: checks of their paths lead to comparisons, too.
 #[test]
-fn accept_ra_that_cannot_be_written_is_no_failure() {
+fn unwritable_accept_ra_is_no_failure() {
     in_netns(|| {
         testkit::require!(Link("vxlan"));
         let wire = Wire::new();
@@ -64,7 +66,7 @@ fn accept_ra_that_cannot_be_written_is_no_failure() {
         set_accept_ra(&node);
         make_read_only();
         let agent = Agent::start(&node, &Store::embedded(CONF));
-        agent.wait("the node", |status| status.ready && status.problems.is_empty());
+        agent.wait("status.ready", |status| status.ready && status.problems.is_empty());
         assert_eq!(node.sh("cat /proc/sys/net/ipv6/conf/flannel.1/accept_ra"), "1\n");
     });
 }
