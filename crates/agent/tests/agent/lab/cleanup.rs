@@ -137,7 +137,7 @@ fn owner_tags_with_the_same_next_hops_are_rejected() {
         let other = flags("net-30", conf);
         let why = refused(&other);
         assert!(why.contains("\"net-30\"") && why.contains("\"podwire\""), "{why}");
-        assert!(why.contains("--mark"), "{why}");
+        assert!(why.contains("--owner"), "{why}");
         let elsewhere = other.iter().map(|word| word.replace("/run/lab/state", "/run/lab/other"));
         assert_eq!(refused(&elsewhere.collect::<Vec<_>>()), why, "its device tells");
         assert_eq!(shown(&node), before);
