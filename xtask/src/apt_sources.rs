@@ -8,18 +8,18 @@ use anyhow::{Context, Result};
 
 /// One package source of apt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
-    pub uri: String,
-    pub suites: Vec<String>,
-    pub components: Vec<String>,
+pub(crate) struct Source {
+    pub(crate) uri: String,
+    pub(crate) suites: Vec<String>,
+    pub(crate) components: Vec<String>,
     /// Path of a keyring. A key inside the file is ignored: apt then uses its trusted keys, which on
     /// Debian include the archive's.
-    pub signed_by: Option<String>,
+    pub(crate) signed_by: Option<String>,
 }
 
 impl Source {
     /// A `deb` or `deb-src` line for the same mirror with another suite.
-    pub fn line(&self, kind: &str, suite: &str) -> String {
+    pub(crate) fn line(&self, kind: &str, suite: &str) -> String {
         let keys = self.signed_by.as_ref();
         let options = keys.map(|path| format!("[signed-by={path}] ")).unwrap_or_default();
         format!("{kind} {options}{} {suite} main\n", self.uri)
@@ -27,7 +27,7 @@ impl Source {
 }
 
 /// The mirror of the installed release, not of security updates or other vendors.
-pub fn mirror() -> Result<Source> {
+pub(crate) fn mirror() -> Result<Source> {
     let release = fs::read_to_string("/etc/os-release").context("read /etc/os-release")?;
     let codename = codename(&release).context("/etc/os-release has no VERSION_CODENAME")?;
     let sources = read(Path::new("/etc/apt"))?;

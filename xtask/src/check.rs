@@ -6,7 +6,7 @@ use anyhow::Result;
 use crate::workspace::Workspace;
 use crate::{cmd, invariants};
 
-pub fn all(workspace: &Workspace) -> Result<()> {
+pub(crate) fn all(workspace: &Workspace) -> Result<()> {
     quick(workspace)?;
     documentation(workspace)?;
     dependencies(workspace)?;
@@ -14,7 +14,7 @@ pub fn all(workspace: &Workspace) -> Result<()> {
 }
 
 /// The cheap checks, which also run before the tests.
-pub fn quick(workspace: &Workspace) -> Result<()> {
+pub(crate) fn quick(workspace: &Workspace) -> Result<()> {
     invariants::check_sources(workspace)?;
     let root = &workspace.root;
     cmd::run(cmd::cargo().args(["fmt", "--all", "--check"]).current_dir(root))?;

@@ -11,19 +11,19 @@ use anyhow::{Context, Result, bail};
 
 /// A command with the `sbin` directories in `PATH`, which users often lack (`ip`, `nft`).
 #[expect(clippy::disallowed_methods, reason = "xtask runs other programs")]
-pub fn command(program: impl AsRef<OsStr>) -> Command {
+pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command.env("PATH", search_path());
     command
 }
 
 /// The cargo that started xtask, with the same toolchain.
-pub fn cargo() -> Command {
+pub(crate) fn cargo() -> Command {
     command(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
 /// Prints the command and runs it; its output goes to the terminal.
-pub fn run(command: &mut Command) -> Result<()> {
+pub(crate) fn run(command: &mut Command) -> Result<()> {
     eprintln!("+ {}", shown(command));
     let status = command.status().with_context(|| format!("start {}", shown(command)))?;
     if !status.success() {
@@ -33,13 +33,13 @@ pub fn run(command: &mut Command) -> Result<()> {
 }
 
 /// Like [`run`], and calls `on_line` for each printed line.
-pub fn run_watched(command: &mut Command, on_line: impl FnMut(&str)) -> Result<()> {
+pub(crate) fn run_watched(command: &mut Command, on_line: impl FnMut(&str)) -> Result<()> {
     eprintln!("+ {}", shown(command));
     watch(command, on_line)
 }
 
 /// Like [`run_watched`], without printing the command.
-pub fn watch(command: &mut Command, mut on_line: impl FnMut(&str)) -> Result<()> {
+pub(crate) fn watch(command: &mut Command, mut on_line: impl FnMut(&str)) -> Result<()> {
     let mut child = command
         .stdout(Stdio::piped())
         .spawn()
@@ -60,7 +60,7 @@ pub fn watch(command: &mut Command, mut on_line: impl FnMut(&str)) -> Result<()>
 }
 
 /// Runs the command and returns its standard output. An error includes its standard error.
-pub fn read(command: &mut Command) -> Result<String> {
+pub(crate) fn read(command: &mut Command) -> Result<String> {
     let output = output(command)?;
     if !output.status.success() {
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -70,12 +70,12 @@ pub fn read(command: &mut Command) -> Result<String> {
 }
 
 /// Runs the command and returns status and output, even if it failed.
-pub fn output(command: &mut Command) -> Result<Output> {
+pub(crate) fn output(command: &mut Command) -> Result<Output> {
     command.stdin(Stdio::null()).output().with_context(|| format!("start {}", shown(command)))
 }
 
 /// Path of an installed program.
-pub fn find(program: &str) -> Option<PathBuf> {
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
     env::split_paths(&search_path()).map(|dir| dir.join(program)).find(|file| file.is_file())
 }
 

@@ -10,27 +10,27 @@ use anyhow::{Context, Result};
 use crate::{apt_sources, cmd, setup};
 
 /// Downloads a package of the installed release into `work`.
-pub fn download(package: &str, work: &Path) -> Result<PathBuf> {
+pub(crate) fn download(package: &str, work: &Path) -> Result<PathBuf> {
     let get = || quietly(apt("apt-get", &[]).args(["download", package]).current_dir(work));
     with_lists(get)?;
     find(work, package)
 }
 
 /// Downloads a package of another suite.
-pub fn download_from(suite: &str, package: &str, work: &Path) -> Result<PathBuf> {
+pub(crate) fn download_from(suite: &str, package: &str, work: &Path) -> Result<PathBuf> {
     Suite::open(suite, work, false)?.download(package)
 }
 
 /// A Debian suite with a private apt state, so that apt never installs from it on this machine.
 #[derive(Debug)]
-pub struct Suite {
+pub(crate) struct Suite {
     work: PathBuf,
     options: Vec<String>,
 }
 
 impl Suite {
     /// Downloads the package list of the suite, and optionally the list of sources.
-    pub fn open(suite: &str, work: &Path, with_sources: bool) -> Result<Suite> {
+    pub(crate) fn open(suite: &str, work: &Path, with_sources: bool) -> Result<Suite> {
         let list = work.join("suite.list");
         let mirror = apt_sources::mirror()?;
         let kinds = if with_sources { &["deb", "deb-src"][..] } else { &["deb"] };
@@ -53,14 +53,14 @@ impl Suite {
     }
 
     /// Downloads a package.
-    pub fn download(&self, package: &str) -> Result<PathBuf> {
+    pub(crate) fn download(&self, package: &str) -> Result<PathBuf> {
         let mut get = apt("apt-get", &self.options);
         quietly(get.args(["download", package]).current_dir(&self.work))?;
         find(&self.work, package)
     }
 
     /// Resolves a metapackage to the package it depends on.
-    pub fn resolve(&self, package: &str) -> Result<String> {
+    pub(crate) fn resolve(&self, package: &str) -> Result<String> {
         let text = cmd::read(apt("apt-cache", &self.options).args(["depends", package]))?;
         let dependency = first_dependency(&text, package);
         dependency
@@ -69,7 +69,7 @@ impl Suite {
     }
 
     /// Unpacks the source of a package with Debian's patches.
-    pub fn source(&self, package: &str, into: &Path) -> Result<()> {
+    pub(crate) fn source(&self, package: &str, into: &Path) -> Result<()> {
         let mut get = apt("apt-get", &self.options);
         quietly(get.args(["source", "--download-only", package]).current_dir(&self.work))?;
         let description = find_file(&self.work, package, ".dsc")?;
@@ -83,7 +83,7 @@ impl Suite {
 }
 
 /// Version of a source package.
-pub fn version_of_source(source: &Path) -> Result<String> {
+pub(crate) fn version_of_source(source: &Path) -> Result<String> {
     let changes = source.join("debian/changelog");
     let text =
         fs::read_to_string(&changes).with_context(|| format!("read {}", changes.display()))?;
@@ -93,7 +93,7 @@ pub fn version_of_source(source: &Path) -> Result<String> {
 }
 
 /// Resolves a metapackage of the installed release: its first dependency whose name starts like its own.
-pub fn resolve(package: &str) -> Result<String> {
+pub(crate) fn resolve(package: &str) -> Result<String> {
     with_lists(|| {
         let text = cmd::read(cmd::command("apt-cache").args(["depends", package]))?;
         let dependency = first_dependency(&text, package);
@@ -110,14 +110,14 @@ fn first_dependency<'a>(text: &'a str, package: &str) -> Option<&'a str> {
 }
 
 /// Unpacks a package and returns its version.
-pub fn unpack(package: &Path, into: &Path) -> Result<String> {
+pub(crate) fn unpack(package: &Path, into: &Path) -> Result<String> {
     cmd::run(cmd::command("dpkg-deb").arg("-x").arg(package).arg(into))?;
     let version = cmd::read(cmd::command("dpkg-deb").arg("-f").arg(package).arg("Version"))?;
     Ok(version.trim().to_owned())
 }
 
 /// Moves an unpacked directory to its final path, atomically.
-pub fn move_to(unpacked: &Path, place: &Path) -> Result<()> {
+pub(crate) fn move_to(unpacked: &Path, place: &Path) -> Result<()> {
     if place.exists() {
         fs::remove_dir_all(place)?;
     }

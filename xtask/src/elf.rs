@@ -9,7 +9,7 @@ const PHDR_SIZE_AT: usize = 54; // Elf64_Ehdr.e_phentsize
 const PHDR_COUNT_AT: usize = 56; // Elf64_Ehdr.e_phnum
 
 /// True for a 64-bit little-endian program without an interpreter.
-pub fn is_static(file: &[u8]) -> Result<bool> {
+pub(crate) fn is_static(file: &[u8]) -> Result<bool> {
     ensure!(file.starts_with(b"\x7fELF\x02\x01"), "not a 64-bit little-endian ELF file");
     let start = usize::try_from(u64::from_le_bytes(bytes(file, PHDR_OFFSET_AT)?))?;
     let size = usize::from(u16::from_le_bytes(bytes(file, PHDR_SIZE_AT)?));

@@ -19,15 +19,15 @@ const VERSION: &str = "VERSION";
 
 /// Unpacked plugins that run on this machine.
 #[derive(Debug)]
-pub struct GoPlugins {
+pub(crate) struct GoPlugins {
     /// Value for `CNI_PATH`.
-    pub dir: PathBuf,
+    pub(crate) dir: PathBuf,
     /// Version of the package.
-    pub version: String,
+    pub(crate) version: String,
 }
 
 /// Downloads the plugins if they are missing.
-pub fn ensure(target_dir: &Path, refresh: bool) -> Result<GoPlugins> {
+pub(crate) fn ensure(target_dir: &Path, refresh: bool) -> Result<GoPlugins> {
     let home = target_dir.join("go-plugins");
     let present = ["sid", "stable"].map(|suite| home.join(suite));
     if let Some(dir) = present.iter().find(|dir| !refresh && dir.join(VERSION).is_file()) {

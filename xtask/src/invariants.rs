@@ -18,7 +18,7 @@ const RIM_WORDS: [&str; 3] = ["unsafe", "setns", "libc"];
 const RIM: [&str; 2] = ["crates/netlink", "crates/kernel"];
 
 /// Checks the sources; needs no build.
-pub fn check_sources(workspace: &Workspace) -> Result<()> {
+pub(crate) fn check_sources(workspace: &Workspace) -> Result<()> {
     no_async_below_plugins(workspace)?;
     let mut violations = Vec::new();
     for file in source::files(&workspace.root)? {
@@ -34,7 +34,7 @@ pub fn check_sources(workspace: &Workspace) -> Result<()> {
 }
 
 /// Checks podwire-cni as shipped.
-pub fn check_plugin_program(program: &Path) -> Result<()> {
+pub(crate) fn check_plugin_program(program: &Path) -> Result<()> {
     let file = fs::read(program).with_context(|| format!("read {}", program.display()))?;
     let (size, shown) = (file.len(), program.display());
     ensure!(elf::is_static(&file)?, "{shown} is not static");

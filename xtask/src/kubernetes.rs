@@ -29,13 +29,13 @@ const VERSION: &str = "VERSION";
 const IMPORT: &str = "k8s.io/kubernetes";
 
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Build again even if the programs exist
     #[arg(long)]
     refresh: bool,
 }
 
-pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let dir = place(&workspace.target_dir);
     if args.refresh || find(&workspace.target_dir).is_none() {
         build(&dir).context("build Kubernetes")?;
@@ -46,7 +46,7 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 }
 
 /// Directory of the programs; `None` if they are not built.
-pub fn find(target_dir: &Path) -> Option<PathBuf> {
+pub(crate) fn find(target_dir: &Path) -> Option<PathBuf> {
     Some(place(target_dir)).filter(|dir| dir.join(VERSION).is_file())
 }
 

@@ -18,11 +18,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-pub use self::job::Job;
-pub use self::kernel::Kernel;
+pub(crate) use self::job::Job;
+pub(crate) use self::kernel::Kernel;
 
 /// Programs that the machine needs, and their packages.
-pub const PROGRAMS: [(&str, &str); 5] = [
+pub(crate) const PROGRAMS: [(&str, &str); 5] = [
     ("qemu-system-x86_64", "qemu-system-x86"),
     // Also started by the kernel of the machine.
     ("modprobe", "kmod"),
@@ -32,31 +32,31 @@ pub const PROGRAMS: [(&str, &str); 5] = [
 ];
 
 /// Whether the machine can run: it executes the programs of this architecture.
-pub fn is_possible() -> bool {
+pub(crate) fn is_possible() -> bool {
     ARCH == "x86_64"
 }
 
 /// One start of the machine, with its input and output files.
 #[derive(Debug)]
-pub struct Session {
+pub(crate) struct Session {
     kernel: Kernel,
     /// Directory shared with the machine, writable from inside.
     dir: TempDir,
 }
 
 impl Session {
-    pub fn new(kernel: Kernel) -> Result<Session> {
+    pub(crate) fn new(kernel: Kernel) -> Result<Session> {
         let dir = tempfile::tempdir_in(&kernel.home).context("create the shared directory")?;
         Ok(Session { kernel, dir })
     }
 
     /// Path of a file that jobs can write from any namespace and that is copied back.
-    pub fn file(&self, name: &str) -> PathBuf {
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.dir.path().join(boot::FILES).join(name)
     }
 
     /// Contents of [`Session::file`] after the run.
-    pub fn read(&self, name: &str) -> Result<String> {
+    pub(crate) fn read(&self, name: &str) -> Result<String> {
         let path = self.dir.path().join(boot::BACK).join(name);
         if !path.exists() {
             return Ok(String::new());
@@ -66,7 +66,7 @@ impl Session {
 
     /// Starts the machine and runs the jobs in order. Calls `on_line` for each printed line. Returns 0 if
     /// all jobs succeeded, and otherwise the status of the last one that failed.
-    pub fn run(&self, jobs: &[Job], on_line: impl FnMut(&str)) -> Result<i32> {
+    pub(crate) fn run(&self, jobs: &[Job], on_line: impl FnMut(&str)) -> Result<i32> {
         boot::run(&self.kernel, self.dir.path(), jobs, on_line)
     }
 }

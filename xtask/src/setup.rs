@@ -59,25 +59,25 @@ const MUSL_GCC: (&str, &str) = ("musl-gcc", "musl-tools");
 
 /// Requirements of a command besides Rust.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Needs {
+pub(crate) struct Needs {
     /// Programs and their Debian packages.
-    pub programs: &'static [(&'static str, &'static str)],
+    pub(crate) programs: &'static [(&'static str, &'static str)],
     /// Whether the musl target of Rust is needed.
-    pub target: bool,
+    pub(crate) target: bool,
     /// Cargo commands and the Rust components that contain them.
-    pub components: &'static [(&'static str, &'static str)],
+    pub(crate) components: &'static [(&'static str, &'static str)],
 }
 
 impl Needs {
-    pub const NOTHING: Needs = Needs { programs: &[], target: false, components: &[] };
+    pub(crate) const NOTHING: Needs = Needs { programs: &[], target: false, components: &[] };
 
     /// For building with the shipped target.
-    pub const BUILD: Needs = Needs { programs: &[MUSL_GCC], target: true, components: &[] };
+    pub(crate) const BUILD: Needs = Needs { programs: &[MUSL_GCC], target: true, components: &[] };
 
-    pub const CHECK: Needs =
+    pub(crate) const CHECK: Needs =
         Needs { components: &[("fmt", "rustfmt"), ("clippy", "clippy")], ..Needs::BUILD };
 
-    pub const BENCH: Needs = Needs {
+    pub(crate) const BENCH: Needs = Needs {
         programs: &[
             MUSL_GCC,
             ("ip", "iproute2"),
@@ -93,10 +93,10 @@ impl Needs {
     };
 
     /// For the tests; [`run`] adds the programs of [`crate::machine`].
-    pub const TEST: Needs = Needs { programs: PROGRAMS, ..Needs::CHECK };
+    pub(crate) const TEST: Needs = Needs { programs: PROGRAMS, ..Needs::CHECK };
 
     /// For unpacking and patching Debian sources.
-    pub const SOURCES: Needs =
+    pub(crate) const SOURCES: Needs =
         Needs { programs: &[("dpkg-source", "dpkg-dev"), ("patch", "patch")], ..Needs::NOTHING };
 }
 
@@ -116,23 +116,23 @@ const SERVICES: [(&str, &str); 4] = [
 ];
 
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Download the Go plugins and the kernel again
     #[arg(long)]
-    pub refresh: bool,
+    pub(crate) refresh: bool,
 }
 
 /// Result of [`run`].
 #[derive(Debug)]
-pub struct Ready {
+pub(crate) struct Ready {
     /// Value for `CNI_PATH`.
-    pub go_plugins: PathBuf,
+    pub(crate) go_plugins: PathBuf,
     /// Kernel of the emulated machine, if this architecture supports it.
-    pub kernel: Option<Kernel>,
+    pub(crate) kernel: Option<Kernel>,
 }
 
 /// Installs the requirements of a command, or fails with the command to install them.
-pub fn ensure(workspace: &Workspace, needs: &Needs) -> Result<()> {
+pub(crate) fn ensure(workspace: &Workspace, needs: &Needs) -> Result<()> {
     install(&packages_of(needs.programs, is_missing))?;
     if needs.target {
         add_rust_target(&workspace.triple)?;
@@ -141,7 +141,7 @@ pub fn ensure(workspace: &Workspace, needs: &Needs) -> Result<()> {
 }
 
 /// Downloads everything for the tests. Call [`ensure`] first.
-pub fn run(workspace: &Workspace, args: &Args) -> Result<Ready> {
+pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<Ready> {
     let programs: &[_] = if machine::is_possible() { &machine::PROGRAMS } else { &[] };
     install(&packages_of(programs, is_missing))?;
     let plugins = go_plugins::ensure(&workspace.target_dir, args.refresh)?;
@@ -153,7 +153,7 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<Ready> {
 }
 
 /// Updates the package lists of apt, which may be missing or outdated.
-pub fn update_lists() -> Result<()> {
+pub(crate) fn update_lists() -> Result<()> {
     cmd::run(cmd::command("apt-get").args(["update", "-qq"]))
 }
 

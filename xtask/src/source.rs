@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 const IGNORED: [&str; 4] = [".git", "cache", "fuzz/artifacts", "fuzz/corpus"];
 
 /// All files of the workspace, sorted.
-pub fn files(root: &Path) -> Result<Vec<PathBuf>> {
+pub(crate) fn files(root: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut dirs = vec![root.to_path_buf()];
     while let Some(dir) = dirs.pop() {
@@ -35,7 +35,7 @@ fn is_source(root: &Path, dir: &Path) -> bool {
 }
 
 /// A line without `//` comments and string literals.
-pub fn code(line: &str) -> String {
+pub(crate) fn code(line: &str) -> String {
     let mut code = String::new();
     let mut chars = line.chars().peekable();
     let mut in_string = false;
@@ -54,7 +54,7 @@ pub fn code(line: &str) -> String {
 }
 
 /// The identifiers in a piece of code: `unsafe_code` is one, `libc::c_int` are two.
-pub fn words(code: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn words(code: &str) -> impl Iterator<Item = &str> {
     code.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty())
 }
 

@@ -19,7 +19,7 @@ use crate::workspace::Workspace;
 use crate::{check, cmd, invariants, kubernetes, setup};
 
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Skip formatting, lints and invariants
     #[arg(long)]
     no_check: bool,
@@ -34,7 +34,7 @@ pub struct Args {
 /// Variable for the number of tests that run in parallel.
 const THREADS: &str = "RUST_TEST_THREADS";
 
-pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let ready = setup::run(workspace, &setup::Args { refresh: false })?;
     if !args.no_check {
         check::quick(workspace)?;

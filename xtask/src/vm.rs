@@ -10,13 +10,13 @@ use crate::setup;
 use crate::workspace::Workspace;
 
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Command with arguments; it runs in the current directory
     #[arg(last = true, required = true)]
     command: Vec<String>,
 }
 
-pub fn run(workspace: &Workspace, args: Args) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, args: Args) -> Result<()> {
     let ready = setup::run(workspace, &setup::Args { refresh: false })?;
     let kernel = ready.kernel.context("the emulated machine does not support this architecture")?;
     let session = Session::new(kernel)?;

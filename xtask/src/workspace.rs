@@ -10,16 +10,16 @@ use serde_json::Value;
 use crate::cmd;
 
 #[derive(Debug)]
-pub struct Workspace {
-    pub root: PathBuf,
+pub(crate) struct Workspace {
+    pub(crate) root: PathBuf,
     /// `CARGO_TARGET_DIR`, or `target` below the root.
-    pub target_dir: PathBuf,
+    pub(crate) target_dir: PathBuf,
     /// Target triple of static programs for this architecture.
-    pub triple: String,
+    pub(crate) triple: String,
 }
 
 impl Workspace {
-    pub fn find() -> Result<Workspace> {
+    pub(crate) fn find() -> Result<Workspace> {
         let text = cmd::read(cmd::cargo().args(["metadata", "--format-version=1", "--no-deps"]))?;
         let metadata: Value = serde_json::from_str(&text).context("read cargo's metadata")?;
         let dir = |key: &str| {
@@ -34,7 +34,7 @@ impl Workspace {
     }
 
     /// Builds podwire-cni as shipped and returns its path.
-    pub fn build_plugin_program(&self) -> Result<PathBuf> {
+    pub(crate) fn build_plugin_program(&self) -> Result<PathBuf> {
         let mut build = cmd::cargo();
         build.args(["build", "--profile", "plugin", "--target", &self.triple]);
         build.args(["-p", "podwire-plugins", "--bin", "podwire-cni"]);

@@ -25,60 +25,60 @@ const TURNS: &str = "4";
 /// carry the packets.
 const NORMAL_PRIORITY: [&str; 2] = ["--other", "0"];
 
-pub const BACKENDS: [&str; 2] = ["vxlan", "host-gw"];
+pub(crate) const BACKENDS: [&str; 2] = ["vxlan", "host-gw"];
 
 /// Numbers of existing peers.
-pub const PEERS: [usize; 3] = [10, 1_000, 5_000];
+pub(crate) const PEERS: [usize; 3] = [10, 1_000, 5_000];
 
 /// Measurements of agents.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Agents {
-    pub starts: Vec<Start>,
-    pub crowds: Vec<Crowd>,
-    pub tcp: Vec<Tcp>,
+pub(crate) struct Agents {
+    pub(crate) starts: Vec<Start>,
+    pub(crate) crowds: Vec<Crowd>,
+    pub(crate) tcp: Vec<Tcp>,
 }
 
 /// Time from the start of an agent to the first ping answered by the other node, in milliseconds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Start {
-    pub store: String,
+pub(crate) struct Start {
+    pub(crate) store: String,
     /// Both agents start at the same time; otherwise the other agent runs already.
-    pub together: bool,
-    pub millis: Vec<f64>,
+    pub(crate) together: bool,
+    pub(crate) millis: Vec<f64>,
 }
 
 /// Agents that start with this number of peers in the store.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Crowd {
-    pub peers: usize,
-    pub agents: Vec<Agent>,
+pub(crate) struct Crowd {
+    pub(crate) peers: usize,
+    pub(crate) agents: Vec<Agent>,
 }
 
 /// Measurements of one agent, printed by `node-path`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Agent {
+pub(crate) struct Agent {
     /// Time from the start of the process to the last route, in milliseconds.
-    pub started: f64,
+    pub(crate) started: f64,
     /// Time from the list of leases to the last kernel change, reported by the agent, in milliseconds.
-    pub listed: f64,
+    pub(crate) listed: f64,
     /// Resident memory in KiB.
-    pub memory: u64,
+    pub(crate) memory: u64,
     /// Time from writing one more peer to its route, in microseconds.
-    pub changes: Vec<f64>,
+    pub(crate) changes: Vec<f64>,
     /// CPU usage when idle, in percent of one CPU.
-    pub idle: f64,
+    pub(crate) idle: f64,
     /// Time of the kernel changes for one more peer without an agent, in microseconds.
-    pub bare: Vec<f64>,
+    pub(crate) bare: Vec<f64>,
 }
 
 /// Throughput with one backend.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Tcp {
-    pub backend: String,
-    pub through: Throughput,
+pub(crate) struct Tcp {
+    pub(crate) backend: String,
+    pub(crate) through: Throughput,
 }
 
-pub fn measure(plan: &Plan, results: &mut Results) -> Result<()> {
+pub(crate) fn measure(plan: &Plan, results: &mut Results) -> Result<()> {
     starts(plan, &mut results.agents)?;
     crowds(plan, &mut results.agents)?;
     tcp(plan, &mut results.agents)
@@ -166,31 +166,31 @@ fn run_json<T: DeserializeOwned>(
 
 impl Agents {
     /// Median start time in milliseconds.
-    pub fn start(&self, store: &str, together: bool) -> Option<f64> {
+    pub(crate) fn start(&self, store: &str, together: bool) -> Option<f64> {
         let matches = |start: &&Start| start.store == store && start.together == together;
         Some(summary(&self.starts.iter().find(matches)?.millis)?.median)
     }
 
     /// Median of a value of all agents with this number of peers.
-    pub fn crowd(&self, peers: usize, what: impl Fn(&Agent) -> f64) -> Option<f64> {
+    pub(crate) fn crowd(&self, peers: usize, what: impl Fn(&Agent) -> f64) -> Option<f64> {
         let crowd = self.crowds.iter().find(|crowd| crowd.peers == peers)?;
         let all: Vec<f64> = crowd.agents.iter().map(what).collect();
         Some(summary(&all)?.median)
     }
 
     /// Median resident memory in megabytes.
-    pub fn memory(&self, peers: usize) -> Option<f64> {
+    pub(crate) fn memory(&self, peers: usize) -> Option<f64> {
         // Far below 2^52.
         Some(self.crowd(peers, |agent| agent.memory as f64)? * 1024.0 / 1e6)
     }
 
     /// Median time of one more peer in milliseconds.
-    pub fn change(&self, peers: usize) -> Option<f64> {
+    pub(crate) fn change(&self, peers: usize) -> Option<f64> {
         self.each(peers, |agent| &agent.changes)
     }
 
     /// Median time of the kernel changes alone in milliseconds.
-    pub fn bare(&self, peers: usize) -> Option<f64> {
+    pub(crate) fn bare(&self, peers: usize) -> Option<f64> {
         self.each(peers, |agent| &agent.bare)
     }
 
@@ -201,7 +201,7 @@ impl Agents {
     }
 
     /// Throughput in Gbit/s: minimum, median and maximum of all connections.
-    pub fn tcp(&self, backend: &str, who: Who) -> Option<[f64; 3]> {
+    pub(crate) fn tcp(&self, backend: &str, who: Who) -> Option<[f64; 3]> {
         let matches = |tcp: &&Tcp| tcp.backend == backend && tcp.through.who == who;
         self.tcp.iter().find(matches)?.through.gigabits()
     }

@@ -8,7 +8,7 @@ use super::stats::summary;
 use super::table::Table;
 use super::targets::ratio;
 
-pub fn tables(agents: &Agents) -> [Table; 3] {
+pub(crate) fn tables(agents: &Agents) -> [Table; 3] {
     [starts(agents), crowds(agents), tcp(agents)]
 }
 

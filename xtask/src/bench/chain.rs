@@ -28,7 +28,7 @@ const WARM_UP: usize = 1;
 /// First host port; each container has its own port.
 const FIRST_PORT: usize = 20_000;
 /// Parallel callers in the burst.
-pub const AT_ONCE: usize = 32;
+pub(crate) const AT_ONCE: usize = 32;
 
 /// A chain with one set of plugins.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ struct Chain<'a> {
     net: u8,
 }
 
-pub fn measure(lab: &Lab, effort: &Effort, results: &mut Results) -> Result<()> {
+pub(crate) fn measure(lab: &Lab, effort: &Effort, results: &mut Results) -> Result<()> {
     let chains = chains(lab);
     print_step("the full chain, sequentially");
     let rounds = WARM_UP + effort.chain;
@@ -283,7 +283,7 @@ fn all_at_once<'a>(
 }
 
 /// Adds a container for the portmap measurements. Returns its portmap configuration and its ID.
-pub fn attach_for_portmap(lab: &Lab, netns: &str) -> Result<(PathBuf, String)> {
+pub(crate) fn attach_for_portmap(lab: &Lab, netns: &str) -> Result<(PathBuf, String)> {
     let chains = chains(lab);
     let chain =
         chains.iter().find(|chain| chain.who == Who::Ours).context("no chain of podwire")?;

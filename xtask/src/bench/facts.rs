@@ -10,22 +10,22 @@ use serde::{Deserialize, Serialize};
 use crate::cmd;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Facts {
-    pub date: String,
-    pub kernel: String,
-    pub cpu: String,
-    pub cpus: usize,
-    pub memory_kib: u64,
-    pub load: String,
-    pub rustc: String,
-    pub podwire: String,
-    pub go_plugins: String,
-    pub command: String,
+pub(crate) struct Facts {
+    pub(crate) date: String,
+    pub(crate) kernel: String,
+    pub(crate) cpu: String,
+    pub(crate) cpus: usize,
+    pub(crate) memory_kib: u64,
+    pub(crate) load: String,
+    pub(crate) rustc: String,
+    pub(crate) podwire: String,
+    pub(crate) go_plugins: String,
+    pub(crate) command: String,
     /// Whether the measured programs ran at real-time priority.
-    pub is_real_time: bool,
+    pub(crate) is_real_time: bool,
 }
 
-pub fn gather(go_version: &str, quick: bool, is_real_time: bool) -> Result<Facts> {
+pub(crate) fn gather(go_version: &str, quick: bool, is_real_time: bool) -> Result<Facts> {
     let date = cmd::read(cmd::command("date").args(["-u", "+%Y-%m-%d"]))?;
     let rustc = cmd::read(cmd::command("rustc").arg("--version"))?;
     let load = fs::read_to_string("/proc/loadavg")?;
@@ -45,14 +45,14 @@ pub fn gather(go_version: &str, quick: bool, is_real_time: bool) -> Result<Facts
 }
 
 /// The value of the first `name : value` line.
-pub fn field<'a>(text: &'a str, name: &str) -> &'a str {
+pub(crate) fn field<'a>(text: &'a str, name: &str) -> &'a str {
     let values = text.lines().filter_map(|line| line.split_once(':'));
     let mut matching = values.filter(|(key, _)| key.trim() == name).map(|(_, value)| value.trim());
     matching.next().unwrap_or("unknown")
 }
 
 /// A field in `kB`, as in `/proc/meminfo` and `/proc/<pid>/status`.
-pub fn kib(text: &str, name: &str) -> u64 {
+pub(crate) fn kib(text: &str, name: &str) -> u64 {
     let value = field(text, name).trim_end_matches("kB").trim();
     value.parse().unwrap_or(0)
 }

@@ -25,7 +25,7 @@ struct Filled<'a> {
     calls: usize,
 }
 
-pub fn measure(lab: &Lab, plan: &Plan, results: &mut Results) -> Result<()> {
+pub(crate) fn measure(lab: &Lab, plan: &Plan, results: &mut Results) -> Result<()> {
     print_step("host-local with reserved addresses");
     let rounds = plan.effort.ipam;
     let pods = lab.make_pods("ipam-", 1)?;

@@ -28,33 +28,33 @@ const FLOOR_ADDRESS: &str = "10.3.0.2/16";
 const CNI_VERSION: &str = "1.0.0";
 
 #[derive(Debug)]
-pub struct Lab {
-    pub go: Subject,
-    pub ours: Subject,
+pub(crate) struct Lab {
+    pub(crate) go: Subject,
+    pub(crate) ours: Subject,
     /// The floor program.
-    pub floor: PathBuf,
+    pub(crate) floor: PathBuf,
     /// Interface index of the floor's bridge.
     floor_bridge: String,
     /// Names of the lab's processes, and the directory of their programs.
     names: Vec<String>,
     programs: PathBuf,
-    pub version_conf: PathBuf,
-    pub loopback_conf: PathBuf,
+    pub(crate) version_conf: PathBuf,
+    pub(crate) loopback_conf: PathBuf,
 }
 
 /// A set of plugins with its own bridge and address range.
 #[derive(Debug)]
-pub struct Subject {
-    pub who: Who,
+pub(crate) struct Subject {
+    pub(crate) who: Who,
     /// `CNI_PATH`.
-    pub dir: PathBuf,
-    pub bridge_conf: PathBuf,
+    pub(crate) dir: PathBuf,
+    pub(crate) bridge_conf: PathBuf,
     /// Second byte of its addresses: 10.x.0.0/16.
-    pub net: u8,
+    pub(crate) net: u8,
 }
 
 impl Lab {
-    pub fn set_up(plan: &Plan) -> Result<Lab> {
+    pub(crate) fn set_up(plan: &Plan) -> Result<Lab> {
         fs::create_dir_all(NETNS)?;
         fs::create_dir_all(ROOT)?;
         let [go_dir, ours_dir, floor] =
@@ -84,12 +84,12 @@ impl Lab {
         Ok(lab)
     }
 
-    pub fn subjects(&self) -> [&Subject; 2] {
+    pub(crate) fn subjects(&self) -> [&Subject; 2] {
         [&self.go, &self.ours]
     }
 
     /// Creates namespaces, named by a prefix and a number.
-    pub fn make_pods(&self, prefix: &str, count: usize) -> Result<Pods<'_>> {
+    pub(crate) fn make_pods(&self, prefix: &str, count: usize) -> Result<Pods<'_>> {
         let pods = Pods { lab: self, prefix: format!("{NETNS}/{prefix}"), count };
         self.run_floor(&["make-pods", &pods.prefix, &count.to_string()])?;
         Ok(pods)
@@ -101,7 +101,7 @@ impl Lab {
         clippy::disallowed_methods,
         reason = "the child belongs to init and cannot be waited for"
     )]
-    pub fn settle(&self) -> Result<()> {
+    pub(crate) fn settle(&self) -> Result<()> {
         let deadline = Instant::now() + CHILD_TIMEOUT;
         while self.is_anything_running()? {
             ensure!(Instant::now() < deadline, "a background child of a plugin does not end");
@@ -129,7 +129,7 @@ impl Lab {
 
     /// Adds a port that is up to every bridge, as on a busy node. Otherwise each ADD would bring its
     /// bridge up, and each DEL down.
-    pub fn put_bridges_in_use(&self) -> Result<()> {
+    pub(crate) fn put_bridges_in_use(&self) -> Result<()> {
         let subjects = self.subjects().map(bridge_name);
         for bridge in subjects.iter().map(String::as_str).chain([FLOOR_BRIDGE]) {
             let (port, other) = (format!("{bridge}-a"), format!("{bridge}-b"));
@@ -141,21 +141,21 @@ impl Lab {
     }
 
     /// ADD of the floor as a whole process, with its address file.
-    pub fn floor_add(&self, netns: &str) -> Call {
+    pub(crate) fn floor_add(&self, netns: &str) -> Call {
         let file = self.floor_file();
         let mut call = Call::program(&self.floor, &self.version_conf);
         call.args(&["add", &self.floor_bridge, netns, FLOOR_ADDRESS, FLOOR_GATEWAY, &file]);
         call
     }
 
-    pub fn floor_del(&self) -> Call {
+    pub(crate) fn floor_del(&self) -> Call {
         let mut call = Call::program(&self.floor, &self.version_conf);
         call.args(&["del", &self.floor_file()]);
         call
     }
 
     /// The floor in a loop. Returns the microseconds of the kernel changes per namespace.
-    pub fn floor_loop(&self, namespaces: &[String]) -> Result<Vec<f64>> {
+    pub(crate) fn floor_loop(&self, namespaces: &[String]) -> Result<Vec<f64>> {
         let mut args = vec!["loop", &self.floor_bridge, FLOOR_ADDRESS, FLOOR_GATEWAY];
         args.extend(namespaces.iter().map(String::as_str));
         let text = self.run_floor(&args)?;
@@ -174,26 +174,26 @@ impl Lab {
 
 /// Pod namespaces of one phase. They have no destructor, because waiting may fail.
 #[derive(Debug)]
-pub struct Pods<'a> {
+pub(crate) struct Pods<'a> {
     lab: &'a Lab,
     prefix: String,
     count: usize,
 }
 
 impl Pods<'_> {
-    pub fn path(&self, at: usize) -> String {
+    pub(crate) fn path(&self, at: usize) -> String {
         format!("{}{at}", self.prefix)
     }
 
     /// Waits until they are gone: background work of the kernel would slow down the next phase.
-    pub fn remove(self) -> Result<()> {
+    pub(crate) fn remove(self) -> Result<()> {
         let count = self.count.to_string();
         self.lab.run_floor(&["remove-pods", &self.prefix, &count]).map(drop)
     }
 }
 
 /// The plugins that podwire-cni has installed.
-pub fn plugin_names(dir: &Path) -> Result<Vec<String>> {
+pub(crate) fn plugin_names(dir: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(dir)? {
         let name = entry?.file_name().to_string_lossy().into_owned();
@@ -206,24 +206,24 @@ pub fn plugin_names(dir: &Path) -> Result<Vec<String>> {
 }
 
 /// Path of a file of the lab, in memory.
-pub fn place(name: &str) -> PathBuf {
+pub(crate) fn place(name: &str) -> PathBuf {
     Path::new(ROOT).join(name)
 }
 
 /// Writes a network configuration.
-pub fn write_conf(name: &str, conf: &Value) -> Result<PathBuf> {
+pub(crate) fn write_conf(name: &str, conf: &Value) -> Result<PathBuf> {
     let file = place(&format!("{name}.json"));
     fs::write(&file, conf.to_string())?;
     Ok(file)
 }
 
 /// A host-local configuration for 10.`net`.0.0/16.
-pub fn ipam(net: u8, data_dir: &Path) -> Value {
+pub(crate) fn ipam(net: u8, data_dir: &Path) -> Value {
     let ranges = json!([[{"subnet": format!("10.{net}.0.0/16")}]]);
     json!({"type": "host-local", "dataDir": data_dir, "ranges": ranges})
 }
 
-pub fn network(name: &str, kind: &str, ipam: &Value) -> Value {
+pub(crate) fn network(name: &str, kind: &str, ipam: &Value) -> Value {
     json!({"cniVersion": CNI_VERSION, "name": name, "type": kind, "ipam": ipam})
 }
 

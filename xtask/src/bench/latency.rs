@@ -21,7 +21,7 @@ const WARM_UP: usize = 3;
 /// its process is warm.
 const GROUP: usize = 10;
 
-pub fn measure(lab: &Lab, effort: &Effort, results: &mut Results) -> Result<()> {
+pub(crate) fn measure(lab: &Lab, effort: &Effort, results: &mut Results) -> Result<()> {
     print_step("VERSION");
     version(lab, effort.calls, results)?;
     print_step(LOOPBACK_ADD);
@@ -111,7 +111,7 @@ fn attach_and_detach(lab: &Lab, turn: Turn<'_>, netns: &str, results: &mut Resul
 }
 
 /// Rotates the order each round, so that no program always follows the same one.
-pub fn in_turn<T>(all: &[T], round: usize) -> impl Iterator<Item = &T> {
+pub(crate) fn in_turn<T>(all: &[T], round: usize) -> impl Iterator<Item = &T> {
     all.iter().cycle().skip(round % all.len()).take(all.len())
 }
 

@@ -17,12 +17,12 @@ use super::results::{Results, Who, mappings};
 use crate::cmd;
 
 /// Numbers of existing mappings.
-pub const LEVELS: [usize; 3] = [10, 1_000, 10_000];
+pub(crate) const LEVELS: [usize; 3] = [10, 1_000, 10_000];
 /// Empties the maps between two levels.
 const FLUSH: &str = "flush map inet podwire ports4\nflush set inet podwire hairpin4\n\
                      flush set inet podwire owned\n";
 
-pub fn measure(lab: &Lab, effort: &Effort, results: &mut Results) -> Result<()> {
+pub(crate) fn measure(lab: &Lab, effort: &Effort, results: &mut Results) -> Result<()> {
     print_step("portmap with existing mappings");
     let pods = lab.make_pods("mappings-", 1)?;
     let netns = pods.path(0);

@@ -24,7 +24,7 @@ const BRIDGE: &str = "memory, bridge ADD";
 /// Maximum wait for the blocked program.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-pub fn measure(lab: &Lab) -> Result<Vec<Amount>> {
+pub(crate) fn measure(lab: &Lab) -> Result<Vec<Amount>> {
     let pods = lab.make_pods("memory-", 6)?;
     let mut amounts = Vec::new();
     for (at, subject) in lab.subjects().into_iter().enumerate() {

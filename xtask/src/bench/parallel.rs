@@ -16,9 +16,9 @@ use super::print_step;
 use super::results::{Bulk, Results};
 
 /// Numbers of parallel callers.
-pub const PARALLEL: [usize; 3] = [1, 8, 32];
+pub(crate) const PARALLEL: [usize; 3] = [1, 8, 32];
 
-pub fn measure(lab: &Lab, effort: &Effort, results: &mut Results) -> Result<()> {
+pub(crate) fn measure(lab: &Lab, effort: &Effort, results: &mut Results) -> Result<()> {
     let pods = lab.make_pods("many-", effort.pods)?;
     for round in 0..effort.rounds {
         for parallel in PARALLEL {
@@ -80,7 +80,7 @@ fn all_at_once(
     Bulk { verb, who, count, parallel, seconds, settled_seconds: Vec::new(), failures }
 }
 
-pub fn record(results: &mut Results, made: Bulk) {
+pub(crate) fn record(results: &mut Results, made: Bulk) {
     let same = |bulk: &&mut Bulk| {
         bulk.verb == made.verb && bulk.parallel == made.parallel && bulk.who == made.who
     };

@@ -7,73 +7,73 @@ use serde::{Deserialize, Serialize};
 
 /// Input of the measuring process inside the namespaces.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// Directory of the Go plugins.
-    pub go: PathBuf,
+    pub(crate) go: PathBuf,
     /// podwire-cni.
-    pub ours: PathBuf,
+    pub(crate) ours: PathBuf,
     /// The floor program.
-    pub floor: PathBuf,
+    pub(crate) floor: PathBuf,
     /// The program that measures UDP tunnels.
-    pub udp_path: PathBuf,
+    pub(crate) udp_path: PathBuf,
     /// podwire, for its agent.
-    pub podwire: PathBuf,
+    pub(crate) podwire: PathBuf,
     /// The program that measures the agent.
-    pub node_path: PathBuf,
+    pub(crate) node_path: PathBuf,
     /// Directory for the programs, on a disk as on a node: from tmpfs the kernel maps programs page by
     /// page, which costs each process 80 µs.
-    pub programs: PathBuf,
+    pub(crate) programs: PathBuf,
     /// Directory for address files on a disk.
-    pub disk: PathBuf,
+    pub(crate) disk: PathBuf,
     /// File for the results.
-    pub results: PathBuf,
-    pub effort: Effort,
+    pub(crate) results: PathBuf,
+    pub(crate) effort: Effort,
 }
 
 /// Number of repetitions.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Effort {
+pub(crate) struct Effort {
     /// Calls of VERSION, loopback and bridge per program.
-    pub calls: usize,
+    pub(crate) calls: usize,
     /// Parallel attachments.
-    pub pods: usize,
+    pub(crate) pods: usize,
     /// Rounds of parallel attachments.
-    pub rounds: usize,
+    pub(crate) rounds: usize,
     /// Rounds through all levels of reserved addresses.
-    pub ipam: usize,
-    pub levels: Vec<Level>,
+    pub(crate) ipam: usize,
+    pub(crate) levels: Vec<Level>,
     /// Also measure with files on a disk, at the lowest and the highest level.
-    pub disk: bool,
+    pub(crate) disk: bool,
     /// Rounds of the full chain, with several containers each.
-    pub chain: usize,
+    pub(crate) chain: usize,
     /// Parallel full chains of the Go plugins, which add only five per second.
-    pub go_burst: usize,
+    pub(crate) go_burst: usize,
     /// Rounds through all levels of port mappings.
-    pub mappings: usize,
+    pub(crate) mappings: usize,
     /// Connections through each UDP tunnel.
-    pub udp: usize,
+    pub(crate) udp: usize,
     /// Starts of agents per store and order.
-    pub starts: usize,
+    pub(crate) starts: usize,
     /// Agents per number of peers.
-    pub crowds: usize,
+    pub(crate) crowds: usize,
     /// Peers added to each of them.
-    pub changes: usize,
+    pub(crate) changes: usize,
     /// Idle seconds of each of them; a periodic task runs every four seconds.
-    pub idle: usize,
+    pub(crate) idle: usize,
     /// Pairs of connections per backend.
-    pub tcp: usize,
+    pub(crate) tcp: usize,
 }
 
 /// Number of addresses reserved before the measured call.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub struct Level {
-    pub taken: usize,
+pub(crate) struct Level {
+    pub(crate) taken: usize,
     /// Calls of the Go plugin, which takes half a second per call at the highest level.
-    pub go_calls: usize,
+    pub(crate) go_calls: usize,
 }
 
 impl Effort {
-    pub fn full() -> Effort {
+    pub(crate) fn full() -> Effort {
         let levels = [(0, 150), (1_000, 100), (10_000, 25), (50_000, 12)];
         let levels = levels_of(&levels);
         Effort {
@@ -95,7 +95,7 @@ impl Effort {
         }
     }
 
-    pub fn quick() -> Effort {
+    pub(crate) fn quick() -> Effort {
         let levels = [(0, 30), (1_000, 20), (10_000, 6), (50_000, 2)];
         let levels = levels_of(&levels);
         Effort {

@@ -13,7 +13,7 @@ use super::table::Table;
 use super::targets::{Bound, ratio, targets};
 
 /// All tables. Times are medians in milliseconds, unless a column says otherwise.
-pub fn tables(results: &Results) -> Vec<Table> {
+pub(crate) fn tables(results: &Results) -> Vec<Table> {
     let [starts, crowds, tcp] = agent_tables::tables(&results.agents);
     vec![
         calls(results),
@@ -31,12 +31,12 @@ pub fn tables(results: &Results) -> Vec<Table> {
     ]
 }
 
-pub fn for_terminal(results: &Results) -> String {
+pub(crate) fn for_terminal(results: &Results) -> String {
     let tables: Vec<String> = tables(results).iter().map(Table::text).collect();
     format!("\n{}\n\n{}", facts(&results.facts).join("\n"), tables.join("\n"))
 }
 
-pub fn markdown(results: &Results) -> String {
+pub(crate) fn markdown(results: &Results) -> String {
     let facts: Vec<String> =
         facts(&results.facts).iter().map(|fact| format!("- {fact}\n")).collect();
     let tables: Vec<String> = tables(results).iter().map(Table::markdown).collect();
@@ -185,7 +185,7 @@ fn taken(results: &Results) -> Table {
 }
 
 /// Measured numbers of reserved addresses.
-pub fn levels(results: &Results) -> Vec<usize> {
+pub(crate) fn levels(results: &Results) -> Vec<usize> {
     let all = [0, 1_000, 10_000, 50_000];
     let is_measured =
         |taken: &usize| results.median(&host_local("ADD", *taken), Who::Ours).is_some();
@@ -297,7 +297,7 @@ fn unique<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
 }
 
 /// Milliseconds with three significant digits.
-pub fn ms(micros: Option<f64>) -> String {
+pub(crate) fn ms(micros: Option<f64>) -> String {
     let Some(ms) = micros.map(|micros| micros / 1000.0) else { return "–".to_owned() };
     match ms {
         ..1.0 => format!("{ms:.3}"),
@@ -307,7 +307,7 @@ pub fn ms(micros: Option<f64>) -> String {
     }
 }
 
-pub fn times(ratio: Option<f64>) -> String {
+pub(crate) fn times(ratio: Option<f64>) -> String {
     match ratio {
         None => "–".to_owned(),
         Some(ratio) if ratio < 10.0 => format!("{ratio:.1}×"),

@@ -10,7 +10,7 @@ use super::lab::{Lab, plugin_names};
 use super::results::{Amount, Who};
 
 /// Sizes of the plugins that both sets contain.
-pub fn measure(lab: &Lab) -> Result<Vec<Amount>> {
+pub(crate) fn measure(lab: &Lab) -> Result<Vec<Amount>> {
     let names = plugin_names(&lab.go.dir)?;
     let size = |dir: &Path, name: &str| fs::metadata(dir.join(name)).map(|meta| meta.len());
     let go_sizes: Result<Vec<u64>, _> = names.iter().map(|name| size(&lab.go.dir, name)).collect();

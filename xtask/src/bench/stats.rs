@@ -2,15 +2,15 @@
 //! Summary statistics.
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Summary {
-    pub n: usize,
-    pub min: f64,
-    pub median: f64,
-    pub p95: f64,
+pub(crate) struct Summary {
+    pub(crate) n: usize,
+    pub(crate) min: f64,
+    pub(crate) median: f64,
+    pub(crate) p95: f64,
 }
 
 /// Summary of the samples; `None` if there are none.
-pub fn summary(samples: &[f64]) -> Option<Summary> {
+pub(crate) fn summary(samples: &[f64]) -> Option<Summary> {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
     Some(Summary {

@@ -58,7 +58,7 @@ struct Group {
 }
 
 /// Renders the chart.
-pub fn chart(results: &Results) -> String {
+pub(crate) fn chart(results: &Results) -> String {
     let groups = groups(results);
     let scale = Scale::of(&groups);
     let bottom = TOP + GROUP * groups.len() as f64;

@@ -5,22 +5,22 @@ use std::fmt::Write;
 
 /// The first column is left-aligned, all others right-aligned.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Table {
-    pub title: &'static str,
-    pub header: Vec<&'static str>,
-    pub rows: Vec<Vec<String>>,
+pub(crate) struct Table {
+    pub(crate) title: &'static str,
+    pub(crate) header: Vec<&'static str>,
+    pub(crate) rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    pub fn new(title: &'static str, header: &[&'static str]) -> Table {
+    pub(crate) fn new(title: &'static str, header: &[&'static str]) -> Table {
         Table { title, header: header.to_vec(), rows: Vec::new() }
     }
 
-    pub fn row(&mut self, cells: impl Into<Vec<String>>) {
+    pub(crate) fn row(&mut self, cells: impl Into<Vec<String>>) {
         self.rows.push(cells.into());
     }
 
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let header: Vec<String> = self.header.iter().map(|&cell| cell.to_owned()).collect();
         let lines: Vec<&Vec<String>> = std::iter::once(&header).chain(&self.rows).collect();
         let width = |column: usize| {
@@ -35,7 +35,7 @@ impl Table {
         text
     }
 
-    pub fn markdown(&self) -> String {
+    pub(crate) fn markdown(&self) -> String {
         let mut text = format!("## {}\n\n| {} |\n| ---", self.title, self.header.join(" | "));
         text.push_str(&" | --:".repeat(self.header.len().saturating_sub(1)));
         text.push_str(" |\n");

@@ -10,21 +10,21 @@ use super::results::{
 
 /// A ratio with a bound on one side.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Target {
-    pub what: String,
-    pub bound: Bound,
+pub(crate) struct Target {
+    pub(crate) what: String,
+    pub(crate) bound: Bound,
     /// `None` if it was not measured.
-    pub measured: Option<f64>,
+    pub(crate) measured: Option<f64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Bound {
+pub(crate) enum Bound {
     AtLeast(f64),
     AtMost(f64),
 }
 
 impl Target {
-    pub fn is_met(&self) -> bool {
+    pub(crate) fn is_met(&self) -> bool {
         self.measured.is_some_and(|ratio| match self.bound {
             Bound::AtLeast(least) => ratio >= least,
             Bound::AtMost(most) => ratio <= most,
@@ -33,7 +33,7 @@ impl Target {
 }
 
 /// All targets, from medians of the same run.
-pub fn targets(results: &Results) -> Vec<Target> {
+pub(crate) fn targets(results: &Results) -> Vec<Target> {
     let bridge = |who| results.median(BRIDGE_ADD, who);
     let growth = |verb| {
         let at = |taken| results.median(&host_local(verb, taken), Who::Ours);
@@ -150,7 +150,7 @@ fn chain_targets(results: &Results) -> Vec<Target> {
     ]
 }
 
-pub fn ratio(above: Option<f64>, below: Option<f64>) -> Option<f64> {
+pub(crate) fn ratio(above: Option<f64>, below: Option<f64>) -> Option<f64> {
     Some(above? / below.filter(|below| *below > 0.0)?)
 }
 

@@ -12,7 +12,7 @@ use crate::cmd;
 /// Duration of each connection.
 const SECONDS: &str = "2";
 
-pub fn measure(plan: &Plan, results: &mut Results) -> Result<()> {
+pub(crate) fn measure(plan: &Plan, results: &mut Results) -> Result<()> {
     results.udp = [Who::Naive, Who::Ours].map(|who| Throughput { who, bits: Vec::new() }).into();
     for round in 0..plan.effort.udp {
         print_step("TCP over UDP tunnels");

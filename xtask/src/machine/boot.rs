@@ -13,10 +13,10 @@ use crate::cmd;
 
 /// Subdirectory of the session for files that jobs write. In the machine it is on the overlay, which
 /// all namespaces see and which supports appending.
-pub const FILES: &str = "files";
+pub(crate) const FILES: &str = "files";
 
 /// Subdirectory of the session for these files after the run.
-pub const BACK: &str = "back";
+pub(crate) const BACK: &str = "back";
 
 /// Script that runs after the one of [`initrd`], in the shared root directory.
 const START: &str = include_str!("start.sh");
@@ -35,7 +35,7 @@ const APPEND: &str = "console=ttyS0 quiet panic=-1 reboot=t nokaslr mitigations=
     no_timer_check random.trust_cpu=on rcupdate.rcu_expedited=1 net.ifnames=0 cryptomgr.notests";
 
 /// See [`super::Session::run`].
-pub fn run(
+pub(crate) fn run(
     kernel: &Kernel,
     session: &Path,
     jobs: &[Job],

@@ -16,7 +16,7 @@ const PROGRAM: u32 = 0o100_755;
 const FILE: u32 = 0o100_644;
 
 /// Builds the archive for a kernel.
-pub fn archive(kernel: &Kernel) -> Result<Vec<u8>> {
+pub(crate) fn archive(kernel: &Kernel) -> Result<Vec<u8>> {
     let busybox = kernel.busybox();
     let busybox = fs::read(&busybox).with_context(|| format!("read {}", busybox.display()))?;
     let mut archive = Archive::default();

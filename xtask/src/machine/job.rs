@@ -9,7 +9,7 @@ use super::text;
 
 /// A command with its directory and environment.
 #[derive(Debug)]
-pub struct Job {
+pub(crate) struct Job {
     dir: PathBuf,
     env: Vec<(&'static str, String)>,
     words: Vec<String>,
@@ -17,23 +17,23 @@ pub struct Job {
 
 impl Job {
     /// Runs with an empty environment, apart from [`Job::env`].
-    pub fn new(dir: impl Into<PathBuf>, words: Vec<String>) -> Job {
+    pub(crate) fn new(dir: impl Into<PathBuf>, words: Vec<String>) -> Job {
         Job { dir: dir.into(), env: Vec::new(), words }
     }
 
-    pub fn env(mut self, name: &'static str, value: &str) -> Job {
+    pub(crate) fn env(mut self, name: &'static str, value: &str) -> Job {
         self.env.push((name, value.to_owned()));
         self
     }
 
-    pub fn env_path(self, name: &'static str, path: &Path) -> Result<Job> {
+    pub(crate) fn env_path(self, name: &'static str, path: &Path) -> Result<Job> {
         text(path).map(|path| self.env(name, path))
     }
 }
 
 /// A script that runs all jobs and copies the directory `files` to `back`. Its status is that of the
 /// last job that failed.
-pub fn script(jobs: &[Job], files: &str, back: &str) -> Result<String> {
+pub(crate) fn script(jobs: &[Job], files: &str, back: &str) -> Result<String> {
     let mut script = String::from("status=0\n");
     for job in jobs {
         let dir = quoted(text(&job.dir)?);

@@ -20,18 +20,18 @@ const VERSION: &str = "VERSION";
 
 /// An unpacked kernel.
 #[derive(Debug, Clone)]
-pub struct Kernel {
+pub(crate) struct Kernel {
     /// Directory of all files of the machine.
-    pub home: PathBuf,
+    pub(crate) home: PathBuf,
     /// Subdirectory `kernel`.
     dir: PathBuf,
     /// Output of `uname -r` in the machine.
-    pub release: String,
+    pub(crate) release: String,
 }
 
 impl Kernel {
     /// Downloads the kernel if it is missing.
-    pub fn ensure(target_dir: &Path, refresh: bool) -> Result<Kernel> {
+    pub(crate) fn ensure(target_dir: &Path, refresh: bool) -> Result<Kernel> {
         let home = target_dir.join("machine");
         let dir = home.join("kernel");
         if refresh || !dir.join(VERSION).is_file() {
@@ -43,20 +43,20 @@ impl Kernel {
     }
 
     /// The uncompressed kernel: under emulation, decompressing takes longer than the rest of the boot.
-    pub fn image(&self) -> PathBuf {
+    pub(crate) fn image(&self) -> PathBuf {
         self.dir.join("vmlinux")
     }
 
-    pub fn busybox(&self) -> PathBuf {
+    pub(crate) fn busybox(&self) -> PathBuf {
         self.dir.join("bin/busybox")
     }
 
     /// Directory with the modules of this kernel, like `/lib/modules`.
-    pub fn all_modules(&self) -> PathBuf {
+    pub(crate) fn all_modules(&self) -> PathBuf {
         self.dir.join("lib/modules")
     }
 
-    pub fn modules(&self) -> PathBuf {
+    pub(crate) fn modules(&self) -> PathBuf {
         self.all_modules().join(&self.release)
     }
 }

@@ -12,7 +12,7 @@ use crate::cmd;
 const NEEDED: [&str; 5] = ["virtio_pci", "9pnet_virtio", "9p", "overlay", "virtio_console"];
 
 /// Name and contents of each module, in load order.
-pub fn for_boot(dir: &Path) -> Result<Vec<(String, Vec<u8>)>> {
+pub(crate) fn for_boot(dir: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     let read = |name: &str| {
         let path = dir.join(name);
         fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))

@@ -22,7 +22,7 @@ const FORMATS: [(&[u8], &str, usize); 3] =
 const SIZE: usize = 4;
 
 /// Writes the uncompressed kernel.
-pub fn unpack(packed: &Path, unpacked: &Path) -> Result<()> {
+pub(crate) fn unpack(packed: &Path, unpacked: &Path) -> Result<()> {
     let image = fs::read(packed).with_context(|| format!("read {}", packed.display()))?;
     let payload = payload(&image)?;
     let (program, data) = recognize(payload)?;

@@ -22,35 +22,35 @@ const NOT_RUN: &str = "not-run.txt";
 
 /// Results from the machine.
 #[derive(Debug, Default)]
-pub struct Inside {
-    pub total: Total,
+pub(crate) struct Inside {
+    pub(crate) total: Total,
     /// Tests that could not run there either.
-    pub not_run: NotRun,
+    pub(crate) not_run: NotRun,
 }
 
 /// Environment of the tests.
 #[derive(Debug)]
-pub struct Env<'a> {
-    pub go_plugins: &'a Path,
+pub(crate) struct Env<'a> {
+    pub(crate) go_plugins: &'a Path,
     /// podwire-cni as shipped.
-    pub program: &'a Path,
+    pub(crate) program: &'a Path,
 }
 
 /// A test program.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Built {
+pub(crate) struct Built {
     program: PathBuf,
     /// Directory of its package, in which tests run.
     dir: PathBuf,
 }
 
 /// Whether the name of a test, without its modules, has the prefix.
-pub fn is_meant_for_machine(test: &str) -> bool {
+pub(crate) fn is_meant_for_machine(test: &str) -> bool {
     test.rsplit("::").next().is_some_and(|name| name.starts_with(PREFIX))
 }
 
 /// The test programs that this `cargo test` builds.
-pub fn built(mut cargo_test: Command) -> Result<Vec<Built>> {
+pub(crate) fn built(mut cargo_test: Command) -> Result<Vec<Built>> {
     cargo_test.env("CARGO_TERM_QUIET", "true");
     cargo_test.args(["--no-run", "--message-format=json"]);
     let messages = cmd::read(&mut cargo_test)?;
@@ -66,7 +66,7 @@ fn built_program(message: &str) -> Option<Built> {
 }
 
 /// Runs the tests of these programs that `is_chosen` accepts.
-pub fn run(
+pub(crate) fn run(
     kernel: Kernel,
     programs: &[Built],
     env: &Env<'_>,

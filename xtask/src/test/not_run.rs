@@ -8,12 +8,12 @@ const BY_CHOICE: &str = "\tby choice";
 
 /// Names of tests with reasons.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct NotRun(BTreeMap<String, String>);
+pub(crate) struct NotRun(BTreeMap<String, String>);
 
 impl NotRun {
     /// Parses one line per test and drops duplicates. The second list contains the tests that need a
     /// program which is built only on request.
-    pub fn read(list: &str) -> (NotRun, NotRun) {
+    pub(crate) fn read(list: &str) -> (NotRun, NotRun) {
         let entry = |line: &str| {
             let (name, reason) = line.split_once('\t').unwrap_or((line, "no reason given"));
             (name.to_owned(), reason.to_owned())
@@ -24,23 +24,23 @@ impl NotRun {
         (NotRun(others.into_iter().map(entry).collect()), NotRun(chosen.map(entry).collect()))
     }
 
-    pub fn extend(&mut self, others: NotRun) {
+    pub(crate) fn extend(&mut self, others: NotRun) {
         self.0.extend(others.0);
     }
 
-    pub fn has(&self, test: &str) -> bool {
+    pub(crate) fn has(&self, test: &str) -> bool {
         self.0.contains_key(test)
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub fn print(&self) {
+    pub(crate) fn print(&self) {
         if self.0.is_empty() {
             return;
         }

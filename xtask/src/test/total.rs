@@ -2,9 +2,9 @@
 //! Counts passed and failed tests of all test programs.
 
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Total {
-    pub passed: usize,
-    pub failed: usize,
+pub(crate) struct Total {
+    pub(crate) passed: usize,
+    pub(crate) failed: usize,
     /// Number of tests of each running program. They nest: a failed test prints the output of the inner
     /// program that ran only this test and may have been killed.
     running: Vec<usize>,
@@ -13,7 +13,7 @@ pub struct Total {
 impl Total {
     /// Looks for the first line of a test program, `running 3 tests`, and for its last one, `test
     /// result: ok. 3 passed; 0 failed; …`.
-    pub fn count(&mut self, line: &str) {
+    pub(crate) fn count(&mut self, line: &str) {
         if let Some(tests) = first_line(line) {
             return self.running.push(tests);
         }

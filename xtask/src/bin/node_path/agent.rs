@@ -17,24 +17,24 @@ use super::{Outcome, wait};
 
 /// An agent process; killed when dropped.
 #[derive(Debug)]
-pub struct Agent {
+pub(crate) struct Agent {
     process: Process,
     run: PathBuf,
 }
 
 /// Options for a store and a network configuration.
-pub fn flags_of(store: &[String], conf: &str) -> Vec<String> {
+pub(crate) fn flags_of(store: &[String], conf: &str) -> Vec<String> {
     [store, &["--net-config".to_owned(), conf.to_owned()]].concat()
 }
 
 /// Options for the embedded store in this file.
-pub fn embedded(file: &Path) -> Vec<String> {
+pub(crate) fn embedded(file: &Path) -> Vec<String> {
     vec!["--store-file".to_owned(), file.display().to_string()]
 }
 
 impl Agent {
     /// Starts an agent. Persistent state is in `dir`, everything else in memory, as on a node.
-    pub fn start(file: &Path, node: &Node, dir: &Path, flags: &[String]) -> Outcome<Agent> {
+    pub(crate) fn start(file: &Path, node: &Node, dir: &Path, flags: &[String]) -> Outcome<Agent> {
         let run = PathBuf::from(format!("/run/node-path-{}-{}", std::process::id(), node.number));
         fs::create_dir_all(&run)?;
         let mut command = program(file);
@@ -46,23 +46,23 @@ impl Agent {
         Ok(Agent { process, run })
     }
 
-    pub fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         self.process.id()
     }
 
-    pub fn check(&mut self) -> Outcome {
+    pub(crate) fn check(&mut self) -> Outcome {
         self.process.check()
     }
 
     /// Subnet of the node with the gateway as its address; `None` before the agent has a lease.
-    pub fn subnet(&self) -> Outcome<Option<Ipv4Net>> {
+    pub(crate) fn subnet(&self) -> Outcome<Option<Ipv4Net>> {
         let Ok(text) = fs::read_to_string(self.run.join("subnet.env")) else { return Ok(None) };
         let subnet = text.lines().find_map(|line| line.strip_prefix("FLANNEL_SUBNET="));
         Ok(Some(subnet.ok_or("subnet.env has no subnet")?.parse()?))
     }
 
     /// Waits for the subnet.
-    pub fn wait_subnet(&mut self) -> Outcome<Ipv4Net> {
+    pub(crate) fn wait_subnet(&mut self) -> Outcome<Ipv4Net> {
         wait::until("a subnet", Duration::from_millis(2), || {
             self.check()?;
             self.subnet()
@@ -70,7 +70,7 @@ impl Agent {
     }
 
     /// The status of the agent.
-    pub fn status(&self) -> Outcome<Value> {
+    pub(crate) fn status(&self) -> Outcome<Value> {
         let mut socket = UnixStream::connect(self.run.join("agent.sock"))?;
         socket.write_all(b"GET /status HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n")?;
         let mut answer = String::new();
@@ -81,6 +81,6 @@ impl Agent {
 }
 
 /// Address of the node's tunnel device.
-pub fn tunnel(subnet: Ipv4Net) -> Ipv4Addr {
+pub(crate) fn tunnel(subnet: Ipv4Net) -> Ipv4Addr {
     subnet.network()
 }

@@ -12,14 +12,14 @@ use super::process::{Process, program};
 use super::{Outcome, wait};
 
 #[derive(Debug)]
-pub struct Etcd {
+pub(crate) struct Etcd {
     _process: Process,
     endpoint: String,
 }
 
 impl Etcd {
     /// Starts the server and waits until it is healthy.
-    pub fn start(node: &Node, dir: &Path) -> Outcome<Etcd> {
+    pub(crate) fn start(node: &Node, dir: &Path) -> Outcome<Etcd> {
         fs::create_dir_all(dir)?;
         let at = format!("{}:2379", node.underlay());
         let endpoint = format!("http://{at}");
@@ -37,7 +37,7 @@ impl Etcd {
     }
 
     /// Options for an agent.
-    pub fn flags(&self) -> Vec<String> {
+    pub(crate) fn flags(&self) -> Vec<String> {
         ["--store", "etcd", "--etcd-endpoints", &self.endpoint].map(str::to_owned).to_vec()
     }
 }

@@ -13,14 +13,14 @@ use super::node::Node;
 const WARM_UP: Duration = Duration::from_millis(500);
 
 /// A connection whose sender blocks only if the receiver does not read.
-pub struct Flow {
+pub(crate) struct Flow {
     receiver: TcpStream,
     block: Vec<u8>,
 }
 
 impl Flow {
     /// Connects from one node to an address of the other and waits for full speed.
-    pub fn start([a, b]: &[Node; 2], to: IpAddr) -> Outcome<Self> {
+    pub(crate) fn start([a, b]: &[Node; 2], to: IpAddr) -> Outcome<Self> {
         let at = SocketAddr::new(to, 7000);
         let listener = b.netns.enter(|| TcpListener::bind(at))??;
         let mut sender = a.netns.enter(|| TcpStream::connect(at))??;
@@ -35,7 +35,7 @@ impl Flow {
     }
 
     /// Throughput at the receiver in bit/s.
-    pub fn measure(&mut self, time: Duration) -> Outcome<f64> {
+    pub(crate) fn measure(&mut self, time: Duration) -> Outcome<f64> {
         let (start, mut bytes) = (Instant::now(), 0);
         while start.elapsed() < time {
             bytes += self.receiver.read(&mut self.block)?;

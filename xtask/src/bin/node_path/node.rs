@@ -13,19 +13,19 @@ use kernel::{IfName, Netns};
 use super::Outcome;
 
 #[derive(Debug)]
-pub struct Node {
-    pub netns: Netns,
-    pub number: u8,
+pub(crate) struct Node {
+    pub(crate) netns: Netns,
+    pub(crate) number: u8,
 }
 
 impl Node {
     /// Address on the underlay.
-    pub fn underlay(&self) -> Ipv4Addr {
+    pub(crate) fn underlay(&self) -> Ipv4Addr {
         Ipv4Addr::new(192, 0, 2, self.number)
     }
 
     /// Sets the address of a device, brings it up and adds routes through it.
-    pub fn set_up(&self, device: IfName, prefix: IpNet, routes: &[IpNet]) -> Outcome {
+    pub(crate) fn set_up(&self, device: IfName, prefix: IpNet, routes: &[IpNet]) -> Outcome {
         let nl = self.netns.netlink()?;
         let index = link::index_of(&nl, device)?;
         let mut requests =
@@ -36,7 +36,7 @@ impl Node {
 }
 
 /// Creates nodes 1 and 2, connected by their `eth0`.
-pub fn two() -> Outcome<[Node; 2]> {
+pub(crate) fn two() -> Outcome<[Node; 2]> {
     let node = |number| Outcome::Ok(Node { netns: Netns::new_anonymous()?, number });
     let nodes = [node(1)?, node(2)?];
     let [a, b] = &nodes;

@@ -19,15 +19,15 @@ const NEXTHOPS: u32 = 3 << 29;
 const PROTOCOL: u8 = 211;
 
 #[derive(Debug)]
-pub struct Peer {
+pub(crate) struct Peer {
     number: u32,
-    pub subnet: Ipv4Net,
+    pub(crate) subnet: Ipv4Net,
     public: Ipv4Addr,
     mac: MacAddr,
 }
 
 impl Peer {
-    pub fn new(number: usize) -> Outcome<Peer> {
+    pub(crate) fn new(number: usize) -> Outcome<Peer> {
         let number = u32::try_from(number)?;
         let base = u32::from(Ipv4Addr::new(10, 1, 0, 0));
         let subnet = Ipv4Net::new(Ipv4Addr::from(base + (number << 8)), 24)?;
@@ -36,11 +36,11 @@ impl Peer {
         Ok(Peer { number, subnet, public, mac: MacAddr([2, 0, 0, x, y, z]) })
     }
 
-    pub fn key(&self) -> String {
+    pub(crate) fn key(&self) -> String {
         format!("{PREFIX}/{}-{}", self.subnet.network(), self.subnet.prefix_len())
     }
 
-    pub fn value(&self) -> String {
+    pub(crate) fn value(&self) -> String {
         let data = format!(r#"{{"VNI":1,"VtepMAC":"{}"}}"#, self.mac);
         let public = self.public;
         format!(
@@ -49,7 +49,7 @@ impl Peer {
     }
 
     /// The requests of an agent for this peer, in the same order.
-    pub fn requests(&self, tunnel: IfIndex) -> Vec<Request> {
+    pub(crate) fn requests(&self, tunnel: IfIndex) -> Vec<Request> {
         let (gateway, id) = (self.subnet.network().into(), NEXTHOPS + self.number);
         let nexthop = Nexthop::dev(id, Family::V4, tunnel, PROTOCOL);
         let nexthop = Nexthop { gateway: Some(gateway), onlink: true, ..nexthop };

@@ -32,7 +32,7 @@ const OWN_ROUTES: usize = 1;
 
 /// Measurements of one agent.
 #[derive(Debug, Serialize)]
-pub struct Measured {
+pub(crate) struct Measured {
     /// Time from the start of the process to the last route, in milliseconds.
     started: f64,
     /// Time from the list of leases to the last kernel change, reported by the agent, in milliseconds.
@@ -48,7 +48,7 @@ pub struct Measured {
 }
 
 /// Starts an agent with this number of peers in the store.
-pub fn measure(
+pub(crate) fn measure(
     program: &Path,
     dir: &Path,
     count: usize,

@@ -11,22 +11,22 @@ use super::node::Node;
 
 /// A process; killed when dropped.
 #[derive(Debug)]
-pub struct Process(Child);
+pub(crate) struct Process(Child);
 
 impl Process {
     /// Starts a process with its output in a file.
-    pub fn start(node: &Node, command: &mut Command, log: &Path) -> Outcome<Process> {
+    pub(crate) fn start(node: &Node, command: &mut Command, log: &Path) -> Outcome<Process> {
         let log = File::create(log)?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         Ok(Process(node.netns.enter(|| command.spawn())??))
     }
 
-    pub fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         self.0.id()
     }
 
     /// Fails if the process has ended.
-    pub fn check(&mut self) -> Outcome {
+    pub(crate) fn check(&mut self) -> Outcome {
         match self.0.try_wait()? {
             Some(status) => Err(format!("a program ended unexpectedly: {status}").into()),
             None => Ok(()),
@@ -43,12 +43,12 @@ impl Drop for Process {
 
 /// A program by its name.
 #[expect(clippy::disallowed_methods, reason = "the benchmark runs other programs")]
-pub fn program(name: impl AsRef<OsStr>) -> Command {
+pub(crate) fn program(name: impl AsRef<OsStr>) -> Command {
     Command::new(name)
 }
 
 /// Runs a command line on a node and returns its output.
-pub fn run(node: &Node, line: &str) -> Outcome<String> {
+pub(crate) fn run(node: &Node, line: &str) -> Outcome<String> {
     let mut words = line.split(' ');
     let mut command = program(words.next().unwrap_or_default());
     command.args(words);

@@ -19,7 +19,7 @@ const CONF: &str = r#"{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan"}}
 const PING_EVERY: Duration = Duration::from_micros(500);
 
 /// Returns milliseconds. The agent of the other node starts `together` with the first, or before it.
-pub fn measure(program: &Path, dir: &Path, store: &str, together: bool) -> Outcome<f64> {
+pub(crate) fn measure(program: &Path, dir: &Path, store: &str, together: bool) -> Outcome<f64> {
     let [a, b] = node::two()?;
     let etcd = (store == "etcd").then(|| Etcd::start(&b, &dir.join("etcd"))).transpose()?;
     let store = match &etcd {

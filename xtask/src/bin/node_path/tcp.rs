@@ -13,7 +13,7 @@ use super::{Outcome, wait};
 
 /// Measures bit/s by hand and with agents in turn. Both networks exist at the same time, so that both see
 /// the same load of the machine.
-pub fn measure(
+pub(crate) fn measure(
     file: &Path,
     dir: &Path,
     backend: &str,

@@ -10,7 +10,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Calls `look` every `every` until it returns a value.
 #[expect(clippy::disallowed_methods, reason = "the measured program must not be involved")]
-pub fn until<T>(
+pub(crate) fn until<T>(
     what: &str,
     every: Duration,
     mut look: impl FnMut() -> Outcome<Option<T>>,
