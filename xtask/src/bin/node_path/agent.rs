@@ -2,9 +2,7 @@
 //! `podwire agent` on a node, with all its files in private directories.
 
 use std::fs;
-use std::io::{Read, Write};
 use std::net::Ipv4Addr;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,6 +12,9 @@ use serde_json::Value;
 use super::node::Node;
 use super::process::{Process, program};
 use super::{Outcome, wait};
+
+/// Maximum wait for the status of an agent.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An agent process; killed when dropped.
 #[derive(Debug)]
@@ -71,12 +72,9 @@ impl Agent {
 
     /// The status of the agent.
     pub(crate) fn status(&self) -> Outcome<Value> {
-        let mut socket = UnixStream::connect(self.run.join("agent.sock"))?;
-        socket.write_all(b"GET /status HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n")?;
-        let mut answer = String::new();
-        socket.read_to_string(&mut answer)?;
-        let (_, body) = answer.split_once("\r\n\r\n").ok_or("a response without a body")?;
-        Ok(serde_json::from_str(body)?)
+        let socket = self.run.join("agent.sock");
+        let response = agent_client::get(&socket, "/status", STATUS_TIMEOUT)?;
+        Ok(serde_json::from_str(&response.body)?)
     }
 }
 
