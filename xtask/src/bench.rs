@@ -37,7 +37,7 @@ use crate::workspace::Workspace;
 use crate::{cmd, go_plugins};
 
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Run fewer repetitions, for tuning; takes some minutes and does not write to docs/
     #[arg(long)]
     quick: bool,
@@ -54,13 +54,13 @@ pub struct Args {
 
 impl Args {
     /// Whether the command builds and measures nothing.
-    pub fn only_reports(&self) -> bool {
+    pub(crate) fn only_reports(&self) -> bool {
         self.from.is_some()
     }
 }
 
 #[derive(Debug, clap::Args)]
-pub struct InsideArgs {
+pub(crate) struct InsideArgs {
     plan: PathBuf,
 }
 
@@ -77,7 +77,7 @@ ip link set lo up
 exec \"$@\"
 ";
 
-pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let results = match &args.from {
         Some(file) => read(file)?,
         None => measure(workspace, args)?,
@@ -98,7 +98,7 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 }
 
 /// The measuring process inside the namespaces.
-pub fn run_inside(args: &InsideArgs) -> Result<()> {
+pub(crate) fn run_inside(args: &InsideArgs) -> Result<()> {
     let plan: Plan = serde_json::from_str(&fs::read_to_string(&args.plan)?)?;
     let lab = lab::Lab::set_up(&plan)?;
     let mut results = Results::default();
@@ -181,17 +181,17 @@ fn build_floor(workspace: &Workspace) -> Result<PathBuf> {
 
 /// With the profile of the agent, whose tunnel it measures.
 fn build_udp_path(workspace: &Workspace) -> Result<PathBuf> {
-    build(workspace, "release", "udp-path")
+    build(workspace, "shipped", "udp-path")
 }
 
 /// Builds podwire as shipped together with the program that measures it.
 fn build_agent(workspace: &Workspace) -> Result<[PathBuf; 2]> {
     let mut build = cmd::cargo();
-    build.args(["build", "--release", "--target", &workspace.triple]);
+    build.args(["build", "--profile", "shipped", "--target", &workspace.triple]);
     build.args(["-p", "podwire", "-p", "xtask", "--features", "xtask/nodes"]);
     build.args(["--bin", "podwire", "--bin", "node-path"]);
     cmd::run(build.current_dir(&workspace.root))?;
-    let dir = workspace.target_dir.join(&workspace.triple).join("release");
+    let dir = workspace.target_dir.join(&workspace.triple).join("shipped");
     Ok(["podwire", "node-path"].map(|program| dir.join(program)))
 }
 

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use crate::cmd;
 use crate::workspace::Workspace;
 
-pub fn run(workspace: &Workspace) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let programs = [workspace.build_plugin_program()?, build_podwire(workspace)?];
     let dist = workspace.target_dir.join("dist");
     fs::create_dir_all(&dist).with_context(|| format!("create {}", dist.display()))?;
@@ -23,9 +23,9 @@ pub fn run(workspace: &Workspace) -> Result<()> {
 
 fn build_podwire(workspace: &Workspace) -> Result<PathBuf> {
     let mut build = cmd::cargo();
-    build.args(["build", "--release", "--target", &workspace.triple, "-p", "podwire"]);
+    build.args(["build", "--profile", "shipped", "--target", &workspace.triple, "-p", "podwire"]);
     cmd::run(build.current_dir(&workspace.root))?;
-    Ok(workspace.target_dir.join(&workspace.triple).join("release/podwire"))
+    Ok(workspace.target_dir.join(&workspace.triple).join("shipped/podwire"))
 }
 
 /// Replaces the program by rename: the old one may be running.
