@@ -28,7 +28,7 @@ use crate::{api, blackhole, keys, lease, managed_file, run};
 #[derive(Debug, Default, Serialize)]
 pub struct Cleaned {
     pub done: Vec<String>,
-    /// What was left in place, with a hint if there is one.
+    /// Objects left in place, with a hint if there is one.
     pub left: Vec<String>,
     pub failed: Vec<String>,
 }

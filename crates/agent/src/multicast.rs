@@ -160,7 +160,7 @@ impl Multicast {
             let runtime = Builder::new_current_thread().enable_all().build().map_err(Error::Thread);
             let result = runtime
                 .and_then(|runtime| Ok(runtime.block_on(forwarder::run(receiver, counters))?));
-            // Nobody waits for the result if the controller was dropped.
+            // The receiver is gone if the controller was dropped.
             let _ = report.send(result);
         };
         let thread = std::thread::Builder::new().name("multicast".to_owned());

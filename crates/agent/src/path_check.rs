@@ -149,7 +149,7 @@ struct Running {
     progress: Progress,
 }
 
-/// What a check has learned beside its state.
+/// Results of a check beside its state.
 #[derive(Debug, Clone, Copy, Default)]
 struct Progress {
     round_trip: Option<Duration>,

@@ -114,7 +114,7 @@ pub struct LogSettings {
     pub verbosity: u64,
 }
 
-/// What the command does instead of, or beside, its usual work.
+/// Modes of operation.
 #[derive(Debug, Clone)]
 pub struct Mode {
     /// Print changes instead of making them.
@@ -125,7 +125,7 @@ pub struct Mode {
     pub replaces_net_config: bool,
 }
 
-/// Where the settings come from.
+/// Origin of the settings.
 #[derive(Debug, Clone)]
 pub struct Sources {
     /// Warnings about options that have no effect.

@@ -48,7 +48,7 @@ fn probes_get_the_reasons() {
         let (code, _, body) = curl(&[&url("/readyz")]);
         assert_eq!(code, 503);
         assert!(body.starts_with("the lease has run out"), "{body}");
-        assert_eq!(curl(&[&url("/healthz")]).0, 200, "starting it again would not help");
+        assert_eq!(curl(&[&url("/healthz")]).0, 200, "a restart would not help");
     });
 }
 
@@ -68,7 +68,7 @@ fn unknown_requests_get_the_index() {
         let twice = ["-sS", "-o", "/dev/null", "-w", "%{num_connects} "];
         let (first, second) = (url("/"), url("/healthz"));
         let both = run("curl", &[&twice[..], &[&first, "-o", "/dev/null", &second]].concat());
-        assert_eq!(both, "1 0 ", "connections are used again");
+        assert_eq!(both, "1 0 ", "connection reused");
     });
 }
 
@@ -181,7 +181,7 @@ fn socket_replaces_only_a_stale_one() {
         let path = socket_path(&run_dir);
         fs::create_dir_all(&run_dir).unwrap();
         drop(UnixListener::bind(&path).unwrap());
-        assert!(path.exists(), "left by a crash");
+        assert!(path.exists(), "stale socket");
         let served = Served::start(&run_dir);
         let meta = fs::metadata(&path).unwrap();
         assert!(meta.file_type().is_socket());
@@ -190,7 +190,7 @@ fn socket_replaces_only_a_stale_one() {
         assert_eq!(curl(&socket).0, 200);
         let second = Socket::create(&run_dir).unwrap_err();
         assert!(matches!(second, Error::Taken(_)), "{second}");
-        assert_eq!(curl(&socket).0, 200, "the first one goes on");
+        assert_eq!(curl(&socket).0, 200, "the first agent keeps serving");
         drop(served);
         assert!(!path.exists());
         fs::write(&path, "precious").unwrap();
@@ -212,12 +212,12 @@ fn connect(count: usize, request: &str) -> Vec<TcpStream> {
     (0..count).map(connect).collect()
 }
 
-/// A probe as kubelet makes it, with the time-out of the manifest.
+/// A probe like kubelet's, with the timeout of the manifest.
 #[track_caller]
 fn probe() {
     assert_eq!(curl(&["-m", "5", &url("/healthz")]).0, 200);
     let other = ["-m", "5", "--interface", "127.0.0.9", &url("/healthz")];
-    assert_eq!(curl(&other).0, 200, "of another client");
+    assert_eq!(curl(&other).0, 200, "other client");
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn probes_are_answered_beside_slow_clients() {
     in_netns(|| {
         let dir = tempfile::tempdir().unwrap();
         let served = Served::start(dir.path());
-        // An answer that fits into no buffer of a socket.
+        // A response that exceeds every socket buffer.
         served.hub.set_peers((0..20_000).map(peer).collect());
         let _idle = connect(64, "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n");
         probe();
@@ -243,7 +243,7 @@ fn probes_are_answered_beside_slow_clients() {
     });
 }
 
-/// As clients do that hold connections open against all resistance.
+/// Clients that reconnect whenever their connection is closed.
 #[test]
 fn probes_are_answered_during_connection_floods() {
     in_netns(|| {
@@ -268,7 +268,7 @@ fn probes_are_answered_during_connection_floods() {
             (0..5).for_each(|_| probe());
             is_over.store(true, Ordering::Relaxed);
             let connections: usize = clients.into_iter().map(|one| one.join().unwrap()).sum();
-            assert!(connections >= 100, "each of them has connected");
+            assert!(connections >= 100, "each client has connected");
         });
     });
 }

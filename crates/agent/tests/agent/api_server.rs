@@ -19,7 +19,7 @@ pub struct Served {
 }
 
 impl Served {
-    /// On the port and in the directory.
+    /// Serves the port and the directory.
     pub fn start(run_dir: &Path) -> Served {
         let hub = StatusHub::new("a", "etcd");
         let (stop, stopped) = oneshot::channel();

@@ -11,7 +11,7 @@ fn ip(words: &str) -> String {
     Ns::here().ip(&words.split_whitespace().collect::<Vec<_>>())
 }
 
-/// Blackholes with metric and protocol, as `ip` shows them.
+/// Blackhole routes with metric and protocol, as `ip` prints them.
 fn shown() -> Vec<String> {
     let mut found = Vec::new();
     for family in ["-4", "-6"] {
@@ -46,7 +46,7 @@ fn blackholes_follow_the_subnet() {
             ]
         );
         assert_eq!(settle(&["10.5.1.0/24", "fd05:0:0:1::/64"], true), [""; 0]);
-        // The bridge's route wins, whoever was first.
+        // The bridge's route wins in any order.
         ip("link add cni0 type bridge");
         ip("addr add 10.5.1.1/24 dev cni0");
         ip("-6 addr add fd05:0:0:1::1/64 dev cni0 nodad");
@@ -55,7 +55,7 @@ fn blackholes_follow_the_subnet() {
         assert!(ip("-6 route get fd05:0:0:1::7").contains("dev cni0"));
         ip("link del cni0");
         assert!(Ns::here().try_exec("ip", &["route", "get", "10.5.1.7"]).is_err());
-        // Another subnet, then none.
+        // The node gets a different subnet, then none.
         let told = settle(&["10.5.2.0/24"], false);
         assert_eq!(
             told,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The node's rules: what packets meet, what `nft` and `iptables-save` show, and what is mended.
+//! The node's rules: their effect on packets, their form in `nft` and `iptables-save`, and repairs.
 
 mod forward;
 mod lab;
@@ -30,7 +30,7 @@ pub fn open() -> Rules {
     Rules::open("test").unwrap()
 }
 
-/// What was changed; nothing may have gone wrong.
+/// Returns the changes, and fails on problems.
 #[track_caller]
 pub fn changes(outcome: Outcome) -> Vec<String> {
     assert_eq!(outcome.problems, [], "after {:?}", outcome.changes);

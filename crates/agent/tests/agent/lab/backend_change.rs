@@ -19,7 +19,7 @@ fn conf(more: &str, backend: &str) -> String {
     format!(r#"{{"Network": "10.5.0.0/16", {more}"Backend": {backend}}}"#)
 }
 
-/// One that only the first node can follow: there is a single subnet, which the first node has.
+/// A configuration that only the first node can use: its single subnet is the first node's.
 fn conf_of_first(members: &[Member], backend: &str) -> String {
     let subnet = members[0].agent().hub.session().unwrap().lease.subnets[0].addr();
     conf(&format!(r#""SubnetMin": "{subnet}", "SubnetMax": "{subnet}", "#), backend)

@@ -24,7 +24,7 @@ fn check(nodes: Vec<Node>, conf: &str, env: &[(&str, &str)]) -> Vec<Member> {
     wait_for("a full-size packet to pass", TIMEOUT, || {
         members[0].pod.reaches_with(&members[1].pod, mtu)
     });
-    assert!(!members[0].pod.reaches_with(&members[1].pod, mtu + 1), "more than that");
+    assert!(!members[0].pod.reaches_with(&members[1].pod, mtu + 1), "one byte more");
     members
 }
 

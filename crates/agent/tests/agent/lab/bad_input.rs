@@ -56,7 +56,7 @@ fn invalid_configuration_is_rejected_until_corrected() {
         agent.wait("status.ready without problems", |status| {
             status.ready && status.problems.is_empty()
         });
-        assert_eq!(server.entries(SUBNETS).len(), 1, "nothing is left of wrong networks");
+        assert_eq!(server.entries(SUBNETS).len(), 1, "no lease of an invalid network");
 
         let (before, leases) = (node.kernel(), server.entries(SUBNETS));
         let is_as_before = || node.kernel() == before && server.entries(SUBNETS) == leases;
@@ -64,7 +64,7 @@ fn invalid_configuration_is_rejected_until_corrected() {
         for (conf, words) in WRONG {
             server.ctl(&["put", CONFIG, conf]);
             agent.wait(conf, |status| says(status, words));
-            assert!(agent.hub.readiness().is_ready, "pods that run are none the worse");
+            assert!(agent.hub.readiness().is_ready, "running pods are not affected");
             assert!(is_as_before(), "{conf}");
         }
         server.ctl(&["put", CONFIG, GOOD]);
@@ -121,7 +121,7 @@ fn invalid_peers_are_rejected_one_by_one() {
                 status.refused.iter().any(|refused| of_it(&refused.peer, &refused.reason))
             });
         }
-        assert_eq!(members[0].node.kernel(), before, "none of them is in the kernel");
+        assert_eq!(members[0].node.kernel(), before, "no kernel state of rejected peers");
         members[0].agent().wait("status.refused_total", |status| {
             let counts = &status.peer_counts;
             (counts.refused, counts.tunnel, counts.with_problem) == (claims.len(), 1, 0)

@@ -75,7 +75,7 @@ fn old_pod(node: &Node, port: &str, name: Option<&str>, address: &str) {
 fn empty_bridge_gets_the_new_gateway_addresses() {
     in_netns(|| {
         let node = Wire::new().node(1, true, true);
-        // Not even of this network.
+        // An address outside of the network.
         old_bridge(&node, "10.77.1.1/24");
         let agent = start(&node, &["--cni-conf-dir", "/run/lab/net.d"]);
         agent.wait("status.ready", |status| status.ready && status.problems.is_empty());

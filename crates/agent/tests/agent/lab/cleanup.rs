@@ -78,18 +78,18 @@ fn cleanup_of_one_network_leaves_the_other(backend: &str, other: &str) {
     // The rest it has written down itself.
     let mark = |mark| words(&["--mark", mark, "--state-dir", "/run/lab/state"]);
     let told = clean(&node, &mark("blue"), &["--dry-run"]);
-    assert_eq!(shown(&node), both, "it only tells");
+    assert_eq!(shown(&node), both, "dry run");
     let done = clean(&node, &mark("blue"), &[]);
     assert_eq!(told.done, done.done);
     assert_eq!(shown(&node), before, "{:#?}", done.done);
-    // One that never was, which is told another's file.
+    // An agent that never ran, with the file of a different agent.
     let green = ["--run-dir=/run/lab/green", "--subnet-file=/run/lab/podwire/subnet.env"];
     let nothing =
         clean(&node, &mark("green"), &[&green[..], &["--store-file=/run/lab/no"]].concat());
     assert_eq!((nothing.done, shown(&node)), (vec![], before));
     let left = nothing.left.join("; ");
     assert!(left.contains("subnet.env") && left.contains("cleanup --owner podwire"), "{left}");
-    assert!(!std::path::Path::new("/run/lab/no").exists(), "no store is made");
+    assert!(!std::path::Path::new("/run/lab/no").exists(), "no store is created");
     clean(&node, &mark("podwire"), &[]);
     let rest = shown(&node).join("\n");
     assert!(!rest.contains("proto 112") && !rest.contains("podwire-agent"), "{rest}");
@@ -139,7 +139,7 @@ fn owner_tags_with_the_same_next_hops_are_rejected() {
         assert!(why.contains("\"net-30\"") && why.contains("\"podwire\""), "{why}");
         assert!(why.contains("--owner"), "{why}");
         let elsewhere = other.iter().map(|word| word.replace("/run/lab/state", "/run/lab/other"));
-        assert_eq!(refused(&elsewhere.collect::<Vec<_>>()), why, "its device tells");
+        assert_eq!(refused(&elsewhere.collect::<Vec<_>>()), why, "known by its device");
         assert_eq!(shown(&node), before);
     });
 }
@@ -182,7 +182,7 @@ fn pod_bridge_is_left_and_reported() {
         let gateway = node.sh("grep ^FLANNEL_SUBNET= /run/lab/podwire/subnet.env | cut -d= -f2");
         let gateway = gateway.trim();
         node.sh("ip link add cni0 type bridge; ip address add 10.77.1.1/24 dev cni0");
-        assert_eq!(clean(&node, &flags, &["--dry-run"]).left.len(), 1, "it is none of ours");
+        assert_eq!(clean(&node, &flags, &["--dry-run"]).left.len(), 1, "foreign bridge");
         node.sh(&format!("ip address flush dev cni0; ip address add {gateway} dev cni0"));
         let left = clean(&node, &flags, &[]).left.join("; ");
         assert!(left.contains(&format!("cni0 with {gateway}")), "{left}");

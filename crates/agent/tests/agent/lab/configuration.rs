@@ -71,7 +71,7 @@ fn deleted_configuration_stays_in_effect() {
             wait_for("the renewed lease", TIMEOUT, || {
                 server.entries(SUBNETS).iter().any(|entry| *entry == own[0])
             });
-            // Another session, of the same configuration.
+            // A new session with the same configuration.
             node.sh(&format!("ip link set eth0 mtu {}", 1300 + u32::from(round)));
             agent.wait("session.pod_mtu", |status| {
                 status
@@ -82,14 +82,14 @@ fn deleted_configuration_stays_in_effect() {
             wait_problem(&agent, words);
         }
         assert!(agent.repairs(RepairKind::Route) >= 2);
-        assert!(server.entries(CONFIG).is_empty(), "nobody has put another one there");
+        assert!(server.entries(CONFIG).is_empty(), "no new configuration");
         server.ctl(&["put", CONFIG, &GOOD.replace("7", "9, \"MTU\": 9000, \"Prot\": 1")]);
         wait_for("the new configuration", TIMEOUT, || node.sh("ip -br link").contains("flannel.9"));
         wait_problem(&agent, &["Backend.Prot", "Port", "Backend.MTU", "9000: eth0 has 1500"]);
     });
 }
 
-/// All its subnets are others': agents that run go on with the one before until one gets free.
+/// All subnets are taken: running agents keep the previous configuration until a subnet is free.
 #[test]
 fn full_network_is_waited_for() {
     in_netns(|| {

@@ -39,7 +39,7 @@ fn foreign_device_with_the_same_name_is_a_conflict() {
         second.wait("status.ready of the other node", |status| status.ready);
         first.wait("one peer", |status| status.peer_counts.total == 1);
         assert!(is_blocked(&first.hub.status()), "{:#?}", first.hub.status());
-        assert_eq!(found(&nodes[0]), before, "nothing was done to it");
+        assert_eq!(found(&nodes[0]), before, "device unchanged");
         assert!(!list.exists());
 
         nodes[0].sh("ip link del flannel.1");

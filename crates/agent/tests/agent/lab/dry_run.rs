@@ -41,7 +41,7 @@ fn dry_run_prints_what_the_agent_then_does() {
         ] {
             assert!(first.iter().any(|told| told == line), "{line}: {first:#?}");
         }
-        assert_eq!(told(&node), first, "nothing of it is random");
+        assert_eq!(told(&node), first, "same output");
         assert!(!node.dir().join("state").exists() && node.subnet_env().is_empty());
 
         let agent = Agent::start(&node, &store());
@@ -56,13 +56,13 @@ fn dry_run_prints_what_the_agent_then_does() {
         let unchanged: Vec<String> =
             files.map(|file| format!("leave {} unchanged", file.display())).collect();
         let kept = [vec![format!("keep lease {lease}")], unchanged.clone()].concat();
-        assert_eq!(told(&node), kept, "all is done");
+        assert_eq!(told(&node), kept, "nothing to change");
         node.sh("ip address del 192.168.90.1/24 dev eth0; ip address add 192.168.90.9/24 dev eth0");
-        assert_eq!(told(&node)[0], kept[0], "it is the same node");
+        assert_eq!(told(&node)[0], kept[0], "same node");
 
         std::fs::remove_file(Store::FILE).unwrap();
         let again = told(&node);
-        assert_eq!(again[1], format!("take lease {lease}"), "subnet.env tells what it had");
+        assert_eq!(again[1], format!("take lease {lease}"), "the subnet of subnet.env");
         assert!(again.contains(&unchanged[2]), "{again:#?}");
     });
 }

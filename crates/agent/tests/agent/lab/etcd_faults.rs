@@ -90,7 +90,7 @@ fn twenty_nodes_survive_etcd_failures() {
                 status.ready && status.peer_counts.total == usize::from(NODES) - 1
             });
         }
-        assert_eq!(subnets(&server).len(), usize::from(NODES), "all are different");
+        assert_eq!(subnets(&server).len(), usize::from(NODES), "all subnets differ");
         all_see_all(&nodes, &agents, &server);
 
         let pods = [nodes[0].pod(), nodes[1].pod()];
@@ -110,9 +110,9 @@ fn twenty_nodes_survive_etcd_failures() {
             (&false.into(), &true.into())
         );
         let after: Vec<_> = nodes.iter().map(Node::kernel).collect();
-        assert_eq!(after, before, "nothing has changed in the kernel");
+        assert_eq!(after, before, "kernel state unchanged");
 
-        // Half of them do not hear of anything until it is forgotten.
+        // Half of the agents miss changes until etcd has compacted them.
         let deaf = &nodes[..usize::from(NODES) / 2];
         deaf.iter().for_each(|node| drop(node.sh("ip route add blackhole 192.168.90.254")));
         server.start();
@@ -148,7 +148,7 @@ fn store_recovery_is_noticed_without_changes() {
         let node = wire.node(1, true, false);
         let agent = Agent::start(&node, &Store::etcd(&server, CONF));
         let store = agent.hub.status().store;
-        assert_ne!(store.reachable, Some(true), "nobody has answered");
+        assert_ne!(store.reachable, Some(true), "no answer yet");
         let lost = |status: &Status| status.store.reachable == Some(false);
         agent.wait("the reported failure", |status| lost(status) && !status.ready);
         server.start();

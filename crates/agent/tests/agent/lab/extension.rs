@@ -14,7 +14,7 @@ const CONFIG: &str = "/coreos.com/network/config";
 const SUBNETS: &str = "/coreos.com/network/subnets/";
 const ALLOW: &str = "--allow-extension-commands";
 
-/// A tunnel as flannel's page on extensions has it, and what each command was told.
+/// The tunnel of flannel's documentation of extensions. Each command logs its input.
 const SCRIPTS: [(&str, &str); 4] = [
     (
         "before",
@@ -59,13 +59,13 @@ fn write_scripts() -> String {
     json!({"Network": "10.5.0.0/16", "Backend": backend}).to_string()
 }
 
-/// What the commands of a node were told.
+/// Returns the logged input of a node's commands.
 fn calls(node: &Node) -> Vec<String> {
     let text = fs::read_to_string(node.dir().join("calls")).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
 }
 
-/// A node as the others' commands are told of it.
+/// The input that commands on the other nodes get for a node.
 fn told(member: &Member) -> String {
     let subnet = member.agent().hub.session().unwrap().lease.subnets[0];
     let shown = member.node.ns.ip_json(&["link", "show", "tunnel"]);
@@ -97,7 +97,7 @@ fn extension_commands_create_a_tunnel() {
             let others = all.iter().filter(|one| *one != own).map(|one| format!("add {one}"));
             let after = format!("after 10.5.0.0/16 {subnet} {public} {subnet}");
             let mut called = calls(&member.node);
-            assert_eq!(called.remove(0), after, "before it is told of others");
+            assert_eq!(called.remove(0), after, "before the commands for peers");
             assert_eq!(called.len(), 2, "each once: {called:?}");
             assert_eq!(BTreeSet::from_iter(called), others.collect());
             assert_eq!(member.node.subnet_env()["FLANNEL_MTU"], "1500");
@@ -115,7 +115,7 @@ fn extension_commands_create_a_tunnel() {
     });
 }
 
-/// Flannel's first example, to the letter. What a command that fails says is told; the rest goes on.
+/// Flannel's first example. The output of a failed command is reported, and the other commands run.
 #[test]
 fn failed_extension_commands_are_reported() {
     in_netns(|| {
@@ -164,7 +164,7 @@ fn extension_commands_run_only_if_allowed() {
             problem.is_some_and(|problem| problem.text.contains(ALLOW))
         };
         refusing.wait("the rejected configuration", is_refused);
-        assert!(refusing.hub.readiness().is_ready, "the configuration before stays");
+        assert!(refusing.hub.readiness().is_ready, "the previous configuration stays");
         drop(refusing);
         let refusing = Agent::start(&nodes[0], &store);
         refusing.wait("the rejected configuration after a restart", is_refused);
@@ -191,7 +191,7 @@ fn alloc_assigns_subnets_only() {
             assert_eq!(node.kernel(), BTreeSet::new());
         }
         assert_eq!(server.entries(SUBNETS).len(), 2);
-        assert!(!members[0].pod.reaches(&members[1].pod), "who makes routes is another");
+        assert!(!members[0].pod.reaches(&members[1].pod), "alloc creates no routes");
         let via = "ip route add SUBNET via 192.168.90.";
         for (here, there) in [(0, 1), (1, 0)] {
             let subnet = members[there].node.subnet_env()["FLANNEL_SUBNET"].replace(".1/", ".0/");

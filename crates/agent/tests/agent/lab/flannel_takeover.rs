@@ -35,7 +35,7 @@ fn lay_down(node: &Node, which: usize, backend: &str) -> Pod {
     for (peer, (mac, third)) in MACS.iter().zip(THIRDS).enumerate().filter(|one| one.0 != which) {
         let public = format!("192.168.90.{}", peer + 1);
         node.sh(&match backend {
-            // On a link of others such a route could as well be an administrator's.
+            // On a foreign link such a route may be an administrator's.
             "host-gw" if peer == 2 => "true".to_owned(),
             "vxlan" => format!(
                 "ip neigh add 10.5.{third}.0 dev flannel.1 lladdr {mac} nud permanent
@@ -74,7 +74,7 @@ fn publish(server: &EtcdServer, which: usize, backend: &str) {
     server.ctl(&["put", "--lease", lease, &key, &value]);
 }
 
-/// Of what flannel had: routes that are not ours, the node that has left, rules.
+/// Remains of flannel: its routes, the node that has left, rules.
 fn leftovers(node: &Node) -> Vec<String> {
     let routes = node.sh("ip route show root 10.5.0.0/16");
     let is_flannels = |line: &&str| !line.contains("proto kernel") && !line.contains("proto 112");
@@ -88,7 +88,7 @@ fn leftovers(node: &Node) -> Vec<String> {
     routes.chain(gone).chain(tables).collect()
 }
 
-/// What the kernel does not keep when a device is made again.
+/// Properties that change if a device is re-created.
 fn device(node: &Node) -> String {
     node.sh("ip -o link show flannel.1 2>/dev/null | cut -d' ' -f1; ip -o link show | grep -o 'flannel.*ether [^ ]*' | sed 's/.*ether//'")
 }
@@ -120,8 +120,8 @@ fn flannels_nodes_become_ours(backend: &str) {
             let (sent, answered) = pinging.end();
             assert!(sent - answered <= 1, "{answered} of {sent} came back");
         }
-        assert_eq!(device(node), before, "the device is the same, with its hardware address");
-        assert_eq!(server.entries(SUBNETS), keys, "to the letter");
+        assert_eq!(device(node), before, "the device is the same, with its MAC address");
+        assert_eq!(server.entries(SUBNETS), keys, "keys unchanged");
         wait_for("packets in both directions", TIMEOUT, || {
             pods[0].reaches(&pods[1]) && pods[1].reaches(&pods[0])
         });

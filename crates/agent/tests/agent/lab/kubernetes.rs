@@ -48,7 +48,7 @@ fn in_cluster(conf: &str, test: impl FnOnce(&Cluster)) {
     });
 }
 
-/// As kubelet gives a pod a ConfigMap: a link to a link, which is replaced.
+/// Mounts a ConfigMap like kubelet: a link to a link, which is replaced.
 fn mount(dir: &Path, conf: Option<&str>) {
     let fresh = tempfile::tempdir_in(dir).unwrap().keep();
     if let Some(conf) = conf {
@@ -60,7 +60,7 @@ fn mount(dir: &Path, conf: Option<&str>) {
 }
 
 impl Cluster {
-    /// As kubelet registers a node.
+    /// Registers a node like kubelet.
     fn register(&self, number: u8) {
         let address = format!("192.168.90.{number}");
         self.server.create(&json!({
@@ -70,7 +70,7 @@ impl Cluster {
         }));
     }
 
-    /// As the controller manager does.
+    /// Assigns a podCIDR like the controller manager.
     fn give(&self, number: u8, cidrs: &[&str]) {
         let spec = json!({"spec": {"podCIDR": cidrs[0], "podCIDRs": cidrs}});
         self.server.kubectl(&["patch", "node", &name(number), "-p", &spec.to_string()]);
@@ -195,7 +195,7 @@ fn node_objects_changed_by_others_are_followed() {
     });
 }
 
-/// One with words that nobody understands is told by name, and nothing of it is used.
+/// A node with malformed annotations is reported by name and ignored.
 fn flannel_node_joins_and_leaves(cluster: &Cluster, first: &Member) {
     let good = ("backend-data", r#"{"VNI":1,"VtepMAC":"46:d8:32:8b:ae:24"}"#);
     cluster.register(3);
@@ -271,7 +271,7 @@ fn overwritten_annotations_are_restored(cluster: &Cluster) {
     }
 }
 
-/// Its pods have addresses that are nobody's then, so it waits for others.
+/// The node waits while pods of its old subnet exist.
 fn recreated_node_gets_its_new_subnet(cluster: &Cluster, mut members: Vec<Member>) {
     let Member { agent, pod, node } = members.pop().unwrap();
     let agent = agent.unwrap();
@@ -296,7 +296,7 @@ fn recreated_node_gets_its_new_subnet(cluster: &Cluster, mut members: Vec<Member
     all_reach_all(&members, TIMEOUT);
 }
 
-/// The connection to the API server goes with the address.
+/// The connection to the API server is lost with the address.
 #[test]
 fn changed_node_address_is_published() {
     in_cluster(V4, |cluster| {
@@ -341,7 +341,7 @@ fn configuration_file_change_is_followed() {
     });
 }
 
-/// As flanneld does where NODE_NAME is not told.
+/// Like flanneld without NODE_NAME.
 #[test]
 fn node_name_comes_from_the_pod() {
     in_cluster(V4, |cluster| {
@@ -390,7 +390,7 @@ fn both_families() {
     });
 }
 
-/// An agent that is started while the API server cannot be reached goes on with what the last one has seen.
+/// An agent that starts while the API server is unreachable uses the cache of the previous one.
 #[test]
 fn agent_starts_from_cache_without_the_server() {
     in_cluster(V4, |cluster| {

@@ -21,7 +21,7 @@ const BREAKING: [&str; 5] = [
     "echo junk > FILE.other; mv FILE.other FILE",
     "echo '{}' > FILE.other; mv FILE.other FILE",
     "mv DIR DIR.before",
-    // It may be back before its directory is gone.
+    // The file may be restored before its directory is removed.
     "until rm -r DIR; do :; done",
 ];
 
@@ -63,7 +63,7 @@ fn managed_files_are_restored() {
         check(&agent, &socket, || testkit::Ns::here().try_exec("curl", &words).is_ok());
 
         fs::write(&list, r#"{"name": "theirs", "plugins": []}"#).unwrap();
-        agent.wait_for(SOON, "a configuration of others to be told", |status| {
+        agent.wait_for(SOON, "the reported foreign configuration", |status| {
             status.warnings.iter().any(|one| one.contains("was not written by podwire"))
         });
         assert!(fs::read_to_string(&list).unwrap().contains("theirs"));

@@ -12,7 +12,7 @@ use super::{Agent, Member, Store, TIMEOUT, network};
 /// Until what was broken is repaired and packets get through.
 const SOON: Duration = Duration::from_secs(1);
 
-/// A busy machine may make one late. What waits for the next comparison is late each time.
+/// A busy machine may delay one repair. A repair by the periodic comparison is late each time.
 const TRIES: usize = 5;
 
 /// Breaks one thing after the other on the first node. Each is repaired and counted in time, packets of pods are
@@ -66,7 +66,7 @@ fn rules(member: &Member) -> String {
     member.node.sh("nft -s list table inet podwire-agent-podwire 2>/dev/null || true")
 }
 
-/// The hardware address of the tunnel's end on a node.
+/// The MAC address of the tunnel device on a node.
 fn mac(member: &Member) -> String {
     let shown = member.node.ns.ip_json(&["link", "show", "type", "vxlan"]);
     shown[0]["address"].as_str().unwrap_or_default().to_owned()
@@ -173,7 +173,7 @@ fn udp() {
     });
 }
 
-/// Comparisons that find nothing are shown as well.
+/// Comparisons without changes are shown as well.
 #[test]
 fn each_comparison_is_shown() {
     in_netns(|| {

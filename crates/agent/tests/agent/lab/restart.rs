@@ -30,7 +30,7 @@ fn peers_come_and_go_while_an_agent_is_away(backend: &str) {
     let mentions = |member: &Member, words: &[&str]| {
         member.node.kernel().iter().any(|line| words.iter().any(|word| line.contains(word)))
     };
-    assert!(members.iter().all(|one| mentions(one, &left)), "the one that will leave is known");
+    assert!(members.iter().all(|one| mentions(one, &left)), "the leaving node is known");
 
     let env = members[0].node.subnet_env();
     let pinging = Pinging::start(&members[0].pod.ns, members[1].pod.addresses[0]);
@@ -42,8 +42,8 @@ fn peers_come_and_go_while_an_agent_is_away(backend: &str) {
         status.ready && status.peer_counts.total == 2
     });
     members.push(Member { agent: Some(agent), pod: newcomer.pod(), node: newcomer });
-    assert!(mentions(&members[0], &left), "its agent is away, so nobody has told it");
-    // Subnets are chosen at random: the newcomer may have the one that was given back.
+    assert!(mentions(&members[0], &left), "its agent is stopped");
+    // Subnets are chosen at random: the new node may get the released one.
     let is_given_again = members[2].pod.addresses[0].to_string().starts_with(gone);
     let left = if is_given_again { &left[1..] } else { &left };
     assert!(!members[0].node.kernel().iter().any(|line| line.contains("90.4")));
@@ -55,7 +55,7 @@ fn peers_come_and_go_while_an_agent_is_away(backend: &str) {
     }
     let (sent, answered) = pinging.end();
     assert!(sent - answered <= 1, "{answered} of {sent} came back");
-    assert_eq!(members[0].node.subnet_env(), env, "it is the node that it was");
+    assert_eq!(members[0].node.subnet_env(), env, "same subnet");
     assert_eq!(server.entries(SUBNETS).len(), 3);
 }
 

@@ -36,7 +36,7 @@ fn deleted_store_file_is_recreated() {
     });
 }
 
-/// They must not make the agent, or what it shows, as large as they are themselves.
+/// Foreign keys must not make the agent's memory or status grow with them.
 #[test]
 fn foreign_keys_are_rejected_and_summarised() {
     in_netns(|| {

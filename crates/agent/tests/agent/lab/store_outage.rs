@@ -107,7 +107,7 @@ fn restarted_agent_uses_the_cache_without_the_store() {
         drop(members[0].agent.take());
         members[0].node.sh("ip link del flannel.1; nft delete table inet podwire-agent-podwire");
 
-        // The subnet may be another's by now.
+        // The subnet may belong to another node by now.
         let good = fs::read_to_string(&view).unwrap();
         let (before, after) = good.split_once("\"leaseUntil\":").unwrap();
         let (_, after) = after.split_once(',').unwrap();
@@ -138,7 +138,7 @@ fn restarted_agent_uses_the_cache_without_the_store() {
         members[0].agent().wait("status.ready without problems", |status| {
             status.ready && status.store.reachable == Some(true) && status.warnings.is_empty()
         });
-        assert_eq!(members[0].node.subnet_env(), env, "it is the node that it was");
+        assert_eq!(members[0].node.subnet_env(), env, "same subnet");
         assert_eq!(server.entries(SUBNETS).len(), 3);
     });
 }

@@ -85,7 +85,7 @@ fn udp() {
 /// Before the next comparison, in a machine where all takes ten times as long.
 const AT_ONCE: Duration = Duration::from_secs(15);
 
-/// The first node mends this, and its pod reaches the other.
+/// The first node repairs this, and its pod reaches the other one.
 fn mends(members: &[Member], soon: Duration, kind: RepairKind, breaking: &str) {
     let [first, second] = members else { panic!("two") };
     let counted = first.agent().repairs(kind);

@@ -95,7 +95,7 @@ fn udp() {
     });
 }
 
-/// The connection to etcd goes with the address.
+/// The connection to etcd is lost with the address.
 #[test]
 fn underlay_change_with_etcd_behind_it() {
     in_netns(|| {
@@ -113,7 +113,7 @@ fn underlay_change_with_etcd_behind_it() {
         follows(&members, READDRESS, "192.168.90.101");
         let silence = pinging.longest_silence(answers);
         assert!(silence < SOON, "no packet got through for {silence:?}");
-        assert_eq!(mac(), before, "it is the same node");
+        assert_eq!(mac(), before, "same node");
         let leases = || server.entries("/coreos.com/network/subnets/");
         wait_for("one lease per node", TIMEOUT, || leases().len() == 2);
 
@@ -127,7 +127,7 @@ fn underlay_change_with_etcd_behind_it() {
     });
 }
 
-/// Others know it by IPv4 alone: over IPv6 nobody would find it.
+/// Peers know the node by IPv4 only, and would not find it over IPv6.
 #[test]
 fn node_waits_for_its_published_family() {
     in_netns(|| {
@@ -144,7 +144,7 @@ fn node_waits_for_its_published_family() {
             !status.ready && status.reasons.iter().any(|reason| reason.contains("IPv4"))
         });
         assert_eq!(index(), before, "the device stays");
-        // Its default route has gone with it and does not come back.
+        // The default route was removed with the address and is not restored.
         follows(&members, "ip address add 192.168.90.1/24 dev eth0", "192.168.90.1");
         assert_eq!(index(), before, "it is the same device");
     });
@@ -168,7 +168,7 @@ fn underlay_change_while_connecting_to_etcd() {
             nft add rule inet silent in ip saddr 192.168.90.1 tcp dport 2379 drop";
         testkit::run("sh", &["-ec", silenced]);
         let pinging = Pinging::start(&members[0].pod.ns, members[1].pod.addresses[0]);
-        // Another session begins.
+        // A new session starts.
         members[0].node.sh("ip link set eth0 mtu 1400");
         let asks =
             || !testkit::run("nft", &["list", "table", "inet", "silent"]).contains(" packets 0 ");

@@ -8,7 +8,7 @@ use super::{Agent, Store, network};
 
 const CONF: &str = r#"{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}"#;
 
-/// Of the way to the only peer.
+/// Waits for a state of the path to the only peer.
 #[track_caller]
 fn wait_for_path(agent: &Agent, is_so: impl Fn(&Path) -> bool) {
     agent.wait("the path status", |status| {

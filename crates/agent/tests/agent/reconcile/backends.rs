@@ -79,7 +79,7 @@ impl Node {
         Network::new(conf(backend), self.lease(backend), self.underlay(), peers).unwrap()
     }
 
-    /// What a path check is told of the other.
+    /// The path check's target for the other node.
     fn target(&self, backend: &str, other: &Node) -> Command {
         let (network, lease) = (self.network(backend, other), other.lease(backend));
         let found = targets(network.plan(), 1500, "other", &lease);
@@ -115,7 +115,7 @@ fn two_nodes() -> [Node; 2] {
     [a, b]
 }
 
-/// From pod to pod, which only the source address makes it.
+/// Pings from pod address to pod address.
 fn ping(from: &Node, to: &Node) {
     let (source, target) = (format!("10.0.{}.1", from.number), format!("10.0.{}.1", to.number));
     let once = || from.ns.try_exec("ping", &["-nc1", "-W1", "-I", &source, &target]).ok();
@@ -128,11 +128,11 @@ fn check(backend: &str, device: Option<&str>) {
     let threads = [a.start(backend, b), b.start(backend, a)];
     ping(a, b);
     if let Some(device) = device {
-        // All that hangs on it is made again, too.
+        // Dependent objects are re-created, too.
         a.ip(&format!("link delete {device}"));
         ping(a, b);
         b.ip(&format!("link set {device} down"));
-        // WireGuard has forgotten its sessions, and the other end would take 15 s to notice.
+        // WireGuard has lost its sessions, and the other end would notice only after 15 s.
         ping(b, a);
         ping(a, b);
     }

@@ -16,7 +16,7 @@ use super::repairs::block_on;
 const VXLAN: &str = r#"{"Type": "vxlan"}"#;
 const HOST_GW: &str = r#"{"Type": "host-gw"}"#;
 
-/// What all that has happened gives reason to.
+/// Returns the impact of all pending events.
 fn heard(events: &mut Events, reconciler: &Reconciler) -> (usize, EventImpact) {
     let mut count = 0;
     let mut nudge = EventImpact::default();
@@ -32,7 +32,7 @@ fn heard(events: &mut Events, reconciler: &Reconciler) -> (usize, EventImpact) {
         match received.unwrap() {
             Received::Events => {}
             Received::Deadline => return (count, nudge),
-            Received::Overrun => panic!("events were lost"),
+            Received::Overrun => panic!("events lost"),
         }
     }
 }
@@ -125,7 +125,7 @@ fn comparison_finds_changes_without_events() {
         make_eth0();
         let mut reconciler = open();
         reconciler.set_network(network(VXLAN, 2..4));
-        // Nobody listens here.
+        // There is no event listener here.
         ip("route del 10.0.3.0/24");
         let outcome = reconciler.compare();
         let kinds: Vec<RepairKind> = outcome.changes.iter().map(RepairKind::from).collect();

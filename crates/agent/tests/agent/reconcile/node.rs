@@ -100,7 +100,7 @@ pub fn mac(n: u32) -> String {
     format!("02:00:00:{a:02x}:{b:02x}:{c:02x}")
 }
 
-/// What node `n` tells; this node is number 1.
+/// The lease of node `n`. This node is number 1.
 pub fn lease(conf: &NetConf, n: u32) -> Lease {
     let data = match conf.backend.name() {
         "vxlan" => {

@@ -22,7 +22,7 @@ fn assert_well(outcome: &Outcome) {
     assert_eq!(outcome.refused, []);
 }
 
-/// Routes, neighbours and forwarding entries of ours.
+/// The agent's routes, neighbours and forwarding entries.
 fn counts() -> (usize, usize, usize) {
     let lines = |text: String| text.lines().count();
     let routes = lines(ip("route show proto 112"));
@@ -72,7 +72,7 @@ fn adding_a_peer_costs_the_same_with_5000_peers() {
     });
 }
 
-/// A table that is made anew for each change takes minutes for these.
+/// A table that is rebuilt for each change would take minutes.
 #[test]
 fn adding_a_udp_peer_costs_the_same_with_many() {
     in_netns(|| {
@@ -132,7 +132,7 @@ fn peers_removed_during_downtime_are_cleaned_up() {
         let outcome = reconciler.set_network(network(VXLAN, 5..12));
         assert_well(&outcome);
         assert_eq!(counts(), (7, 7, 7));
-        assert_eq!(ip("-o link show flannel.1"), index, "the device was kept");
+        assert_eq!(ip("-o link show flannel.1"), index, "same device");
         assert_eq!(ip("nexthop show").lines().count(), 7);
         assert!(!outcome.changes.iter().any(|change| change.to_string().contains(&subnet(7))));
         assert!(reconciler.compare().is_quiet());
@@ -221,7 +221,7 @@ fn conflicting_route_or_device_is_reported() {
         ip("route del 10.0.3.0/24");
         assert_well(&reconciler.compare());
         assert_eq!(ip("route show proto 112").lines().count(), 3);
-        // One that comes to where a new peer's goes.
+        // A foreign route to the subnet of a new peer.
         ip("route add 10.0.9.0/24 via 172.16.0.77 dev eth0 proto static");
         let outcome = reconciler.set_peers(vec![set(VXLAN, 9), set(VXLAN, 10)]);
         assert_eq!((outcome.conflicts.len(), outcome.failures.len()), (1, 0));
@@ -299,7 +299,7 @@ fn dry_run_changes_nothing() {
         let done = reconciler.set_network(network(VXLAN, 2..4));
         assert_eq!(told.changes, done.changes);
         assert_eq!(reconciler.dry_run(&mut network(VXLAN, 2..4)).unwrap().changes, []);
-        // Before anybody has looked, no peer is on the link.
+        // Before the first look-up, no peer is on the link.
         let mut direct = network(HOST_GW, 2..4);
         assert!(!direct.plan().rejected.is_empty());
         reconciler.dry_run(&mut direct).unwrap();
@@ -307,7 +307,7 @@ fn dry_run_changes_nothing() {
     });
 }
 
-/// What node `n` of a network of IPv6 tells.
+/// The lease of node `n` in an IPv6 network.
 fn lease_v6(conf: &NetConf, n: u32) -> Lease {
     let data = match conf.backend.name() {
         "vxlan" => format!(r#","BackendV6Data":{{"VNI":1,"VtepMAC":"{}"}}"#, mac(n)),

@@ -40,7 +40,7 @@ fn network(recorded: &Recorded) -> Network {
     Network::new(NetConf::parse(recorded.conf()).unwrap(), lease, underlay, leases).unwrap()
 }
 
-/// What the node of the record had before flannel came.
+/// The recorded state of the node before flannel started.
 fn make_node(recorded: &Recorded) {
     ip("link add eth0 type veth peer name wire");
     ip("link set eth0 up");
@@ -112,7 +112,7 @@ fn check(recorded: &str) {
     assert!(again.is_quiet(), "{again:?}");
 }
 
-/// Ours is in the words of `ip` that were recorded, but for offloads of the TUN device.
+/// Compares the devices with the recorded output of `ip`, except for offloads of the TUN device.
 fn check_links(recorded: &Recorded) {
     let shown = ip("-d link show");
     let links: Vec<&str> = shown.lines().filter(|line| line.contains(": flannel")).collect();

@@ -11,7 +11,7 @@ use super::node::{SOON, forwarding, ip, make_eth0, network, options, public, rem
 
 const VXLAN: &str = r#"{"Type": "vxlan"}"#;
 
-/// No comparison at intervals helps.
+/// No periodic comparison helps.
 const NEVER: Duration = Duration::from_secs(100_000);
 
 struct Lab {
@@ -33,10 +33,10 @@ impl Lab {
         Self { thread, reports }
     }
 
-    /// All that is compared.
+    /// All compared state.
     fn shown() -> String {
         let link = ip("-d link show dev flannel.1");
-        // Its number changes when it is made again.
+        // The index changes if the device is re-created.
         let link = link.split_once(": ").unwrap().1.to_owned();
         let parts = [
             link,
@@ -186,7 +186,7 @@ fn end_of_a_conflict_is_reported() {
     });
 }
 
-/// Whether it changed something or not.
+/// Comparisons with and without changes are reported.
 #[test]
 fn each_comparison_is_reported() {
     in_netns(|| {

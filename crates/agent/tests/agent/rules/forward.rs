@@ -49,7 +49,7 @@ fn docker_drop_policy_is_overruled() {
         for switch in ["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"] {
             run("sysctl", &["-w", switch]);
         }
-        assert_eq!(seen(&lab.pod, WORLD), None, "the test can tell");
+        assert_eq!(seen(&lab.pod, WORLD), None, "the test detects it");
         let told = changes(rules.set(&conf()));
         assert_eq!(
             told,
@@ -98,7 +98,7 @@ fn forwarding_is_enabled_for_the_families_in_use() {
         assert_eq!(read("net.ipv6.conf.all.forwarding"), "1");
         run("sysctl", &["-w", "net.ipv6.conf.all.forwarding=0"]);
         assert_eq!(changes(rules.compare()), ["set net.ipv6.conf.all.forwarding to 1"]);
-        assert_eq!(run("nft", &["list", "ruleset"]), "", "no table of others is made");
+        assert_eq!(run("nft", &["list", "ruleset"]), "", "no foreign table is created");
     });
 }
 
@@ -127,7 +127,7 @@ fn rules_are_first_in_a_closed_chain() {
         forward("-I FORWARD 2 -j DROP");
         assert_eq!(changes(rules.compare()).len(), 2);
         assert_eq!(places(), [false, true, true, false, false, false]);
-        // One of them is gone, one is there twice.
+        // One rule is missing, one exists twice.
         forward("-D FORWARD 2");
         assert_eq!(changes(rules.compare()).len(), 2);
         let double = "-A FORWARD -d 10.5.0.0/16 -j ACCEPT -m comment --comment";
@@ -139,7 +139,7 @@ fn rules_are_first_in_a_closed_chain() {
         // Saved and restored by iptables they are in another form, and the same.
         restore("iptables-nft-restore", &run("iptables-nft-save", &[]));
         assert_eq!(changes(rules.compare()), [""; 0]);
-        // Another network.
+        // A different network.
         changes(rules.set(&RulesConf { networks: nets(&["10.6.0.0/15"]), ..conf() }));
         let text = listed("iptables-nft", "FORWARD").join("\n");
         assert!(text.contains("-s 10.6.0.0/15") && !text.contains("10.5.0.0"), "{text}");

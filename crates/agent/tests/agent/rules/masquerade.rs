@@ -70,7 +70,7 @@ fn ruleset_is_listed_and_read_back_by_nft() {
         std::fs::write(saved, LISTED).unwrap();
         nft("flush ruleset");
         program("nft", &["-f", saved]);
-        assert_eq!(changes(rules.compare()), [""; 0], "what nft restored is the same");
+        assert_eq!(changes(rules.compare()), [""; 0], "restored ruleset is equal");
         assert_eq!(changes(rules.remove()), ["remove table inet podwire-agent-test"]);
         assert_eq!(nft("list ruleset"), "");
     });
@@ -144,7 +144,7 @@ fn multicast_is_not_masqueraded() {
         let multicast = "ip-multicast-if=192.0.2.1";
         changes(rules.set(&conf()));
         assert_eq!(to("239.1.1.1", multicast).as_deref(), Some("10.5.1.1"));
-        assert_eq!(to("192.0.2.2", multicast).as_deref(), Some(NODE), "the test can tell");
+        assert_eq!(to("192.0.2.2", multicast).as_deref(), Some(NODE), "the test detects it");
         let broadcast = "broadcast,so-bindtodevice=uplink";
         assert_eq!(to("255.255.255.255", broadcast).as_deref(), Some("10.5.1.1"));
     });

@@ -19,7 +19,7 @@ fn mend(rules: &Rules, events: &mut Events) -> Vec<String> {
     let mut is_due = false;
     while !is_due {
         let received = events.receive(deadline, |event| is_due |= rules.is_ours(&event)).unwrap();
-        assert_ne!(received, Received::Deadline, "no event told of it");
+        assert_ne!(received, Received::Deadline, "no event");
     }
     changes(rules.compare())
 }
@@ -117,7 +117,7 @@ fn traffic_continues_after_a_flush() {
         nft("flush ruleset");
         assert_eq!(mend(&rules, &mut events), ["make table inet podwire-agent-test"]);
         check(&lab.pod, WORLD, NODE);
-        // Docker starts later.
+        // Docker starts afterwards.
         restore("iptables-nft-restore", DOCKERS);
         assert_eq!(mend(&rules, &mut events).len(), 2);
         check(&lab.pod, WORLD, NODE);

@@ -141,7 +141,10 @@ fn macvlan_refuses_a_hardware_address_that_it_cannot_give() {
     in_netns(|| {
         let world = world(&Plugins::ours(), 1);
         let config = macvlan(&json!({"mode": "passthru", "mac": "02:00:00:00:00:05"}));
-        world.call(&config, 1).add().fails_with(7, "mode \"passthru\" uses the MAC address of the master");
+        world
+            .call(&config, 1)
+            .add()
+            .fails_with(7, "mode \"passthru\" uses the MAC address of the master");
         let config = macvlan(&json!({"mode": "passthru", "ipam": v4()}));
         let result = world.call(&config, 1).add().result();
         assert_eq!(result["interfaces"][0]["mac"], "02:00:00:00:00:01");

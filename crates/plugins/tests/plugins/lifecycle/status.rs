@@ -137,7 +137,10 @@ fn status_tells_that_iptables_is_missing() {
         }
         run("mount", &["-t", "tmpfs", "none", "/usr/sbin"]);
         for config in &configs {
-            world.call(config, 1).status().fails_with(50, "program iptables-restore is not installed");
+            world
+                .call(config, 1)
+                .status()
+                .fails_with(50, "program iptables-restore is not installed");
         }
     });
 }
