@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `attach DIR NETWORK NETNS`: attaches a namespace to a network of a configuration directory,
-//! shows its addresses, and detaches it again. Plugins are looked for in CNI_PATH.
+//! prints its addresses, and detaches it. Plugins are searched in CNI_PATH.
 
 use std::env;
 use std::path::Path;
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
 }
 
 fn attach(dir: &Path, network: &str, netns: &str, path: String) -> Result<(), Error> {
-    // A runtime that holds plugins itself names them here.
+    // A runtime with built-in plugins lists them here.
     let host = Host::of_this_program(&[]);
     let mut runtime = Runtime::new(&host, path);
     runtime.timeout = Some(Duration::from_secs(30));

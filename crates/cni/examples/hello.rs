@@ -15,7 +15,7 @@ const HELLO: Plugin = Plugin {
     add,
     del: |_| Ok(()),
     check,
-    status: |request| understand(request).map(drop),
+    status: |request| parse(request).map(drop),
     gc: |_| Ok(()),
 };
 
@@ -25,7 +25,7 @@ struct HelloConf {
     search_domain: String,
 }
 
-fn understand(request: &Request) -> Result<String, Error> {
+fn parse(request: &Request) -> Result<String, Error> {
     let conf: HelloConf = request.conf()?;
     if conf.search_domain.is_empty() {
         return Err(Error::invalid_config("key \"searchDomain\" must be set"));
@@ -34,14 +34,14 @@ fn understand(request: &Request) -> Result<String, Error> {
 }
 
 fn add(request: &Request) -> Result<CniResult, Error> {
-    let domain = understand(request)?;
+    let domain = parse(request)?;
     let mut result = request.required_prev_result()?;
     result.dns.search.push(domain);
     Ok(result)
 }
 
 fn check(request: &Request) -> Result<(), Error> {
-    let domain = understand(request)?;
+    let domain = parse(request)?;
     let result = request.required_prev_result()?;
     match result.dns.search.contains(&domain) {
         true => Ok(()),
@@ -54,8 +54,8 @@ fn main() -> ExitCode {
     let env = Env::read(|name| std::env::var(name).ok());
     let reply = plugin::answer(&HELLO, &env, &mut io::stdin().lock(), &host);
     let printed = io::stdout().write_all(&reply.stdout);
-    let told = io::stderr().write_all(&reply.stderr);
-    match reply.success && printed.is_ok() && told.is_ok() {
+    let explained = io::stderr().write_all(&reply.stderr);
+    match reply.success && printed.is_ok() && explained.is_ok() {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     }

@@ -17,7 +17,7 @@ use crate::result::CniResult;
 pub const MAX_DEPTH: u32 = 8;
 
 /// Environment variable that passes [`Delegation::depth`](crate::Delegation::depth) to a plugin process.
-pub const DEPTH_VARIABLE: &str = "PODWIRE_DELEGATION_DEPTH";
+pub(crate) const DEPTH_VARIABLE: &str = "PODWIRE_DELEGATION_DEPTH";
 
 /// Implementation of a plugin.
 #[derive(Debug, Clone)]

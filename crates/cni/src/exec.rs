@@ -28,7 +28,7 @@ pub struct Variables<'a> {
     pub ifname: &'a str,
     pub args: &'a str,
     pub path: &'a str,
-    /// Value of [`DEPTH_VARIABLE`]; 0 for a plugin that a runtime starts.
+    /// PODWIRE_DELEGATION_DEPTH; 0 for a plugin that a runtime starts.
     pub depth: u32,
 }
 
@@ -157,7 +157,7 @@ fn start_tool(program: &Path, args: &[String], env: &[(&str, String)]) -> io::Re
 }
 
 /// Parses the JSON that a plugin printed for ADD. Empty output is an error, as in the reference library.
-pub fn parse_output(printed: &[u8]) -> Result<Value, Error> {
+pub(crate) fn parse_output(printed: &[u8]) -> Result<Value, Error> {
     serde_json::from_slice(printed).map_err(|cause| {
         let details = match String::from_utf8_lossy(printed).trim() {
             "" => "it printed nothing".to_owned(),

@@ -93,7 +93,7 @@ pub struct Env {
     pub args: String,
     pub path: String,
     pub netns_override: String,
-    /// Number of delegations that led to this call, from [`crate::delegate::DEPTH_VARIABLE`].
+    /// Number of delegations that led to this call, from PODWIRE_DELEGATION_DEPTH.
     pub depth: u32,
 }
 

@@ -18,7 +18,7 @@ pub enum Version {
 
 /// Layout of a result in JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub(crate) enum Shape {
     /// 0.1.0 and 0.2.0: one object for each address family.
     PerFamily,
     /// 0.3.0 to 0.4.0: lists, and every address states its family.
@@ -63,7 +63,7 @@ impl Version {
     }
 
     /// Returns the layout of results in this version.
-    pub fn shape(self) -> Shape {
+    pub(crate) fn shape(self) -> Shape {
         match self {
             Version::V0_1_0 | Version::V0_2_0 => Shape::PerFamily,
             Version::V0_3_0 | Version::V0_3_1 | Version::V0_4_0 => Shape::VersionedList,
@@ -80,7 +80,7 @@ impl fmt::Display for Version {
 
 /// Parses any version of one to three numbers, so that versions newer than [`Version::LATEST`] can be compared too. An
 /// empty text means 0.1.0.
-pub fn parse_numbers(text: &str) -> Option<[u32; 3]> {
+pub(crate) fn parse_numbers(text: &str) -> Option<[u32; 3]> {
     if text.is_empty() {
         return Some([0, 1, 0]);
     }

@@ -12,4 +12,4 @@ pub use lock::{Lock, lock, lock_shared, open_lock, try_lock};
 pub use open::{
     LIMIT, create, is_wrong_kind, open, open_following, open_for_update, read, read_following,
 };
-pub use replace::{create_fresh, replace};
+pub use replace::replace;

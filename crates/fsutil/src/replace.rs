@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// Creates a new file. Removes an existing file first: a stale file of a crash, or a symbolic link that would redirect
 /// the write.
-pub fn create_fresh(path: &Path, mode: u32) -> io::Result<File> {
+fn create_fresh(path: &Path, mode: u32) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(mode);
     match options.open(path) {

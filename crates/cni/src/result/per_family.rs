@@ -41,8 +41,8 @@ fn parse_family(value: Value, result: &mut CniResult) -> Result<(), DecodeError>
 pub(super) fn print(result: &CniResult) -> Result<Map<String, Value>, Error> {
     let mut map = result.extra.clone();
     for (key, is_ipv4) in [("ip4", true), ("ip6", false)] {
-        let found = result.ips.iter().find(|ip| ip.address.addr().is_ipv4() == is_ipv4);
-        if let Some(ip) = found {
+        let first = result.ips.iter().find(|ip| ip.address.addr().is_ipv4() == is_ipv4);
+        if let Some(ip) = first {
             map.insert(key.into(), print_family(ip, &result.routes));
         }
     }

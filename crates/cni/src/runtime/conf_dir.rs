@@ -76,7 +76,7 @@ pub fn first_valid(dir: &Path, runtime: &Runtime) -> Result<DefaultNetwork, Erro
 }
 
 /// Reads one file. Its extension decides whether it is a list or a single plugin.
-pub fn load_file(file: &Path) -> Result<NetworkList, Error> {
+fn load_file(file: &Path) -> Result<NetworkList, Error> {
     let bytes = read(file)?;
     match file.extension().is_some_and(|extension| extension == "conflist") {
         true => NetworkList::parse(&bytes, Some(file)),

@@ -43,13 +43,13 @@ fn is_function(lab: &Lab, host: &Host, kind: &str) -> bool {
 #[test]
 fn own_program_file_is_called_as_function() {
     let lab = Lab::new();
-    let ours = lab.plugin("ours", "");
-    std::os::unix::fs::symlink("ours", lab.path("bin/function")).unwrap();
-    let mut host = host(Some(identity(&ours)));
+    let program = lab.plugin("program", "");
+    std::os::unix::fs::symlink("program", lab.path("bin/function")).unwrap();
+    let mut host = host(Some(identity(&program)));
     assert!(is_function(&lab, &host, "function"), "through a symbolic link");
-    assert!(!is_function(&lab, &host, "ours"), "there is no built-in plugin of this name");
+    assert!(!is_function(&lab, &host, "program"), "there is no built-in plugin of this name");
     std::fs::remove_file(lab.path("bin/function")).unwrap();
-    std::fs::hard_link(&ours, lab.path("bin/function")).unwrap();
+    std::fs::hard_link(&program, lab.path("bin/function")).unwrap();
     assert!(is_function(&lab, &host, "function"), "through a hard link");
     host.always_exec = true;
     assert!(!is_function(&lab, &host, "function"), "always_exec");
@@ -75,9 +75,9 @@ fn builtin_fallback_applies_to_missing_files_only() {
 #[test]
 fn invalid_or_missing_plugin_name_is_an_error() {
     let lab = Lab::new();
-    std::fs::create_dir(lab.path("bin/folder")).unwrap();
+    std::fs::create_dir(lab.path("bin/directory")).unwrap();
     let path = lab.path("bin").display().to_string();
-    for kind in ["", "a/b", "../bin/a", "folder", "nowhere"] {
+    for kind in ["", "a/b", "../bin/a", "directory", "nowhere"] {
         let error = delegate::find(&host(None), kind, &path).unwrap_err();
         assert_eq!(error.code, Code::INVALID_CONFIG, "{kind}");
     }

@@ -166,9 +166,7 @@ impl<D: DhcpClient> StateMachine<D> {
             State::Idle => Vec::new(),
             State::Bound => self.check_renewal(now),
             State::Waiting(pending)
-                if self
-                    .phase_deadline(&pending)
-                    .is_some_and(|phase_deadline| now >= phase_deadline) =>
+                if self.phase_deadline(&pending).is_some_and(|deadline| now >= deadline) =>
             {
                 self.end_phase(pending.phase, now)
             }
