@@ -202,9 +202,7 @@ impl Cleaner<'_> {
             }
             Err(error) => {
                 let error: lease::Error = error;
-                self.cleaned
-                    .failed
-                    .push(format!("release lease {key}: {}", ErrorChain(&error).to_string()));
+                self.cleaned.failed.push(format!("release lease {key}: {}", ErrorChain(&error)));
                 return false;
             }
         }

@@ -400,16 +400,17 @@ impl PathCheck {
             self.awaiting_offload.insert(key, progress);
             return;
         }
-        self.report(key, device, finding, progress);
+        self.report(&key, device, finding, progress);
     }
 
     /// Continues a check whose device has its checksum offload off now.
     fn handle_switched(&mut self, Switched { device, key, can_help }: Switched) {
         let Some(progress) = self.awaiting_offload.remove(&key) else {
             // The check was cancelled meanwhile.
-            return if can_help {
-                self.offload.finish(device, false)
-            };
+            if can_help {
+                self.offload.finish(device, false);
+            }
+            return;
         };
         let path_mtu = progress.path_mtu.unwrap_or(SMALL);
         if can_help {
@@ -417,12 +418,12 @@ impl PathCheck {
             self.advance(key, Check::of_sums(path_mtu), progress);
         } else {
             let finding = Finding::Reachable { path_mtu, sums: ChecksumResult::Wrong };
-            self.report(key, Some(device), finding, progress);
+            self.report(&key, Some(device), finding, progress);
         }
     }
 
-    fn report(&mut self, key: Key, device: Option<IfName>, finding: Finding, progress: Progress) {
-        let Some(target) = self.targets.get(&key).cloned() else { return };
+    fn report(&mut self, key: &Key, device: Option<IfName>, finding: Finding, progress: Progress) {
+        let Some(target) = self.targets.get(key).cloned() else { return };
         let (path_mtu, sums) = match finding {
             Finding::Reachable { path_mtu, sums } => (Some(path_mtu), sums),
             Finding::Unreachable => (None, ChecksumResult::Unknown),
@@ -460,7 +461,7 @@ impl PathCheck {
         // If the receiver is gone, the command channel is closed as well, which ends the run.
         let _ = self.results.send(result);
         let jitter = random() as f64 / u64::MAX as f64;
-        self.schedule.done(&key, path_mtu.is_some(), jitter, Instant::now());
+        self.schedule.done(key, path_mtu.is_some(), jitter, Instant::now());
     }
 }
 
@@ -521,7 +522,7 @@ fn log_change(before: Option<PathState>, now: PathState, result: &PathResult) {
             warn!(%peer, %address, "checksums arrive wrong, TCP and UDP do not get through");
         }
         PathState::Narrow(mtu) => {
-            info!(%peer, %address, mtu, pod_mtu = full, "path MTU below pod MTU")
+            info!(%peer, %address, mtu, pod_mtu = full, "path MTU below pod MTU");
         }
         PathState::Good if before.is_some() => info!(%peer, %address, "path recovered"),
         PathState::Good => debug!(%peer, %address, ?round_trip, "path good"),
