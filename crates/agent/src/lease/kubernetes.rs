@@ -285,7 +285,7 @@ impl LeaseBackend for KubernetesLeases {
     }
 
     fn import_cache(&self, Cached { revision, entries }: Cached) {
-        let objects = entries.into_iter().filter_map(from_cached).collect();
+        let objects = entries.iter().filter_map(from_cached).collect();
         self.mirror.replace(cluster::Snapshot { objects, revision: cluster::Revision(revision.0) });
     }
 
@@ -442,7 +442,7 @@ fn to_cached(object: &Object<Node>) -> Option<CachedEntry> {
     })
 }
 
-fn from_cached(cached: CachedEntry) -> Option<Object<Node>> {
+fn from_cached(cached: &CachedEntry) -> Option<Object<Node>> {
     Some(Object {
         name: cached.key.strip_prefix(CACHE_PREFIX)?.to_owned(),
         revision: cluster::Revision(cached.revision),
