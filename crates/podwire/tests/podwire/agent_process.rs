@@ -84,7 +84,7 @@ fn agent_reports_its_state_to_systemd_and_log() {
         wait_message(&manager, "READY=1");
         let lines = [
             "the agent starts version=",
-            "node not ready reasons=",
+            "node not ready reasons=this node is not part of the network yet; config: ",
             "the way to other nodes interface=eth0 ",
             "lease taken lease=10.5.",
             "node ready",

@@ -212,7 +212,7 @@ fn port_conflict_names_the_other_pod() {
         let printed = warnings(&["pod", "up", "a/b", "--port", "8080:80", at, &conf.flag()]);
         assert!(printed.starts_with("warning: port 81 of fd00::1 is not forwarded"), "{printed}");
         let why = fails(&["pod", "up", "a/c", "--port", "8080:80", &conf.flag()]);
-        assert!(why.contains("is mapped to pod a/b on mynet already\n"), "{why}");
+        assert!(why.contains("is already mapped to pod a/b on mynet\n"), "{why}");
         ok(&["pod", "down", "a/b"]);
         assert_nothing_left();
     });
