@@ -13,7 +13,9 @@ use crate::error::Context;
 pub fn required(request: &Request, missing: &str) -> Result<CniResult, Error> {
     request.prev_result()?.ok_or_else(|| {
         Error::invalid_config(missing)
-            .with_details("put a plugin that creates an interface before it in the list")
+            .with_details(
+            "key \"prevResult\" is missing: put a plugin that creates an interface before this plugin",
+        )
     })
 }
 

@@ -109,7 +109,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     match UnixStream::connect(path) {
         Err(cause) if cause.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
         Err(cause) => Err(cause),
-        Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "another daemon is socket")),
+        Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "another daemon is listening")),
     }
 }
 
