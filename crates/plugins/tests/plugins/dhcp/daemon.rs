@@ -193,7 +193,7 @@ fn bad_configurations_are_named() {
                 "key \"ipam.provide[0].option\" is \"256\"",
             ),
             (json!({"request": [{"option": "0"}]}), "is \"0\", allowed are 1 to 254 and"),
-            (json!({"provide": [{"option": "53", "value": "x"}]}), "which no client can choose"),
+            (json!({"provide": [{"option": "53", "value": "x"}]}), "which cannot be set"),
             (
                 json!({"provide": [{"option": "12", "value": long}]}),
                 "gives 256 bytes, allowed are 255",

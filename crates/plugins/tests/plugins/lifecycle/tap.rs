@@ -126,7 +126,7 @@ fn failing_add_leaves_nothing() {
         let no_master = tap(&json!({"ipam": v4(), "bridge": "br0"}));
         let cases: [(Value, &str, u32, &str); 3] = [
             (unreachable, "", 999, "unreachable"),
-            (no_master, "link add br0 type veth peer name other", 7, "no bridge"),
+            (no_master, "link add br0 type veth peer name other", 7, "not a bridge"),
             (tap(&json!({"ipam": v4()})), "link add eth0 type veth peer name other", 999, "exists"),
         ];
         for (config, before, code, words) in &cases {
@@ -151,7 +151,7 @@ fn damage(line: &str, words: &str) {
     let result = call.add().result();
     call.check(&result).ok();
     line.split(';').for_each(|line| drop(world.in_pod(1, line)));
-    call.check(&result).fails_with(if words.contains("no bridge") { 7 } else { 999 }, words);
+    call.check(&result).fails_with(if words.contains("not a bridge") { 7 } else { 999 }, words);
     call.del(&result).ok();
     assert_eq!(taps(&world, 1), 0, "{line}");
 }
@@ -163,7 +163,7 @@ fn check_notices_damage() {
         damage("link set eth0 mtu 1300", "MTU 1300, expected 1400");
         damage("link set eth0 address 02:00:00:00:00:99", "02:00:00:00:00:99");
         damage("link set eth0 nomaster", "not a port of bridge br0");
-        damage("link del br0;link add br0 type veth peer name x", "no bridge");
+        damage("link del br0;link add br0 type veth peer name x", "not a bridge");
         damage("addr flush dev eth0", "10.1.0.2/24 is missing");
         damage("route del 192.0.2.0/24", "route to 192.0.2.0/24 is missing");
         damage("link del eth0", "eth0 does not exist");
