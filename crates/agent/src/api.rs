@@ -8,7 +8,6 @@ mod routes;
 mod socket;
 
 use std::convert::Infallible;
-use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -24,7 +23,7 @@ use text::ErrorChain;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::Semaphore;
-use tokio::task::{JoinSet, spawn_blocking, yield_now};
+use tokio::task::{spawn_blocking, yield_now};
 use tokio::time::{sleep, timeout};
 
 use self::connections::{Client, Connections};
@@ -32,6 +31,7 @@ use self::routes::Answer;
 pub use self::socket::{Socket, socket_path};
 use crate::managed_file::ManagedFile;
 use crate::status::StatusHub;
+use crate::supervisor::Heartbeat;
 
 /// Maximum time until the header of a request is complete, and for which a connection may be idle.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(3);
@@ -78,7 +78,7 @@ pub fn listen(ip: IpAddr, port: u16) -> Result<TcpListener, Error> {
 }
 
 /// Serves a TCP address until dropped.
-pub async fn over_tcp(listener: TcpListener, hub: StatusHub) {
+pub async fn over_tcp(listener: &TcpListener, hub: StatusHub) {
     let pages = Pages::new(hub);
     let mut connections = Connections::default();
     loop {
@@ -89,15 +89,17 @@ pub async fn over_tcp(listener: TcpListener, hub: StatusHub) {
 }
 
 /// Serves the Unix socket until dropped, and re-creates the socket file if it disappears.
-pub async fn over_socket(mut socket: Socket, hub: StatusHub) {
+pub async fn over_socket(socket: &mut Socket, hub: StatusHub, heartbeat: &Heartbeat) {
     let mut connections = Connections::default();
     let mut file = ManagedFile::new(socket.path(), &hub);
     let pages = Pages::new(hub);
     loop {
+        heartbeat.beat();
         file.written(&socket.ensure().map_err(|error| ErrorChain(&error).to_string()));
         let accepted = tokio::select! {
             accepted = socket.listener.accept() => accepted.map(|(stream, _)| (stream, Client::Local)),
             () = file.next() => continue,
+            () = heartbeat.tick() => continue,
         };
         admit(accepted, &pages, &mut connections).await;
     }
@@ -168,21 +170,21 @@ impl Pages {
     }
 }
 
-/// Serves the given listeners until dropped.
-pub fn both(
-    listener: Option<TcpListener>,
-    socket: Option<Socket>,
+/// Serves the address, if there is one, and the socket until dropped.
+pub async fn serve(
+    listener: Option<&TcpListener>,
+    socket: &mut Socket,
     hub: &StatusHub,
-) -> impl Future<Output = ()> + use<> {
-    let mut tasks = JoinSet::new();
-    if let Some(listener) = listener {
-        tasks.spawn(over_tcp(listener, hub.clone()));
-    }
-    if let Some(socket) = socket {
-        tasks.spawn(over_socket(socket, hub.clone()));
-    }
-    async move {
-        while tasks.join_next().await.is_some() {}
-        std::future::pending::<()>().await;
+    heartbeat: &Heartbeat,
+) {
+    let tcp = async {
+        match listener {
+            Some(listener) => over_tcp(listener, hub.clone()).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = tcp => {}
+        () = over_socket(socket, hub.clone(), heartbeat) => {}
     }
 }

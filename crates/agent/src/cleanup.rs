@@ -19,8 +19,9 @@ use text::ErrorChain;
 
 use crate::dataplane::nft::Rules;
 use crate::dataplane::routes::{Options, Reconciler, Secrets, complete};
+use crate::membership::{lease_file, view_file};
 use crate::node_files::{bridge, cni_conf, subnet_env};
-use crate::session::{backends_file, lease_file, view_file};
+use crate::overlay::previous_backend::backends_file;
 use crate::settings::{NodeSettings, Settings, StoreChoice, saved};
 use crate::{api, blackhole, keys, lease, managed_file, run};
 

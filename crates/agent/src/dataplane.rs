@@ -5,3 +5,4 @@
 
 pub mod nft;
 pub mod routes;
+pub mod thread;

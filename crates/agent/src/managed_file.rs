@@ -5,10 +5,12 @@ use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
 use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use tokio::task::spawn_blocking;
 
 use crate::file_watcher::FileWatcher;
-use crate::status::{ConditionKind, RepairKind, StatusHub};
+use crate::status::{RepairKind, StatusHub};
 
 /// A file that the agent restores, with its condition in the status.
 #[derive(Debug)]
@@ -17,18 +19,11 @@ pub(crate) struct ManagedFile {
     watcher: FileWatcher,
     /// Whether the file had the desired content at the last check. A later difference counts as a repair.
     is_in_place: bool,
-    /// Whether this file has set the condition. Other files share the condition, so only this file's problem is cleared.
-    has_problem: bool,
 }
 
 impl ManagedFile {
     pub(crate) fn new(path: &Path, hub: &StatusHub) -> ManagedFile {
-        ManagedFile {
-            hub: hub.clone(),
-            watcher: FileWatcher::new(path),
-            is_in_place: false,
-            has_problem: false,
-        }
+        ManagedFile { hub: hub.clone(), watcher: FileWatcher::new(path), is_in_place: false }
     }
 
     /// Whether the file had the desired content at the last check.
@@ -58,13 +53,9 @@ impl ManagedFile {
         self.report(removed);
     }
 
-    fn report(&mut self, result: &Result<bool, impl std::fmt::Display>) {
-        match result {
-            Ok(_) if !self.has_problem => {}
-            Ok(_) => self.hub.clear_problem(ConditionKind::Files),
-            Err(error) => self.hub.set_problem(ConditionKind::Files, error.to_string()),
-        }
-        self.has_problem = result.is_err();
+    fn report(&self, result: &Result<bool, impl std::fmt::Display>) {
+        let result = result.as_ref().map(drop).map_err(ToString::to_string);
+        self.hub.report_file(self.watcher.path(), result);
     }
 
     /// Waits until the file may have changed. The wait can be dropped and resumed.
@@ -119,6 +110,20 @@ fn replace_with(path: &Path, text: &str, mode: u32) -> io::Result<bool> {
     fresh.push(".new");
     let fresh = directory.join(fresh);
     fsutil::replace(path, &fresh, text.as_bytes(), mode).map(|()| true)
+}
+
+/// Replaces a file of the agent's state on another thread, so that a slow disk does not delay other
+/// controllers. A failure is logged: the file only helps a later start.
+pub(crate) async fn write_in_background(path: PathBuf, text: String, is_secret: bool) {
+    let replace = if is_secret { replace_secret } else { replace };
+    let write = move || {
+        if let Err(error) = replace(&path, &text) {
+            tracing::warn!(%error, file = %path.display(), "write failed");
+        }
+    };
+    if let Err(error) = spawn_blocking(write).await {
+        tracing::warn!(%error, "write failed");
+    }
 }
 
 /// Removes a file. Returns `false` if it does not exist.

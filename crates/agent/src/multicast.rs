@@ -28,6 +28,8 @@ pub use self::protocol::PORT;
 pub use self::relay::Peer;
 pub(crate) use self::relay::gateway;
 
+use crate::supervisor::Heartbeat;
+
 /// A command to the multicast controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
@@ -106,18 +108,23 @@ impl Multicast {
 
     /// Forwards packets until the command channel is closed. After an error, or if it was dropped, it can be called
     /// again: it keeps the subnets and peers, and starts a new thread.
-    pub async fn run(&mut self) -> Result<(), Error> {
+    pub async fn run(&mut self, heartbeat: &Heartbeat) -> Result<(), Error> {
         let mut thread = None;
         if !self.subnets.is_empty() {
             thread = Some(self.start()?);
         }
         loop {
-            let command = match &mut thread {
-                None => self.commands.recv().await,
-                Some(Thread { ended, .. }) => tokio::select! {
-                    ended = ended => return ended.unwrap_or(Err(Error::Panicked)),
-                    command = self.commands.recv() => command,
-                },
+            heartbeat.beat();
+            let ended = async {
+                match &mut thread {
+                    Some(Thread { ended, .. }) => ended.await,
+                    None => std::future::pending().await,
+                }
+            };
+            let command = tokio::select! {
+                ended = ended => return ended.unwrap_or(Err(Error::Panicked)),
+                command = self.commands.recv() => command,
+                () = heartbeat.tick() => continue,
             };
             let Some(command) = command else {
                 return match thread {

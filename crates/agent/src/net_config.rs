@@ -6,8 +6,8 @@ use overlay::netconf::{NetConf, RawNetConf};
 use overlay::{Addresses, plan};
 
 use crate::lease::{self, OwnNode};
+use crate::membership::underlay;
 use crate::run::Error;
-use crate::session::underlay_of;
 use crate::settings::Settings;
 
 /// Checks that the configuration is complete.
@@ -22,9 +22,9 @@ pub(crate) fn check(text: &str) -> Result<(), DecodeError> {
 fn check_here(settings: &Settings, text: &str) -> Result<(), Error> {
     let conf = NetConf::parse(text)?;
     let (own_node, published) = (OwnNode::default(), Addresses::default());
-    let Ok(underlay) = underlay_of(settings, &own_node, &conf, None, published) else {
-        return Ok(());
-    };
+    let chosen = underlay::observe(settings, &own_node)
+        .and_then(|facts| underlay::choose(settings, &own_node, &conf, &facts, None, published));
+    let Ok(underlay) = chosen else { return Ok(()) };
     let own = Addresses { v4: underlay.local_v4, v6: underlay.local_v6 };
     Ok(plan::check_networks(&conf, own)?)
 }

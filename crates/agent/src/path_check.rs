@@ -25,6 +25,7 @@ pub use self::schedule::ProbeIntervals;
 use self::schedule::Schedule;
 use self::sockets::{Answer, Received, Sockets, random};
 pub use self::target::{Target, targets};
+use crate::supervisor::Heartbeat;
 
 /// Size of a small probe, which fits every path. ping sends the same size.
 const SMALL: u32 = 84;
@@ -184,9 +185,10 @@ impl PathCheck {
 
     /// Checks peers until the command channel is closed. After an error, or if it was dropped, it can be called
     /// again: it keeps its targets, opens new sockets and checks all targets.
-    pub async fn run(&mut self) -> kernel::Result<()> {
+    pub async fn run(&mut self, heartbeat: &Heartbeat) -> kernel::Result<()> {
         self.restart()?;
         loop {
+            heartbeat.beat();
             self.start_due_checks();
             let wake = self.next_deadline();
             tokio::select! {
@@ -200,6 +202,7 @@ impl PathCheck {
                     None => return Ok(()),
                 },
                 () = sleep_until(wake) => self.handle_timeouts(),
+                () = heartbeat.tick() => {}
             }
         }
     }

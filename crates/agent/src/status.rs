@@ -11,6 +11,7 @@ pub mod systemd;
 mod tests;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::path::{Path as FilePath, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,8 +21,8 @@ use tokio::sync::watch;
 use crate::multicast::Counters;
 
 pub use self::model::{
-    Compare, ConditionKind, Lease, Multicast, Path, Peer, PeerCounts, Problem, Refused, Repair,
-    RepairKind, Repairs, Session, Status, Store, Time, Underlay, Watch, Way,
+    Compare, ConditionKind, ControllerStatus, Lease, Multicast, Path, Peer, PeerCounts, Problem,
+    Refused, Repair, RepairKind, Repairs, Session, Status, Store, Time, Underlay, Watch, Way,
 };
 pub use self::readiness::{BEAT_EVERY, Health, Readiness};
 
@@ -64,6 +65,17 @@ struct State {
     compare: Option<Compare>,
     multicast: Option<Arc<Counters>>,
     problems: BTreeMap<ConditionKind, ActiveCondition>,
+    controllers: BTreeMap<String, ControllerState>,
+    /// Managed files that cannot be written, with the reason. Together they are one condition.
+    file_problems: BTreeMap<PathBuf, String>,
+}
+
+/// A controller that the supervisor runs.
+#[derive(Debug, Default)]
+struct ControllerState {
+    shown: ControllerStatus,
+    /// When the current failure started; `None` while the controller runs.
+    failing_since: Option<Instant>,
 }
 
 /// A problem that is not solved.
@@ -110,6 +122,8 @@ impl StatusHub {
             compare: None,
             multicast: None,
             problems: BTreeMap::new(),
+            controllers: BTreeMap::new(),
+            file_problems: BTreeMap::new(),
         };
         let changes = watch::Sender::new(());
         StatusHub { shared: Arc::new(Shared { state: Mutex::new(state), changes }) }
@@ -181,6 +195,42 @@ impl StatusHub {
         match result {
             Ok(()) => self.clear_problem(part),
             Err(error) => self.set_problem(part, error.to_string()),
+        }
+    }
+
+    /// A controller runs.
+    pub(crate) fn controller_running(&self, name: &str) {
+        self.post(|state| {
+            let controller = state.controllers.entry(name.to_owned()).or_default();
+            controller.shown.failure = None;
+            controller.failing_since = None;
+        });
+    }
+
+    /// A controller has ended and will be restarted.
+    pub(crate) fn controller_failed(&self, name: &str, reason: String) {
+        self.post(|state| {
+            let controller = state.controllers.entry(name.to_owned()).or_default();
+            controller.shown.restarts += 1;
+            controller.shown.failure = Some(shortened(reason));
+            controller.failing_since.get_or_insert_with(Instant::now);
+        });
+    }
+
+    /// Reports whether a managed file has its content. Each file has its own problem.
+    pub(crate) fn report_file(&self, path: &FilePath, result: Result<(), String>) {
+        let problem = {
+            let mut state = self.lock();
+            match result {
+                Ok(()) => drop(state.file_problems.remove(path)),
+                Err(problem) => drop(state.file_problems.insert(path.to_owned(), problem)),
+            }
+            let texts: Vec<&str> = state.file_problems.values().map(String::as_str).collect();
+            texts.join("; ")
+        };
+        match problem.is_empty() {
+            true => self.clear_problem(ConditionKind::Files),
+            false => self.set_problem(ConditionKind::Files, problem),
         }
     }
 
@@ -326,6 +376,11 @@ impl StatusHub {
             },
             compare: state.compare,
             multicast: state.multicast.as_deref().map(Multicast::of),
+            controllers: state
+                .controllers
+                .iter()
+                .map(|(name, controller)| (name.clone(), controller.shown.clone()))
+                .collect(),
             problems: state
                 .problems
                 .iter()

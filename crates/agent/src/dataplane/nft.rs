@@ -7,7 +7,7 @@
 mod desired;
 mod flannel;
 mod forward;
-mod keeper;
+mod plane;
 mod table;
 
 use std::fmt;
@@ -19,7 +19,7 @@ pub use self::desired::{
     Direction, OwnTable, Pass, RulesConf, Ruleset, WantedRule, WantedSet, wanted,
 };
 pub(crate) use self::flannel::REMOVAL;
-pub use self::keeper::Keeper;
+pub use self::plane::{MaintainedRules, NftDataplane, NftPlane, start, start_with};
 
 /// How often a change is planned anew when others change nf_tables meanwhile.
 const TRIES: usize = 10;

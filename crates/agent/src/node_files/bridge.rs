@@ -7,6 +7,7 @@ mod pods;
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cni::runtime::DEFAULT_CACHE_DIR;
@@ -24,7 +25,10 @@ use tokio::time::sleep;
 use crate::async_fd::register;
 use crate::file_watcher::CHECK_INTERVAL;
 use crate::multicast::gateway;
+use crate::overlay::Programmed;
+use crate::settings::Settings;
 use crate::status::{ConditionKind, StatusHub};
+use crate::supervisor::{Failure, Heartbeat};
 
 /// The plugin's default name, which the agent's configuration does not change.
 const NAME: &str = stale_bridge::AGENT_BRIDGE;
@@ -193,12 +197,20 @@ pub fn within(networks: &[IpNet]) -> kernel::Result<Option<(&'static str, IpNet)
     Ok(addresses.into_iter().find(is_within).map(|address| (NAME, address)))
 }
 
-/// Replaces addresses of other subnets until dropped, and reports the pods that prevent it.
-pub(crate) async fn keep(mut expected: watch::Receiver<Option<Expected>>, hub: &StatusHub) {
+/// Replaces addresses of other subnets, and reports the pods that prevent it.
+pub(crate) async fn run(
+    settings: &Settings,
+    network: &mut watch::Receiver<Option<Arc<Programmed>>>,
+    hub: &StatusHub,
+    heartbeat: &Heartbeat,
+) -> Result<(), Failure> {
     let mut changes = hub.changes();
     let mut events = listen();
     loop {
-        let current = expected.borrow_and_update().clone();
+        heartbeat.beat();
+        let current = network.borrow_and_update().clone();
+        let current = current
+            .map(|one| super::expected_bridge(settings, &one.joined.conf, &one.joined.lease));
         // Plugins must know the new subnet first: one that attaches a pod of the old subnet still needs the address.
         let is_published = |current: &Expected| {
             hub.session().is_some_and(|session| session.lease.subnets == current.subnets)
@@ -206,18 +218,15 @@ pub(crate) async fn keep(mut expected: watch::Receiver<Option<Expected>>, hub: &
         let is_stale = match current.filter(is_published) {
             Some(current) => match spawn_blocking(move || settle(&current)).await {
                 Ok(settled) => report(hub, settled),
-                Err(error) => {
-                    tracing::error!(%error, "checking {NAME} failed");
-                    false
-                }
+                Err(error) => return Err(format!("checking {NAME} failed: {error}")),
             },
             None => false,
         };
         tokio::select! {
-            Ok(()) = expected.changed() => {}
+            changed = network.changed() => if changed.is_err() { return Ok(()) },
             () = changes.next() => {}
             () = relevant(&mut events, is_stale) => sleep(DEBOUNCE).await,
-            () = sleep(CHECK_INTERVAL) => {}
+            () = heartbeat.during(sleep(CHECK_INTERVAL)) => {}
         }
     }
 }

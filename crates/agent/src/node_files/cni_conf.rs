@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use crate::api::socket_path;
@@ -15,6 +16,7 @@ use crate::managed_file;
 use crate::managed_file::ManagedFile;
 use crate::settings::Settings;
 use crate::status::StatusHub;
+use crate::supervisor::{Failure, Heartbeat};
 
 /// Network name of flannel's own configuration, so that allocated addresses stay valid.
 const NETWORK: &str = "cbr0";
@@ -89,32 +91,43 @@ impl CniConf {
 
     /// Writes the file while the node is ready, and removes it after a while when it is not. The file stays when this is
     /// dropped, so that a restart of the agent does not disturb the node.
-    pub async fn keep(self, hub: StatusHub) {
+    pub(crate) async fn run(&self, hub: &StatusHub, heartbeat: &Heartbeat) -> Result<(), Failure> {
         let mut changes = hub.changes();
-        let mut file = ManagedFile::new(&self.path, &hub);
+        let mut file = ManagedFile::new(&self.path, hub);
         let mut not_ready_since = None;
         loop {
+            heartbeat.beat();
             let readiness = hub.readiness();
             let wait = if readiness.keeps_cni_conf {
                 not_ready_since = None;
-                let written = if file.is_in_place() { self.restore() } else { self.install() };
-                file.written(&written);
+                let (conf, is_in_place) = (self.clone(), file.is_in_place());
+                let write = move || if is_in_place { conf.restore() } else { conf.install() };
+                file.written(&in_background(write).await);
                 readiness.holds_for.map_or(CHECK_INTERVAL, |left| left.min(CHECK_INTERVAL))
             } else {
                 let since = *not_ready_since.get_or_insert_with(Instant::now);
                 let left = WITHDRAW_DELAY.saturating_sub(since.elapsed());
                 if left.is_zero() {
-                    file.removed(&self.withdraw());
+                    let conf = self.clone();
+                    file.removed(&in_background(move || conf.withdraw()).await);
                 }
                 if left.is_zero() { CHECK_INTERVAL } else { left }
             };
             tokio::select! {
                 () = changes.next() => {}
                 () = file.next() => {}
-                () = sleep(wait) => {}
+                () = heartbeat.during(sleep(wait)) => {}
             }
         }
     }
+}
+
+/// Runs an operation on another thread, so that a slow disk delays no other controller.
+async fn in_background(
+    operation: impl FnOnce() -> Result<bool, Error> + Send + 'static,
+) -> Result<bool, String> {
+    let done = spawn_blocking(operation).await.map_err(|error| error.to_string())?;
+    done.map_err(|error| error.to_string())
 }
 
 /// Removes a file that an agent has written. Returns `false` if it does not exist or is not from an agent.

@@ -3,13 +3,19 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use overlay::subnet_env::{Problem, SubnetEnv};
 use text::ErrorChain;
 use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 
+use super::bridge;
 use crate::managed_file::{self, ManagedFile};
-use crate::status::{Session, StatusHub};
+use crate::overlay::Programmed;
+use crate::settings::Settings;
+use crate::status::{ConditionKind, StatusHub};
+use crate::supervisor::{Failure, Heartbeat};
 
 /// Why the file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -36,26 +42,70 @@ pub fn read(path: &Path) -> Result<Option<SubnetEnv>, Error> {
     SubnetEnv::parse(&text).map(Some).map_err(malformed)
 }
 
-/// The desired content, and the session that the status shows once the file is written.
-pub(crate) type Told = (SubnetEnv, Session);
-
-/// Writes the desired content and restores the file, until dropped. Plugins cannot attach a pod without the file.
-pub(crate) async fn keep(path: &Path, mut desired: watch::Receiver<Option<Told>>, hub: &StatusHub) {
+/// Writes the file for the network that the node has joined, and restores it. Plugins cannot attach a pod
+/// without the file, so the node is ready only when it is written.
+pub(crate) async fn run(
+    settings: &Settings,
+    network: &mut watch::Receiver<Option<Arc<Programmed>>>,
+    hub: &StatusHub,
+    heartbeat: &Heartbeat,
+) -> Result<(), Failure> {
+    let path = &settings.files.subnet_env;
     let mut file = ManagedFile::new(path, hub);
     loop {
-        if let Some((env, session)) = &*desired.borrow_and_update() {
-            let written = write(path, env).map_err(|error| ErrorChain(&error).to_string());
-            let shown = written.is_ok().then(|| session.clone());
-            file.written(&written);
-            // A client that sees a ready node may read the file.
-            if hub.session() != shown {
-                hub.set_session(shown);
-            }
+        heartbeat.beat();
+        let desired = network.borrow_and_update().clone();
+        if let Some(desired) = desired {
+            publish(settings, &desired, &mut file, hub).await;
         }
         tokio::select! {
-            Ok(()) = desired.changed() => file.desired_changed(),
+            changed = network.changed() => match changed {
+                Ok(()) => file.desired_changed(),
+                Err(_) => return Ok(()),
+            },
             () = file.next() => {}
+            () = beats(heartbeat) => {}
         }
+    }
+}
+
+/// Reports progress while nothing happens.
+async fn beats(heartbeat: &Heartbeat) {
+    loop {
+        heartbeat.tick().await;
+    }
+}
+
+async fn publish(
+    settings: &Settings,
+    desired: &Programmed,
+    file: &mut ManagedFile,
+    hub: &StatusHub,
+) {
+    let shown = super::shown(&settings.node.owner, desired);
+    // The node does not become ready before the bridge fits its subnets.
+    if hub.session().is_none_or(|session| session.lease != shown.lease) {
+        let expected =
+            super::expected_bridge(settings, &desired.joined.conf, &desired.joined.lease);
+        let checked = spawn_blocking(move || bridge::check(&expected)).await;
+        let checked = checked.map_err(|error| error.to_string());
+        hub.report(
+            ConditionKind::Bridge,
+            checked.and_then(|checked| checked.map_err(|error| error.to_string())),
+        );
+    }
+    let (conf, lease) = (&desired.joined.conf, &desired.joined.lease);
+    let env = super::subnet_env(settings, conf, lease, desired.pod_mtu);
+    let path = settings.files.subnet_env.clone();
+    let written = spawn_blocking(move || write(&path, &env)).await;
+    let written = written.map_err(|error| error.to_string());
+    let written =
+        written.and_then(|written| written.map_err(|error| ErrorChain(&error).to_string()));
+    let shown = written.is_ok().then_some(shown);
+    file.written(&written);
+    // A client that sees a ready node may read the file.
+    if hub.session() != shown {
+        hub.set_session(shown);
     }
 }
 

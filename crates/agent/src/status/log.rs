@@ -8,6 +8,7 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::status::{Changes, ConditionKind, Status, StatusHub};
+use crate::supervisor::Heartbeat;
 
 /// The part of the status that is logged.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,9 +60,13 @@ impl StatusLog {
     }
 
     /// Logs changes until it is dropped.
-    pub async fn keep(mut self) {
+    pub async fn run(&mut self, heartbeat: &Heartbeat) {
+        heartbeat.beat();
         loop {
-            self.next().await.iter().for_each(Line::write);
+            tokio::select! {
+                lines = self.next() => lines.iter().for_each(Line::write),
+                () = heartbeat.tick() => {}
+            }
         }
     }
 

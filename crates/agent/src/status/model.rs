@@ -63,6 +63,20 @@ pub struct Status {
     pub multicast: Option<Multicast>,
     /// What is wrong, by part.
     pub problems: BTreeMap<ConditionKind, Problem>,
+    /// The agent's controllers by name.
+    #[serde(default)]
+    pub controllers: BTreeMap<String, ControllerStatus>,
+}
+
+/// A controller of the agent.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ControllerStatus {
+    /// How often it was restarted after a failure.
+    pub restarts: u64,
+    /// Why it does not run; absent while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
 }
 
 /// What of multicast and broadcast was carried between nodes.
@@ -330,10 +344,12 @@ pub enum ConditionKind {
     Files,
     /// The pods' bridge is one of another subnet.
     Bridge,
+    /// The command that the backend `extension` runs after the start has failed.
+    Extension,
 }
 
 impl ConditionKind {
-    pub const ALL: [ConditionKind; 10] = [
+    pub const ALL: [ConditionKind; 11] = [
         ConditionKind::Store,
         ConditionKind::Lease,
         ConditionKind::Underlay,
@@ -344,6 +360,7 @@ impl ConditionKind {
         ConditionKind::Config,
         ConditionKind::Files,
         ConditionKind::Bridge,
+        ConditionKind::Extension,
     ];
 
     pub fn name(self) -> &'static str {
@@ -358,6 +375,7 @@ impl ConditionKind {
             ConditionKind::Config => "config",
             ConditionKind::Files => "files",
             ConditionKind::Bridge => "bridge",
+            ConditionKind::Extension => "extension",
         }
     }
 }

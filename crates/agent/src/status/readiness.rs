@@ -75,6 +75,11 @@ pub(super) fn readiness(state: &State, now: Instant) -> Readiness {
         let texts = if is_reason { &mut reasons } else { &mut warnings };
         texts.push(format!("{}: {}", part.name(), active.problem.text));
     }
+    for (name, controller) in &state.controllers {
+        if let Some(failure) = &controller.shown.failure {
+            warnings.push(format!("controller {name} is being restarted: {failure}"));
+        }
+    }
     // A route is one peer's, a device all of them's.
     let (devices, others): (Vec<_>, Vec<_>) =
         state.conflicts.iter().partition(|conflict| conflict.is_device());
@@ -111,7 +116,7 @@ pub(super) fn health(state: &State, now: Instant) -> Health {
     let mut reasons = Vec::new();
     let silence = now.saturating_duration_since(state.beat);
     if silence > SILENCE {
-        reasons.push(format!("no sign of life of the agent's loop for {} s", silence.as_secs()));
+        reasons.push(format!("event loop stalled for {} s", silence.as_secs()));
     }
     for part in REPAIRED {
         let Some(active) = state.problems.get(&part) else { continue };
@@ -119,6 +124,17 @@ pub(super) fn health(state: &State, now: Instant) -> Health {
         if lasted > PATIENCE {
             let (text, seconds) = (&active.problem.text, lasted.as_secs());
             reasons.push(format!("{}: not repaired for {seconds} s: {text}", part.name()));
+        }
+    }
+    for (name, controller) in &state.controllers {
+        let (Some(since), Some(failure)) = (controller.failing_since, &controller.shown.failure)
+        else {
+            continue;
+        };
+        let lasted = now.saturating_duration_since(since);
+        if lasted > PATIENCE {
+            let seconds = lasted.as_secs();
+            reasons.push(format!("controller {name} has failed for {seconds} s: {failure}"));
         }
     }
     Health { is_healthy: reasons.is_empty(), reasons }

@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 
 use agent::api::{self, Socket};
 use agent::status::{Lease, Peer, Session, StatusHub, Underlay, Way};
+use agent::supervisor::Heartbeat;
 use tokio::sync::oneshot;
 
 pub const PORT: u16 = 8081;
@@ -30,8 +31,9 @@ impl Served {
                 tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let listener = api::listen(IpAddr::from(Ipv4Addr::LOCALHOST), PORT).unwrap();
-                let socket = Socket::create(&run_dir).unwrap();
-                let serving = api::both(Some(listener), Some(socket), &shown);
+                let mut socket = Socket::create(&run_dir).unwrap();
+                let heartbeat = Heartbeat::unsupervised();
+                let serving = api::serve(Some(&listener), &mut socket, &shown, &heartbeat);
                 ready.send(()).unwrap();
                 tokio::select! {
                     () = serving => {}

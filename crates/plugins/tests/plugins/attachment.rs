@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ADD and DEL of one attachment at the same time: one after the other, whoever comes first.
+//! Concurrent ADD and DEL of one attachment: the plugins serialize them, in any order.
 
 use std::thread;
 
@@ -12,7 +12,7 @@ use crate::world::{Plugins, World};
 
 const ROUNDS: usize = 16;
 
-/// Interfaces in the pod, and reserved addresses.
+/// Number of interfaces in the pod and number of reserved addresses.
 fn count(world: &World) -> (usize, usize) {
     let links = world.pod(1).ip_json(&["link", "show", "type", "veth"]);
     let links = links.as_array().map_or(0, Vec::len);
@@ -24,7 +24,7 @@ fn race(world: &World, call: &Call) {
         thread::scope(|scope| {
             for number in 0..4 {
                 scope.spawn(move || match (number + round) % 2 {
-                    // Either may win, and a second ADD is an error.
+                    // Either order is valid, and a second ADD fails.
                     0 => drop(call.add()),
                     _ => call.run("DEL").ok(),
                 });
@@ -33,14 +33,14 @@ fn race(world: &World, call: &Call) {
         let found = count(world);
         assert!(found == (1, 1) || found == (0, 0), "round {round}: {found:?}");
         call.run("DEL").ok();
-        assert_eq!(count(world), (0, 0), "round {round}: something is left after DEL");
+        assert_eq!(count(world), (0, 0), "round {round}: interface or address left after DEL");
         let host = world.host.ip_json(&["link", "show", "type", "veth"]);
-        assert_eq!(host, json!([]), "round {round}: the host end is left");
+        assert_eq!(host, json!([]), "round {round}: host veth left after DEL");
     }
 }
 
 #[test]
-fn add_and_del_at_once_leave_all_or_nothing() {
+fn concurrent_add_and_del_leave_all_or_nothing() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         race(&world, &world.call(&bridge(&json!({"isGateway": true, "ipam": v4()})), 1));
@@ -48,9 +48,10 @@ fn add_and_del_at_once_leave_all_or_nothing() {
     });
 }
 
-/// The IPAM plugin is another process, for the same attachment and perhaps with the same lock file.
+/// The IPAM plugin runs as a separate process for the same attachment and may use the same lock
+/// file.
 #[test]
-fn a_delegate_in_another_process_does_not_wait_for_its_caller() {
+fn exec_delegate_with_caller_lock_held_runs() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let call = world.call(&bridge(&json!({"ipam": v4()})), 1).always_exec();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whatever comes in: one error with code and words, a status that says so, and nothing changed.
+//! Invalid input: the plugin prints one error with code and message, exits with failure, and
+//! changes nothing.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -13,10 +14,11 @@ use crate::conf::{
 };
 use crate::world::{Plugins, World};
 
-/// No interface can have it.
-const GROUP: &str = "01:00:00:00:00:01";
+/// A multicast MAC address, which no interface can have.
+const MULTICAST_MAC: &str = "01:00:00:00:00:01";
 
-/// A call that must fail, with our code and words of our message.
+/// A call that must fail: call, verb, standard input, expected error code, text expected in the
+/// message.
 type Bad = (Call, &'static str, Vec<u8>, u32, &'static str);
 
 fn text(world: &World, stdin: &str, code: u32, words: &'static str) -> Bad {
@@ -120,7 +122,7 @@ fn wrong_values(world: &World) -> Vec<Bad> {
         config(world, &bridge(&json!({"ipam": far})), 999, "via 10.9.0.1 dev eth0: Network"),
         config(
             world,
-            &bridge(&json!({"runtimeConfig": {"mac": GROUP}})),
+            &bridge(&json!({"runtimeConfig": {"mac": MULTICAST_MAC}})),
             7,
             "\"runtimeConfig.mac\" is \"01:00:00:00:00:01\", a unicast address",
         ),
@@ -152,7 +154,7 @@ fn wrong_devices(world: &World) -> Vec<Bad> {
         config(world, &tap(&json!({"group": "kvm"})), 7, "\"group\" is \"kvm\""),
         config(world, &tap(&json!({"multiQueue": 2})), 7, "\"multiQueue\" is 2"),
         config(world, &tap(&json!({"mac": "02:00"})), 7, "\"02:00\""),
-        config(world, &tap(&json!({"mac": GROUP})), 7, "\"mac\" is \"01:00:00:00:00:01\""),
+        config(world, &tap(&json!({"mac": MULTICAST_MAC})), 7, "\"mac\" is \"01:00:00:00:00:01\""),
         config(world, &tap(&json!({"mac": "00:00:00:00:00:00"})), 7, "\"00:00:00:00:00:00\""),
         config(world, &tap(&json!({"mtu": 67})), 7, "\"mtu\" is 67"),
         config(world, &tap(&json!({"mtu": 65522})), 7, "\"mtu\" is 65522, allowed are 68 to 65521"),
@@ -163,7 +165,8 @@ fn wrong_devices(world: &World) -> Vec<Bad> {
     ]
 }
 
-/// None of these gets as far as the kernel, which need not have their kinds of interfaces.
+/// The plugins reject these before they create a link, so the kernel need not support the link
+/// types.
 fn wrong_links(world: &World) -> Vec<Bad> {
     vec![
         config(
@@ -175,7 +178,12 @@ fn wrong_links(world: &World) -> Vec<Bad> {
         config(world, &macvlan(&json!({"mode": 4})), 7, "\"mode\" is 4"),
         config(world, &macvlan(&json!({"bcqueuelen": -1})), 7, "\"bcqueuelen\" is -1"),
         config(world, &macvlan(&json!({"mac": "02:00"})), 7, "\"mac\" is \"02:00\""),
-        config(world, &macvlan(&json!({"mac": GROUP})), 7, "\"mac\" is \"01:00:00:00:00:01\""),
+        config(
+            world,
+            &macvlan(&json!({"mac": MULTICAST_MAC})),
+            7,
+            "\"mac\" is \"01:00:00:00:00:01\"",
+        ),
         config(world, &macvlan(&json!({"master": "a/b"})), 7, "\"master\""),
         config(
             world,
@@ -227,7 +235,7 @@ fn wrong_environment(world: &World) -> Vec<Bad> {
 }
 
 #[test]
-fn bad_input_is_one_error_and_changes_nothing() {
+fn invalid_input_prints_one_error_changes_nothing() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let before = world.snapshot();
@@ -238,7 +246,7 @@ fn bad_input_is_one_error_and_changes_nothing() {
             println!("{}", answer.stdout);
             answer.fails_with(code, words);
             assert_eq!(answer.stderr, "", "{words}");
-            assert_eq!(answer.stdout.trim(), answer.stdout, "one value and nothing else");
+            assert_eq!(answer.stdout.trim(), answer.stdout, "extra output around the JSON value");
             let disk = world.disk();
             assert!(disk.0.is_empty(), "{words}: {disk:?}");
         }
@@ -247,9 +255,10 @@ fn bad_input_is_one_error_and_changes_nothing() {
     });
 }
 
-/// Without a verb it introduces itself on standard error, as the Go plugins do.
+/// Without CNI_COMMAND a plugin prints its name and versions to standard error, like the Go
+/// plugins.
 #[test]
-fn without_a_verb_it_introduces_itself() {
+fn plugin_without_verb_prints_name_and_versions() {
     in_netns(|| {
         let (go, ours) = (Plugins::go(), Plugins::ours());
         let world = World::new(&ours, 0);
@@ -267,7 +276,8 @@ fn without_a_verb_it_introduces_itself() {
     });
 }
 
-/// Verbs with an environment that stops them before the kernel.
+/// Calls a plugin in-process with a namespace path that does not exist, so that it fails before it
+/// changes the kernel.
 fn answer(name: &str, verb: &str, args: &str, stdin: &[u8]) -> cni::plugin::Reply {
     let plugins = plugins::registry::PLUGINS;
     let host = cni::plugin::Host {
@@ -287,12 +297,12 @@ fn answer(name: &str, verb: &str, args: &str, stdin: &[u8]) -> cni::plugin::Repl
         netns_override: String::new(),
         depth: 0,
     };
-    let plugin = host.plugin(name).expect("a plugin of ours");
+    let plugin = host.plugin(name).expect("podwire has this plugin");
     cni::plugin::answer(plugin, &env, &mut &*stdin, &host)
 }
 
-/// JSON near to a configuration: the right keys, with anything behind them.
-fn nearly_a_config() -> impl Strategy<Value = Value> {
+/// JSON similar to a configuration: valid keys with random values.
+fn random_config() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
         any::<bool>().prop_map(Value::from),
@@ -313,7 +323,7 @@ fn nearly_a_config() -> impl Strategy<Value = Value> {
         ]
     });
     value.prop_map(|value| match value {
-        // No dataDir: what is read here must not be looked for on this machine.
+        // A nonexistent dataDir: the test must not read host-local's files on this machine.
         object @ Value::Object(_) => {
             let dir = json!({"type": "host-local", "dataDir": "/nowhere"});
             let ipam = match &object["ipam"] {
@@ -343,11 +353,11 @@ fn check_reply(stdin: &[u8], args: &str) -> Result<(), TestCaseError> {
 }
 
 #[test]
-fn no_input_makes_a_plugin_panic() {
+fn plugins_with_random_input_do_not_panic() {
     let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::default() });
     let bytes = (any::<Vec<u8>>(), ".{0,40}");
     runner.run(&bytes, |(stdin, args)| check_reply(&stdin, &args)).expect("bytes");
-    let configs = (nearly_a_config(), "(IP|MAC|GATEWAY|IgnoreUnknown|;|=|,|[0-9.:/]){0,8}");
+    let configs = (random_config(), "(IP|MAC|GATEWAY|IgnoreUnknown|;|=|,|[0-9.:/]){0,8}");
     let check = |(config, args): (Value, String)| check_reply(config.to_string().as_bytes(), &args);
     runner.run(&configs, check).expect("configurations");
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One invocation of a plugin: environment, standard input, and what came back.
+//! One invocation of a plugin: environment, standard input and answer.
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -10,22 +10,22 @@ use std::thread;
 use kernel::Netns;
 use serde_json::{Value, json};
 
-/// What to run, and how. Made by `World::call`.
+/// A plugin invocation, built by `World::call`.
 #[derive(Clone, Debug)]
 pub struct Call {
     pub plugin: PathBuf,
-    /// The namespace to start it in.
+    /// Network namespace to start the plugin in.
     pub host: PathBuf,
     pub container_id: String,
     pub netns: String,
     pub ifname: String,
     pub args: String,
     pub path: String,
-    /// Start delegates as processes, even those that could be called as functions.
+    /// Starts delegates as processes even if podwire could call them in-process.
     pub always_exec: bool,
-    /// In place of PATH.
+    /// Replaces PATH if set.
     pub search: Option<String>,
-    /// More variables of the environment.
+    /// Additional environment variables.
     pub env: Vec<(&'static str, String)>,
     pub config: Value,
 }
@@ -51,12 +51,12 @@ impl Call {
         Call { container_id: id.to_owned(), ..self.clone() }
     }
 
-    /// The same with another PATH to find tools in.
+    /// Sets the PATH in which the plugin searches for tools.
     pub fn search(&self, path: &str) -> Call {
         Call { search: Some(path.to_owned()), ..self.clone() }
     }
 
-    /// The same with one more variable of the environment.
+    /// Adds an environment variable.
     pub fn env(&self, name: &'static str, value: &str) -> Call {
         let mut call = self.clone();
         call.env.push((name, value.to_owned()));
@@ -67,7 +67,7 @@ impl Call {
         Call { always_exec: true, ..self.clone() }
     }
 
-    /// The same with other directories to find delegates in.
+    /// Sets CNI_PATH, the directories searched for delegates.
     pub fn path(&self, directories: &[&Path]) -> Call {
         let shown: Vec<String> = directories.iter().map(|dir| dir.display().to_string()).collect();
         Call { path: shown.join(":"), ..self.clone() }
@@ -77,12 +77,12 @@ impl Call {
         self.run("ADD")
     }
 
-    /// CHECK with the result of the ADD, as a runtime does it.
+    /// Runs CHECK with the result of the ADD, like a runtime.
     pub fn check(&self, result: &Value) -> Answer {
         self.with_prev_result(result).run("CHECK")
     }
 
-    /// DEL with the result of the ADD, as a runtime does it.
+    /// Runs DEL with the result of the ADD, like a runtime.
     pub fn del(&self, result: &Value) -> Answer {
         self.with_prev_result(result).run("DEL")
     }
@@ -91,7 +91,7 @@ impl Call {
         self.run("STATUS")
     }
 
-    /// GC that keeps these attachments.
+    /// Runs GC with `valid` as the attachments to keep.
     pub fn gc(&self, valid: &[(&str, &str)]) -> Answer {
         let valid: Vec<Value> =
             valid.iter().map(|(id, ifname)| json!({"containerID": id, "ifname": ifname})).collect();
@@ -108,66 +108,66 @@ impl Call {
         self.config(&config)
     }
 
-    /// Any verb, with the configuration as it is.
+    /// Runs a verb with this call's configuration as standard input.
     pub fn run(&self, verb: &str) -> Answer {
         self.run_raw(verb, self.config.to_string().as_bytes())
     }
 
-    /// Any verb, with any standard input.
+    /// Runs a verb with arbitrary standard input.
     pub fn run_raw(&self, verb: &str, stdin: &[u8]) -> Answer {
         let child = self.start_under(&[], verb, stdin);
-        Answer::of(&child.wait_with_output().expect("the plugin's output can be read"))
+        Answer::of(&child.wait_with_output().expect("read the plugin's output"))
     }
 
-    /// Under another program, such as `strace`, and not waited for.
+    /// Starts the plugin under `wrapper`, for example `strace`, without waiting for it.
     pub fn start_under(&self, wrapper: &[&str], verb: &str, stdin: &[u8]) -> Child {
         let mut child = self.start(wrapper, verb);
         let mut pipe = child.stdin.take().expect("stdin is piped");
         let stdin = stdin.to_vec();
-        // A plugin that does not read its input must not block the test, nor fail it.
+        // A plugin that does not read its input must neither block nor fail the test.
         thread::spawn(move || drop(pipe.write_all(&stdin)));
         child
     }
 
-    /// The same, and its standard input is for the caller to write.
+    /// Starts the plugin under `wrapper`; the caller writes its standard input.
     pub fn start(&self, wrapper: &[&str], verb: &str) -> Child {
         let mut words = wrapper.iter().map(OsStr::new).chain([self.plugin.as_os_str()]);
-        let mut command = command(words.next().expect("there is the plugin at least"));
+        let mut command = command(words.next().expect("the command contains at least the plugin"));
         command.args(words);
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
         if let Some(path) = &self.search {
             command.env("PATH", path);
         }
         command.env("CNI_COMMAND", verb).env("CNI_PATH", &self.path);
-        let about = [
+        let cni_vars = [
             ("CNI_CONTAINERID", &self.container_id),
             ("CNI_NETNS", &self.netns),
             ("CNI_IFNAME", &self.ifname),
             ("CNI_ARGS", &self.args),
         ];
-        command.envs(about.into_iter().filter(|(_, value)| !value.is_empty()));
+        command.envs(cni_vars.into_iter().filter(|(_, value)| !value.is_empty()));
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         if self.always_exec {
             command.env("PODWIRE_ALWAYS_EXEC", "1");
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // Not by nsenter: where the machine is emulated, to start it takes a tenth of a second.
-        let host = Netns::open(&self.host).expect("the host's namespace can be opened");
-        let child = host.enter(|| command.spawn()).expect("the host's namespace can be entered");
-        child.expect("the plugin can be started")
+        // Enter the namespace directly: starting nsenter takes 0.1 s on an emulated machine.
+        let host = Netns::open(&self.host).expect("open the host's namespace");
+        let child = host.enter(|| command.spawn()).expect("enter the host's namespace");
+        child.expect("start the plugin")
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "plugins are started as a runtime would")]
+#[expect(clippy::disallowed_methods, reason = "tests start plugins like a container runtime")]
 pub fn command(program: impl AsRef<OsStr>) -> Command {
     Command::new(program)
 }
 
-/// What a plugin answered.
+/// Exit status and output of a plugin.
 #[derive(Clone, Debug)]
 pub struct Answer {
     pub success: bool,
-    /// Each JSON value on standard output; there should be one at most.
+    /// JSON values on standard output; at most one is expected.
     pub values: Vec<Value>,
     pub stdout: String,
     pub stderr: String,
@@ -185,7 +185,7 @@ impl Answer {
         }
     }
 
-    /// The result of an ADD; panics where it failed.
+    /// Returns the result of an ADD. Panics if the ADD failed.
     #[track_caller]
     pub fn result(&self) -> Value {
         self.ok();
@@ -197,18 +197,21 @@ impl Answer {
         assert!(self.success, "failed: {}{}", self.stdout, self.stderr);
     }
 
-    /// Panics unless it failed in the specification's way, with this code and with these words in its
-    /// message or its details.
+    /// Panics unless the plugin failed as the CNI specification requires: with one error object
+    /// that has this code, and `words` in its message or details.
     #[track_caller]
     pub fn fails_with(&self, code: u32, words: &str) {
-        assert!(!self.success, "succeeded, but should have failed with {code}: {}", self.stdout);
+        assert!(!self.success, "succeeded, expected error {code}: {}", self.stdout);
         let [error] = self.values.as_slice() else {
-            panic!("not one JSON value on stdout: {:?} {:?}", self.stdout, self.stderr);
+            panic!("expected one JSON value on stdout: {:?} {:?}", self.stdout, self.stderr);
         };
-        let told = error.to_string();
-        assert_eq!(error["code"], code, "{told}");
-        assert!(error["cniVersion"].is_string(), "{told}");
+        let printed = error.to_string();
+        assert_eq!(error["code"], code, "{printed}");
+        assert!(error["cniVersion"].is_string(), "{printed}");
         let text = |key: &str| error[key].as_str().is_some_and(|text| text.contains(words));
-        assert!(error["msg"].is_string() && (text("msg") || text("details")), "{words:?}: {told}");
+        assert!(
+            error["msg"].is_string() && (text("msg") || text("details")),
+            "{words:?}: {printed}"
+        );
     }
 }

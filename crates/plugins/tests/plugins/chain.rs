@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The full chain, as a runtime runs it: bridge with host-local and masquerading, a port mapping,
-//! shaping, the firewall; each plugin a process of its own.
+//! The full chain as a runtime runs it: bridge with host-local and masquerading, portmap, bandwidth
+//! and firewall, each plugin in its own process.
 
 mod crash;
 mod flat;
@@ -16,24 +16,24 @@ use crate::conf::{bridge, dual, network};
 use crate::rules::{chains, elements};
 use crate::world::{Plugins, World};
 
-/// A network of several plugins.
+/// A network that consists of several plugins.
 pub struct Chain<'a> {
     pub world: &'a World,
     pub plugins: &'a Plugins,
     pub configs: Vec<Value>,
 }
 
-/// The host port of a pod.
+/// Host port mapped to this pod.
 pub fn port(pod: usize) -> usize {
     20_000 + pod
 }
 
-/// The plugins of the full chain, with these keys more for the bridge.
+/// Configurations of the full chain; `more` adds keys to the bridge configuration.
 pub fn full(more: &Value) -> Vec<Value> {
     let mut first = bridge(
         &json!({"ipam": dual(), "isDefaultGateway": true, "ipMasq": true, "macspoofchk": true}),
     );
-    for (key, value) in more.as_object().expect("keys come in an object") {
+    for (key, value) in more.as_object().expect("`more` is an object") {
         first[key] = value.clone();
     }
     let of = |kind: &str, capability: &str| {
@@ -46,8 +46,8 @@ pub fn full(more: &Value) -> Vec<Value> {
     vec![first.clone(), of("portmap", "portMappings"), of("bandwidth", "bandwidth"), firewall]
 }
 
-/// What a runtime tells of a pod.
-pub fn told(pod: usize) -> Value {
+/// `runtimeConfig` that a runtime passes for a pod.
+pub fn runtime_config(pod: usize) -> Value {
     json!({
         "portMappings": [
             {"hostPort": port(pod), "containerPort": 80, "protocol": "tcp"},
@@ -63,12 +63,12 @@ impl<'a> Chain<'a> {
         Chain { world, plugins, configs }
     }
 
-    /// One call for each plugin, in the order of ADD.
+    /// Returns one call per plugin, in the order of ADD.
     pub fn calls(&self, pod: usize) -> Vec<Call> {
         let call = |config: &Value| {
             let mut config = config.clone();
             let capabilities = config["capabilities"].as_object().cloned().unwrap_or_default();
-            for (name, value) in told(pod).as_object().into_iter().flatten() {
+            for (name, value) in runtime_config(pod).as_object().into_iter().flatten() {
                 if capabilities.contains_key(name) {
                     config["runtimeConfig"][name] = value.clone();
                 }
@@ -101,9 +101,9 @@ impl<'a> Chain<'a> {
         }
     }
 
-    /// As a runtime does that knows neither namespace nor result any more.
+    /// Runs DEL like a runtime that has lost both the namespace and the result.
     #[track_caller]
-    pub fn del_blindly(&self, pod: usize) {
+    pub fn del_without_netns_and_result(&self, pod: usize) {
         for call in self.calls(pod).iter().rev() {
             call.netns("").del(&Value::Null).ok();
         }
@@ -117,7 +117,7 @@ impl<'a> Chain<'a> {
     }
 }
 
-/// All that a container can leave on the host.
+/// Everything that a container can leave on the host: nf_tables elements and chains, links, files.
 pub fn left(world: &World) -> Vec<String> {
     let mut left = elements(&world.host);
     left.extend(chains(&world.host, "masq-"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Container runtimes as users run them, configured as docs/clients.md says, with our plugins where
-//! the Go plugins would be. Each test has a node of its own, and a machine outside.
+//! Real container runtimes, configured as described in docs/clients.md, with podwire installed in
+//! place of the Go plugins. Each test has its own node and an outside machine.
 
 mod containerd;
 mod cri;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The same configurations through the Go plugins and ours, in separate namespaces: exit status,
-//! result, files and kernel must agree, but for the intended differences.
+//! Runs the same configurations through the Go plugins and podwire in separate namespaces. Exit
+//! status, result, files and kernel state must agree, except for the differences listed in
+//! `intended`.
 
 mod bandwidth;
 mod bridge;
@@ -28,9 +29,9 @@ use testkit::{in_netns, not_run_unless, require};
 use self::case::{Case, Step};
 use self::intended::{Difference, INTENDED};
 use self::play::{Moment, play};
-use crate::world::{Plugins, vlan_switch};
+use crate::world::{Plugins, vlan_filtering_file};
 
-/// Plays every case with both sets and reports all that is wrong at once.
+/// Runs every case with both sets of plugins and reports all problems at once.
 fn compare(group: &str, cases: Vec<Case>) {
     require!(Link("bridge"), Link("veth"));
     let (go, ours) = (Plugins::go(), Plugins::ours());
@@ -39,20 +40,23 @@ fn compare(group: &str, cases: Vec<Case>) {
     let count = cases.len();
     for case in cases {
         let (theirs, mine) = (play(&case, &go), play(&case, &ours));
-        problems.extend(unexpected(&case, &mine));
-        problems.extend(unintended(&case, &theirs, &mine, &mut used));
+        problems.extend(wrong_answers(&case, &mine));
+        problems.extend(unintended_differences(&case, &theirs, &mine, &mut used));
     }
     for (at, entry) in INTENDED.iter().enumerate() {
         if entry.groups.contains(&group) && !used.contains(&at) {
-            problems.push(format!("no case of {group} needs this entry: {}", entry.reason));
+            problems.push(format!(
+                "no case of group {group} uses this intended difference: {}",
+                entry.reason
+            ));
         }
     }
     assert!(problems.is_empty(), "{} problems:\n{}", problems.len(), problems.join("\n"));
     println!("{group}: {count} cases compared");
 }
 
-/// What our own answer should have been, whatever Go's was.
-fn unexpected(case: &Case, mine: &[Moment]) -> Vec<String> {
+/// Checks podwire's answers against the expectations of the case, independent of Go's answers.
+fn wrong_answers(case: &Case, mine: &[Moment]) -> Vec<String> {
     let mut problems = Vec::new();
     for (at, moment) in mine.iter().enumerate() {
         let place = format!("{}: step {}, {:?}", case.name, at + 1, moment.step);
@@ -60,18 +64,23 @@ fn unexpected(case: &Case, mine: &[Moment]) -> Vec<String> {
         let found = moment.facts.get("answer/error/code");
         if code.as_ref() != found {
             let message = &moment.message;
-            problems.push(format!("{place} of ours: code {found:?}, expected {code:?}: {message}"));
+            problems.push(format!(
+                "{place}: podwire's error code is {found:?}, expected {code:?}: {message}"
+            ));
         } else if at == 0 && code.is_some() && !moment.message.contains(case.words) {
-            problems.push(format!("{place} should say {:?}: {}", case.words, moment.message));
+            problems.push(format!(
+                "{place}: podwire's message should contain {:?}: {}",
+                case.words, moment.message
+            ));
         }
         if !moment.success && !moment.changes.is_empty() {
-            problems.push(format!("{place} of ours failed and left {:?}", moment.changes));
+            problems.push(format!("{place}: podwire failed and left {:?}", moment.changes));
         }
     }
     problems
 }
 
-fn unintended(
+fn unintended_differences(
     case: &Case,
     theirs: &[Moment],
     mine: &[Moment],
@@ -92,18 +101,19 @@ fn unintended(
             let difference = Difference { case, verb, code, fact, go, ours, failed };
             match INTENDED.iter().position(|entry| (entry.fits)(&difference)) {
                 Some(entry) => drop(used.insert(entry)),
-                None => problems.push(shown(at, &difference, &theirs[at], &mine[at])),
+                None => problems.push(describe_difference(at, &difference, &theirs[at], &mine[at])),
             }
         }
         if go.success != ours.success && matches!(ours.step, Step::Add(_)) {
-            // From here on the two have different things to take care of.
+            // After this the two sets have different state to handle.
             break;
         }
     }
     problems
 }
 
-/// Where one has failed and the other has not, this is the difference, and all others follow.
+/// If only one of the two failed, the exit status is the only difference to report; all others
+/// follow from it.
 fn facts_to_compare<'a>(go: &'a Moment, ours: &'a Moment) -> BTreeSet<&'a str> {
     let all = go.facts.keys().chain(ours.facts.keys()).map(String::as_str);
     let same = go.success == ours.success;
@@ -119,10 +129,10 @@ fn verb(step: Step) -> &'static str {
     }
 }
 
-fn shown(at: usize, difference: &Difference, go: &Moment, ours: &Moment) -> String {
+fn describe_difference(at: usize, difference: &Difference, go: &Moment, ours: &Moment) -> String {
     let nothing = "nothing";
     let mut line = format!(
-        "{}: step {}, {:?}: {} is {} by Go, {} by ours",
+        "{}: step {}, {:?}: {} is {} with Go, {} with podwire",
         difference.case.name,
         at + 1,
         ours.step,
@@ -131,69 +141,69 @@ fn shown(at: usize, difference: &Difference, go: &Moment, ours: &Moment) -> Stri
         difference.ours.unwrap_or(nothing)
     );
     if difference.fact == "answer/exit" {
-        line += &format!("\n    Go says {}\n    ours says {}", go.message, ours.message);
+        line += &format!("\n    Go: {}\n    podwire: {}", go.message, ours.message);
     }
     line
 }
 
 #[test]
-fn bandwidth_does_what_gos_does() {
+fn bandwidth_cases_match_go() {
     in_netns(|| compare("bandwidth", bandwidth::cases()));
 }
 
 #[test]
-fn bridge_does_what_gos_does() {
+fn bridge_cases_match_go() {
     in_netns(|| compare("bridge", bridge::cases()));
 }
 
 #[test]
-fn bridge_refuses_what_gos_does() {
+fn bridge_rejected_cases_match_go() {
     in_netns(|| compare("refused", refused::cases()));
 }
 
 #[test]
-fn vm_bridge_has_vlans_as_gos_has() {
+fn vm_bridge_vlan_ports_match_go() {
     in_netns(|| {
-        not_run_unless!(File(vlan_switch()));
+        not_run_unless!(File(vlan_filtering_file()));
         compare("ports of vlans", vlan::ports());
     });
 }
 
 #[test]
-fn vm_bridge_has_gateways_of_vlans_as_gos_has() {
+fn vm_bridge_vlan_gateways_match_go() {
     in_netns(|| {
-        not_run_unless!(File(vlan_switch()));
+        not_run_unless!(File(vlan_filtering_file()));
         compare("gateway of a vlan", vlan::gateways());
     });
 }
 
 #[test]
-fn bridge_speaks_all_versions_as_gos_does() {
+fn bridge_cases_in_all_versions_match_go() {
     in_netns(|| compare("versions", bridge::versions()));
 }
 
 #[test]
-fn ptp_does_what_gos_does() {
+fn ptp_cases_match_go() {
     in_netns(|| compare("ptp", ptp::cases()));
 }
 
 #[test]
-fn loopback_does_what_gos_does() {
+fn loopback_cases_match_go() {
     in_netns(|| compare("loopback", loopback::cases()));
 }
 
 #[test]
-fn host_local_does_what_gos_does() {
+fn host_local_cases_match_go() {
     in_netns(|| compare("host-local", host_local::cases()));
 }
 
 #[test]
-fn static_does_what_gos_does() {
+fn static_cases_match_go() {
     in_netns(|| compare("static", static_addresses::cases()));
 }
 
 #[test]
-fn host_device_does_what_gos_does() {
+fn host_device_cases_match_go() {
     in_netns(|| {
         host_device::make_bus();
         compare("host-device", host_device::cases());
@@ -201,17 +211,17 @@ fn host_device_does_what_gos_does() {
 }
 
 #[test]
-fn tuning_does_what_gos_does() {
+fn tuning_cases_match_go() {
     in_netns(|| compare("tuning", tuning::cases()));
 }
 
 #[test]
-fn sbr_does_what_gos_does() {
+fn sbr_cases_match_go() {
     in_netns(|| compare("sbr", sbr::cases()));
 }
 
 #[test]
-fn vm_vrf_does_what_gos_does() {
+fn vm_vrf_cases_match_go() {
     in_netns(|| {
         not_run_unless!(Link("vrf"));
         compare("vrf", vrf::cases());
@@ -219,17 +229,17 @@ fn vm_vrf_does_what_gos_does() {
 }
 
 #[test]
-fn macvlan_does_what_gos_does() {
+fn macvlan_cases_match_go() {
     in_netns(|| compare("macvlan", links::macvlan_cases()));
 }
 
 #[test]
-fn ipvlan_refuses_what_gos_does() {
+fn ipvlan_rejected_cases_match_go() {
     in_netns(|| compare("ipvlan refused", links::ipvlan_refused()));
 }
 
 #[test]
-fn vm_ipvlan_fails_as_gos_does() {
+fn vm_ipvlan_failing_cases_match_go() {
     in_netns(|| {
         not_run_unless!(Link("ipvlan"));
         compare("ipvlan failing", links::ipvlan_failing());
@@ -237,7 +247,7 @@ fn vm_ipvlan_fails_as_gos_does() {
 }
 
 #[test]
-fn tap_does_what_gos_does() {
+fn tap_cases_match_go() {
     in_netns(|| {
         require!(File("/dev/net/tun"));
         compare("tap", tap::cases());
@@ -245,12 +255,12 @@ fn tap_does_what_gos_does() {
 }
 
 #[test]
-fn vrf_refuses_what_gos_does() {
+fn vrf_rejected_cases_match_go() {
     in_netns(|| compare("vrf refused", vrf::refused()));
 }
 
 #[test]
-fn vm_vrf_fails_as_gos_does() {
+fn vm_vrf_failing_cases_match_go() {
     in_netns(|| {
         not_run_unless!(Link("vrf"));
         compare("vrf failing", vrf::failing());
@@ -258,7 +268,7 @@ fn vm_vrf_fails_as_gos_does() {
 }
 
 #[test]
-fn vm_ipvlan_does_what_gos_does() {
+fn vm_ipvlan_cases_match_go() {
     in_netns(|| {
         not_run_unless!(Link("ipvlan"));
         compare("ipvlan", links::ipvlan_cases());
@@ -266,12 +276,12 @@ fn vm_ipvlan_does_what_gos_does() {
 }
 
 #[test]
-fn vlan_refuses_what_gos_does() {
+fn vlan_rejected_cases_match_go() {
     in_netns(|| compare("vlan refused", links::vlan_refused()));
 }
 
 #[test]
-fn vm_vlan_fails_as_gos_does() {
+fn vm_vlan_failing_cases_match_go() {
     in_netns(|| {
         not_run_unless!(Link("vlan"));
         compare("vlan failing", links::vlan_failing());
@@ -279,7 +289,7 @@ fn vm_vlan_fails_as_gos_does() {
 }
 
 #[test]
-fn vm_vlan_does_what_gos_does() {
+fn vm_vlan_cases_match_go() {
     in_netns(|| {
         not_run_unless!(Link("vlan"));
         compare("vlan", links::vlan_cases());
@@ -287,12 +297,12 @@ fn vm_vlan_does_what_gos_does() {
 }
 
 #[test]
-fn dummy_refuses_what_gos_does() {
+fn dummy_rejected_cases_match_go() {
     in_netns(|| compare("dummy refused", links::dummy_refused()));
 }
 
 #[test]
-fn vm_dummy_does_what_gos_does() {
+fn vm_dummy_cases_match_go() {
     in_netns(|| {
         not_run_unless!(Link("dummy"));
         compare("dummy", links::dummy_cases());
@@ -300,6 +310,6 @@ fn vm_dummy_does_what_gos_does() {
 }
 
 #[test]
-fn portmap_answers_as_gos_does() {
+fn portmap_answers_match_go() {
     in_netns(|| compare("portmap", portmap::cases()));
 }

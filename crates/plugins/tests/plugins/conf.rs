@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Configurations, built from the few words that differ.
+//! Builders for plugin configurations.
 
 use serde_json::{Value, json};
 
 use crate::world::DATA;
 
-/// `base` with the keys of `more` in place of its own.
+/// Returns `base` with the keys of `more` added or replaced.
 pub fn with(mut base: Value, more: &Value) -> Value {
-    for (key, value) in more.as_object().expect("keys come in an object") {
+    for (key, value) in more.as_object().expect("`more` is an object") {
         base[key] = value.clone();
     }
     base
 }
 
-/// `base` without these keys.
+/// Returns `base` without these keys.
 pub fn without(mut base: Value, keys: &[&str]) -> Value {
     let object = base.as_object_mut().expect("a configuration is an object");
     object.retain(|key, _| !keys.contains(&key.as_str()));
@@ -40,12 +40,12 @@ pub fn ranges(ranges: &Value) -> Value {
     json!({"type": "host-local", "dataDir": DATA, "ranges": ranges})
 }
 
-/// A network of this type.
+/// A network configuration of this plugin type.
 pub fn network(kind: &str, more: &Value) -> Value {
     with(json!({"cniVersion": "1.1.0", "name": "net", "type": kind}), more)
 }
 
-/// A bridge with one IPv4 range and these keys.
+/// bridge with one IPv4 range and these keys.
 pub fn bridge(more: &Value) -> Value {
     with(network("bridge", &json!({"bridge": "br0", "ipam": v4()})), more)
 }
@@ -75,12 +75,12 @@ pub fn dummy(more: &Value) -> Value {
     with(network("dummy", &json!({"ipam": v4()})), more)
 }
 
-/// host-local by itself.
+/// host-local called directly, with these IPAM keys.
 pub fn host_local(ipam: &Value) -> Value {
     network("host-local", &json!({"ipam": with(v4(), ipam)}))
 }
 
-/// static by itself.
+/// static called directly, with these IPAM keys.
 pub fn static_addresses(ipam: &Value) -> Value {
     network("static", &json!({"ipam": with(json!({"type": "static"}), ipam)}))
 }
@@ -90,20 +90,20 @@ pub fn host_device(more: &Value) -> Value {
     with(network("host-device", &json!({"device": "ens1"})), more)
 }
 
-/// What makes `ens1` on the host, to be given to pods.
+/// `ip` command that creates the host device `ens1`.
 pub const ENS1: &str = "link add ens1 address 02:00:00:00:00:11 type veth peer name far1";
 
 /// tap with these keys.
 pub fn tap(more: &Value) -> Value {
     network("tap", more)
 }
-/// A chained plugin with these keys, after one that has made `eth0` as [`HAVING_ETH0`] does.
+/// A chained plugin with these keys, after a plugin that created `eth0` as in [`ETH0_SETUP`].
 pub fn chained(kind: &str, more: &Value) -> Value {
-    with(network(kind, &json!({"prevResult": result_of_eth0("1.1.0")})), more)
+    with(network(kind, &json!({"prevResult": eth0_result("1.1.0")})), more)
 }
 
-/// The result of whoever made `eth0`, as a version writes it.
-pub fn result_of_eth0(version: &str) -> Value {
+/// Result of the plugin that created `eth0`, in the format of this version.
+pub fn eth0_result(version: &str) -> Value {
     if ["0.1.0", "0.2.0"].contains(&version) {
         return json!({"cniVersion": version,
             "ip4": {"ip": "10.1.0.5/24", "gateway": "10.1.0.1", "routes": [{"dst": "0.0.0.0/0"}]},
@@ -120,8 +120,8 @@ pub fn result_of_eth0(version: &str) -> Value {
             {"name": "eth0", "mac": "02:00:00:00:00:01", "sandbox": "/run/netns/pod1"}]})
 }
 
-/// `ip` in a pod that makes it have `eth0`, with addresses and routes of both families.
-pub const HAVING_ETH0: &[&str] = &[
+/// `ip` commands that create `eth0` in a pod, with addresses and routes of both families.
+pub const ETH0_SETUP: &[&str] = &[
     "link add eth0 address 02:00:00:00:00:01 type veth peer name peer0",
     "addr add 10.1.0.5/24 dev eth0",
     "addr add fd00:1::5/64 dev eth0 nodad",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `kill -9` at any moment, then DEL: no interface, no address and no lock is left, and the next
-//! ADD works.
+//! Kills a plugin at any moment, then runs DEL: no interface, address or lock is left, and the next
+//! ADD succeeds.
 
 use std::collections::HashMap;
 use std::fs;
@@ -13,150 +13,150 @@ use testkit::{in_netns, require, succeeds, wait_for};
 
 use crate::call::Call;
 use crate::conf::{
-    ENS1, HAVING_ETH0, bridge, chained, dual, host_device, macvlan, network, ptp, tap, v4,
+    ENS1, ETH0_SETUP, bridge, chained, dual, host_device, macvlan, network, ptp, tap, v4,
 };
 use crate::world::{DATA, Plugins, World};
 
-/// How many kills must hit an ADD that is under way.
+/// Number of kills that must hit a running ADD.
 const HITS: usize = 20;
 
-/// One system call: its name, and which call of that name it is, from 1.
-type Moment = (String, usize);
+/// A system call: its name, and its number among the calls of that name, from 1.
+type Syscall = (String, usize);
 
-/// The system calls of a verb from the reading of its input on, in order.
-fn moments(call: &Call, verb: &str) -> Vec<Moment> {
+/// Lists the system calls of a verb in order, starting when the plugin reads its input.
+fn syscalls(call: &Call, verb: &str) -> Vec<Syscall> {
     let log = "/run/strace.log";
     let child = call.start_under(&["strace", "-qq", "-o", log], verb, &stdin(call));
-    let output = child.wait_with_output().expect("strace can be waited for");
+    let output = child.wait_with_output().expect("wait for strace");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
-    let text = fs::read_to_string(log).expect("strace has written its log");
+    let text = fs::read_to_string(log).expect("read strace's log");
     let mut counts: HashMap<&str, usize> = HashMap::new();
-    let mut has_begun = false;
-    let mut moments = Vec::new();
+    let mut has_read_input = false;
+    let mut syscalls = Vec::new();
     for line in text.lines() {
         let Some((name, _)) = line.split_once('(') else { continue };
         let count = counts.entry(name).or_default();
         *count += 1;
-        has_begun |= line.starts_with("read(0,");
-        if has_begun && name != "exit_group" {
-            moments.push((name.to_owned(), *count));
+        has_read_input |= line.starts_with("read(0,");
+        if has_read_input && name != "exit_group" {
+            syscalls.push((name.to_owned(), *count));
         }
     }
-    moments
+    syscalls
 }
 
 fn stdin(call: &Call) -> Vec<u8> {
     call.config.to_string().into_bytes()
 }
 
-/// Runs a verb that is killed when it is about to make this system call.
-fn kill_at(call: &Call, verb: &str, (name, count): &Moment) -> ExitStatus {
+/// Runs a verb and kills the plugin at the start of this system call.
+fn kill_at(call: &Call, verb: &str, (name, count): &Syscall) -> ExitStatus {
     let inject = format!("inject={name}:signal=SIGKILL:when={count}");
     let wrapper = ["strace", "-qq", "-o", "/dev/null", "-e", &inject];
     let mut child = call.start_under(&wrapper, verb, &stdin(call));
-    child.wait().expect("strace can be waited for")
+    child.wait().expect("wait for strace")
 }
 
 #[track_caller]
 fn assert_clean(world: &World, when: &str) {
     let links = world.host.ip_json(&["link", "show", "type", "veth"]);
-    assert_eq!(links, json!([]), "{when}: an interface is left on the host");
+    assert_eq!(links, json!([]), "{when}: interface left on the host");
     for kind in ["veth", "macvlan"] {
         let links = world.pod(1).ip_json(&["link", "show", "type", kind]);
-        assert_eq!(links, json!([]), "{when}: an interface is left in the pod");
+        assert_eq!(links, json!([]), "{when}: interface left in the pod");
     }
     let disk = world.disk().without_bookkeeping().0;
-    assert!(disk.is_empty(), "{when}: an address is left: {disk:?}");
+    assert!(disk.is_empty(), "{when}: address left: {disk:?}");
     let lock = Path::new(DATA).join("net/lock");
     let is_free = !lock.exists() || succeeds("flock", &["-n", &lock.to_string_lossy(), "true"]);
-    assert!(is_free, "{when}: the lock is held");
+    assert!(is_free, "{when}: lock still held");
 }
 
-/// Back to a host that has never seen the network.
-fn forget(world: &World) {
-    // Not there in a network without a bridge, or before the first ADD.
+/// Removes all traces of the network from the host.
+fn reset_network(world: &World) {
+    // Fails for a network without a bridge and before the first ADD.
     let _ = world.host.try_exec("ip", &["link", "del", "br0"]);
     let _ = fs::remove_dir_all(DATA);
 }
 
-fn sweep_add(config: &Value) {
-    sweep_add_in(&World::new(&Plugins::ours(), 1), config, assert_clean);
+fn check_killed_adds(config: &Value) {
+    check_killed_adds_in(&World::new(&Plugins::ours(), 1), config, assert_clean);
 }
 
-/// Kills an ADD before each of its system calls.
-fn sweep_add_in(world: &World, config: &Value, assert_clean: impl Fn(&World, &str)) {
+/// Kills an ADD at each of its system calls, then checks DEL and another ADD.
+fn check_killed_adds_in(world: &World, config: &Value, assert_clean: impl Fn(&World, &str)) {
     require!(Program("strace"), Program("flock"));
     let call = world.call(config, 1);
-    // How often it waits for the kernel differs from run to run: that which waited least is taken.
+    // The number of waits for the kernel differs between runs: use the run with the fewest calls.
     let runs = (0..3).map(|_| {
-        forget(world);
-        let all = moments(&call, "ADD");
+        reset_network(world);
+        let all = syscalls(&call, "ADD");
         call.del(&Value::Null).ok();
         all
     });
-    let all = runs.min_by_key(Vec::len).expect("there are three");
+    let all = runs.min_by_key(Vec::len).expect("three runs");
     assert!(all.len() > 20, "{} system calls", all.len());
     let mut killed = 0;
-    for moment in &all {
-        forget(world);
-        let status = kill_at(&call, "ADD", moment);
+    for syscall in &all {
+        reset_network(world);
+        let status = kill_at(&call, "ADD", syscall);
         killed += usize::from(!status.success());
         call.del(&Value::Null).ok();
-        assert_clean(world, &format!("ADD killed at {moment:?}"));
+        assert_clean(world, &format!("ADD killed at {syscall:?}"));
         let result = call.add().result();
         call.check(&result).ok();
         call.del(&result).ok();
     }
-    println!("{killed} of {} system calls were the last", all.len());
-    // Others may have waited less still.
+    println!("{killed} of {} runs were killed", all.len());
+    // Some runs make fewer calls than the recorded one, so their kill never happens.
     assert!(killed * 2 >= all.len(), "only {killed} of {} kills hit", all.len());
 }
 
 #[test]
-fn bridge_add_may_die_at_every_system_call() {
-    in_netns(|| sweep_add(&bridge(&json!({"isDefaultGateway": true, "ipam": dual()}))));
+fn bridge_add_killed_at_any_syscall_leaves_nothing() {
+    in_netns(|| check_killed_adds(&bridge(&json!({"isDefaultGateway": true, "ipam": dual()}))));
 }
 
 #[test]
-fn ptp_add_may_die_at_every_system_call() {
-    in_netns(|| sweep_add(&ptp(&json!({"ipam": dual()}))));
+fn ptp_add_killed_at_any_syscall_leaves_nothing() {
+    in_netns(|| check_killed_adds(&ptp(&json!({"ipam": dual()}))));
 }
 
 #[test]
-fn tap_add_may_die_at_every_system_call() {
+fn tap_add_killed_at_any_syscall_leaves_nothing() {
     let assert_clean = |world: &World, when: &str| {
         assert_clean(world, when);
         let links = world.pod(1).ip_json(&["link", "show", "type", "tun"]);
-        assert_eq!(links, json!([]), "{when}: an interface is left in the pod");
+        assert_eq!(links, json!([]), "{when}: interface left in the pod");
     };
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
-        sweep_add_in(&world, &tap(&json!({"ipam": dual(), "mtu": 1400})), assert_clean);
+        check_killed_adds_in(&world, &tap(&json!({"ipam": dual(), "mtu": 1400})), assert_clean);
     });
 }
 
 #[test]
-fn flannel_add_may_die_at_every_system_call() {
+fn flannel_add_killed_at_any_syscall_leaves_nothing() {
     let config = network(
         "flannel",
         &json!({"dataDir": "/run/data/flannel", "delegate": {"bridge": "br0"},
             "ipam": {"dataDir": DATA}}),
     );
     in_netns(|| {
-        let daemons = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\n\
+        let subnet_env = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\n\
             FLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n";
-        fs::create_dir_all("/run/flannel").expect("a directory below /run");
-        fs::write("/run/flannel/subnet.env", daemons).expect("a file below /run");
-        sweep_add(&config);
+        fs::create_dir_all("/run/flannel").expect("create a directory in /run");
+        fs::write("/run/flannel/subnet.env", subnet_env).expect("write a file in /run");
+        check_killed_adds(&config);
     });
 }
 
 #[test]
-fn tuning_add_may_die_at_every_system_call() {
+fn tuning_add_killed_at_any_syscall_is_undone() {
     in_netns(|| {
         require!(Program("strace"));
         let world = World::new(&Plugins::ours(), 1);
-        HAVING_ETH0.iter().for_each(|line| drop(world.in_pod(1, line)));
+        ETH0_SETUP.iter().for_each(|line| drop(world.in_pod(1, line)));
         let config = chained(
             "tuning",
             &json!({"dataDir": "/run/data/tuning", "mac": "02:00:00:00:00:07", "mtu": 1400,
@@ -164,94 +164,107 @@ fn tuning_add_may_die_at_every_system_call() {
         );
         let call = world.call(&config, 1);
         let before = world.snapshot().without_bookkeeping();
-        let all = moments(&call, "ADD");
+        let all = syscalls(&call, "ADD");
         assert!(all.len() > 15, "{} system calls", all.len());
-        for moment in &all {
-            kill_at(&call, "ADD", moment);
+        for syscall in &all {
+            kill_at(&call, "ADD", syscall);
             call.del(&Value::Null).ok();
             let changes = before.changes_to(&world.snapshot().without_bookkeeping());
-            assert!(changes.is_empty(), "ADD killed at {moment:?}: {changes:#?}");
+            assert!(changes.is_empty(), "ADD killed at {syscall:?}: {changes:#?}");
         }
     });
 }
 
-/// A host with a device to give away.
+/// A host with the device `ens1`.
 fn with_device() -> World {
     let world = World::new(&Plugins::ours(), 1);
     world.on_host(ENS1);
     world
 }
 
-/// The device is at home under its own name, and the addresses are free.
+/// Asserts that the device is back on the host under its original name and no address is reserved.
 #[track_caller]
-fn assert_home(world: &World, when: &str) {
+fn assert_device_returned(world: &World, when: &str) {
     let link = world.host_link("ens1");
     assert_eq!((&link["ifalias"], &link["group"]), (&json!(null), &json!("default")), "{when}");
     let disk = world.disk().without_bookkeeping().0;
-    assert!(disk.is_empty(), "{when}: an address is left: {disk:?}");
+    assert!(disk.is_empty(), "{when}: address left: {disk:?}");
 }
 
 #[test]
-fn host_device_add_may_die_at_every_system_call() {
-    in_netns(|| sweep_add_in(&with_device(), &host_device(&json!({"ipam": v4()})), assert_home));
+fn host_device_add_killed_at_any_syscall_is_undone() {
+    in_netns(|| {
+        check_killed_adds_in(
+            &with_device(),
+            &host_device(&json!({"ipam": v4()})),
+            assert_device_returned,
+        );
+    });
 }
 
 #[test]
-fn macvlan_add_may_die_at_every_system_call() {
+fn macvlan_add_killed_at_any_syscall_leaves_nothing() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         world.on_host("link add m0 type bridge");
         world.on_host("link set m0 up");
-        sweep_add_in(&world, &macvlan(&json!({"ipam": dual()})), assert_clean);
+        check_killed_adds_in(&world, &macvlan(&json!({"ipam": dual()})), assert_clean);
     });
 }
 
 #[test]
-fn del_may_die_at_every_system_call() {
+fn bridge_del_killed_at_any_syscall_can_be_repeated() {
     in_netns(|| {
         let config = bridge(&json!({"isGateway": true, "ipam": dual()}));
-        sweep_del_in(&World::new(&Plugins::ours(), 1), &config, assert_clean);
+        check_killed_dels_in(&World::new(&Plugins::ours(), 1), &config, assert_clean);
     });
 }
 
 #[test]
-fn host_device_del_may_die_at_every_system_call() {
-    in_netns(|| sweep_del_in(&with_device(), &host_device(&json!({"ipam": v4()})), assert_home));
+fn host_device_del_killed_at_any_syscall_can_repeat() {
+    in_netns(|| {
+        check_killed_dels_in(
+            &with_device(),
+            &host_device(&json!({"ipam": v4()})),
+            assert_device_returned,
+        );
+    });
 }
 
-fn sweep_del_in(world: &World, config: &Value, assert_clean: impl Fn(&World, &str)) {
+/// Kills a DEL at each of its system calls, then checks another DEL.
+fn check_killed_dels_in(world: &World, config: &Value, assert_clean: impl Fn(&World, &str)) {
     require!(Program("strace"), Program("flock"));
     let call = world.call(config, 1);
     call.add().ok();
-    for moment in moments(&call, "DEL") {
+    for syscall in syscalls(&call, "DEL") {
         call.add().ok();
-        kill_at(&call, "DEL", &moment);
+        kill_at(&call, "DEL", &syscall);
         call.del(&Value::Null).ok();
-        assert_clean(world, &format!("DEL killed at {moment:?}"));
+        assert_clean(world, &format!("DEL killed at {syscall:?}"));
     }
 }
 
-/// What a kill met with.
+/// Progress of an ADD when it was killed.
 #[derive(Debug, PartialEq, Eq, Hash, Clone, Copy)]
 enum Hit {
-    /// It came too late.
+    /// The ADD had finished.
     Done,
-    /// Nothing had been made yet.
+    /// The ADD had changed nothing yet.
     Early,
-    /// Something was there, and not all of it.
+    /// The ADD was partly done.
     Midway,
 }
 
-/// Kills an ADD after some time.
+/// Starts an ADD and kills it after `delay`.
 fn kill_after(world: &World, call: &Call, delay: Duration) -> Hit {
     let mut child = call.start_under(&[], "ADD", &stdin(call));
     let start = Instant::now();
-    // Shorter than any sleep can be.
+    // Busy-wait, because the delay is shorter than the resolution of a sleep.
     while start.elapsed() < delay {
         std::hint::spin_loop();
     }
-    child.kill().expect("a child not waited for can be killed");
-    let output = child.wait_with_output().expect("a child can be waited for");
+    child.kill().expect("kill the plugin");
+    let output = child.wait_with_output().expect("wait for the plugin");
     if output.status.success() {
         return Hit::Done;
     }
@@ -261,7 +274,8 @@ fn kill_after(world: &World, call: &Call, delay: Duration) -> Hit {
     if has_veth || has_bridge || has_files { Hit::Midway } else { Hit::Early }
 }
 
-/// xorshift64: numbers that only need to differ, from a seed that a person can repeat.
+/// xorshift64: pseudo-random numbers from a seed that the test prints, so that a run can be
+/// repeated.
 fn next(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -270,7 +284,7 @@ fn next(state: &mut u64) -> u64 {
 }
 
 #[test]
-fn add_may_die_at_random_moments() {
+fn bridge_add_killed_at_random_time_leaves_nothing() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let call = world.call(&bridge(&json!({"isDefaultGateway": true, "ipam": dual()})), 1);
@@ -278,16 +292,17 @@ fn add_may_die_at_random_moments() {
         call.add().ok();
         let mut usual = u64::try_from(start.elapsed().as_micros()).expect("an ADD is short");
         call.del(&Value::Null).ok();
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
+        let now =
+            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("clock is after 1970");
         let mut state = u64::from(now.subsec_nanos()) | 1;
         println!("seed {state}, an ADD takes {usual} µs");
         let mut hits: HashMap<Hit, usize> = HashMap::new();
-        wait_for("twenty kills that hit", Duration::from_secs(300), || {
-            forget(&world);
+        wait_for("twenty kills of a running ADD", Duration::from_secs(300), || {
+            reset_network(&world);
             let delay = Duration::from_micros(next(&mut state) % usual);
             let hit = kill_after(&world, &call, delay);
             *hits.entry(hit).or_default() += 1;
-            // It takes longer or shorter as others leave it the machine.
+            // Adapt to the load of the machine.
             match hit {
                 Hit::Done => usual -= usual / 8,
                 Hit::Early => usual += usual / 8,
@@ -303,10 +318,9 @@ fn add_may_die_at_random_moments() {
     });
 }
 
-/// Kills an ADD of bandwidth before each of its system calls. The next ADD works without a DEL, and a DEL
-/// leaves no interface.
+/// After the kill, the next ADD succeeds without a DEL, and a DEL leaves no interface.
 #[test]
-fn bandwidth_add_may_die_at_any_moment() {
+fn bandwidth_add_killed_at_any_syscall_can_repeat() {
     in_netns(|| {
         require!(Program("strace"));
         let world = World::new(&Plugins::ours(), 1);
@@ -317,17 +331,17 @@ fn bandwidth_add_may_die_at_any_moment() {
             "egressRate": 8_000_000, "egressBurst": 800_000,
             "unshapedSubnets": ["10.9.0.0/16"], "prevResult": result});
         let call = world.call(&network("bandwidth", &limits), 1);
-        let all = moments(&call, "ADD");
+        let all = syscalls(&call, "ADD");
         let mut killed = 0;
-        for (at, moment) in all.iter().enumerate() {
-            killed += usize::from(!kill_at(&call, "ADD", moment).success());
+        for (at, syscall) in all.iter().enumerate() {
+            killed += usize::from(!kill_at(&call, "ADD", syscall).success());
             if at % 2 == 0 {
                 let result = call.add().result();
                 call.check(&result).ok();
             }
             call.run("DEL").ok();
             let left = world.host.ip_json(&["link", "show", "type", "ifb"]);
-            assert_eq!(left, json!([]), "killed at {moment:?}");
+            assert_eq!(left, json!([]), "killed at {syscall:?}");
         }
         assert!(killed > all.len() / 2, "{killed} of {} were killed", all.len());
     });

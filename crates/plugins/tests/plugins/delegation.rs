@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plugins that would call each other without end: an error, in one process and over many.
+//! Endless delegation between plugins fails, in one process and across processes.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,7 @@ use crate::conf::{bridge, macvlan, network, ptp, tap, v4};
 use crate::world::{Plugins, World};
 
 #[test]
-fn an_ipam_type_must_be_an_ipam_plugin() {
+fn ipam_type_of_another_plugin_kind_is_rejected() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         world.on_host("link add m0 type bridge");
@@ -45,19 +45,20 @@ fn an_ipam_type_must_be_an_ipam_plugin() {
 }
 
 #[test]
-fn flannel_and_lists_do_not_hold_themselves() {
+fn flannel_and_list_containing_themselves_fail() {
     in_netns(|| {
-        fs::create_dir_all("/run/flannel").expect("a directory below /run");
+        fs::create_dir_all("/run/flannel").expect("create a directory in /run");
         let env = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\nFLANNEL_MTU=1450\n";
-        fs::write("/run/flannel/subnet.env", env).expect("a file below /run");
+        fs::write("/run/flannel/subnet.env", env).expect("write a file in /run");
         let world = World::new(&Plugins::ours(), 1);
-        let place = json!({"dataDir": "/run/data/flannel", "delegate": {"type": "flannel"}});
-        let flannel = world.call(&network("flannel", &place), 1);
+        let data_dir = json!({"dataDir": "/run/data/flannel", "delegate": {"type": "flannel"}});
+        let flannel = world.call(&network("flannel", &data_dir), 1);
         flannel.add().fails_with(7, "\"delegate.type\" is \"flannel\"");
         flannel.del(&Value::Null).ok();
-        // As a crash of an earlier version may have left it.
-        fs::create_dir_all("/run/data/flannel").expect("a directory below /run");
-        fs::write("/run/data/flannel/c1", flannel.config.to_string()).expect("a file below /run");
+        // A file that an earlier version may have left after a crash.
+        fs::create_dir_all("/run/data/flannel").expect("create a directory in /run");
+        fs::write("/run/data/flannel/c1", flannel.config.to_string())
+            .expect("write a file in /run");
         flannel.del(&Value::Null).ok();
         let list = json!({"plugins": [{"type": "flannel", "dataDir": "/run/data/flannel"}]});
         let through = |kind: &str| {
@@ -65,26 +66,26 @@ fn flannel_and_lists_do_not_hold_themselves() {
                 "plugins": list["plugins"]}});
             world.call(&network("flannel", &delegate), 1)
         };
-        let kept = network("podwire", &list);
-        fs::write("/run/data/flannel/c1", kept.to_string()).expect("a file below /run");
+        let saved_conf = network("podwire", &list);
+        fs::write("/run/data/flannel/c1", saved_conf.to_string()).expect("write a file in /run");
         through("podwire").del(&Value::Null).fails_with(7, "more than 8 times");
         let in_list = network("podwire", &json!({"plugins": [{"type": "podwire"}]}));
         world.call(&in_list, 1).add().fails_with(7, "\"plugins[0].type\" is \"podwire\"");
     });
 }
 
-/// An IPAM plugin of others that calls the plugin again which has called it.
+/// A third-party IPAM plugin that calls its caller again.
 #[test]
-fn delegation_by_processes_ends() {
+fn delegation_loop_across_processes_fails() {
     in_netns(|| {
         let ours = Plugins::ours();
         let world = World::new(&ours, 1);
         let scripts = Path::new("/run/scripts");
-        fs::create_dir_all(scripts).expect("a directory below /run");
+        fs::create_dir_all(scripts).expect("create a directory in /run");
         let text = format!("#!/bin/sh\nexec {}/ptp\n", ours.directory().display());
-        fs::write(scripts.join("again"), text).expect("a file below /run");
+        fs::write(scripts.join("again"), text).expect("write a file in /run");
         let mode = fs::Permissions::from_mode(0o755);
-        fs::set_permissions(scripts.join("again"), mode).expect("it can be made executable");
+        fs::set_permissions(scripts.join("again"), mode).expect("make the script executable");
         let before = world.snapshot();
         let config = ptp(&json!({"ipam": {"type": "again"}}));
         let call = world.call(&config, 1).path(&[scripts, ours.directory()]);
@@ -92,7 +93,7 @@ fn delegation_by_processes_ends() {
         call.del(&Value::Null).fails_with(7, "plugins delegate to each other more than 8 times");
         let changes = before.changes_to(&world.snapshot());
         assert!(changes.is_empty(), "{changes:#?}");
-        // A chain of useful length is not in the way.
+        // Delegation to a real IPAM plugin still works.
         call.config(&ptp(&json!({"ipam": v4()}))).always_exec().add().ok();
     });
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! dhcp and its daemon against servers of others: dnsmasq and Kea.
+//! dhcp and its daemon with two DHCP servers: dnsmasq and Kea.
 
 mod daemon;
 mod interfaces;

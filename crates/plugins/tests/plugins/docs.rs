@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The pages under `docs`: configurations work as printed, and programs are those of the examples.
+//! The pages in `docs`: configurations work as printed, and printed programs match the examples.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,108 +13,108 @@ use testkit::{Ns, in_netns, not_run_unless, run};
 use crate::world::Plugins;
 
 #[test]
-fn bandwidth_works_as_printed() {
-    works_as_printed("bandwidth");
+fn docs_bandwidth_config_works() {
+    check_printed_config("bandwidth");
 }
 
 #[test]
-fn bridge_works_as_printed() {
-    works_as_printed("bridge");
+fn docs_bridge_config_works() {
+    check_printed_config("bridge");
 }
 
 #[test]
-fn dhcp_works_as_printed() {
+fn docs_dhcp_config_works() {
     in_netns(|| {
         let _network = crate::dhcp::network_here("br-lan");
-        comes_and_goes_as_printed("dhcp");
+        check_printed_config_here("dhcp");
     });
 }
 
 #[test]
-fn host_device_works_as_printed() {
+fn docs_host_device_config_works() {
     in_netns(|| {
         Ns::here().ip(&["link", "add", "ens1f0", "type", "veth", "peer", "name", "far"]);
-        comes_and_goes_as_printed("host-device");
+        check_printed_config_here("host-device");
     });
 }
 
 #[test]
-fn firewall_works_as_printed() {
-    works_as_printed("firewall");
+fn docs_firewall_config_works() {
+    check_printed_config("firewall");
 }
 
 #[test]
-fn flannel_works_as_printed() {
+fn docs_flannel_config_works() {
     in_netns(|| {
-        let daemons = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\n\
+        let subnet_env = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\n\
             FLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n";
-        fs::create_dir_all("/run/flannel").expect("a directory below /run");
-        fs::write("/run/flannel/subnet.env", daemons).expect("a file below /run");
-        comes_and_goes_as_printed("flannel");
+        fs::create_dir_all("/run/flannel").expect("create a directory in /run");
+        fs::write("/run/flannel/subnet.env", subnet_env).expect("write a file in /run");
+        check_printed_config_here("flannel");
     });
 }
 
 #[test]
-fn host_local_works_as_printed() {
-    works_as_printed("host-local");
+fn docs_host_local_config_works() {
+    check_printed_config("host-local");
 }
 
 #[test]
-fn loopback_works_as_printed() {
-    works_as_printed("loopback");
+fn docs_loopback_config_works() {
+    check_printed_config("loopback");
 }
 
 #[test]
-fn podwire_works_as_printed() {
-    works_as_printed("podwire");
+fn docs_podwire_config_works() {
+    check_printed_config("podwire");
 }
 
 #[test]
-fn portmap_works_as_printed() {
-    works_as_printed("portmap");
+fn docs_portmap_config_works() {
+    check_printed_config("portmap");
 }
 
 #[test]
-fn ptp_works_as_printed() {
-    works_as_printed("ptp");
+fn docs_ptp_config_works() {
+    check_printed_config("ptp");
 }
 
 #[test]
-fn macvlan_works_as_printed() {
+fn docs_macvlan_config_works() {
     in_netns(|| {
-        plug_in();
-        comes_and_goes_as_printed("macvlan");
+        create_master();
+        check_printed_config_here("macvlan");
     });
 }
 
 #[test]
-fn vm_ipvlan_works_as_printed() {
+fn vm_docs_ipvlan_config_works() {
     in_netns(|| {
         not_run_unless!(Link("ipvlan"));
-        plug_in();
-        comes_and_goes_as_printed("ipvlan");
+        create_master();
+        check_printed_config_here("ipvlan");
     });
 }
 
 #[test]
-fn vm_vlan_works_as_printed() {
+fn vm_docs_vlan_config_works() {
     in_netns(|| {
         not_run_unless!(Link("vlan"));
-        plug_in();
-        comes_and_goes_as_printed("vlan");
+        create_master();
+        check_printed_config_here("vlan");
     });
 }
 
 #[test]
-fn vm_dummy_works_as_printed() {
+fn vm_docs_dummy_config_works() {
     in_netns(|| {
         not_run_unless!(Link("dummy"));
-        comes_and_goes_as_printed("dummy");
+        check_printed_config_here("dummy");
     });
 }
 
-/// The interface that the pages call the master.
-fn plug_in() {
+/// Creates `eth1`, which the pages use as master.
+fn create_master() {
     let host = Ns::here();
     host.ip(&["link", "add", "eth1", "type", "veth", "peer", "name", "switch"]);
     host.ip(&["link", "set", "eth1", "up"]);
@@ -122,40 +122,40 @@ fn plug_in() {
 }
 
 #[test]
-fn sample_works_as_printed() {
-    works_as_printed("sample");
+fn docs_sample_config_works() {
+    check_printed_config("sample");
 }
 
 #[test]
-fn sbr_works_as_printed() {
-    works_as_printed("sbr");
+fn docs_sbr_config_works() {
+    check_printed_config("sbr");
 }
 
 #[test]
-fn static_works_as_printed() {
-    works_as_printed("static");
+fn docs_static_config_works() {
+    check_printed_config("static");
 }
 
 #[test]
-fn tap_works_as_printed() {
-    works_as_printed("tap");
+fn docs_tap_config_works() {
+    check_printed_config("tap");
 }
 
 #[test]
-fn tuning_works_as_printed() {
-    works_as_printed("tuning");
+fn docs_tuning_config_works() {
+    check_printed_config("tuning");
 }
 
 #[test]
-fn vm_vrf_works_as_printed() {
+fn vm_docs_vrf_config_works() {
     in_netns(|| {
         not_run_unless!(Link("vrf"));
-        comes_and_goes_as_printed("vrf");
+        check_printed_config_here("vrf");
     });
 }
 
 #[test]
-fn every_plugin_has_a_page() {
+fn docs_of_plugins_have_one_page_each() {
     let pages: BTreeSet<String> = pages_in(&workspace().join("docs/plugins"))
         .iter()
         .map(|page| page.file_stem().expect("a page has a name").display().to_string())
@@ -165,7 +165,7 @@ fn every_plugin_has_a_page() {
 }
 
 #[test]
-fn every_configuration_is_valid() {
+fn docs_configs_are_valid() {
     let docs = workspace().join("docs");
     let mut pages = vec![workspace().join("README.md")];
     pages.extend(pages_in(&docs));
@@ -179,16 +179,16 @@ fn every_configuration_is_valid() {
     }
 }
 
-/// Also that the first page and the one about errors lead to every plugin's.
+/// Also checks that the README, the index and the troubleshooting page link to every plugin's page.
 #[test]
-fn every_link_leads_to_a_file() {
+fn docs_links_point_to_existing_files() {
     let root = workspace();
     let pages = ["", "docs", "docs/plugins"].map(|folder| pages_in(&root.join(folder)));
     for page in pages.concat() {
-        let folder = page.parent().expect("a page lies in a folder");
+        let folder = page.parent().expect("a page is in a folder");
         for link in links(&read(&page)) {
             let is_there = link.contains("://") || folder.join(&link).exists();
-            assert!(is_there, "{} leads to {link}, which is not there", page.display());
+            assert!(is_there, "{}: broken link {link}", page.display());
         }
     }
     for (page, folder) in [
@@ -199,12 +199,12 @@ fn every_link_leads_to_a_file() {
         let links = links(&read(&root.join(page)));
         for plugin in PLUGINS {
             let wanted = format!("{folder}/{}.md", plugin.name);
-            assert!(links.contains(&wanted), "{page} does not lead to {wanted}");
+            assert!(links.contains(&wanted), "{page} has no link to {wanted}");
         }
     }
 }
 
-/// Where a page's links lead, without the heading.
+/// Targets of a page's links, without the heading part.
 fn links(page: &str) -> Vec<String> {
     let ends = page.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     let files = ends.filter_map(|link| link.split('#').next());
@@ -212,7 +212,7 @@ fn links(page: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_heading_link_leads_to_a_heading() {
+fn docs_heading_links_point_to_existing_headings() {
     let root = workspace();
     let pages = ["", "docs", "docs/plugins"].map(|folder| pages_in(&root.join(folder)));
     for page in pages.concat() {
@@ -228,7 +228,7 @@ fn every_heading_link_leads_to_a_heading() {
     }
 }
 
-/// The names that GitHub gives to the headings of a page.
+/// Anchor names that GitHub generates for the headings of a page.
 fn headings(page: &str) -> BTreeSet<String> {
     let mut in_block = false;
     let mut names = BTreeSet::new();
@@ -245,7 +245,7 @@ fn headings(page: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn commands_page_shows_the_list_of_plugins() {
+fn docs_commands_page_lists_all_plugins() {
     let page = read(&workspace().join("docs/commands.md"));
     let listed = run(env!("CARGO_BIN_EXE_podwire-cni"), &["--list"]);
     assert!(page.contains(&format!("$ podwire-cni --list\n{listed}\n$")), "{listed}");
@@ -254,20 +254,20 @@ fn commands_page_shows_the_list_of_plugins() {
 }
 
 #[test]
-fn library_page_shows_the_examples() {
+fn docs_library_page_matches_examples() {
     let shown = blocks(&read(&workspace().join("docs/library.md")), "rust");
     let examples = ["hello.rs", "attach.rs"]
         .map(|name| read(&workspace().join("crates/cni/examples").join(name)));
     assert_eq!(shown, examples);
 }
 
-fn works_as_printed(plugin: &str) {
-    in_netns(|| comes_and_goes_as_printed(plugin));
+fn check_printed_config(plugin: &str) {
+    in_netns(|| check_printed_config_here(plugin));
 }
 
-/// The first configuration of a plugin's page, once with functions of this program and once with
-/// the program that is shipped.
-fn comes_and_goes_as_printed(plugin: &str) {
+/// Checks the first configuration of a plugin's page, once with in-process plugins and once with
+/// the shipped program.
+fn check_printed_config_here(plugin: &str) {
     let page = workspace().join("docs/plugins").join(format!("{plugin}.md"));
     let configs = blocks(&read(&page), "json");
     let config = configs.first().expect("every page has a configuration");
@@ -275,16 +275,16 @@ fn comes_and_goes_as_printed(plugin: &str) {
     let list = NetworkList::parse(config.as_bytes(), None).expect("the list is valid");
     let pod = Ns::new("pod");
 
-    let mut holder = Host::of_this_program(PLUGINS);
-    holder.builtin_fallback = true;
-    comes_and_goes(&Runtime::new(&holder, "/nowhere"), &list, &pod);
+    let mut with_builtin_plugins = Host::of_this_program(PLUGINS);
+    with_builtin_plugins.builtin_fallback = true;
+    check_all_verbs(&Runtime::new(&with_builtin_plugins, "/nowhere"), &list, &pod);
 
-    let stranger = Host::of_this_program(&[]);
+    let no_builtin_plugins = Host::of_this_program(&[]);
     let path = Plugins::ours().directory().display().to_string();
-    comes_and_goes(&Runtime::new(&stranger, path), &list, &pod);
+    check_all_verbs(&Runtime::new(&no_builtin_plugins, path), &list, &pod);
 }
 
-fn comes_and_goes(runtime: &Runtime, list: &NetworkList, pod: &Ns) {
+fn check_all_verbs(runtime: &Runtime, list: &NetworkList, pod: &Ns) {
     let container = Container {
         id: "c1".to_owned(),
         netns: pod.path().display().to_string(),
@@ -294,24 +294,24 @@ fn comes_and_goes(runtime: &Runtime, list: &NetworkList, pod: &Ns) {
     runtime.status(list).expect("STATUS");
     let result = runtime.add(list, &container).expect("ADD");
     runtime.check(list, &container).expect("CHECK");
-    let interface = in_sandbox(&result, &container.netns);
+    let interface = container_interface(&result, &container.netns);
     let has = addresses(pod, &interface);
     for ip in &result.ips {
         assert!(has.contains(&ip.address.to_string()), "{}: {has:?}", ip.address);
     }
     runtime.del(list, &container).expect("DEL");
-    runtime.del(list, &container).expect("DEL once more");
+    runtime.del(list, &container).expect("second DEL");
     let left = addresses(pod, &interface);
     assert!(left.is_empty() || interface == "lo", "{interface} still has {left:?}");
 }
 
-/// The container's interface as the result tells it.
-fn in_sandbox(result: &CniResult, netns: &str) -> String {
+/// Name of the container's interface in the result.
+fn container_interface(result: &CniResult, netns: &str) -> String {
     let found = result.interfaces.iter().find(|interface| interface.sandbox == netns);
     found.expect("the result has an interface in the container").name.clone()
 }
 
-/// The addresses of an interface with their prefix lengths; none where it is not there.
+/// Addresses of an interface with their prefix lengths; empty if the interface does not exist.
 fn addresses(pod: &Ns, interface: &str) -> Vec<String> {
     let links = pod.ip_json(&["addr"]);
     let links = links.as_array().expect("ip prints a list");
@@ -323,7 +323,7 @@ fn addresses(pod: &Ns, interface: &str) -> Vec<String> {
     infos.iter().map(shown).collect()
 }
 
-/// The fenced blocks of a language, without their fences.
+/// Fenced code blocks of a language, without the fences.
 fn blocks(page: &str, language: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut lines = page.lines();
@@ -339,15 +339,15 @@ fn blocks(page: &str, language: &str) -> Vec<String> {
 }
 
 fn pages_in(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).expect("the folder of the pages can be read");
-    let files = entries.map(|entry| entry.expect("its entries can be read").path());
+    let entries = fs::read_dir(folder).expect("read the folder");
+    let files = entries.map(|entry| entry.expect("read a folder entry").path());
     let mut pages: Vec<PathBuf> =
         files.filter(|file| file.extension().is_some_and(|found| found == "md")).collect();
     pages.sort();
     pages
 }
 
-/// A block of the page about container runtimes, by how it begins.
+/// Code block of docs/clients.md that starts with `beginning`.
 pub fn of_clients(language: &str, beginning: &str) -> String {
     let page = read(&workspace().join("docs/clients.md"));
     let found = blocks(&page, language).into_iter().find(|block| block.starts_with(beginning));

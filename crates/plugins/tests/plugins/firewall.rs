@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugin firewall: packets on hosts that drop what is forwarded, ingress policies, what iptables
-//! shows of it, and the life of its elements.
+//! The firewall plugin: traffic on hosts that drop forwarded packets, ingress policies, the
+//! iptables backend, and the lifecycle of its elements.
 
 mod backend;
 mod firewalld;
@@ -18,7 +18,7 @@ use crate::call::Call;
 use crate::conf::{bridge, network, ranges, with};
 use crate::world::{Plugins, World};
 
-/// A bridge that routes for its containers, with addresses of both families.
+/// A bridge that is the gateway of its containers, with addresses of both families.
 fn routed(name: &str, number: u8) -> Value {
     let ranges = ranges(&json!([
         [{"subnet": format!("10.{number}.0.0/24")}],
@@ -30,12 +30,12 @@ fn routed(name: &str, number: u8) -> Value {
     bridge(&keys)
 }
 
-/// The plugin with these keys, for a network of this name.
+/// firewall with these keys, for a network of this name.
 fn firewall(name: &str, more: &Value) -> Value {
     with(network("firewall", &json!({"name": name})), more)
 }
 
-/// A container on a network with the plugin behind the bridge, as a runtime calls them.
+/// A network of bridge and firewall, called like by a runtime.
 struct Chain<'a> {
     world: &'a World,
     bridge: Value,
@@ -65,7 +65,7 @@ impl<'a> Chain<'a> {
     }
 }
 
-/// A namespace beyond the host, as the rest of the world.
+/// Creates a namespace outside the host.
 fn outside(world: &World) -> Ns {
     let outside = Ns::new("outside");
     world.host.connect("up0", &outside, "eth0");
@@ -85,11 +85,12 @@ fn outside(world: &World) -> Ns {
 
 const OUTSIDE: [&str; 2] = ["10.99.0.2", "fd00:99::2"];
 
-/// Panics unless a pod reaches just those of the addresses that it should. A router asks for neighbours
-/// from an address of its own on the link, which it has when the kernel has seen that nobody else does.
+/// Panics unless the pod assert_reaches exactly the addresses marked true in `expected`. Waits for
+/// duplicate address detection first, because the host needs a link-local address to resolve IPv6
+/// neighbours.
 #[track_caller]
-fn reaches(world: &World, pod: usize, addresses: &[&str], expected: &[bool]) {
-    wait_for("addresses of the host", Duration::from_secs(30), || {
+fn assert_reaches(world: &World, pod: usize, addresses: &[&str], expected: &[bool]) {
+    wait_for("duplicate address detection on the host", Duration::from_secs(30), || {
         let links = world.host.ip_json(&["-6", "addr", "show", "tentative"]);
         let mut links = links.as_array().expect("a list of links").iter();
         links.all(|link| link["addr_info"].as_array().is_none_or(Vec::is_empty))
@@ -104,10 +105,10 @@ fn reaches(world: &World, pod: usize, addresses: &[&str], expected: &[bool]) {
 
 fn address(result: &Value, at: usize) -> String {
     let text = result["ips"][at]["address"].as_str().expect("an address");
-    text.split_once('/').expect("with its length").0.to_owned()
+    text.split_once('/').expect("a prefix length").0.to_owned()
 }
 
-/// What Docker makes of the chain FORWARD.
+/// Sets up the chain FORWARD like Docker does.
 fn like_docker(ns: &Ns, program: &str) {
     for line in [
         "-P FORWARD DROP",

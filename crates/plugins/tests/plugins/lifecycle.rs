@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The life of an attachment: an ADD that fails leaves nothing, DEL works whatever is missing,
-//! CHECK notices damage, STATUS says why, GC frees what nobody claims.
+//! The lifecycle of an attachment: a failed ADD leaves nothing, DEL works with missing state, CHECK
+//! detects damage, STATUS reports causes, GC removes stale attachments.
 
 mod bandwidth;
 mod check;

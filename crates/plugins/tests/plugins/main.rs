@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugins as a runtime meets them: real processes, each test in namespaces of its own, next
-//! to the Go plugins. What they made is looked at with `ip`, never with our own reader.
+//! Runs the plugins as a container runtime does: as real processes, each test in its own
+//! namespaces, next to the Go plugins. Assertions read kernel state with `ip`, `nft` and `tc`, not
+//! with podwire's own reader.
 
 mod attachment;
 mod bad_input;

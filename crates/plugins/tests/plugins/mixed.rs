@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The Go plugins and ours on one node: each with the other's IPAM, each cleaning up after the
-//! other, in one directory of addresses.
+//! The Go plugins and podwire on one node: each with the other's IPAM plugin, each removing the
+//! other's pods, with a shared address directory.
 
 use std::path::Path;
 
@@ -17,38 +17,39 @@ fn networks() -> [Value; 2] {
     [bridge(&json!({"isGateway": true, "ipam": ipam})), ptp(&json!({"ipam": ipam}))]
 }
 
-/// A directory with one plugin of a set, by a link.
+/// Creates a directory that contains a link to one plugin of a set.
 fn only(plugins: &Plugins, name: &str, directory: &str) -> Plugins {
-    std::fs::create_dir_all(directory).expect("a directory below /run");
+    std::fs::create_dir_all(directory).expect("create a directory in /run");
     let link = Path::new(directory).join(name);
-    std::os::unix::fs::symlink(plugins.directory().join(name), link).expect("a new link");
+    std::os::unix::fs::symlink(plugins.directory().join(name), link)
+        .expect("create a symlink in /run");
     Plugins(directory.into())
 }
 
 #[track_caller]
-fn assert_free(world: &World) {
+fn assert_nothing_left(world: &World) {
     assert_eq!(world.host.ip_json(&["link", "show", "type", "veth"]), json!([]));
     let disk = world.disk().without_bookkeeping().0;
     assert!(disk.is_empty(), "{disk:?}");
 }
 
-/// The addresses, gateways and routes of a result.
-fn given(result: &Value) -> [Value; 3] {
+/// Addresses, gateways and routes of a result.
+fn assigned(result: &Value) -> [Value; 3] {
     let ips = result["ips"].as_array().expect("addresses");
     let part = |key: &str| ips.iter().map(|ip| ip[key].clone()).collect();
     [part("address"), part("gateway"), result["routes"].clone()]
 }
 
-fn live(world: &World, call: &Call) -> Value {
+fn run_all_verbs(world: &World, call: &Call) -> Value {
     let result = call.add().result();
     call.check(&result).ok();
     call.del(&result).ok();
-    assert_free(world);
+    assert_nothing_left(world);
     result
 }
 
 #[test]
-fn each_bridge_works_with_the_others_host_local() {
+fn bridge_with_other_sets_host_local_works() {
     in_netns(|| {
         let (go, ours) = (Plugins::go(), Plugins::ours());
         let go_ipam = only(&go, "host-local", "/run/go-ipam");
@@ -64,7 +65,7 @@ fn each_bridge_works_with_the_others_host_local() {
                 let world = World::new(&go, 1);
                 let path = path.map(Plugins::directory);
                 let call = world.call_of(plugins, &network, 1).path(&path);
-                results.push(given(&live(&world, &call)));
+                results.push(assigned(&run_all_verbs(&world, &call)));
             }
             assert!(results.iter().all(|one| *one == results[0]), "{results:?}");
         }
@@ -72,24 +73,24 @@ fn each_bridge_works_with_the_others_host_local() {
 }
 
 #[test]
-fn delegation_by_function_and_by_process_give_the_same() {
+fn in_process_and_exec_delegation_agree() {
     in_netns(|| {
         let ours = Plugins::ours();
         for network in networks() {
             let world = World::new(&ours, 1);
             let call = world.call(&network, 1);
-            let by_function = live(&world, &call);
+            let by_function = run_all_verbs(&world, &call);
             drop(world);
             let world = World::new(&ours, 1);
-            let by_process = live(&world, &world.call(&network, 1).always_exec());
-            assert_eq!(given(&by_function), given(&by_process));
+            let by_process = run_all_verbs(&world, &world.call(&network, 1).always_exec());
+            assert_eq!(assigned(&by_function), assigned(&by_process));
         }
     });
 }
 
-/// A node that is switched over, in either direction, with pods running.
+/// Switching a node in either direction while pods run.
 #[test]
-fn each_set_takes_over_the_pods_of_the_other() {
+fn pods_are_taken_over_between_go_and_podwire() {
     in_netns(|| {
         let (go, ours) = (Plugins::go(), Plugins::ours());
         for network in networks() {
@@ -100,21 +101,22 @@ fn each_set_takes_over_the_pods_of_the_other() {
                 world.call_of(after, &network, 1).check(&old).ok();
                 world.call_of(after, &network, 2).del(&gone).ok();
                 let new = world.call_of(after, &network, 3).add().result();
-                assert_ne!(given(&old)[0], given(&new)[0]);
+                assert_ne!(assigned(&old)[0], assigned(&new)[0]);
                 world.call_of(after, &network, 1).check(&old).ok();
                 world.call_of(before, &network, 3).check(&new).ok();
                 world.call_of(after, &network, 1).add();
                 world.call_of(after, &network, 1).del(&old).ok();
                 world.call_of(before, &network, 3).del(&new).ok();
-                assert_free(&world);
+                assert_nothing_left(&world);
             }
         }
     });
 }
 
-/// A failing program is asked to DEL, which must not be the live container's.
+/// After a failed second ADD, the exec IPAM plugin gets a DEL, which must not release the live
+/// container's address.
 #[test]
-fn second_add_with_a_foreign_ipam_keeps_the_address() {
+fn second_add_with_exec_ipam_keeps_address() {
     in_netns(|| {
         let (go, ours) = (Plugins::go(), Plugins::ours());
         for network in networks() {
@@ -133,9 +135,10 @@ fn second_add_with_a_foreign_ipam_keeps_the_address() {
     });
 }
 
-/// Both in turn on one directory: the round-robin goes on, and no address is given twice.
+/// Both sets use one directory in turn: the round-robin continues, and no address is assigned
+/// twice.
 #[test]
-fn one_directory_serves_both() {
+fn host_local_directory_is_shared_with_go() {
     in_netns(|| {
         let (go, ours) = (Plugins::go(), Plugins::ours());
         let world = World::new(&ours, 0);
@@ -152,14 +155,14 @@ fn one_directory_serves_both() {
             let answer = call(n).add();
             assert!(answer.stdout.contains("no IP addresses available"), "{}", answer.stdout);
         }
-        // Each frees what the other has given.
+        // Each set releases addresses assigned by the other.
         (0..13).for_each(|n| call(n + 1).container(&format!("c{n}")).run("DEL").ok());
         assert!(world.disk().without_bookkeeping().0.is_empty());
     });
 }
 
-/// What one set has made in a container the other checks and removes, and the other way round.
-fn each_takes_over_from_the_other(config: &Value) {
+/// Each set checks and removes interfaces created by the other.
+fn check_takeover(config: &Value) {
     let (go, ours) = (Plugins::go(), Plugins::ours());
     for (first, second) in [(&go, &ours), (&ours, &go)] {
         let world = World::new(&ours, 1);
@@ -176,16 +179,16 @@ fn each_takes_over_from_the_other(config: &Value) {
 }
 
 #[test]
-fn macvlan_of_either_is_taken_over() {
-    in_netns(|| each_takes_over_from_the_other(&macvlan(&json!({}))));
+fn macvlan_is_taken_over_between_go_and_podwire() {
+    in_netns(|| check_takeover(&macvlan(&json!({}))));
 }
 
 #[test]
-fn vm_ipvlan_vlan_and_dummy_of_either_are_taken_over() {
+fn vm_ipvlan_vlan_and_dummy_are_taken_over() {
     in_netns(|| {
         not_run_unless!(Link("ipvlan"), Link("vlan"), Link("dummy"));
-        each_takes_over_from_the_other(&ipvlan(&json!({})));
-        each_takes_over_from_the_other(&vlan(&json!({})));
-        each_takes_over_from_the_other(&dummy(&json!({})));
+        check_takeover(&ipvlan(&json!({})));
+        check_takeover(&vlan(&json!({})));
+        check_takeover(&dummy(&json!({})));
     });
 }

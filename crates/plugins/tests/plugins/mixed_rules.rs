@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rules of the packet filter on a node that is switched over with pods running: what one set of
-//! plugins has made, the other checks and removes.
+//! Packet filter rules when a node is switched while pods run: podwire checks and removes the rules
+//! of the Go plugins.
 
 use serde_json::{Value, json};
 use testkit::{in_netns, require};
@@ -8,18 +8,19 @@ use testkit::{in_netns, require};
 use crate::conf::{bridge, dual, ptp, ranges, with, without};
 use crate::world::{Plugins, World};
 
-/// Words that only rules of containers `c1`, `c2` … have: shared chains stay when they are empty.
-const OWN: [&str; 6] = ["10.1.0.", "fd00:1:", "id: ", "CNI-DN-", "cni-br-iface", "macspoofchk"];
+/// Text found only in rules of containers. Shared chains, which stay when empty, do not contain it.
+const CONTAINER_MARKERS: [&str; 6] =
+    ["10.1.0.", "fd00:1:", "id: ", "CNI-DN-", "cni-br-iface", "macspoofchk"];
 
-/// The lines of all rules that are about containers, as iptables and nft show them.
+/// Lines of all rules about containers, printed by iptables and nft.
 pub fn rules_of_containers(world: &World) -> Vec<String> {
-    let mut told = String::new();
+    let mut printed = String::new();
     for program in ["iptables-save", "ip6tables-save"] {
-        told += &world.host.exec(program, &[]);
+        printed += &world.host.exec(program, &[]);
     }
-    told += &world.host.exec("nft", &["list", "ruleset"]);
-    let is_own = |line: &&str| OWN.iter().any(|word| line.contains(word));
-    told.lines().filter(is_own).map(str::to_owned).collect()
+    printed += &world.host.exec("nft", &["list", "ruleset"]);
+    let is_of_container = |line: &&str| CONTAINER_MARKERS.iter().any(|word| line.contains(word));
+    printed.lines().filter(is_of_container).map(str::to_owned).collect()
 }
 
 #[track_caller]
@@ -33,8 +34,8 @@ fn masquerading(backend: &str) -> [Value; 2] {
     [bridge(&with(keys.clone(), &json!({"isGateway": true}))), ptp(&keys)]
 }
 
-/// Does something for each way to masquerade, with containers that the Go plugins have made and their
-/// results; nothing must be left of them.
+/// Runs `body` for each network and masquerading backend, with containers created by the Go plugins
+/// and their results. Asserts that no rules are left.
 fn in_each_network(pods: usize, body: impl Fn(&World, &Value, &[Value])) {
     in_netns(|| {
         require!(Program("iptables"), Program("nft"));
@@ -50,7 +51,7 @@ fn in_each_network(pods: usize, body: impl Fn(&World, &Value, &[Value])) {
 }
 
 #[test]
-fn masquerading_by_go_is_checked_and_removed() {
+fn go_masquerading_is_checked_and_removed() {
     in_each_network(3, |world, network, results| {
         let ours = Plugins::ours();
         let plain = without(network.clone(), &["ipMasqBackend"]);
@@ -61,16 +62,16 @@ fn masquerading_by_go_is_checked_and_removed() {
         let left = rules_of_containers(world).join("\n");
         assert!(!left.contains("10.1.0.2") && left.contains("10.1.0.3"), "{left}");
         by_ours(2).check(&results[1]).ok();
-        // As some runtimes do it: neither result nor namespace.
+        // Some runtimes pass neither result nor namespace.
         by_ours(2).netns("").run("DEL").ok();
         world.call(network, 3).check(&results[2]).ok();
         by_ours(3).del(&results[2]).ok();
     });
 }
 
-/// Pods whose DEL was lost, before or after the switch.
+/// Pods whose DEL was lost before or after the switch.
 #[test]
-fn masquerading_by_go_is_collected() {
+fn gc_removes_go_masquerading() {
     in_each_network(2, |world, network, results| {
         let ours = Plugins::ours();
         let apart = ranges(&json!([
@@ -92,9 +93,9 @@ fn masquerading_by_go_is_collected() {
     });
 }
 
-/// Both attachments of a container to a network share a chain with the Go plugin.
+/// With the Go plugin, both attachments of a container to a network share a chain.
 #[test]
-fn the_other_interface_keeps_its_masquerading() {
+fn del_of_one_interface_keeps_masquerading_of_other() {
     in_netns(|| {
         let (go, ours) = (Plugins::go(), Plugins::ours());
         let [network, _] = masquerading("iptables");
@@ -110,7 +111,7 @@ fn the_other_interface_keeps_its_masquerading() {
 }
 
 #[test]
-fn spoof_checks_by_go_are_removed() {
+fn go_spoof_checks_are_removed() {
     in_netns(|| {
         let (go, ours) = (Plugins::go(), Plugins::ours());
         let network = bridge(&json!({"macspoofchk": true}));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Input of megabytes: refused, or shown in an error as a few words.
+//! Input of several megabytes is rejected or shortened in the error.
 
 use serde_json::{Value, json};
 use testkit::in_netns;
@@ -7,11 +7,11 @@ use testkit::in_netns;
 use crate::conf::{bridge, dual, host_local, network, ptp, static_addresses, with};
 use crate::world::{Plugins, World};
 
-/// No error needs more.
+/// Maximum length of an error in bytes.
 const ERROR_LIMIT: usize = 12_000;
 
 #[test]
-fn values_of_megabytes_are_not_echoed() {
+fn oversized_values_are_shortened_in_errors() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let before = world.snapshot();
@@ -66,7 +66,7 @@ fn values_of_megabytes_are_not_echoed() {
 }
 
 #[test]
-fn names_are_as_long_as_names_of_files() {
+fn names_longer_than_255_bytes_are_rejected() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let name = |length: usize| bridge(&json!({"name": "n".repeat(length), "ipam": dual()}));
@@ -87,7 +87,7 @@ fn names_are_as_long_as_names_of_files() {
 }
 
 #[test]
-fn standard_input_has_a_limit() {
+fn standard_input_over_16_mib_is_rejected() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let config = bridge(&json!({"args": {"cni": {"labels": "x".repeat(1 << 20)}}}));

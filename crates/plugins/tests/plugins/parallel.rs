@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Many at once: no address is given twice, and one bridge is enough.
+//! Concurrent ADDs: no address is assigned twice, and one bridge is created.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -13,8 +13,8 @@ use crate::call::Call;
 use crate::conf::{bridge, dual, host_local, with};
 use crate::world::{Plugins, World};
 
-/// Runs jobs 0 to `jobs` in this many threads at once.
-pub fn at_once(threads: usize, jobs: usize, job: impl Fn(usize) + Sync) {
+/// Runs `jobs` jobs, numbered from 0, in `threads` threads.
+pub fn run_in_threads(threads: usize, jobs: usize, job: impl Fn(usize) + Sync) {
     let next = AtomicUsize::new(0);
     thread::scope(|scope| {
         for _ in 0..threads {
@@ -31,20 +31,20 @@ pub fn at_once(threads: usize, jobs: usize, job: impl Fn(usize) + Sync) {
     });
 }
 
-/// 200 ADDs in 32 threads, then as many DELs.
+/// Runs 200 ADDs in 32 threads, then as many DELs.
 fn allocate(world: &World, call: impl Fn(usize) -> Call + Sync) {
-    let given = Mutex::new(Vec::new());
-    at_once(32, 200, |number| {
+    let assigned = Mutex::new(Vec::new());
+    run_in_threads(32, 200, |number| {
         let result = call(number).add().result();
         let ips = result["ips"].as_array().expect("addresses").clone();
         let addresses = ips.iter().map(|ip| ip["address"].to_string());
-        given.lock().expect("no thread has panicked").extend(addresses);
+        assigned.lock().expect("no thread has panicked").extend(addresses);
     });
-    let given = given.into_inner().expect("no thread has panicked");
-    let distinct: HashSet<&String> = given.iter().collect();
-    assert_eq!((given.len(), distinct.len()), (400, 400), "an address was given twice");
-    assert_eq!(world.disk().without_bookkeeping().0.len(), 400, "one file an address");
-    at_once(32, 200, |number| call(number).run("DEL").ok());
+    let assigned = assigned.into_inner().expect("no thread has panicked");
+    let distinct: HashSet<&String> = assigned.iter().collect();
+    assert_eq!((assigned.len(), distinct.len()), (400, 400), "an address was assigned twice");
+    assert_eq!(world.disk().without_bookkeeping().0.len(), 400, "expected one file per address");
+    run_in_threads(32, 200, |number| call(number).run("DEL").ok());
     assert!(world.disk().without_bookkeeping().0.is_empty());
 }
 
@@ -53,7 +53,7 @@ fn config() -> Value {
 }
 
 #[test]
-fn host_local_gives_no_address_twice() {
+fn host_local_concurrent_adds_get_unique_addresses() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 0);
         let config = config();
@@ -62,7 +62,7 @@ fn host_local_gives_no_address_twice() {
 }
 
 #[test]
-fn host_local_and_gos_give_no_address_twice() {
+fn host_local_and_go_assign_unique_addresses() {
     in_netns(|| {
         let (go, ours) = (Plugins::go(), Plugins::ours());
         let world = World::new(&ours, 0);
@@ -75,13 +75,13 @@ fn host_local_and_gos_give_no_address_twice() {
 }
 
 #[test]
-fn sixty_pods_share_one_bridge() {
+fn bridge_concurrent_adds_create_one_bridge() {
     in_netns(|| {
         const PODS: usize = 60;
         let world = World::new(&Plugins::ours(), PODS);
         let config = bridge(&json!({"isDefaultGateway": true, "ipam": dual()}));
         let results = Mutex::new(vec![Value::Null; PODS]);
-        at_once(PODS, PODS, |number| {
+        run_in_threads(PODS, PODS, |number| {
             let result = world.call(&config, number + 1).add().result();
             results.lock().expect("no thread has panicked")[number] = result;
         });
@@ -92,8 +92,8 @@ fn sixty_pods_share_one_bridge() {
         };
         assert_eq!((count("bridge"), count("veth")), (Some(1), Some(PODS)));
         let shown = world.on_host("-o addr show br0 scope global");
-        assert_eq!(shown.lines().count(), 2, "one gateway of each family: {shown}");
-        at_once(8, PODS, |number| {
+        assert_eq!(shown.lines().count(), 2, "expected one gateway per family: {shown}");
+        run_in_threads(8, PODS, |number| {
             let call = world.call(&config, number + 1);
             call.check(&results[number]).ok();
             call.del(&results[number]).ok();
@@ -103,9 +103,9 @@ fn sixty_pods_share_one_bridge() {
     });
 }
 
-/// An ADD that fails takes back what it made, and nothing that another has come to use meanwhile.
+/// A failed ADD rolls back its own changes but nothing that another ADD uses in the meantime.
 #[test]
-fn failing_adds_do_not_hurt_others() {
+fn failed_adds_do_not_affect_concurrent_adds() {
     in_netns(|| {
         const PODS: usize = 16;
         let plugins = Plugins::ours();
@@ -115,7 +115,7 @@ fn failing_adds_do_not_hurt_others() {
         for round in 0..8 {
             let world = World::new(&plugins, PODS);
             let results = Mutex::new(vec![Value::Null; PODS]);
-            at_once(PODS, PODS, |number| {
+            run_in_threads(PODS, PODS, |number| {
                 let is_bad = !number.is_multiple_of(4);
                 let call = world.call(if is_bad { &bad } else { &good }, number + 1);
                 let answer = call.add();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! portmap: real connections to mapped ports, whose they are, and what is left of them.
+//! portmap: real connections to mapped ports, ownership of ports, and cleanup.
 
 mod backend;
 mod conditions;

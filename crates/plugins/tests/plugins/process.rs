@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `podwire-cni` as a program: how it is installed, what it prints, what it starts.
+//! `podwire-cni` as a program: installation, output, and programs that it starts.
 
 use std::fs;
 use std::io::Write;
@@ -21,37 +21,37 @@ fn plugin_names() -> Vec<&'static str> {
 
 fn program() -> String {
     let path = plugin_program(env!("CARGO_BIN_EXE_podwire-cni"));
-    path.to_str().expect("the program's path is text").to_owned()
+    path.to_str().expect("the program's path is UTF-8").to_owned()
 }
 
-/// The usual network starts no other program: `execve` is called once, by whoever starts it.
+/// A typical network starts no other program: `execve` is called once, to start the plugin itself.
 #[test]
-fn no_program_is_started() {
+fn plugin_of_any_verb_starts_no_program() {
     in_netns(|| {
         require!(Program("strace"));
         let ours = Plugins::ours();
         for config in [bridge(&json!({"isGateway": true, "ipam": dual()})), ptp(&json!({}))] {
             let world = World::new(&ours, 1);
             let call = world.call(&config, 1);
-            assert_eq!(started(&call, "ADD"), 1, "ADD");
+            assert_eq!(count_programs(&call, "ADD"), 1, "ADD");
             call.run("DEL").ok();
             let result = call.add().result();
             for verb in ["CHECK", "STATUS", "DEL"] {
-                assert_eq!(started(&call.with_prev_result(&result), verb), 1, "{verb}");
+                assert_eq!(count_programs(&call.with_prev_result(&result), verb), 1, "{verb}");
             }
             let call = call.always_exec();
-            assert_eq!(started(&call, "ADD"), 2, "the IPAM plugin, where it is asked for");
+            assert_eq!(count_programs(&call, "ADD"), 2, "always exec starts the IPAM plugin");
         }
     });
 }
 
-/// How many programs a verb starts, itself included.
-pub fn started(call: &Call, verb: &str) -> usize {
+/// Number of programs that a verb starts, including the plugin.
+pub fn count_programs(call: &Call, verb: &str) -> usize {
     let wrapper = ["strace", "-f", "-qq", "-e", "trace=execve,execveat", "-o", "/run/exec.log"];
     let child = call.start_under(&wrapper, verb, call.config.to_string().as_bytes());
-    let output = child.wait_with_output().expect("strace can be waited for");
+    let output = child.wait_with_output().expect("wait for strace");
     assert!(output.status.success(), "{verb}: {}", String::from_utf8_lossy(&output.stdout));
-    let log = fs::read_to_string("/run/exec.log").expect("strace has written its log");
+    let log = fs::read_to_string("/run/exec.log").expect("read strace's log");
     log.lines().filter(|line| line.contains("execve") && line.ends_with("= 0")).count()
 }
 
@@ -60,31 +60,36 @@ fn inode(path: &Path) -> u64 {
 }
 
 #[test]
-fn install_replaces_what_is_there() {
+fn install_replaces_plugins_and_keeps_other_files() {
     in_netns(|| {
         let (program, directory) = (program(), Path::new("/run/cni-bin/deep"));
-        fs::create_dir_all(directory).expect("a directory below /run");
+        fs::create_dir_all(directory).expect("create a directory in /run");
         let go = Plugins::go();
-        fs::copy(go.directory().join("bridge"), directory.join("bridge")).expect("a copy");
-        fs::write(directory.join("ptp"), "old").expect("a file");
-        fs::write(directory.join("theirs"), "kept").expect("a file");
+        fs::copy(go.directory().join("bridge"), directory.join("bridge")).expect("copy a plugin");
+        fs::write(directory.join("ptp"), "old").expect("write a file in /run");
+        fs::write(directory.join("theirs"), "kept").expect("write a file in /run");
         for _ in 0..2 {
-            let told = run(&program, &["--install", "/run/cni-bin/deep"]);
+            let printed = run(&program, &["--install", "/run/cni-bin/deep"]);
             let count = plugin_names().len();
-            assert!(told.contains(&format!("{count} plugins in /run/cni-bin/deep")), "{told}");
+            assert!(
+                printed.contains(&format!("{count} plugins in /run/cni-bin/deep")),
+                "{printed}"
+            );
             let installed = inode(&directory.join("podwire-cni"));
             for name in plugin_names() {
-                assert_eq!(inode(&directory.join(name)), installed, "{name} is a hard link");
+                assert_eq!(inode(&directory.join(name)), installed, "{name} is not a hard link");
             }
         }
         let mut names: Vec<String> = fs::read_dir(directory)
-            .expect("the directory")
-            .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+            .expect("read the directory")
+            .map(|entry| {
+                entry.expect("read a directory entry").file_name().to_string_lossy().into_owned()
+            })
             .collect();
         names.sort();
         let mut expected = [&plugin_names()[..], &["podwire-cni", "theirs"]].concat();
         expected.sort_unstable();
-        assert_eq!(names, expected, "no temporary file is left");
+        assert_eq!(names, expected, "unexpected files in the directory");
         let mode = fs::metadata(directory.join("bridge")).expect("a plugin").mode();
         assert_eq!(mode & 0o777, 0o755);
         let listed = run("/run/cni-bin/deep/podwire-cni", &["--list"]);
@@ -92,12 +97,12 @@ fn install_replaces_what_is_there() {
     });
 }
 
-/// A running plugin does not stop the installation of a new one, nor the other way round.
+/// A running plugin does not prevent the installation of a new version, and continues to run.
 #[test]
-fn install_works_from_its_own_place_and_while_in_use() {
+fn install_over_running_plugin_works() {
     in_netns(|| {
         let ours = Plugins::ours();
-        let directory = ours.directory().to_str().expect("a path of ours is text");
+        let directory = ours.directory().to_str().expect("the path is UTF-8");
         let world = World::new(&ours, 1);
         let call = world.call(&bridge(&json!({})), 1);
         let mut child = call.start(&[], "ADD");
@@ -106,9 +111,9 @@ fn install_works_from_its_own_place_and_while_in_use() {
         wait_for("the plugin to start", Duration::from_secs(30), is_running);
         run(&format!("{directory}/podwire-cni"), &["--install", directory]);
         let mut stdin = child.stdin.take().expect("stdin is piped");
-        stdin.write_all(call.config.to_string().as_bytes()).expect("the plugin reads its input");
+        stdin.write_all(call.config.to_string().as_bytes()).expect("write the plugin's input");
         drop(stdin);
-        let output = child.wait_with_output().expect("the plugin ends");
+        let output = child.wait_with_output().expect("wait for the plugin");
         let result = Answer::of(&output).result();
         call.check(&result).ok();
         call.del(&result).ok();
@@ -116,24 +121,25 @@ fn install_works_from_its_own_place_and_while_in_use() {
 }
 
 #[test]
-fn symbolic_links_work_as_well() {
+fn plugins_installed_as_symlinks_work() {
     in_netns(|| {
         let ours = Plugins::ours();
         let directory = Path::new("/run/links");
-        fs::create_dir_all(directory).expect("a directory below /run");
+        fs::create_dir_all(directory).expect("create a directory in /run");
         for name in plugin_names() {
-            symlink(ours.directory().join("podwire-cni"), directory.join(name)).expect("a link");
+            symlink(ours.directory().join("podwire-cni"), directory.join(name))
+                .expect("create a symlink in /run");
         }
         let linked = Plugins(directory.to_owned());
         let world = World::new(&linked, 1);
         let call = world.call(&bridge(&json!({})), 1);
-        assert_eq!(started(&call, "ADD"), 1, "IPAM by function call");
+        assert_eq!(count_programs(&call, "ADD"), 1, "the IPAM plugin was started as a process");
         call.del(&Value::Null).ok();
     });
 }
 
 #[test]
-fn command_line_tells_what_it_is() {
+fn command_line_prints_list_version_and_usage() {
     let program = program();
     let list = run(&program, &["--list"]);
     let names: Vec<&str> = list.lines().filter_map(|line| line.split(' ').next()).collect();
@@ -153,7 +159,7 @@ fn command_line_tells_what_it_is() {
 }
 
 #[test]
-fn install_makes_no_parent_directories() {
+fn install_without_parent_directory_fails() {
     in_netns(|| {
         let program = program();
         let why = try_run(&program, &["--install", "/run/optt/cni/bin"]).expect_err("no parent");
@@ -167,22 +173,23 @@ fn install_makes_no_parent_directories() {
     });
 }
 
-/// The plugin `podwire` lies where users look for the command-line tool of this name.
+/// Users may find the plugin `podwire` when they look for the command-line tool of the same name.
 #[test]
-fn a_plugin_refuses_the_words_of_the_tool() {
+fn plugin_podwire_with_tool_arguments_fails() {
     in_netns(|| {
         let podwire = Plugins::ours().directory().join("podwire");
-        let why = try_run(podwire.to_str().expect("text"), &["status"]).expect_err("no tool");
+        let why =
+            try_run(podwire.to_str().expect("path is UTF-8"), &["status"]).expect_err("no tool");
         assert!(why.contains("exit status: 2"), "{why}");
         assert!(why.contains("is the CNI plugin \"podwire\", not the command-line tool"), "{why}");
         assert!(why.contains("/opt/podwire/bin/podwire"), "{why}");
     });
 }
 
-/// Nomad starts plugins without arguments, takes the first word of what they print that is a version
-/// as theirs, and places jobs by it: those with `bridge` need 0.4.0, and newer Nomads 1.0.0.
+/// Nomad starts plugins without arguments and takes the first version number in the output as the
+/// plugin's version. Jobs with network mode `bridge` need 0.4.0, with newer Nomads 1.0.0.
 #[test]
-fn nomad_finds_a_version_that_is_high_enough() {
+fn plugin_without_verb_prints_version_for_nomad() {
     in_netns(|| {
         let plugins = Plugins::ours();
         for name in ["bridge", "firewall", "host-local", "loopback", "portmap"] {
@@ -198,11 +205,11 @@ fn nomad_finds_a_version_that_is_high_enough() {
     });
 }
 
-/// A node that changes over misses none.
+/// A node switched to podwire keeps every plugin.
 #[test]
-fn every_go_plugin_is_here() {
-    let programs = fs::read_dir(Plugins::go().directory()).expect("the Go plugins' directory");
-    let names = programs.map(|entry| entry.expect("an entry").file_name());
+fn registry_contains_every_go_plugin() {
+    let programs = fs::read_dir(Plugins::go().directory()).expect("read the Go plugins' directory");
+    let names = programs.map(|entry| entry.expect("read a directory entry").file_name());
     let names: Vec<String> = names.map(|name| name.to_string_lossy().into_owned()).collect();
     assert!(names.len() >= 17, "{names:?}");
     let missing: Vec<_> =
@@ -210,9 +217,9 @@ fn every_go_plugin_is_here() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// A network whose type is the program's own name must not seem to work.
+/// A network with the program's name as type must fail.
 #[test]
-fn under_its_own_name_it_is_no_plugin() {
+fn plugin_called_as_podwire_cni_fails() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let config = with(bridge(&json!({})), &json!({"type": "podwire-cni"}));
@@ -223,7 +230,7 @@ fn under_its_own_name_it_is_no_plugin() {
     });
 }
 
-/// The shipped program needs no dynamic linker, and is small.
+/// The shipped program is statically linked and small.
 #[test]
 fn shipped_program_is_static_and_small() {
     require!(Program("readelf"));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Probes of nf_tables with `nft`.
+//! Reads nf_tables rulesets with `nft`.
 
 use serde_json::Value;
 use testkit::Ns;
 
-/// What `nft` tells of all sets and maps of a namespace.
+/// All sets and maps of a namespace, printed by `nft`.
 pub fn sets(ns: &Ns) -> Vec<Value> {
     let listed = ns.exec("nft", &["-j", "list", "ruleset"]);
     let listed: Value = serde_json::from_str(&listed).expect("nft prints JSON");
@@ -26,7 +26,7 @@ pub fn elements(ns: &Ns) -> Vec<String> {
     found
 }
 
-/// Those of sets and maps whose names begin so.
+/// Elements of sets and maps whose name starts with `prefix`.
 pub fn elements_of(ns: &Ns, prefix: &str) -> Vec<String> {
     let mut found = elements(ns);
     found.retain(|one| one.split(' ').nth(1).is_some_and(|set| set.starts_with(prefix)));
@@ -34,25 +34,26 @@ pub fn elements_of(ns: &Ns, prefix: &str) -> Vec<String> {
 }
 
 /// The ruleset without elements and counters.
-pub fn frame(ns: &Ns) -> String {
+pub fn ruleset_without_elements(ns: &Ns) -> String {
     ns.exec("nft", &["--terse", "--stateless", "list", "ruleset"])
 }
 
-/// The ruleset as `nft` prints it.
+/// The ruleset printed by `nft`.
 pub fn ruleset(ns: &Ns) -> String {
     ns.exec("nft", &["list", "ruleset"])
 }
 
-/// Names of chains that begin so.
+/// Names of chains that start with `prefix`.
 pub fn chains(ns: &Ns, prefix: &str) -> Vec<String> {
     let words: Vec<String> = ruleset(ns).split_whitespace().map(str::to_owned).collect();
     let pairs = words.windows(2).filter(|pair| pair[0] == "chain");
     pairs.map(|pair| pair[1].clone()).filter(|name| name.starts_with(prefix)).collect()
 }
 
-/// Whether `nft` reads what it prints: people save rulesets and load them again at boot.
-pub fn is_read_back(ns: &Ns) -> bool {
+/// Returns true if `nft` can load its own output. Administrators save rulesets and load them at
+/// boot.
+pub fn can_be_reloaded(ns: &Ns) -> bool {
     let saved = format!("/run/{}.nft", ns.name());
-    std::fs::write(&saved, ruleset(ns)).expect("a file below /run");
+    std::fs::write(&saved, ruleset(ns)).expect("write a file in /run");
     ns.try_exec("nft", &["--check", "-f", &saved]).is_ok()
 }

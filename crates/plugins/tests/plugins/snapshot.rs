@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What kernel and disk hold at one moment, as a flat list of names and values: as `ip -j -d`
-//! shows it, without what changes by itself.
+//! Kernel and disk state as a flat map of names and values, read with `ip -j -d`, without values
+//! that change by themselves.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,8 +12,8 @@ use kernel::Netns;
 use serde_json::{Deserializer, Value};
 use testkit::{Ns, run, wait_some};
 
-/// Fields that count, that identify, or that follow from hardware addresses.
-const PASSING: &[&str] = &[
+/// Fields that contain counters or indexes, or that are derived from MAC addresses.
+const VOLATILE: &[&str] = &[
     "ifindex",
     "link_index",
     "link",
@@ -26,11 +26,11 @@ const PASSING: &[&str] = &[
     "root_port",
 ];
 
-/// The switches that plugins turn, below `/proc/sys/net`.
+/// Sysctls below `/proc/sys/net` that plugins change.
 const SYSCTLS: [&str; 2] = ["ipv4/ip_forward", "ipv6/conf/all/forwarding"];
 
-/// The same for each interface.
-const SYSCTLS_OF_LINKS: [(&str, &[&str]); 2] = [
+/// Sysctls per interface.
+const LINK_SYSCTLS: [(&str, &[&str]); 2] = [
     ("ipv4/conf", &["arp_notify", "route_localnet"]),
     (
         "ipv6/conf",
@@ -45,36 +45,35 @@ const SYSCTLS_OF_LINKS: [(&str, &[&str]); 2] = [
     ),
 ];
 
-/// Names and values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot(pub BTreeMap<String, String>);
 
 impl Snapshot {
-    /// Adds every file below a directory, with its mode and content.
+    /// Adds every file in a directory tree, with its mode and content.
     pub fn read_directory(&mut self, directory: &Path, shown: &str) {
         let Ok(entries) = fs::read_dir(directory) else { return };
         for entry in entries {
-            let path = entry.expect("a directory of the test can be read").path();
+            let path = entry.expect("read a directory entry").path();
             let name = path.file_name().expect("an entry has a name").to_string_lossy();
             let shown = format!("{shown}/{name}");
-            let meta = fs::symlink_metadata(&path).expect("a file of the test can be looked at");
+            let meta = fs::symlink_metadata(&path).expect("stat a file");
             let mode = meta.permissions().mode() & 0o7777;
             let value = if meta.is_symlink() {
-                format!("-> {}", fs::read_link(&path).expect("a link can be read").display())
+                format!("-> {}", fs::read_link(&path).expect("read a symlink").display())
             } else if meta.is_dir() {
                 self.read_directory(&path, &shown);
                 format!("{mode:o} directory")
             } else {
-                let content = fs::read(&path).expect("a file of the test can be read");
+                let content = fs::read(&path).expect("read a file");
                 format!("{mode:o} owner {} {:?}", meta.uid(), String::from_utf8_lossy(&content))
             };
             self.0.insert(shown, value);
         }
     }
 
-    /// Adds links, addresses, routes, rules, VLANs of ports and switches of a namespace.
-    pub fn look_into(&mut self, place: &str, ns: &Ns) {
-        let Seen { links, routes, rules, vlans, sysctls } = settled(ns);
+    /// Adds links, addresses, routes, rules, port VLANs and sysctls of a namespace.
+    pub fn add_namespace(&mut self, place: &str, ns: &Ns) {
+        let Observed { links, routes, rules, vlans, sysctls } = observe_settled(ns);
         for link in &links {
             self.add_link(place, link);
         }
@@ -101,12 +100,13 @@ impl Snapshot {
 
     fn add_link(&mut self, place: &str, link: &Value) {
         let name = format!("{place}/{}", text(&link["ifname"]));
-        // A bridge's state is UP or UNKNOWN by its history; the carrier is in the flags.
-        // So is that of a veth without carrier: DOWN or LOWERLAYERDOWN.
+        // The operstate of a bridge (UP or UNKNOWN) and of a veth without carrier (DOWN or
+        // LOWERLAYERDOWN) depends on its history. The carrier is also in the flags.
         let kind = &link["linkinfo"]["info_kind"];
-        let by_history = kind == "bridge" || (kind == "veth" && has_flag(link, "NO-CARRIER"));
+        let depends_on_history =
+            kind == "bridge" || (kind == "veth" && has_flag(link, "NO-CARRIER"));
         for (key, value) in link.as_object().expect("a link is an object") {
-            if key != "addr_info" && !(by_history && key == "operstate") {
+            if key != "addr_info" && !(depends_on_history && key == "operstate") {
                 self.add(&format!("{name}/{key}"), key, value);
             }
         }
@@ -118,9 +118,9 @@ impl Snapshot {
         }
     }
 
-    /// Queueing disciplines, classes and filters as `tc` shows them, without numbers that count.
+    /// Adds qdiscs, classes and filters printed by `tc`, without counters.
     fn add_shaping(&mut self, place: &str, ns: &Ns, links: &[Value]) {
-        let passing = ["index ", "fh 800"];
+        let volatile = ["index ", "fh 800"];
         for link in links {
             let name = text(&link["ifname"]);
             let script = format!(
@@ -128,9 +128,9 @@ impl Snapshot {
                  tc filter show dev {name}; tc filter show dev {name} ingress"
             );
             for (at, line) in ns.exec("sh", &["-c", &script]).lines().map(str::trim).enumerate() {
-                let is_passing = passing.iter().any(|start| line.starts_with(start));
+                let is_volatile = volatile.iter().any(|start| line.starts_with(start));
                 let line = line.split(" refcnt ").next().unwrap_or_default();
-                if !is_passing && !line.is_empty() {
+                if !is_volatile && !line.is_empty() {
                     self.0.insert(format!("{place}/tc {name} {at:02}"), line.to_owned());
                 }
             }
@@ -151,9 +151,9 @@ impl Snapshot {
         self.0.insert(name, route.to_string());
     }
 
-    /// A value with all below it; `key` is its own name.
+    /// Adds a JSON value recursively; `key` is its own name.
     pub fn add(&mut self, path: &str, key: &str, value: &Value) {
-        if PASSING.contains(&key) || key.ends_with("_timer") {
+        if VOLATILE.contains(&key) || key.ends_with("_timer") {
             return;
         }
         match value {
@@ -171,19 +171,19 @@ impl Snapshot {
         }
     }
 
-    /// Without what host-local keeps for itself whether or not an address is reserved: the
-    /// network's directory, its lock, where the round-robin stands, and the index, which only
-    /// repeats the address files.
+    /// Removes files that host-local keeps whether or not an address is reserved: the network's
+    /// directory, the lock, the last reserved address, and the index, which only repeats the
+    /// address files.
     pub fn without_bookkeeping(mut self) -> Snapshot {
-        let kept = ["/lock", "/last_reserved_ip.", "/.podwire/"];
+        let bookkeeping = ["/lock", "/last_reserved_ip.", "/.podwire/"];
         self.0.retain(|name, value| {
-            let is_kept = kept.iter().any(|part| name.contains(part));
-            !name.contains("disk/") || !(is_kept || value.ends_with("directory"))
+            let is_bookkeeping = bookkeeping.iter().any(|part| name.contains(part));
+            !name.contains("disk/") || !(is_bookkeeping || value.ends_with("directory"))
         });
         self
     }
 
-    /// What differs, for people.
+    /// Describes the differences between two snapshots.
     pub fn changes_to(&self, after: &Snapshot) -> Vec<String> {
         let mut names: Vec<&String> = self.0.keys().chain(after.0.keys()).collect();
         names.sort_unstable();
@@ -198,13 +198,13 @@ impl Snapshot {
     }
 }
 
-/// Whether a plugin has put a queue to a link. Most have none, and then `tc` need not be asked.
+/// Returns true if a plugin has added a qdisc to the link. Other links need no `tc` call.
 fn is_shaped(link: &Value) -> bool {
     let queue = link["qdisc"].as_str().unwrap_or_default();
     link["linkinfo"]["info_kind"] == "ifb" || ["tbf", "htb"].contains(&queue)
 }
 
-/// Link-local addresses come a moment after their interface, and follow its hardware address.
+/// Link-local addresses appear shortly after their interface and depend on its MAC address.
 fn is_link_local(address: &Value) -> bool {
     let text = address.as_str().unwrap_or_default();
     text.starts_with("fe80:") || text.starts_with("ff00::/8")
@@ -218,8 +218,8 @@ fn items(list: &Value) -> &[Value] {
     list.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// What a namespace holds.
-struct Seen {
+/// Observed state of a namespace.
+struct Observed {
     links: Vec<Value>,
     routes: Vec<Value>,
     rules: Vec<Value>,
@@ -227,24 +227,24 @@ struct Seen {
     sysctls: Vec<(String, String)>,
 }
 
-/// Reads all of a namespace in one visit, when every link's state agrees with its carrier: the
-/// kernel follows a change of carrier in a task of its own.
-fn settled(ns: &Ns) -> Seen {
-    let netns = Netns::open(ns.path()).expect("a namespace of the test can be opened");
+/// Reads the state of a namespace once every link's state agrees with its carrier. The kernel
+/// updates the state asynchronously after a carrier change.
+fn observe_settled(ns: &Ns) -> Observed {
+    let netns = Netns::open(ns.path()).expect("open the namespace");
     let read = || {
-        let seen = netns.enter(look).expect("a namespace of the test can be entered");
+        let seen = netns.enter(observe).expect("enter the namespace");
         let is_settled = |link: &Value| has_settled(link) && has_ipv6_routes(link, &seen.routes);
         seen.links.iter().all(is_settled).then_some(seen)
     };
-    wait_some(Duration::from_secs(30), read).expect("links settle before long")
+    wait_some(Duration::from_secs(30), read).expect("links settle within 30 s")
 }
 
-/// By few programs: where the machine is emulated, to start one takes a tenth of a second.
-fn look() -> Seen {
-    const BATCH: &str = "/run/look";
-    fs::write(BATCH, "addr\nroute show table all\nrule\n").expect("/run can be written to");
+/// Uses few programs: on an emulated machine starting a program takes 0.1 s.
+fn observe() -> Observed {
+    const BATCH: &str = "/run/observe";
+    fs::write(BATCH, "addr\nroute show table all\nrule\n").expect("write a file in /run");
     let mut lists = lists(&run("ip", &["-j", "-d", "-batch", BATCH])).into_iter();
-    // An empty list may be printed as nothing; links and rules there always are.
+    // `ip` may print nothing for an empty list; links and rules are never empty.
     let (links, rules) = (lists.next().unwrap_or_default(), lists.next_back().unwrap_or_default());
     let of_ipv6 = self::lists(&run("ip", &["-6", "-j", "-d", "rule"]));
     let is_bridge = |link: &Value| link["linkinfo"]["info_kind"] == "bridge";
@@ -252,30 +252,34 @@ fn look() -> Seen {
         true => self::lists(&run("bridge", &["-j", "-compressvlans", "vlan", "show"])),
         false => Vec::new(),
     };
-    Seen {
+    Observed {
         links,
         routes: lists.next().unwrap_or_default(),
-        rules: rules.into_iter().chain(of_ipv6.into_iter().flatten()).map(without_maker).collect(),
+        rules: rules
+            .into_iter()
+            .chain(of_ipv6.into_iter().flatten())
+            .map(without_protocol)
+            .collect(),
         vlans: vlans.into_iter().flatten().collect(),
         sysctls: sysctls(),
     }
 }
 
-/// Who made a rule is not what it does.
-fn without_maker(mut rule: Value) -> Value {
+/// Removes the protocol of a rule, which has no effect on packets.
+fn without_protocol(mut rule: Value) -> Value {
     rule.as_object_mut().expect("a rule is an object").remove("protocol");
     rule
 }
 
-fn lists(told: &str) -> Vec<Vec<Value>> {
-    let lists = Deserializer::from_str(told).into_iter();
+fn lists(printed: &str) -> Vec<Vec<Value>> {
+    let lists = Deserializer::from_str(printed).into_iter();
     lists.map(|list| list.expect("ip -j prints lists")).collect()
 }
 
-/// The switches of the namespace that we are in, as far as the kernel has them.
+/// Sysctls of the current namespace, if the kernel has them.
 fn sysctls() -> Vec<(String, String)> {
     let mut names: Vec<String> = SYSCTLS.map(str::to_owned).to_vec();
-    for (directory, keys) in SYSCTLS_OF_LINKS {
+    for (directory, keys) in LINK_SYSCTLS {
         let links = fs::read_dir(Path::new("/proc/sys/net").join(directory)).into_iter().flatten();
         for link in links.filter_map(|link| link.ok()?.file_name().into_string().ok()) {
             names.extend(keys.iter().map(|key| format!("{directory}/{link}/{key}")));
@@ -300,11 +304,13 @@ fn has_settled(link: &Value) -> bool {
     !has("UP") || (is_known && has("LOWER_UP") != has("NO-CARRIER"))
 }
 
-/// The kernel makes the route to an address of its own a moment after the link is up.
+/// Returns true if all local routes exist. The kernel adds the local route of an address shortly
+/// after the link is up.
 fn has_ipv6_routes(link: &Value, routes: &[Value]) -> bool {
     let is_waiting = |address: &Value| {
-        let is_its = |route: &Value| route["type"] == "local" && route["dst"] == address["local"];
-        address["nodad"] == true && !routes.iter().any(is_its)
+        let is_local_route =
+            |route: &Value| route["type"] == "local" && route["dst"] == address["local"];
+        address["nodad"] == true && !routes.iter().any(is_local_route)
     };
     !has_flag(link, "LOWER_UP") || !items(&link["addr_info"]).iter().any(is_waiting)
 }

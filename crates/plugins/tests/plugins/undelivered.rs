@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A result that nobody gets: ADD fails and leaves nothing, as the runtime knows of no attachment.
+//! ADD whose result cannot be delivered: ADD fails and leaves nothing, because the runtime does not
+//! know the attachment.
 
 use std::process::Output;
 
@@ -10,8 +11,8 @@ use crate::call::Call;
 use crate::conf::{bridge, chained, dual, host_local, network, ptp, tap, with, without};
 use crate::world::{Plugins, World};
 
-/// Standard output of a plugin that takes nothing, as a shell makes it.
-const LOST: [&str; 2] = ["exec \"$0\" > /dev/full", "exec \"$0\" >&-"];
+/// Shell commands that start the plugin with a standard output that cannot be written.
+const UNWRITABLE_STDOUT: [&str; 2] = ["exec \"$0\" > /dev/full", "exec \"$0\" >&-"];
 
 fn run(call: &Call, script: &str) -> Output {
     let mut words = vec!["sh", "-c", script];
@@ -19,30 +20,30 @@ fn run(call: &Call, script: &str) -> Output {
     words.push(&program);
     let via = Call { plugin: "/bin/true".into(), ..call.clone() };
     let child = via.start_under(&words, "ADD", call.config.to_string().as_bytes());
-    child.wait_with_output().expect("the shell can be waited for")
+    child.wait_with_output().expect("wait for the shell")
 }
 
 #[track_caller]
 fn assert_undone(world: &World, call: &Call) {
     let before = world.snapshot().without_bookkeeping();
-    for script in LOST {
+    for script in UNWRITABLE_STDOUT {
         let output = run(call, script);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success(), "{script}: {said}");
-        assert!(said.contains("write the result to standard output"), "{script}: {said}");
-        assert!(said.contains("the attachment was removed again"), "{script}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{script}: {stderr}");
+        assert!(stderr.contains("write the result to standard output"), "{script}: {stderr}");
+        assert!(stderr.contains("the attachment was removed again"), "{script}: {stderr}");
         let changes = before.changes_to(&world.snapshot().without_bookkeeping());
         assert!(changes.is_empty(), "{script}: {changes:#?}");
     }
 }
 
 #[test]
-fn nothing_stays_of_an_add_whose_result_is_lost() {
+fn add_with_unwritable_stdout_leaves_nothing() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let masquerading = json!({"isGateway": true, "ipMasq": true, "macspoofchk": true,
             "ipam": dual()});
-        // What all containers share stays: the bridge, its address, the tables.
+        // Shared objects stay: the bridge, its address, the tables.
         let call = world.call(&bridge(&masquerading), 1);
         let result = call.add().result();
         call.del(&result).ok();
@@ -54,13 +55,13 @@ fn nothing_stays_of_an_add_whose_result_is_lost() {
     });
 }
 
-/// The reader has gone before the result comes.
+/// The reader closes the pipe before the plugin writes the result.
 #[test]
-fn a_broken_pipe_is_noticed() {
+fn add_with_broken_pipe_leaves_nothing() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let call = world.call(&ptp(&json!({"ipam": dual()})), 1);
-        // Forwarding stays on, because other networks may count on it.
+        // Forwarding stays enabled, because other networks may need it.
         let result = call.add().result();
         call.del(&result).ok();
         let before = world.snapshot().without_bookkeeping();
@@ -68,21 +69,21 @@ fn a_broken_pipe_is_noticed() {
         drop(child.stdout.take());
         let mut stdin = child.stdin.take().expect("stdin is piped");
         std::io::Write::write_all(&mut stdin, call.config.to_string().as_bytes())
-            .expect("it reads");
+            .expect("write the plugin's input");
         drop(stdin);
-        let output = child.wait_with_output().expect("the plugin ends");
+        let output = child.wait_with_output().expect("wait for the plugin");
         assert!(!output.status.success());
         let changes = before.changes_to(&world.snapshot().without_bookkeeping());
         assert!(changes.is_empty(), "{changes:#?}");
     });
 }
 
-/// Only what the chained plugin has done is undone; the interface is another plugin's.
+/// A chained plugin undoes only its own changes; the interface belongs to another plugin.
 #[test]
-fn chained_plugins_take_back_their_part() {
+fn chained_add_with_unwritable_stdout_is_undone() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
-        let made =
+        let bridge_result =
             world.call(&bridge(&json!({"isGateway": true, "ipam": dual()})), 1).add().result();
         let ports = json!({"runtimeConfig": {"portMappings": [{"hostPort": 8080,
             "containerPort": 80, "protocol": "tcp"}]}});
@@ -92,8 +93,8 @@ fn chained_plugins_take_back_their_part() {
         let all =
             [("portmap", ports), ("bandwidth", rates), ("tuning", tuned), ("firewall", json!({}))];
         for (kind, more) in &all {
-            let call = world.call(&chained(kind, more), 1).with_prev_result(&made);
-            // The first call makes what all containers share.
+            let call = world.call(&chained(kind, more), 1).with_prev_result(&bridge_result);
+            // The first call creates the objects shared by all containers.
             let result = call.add().result();
             call.del(&result).ok();
             assert_undone(&world, &call);
@@ -108,7 +109,10 @@ fn chained_plugins_take_back_their_part() {
             &json!({"plugins": plugins,
             "runtimeConfig": all[0].1["runtimeConfig"]}),
         );
-        world.call(&bridge(&json!({"isGateway": true, "ipam": dual()})), 1).del(&made).ok();
+        world
+            .call(&bridge(&json!({"isGateway": true, "ipam": dual()})), 1)
+            .del(&bridge_result)
+            .ok();
         let call = world.call(&list, 1);
         let result = call.add().result();
         call.del(&result).ok();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Scripts match the texts of errors: with the same bad input, our message has the phrase of the Go
-//! plugin's.
+//! Scripts match error texts: for the same invalid input, podwire's message contains the phrase of
+//! the Go plugin's message.
 
 use serde_json::{Value, json};
 use testkit::in_netns;
@@ -12,10 +12,10 @@ use crate::conf::{
 };
 use crate::world::{Plugins, World};
 
-/// A configuration, and the phrase of the error.
+/// A configuration, and the phrase expected in the error.
 type Row = (Value, &'static str);
 
-/// The message of an error, which both sets of plugins must have.
+/// Returns the message of the error. Panics if the call succeeded.
 #[track_caller]
 fn message(answer: &Answer, phrase: &str) -> String {
     assert!(!answer.success, "{phrase:?}: succeeded: {}", answer.stdout);
@@ -23,7 +23,8 @@ fn message(answer: &Answer, phrase: &str) -> String {
     error["msg"].as_str().unwrap_or_else(|| panic!("{phrase:?}: {error}")).to_owned()
 }
 
-/// Makes the same call to both sets, each on a host of its own that `prepare` has set up.
+/// Makes the same calls with both sets of plugins, each on its own host, which `prepare` sets up.
+/// Asserts that every message contains its phrase.
 fn compare(
     prepare: &[&str],
     call: impl Fn(&World) -> Vec<(Call, &'static str, Vec<u8>, &'static str)>,
@@ -37,15 +38,17 @@ fn compare(
         call(&world).into_iter().map(of_call).collect::<Vec<_>>()
     };
     let (go, ours) = (messages(&Plugins::go()), messages(&Plugins::ours()));
-    let without_phrase = |whose: &str, told: &[(&str, String)]| -> Vec<String> {
-        let lacking = told.iter().filter(|(phrase, msg)| !msg.contains(phrase));
-        lacking.map(|(phrase, msg)| format!("{whose} lacks {phrase:?}: {msg}")).collect()
+    let without_phrase = |plugins: &str, messages: &[(&str, String)]| -> Vec<String> {
+        let missing = messages.iter().filter(|(phrase, msg)| !msg.contains(phrase));
+        missing
+            .map(|(phrase, msg)| format!("message of {plugins} does not contain {phrase:?}: {msg}"))
+            .collect()
     };
-    let problems = [without_phrase("Go", &go), without_phrase("ours", &ours)].concat();
+    let problems = [without_phrase("Go", &go), without_phrase("podwire", &ours)].concat();
     assert!(problems.is_empty(), "{} of {}:\n{}", problems.len(), go.len(), problems.join("\n"));
 }
 
-/// ADD with these configurations.
+/// Compares ADD with these configurations.
 fn compare_adds(prepare: &[&str], rows: &[Row]) {
     compare(prepare, |world| {
         rows.iter().map(|(config, phrase)| row(world, "ADD", config, phrase)).collect()
@@ -72,7 +75,7 @@ fn with_args(
 }
 
 #[test]
-fn protocol_errors_have_the_words_of_gos_library() {
+fn protocol_errors_contain_phrases_of_go() {
     in_netns(|| {
         compare(&[], |world| {
             let plain = bridge(&json!({}));
@@ -122,7 +125,7 @@ fn protocol_errors_have_the_words_of_gos_library() {
 }
 
 #[test]
-fn bridge_and_ptp_have_the_words_of_gos() {
+fn bridge_and_ptp_errors_contain_phrases_of_go() {
     let trunk = |item: Value| bridge(&json!({"vlanTrunk": [item]}));
     let vlan = |id: i32| bridge(&json!({"vlan": id}));
     let together = "minID and maxID should be configured simultaneously, ";
@@ -161,7 +164,7 @@ fn bridge_and_ptp_have_the_words_of_gos() {
 }
 
 #[test]
-fn interfaces_on_a_master_have_the_words_of_gos() {
+fn master_link_errors_contain_phrases_of_go() {
     let rows = [
         (macvlan(&json!({"mode": "l2"})), "unknown macvlan mode: \"l2\""),
         (macvlan(&json!({"master": "m9"})), "Link not found"),
@@ -183,7 +186,7 @@ fn interfaces_on_a_master_have_the_words_of_gos() {
 }
 
 #[test]
-fn host_device_has_the_words_of_gos() {
+fn host_device_errors_contain_phrases_of_go() {
     let by = |more: Value| with(without(host_device(&json!({})), &["device"]), &more);
     let rows = [
         (by(json!({})), "specify either \"device\", \"hwaddr\", \"kernelpath\" or \"pciBusID\""),
@@ -202,7 +205,7 @@ fn host_device_has_the_words_of_gos() {
 }
 
 #[test]
-fn host_local_has_the_words_of_gos() {
+fn host_local_errors_contain_phrases_of_go() {
     let sets = |sets: Value| network("host-local", &json!({"ipam": ranges(&sets)}));
     let range = |range: Value| sets(json!([[range]]));
     let old = |version: &str, config: Value| with(config, &json!({"cniVersion": version}));
@@ -259,7 +262,7 @@ fn host_local_has_the_words_of_gos() {
 }
 
 #[test]
-fn static_and_dhcp_have_the_words_of_gos() {
+fn static_and_dhcp_errors_contain_phrases_of_go() {
     let plain = static_addresses(&json!({}));
     let in_cidr = "an entry in the 'ips' field is NOT in CIDR notation, got: '10.1.0.5'";
     in_netns(|| {
@@ -299,7 +302,7 @@ fn static_and_dhcp_have_the_words_of_gos() {
 }
 
 #[test]
-fn portmap_and_firewall_have_the_words_of_gos() {
+fn portmap_and_firewall_errors_contain_phrases_of_go() {
     let mapped = |mapping: Value| json!({"runtimeConfig": {"portMappings": [mapping]}});
     let one = mapped(json!({"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}));
     let portmap = |more: Value| with(chained("portmap", &one), &more);
@@ -338,7 +341,7 @@ fn portmap_and_firewall_have_the_words_of_gos() {
 }
 
 #[test]
-fn chained_plugins_have_the_words_of_gos() {
+fn chained_plugin_errors_contain_phrases_of_go() {
     let alone = |kind: &str, more: Value| without(chained(kind, &more), &["prevResult"]);
     let limits = |more: Value| chained("bandwidth", &more);
     in_netns(|| {

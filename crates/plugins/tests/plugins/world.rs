@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A machine for the plugins: a namespace that is its host, pods, a folder for host-local, and
-//! one set of plugins. Names and paths are the same in each, so that two can be compared.
+//! A machine for the plugins: a namespace for the host, pods, a directory for host-local, and one
+//! set of plugins. Names and paths are the same in every world, so that two worlds can be compared.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,14 +11,15 @@ use testkit::{Ns, go_plugins, plugin_program, run};
 use crate::call::Call;
 use crate::snapshot::Snapshot;
 
-/// Where host-local keeps its files in these tests; on the private tmpfs of `in_netns`.
+/// host-local's directory in these tests, on the private tmpfs of `in_netns`.
 pub const DATA: &str = "/run/data";
 
-/// Where it keeps them by itself; `in_netns` mounts an empty file system above it.
-const USUAL_DATA: &str = "/var/lib/cni/networks";
+/// host-local's default directory; `in_netns` mounts an empty file system over it.
+const DEFAULT_DATA: &str = "/var/lib/cni/networks";
 
-/// A file that a kernel whose bridges filter VLANs has, once there is a bridge.
-pub fn vlan_switch() -> &'static str {
+/// Creates a bridge and returns the path of a file that exists if the kernel supports VLAN
+/// filtering.
+pub fn vlan_filtering_file() -> &'static str {
     run("ip", &["link", "add", "probe0", "type", "bridge"]);
     "/sys/class/net/probe0/bridge/vlan_filtering"
 }
@@ -28,20 +29,19 @@ pub fn vlan_switch() -> &'static str {
 pub struct Plugins(pub PathBuf);
 
 impl Plugins {
-    /// The Go plugins.
     pub fn go() -> Plugins {
         Plugins(go_plugins())
     }
 
-    /// Ours, put in place the way a user does it.
+    /// Installs podwire like a user does.
     pub fn ours() -> Plugins {
         Plugins::ours_in("/run/podwire-bin")
     }
 
-    /// The same, where a runtime looks for them.
+    /// Installs podwire in this directory.
     pub fn ours_in(directory: &str) -> Plugins {
         let program = plugin_program(env!("CARGO_BIN_EXE_podwire-cni"));
-        run(program.to_str().expect("the program's path is text"), &["--install", directory]);
+        run(program.to_str().expect("the program's path is UTF-8"), &["--install", directory]);
         Plugins(directory.into())
     }
 
@@ -50,7 +50,7 @@ impl Plugins {
     }
 }
 
-/// A host and its pods. Everything is removed with it.
+/// A host and its pods. Dropping it removes everything.
 #[derive(Debug)]
 pub struct World {
     pub host: Ns,
@@ -59,7 +59,7 @@ pub struct World {
 }
 
 impl World {
-    /// A host with `pods` pods, `pod1` and so on.
+    /// Creates a host and the pods `pod1`, `pod2` and so on.
     pub fn new(plugins: &Plugins, pods: usize) -> World {
         let host = Ns::new("host");
         host.ip(&["link", "set", "lo", "up"]);
@@ -67,35 +67,35 @@ impl World {
         World { host, pods, plugins: plugins.clone() }
     }
 
-    /// A pod by its number, from 1.
+    /// Returns a pod by its number, from 1.
     pub fn pod(&self, number: usize) -> &Ns {
         &self.pods[number - 1]
     }
 
-    /// `ip` on the host, its arguments in one line.
+    /// Runs `ip` on the host; `line` is split at spaces.
     #[track_caller]
     pub fn on_host(&self, line: &str) -> String {
         self.host.ip(&line.split_whitespace().collect::<Vec<_>>())
     }
 
-    /// `ip` in a pod, its arguments in one line.
+    /// Runs `ip` in a pod; `line` is split at spaces.
     #[track_caller]
     pub fn in_pod(&self, number: usize, line: &str) -> String {
         self.pod(number).ip(&line.split_whitespace().collect::<Vec<_>>())
     }
 
-    /// `ip -d -j link show` of one interface of the host.
+    /// Output of `ip -d -j link show` for one interface of the host.
     #[track_caller]
     pub fn host_link(&self, name: &str) -> Value {
         self.host.ip_json(&["link", "show", name])[0].clone()
     }
 
-    /// A call of a plugin for a pod: container `c1` is in `pod1`.
+    /// A call of a plugin for a pod. Container `c1` is in `pod1`.
     pub fn call(&self, config: &Value, pod: usize) -> Call {
         self.call_of(&self.plugins, config, pod)
     }
 
-    /// The same with another set of plugins.
+    /// A call of a plugin of another set.
     pub fn call_of(&self, plugins: &Plugins, config: &Value, pod: usize) -> Call {
         Call {
             plugin: plugins.0.join(config["type"].as_str().expect("every test names its plugin")),
@@ -112,20 +112,20 @@ impl World {
         }
     }
 
-    /// All that the disk holds.
+    /// Files of the plugins.
     pub fn disk(&self) -> Snapshot {
         let mut found = Snapshot::default();
         found.read_directory(Path::new(DATA), "disk");
-        found.read_directory(Path::new(USUAL_DATA), "usual disk");
+        found.read_directory(Path::new(DEFAULT_DATA), "usual disk");
         found
     }
 
-    /// All that the kernel and the disk hold.
+    /// Kernel state of all namespaces, and files of the plugins.
     pub fn snapshot(&self) -> Snapshot {
         let mut found = self.disk();
-        found.look_into("host", &self.host);
+        found.add_namespace("host", &self.host);
         for pod in &self.pods {
-            found.look_into(pod.name(), pod);
+            found.add_namespace(pod.name(), pod);
         }
         found
     }
@@ -133,8 +133,8 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        for directory in [DATA, USUAL_DATA] {
-            // Missing where no plugin wrote to it.
+        for directory in [DATA, DEFAULT_DATA] {
+            // Fails if no plugin wrote to the directory.
             let _ = fs::remove_dir_all(directory);
         }
     }

@@ -48,7 +48,7 @@ fn stored_configuration_is_logged() {
         let _agent = start(&node, &["--net-config", conf]);
         wait_logged_once("node ready");
         wait_logged_once(
-            "is stored place=the key /coreos.com/network/config networks=10.5.0.0/16 backend=",
+            "network configuration stored location=the key /coreos.com/network/config networks=10.5.0.0/16 backend=",
         );
     });
 }
@@ -61,7 +61,7 @@ fn extension_command_is_logged_without_expansion() {
             "PreStartupCommand": "true before", "PostStartupCommand": "true $PATH"}}"#;
         let _agent = start(&node, &["--net-config", conf, "--allow-extension-commands"]);
         wait_logged_once("node ready");
-        wait_logged_once("running a command of the backend command=true before env=");
+        wait_logged_once("running extension command command=true before env=");
         // A variable of the agent's environment may contain a secret.
         wait_logged_once("command=true $PATH env=NETWORK=10.5.0.0/16 SUBNET=10.5.");
     });
@@ -83,10 +83,10 @@ fn agent_reports_its_state_to_systemd_and_log() {
         );
         wait_message(&manager, "READY=1");
         let lines = [
-            "the agent starts version=",
+            "agent starting version=",
             "node not ready reasons=this node is not part of the network yet; config: ",
-            "the way to other nodes interface=eth0 ",
-            "lease taken lease=10.5.",
+            "underlay selected interface=eth0 ",
+            "lease acquired lease=10.5.",
             "node ready",
             "CNI configuration written file=/run/lab/net.d/",
         ];

@@ -34,10 +34,10 @@ impl Agent {
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async {
-                let socket = Socket::create(&run_dir).unwrap();
+                let mut socket = Socket::create(&run_dir).unwrap();
                 ready.send(()).unwrap();
                 tokio::select! {
-                    () = api::over_socket(socket, shown) => {}
+                    () = api::over_socket(&mut socket, shown) => {}
                     _ = stopped => {}
                 }
             });

@@ -3,6 +3,8 @@
 
 use std::fs;
 
+use tokio::task::{LocalSet, spawn_local};
+
 use super::*;
 use crate::status::{ConditionKind, Lease, Session, Underlay};
 
@@ -71,60 +73,73 @@ fn foreign_file_is_left_alone() {
     assert!(!conf.withdraw().unwrap());
 }
 
+async fn run(conf: CniConf, hub: StatusHub) {
+    let heartbeat = Heartbeat::unsupervised();
+    conf.run(&hub, &heartbeat).await.unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn file_exists_while_the_node_is_ready() {
-    let root = tempfile::tempdir().unwrap();
-    let conf = conf(root.path());
-    let hub = StatusHub::new("a", "etcd");
-    let task = tokio::spawn(conf.clone().keep(hub.clone()));
-    pass(Duration::from_secs(1)).await;
-    assert!(!conf.path.exists());
+    LocalSet::new()
+        .run_until(async {
+            let root = tempfile::tempdir().unwrap();
+            let conf = conf(root.path());
+            let hub = StatusHub::new("a", "etcd");
+            let task = spawn_local(run(conf.clone(), hub.clone()));
+            pass(Duration::from_secs(1)).await;
+            assert!(!conf.path.exists());
 
-    hub.set_session(Some(session()));
-    pass(Duration::from_millis(1)).await;
-    assert_eq!(fs::read_to_string(&conf.path).unwrap(), conf.text, "written at once");
+            hub.set_session(Some(session()));
+            pass(Duration::from_millis(1)).await;
+            assert_eq!(fs::read_to_string(&conf.path).unwrap(), conf.text, "written at once");
 
-    hub.set_problem(ConditionKind::Store, "gone");
-    pass(Duration::from_secs(60)).await;
-    assert!(conf.path.exists(), "the store is not needed to attach pods");
+            hub.set_problem(ConditionKind::Store, "gone");
+            pass(Duration::from_secs(60)).await;
+            assert!(conf.path.exists(), "the store is not needed to attach pods");
 
-    hub.set_problem(ConditionKind::Kernel, "no");
-    pass(Duration::from_secs(1)).await;
-    hub.clear_problem(ConditionKind::Kernel);
-    pass(Duration::from_millis(1)).await;
-    hub.set_problem(ConditionKind::Rules, "no");
-    pass(Duration::from_secs(4)).await;
-    assert!(conf.path.exists(), "the delay started over");
-    pass(Duration::from_secs(2)).await;
-    assert!(!conf.path.exists());
+            hub.set_problem(ConditionKind::Kernel, "no");
+            pass(Duration::from_secs(1)).await;
+            hub.clear_problem(ConditionKind::Kernel);
+            pass(Duration::from_millis(1)).await;
+            hub.set_problem(ConditionKind::Rules, "no");
+            pass(Duration::from_secs(4)).await;
+            assert!(conf.path.exists(), "the delay started over");
+            pass(Duration::from_secs(2)).await;
+            assert!(!conf.path.exists());
 
-    hub.clear_problem(ConditionKind::Rules);
-    pass(Duration::from_millis(1)).await;
-    assert!(conf.path.exists());
-    fs::remove_file(&conf.path).unwrap();
-    pass(Duration::from_secs(31)).await;
-    assert!(conf.path.exists(), "restored");
+            hub.clear_problem(ConditionKind::Rules);
+            pass(Duration::from_millis(1)).await;
+            assert!(conf.path.exists());
+            fs::remove_file(&conf.path).unwrap();
+            pass(Duration::from_secs(31)).await;
+            assert!(conf.path.exists(), "restored");
 
-    task.abort();
-    let _ = task.await;
-    assert!(conf.path.exists(), "the file stays for the next agent");
+            task.abort();
+            let _ = task.await;
+            assert!(conf.path.exists(), "the file stays for the next agent");
+        })
+        .await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn foreign_file_is_a_warning_until_it_is_removed() {
-    let root = tempfile::tempdir().unwrap();
-    let conf = conf(root.path());
-    fs::create_dir(root.path().join("net.d")).unwrap();
-    fs::write(&conf.path, "{}").unwrap();
-    let hub = StatusHub::new("a", "etcd");
-    hub.set_session(Some(session()));
-    let _task = tokio::spawn(conf.clone().keep(hub.clone()));
-    pass(Duration::from_millis(1)).await;
-    let readiness = hub.readiness();
-    assert!(readiness.is_ready);
-    assert!(readiness.warnings[0].contains("was not written by podwire"), "{readiness:?}");
-    fs::remove_file(&conf.path).unwrap();
-    pass(Duration::from_secs(31)).await;
-    assert_eq!(fs::read_to_string(&conf.path).unwrap(), conf.text);
-    assert!(hub.readiness().warnings.is_empty());
+    LocalSet::new()
+        .run_until(async {
+            let root = tempfile::tempdir().unwrap();
+            let conf = conf(root.path());
+            fs::create_dir(root.path().join("net.d")).unwrap();
+            fs::write(&conf.path, "{}").unwrap();
+            let hub = StatusHub::new("a", "etcd");
+            hub.set_session(Some(session()));
+            let _task = spawn_local(run(conf.clone(), hub.clone()));
+            pass(Duration::from_millis(1)).await;
+            let readiness = hub.readiness();
+            assert!(readiness.is_ready);
+            assert!(readiness.warnings[0].contains("was not written by podwire"), "{readiness:?}");
+            fs::remove_file(&conf.path).unwrap();
+            pass(Duration::from_secs(31)).await;
+            assert_eq!(fs::read_to_string(&conf.path).unwrap(), conf.text);
+            assert!(hub.readiness().warnings.is_empty());
+        })
+        .await;
 }

@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use agent::multicast::{Command, Counters, Multicast, Peer};
+use agent::supervisor::Heartbeat;
 use ipnet::IpNet;
 use kernel::Netns;
 use testkit::{Daemon, Ns, wait_for};
@@ -133,7 +134,9 @@ impl Node {
         let mut multicast = Multicast::new(receiver, Arc::clone(&counters));
         let thread = std::thread::spawn(move || {
             let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
-            ns.enter(|| runtime().unwrap().block_on(multicast.run())).unwrap().unwrap();
+            ns.enter(|| runtime().unwrap().block_on(multicast.run(&Heartbeat::unsupervised())))
+                .unwrap()
+                .unwrap();
         });
         let peers = others.iter().map(|other| other.peer()).collect();
         commands.send(Command::SetNetwork { subnets: self.subnets(), peers }).unwrap();

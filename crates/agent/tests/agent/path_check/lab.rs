@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use agent::path_check::{Command, PathCheck, PathResult, ProbeIntervals, Target};
+use agent::supervisor::Heartbeat;
 use kernel::Netns;
 use testkit::{Ns, wait_some};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -137,7 +138,9 @@ impl Checker {
         let ns = Netns::open(ns.path()).unwrap();
         std::thread::spawn(move || {
             let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
-            ns.enter(|| runtime().unwrap().block_on(check.run())).unwrap().unwrap();
+            ns.enter(|| runtime().unwrap().block_on(check.run(&Heartbeat::unsupervised())))
+                .unwrap()
+                .unwrap();
         });
         Checker { commands, results }
     }

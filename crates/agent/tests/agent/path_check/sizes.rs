@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use agent::path_check::{Checksum, Command, PathCheck, ProbeIntervals, Target};
+use agent::supervisor::Heartbeat;
 use kernel::Netns;
 use testkit::{in_netns, require, wait_some};
 use tokio::sync::mpsc::unbounded_channel;
@@ -72,7 +73,8 @@ fn answer_read_after_the_deadline_counts() {
             drop(commands);
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let run = || runtime.block_on(async { tokio::join!(check.run(), busy) });
+        let heartbeat = Heartbeat::unsupervised();
+        let run = || runtime.block_on(async { tokio::join!(check.run(&heartbeat), busy) });
         Netns::open(lab.nodes[0].path()).unwrap().enter(run).unwrap().0.unwrap();
         assert_eq!(results.try_recv().unwrap().path_mtu, Some(FULL));
         // Three requests and their answers. A request that was taken for lost would add two.
@@ -265,11 +267,12 @@ fn restarted_check_keeps_its_targets() {
         let mut check = PathCheck::new(ONCE, command_receiver, result_sender);
         commands.send(Command::Watch(through_tunnel("10.244.2.0"))).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let heartbeat = Heartbeat::unsupervised();
         let run = || {
             runtime.block_on(async {
                 for _ in 0..2 {
                     let result = tokio::select! {
-                        ended = check.run() => panic!("{ended:?}"),
+                        ended = check.run(&heartbeat) => panic!("{ended:?}"),
                         result = results.recv() => result.unwrap(),
                     };
                     assert_eq!(result.path_mtu, Some(FULL));

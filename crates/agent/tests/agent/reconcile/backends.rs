@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use agent::dataplane::routes::{KernelThread, Options, Outcome, Secrets, public_key};
+use agent::dataplane::routes::{self, Options, Outcome, RoutesDataplane, Secrets, public_key};
 use agent::path_check::{Command, ProbeIntervals, targets};
 use kernel::Netns;
 use kernel::wireguard::{PrivateKey, PublicKey};
@@ -86,14 +86,14 @@ impl Node {
         Command::Watch(found.into_iter().next().unwrap())
     }
 
-    fn start(&self, backend: &str, other: &Node) -> KernelThread {
+    fn start(&self, backend: &str, other: &Node) -> RoutesDataplane {
         self.begin(self.network(backend, other))
     }
 
-    fn begin(&self, network: Network) -> KernelThread {
+    fn begin(&self, network: Network) -> RoutesDataplane {
         let secrets = Secrets { wireguard: Some(self.key.clone()) };
         let options = Options { secrets, ..options() };
-        let started = self.netns.enter(|| KernelThread::start(options, NEVER)).unwrap();
+        let started = self.netns.enter(|| routes::start(options, NEVER)).unwrap();
         let (thread, _) = started.unwrap();
         let outcome = block_on(thread.run(|one| one.set_network(network))).unwrap();
         assert_well(&outcome);
@@ -197,7 +197,7 @@ fn vm_wireguard_session_survives_a_restart() {
         let shown = || a.ns.exec("wg", &["show", "flannel-wg", "latest-handshakes"]);
         let before = shown();
         drop(thread);
-        let (again, _) = a.netns.enter(|| KernelThread::start(options(), NEVER)).unwrap().unwrap();
+        let (again, _) = a.netns.enter(|| routes::start(options(), NEVER)).unwrap().unwrap();
         let network = a.network(backend, &b);
         let outcome = block_on(again.run(|one| one.set_network(network))).unwrap();
         assert!(outcome.is_quiet(), "{outcome:?}");

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use agent::dataplane::routes::{EventImpact, KernelThread, Reconciler, Report};
+use agent::dataplane::routes::{self, EventImpact, Reconciler, Report};
 use agent::status::RepairKind;
 use kernel::Received;
 use kernel::events::{Events, Object, Topic};
@@ -100,7 +100,7 @@ fn failed_peer_does_not_block_others_and_is_retried() {
         make_eth0();
         ip("address add 10.0.3.0/32 dev lo");
         let never = Duration::from_secs(100_000);
-        let (thread, mut reports) = KernelThread::start(options(), never).unwrap();
+        let (thread, mut reports) = routes::start(options(), never).unwrap();
         let network = network(VXLAN, 2..6);
         let outcome = block_on(thread.run(|one| one.set_network(network))).unwrap();
         let failures: Vec<String> = outcome.failures.iter().map(ToString::to_string).collect();
@@ -113,7 +113,7 @@ fn failed_peer_does_not_block_others_and_is_retried() {
         wait_for("the fourth route", SOON, || ip("route show proto 112").lines().count() == 4);
         wait_for("a report that is no repair", SOON, || {
             let report = reports.try_recv().ok();
-            matches!(report, Some(Report::TriedAgain(outcome)) if outcome.failures.is_empty())
+            matches!(report, Some(Report::Retried(outcome)) if outcome.failures.is_empty())
         });
     });
 }

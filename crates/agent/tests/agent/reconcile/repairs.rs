@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use agent::dataplane::routes::{KernelThread, PeerUpdate, Report};
+use agent::dataplane::routes::{self, PeerUpdate, Report, RoutesDataplane};
 use testkit::{in_netns, wait_for};
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -15,7 +15,7 @@ const VXLAN: &str = r#"{"Type": "vxlan"}"#;
 const NEVER: Duration = Duration::from_secs(100_000);
 
 struct Lab {
-    thread: KernelThread,
+    thread: RoutesDataplane,
     reports: UnboundedReceiver<Report>,
 }
 
@@ -26,7 +26,7 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
 impl Lab {
     fn new(backend: &str) -> Self {
         make_eth0();
-        let (thread, reports) = KernelThread::start(options(), NEVER).unwrap();
+        let (thread, reports) = routes::start(options(), NEVER).unwrap();
         let network = network(backend, 2..5);
         let outcome = block_on(thread.run(move |one| one.set_network(network))).unwrap();
         assert_eq!((&outcome.failures, &outcome.conflicts), (&vec![], &vec![]));
@@ -132,7 +132,7 @@ fn underlay_change_is_reported() {
         ] {
             while lab.reports.try_recv().is_ok() {}
             ip(what);
-            let is_it = |report: Report| report == Report::Underlay;
+            let is_it = |report: Report| report == Report::UnderlayChanged;
             wait_for(what, SOON, || lab.reports.try_recv().is_ok_and(is_it));
         }
     });
@@ -167,7 +167,7 @@ fn end_of_a_conflict_is_reported() {
     in_netns(|| {
         make_eth0();
         let every = Duration::from_millis(100);
-        let (thread, mut reports) = KernelThread::start(options(), every).unwrap();
+        let (thread, mut reports) = routes::start(options(), every).unwrap();
         ip("link add other type bridge");
         ip("link set other up");
         ip("route add 10.0.2.0/24 dev other proto static");
@@ -193,7 +193,7 @@ fn each_comparison_is_reported() {
         testkit::require!(Link("vxlan"));
         make_eth0();
         let every = Duration::from_millis(100);
-        let (thread, mut reports) = KernelThread::start(options(), every).unwrap();
+        let (thread, mut reports) = routes::start(options(), every).unwrap();
         let network = network(VXLAN, 2..5);
         let outcome = block_on(thread.run(move |one| one.set_network(network))).unwrap();
         assert_eq!(outcome.failures, []);

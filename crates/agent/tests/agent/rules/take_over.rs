@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use agent::dataplane::nft::Keeper;
+use agent::dataplane::nft;
 use testkit::{in_netns, require, run};
 
 use super::forward::restore;
@@ -112,11 +112,11 @@ fn rules_written_again_by_flanneld_are_removed() {
         let every = Duration::from_millis(100);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let mut keeper = Keeper::open("test", every).unwrap();
-            changes(keeper.set(&conf()));
+            let (rules, mut repairs) = nft::start("test", every).unwrap();
+            changes(rules.run(|rules| rules.set(&conf())).await.unwrap().0);
             let v4 = with("10.5.0.0/16", "10.5.1.0/24", "224.0.0.0/4");
             restore("iptables-nft-restore", &v4);
-            let kept = changes(keeper.next().await);
+            let kept = changes(repairs.recv().await.unwrap());
             assert!(kept.iter().any(|change| change.contains("flannel's")), "{kept:?}");
             let after = run("iptables-nft-save", &[]);
             assert!(!after.contains("FLANNEL"), "{after}");

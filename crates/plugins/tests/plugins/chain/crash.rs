@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `kill -9` of whichever plugin of the chain runs at a random moment.
+//! Kills the plugin of the chain that is running at a random moment.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -10,27 +10,27 @@ use super::{Chain, full, left};
 use crate::call::{Answer, Call};
 use crate::world::{Plugins, World};
 
-/// Kills of each verb that must hit a plugin that is under way.
+/// Number of kills per verb that must hit a running plugin.
 const HITS: [(&str, usize); 3] = [("ADD", 50), ("DEL", 35), ("GC", 15)];
-/// Longest for all of it on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// Time limit for the whole test on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Runs one plugin until it ends, or kills it when the time is over.
+/// Runs one plugin until it exits, or kills it at the instant `end`.
 fn run_until(call: &Call, verb: &str, end: Instant) -> Option<Answer> {
     let mut child = call.start_under(&[], verb, call.config.to_string().as_bytes());
-    while child.try_wait().expect("a child can be waited for").is_none() {
+    while child.try_wait().expect("wait for the child").is_none() {
         if Instant::now() >= end {
-            child.kill().expect("a child not waited for can be killed");
-            child.wait().expect("a child can be waited for");
+            child.kill().expect("kill the child");
+            child.wait().expect("wait for the child");
             return None;
         }
         std::hint::spin_loop();
     }
-    Some(Answer::of(&child.wait_with_output().expect("its output can be read")))
+    Some(Answer::of(&child.wait_with_output().expect("read the plugin's output")))
 }
 
-/// Runs a verb of the chain; whether the time was over before its end.
-fn is_cut_off(chain: &Chain, verb: &str, result: &Value, time: Duration) -> bool {
+/// Runs a verb for the whole chain. Returns true if the time ran out and a plugin was killed.
+fn is_killed(chain: &Chain, verb: &str, result: &Value, time: Duration) -> bool {
     let end = Instant::now() + time;
     let mut calls = chain.calls(1);
     if verb == "DEL" {
@@ -51,7 +51,8 @@ fn is_cut_off(chain: &Chain, verb: &str, result: &Value, time: Duration) -> bool
     false
 }
 
-/// xorshift64: numbers that only need to differ, from a seed that a person can repeat.
+/// xorshift64: pseudo-random numbers from a seed that the test prints, so that a run can be
+/// repeated.
 fn next(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -60,16 +61,17 @@ fn next(state: &mut u64) -> u64 {
 }
 
 #[test]
-fn any_plugin_of_the_chain_may_die_at_any_moment() {
+fn chain_killed_at_random_moments_is_cleaned_up() {
     in_netns(|| {
         let ours = Plugins::ours();
         let world = World::new(&ours, 1);
         let chain = Chain::new(&world, &ours, full(&json!({})));
         chain.del(1, &chain.add(1));
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
+        let now =
+            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("clock is after 1970");
         let mut state = u64::from(now.subsec_nanos()) | 1;
         println!("seed {state}");
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         for (verb, hits) in HITS {
             let mut hit = 0;
             let mut usual = Duration::from_millis(20);
@@ -80,13 +82,13 @@ fn any_plugin_of_the_chain_may_die_at_any_moment() {
                     next(&mut state) % u64::try_from(usual.as_micros()).unwrap_or(u64::MAX);
                 let time = Duration::from_micros(micros);
                 let start = Instant::now();
-                if is_cut_off(&chain, verb, &result, time) {
+                if is_killed(&chain, verb, &result, time) {
                     hit += 1;
                 } else {
-                    // So long does it take; kills come before that.
+                    // Time of an undisturbed run; later kills happen earlier than that.
                     usual = start.elapsed();
                 }
-                chain.del_blindly(1);
+                chain.del_without_netns_and_result(1);
                 chain.gc(&[]);
                 let found = left(&world);
                 assert_eq!(found, Vec::<String>::new(), "{verb} killed after {time:?}");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A thousand pods whose namespaces went without DEL, and one GC.
+//! One GC for a thousand pods whose namespaces were deleted without DEL.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -13,11 +13,11 @@ use crate::rules::ruleset;
 use crate::world::{Plugins, World};
 
 const PODS: usize = 1000;
-/// A bridge has 1023 ports at most; one of the other network's is beside them.
-const AT_ONCE: usize = 8;
+/// Number of threads that run ADD. The 1000 pods share one bridge, which has at most 1023 ports.
+const THREADS: usize = 8;
 
 #[test]
-fn a_thousand_pods_are_forgotten_by_one_gc() {
+fn gc_of_thousand_stale_pods_removes_everything() {
     in_netns(|| {
         let ours = Plugins::ours();
         let world = World::new(&ours, PODS + 1);
@@ -26,7 +26,7 @@ fn a_thousand_pods_are_forgotten_by_one_gc() {
         let elsewhere = ranges(&json!([[{"subnet": "10.2.0.0/24"}]]));
         let other = json!({"name": "other", "bridge": "br1", "ipam": elsewhere});
         let other = Chain::new(&world, &ours, full(&other));
-        // What others have on the host.
+        // Host objects that do not belong to podwire and must survive.
         world.host.exec(
             "nft",
             &["add table inet theirs; add chain inet theirs c; \
@@ -37,7 +37,7 @@ fn a_thousand_pods_are_forgotten_by_one_gc() {
         let before = left(&world);
         let next = AtomicUsize::new(1);
         thread::scope(|scope| {
-            for _ in 0..AT_ONCE {
+            for _ in 0..THREADS {
                 scope.spawn(|| {
                     while let pod @ 1..=PODS = next.fetch_add(1, Ordering::Relaxed) {
                         chain.add(pod);
@@ -45,10 +45,10 @@ fn a_thousand_pods_are_forgotten_by_one_gc() {
                 });
             }
         });
-        assert!(left(&world).len() > 10 * PODS, "a thousand pods have left little");
-        // A process for each would take longer than all the rest.
+        assert!(left(&world).len() > 10 * PODS, "too few objects for a thousand pods");
+        // One batch, because one `ip` process per pod would take longer than the rest of the test.
         let lines: String = (1..=PODS).map(|pod| format!("netns del pod{pod}\n")).collect();
-        std::fs::write("/run/gone", lines).expect("a file below /run");
+        std::fs::write("/run/gone", lines).expect("write a file in /run");
         world.on_host("-batch /run/gone");
         chain.gc(&[]);
         assert_eq!(left(&world), before);
@@ -59,7 +59,7 @@ fn a_thousand_pods_are_forgotten_by_one_gc() {
 }
 
 #[test]
-fn valid_attachments_are_kept() {
+fn gc_with_valid_attachments_keeps_them() {
     in_netns(|| {
         let ours = Plugins::ours();
         let world = World::new(&ours, 3);
@@ -69,7 +69,7 @@ fn valid_attachments_are_kept() {
         chain.check(1, &results[0]);
         chain.check(3, &results[2]);
         chain.del(1, &results[0]);
-        chain.del_blindly(3);
+        chain.del_without_netns_and_result(3);
         chain.gc(&[]);
         assert_eq!(left(&world), Vec::<String>::new());
     });

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node that is switched over with pods running, and back: each set of plugins sees to the pods that
-//! the other made.
+//! Switching a node between the Go plugins and podwire while pods run: each set of plugins handles
+//! the pods created by the other set.
 
 use serde_json::{Value, json};
 use testkit::{in_netns, require};
 
-use super::{Chain, full, left, told};
+use super::{Chain, full, left, runtime_config};
 use crate::conf::with;
 use crate::mixed_rules::rules_of_containers;
 use crate::rules::elements;
@@ -21,15 +21,15 @@ fn assert_nothing_left(world: &World) {
     assert_eq!(rules_of_containers(world), Vec::<String>::new());
 }
 
-/// Interfaces and files of addresses, which both sets know.
-fn in_common(world: &World) -> Vec<String> {
+/// Interfaces and address files, which both sets of plugins know.
+fn links_and_addresses(world: &World) -> Vec<String> {
     let ours = elements(&world.host);
     left(world).into_iter().filter(|one| !ours.contains(one) && !one.starts_with("masq-")).collect()
 }
 
-/// DEL by the Go plugins of a pod that ours made. Their bridge takes interface and addresses away, and
-/// fails then if its iptables says in its own words that there is no chain for masquerading; the next try
-/// of the runtime's finds nothing to do.
+/// Runs DEL with the Go plugins for a pod created by podwire. Go's bridge removes the interface and
+/// the addresses, then fails if iptables reports that the masquerading chain does not exist. The
+/// runtime's next DEL finds nothing left to do.
 #[track_caller]
 fn del_by_go(by_go: &Chain, pod: usize, result: &Value) {
     for call in by_go.calls(pod).iter().rev() {
@@ -42,21 +42,21 @@ fn del_by_go(by_go: &Chain, pod: usize, result: &Value) {
     assert_eq!(by_go.world.pod(pod).ip_json(&["link", "show", "type", "veth"]), json!([]));
     let address = result["ips"][0]["address"].as_str().expect("an address");
     let file = format!("/{}", address.trim_end_matches("/24"));
-    let common = in_common(by_go.world);
+    let common = links_and_addresses(by_go.world);
     assert!(!common.iter().any(|one| one.ends_with(&file)), "{file} in {common:?}");
     by_go.del(pod, result);
 }
 
-/// With the Go plugins' usual backends: iptables, and nft for the spoof check.
+/// Uses the default backends of the Go plugins: iptables, and nft for the spoof check.
 #[test]
-fn pods_of_the_go_plugins_are_checked_and_removed() {
+fn go_pods_are_checked_and_removed_by_podwire() {
     in_netns(|| {
         require!(Program("iptables"), Program("nft"));
         let (go, ours) = (Plugins::go(), Plugins::ours());
         let world = World::new(&go, 5);
         let (by_go, by_ours) = (chain(&world, &go), chain(&world, &ours));
         let results: Vec<Value> = (1..=4).map(|pod| by_go.add(pod)).collect();
-        // One of ours among them, on the same bridge, with the next address.
+        // A podwire pod on the same bridge, with the next address.
         let new = by_ours.add(5);
         for (pod, result) in (1..).zip(&results) {
             by_go.check(pod, result);
@@ -68,7 +68,7 @@ fn pods_of_the_go_plugins_are_checked_and_removed() {
         assert!(!rules.contains("10.1.0.2") && rules.contains("10.1.0.3"), "{rules}");
         by_ours.check(2, &results[1]);
         by_go.check(3, &results[2]);
-        // Without the namespace.
+        // DEL after the namespace is deleted.
         world.on_host("netns del pod2");
         for call in by_ours.calls(2).iter().rev() {
             call.netns("").del(&results[1]).ok();
@@ -78,15 +78,15 @@ fn pods_of_the_go_plugins_are_checked_and_removed() {
         by_ours.del(4, &results[3]);
         by_ours.check(5, &new);
         by_ours.del(5, &new);
-        // Chains that the pods of a network share.
+        // Removes chains shared by the pods of a network.
         by_ours.gc(&[]);
         assert_nothing_left(&world);
     });
 }
 
-/// The way back. The Go plugins know nothing of our table.
+/// Switching back: the Go plugins do not know podwire's nf_tables table.
 #[test]
-fn pods_of_ours_are_removed_by_the_go_plugins() {
+fn podwire_pods_are_removed_by_go_plugins() {
     in_netns(|| {
         require!(Program("iptables"), Program("nft"));
         let (go, ours) = (Plugins::go(), Plugins::ours());
@@ -96,20 +96,20 @@ fn pods_of_ours_are_removed_by_the_go_plugins() {
         for (call, of) in by_go.calls(1).iter().zip(["bridge", "portmap", "bandwidth", "firewall"])
         {
             let answer = call.check(&results[0]);
-            // These two look for chains of iptables that they make themselves.
+            // Both look for iptables chains that only they create.
             assert_eq!(answer.success, !matches!(of, "portmap" | "firewall"), "{of} {answer:?}");
         }
         del_by_go(&by_go, 1, &results[0]);
         del_by_go(&by_go, 2, &results[1]);
-        let common = in_common(&world).join(" ");
+        let common = links_and_addresses(&world).join(" ");
         assert!(!common.contains("10.1.0.2") && common.contains("10.1.0.4"), "{common}");
         assert_eq!(common.matches("veth").count(), 1, "{common}");
         assert_eq!(common.matches("bwp").count(), 1, "{common}");
         by_ours.check(3, &results[2]);
-        // A port can be freed by hand, in the words of the manual.
+        // The command that the manual gives for freeing a port by hand.
         let port = ["delete", "element", "inet", "podwire", "ports4", "{ tcp . 20001 }"];
         world.host.exec("nft", &port);
-        // Elements of ours are left; GC knows them.
+        // Podwire's elements are left; GC removes them.
         assert!(elements(&world.host).iter().any(|one| one.contains("c1/eth0 net")));
         by_ours.gc(&[("c3", "eth0")]);
         let elements = elements(&world.host).join("\n");
@@ -121,9 +121,10 @@ fn pods_of_ours_are_removed_by_the_go_plugins() {
     });
 }
 
-/// Where the configuration names iptables, both make the same rules, and nothing is left either way.
+/// If the configuration selects iptables, both sets create the same rules, and switching leaves
+/// nothing in either direction.
 #[test]
-fn with_iptables_named_either_is_replaced_by_the_other() {
+fn iptables_pods_are_removed_by_either_plugin_set() {
     in_netns(|| {
         require!(Program("iptables"), Program("nft"));
         let (go, ours) = (Plugins::go(), Plugins::ours());
@@ -140,41 +141,44 @@ fn with_iptables_named_either_is_replaced_by_the_other() {
                 second.check(pod, result);
                 second.del(pod, result);
             }
-            // Whose the rules of firewall were.
-            let remembered = ["podwire owned ", "podwire firewall_told"];
-            let is_remembered = |one: &String| remembered.iter().any(|set| one.starts_with(set));
-            assert!(elements(&world.host).iter().all(is_remembered));
+            // Sets that record the owners of firewall's rules.
+            let owner_sets = ["podwire owned ", "podwire firewall_told"];
+            let is_owner_record = |one: &String| owner_sets.iter().any(|set| one.starts_with(set));
+            assert!(elements(&world.host).iter().all(is_owner_record));
             by_ours.gc(&[]);
             assert_nothing_left(&world);
         }
     });
 }
 
-/// Without a GC, whoever is given address or port next.
+/// Without a GC, the next pod with the same address or port takes over stale elements.
 #[test]
-fn the_next_pod_takes_over_what_the_go_plugins_left_of_ours() {
+fn next_pod_takes_over_elements_left_by_go_del() {
     in_netns(|| {
         let (go, ours) = (Plugins::go(), Plugins::ours());
         let world = World::new(&ours, 2);
         let (by_go, by_ours) = (chain(&world, &go), chain(&world, &ours));
         let first = by_ours.add(1);
         del_by_go(&by_go, 1, &first);
-        // The same addresses and the same ports for another pod.
+        // A second pod gets the same addresses and ports.
         let ipam = &by_ours.configs[0]["ipam"];
         let wanted = json!({"ranges": [
             [{"subnet": "10.1.0.0/24", "rangeStart": "10.1.0.2"}],
             [{"subnet": "fd00:1::/64", "rangeStart": "fd00:1::2"}],
         ]});
         let again = full(&json!({"ipam": with(ipam.clone(), &wanted)}));
-        std::fs::remove_file("/run/data/net/last_reserved_ip.0").expect("host-local's memory");
-        std::fs::remove_file("/run/data/net/last_reserved_ip.1").expect("host-local's memory");
+        std::fs::remove_file("/run/data/net/last_reserved_ip.0")
+            .expect("host-local recorded its last address");
+        std::fs::remove_file("/run/data/net/last_reserved_ip.1")
+            .expect("host-local recorded its last address");
         let next = Chain::new(&world, &ours, again);
         let as_first = |pod: usize, result: &Value| {
             let calls = next.calls(pod).into_iter();
             let call = |call: crate::call::Call| {
                 let mut config = call.config.clone();
                 if config["type"] == "portmap" {
-                    config["runtimeConfig"]["portMappings"] = told(1)["portMappings"].clone();
+                    config["runtimeConfig"]["portMappings"] =
+                        runtime_config(1)["portMappings"].clone();
                 }
                 call.config(&config).with_prev_result(result)
             };
@@ -183,7 +187,7 @@ fn the_next_pod_takes_over_what_the_go_plugins_left_of_ours() {
         let bridge = next.calls(2)[0].add().result();
         assert_eq!(bridge["ips"], first["ips"]);
         let portmap = &as_first(2, &bridge)[1];
-        // As long as the namespace is there, the container may live.
+        // While the namespace exists, the container counts as alive.
         portmap.add().fails_with(11, "c1/eth0 net");
         world.on_host("netns del pod1");
         portmap.add().ok();
@@ -194,7 +198,8 @@ fn the_next_pod_takes_over_what_the_go_plugins_left_of_ours() {
         for call in as_first(2, &result) {
             call.run("CHECK").ok();
         }
-        // What is left tells whose the rest was, and what an interface might send that is gone.
+        // The remaining elements only record owners, ports and addresses of an interface that no
+        // longer exists.
         let elements = elements(&world.host);
         let is_harmless = |one: &&String| {
             let sets = ["podwire owned ", "podwire ports ", "podwire addresses "];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An image for containers, made of busybox alone: an archive as `docker save` writes it.
+//! A container image that contains only busybox, as an archive in the format of `docker save`.
 
 use std::env::consts::ARCH;
 use std::fs;
@@ -10,7 +10,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 use testkit::{require, run};
 
-/// What it is called; a name that no registry is asked for.
+/// Image name; the registry `localhost` is never contacted.
 pub const IMAGE: &str = "localhost/box:1";
 
 /// Serves [`PAGE`] on port 80.
@@ -25,23 +25,23 @@ pub fn archive(directory: &Path) -> String {
     require!(Program("busybox"), Program("tar"));
     let root = directory.join("root");
     for below in ["bin", "www", "tmp", "etc"] {
-        fs::create_dir_all(root.join(below)).expect("a directory below /run");
+        fs::create_dir_all(root.join(below)).expect("create a directory in /run");
     }
     let busybox = run("sh", &["-c", "command -v busybox"]);
-    fs::copy(busybox.trim(), root.join("bin/busybox")).expect("busybox can be copied");
+    fs::copy(busybox.trim(), root.join("bin/busybox")).expect("copy busybox");
     for tool in TOOLS.split_whitespace() {
-        symlink("busybox", root.join("bin").join(tool)).expect("a link below /run");
+        symlink("busybox", root.join("bin").join(tool)).expect("create a symlink in /run");
     }
-    fs::write(root.join("www/index.html"), PAGE).expect("a file below /run");
+    fs::write(root.join("www/index.html"), PAGE).expect("write a file in /run");
     let layer = directory.join("layer.tar");
     tar(&root, &layer, &["."]);
-    write_descriptions(directory, &layer);
+    write_config_and_manifest(directory, &layer);
     let image = directory.join("image.tar");
     tar(directory, &image, &["manifest.json", "config.json", "layer.tar"]);
     image.display().to_string()
 }
 
-fn write_descriptions(directory: &Path, layer: &Path) {
+fn write_config_and_manifest(directory: &Path, layer: &Path) {
     let digest = Sha256::digest(fs::read(layer).expect("the layer was just written"));
     let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
     let arch =
@@ -54,11 +54,11 @@ fn write_descriptions(directory: &Path, layer: &Path) {
     });
     let manifest = json!([{"Config": "config.json", "RepoTags": [IMAGE], "Layers": ["layer.tar"]}]);
     for (name, content) in [("config.json", config), ("manifest.json", manifest)] {
-        fs::write(directory.join(name), content.to_string()).expect("a file below /run");
+        fs::write(directory.join(name), content.to_string()).expect("write a file in /run");
     }
 }
 
 fn tar(from: &Path, to: &Path, entries: &[&str]) {
-    let [from, to] = [from, to].map(|path| path.to_str().expect("paths of the test are text"));
+    let [from, to] = [from, to].map(|path| path.to_str().expect("test paths are UTF-8"));
     run("tar", &[&["--create", "--file", to, "--directory", from], entries].concat());
 }

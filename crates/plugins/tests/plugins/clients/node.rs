@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The node that a runtime is on: plugins in their places, a machine outside, and what is left
-//! when containers are gone.
+//! The node of a container runtime: installed plugins, an outside machine, and a check for
+//! leftovers of containers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,22 +11,23 @@ use testkit::{Daemon, Ns, require, wait_some};
 use crate::rules::elements;
 use crate::world::Plugins;
 
-/// Where runtimes look for plugins. Debian's containerd tools look in the second.
-const PLUGINS: [&str; 2] = ["/opt/cni/bin", "/usr/lib/cni"];
+/// Plugin directories. Debian's containerd tools use the second one.
+const PLUGIN_DIRS: [&str; 2] = ["/opt/cni/bin", "/usr/lib/cni"];
 
-/// Where they look for networks.
+/// Directory of network configurations.
 pub const NETWORKS: &str = "/etc/cni/net.d";
 
-/// The node's address for those outside.
+/// The node's address on the outside network.
 pub const ADDRESS: &str = "192.0.2.1";
 
-/// A page of the machine outside, which knows no way to containers: it answers the node only.
+/// URL and content of a page on the outside machine. The outside machine has no route to
+/// containers, so it can answer only the node's address.
 pub const PAGE_OUTSIDE: (&str, &str) = ("http://192.0.2.2/", "hello from outside\n");
 
-/// A machine with many tests at once takes its time to start a runtime and its containers.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Starting a runtime and its containers takes long on a machine that runs many tests.
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A node, with nothing on it but plugins.
+/// A node with only the plugins installed.
 #[derive(Debug)]
 pub struct Node {
     outside: Ns,
@@ -36,15 +37,15 @@ pub struct Node {
 impl Node {
     pub fn new() -> Node {
         require!(Program("busybox"), Program("timeout"));
-        for directory in PLUGINS {
-            fs::create_dir_all(directory).expect("a directory of the node's own");
+        for directory in PLUGIN_DIRS {
+            fs::create_dir_all(directory).expect("create a directory on the node");
             Plugins::ours_in(directory);
         }
         let (page, directory) = (PAGE_OUTSIDE.1, "/run/outside");
         for directory in [NETWORKS, directory] {
-            fs::create_dir_all(directory).expect("a directory of the node's own");
+            fs::create_dir_all(directory).expect("create a directory on the node");
         }
-        fs::write("/run/outside/index.html", page).expect("a file below /run");
+        fs::write("/run/outside/index.html", page).expect("write a file in /run");
         let (here, outside) = (Ns::here(), Ns::new("outside"));
         here.connect("up0", &outside, "eth0");
         here.ip(&["addr", "add", "192.0.2.1/24", "dev", "up0"]);
@@ -53,39 +54,41 @@ impl Node {
         Node { outside, _server: server }
     }
 
-    /// Puts the Go plugins in the place of ours, until ours are installed again.
+    /// Replaces podwire with the Go plugins until [`Node::install_ours`].
     pub fn install_go_plugins(&self) {
-        let ours = fs::read_dir(PLUGINS[0]).expect("plugins are installed").flatten();
+        let ours = fs::read_dir(PLUGIN_DIRS[0]).expect("plugins are installed").flatten();
         for file in ours {
-            fs::remove_file(file.path()).expect("a file of the node's own");
+            fs::remove_file(file.path()).expect("remove a plugin");
         }
-        for file in fs::read_dir(Plugins::go().directory()).expect("they are there").flatten() {
-            let place = Path::new(PLUGINS[0]).join(file.file_name());
-            fs::copy(file.path(), place).expect("a file of the node's own");
+        for file in
+            fs::read_dir(Plugins::go().directory()).expect("Go plugins are installed").flatten()
+        {
+            let place = Path::new(PLUGIN_DIRS[0]).join(file.file_name());
+            fs::copy(file.path(), place).expect("copy a plugin");
         }
     }
 
     pub fn install_ours(&self) {
-        Plugins::ours_in(PLUGINS[0]);
+        Plugins::ours_in(PLUGIN_DIRS[0]);
     }
 
-    /// Panics unless the machine outside gets the page.
+    /// Panics unless the outside machine can fetch the page.
     #[track_caller]
-    pub fn gets_outside(&self, url: &str, page: &str) {
-        gets(url, page, |url| wget(&self.outside, url));
+    pub fn assert_outside_gets(&self, url: &str, page: &str) {
+        assert_gets(url, page, |url| wget(&self.outside, url));
     }
 
-    /// Whether the machine outside gets anything there, at the first try.
+    /// Returns true if one request from the outside machine succeeds.
     pub fn is_served_outside(&self, url: &str) -> bool {
         wget(&self.outside, url).is_ok()
     }
 
-    /// Waits until nothing is left of containers, but these bridges.
+    /// Waits until nothing of the containers is left except these bridges.
     #[track_caller]
-    pub fn is_clean_but(&self, bridges: &[&str]) {
+    pub fn assert_clean_except(&self, bridges: &[&str]) {
         let mut left = Vec::new();
-        let clean = wait_some(PATIENCE, || {
-            left = things_left(bridges);
+        let clean = wait_some(TIMEOUT, || {
+            left = leftovers(bridges);
             left.is_empty().then_some(())
         });
         assert!(clean.is_some(), "left over: {left:#?}");
@@ -95,19 +98,19 @@ impl Node {
     }
 }
 
-/// Panics unless `fetch` gets the page before long: a server needs a moment to start.
+/// Panics unless `fetch` returns the page in time. Retries, because a server needs time to start.
 #[track_caller]
-pub fn gets(url: &str, page: &str, fetch: impl Fn(&str) -> Result<String, String>) {
+pub fn assert_gets(url: &str, page: &str, fetch: impl Fn(&str) -> Result<String, String>) {
     let mut last = Ok(String::new());
-    let got = wait_some(PATIENCE, || {
+    let got = wait_some(TIMEOUT, || {
         last = fetch(url);
         last.as_ref().is_ok_and(|got| got == page).then_some(())
     });
     let state = || ["addr", "route"].map(|what| Ns::here().ip(&[what])).concat();
-    assert!(got.is_some(), "{url}: {last:?}\nthe node has\n{}", state());
+    assert!(got.is_some(), "{url}: {last:?}\nnode state:\n{}", state());
 }
 
-/// Fetches a page from the node itself.
+/// Fetches a page from the node.
 pub fn wget_here(url: &str) -> Result<String, String> {
     wget(&Ns::here(), url)
 }
@@ -116,8 +119,9 @@ fn wget(from: &Ns, url: &str) -> Result<String, String> {
     from.try_exec("timeout", &["5", "busybox", "wget", "-q", "-O", "-", url])
 }
 
-/// Interfaces, named namespaces, files of plugins and elements of nf_tables, without what stays.
-fn things_left(bridges: &[&str]) -> Vec<String> {
+/// Lists interfaces, named namespaces, files of plugins and nf_tables elements, without those that
+/// are expected to stay.
+fn leftovers(bridges: &[&str]) -> Vec<String> {
     let here = Ns::here();
     let links = here.ip_json(&["link"]);
     let names = links.as_array().expect("ip prints a list").iter();
@@ -128,14 +132,14 @@ fn things_left(bridges: &[&str]) -> Vec<String> {
     for directory in ["/var/lib/cni", "/run/cni", "/run/netns"] {
         left.extend(files(Path::new(directory)).iter().map(|file| file.display().to_string()));
     }
-    left.retain(|name| !is_lasting(name));
+    left.retain(|name| !is_expected_to_stay(name));
     left.extend(elements(&here));
     left
 }
 
-/// Files that host-local keeps for the next container, locks of podwire as a runtime, and the
-/// namespace of the machine outside.
-fn is_lasting(file: &str) -> bool {
+/// Returns true for files that stay: host-local's locks and last addresses, podwire's runtime
+/// locks, and the namespace of the outside machine.
+fn is_expected_to_stay(file: &str) -> bool {
     let name = file.rsplit('/').next().unwrap_or_default();
     name == "lock"
         || name.starts_with("last_reserved_ip.")
@@ -143,7 +147,7 @@ fn is_lasting(file: &str) -> bool {
         || file == "/run/netns/outside"
 }
 
-/// All below a directory that is no directory.
+/// Lists all files in a directory tree.
 fn files(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let below = |path: PathBuf| match path.is_dir() && !path.is_symlink() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What Nomad asks of plugins for a group with its network `bridge`, without Nomad, which no package
-//! of Debian's has: its list of plugins, its chain of iptables, its ports.
+//! Calls the plugins like Nomad does for a group with network mode `bridge`: with Nomad's plugin
+//! list, its iptables chain and its ports. Nomad itself is not used because Debian has no package
+//! for it.
 
 use cni::Host;
 use cni::runtime::{Container, NetworkList, Runtime};
@@ -8,10 +9,10 @@ use serde_json::{Value, json};
 use testkit::{Ns, in_node, require, run};
 
 use super::image::{self, PAGE};
-use super::node::{ADDRESS, Node, PAGE_OUTSIDE, gets};
+use super::node::{ADDRESS, Node, PAGE_OUTSIDE, assert_gets};
 
-/// loopback comes first and is told the interface `eth0`, as all are; the second firewall has a name
-/// that the Go plugin does not know and passes over.
+/// Nomad passes the interface name `eth0` to loopback too. The Go plugin ignores the second
+/// firewall because it does not know the backend name `ip6tables`.
 fn network() -> Value {
     json!({"cniVersion": "0.4.0", "name": "nomad", "plugins": [
         {"type": "loopback"},
@@ -37,7 +38,8 @@ fn allocation(ns: &Ns) -> Container {
     }
 }
 
-/// As Nomad does before each allocation. Nothing is forwarded but what a rule lets pass.
+/// Prepares iptables like Nomad does before each allocation. The FORWARD chain drops packets that
+/// no rule accepts.
 fn prepare_iptables() {
     for (program, subnet) in [("iptables", "172.26.64.0/20"), ("ip6tables", "fd00::/8")] {
         run(program, &["-P", "FORWARD", "DROP"]);
@@ -46,7 +48,7 @@ fn prepare_iptables() {
     }
 }
 
-/// The rules of both families, by address.
+/// Rules of both families that contain one of these addresses.
 fn rules_about(addresses: &[String]) -> Vec<String> {
     let saved = ["iptables-save", "ip6tables-save"].map(|program| run(program, &[])).concat();
     let about =
@@ -55,15 +57,16 @@ fn rules_about(addresses: &[String]) -> Vec<String> {
 }
 
 #[test]
-fn network_of_nomad_works_and_leaves_nothing() {
+fn nomad_allocation_connects_and_del_removes_it() {
     in_node(|| {
         require!(Program("iptables"), Program("ip6tables"));
         let node = Node::new();
         prepare_iptables();
         image::archive("/run/image".as_ref());
-        let list = NetworkList::parse(network().to_string().as_bytes(), None).expect("it is valid");
-        let stranger = Host::of_this_program(&[]);
-        let runtime = Runtime::new(&stranger, "/opt/cni/bin");
+        let list =
+            NetworkList::parse(network().to_string().as_bytes(), None).expect("the list is valid");
+        let no_builtin_plugins = Host::of_this_program(&[]);
+        let runtime = Runtime::new(&no_builtin_plugins, "/opt/cni/bin");
         let ns = Ns::new("alloc");
         let container = allocation(&ns);
         let result = runtime.add(&list, &container).expect("ADD");
@@ -71,17 +74,17 @@ fn network_of_nomad_works_and_leaves_nothing() {
         let addresses: Vec<String> =
             result.ips.iter().map(|ip| ip.address.addr().to_string()).collect();
         assert_eq!(addresses, ["172.26.64.2", "fd00::2"]);
-        assert!(!rules_about(&addresses).is_empty(), "the backend is iptables");
+        assert!(!rules_about(&addresses).is_empty(), "the iptables backend wrote no rules");
         assert!(ns.ip(&["addr", "show", "lo"]).contains("LOOPBACK,UP"));
         let server = ns.start("busybox", &["httpd", "-f", "-p", "80", "-h", "/run/image/root/www"]);
-        node.gets_outside(&format!("http://{ADDRESS}:8080/"), PAGE);
+        node.assert_outside_gets(&format!("http://{ADDRESS}:8080/"), PAGE);
         let wget =
             |url: &str| ns.try_exec("timeout", &["5", "busybox", "wget", "-q", "-O", "-", url]);
-        gets(PAGE_OUTSIDE.0, PAGE_OUTSIDE.1, wget);
+        assert_gets(PAGE_OUTSIDE.0, PAGE_OUTSIDE.1, wget);
         runtime.del(&list, &container).expect("DEL");
-        runtime.del(&list, &container).expect("DEL once more");
+        runtime.del(&list, &container).expect("second DEL");
         drop((server, ns));
         assert_eq!(rules_about(&addresses), Vec::<String>::new());
-        node.is_clean_but(&["nomad"]);
+        node.assert_clean_except(&["nomad"]);
     });
 }

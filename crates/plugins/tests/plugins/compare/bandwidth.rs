@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Configurations of bandwidth, behind a pair that stands for what another plugin made.
+//! Configurations of bandwidth, after a veth pair that stands for the result of a previous plugin.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ pub fn cases() -> Vec<Case> {
     [plain(), refused(), later()].concat()
 }
 
-/// The pair, with an MTU that the ifb must share.
+/// A veth pair with an MTU that differs from the default.
 const PAIR: [super::Step; 3] = [
     Host("link add vhost0 mtu 1400 type veth peer name eth0 mtu 1400 netns pod1"),
     Host("link set vhost0 up"),
@@ -65,8 +65,8 @@ fn plain() -> Vec<Case> {
         case("ingress alone", &ingress),
         case("egress alone", &egress),
         case("from the runtime", &ours),
-        case("network before runtime", &with(ours.clone(), &ingress)),
-        case("zero before runtime", &with(ours, &json!({"ingressRate": 0}))),
+        case("network overrides runtime", &with(ours.clone(), &ingress)),
+        case("zero overrides runtime", &with(ours, &json!({"ingressRate": 0}))),
         case("nothing to limit", &json!({})),
         case("zero is no limit", &json!({"ingressRate": 0, "ingressBurst": 0})),
         case("burst of cri-dockerd", &kubernetes),
@@ -78,12 +78,15 @@ fn plain() -> Vec<Case> {
             &json!({"ingressRate": 8, "ingressBurst": 8,
             "egressRate": 15, "egressBurst": 15}),
         ),
-        case("keys in another case", &json!({"INGRESSRATE": 80_000, "ingressburst": 80_000})),
+        case(
+            "keys in different letter case",
+            &json!({"INGRESSRATE": 80_000, "ingressburst": 80_000}),
+        ),
     ]);
     cases
 }
 
-/// The name of the ifb does not follow from the interface.
+/// The ifb's name for an interface other than eth0.
 fn other_interface() -> Case {
     let mut result = prev_result("1.1.0");
     result["interfaces"][1]["name"] = json!("net1");
@@ -117,7 +120,8 @@ fn refused() -> Vec<Case> {
             .fails(7, "prevResult"),
         case("no veth", &both()).before(&macvlan).fails(999, "macvlan"),
         case("no interface", &both()).before(&[]).fails(999, "eth0"),
-        case("not listed", &with(both(), &json!({"prevResult": unlisted}))).fails(999, "vhost0"),
+        case("interface not in prevResult", &with(both(), &json!({"prevResult": unlisted})))
+            .fails(999, "vhost0"),
         case("namespace is missing", &both()).netns("/run/netns/nowhere").fails(3, "nowhere"),
         case("version that has no chains", &with(both(), &json!({"cniVersion": "0.2.0"})))
             .always_fails(1, "incompatible"),
@@ -129,7 +133,7 @@ fn later() -> Vec<Case> {
         case("CHECK without the ifb", &both())
             .steps(&[Add(1), Host("link del bwp623e1c388032"), Check(1), Del(1)])
             .failing(&[(2, 999)]),
-        case("DEL of what never was", &both()).steps(&[Del(1)]),
+        case("DEL without ADD", &both()).steps(&[Del(1)]),
         case("DEL without the pair", &both()).steps(&[Add(1), Host("link del vhost0"), Del(1)]),
     ]
 }

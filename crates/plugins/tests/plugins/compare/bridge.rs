@@ -11,7 +11,7 @@ pub fn cases() -> Vec<Case> {
     [gateways(), links(), layer_two(), macs(), results()].concat()
 }
 
-/// The whole life of a dual-stack container in every version.
+/// All verbs for a dual-stack container in every version.
 pub fn versions() -> Vec<Case> {
     let config = bridge(&json!({"isDefaultGateway": true, "ipam": dual()}));
     ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"]
@@ -35,7 +35,7 @@ fn gateways() -> Vec<Case> {
         case("plain", &json!({})),
         Case::new("default name", without(bridge(&json!({})), &["bridge"])),
         case("isGateway", &json!({"isGateway": true})),
-        case("isGateway with a gateway of its own", &json!({"isGateway": true, "ipam": own})),
+        case("isGateway with a configured gateway", &json!({"isGateway": true, "ipam": own})),
         case("isGateway IPv6", &json!({"isGateway": true, "ipam": v6()})),
         case("isDefaultGateway", &json!({"isDefaultGateway": true})),
         case("isDefaultGateway dual", &json!({"isDefaultGateway": true, "ipam": dual()})),
@@ -45,7 +45,7 @@ fn gateways() -> Vec<Case> {
             &json!({"isDefaultGateway": true, "ipam": default}),
         ),
         case(
-            "default gateway and another's",
+            "default gateway and a route via another gateway",
             &json!({"isDefaultGateway": true, "ipam": default_by}),
         ),
         case("two addresses of one family without gateway", &json!({"ipam": two.clone()})),
@@ -82,9 +82,12 @@ fn links() -> Vec<Case> {
             .before(&[Host("link add br0 type bridge")]),
         case("existing bridge without a port is the gateway", &json!({"isGateway": true}))
             .before(&[Host("link add br0 type bridge")]),
-        case("keys in other cases", &json!({"ISGATEWAY": true, "Mtu": 1300, "HairpinMode": true})),
+        case(
+            "keys in different letter case",
+            &json!({"ISGATEWAY": true, "Mtu": 1300, "HairpinMode": true}),
+        ),
         case("null is absent", &json!({"isGateway": null, "mtu": null, "dns": null, "args": null})),
-        case("unknown keys are passed over", &json!({"capabilities": {"mac": true}, "x": [1]})),
+        case("unknown keys are ignored", &json!({"capabilities": {"mac": true}, "x": [1]})),
     ]
 }
 
@@ -96,7 +99,7 @@ fn layer_two() -> Vec<Case> {
     ]
 }
 
-/// With host-local, which knows no MAC, the runtime must allow what is unknown.
+/// host-local does not know the argument MAC, so the runtime must set IgnoreUnknown.
 fn macs() -> Vec<Case> {
     let known = "IgnoreUnknown=1;K8S_POD_NAME=a;MAC=02:00:00:00:00:03";
     let args = json!({"args": {"cni": {"mac": "02:00:00:00:00:01"}}});
@@ -137,8 +140,11 @@ fn results() -> Vec<Case> {
             .before(&[file]),
         case("empty options of dns", &json!({"ipam": resolv.clone(), "dns": {"options": []}}))
             .before(&[file]),
-        case("dns over that of IPAM", &json!({"ipam": resolv, "dns": {"domain": "example.org"}}))
-            .before(&[file]),
+        case(
+            "dns of the network overrides IPAM",
+            &json!({"ipam": resolv, "dns": {"domain": "example.org"}}),
+        )
+        .before(&[file]),
         case("static", &json!({"ipam": fixed.clone()})),
         case("static with gateway", &json!({"isDefaultGateway": true, "ipam": fixed})),
     ]

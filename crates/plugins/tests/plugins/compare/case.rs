@@ -1,43 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One configuration of the table: what is there before, what is called, what should come of it.
+//! One test case: initial state, configuration, calls and expected errors.
 
 use serde_json::Value;
 
-use crate::conf::HAVING_ETH0;
+use crate::conf::ETH0_SETUP;
 
-/// One thing that happens; containers and pods are counted from 1.
+/// One step of a case. Containers and pods are counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// `ip` on the host.
+    /// Runs `ip` on the host.
     Host(&'static str),
-    /// `ip` in the first pod.
+    /// Runs `ip` in the first pod.
     Pod(&'static str),
-    /// A file is written.
+    /// Writes a file: path, content.
     File(&'static str, &'static str),
     Add(usize),
     Check(usize),
     Del(usize),
 }
 
-/// A configuration and what is done with it.
+/// A configuration and the steps to run with it.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub name: String,
     pub config: Value,
     pub args: &'static str,
     pub ifname: &'static str,
-    /// In place of the pod's own.
+    /// Replaces the path of the pod's namespace.
     pub netns: Option<&'static str>,
     pub before: Vec<Step>,
     pub steps: Vec<Step>,
-    /// In our message where the first call fails.
+    /// Text expected in podwire's message if the first call fails.
     pub words: &'static str,
-    /// Calls, counted from 1, that fail by design, with our code.
+    /// Calls expected to fail, counted from 1, with podwire's error code.
     pub failing: Vec<(usize, u32)>,
 }
 
 impl Case {
-    /// ADD, CHECK where the version has it, DEL and DEL again.
+    /// Runs ADD, CHECK if the version supports it, DEL and DEL again.
     pub fn new(name: impl Into<String>, config: Value) -> Case {
         let has_check = !["0.1.0", "0.2.0", "0.3.0", "0.3.1"]
             .iter()
@@ -57,23 +57,23 @@ impl Case {
         }
     }
 
-    /// These calls, counted from 1, fail by design, with these codes of ours.
+    /// Declares that these calls, counted from 1, fail with these podwire error codes.
     pub fn failing(mut self, calls: &[(usize, u32)]) -> Case {
         self.failing = calls.to_vec();
         self
     }
 
-    /// IPAM plugins do not touch the kernel, so that only the disk needs to be looked at.
+    /// Returns true for IPAM plugins, which change only files and not the kernel.
     pub fn gives_addresses_only(&self) -> bool {
         ["host-local", "static"].iter().any(|kind| self.config["type"] == **kind)
     }
 
-    /// The code that a call of ours, counted from 0, should fail with.
+    /// Error code expected from podwire for a call, counted from 0.
     pub fn code(&self, call: usize) -> Option<u32> {
         self.failing.iter().find(|(other, _)| *other == call + 1).map(|(_, code)| *code)
     }
 
-    /// The same in an older version.
+    /// Changes the version of the configuration. Resets everything else except the name.
     pub fn version(mut self, version: &str) -> Case {
         self.config["cniVersion"] = version.into();
         Case::new(self.name, self.config)
@@ -99,25 +99,26 @@ impl Case {
         self
     }
 
-    /// After a plugin that has made `eth0`.
+    /// Creates `eth0` first, like a previous plugin of the chain.
     pub fn after_eth0(self) -> Case {
-        let steps: Vec<Step> = HAVING_ETH0.iter().map(|line| Step::Pod(line)).collect();
+        let steps: Vec<Step> = ETH0_SETUP.iter().map(|line| Step::Pod(line)).collect();
         self.before(&steps)
     }
 
-    /// More before the first step.
+    /// Adds preparation steps.
     pub fn and_before(mut self, steps: &[Step]) -> Case {
         self.before.extend_from_slice(steps);
         self
     }
 
-    /// In place of the usual steps.
+    /// Replaces the default steps.
     pub fn steps(mut self, steps: &[Step]) -> Case {
         self.steps = steps.to_vec();
         self
     }
 
-    /// The first call fails, with this code of ours and these words in our message.
+    /// Declares that the first call fails, with this podwire error code and `words` in podwire's
+    /// message.
     pub fn fails(mut self, code: u32, words: &'static str) -> Case {
         self.words = words;
         self.failing = vec![(1, code)];
@@ -125,7 +126,7 @@ impl Case {
         self
     }
 
-    /// Every call fails, the first with these words.
+    /// Declares that every call fails, the first with `words` in the message.
     pub fn always_fails(self, code: u32, words: &'static str) -> Case {
         let mut case = self.fails(code, words);
         case.failing = (1..=case.steps.len()).map(|call| (call, code)).collect();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Configurations of host-device. A veth end plays the device, and directories in place of those of
-//! `/sys` say where it is; both sets of plugins find nothing else there.
+//! Configurations of host-device. One end of a veth pair stands for the device, and a tmpfs on
+//! `/sys` directories describes it to both sets of plugins.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -17,13 +17,13 @@ const PCI: &str = "/sys/bus/pci";
 const DEVICES: &str = "/sys/devices/virtual";
 const UP: &str = "link set ens1 up";
 
-/// Devices with an interface, by way of virtio, with none, and with a driver in user space; a place in
-/// the tree of devices; and an auxiliary device.
+/// Creates PCI devices with an interface, with an interface below virtio, without an interface and
+/// with a userspace driver; a path in the device tree; and an auxiliary device.
 pub fn make_bus() {
     for place in [BUS, DEVICES] {
         run("mount", &["-t", "tmpfs", "none", place]);
     }
-    let directory = |path: &str| fs::create_dir_all(path).expect("a directory on a tmpfs");
+    let directory = |path: &str| fs::create_dir_all(path).expect("create a directory on the tmpfs");
     for driver in ["mlx5_core", "vfio-pci"] {
         directory(&format!("{PCI}/drivers/{driver}"));
     }
@@ -35,7 +35,7 @@ pub fn make_bus() {
     ] {
         directory(&format!("{PCI}/devices/{device}/{below}"));
         let link = format!("{PCI}/devices/{device}/driver");
-        symlink(format!("../../drivers/{driver}"), link).expect("a link on a tmpfs");
+        symlink(format!("../../drivers/{driver}"), link).expect("create a symlink on the tmpfs");
     }
     directory(&format!("{BUS}/auxiliary/devices/mlx5_core.sf.2/net/ens1"));
     directory(&format!("{DEVICES}/nic/net/ens1"));
@@ -50,7 +50,7 @@ fn case(name: &str, more: &Value) -> Case {
     Case::new(name, host_device(more)).before(&[Host(ENS1)])
 }
 
-/// The device is named by these keys instead.
+/// Identifies the device by these keys instead of `device`.
 fn by(name: &str, more: &Value) -> Case {
     let config = with(without(host_device(&json!({})), &["device"]), more);
     Case::new(name, config).before(&[Host(ENS1), Host("link set far1 up")])
@@ -67,15 +67,21 @@ fn plain() -> Vec<Case> {
     cases.extend([
         case("plain", &json!({})),
         case("plain in 0.3.1", &json!({})).version("0.3.1").before(&[Host(ENS1)]),
-        case("was up", &json!({})).before(&[Host(ENS1), Host(UP)]),
+        case("device is up before", &json!({})).before(&[Host(ENS1), Host(UP)]),
         case("keeps its name", &json!({})).ifname("ens1"),
         case("other name", &json!({})).ifname("net1"),
-        case("pod has its name", &json!({}))
+        case("pod has an interface with the device's name", &json!({}))
             .before(&[Host(ENS1), Pod("link add ens1 type veth peer name other")]),
-        case("arguments are passed over", &json!({})).args("A=b"),
+        case("arguments are ignored", &json!({})).args("A=b"),
         case("a macvlan", &json!({"device": "mac1"}))
             .before(&[Host(ENS1), Host("link add mac1 link ens1 type macvlan mode bridge")]),
-        case("one after the other", &json!({})).steps(&[Add(1), Del(1), Add(2), Check(2), Del(2)]),
+        case("two pods one after the other", &json!({})).steps(&[
+            Add(1),
+            Del(1),
+            Add(2),
+            Check(2),
+            Del(2),
+        ]),
     ]);
     cases
 }
@@ -94,17 +100,17 @@ fn found_by() -> Vec<Case> {
             &json!({"runtimeConfig": {"deviceID": "mlx5_core.sf.2"}}),
         ),
         by(
-            "deviceID before pciBusID",
+            "deviceID overrides pciBusID",
             &json!({"pciBusID": "0000:aa:00.2",
             "runtimeConfig": {"deviceID": "0000:aa:00.0"}}),
         ),
         case(
-            "device before all others",
+            "device overrides all other keys",
             &json!({"hwaddr": "02:00:00:00:00:99",
             "kernelpath": "/sys/devices/none", "pciBusID": "0000:aa:00.2"}),
         ),
-        by("driver in user space", &json!({"pciBusID": "0000:aa:00.3"})).steps(&[Add(1), Check(1)]),
-        by("driver in user space with IPAM", &json!({"pciBusID": "0000:aa:00.3", "ipam": v4()}))
+        by("userspace driver", &json!({"pciBusID": "0000:aa:00.3"})).steps(&[Add(1), Check(1)]),
+        by("userspace driver with IPAM", &json!({"pciBusID": "0000:aa:00.3", "ipam": v4()}))
             .steps(&[Add(1), Check(1), Del(1), Del(1)]),
     ]
 }
@@ -136,21 +142,21 @@ fn refused() -> Vec<Case> {
             .before(&[Host(ENS1)])
             .fails(999, "no valid IP addresses"),
         case("device is missing", &json!({"device": "none0"})).fails(999, "none0"),
-        by("nothing is named", &json!({})).fails(7, "\\\"device\\\""),
-        by("hwaddr that nobody has", &json!({"hwaddr": "02:00:00:00:00:99"})).fails(999, "00:99"),
-        by("hwaddr that is none", &json!({"hwaddr": "02:00"})).fails(7, "02:00"),
+        by("no device key", &json!({})).fails(7, "\\\"device\\\""),
+        by("hwaddr of no interface", &json!({"hwaddr": "02:00:00:00:00:99"})).fails(999, "00:99"),
+        by("invalid hwaddr", &json!({"hwaddr": "02:00"})).fails(7, "02:00"),
         by("kernelpath elsewhere", &json!({"kernelpath": "/etc"})).fails(7, "/etc"),
-        by("kernelpath climbs", &json!({"kernelpath": "/sys/devices/../net"})).fails(7, "../net"),
+        by("kernelpath with ..", &json!({"kernelpath": "/sys/devices/../net"})).fails(7, "../net"),
         by("kernelpath without interface", &json!({"kernelpath": format!("{DEVICES}/empty")}))
             .fails(999, "empty"),
         by("pciBusID without interface", &json!({"pciBusID": "0000:aa:00.2"}))
             .fails(999, "0000:aa:00.2"),
         by("pciBusID is missing", &json!({"pciBusID": "0000:ff:00.0"})).fails(999, "0000:ff:00.0"),
         by("deviceID is missing", &id("0000:ff:00.0")).fails(7, "0000:ff:00.0"),
-        by("deviceID climbs", &id("../../class")).fails(7, "../../class"),
+        by("deviceID with ..", &id("../../class")).fails(7, "../../class"),
         case("device is a number", &json!({"device": 7})).fails(7, "device"),
         case("device is the loopback", &json!({"device": "lo"})).fails(7, "loopback"),
-        case("interface is there already", &json!({"ipam": v4()}))
+        case("interface exists", &json!({"ipam": v4()}))
             .before(&[Host(ENS1), Host(UP), Pod("link add eth0 type veth peer name other")])
             .fails(999, "already exists"),
         case("gateway of a route cannot be reached", &json!({"ipam": with(v4(), &route)}))
@@ -168,6 +174,6 @@ fn later() -> Vec<Case> {
         case("CHECK without the interface", &json!({}))
             .steps(&[Add(1), Pod("link set eth0 name eth9"), Check(1)])
             .failing(&[(2, 999)]),
-        case("DEL of what never was", &json!({})).steps(&[Del(1)]),
+        case("DEL without ADD", &json!({})).steps(&[Del(1)]),
     ]
 }

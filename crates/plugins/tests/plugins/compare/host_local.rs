@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Configurations of host-local by itself; its files are compared to the byte.
+//! Configurations of host-local alone; its files are compared byte by byte.
 
 use serde_json::{Value, json};
 
@@ -8,14 +8,14 @@ use super::case::Step::{Add, Check, Del, File};
 use crate::conf::{host_local, network, ranges, with, without};
 
 pub fn cases() -> Vec<Case> {
-    [versions(), given(), in_ranges(), requested(), refused(), turns(), history()].concat()
+    [versions(), given(), in_ranges(), requested(), refused(), round_robin(), history()].concat()
 }
 
 fn case(name: &str, ipam: &Value) -> Case {
     Case::new(name, host_local(ipam))
 }
 
-/// The ranges of one set, and nothing else.
+/// A case with one range set.
 fn set(name: &str, ranges: &Value) -> Case {
     case(name, &json!({"ranges": [ranges]}))
 }
@@ -43,15 +43,14 @@ fn given() -> Vec<Case> {
     let nothing = json!({"type": "host-local", "dataDir": "/run/data"});
     let alone = |ipam: &Value| network("host-local", &json!({ "ipam": ipam }));
     vec![
-        Case::new("one range as first written", alone(&legacy)),
+        Case::new("one range in the old format", alone(&legacy)),
         Case::new("one range and sets", alone(&both)),
         Case::new("ranges of the runtime", with(alone(&both), &runtime)),
         Case::new("only ranges of the runtime", with(alone(&nothing), &runtime)),
         case("name servers", &json!({"resolvConf": "/run/resolv.conf"}))
             .before(&[File("/run/resolv.conf", resolv)]),
         case("routes", &json!({ "routes": [route] })),
-        case("unknown arguments that may be passed over", &json!({}))
-            .args("IgnoreUnknown=true;A=b"),
+        case("unknown arguments with IgnoreUnknown", &json!({})).args("IgnoreUnknown=true;A=b"),
     ]
 }
 
@@ -89,7 +88,7 @@ fn requested() -> Vec<Case> {
         Case::new("ips in runtimeConfig", with_more(&runtime)),
         case("IP is the gateway", &json!({})).args("IP=10.1.0.1").fails(999, "gateway"),
         case("IP is outside", &json!({})).args("IP=10.9.0.1").fails(999, "10.9.0.1"),
-        case("IP is none", &json!({})).args("IP=ten").fails(4, "ten"),
+        case("invalid IP", &json!({})).args("IP=ten").fails(4, "ten"),
         case("IP is taken", &json!({}))
             .before(&[File("/run/data/net/10.1.0.50", "other\r\neth0")])
             .args("IP=10.1.0.50")
@@ -103,7 +102,7 @@ fn refused() -> Vec<Case> {
     vec![
         set("range too small", &json!([{"subnet": "10.1.0.0/31"}])).fails(7, "10.1.0.0/31"),
         set("subnet with host bits", &json!([{"subnet": "10.1.0.5/24"}])).fails(7, "10.1.0.5/24"),
-        set("subnet is none", &json!([{"subnet": "ten"}])).fails(7, "ten"),
+        set("invalid subnet", &json!([{"subnet": "ten"}])).fails(7, "ten"),
         set("start outside", &json!([{"subnet": "10.1.0.0/24", "rangeStart": "10.2.0.1"}]))
             .fails(7, "10.2.0.1"),
         set("end outside", &json!([{"subnet": "10.1.0.0/24", "rangeEnd": "10.2.0.1"}]))
@@ -135,8 +134,8 @@ fn refused() -> Vec<Case> {
     ]
 }
 
-/// Where the round-robin of a small pool goes.
-fn turns() -> Vec<Case> {
+/// Round-robin order in a small pool.
+fn round_robin() -> Vec<Case> {
     let pool = json!({"ranges": [[
         {"subnet": "10.1.0.0/24", "rangeStart": "10.1.0.10", "rangeEnd": "10.1.0.12"}]]});
     let last = |text| File("/run/data/net/last_reserved_ip.0", text);
@@ -146,18 +145,18 @@ fn turns() -> Vec<Case> {
         File("/run/data/net/10.1.0.12", "d"),
     ];
     vec![
-        case("round-robin goes on", &pool).steps(&[Add(1), Del(1), Add(2), Del(2), Add(1)]),
-        case("round-robin begins again", &pool).before(&[last("10.1.0.12")]),
-        case("round-robin passes taken ones", &pool).before(&[last("10.1.0.10"), taken[1]]),
+        case("round-robin continues", &pool).steps(&[Add(1), Del(1), Add(2), Del(2), Add(1)]),
+        case("round-robin wraps around", &pool).before(&[last("10.1.0.12")]),
+        case("round-robin skips addresses in use", &pool).before(&[last("10.1.0.10"), taken[1]]),
         case("last address is outside", &pool).before(&[last("10.9.0.9")]),
-        case("last address is none", &pool).before(&[last("x")]),
-        case("range is used up", &pool)
+        case("invalid last address", &pool).before(&[last("x")]),
+        case("range is exhausted", &pool)
             .before(&taken)
             .fails(11, "no IP addresses available in range set: 10.1.0.10-10.1.0.12"),
     ]
 }
 
-/// What other containers, and other versions, have left in the directory.
+/// Files left in the directory by other containers and other versions.
 fn history() -> Vec<Case> {
     let usual = without(ranges(&json!([[{"subnet": "10.1.0.0/24"}]])), &["dataDir"]);
     let other = with(host_local(&json!({})), &json!({"name": "two"}));
@@ -176,9 +175,9 @@ fn history() -> Vec<Case> {
         case("DEL of another interface", &json!({}))
             .before(&[File("/run/data/net/10.1.0.9", "c1\r\neth1")])
             .steps(&[Del(1)]),
-        case("CHECK of what never was", &json!({})).steps(&[Check(1), Del(1)]).failing(&[(1, 999)]),
-        Case::new("other networks are left alone", other)
+        case("CHECK without ADD", &json!({})).steps(&[Check(1), Del(1)]).failing(&[(1, 999)]),
+        Case::new("other networks are not touched", other)
             .before(&[File("/run/data/net/10.1.0.2", "c1\r\neth0")]),
-        Case::new("the usual directory", network("host-local", &json!({ "ipam": usual }))),
+        Case::new("default directory", network("host-local", &json!({ "ipam": usual }))),
     ]
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Configurations of macvlan, ipvlan, vlan and dummy: interfaces that live in the container alone.
+//! Configurations of macvlan, ipvlan, vlan and dummy, whose interfaces exist only in the container.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::case::Case;
 use super::case::Step::{self, Add, Check, Del, Host, Pod};
 use crate::conf::{dual, dummy, ipvlan, macvlan, ranges, v4, v6, vlan, with, without};
 
-/// A network of the host: `m0` is its interface, and `m1` all that is plugged in on the other side.
+/// A network on the host: `m0` is the host's interface and `m1` its only peer.
 const LAN: [Step; 3] = [
     Host("link add m0 address 02:00:00:00:00:01 type veth peer name m1"),
     Host("link set m0 up"),
@@ -20,7 +20,7 @@ fn case(conf: Conf, name: &str, more: &Value) -> Case {
     Case::new(name, conf(more)).before(&LAN)
 }
 
-/// LAN, and then these.
+/// LAN, followed by these steps.
 fn lan_and(steps: &[Step]) -> Vec<Step> {
     [&LAN, steps].concat()
 }
@@ -37,7 +37,7 @@ fn routes() -> Value {
     ]})
 }
 
-/// What each of them is tried with, those too that need a machine of their own.
+/// Cases for every link type, including those that need a virtual machine.
 fn essential(conf: Conf) -> Vec<Case> {
     let fixed = json!({"type": "static", "dns": {"nameservers": ["10.0.0.3"]}, "addresses": [
         {"address": "10.1.0.5/24", "gateway": "10.1.0.1"}]});
@@ -49,7 +49,7 @@ fn essential(conf: Conf) -> Vec<Case> {
     ]
 }
 
-/// What is much the same code in all of them, so that one is enough.
+/// Cases for code that all link types share, run for one type only.
 fn thorough(conf: Conf) -> Vec<Case> {
     let two = ranges(&json!([[{"subnet": "10.1.0.0/24"}], [{"subnet": "10.2.0.0/24"}]]));
     let small = ranges(&json!([[{"subnet": "10.1.0.0/30"}]]));
@@ -62,7 +62,7 @@ fn thorough(conf: Conf) -> Vec<Case> {
         case(conf, "another name", &json!({})).ifname("net1"),
         case(conf, "no addresses from IPAM", &json!({"ipam": {"type": "static"}}))
             .fails(999, "missing IP config"),
-        case(conf, "range is used up", &json!({"ipam": small}))
+        case(conf, "range is exhausted", &json!({"ipam": small}))
             .before(&lan_and(&[Step::File("/run/data/net/10.1.0.2", "other\r\neth0")]))
             .fails(11, "no IP addresses available"),
         case(conf, "namespace is missing", &json!({}))
@@ -75,24 +75,24 @@ fn thorough(conf: Conf) -> Vec<Case> {
         case(conf, "CHECK without the interface", &json!({}))
             .steps(&[Add(1), Pod("link del eth0"), Check(1), Del(1)])
             .failing(&[(2, 999)]),
-        case(conf, "DEL of what never was", &json!({})).steps(&[Del(1)]),
+        case(conf, "DEL without ADD", &json!({})).steps(&[Del(1)]),
         case(conf, "DEL without namespace", &json!({})).netns("/run/netns/gone").steps(&[Del(1)]),
     ]);
     cases
 }
 
-/// What fails when most is done already.
+/// A failure late in ADD, after most changes are made.
 fn fails_late(conf: Conf) -> Case {
     let route = json!({"routes": [{"dst": "192.0.2.0/24", "gw": "10.99.0.1"}]});
     let ipam = json!({"ipam": with(v4(), &route)});
     case(conf, "gateway of a route cannot be reached", &ipam).fails(999, "unreachable")
 }
 
-/// What all of them refuse alike, by much the same code, so that one is enough.
+/// Rejected cases for code that all link types share, run for one type only.
 fn refused(conf: Conf) -> Vec<Case> {
     let veth = Pod("link add eth0 type veth peer name other");
     vec![
-        case(conf, "interface is there already", &json!({}))
+        case(conf, "interface exists", &json!({}))
             .before(&lan_and(&[veth]))
             .steps(&[Add(1)])
             .fails(999, "already exists"),
@@ -104,7 +104,7 @@ fn refused(conf: Conf) -> Vec<Case> {
     ]
 }
 
-/// What those do alike that have a master.
+/// Cases for link types with a master.
 fn with_master(conf: Conf) -> Vec<Case> {
     vec![
         case(conf, "mtu", &json!({"mtu": 1400})),
@@ -186,7 +186,7 @@ pub fn macvlan_cases() -> Vec<Case> {
         case(macvlan, "mac of the runtime", &both).args("MAC=02:00:00:00:00:07;IgnoreUnknown=1"),
         case(macvlan, "MAC in CNI_ARGS", &by_env).args("MAC=02:00:00:00:00:07;IgnoreUnknown=1"),
         case(macvlan, "unknown mode", &json!({"mode": "l2"})).fails(7, "mode"),
-        case(macvlan, "mac that is none", &json!({"mac": "02:00"})).fails(7, "02:00"),
+        case(macvlan, "invalid mac", &json!({"mac": "02:00"})).fails(7, "02:00"),
         no_default_route(macvlan),
         case(macvlan, "unknown argument", &json!({})).args("A=b").fails(4, "A=b"),
         case(macvlan, "passthru needs a master for itself", &json!({"mode": "passthru"}))
@@ -199,8 +199,8 @@ pub fn macvlan_cases() -> Vec<Case> {
     plain.into_iter().flatten().chain(modes).chain(own).collect()
 }
 
-/// What the plugin before has said.
-fn after_another(interfaces: &Value) -> Value {
+/// prevResult of a preceding plugin.
+fn prev_result(interfaces: &Value) -> Value {
     json!({"prevResult": {"cniVersion": "1.1.0", "interfaces": interfaces,
         "ips": [{"address": "10.1.0.7/24", "gateway": "10.1.0.1", "interface": 0}],
         "routes": [{"dst": "0.0.0.0/0"}], "dns": {}}})
@@ -209,7 +209,7 @@ fn after_another(interfaces: &Value) -> Value {
 pub fn ipvlan_cases() -> Vec<Case> {
     let plain = [essential(ipvlan), with_master(ipvlan), default_route(ipvlan)];
     let mode = case(ipvlan, "mode l3s", &json!({"mode": "l3s"}));
-    let chained = without(ipvlan(&after_another(&json!([{"name": "m0"}]))), &["master", "ipam"]);
+    let chained = without(ipvlan(&prev_result(&json!([{"name": "m0"}]))), &["master", "ipam"]);
     let own = vec![
         mode,
         Case::new("chained with IPAM", with(chained, &json!({"ipam": v4()}))).before(&LAN),
@@ -217,9 +217,9 @@ pub fn ipvlan_cases() -> Vec<Case> {
     plain.into_iter().flatten().chain(own).collect()
 }
 
-/// What is refused before the kernel is asked, so that any will do.
+/// Cases rejected before the plugin creates a link, so any kernel can run them.
 pub fn ipvlan_refused() -> Vec<Case> {
-    let no_interface = ipvlan(&after_another(&json!([])));
+    let no_interface = ipvlan(&prev_result(&json!([])));
     vec![
         missing_master(ipvlan),
         no_default_route(ipvlan),
@@ -235,7 +235,7 @@ pub fn ipvlan_refused() -> Vec<Case> {
 pub fn ipvlan_failing() -> Vec<Case> {
     vec![
         fails_late(ipvlan),
-        // The Go plugin does not refuse it.
+        // The Go plugin accepts this MTU.
         long_mtu(ipvlan),
         case(ipvlan, "CHECK of another mode", &json!({}))
             .steps(&[Add(1), Pod("link set eth0 type ipvlan mode l3"), Check(1), Del(1)])
@@ -248,7 +248,7 @@ pub fn vlan_cases() -> Vec<Case> {
     [essential(vlan), with_master(vlan), own].concat()
 }
 
-/// What is refused before the kernel is asked, so that any will do.
+/// Cases rejected before the plugin creates a link, so any kernel can run them.
 pub fn vlan_refused() -> Vec<Case> {
     vec![
         missing_master(vlan),

@@ -21,11 +21,11 @@ pub fn cases() -> Vec<Case> {
     cases.extend([
         Case::new("another interface name", lo()).ifname("eth0"),
         Case::new("chained", chained).ifname("lo").steps(&[Add(1), Del(1), Del(1)]),
-        Case::new("strange address", lo())
+        Case::new("address that is not a loopback address", lo())
             .before(&[Pod("addr add 10.1.0.1/8 dev lo")])
             .steps(&[Add(1)])
             .fails(999, "10.1.0.1"),
-        Case::new("CHECK of one that is down", lo())
+        Case::new("CHECK of an interface that is down", lo())
             .steps(&[Add(1), Pod("link set lo down"), Check(1), Del(1)])
             .failing(&[(2, 999)]),
         Case::new("namespace is missing", lo()).netns("/run/netns/nowhere").fails(3, "nowhere"),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plays a case with one set of plugins and writes down what could be seen after each step, in
-//! words that do not depend on chance.
+//! Runs a case with one set of plugins and records the observed state after each step, with random
+//! names replaced.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,38 +12,38 @@ use crate::call::{Answer, Call};
 use crate::snapshot::Snapshot;
 use crate::world::{Plugins, World};
 
-/// What could be seen after a step.
+/// Observed state after a step.
 #[derive(Debug)]
 pub struct Moment {
     pub step: Step,
-    /// The step had an answer, and it was no error.
+    /// True if the plugin succeeded.
     pub success: bool,
-    /// What was not so before, in kernel and on disk.
+    /// Changes made by this step, in the kernel and on disk.
     pub changes: Vec<String>,
     pub message: String,
     pub facts: BTreeMap<String, String>,
 }
 
-/// Plays all steps in a fresh world.
+/// Runs all steps in a new world.
 pub fn play(case: &Case, plugins: &Plugins) -> Vec<Moment> {
     let pods = case.steps.iter().map(|step| step.container()).max().unwrap_or(1);
     let world = World::new(plugins, pods);
     prepare_all(&world, &case.before);
     let mut results = vec![Value::Null; pods + 1];
-    let look = || if case.gives_addresses_only() { world.disk() } else { world.snapshot() };
-    let mut last = look();
+    let observe = || if case.gives_addresses_only() { world.disk() } else { world.snapshot() };
+    let mut last = observe();
     let mut moments = Vec::new();
     for (at, step) in case.steps.iter().copied().enumerate() {
         let Some(answer) = perform(case, &world, step, &mut results) else {
             prepare(&world, step);
-            last = look();
+            last = observe();
             continue;
         };
-        // CHECK has nothing to change, and a second DEL nothing left.
-        let is_dull = matches!(step, Step::Check(_)) || (at > 0 && case.steps[at - 1] == step);
-        let now = if is_dull { last.clone() } else { look() };
+        // CHECK and a repeated DEL change nothing, so no new snapshot is needed.
+        let is_unchanged = matches!(step, Step::Check(_)) || (at > 0 && case.steps[at - 1] == step);
+        let now = if is_unchanged { last.clone() } else { observe() };
         let changes = last.without_bookkeeping().changes_to(&now.clone().without_bookkeeping());
-        let mut facts = if is_dull { Snapshot::default() } else { now.clone() };
+        let mut facts = if is_unchanged { Snapshot::default() } else { now.clone() };
         describe(&answer, &mut facts);
         last = now;
         let message =
@@ -53,7 +53,7 @@ pub fn play(case: &Case, plugins: &Plugins) -> Vec<Moment> {
             success: answer.success,
             changes,
             message: message.unwrap_or_default() + &answer.stderr,
-            facts: without_chance(case, &facts.0, &results),
+            facts: without_random_values(case, &facts.0, &results),
         });
     }
     moments
@@ -68,10 +68,10 @@ impl Step {
     }
 }
 
-/// Lines of `ip` for one place by one process; see `snapshot::look`.
+/// Runs consecutive `ip` lines for the same namespace in one process; see `snapshot::observe`.
 fn prepare_all(world: &World, steps: &[Step]) {
     const BATCH: &str = "/run/before";
-    // What has an option of its own cannot be in a batch.
+    // Lines that start with an option cannot be part of a batch.
     let batched = |step: &Step| match *step {
         Step::Host(line) if !line.starts_with('-') => Some((&world.host, line)),
         Step::Pod(line) if !line.starts_with('-') => Some((world.pod(1), line)),
@@ -82,7 +82,7 @@ fn prepare_all(world: &World, steps: &[Step]) {
         let lines: Vec<&str> = group.iter().filter_map(batched).map(|(_, line)| line).collect();
         match group.first().and_then(batched) {
             Some((place, _)) => {
-                fs::write(BATCH, lines.join("\n")).expect("a file below /run can be written");
+                fs::write(BATCH, lines.join("\n")).expect("write a file in /run");
                 place.ip(&["-batch", BATCH]);
             }
             None => group.iter().for_each(|step| prepare(world, *step)),
@@ -97,10 +97,10 @@ fn prepare(world: &World, step: Step) {
         Step::Pod(line) => drop(world.pod(1).ip(&words(line))),
         Step::File(path, content) => {
             let directory = std::path::Path::new(path).parent().expect("paths are absolute");
-            fs::create_dir_all(directory).expect("a directory below /run can be made");
-            fs::write(path, content).expect("a file below /run can be written");
+            fs::create_dir_all(directory).expect("create a directory in /run");
+            fs::write(path, content).expect("write a file in /run");
         }
-        other => panic!("{other:?} is not for preparing"),
+        other => panic!("{other:?} is not a preparation step"),
     }
 }
 
@@ -127,7 +127,7 @@ fn perform(case: &Case, world: &World, step: Step, results: &mut [Value]) -> Opt
     }
 }
 
-/// The answer as facts. The words of a message are for people and not compared.
+/// Adds the answer to the facts. Message texts are not compared.
 fn describe(answer: &Answer, facts: &mut Snapshot) {
     let mut fact = |name: &str, value: String| drop(facts.0.insert(name.to_owned(), value));
     fact("answer/exit", if answer.success { "success" } else { "failure" }.to_owned());
@@ -142,8 +142,9 @@ fn describe(answer: &Answer, facts: &mut Snapshot) {
     }
 }
 
-/// Random names and hardware addresses give way to words; those that the case asks for stay.
-fn without_chance(
+/// Replaces random names and MAC addresses with placeholders, except those that the case sets
+/// itself.
+fn without_random_values(
     case: &Case,
     facts: &BTreeMap<String, String>,
     results: &[Value],
@@ -153,7 +154,8 @@ fn without_chance(
     facts.iter().map(|(name, value)| (plain(name), plain(value))).collect()
 }
 
-/// `veth` and its digits, eight of Go's and eleven of ours, become `veth1` for the first container's and so on.
+/// Replaces `veth` plus digits (eight with Go, eleven with podwire) with `<veth1>` for the first
+/// container and so on.
 fn hide_veths(text: &str, results: &[Value]) -> String {
     let mut parts = text.split("veth");
     let mut out = parts.next().unwrap_or_default().to_owned();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! portmap's answers and switches. Rules differ by design: what they do is compared with real
-//! connections.
+//! Answers and sysctl changes of portmap. The rules differ by design; tests with real connections
+//! compare their effect.
 
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ fn result() -> Value {
         "routes": [{"dst": "0.0.0.0/0"}], "dns": {"nameservers": ["10.1.0.1"]}})
 }
 
-/// With a bridge that leads to the container's address.
+/// Creates a bridge with a route to the container's address.
 fn case(name: &str, mappings: &Value, more: &Value) -> Case {
     let base = json!({"backend": "nftables", "runtimeConfig": {"portMappings": mappings},
         "prevResult": result()});
@@ -95,7 +95,7 @@ fn refused() -> Vec<Case> {
         case("mark bit too high", &one, &json!({"markMasqBit": 32})).fails(7, "markMasqBit"),
         case("two kinds of mark", &one, &marks)
             .fails(7, "Cannot specify externalSetMarkChain and markMasqBit"),
-        case("conditions that are none", &one, &json!({"conditionsV4": ["nonsense"]}))
+        case("invalid conditions", &one, &json!({"conditionsV4": ["nonsense"]}))
             .fails(7, "nonsense"),
     ]
 }

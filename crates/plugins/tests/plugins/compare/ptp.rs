@@ -45,12 +45,12 @@ fn plain() -> Vec<Case> {
         case("dns", &json!({"dns": {"nameservers": ["10.0.0.2"]}})),
         case("routes", &json!({"ipam": with(v4(), &routes)})),
         case("static", &json!({"ipam": fixed})),
-        case("routes by other addresses", &json!({"ipam": with(dual(), &by_others)})),
-        case("route by another address", &json!({"ipam": with(v4(), &by_another)})),
+        case("routes via other gateways", &json!({"ipam": with(dual(), &by_others)})),
+        case("route via another gateway", &json!({"ipam": with(v4(), &by_another)})),
         case("dns of IPAM", &json!({"ipam": with(fixed.clone(), &named)})),
         case("empty dns", &json!({"ipam": with(fixed, &named), "dns": {"nameservers": []}})),
         case("static with a single address", &json!({"ipam": single})),
-        case("arguments are passed over", &json!({})).args("IgnoreUnknown=1;A=b"),
+        case("arguments are ignored", &json!({})).args("IgnoreUnknown=1;A=b"),
         case("two containers", &json!({})).steps(&[
             Add(1),
             Add(2),
@@ -78,7 +78,7 @@ fn refused() -> Vec<Case> {
             .fails(7, "ipam"),
         case("no gateway", &json!({"ipam": no_gateway})).fails(7, "10.1.0.5/24 without a gateway"),
         case("mtu is a text", &json!({"mtu": "abc"})).fails(7, "mtu"),
-        case("interface is there already", &json!({}))
+        case("interface exists", &json!({}))
             .before(&[Pod("link add eth0 type veth peer name other")])
             .fails(999, "already exists"),
         case("gateway of a route cannot be reached", &json!({"ipam": with(v4(), &route)}))

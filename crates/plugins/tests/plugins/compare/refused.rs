@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Configurations of bridge that end in an error, and what comes after one.
+//! Bridge configurations that fail, and calls after a failure.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use super::case::Step::{Add, Check, Del, File, Host, Pod};
 use crate::conf::{bridge, network, ranges, v4, v6, with, without};
 
 pub fn cases() -> Vec<Case> {
-    [contradictions(), wrong_types(), environment(), others_in_the_way(), later()].concat()
+    [contradictions(), wrong_types(), environment(), conflicts(), later()].concat()
 }
 
 fn case(name: &str, more: &Value) -> Case {
@@ -28,7 +28,7 @@ fn contradictions() -> Vec<Case> {
         case("vlan out of range", &json!({"vlan": 5000})).fails(7, "\\\"vlan\\\" is 5000"),
         case("trunk out of range", &json!({"vlanTrunk": [{"id": 4095}]})).fails(7, "is 4095"),
         case("trunk without maxID", &json!({"vlanTrunk": [{"minID": 5}]})).fails(7, "maxID"),
-        case("trunk upside down", &json!({"vlanTrunk": [{"minID": 9, "maxID": 5}]}))
+        case("trunk with minID above maxID", &json!({"vlanTrunk": [{"minID": 9, "maxID": 5}]}))
             .fails(7, "above its maxID 5"),
         case("range outside subnet", &json!({"ipam": outside})).fails(7, "10.2.0.5"),
         case("no addresses from IPAM", &json!({"ipam": {"type": "static"}}))
@@ -44,7 +44,7 @@ fn wrong_types() -> Vec<Case> {
         case("isGateway is a number", &json!({"isGateway": 1})).fails(7, "isGateway"),
         case("bridge name too long", &json!({"bridge": "a-name-of-17-byte"}))
             .fails(7, "a-name-of-17-byte"),
-        case("MAC that is none", &json!({"runtimeConfig": {"mac": "02:00"}})).fails(7, "02:00"),
+        case("invalid MAC", &json!({"runtimeConfig": {"mac": "02:00"}})).fails(7, "02:00"),
         case("unknown version", &json!({"cniVersion": "2.0.0"})).always_fails(1, "incompatible"),
         Case::new("network has no name", without(bridge(&json!({})), &["name"]))
             .always_fails(7, "missing network name"),
@@ -73,7 +73,7 @@ fn environment() -> Vec<Case> {
     ]
 }
 
-fn others_in_the_way() -> Vec<Case> {
+fn conflicts() -> Vec<Case> {
     let route = json!({"routes": [{"dst": "192.0.2.0/24", "gw": "10.99.0.1"}]});
     vec![
         case("another address without forceAddress", &json!({"isGateway": true}))
@@ -88,7 +88,7 @@ fn others_in_the_way() -> Vec<Case> {
         case("bridge is something else", &json!({}))
             .before(&[Host("link add br0 type veth peer name br0p")])
             .fails(7, "not a bridge"),
-        case("interface is there already", &json!({}))
+        case("interface exists", &json!({}))
             .before(&[Pod("link add eth0 type veth peer name other")])
             .fails(999, "already exists"),
         case("gateway of a route cannot be reached", &json!({"ipam": with(v4(), &route)}))
@@ -100,7 +100,7 @@ fn later() -> Vec<Case> {
     let small = ranges(&json!([[{"subnet": "10.1.0.0/30"}]]));
     let invalid = ranges(&json!([[{"subnet": "10.1.0.0/32"}]]));
     vec![
-        case("range is used up", &json!({"ipam": small}))
+        case("range is exhausted", &json!({"ipam": small}))
             .steps(&[Add(1), Add(2), Del(2), Del(1)])
             .failing(&[(2, 11)]),
         case("second ADD", &json!({"isGateway": true}))
@@ -109,8 +109,8 @@ fn later() -> Vec<Case> {
         case("CHECK without the interface", &json!({}))
             .steps(&[Add(1), Pod("link del eth0"), Check(1), Del(1)])
             .failing(&[(2, 999)]),
-        case("DEL of what never was", &json!({})).steps(&[Del(1)]),
-        Case::new("DEL with ranges not valid", network("bridge", &json!({"ipam": invalid})))
+        case("DEL without ADD", &json!({})).steps(&[Del(1)]),
+        Case::new("DEL with invalid ranges", network("bridge", &json!({"ipam": invalid})))
             .steps(&[Del(1)]),
     ]
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::case::Case;
 use super::case::Step::{Add, Check, Del, Pod};
-use crate::conf::{chained, result_of_eth0, without};
+use crate::conf::{chained, eth0_result, without};
 
 pub fn cases() -> Vec<Case> {
     [plain(), refused()].concat()
@@ -18,7 +18,7 @@ fn case(name: &str, more: &Value) -> Case {
 fn plain() -> Vec<Case> {
     let versions = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
     let in_version = |version: &&str| {
-        let more = json!({"prevResult": result_of_eth0(version)});
+        let more = json!({"prevResult": eth0_result(version)});
         case(&format!("both families in {version}"), &more).version(version).after_eth0()
     };
     let address = |more: Value| json!({"prevResult": {"cniVersion": "1.1.0", "ips": [more]}});
@@ -29,8 +29,8 @@ fn plain() -> Vec<Case> {
     cases.extend([
         case("IPv4 alone", &address(json!({"address": "10.1.0.5/24", "gateway": "10.1.0.1"}))),
         case("no gateway", &address(json!({"address": "10.1.0.5/24"}))),
-        case("table of others", &json!({"table": 3000})),
-        case("low table of others", &json!({"table": 7})),
+        case("configured table", &json!({"table": 3000})),
+        case("configured low table", &json!({"table": 7})),
         case("two addresses of a network", &two)
             .and_before(&[Pod("addr add 10.1.0.6/24 dev eth0")]),
         case("tables in use", &json!({})).and_before(&[
@@ -45,13 +45,13 @@ fn plain() -> Vec<Case> {
             Pod("route add 203.0.113.0/24 via 10.2.0.1"),
             Pod("rule add from 10.2.0.5 lookup main"),
         ]),
-        case("rules of others stay", &json!({})).steps(&[
+        case("foreign rules stay", &json!({})).steps(&[
             Add(1),
             Pod("rule add from 10.1.0.7 lookup 500"),
             Pod("rule add from 10.1.0.5 to 10.7.0.0/16 lookup 500"),
             Del(1),
         ]),
-        case("DEL of a table spares others", &json!({"table": 3000}))
+        case("DEL keeps rules of other tables", &json!({"table": 3000}))
             .and_before(&[Pod("rule add from 10.1.0.5 lookup 3001")]),
     ]);
     cases
@@ -69,7 +69,7 @@ fn refused() -> Vec<Case> {
         Case::new("no interface", chained("sbr", &json!({}))).fails(999, "eth0"),
         case("gateway cannot be reached", &far).fails(999, "dev eth0 table 100: Network"),
         case("table is a text", &json!({"table": "x"})).fails(7, "table"),
-        case("DEL of what never was", &json!({})).steps(&[Del(1)]),
+        case("DEL without ADD", &json!({})).steps(&[Del(1)]),
         case("DEL without interface", &json!({})).steps(&[Add(1), Pod("link del eth0"), Del(1)]),
         case("CHECK without a rule", &json!({}))
             .steps(&[Add(1), Pod("rule del from 10.1.0.5"), Check(1), Del(1)])

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Configurations of static by itself.
+//! Configurations of static alone.
 
 use serde_json::{Value, json};
 
@@ -50,12 +50,12 @@ fn refused() -> Vec<Case> {
         case("address without length", &json!({"addresses": [{"address": "10.1.0.5"}]}))
             .fails(7, "10.1.0.5"),
         case(
-            "gateway is none",
+            "invalid gateway",
             &json!({"addresses": [{"address": "10.1.0.5/24", "gateway": "x"}]}),
         )
         .fails(7, "gateway"),
         case("CNI_ARGS without length", &json!({})).args("IP=10.1.0.6").fails(4, "10.1.0.6"),
-        case("CNI_ARGS with a strange gateway", &one()).args("GATEWAY=x").fails(4, "GATEWAY"),
+        case("CNI_ARGS with an invalid gateway", &one()).args("GATEWAY=x").fails(4, "GATEWAY"),
         case("two of one family in an old version", &two)
             .version("0.2.0")
             .fails(7, "more than 1 address per family"),

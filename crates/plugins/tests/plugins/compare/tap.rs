@@ -74,11 +74,11 @@ fn refused() -> Vec<Case> {
             .fails(999, "no valid IP addresses"),
         case("mtu is a text", &json!({"mtu": "abc"})).fails(7, "mtu"),
         case("owner is negative", &json!({"owner": -1})).fails(7, "owner"),
-        case("mac that is none", &json!({"mac": "02:00"})).fails(7, "02:00"),
+        case("invalid mac", &json!({"mac": "02:00"})).fails(7, "02:00"),
         case("unknown argument", &json!({})).args("A=b").fails(4, "A=b"),
         case("bridge is missing", &json!({"bridge": "br0"})).fails(7, "br0"),
-        case("bridge is none", &json!({"bridge": "lo"})).fails(7, "lo"),
-        case("interface is there already", &json!({"ipam": v4()}))
+        case("bridge is not a bridge", &json!({"bridge": "lo"})).fails(7, "lo"),
+        case("interface exists", &json!({"ipam": v4()}))
             .before(&[Pod("link add eth0 type veth peer name other")])
             .steps(&[Add(1)])
             .fails(999, "already exists"),
@@ -96,7 +96,7 @@ fn later() -> Vec<Case> {
         case("CHECK without the address", &json!({"ipam": v4()}))
             .steps(&[Add(1), Pod("addr flush dev eth0"), Check(1), Del(1)])
             .failing(&[(2, 999)]),
-        case("DEL of what never was", &json!({"ipam": dual()})).steps(&[Del(1)]),
+        case("DEL without ADD", &json!({"ipam": dual()})).steps(&[Del(1)]),
         case("IPv6", &json!({"ipam": v6()})),
     ]
 }

@@ -5,17 +5,17 @@ use serde_json::{Value, json};
 
 use super::case::Case;
 use super::case::Step::{Add, Check, Del, Pod};
-use crate::conf::{chained, network, result_of_eth0, with, without};
+use crate::conf::{chained, eth0_result, network, with, without};
 
-/// Where backups are kept, on the disk that is compared.
-const PLACE: &str = "/run/data/tuning";
+/// Directory of tuning's backups, part of the files compared.
+const DATA_DIR: &str = "/run/data/tuning";
 
 pub fn cases() -> Vec<Case> {
     [plain(), sources(), refused(), damaged()].concat()
 }
 
 fn tuning(more: &Value) -> Value {
-    with(chained("tuning", &json!({"dataDir": PLACE})), more)
+    with(chained("tuning", &json!({"dataDir": DATA_DIR})), more)
 }
 
 fn case(name: &str, more: &Value) -> Case {
@@ -26,7 +26,7 @@ fn plain() -> Vec<Case> {
     let versions = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
     let in_version = |version: &&str| {
         let more = json!({"mac": "02:00:00:00:00:07", "mtu": 1400,
-            "prevResult": result_of_eth0(version)});
+            "prevResult": eth0_result(version)});
         case(&format!("MAC and MTU in {version}"), &more).version(version).after_eth0()
     };
     let all = json!({"mac": "02:00:00:00:00:07", "mtu": 1400, "promisc": true, "allmulti": true,
@@ -34,8 +34,8 @@ fn plain() -> Vec<Case> {
     let mut cases: Vec<Case> = versions.iter().map(in_version).collect();
     cases.extend([
         case("nothing to do", &json!({})),
-        case("hardware address", &json!({"mac": "02:00:00:00:00:07"})),
-        case("empty hardware address", &json!({"mac": "", "mtu": 1300})),
+        case("MAC address", &json!({"mac": "02:00:00:00:00:07"})),
+        case("empty MAC address", &json!({"mac": "", "mtu": 1300})),
         case("mtu", &json!({"mtu": 1300})),
         case("promisc", &json!({"promisc": true})),
         case("promisc off", &json!({"promisc": false})),
@@ -52,12 +52,12 @@ fn plain() -> Vec<Case> {
         case("sysctl with slashes", &json!({"sysctl": {"net/ipv6/conf/IFNAME/accept_ra": "0"}})),
         case("sysctl with a slash before", &json!({"sysctl": {"/net.ipv4.ip_forward": "1"}})),
         case("no gateway, no routes", &json!({"mtu": 1400, "prevResult": {"cniVersion": "1.1.0"}})),
-        case("key in another case", &json!({"MTU": 1400, "txqlen": 5})),
+        case("key in different letter case", &json!({"MTU": 1400, "txqlen": 5})),
     ]);
     cases
 }
 
-/// Who wins.
+/// Precedence of the sources of a value.
 fn sources() -> Vec<Case> {
     let mac = |last: u8| format!("02:00:00:00:00:0{last}");
     let args = json!({"cni": {"mac": mac(4), "mtu": 1200, "promisc": true, "allmulti": true,
@@ -85,7 +85,7 @@ fn sources() -> Vec<Case> {
             &json!({
             "args": {"cni": {"sysctl": {"net.ipv4.ip_forward": "1"}}}}),
         ),
-        case("args of others", &json!({"mtu": 1400, "args": {"labels": [1]}})),
+        case("args without cni", &json!({"mtu": 1400, "args": {"labels": [1]}})),
     ]
 }
 
@@ -101,7 +101,7 @@ fn refused() -> Vec<Case> {
             .fails(3, "nowhere"),
         case("sysctl of the host", &sysctl("kernel.hostname", json!("x")))
             .fails(7, "kernel.hostname"),
-        case("sysctl that leads out", &sysctl("net/../kernel/hostname", json!("x")))
+        case("sysctl with ..", &sysctl("net/../kernel/hostname", json!("x")))
             .fails(7, "net/../kernel/hostname"),
         case("sysctl that is missing", &sysctl("net.ipv4.no_such_thing", json!("1")))
             .fails(999, "no_such_thing"),
@@ -109,8 +109,8 @@ fn refused() -> Vec<Case> {
             .fails(999, "net.ipv4.ip_forward"),
         case("sysctl is a number", &sysctl("net.ipv4.ip_forward", json!(1)))
             .fails(7, "net.ipv4.ip_forward"),
-        case("hardware address that is none", &json!({"mac": "02:00"})).fails(7, "02:00"),
-        case("hardware address of a group", &json!({"mac": "01:00:00:00:00:01", "mtu": 1400}))
+        case("invalid MAC address", &json!({"mac": "02:00"})).fails(7, "02:00"),
+        case("multicast MAC address", &json!({"mac": "01:00:00:00:00:01", "mtu": 1400}))
             .fails(7, "01:00:00:00:00:01"),
         case(
             "mtu the kernel refuses",

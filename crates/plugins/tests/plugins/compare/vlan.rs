@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Configurations of bridge with VLANs, for a kernel that filters them.
+//! Configurations of bridge with VLANs, for a kernel with VLAN filtering.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ fn case(name: &str, more: &Value) -> Case {
     Case::new(name, bridge(more))
 }
 
-/// What the container's port is in.
+/// VLANs of the container's port.
 pub fn ports() -> Vec<Case> {
     let trunk = json!([{"minID": 10, "maxID": 20}, {"id": 30}, {"id": 15}]);
     let both = json!({"vlan": 100, "vlanTrunk": trunk, "preserveDefaultVlan": true, "ipam": {}});
@@ -33,11 +33,11 @@ pub fn ports() -> Vec<Case> {
     ]
 }
 
-/// What holds the gateway's address.
+/// Interface that holds the gateway's address.
 pub fn gateways() -> Vec<Case> {
     let gateway = json!({"vlan": 100, "isDefaultGateway": true, "ipam": dual()});
     vec![
-        // No CHECK after a DEL: the Go plugin's bridge changes its hardware address with its ports.
+        // No CHECK after a DEL: the Go plugin's bridge changes its MAC address with its ports.
         case("gateway of a VLAN", &gateway).steps(&[
             Add(1),
             Check(1),
@@ -46,7 +46,7 @@ pub fn gateways() -> Vec<Case> {
             Del(1),
             Del(2),
         ]),
-        case("gateway of a VLAN is there", &json!({"vlan": 100, "isGateway": true})).before(&[
+        case("gateway of a VLAN exists", &json!({"vlan": 100, "isGateway": true})).before(&[
             Host("link add br0 type bridge vlan_filtering 1"),
             Host("link set br0 up"),
             Host("link add link br0 name br0.100 type vlan id 100"),

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::case::Case;
 use super::case::Step::{Add, Check, Del, Pod};
-use crate::conf::{chained, result_of_eth0, with, without};
+use crate::conf::{chained, eth0_result, with, without};
 
 fn vrf(more: &Value) -> Value {
     with(chained("vrf", &json!({"vrfname": "blue"})), more)
@@ -17,18 +17,18 @@ fn case(name: &str, more: &Value) -> Case {
 
 pub fn cases() -> Vec<Case> {
     let in_version = |version: &&str| {
-        let more = json!({"prevResult": result_of_eth0(version)});
+        let more = json!({"prevResult": eth0_result(version)});
         case(&format!("both families in {version}"), &more).version(version).after_eth0()
     };
     let mut cases: Vec<Case> = ["0.3.1", "1.1.0"].iter().map(in_version).collect();
     cases.extend([
         case("table", &json!({"table": 1001})),
-        case("VRF is there", &json!({})).and_before(&[Pod("link add blue type vrf table 77")]),
+        case("VRF exists", &json!({})).and_before(&[Pod("link add blue type vrf table 77")]),
     ]);
     cases
 }
 
-/// What is refused before the kernel is asked for a VRF, so that any will do.
+/// Cases rejected before the plugin creates a VRF, so any kernel can run them.
 pub fn refused() -> Vec<Case> {
     vec![
         case("name of something else", &json!({"vrfname": "peer0"}))
@@ -38,20 +38,20 @@ pub fn refused() -> Vec<Case> {
         Case::new("not chained", without(vrf(&json!({})), &["prevResult"]))
             .after_eth0()
             .fails(7, "prevResult"),
-        case("DEL of what never was", &json!({})).steps(&[Del(1)]),
+        case("DEL without ADD", &json!({})).steps(&[Del(1)]),
     ]
 }
 
 pub fn failing() -> Vec<Case> {
     vec![
-        case("VRF is there with another table", &json!({"table": 5}))
+        case("VRF exists with another table", &json!({"table": 5}))
             .and_before(&[Pod("link add blue type vrf table 77")])
             .steps(&[Add(1)])
             .fails(7, "\\\"table\\\" is 5"),
         case("second ADD", &json!({}))
             .steps(&[Add(1), Add(1), Check(1), Del(1)])
             .failing(&[(2, 999)]),
-        case("CHECK outside", &json!({}))
+        case("CHECK after the interface left the VRF", &json!({}))
             .steps(&[Add(1), Pod("link set eth0 nomaster"), Check(1)])
             .failing(&[(2, 999)]),
     ]

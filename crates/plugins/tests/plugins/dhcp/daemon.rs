@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's own life: its socket, its end, its successor, and the Go daemon next to it.
+//! The daemon's socket, shutdown and restart, and switching from the Go daemon.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -10,7 +10,8 @@ use serde_json::json;
 use testkit::{Daemon, in_netns, wait_for};
 
 use super::lab::{
-    LEASES, Lab, PATIENCE, SOCKET, config, dnsmasq_comes_to, kept, stop, wait_for_daemon,
+    LEASES, Lab, SOCKET, TIMEOUT, config, lease_files, stop, wait_for_daemon,
+    wait_for_dnsmasq_leases,
 };
 use crate::call::command;
 use crate::world::Plugins;
@@ -18,15 +19,16 @@ use crate::world::Plugins;
 const RANGE: &str = "--dhcp-range=10.5.0.100,10.5.0.120,255.255.255.0,1h";
 
 #[test]
-fn a_new_daemon_goes_on_with_the_leases() {
+fn daemon_after_restart_keeps_leases() {
     in_netns(|| {
         let lab = Lab::new(1);
         let _server = lab.dnsmasq(&[RANGE, "--dhcp-range=fd05::100,fd05::1ff,64,1h"]);
         let daemon = lab.daemon(&["-pidfile", "/run/dhcp.pid"]);
-        // It listens first: a second daemon must not overwrite the file of the first.
+        // The daemon writes the pidfile after it listens: a second daemon must not overwrite the
+        // file of the first.
         let is_written =
             || fs::read_to_string("/run/dhcp.pid").is_ok_and(|id| id == daemon.id().to_string());
-        wait_for("the pidfile", PATIENCE, is_written);
+        wait_for("the daemon to write its pidfile", TIMEOUT, is_written);
         let call = lab.call(&json!({"families": ["ipv4", "ipv6"]}), 1);
         let result = call.add().result();
         let before = lab.addresses(1);
@@ -38,19 +40,19 @@ fn a_new_daemon_goes_on_with_the_leases() {
         let _daemon = lab.daemon(&[]);
         call.check(&result).ok();
         let since = || log()[earlier..].to_owned();
-        wait_for("the lease to be confirmed", PATIENCE, || {
+        wait_for("the server to confirm both leases", TIMEOUT, || {
             since().contains("DHCPACK(eth0)") && since().contains("DHCPCONFIRM(eth0)")
         });
         assert!(!since().contains("DHCPDISCOVER"), "{}", since());
         assert_eq!(lab.addresses(1), before);
-        dnsmasq_comes_to(2);
+        wait_for_dnsmasq_leases(2);
         call.del(&result).ok();
-        dnsmasq_comes_to(0);
+        wait_for_dnsmasq_leases(0);
     });
 }
 
 #[test]
-fn nothing_hangs_on_a_daemon_that_died() {
+fn calls_after_daemon_kill_do_not_hang() {
     in_netns(|| {
         let lab = Lab::new(2);
         let _server = lab.dnsmasq(&[RANGE]);
@@ -59,7 +61,7 @@ fn nothing_hangs_on_a_daemon_that_died() {
         let result = call(1).add().result();
         call(2).add().ok();
         drop(daemon);
-        assert!(Path::new(SOCKET).exists(), "killed, it leaves its socket behind");
+        assert!(Path::new(SOCKET).exists(), "the killed daemon's socket is gone");
         call(1).status().fails_with(50, "the dhcp daemon does not answer");
         let before = lab.world.snapshot();
         call(1).ifname("eth1").add().fails_with(11, "the dhcp daemon does not answer");
@@ -68,34 +70,34 @@ fn nothing_hangs_on_a_daemon_that_died() {
         assert!(lab.addresses(1).is_empty());
         lab.world.on_host("netns del pod2");
         let _daemon = lab.daemon(&[]);
-        wait_for("leases of the dead to be forgotten", PATIENCE, || kept().is_empty());
+        wait_for("the daemon to drop leases of deleted pods", TIMEOUT, || lease_files().is_empty());
     });
 }
 
-/// What the daemon left in its usual directory is enough to give a lease back without it.
+/// The lease files in the default directory are enough to release a lease without the daemon.
 #[test]
-fn del_gives_back_without_a_daemon() {
+fn del_without_daemon_releases_lease() {
     in_netns(|| {
         let lab = Lab::new(1);
         let _server = lab.dnsmasq(&[RANGE, "--dhcp-range=fd05::100,fd05::1ff,64,1h"]);
         let daemon = lab.daemon(&["-leasedir", "/var/lib/cni/dhcp"]);
         let call = lab.call(&json!({"families": ["ipv4", "ipv6"]}), 1);
         let result = call.add().result();
-        dnsmasq_comes_to(2);
+        wait_for_dnsmasq_leases(2);
         drop(daemon);
         call.del(&result).ok();
-        dnsmasq_comes_to(0);
+        wait_for_dnsmasq_leases(0);
         assert!(!Path::new("/var/lib/cni/dhcp/net/c1:eth0.json").exists());
         call.del(&result).ok();
     });
 }
 
 #[test]
-fn a_socket_can_be_opened_for_the_daemon() {
+fn daemon_with_inherited_socket_answers() {
     in_netns(|| {
         let lab = Lab::new(1);
         let _server = lab.dnsmasq(&[RANGE]);
-        let listener = UnixListener::bind(SOCKET).expect("a socket below /run");
+        let listener = UnixListener::bind(SOCKET).expect("bind a socket in /run");
         let program = lab.plugins.directory().join("dhcp");
         let start = format!(
             "exec 3<&0 0</dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec {} daemon -leasedir {LEASES}",
@@ -103,37 +105,41 @@ fn a_socket_can_be_opened_for_the_daemon() {
         );
         let mut shell = command("sh");
         shell.args(["-c", &start]).stdin(OwnedFd::from(listener));
-        let mut daemon = shell.spawn().expect("sh is there");
+        let mut daemon = shell.spawn().expect("start sh");
         let result = lab.call(&json!({}), 1).add().result();
         lab.call(&json!({}), 1).del(&result).ok();
         testkit::run("kill", &["-TERM", &daemon.id().to_string()]);
-        assert!(daemon.wait().expect("it ends").success());
-        assert!(Path::new(SOCKET).exists(), "the socket is not the daemon's to remove");
+        assert!(daemon.wait().expect("wait for the daemon").success());
+        assert!(Path::new(SOCKET).exists(), "the daemon removed an inherited socket");
     });
 }
 
 #[test]
-fn a_second_daemon_is_refused() {
+fn second_daemon_fails_to_start() {
     in_netns(|| {
         let lab = Lab::new(1);
         let _daemon = lab.daemon(&[]);
         let program = lab.plugins.directory().join("dhcp");
-        let second = command(program).arg("daemon").output().expect("it starts");
-        let told = String::from_utf8_lossy(&second.stderr).into_owned();
-        assert!(!second.status.success() && told.contains("another daemon is listening"), "{told}");
+        let second = command(program).arg("daemon").output().expect("run a second daemon");
+        let stderr = String::from_utf8_lossy(&second.stderr).into_owned();
+        assert!(
+            !second.status.success() && stderr.contains("another daemon is listening"),
+            "{stderr}"
+        );
         lab.call(&json!({}), 1).status().ok();
     });
 }
 
-/// The Go plugin, with the Go daemon, below our bridge; then the same container with ours.
+/// Attaches a container with the Go plugin and the Go daemon below podwire's bridge, then attaches
+/// it with podwire's dhcp.
 #[test]
-fn a_container_keeps_its_address_when_the_go_plugin_is_replaced() {
+fn container_readded_after_go_daemon_keeps_address() {
     in_netns(|| {
         let lab = Lab::new(1);
         let _server = lab.dnsmasq(&[RANGE]);
         let go = Plugins::go();
         let program = go.directory().join("dhcp");
-        let go_daemon = Daemon::start(program.to_str().expect("text"), &["daemon"]);
+        let go_daemon = Daemon::start(program.to_str().expect("path is UTF-8"), &["daemon"]);
         wait_for_daemon();
         let ours = lab.call(&json!({}), 1);
         ours.add().fails_with(11, "what answers is not podwire's dhcp daemon");
@@ -141,39 +147,39 @@ fn a_container_keeps_its_address_when_the_go_plugin_is_replaced() {
         let by_go = theirs.add().result();
         theirs.check(&by_go).ok();
         drop(go_daemon);
-        fs::remove_file(SOCKET).expect("the Go daemon leaves its socket behind");
+        fs::remove_file(SOCKET).expect("remove the Go daemon's stale socket");
         let _daemon = lab.daemon(&[]);
         theirs.del(&by_go).fails_with(999, "podwire's dhcp daemon");
-        assert!(lab.addresses(1).is_empty(), "the interface goes all the same");
+        assert!(lab.addresses(1).is_empty(), "DEL left the interface");
         let by_us = ours.add().result();
         assert_eq!(by_us["ips"][0]["address"], by_go["ips"][0]["address"]);
-        dnsmasq_comes_to(1);
+        wait_for_dnsmasq_leases(1);
     });
 }
 
 #[test]
-fn a_container_of_the_go_daemon_is_taken_over() {
+fn lease_of_go_daemon_is_taken_over_by_check() {
     in_netns(|| {
         let lab = Lab::new(1);
         let _server = lab.dnsmasq(&[RANGE]);
         let go = Plugins::go();
         let program = go.directory().join("dhcp");
-        let go_daemon = Daemon::start(program.to_str().expect("text"), &["daemon"]);
+        let go_daemon = Daemon::start(program.to_str().expect("path is UTF-8"), &["daemon"]);
         wait_for_daemon();
         let by_go = lab.world.call_of(&go, &config(&json!({})), 1).add().result();
         drop(go_daemon);
         let _daemon = lab.daemon(&[]);
         let ours = lab.call(&json!({}), 1);
         ours.check(&by_go).ok();
-        assert_eq!(kept(), ["c1:eth0.json"]);
+        assert_eq!(lease_files(), ["c1:eth0.json"]);
         ours.check(&by_go).ok();
         ours.del(&by_go).ok();
-        dnsmasq_comes_to(0);
+        wait_for_dnsmasq_leases(0);
     });
 }
 
 #[test]
-fn bad_configurations_are_named() {
+fn add_and_status_with_invalid_keys_name_them() {
     in_netns(|| {
         let lab = Lab::new(1);
         let before = lab.world.snapshot();

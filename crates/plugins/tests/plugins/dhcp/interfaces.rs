@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plugins other than bridge whose interface a lease is asked for through.
+//! dhcp below interface plugins other than bridge.
 
 use serde_json::{Value, json};
 use testkit::{in_netns, ping};
 
-use super::lab::{Lab, dnsmasq_comes_to, kept};
+use super::lab::{Lab, lease_files, wait_for_dnsmasq_leases};
 use crate::call::Call;
 use crate::conf::{host_device, macvlan, ptp, tap};
 
@@ -15,8 +15,8 @@ fn dhcp() -> Value {
     json!({"type": "dhcp"})
 }
 
-/// From the first STATUS to the second DEL, in a namespace that has a way to the LAN.
-fn live(lab: &Lab, call: &Call) {
+/// Runs all verbs, from STATUS to the second DEL, for a pod with a connection to the LAN.
+fn run_all_verbs(lab: &Lab, call: &Call) {
     let _server = lab.dnsmasq(&[RANGE, ROUTER]);
     let before = lab.world.snapshot();
     call.add().fails_with(11, "dhcp daemon does not answer");
@@ -30,52 +30,55 @@ fn live(lab: &Lab, call: &Call) {
     assert_eq!(lab.addresses(1), [address.as_str()]);
     assert_eq!(lab.gateway(1), "10.5.0.1");
     ping(lab.world.pod(1), [10, 5, 0, 1].into());
-    dnsmasq_comes_to(1);
+    wait_for_dnsmasq_leases(1);
     call.check(&result).ok();
     call.add().fails_with(999, "already exists");
-    assert_eq!(lab.addresses(1), [address.as_str()], "a second ADD changes nothing");
+    assert_eq!(lab.addresses(1), [address.as_str()], "the second ADD changed the address");
     call.del(&result).ok();
-    dnsmasq_comes_to(0);
-    assert_eq!(kept(), Vec::<String>::new());
+    wait_for_dnsmasq_leases(0);
+    assert_eq!(lease_files(), Vec::<String>::new());
     call.del(&result).ok();
     call.add().ok();
-    dnsmasq_comes_to(1);
+    wait_for_dnsmasq_leases(1);
     call.gc(&[]).ok();
-    dnsmasq_comes_to(0);
+    wait_for_dnsmasq_leases(0);
     call.run("DEL").ok();
 }
 
 #[test]
-fn macvlan_asks_through_its_interface() {
+fn macvlan_with_dhcp_gets_lease() {
     in_netns(|| {
         let lab = Lab::new(1);
         let call = lab.world.call(&macvlan(&json!({"master": "br0", "ipam": dhcp()})), 1);
-        live(&lab, &call);
+        run_all_verbs(&lab, &call);
     });
 }
 
-/// A device of the host that leads to the LAN.
-fn with_device(lab: &Lab) {
+/// Creates the host device `dev0` with a connection to the LAN.
+fn create_device(lab: &Lab) {
     lab.world.on_host("link add dev0 type veth peer name port0");
     lab.world.on_host("link set port0 master br0 up");
 }
 
 #[test]
-fn host_device_asks_through_the_device() {
+fn host_device_with_dhcp_gets_lease() {
     in_netns(|| {
         let lab = Lab::new(1);
-        with_device(&lab);
+        create_device(&lab);
         let call = lab.world.call(&host_device(&json!({"device": "dev0", "ipam": dhcp()})), 1);
-        live(&lab, &call);
-        assert!(lab.world.on_host("link show").contains("dev0@"), "the device is home");
+        run_all_verbs(&lab, &call);
+        assert!(
+            lab.world.on_host("link show").contains("dev0@"),
+            "the device is not back on the host"
+        );
     });
 }
 
 #[test]
-fn a_device_comes_home_if_no_server_answers() {
+fn host_device_without_server_returns_to_host() {
     in_netns(|| {
         let lab = Lab::new(1);
-        with_device(&lab);
+        create_device(&lab);
         let _daemon = lab.daemon(&["-resendtimeout", "1500ms"]);
         let before = lab.world.snapshot();
         let config = host_device(&json!({"device": "dev0", "ipam": dhcp()}));
@@ -84,9 +87,9 @@ fn a_device_comes_home_if_no_server_answers() {
     });
 }
 
-/// Nobody is at the other end of a tap, but the question goes out and nothing is left of it.
+/// A tap has no peer: the request times out, and the failed ADD leaves nothing.
 #[test]
-fn tap_asks_through_its_interface() {
+fn tap_with_dhcp_times_out_and_leaves_nothing() {
     in_netns(|| {
         let lab = Lab::new(1);
         let call = lab.world.call(&tap(&json!({"ipam": dhcp()})), 1);
@@ -99,7 +102,7 @@ fn tap_asks_through_its_interface() {
 }
 
 #[test]
-fn ptp_has_nobody_to_ask() {
+fn ptp_with_dhcp_is_rejected() {
     in_netns(|| {
         let lab = Lab::new(1);
         let before = lab.world.snapshot();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Leases that live for seconds, with Kea: renewing, another server, no server, expiry.
+//! Leases of a few seconds, with Kea: renewal, change of server, loss of the server, expiry.
 
 use serde_json::{Value, json};
 use testkit::{in_netns, wait_for};
 
-use super::lab::{Lab, PATIENCE, kea_journal};
+use super::lab::{Lab, TIMEOUT, kea_journal};
 
 const POOL: &str = "10.5.0.100-10.5.0.120";
 const POOL6: &str = "fd05::100-fd05::1ff";
@@ -13,14 +13,15 @@ fn times(renew: u32, rebind: u32, valid: u32) -> Value {
     json!({"renew-timer": renew, "rebind-timer": rebind, "valid-lifetime": valid})
 }
 
-/// Whether the last word on a lease is a lifetime, in this column, of no seconds.
-fn has_ended(family: &str, column: usize) -> bool {
+/// Returns true if the newest journal entry has a lifetime of 0 in this column, which means that
+/// the lease was released.
+fn is_released(family: &str, column: usize) -> bool {
     let last = kea_journal(family).pop().unwrap_or_default();
     last.split(',').nth(column) == Some("0")
 }
 
 #[test]
-fn a_lease_is_renewed_and_ends_without_a_server() {
+fn lease_is_renewed_and_expires_without_server() {
     in_netns(|| {
         let lab = Lab::new(1);
         let server = lab.kea("4", POOL, &times(1, 6, 8));
@@ -28,22 +29,24 @@ fn a_lease_is_renewed_and_ends_without_a_server() {
         let call = lab.call(&json!({}), 1);
         let result = call.add().result();
         let address = result["ips"][0]["address"].as_str().expect("an address").to_owned();
-        wait_for("two renewals", PATIENCE, || kea_journal("4").len() >= 3);
+        wait_for("two renewals", TIMEOUT, || kea_journal("4").len() >= 3);
         assert_eq!(lab.addresses(1), [address.as_str()]);
         drop(server);
-        wait_for("the lease to end", PATIENCE, || lab.addresses(1).is_empty());
+        wait_for("the lease to expire", TIMEOUT, || lab.addresses(1).is_empty());
         call.check(&result).fails_with(999, "no DHCP server gave \"eth0\" an address");
         let _server = lab.kea("4", POOL, &times(1000, 2000, 4000));
-        wait_for("the address to return", PATIENCE, || lab.addresses(1) == [address.as_str()]);
+        wait_for("the address to be assigned again", TIMEOUT, || {
+            lab.addresses(1) == [address.as_str()]
+        });
         call.check(&result).ok();
         call.del(&result).ok();
-        wait_for("it to be given back", PATIENCE, || has_ended("4", 3));
+        wait_for("the lease to be released", TIMEOUT, || is_released("4", 3));
     });
 }
 
-/// The server that gave the lease has moved, so that it cannot be asked directly; any may renew it.
+/// The server that granted the lease is gone; after the rebind time any server may renew the lease.
 #[test]
-fn another_server_takes_over() {
+fn lease_is_rebound_to_another_server() {
     in_netns(|| {
         let lab = Lab::new(1);
         let server = lab.kea("4", POOL, &times(1, 2, 30));
@@ -54,15 +57,17 @@ fn another_server_takes_over() {
         lab.lan.ip(&["addr", "add", "10.5.0.2/24", "dev", "eth0"]);
         let before = kea_journal("4").len();
         let _server = lab.kea("4", POOL, &times(1, 2, 30));
-        wait_for("the other server's word", PATIENCE, || kea_journal("4").len() > before);
-        assert_eq!(lab.addresses(1), [result["ips"][0]["address"].as_str().expect("text")]);
+        wait_for("the new server to extend the lease", TIMEOUT, || kea_journal("4").len() > before);
+        assert_eq!(lab.addresses(1), [result["ips"][0]["address"].as_str().expect("an address")]);
         let (renewed, more) = (kea_journal("4").len(), 2);
-        wait_for("it to be renewed there", PATIENCE, || kea_journal("4").len() >= renewed + more);
+        wait_for("two renewals by the new server", TIMEOUT, || {
+            kea_journal("4").len() >= renewed + more
+        });
     });
 }
 
 #[test]
-fn an_ipv6_lease_is_renewed_and_given_back() {
+fn ipv6_lease_is_renewed_and_del_releases_it() {
     in_netns(|| {
         let lab = Lab::new(1);
         let dns = json!({"option-data": [{"name": "dns-servers", "data": "fd05::53"}]});
@@ -74,19 +79,19 @@ fn an_ipv6_lease_is_renewed_and_given_back() {
         assert!(address.starts_with("fd05::1") && address.ends_with("/128"), "{address}");
         assert_eq!(result["dns"]["nameservers"], json!(["fd05::53"]));
         assert_eq!(lab.addresses(1), [address.as_str()]);
-        wait_for("two renewals", PATIENCE, || kea_journal("6").len() >= 3);
+        wait_for("two renewals", TIMEOUT, || kea_journal("6").len() >= 3);
         drop(daemon);
         let before = kea_journal("6").len();
         let _daemon = lab.daemon(&[]);
-        wait_for("renewals by the next daemon", PATIENCE, || kea_journal("6").len() > before);
+        wait_for("renewals by the next daemon", TIMEOUT, || kea_journal("6").len() > before);
         call.check(&result).ok();
         call.del(&result).ok();
-        wait_for("it to be given back", PATIENCE, || has_ended("6", 2));
+        wait_for("the lease to be released", TIMEOUT, || is_released("6", 2));
     });
 }
 
 #[test]
-fn an_ipv6_lease_ends_without_a_server() {
+fn ipv6_lease_without_server_expires() {
     in_netns(|| {
         let lab = Lab::new(1);
         let more = json!({"preferred-lifetime": 8});
@@ -94,8 +99,8 @@ fn an_ipv6_lease_ends_without_a_server() {
         let _daemon = lab.daemon(&[]);
         lab.call(&json!({"families": ["ipv6"]}), 1).add().ok();
         drop(server);
-        wait_for("the lease to end", PATIENCE, || lab.addresses(1).is_empty());
+        wait_for("the lease to expire", TIMEOUT, || lab.addresses(1).is_empty());
         let _server = lab.kea("6", POOL6, &times(1000, 2000, 4000));
-        wait_for("an address again", PATIENCE, || lab.addresses(1).len() == 1);
+        wait_for("a new address on eth0", TIMEOUT, || lab.addresses(1).len() == 1);
     });
 }

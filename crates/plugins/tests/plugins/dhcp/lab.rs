@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A network with DHCP servers of others on it: a host with a bridge, and behind it a namespace that
-//! is the rest of the world.
+//! A network with a third-party DHCP server: a host with a bridge, connected to a namespace that
+//! stands for the LAN.
 
 use std::fs;
 use std::os::unix::net::UnixStream;
@@ -13,15 +13,14 @@ use crate::call::Call;
 use crate::conf::{network, with};
 use crate::world::{Plugins, World};
 
-/// Where the daemon listens unless told otherwise.
+/// Default socket of the daemon.
 pub const SOCKET: &str = "/run/cni/dhcp.sock";
-/// Where it keeps leases in these tests.
+/// Lease directory of the daemon in these tests.
 pub const LEASES: &str = "/run/dhcp-leases";
-/// dnsmasq's leases.
 const DNSMASQ_LEASES: &str = "/run/dnsmasq.leases";
 
-/// Longer than anything here takes on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+/// Time limit for any single wait on a busy machine.
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 pub struct Lab {
     pub world: World,
@@ -30,7 +29,7 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// A host with `br0`, to which the LAN is connected, and pods that are not yet.
+    /// Creates a host with `br0`, which is connected to the LAN, and unconnected pods.
     pub fn new(pods: usize) -> Lab {
         let plugins = Plugins::ours();
         let world = World::new(&plugins, pods);
@@ -46,17 +45,17 @@ impl Lab {
         Lab { world, lan, plugins }
     }
 
-    /// Our daemon, with these flags and quick to give up.
+    /// Starts podwire's daemon with these flags and a short timeout.
     pub fn daemon(&self, flags: &[&str]) -> Daemon {
         daemon(&self.plugins, flags)
     }
 
-    /// dnsmasq with these options.
+    /// Starts dnsmasq with these options.
     pub fn dnsmasq(&self, options: &[&str]) -> Daemon {
         dnsmasq(&self.lan, options)
     }
 
-    /// Kea of this family (`4` or `6`), with one subnet.
+    /// Starts Kea for this family (`4` or `6`) with one subnet.
     pub fn kea(&self, family: &str, pool: &str, more: &Value) -> Daemon {
         let (subnet, key) = match family {
             "4" => ("10.5.0.0/24", "Dhcp4"),
@@ -76,10 +75,11 @@ impl Lab {
             _ => with(config, &json!({"server-id": {"type": "LL", "persist": false}})),
         };
         let file = format!("/run/kea{family}.json");
-        fs::write(&file, json!({key: with(config, more)}).to_string()).expect("a file below /run");
-        // Kea does not look for addresses that come later.
-        let is_settled = || !self.lan.ip(&["addr"]).contains("tentative");
-        wait_for("the LAN's addresses", PATIENCE, is_settled);
+        fs::write(&file, json!({key: with(config, more)}).to_string())
+            .expect("write a file in /run");
+        // Kea uses only addresses that exist when it starts.
+        let is_ready = || !self.lan.ip(&["addr"]).contains("tentative");
+        wait_for("the LAN's addresses to leave tentative state", TIMEOUT, is_ready);
         let server = self.lan.start(
             "env",
             &[
@@ -94,12 +94,12 @@ impl Lab {
         server
     }
 
-    /// A call of bridge with dhcp and these keys for it.
+    /// A call of bridge with dhcp as IPAM plugin and these IPAM keys.
     pub fn call(&self, ipam: &Value, pod: usize) -> Call {
         self.world.call(&config(ipam), pod)
     }
 
-    /// The addresses of a pod's interface that routers and servers gave.
+    /// Global addresses of a pod's eth0.
     pub fn addresses(&self, pod: usize) -> Vec<String> {
         let links = self.world.pod(pod).ip_json(&["addr", "show", "scope", "global"]);
         let infos = links.as_array().into_iter().flatten();
@@ -111,13 +111,13 @@ impl Lab {
         infos.filter(|info| info["local"].is_string()).map(shown).collect()
     }
 
-    /// The default route of a pod.
+    /// Gateway of a pod's default route.
     pub fn gateway(&self, pod: usize) -> Value {
         self.world.pod(pod).ip_json(&["route", "show", "default"])[0]["gateway"].clone()
     }
 }
 
-/// In the test's own namespace a bridge of this name, connected to a network with servers, and our
+/// Creates a bridge in the test's namespace, connected to a LAN with dnsmasq, and starts podwire's
 /// daemon.
 pub fn network_here(bridge: &str) -> (Ns, [Daemon; 2]) {
     let (here, lan) = (Ns::here(), Ns::new("lan"));
@@ -137,16 +137,17 @@ pub fn network_here(bridge: &str) -> (Ns, [Daemon; 2]) {
 
 fn daemon(plugins: &Plugins, flags: &[&str]) -> Daemon {
     let program = plugins.directory().join("dhcp");
-    let program = program.to_str().expect("a path that is text");
+    let program = program.to_str().expect("path is UTF-8");
     let usual = ["daemon", "-leasedir", LEASES, "-resendtimeout", "20s"];
     let daemon = Daemon::start(program, &[&usual, flags].concat());
     wait_for_daemon();
     daemon
 }
 
-/// Whose daemon it may be. A socket has its name before anybody can connect to it.
+/// Waits until a daemon, podwire's or Go's, accepts connections. The socket file exists slightly
+/// earlier.
 pub fn wait_for_daemon() {
-    wait_for("the daemon to listen", PATIENCE, || UnixStream::connect(SOCKET).is_ok());
+    wait_for("the daemon to listen", TIMEOUT, || UnixStream::connect(SOCKET).is_ok());
 }
 
 fn dnsmasq(lan: &Ns, options: &[&str]) -> Daemon {
@@ -172,7 +173,7 @@ fn dnsmasq(lan: &Ns, options: &[&str]) -> Daemon {
 }
 
 fn wait_for_port(lan: &Ns, port: &str) {
-    wait_for("the server to listen", PATIENCE, || {
+    wait_for("the server to listen", TIMEOUT, || {
         lan.exec("ss", &["-H", "-u", "-l", "-n", "-a"]).contains(port)
     });
 }
@@ -182,42 +183,42 @@ pub fn config(ipam: &Value) -> Value {
     network("bridge", &json!({"bridge": "br0", "ipam": ipam}))
 }
 
-/// What dnsmasq knows: a line a lease, with its end, hardware address, address, name, client id.
+/// dnsmasq's leases, one line each: expiry, MAC address, address, name, client id.
 pub fn dnsmasq_leases() -> Vec<String> {
     let text = fs::read_to_string(DNSMASQ_LEASES).unwrap_or_default();
     text.lines().filter(|line| !line.starts_with("duid")).map(str::to_owned).collect()
 }
 
-/// Waits until dnsmasq holds as many leases: nobody tells when it has heard that one is given back.
+/// Waits until dnsmasq has this many leases. dnsmasq processes a release asynchronously.
 #[track_caller]
-pub fn dnsmasq_comes_to(count: usize) {
+pub fn wait_for_dnsmasq_leases(count: usize) {
     let what = format!("dnsmasq to hold {count} leases");
-    wait_for(&what, PATIENCE, || dnsmasq_leases().len() == count);
+    wait_for(&what, TIMEOUT, || dnsmasq_leases().len() == count);
 }
 
 fn kea_leases(family: &str) -> String {
     format!("/run/kea-leases{family}.csv")
 }
 
-/// Kea's journal of leases, oldest first; one that was given back has a lifetime of 0 seconds.
+/// Kea's lease journal, oldest entry first. A released lease has a lifetime of 0 seconds.
 pub fn kea_journal(family: &str) -> Vec<String> {
     let text = fs::read_to_string(kea_leases(family)).unwrap_or_default();
     text.lines().skip(1).map(str::to_owned).collect()
 }
 
-/// The files of leases that are kept.
-pub fn kept() -> Vec<String> {
+/// Names of the daemon's lease files.
+pub fn lease_files() -> Vec<String> {
     let networks = fs::read_dir(LEASES).into_iter().flatten().flatten();
     let files = networks.flat_map(|network| fs::read_dir(network.path()).into_iter().flatten());
     files.flatten().map(|file| file.file_name().display().to_string()).collect()
 }
 
-/// Ends a daemon as an operator does, and waits for it.
+/// Stops a daemon with SIGTERM and waits until it exits.
 pub fn stop(daemon: &Daemon) {
     let id = daemon.id().to_string();
     run("kill", &["-TERM", &id]);
     let status = format!("/proc/{id}/stat");
-    let is_over =
+    let has_exited =
         || fs::read_to_string(&status).map_or(Some(()), |text| text.contains(") Z").then_some(()));
-    assert!(wait_some(PATIENCE, is_over).is_some(), "the daemon did not end");
+    assert!(wait_some(TIMEOUT, has_exited).is_some(), "the daemon did not exit");
 }

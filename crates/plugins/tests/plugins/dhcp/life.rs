@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The life of a lease with dnsmasq.
+//! Lease lifecycle with dnsmasq.
 
 use serde_json::json;
 use testkit::{in_netns, ping, wait_for};
 
-use super::lab::{Lab, PATIENCE, dnsmasq_comes_to, dnsmasq_leases, kept, stop};
+use super::lab::{Lab, TIMEOUT, dnsmasq_leases, lease_files, stop, wait_for_dnsmasq_leases};
 
 const RANGE: &str = "--dhcp-range=10.5.0.100,10.5.0.120,255.255.255.0,1h";
 
 #[test]
-fn a_lease_is_taken_and_given_back() {
+fn add_takes_lease_and_del_releases_it() {
     in_netns(|| {
         let lab = Lab::new(1);
         let _server = lab.dnsmasq(&[
@@ -37,20 +37,20 @@ fn a_lease_is_taken_and_given_back() {
         let lease = dnsmasq_leases().join("\n");
         // The Go plugin's client identifier: 0, then "c1/net/eth0".
         assert!(lease.ends_with("00:63:31:2f:6e:65:74:2f:65:74:68:30"), "{lease}");
-        assert_eq!(kept(), ["c1:eth0.json"]);
+        assert_eq!(lease_files(), ["c1:eth0.json"]);
         call.check(&result).ok();
         call.add().fails_with(999, "already exists");
         assert_eq!(lab.addresses(1), [address.as_str()]);
         call.del(&result).ok();
-        dnsmasq_comes_to(0);
-        assert_eq!(kept(), Vec::<String>::new());
+        wait_for_dnsmasq_leases(0);
+        assert_eq!(lease_files(), Vec::<String>::new());
         call.del(&result).ok();
     });
 }
 
-/// Keys that only an ADD needs may have become anything by then.
+/// Keys that only ADD uses may be invalid by the time of DEL or GC.
 #[test]
-fn del_and_gc_need_no_key_but_the_socket() {
+fn del_and_gc_with_invalid_keys_release_lease() {
     in_netns(|| {
         let lab = Lab::new(1);
         let _server = lab.dnsmasq(&[RANGE]);
@@ -59,15 +59,15 @@ fn del_and_gc_need_no_key_but_the_socket() {
         let (call, edited) = (lab.call(&json!({}), 1), lab.call(&junk, 1));
         call.add().ok();
         edited.run("DEL").ok();
-        dnsmasq_comes_to(0);
+        wait_for_dnsmasq_leases(0);
         call.add().ok();
         edited.gc(&[]).ok();
-        dnsmasq_comes_to(0);
+        wait_for_dnsmasq_leases(0);
     });
 }
 
 #[test]
-fn routes_are_the_servers() {
+fn add_takes_routes_from_server_options() {
     in_netns(|| {
         let lab = Lab::new(2);
         let _daemon = lab.daemon(&[]);
@@ -90,7 +90,7 @@ fn routes_are_the_servers() {
         call.check(&result).ok();
         drop(server);
         let _server = lab.dnsmasq(&[RANGE, "--dhcp-option=33,172.16.0.0,10.5.0.7"]);
-        // Without the defaults nothing is asked for but what is named.
+        // With skipDefault, only the listed options are requested.
         let asked = json!({"request": [{"skipDefault": true}, {"option": "33"}]});
         let result = lab.call(&asked, 2).add().result();
         assert_eq!(result["routes"][0], json!({"dst": "172.16.0.0/16", "gw": "10.5.0.7"}));
@@ -99,7 +99,7 @@ fn routes_are_the_servers() {
 }
 
 #[test]
-fn options_are_sent() {
+fn provided_options_are_sent_to_server() {
     in_netns(|| {
         let lab = Lab::new(1);
         let _server = lab.dnsmasq(&[
@@ -120,7 +120,7 @@ fn options_are_sent() {
 }
 
 #[test]
-fn an_add_without_a_server_leaves_nothing() {
+fn add_without_server_fails_and_leaves_nothing() {
     in_netns(|| {
         let lab = Lab::new(1);
         let _daemon = lab.daemon(&["-resendtimeout", "1500ms"]);
@@ -128,65 +128,65 @@ fn an_add_without_a_server_leaves_nothing() {
         let answer = lab.call(&json!({"families": ["ipv4", "ipv6"]}), 1).add();
         answer.fails_with(11, "no DHCP and no DHCPv6 server gave \"eth0\" an address within 1.5s");
         assert_eq!(before.changes_to(&lab.world.snapshot()), Vec::<String>::new());
-        assert_eq!(kept(), Vec::<String>::new());
+        assert_eq!(lease_files(), Vec::<String>::new());
     });
 }
 
-/// One family alone is not what was asked for, and the one that came is given back.
+/// If only one family gets a lease, ADD fails and releases that lease.
 #[test]
-fn an_add_with_half_of_its_servers_leaves_nothing() {
+fn add_with_one_of_two_families_releases_lease() {
     in_netns(|| {
         let lab = Lab::new(1);
         let _server = lab.dnsmasq(&[RANGE]);
         let _daemon = lab.daemon(&["-resendtimeout", "1500ms"]);
         let answer = lab.call(&json!({"families": ["ipv4", "ipv6"]}), 1).add();
         answer.fails_with(11, "no DHCPv6 server gave \"eth0\" an address");
-        dnsmasq_comes_to(0);
+        wait_for_dnsmasq_leases(0);
     });
 }
 
 #[test]
-fn a_plugin_that_is_killed_leaves_no_lease() {
+fn add_killed_while_waiting_leaves_no_lease() {
     in_netns(|| {
         let lab = Lab::new(1);
         let _daemon = lab.daemon(&[]);
         let call = lab.call(&json!({}), 1);
         let mut plugin = call.start_under(&[], "ADD", call.config.to_string().as_bytes());
         let has_link = || lab.world.in_pod(1, "link show").contains("eth0");
-        wait_for("the interface to be made", PATIENCE, has_link);
-        plugin.kill().expect("it can be killed");
-        plugin.wait().expect("it ends");
+        wait_for("the plugin to create eth0", TIMEOUT, has_link);
+        plugin.kill().expect("kill the plugin");
+        plugin.wait().expect("wait for the plugin");
         call.run("DEL").ok();
         let _server = lab.dnsmasq(&[RANGE]);
         let other = call.add().result();
         call.del(&other).ok();
-        dnsmasq_comes_to(0);
+        wait_for_dnsmasq_leases(0);
     });
 }
 
 #[test]
-fn gc_gives_back_what_is_not_listed() {
+fn gc_releases_leases_of_unlisted_attachments() {
     in_netns(|| {
         let lab = Lab::new(3);
         let _server = lab.dnsmasq(&[RANGE]);
         let _daemon = lab.daemon(&[]);
         let call = |pod| lab.call(&json!({}), pod);
         (1..=3).for_each(|pod| call(pod).add().ok());
-        dnsmasq_comes_to(3);
+        wait_for_dnsmasq_leases(3);
         call(1).run("GC").ok();
-        dnsmasq_comes_to(3);
+        wait_for_dnsmasq_leases(3);
         call(1).gc(&[("c2", "eth0"), ("c1", "eth1")]).ok();
-        assert_eq!(kept(), ["c2:eth0.json"]);
-        dnsmasq_comes_to(1);
+        assert_eq!(lease_files(), ["c2:eth0.json"]);
+        wait_for_dnsmasq_leases(1);
         assert!(lab.addresses(1).is_empty() && !lab.addresses(2).is_empty());
         let other = crate::conf::with(call(1).config, &json!({"name": "other"}));
         lab.world.call(&other, 1).gc(&[]).ok();
-        assert_eq!(kept(), ["c2:eth0.json"]);
+        assert_eq!(lease_files(), ["c2:eth0.json"]);
     });
 }
 
 #[test]
-fn a_lease_changes_with_the_server() {
+fn lease_after_server_change_is_replaced() {
     in_netns(|| {
         let lab = Lab::new(1);
         let daemon = lab.daemon(&[]);
@@ -199,17 +199,17 @@ fn a_lease_changes_with_the_server() {
         let _daemon = lab.daemon(&[]);
         let has_new =
             || matches!(lab.addresses(1).as_slice(), [one] if one.starts_with("10.5.0.20"));
-        wait_for("the new address alone", PATIENCE, has_new);
-        wait_for("the new router", PATIENCE, || lab.gateway(1) == "10.5.0.2");
-        // The result of the ADD does not hold any more, and CHECK says so.
+        wait_for("only the new address on eth0", TIMEOUT, has_new);
+        wait_for("the default route via the new router", TIMEOUT, || lab.gateway(1) == "10.5.0.2");
+        // The result of the ADD is outdated, and CHECK reports that.
         lab.call(&json!({}), 1).check(&result).fails_with(999, "is missing");
         lab.call(&json!({}), 1).del(&result).ok();
-        dnsmasq_comes_to(0);
+        wait_for_dnsmasq_leases(0);
     });
 }
 
 #[test]
-fn both_families_and_a_router() {
+fn add_with_both_families_gets_two_leases() {
     in_netns(|| {
         let lab = Lab::new(1);
         let _server = lab.dnsmasq(&[
@@ -229,10 +229,10 @@ fn both_families_and_a_router() {
         assert_eq!(result["dns"]["search"], json!(["six.example.net"]));
         assert!(lab.addresses(1).contains(&address.to_owned()), "{:?}", lab.addresses(1));
         call.check(&result).ok();
-        // Once the router has announced itself.
+        // Works after the first router advertisement.
         ping(lab.world.pod(1), "fd05::1".parse().expect("an address"));
-        dnsmasq_comes_to(2);
+        wait_for_dnsmasq_leases(2);
         call.del(&result).ok();
-        dnsmasq_comes_to(0);
+        wait_for_dnsmasq_leases(0);
     });
 }

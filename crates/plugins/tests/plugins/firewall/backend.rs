@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The backend iptables, next to the Go plugin: the same rules, removed by either.
+//! The iptables backend compared with the Go plugin: both write the same rules, and each removes
+//! the other's.
 
 use serde_json::{Value, json};
 use testkit::{in_netns, not_run_unless, require};
 
-use super::{Chain, OUTSIDE, firewall, outside, reaches};
+use super::{Chain, OUTSIDE, assert_reaches, firewall, outside};
 use crate::call::Answer;
 use crate::conf::{bridge, dual, ptp, with};
 use crate::mixed_rules::rules_of_containers;
 use crate::world::{Plugins, World};
 
-/// All rules as iptables prints them, without counters and times.
+/// All rules printed by iptables-save, without counters and times.
 fn saved(world: &World) -> Vec<String> {
-    let mut told = String::new();
+    let mut printed = String::new();
     for program in ["iptables-save", "ip6tables-save"] {
-        told += &world.host.exec(program, &[]);
+        printed += &world.host.exec(program, &[]);
     }
-    let lines = told.lines().filter(|line| line.starts_with("-A") || line.starts_with(":CNI"));
+    let lines = printed.lines().filter(|line| line.starts_with("-A") || line.starts_with(":CNI"));
     let mut lines: Vec<String> = lines.map(str::to_owned).collect();
-    // The order of chains is of no consequence.
+    // The order of chains does not matter.
     lines.sort();
     lines
 }
@@ -29,29 +30,29 @@ fn prev() -> Value {
 }
 
 #[test]
-fn firewall_writes_and_removes_what_gos_does() {
+fn firewall_iptables_rules_match_go() {
     in_netns(|| {
         require!(Program("iptables"));
         let (go, ours) = (Plugins::go(), Plugins::ours());
         for policy in ["open", "same-bridge", "isolated"] {
             let keys = json!({"backend": "iptables", "ingressPolicy": policy});
             let config = firewall("net", &keys);
-            let made = |plugins: &Plugins| {
+            let rules_by = |plugins: &Plugins| {
                 let world = World::new(plugins, 1);
                 world.call(&config, 1).with_prev_result(&prev()).add().ok();
                 let once = saved(&world);
                 world.call(&config, 1).with_prev_result(&prev()).add().ok();
-                assert_eq!(saved(&world), once, "a second time");
+                assert_eq!(saved(&world), once, "second ADD changed the rules");
                 once
             };
-            assert_eq!(made(&ours), made(&go), "{policy}");
+            assert_eq!(rules_by(&ours), rules_by(&go), "{policy}");
             for (first, second) in [(&ours, &go), (&go, &ours)] {
                 let world = World::new(first, 1);
                 world.call(&config, 1).with_prev_result(&prev()).add().ok();
                 world.call_of(second, &config, 1).check(&prev()).ok();
                 world.call_of(second, &config, 1).del(&prev()).ok();
                 assert!(!saved(&world).iter().any(|rule| rule.contains("10.1.0.2")), "{policy}");
-                // The Go plugin knows nothing of what ours remembers.
+                // The Go plugin does not remove podwire's owner records.
                 world.call_of(&ours, &config, 1).gc(&[]).ok();
                 assert_eq!(rules_of_containers(&world), Vec::<String>::new());
                 let by_ours = world.call_of(&ours, &config, 1).check(&prev());
@@ -61,9 +62,9 @@ fn firewall_writes_and_removes_what_gos_does() {
     });
 }
 
-/// A node that is switched over to nf_tables with pods running.
+/// Switching a node to nf_tables while pods run.
 #[test]
-fn firewall_rules_by_go_are_checked_and_removed() {
+fn firewall_rules_of_go_are_checked_and_removed() {
     in_netns(|| {
         let (go, ours) = (Plugins::go(), Plugins::ours());
         let config = firewall("net", &json!({}));
@@ -76,9 +77,9 @@ fn firewall_rules_by_go_are_checked_and_removed() {
     });
 }
 
-/// Rules of iptables name no owner: it is remembered in nf_tables.
+/// iptables rules have no owner, so podwire records the owner in nf_tables.
 #[test]
-fn rules_go_with_their_container_only() {
+fn firewall_iptables_rules_are_removed_per_container() {
     in_netns(|| {
         require!(Program("iptables"));
         let world = super::ours(4);
@@ -100,13 +101,17 @@ fn rules_go_with_their_container_only() {
         add(&config, 2, 3);
         add(&other, 3, 4);
         world.call(&config, 1).netns("").run("DEL").ok();
-        assert_eq!([has(2), has(3), has(4)], [[false; 2], [true; 2], [true; 2]], "without result");
+        assert_eq!(
+            [has(2), has(3), has(4)],
+            [[false; 2], [true; 2], [true; 2]],
+            "DEL without result"
+        );
         add(&config, 1, 2);
         world.call(&config, 1).gc(&[("c2", "eth0")]).ok();
-        assert_eq!([has(2), has(3), has(4)], [[false; 2], [true; 2], [true; 2]], "by GC");
+        assert_eq!([has(2), has(3), has(4)], [[false; 2], [true; 2], [true; 2]], "GC");
         add(&config, 4, 3);
         world.call(&config, 2).del(&result(3)).ok();
-        assert_eq!(has(3), [true; 2], "a late DEL leaves the new holder alone");
+        assert_eq!(has(3), [true; 2], "a late DEL removed the new owner's rules");
         world.call(&config, 4).check(&result(3)).ok();
         world.call(&config, 4).gc(&[]).ok();
         world.call(&other, 3).gc(&[]).ok();
@@ -114,9 +119,10 @@ fn rules_go_with_their_container_only() {
     });
 }
 
-/// On a node that goes back and forth, an address of ours comes to a container of the Go plugin's.
+/// On a node switched back and forth, an address of a podwire container moves to a container of the
+/// Go plugin.
 #[test]
-fn rules_of_the_go_plugin_are_not_taken_for_ours() {
+fn gc_of_reused_address_keeps_rules_of_go() {
     in_netns(|| {
         let (go, ours) = (Plugins::go(), Plugins::ours());
         let world = World::new(&ours, 2);
@@ -136,9 +142,9 @@ fn rules_of_the_go_plugin_are_not_taken_for_ours() {
     });
 }
 
-/// The older iptables needs no nf_tables: a kernel without has no place to remember anything.
+/// iptables-legacy works without nf_tables; such a kernel cannot store owner records.
 #[test]
-fn iptables_is_served_without_nf_tables() {
+fn firewall_iptables_without_nf_tables_works() {
     in_netns(|| {
         require!(Program("iptables"), Program("strace"));
         let world = super::ours(1);
@@ -147,7 +153,7 @@ fn iptables_is_served_without_nf_tables() {
         let refuse = "inject=sendto,sendmsg:error=EINVAL";
         let wrapper = ["strace", "-qq", "-o", "/dev/null", "-e", refuse];
         let child = call.start_under(&wrapper, "ADD", call.config.to_string().as_bytes());
-        Answer::of(&child.wait_with_output().expect("strace can be waited for")).ok();
+        Answer::of(&child.wait_with_output().expect("wait for strace")).ok();
         call.run("CHECK").ok();
         assert_eq!(crate::rules::elements(&world.host), Vec::<String>::new());
         call.run("DEL").ok();
@@ -156,7 +162,7 @@ fn iptables_is_served_without_nf_tables() {
 }
 
 #[test]
-fn check_notices_that_bridges_are_not_kept_apart() {
+fn check_with_missing_isolation_chains_fails() {
     in_netns(|| {
         require!(Program("iptables"));
         let world = super::ours(1);
@@ -179,16 +185,16 @@ fn check_notices_that_bridges_are_not_kept_apart() {
 }
 
 #[test]
-fn masquerading_writes_and_removes_what_gos_does() {
+fn masquerade_iptables_rules_match_go() {
     in_netns(|| {
         let (go, ours) = (Plugins::go(), Plugins::ours());
         let keys = json!({"ipMasq": true, "ipMasqBackend": "iptables", "ipam": dual()});
         for config in [bridge(&with(keys.clone(), &json!({"isGateway": true}))), ptp(&keys)] {
-            let mut made = Vec::new();
+            let mut rules = Vec::new();
             for (first, second) in [(&ours, &go), (&go, &ours), (&ours, &ours)] {
                 let world = World::new(first, 2);
                 let result = world.call(&config, 1).add().result();
-                made.push(saved(&world));
+                rules.push(saved(&world));
                 world.call_of(second, &config, 1).check(&result).ok();
                 world.call_of(second, &config, 1).del(&result).ok();
                 assert_eq!(rules_of_containers(&world), Vec::<String>::new());
@@ -198,23 +204,23 @@ fn masquerading_writes_and_removes_what_gos_does() {
                 world.call_of(&ours, &config, 2).gc(&[]).ok();
                 assert_eq!(rules_of_containers(&world), Vec::<String>::new());
             }
-            assert_eq!(made[0], made[1]);
+            assert_eq!(rules[0], rules[1]);
         }
     });
 }
 
-/// With the older program in place of the other one.
+/// iptables-legacy installed as iptables.
 #[test]
-fn iptables_legacy_is_served_by_its_program() {
+fn firewall_with_iptables_legacy_uses_its_program() {
     in_netns(|| {
         not_run_unless!(Program("iptables-legacy"));
         let world = super::ours(1);
-        std::fs::create_dir_all("/run/bin").expect("a directory below /run");
+        std::fs::create_dir_all("/run/bin").expect("create a directory in /run");
         for name in ["iptables", "ip6tables"] {
             for what in ["save", "restore"] {
                 let program = world.host.exec("which", &[&format!("{name}-legacy-{what}")]);
                 std::os::unix::fs::symlink(program.trim(), format!("/run/bin/{name}-{what}"))
-                    .expect("a link below /run");
+                    .expect("create a symlink in /run");
             }
         }
         let path = format!("/run/bin:{}", std::env::var("PATH").unwrap_or_default());
@@ -224,12 +230,12 @@ fn iptables_legacy_is_served_by_its_program() {
         let chain = Chain::new(&world, 1, &json!({"backend": "iptables"}));
         let result = world.call(&chain.bridge, 1).add().result();
         let call = chain.call(1).with_prev_result(&result).search(&path);
-        reaches(&world, 1, &OUTSIDE, &[false, false]);
+        assert_reaches(&world, 1, &OUTSIDE, &[false, false]);
         call.add().ok();
-        reaches(&world, 1, &OUTSIDE, &[true, true]);
+        assert_reaches(&world, 1, &OUTSIDE, &[true, true]);
         call.run("CHECK").ok();
         call.run("DEL").ok();
-        reaches(&world, 1, &OUTSIDE, &[false, false]);
+        assert_reaches(&world, 1, &OUTSIDE, &[false, false]);
         call.run("CHECK").fails_with(999, "iptables has no rule");
     });
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! firewalld itself, on a bus of its own.
+//! A real firewalld on a private bus.
 
 use std::time::Duration;
 
 use serde_json::json;
 use testkit::{Daemon, in_netns, not_run_unless, wait_for};
 
-use super::{Chain, OUTSIDE, address, ours, outside, reaches};
+use super::{Chain, OUTSIDE, address, assert_reaches, ours, outside};
 use crate::world::{Plugins, World};
 
 const BUS: &str = r#"<busconfig>
@@ -23,14 +23,14 @@ const BUS: &str = r#"<busconfig>
 </busconfig>"#;
 
 fn start(world: &World) -> [Daemon; 2] {
-    std::fs::create_dir_all("/run/dbus").expect("a directory below /run");
-    std::fs::write("/run/bus.conf", BUS).expect("a file below /run");
+    std::fs::create_dir_all("/run/dbus").expect("create a directory in /run");
+    std::fs::write("/run/bus.conf", BUS).expect("write a file in /run");
     let bus = world.host.start("dbus-daemon", &["--nofork", "--config-file=/run/bus.conf"]);
-    wait_for("a bus", Duration::from_secs(60), || {
+    wait_for("dbus-daemon to create its socket", Duration::from_secs(60), || {
         std::path::Path::new("/run/dbus/system_bus_socket").exists()
     });
     let firewalld = world.host.start("firewalld", &["--nofork", "--nopid"]);
-    wait_for("firewalld", Duration::from_secs(60), || {
+    wait_for("firewalld to run", Duration::from_secs(60), || {
         world.host.try_exec("firewall-cmd", &["--state"]).is_ok()
     });
     [bus, firewalld]
@@ -42,7 +42,7 @@ fn sources(world: &World, zone: &str) -> String {
 }
 
 #[test]
-fn addresses_are_sources_of_a_zone() {
+fn firewalld_zone_sources_follow_containers() {
     in_netns(|| {
         not_run_unless!(Program("firewalld"), Program("dbus-daemon"));
         let world = ours(2);
@@ -60,12 +60,12 @@ fn addresses_are_sources_of_a_zone() {
             chain.call(1).check(&first).ok();
             chain.call(1).status().ok();
             if zone == "trusted" {
-                reaches(&world, 1, &OUTSIDE, &[true, true]);
+                assert_reaches(&world, 1, &OUTSIDE, &[true, true]);
             }
             let removed = format!("--remove-source={}", address(&first, 0) + "/32");
             world.host.exec("firewall-cmd", &[&format!("--zone={zone}"), &removed]);
             chain.call(1).check(&first).fails_with(999, "is not a source");
-            // Without the result: the addresses are remembered.
+            // DEL without the result: podwire has recorded the addresses.
             chain.call(1).run("DEL").ok();
             assert!(!sources(&world, &zone).contains(&address(&first, 1)));
             chain.call(2).check(&second).ok();
@@ -74,9 +74,9 @@ fn addresses_are_sources_of_a_zone() {
             chain.del(1, &first);
             chain.del(2, &second);
         }
-        by_go(&world);
-        elsewhere(&world);
-        policy(&world);
+        check_switch_from_and_to_go(&world);
+        check_bus_address(&world);
+        check_ingress_policy(&world);
         drop((firewalld, bus));
         let chain = Chain::new(&world, 1, &json!({"backend": "firewalld"}));
         chain.call(1).run("DEL").ok();
@@ -84,8 +84,8 @@ fn addresses_are_sources_of_a_zone() {
     });
 }
 
-/// What the Go plugin has told firewalld of, ours takes back, and the other way round.
-fn by_go(world: &World) {
+/// Each set of plugins removes the firewalld sources added by the other.
+fn check_switch_from_and_to_go(world: &World) {
     let (go, ours) = (Plugins::go(), Plugins::ours());
     let chain = Chain::new(world, 1, &json!({}));
     let result = json!({"cniVersion": "1.1.0", "ips": [{"address": "10.1.0.9/24"}]});
@@ -99,13 +99,13 @@ fn by_go(world: &World) {
     }
 }
 
-/// A bus that listens elsewhere is found by DBUS_SYSTEM_BUS_ADDRESS, as the Go plugin finds it.
-fn elsewhere(world: &World) {
+/// Plugins use the bus address in DBUS_SYSTEM_BUS_ADDRESS, like the Go plugin.
+fn check_bus_address(world: &World) {
     const VARIABLE: &str = "DBUS_SYSTEM_BUS_ADDRESS";
     let (usual, moved) = ("/run/dbus/system_bus_socket", "/run/dbus/the bus");
     let chain = Chain::new(world, 1, &json!({"backend": "firewalld"}));
     let result = json!({"cniVersion": "1.1.0", "ips": [{"address": "10.1.0.9/24"}]});
-    std::fs::rename(usual, moved).expect("a socket can be renamed");
+    std::fs::rename(usual, moved).expect("rename the socket");
     let path = "unix:path=/run/dbus/the%20bus";
     let setting = format!("{VARIABLE}={path}");
     let list = [setting.as_str(), "firewall-cmd", "--zone=trusted", "--list-sources"];
@@ -125,12 +125,12 @@ fn elsewhere(world: &World) {
     call.status().fails_with(50, "No such file or directory");
     call.env(VARIABLE, path).status().ok();
     call.env(VARIABLE, "tcp:host=localhost").status().fails_with(50, "tcp:host=localhost");
-    std::fs::rename(moved, usual).expect("a socket can be renamed");
+    std::fs::rename(moved, usual).expect("rename the socket");
     call.env(VARIABLE, "").status().ok();
 }
 
-/// Who may reach the container is not firewalld's business.
-fn policy(world: &World) {
+/// podwire implements ingress policies itself, also with firewalld.
+fn check_ingress_policy(world: &World) {
     let go = Plugins::go();
     let chain = Chain::new(world, 2, &json!({"ingressPolicy": "isolated"}));
     let result = chain.add(1);

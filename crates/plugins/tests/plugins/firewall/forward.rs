@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The one rule in the chain FORWARD of iptables, with others at work in the same chain.
+//! podwire's rule in the iptables chain FORWARD while other programs change the same chain.
 
 use serde_json::{Value, json};
 use testkit::{Daemon, in_netns, require};
 
 use super::{firewall, ours};
-use crate::parallel::at_once;
+use crate::parallel::run_in_threads;
 use crate::world::World;
 
 fn result(number: usize) -> Value {
@@ -13,23 +13,23 @@ fn result(number: usize) -> Value {
     json!({"cniVersion": "1.1.0", "ips": ips.map(|address| json!({"address": address}))})
 }
 
-/// A chain that takes a while to read, so that many are at it at once.
+/// Creates a chain that takes long to read, so that many ADDs read it at the same time.
 fn long_chain(world: &World) {
     let head = "add table ip filter\nadd chain ip filter FORWARD { type filter hook forward priority 0; }\n";
     let rules = "add rule ip filter FORWARD counter\n".repeat(3000);
-    std::fs::write("/run/long", head.to_owned() + &rules).expect("a file below /run");
+    std::fs::write("/run/long", head.to_owned() + &rules).expect("write a file in /run");
     world.host.exec("nft", &["-f", "/run/long"]);
 }
 
 #[test]
-fn many_first_adds_make_one_rule() {
+fn concurrent_first_adds_create_one_forward_rule() {
     in_netns(|| {
         require!(Program("iptables"), Program("nft"));
         const PODS: usize = 16;
         let config = firewall("net", &json!({}));
         let world = ours(0);
         long_chain(&world);
-        at_once(PODS, PODS, |number| {
+        run_in_threads(PODS, PODS, |number| {
             let call = world.call(&config, 1).container(&format!("c{number}"));
             call.with_prev_result(&result(number)).add().ok();
         });
@@ -41,15 +41,15 @@ fn many_first_adds_make_one_rule() {
     });
 }
 
-/// Rewrites the chain again and again, as kube-proxy and Docker do.
+/// Rewrites the chain repeatedly, like kube-proxy and Docker.
 fn rewrite(world: &World) -> Daemon {
     let once = "flush chain ip filter FORWARD\nadd rule ip filter FORWARD jump CNI-FORWARD\n";
-    std::fs::write("/run/rewrite", once.repeat(100_000)).expect("a file below /run");
+    std::fs::write("/run/rewrite", once.repeat(100_000)).expect("write a file in /run");
     world.host.start("sh", &["-c", "exec nft -i </run/rewrite >/run/rewritten 2>&1"])
 }
 
 #[test]
-fn a_chain_that_others_rewrite_is_looked_at_again() {
+fn add_during_rewrites_of_forward_chain_succeeds() {
     in_netns(|| {
         require!(Program("iptables"), Program("nft"));
         let world = ours(0);
@@ -58,7 +58,7 @@ fn a_chain_that_others_rewrite_is_looked_at_again() {
         }
         let config = firewall("net", &json!({}));
         let rewriting = rewrite(&world);
-        at_once(2, 200, |number| {
+        run_in_threads(2, 200, |number| {
             let call = world.call(&config, 1).container(&format!("c{number}"));
             call.with_prev_result(&result(number)).add().ok();
         });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! DEL, CHECK, STATUS, GC and bad input.
+//! DEL, CHECK, STATUS, GC and invalid input.
 
 use serde_json::{Value, json};
 use testkit::in_netns;
@@ -12,7 +12,7 @@ fn count(chain: &Chain) -> usize {
 }
 
 #[test]
-fn del_needs_neither_namespace_nor_result() {
+fn del_without_namespace_or_result_succeeds() {
     in_netns(|| {
         let world = ours(3);
         let chain = Chain::new(&world, 1, &json!({}));
@@ -31,9 +31,9 @@ fn del_needs_neither_namespace_nor_result() {
     });
 }
 
-/// An address that has a new holder is not taken away with the old one.
+/// DEL of the old owner keeps the elements of an address that has a new owner.
 #[test]
-fn late_del_leaves_the_new_holder_alone() {
+fn late_del_of_reused_address_keeps_new_owner() {
     in_netns(|| {
         let world = ours(2);
         let chain = Chain::new(&world, 1, &json!({}));
@@ -47,9 +47,9 @@ fn late_del_leaves_the_new_holder_alone() {
     });
 }
 
-/// Neither the old network's mark nor its policy is left for an address that another network gave away.
+/// An address reassigned by another network loses the mark and the policy of the old network.
 #[test]
-fn an_address_is_of_the_network_that_gave_it_last() {
+fn address_reassigned_follows_new_network_policy() {
     in_netns(|| {
         let world = ours(2);
         let old = Chain::new(&world, 1, &json!({"ingressPolicy": "same-bridge", "markBit": 3}));
@@ -77,7 +77,7 @@ fn an_address_is_of_the_network_that_gave_it_last() {
 }
 
 #[test]
-fn gc_frees_what_is_not_listed() {
+fn gc_removes_elements_of_unlisted_attachments() {
     in_netns(|| {
         let world = ours(3);
         let (one, two) = (Chain::new(&world, 1, &json!({})), Chain::new(&world, 2, &json!({})));
@@ -92,7 +92,7 @@ fn gc_frees_what_is_not_listed() {
 }
 
 #[test]
-fn flushed_rules_are_noticed_and_made_again() {
+fn check_after_flush_fails_and_add_restores_rules() {
     in_netns(|| {
         let world = ours(1);
         let chain = Chain::new(&world, 1, &json!({}));
@@ -101,21 +101,21 @@ fn flushed_rules_are_noticed_and_made_again() {
         chain.call(1).check(&result).fails_with(999, "table \"podwire\" is gone, as after");
         chain.call(1).with_prev_result(&result).add().ok();
         chain.call(1).check(&result).ok();
-        assert!(crate::rules::is_read_back(&world.host));
+        assert!(crate::rules::can_be_reloaded(&world.host));
     });
 }
 
 #[test]
-fn check_notices_chains_without_rules() {
+fn check_with_flushed_chains_fails() {
     in_netns(|| {
         let world = ours(1);
         for policy in ["same-bridge", "isolated"] {
             let chain = Chain::new(&world, 1, &json!({"ingressPolicy": policy}));
             let result = chain.add(1);
             chain.call(1).check(&result).ok();
-            // A port that firewall has isolated is no fault of bridge's.
+            // CHECK of bridge accepts a port isolated by firewall.
             world.call(&chain.bridge, 1).check(&result).ok();
-            assert!(crate::rules::is_read_back(&world.host));
+            assert!(crate::rules::can_be_reloaded(&world.host));
             assert!(crate::rules::ruleset(&world.host).contains("elements = { \"br1\" }"));
             for name in ["firewall_mark_12", "firewall_marks", "firewall_forward"] {
                 world.host.exec("nft", &["flush", "chain", "inet", "podwire", name]);
@@ -130,7 +130,7 @@ fn check_notices_chains_without_rules() {
 }
 
 #[test]
-fn bad_input_is_told_and_changes_nothing() {
+fn invalid_input_is_reported_and_changes_nothing() {
     in_netns(|| {
         let world = ours(1);
         let result = json!({"cniVersion": "1.1.0", "ips": [{"address": "10.1.0.2/24"}]});

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ingress policies, by packets.
+//! Ingress policies, tested with packets.
 
 use serde_json::json;
 use testkit::in_netns;
 
-use super::{Chain, OUTSIDE, address, ours, outside, reaches};
+use super::{Chain, OUTSIDE, address, assert_reaches, ours, outside};
 use crate::conf::ptp;
 use crate::rules::{elements, elements_of};
 
@@ -18,10 +18,10 @@ fn policy(first: &str, second: &str, expected: [[bool; 2]; 4]) {
     let results = [one.add(1), one.add(2), two.add(3), open.add(4)];
     println!("{first} {second}");
     for (result, expected) in results[1..].iter().zip(&expected) {
-        reaches(&world, 1, &[&address(result, 0), &address(result, 1)], expected);
+        assert_reaches(&world, 1, &[&address(result, 0), &address(result, 1)], expected);
     }
-    reaches(&world, 1, &OUTSIDE, &expected[3]);
-    reaches(&world, 1, &["10.1.0.1", "fd00:1::1"], &[true, true]);
+    assert_reaches(&world, 1, &OUTSIDE, &expected[3]);
+    assert_reaches(&world, 1, &["10.1.0.1", "fd00:1::1"], &[true, true]);
     one.call(1).check(&results[0]).ok();
     one.call(2).check(&results[1]).ok();
     for (chain, pod) in [(&one, 1), (&one, 2), (&two, 3), (&open, 4)] {
@@ -32,7 +32,7 @@ fn policy(first: &str, second: &str, expected: [[bool; 2]; 4]) {
 }
 
 #[test]
-fn policies_keep_networks_apart() {
+fn ingress_policies_separate_networks() {
     in_netns(|| {
         let (yes, no) = ([true, true], [false, false]);
         policy("open", "open", [yes, yes, yes, yes]);
@@ -42,9 +42,10 @@ fn policies_keep_networks_apart() {
     });
 }
 
-/// The bridge is remembered as long as one of its containers is there, and GC of any network forgets it.
+/// podwire records a bridge while it has a container. GC of any network removes the record of an
+/// unused bridge.
 #[test]
-fn gc_forgets_bridges_without_containers() {
+fn gc_of_unused_bridge_removes_its_record() {
     in_netns(|| {
         let world = ours(2);
         let chain = Chain::new(&world, 1, &json!({"ingressPolicy": "isolated"}));
@@ -62,9 +63,10 @@ fn gc_forgets_bridges_without_containers() {
     });
 }
 
-/// With ptp the first interface is the container's own end on the host, and nobody else's.
+/// With ptp the first interface in the result is the container's host veth, which it shares with no
+/// other container.
 #[test]
-fn del_forgets_a_link_of_the_containers_own() {
+fn del_with_ptp_removes_host_veth_record() {
     in_netns(|| {
         let world = ours(2);
         let mut chain = Chain::new(&world, 1, &json!({"ingressPolicy": "same-bridge"}));
@@ -79,7 +81,7 @@ fn del_forgets_a_link_of_the_containers_own() {
 }
 
 #[test]
-fn a_policy_needs_an_interface() {
+fn ingress_policy_without_interface_fails() {
     in_netns(|| {
         let world = ours(1);
         let chain = Chain::new(&world, 1, &json!({"ingressPolicy": "same-bridge"}));

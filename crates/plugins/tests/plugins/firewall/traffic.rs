@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Packets, on hosts where others drop what is forwarded.
+//! Traffic on hosts where other programs drop forwarded packets.
 
 use serde_json::json;
 use testkit::{in_netns, not_run_unless, require};
 
-use super::{Chain, OUTSIDE, like_docker, ours, outside, reaches};
+use super::{Chain, OUTSIDE, assert_reaches, like_docker, ours, outside};
 
 #[test]
-fn containers_get_out_where_docker_drops() {
+fn containers_with_docker_drop_policy_reach_outside() {
     in_netns(|| {
         require!(Program("iptables"), Program("ip6tables"));
         for docker_first in [true, false] {
@@ -26,18 +26,18 @@ fn containers_get_out_where_docker_drops() {
                 docker();
             }
             world.call(&chain.bridge, 2).add().ok();
-            reaches(&world, 1, &OUTSIDE, &[true, true]);
-            reaches(&world, 2, &OUTSIDE, &[false, false]);
+            assert_reaches(&world, 1, &OUTSIDE, &[true, true]);
+            assert_reaches(&world, 2, &OUTSIDE, &[false, false]);
             chain.call(1).check(&result).ok();
             chain.call(1).del(&result).ok();
-            reaches(&world, 1, &OUTSIDE, &[false, false]);
+            assert_reaches(&world, 1, &OUTSIDE, &[false, false]);
         }
     });
 }
 
-/// Nobody gets in by this: only answers are let pass.
+/// podwire's rule accepts only replies, not new connections to the container.
 #[test]
-fn new_connections_from_outside_stay_dropped() {
+fn new_connections_from_outside_are_dropped() {
     in_netns(|| {
         let world = ours(1);
         let outside = outside(&world);
@@ -50,9 +50,9 @@ fn new_connections_from_outside_stay_dropped() {
     });
 }
 
-/// The one rule of ours in the table of iptables is a rule of iptables.
+/// podwire's rule in the iptables table is a valid iptables rule.
 #[test]
-fn iptables_reads_saves_and_restores_the_rule() {
+fn forward_rule_can_be_saved_and_restored() {
     in_netns(|| {
         let world = ours(1);
         like_docker(&world.host, "iptables");
@@ -72,7 +72,11 @@ fn iptables_reads_saves_and_restores_the_rule() {
         chain.call(1).check(&result).ok();
         let before = world.host.exec("nft", &["list", "ruleset"]);
         chain.call(1).with_prev_result(&result).add().ok();
-        assert_eq!(world.host.exec("nft", &["list", "ruleset"]), before, "not a second rule");
+        assert_eq!(
+            world.host.exec("nft", &["list", "ruleset"]),
+            before,
+            "second ADD changed the ruleset"
+        );
         world.host.exec("iptables", &["-F", "FORWARD"]);
         chain.call(1).check(&result).fails_with(999, "FORWARD of iptables");
         chain.call(1).with_prev_result(&result).add().ok();
@@ -81,7 +85,7 @@ fn iptables_reads_saves_and_restores_the_rule() {
 }
 
 #[test]
-fn another_bit_and_the_administrators_chain() {
+fn mark_bit_and_admin_chain_options_apply() {
     in_netns(|| {
         let world = ours(1);
         let _outside = outside(&world);
@@ -92,20 +96,20 @@ fn another_bit_and_the_administrators_chain() {
         assert!(
             world.host.exec("iptables", &["-S", "FORWARD"]).contains("--mark 0x100000/0x100000")
         );
-        reaches(&world, 1, &OUTSIDE[..1], &[true]);
+        assert_reaches(&world, 1, &OUTSIDE[..1], &[true]);
         let rule = "add rule inet podwire MY-RULES ip daddr 10.99.0.2 drop";
         world.host.exec("nft", &rule.split(' ').collect::<Vec<_>>());
-        reaches(&world, 1, &OUTSIDE[..1], &[false]);
+        assert_reaches(&world, 1, &OUTSIDE[..1], &[false]);
         chain.call(1).with_prev_result(&result).add().ok();
-        reaches(&world, 1, &OUTSIDE[..1], &[false]);
+        assert_reaches(&world, 1, &OUTSIDE[..1], &[false]);
         world.host.exec("nft", &["flush", "chain", "inet", "podwire", "firewall_admin"]);
         chain.call(1).check(&result).fails_with(999, "MY-RULES");
     });
 }
 
-/// Rules of administrators in the Go plugin's chain have their say before ours.
+/// Administrators' rules in the Go plugin's chain are evaluated before podwire's rule.
 #[test]
-fn chains_of_the_go_plugin_come_first() {
+fn go_chain_rules_are_evaluated_first() {
     in_netns(|| {
         let world = ours(1);
         let _outside = outside(&world);
@@ -115,12 +119,12 @@ fn chains_of_the_go_plugin_come_first() {
             world.host.exec("iptables", &line.split(' ').collect::<Vec<_>>());
         }
         Chain::new(&world, 1, &json!({})).add(1);
-        reaches(&world, 1, &OUTSIDE[..1], &[false]);
+        assert_reaches(&world, 1, &OUTSIDE[..1], &[false]);
     });
 }
 
 #[test]
-fn iptables_legacy_that_drops_is_told() {
+fn add_with_dropping_iptables_legacy_fails() {
     in_netns(|| {
         not_run_unless!(Program("iptables-legacy"));
         let world = ours(2);
@@ -136,7 +140,7 @@ fn iptables_legacy_that_drops_is_told() {
         named.call(1).with_prev_result(&result).add().ok();
         named.call(1).status().ok();
         world.host.exec("iptables-legacy", &["-P", "FORWARD", "ACCEPT"]);
-        // A network of IPv4 alone is not concerned.
+        // An IPv6 drop policy does not affect an IPv4 network.
         world.host.exec("ip6tables-legacy", &["-P", "FORWARD", "DROP"]);
         chain.call(1).status().ok();
         world.host.exec("ip6tables-legacy", &["-P", "FORWARD", "ACCEPT"]);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `bandwidth` behind a pair that stands for what another plugin made, looked at with `tc` and `ip`.
+//! `bandwidth` after a veth pair that stands for the result of a previous plugin, verified with
+//! `tc` and `ip`.
 
 mod damage;
 mod rates;
@@ -11,7 +12,7 @@ use crate::call::Call;
 use crate::conf::{network, with};
 use crate::world::{Plugins, World};
 
-/// A container's pair: `vhost1` and `eth0` for the first pod.
+/// Creates a container's veth pair, for example `vhost1` and `eth0` for the first pod.
 fn pair(world: &World, pod: usize, ifname: &str, host: &str) {
     world.on_host(&format!("link add {host} type veth peer name {ifname} netns pod{pod}"));
     world.on_host(&format!("link set {host} up"));
@@ -33,7 +34,7 @@ fn config(more: &Value) -> Value {
     with(network("bandwidth", &both()), more)
 }
 
-/// A call for a pod's `eth0` whose pair is made.
+/// Creates the veth pair of a pod's `eth0` and returns a call for it.
 fn call(world: &World, pod: usize, more: &Value) -> Call {
     let host = format!("vhost{pod}");
     pair(world, pod, "eth0", &host);
@@ -51,13 +52,13 @@ fn tc(world: &World, line: &str) -> String {
 }
 
 #[test]
-fn del_works_whatever_is_missing() {
+fn del_with_missing_state_removes_ifb() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let call = call(&world, 1, &json!({}));
         call.add().ok();
         let result = call.add().result();
-        assert_eq!(ifbs(&world).len(), 1, "a second ADD makes no second ifb");
+        assert_eq!(ifbs(&world).len(), 1, "second ADD created another ifb");
         call.check(&result).ok();
         let bare = world.call(&config(&json!({})), 1);
         bare.netns("").run("DEL").ok();
@@ -67,16 +68,20 @@ fn del_works_whatever_is_missing() {
         call.add().ok();
         let broken = world.call(&config(&json!({"egressRate": "x", "latency": []})), 1);
         broken.run("DEL").ok();
-        assert_eq!(ifbs(&world), Vec::<String>::new(), "DEL needs no valid configuration");
+        assert_eq!(
+            ifbs(&world),
+            Vec::<String>::new(),
+            "DEL with an invalid configuration left the ifb"
+        );
     });
 }
 
 #[test]
-fn failing_add_leaves_nothing() {
+fn failed_add_leaves_nothing() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let call = call(&world, 1, &json!({}));
-        // Another's filter has the priority that ours needs, for another protocol.
+        // A foreign filter uses podwire's filter priority for another protocol.
         tc(&world, "qdisc add dev vhost1 clsact");
         tc(
             &world,
@@ -92,7 +97,7 @@ fn failing_add_leaves_nothing() {
         );
         assert_eq!(tc(&world, "filter show dev vhost1 ingress"), filters);
 
-        // An interface of the name that is not an ifb of ours.
+        // An interface with the ifb's name that was not created by podwire.
         tc(&world, "qdisc del dev vhost1 clsact");
         let name = "bwp623e1c388032";
         world.on_host(&format!("link add {name} type veth peer name other"));
@@ -103,9 +108,9 @@ fn failing_add_leaves_nothing() {
     });
 }
 
-/// A policy agent's programs stay, and ours come beside them.
+/// Filters of another program, for example a policy agent, stay next to podwire's filters.
 #[test]
-fn clsact_of_others_is_shared() {
+fn add_with_foreign_clsact_shares_it() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let call = call(&world, 1, &json!({"unshapedSubnets": ["10.9.0.0/16", "fd00:9::/32"]}));
@@ -117,7 +122,7 @@ fn clsact_of_others_is_shared() {
         call.check(&result).ok();
         let filters = tc(&world, "filter show dev vhost1 ingress");
         assert!(filters.contains("pref 9 u32") && filters.contains("pref 45827 u32"), "{filters}");
-        // Once more, as after an ADD that was killed: no filter comes twice.
+        // A second ADD, as after a killed ADD, adds no duplicate filter.
         call.add().ok();
         assert_eq!(tc(&world, "filter show dev vhost1 ingress").matches("match").count(), 4);
         call.del(&result).ok();
@@ -125,7 +130,7 @@ fn clsact_of_others_is_shared() {
 }
 
 #[test]
-fn two_interfaces_of_a_container_do_not_meet() {
+fn two_interfaces_of_container_are_independent() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let first = call(&world, 1, &json!({}));
@@ -143,9 +148,9 @@ fn two_interfaces_of_a_container_do_not_meet() {
     });
 }
 
-/// A node that is switched over, in either direction, with pods running.
+/// Switching a node in either direction while pods run.
 #[test]
-fn each_takes_over_from_the_go_plugin() {
+fn bandwidth_of_go_and_podwire_is_taken_over() {
     in_netns(|| {
         let (go, ours) = (Plugins::go(), Plugins::ours());
         for ifname in ["eth0", "net1"] {
@@ -162,7 +167,11 @@ fn each_takes_over_from_the_go_plugin() {
             let by_go = of(&go, 1).add().result();
             of(&ours, 1).check(&by_go).ok();
             of(&ours, 1).gc(&[]).ok();
-            assert_eq!(ifbs(&world).len(), 1, "nothing tells which network the Go plugin's is of");
+            assert_eq!(
+                ifbs(&world).len(),
+                1,
+                "GC removed an ifb of the Go plugin, whose network is unknown"
+            );
             of(&ours, 1).del(&by_go).ok();
             assert_eq!(ifbs(&world), Vec::<String>::new());
             let by_ours = of(&ours, 2).add().result();
@@ -173,10 +182,10 @@ fn each_takes_over_from_the_go_plugin() {
     });
 }
 
-/// The interface that comes first gets the Go plugin's name, whatever it is called. A second one of the same
-/// container gets a name of its own, and CHECK, DEL and GC keep the two apart.
+/// The first interface of a container gets the Go plugin's ifb name, whatever the interface's name.
+/// The second interface gets a different ifb name, and CHECK, DEL and GC tell the two apart.
 #[test]
-fn first_interface_has_the_ifb_name_of_the_go_plugin() {
+fn first_interface_gets_ifb_name_of_go_plugin() {
     in_netns(|| {
         const GO_NAME: &str = "bwp623e1c388032";
         let ours = Plugins::ours();
@@ -196,7 +205,7 @@ fn first_interface_has_the_ifb_name_of_the_go_plugin() {
             assert_ne!(other, GO_NAME);
             for (call, result) in calls.iter().zip(&results) {
                 call.check(result).ok();
-                // What an ADD left that was killed after it made the ifb is replaced.
+                // Replaces the ifb, as after an ADD that was killed when it had created the ifb.
                 call.add().ok();
             }
             assert_eq!(ifbs(&world).len(), 2);
@@ -210,15 +219,15 @@ fn first_interface_has_the_ifb_name_of_the_go_plugin() {
             calls[0].gc(&[("c1", first)]).ok();
             assert_eq!(ifbs(&world), [GO_NAME]);
             calls[0].gc(&[("c1", second)]).ok();
-            assert_eq!(ifbs(&world), Vec::<String>::new(), "GC goes by the owner, not by the name");
+            assert_eq!(ifbs(&world), Vec::<String>::new(), "GC must use the owner, not the name");
         }
     });
 }
 
-/// An ifb without an alias is what an ADD left that was killed, or one that is being made just now for another
-/// interface: the hardware address tells them apart.
+/// An ifb without an alias is either stale or just being created for another interface. The MAC
+/// address tells which interface it belongs to.
 #[test]
-fn ifb_without_alias_is_known_by_its_hardware_address() {
+fn ifb_without_alias_is_identified_by_mac() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let first = call(&world, 1, &json!({}));
@@ -241,9 +250,10 @@ fn ifb_without_alias_is_known_by_its_hardware_address() {
     });
 }
 
-/// The Go plugin's ifb of a container's first interface is not the second one's to replace or remove.
+/// Calls for the second interface must not replace or remove the Go plugin's ifb of the first
+/// interface.
 #[test]
-fn ifb_of_the_go_plugin_is_removed_with_its_own_interface() {
+fn go_ifb_is_removed_only_with_its_interface() {
     in_netns(|| {
         let (go, ours) = (Plugins::go(), Plugins::ours());
         let world = World::new(&ours, 1);
@@ -265,10 +275,9 @@ fn ifb_of_the_go_plugin_is_removed_with_its_own_interface() {
     });
 }
 
-/// What container runtimes for Kubernetes ask for: cri-dockerd, containerd and CRI-O, whatever the rate.
-/// `tc` shows bytes.
+/// Bursts that cri-dockerd, containerd and CRI-O request for any rate. `tc` prints bytes.
 #[test]
-fn bursts_of_kubernetes_are_set_as_asked_for() {
+fn bursts_of_kubernetes_runtimes_are_applied() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let call = call(&world, 1, &json!({}));
@@ -284,15 +293,15 @@ fn bursts_of_kubernetes_are_set_as_asked_for() {
             let call = call.config(&with(call.config.clone(), &rates));
             let result = call.add().result();
             for device in ["vhost1", "bwp623e1c388032"] {
-                // The kernel tells whole ticks of 64 ns.
+                // The kernel reports multiples of 64 ns.
                 let (found, wanted) = (shown(device), burst / 8);
-                assert!(wanted - found < 1000, "{device}: {found} bytes, asked for {wanted}");
+                assert!(wanted - found < 1000, "{device}: {found} bytes, configured {wanted}");
             }
             call.check(&result).ok();
             call.del(&result).ok();
         }
-        // The time to fill, 429 s, is beyond the 274 s that the field in the kernel's answer holds: `tc` shows
-        // the remainder, and CHECK knows that.
+        // The burst's duration, 429 s, exceeds the 274 s that the kernel's answer can hold: `tc`
+        // prints the remainder, and CHECK accepts it.
         let rates = json!({"ingressRate": 10_000_000, "ingressBurst": u32::MAX});
         let call = call.config(&with(call.config.clone(), &rates));
         let result = call.add().result();
@@ -302,7 +311,7 @@ fn bursts_of_kubernetes_are_set_as_asked_for() {
 }
 
 #[test]
-fn gc_removes_what_is_not_listed_and_nothing_else() {
+fn gc_removes_only_unlisted_ifbs_of_its_network() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 3);
         let calls: Vec<Call> = (1..=3).map(|pod| call(&world, pod, &json!({}))).collect();
@@ -315,7 +324,7 @@ fn gc_removes_what_is_not_listed_and_nothing_else() {
         other.add().ok();
         assert_eq!(ifbs(&world).len(), 5);
         calls[0].run("GC").ok();
-        assert_eq!(ifbs(&world).len(), 5, "without a list nothing may be removed");
+        assert_eq!(ifbs(&world).len(), 5, "GC without a list removed an ifb");
         calls[0].gc(&[("c1", "eth0"), ("c2", "eth0"), ("c3", "eth0")]).ok();
         assert_eq!(ifbs(&world).len(), 5);
         calls[0].gc(&[("c1", "eth0"), ("c2", "net1")]).ok();
@@ -329,7 +338,7 @@ fn gc_removes_what_is_not_listed_and_nothing_else() {
 }
 
 #[test]
-fn status_tries_it_out_and_changes_nothing() {
+fn status_probes_kernel_and_changes_nothing() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 0);
         let before = world.snapshot();
@@ -342,28 +351,28 @@ fn status_tries_it_out_and_changes_nothing() {
     });
 }
 
-/// Where nothing may be done to the network, ADD could do nothing either.
+/// Without CAP_NET_ADMIN an ADD would fail, so STATUS fails.
 #[test]
-fn status_tells_that_the_kernel_cannot() {
+fn status_without_privileges_fails() {
     in_netns(|| {
         testkit::require!(Program("setpriv"));
         let world = World::new(&Plugins::ours(), 0);
         let call = world.call(&config(&json!({})), 1);
-        let powerless = ["setpriv", "--bounding-set=-sys_admin,-net_admin"];
-        let child = call.start_under(&powerless, "STATUS", call.config.to_string().as_bytes());
-        let output = child.wait_with_output().expect("the plugin's output can be read");
+        let unprivileged = ["setpriv", "--bounding-set=-sys_admin,-net_admin"];
+        let child = call.start_under(&unprivileged, "STATUS", call.config.to_string().as_bytes());
+        let output = child.wait_with_output().expect("read the plugin's output");
         crate::call::Answer::of(&output).fails_with(50, "cannot limit bandwidth");
-        // A network whose limits come from the runtime serves containers without any.
+        // Without configured limits the network can serve containers without limits.
         let call = world.call(&network("bandwidth", &json!({})), 1);
-        let child = call.start_under(&powerless, "STATUS", call.config.to_string().as_bytes());
-        let output = child.wait_with_output().expect("the plugin's output can be read");
+        let child = call.start_under(&unprivileged, "STATUS", call.config.to_string().as_bytes());
+        let output = child.wait_with_output().expect("read the plugin's output");
         crate::call::Answer::of(&output).ok();
     });
 }
 
-/// Without a limit for what the container sends no ifb is needed.
+/// Without an egress limit no ifb is needed.
 #[test]
-fn status_tries_only_what_the_configuration_asks_for() {
+fn status_probes_only_configured_directions() {
     in_netns(|| {
         testkit::require!(Program("strace"));
         let world = World::new(&Plugins::ours(), 0);
@@ -372,13 +381,13 @@ fn status_tries_only_what_the_configuration_asks_for() {
             let strace = ["strace", "-qq", "-xx", "-s4096", "-o", "/run/status.log"];
             let strace = [&strace[..], &["-e", "trace=%network"]].concat();
             let child = call.start_under(&strace, "STATUS", call.config.to_string().as_bytes());
-            let output = child.wait_with_output().expect("strace can be waited for");
+            let output = child.wait_with_output().expect("wait for strace");
             crate::call::Answer::of(&output).ok();
-            std::fs::read_to_string("/run/status.log").expect("strace has written its log")
+            std::fs::read_to_string("/run/status.log").expect("read strace's log")
         };
         let ingress = json!({"ingressRate": 20_000_000, "ingressBurst": 1_000_000});
         let egress = json!({"egressRate": 20_000_000, "egressBurst": 1_000_000});
-        // Kinds of links and queues are texts in the messages, of which strace shows each byte.
+        // Link and qdisc kinds are strings in the netlink messages; strace prints each byte in hex.
         let shown =
             |kind: &str| -> String { kind.bytes().map(|byte| format!("\\x{byte:02x}")).collect() };
         let has = |more: &Value| {

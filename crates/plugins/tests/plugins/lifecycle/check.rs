@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CHECK notices each kind of damage, and says what it is.
+//! CHECK detects each kind of damage and names it.
 
 use std::fs;
 
@@ -9,13 +9,13 @@ use testkit::in_netns;
 use crate::conf::{bridge, dual, network, ptp, static_addresses, with};
 use crate::world::{Plugins, World};
 
-/// What is done to a healthy attachment. `@` stands for the host's end.
+/// Damage done to a healthy attachment. `@` stands for the name of the host veth.
 enum Damage {
     Host(&'static str),
     Pod(&'static str),
-    /// A file that is removed.
+    /// Removes a file.
     Gone(&'static str),
-    /// A file that is written to.
+    /// Overwrites a file: path, content.
     Written(&'static str, &'static str),
 }
 
@@ -28,23 +28,26 @@ fn check(plugins: &Plugins, config: &Value, damage: &Damage, words: &str) {
     call.check(&result).ok();
     let interfaces = result["interfaces"].as_array().expect("interfaces");
     let on_host = interfaces.iter().filter_map(|one| one["name"].as_str());
-    let veth = on_host.into_iter().find(|name| name.starts_with("veth")).expect("a host's end");
+    let veth = on_host
+        .into_iter()
+        .find(|name| name.starts_with("veth"))
+        .expect("the result contains a host veth");
     match damage {
         Host(line) => drop(world.on_host(&line.replace('@', veth))),
         Pod(line) => drop(world.in_pod(1, line)),
-        Gone(file) => fs::remove_file(file).expect("the file was there"),
-        Written(file, text) => fs::write(file, text).expect("the file can be written"),
+        Gone(file) => fs::remove_file(file).expect("remove the file"),
+        Written(file, text) => fs::write(file, text).expect("write the file"),
     }
     let after = world.snapshot();
     println!("{words}");
     call.check(&result).fails_with(999, words);
     let changes = after.without_bookkeeping().changes_to(&world.snapshot().without_bookkeeping());
-    assert!(changes.is_empty(), "CHECK changed something: {changes:#?}");
+    assert!(changes.is_empty(), "CHECK changed state: {changes:#?}");
     call.del(&result).ok();
 }
 
 #[test]
-fn check_of_bridge_notices_damage() {
+fn check_of_damaged_bridge_fails() {
     let config = bridge(&json!({"isDefaultGateway": true, "hairpinMode": true, "ipam": dual()}));
     let damage = [
         (Pod("addr del 10.1.0.2/24 dev eth0"), "10.1.0.2/24 is missing"),
@@ -72,7 +75,7 @@ fn check_of_bridge_notices_damage() {
 }
 
 #[test]
-fn check_of_bridge_notices_changed_options() {
+fn check_of_changed_bridge_options_fails() {
     in_netns(|| {
         let plugins = Plugins::ours();
         let isolated = bridge(&json!({"portIsolation": true}));
@@ -86,7 +89,7 @@ fn check_of_bridge_notices_changed_options() {
 }
 
 #[test]
-fn check_of_ptp_notices_damage() {
+fn check_of_damaged_ptp_fails() {
     let routes = json!({"routes": [{"dst": "0.0.0.0/0"}]});
     let config = ptp(&json!({"ipam": with(dual(), &routes)}));
     let damage = [
@@ -108,7 +111,7 @@ fn check_of_ptp_notices_damage() {
 }
 
 #[test]
-fn check_of_others_notices_damage() {
+fn check_of_damaged_loopback_and_static_fails() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let loopback = world.call(&network("loopback", &json!({})), 1).ifname("lo");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! DEL, whatever is missing or has changed since the ADD.
+//! DEL after state is missing or the configuration has changed since the ADD.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,6 @@ fn configs() -> [Value; 2] {
     [bridge(&json!({"isGateway": true, "ipam": dual()})), ptp(&json!({"ipam": dual()}))]
 }
 
-/// The names of the host's veths.
 fn veths(world: &World) -> Vec<String> {
     let links = world.host.ip_json(&["link", "show", "type", "veth"]);
     let links = links.as_array().expect("a list of links");
@@ -25,18 +24,19 @@ fn veths(world: &World) -> Vec<String> {
 
 fn addresses() -> Vec<String> {
     let entries = fs::read_dir(Path::new(DATA).join("net")).expect("host-local's directory");
-    let names = entries.map(|entry| entry.expect("an entry").file_name().into_string());
-    let names = names.map(|name| name.expect("names are text"));
+    let names =
+        entries.map(|entry| entry.expect("read a directory entry").file_name().into_string());
+    let names = names.map(|name| name.expect("names are UTF-8"));
     names.filter(|name| name != "lock" && !name.starts_with("last_reserved_ip")).collect()
 }
 
 #[track_caller]
 fn assert_gone(world: &World, what: &str) {
-    assert_eq!(veths(world), Vec::<String>::new(), "{what}: interface");
-    assert_eq!(addresses(), Vec::<String>::new(), "{what}: addresses");
+    assert_eq!(veths(world), Vec::<String>::new(), "{what}: interface left");
+    assert_eq!(addresses(), Vec::<String>::new(), "{what}: addresses left");
 }
 
-/// An ADD, then a DEL in some way, which must take all away, and another, which must not mind.
+/// For each network: runs ADD, then `del`, and asserts that nothing is left.
 fn del_in_every_network(what: &str, del: impl Fn(&World, &Call, &Value)) {
     let plugins = Plugins::ours();
     for config in configs() {
@@ -49,7 +49,7 @@ fn del_in_every_network(what: &str, del: impl Fn(&World, &Call, &Value)) {
 }
 
 #[test]
-fn del_twice_is_quiet() {
+fn second_del_succeeds_without_output() {
     in_netns(|| {
         del_in_every_network("twice", |_, call, result| {
             for _ in 0..2 {
@@ -62,7 +62,7 @@ fn del_twice_is_quiet() {
 }
 
 #[test]
-fn del_needs_no_result() {
+fn del_without_valid_result_succeeds() {
     in_netns(|| {
         del_in_every_network("no prevResult", |_, call, _| call.run("DEL").ok());
         del_in_every_network("junk as prevResult", |_, call, _| {
@@ -72,7 +72,7 @@ fn del_needs_no_result() {
 }
 
 #[test]
-fn del_needs_no_namespace() {
+fn del_without_namespace_succeeds() {
     in_netns(|| {
         del_in_every_network("CNI_NETNS is empty", |_, call, result| {
             call.netns("").del(result).ok();
@@ -81,11 +81,11 @@ fn del_needs_no_namespace() {
             call.netns("/run/netns/gone").del(result).ok();
         });
         del_in_every_network("path is a plain file", |world, call, result| {
-            // A process keeps the namespace, and with it the interface, alive.
-            let keeper = world.pod(1).start("sleep", &["1000"]);
-            let inside = format!("/proc/{}/ns/net", keeper.id());
+            // A process keeps the namespace and its interface alive.
+            let sleeper = world.pod(1).start("sleep", &["1000"]);
+            let inside = format!("/proc/{}/ns/net", sleeper.id());
             let is_same = || same_file(&inside, "/run/netns/pod1");
-            wait_for("a process in the pod", Duration::from_secs(30), is_same);
+            wait_for("the process to enter the pod's namespace", Duration::from_secs(30), is_same);
             run("umount", &["/run/netns/pod1"]);
             assert_eq!(veths(world).len(), 1);
             call.del(result).ok();
@@ -101,7 +101,7 @@ fn same_file(one: &str, other: &str) -> bool {
 }
 
 #[test]
-fn del_works_after_the_namespace_is_removed() {
+fn del_after_namespace_removal_succeeds() {
     in_netns(|| {
         del_in_every_network("namespace is removed", |_, call, result| {
             run("ip", &["netns", "del", "pod1"]);
@@ -111,7 +111,7 @@ fn del_works_after_the_namespace_is_removed() {
 }
 
 #[test]
-fn del_works_when_the_configuration_has_changed() {
+fn del_with_changed_ranges_removes_everything() {
     in_netns(|| {
         let changed = [
             json!([[{"subnet": "10.1.0.0/32"}]]),
@@ -129,10 +129,10 @@ fn del_works_when_the_configuration_has_changed() {
     });
 }
 
-/// Nobody is there then to give the address back to, which is told; but the interface goes. The address
-/// follows with the next one that finds somebody.
+/// If the IPAM plugin cannot be called, DEL reports that but removes the interface. A later DEL
+/// with a working IPAM plugin releases the address.
 #[test]
-fn an_ipam_that_cannot_be_asked_keeps_no_interface() {
+fn del_with_failing_ipam_removes_interface() {
     in_netns(|| {
         let (unreadable, missing) = (json!("host-local"), json!({"type": "nowhere"}));
         for (ipam, words) in [
@@ -156,7 +156,7 @@ fn an_ipam_that_cannot_be_asked_keeps_no_interface() {
 }
 
 #[test]
-fn del_takes_one_interface_of_several() {
+fn del_of_one_interface_keeps_others() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let config = bridge(&json!({"ipam": dual()}));
@@ -171,9 +171,9 @@ fn del_takes_one_interface_of_several() {
     });
 }
 
-/// Another container's namespace at the same path is not this one's to clean.
+/// A foreign host interface has the name that ADD would use.
 #[test]
-fn a_name_taken_by_others_is_left_alone() {
+fn add_with_host_name_in_use_uses_another_name() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let call = world.call(&bridge(&json!({})), 1);
@@ -185,18 +185,18 @@ fn a_name_taken_by_others_is_left_alone() {
         assert_ne!(second["interfaces"][1]["name"], name.as_str());
         call.check(&second).ok();
         call.del(&second).ok();
-        assert_eq!(veths(&world).len(), 2, "the foreign pair stays");
+        assert_eq!(veths(&world).len(), 2, "the foreign veth pair is gone");
     });
 }
 
 #[test]
-fn del_leaves_the_interface_of_another_attachment_alone() {
+fn del_keeps_interface_of_another_attachment() {
     in_netns(|| {
         for config in configs() {
             let world = World::new(&Plugins::ours(), 1);
             let old = world.call(&config, 1).container("old");
             let old_result = old.add().result();
-            // As if its namespace were gone and a new one had the same path.
+            // Simulates a new namespace at the same path.
             world.in_pod(1, "link del eth0");
             let new = world.call(&config, 1).container("new");
             let new_result = new.add().result();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ADD fails at each stage, and kernel and disk are as before.
+//! ADD fails at each stage and leaves kernel and disk unchanged.
 
 use serde_json::{Value, json};
 use testkit::in_netns;
@@ -7,7 +7,7 @@ use testkit::in_netns;
 use crate::conf::{bridge, dual, ptp, ranges, v4, v6, with};
 use crate::world::{Plugins, World};
 
-/// A failure: what stands in the way on the host and in the pod, and the answer.
+/// A failing ADD: conflicting objects on the host and in the pod, and the expected error.
 struct Failure {
     name: &'static str,
     config: Value,
@@ -22,11 +22,11 @@ fn failure(name: &'static str, config: Value, code: u32, words: &'static str) ->
     Failure { name, config, host: &[], pod: &[], netns: "/run/netns/pod1", code, words }
 }
 
-const IN_THE_WAY: &[&str] = &["link add eth0 type veth peer name other"];
+const CONFLICTING_ETH0: &[&str] = &["link add eth0 type veth peer name other"];
 
-/// The address, the bridge, and what the bridge holds.
-fn before_the_pair() -> Vec<Failure> {
-    let used_up = ranges(&json!([[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00:1::/126",
+/// Failures before the veth pair exists: IPAM, bridge, and the bridge's addresses.
+fn before_veth_pair() -> Vec<Failure> {
+    let exhausted = ranges(&json!([[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00:1::/126",
         "rangeStart": "fd00:1::1", "rangeEnd": "fd00:1::1"}]]));
     let clash = ranges(&json!([[{"subnet": "10.1.0.0/24"}], [{"subnet": "10.2.0.0/24"}]]));
     let clash = bridge(&json!({"isGateway": true, "ipam": clash}));
@@ -36,22 +36,22 @@ fn before_the_pair() -> Vec<Failure> {
             netns: "/run/netns/nowhere",
             ..failure("namespace is missing", bridge(&json!({"ipam": dual()})), 3, "nowhere")
         },
-        failure("second range is used up", bridge(&json!({"ipam": used_up})), 11, "range 1"),
+        failure("second range is exhausted", bridge(&json!({"ipam": exhausted})), 11, "range 1"),
         Failure {
             host: &["link add br0 type veth peer name br0p"],
             ..failure("bridge is a veth", bridge(&json!({})), 7, "not a bridge")
         },
-        failure("MTU that no bridge has", bridge(&json!({"mtu": 70000})), 7, "\"mtu\" is 70000"),
+        failure("MTU out of range", bridge(&json!({"mtu": 70000})), 7, "\"mtu\" is 70000"),
         Failure {
             host: &["link add br0 type bridge", "addr add 10.9.0.1/24 dev br0"],
-            ..failure("address of the bridge", gateway, 7, "10.1.0.1/24")
+            ..failure("bridge has another address", gateway, 7, "10.1.0.1/24")
         },
         failure("second gateway", clash, 7, "different from 10.2.0.1/24"),
     ]
 }
 
-/// The pair, and the container's side.
-fn with_the_pair() -> Vec<Failure> {
+/// Failures while the veth pair or the container's side is configured.
+fn after_veth_pair() -> Vec<Failure> {
     let unreachable = json!({"routes": [{"dst": "192.0.2.0/24", "gw": "10.99.0.1"}]});
     let unreachable = with(dual(), &unreachable);
     let twice = json!({"routes": [{"dst": "192.0.2.0/24"}, {"dst": "192.0.2.0/24"}]});
@@ -59,21 +59,21 @@ fn with_the_pair() -> Vec<Failure> {
     let bad_ptp = ptp(&json!({"ipam": unreachable}));
     vec![
         Failure {
-            pod: IN_THE_WAY,
-            ..failure("interface is there", bridge(&json!({"ipam": dual()})), 999, "already exists")
+            pod: CONFLICTING_ETH0,
+            ..failure("interface exists", bridge(&json!({"ipam": dual()})), 999, "already exists")
         },
-        failure("gateway of a route", bad_bridge, 999, "unreachable"),
-        failure("a route twice", bridge(&json!({"ipam": with(v4(), &twice)})), 999, "exists"),
+        failure("gateway of a route is unreachable", bad_bridge, 999, "unreachable"),
+        failure("duplicate route", bridge(&json!({"ipam": with(v4(), &twice)})), 999, "exists"),
         Failure {
-            pod: IN_THE_WAY,
-            ..failure("ptp: interface is there", ptp(&json!({"ipam": v6()})), 999, "already exists")
+            pod: CONFLICTING_ETH0,
+            ..failure("ptp: interface exists", ptp(&json!({"ipam": v6()})), 999, "already exists")
         },
-        failure("ptp: gateway of a route", bad_ptp, 999, "unreachable"),
+        failure("ptp: gateway of a route is unreachable", bad_ptp, 999, "unreachable"),
     ]
 }
 
 fn failures() -> Vec<Failure> {
-    before_the_pair().into_iter().chain(with_the_pair()).collect()
+    before_veth_pair().into_iter().chain(after_veth_pair()).collect()
 }
 
 fn fail(plugins: &Plugins, failure: &Failure, always_exec: bool) {
@@ -87,16 +87,17 @@ fn fail(plugins: &Plugins, failure: &Failure, always_exec: bool) {
     call.add().fails_with(failure.code, failure.words);
     let changes = before.changes_to(&world.snapshot().without_bookkeeping());
     assert!(changes.is_empty(), "{}: {changes:#?}", failure.name);
-    // The runtime calls DEL after a failed ADD: nothing to do, unless eth0 is another's.
+    // The runtime calls DEL after a failed ADD. DEL changes nothing, unless the pod already had an
+    // eth0.
     call.del(&Value::Null).ok();
     if failure.pod.is_empty() {
         let changes = before.changes_to(&world.snapshot().without_bookkeeping());
-        assert!(changes.is_empty(), "{} and DEL: {changes:#?}", failure.name);
+        assert!(changes.is_empty(), "DEL after {}: {changes:#?}", failure.name);
     }
 }
 
 #[test]
-fn failing_add_leaves_nothing() {
+fn failed_add_leaves_nothing() {
     in_netns(|| {
         let plugins = Plugins::ours();
         failures().iter().for_each(|one| fail(&plugins, one, false));
@@ -104,7 +105,7 @@ fn failing_add_leaves_nothing() {
 }
 
 #[test]
-fn failing_add_leaves_nothing_when_every_delegate_is_a_process() {
+fn failed_add_with_exec_delegates_leaves_nothing() {
     in_netns(|| {
         let plugins = Plugins::ours();
         failures().iter().for_each(|one| fail(&plugins, one, true));
@@ -112,7 +113,7 @@ fn failing_add_leaves_nothing_when_every_delegate_is_a_process() {
 }
 
 #[test]
-fn failing_add_keeps_the_bridge_that_others_use() {
+fn failed_add_keeps_bridge_in_use() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 2);
         let config = bridge(&json!({"isGateway": true, "ipam": dual()}));
@@ -127,9 +128,9 @@ fn failing_add_keeps_the_bridge_that_others_use() {
     });
 }
 
-/// A duplicate on the link is found where the network asks for detection.
+/// With `enabledad`, ADD detects a duplicate address on the link.
 #[test]
-fn duplicate_ipv6_address_fails_the_add() {
+fn add_with_duplicate_ipv6_address_fails() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 2);
         let fixed = json!({"type": "static", "addresses": [{"address": "fd00:1::5/64"}]});

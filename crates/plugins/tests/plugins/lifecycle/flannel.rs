@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! flannel: the delegate's configuration, from the daemon's file and from the one kept. Debian's Go
-//! plugins do not hold it, so that what it writes is compared with what its sources say.
+//! flannel: the delegate's configuration, built from the daemon's subnet file at ADD and saved for
+//! DEL. Debian's Go plugins do not include flannel, so the saved file is compared with the format
+//! in its source code.
 
 use std::fs;
 use std::path::Path;
@@ -13,44 +14,47 @@ use crate::conf::network;
 use crate::snapshot::Snapshot;
 use crate::world::{Plugins, World};
 
-const PLACE: &str = "/run/data/flannel";
+const DATA_DIR: &str = "/run/data/flannel";
 
 const SUBNET_ENV: &str = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\n\
     FLANNEL_IPV6_NETWORK=fd00:244::/48\nFLANNEL_IPV6_SUBNET=fd00:244:0:1::1/64\n\
     FLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n";
 
-/// What the Go plugin keeps for [`config`], by its sources.
-const KEPT: &str = "{\"bridge\":\"br0\",\"cniVersion\":\"1.1.0\",\"ipMasq\":false,\"ipam\":{\
+/// Delegate configuration that the Go plugin saves for [`config`], according to its source code.
+const SAVED_CONF: &str = "{\"bridge\":\"br0\",\"cniVersion\":\"1.1.0\",\"ipMasq\":false,\"ipam\":{\
     \"dataDir\":\"/run/data\",\"ranges\":[[{\"subnet\":\"10.244.1.0/24\"}],\
     [{\"subnet\":\"fd00:244:0:1::/64\"}]],\"routes\":[{\"dst\":\"10.244.0.0/16\"},\
     {\"dst\":\"fd00:244::/48\"}],\"type\":\"host-local\"},\"isGateway\":true,\"mtu\":1450,\
     \"name\":\"net\",\"type\":\"bridge\"}";
 
 fn config(more: &Value) -> Value {
-    let base = json!({"dataDir": PLACE, "delegate": {"bridge": "br0"},
+    let base = json!({"dataDir": DATA_DIR, "delegate": {"bridge": "br0"},
         "ipam": {"dataDir": "/run/data"}});
     crate::conf::with(network("flannel", &base), more)
 }
 
-fn daemon_says(text: &str) {
-    fs::create_dir_all("/run/flannel").expect("a directory below /run");
-    fs::write("/run/flannel/subnet.env", text).expect("a file below /run");
+fn write_subnet_env(text: &str) {
+    fs::create_dir_all("/run/flannel").expect("create a directory in /run");
+    fs::write("/run/flannel/subnet.env", text).expect("write a file in /run");
 }
 
 fn world(pods: usize) -> World {
-    daemon_says(SUBNET_ENV);
+    write_subnet_env(SUBNET_ENV);
     World::new(&Plugins::ours(), pods)
 }
 
-/// The daemon's subnet changes while a pod is there. The error's hint is followed to the letter.
+/// The daemon's subnet changes while a pod exists. The test runs the command given in the error's
+/// hint.
 #[test]
-fn hint_for_a_bridge_of_another_subnet_works() {
+fn hint_for_bridge_with_old_subnet_works() {
     in_netns(|| {
         let world = world(2);
         let config = config(&json!({"delegate": {"bridge": "cni0"}}));
         let (old, new) = (world.call(&config, 1), world.call(&config, 2));
         let result = old.add().result();
-        daemon_says(&SUBNET_ENV.replace("10.244.1.1", "10.244.2.1").replace(":1::1/", ":2::1/"));
+        write_subnet_env(
+            &SUBNET_ENV.replace("10.244.1.1", "10.244.2.1").replace(":1::1/", ":2::1/"),
+        );
         let refused = new.add();
         refused.fails_with(7, "\"cni0\" already has an IP address different from 10.244.2.1/24");
         let details = refused.values[0]["details"].as_str().expect("details").to_owned();
@@ -59,7 +63,7 @@ fn hint_for_a_bridge_of_another_subnet_works() {
         assert!(hint.starts_with("delete the pods that are attached to cni0"), "{hint}");
         old.del(&result).ok();
         let command = hint.split('`').nth(1).expect("a command");
-        world.on_host(command.strip_prefix("ip ").expect("a command of ip"));
+        world.on_host(command.strip_prefix("ip ").expect("an ip command"));
         let result = new.add().result();
         let bridge = world.host.ip_json(&["address", "show", "dev", "cni0"])[0].to_string();
         assert!(bridge.contains("10.244.2.1") && !bridge.contains("10.244.1.1"), "{bridge}");
@@ -67,15 +71,15 @@ fn hint_for_a_bridge_of_another_subnet_works() {
     });
 }
 
-fn kept() -> Vec<String> {
-    let Ok(entries) = fs::read_dir(PLACE) else { return Vec::new() };
-    let names = entries.map(|entry| entry.expect("an entry").file_name());
+fn saved_files() -> Vec<String> {
+    let Ok(entries) = fs::read_dir(DATA_DIR) else { return Vec::new() };
+    let names = entries.map(|entry| entry.expect("read a directory entry").file_name());
     let mut names: Vec<String> = names.map(|name| name.to_string_lossy().into()).collect();
     names.sort();
     names
 }
 
-/// How many veths the host has, and how many addresses are reserved.
+/// Number of host veths and number of reserved addresses.
 fn count(world: &World) -> (usize, usize) {
     let Snapshot(facts) = world.snapshot().without_bookkeeping();
     let count = |is_one: &dyn Fn(&str) -> bool| facts.keys().filter(|name| is_one(name)).count();
@@ -84,7 +88,7 @@ fn count(world: &World) -> (usize, usize) {
 }
 
 #[test]
-fn flannel_configures_a_bridge_by_the_daemons_subnet() {
+fn flannel_add_configures_bridge_from_subnet_env() {
     in_netns(|| {
         let world = world(1);
         let call = world.call(&config(&json!({})), 1);
@@ -96,17 +100,17 @@ fn flannel_configures_a_bridge_by_the_daemons_subnet() {
         assert_eq!(link["mtu"], 1450);
         let route = world.pod(1).ip_json(&["route", "show", "10.244.0.0/16"])[0].clone();
         assert_eq!(route["gateway"], "10.244.1.1");
-        let file = Path::new(PLACE).join("c1");
-        assert_eq!(fs::read_to_string(&file).expect("the kept configuration"), KEPT);
+        let file = Path::new(DATA_DIR).join("c1");
+        assert_eq!(fs::read_to_string(&file).expect("read the saved configuration"), SAVED_CONF);
         call.check(&result).ok();
         call.del(&result).ok();
         call.del(&result).ok();
-        assert_eq!((count(&world), kept()), ((0, 0), vec![]));
+        assert_eq!((count(&world), saved_files()), ((0, 0), vec![]));
     });
 }
 
 #[test]
-fn flannel_puts_the_configurations_own_words_first() {
+fn flannel_configured_keys_override_daemon_values() {
     in_netns(|| {
         let world = world(1);
         let own = json!({"delegate": {"type": "ptp", "mtu": 1300, "ipMasq": false},
@@ -114,11 +118,14 @@ fn flannel_puts_the_configurations_own_words_first() {
             "runtimeConfig": {"ips": ["10.244.1.77"]}});
         let call = world.call(&config(&own), 1);
         let result = call.add().result();
-        assert_eq!(result["ips"][0]["address"], "10.244.1.77/24", "capabilities are handed on");
-        let text = fs::read_to_string(Path::new(PLACE).join("c1")).expect("a file");
-        let file: Value = serde_json::from_str(&text).expect("it is JSON");
+        assert_eq!(
+            result["ips"][0]["address"], "10.244.1.77/24",
+            "runtimeConfig is not passed to the delegate"
+        );
+        let text = fs::read_to_string(Path::new(DATA_DIR).join("c1")).expect("a file");
+        let file: Value = serde_json::from_str(&text).expect("the file is JSON");
         assert_eq!((&file["type"], &file["mtu"]), (&json!("ptp"), &json!(1300)));
-        assert_eq!(file["isGateway"], Value::Null, "a key of bridge");
+        assert_eq!(file["isGateway"], Value::Null, "isGateway is a key of bridge only");
         assert_eq!(file["ipam"]["routes"][0]["dst"], "0.0.0.0/0");
         assert_eq!(file["runtimeConfig"]["ips"][0], "10.244.1.77");
         call.del(&result).ok();
@@ -127,7 +134,7 @@ fn flannel_puts_the_configurations_own_words_first() {
 }
 
 #[test]
-fn flannel_says_when_the_daemon_is_not_ready() {
+fn flannel_without_daemon_reports_cause() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let call = world.call(&config(&json!({})), 1);
@@ -137,11 +144,11 @@ fn flannel_says_when_the_daemon_is_not_ready() {
             call.status().fails_with(50, words);
         };
         fails(&call, 11, "daemon is not ready");
-        daemon_says("");
+        write_subnet_env("");
         fails(&call, 11, "FLANNEL_MTU, FLANNEL_IPMASQ is missing");
-        daemon_says(&SUBNET_ENV.replace("1450", "x"));
+        write_subnet_env(&SUBNET_ENV.replace("1450", "x"));
         fails(&call, 999, "FLANNEL_MTU is \"x\", expected a number");
-        daemon_says(&SUBNET_ENV.replace("=true", ""));
+        write_subnet_env(&SUBNET_ENV.replace("=true", ""));
         fails(&call, 999, "\"FLANNEL_IPMASQ\" has no '='");
         call.run("DEL").ok();
         assert_eq!(before.changes_to(&world.snapshot()), Vec::<String>::new());
@@ -154,60 +161,62 @@ fn flannel_says_when_the_daemon_is_not_ready() {
             (json!({"ipam": {"routes": [{"dst": "x"}]}}), "ipam.routes[0].dst"),
             (json!({"subnetFile": 7}), "\"subnetFile\" is 7"),
         ] {
-            daemon_says(SUBNET_ENV);
+            write_subnet_env(SUBNET_ENV);
             world.call(&config(&bad), 1).add().fails_with(7, words);
         }
     });
 }
 
 #[test]
-fn del_of_flannel_needs_neither_daemon_nor_namespace_nor_result() {
+fn flannel_del_with_missing_state_removes_everything() {
     in_netns(|| {
         let world = world(1);
         let call = world.call(&config(&json!({})), 1);
-        let file = Path::new(PLACE).join("c1");
-        let lose = |text: &str| fs::write(&file, text).expect("the file can be written");
+        let file = Path::new(DATA_DIR).join("c1");
+        let overwrite = |text: &str| fs::write(&file, text).expect("write the file");
         type Before<'a> = &'a dyn Fn();
-        let ways: [(&str, Before); 5] = [
+        let cases: [(&str, Before); 5] = [
             ("nothing is missing", &|| {}),
-            ("daemon is away", &|| fs::remove_file("/run/flannel/subnet.env").expect("a file")),
-            ("daemon has another subnet", &|| {
-                daemon_says(&SUBNET_ENV.replace("244.1.1", "244.9.1"));
+            ("subnet file is missing", &|| {
+                fs::remove_file("/run/flannel/subnet.env").expect("remove the file");
             }),
-            ("file is empty", &|| lose("")),
-            ("file is lost", &|| fs::remove_file(&file).expect("the file was there")),
+            ("daemon has another subnet", &|| {
+                write_subnet_env(&SUBNET_ENV.replace("244.1.1", "244.9.1"));
+            }),
+            ("saved file is empty", &|| overwrite("")),
+            ("saved file is missing", &|| fs::remove_file(&file).expect("remove the file")),
         ];
-        for (way, lose) in ways {
+        for (name, break_state) in cases {
             for netns in ["/run/netns/pod1", ""] {
-                daemon_says(SUBNET_ENV);
+                write_subnet_env(SUBNET_ENV);
                 call.add().ok();
-                lose();
+                break_state();
                 call.netns(netns).run("DEL").ok();
-                assert_eq!((count(&world), kept()), ((0, 0), vec![]), "{way}, {netns:?}");
+                assert_eq!((count(&world), saved_files()), ((0, 0), vec![]), "{name}, {netns:?}");
             }
         }
     });
 }
 
 #[test]
-fn interfaces_of_one_container_keep_files_of_their_own() {
+fn flannel_interfaces_have_separate_saved_files() {
     in_netns(|| {
         let world = world(1);
         let call = world.call(&config(&json!({})), 1);
         let (eth0, eth1) = (call.add().result(), call.ifname("eth1").add().result());
-        assert_eq!(kept(), ["c1", "c1:eth1"]);
+        assert_eq!(saved_files(), ["c1", "c1:eth1"]);
         call.ifname("eth1").del(&eth1).ok();
         call.ifname("eth1").del(&eth1).ok();
         call.ifname("net9").run("DEL").ok();
-        assert_eq!((count(&world), kept()), ((1, 2), vec!["c1".to_owned()]));
+        assert_eq!((count(&world), saved_files()), ((1, 2), vec!["c1".to_owned()]));
         call.check(&eth0).ok();
         call.del(&eth0).ok();
-        assert_eq!((count(&world), kept()), ((0, 0), vec![]));
+        assert_eq!((count(&world), saved_files()), ((0, 0), vec![]));
     });
 }
 
 #[test]
-fn failing_add_of_flannel_leaves_nothing() {
+fn flannel_failed_add_leaves_nothing() {
     in_netns(|| {
         let world = world(1);
         let call = world.call(&config(&json!({})), 1);
@@ -216,7 +225,7 @@ fn failing_add_of_flannel_leaves_nothing() {
             call.always_exec = always_exec;
             let first = call.add().result();
             let after = world.snapshot();
-            daemon_says(&SUBNET_ENV.replace("1450", "1300"));
+            write_subnet_env(&SUBNET_ENV.replace("1450", "1300"));
             call.add().fails_with(999, "already exists");
             assert_eq!(after.changes_to(&world.snapshot()), Vec::<String>::new());
             call.check(&first).ok();
@@ -234,10 +243,10 @@ fn failing_add_of_flannel_leaves_nothing() {
 }
 
 #[test]
-fn flannel_asks_the_delegate() {
+fn flannel_status_and_check_call_delegate() {
     in_netns(|| {
         let world = world(1);
-        daemon_says(&SUBNET_ENV.replace("10.244.1.1/24", "10.244.1.1/30"));
+        write_subnet_env(&SUBNET_ENV.replace("10.244.1.1/24", "10.244.1.1/30"));
         let call = world.call(&config(&json!({})), 1);
         let result = call.add().result();
         call.status().fails_with(50, "no IP addresses available");
@@ -251,7 +260,7 @@ fn flannel_asks_the_delegate() {
 }
 
 #[test]
-fn gc_of_flannel_runs_the_dels_that_never_came() {
+fn flannel_gc_deletes_unlisted_attachments() {
     in_netns(|| {
         let world = world(3);
         let configured = config(&json!({}));
@@ -262,41 +271,44 @@ fn gc_of_flannel_runs_the_dels_that_never_came() {
         call(2).ifname("eth1").add().ok();
         world.call(&other, 3).add().ok();
         call(1).run("GC").ok();
-        assert_eq!(kept().len(), 4, "a runtime that says nothing loses nothing");
-        // An address that no file of ours tells of is the delegate's to free.
-        fs::write("/run/data/net/10.244.1.200", "c9\r\neth0").expect("a file of host-local's");
-        fs::remove_file("/run/flannel/subnet.env").expect("the daemon's file");
+        assert_eq!(saved_files().len(), 4, "GC without a list removed an attachment");
+        // An address without a saved file is released by the delegate's GC.
+        fs::write("/run/data/net/10.244.1.200", "c9\r\neth0").expect("write an address file");
+        fs::remove_file("/run/flannel/subnet.env").expect("remove the daemon's file");
         call(1).gc(&[("c1", "eth0")]).ok();
-        assert_eq!((count(&world), kept()), ((2, 2), vec!["c1".to_owned(), "c3".to_owned()]));
+        assert_eq!(
+            (count(&world), saved_files()),
+            ((2, 2), vec!["c1".to_owned(), "c3".to_owned()])
+        );
         call(1).check(&first).ok();
         call(1).gc(&[]).ok();
-        assert_eq!(kept(), ["c3"], "another network's");
+        assert_eq!(saved_files(), ["c3"], "GC removed an attachment of another network");
     });
 }
 
-/// A node that changes its set of plugins while pods run.
+/// Switching a node between plugin sets while pods run.
 #[test]
-fn flannel_deletes_what_the_go_plugins_have_made() {
+fn flannel_del_removes_attachment_of_go_plugins() {
     in_netns(|| {
         let world = world(1);
         let go = Plugins::go();
         let configured = config(&json!({}));
         let call = world.call(&configured, 1);
-        // As Go's flannel does it: keeps the file, and has Go's bridge add the interface.
-        let delegate: Value = serde_json::from_str(KEPT).expect("JSON");
+        // Imitates Go's flannel: saves the file and calls Go's bridge.
+        let delegate: Value = serde_json::from_str(SAVED_CONF).expect("JSON");
         for ifname in ["eth0", "net1"] {
-            fs::create_dir_all(PLACE).expect("a directory below /run");
-            fs::write(Path::new(PLACE).join("c1"), KEPT).expect("a file below /run");
+            fs::create_dir_all(DATA_DIR).expect("create a directory in /run");
+            fs::write(Path::new(DATA_DIR).join("c1"), SAVED_CONF).expect("write a file in /run");
             let result = world.call_of(&go, &delegate, 1).ifname(ifname).add().result();
             call.ifname(ifname).check(&result).ok();
             call.ifname(ifname).del(&result).ok();
             assert_eq!(count(&world), (0, 0), "{ifname}");
         }
-        // Our flannel with Go's delegates.
+        // podwire's flannel with Go's delegates.
         let mixed = call.path(&[go.directory()]);
         let result = mixed.add().result();
         mixed.check(&result).ok();
         mixed.del(&result).ok();
-        assert_eq!((count(&world), kept()), ((0, 0), vec![]));
+        assert_eq!((count(&world), saved_files()), ((0, 0), vec![]));
     });
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! GC frees what is not listed, and leaves alone what is listed or not ours.
+//! GC removes unlisted attachments and keeps listed and foreign ones.
 
 use serde_json::{Value, json};
 use testkit::in_netns;
@@ -8,7 +8,7 @@ use crate::conf::{bridge, dual, host_local, ptp, with};
 use crate::snapshot::Snapshot;
 use crate::world::{Plugins, World};
 
-/// How many veths the host has, and which addresses are reserved.
+/// Number of host veths and number of reserved addresses.
 fn count(world: &World) -> (usize, usize) {
     let Snapshot(facts) = world.snapshot().without_bookkeeping();
     let count = |is_one: &dyn Fn(&str) -> bool| facts.keys().filter(|name| is_one(name)).count();
@@ -17,7 +17,7 @@ fn count(world: &World) -> (usize, usize) {
 }
 
 #[test]
-fn gc_frees_what_is_not_listed() {
+fn gc_removes_unlisted_attachments() {
     in_netns(|| {
         let plugins = Plugins::ours();
         for config in [bridge(&json!({"ipam": dual()})), ptp(&json!({"ipam": dual()}))] {
@@ -37,9 +37,9 @@ fn gc_frees_what_is_not_listed() {
     });
 }
 
-/// A runtime that does not say what is valid must not lose everything.
+/// A runtime that does not send the list must not lose all attachments.
 #[test]
-fn gc_without_a_list_does_nothing() {
+fn gc_without_list_changes_nothing() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let config = bridge(&json!({"ipam": dual()}));
@@ -51,7 +51,7 @@ fn gc_without_a_list_does_nothing() {
 }
 
 #[test]
-fn gc_leaves_others_alone() {
+fn gc_keeps_go_pods_and_other_networks() {
     in_netns(|| {
         let (ours, go) = (Plugins::ours(), Plugins::go());
         let world = World::new(&ours, 3);
@@ -64,22 +64,23 @@ fn gc_leaves_others_alone() {
         assert_eq!(count(&world), (2, 4));
         world.call(&config, 1).check(&by_go).ok();
         world.call(&other_network, 2).check(&other).ok();
-        // The Go plugin's interface has no name of ours, so only its address can be freed.
+        // The Go plugin's interface does not have a podwire name, so GC releases only its address.
         world.call(&config, 1).gc(&[]).ok();
         assert_eq!(count(&world), (2, 2));
     });
 }
 
-/// A file that names no interface keeps an address free, or is older than GC: not GC's to free.
+/// An address file without an interface was written by an administrator or by an old version, so GC
+/// keeps it.
 #[test]
-fn gc_keeps_files_that_name_no_interface() {
+fn gc_keeps_address_files_without_interface() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
-        std::fs::create_dir_all("/run/data/net").expect("a directory below /run");
+        std::fs::create_dir_all("/run/data/net").expect("create a directory in /run");
         let files = [("5", "c1"), ("6", "c2"), ("7", "c1\r\neth1"), ("8", "c1\r\neth0")];
         for (end, text) in files {
             let path = format!("/run/data/net/10.1.0.{end}");
-            std::fs::write(path, text).expect("a file below /run");
+            std::fs::write(path, text).expect("write a file in /run");
         }
         world.call(&host_local(&json!({})), 1).gc(&[("c1", "eth0")]).ok();
         let left = world.disk().without_bookkeeping();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The life of a device that goes into a pod: ADD, CHECK, STATUS, GC, and what it carries along.
+//! host-device: ADD, CHECK, STATUS, GC, and `useInterfaceNetwork`.
 
 use std::fs;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::compare::host_device::make_bus;
 use crate::conf::{ENS1, host_device, ranges, v4, v6, with, without};
 use crate::world::{Plugins, World};
 
-/// The kernel follows a change of carrier in a task of its own.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The kernel updates the operational state asynchronously after a carrier change.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A host with `ens1`, whose other end has an address and is up.
+/// Creates a host with `ens1`. The peer of `ens1` is up and has an address.
 pub fn world(pods: usize) -> World {
     let world = World::new(&Plugins::ours(), pods);
     for line in [ENS1, "link set far1 up", "addr add 10.1.0.1/24 dev far1"] {
@@ -24,8 +24,8 @@ pub fn world(pods: usize) -> World {
     world
 }
 
-/// The device as `ip` shows it on the host, if it is there under this name.
-pub fn at_home(world: &World, name: &str) -> Option<Value> {
+/// Returns the link with this name on the host, as printed by `ip`.
+pub fn find_on_host(world: &World, name: &str) -> Option<Value> {
     let links = world.host.ip_json(&["link"]);
     let links = links.as_array().expect("a list of links");
     links.iter().find(|link| link["ifname"] == name).cloned()
@@ -33,19 +33,19 @@ pub fn at_home(world: &World, name: &str) -> Option<Value> {
 
 #[track_caller]
 pub fn assert_untouched(world: &World) {
-    let link = at_home(world, "ens1").expect("the device is at home");
+    let link = find_on_host(world, "ens1").expect("the device is on the host");
     assert_eq!((&link["ifalias"], &link["group"]), (&json!(null), &json!("default")));
     let flags = link["flags"].as_array().expect("a list of flags");
     assert!(!flags.contains(&json!("UP")), "{flags:?}");
 }
 
 #[test]
-fn device_goes_into_the_pod_and_comes_home() {
+fn device_added_moves_to_pod_and_del_returns_it() {
     in_netns(|| {
         let world = world(1);
         let call = world.call(&host_device(&json!({"ipam": v4()})), 1);
         let result = call.add().result();
-        assert_eq!(at_home(&world, "ens1"), None);
+        assert_eq!(find_on_host(&world, "ens1"), None);
         let link = world.pod(1).ip_json(&["link", "show", "eth0"])[0].clone();
         assert_eq!(
             (&link["ifalias"], &link["address"]),
@@ -58,9 +58,9 @@ fn device_goes_into_the_pod_and_comes_home() {
     });
 }
 
-/// Whatever fails, the device is as it was: up, with addresses and routes, in its bridge.
+/// After a failed ADD the device is unchanged: up, with addresses and routes, in its bridge.
 #[test]
-fn failing_add_leaves_the_device_as_it_was() {
+fn failed_add_leaves_device_unchanged() {
     in_netns(|| {
         let route = json!({"routes": [{"dst": "192.0.2.0/24", "gw": "10.99.0.1"}]});
         let unreachable = host_device(&json!({"ipam": with(v4(), &route)}));
@@ -79,21 +79,22 @@ fn failing_add_leaves_the_device_as_it_was() {
     });
 }
 
-/// An IPAM plugin that makes `eth0` in the pod, after we have looked whether there is one.
-fn meddler() -> String {
-    let path = "/run/meddler";
-    fs::create_dir_all(path).expect("a directory below /run");
+/// Installs an IPAM plugin that creates `eth0` in the pod after the host-device plugin has checked
+/// that it does not exist.
+fn install_conflicting_ipam() -> String {
+    let path = "/run/conflicting";
+    fs::create_dir_all(path).expect("create a directory in /run");
     let script = "#!/bin/sh\n[ $CNI_COMMAND = ADD ] || exit 0\n\
         ip -n pod1 link add eth0 type veth peer name other >&2\n\
         echo '{\"cniVersion\": \"1.1.0\", \"ips\": [{\"address\": \"10.1.0.7/24\"}]}'\n";
-    let file = format!("{path}/meddler");
+    let file = format!("{path}/conflicting");
     write_program(&file, script);
     path.to_owned()
 }
 
-/// The kernel then moves the device and refuses the name: it must not stay in the pod.
+/// The kernel moves the device and then rejects the name. The device must not stay in the pod.
 #[test]
-fn name_taken_during_the_add_brings_the_device_back() {
+fn add_with_conflicting_name_returns_device() {
     in_netns(|| {
         let world = world(1);
         world.on_host("link set ens1 up");
@@ -102,22 +103,22 @@ fn name_taken_during_the_add_brings_the_device_back() {
             (link["ifalias"].clone(), link["flags"].clone())
         };
         let has_carrier = || world.host_link("ens1")["operstate"] == "UP";
-        wait_for("the device's carrier", PATIENCE, has_carrier);
+        wait_for("operstate of ens1 to be UP", TIMEOUT, has_carrier);
         let before = shown();
-        let config = host_device(&json!({"ipam": {"type": "meddler"}}));
-        let call = world.call(&config, 1).path(&[meddler().as_ref()]);
+        let config = host_device(&json!({"ipam": {"type": "conflicting"}}));
+        let call = world.call(&config, 1).path(&[install_conflicting_ipam().as_ref()]);
         call.add().fails_with(999, "File exists");
-        wait_for("the device's carrier", PATIENCE, has_carrier);
+        wait_for("operstate of ens1 to be UP", TIMEOUT, has_carrier);
         assert_eq!(shown(), before);
         assert!(!world.in_pod(1, "link").contains("ens1"));
         call.del(&Value::Null).ok();
-        assert!(world.in_pod(1, "link").contains("eth0"), "another's interface stays");
+        assert!(world.in_pod(1, "link").contains("eth0"), "DEL removed a foreign interface");
     });
 }
 
-/// Nobody can be asked whether an IPv6 address is a duplicate; that must not fail the ADD.
+/// Duplicate address detection needs carrier; a missing carrier must not fail the ADD.
 #[test]
-fn device_without_a_cable_gets_its_ipv6_address() {
+fn device_without_carrier_gets_ipv6_address() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         world.on_host(ENS1);
@@ -130,7 +131,7 @@ fn device_without_a_cable_gets_its_ipv6_address() {
     });
 }
 
-fn damage(line: &str, words: &str) {
+fn assert_check_detects(line: &str, words: &str) {
     let world = world(1);
     let routes = json!({"routes": [{"dst": "0.0.0.0/0"}]});
     let call = world.call(&host_device(&json!({"ipam": with(v4(), &routes)})), 1);
@@ -142,25 +143,25 @@ fn damage(line: &str, words: &str) {
 }
 
 #[test]
-fn check_notices_damage() {
+fn check_of_damaged_device_fails() {
     in_netns(|| {
-        damage("link set eth0 down", "eth0 is down");
-        damage("link set eth0 name eth9", "eth0 does not exist");
-        damage("link set eth0 address 02:00:00:00:00:99", "02:00:00:00:00:99");
-        damage("link set eth0 alias ", "alias of eth0");
-        damage("addr flush dev eth0", "10.1.0.2/24 is missing");
-        damage("route del default", "route to 0.0.0.0/0 is missing");
+        assert_check_detects("link set eth0 down", "eth0 is down");
+        assert_check_detects("link set eth0 name eth9", "eth0 does not exist");
+        assert_check_detects("link set eth0 address 02:00:00:00:00:99", "02:00:00:00:00:99");
+        assert_check_detects("link set eth0 alias ", "alias of eth0");
+        assert_check_detects("addr flush dev eth0", "10.1.0.2/24 is missing");
+        assert_check_detects("route del default", "route to 0.0.0.0/0 is missing");
         let world = world(1);
         let call = world.call(&host_device(&json!({"ipam": v4()})), 1);
         let result = call.add().result();
         call.run("CHECK").fails_with(7, "prevResult");
-        fs::remove_file("/run/data/net/10.1.0.2").expect("the address is reserved");
+        fs::remove_file("/run/data/net/10.1.0.2").expect("remove the address file");
         call.check(&result).fails_with(999, "Failed to find address");
     });
 }
 
 #[test]
-fn status_tells_whether_the_device_is_there() {
+fn status_with_missing_device_fails() {
     in_netns(|| {
         make_bus();
         let world = world(1);
@@ -187,7 +188,7 @@ fn status_tells_whether_the_device_is_there() {
 }
 
 #[test]
-fn status_and_gc_reach_the_ipam_plugin() {
+fn status_and_gc_call_ipam_plugin() {
     in_netns(|| {
         let world = world(1);
         let small = ranges(&json!([[{"subnet": "10.1.0.0/30"}]]));
@@ -200,12 +201,12 @@ fn status_and_gc_reach_the_ipam_plugin() {
         call.check(&result).ok();
         call.gc(&[]).ok();
         assert!(world.disk().without_bookkeeping().0.is_empty());
-        assert_eq!(at_home(&world, "ens1"), None, "GC takes no device out of a pod");
+        assert_eq!(find_on_host(&world, "ens1"), None, "GC returned a device of a pod");
     });
 }
 
-/// `ens1` as a cloud sets it up: an address, a way out by a gateway, and a table of its own.
-fn cloud(world: &World) {
+/// Configures `ens1` like a configure_like_cloud image: an address, a default route and its own routing table.
+fn configure_like_cloud(world: &World) {
     let lines = "link set ens1 up;addr add 10.1.0.5/32 dev ens1;addr add fd00:1::5/64 dev ens1 nodad;\
         route add 10.1.0.1 dev ens1 scope link;\
         route add default via 10.1.0.1 dev ens1 metric 100;\
@@ -218,18 +219,18 @@ fn routes(world: &World, pod: usize, table: &str) -> String {
     world.in_pod(pod, &format!("route show table {table}"))
 }
 
-fn carried(call: &Call) -> Value {
+fn with_interface_network(call: &Call) -> Value {
     call.config(&with(call.config.clone(), &json!({"useInterfaceNetwork": true}))).config
 }
 
 #[test]
-fn device_carries_its_addresses_and_routes() {
+fn device_with_interface_network_keeps_addresses() {
     in_netns(|| {
         let world = world(1);
-        cloud(&world);
+        configure_like_cloud(&world);
         let before = world.snapshot();
         let call = world.call(&host_device(&json!({})), 1);
-        let call = call.config(&carried(&call));
+        let call = call.config(&with_interface_network(&call));
         let result = call.add().result();
         let addresses: Vec<&Value> =
             result["ips"].as_array().expect("addresses").iter().map(|ip| &ip["address"]).collect();
@@ -249,11 +250,11 @@ fn device_carries_its_addresses_and_routes() {
         assert!(!rules.contains("10.9.0.5"), "{rules}");
         assert!(answers(world.pod(1), "10.1.0.1".parse().unwrap()));
         call.check(&result).ok();
-        // What the pod makes of it does not come to the host.
+        // Changes made in the pod do not follow the device to the host.
         world.in_pod(1, "addr add 10.66.0.1/24 dev eth0");
         call.del(&result).ok();
         let changes = before.changes_to(&world.snapshot());
-        // Detection goes on for a while.
+        // Duplicate address detection may still be running.
         let changes: Vec<_> = changes.iter().filter(|one| !one.contains("fd00:1::5")).collect();
         assert_eq!(changes, Vec::<&String>::new());
         assert!(world.on_host("addr show ens1").contains("fd00:1::5/64"));
@@ -261,14 +262,14 @@ fn device_carries_its_addresses_and_routes() {
 }
 
 #[test]
-fn ipam_adds_to_what_the_device_carries() {
+fn ipam_with_interface_network_adds_addresses() {
     in_netns(|| {
         let world = world(1);
-        cloud(&world);
+        configure_like_cloud(&world);
         let fixed = json!({"type": "static", "addresses": [{"address": "10.1.0.5/32"},
             {"address": "10.2.0.5/24", "gateway": "10.2.0.1"}], "routes": [{"dst": "198.51.100.0/24"}]});
         let call = world.call(&host_device(&json!({"ipam": fixed})), 1);
-        let call = call.config(&carried(&call));
+        let call = call.config(&with_interface_network(&call));
         let result = call.add().result();
         let addresses: Vec<&Value> =
             result["ips"].as_array().expect("addresses").iter().map(|ip| &ip["address"]).collect();

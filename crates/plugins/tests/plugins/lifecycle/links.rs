@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! macvlan, ipvlan, vlan and dummy: interfaces that live in the container's namespace alone. What this
-//! kernel lacks is tried in a machine of its own.
+//! macvlan, ipvlan, vlan and dummy, whose interfaces exist only in the container's namespace. Tests
+//! of link types that the test machine's kernel lacks run in a virtual machine.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use testkit::{in_netns, not_run_unless, run, wait_for};
 use crate::conf::{dual, dummy, ipvlan, macvlan, vlan, with, without};
 use crate::world::{Plugins, World};
 
-/// A host with pods, whose network is `m0`; nobody else is on it.
+/// Creates a host with pods and the interface `m0`, whose peer is the only other interface on its
+/// network.
 pub fn world(plugins: &Plugins, pods: usize) -> World {
     let world = World::new(plugins, pods);
     world.on_host("link add m0 address 02:00:00:00:00:01 type veth peer name m1");
@@ -23,7 +24,7 @@ fn kind(config: &Value) -> &str {
     config["type"].as_str().expect("every network has a type")
 }
 
-/// How many interfaces of the network's kind the pod has, and how many files there are.
+/// Number of interfaces of the network's type in the pod, and number of files.
 #[track_caller]
 pub fn left(world: &World, config: &Value) -> (usize, usize) {
     let links = world.pod(1).ip_json(&["link", "show", "type", kind(config)]);
@@ -31,8 +32,8 @@ pub fn left(world: &World, config: &Value) -> (usize, usize) {
     (links.as_array().expect("a list of links").len(), disk.len())
 }
 
-/// DEL in every way, and twice.
-fn del_needs_nothing(config: &Value) {
+/// Runs DEL twice with each kind of missing state.
+fn check_del_with_missing_state(config: &Value) {
     let plugins = Plugins::ours();
     let del = |what: &str, del: &dyn Fn(&World, &crate::call::Call, &Value)| {
         let world = world(&plugins, 1);
@@ -44,7 +45,7 @@ fn del_needs_nothing(config: &Value) {
         }
         assert_eq!(left(&world, config), (0, 0), "{what}");
         let host = world.host.ip_json(&["link", "show", "type", kind(config)]);
-        assert_eq!(host, json!([]), "{what}: on the host");
+        assert_eq!(host, json!([]), "{what}: interface left on the host");
     };
     del("twice", &|_, call, result| {
         let answer = call.del(result);
@@ -63,45 +64,45 @@ fn del_needs_nothing(config: &Value) {
     let call = world.call(config, 1);
     let result = call.add().result();
     call.netns("").del(&result).ok();
-    assert_eq!(left(&world, config).1, 0, "the address is free");
+    assert_eq!(left(&world, config).1, 0, "address left");
     run("ip", &["netns", "del", "pod1"]);
     call.del(&result).ok();
     let links = || world.host.ip(&["-o", "link"]).lines().count();
-    // The kernel takes namespaces apart one after the other, and other tests have thousands of them.
-    wait_for("nothing on the host but its own", Duration::from_secs(120), || links() == 3);
+    // The kernel deletes namespaces one after the other, and other tests have thousands of them.
+    wait_for("only lo, m0 and m1 on the host", Duration::from_secs(120), || links() == 3);
 }
 
 #[test]
-fn del_of_macvlan_needs_nothing() {
-    in_netns(|| del_needs_nothing(&macvlan(&json!({"ipam": dual()}))));
+fn macvlan_del_with_missing_state_succeeds() {
+    in_netns(|| check_del_with_missing_state(&macvlan(&json!({"ipam": dual()}))));
 }
 
 #[test]
-fn vm_del_of_ipvlan_needs_nothing() {
+fn vm_ipvlan_del_with_missing_state_succeeds() {
     in_netns(|| {
         not_run_unless!(Link("ipvlan"));
-        del_needs_nothing(&ipvlan(&json!({"ipam": dual()})));
+        check_del_with_missing_state(&ipvlan(&json!({"ipam": dual()})));
     });
 }
 
 #[test]
-fn vm_del_of_vlan_needs_nothing() {
+fn vm_vlan_del_with_missing_state_succeeds() {
     in_netns(|| {
         not_run_unless!(Link("vlan"));
-        del_needs_nothing(&vlan(&json!({"ipam": dual()})));
+        check_del_with_missing_state(&vlan(&json!({"ipam": dual()})));
     });
 }
 
 #[test]
-fn vm_del_of_dummy_needs_nothing() {
+fn vm_dummy_del_with_missing_state_succeeds() {
     in_netns(|| {
         not_run_unless!(Link("dummy"));
-        del_needs_nothing(&dummy(&json!({"ipam": dual()})));
+        check_del_with_missing_state(&dummy(&json!({"ipam": dual()})));
     });
 }
 
-/// An interface of another attachment, or of another kind, under the same name stays.
-fn del_leaves_others_alone(config: &Value) {
+/// DEL keeps an interface with the same name of another attachment or of another type.
+fn check_del_keeps_foreign_interfaces(config: &Value) {
     let world = world(&Plugins::ours(), 1);
     world.in_pod(1, "link add eth0 type veth peer name other");
     world.call(config, 1).add().fails_with(999, "already exists");
@@ -118,20 +119,20 @@ fn del_leaves_others_alone(config: &Value) {
 }
 
 #[test]
-fn del_of_macvlan_leaves_others_alone() {
-    in_netns(|| del_leaves_others_alone(&macvlan(&json!({"ipam": dual()}))));
+fn macvlan_del_keeps_foreign_interfaces() {
+    in_netns(|| check_del_keeps_foreign_interfaces(&macvlan(&json!({"ipam": dual()}))));
 }
 
 #[test]
-fn vm_del_of_dummy_leaves_others_alone() {
+fn vm_dummy_del_keeps_foreign_interfaces() {
     in_netns(|| {
         not_run_unless!(Link("dummy"));
-        del_leaves_others_alone(&dummy(&json!({"ipam": dual()})));
+        check_del_keeps_foreign_interfaces(&dummy(&json!({"ipam": dual()})));
     });
 }
 
-/// ADD fails late, with and without a process for IPAM; nothing is left.
-fn failing_add_leaves_nothing(config: &Value) {
+/// A late failure of ADD, with in-process and exec IPAM plugins, leaves nothing.
+fn check_failed_add_leaves_nothing(config: &Value) {
     let world = world(&Plugins::ours(), 1);
     let unreachable = json!({"routes": [{"dst": "192.0.2.0/24", "gw": "10.99.0.1"}]});
     let ipams = [
@@ -153,36 +154,36 @@ fn failing_add_leaves_nothing(config: &Value) {
 }
 
 #[test]
-fn failing_add_of_macvlan_leaves_nothing() {
-    in_netns(|| failing_add_leaves_nothing(&macvlan(&json!({}))));
+fn macvlan_failed_add_leaves_nothing() {
+    in_netns(|| check_failed_add_leaves_nothing(&macvlan(&json!({}))));
 }
 
 #[test]
-fn vm_failing_add_of_ipvlan_leaves_nothing() {
+fn vm_ipvlan_failed_add_leaves_nothing() {
     in_netns(|| {
         not_run_unless!(Link("ipvlan"));
-        failing_add_leaves_nothing(&ipvlan(&json!({})));
+        check_failed_add_leaves_nothing(&ipvlan(&json!({})));
     });
 }
 
 #[test]
-fn vm_failing_add_of_vlan_leaves_nothing() {
+fn vm_vlan_failed_add_leaves_nothing() {
     in_netns(|| {
         not_run_unless!(Link("vlan"));
-        failing_add_leaves_nothing(&vlan(&json!({})));
+        check_failed_add_leaves_nothing(&vlan(&json!({})));
     });
 }
 
 #[test]
-fn vm_failing_add_of_dummy_leaves_nothing() {
+fn vm_dummy_failed_add_leaves_nothing() {
     in_netns(|| {
         not_run_unless!(Link("dummy"));
-        failing_add_leaves_nothing(&dummy(&json!({})));
+        check_failed_add_leaves_nothing(&dummy(&json!({})));
     });
 }
 
-/// CHECK notices what was done in the pod, and says what it is.
-fn check_notices(config: &Value, damage: &[(&str, &str)]) {
+/// CHECK detects each damage in the pod and names it.
+fn assert_check_detects(config: &Value, damage: &[(&str, &str)]) {
     let plugins = Plugins::ours();
     let world = world(&plugins, 1);
     let call = world.call(config, 1);
@@ -197,7 +198,7 @@ fn check_notices(config: &Value, damage: &[(&str, &str)]) {
     call.run("CHECK").fails_with(7, "prevResult");
 }
 
-/// What all kinds notice.
+/// Damage that all link types detect.
 const DAMAGE: [(&str, &str); 5] = [
     ("addr del 10.1.0.5/24 dev eth0", "10.1.0.5/24 is missing"),
     ("route del default", "route to 0.0.0.0/0 is missing"),
@@ -216,7 +217,7 @@ fn with_route() -> Value {
 }
 
 #[test]
-fn check_of_macvlan_notices_damage() {
+fn macvlan_check_of_damaged_interface_fails() {
     in_netns(|| {
         let config = macvlan(&json!({"mtu": 1400, "ipam": with_route()}));
         let own = [
@@ -226,16 +227,16 @@ fn check_of_macvlan_notices_damage() {
             ),
             ("link set eth0 address 02:00:00:00:00:09", "02:00:00:00:00:09"),
         ];
-        check_notices(&config, &damage(&own));
+        assert_check_detects(&config, &damage(&own));
     });
 }
 
 #[test]
-fn vm_check_of_ipvlan_notices_damage() {
+fn vm_ipvlan_check_of_damaged_interface_fails() {
     in_netns(|| {
         not_run_unless!(Link("ipvlan"));
         let config = ipvlan(&json!({"mtu": 1400, "ipam": with_route()}));
-        check_notices(
+        assert_check_detects(
             &config,
             &damage(&[(
                 "link set eth0 type ipvlan mode l3",
@@ -246,11 +247,14 @@ fn vm_check_of_ipvlan_notices_damage() {
 }
 
 #[test]
-fn vm_check_of_vlan_notices_damage() {
+fn vm_vlan_check_of_damaged_interface_fails() {
     in_netns(|| {
         not_run_unless!(Link("vlan"));
         let config = vlan(&json!({"mtu": 1400, "ipam": with_route()}));
-        check_notices(&config, &damage(&[("link set eth0 address 02:00:00:00:00:09", "00:09")]));
+        assert_check_detects(
+            &config,
+            &damage(&[("link set eth0 address 02:00:00:00:00:09", "00:09")]),
+        );
         let world = world(&Plugins::ours(), 1);
         let result = world.call(&config, 1).add().result();
         let other = with(config, &json!({"vlanId": 6}));
@@ -259,18 +263,18 @@ fn vm_check_of_vlan_notices_damage() {
 }
 
 #[test]
-fn vm_check_of_dummy_notices_damage() {
+fn vm_dummy_check_of_damaged_interface_fails() {
     in_netns(|| {
         not_run_unless!(Link("dummy"));
         let config = dummy(&json!({"ipam": with_route()}));
         let without_mtu: Vec<_> =
             damage(&[]).into_iter().filter(|(line, _)| !line.contains("mtu")).collect();
-        check_notices(&config, &without_mtu);
+        assert_check_detects(&config, &without_mtu);
     });
 }
 
 #[test]
-fn check_of_macvlan_looks_at_the_master() {
+fn macvlan_check_with_wrong_master_fails() {
     in_netns(|| {
         let world = world(&Plugins::ours(), 1);
         let config = macvlan(&json!({}));
@@ -280,7 +284,7 @@ fn check_of_macvlan_looks_at_the_master() {
         let missing = with(config.clone(), &json!({"master": "m9"}));
         world.call(&missing, 1).check(&result).fails_with(999, "m9");
         world.call(&config, 1).check(&result).ok();
-        // On a macvlan the kernel makes another one beside it.
+        // For a macvlan on a macvlan, the kernel uses the lower device.
         world.on_host("link add link m0 name mv0 type macvlan mode bridge");
         let beside = with(config, &json!({"master": "mv0"}));
         world.call(&beside, 1).check(&result).ok();
@@ -288,7 +292,7 @@ fn check_of_macvlan_looks_at_the_master() {
 }
 
 #[test]
-fn status_of_macvlan_is_true() {
+fn macvlan_status_agrees_with_add() {
     in_netns(|| {
         let world = world(&Plugins::ours(), 1);
         let config = macvlan(&json!({}));
@@ -312,10 +316,10 @@ fn status_of_macvlan_is_true() {
     });
 }
 
-/// STATUS fails where ADD does: a VLAN interface does not come up on a master that is down, an ipvlan interface
-/// does.
+/// STATUS fails if ADD would: a VLAN interface does not come up on a master that is down, an ipvlan
+/// interface does.
 #[test]
-fn vm_status_tells_of_a_master_that_is_down_if_add_fails() {
+fn vm_status_with_master_down_agrees_with_add() {
     in_netns(|| {
         not_run_unless!(Link("ipvlan"), Link("vlan"));
         let world = world(&Plugins::ours(), 1);
@@ -330,9 +334,9 @@ fn vm_status_tells_of_a_master_that_is_down_if_add_fails() {
     });
 }
 
-/// Where the kernel has the kind STATUS is good, and where not it says so.
+/// STATUS succeeds if the kernel supports the link type and reports a missing type.
 #[test]
-fn vm_status_tells_whether_the_kernel_has_the_kind() {
+fn vm_status_without_link_type_support_fails() {
     in_netns(|| {
         let world = world(&Plugins::ours(), 1);
         for config in [ipvlan(&json!({})), vlan(&json!({})), dummy(&json!({}))] {
@@ -346,7 +350,7 @@ fn vm_status_tells_whether_the_kernel_has_the_kind() {
 }
 
 #[test]
-fn gc_of_macvlan_frees_addresses_and_leaves_interfaces() {
+fn macvlan_gc_releases_addresses_keeps_interfaces() {
     in_netns(|| {
         let world = world(&Plugins::ours(), 2);
         let config = macvlan(&json!({"ipam": dual()}));
@@ -354,7 +358,7 @@ fn gc_of_macvlan_frees_addresses_and_leaves_interfaces() {
         world.call(&config, 2).add().ok();
         let files = || world.disk().without_bookkeeping().0.len();
         world.call(&config, 1).run("GC").ok();
-        assert_eq!(files(), 4, "without a list");
+        assert_eq!(files(), 4, "GC without a list");
         world.call(&config, 1).gc(&[("c1", "eth0")]).ok();
         assert_eq!(files(), 2);
         world.call(&config, 1).check(&first).ok();

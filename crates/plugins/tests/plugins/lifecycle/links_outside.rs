@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! macvlan, ipvlan and vlan on a network with others: names, neighbours and duplicates.
+//! macvlan, ipvlan and vlan on a network with other machines: names, neighbours and duplicate
+//! addresses.
 
 use std::time::{Duration, Instant};
 
@@ -10,8 +11,8 @@ use super::links::{left, world};
 use crate::conf::{dual, ipvlan, macvlan, v4, vlan, with};
 use crate::world::{Plugins, World};
 
-/// Kernels before 6.15 look for the name on the host.
-fn name_of_the_master(config: &Value) {
+/// Kernels before 6.15 check on the host whether the name is in use.
+fn check_name_of_master(config: &Value) {
     let world = World::new(&Plugins::ours(), 1);
     world.on_host("link add eth0 type veth peer name lan");
     world.on_host("link set eth0 up");
@@ -26,21 +27,21 @@ fn name_of_the_master(config: &Value) {
 }
 
 #[test]
-fn vm_macvlan_may_have_the_name_of_its_master() {
-    in_netns(|| name_of_the_master(&macvlan(&json!({}))));
+fn vm_macvlan_with_name_of_master_works() {
+    in_netns(|| check_name_of_master(&macvlan(&json!({}))));
 }
 
 #[test]
-fn vm_ipvlan_and_vlan_may_have_the_name_of_their_master() {
+fn vm_ipvlan_and_vlan_with_name_of_master_work() {
     in_netns(|| {
         not_run_unless!(Link("ipvlan"), Link("vlan"));
-        name_of_the_master(&ipvlan(&json!({})));
-        name_of_the_master(&vlan(&json!({})));
+        check_name_of_master(&ipvlan(&json!({})));
+        check_name_of_master(&vlan(&json!({})));
     });
 }
 
-/// Another machine on the network, which is to be reached, and to know the container at once.
-fn reaches_the_network(config: &Value, port: &str) {
+/// Checks that the container reaches another machine on the network with the first packet.
+fn check_reaches_network(config: &Value, port: &str) {
     let world = World::new(&Plugins::ours(), 2);
     let lan = testkit::Ns::new("lan");
     world.host.connect("m0", &lan, "eth0");
@@ -63,29 +64,29 @@ fn reaches_the_network(config: &Value, port: &str) {
 }
 
 #[test]
-fn macvlan_reaches_the_network() {
-    in_netns(|| reaches_the_network(&macvlan(&json!({"ipam": dual()})), "eth0"));
+fn macvlan_pod_reaches_network() {
+    in_netns(|| check_reaches_network(&macvlan(&json!({"ipam": dual()})), "eth0"));
 }
 
 #[test]
-fn vm_ipvlan_reaches_the_network() {
+fn vm_ipvlan_pod_reaches_network() {
     in_netns(|| {
         not_run_unless!(Link("ipvlan"));
-        reaches_the_network(&ipvlan(&json!({"ipam": dual()})), "eth0");
+        check_reaches_network(&ipvlan(&json!({"ipam": dual()})), "eth0");
     });
 }
 
 #[test]
-fn vm_vlan_reaches_the_network() {
+fn vm_vlan_pod_reaches_network() {
     in_netns(|| {
         not_run_unless!(Link("vlan"));
-        reaches_the_network(&vlan(&json!({"ipam": dual()})), "eth0.5");
+        check_reaches_network(&vlan(&json!({"ipam": dual()})), "eth0.5");
     });
 }
 
-/// Neighbours that knew another holder of the address learn of the new one without asking.
+/// Neighbours with a stale entry for the address learn the new MAC address from an announcement.
 #[test]
-fn macvlan_tells_its_neighbours() {
+fn macvlan_add_updates_stale_neighbour_entries() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let lan = testkit::Ns::new("lan");
@@ -98,17 +99,17 @@ fn macvlan_tells_its_neighbours() {
             lan.ip(&[&["neigh", "add", address], &stale[..]].concat());
         }
         let result = world.call(&macvlan(&json!({"ipam": dual()})), 1).add().result();
-        let mac = result["interfaces"][0]["mac"].as_str().expect("a hardware address").to_owned();
+        let mac = result["interfaces"][0]["mac"].as_str().expect("a MAC address").to_owned();
         for address in addresses {
             let knows = || lan.ip(&["neigh", "show", address]).contains(&mac);
-            wait_for("the neighbour to learn", Duration::from_secs(30), knows);
+            wait_for("the neighbour entry to be updated", Duration::from_secs(30), knows);
         }
     });
 }
 
-/// IPv6 addresses wait for nobody, unless the network asks for detection.
+/// Without `enabledad`, IPv6 addresses are usable without duplicate address detection.
 #[test]
-fn duplicate_of_macvlan_is_found_where_asked_for() {
+fn macvlan_enabledad_with_duplicate_address_fails() {
     in_netns(|| {
         let world = world(&Plugins::ours(), 2);
         let fixed = json!({"type": "static", "addresses": [{"address": "fd00:1::5/64"}]});
@@ -121,23 +122,23 @@ fn duplicate_of_macvlan_is_found_where_asked_for() {
     });
 }
 
-/// A master without carrier is no reason to wait.
+/// ADD does not wait for the carrier of the master.
 #[test]
-fn macvlan_does_not_wait_for_a_cable() {
+fn macvlan_add_without_carrier_does_not_wait() {
     in_netns(|| {
         let world = world(&Plugins::ours(), 1);
         world.on_host("link set m1 down");
         let call = world.call(&macvlan(&json!({"ipam": dual()})), 1);
         let start = Instant::now();
         let result = call.add().result();
-        // Where it waits, then for ten seconds.
+        // If ADD waited, it would wait for ten seconds.
         assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
         call.check(&result).ok();
     });
 }
 
 #[test]
-fn macvlan_refuses_a_hardware_address_that_it_cannot_give() {
+fn macvlan_passthru_with_mac_is_rejected() {
     in_netns(|| {
         let world = world(&Plugins::ours(), 1);
         let config = macvlan(&json!({"mode": "passthru", "mac": "02:00:00:00:00:05"}));

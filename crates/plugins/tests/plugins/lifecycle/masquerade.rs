@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `ipMasq`: packets that leave, and what is left of it.
+//! `ipMasq`: traffic of containers, and removal of the rules.
 
 use serde_json::{Value, json};
 use testkit::{Ns, answers, can_ping, in_netns, require};
 
 use crate::conf::{bridge, dual, ptp, ranges, with};
-use crate::rules::{chains, elements, is_read_back, ruleset};
+use crate::rules::{can_be_reloaded, chains, elements, ruleset};
 use crate::world::{Plugins, World};
 
-/// A machine outside with addresses of both families, which knows no way to the containers: it answers
-/// only what comes from the host's own address.
+/// Creates an outside machine with addresses of both families and no route to the containers: it
+/// can answer only the host's address.
 fn outside(world: &World) -> Ns {
     let outside = Ns::new("outside");
     world.host.connect("up0", &outside, "eth0");
@@ -31,7 +31,7 @@ fn reaches(world: &World, pod: usize, address: &str) -> bool {
     answers(world.pod(pod), address.parse().expect("an address"))
 }
 
-fn is_cut_off(world: &World, pod: usize, address: &str) -> bool {
+fn is_unreachable(world: &World, pod: usize, address: &str) -> bool {
     !can_ping(world.pod(pod), address.parse().expect("an address"))
 }
 
@@ -43,7 +43,7 @@ fn networks(more: &Value) -> [Value; 2] {
 }
 
 #[test]
-fn containers_leave_with_the_hosts_address() {
+fn masqueraded_containers_reach_outside() {
     in_netns(|| {
         let plugins = Plugins::ours();
         for config in networks(&json!({})) {
@@ -51,12 +51,12 @@ fn containers_leave_with_the_hosts_address() {
             let _outside = outside(&world);
             let plain = with(config.clone(), &json!({"ipMasq": false}));
             let result = world.call(&plain, 1).add().result();
-            assert!(is_cut_off(&world, 1, "192.0.2.2"), "it should need masquerading");
+            assert!(is_unreachable(&world, 1, "192.0.2.2"), "reachable without masquerading");
             world.call(&plain, 1).del(&result).ok();
             let result = world.call(&config, 1).add().result();
             assert!(reaches(&world, 1, "192.0.2.2"), "{config}");
             assert!(reaches(&world, 1, "2001:db8::2"), "{config}");
-            assert!(is_read_back(&world.host), "{}", ruleset(&world.host));
+            assert!(can_be_reloaded(&world.host), "{}", ruleset(&world.host));
             world.call(&config, 1).check(&result).ok();
             world.call(&config, 1).del(&result).ok();
             assert_eq!(elements(&world.host), Vec::<String>::new());
@@ -65,7 +65,7 @@ fn containers_leave_with_the_hosts_address() {
 }
 
 #[test]
-fn options_exclude_networks_and_families() {
+fn masquerade_options_exclude_networks_and_families() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let _outside = outside(&world);
@@ -74,15 +74,15 @@ fn options_exclude_networks_and_families() {
         let [config, _] = networks(&options);
         let result = world.call(&config, 1).add().result();
         assert!(reaches(&world, 1, "192.0.2.2"));
-        assert!(is_cut_off(&world, 1, "198.51.100.2"));
-        assert!(is_cut_off(&world, 1, "2001:db8::2"));
+        assert!(is_unreachable(&world, 1, "198.51.100.2"));
+        assert!(is_unreachable(&world, 1, "2001:db8::2"));
         assert!(ruleset(&world.host).contains("masquerade fully-random"));
         world.call(&config, 1).check(&result).ok();
     });
 }
 
 #[test]
-fn nothing_is_left_whatever_is_missing() {
+fn del_and_gc_with_missing_state_remove_elements() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 3);
         let [config, _] = networks(&json!({}));
@@ -91,7 +91,7 @@ fn nothing_is_left_whatever_is_missing() {
         let other = with(config.clone(), &more);
         let add = |config: &Value, pod| world.call(config, pod).add().result();
         let _ = (add(&config, 1), add(&config, 2), add(&other, 3));
-        // An attachment of theirs is one element for itself and two for each address.
+        // Each attachment has one element of its own and two for each address.
         assert_eq!(elements(&world.host).len(), 15);
         world.call(&config, 1).netns("").del(&Value::Null).ok();
         assert_eq!(elements(&world.host).len(), 10);
@@ -108,7 +108,7 @@ fn nothing_is_left_whatever_is_missing() {
 }
 
 #[test]
-fn check_notices_what_is_missing() {
+fn check_with_missing_masquerade_rules_fails() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let [config, _] = networks(&json!({}));
@@ -140,15 +140,16 @@ fn check_notices_what_is_missing() {
     });
 }
 
-/// Rules are for all containers of the host: GC, which runtimes call now and then, puts them back.
+/// The rules are shared by all containers of the host. GC, which runtimes call regularly, restores
+/// them.
 #[test]
-fn gc_makes_rules_again() {
+fn gc_restores_flushed_rules() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let [config, _] = networks(&json!({}));
         let call = world.call(&config, 1);
         call.gc(&[("c1", "eth0")]).ok();
-        assert_eq!(ruleset(&world.host), "", "what nobody uses is not made");
+        assert_eq!(ruleset(&world.host), "", "GC created unused rules");
         let result = call.add().result();
         let before = ruleset(&world.host);
         let nft = |line: &str| world.host.exec("nft", &[line]);
@@ -160,13 +161,13 @@ fn gc_makes_rules_again() {
         nft("add rule inet podwire masq_postrouting counter");
         let more = ruleset(&world.host);
         call.gc(&[("c1", "eth0")]).ok();
-        assert_eq!(ruleset(&world.host), more, "GC leaves what is whole alone");
+        assert_eq!(ruleset(&world.host), more, "GC changed intact rules");
     });
 }
 
-/// An address that comes back to a new container while the old one's element is still there.
+/// A new container gets the address while the element of the old container still exists.
 #[test]
-fn an_address_belongs_to_its_last_holder() {
+fn address_reused_belongs_to_new_container() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 2);
         let fixed = json!({"type": "static", "addresses": [{"address": "10.1.0.9/24"}]});
@@ -181,9 +182,9 @@ fn an_address_belongs_to_its_last_holder() {
     });
 }
 
-/// An address that another network gave away since: the first container is dead, and its element is there.
+/// A second network assigns the address of a dead container whose element still exists.
 #[test]
-fn an_address_leaves_by_the_network_that_gave_it_last() {
+fn address_reused_by_other_network_uses_its_options() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 2);
         let _outside = outside(&world);
@@ -195,7 +196,7 @@ fn an_address_leaves_by_the_network_that_gave_it_last() {
         world.pod(1).ip(&["link", "del", "eth0"]);
         let result = world.call(&new, 2).add().result();
         assert!(reaches(&world, 2, "192.0.2.2"));
-        assert!(is_cut_off(&world, 2, "198.51.100.2"), "{}", ruleset(&world.host));
+        assert!(is_unreachable(&world, 2, "198.51.100.2"), "{}", ruleset(&world.host));
         world.call(&old, 1).netns("").del(&Value::Null).ok();
         world.call(&new, 2).check(&result).ok();
         assert!(reaches(&world, 2, "192.0.2.2"));
@@ -207,9 +208,9 @@ fn an_address_leaves_by_the_network_that_gave_it_last() {
     });
 }
 
-/// By iptables all interfaces of a container on a network share a chain.
+/// With iptables, all interfaces of a container on a network share a chain.
 #[test]
-fn a_failed_add_leaves_the_other_interface_its_rules() {
+fn failed_add_keeps_rules_of_other_interface() {
     in_netns(|| {
         require!(Program("iptables"));
         for config in networks(&json!({"ipMasqBackend": "iptables"})) {
@@ -217,7 +218,7 @@ fn a_failed_add_leaves_the_other_interface_its_rules() {
             let result = world.call(&config, 1).add().result();
             let path = format!("/run/bin:{}", std::env::var("PATH").unwrap_or_default());
             let broken = world.call(&config, 1).ifname("eth1").search(&path);
-            std::fs::create_dir_all("/run/bin").expect("a directory below /run");
+            std::fs::create_dir_all("/run/bin").expect("create a directory in /run");
             let _ = std::os::unix::fs::symlink("/bin/false", "/run/bin/ip6tables-restore");
             let answer = broken.add();
             assert!(!answer.success && answer.stdout.contains("ip6tables-restore"), "{answer:?}");

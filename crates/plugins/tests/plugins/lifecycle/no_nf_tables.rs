@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A kernel without nf_tables: what does not need them works, and a container can always leave. `strace`
-//! answers in the kernel's place as one does that was built without all of it or without a part.
+//! A kernel without nf_tables: features that do not need nf_tables work, and DEL always succeeds.
+//! `strace` injects the errors of a kernel built without netfilter or without nf_tables.
 
 use std::fs;
 
@@ -12,36 +12,40 @@ use crate::conf::{bridge, network, ptp, with};
 use crate::snapshot::Snapshot;
 use crate::world::{Plugins, World};
 
-/// Runs a verb, with these arguments of `strace`.
+/// Runs a verb under `strace` with these options.
 fn under(call: &Call, options: &[&str], verb: &str) -> Answer {
     let wrapper = [&["strace", "-qq"], options].concat();
     let child = call.start_under(&wrapper, verb, call.config.to_string().as_bytes());
-    Answer::of(&child.wait_with_output().expect("strace can be waited for"))
+    Answer::of(&child.wait_with_output().expect("wait for strace"))
 }
 
-/// Runs a verb on a kernel that knows no netfilter sockets, and tells of the second run: the first one is
-/// for finding out which of its sockets those are, and `between` is done before the second.
+/// Runs a verb as on a kernel without netfilter sockets. The first run finds out which of the
+/// plugin's sockets are netfilter sockets. Then `between` runs, and the second run fails these
+/// sockets and is returned.
 fn without_netfilter(call: &Call, verb: &str, between: impl FnOnce()) -> Answer {
     let log = "/run/sockets.log";
     under(call, &["-o", log, "-e", "trace=socket"], verb).ok();
-    let log = fs::read_to_string(log).expect("strace has written its log");
+    let log = fs::read_to_string(log).expect("read strace's log");
     let sockets: Vec<&str> = log.lines().filter(|line| line.starts_with("socket(")).collect();
     let is_netfilter = |line: &&str| line.contains("NETLINK_NETFILTER");
     let first = sockets.iter().position(is_netfilter).expect("a netfilter socket");
     let last = sockets.iter().rposition(is_netfilter).expect("a netfilter socket");
-    assert!(sockets[first..=last].iter().all(is_netfilter), "they are in a row: {sockets:?}");
+    assert!(
+        sockets[first..=last].iter().all(is_netfilter),
+        "netfilter sockets are not consecutive: {sockets:?}"
+    );
     between();
     let inject = format!("inject=socket:error=EPROTONOSUPPORT:when={}..{}", first + 1, last + 1);
     under(call, &["-o", "/dev/null", "-e", &inject], verb)
 }
 
-/// Runs a verb on a kernel that has netfilter sockets, and finds every message invalid.
+/// Runs a verb as on a kernel that has netfilter sockets but rejects every message.
 fn without_nf_tables(call: &Call, verb: &str) -> Answer {
     under(call, &["-o", "/dev/null", "-e", "inject=recvfrom,recvmsg:error=EINVAL"], verb)
 }
 
 #[test]
-fn containers_leave_without_netfilter() {
+fn del_and_gc_without_netfilter_succeed() {
     in_netns(|| {
         require!(Program("strace"));
         let world = World::new(&Plugins::ours(), 1);
@@ -58,7 +62,7 @@ fn containers_leave_without_netfilter() {
 }
 
 #[test]
-fn meta_plugins_remove_nothing_where_nothing_can_be() {
+fn chained_del_and_gc_without_nf_tables_succeed() {
     in_netns(|| {
         require!(Program("strace"));
         let world = World::new(&Plugins::ours(), 1);
@@ -75,7 +79,8 @@ fn meta_plugins_remove_nothing_where_nothing_can_be() {
             }
         }
         let call = world.call(&network("portmap", &json!({})), 1);
-        // An ADD without ports works, so STATUS must not keep the node from getting containers.
+        // An ADD without ports works, so STATUS must not report the node as unable to run
+        // containers.
         without_nf_tables(&call, "STATUS").ok();
         without_nf_tables(&call.with_prev_result(&json!({"cniVersion": "1.1.0"})), "ADD").ok();
         let ports = json!({"portMappings": [{"hostPort": 80, "containerPort": 80,

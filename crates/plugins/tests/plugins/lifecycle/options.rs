@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Options of bridge as the kernel shows them.
+//! Options of bridge, verified in the kernel.
 
 use serde_json::{Value, json};
 use testkit::in_netns;
@@ -12,24 +12,28 @@ fn pod_link(world: &World) -> Value {
     world.pod(1).ip_json(&["addr", "show", "eth0"])[0].clone()
 }
 
-fn host_end(result: &Value) -> String {
+fn host_veth(result: &Value) -> String {
     let named = result["interfaces"].as_array().expect("interfaces").iter();
     let names = named.filter_map(|one| one["name"].as_str());
-    names.into_iter().find(|name| name.starts_with("veth")).expect("a host's end").to_owned()
+    names
+        .into_iter()
+        .find(|name| name.starts_with("veth"))
+        .expect("the result contains a host veth")
+        .to_owned()
 }
 
-/// Runs a call's whole life, with a look in between.
-fn live(world: &World, call: &Call, look: impl FnOnce(&World, &Value)) {
+/// Runs ADD, `verify`, CHECK and DEL.
+fn run_all_verbs(world: &World, call: &Call, verify: impl FnOnce(&World, &Value)) {
     let result = call.add().result();
-    look(world, &result);
+    verify(world, &result);
     call.check(&result).ok();
     call.del(&result).ok();
 }
 
-/// A bridge that others made takes the hardware address of its first port unless it is pinned: what is pinned is
-/// its own address, as in the Go plugin.
+/// The kernel changes a bridge's MAC address with its first port unless the address is pinned. The
+/// plugin pins the bridge's current address, like the Go plugin.
 #[test]
-fn bridge_of_others_keeps_its_own_hardware_address() {
+fn existing_bridge_keeps_its_mac_address() {
     in_netns(|| {
         for plugins in [Plugins::go(), Plugins::ours()] {
             for (state, with_port) in [("down", false), ("up", false), ("up", true)] {
@@ -57,9 +61,9 @@ fn bridge_of_others_keeps_its_own_hardware_address() {
     });
 }
 
-/// A bridge that has lost its last port has no hardware address to keep.
+/// A bridge that has lost its last port has no MAC address to keep.
 #[test]
-fn bridge_of_others_without_hardware_address_gets_one() {
+fn existing_bridge_without_mac_address_gets_one() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         world.on_host("link add br0 type bridge");
@@ -76,7 +80,7 @@ fn bridge_of_others_without_hardware_address_gets_one() {
 }
 
 #[test]
-fn mac_comes_from_three_places() {
+fn mac_sources_follow_precedence() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let args = json!({"args": {"cni": {"mac": "02:00:00:00:00:02"}}});
@@ -89,7 +93,7 @@ fn mac_comes_from_three_places() {
         ];
         for (config, mac) in configs {
             let call = world.call(&config, 1).args("IgnoreUnknown=1;MAC=02:00:00:00:00:01");
-            live(&world, &call, |world, result| {
+            run_all_verbs(&world, &call, |world, result| {
                 assert_eq!(pod_link(world)["address"], mac);
                 assert_eq!(result["interfaces"][2]["mac"], mac);
             });
@@ -97,22 +101,27 @@ fn mac_comes_from_three_places() {
     });
 }
 
-/// The host asks for containers from the bridge's own address, which it could not use while it is tried.
+/// The host resolves containers from the bridge's link-local address, which is unusable during
+/// duplicate address detection.
 #[test]
-fn a_new_bridge_does_not_try_its_addresses() {
+fn new_bridge_has_dad_disabled() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
-        live(&world, &world.call(&bridge(&json!({"isGateway": true})), 1), |world, result| {
-            let name = result["interfaces"][0]["name"].as_str().expect("the bridge's name");
-            let switch = format!("net.ipv6.conf.{name}.accept_dad");
-            assert_eq!(world.host.exec("sysctl", &["-n", &switch]).trim(), "0");
-        });
+        run_all_verbs(
+            &world,
+            &world.call(&bridge(&json!({"isGateway": true})), 1),
+            |world, result| {
+                let name = result["interfaces"][0]["name"].as_str().expect("the bridge's name");
+                let switch = format!("net.ipv6.conf.{name}.accept_dad");
+                assert_eq!(world.host.exec("sysctl", &["-n", &switch]).trim(), "0");
+            },
+        );
     });
 }
 
-/// Where an address may come from is said with the one that may not be had.
+/// The error for an address outside the ranges lists the ranges.
 #[test]
-fn an_address_outside_of_the_ranges_is_told_with_them() {
+fn requested_ip_outside_ranges_error_lists_ranges() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let call = world.call(&bridge(&json!({})), 1).args("IgnoreUnknown=1;IP=10.9.0.1");
@@ -124,49 +133,53 @@ fn an_address_outside_of_the_ranges_is_told_with_them() {
 }
 
 #[test]
-fn mtu_holds_for_both_ends_and_a_new_bridge() {
+fn mtu_applies_to_veth_pair_and_new_bridge() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
-        live(&world, &world.call(&bridge(&json!({"mtu": 1400})), 1), |world, result| {
+        run_all_verbs(&world, &world.call(&bridge(&json!({"mtu": 1400})), 1), |world, result| {
             assert_eq!(pod_link(world)["mtu"], 1400);
-            assert_eq!(world.host_link(&host_end(result))["mtu"], 1400);
+            assert_eq!(world.host_link(&host_veth(result))["mtu"], 1400);
             assert_eq!(world.host_link("br0")["mtu"], 1400);
         });
-        live(&world, &world.call(&ptp(&json!({"mtu": 1300})), 1), |world, result| {
+        run_all_verbs(&world, &world.call(&ptp(&json!({"mtu": 1300})), 1), |world, result| {
             assert_eq!(pod_link(world)["mtu"], 1300);
-            assert_eq!(world.host_link(&host_end(result))["mtu"], 1300);
+            assert_eq!(world.host_link(&host_veth(result))["mtu"], 1300);
         });
     });
 }
 
 #[test]
-fn port_options_are_set() {
+fn bridge_port_options_are_applied() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         for (key, option) in [("hairpinMode", "hairpin"), ("portIsolation", "isolated")] {
             for is_on in [true, false] {
                 let config = bridge(&json!({ key: is_on }));
-                live(&world, &world.call(&config, 1), |world, result| {
-                    let port = world.host_link(&host_end(result));
+                run_all_verbs(&world, &world.call(&config, 1), |world, result| {
+                    let port = world.host_link(&host_veth(result));
                     let found = &port["linkinfo"]["info_slave_data"][option];
                     assert_eq!(*found, is_on, "{key}: {port}");
                 });
             }
         }
-        live(&world, &world.call(&bridge(&json!({"promiscMode": true})), 1), |world, _| {
-            assert_ne!(world.host_link("br0")["promiscuity"], 0);
-        });
+        run_all_verbs(
+            &world,
+            &world.call(&bridge(&json!({"promiscMode": true})), 1),
+            |world, _| {
+                assert_ne!(world.host_link("br0")["promiscuity"], 0);
+            },
+        );
     });
 }
 
 #[test]
-fn force_address_replaces_the_bridges_own() {
+fn force_address_replaces_bridge_address() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         world.on_host("link add br0 type bridge");
         world.on_host("addr add 10.9.0.1/24 dev br0");
         let config = bridge(&json!({"isGateway": true, "forceAddress": true}));
-        live(&world, &world.call(&config, 1), |world, _| {
+        run_all_verbs(&world, &world.call(&config, 1), |world, _| {
             let shown = world.on_host("-4 -o addr show br0");
             assert!(shown.contains("10.1.0.1/24") && !shown.contains("10.9.0.1"), "{shown}");
         });
@@ -174,20 +187,20 @@ fn force_address_replaces_the_bridges_own() {
 }
 
 #[test]
-fn disabled_interface_stays_down() {
+fn disabled_container_interface_stays_down() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let config = bridge(&json!({"disableContainerInterface": true, "ipam": {}}));
-        live(&world, &world.call(&config, 1), |world, result| {
+        run_all_verbs(&world, &world.call(&config, 1), |world, result| {
             assert_eq!(pod_link(world)["operstate"], "DOWN");
             assert_eq!(result["ips"], Value::Null);
-            assert_eq!(world.host_link(&host_end(result))["master"], "br0");
+            assert_eq!(world.host_link(&host_veth(result))["master"], "br0");
         });
     });
 }
 
 #[test]
-fn static_addresses_come_from_three_places() {
+fn static_address_sources_follow_precedence() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let ipam = json!({"type": "static", "addresses": [{"address": "10.1.0.5/24"}]});
@@ -201,7 +214,7 @@ fn static_addresses_come_from_three_places() {
         ];
         for (config, expected) in configs {
             let call = world.call(&config, 1).args("IgnoreUnknown=1;IP=10.1.0.6/24");
-            live(&world, &call, |world, _| {
+            run_all_verbs(&world, &call, |world, _| {
                 let link = pod_link(world);
                 let found = link["addr_info"].as_array().expect("addresses").iter();
                 let found = found.filter(|one| one["family"] == "inet");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `sample`, which Debian's Go plugins do not hold, so there is nothing to compare with.
+//! `sample`. Debian's Go plugins do not include it, so there is no comparison.
 
 use serde_json::json;
 use testkit::in_netns;
@@ -8,7 +8,7 @@ use crate::conf::{network, with};
 use crate::world::{Plugins, World};
 
 #[test]
-fn sample_passes_the_result_on() {
+fn sample_add_returns_prev_result() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let before = world.snapshot();
@@ -19,7 +19,7 @@ fn sample_passes_the_result_on() {
             "dns": {"domain": "example.org"}});
         let passed_on = call.with_prev_result(&result).add().result();
         assert_eq!(passed_on["ips"], result["ips"]);
-        assert_eq!(passed_on["interfaces"], result["interfaces"], "unknown keys are kept");
+        assert_eq!(passed_on["interfaces"], result["interfaces"], "unknown keys are dropped");
         call.check(&result).ok();
         call.del(&result).ok();
         call.status().ok();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! sbr: tables and rules, and DEL whatever is missing.
+//! sbr: tables and rules, and DEL with missing state.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,16 +8,16 @@ use serde_json::{Value, json};
 use testkit::{in_netns, wait_for};
 
 use super::locks::lock_file;
-use crate::conf::{HAVING_ETH0, chained};
+use crate::conf::{ETH0_SETUP, chained};
 use crate::world::{Plugins, World};
 
 fn world() -> World {
     let world = World::new(&Plugins::ours(), 1);
-    HAVING_ETH0.iter().for_each(|line| drop(world.in_pod(1, line)));
+    ETH0_SETUP.iter().for_each(|line| drop(world.in_pod(1, line)));
     world
 }
 
-/// The route that a packet from an address takes.
+/// Route of a packet with this source address.
 fn route(world: &World, from: &str, to: &str) -> Value {
     world.pod(1).ip_json(&["route", "get", to, "from", from])[0].clone()
 }
@@ -30,10 +30,10 @@ fn table(world: &World, family: &str, table: &str) -> Vec<String> {
 }
 
 #[test]
-fn packets_leave_by_the_interface_of_their_source() {
+fn sbr_add_routes_packets_by_source_address() {
     in_netns(|| {
         let world = world();
-        // Another interface, whose default route is the main table's.
+        // A second interface with the default route in the main table.
         for line in [
             "route del default",
             "link add eth1 type veth peer name peer1",
@@ -57,7 +57,7 @@ fn packets_leave_by_the_interface_of_their_source() {
 }
 
 #[test]
-fn a_second_add_of_sbr_makes_no_second_table() {
+fn sbr_second_add_creates_no_second_table() {
     in_netns(|| {
         let world = world();
         let call = world.call(&chained("sbr", &json!({})), 1);
@@ -75,7 +75,7 @@ fn a_second_add_of_sbr_makes_no_second_table() {
 }
 
 #[test]
-fn sbr_passes_over_tables_with_routes() {
+fn sbr_add_skips_tables_with_routes() {
     in_netns(|| {
         let world = world();
         world.in_pod(1, "route add 203.0.113.0/24 via 10.1.0.9 table 100");
@@ -89,7 +89,7 @@ fn sbr_passes_over_tables_with_routes() {
 }
 
 #[test]
-fn gateways_win_over_those_of_the_result() {
+fn sbr_gateways_override_gateways_of_result() {
     in_netns(|| {
         let world = world();
         let gateways = json!({"gateways": ["10.1.0.77", "fd00:1::77"]});
@@ -116,7 +116,7 @@ fn gateways_win_over_those_of_the_result() {
 }
 
 #[test]
-fn source_hints_leave_the_link_in_the_main_table() {
+fn sbr_source_hints_keep_link_routes_in_main_table() {
     in_netns(|| {
         let world = world();
         let call = world.call(&chained("sbr", &json!({"addSourceHints": true})), 1);
@@ -130,9 +130,9 @@ fn source_hints_leave_the_link_in_the_main_table() {
     });
 }
 
-/// The Go plugin makes an empty file there, which every later DEL stumbles over.
+/// The Go plugin creates an empty file at the namespace's path, which makes every later DEL fail.
 #[test]
-fn del_of_sbr_makes_no_file_where_the_namespace_was() {
+fn sbr_del_without_namespace_creates_no_file() {
     in_netns(|| {
         let world = world();
         let call = world.call(&chained("sbr", &json!({})), 1);
@@ -151,7 +151,7 @@ fn del_of_sbr_makes_no_file_where_the_namespace_was() {
 }
 
 #[test]
-fn check_of_sbr_notices_damage() {
+fn sbr_check_of_damaged_rules_fails() {
     in_netns(|| {
         for (damage, words) in [
             ("rule del from 10.1.0.5", "rule for packets from 10.1.0.5 is missing"),
@@ -171,23 +171,23 @@ fn check_of_sbr_notices_damage() {
 }
 
 #[test]
-fn sbr_waits_for_whoever_holds_the_namespace() {
+fn sbr_add_waits_for_namespace_lock() {
     in_netns(|| {
         let world = world();
         let call = world.call(&chained("sbr", &json!({})), 1);
         let file = lock_file("sbr", world.pod(1));
-        file.lock().expect("nobody else holds it");
+        file.lock().expect("lock the file");
         let mut child = call.start_under(&[], "ADD", call.config.to_string().as_bytes());
         let pid = child.id().to_string();
         let waits = || {
-            let locks = std::fs::read_to_string("/proc/locks").expect("the kernel's list of locks");
+            let locks = std::fs::read_to_string("/proc/locks").expect("read /proc/locks");
             let of_child = |line: &str| line.split(' ').any(|word| word == pid);
             locks.lines().any(|line| line.contains("-> FLOCK") && of_child(line))
         };
-        wait_for("sbr to wait", Duration::from_secs(30), waits);
-        assert!(child.try_wait().expect("a child").is_none());
+        wait_for("sbr to wait for the lock", Duration::from_secs(30), waits);
+        assert!(child.try_wait().expect("wait for the child").is_none());
         drop(file);
-        assert!(child.wait().expect("a child").success());
+        assert!(child.wait().expect("wait for the child").success());
         call.gc(&[]).ok();
         call.status().ok();
     });

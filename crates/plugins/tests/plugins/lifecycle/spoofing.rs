@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `macspoofchk`: frames from another hardware address do not get through.
+//! `macspoofchk`: frames with another source MAC address are dropped.
 
 use serde_json::{Value, json};
 use testkit::{can_ping, in_netns, ping};
@@ -13,31 +13,31 @@ fn config() -> Value {
 }
 
 #[test]
-fn only_the_containers_own_address_gets_through() {
+fn spoofed_frames_are_dropped() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 3);
         let results = [1, 2].map(|pod| world.call(&config(), pod).add().result());
         let plain = bridge(&json!({"isGateway": true}));
         world.call(&plain, 3).add().ok();
         let gateway = [10, 1, 0, 1].into();
-        let all_reach_it =
+        let assert_reach_gateway =
             |pods: &[usize]| pods.iter().for_each(|pod| ping(world.pod(*pod), gateway));
-        all_reach_it(&[1, 2, 3]);
-        let own = results[0]["interfaces"][2]["mac"].as_str().expect("a hardware address");
+        assert_reach_gateway(&[1, 2, 3]);
+        let own = results[0]["interfaces"][2]["mac"].as_str().expect("a MAC address");
         for pod in [1, 3] {
             world.in_pod(pod, "link set eth0 address 02:00:00:00:00:77");
         }
-        assert!(!can_ping(world.pod(1), gateway), "a strange address gets through");
-        all_reach_it(&[2, 3]);
+        assert!(!can_ping(world.pod(1), gateway), "a spoofed frame was forwarded");
+        assert_reach_gateway(&[2, 3]);
         world.call(&config(), 1).check(&results[0]).fails_with(999, "doesn't match container Mac");
         world.in_pod(1, &format!("link set eth0 address {own}"));
-        all_reach_it(&[1]);
+        assert_reach_gateway(&[1]);
         world.call(&config(), 1).check(&results[0]).ok();
     });
 }
 
 #[test]
-fn it_goes_with_the_port() {
+fn del_and_gc_remove_spoof_check() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 3);
         for pod in 1..=3 {
@@ -53,7 +53,7 @@ fn it_goes_with_the_port() {
 }
 
 #[test]
-fn check_notices_that_it_is_missing() {
+fn check_with_missing_spoof_check_fails() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let result = world.call(&config(), 1).add().result();
@@ -65,9 +65,9 @@ fn check_notices_that_it_is_missing() {
     });
 }
 
-/// One of the two tables is gone, with the list of what is in the other.
+/// One of the two tables is deleted, and with it the index of the other table.
 #[test]
-fn half_of_it_is_made_again() {
+fn add_after_table_deletion_restores_spoof_check() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 2);
         world.call(&config(), 2).add().ok();
@@ -75,7 +75,7 @@ fn half_of_it_is_made_again() {
         let result = world.call(&config(), 1).add().result();
         world.call(&config(), 1).check(&result).ok();
         world.call(&config(), 1).gc(&[("c1", "eth0")]).ok();
-        assert_eq!(elements(&world.host).len(), 3, "what is not listed has gone as well");
+        assert_eq!(elements(&world.host).len(), 3, "GC kept an unlisted attachment");
         world.call(&config(), 1).del(&result).ok();
         assert_eq!(elements(&world.host), Vec::<String>::new());
     });

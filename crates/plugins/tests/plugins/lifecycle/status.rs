@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! STATUS says whether an ADD could be served, and why not.
+//! STATUS reports whether an ADD would succeed, and why not.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::conf::{bridge, host_device, host_local, network, ptp, ranges, with};
 use crate::world::{Plugins, World};
 
 #[test]
-fn status_is_good_and_changes_nothing() {
+fn status_of_valid_networks_changes_nothing() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 0);
         let before = world.snapshot();
@@ -28,7 +28,7 @@ fn status_is_good_and_changes_nothing() {
 }
 
 #[test]
-fn status_tells_of_a_range_that_is_used_up() {
+fn status_with_exhausted_range_fails() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let small = ranges(&json!([[{"subnet": "10.1.0.0/30"}]]));
@@ -45,7 +45,7 @@ fn status_tells_of_a_range_that_is_used_up() {
 }
 
 #[test]
-fn status_tells_of_a_directory_that_cannot_be_used() {
+fn status_with_unwritable_directory_fails() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         std::fs::write("/run/file", "").unwrap();
@@ -64,7 +64,7 @@ fn status_tells_of_a_directory_that_cannot_be_used() {
 }
 
 #[test]
-fn status_tells_what_is_wrong_with_the_network() {
+fn status_with_invalid_network_reports_cause() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         world.on_host("link add br0 type veth peer name br0p");
@@ -86,22 +86,22 @@ fn status_tells_what_is_wrong_with_the_network() {
     });
 }
 
-/// A table that another program has reserved for itself: the kernel refuses every change of it.
-fn reserve(world: &World, family: &str) -> Daemon {
+/// Creates a table owned by another program: the kernel rejects every change to the table.
+fn own_table(world: &World, family: &str) -> Daemon {
     let line = format!("add table {family} podwire {{ flags owner; }}");
     let hold = format!(
         "mkfifo /run/{family}; nft -i </run/{family} >/dev/null & exec 3>/run/{family}; echo '{line}' >&3; wait"
     );
     let held = world.host.start("sh", &["-c", &hold]);
-    wait_for("a table", Duration::from_secs(30), || {
+    wait_for("the owned table to exist", Duration::from_secs(30), || {
         world.host.exec("nft", &["list", "tables"]).contains(&format!("table {family} podwire"))
     });
     held
 }
 
-/// What an ADD would fail by later.
+/// STATUS detects that the rules of a later ADD would be rejected.
 #[test]
-fn status_tells_that_rules_cannot_be_made() {
+fn status_with_unwritable_table_fails() {
     in_netns(|| {
         require!(Program("nft"));
         let masq = json!({"ipMasq": true});
@@ -114,8 +114,8 @@ fn status_tells_that_rules_cannot_be_made() {
             for config in &configs {
                 world.call(config, 1).status().ok();
             }
-            assert_eq!(crate::rules::ruleset(&world.host), "", "STATUS changes nothing");
-            let _held = reserve(&world, family);
+            assert_eq!(crate::rules::ruleset(&world.host), "", "STATUS changed the ruleset");
+            let _held = own_table(&world, family);
             for config in &configs {
                 world.call(config, 1).status().fails_with(50, "nf_tables cannot");
             }
@@ -125,7 +125,7 @@ fn status_tells_that_rules_cannot_be_made() {
 }
 
 #[test]
-fn status_tells_that_iptables_is_missing() {
+fn status_without_iptables_fails() {
     in_netns(|| {
         require!(Program("iptables"));
         let world = World::new(&Plugins::ours(), 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The life of a tap.
+//! Lifecycle of tap.
 
 use std::fs;
 
@@ -25,9 +25,9 @@ fn assert_gone(world: &World) {
     assert!(disk.is_empty(), "{disk:?}");
 }
 
-/// Every key at once, looked at from outside.
+/// Sets every key and verifies the tap with `ip`.
 #[test]
-fn tap_is_as_asked() {
+fn tap_with_all_keys_is_configured() {
     in_netns(|| {
         let world = world(1);
         world.in_pod(1, "link add br0 type bridge");
@@ -51,9 +51,9 @@ fn tap_is_as_asked() {
     });
 }
 
-/// The file's other end sends a frame, and the pod receives it.
+/// A process opens the tap and sends a frame, which the pod receives.
 #[test]
-fn frames_pass() {
+fn tap_frames_are_received() {
     in_netns(|| {
         testkit::require!(Program("socat"));
         let world = world(1);
@@ -61,17 +61,21 @@ fn frames_pass() {
         call.add().ok();
         let machine = "TUN,tun-device=/dev/net/tun,tun-type=tap,tun-name=eth0,iff-no-pi";
         let frame = "SYSTEM:printf hello-hello-hello-hello; cat >/dev/null";
-        let _keeper = world.pod(1).start("socat", &[frame, machine]);
+        let _sender = world.pod(1).start("socat", &[frame, machine]);
         let received = || {
             let link = world.pod(1).ip_json(&["-s", "link", "show", "eth0"]);
             link[0]["stats64"]["rx"]["packets"].as_u64().is_some_and(|count| count > 0)
         };
-        testkit::wait_for("a frame", std::time::Duration::from_secs(30), received);
+        testkit::wait_for(
+            "the pod to receive a frame",
+            std::time::Duration::from_secs(30),
+            received,
+        );
     });
 }
 
 #[test]
-fn del_works_whatever_is_missing() {
+fn tap_del_with_missing_state_succeeds() {
     in_netns(|| {
         let world = world(1);
         let call = world.call(&tap(&json!({"ipam": dual()})), 1);
@@ -103,7 +107,7 @@ fn del_works_whatever_is_missing() {
 }
 
 #[test]
-fn del_leaves_interfaces_of_others_alone() {
+fn tap_del_keeps_foreign_interfaces() {
     in_netns(|| {
         let world = world(1);
         let new = world.call(&tap(&json!({})), 1).container("new");
@@ -119,7 +123,7 @@ fn del_leaves_interfaces_of_others_alone() {
 }
 
 #[test]
-fn failing_add_leaves_nothing() {
+fn tap_failed_add_leaves_nothing() {
     in_netns(|| {
         let route = json!({"routes": [{"dst": "192.0.2.0/24", "gw": "10.99.0.1"}]});
         let unreachable = tap(&json!({"ipam": with(v4(), &route)}));
@@ -142,7 +146,7 @@ fn failing_add_leaves_nothing() {
     });
 }
 
-fn damage(line: &str, words: &str) {
+fn assert_check_detects(line: &str, words: &str) {
     let world = world(1);
     world.in_pod(1, "link add br0 type bridge");
     let routes = json!({"routes": [{"dst": "192.0.2.0/24"}]});
@@ -157,24 +161,24 @@ fn damage(line: &str, words: &str) {
 }
 
 #[test]
-fn check_notices_damage() {
+fn tap_check_of_damaged_interface_fails() {
     in_netns(|| {
-        damage("link set eth0 down", "eth0 is down");
-        damage("link set eth0 mtu 1300", "MTU 1300, expected 1400");
-        damage("link set eth0 address 02:00:00:00:00:99", "02:00:00:00:00:99");
-        damage("link set eth0 nomaster", "not a port of bridge br0");
-        damage("link del br0;link add br0 type veth peer name x", "not a bridge");
-        damage("addr flush dev eth0", "10.1.0.2/24 is missing");
-        damage("route del 192.0.2.0/24", "route to 192.0.2.0/24 is missing");
-        damage("link del eth0", "eth0 does not exist");
+        assert_check_detects("link set eth0 down", "eth0 is down");
+        assert_check_detects("link set eth0 mtu 1300", "MTU 1300, expected 1400");
+        assert_check_detects("link set eth0 address 02:00:00:00:00:99", "02:00:00:00:00:99");
+        assert_check_detects("link set eth0 nomaster", "not a port of bridge br0");
+        assert_check_detects("link del br0;link add br0 type veth peer name x", "not a bridge");
+        assert_check_detects("addr flush dev eth0", "10.1.0.2/24 is missing");
+        assert_check_detects("route del 192.0.2.0/24", "route to 192.0.2.0/24 is missing");
+        assert_check_detects("link del eth0", "eth0 does not exist");
         let world = world(1);
         let call = world.call(&tap(&json!({"ipam": v4()})), 1);
         let result = call.add().result();
         call.run("CHECK").fails_with(7, "prevResult");
-        fs::remove_file("/run/data/net/10.1.0.2").expect("the address is reserved");
+        fs::remove_file("/run/data/net/10.1.0.2").expect("remove the address file");
         call.check(&result).fails_with(999, "Failed to find address");
         world.in_pod(1, "link del eth0");
-        let mac = result["interfaces"][0]["mac"].as_str().expect("a hardware address");
+        let mac = result["interfaces"][0]["mac"].as_str().expect("a MAC address");
         world.in_pod(1, &format!("link add eth0 address {mac} type veth peer name x"));
         let plain = call.config(&tap(&json!({})));
         plain.check(&without(result, &["ips"])).fails_with(999, "not of type tun");
@@ -182,7 +186,7 @@ fn check_notices_damage() {
 }
 
 #[test]
-fn status_and_gc_are_truthful() {
+fn tap_status_and_gc_agree_with_add() {
     in_netns(|| {
         let world = world(1);
         let small = ranges(&json!([[{"subnet": "10.1.0.0/30"}]]));
@@ -206,7 +210,7 @@ fn status_and_gc_are_truthful() {
 }
 
 #[test]
-fn each_set_takes_over_the_taps_of_the_other() {
+fn taps_are_taken_over_between_go_and_podwire() {
     in_netns(|| {
         let (go, ours) = (Plugins::go(), Plugins::ours());
         let config = tap(&json!({"ipam": v4()}));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Packets: what an ADD returns can be used at once.
+//! Traffic: the addresses returned by ADD are usable immediately.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -12,19 +12,19 @@ use crate::world::{Plugins, World};
 
 fn address(result: &Value, at: usize) -> IpAddr {
     let text = result["ips"][at]["address"].as_str().expect("an address");
-    let (ip, _) = text.split_once('/').expect("with its length");
+    let (ip, _) = text.split_once('/').expect("a prefix length");
     ip.parse().expect("an address")
 }
 
-/// Addresses under duplicate detection, of any interface.
+/// Addresses of all interfaces for which duplicate address detection is running.
 fn tentative(ns: &Ns) -> Vec<Value> {
     let links = ns.ip_json(&["-6", "addr", "show", "scope", "global", "tentative"]);
     links.as_array().expect("a list of links").clone()
 }
 
-/// Not one try more than one: an address that is not ready would lose the first packet.
+/// Sends one packet only: an address that is not ready would lose it.
 #[test]
-fn ipv6_is_usable_at_once() {
+fn ipv6_addresses_are_usable_after_add() {
     in_netns(|| {
         let plugins = Plugins::ours();
         for config in
@@ -43,7 +43,7 @@ fn ipv6_is_usable_at_once() {
 }
 
 #[test]
-fn enabledad_waits_for_the_address() {
+fn add_with_enabledad_waits_for_detection() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let config = bridge(&json!({"enabledad": true, "ipam": v6()}));
@@ -54,7 +54,7 @@ fn enabledad_waits_for_the_address() {
 }
 
 #[test]
-fn pods_talk_over_tcp() {
+fn pods_connect_over_tcp() {
     in_netns(|| {
         require!(Program("socat"));
         let plugins = Plugins::ours();
@@ -67,7 +67,7 @@ fn pods_talk_over_tcp() {
             world.call(&config, 1).add().ok();
             let result = world.call(&config, 2).add().result();
             for (at, family) in [(0, "TCP4"), (1, "TCP6")] {
-                talk(&world, family, &shown(address(&result, at)));
+                assert_connects(&world, family, &shown(address(&result, at)));
             }
         }
     });
@@ -77,19 +77,19 @@ fn shown(ip: IpAddr) -> String {
     if ip.is_ipv6() { format!("[{ip}]") } else { ip.to_string() }
 }
 
-fn talk(world: &World, family: &str, address: &str) {
+fn assert_connects(world: &World, family: &str, address: &str) {
     let listen = format!("{family}-LISTEN:7000,reuseaddr,fork");
     let _server = world.pod(2).start("socat", &[&listen, "SYSTEM:echo hello from pod two"]);
     let connect = format!("{family}:{address}:7000,connect-timeout=2");
-    let mut heard = String::new();
-    wait_for("an answer by TCP", Duration::from_secs(60), || {
-        heard = world.pod(1).try_exec("socat", &["-u", &connect, "-"]).unwrap_or_default();
-        heard.contains("hello from pod two")
+    let mut received = String::new();
+    wait_for("a reply over TCP", Duration::from_secs(60), || {
+        received = world.pod(1).try_exec("socat", &["-u", &connect, "-"]).unwrap_or_default();
+        received.contains("hello from pod two")
     });
 }
 
 #[test]
-fn isolated_ports_reach_the_host_and_not_each_other() {
+fn isolated_ports_reach_host_only() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 2);
         let config = bridge(&json!({"isGateway": true, "portIsolation": true}));
@@ -102,9 +102,8 @@ fn isolated_ports_reach_the_host_and_not_each_other() {
     });
 }
 
-/// Two pods of one bridge see each other through the ordinary ports.
 #[test]
-fn pods_of_one_bridge_reach_each_other() {
+fn pods_on_one_bridge_reach_each_other() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 2);
         let config = bridge(&json!({"ipam": dual()}));
@@ -115,9 +114,10 @@ fn pods_of_one_bridge_reach_each_other() {
     });
 }
 
-/// The first address of each network ends alike; on a bridge that they share, the containers must not.
+/// The first addresses of two networks have the same host part, from which the MAC address must not
+/// be derived: both networks share a bridge.
 #[test]
-fn networks_of_one_bridge_share_no_hardware_address() {
+fn networks_on_one_bridge_use_distinct_macs() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 2);
         let other = ranges(&json!([[{"subnet": "fd00:2::/64"}]]));
@@ -125,7 +125,7 @@ fn networks_of_one_bridge_share_no_hardware_address() {
             [bridge(&json!({"ipam": v6()})), bridge(&json!({"name": "other", "ipam": other}))];
         let macs = [1, 2].map(|pod| {
             let result = world.call(&configs[pod - 1], pod).add().result();
-            result["interfaces"][2]["mac"].as_str().expect("a hardware address").to_owned()
+            result["interfaces"][2]["mac"].as_str().expect("a MAC address").to_owned()
         });
         assert_ne!(macs[0], macs[1]);
     });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! tuning: what it changes comes back, whatever happens in between.
+//! tuning: DEL restores everything that ADD changed.
 
 use std::fs;
 use std::path::Path;
@@ -8,19 +8,19 @@ use serde_json::{Value, json};
 use testkit::{in_netns, run};
 
 use super::links;
-use crate::conf::{HAVING_ETH0, chained, macvlan, network, tap, with};
+use crate::conf::{ETH0_SETUP, chained, macvlan, network, tap, with};
 use crate::world::{Plugins, World};
 
-const PLACE: &str = "/run/data/tuning";
-const FILE: &str = "/run/data/tuning/c1_eth0.json";
+const DATA_DIR: &str = "/run/data/tuning";
+const BACKUP: &str = "/run/data/tuning/c1_eth0.json";
 
 fn tuning(more: &Value) -> Value {
-    with(chained("tuning", &json!({"dataDir": PLACE})), more)
+    with(chained("tuning", &json!({"dataDir": DATA_DIR})), more)
 }
 
 fn world() -> World {
     let world = World::new(&Plugins::ours(), 1);
-    HAVING_ETH0.iter().for_each(|line| drop(world.in_pod(1, line)));
+    ETH0_SETUP.iter().for_each(|line| drop(world.in_pod(1, line)));
     world
 }
 
@@ -29,7 +29,7 @@ fn link(world: &World) -> Value {
 }
 
 #[test]
-fn a_second_add_of_tuning_keeps_the_first_backup() {
+fn tuning_second_add_keeps_first_backup() {
     in_netns(|| {
         let world = world();
         let before = world.snapshot().without_bookkeeping();
@@ -39,34 +39,35 @@ fn a_second_add_of_tuning_keeps_the_first_backup() {
         second.add().ok();
         assert_eq!((&link(&world)["mtu"], &link(&world)["txqlen"]), (&json!(1300), &json!(7)));
         let refused = world.call(&tuning(&json!({"mtu": 9, "promisc": true})), 1);
-        let kept = fs::read_to_string(FILE).expect("a backup");
+        let saved = fs::read_to_string(BACKUP).expect("read the backup");
         refused.add().fails_with(999, "eth0");
-        assert_eq!(fs::read_to_string(FILE).expect("a backup"), kept);
+        assert_eq!(fs::read_to_string(BACKUP).expect("read the backup"), saved);
         second.run("DEL").ok();
         let changes = before.changes_to(&world.snapshot().without_bookkeeping());
         assert!(changes.is_empty(), "{changes:#?}");
     });
 }
 
-/// The plugin before it has another MTU in its configuration, and is content with this one.
+/// CHECK of the previous plugin accepts the MTU set by tuning although its own configuration has
+/// another MTU.
 #[test]
-fn an_mtu_of_tuning_is_no_damage() {
+fn check_of_interface_with_tuned_mtu_succeeds() {
     in_netns(|| {
         let plugins = Plugins::ours();
         for version in ["1.0.0", "1.1.0"] {
             for kind in [macvlan, tap] {
                 let world = links::world(&plugins, 1);
                 let config = kind(&json!({"mtu": 1400, "cniVersion": version}));
-                let keys = json!({"cniVersion": version, "dataDir": PLACE, "mtu": 1300});
-                let (made, tuning) = (world.call(&config, 1), network("tuning", &keys));
+                let keys = json!({"cniVersion": version, "dataDir": DATA_DIR, "mtu": 1300});
+                let (interface, tuning) = (world.call(&config, 1), network("tuning", &keys));
                 let tuning = world.call(&tuning, 1);
-                let result = tuning.with_prev_result(&made.add().result()).add().result();
-                made.check(&result).ok();
+                let result = tuning.with_prev_result(&interface.add().result()).add().result();
+                interface.check(&result).ok();
                 tuning.check(&result).ok();
                 world.in_pod(1, "link set eth0 mtu 1200");
                 tuning.check(&result).fails_with(999, "1200");
                 if version == "1.1.0" {
-                    made.check(&result).fails_with(999, "has MTU 1200, expected 1300");
+                    interface.check(&result).fails_with(999, "has MTU 1200, expected 1300");
                 }
             }
         }
@@ -74,40 +75,40 @@ fn an_mtu_of_tuning_is_no_damage() {
 }
 
 #[test]
-fn del_of_tuning_forgets_the_backup_of_a_container_that_is_gone() {
+fn tuning_del_without_namespace_removes_backup() {
     in_netns(|| {
         let world = world();
         let call = world.call(&tuning(&json!({"mtu": 1400})), 1);
         for netns in ["", "/run/netns/gone", "/run/plain"] {
-            fs::write("/run/plain", "").expect("a file below /run");
+            fs::write("/run/plain", "").expect("write a file in /run");
             call.add().ok();
-            assert!(Path::new(FILE).exists());
+            assert!(Path::new(BACKUP).exists());
             call.netns(netns).run("DEL").ok();
             call.netns(netns).run("DEL").ok();
-            assert!(!Path::new(FILE).exists(), "{netns:?}");
+            assert!(!Path::new(BACKUP).exists(), "{netns:?}");
         }
-        fs::write(FILE, "{\"mtu\": 15").expect("what a crash has left");
+        fs::write(BACKUP, "{\"mtu\": 15").expect("write a truncated backup");
         call.run("DEL").ok();
-        assert!(!Path::new(FILE).exists(), "broken");
+        assert!(!Path::new(BACKUP).exists(), "truncated backup");
     });
 }
 
-/// One attribute that the kernel refuses must not keep the others, nor the DEL.
+/// If the kernel rejects one attribute, DEL still restores the others and succeeds.
 #[test]
-fn del_of_tuning_restores_what_it_can() {
+fn tuning_del_with_rejected_value_restores_others() {
     in_netns(|| {
         let world = world();
         let call = world.call(&tuning(&json!({"mtu": 1400, "txQLen": 7})), 1);
         call.add().ok();
-        let broken = fs::read_to_string(FILE).expect("a backup").replace("1500", "9");
-        fs::write(FILE, broken).expect("the file can be written");
+        let broken = fs::read_to_string(BACKUP).expect("read the backup").replace("1500", "9");
+        fs::write(BACKUP, broken).expect("write the backup");
         call.run("DEL").ok();
         assert_eq!((&link(&world)["mtu"], &link(&world)["txqlen"]), (&json!(1400), &json!(1000)));
     });
 }
 
 #[test]
-fn either_plugin_undoes_the_others_tuning() {
+fn tuning_is_undone_between_go_and_podwire() {
     in_netns(|| {
         let world = world();
         let before = world.snapshot().without_bookkeeping();
@@ -127,7 +128,7 @@ fn either_plugin_undoes_the_others_tuning() {
 }
 
 #[test]
-fn gc_of_tuning_removes_backups_that_are_certainly_stale() {
+fn tuning_gc_removes_unlisted_backups_of_network() {
     in_netns(|| {
         let world = world();
         let call = world.call(&tuning(&json!({"mtu": 1400})), 1);
@@ -135,16 +136,17 @@ fn gc_of_tuning_removes_backups_that_are_certainly_stale() {
         call.container("c2").add().ok();
         let other = world.call(&tuning(&json!({"mtu": 1400, "name": "other"})), 1);
         other.container("c3").add().ok();
-        fs::write(format!("{PLACE}/c4_eth0.json"), "{\"mtu\": 1500}").expect("a file of Go's");
+        fs::write(format!("{DATA_DIR}/c4_eth0.json"), "{\"mtu\": 1500}")
+            .expect("write a backup of the Go plugin");
         let files = || {
-            let entries = fs::read_dir(PLACE).expect("the directory of backups");
-            let names = entries.map(|entry| entry.expect("an entry").file_name());
+            let entries = fs::read_dir(DATA_DIR).expect("read the backup directory");
+            let names = entries.map(|entry| entry.expect("read a directory entry").file_name());
             let mut names: Vec<String> = names.map(|n| n.to_string_lossy().into()).collect();
             names.sort();
             names
         };
         call.run("GC").ok();
-        assert_eq!(files().len(), 4, "a runtime that says nothing loses nothing");
+        assert_eq!(files().len(), 4, "GC without a list removed a backup");
         call.gc(&[("c1", "eth0"), ("c2", "eth1")]).ok();
         assert_eq!(files(), ["c1_eth0.json", "c3_eth0.json", "c4_eth0.json"]);
         call.gc(&[]).ok();
@@ -153,13 +155,13 @@ fn gc_of_tuning_removes_backups_that_are_certainly_stale() {
 }
 
 #[test]
-fn tuning_obeys_the_allowlist() {
+fn tuning_sysctl_outside_allowlist_is_rejected() {
     in_netns(|| {
         let world = world();
         run("mount", &["-t", "tmpfs", "tmpfs", "/etc"]);
-        fs::create_dir_all("/etc/cni/tuning").expect("a directory on the tmpfs");
+        fs::create_dir_all("/etc/cni/tuning").expect("create a directory on the tmpfs");
         let list = |text: &str| {
-            fs::write("/etc/cni/tuning/allowlist.conf", text).expect("a file on the tmpfs");
+            fs::write("/etc/cni/tuning/allowlist.conf", text).expect("write a file on the tmpfs");
         };
         let config = tuning(&json!({"mtu": 1400,
             "sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1", "net.ipv4.ip_forward": "1"}}));
@@ -187,9 +189,9 @@ fn tuning_obeys_the_allowlist() {
     });
 }
 
-/// The result tells of the new values, of the container's interface only.
+/// The result contains the new values for the container's interface, not for the host's.
 #[test]
-fn the_result_of_tuning_tells_of_the_change() {
+fn tuning_result_contains_new_mac_and_mtu() {
     in_netns(|| {
         let world = world();
         let config = tuning(&json!({"mac": "02-00-00-00-00-0B", "mtu": 1400}));
@@ -199,51 +201,52 @@ fn the_result_of_tuning_tells_of_the_change() {
             {"name": "eth0", "mac": "02:00:00:00:00:01", "mtu": 1500,
                 "sandbox": "/run/netns/pod1"}]);
         let call = world.call(&config, 1).with_prev_result(&result);
-        let told = call.add().result();
-        assert_eq!(told["interfaces"][0]["mac"], "02:00:00:00:00:01", "the host's own eth0");
+        let tuned = call.add().result();
+        assert_eq!(tuned["interfaces"][0]["mac"], "02:00:00:00:00:01", "the host's eth0");
         let mac = "02:00:00:00:00:0b";
-        assert_eq!(told["interfaces"][1]["mac"], mac);
-        assert_eq!(told["interfaces"][1]["mtu"], 1400);
+        assert_eq!(tuned["interfaces"][1]["mac"], mac);
+        assert_eq!(tuned["interfaces"][1]["mtu"], 1400);
         assert_eq!(link(&world)["address"], mac);
-        call.check(&told).ok();
+        call.check(&tuned).ok();
     });
 }
 
-/// `/var/run` is often another name of `/run`, and some results name no sandbox.
+/// `/var/run` is often a symlink to `/run`, and some results have no sandbox.
 #[test]
-fn the_result_of_tuning_tells_of_the_change_by_any_path_of_the_sandbox() {
+fn tuning_result_with_any_sandbox_path_is_updated() {
     in_netns(|| {
         let world = world();
-        fs::create_dir_all("/run/other").expect("a directory below /run");
-        std::os::unix::fs::symlink("/run/netns", "/run/other/netns").expect("a link below /run");
+        fs::create_dir_all("/run/other").expect("create a directory in /run");
+        std::os::unix::fs::symlink("/run/netns", "/run/other/netns")
+            .expect("create a symlink in /run");
         let config = tuning(&json!({"mac": "02:00:00:00:00:0b"}));
         for sandbox in ["/run/netns/pod1", "/run/other/netns/pod1", "", "/run/netns/unknown"] {
             let mut result = config["prevResult"].clone();
             result["interfaces"][0]["sandbox"] = json!(sandbox);
             for plugins in [Plugins::go(), Plugins::ours()] {
                 let call = world.call_of(&plugins, &config, 1).with_prev_result(&result);
-                let told = call.add().result();
-                assert_eq!(told["interfaces"][0]["mac"], "02:00:00:00:00:0b", "{sandbox:?}");
-                call.del(&told).ok();
+                let tuned = call.add().result();
+                assert_eq!(tuned["interfaces"][0]["mac"], "02:00:00:00:00:0b", "{sandbox:?}");
+                call.del(&tuned).ok();
             }
         }
     });
 }
 
-/// A container that went without a DEL has left its backup, and its identifier comes again.
+/// A container that ended without a DEL left its backup, and a new container has the same id.
 #[test]
-fn backup_of_another_namespace_is_not_used() {
+fn tuning_backup_of_another_namespace_is_ignored() {
     in_netns(|| {
         for plugins in [Plugins::go(), Plugins::ours()] {
             let old = world();
             let call = |world: &World| world.call_of(&plugins, &tuning(&json!({"mtu": 1400})), 1);
             old.in_pod(1, "link set eth0 mtu 1280");
             call(&old).add().ok();
-            let kept = fs::read(FILE).expect("a backup");
+            let saved = fs::read(BACKUP).expect("read the backup");
             drop(old);
             let new = world();
-            fs::create_dir_all(PLACE).expect("a directory below /run");
-            fs::write(FILE, kept).expect("the backup is still there");
+            fs::create_dir_all(DATA_DIR).expect("create a directory in /run");
+            fs::write(BACKUP, saved).expect("write the stale backup");
             call(&new).add().ok();
             call(&new).run("DEL").ok();
             assert_eq!(link(&new)["mtu"], 1500, "{plugins:?}");
@@ -253,19 +256,19 @@ fn backup_of_another_namespace_is_not_used() {
         let call = |world: &World| world.call(&tuning(&json!({"mtu": 1400})), 1);
         old.in_pod(1, "link set eth0 mtu 1280");
         call(&old).add().ok();
-        let kept = fs::read(FILE).expect("a backup");
+        let saved = fs::read(BACKUP).expect("read the backup");
         drop(old);
         let new = world();
-        fs::create_dir_all(PLACE).expect("a directory below /run");
-        fs::write(FILE, kept).expect("the backup is still there");
+        fs::create_dir_all(DATA_DIR).expect("create a directory in /run");
+        fs::write(BACKUP, saved).expect("write the stale backup");
         call(&new).run("DEL").ok();
         assert_eq!(link(&new)["mtu"], 1500);
-        assert!(!Path::new(FILE).exists());
+        assert!(!Path::new(BACKUP).exists());
     });
 }
 
 #[test]
-fn tuning_refuses_a_sysctl_that_is_named_twice() {
+fn tuning_with_duplicate_sysctl_is_rejected() {
     in_netns(|| {
         let world = world();
         let config = tuning(&json!({"sysctl": {"net.ipv4.ip_forward": "1"}}));
@@ -279,13 +282,13 @@ fn tuning_refuses_a_sysctl_that_is_named_twice() {
             world.call(&config, 1).run_raw(verb, text.as_bytes()).fails_with(7, words);
         }
         world.call(&config, 1).run_raw("DEL", text.as_bytes()).ok();
-        // Two names of one sysctl: the Go plugin writes both, in any order.
+        // Two names of the same sysctl: the Go plugin writes both in random order.
         let sysctls = |value: &str| {
             tuning(&json!({"sysctl": {"net.ipv4.ip_forward": "1", "net/ipv4/ip_forward": value}}))
         };
         world.call(&sysctls("0"), 1).add().fails_with(7, words);
         world.call(&sysctls("1"), 1).add().ok();
-        // What the runtime says wins over the configuration, under any name.
+        // The runtime's value overrides the configuration, whichever name is used.
         let by_args = json!({"sysctl": {"net.ipv4.ip_forward": "1"},
             "args": {"cni": {"sysctl": {"net/ipv4/ip_forward": "0"}}}});
         let call = world.call(&tuning(&by_args), 1);
@@ -297,7 +300,7 @@ fn tuning_refuses_a_sysctl_that_is_named_twice() {
 }
 
 #[test]
-fn check_of_tuning_notices_a_changed_sysctl() {
+fn tuning_check_of_changed_sysctl_fails() {
     in_netns(|| {
         let world = world();
         let config = tuning(&json!({"sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1",

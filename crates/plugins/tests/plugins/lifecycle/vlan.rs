@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! VLANs of bridge: who reaches whom, what CHECK notices, what is said where there are none.
+//! VLANs of bridge: reachability, CHECK, and kernels without VLAN filtering.
 
 use std::path::Path;
 
@@ -7,27 +7,28 @@ use serde_json::{Value, json};
 use testkit::{answers, can_ping, in_netns, not_run_unless};
 
 use crate::conf::{bridge, ranges, with};
-use crate::world::{Plugins, World, vlan_switch};
+use crate::world::{Plugins, World, vlan_filtering_file};
 
 fn access(vlan: u16) -> Value {
     bridge(&json!({"vlan": vlan}))
 }
 
-fn host_end(result: &Value) -> String {
-    result["interfaces"][1]["name"].as_str().expect("a host's end").to_owned()
+fn host_veth(result: &Value) -> String {
+    result["interfaces"][1]["name"].as_str().expect("a host veth").to_owned()
 }
 
-/// `bridge` on the host, its arguments in one line.
-pub fn on_bridge(world: &World, line: &str) -> String {
+/// Runs `bridge` on the host; `line` is split at spaces.
+pub fn run_bridge(world: &World, line: &str) -> String {
     world.host.exec("bridge", &line.split_whitespace().collect::<Vec<_>>())
 }
 
 #[test]
-fn vm_containers_reach_those_of_their_vlan_only() {
+fn vm_containers_reach_only_their_vlan() {
     in_netns(|| {
-        not_run_unless!(File(vlan_switch()));
+        not_run_unless!(File(vlan_filtering_file()));
         let world = World::new(&Plugins::ours(), 4);
-        // Without any key it is in the default VLAN, as all are on a bridge that does not filter.
+        // A port without VLAN keys is in the default VLAN, like all ports of a bridge without
+        // filtering.
         let configs = [access(100), access(100), access(200), bridge(&json!({}))];
         for (at, config) in configs.iter().enumerate() {
             world.call(config, at + 1).add().ok();
@@ -41,9 +42,9 @@ fn vm_containers_reach_those_of_their_vlan_only() {
 }
 
 #[test]
-fn vm_a_trunk_carries_tagged_frames() {
+fn vm_trunk_port_forwards_tagged_frames() {
     in_netns(|| {
-        not_run_unless!(File(vlan_switch()));
+        not_run_unless!(File(vlan_filtering_file()));
         let world = World::new(&Plugins::ours(), 2);
         let trunk = bridge(&json!({"vlanTrunk": [{"minID": 90, "maxID": 110}], "ipam": {}}));
         world.call(&trunk, 1).add().ok();
@@ -59,11 +60,11 @@ fn vm_a_trunk_carries_tagged_frames() {
     });
 }
 
-/// Containers that were there before the bridge came to filter go on as they were.
+/// Containers attached before the bridge starts to filter are not affected.
 #[test]
-fn vm_a_bridge_comes_to_filter_with_containers_on_it() {
+fn vm_enabling_vlan_filtering_keeps_old_containers() {
     in_netns(|| {
-        not_run_unless!(File(vlan_switch()));
+        not_run_unless!(File(vlan_filtering_file()));
         let world = World::new(&Plugins::ours(), 3);
         let plain = bridge(&json!({"isGateway": true}));
         let old = world.call(&plain, 1).add().result();
@@ -79,9 +80,9 @@ fn vm_a_bridge_comes_to_filter_with_containers_on_it() {
 }
 
 #[test]
-fn vm_check_notices_missing_vlans() {
+fn vm_check_with_missing_vlans_fails() {
     in_netns(|| {
-        not_run_unless!(File(vlan_switch()));
+        not_run_unless!(File(vlan_filtering_file()));
         let config = bridge(&json!({"vlan": 100, "vlanTrunk": [{"minID": 10, "maxID": 20}]}));
         let damage = [
             ("vlan del dev @ vid 100", "is not in VLAN 100, untagged"),
@@ -94,9 +95,12 @@ fn vm_check_notices_missing_vlans() {
         for (line, words) in damage {
             let result = call.add().result();
             call.check(&result).ok();
-            on_bridge(&world, "vlan add dev @ vid 2000".replace('@', &host_end(&result)).as_str());
+            run_bridge(
+                &world,
+                "vlan add dev @ vid 2000".replace('@', &host_veth(&result)).as_str(),
+            );
             call.check(&result).ok();
-            on_bridge(&world, &line.replace('@', &host_end(&result)));
+            run_bridge(&world, &line.replace('@', &host_veth(&result)));
             call.check(&result).fails_with(999, words);
             call.del(&result).ok();
         }
@@ -108,9 +112,9 @@ fn vm_check_notices_missing_vlans() {
 }
 
 #[test]
-fn vm_a_failing_add_leaves_nothing() {
+fn vm_failed_add_with_vlan_leaves_nothing() {
     in_netns(|| {
-        not_run_unless!(File(vlan_switch()));
+        not_run_unless!(File(vlan_filtering_file()));
         let world = World::new(&Plugins::ours(), 1);
         let before = world.snapshot().without_bookkeeping();
         let gateway = json!({"vlan": 100, "isGateway": true});
@@ -126,14 +130,14 @@ fn vm_a_failing_add_leaves_nothing() {
     });
 }
 
-/// Whatever this kernel can: STATUS tells the truth about ADD, and a refused ADD changes nothing.
+/// On any kernel, STATUS agrees with ADD, and a failed ADD changes nothing.
 #[test]
-fn status_says_whether_vlans_can_be_filtered() {
+fn status_with_vlan_agrees_with_add() {
     in_netns(|| {
-        let can_filter = Path::new(vlan_switch()).exists();
+        let can_filter = Path::new(vlan_filtering_file()).exists();
         let world = World::new(&Plugins::ours(), 1);
-        for is_there in [false, true] {
-            if is_there {
+        for bridge_exists in [false, true] {
+            if bridge_exists {
                 world.on_host("link add br0 type bridge");
             }
             let before = world.snapshot().without_bookkeeping();

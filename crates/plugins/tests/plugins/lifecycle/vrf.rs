@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! vrf, which not every kernel has: these tests run in a machine with Debian's kernel.
+//! vrf. The `vm_` tests run in a virtual machine with Debian's kernel, because not every kernel
+//! supports VRFs.
 
 use serde_json::{Value, json};
 use testkit::{in_netns, not_run_unless, run};
 
-use crate::conf::{HAVING_ETH0, chained, result_of_eth0};
+use crate::conf::{ETH0_SETUP, chained, eth0_result};
 use crate::world::{Plugins, World};
 
 fn world() -> World {
     let world = World::new(&Plugins::ours(), 1);
-    HAVING_ETH0.iter().for_each(|line| drop(world.in_pod(1, line)));
+    ETH0_SETUP.iter().for_each(|line| drop(world.in_pod(1, line)));
     world
 }
 
@@ -21,7 +22,7 @@ fn link(world: &World, name: &str) -> Value {
     world.pod(1).ip_json(&["link", "show", name])[0].clone()
 }
 
-/// Destinations in a table, but for link-local ones, groups and the addresses themselves.
+/// Destinations of unicast routes in a table, without link-local ones.
 fn table(world: &World, family: &str, table: &str) -> Vec<String> {
     let routes = world.pod(1).ip_json(&[family, "route", "show", "table", table]);
     let routes = routes.as_array().expect("a list of routes").iter();
@@ -38,10 +39,10 @@ fn has_blue(world: &World) -> bool {
 }
 
 #[test]
-fn vm_vrf_takes_interface_addresses_and_routes() {
+fn vm_vrf_add_moves_addresses_and_routes() {
     in_netns(|| {
         not_run_unless!(Link("vrf"));
-        // With and without the switch that keeps IPv6 addresses.
+        // With and without the sysctl that keeps IPv6 addresses.
         for keeps in ["0", "1"] {
             let world = world();
             let path = "/proc/sys/net/ipv6/conf/eth0/keep_addr_on_down";
@@ -72,7 +73,7 @@ fn vm_vrf_takes_interface_addresses_and_routes() {
 }
 
 #[test]
-fn vm_vrf_goes_with_its_last_interface() {
+fn vm_vrf_is_removed_with_last_interface() {
     in_netns(|| {
         not_run_unless!(Link("vrf"));
         let world = world();
@@ -98,7 +99,7 @@ fn vm_vrf_goes_with_its_last_interface() {
 }
 
 #[test]
-fn vm_vrf_takes_a_table_that_nobody_uses() {
+fn vm_vrf_without_table_key_picks_unused_table() {
     in_netns(|| {
         not_run_unless!(Link("vrf"));
         let world = world();
@@ -119,7 +120,7 @@ fn vm_vrf_takes_a_table_that_nobody_uses() {
 }
 
 #[test]
-fn vm_vrf_that_cannot_be_leaves_nothing() {
+fn vm_vrf_failed_add_leaves_nothing() {
     in_netns(|| {
         not_run_unless!(Link("vrf"));
         let world = world();
@@ -150,7 +151,7 @@ fn vm_vrf_that_cannot_be_leaves_nothing() {
 }
 
 #[test]
-fn vm_check_of_vrf_notices_damage() {
+fn vm_vrf_check_of_damaged_vrf_fails() {
     in_netns(|| {
         not_run_unless!(Link("vrf"));
         for (damage, words) in [
@@ -170,13 +171,13 @@ fn vm_check_of_vrf_notices_damage() {
 }
 
 #[test]
-fn vm_either_plugin_undoes_the_others_vrf() {
+fn vm_vrf_is_undone_between_go_and_podwire() {
     in_netns(|| {
         not_run_unless!(Link("vrf"));
         let go = Plugins::go();
         for version in ["0.3.1", "0.4.0", "1.0.0"] {
             let world = world();
-            let more = json!({"cniVersion": version, "prevResult": result_of_eth0(version)});
+            let more = json!({"cniVersion": version, "prevResult": eth0_result(version)});
             let ours = world.call(&vrf(&more), 1);
             let theirs = world.call_of(&go, &vrf(&more), 1);
             for (adds, dels) in [(&ours, &theirs), (&theirs, &ours)] {
@@ -199,7 +200,7 @@ fn vm_either_plugin_undoes_the_others_vrf() {
 }
 
 #[test]
-fn status_of_vrf_tells_of_a_kernel_without() {
+fn vrf_status_without_kernel_support_fails() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 0);
         let answer = world.call(&vrf(&json!({})), 1).status();

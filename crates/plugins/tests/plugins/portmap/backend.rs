@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The backend iptables, next to the Go plugin: the same rules, removed by either; and what the Go plugin
-//! left of both its backends, under ours.
+//! The iptables backend compared with the Go plugin: both write the same rules, and each removes
+//! the other's. With podwire's default backend: removal of rules of both Go backends.
 
 use serde_json::{Value, json};
 use testkit::{in_netns, not_run_unless, require};
 
-use super::lab::{HOST4, HOST6, Lab, port, portmap, told_by};
+use super::lab::{HOST4, HOST6, Lab, port, portmap, wait_for_seen_address};
 use crate::conf::{with, without};
 use crate::mixed_rules::rules_of_containers;
 use crate::world::{Plugins, World};
 
-/// All rules as iptables prints them, without counters and times. The order of chains is of no
-/// consequence, that of a chain's rules is.
+/// All nat rules printed by iptables-save, without counters and times. The order of chains does not
+/// matter, but the order of rules in a chain does.
 fn saved(world: &World) -> Vec<String> {
     let mut all = Vec::new();
     for program in ["iptables-save", "ip6tables-save"] {
-        let told = world.host.exec(program, &["-t", "nat"]);
-        let lines = told.lines().filter(|line| line.starts_with("-A") || line.starts_with(":CNI"));
+        let printed = world.host.exec(program, &["-t", "nat"]);
+        let lines =
+            printed.lines().filter(|line| line.starts_with("-A") || line.starts_with(":CNI"));
         let mut lines: Vec<String> = lines.map(|line| format!("{program} {line}")).collect();
         lines.sort_by_key(|line| line.split(' ').nth(2).map(str::to_owned));
         all.extend(lines);
@@ -30,7 +31,7 @@ fn prev() -> Value {
             {"address": "fd00:1::2/64", "interface": 0}]})
 }
 
-fn by_iptables(mappings: &[Value], more: &Value) -> Value {
+fn portmap_iptables(mappings: &[Value], more: &Value) -> Value {
     with(with(portmap(mappings), &json!({"backend": "iptables"})), more)
 }
 
@@ -48,17 +49,17 @@ fn configs() -> Vec<Value> {
     let conditions = json!({"conditionsV4": ["!", "-s", "192.0.2.77", "-i", "eth+"],
         "conditionsV6": ["-m", "addrtype", "!", "--src-type", "LOCAL"]});
     vec![
-        by_iptables(&plain, &json!({})),
-        by_iptables(&placed, &json!({})),
-        by_iptables(&[at(HOST4, 8080)], &json!({})),
-        by_iptables(&many, &json!({"snat": false})),
-        by_iptables(&plain, &json!({"masqAll": true, "markMasqBit": 31})),
-        by_iptables(&plain, &json!({"externalSetMarkChain": "OTHER-MARK"})),
-        by_iptables(&plain, &conditions),
+        portmap_iptables(&plain, &json!({})),
+        portmap_iptables(&placed, &json!({})),
+        portmap_iptables(&[at(HOST4, 8080)], &json!({})),
+        portmap_iptables(&many, &json!({"snat": false})),
+        portmap_iptables(&plain, &json!({"masqAll": true, "markMasqBit": 31})),
+        portmap_iptables(&plain, &json!({"externalSetMarkChain": "OTHER-MARK"})),
+        portmap_iptables(&plain, &conditions),
     ]
 }
 
-/// A host that has the chain which one of the configurations names.
+/// Creates a host with the chain that one of the configurations uses.
 fn world(plugins: &Plugins) -> World {
     let world = World::new(plugins, 1);
     for program in ["iptables", "ip6tables"] {
@@ -68,27 +69,27 @@ fn world(plugins: &Plugins) -> World {
 }
 
 #[test]
-fn rules_are_those_of_the_go_plugin() {
+fn portmap_iptables_rules_match_go() {
     in_netns(|| {
         require!(Program("iptables"));
         let (go, ours) = (Plugins::go(), Plugins::ours());
         for config in configs() {
-            let made = |plugins: &Plugins| {
+            let rules_by = |plugins: &Plugins| {
                 let world = world(plugins);
                 let call = world.call(&config, 1).with_prev_result(&prev());
                 call.add().ok();
                 let once = saved(&world);
                 call.add().ok();
-                assert_eq!(saved(&world), once, "a second time");
+                assert_eq!(saved(&world), once, "second ADD changed the rules");
                 once
             };
-            assert_eq!(made(&ours), made(&go), "{config}");
+            assert_eq!(rules_by(&ours), rules_by(&go), "{config}");
         }
     });
 }
 
 #[test]
-fn either_checks_and_removes_what_the_other_made() {
+fn portmap_iptables_rules_are_removed_by_either() {
     in_netns(|| {
         require!(Program("iptables"));
         let (go, ours) = (Plugins::go(), Plugins::ours());
@@ -108,15 +109,15 @@ fn either_checks_and_removes_what_the_other_made() {
     });
 }
 
-/// A node that is switched over to nf_tables with pods running.
+/// Switching a node to nf_tables while pods run.
 #[test]
-fn what_the_go_plugin_mapped_is_checked_and_removed() {
+fn go_mappings_are_checked_and_removed() {
     in_netns(|| {
         let (go, ours) = (Plugins::go(), Plugins::ours());
         let config = portmap(&[port(8080, 80, "tcp"), port(53, 53, "udp")]);
         let bare = ["runtimeConfig", "prevResult"];
         for backend in ["iptables", "nftables"] {
-            for forgotten in [&[][..], &bare[..1], &bare[1..], &bare[..]] {
+            for missing_keys in [&[][..], &bare[..1], &bare[1..], &bare[..]] {
                 let lab = Lab::new(&ours);
                 let by_go = with(config.clone(), &json!({"backend": backend}));
                 let by_go = |pod| {
@@ -134,11 +135,11 @@ fn what_the_go_plugin_mapped_is_checked_and_removed() {
                     .ok();
                 let call = lab.call(&config, 1);
                 call.run("CHECK").ok();
-                call.config(&without(call.config.clone(), forgotten)).netns("").run("DEL").ok();
+                call.config(&without(call.config.clone(), missing_keys)).netns("").run("DEL").ok();
                 let left = rules_of_containers(&lab.world).join("\n");
                 let is_about = |address: &str| left.contains(address);
                 let hidden = ["10.1.0.2:", "fd00:1::2]", "8080"].map(is_about);
-                assert_eq!(hidden, [false; 3], "{backend} {forgotten:?}\n{left}");
+                assert_eq!(hidden, [false; 3], "{backend} {missing_keys:?}\n{left}");
                 assert!(is_about("10.1.0.3:80") && is_about("[fd00:1::3]:80"), "{left}");
                 call.run("CHECK").fails_with(999, "mapped ports");
                 call.run("DEL").ok();
@@ -147,9 +148,9 @@ fn what_the_go_plugin_mapped_is_checked_and_removed() {
     });
 }
 
-/// Pods whose DEL was lost, before or after the switch.
+/// Pods whose DEL was lost before or after the switch.
 #[test]
-fn what_the_go_plugin_mapped_is_collected() {
+fn gc_removes_unlisted_go_mappings() {
     in_netns(|| {
         let (go, ours) = (Plugins::go(), Plugins::ours());
         let world = World::new(&go, 2);
@@ -160,19 +161,20 @@ fn what_the_go_plugin_mapped_is_collected() {
         let other = with(by_go.clone(), &other);
         world.call(&by_go, 1).with_prev_result(&prev()).add().ok();
         world.call(&other, 2).with_prev_result(&prev()).add().ok();
-        let collect = |valid| world.call_of(&ours, &config, 1).gc(valid).ok();
-        collect(&[("c1", "eth0"), ("c3", "eth0")]);
+        let gc = |valid| world.call_of(&ours, &config, 1).gc(valid).ok();
+        gc(&[("c1", "eth0"), ("c3", "eth0")]);
         world.call(&by_go, 1).check(&prev()).ok();
-        collect(&[("c3", "eth0")]);
+        gc(&[("c3", "eth0")]);
         let left = rules_of_containers(&world).join("\n");
         assert!(!left.contains("8080") && left.contains("8081"), "{left}");
         world.call(&other, 2).check(&prev()).ok();
     });
 }
 
-/// The Go plugin's nft rules name the container alone: another network's mappings stay.
+/// The Go plugin's nft rules contain only the container's id. Mappings of another network must
+/// stay.
 #[test]
-fn mappings_of_another_network_stay() {
+fn del_of_go_mappings_keeps_other_network() {
     in_netns(|| {
         let (go, ours) = (Plugins::go(), Plugins::ours());
         let world = World::new(&go, 1);
@@ -194,11 +196,11 @@ fn mappings_of_another_network_stay() {
 }
 
 #[test]
-fn check_notices_damage() {
+fn portmap_iptables_check_of_damaged_rules_fails() {
     in_netns(|| {
         require!(Program("iptables"));
         let lab = Lab::new(&Plugins::ours());
-        let call = lab.call(&by_iptables(&[port(8080, 80, "tcp")], &json!({})), 1);
+        let call = lab.call(&portmap_iptables(&[port(8080, 80, "tcp")], &json!({})), 1);
         for line in [
             "iptables -t nat -F CNI-HOSTPORT-DNAT",
             "ip6tables -t nat -F CNI-HOSTPORT-SETMARK",
@@ -217,11 +219,11 @@ fn check_notices_damage() {
 }
 
 #[test]
-fn gc_removes_chains_that_are_not_listed() {
+fn portmap_iptables_gc_removes_unlisted_chains() {
     in_netns(|| {
         require!(Program("iptables"));
         let lab = Lab::new(&Plugins::ours());
-        let config = |host| by_iptables(&[port(host, 80, "tcp")], &json!({}));
+        let config = |host| portmap_iptables(&[port(host, 80, "tcp")], &json!({}));
         lab.call(&config(8081), 1).add().ok();
         lab.call(&config(8082), 2).add().ok();
         let other = with(config(8083), &json!({"name": "two"}));
@@ -238,22 +240,23 @@ fn gc_removes_chains_that_are_not_listed() {
 
 /// All interfaces of a container on a network share a chain.
 #[test]
-fn a_failed_add_leaves_the_other_interface_its_ports() {
+fn failed_add_keeps_ports_of_other_interface() {
     in_netns(|| {
         require!(Program("iptables"));
         let world = World::new(&Plugins::ours(), 1);
-        let config = by_iptables(&[port(8080, 80, "tcp")], &json!({}));
+        let config = portmap_iptables(&[port(8080, 80, "tcp")], &json!({}));
         world.call(&config, 1).with_prev_result(&prev()).add().ok();
         let before = saved(&world);
-        std::fs::create_dir_all("/run/bin").expect("a directory below /run");
-        std::os::unix::fs::symlink("/bin/false", "/run/bin/ip6tables-restore").expect("a link");
+        std::fs::create_dir_all("/run/bin").expect("create a directory in /run");
+        std::os::unix::fs::symlink("/bin/false", "/run/bin/ip6tables-restore")
+            .expect("create a symlink in /run");
         let path = format!("/run/bin:{}", std::env::var("PATH").unwrap_or_default());
         let second = json!({"cniVersion": "1.1.0",
             "interfaces": [{"name": "eth1", "sandbox": "/run/netns/pod1"}],
             "ips": [{"address": "10.1.0.3/24", "interface": 0},
                 {"address": "fd00:1::3/64", "interface": 0}]});
         for host in [8080, 8081] {
-            let config = by_iptables(&[port(host, 81, "tcp")], &json!({}));
+            let config = portmap_iptables(&[port(host, 81, "tcp")], &json!({}));
             let call = world.call(&config, 1).ifname("eth1").with_prev_result(&second);
             let answer = call.search(&path).add();
             assert!(!answer.success && answer.stdout.contains("ip6tables-restore"), "{answer:?}");
@@ -264,7 +267,7 @@ fn a_failed_add_leaves_the_other_interface_its_ports() {
 }
 
 #[test]
-fn bad_words_are_refused() {
+fn portmap_iptables_invalid_conditions_are_rejected() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let mappings = [port(8080, 80, "tcp")];
@@ -274,38 +277,38 @@ fn bad_words_are_refused() {
             (json!({"conditionsV4": ["-s", ""]}), "is not a valid word for iptables"),
             (json!({"externalSetMarkChain": "a b"}), "\"externalSetMarkChain\" is \"a b\""),
         ] {
-            let call = world.call(&by_iptables(&mappings, &more), 1).with_prev_result(&prev());
+            let call = world.call(&portmap_iptables(&mappings, &more), 1).with_prev_result(&prev());
             call.add().fails_with(7, words);
             call.run("DEL").ok();
         }
-        // What only the program can find out.
-        let nonsense = by_iptables(&mappings, &json!({"conditionsV6": ["--nonsense"]}));
+        // An error that only ip6tables-restore detects.
+        let nonsense = portmap_iptables(&mappings, &json!({"conditionsV6": ["--nonsense"]}));
         let answer = world.call(&nonsense, 1).with_prev_result(&prev()).add();
         assert!(!answer.success && answer.stdout.contains("ip6tables-restore"), "{answer:?}");
-        assert_eq!(rules_of_containers(&world), Vec::<String>::new(), "all or none");
+        assert_eq!(rules_of_containers(&world), Vec::<String>::new(), "failed ADD left rules");
     });
 }
 
-/// With the older program in place of the other one.
+/// iptables-legacy installed as iptables.
 #[test]
-fn iptables_legacy_is_served_by_its_program() {
+fn portmap_with_iptables_legacy_uses_its_program() {
     in_netns(|| {
         not_run_unless!(Program("iptables-legacy"));
         let lab = Lab::new(&Plugins::ours());
-        std::fs::create_dir_all("/run/bin").expect("a directory below /run");
+        std::fs::create_dir_all("/run/bin").expect("create a directory in /run");
         for name in ["iptables", "ip6tables"] {
             for what in ["save", "restore"] {
                 let program = lab.world.host.exec("which", &[&format!("{name}-legacy-{what}")]);
                 std::os::unix::fs::symlink(program.trim(), format!("/run/bin/{name}-{what}"))
-                    .expect("a link below /run");
+                    .expect("create a symlink in /run");
             }
         }
         let path = format!("/run/bin:{}", std::env::var("PATH").unwrap_or_default());
-        let config = by_iptables(&[port(8080, 80, "tcp")], &json!({}));
+        let config = portmap_iptables(&[port(8080, 80, "tcp")], &json!({}));
         let call = lab.call(&config, 1).search(&path);
         call.add().ok();
         call.run("CHECK").ok();
-        assert_eq!(told_by(&lab.client, "TCP4:192.0.2.1:8080"), "192.0.2.9");
+        assert_eq!(wait_for_seen_address(&lab.client, "TCP4:192.0.2.1:8080"), "192.0.2.9");
         call.run("DEL").ok();
         let left = lab.world.host.exec("iptables-legacy-save", &[]);
         assert!(!left.contains("CNI-DN-"), "{left}");

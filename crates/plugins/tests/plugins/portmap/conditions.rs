@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Conditions: for each network its own, in either language.
+//! Conditions, separate for each network, in iptables or nft syntax.
 
 use serde_json::{Value, json};
 use testkit::{in_netns, require};
 
-use super::lab::{Lab, port, portmap, seen_by, told_by};
+use super::lab::{Lab, port, portmap, seen_address, wait_for_seen_address};
 use crate::conf::with;
 use crate::world::Plugins;
 
@@ -14,7 +14,7 @@ fn network(name: &str, v4: &[&str], v6: &[&str]) -> Value {
 }
 
 #[test]
-fn ports_are_open_under_conditions_only() {
+fn mapped_ports_are_open_only_if_conditions_match() {
     in_netns(|| {
         require!(Program("socat"), Program("nft"));
         let lab = Lab::new(&Plugins::ours());
@@ -24,7 +24,7 @@ fn ports_are_open_under_conditions_only() {
             call.add().ok();
             call.run("CHECK").ok();
             for (target, is_open) in [four, six].into_iter().zip(reached) {
-                let ask = if is_open { told_by } else { seen_by };
+                let ask = if is_open { wait_for_seen_address } else { seen_address };
                 let seen = ask(&lab.client, target);
                 assert_eq!(!seen.is_empty(), is_open, "{target} {v4:?} {v6:?}\n{}", lab.ruleset());
             }
@@ -48,9 +48,9 @@ fn ports_are_open_under_conditions_only() {
     });
 }
 
-/// With the Go plugin the conditions of the last one hold for everybody.
+/// With the Go plugin, the conditions of the last network apply to all networks.
 #[test]
-fn networks_have_conditions_of_their_own() {
+fn conditions_apply_per_network() {
     in_netns(|| {
         require!(Program("socat"), Program("nft"));
         let lab = Lab::new(&Plugins::ours());
@@ -61,13 +61,21 @@ fn networks_have_conditions_of_their_own() {
         one.add().ok();
         two.add().ok();
         let (at_one, at_two) = ("TCP4:192.0.2.1:8080", "TCP4:192.0.2.2:8080");
-        assert_ne!(told_by(&lab.client, at_one), "", "of network one");
-        assert_eq!(seen_by(&lab.client, at_two), "", "network two has no server");
+        assert_ne!(wait_for_seen_address(&lab.client, at_one), "", "port of network one is closed");
+        assert_eq!(
+            seen_address(&lab.client, at_two),
+            "",
+            "port of network two answers without a server"
+        );
         two.run("DEL").ok();
         let only_v4 = json!({"ips": [{"address": "10.1.0.2/24"}], "cniVersion": "1.1.0"});
         three.with_prev_result(&only_v4).add().ok();
-        assert_ne!(told_by(&lab.client, at_two), "", "of network three");
-        // The same network and conditions: the port has an owner.
+        assert_ne!(
+            wait_for_seen_address(&lab.client, at_two),
+            "",
+            "port of network three is closed"
+        );
+        // Same network and conditions: the port has an owner.
         let again = three.with_prev_result(&only_v4).container("c7").netns("/run/netns/pod2");
         again.add().fails_with(
             11,
@@ -77,7 +85,7 @@ fn networks_have_conditions_of_their_own() {
 }
 
 #[test]
-fn a_host_address_is_one_more_condition() {
+fn host_ip_with_conditions_restricts_further() {
     in_netns(|| {
         require!(Program("socat"), Program("nft"));
         let lab = Lab::new(&Plugins::ours());
@@ -87,13 +95,13 @@ fn a_host_address_is_one_more_condition() {
         let call = lab.call(&with(portmap(&[port(8080, 80, "tcp"), at]), &keys), 1);
         call.add().ok();
         call.run("CHECK").ok();
-        assert_ne!(told_by(&lab.client, "TCP4:192.0.2.1:8080"), "");
-        assert_eq!(seen_by(&lab.client, "TCP4:192.0.2.2:8080"), "", "nobody listens on 81");
+        assert_ne!(wait_for_seen_address(&lab.client, "TCP4:192.0.2.1:8080"), "");
+        assert_eq!(seen_address(&lab.client, "TCP4:192.0.2.2:8080"), "", "port 81 has no server");
     });
 }
 
 #[test]
-fn chains_of_conditions_go_with_gc() {
+fn gc_removes_unused_condition_chains() {
     in_netns(|| {
         require!(Program("nft"));
         let lab = Lab::new(&Plugins::ours());
@@ -104,10 +112,10 @@ fn chains_of_conditions_go_with_gc() {
         lab.call(&with(other, &json!({"conditionsV6": ["-i", "eth1"]})), 2).add().ok();
         assert_eq!(chains(), 4);
         lab.call(&one, 1).gc(&[("c1", "eth0")]).ok();
-        assert_eq!(chains(), 2, "those that are needed stay\n{}", lab.ruleset());
+        assert_eq!(chains(), 2, "wrong number of chains\n{}", lab.ruleset());
         lab.call(&one, 1).run("CHECK").ok();
         lab.call(&one, 1).run("DEL").ok();
-        assert_eq!(chains(), 2, "the next container needs them again");
+        assert_eq!(chains(), 2, "DEL removed chains that the next ADD can reuse");
         lab.call(&one, 1).add().ok();
         lab.call(&one, 1).run("CHECK").ok();
         lab.call(&one, 1).gc(&[]).ok();
@@ -118,7 +126,7 @@ fn chains_of_conditions_go_with_gc() {
 }
 
 #[test]
-fn check_looks_at_the_way_in() {
+fn check_with_missing_condition_jumps_fails() {
     in_netns(|| {
         require!(Program("nft"));
         let lab = Lab::new(&Plugins::ours());
@@ -130,7 +138,7 @@ fn check_looks_at_the_way_in() {
 }
 
 #[test]
-fn what_is_not_understood_is_named() {
+fn unsupported_conditions_are_named_in_error() {
     in_netns(|| {
         let lab = Lab::new(&Plugins::ours());
         let before = lab.ruleset();

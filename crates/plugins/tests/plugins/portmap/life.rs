@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The life of an attachment's ports: nothing is left of a failed ADD, DEL needs nothing, CHECK notices
-//! damage, STATUS says why, and `nft` can print and read all of it.
+//! Lifecycle of an attachment's ports: a failed ADD leaves nothing, DEL needs only the attachment's
+//! name, CHECK detects damage, STATUS reports causes, and `nft` can print and load the rules.
 
 use std::fs;
 
@@ -11,25 +11,25 @@ use super::lab::{Lab, port, portmap};
 use crate::conf::{network, with, without};
 use crate::world::{Plugins, World};
 
-/// A result of some plugin before ours, without a host that it is true of.
+/// A result of a preceding plugin that does not match the host's state.
 fn some_result() -> Value {
     json!({"cniVersion": "1.1.0", "interfaces": [{"name": "eth0", "sandbox": "/run/netns/pod1"}],
         "ips": [{"address": "10.1.0.2/24", "interface": 0, "strange": 7}]})
 }
 
-fn listed(world: &World) -> String {
+fn ruleset(world: &World) -> String {
     world.host.exec("nft", &["list", "ruleset"])
 }
 
 #[test]
-fn without_mappings_nothing_is_made() {
+fn portmap_without_mappings_changes_nothing() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let before = world.snapshot();
         for mappings in [json!({}), json!({"runtimeConfig": {"portMappings": []}})] {
             let call = world.call(&network("portmap", &mappings), 1);
             let passed_on = call.with_prev_result(&some_result()).add().result();
-            assert_eq!(passed_on["ips"], some_result()["ips"], "unknown keys are kept");
+            assert_eq!(passed_on["ips"], some_result()["ips"], "unknown keys are dropped");
             call.check(&some_result()).ok();
             call.del(&some_result()).ok();
             call.gc(&[]).ok();
@@ -39,12 +39,12 @@ fn without_mappings_nothing_is_made() {
         let no_address = json!({"cniVersion": "1.1.0", "ips": []});
         world.call(&config, 1).with_prev_result(&no_address).add().ok();
         world.call(&config, 1).check(&no_address).ok();
-        assert_eq!(listed(&world), "");
+        assert_eq!(ruleset(&world), "");
         assert_eq!(before.changes_to(&world.snapshot()), Vec::<String>::new());
     });
 }
 
-/// Configurations that are refused, and words of the error.
+/// Invalid configurations, and text expected in the error.
 fn refused() -> [(Value, String); 13] {
     let good = portmap(&[port(8080, 80, "tcp")]);
     let mapping = |more: Value| portmap(&[with(port(8080, 80, "tcp"), &more)]);
@@ -77,7 +77,7 @@ fn refused() -> [(Value, String); 13] {
 }
 
 #[test]
-fn bad_input_is_refused_and_changes_nothing() {
+fn portmap_with_invalid_input_changes_nothing() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let good = portmap(&[port(8080, 80, "tcp")]);
@@ -90,7 +90,7 @@ fn bad_input_is_refused_and_changes_nothing() {
         }
         world.call(&good, 1).add().fails_with(7, "must be called as chained plugin");
         world.call(&good, 1).run("CHECK").fails_with(7, "prevResult");
-        assert_eq!(listed(&world), "");
+        assert_eq!(ruleset(&world), "");
         let accepted = key(json!({"markMasqBit": 5, "snat": null, "backend": "nftables"}));
         world.call(&accepted, 1).with_prev_result(&some_result()).add().ok();
         let accepted = key(json!({"externalSetMarkChain": "X"}));
@@ -99,7 +99,7 @@ fn bad_input_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn del_needs_nothing_but_the_name() {
+fn portmap_del_with_name_only_removes_elements() {
     in_netns(|| {
         let lab = Lab::new(&Plugins::ours());
         let config = portmap(&[port(8080, 80, "tcp"), port(53, 53, "udp")]);
@@ -120,9 +120,9 @@ fn del_needs_nothing_but_the_name() {
     });
 }
 
-/// What an ADD that was killed, or whose DEL never came, left of the same attachment.
+/// Stale elements of the same attachment, after a killed ADD or a lost DEL.
 #[test]
-fn add_replaces_what_it_left_before() {
+fn portmap_add_replaces_its_stale_elements() {
     in_netns(|| {
         let lab = Lab::new(&Plugins::ours());
         lab.call(&portmap(&[port(1, 1, "tcp"), port(2, 2, "tcp")]), 1).add().ok();
@@ -140,7 +140,7 @@ fn add_replaces_what_it_left_before() {
 }
 
 #[test]
-fn check_notices_damage() {
+fn portmap_check_of_damaged_rules_fails() {
     in_netns(|| {
         require!(Program("nft"));
         let lab = Lab::new(&Plugins::ours());
@@ -169,9 +169,9 @@ fn check_notices_damage() {
     });
 }
 
-/// A saved ruleset brings everything back, as after a restart of the service that loads it.
+/// Loading a saved ruleset restores everything, as after a restart of the nftables service.
 #[test]
-fn nft_prints_and_reads_everything() {
+fn saved_ruleset_can_be_loaded_by_nft() {
     in_netns(|| {
         require!(Program("nft"));
         let lab = Lab::new(&Plugins::ours());
@@ -193,7 +193,7 @@ fn nft_prints_and_reads_everything() {
             assert!(printed.contains(words), "{words}\n{printed}");
         }
         fs::write("/run/saved.nft", format!("flush ruleset\n{printed}"))
-            .expect("a file below /run");
+            .expect("write a file in /run");
         lab.world.host.exec("nft", &["-f", "/run/saved.nft"]);
         assert_eq!(lab.ruleset(), printed);
         let json = lab.world.host.exec("nft", &["-j", "list", "ruleset"]);
@@ -202,7 +202,7 @@ fn nft_prints_and_reads_everything() {
 }
 
 #[test]
-fn a_container_may_have_a_thousand_ports() {
+fn container_with_thousand_ports_works() {
     in_netns(|| {
         let lab = Lab::new(&Plugins::ours());
         let many: Vec<Value> = (1..=500)
@@ -226,9 +226,9 @@ fn a_container_may_have_a_thousand_ports() {
     });
 }
 
-/// What `podman run -p 10000-20000:10000-20000/udp` asks for.
+/// Mappings of `podman run -p 10000-20000:10000-20000/udp`.
 #[test]
-fn a_container_may_have_ten_thousand_ports() {
+fn container_with_ten_thousand_ports_works() {
     in_netns(|| {
         let lab = Lab::new(&Plugins::ours());
         let many: Vec<Value> = (10_000..=20_000).map(|n| port(n, n, "udp")).collect();
@@ -244,12 +244,12 @@ fn a_container_may_have_ten_thousand_ports() {
 }
 
 #[test]
-fn status_tells_of_the_configuration() {
+fn portmap_status_reports_invalid_configuration() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let call = world.call(&network("portmap", &json!({})), 1);
         call.status().ok();
-        assert_eq!(listed(&world), "", "STATUS changes nothing");
+        assert_eq!(ruleset(&world), "", "STATUS changed the ruleset");
         let bad = call.config(&network("portmap", &json!({"conditionsV4": ["--ttl", "5"]})));
         bad.status().fails_with(7, "--ttl");
         call.with_prev_result(&some_result())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whose a port is: a live container keeps it, a dead one loses it, and whoever leaves late takes nothing
-//! with him that has become somebody else's.
+//! Ownership of ports: a live container keeps its port, a dead container loses it, and a late DEL
+//! removes nothing that belongs to another container.
 
 use serde_json::json;
 use testkit::in_netns;
@@ -14,7 +14,7 @@ fn mapped(lab: &Lab) -> Vec<String> {
 }
 
 #[test]
-fn a_port_of_a_live_container_is_refused() {
+fn port_of_live_container_is_rejected() {
     in_netns(|| {
         let lab = Lab::new(&Plugins::ours());
         let at = |host| with(port(host, 80, "udp"), &json!({"hostIP": HOST4}));
@@ -27,7 +27,7 @@ fn a_port_of_a_live_container_is_refused() {
             .fails_with(11, words);
         let words = "udp port 53 of 192.0.2.1 is already mapped to c1/eth0 net";
         lab.call(&portmap(&[at(53)]), 2).add().fails_with(11, words);
-        assert_eq!(lab.ruleset(), before, "a refused ADD leaves nothing");
+        assert_eq!(lab.ruleset(), before, "failed ADD changed the ruleset");
         let others = portmap(&[port(8080, 80, "udp"), port(53, 53, "tcp"), at(54)]);
         lab.call(&others, 2).add().ok();
         lab.call(&config, 1).run("DEL").ok();
@@ -35,9 +35,9 @@ fn a_port_of_a_live_container_is_refused() {
     });
 }
 
-/// A port of one address, or under conditions, is a part of the port of all addresses.
+/// A port of one address, or with conditions, overlaps the port of all addresses.
 #[test]
-fn a_part_of_a_port_is_refused_as_well() {
+fn overlapping_port_of_live_container_is_rejected() {
     in_netns(|| {
         let lab = Lab::new(&Plugins::ours());
         lab.world.on_host("addr add 192.0.2.2/24 dev eth0");
@@ -67,14 +67,14 @@ fn a_part_of_a_port_is_refused_as_well() {
         lab.call(&one, 1)
             .add()
             .fails_with(11, "every IPv4 address is already mapped to c3/eth0 net");
-        // All that a dead container has goes, also what is not asked for by the same words.
+        // ADD removes all elements of a dead container, including those that do not conflict.
         lab.world.host.exec("ip", &["netns", "del", "pod3"]);
         lab.call(&one, 1).add().ok();
         assert_eq!(mapped(&lab), Vec::<String>::new());
         lab.call(&one, 1).run("DEL").ok();
         assert_eq!(lab.all_elements(), Vec::<String>::new());
         assert_eq!(lab.elements("owned"), Vec::<String>::new());
-        // One container may have both.
+        // One container may have both mappings.
         let both =
             portmap(&[port(8080, 80, "tcp"), one["runtimeConfig"]["portMappings"][0].clone()]);
         lab.call(&both, 1).add().ok();
@@ -84,7 +84,7 @@ fn a_part_of_a_port_is_refused_as_well() {
 }
 
 #[test]
-fn a_port_of_a_dead_container_is_taken_over() {
+fn port_of_dead_container_is_taken_over() {
     in_netns(|| {
         let lab = Lab::new(&Plugins::ours());
         let config = portmap(&[port(8080, 80, "tcp"), port(5353, 53, "udp")]);
@@ -100,16 +100,16 @@ fn a_port_of_a_dead_container_is_taken_over() {
         assert_eq!(mapped(&lab), mine);
         dead.run("DEL").ok();
         dead.run("DEL").ok();
-        assert_eq!(mapped(&lab), mine, "a late DEL takes nothing away");
+        assert_eq!(mapped(&lab), mine, "late DEL removed ports of the new owner");
         lab.call(&config, 1).run("CHECK").ok();
         lab.call(&config, 1).run("DEL").ok();
         assert_eq!(lab.all_elements(), Vec::<String>::new());
     });
 }
 
-/// A namespace was made anew under the name of the dead container's, for the one that asks.
+/// The new container's namespace has the path of the dead container's namespace.
 #[test]
-fn a_port_of_a_namespaces_last_container_is_taken_over() {
+fn port_of_dead_container_with_same_path_is_reused() {
     in_netns(|| {
         let lab = Lab::new(&Plugins::ours());
         let config = portmap(&[port(8080, 80, "tcp")]);
@@ -118,18 +118,18 @@ fn a_port_of_a_namespaces_last_container_is_taken_over() {
         lab.world.host.exec("ip", &["netns", "del", "pod3"]);
         lab.world.host.exec("ip", &["netns", "add", "pod3"]);
         lab.call(&config, 1).add().fails_with(11, "c3/eth0 net");
-        let heir = dead.container("c4");
-        heir.add().ok();
+        let successor = dead.container("c4");
+        successor.add().ok();
         dead.run("DEL").ok();
         assert_eq!(mapped(&lab), ["tcp . 8080 comment \"c4/eth0 net\" : 10.1.0.3 . 80"]);
-        heir.run("DEL").ok();
+        successor.run("DEL").ok();
         assert_eq!(lab.all_elements(), Vec::<String>::new());
     });
 }
 
-/// Container A had an address that B has now; A's DEL comes last.
+/// Container B got the address of container A, and A's DEL comes last.
 #[test]
-fn an_address_that_moved_keeps_its_elements() {
+fn late_del_keeps_elements_of_reassigned_address() {
     in_netns(|| {
         let lab = Lab::new(&Plugins::ours());
         let first = lab.world.call(&portmap(&[port(8080, 80, "tcp")]), 1).container("a");
@@ -146,9 +146,9 @@ fn an_address_that_moved_keeps_its_elements() {
     });
 }
 
-/// The Go plugin removes by the container's name alone.
+/// The Go plugin identifies rules only by the container's id.
 #[test]
-fn networks_and_interfaces_of_a_container_are_apart() {
+fn del_keeps_ports_of_other_networks_and_interfaces() {
     in_netns(|| {
         let lab = Lab::new(&Plugins::ours());
         let one = lab.call(&portmap(&[port(8080, 80, "tcp")]), 1);
@@ -170,7 +170,7 @@ fn networks_and_interfaces_of_a_container_are_apart() {
 }
 
 #[test]
-fn gc_removes_what_is_not_listed() {
+fn gc_removes_ports_of_unlisted_attachments() {
     in_netns(|| {
         let lab = Lab::new(&Plugins::ours());
         let config = |host| portmap(&[port(host, 80, "tcp")]);
@@ -182,7 +182,7 @@ fn gc_removes_what_is_not_listed() {
         other.add().ok();
         let call = lab.call(&config(8081), 1);
         call.run("GC").ok();
-        assert_eq!(mapped(&lab).len(), 3, "without a list nothing is done");
+        assert_eq!(mapped(&lab).len(), 3, "GC without a list removed a port");
         call.gc(&[("c1", "eth0"), ("c2", "eth0")]).ok();
         assert_eq!(mapped(&lab).len(), 3, "all are listed");
         call.gc(&[("c1", "eth0"), ("c2", "eth1")]).ok();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The part of CRI v1 that a kubelet needs for a pod. The numbers are those of the fields in
-//! `api.proto` of the Kubernetes project.
+//! The part of CRI v1 that a kubelet uses for a pod. Field numbers are from Kubernetes'
+//! `api.proto`.
 
 use std::cell::Cell;
 
@@ -16,21 +16,21 @@ const SERVICE: &str = "runtime.v1.RuntimeService";
 /// A pod to run.
 pub struct Pod<'a> {
     pub name: &'a str,
-    /// Ports of the host and of the pod, TCP.
+    /// Pairs of host port and container port, TCP.
     pub ports: &'a [(u16, u16)],
     pub annotations: &'a [(&'a str, &'a str)],
 }
 
-/// A pod that runs.
+/// A running pod.
 pub struct Sandbox {
     id: String,
-    /// `PodSandboxConfig`, which is repeated with each container.
+    /// `PodSandboxConfig`, sent again with each container.
     config: Message,
     pub ip: String,
 }
 
 pub struct Cri {
-    /// Makes names of containers unique.
+    /// Counter for unique container names.
     containers: Cell<u64>,
 }
 
@@ -39,7 +39,7 @@ impl Cri {
         Cri { containers: Cell::new(0) }
     }
 
-    /// The condition `NetworkReady`.
+    /// Returns the condition `NetworkReady`.
     pub fn is_network_ready(&self) -> bool {
         let reply = self.call("Status", &Message::default());
         let status = Reader(&reply).bytes(1).expect("Status has a status").to_vec();
@@ -61,7 +61,7 @@ impl Cri {
         Sandbox { id, config, ip }
     }
 
-    /// Runs a container in a pod, its command in one line. Returns its id.
+    /// Runs a container in a pod and returns its id. `command` is split at spaces.
     #[track_caller]
     pub fn run_container(&self, pod: &Sandbox, command: &str) -> String {
         let number = self.containers.replace(self.containers.get() + 1);
@@ -73,7 +73,7 @@ impl Cri {
         for word in command.split_whitespace() {
             container = container.text(4, word);
         }
-        // LinuxContainerConfig, which may be empty but must be there.
+        // LinuxContainerConfig: required, may be empty.
         let container = container.message(15, &Message::default());
         let request =
             Message::default().text(1, &pod.id).message(2, &container).message(3, &pod.config);
@@ -82,13 +82,14 @@ impl Cri {
         id
     }
 
-    /// Runs a command in a container: what it printed, or what it complained of.
+    /// Runs a command in a container. Returns its standard output, or its standard error if it
+    /// failed.
     pub fn exec(&self, container: &str, words: &[&str]) -> Result<String, String> {
         let mut request = Message::default().text(1, container);
         for word in words {
             request = request.text(2, word);
         }
-        // A command that is not done in time fails the call.
+        // The call fails if the command exceeds this timeout in seconds.
         let reply = try_call("ExecSync", &request.number(3, 20))?;
         let reply = Reader(&reply);
         if reply.number(3) == 0 { Ok(reply.text(1)) } else { Err(reply.text(2)) }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One gRPC call over a Unix socket, on a connection of its own: the frames of HTTP/2 that it takes,
-//! without compression. That spares the tests an async runtime and a minute of compiling.
+//! A minimal gRPC client: one uncompressed call per Unix socket connection, with only the HTTP/2
+//! frames needed. An async gRPC library would add a minute of compile time to the tests.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -19,26 +19,30 @@ const END_HEADERS: u8 = 4;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The whole connection, and the first stream of a client.
+/// Stream 0 is the connection itself, stream 1 the client's first stream.
 const CONNECTION: u32 = 0;
 const STREAM: u32 = 1;
 
-/// A pod may take its time on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Starting a pod takes long on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Sends a message to a method such as `/runtime.v1.RuntimeService/Status` and returns the reply. A
-/// call that fails has none; the server's log, which is in the test's output, tells why.
+/// failed call has no reply; the cause is in the server's log, which is part of the test's output.
 pub fn call(socket: &str, method: &str, message: &[u8]) -> Result<Vec<u8>, String> {
     let failed = |cause: io::Error| format!("{socket}: {cause}");
     let mut stream = UnixStream::connect(socket).map_err(failed)?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+    stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
     stream.write_all(&request(method, message)).map_err(failed)?;
     let body = reply(&mut stream).map_err(failed)?;
-    // A byte that says "not compressed", the length, the message.
-    let (head, reply) = body.split_at_checked(5).ok_or("an error; see containerd's log above")?;
+    // Compression flag (1 byte), length (4 bytes), message.
+    let (head, reply) =
+        body.split_at_checked(5).ok_or("call failed, see containerd's log above")?;
     let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]);
     if head[0] != 0 || length as usize != reply.len() {
-        return Err(format!("not one plain message: {head:?} and {} bytes", reply.len()));
+        return Err(format!(
+            "expected one uncompressed message: {head:?} and {} bytes",
+            reply.len()
+        ));
     }
     Ok(reply.to_vec())
 }
@@ -55,7 +59,7 @@ fn request(method: &str, message: &[u8]) -> Vec<u8> {
     .into_iter()
     .flat_map(|(name, value)| header(name, value))
     .collect();
-    let length = u32::try_from(message.len()).expect("a message of a test is small");
+    let length = u32::try_from(message.len()).expect("test messages are small");
     let body = [&[0], &length.to_be_bytes()[..], message].concat();
     [
         PREFACE,
@@ -66,23 +70,23 @@ fn request(method: &str, message: &[u8]) -> Vec<u8> {
     .concat()
 }
 
-/// A literal header that is not remembered (RFC 7541, section 6.2.2).
+/// A literal header field without indexing (RFC 7541, section 6.2.2).
 fn header(name: &str, value: &str) -> Vec<u8> {
     let text = |text: &str| {
         let length = u8::try_from(text.len()).ok().filter(|length| *length < 127);
-        [&[length.expect("headers of a test are short")], text.as_bytes()].concat()
+        [&[length.expect("test headers are short")], text.as_bytes()].concat()
     };
     [vec![0], text(name), text(value)].concat()
 }
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).expect("a frame of a test is small");
-    // Larger ones would have to be split.
+    let length = u32::try_from(payload.len()).expect("test frames are small");
+    // Larger payloads would have to be split.
     assert!(length <= 16384, "{length} bytes in a frame");
     [&length.to_be_bytes()[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// The body of the response. Replies of CRI fit into the window that a connection starts with.
+/// Reads the response body. CRI replies fit into the initial window of a connection.
 fn reply(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
     let mut body = Vec::new();
     loop {
@@ -101,7 +105,7 @@ fn reply(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
                 stream.write_all(&frame(PING, ACK, CONNECTION, &payload))?;
             }
             RST_STREAM | GOAWAY => {
-                return Err(io::Error::other(format!("frame {kind} of HTTP/2: {payload:?}")));
+                return Err(io::Error::other(format!("HTTP/2 frame {kind}: {payload:?}")));
             }
             _ => {}
         }

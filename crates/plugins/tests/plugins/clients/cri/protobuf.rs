@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! As much of the wire format of protobuf as CRI's messages take: numbers, texts, and messages in
+//! The part of the protobuf wire format that CRI's messages use: numbers, strings and nested
 //! messages.
 
 const VARINT: u64 = 0;
@@ -7,7 +7,7 @@ const FIXED64: u64 = 1;
 const BYTES: u64 = 2;
 const FIXED32: u64 = 5;
 
-/// A message to send, field by field. A map is a repeated message of key (1) and value (2).
+/// A message to send, built field by field. A map is a repeated message of key (1) and value (2).
 #[derive(Clone, Debug, Default)]
 pub struct Message(Vec<u8>);
 
@@ -42,7 +42,7 @@ impl Message {
     }
 }
 
-/// A message that was received. A field that is absent has its default.
+/// A received message. Absent fields have their default value.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a>(pub &'a [u8]);
 
@@ -68,7 +68,7 @@ impl<'a> Reader<'a> {
         self.all(field).into_iter().next()
     }
 
-    /// Every value of a repeated field.
+    /// Returns all values of a repeated field.
     pub fn all(&self, field: u64) -> Vec<&'a [u8]> {
         let values = self.fields().into_iter().filter(|(number, _)| *number == field);
         let bytes = |value| match value {
@@ -90,7 +90,7 @@ impl<'a> Reader<'a> {
                     Value::Bytes(take(&mut rest, length))
                 }
                 FIXED32 => Value::Bytes(take(&mut rest, 4)),
-                other => panic!("wire type {other} is not of protobuf 3"),
+                other => panic!("wire type {other} is not valid in protobuf 3"),
             };
             found.push((tag >> 3, value));
         }
@@ -112,14 +112,14 @@ fn varint(rest: &mut &[u8]) -> u64 {
 
 fn take<'a>(rest: &mut &'a [u8], length: u64) -> &'a [u8] {
     let length = usize::try_from(length).expect("a message fits into memory");
-    let (taken, left) = rest.split_at_checked(length).expect("the message is whole");
+    let (taken, left) = rest.split_at_checked(length).expect("the message is complete");
     *rest = left;
     taken
 }
 
 #[test]
-fn fields_come_back() {
-    // The example of protobuf's own description: field 1 is 150.
+fn protobuf_fields_encoded_decode_to_same_values() {
+    // Example from the protobuf encoding documentation: field 1 is 150.
     assert_eq!(Message::default().number(1, 150).bytes(), [0x08, 0x96, 0x01]);
     let inner = Message::default().text(2, "testing").number(3, 1 << 40);
     let outer = Message::default().message(15, &inner).message(15, &Message::default());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CHECK of bandwidth notices whatever is not as ADD left it.
+//! CHECK of bandwidth detects every change since the ADD.
 
 use serde_json::{Value, json};
 use testkit::in_netns;
@@ -7,7 +7,7 @@ use testkit::in_netns;
 use super::{call, tc};
 use crate::world::{Plugins, World};
 
-/// What is done with `ip` or `tc`, and what CHECK should say.
+/// A damaging `ip` or `tc` command, and the text expected from CHECK.
 type Damage = (&'static str, &'static str);
 
 const IFB: &str = "bwp623e1c388032";
@@ -35,7 +35,7 @@ const WITH_SUBNETS: &[Damage] = &[
     ("tc filter del dev vhost1 ingress prio 3", "no filter for all packets"),
 ];
 
-fn notices(more: &Value, damages: &[Damage]) {
+fn assert_check_detects(more: &Value, damages: &[Damage]) {
     let plugins = Plugins::ours();
     for (line, words) in damages {
         println!("{line}");
@@ -54,19 +54,19 @@ fn notices(more: &Value, damages: &[Damage]) {
 }
 
 #[test]
-fn check_notices_damage() {
-    in_netns(|| notices(&json!({}), PLAIN));
+fn check_of_damaged_limits_fails() {
+    in_netns(|| assert_check_detects(&json!({}), PLAIN));
 }
 
 #[test]
-fn check_notices_damage_to_filters_of_subnets() {
+fn check_of_damaged_subnet_filters_fails() {
     let more = json!({"unshapedSubnets": ["10.9.0.0/16", "fd00:9::/32"]});
-    in_netns(|| notices(&more, WITH_SUBNETS));
+    in_netns(|| assert_check_detects(&more, WITH_SUBNETS));
 }
 
-/// What was asked for at ADD is not what is asked for now.
+/// The configuration has changed since the ADD.
 #[test]
-fn check_notices_another_configuration() {
+fn check_with_changed_limits_fails() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         let call = call(&world, 1, &json!({}));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Real traffic through the limits. What may pass is bounded whatever the machine does; what must pass is
-//! compared with far less than any machine does.
+//! Real traffic through the limits. The upper bounds hold on any machine; the lower bounds are far
+//! below what any machine achieves.
 
-#![expect(clippy::unwrap_used, reason = "a test panics where it fails")]
+#![expect(clippy::unwrap_used, reason = "a failed test panics")]
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -17,10 +17,10 @@ use super::call;
 use crate::world::{Plugins, World};
 
 const TIME: Duration = Duration::from_millis(1500);
-/// Bytes in a second: the limit of 20 Mbit/s, and twice as much.
+/// Bytes per second: the limit of 20 Mbit/s, and twice the limit.
 const LIMIT: u64 = 2_500_000;
 const BOUND: u64 = 2 * LIMIT;
-/// What passes without a limit, in time and against twice the limit: 40 Mbyte take 8 s then.
+/// Bytes that must arrive without a limit in the time that twice the limit would need, 8 s.
 const AMOUNT: u64 = 40_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ enum Direction {
     FromPod,
 }
 
-/// A pod with addresses of two networks of each family, and the host with those of the partners.
+/// Creates a pod and a host with addresses in two networks of each family.
 fn lab(world: &World, more: &Value) {
     let call = call(world, 1, more);
     for (net, net6) in [("10.1.0", "fd00:1::"), ("10.9.0", "fd00:9::")] {
@@ -41,12 +41,12 @@ fn lab(world: &World, more: &Value) {
     call.add().ok();
 }
 
-/// A connection from the pod to an address of the host: who sends, and who receives.
+/// Connects the pod to an address of the host. Returns the sender and the receiver.
 fn connect(world: &World, partner: IpAddr, direction: Direction) -> (TcpStream, TcpStream) {
-    let listen = || TcpListener::bind((partner, 0)).expect("an address of the host");
+    let listen = || TcpListener::bind((partner, 0)).expect("bind an address of the host");
     let listener = Netns::open(world.host.path()).unwrap().enter(listen).unwrap();
     let at: SocketAddr = listener.local_addr().unwrap();
-    let dial = || TcpStream::connect(at).expect("the host answers");
+    let dial = || TcpStream::connect(at).expect("connect to the host");
     let pod = Netns::open(world.pod(1).path()).unwrap().enter(dial).unwrap();
     let (host, _) = listener.accept().unwrap();
     match direction {
@@ -55,12 +55,12 @@ fn connect(world: &World, partner: IpAddr, direction: Direction) -> (TcpStream, 
     }
 }
 
-/// How much arrives until time or amount is reached, and in what time.
+/// Receives until `time` or `amount` is reached. Returns the number of bytes and the elapsed time.
 fn transfer(streams: (TcpStream, TcpStream), time: Duration, amount: u64) -> (u64, Duration) {
     let (mut sender, mut receiver) = streams;
     receiver.set_read_timeout(Some(time)).unwrap();
     let block = vec![0; 1 << 16];
-    // It ends with an error when the receiver is gone.
+    // Ends with an error when the receiver is closed.
     let sending = thread::spawn(move || while sender.write_all(&block).is_ok() {});
     let start = Instant::now();
     let mut buffer = vec![0; 1 << 16];
@@ -71,12 +71,12 @@ fn transfer(streams: (TcpStream, TcpStream), time: Duration, amount: u64) -> (u6
     }
     let took = start.elapsed();
     drop(receiver);
-    sending.join().expect("the sender ends");
+    sending.join().expect("join the sender");
     (arrived, took)
 }
 
 #[track_caller]
-fn is_limited(world: &World, partner: &str, direction: Direction) {
+fn assert_limited(world: &World, partner: &str, direction: Direction) {
     let streams = connect(world, partner.parse().unwrap(), direction);
     let (arrived, took) = transfer(streams, TIME, u64::MAX);
     let bound = BOUND * u64::try_from(took.as_millis()).unwrap() / 1000;
@@ -85,7 +85,7 @@ fn is_limited(world: &World, partner: &str, direction: Direction) {
 }
 
 #[track_caller]
-fn is_free(world: &World, partner: &str, direction: Direction) {
+fn assert_unlimited(world: &World, partner: &str, direction: Direction) {
     let streams = connect(world, partner.parse().unwrap(), direction);
     let time = Duration::from_millis(AMOUNT * 1000 / BOUND);
     let (arrived, took) = transfer(streams, time, AMOUNT);
@@ -95,51 +95,51 @@ fn is_free(world: &World, partner: &str, direction: Direction) {
 const DIRECTIONS: [Direction; 2] = [Direction::ToPod, Direction::FromPod];
 
 #[test]
-fn rates_are_kept_in_both_directions() {
+fn rates_limit_both_directions() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         lab(&world, &json!({}));
         for direction in DIRECTIONS {
-            is_limited(&world, "10.1.0.1", direction);
-            is_limited(&world, "fd00:9::1", direction);
+            assert_limited(&world, "10.1.0.1", direction);
+            assert_limited(&world, "fd00:9::1", direction);
         }
     });
 }
 
 #[test]
-fn one_direction_alone_is_limited() {
+fn egress_limit_alone_leaves_ingress_unlimited() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         lab(&world, &json!({"ingressRate": 0, "ingressBurst": 0}));
-        is_free(&world, "10.1.0.1", Direction::ToPod);
-        is_limited(&world, "10.1.0.1", Direction::FromPod);
+        assert_unlimited(&world, "10.1.0.1", Direction::ToPod);
+        assert_limited(&world, "10.1.0.1", Direction::FromPod);
     });
 }
 
 #[test]
-fn unshaped_subnets_are_free() {
+fn unshaped_subnets_are_not_limited() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         lab(&world, &json!({"unshapedSubnets": ["10.9.0.0/16", "fd00:9::/32"]}));
         for direction in DIRECTIONS {
-            is_free(&world, "10.9.0.1", direction);
-            is_free(&world, "fd00:9::1", direction);
-            is_limited(&world, "10.1.0.1", direction);
-            is_limited(&world, "fd00:1::1", direction);
+            assert_unlimited(&world, "10.9.0.1", direction);
+            assert_unlimited(&world, "fd00:9::1", direction);
+            assert_limited(&world, "10.1.0.1", direction);
+            assert_limited(&world, "fd00:1::1", direction);
         }
     });
 }
 
 #[test]
-fn shaped_subnets_alone_are_limited() {
+fn shaped_subnets_limit_only_those_subnets() {
     in_netns(|| {
         let world = World::new(&Plugins::ours(), 1);
         lab(&world, &json!({"shapedSubnets": ["10.9.0.0/16", "fd00:9::/32"]}));
         for direction in DIRECTIONS {
-            is_limited(&world, "10.9.0.1", direction);
-            is_limited(&world, "fd00:9::1", direction);
-            is_free(&world, "10.1.0.1", direction);
-            is_free(&world, "fd00:1::1", direction);
+            assert_limited(&world, "10.9.0.1", direction);
+            assert_limited(&world, "fd00:9::1", direction);
+            assert_unlimited(&world, "10.1.0.1", direction);
+            assert_unlimited(&world, "fd00:1::1", direction);
         }
     });
 }

@@ -1,28 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The backends that this node has published: the current one, and the one before it while peers
-//! still use it. A file keeps both across restarts, because a changed configuration often reaches
+//! The backends that this node has published: the current one, and the previous one while peers still
+//! use it. A file keeps both across restarts, because a changed configuration often reaches
 //! an agent by a restart.
 
 use std::fmt;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 use overlay::backend::Backend;
 use overlay::lease::{Attributes, Lease};
 use overlay::netconf::NetConf;
-use overlay::plan::{Network, PreviousBackend, PreviousBackendState, are_distinguishable};
+use overlay::plan::{Network, PreviousBackend, are_distinguishable};
 use serde::{Deserialize, Serialize};
 use text::ErrorChain;
 
-use super::{End, Session};
 use crate::managed_file;
-use crate::run::Worker;
 use crate::settings::Settings;
-use crate::status::ConditionKind;
-
-/// Peers send by the previous backend until they have read this node's lease. The device goes after
-/// one to two such intervals without a peer that publishes it.
-const AGE_EVERY: Duration = Duration::from_secs(3);
 
 /// The current backend and the previous one.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -81,96 +73,60 @@ impl Backends {
         text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
     }
 
-    /// Whether the private key of WireGuard is needed.
-    pub(super) fn have_wireguard(&self) -> bool {
+    /// Returns whether the private key of WireGuard is needed.
+    pub(crate) fn have_wireguard(&self) -> bool {
         let published = self.current.iter().chain(&self.previous);
         published.filter_map(Published::backend).any(|one| matches!(one, Backend::Wireguard(_)))
     }
 
-    /// Notes the backend of a session. The one before it becomes the previous one if leases tell
+    /// Notes the backend of a membership. The one before it becomes the previous one if leases tell
     /// the two apart.
-    fn set(&mut self, config: &str, backend: &Backend, lease: &Lease) {
+    pub(super) fn set(&mut self, config: &str, backend: &Backend, lease: &Lease) {
         let before = self.current.replace(Published::new(config, lease));
         let candidates = [before, self.previous.take()].into_iter().flatten();
         self.previous = candidates.into_iter().find(|one| one.is_distinguishable(backend));
     }
 }
 
-impl Worker {
-    /// Notes the backend of a session that begins.
-    pub(super) fn note_backend(&mut self, session: &Session) {
-        let before = self.backends.clone();
-        self.backends.set(session.conf_text.expose(), &session.conf.backend, &session.held.lease);
-        if self.backends != before {
-            self.write_backends();
+impl Backends {
+    /// Keeps the previous backend in a network, if there is one. Returns whether it is kept.
+    pub(super) fn keep_previous(&self, network: &mut Network) -> bool {
+        let published = self.previous.as_ref();
+        let previous = published.and_then(|one| one.previous(network.conf(), network.lease()));
+        let backend = published.and_then(Published::backend);
+        let (Some(previous), Some(backend)) = (previous, backend) else { return false };
+        match network.set_previous_backend(previous) {
+            Ok(()) => {
+                tracing::info!(backend = backend.name(), "previous backend kept for peers");
+                true
+            }
+            Err(error) => {
+                tracing::warn!(error = %ErrorChain(&error), "previous backend cannot be kept");
+                false
+            }
         }
     }
 
-    /// Keeps the previous backend in a session's network, if there is one.
-    pub(super) fn keep_previous_backend(&self, session: &mut Session, network: &mut Network) {
-        session.age_at = None;
-        let kept = keep(&self.backends, network);
-        // Peers cannot have read a lease that is not in the store.
-        if kept && !session.is_from_memory {
-            session.age_at = Some(Instant::now() + AGE_EVERY);
-        }
-    }
-
-    /// The same for a session that would begin.
-    pub(super) fn preview_previous_backend(&self, config: &str, network: &mut Network) {
-        let mut backends = self.backends.clone();
+    /// [`Self::keep_previous`] for a network that would be joined.
+    pub(crate) fn preview(&self, config: &str, network: &mut Network) {
+        let mut backends = self.clone();
         backends.set(config, &network.conf().backend, network.lease());
-        keep(&backends, network);
+        backends.keep_previous(network);
     }
 
-    /// Drops the previous backend once no peer uses it.
-    pub(super) async fn age_previous_backend(&mut self, session: &mut Session) -> Result<(), End> {
-        let asked = self.kernel.run(|reconciler| reconciler.age_previous());
-        let (aged, outcome) = asked
-            .await
-            .map_err(|error| End::wait(ConditionKind::Kernel, error.to_string(), None))?;
-        session.age_at =
-            Some(Instant::now() + AGE_EVERY).filter(|_| aged == PreviousBackendState::Kept);
-        if aged == PreviousBackendState::Dropped {
-            tracing::info!("previous backend removed, no peer publishes it");
-            self.backends.previous = None;
-            self.write_backends();
-            self.post(session, &outcome, false).await;
-            self.look_at_ways(None).await?;
-        }
-        Ok(())
+    /// Forgets the previous backend, because no peer uses it.
+    pub(super) fn drop_previous(&mut self) {
+        self.previous = None;
     }
 
-    fn write_backends(&self) {
-        let file = backends_file(&self.settings);
-        let text = serde_json::to_string(&self.backends).unwrap_or_default();
-        // A configuration may hold a pre-shared key.
-        if let Err(error) = managed_file::replace_secret(&file, &text) {
-            tracing::warn!(%error, file = %file.display(), "cannot be written");
-        }
+    /// Writes the file. A configuration may contain a pre-shared key.
+    pub(super) async fn write(&self, settings: &Settings) {
+        let text = serde_json::to_string(self).unwrap_or_default();
+        managed_file::write_in_background(backends_file(settings), text, true).await;
     }
 }
 
-/// Whether a previous backend is kept.
-fn keep(backends: &Backends, network: &mut Network) -> bool {
-    let published = backends.previous.as_ref();
-    let previous = published.and_then(|one| one.previous(network.conf(), network.lease()));
-    let (Some(previous), Some(backend)) = (previous, published.and_then(Published::backend)) else {
-        return false;
-    };
-    match network.set_previous_backend(previous) {
-        Ok(()) => {
-            tracing::info!(backend = backend.name(), "previous backend kept for peers");
-            true
-        }
-        Err(error) => {
-            tracing::warn!(error = %ErrorChain(&error), "previous backend cannot be kept");
-            false
-        }
-    }
-}
-
-/// The file, for this agent's network.
+/// Path of the file, for this agent's network.
 pub(crate) fn backends_file(settings: &Settings) -> PathBuf {
     settings.node.state_dir.join(format!("{}.backends", settings.node.owner))
 }
@@ -194,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_backend_before_is_kept_until_leases_tell_nothing() {
+    fn previous_backend_is_kept_while_leases_tell_it_apart() {
         let vxlan = conf("10.5.0.0/16", r#"{"Type": "vxlan"}"#);
         let wide = conf("10.5.0.0/16", r#"{"Type": "vxlan", "MTU": 1400}"#);
         let host_gw = conf("10.5.0.0/16", r#"{"Type": "host-gw"}"#);

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The nat controller: masquerading, forwarding rules and blackhole routes of the network that the node has
+//! joined.
+
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use kernel::Netlink;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::{Notify, watch};
+
+use crate::blackhole;
+use crate::dataplane::nft::{NftDataplane, Outcome, REMOVAL, RulesConf};
+use crate::dataplane::routes::RoutesDataplane;
+use crate::membership::Joined;
+use crate::overlay::Programmed;
+use crate::settings::Settings;
+use crate::status::{ConditionKind, RepairKind, StatusHub};
+use crate::supervisor::{Failure, Heartbeat};
+
+/// The channels that the controller reads. They outlive a restart.
+#[derive(Debug)]
+pub(crate) struct Inputs {
+    pub programmed: watch::Receiver<Option<Arc<Programmed>>>,
+    /// Outcomes of repairs.
+    pub repairs: UnboundedReceiver<Outcome>,
+    /// Forwarding was switched, or a blackhole route was removed.
+    pub forwarding_changed: Arc<Notify>,
+}
+
+/// The controller. After a restart it sets the rules again.
+#[derive(Debug)]
+pub(crate) struct Nat {
+    settings: Arc<Settings>,
+    hub: StatusHub,
+    nft: NftDataplane,
+    routes: Arc<RoutesDataplane>,
+    inputs: Inputs,
+    /// The network, once its rules are set.
+    translated: watch::Sender<Option<Arc<Programmed>>>,
+}
+
+impl Nat {
+    pub(crate) fn new(
+        settings: &Arc<Settings>,
+        hub: &StatusHub,
+        nft: NftDataplane,
+        routes: &Arc<RoutesDataplane>,
+        inputs: Inputs,
+        translated: watch::Sender<Option<Arc<Programmed>>>,
+    ) -> Nat {
+        let (settings, hub, routes) = (Arc::clone(settings), hub.clone(), Arc::clone(routes));
+        Nat { settings, hub, nft, routes, inputs, translated }
+    }
+
+    pub(crate) async fn run(&mut self, heartbeat: &Heartbeat) -> Result<(), Failure> {
+        self.nft.restart_if_stopped().map_err(|error| error.to_string())?;
+        self.inputs.programmed.mark_changed();
+        loop {
+            heartbeat.beat();
+            let Inputs { programmed, repairs, forwarding_changed } = &mut self.inputs;
+            tokio::select! {
+                changed = programmed.changed() => match changed {
+                    Ok(()) => self.set_rules().await?,
+                    Err(_) => return Ok(()),
+                },
+                Some(outcome) = repairs.recv() => self.report(&outcome, true),
+                () = forwarding_changed.notified() => self.check_forwarding().await?,
+                stopped = self.nft.stopped() => return Err(stopped.to_string()),
+                () = heartbeat.tick() => {}
+            }
+        }
+    }
+
+    async fn set_rules(&mut self) -> Result<(), Failure> {
+        let Some(programmed) = self.inputs.programmed.borrow_and_update().clone() else {
+            return Ok(());
+        };
+        self.set_blackholes(&programmed.joined, false).await;
+        let conf = rules_conf(&self.settings, &programmed.joined);
+        let set = self.nft.run(move |rules| rules.set(&conf)).await;
+        let (outcome, taken_over) = set.map_err(|error| error.to_string())?;
+        self.report(&outcome, false);
+        for change in &taken_over.changes {
+            tracing::info!(%change, "flannel rule removed");
+        }
+        for problem in &taken_over.problems {
+            tracing::warn!(%problem, "flannel rules left in place");
+        }
+        self.translated.send_replace(Some(programmed));
+        Ok(())
+    }
+
+    async fn check_forwarding(&self) -> Result<(), Failure> {
+        let checked = self.nft.run(|rules| rules.compare_soon()).await;
+        checked.map_err(|error| error.to_string())?;
+        let programmed = self.inputs.programmed.borrow().clone();
+        if let Some(programmed) = programmed {
+            self.set_blackholes(&programmed.joined, true).await;
+        }
+        Ok(())
+    }
+
+    /// Adds missing blackhole routes, and removes those of earlier subnets and of flannel.
+    async fn set_blackholes(&self, joined: &Joined, is_repair: bool) {
+        let networks: Vec<IpNet> = joined.conf.networks.iter().collect();
+        let subnets = joined.lease.subnets.iter().filter(|_| self.settings.nat.blackhole);
+        let subnets: Vec<IpNet> = subnets.collect();
+        let settle = move || {
+            let nl = Netlink::open()?;
+            blackhole::settle(&nl, &networks, &subnets, true)
+        };
+        match self.routes.run(move |_| settle()).await {
+            Ok(Ok(changes)) => changes.into_iter().for_each(|change| {
+                if is_repair {
+                    tracing::warn!(%change, "kernel state repaired");
+                    self.hub.repaired(RepairKind::Route, change);
+                } else {
+                    tracing::debug!(%change, "kernel state changed");
+                }
+            }),
+            Ok(Err(error)) => tracing::error!(%error, "change failed"),
+            // The overlay controller restarts the thread.
+            Err(error) => tracing::error!(%error, "change failed"),
+        }
+    }
+
+    /// Reports what was changed and what failed; `is_repair` if another program had changed the rules.
+    fn report(&self, outcome: &Outcome, is_repair: bool) {
+        for change in &outcome.changes {
+            if is_repair {
+                tracing::warn!(%change, "kernel state repaired");
+                self.hub.repaired(RepairKind::Rules, change);
+            } else {
+                tracing::debug!(%change, "kernel state changed");
+            }
+        }
+        if is_repair && outcome.changes.iter().any(|one| one.starts_with(REMOVAL)) {
+            tracing::warn!("flannel's rules were written again: stop flanneld on this node");
+        }
+        match outcome.problems.first() {
+            None => self.hub.clear_problem(ConditionKind::Rules),
+            Some(problem) => self.hub.set_problem(ConditionKind::Rules, problem.to_string()),
+        }
+    }
+}
+
+/// The rules that a network needs.
+fn rules_conf(settings: &Settings, joined: &Joined) -> RulesConf {
+    RulesConf {
+        networks: joined.conf.networks.iter().collect(),
+        subnets: joined.lease.subnets.iter().collect(),
+        masquerade: settings.nat.masquerade.clone(),
+        forwards: settings.nat.forwards,
+    }
+}
