@@ -11,6 +11,7 @@ use agent::api::{self, Socket, socket_path};
 use agent::node_files::cni_conf::{self, CniConf};
 use agent::node_files::subnet_env;
 use agent::status::{ConditionKind, Lease, Peer, Session, StatusHub, Underlay, Way};
+use agent::supervisor::Heartbeat;
 use overlay::subnet_env::SubnetEnv;
 use tempfile::TempDir;
 use testkit::{Ns, in_netns};
@@ -35,9 +36,10 @@ impl Agent {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async {
                 let mut socket = Socket::create(&run_dir).unwrap();
+                let heartbeat = Heartbeat::unsupervised();
                 ready.send(()).unwrap();
                 tokio::select! {
-                    () = api::over_socket(&mut socket, shown) => {}
+                    () = api::over_socket(&mut socket, shown, &heartbeat) => {}
                     _ = stopped => {}
                 }
             });
