@@ -141,7 +141,7 @@ impl Preview<'_> {
         let forwards = self.settings.nat.forwards;
         let conf = RulesConf { networks, subnets, masquerade, forwards };
         let rules = Rules::open(&self.settings.node.owner).map_err(|error| failed(&error))?;
-        let outcomes = [rules.preview(&conf), rules.preview_take_over()];
+        let outcomes = [rules.preview(&conf), rules.preview_flannel_removal()];
         let lines = outcomes.into_iter().flat_map(|outcome| {
             let problems = outcome.problems.into_iter().map(|problem| format!("# {problem}"));
             outcome.changes.into_iter().chain(problems).collect::<Vec<_>>()

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The node's rules in nf_tables: masquerading in a table of our own, and what lets the network's packets
-//! through the chain FORWARD of iptables. They are compared with what is wanted whenever [`Rules::compare`]
-//! is called, and mended where somebody has changed them; [`kernel::nft::Events`] and [`Rules::is_ours`]
-//! tell when that is due. Our own changes are told as well: comparing once more then finds nothing to do.
+//! The node's nf_tables rules: masquerading in a table of the agent, and rules in the chain FORWARD
+//! of iptables that accept the network's packets. [`Rules::compare`] compares them with the desired
+//! rules and repairs them. The dataplane calls it after an event that [`Rules::is_relevant`] selects.
+//! The agent's own changes cause such events too; the comparison then finds no difference.
 
 mod desired;
 mod flannel;
@@ -15,257 +15,258 @@ use std::fmt;
 use kernel::nft::{Batch, Event, Nft, Table, TableFamily};
 use kernel::{Family, iptables_legacy, sysctl};
 
-pub use self::desired::{
-    Direction, OwnTable, Pass, RulesConf, Ruleset, WantedRule, WantedSet, wanted,
-};
+pub use self::desired::RulesConf;
+use self::desired::{DesiredRuleset, Direction, desired};
 pub(crate) use self::flannel::REMOVAL;
 pub use self::plane::{MaintainedRules, NftDataplane, NftPlane, start, start_with};
 
-/// How often a change is planned anew when others change nf_tables meanwhile.
-const TRIES: usize = 10;
+/// How often a batch is computed again because another program changed nf_tables meanwhile.
+const MAX_ATTEMPTS: usize = 10;
 
-/// The rules of one agent. All is done in the namespace of the thread that opened them, which must be the
-/// one that calls.
+/// The rules of one agent. They are in the network namespace of the thread that opened them, and are
+/// used on that thread only.
 #[derive(Debug)]
 pub struct Rules {
     nft: Nft,
-    mark: String,
+    owner: String,
     table: String,
-    wanted: Option<Ruleset>,
+    desired: Option<DesiredRuleset>,
 }
 
-/// What became of a comparison: what was done, one line each, and what could not be.
+/// Result of a comparison.
 #[derive(Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Outcome {
-    /// What was changed, or would be.
+    /// Changes that were made, or that a preview would make.
     pub changes: Vec<String>,
-    /// What stays wrong.
     pub problems: Vec<Problem>,
 }
 
-/// Something that stays wrong.
+/// A difference that the agent could not repair.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Problem {
-    /// The kernel refused something.
+    /// An operation that the kernel refused.
     Kernel(&'static str, kernel::Error),
-    /// `iptables-legacy` drops what is forwarded: run this.
-    OldIptables(String),
-    /// `iptables-legacy` has rules of flannel: run this.
-    OldFlannel(String),
+    /// `iptables-legacy` drops forwarded packets. Contains the commands that accept the network's.
+    LegacyDrop(String),
+    /// `iptables-legacy` has rules of flannel. Contains the commands that remove them.
+    LegacyFlannel(String),
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Problem::Kernel(doing, cause) => write!(f, "{doing}: {cause}"),
-            Problem::OldIptables(run) => {
-                write!(f, "iptables-legacy drops the network's packets; let them pass: {run}")
+            Problem::Kernel(operation, cause) => write!(f, "{operation}: {cause}"),
+            Problem::LegacyDrop(commands) => {
+                write!(f, "iptables-legacy drops the network's packets; run: {commands}")
             }
-            Problem::OldFlannel(run) => {
-                write!(f, "iptables-legacy has rules of flannel; remove them: {run}")
+            Problem::LegacyFlannel(commands) => {
+                write!(f, "flannel's rules are still in iptables-legacy; run: {commands}")
             }
         }
     }
 }
 
-/// Changes that go together.
+/// Changes that are made together, or not at all.
 #[derive(Debug, Default)]
 struct Plan {
     batch: Batch,
     changes: Vec<String>,
 }
 
-/// Whether changes are made or only told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Apply,
-    Tell,
+    /// Only lists the changes.
+    Preview,
 }
 
 impl Rules {
-    /// The rules of the agent with this mark, in the calling thread's namespace. The mark tells apart agents
-    /// of several networks on one node.
-    pub fn open(mark: &str) -> kernel::Result<Self> {
-        let (mark, table) = (mark.to_owned(), table_name(mark));
-        Ok(Self { nft: Nft::open()?, mark, table, wanted: None })
+    /// Opens the rules of the agent with this owner tag, in the network namespace of the calling
+    /// thread. The owner tag distinguishes the agents of several networks on one node.
+    pub fn open(owner: &str) -> kernel::Result<Self> {
+        let (owner, table) = (owner.to_owned(), table_name(owner));
+        Ok(Self { nft: Nft::open()?, owner, table, desired: None })
     }
 
-    /// Makes the rules what they should be from now on.
+    /// Sets the desired rules and applies them.
     pub fn set(&mut self, conf: &RulesConf) -> Outcome {
-        self.wanted = Some(wanted(conf));
+        self.desired = Some(desired(conf));
         self.compare()
     }
 
-    /// Mends what others have changed. Before [`Rules::set`] nothing is wanted to be so or otherwise.
+    /// Repairs the rules. Does nothing before the first [`Rules::set`].
     pub fn compare(&self) -> Outcome {
-        self.wanted.as_ref().map(|wanted| self.settle(wanted, Mode::Apply)).unwrap_or_default()
+        let desired = self.desired.as_ref();
+        desired.map(|desired| self.reconcile(desired, Mode::Apply)).unwrap_or_default()
     }
 
-    /// [`Rules::compare`], and flanneld's rules go once more: it writes them again while it runs, and may do so
-    /// as it ends.
-    pub fn keep(&self) -> Outcome {
+    /// Repairs the rules and removes those of flannel again: a running flanneld writes them at
+    /// intervals, and once more when it stops.
+    pub fn compare_with_flannel(&self) -> Outcome {
         let mut outcome = self.compare();
-        if self.wanted.is_some() {
-            outcome.changes.extend(self.take_over().changes);
+        if self.desired.is_some() {
+            outcome.changes.extend(self.remove_flannel().changes);
         }
         outcome
     }
 
-    /// What [`Rules::set`] would do.
+    /// Lists the changes that [`Rules::set`] would make.
     pub fn preview(&self, conf: &RulesConf) -> Outcome {
-        self.settle(&wanted(conf), Mode::Tell)
+        self.reconcile(&desired(conf), Mode::Preview)
     }
 
-    /// Removes all rules of this agent's. The switches for forwarding stay: others may count on them.
+    /// Removes all rules of this agent. The forwarding sysctls stay, because other programs may need
+    /// them.
     pub fn remove(&mut self) -> Outcome {
         self.set(&RulesConf::default())
     }
 
-    /// What [`Rules::remove`] would do.
+    /// Lists the changes that [`Rules::remove`] would make.
     pub fn preview_removal(&self) -> Outcome {
         self.preview(&RulesConf::default())
     }
 
-    /// Removes what flanneld has left. Call it when our own rules are there.
-    pub fn take_over(&self) -> Outcome {
-        self.flannels(Mode::Apply)
+    /// Removes the rules of flannel. The caller sets the agent's own rules first.
+    pub fn remove_flannel(&self) -> Outcome {
+        self.reconcile_flannel(Mode::Apply)
     }
 
-    /// What [`Rules::take_over`] would do.
-    pub fn preview_take_over(&self) -> Outcome {
-        self.flannels(Mode::Tell)
+    /// Lists the changes that [`Rules::remove_flannel`] would make.
+    pub fn preview_flannel_removal(&self) -> Outcome {
+        self.reconcile_flannel(Mode::Preview)
     }
 
-    /// Whether a change may be one of what we keep.
-    pub fn is_ours(&self, event: &Event) -> bool {
-        let passes = self.wanted.iter().flat_map(|wanted| &wanted.passes);
-        let mut families = passes.map(|pass| Family::of(pass.network.addr()).table_family());
-        let is_chain = event.table == forward::TABLE
+    /// Returns whether an event may concern a desired rule.
+    pub fn is_relevant(&self, event: &Event) -> bool {
+        let accepts = self.desired.iter().flat_map(|desired| &desired.accepts);
+        let mut families = accepts.map(|accept| accept.family().table_family());
+        let is_forward_chain = event.table == forward::TABLE
             && event.chain.as_deref() == Some(forward::CHAIN)
             && families.any(|family| family == event.family);
-        is_chain || (event.family == TableFamily::Inet && event.table == self.table)
+        is_forward_chain || (event.family == TableFamily::Inet && event.table == self.table)
     }
 
-    fn settle(&self, wanted: &Ruleset, mode: Mode) -> Outcome {
+    fn reconcile(&self, desired: &DesiredRuleset, mode: Mode) -> Outcome {
         let mut outcome = Outcome::default();
-        let own = Table { family: TableFamily::Inet, name: &self.table };
-        let table = || table::plan(&self.nft, own, wanted.masquerade.as_ref());
-        outcome.add("masquerade", self.carry_out(mode, table));
+        let table = Table { family: TableFamily::Inet, name: &self.table };
+        let plan = || table::plan(&self.nft, table, desired.masquerade.as_ref());
+        outcome.add("masquerade", self.apply(mode, plan));
         for family in [Family::V4, Family::V6] {
-            outcome.add("let packets pass FORWARD", self.settle_forward(family, wanted, mode));
-            if wanted.passes.iter().any(|pass| Family::of(pass.network.addr()) == family) {
+            let forward = self.reconcile_forward(family, desired, mode);
+            outcome.add("accept forwarded packets", forward);
+            if desired.accepts.iter().any(|accept| accept.family() == family) {
                 outcome.add("enable forwarding", enable_forwarding(family, mode));
-                outcome.problems.extend(old_drop(family, wanted));
+                outcome.problems.extend(legacy_drop(family, desired));
             }
         }
         outcome
     }
 
-    fn settle_forward(
+    fn reconcile_forward(
         &self,
         family: Family,
-        wanted: &Ruleset,
+        desired: &DesiredRuleset,
         mode: Mode,
     ) -> kernel::Result<Vec<String>> {
         let plan =
-            |form| move || forward::plan(&self.nft, family, &self.mark, &wanted.passes, form);
-        match self.carry_out(mode, plan(forward::Form::Iptables)) {
-            // The kernel's word also for a match that it lacks.
+            |form| move || forward::plan(&self.nft, family, &self.owner, &desired.accepts, form);
+        match self.apply(mode, plan(forward::Form::Iptables)) {
+            // The kernel returns these errors also if it lacks the comment match of iptables.
             Err(error) if error.is_not_found() || error.is_unsupported() => {
-                self.carry_out(mode, plan(forward::Form::Nft))
+                self.apply(mode, plan(forward::Form::Nft))
             }
-            done => done,
+            applied => applied,
         }
     }
 
-    fn flannels(&self, mode: Mode) -> Outcome {
+    fn reconcile_flannel(&self, mode: Mode) -> Outcome {
         let mut outcome = Outcome::default();
-        let removed = self.carry_out(mode, || flannel::plan(&self.nft));
+        let removed = self.apply(mode, || flannel::plan(&self.nft));
         outcome.add("remove flannel's rules", removed);
-        outcome.problems.extend(flannel::out_of_reach());
+        outcome.problems.extend(flannel::legacy_rules());
         outcome
     }
 
-    /// Carries a plan out. It was made from what was read: where anybody has changed anything since, it is
-    /// made anew.
-    fn carry_out(
+    /// Commits a plan. Computes it again if another program has changed nf_tables since it was read.
+    fn apply(
         &self,
         mode: Mode,
         plan: impl Fn() -> kernel::Result<Plan>,
     ) -> kernel::Result<Vec<String>> {
-        for _ in 1..TRIES {
+        for _ in 1..MAX_ATTEMPTS {
             let generation = self.nft.generation()?;
             let Plan { batch, changes } = plan()?;
-            if mode == Mode::Tell {
+            if mode == Mode::Preview {
                 return Ok(changes);
             }
             match self.nft.commit_at(generation, &batch) {
                 Err(error) if error.is_stale_generation() => {}
-                done => return done.map(|()| changes),
+                result => return result.map(|()| changes),
             }
         }
-        // Others change their tables all the time; ours and theirs seldom meet.
+        // Another program changes its tables all the time. It rarely changes the agent's rules.
         let Plan { batch, changes } = plan()?;
         self.nft.commit(&batch).map(|()| changes)
     }
 }
 
 impl Outcome {
-    fn add(&mut self, doing: &'static str, result: kernel::Result<Vec<String>>) {
+    fn add(&mut self, operation: &'static str, result: kernel::Result<Vec<String>>) {
         match result {
             Ok(changes) => self.changes.extend(changes),
-            Err(cause) => self.problems.push(Problem::Kernel(doing, cause)),
+            Err(cause) => self.problems.push(Problem::Kernel(operation, cause)),
         }
     }
 }
 
-/// A name that `nft` reads without quotes.
-fn table_name(mark: &str) -> String {
+/// Returns the name of the agent's table, which `nft` can parse without quotes.
+fn table_name(owner: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    let plain: String = mark.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
+    let plain: String = owner.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
     format!("podwire-agent-{plain}")
 }
 
 fn enable_forwarding(family: Family, mode: Mode) -> kernel::Result<Vec<String>> {
-    let switch = match family {
+    let path = match family {
         Family::V4 => "net/ipv4/ip_forward",
         Family::V6 => "net/ipv6/conf/all/forwarding",
     };
-    if sysctl::read(switch)? == "1" {
+    if sysctl::read(path)? == "1" {
         return Ok(Vec::new());
     }
-    let name = switch.replace('/', ".");
+    let name = path.replace('/', ".");
     if mode == Mode::Apply {
-        if !sysctl::is_writable(switch)? {
+        if !sysctl::is_writable(path)? {
             let hint = format!("/proc/sys is read-only here; set {name} to 1 on the node");
             let (op, object, errno) = ("set sysctl", name, kernel::Errno::ROFS);
             return Err(kernel::Error { op, object, errno, ext: Some(hint) });
         }
-        sysctl::write(switch, "1")?;
+        sysctl::write(path, "1")?;
     }
     Ok(vec![format!("set {name} to 1")])
 }
 
-/// The kernel's older filter, which nf_tables cannot overrule. Rules of flannel's in it let packets pass,
-/// and so do those that we advise.
-fn old_drop(family: Family, wanted: &Ruleset) -> Option<Problem> {
-    const ADVISED: &str = "podwire agent";
-    let is_told = |text| iptables_legacy::mentions(family, forward::TABLE, text).unwrap_or(false);
+/// Returns a problem if `iptables-legacy` drops forwarded packets: an accept rule in nf_tables does not
+/// override that. Accept rules of flannel in `iptables-legacy` are sufficient, and so are those of the
+/// commands in the problem.
+fn legacy_drop(family: Family, desired: &DesiredRuleset) -> Option<Problem> {
+    const COMMENT: &str = "podwire agent";
+    let mentions = |text| iptables_legacy::mentions(family, forward::TABLE, text).unwrap_or(false);
     if !iptables_legacy::drops_forwarded(family).unwrap_or(false)
-        || is_told(ADVISED)
-        || is_told("FLANNEL-FWD")
+        || mentions(COMMENT)
+        || mentions("FLANNEL-FWD")
     {
         return None;
     }
     let program = if family == Family::V4 { "iptables-legacy" } else { "ip6tables-legacy" };
-    let passes = wanted.passes.iter().filter(|pass| Family::of(pass.network.addr()) == family);
-    let commands = passes.map(|pass| {
-        let flag = if pass.direction == Direction::From { "-s" } else { "-d" };
-        let network = pass.network;
+    let accepts = desired.accepts.iter().filter(|accept| accept.family() == family);
+    let commands = accepts.map(|accept| {
+        let flag = if accept.direction == Direction::From { "-s" } else { "-d" };
+        let network = accept.network;
         format!(
-            "{program} -A FORWARD {flag} {network} -m comment --comment \"{ADVISED}\" -j ACCEPT"
+            "{program} -A FORWARD {flag} {network} -m comment --comment \"{COMMENT}\" -j ACCEPT"
         )
     });
-    Some(Problem::OldIptables(commands.collect::<Vec<_>>().join("; ")))
+    Some(Problem::LegacyDrop(commands.collect::<Vec<_>>().join("; ")))
 }

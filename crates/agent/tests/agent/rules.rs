@@ -16,7 +16,7 @@ pub fn nets(texts: &[&str]) -> Vec<IpNet> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
 }
 
-/// Two families, masqueraded, let through.
+/// A network of both families with masquerading and forwarding.
 pub fn conf() -> RulesConf {
     RulesConf {
         networks: nets(&["10.5.0.0/16", "fd05::/48"]),
@@ -37,7 +37,7 @@ pub fn changes(outcome: Outcome) -> Vec<String> {
     outcome.changes
 }
 
-/// A script of `nft`.
+/// Runs a script of `nft`.
 #[track_caller]
 pub fn nft(script: &str) -> String {
     run("nft", &[script])

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What should be in nf_tables for a network. Pure.
+//! Desired nf_tables rules of a network. Pure.
 //!
-//! Masquerading does what flannel does with iptables: pods of one network see each other's addresses, and
-//! so do clients that come straight to this node's pods; what leaves the network, or comes to pods
-//! elsewhere by way of this node, gets the node's address, so that answers find the way back.
+//! Masquerading has the semantics of flannel's iptables rules. Pods of the network see each other's
+//! addresses, and a pod of this node sees the address of a client outside. Two kinds of packets get
+//! this node's address, so that the answers come back through it: those that leave the network, and
+//! those from outside that this node routes to pods of other nodes.
+
+use std::fmt;
 
 use ipnet::IpNet;
 use kernel::Family;
@@ -11,131 +14,134 @@ use kernel::nft::{DataType, Expr, MetaKey, Op, Range, Reg, Verdict};
 
 use crate::settings::Masquerade;
 
-/// kube-proxy masquerades what has this bit, and takes the bit away by that.
-const KUBE_PROXYS: u32 = 0x4000;
+/// Bit of the packet mark that kube-proxy sets on packets that it masquerades itself. Its own rule
+/// clears the bit, so packets with the bit must not be masqueraded before.
+const KUBE_PROXY_MARK: u32 = 0x4000;
 
-/// To everybody, or to many: answers do not come back to the address that was asked.
-const TO_MANY: [&str; 3] = ["224.0.0.0/4", "255.255.255.255/32", "ff00::/8"];
+/// Multicast and broadcast. An answer comes from another address than the one that was asked, so
+/// connection tracking would not translate it back.
+const MULTICAST_AND_BROADCAST: [&str; 3] = ["224.0.0.0/4", "255.255.255.255/32", "ff00::/8"];
 
-/// What the rules are for.
+/// What the rules are computed from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RulesConf {
-    /// The whole network, one or both families.
+    /// The pod network, one prefix per family.
     pub networks: Vec<IpNet>,
-    /// This node's part of it.
+    /// The subnets of this node.
     pub subnets: Vec<IpNet>,
-    /// What is done to what leaves the network, if anything.
+    /// `None` if packets are not masqueraded.
     pub masquerade: Option<Masquerade>,
-    /// Whether the network's packets are let through.
+    /// Whether forwarded packets of the network are accepted.
     pub forwards: bool,
 }
 
-/// Everything that should be there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Ruleset {
-    /// What is in our own table, if it is needed.
-    pub masquerade: Option<OwnTable>,
-    /// Packets that iptables' own chain must let pass.
-    pub passes: Vec<Pass>,
+pub(super) struct DesiredRuleset {
+    /// `None` if the agent needs no table.
+    pub(super) masquerade: Option<AgentTable>,
+    /// Packets that the chain FORWARD of iptables has to accept.
+    pub(super) accepts: Vec<Accept>,
 }
 
-/// Sets, and the rules of the one chain.
+/// Content of the agent's table. It has one chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OwnTable {
-    /// Networks by name.
-    pub sets: Vec<WantedSet>,
-    /// In order.
-    pub rules: Vec<WantedRule>,
+pub(super) struct AgentTable {
+    pub(super) sets: Vec<DesiredSet>,
+    /// Rules of the chain, in order.
+    pub(super) rules: Vec<DesiredRule>,
 }
 
-/// Networks of one family.
+/// A set of networks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WantedSet {
-    /// Its name.
-    pub name: &'static str,
-    /// IPv4 or IPv6.
-    pub family: Family,
-    /// As they were told; they may overlap.
-    pub networks: Vec<IpNet>,
-    /// For people.
-    pub comment: &'static str,
+pub(super) struct DesiredSet {
+    pub(super) name: &'static str,
+    pub(super) family: Family,
+    /// Networks of this family. They may overlap.
+    pub(super) networks: Vec<IpNet>,
+    pub(super) comment: &'static str,
 }
 
-impl WantedSet {
-    /// What its keys are.
-    pub fn key(&self) -> &'static [DataType] {
+impl DesiredSet {
+    pub(super) fn key(&self) -> &'static [DataType] {
         match self.family {
             Family::V4 => &[DataType::Ipv4Addr],
             Family::V6 => &[DataType::Ipv6Addr],
         }
     }
 
-    /// What it holds.
-    pub fn ranges(&self) -> Vec<Range> {
+    /// Returns the elements: disjoint ranges.
+    pub(super) fn ranges(&self) -> Vec<Range> {
         Range::of(&self.networks)
     }
 }
 
-/// A rule with the reason for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WantedRule {
-    /// What it does.
-    pub exprs: Vec<Expr>,
-    /// For people.
-    pub comment: &'static str,
+pub(super) struct DesiredRule {
+    pub(super) exprs: Vec<Expr>,
+    pub(super) comment: &'static str,
 }
 
-/// Packets to let pass.
+/// Forwarded packets to accept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pass {
-    /// Whether they come from the network or go to it.
-    pub direction: Direction,
-    /// The network.
-    pub network: IpNet,
+pub(super) struct Accept {
+    pub(super) direction: Direction,
+    pub(super) network: IpNet,
 }
 
-/// Which address of a packet counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Direction {
-    /// Its source.
+pub(super) enum Direction {
     From,
-    /// Its destination.
     To,
 }
 
-/// What should be there.
-pub fn wanted(conf: &RulesConf) -> Ruleset {
-    let passes = |network: &IpNet| {
-        let network = network.trunc();
-        [Direction::From, Direction::To].map(|direction| Pass { direction, network })
-    };
-    let networks = if conf.forwards { &conf.networks[..] } else { &[] };
-    Ruleset {
-        masquerade: conf.masquerade.as_ref().and_then(|how| own_table(conf, how)),
-        passes: networks.iter().flat_map(passes).collect(),
+impl Accept {
+    pub(super) fn family(&self) -> Family {
+        Family::of(self.network.addr())
     }
 }
 
-fn own_table(conf: &RulesConf, how: &Masquerade) -> Option<OwnTable> {
+impl fmt::Display for Accept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let direction = match self.direction {
+            Direction::From => "from",
+            Direction::To => "to",
+        };
+        write!(f, "{direction} {}", self.network)
+    }
+}
+
+pub(super) fn desired(conf: &RulesConf) -> DesiredRuleset {
+    let accepts = |network: &IpNet| {
+        let network = network.trunc();
+        [Direction::From, Direction::To].map(|direction| Accept { direction, network })
+    };
+    let networks = if conf.forwards { &conf.networks[..] } else { &[] };
+    DesiredRuleset {
+        masquerade: conf.masquerade.as_ref().and_then(|options| agent_table(conf, options)),
+        accepts: networks.iter().flat_map(accepts).collect(),
+    }
+}
+
+fn agent_table(conf: &RulesConf, options: &Masquerade) -> Option<AgentTable> {
     let has = |family: &Family| conf.networks.iter().any(|one| Family::of(one.addr()) == *family);
     let families: Vec<Family> = [Family::V4, Family::V6].into_iter().filter(has).collect();
     let (mut sets, mut rules) = (Vec::new(), vec![leave_to_kube_proxy()]);
     for family in &families {
-        let names = Names::of(*family);
-        sets.extend(names.sets(*family, conf, how));
-        rules.extend(names.rules(*family, how.fully_random));
+        let names = SetNames::of(*family);
+        sets.extend(names.sets(*family, conf, options));
+        rules.extend(names.rules(*family, options.fully_random));
     }
-    (!families.is_empty()).then_some(OwnTable { sets, rules })
+    (!families.is_empty()).then_some(AgentTable { sets, rules })
 }
 
-/// The names of a family's sets.
-struct Names {
+/// Names of the sets of one family.
+struct SetNames {
     network: &'static str,
     node: &'static str,
     direct: &'static str,
 }
 
-impl Names {
+impl SetNames {
     fn of(family: Family) -> Self {
         match family {
             Family::V4 => Self { network: "network4", node: "node4", direct: "direct4" },
@@ -143,45 +149,49 @@ impl Names {
         }
     }
 
-    fn sets(&self, family: Family, conf: &RulesConf, how: &Masquerade) -> [WantedSet; 3] {
+    fn sets(&self, family: Family, conf: &RulesConf, options: &Masquerade) -> [DesiredSet; 3] {
         let set = |name, networks: &mut dyn Iterator<Item = IpNet>, comment| {
             let networks = networks.filter(|one| Family::of(one.addr()) == family).collect();
-            WantedSet { name, family, networks, comment }
+            DesiredSet { name, family, networks, comment }
         };
-        let direct = TO_MANY.iter().filter_map(|text| text.parse().ok());
-        let direct = &mut direct.chain(how.except.iter().copied());
+        let direct = MULTICAST_AND_BROADCAST.iter().filter_map(|text| text.parse().ok());
+        let direct = &mut direct.chain(options.except.iter().copied());
         [
             set(self.network, &mut conf.networks.iter().copied(), "pods of all nodes"),
             set(self.node, &mut conf.subnets.iter().copied(), "pods of this node"),
-            set(self.direct, direct, "pods reach it under their own addresses"),
+            set(self.direct, direct, "destinations that are not masqueraded"),
         ]
     }
 
-    fn rules(&self, family: Family, fully_random: bool) -> [WantedRule; 4] {
+    fn rules(&self, family: Family, fully_random: bool) -> [DesiredRule; 4] {
         let from = |set, inverted| [family.load_source(Reg(0)), look_up(set, inverted)];
         let to = |set, inverted| [family.load_destination(Reg(0)), look_up(set, inverted)];
-        let rule = |conditions: &[Expr], last: Expr, comment| WantedRule {
+        let rule = |conditions: &[Expr], last: Expr, comment| DesiredRule {
             exprs: [&family.match_nfproto()[..], conditions, &[last]].concat(),
             comment,
         };
-        let back = || Expr::Verdict(Verdict::Return);
+        let return_verdict = || Expr::Verdict(Verdict::Return);
         let masquerade = || Expr::Masquerade { fully_random };
         [
-            rule(&to(self.node, false), back(), "pods here see who asks"),
+            rule(
+                &to(self.node, false),
+                return_verdict(),
+                "to pods of this node: they see the client's address",
+            ),
             rule(
                 &[from(self.node, false), to(self.network, false)].concat(),
-                back(),
-                "pods see each other",
+                return_verdict(),
+                "between pods: they see each other's addresses",
             ),
             rule(
                 &[from(self.network, false), to(self.direct, true)].concat(),
                 masquerade(),
-                "pods to the world",
+                "from pods to outside the network",
             ),
             rule(
                 &[from(self.network, true), to(self.network, false)].concat(),
                 masquerade(),
-                "others to pods elsewhere: answers come back here",
+                "from outside to pods of other nodes: answers return here",
             ),
         ]
     }
@@ -192,15 +202,15 @@ fn look_up(set: &str, inverted: bool) -> Expr {
 }
 
 /// `meta mark & 0x4000 == 0x4000 return`
-fn leave_to_kube_proxy() -> WantedRule {
-    let bits = KUBE_PROXYS.to_ne_bytes().to_vec();
+fn leave_to_kube_proxy() -> DesiredRule {
+    let bits = KUBE_PROXY_MARK.to_ne_bytes().to_vec();
     let exprs = vec![
         Expr::Meta(MetaKey::Mark, Reg(0)),
         Expr::Bitwise { reg: Reg(0), mask: bits.clone(), xor: vec![0; 4] },
         Expr::Cmp(Reg(0), Op::Eq, bits),
         Expr::Verdict(Verdict::Return),
     ];
-    WantedRule { exprs, comment: "kube-proxy masquerades it" }
+    DesiredRule { exprs, comment: "masqueraded by kube-proxy" }
 }
 
 #[cfg(test)]
@@ -223,15 +233,15 @@ mod tests {
 
     #[test]
     fn sets_hold_networks_of_their_family() {
-        let table = wanted(&conf()).masquerade.unwrap();
-        let found: Vec<(&str, Vec<String>)> = table
+        let table = desired(&conf()).masquerade.unwrap();
+        let sets: Vec<(&str, Vec<String>)> = table
             .sets
             .iter()
             .map(|set| (set.name, set.networks.iter().map(ToString::to_string).collect()))
             .collect();
         let texts = |texts: &[&str]| texts.iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(
-            found,
+            sets,
             [
                 ("network4", texts(&["10.5.0.0/16"])),
                 ("node4", texts(&["10.5.1.0/24"])),
@@ -245,27 +255,23 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_wanted_where_nothing_is_asked_for() {
-        assert_eq!(wanted(&RulesConf::default()), Ruleset::default());
-        let silent = RulesConf { masquerade: None, forwards: false, ..conf() };
-        assert_eq!(wanted(&silent), Ruleset::default());
-        let one = RulesConf { networks: nets(&["10.5.0.0/16"]), ..conf() };
-        assert_eq!(wanted(&one).masquerade.unwrap().sets.len(), 3);
+    fn ruleset_without_masquerading_and_forwarding_is_empty() {
+        assert_eq!(desired(&RulesConf::default()), DesiredRuleset::default());
+        let none = RulesConf { masquerade: None, forwards: false, ..conf() };
+        assert_eq!(desired(&none), DesiredRuleset::default());
     }
 
     #[test]
-    fn both_directions_pass() {
-        let passes = wanted(&conf()).passes;
-        let told: Vec<_> = passes.iter().map(|one| (one.direction, one.network)).collect();
-        let [v4, v6] = nets(&["10.5.0.0/16", "fd05::/48"])[..] else { unreachable!() };
-        assert_eq!(
-            told,
-            [
-                (Direction::From, v4),
-                (Direction::To, v4),
-                (Direction::From, v6),
-                (Direction::To, v6),
-            ]
-        );
+    fn network_of_one_family_has_no_sets_of_the_other() {
+        let conf = RulesConf { networks: nets(&["10.5.0.0/16"]), ..conf() };
+        assert_eq!(desired(&conf).masquerade.unwrap().sets.len(), 3);
+    }
+
+    #[test]
+    fn packets_of_both_directions_are_accepted() {
+        let accepts: Vec<String> =
+            desired(&conf()).accepts.iter().map(ToString::to_string).collect();
+        let expected = ["from 10.5.0.0/16", "to 10.5.0.0/16", "from fd05::/48", "to fd05::/48"];
+        assert_eq!(accepts, expected);
     }
 }

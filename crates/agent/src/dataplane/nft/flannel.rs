@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What flanneld has left in the packet filter, to be removed when its node is taken over. Rules that
-//! `iptables-nft` made are rules of nf_tables, and are reached without that program; those of
-//! `iptables-legacy` are not, and all we can do is to say what to run.
+//! Finds the rules that flanneld leaves behind, so that they can be removed when the agent takes over
+//! its node. Rules written by `iptables-nft` are nf_tables rules. Rules of `iptables-legacy` cannot be
+//! changed through nf_tables; for those, the agent reports the commands that remove them.
 
 use kernel::Family;
 use kernel::iptables_legacy;
@@ -10,31 +10,31 @@ use kernel::nft::{Nft, ObservedRule, Table};
 
 use super::{Plan, Problem};
 
-/// Table, chain that packets enter, flannel's own chain, and the comment that its rules bear.
+/// Table, base chain, flannel's chain, and the comment of flannel's rules in the base chain.
 const CHAINS: [(&str, &str, &str, &str); 2] = [
     ("nat", "POSTROUTING", "FLANNEL-POSTRTG", "flanneld masq"),
     ("filter", "FORWARD", "FLANNEL-FWD", "flanneld forward"),
 ];
 
-/// Where it was told to use nf_tables.
+/// Tables that flannel creates if it is configured to use nf_tables.
 const TABLES: [(Family, &str); 2] = [(Family::V4, "flannel-ipv4"), (Family::V6, "flannel-ipv6")];
 
-/// How the removal of a rule is told.
+/// Prefix of the text for a removed rule.
 pub const REMOVAL: &str = "remove flannel's rule";
 
-/// What removes all of it that can be reached.
+/// Plans the removal of flannel's rules, chains and tables.
 pub fn plan(nft: &Nft) -> kernel::Result<Plan> {
     let mut plan = Plan::default();
     for family in [Family::V4, Family::V6] {
-        for (name, from, chain, comment) in CHAINS {
+        for (name, base_chain, chain, comment) in CHAINS {
             let table = xtables::table(family, name);
-            let is_flannels = |rule: &ObservedRule| {
+            let is_flannel = |rule: &ObservedRule| {
                 rule.target.as_deref() == Some(chain) || comment_of(rule) == comment
             };
             let shown = format!("{} {name}", table.family.as_str());
-            for rule in nft.rules(table, from)?.iter().filter(|rule| is_flannels(rule)) {
-                plan.batch.remove_rule(table, from, rule.handle);
-                plan.changes.push(format!("{REMOVAL} of chain {shown} {from}"));
+            for rule in nft.rules(table, base_chain)?.iter().filter(|rule| is_flannel(rule)) {
+                plan.batch.remove_rule(table, base_chain, rule.handle);
+                plan.changes.push(format!("{REMOVAL} of chain {shown} {base_chain}"));
             }
             if nft.has_chain(table, chain)? {
                 plan.batch.flush_chain(table, chain);
@@ -53,16 +53,16 @@ pub fn plan(nft: &Nft) -> kernel::Result<Plan> {
     Ok(plan)
 }
 
-/// What is out of reach.
-pub fn out_of_reach() -> Vec<Problem> {
+/// Returns a problem for each of flannel's chains in `iptables-legacy`.
+pub fn legacy_rules() -> Vec<Problem> {
     let mut problems = Vec::new();
     for family in [Family::V4, Family::V6] {
         let program = if family == Family::V4 { "iptables-legacy" } else { "ip6tables-legacy" };
-        for (table, from, chain, comment) in CHAINS {
+        for (table, base_chain, chain, comment) in CHAINS {
             if iptables_legacy::mentions(family, table, chain).unwrap_or(false) {
                 let run = format!("{program} -t {table}");
-                problems.push(Problem::OldFlannel(format!(
-                    "{run} -D {from} -m comment --comment \"{comment}\" -j {chain}; \
+                problems.push(Problem::LegacyFlannel(format!(
+                    "{run} -D {base_chain} -m comment --comment \"{comment}\" -j {chain}; \
                      {run} -F {chain}; {run} -X {chain}"
                 )));
             }

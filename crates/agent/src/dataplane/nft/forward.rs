@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rules in the chain FORWARD of iptables, where there is one: Docker makes *drop* its policy, and no accept
-//! in another table overrules that. They stand where flannel's stand, behind the jumps to other chains, so that
-//! network policies come first; but before a rule that lets nothing pass.
+//! Accept rules in the chain FORWARD of iptables. Docker sets the policy of that chain to drop, and no
+//! accept rule in another table overrides it. The rules are at the end of the chain, as flannel's are,
+//! so that the chains of network policies come first. They are before any rule that drops or rejects
+//! all packets.
 //!
-//! Where the chain is missing nothing drops, and nothing is made: whoever makes it is noticed.
+//! If the chain does not exist, nothing drops the packets and no rule is added. A later creation of
+//! the chain causes an event.
 
 use kernel::Family;
 use kernel::nft::xtables::{self, Forwarded, comment_of};
@@ -11,96 +13,106 @@ pub use kernel::nft::xtables::{FILTER as TABLE, FORWARD as CHAIN, Form};
 use kernel::nft::{Batch, Nft, ObservedRule, Place};
 
 use super::Plan;
-use super::desired::{Direction, Pass};
+use super::desired::{Accept, Direction};
 
-/// What makes this agent's rules in a family's chain as they should be.
+/// Plans the changes of this agent's rules in the chain of one family.
 pub fn plan(
     nft: &Nft,
     family: Family,
-    mark: &str,
-    passes: &[Pass],
+    owner: &str,
+    accepts: &[Accept],
     form: Form,
 ) -> kernel::Result<Plan> {
     let table = xtables::table(family, TABLE);
-    let wanted: Vec<Pass> =
-        passes.iter().filter(|one| Family::of(one.network.addr()) == family).copied().collect();
+    let desired: Vec<Accept> =
+        accepts.iter().filter(|accept| accept.family() == family).copied().collect();
     let rules = nft.rules(table, CHAIN)?;
-    let ours: Vec<(&ObservedRule, String)> =
-        rules.iter().filter_map(|rule| Some((rule, subject(rule, mark)?))).collect();
+    let own: Vec<(&ObservedRule, String)> =
+        rules.iter().filter_map(|rule| Some((rule, packets_of(rule, owner)?))).collect();
     let mut plan = Plan::default();
-    if is_right(&rules, &ours, &wanted) {
+    if is_converged(&rules, &own, &desired) {
         return Ok(plan);
     }
     let has_chain = !rules.is_empty() || nft.has_chain(table, CHAIN)?;
     if !has_chain {
         return Ok(plan);
     }
-    for (rule, _) in &ours {
+    for (rule, _) in &own {
         plan.batch.remove_rule(table, CHAIN, rule.handle);
     }
-    write(&mut plan.batch, family, &wanted, place(&rules, mark), mark, form);
+    add_rules(&mut plan.batch, family, &desired, place(&rules, owner), owner, form);
     let program = if family == Family::V4 { "iptables" } else { "ip6tables" };
-    let told = |verb: &str, what: &str| format!("{verb} the rule of {program} for packets {what}");
-    let is_wanted = |text: &str| wanted.iter().any(|one| text_of(one) == text);
-    plan.changes.extend(wanted.iter().map(|one| told("set", &text_of(one))));
-    let stale = ours.iter().filter(|(_, text)| !is_wanted(text));
-    plan.changes.extend(stale.map(|(_, text)| told("remove", text)));
+    let shown =
+        |verb: &str, packets: &str| format!("{verb} the rule of {program} for packets {packets}");
+    let is_desired = |packets: &str| desired.iter().any(|accept| accept.to_string() == packets);
+    plan.changes.extend(desired.iter().map(|accept| shown("set", &accept.to_string())));
+    let stale = own.iter().filter(|(_, packets)| !is_desired(packets));
+    plan.changes.extend(stale.map(|(_, packets)| shown("remove", packets)));
     Ok(plan)
 }
 
-/// Each is there once and as it should be, before any rule that lets nothing pass.
-fn is_right(rules: &[ObservedRule], ours: &[(&ObservedRule, String)], wanted: &[Pass]) -> bool {
-    let is_there = |pass: &Pass| {
-        ours.iter()
-            .any(|(rule, text)| *text == text_of(pass) && forwarded(pass).is_accepted_by(rule))
+/// Returns whether each desired rule exists once, is unchanged, and is before any rule that blocks all
+/// packets.
+fn is_converged(
+    rules: &[ObservedRule],
+    own: &[(&ObservedRule, String)],
+    desired: &[Accept],
+) -> bool {
+    let exists = |accept: &Accept| {
+        own.iter().any(|(rule, packets)| {
+            *packets == accept.to_string() && forwarded(accept).is_accepted_by(rule)
+        })
     };
-    let wall = rules.iter().position(ObservedRule::blocks_all).unwrap_or(rules.len());
+    let blocking = rules.iter().position(ObservedRule::blocks_all).unwrap_or(rules.len());
     let is_reached =
-        |rule: &ObservedRule| rules[..wall].iter().any(|one| one.handle == rule.handle);
-    ours.len() == wanted.len()
-        && wanted.iter().all(is_there)
-        && ours.iter().all(|(rule, _)| is_reached(rule))
+        |rule: &ObservedRule| rules[..blocking].iter().any(|one| one.handle == rule.handle);
+    own.len() == desired.len()
+        && desired.iter().all(exists)
+        && own.iter().all(|(rule, _)| is_reached(rule))
 }
 
-/// Behind the last rule of others before the first that lets nothing pass.
-fn place(rules: &[ObservedRule], mark: &str) -> Place {
-    let Some(wall) = rules.iter().position(ObservedRule::blocks_all) else { return Place::Last };
-    let before = rules[..wall].iter().rfind(|rule| subject(rule, mark).is_none());
-    before.map_or(Place::First, |rule| Place::After(rule.handle))
-}
-
-fn write(batch: &mut Batch, family: Family, passes: &[Pass], place: Place, mark: &str, form: Form) {
-    let mut passes = passes.to_vec();
-    if place != Place::Last {
-        // The kernel adds each rule directly after the same rule, so before those that were added earlier.
-        passes.reverse();
-    }
-    for pass in &passes {
-        let comment = format!("{}{}", prefix(mark), text_of(pass));
-        batch.add_rule(&forwarded(pass).accept_rule(family, place, &comment, form));
-    }
-}
-
-fn forwarded(pass: &Pass) -> Forwarded {
-    match pass.direction {
-        Direction::From => Forwarded::From(pass.network),
-        Direction::To => Forwarded::To(pass.network),
-    }
-}
-
-fn prefix(mark: &str) -> String {
-    format!("podwire agent {mark}: ")
-}
-
-fn text_of(pass: &Pass) -> String {
-    let direction = match pass.direction {
-        Direction::From => "from",
-        Direction::To => "to",
+/// Returns the place after the foreign rules, but before the first rule that blocks all packets.
+fn place(rules: &[ObservedRule], owner: &str) -> Place {
+    let Some(blocking) = rules.iter().position(ObservedRule::blocks_all) else {
+        return Place::Last;
     };
-    format!("{direction} {}", pass.network)
+    let foreign = rules[..blocking].iter().rfind(|rule| packets_of(rule, owner).is_none());
+    foreign.map_or(Place::First, |rule| Place::After(rule.handle))
 }
 
-/// Which packets a rule of this agent's is for; none for rules of others.
-fn subject(rule: &ObservedRule, mark: &str) -> Option<String> {
-    comment_of(rule).strip_prefix(&prefix(mark)).map(str::to_owned)
+fn add_rules(
+    batch: &mut Batch,
+    family: Family,
+    accepts: &[Accept],
+    place: Place,
+    owner: &str,
+    form: Form,
+) {
+    let mut accepts = accepts.to_vec();
+    if place != Place::Last {
+        // The kernel adds each rule directly after the same existing rule, so the last one added is
+        // the first of them.
+        accepts.reverse();
+    }
+    for accept in &accepts {
+        let comment = format!("{}{accept}", comment_prefix(owner));
+        batch.add_rule(&forwarded(accept).accept_rule(family, place, &comment, form));
+    }
+}
+
+fn forwarded(accept: &Accept) -> Forwarded {
+    match accept.direction {
+        Direction::From => Forwarded::From(accept.network),
+        Direction::To => Forwarded::To(accept.network),
+    }
+}
+
+fn comment_prefix(owner: &str) -> String {
+    format!("podwire agent {owner}: ")
+}
+
+/// Returns the packets for which this agent added a rule, from the rule's comment. Returns `None` for
+/// foreign rules.
+fn packets_of(rule: &ObservedRule, owner: &str) -> Option<String> {
+    comment_of(rule).strip_prefix(&comment_prefix(owner)).map(str::to_owned)
 }

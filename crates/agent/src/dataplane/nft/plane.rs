@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The dataplane of nf_tables: the node's rules with their events, compared after changes by other
-//! programs and at intervals.
+//! The dataplane of nf_tables: compares the node's rules after changes by other programs and at
+//! intervals.
 
 use std::time::{Duration, Instant};
 
@@ -12,8 +12,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use super::{Outcome, Rules, RulesConf};
 use crate::dataplane::thread::{Dataplane, Plane, StartError};
 
-/// Delay between the first change by another program and the repair, because rules are often written
-/// one by one.
+/// Delay between the first change by another program and the repair. Programs often write rules one by
+/// one.
 const DEBOUNCE: Duration = Duration::from_millis(20);
 
 /// Minimum time between two comparisons, in case another program keeps undoing the repairs.
@@ -26,7 +26,7 @@ const MAX_RETRY: Duration = Duration::from_secs(30);
 /// The dataplane of nf_tables.
 pub type NftDataplane = Dataplane<NftPlane>;
 
-/// Takes the outcomes of repairs. It is called on the dataplane's thread.
+/// Receives the outcomes of repairs. Called on the dataplane's thread.
 type Sink = Box<dyn Fn(Outcome) + Send + Sync>;
 
 /// Starts the dataplane for the agent with this owner tag. It compares everything at least once in
@@ -89,20 +89,21 @@ pub struct MaintainedRules {
 }
 
 impl MaintainedRules {
-    /// Sets the desired rules and applies them. Then removes flannel's rules: packets match one or the
-    /// other at any time. Returns both outcomes.
+    /// Sets the desired rules and applies them. Then removes flannel's rules, so that packets match the
+    /// agent's or flannel's rules at any time. Returns both outcomes.
     pub fn set(&mut self, conf: &RulesConf) -> (Outcome, Outcome) {
         let outcome = self.rules.set(conf);
         self.compared(&outcome);
-        (outcome, self.rules.take_over())
+        (outcome, self.rules.remove_flannel())
     }
 
-    /// Compares soon, because something that has no nf_tables event may have changed.
+    /// Compares soon, because something without nf_tables events may have changed.
     pub fn compare_soon(&mut self) {
         self.due = self.due.min((Instant::now() + DEBOUNCE).max(self.last + MIN_INTERVAL));
     }
 
-    /// Plans the next comparison. A failure is retried early, because the kernel does not report every cure.
+    /// Schedules the next comparison. A failure is retried early, because not everything that ends a
+    /// failure causes an event.
     fn compared(&mut self, outcome: &Outcome) {
         self.last = Instant::now();
         self.retry = match (outcome.problems.is_empty(), self.retry) {
@@ -120,7 +121,7 @@ impl MaintainedRules {
             return None;
         }
         let has_failed = self.retry.is_some();
-        let outcome = self.rules.keep();
+        let outcome = self.rules.compare_with_flannel();
         self.compared(&outcome);
         (has_failed || outcome != Outcome::default()).then_some(outcome)
     }
@@ -159,14 +160,14 @@ impl Plane for NftPlane {
 }
 
 impl NftPlane {
-    /// Receives all pending events. Returns whether another program may have changed the agent's rules.
+    /// Receives all pending events. Returns whether a desired rule may have changed.
     fn has_changed(&mut self) -> bool {
         let Some(events) = &mut self.events else { return false };
         let mut has_changed = false;
         loop {
             let rules = &self.state.rules;
             let received =
-                events.receive(Instant::now(), |event| has_changed |= rules.is_ours(&event));
+                events.receive(Instant::now(), |event| has_changed |= rules.is_relevant(&event));
             match received {
                 Ok(Received::Events) => {}
                 Ok(Received::Overrun) => has_changed = true,

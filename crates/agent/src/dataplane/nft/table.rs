@@ -1,77 +1,84 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Our own table: what differs from what is wanted, and the one batch that mends it. Packets meet the rules
-//! from before it or those from behind it, never a part.
+//! The agent's table: compares it with the desired one and puts the difference in one batch. A packet
+//! therefore meets the rules from before the change or those from after it, never a mixture.
 
 use kernel::nft::{
     BaseChain, Batch, Chain, ChainKind, Hook, MapTo, Nft, ObservedTable, Place, Rule, Set, Table,
 };
 
 use super::Plan;
-use super::desired::{OwnTable, WantedSet};
+use super::desired::{AgentTable, DesiredSet};
 
 const CHAIN: &str = "postrouting";
 
-/// `srcnat`, as others that masquerade: the first that does decides.
+/// Priority `srcnat`, like other programs that masquerade: the first one that does decides.
 const BASE: BaseChain = BaseChain { kind: ChainKind::Nat, hook: Hook::Postrouting, priority: 100 };
 
-/// What makes the table as it should be, or removes it.
-pub fn plan(nft: &Nft, table: Table<'_>, wanted: Option<&OwnTable>) -> kernel::Result<Plan> {
+/// Plans the changes of the table. `None` removes it.
+pub fn plan(nft: &Nft, table: Table<'_>, desired: Option<&AgentTable>) -> kernel::Result<Plan> {
     let mut plan = Plan::default();
     let name = format!("table {} {}", table.family.as_str(), table.name);
-    match (wanted, nft.table(table)?) {
+    match (desired, nft.table(table)?) {
         (None, None) => {}
         (None, Some(_)) => {
             plan.batch.remove_table(table);
             plan.changes.push(format!("remove {name}"));
         }
-        (Some(wanted), None) => {
-            make(&mut plan.batch, table, wanted);
+        (Some(desired), None) => {
+            create(&mut plan.batch, table, desired);
             plan.changes.push(format!("make {name}"));
         }
-        (Some(wanted), Some(found)) => match damage(&found, table, wanted) {
-            Some(why) => {
+        (Some(desired), Some(observed)) => match damage(&observed, table, desired) {
+            Some(damage) => {
                 plan.batch.remove_table(table);
-                make(&mut plan.batch, table, wanted);
-                plan.changes.push(format!("make {name} anew: {why}"));
+                create(&mut plan.batch, table, desired);
+                plan.changes.push(format!("make {name} anew: {damage}"));
             }
-            None => mend(&mut plan, nft, table, wanted)?,
+            None => repair(&mut plan, nft, table, desired)?,
         },
     }
     Ok(plan)
 }
 
-fn make(batch: &mut Batch, table: Table<'_>, wanted: &OwnTable) {
-    batch.add_table(table, "pod network: made and mended by podwire agent");
-    for set in &wanted.sets {
-        batch.add_set(&as_set(table, set));
+fn create(batch: &mut Batch, table: Table<'_>, desired: &AgentTable) {
+    batch.add_table(table, "pod network: maintained by podwire agent");
+    for set in &desired.sets {
+        batch.add_set(&to_kernel(table, set));
         batch.add_ranges(table, set.name, &set.ranges());
     }
     batch.add_chain(&chain(table));
-    write_rules(batch, table, wanted);
+    add_rules(batch, table, desired);
 }
 
-/// What cannot be mended by rules and elements.
-fn damage(found: &ObservedTable, table: Table<'_>, wanted: &OwnTable) -> Option<String> {
-    if !found.is_active {
+/// Returns a difference that only a new table removes, if there is one.
+fn damage(observed: &ObservedTable, table: Table<'_>, desired: &AgentTable) -> Option<String> {
+    if !observed.is_active {
         return Some("it has flags".to_owned());
     }
-    if !found.chains.iter().any(|one| one.is_like(&chain(table))) {
+    if !observed.chains.iter().any(|one| one.is_like(&chain(table))) {
         return Some(format!("chain {CHAIN} is missing or changed"));
     }
-    if let Some(other) = found.chains.iter().find(|one| one.name != CHAIN) {
-        return Some(format!("chain {} is not ours", other.name));
+    if let Some(foreign) = observed.chains.iter().find(|one| one.name != CHAIN) {
+        return Some(format!("chain {} is not ours", foreign.name));
     }
-    let is_there = |set: &&WantedSet| found.sets.iter().any(|one| one.is_like(&as_set(table, set)));
-    if let Some(missing) = wanted.sets.iter().find(|set| !is_there(set)) {
+    let exists =
+        |set: &&DesiredSet| observed.sets.iter().any(|one| one.is_like(&to_kernel(table, set)));
+    if let Some(missing) = desired.sets.iter().find(|set| !exists(set)) {
         return Some(format!("set {} is missing or changed", missing.name));
     }
-    let is_other = |name: &str| wanted.sets.iter().all(|set| set.name != name);
-    let other = found.sets.iter().find(|one| is_other(&one.name))?;
-    Some(format!("set {} is not wanted", other.name))
+    let is_foreign = |name: &str| desired.sets.iter().all(|set| set.name != name);
+    let foreign = observed.sets.iter().find(|one| is_foreign(&one.name))?;
+    Some(format!("set {} is not wanted", foreign.name))
 }
 
-fn mend(plan: &mut Plan, nft: &Nft, table: Table<'_>, wanted: &OwnTable) -> kernel::Result<()> {
-    for set in &wanted.sets {
+/// Repairs elements and rules of an existing table.
+fn repair(
+    plan: &mut Plan,
+    nft: &Nft,
+    table: Table<'_>,
+    desired: &AgentTable,
+) -> kernel::Result<()> {
+    for set in &desired.sets {
         let ranges = set.ranges();
         if nft.ranges(table, set.name)? != ranges {
             plan.batch.flush_set(table, set.name);
@@ -80,20 +87,21 @@ fn mend(plan: &mut Plan, nft: &Nft, table: Table<'_>, wanted: &OwnTable) -> kern
             plan.changes.push(format!("fill set {} with {}", set.name, networks.join(", ")));
         }
     }
-    let found = nft.rules(table, CHAIN)?;
-    let is_right = found.len() == wanted.rules.len()
-        && (found.iter().zip(&wanted.rules))
-            .all(|(found, rule)| found.is_like(&rule.exprs) && found.comment == rule.comment);
-    if !is_right {
+    let observed = nft.rules(table, CHAIN)?;
+    let is_converged = observed.len() == desired.rules.len()
+        && (observed.iter().zip(&desired.rules)).all(|(observed, rule)| {
+            observed.is_like(&rule.exprs) && observed.comment == rule.comment
+        });
+    if !is_converged {
         plan.batch.flush_chain(table, CHAIN);
-        write_rules(&mut plan.batch, table, wanted);
+        add_rules(&mut plan.batch, table, desired);
         plan.changes.push(format!("write the rules of chain {CHAIN}"));
     }
     Ok(())
 }
 
-fn write_rules(batch: &mut Batch, table: Table<'_>, wanted: &OwnTable) {
-    for rule in &wanted.rules {
+fn add_rules(batch: &mut Batch, table: Table<'_>, desired: &AgentTable) {
+    for rule in &desired.rules {
         let (exprs, comment) = (rule.exprs.clone(), rule.comment);
         batch.add_rule(&Rule { table, chain: CHAIN, place: Place::Last, exprs, comment });
     }
@@ -103,7 +111,7 @@ fn chain(table: Table<'_>) -> Chain<'_> {
     Chain { table, name: CHAIN, base: Some(BASE), comment: "" }
 }
 
-fn as_set<'a>(table: Table<'a>, set: &'a WantedSet) -> Set<'a> {
+fn to_kernel<'a>(table: Table<'a>, set: &'a DesiredSet) -> Set<'a> {
     Set {
         table,
         name: set.name,

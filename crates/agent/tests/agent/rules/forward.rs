@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Forwarding although iptables drops.
+//! Accept rules in the chain FORWARD of iptables.
 
 use agent::dataplane::nft::RulesConf;
 use testkit::{in_netns, require, run, try_run};
@@ -50,9 +50,9 @@ fn docker_drop_policy_is_overruled() {
             run("sysctl", &["-w", switch]);
         }
         assert_eq!(seen(&lab.pod, WORLD), None, "the test detects it");
-        let told = changes(rules.set(&conf()));
+        let set = changes(rules.set(&conf()));
         assert_eq!(
-            told,
+            set,
             [
                 "set the rule of iptables for packets from 10.5.0.0/16",
                 "set the rule of iptables for packets to 10.5.0.0/16",
@@ -136,7 +136,7 @@ fn rules_are_first_in_a_closed_chain() {
         run("iptables-nft", &words);
         changes(rules.compare());
         assert_eq!(places(), [false, true, true, false, false, false]);
-        // Saved and restored by iptables they are in another form, and the same.
+        // iptables saves and restores the rules in another form that is equivalent.
         restore("iptables-nft-restore", &run("iptables-nft-save", &[]));
         assert_eq!(changes(rules.compare()), [""; 0]);
         // A different network.
@@ -159,7 +159,7 @@ fn iptables_legacy_is_reported() {
         let problems = rules.set(&one).problems;
         assert_eq!(problems.len(), 1);
         let text = problems[0].to_string();
-        let (_, commands) = text.split_once("let them pass: ").unwrap();
+        let (_, commands) = text.split_once("run: ").unwrap();
         run("sh", &["-c", commands]);
         assert_eq!(run("iptables-legacy", &["-S", "FORWARD"]).matches("ACCEPT").count(), 2);
         changes(rules.compare());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node, which is the test's own namespace, with two pods on a bridge, a pod of another node behind a
-//! link that stands for the tunnel, and the world.
+//! A node in the test's namespace, with two pods on a bridge, a pod of another node behind a link that
+//! stands for the tunnel, and a host outside the network.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -11,7 +11,7 @@ pub const POD: &str = "10.5.1.2";
 pub const OTHER: &str = "10.5.1.3";
 pub const REMOTE: &str = "10.5.2.2";
 pub const WORLD: &str = "192.0.2.2";
-/// The node's own addresses: towards the world, and on the tunnel.
+/// Addresses of the node: on the uplink, and on the tunnel.
 pub const NODE: &str = "192.0.2.1";
 pub const TUNNEL: &str = "10.5.1.0";
 
@@ -81,7 +81,7 @@ fn serve(ns: &Ns) -> [Daemon; 2] {
         .map(|listen| ns.start("socat", &[listen, "SYSTEM:echo $SOCAT_PEERADDR"]))
 }
 
-/// The address under which `to` sees `from`, asked by TCP; `None` where no answer comes.
+/// Returns the address of `from` that `to` sees in a TCP connection; `None` without an answer.
 pub fn seen(from: &Ns, to: &str) -> Option<String> {
     let address: IpAddr = to.parse().unwrap();
     let to = match address {

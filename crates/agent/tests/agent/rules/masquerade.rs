@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The source addresses of packets.
+//! Which source address the destination of a packet sees.
 
 use agent::dataplane::nft::RulesConf;
 use agent::settings::Masquerade;
@@ -12,7 +12,7 @@ use super::lab::{
 use super::{changes, conf, nets, nft, open};
 
 const LISTED: &str = r#"table inet podwire-agent-test {
-	comment "pod network: made and mended by podwire agent"
+	comment "pod network: maintained by podwire agent"
 	set network4 {
 		type ipv4_addr
 		flags interval
@@ -30,18 +30,18 @@ const LISTED: &str = r#"table inet podwire-agent-test {
 	set direct4 {
 		type ipv4_addr
 		flags interval
-		comment "pods reach it under their own addresses"
+		comment "destinations that are not masqueraded"
 		elements = { 192.168.0.0/16, 224.0.0.0/4,
 			     255.255.255.255 }
 	}
 
 	chain postrouting {
 		type nat hook postrouting priority srcnat; policy accept;
-		meta mark & 0x00004000 == 0x00004000 return comment "kube-proxy masquerades it"
-		ip daddr @node4 return comment "pods here see who asks"
-		ip saddr @node4 ip daddr @network4 return comment "pods see each other"
-		ip saddr @network4 ip daddr != @direct4 masquerade fully-random comment "pods to the world"
-		ip saddr != @network4 ip daddr @network4 masquerade fully-random comment "others to pods elsewhere: answers come back here"
+		meta mark & 0x00004000 == 0x00004000 return comment "masqueraded by kube-proxy"
+		ip daddr @node4 return comment "to pods of this node: they see the client's address"
+		ip saddr @node4 ip daddr @network4 return comment "between pods: they see each other's addresses"
+		ip saddr @network4 ip daddr != @direct4 masquerade fully-random comment "from pods to outside the network"
+		ip saddr != @network4 ip daddr @network4 masquerade fully-random comment "from outside to pods of other nodes: answers return here"
 	}
 }
 "#;
@@ -90,7 +90,7 @@ fn only_traffic_leaving_the_network_is_masqueraded() {
             check(&lab.pod, other, pod);
             check(&lab.pod, remote, pod);
             check(&lab.remote, pod, remote);
-            // A client of this node's pod is seen; one of a pod elsewhere gets answers through here.
+            // A pod of this node sees the client. Answers of a pod of another node return through this node.
             check(&lab.world, pod, world);
             check(&lab.world, remote, tunnel);
             check(&lab.node, remote, tunnel);
@@ -109,13 +109,13 @@ fn exceptions_and_kube_proxy_mark_are_respected() {
         changes(rules.set(&RulesConf { masquerade, ..conf() }));
         check(&lab.pod, WORLD, POD);
         check(&lab.pod, WORLD6, POD6);
-        let told = changes(rules.set(&conf()));
+        let set = changes(rules.set(&conf()));
         let expected = [
             "fill set direct4 with 224.0.0.0/4, 255.255.255.255/32",
             "fill set direct6 with ff00::/8",
             "write the rules of chain postrouting",
         ];
-        assert_eq!(told, expected);
+        assert_eq!(set, expected);
         check(&lab.pod, WORLD, NODE);
         nft("add table inet kube");
         nft("add chain inet kube marks { type filter hook prerouting priority mangle; }");
@@ -156,7 +156,7 @@ fn two_agents_keep_separate_rules() {
         require!(Program("socat"));
         let lab = Lab::new();
         let mut rules = open();
-        let mut others = agent::dataplane::nft::Rules::open("second network").unwrap();
+        let mut other = agent::dataplane::nft::Rules::open("second network").unwrap();
         changes(rules.set(&conf()));
         let second = RulesConf {
             networks: nets(&["10.77.0.0/16"]),
@@ -164,15 +164,15 @@ fn two_agents_keep_separate_rules() {
             ..conf()
         };
         run("iptables", &["-P", "FORWARD", "DROP"]);
-        changes(others.set(&second));
+        changes(other.set(&second));
         changes(rules.compare());
-        assert_eq!(changes(others.compare()), [""; 0]);
+        assert_eq!(changes(other.compare()), [""; 0]);
         assert_eq!(changes(rules.compare()), [""; 0]);
         nft("list table inet podwire-agent-second_network");
         let saved = run("iptables-save", &["-t", "filter"]);
         assert_eq!(saved.matches("podwire agent").count(), 4, "{saved}");
         lab::check(&lab.pod, WORLD, NODE);
-        changes(others.remove());
+        changes(other.remove());
         assert_eq!(changes(rules.compare()), [""; 0]);
         assert!(
             Ns::here().try_exec("nft", &["list table inet podwire-agent-second_network"]).is_err()

@@ -14,18 +14,20 @@ use super::{changes, conf, nft, open, ruleset};
 
 /// Waits for a relevant event and repairs.
 #[track_caller]
-fn mend(rules: &Rules, events: &mut Events) -> Vec<String> {
+fn repair(rules: &Rules, events: &mut Events) -> Vec<String> {
     let deadline = Instant::now() + Duration::from_secs(30);
     let mut is_due = false;
     while !is_due {
-        let received = events.receive(deadline, |event| is_due |= rules.is_ours(&event)).unwrap();
+        let received =
+            events.receive(deadline, |event| is_due |= rules.is_relevant(&event)).unwrap();
         assert_ne!(received, Received::Deadline, "no event");
     }
     changes(rules.compare())
 }
 
-/// Takes the events that are there; the kernel tells all of a change before the change is acknowledged.
-fn settle(rules: &Rules, events: &mut Events) {
+/// Receives all pending events, and checks that a comparison finds no difference and causes no event. The
+/// kernel sends all events of a change before it acknowledges the change.
+fn assert_converged(rules: &Rules, events: &mut Events) {
     while events.receive(Instant::now(), |_| {}).unwrap() == Received::Events {}
     assert_eq!(changes(rules.compare()), [""; 0]);
     assert_eq!(events.receive(Instant::now(), |_| {}).unwrap(), Received::Deadline);
@@ -38,7 +40,7 @@ fn broken_rules_are_repaired() {
         let mut rules = open();
         let mut events = Events::listen().unwrap();
         changes(rules.set(&conf()));
-        settle(&rules, &mut events);
+        assert_converged(&rules, &mut events);
         let before = ruleset();
         let table = "inet podwire-agent-test";
         for script in [
@@ -57,14 +59,14 @@ fn broken_rules_are_repaired() {
             "flush chain ip filter FORWARD; add rule ip filter FORWARD jump DOCKER-USER",
         ] {
             nft(&script.replace("{t}", table));
-            assert!(!mend(&rules, &mut events).is_empty(), "{script}");
-            settle(&rules, &mut events);
+            assert!(!repair(&rules, &mut events).is_empty(), "{script}");
+            assert_converged(&rules, &mut events);
             if !script.contains("ip filter") {
                 assert_eq!(ruleset(), before, "{script}");
             }
         }
         run("iptables-nft", &["-F", "FORWARD"]);
-        assert_eq!(mend(&rules, &mut events).len(), 2);
+        assert_eq!(repair(&rules, &mut events).len(), 2);
     });
 }
 
@@ -74,7 +76,7 @@ fn removed_or_changed_rule_is_restored() {
         let mut rules = open();
         let mut events = Events::listen().unwrap();
         changes(rules.set(&conf()));
-        settle(&rules, &mut events);
+        assert_converged(&rules, &mut events);
         let before = ruleset();
         let table = "inet podwire-agent-test";
         let handles = |text: String| -> Vec<String> {
@@ -97,9 +99,9 @@ fn removed_or_changed_rule_is_restored() {
                 ),
             };
             nft(&script);
-            assert_eq!(mend(&rules, &mut events), ["write the rules of chain postrouting"]);
+            assert_eq!(repair(&rules, &mut events), ["write the rules of chain postrouting"]);
             assert_eq!(ruleset(), before);
-            settle(&rules, &mut events);
+            assert_converged(&rules, &mut events);
         }
     });
 }
@@ -113,13 +115,13 @@ fn traffic_continues_after_a_flush() {
         let mut events = Events::listen().unwrap();
         changes(rules.set(&conf()));
         check(&lab.pod, WORLD, NODE);
-        settle(&rules, &mut events);
+        assert_converged(&rules, &mut events);
         nft("flush ruleset");
-        assert_eq!(mend(&rules, &mut events), ["make table inet podwire-agent-test"]);
+        assert_eq!(repair(&rules, &mut events), ["make table inet podwire-agent-test"]);
         check(&lab.pod, WORLD, NODE);
         // Docker starts afterwards.
         restore("iptables-nft-restore", DOCKERS);
-        assert_eq!(mend(&rules, &mut events).len(), 2);
+        assert_eq!(repair(&rules, &mut events).len(), 2);
         check(&lab.pod, WORLD, NODE);
         assert_eq!(
             changes(open().set(&conf())),
@@ -139,15 +141,15 @@ fn foreign_rule_changes_are_ignored() {
         nft("add chain ip filter INPUT");
         nft("add table inet podwire-agent-test2");
         nft("add table ip podwire-agent-test");
-        let (mut all, mut ours) = (0, 0);
+        let (mut all, mut relevant) = (0, 0);
         while events
             .receive(Instant::now(), |event| {
                 all += 1;
-                ours += usize::from(rules.is_ours(&event));
+                relevant += usize::from(rules.is_relevant(&event));
             })
             .unwrap()
             == Received::Events
         {}
-        assert_eq!((all, ours), (4, 0));
+        assert_eq!((all, relevant), (4, 0));
     });
 }

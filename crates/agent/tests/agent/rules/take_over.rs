@@ -10,8 +10,8 @@ use super::forward::restore;
 use super::lab::{Lab, NODE, NODE6, WORLD, WORLD6, check};
 use super::{changes, conf, nft, open};
 
-/// What flanneld makes with iptables beside Docker's and kube-proxy's rules. `{n}` is the network, `{s}`
-/// the node's subnet, `{m}` multicast.
+/// Rules of flanneld with iptables, and of Docker and kube-proxy. `{n}` is the network, `{s}` the node's
+/// subnet, `{m}` multicast.
 const BEFORE: &str = r#"*nat
 :PREROUTING ACCEPT [0:0]
 :INPUT ACCEPT [0:0]
@@ -52,9 +52,9 @@ fn with(network: &str, subnet: &str, multicast: &str) -> String {
     BEFORE.replace("{n}", network).replace("{s}", subnet).replace("{m}", multicast)
 }
 
-/// The rules that are left when flannel's are gone, without numbers and ours.
+/// Returns all rules except flannel's and the agent's, without counters.
 fn rest(saved: &str) -> Vec<String> {
-    let is_kept = |line: &&str| {
+    let is_other = |line: &&str| {
         !line.starts_with('#')
             && !line.contains("FLANNEL")
             && !line.contains("podwire agent")
@@ -62,7 +62,7 @@ fn rest(saved: &str) -> Vec<String> {
     };
     let mut lines: Vec<String> = saved
         .lines()
-        .filter(is_kept)
+        .filter(is_other)
         .map(|line| line.split(" [").next().unwrap_or(line).to_owned())
         .collect();
     lines.sort();
@@ -78,7 +78,7 @@ fn only_flannel_rules_are_removed() {
         let v6 = with("fd05::/48", "fd05:0:0:1::/64", "ff00::/8");
         restore("iptables-nft-restore", &v4);
         restore("ip6tables-nft-restore", &v6);
-        // An older flanneld had no chains of its own.
+        // An older flanneld had no separate chains.
         let old = ["-t", "nat", "-A", "POSTROUTING", "-s", "10.5.0.0/16", "-j", "MASQUERADE"];
         let comment = ["-m", "comment", "--comment", "flanneld masq"];
         run("iptables-nft", &[&old[..], &comment].concat());
@@ -89,9 +89,9 @@ fn only_flannel_rules_are_removed() {
         nft("add table ip flannel-ipv4-of-mine");
         let mut rules = open();
         changes(rules.set(&conf()));
-        assert_eq!(rules.preview_take_over().changes.len(), 11);
-        assert_eq!(changes(rules.take_over()).len(), 11);
-        assert_eq!(changes(rules.take_over()), [""; 0]);
+        assert_eq!(rules.preview_flannel_removal().changes.len(), 11);
+        assert_eq!(changes(rules.remove_flannel()).len(), 11);
+        assert_eq!(changes(rules.remove_flannel()), [""; 0]);
         for (program, before) in [("iptables-nft-save", &v4), ("ip6tables-nft-save", &v6)] {
             let after = run(program, &[]);
             assert_eq!(rest(&after), rest(before));
@@ -116,8 +116,8 @@ fn rules_written_again_by_flanneld_are_removed() {
             changes(rules.run(|rules| rules.set(&conf())).await.unwrap().0);
             let v4 = with("10.5.0.0/16", "10.5.1.0/24", "224.0.0.0/4");
             restore("iptables-nft-restore", &v4);
-            let kept = changes(repairs.recv().await.unwrap());
-            assert!(kept.iter().any(|change| change.contains("flannel's")), "{kept:?}");
+            let repaired = changes(repairs.recv().await.unwrap());
+            assert!(repaired.iter().any(|change| change.contains("flannel's")), "{repaired:?}");
             let after = run("iptables-nft-save", &[]);
             assert!(!after.contains("FLANNEL"), "{after}");
         });
@@ -134,13 +134,13 @@ fn flannel_rules_in_iptables_legacy_are_reported() {
         }
         restore("iptables-legacy-restore", &with("10.5.0.0/16", "10.5.1.0/24", "224.0.0.0/4"));
         let rules = open();
-        let problems = rules.take_over().problems;
+        let problems = rules.remove_flannel().problems;
         assert_eq!(problems.len(), 2);
         for problem in problems {
             let text = problem.to_string();
-            run("sh", &["-c", text.split_once("remove them: ").unwrap().1]);
+            run("sh", &["-c", text.split_once("run: ").unwrap().1]);
         }
-        changes(rules.take_over());
+        changes(rules.remove_flannel());
         let after = run("iptables-legacy-save", &[]);
         assert!(!after.contains("FLANNEL") && after.contains("KUBE-POSTROUTING"), "{after}");
     });
